@@ -1,0 +1,171 @@
+"""From positions to the sines and cosines of their angles."""
+
+from typing import Any, Literal, NamedTuple
+
+from rope_xp import backends, checks, phases
+from rope_xp.arrays import Array
+from rope_xp.frequencies import geometric
+from rope_xp.positions import count_from
+
+Phase = Literal["exact", "float32"]
+
+PHASES = {
+    "exact": "sin and cos within 2e-7 at every int32 position",
+    "float32": "float32(position) * float32(inv_freq), as published models were trained",
+}
+
+
+class SinCos(NamedTuple):
+    """The sines and cosines of angles, half as wide as what they turn: one column for each pair of channels.
+
+    A plain pair `(sin, cos)` serves as well wherever a `SinCos` is taken.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sin, cos = fixed_pos_embedding(np.zeros((5, 2, 8)))
+    >>> sin.shape
+    (5, 4)
+    """
+
+    sin: Any
+    cos: Any
+
+
+def fixed_pos_embedding(
+    x: Array, seq_dim: int = 0, *, base: float = 10_000.0, offset: int | Array = 0, phase: Phase = "exact"
+) -> SinCos:
+    """Sines and cosines for the consecutive positions of `x`, all of whose channels turn.
+
+    Parameters
+    ----------
+    x : array, "*batch dim"
+        Only its shape, dtype, library and device are read. `dim` is even.
+    seq_dim : int
+        The sequence axis of `x`. The default is the notebook's: "seq heads dim".
+    base : float
+        Pair j of dim/2 turns by ``base ** (-2 j / dim)`` radians per position.
+    offset : int or array, ""
+        Position of the first token, in tokens; it may be traced.
+    phase : "exact" or "float32"
+        `"exact"` is right to 2e-7 at every int32 position; `"float32"` rounds ``position * frequency`` to float32 as
+        most implementations do, for parity with models that were trained so.
+
+    Returns
+    -------
+    SinCos, each "seq dim/2"
+        Of the library and device of `x`; float64 for float64 `x`, else float32.
+
+    Raises
+    ------
+    ValueError
+        If `dim` is odd, `seq_dim` names no sequence axis, `base` is not positive, or an int `offset` leaves int32.
+    TypeError
+        If `x` is not floating point or `offset` no integer.
+
+    References
+    ----------
+    Su et al., RoFormer (2021), arXiv:2104.09864, section 3.2.2. Name: kingoflolz/mesh-transformer-jax,
+    `mesh_transformer/layers.py`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sin, cos = fixed_pos_embedding(np.zeros((3, 2, 4)), base=100.0)
+    >>> sin.round(3)
+    array([[0.   , 0.   ],
+           [0.841, 0.1  ],
+           [0.909, 0.199]])
+    """
+    who = "fixed_pos_embedding"
+    checks.floating(who, "x", x)
+    dim = checks.even_width(who, x)
+    seq = x.shape[checks.axis(who, seq_dim, x)]
+    frequencies = phases.Frequencies(geometric(checks.positive(who, "base", base), dim))
+    positions = count_from(who, offset, seq, like=x)
+    if positions.ndim > 1:
+        raise ValueError(f"{who}: offset must have no axis; got shape {checks.shape(offset)}")
+    return sincos_of(who, positions, frequencies, like=x, phase=phase)
+
+
+def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0) -> Any:
+    """The sinusoidal absolute position encoding, to be added to embeddings.
+
+    Channel 2j is the sine and channel 2j + 1 the cosine of ``position * base ** (-2 j / dim)``.
+
+    Parameters
+    ----------
+    positions : array, "*batch seq"
+        In tokens: integers, or float32 or float64 numbers.
+    dim : int
+        Width of the encoding, even.
+    base : float
+        Ratio of the longest wavelength to the shortest, had there been one more pair.
+
+    Returns
+    -------
+    array, "*batch seq dim"
+        Of the library and device of `positions`, in float32.
+
+    Raises
+    ------
+    ValueError
+        If `dim` is odd or `base` is not positive.
+    TypeError
+        If `positions` is no array of real numbers.
+
+    References
+    ----------
+    Vaswani et al., Attention Is All You Need (2017), arXiv:1706.03762, section 3.5.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sinusoidal_pos_embedding(np.arange(2), 4, base=100.0).round(3)
+    array([[0.   , 1.   , 0.   , 1.   ],
+           [0.841, 0.54 , 0.1  , 0.995]], dtype=float32)
+    """
+    who = "sinusoidal_pos_embedding"
+    frequencies = phases.Frequencies(geometric(checks.positive(who, "base", base), checks.even_size(who, "dim", dim)))
+    sin, cos = sincos_of(who, positions, frequencies)
+    xp = backends.namespace(sin)
+    return xp.reshape(xp.stack([sin, cos], axis=-1), (*sin.shape[:-1], dim))
+
+
+def sincos_of(
+    who: str, positions: Any, frequencies: phases.Frequencies, *, like: Any = None, phase: Phase = "exact"
+) -> SinCos:
+    """Tables for any positions and frequencies, beside `like` and, for float64 `like`, in float64."""
+    checks.one_of(who, "phase", phase, PHASES)
+    positions = checks.positions(who, "positions", positions, like=like)
+    xp = backends.namespace(positions)
+    in_float64 = like is not None and backends.dtype_name(like.dtype) == "float64"
+    dtype = xp.float64 if in_float64 else xp.float32
+    if phase == "float32":
+        inv_freq = frequencies.values(like=positions, dtype=xp.float32)
+        angle = backends.astype(positions, xp.float32)[..., None] * inv_freq
+        return SinCos(backends.astype(xp.sin(angle), dtype), backends.astype(xp.cos(angle), dtype))
+    sin, cos = phases.sin_cos(backends.without_gradient(positions), frequencies, dtype)
+    derivative = _is_real(positions) or not frequencies.are_floats
+    if not (derivative and backends.has_derivatives(positions)):
+        return SinCos(sin, cos)
+    change = _zero_with_derivative(positions, frequencies, dtype)
+    sin_change, cos_change = xp.sin(change), xp.cos(change)
+    return SinCos(sin * cos_change + cos * sin_change, cos * cos_change - sin * sin_change)
+
+
+def _is_real(positions: Any) -> bool:
+    return backends.dtype_name(positions.dtype).startswith("float")
+
+
+def _zero_with_derivative(positions: Any, frequencies: phases.Frequencies, dtype: Any) -> Any:
+    """An angle of zero whose derivatives, of every order, are those of ``positions * frequencies``.
+
+    Integer phases have no derivative of their own.
+    """
+    inv_freq = frequencies.values(like=positions, dtype=dtype)
+    constant_positions = backends.astype(backends.without_gradient(positions), dtype)[..., None]
+    change = constant_positions * (inv_freq - backends.without_gradient(inv_freq))
+    if _is_real(positions):
+        change = change + (backends.astype(positions, dtype)[..., None] - constant_positions) * inv_freq
+    return change

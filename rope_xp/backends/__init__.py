@@ -1,0 +1,142 @@
+"""What differs between array libraries: finding one, moving host data into it, naming its dtypes.
+
+Frameworks are recognised through `sys.modules` and never imported uninvited, and nothing here is cached: under
+`torch.compile` a cached lookup costs guards and prints warnings.
+"""
+
+import functools
+import sys
+from typing import Any
+
+import array_api_compat
+import array_api_compat.numpy
+import numpy as np
+
+
+def namespace(x: Any) -> Any:
+    """Return the array-API namespace of one array, or None where `x` is no array.
+
+    Examples
+    --------
+    >>> namespace(np.zeros(2)).__name__
+    'array_api_compat.numpy'
+    >>> namespace([0.0, 0.0]) is None
+    True
+    """
+    if is_host(x):
+        return array_api_compat.numpy
+    if _is_torch(x):
+        from array_api_compat import torch as torch_namespace
+
+        return torch_namespace
+    if _is_jax(x):
+        return sys.modules["jax"].numpy
+    if hasattr(x, "__array_namespace__"):
+        return x.__array_namespace__()
+    if array_api_compat.is_array_api_obj(x):
+        return array_api_compat.array_namespace(x)
+    return None
+
+
+def is_host(x: Any) -> bool:
+    """Whether `x` is NumPy's: data whose values can be read here, also while a compiler traces."""
+    return isinstance(x, (np.ndarray, np.generic))
+
+
+def from_host(values: Any, *, like: Any, dtype: Any = None) -> Any:
+    """Copy NumPy data beside `like`: into its library and onto its device.
+
+    On JAX the copy stays uncommitted, so that it follows the array it meets, sharded or not.
+    """
+    if is_host(like):
+        return values if dtype is None else astype(values, dtype)
+    return namespace(like).asarray(values, dtype=dtype, copy=True, **_device(like))
+
+
+def from_numbers(numbers: tuple[Any, ...], *, like: Any, dtype: Any) -> Any:
+    """A nested tuple of Python numbers as an array beside `like`.
+
+    Constants of torch are made from the numbers themselves: `torch.export` in strict mode loses a NumPy array's values.
+    """
+    if _is_torch(like):
+        return sys.modules["torch"].tensor(numbers, dtype=dtype, device=like.device)
+    return from_host(np.asarray(numbers, dtype=dtype_name(dtype)), like=like, dtype=dtype)
+
+
+def arange(count: int, *, like: Any) -> Any:
+    """The int32 numbers 0, 1, ..., count - 1 beside `like`."""
+    xp = namespace(like)
+    return xp.arange(count, dtype=xp.int32, **_device(like))
+
+
+def astype(x: Any, dtype: Any) -> Any:
+    """`x` in another dtype; `x` itself where it has that dtype (the standard's `astype` copies)."""
+    return x if x.dtype == dtype else namespace(x).astype(x, dtype)
+
+
+def dtype_name(dtype: Any) -> str:
+    """The plain name of a dtype, or of the type that stands for it: the standard's queries do not know bfloat16.
+
+    Examples
+    --------
+    >>> dtype_name(np.zeros(2).dtype)
+    'float64'
+    """
+    return getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype).rpartition(".")[2]
+
+
+def has_64_bits(like: Any) -> bool:
+    """Whether int64 and float64 exist beside `like`: everywhere but on JAX without x64."""
+    return not _is_jax(like) or sys.modules["jax"].config.jax_enable_x64
+
+
+def cumulative_sum(x: Any) -> Any:
+    """The standard's `cumulative_sum` along the last axis, in the dtype of `x`."""
+    if _is_torch(x):  # array-api-compat's own looks the namespace up, through a cache
+        return sys.modules["torch"].cumsum(x, dim=-1, dtype=x.dtype)
+    return namespace(x).cumulative_sum(x, axis=-1, dtype=x.dtype)
+
+
+def has_derivatives(x: Any) -> bool:
+    """Whether the library of `x` differentiates automatically."""
+    return _is_torch(x) or _is_jax(x) or hasattr(namespace(x), "stop_gradient")
+
+
+def without_gradient(x: Any) -> Any:
+    """`x` as a constant of automatic differentiation; `x` itself where the library has none."""
+    if not has_derivatives(x):
+        return x
+    if _is_torch(x):
+        return x.detach()
+    return sys.modules["jax"].lax.stop_gradient(x) if _is_jax(x) else namespace(x).stop_gradient(x)
+
+
+def host_constant(function: Any) -> Any:
+    """Mark a function of Python numbers as one that `torch.compile` calls while tracing, not one that it traces.
+
+    The mark is the attribute that `torch.compiler.assume_constant_result` sets, so torch need not be imported. Numbers
+    that the compiler carries as symbols, such as a width under ``dynamic=True``, are hashed, which fixes their value.
+    """
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        return function(*[next(iter({argument})) for argument in arguments])
+
+    function._dynamo_marked_constant = True  # after `wraps`, which would copy the mark to `call`
+    return call
+
+
+def _is_torch(x: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def _is_jax(x: Any) -> bool:
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(x, jax.Array)
+
+
+def _device(like: Any) -> dict[str, Any]:
+    """The `device=` argument of creation functions, where arrays have a device that may be passed back."""
+    device = None if _is_jax(like) else getattr(like, "device", None)
+    return {} if device is None else {"device": device}

@@ -1,0 +1,113 @@
+"""What arguments must be. Everything is decided from shapes, dtypes and host data, so that it also works under jit."""
+
+from typing import Any
+
+from rope_xp import backends
+
+FLOATING = ("float16", "bfloat16", "float32", "float64")
+_NARROW = ("int8", "int16", "int32", "uint8", "uint16")
+_WIDE = ("int64", "uint32")
+
+
+def array(who: str, name: str, x: Any) -> Any:
+    """The namespace of `x`, which must be an array."""
+    xp = backends.namespace(x)
+    if xp is None:
+        raise TypeError(f"{who}: {name} must be an array; got {type(x).__name__}")
+    return xp
+
+
+def floating(who: str, name: str, x: Any, accepted: tuple[str, ...] = FLOATING) -> Any:
+    """The namespace of `x`, which must be a floating-point array."""
+    xp = array(who, name, x)
+    found = backends.dtype_name(x.dtype)
+    if found not in accepted:
+        raise TypeError(f"{who}: {name} must be {' or '.join(accepted)}; got {found}")
+    return xp
+
+
+def positions(who: str, name: str, x: Any, *, like: Any = None, real: bool = True) -> Any:
+    """`x` as int32 or int64, or, if `real`, as the float32 or float64 it is; NumPy's is moved beside `like`.
+
+    Half precision is refused: bfloat16 cannot tell position 256 from 257. So is whatever would wrap around.
+    """
+    xp = array(who, name, x)
+    found = backends.dtype_name(x.dtype)
+    accepted = (*_NARROW, *_WIDE, *(("float32", "float64") if real else ()))
+    if found not in accepted:
+        raise TypeError(f"{who}: {name} must be {' or '.join(accepted)}; got {found}")
+    if found in _NARROW:
+        x = backends.astype(x, xp.int32)
+    elif found in _WIDE and backends.has_64_bits(x):
+        x = backends.astype(x, xp.int64)
+    elif found in _WIDE:
+        raise TypeError(f"{who}: {name} must fit in int32 where int64 does not exist; got {found}")
+    if like is None:
+        return x
+    wanted = array(who, "like", like)
+    if wanted is xp:
+        return x
+    if not backends.is_host(x):
+        raise TypeError(f"{who}: {name} must be of the library of x, {wanted.__name__}, or NumPy's; got {xp.__name__}")
+    if x.dtype.itemsize == 8 and not backends.has_64_bits(like):
+        narrow = x.astype("int32" if x.dtype.kind == "i" else "float32")
+        changed = narrow != x if x.dtype.kind == "i" else (narrow != x) & (x == x)
+        if changed.any():
+            raise ValueError(
+                f"{who}: {name} must fit in {narrow.dtype} where {x.dtype} does not exist; got {x[changed].flat[0]}"
+            )
+        x = narrow
+    return backends.from_host(x, like=like)
+
+
+def even_width(who: str, x: Any) -> int:
+    """The size of the last axis of `x`, which must fall into pairs."""
+    if not x.ndim:
+        raise ValueError(f"{who}: x must have a last axis of channels; got an array without axes")
+    dim = x.shape[-1]
+    if dim < 2 or dim % 2:
+        raise ValueError(f"{who}: the last axis of x must be even and at least 2; got x of shape {shape(x)}")
+    return dim
+
+
+def one_of(who: str, name: str, value: Any, accepted: dict[str, str]) -> None:
+    """`value` must be a key of `accepted`, whose values explain the keys."""
+    if not isinstance(value, str) or value not in accepted:
+        choices = " or ".join(f'"{key}" ({meaning})' for key, meaning in accepted.items())
+        raise ValueError(f"{who}: {name} must be {choices}; got {value!r}")
+
+
+def axis(who: str, seq_dim: Any, x: Any) -> int:
+    """The axis `seq_dim` of `x` counted from the front; the channels' axis is no sequence axis."""
+    if isinstance(seq_dim, bool) or not isinstance(seq_dim, int):
+        raise TypeError(f"{who}: seq_dim must be an int; got {type(seq_dim).__name__}")
+    found = seq_dim + x.ndim if seq_dim < 0 else seq_dim
+    if not 0 <= found < x.ndim - 1:
+        raise ValueError(
+            f"{who}: seq_dim must name an axis of x before the last; got seq_dim={seq_dim} for x of shape {shape(x)}"
+        )
+    return found
+
+
+def even_size(who: str, name: str, value: Any, at_most: int | None = None) -> int:
+    """`value` must be a positive even int."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{who}: {name} must be an int; got {type(value).__name__}")
+    if value < 2 or value % 2 or (at_most is not None and value > at_most):
+        limit = "" if at_most is None else f" and at most {at_most}"
+        raise ValueError(f"{who}: {name} must be even, at least 2{limit}; got {value}")
+    return value
+
+
+def positive(who: str, name: str, value: Any) -> float:
+    """`value` must be a finite positive number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{who}: {name} must be a number; got {type(value).__name__}")
+    if not 0.0 < value < float("inf"):
+        raise ValueError(f"{who}: {name} must be finite and greater than 0; got {value}")
+    return float(value)
+
+
+def shape(x: Any) -> tuple[int, ...]:
+    """The shape of `x` as a plain tuple, as it reads best in a message."""
+    return tuple(x.shape)

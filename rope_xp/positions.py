@@ -1,0 +1,323 @@
+"""Where tokens are: arrays of positions. An offset, a packed batch, a padded batch, a grid are only other positions.
+
+Every function is pure and returns int32 (int64 where an int64 array was given). With `like` the result is of that
+array's library and device; without, it follows the array argument, or is NumPy's, which goes with any `x`. Under jit
+give `like`: NumPy positions become constants of the program.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from rope_xp import backends, checks
+from rope_xp.arrays import Array
+
+
+def consecutive(seq: int, offset: int | Array = 0, *, like: Array | None = None) -> Any:
+    """Positions ``offset, offset + 1, ..., offset + seq - 1``.
+
+    Parameters
+    ----------
+    seq : int
+        Number of tokens.
+    offset : int or array, "" or "batch"
+        Position of the first token: a number, a traced scalar, or one number for each row of a batch.
+    like : array, optional
+        Whose library and device to use; without it, those of `offset`.
+
+    Returns
+    -------
+    array, "seq" or "batch seq"
+
+    Raises
+    ------
+    ValueError
+        If `seq` is negative, an int `offset` leads out of int32, or an array has more than one axis.
+    TypeError
+        If `seq` or `offset` is no integer.
+
+    Examples
+    --------
+    >>> consecutive(4, offset=10)
+    array([10, 11, 12, 13], dtype=int32)
+    >>> consecutive(3, offset=np.asarray([0, 7], dtype=np.int32))
+    array([[0, 1, 2],
+           [7, 8, 9]], dtype=int32)
+    """
+    who = "consecutive"
+    return count_from(who, offset, _count(who, "seq", seq), like=like)
+
+
+def from_mask(mask: Array, *, like: Array | None = None) -> Any:
+    """Positions in padded rows: every row counts its own tokens from 0.
+
+    Parameters
+    ----------
+    mask : array, "*batch seq"
+        Boolean or integer; true or not 0 where there is a token. Padding may stand at either end, or in between.
+    like : array, optional
+        Whose library and device to use; without it, those of `mask`.
+
+    Returns
+    -------
+    array, "*batch seq"
+        Padding has the position of the token before it, or 0.
+
+    Raises
+    ------
+    TypeError
+        If `mask` is neither boolean nor integer.
+
+    Examples
+    --------
+    >>> from_mask(np.asarray([[0, 0, 1, 1], [1, 1, 1, 1]]))
+    array([[0, 0, 0, 1],
+           [0, 1, 2, 3]], dtype=int32)
+    """
+    who = "from_mask"
+    checks.array(who, "mask", mask)
+    if backends.dtype_name(mask.dtype) != "bool":
+        mask = checks.positions(who, "mask", mask, like=like, real=False) != 0
+    elif like is not None and backends.is_host(mask):
+        mask = backends.from_host(mask, like=like)
+    xp = backends.namespace(mask)
+    tokens = backends.astype(mask, xp.int32)
+    last = backends.cumulative_sum(tokens) - 1
+    return xp.where(last < 0, xp.zeros_like(last), last)
+
+
+def from_lengths(lengths: Sequence[int] | Array, total: int | None = None, *, like: Array | None = None) -> Any:
+    """Positions in a packed row: sequences one after the other, each counted from 0.
+
+    Parameters
+    ----------
+    lengths : sequence of int, or integer array, "sequences"
+        Tokens of each sequence.
+    total : int, optional
+        Tokens of the row. Required for an array whose values cannot be read on the host; tokens beyond the last
+        sequence are padding and count on from 0.
+    like : array, optional
+        Whose library and device to use; without it, those of `lengths`.
+
+    Returns
+    -------
+    array, "total"
+
+    Raises
+    ------
+    ValueError
+        If `lengths` does not have one axis, `total` is missing, or is less than the lengths that can be read.
+    TypeError
+        If `lengths` or `total` is no integer.
+
+    Examples
+    --------
+    >>> from_lengths([3, 2])
+    array([0, 1, 2, 0, 1], dtype=int32)
+    """
+    who = "from_lengths"
+    sizes = _boundaries(who, "lengths", lengths, like)
+    xp = backends.namespace(sizes)
+    start = backends.from_numbers((0,), like=sizes, dtype=sizes.dtype)
+    boundaries = xp.concat([start, backends.cumulative_sum(sizes)])
+    return _packed(who, boundaries, total, like)
+
+
+def from_cu_seqlens(cu_seqlens: Sequence[int] | Array, total: int | None = None, *, like: Array | None = None) -> Any:
+    """Positions in a packed row, from the boundaries of its sequences.
+
+    Parameters
+    ----------
+    cu_seqlens : sequence of int, or integer array, "sequences+1"
+        Cumulative lengths as variable-length attention kernels take them: 0, then the end of each sequence.
+    total : int, optional
+        Tokens of the row. Required for an array whose values cannot be read on the host; tokens beyond the last
+        sequence are padding and count on from 0.
+    like : array, optional
+        Whose library and device to use; without it, those of `cu_seqlens`.
+
+    Returns
+    -------
+    array, "total"
+
+    Raises
+    ------
+    ValueError
+        If `cu_seqlens` does not have one axis, `total` is missing, or is less than the last boundary that can be read.
+    TypeError
+        If `cu_seqlens` or `total` is no integer.
+
+    References
+    ----------
+    Name: Dao-AILab/flash-attention, `flash_attn/layers/rotary.py`.
+
+    Examples
+    --------
+    >>> from_cu_seqlens([0, 3, 5], total=6)
+    array([0, 1, 2, 0, 1, 0], dtype=int32)
+    """
+    who = "from_cu_seqlens"
+    return _packed(who, _boundaries(who, "cu_seqlens", cu_seqlens, like), total, like)
+
+
+def context_parallel(seq: int, rank: int | Array, size: int, *, zigzag: bool = False, like: Array | None = None) -> Any:
+    """Positions of the tokens that one rank holds when a sequence is split over ranks.
+
+    Parameters
+    ----------
+    seq : int
+        Tokens of the whole sequence.
+    rank : int or array, ""
+        This rank, from 0; it may be traced, such as `jax.lax.axis_index`.
+    size : int
+        Number of ranks.
+    zigzag : bool
+        Split into ``2 * size`` chunks, of which rank r holds chunks r and ``2 * size - 1 - r``, so that causal
+        attention costs every rank the same. Otherwise rank r holds the r-th of `size` chunks.
+    like : array, optional
+        Whose library and device to use; without it, those of `rank`.
+
+    Returns
+    -------
+    array, "seq/size"
+
+    Raises
+    ------
+    ValueError
+        If the sequence does not fall into that many chunks, or an int `rank` is not one of the ranks.
+    TypeError
+        If `seq`, `rank` or `size` is no integer.
+
+    References
+    ----------
+    Llama Team, The Llama 3 Herd of Models (2024), arXiv:2407.21783, section 3.3.2. NVIDIA/Megatron-LM,
+    `megatron/core/utils.py`.
+
+    Examples
+    --------
+    >>> context_parallel(8, rank=1, size=2)
+    array([4, 5, 6, 7], dtype=int32)
+    >>> context_parallel(8, rank=0, size=2, zigzag=True)
+    array([0, 1, 6, 7], dtype=int32)
+    """
+    who = "context_parallel"
+    _count(who, "seq", seq)
+    if _count(who, "size", size) < 1:
+        raise ValueError(f"{who}: size must be at least 1; got {size}")
+    chunks = 2 * size if zigzag else size
+    if seq % chunks:
+        raise ValueError(f"{who}: seq must be a multiple of {chunks} chunks; got {seq}")
+    chunk = seq // chunks
+    this: Any = rank if _is_int(rank) else checks.positions(who, "rank", rank, like=like, real=False)
+    if not _is_int(this) and this.ndim:
+        raise ValueError(f"{who}: rank must have no axis; got shape {checks.shape(this)}")
+    if _is_int(this) and not 0 <= this < size:
+        raise ValueError(f"{who}: rank must be at least 0 and less than size={size}; got {this}")
+    first = count_from(who, this * chunk, chunk, like=like)
+    if not zigzag:
+        return first
+    second = count_from(who, (chunks - 1 - this) * chunk, chunk, like=like)
+    return backends.namespace(first).concat([first, second])
+
+
+def grid(*sizes: int, like: Array | None = None) -> Any:
+    """Positions on a grid, such as the rows and columns of image patches.
+
+    Parameters
+    ----------
+    *sizes : int
+        Size of each axis, for instance height and width, or time, height and width. The last runs fastest.
+    like : array, optional
+        Whose library and device to use; without it, NumPy's.
+
+    Returns
+    -------
+    array, "axes cells"
+        Row a holds the coordinate of every cell on axis a.
+
+    Raises
+    ------
+    ValueError
+        If there is no size, or a negative one.
+    TypeError
+        If a size is no integer.
+
+    Examples
+    --------
+    >>> grid(2, 3)
+    array([[0, 0, 0, 1, 1, 1],
+           [0, 1, 2, 0, 1, 2]], dtype=int32)
+    """
+    who = "grid"
+    if not sizes:
+        raise ValueError(f"{who}: at least one size is required; got none")
+    for size in sizes:
+        _count(who, "every size", size)
+    like = _NUMPY if like is None else like
+    xp = checks.array(who, "like", like)
+    axes = []
+    for axis, size in enumerate(sizes):
+        shape = [size if other == axis else 1 for other in range(len(sizes))]
+        coordinates = xp.reshape(backends.arange(size, like=like), tuple(shape))
+        axes.append(xp.reshape(xp.broadcast_to(coordinates, sizes), (prod(sizes),)))
+    return xp.stack(axes)
+
+
+_NUMPY = np.zeros(0, dtype=np.int32)
+
+
+def count_from(who: str, offset: Any, seq: int, *, like: Any = None) -> Any:
+    """`consecutive`, on behalf of another function."""
+    if _is_int(offset):
+        if offset and not -(2**31) <= offset <= 2**31 - seq:
+            raise ValueError(f"{who}: positions must fit in int32; got offset={offset} and {seq} tokens")
+        return backends.arange(seq, like=_NUMPY if like is None else like) + int(offset)
+    first: Any = checks.positions(who, "offset", offset, like=like, real=False)
+    if first.ndim > 1:
+        raise ValueError(f"{who}: offset must have no axis or one; got shape {checks.shape(first)}")
+    return first[..., None] + backends.astype(backends.arange(seq, like=first), first.dtype)
+
+
+def _count(who: str, name: str, value: Any) -> int:
+    if not _is_int(value):
+        raise TypeError(f"{who}: {name} must be an int; got {type(value).__name__}")
+    if value < 0:
+        raise ValueError(f"{who}: {name} must not be negative; got {value}")
+    return value
+
+
+def _is_int(value: Any) -> TypeGuard[int]:
+    """Whether `value` is a whole number of the host, also one that an exporter carries as a symbol."""
+    if isinstance(value, (int, np.integer)):
+        return not isinstance(value, bool)
+    return hasattr(value, "__index__") and not hasattr(value, "shape")
+
+
+def _boundaries(who: str, name: str, values: Any, like: Any) -> Any:
+    """One axis of integers; those of the host stay there, where they can be checked."""
+    if isinstance(values, Sequence):
+        values = np.asarray(values, dtype=np.int32 if all(_is_int(value) for value in values) else None)
+    values = checks.positions(who, name, values, like=None if backends.is_host(values) else like, real=False)
+    if values.ndim != 1:
+        raise ValueError(f"{who}: {name} must have one axis; got shape {checks.shape(values)}")
+    return values
+
+
+def _packed(who: str, boundaries: Any, total: int | None, like: Any) -> Any:
+    if not boundaries.shape[0]:
+        raise ValueError(f"{who}: cu_seqlens must begin with 0; got no boundary")
+    if backends.is_host(boundaries):
+        if boundaries[0] != 0 or (boundaries[1:] < boundaries[:-1]).any():
+            raise ValueError(f"{who}: boundaries must begin with 0 and never fall; got {boundaries.tolist()}")
+        total = int(boundaries[-1]) if total is None else total
+        if _count(who, "total", total) < boundaries[-1]:
+            raise ValueError(f"{who}: total must be at least the last boundary, {boundaries[-1]}; got {total}")
+        boundaries = checks.positions(who, "boundaries", boundaries, like=like, real=False)
+    elif total is None:
+        raise ValueError(f"{who}: total must be given where boundaries cannot be read on the host; got None")
+    xp = backends.namespace(boundaries)
+    token = backends.astype(backends.arange(_count(who, "total", total), like=boundaries), boundaries.dtype)
+    sequence = xp.searchsorted(boundaries, token, side="right") - 1
+    return token - xp.take(boundaries, sequence, axis=0)

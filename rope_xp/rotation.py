@@ -1,0 +1,255 @@
+"""How channels turn: pairs of channels, and the rotation of each pair by its angle."""
+
+from typing import Any, Literal
+
+from rope_xp import backends, checks
+from rope_xp.arrays import Array, ArrayT
+
+Layout = Literal["half", "interleaved"]
+
+LAYOUTS = {
+    "half": "channel j with j + pairs: GPT-NeoX, Llama in transformers",
+    "interleaved": "channel 2j with 2j + 1: RoFormer, GPT-J, Meta's Llama",
+}
+
+
+def rotate_every_two(x: ArrayT) -> ArrayT:
+    """Turn each pair of neighbouring channels by a quarter turn.
+
+    ::
+
+        x        x0  x1  x2  x3
+        result  -x1  x0 -x3  x2
+
+    The pairing of RoFormer, GPT-J and Meta's Llama checkpoints; `rotate_half` is the same turn on pairs
+    ``(j, j + dim/2)``.
+
+    Parameters
+    ----------
+    x : array, "*batch dim"
+        Floating point; `dim` is even.
+
+    Returns
+    -------
+    array, "*batch dim"
+        Of the library, dtype and device of `x`.
+
+    Raises
+    ------
+    ValueError
+        If `dim` is odd or zero.
+    TypeError
+        If `x` is no array or not floating point.
+
+    References
+    ----------
+    Su et al., RoFormer (2021), arXiv:2104.09864, section 3.4.2. Name: kingoflolz/mesh-transformer-jax,
+    `mesh_transformer/layers.py`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rotate_every_two(np.asarray([1.0, 2.0, 3.0, 4.0]))
+    array([-2.,  1., -4.,  3.])
+    """
+    return _quarter_turn("rotate_every_two", x, "interleaved")
+
+
+def rotate_half(x: ArrayT) -> ArrayT:
+    """Turn each pair of channels that are half the width apart by a quarter turn.
+
+    ::
+
+        x        x0  x1  x2  x3
+        result  -x2 -x3  x0  x1
+
+    The pairing of GPT-NeoX and of Llama in transformers; `rotate_every_two` is the same turn on neighbours.
+
+    Parameters
+    ----------
+    x : array, "*batch dim"
+        Floating point; `dim` is even.
+
+    Returns
+    -------
+    array, "*batch dim"
+        Of the library, dtype and device of `x`.
+
+    Raises
+    ------
+    ValueError
+        If `dim` is odd or zero.
+    TypeError
+        If `x` is no array or not floating point.
+
+    References
+    ----------
+    Su et al., RoFormer (2021), arXiv:2104.09864, section 3.4.2, with the channels in another order. Name:
+    EleutherAI/gpt-neox, `megatron/model/positional_embeddings.py`; transformers,
+    `models/llama/modeling_llama.py`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rotate_half(np.asarray([1.0, 2.0, 3.0, 4.0]))
+    array([-3., -4.,  1.,  2.])
+    """
+    return _quarter_turn("rotate_half", x, "half")
+
+
+def apply_rotary_pos_emb(
+    x: ArrayT,
+    sincos: tuple[Array, Array],
+    *,
+    layout: Layout = "interleaved",
+    seq_dim: int = 0,
+    inverse: bool = False,
+) -> ArrayT:
+    """Turn each pair of channels of `x` by its angle.
+
+    ``result[pair] = [[cos, -sin], [sin, cos]] @ x[pair]``. The first ``2 * pairs`` channels turn; the others pass
+    through unchanged, bit for bit. Arithmetic is done in float32 (float64 for float64 `x`) and rounded once.
+
+    Parameters
+    ----------
+    x : array, "*batch dim"
+        Floating point; `dim` is even. Its axes are in any order, the channels last.
+    sincos : (array, array), "*axes pairs"
+        Sine and cosine, in this order, in float32 or float64, of `x`'s library or NumPy's. Tables with as many axes as
+        `x` broadcast. With fewer, the axis before the last is the sequence and lies on axis `seq_dim` of `x`, and the
+        axes before that are the leading axes of `x`: "seq pairs" or "batch seq pairs".
+    layout : "half" or "interleaved"
+        Which channels form a pair. The default is the notebook's, `rotate_every_two`; `"half"` is `rotate_half`.
+    seq_dim : int
+        The sequence axis of `x`. The default is the notebook's: "seq heads dim".
+    inverse : bool
+        Turn by the opposite angles. This undoes a rotation, and is also its transpose: the gradient of the rotation.
+        Tables scaled by an attention factor scale again.
+
+    Returns
+    -------
+    array, "*batch dim"
+        Of the library, shape, dtype and device of `x`.
+
+    Raises
+    ------
+    ValueError
+        If `dim` is odd, the tables are wider than `x` or do not fit its axes, or `layout` is unknown.
+    TypeError
+        If a dtype is not floating point, `x` is float64 and the tables are not, or the arrays are of two libraries.
+
+    References
+    ----------
+    Su et al., RoFormer (2021), arXiv:2104.09864, equation 34. Name: kingoflolz/mesh-transformer-jax,
+    `mesh_transformer/layers.py`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.ones((3, 2, 4), dtype=np.float32)  # seq heads dim
+    >>> quarter = np.full((3, 1), np.pi / 2)  # one angle for each position: the first two channels turn
+    >>> apply_rotary_pos_emb(x, (np.sin(quarter), np.cos(quarter))).round(3)[0]
+    array([[-1.,  1.,  1.,  1.],
+           [-1.,  1.,  1.,  1.]], dtype=float32)
+    """
+    return rotate("apply_rotary_pos_emb", x, sincos, layout=layout, seq_dim=seq_dim, inverse=inverse)
+
+
+def rotate(
+    who: str, x: Any, sincos: Any, *, layout: Layout, seq_dim: int, inverse: bool, pairs: int | None = None
+) -> Any:
+    """`apply_rotary_pos_emb`, on behalf of another function; tables must have `pairs` columns where it is given."""
+    xp = checks.floating(who, "x", x)
+    dim = checks.even_width(who, x)
+    checks.one_of(who, "layout", layout, LAYOUTS)
+    sin, cos = _tables(who, x, sincos)
+    if pairs is not None and checks.shape(sin)[-1:] != (pairs,):
+        raise ValueError(f"{who}: tables must have a last axis of {pairs} pairs; got shape {checks.shape(sin)}")
+    sin, cos = _align(who, sin, x, seq_dim), _align(who, cos, x, seq_dim)
+    width = 2 * sin.shape[-1]
+    rotated = x if width == dim else x[..., :width]
+    first, second = _pairs(xp, backends.astype(rotated, sin.dtype), layout)
+    if inverse:
+        sin = -sin
+    turned = _unpairs(xp, first * cos - second * sin, second * cos + first * sin, layout)
+    turned = backends.astype(turned, x.dtype)
+    return turned if width == dim else xp.concat([turned, x[..., width:]], axis=-1)
+
+
+def _quarter_turn(who: str, x: Any, layout: Layout) -> Any:
+    xp = checks.floating(who, "x", x)
+    checks.even_width(who, x)
+    first, second = _pairs(xp, x, layout)
+    return _unpairs(xp, -second, first, layout)
+
+
+def _pairs(xp: Any, x: Any, layout: Layout) -> tuple[Any, Any]:
+    """The first and the second channels of all pairs."""
+    pairs = x.shape[-1] // 2
+    if layout == "half":
+        x = xp.reshape(x, (*x.shape[:-1], 2, pairs))
+        return x[..., 0, :], x[..., 1, :]
+    x = xp.reshape(x, (*x.shape[:-1], pairs, 2))
+    return x[..., 0], x[..., 1]
+
+
+def _unpairs(xp: Any, first: Any, second: Any, layout: Layout) -> Any:
+    """The inverse of `_pairs`. Stacking and reshaping is what compilers fuse; concatenating is not."""
+    x = xp.stack([first, second], axis=-2 if layout == "half" else -1)
+    return xp.reshape(x, (*first.shape[:-1], 2 * first.shape[-1]))
+
+
+def _tables(who: str, x: Any, sincos: Any) -> tuple[Any, Any]:
+    """Sine and cosine in the library of `x` and the dtype of the arithmetic."""
+    try:
+        sin, cos = sincos
+    except (TypeError, ValueError):
+        raise TypeError(f"{who}: sincos must be a pair (sin, cos); got {type(sincos).__name__}") from None
+    xp = backends.namespace(x)
+    in_float64 = backends.dtype_name(x.dtype) == "float64"
+    tables = []
+    for name, table in (("sin", sin), ("cos", cos)):
+        found = checks.floating(who, name, table, ("float32", "float64"))
+        if found is not xp and not backends.is_host(table):
+            raise TypeError(
+                f"{who}: {name} must be of the library of x, {xp.__name__}, or NumPy's; got {found.__name__}"
+            )
+        if in_float64 and backends.dtype_name(table.dtype) != "float64":
+            raise TypeError(f"{who}: tables for float64 x must be float64; got {name} in float32")
+        if backends.is_host(table):
+            table = backends.from_host(table.astype("float64" if in_float64 else "float32", copy=False), like=x)
+        tables.append(backends.astype(table, xp.float64 if in_float64 else xp.float32))
+    if sin.shape != cos.shape:
+        raise ValueError(
+            f"{who}: sin and cos must have the same shape; got {checks.shape(sin)} and {checks.shape(cos)}"
+        )
+    return tables[0], tables[1]
+
+
+def _align(who: str, table: Any, x: Any, seq_dim: int) -> Any:
+    """Put a table's sequence axis onto `seq_dim` of `x` and its batch axes onto the leading ones."""
+    *leading, pairs = table.shape if table.ndim else (0,)
+    if not 1 <= pairs <= x.shape[-1] // 2:
+        raise ValueError(
+            f"{who}: tables must have a last axis of 1 to {x.shape[-1] // 2} pairs, half the width of x; "
+            f"got tables of shape {checks.shape(table)} for x of shape {checks.shape(x)}"
+        )
+    if table.ndim == x.ndim:
+        fits = all(size in (1, found) for size, found in zip(leading, x.shape))
+    elif not leading or table.ndim > x.ndim:
+        fits = False
+    else:
+        axis = checks.axis(who, seq_dim, x)
+        *batch, seq = leading
+        fits = len(batch) <= axis and seq == x.shape[axis]
+        fits = fits and all(size in (1, found) for size, found in zip(batch, x.shape))
+        ones = [1] * (axis - len(batch)), [1] * (x.ndim - axis - 2)
+        table = (
+            table if not fits else backends.namespace(table).reshape(table, (*batch, *ones[0], seq, *ones[1], pairs))
+        )
+    if not fits:
+        raise ValueError(
+            f"{who}: tables must have the axes of x, or (seq, pairs) or (batch, seq, pairs) with seq on axis "
+            f"seq_dim={seq_dim} of x; got tables of shape {checks.shape(table)} for x of shape {checks.shape(x)}"
+        )
+    return table

@@ -1,0 +1,50 @@
+"""One suite for every array library: `pytest --xp=jax` runs it on JAX, and fails where JAX is missing."""
+
+import importlib.util
+
+import libraries
+import pytest
+
+# Files that test one library, by the library; the others take the `xp` fixture.
+FILES_OF = {
+    "test_jax.py": "jax",
+    "test_peers_jax.py": "jax",
+    "test_torch.py": "torch",
+    "test_peers_torch.py": "torch",
+    "test_mlx.py": "mlx",
+    "test_ndonnx.py": "ndonnx",
+    "test_examples.py": "examples",
+}
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--xp",
+        action="append",
+        choices=[*libraries.LIBRARIES, "examples"],
+        help="library to test, may be repeated; by default those that are installed",
+    )
+
+
+def pytest_configure(config):
+    config.libraries = config.getoption("--xp") or [
+        name for name, library in libraries.LIBRARIES.items() if importlib.util.find_spec(library.module.split(".")[0])
+    ]
+    for name in config.libraries:
+        if name != "examples":
+            importlib.import_module(libraries.LIBRARIES[name].module)
+
+
+def pytest_report_header(config):
+    return f"libraries: {', '.join(config.libraries)}"
+
+
+def pytest_ignore_collect(collection_path, config):
+    library = FILES_OF.get(collection_path.name)
+    return True if library is not None and library not in config.libraries else None
+
+
+def pytest_generate_tests(metafunc):
+    if "xp" in metafunc.fixturenames:
+        names = [name for name in metafunc.config.libraries if name in libraries.LIBRARIES]
+        metafunc.parametrize("xp", [libraries.LIBRARIES[name] for name in names], ids=names, scope="session")

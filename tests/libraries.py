@@ -1,0 +1,64 @@
+"""The array libraries under test: how each takes and gives NumPy data, and which dtypes it has."""
+
+from dataclasses import dataclass
+from importlib import import_module
+
+import ml_dtypes
+import numpy as np
+
+HALF = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Library:
+    name: str
+    module: str
+    floats: tuple[str, ...]
+    integers: tuple[str, ...] = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
+
+    def array(self, values, dtype=None):
+        """An array of this library with NumPy values, exact in `dtype` by way of NumPy."""
+        module = import_module(self.module)
+        values = np.asarray(values)
+        if dtype is not None:
+            values = values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+        if self.name == "numpy":
+            return values
+        if values.dtype == ml_dtypes.bfloat16 and self.name != "jax":
+            return self.dtype_cast(module.asarray(values.astype(np.float32)), module.bfloat16)
+        return module.asarray(values)
+
+    def dtype_cast(self, x, dtype):
+        return x.to(dtype) if self.name == "torch" else x.astype(dtype)
+
+    def numpy(self, x):
+        """NumPy float64, or the integers they are, with the values of `x`."""
+        if self.name == "torch":
+            x = x.detach().to("cpu")
+            x = x.float().numpy() if "bfloat16" in str(x.dtype) else x.numpy()
+        elif self.name == "ndonnx":
+            x = x.unwrap_numpy()
+        elif self.name == "mlx" and "bfloat16" in str(x.dtype):
+            x = np.array(x.astype(import_module(self.module).float32))
+        x = np.array(x)
+        return x if x.dtype.kind in "iub" else x.astype(np.float64)
+
+    def dtype_of(self, x):
+        return str(getattr(x.dtype, "name", None) or x.dtype).rpartition(".")[2]
+
+
+WIDE = ("float32", "float64")
+LIBRARIES = {
+    library.name: library
+    for library in (
+        Library("numpy", "numpy", (*WIDE, *HALF)),
+        Library("strict", "array_api_strict", WIDE),
+        Library("jax", "jax.numpy", ("float32", *HALF), ("int8", "int16", "int32", "uint8", "uint16")),
+        Library("torch", "torch", (*WIDE, *HALF)),
+        Library("dask", "dask.array", (*WIDE, "float16")),
+        Library("mlx", "mlx.core", ("float32", *HALF)),
+        Library("ndonnx", "ndonnx", (*WIDE, "float16")),
+    )
+}
+# The unit roundoff: half the distance from 1 to the next number.
+ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}

@@ -1,0 +1,30 @@
+"""What is right, by other means than the library's: complex numbers in NumPy float64, and exact angles by mpmath."""
+
+import mpmath
+import numpy as np
+
+mpmath.mp.prec = 320
+
+
+def rotate(x, angles, layout, inverse=False):
+    """Multiply each pair of channels, as a complex number, by exp(i angle); `angles` broadcast against `x`."""
+    pairs = angles.shape[-1]
+    result = np.array(x, dtype=np.float64)
+    one, other = np.arange(pairs), np.arange(pairs) + pairs
+    if layout == "interleaved":
+        one, other = 2 * one, 2 * one + 1
+    turned = (result[..., one] + 1j * result[..., other]) * np.exp((-1j if inverse else 1j) * angles)
+    result[..., one], result[..., other] = turned.real, turned.imag
+    return result
+
+
+def sin_cos(positions, frequencies):
+    """Sine and cosine of every position times every frequency, each the float64 nearest to the truth."""
+    angles = [[mpmath.mpf(p) * w for w in frequencies] for p in np.asarray(positions).tolist()]
+    sin = np.array([[float(mpmath.sin(a)) for a in row] for row in angles])
+    return sin, np.array([[float(mpmath.cos(a)) for a in row] for row in angles])
+
+
+def geometric(base, dim):
+    """The default frequencies as exact as mpmath has them."""
+    return [mpmath.mpf(base) ** (mpmath.mpf(-2 * j) / dim) for j in range(dim // 2)]
