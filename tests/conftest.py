@@ -3,7 +3,6 @@
 import importlib.util
 
 import libraries
-import pytest
 
 # Files that test one library, by the library; the others take the `xp` fixture.
 FILES_OF = {

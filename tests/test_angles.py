@@ -1,6 +1,7 @@
 """Sines and cosines, against mpmath: at most 2e-7 off at every int32 position, on every library."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -125,7 +126,7 @@ def test_one_shot_chunks_and_steps_have_the_same_bits(xp, cuts, start):
     rope, positions = embedding(), np.arange(start, start + 40)
     whole = [xp.numpy(table) for table in rope.sincos(xp.array(positions, "int32"))]
     bounds = [0, *sorted(cuts), 40]
-    for pieces in ([(a, b) for a, b in zip(bounds, bounds[1:]) if a < b], [(a, a + 1) for a in range(0, 40, 13)]):
+    for pieces in ([(a, b) for a, b in pairwise(bounds) if a < b], [(a, a + 1) for a in range(0, 40, 13)]):
         for a, b in pieces:
             for table, part in zip(whole, rope.sincos(xp.array(positions[a:b], "int32"))):
                 np.testing.assert_array_equal(xp.numpy(part), table[a:b])
@@ -183,4 +184,5 @@ def test_frequencies_are_the_nearest_float64(base, dim):
 
 
 def test_a_turn_per_radian():
-    assert phases._PER_RADIAN == int(oracle.mpmath.floor(oracle.mpmath.mpf(2) ** 256 / (2 * oracle.mpmath.pi)))
+    exact = oracle.mpmath.mpf(2) ** 256 / (2 * oracle.mpmath.pi)
+    assert int(oracle.mpmath.floor(exact)) == phases._PER_RADIAN

@@ -1,0 +1,77 @@
+"""Everything the README promises, one session each. `nox` runs all; `nox -s tests-jax` runs one."""
+
+import nox
+
+nox.options.default_venv_backend = "virtualenv"  # whose pip finds local wheels, of PyTorch for instance
+nox.options.error_on_missing_interpreters = True
+
+PROJECT = nox.project.load_toml("pyproject.toml")
+
+
+def install(session, group, *extras):
+    """Install the built wheel and a dependency group, at the versions of constraints.txt."""
+    session.env["PIP_CONSTRAINT"] = "constraints.txt"
+    wheels = session.create_tmp()
+    session.run("python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, ".")
+    wheel = f"rope-xp[{','.join(extras)}]" if extras else "rope-xp"
+    dependencies = nox.project.dependency_groups(PROJECT, group)
+    session.install("--find-links", wheels, "--force-reinstall", "--no-deps", "--no-index", "rope-xp")
+    session.install("--find-links", wheels, wheel, *dependencies)
+
+
+@nox.session(name="tests-numpy")
+def tests_numpy(session):
+    """The suite on NumPy, and every example in a docstring."""
+    install(session, "test")
+    session.run("pytest", "--xp=numpy", "tests", *session.posargs)
+    session.run("pytest", "--doctest-modules", "--pyargs", "rope_xp")
+
+
+@nox.session(name="tests-strict")
+def tests_strict(session):
+    """The suite on array-api-strict, which has the standard's functions and no others."""
+    install(session, "test")
+    session.run("pytest", "--xp=strict", "tests", *session.posargs)
+
+
+def tests_of(backend):
+    @nox.session(name=f"tests-{backend}")
+    def session(session):
+        install(session, backend)
+        session.run("pytest", f"--xp={backend}", "tests", *session.posargs)
+
+    session.__doc__ = f"The suite on {backend}, its transforms and compiler, and equality with its packages."
+
+
+for backend in ("jax", "torch"):
+    tests_of(backend)
+
+
+@nox.session(name="tests-more")
+def tests_more(session):
+    """The suite on Dask, MLX and ndonnx with onnxruntime."""
+    install(session, "more")
+    session.run("pytest", "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
+
+
+@nox.session
+def examples(session):
+    """Every example, run and tested."""
+    install(session, "examples", "examples")
+    session.run("pytest", "--xp=examples", "tests/test_examples.py", *session.posargs)
+
+
+@nox.session
+def mutants(session):
+    """Mistakes planted one at a time, each of which must turn the suite red."""
+    install(session, "test")
+    session.run("python", "tests/mutants.py")
+
+
+@nox.session
+def lint(session):
+    """Format, lint and types."""
+    install(session, "lint")
+    session.run("ruff", "format", "--check", ".")
+    session.run("ruff", "check", ".")
+    session.run("pyright")

@@ -1,0 +1,216 @@
+"""Calls that must raise, shared by the eager, the jitted and the compiled tests: (call, error, what it must say)."""
+
+import numpy as np
+
+from rope_xp import (
+    RotaryEmbedding,
+    apply_rotary_pos_emb,
+    fixed_pos_embedding,
+    positions,
+    rotate_every_two,
+    rotate_half,
+    sinusoidal_pos_embedding,
+)
+
+ROPE = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0)
+
+
+def table(xp, *shape, dtype="float32"):
+    return xp.array(np.zeros(shape), dtype), xp.array(np.ones(shape), dtype)
+
+
+def apply(x, sincos, **options):
+    return lambda: apply_rotary_pos_emb(x, sincos, **{"seq_dim": 1, **options})
+
+
+def arrays(xp, x):
+    """Bad calls on `x`, a float32 array of shape (2, 5, 3, 14): batch seq heads dim."""
+    odd, none = x[..., :13], x[..., :0]
+    whole = xp.array(np.ones((2, 5, 3, 14)), "int32")
+    good = table(xp, 5, 7)
+    boolean, complex_ = (
+        xp.array(np.ones(5), "bool"),
+        None if xp.name in ("ndonnx",) else xp.array(np.ones(5), "complex64"),
+    )
+    calls = {
+        "odd width, every two": (lambda: rotate_every_two(odd), ValueError, r"^rotate_every_two: .*even.*; got .*13"),
+        "odd width, half": (lambda: rotate_half(odd), ValueError, r"^rotate_half: .*even.*; got .*13"),
+        "odd width": (apply(odd, table(xp, 5, 6)), ValueError, r"^apply_rotary_pos_emb: .*even.*; got .*13"),
+        "no width": (lambda: rotate_half(none), ValueError, r"even.*; got"),
+        "no width, tables": (lambda: fixed_pos_embedding(none), ValueError, r"^fixed_pos_embedding: .*even"),
+        "integers": (apply(whole, good), TypeError, r"x must be float16.*; got int32"),
+        "integers, half": (lambda: rotate_half(whole), TypeError, r"^rotate_half: x must be .*; got int32"),
+        "integers, tables": (lambda: fixed_pos_embedding(whole), TypeError, r"got int32"),
+        "a list": (lambda: rotate_half([1.0, 2.0]), TypeError, r"must be an array; got list"),
+        "unknown layout": (
+            apply(x, good, layout="neox"),
+            ValueError,
+            r'layout must be "half".*"interleaved".*; got .neox',
+        ),
+        "layout of a type": (apply(x, good, layout=True), ValueError, r"layout must be"),
+        "wide tables": (apply(x, table(xp, 5, 8)), ValueError, r"1 to 7 pairs.*; got .*\(5, 8\).*\(2, 5, 3, 14\)"),
+        "full-width tables": (apply(x, table(xp, 5, 14)), ValueError, r"1 to 7 pairs.*; got .*\(5, 14\)"),
+        "empty tables": (apply(x, table(xp, 5, 0)), ValueError, r"1 to 7 pairs"),
+        "tables of another length": (apply(x, table(xp, 4, 7)), ValueError, r"got .*\(4, 7\).*\(2, 5, 3, 14\)"),
+        "tables of length one": (apply(x, table(xp, 1, 7)), ValueError, r"got .*\(1, 7\)"),
+        "tables on the heads' axis": (apply(x, good, seq_dim=2), ValueError, r"seq_dim=2.*; got .*\(5, 7\)"),
+        "tables of another batch": (apply(x, table(xp, 3, 5, 7)), ValueError, r"got .*\(3, 5, 7\)"),
+        "tables with heads": (apply(x, table(xp, 5, 3, 7)), ValueError, r"got .*\(5, 3, 7\)"),
+        "tables of more axes": (apply(x, table(xp, 1, 2, 5, 3, 7)), ValueError, r"got .*\(1, 2, 5, 3, 7\)"),
+        "tables that grow x": (apply(x[:1, ...], table(xp, 2, 5, 1, 7)), ValueError, r"got .*\(2, 5, 1, 7\)"),
+        "tables without a sequence": (apply(x, table(xp, 7)), ValueError, r"got .*\(7,\)"),
+        "tables of two shapes": (
+            apply(x, (good[0], table(xp, 5, 6)[1])),
+            ValueError,
+            r"same shape; got \(5, 7\) and \(5, 6\)",
+        ),
+        "no pair": (apply(x, good[0]), TypeError, r"sincos must be a pair"),
+        "integer tables": (apply(x, (whole[0, :, 0, :7], good[1])), TypeError, r"sin must be float32.*; got int32"),
+        "seq_dim of channels": (apply(x, good, seq_dim=3), ValueError, r"seq_dim must name .*before the last; got"),
+        "seq_dim out of range": (apply(x, good, seq_dim=-5), ValueError, r"seq_dim.*; got seq_dim=-5"),
+        "seq_dim of a type": (apply(x, good, seq_dim="1"), TypeError, r"seq_dim must be an int; got str"),
+        "notebook seq_dim": (lambda: fixed_pos_embedding(x, 3), ValueError, r"^fixed_pos_embedding: seq_dim"),
+        "base of zero": (lambda: fixed_pos_embedding(x, base=0.0), ValueError, r"base must be finite.*; got 0"),
+        "base of a string": (lambda: fixed_pos_embedding(x, base="1e4"), TypeError, r"base must be a number; got str"),
+        "offset out of int32": (lambda: fixed_pos_embedding(x, offset=2**31 - 1), ValueError, r"fit in int32; got"),
+        "real offset": (lambda: fixed_pos_embedding(x, offset=0.5), TypeError, r"offset must be .*; got float"),
+        "offset per row": (
+            lambda: fixed_pos_embedding(x, offset=xp.array([1, 2], "int32")),
+            ValueError,
+            r"offset must have no axis",
+        ),
+        "unknown phase": (lambda: fixed_pos_embedding(x, phase="fast"), ValueError, r'phase must be "exact".*; got'),
+        "boolean positions": (lambda: ROPE.sincos(boolean), TypeError, r"positions must be .*; got bool"),
+        "positions in a list": (lambda: ROPE.sincos([1, 2]), TypeError, r"positions must be an array; got list"),
+        "positions of another length": (
+            lambda: ROPE(x, positions=xp.array(np.arange(4), "int32"), seq_dim=1),
+            ValueError,
+            r"^RotaryEmbedding.rotate: .*; got .*\(4, 7\)",
+        ),
+        "another head_dim": (lambda: ROPE(x[..., :12], seq_dim=1), ValueError, r"head_dim=14 channels; got .*12"),
+        "tables of another rotary_dim": (
+            lambda: ROPE.rotate(x, table(xp, 5, 5), seq_dim=1),
+            ValueError,
+            r"7 pairs; got .*\(5, 5\)",
+        ),
+        "no seq_dim": (lambda: ROPE(x), TypeError, r"seq_dim"),
+        "two lengths": (
+            lambda: ROPE(x, x[:, :4, ...], seq_dim=1),
+            ValueError,
+            r"positions must be given.*; got \[5, 4\]",
+        ),
+        "real delta": (lambda: ROPE.shift(x, 0.5, seq_dim=1), TypeError, r"^RotaryEmbedding.shift: delta must be"),
+        "delta of another length": (
+            lambda: ROPE.shift(x, xp.array(np.arange(4), "int32"), seq_dim=1),
+            ValueError,
+            r"got .*\(4, 7\)",
+        ),
+        "odd sinusoidal": (
+            lambda: sinusoidal_pos_embedding(xp.array(np.arange(4), "int32"), 5),
+            ValueError,
+            r"^sinusoidal_pos_embedding: dim must be even, at least 2; got 5",
+        ),
+    }
+    if complex_ is not None:
+        calls["complex positions"] = (lambda: ROPE.sincos(complex_), TypeError, r"positions must be .*; got complex64")
+        calls["complex x"] = (lambda: rotate_half(complex_[:4]), TypeError, r"x must be .*; got complex64")
+    for half in set(xp.floats) & {"float16", "bfloat16"}:
+        low = xp.array(np.arange(5), half)
+        calls[f"{half} positions"] = (
+            lambda low=low: ROPE.sincos(low),
+            TypeError,
+            r"positions must be .*; got b?float16",
+        )
+        calls[f"{half} tables"] = (apply(x, table(xp, 5, 7, dtype=half)), TypeError, r"sin must be float32 or float64")
+    if "float64" in xp.floats:
+        double = xp.array(np.zeros((2, 5, 3, 14)), "float64")
+        calls["float32 tables for float64"] = (apply(double, good), TypeError, r"float64; got sin in float32")
+    return calls
+
+
+def embeddings():
+    """Bad embeddings: (arguments, error, what it must say)."""
+    good = {"head_dim": 14, "layout": "half", "base": 10_000.0}
+    return {
+        "no layout": ({"head_dim": 14, "base": 1e4}, TypeError, r"layout"),
+        "unknown layout": ({**good, "layout": "neox"}, ValueError, r"^RotaryEmbedding: layout must be .*; got 'neox'"),
+        "odd head_dim": ({**good, "head_dim": 13}, ValueError, r"head_dim must be even, at least 2; got 13"),
+        "no head_dim": ({**good, "head_dim": 0}, ValueError, r"head_dim must be even"),
+        "head_dim of a type": ({**good, "head_dim": "14"}, TypeError, r"head_dim must be an int; got str"),
+        "odd rotary_dim": ({**good, "rotary_dim": 5}, ValueError, r"rotary_dim must be even.*; got 5"),
+        "wide rotary_dim": ({**good, "rotary_dim": 16}, ValueError, r"at most 14; got 16"),
+        "no frequencies": ({"head_dim": 14, "layout": "half"}, ValueError, r"base or inv_freq must be given"),
+        "negative base": ({**good, "base": -1.0}, ValueError, r"base must be finite and greater than 0; got -1"),
+        "base not a number": ({**good, "base": float("nan")}, ValueError, r"base must be finite"),
+        "too many frequencies": (
+            {"head_dim": 14, "layout": "half", "inv_freq": [1.0] * 8},
+            ValueError,
+            r"at most head_dim; got 8",
+        ),
+        "frequencies and width": (
+            {"head_dim": 14, "layout": "half", "inv_freq": [1.0] * 4, "rotary_dim": 10},
+            ValueError,
+            r"rotary_dim / 2.*; got 4",
+        ),
+        "frequencies and base": ({**good, "inv_freq": [1.0, 0.5]}, ValueError, r"must not contradict"),
+        "infinite frequency": (
+            {"head_dim": 14, "layout": "half", "inv_freq": [1.0, float("inf")]},
+            ValueError,
+            r"finite.*; got",
+        ),
+        "words for frequencies": (
+            {"head_dim": 14, "layout": "half", "inv_freq": ["a"]},
+            TypeError,
+            r"floats or an array",
+        ),
+        "attention_factor of zero": ({**good, "attention_factor": 0.0}, ValueError, r"attention_factor must be"),
+        "unknown phase": ({**good, "phase": "fast"}, ValueError, r"phase must be"),
+    }
+
+
+def builders(xp):
+    """Bad calls of the builders of positions."""
+    integers = xp.array(np.asarray([0, 3, 5]), "int32")
+    return {
+        "negative seq": (
+            lambda: positions.consecutive(-1),
+            ValueError,
+            r"^consecutive: seq must not be negative; got -1",
+        ),
+        "real seq": (lambda: positions.consecutive(2.0), TypeError, r"seq must be an int; got float"),
+        "offset out of int32": (
+            lambda: positions.consecutive(3, 2**31),
+            ValueError,
+            r"fit in int32; got offset=2147483648",
+        ),
+        "offset of two axes": (lambda: positions.consecutive(3, integers[None, :]), ValueError, r"no axis or one; got"),
+        "real mask": (
+            lambda: positions.from_mask(xp.array(np.ones(3), "float32")),
+            TypeError,
+            r"^from_mask: .*float32",
+        ),
+        "total unknown": (lambda: positions.from_cu_seqlens(integers), ValueError, r"total must be given")
+        if xp.name != "numpy"
+        else (lambda: positions.from_cu_seqlens([1, 3]), ValueError, r"begin with 0.*; got \[1, 3\]"),
+        "falling": (lambda: positions.from_cu_seqlens([0, 3, 2]), ValueError, r"never fall; got \[0, 3, 2\]"),
+        "negative length": (lambda: positions.from_lengths([3, -1]), ValueError, r"never fall"),
+        "real lengths": (lambda: positions.from_lengths([1.5]), TypeError, r"lengths must be .*; got float64"),
+        "short total": (lambda: positions.from_lengths([3, 2], 4), ValueError, r"total must be at least .*5; got 4"),
+        "nothing": (lambda: positions.from_cu_seqlens([]), ValueError, r"begin with 0"),
+        "lengths of two axes": (lambda: positions.from_lengths(integers[None, :], 4), ValueError, r"one axis; got"),
+        "ranks that do not divide": (
+            lambda: positions.context_parallel(7, 0, 2),
+            ValueError,
+            r"multiple of 2.*; got 7",
+        ),
+        "zigzag that does not divide": (
+            lambda: positions.context_parallel(6, 0, 2, zigzag=True),
+            ValueError,
+            r"multiple of 4.*; got 6",
+        ),
+        "no such rank": (lambda: positions.context_parallel(8, 2, 2), ValueError, r"less than size=2; got 2"),
+        "no ranks": (lambda: positions.context_parallel(8, 0, 0), ValueError, r"size must be at least 1; got 0"),
+        "no grid": (lambda: positions.grid(), ValueError, r"^grid: .*; got none"),
+        "negative grid": (lambda: positions.grid(2, -1), ValueError, r"must not be negative; got -1"),
+        "like a list": (lambda: positions.grid(2, like=[1]), TypeError, r"like must be an array; got list"),
+    }

@@ -1,0 +1,48 @@
+"""Bad input gets an error that says who, what was required and what came."""
+
+import bad_input
+import numpy as np
+import pytest
+
+from rope_xp import RotaryEmbedding, apply_rotary_pos_emb
+
+
+def assert_raises(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_arrays(xp):
+    x = xp.array(np.ones((2, 5, 3, 14)), "float32")
+    for name, case in bad_input.arrays(xp, x).items():
+        print(name)
+        assert_raises(*case)
+
+
+def test_builders_of_positions(xp):
+    for name, case in bad_input.builders(xp).items():
+        print(name)
+        assert_raises(*case)
+
+
+@pytest.mark.parametrize("name", bad_input.embeddings())
+def test_embeddings(name):
+    arguments, error, message = bad_input.embeddings()[name]
+    assert_raises(lambda: RotaryEmbedding(**arguments), error, message)
+
+
+def test_arrays_of_two_libraries(xp):
+    import array_api_strict
+
+    other = np.asarray if xp.name == "strict" else array_api_strict.asarray
+    foreign = other(np.ones((5, 7), dtype=np.float32))
+    x = xp.array(np.ones((5, 3, 14)), "float32")
+    if xp.name != "strict":  # NumPy's tables and positions go with any x
+        assert_raises(lambda: apply_rotary_pos_emb(x, (foreign, foreign)), TypeError, r"library of x, .*; got")
+        where = other(np.arange(5, dtype=np.int32))
+        assert_raises(lambda: bad_input.ROPE(x, positions=where, seq_dim=0), TypeError, r"library of x, .*; got")
+    if xp.name != "numpy":
+        own = xp.array(np.ones((5, 7)), "float32")
+        assert_raises(
+            lambda: apply_rotary_pos_emb(np.ones((5, 3, 14), dtype=np.float32), (own, own)), TypeError, "or NumPy's"
+        )

@@ -1,0 +1,182 @@
+"""RotaryEmbedding: a value that rotates queries and keys."""
+
+import copy
+import dataclasses
+import pickle
+
+import numpy as np
+import oracle
+import pytest
+
+from rope_xp import RotaryEmbedding, positions
+
+LAYOUTS = ["half", "interleaved"]
+# Rotated float32 numbers of size 5: three operations, each rounded, and tables within 2e-7.
+ATOL = 5 * (4 * 2.0**-24 + 2e-7)
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).clip(-3, 3).astype(np.float32)
+
+
+def expected(x, where, layout, base=10_000.0, pairs=7):
+    """The oracle for x of batch seq heads dim and positions of batch seq."""
+    angles = np.asarray(where)[..., None] * np.asarray([float(w) for w in oracle.geometric(base, 2 * pairs)])
+    return oracle.rotate(x, angles[..., None, :], layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rotates_queries_and_keys_of_other_head_counts(xp, layout):
+    rope = RotaryEmbedding(head_dim=14, layout=layout, base=10_000.0)
+    q, k = random(2, 5, 6, 14), random(2, 5, 3, 14, seed=1)
+    rotated = rope(xp.array(q), xp.array(k), seq_dim=1)
+    assert isinstance(rotated, tuple)
+    for x, result in zip((q, k), rotated, strict=True):
+        np.testing.assert_allclose(xp.numpy(result), expected(x, np.arange(5)[None], layout), rtol=0, atol=ATOL)
+    alone = rope(xp.array(q), seq_dim=1)
+    np.testing.assert_array_equal(xp.numpy(alone), xp.numpy(rotated[0]))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_partial_width_counts_frequencies_over_what_turns(xp, layout):
+    rope = RotaryEmbedding(head_dim=14, layout=layout, base=500.0, rotary_dim=6)
+    x = random(2, 5, 3, 14)
+    result = xp.numpy(rope(xp.array(x), seq_dim=1))
+    truth = expected(x, np.arange(5)[None], layout, base=500.0, pairs=3)
+    np.testing.assert_allclose(result, truth, rtol=0, atol=ATOL)
+    np.testing.assert_array_equal(result[..., 6:], x[..., 6:])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_positions_of_any_order_sign_and_axes(xp, layout):
+    rope = RotaryEmbedding(head_dim=14, layout=layout, base=10_000.0)
+    x = random(2, 5, 3, 14)
+    per_row = np.asarray([[7, -2, 7, 100_003, 0], [1, 2, 3, 2, 1]], dtype=np.int32)
+    truth = expected(x, per_row, layout)
+    for where in (xp.array(per_row), per_row, xp.array(per_row[..., None])):  # its own, NumPy's, one axis less than x
+        np.testing.assert_allclose(xp.numpy(rope(xp.array(x), positions=where, seq_dim=1)), truth, rtol=0, atol=ATOL)
+
+
+def test_a_table_is_made_once_and_shared(xp):
+    rope = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0)
+    q, where = xp.array(random(2, 5, 3, 14)), xp.array(np.asarray([9, 8, 7, 6, 5]), "int32")
+    sincos = rope.sincos(where, like=q)
+    assert tuple(sincos.sin.shape) == (5, 7)
+    np.testing.assert_array_equal(
+        xp.numpy(rope.rotate(q, sincos, seq_dim=1)), xp.numpy(rope(q, positions=where, seq_dim=1))
+    )
+    back = rope.rotate(rope.rotate(q, sincos, seq_dim=1), sincos, seq_dim=1, inverse=True)
+    np.testing.assert_allclose(xp.numpy(back), xp.numpy(q), rtol=0, atol=ATOL)
+
+
+def test_scores_depend_on_relative_positions_alone(xp):
+    rope = RotaryEmbedding(head_dim=14, layout="half", base=500_000.0)
+    q, k = random(1, 5, 3, 14), random(1, 5, 3, 14, seed=1)
+    scores = []
+    for start in (0, 100_000, -(2**30)):
+        where = xp.array(np.arange(start, start + 5), "int32")
+        rotated = [xp.numpy(x) for x in rope(xp.array(q), xp.array(k), positions=where, seq_dim=1)]
+        scores.append(np.einsum("bqhd,bkhd->bhqk", *rotated))
+    np.testing.assert_allclose(scores[1], scores[0], rtol=0, atol=3 * 14 * ATOL)
+    np.testing.assert_allclose(scores[2], scores[0], rtol=0, atol=3 * 14 * ATOL)
+
+
+def test_left_padded_rows_equal_rows_alone(xp):
+    rope = RotaryEmbedding(head_dim=14, layout="interleaved", base=10_000.0)
+    x, mask = random(2, 5, 3, 14), np.asarray([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    batch = xp.numpy(rope(xp.array(x), positions=positions.from_mask(xp.array(mask, "int32")), seq_dim=1))
+    np.testing.assert_array_equal(batch[0, 2:], xp.numpy(rope(xp.array(x[:1, 2:]), seq_dim=1))[0])
+    np.testing.assert_array_equal(batch[1], xp.numpy(rope(xp.array(x[1:]), seq_dim=1))[0])
+
+
+@pytest.mark.parametrize("delta", [-3, 100_000, -(2**20)])
+def test_shift_moves_rotated_keys(xp, delta):
+    rope = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, rotary_dim=10, attention_factor=1.25)
+    k, where = xp.array(random(2, 5, 3, 14)), np.asarray([3, 4, 1000, 70_000, 0])
+    rotated = rope(k, positions=where.astype(np.int32), seq_dim=1)
+    truth = xp.numpy(rope(k, positions=(where + delta).astype(np.int32), seq_dim=1))
+    deltas = (delta, np.asarray(delta), np.full(5, delta), np.full((2, 1), delta), np.full((2, 1, 1), delta))
+    for one in (deltas[0], *(xp.array(d, "int32") for d in deltas[1:])):
+        np.testing.assert_allclose(xp.numpy(rope.shift(rotated, one, seq_dim=1)), truth, rtol=0, atol=2 * ATOL)
+
+
+def test_rows_shift_by_their_own_delta(xp):
+    rope = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0)
+    k = xp.array(random(2, 5, 3, 14))
+    moved = xp.numpy(rope.shift(rope(k, seq_dim=1), xp.array(np.asarray([[4], [-9]]), "int32"), seq_dim=1))
+    where = np.asarray([[4], [-9]]) + np.arange(5)
+    np.testing.assert_allclose(moved, expected(xp.numpy(k), where, "half"), rtol=0, atol=2 * ATOL)
+
+
+def test_attention_factor_scales_what_turns(xp):
+    plain = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, rotary_dim=10)
+    scaled = dataclasses.replace(plain, attention_factor=1.5)
+    x = xp.array(random(2, 5, 3, 14))
+    one, other = xp.numpy(plain(x, seq_dim=1)), xp.numpy(scaled(x, seq_dim=1))
+    np.testing.assert_allclose(other[..., :10], 1.5 * one[..., :10], rtol=0, atol=ATOL)
+    np.testing.assert_array_equal(other[..., 10:], one[..., 10:])
+
+
+def test_given_frequencies_stand_for_a_base(xp):
+    by_base = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, rotary_dim=10)
+    given = RotaryEmbedding(head_dim=14, layout="half", inv_freq=np.asarray(by_base.inv_freq))
+    assert (given.rotary_dim, given.pairs, given.base) == (10, 5, None)
+    x = xp.array(random(2, 5, 3, 14))
+    np.testing.assert_array_equal(xp.numpy(given(x, seq_dim=1)), xp.numpy(by_base(x, seq_dim=1)))
+
+
+def test_a_zero_frequency_leaves_its_pair_alone(xp):
+    rope = RotaryEmbedding(head_dim=4, layout="half", inv_freq=(1.0, 0.0))
+    x = random(5, 4)
+    np.testing.assert_array_equal(xp.numpy(rope(xp.array(x), seq_dim=0))[:, [1, 3]], x[:, [1, 3]])
+
+
+ROPES = [
+    RotaryEmbedding(head_dim=14, layout="half", base=10_000.0),
+    RotaryEmbedding(head_dim=14, layout="interleaved", base=10_000.0),
+    RotaryEmbedding(head_dim=14, layout="half", base=500.0),
+    RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, rotary_dim=10),
+    RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, attention_factor=1.5),
+    RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, phase="float32"),
+    RotaryEmbedding(head_dim=14, layout="half", inv_freq=(1.0, 0.25)),
+]
+
+
+@pytest.mark.parametrize("rope", ROPES, ids=repr)
+def test_is_a_value(rope):
+    assert eval(repr(rope)) == rope
+    for same in (copy.copy(rope), copy.deepcopy(rope), pickle.loads(pickle.dumps(rope)), dataclasses.replace(rope)):
+        assert same == rope and hash(same) == hash(rope)
+        np.testing.assert_array_equal(same(np.ones((5, 14)), seq_dim=0), rope(np.ones((5, 14)), seq_dim=0))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        rope.base = 1.0
+
+
+def test_every_field_counts():
+    assert len(set(ROPES)) == len(ROPES)
+    assert ROPES[0] != "half"
+
+
+def test_attributes():
+    rope = RotaryEmbedding(head_dim=128, layout="half", base=500_000, rotary_dim=64)
+    assert (rope.head_dim, rope.rotary_dim, rope.pairs, rope.layout, rope.attention_factor) == (128, 64, 32, "half", 1)
+    assert rope.base == 500_000.0 and isinstance(rope.base, float)
+    assert rope.inv_freq == tuple(float(w) for w in oracle.geometric(500_000, 64))
+
+
+def test_describe_says_what_runs():
+    text = RotaryEmbedding(head_dim=128, layout="half", base=500_000, rotary_dim=64, phase="float32").describe()
+    for part in ("first 64 of 128", "32 pairs", "half", "500000.0", "none", "1.0", "float32", "6.28319 to 2.08"):
+        assert part in text
+    assert all(len(line) <= 110 for line in text.splitlines())
+
+
+def test_calls_leave_no_trace(xp):
+    """No cache: the result of a call does not depend on the calls before it."""
+    x = random(2, 5, 3, 14)
+    fresh = {rope: xp.numpy(rope(xp.array(x), seq_dim=1)) for rope in ROPES}
+    before = {rope: dict(vars(rope)) for rope in ROPES}
+    for index in np.random.default_rng(3).integers(0, len(ROPES), 50):
+        rope = ROPES[index]
+        np.testing.assert_array_equal(xp.numpy(rope(xp.array(x), seq_dim=1)), fresh[rope])
+        assert vars(rope) == before[rope]

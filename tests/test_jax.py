@@ -1,0 +1,271 @@
+"""What JAX adds: transforms, compiled programs, shardings."""
+
+import os
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  # before JAX starts
+
+import bad_input
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
+from jax.test_util import check_grads
+from libraries import LIBRARIES
+
+from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, fixed_pos_embedding, positions
+
+LAYOUTS = ["half", "interleaved"]
+XP = LIBRARIES["jax"]
+
+
+def random(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), dtype=jnp.float32)
+
+
+def embedding(layout="half", **options):
+    return RotaryEmbedding(head_dim=14, layout=layout, base=10_000.0, **options)
+
+
+def notebook(x, offset=0):
+    return apply_rotary_pos_emb(x, fixed_pos_embedding(x, offset=offset))
+
+
+def assert_same(one, other, atol=1e-6):
+    np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_jit_equals_eager(layout):
+    rope, x = embedding(layout, rotary_dim=10), random(2, 5, 3, 14)
+    where = jnp.asarray([3, -7, 100_000, 2**31 - 1, 0])
+    assert_same(jax.jit(lambda x, p: rope(x, positions=p, seq_dim=1))(x, where), rope(x, positions=where, seq_dim=1))
+
+
+def test_tables_under_jit_are_exact():
+    where = np.random.default_rng(0).integers(-(2**31), 2**31, 100).astype(np.int32)
+    rope = embedding()
+    exact = oracle.sin_cos(where, oracle.geometric(10_000.0, 14))
+    for table, truth in zip(jax.jit(rope.sincos)(where_on_device := jnp.asarray(where)), exact, strict=True):
+        assert np.abs(np.asarray(table) - truth).max() <= 2e-7
+    assert where_on_device.dtype == jnp.int32
+
+
+def test_one_shot_and_steps_have_the_same_bits_under_jit():
+    rope, where = embedding(), np.arange(99_990, 100_030, dtype=np.int32)
+    tables = jax.jit(rope.sincos)
+    whole = tables(where)
+    for start, stop in [(0, 17), (17, 18), (18, 40)]:
+        for one, part in zip(whole, tables(where[start:stop]), strict=True):
+            np.testing.assert_array_equal(np.asarray(part), np.asarray(one)[start:stop])
+
+
+def test_no_table_is_baked_into_the_program():
+    x = jax.ShapeDtypeStruct((131_072, 2, 128), jnp.float32)
+    assert len(jax.jit(notebook).lower(x).as_text()) < 20_000
+    assert len(jax.jit(lambda x: embedding128(x, seq_dim=0)).lower(x).as_text()) < 20_000
+
+
+embedding128 = RotaryEmbedding(head_dim=128, layout="half", base=500_000.0)
+
+
+def test_offsets_are_traced_once():
+    traces = []
+
+    @jax.jit
+    def step(x, offset):
+        traces.append(1)
+        return notebook(x, offset)
+
+    x = random(5, 3, 14)
+    for offset in range(20):
+        assert_same(step(x, offset), notebook(x, offset))
+    assert len(traces) == 1
+
+
+def test_static_argument_and_closure():
+    x = random(2, 5, 3, 14)
+    static = jax.jit(lambda rope, x: rope(x, seq_dim=1), static_argnums=0)
+    for rope in (embedding(), embedding(), embedding("interleaved")):
+        assert_same(static(rope, x), rope(x, seq_dim=1))
+    assert static._cache_size() == 2
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_vmap_scan_and_checkpoint(layout):
+    rope, x = embedding(layout), random(2, 5, 3, 14)
+    offsets = jnp.asarray([7, 100_000])
+    rows = jax.vmap(lambda x, offset: rope(x, positions=positions.consecutive(5, offset), seq_dim=0))(x, offsets)
+    whole = rope(x, positions=positions.consecutive(5, offsets), seq_dim=1)
+    assert_same(rows, whole)
+
+    def step(offset, x):  # one token of all rows
+        where = positions.consecutive(1, offset)
+        return offset + 1, rope(x[:, None], positions=where, seq_dim=1)[:, 0]
+
+    _, steps = jax.lax.scan(step, jnp.int32(0), jnp.moveaxis(x, 1, 0))
+    assert_same(jnp.moveaxis(steps, 0, 1), rope(x, seq_dim=1))
+    assert_same(jax.checkpoint(lambda x: rope(x, seq_dim=1))(x), rope(x, seq_dim=1))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_gradients(layout):
+    rope, x = embedding(layout, rotary_dim=10), random(2, 5, 3, 14)
+    check_grads(lambda x: rope(x, seq_dim=1), (x,), order=2, modes=("fwd", "rev"), atol=1e-2, rtol=1e-2)
+    _, pull = jax.vjp(lambda x: rope(x, seq_dim=1), x)
+    g = random(2, 5, 3, 14, seed=1)
+    sincos = rope.sincos(jnp.arange(5))
+    assert_same(pull(g)[0], rope.rotate(g, sincos, seq_dim=1, inverse=True))
+
+
+def test_gradients_of_learned_frequencies_and_real_positions():
+    x = random(5, 3, 14)
+
+    def learned(inv_freq, where):
+        return RotaryEmbedding(head_dim=14, layout="half", inv_freq=inv_freq)(x, positions=where, seq_dim=0)
+
+    def naive(inv_freq, where):
+        angles = where[:, None] * inv_freq
+        sin, cos = jnp.sin(angles)[:, None], jnp.cos(angles)[:, None]
+        first, second = x[..., :7], x[..., 7:]
+        return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+    inv_freq, where = jnp.asarray(np.linspace(0.1, 1.0, 7), jnp.float32), jnp.asarray([0.5, 1.0, -2.25, 3.0, 4.5])
+    for derivative in (jax.jacrev, jax.jacfwd, lambda f, argnums: jax.jacfwd(jax.jacrev(f, argnums), argnums)):
+        for ours, theirs in zip(
+            derivative(learned, argnums=(0, 1))(inv_freq, where), derivative(naive, argnums=(0, 1))(inv_freq, where)
+        ):
+            for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+                assert_same(one, other, atol=2e-5 * float(jnp.abs(other).max()))
+    jitted = jax.jit(jax.grad(lambda w: learned(w, where).sum()))(inv_freq)
+    assert_same(jitted, jax.grad(lambda w: learned(w, where).sum())(inv_freq), atol=1e-5)
+
+
+def test_strict_promotion_and_tracer_leaks():
+    rope, x = embedding(), random(2, 5, 3, 14)
+    with jax.numpy_dtype_promotion("strict"), jax.checking_leaks():
+        for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
+            for call in (lambda x: rope(x, seq_dim=1), lambda x: notebook(x, jnp.int32(3))):
+                assert jax.jit(call)(x.astype(dtype)).dtype == dtype == call(x.astype(dtype)).dtype
+        inv_freq = jnp.ones(7)
+        RotaryEmbedding(head_dim=14, layout="half", inv_freq=inv_freq)(x, positions=jnp.ones(5), seq_dim=1)
+
+
+def test_with_64_bits():
+    with jax.enable_x64(True):
+        x = jnp.asarray(np.random.default_rng(0).standard_normal((5, 14)))
+        where = np.asarray([0, -5, 2**31 - 1, 2**33 + 5, 131_071])
+        exact = oracle.sin_cos(where, [oracle.mpmath.mpf(w) for w in embedding().inv_freq])
+
+        def tables(where, x):
+            return embedding().sincos(where, like=x)
+
+        for call in (tables, jax.jit(tables)):
+            for given in (where, jnp.asarray(where)):
+                sincos = call(given, x)
+                assert sincos.sin.dtype == jnp.float64
+                assert max(np.abs(np.asarray(t) - e).max() for t, e in zip(sincos, exact, strict=True)) <= 4e-16
+        assert embedding()(x, seq_dim=0).dtype == jnp.float64
+        assert embedding()(x.astype(jnp.float32), seq_dim=0).dtype == jnp.float32
+
+
+def test_numpy_positions_that_do_not_fit_are_refused():
+    like = jnp.ones((5, 14))
+    for where, came in ((np.asarray([0, 2**31]), "2147483648"), (np.asarray([1e9 + 0.5]), "1000000000.5")):
+        with pytest.raises(ValueError, match=rf"positions must fit in .*32 where .*64 does not exist; got {came}"):
+            embedding().sincos(where, like=like)
+    with pytest.raises(TypeError, match="must fit in int32 where int64 does not exist; got uint32"):
+        embedding().sincos(jnp.arange(5, dtype=jnp.uint32))
+    embedding().sincos(np.asarray([0, 2**31 - 1]), like=like)
+
+
+def test_bad_input_is_refused_while_tracing():
+    x = jnp.ones((2, 5, 3, 14))
+    for name in bad_input.arrays(XP, x):
+        _, error, message = bad_input.arrays(XP, x)[name]
+        with pytest.raises(error, match=message):
+            jax.jit(lambda x, name=name: bad_input.arrays(XP, x)[name][0]())(x)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_sharded_arrays_need_no_communication(layout, axis):
+    mesh = jax.make_mesh((8,), ("shards",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = [None] * 4
+    spec[axis] = "shards"
+    sharding = NamedSharding(mesh, PartitionSpec(*spec))
+    rope = RotaryEmbedding(head_dim=16, layout=layout, base=10_000.0)
+    x = random(8, 16, 8, 16)
+
+    def loss(x):
+        return (rope(x, seq_dim=1) ** 2).sum(axis=-1)
+
+    for function in (loss, lambda x: jax.vjp(loss, x)[1](jnp.ones(x.shape[:-1]))[0]):
+        compiled = jax.jit(function, in_shardings=sharding).lower(x).compile()
+        text = compiled.as_text()
+        assert not any(word in text for word in ("all-reduce", "all-gather", "all-to-all", "collective-permute"))
+        assert_same(compiled(jax.device_put(x, sharding)), function(x), atol=1e-5)
+
+
+def test_shard_map_with_the_ranks_own_positions():
+    mesh = jax.make_mesh((8,), ("ranks",), axis_types=(jax.sharding.AxisType.Auto,))
+    rope, x = embedding(), random(16, 3, 14)
+
+    def local(x):
+        where = positions.context_parallel(16, jax.lax.axis_index("ranks"), 8)
+        return rope(x, positions=where, seq_dim=0)
+
+    spec = PartitionSpec("ranks")
+    assert_same(jax.jit(jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec))(x), rope(x, seq_dim=0))
+
+
+def test_symbolic_sizes_export():
+    from jax import export
+
+    rope = embedding()
+    batch, seq = export.symbolic_shape("b, s")
+    exported = export.export(jax.jit(lambda x: rope(x, seq_dim=1)))(
+        jax.ShapeDtypeStruct((batch, seq, 3, 14), jnp.float32)
+    )
+    for shape in [(1, 1, 3, 14), (2, 7, 3, 14)]:
+        assert_same(exported.call(random(*shape)), rope(random(*shape), seq_dim=1))
+
+
+def test_attribute_of_a_flax_module():
+    class Attention(nnx.Module):
+        def __init__(self, rngs):
+            self.rope = embedding()
+            self.project = nnx.Linear(14, 14, rngs=rngs)
+
+        def __call__(self, x):
+            return self.rope(self.project(x), seq_dim=1)
+
+    module, x = Attention(nnx.Rngs(0)), random(2, 5, 3, 14)
+    assert_same(nnx.jit(lambda m, x: m(x))(module, x), embedding()(module.project(x), seq_dim=1))
+    assert set(nnx.to_pure_dict(nnx.state(module))) == {"project"}
+    assert jax.tree.leaves(nnx.grad(lambda m: m(x).sum())(module))
+
+
+def test_attribute_of_an_equinox_module():
+    class Attention(eqx.Module):
+        rope: RotaryEmbedding
+        project: eqx.nn.Linear
+
+        def __call__(self, x):
+            return self.rope(jax.vmap(jax.vmap(self.project))(x), seq_dim=0)
+
+    module = Attention(embedding(), eqx.nn.Linear(14, 14, key=jax.random.key(0)))
+    x = random(5, 3, 14)
+    assert_same(eqx.filter_jit(module)(x), module(x))
+    gradient = eqx.filter_grad(lambda m: m(x).sum())(module)
+    assert gradient.rope is None and gradient.project.weight.shape == (14, 14)
+
+
+def test_learned_frequencies_are_not_hashed():
+    with pytest.raises(TypeError, match=r"must not be hashed.*; got inv_freq of shape"):
+        hash(RotaryEmbedding(head_dim=14, layout="half", inv_freq=jnp.ones(7)))
+    with pytest.raises(TypeError, match="inv_freq must be float32 or float64; got bfloat16"):
+        RotaryEmbedding(head_dim=14, layout="half", inv_freq=jnp.ones(7, dtype=jnp.bfloat16))

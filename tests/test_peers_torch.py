@@ -1,0 +1,65 @@
+"""Equal to the packages people use on PyTorch, at small positions, where float32 phases are still right."""
+
+import warnings
+
+import pytest
+import torch
+from rotary_embedding_torch import RotaryEmbedding as LucidRotaryEmbedding
+from transformers import GPTJConfig, LlamaConfig
+from transformers.models.gptj import modeling_gptj
+from transformers.models.llama import modeling_llama
+
+from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, fixed_pos_embedding
+
+ATOL = 5e-5
+
+
+def random(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("offset", [0, 37])
+def test_rotary_embedding_torch(offset):
+    x = random(2, 3, 50, 16)
+    theirs = LucidRotaryEmbedding(dim=16, theta=500.0).rotate_queries_or_keys(x, offset=offset)
+    sincos = fixed_pos_embedding(x, 2, base=500.0, offset=offset)
+    torch.testing.assert_close(apply_rotary_pos_emb(x, sincos, seq_dim=2), theirs, rtol=0, atol=ATOL)
+
+
+@pytest.mark.parametrize("phase", ["exact", "float32"])
+def test_llama_of_transformers(phase):
+    config = LlamaConfig(
+        hidden_size=64, num_attention_heads=4, rope_parameters={"rope_type": "default", "rope_theta": 500.0}
+    )
+    q, k, where = random(2, 4, 50, 16), random(2, 2, 50, 16, seed=1), torch.arange(50)[None] + torch.tensor([[0], [60]])
+    cos, sin = modeling_llama.LlamaRotaryEmbedding(config)(q, where)
+    theirs = modeling_llama.apply_rotary_pos_emb(q, k, cos, sin)
+    rope = RotaryEmbedding(head_dim=16, layout="half", base=500.0, phase=phase)
+    for one, other in zip(rope(q, k, positions=where, seq_dim=2), theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=ATOL)
+
+
+def test_gptj_of_transformers():
+    """GPT-J turns the first 64 of 256 channels, in neighbouring pairs."""
+    config = GPTJConfig(n_embd=512, n_head=2, rotary_dim=64)
+    x, where = random(2, 50, 2, 256), torch.arange(50)[None].expand(2, 50)
+    sin, cos = modeling_gptj.create_sinusoidal_positions(2048, config.rotary_dim)[where].chunk(2, dim=-1)
+    theirs = torch.cat([modeling_gptj.apply_rotary_pos_emb(x[..., :64], sin, cos), x[..., 64:]], dim=-1)
+    rope = RotaryEmbedding(head_dim=256, layout="interleaved", base=10_000.0, rotary_dim=64)
+    torch.testing.assert_close(rope(x, positions=where, seq_dim=1), theirs, rtol=0, atol=ATOL)
+
+
+def test_after_a_cast_to_bfloat16_the_peer_is_wrong_and_this_is_not():
+    config = LlamaConfig(
+        hidden_size=64, num_attention_heads=4, rope_parameters={"rope_type": "default", "rope_theta": 1e4}
+    )
+    q, where = random(1, 4, 1, 16), torch.tensor([[4095]])
+    peer = modeling_llama.LlamaRotaryEmbedding(config).to(torch.bfloat16)
+    exact = RotaryEmbedding(head_dim=16, layout="half", base=1e4).sincos(where)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _, sin = peer(q, where)
+    assert (sin[..., :8] - exact.sin).abs().max() > 0.1
+    module = torch.nn.Module()
+    module.rope = RotaryEmbedding(head_dim=16, layout="half", base=1e4)
+    assert torch.equal(module.to(torch.bfloat16).rope.sincos(where).sin, exact.sin)

@@ -1,0 +1,91 @@
+"""Builders of positions, against brute force."""
+
+import numpy as np
+import pytest
+
+from rope_xp import positions
+
+
+def like(xp):
+    return xp.array(np.zeros(1), "float32")
+
+
+def assert_positions(xp, result, truth):
+    truth = np.asarray(truth)
+    assert xp.dtype_of(result) == "int32" and tuple(result.shape) == truth.shape
+    np.testing.assert_array_equal(xp.numpy(result), truth)
+
+
+@pytest.mark.parametrize("seq, offset", [(5, 0), (5, 100_000), (3, -7), (0, 2), (1, 2**31 - 1), (4, -(2**31))])
+def test_consecutive(xp, seq, offset):
+    truth = [offset + i for i in range(seq)]
+    assert_positions(xp, positions.consecutive(seq, offset, like=like(xp)), truth)
+    assert_positions(xp, positions.consecutive(seq, xp.array(np.asarray(offset), "int32")), truth)
+
+
+def test_consecutive_with_an_offset_for_each_row(xp):
+    offsets = [3, -1, 40_000]
+    truth = [[offset + i for i in range(4)] for offset in offsets]
+    assert_positions(xp, positions.consecutive(4, xp.array(offsets, "int32")), truth)
+
+
+def test_int64_offsets_stay_int64(xp):
+    if "int64" in xp.integers:
+        result = positions.consecutive(3, xp.array(np.asarray(2**40), "int64"))
+        assert xp.dtype_of(result) == "int64"
+        np.testing.assert_array_equal(xp.numpy(result), 2**40 + np.arange(3))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "uint8"])
+def test_from_mask(xp, dtype):
+    rows = [[0, 0, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 1, 0, 1, 0], [0, 0, 0, 0, 0]]
+    truth = [[max(0, sum(row[: i + 1]) - 1) for i in range(5)] for row in rows]
+    assert_positions(xp, positions.from_mask(xp.array(rows, dtype)), truth)
+
+
+def packed(lengths, total):
+    tokens = [i for length in lengths for i in range(length)]
+    return tokens + list(range(total - len(tokens)))
+
+
+@pytest.mark.parametrize("lengths, total", [([3, 2], 5), ([3, 0, 4, 1], 8), ([1], 1), ([2, 3], 9), ([], 0), ([0], 4)])
+def test_packed_sequences(xp, lengths, total):
+    truth = packed(lengths, total)
+    boundaries = np.cumsum([0, *lengths])
+    assert_positions(xp, positions.from_lengths(lengths, total, like=like(xp)), truth)
+    assert_positions(xp, positions.from_cu_seqlens(boundaries.tolist(), total, like=like(xp)), truth)
+    assert_positions(xp, positions.from_lengths(xp.array(lengths, "int32"), total), truth)
+    assert_positions(xp, positions.from_cu_seqlens(xp.array(boundaries, "int32"), total), truth)
+
+
+def test_the_host_reads_the_total(xp):
+    assert_positions(xp, positions.from_lengths([3, 2], like=like(xp)), [0, 1, 2, 0, 1])
+    assert_positions(xp, positions.from_cu_seqlens(np.asarray([0, 3, 5], np.int32), like=like(xp)), [0, 1, 2, 0, 1])
+
+
+@pytest.mark.parametrize("zigzag", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_ranks_together_hold_every_position_once(xp, zigzag, size):
+    seq = 12
+    chunks = np.arange(seq).reshape(2 * size if zigzag else size, -1)
+    held = []
+    for rank in range(size):
+        truth = [*chunks[rank], *(chunks[2 * size - 1 - rank] if zigzag else [])]
+        assert_positions(xp, positions.context_parallel(seq, rank, size, zigzag=zigzag, like=like(xp)), truth)
+        traced = xp.array(np.asarray(rank), "int32")
+        assert_positions(xp, positions.context_parallel(seq, traced, size, zigzag=zigzag), truth)
+        held += truth
+    assert sorted(held) == list(range(seq))
+
+
+@pytest.mark.parametrize("sizes", [(7,), (2, 5), (3, 2, 4), (2, 0)])
+def test_grid(xp, sizes):
+    truth = np.asarray(list(np.ndindex(*sizes)), dtype=np.int32).reshape(-1, len(sizes)).T
+    assert_positions(xp, positions.grid(*sizes, like=like(xp)), truth)
+
+
+def test_numpy_is_the_default():
+    assert isinstance(positions.consecutive(3), np.ndarray)
+    assert isinstance(positions.grid(2, 2), np.ndarray)
+    assert isinstance(positions.from_lengths([2]), np.ndarray)
+    assert isinstance(positions.context_parallel(4, 0, 2), np.ndarray)

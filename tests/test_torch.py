@@ -1,0 +1,262 @@
+"""What PyTorch adds: autograd, torch.func, torch.compile, torch.export, autocast, modules."""
+
+import io
+
+import bad_input
+import numpy as np
+import oracle
+import pytest
+import torch
+from libraries import LIBRARIES
+from torch._dynamo.testing import CompileCounter
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, fixed_pos_embedding, positions
+
+LAYOUTS = ["half", "interleaved"]
+XP = LIBRARIES["torch"]
+
+
+def random(*shape, seed=0, dtype=torch.float32):
+    return torch.tensor(np.random.default_rng(seed).standard_normal(shape), dtype=dtype)
+
+
+def embedding(layout="half", **options):
+    return RotaryEmbedding(head_dim=14, layout=layout, base=10_000.0, **options)
+
+
+def learned(x, inv_freq, where=None):
+    return RotaryEmbedding(head_dim=14, layout="half", inv_freq=inv_freq)(x, positions=where, seq_dim=1)
+
+
+def notebook(x, offset=0):
+    return apply_rotary_pos_emb(x, fixed_pos_embedding(x, 1, offset=offset), seq_dim=1)
+
+
+def assert_same(one, other, atol=1e-6):
+    assert one.dtype == other.dtype and one.shape == other.shape
+    assert (one.double() - other.double()).abs().max() <= atol
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_gradients(layout):
+    rope = embedding(layout, rotary_dim=10)
+    x = random(2, 5, 3, 14, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: rope(x, seq_dim=1), x, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(lambda x: rope(x, seq_dim=1), x)
+    g = random(2, 5, 3, 14, seed=1, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(rope(x, seq_dim=1), x, g)
+    sincos = rope.sincos(torch.arange(5), like=x)
+    assert_same(gradient, rope.rotate(g, sincos, seq_dim=1, inverse=True), atol=1e-14)
+
+
+def test_gradients_of_learned_frequencies_and_real_positions():
+    x = random(2, 5, 3, 14, dtype=torch.float64)
+    inv_freq = torch.linspace(0.1, 1.0, 7, dtype=torch.float64, requires_grad=True)
+    where = torch.tensor([0.5, 1.0, -2.25, 3.0, 4.5], dtype=torch.float64, requires_grad=True)
+    call = lambda inv_freq, where: learned(x, inv_freq, where)  # noqa: E731
+    assert torch.autograd.gradcheck(call, (inv_freq, where), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(call, (inv_freq, where))
+    assert torch.autograd.gradcheck(lambda w: learned(x, w), inv_freq)
+
+
+def test_a_parameter_learns():
+    inv_freq = torch.nn.Parameter(torch.full((7,), 0.5))
+    x = random(1, 5, 1, 14)
+    target = learned(x, torch.linspace(0.4, 0.6, 7))
+    optimizer = torch.optim.Adam([inv_freq], lr=0.01)
+    for _ in range(100):
+        optimizer.zero_grad()
+        loss = (learned(x, inv_freq) - target).square().sum()
+        loss.backward()
+        optimizer.step()
+    assert (inv_freq - torch.linspace(0.4, 0.6, 7)).abs().max() < 0.01
+
+
+def test_func_transforms():
+    rope, x = embedding(), random(2, 5, 3, 14)
+    offsets = torch.tensor([7, 100_000])
+    whole = rope(x, positions=positions.consecutive(5, offsets), seq_dim=1)
+    rows = torch.func.vmap(lambda x, o: rope(x, positions=positions.consecutive(5, o), seq_dim=0))(x, offsets)
+    assert_same(rows, whole, atol=0)
+    out, tangent = torch.func.jvp(lambda x: rope(x, seq_dim=1), (x,), (x,))
+    assert_same(tangent, out)
+    gradient = torch.func.grad(lambda w: learned(x, w).sum())(torch.ones(7))
+    per_row = torch.func.vmap(torch.func.grad(lambda w, x: learned(x[None], w).sum()), in_dims=(None, 0))
+    assert_same(per_row(torch.ones(7), x).sum(0), gradient, atol=1e-4)
+    checkpointed = torch.utils.checkpoint.checkpoint(lambda x: rope(x, seq_dim=1), x, use_reentrant=False)
+    assert_same(checkpointed, rope(x, seq_dim=1), atol=0)
+
+
+CALLS = {
+    "closed over": lambda x, n: bad_input.ROPE(x, seq_dim=1),
+    "made inside": lambda x, n: embedding()(x, seq_dim=1),
+    "bfloat16": lambda x, n: embedding()(x.bfloat16(), seq_dim=1),
+    "interleaved, part": lambda x, n: embedding("interleaved", rotary_dim=10)(x, seq_dim=1),
+    "positions": lambda x, n: embedding()(x, positions=torch.arange(x.shape[1]) + 7, seq_dim=1),
+    "notebook": lambda x, n: notebook(x),
+    "int offset": lambda x, n: notebook(x, n),
+    "tensor offset": lambda x, n: notebook(x, torch.tensor(5)),
+    "shift": lambda x, n: embedding().shift(x, -3, seq_dim=1),
+    "learned": lambda x, n: learned(x, torch.ones(7)),
+    "mask": lambda x, n: embedding()(
+        x, positions=positions.from_mask(torch.ones(x.shape[:2], dtype=torch.bool)), seq_dim=1
+    ),
+    "float32 phases": lambda x, n: embedding(phase="float32")(x, seq_dim=1),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", CALLS)
+def test_compiles_whole_without_a_warning(name, dynamic):
+    call = CALLS[name]
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(call, fullgraph=True, dynamic=dynamic, backend=counter)
+    for n in range(2, 22):  # 20 lengths and offsets; a warning would be an error
+        assert_same(compiled(random(2, n, 3, 14), n + 3), call(random(2, n, 3, 14), n + 3))
+    assert counter.frame_count <= 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_inductor_equals_eager(layout, dtype):
+    torch._dynamo.reset()
+    rope = embedding(layout, rotary_dim=10)
+    where = torch.tensor([0, -7, 131_071, 2**24 + 1, 2**31 - 1], dtype=torch.int32)
+    call = lambda x, where: rope(x, positions=where, seq_dim=1)  # noqa: E731
+    result = torch.compile(call, fullgraph=True)(random(2, 5, 3, 14).to(dtype), where)
+    truth = call(random(2, 5, 3, 14).to(dtype), where)
+    assert_same(result, truth, atol=1e-6 if dtype == torch.float32 else 0)
+
+
+def test_compiled_tables_are_exact_and_step_by_step_the_same():
+    torch._dynamo.reset()
+    where = np.random.default_rng(0).integers(-(2**31), 2**31, 100).astype(np.int32)
+    compiled = torch.compile(embedding().sincos, fullgraph=True, dynamic=True)
+    whole = compiled(torch.tensor(where))
+    exact = oracle.sin_cos(where, oracle.geometric(10_000.0, 14))
+    for index, (table, truth) in enumerate(zip(whole, exact, strict=True)):
+        assert np.abs(table.numpy() - truth).max() <= 2e-7
+        for start, stop in [(0, 17), (17, 18), (18, 100)]:
+            assert torch.equal(compiled(torch.tensor(where[start:stop]))[index], table[start:stop])
+
+
+class Rotates(torch.nn.Module):
+    def __init__(self, rope):
+        super().__init__()
+        self.rope = rope
+
+    def forward(self, q, k):
+        return self.rope(q, k, seq_dim=1)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_exports_with_dynamic_batch_and_length(layout, strict):
+    module = Rotates(embedding(layout))
+    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("seq")}
+    q, k = random(2, 5, 6, 14), random(2, 5, 3, 14)
+    program = torch.export.export(module, (q, k), dynamic_shapes={"q": sizes, "k": sizes}, strict=strict)
+    saved = io.BytesIO()
+    torch.export.save(program, saved)
+    saved.seek(0)
+    loaded = torch.export.load(saved).module()
+    for batch, seq in [(1, 1), (3, 100), (2, 4097)]:
+        given = random(batch, seq, 6, 14), random(batch, seq, 3, 14)
+        for one, other in zip(loaded(*given), module(*given), strict=True):
+            assert_same(one, other, atol=0)
+    assert not any("complex" in str(node.meta.get("val")) for node in program.graph.nodes)
+
+
+def test_attribute_of_a_module():
+    for cast in ("half", "bfloat16", "double"):
+        module = Rotates(embedding())
+        getattr(module, cast)()
+        assert module.state_dict() == {} and list(module.parameters()) == []
+        q = random(2, 5, 3, 14)
+        assert torch.equal(module(q, q)[0], embedding()(q, seq_dim=1))
+    with torch.device("meta"):
+        module = Rotates(embedding())
+    q = random(2, 5, 3, 14)
+    assert torch.equal(module.to_empty(device="cpu")(q, q)[0], embedding()(q, seq_dim=1))
+
+
+def test_meta_tensors_stay_meta():
+    x = torch.empty(2, 5, 3, 14, device="meta", dtype=torch.bfloat16)
+    for result in (embedding()(x, seq_dim=1), notebook(x)):
+        assert result.device.type == "meta" and result.shape == x.shape and result.dtype == x.dtype
+
+
+def test_no_ambient_state_changes_a_bit():
+    q = random(2, 5, 3, 14)
+    where = torch.tensor([0, 257, 4095, 131_071, 10**6])
+    call = lambda x: embedding()(x, positions=where, seq_dim=1)  # noqa: E731
+    truths = {dtype: call(q.to(dtype)) for dtype in (torch.float32, torch.bfloat16)}
+
+    def assert_unchanged():
+        for dtype, truth in truths.items():
+            assert torch.equal(call(q.to(dtype)), truth)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_unchanged()
+    with torch.inference_mode():
+        assert_unchanged()
+    threads = torch.get_num_threads()
+    torch.set_default_dtype(torch.bfloat16)
+    torch.set_float32_matmul_precision("medium")
+    torch.set_num_threads(1)
+    try:
+        assert_unchanged()
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision("highest")
+        torch.set_num_threads(threads)
+
+
+class NoFloat64(TorchDispatchMode):
+    """A device without float64, such as Apple's."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        assert not (isinstance(result, torch.Tensor) and result.dtype == torch.float64), f"{function} made float64"
+        return result
+
+
+def test_float64_is_not_needed():
+    x = random(2, 5, 3, 14)
+    where = torch.tensor([0, 257, -4095, 131_071, 2**31 - 1])
+    with NoFloat64():
+        for dtype in (torch.float32, torch.bfloat16):
+            for given in (where, where.int(), where.float() / 7, where.numpy()):
+                embedding()(x.to(dtype), positions=given, seq_dim=1)
+            learned(x.to(dtype), torch.ones(7), where)
+            notebook(x.to(dtype), 100_000)
+        with pytest.raises(AssertionError, match="made float64"):
+            torch.ones(1) * torch.ones(1).double()
+
+
+def test_strided_tensors_and_subclasses():
+    x = random(14, 3, 5, 2).permute(3, 2, 1, 0)
+    assert not x.is_contiguous()
+    assert torch.equal(embedding()(x, seq_dim=1), embedding()(x.contiguous(), seq_dim=1))
+    parameter = torch.nn.Parameter(x)
+    embedding()(parameter, seq_dim=1).sum().backward()
+    assert parameter.grad.shape == x.shape
+
+
+def test_bad_input_is_refused_while_compiling():
+    x = torch.ones(2, 5, 3, 14)
+    torch._dynamo.reset()
+    for compiled, case in [
+        (torch.compile(lambda x: notebook(x[..., :13]), backend="eager"), r"^fixed_pos_embedding: .*; got"),
+        (torch.compile(lambda x: bad_input.ROPE(x[:, :, 0, :12], seq_dim=1), backend="eager"), r"head_dim=14 channels"),
+        (torch.compile(lambda x: bad_input.ROPE.shift(x, 2**31, seq_dim=1), backend="eager"), r"fit in int32; got"),
+    ]:
+        with pytest.raises(Exception, match=case):
+            compiled(x)
+
+
+def test_half_precision_frequencies_are_refused():
+    with pytest.raises(TypeError, match="inv_freq must be float32 or float64; got bfloat16"):
+        RotaryEmbedding(head_dim=14, layout="half", inv_freq=torch.ones(7, dtype=torch.bfloat16))
