@@ -1,6 +1,8 @@
 """What arguments must be. Everything is decided from shapes, dtypes and host data, so that it also works under jit."""
 
-from typing import Any
+from typing import Any, TypeGuard
+
+import numpy as np
 
 from rope_xp import backends
 
@@ -48,7 +50,7 @@ def positions(who: str, name: str, x: Any, *, like: Any = None, real: bool = Tru
     if wanted is xp:
         return x
     if not backends.is_host(x):
-        raise TypeError(f"{who}: {name} must be of the library of x, {wanted.__name__}, or NumPy's; got {xp.__name__}")
+        raise TypeError(f"{who}: {name} must be of the library of x, {library(wanted)}, or NumPy's; got {library(xp)}")
     if x.dtype.itemsize == 8 and not backends.has_64_bits(like):
         narrow = x.astype("int32" if x.dtype.kind == "i" else "float32")
         changed = narrow != x if x.dtype.kind == "i" else (narrow != x) & (x == x)
@@ -79,7 +81,7 @@ def one_of(who: str, name: str, value: Any, accepted: dict[str, str]) -> None:
 
 def axis(who: str, seq_dim: Any, x: Any) -> int:
     """The axis `seq_dim` of `x` counted from the front; the channels' axis is no sequence axis."""
-    if isinstance(seq_dim, bool) or not isinstance(seq_dim, int):
+    if not is_int(seq_dim):
         raise TypeError(f"{who}: seq_dim must be an int; got {type(seq_dim).__name__}")
     found = seq_dim + x.ndim if seq_dim < 0 else seq_dim
     if not 0 <= found < x.ndim - 1:
@@ -91,21 +93,33 @@ def axis(who: str, seq_dim: Any, x: Any) -> int:
 
 def even_size(who: str, name: str, value: Any, at_most: int | None = None) -> int:
     """`value` must be a positive even int."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    if not is_int(value):
         raise TypeError(f"{who}: {name} must be an int; got {type(value).__name__}")
     if value < 2 or value % 2 or (at_most is not None and value > at_most):
         limit = "" if at_most is None else f" and at most {at_most}"
         raise ValueError(f"{who}: {name} must be even, at least 2{limit}; got {value}")
-    return value
+    return int(value)
 
 
 def positive(who: str, name: str, value: Any) -> float:
     """`value` must be a finite positive number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not (isinstance(value, (float, np.floating)) or is_int(value)):
         raise TypeError(f"{who}: {name} must be a number; got {type(value).__name__}")
     if not 0.0 < value < float("inf"):
         raise ValueError(f"{who}: {name} must be finite and greater than 0; got {value}")
     return float(value)
+
+
+def is_int(value: Any) -> TypeGuard[int]:
+    """Whether `value` is a whole number of the host, also one that an exporter carries as a symbol."""
+    if isinstance(value, (int, np.integer)):
+        return not isinstance(value, bool)
+    return hasattr(value, "__index__") and not hasattr(value, "shape")
+
+
+def library(xp: Any) -> str:
+    """The name of a library for a message."""
+    return xp.__name__.removeprefix("array_api_compat.")
 
 
 def shape(x: Any) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from rope_xp.arrays import Array, ArrayT
 from rope_xp.frequencies import geometric
 from rope_xp.phases import Frequencies
 from rope_xp.positions import count_from
-from rope_xp.rotation import LAYOUTS, Layout, rotate
+from rope_xp.rotation import LAYOUTS, Layout, axes_on, rotate
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -110,6 +110,7 @@ class RotaryEmbedding:
                 raise ValueError(f"{who}: base and inv_freq must not contradict each other; got base={base}")
 
         resolved = {
+            "head_dim": head_dim,
             "base": base,
             "rotary_dim": rotary_dim,
             "inv_freq": inv_freq,
@@ -153,7 +154,7 @@ class RotaryEmbedding:
                [0.54 , 0.841]])
         """
         arrays = (x, *others)
-        where = _consecutive(arrays, seq_dim) if positions is None else positions
+        where = _positions_of(arrays, positions, seq_dim)
         sincos = self.sincos(where, like=x)
         rotated = tuple(self.rotate(one, sincos, seq_dim=seq_dim) for one in arrays)
         return rotated if others else rotated[0]
@@ -264,12 +265,13 @@ class RotaryEmbedding:
         """
         who = "RotaryEmbedding.shift"
         xp = checks.floating(who, "k", k)
-        if isinstance(delta, int):
+        if checks.is_int(delta):
             delta = count_from(who, delta, 1, like=k)
         moves: Any = checks.positions(who, "delta", delta, like=k)
         axes_left = len(k.shape) - 1 - moves.ndim
         if axes_left > 0 and (not moves.ndim or moves.shape[-1] == 1):
             moves = xp.reshape(moves, (*moves.shape, *[1] * axes_left))
+        axes_on(who, "delta", moves.shape, 0, k, seq_dim)
         return self.rotate(k, self._unscaled(who, moves, k), seq_dim=seq_dim)
 
     def describe(self) -> str:
@@ -332,11 +334,16 @@ class RotaryEmbedding:
         return sincos_of(who, positions, self._frequencies, like=like, phase=self.phase)
 
 
-def _consecutive(arrays: tuple[Any, ...], seq_dim: int) -> Any:
-    """Positions 0, 1, 2, ... for arrays of one length."""
+def _positions_of(arrays: tuple[Any, ...], positions: Any, seq_dim: int) -> Any:
+    """The positions given, which must fit all arrays, or 0, 1, 2, ... for arrays of one length."""
     who = "RotaryEmbedding"
     for x in arrays:
         checks.floating(who, "x", x)
+    if positions is not None:
+        positions = checks.positions(who, "positions", positions, like=arrays[0])
+        for x in arrays:
+            axes_on(who, "positions", positions.shape, 0, x, seq_dim)
+        return positions
     lengths = [x.shape[checks.axis(who, seq_dim, x)] for x in arrays]
     if any(length != lengths[0] for length in lengths):
         raise ValueError(f"{who}: positions must be given where lengths on seq_dim={seq_dim} differ; got {lengths}")

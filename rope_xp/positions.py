@@ -7,7 +7,7 @@ give `like`: NumPy positions become constants of the program.
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
@@ -210,10 +210,10 @@ def context_parallel(seq: int, rank: int | Array, size: int, *, zigzag: bool = F
     if seq % chunks:
         raise ValueError(f"{who}: seq must be a multiple of {chunks} chunks; got {seq}")
     chunk = seq // chunks
-    this: Any = rank if _is_int(rank) else checks.positions(who, "rank", rank, like=like, real=False)
-    if not _is_int(this) and this.ndim:
+    this: Any = rank if checks.is_int(rank) else checks.positions(who, "rank", rank, like=like, real=False)
+    if not checks.is_int(this) and this.ndim:
         raise ValueError(f"{who}: rank must have no axis; got shape {checks.shape(this)}")
-    if _is_int(this) and not 0 <= this < size:
+    if checks.is_int(this) and not 0 <= this < size:
         raise ValueError(f"{who}: rank must be at least 0 and less than size={size}; got {this}")
     first = count_from(who, this * chunk, chunk, like=like)
     if not zigzag:
@@ -270,7 +270,7 @@ _NUMPY = np.zeros(0, dtype=np.int32)
 
 def count_from(who: str, offset: Any, seq: int, *, like: Any = None) -> Any:
     """`consecutive`, on behalf of another function."""
-    if _is_int(offset):
+    if checks.is_int(offset):
         if offset and not -(2**31) <= offset <= 2**31 - seq:
             raise ValueError(f"{who}: positions must fit in int32; got offset={offset} and {seq} tokens")
         return backends.arange(seq, like=_NUMPY if like is None else like) + int(offset)
@@ -281,24 +281,17 @@ def count_from(who: str, offset: Any, seq: int, *, like: Any = None) -> Any:
 
 
 def _count(who: str, name: str, value: Any) -> int:
-    if not _is_int(value):
+    if not checks.is_int(value):
         raise TypeError(f"{who}: {name} must be an int; got {type(value).__name__}")
     if value < 0:
         raise ValueError(f"{who}: {name} must not be negative; got {value}")
     return value
 
 
-def _is_int(value: Any) -> TypeGuard[int]:
-    """Whether `value` is a whole number of the host, also one that an exporter carries as a symbol."""
-    if isinstance(value, (int, np.integer)):
-        return not isinstance(value, bool)
-    return hasattr(value, "__index__") and not hasattr(value, "shape")
-
-
 def _boundaries(who: str, name: str, values: Any, like: Any) -> Any:
     """One axis of integers; those of the host stay there, where they can be checked."""
     if isinstance(values, Sequence):
-        values = np.asarray(values, dtype=np.int32 if all(_is_int(value) for value in values) else None)
+        values = np.asarray(values, dtype=np.int32 if all(checks.is_int(value) for value in values) else None)
     values = checks.positions(who, name, values, like=None if backends.is_host(values) else like, real=False)
     if values.ndim != 1:
         raise ValueError(f"{who}: {name} must have one axis; got shape {checks.shape(values)}")

@@ -212,7 +212,8 @@ def _tables(who: str, x: Any, sincos: Any) -> tuple[Any, Any]:
         found = checks.floating(who, name, table, ("float32", "float64"))
         if found is not xp and not backends.is_host(table):
             raise TypeError(
-                f"{who}: {name} must be of the library of x, {xp.__name__}, or NumPy's; got {found.__name__}"
+                f"{who}: {name} must be of the library of x, {checks.library(xp)}, or NumPy's; "
+                f"got {checks.library(found)}"
             )
         if in_float64 and backends.dtype_name(table.dtype) != "float64":
             raise TypeError(f"{who}: tables for float64 x must be float64; got {name} in float32")
@@ -228,28 +229,34 @@ def _tables(who: str, x: Any, sincos: Any) -> tuple[Any, Any]:
 
 def _align(who: str, table: Any, x: Any, seq_dim: int) -> Any:
     """Put a table's sequence axis onto `seq_dim` of `x` and its batch axes onto the leading ones."""
-    *leading, pairs = table.shape if table.ndim else (0,)
+    pairs = table.shape[-1] if table.ndim else 0
     if not 1 <= pairs <= x.shape[-1] // 2:
         raise ValueError(
             f"{who}: tables must have a last axis of 1 to {x.shape[-1] // 2} pairs, half the width of x; "
             f"got tables of shape {checks.shape(table)} for x of shape {checks.shape(x)}"
         )
-    if table.ndim == x.ndim:
-        fits = all(size in (1, found) for size, found in zip(leading, x.shape))
-    elif not leading or table.ndim > x.ndim:
+    axes = axes_on(who, "tables", table.shape, 1, x, seq_dim)
+    return table if table.ndim == x.ndim else backends.namespace(table).reshape(table, (*axes, pairs))
+
+
+def axes_on(who: str, name: str, given: Any, columns: int, x: Any, seq_dim: int) -> tuple[int, ...]:
+    """The axes of tables or positions, but for the last `columns`, each opposite its axis of `x`; 1 for the others."""
+    axes = tuple(given[: len(given) - columns])
+    places = tuple(x.shape[:-1])
+    if len(axes) == len(places):
+        fits = all(size in (1, found) for size, found in zip(axes, places))
+    elif not axes or len(axes) > len(places):
         fits = False
     else:
         axis = checks.axis(who, seq_dim, x)
-        *batch, seq = leading
-        fits = len(batch) <= axis and seq == x.shape[axis]
-        fits = fits and all(size in (1, found) for size, found in zip(batch, x.shape))
-        ones = [1] * (axis - len(batch)), [1] * (x.ndim - axis - 2)
-        table = (
-            table if not fits else backends.namespace(table).reshape(table, (*batch, *ones[0], seq, *ones[1], pairs))
-        )
+        *batch, seq = axes
+        fits = len(batch) <= axis and seq == places[axis]
+        fits = fits and all(size in (1, found) for size, found in zip(batch, places))
+        axes = (*batch, *[1] * (axis - len(batch)), seq, *[1] * (len(places) - 1 - axis))
     if not fits:
+        whole, tail = ("one axis less than x", "") if columns == 0 else ("as many axes as x", ", pairs")
         raise ValueError(
-            f"{who}: tables must have the axes of x, or (seq, pairs) or (batch, seq, pairs) with seq on axis "
-            f"seq_dim={seq_dim} of x; got tables of shape {checks.shape(table)} for x of shape {checks.shape(x)}"
+            f"{who}: {name} must have {whole}, or be (seq{tail}) or (batch, seq{tail}) with seq on axis "
+            f"seq_dim={seq_dim} of x; got shape {tuple(given)} for x of shape {checks.shape(x)}"
         )
-    return table
+    return axes

@@ -85,8 +85,14 @@ def arrays(xp, x):
         "positions of another length": (
             lambda: ROPE(x, positions=xp.array(np.arange(4), "int32"), seq_dim=1),
             ValueError,
-            r"^RotaryEmbedding.rotate: .*; got .*\(4, 7\)",
+            r"^RotaryEmbedding: positions must .*; got shape \(4,\) for x of shape \(2, 5, 3, 14\)",
         ),
+        "positions without axes": (
+            lambda: ROPE(x, positions=xp.array(np.asarray(4), "int32"), seq_dim=1),
+            ValueError,
+            r"positions must have one axis less than x, or be \(seq\) .*; got shape \(\)",
+        ),
+        "a number for positions": (lambda: ROPE(x, positions=4, seq_dim=1), TypeError, r"must be an array; got int"),
         "another head_dim": (lambda: ROPE(x[..., :12], seq_dim=1), ValueError, r"head_dim=14 channels; got .*12"),
         "tables of another rotary_dim": (
             lambda: ROPE.rotate(x, table(xp, 5, 5), seq_dim=1),
@@ -103,7 +109,7 @@ def arrays(xp, x):
         "delta of another length": (
             lambda: ROPE.shift(x, xp.array(np.arange(4), "int32"), seq_dim=1),
             ValueError,
-            r"got .*\(4, 7\)",
+            r"^RotaryEmbedding.shift: delta must .*; got shape \(4,\)",
         ),
         "odd sinusoidal": (
             lambda: sinusoidal_pos_embedding(xp.array(np.arange(4), "int32"), 5),

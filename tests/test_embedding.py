@@ -53,7 +53,8 @@ def test_positions_of_any_order_sign_and_axes(xp, layout):
     x = random(2, 5, 3, 14)
     per_row = np.asarray([[7, -2, 7, 100_003, 0], [1, 2, 3, 2, 1]], dtype=np.int32)
     truth = expected(x, per_row, layout)
-    for where in (xp.array(per_row), per_row, xp.array(per_row[..., None])):  # its own, NumPy's, one axis less than x
+    reversed_twice = per_row[:, ::-1].copy()[:, ::-1]  # NumPy data of negative stride
+    for where in (xp.array(per_row), per_row, reversed_twice, xp.array(per_row[..., None])):
         np.testing.assert_allclose(xp.numpy(rope(xp.array(x), positions=where, seq_dim=1)), truth, rtol=0, atol=ATOL)
 
 
@@ -160,6 +161,8 @@ def test_every_field_counts():
 def test_attributes():
     rope = RotaryEmbedding(head_dim=128, layout="half", base=500_000, rotary_dim=64)
     assert (rope.head_dim, rope.rotary_dim, rope.pairs, rope.layout, rope.attention_factor) == (128, 64, 32, "half", 1)
+    same = RotaryEmbedding(head_dim=np.int64(128), layout="half", base=np.float32(500_000), rotary_dim=np.int32(64))
+    assert same == rope and repr(same) == repr(rope)
     assert rope.base == 500_000.0 and isinstance(rope.base, float)
     assert rope.inv_freq == tuple(float(w) for w in oracle.geometric(500_000, 64))
 

@@ -50,7 +50,8 @@ def from_host(values: Any, *, like: Any, dtype: Any = None) -> Any:
     """
     if is_host(like):
         return values if dtype is None else astype(values, dtype)
-    return namespace(like).asarray(values, dtype=dtype, copy=True, **_device(like))
+    # A contiguous copy: torch takes no negative strides, and warns of read-only data.
+    return namespace(like).asarray(np.array(values, order="C"), dtype=dtype, **_device(like))
 
 
 def from_numbers(numbers: tuple[Any, ...], *, like: Any, dtype: Any) -> Any:

@@ -1,0 +1,51 @@
+"""Rotary embeddings as PyTorch modules, in both pairings: what rotary-embedding-torch and transformers compute.
+
+Run: `python modules_torch.py`.
+"""
+
+import torch
+from einops import rearrange
+from torch import nn
+
+from rope_xp import RotaryEmbedding
+
+
+class RoPEPositionEmbedding(nn.Module):
+    """Rotate x, (batch, seq, dim) or (batch, seq, heads, dim), at positions 0, 1, 2, ... or those given.
+
+    Neighbouring channels form a pair, as in rotary-embedding-torch. No table is stored: all that `max_len` does is to
+    refuse a longer `x`.
+    """
+
+    layout = "interleaved"
+
+    def __init__(self, dim, max_len, base=10_000.0):
+        super().__init__()
+        self.max_len = max_len
+        self.rope = RotaryEmbedding(head_dim=dim, layout=self.layout, base=base)
+
+    def forward(self, x, positions=None):
+        if x.shape[1] > self.max_len:
+            raise ValueError(f"x must have at most max_len={self.max_len} tokens; got shape {(*x.shape,)}")
+        return self.rope(x, positions=positions, seq_dim=1)
+
+
+class HFRoPEPositionEmbedding(RoPEPositionEmbedding):
+    """The same with channels dim/2 apart as a pair, as in Llama and Mistral of transformers."""
+
+    layout = "half"
+
+
+def main():
+    x = torch.randn(2, 16, 4, 64, generator=torch.Generator().manual_seed(0))
+    y = RoPEPositionEmbedding(64, max_len=512)(x)
+    reordered = rearrange(x, "... (pairs two) -> ... (two pairs)", two=2)
+    y_half = HFRoPEPositionEmbedding(64, max_len=512)(reordered)
+    difference = float((rearrange(y_half, "... (two pairs) -> ... (pairs two)", two=2) - y).abs().max())
+    print(f"output: {(*y.shape,)}")
+    print(f"difference between the pairings but for the order of channels: {difference}")
+    return difference
+
+
+if __name__ == "__main__":
+    main()

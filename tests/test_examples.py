@@ -1,0 +1,221 @@
+"""The example programs: what they print is true, and what is often written by hand in their place is not."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+import rotary_embedding_torch
+import torch
+from einops import rearrange
+from transformers import LlamaConfig
+from transformers.models.llama import modeling_llama
+
+from rope_xp import apply_rotary_pos_emb
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+sys.path.append(str(EXAMPLES))
+
+ATTENTION = ["numpy", "torch", "flax"]
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def angles(seq, dim):
+    return np.outer(np.arange(seq), np.asarray(oracle.geometric(10_000.0, dim), dtype=float))
+
+
+def random_weights(dim):
+    return {name: random(dim, dim, seed=seed) / dim**0.5 for seed, name in enumerate(("wq", "wk", "wv", "wo"))}
+
+
+def attend(library, weights, num_heads, x, positions=None):
+    """The output of an example's attention, from NumPy to NumPy."""
+    attention = import_module(f"attention_{library}").SelfAttention
+    build = attention if library == "numpy" else attention.from_weights
+    asarray = {"numpy": np.asarray, "torch": torch.asarray, "flax": jnp.asarray}[library]
+    with torch.inference_mode():
+        return np.asarray(build(weights, num_heads)(asarray(x), positions))
+
+
+def true_attention(x, weights, num_heads):
+    """Causal attention in float64, one query after the other."""
+    q, k, v = (x.astype(np.float64) @ weights[name] for name in ("wq", "wk", "wv"))
+    head_dim = x.shape[-1] // num_heads
+    y = np.zeros_like(q)
+    for head in range(num_heads):
+        channels = np.s_[..., head * head_dim : (head + 1) * head_dim]
+        rotated_q, rotated_k = (oracle.rotate(each[channels], angles(x.shape[1], head_dim), "half") for each in (q, k))
+        for batch, i in np.ndindex(x.shape[:2]):
+            scores = np.exp(rotated_k[batch, : i + 1] @ rotated_q[batch, i] / head_dim**0.5)
+            y[channels][batch, i] = scores / scores.sum() @ v[channels][batch, : i + 1]
+    return y @ weights["wo"]
+
+
+@pytest.mark.parametrize("backend", ["numpy", "jax", "torch"])
+def test_quickstart(backend, capsys):
+    errors = import_module("quickstart").main(["--backend", backend])
+    for comparison, exact in errors["exact"].items():
+        naive = errors["float32"][comparison]
+        assert exact < 1e-5  # sums of 128 products in float32
+        least, most = (1e-3, 1e-1) if comparison.startswith("far") else (0.0, 1e-5)
+        assert least < naive < most
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 10 and max(map(len, lines)) <= 80
+
+
+def test_quickstart_needs_numpy_alone():
+    others = {"einops", "flax", "jax", "matplotlib", "rich", "torch", "tqdm"}
+    code = f"import sys, quickstart; quickstart.main([]); assert sys.modules.keys().isdisjoint({others})"
+    subprocess.run([sys.executable, "-c", code], cwd=EXAMPLES, check=True)
+
+
+@pytest.mark.parametrize("library", ATTENTION)
+@pytest.mark.parametrize("num_heads", [1, 3])
+def test_attention_is_the_truth_on_every_library(library, num_heads):
+    x, weights = random(2, 5, 24, seed=9), random_weights(24)
+    # Each within 5e-6 of the truth: any two within 1e-5 of each other.
+    np.testing.assert_allclose(attend(library, weights, num_heads, x), true_attention(x, weights, num_heads), atol=5e-6)
+
+
+@pytest.mark.parametrize("library", ATTENTION)
+def test_attention_takes_positions_of_every_row(library):
+    x, weights = random(2, 5, 24, seed=9), random_weights(24)
+    y = attend(library, weights, 3, x, positions=np.arange(5) + np.asarray([[0], [70_000]]))
+    np.testing.assert_allclose(y, true_attention(x, weights, 3), atol=5e-6)
+    reversed_positions = attend(library, weights, 3, x, positions=np.arange(5)[::-1].copy())
+    assert np.abs(reversed_positions - y).max() > 0.1
+
+
+@pytest.mark.parametrize("library", ATTENTION)
+def test_attention_program(library, capsys):
+    changes = import_module(f"attention_{library}").main()
+    assert changes.keys() == {1, 4} and max(changes.values()) < 5e-6
+    assert "(2, 16, 64)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("base", [10_000.0, 500.0])
+def test_interleaved_module_is_rotary_embedding_torch(base):
+    x = torch.asarray(random(2, 5, 3, 14))  # batch seq heads dim
+    module = import_module("modules_torch").RoPEPositionEmbedding(14, max_len=5, base=base)
+    peer = rotary_embedding_torch.RotaryEmbedding(14, theta=base).rotate_queries_or_keys
+    torch.testing.assert_close(module(x), peer(x.transpose(1, 2)).transpose(1, 2), atol=1e-5, rtol=0)
+    torch.testing.assert_close(module(x[:, :, 0]), peer(x[:, :, 0]), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("base", [10_000.0, 500.0])
+def test_half_module_is_transformers_llama(base):
+    x = torch.asarray(random(2, 5, 3, 14))  # batch seq heads dim
+    module = import_module("modules_torch").HFRoPEPositionEmbedding(14, max_len=5, base=base)
+    rope_parameters = {"rope_type": "default", "rope_theta": base}
+    config = LlamaConfig(hidden_size=42, num_attention_heads=3, head_dim=14, rope_parameters=rope_parameters)
+    cos, sin = modeling_llama.LlamaRotaryEmbedding(config)(x, torch.arange(5)[None])
+    peer, _ = modeling_llama.apply_rotary_pos_emb(x, x, cos, sin, unsqueeze_dim=2)
+    torch.testing.assert_close(module(x), peer, atol=1e-5, rtol=0)
+
+
+def test_modules_take_positions_and_refuse_long_input():
+    module = import_module("modules_torch").HFRoPEPositionEmbedding(14, max_len=5)
+    x = torch.asarray(random(2, 5, 3, 14))
+    torch.testing.assert_close(module(x[:, 3:], positions=torch.arange(3, 5)), module(x)[:, 3:])
+    with pytest.raises(ValueError, match=r"at most max_len=5 tokens; got shape \(2, 6, 14\)"):
+        module(torch.zeros(2, 6, 14))
+
+
+def test_modules_program():
+    assert import_module("modules_torch").main() < 1e-6
+
+
+def test_notebook_program():
+    differences = import_module("notebook_jax").main()
+    assert differences.keys() == {256, 64} and max(differences.values()) < 2e-6
+
+
+def test_notebook_functions():
+    notebook, x = import_module("notebook_jax"), random(5, 3, 256)
+    truth = oracle.rotate(x, angles(5, 256)[:, None], "interleaved")
+    np.testing.assert_allclose(notebook.rotate(jnp.asarray(x)), truth, atol=1e-6)
+    truth = oracle.rotate(x, angles(5, 64)[:, None], "interleaved")
+    for function in (notebook.rotate_as_gpt_j, jax.jit(notebook.rotate_as_gpt_j)):
+        y = np.asarray(function(jnp.asarray(x)))
+        np.testing.assert_allclose(y, truth, atol=1e-6)
+        np.testing.assert_array_equal(y[..., 64:], x[..., 64:])
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_language_model(backend, tmp_path):
+    figure = tmp_path / "a.png"
+    bits = import_module("language_model").main(["--backend", backend, "--quick", "--out", str(figure)])
+    assert bits.keys() == {"sinusoidal", "learned", "rotary"}
+    assert all(0.0 < value < 16.0 for by_length in bits.values() for value in by_length.values())
+    assert len({tuple(by_length) for by_length in bits.values()}) == 1
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+# Mistakes often written by hand. A cache, (seq, pairs), must meet the second and the fourth axis of x, which is
+# (batch, seq, heads, pairs, 2).
+RIGHT = np.s_[None, :, None, :, None]
+SEQ_ON_BATCH = np.s_[:, None, None, :, None]
+PAIRS_LAST = np.s_[None, :, None, None]
+
+
+def rotate_by_cache(x, index):
+    """The interleaved rotation of x, (batch, seq, heads, dim), by a cache that is given axes of size 1 by `index`."""
+    cache = torch.asarray(angles(x.shape[1], x.shape[-1]), dtype=torch.float32)
+    sin, cos = torch.sin(cache)[index], torch.cos(cache)[index]
+    x = rearrange(torch.asarray(x), "b s h (pairs two) -> b s h pairs two", two=2)
+    turned = torch.stack([-x[..., 1], x[..., 0]], dim=-1)
+    return rearrange(x * cos + turned * sin, "b s h pairs two -> b s h (pairs two)").numpy()
+
+
+def rotate_rightly(x):
+    truth = oracle.rotate(x, angles(x.shape[1], x.shape[-1])[:, None], "interleaved")
+    cache = angles(x.shape[1], x.shape[-1])
+    y = apply_rotary_pos_emb(torch.asarray(x), (np.sin(cache), np.cos(cache)), seq_dim=1).numpy()
+    np.testing.assert_allclose(y, truth, atol=1e-6)
+    return y
+
+
+@pytest.mark.parametrize("index", [SEQ_ON_BATCH, PAIRS_LAST])
+def test_a_cache_on_the_wrong_axes_raises(index):
+    x = random(2, 5, 3, 14)
+    np.testing.assert_allclose(rotate_by_cache(x, RIGHT), rotate_rightly(x), atol=1e-6)
+    with pytest.raises(RuntimeError, match="must match"):
+        rotate_by_cache(x, index)
+
+
+def test_a_cache_on_the_wrong_axes_grows_a_batch_of_one():
+    x = random(1, 5, 3, 14)
+    assert rotate_rightly(x).shape == x.shape
+    assert rotate_by_cache(x, SEQ_ON_BATCH).shape == (5, 5, 3, 14)
+
+
+@pytest.mark.parametrize("index, shape", [(SEQ_ON_BATCH, (5, 5, 3, 14)), (PAIRS_LAST, (2, 5, 3, 4))])
+def test_a_cache_on_the_wrong_axes_is_silent_where_sizes_agree(index, shape):
+    x = random(*shape)
+    wrong = rotate_by_cache(x, index)
+    assert wrong.shape == x.shape and np.abs(wrong - rotate_rightly(x)).max() > 0.1
+
+
+def test_scores_without_a_second_sequence_axis_attend_to_one_position():
+    q, k, v = (random(2, 5, 1, 24, seed=seed) for seed in range(3))  # batch seq 1 dim
+    scores = np.einsum("bnid,bnjd->bnij", q, k)
+    probabilities = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
+    assert probabilities.shape == (2, 5, 1, 1)
+    np.testing.assert_array_equal(np.einsum("bnij,bnjd->bnid", probabilities, v), v)
+
+
+@pytest.mark.parametrize("library", ATTENTION)
+def test_attention_mixes_positions(library):
+    x, weights = random(2, 5, 24), random_weights(24)
+    weights["wv"] = weights["wo"] = np.eye(24, dtype=np.float32)  # so that v is x
+    y = attend(library, weights, 1, x)
+    np.testing.assert_allclose(y[:, 0], x[:, 0], atol=1e-6)  # the first token sees itself alone
+    assert (np.abs(y[:, 1:] - x[:, 1:]).max(axis=-1) > 0.1).all()
