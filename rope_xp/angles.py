@@ -54,12 +54,12 @@ def fixed_pos_embedding(
     Returns
     -------
     SinCos, each "seq dim/2"
-        Of the library and device of `x`; float64 for float64 `x`, else float32.
+        Of the library and device of `x` (on JAX not committed to one); float64 for float64 `x`, else float32.
 
     Raises
     ------
     ValueError
-        If `dim` is odd, `seq_dim` names no sequence axis, `base` is not positive, or an int `offset` leaves int32.
+        If `dim` is odd, `seq_dim` names no sequence axis, `base` is less than 1, or an int `offset` leaves int32.
     TypeError
         If `x` is not floating point or `offset` no integer.
 
@@ -81,8 +81,8 @@ def fixed_pos_embedding(
     checks.floating(who, "x", x)
     dim = checks.even_width(who, x)
     seq = x.shape[checks.axis(who, seq_dim, x)]
-    frequencies = phases.Frequencies(geometric(checks.positive(who, "base", base), dim))
-    positions = count_from(who, offset, seq, like=x)
+    frequencies = phases.Frequencies(geometric(checks.base(who, base), dim))
+    positions = count_from(who, "offset", offset, seq, like=x)
     if positions.ndim > 1:
         raise ValueError(f"{who}: offset must have no axis; got shape {checks.shape(offset)}")
     return sincos_of(who, positions, frequencies, like=x, phase=phase)
@@ -96,7 +96,7 @@ def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0)
     Parameters
     ----------
     positions : array, "*batch seq"
-        In tokens: integers, or float32 or float64 numbers.
+        In tokens: integers, or float32 numbers below ``2**31``, or float64 numbers.
     dim : int
         Width of the encoding, even.
     base : float
@@ -110,7 +110,7 @@ def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0)
     Raises
     ------
     ValueError
-        If `dim` is odd or `base` is not positive.
+        If `dim` is odd or `base` is less than 1.
     TypeError
         If `positions` is no array of real numbers.
 
@@ -126,7 +126,7 @@ def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0)
            [0.841, 0.54 , 0.1  , 0.995]], dtype=float32)
     """
     who = "sinusoidal_pos_embedding"
-    frequencies = phases.Frequencies(geometric(checks.positive(who, "base", base), checks.even_size(who, "dim", dim)))
+    frequencies = phases.Frequencies(geometric(checks.base(who, base), checks.even_size(who, "dim", dim)))
     sin, cos = sincos_of(who, positions, frequencies)
     xp = backends.namespace(sin)
     return xp.reshape(xp.stack([sin, cos], axis=-1), (*sin.shape[:-1], dim))
@@ -138,12 +138,16 @@ def sincos_of(
     """Tables for any positions and frequencies, beside `like` and, for float64 `like`, in float64."""
     checks.one_of(who, "phase", phase, PHASES)
     positions = checks.positions(who, "positions", positions, like=like)
+    if not frequencies.are_floats:
+        # Again, as a parameter may have been cast since: `module.half()` does so behind our back.
+        checks.floating(who, "inv_freq", frequencies.inv_freq, ("float32", "float64"))
+        positions = checks.beside(who, "positions", positions, frequencies.inv_freq)
     xp = backends.namespace(positions)
     in_float64 = like is not None and backends.dtype_name(like.dtype) == "float64"
     dtype = xp.float64 if in_float64 else xp.float32
     if phase == "float32":
-        inv_freq = frequencies.values(like=positions, dtype=xp.float32)
-        angle = backends.astype(positions, xp.float32)[..., None] * inv_freq
+        column = backends.astype(positions, xp.float32)[..., None]
+        angle = column * frequencies.values(like=column, dtype=xp.float32)
         return SinCos(backends.astype(xp.sin(angle), dtype), backends.astype(xp.cos(angle), dtype))
     sin, cos = phases.sin_cos(backends.without_gradient(positions), frequencies, dtype)
     derivative = _is_real(positions) or not frequencies.are_floats
@@ -163,8 +167,8 @@ def _zero_with_derivative(positions: Any, frequencies: phases.Frequencies, dtype
 
     Integer phases have no derivative of their own.
     """
-    inv_freq = frequencies.values(like=positions, dtype=dtype)
     constant_positions = backends.astype(backends.without_gradient(positions), dtype)[..., None]
+    inv_freq = frequencies.values(like=constant_positions, dtype=dtype)
     change = constant_positions * (inv_freq - backends.without_gradient(inv_freq))
     if _is_real(positions):
         change = change + (backends.astype(positions, dtype)[..., None] - constant_positions) * inv_freq

@@ -1,14 +1,15 @@
 """What arguments must be. Everything is decided from shapes, dtypes and host data, so that it also works under jit."""
 
-from typing import Any, TypeGuard
+import sys
+from typing import Any
 
 import numpy as np
 
 from rope_xp import backends
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
-_NARROW = ("int8", "int16", "int32", "uint8", "uint16")
-_WIDE = ("int64", "uint32")
+NARROW = ("int8", "int16", "int32", "uint8", "uint16")
+WIDE = ("int64", "uint32")
 
 
 def array(who: str, name: str, x: Any) -> Any:
@@ -35,25 +36,33 @@ def positions(who: str, name: str, x: Any, *, like: Any = None, real: bool = Tru
     """
     xp = array(who, name, x)
     found = backends.dtype_name(x.dtype)
-    accepted = (*_NARROW, *_WIDE, *(("float32", "float64") if real else ()))
+    accepted = (*NARROW, *WIDE, *(("float32", "float64") if real else ()))
     if found not in accepted:
         raise TypeError(f"{who}: {name} must be {' or '.join(accepted)}; got {found}")
-    if found in _NARROW:
+    if found in NARROW:
         x = backends.astype(x, xp.int32)
-    elif found in _WIDE and backends.has_64_bits(x):
+    elif found in WIDE and backends.has_64_bits(x):
         x = backends.astype(x, xp.int64)
-    elif found in _WIDE:
+    elif found in WIDE:
         raise TypeError(f"{who}: {name} must fit in int32 where int64 does not exist; got {found}")
+    return beside(who, name, x, like)
+
+
+def beside(who: str, name: str, x: Any, like: Any) -> Any:
+    """`x`, which must be of the library and device of `like`, or NumPy's, which is moved there."""
     if like is None:
         return x
-    wanted = array(who, "like", like)
+    xp, wanted = array(who, name, x), array(who, "like", like)
     if wanted is xp:
+        if not backends.on_one_device(x, like):
+            raise ValueError(f"{who}: {name} must be on the device of x, {like.device}; got {x.device}")
         return x
     if not backends.is_host(x):
         raise TypeError(f"{who}: {name} must be of the library of x, {library(wanted)}, or NumPy's; got {library(xp)}")
     if x.dtype.itemsize == 8 and not backends.has_64_bits(like):
-        narrow = x.astype("int32" if x.dtype.kind == "i" else "float32")
-        changed = narrow != x if x.dtype.kind == "i" else (narrow != x) & (x == x)
+        with np.errstate(over="ignore"):
+            narrow = x.astype("int32" if x.dtype.kind == "i" else "float32")
+        changed = (narrow != x) & (x == x)
         if changed.any():
             raise ValueError(
                 f"{who}: {name} must fit in {narrow.dtype} where {x.dtype} does not exist; got {x[changed].flat[0]}"
@@ -98,23 +107,52 @@ def even_size(who: str, name: str, value: Any, at_most: int | None = None) -> in
     if value < 2 or value % 2 or (at_most is not None and value > at_most):
         limit = "" if at_most is None else f" and at most {at_most}"
         raise ValueError(f"{who}: {name} must be even, at least 2{limit}; got {value}")
-    return int(value)
+    return plain(value)
 
 
 def positive(who: str, name: str, value: Any) -> float:
     """`value` must be a finite positive number."""
     if not (isinstance(value, (float, np.floating)) or is_int(value)):
         raise TypeError(f"{who}: {name} must be a number; got {type(value).__name__}")
-    if not 0.0 < value < float("inf"):
+    value = float(value) if isinstance(value, np.floating) else value
+    if not 0.0 < value <= sys.float_info.max:
         raise ValueError(f"{who}: {name} must be finite and greater than 0; got {value}")
     return float(value)
 
 
-def is_int(value: Any) -> TypeGuard[int]:
-    """Whether `value` is a whole number of the host, also one that an exporter carries as a symbol."""
+def base(who: str, value: Any) -> float:
+    """`value` must be a number of at least 1: no channel turns by more than a radian per position."""
+    if positive(who, "base", value) < 1.0:
+        raise ValueError(f"{who}: base must be at least 1; got {value}")
+    return float(value)
+
+
+def boolean(who: str, name: str, value: Any) -> bool:
+    """`value` must be true or false; under a trace it must not be traced."""
+    if not isinstance(value, (bool, np.bool)):
+        raise TypeError(f"{who}: {name} must be a bool; got {type(value).__name__}")
+    return bool(value)
+
+
+def count(who: str, name: str, value: Any) -> int:
+    """`value` must be a whole number of at least 0."""
+    if not is_int(value):
+        raise TypeError(f"{who}: {name} must be an int; got {type(value).__name__}")
+    if not value >= 0:
+        raise ValueError(f"{who}: {name} must not be negative; got {value}")
+    return plain(value)
+
+
+def is_int(value: Any) -> bool:
+    """Whether `value` is a whole number of the host, also one that torch or JAX exports as a symbol."""
     if isinstance(value, (int, np.integer)):
         return not isinstance(value, bool)
-    return hasattr(value, "__index__") and not hasattr(value, "shape")
+    return not hasattr(value, "shape") and (hasattr(value, "__index__") or hasattr(value, "dimension_as_value"))
+
+
+def plain(value: Any) -> Any:
+    """A Python int for NumPy's, whose arithmetic wraps; symbols stay symbols."""
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def library(xp: Any) -> str:

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from math import isfinite, pi
-from typing import Any
+from math import inf, isfinite, pi
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from rope_xp import backends, checks
 from rope_xp.angles import PHASES, Phase, SinCos, sincos_of
@@ -18,8 +20,12 @@ from rope_xp.rotation import LAYOUTS, Layout, axes_on, rotate
 class RotaryEmbedding:
     """A rotary position embedding as a value: it holds no arrays of state, and the result depends on arguments alone.
 
-    It can be an attribute of a PyTorch, Flax NNX or Equinox module, a static argument of `jax.jit` or a closed-over
-    value; nothing in it is a parameter or a buffer, so that casting or moving a module cannot touch it.
+    It can be an attribute of a PyTorch, Flax NNX or Equinox module, a closed-over value, or an argument of `jax.jit`
+    that `static_argnums` names; nothing in it is a parameter or a buffer, so that casting or moving a module cannot
+    touch it. To change a field with `dataclasses.replace`, pass ``inv_freq=None`` with a new `base` or `rotary_dim`.
+
+    Learned frequencies are the exception: the array stays the caller's, and a module makes the value anew from its
+    parameter in every forward pass.
 
     Parameters
     ----------
@@ -29,12 +35,14 @@ class RotaryEmbedding:
         Which channels form a pair: ``(j, j + pairs)`` as GPT-NeoX and transformers' Llama do, or ``(2j, 2j + 1)`` as
         RoFormer, GPT-J and Meta's checkpoints do. There is no default: the wrong one raises nothing and ruins a model.
     base : float
-        Pair j turns by ``base ** (-2 j / rotary_dim)`` radians per position. Required unless `inv_freq` is given.
+        Pair j turns by ``base ** (-2 j / rotary_dim)`` radians per position. At least 1; required unless `inv_freq` is
+        given.
     rotary_dim : int, optional
         The first channels, which turn; the others pass through. Even; all of `head_dim` by default.
     inv_freq : sequence of float, or array, "pairs", optional
-        Frequencies in radians per position, in place of `base`. An array of another library than NumPy's is
-        differentiable, so that frequencies can be learned; such a value is not hashable.
+        Frequencies in radians per position, in place of `base`. An array of another library than NumPy's, float32 or
+        float64, is differentiable, so that frequencies can be learned; such a value is not hashable. Where such a
+        frequency is ``2**16`` or more, or no number, tables are NaN.
     attention_factor : float
         Magnitude by which sines and cosines are multiplied (YaRN, LongRoPE).
     phase : "exact" or "float32"
@@ -81,7 +89,9 @@ class RotaryEmbedding:
     attention_factor: float = 1.0
     phase: Phase = "exact"
     pairs: int = field(init=False)
-    _frequencies: Frequencies = field(init=False)
+
+    if TYPE_CHECKING:
+        _frequencies: Frequencies
 
     def __post_init__(self) -> None:
         who = "RotaryEmbedding"
@@ -89,7 +99,7 @@ class RotaryEmbedding:
         checks.one_of(who, "layout", self.layout, LAYOUTS)
         checks.one_of(who, "phase", self.phase, PHASES)
         attention_factor = checks.positive(who, "attention_factor", self.attention_factor)
-        base = None if self.base is None else checks.positive(who, "base", self.base)
+        base = None if self.base is None else checks.base(who, self.base)
         rotary_dim = None if self.rotary_dim is None else checks.even_size(who, "rotary_dim", self.rotary_dim, head_dim)
 
         inv_freq = self.inv_freq
@@ -107,7 +117,9 @@ class RotaryEmbedding:
                     f"got {pairs} for rotary_dim={rotary_dim} and head_dim={head_dim}"
                 )
             if base is not None and not (isinstance(inv_freq, tuple) and inv_freq == geometric(base, rotary_dim)):
-                raise ValueError(f"{who}: base and inv_freq must not contradict each other; got base={base}")
+                raise ValueError(
+                    f"{who}: base and inv_freq must not contradict each other; got base={base} and {inv_freq}"
+                )
 
         resolved = {
             "head_dim": head_dim,
@@ -165,9 +177,11 @@ class RotaryEmbedding:
         Parameters
         ----------
         positions : array, "*batch seq"
-            In tokens: integers, or float32 or float64 numbers. NumPy's go with any `like`.
+            In tokens: integers, or real numbers: float32 below ``2**31``, float64 below ``2**63``; beyond, tables are
+            NaN. NumPy's go with any `like`.
         like : array, optional
-            Whose library and device to use; float64 tables for float64, float32 for all else.
+            Whose library to use; float64 tables for float64, float32 for all else. On PyTorch, `positions` must be on
+            its device.
 
         Returns
         -------
@@ -239,7 +253,7 @@ class RotaryEmbedding:
         k : array, "*batch head_dim"
             Rotated keys.
         delta : int or array, "", "seq", "batch seq", "batch 1" or with one axis less than `k`
-            How far to move, in tokens: all of them, each token, or each row.
+            How far to move, in tokens: all of them, each token, or each row. Arrays may hold real numbers.
         seq_dim : int
             The sequence axis of `k`.
 
@@ -252,7 +266,7 @@ class RotaryEmbedding:
         ValueError
             If shapes do not fit.
         TypeError
-            If `delta` is no integer.
+            If `delta` is neither an int nor an array of real numbers.
 
         Examples
         --------
@@ -265,8 +279,8 @@ class RotaryEmbedding:
         """
         who = "RotaryEmbedding.shift"
         xp = checks.floating(who, "k", k)
-        if checks.is_int(delta):
-            delta = count_from(who, delta, 1, like=k)
+        if not hasattr(delta, "shape"):
+            delta = count_from(who, "delta", delta, 1, like=k)
         moves: Any = checks.positions(who, "delta", delta, like=k)
         axes_left = len(k.shape) - 1 - moves.ndim
         if axes_left > 0 and (not moves.ndim or moves.shape[-1] == 1):
@@ -280,7 +294,8 @@ class RotaryEmbedding:
         Examples
         --------
         >>> print(RotaryEmbedding(head_dim=128, layout="half", base=10_000.0, rotary_dim=64).describe())
-        channels          the first 64 of 128 turn, in 32 pairs
+        channels          the first 64 of 128 turn
+        pairs             32
         layout            half (channel j with j + pairs: GPT-NeoX, Llama in transformers)
         frequencies       10000.0 ** (-2 j / 64) radians per token
         wavelengths       6.28319 to 47117.2 tokens
@@ -292,11 +307,12 @@ class RotaryEmbedding:
             frequencies, wavelengths = f"{self.pairs} learned, in radians per token", "learned"
         else:
             formula = f"{self.base} ** (-2 j / {self.rotary_dim})"
-            frequencies = f"{'given' if self.base is None else formula} radians per token"
+            frequencies = f"{'given, in' if self.base is None else formula} radians per token"
             turning = [2 * pi / abs(frequency) for frequency in self.inv_freq if frequency]
             wavelengths = f"{min(turning):g} to {max(turning):g} tokens" if turning else "none: nothing turns"
         rows = {
-            "channels": f"the first {self.rotary_dim} of {self.head_dim} turn, in {self.pairs} pairs",
+            "channels": f"the first {self.rotary_dim} of {self.head_dim} turn",
+            "pairs": str(self.pairs),
             "layout": f"{self.layout} ({LAYOUTS[self.layout]})",
             "frequencies": frequencies,
             "wavelengths": wavelengths,
@@ -339,6 +355,7 @@ def _positions_of(arrays: tuple[Any, ...], positions: Any, seq_dim: int) -> Any:
     who = "RotaryEmbedding"
     for x in arrays:
         checks.floating(who, "x", x)
+        checks.beside(who, "x", x, arrays[0])
     if positions is not None:
         positions = checks.positions(who, "positions", positions, like=arrays[0])
         for x in arrays:
@@ -347,20 +364,30 @@ def _positions_of(arrays: tuple[Any, ...], positions: Any, seq_dim: int) -> Any:
     lengths = [x.shape[checks.axis(who, seq_dim, x)] for x in arrays]
     if any(length != lengths[0] for length in lengths):
         raise ValueError(f"{who}: positions must be given where lengths on seq_dim={seq_dim} differ; got {lengths}")
-    return count_from(who, 0, lengths[0], like=arrays[0])
+    return count_from(who, "positions", 0, lengths[0], like=arrays[0])
 
 
 def _given_frequencies(who: str, inv_freq: Any) -> tuple[Any, int]:
     """Frequencies as a tuple of floats, or the array that they are, and how many there are."""
     if backends.namespace(inv_freq) is not None and not backends.is_host(inv_freq):
         checks.floating(who, "inv_freq", inv_freq, ("float32", "float64"))
-        if len(inv_freq.shape) != 1:
-            raise ValueError(f"{who}: inv_freq must have one axis; got shape {checks.shape(inv_freq)}")
+        if len(inv_freq.shape) != 1 or not inv_freq.shape[0]:
+            raise ValueError(f"{who}: inv_freq must have one axis, not empty; got shape {checks.shape(inv_freq)}")
         return inv_freq, inv_freq.shape[0]
+    if backends.is_host(inv_freq) and (inv_freq.ndim != 1 or inv_freq.dtype.kind != "f" or inv_freq.itemsize < 4):
+        raise TypeError(
+            f"{who}: inv_freq must be float32 or float64 with one axis; "
+            f"got {inv_freq.dtype} of shape {checks.shape(inv_freq)}"
+        )
+    if not backends.is_host(inv_freq) and not (
+        isinstance(inv_freq, (tuple, list))
+        and all(isinstance(number, (float, np.floating)) or checks.is_int(number) for number in inv_freq)
+    ):
+        raise TypeError(f"{who}: inv_freq must be a sequence of floats or an array; got {inv_freq!r}")
     try:
-        numbers = tuple(float(frequency) for frequency in inv_freq)
-    except (TypeError, ValueError):
-        raise TypeError(f"{who}: inv_freq must be floats or an array; got {inv_freq!r}") from None
+        numbers = tuple(float(number) for number in inv_freq)
+    except OverflowError:  # an int beyond float64
+        numbers = (inf,)
     if not numbers or not all(isfinite(number) for number in numbers):
-        raise ValueError(f"{who}: inv_freq must be finite, at least one; got {numbers}")
+        raise ValueError(f"{who}: inv_freq must be finite, at least one; got {inv_freq!r}")
     return numbers, len(numbers)

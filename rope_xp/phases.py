@@ -2,8 +2,8 @@
 
 A float32 product `position * frequency` is off by up to `position * 2**-24` radians, and that error, not the sine, is
 what ruins long contexts. Only the fraction of a turn matters, so frequencies are carried as whole numbers of
-``2**-96`` turns and multiplied in integers that wrap: nothing is rounded, and nothing is left for a compiler to
-reassociate. The phase of an integer position is the same integer on every backend, under every compiler.
+``2**-64`` turns (``2**-96`` at 64 bits) and multiplied in integers that wrap: the product is exact, and nothing is left
+for a compiler to reassociate. The phase of an integer position is the same integer on every backend.
 
 `bits` is the width of the integers. 32 serve positions of up to 32 bits and float32 tables, so that no device needs
 float64 or int64; 64 serve wider positions and float64 tables.
@@ -56,17 +56,18 @@ class Frequencies:
         return isinstance(self.inv_freq, tuple)
 
     def turns(self, bits: int, *, like: Any) -> Turns:
+        """The frequencies as integers to be multiplied by `like`."""
         if self.are_floats:
             xp = backends.namespace(like)
             words = backends.from_numbers(self._host[bits], like=like, dtype=xp.int32 if bits == 32 else xp.int64)
-            return Turns(words[0, :], words[1, :], words[2, :], words[3, :])
-        return _turns_of_array(self.inv_freq, bits)
+            return Turns(*(_beneath(words[row, :], like) for row in range(4)))
+        return Turns(*(_beneath(word, like) for word in _turns_of_array(self.inv_freq, bits)))
 
     def values(self, *, like: Any, dtype: Any) -> Any:
-        """The frequencies as an array beside `like`, rounded to `dtype`."""
+        """The frequencies as an array to be multiplied by `like`, rounded to `dtype`."""
         if self.are_floats:
-            return backends.from_numbers(self.inv_freq, like=like, dtype=dtype)
-        return backends.astype(self.inv_freq, dtype)
+            return _beneath(backends.from_numbers(self.inv_freq, like=like, dtype=dtype), like)
+        return _beneath(backends.astype(self.inv_freq, dtype), like)
 
 
 def sin_cos(positions: Any, frequencies: Frequencies, dtype: Any) -> tuple[Any, Any]:
@@ -88,14 +89,17 @@ def sin_cos(positions: Any, frequencies: Frequencies, dtype: Any) -> tuple[Any, 
     in_float64 = backends.dtype_name(dtype) == "float64"
     wide = in_float64 or backends.dtype_name(positions.dtype) in ("int64", "uint32", "float64")
     bits = 64 if wide else 32
-    turns = frequencies.turns(bits, like=positions)
     positions = positions[..., None]
+    turns = frequencies.turns(bits, like=positions)
 
     rest = None
+    if not frequencies.are_floats:
+        rest = _beneath(_not_a_number_from(frequencies.inv_freq, 2.0**16, dtype), positions)
     if backends.dtype_name(positions.dtype).startswith("float"):
-        whole, part, rest = _split(xp, backends.astype(positions, xp.float64 if wide else xp.float32), bits)
+        whole, part, left = _split(xp, backends.astype(positions, xp.float64 if wide else xp.float32), bits)
         phase = _phase(whole, turns, bits, round_off=not in_float64) + _phase_of_part(part, turns, bits)
-        rest = backends.astype(rest * _approximate(turns, bits, rest.dtype), dtype)
+        left = backends.astype(left * _approximate(turns, bits, left.dtype), dtype)
+        rest = left if rest is None else left + rest
     else:
         positions = backends.astype(positions, xp.int64 if wide else xp.int32)
         phase = _phase(positions, turns, bits, round_off=not in_float64)
@@ -125,14 +129,25 @@ def _phase(positions: Any, turns: Turns, bits: int, *, round_off: bool) -> Any:
 
 def _split(xp: Any, positions: Any, bits: int) -> tuple[Any, Any, Any]:
     """Real positions as a whole number, a whole number of ``2**(1 - bits)``, and the little that is left."""
-    inside = xp.abs(positions) < 2.0 ** (bits - 1)
+    limit = 2.0 ** (bits - 1)
     integer = xp.int32 if bits == 32 else xp.int64
-    numbers = xp.where(inside, positions, xp.zeros_like(positions))
+    numbers = xp.where(xp.abs(positions) < limit, positions, xp.zeros_like(positions))
     whole = xp.round(numbers)
-    scaled = (numbers - whole) * 2.0 ** (bits - 1)
+    scaled = (numbers - whole) * limit
     part = xp.round(scaled)
-    rest = xp.where(inside, scaled - part, xp.full_like(scaled, float("nan"))) * 2.0 ** (1 - bits)
+    rest = (scaled - part) / limit + _not_a_number_from(positions, limit, positions.dtype)
     return backends.astype(whole, integer), backends.astype(part, integer), rest
+
+
+def _not_a_number_from(x: Any, limit: float, dtype: Any) -> Any:
+    """Zero where ``abs(x) < limit``, and NaN elsewhere."""
+    xp = backends.namespace(x)
+    # Constants, as a NaN that is computed trips detectors of NaN even where it is not chosen.
+    zero, nan = 0.0, float("nan")
+    for _ in range(x.ndim):
+        zero, nan = (zero,), (nan,)
+    zero, nan = (backends.from_numbers(constant, like=x, dtype=dtype) for constant in (zero, nan))
+    return xp.where(xp.abs(x) < limit, zero, nan)
 
 
 def _phase_of_part(part: Any, turns: Turns, bits: int) -> Any:
@@ -185,6 +200,11 @@ def _polynomial(coefficients: list[float], x: Any) -> Any:
     return result
 
 
+def _beneath(row: Any, like: Any) -> Any:
+    """A row with as many axes as `like`: some of JAX's users forbid to broadcast over ranks."""
+    return backends.namespace(row).reshape(row, (*[1] * (like.ndim - 1), row.shape[0]))
+
+
 @backends.host_constant
 def _turns_of_floats(inv_freq: tuple[float, ...], bits: int) -> tuple[tuple[int, ...], ...]:
     """Convert floats, exactly, to the rows of `Turns`.
@@ -218,14 +238,17 @@ def _turns_of_array(inv_freq: Any, bits: int) -> Turns:
     """
     xp = backends.namespace(inv_freq)
     integer = xp.int32 if bits == 32 else xp.int64
+    inv_freq = xp.where(xp.abs(inv_freq) < 2.0**16, inv_freq, xp.zeros_like(inv_freq))  # the others become NaN
     count = 11 if bits == 32 else 15  # bytes after the point: those of the words, and three to carry from
     # Digits of the frequency, the first worth 256 radians.
     scales = tuple(256.0**place for place in range(-1, count))
     scales = backends.from_numbers(scales, like=inv_freq, dtype=inv_freq.dtype)
-    scaled = xp.abs(inv_freq)[..., None] * scales
+    scaled = xp.abs(inv_freq)[..., None] * scales[None, :]
     digits = backends.astype(xp.floor(scaled) - 256.0 * xp.floor(scaled * 2.0**-8), xp.int32)
     matrix = backends.from_numbers(_per_radian_matrix(count), like=inv_freq, dtype=xp.int32)
-    products = backends.astype(xp.sum(digits[..., None] * matrix, axis=-2), xp.int32)
+    products = backends.astype(
+        xp.sum(digits[..., None] * matrix[None, :, :], axis=-2), xp.int32
+    )  # MLX's sum takes no dtype
     # The sign goes in before the carry: negative frequencies come out in two's complement.
     products = xp.where(inv_freq[..., None] < 0.0, -products, products)
 

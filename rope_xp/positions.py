@@ -1,11 +1,15 @@
 """Where tokens are: arrays of positions. An offset, a packed batch, a padded batch, a grid are only other positions.
 
-Every function is pure and returns int32 (int64 where an int64 array was given). With `like` the result is of that
-array's library and device; without, it follows the array argument, or is NumPy's, which goes with any `x`. Under jit
-give `like`: NumPy positions become constants of the program.
+Every function is pure and returns int32, or int64 where the array that says where to start is int64. With `like` the
+result is of that array's library and device; without, it follows the array argument, or is NumPy's, which goes with any
+`x`. Under jit give `like`: NumPy positions become constants of the program.
+
+Values that can be read, Python's and NumPy's, are checked. Those of other arrays are not: offsets beyond int32 wrap,
+boundaries must begin with 0 and not fall, and `total` must reach the last one.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
@@ -47,7 +51,7 @@ def consecutive(seq: int, offset: int | Array = 0, *, like: Array | None = None)
            [7, 8, 9]], dtype=int32)
     """
     who = "consecutive"
-    return count_from(who, offset, _count(who, "seq", seq), like=like)
+    return count_from(who, "offset", offset, checks.count(who, "seq", seq), like=like)
 
 
 def from_mask(mask: Array, *, like: Array | None = None) -> Any:
@@ -77,15 +81,14 @@ def from_mask(mask: Array, *, like: Array | None = None) -> Any:
            [0, 1, 2, 3]], dtype=int32)
     """
     who = "from_mask"
-    checks.array(who, "mask", mask)
+    xp = checks.array(who, "mask", mask)
+    if not mask.ndim:
+        raise ValueError(f"{who}: mask must have an axis of tokens; got none")
     if backends.dtype_name(mask.dtype) != "bool":
-        mask = checks.positions(who, "mask", mask, like=like, real=False) != 0
-    elif like is not None and backends.is_host(mask):
-        mask = backends.from_host(mask, like=like)
-    xp = backends.namespace(mask)
-    tokens = backends.astype(mask, xp.int32)
+        mask = checks.positions(who, "mask", mask, real=False) != 0
+    tokens = checks.beside(who, "mask", backends.astype(mask, xp.int32), like)
     last = backends.cumulative_sum(tokens) - 1
-    return xp.where(last < 0, xp.zeros_like(last), last)
+    return backends.namespace(last).where(last < 0, last * 0, last)
 
 
 def from_lengths(lengths: Sequence[int] | Array, total: int | None = None, *, like: Array | None = None) -> Any:
@@ -118,11 +121,12 @@ def from_lengths(lengths: Sequence[int] | Array, total: int | None = None, *, li
     array([0, 1, 2, 0, 1], dtype=int32)
     """
     who = "from_lengths"
-    sizes = _boundaries(who, "lengths", lengths, like)
-    xp = backends.namespace(sizes)
+    numbers = _numbers(who, "lengths", lengths)
+    if numbers is not None:
+        return _packed(who, "lengths", [0, *accumulate(numbers)], total, like)
+    sizes: Any = checks.positions(who, "lengths", lengths, like=like, real=False)
     start = backends.from_numbers((0,), like=sizes, dtype=sizes.dtype)
-    boundaries = xp.concat([start, backends.cumulative_sum(sizes)])
-    return _packed(who, boundaries, total, like)
+    return _packed_beside(who, backends.namespace(sizes).concat([start, backends.cumulative_sum(sizes)]), total)
 
 
 def from_cu_seqlens(cu_seqlens: Sequence[int] | Array, total: int | None = None, *, like: Array | None = None) -> Any:
@@ -159,7 +163,13 @@ def from_cu_seqlens(cu_seqlens: Sequence[int] | Array, total: int | None = None,
     array([0, 1, 2, 0, 1, 0], dtype=int32)
     """
     who = "from_cu_seqlens"
-    return _packed(who, _boundaries(who, "cu_seqlens", cu_seqlens, like), total, like)
+    numbers = _numbers(who, "cu_seqlens", cu_seqlens)
+    if numbers is not None:
+        return _packed(who, "cu_seqlens", numbers, total, like)
+    boundaries: Any = checks.positions(who, "cu_seqlens", cu_seqlens, like=like, real=False)
+    if not boundaries.shape[0]:
+        raise ValueError(f"{who}: cu_seqlens must begin with 0; got no boundary")
+    return _packed_beside(who, boundaries, total)
 
 
 def context_parallel(seq: int, rank: int | Array, size: int, *, zigzag: bool = False, like: Array | None = None) -> Any:
@@ -203,22 +213,26 @@ def context_parallel(seq: int, rank: int | Array, size: int, *, zigzag: bool = F
     array([0, 1, 6, 7], dtype=int32)
     """
     who = "context_parallel"
-    _count(who, "seq", seq)
-    if _count(who, "size", size) < 1:
+    seq, size = checks.count(who, "seq", seq), checks.count(who, "size", size)
+    if size < 1:
         raise ValueError(f"{who}: size must be at least 1; got {size}")
     chunks = 2 * size if zigzag else size
     if seq % chunks:
         raise ValueError(f"{who}: seq must be a multiple of {chunks} chunks; got {seq}")
     chunk = seq // chunks
-    this: Any = rank if checks.is_int(rank) else checks.positions(who, "rank", rank, like=like, real=False)
-    if not checks.is_int(this) and this.ndim:
-        raise ValueError(f"{who}: rank must have no axis; got shape {checks.shape(this)}")
-    if checks.is_int(this) and not 0 <= this < size:
+    this: Any = rank
+    if backends.is_host(this) and this.dtype.kind in "iu" and not this.ndim:
+        this = int(this)
+    if not checks.is_int(this):
+        this = checks.positions(who, "rank", this, like=like, real=False)
+        if this.ndim:
+            raise ValueError(f"{who}: rank must have no axis; got shape {checks.shape(this)}")
+    elif not 0 <= this < size:
         raise ValueError(f"{who}: rank must be at least 0 and less than size={size}; got {this}")
-    first = count_from(who, this * chunk, chunk, like=like)
+    first = count_from(who, "rank * chunk", this * chunk, chunk, like=like)
     if not zigzag:
         return first
-    second = count_from(who, (chunks - 1 - this) * chunk, chunk, like=like)
+    second = count_from(who, "rank * chunk", (chunks - 1 - this) * chunk, chunk, like=like)
     return backends.namespace(first).concat([first, second])
 
 
@@ -253,8 +267,7 @@ def grid(*sizes: int, like: Array | None = None) -> Any:
     who = "grid"
     if not sizes:
         raise ValueError(f"{who}: at least one size is required; got none")
-    for size in sizes:
-        _count(who, "every size", size)
+    sizes = tuple(checks.count(who, "every size", size) for size in sizes)
     like = _NUMPY if like is None else like
     xp = checks.array(who, "like", like)
     axes = []
@@ -268,49 +281,64 @@ def grid(*sizes: int, like: Array | None = None) -> Any:
 _NUMPY = np.zeros(0, dtype=np.int32)
 
 
-def count_from(who: str, offset: Any, seq: int, *, like: Any = None) -> Any:
-    """`consecutive`, on behalf of another function."""
+def count_from(who: str, name: str, offset: Any, seq: Any, *, like: Any = None) -> Any:
+    """`consecutive`, on behalf of another function, where the offset is called `name`."""
     if checks.is_int(offset):
-        if offset and not -(2**31) <= offset <= 2**31 - seq:
-            raise ValueError(f"{who}: positions must fit in int32; got offset={offset} and {seq} tokens")
-        return backends.arange(seq, like=_NUMPY if like is None else like) + int(offset)
-    first: Any = checks.positions(who, "offset", offset, like=like, real=False)
+        offset = checks.plain(offset)
+        _in_int32(who, name, offset, offset, seq)
+        return backends.arange(seq, like=_NUMPY if like is None else like) + offset
+    if backends.namespace(offset) is None:
+        raise TypeError(f"{who}: {name} must be an int or an integer array; got {type(offset).__name__}")
+    narrow = backends.is_host(offset) and (offset.dtype.name in checks.NARROW or not backends.has_64_bits(like))
+    if narrow and offset.size:
+        _in_int32(who, name, int(offset.min()), int(offset.max()), seq)
+    first: Any = checks.positions(who, name, offset, like=like, real=False)
     if first.ndim > 1:
-        raise ValueError(f"{who}: offset must have no axis or one; got shape {checks.shape(first)}")
+        raise ValueError(f"{who}: {name} must have no axis or one; got shape {checks.shape(first)}")
     return first[..., None] + backends.astype(backends.arange(seq, like=first), first.dtype)
 
 
-def _count(who: str, name: str, value: Any) -> int:
-    if not checks.is_int(value):
-        raise TypeError(f"{who}: {name} must be an int; got {type(value).__name__}")
-    if value < 0:
-        raise ValueError(f"{who}: {name} must not be negative; got {value}")
-    return value
+def _in_int32(who: str, name: str, lowest: Any, highest: Any, seq: Any) -> None:
+    """Positions from `lowest` to `highest + seq - 1` must be int32. Symbols are not compared, but for the offset's."""
+    last = highest + seq - 1 if isinstance(seq, int) and highest else highest
+    if isinstance(lowest, int) and not (lowest >= -(2**31) and last < 2**31):
+        raise ValueError(f"{who}: positions must fit in int32; got {name}={highest} and {seq} tokens")
 
 
-def _boundaries(who: str, name: str, values: Any, like: Any) -> Any:
-    """One axis of integers; those of the host stay there, where they can be checked."""
-    if isinstance(values, Sequence):
-        values = np.asarray(values, dtype=np.int32 if all(checks.is_int(value) for value in values) else None)
-    values = checks.positions(who, name, values, like=None if backends.is_host(values) else like, real=False)
-    if values.ndim != 1:
-        raise ValueError(f"{who}: {name} must have one axis; got shape {checks.shape(values)}")
-    return values
+def _numbers(who: str, name: str, values: Any) -> list[int] | None:
+    """The numbers of a sequence or of NumPy data, with one axis; None for an array that cannot be read here."""
+    if backends.is_host(values):
+        values = checks.positions(who, name, values, real=False)
+        if values.ndim == 1:
+            return values.tolist()
+    elif isinstance(values, Sequence) and all(checks.is_int(value) for value in values):
+        return [checks.plain(value) for value in values]
+    elif isinstance(values, Sequence) or backends.namespace(values) is None:
+        raise TypeError(f"{who}: {name} must be a sequence of int or an integer array; got {values!r}")
+    elif values.ndim == 1:
+        return None
+    raise ValueError(f"{who}: {name} must have one axis; got shape {checks.shape(values)}")
 
 
-def _packed(who: str, boundaries: Any, total: int | None, like: Any) -> Any:
-    if not boundaries.shape[0]:
-        raise ValueError(f"{who}: cu_seqlens must begin with 0; got no boundary")
-    if backends.is_host(boundaries):
-        if boundaries[0] != 0 or (boundaries[1:] < boundaries[:-1]).any():
-            raise ValueError(f"{who}: boundaries must begin with 0 and never fall; got {boundaries.tolist()}")
-        total = int(boundaries[-1]) if total is None else total
-        if _count(who, "total", total) < boundaries[-1]:
-            raise ValueError(f"{who}: total must be at least the last boundary, {boundaries[-1]}; got {total}")
-        boundaries = checks.positions(who, "boundaries", boundaries, like=like, real=False)
-    elif total is None:
+def _packed(who: str, name: str, boundaries: list[int], total: int | None, like: Any) -> Any:
+    """Positions between boundaries that are known on the host."""
+    if boundaries[:1] != [0] or any(later < earlier for earlier, later in pairwise(boundaries)):
+        raise ValueError(f"{who}: {name} must make boundaries that begin with 0 and never fall; got {boundaries}")
+    total = boundaries[-1] if total is None else checks.count(who, "total", total)
+    if isinstance(total, int) and total < boundaries[-1]:
+        raise ValueError(f"{who}: total must be at least the last boundary, {boundaries[-1]}; got {total}")
+    if boundaries[-1] >= 2**31:
+        raise ValueError(f"{who}: positions must fit in int32; got {boundaries[-1]} tokens")
+    like = _NUMPY if like is None else like
+    dtype = checks.array(who, "like", like).int32
+    return _packed_beside(who, backends.from_numbers(tuple(boundaries), like=like, dtype=dtype), total)
+
+
+def _packed_beside(who: str, boundaries: Any, total: int | None) -> Any:
+    if total is None:
         raise ValueError(f"{who}: total must be given where boundaries cannot be read on the host; got None")
     xp = backends.namespace(boundaries)
-    token = backends.astype(backends.arange(_count(who, "total", total), like=boundaries), boundaries.dtype)
+    boundaries = boundaries + 0  # contiguous, as torch's searchsorted likes it
+    token = backends.astype(backends.arange(checks.count(who, "total", total), like=boundaries), boundaries.dtype)
     sequence = xp.searchsorted(boundaries, token, side="right") - 1
     return token - xp.take(boundaries, sequence, axis=0)

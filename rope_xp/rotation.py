@@ -162,6 +162,7 @@ def rotate(
     xp = checks.floating(who, "x", x)
     dim = checks.even_width(who, x)
     checks.one_of(who, "layout", layout, LAYOUTS)
+    inverse = checks.boolean(who, "inverse", inverse)
     sin, cos = _tables(who, x, sincos)
     if pairs is not None and checks.shape(sin)[-1:] != (pairs,):
         raise ValueError(f"{who}: tables must have a last axis of {pairs} pairs; got shape {checks.shape(sin)}")
@@ -243,12 +244,12 @@ def axes_on(who: str, name: str, given: Any, columns: int, x: Any, seq_dim: int)
     """The axes of tables or positions, but for the last `columns`, each opposite its axis of `x`; 1 for the others."""
     axes = tuple(given[: len(given) - columns])
     places = tuple(x.shape[:-1])
+    axis = checks.axis(who, seq_dim, x) if places else None  # a vector alone has no sequence
     if len(axes) == len(places):
         fits = all(size in (1, found) for size, found in zip(axes, places))
-    elif not axes or len(axes) > len(places):
+    elif axis is None or not axes or len(axes) > len(places):
         fits = False
     else:
-        axis = checks.axis(who, seq_dim, x)
         *batch, seq = axes
         fits = len(batch) <= axis and seq == places[axis]
         fits = fits and all(size in (1, found) for size, found in zip(batch, places))

@@ -64,6 +64,12 @@ def arrays(xp, x):
             ValueError,
             r"same shape; got \(5, 7\) and \(5, 6\)",
         ),
+        "seq_dim out of range of tables that fit": (
+            apply(x, table(xp, 2, 5, 3, 7), seq_dim=7),
+            ValueError,
+            r"seq_dim must name .*; got seq_dim=7",
+        ),
+        "inverse of a type": (apply(x, good, inverse="no"), TypeError, r"inverse must be a bool; got str"),
         "no pair": (apply(x, good[0]), TypeError, r"sincos must be a pair"),
         "integer tables": (apply(x, (whole[0, :, 0, :7], good[1])), TypeError, r"sin must be float32.*; got int32"),
         "seq_dim of channels": (apply(x, good, seq_dim=3), ValueError, r"seq_dim must name .*before the last; got"),
@@ -72,6 +78,12 @@ def arrays(xp, x):
         "notebook seq_dim": (lambda: fixed_pos_embedding(x, 3), ValueError, r"^fixed_pos_embedding: seq_dim"),
         "base of zero": (lambda: fixed_pos_embedding(x, base=0.0), ValueError, r"base must be finite.*; got 0"),
         "base of a string": (lambda: fixed_pos_embedding(x, base="1e4"), TypeError, r"base must be a number; got str"),
+        "base below one": (lambda: fixed_pos_embedding(x, base=0.5), ValueError, r"base must be at least 1; got 0.5"),
+        "NumPy offset out of int32": (
+            lambda: fixed_pos_embedding(x, offset=np.asarray(2**31 - 1, dtype=np.int32)),
+            ValueError,
+            r"fit in int32; got offset=2147483647",
+        ),
         "offset out of int32": (lambda: fixed_pos_embedding(x, offset=2**31 - 1), ValueError, r"fit in int32; got"),
         "real offset": (lambda: fixed_pos_embedding(x, offset=0.5), TypeError, r"offset must be .*; got float"),
         "offset per row": (
@@ -105,7 +117,13 @@ def arrays(xp, x):
             ValueError,
             r"positions must be given.*; got \[5, 4\]",
         ),
-        "real delta": (lambda: ROPE.shift(x, 0.5, seq_dim=1), TypeError, r"^RotaryEmbedding.shift: delta must be"),
+        "real delta": (
+            lambda: ROPE.shift(x, 0.5, seq_dim=1),
+            TypeError,
+            r"^RotaryEmbedding.shift: delta must be an int",
+        ),
+        "delta of a truth": (lambda: ROPE.shift(x, True, seq_dim=1), TypeError, r"delta must be an int.*; got bool"),
+        "delta out of int32": (lambda: ROPE.shift(x, 2**31, seq_dim=1), ValueError, r"int32; got delta=2147483648"),
         "delta of another length": (
             lambda: ROPE.shift(x, xp.array(np.arange(4), "int32"), seq_dim=1),
             ValueError,
@@ -146,6 +164,37 @@ def embeddings():
         "odd rotary_dim": ({**good, "rotary_dim": 5}, ValueError, r"rotary_dim must be even.*; got 5"),
         "wide rotary_dim": ({**good, "rotary_dim": 16}, ValueError, r"at most 14; got 16"),
         "no frequencies": ({"head_dim": 14, "layout": "half"}, ValueError, r"base or inv_freq must be given"),
+        "base below one": ({**good, "base": 0.5}, ValueError, r"base must be at least 1; got 0.5"),
+        "huge base": ({**good, "base": 10**400}, ValueError, r"base must be finite"),
+        "huge frequency": (
+            {"head_dim": 14, "layout": "half", "inv_freq": (1.0, 10**400)},
+            ValueError,
+            r"inv_freq must be finite",
+        ),
+        **{
+            f"frequencies {frequencies!r:.20}": (
+                {"head_dim": 14, "layout": "half", "inv_freq": frequencies},
+                TypeError,
+                r"inv_freq must be .*; got",
+            )
+            for frequencies in (
+                "1234",
+                b"12",
+                [True],
+                {1.0},
+                {1.0: 2},
+                ["1"],
+                np.ones((2, 2)),
+                np.ones(2, dtype=np.float16),
+                np.ones(2, dtype=complex),
+            )
+        },
+        "no frequency": ({"head_dim": 14, "layout": "half", "inv_freq": []}, ValueError, r"at least one; got \[\]"),
+        "another base by replace": (
+            {**good, "inv_freq": ROPE.inv_freq, "base": 500.0},
+            ValueError,
+            r"must not contradict each other; got base=500.0",
+        ),
         "negative base": ({**good, "base": -1.0}, ValueError, r"base must be finite and greater than 0; got -1"),
         "base not a number": ({**good, "base": float("nan")}, ValueError, r"base must be finite"),
         "too many frequencies": (
@@ -190,6 +239,20 @@ def builders(xp):
             r"fit in int32; got offset=2147483648",
         ),
         "offset of two axes": (lambda: positions.consecutive(3, integers[None, :]), ValueError, r"no axis or one; got"),
+        "NumPy offsets out of int32": (
+            lambda: positions.consecutive(5, np.asarray([0, 2**31 - 3], dtype=np.int32)),
+            ValueError,
+            r"fit in int32; got offset=2147483645 and 5 tokens",
+        ),
+        "mask without axes": (lambda: positions.from_mask(np.asarray(True)), ValueError, r"mask must have an axis"),
+        "mask beside a word": (
+            lambda: positions.from_mask(np.ones(3, dtype=bool), like="a"),
+            TypeError,
+            r"like must be",
+        ),
+        "no such NumPy rank": (lambda: positions.context_parallel(8, np.asarray(5), 2), ValueError, r"size=2; got 5"),
+        "lengths of lengths": (lambda: positions.from_lengths([[1, 2]]), TypeError, r"sequence of int"),
+        "lengths out of int32": (lambda: positions.from_lengths([2**31]), ValueError, r"fit in int32"),
         "real mask": (
             lambda: positions.from_mask(xp.array(np.ones(3), "float32")),
             TypeError,
@@ -200,7 +263,11 @@ def builders(xp):
         else (lambda: positions.from_cu_seqlens([1, 3]), ValueError, r"begin with 0.*; got \[1, 3\]"),
         "falling": (lambda: positions.from_cu_seqlens([0, 3, 2]), ValueError, r"never fall; got \[0, 3, 2\]"),
         "negative length": (lambda: positions.from_lengths([3, -1]), ValueError, r"never fall"),
-        "real lengths": (lambda: positions.from_lengths([1.5]), TypeError, r"lengths must be .*; got float64"),
+        "real lengths": (
+            lambda: positions.from_lengths([1.5]),
+            TypeError,
+            r"lengths must be a sequence of int.*; got \[1.5\]",
+        ),
         "short total": (lambda: positions.from_lengths([3, 2], 4), ValueError, r"total must be at least .*5; got 4"),
         "nothing": (lambda: positions.from_cu_seqlens([]), ValueError, r"begin with 0"),
         "lengths of two axes": (lambda: positions.from_lengths(integers[None, :], 4), ValueError, r"one axis; got"),

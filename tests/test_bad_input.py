@@ -4,7 +4,7 @@ import bad_input
 import numpy as np
 import pytest
 
-from rope_xp import RotaryEmbedding, apply_rotary_pos_emb
+from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, positions
 
 
 def assert_raises(call, error, message):
@@ -43,6 +43,11 @@ def test_arrays_of_two_libraries(xp):
         assert_raises(lambda: bad_input.ROPE(x, positions=where, seq_dim=0), TypeError, r"library of x, .*; got")
     if xp.name != "numpy":
         own = xp.array(np.ones((5, 7)), "float32")
+        x_numpy = np.ones((5, 3, 14), dtype=np.float32)
+        assert_raises(lambda: apply_rotary_pos_emb(x_numpy, (own, own)), TypeError, "or NumPy's")
+        assert_raises(lambda: bad_input.ROPE(x_numpy, x, seq_dim=0), TypeError, "library of x, numpy, .*; got")
+        learned = RotaryEmbedding(head_dim=14, layout="half", inv_freq=xp.array(np.ones(7), "float32"))
+        assert_raises(lambda: learned(x_numpy, seq_dim=0), TypeError, "or NumPy's")
         assert_raises(
-            lambda: apply_rotary_pos_emb(np.ones((5, 3, 14), dtype=np.float32), (own, own)), TypeError, "or NumPy's"
+            lambda: positions.from_mask(xp.array(np.ones(3), "bool"), like=x_numpy), TypeError, "library of x"
         )

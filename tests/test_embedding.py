@@ -153,6 +153,15 @@ def test_is_a_value(rope):
         rope.base = 1.0
 
 
+def test_a_field_can_be_replaced():
+    rope = ROPES[3]
+    assert dataclasses.replace(rope, base=500.0, inv_freq=None).inv_freq == tuple(
+        float(w) for w in oracle.geometric(500, 10)
+    )
+    assert dataclasses.replace(rope, rotary_dim=6, inv_freq=None).pairs == 3
+    assert set(dataclasses.asdict(rope)) == {field.name for field in dataclasses.fields(rope)}
+
+
 def test_every_field_counts():
     assert len(set(ROPES)) == len(ROPES)
     assert ROPES[0] != "half"
@@ -169,7 +178,16 @@ def test_attributes():
 
 def test_describe_says_what_runs():
     text = RotaryEmbedding(head_dim=128, layout="half", base=500_000, rotary_dim=64, phase="float32").describe()
-    for part in ("first 64 of 128", "32 pairs", "half", "500000.0", "none", "1.0", "float32", "6.28319 to 2.08"):
+    for part in (
+        "first 64 of 128",
+        "pairs             32",
+        "half",
+        "500000.0",
+        "none",
+        "1.0",
+        "float32",
+        "6.28319 to 2.08",
+    ):
         assert part in text
     assert all(len(line) <= 110 for line in text.splitlines())
 

@@ -64,12 +64,11 @@ def test_one_shot_and_steps_have_the_same_bits_under_jit():
 
 
 def test_no_table_is_baked_into_the_program():
-    x = jax.ShapeDtypeStruct((131_072, 2, 128), jnp.float32)
-    assert len(jax.jit(notebook).lower(x).as_text()) < 20_000
-    assert len(jax.jit(lambda x: embedding128(x, seq_dim=0)).lower(x).as_text()) < 20_000
-
-
-embedding128 = RotaryEmbedding(head_dim=128, layout="half", base=500_000.0)
+    rope = RotaryEmbedding(head_dim=128, layout="half", base=500_000.0)
+    for dtype in (jnp.float32, jnp.bfloat16):
+        x = jax.ShapeDtypeStruct((131_072, 2, 128), dtype)
+        assert len(jax.jit(notebook).lower(x).as_text()) < 20_000
+        assert len(jax.jit(lambda x: rope(x, seq_dim=0)).lower(x).as_text()) < 20_000
 
 
 def test_offsets_are_traced_once():
@@ -146,7 +145,12 @@ def test_gradients_of_learned_frequencies_and_real_positions():
 
 def test_strict_promotion_and_tracer_leaks():
     rope, x = embedding(), random(2, 5, 3, 14)
-    with jax.numpy_dtype_promotion("strict"), jax.checking_leaks():
+    with (
+        jax.numpy_dtype_promotion("strict"),
+        jax.numpy_rank_promotion("raise"),
+        jax.checking_leaks(),
+        jax.debug_nans(True),
+    ):
         for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
             for call in (lambda x: rope(x, seq_dim=1), lambda x: notebook(x, jnp.int32(3))):
                 assert jax.jit(call)(x.astype(dtype)).dtype == dtype == call(x.astype(dtype)).dtype
@@ -232,6 +236,15 @@ def test_symbolic_sizes_export():
     )
     for shape in [(1, 1, 3, 14), (2, 7, 3, 14)]:
         assert_same(exported.call(random(*shape)), rope(random(*shape), seq_dim=1))
+
+    def moved(x):
+        where = positions.consecutive(x.shape[1], x.shape[1], like=x)
+        return apply_rotary_pos_emb(x, fixed_pos_embedding(x, 1, offset=7), seq_dim=1), where
+
+    exported = export.export(jax.jit(moved))(jax.ShapeDtypeStruct((batch, seq, 3, 14), jnp.float32))
+    x = random(2, 7, 3, 14)
+    for one, other in zip(exported.call(x), moved(x), strict=True):
+        assert_same(one, other)
 
 
 def test_attribute_of_a_flax_module():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from libraries import LIBRARIES
 
 from rope_xp import positions
 
@@ -89,3 +90,9 @@ def test_numpy_is_the_default():
     assert isinstance(positions.grid(2, 2), np.ndarray)
     assert isinstance(positions.from_lengths([2]), np.ndarray)
     assert isinstance(positions.context_parallel(4, 0, 2), np.ndarray)
+
+
+def test_numpy_counts_do_not_wrap():
+    assert_positions(LIBRARIES["numpy"], positions.consecutive(np.int8(100), np.int8(100)), np.arange(100, 200))
+    assert_positions(LIBRARIES["numpy"], positions.context_parallel(np.int8(100), np.int8(99), np.int8(100)), [99])
+    assert positions.grid(np.int8(100), np.int8(2)).shape == (2, 200)

@@ -260,3 +260,30 @@ def test_bad_input_is_refused_while_compiling():
 def test_half_precision_frequencies_are_refused():
     with pytest.raises(TypeError, match="inv_freq must be float32 or float64; got bfloat16"):
         RotaryEmbedding(head_dim=14, layout="half", inv_freq=torch.ones(7, dtype=torch.bfloat16))
+
+
+def test_learned_frequencies_cast_since_are_refused():
+    inv_freq = torch.nn.Parameter(torch.ones(7))
+    rope = RotaryEmbedding(head_dim=14, layout="half", inv_freq=inv_freq)
+    inv_freq.data = inv_freq.data.half()  # what module.half() does
+    with pytest.raises(TypeError, match="inv_freq must be float32 or float64; got float16"):
+        rope.sincos(torch.arange(3))
+
+
+def test_positions_of_another_device_are_refused():
+    x = torch.ones(5, 14, device="meta")
+    with pytest.raises(ValueError, match="positions must be on the device of x, meta; got cpu"):
+        embedding()(x, positions=torch.arange(5), seq_dim=0)
+
+
+def test_lengths_are_packed_while_compiling():
+    torch._dynamo.reset()
+    call = lambda x: positions.from_lengths([2, 1], x.shape[1], like=x)  # noqa: E731
+    compiled = torch.compile(call, fullgraph=True, backend="eager")
+    for n in (3, 5, 9):
+        assert torch.equal(compiled(torch.ones(2, n)), call(torch.ones(2, n)))
+
+
+def test_strided_boundaries():
+    boundaries = torch.tensor([0, 9, 3, 9, 5, 9])[::2]
+    assert positions.from_cu_seqlens(boundaries, 6).tolist() == [0, 1, 2, 0, 1, 0]

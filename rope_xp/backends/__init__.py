@@ -33,7 +33,7 @@ def namespace(x: Any) -> Any:
         return sys.modules["jax"].numpy
     if hasattr(x, "__array_namespace__"):
         return x.__array_namespace__()
-    if array_api_compat.is_array_api_obj(x):
+    if hasattr(x, "shape") and array_api_compat.is_array_api_obj(x):
         return array_api_compat.array_namespace(x)
     return None
 
@@ -44,18 +44,19 @@ def is_host(x: Any) -> bool:
 
 
 def from_host(values: Any, *, like: Any, dtype: Any = None) -> Any:
-    """Copy NumPy data beside `like`: into its library and onto its device.
+    """NumPy data beside `like`: in its library and, but for JAX, on its device.
 
-    On JAX the copy stays uncommitted, so that it follows the array it meets, sharded or not.
+    On JAX it stays uncommitted, so that it follows the array it meets, sharded or not.
     """
     if is_host(like):
         return values if dtype is None else astype(values, dtype)
-    # A contiguous copy: torch takes no negative strides, and warns of read-only data.
-    return namespace(like).asarray(np.array(values, order="C"), dtype=dtype, **_device(like))
+    # A contiguous copy in native byte order: torch takes nothing else, and warns of read-only data.
+    native = values.dtype if values.dtype.isnative else values.dtype.newbyteorder("=")
+    return namespace(like).asarray(np.array(values, dtype=native, order="C"), dtype=dtype, **_device(like))
 
 
-def from_numbers(numbers: tuple[Any, ...], *, like: Any, dtype: Any) -> Any:
-    """A nested tuple of Python numbers as an array beside `like`.
+def from_numbers(numbers: Any, *, like: Any, dtype: Any) -> Any:
+    """A Python number, or a nested tuple of them, as an array beside `like`.
 
     Constants of torch are made from the numbers themselves: `torch.export` in strict mode loses a NumPy array's values.
     """
@@ -91,6 +92,11 @@ def has_64_bits(like: Any) -> bool:
     return not _is_jax(like) or sys.modules["jax"].config.jax_enable_x64
 
 
+def on_one_device(x: Any, like: Any) -> bool:
+    """Whether two arrays of one library lie on one device, where that can be told: in torch."""
+    return not _is_torch(x) or x.device == like.device
+
+
 def cumulative_sum(x: Any) -> Any:
     """The standard's `cumulative_sum` along the last axis, in the dtype of `x`."""
     if _is_torch(x):  # array-api-compat's own looks the namespace up, through a cache
@@ -121,7 +127,7 @@ def host_constant(function: Any) -> Any:
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
-        return function(*[next(iter({argument})) for argument in arguments])
+        return function(*[next(iter({argument})) for argument in arguments])  # a set of one: hashes it
 
     function._dynamo_marked_constant = True  # after `wraps`, which would copy the mark to `call`
     return call
