@@ -6,6 +6,7 @@ The truth is mpmath's, from exact frequencies; head_dim is 128 and the base 10,0
 
 import argparse
 import importlib
+import importlib.util
 import warnings
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -103,14 +104,24 @@ def x_transformers():
 
 
 def torchtune():
-    """Tabulated up to the largest position; no further than memory allows."""
+    """Tabulated up to the largest position; no further than memory allows.
+
+    The one file is loaded by itself: the package asks for a torchao that does not load beside a recent torch.
+    """
     import torch
-    from torchtune.modules import RotaryPositionalEmbeddings
+
+    package = importlib.util.find_spec("torchtune")
+    if package is None:
+        raise ImportError("No module named 'torchtune'")
+    file = Path(package.origin).parent / "modules" / "position_embeddings.py"
+    spec = importlib.util.spec_from_file_location("torchtune_position_embeddings", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
 
     def tables(positions):
         if positions.max() > LARGEST_TABLE:
             return None
-        cache = RotaryPositionalEmbeddings(DIM, max_seq_len=int(positions.max()) + 1, base=BASE).cache
+        cache = module.RotaryPositionalEmbeddings(DIM, max_seq_len=int(positions.max()) + 1, base=BASE).cache
         rows = cache[torch.tensor(positions)]
         return rows[..., 1], rows[..., 0]
 
