@@ -38,7 +38,7 @@ MUTANTS = {
     ],
     "frequencies counted from one": [("frequencies.py", "ratio**j", "ratio ** (j + 1)")],
     "sine and cosine exchanged": [("angles.py", "        return SinCos(sin, cos)", "        return SinCos(cos, sin)")],
-    "positions counted from one": [("positions.py", "+ int(offset)", "+ int(offset) + 1")],
+    "positions counted from one": [("positions.py", "else like) + offset", "else like) + offset + 1")],
     "phases that drift": [("angles.py", 'if phase == "float32":', 'if phase in ("exact", "float32"):')],
     "arithmetic in the dtype of x": [
         ("rotation.py", "backends.astype(rotated, sin.dtype)", "rotated"),
