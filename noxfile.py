@@ -27,6 +27,16 @@ def tests_numpy(session):
     session.run("pytest", "--doctest-modules", "--pyargs", "rope_xp")
 
 
+@nox.session(name="tests-oldest")
+def tests_oldest(session):
+    """The suite on the oldest NumPy and array-api-compat that pyproject.toml admits."""
+    oldest = [requirement.replace(">=", "==") + ".*" for requirement in PROJECT["project"]["dependencies"]]
+    # The newest array-api-strict that runs on that NumPy.
+    group = [r for r in nox.project.dependency_groups(PROJECT, "test") if r != "array-api-strict"]
+    session.install("array-api-strict==2.3", *oldest, *group, ".")
+    session.run("pytest", "--xp=numpy", "tests", *session.posargs)
+
+
 @nox.session(name="tests-strict")
 def tests_strict(session):
     """The suite on array-api-strict, which has the standard's functions and no others."""

@@ -38,6 +38,8 @@ class Library:
             x = x.float().numpy() if "bfloat16" in str(x.dtype) else x.numpy()
         elif self.name == "ndonnx":
             x = x.unwrap_numpy()
+        elif self.name == "cupy":
+            x = x.get()
         elif self.name == "mlx" and "bfloat16" in str(x.dtype):
             x = np.array(x.astype(import_module(self.module).float32))
         x = np.array(x)
@@ -55,6 +57,7 @@ LIBRARIES = {
         Library("strict", "array_api_strict", WIDE),
         Library("jax", "jax.numpy", ("float32", *HALF), ("int8", "int16", "int32", "uint8", "uint16")),
         Library("torch", "torch", (*WIDE, *HALF)),
+        Library("cupy", "cupy", (*WIDE, "float16")),
         Library("dask", "dask.array", (*WIDE, "float16")),
         Library("mlx", "mlx.core", ("float32", *HALF)),
         Library("ndonnx", "ndonnx", (*WIDE, "float16")),
