@@ -60,6 +60,17 @@ def test_gradients_of_learned_frequencies_and_real_positions():
     assert torch.autograd.gradcheck(lambda w: learned(x, w), inv_freq)
 
 
+def test_gradients_of_learned_frequencies_are_exact_at_long_positions():
+    where = np.random.default_rng(0).integers(0, 131_072, 100)
+    inv_freq = np.float32(10_000.0 ** (-np.arange(0, 14, 2) / 14))
+    gradient = torch.func.jacfwd(
+        lambda w: RotaryEmbedding(head_dim=14, layout="half", inv_freq=w).sincos(torch.tensor(where)).sin
+    )(torch.tensor(inv_freq))
+    exact = where[:, None] * np.cos(where[:, None] * inv_freq.astype(np.float64))  # d sin(p w) / d w
+    found = torch.diagonal(gradient, dim1=1, dim2=2).numpy()
+    assert (np.abs(found - exact) / where.max()).max() <= 2 * 2.0**-24 + 2e-7
+
+
 def test_a_parameter_learns():
     inv_freq = torch.nn.Parameter(torch.full((7,), 0.5))
     x = random(1, 5, 1, 14)
