@@ -88,7 +88,7 @@ def fixed_pos_embedding(
     return sincos_of(who, positions, frequencies, like=x, phase=phase)
 
 
-def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0) -> Any:
+def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0, *, like: Array | None = None) -> Any:
     """The sinusoidal absolute position encoding, to be added to embeddings.
 
     Channel 2j is the sine and channel 2j + 1 the cosine of ``position * base ** (-2 j / dim)``.
@@ -101,11 +101,12 @@ def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0)
         Width of the encoding, even.
     base : float
         Ratio of the longest wavelength to the shortest, had there been one more pair.
+    like : array, optional
+        Whose library to use, so that NumPy's positions go with it; float64 for float64, float32 for all else.
 
     Returns
     -------
     array, "*batch seq dim"
-        Of the library and device of `positions`, in float32.
 
     Raises
     ------
@@ -127,7 +128,7 @@ def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0)
     """
     who = "sinusoidal_pos_embedding"
     frequencies = phases.Frequencies(geometric(checks.base(who, base), checks.even_size(who, "dim", dim)))
-    sin, cos = sincos_of(who, positions, frequencies)
+    sin, cos = sincos_of(who, positions, frequencies, like=like)
     xp = backends.namespace(sin)
     return xp.reshape(xp.stack([sin, cos], axis=-1), (*sin.shape[:-1], dim))
 

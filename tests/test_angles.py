@@ -196,6 +196,8 @@ def test_sinusoidal_encoding_is_the_double_loop(xp, dim, base):
             truth[position, i + 1] = np.cos(position / base ** (i / dim))
     result = sinusoidal_pos_embedding(xp.array(np.arange(7), "int32"), dim, base)
     assert np.abs(xp.numpy(result) - truth).max() <= ROUNDING
+    beside = sinusoidal_pos_embedding(np.arange(7), dim, base, like=xp.array(np.zeros(1), "float32"))
+    np.testing.assert_array_equal(xp.numpy(beside), xp.numpy(result))
 
 
 @pytest.mark.parametrize("base, dim", [(100.0, 6), (10_000.0, 128), (500_000.0, 96), (1e8, 80), (1.0, 10)])
