@@ -3,7 +3,6 @@
 import nox
 
 nox.options.default_venv_backend = "virtualenv"  # whose pip finds local wheels, of PyTorch for instance
-nox.options.error_on_missing_interpreters = True
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 
@@ -69,6 +68,13 @@ def examples(session):
     """Every example, run and tested."""
     install(session, "examples", "examples")
     session.run("pytest", "--xp=examples", "tests/test_examples.py", *session.posargs)
+
+
+@nox.session
+def benchmarks(session):
+    """The accuracy table, with few positions: ours is within its bound beside every peer's."""
+    install(session, "benchmarks")
+    session.run("python", "-P", "benchmarks/accuracy.py", "--quick", "--out", f"{session.create_tmp()}/accuracy.md")
 
 
 @nox.session

@@ -59,7 +59,8 @@ def fixed_pos_embedding(
     Raises
     ------
     ValueError
-        If `dim` is odd, `seq_dim` names no sequence axis, `base` is less than 1, or an int `offset` leaves int32.
+        If `dim` is odd, `seq_dim` names no sequence axis, `base` is less than 1, an int `offset` leaves int32, or
+        `phase` is unknown.
     TypeError
         If `x` is not floating point or `offset` no integer.
 

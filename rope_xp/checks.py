@@ -55,10 +55,11 @@ def beside(who: str, name: str, x: Any, like: Any) -> Any:
     xp, wanted = array(who, name, x), array(who, "like", like)
     if wanted is xp:
         if not backends.on_one_device(x, like):
-            raise ValueError(f"{who}: {name} must be on the device of x, {like.device}; got {x.device}")
+            raise ValueError(f"{who}: {name} must be on device {like.device}, like what it meets; got {x.device}")
         return x
     if not backends.is_host(x):
-        raise TypeError(f"{who}: {name} must be of the library of x, {library(wanted)}, or NumPy's; got {library(xp)}")
+        wanted, found = backends.name(wanted), backends.name(xp)
+        raise TypeError(f"{who}: {name} must be an array of {wanted}, like what it meets, or of NumPy; got {found}")
     if x.dtype.itemsize == 8 and not backends.has_64_bits(like):
         with np.errstate(over="ignore"):
             narrow = x.astype("int32" if x.dtype.kind == "i" else "float32")
@@ -144,20 +145,15 @@ def count(who: str, name: str, value: Any) -> int:
 
 
 def is_int(value: Any) -> bool:
-    """Whether `value` is a whole number of the host, also one that torch or JAX exports as a symbol."""
+    """Whether `value` is a whole number of the host, also one that an exporter carries as a symbol."""
     if isinstance(value, (int, np.integer)):
         return not isinstance(value, bool)
-    return not hasattr(value, "shape") and (hasattr(value, "__index__") or hasattr(value, "dimension_as_value"))
+    return backends.is_symbol(value)
 
 
 def plain(value: Any) -> Any:
     """A Python int for NumPy's, whose arithmetic wraps; symbols stay symbols."""
     return int(value) if isinstance(value, np.integer) else value
-
-
-def library(xp: Any) -> str:
-    """The name of a library for a message."""
-    return xp.__name__.removeprefix("array_api_compat.")
 
 
 def shape(x: Any) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from math import inf, isfinite, pi
+from math import inf, pi
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from rope_xp import backends, checks
 from rope_xp.angles import PHASES, Phase, SinCos, sincos_of
 from rope_xp.arrays import Array, ArrayT
 from rope_xp.frequencies import geometric
-from rope_xp.phases import Frequencies
+from rope_xp.phases import LIMIT, Frequencies
 from rope_xp.positions import count_from
 from rope_xp.rotation import LAYOUTS, Layout, axes_on, rotate
 
@@ -59,8 +59,9 @@ class RotaryEmbedding:
     Raises
     ------
     ValueError
-        If a width is odd or does not fit, `layout` or `phase` is unknown, or `base` and `inv_freq` are both missing or
-        contradict each other.
+        If a width is odd or does not fit, `layout` or `phase` is unknown, `base` is less than 1, `attention_factor` is
+        not positive, a frequency is ``2**16`` or more, or `base` and `inv_freq` are both missing or contradict each
+        other.
     TypeError
         If a width is no int, or frequencies are neither floats nor a float32 or float64 array.
 
@@ -165,10 +166,15 @@ class RotaryEmbedding:
         array([[1.   , 0.   ],
                [0.54 , 0.841]])
         """
+        who = "RotaryEmbedding"
         arrays = (x, *others)
-        where = _positions_of(arrays, positions, seq_dim)
-        sincos = self.sincos(where, like=x)
-        rotated = tuple(self.rotate(one, sincos, seq_dim=seq_dim) for one in arrays)
+        for one in arrays:
+            self._check(who, "x", one)
+            checks.beside(who, "x", one, x)
+        where = _positions_of(who, arrays, positions, seq_dim)
+        widest = next((one for one in arrays if backends.dtype_name(one.dtype) == "float64"), x)
+        sincos = self.sincos(where, like=widest)
+        rotated = tuple(self._rotate(who, one, sincos, seq_dim) for one in arrays)
         return rotated if others else rotated[0]
 
     def sincos(self, positions: Array, *, like: Array | None = None) -> SinCos:
@@ -238,10 +244,8 @@ class RotaryEmbedding:
         True
         """
         who = "RotaryEmbedding.rotate"
-        checks.floating(who, "x", x)
-        if not x.shape or x.shape[-1] != self.head_dim:
-            raise ValueError(f"{who}: x must have head_dim={self.head_dim} channels; got shape {checks.shape(x)}")
-        return rotate(who, x, sincos, layout=self.layout, seq_dim=seq_dim, inverse=inverse, pairs=self.pairs)
+        self._check(who, "x", x)
+        return self._rotate(who, x, sincos, seq_dim, inverse)
 
     def shift(self, k: ArrayT, delta: int | Array, *, seq_dim: int) -> ArrayT:
         """Move keys that are rotated already, such as those of a cache, by `delta` positions.
@@ -278,15 +282,15 @@ class RotaryEmbedding:
         True
         """
         who = "RotaryEmbedding.shift"
-        xp = checks.floating(who, "k", k)
+        self._check(who, "k", k)
         if not hasattr(delta, "shape"):
-            delta = count_from(who, "delta", delta, 1, like=k)
+            delta = count_from(who, "delta", delta, 1, like=k)[0]
         moves: Any = checks.positions(who, "delta", delta, like=k)
-        axes_left = len(k.shape) - 1 - moves.ndim
+        axes_left = k.ndim - 1 - moves.ndim
         if axes_left > 0 and (not moves.ndim or moves.shape[-1] == 1):
-            moves = xp.reshape(moves, (*moves.shape, *[1] * axes_left))
+            moves = backends.namespace(moves).reshape(moves, (*moves.shape, *[1] * axes_left))
         axes_on(who, "delta", moves.shape, 0, k, seq_dim)
-        return self.rotate(k, self._unscaled(who, moves, k), seq_dim=seq_dim)
+        return self._rotate(who, k, self._unscaled(who, moves, k), seq_dim)
 
     def describe(self) -> str:
         """What runs, in words: widths, pairing, base, scaling, magnitude, wavelengths and how phases are computed.
@@ -303,12 +307,12 @@ class RotaryEmbedding:
         attention factor  1.0
         phase             exact (sin and cos within 2e-7 at every int32 position)
         """
-        if not isinstance(self.inv_freq, tuple):
+        if not self._frequencies.are_floats:
             frequencies, wavelengths = f"{self.pairs} learned, in radians per token", "learned"
         else:
             formula = f"{self.base} ** (-2 j / {self.rotary_dim})"
             frequencies = f"{'given, in' if self.base is None else formula} radians per token"
-            turning = [2 * pi / abs(frequency) for frequency in self.inv_freq if frequency]
+            turning = [2 * pi / abs(frequency) for frequency in self._frequencies.inv_freq if frequency]
             wavelengths = f"{min(turning):g} to {max(turning):g} tokens" if turning else "none: nothing turns"
         rows = {
             "channels": f"the first {self.rotary_dim} of {self.head_dim} turn",
@@ -325,17 +329,18 @@ class RotaryEmbedding:
     def __repr__(self) -> str:
         default = {each.name: each.default for each in fields(self) if each.init}
         default["rotary_dim"] = self.head_dim
-        shown = {name: getattr(self, name) for name in default if getattr(self, name) is not default[name]}
-        shown = {name: value for name, value in shown.items() if value != default[name]}
+        values = {name: getattr(self, name) for name in default}
+        # Learned frequencies are an array, which not every library compares with None.
+        shown = {name: value for name, value in values.items() if name == "inv_freq" or value != default[name]}
         if self.base is not None:
             del shown["inv_freq"]
         return f"RotaryEmbedding({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RotaryEmbedding) and self._key() == other._key()
+        return self._key() == other._key() if isinstance(other, RotaryEmbedding) else NotImplemented
 
     def __hash__(self) -> int:
-        if not isinstance(self.inv_freq, tuple):
+        if not self._frequencies.are_floats:
             raise TypeError(
                 "RotaryEmbedding: a value with learned frequencies must not be hashed, as it holds an array; "
                 f"got inv_freq of shape {checks.shape(self.inv_freq)}: make it inside the function instead"
@@ -343,19 +348,25 @@ class RotaryEmbedding:
         return hash(self._key())
 
     def _key(self) -> tuple[Any, ...]:
-        inv_freq = self.inv_freq if isinstance(self.inv_freq, tuple) else id(self.inv_freq)
-        return (self.head_dim, self.layout, self.base, self.rotary_dim, inv_freq, self.attention_factor, self.phase)
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        if not self._frequencies.are_floats:
+            values["inv_freq"] = id(self.inv_freq)  # an array equals itself alone
+        return tuple(values.values())
+
+    def _check(self, who: str, name: str, x: Any) -> None:
+        checks.floating(who, name, x)
+        if not x.ndim or x.shape[-1] != self.head_dim:
+            raise ValueError(f"{who}: {name} must have head_dim={self.head_dim} channels; got shape {checks.shape(x)}")
+
+    def _rotate(self, who: str, x: Any, sincos: Any, seq_dim: int, inverse: bool = False) -> Any:
+        return rotate(who, x, sincos, layout=self.layout, seq_dim=seq_dim, inverse=inverse, pairs=self.pairs)
 
     def _unscaled(self, who: str, positions: Any, like: Any) -> SinCos:
         return sincos_of(who, positions, self._frequencies, like=like, phase=self.phase)
 
 
-def _positions_of(arrays: tuple[Any, ...], positions: Any, seq_dim: int) -> Any:
+def _positions_of(who: str, arrays: tuple[Any, ...], positions: Any, seq_dim: int) -> Any:
     """The positions given, which must fit all arrays, or 0, 1, 2, ... for arrays of one length."""
-    who = "RotaryEmbedding"
-    for x in arrays:
-        checks.floating(who, "x", x)
-        checks.beside(who, "x", x, arrays[0])
     if positions is not None:
         positions = checks.positions(who, "positions", positions, like=arrays[0])
         for x in arrays:
@@ -371,7 +382,7 @@ def _given_frequencies(who: str, inv_freq: Any) -> tuple[Any, int]:
     """Frequencies as a tuple of floats, or the array that they are, and how many there are."""
     if backends.namespace(inv_freq) is not None and not backends.is_host(inv_freq):
         checks.floating(who, "inv_freq", inv_freq, ("float32", "float64"))
-        if len(inv_freq.shape) != 1 or not inv_freq.shape[0]:
+        if inv_freq.ndim != 1 or not inv_freq.shape[0]:
             raise ValueError(f"{who}: inv_freq must have one axis, not empty; got shape {checks.shape(inv_freq)}")
         return inv_freq, inv_freq.shape[0]
     if backends.is_host(inv_freq) and (inv_freq.ndim != 1 or inv_freq.dtype.kind != "f" or inv_freq.itemsize < 4):
@@ -388,6 +399,8 @@ def _given_frequencies(who: str, inv_freq: Any) -> tuple[Any, int]:
         numbers = tuple(float(number) for number in inv_freq)
     except OverflowError:  # an int beyond float64
         numbers = (inf,)
-    if not numbers or not all(isfinite(number) for number in numbers):
-        raise ValueError(f"{who}: inv_freq must be finite, at least one; got {inv_freq!r}")
+    if not numbers or not all(abs(number) < LIMIT for number in numbers):
+        raise ValueError(
+            f"{who}: inv_freq must be below {LIMIT:g} radians per position, at least one; got {inv_freq!r}"
+        )
     return numbers, len(numbers)

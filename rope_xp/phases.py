@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 
 from rope_xp import backends
 
-# floor(2**256 / (2 pi)): enough for every float64 frequency and 96 fractional bits of a turn.
+# Frequencies must be below this, in radians per position.
+LIMIT = 2.0**16
+
+# floor(2**256 / (2 pi)): below LIMIT its error is less than 2**-239 turns, far beyond the 96 bits that are kept.
 _PER_RADIAN = 0x28BE60DB9391054A7F09D5F47D4D377036D8A5664F10E4107F9458EAF7AEF158
 _PER_RADIAN_BITS = 256
 
@@ -87,14 +90,14 @@ def sin_cos(positions: Any, frequencies: Frequencies, dtype: Any) -> tuple[Any, 
     """
     xp = backends.namespace(positions)
     in_float64 = backends.dtype_name(dtype) == "float64"
-    wide = in_float64 or backends.dtype_name(positions.dtype) in ("int64", "uint32", "float64")
+    wide = in_float64 or backends.dtype_name(positions.dtype) in ("int64", "float64")
     bits = 64 if wide else 32
     positions = positions[..., None]
     turns = frequencies.turns(bits, like=positions)
 
     rest = None
     if not frequencies.are_floats:
-        rest = _beneath(_not_a_number_from(frequencies.inv_freq, 2.0**16, dtype), positions)
+        rest = _beneath(_not_a_number_from(frequencies.inv_freq, LIMIT, dtype), positions)
     if backends.dtype_name(positions.dtype).startswith("float"):
         whole, part, left = _split(xp, backends.astype(positions, xp.float64 if wide else xp.float32), bits)
         phase = _phase(whole, turns, bits, round_off=not in_float64) + _phase_of_part(part, turns, bits)
@@ -201,7 +204,7 @@ def _polynomial(coefficients: list[float], x: Any) -> Any:
 
 
 def _beneath(row: Any, like: Any) -> Any:
-    """A row with as many axes as `like`: some of JAX's users forbid to broadcast over ranks."""
+    """A row with as many axes as `like`, as broadcasting over ranks may be forbidden."""
     return backends.namespace(row).reshape(row, (*[1] * (like.ndim - 1), row.shape[0]))
 
 
@@ -238,7 +241,7 @@ def _turns_of_array(inv_freq: Any, bits: int) -> Turns:
     """
     xp = backends.namespace(inv_freq)
     integer = xp.int32 if bits == 32 else xp.int64
-    inv_freq = xp.where(xp.abs(inv_freq) < 2.0**16, inv_freq, xp.zeros_like(inv_freq))  # the others become NaN
+    inv_freq = xp.where(xp.abs(inv_freq) < LIMIT, inv_freq, xp.zeros_like(inv_freq))  # the others become NaN
     count = 11 if bits == 32 else 15  # bytes after the point: those of the words, and three to carry from
     # Digits of the frequency, the first worth 256 radians.
     scales = tuple(256.0**place for place in range(-1, count))
@@ -248,7 +251,7 @@ def _turns_of_array(inv_freq: Any, bits: int) -> Turns:
     matrix = backends.from_numbers(_per_radian_matrix(count), like=inv_freq, dtype=xp.int32)
     products = backends.astype(
         xp.sum(digits[..., None] * matrix[None, :, :], axis=-2), xp.int32
-    )  # MLX's sum takes no dtype
+    )  # not every sum takes a dtype
     # The sign goes in before the carry: negative frequencies come out in two's complement.
     products = xp.where(inv_freq[..., None] < 0.0, -products, products)
 

@@ -71,6 +71,8 @@ def from_mask(mask: Array, *, like: Array | None = None) -> Any:
 
     Raises
     ------
+    ValueError
+        If `mask` has no axis.
     TypeError
         If `mask` is neither boolean nor integer.
 
@@ -299,7 +301,10 @@ def count_from(who: str, name: str, offset: Any, seq: Any, *, like: Any = None) 
 
 
 def _in_int32(who: str, name: str, lowest: Any, highest: Any, seq: Any) -> None:
-    """Positions from `lowest` to `highest + seq - 1` must be int32. Symbols are not compared, but for the offset's."""
+    """Positions from `lowest` to `highest + seq - 1` must be int32.
+
+    An offset of 0 is not compared, as this would bound the length of an exported program; nor is a symbolic length.
+    """
     last = highest + seq - 1 if isinstance(seq, int) and highest else highest
     if isinstance(lowest, int) and not (lowest >= -(2**31) and last < 2**31):
         raise ValueError(f"{who}: positions must fit in int32; got {name}={highest} and {seq} tokens")
@@ -338,7 +343,7 @@ def _packed_beside(who: str, boundaries: Any, total: int | None) -> Any:
     if total is None:
         raise ValueError(f"{who}: total must be given where boundaries cannot be read on the host; got None")
     xp = backends.namespace(boundaries)
-    boundaries = boundaries + 0  # contiguous, as torch's searchsorted likes it
+    boundaries = boundaries + 0  # contiguous, as some libraries' searchsorted ask
     token = backends.astype(backends.arange(checks.count(who, "total", total), like=boundaries), boundaries.dtype)
     sequence = xp.searchsorted(boundaries, token, side="right") - 1
     return token - xp.take(boundaries, sequence, axis=0)

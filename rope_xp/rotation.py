@@ -156,7 +156,7 @@ def apply_rotary_pos_emb(
 
 
 def rotate(
-    who: str, x: Any, sincos: Any, *, layout: Layout, seq_dim: int, inverse: bool, pairs: int | None = None
+    who: str, x: Any, sincos: Any, *, layout: Layout, seq_dim: int, inverse: bool = False, pairs: int | None = None
 ) -> Any:
     """`apply_rotary_pos_emb`, on behalf of another function; tables must have `pairs` columns where it is given."""
     xp = checks.floating(who, "x", x)
@@ -206,21 +206,16 @@ def _tables(who: str, x: Any, sincos: Any) -> tuple[Any, Any]:
         sin, cos = sincos
     except (TypeError, ValueError):
         raise TypeError(f"{who}: sincos must be a pair (sin, cos); got {type(sincos).__name__}") from None
-    xp = backends.namespace(x)
-    in_float64 = backends.dtype_name(x.dtype) == "float64"
+    dtype = "float64" if backends.dtype_name(x.dtype) == "float64" else "float32"
     tables = []
     for name, table in (("sin", sin), ("cos", cos)):
-        found = checks.floating(who, name, table, ("float32", "float64"))
-        if found is not xp and not backends.is_host(table):
-            raise TypeError(
-                f"{who}: {name} must be of the library of x, {checks.library(xp)}, or NumPy's; "
-                f"got {checks.library(found)}"
-            )
-        if in_float64 and backends.dtype_name(table.dtype) != "float64":
+        checks.floating(who, name, table, ("float32", "float64"))
+        if dtype == "float64" and backends.dtype_name(table.dtype) != "float64":
             raise TypeError(f"{who}: tables for float64 x must be float64; got {name} in float32")
         if backends.is_host(table):
-            table = backends.from_host(table.astype("float64" if in_float64 else "float32", copy=False), like=x)
-        tables.append(backends.astype(table, xp.float64 if in_float64 else xp.float32))
+            table = table.astype(dtype, copy=False)  # here, as the library of x may have no float64
+        table = checks.beside(who, name, table, x)
+        tables.append(backends.astype(table, getattr(backends.namespace(x), dtype)))
     if sin.shape != cos.shape:
         raise ValueError(
             f"{who}: sin and cos must have the same shape; got {checks.shape(sin)} and {checks.shape(cos)}"

@@ -38,6 +38,7 @@ def arrays(xp, x):
         "odd width": (apply(odd, table(xp, 5, 6)), ValueError, r"^apply_rotary_pos_emb: .*even.*; got .*13"),
         "no width": (lambda: rotate_half(none), ValueError, r"even.*; got"),
         "no width, tables": (lambda: fixed_pos_embedding(none), ValueError, r"^fixed_pos_embedding: .*even"),
+        "no axes": (lambda: rotate_half(x[0, 0, 0, 0]), ValueError, r"x must have a last axis.*; got an array without"),
         "integers": (apply(whole, good), TypeError, r"x must be float16.*; got int32"),
         "integers, half": (lambda: rotate_half(whole), TypeError, r"^rotate_half: x must be .*; got int32"),
         "integers, tables": (lambda: fixed_pos_embedding(whole), TypeError, r"got int32"),
@@ -58,6 +59,11 @@ def arrays(xp, x):
         "tables with heads": (apply(x, table(xp, 5, 3, 7)), ValueError, r"got .*\(5, 3, 7\)"),
         "tables of more axes": (apply(x, table(xp, 1, 2, 5, 3, 7)), ValueError, r"got .*\(1, 2, 5, 3, 7\)"),
         "tables that grow x": (apply(x[:1, ...], table(xp, 2, 5, 1, 7)), ValueError, r"got .*\(2, 5, 1, 7\)"),
+        "batch after the sequence": (
+            apply(x, table(xp, 1, 2, 7), seq_dim=0),
+            ValueError,
+            r"\(batch, seq, pairs\) with seq on axis seq_dim=0 .*; got shape \(1, 2, 7\)",
+        ),
         "tables without a sequence": (apply(x, table(xp, 7)), ValueError, r"got .*\(7,\)"),
         "tables of two shapes": (
             apply(x, (good[0], table(xp, 5, 6)[1])),
@@ -105,7 +111,11 @@ def arrays(xp, x):
             r"positions must have one axis less than x, or be \(seq\) .*; got shape \(\)",
         ),
         "a number for positions": (lambda: ROPE(x, positions=4, seq_dim=1), TypeError, r"must be an array; got int"),
-        "another head_dim": (lambda: ROPE(x[..., :12], seq_dim=1), ValueError, r"head_dim=14 channels; got .*12"),
+        "another head_dim": (
+            lambda: ROPE(x[..., :12], seq_dim=1),
+            ValueError,
+            r"^RotaryEmbedding: x must have head_dim=14 .*; got .*12",
+        ),
         "tables of another rotary_dim": (
             lambda: ROPE.rotate(x, table(xp, 5, 5), seq_dim=1),
             ValueError,
@@ -116,6 +126,11 @@ def arrays(xp, x):
             lambda: ROPE(x, x[:, :4, ...], seq_dim=1),
             ValueError,
             r"positions must be given.*; got \[5, 4\]",
+        ),
+        "another head_dim of keys": (
+            lambda: ROPE.shift(x[..., :12], 1, seq_dim=1),
+            ValueError,
+            r"^RotaryEmbedding.shift: k must have head_dim=14 .*; got .*12",
         ),
         "real delta": (
             lambda: ROPE.shift(x, 0.5, seq_dim=1),
@@ -169,7 +184,7 @@ def embeddings():
         "huge frequency": (
             {"head_dim": 14, "layout": "half", "inv_freq": (1.0, 10**400)},
             ValueError,
-            r"inv_freq must be finite",
+            r"inv_freq must be below 65536",
         ),
         **{
             f"frequencies {frequencies!r:.20}": (
@@ -211,7 +226,12 @@ def embeddings():
         "infinite frequency": (
             {"head_dim": 14, "layout": "half", "inv_freq": [1.0, float("inf")]},
             ValueError,
-            r"finite.*; got",
+            r"inv_freq must be below 65536 .*; got",
+        ),
+        "fast frequency": (
+            {"head_dim": 14, "layout": "half", "inv_freq": np.asarray([1.0, -65536.0])},
+            ValueError,
+            r"inv_freq must be below 65536 .*; got",
         ),
         "words for frequencies": (
             {"head_dim": 14, "layout": "half", "inv_freq": ["a"]},
@@ -258,6 +278,18 @@ def builders(xp):
             TypeError,
             r"^from_mask: .*float32",
         ),
+        "no boundary": (
+            lambda: positions.from_cu_seqlens(integers[:0], 4),
+            ValueError,
+            r"cu_seqlens .*begin with 0.*; got",
+        ),
+        "lowest offset": (
+            lambda: positions.consecutive(3, np.asarray([-(2**31) - 1, 0]), like=xp.array(np.ones(1), "int32")),
+            ValueError,
+            r"fit in int32; got",
+        )
+        if xp.name == "jax"
+        else (lambda: positions.consecutive(3, -(2**31) - 1), ValueError, r"fit in int32; got offset=-2147483649"),
         "total unknown": (lambda: positions.from_cu_seqlens(integers), ValueError, r"total must be given")
         if xp.name != "numpy"
         else (lambda: positions.from_cu_seqlens([1, 3]), ValueError, r"begin with 0.*; got \[1, 3\]"),
@@ -282,6 +314,7 @@ def builders(xp):
             r"multiple of 4.*; got 6",
         ),
         "no such rank": (lambda: positions.context_parallel(8, 2, 2), ValueError, r"less than size=2; got 2"),
+        "ranks with axes": (lambda: positions.context_parallel(8, integers, 2), ValueError, r"rank must have no axis"),
         "no ranks": (lambda: positions.context_parallel(8, 0, 0), ValueError, r"size must be at least 1; got 0"),
         "no grid": (lambda: positions.grid(), ValueError, r"^grid: .*; got none"),
         "negative grid": (lambda: positions.grid(2, -1), ValueError, r"must not be negative; got -1"),

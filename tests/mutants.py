@@ -1,7 +1,7 @@
 """Plant the mistakes that RoPE implementations make, one at a time, and see that the suite notices each.
 
-Run with pytest's options, for instance ``python tests/mutants.py``. A mutant is a copy of the installed package with
-some text replaced; it is tested by the suite on NumPy.
+Run: `python tests/mutants.py`. A mutant is a copy of the installed package with some text replaced; the suite tests it
+on NumPy and on array-api-strict, whose arrays can also be learned frequencies.
 """
 
 import os
@@ -59,6 +59,22 @@ MUTANTS = {
     "negative positions taken for positive": [
         ("phases.py", "positions = positions[..., None]", "positions = abs(positions[..., None])")
     ],
+    "float32 returned for half precision turned back": [
+        (
+            "rotation.py",
+            "turned = backends.astype(turned, x.dtype)",
+            "turned = turned if inverse else backends.astype(turned, x.dtype)",
+        )
+    ],
+    "the fraction of a position dropped": [("phases.py", "+ _phase_of_part(part, turns, bits)", "")],
+    "a mask of numbers compared with one": [("positions.py", "real=False) != 0", "real=False) == 1")],
+    "equality without the width": [
+        ("embedding.py", "for each in fields(self)}\n        if not", "for each in fields(self)[1:]}\n        if not")
+    ],
+    "batch axes behind the sequence": [("rotation.py", "len(batch) <= axis and ", "")],
+    "learned frequencies without their sign": [
+        ("phases.py", "< 0.0, -products, products", "< 0.0, products, products")
+    ],
     "an unknown layout let through": [("rotation.py", 'checks.one_of(who, "layout", layout, LAYOUTS)\n', "\n")],
 }
 
@@ -66,7 +82,8 @@ MUTANTS = {
 def suite(package_parent):
     """Run the suite on NumPy with the package of a folder, and return pytest's exit code and last line."""
     environment = {**os.environ, "PYTHONPATH": str(package_parent)}
-    command = [shutil.which("pytest") or "pytest", "-x", "-q", "--xp=numpy", "-p", "no:cacheprovider", str(TESTS)]
+    options = ["-x", "-q", "--xp=numpy", "--xp=strict", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-P", "-m", "pytest", *options, str(TESTS)]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=package_parent)
     return run.returncode, (run.stdout.strip().splitlines() or [run.stderr])[-1]
 

@@ -101,6 +101,30 @@ def test_shift_moves_rotated_keys(xp, delta):
         np.testing.assert_allclose(xp.numpy(rope.shift(rotated, one, seq_dim=1)), truth, rtol=0, atol=2 * ATOL)
 
 
+def test_keys_shift_by_fractions_and_vectors_alone(xp):
+    rope = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0)
+    k, deltas = xp.array(random(2, 5, 3, 14)), np.asarray([0.5, -1.25, 3.0, 0.0, 100.75])
+    moved = xp.numpy(rope.shift(k, xp.array(deltas, "float32"), seq_dim=1))
+    np.testing.assert_allclose(moved, expected(xp.numpy(k), deltas[None], "half"), rtol=0, atol=ATOL)
+    vector = xp.numpy(rope.shift(k[0, 0, 0, :], 3, seq_dim=0))
+    np.testing.assert_allclose(vector, expected(xp.numpy(k), [[3.0]], "half")[0, 0, 0], rtol=0, atol=ATOL)
+
+
+def test_arrays_of_two_widths_share_tables(xp):
+    rope, x = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0), random(2, 5, 3, 14)
+    for one in xp.floats:
+        for other in xp.floats:
+            q, k = rope(xp.array(x, one), xp.array(x, other), seq_dim=1)
+            assert (xp.dtype_of(q), xp.dtype_of(k)) == (one, other)
+            np.testing.assert_allclose(xp.numpy(q), xp.numpy(rope(xp.array(x, one), seq_dim=1)), rtol=0, atol=2**-6)
+
+
+def test_learned_values_can_be_shown(xp):
+    rope = RotaryEmbedding(head_dim=14, layout="half", inv_freq=xp.array(np.ones(7), "float32"))
+    assert repr(rope).startswith("RotaryEmbedding(head_dim=14, layout='half', inv_freq=")
+    assert ("learned" in rope.describe()) == (xp.name != "numpy")
+
+
 def test_rows_shift_by_their_own_delta(xp):
     rope = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0)
     k = xp.array(random(2, 5, 3, 14))
@@ -137,6 +161,7 @@ ROPES = [
     RotaryEmbedding(head_dim=14, layout="interleaved", base=10_000.0),
     RotaryEmbedding(head_dim=14, layout="half", base=500.0),
     RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, rotary_dim=10),
+    RotaryEmbedding(head_dim=16, layout="half", base=10_000.0, rotary_dim=10),
     RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, attention_factor=1.5),
     RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, phase="float32"),
     RotaryEmbedding(head_dim=14, layout="half", inv_freq=(1.0, 0.25)),
@@ -148,7 +173,8 @@ def test_is_a_value(rope):
     assert eval(repr(rope)) == rope
     for same in (copy.copy(rope), copy.deepcopy(rope), pickle.loads(pickle.dumps(rope)), dataclasses.replace(rope)):
         assert same == rope and hash(same) == hash(rope)
-        np.testing.assert_array_equal(same(np.ones((5, 14)), seq_dim=0), rope(np.ones((5, 14)), seq_dim=0))
+        x = np.ones((5, rope.head_dim))
+        np.testing.assert_array_equal(same(x, seq_dim=0), rope(x, seq_dim=0))
     with pytest.raises(dataclasses.FrozenInstanceError):
         rope.base = 1.0
 
@@ -176,28 +202,30 @@ def test_attributes():
     assert rope.inv_freq == tuple(float(w) for w in oracle.geometric(500_000, 64))
 
 
-def test_describe_says_what_runs():
-    text = RotaryEmbedding(head_dim=128, layout="half", base=500_000, rotary_dim=64, phase="float32").describe()
-    for part in (
-        "first 64 of 128",
-        "pairs             32",
-        "half",
-        "500000.0",
-        "none",
-        "1.0",
-        "float32",
-        "6.28319 to 2.08",
-    ):
-        assert part in text
+@pytest.mark.parametrize(
+    "options, rows",
+    [
+        (
+            {"base": 500_000, "rotary_dim": 64},
+            ["the first 64 of 128 turn", "500000.0 ** (-2 j / 64) radians per token"],
+        ),
+        ({"base": 100.0, "phase": "float32"}, ["128 of 128", "float32 (float32(position) * float32(inv_freq)"]),
+        ({"inv_freq": (1.0, -0.25, 0.0)}, ["6 of 128", "given, in radians per token", "6.28319 to 25.1327 tokens"]),
+        ({"inv_freq": (0.0,), "attention_factor": 1.5}, ["none: nothing turns", "attention factor  1.5"]),
+    ],
+)
+def test_describe_says_what_runs(options, rows):
+    text = RotaryEmbedding(head_dim=128, layout="half", **options).describe()
+    assert all(row in text for row in rows)
     assert all(len(line) <= 110 for line in text.splitlines())
 
 
 def test_calls_leave_no_trace(xp):
     """No cache: the result of a call does not depend on the calls before it."""
-    x = random(2, 5, 3, 14)
-    fresh = {rope: xp.numpy(rope(xp.array(x), seq_dim=1)) for rope in ROPES}
-    before = {rope: dict(vars(rope)) for rope in ROPES}
+    x = {rope: xp.array(random(2, 5, 3, rope.head_dim)) for rope in ROPES}
+    fresh = {rope: xp.numpy(rope(x[rope], seq_dim=1)) for rope in ROPES}
+    before = {rope: (dict(vars(rope)), dict(vars(rope._frequencies))) for rope in ROPES}
     for index in np.random.default_rng(3).integers(0, len(ROPES), 50):
         rope = ROPES[index]
-        np.testing.assert_array_equal(xp.numpy(rope(xp.array(x), seq_dim=1)), fresh[rope])
-        assert vars(rope) == before[rope]
+        np.testing.assert_array_equal(xp.numpy(rope(x[rope], seq_dim=1)), fresh[rope])
+        assert (vars(rope), vars(rope._frequencies)) == before[rope]

@@ -1,7 +1,10 @@
 """`import rope_xp` imports nobody."""
 
+import ast
+import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +13,7 @@ FRAMEWORKS = ("torch", "jax", "numba", "triton", "cupy", "mlx", "dask", "ndonnx"
 
 def loaded_after(statement):
     code = f"import sys; {statement}; print(*[name for name in {FRAMEWORKS!r} if name in sys.modules])"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    return subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
 def test_importing_the_library_loads_no_framework():
@@ -22,16 +25,44 @@ def test_the_test_above_can_fail(name):
     assert loaded_after(f"import rope_xp, {name}") == [name]
 
 
-def test_imports_point_one_way():
-    """Each room imports only rooms to its right."""
-    rooms = ["embedding", "rotation", "angles", "positions", "phases", "frequencies", "checks", "arrays", "backends"]
-    for index, room in enumerate(rooms):
-        code = f"import sys, rope_xp.{room}; print(*[m[8:] for m in sys.modules if m.startswith('rope_xp.')])"
-        # The package's own __init__ imports every room, so it is replaced by an empty one.
-        empty = "import sys, types, importlib.util as u; p = types.ModuleType('rope_xp'); "
-        empty += "p.__path__ = u.find_spec('rope_xp').submodule_search_locations; sys.modules['rope_xp'] = p; "
-        loaded = subprocess.run([sys.executable, "-c", empty + code], capture_output=True, text=True, check=True)
-        assert set(loaded.stdout.split()) <= set(rooms[index:])
+# Which rooms each room may import: CONTRIBUTING.md's table.
+MAY_IMPORT = {
+    "backends/__init__": set(),
+    "arrays": set(),
+    "frequencies": {"backends"},
+    "phases": {"backends"},
+    "checks": {"backends"},
+    "positions": {"arrays", "backends", "checks"},
+    "rotation": {"arrays", "backends", "checks"},
+    "angles": {"arrays", "backends", "checks", "frequencies", "phases", "positions"},
+    "embedding": {"angles", "arrays", "backends", "checks", "frequencies", "phases", "positions", "rotation"},
+}
+
+
+def imported_by(room):
+    """Modules that a room imports anywhere in its text; rope_xp's own by the room's name alone."""
+    source = Path(importlib.util.find_spec("rope_xp").origin).parent.joinpath(f"{room}.py").read_text()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "rope_xp":
+            yield from (f"rope_xp.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_imports_point_one_way_and_name_no_framework(room):
+    ours = {name.removeprefix("rope_xp.") for name in imported_by(room) if name.startswith("rope_xp")}
+    others = {name.partition(".")[0] for name in imported_by(room) if not name.startswith("rope_xp")}
+    assert ours == MAY_IMPORT[room]
+    assert others <= {*sys.stdlib_module_names, "numpy", *(["array_api_compat"] if "backends" in room else [])}
+
+
+def test_every_room_is_in_the_table():
+    package = Path(importlib.util.find_spec("rope_xp").origin).parent
+    rooms = {file.relative_to(package).with_suffix("").as_posix() for file in package.rglob("*.py")}
+    assert rooms - {"__init__"} == set(MAY_IMPORT)
 
 
 def test_public_names():

@@ -37,6 +37,12 @@ def test_int64_offsets_stay_int64(xp):
         np.testing.assert_array_equal(xp.numpy(result), 2**40 + np.arange(3))
 
 
+def test_a_mask_of_numbers_is_true_where_not_zero(xp):
+    assert_positions(
+        xp, positions.from_mask(xp.array([[0, 2, 3, 0], [1, 1, 2, 2]], "uint8")), [[0, 0, 1, 1], [0, 1, 2, 3]]
+    )
+
+
 @pytest.mark.parametrize("dtype", ["bool", "int32", "uint8"])
 def test_from_mask(xp, dtype):
     rows = [[0, 0, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 1, 0, 1, 0], [0, 0, 0, 0, 0]]

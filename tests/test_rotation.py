@@ -74,14 +74,16 @@ def test_equals_complex_multiplication(xp, layout, axes):
     assert_rounded_once(xp.numpy(result), expected(x, angles, layout, seq_dim), "float32", np.abs(x).max() * 2)
 
 
+@pytest.mark.parametrize("inverse", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_dtype_is_rounded_once(xp, layout):
+def test_every_dtype_is_rounded_once(xp, layout, inverse):
     for dtype in xp.floats:
         x, angles = xp.array(random(5, 3, 14), dtype), random(5, 7, seed=1)
-        result = apply_rotary_pos_emb(x, tables(xp, angles, dtype), layout=layout)
+        result = apply_rotary_pos_emb(x, tables(xp, angles, dtype), layout=layout, inverse=inverse)
         assert result.dtype == x.dtype
         values = xp.numpy(x)
-        assert_rounded_once(xp.numpy(result), expected(values, angles, layout, 0), dtype, np.abs(values).max() * 2)
+        truth = expected(values, angles, layout, 0, inverse)
+        assert_rounded_once(xp.numpy(result), truth, dtype, np.abs(values).max() * 2)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -95,8 +95,14 @@ def test_func_transforms():
     gradient = torch.func.grad(lambda w: learned(x, w).sum())(torch.ones(7))
     per_row = torch.func.vmap(torch.func.grad(lambda w, x: learned(x[None], w).sum()), in_dims=(None, 0))
     assert_same(per_row(torch.ones(7), x).sum(0), gradient, atol=1e-4)
-    checkpointed = torch.utils.checkpoint.checkpoint(lambda x: rope(x, seq_dim=1), x, use_reentrant=False)
-    assert_same(checkpointed, rope(x, seq_dim=1), atol=0)
+
+
+def test_checkpointing():
+    x = random(2, 5, 3, 14).requires_grad_()
+    loss = lambda x: embedding()(x, seq_dim=1).pow(3).sum()  # noqa: E731
+    (plain,) = torch.autograd.grad(loss(x), x)
+    (recomputed,) = torch.autograd.grad(torch.utils.checkpoint.checkpoint(loss, x, use_reentrant=False), x)
+    assert torch.equal(recomputed, plain)
 
 
 CALLS = {
@@ -283,8 +289,20 @@ def test_learned_frequencies_cast_since_are_refused():
 
 def test_positions_of_another_device_are_refused():
     x = torch.ones(5, 14, device="meta")
-    with pytest.raises(ValueError, match="positions must be on the device of x, meta; got cpu"):
+    with pytest.raises(ValueError, match="positions must be on device meta, like what it meets; got cpu"):
         embedding()(x, positions=torch.arange(5), seq_dim=0)
+    with pytest.raises(ValueError, match="sin must be on device meta, like what it meets; got cpu"):
+        apply_rotary_pos_emb(x, (torch.zeros(5, 7), torch.ones(5, 7)))
+
+
+def test_numpy_positions_do_not_trace():
+    """The README says so; when torch learns it, the sentence goes."""
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda x: embedding()(x, positions=np.arange(5), seq_dim=1), fullgraph=True, backend="eager"
+    )
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        compiled(torch.ones(2, 5, 3, 14))
 
 
 def test_lengths_are_packed_while_compiling():

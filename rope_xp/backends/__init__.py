@@ -38,6 +38,16 @@ def namespace(x: Any) -> Any:
     return None
 
 
+def name(xp: Any) -> str:
+    """The name of a namespace's library, for a message."""
+    return xp.__name__.removeprefix("array_api_compat.")
+
+
+def is_symbol(number: Any) -> bool:
+    """Whether this is a whole number that torch (by `__index__`) or JAX (by the other) exports as a symbol."""
+    return not hasattr(number, "shape") and (hasattr(number, "__index__") or hasattr(number, "dimension_as_value"))
+
+
 def is_host(x: Any) -> bool:
     """Whether `x` is NumPy's: data whose values can be read here, also while a compiler traces."""
     return isinstance(x, (np.ndarray, np.generic))
