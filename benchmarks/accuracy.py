@@ -1,8 +1,8 @@
 """How far sines and cosines are from the truth, ours and those of installed packages, by position.
 
 Run: `python benchmarks/accuracy.py [--quick]`. It prints a table and writes it to benchmarks/results/accuracy.md.
-The truth is mpmath's, from exact frequencies; head_dim is 128 and the base 10,000. It fails where an exact table of ours
-is more than 2e-7 off.
+The truth is mpmath's, from exact frequencies; head_dim is 128 and the base 10,000. It fails where an exact table of
+ours is more than 2e-7 off.
 """
 
 import argparse
