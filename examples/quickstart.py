@@ -11,8 +11,7 @@ import numpy as np
 
 from rope_xp import RotaryEmbedding
 
-HEADS, KV_HEADS, HEAD_DIM, BASE = 32, 8, 128, 500_000.0
-SEQ, FAR = 64, 100_000
+HEADS, KV_HEADS, HEAD_DIM, BASE, SEQ, FAR = 32, 8, 128, 500_000.0, 64, 100_000
 MODULES = {"numpy": "numpy", "jax": "jax.numpy", "torch": "torch"}
 
 
@@ -44,14 +43,15 @@ def main(argv=None):
         rope = RotaryEmbedding(head_dim=HEAD_DIM, layout="half", base=BASE, phase=phase)
         scores = (attention_scores(xp, rope, xp.asarray(q), xp.asarray(k), positions + p) for p in (0, FAR))
         near, far = map(np.asarray, scores)
-        compared = {"far - near": far - near, "far - float64 truth": far - truth, "near - float64 truth": near - truth}
+        compared = {"far - near": far - near, "far - truth": far - truth, "near - truth": near - truth}
         errors[phase] = {name: float(abs(difference).max()) for name, difference in compared.items()}
 
     print(f"Scores of {SEQ} tokens, up to {abs(truth).max():.1f}, at position 0 (near) and {FAR:,} (far)")
-    print(f"{'largest error':<20}{'exact phases':>16}{'naive float32':>16}")
+    print(f"{'largest':<14}{'rope_xp':>10}{'usual float32 positions':>26}")
     for name, error in errors["exact"].items():
-        print(f"{name:<20}{error:>16.1e}{errors['float32'][name]:>16.1e}")
-    print("What exact phases leave is the rounding of float32 sums, far as near.")
+        print(f"{name:<14}{error:>10.1e}{errors['float32'][name]:>26.1e}")
+    worse = round(errors["float32"]["far - truth"] / errors["exact"]["far - truth"])
+    print(f"rope_xp's scores are as good far as near; the usual ones are {worse:,} times worse.")
     return errors
 
 

@@ -49,7 +49,8 @@ def fixed_pos_embedding(
         Position of the first token, in tokens; it may be traced.
     phase : "exact" or "float32"
         `"exact"` is right to 2e-7 at every int32 position; `"float32"` rounds ``position * frequency`` to float32 as
-        most implementations do, for parity with models that were trained so.
+        most implementations do, for parity with models that were trained so. (Their frequencies may be other float32
+        numbers than those nearest to the exact ones; give them to `RotaryEmbedding` as `inv_freq`.)
 
     Returns
     -------

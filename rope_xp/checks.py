@@ -38,7 +38,8 @@ def positions(who: str, name: str, x: Any, *, like: Any = None, real: bool = Tru
     found = backends.dtype_name(x.dtype)
     accepted = (*NARROW, *WIDE, *(("float32", "float64") if real else ()))
     if found not in accepted:
-        raise TypeError(f"{who}: {name} must be {' or '.join(accepted)}; got {found}")
+        wanted = "an array of integers" + (", float32 or float64" if real else "")
+        raise TypeError(f"{who}: {name} must be {wanted}, of at most 64 bits and signed beyond 32; got {found}")
     if found in NARROW:
         x = backends.astype(x, xp.int32)
     elif found in WIDE and backends.has_64_bits(x):

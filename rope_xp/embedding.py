@@ -42,7 +42,8 @@ class RotaryEmbedding:
     inv_freq : sequence of float, or array, "pairs", optional
         Frequencies in radians per position, in place of `base`. An array of another library than NumPy's, float32 or
         float64, is differentiable, so that frequencies can be learned; such a value is not hashable. Where such a
-        frequency is ``2**16`` or more, or no number, tables are NaN.
+        frequency is ``2**16`` or more, or no number, tables are NaN. Without `rotary_dim`, ``2 * len(inv_freq)``
+        channels turn.
     attention_factor : float
         Magnitude by which sines and cosines are multiplied (YaRN, LongRoPE).
     phase : "exact" or "float32"
@@ -119,7 +120,7 @@ class RotaryEmbedding:
                 )
             if base is not None and not (isinstance(inv_freq, tuple) and inv_freq == geometric(base, rotary_dim)):
                 raise ValueError(
-                    f"{who}: base and inv_freq must not contradict each other; got base={base} and {inv_freq}"
+                    f"{who}: base and inv_freq must not contradict each other (None makes it anew); got base={base}"
                 )
 
         resolved = {
@@ -283,8 +284,10 @@ class RotaryEmbedding:
         """
         who = "RotaryEmbedding.shift"
         self._check(who, "k", k)
-        if not hasattr(delta, "shape"):
+        if checks.is_int(delta):
             delta = count_from(who, "delta", delta, 1, like=k)[0]
+        elif not hasattr(delta, "shape"):
+            raise TypeError(f"{who}: delta must be an int or an array of real numbers; got {type(delta).__name__}")
         moves: Any = checks.positions(who, "delta", delta, like=k)
         axes_left = k.ndim - 1 - moves.ndim
         if axes_left > 0 and (not moves.ndim or moves.shape[-1] == 1):
@@ -308,7 +311,7 @@ class RotaryEmbedding:
         phase             exact (sin and cos within 2e-7 at every int32 position)
         """
         if not self._frequencies.are_floats:
-            frequencies, wavelengths = f"{self.pairs} learned, in radians per token", "learned"
+            frequencies, wavelengths = "given as an array, in radians per token", "those of the array"
         else:
             formula = f"{self.base} ** (-2 j / {self.rotary_dim})"
             frequencies = f"{'given, in' if self.base is None else formula} radians per token"

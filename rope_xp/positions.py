@@ -341,7 +341,7 @@ def _packed(who: str, name: str, boundaries: list[int], total: int | None, like:
 
 def _packed_beside(who: str, boundaries: Any, total: int | None) -> Any:
     if total is None:
-        raise ValueError(f"{who}: total must be given where boundaries cannot be read on the host; got None")
+        raise ValueError(f"{who}: total, the length of the row, must be given for arrays other than NumPy's; got None")
     xp = backends.namespace(boundaries)
     boundaries = boundaries + 0  # contiguous, as some libraries' searchsorted ask
     token = backends.astype(backends.arange(checks.count(who, "total", total), like=boundaries), boundaries.dtype)

@@ -165,7 +165,9 @@ def rotate(
     inverse = checks.boolean(who, "inverse", inverse)
     sin, cos = _tables(who, x, sincos)
     if pairs is not None and checks.shape(sin)[-1:] != (pairs,):
-        raise ValueError(f"{who}: tables must have a last axis of {pairs} pairs; got shape {checks.shape(sin)}")
+        raise ValueError(
+            f"{who}: tables must have a last axis of {pairs} pairs, one column for each; got shape {checks.shape(sin)}"
+        )
     sin, cos = _align(who, sin, x, seq_dim), _align(who, cos, x, seq_dim)
     width = 2 * sin.shape[-1]
     rotated = x if width == dim else x[..., :width]
@@ -251,8 +253,9 @@ def axes_on(who: str, name: str, given: Any, columns: int, x: Any, seq_dim: int)
         axes = (*batch, *[1] * (axis - len(batch)), seq, *[1] * (len(places) - 1 - axis))
     if not fits:
         whole, tail = ("one axis less than x", "") if columns == 0 else ("as many axes as x", ", pairs")
+        seq = "" if axis is None else f"={places[axis]}"
         raise ValueError(
-            f"{who}: {name} must have {whole}, or be (seq{tail}) or (batch, seq{tail}) with seq on axis "
+            f"{who}: {name} must have {whole}, or be (seq{tail}) or (batch, seq{tail}) with seq{seq} on axis "
             f"seq_dim={seq_dim} of x; got shape {tuple(given)} for x of shape {checks.shape(x)}"
         )
     return axes

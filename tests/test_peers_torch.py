@@ -82,6 +82,31 @@ def test_llama_of_transformers(phase):
         assert torch.equal(rope.rotate(x, sincos, seq_dim=2), one)
 
 
+@pytest.mark.parametrize("position", [37, 20_000, 100_000])
+def test_llama_with_scaling_by_its_own_frequencies(position):
+    parameters = {
+        "rope_type": "llama3",
+        "rope_theta": 500_000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    config = LlamaConfig(hidden_size=256, num_attention_heads=4, head_dim=64, rope_parameters=parameters)
+    module = modeling_llama.LlamaRotaryEmbedding(config)
+    where = torch.tensor([[position]])
+    cos, sin = module(torch.zeros(1), where)
+    rope = RotaryEmbedding(
+        head_dim=config.head_dim,
+        layout="half",
+        inv_freq=module.inv_freq.tolist(),
+        attention_factor=module.attention_scaling,
+        phase="float32",
+    )
+    ours = rope.sincos(where)
+    assert torch.equal(ours.sin, sin[..., :32]) and torch.equal(ours.cos, cos[..., :32])
+
+
 def test_gptj_of_transformers():
     """GPT-J turns the first 64 of 256 channels, in neighbouring pairs."""
     config = GPTJConfig(n_embd=512, n_head=2, rotary_dim=64)
