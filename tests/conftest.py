@@ -4,15 +4,16 @@ import importlib.util
 
 import libraries
 
-# Files that test one library, by the library; the others take the `xp` fixture.
+# Files that test some libraries only; the others take the `xp` fixture, or need no more than NumPy.
 FILES_OF = {
-    "test_jax.py": "jax",
-    "test_peers_jax.py": "jax",
-    "test_torch.py": "torch",
-    "test_peers_torch.py": "torch",
-    "test_mlx.py": "mlx",
-    "test_ndonnx.py": "ndonnx",
-    "test_examples.py": "examples",
+    "test_jax.py": {"jax"},
+    "test_peers_jax.py": {"jax"},
+    "test_torch.py": {"torch"},
+    "test_peers_torch.py": {"torch"},
+    "test_mlx.py": {"mlx"},
+    "test_ndonnx.py": {"ndonnx"},
+    "test_examples.py": {"examples"},
+    "test_readme.py": {"numpy", "jax", "torch"},
 }
 
 
@@ -39,8 +40,8 @@ def pytest_report_header(config):
 
 
 def pytest_ignore_collect(collection_path, config):
-    library = FILES_OF.get(collection_path.name)
-    return True if library is not None and library not in config.libraries else None
+    theirs = FILES_OF.get(collection_path.name)
+    return True if theirs is not None and theirs.isdisjoint(config.libraries) else None
 
 
 def pytest_generate_tests(metafunc):
