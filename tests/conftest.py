@@ -3,6 +3,7 @@
 import importlib.util
 
 import libraries
+import pytest
 
 # Files that test some libraries only; the others take the `xp` fixture, or need no more than NumPy.
 FILES_OF = {
@@ -31,8 +32,10 @@ def pytest_configure(config):
         name for name, library in libraries.LIBRARIES.items() if importlib.util.find_spec(library.module.split(".")[0])
     ]
     for name in config.libraries:
-        if name != "examples":
-            importlib.import_module(libraries.LIBRARIES[name].module)
+        try:
+            importlib.import_module(libraries.LIBRARIES[name].module if name != "examples" else "torch")
+        except ImportError as missing:
+            raise pytest.UsageError(f"--xp={name}: {missing}") from missing
 
 
 def pytest_report_header(config):
