@@ -31,9 +31,9 @@ def pytest_configure(config):
     config.libraries = config.getoption("--xp") or [
         name for name, library in libraries.LIBRARIES.items() if importlib.util.find_spec(library.module.split(".")[0])
     ]
-    for name in config.libraries:
+    for name in libraries.LIBRARIES.keys() & set(config.libraries):
         try:
-            importlib.import_module(libraries.LIBRARIES[name].module if name != "examples" else "torch")
+            importlib.import_module(libraries.LIBRARIES[name].module)
         except ImportError as missing:
             raise pytest.UsageError(f"--xp={name}: {missing}") from missing
 
