@@ -153,16 +153,12 @@ def sincos_of(
         angle = column * frequencies.values(like=column, dtype=xp.float32)
         return SinCos(backends.astype(xp.sin(angle), dtype), backends.astype(xp.cos(angle), dtype))
     sin, cos = phases.sin_cos(backends.without_gradient(positions), frequencies, dtype)
-    derivative = _is_real(positions) or not frequencies.are_floats
+    derivative = backends.is_real(positions) or not frequencies.are_floats
     if not (derivative and backends.has_derivatives(positions)):
         return SinCos(sin, cos)
     change = _zero_with_derivative(positions, frequencies, dtype)
     sin_change, cos_change = xp.sin(change), xp.cos(change)
     return SinCos(sin * cos_change + cos * sin_change, cos * cos_change - sin * sin_change)
-
-
-def _is_real(positions: Any) -> bool:
-    return backends.dtype_name(positions.dtype).startswith("float")
 
 
 def _zero_with_derivative(positions: Any, frequencies: phases.Frequencies, dtype: Any) -> Any:
@@ -173,6 +169,6 @@ def _zero_with_derivative(positions: Any, frequencies: phases.Frequencies, dtype
     constant_positions = backends.astype(backends.without_gradient(positions), dtype)[..., None]
     inv_freq = frequencies.values(like=constant_positions, dtype=dtype)
     change = constant_positions * (inv_freq - backends.without_gradient(inv_freq))
-    if _is_real(positions):
+    if backends.is_real(positions):
         change = change + (backends.astype(positions, dtype)[..., None] - constant_positions) * inv_freq
     return change

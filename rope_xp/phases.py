@@ -98,7 +98,7 @@ def sin_cos(positions: Any, frequencies: Frequencies, dtype: Any) -> tuple[Any, 
     rest = None
     if not frequencies.are_floats:
         rest = _beneath(_not_a_number_from(frequencies.inv_freq, LIMIT, dtype), positions)
-    if backends.dtype_name(positions.dtype).startswith("float"):
+    if backends.is_real(positions):
         whole, part, left = _split(xp, backends.astype(positions, xp.float64 if wide else xp.float32), bits)
         phase = _phase(whole, turns, bits, round_off=not in_float64) + _phase_of_part(part, turns, bits)
         left = backends.astype(left * _approximate(turns, bits, left.dtype), dtype)
@@ -249,9 +249,8 @@ def _turns_of_array(inv_freq: Any, bits: int) -> Turns:
     scaled = xp.abs(inv_freq)[..., None] * scales[None, :]
     digits = backends.astype(xp.floor(scaled) - 256.0 * xp.floor(scaled * 2.0**-8), xp.int32)
     matrix = backends.from_numbers(_per_radian_matrix(count), like=inv_freq, dtype=xp.int32)
-    products = backends.astype(
-        xp.sum(digits[..., None] * matrix[None, :, :], axis=-2), xp.int32
-    )  # not every sum takes a dtype
+    products = xp.sum(digits[..., None] * matrix[None, :, :], axis=-2)
+    products = backends.astype(products, xp.int32)  # afterwards, as not every sum takes a dtype
     # The sign goes in before the carry: negative frequencies come out in two's complement.
     products = xp.where(inv_freq[..., None] < 0.0, -products, products)
 

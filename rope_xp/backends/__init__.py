@@ -97,6 +97,11 @@ def dtype_name(dtype: Any) -> str:
     return getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype).rpartition(".")[2]
 
 
+def is_real(x: Any) -> bool:
+    """Whether an array of numbers holds floats, not integers."""
+    return dtype_name(x.dtype).startswith("float")
+
+
 def has_64_bits(like: Any) -> bool:
     """Whether int64 and float64 exist beside `like`: everywhere but on JAX without x64."""
     return not _is_jax(like) or sys.modules["jax"].config.jax_enable_x64
