@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 from rope_xp import backends, checks, phases
 from rope_xp.arrays import Array
 from rope_xp.frequencies import geometric
-from rope_xp.positions import count_from
+from rope_xp.positions.sequence import count_from
 
 Phase = Literal["exact", "float32"]
 

@@ -12,7 +12,7 @@ from rope_xp.angles import PHASES, Phase, SinCos, sincos_of
 from rope_xp.arrays import Array, ArrayT
 from rope_xp.frequencies import geometric
 from rope_xp.phases import LIMIT, Frequencies
-from rope_xp.positions import count_from
+from rope_xp.positions.sequence import count_from
 from rope_xp.rotation import LAYOUTS, Layout, axes_on, rotate
 
 

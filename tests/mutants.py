@@ -38,7 +38,7 @@ MUTANTS = {
     ],
     "frequencies counted from one": [("frequencies.py", "ratio**j", "ratio ** (j + 1)")],
     "sine and cosine exchanged": [("angles.py", "        return SinCos(sin, cos)", "        return SinCos(cos, sin)")],
-    "positions counted from one": [("positions.py", "else like) + offset", "else like) + offset + 1")],
+    "positions counted from one": [("positions/sequence.py", "else like) + offset", "else like) + offset + 1")],
     "phases that drift": [("angles.py", 'if phase == "float32":', 'if phase in ("exact", "float32"):')],
     "arithmetic in the dtype of x": [
         ("rotation.py", "backends.astype(rotated, sin.dtype)", "rotated"),
@@ -54,7 +54,7 @@ MUTANTS = {
     "attention factor applied again by shift": [
         ("embedding.py", "self._unscaled(who, moves, k)", "self.sincos(moves, like=k)")
     ],
-    "padding not counted out": [("positions.py", "backends.cumulative_sum(tokens) - 1", "tokens * 0")],
+    "padding not counted out": [("positions/sequence.py", "backends.cumulative_sum(tokens) - 1", "tokens * 0")],
     "a carry dropped from the phase": [("phases.py", " + (carry >> 16)", "")],
     "negative positions taken for positive": [
         ("phases.py", "positions = positions[..., None]", "positions = abs(positions[..., None])")
@@ -67,7 +67,7 @@ MUTANTS = {
         )
     ],
     "the fraction of a position dropped": [("phases.py", "+ _phase_of_part(part, turns, bits)", "")],
-    "a mask of numbers compared with one": [("positions.py", "real=False) != 0", "real=False) == 1")],
+    "a mask of numbers compared with one": [("positions/sequence.py", "real=False) != 0", "real=False) == 1")],
     "equality without the width": [
         ("embedding.py", "for each in fields(self)}\n        if not", "for each in fields(self)[1:]}\n        if not")
     ],

@@ -32,10 +32,12 @@ MAY_IMPORT = {
     "frequencies": {"backends"},
     "phases": {"backends"},
     "checks": {"backends"},
-    "positions": {"arrays", "backends", "checks"},
+    "positions/sequence": {"arrays", "backends", "checks"},
+    "positions/grids": {"arrays", "backends", "checks", "positions.sequence"},
+    "positions/__init__": {"positions.grids", "positions.sequence"},
     "rotation": {"arrays", "backends", "checks"},
-    "angles": {"arrays", "backends", "checks", "frequencies", "phases", "positions"},
-    "embedding": {"angles", "arrays", "backends", "checks", "frequencies", "phases", "positions", "rotation"},
+    "angles": {"arrays", "backends", "checks", "frequencies", "phases", "positions.sequence"},
+    "embedding": {"angles", "arrays", "backends", "checks", "frequencies", "phases", "positions.sequence", "rotation"},
 }
 
 

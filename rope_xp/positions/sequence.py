@@ -1,22 +1,16 @@
-"""Where tokens are: arrays of positions. An offset, a packed batch, a padded batch, a grid are only other positions.
-
-Every function is pure and returns int32, or int64 where the array that says where to start is int64. With `like` the
-result is of that array's library and device; without, it follows the array argument, or is NumPy's, which goes with any
-`x`. Under jit give `like`: NumPy positions become constants of the program.
-
-Values that can be read, Python's and NumPy's, are checked. Those of other arrays are not: offsets beyond int32 wrap,
-boundaries must begin with 0 and not fall, and `total` must reach the last one.
-"""
+"""Positions of tokens in sequences: consecutive, padded, packed, split over devices."""
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from rope_xp import backends, checks
 from rope_xp.arrays import Array
+
+# What positions are like where nothing else is said.
+NUMPY = np.zeros(0, dtype=np.int32)
 
 
 def consecutive(seq: int, offset: int | Array = 0, *, like: Array | None = None) -> Any:
@@ -238,57 +232,12 @@ def context_parallel(seq: int, rank: int | Array, size: int, *, zigzag: bool = F
     return backends.namespace(first).concat([first, second])
 
 
-def grid(*sizes: int, like: Array | None = None) -> Any:
-    """Positions on a grid, such as the rows and columns of image patches.
-
-    Parameters
-    ----------
-    *sizes : int
-        Size of each axis, for instance height and width, or time, height and width. The last runs fastest.
-    like : array, optional
-        Whose library and device to use; without it, NumPy's.
-
-    Returns
-    -------
-    array, "axes cells"
-        Row a holds the coordinate of every cell on axis a.
-
-    Raises
-    ------
-    ValueError
-        If there is no size, or a negative one.
-    TypeError
-        If a size is no integer.
-
-    Examples
-    --------
-    >>> grid(2, 3)
-    array([[0, 0, 0, 1, 1, 1],
-           [0, 1, 2, 0, 1, 2]], dtype=int32)
-    """
-    who = "grid"
-    if not sizes:
-        raise ValueError(f"{who}: at least one size is required; got none")
-    sizes = tuple(checks.count(who, "every size", size) for size in sizes)
-    like = _NUMPY if like is None else like
-    xp = checks.array(who, "like", like)
-    axes = []
-    for axis, size in enumerate(sizes):
-        shape = [size if other == axis else 1 for other in range(len(sizes))]
-        coordinates = xp.reshape(backends.arange(size, like=like), tuple(shape))
-        axes.append(xp.reshape(xp.broadcast_to(coordinates, sizes), (prod(sizes),)))
-    return xp.stack(axes)
-
-
-_NUMPY = np.zeros(0, dtype=np.int32)
-
-
 def count_from(who: str, name: str, offset: Any, seq: Any, *, like: Any = None) -> Any:
     """`consecutive`, on behalf of another function, where the offset is called `name`."""
     if checks.is_int(offset):
         offset = checks.plain(offset)
         _in_int32(who, name, offset, offset, seq)
-        return backends.arange(seq, like=_NUMPY if like is None else like) + offset
+        return backends.arange(seq, like=NUMPY if like is None else like) + offset
     if backends.namespace(offset) is None:
         raise TypeError(f"{who}: {name} must be an int or an integer array; got {type(offset).__name__}")
     narrow = backends.is_host(offset) and (offset.dtype.name in checks.NARROW or not backends.has_64_bits(like))
@@ -334,7 +283,7 @@ def _packed(who: str, name: str, boundaries: list[int], total: int | None, like:
         raise ValueError(f"{who}: total must be at least the last boundary, {boundaries[-1]}; got {total}")
     if boundaries[-1] >= 2**31:
         raise ValueError(f"{who}: positions must fit in int32; got {boundaries[-1]} tokens")
-    like = _NUMPY if like is None else like
+    like = NUMPY if like is None else like
     dtype = checks.array(who, "like", like).int32
     return _packed_beside(who, backends.from_numbers(tuple(boundaries), like=like, dtype=dtype), total)
 
