@@ -1,5 +1,7 @@
 """From positions to the sines and cosines of their angles."""
 
+from functools import reduce
+from operator import add
 from typing import Any, Literal, NamedTuple
 
 from rope_xp import backends, checks, phases
@@ -83,7 +85,7 @@ def fixed_pos_embedding(
     checks.floating(who, "x", x)
     dim = checks.even_width(who, x)
     seq = x.shape[checks.axis(who, seq_dim, x)]
-    frequencies = phases.Frequencies(geometric(checks.base(who, base), dim))
+    frequencies = phases.Frequencies(geometric(checks.at_least(who, "base", base, 1.0), dim))
     positions = count_from(who, "offset", offset, seq, like=x)
     if positions.ndim > 1:
         raise ValueError(f"{who}: offset must have no axis; got shape {checks.shape(offset)}")
@@ -129,7 +131,9 @@ def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0,
            [0.841, 0.54 , 0.1  , 0.995]], dtype=float32)
     """
     who = "sinusoidal_pos_embedding"
-    frequencies = phases.Frequencies(geometric(checks.base(who, base), checks.even_size(who, "dim", dim)))
+    frequencies = phases.Frequencies(
+        geometric(checks.at_least(who, "base", base, 1.0), checks.even_size(who, "dim", dim))
+    )
     sin, cos = sincos_of(who, positions, frequencies, like=like)
     xp = backends.namespace(sin)
     return xp.reshape(xp.stack([sin, cos], axis=-1), (*sin.shape[:-1], dim))
@@ -149,8 +153,8 @@ def sincos_of(
     in_float64 = like is not None and backends.dtype_name(like.dtype) == "float64"
     dtype = xp.float64 if in_float64 else xp.float32
     if phase == "float32":
-        column = backends.astype(positions, xp.float32)[..., None]
-        angle = column * frequencies.values(like=column, dtype=xp.float32)
+        terms = frequencies.terms(backends.astype(positions, xp.float32))
+        angle = reduce(add, [columns * row.values(like=columns, dtype=xp.float32) for columns, row in terms])
         return SinCos(backends.astype(xp.sin(angle), dtype), backends.astype(xp.cos(angle), dtype))
     sin, cos = phases.sin_cos(backends.without_gradient(positions), frequencies, dtype)
     derivative = backends.is_real(positions) or not frequencies.are_floats
@@ -166,9 +170,11 @@ def _zero_with_derivative(positions: Any, frequencies: phases.Frequencies, dtype
 
     Integer phases have no derivative of their own.
     """
-    constant_positions = backends.astype(backends.without_gradient(positions), dtype)[..., None]
-    inv_freq = frequencies.values(like=constant_positions, dtype=dtype)
-    change = constant_positions * (inv_freq - backends.without_gradient(inv_freq))
-    if backends.is_real(positions):
-        change = change + (backends.astype(positions, dtype)[..., None] - constant_positions) * inv_freq
-    return change
+    changes = []
+    for columns, row in frequencies.terms(positions):
+        constant = backends.astype(backends.without_gradient(columns), dtype)
+        inv_freq = row.values(like=constant, dtype=dtype)
+        changes.append(constant * (inv_freq - backends.without_gradient(inv_freq)))
+        if backends.is_real(positions):
+            changes.append((backends.astype(columns, dtype) - constant) * inv_freq)
+    return reduce(add, changes)

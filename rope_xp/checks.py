@@ -90,14 +90,14 @@ def one_of(who: str, name: str, value: Any, accepted: dict[str, str]) -> None:
         raise ValueError(f"{who}: {name} must be {choices}; got {value!r}")
 
 
-def axis(who: str, seq_dim: Any, x: Any) -> int:
-    """The axis `seq_dim` of `x` counted from the front; the channels' axis is no sequence axis."""
-    if not is_int(seq_dim):
-        raise TypeError(f"{who}: seq_dim must be an int; got {type(seq_dim).__name__}")
-    found = seq_dim + x.ndim if seq_dim < 0 else seq_dim
+def axis(who: str, number: Any, x: Any, name: str = "seq_dim") -> int:
+    """The axis `number` of `x` counted from the front; it must not be that of the channels."""
+    if not is_int(number):
+        raise TypeError(f"{who}: {name} must be an int; got {type(number).__name__}")
+    found = number + x.ndim if number < 0 else number
     if not 0 <= found < x.ndim - 1:
         raise ValueError(
-            f"{who}: seq_dim must name an axis of x before the last; got seq_dim={seq_dim} for x of shape {shape(x)}"
+            f"{who}: {name} must name an axis of x before the last; got {name}={number} for x of shape {shape(x)}"
         )
     return found
 
@@ -112,21 +112,38 @@ def even_size(who: str, name: str, value: Any, at_most: int | None = None) -> in
     return plain(value)
 
 
-def positive(who: str, name: str, value: Any) -> float:
-    """`value` must be a finite positive number."""
+def finite(who: str, name: str, value: Any) -> float:
+    """`value` must be a finite number."""
     if not (isinstance(value, (float, np.floating)) or is_int(value)):
-        raise TypeError(f"{who}: {name} must be a number; got {type(value).__name__}")
+        raise TypeError(f"{who}: {name} must be a number; got {value!r}")
     value = float(value) if isinstance(value, np.floating) else value
-    if not 0.0 < value <= sys.float_info.max:
-        raise ValueError(f"{who}: {name} must be finite and greater than 0; got {value}")
+    if not -sys.float_info.max <= value <= sys.float_info.max:
+        raise ValueError(f"{who}: {name} must be finite; got {value}")
     return float(value)
 
 
-def base(who: str, value: Any) -> float:
-    """`value` must be a number of at least 1: no channel turns by more than a radian per position."""
-    if positive(who, "base", value) < 1.0:
-        raise ValueError(f"{who}: base must be at least 1; got {value}")
-    return float(value)
+def positive(who: str, name: str, value: Any) -> float:
+    """`value` must be a finite number greater than 0."""
+    number = finite(who, name, value)
+    if not number > 0.0:
+        raise ValueError(f"{who}: {name} must be greater than 0; got {value}")
+    return number
+
+
+def at_least(who: str, name: str, value: Any, least: float) -> float:
+    """`value` must be a finite number of at least `least`."""
+    number = finite(who, name, value)
+    if not number >= least:
+        raise ValueError(f"{who}: {name} must be at least {least:g}; got {value}")
+    return number
+
+
+def share(who: str, name: str, value: Any) -> float:
+    """`value` must be greater than 0 and at most 1."""
+    number = positive(who, name, value)
+    if not number <= 1.0:
+        raise ValueError(f"{who}: {name} must be at most 1; got {value}")
+    return number
 
 
 def boolean(who: str, name: str, value: Any) -> bool:

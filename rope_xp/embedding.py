@@ -1,19 +1,24 @@
 """A model's rotary embedding: frequencies, pairing and magnitude joined in one frozen value."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from math import inf, pi
-from typing import TYPE_CHECKING, Any
+from dataclasses import MISSING, dataclass, field, fields
+from math import inf, log, pi
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from rope_xp import backends, checks
 from rope_xp.angles import PHASES, Phase, SinCos, sincos_of
 from rope_xp.arrays import Array, ArrayT
-from rope_xp.frequencies import geometric
+from rope_xp.axes import Sections
+from rope_xp.frequencies import NTKScaling, Scaling, XPos
 from rope_xp.phases import LIMIT, Frequencies
 from rope_xp.positions.sequence import count_from
-from rope_xp.rotation import LAYOUTS, Layout, axes_on, rotate
+from rope_xp.rotation import LAYOUTS, READ_WRITE, Layout, axes_on, rotate
+
+Role = Literal["query", "key"]
+
+ROLES = {"query": "grows with position", "key": "shrinks with position"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -22,7 +27,8 @@ class RotaryEmbedding:
 
     It can be an attribute of a PyTorch, Flax NNX or Equinox module, a closed-over value, or an argument of `jax.jit`
     that `static_argnums` names; nothing in it is a parameter or a buffer, so that casting or moving a module cannot
-    touch it. To change a field with `dataclasses.replace`, pass ``inv_freq=None`` with a new `base` or `rotary_dim`.
+    touch it. To change what frequencies follow from with `dataclasses.replace`, pass ``inv_freq=None`` and
+    ``attention_factor=None`` beside it.
 
     Learned frequencies are the exception: the array stays the caller's, and a module makes the value anew from its
     parameter in every forward pass.
@@ -31,38 +37,55 @@ class RotaryEmbedding:
     ----------
     head_dim : int
         Channels of a head, even.
-    layout : "half" or "interleaved"
+    layout : "half", "interleaved" or "interleaved_to_half"
         Which channels form a pair: ``(j, j + pairs)`` as GPT-NeoX and transformers' Llama do, or ``(2j, 2j + 1)`` as
-        RoFormer, GPT-J and Meta's checkpoints do. There is no default: the wrong one raises nothing and ruins a model.
+        RoFormer, GPT-J and Meta's checkpoints do, or read so and written in halves as DeepSeek-V3 does. There is no
+        default: the wrong one raises nothing and ruins a model.
     base : float
         Pair j turns by ``base ** (-2 j / rotary_dim)`` radians per position. At least 1; required unless `inv_freq` is
         given.
     rotary_dim : int, optional
-        The first channels, which turn; the others pass through. Even; all of `head_dim` by default.
-    inv_freq : sequence of float, or array, "pairs", optional
-        Frequencies in radians per position, in place of `base`. An array of another library than NumPy's, float32 or
-        float64, is differentiable, so that frequencies can be learned; such a value is not hashable. Where such a
-        frequency is ``2**16`` or more, or no number, tables are NaN. Without `rotary_dim`, ``2 * len(inv_freq)``
-        channels turn.
-    attention_factor : float
-        Magnitude by which sines and cosines are multiplied (YaRN, LongRoPE).
+        How many channels turn; the others pass through. Even; all of `head_dim` from `first_channel` on by default.
+    first_channel : int
+        Where the channels that turn begin.
+    blocks : int
+        The channels that turn fall into so many equal blocks, each with halves of its own. Only with ``layout="half"``.
+    scaling : Scaling, optional
+        A rule such as `YarnScaling`, which changes the progression of `base`.
+    sections : Sections, optional
+        Several position axes: which of them each pair follows. Positions then have those axes first.
+    inv_freq : sequence of float, nested sequences of float, or array, optional
+        Frequencies in radians per position, "pairs", "axes pairs" or "axes heads pairs", in place of `base`, `scaling`
+        and `sections`. An array of another library than NumPy's, float32 or float64, is differentiable, so that
+        frequencies can be learned; such a value is not hashable. Where such a frequency is ``2**16`` or more, or no
+        number, tables are NaN. Without `rotary_dim`, two channels turn for each pair.
+    attention_factor : float, optional
+        Magnitude by which sines and cosines are multiplied; by default that of `scaling`, or 1.
+    xpos : XPos, optional
+        Growth of queries and decay of keys. Calls then take the query first and keys after it.
+    reverse : bool
+        Turn the other way, as nanochat does.
     phase : "exact" or "float32"
         How position times frequency is computed, see `fixed_pos_embedding`.
 
     Attributes
     ----------
-    head_dim, rotary_dim, pairs : int
+    head_dim, rotary_dim, first_channel, blocks, pairs, axes : int
+    heads : int or None
+        Of frequencies that each head has of its own.
     layout, phase : str
     base : float or None
-    inv_freq : tuple of float, or array
+    scaling, sections, xpos : as given
+    inv_freq : tuple of float, nested tuples of float, or array
+        "pairs" for one position axis, "axes pairs" for several, "axes heads pairs" for heads.
     attention_factor : float
+    reverse : bool
 
     Raises
     ------
     ValueError
         If a width is odd or does not fit, `layout` or `phase` is unknown, `base` is less than 1, `attention_factor` is
-        not positive, a frequency is ``2**16`` or more, or `base` and `inv_freq` are both missing or contradict each
-        other.
+        not positive, a frequency is ``2**16`` or more, or what is given is not enough or contradicts itself.
     TypeError
         If a width is no int, or frequencies are neither floats nor a float32 or float64 array.
 
@@ -87,10 +110,18 @@ class RotaryEmbedding:
     layout: Layout
     base: float | None = None
     rotary_dim: int | None = None
-    inv_freq: Sequence[float] | Array | None = None
-    attention_factor: float = 1.0
+    first_channel: int = 0
+    blocks: int = 1
+    scaling: Scaling | None = None
+    sections: Sections | None = None
+    inv_freq: Sequence[Any] | Array | None = None
+    attention_factor: float | None = None
+    xpos: XPos | None = None
+    reverse: bool = False
     phase: Phase = "exact"
     pairs: int = field(init=False)
+    axes: int = field(init=False)
+    heads: int | None = field(init=False)
 
     if TYPE_CHECKING:
         _frequencies: Frequencies
@@ -100,42 +131,71 @@ class RotaryEmbedding:
         head_dim = checks.even_size(who, "head_dim", self.head_dim)
         checks.one_of(who, "layout", self.layout, LAYOUTS)
         checks.one_of(who, "phase", self.phase, PHASES)
-        attention_factor = checks.positive(who, "attention_factor", self.attention_factor)
-        base = None if self.base is None else checks.base(who, self.base)
-        rotary_dim = None if self.rotary_dim is None else checks.even_size(who, "rotary_dim", self.rotary_dim, head_dim)
+        for name, kind in (("scaling", Scaling), ("sections", Sections), ("xpos", XPos)):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise TypeError(f"{who}: {name} must be a {kind.__name__}; got {value!r}")
+        reverse = checks.boolean(who, "reverse", self.reverse)
+        base = None if self.base is None else checks.at_least(who, "base", self.base, 1.0)
+        first_channel = checks.count(who, "first_channel", self.first_channel)
+        rotary_dim = self.rotary_dim
+        if rotary_dim is None and self.inv_freq is None:
+            rotary_dim = head_dim - first_channel
+        if rotary_dim is not None:
+            rotary_dim = checks.even_size(who, "rotary_dim", rotary_dim, head_dim - first_channel)
 
-        inv_freq = self.inv_freq
-        if inv_freq is None:
-            if base is None:
+        expected = None
+        if base is not None and rotary_dim is not None:
+            expected = _progression(who, base, rotary_dim, self.scaling, self.sections, reverse)
+        if self.inv_freq is None:
+            if expected is None:
                 raise ValueError(f"{who}: base or inv_freq must be given; got neither")
-            rotary_dim = head_dim if rotary_dim is None else rotary_dim
-            inv_freq = geometric(base, rotary_dim)
+            frequencies = Frequencies(expected)
         else:
-            inv_freq, pairs = _given_frequencies(who, inv_freq)
-            rotary_dim = 2 * pairs if rotary_dim is None else rotary_dim
-            if 2 * pairs != rotary_dim or rotary_dim > head_dim:
+            frequencies = Frequencies(_given_frequencies(who, self.inv_freq))
+            rotary_dim = 2 * frequencies.pairs if rotary_dim is None else rotary_dim
+            if 2 * frequencies.pairs != rotary_dim or first_channel + rotary_dim > head_dim:
                 raise ValueError(
-                    f"{who}: inv_freq must have rotary_dim / 2 frequencies, and rotary_dim be at most head_dim; "
-                    f"got {pairs} for rotary_dim={rotary_dim} and head_dim={head_dim}"
+                    f"{who}: inv_freq must have rotary_dim / 2 frequencies, and rotary_dim fit into head_dim; "
+                    f"got {frequencies.pairs} for rotary_dim={rotary_dim}, first_channel={first_channel} and "
+                    f"head_dim={head_dim}"
                 )
-            if base is not None and not (isinstance(inv_freq, tuple) and inv_freq == geometric(base, rotary_dim)):
+            if base is None and (self.scaling is not None or self.sections is not None or reverse):
+                raise ValueError(f"{who}: scaling, sections and reverse must be given with a base; got inv_freq alone")
+            if base is not None and not (frequencies.are_floats and frequencies.inv_freq == expected):
                 raise ValueError(
-                    f"{who}: base and inv_freq must not contradict each other (None makes it anew); got base={base}"
+                    f"{who}: base, scaling and sections must not contradict inv_freq (None makes it anew); "
+                    f"got base={base}"
                 )
+        blocks = checks.count(who, "blocks", self.blocks)
+        if blocks != 1 and (self.layout != "half" or not blocks or frequencies.pairs % blocks):
+            raise ValueError(
+                f"{who}: blocks must divide the {frequencies.pairs} pairs, and be 1 but for layout='half'; "
+                f"got {blocks} for layout={self.layout!r}"
+            )
+        if self.xpos is not None and (frequencies.axes > 1 or frequencies.heads is not None):
+            raise ValueError(f"{who}: xpos must be given with one position axis; got {frequencies.axes} axes")
 
         resolved = {
             "head_dim": head_dim,
             "base": base,
             "rotary_dim": rotary_dim,
-            "inv_freq": inv_freq,
-            "attention_factor": attention_factor,
-            "pairs": rotary_dim // 2,
-            "_frequencies": Frequencies(inv_freq),
+            "first_channel": first_channel,
+            "blocks": blocks,
+            "inv_freq": frequencies.inv_freq,
+            "attention_factor": _magnitude(who, self.attention_factor, self.scaling),
+            "reverse": reverse,
+            "pairs": frequencies.pairs,
+            "axes": frequencies.axes,
+            "heads": frequencies.heads,
+            "_frequencies": frequencies,
         }
         for name, value in resolved.items():
             object.__setattr__(self, name, value)
 
-    def __call__(self, x: ArrayT, *others: ArrayT, positions: Array | None = None, seq_dim: int) -> Any:
+    def __call__(
+        self, x: ArrayT, *others: ArrayT, positions: Array | None = None, seq_dim: int, heads_dim: int | None = None
+    ) -> Any:
         """Rotate queries and keys.
 
         Parameters
@@ -143,9 +203,12 @@ class RotaryEmbedding:
         x, *others : array, "*batch head_dim"
             Such as q and k; the tables are made once for all of them.
         positions : array, "seq", "batch seq" or with one axis less than `x`, optional
-            Where each token is: integers of any sign and order, or real numbers. By default 0, 1, 2, ...
+            Where each token is: integers of any sign and order, or real numbers. By default 0, 1, 2, ... Several
+            position axes come first, as "axes seq" or "axes batch seq", and are required.
         seq_dim : int
             The sequence axis of `x` and of each of the others.
+        heads_dim : int, optional
+            The axis of heads, for frequencies that each head has of its own.
 
         Returns
         -------
@@ -172,34 +235,44 @@ class RotaryEmbedding:
         for one in arrays:
             self._check(who, "x", one)
             checks.beside(who, "x", one, x)
-        where = _positions_of(who, arrays, positions, seq_dim)
+        where = self._positions_of(who, arrays, positions, seq_dim)
         widest = next((one for one in arrays if backends.dtype_name(one.dtype) == "float64"), x)
-        sincos = self.sincos(where, like=widest)
-        rotated = tuple(self._rotate(who, one, sincos, seq_dim) for one in arrays)
+        if self.xpos is None:
+            tables = [self.sincos(where, like=widest)] * len(arrays)
+        elif len(arrays) == 1:
+            raise ValueError(f"{who}: xpos must be given the query and then keys; got one array: use sincos and rotate")
+        else:
+            query, key = (self.sincos(where, like=widest, role=role) for role in ("query", "key"))
+            tables = [query, *[key] * len(others)]
+        rotated = tuple(
+            self._rotate(who, one, table, seq_dim, heads_dim=heads_dim) for one, table in zip(arrays, tables)
+        )
         return rotated if others else rotated[0]
 
-    def sincos(self, positions: Array, *, like: Array | None = None) -> SinCos:
+    def sincos(self, positions: Array, *, like: Array | None = None, role: Role | None = None) -> SinCos:
         """Tables of positions: make them once in a forward pass and share them between layers.
 
         Parameters
         ----------
-        positions : array, "*batch seq"
+        positions : array, "*batch seq", or "axes *batch seq" for several position axes
             In tokens: integers, or real numbers: float32 below ``2**31``, float64 below ``2**63``; beyond, tables are
             NaN. NumPy's go with any `like`.
         like : array, optional
             Whose library to use; float64 tables for float64, float32 for all else. On PyTorch, `positions` must be on
             its device.
+        role : "query" or "key", optional
+            Whose tables; required with `xpos`, where they differ.
 
         Returns
         -------
-        SinCos, each "*batch seq pairs"
+        SinCos, each "*batch seq pairs", or "*batch seq heads pairs" for frequencies that each head has of its own
 
         Raises
         ------
         TypeError
             If `positions` is no array of real numbers, or of a third library.
         ValueError
-            If 64-bit values do not fit where only 32 bits exist.
+            If 64-bit values do not fit where only 32 bits exist, or the position axes are not those of the frequencies.
 
         Examples
         --------
@@ -208,12 +281,26 @@ class RotaryEmbedding:
         array([[ 0.       ],
                [-0.7249166]], dtype=float32)
         """
-        sin, cos = self._unscaled("RotaryEmbedding.sincos", positions, like)
-        if self.attention_factor == 1.0:
-            return SinCos(sin, cos)
-        return SinCos(sin * self.attention_factor, cos * self.attention_factor)
+        who = "RotaryEmbedding.sincos"
+        sin, cos = self._unscaled(who, positions, like)
+        magnitude: Any = None if self.attention_factor == 1.0 else self.attention_factor
+        if role is not None or self.xpos is not None:
+            checks.one_of(who, "role", role, ROLES)
+        if self.xpos is not None:
+            tokens = checks.positions(who, "positions", positions, like=sin) - self.xpos.centre
+            scale = _power(self.xpos, self.pairs, 1 if role == "query" else -1, tokens, sin)
+            magnitude = scale if magnitude is None else scale * magnitude
+        return SinCos(sin, cos) if magnitude is None else SinCos(sin * magnitude, cos * magnitude)
 
-    def rotate(self, x: ArrayT, sincos: tuple[Array, Array], *, seq_dim: int, inverse: bool = False) -> ArrayT:
+    def rotate(
+        self,
+        x: ArrayT,
+        sincos: tuple[Array, Array],
+        *,
+        seq_dim: int,
+        inverse: bool = False,
+        heads_dim: int | None = None,
+    ) -> ArrayT:
         """Rotate one array by tables of `sincos`; `apply_rotary_pos_emb` explains the axes.
 
         Parameters
@@ -223,7 +310,9 @@ class RotaryEmbedding:
         seq_dim : int
             The sequence axis of `x`.
         inverse : bool
-            Turn by the opposite angles.
+            Turn by the opposite angles; what the layout writes is then read, and what it reads is written.
+        heads_dim : int, optional
+            The axis of heads, for frequencies that each head has of its own.
 
         Returns
         -------
@@ -246,9 +335,9 @@ class RotaryEmbedding:
         """
         who = "RotaryEmbedding.rotate"
         self._check(who, "x", x)
-        return self._rotate(who, x, sincos, seq_dim, inverse)
+        return self._rotate(who, x, sincos, seq_dim, inverse, heads_dim=heads_dim)
 
-    def shift(self, k: ArrayT, delta: int | Array, *, seq_dim: int) -> ArrayT:
+    def shift(self, k: ArrayT, delta: int | Array, *, seq_dim: int, heads_dim: int | None = None) -> ArrayT:
         """Move keys that are rotated already, such as those of a cache, by `delta` positions.
 
         The attention factor, which they carry already, is not applied again.
@@ -259,8 +348,11 @@ class RotaryEmbedding:
             Rotated keys.
         delta : int or array, "", "seq", "batch seq", "batch 1" or with one axis less than `k`
             How far to move, in tokens: all of them, each token, or each row. Arrays may hold real numbers.
+            Several position axes come first; an int moves along all of them.
         seq_dim : int
             The sequence axis of `k`.
+        heads_dim : int, optional
+            The axis of heads, for frequencies that each head has of its own.
 
         Returns
         -------
@@ -286,14 +378,23 @@ class RotaryEmbedding:
         self._check(who, "k", k)
         if checks.is_int(delta):
             delta = count_from(who, "delta", delta, 1, like=k)[0]
+            if self.axes > 1:
+                delta = backends.namespace(delta).stack([delta] * self.axes)
         elif not hasattr(delta, "shape"):
             raise TypeError(f"{who}: delta must be an int or an array of real numbers; got {type(delta).__name__}")
         moves: Any = checks.positions(who, "delta", delta, like=k)
-        axes_left = k.ndim - 1 - moves.ndim
-        if axes_left > 0 and (not moves.ndim or moves.shape[-1] == 1):
+        own = self._own_axes(who, "delta", moves)
+        axes_left = k.ndim - 1 - (moves.ndim - len(own)) - (self.heads is not None)
+        if axes_left > 0 and (moves.ndim == len(own) or moves.shape[-1] == 1):
             moves = backends.namespace(moves).reshape(moves, (*moves.shape, *[1] * axes_left))
-        axes_on(who, "delta", moves.shape, 0, k, seq_dim)
-        return self._rotate(who, k, self._unscaled(who, moves, k), seq_dim)
+        if self.heads is None:
+            axes_on(who, "delta", moves.shape[len(own) :], 0, k, seq_dim)
+        sincos = self._unscaled(who, moves, k)
+        if self.xpos is not None:
+            # The decay of a key over so many tokens, which no centre changes.
+            scale = _power(self.xpos, self.pairs, -1, moves, sincos.sin)
+            sincos = SinCos(sincos.sin * scale, sincos.cos * scale)
+        return self._rotate(who, k, sincos, seq_dim, heads_dim=heads_dim, layout=READ_WRITE[self.layout][1])
 
     def describe(self) -> str:
         """What runs, in words: widths, pairing, base, scaling, magnitude, wavelengths and how phases are computed.
@@ -304,7 +405,7 @@ class RotaryEmbedding:
         channels          the first 64 of 128 turn
         pairs             32
         layout            half (channel j with j + pairs: GPT-NeoX, Llama in transformers)
-        frequencies       10000.0 ** (-2 j / 64) radians per token
+        frequencies       10000.0 ** (-2 j / 64), in radians per token
         wavelengths       6.28319 to 47117.2 tokens
         scaling           none
         attention factor  1.0
@@ -313,30 +414,94 @@ class RotaryEmbedding:
         if not self._frequencies.are_floats:
             frequencies, wavelengths = "given as an array, in radians per token", "those of the array"
         else:
-            formula = f"{self.base} ** (-2 j / {self.rotary_dim})"
-            frequencies = f"{'given, in' if self.base is None else formula} radians per token"
-            turning = [2 * pi / abs(frequency) for frequency in self._frequencies.inv_freq if frequency]
+            formula = "given" if self.base is None else f"of base {self.base}"
+            if self.base is not None and self.sections is None and self.scaling is None:
+                formula = f"{self.base} ** (-2 j / {self.rotary_dim})"
+            frequencies = f"{formula}, in radians per token"
+            turning = [2 * pi / abs(w) for row in self._frequencies.rows for w in row.inv_freq if w]
             wavelengths = f"{min(turning):g} to {max(turning):g} tokens" if turning else "none: nothing turns"
+        last = self.first_channel + 2 * self.pairs - 1
+        span = f"the first {self.rotary_dim}" if not self.first_channel else f"channels {self.first_channel} to {last}"
+        blocks = "" if self.blocks == 1 else f", in {self.blocks} blocks"
         rows = {
-            "channels": f"the first {self.rotary_dim} of {self.head_dim} turn",
+            "channels": f"{span} of {self.head_dim} turn{blocks}",
             "pairs": str(self.pairs),
+            "position axes": "" if self.axes == 1 else str(self.axes if self.sections is None else self.sections),
+            "heads": "" if self.heads is None else f"{self.heads}, each with frequencies of its own",
             "layout": f"{self.layout} ({LAYOUTS[self.layout]})",
             "frequencies": frequencies,
             "wavelengths": wavelengths,
-            "scaling": "none",
+            "direction": "reversed" if self.reverse else "",
+            "scaling": "none" if self.scaling is None else str(self.scaling),
             "attention factor": str(self.attention_factor),
+            "decay": "" if self.xpos is None else str(self.xpos),
             "phase": f"{self.phase} ({PHASES[self.phase]})",
         }
-        return "\n".join(f"{name:<18}{value}" for name, value in rows.items())
+        return "\n".join(f"{name:<18}{value}" for name, value in rows.items() if value)
+
+    def to_config(self) -> dict[str, Any]:
+        """The `rope_parameters` that transformers 5 would read this from.
+
+        The pairing and the widths are not in it: there, they belong to the model's type and to its head.
+
+        Returns
+        -------
+        dict
+            Of numbers, strings and lists, ready for JSON.
+
+        Raises
+        ------
+        ValueError
+            If such a block cannot say it: given or learned frequencies, xpos, the other direction, or an order of axes
+            or a scaling rule that transformers does not have.
+
+        References
+        ----------
+        transformers, `modeling_rope_utils.py`, `RopeParameters`.
+
+        Examples
+        --------
+        >>> RotaryEmbedding(head_dim=128, layout="half", base=10_000.0, rotary_dim=32).to_config()
+        {'rope_type': 'default', 'rope_theta': 10000.0, 'partial_rotary_factor': 0.25}
+        """
+        who = "RotaryEmbedding.to_config"
+        unsaid = {"inv_freq": self.base is None, "xpos": self.xpos is not None, "reverse": self.reverse}
+        if any(unsaid.values()):
+            names = ", ".join(name for name, found in unsaid.items() if found)
+            raise ValueError(f"{who}: a transformers config must be able to say it; got {names}")
+        rule = Scaling() if self.scaling is None else self.scaling
+        block: dict[str, Any] = {"rope_type": rule.rope_type, "rope_theta": self.base}
+        if isinstance(rule, NTKScaling):
+            block |= {"rope_type": "dynamic", "alpha": rule.factor, "factor": 1.0}
+        elif rule.rope_type in ROPE_TYPES:
+            for each in fields(rule):
+                value = getattr(rule, each.name)
+                if each.name not in ("seq_len", "max_position_embeddings") and value is not None:
+                    block[each.name] = list(value) if isinstance(value, tuple) else value
+        else:
+            raise ValueError(f"{who}: scaling must be a rule that transformers has; got {rule}")
+        if self.attention_factor != rule.magnitude:
+            raise ValueError(f"{who}: attention_factor must be that of scaling; got {self.attention_factor}")
+        if self.rotary_dim != self.head_dim:
+            block["partial_rotary_factor"] = 2 * self.pairs / self.head_dim
+        if self.sections is not None:
+            if self.sections.order not in ("chunked", "interleaved", "spatial_first", "even_odd"):
+                raise ValueError(f"{who}: sections must be in an order that transformers has; got {self.sections}")
+            block["mrope_section"] = list(self.sections.sizes)
+            if self.sections.order == "interleaved":
+                block["mrope_interleaved"] = True
+        return block
 
     def __repr__(self) -> str:
-        default = {each.name: each.default for each in fields(self) if each.init}
-        default["rotary_dim"] = self.head_dim
-        values = {name: getattr(self, name) for name in default}
-        # Learned frequencies are an array, which not every library compares with None.
-        shown = {name: value for name, value in values.items() if name == "inv_freq" or value != default[name]}
-        if self.base is not None:
-            del shown["inv_freq"]
+        default = {each.name: each.default for each in fields(self) if each.init and each.default is not MISSING}
+        default["rotary_dim"] = self.head_dim - self.first_channel
+        default["attention_factor"] = 1.0 if self.scaling is None else self.scaling.magnitude
+        shown = {"head_dim": self.head_dim, "layout": self.layout}
+        for name, usual in default.items():
+            value = getattr(self, name)
+            # Learned frequencies are an array, which not every library compares with None.
+            if self.base is None if name == "inv_freq" else value != usual:
+                shown[name] = value
         return f"RotaryEmbedding({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def __eq__(self, other: object) -> bool:
@@ -361,49 +526,146 @@ class RotaryEmbedding:
         if not x.ndim or x.shape[-1] != self.head_dim:
             raise ValueError(f"{who}: {name} must have head_dim={self.head_dim} channels; got shape {checks.shape(x)}")
 
-    def _rotate(self, who: str, x: Any, sincos: Any, seq_dim: int, inverse: bool = False) -> Any:
-        return rotate(who, x, sincos, layout=self.layout, seq_dim=seq_dim, inverse=inverse, pairs=self.pairs)
+    def _rotate(
+        self,
+        who: str,
+        x: Any,
+        sincos: Any,
+        seq_dim: int,
+        inverse: bool = False,
+        heads_dim: int | None = None,
+        layout: str | None = None,
+    ) -> Any:
+        if (heads_dim is None) != (self.heads is None):
+            raise ValueError(
+                f"{who}: heads_dim must be given for frequencies that each head has of its own, and for no others; "
+                f"got {heads_dim}"
+            )
+        return rotate(
+            who,
+            x,
+            sincos,
+            layout=self.layout if layout is None else layout,
+            seq_dim=seq_dim,
+            inverse=inverse,
+            pairs=self.pairs,
+            first_channel=self.first_channel,
+            blocks=self.blocks,
+            heads=self.heads,
+            heads_dim=heads_dim,
+        )
 
     def _unscaled(self, who: str, positions: Any, like: Any) -> SinCos:
+        if self.axes > 1:
+            self._own_axes(who, "positions", positions)
         return sincos_of(who, positions, self._frequencies, like=like, phase=self.phase)
 
+    def _own_axes(self, who: str, name: str, positions: Any) -> tuple[int, ...]:
+        """The axes of positions before those of `x`: the position axis, where there are several."""
+        if self.axes == 1:
+            return ()
+        checks.array(who, name, positions)
+        if positions.ndim < 1 or positions.shape[0] != self.axes:
+            raise ValueError(
+                f"{who}: {name} must have its {self.axes} position axes first, such as ({self.axes}, seq); "
+                f"got shape {checks.shape(positions)}"
+            )
+        return (self.axes,)
 
-def _positions_of(who: str, arrays: tuple[Any, ...], positions: Any, seq_dim: int) -> Any:
-    """The positions given, which must fit all arrays, or 0, 1, 2, ... for arrays of one length."""
-    if positions is not None:
-        positions = checks.positions(who, "positions", positions, like=arrays[0])
-        for x in arrays:
-            axes_on(who, "positions", positions.shape, 0, x, seq_dim)
-        return positions
-    lengths = [x.shape[checks.axis(who, seq_dim, x)] for x in arrays]
-    if any(length != lengths[0] for length in lengths):
-        raise ValueError(f"{who}: positions must be given where lengths on seq_dim={seq_dim} differ; got {lengths}")
-    return count_from(who, "positions", 0, lengths[0], like=arrays[0])
+    def _positions_of(self, who: str, arrays: tuple[Any, ...], positions: Any, seq_dim: int) -> Any:
+        """The positions given, which must fit all arrays, or 0, 1, 2, ... for arrays of one length."""
+        if positions is not None:
+            positions = checks.positions(who, "positions", positions, like=arrays[0])
+            own = self._own_axes(who, "positions", positions)
+            for x in arrays if self.heads is None else ():
+                axes_on(who, "positions", positions.shape[len(own) :], 0, x, seq_dim)
+            return positions
+        if self.axes > 1:
+            raise ValueError(f"{who}: positions must be given where they have {self.axes} axes; got None")
+        lengths = [x.shape[checks.axis(who, seq_dim, x)] for x in arrays]
+        if any(length != lengths[0] for length in lengths):
+            raise ValueError(f"{who}: positions must be given where lengths on seq_dim={seq_dim} differ; got {lengths}")
+        return count_from(who, "positions", 0, lengths[0], like=arrays[0])
 
 
-def _given_frequencies(who: str, inv_freq: Any) -> tuple[Any, int]:
-    """Frequencies as a tuple of floats, or the array that they are, and how many there are."""
-    if backends.namespace(inv_freq) is not None and not backends.is_host(inv_freq):
-        checks.floating(who, "inv_freq", inv_freq, ("float32", "float64"))
-        if inv_freq.ndim != 1 or not inv_freq.shape[0]:
-            raise ValueError(f"{who}: inv_freq must have one axis, not empty; got shape {checks.shape(inv_freq)}")
-        return inv_freq, inv_freq.shape[0]
-    if backends.is_host(inv_freq) and (inv_freq.ndim != 1 or inv_freq.dtype.kind != "f" or inv_freq.itemsize < 4):
-        raise TypeError(
-            f"{who}: inv_freq must be float32 or float64 with one axis; "
-            f"got {inv_freq.dtype} of shape {checks.shape(inv_freq)}"
-        )
-    if not backends.is_host(inv_freq) and not (
-        isinstance(inv_freq, (tuple, list))
-        and all(isinstance(number, (float, np.floating)) or checks.is_int(number) for number in inv_freq)
-    ):
-        raise TypeError(f"{who}: inv_freq must be a sequence of floats or an array; got {inv_freq!r}")
-    try:
-        numbers = tuple(float(number) for number in inv_freq)
-    except OverflowError:  # an int beyond float64
-        numbers = (inf,)
-    if not numbers or not all(abs(number) < LIMIT for number in numbers):
+ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
+
+
+def _power(xpos: XPos, pairs: int, sign: int, tokens: Any, like: Any) -> Any:
+    """The growth over so many tokens, opposite the pairs: zeta to a power."""
+    xp = backends.namespace(like)
+    rates = tuple(sign * log(zeta) / xpos.scale_base for zeta in xpos.zeta(2 * pairs))
+    rates = backends.from_numbers(rates, like=like, dtype=like.dtype)
+    return xp.exp(backends.astype(tokens, like.dtype)[..., None] * rates)
+
+
+def _progression(
+    who: str, base: float, rotary_dim: int, scaling: Scaling | None, sections: Sections | None, reverse: bool
+) -> tuple[Any, ...]:
+    """The frequencies that a base makes: "pairs", or "axes pairs"."""
+    rule = Scaling() if scaling is None else scaling
+    sign = -1.0 if reverse else 1.0
+    if sections is None:
+        return tuple(sign * w for w in rule.frequencies(base, rotary_dim))
+    if 2 * sections.pairs != rotary_dim:
         raise ValueError(
-            f"{who}: inv_freq must be below {LIMIT:g} radians per position, at least one; got {inv_freq!r}"
+            f"{who}: sections must have rotary_dim / 2 = {rotary_dim // 2} pairs; "
+            f"got {sections.pairs}, {sections.sizes}"
         )
-    return numbers, len(numbers)
+    columns = sections.columns()
+    progressions = {width: rule.frequencies(base, width) for width in {column.width for column in columns}}
+    return tuple(
+        tuple(sign * progressions[c.width][c.index] if c.axis == axis else 0.0 for c in columns)
+        for axis in range(sections.axes)
+    )
+
+
+def _magnitude(who: str, attention_factor: Any, scaling: Scaling | None) -> float:
+    """The attention factor, which must not be another than that of a scaling rule."""
+    if attention_factor is None:
+        return 1.0 if scaling is None else scaling.magnitude
+    attention_factor = checks.positive(who, "attention_factor", attention_factor)
+    if scaling is not None and attention_factor != scaling.magnitude:
+        raise ValueError(
+            f"{who}: attention_factor must be that of scaling, {scaling.magnitude} (None takes it); "
+            f"got {attention_factor}"
+        )
+    return attention_factor
+
+
+def _given_frequencies(who: str, inv_freq: Any) -> Any:
+    """Frequencies as nested tuples of floats, or the array that they are; without its axis for one position axis."""
+    if backends.namespace(inv_freq) is not None:
+        checks.floating(who, "inv_freq", inv_freq, ("float32", "float64"))
+        if not 1 <= inv_freq.ndim <= 3 or 0 in inv_freq.shape:
+            raise ValueError(
+                f"{who}: inv_freq must be (pairs), (axes, pairs) or (axes, heads, pairs), not empty; "
+                f"got shape {checks.shape(inv_freq)}"
+            )
+        if not backends.is_host(inv_freq):
+            return inv_freq
+        inv_freq = inv_freq.tolist()
+    numbers = _nested_floats(who, inv_freq, inv_freq)
+    rows = numbers if isinstance(numbers[0], tuple) else (numbers,)
+    heads = [head for row in rows for head in (row if isinstance(row[0], tuple) else (row,))]
+    if len({len(row) for row in rows}) > 1 or len({len(head) for head in heads}) > 1:
+        raise ValueError(f"{who}: inv_freq must have as many frequencies on each axis; got {inv_freq!r}")
+    return rows[0] if len(rows) == 1 and isinstance(rows[0][0], float) else numbers
+
+
+def _nested_floats(who: str, numbers: Any, given: Any, depth: int = 0) -> Any:
+    """Sequences as tuples and numbers as floats, of which there must be some, all at one depth."""
+    if isinstance(numbers, (tuple, list)) and depth < 3:
+        nested = tuple(_nested_floats(who, number, given, depth + 1) for number in numbers)
+        if not nested or len({isinstance(each, tuple) for each in nested}) > 1:
+            raise ValueError(f"{who}: inv_freq must be at least one number, all at one depth; got {given!r}")
+        return nested
+    if not depth or not (isinstance(numbers, (float, np.floating)) or checks.is_int(numbers)):
+        raise TypeError(f"{who}: inv_freq must be a sequence of floats or an array; got {given!r}")
+    try:
+        number = float(numbers)  # pyright: ignore[reportArgumentType]
+    except OverflowError:  # an int beyond float64
+        number = inf
+    if not abs(number) < LIMIT:
+        raise ValueError(f"{who}: inv_freq must be below {LIMIT:g} radians per position; got {given!r}")
+    return number

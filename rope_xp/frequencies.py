@@ -1,8 +1,17 @@
-"""Frequencies: how fast each pair of channels turns, in radians per position. Python floats in, Python floats out."""
+"""Frequencies: how fast each pair of channels turns, in radians per position. Python floats in, Python floats out.
 
+A progression (`geometric` for text, `evenly_spaced` and `log_spaced` for coordinates) gives each pair its frequency.
+A scaling rule is a frozen value that changes a geometric progression so that a model reaches further than it was
+trained for; its fields are named as the keys of a checkpoint's config are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal, localcontext
+from math import ceil, cos, exp, floor, log, pi, sin, sqrt
+from typing import Any, ClassVar
 
-from rope_xp import backends
+from rope_xp import backends, checks
 
 
 @backends.host_constant
@@ -38,3 +47,665 @@ def geometric(base: float, rotary_dim: int) -> tuple[float, ...]:
         context.prec = 40
         ratio = (-2 * Decimal(base).ln() / rotary_dim).exp()
         return tuple(float(ratio**j) for j in range(rotary_dim // 2))
+
+
+def evenly_spaced(first: float, last: float, pairs: int) -> tuple[float, ...]:
+    """Frequencies from `first` to `last`, both included, with equal differences.
+
+    Coordinates between -1 and 1 take ``evenly_spaced(pi, pi * max_freq / 2, pairs)``, the frequencies for pixels.
+
+    Parameters
+    ----------
+    first, last : float
+        Radians per position.
+    pairs : int
+        How many.
+
+    Returns
+    -------
+    tuple of float
+
+    Raises
+    ------
+    ValueError
+        If a frequency is not finite, or `pairs` is less than 1.
+
+    References
+    ----------
+    Jaegle et al., Perceiver (2021), arXiv:2103.03206, section 3.2. rotary-embedding-torch, `freqs_for="pixel"`; timm,
+    `timm/layers/pos_embed_sincos.py`, `pixel_freq_bands`.
+
+    Examples
+    --------
+    >>> evenly_spaced(1.0, 3.0, 5)
+    (1.0, 1.5, 2.0, 2.5, 3.0)
+    """
+    first, last, pairs = _ends("evenly_spaced", first, last, pairs)
+    return tuple(first + (last - first) * step for step in _steps(pairs))
+
+
+def log_spaced(first: float, last: float, pairs: int) -> tuple[float, ...]:
+    """Frequencies from `first` to `last`, both included, with equal ratios.
+
+    Parameters
+    ----------
+    first, last : float
+        Radians per position, greater than 0.
+    pairs : int
+        How many.
+
+    Returns
+    -------
+    tuple of float
+
+    Raises
+    ------
+    ValueError
+        If a frequency is not finite and positive, or `pairs` is less than 1.
+
+    References
+    ----------
+    Sun et al., RetNet (2023), arXiv:2307.08621: ``log_spaced(1, 1e-4, pairs)``. Siméoni et al., DINOv3 (2025),
+    arXiv:2508.10104: ``log_spaced(2 * pi / min_period, 2 * pi / max_period, pairs)``. diffusers,
+    `transformer_ltx.py`: ``log_spaced(pi / 2, 10_000 * pi / 2, pairs)``.
+
+    Examples
+    --------
+    >>> log_spaced(1.0, 1e-4, 5)
+    (1.0, 0.1, 0.01, 0.001, 0.0001)
+    """
+    who = "log_spaced"
+    first, last, pairs = _ends(who, first, last, pairs)
+    first, last = checks.positive(who, "first", first), checks.positive(who, "last", last)
+    with localcontext() as context:
+        context.prec = 40
+        start, ratio = Decimal(first), (Decimal(last) / Decimal(first)).ln()
+        return tuple(float(start * (ratio * step / max(pairs - 1, 1)).exp()) for step in range(pairs))
+
+
+def mixed(angles: Sequence[float], rotary_dim: int, base: float = 10.0) -> tuple[Any, ...]:
+    """Frequencies over both axes of a plane, for each head: where learned mixed frequencies start from.
+
+    In each head half of the pairs look along one direction and half along the other at right angles to it. Make an
+    array of the result and give it to `RotaryEmbedding` as `inv_freq` to train it.
+
+    Parameters
+    ----------
+    angles : sequence of float
+        The direction of each head in radians, drawn by the caller between 0 and 2 pi.
+    rotary_dim : int
+        Channels that turn, a multiple of 4.
+    base : float
+        The spread of frequencies in one direction.
+
+    Returns
+    -------
+    tuple, "2 heads pairs"
+
+    Raises
+    ------
+    ValueError
+        If `rotary_dim` is no multiple of 4, or `base` is less than 1.
+
+    References
+    ----------
+    Heo et al., Rotary Position Embedding for Vision Transformer (2024), arXiv:2403.13298, section 3.3. timm,
+    `timm/layers/pos_embed_sincos.py`, `init_random_2d_freqs`.
+
+    Examples
+    --------
+    >>> (along_x, along_y) = mixed([0.0], 8)
+    >>> [round(abs(frequency), 3) for frequency in along_x[0]], [round(frequency, 3) for frequency in along_y[0]]
+    ([1.0, 0.316, 0.0, 0.0], [0.0, 0.0, 1.0, 0.316])
+    """
+    who = "mixed"
+    rotary_dim = checks.even_size(who, "rotary_dim", rotary_dim)
+    if rotary_dim % 4:
+        raise ValueError(f"{who}: rotary_dim must be a multiple of 4; got {rotary_dim}")
+    magnitudes = geometric(checks.at_least(who, "base", base, 1.0), rotary_dim // 2)
+    turned = [(angle, angle + pi / 2) for angle in angles]
+    along_x = tuple(tuple(size * cos(angle) for angle in head for size in magnitudes) for head in turned)
+    along_y = tuple(tuple(size * sin(angle) for angle in head for size in magnitudes) for head in turned)
+    return along_x, along_y
+
+
+def _ends(who: str, first: Any, last: Any, pairs: Any) -> tuple[float, float, int]:
+    first, last = checks.finite(who, "first", first), checks.finite(who, "last", last)
+    if checks.count(who, "pairs", pairs) < 1:
+        raise ValueError(f"{who}: pairs must be at least 1; got {pairs}")
+    return first, last, pairs
+
+
+def _steps(pairs: int) -> list[float]:
+    """Numbers from 0 to 1, both included."""
+    return [step / max(pairs - 1, 1) for step in range(pairs)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """What scaling rules have in common: frequencies, and a magnitude for sines and cosines.
+
+    `rope_type` is the rule's name in a config. Field values are checked: a rule that exists is a rule that runs.
+
+    Examples
+    --------
+    >>> Scaling().frequencies(10_000.0, 4), Scaling().magnitude
+    ((1.0, 0.01), 1.0)
+    """
+
+    rope_type: ClassVar[str] = "default"
+
+    def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
+        """The scaled frequencies, in radians per position."""
+        return geometric(base, rotary_dim)
+
+    @property
+    def magnitude(self) -> float:
+        """By what sines and cosines are multiplied: the attention factor."""
+        return 1.0
+
+    def _resolve(self, **values: Any) -> None:
+        """Set fields to their checked values."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _at_least(self, least: float, *names: str) -> None:
+        """Check fields that must be numbers, and are not None."""
+        for name in names:
+            if getattr(self, name) is not None:
+                self._resolve(**{name: checks.at_least(type(self).__name__, name, getattr(self, name), least)})
+
+    def _positive(self, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) is not None:
+                self._resolve(**{name: checks.positive(type(self).__name__, name, getattr(self, name))})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearScaling(Scaling):
+    """Position interpolation: all frequencies divided by one factor.
+
+    Parameters
+    ----------
+    factor : float
+        At least 1.
+
+    References
+    ----------
+    Chen et al., Extending Context Window via Positional Interpolation (2023), arXiv:2306.15595. transformers,
+    `modeling_rope_utils.py`.
+
+    Examples
+    --------
+    >>> LinearScaling(factor=4.0).frequencies(10_000.0, 4)
+    (0.25, 0.0025)
+    """
+
+    rope_type: ClassVar[str] = "linear"
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        self._at_least(1.0, "factor")
+
+    def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
+        return tuple(frequency / self.factor for frequency in geometric(base, rotary_dim))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NTKScaling(Scaling):
+    """NTK-aware scaling: a larger base, so that the slowest pair is interpolated by `factor` and the fastest not.
+
+    ``base * factor ** (rotary_dim / (rotary_dim - 2))``. With `factor` a config's `alpha` it is Hunyuan's rule.
+
+    Parameters
+    ----------
+    factor : float
+        At least 1.
+
+    References
+    ----------
+    bloc97, NTK-Aware Scaled RoPE (2023), described in Peng et al., YaRN, arXiv:2309.00071, section 3.1.
+    rotary-embedding-torch, `theta_rescale_factor`; transformers, `models/hunyuan_v1_dense`.
+
+    Examples
+    --------
+    >>> fastest, slowest = NTKScaling(factor=10.0).frequencies(10_000.0, 4)
+    >>> fastest, round(slowest, 6)
+    (1.0, 0.001)
+    """
+
+    rope_type: ClassVar[str] = "ntk-aware"
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        self._at_least(1.0, "factor")
+
+    def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
+        return geometric(_rescaled(type(self).__name__, base, self.factor, rotary_dim), rotary_dim)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedNTKScaling(Scaling):
+    """NTK scaling that interpolates each pair by its own power: pair j by ``exp(a * (j + 1) ** mixed_b)``.
+
+    ``a = ln(factor) / (rotary_dim / 2) ** mixed_b``, so that the slowest pair is interpolated by `factor`. With
+    ``mixed_b=1`` it is the "fixed" form: base times `factor`, and everything divided by ``factor ** (2 / rotary_dim)``.
+
+    Parameters
+    ----------
+    factor : float
+        At least 1.
+    mixed_b : float
+        Greater than 0.
+
+    References
+    ----------
+    Su Jianlin, Transformer upgrade road 11 (2023), kexue.fm/archives/9706. vLLM,
+    `rotary_embedding/ntk_scaling_rope.py`.
+
+    Examples
+    --------
+    >>> fast, slow = MixedNTKScaling(factor=4.0).frequencies(10_000.0, 4)
+    >>> round(fast, 9), round(slow, 9)
+    (0.5, 0.0025)
+    """
+
+    rope_type: ClassVar[str] = "ntk"
+
+    factor: float
+    mixed_b: float = 1.0
+
+    def __post_init__(self) -> None:
+        self._at_least(1.0, "factor")
+        self._positive("mixed_b")
+
+    def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
+        a = log(self.factor) / (rotary_dim / 2) ** self.mixed_b
+        return tuple(w * exp(-a * (j + 1) ** self.mixed_b) for j, w in enumerate(geometric(base, rotary_dim)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicNTKScaling(Scaling):
+    """NTK-aware scaling that grows with the length of the sequence, which is said up front.
+
+    ``base * (factor * seq_len / max_position_embeddings - (factor - 1)) ** (rotary_dim / (rotary_dim - 2))`` where the
+    sequence is longer than `max_position_embeddings`, and unscaled otherwise. The static form that vLLM runs is
+    ``seq_len = factor * max_position_embeddings``.
+
+    Parameters
+    ----------
+    factor : float
+        At least 1.
+    max_position_embeddings : int
+        Tokens, up to which nothing is scaled.
+    seq_len : int, optional
+        The length of the sequence in tokens; None means within `max_position_embeddings`.
+
+    References
+    ----------
+    emozilla, Dynamically Scaled RoPE (2023), described in Peng et al., YaRN, arXiv:2309.00071, section 3.3.
+    transformers, `modeling_rope_utils.py`.
+
+    Examples
+    --------
+    >>> DynamicNTKScaling(factor=2.0, max_position_embeddings=1024).frequencies(10_000.0, 4)
+    (1.0, 0.01)
+    >>> fast, slow = DynamicNTKScaling(factor=2.0, max_position_embeddings=1024, seq_len=2048).frequencies(10_000.0, 4)
+    >>> round(slow, 9)
+    0.003333333
+    """
+
+    rope_type: ClassVar[str] = "dynamic"
+
+    factor: float
+    max_position_embeddings: int
+    seq_len: int | None = None
+
+    def __post_init__(self) -> None:
+        self._at_least(1.0, "factor")
+        _lengths(self, "max_position_embeddings", "seq_len")
+
+    def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
+        length = max(self.seq_len or 0, self.max_position_embeddings)
+        growth = self.factor * length / self.max_position_embeddings - (self.factor - 1)
+        return geometric(_rescaled(type(self).__name__, base, growth, rotary_dim), rotary_dim)
+
+
+@dataclass(frozen=True, kw_only=True)
+class YarnScaling(Scaling):
+    """YaRN: slow pairs interpolated, fast ones kept, a linear ramp between, and a magnitude.
+
+    Parameters
+    ----------
+    factor : float
+        At least 1: by how much slow pairs are interpolated.
+    original_max_position_embeddings : int
+        Tokens of the sequences trained on, before scaling.
+    beta_fast, beta_slow : float
+        Pairs that turn more than `beta_fast` times over the original length are kept, those below `beta_slow` turns are
+        interpolated.
+    attention_factor : float, optional
+        The magnitude; by default ``0.1 * ln(factor) + 1``, or ``g(mscale) / g(mscale_all_dim)`` where both are given,
+        with ``g(k) = 0.1 * k * ln(factor) + 1``.
+    mscale, mscale_all_dim : float, optional
+        DeepSeek's two numbers. `softmax_scale` is theirs too.
+    truncate : bool
+        Whether the ends of the ramp are rounded to whole pairs.
+
+    References
+    ----------
+    Peng et al., YaRN (2023), arXiv:2309.00071, sections 3.2 and 3.4. transformers, `modeling_rope_utils.py`; DeepSeek,
+    `modeling_deepseek.py`, `yarn_get_mscale`.
+
+    Examples
+    --------
+    >>> yarn = YarnScaling(factor=4.0, original_max_position_embeddings=32_768)
+    >>> [round(frequency, 5) for frequency in yarn.frequencies(10_000.0, 8)], round(yarn.magnitude, 4)
+    ([1.0, 0.1, 0.01, 0.00063], 1.1386)
+    """
+
+    rope_type: ClassVar[str] = "yarn"
+
+    factor: float
+    original_max_position_embeddings: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+    def __post_init__(self) -> None:
+        who = "YarnScaling"
+        self._at_least(1.0, "factor")
+        _lengths(self, "original_max_position_embeddings")
+        self._positive("beta_fast", "beta_slow", "attention_factor")
+        self._at_least(0.0, "mscale", "mscale_all_dim")
+        self._resolve(truncate=checks.boolean(who, "truncate", self.truncate))
+        if self.beta_fast < self.beta_slow:
+            raise ValueError(f"{who}: beta_fast must be at least beta_slow={self.beta_slow}; got {self.beta_fast}")
+
+    def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
+        if base <= 1.0:
+            raise ValueError(f"YarnScaling: base must be greater than 1; got {base}")
+
+        def pair_that_turns(times: float) -> float:
+            return rotary_dim * log(self.original_max_position_embeddings / (times * 2 * pi)) / (2 * log(base))
+
+        first, last = pair_that_turns(self.beta_fast), pair_that_turns(self.beta_slow)
+        if self.truncate:
+            first, last = floor(first), ceil(last)
+        # The end is held below rotary_dim and not below the number of pairs, as published models were trained.
+        first, last = max(first, 0), min(last, rotary_dim - 1)
+        if first == last:
+            last += 0.001
+        ramp = [min(max((j - first) / (last - first), 0.0), 1.0) for j in range(rotary_dim // 2)]
+        plain = geometric(base, rotary_dim)
+        return tuple(w / self.factor * share + w * (1.0 - share) for w, share in zip(plain, ramp))
+
+    @property
+    def magnitude(self) -> float:
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.mscale and self.mscale_all_dim:
+            return self._growth(self.mscale) / self._growth(self.mscale_all_dim)
+        return self._growth(1.0)
+
+    @property
+    def softmax_scale(self) -> float:
+        """What DeepSeek multiplies the scale of the softmax by, beside the magnitude of the tables."""
+        return self._growth(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
+
+    def _growth(self, mscale: float) -> float:
+        return 0.1 * mscale * log(self.factor) + 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongRopeScaling(Scaling):
+    """LongRoPE: each pair divided by a searched factor, one list for short sequences and one for long ones.
+
+    Which list is used follows from the length that is said up front, never from positions.
+
+    Parameters
+    ----------
+    short_factor, long_factor : sequence of float
+        One divisor for each pair, greater than 0.
+    original_max_position_embeddings : int
+        Tokens, beyond which a sequence is long.
+    factor : float, optional
+        How much longer sequences may be; the magnitude is ``sqrt(1 + ln(factor) / ln(original length))``. Required
+        unless the magnitude is given.
+    attention_factor : float, optional
+        The magnitude, in place of that.
+    short_mscale, long_mscale : float, optional
+        The magnitudes for short and for long sequences (Phi-3.5-MoE).
+    seq_len : int, optional
+        The length of the sequence in tokens; None means short.
+
+    References
+    ----------
+    Ding et al., LongRoPE (2024), arXiv:2402.13753. transformers, `modeling_rope_utils.py` and `models/phimoe`.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> short = LongRopeScaling(
+    ...     short_factor=(1.0, 1.0), long_factor=(1.0, 8.0), original_max_position_embeddings=4096, factor=32.0
+    ... )
+    >>> short.frequencies(10_000.0, 4), replace(short, seq_len=4097).frequencies(10_000.0, 4)
+    ((1.0, 0.01), (1.0, 0.00125))
+    """
+
+    rope_type: ClassVar[str] = "longrope"
+
+    short_factor: Sequence[float]
+    long_factor: Sequence[float]
+    original_max_position_embeddings: int
+    factor: float | None = None
+    attention_factor: float | None = None
+    short_mscale: float | None = None
+    long_mscale: float | None = None
+    seq_len: int | None = None
+
+    def __post_init__(self) -> None:
+        who = "LongRopeScaling"
+        for name in ("short_factor", "long_factor"):
+            values = getattr(self, name)
+            if not isinstance(values, (list, tuple)) or not values:
+                raise TypeError(f"{who}: {name} must be a sequence of numbers; got {values!r}")
+            self._resolve(**{name: tuple(checks.positive(who, f"every {name}", value) for value in values)})
+        _lengths(self, "original_max_position_embeddings", "seq_len")
+        self._at_least(1.0, "factor")
+        self._positive("attention_factor", "short_mscale", "long_mscale")
+        if (self.short_mscale is None) != (self.long_mscale is None):
+            raise ValueError(
+                f"{who}: short_mscale and long_mscale must be given together; "
+                f"got {self.short_mscale} and {self.long_mscale}"
+            )
+        if self.factor is None and self.attention_factor is None and self.short_mscale is None:
+            raise ValueError(
+                f"{who}: factor, attention_factor, or short_mscale and long_mscale must be given; got none"
+            )
+        if self.original_max_position_embeddings < 2:
+            raise ValueError(f"{who}: original_max_position_embeddings must be at least 2; got 1")
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the length is beyond the original one."""
+        return self.seq_len is not None and self.seq_len > self.original_max_position_embeddings
+
+    def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
+        name = "long_factor" if self.is_long else "short_factor"
+        for each in ("short_factor", "long_factor"):
+            if len(getattr(self, each)) != rotary_dim // 2:
+                raise ValueError(
+                    f"LongRopeScaling: {each} must have one number for each of {rotary_dim // 2} pairs; "
+                    f"got {len(getattr(self, each))}"
+                )
+        return tuple(w / divisor for w, divisor in zip(geometric(base, rotary_dim), getattr(self, name)))
+
+    @property
+    def magnitude(self) -> float:
+        mscale = self.long_mscale if self.is_long else self.short_mscale
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if mscale is not None:
+            return mscale
+        return sqrt(1.0 + log(self.factor or 1.0) / log(self.original_max_position_embeddings))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Llama3Scaling(Scaling):
+    """Llama 3.1: slow pairs divided by `factor`, fast ones kept, a smooth passage between.
+
+    Parameters
+    ----------
+    factor : float
+        At least 1.
+    low_freq_factor, high_freq_factor : float
+        Pairs whose wavelength is above ``original length / low_freq_factor`` are divided, those below
+        ``original length / high_freq_factor`` are kept. The second must be the greater.
+    original_max_position_embeddings : int
+        Tokens of the sequences trained on, before scaling.
+
+    References
+    ----------
+    Grattafiori et al., The Llama 3 Herd of Models (2024), arXiv:2407.21783, section 3.4.2. meta-llama/llama-models,
+    `models/llama3/reference_impl/model.py`, `apply_scaling`; transformers, `modeling_rope_utils.py`.
+
+    Examples
+    --------
+    >>> rule = Llama3Scaling(
+    ...     factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192
+    ... )
+    >>> [round(frequency, 7) for frequency in rule.frequencies(500_000.0, 8)]
+    [1.0, 0.037606, 0.0005248, 6.6e-06]
+    """
+
+    rope_type: ClassVar[str] = "llama3"
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: int
+
+    def __post_init__(self) -> None:
+        self._at_least(1.0, "factor")
+        self._positive("low_freq_factor", "high_freq_factor")
+        _lengths(self, "original_max_position_embeddings")
+        if self.high_freq_factor <= self.low_freq_factor:
+            raise ValueError(
+                f"Llama3Scaling: high_freq_factor must be greater than low_freq_factor={self.low_freq_factor}; "
+                f"got {self.high_freq_factor}"
+            )
+
+    def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
+        scaled = []
+        for w in geometric(base, rotary_dim):
+            turns = self.original_max_position_embeddings * w / (2 * pi)  # over the original length
+            kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+            kept = min(max(kept, 0.0), 1.0)
+            scaled.append((1.0 - kept) * w / self.factor + kept * w)
+        return tuple(scaled)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProportionalScaling(Scaling):
+    """Proportional RoPE: only the fastest pairs turn, though the progression is that of the whole head.
+
+    The others have frequency 0. It is not the partial rotation of `rotary_dim`, which turns fewer channels with a
+    progression of its own.
+
+    Parameters
+    ----------
+    partial_rotary_factor : float
+        The share of pairs that turn, greater than 0 and at most 1.
+    factor : float
+        At least 1: a divisor of all frequencies.
+
+    References
+    ----------
+    Barbero et al., Round and Round We Go (2024), arXiv:2410.06205, section 6. transformers, `modeling_rope_utils.py`;
+    google-deepmind/gemma, `gm/math/_positional_embeddings.py`, `rope_proportion`.
+
+    Examples
+    --------
+    >>> ProportionalScaling(partial_rotary_factor=0.5).frequencies(10_000.0, 8)
+    (1.0, 0.1, 0.0, 0.0)
+    """
+
+    rope_type: ClassVar[str] = "proportional"
+
+    partial_rotary_factor: float = 1.0
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        self._resolve(
+            partial_rotary_factor=checks.share(type(self).__name__, "partial_rotary_factor", self.partial_rotary_factor)
+        )
+        self._at_least(1.0, "factor")
+
+    def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
+        turning = int(self.partial_rotary_factor * rotary_dim // 2)
+        return tuple(w / self.factor if j < turning else 0.0 for j, w in enumerate(geometric(base, rotary_dim)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class XPos:
+    """Extrapolatable position embedding: queries grow and keys shrink with position, so that distance damps scores.
+
+    Pair j of a query is multiplied by ``zeta ** ((position - centre) / scale_base)``, that of a key by the inverse,
+    with ``zeta = (2 j + gamma * rotary_dim) / ((1 + gamma) * rotary_dim)``. A centre that follows the length of the
+    sequence, as upstream's do, cannot be used with a cache of keys; here it is fixed.
+
+    Parameters
+    ----------
+    scale_base : float
+        Tokens over which a pair is damped by its zeta.
+    centre : int
+        The position, in tokens, whose magnitude is 1. Only products of queries and keys matter, and those do not
+        depend on it; a centre amid the sequence keeps single numbers near 1.
+    gamma : float
+        Greater than 0: how little the fastest pair is damped.
+
+    References
+    ----------
+    Sun et al., A Length-Extrapolatable Transformer (2022), arXiv:2212.10554, section 3.2. rotary-embedding-torch,
+    `use_xpos`; flash-attention, `flash_attn/layers/rotary.py`, `scale_base`.
+
+    Examples
+    --------
+    >>> [round(zeta, 3) for zeta in XPos().zeta(8)]
+    [0.286, 0.464, 0.643, 0.821]
+    """
+
+    scale_base: float = 512.0
+    centre: int = 0
+    gamma: float = 0.4
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scale_base", checks.positive("XPos", "scale_base", self.scale_base))
+        object.__setattr__(self, "gamma", checks.positive("XPos", "gamma", self.gamma))
+        if not checks.is_int(self.centre):
+            raise TypeError(f"XPos: centre must be an int; got {type(self.centre).__name__}")
+
+    def zeta(self, rotary_dim: int) -> tuple[float, ...]:
+        """The damping of each pair over `scale_base` tokens."""
+        widest = (1.0 + self.gamma) * rotary_dim
+        return tuple((2 * j + self.gamma * rotary_dim) / widest for j in range(rotary_dim // 2))
+
+
+def _rescaled(who: str, base: float, growth: float, rotary_dim: int) -> float:
+    if rotary_dim < 4:
+        raise ValueError(f"{who}: rotary_dim must be at least 4; got {rotary_dim}")
+    return base * growth ** (rotary_dim / (rotary_dim - 2))
+
+
+def _lengths(rule: Scaling, *names: str) -> None:
+    """Fields that are numbers of tokens, at least 1, or None."""
+    for name in names:
+        value = getattr(rule, name)
+        if value is not None and checks.count(type(rule).__name__, name, value) < 1:
+            raise ValueError(f"{type(rule).__name__}: {name} must be at least 1; got {value}")

@@ -46,39 +46,88 @@ class Frequencies:
 
     Parameters
     ----------
-    inv_freq : tuple of float, or array, "pairs"
+    inv_freq : nested tuples of float, or array, "pairs", "axes pairs" or "axes heads pairs"
         Floats are converted once, here, on the host. An array (learned, or traced) is converted where it is used.
     """
 
     def __init__(self, inv_freq: Any):
         self.inv_freq = inv_freq
-        self._host = {bits: _turns_of_floats(inv_freq, bits) for bits in (32, 64)} if self.are_floats else {}
+        self.are_floats = isinstance(inv_freq, tuple)
+        shape = _shape(inv_freq) if self.are_floats else tuple(inv_freq.shape)
+        self.pairs = shape[-1]
+        self.axes = shape[0] if len(shape) > 1 else 1
+        self.heads = shape[1] if len(shape) > 2 else None
+        self.axis_of_pair: tuple[int, ...] | None = None
+        row_shape = shape[1:] if len(shape) > 1 else shape
+        if not self.are_floats:
+            self.rows = tuple(Row(inv_freq, row_shape, axis) for axis in range(self.axes))
+            return
+        rows = inv_freq if len(shape) > 1 else (inv_freq,)
+        if self.axes > 1 and self.heads is None:
+            columns = list(zip(*rows))
+            if all(sum(frequency != 0.0 for frequency in column) <= 1 for column in columns):
+                self.axis_of_pair = tuple(
+                    max(range(self.axes), key=lambda axis: abs(column[axis])) for column in columns
+                )
+                rows = (tuple(column[axis] for column, axis in zip(columns, self.axis_of_pair)),)
+        self.rows = tuple(Row(row, row_shape) for row in rows)
+
+    def terms(self, positions: Any) -> list[tuple[Any, "Row"]]:
+        """Positions, opposite the pairs, and the frequencies to multiply them by; the angle is the sum of products."""
+        xp = backends.namespace(positions)
+        if self.axis_of_pair is not None:
+            axis_of_pair = backends.from_numbers(self.axis_of_pair, like=positions, dtype=xp.int32)
+            chosen = xp.take(positions, axis_of_pair, axis=0)
+            return [(xp.permute_dims(chosen, (*range(1, positions.ndim), 0)), self.rows[0])]
+        alone = [positions] if self.axes == 1 else [positions[axis, ...] for axis in range(self.axes)]
+        opposite = (..., None) if self.heads is None else (..., None, None)
+        return [(one[opposite], row) for one, row in zip(alone, self.rows)]
+
+
+class Row:
+    """The frequencies that one position is multiplied by, "pairs" or "heads pairs": floats, or one axis of an array."""
+
+    def __init__(self, inv_freq: Any, shape: tuple[int, ...], axis: int = 0):
+        self.are_floats = isinstance(inv_freq, tuple)
+        self.shape = shape
+        self._given: Any = inv_freq
+        self._axis = axis
+        if self.are_floats:
+            self._given = tuple(w for head in inv_freq for w in head) if len(shape) > 1 else inv_freq
+            self._host = {bits: _turns_of_floats(self._given, bits) for bits in (32, 64)}
 
     @property
-    def are_floats(self) -> bool:
-        return isinstance(self.inv_freq, tuple)
+    def inv_freq(self) -> Any:
+        """All frequencies in one line. An array is read anew, as it may have been changed in place."""
+        if self.are_floats or self._given.ndim == 1:
+            return self._given
+        return backends.namespace(self._given).reshape(self._given[self._axis, ...], (-1,))
 
     def turns(self, bits: int, *, like: Any) -> Turns:
         """The frequencies as integers to be multiplied by `like`."""
         if self.are_floats:
             xp = backends.namespace(like)
             words = backends.from_numbers(self._host[bits], like=like, dtype=xp.int32 if bits == 32 else xp.int64)
-            return Turns(*(_beneath(words[row, :], like) for row in range(4)))
-        return Turns(*(_beneath(word, like) for word in _turns_of_array(self.inv_freq, bits)))
+            return Turns(*(self.beneath(words[row, :], like) for row in range(4)))
+        return Turns(*(self.beneath(word, like) for word in _turns_of_array(self.inv_freq, bits)))
 
     def values(self, *, like: Any, dtype: Any) -> Any:
         """The frequencies as an array to be multiplied by `like`, rounded to `dtype`."""
         if self.are_floats:
-            return _beneath(backends.from_numbers(self.inv_freq, like=like, dtype=dtype), like)
-        return _beneath(backends.astype(self.inv_freq, dtype), like)
+            return self.beneath(backends.from_numbers(self.inv_freq, like=like, dtype=dtype), like)
+        return self.beneath(backends.astype(self.inv_freq, dtype), like)
+
+    def beneath(self, row: Any, like: Any) -> Any:
+        """A row with as many axes as `like`, as broadcasting over ranks may be forbidden."""
+        return backends.namespace(row).reshape(row, (*[1] * (like.ndim - len(self.shape)), *self.shape))
 
 
 def sin_cos(positions: Any, frequencies: Frequencies, dtype: Any) -> tuple[Any, Any]:
-    """Sine and cosine of `positions[..., None] * frequencies`, without derivatives.
+    """Sine and cosine of the sum over axes of `positions * frequencies`, without derivatives.
 
     Parameters
     ----------
-    positions : array, "*batch seq"
+    positions : array, "*batch seq" or "axes *batch seq"
         Integers, or float32 or float64 numbers below ``2**31`` or ``2**63``; beyond, and for NaN, the result is NaN.
     frequencies : Frequencies
     dtype : dtype
@@ -86,29 +135,38 @@ def sin_cos(positions: Any, frequencies: Frequencies, dtype: Any) -> tuple[Any, 
 
     Returns
     -------
-    (array, array), "*batch seq pairs"
+    (array, array), "*batch seq pairs" or "*batch seq heads pairs"
     """
     xp = backends.namespace(positions)
     in_float64 = backends.dtype_name(dtype) == "float64"
     wide = in_float64 or backends.dtype_name(positions.dtype) in ("int64", "float64")
     bits = 64 if wide else 32
-    positions = positions[..., None]
-    turns = frequencies.turns(bits, like=positions)
-
-    rest = None
-    if not frequencies.are_floats:
-        rest = _beneath(_not_a_number_from(frequencies.inv_freq, LIMIT, dtype), positions)
-    if backends.is_real(positions):
-        whole, part, left = _split(xp, backends.astype(positions, xp.float64 if wide else xp.float32), bits)
-        phase = _phase(whole, turns, bits, round_off=not in_float64) + _phase_of_part(part, turns, bits)
-        left = backends.astype(left * _approximate(turns, bits, left.dtype), dtype)
-        rest = left if rest is None else left + rest
-    else:
-        positions = backends.astype(positions, xp.int64 if wide else xp.int32)
-        phase = _phase(positions, turns, bits, round_off=not in_float64)
+    terms = frequencies.terms(positions)
+    phase, rest = _phase_and_rest(*terms[0], bits, dtype)
+    for columns, row in terms[1:]:
+        more, left = _phase_and_rest(columns, row, bits, dtype)
+        phase = phase + more
+        rest = rest if left is None else left + rest
     if wide and not in_float64:
         phase, bits = backends.astype(phase >> 32, xp.int32), 32
     return _sin_cos_of_phase(xp, phase, rest, bits, dtype)
+
+
+def _phase_and_rest(positions: Any, row: Row, bits: int, dtype: Any) -> tuple[Any, Any]:
+    """One product as a phase in units of ``2**-bits`` turns, and what is left in turns: None for nothing."""
+    xp = backends.namespace(positions)
+    round_off = backends.dtype_name(dtype) != "float64"
+    turns = row.turns(bits, like=positions)
+    rest = None
+    if not row.are_floats:
+        rest = row.beneath(_not_a_number_from(row.inv_freq, LIMIT, dtype), positions)
+    if backends.is_real(positions):
+        whole, part, left = _split(xp, backends.astype(positions, xp.float64 if bits == 64 else xp.float32), bits)
+        phase = _phase(whole, turns, bits, round_off=round_off) + _phase_of_part(part, turns, bits)
+        left = backends.astype(left * _approximate(turns, bits, left.dtype), dtype)
+        return phase, left if rest is None else left + rest
+    positions = backends.astype(positions, xp.int64 if bits == 64 else xp.int32)
+    return _phase(positions, turns, bits, round_off=round_off), rest
 
 
 def _phase(positions: Any, turns: Turns, bits: int, *, round_off: bool) -> Any:
@@ -203,9 +261,9 @@ def _polynomial(coefficients: list[float], x: Any) -> Any:
     return result
 
 
-def _beneath(row: Any, like: Any) -> Any:
-    """A row with as many axes as `like`, as broadcasting over ranks may be forbidden."""
-    return backends.namespace(row).reshape(row, (*[1] * (like.ndim - 1), row.shape[0]))
+def _shape(nested: Any) -> tuple[int, ...]:
+    """The sizes of nested tuples."""
+    return (len(nested), *_shape(nested[0])) if isinstance(nested, tuple) else ()
 
 
 @backends.host_constant

@@ -5,11 +5,18 @@ from typing import Any, Literal
 from rope_xp import backends, checks
 from rope_xp.arrays import Array, ArrayT
 
-Layout = Literal["half", "interleaved"]
+Layout = Literal["half", "interleaved", "interleaved_to_half"]
 
 LAYOUTS = {
     "half": "channel j with j + pairs: GPT-NeoX, Llama in transformers",
     "interleaved": "channel 2j with 2j + 1: RoFormer, GPT-J, Meta's Llama",
+    "interleaved_to_half": "channel 2j with 2j + 1, written to j and j + pairs: DeepSeek-V3",
+}
+# How pairs stand in what is read and in what is written.
+READ_WRITE: dict[str, tuple[str, str]] = {
+    "half": ("half", "half"),
+    "interleaved": ("interleaved", "interleaved"),
+    "interleaved_to_half": ("interleaved", "half"),
 }
 
 
@@ -118,8 +125,9 @@ def apply_rotary_pos_emb(
         Sine and cosine, in this order, in float32 or float64, of `x`'s library or NumPy's. Tables with as many axes as
         `x` broadcast. With fewer, the axis before the last is the sequence and lies on axis `seq_dim` of `x`, and the
         axes before that are the leading axes of `x`: "seq pairs" or "batch seq pairs".
-    layout : "half" or "interleaved"
-        Which channels form a pair. The default is the notebook's, `rotate_every_two`; `"half"` is `rotate_half`.
+    layout : "half", "interleaved" or "interleaved_to_half"
+        Which channels form a pair. The default is the notebook's, `rotate_every_two`; `"half"` is `rotate_half`. The
+        third reads interleaved pairs and writes halves.
     seq_dim : int
         The sequence axis of `x`. The default is the notebook's: "seq heads dim".
     inverse : bool
@@ -156,9 +164,24 @@ def apply_rotary_pos_emb(
 
 
 def rotate(
-    who: str, x: Any, sincos: Any, *, layout: Layout, seq_dim: int, inverse: bool = False, pairs: int | None = None
+    who: str,
+    x: Any,
+    sincos: Any,
+    *,
+    layout: str,
+    seq_dim: int,
+    inverse: bool = False,
+    pairs: int | None = None,
+    first_channel: int = 0,
+    blocks: int = 1,
+    heads: int | None = None,
+    heads_dim: int | None = None,
 ) -> Any:
-    """`apply_rotary_pos_emb`, on behalf of another function; tables must have `pairs` columns where it is given."""
+    """`apply_rotary_pos_emb`, on behalf of another function, and with what only `RotaryEmbedding` has.
+
+    Tables must have `pairs` columns where it is given. The channels that turn begin at `first_channel` and fall into
+    `blocks`, each of which is paired by itself. With `heads`, tables are "*axes heads pairs".
+    """
     xp = checks.floating(who, "x", x)
     dim = checks.even_width(who, x)
     checks.one_of(who, "layout", layout, LAYOUTS)
@@ -168,15 +191,23 @@ def rotate(
         raise ValueError(
             f"{who}: tables must have a last axis of {pairs} pairs, one column for each; got shape {checks.shape(sin)}"
         )
-    sin, cos = _align(who, sin, x, seq_dim), _align(who, cos, x, seq_dim)
-    width = 2 * sin.shape[-1]
-    rotated = x if width == dim else x[..., :width]
-    first, second = _pairs(xp, backends.astype(rotated, sin.dtype), layout)
+    if heads is None:
+        sin, cos = _align(who, sin, x, seq_dim), _align(who, cos, x, seq_dim)
+    else:
+        sin, cos = (_align_heads(who, table, x, seq_dim, heads, heads_dim) for table in (sin, cos))
+    read, write = READ_WRITE[layout]
     if inverse:
-        sin = -sin
-    turned = _unpairs(xp, first * cos - second * sin, second * cos + first * sin, layout)
-    turned = backends.astype(turned, x.dtype)
-    return turned if width == dim else xp.concat([turned, x[..., width:]], axis=-1)
+        sin, read, write = -sin, write, read
+    end = first_channel + 2 * sin.shape[-1]
+    span = x if first_channel == 0 and end == dim else x[..., first_channel:end]
+    first, second = _pairs(xp, backends.astype(span, sin.dtype), read, blocks)
+    turned = _unpairs(xp, first * cos - second * sin, second * cos + first * sin, write, blocks)
+    parts = [backends.astype(turned, x.dtype)]
+    if first_channel:
+        parts.insert(0, x[..., :first_channel])
+    if end < dim:
+        parts.append(x[..., end:])
+    return parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
 
 
 def _quarter_turn(who: str, x: Any, layout: Layout) -> Any:
@@ -186,20 +217,27 @@ def _quarter_turn(who: str, x: Any, layout: Layout) -> Any:
     return _unpairs(xp, -second, first, layout)
 
 
-def _pairs(xp: Any, x: Any, layout: Layout) -> tuple[Any, Any]:
+def _pairs(xp: Any, x: Any, layout: str, blocks: int = 1) -> tuple[Any, Any]:
     """The first and the second channels of all pairs."""
     pairs = x.shape[-1] // 2
-    if layout == "half":
+    if layout == "interleaved":
+        x = xp.reshape(x, (*x.shape[:-1], pairs, 2))
+        return x[..., 0], x[..., 1]
+    if blocks == 1:
         x = xp.reshape(x, (*x.shape[:-1], 2, pairs))
         return x[..., 0, :], x[..., 1, :]
-    x = xp.reshape(x, (*x.shape[:-1], pairs, 2))
-    return x[..., 0], x[..., 1]
+    leading = x.shape[:-1]
+    x = xp.reshape(x, (*leading, blocks, 2, pairs // blocks))
+    return xp.reshape(x[..., 0, :], (*leading, pairs)), xp.reshape(x[..., 1, :], (*leading, pairs))
 
 
-def _unpairs(xp: Any, first: Any, second: Any, layout: Layout) -> Any:
+def _unpairs(xp: Any, first: Any, second: Any, layout: str, blocks: int = 1) -> Any:
     """The inverse of `_pairs`. Stacking and reshaping is what compilers fuse; concatenating is not."""
+    leading, pairs = first.shape[:-1], first.shape[-1]
+    if blocks > 1:
+        first, second = (xp.reshape(each, (*leading, blocks, pairs // blocks)) for each in (first, second))
     x = xp.stack([first, second], axis=-2 if layout == "half" else -1)
-    return xp.reshape(x, (*first.shape[:-1], 2 * first.shape[-1]))
+    return xp.reshape(x, (*leading, 2 * pairs))
 
 
 def _tables(who: str, x: Any, sincos: Any) -> tuple[Any, Any]:
@@ -237,21 +275,31 @@ def _align(who: str, table: Any, x: Any, seq_dim: int) -> Any:
     return table if table.ndim == x.ndim else backends.namespace(table).reshape(table, (*axes, pairs))
 
 
+def _align_heads(who: str, table: Any, x: Any, seq_dim: int, heads: int, heads_dim: Any) -> Any:
+    """Put a table "*axes heads pairs" onto `x`, whose axis `heads_dim` are the heads."""
+    place, seq = checks.axis(who, heads_dim, x, "heads_dim"), checks.axis(who, seq_dim, x)
+    others = tuple(size for axis, size in enumerate(x.shape[:-1]) if axis != place)
+    axes = None
+    if place != seq and table.ndim >= 2 and x.shape[place] == table.shape[-2] == heads:
+        axes = _opposite(table.shape[:-2], others, seq - (place < seq))
+    if axes is None:
+        raise ValueError(
+            f"{who}: tables must be (seq, heads, pairs) or (batch, seq, heads, pairs), with seq_dim={seq_dim} and "
+            f"heads_dim={heads_dim} of x the sequence and {heads} heads; got tables of shape {checks.shape(table)} for "
+            f"x of shape {checks.shape(x)}"
+        )
+    xp = backends.namespace(table)
+    order = list(range(len(axes)))
+    order.insert(place, len(axes))
+    return xp.permute_dims(xp.reshape(table, (*axes, *table.shape[-2:])), (*order, len(axes) + 1))
+
+
 def axes_on(who: str, name: str, given: Any, columns: int, x: Any, seq_dim: int) -> tuple[int, ...]:
     """The axes of tables or positions, but for the last `columns`, each opposite its axis of `x`; 1 for the others."""
-    axes = tuple(given[: len(given) - columns])
     places = tuple(x.shape[:-1])
     axis = checks.axis(who, seq_dim, x) if places else None  # a vector alone has no sequence
-    if len(axes) == len(places):
-        fits = all(size in (1, found) for size, found in zip(axes, places))
-    elif axis is None or not axes or len(axes) > len(places):
-        fits = False
-    else:
-        *batch, seq = axes
-        fits = len(batch) <= axis and seq == places[axis]
-        fits = fits and all(size in (1, found) for size, found in zip(batch, places))
-        axes = (*batch, *[1] * (axis - len(batch)), seq, *[1] * (len(places) - 1 - axis))
-    if not fits:
+    axes = _opposite(given[: len(given) - columns], places, axis)
+    if axes is None:
         whole, tail = ("one axis less than x", "") if columns == 0 else ("as many axes as x", ", pairs")
         seq = "" if axis is None else f"={places[axis]}"
         raise ValueError(
@@ -259,3 +307,15 @@ def axes_on(who: str, name: str, given: Any, columns: int, x: Any, seq_dim: int)
             f"seq_dim={seq_dim} of x; got shape {tuple(given)} for x of shape {checks.shape(x)}"
         )
     return axes
+
+
+def _opposite(axes: Any, places: tuple[int, ...], seq: int | None) -> tuple[int, ...] | None:
+    """`axes` as many as `places`, of which number `seq` is the sequence; None where they do not fit."""
+    if len(axes) == len(places):
+        return tuple(axes) if all(size in (1, place) for size, place in zip(axes, places)) else None
+    if seq is None or not len(axes) or len(axes) > len(places):
+        return None
+    *batch, last = axes
+    if len(batch) > seq or last != places[seq] or not all(size in (1, place) for size, place in zip(batch, places)):
+        return None
+    return (*batch, *[1] * (seq - len(batch)), last, *[1] * (len(places) - 1 - seq))

@@ -207,7 +207,7 @@ def test_attributes():
     [
         (
             {"base": 500_000, "rotary_dim": 64},
-            ["the first 64 of 128 turn", "500000.0 ** (-2 j / 64) radians per token"],
+            ["the first 64 of 128 turn", "500000.0 ** (-2 j / 64), in radians per token"],
         ),
         ({"base": 100.0, "phase": "float32"}, ["128 of 128", "float32 (float32(position) * float32(inv_freq)"]),
         ({"inv_freq": (1.0, -0.25, 0.0)}, ["6 of 128", "given, in radians per token", "6.28319 to 25.1327 tokens"]),

@@ -149,6 +149,12 @@ def test_notebook_functions():
         np.testing.assert_array_equal(y[..., 64:], x[..., 64:])
 
 
+def test_convert_checkpoint(capsys):
+    changes = import_module("convert_checkpoint").main()
+    assert changes["converted"] < 1e-6 < 0.1 < changes["as published"]
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_language_model(backend, tmp_path):
     figure = tmp_path / "a.png"

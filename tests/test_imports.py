@@ -29,15 +29,28 @@ def test_the_test_above_can_fail(name):
 MAY_IMPORT = {
     "backends/__init__": set(),
     "arrays": set(),
-    "frequencies": {"backends"},
+    "frequencies": {"backends", "checks"},
+    "axes": {"checks"},
     "phases": {"backends"},
     "checks": {"backends"},
     "positions/sequence": {"arrays", "backends", "checks"},
     "positions/grids": {"arrays", "backends", "checks", "positions.sequence"},
-    "positions/__init__": {"positions.grids", "positions.sequence"},
+    "positions/multimodal": {"arrays", "backends", "checks"},
+    "positions/__init__": {"positions.grids", "positions.multimodal", "positions.sequence"},
     "rotation": {"arrays", "backends", "checks"},
+    "weights": {"arrays", "checks", "rotation"},
     "angles": {"arrays", "backends", "checks", "frequencies", "phases", "positions.sequence"},
-    "embedding": {"angles", "arrays", "backends", "checks", "frequencies", "phases", "positions.sequence", "rotation"},
+    "embedding": {
+        "angles",
+        "arrays",
+        "axes",
+        "backends",
+        "checks",
+        "frequencies",
+        "phases",
+        "positions.sequence",
+        "rotation",
+    },
 }
 
 

@@ -1,0 +1,172 @@
+"""Several position axes: which axis, such as time, height or width, each pair of channels follows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from rope_xp import checks
+
+ORDERS = {
+    "chunked": "one axis after the other, one progression over all pairs: Qwen2-VL, XD-RoPE",
+    "interleaved": "axes take turns while they last, the rest follow axis 0: Qwen3-VL",
+    "round_robin": "axes take turns, those that are full are passed over: GLM in SGLang",
+    "balanced": "the axis that lags behind its share is next, axis 0 last: openPangu-VL",
+    "spatial_first": "axes 1 and 2 take turns, then axis 0; sections are (height, width, time): Ernie-4.5-VL",
+    "even_odd": "axis 1 takes even frequencies, axis 2 odd ones, axis 0 the rest; sections as before: Cohere Compass",
+    "axial": "one axis after the other, each with a progression of its own: vision towers, Flux",
+    "axial_interleaved": "axes take turns, each with a progression of its own: Kimi",
+}
+
+
+class Column(NamedTuple):
+    """What one pair of channels follows: a position axis, and one member of a progression over `width` channels."""
+
+    axis: int
+    index: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Sections:
+    """How many pairs follow each position axis, and in which order.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Pairs of each axis, in the order of the config (`mrope_section`); their sum is the number of pairs.
+    order : str
+        Which pairs they are, see `ORDERS`.
+    clamp : bool
+        In the interleaved order, let sections that do not fit lose pairs to axis 0, as transformers does, in place of
+        an error.
+
+    Raises
+    ------
+    ValueError
+        If `order` is unknown, or `sizes` cannot be in that order.
+    TypeError
+        If `sizes` are no ints.
+
+    References
+    ----------
+    Wang et al., Qwen2-VL (2024), arXiv:2409.12191, section 2.1. transformers, `models/qwen2_vl`, `models/qwen3_vl`,
+    `models/ernie4_5_vl_moe`; vLLM, `rotary_embedding/mrope.py` and `mrope_interleaved.py`.
+
+    Examples
+    --------
+    >>> Sections((4, 2, 2)).axis_of_pair
+    (0, 0, 0, 0, 1, 1, 2, 2)
+    >>> Sections((4, 2, 2), order="interleaved").axis_of_pair
+    (0, 1, 2, 0, 1, 2, 0, 0)
+    >>> Sections((2, 2, 4), order="spatial_first").axis_of_pair
+    (1, 2, 1, 2, 0, 0, 0, 0)
+    """
+
+    sizes: Sequence[int]
+    order: str = "chunked"
+    clamp: bool = False
+
+    def __post_init__(self) -> None:
+        who = "Sections"
+        checks.one_of(who, "order", self.order, ORDERS)
+        checks.boolean(who, "clamp", self.clamp)
+        if not isinstance(self.sizes, (list, tuple)) or not self.sizes:
+            raise TypeError(f"{who}: sizes must be a sequence of int; got {self.sizes!r}")
+        sizes = tuple(checks.count(who, "every size", size) for size in self.sizes)
+        if not sum(sizes):
+            raise ValueError(f"{who}: sizes must have a pair; got {sizes}")
+        if self.order in ("spatial_first", "even_odd") and (len(sizes) != 3 or sizes[0] != sizes[1]):
+            raise ValueError(
+                f"{who}: sizes must be (height, width, time), height equal to width, for order={self.order!r}; "
+                f"got {sizes}"
+            )
+        if self.clamp and self.order != "interleaved":
+            raise ValueError(f"{who}: clamp must be False but for order='interleaved'; got True for {self.order!r}")
+        object.__setattr__(self, "sizes", sizes)
+        if self.order == "interleaved" and not self.clamp:
+            found = self.axis_of_pair
+            counts = tuple(found.count(axis) for axis in range(len(sizes)))
+            if counts != sizes:
+                raise ValueError(
+                    f"{who}: sizes must fit when {len(sizes)} axes take turns over {sum(sizes)} pairs; "
+                    f"got {sizes}, of which {counts} would be left"
+                )
+
+    @property
+    def axes(self) -> int:
+        """The number of position axes."""
+        return len(self.sizes)
+
+    @property
+    def pairs(self) -> int:
+        """The number of pairs, of all axes."""
+        return sum(self.sizes)
+
+    @property
+    def axis_of_pair(self) -> tuple[int, ...]:
+        """The axis of each pair."""
+        return tuple(column.axis for column in self.columns())
+
+    def columns(self) -> tuple[Column, ...]:
+        """What each pair follows."""
+        sizes, whole = list(self.sizes), 2 * self.pairs
+        if self.order in ("axial", "axial_interleaved"):
+            members = [[Column(axis, j, 2 * size) for j in range(size)] for axis, size in enumerate(sizes)]
+            axes = _chunked(sizes) if self.order == "axial" else _round_robin(sizes)
+            return tuple(members[axis].pop(0) for axis in axes)
+        if self.order == "even_odd":
+            height, _, time = sizes
+            even, odd = range(0, 2 * height, 2), range(1, 2 * height, 2)
+            rest = range(2 * height, 2 * height + time)
+            return tuple(Column(axis, j, whole) for axis, js in ((1, even), (2, odd), (0, rest)) for j in js)
+        orders: dict[str, Any] = {
+            "chunked": _chunked,
+            "interleaved": _interleaved,
+            "round_robin": _round_robin,
+            "balanced": _balanced,
+            "spatial_first": _spatial_first,
+        }
+        return tuple(Column(axis, j, whole) for j, axis in enumerate(orders[self.order](sizes)))
+
+
+def _chunked(sizes: list[int]) -> list[int]:
+    return [axis for axis, size in enumerate(sizes) for _ in range(size)]
+
+
+def _interleaved(sizes: list[int]) -> list[int]:
+    """Pair j follows axis ``j % axes`` while this axis lasts, and axis 0 otherwise."""
+    turns = [divmod(pair, len(sizes)) for pair in range(sum(sizes))]
+    return [axis if turn < sizes[axis] else 0 for turn, axis in turns]
+
+
+def _round_robin(sizes: list[int]) -> list[int]:
+    left, order = list(sizes), []
+    for pair in range(sum(sizes)):
+        axis = pair % len(sizes)
+        while not left[axis]:
+            axis = (axis + 1) % len(sizes)
+        left[axis] -= 1
+        order.append(axis)
+    return order
+
+
+def _balanced(sizes: list[int]) -> list[int]:
+    """Greedy: the axis of which the smallest share is placed, not the same one twice while another is left.
+
+    One pair of axis 0 is kept for the end.
+    """
+    kept = min(sizes[0], 1)
+    left = [sizes[0] - kept, *sizes[1:]]
+    placed, order = [0] * len(sizes), []
+    for _ in range(sum(left)):
+        available = [axis for axis, size in enumerate(left) if placed[axis] < size]
+        others = [axis for axis in available if order[-1:] != [axis]] or available
+        axis = min(others, key=lambda axis: placed[axis] / left[axis])
+        placed[axis] += 1
+        order.append(axis)
+    return order + [0] * kept
+
+
+def _spatial_first(sizes: list[int]) -> list[int]:
+    height, _, time = sizes
+    return [1, 2] * height + [0] * time

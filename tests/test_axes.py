@@ -1,0 +1,270 @@
+"""Several position axes, pairings and spans of every kind: all of them frequencies and pairs."""
+
+import numpy as np
+import oracle
+import pytest
+
+from rope_xp import RotaryEmbedding, Sections
+from rope_xp.frequencies import geometric, mixed
+
+# Rotated float32 numbers of size 3: three operations, each rounded, and tables within 2e-7.
+ATOL = 3 * (4 * 2.0**-24 + 2e-7)
+# What vLLM's and SGLang's own functions give.
+KNOWN_ORDERS = {
+    ((4, 6, 6), "balanced"): [0, 1, 2, 1, 2, 0, 1, 2, 1, 2, 0, 1, 2, 1, 2, 0],
+    ((8, 12, 12), "balanced"): [int(a) for a in "01212012120121201201212012120120"],
+    ((8, 12, 12), "round_robin"): [0, 1, 2] * 8 + [1, 1, 2, 1, 1, 2, 2, 2],
+    ((16, 24, 24), "chunked"): [0] * 16 + [1] * 24 + [2] * 24,
+    ((24, 20, 20), "interleaved"): [0, 1, 2] * 20 + [0] * 4,
+    ((11, 11, 10), "interleaved"): [0, 1, 2] * 10 + [0, 1],
+    ((22, 22, 20), "spatial_first"): [1, 2] * 22 + [0] * 20,
+    ((4, 4), "interleaved"): [0, 1] * 4,
+}
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).clip(-3, 3).astype(np.float32)
+
+
+@pytest.mark.parametrize("sizes, order", KNOWN_ORDERS)
+def test_orders_of_axes(sizes, order):
+    sections = Sections(sizes, order=order)
+    assert list(sections.axis_of_pair) == KNOWN_ORDERS[sizes, order]
+    assert sections.axes == len(sizes) and sections.pairs == sum(sizes)
+
+
+def test_sections_that_do_not_fit_are_refused_or_clamped_as_upstream():
+    with pytest.raises(ValueError, match=r"Sections: sizes must fit .*got \(1, 1, 30\), of which \(21, 1, 10\)"):
+        Sections((1, 1, 30), order="interleaved")
+    clamped = Sections((1, 1, 30), order="interleaved", clamp=True).axis_of_pair
+    axis = [0] * 32
+    for which, size in ((1, 1), (2, 30)):  # upstream's slices
+        for pair in range(32)[which : 3 * size : 3]:
+            axis[pair] = which
+    assert list(clamped) == axis
+
+
+def weights_by_hand(sections, base):
+    """Frequencies of each axis, written out: natural progressions are one over all pairs, axial ones restart."""
+    whole = geometric(base, 2 * sections.pairs)
+    sizes = sections.sizes
+    if sections.order == "axial":
+        rows = [
+            (0.0,) * sum(sizes[:a]) + geometric(base, 2 * n) + (0.0,) * sum(sizes[a + 1 :]) for a, n in enumerate(sizes)
+        ]
+    elif sections.order == "axial_interleaved":
+        own = geometric(base, 2 * sizes[0])
+        rows = [tuple(own[j // 2] if j % 2 == a else 0.0 for j in range(sections.pairs)) for a in range(2)]
+    elif sections.order == "even_odd":
+        height, width, time = sizes
+        order = [*range(0, 2 * height, 2), *range(1, 2 * height, 2), *range(2 * height, 2 * height + time)]
+        axis = [1] * height + [2] * width + [0] * time
+        rows = [tuple(whole[j] if a == which else 0.0 for j, a in zip(order, axis)) for which in range(3)]
+    else:
+        rows = [
+            tuple(w if a == which else 0.0 for w, a in zip(whole, sections.axis_of_pair)) for which in range(len(sizes))
+        ]
+    return tuple(rows)
+
+
+SECTIONS = [
+    Sections((3, 2, 2)),
+    Sections((3, 2, 2), order="interleaved"),
+    Sections((2, 2, 3), order="spatial_first"),
+    Sections((2, 2, 3), order="even_odd"),
+    Sections((2, 5), order="axial"),
+    Sections((3, 2, 2), order="balanced"),
+    Sections((1, 1, 5), order="round_robin"),
+    Sections((4, 4), order="axial_interleaved"),
+]
+
+
+@pytest.mark.parametrize("sections", SECTIONS, ids=str)
+def test_sections_are_frequencies(sections):
+    rope = RotaryEmbedding(head_dim=16, rotary_dim=2 * sections.pairs, layout="half", base=100.0, sections=sections)
+    assert rope.inv_freq == weights_by_hand(sections, 100.0)
+    assert rope.axes == sections.axes
+
+
+@pytest.mark.parametrize("sections", SECTIONS, ids=str)
+@pytest.mark.parametrize("real", [False, True])
+def test_angles_sum_over_axes(xp, sections, real):
+    rope = RotaryEmbedding(head_dim=16, rotary_dim=2 * sections.pairs, layout="half", base=100.0, sections=sections)
+    where = np.random.default_rng(1).integers(-300, 300, (rope.axes, 2, 5))
+    where = where.astype(np.float32) + 0.25 if real else where.astype(np.int32)
+    angles = np.einsum("abs,ap->bsp", where.astype(np.float64), np.asarray(rope.inv_freq))
+    sincos = rope.sincos(xp.array(where))
+    # 2e-7 is ours; the float64 sum of angles up to 300 is off by far less.
+    np.testing.assert_allclose(xp.numpy(sincos.sin), np.sin(angles), rtol=0, atol=2e-7)
+    np.testing.assert_allclose(xp.numpy(sincos.cos), np.cos(angles), rtol=0, atol=2e-7)
+    x = random(2, 5, 3, 16)
+    result = rope(xp.array(x), positions=where, seq_dim=1)
+    truth = oracle.rotate(x, angles[:, :, None, :], "half")
+    np.testing.assert_allclose(xp.numpy(result), truth, rtol=0, atol=ATOL)
+
+
+DENSE = ((1.0, -0.5, 0.0, 3.7), (0.25, 0.1, 0.0, -2.0))
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_dense_frequencies_at_far_positions(xp, learned):
+    inv_freq = xp.array(np.asarray(DENSE), "float32") if learned else DENSE
+    exact = np.asarray(DENSE, np.float32).astype(float) if learned else np.asarray(DENSE)
+    rope = RotaryEmbedding(head_dim=8, layout="interleaved", inv_freq=inv_freq)
+    where = np.asarray([[0, 7, -(2**31), 2**31 - 1], [0, 1_000_003, 2**31 - 1, 12345]], np.int32)
+    sin, cos = rope.sincos(xp.array(where))
+    angles = [[oracle.mpmath.mpf(p) * w + oracle.mpmath.mpf(q) * v for w, v in exact.T] for p, q in where.T.tolist()]
+    truth = [[[float(f(a)) for a in row] for row in angles] for f in (oracle.mpmath.sin, oracle.mpmath.cos)]
+    np.testing.assert_allclose(xp.numpy(sin), truth[0], rtol=0, atol=2e-7)
+    np.testing.assert_allclose(xp.numpy(cos), truth[1], rtol=0, atol=2e-7)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("heads_first", [False, True])
+def test_frequencies_of_each_head(xp, learned, heads_first):
+    host = np.asarray(mixed([0.3, 1.9, 4.0], 8), np.float32)
+    rope = RotaryEmbedding(head_dim=10, layout="interleaved", inv_freq=xp.array(host) if learned else host)
+    assert (rope.axes, rope.heads, rope.pairs, rope.rotary_dim) == (2, 3, 4, 8)
+    x = random(2, 5, 3, 10)
+    where = np.random.default_rng(2).integers(0, 100, (2, 2, 5)).astype(np.int32)
+    angles = np.einsum("abs,ahp->bshp", where.astype(np.float64), host.astype(np.float64))
+    truth = oracle.rotate(x, angles, "interleaved")
+    given = np.swapaxes(x, 1, 2).copy() if heads_first else x
+    seq_dim, heads_dim = (2, 1) if heads_first else (1, -2)
+    for positions in (where, xp.array(where)):
+        result = xp.numpy(rope(xp.array(given), positions=positions, seq_dim=seq_dim, heads_dim=heads_dim))
+        result = np.swapaxes(result, 1, 2) if heads_first else result
+        np.testing.assert_allclose(result, truth, rtol=0, atol=ATOL)
+    one_row = rope(xp.array(given), positions=where[:, 0], seq_dim=seq_dim, heads_dim=heads_dim)
+    moved = rope.shift(one_row, xp.array(where[:, 1] - where[:, 0]), seq_dim=seq_dim, heads_dim=heads_dim)
+    expected = rope(xp.array(given), positions=where[:, 1], seq_dim=seq_dim, heads_dim=heads_dim)
+    np.testing.assert_allclose(xp.numpy(moved), xp.numpy(expected), rtol=0, atol=2 * ATOL)
+
+
+def test_interleaved_to_half_writes_what_interleaved_would_in_another_order(xp):
+    x, where = random(2, 5, 3, 16), np.arange(5)
+    options = {"head_dim": 16, "base": 100.0, "rotary_dim": 12, "first_channel": 2}
+    plain, rope = (RotaryEmbedding(layout=layout, **options) for layout in ("interleaved", "interleaved_to_half"))
+    rotated = xp.numpy(plain(xp.array(x), positions=where, seq_dim=1))
+    order = [0, 1, *range(2, 14, 2), *range(3, 14, 2), 14, 15]
+    result = rope(xp.array(x), positions=where, seq_dim=1)
+    np.testing.assert_array_equal(xp.numpy(result), rotated[..., order])
+    back = rope.rotate(result, rope.sincos(xp.array(where), like=result), seq_dim=1, inverse=True)
+    np.testing.assert_allclose(xp.numpy(back), x, rtol=0, atol=2 * ATOL)
+    shifted = rope.shift(result, 7, seq_dim=1)
+    expected = rope(xp.array(x), positions=where + 7, seq_dim=1)
+    np.testing.assert_allclose(xp.numpy(shifted), xp.numpy(expected), rtol=0, atol=2 * ATOL)
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+def test_the_last_channels(xp, layout):
+    x = random(2, 5, 3, 16)
+    rope = RotaryEmbedding(head_dim=16, layout=layout, base=100.0, first_channel=6)
+    result = xp.numpy(rope(xp.array(x), seq_dim=1))
+    angles = np.arange(5)[:, None] * np.asarray(geometric(100.0, 10))
+    np.testing.assert_array_equal(result[..., :6], x[..., :6])
+    truth = oracle.rotate(x[..., 6:], angles[:, None, :], layout)
+    np.testing.assert_allclose(result[..., 6:], truth, rtol=0, atol=ATOL)
+
+
+def test_blocks_are_halves_of_their_own(xp):
+    x, where = random(2, 5, 3, 14), np.asarray([[0, 3, 1, 7, 2], [5, 5, 0, 1, 9]], np.int32)
+    sections = Sections((3, 3), order="axial")
+    rope = RotaryEmbedding(head_dim=14, rotary_dim=12, layout="half", base=100.0, blocks=2, sections=sections)
+    result = rope(xp.array(x), positions=where, seq_dim=1)
+    truth = x.astype(np.float64)
+    for axis, channels in enumerate((slice(0, 6), slice(6, 12))):
+        angles = where[axis][:, None] * np.asarray(geometric(100.0, 6))
+        truth[..., channels] = oracle.rotate(x[..., channels], angles[:, None, :], "half")
+    np.testing.assert_allclose(xp.numpy(result), truth, rtol=0, atol=ATOL)
+    back = rope.rotate(result, rope.sincos(xp.array(where), like=result), seq_dim=1, inverse=True)
+    np.testing.assert_allclose(xp.numpy(back), x, rtol=0, atol=2 * ATOL)
+
+
+def test_position_zero_leaves_prefix_tokens_alone(xp):
+    x = xp.array(random(2, 5, 3, 14))
+    rope = RotaryEmbedding(head_dim=14, layout="half", base=100.0, sections=Sections((3, 4), order="axial"))
+    where = np.asarray([[0, 0, 1, 2, 3], [0, 0, 4, 5, 6]], np.int32)
+    np.testing.assert_array_equal(xp.numpy(rope(x, positions=where, seq_dim=1))[:, :2], xp.numpy(x)[:, :2])
+
+
+def test_reverse_turns_the_other_way(xp):
+    x = xp.array(random(2, 5, 3, 14))
+    forth, back = (
+        RotaryEmbedding(head_dim=14, layout="half", base=100.0, reverse=reverse) for reverse in (False, True)
+    )
+    sincos = forth.sincos(xp.array(np.arange(5)), like=x)
+    unturned = forth.rotate(x, sincos, seq_dim=1, inverse=True)
+    reversed_ = back(x, positions=np.arange(5), seq_dim=1)
+    np.testing.assert_allclose(xp.numpy(reversed_), xp.numpy(unturned), rtol=0, atol=2 * ATOL)
+
+
+def test_shift_moves_along_all_axes(xp):
+    x = xp.array(random(2, 5, 3, 14))
+    rope = RotaryEmbedding(head_dim=14, layout="half", base=100.0, sections=Sections((3, 2, 2)))
+    where = np.random.default_rng(3).integers(0, 50, (3, 2, 5)).astype(np.int32)
+    rotated, expected = (rope(x, positions=positions, seq_dim=1) for positions in (where, where + 9))
+    np.testing.assert_allclose(xp.numpy(rope.shift(rotated, 9, seq_dim=1)), xp.numpy(expected), rtol=0, atol=2 * ATOL)
+
+
+BAD = {
+    "no axis": (
+        lambda rope, x: rope(x, positions=np.arange(5), seq_dim=1),
+        r"its 3 position axes first.*got shape \(5,\)",
+    ),
+    "no positions": (lambda rope, x: rope(x, seq_dim=1), r"positions must be given where they have 3 axes; got None"),
+    "axes last": (lambda rope, x: rope.sincos(np.zeros((5, 3), int)), r"3 position axes first.*got shape \(5, 3\)"),
+    "heads": (
+        lambda rope, x: rope(x, positions=np.zeros((3, 5), int), seq_dim=1, heads_dim=2),
+        r"heads_dim must be given for frequencies .*got 2",
+    ),
+    "delta": (lambda rope, x: rope.shift(x, np.arange(5), seq_dim=1), r"delta must have its 3 position axes first"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_positions_of_other_axes_are_refused(name):
+    call, message = BAD[name]
+    rope = RotaryEmbedding(head_dim=14, layout="half", base=100.0, sections=Sections((3, 2, 2)))
+    with pytest.raises(ValueError, match=message):
+        call(rope, random(2, 5, 3, 14))
+
+
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        ({"sizes": (3, 2, 2), "order": "woven"}, ValueError, r"Sections: order must be .*got 'woven'"),
+        ({"sizes": 7}, TypeError, r"sizes must be a sequence of int; got 7"),
+        ({"sizes": (3, 2.0)}, TypeError, r"every size must be an int; got float"),
+        ({"sizes": (3, -1)}, ValueError, r"every size must not be negative; got -1"),
+        ({"sizes": (0, 0)}, ValueError, r"sizes must have a pair"),
+        ({"sizes": (3, 2, 2), "order": "spatial_first"}, ValueError, r"height equal to width.*got \(3, 2, 2\)"),
+        ({"sizes": (3, 2, 2), "clamp": True}, ValueError, r"clamp must be False"),
+    ],
+)
+def test_bad_sections(options, error, message):
+    with pytest.raises(error, match=message):
+        Sections(**options)
+
+
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        ({"sections": Sections((3, 2))}, ValueError, r"sections must have rotary_dim / 2 = 7 pairs; got 5"),
+        ({"sections": (3, 2, 2)}, TypeError, r"sections must be a Sections; got \(3, 2, 2\)"),
+        ({"blocks": 2}, ValueError, r"blocks must divide the 7 pairs.*got 2"),
+        ({"blocks": 0}, ValueError, r"blocks must divide.*got 0"),
+        ({"layout": "interleaved", "blocks": 7}, ValueError, r"be 1 but for layout='half'"),
+        ({"first_channel": 15}, ValueError, r"rotary_dim must be even, at least 2.*; got -1"),
+        ({"first_channel": 2, "rotary_dim": 14}, ValueError, r"at most 12; got 14"),
+        ({"first_channel": -2}, ValueError, r"first_channel must not be negative; got -2"),
+        ({"base": None, "inv_freq": ((1.0,), (1.0, 2.0))}, ValueError, r"as many frequencies on each axis"),
+        ({"base": None, "inv_freq": ((1.0,), 1.0)}, ValueError, r"all at one depth"),
+        ({"base": None, "inv_freq": np.ones((1, 1, 1, 1))}, ValueError, r"\(axes, heads, pairs\).*got shape"),
+        ({"base": None, "inv_freq": (1.0,), "reverse": True}, ValueError, r"must be given with a base"),
+        ({"reverse": 1}, TypeError, r"reverse must be a bool"),
+    ],
+)
+def test_bad_spans(options, error, message):
+    with pytest.raises(error, match=message):
+        RotaryEmbedding(**{"head_dim": 14, "layout": "half", "base": 100.0, **options})
