@@ -11,6 +11,7 @@ FILES_OF = {
     "test_peers_jax.py": {"jax"},
     "test_torch.py": {"torch"},
     "test_peers_torch.py": {"torch"},
+    "test_peers_grids.py": {"torch"},
     "test_peers_multimodal.py": {"torch"},
     "test_peers_weights.py": {"torch"},
     "test_weights_jax.py": {"jax"},

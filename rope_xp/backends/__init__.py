@@ -112,6 +112,26 @@ def on_one_device(x: Any, like: Any) -> bool:
     return not _is_torch(x) or x.device == like.device
 
 
+def uniform(count: int, *, source: Any) -> Any:
+    """`count` float32 numbers from 0 to 1 of a random source, in its library; None where `source` is none.
+
+    Examples
+    --------
+    >>> uniform(2, source=np.random.default_rng(0)).shape
+    (2,)
+    """
+    if isinstance(source, np.random.Generator):
+        return source.random(count, dtype=np.float32)
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    if torch is not None and isinstance(source, torch.Generator):
+        return torch.rand(count, generator=source, device=source.device, dtype=torch.float32)
+    if jax is not None and _is_jax(source):
+        typed = jax.dtypes.issubdtype(source.dtype, jax.dtypes.prng_key)
+        if source.shape == (() if typed else (2,)) and (typed or dtype_name(source.dtype) == "uint32"):
+            return jax.random.uniform(source, (count,), dtype="float32")
+    return None
+
+
 def cumulative_sum(x: Any) -> Any:
     """The standard's `cumulative_sum` along the last axis, in the dtype of `x`."""
     if _is_torch(x):  # array-api-compat's own looks the namespace up, through a cache

@@ -1,0 +1,555 @@
+"""Positions on grids, against loops over cells; and the call that the docstring gives a family, against its formula."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+from libraries import LIBRARIES, ROUNDOFF
+
+import rope_xp.positions.grids
+from rope_xp import RotaryEmbedding, positions
+from rope_xp.positions import augment, grid, join, normalized
+
+NUMPY = LIBRARIES["numpy"]
+
+
+def like(xp):
+    return xp.array(np.zeros(1), "float32")
+
+
+def assert_positions(xp, result, truth, atol=0.0, roundings=1):
+    """Integers are equal, reals are the truth rounded to float32 so many times, but for `atol`."""
+    truth = np.asarray(truth)
+    assert tuple(result.shape) == truth.shape
+    if truth.dtype.kind == "i":
+        assert xp.dtype_of(result) == "int32"
+        np.testing.assert_array_equal(xp.numpy(result), truth)
+    else:
+        assert xp.dtype_of(result) == "float32"
+        np.testing.assert_allclose(xp.numpy(result), truth, rtol=roundings * ROUNDOFF["float32"], atol=atol)
+
+
+def cells(*lines):
+    """All combinations, the last fastest."""
+    columns = [[line[i] for line, i in zip(lines, cell)] for cell in np.ndindex(*map(len, lines))]
+    return np.asarray(columns).reshape(-1, len(lines)).T
+
+
+@pytest.mark.parametrize("sizes", [(7,), (2, 5), (3, 2, 4), (2, 0), (1, 1)])
+def test_start_and_step_of_integers(xp, sizes):
+    truth = cells(*([-3 + 2 * i for i in range(size)] for size in sizes))
+    assert_positions(xp, grid(*sizes, start=-3, step=2, like=like(xp)), truth.astype(int))
+    starts, steps = (5, -70_000, 2)[: len(sizes)], (-1, 0, 3)[: len(sizes)]
+    truth = cells(*([a + b * i for i in range(size)] for size, a, b in zip(sizes, starts, steps)))
+    assert_positions(xp, grid(*sizes, start=starts, step=steps, like=like(xp)), truth.astype(int))
+
+
+@pytest.mark.parametrize("sizes", [(7,), (2, 5), (3, 2, 4), (2, 0), (1, 1)])
+def test_start_and_step_of_reals(xp, sizes):
+    starts, steps = (0.1, -7, 1e6)[: len(sizes)], (1 / 3, 0.7, -2)[: len(sizes)]
+    truth = cells(*([a + b * i for i in range(size)] for size, a, b in zip(sizes, starts, steps)))
+    assert_positions(xp, grid(*sizes, start=starts, step=steps, like=like(xp)), truth.astype(float))
+
+
+def test_one_real_axis_makes_all_real(xp):
+    assert_positions(xp, grid(2, 2, step=(1, 0.5), like=like(xp)), [[0.0, 0.0, 1.0, 1.0], [0.0, 0.5, 0.0, 0.5]])
+
+
+@pytest.mark.parametrize("sizes", [(7,), (2, 5), (1, 3), (2, 0)])
+def test_from_start_to_last(xp, sizes):
+    starts, lasts = (-1, 3.5)[: len(sizes)], (1, 0.1)[: len(sizes)]
+    truth = cells(*(np.linspace(a, b, size) for size, a, b in zip(sizes, starts, lasts)))
+    assert_positions(xp, grid(*sizes, start=starts, last=lasts, like=like(xp)), truth)
+
+
+def test_the_last_cell_is_exactly_there(xp):
+    for size in (2, 3, 7, 48, 101):
+        ends = xp.numpy(grid(size, start=0.1, last=0.7, like=like(xp)))[0, [0, -1]]
+        assert ends.tolist() == [np.float32(0.1), np.float32(0.7)]
+
+
+@pytest.mark.parametrize("of", ["numbers", "numpy", "own"])
+def test_coordinates(xp, of):
+    def array(numbers, dtype):
+        own = {
+            "numbers": lambda: numbers,
+            "numpy": lambda: np.asarray(numbers),
+            "own": lambda: xp.array(numbers, dtype),
+        }
+        return own[of]()
+
+    frames, seconds = [3, 17, -4, 17], [0.5, 0.75]
+    truth = cells(frames, range(3))
+    assert_positions(xp, grid(array(frames, "int32"), 3, like=like(xp)), truth)
+    assert_positions(
+        xp, grid(array(frames, "int32"), 3, start=(1, 0), step=(2, 1), like=like(xp)), truth * [[2], [1]] + [[1], [0]]
+    )
+    assert_positions(xp, grid(3, array(seconds, "float32"), like=like(xp)), cells(range(3), seconds))
+    truth = cells([1 + 0.5 * frame for frame in frames], range(3))
+    assert_positions(xp, grid(array(frames, "int32"), 3, start=(1, 0), step=(0.5, 1), like=like(xp)), truth)
+    if of == "own":
+        assert type(grid(array(frames, "int32"), 3)) is type(like(xp))
+
+
+def test_int64_coordinates_of_an_array_stay_int64(xp):
+    if "int64" in xp.integers and xp.name != "numpy":  # whose values are checked
+        result = grid(xp.array([2**40, 5], "int64"), 2)
+        assert xp.dtype_of(result) == "int64"
+        np.testing.assert_array_equal(xp.numpy(result), cells([2**40, 5], range(2)))
+
+
+@pytest.mark.parametrize(
+    "sizes, block", [((4, 6), 2), ((3, 4, 6), (1, 2, 3)), ((6, 4), (3, 1)), ((0, 4), 2), ((4,), 2)]
+)
+def test_blocks(xp, sizes, block):
+    blocks = (block,) * len(sizes) if isinstance(block, int) else block
+    truth = [
+        [a * b + i for a, b, i in zip(outer, blocks, inner)]
+        for outer in np.ndindex(*(size // b for size, b in zip(sizes, blocks)))
+        for inner in np.ndindex(*blocks)
+    ]
+    truth = np.asarray(truth, dtype=int).reshape(-1, len(sizes)).T
+    assert_positions(xp, grid(*sizes, block=block, like=like(xp)), truth)
+
+
+@pytest.mark.parametrize("axes", [(1, 0), (2,), [1, 2], (0, 0), (2, 1, 0, 1)])
+def test_axes(xp, axes):
+    truth = cells(range(2), range(5, 8), range(4))[list(axes)]
+    assert_positions(xp, grid(2, 3, 4, start=(0, 5, 0), axes=axes, like=like(xp)), truth)
+
+
+@pytest.mark.parametrize("by", ["separate", "min", "max"])
+@pytest.mark.parametrize("sizes", [(5,), (3, 7), (7, 3), (2, 4, 1)])
+def test_normalized(xp, sizes, by):
+    lengths = {"separate": sizes, "min": [min(sizes)] * 3, "max": [max(sizes)] * 3}[by]
+    truth = cells(*([2 * (i + 0.5) / length - 1 for i in range(size)] for size, length in zip(sizes, lengths)))
+    # One rounding, or two where a compiler multiplies by the inverse; and the truth's own cancellation, in float64.
+    options = {"atol": 2.0**-52, "roundings": 2 if xp.name == "jax" else 1}
+    assert_positions(xp, normalized(*sizes, by=by, like=like(xp)), truth, **options)
+    assert_positions(xp, normalized(*sizes, by=by, axes=(0,), like=like(xp)), truth[:1], **options)
+
+
+def test_normalized_positions_are_symmetric(xp):
+    for size in (3, 14, 37, 48):
+        line = xp.numpy(normalized(size, like=like(xp)))[0]
+        np.testing.assert_array_equal(line, -line[::-1])
+
+
+def test_join(xp):
+    one, other = grid(2, 3, like=like(xp)), grid(1, 2, start=7, like=like(xp))
+    truth = np.concatenate([np.zeros((2, 2)), cells(range(2), range(3)), np.zeros((2, 1)), [[7, 7], [7, 8]]], axis=1)
+    assert_positions(xp, join(2, one, 1, other), truth.astype(int))
+    padded = np.concatenate([truth, np.full((2, 4), -1)], axis=1)
+    assert_positions(xp, join(2, one, 1, other, total=15, padding=-1), padded.astype(int))
+    assert_positions(xp, join(one, 0, total=6), cells(range(2), range(3)))
+
+
+def test_join_of_integers_and_reals_is_real(xp):
+    result = join(grid(2, like=like(xp)), 1, normalized(2, like=like(xp)))
+    assert_positions(xp, result, [[0.0, 1.0, 0.0, -0.5, 0.5]])
+
+
+def test_join_in_a_batch_and_without_axes(xp):
+    one, other = np.arange(6).reshape(2, 3), np.arange(4).reshape(2, 2)
+    truth = np.concatenate([np.zeros((2, 1), int), one, other], axis=1)
+    assert_positions(xp, join(1, xp.array(one[None], "int32"), xp.array(other[None], "int32")), truth[None])
+    assert_positions(xp, join(positions.consecutive(2, like=like(xp)), 1), [0, 1, 0])
+
+
+def test_numpy_parts_go_with_any_library(xp):
+    assert_positions(xp, join(grid(2), grid(2, like=like(xp))), [[0, 1, 0, 1]])
+    assert_positions(xp, join(grid(2), like=like(xp)), [[0, 1]])
+
+
+def test_joined_tokens_are_not_rotated(xp):
+    rope = RotaryEmbedding(head_dim=6, layout="half", base=100.0)
+    x = xp.array(np.random.default_rng(0).standard_normal((5, 6)), "float32")
+    where = join(1, grid(3, start=1, like=like(xp)), 1)[0, :]
+    moved, x = xp.numpy(rope(x, positions=where, seq_dim=0)), xp.numpy(x)
+    np.testing.assert_array_equal(moved[[0, -1]], x[[0, -1]])
+    assert (moved[1:-1] != x[1:-1]).all()
+
+
+def sources(xp):
+    """Random sources for a library, each made anew by a call."""
+    yield lambda: np.random.default_rng(7)
+    if xp.name == "torch":
+        import torch
+
+        yield lambda: torch.Generator().manual_seed(7)
+    if xp.name == "jax":
+        import jax
+
+        yield lambda: jax.random.key(7)
+        yield lambda: jax.random.PRNGKey(7)
+
+
+def test_augment(xp):
+    still = normalized(2, 4, like=like(xp))
+    x = xp.numpy(still)
+    for source in sources(xp):
+
+        def moved(still=still, source=source, **options):
+            result = augment(still, source(), **options)
+            assert xp.dtype_of(result) == "float32"
+            return xp.numpy(result)
+
+        np.testing.assert_array_equal(moved(), x)
+        np.testing.assert_array_equal(moved(shift=0.25), moved(shift=0.25))
+        shift = moved(shift=0.25) - x
+        assert np.ptp(shift, axis=1).max() < 1e-6 and (np.abs(shift) <= 0.25).all() and shift[0, 0] != shift[1, 0]
+        factor = moved(jitter=1.5) / x
+        assert np.ptp(factor, axis=1).max() < 1e-5 and factor[0, 0] != factor[1, 0]
+        assert (factor <= 1.5).all() and (factor >= 1 / 1.5).all()
+        factor = moved(rescale=2.0) / x
+        assert np.ptp(factor) < 1e-5 and 0.5 <= factor[0, 0] <= 2.0 and factor[0, 0] != 1.0
+        # All together, in the order shift, jitter, rescale, whose draws come in that order too.
+        whole = moved(shift=0.25, jitter=1.5, rescale=2.0)
+        numbers = np.log(moved(xp.array(np.ones((5, 1)), "float32"), jitter=math.e))[:, 0]
+        truth = (x + 0.25 * numbers[:2, None]) * 1.5 ** numbers[2:4, None] * 2.0 ** numbers[4]
+        np.testing.assert_allclose(whole, truth, rtol=0, atol=2e-6)
+
+
+def test_draws_are_spread_evenly(xp):
+    ones = xp.array(np.zeros((2000, 1)), "float32")
+    for source in sources(xp):
+        shift = np.sort(xp.numpy(augment(ones, source(), shift=1.0))[:, 0])
+        # Kolmogorov's distance to the uniform distribution, at a level of 1e-6 for these seeds.
+        assert np.abs((shift + 1) / 2 - np.arange(2000) / 2000).max() < 2.7 / math.sqrt(2000)
+
+
+def test_a_generator_moves_on():
+    source = np.random.default_rng(0)
+    one, other = (augment(normalized(2, 2), source, shift=1.0) for _ in range(2))
+    assert (one != other).all()
+
+
+def test_numpy_positions_go_with_any_source(xp):
+    for source in sources(xp):
+        result = augment(normalized(3, 4), source(), shift=0.25)
+        moved = augment(normalized(3, 4, like=like(xp)), source(), shift=0.25)
+        np.testing.assert_array_equal(np.asarray(result), xp.numpy(moved))
+
+
+def test_float64_positions_stay_float64(xp):
+    if "float64" in xp.floats and xp.name != "jax":
+        double = xp.array(np.zeros((2, 3)), "float64")
+        assert xp.dtype_of(augment(double, np.random.default_rng(0), shift=0.1)) == "float64"
+
+
+def test_positions_lie_on_the_device_of_like(xp):
+    if xp.name == "strict":
+        import array_api_strict
+
+        devices = [array_api_strict.Device("device1")]
+    else:
+        devices = ["meta"] if xp.name == "torch" else []
+    for device in devices:
+        x = xp.array(np.zeros((2, 3)), "float32")
+        x = x.to(device) if xp.name == "torch" else x.to_device(device)
+        results = [*of_an_image(x), grid([0.5, 2], 3, step=0.5, like=x), join(grid(2), 1, like=x)]
+        moved = augment(normalized(2, like=x), np.random.default_rng(0), shift=0.5, jitter=1.5, rescale=2.0)
+        assert all(str(result.device) == str(x.device) for result in (*results, moved))
+
+
+def of_an_image(x):
+    """Positions of what an image of these sizes may be, which a program leaves open."""
+    h, w = x.shape
+    return (
+        join(4, normalized(h, w, like=x)),
+        join(grid(h, w, start=1, axes=(1, 0), like=x), 1),
+        grid(2, 2 * h, 2 * w, block=(1, 2, 2), axes=(1, 2), like=x),
+    )
+
+
+def test_one_program_for_images_of_any_size(xp):
+    x = xp.array(np.zeros((6, 11)), "float32")
+    if xp.name == "torch":
+        import torch
+
+        sizes = {0: torch.export.Dim("h", min=2, max=16), 1: torch.export.Dim("w", min=2, max=16)}
+        module = torch.nn.Module()
+        module.forward = of_an_image
+        results = torch.export.export(module, (torch.zeros(5, 7),), dynamic_shapes=(sizes,)).module()(x)
+    elif xp.name == "jax":
+        import jax
+        from jax import export
+
+        shape = jax.ShapeDtypeStruct(export.symbolic_shape("h,w"), x.dtype)
+        results = export.export(jax.jit(of_an_image))(shape).call(x)
+    else:
+        results = of_an_image(x)
+    roundings = 2 if xp.name == "jax" else 1
+    for result, truth in zip(results, of_an_image(np.zeros((6, 11)))):
+        truth = truth if truth.dtype.kind == "i" else truth.astype(float)
+        assert_positions(xp, result, truth, roundings=2 * roundings)
+
+
+def test_numpy_is_the_default():
+    assert isinstance(grid(2, 2, step=0.5), np.ndarray) and isinstance(normalized(2), np.ndarray)
+    assert isinstance(join(1, grid(2)), np.ndarray)
+    assert grid(np.int8(100), np.asarray([1, 2]), start=np.int8(100), axes=(np.int64(0),)).max() == 199
+
+
+def calls():
+    """The calls that the docstring gives for families, by the first words of the family."""
+    doc = rope_xp.positions.grids.__doc__
+    found = re.findall(r"^(\S.*)\n    ``(.*)``$", doc, flags=re.MULTILINE)
+    assert len(found) == doc.count("\n    ``")
+    return dict(found)
+
+
+# Sizes are all different, and none is a multiple of another.
+N = {"t": 3, "h": 4, "w": 10, "n": 5, "m": 2, "i": 2, "r": 16, "o": 1, "k": 3, "window": 24, "s": 9, "H": 13, "W": 31}
+N |= {"grid_thw": [(1, 4, 6), (3, 2, 8)], "merge_sizes": [1, 2], "sizes": [(4, 6), (3, 5)], "frames": [0, 7, 5]}
+N |= {"fps": 16, "a": 2.0, "b": 1.5, "c": 0.7, "top": 2, "left": -3, "bottom": 30, "right": 45}
+N |= {"seconds": [0.02, 0.2, 0.53]}
+T, HEIGHT, WIDTH = range(N["t"]), range(N["h"]), range(N["w"])
+
+
+def of(family):
+    (call,) = [call for name, call in calls().items() if name.startswith(family)]
+    scale = math.sqrt(192 * 192 / (N["h"] * N["w"]))
+    names = {"grid": grid, "join": join, "normalized": normalized, "np": np}
+    return eval(call, names | N | ({"s": scale} if family == "Mochi" else {}))
+
+
+def merged(t, h, w, m):
+    """(t, h, w) of patches, block by block."""
+    return [
+        (frame, row * m + y, column * m + x)
+        for frame in range(t)
+        for row in range(h // m)
+        for column in range(w // m)
+        for y in range(m)
+        for x in range(m)
+    ]
+
+
+def cells_of_images(m, axes):
+    merges = [m] * 2 if isinstance(m, int) else m
+    return np.asarray([cell for thw, m in zip(N["grid_thw"], merges) for cell in merged(*thw, m)]).T[axes]
+
+
+def text(n, *rows):
+    """Text whose tokens count on these axes."""
+    return np.asarray([np.arange(n) if row else np.zeros(n, int) for row in rows])
+
+
+def image(first, y=HEIGHT, x=WIDTH):
+    return cells([first], y, x)
+
+
+def beside(*parts):
+    return np.concatenate(parts, axis=1)
+
+
+def boxed(n, first, end):
+    return np.linspace(first, end, n, endpoint=False) if first == 0 else np.linspace(first, end * (n - 1) / n, n)
+
+
+def centred(n):
+    return [i - (n - n // 2) for i in range(n)]
+
+
+def mochi(n, scale):
+    edges = np.linspace(-n * scale / 2, n * scale / 2, n + 1)
+    return (edges[:-1] + edges[1:]) / 2
+
+
+FAMILIES = {
+    "Qwen2-VL": lambda: cells_of_images(2, [1, 2]),
+    "VideoLLaMA3": lambda: cells_of_images([1, 2], [1, 2]),
+    "MiniMax-M3": lambda: cells_of_images(2, [0, 1, 2]),
+    "PaddleOCR-VL": lambda: cells_of_images(1, [1, 2]),
+    "Kimi-VL": lambda: cells_of_images(1, [2, 1]),
+    "Muse Glimmer": lambda: cells_of_images(1, [2, 1]) + 1,
+    "Pixtral": lambda: beside(*(cells(range(h), range(w)) for h, w in N["sizes"])),
+    "MLCD": lambda: cells(HEIGHT, WIDTH),
+    "Gemma 4": lambda: cells(HEIGHT, WIDTH)[::-1],  # padded in its own test
+    "Llama 4": lambda: beside(cells(HEIGHT, WIDTH)[::-1] + 1, [[0], [0]]),
+    "SAM 2, EdgeTAM": lambda: cells(HEIGHT, WIDTH)[::-1],
+    "SAM 2, keys": lambda: beside(*[cells(HEIGHT, WIDTH)[::-1]] * 5, text(3, 0, 0)),
+    "SAM 3, layers": lambda: cells(HEIGHT, WIDTH)[::-1] * 2.4,
+    "V-JEPA 2": lambda: cells(T, HEIGHT, WIDTH),
+    "EfficientLoFTR": lambda: cells(HEIGHT, WIDTH) + 1,
+    "DINOv3": lambda: beside(
+        text(5, 0, 0), cells([2 * (y + 0.5) / 4 - 1 for y in HEIGHT], [2 * (x + 0.5) / 10 - 1 for x in WIDTH])
+    ),
+    "timm, trained": lambda: cells([y / 4 * 16 for y in HEIGHT], [x / 10 * 16 for x in WIDTH]),
+    "timm, `grid_offset`": lambda: cells(HEIGHT, WIDTH)[::-1] + 1,
+    "timm, `in_pixels`": lambda: cells(np.linspace(-1, 1, 4), np.linspace(-1, 1, 10)),
+    "NeoMME": lambda: beside(text(2, 1, 1), cells(range(2, 6), range(2, 13))),
+    "MiniCPM-V": lambda: cells([9], [9, 13, 17, 21], [9, 12, 16, 19, 22, 26, 29, 32, 36, 39]),
+    "Flux, Chroma": lambda: beside(text(5, 0, 0, 0), image(0)),
+    "HiDream": lambda: image(0),  # padded in its own test
+    "Flux 2": lambda: beside(text(5, 0, 0, 0, 1), cells([0], HEIGHT, WIDTH, [0]), cells([30], HEIGHT, WIDTH, [0])),
+    "Ovis Image": lambda: beside(text(5, 0, 1, 1), image(0)),
+    "LongCat-Image": lambda: beside(text(5, 0, 1, 1), image(1, range(5, 9), range(5, 15))),
+    "Lumina 2": lambda: beside(text(5, 1, 0, 0), image(5)),
+    "Z-Image": lambda: beside(text(5, 1, 0, 0) + [[1], [0], [0]], image(6)),
+    "ERNIE-Image": lambda: beside(image(5), text(5, 1, 0, 0)),
+    "Qwen-Image": lambda: beside(image(2, centred(4), centred(10)), text(5, 1, 1, 1) + 5),
+    "CogView 4": lambda: cells([13 * y // 4 for y in HEIGHT], [31 * x // 10 for x in WIDTH]),
+    "PRX": lambda: cells(HEIGHT, WIDTH),
+    "Wan": lambda: cells(T, HEIGHT, WIDTH),
+    "FramePack": lambda: cells([0, 7, 5], HEIGHT, WIDTH),
+    "Cosmos": lambda: cells([frame / 16 * 24 for frame in T], HEIGHT, WIDTH),
+    "Kandinsky": lambda: cells([i / 2.0 for i in T], [i / 1.5 for i in HEIGHT], [i / 0.7 for i in WIDTH]),
+    "CogVideoX 1": lambda: cells(boxed(3, 0, 3), boxed(4, 2, 30), boxed(10, -3, 45)),
+    "LTX-Video": lambda: cells(
+        [2 * (i * 2.0 / 20) - 1 for i in T],
+        [2 * (i * 1.5 / 2048) - 1 for i in HEIGHT],
+        [2 * (i * 0.7 / 2048) - 1 for i in WIDTH],
+    ),
+    "LTX-2": lambda: cells(
+        [2 * (second / 20) - 1 for second in N["seconds"]],
+        *([2 * ((32 * i + 32 * (i + 1)) / 2 / 2048) - 1 for i in line] for line in (HEIGHT, WIDTH)),
+    ),
+    "Mochi": lambda: cells(T, *(mochi(n, math.sqrt(192 * 192 / 40)) for n in (4, 10))),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_call_of_a_family_is_its_formula(family):
+    padded = {"Gemma 4": {"n": 47}, "HiDream": {"m": 50}}.get(family, {})
+    N.update(padded)
+    try:
+        result = of(family)
+    finally:
+        N.update(n=5, m=2)
+    truth = FAMILIES[family]()
+    if padded:
+        rest, fill = (7, -1) if family == "Gemma 4" else (15, 0)
+        truth = beside(truth, np.full((len(truth), rest), fill))
+    # Formulas round in float64 in another order, at numbers below 64.
+    assert_positions(NUMPY, result, truth, atol=64 * 2.0**-52)
+
+
+def test_every_family_has_a_formula():
+    for name in calls():
+        assert sum(name.startswith(family) for family in FAMILIES) == 1, name
+
+
+def bad(xp):
+    """Bad calls: (call, error, what it must say)."""
+    own = xp.array(np.ones(3), "int32")
+    one = xp.array(np.asarray(1), "int32")
+    real = normalized(2, 2, like=like(xp))
+    numpy = np.random.default_rng(0)
+    return {
+        "size of a type": (lambda: grid(2, 2.0), TypeError, r"^grid: every size must be an int, or coor.*; got float"),
+        "a word": (lambda: grid("23"), TypeError, r"every size must be an int, or coordinates; got str"),
+        "size of a truth": (lambda: grid(True), TypeError, r"every size must be an int.*; got bool"),
+        "size in an array": (lambda: grid(one), ValueError, r"or coordinates; got shape \(\)"),
+        "coordinates of two axes": (lambda: grid(own[None, :]), ValueError, r"or coordinates; got shape \(1, 3\)"),
+        "coordinates of words": (lambda: grid(["a"]), TypeError, r"coordinates must be a number; got"),
+        "coordinates of truths": (lambda: grid(np.asarray([True])), TypeError, r"coordinates must be a number; got"),
+        "boolean coordinates": (
+            lambda: grid(xp.array([True], "bool")),
+            TypeError,
+            r"^grid: coordinates must be .*; got",
+        ),
+        "coordinates that are none": (
+            lambda: grid([0.5, math.nan]),
+            ValueError,
+            r"coordinates must be finite; got nan",
+        ),
+        "coordinates beyond": (lambda: grid([2**31]), ValueError, r"positions must fit in int32; got 2147483648"),
+        "start of a type": (lambda: grid(2, start="1"), TypeError, r"^grid: start must be a number; got '1'"),
+        "starts of another number": (
+            lambda: grid(2, 2, start=(1, 2, 3)),
+            ValueError,
+            r"start must be a number, or one for each of 2 axes; got 3",
+        ),
+        "start beyond": (lambda: grid(3, start=2**31 - 2), ValueError, r"positions must fit in int32; got 2147483648"),
+        "start before": (lambda: grid(3, start=-(2**31), step=-1), ValueError, r"must fit in int32; got -2147483650"),
+        "step not a number": (lambda: grid(2, step=math.inf), ValueError, r"step must be finite; got inf"),
+        "step beyond": (lambda: grid(2, step=1e39), ValueError, r"positions must fit in float32; got 1e\+39"),
+        "huge start": (lambda: grid(2, start=10**400, step=0.5), ValueError, r"start must be finite; got 1000"),
+        "step and last": (lambda: grid(2, step=1, last=1), ValueError, r"only one of step and last .*; got step=1 and"),
+        "last of coordinates": (lambda: grid([1, 2], last=1), ValueError, r"last must not be given for .*; got 1"),
+        "last of a type": (lambda: grid(2, last=[None]), TypeError, r"last must be a number; got None"),
+        "block of nothing": (lambda: grid(2, block=0), ValueError, r"block must be at least 1 and .*, 2; got 0"),
+        "block that does not divide": (
+            lambda: grid(4, 6, block=(2, 4)),
+            ValueError,
+            r"^grid: block must .* divide the size of its axis, 6; got 4",
+        ),
+        "block of a type": (lambda: grid(4, block=2.0), TypeError, r"block must be an int.*; got 2.0"),
+        "blocks of another number": (lambda: grid(4, block=(2, 2)), ValueError, r"one for each of 1 axes; got 2"),
+        "axes beyond": (lambda: grid(2, 2, axes=(0, 2)), ValueError, r"axes must name axes .*, 0 to 1; got \(0, 2\)"),
+        "no axes": (lambda: grid(2, 2, axes=()), ValueError, r"axes must name axes of the grid.*; got \(\)"),
+        "axes of a type": (lambda: grid(2, 2, axes="xy"), TypeError, r"axes must be a sequence of int; got 'xy'"),
+        "axes of one": (lambda: grid(2, 2, axes=1), TypeError, r"axes must be a sequence of int; got 1"),
+        "like a word": (lambda: grid(2, like="a"), TypeError, r"^grid: like must be an array; got str"),
+        "nothing normalized": (lambda: normalized(), ValueError, r"^normalized: at least one size .*; got none"),
+        "size zero": (lambda: normalized(2, 0), ValueError, r"^normalized: every size must be at least 1; got 0"),
+        "size negative": (lambda: normalized(-2), ValueError, r"^normalized: every size must not be negative; got -2"),
+        "coordinates normalized": (lambda: normalized([1, 2]), TypeError, r"every size must be an int; got list"),
+        "unknown by": (
+            lambda: normalized(2, by="mean"),
+            ValueError,
+            r'^normalized: by must be "separate".*; got .mean',
+        ),
+        "normalized axes": (lambda: normalized(2, axes=(1,)), ValueError, r"^normalized: axes must name .*; got"),
+        "nothing joined": (lambda: join(), ValueError, r"^join: at least one part must be an array .*; got \(\)"),
+        "joined numbers": (lambda: join(1, 2), ValueError, r"at least one part must be an array .*; got \(1, 2\)"),
+        "joined lists": (lambda: join([1, 2]), TypeError, r"^join: every part must be an array; got list"),
+        "joined truths": (lambda: join(own > 0), TypeError, r"^join: every part must be .*; got bool"),
+        "joined numbers negative": (lambda: join(own, -1), ValueError, r"a number of tokens must not be negative; got"),
+        "joined without axes": (lambda: join(one), ValueError, r"parts must have an axis of tokens.*; got .*\(\)"),
+        "joined axes": (
+            lambda: join(grid(2, 2, like=own), grid(3, like=own)),
+            ValueError,
+            r"parts must have .* same axes before it; got shapes \[\(2, 4\), \(1, 3\)\]",
+        ),
+        "short total": (lambda: join(1, own, total=3), ValueError, r"total must be at least .*, 4; got 3"),
+        "total of a type": (lambda: join(own, total=3.5), TypeError, r"total must be an int; got float"),
+        "padding of a type": (lambda: join(own, total=5, padding=0.5), TypeError, r"padding must be an int; got float"),
+        "padding beyond": (lambda: join(own, total=5, padding=2**31), ValueError, r"padding must fit in int32; got"),
+        "augmented integers": (
+            lambda: augment(own, numpy, shift=0.1),
+            TypeError,
+            r"^augment: positions must be float32 or float64; got int32",
+        ),
+        "augmented list": (
+            lambda: augment([0.5], numpy, shift=0.1),
+            TypeError,
+            r"positions must be an array; got list",
+        ),
+        "augmented number": (lambda: augment(real[0, 0], numpy), ValueError, r"positions must have an axis .*; got"),
+        "no source": (lambda: augment(real, None, shift=0.1), TypeError, r"source must be a numpy.*; got NoneType"),
+        "a seed": (lambda: augment(real, 0, shift=0.1), TypeError, r"^augment: source must be a numpy.*; got int"),
+        "no key": (lambda: augment(real, own, shift=0.1), TypeError, r"source must be a numpy.*; got"),
+        "negative shift": (lambda: augment(real, numpy, shift=-0.1), ValueError, r"shift must be at least 0; got -0.1"),
+        "jitter below 1": (lambda: augment(real, numpy, jitter=0.5), ValueError, r"jitter must be at least 1; got 0.5"),
+        "rescale below 1": (lambda: augment(real, numpy, rescale=0), ValueError, r"rescale must be at least 1; got 0"),
+        "rescale of a type": (lambda: augment(real, numpy, rescale="2"), TypeError, r"rescale must be a number; got"),
+    }
+
+
+def test_bad_input(xp):
+    wrong = {}
+    for name, (call, error, message) in bad(xp).items():
+        try:
+            with pytest.raises(error, match=message):
+                call()
+        except (Exception, pytest.fail.Exception) as failure:
+            wrong[name] = str(failure)
+    assert not wrong
+
+
+def test_parts_of_two_libraries(xp):
+    import array_api_strict
+
+    other = array_api_strict if xp.name != "strict" else None
+    if other is not None:
+        foreign = other.asarray(np.zeros((1, 2), dtype=np.int32))
+        for call in (
+            lambda: join(grid(2, like=like(xp)), foreign, like=like(xp)),
+            lambda: grid(foreign[0, :], like=like(xp)),
+        ):
+            with pytest.raises(TypeError, match=r"must be an array of .*, or of NumPy; got"):
+                call()

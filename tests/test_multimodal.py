@@ -1,0 +1,361 @@
+"""Positions of multimodal prompts, against token-by-token writing down."""
+
+from itertools import chain, product
+
+import array_api_strict
+import numpy as np
+import pytest
+from test_bad_input import assert_all_raise
+
+from rope_xp import positions
+
+FAMILIES = {
+    "qwen2_vl": (positions.qwen2_vl, {}),
+    "qwen2_5_vl": (positions.qwen2_5_vl, {"positions_per_second": 2}),
+    "qwen3_vl": (positions.qwen3_vl, {}),
+    "qwen3_omni": (positions.qwen3_omni, {"positions_per_second": 13}),
+    "ernie4_5_vl": (positions.ernie4_5_vl, {}),
+}
+
+
+def written_down(runs):
+    """Positions of runs and of the next token, one token after the other."""
+    tokens, following = [], 0
+    for run in runs:
+        new = [(i, i, i) for i in range(run)] if isinstance(run, int) else product(run[0], range(run[1]), range(run[2]))
+        tokens += [tuple(following + place for place in cell) for cell in new]
+        following = max((max(cell) + 1 for cell in tokens), default=0)
+    return np.asarray(tokens).reshape(-1, 3).T, following
+
+
+def random_prompt(rng, name):
+    """Types of the tokens, grids in patches, seconds per step, and the runs that they stand for."""
+    temporal = 2 if name == "ernie4_5_vl" else 1
+    types, images, videos, seconds, runs = [], [], [], [], []
+    for kind in rng.integers(0, 3, size=rng.integers(1, 7)):
+        text = int(rng.integers(1, 6))
+        types += [0] * text
+        runs += [text]
+        time, height, width = (int(size) for size in rng.integers(1, 6, size=3))
+        if kind == 1:
+            images += [[1, 2 * height, 2 * width]]
+            runs += [([0], height, width)]
+            types += [1] * height * width
+        elif kind == 2 and name == "qwen3_vl":
+            videos += [[time, 2 * height, 2 * width]]
+            for _ in range(time):
+                types += [0, *[2] * height * width]
+                runs += [1, ([0], height, width)]
+        elif kind == 2:
+            videos += [[time * temporal, 2 * height, 2 * width]]
+            seconds += [float(rng.choice([0.25, 1.0, 3.5]))]
+            rate = {"qwen2_5_vl": 2, "qwen3_omni": 13}.get(name)
+            step = seconds[-1] * rate if rate else 1
+            times = [step * i if name == "qwen3_omni" else int(step * i) for i in range(time)]
+            runs += [(times, height, width)]
+            types += [2] * time * height * width
+    return types, images, videos, seconds, runs
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families(name):
+    function, options = FAMILIES[name]
+    for seed in range(40):
+        types, images, videos, seconds, runs = random_prompt(np.random.default_rng(seed), name)
+        clock = {"seconds_per_grid": seconds} if options else {}
+        found, delta = function(types, images, videos, **options, **clock)
+        truth, following = written_down(runs)
+        assert found.dtype == delta.dtype == ("float32" if name == "qwen3_omni" else "int32")
+        np.testing.assert_array_equal(found, truth)
+        assert delta.shape == () and delta + len(types) == following
+        if name == "qwen2_vl":
+            again = positions.prompt(runs)
+            np.testing.assert_array_equal(again.positions, truth)
+            assert again.delta == delta
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rows_of_a_batch_are_alone_in_it(name):
+    function, options = FAMILIES[name]
+    rng = np.random.default_rng(5)
+    rows = [random_prompt(rng, name) for _ in range(5)]
+    length = max(len(row[0]) for row in rows) + 3
+    types, mask = np.full((5, length), 9), np.zeros((5, length), dtype=np.int64)  # padding may have any type
+    for row, (own, *_) in enumerate(rows):
+        mask[row, rng.permutation(length)[: len(own)]] = 1
+        types[row, mask[row] == 1] = own
+    *grids, seconds = (list(chain(*(row[which] for row in rows))) for which in (1, 2, 3))
+    clock = {"seconds_per_grid": seconds} if options else {}
+    found, delta = function(types, *grids, mask=mask, **options, **clock)
+    assert found.shape == (3, 5, length) and delta.shape == (5,)
+    for row, (own, images, videos, seconds, _) in enumerate(rows):
+        alone = function(own, images, videos, **options, **({"seconds_per_grid": seconds} if options else {}))
+        np.testing.assert_array_equal(found[:, row, mask[row] == 1], alone.positions)
+        assert delta[row] == alone.delta
+        assert (found[:, row, mask[row] == 0] == 0).all()
+    for same in (mask.tolist(), mask.astype(bool)):
+        again = function(types.tolist(), *map(np.asarray, grids), mask=same, **options, **clock)
+        np.testing.assert_array_equal(again.positions, found)
+
+
+def test_the_figure_of_the_paper():
+    found, delta = positions.qwen2_vl([2] * 12 + [0] * 4, video_grids=[[3, 4, 4]])
+    truth = [[0] * 4 + [1] * 4 + [2] * 4, [0, 0, 1, 1] * 3, [0, 1] * 6]
+    np.testing.assert_array_equal(found, [[*axis, 3, 4, 5, 6] for axis in truth])
+    assert delta == 7 - 16
+
+
+def test_text_after_a_video_does_not_overlap_it():
+    """Frames at 3, 13, 23, 33; text goes on at 34, and in transformers 5.18 at 5 though decoding goes on at 34."""
+    types = [0] * 3 + [2] * 16 + [0] * 3
+    for compat, text, delta in ((None, [34, 35, 36], 15), ("transformers", [5, 6, 7], 12)):
+        found = positions.qwen2_5_vl(
+            types, video_grids=[[4, 4, 4]], positions_per_second=2, seconds_per_grid=[5.0], compat=compat
+        )
+        np.testing.assert_array_equal(found.positions[0, 3:19], np.repeat([3, 13, 23, 33], 4))
+        np.testing.assert_array_equal(found.positions[:, 19:], [text] * 3)
+        assert found.delta == delta
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "ernie4_5_vl"])
+def test_decoding_goes_on_where_the_prompt_ends(name):
+    """A token that is decoded at index + delta is where the same token is in a longer prompt."""
+    function, options = FAMILIES[name]
+    for seed in range(20):
+        types, images, videos, *_ = random_prompt(np.random.default_rng(seed), name)
+        prefill = function(types, images, videos, **options)
+        whole = function([*types, 0, 0], images, videos, **options)
+        np.testing.assert_array_equal(whole.positions[:, :-2], prefill.positions)
+        decoded = positions.consecutive(2, len(types) + prefill.delta)
+        np.testing.assert_array_equal(whole.positions[:, -2:], [decoded] * 3)
+
+
+def test_neighbours_of_one_type():
+    """Images or frames without text between them fill one run of tokens."""
+    found = positions.qwen2_vl([1] * 6 + [0], [[1, 2, 4], [1, 4, 4]]).positions
+    np.testing.assert_array_equal(found, written_down([([0], 1, 2), ([0], 2, 2), 1])[0])
+    found = positions.qwen3_vl([2] * 6, video_grids=[[3, 2, 4]]).positions
+    np.testing.assert_array_equal(found, written_down([([0], 1, 2)] * 3)[0])
+
+
+def test_images_to_be_drawn_go_on_as_grids():
+    """GLM-Image: the tokens of an image that is being decoded are those of a longer prompt."""
+    found = positions.qwen3_vl([0, 0, *[1] * 6, 0], [[1, 2, 3]], spatial_merge_size=1).positions
+    np.testing.assert_array_equal(found, written_down([2, ([0], 2, 3), 1])[0])
+
+
+def test_audio_counts_like_text():
+    found = positions.qwen3_omni([0, 3, 3, 3, 1, 0], [[1, 2, 2]], positions_per_second=13)
+    np.testing.assert_array_equal(found.positions, [[0, 1, 2, 3, 4, 5]] * 3)
+
+
+def test_times_lose_their_fraction_as_float32_does():
+    """0.04 * 25 is one position per step in float64; the float32 nearest 0.04 is below it, their product is 1 again."""
+    steps = np.arange(200)
+    options = {"video_grids": [[200, 2, 2]], "positions_per_second": 25, "seconds_per_grid": [0.04]}
+    found = positions.qwen2_5_vl([2] * 200, **options).positions[0]
+    by_seconds = [int(np.float32(np.float32(step) * np.float32(0.04)) * np.float32(25)) for step in steps]
+    np.testing.assert_array_equal(found, by_seconds)
+    rate_first = positions.qwen2_5_vl([2] * 200, **options, compat="transformers").positions[0]
+    np.testing.assert_array_equal(rate_first, steps)
+    assert (found != rate_first).any()
+
+
+def hunyuan_written_down(types, grids, axes):
+    """One row, one token after the other."""
+    tokens, grids, number, index = [], iter(grids), 0, 0
+    while index < len(types):
+        if types[index] != 1:
+            tokens += [[index] * axes]
+            index += 1
+            continue
+        _, height, width = next(grids)
+        run = next((i for i in range(index, len(types)) if types[i] != 1), len(types)) - index
+        cells = [(column, row, number) for row in range(height // 2) for column in range(width // 2 + 1)]
+        edge = (run - len(cells)) // 2
+        tokens += [[index] * axes] * edge
+        tokens += [[index + edge + i] * (axes - 3) + [*cell] for i, cell in enumerate(cells)]
+        tokens += [[index + run - 1] * axes] * edge
+        number, index = number + 1, index + run
+    return np.asarray(tokens).T
+
+
+def hunyuan_prompt(rng):
+    types, grids = [0] * int(rng.integers(1, 5)), []
+    for _ in range(rng.integers(0, 4)):
+        height, width = (int(size) for size in rng.integers(1, 5, size=2))
+        grids += [[1, 2 * height, 2 * width]]
+        types += [1] * (height * (width + 1) + 2 * int(rng.integers(0, 2))) + [0] * int(rng.integers(1, 5))
+    return types, grids
+
+
+@pytest.mark.parametrize("axes", [3, 4])
+def test_hunyuan(axes):
+    rng = np.random.default_rng(3)
+    rows = [hunyuan_prompt(rng) for _ in range(20)]
+    length = max(len(row[0]) for row in rows)
+    types = [[0] * (length - len(own)) + own for own, _ in rows]
+    mask = [[0] * (length - len(own)) + [1] * len(own) for own, _ in rows]
+    found, delta = positions.hunyuan_vl(types, [*chain(*(grids for _, grids in rows))], mask=mask, axes=axes)
+    assert found.shape == (axes, 20, length) and (delta == 0).all()
+    for row, (own, grids) in enumerate(rows):
+        truth = hunyuan_written_down(own, grids, axes)
+        np.testing.assert_array_equal(found[:, row, length - len(own) :], truth)
+        np.testing.assert_array_equal(positions.hunyuan_vl(own, grids, axes=axes).positions, truth)
+
+
+def test_hunyuan_goes_on_by_index_after_an_image():
+    """Without an axis of indices, the positions of a last image are below its tokens'; transformers goes on there."""
+    ours, theirs = (
+        positions.hunyuan_vl([0, 0, 0, 1, 1, 1, 1], [[1, 4, 2]], axes=3, compat=compat)
+        for compat in (None, "transformers")
+    )
+    np.testing.assert_array_equal(ours.positions, theirs.positions)
+    assert ours.delta == 0 and theirs.delta == 3 - 7
+
+
+def test_hunyuan_images_of_a_batch_are_numbered_through_in_transformers():
+    types, grids = [[0, 1, 1, 0]] * 2, [[1, 2, 2]] * 2
+    assert (positions.hunyuan_vl(types, grids).positions[3, :, 1:3] == 0).all()
+    through = positions.hunyuan_vl(types, grids, compat="transformers").positions
+    np.testing.assert_array_equal(through[3, :, 1:3], [[0, 0], [1, 1]])
+
+
+def test_results_are_where_they_should_be(xp):
+    like = xp.array(np.zeros(1), "float32")
+    types, grids = [[0, 1, 1, 0], [2, 2, 0, 0]], ([[1, 2, 4]], [[1, 2, 4]])
+    calls = {
+        "int32": lambda **option: positions.qwen2_vl(types, *grids, **option),
+        "float32": lambda **option: positions.qwen3_omni(types, *grids, positions_per_second=13, **option),
+    }
+    for dtype, call in calls.items():
+        host = call()
+        for array, truth in zip(call(like=like), host):
+            assert isinstance(truth, np.ndarray) and truth.dtype == dtype
+            assert xp.dtype_of(array) == dtype and tuple(array.shape) == truth.shape
+            np.testing.assert_array_equal(xp.numpy(array), truth)
+    for one in (positions.prompt([2, (1, 1, 2)], like=like), positions.hunyuan_vl(types[0][:1], like=like)):
+        assert xp.dtype_of(one.positions) == xp.dtype_of(one.delta) == "int32" and tuple(one.delta.shape) == ()
+
+
+def test_nothing_is_a_prompt():
+    for empty in ([], np.zeros(0, dtype=np.int8)):
+        found, delta = positions.qwen2_vl(empty, [], np.zeros((0, 3), dtype=np.int64))
+        assert found.shape == (3, 0) and delta == 0
+    found, delta = positions.qwen3_vl([[0, 1], [0, 0]], mask=[[0, 0], [0, 1]])
+    assert (found == 0).all() and delta.tolist() == [0, 0]
+    assert positions.prompt([]).positions.shape == (3, 0)
+
+
+def bad_calls(xp):
+    """Bad calls of the builders of this room: (call, error, what it must say)."""
+    qwen, clock, hunyuan, prompt = positions.qwen2_vl, positions.qwen2_5_vl, positions.hunyuan_vl, positions.prompt
+    other = xp.array(np.asarray([0, 1, 1]), "int32") if xp.name != "numpy" else array_api_strict.asarray([0, 1, 1])
+    image, video = [0, 1, 1], [2, 2, 0]
+    timed = {"video_grids": [[2, 2, 2]], "positions_per_second": 2}
+    calls = {
+        "types of another library": (lambda: qwen(other), TypeError, r"^qwen2_vl: token_types must be lists .*; got"),
+        "a list of another library's": (
+            lambda: qwen([other]),
+            TypeError,
+            r"token_types must be .*on the host; got list",
+        ),
+        "grids of another library": (lambda: qwen(image, [other]), TypeError, r"image_grids must be .*; got list of"),
+        "mask of another library": (lambda: qwen(image, [[1, 2, 4]], mask=other), TypeError, r"mask must be .*; got"),
+        "words": (lambda: qwen("011"), TypeError, r"token_types must be lists .*; got .*str"),
+        "a list of words": (lambda: qwen(["0"]), TypeError, r"token_types must be lists of numbers .*; got list of"),
+        "real types": (lambda: qwen([0.0, 1.0]), TypeError, r"token_types must be integers; got float64"),
+        "boolean types": (lambda: qwen([True, False]), TypeError, r"token_types must be integers; got bool"),
+        "ragged types": (lambda: qwen([[0, 0], [0]]), ValueError, r"token_types must have rows of one length; got"),
+        "types of three axes": (lambda: qwen([[[0]]]), ValueError, r"1 or 2 axes; got shape \(1, 1, 1\)"),
+        "a type": (lambda: qwen(0), TypeError, r"token_types must be lists .*; got .*int"),
+        "unknown type": (lambda: qwen([0, 4]), ValueError, r"token_types must be 0 \(text\), .*; got 4"),
+        "negative type": (lambda: qwen([-1, 0]), ValueError, r"token_types must be 0 \(text\), .*; got -1"),
+        "another mask": (lambda: qwen(image, mask=[1]), ValueError, r"mask must have .*, \(3,\); got \(1,\)"),
+        "real mask": (lambda: qwen(image, mask=[1.0] * 3), TypeError, r"mask must be booleans or integers; got float"),
+        "no grid": (lambda: qwen(image), ValueError, r"image_grids must have a grid for all .*; got 2 too many"),
+        "a grid too many": (lambda: qwen([0], [[1, 2, 2]]), ValueError, r"image_grids must have its tokens; got 1"),
+        "a frame too many": (
+            lambda: positions.qwen3_vl([2, 0, 2], video_grids=[[3, 2, 2]]),
+            ValueError,
+            r"^qwen3_vl: every one of video_grids must .*; got 1",
+        ),
+        "a short run": (
+            lambda: qwen(image, [[1, 4, 4]]),
+            ValueError,
+            r"whole grids of image_grids; got .*1 x 2 x 2 .* 2",
+        ),
+        "a long run": (lambda: qwen(image, [[1, 2, 2]]), ValueError, r"image_grids must have a grid.*; got 1 too many"),
+        "an image for a video": (lambda: qwen(video, [[1, 2, 4]]), ValueError, r"video_grids must have a grid for"),
+        "odd grid": (lambda: qwen(image, [[1, 2, 5]]), ValueError, r"multiples of \(1, 2, 2\), in .*; got \[1, 2, 5\]"),
+        "odd time": (
+            lambda: positions.ernie4_5_vl(video, video_grids=[[3, 2, 2]]),
+            ValueError,
+            r"^ernie4_5_vl: video_grids must be positive multiples of \(2, 2, 2\).*; got \[3, 2, 2\]",
+        ),
+        "empty grid": (lambda: qwen(image, [[0, 2, 2]]), ValueError, r"image_grids must be positive .*; got \[0"),
+        "grids of two numbers": (lambda: qwen(image, [[2, 4]]), ValueError, r"\(grids, 3\), .*; got \(1, 2\)"),
+        "one grid alone": (lambda: qwen(image, [1, 2, 4]), ValueError, r"shape \(grids, 3\), .*; got \(3,\)"),
+        "real grids": (lambda: qwen(image, [[1.0, 2.0, 4.0]]), TypeError, r"image_grids must be integers; got float64"),
+        "no merge": (lambda: qwen(image, spatial_merge_size=0), ValueError, r"spatial_merge_size must be .* 1; got 0"),
+        "real merge": (
+            lambda: qwen(image, spatial_merge_size=2.0),
+            TypeError,
+            r"spatial_merge_size must be an int; got",
+        ),
+        "no temporal merge": (
+            lambda: positions.ernie4_5_vl(image, temporal_merge_size=0),
+            ValueError,
+            r"temporal_merge_size must be at least 1; got 0",
+        ),
+        "unknown compat": (
+            lambda: qwen(image, compat="vllm"),
+            ValueError,
+            r'compat must be "transformers" .*; got .vllm',
+        ),
+        "no rate": (lambda: clock(video), TypeError, r"positions_per_second"),
+        "a rate of zero": (lambda: clock(video, **{**timed, "positions_per_second": 0}), ValueError, r"greater than 0"),
+        "seconds of none": (lambda: clock(video, **timed, seconds_per_grid=[]), ValueError, r"each of 1; got 0"),
+        "no second": (
+            lambda: clock(video, **timed, seconds_per_grid=[0.0]),
+            ValueError,
+            r"seconds_per_grid must be .*0",
+        ),
+        "seconds not numbers": (
+            lambda: clock(video, **timed, seconds_per_grid=[float("nan")]),
+            ValueError,
+            r"seconds_per_grid must be finite.*; got nan",
+        ),
+        "seconds of words": (
+            lambda: clock(video, **timed, seconds_per_grid=["1"]),
+            TypeError,
+            r"seconds_per_grid must",
+        ),
+        "years": (lambda: clock(video, **timed, seconds_per_grid=[1e9]), ValueError, r"fit in int32; got 2 time steps"),
+        "two axes": (lambda: hunyuan([0], axes=2), ValueError, r"^hunyuan_vl: axes must be at least 3.*; got 2"),
+        "a video": (lambda: hunyuan([0, 2]), ValueError, r"token_types must be .*; got 2 \(video\)"),
+        "an image of steps": (lambda: hunyuan(image, [[2, 2, 2]]), ValueError, r"one time step; got 2"),
+        "another size": (lambda: hunyuan(image, [[1, 4, 2]]), ValueError, r"4 or 6 tokens for a grid of 2 x 1; got 2"),
+        "no grid, Hunyuan": (lambda: hunyuan(image), ValueError, r"image_grids must have a grid for every run.*; got"),
+        "a grid too many, Hunyuan": (lambda: hunyuan([0], [[1, 2, 2]]), ValueError, r"must have its tokens; got 1"),
+        "a run of a type": (lambda: prompt([2, "3"]), TypeError, r"^prompt: a run must be .*; got '3'"),
+        "a run of two": (lambda: prompt([(2, 3)]), TypeError, r"a run must be .*; got \(2, 3\)"),
+        "no runs": (lambda: prompt(3), TypeError, r"runs must be a sequence; got int"),
+        "negative text": (lambda: prompt([-1]), ValueError, r"a run of text must not be negative; got -1"),
+        "negative height": (lambda: prompt([(1, -1, 2)]), ValueError, r"height must not be negative; got -1"),
+        "negative time": (lambda: prompt([([-1], 1, 2)]), ValueError, r"times must be finite .*; got \[-1\]"),
+        "endless time": (lambda: prompt([([np.inf], 1, 2)]), ValueError, r"times must be finite .*; got \[inf\]"),
+        "times of a type": (lambda: prompt([("12", 1, 2)]), TypeError, r"times must be lists .*; got .*str"),
+        "far times": (lambda: prompt([([2**31], 1, 2)]), ValueError, r"fit in int32; got 2147483648"),
+        "like a list": (lambda: prompt([2], like=[1]), TypeError, r"like must be an array; got list"),
+    }
+    if xp.name == "jax":
+        import jax
+
+        traced = jax.jit(lambda types: qwen(types).positions)
+        calls["traced types"] = (lambda: traced(other), TypeError, r"token_types must be .* on the host; got")
+    return calls
+
+
+def test_bad_input(xp):
+    assert_all_raise(bad_calls(xp))

@@ -1,0 +1,256 @@
+"""Positions of multimodal prompts, equal to every `get_rope_index` of transformers that takes grids."""
+
+from importlib import import_module
+from itertools import chain
+from types import MethodType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from rope_xp import positions
+
+COMPAT = {"compat": "transformers"}
+# Of each model: module, class, and how it is said here. `frames`: the frames of a video stand apart.
+FRAMES = [
+    ("qwen3_vl", "Qwen3VLModel"),
+    ("qwen3_vl_moe", "Qwen3VLMoeModel"),
+    ("qwen3_5", "Qwen3_5Model"),
+    ("qwen3_5_moe", "Qwen3_5MoeModel"),
+    ("qwen4_exp", "Qwen4ExpModel"),
+    ("glm4v", "Glm4vModel"),
+    ("glm4v_moe", "Glm4vMoeModel"),
+    ("glm46v", "Glm46VModel"),
+    ("glm_ocr", "GlmOcrModel"),
+    ("cohere_compass", "CohereCompassModel"),
+    ("cosmos3_omni", "Cosmos3OmniModel"),
+    ("cosmos3_edge", "Cosmos3EdgeModel"),
+]
+VISION = SimpleNamespace(spatial_merge_size=2, temporal_merge_size=2, tokens_per_second=25)
+CONFIG = SimpleNamespace(
+    vision_config=VISION,
+    audio_config=SimpleNamespace(n_window=50),
+    image_token_id=4,
+    video_token_id=5,
+    audio_token_id=6,
+    vision_start_token_id=2,
+    audio_start_token_id=7,
+    image_start_token_id=2,
+    image_end_token_id=3,
+    position_id_per_seconds=25,
+    seconds_per_chunk=2,
+)
+
+
+def model(name, kind):
+    """What upstream's functions ask of a model: its config and its own methods, without weights."""
+    upstream = getattr(import_module(f"transformers.models.{name}.modeling_{name}"), kind)
+    self = SimpleNamespace(config=CONFIG, spatial_merge_size=2)
+    for method in ("get_vision_position_ids", "get_llm_pos_ids_for_vision", "get_chunked_index", "get_rope_index"):
+        if hasattr(upstream, method):
+            setattr(self, method, MethodType(getattr(upstream, method), self))
+    return self
+
+
+def random_row(rng, *, frames=False, temporal=1, videos=True):
+    """Token ids of a prompt, each image and video after token 2 and before token 3, and its grids in patches."""
+    ids, images, films = [1] * int(rng.integers(1, 6)), [], []
+    for _ in range(rng.integers(0, 4)):
+        time, height, width = (int(size) for size in rng.integers(1, 9, size=3))
+        grid = [height * 2, width * 2]
+        if videos and rng.integers(2):
+            films += [[time * temporal, *grid]]
+            runs = [height * width] * time if frames else [time * height * width]
+            ids += chain(*([2, *[5] * run, 3] for run in runs))
+        else:
+            images += [[1, *grid]]
+            ids += [2, *[4] * height * width, 3]
+        ids += [1] * int(rng.integers(0, 5))
+    return ids, images, films
+
+
+def padded(rows, rng):
+    """Ids and mask of rows with padding before or after them."""
+    length = max(len(row) for row in rows) + int(rng.integers(3))
+    ids, mask = np.zeros((2, len(rows), length), dtype=np.int64)
+    for row, tokens in enumerate(rows):
+        first = rng.choice([0, length - len(tokens)])
+        ids[row, first : first + len(tokens)], mask[row, first : first + len(tokens)] = tokens, 1
+    return ids, mask
+
+
+def seconds_of(videos, rng):
+    """Frame rates of 25 / n, whose times are whole but for float32, where the order of products decides."""
+    return (rng.integers(1, 60, size=len(videos)) / 25).astype(np.float32)
+
+
+def types_of(ids):
+    return np.select([ids == 4, ids == 5, ids == 6], [1, 2, 3], 0)
+
+
+def assert_equal(found, theirs, mask, atol=0.0):
+    theirs, deltas = (np.asarray(tensor) for tensor in theirs)
+    token = mask.astype(bool)
+    np.testing.assert_allclose(found.positions[:, token], theirs[:, token], rtol=0, atol=atol)
+    np.testing.assert_allclose(found.delta, deltas[:, 0], rtol=0, atol=atol)
+
+
+def assert_prompts_equal(ours, theirs, seeds=30, **shape):
+    """30 batches of 3 rows, with and without padding."""
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        rows, *grids = zip(*(random_row(rng, **shape) for _ in range(3 if seed % 2 else 1)))
+        ids, mask = padded(rows, rng)
+        mask = np.ones_like(mask) if seed % 3 == 0 else mask
+        images, videos = (np.asarray([*chain(*each)], dtype=np.int64).reshape(-1, 3) for each in grids)
+        seconds = seconds_of(videos, rng)
+        found = ours(types_of(ids), images, videos, seconds=seconds, mask=mask)
+        tensors = [torch.from_numpy(array) for array in (ids, types_of(ids), images, videos, seconds, mask)]
+        assert_equal(found, theirs(*tensors), mask)
+
+
+def grids_of(images, videos):
+    return {"image_grid_thw": images, "video_grid_thw": videos}
+
+
+@pytest.mark.parametrize("name, kind", FRAMES)
+def test_frames(name, kind):
+    upstream = model(name, kind)
+    assert_prompts_equal(
+        lambda types, *grids, seconds, mask: positions.qwen3_vl(types, *grids, mask=mask),
+        lambda ids, types, images, videos, _, mask: upstream.get_rope_index(
+            ids, types, **grids_of(images, videos), attention_mask=mask
+        ),
+        frames=True,
+    )
+
+
+@pytest.mark.parametrize(
+    "name, kind, function, temporal",
+    [
+        ("qwen2_vl", "Qwen2VLModel", positions.qwen2_vl, 1),
+        ("paddleocr_vl", "PaddleOCRVLModel", positions.qwen2_vl, 1),
+        ("ernie4_5_vl_moe", "Ernie4_5_VLMoeModel", positions.ernie4_5_vl, 2),
+    ],
+)
+def test_videos_whole(name, kind, function, temporal):
+    upstream = model(name, kind)
+
+    def theirs(ids, types, images, videos, _, mask):
+        return upstream.get_rope_index(ids, types, **grids_of(images, videos), attention_mask=mask)
+
+    assert_prompts_equal(
+        lambda types, *grids, seconds, mask: function(types, *grids, mask=mask, **COMPAT), theirs, temporal=temporal
+    )
+    # Without videos there is nothing to differ in.
+    assert_prompts_equal(
+        lambda types, *grids, seconds, mask: function(types, *grids, mask=mask), theirs, seeds=10, videos=False
+    )
+
+
+def test_qwen2_5_vl():
+    upstream = model("qwen2_5_vl", "Qwen2_5_VLModel")
+    for timed in (True, False):
+        assert_prompts_equal(
+            lambda types, *grids, seconds, mask, timed=timed: positions.qwen2_5_vl(
+                types,
+                *grids,
+                positions_per_second=VISION.tokens_per_second,
+                seconds_per_grid=seconds if timed else None,
+                mask=mask,
+                **COMPAT,
+            ),
+            lambda ids, types, images, videos, seconds, mask, timed=timed: upstream.get_rope_index(
+                ids,
+                types,
+                **grids_of(images, videos),
+                second_per_grid_ts=seconds if timed else None,
+                attention_mask=mask,
+            ),
+        )
+
+
+def hunyuan_row(rng):
+    ids, grids = [1] * int(rng.integers(1, 5)), []
+    for _ in range(rng.integers(0, 4)):
+        height, width = (int(size) for size in rng.integers(1, 8, size=2))
+        grids += [[1, 2 * height, 2 * width]]
+        ids += [4] * (height * (width + 1) + 2 * int(rng.integers(0, 2))) + [1] * int(rng.integers(1, 5))
+    return ids, grids
+
+
+@pytest.mark.parametrize("axes", [3, 4])
+def test_hunyuan(axes):
+    upstream = model("hunyuan_vl", "HunYuanVLModel")
+    sections = SimpleNamespace(rope_parameters={"mrope_section": [16] * axes})
+    upstream.config = SimpleNamespace(vision_config=VISION, text_config=sections)
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        rows, grids = zip(*(hunyuan_row(rng) for _ in range(3 if seed % 2 else 1)))
+        ends_in_text = seed % 3 > 0
+        rows = rows if ends_in_text else [row[: len(row) - row[::-1].index(4)] if 4 in row else row for row in rows]
+        ids, mask = padded(rows, rng)
+        grids = np.asarray([*chain(*grids)], dtype=np.int64).reshape(-1, 3)
+        tensors = [torch.from_numpy(array) for array in (ids, types_of(ids), grids, mask)]
+        theirs = upstream.get_rope_index(*tensors)
+        assert_equal(positions.hunyuan_vl(types_of(ids), grids, mask=mask, axes=axes, **COMPAT), theirs, mask)
+        if len(rows) == 1 and ends_in_text:
+            assert_equal(positions.hunyuan_vl(types_of(ids), grids, mask=mask, axes=axes), theirs, mask)
+
+
+@pytest.mark.parametrize(
+    "name, kind",
+    [
+        ("qwen2_5_omni", "Qwen2_5OmniPreTrainedModelForConditionalGeneration"),
+        ("qwen3_omni_moe", "Qwen3OmniMoePreTrainedModelForConditionalGeneration"),
+        ("qwen3_omni_moe", "Qwen3OmniMoeTalkerForConditionalGeneration"),
+    ],
+)
+@pytest.mark.parametrize("dyadic", [True, False])
+def test_omni(name, kind, dyadic):
+    upstream = model(name, kind)
+    module = import_module(f"transformers.models.{name}.modeling_{name}")
+    ours = positions.qwen2_5_vl if name == "qwen2_5_omni" else positions.qwen3_omni
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        rows, *grids = zip(*(random_row(rng) for _ in range(3)))
+        lengths = [int(length) for length in rng.integers(8, 200, size=3)]
+        for row, length in zip(rows, lengths):
+            if name == "qwen2_5_omni":
+                tokens = ((length - 1) // 2 + 1 - 2) // 2 + 1
+            else:
+                tokens = int(module._get_feat_extract_output_lengths(torch.tensor(length), 50))
+            row += [7, *[6] * tokens, 8, 1]
+        ids, mask = padded(rows, rng)
+        images, videos = (np.asarray([*chain(*each)], dtype=np.int64).reshape(-1, 3) for each in grids)
+        seconds = np.full(len(videos), 0.25, np.float32) if dyadic else seconds_of(videos, rng)
+        tensors = [torch.from_numpy(array) for array in (ids, images, videos, mask)]
+        theirs = upstream.get_rope_index(
+            *tensors, audio_seqlens=torch.tensor(lengths), second_per_grids=torch.from_numpy(seconds)
+        )
+        found = ours(types_of(ids), images, videos, positions_per_second=25, seconds_per_grid=seconds, mask=mask)
+        # Where times have long fractions, Qwen3-Omni rounds every sum: a handful for each of at most five runs.
+        rounded = 0.0 if dyadic or name == "qwen2_5_omni" else 5 * 5 * np.spacing(found.positions.max()) / 2
+        assert_equal(found, theirs, mask, atol=rounded)
+
+
+def test_glm_image():
+    """Also the images that it draws: more grids of a longer prompt, the last first."""
+    upstream = model("glm_image", "GlmImageModel")
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        ids, grids = [1] * int(rng.integers(1, 6)), rng.integers(1, 9, size=(int(rng.integers(1, 5)), 3))
+        grids[:, 0] = 1
+        given = int(rng.integers(0, len(grids)))
+        for _, height, width in grids[:given].tolist():
+            ids += [2, *[4] * height * width, 3, *[1] * int(rng.integers(1, 5))]
+        ids += [2]
+        left = np.zeros((1, 3), dtype=np.int64)
+        ids, mask = np.concatenate([left, [ids]], axis=1), np.concatenate([left, [[1] * len(ids)]], axis=1)
+        tensors = [torch.from_numpy(array) for array in (ids, grids)]
+        theirs, _ = upstream.get_rope_index(*tensors, attention_mask=torch.from_numpy(mask))
+        drawn = grids[given:][::-1]
+        types = [*types_of(ids)[0, 3:], *[1] * int(drawn.prod(axis=1).sum()), 0]
+        found = positions.qwen3_vl(types, [*grids[:given], *drawn], spatial_merge_size=1).positions
+        decoded = np.asarray(upstream._cached_decode_position_ids[0])
+        np.testing.assert_array_equal(found, np.concatenate([np.asarray(theirs)[:, 0, 3:], decoded], axis=1))
