@@ -3,6 +3,7 @@
 from rope_xp import frequencies, positions
 from rope_xp.angles import SinCos, fixed_pos_embedding, sinusoidal_pos_embedding
 from rope_xp.axes import Sections
+from rope_xp.config import from_config
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.frequencies import (
     DynamicNTKScaling,
@@ -36,6 +37,7 @@ __all__ = [
     "apply_rotary_pos_emb",
     "fixed_pos_embedding",
     "frequencies",
+    "from_config",
     "permute_projection",
     "positions",
     "rotate_every_two",

@@ -1,8 +1,8 @@
 """Several position axes: which axis, such as time, height or width, each pair of channels follows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rope_xp import checks
 
@@ -11,8 +11,8 @@ ORDERS = {
     "interleaved": "axes take turns while they last, the rest follow axis 0: Qwen3-VL",
     "round_robin": "axes take turns, those that are full are passed over: GLM in SGLang",
     "balanced": "the axis that lags behind its share is next, axis 0 last: openPangu-VL",
-    "spatial_first": "axes 1 and 2 take turns, then axis 0; sections are (height, width, time): Ernie-4.5-VL",
-    "even_odd": "axis 1 takes even frequencies, axis 2 odd ones, axis 0 the rest; sections as before: Cohere Compass",
+    "spatial_first": "the first two sections take turns, then the third: Ernie-4.5-VL, (height, width, time)",
+    "even_odd": "even frequencies, then odd ones, then the rest, a section each: Pixtral, Cohere Compass",
     "axial": "one axis after the other, each with a progression of its own: vision towers, Flux",
     "axial_interleaved": "axes take turns, each with a progression of its own: Kimi",
 }
@@ -36,9 +36,9 @@ class Sections:
         Pairs of each axis, in the order of the config (`mrope_section`); their sum is the number of pairs.
     order : str
         Which pairs they are, see `ORDERS`.
-    clamp : bool
-        In the interleaved order, let sections that do not fit lose pairs to axis 0, as transformers does, in place of
-        an error.
+    axis_of_section : sequence of int, optional
+        The position axis of each section. By default they are in the order of positions; ``(1, 2, 0)`` where an order
+        has spatial sections before a third, of time.
 
     Raises
     ------
@@ -64,28 +64,31 @@ class Sections:
 
     sizes: Sequence[int]
     order: str = "chunked"
-    clamp: bool = False
+    axis_of_section: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         who = "Sections"
         checks.one_of(who, "order", self.order, ORDERS)
-        checks.boolean(who, "clamp", self.clamp)
         if not isinstance(self.sizes, (list, tuple)) or not self.sizes:
             raise TypeError(f"{who}: sizes must be a sequence of int; got {self.sizes!r}")
         sizes = tuple(checks.count(who, "every size", size) for size in self.sizes)
         if not sum(sizes):
             raise ValueError(f"{who}: sizes must have a pair; got {sizes}")
-        if self.order in ("spatial_first", "even_odd") and (len(sizes) != 3 or sizes[0] != sizes[1]):
+        if self.order in ("spatial_first", "even_odd") and (len(sizes) not in (2, 3) or sizes[0] != sizes[1]):
             raise ValueError(
-                f"{who}: sizes must be (height, width, time), height equal to width, for order={self.order!r}; "
-                f"got {sizes}"
+                f"{who}: sizes must be (height, width) or (height, width, time), height equal to width, for "
+                f"order={self.order!r}; got {sizes}"
             )
-        if self.clamp and self.order != "interleaved":
-            raise ValueError(f"{who}: clamp must be False but for order='interleaved'; got True for {self.order!r}")
+        axes = self.axis_of_section
+        if axes is None:
+            axes = (1, 2, 0) if self.order in ("spatial_first", "even_odd") and len(sizes) == 3 else range(len(sizes))
+        elif not isinstance(axes, (list, tuple)) or sorted(axes) != list(range(len(sizes))):
+            raise ValueError(f"{who}: axis_of_section must have each of {len(sizes)} axes once; got {axes!r}")
+        object.__setattr__(self, "axis_of_section", tuple(axes))
         object.__setattr__(self, "sizes", sizes)
-        if self.order == "interleaved" and not self.clamp:
-            found = self.axis_of_pair
-            counts = tuple(found.count(axis) for axis in range(len(sizes)))
+        if self.order == "interleaved":
+            found = _interleaved(list(sizes))
+            counts = tuple(found.count(section) for section in range(len(sizes)))
             if counts != sizes:
                 raise ValueError(
                     f"{who}: sizes must fit when {len(sizes)} axes take turns over {sum(sizes)} pairs; "
@@ -109,24 +112,19 @@ class Sections:
 
     def columns(self) -> tuple[Column, ...]:
         """What each pair follows."""
-        sizes, whole = list(self.sizes), 2 * self.pairs
+        assert self.axis_of_section is not None
+        sizes, width = list(self.sizes), 2 * self.pairs
+        sections = _ORDERS[self.order](sizes)
         if self.order in ("axial", "axial_interleaved"):
-            members = [[Column(axis, j, 2 * size) for j in range(size)] for axis, size in enumerate(sizes)]
-            axes = _chunked(sizes) if self.order == "axial" else _round_robin(sizes)
-            return tuple(members[axis].pop(0) for axis in axes)
-        if self.order == "even_odd":
-            height, _, time = sizes
-            even, odd = range(0, 2 * height, 2), range(1, 2 * height, 2)
-            rest = range(2 * height, 2 * height + time)
-            return tuple(Column(axis, j, whole) for axis, js in ((1, even), (2, odd), (0, rest)) for j in js)
-        orders: dict[str, Any] = {
-            "chunked": _chunked,
-            "interleaved": _interleaved,
-            "round_robin": _round_robin,
-            "balanced": _balanced,
-            "spatial_first": _spatial_first,
-        }
-        return tuple(Column(axis, j, whole) for j, axis in enumerate(orders[self.order](sizes)))
+            left = [list(range(size)) for size in sizes]
+            members = [(left[section].pop(0), 2 * sizes[section]) for section in sections]
+        elif self.order == "even_odd":
+            spatial = 2 * sizes[0]
+            members = [(j, width) for js in (range(0, spatial, 2), range(1, spatial, 2)) for j in js]
+            members += [(j, width) for j in range(spatial, self.pairs)]
+        else:
+            members = [(j, width) for j in range(self.pairs)]
+        return tuple(Column(self.axis_of_section[section], *member) for section, member in zip(sections, members))
 
 
 def _chunked(sizes: list[int]) -> list[int]:
@@ -134,9 +132,9 @@ def _chunked(sizes: list[int]) -> list[int]:
 
 
 def _interleaved(sizes: list[int]) -> list[int]:
-    """Pair j follows axis ``j % axes`` while this axis lasts, and axis 0 otherwise."""
+    """Pair j follows section ``j % sections`` while this lasts, and the first otherwise."""
     turns = [divmod(pair, len(sizes)) for pair in range(sum(sizes))]
-    return [axis if turn < sizes[axis] else 0 for turn, axis in turns]
+    return [section if turn < sizes[section] else 0 for turn, section in turns]
 
 
 def _round_robin(sizes: list[int]) -> list[int]:
@@ -168,5 +166,16 @@ def _balanced(sizes: list[int]) -> list[int]:
 
 
 def _spatial_first(sizes: list[int]) -> list[int]:
-    height, _, time = sizes
-    return [1, 2] * height + [0] * time
+    return [0, 1] * sizes[0] + [2] * sum(sizes[2:])
+
+
+_ORDERS: dict[str, Callable[[list[int]], list[int]]] = {
+    "chunked": _chunked,
+    "interleaved": _interleaved,
+    "round_robin": _round_robin,
+    "balanced": _balanced,
+    "spatial_first": _spatial_first,
+    "even_odd": _chunked,
+    "axial": _chunked,
+    "axial_interleaved": _round_robin,
+}

@@ -566,7 +566,8 @@ class Llama3Scaling(Scaling):
         At least 1.
     low_freq_factor, high_freq_factor : float
         Pairs whose wavelength is above ``original length / low_freq_factor`` are divided, those below
-        ``original length / high_freq_factor`` are kept. The second must be the greater.
+        ``original length / high_freq_factor`` are kept. The second must not be the smaller one; where they are equal,
+        as in Llama 4 Scout, there is no passage.
     original_max_position_embeddings : int
         Tokens of the sequences trained on, before scaling.
 
@@ -595,9 +596,9 @@ class Llama3Scaling(Scaling):
         self._at_least(1.0, "factor")
         self._positive("low_freq_factor", "high_freq_factor")
         _lengths(self, "original_max_position_embeddings")
-        if self.high_freq_factor <= self.low_freq_factor:
+        if self.high_freq_factor < self.low_freq_factor:
             raise ValueError(
-                f"Llama3Scaling: high_freq_factor must be greater than low_freq_factor={self.low_freq_factor}; "
+                f"Llama3Scaling: high_freq_factor must be at least low_freq_factor={self.low_freq_factor}; "
                 f"got {self.high_freq_factor}"
             )
 
@@ -605,8 +606,10 @@ class Llama3Scaling(Scaling):
         scaled = []
         for w in geometric(base, rotary_dim):
             turns = self.original_max_position_embeddings * w / (2 * pi)  # over the original length
-            kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
-            kept = min(max(kept, 0.0), 1.0)
+            if turns < self.low_freq_factor or turns > self.high_freq_factor:
+                kept = float(turns > self.high_freq_factor)
+            else:
+                kept = (turns - self.low_freq_factor) / ((self.high_freq_factor - self.low_freq_factor) or 1.0)
             scaled.append((1.0 - kept) * w / self.factor + kept * w)
         return tuple(scaled)
 

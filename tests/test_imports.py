@@ -40,6 +40,8 @@ MAY_IMPORT = {
     "rotation": {"arrays", "backends", "checks"},
     "weights": {"arrays", "checks", "rotation"},
     "angles": {"arrays", "backends", "checks", "frequencies", "phases", "positions.sequence"},
+    "families": set(),
+    "config": {"axes", "checks", "embedding", "families", "frequencies", "rotation"},
     "embedding": {
         "angles",
         "arrays",

@@ -1,0 +1,619 @@
+"""What each model family means by its config: the pairing, the default base, the span and the quirks, as data.
+
+One row for each `model_type`. A row holds what the config leaves unsaid, read from and checked against transformers
+5.18 (`benchmarks/coverage.py`); `config.py` reads configs with it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """What a config of a family leaves unsaid.
+
+    Attributes
+    ----------
+    layout, reverse, blocks
+        As in `RotaryEmbedding`.
+    base : float
+        Where the config has none.
+    base_keys : tuple of str
+        Top-level keys of the base, besides `BASE_KEYS`.
+    base_fixed : bool
+        No key changes the base.
+    partial : float
+        The share of the head that turns, where the config has none.
+    head_dim : tuple of str or int
+        Ways to find the width, the first that applies: a key, a quotient of keys, or a number.
+    last : bool
+        The last channels turn, not the first.
+    block : mapping
+        The rotary block of a config that has none.
+    scaled : bool
+        Whether a legacy `rope_scaling` applies.
+    by_layer : mapping
+        Where layer types differ: the fields of this row that each of them changes.
+    labels : mapping
+        The key of `by_layer` for a type in `layer_types`; `...` stands for all others.
+    full_every : (str, int, int), optional
+        Without `layer_types`: layer i is "full_attention" if ``(i + third) % n == 0``, else "sliding_attention", with n
+        the key, or the second.
+    unrotated : tuple of str
+        Layer types that are not rotated.
+    rotated_if : (str, bool or str or tuple, any), optional
+        Only rotated if the key has this value (one of these); the last is its default.
+    order, sizes, axis_of_section
+        `Sections`; sizes where the config has none, and None for equal parts.
+    axes : int
+        Position axes of equal parts.
+    unread : tuple of str
+        Keys that checkpoints carry in the block and no rule reads.
+    interleave_key : bool
+        ``rope_interleave: false`` makes it half.
+    special : str
+        A rule of its own in `config.py`.
+    note : str
+        What the model does besides, which no table shows.
+    """
+
+    layout: str = "half"
+    reverse: bool = False
+    blocks: int = 1
+    base: float = 10_000.0
+    base_keys: tuple[str, ...] = ()
+    base_fixed: bool = False
+    partial: float = 1.0
+    head_dim: tuple[str | int, ...] = ("head_dim", "hidden_size/num_attention_heads")
+    last: bool = False
+    block: Mapping[str, Any] = field(default_factory=dict)
+    scaled: bool = True
+    by_layer: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    labels: Mapping[Any, str] = field(default_factory=dict)
+    full_every: tuple[str, int, int] | None = None
+    unrotated: tuple[str, ...] = ()
+    rotated_if: tuple[str, Any, Any] | None = None
+    order: str | None = None
+    sizes: tuple[int, ...] | None = None
+    axis_of_section: tuple[int, ...] | None = None
+    axes: int = 1
+    unread: tuple[str, ...] = ()
+    interleave_key: bool = False
+    special: str = ""
+    note: str = ""
+
+
+# Keys of the base and of the share that turns, in any family.
+BASE_KEYS = ("rope_theta", "rotary_emb_base", "rotary_embedding_base", "rope_base")
+PARTIAL_KEYS = ("partial_rotary_factor", "rotary_pct", "rotary_percent", "rope_pct", "rotary_emb_fraction")
+
+# Layer types that have no attention over positions.
+NO_ATTENTION = ("linear_attention", "mamba", "mamba2", "conv", "recurrent", "linear", "sparse_linear_attention")
+
+_INTERLEAVED: dict[str, Any] = {"layout": "interleaved"}
+_QUOTIENT = "hidden_size/num_attention_heads"
+
+
+def _head(width: int) -> tuple[str | int, ...]:
+    """A class whose head has a width of its own where the config does not say it."""
+    return ("head_dim", width)
+
+
+def _latent(default: int = 64) -> tuple[str | int, ...]:
+    """Multi-head latent attention: the part of a head that is rotated, which the model splits off."""
+    return ("qk_rope_head_dim", default)
+
+
+def _each(names: str, **row: Any) -> dict[str, Family]:
+    """One row for many families."""
+    return dict.fromkeys(names.split(), Family(**row))
+
+
+_GEMMA3: dict[str, dict[str, Any]] = {
+    "full_attention": {"base": 1_000_000.0},
+    "sliding_attention": {"base": 10_000.0, "base_keys": ("rope_local_base_freq",), "scaled": False},
+}
+_GEMMA4: dict[str, dict[str, Any]] = {
+    "full_attention": {
+        "base": 1_000_000.0,
+        "head_dim": ("global_head_dim", 512),
+        "block": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0},
+    },
+    "sliding_attention": {"base": 10_000.0},
+}
+_MODERNBERT: dict[str, dict[str, Any]] = {
+    "full_attention": {"base": 160_000.0, "base_keys": ("global_rope_theta",)},
+    "sliding_attention": {"base": 10_000.0, "base_keys": ("local_rope_theta",)},
+}
+_GPT_OSS = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+_LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_HUNYUAN_UNREAD = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+_MINISTRAL = {"rope_type": "yarn", "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+_TEMPERATURE = ("llama_4_scaling_beta",)
+_SLIDING_ONLY: dict[str, Any] = {"unrotated": ("full_attention",)}
+_VISION: dict[str, Any] = {
+    "order": "axial",
+    "axes": 2,
+    "head_dim": ("head_dim", "hidden_size/num_heads", _QUOTIENT),
+}
+_CONFORMER: dict[str, Any] = {
+    "rotated_if": ("position_embeddings_type", "rotary", "relative"),
+    "note": "rotates hidden states, cut into heads, before the projections of queries and keys",
+}
+
+FAMILIES: dict[str, Family] = {
+    # One table, halves, every layer.
+    **_each(
+        "arcee aria_text chameleon deepseek_ocr2_encoder deepseek_ocr2_text diffllama doge dots1 esmc eurobert "
+        "falcon_h1 granite granitemoe granitemoeshared hyperclovax jais2 lasr_encoder llama mimi mistral olmo olmo2 "
+        "olmoe qwen2 qwen2_moe qwen3_moe qwen3_omni_moe_code2wav starcoder2 internlm2 internlm3 minicpm"
+    ),
+    **_each(
+        "dia_decoder dia_encoder hrm_text qwen3 qwen3_omni_moe_talker_code_predictor seed_oss", head_dim=_head(128)
+    ),
+    **_each("gemma gemma2 vaultgemma t5_gemma_module", head_dim=_head(256)),
+    **_each("voxtral_realtime_encoder", head_dim=_head(64)),
+    **_each("voxtral_realtime_text", head_dim=_head(128)),
+    **_each("bitnet csm csm_depth_decoder_model flex_olmo", base=500_000.0),
+    **_each("emu3_text_model mixtral", base=1_000_000.0),
+    **_each("nemotron3_diarization_audio gpt_neox_japanese"),
+    **_each("bamba glm4_moe glmasr_encoder nemotron persimmon phi recurrent_gemma", partial=0.5),
+    **_each("gpt_neox stablelm", partial=0.25),
+    "deepseek_ocr2_text": Family(head_dim=(_QUOTIENT,)),
+    "evolla": Family(base=500_000.0),
+    "falcon": Family(head_dim=(_QUOTIENT,), rotated_if=("alibi", False, False)),
+    "fuyu": Family(base=25_000.0, partial=0.5),
+    "gte": Family(base=160_000.0),
+    "hy_v3": Family(base=11_158_840.0, head_dim=_head(128)),
+    "idefics": Family(note="layers of cross-attention are not rotated"),
+    "jetmoe": Family(head_dim=("kv_channels", "head_dim", 128)),
+    "jina_embeddings_v3": Family(base=20_000.0),
+    "kyutai_speech_to_text": Family(),
+    "lfm2": Family(base=1_000_000.0),
+    "lfm2_moe": Family(base=1_000_000.0),
+    "mllama_text_model": Family(base=500_000.0, note="layers of cross-attention are not rotated"),
+    "moshi": Family(note="the depth decoder is not rotated"),
+    "muse_glimmer_assistant": Family(base=500_000.0, head_dim=_head(128), note="queries take the last positions"),
+    "nanochat": Family(reverse=True),
+    "neucodec": Family(head_dim=_head(64), note="the position is the index of the head, not of the frame"),
+    "xcodec2": Family(head_dim=_head(64), note="the position is the index of the head, not of the frame"),
+    "nomic_bert": Family(base=1_000.0, head_dim=("head_dim", _QUOTIENT, "n_embd/n_head")),
+    "phi3": Family(special="phi3"),
+    "phi4_multimodal": Family(special="phi3"),
+    "phimoe": Family(base=1_000_000.0, special="phimoe"),
+    "qwen3_next": Family(head_dim=_head(256), partial=0.25),
+    "solar_open": Family(base=1_000_000.0, head_dim=_head(128)),
+    "timesfm2_5": Family(head_dim=_head(80)),
+    "dbrx": Family(head_dim=("head_dim", _QUOTIENT, "d_model/n_heads"), special="dbrx"),
+    "minimax": Family(base=1_000_000.0),
+    "minimax_m2": Family(base=5_000_000.0, head_dim=_head(128)),
+    "minimax_m3_vl_text": Family(base=5_000_000.0, head_dim=_head(128), special="rotary_dim_unread"),
+    "ministral": Family(),
+    "zamba2": Family(
+        head_dim=("attention_head_dim", "attention_hidden_size/num_attention_heads"),
+        rotated_if=("use_mem_rope", True, False),
+    ),
+    "granitemoehybrid": Family(rotated_if=("position_embedding_type", "rope", None)),
+    "olmo_hybrid": Family(special="null_base"),
+    "hunyuan_v1_dense": Family(unread=_HUNYUAN_UNREAD, special="alpha"),
+    "hunyuan_v1_moe": Family(unread=_HUNYUAN_UNREAD, special="alpha"),
+    # A block of its own where the config has none.
+    "apertus": Family(
+        base=12_000_000.0,
+        block={**_LLAMA3, "rope_theta": 12_000_000.0, "factor": 8.0, "original_max_position_embeddings": 8192},
+    ),
+    "cwm": Family(
+        base=1_000_000.0,
+        head_dim=_head(128),
+        block={
+            **_LLAMA3,
+            "rope_theta": 1_000_000.0,
+            "factor": 16.0,
+            "original_max_position_embeddings": 8192,
+        },
+    ),
+    "higgs_audio_v2": Family(
+        base=500_000.0,
+        head_dim=_head(128),
+        block={
+            "rope_type": "llama3",
+            "rope_theta": 500_000.0,
+            "factor": 32.0,
+            "low_freq_factor": 0.125,
+            "high_freq_factor": 0.5,
+            "original_max_position_embeddings": 1024,
+        },
+    ),
+    "gpt_oss": Family(base=150_000.0, head_dim=_head(64), block=_GPT_OSS),
+    "openai_privacy_filter": Family(**_INTERLEAVED, base=150_000.0, head_dim=_head(64), block=_GPT_OSS),
+    "ministral3": Family(
+        base=1_000_000.0,
+        head_dim=_head(128),
+        block={**_MINISTRAL, "rope_theta": 1_000_000.0, "factor": 16.0, "original_max_position_embeddings": 16_384},
+        unread=_TEMPERATURE,
+    ),
+    # Neighbouring channels.
+    **_each(
+        "cohere blt_local_encoder blt_local_decoder blt_global_transformer ernie4_5_moe", **_INTERLEAVED, base=500_000.0
+    ),
+    **_each("blt_patcher", **_INTERLEAVED),
+    **_each("glm glm4", **_INTERLEAVED, head_dim=_head(128), partial=0.5),
+    **_each(
+        "pe_audio_encoder pe_video_encoder pe_audio_video_encoder", **_INTERLEAVED, base=20_000.0, head_dim=_head(128)
+    ),
+    "ernie4_5": Family(**_INTERLEAVED, base=500_000.0, head_dim=_head(128)),
+    "helium": Family(**_INTERLEAVED, base=100_000.0, head_dim=_head(128)),
+    "moonshine": Family(
+        **_INTERLEAVED, partial=0.9, head_dim=("head_dim", _QUOTIENT, "hidden_size/decoder_num_attention_heads")
+    ),
+    "moonshine_streaming": Family(**_INTERLEAVED, partial=0.8),
+    **_each("gptj codegen", **_INTERLEAVED, base_fixed=True, head_dim=(_QUOTIENT, "n_embd/n_head"), special="gptj"),
+    "roformer": Family(**_INTERLEAVED, base_fixed=True, head_dim=(_QUOTIENT,), note="rotary_value rotates values too"),
+    # Multi-head latent attention.
+    **_each("deepseek_v2", **_INTERLEAVED, head_dim=_latent()),
+    **_each(
+        "axk1 deepseek_v3 glm4_moe_lite youtu kimi_k2",
+        layout="interleaved_to_half",
+        head_dim=_latent(),
+        interleave_key=True,
+    ),
+    **_each("axk2 deepseek_v32 glm_moe_dsa", layout="interleaved_to_half", head_dim=_latent()),
+    **_each("minicpm3 hy_v4", head_dim=_latent()),
+    "longcat_flash": Family(layout="interleaved_to_half", base=10_000_000.0, head_dim=_latent()),
+    "mistral4": Family(
+        layout="interleaved_to_half",
+        head_dim=_latent(),
+        interleave_key=True,
+        block={**_MINISTRAL, "factor": 128.0, "original_max_position_embeddings": 8192},
+        unread=_TEMPERATURE,
+        special="mistral4",
+    ),
+    "deepseek_v4": Family(
+        **_INTERLEAVED,
+        head_dim=_head(512),
+        partial=64 / 512,
+        last=True,
+        special="deepseek_v4",
+        by_layer={
+            "main": {"base": 10_000.0, "scaled": False},
+            "compress": {"base": 160_000.0, "base_keys": ("compress_rope_theta",)},
+        },
+        labels={"sliding_attention": "main", ...: "compress"},
+        note="the output of attention is rotated back",
+    ),
+    # Layers of several kinds.
+    **_each(
+        "gemma3_text t5gemma2_text t5gemma2_decoder",
+        head_dim=_head(256),
+        by_layer=_GEMMA3,
+        full_every=("sliding_window_pattern", 6, 1),
+    ),
+    "gemma3n_text": Family(head_dim=_head(256), by_layer=_GEMMA3, full_every=("", 5, 1)),
+    **_each(
+        "gemma4_text gemma4_unified_text diffusion_gemma_text",
+        head_dim=_head(256),
+        by_layer=_GEMMA4,
+        full_every=("sliding_window_pattern", 6, 1),
+        special="per_layer_head_dim",
+    ),
+    **_each("modernbert modernbert-decoder", by_layer=_MODERNBERT, full_every=("global_attn_every_n_layers", 3, 0)),
+    "olmo3": Family(
+        by_layer={"full_attention": {"base": 500_000.0}, "sliding_attention": {"base": 500_000.0, "scaled": False}},
+        full_every=("", 4, 1),
+    ),
+    "laguna": Family(
+        head_dim=_head(128),
+        by_layer={"full_attention": {"base": 500_000.0, "partial": 0.5}, "sliding_attention": {"base": 10_000.0}},
+    ),
+    "mellum": Family(
+        head_dim=_head(128),
+        by_layer={"full_attention": {"base": 500_000.0}, "sliding_attention": {"base": 10_000.0}},
+    ),
+    "mimo_v2_flash": Family(
+        head_dim=_head(192),
+        partial=0.334,
+        by_layer={"full_attention": {"base": 5_000_000.0}, "sliding_attention": {"base": 10_000.0}},
+    ),
+    "zaya": Family(
+        head_dim=_head(128),
+        partial=0.5,
+        by_layer={"hybrid": {"base": 5_000_000.0}, "hybrid_sliding": {"base": 10_000.0}},
+    ),
+    "step3p5": Family(
+        head_dim=_head(128),
+        by_layer={"full_attention": {}, "sliding_attention": {"scaled": False}},
+        special="lists",
+    ),
+    "neomme": Family(
+        order="interleaved",
+        axes=2,
+        head_dim=("head_dim", _QUOTIENT),
+        by_layer={
+            "full_attention": {"base": 1_000_000.0, "partial": 0.25},
+            "sliding_attention": {"base": 10_000.0},
+        },
+    ),
+    # Layers that are not rotated.
+    "cohere2": Family(**_INTERLEAVED, **_SLIDING_ONLY, full_every=("sliding_window_pattern", 4, 1)),
+    "cohere2_moe": Family(**_INTERLEAVED, **_SLIDING_ONLY, head_dim=_head(128), special="cohere2_moe"),
+    "afmoe": Family(head_dim=_head(128), **_SLIDING_ONLY, full_every=("global_attn_every_n_layers", 4, 1)),
+    **_each("exaone4 exaone_moe", **_SLIDING_ONLY, full_every=("sliding_window_pattern", 4, 1), special="exaone"),
+    "llama4_text": Family(**_INTERLEAVED, base=500_000.0, head_dim=_head(128), special="no_rope_layers"),
+    "smollm3": Family(base=2_000_000.0, special="no_rope_layers"),
+    **_each("granite_swa granitemoe_swa", special="layer_rope_theta"),
+    "muse_glimmer_text": Family(head_dim=_head(128), special="layer_rope_theta"),
+    # Several position axes: text beside images.
+    **_each(
+        "qwen2_vl_text qwen2_5_vl_text qwen2_5_omni_text qwen2_5_omni_talker",
+        base=1_000_000.0,
+        order="chunked",
+        sizes=(16, 24, 24),
+    ),
+    "paddleocr_vl_text": Family(base=500_000.0, head_dim=_head(128), order="chunked", sizes=(16, 24, 24)),
+    **_each("glm4v_text glm_ocr_text", **_INTERLEAVED, order="chunked", sizes=(8, 12, 12)),
+    **_each("glm4v_moe_text glm_image_text", order="chunked", sizes=(8, 12, 12)),
+    **_each(
+        "qwen3_vl_text qwen3_vl_moe_text", base=500_000.0, head_dim=_head(128), order="interleaved", sizes=(24, 20, 20)
+    ),
+    "qwen3_omni_moe_text": Family(base=1_000_000.0, order="interleaved", sizes=(24, 20, 20)),
+    "qwen3_omni_moe_talker_text": Family(head_dim=_head(128), order="interleaved", sizes=(24, 20, 20)),
+    "cosmos3_edge_text": Family(base=100_000_000.0, head_dim=_head(128), order="interleaved", sizes=(24, 20, 20)),
+    **_each(
+        "qwen3_5_text qwen3_5_moe_text qwen4_exp_text",
+        head_dim=_head(256),
+        partial=0.25,
+        order="interleaved",
+        sizes=(11, 11, 10),
+    ),
+    "ernie4_5_vl_moe_text": Family(**_INTERLEAVED, base=500_000.0, order="spatial_first", sizes=(22, 22, 20)),
+    "cohere_compass_text": Family(
+        order="even_odd",
+        sizes=(22, 22, 20),
+        by_layer={"sliding_attention": {}, "full_attention": {}},
+        special="compass",
+    ),
+    "hunyuan_vl_text": Family(
+        order="chunked", head_dim=("head_dim", "attention_head_dim", _QUOTIENT), unread=_HUNYUAN_UNREAD, special="alpha"
+    ),
+    # Towers of vision.
+    **_each(
+        "cohere_compass_vision ernie4_5_vl_moe_vision exaone4_5_vision glm4v_vision glm4v_moe_vision glm5_next_vision "
+        "glm_ocr_vision paddleocr_vl_vision qwen2_5_omni_vision_encoder qwen2_5_vl_vision "
+        "qwen3_5_vision qwen3_5_moe_vision qwen3_omni_moe_vision_encoder qwen3_vl_vision qwen3_vl_moe_vision "
+        "qwen4_exp_vision step3p5_vision video_llama_3_vision muse_glimmer_vision",
+        **_VISION,
+    ),
+    "qwen2_vl_vision": Family(**{**_VISION, "head_dim": ("head_dim", "embed_dim/num_heads")}),
+    "mlcd_vision_model": Family(**_VISION, note="the class token turns by learned angles"),
+    "minimax_m3_vl_vision": Family(**{**_VISION, "axes": 3}),
+    "kimi_k25_vision": Family(**{**_VISION, "order": "axial_interleaved", "axis_of_section": (1, 0)}),
+    "pixtral": Family(**{**_VISION, "order": "even_odd"}),
+    "gemma4_vision": Family(**_VISION, base=100.0, blocks=2),
+    "llama4_vision_model": Family(**_VISION, **_INTERLEAVED, note="the class token stands last, at position 0"),
+    **_each(
+        "sam2_video sam3_tracker_video edgetam_video",
+        **{
+            **_VISION,
+            **_INTERLEAVED,
+            "base_keys": ("memory_attention_rope_theta",),
+            "head_dim": (
+                "memory_attention_hidden_size/memory_attention_downsample_rate/memory_attention_num_attention_heads",
+            ),
+        },
+        note="the last keys, those of object pointers, are not rotated",
+    ),
+    "sam3_vit_model": Family(**_VISION, **_INTERLEAVED, note="positions are scaled by the size of the window"),
+    "efficientloftr": Family(
+        **{**_VISION, **_INTERLEAVED, "order": "axial_interleaved", "head_dim": ("hidden_size",)},
+        special="efficientloftr",
+        note="turns the hidden state, before it is cut into heads",
+    ),
+    **_each(
+        "dinov3_vit sapiens2 eomt_dinov3",
+        base=100.0,
+        head_dim=(_QUOTIENT,),
+        axes=2,
+        special="dinov3",
+        note="class and register tokens are not rotated",
+    ),
+    # Others.
+    "esm": Family(rotated_if=("position_embedding_type", "rotary", "absolute"), head_dim=(_QUOTIENT,)),
+    "saprot": Family(rotated_if=("position_embedding_type", "rotary", "rotary"), head_dim=(_QUOTIENT,)),
+    **_each("wav2vec2-bert wav2vec2-conformer", **_CONFORMER, head_dim=(_QUOTIENT,)),
+    "seamless_m4t": Family(**_CONFORMER, head_dim=("hidden_size/speech_encoder_attention_heads",)),
+    "clvp_encoder": Family(
+        base_fixed=True,
+        head_dim=(_QUOTIENT,),
+        rotated_if=("use_rotary_embedding", True, True),
+        special="clvp",
+        note="values are rotated too",
+    ),
+    "qwen2_5_omni_dit": Family(layout="interleaved_to_half", head_dim=_head(64), note="only the first head is rotated"),
+    "esmfold2_atom_encoder": Family(special="esmfold2"),
+    "musicflamingo": Family(base=1_200.0, **_INTERLEAVED, special="musicflamingo"),
+}
+
+# The parts of composite configs: where each stands, and its type where it does not say so itself.
+PARTS: dict[str, dict[str, tuple[str, str]]] = {
+    "aria": {"text": ("text_config", "aria_text")},
+    "audioflamingo3": {"text": ("text_config", "qwen2")},
+    "aya_vision": {"text": ("text_config", "cohere2")},
+    "blt": {
+        "patcher": ("patcher_config", "blt_patcher"),
+        "encoder": ("encoder_config", "blt_local_encoder"),
+        "decoder": ("decoder_config", "blt_local_decoder"),
+        "global": ("global_config", "blt_global_transformer"),
+    },
+    "chmv2": {"backbone": ("backbone_config", "dinov3_vit")},
+    "clvp": {"text": ("text_config", "clvp_encoder"), "speech": ("speech_config", "clvp_encoder")},
+    "cohere2_vision": {"text": ("text_config", "cohere2")},
+    "cohere_compass": {
+        "text": ("text_config", "cohere_compass_text"),
+        "vision": ("vision_config", "cohere_compass_vision"),
+    },
+    "colmodernvbert": {"text": ("vlm_config.text_config", "modernbert")},
+    "colpali": {"text": ("text_config", "gemma")},
+    "colqwen2": {
+        "vision": ("vlm_config.vision_config", "qwen2_vl_vision"),
+        "text": ("vlm_config.text_config", "qwen2_vl_text"),
+    },
+    "cosmos3_edge": {"text": ("text_config", "cosmos3_edge_text")},
+    "cosmos3_omni": {"vision": ("vision_config", "qwen3_vl_vision"), "text": ("text_config", "qwen3_vl_text")},
+    "csm": {"codec": ("codec_config", "mimi"), "depth_decoder": ("depth_decoder_config", "csm_depth_decoder_model")},
+    "deepseek_ocr2": {
+        "encoder": ("vision_config.encoder_config", "deepseek_ocr2_encoder"),
+        "text": ("text_config", "deepseek_ocr2_text"),
+    },
+    "deepseek_ocr2_vision": {"encoder": ("encoder_config", "deepseek_ocr2_encoder")},
+    "deepseek_vl": {"text": ("text_config", "llama")},
+    "deepseek_vl_hybrid": {"text": ("text_config", "llama")},
+    "dia": {"encoder": ("encoder_config", "dia_encoder"), "decoder": ("decoder_config", "dia_decoder")},
+    "diffusion_gemma": {"text": ("text_config", "diffusion_gemma_text")},
+    "emu3": {"text": ("text_config", "emu3_text_model")},
+    "ernie4_5_vl_moe": {
+        "vision": ("vision_config", "ernie4_5_vl_moe_vision"),
+        "text": ("text_config", "ernie4_5_vl_moe_text"),
+    },
+    "esmfold2": {
+        "esmc": ("esmc_config", "esmc"),
+        "atom_encoder": ("atom_encoder", "esmfold2_atom_encoder"),
+        "structure_head.diffusion_module.atom_encoder": (
+            "structure_head.diffusion_module.atom_encoder",
+            "esmfold2_atom_encoder",
+        ),
+    },
+    "evolla": {"protein_encoder": ("protein_encoder_config", "saprot")},
+    "exaone4_5": {"vision": ("vision_config", "exaone4_5_vision"), "text": ("text_config", "exaone4")},
+    "fast_vlm": {"text": ("text_config", "qwen2")},
+    "fun_asr_nano": {"text": ("text_config", "qwen3")},
+    "fuyu": {"text": ("text_config", "persimmon")},
+    "gemma3": {"text": ("text_config", "gemma3_text")},
+    "gemma3n": {"text": ("text_config", "gemma3n_text")},
+    "gemma4": {"text": ("text_config", "gemma4_text"), "vision": ("vision_config", "gemma4_vision")},
+    "gemma4_assistant": {"text": ("text_config", "gemma4_text")},
+    "gemma4_unified": {"text": ("text_config", "gemma4_unified_text")},
+    "gemma4_unified_assistant": {"text": ("text_config", "gemma4_unified_text")},
+    "glm46v": {"text": ("text_config", "glm4v_text"), "vision": ("vision_config", "glm4v_vision")},
+    "glm4v": {"vision": ("vision_config", "glm4v_vision"), "text": ("text_config", "glm4v_text")},
+    "glm4v_moe": {"vision": ("vision_config", "glm4v_moe_vision"), "text": ("text_config", "glm4v_moe_text")},
+    "glm5_next": {"vision": ("vision_config", "glm5_next_vision")},
+    "glm_image": {"text": ("text_config", "glm_image_text")},
+    "glm_ocr": {"vision": ("vision_config", "glm_ocr_vision"), "text": ("text_config", "glm_ocr_text")},
+    "glmasr": {"text": ("text_config", "llama"), "audio": ("audio_config", "glmasr_encoder")},
+    "glmga": {"text": ("text_config", "glm4v_text"), "vision": ("vision_config", "glm4v_vision")},
+    "got_ocr2": {"text": ("text_config", "qwen2")},
+    "granite4_vision": {"text": ("text_config", "llama")},
+    "granite_speech": {"text": ("text_config", "granite")},
+    "granite_speech_plus": {"text": ("text_config", "granite")},
+    "hunyuan_vl": {"text": ("text_config", "hunyuan_vl_text")},
+    "hyperclovax_vision_v2": {"text": ("text_config", "hyperclovax"), "vision": ("vision_config", "qwen2_5_vl_vision")},
+    "idefics2": {"text": ("text_config", "mistral")},
+    "idefics3": {"text": ("text_config", "llama")},
+    "internvl": {"text": ("text_config", "qwen2")},
+    "janus": {"text": ("text_config", "llama")},
+    "kimi_k25": {"text": ("text_config", "deepseek_v3"), "vision": ("vision_config", "kimi_k25_vision")},
+    "kyutai_speech_to_text": {"codec": ("codec_config", "mimi")},
+    "lasr_ctc": {"encoder": ("encoder_config", "lasr_encoder")},
+    "lfm2_vl": {"text": ("text_config", "lfm2")},
+    "lighton_ocr": {"text": ("text_config", "qwen3"), "vision": ("vision_config", "pixtral")},
+    "llama4": {"text": ("text_config", "llama4_text"), "vision": ("vision_config", "llama4_vision_model")},
+    "llava": {"text": ("text_config", "llama")},
+    "llava_next": {"text": ("text_config", "llama")},
+    "llava_next_video": {"text": ("text_config", "llama")},
+    "llava_onevision": {"text": ("text_config", "qwen2")},
+    "minicpmv4_6": {"text": ("text_config", "qwen3_5_text")},
+    "minicpmv4_7": {"text": ("text_config", "qwen3_5_text")},
+    "minimax_m3_vl": {
+        "text": ("text_config", "minimax_m3_vl_text"),
+        "vision": ("vision_config", "minimax_m3_vl_vision"),
+    },
+    "mistral3": {"text": ("text_config", "mistral"), "vision": ("vision_config", "pixtral")},
+    "mllama": {"text": ("text_config", "mllama_text_model")},
+    "modernvbert": {"text": ("text_config", "modernbert")},
+    "moshi": {"audio_encoder": ("audio_encoder_config", "mimi")},
+    "muse_glimmer": {"text": ("text_config", "muse_glimmer_text"), "vision": ("vision_config", "muse_glimmer_vision")},
+    "musicflamingo": {"text": ("text_config", "qwen2")},
+    "nemotron3_diarization": {"audio": ("audio_config", "nemotron3_diarization_audio")},
+    "neucodec": {"semantic_model": ("semantic_model_config", "wav2vec2-bert")},
+    "ovis2": {"text": ("text_config", "qwen2")},
+    "paddleocr_vl": {"vision": ("vision_config", "paddleocr_vl_vision"), "text": ("text_config", "paddleocr_vl_text")},
+    "paligemma": {"text": ("text_config", "gemma")},
+    "pe_audio": {"text": ("text_config", "modernbert"), "audio": ("audio_config", "pe_audio_encoder")},
+    "pe_audio_video": {
+        "text": ("text_config", "modernbert"),
+        "audio_video": ("audio_video_config", "pe_audio_video_encoder"),
+        "audio": ("audio_video_config.audio_config", "pe_audio_encoder"),
+        "video": ("audio_video_config.video_config", "pe_video_encoder"),
+    },
+    "pe_video": {"text": ("text_config", "modernbert"), "video": ("video_config", "pe_video_encoder")},
+    "perception_lm": {"text": ("text_config", "llama")},
+    "pi0": {"text": ("vlm_config.text_config", "gemma"), "dit": ("dit_config", "gemma")},
+    "pp_chart2table": {"text": ("text_config", "qwen2")},
+    "qianfan_ocr": {"text": ("text_config", "qwen3")},
+    "qwen2_5_omni": {
+        "vision": ("thinker_config.vision_config", "qwen2_5_omni_vision_encoder"),
+        "text": ("thinker_config.text_config", "qwen2_5_omni_text"),
+        "talker": ("talker_config", "qwen2_5_omni_talker"),
+        "dit": ("token2wav_config.dit_config", "qwen2_5_omni_dit"),
+    },
+    "qwen2_5_omni_thinker": {
+        "vision": ("vision_config", "qwen2_5_omni_vision_encoder"),
+        "text": ("text_config", "qwen2_5_omni_text"),
+    },
+    "qwen2_5_omni_token2wav": {"dit": ("dit_config", "qwen2_5_omni_dit")},
+    "qwen2_5_vl": {"vision": ("vision_config", "qwen2_5_vl_vision"), "text": ("text_config", "qwen2_5_vl_text")},
+    "qwen2_audio": {"text": ("text_config", "qwen2")},
+    "qwen2_vl": {"vision": ("vision_config", "qwen2_vl_vision"), "text": ("text_config", "qwen2_vl_text")},
+    "qwen3_5": {"vision": ("vision_config", "qwen3_5_vision"), "text": ("text_config", "qwen3_5_text")},
+    "qwen3_5_moe": {"vision": ("vision_config", "qwen3_5_moe_vision"), "text": ("text_config", "qwen3_5_moe_text")},
+    "qwen3_asr": {"text": ("text_config", "qwen3")},
+    "qwen3_omni_moe": {
+        "vision": ("thinker_config.vision_config", "qwen3_omni_moe_vision_encoder"),
+        "text": ("thinker_config.text_config", "qwen3_omni_moe_text"),
+        "code_predictor": ("talker_config.code_predictor_config", "qwen3_omni_moe_talker_code_predictor"),
+        "talker.text": ("talker_config.text_config", "qwen3_omni_moe_talker_text"),
+        "code2wav": ("code2wav_config", "qwen3_omni_moe_code2wav"),
+    },
+    "qwen3_omni_moe_thinker": {
+        "vision": ("vision_config", "qwen3_omni_moe_vision_encoder"),
+        "text": ("text_config", "qwen3_omni_moe_text"),
+    },
+    "qwen3_vl": {"vision": ("vision_config", "qwen3_vl_vision"), "text": ("text_config", "qwen3_vl_text")},
+    "qwen3_vl_moe": {"vision": ("vision_config", "qwen3_vl_moe_vision"), "text": ("text_config", "qwen3_vl_moe_text")},
+    "qwen4_exp": {"vision": ("vision_config", "qwen4_exp_vision"), "text": ("text_config", "qwen4_exp_text")},
+    "sam3": {"backbone": ("vision_config.backbone_config", "sam3_vit_model")},
+    "sam3_lite_text": {"backbone": ("vision_config.backbone_config", "sam3_vit_model")},
+    "sam3_tracker": {"backbone": ("vision_config.backbone_config", "sam3_vit_model")},
+    "sam3_tracker_video": {"backbone": ("vision_config.backbone_config", "sam3_vit_model")},
+    "sam3_video": {
+        "backbone": ("detector_config.vision_config.backbone_config", "sam3_vit_model"),
+        "tracker": ("tracker_config", "sam3_tracker_video"),
+        "tracker.vision.backbone": ("tracker_config.vision_config.backbone_config", "sam3_vit_model"),
+    },
+    "sam3_vision_model": {"backbone": ("backbone_config", "sam3_vit_model")},
+    "shieldgemma2": {"text": ("text_config", "gemma3_text")},
+    "smolvlm": {"text": ("text_config", "llama")},
+    "step3p7": {"vision": ("vision_config", "step3p5_vision"), "text": ("text_config", "step3p5")},
+    "t5gemma": {"encoder": ("encoder", "t5_gemma_module"), "decoder": ("decoder", "t5_gemma_module")},
+    "t5gemma2": {"text": ("encoder.text_config", "t5gemma2_text"), "decoder": ("decoder", "t5gemma2_decoder")},
+    "t5gemma2_encoder": {"text": ("text_config", "t5gemma2_text")},
+    "vibevoice": {"text": ("text_config", "qwen2")},
+    "vibevoice_asr": {"text": ("text_config", "qwen2")},
+    "video_llama_3": {"vision": ("vision_config", "video_llama_3_vision"), "text": ("text_config", "qwen2")},
+    "video_llava": {"text": ("text_config", "llama")},
+    "vipllava": {"text": ("text_config", "llama")},
+    "voxtral": {"text": ("text_config", "llama")},
+    "voxtral_realtime": {
+        "text": ("text_config", "voxtral_realtime_text"),
+        "audio": ("audio_config", "voxtral_realtime_encoder"),
+    },
+    "xcodec2": {"semantic_model": ("semantic_model_config", "wav2vec2-bert")},
+}

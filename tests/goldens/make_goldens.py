@@ -1,0 +1,503 @@
+"""Write goldens.json: what each config of configs.json means, read by a person and computed in 50 digits.
+
+Nothing here reads a config by rule: every entry below spells out head size, base, rule and numbers by hand, with the
+reading beside it. The long LongRoPE lists alone are taken from configs.json, as numbers. Run it to make the file anew.
+"""
+
+import json
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459")
+ROUND_ROBIN = (0, 1, 2)
+
+
+def D(x):
+    """The decimal that `x` is written as."""
+    return Decimal(repr(x))
+
+
+# Rules: lists of Decimal frequencies, radians per position.
+
+
+def geometric(base, dim):
+    """base ** (-2 j / dim)."""
+    return [D(base) ** (D(-2 * j) / D(dim)) for j in range(dim // 2)]
+
+
+def linear(freqs, factor):
+    """Position interpolation (Chen et al., arXiv:2306.15595)."""
+    return [f / D(factor) for f in freqs]
+
+
+def ntk(base, dim, ratio):
+    """The base grows so that the slowest pair is stretched `ratio` times: base * ratio ** (dim / (dim - 2))."""
+    exact = D(base) * D(ratio) ** (D(dim) / D(dim - 2))
+    return [exact ** (D(-2 * j) / D(dim)) for j in range(dim // 2)]
+
+
+def dynamic(base, dim, factor, trained, length):
+    """Dynamic NTK: the ratio is factor * length / trained - (factor - 1), and 1 up to the trained length."""
+    return ntk(base, dim, factor * max(length, trained) / trained - (factor - 1))
+
+
+def yarn(base, dim, factor, original, beta_fast=32, beta_slow=1, truncate=True):
+    """YaRN (Peng et al., arXiv:2309.00071): keep pairs that turn often, interpolate those that turn seldom."""
+
+    def pair_that_turns(times):
+        return D(dim) * (D(original) / (D(times) * 2 * PI)).ln() / (2 * D(base).ln())
+
+    low, high = pair_that_turns(beta_fast), pair_that_turns(beta_slow)
+    if truncate:
+        low, high = low.to_integral_value(ROUND_FLOOR), high.to_integral_value(ROUND_CEILING)
+    low, high = max(low, D(0)), min(high, D(dim - 1))
+    if low == high:
+        high += D(0.001)
+    ramps = [min(max((D(j) - low) / (high - low), D(0)), D(1)) for j in range(dim // 2)]
+    return [f / D(factor) * ramp + f * (1 - ramp) for f, ramp in zip(geometric(base, dim), ramps)]
+
+
+def llama3(base, dim, factor, low, high, original):
+    """Llama 3.1: wavelengths above original / low are stretched, those below original / high kept, a blend between."""
+    freqs = []
+    for f in geometric(base, dim):
+        wavelength = 2 * PI / f
+        if wavelength > D(original) / D(low):
+            freqs.append(f / D(factor))
+        elif wavelength < D(original) / D(high):
+            freqs.append(f)
+        else:
+            smooth = (D(original) / wavelength - D(low)) / (D(high) - D(low))
+            freqs.append((1 - smooth) * f / D(factor) + smooth * f)
+    return freqs
+
+
+def longrope(base, dim, divisors):
+    """LongRoPE (Ding et al., arXiv:2402.13753): each pair has a divisor of its own."""
+    assert len(divisors) == dim // 2
+    return [f / D(d) for f, d in zip(geometric(base, dim), divisors)]
+
+
+# Magnitudes of the tables.
+
+
+def yarn_magnitude(factor, mscale=1):
+    return 1 + D(0.1) * D(mscale) * D(factor).ln()
+
+
+def longrope_magnitude(factor, original):
+    return (1 + D(factor).ln() / D(original).ln()).sqrt()
+
+
+GOLDENS = []
+
+
+def rope(
+    config,
+    kwargs,
+    *,
+    head_dim,
+    layout,
+    freqs,
+    axis=None,
+    rotary_dim=None,
+    attention_factor=1,
+    first_channel=0,
+    blocks=1,
+):
+    """One golden. `axis` says which position axis each pair follows."""
+    golden = {"config": config, "kwargs": kwargs, "rotated": True, "head_dim": head_dim}
+    golden |= {"rotary_dim": rotary_dim or head_dim, "layout": layout, "attention_factor": float(attention_factor)}
+    golden |= {"first_channel": first_channel, "blocks": blocks, "inv_freq": [float(f) for f in freqs]}
+    assert 2 * len(freqs) == golden["rotary_dim"]
+    if axis is not None:
+        golden["axis"] = list(axis)
+        assert len(golden["axis"]) == len(freqs)
+    GOLDENS.append(golden)
+
+
+def nope(config, kwargs):
+    """A layer that is not rotated."""
+    GOLDENS.append({"config": config, "kwargs": kwargs, "rotated": False})
+
+
+def numbers(config, name):
+    """A long list of numbers of a config."""
+    return json.loads((HERE / "configs.json").read_text())[config]["config"]["rope_scaling"][name]
+
+
+def make():
+    """All goldens, in the order of configs.json."""
+    GOLDENS.clear()
+    with localcontext() as context:
+        context.prec = 50
+        one_axis()
+        several_axes()
+    return list(GOLDENS)
+
+
+def one_axis():
+    # 4096 / 32 heads = 128. Llama's base is 10000 where the config has none.
+    rope("llama-2-7b", {}, head_dim=128, layout="half", freqs=geometric(10000, 128))
+    rope("llama-3.1-8b", {}, head_dim=128, layout="half", freqs=llama3(500000, 128, 8, 1, 4, 8192))
+    # Same block but for the factor, and heads of 64.
+    rope("llama-3.2-1b", {}, head_dim=64, layout="half", freqs=llama3(500000, 64, 32, 1, 4, 8192))
+    rope("mistral-7b-v0.1", {}, head_dim=128, layout="half", freqs=geometric(10000, 128))
+    rope("mistral-7b-v0.3", {}, head_dim=128, layout="half", freqs=geometric(1000000, 128))
+    rope("mixtral-8x7b-v0.1", {}, head_dim=128, layout="half", freqs=geometric(1000000, 128))
+
+    # 3584 / 28 = 128. No magnitude is given: 0.1 ln 4 + 1.
+    rope(
+        "qwen2.5-7b-instruct-yarn",
+        {},
+        head_dim=128,
+        layout="half",
+        freqs=yarn(1000000, 128, 4, 32768),
+        attention_factor=yarn_magnitude(4),
+    )
+    # Dual chunk attention changes positions, not frequencies.
+    rope("qwen2.5-7b-instruct-1m", {}, head_dim=128, layout="half", freqs=geometric(10000000, 128))
+    rope(
+        "qwen3-8b-yarn",
+        {},
+        head_dim=128,
+        layout="half",
+        freqs=yarn(1000000, 128, 4, 32768),
+        attention_factor=yarn_magnitude(4),
+    )
+
+    # Latent attention: the 64 rotary channels are an array of their own. V3 reads neighbouring channels as pairs and
+    # writes halves; V2 stays interleaved. Both mscales are equal, so that their quotient is 1.
+    rope("deepseek-v3", {}, head_dim=64, layout="interleaved_to_half", freqs=yarn(10000, 64, 40, 4096))
+    rope("deepseek-v2-lite", {}, head_dim=64, layout="interleaved", freqs=yarn(10000, 64, 40, 4096))
+    rope(
+        "deepseek-v2-lite-saved-by-transformers-5",
+        {},
+        head_dim=64,
+        layout="interleaved",
+        freqs=yarn(10000, 64, 40, 4096),
+    )
+    # beta_fast = beta_slow = 1: the ramp is one pair wide.
+    rope("kimi-k2-instruct", {}, head_dim=64, layout="interleaved_to_half", freqs=yarn(50000, 64, 32, 4096, 1, 1))
+    # The last 64 of 512 channels. Plain layers have no scaling, compressed ones YaRN without a magnitude.
+    rope(
+        "deepseek-v4-flash",
+        {"layer_type": "main"},
+        head_dim=512,
+        rotary_dim=64,
+        first_channel=448,
+        layout="interleaved",
+        freqs=geometric(10000, 64),
+    )
+    rope(
+        "deepseek-v4-flash",
+        {"layer_type": "compress"},
+        head_dim=512,
+        rotary_dim=64,
+        first_channel=448,
+        layout="interleaved",
+        freqs=yarn(160000, 64, 16, 65536),
+    )
+    # Ramp bounds are not rounded; both layer types share the block.
+    for kwargs in ({}, {"layer_type": "sliding_attention"}, {"layer": 1}):
+        rope(
+            "gpt-oss-20b",
+            kwargs,
+            head_dim=64,
+            layout="half",
+            freqs=yarn(150000, 64, 32, 4096, truncate=False),
+            attention_factor=yarn_magnitude(32),
+        )
+    # YaRN on full layers only; its magnitude is given, and is 0.1 ln 8 + 1.
+    for kwargs in ({"layer_type": "full_attention"}, {"layer": 3}):
+        rope(
+            "olmo-3-7b",
+            kwargs,
+            head_dim=128,
+            layout="half",
+            freqs=yarn(500000, 128, 8, 8192),
+            attention_factor=1.2079441541679836,
+        )
+    for kwargs in ({"layer_type": "sliding_attention"}, {"layer": 0}):
+        rope("olmo-3-7b", kwargs, head_dim=128, layout="half", freqs=geometric(500000, 128))
+    # mscale / mscale_all_dim = 1; llama_4_scaling_beta is a temperature of queries, no rotation.
+    rope("ministral-3-8b", {}, head_dim=128, layout="half", freqs=yarn(1000000, 128, 16, 16384))
+
+    # Dynamic NTK by length: at most 32768, one more, and twice as long.
+    for kwargs in ({}, {"seq_len": 32768}):
+        rope("internlm2-7b", kwargs, head_dim=128, layout="half", freqs=geometric(1000000, 128))
+    for length in (32769, 65536):
+        rope(
+            "internlm2-7b",
+            {"seq_len": length},
+            head_dim=128,
+            layout="half",
+            freqs=dynamic(1000000, 128, 2, 32768, length),
+        )
+    # alpha stretches the base at every length; mscale and the betas belong to YaRN and say nothing here.
+    for kwargs in ({}, {"seq_len": 262144}, {"seq_len": 262145}):
+        rope("hy-mt1.5-1.8b", kwargs, head_dim=128, layout="half", freqs=ntk(10000, 128, 1000))
+
+    rope("deepseek-coder-6.7b", {}, head_dim=128, layout="half", freqs=linear(geometric(100000, 128), 4))
+    rope("longchat-7b-v1.5-32k", {}, head_dim=128, layout="half", freqs=linear(geometric(10000, 128), 8))
+
+    # 3072 / 32 = 96, 48 pairs. The magnitude comes from 131072 / 4096 = 32 at every length.
+    for config in ("phi-3-vision-128k-text", "phi-3.5-mini-instruct"):
+        for kwargs, which in (
+            ({}, "short_factor"),
+            ({"seq_len": 4096}, "short_factor"),
+            ({"seq_len": 4097}, "long_factor"),
+        ):
+            rope(
+                config,
+                kwargs,
+                head_dim=96,
+                layout="half",
+                freqs=longrope(10000, 96, numbers(config, which)),
+                attention_factor=longrope_magnitude(32, 4096),
+            )
+    # 3072 / 24 = 128, three quarters of it rotated: 48 pairs.
+    for kwargs, which in (
+        ({}, "short_factor"),
+        ({"seq_len": 4096}, "short_factor"),
+        ({"seq_len": 4097}, "long_factor"),
+    ):
+        rope(
+            "phi-4-mini-instruct",
+            kwargs,
+            head_dim=128,
+            rotary_dim=96,
+            layout="half",
+            freqs=longrope(10000, 96, numbers("phi-4-mini-instruct", which)),
+            attention_factor=longrope_magnitude(32, 4096),
+        )
+    # The magnitudes are given.
+    for kwargs, which in (
+        ({}, "short_factor"),
+        ({"seq_len": 4096}, "short_factor"),
+        ({"seq_len": 4097}, "long_factor"),
+    ):
+        rope(
+            "phi-3.5-moe-synthetic-factors",
+            kwargs,
+            head_dim=128,
+            layout="half",
+            freqs=longrope(10000, 128, numbers("phi-3.5-moe-synthetic-factors", which)),
+            attention_factor=1.243163121016122,
+        )
+
+    # The first channels turn, with exponents over the channels that turn.
+    # 2560 / 32 = 80, 0.4 of it.
+    rope("phi-2", {}, head_dim=80, rotary_dim=32, layout="half", freqs=geometric(10000, 32))
+    # 2048 / 32 = 64, a quarter.
+    rope("stablelm-2-1_6b", {}, head_dim=64, rotary_dim=16, layout="half", freqs=geometric(10000, 16))
+    # 2048 / 16 = 128, a quarter.
+    rope("pythia-1.4b", {}, head_dim=128, rotary_dim=32, layout="half", freqs=geometric(10000, 32))
+    # 6144 / 64 = 96, a quarter.
+    rope("gpt-neox-20b", {}, head_dim=96, rotary_dim=24, layout="half", freqs=geometric(10000, 24))
+    # 4096 / 16 = 256, 64 of it; GPT-J's base is 10000 and cannot be set.
+    rope("gpt-j-6b", {}, head_dim=256, rotary_dim=64, layout="interleaved", freqs=geometric(10000, 64))
+    rope("glm-4-9b-0414", {}, head_dim=128, rotary_dim=64, layout="interleaved", freqs=geometric(10000, 64))
+    rope("minitron-4b-base", {}, head_dim=128, rotary_dim=64, layout="half", freqs=geometric(10000, 64))
+    rope("persimmon-8b-base", {}, head_dim=64, rotary_dim=32, layout="half", freqs=geometric(25000, 32))
+
+    rope("gemma-2-9b", {}, head_dim=256, layout="half", freqs=geometric(10000, 256))
+    # Every sixth layer is global: base 1e6, interpolated 8 times. Local layers: base 1e4, no scaling.
+    for kwargs in ({"layer_type": "full_attention"}, {"layer": 5}, {"layer": 47, "part": "text"}):
+        rope("gemma-3-12b-it", kwargs, head_dim=256, layout="half", freqs=linear(geometric(1000000, 256), 8))
+    for kwargs in ({"layer_type": "sliding_attention"}, {"layer": 4}):
+        rope("gemma-3-12b-it", kwargs, head_dim=256, layout="half", freqs=geometric(10000, 256))
+    # Full layers have heads of 512, of whose 256 pairs the first quarter turns, with exponents over all 512.
+    for kwargs in ({"layer_type": "full_attention"}, {"layer": 4}):
+        rope(
+            "gemma-4-e2b-it",
+            kwargs,
+            head_dim=512,
+            layout="half",
+            freqs=geometric(1000000, 512)[:64] + [D(0)] * 192,
+        )
+    for kwargs in ({"layer_type": "sliding_attention"}, {"layer": 0}):
+        rope("gemma-4-e2b-it", kwargs, head_dim=256, layout="half", freqs=geometric(10000, 256))
+
+    rope("command-r-v01", {}, head_dim=128, layout="interleaved", freqs=geometric(8000000, 128))
+    # Every fourth layer is global and not rotated.
+    for kwargs in ({"layer_type": "sliding_attention"}, {"layer": 0}, {"layer": 2}):
+        rope("command-r7b-12-2024", kwargs, head_dim=128, layout="interleaved", freqs=geometric(50000, 128))
+    nope("command-r7b-12-2024", {"layer": 3})
+    nope("command-r7b-12-2024", {"layer_type": "full_attention"})
+    # An empty no_rope_layers means every fourth layer; 1 in the list means that the layer IS rotated.
+    for layer in (0, 46):
+        rope(
+            "llama-4-scout-17b-16e",
+            {"layer": layer},
+            head_dim=128,
+            layout="interleaved",
+            freqs=llama3(500000, 128, 8, 1, 4, 8192),
+        )
+    nope("llama-4-scout-17b-16e", {"layer": 3})
+    nope("llama-4-scout-17b-16e", {"layer": 47, "part": "text"})
+    # low = high = 1: no blend, a step at wavelength 8192.
+    rope(
+        "llama-4-scout-17b-16e-instruct",
+        {"layer": 2},
+        head_dim=128,
+        layout="interleaved",
+        freqs=llama3(500000, 128, 16, 1, 1, 8192),
+    )
+    nope("llama-4-scout-17b-16e-instruct", {"layer": 7})
+    for layer in (0, 34):
+        rope("smollm3-3b", {"layer": layer}, head_dim=128, layout="half", freqs=geometric(5000000, 128))
+    nope("smollm3-3b", {"layer": 3})
+    nope("smollm3-3b", {"layer": 35})
+    # 4544 / 71 = 64.
+    rope("falcon-7b", {}, head_dim=64, layout="half", freqs=geometric(10000, 64))
+    # head_dim is given: 5120 / 32 would be 160.
+    rope("pixtral-12b", {}, head_dim=128, layout="half", freqs=geometric(1000000000, 128))
+    # Layers 0, 3, 6, ... are global.
+    for kwargs in ({"layer_type": "full_attention"}, {"layer": 0}, {"layer": 21}):
+        rope("modernbert-base", kwargs, head_dim=64, layout="half", freqs=geometric(160000, 64))
+    for kwargs in ({"layer_type": "sliding_attention"}, {"layer": 1}):
+        rope("modernbert-base", kwargs, head_dim=64, layout="half", freqs=geometric(10000, 64))
+    rope("lfm2-1.2b", {}, head_dim=64, layout="half", freqs=geometric(1000000, 64))
+    rope("lfm2-1.2b", {"layer": 2}, head_dim=64, layout="half", freqs=geometric(1000000, 64))
+    # The shared block attends over 2 * 3584 channels: 7168 / 32 = 224.
+    rope("zamba2-7b-instruct", {}, head_dim=224, layout="half", freqs=geometric(10000, 224))
+    # Full layers are not rotated.
+    for kwargs in ({"layer_type": "sliding_attention"}, {"layer": 0}):
+        rope("exaone-4.0-32b", kwargs, head_dim=128, layout="half", freqs=llama3(1000000, 128, 16, 1, 4, 8192))
+    nope("exaone-4.0-32b", {"layer": 3})
+    nope("exaone-4.0-32b", {"layer_type": "full_attention"})
+    rope("nomic-embed-text-v1.5", {}, head_dim=64, layout="half", freqs=geometric(1000, 64))
+
+
+def several_axes():
+    def sections(*sizes):
+        return [axis for axis, size in enumerate(sizes) for _ in range(size)]
+
+    # Axes t, h, w in runs of pairs.
+    for config in ("qwen2-vl-7b-instruct", "qwen2.5-vl-7b-instruct"):
+        for kwargs in ({}, {"part": "text"}):
+            rope(
+                config,
+                kwargs,
+                head_dim=128,
+                layout="half",
+                freqs=geometric(1000000, 128),
+                axis=sections(16, 24, 24),
+            )
+        # 1280 / 16 = 80, where Qwen2-VL's hidden_size is the text model's. Row frequencies, then the same for columns.
+        rope(
+            config,
+            {"part": "vision"},
+            head_dim=80,
+            layout="half",
+            freqs=2 * geometric(10000, 40),
+            axis=sections(20, 20),
+        )
+    # t, h, w in turn while h and w have pairs left, then t.
+    rope(
+        "qwen3-vl-2b-instruct",
+        {},
+        head_dim=128,
+        layout="half",
+        freqs=geometric(5000000, 128),
+        axis=20 * ROUND_ROBIN + 4 * (0,),
+    )
+    rope(
+        "qwen3-vl-2b-instruct",
+        {"part": "vision"},
+        head_dim=64,
+        layout="half",
+        freqs=2 * geometric(10000, 32),
+        axis=sections(16, 16),
+    )
+    # A quarter of 256; 11, 11 and 10 pairs in turn.
+    rope(
+        "qwen3.5-0.8b",
+        {},
+        head_dim=256,
+        rotary_dim=64,
+        layout="half",
+        freqs=geometric(10000000, 64),
+        axis=10 * ROUND_ROBIN + (0, 1),
+    )
+    rope(
+        "glm-4.1v-9b-thinking",
+        {},
+        head_dim=128,
+        rotary_dim=64,
+        layout="interleaved",
+        freqs=geometric(10000, 64),
+        axis=sections(8, 12, 12),
+    )
+    # 1536 / 12 = 128.
+    rope(
+        "glm-4.1v-9b-thinking",
+        {"part": "vision"},
+        head_dim=128,
+        layout="half",
+        freqs=2 * geometric(10000, 64),
+        axis=sections(32, 32),
+    )
+    # Sections are given as h, w, t; the axes are t, h, w: 22 times (h, w), then 20 times t.
+    rope(
+        "ernie-4.5-vl-28b-a3b",
+        {},
+        head_dim=128,
+        layout="interleaved",
+        freqs=geometric(500000, 128),
+        axis=22 * (1, 2) + 20 * (0,),
+    )
+    # Four axes, and the base stretched by alpha.
+    rope(
+        "hunyuan-ocr",
+        {},
+        head_dim=128,
+        layout="half",
+        freqs=ntk(10000, 128, 1000),
+        axis=sections(16, 16, 16, 16),
+    )
+    # Pair j of 32 has the frequency of position j in one series; rows take the even ones, columns the odd ones.
+    for config in ("pixtral-12b", "ministral-3-8b"):
+        rope(
+            config,
+            {"part": "vision"},
+            head_dim=64,
+            layout="half",
+            freqs=geometric(10000, 64)[0::2] + geometric(10000, 64)[1::2],
+            axis=sections(16, 16),
+        )
+    # Two blocks of 32 channels, x and y, each in halves of its own; base 100.
+    rope(
+        "gemma-4-e2b-it",
+        {"part": "vision"},
+        head_dim=64,
+        layout="half",
+        blocks=2,
+        freqs=2 * geometric(100, 32),
+        axis=sections(16, 16),
+    )
+    # 1408 / 16 = 88: 22 pairs for x, the same for y.
+    rope(
+        "llama-4-scout-17b-16e",
+        {"part": "vision"},
+        head_dim=88,
+        layout="interleaved",
+        freqs=2 * geometric(10000, 44),
+        axis=sections(22, 22),
+    )
+    # 2 pi over periods 100 ** (4 j / 64), for rows and again for columns; positions lie in [-1, 1].
+    rope(
+        "dinov3-vitl16-lvd1689m",
+        {},
+        head_dim=64,
+        layout="half",
+        freqs=2 * [2 * PI * f for f in geometric(100, 32)],
+        axis=sections(16, 16),
+    )
+
+
+if __name__ == "__main__":
+    lines = ",\n".join(json.dumps(golden) for golden in make())
+    (HERE / "goldens.json").write_text(f"[\n{lines}\n]\n")

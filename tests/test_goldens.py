@@ -1,0 +1,336 @@
+"""Real configs mean what a person read in them, and no key of theirs can be lost in silence."""
+
+import ast
+import copy
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+import rope_xp
+
+HERE = Path(__file__).parent / "goldens"
+CONFIGS = {name: entry["config"] for name, entry in json.loads((HERE / "configs.json").read_text()).items()}
+GOLDENS = json.loads((HERE / "goldens.json").read_text())
+
+# The goldens are rounded once. A power in float64 is off by the rounding of its exponent, times ln(base) < 21 and an
+# exponent < 1, so by a few 1e-15; each rule adds a handful of roundings.
+RTOL = 1e-12
+
+# Top-level keys that speak of the rotation. Within a rope block every key does.
+SPEAKS = re.compile(r"rope|rotary|partial|theta|original_max_position|mrope")
+BLOCKS = ("rope_scaling", "rope_parameters")
+PARTS = {"text_config": "text", "vision_config": "vision"}
+
+FAMILY = "the value is the family's documented default"
+NULL = "null says what no key says"
+TWIN = "rope_type and type name the same rule; either suffices"
+DEFAULT = "rope_type is 'default' where a block has none"
+BETA = "YaRN's documented default: beta_fast 32, beta_slow 1"
+ORDER = "the family decides the order of axes; the key may only agree"
+LENGTH = "without it the length trained on is max_position_embeddings, which is the same here"
+INERT = "a key that this rule does not use, known and carried by the checkpoint"
+
+# (config, key) where a config without the key means the same, and why. Every row must hold: see test_no_row_is_stale.
+DEFAULTS = {
+    ("llama-2-7b", "rope_scaling"): NULL,
+    ("mistral-7b-v0.1", "rope_theta"): FAMILY,
+    ("mixtral-8x7b-v0.1", "rope_theta"): FAMILY,
+    ("deepseek-v3", "rope_theta"): FAMILY,
+    ("deepseek-v3", "qk_rope_head_dim"): FAMILY,
+    ("deepseek-v3", "rope_scaling/beta_fast"): BETA,
+    ("deepseek-v3", "rope_scaling/beta_slow"): BETA,
+    ("deepseek-v2-lite", "rope_theta"): FAMILY,
+    ("deepseek-v2-lite", "qk_rope_head_dim"): FAMILY,
+    ("deepseek-v2-lite", "rope_scaling/beta_fast"): BETA,
+    ("deepseek-v2-lite", "rope_scaling/beta_slow"): BETA,
+    ("deepseek-v2-lite-saved-by-transformers-5", "qk_rope_head_dim"): FAMILY,
+    ("deepseek-v2-lite-saved-by-transformers-5", "rope_parameters/rope_theta"): FAMILY,
+    ("deepseek-v2-lite-saved-by-transformers-5", "rope_parameters/beta_fast"): BETA,
+    ("deepseek-v2-lite-saved-by-transformers-5", "rope_parameters/beta_slow"): BETA,
+    ("deepseek-v2-lite-saved-by-transformers-5", "rope_parameters/rope_type"): TWIN,
+    ("deepseek-v2-lite-saved-by-transformers-5", "rope_parameters/type"): TWIN,
+    ("kimi-k2-instruct", "qk_rope_head_dim"): FAMILY,
+    ("kimi-k2-instruct", "rope_scaling/beta_slow"): BETA,
+    ("deepseek-v4-flash", "rope_theta"): FAMILY,
+    ("deepseek-v4-flash", "compress_rope_theta"): FAMILY,
+    ("deepseek-v4-flash", "qk_rope_head_dim"): FAMILY,
+    ("deepseek-v4-flash", "rope_scaling/beta_fast"): BETA,
+    ("deepseek-v4-flash", "rope_scaling/beta_slow"): BETA,
+    ("gpt-oss-20b", "rope_theta"): FAMILY,
+    ("gpt-oss-20b", "rope_scaling/beta_fast"): BETA,
+    ("gpt-oss-20b", "rope_scaling/beta_slow"): BETA,
+    ("olmo-3-7b", "rope_theta"): FAMILY,
+    ("olmo-3-7b", "rope_scaling/attention_factor"): "it is the one YaRN derives, 0.1 ln 8 + 1",
+    ("olmo-3-7b", "rope_scaling/beta_fast"): BETA,
+    ("olmo-3-7b", "rope_scaling/beta_slow"): BETA,
+    ("ministral-3-8b", "text_config/rope_parameters/beta_fast"): BETA,
+    ("ministral-3-8b", "text_config/rope_parameters/beta_slow"): BETA,
+    ("ministral-3-8b", "text_config/rope_parameters/rope_type"): TWIN,
+    ("ministral-3-8b", "text_config/rope_parameters/type"): TWIN,
+    ("ministral-3-8b", "text_config/rope_parameters/llama_4_scaling_beta"): "a temperature of queries, no rotation",
+    ("ministral-3-8b", "vision_config/rope_parameters"): FAMILY,
+    ("ministral-3-8b", "vision_config/rope_parameters/rope_theta"): FAMILY,
+    ("ministral-3-8b", "vision_config/rope_parameters/rope_type"): DEFAULT,
+    ("hy-mt1.5-1.8b", "rope_theta"): FAMILY,
+    ("hy-mt1.5-1.8b", "rope_scaling/beta_fast"): INERT,
+    ("hy-mt1.5-1.8b", "rope_scaling/beta_slow"): INERT,
+    ("hy-mt1.5-1.8b", "rope_scaling/mscale"): INERT,
+    ("hy-mt1.5-1.8b", "rope_scaling/mscale_all_dim"): INERT,
+    ("hunyuan-ocr", "rope_theta"): FAMILY,
+    ("hunyuan-ocr", "rope_scaling/beta_fast"): INERT,
+    ("hunyuan-ocr", "rope_scaling/beta_slow"): INERT,
+    ("hunyuan-ocr", "rope_scaling/mscale"): INERT,
+    ("hunyuan-ocr", "rope_scaling/mscale_all_dim"): INERT,
+    ("phi-3-vision-128k-text", "rope_theta"): FAMILY,
+    ("phi-3-vision-128k-text", "original_max_position_embeddings"): FAMILY,
+    ("phi-3.5-mini-instruct", "rope_theta"): FAMILY,
+    ("phi-3.5-mini-instruct", "original_max_position_embeddings"): FAMILY,
+    ("phi-4-mini-instruct", "rope_theta"): FAMILY,
+    ("phi-4-mini-instruct", "original_max_position_embeddings"): FAMILY,
+    ("phi-3.5-moe-synthetic-factors", "original_max_position_embeddings"): "the rope block says it too",
+    ("phi-3.5-moe-synthetic-factors", "rope_scaling/original_max_position_embeddings"): "the config says it too",
+    ("phi-2", "rope_theta"): FAMILY,
+    ("phi-2", "rope_scaling"): NULL,
+    ("stablelm-2-1_6b", "rope_theta"): FAMILY,
+    ("stablelm-2-1_6b", "partial_rotary_factor"): FAMILY,
+    ("pythia-1.4b", "rotary_emb_base"): FAMILY,
+    ("pythia-1.4b", "rotary_pct"): FAMILY,
+    ("gpt-neox-20b", "rotary_emb_base"): FAMILY,
+    ("gpt-neox-20b", "rotary_pct"): FAMILY,
+    ("gpt-j-6b", "rotary"): "GPT-J always rotates",
+    ("gpt-j-6b", "rotary_dim"): FAMILY,
+    ("glm-4-9b-0414", "rope_theta"): FAMILY,
+    ("glm-4-9b-0414", "partial_rotary_factor"): FAMILY,
+    ("minitron-4b-base", "rope_theta"): FAMILY,
+    ("minitron-4b-base", "partial_rotary_factor"): FAMILY,
+    ("persimmon-8b-base", "partial_rotary_factor"): FAMILY,
+    ("gemma-2-9b", "rope_theta"): FAMILY,
+    ("gemma-3-12b-it", "text_config/rope_theta"): FAMILY,
+    ("gemma-3-12b-it", "text_config/rope_local_base_freq"): FAMILY,
+    ("gemma-4-e2b-it", "text_config/rope_parameters/sliding_attention/rope_type"): DEFAULT,
+    ("gemma-4-e2b-it", "vision_config/rope_parameters"): FAMILY,
+    ("gemma-4-e2b-it", "vision_config/rope_parameters/rope_theta"): FAMILY,
+    ("gemma-4-e2b-it", "vision_config/rope_parameters/rope_type"): DEFAULT,
+    ("command-r7b-12-2024", "rope_scaling"): NULL,
+    ("command-r7b-12-2024", "rotary_pct"): FAMILY,
+    ("llama-4-scout-17b-16e", "text_config/rope_theta"): FAMILY,
+    ("llama-4-scout-17b-16e", "text_config/no_rope_layers"): "an empty list means every fourth layer, as no list does",
+    ("llama-4-scout-17b-16e", "vision_config/rope_theta"): FAMILY,
+    ("llama-4-scout-17b-16e-instruct", "text_config/rope_theta"): FAMILY,
+    (
+        "llama-4-scout-17b-16e-instruct",
+        "text_config/no_rope_layers",
+    ): "the list is every fourth layer, as no list means",
+    ("smollm3-3b", "no_rope_layer_interval"): FAMILY,
+    ("smollm3-3b", "rope_scaling"): NULL,
+    ("pixtral-12b", "vision_config/rope_theta"): FAMILY,
+    ("qwen2-vl-7b-instruct", "rope_theta"): FAMILY,
+    ("qwen2.5-vl-7b-instruct", "rope_theta"): FAMILY,
+    ("qwen3-vl-2b-instruct", "text_config/rope_scaling/rope_type"): DEFAULT,
+    ("qwen3.5-0.8b", "text_config/rope_parameters/rope_type"): DEFAULT,
+    ("qwen3.5-0.8b", "text_config/rope_parameters/partial_rotary_factor"): FAMILY,
+    ("glm-4.1v-9b-thinking", "text_config/rope_theta"): FAMILY,
+    ("glm-4.1v-9b-thinking", "text_config/rope_scaling/rope_type"): DEFAULT,
+    ("ernie-4.5-vl-28b-a3b", "text_config/rope_parameters/rope_theta"): FAMILY,
+    ("ernie-4.5-vl-28b-a3b", "text_config/rope_parameters/rope_type"): DEFAULT,
+    ("modernbert-base", "global_rope_theta"): FAMILY,
+    ("modernbert-base", "local_rope_theta"): FAMILY,
+    ("lfm2-1.2b", "rope_theta"): FAMILY,
+    ("zamba2-7b-instruct", "rope_theta"): FAMILY,
+    ("nomic-embed-text-v1.5", "rotary_emb_base"): FAMILY,
+    ("nomic-embed-text-v1.5", "rotary_emb_fraction"): FAMILY,
+    ("nomic-embed-text-v1.5", "rotary_emb_interleaved"): FAMILY,
+    ("nomic-embed-text-v1.5", "rotary_emb_scale_base"): NULL,
+    ("nomic-embed-text-v1.5", "rotary_scaling_factor"): NULL,
+    ("dinov3-vitl16-lvd1689m", "rope_theta"): FAMILY,
+    ("qwen2.5-7b-instruct-yarn", "rope_scaling/original_max_position_embeddings"): LENGTH,
+    ("gpt-oss-20b", "rope_scaling"): FAMILY,
+    ("ministral-3-8b", "text_config/rope_parameters"): FAMILY,
+    ("ministral-3-8b", "text_config/rope_parameters/rope_theta"): FAMILY,
+    ("hy-mt1.5-1.8b", "rope_scaling/factor"): INERT,
+    ("hunyuan-ocr", "rope_scaling/factor"): INERT,
+    ("gemma-4-e2b-it", "text_config/rope_parameters"): FAMILY,
+    ("gemma-4-e2b-it", "text_config/rope_parameters/full_attention/rope_theta"): FAMILY,
+    ("gemma-4-e2b-it", "text_config/rope_parameters/sliding_attention/rope_theta"): FAMILY,
+    ("qwen2-vl-7b-instruct", "rope_scaling"): FAMILY,
+    ("qwen2-vl-7b-instruct", "rope_scaling/type"): DEFAULT,
+    ("qwen2-vl-7b-instruct", "rope_scaling/mrope_section"): FAMILY,
+    ("qwen2.5-vl-7b-instruct", "rope_scaling"): FAMILY,
+    ("qwen2.5-vl-7b-instruct", "rope_scaling/type"): DEFAULT,
+    ("qwen2.5-vl-7b-instruct", "rope_scaling/mrope_section"): FAMILY,
+    ("qwen3-vl-2b-instruct", "text_config/rope_scaling"): FAMILY,
+    ("qwen3-vl-2b-instruct", "text_config/rope_scaling/mrope_interleaved"): ORDER,
+    ("qwen3-vl-2b-instruct", "text_config/rope_scaling/mrope_section"): FAMILY,
+    ("qwen3.5-0.8b", "text_config/rope_parameters/mrope_interleaved"): ORDER,
+    ("qwen3.5-0.8b", "text_config/rope_parameters/mrope_section"): FAMILY,
+    ("glm-4.1v-9b-thinking", "text_config/rope_scaling"): FAMILY,
+    ("glm-4.1v-9b-thinking", "text_config/rope_scaling/mrope_section"): FAMILY,
+    ("ernie-4.5-vl-28b-a3b", "text_config/rope_parameters"): FAMILY,
+    ("ernie-4.5-vl-28b-a3b", "text_config/rope_parameters/mrope_section"): FAMILY,
+}
+
+
+def called(golden):
+    arguments = ", ".join(f"{key}={value}" for key, value in golden["kwargs"].items())
+    return f"{golden['config']}({arguments})"
+
+
+@pytest.mark.parametrize("golden", GOLDENS, ids=called)
+def test_a_config_means_what_a_person_read(golden):
+    rope = rope_xp.from_config(CONFIGS[golden["config"]], **golden["kwargs"])
+    if not golden["rotated"]:
+        assert rope is None
+        return
+    assert rope is not None
+    for name in ("head_dim", "rotary_dim", "layout", "first_channel", "blocks"):
+        assert getattr(rope, name) == golden[name], name
+    assert rope.attention_factor == pytest.approx(golden["attention_factor"], rel=RTOL, abs=0)
+    expected = by_axis(golden)
+    assert rope.axes == len(expected)
+    rows = [rope.inv_freq] if rope.axes == 1 else rope.inv_freq
+    for row, wanted in zip(rows, expected, strict=True):
+        assert list(row) == pytest.approx(wanted, rel=RTOL, abs=0)
+
+
+def by_axis(golden):
+    """Frequencies as one row per position axis, zero where a pair follows another axis."""
+    freqs, axis = golden["inv_freq"], golden.get("axis", [0] * len(golden["inv_freq"]))
+    return [[f if a == row else 0.0 for f, a in zip(freqs, axis, strict=True)] for row in range(max(axis) + 1)]
+
+
+def test_every_config_has_goldens():
+    assert {golden["config"] for golden in GOLDENS} == set(CONFIGS)
+
+
+def test_the_goldens_are_what_the_script_makes():
+    script = HERE / "make_goldens.py"
+    assert runpy.run_path(str(script))["make"]() == GOLDENS
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(ast.parse(script.read_text()))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert imported <= sys.stdlib_module_names
+
+
+def spoken(config):
+    """Paths of the keys that speak of the rotation."""
+    paths = [(key,) for key in config if SPEAKS.search(key)]
+    for block in BLOCKS:
+        if isinstance(config.get(block), dict):
+            paths += within(config[block], (block,))
+    for part in PARTS:
+        if part in config:
+            paths += [(part, *path) for path in spoken(config[part])]
+    return paths
+
+
+def within(block, path):
+    paths = []
+    for key, value in block.items():
+        paths.append((*path, key))
+        if isinstance(value, dict):
+            paths += within(value, (*path, key))
+    return paths
+
+
+def homes(name):
+    """Paths of the mappings where an unknown key must be noticed: the config, parts that goldens read, rope blocks."""
+    config = CONFIGS[name]
+    read = {golden["kwargs"].get("part", "text") for golden in goldens_of(name)}
+    paths = [()] + [(part,) for part, kind in PARTS.items() if part in config and kind in read]
+    blocks = []
+    for path in paths:
+        for block in BLOCKS:
+            value = at(config, path).get(block)
+            if isinstance(value, dict):
+                blocks.append((*path, block))
+                blocks += [(*path, block, key) for key, inner in value.items() if isinstance(inner, dict)]
+    return paths + blocks
+
+
+def at(config, path):
+    for key in path:
+        config = config[key]
+    return config
+
+
+def goldens_of(name):
+    return [golden for golden in GOLDENS if golden["config"] == name]
+
+
+def meaning(name, config):
+    """What `from_config` makes of a config, for every golden of it; an error is a meaning of its own."""
+    return [outcome(config, golden["kwargs"]) for golden in goldens_of(name)]
+
+
+def outcome(config, kwargs):
+    try:
+        rope = rope_xp.from_config(config, **kwargs)
+    except (ValueError, TypeError) as error:
+        return type(error).__name__
+    if rope is None:
+        return None
+    names = ("head_dim", "rotary_dim", "layout", "first_channel", "blocks", "attention_factor", "inv_freq", "reverse")
+    return tuple(getattr(rope, name) for name in names)
+
+
+def without(name, path):
+    config = copy.deepcopy(CONFIGS[name])
+    del at(config, path[:-1])[path[-1]]
+    return config
+
+
+KEYS = [(name, path) for name, config in CONFIGS.items() for path in spoken(config)]
+HOMES = [(name, path) for name in CONFIGS for path in homes(name)]
+
+
+def slashed(value):
+    return "/".join(value) if isinstance(value, tuple) else value
+
+
+@pytest.mark.parametrize(("name", "path"), KEYS, ids=slashed)
+def test_a_dropped_key_changes_the_meaning(name, path):
+    same = meaning(name, without(name, path)) == meaning(name, CONFIGS[name])
+    excused = (name, slashed(path)) in DEFAULTS
+    assert same == excused, "this row of DEFAULTS is stale" if excused else "a dropped key went unnoticed"
+
+
+@pytest.mark.parametrize(("name", "path"), KEYS, ids=slashed)
+def test_a_misspelt_key_changes_the_meaning(name, path):
+    config = without(name, path)
+    at(config, path[:-1])[path[-1] + "_x"] = at(CONFIGS[name], path)
+    assert meaning(name, config) != meaning(name, CONFIGS[name])
+
+
+@pytest.mark.parametrize(("name", "path"), HOMES, ids=lambda value: slashed(value) or "top")
+def test_an_unknown_key_raises_and_is_named(name, path):
+    config = copy.deepcopy(CONFIGS[name])
+    at(config, path)["rope_extra_thing"] = 1.5
+    changed = [m for m in meaning(name, config) if m in ("ValueError", "TypeError")]
+    assert changed, "an unknown key went unnoticed"
+    failing = next(g["kwargs"] for g in goldens_of(name) if outcome(config, g["kwargs"]) in ("ValueError", "TypeError"))
+    with pytest.raises((ValueError, TypeError), match="rope_extra_thing"):
+        rope_xp.from_config(config, **failing)
+
+
+def test_no_row_is_stale():
+    """Rows name keys that exist; that each still holds is tested with its key."""
+    assert set(DEFAULTS) <= {(name, slashed(path)) for name, path in KEYS}
+
+
+def test_a_config_is_left_as_it_was():
+    for name, config in CONFIGS.items():
+        before = copy.deepcopy(config)
+        meaning(name, config)
+        assert config == before, name
