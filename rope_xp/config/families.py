@@ -1,12 +1,17 @@
 """What each model family means by its config: the pairing, the default base, the span and the quirks, as data.
 
 One row for each `model_type`. A row holds what the config leaves unsaid, read from and checked against transformers
-5.18 (`benchmarks/coverage.py`); `config.py` reads configs with it.
+5.18 (`benchmarks/coverage.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import pi
 from typing import Any
+
+from rope_xp import checks
+from rope_xp.config.keys import WHO, Keys
+from rope_xp.frequencies import geometric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,22 +22,46 @@ class Family:
     ----------
     layout, reverse, blocks
         As in `RotaryEmbedding`.
-    base : float
-        Where the config has none.
+    interleave_key : bool
+        ``rope_interleave: false`` makes the layout half.
+    base : float or None
+        Where the config has none; None where it must.
     base_keys : tuple of str
-        Top-level keys of the base, besides `BASE_KEYS`.
+        Keys of the base beside the block, in place of the usual ones.
+    base_in : str
+        A mapping in the config that may have the base.
     base_fixed : bool
         No key changes the base.
+    null_base : bool
+        A base that is null means that no layer is rotated.
     partial : float
         The share of the head that turns, where the config has none.
+    share_means : function, optional
+        The one share that a config may have, as it is the whole `head_dim` that turns.
+    share_of_each_axis : bool
+        The share is that of each position axis.
+    width_keys : tuple of str
+        Keys of the number of channels that turn.
+    width : function, optional
+        That number, by a rule of its own.
     head_dim : tuple of str or int
-        Ways to find the width, the first that applies: a key, a quotient of keys, or a number.
+        Ways to find the width of a head, the first that applies: a key, a quotient of keys, or a number.
     last : bool
         The last channels turn, not the first.
+    weights : function, optional
+        Frequencies by a rule of their own.
     block : mapping
         The rotary block of a config that has none.
+    legacy : mapping
+        What a `rope_scaling` has besides.
     scaled : bool
-        Whether a legacy `rope_scaling` applies.
+        Whether a `rope_scaling` applies.
+    aliases : mapping
+        Names of rules that mean another rule here.
+    original : int, optional
+        The length trained on, where the config has none.
+    unread : tuple of str
+        Keys that checkpoints carry in the block and no rule reads.
     by_layer : mapping
         Where layer types differ: the fields of this row that each of them changes.
     labels : mapping
@@ -42,18 +71,26 @@ class Family:
         the key, or the second.
     unrotated : tuple of str
         Layer types that are not rotated.
-    rotated_if : (str, bool or str or tuple, any), optional
-        Only rotated if the key has this value (one of these); the last is its default.
+    all_if_null : str
+        A key; if it is null, all layer types are rotated.
+    dense_prefix : bool
+        Dense layers at the beginning are rotated too.
+    listed : str
+        A key with a number for each layer, 0 where it is not rotated.
+    listed_bases : bool
+        Those numbers are bases.
+    unlisted : "interval", "from the end" or ""
+        Without that key: each n-th layer is not rotated, counted from the start or from the end, or all are.
+    rotated_if : (str, any, any), optional
+        Only rotated if the key has this value; the last is its default.
     order, sizes, axis_of_section
         `Sections`; sizes where the config has none, and None for equal parts.
+    any_order : bool
+        The order follows `mrope_interleaved`.
+    clamped : bool
+        Sections that do not fit lose pairs to the first axis.
     axes : int
         Position axes of equal parts.
-    unread : tuple of str
-        Keys that checkpoints carry in the block and no rule reads.
-    interleave_key : bool
-        ``rope_interleave: false`` makes it half.
-    special : str
-        A rule of its own in `config.py`.
     note : str
         What the model does besides, which no table shows.
     """
@@ -61,35 +98,96 @@ class Family:
     layout: str = "half"
     reverse: bool = False
     blocks: int = 1
-    base: float = 10_000.0
+    interleave_key: bool = False
+    base: float | None = 10_000.0
     base_keys: tuple[str, ...] = ()
+    base_in: str = ""
     base_fixed: bool = False
+    null_base: bool = False
     partial: float = 1.0
+    share_means: Callable[[Callable[..., Any], int], float] | None = None
+    share_of_each_axis: bool = False
+    width_keys: tuple[str, ...] = ("rotary_dim",)
+    width: Callable[[Keys, int], int] | None = None
     head_dim: tuple[str | int, ...] = ("head_dim", "hidden_size/num_attention_heads")
     last: bool = False
+    weights: Callable[[Callable[..., Any], int, float], Any] | None = None
     block: Mapping[str, Any] = field(default_factory=dict)
+    legacy: Mapping[str, Any] = field(default_factory=dict)
     scaled: bool = True
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    original: int | None = None
+    unread: tuple[str, ...] = ()
     by_layer: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     labels: Mapping[Any, str] = field(default_factory=dict)
     full_every: tuple[str, int, int] | None = None
     unrotated: tuple[str, ...] = ()
+    all_if_null: str = ""
+    dense_prefix: bool = False
+    listed: str = ""
+    listed_bases: bool = False
+    unlisted: str = ""
     rotated_if: tuple[str, Any, Any] | None = None
     order: str | None = None
     sizes: tuple[int, ...] | None = None
     axis_of_section: tuple[int, ...] | None = None
+    any_order: bool = False
+    clamped: bool = False
     axes: int = 1
-    unread: tuple[str, ...] = ()
-    interleave_key: bool = False
-    special: str = ""
     note: str = ""
 
 
-# Keys of the base and of the share that turns, in any family.
-BASE_KEYS = ("rope_theta", "rotary_emb_base", "rotary_embedding_base", "rope_base")
-PARTIAL_KEYS = ("partial_rotary_factor", "rotary_pct", "rotary_percent", "rope_pct", "rotary_emb_fraction")
+# Rules of their own. `get` reads keys beside the block.
 
-# Layer types that have no attention over positions.
-NO_ATTENTION = ("linear_attention", "mamba", "mamba2", "conv", "recurrent", "linear", "sparse_linear_attention")
+
+def _width_of_gptj(keys: Keys, head_dim: int) -> int:
+    """64 where the config says nothing, the whole head where it says null."""
+    if keys.get("rotary") is False:
+        raise ValueError(f"{WHO}: rotary must be true; got false")
+    usual = head_dim if "rotary_dim" in keys.mapping else 64
+    width = keys.get("rotary_dim")
+    return usual if width is None else width
+
+
+def _width_of_clvp(keys: Keys, head_dim: int) -> int:
+    heads = checks.count(WHO, "num_attention_heads", keys.get("num_attention_heads"))
+    projection_dim = keys.get("projection_dim")
+    return max((768 if projection_dim is None else projection_dim) // (2 * heads), 32)
+
+
+def _share_of_latent(get: Callable[..., Any], head_dim: int) -> float:
+    """Of a whole head, which is `qk_nope_head_dim` wider than what is rotated."""
+    return head_dim / (head_dim + (get("qk_nope_head_dim") or head_dim))
+
+
+def _share_of_hidden_state(get: Callable[..., Any], head_dim: int) -> float:
+    """Upstream counts one frequency for each two axes and each channel of a pair, in heads."""
+    return (get("num_attention_heads") or 8) / 2
+
+
+def _weights_of_dinov3(get: Callable[..., Any], head_dim: int, base: float) -> Any:
+    """Coordinates run from -1 to 1, and frequencies are in turns."""
+    own = tuple(2 * pi * w for w in geometric(base, head_dim // 2))
+    still = (0.0,) * len(own)
+    return own + still, still + own
+
+
+def _weights_of_esmfold2(get: Callable[..., Any], head_dim: int, base: float) -> Any:
+    """Coordinates x, y and z in angstrom, and an index; the pairs that are left stand still."""
+    each, index = (
+        checks.count(WHO, key, usual if get(key) is None else get(key))
+        for key, usual in (("num_spatial_rope_pairs_per_axis", 2), ("num_uid_rope_pairs", 10))
+    )
+    spatial, of_index = (
+        checks.at_least(WHO, key, usual if get(key) is None else get(key), 1.0)
+        for key, usual in (("spatial_rope_base_frequency", 20.0), ("uid_rope_base_frequency", 10_000.0))
+    )
+    rows = [geometric(spatial, 2 * each)] * 3 + [geometric(of_index, 2 * index)]
+    pairs = head_dim // 2
+    if 3 * each + index > pairs:
+        raise ValueError(f"{WHO}: pairs of all axes must fit into {pairs}; got {3 * each + index}")
+    return tuple((0.0,) * (at * each) + row + (0.0,) * (pairs - at * each - len(row)) for at, row in enumerate(rows))
+
 
 _INTERLEAVED: dict[str, Any] = {"layout": "interleaved"}
 _QUOTIENT = "hidden_size/num_attention_heads"
@@ -138,6 +236,7 @@ _LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.
 _HUNYUAN_UNREAD = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 _MINISTRAL = {"rope_type": "yarn", "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}
 _TEMPERATURE = ("llama_4_scaling_beta",)
+_NO_ROPE_LAYERS: dict[str, Any] = {"listed": "no_rope_layers", "unlisted": "interval"}
 _SLIDING_ONLY: dict[str, Any] = {"unrotated": ("full_attention",)}
 _VISION: dict[str, Any] = {
     "order": "axial",
@@ -186,25 +285,25 @@ FAMILIES: dict[str, Family] = {
     "neucodec": Family(head_dim=_head(64), note="the position is the index of the head, not of the frame"),
     "xcodec2": Family(head_dim=_head(64), note="the position is the index of the head, not of the frame"),
     "nomic_bert": Family(base=1_000.0, head_dim=("head_dim", _QUOTIENT, "n_embd/n_head")),
-    "phi3": Family(special="phi3"),
-    "phi4_multimodal": Family(special="phi3"),
-    "phimoe": Family(base=1_000_000.0, special="phimoe"),
+    "phi3": Family(aliases={"yarn": "longrope"}, original=4096),
+    "phi4_multimodal": Family(aliases={"yarn": "longrope"}, original=4096),
+    "phimoe": Family(base=1_000_000.0, original=4096),
     "qwen3_next": Family(head_dim=_head(256), partial=0.25),
     "solar_open": Family(base=1_000_000.0, head_dim=_head(128)),
     "timesfm2_5": Family(head_dim=_head(80)),
-    "dbrx": Family(head_dim=("head_dim", _QUOTIENT, "d_model/n_heads"), special="dbrx"),
+    "dbrx": Family(head_dim=("head_dim", _QUOTIENT, "d_model/n_heads"), base_in="attn_config"),
     "minimax": Family(base=1_000_000.0),
     "minimax_m2": Family(base=5_000_000.0, head_dim=_head(128)),
-    "minimax_m3_vl_text": Family(base=5_000_000.0, head_dim=_head(128), special="rotary_dim_unread"),
+    "minimax_m3_vl_text": Family(base=5_000_000.0, head_dim=_head(128)),
     "ministral": Family(),
     "zamba2": Family(
         head_dim=("attention_head_dim", "attention_hidden_size/num_attention_heads"),
         rotated_if=("use_mem_rope", True, False),
     ),
     "granitemoehybrid": Family(rotated_if=("position_embedding_type", "rope", None)),
-    "olmo_hybrid": Family(special="null_base"),
-    "hunyuan_v1_dense": Family(unread=_HUNYUAN_UNREAD, special="alpha"),
-    "hunyuan_v1_moe": Family(unread=_HUNYUAN_UNREAD, special="alpha"),
+    "olmo_hybrid": Family(null_base=True),
+    "hunyuan_v1_dense": Family(unread=_HUNYUAN_UNREAD),
+    "hunyuan_v1_moe": Family(unread=_HUNYUAN_UNREAD),
     # A block of its own where the config has none.
     "apertus": Family(
         base=12_000_000.0,
@@ -255,7 +354,9 @@ FAMILIES: dict[str, Family] = {
         **_INTERLEAVED, partial=0.9, head_dim=("head_dim", _QUOTIENT, "hidden_size/decoder_num_attention_heads")
     ),
     "moonshine_streaming": Family(**_INTERLEAVED, partial=0.8),
-    **_each("gptj codegen", **_INTERLEAVED, base_fixed=True, head_dim=(_QUOTIENT, "n_embd/n_head"), special="gptj"),
+    **_each(
+        "gptj codegen", **_INTERLEAVED, base_fixed=True, head_dim=(_QUOTIENT, "n_embd/n_head"), width=_width_of_gptj
+    ),
     "roformer": Family(**_INTERLEAVED, base_fixed=True, head_dim=(_QUOTIENT,), note="rotary_value rotates values too"),
     # Multi-head latent attention.
     **_each("deepseek_v2", **_INTERLEAVED, head_dim=_latent()),
@@ -274,14 +375,15 @@ FAMILIES: dict[str, Family] = {
         interleave_key=True,
         block={**_MINISTRAL, "factor": 128.0, "original_max_position_embeddings": 8192},
         unread=_TEMPERATURE,
-        special="mistral4",
+        share_means=_share_of_latent,
     ),
     "deepseek_v4": Family(
         **_INTERLEAVED,
         head_dim=_head(512),
         partial=64 / 512,
         last=True,
-        special="deepseek_v4",
+        width_keys=("qk_rope_head_dim", "rotary_dim"),
+        legacy={"attention_factor": 1.0},
         by_layer={
             "main": {"base": 10_000.0, "scaled": False},
             "compress": {"base": 160_000.0, "base_keys": ("compress_rope_theta",)},
@@ -302,7 +404,6 @@ FAMILIES: dict[str, Family] = {
         head_dim=_head(256),
         by_layer=_GEMMA4,
         full_every=("sliding_window_pattern", 6, 1),
-        special="per_layer_head_dim",
     ),
     **_each("modernbert modernbert-decoder", by_layer=_MODERNBERT, full_every=("global_attn_every_n_layers", 3, 0)),
     "olmo3": Family(
@@ -330,7 +431,6 @@ FAMILIES: dict[str, Family] = {
     "step3p5": Family(
         head_dim=_head(128),
         by_layer={"full_attention": {}, "sliding_attention": {"scaled": False}},
-        special="lists",
     ),
     "neomme": Family(
         order="interleaved",
@@ -343,13 +443,15 @@ FAMILIES: dict[str, Family] = {
     ),
     # Layers that are not rotated.
     "cohere2": Family(**_INTERLEAVED, **_SLIDING_ONLY, full_every=("sliding_window_pattern", 4, 1)),
-    "cohere2_moe": Family(**_INTERLEAVED, **_SLIDING_ONLY, head_dim=_head(128), special="cohere2_moe"),
+    "cohere2_moe": Family(**_INTERLEAVED, **_SLIDING_ONLY, head_dim=_head(128), dense_prefix=True),
     "afmoe": Family(head_dim=_head(128), **_SLIDING_ONLY, full_every=("global_attn_every_n_layers", 4, 1)),
-    **_each("exaone4 exaone_moe", **_SLIDING_ONLY, full_every=("sliding_window_pattern", 4, 1), special="exaone"),
-    "llama4_text": Family(**_INTERLEAVED, base=500_000.0, head_dim=_head(128), special="no_rope_layers"),
-    "smollm3": Family(base=2_000_000.0, special="no_rope_layers"),
-    **_each("granite_swa granitemoe_swa", special="layer_rope_theta"),
-    "muse_glimmer_text": Family(head_dim=_head(128), special="layer_rope_theta"),
+    **_each(
+        "exaone4 exaone_moe", **_SLIDING_ONLY, full_every=("sliding_window_pattern", 4, 1), all_if_null="sliding_window"
+    ),
+    "llama4_text": Family(**_INTERLEAVED, base=500_000.0, head_dim=_head(128), **_NO_ROPE_LAYERS),
+    "smollm3": Family(base=2_000_000.0, **_NO_ROPE_LAYERS),
+    **_each("granite_swa granitemoe_swa", listed="layer_rope_theta", listed_bases=True),
+    "muse_glimmer_text": Family(head_dim=_head(128), listed="layer_rope_theta", unlisted="from the end"),
     # Several position axes: text beside images.
     **_each(
         "qwen2_vl_text qwen2_5_vl_text qwen2_5_omni_text qwen2_5_omni_talker",
@@ -378,10 +480,9 @@ FAMILIES: dict[str, Family] = {
         order="even_odd",
         sizes=(22, 22, 20),
         by_layer={"sliding_attention": {}, "full_attention": {}},
-        special="compass",
     ),
     "hunyuan_vl_text": Family(
-        order="chunked", head_dim=("head_dim", "attention_head_dim", _QUOTIENT), unread=_HUNYUAN_UNREAD, special="alpha"
+        order="chunked", head_dim=("head_dim", "attention_head_dim", _QUOTIENT), unread=_HUNYUAN_UNREAD
     ),
     # Towers of vision.
     **_each(
@@ -413,7 +514,7 @@ FAMILIES: dict[str, Family] = {
     "sam3_vit_model": Family(**_VISION, **_INTERLEAVED, note="positions are scaled by the size of the window"),
     "efficientloftr": Family(
         **{**_VISION, **_INTERLEAVED, "order": "axial_interleaved", "head_dim": ("hidden_size",)},
-        special="efficientloftr",
+        share_means=_share_of_hidden_state,
         note="turns the hidden state, before it is cut into heads",
     ),
     **_each(
@@ -421,7 +522,7 @@ FAMILIES: dict[str, Family] = {
         base=100.0,
         head_dim=(_QUOTIENT,),
         axes=2,
-        special="dinov3",
+        weights=_weights_of_dinov3,
         note="class and register tokens are not rotated",
     ),
     # Others.
@@ -433,12 +534,20 @@ FAMILIES: dict[str, Family] = {
         base_fixed=True,
         head_dim=(_QUOTIENT,),
         rotated_if=("use_rotary_embedding", True, True),
-        special="clvp",
+        width=_width_of_clvp,
         note="values are rotated too",
     ),
     "qwen2_5_omni_dit": Family(layout="interleaved_to_half", head_dim=_head(64), note="only the first head is rotated"),
-    "esmfold2_atom_encoder": Family(special="esmfold2"),
-    "musicflamingo": Family(base=1_200.0, **_INTERLEAVED, special="musicflamingo"),
+    "esmfold2_atom_encoder": Family(weights=_weights_of_esmfold2),
+    "musicflamingo": Family(
+        **_INTERLEAVED,
+        base=1_200.0,
+        partial=0.2,
+        share_of_each_axis=True,
+        order="axial",
+        axes=2,
+        note="positions are products of a time with its window and with its frame",
+    ),
 }
 
 # The parts of composite configs: where each stands, and its type where it does not say so itself.

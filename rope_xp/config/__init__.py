@@ -1,0 +1,184 @@
+"""From a checkpoint's config to its rotary embedding, by the table of `families.py`. Nothing here imports a framework.
+
+Every key of the rotary block, and every key beside it that speaks of rotation, is read or is an error.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from rope_xp import checks
+from rope_xp.config.block import BASE_KEYS, block_of, embedding_of, row_of
+from rope_xp.config.families import FAMILIES, PARTS, Family
+from rope_xp.config.keys import SPEAKS, WHO, Keys, listed
+from rope_xp.config.layers import is_rotated, label_of, layer_type_of
+from rope_xp.config.upstream import as_upstream
+from rope_xp.embedding import RotaryEmbedding
+from rope_xp.rotation import LAYOUTS, Layout
+
+COMPATS = {"transformers": "what transformers 5.18 computes, also where that is a mistake"}
+
+
+def from_config(
+    config: Any,
+    *,
+    part: str | None = None,
+    layer: int | None = None,
+    layer_type: str | None = None,
+    seq_len: int | None = None,
+    layout: Layout | None = None,
+    compat: Literal["transformers"] | None = None,
+) -> RotaryEmbedding | None:
+    """The rotary embedding that a checkpoint's config means.
+
+    Configs are those of transformers 5 (`rope_parameters`, also nested by layer type) and all older spellings
+    (`rope_theta`, `rope_scaling` with `type` or `rope_type`, `rotary_pct`, `rotary_emb_base`, ...). What a config
+    leaves unsaid follows from its `model_type`.
+
+    Parameters
+    ----------
+    config : path, mapping, or object with `to_dict()`
+        A config.json, what it holds, or a config of transformers.
+    part : str, optional
+        Which part of a composite config: "text" (the default), "vision", "audio", another of its parts, or the key of a
+        sub-config.
+    layer : int, optional
+        Which layer, where layers differ.
+    layer_type : str, optional
+        Which kind of layer, such as "sliding_attention", in place of `layer`.
+    seq_len : int, optional
+        The length of the sequence in tokens, for rules that depend on it (dynamic NTK, LongRoPE); None means within the
+        original length.
+    layout : "half", "interleaved" or "interleaved_to_half", optional
+        In place of the family's, for checkpoints whose projections are in another order, such as Meta's. With it, a
+        `model_type` may be unknown.
+    compat : "transformers", optional
+        Compute what transformers 5.18 does where that is a mistake, see Notes.
+
+    Returns
+    -------
+    RotaryEmbedding or None
+        None where the layer is not rotated.
+
+    Raises
+    ------
+    ValueError
+        If a key is unknown, missing or contradicts another, a value is out of range, the family is unknown, or layers
+        differ and none is named. Also if a file is no JSON.
+    TypeError
+        If a value is of the wrong kind.
+
+    Notes
+    -----
+    With ``compat="transformers"``: `alpha` is forgotten beyond `max_position_embeddings` (Hunyuan); `truncate` of a
+    block that is nested by layer type is not read; Phi-3.5-MoE never uses `long_factor`; `rope_scaling` spelled with
+    `type` is not read where layer types differ, nor at all by Cohere2-MoE; a top-level
+    `original_max_position_embeddings` wins over the block's; a block wins over top-level keys that contradict it; a
+    default block wins over a top-level base; OLMo-3's sliding layers and ModernBERT do not read `rope_theta`, GPT-NeoX
+    neither that nor `partial_rotary_factor`, DBRX not the base of `attn_config`, MiniMax-M3 not `rotary_dim`, Bamba no
+    top-level share; Step-3.5 has one base for each layer type, that of the first; and interleaved sections that do not
+    fit lose pairs to the first axis.
+
+    References
+    ----------
+    transformers, `modeling_rope_utils.py` and `models/*/configuration_*.py`.
+
+    Examples
+    --------
+    >>> config = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "rope_theta": 500000.0}
+    >>> from_config(config)
+    RotaryEmbedding(head_dim=128, layout='half', base=500000.0)
+    >>> config["rope_scaling"] = {"type": "linear", "factor": 4.0}
+    >>> from_config(config)
+    RotaryEmbedding(head_dim=128, layout='half', base=500000.0, scaling=LinearScaling(factor=4.0))
+    """
+    if layout is not None:
+        checks.one_of(WHO, "layout", layout, LAYOUTS)
+    if compat is not None:
+        checks.one_of(WHO, "compat", compat, COMPATS)
+    if seq_len is not None and checks.count(WHO, "seq_len", seq_len) < 1:
+        raise ValueError(f"{WHO}: seq_len must be at least 1; got {seq_len}")
+    if layer is not None and layer_type is not None:
+        raise ValueError(f"{WHO}: layer or layer_type must be given, not both; got {layer} and {layer_type!r}")
+    mapping, model_type = _part(_mapping(config), part)
+    family = FAMILIES.get(model_type)
+    if family is None:
+        if layout is None:
+            raise ValueError(
+                f"{WHO}: model_type must be that of a rotary model ({listed(FAMILIES)}), or layout be given; "
+                f"got {model_type!r}"
+            )
+        family = Family(base=None, order="chunked", any_order=True)
+    if layout is not None:
+        family = replace(family, layout=layout, interleave_key=False)
+    if compat is not None:
+        mapping, family = as_upstream(mapping, model_type, family, seq_len)
+
+    keys = Keys(f"the config of model_type {model_type!r}", mapping)
+    layer_type = layer_type_of(keys, family, layer, layer_type)
+    label = label_of(family, layer_type)
+    block = block_of(keys, family, label)
+    rotated = is_rotated(keys, family, layer, layer_type)
+    rope = None
+    if block is not None:
+        row = row_of(family, label)
+        rope = embedding_of(keys, block, row, layer if rotated else ..., layer_type, seq_len)
+    for row in family.by_layer.values():
+        keys.get(*row.get("base_keys", BASE_KEYS)[:1])  # other layer types read those
+    keys.finish(SPEAKS)
+    return rope if rotated else None
+
+
+def _mapping(config: Any) -> Mapping[str, Any]:
+    """What a config holds."""
+    if isinstance(config, Mapping):
+        return config
+    if isinstance(config, (str, os.PathLike)):
+        with open(config, encoding="utf-8") as file:
+            try:
+                found = json.load(file)
+            except json.JSONDecodeError as error:
+                raise ValueError(
+                    f"{WHO}: {os.fspath(config)} must be JSON; got {error.msg} on line {error.lineno}, "
+                    f"column {error.colno}"
+                ) from None
+    elif hasattr(config, "to_dict"):
+        found = config.to_dict()
+    else:
+        raise TypeError(f"{WHO}: config must be a path, a mapping or an object with to_dict(); got {config!r}")
+    if not isinstance(found, Mapping):
+        raise TypeError(f"{WHO}: config must hold a mapping; got {type(found).__name__}")
+    return found
+
+
+def _part(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any], str]:
+    """The part of a config that is meant, and its `model_type`."""
+    model_type = config.get("model_type")
+    parts = PARTS.get(model_type or "", {})
+    if part is None and ("text" not in parts and not isinstance(config.get("text_config"), Mapping)):
+        if model_type in FAMILIES or not parts:
+            return config, str(model_type)
+        raise ValueError(f"{WHO}: part must be one of {listed(parts)} for model_type {model_type!r}; got None")
+    if part is None and model_type in FAMILIES and not isinstance(config.get("text_config"), Mapping):
+        return config, str(model_type)
+    wanted = "text" if part is None else part
+    path, usual = parts.get(wanted, (wanted if wanted in config else f"{wanted}_config", ""))
+    found: Any = config
+    for key in path.split("."):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    if not isinstance(found, Mapping):
+        if wanted == "text" and usual:  # older configs have the keys of text beside those of other parts
+            return config, usual
+        subs = [key for key, value in config.items() if isinstance(value, Mapping) and "_config" in key]
+        raise ValueError(f"{WHO}: part must be one of {listed({*parts, *subs})}; got {part!r}")
+    if part is None:
+        lost = {key: config[key] for key in config if SPEAKS.search(key) and found.get(key) != config[key]}
+        lost = {key: value for key, value in lost.items() if value is not None}
+        if lost:
+            raise ValueError(f"{WHO}: keys of rotation must stand in {path}; got {lost} beside it")
+    own = found.get("model_type")
+    if not own or own == model_type:
+        own = usual or own
+    return found, str(own)

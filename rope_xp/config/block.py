@@ -1,0 +1,318 @@
+"""From the rotary block of a config, and the keys beside it, to a `RotaryEmbedding`."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, replace
+from typing import Any
+
+from rope_xp import checks
+from rope_xp.axes import Sections
+from rope_xp.config.families import Family
+from rope_xp.config.keys import WHO, Keys, listed, said_once
+from rope_xp.config.layers import nested_by, numbers_of, types_of
+from rope_xp.embedding import RotaryEmbedding
+from rope_xp.frequencies import (
+    DynamicNTKScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    MixedNTKScaling,
+    NTKScaling,
+    ProportionalScaling,
+    Scaling,
+    YarnScaling,
+    geometric,
+)
+
+RULES: dict[str, type[Scaling]] = {
+    "default": Scaling,
+    "linear": LinearScaling,
+    "dynamic": DynamicNTKScaling,
+    "yarn": YarnScaling,
+    "longrope": LongRopeScaling,
+    "llama3": Llama3Scaling,
+    "proportional": ProportionalScaling,
+    "ntk": MixedNTKScaling,
+}
+# Other names of rules.
+ALIASES = {"su": "longrope", "mrope": "default", "axial": "default", "xdrope": "dynamic", "deepseek_yarn": "yarn"}
+
+BASE_KEYS = ("rope_theta", "rotary_emb_base", "rotary_embedding_base", "rope_base")
+PARTIAL_KEYS = ("partial_rotary_factor", "rotary_pct", "rotary_percent", "rope_pct", "rotary_emb_fraction")
+LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len")
+# Keys that checkpoints carry in any family and that change nothing: in the block, and beside it while they are null.
+UNREAD = ("finetuned",)
+UNREAD_IF_NULL = ("rope_scaling", "rope_parameters", "rotary_scaling_factor", "rotary_emb_scale_base")
+
+# Where a family's own block came from.
+OWN = "the family's default"
+
+
+def block_of(keys: Keys, family: Family, label: str) -> Keys | None:
+    """The rotary block of a layer type; None where it is null for that type."""
+    parameters, scaling = keys.get("rope_parameters"), keys.get("rope_scaling")
+    for name, value in (("rope_parameters", parameters), ("rope_scaling", scaling)):
+        if value is not None and not isinstance(value, Mapping):
+            raise TypeError(f"{WHO}: {name} must be a mapping; got {value!r}")
+    if parameters and scaling and parameters != scaling:
+        raise ValueError(f"{WHO}: rope_parameters or rope_scaling must be given, not both; got both")
+    labels = nested_by(keys, family)
+    if labels:
+        if label not in labels:
+            raise ValueError(
+                f"{WHO}: layer or layer_type must be given, {listed(labels)}, as rope_parameters are nested; "
+                f"got layer_type={label!r}"
+            )
+        outer = {key: value for key, value in parameters.items() if key not in labels}
+        if outer:
+            raise ValueError(
+                f"{WHO}: rope_parameters must be nested by layer type, {listed(labels)}, or not at all; "
+                f"got {outer} beside"
+            )
+        return None if parameters[label] is None else Keys(f"rope_parameters of {label!r}", parameters[label])
+    if family.by_layer and label not in family.by_layer:
+        raise ValueError(
+            f"{WHO}: layer or layer_type must be given, {listed(family.by_layer)}, as they differ; "
+            f"got layer_type={label!r}"
+        )
+    if parameters and len(family.by_layer) > 1:
+        raise ValueError(
+            f"{WHO}: rope_parameters must be nested by layer type, {listed(family.by_layer)}; got {dict(parameters)}"
+        )
+    if parameters or scaling:
+        return Keys("rope_parameters" if parameters else "rope_scaling", parameters or scaling)
+    return Keys(OWN, row_of(family, label).block)
+
+
+def row_of(family: Family, label: str) -> Family:
+    """A family's row for a layer type."""
+    return replace(family, **family.by_layer.get(label, {}))
+
+
+def embedding_of(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: str | None, seq_len: int | None) -> Any:
+    """The `RotaryEmbedding` of a block, or None where no channel turns.
+
+    `layer` is an int, None, or `...` for any layer.
+    """
+    if block.name == "rope_scaling" and not row.scaled:
+        embedding_of(
+            keys, block, replace(row, scaled=True), ..., layer_type, seq_len
+        )  # it must make sense all the same
+        block = Keys("no block", {})
+    head_dim = _head_dim(keys, row, layer_type)
+    base = _base(keys, block, row, layer, layer_type)
+    rotary_dim = _rotary_dim(keys, block, row, head_dim, layer, layer_type)
+    scaling = _scaling(keys, block, row, seq_len)
+    sections = _sections(block, row, rotary_dim)
+    options: dict[str, Any] = {"head_dim": head_dim, "layout": _layout(keys, row), "blocks": row.blocks}
+    block.first(*row.unread, *UNREAD)
+    block.finish()
+    for name in UNREAD_IF_NULL:
+        if keys.mapping.get(name) is None:
+            keys.get(name)
+    if not rotary_dim:
+        return None
+    if row.last:
+        options["first_channel"] = head_dim - rotary_dim
+    if row.weights is not None:
+        return RotaryEmbedding(**options, inv_freq=row.weights(keys.get, head_dim, base))
+    if rotary_dim % 2:
+        if scaling is not None:
+            raise ValueError(f"{WHO}: the rotated width must be even with {scaling}; got {rotary_dim}")
+        # Upstream rounds up to whole pairs, of the progression over the odd width.
+        return RotaryEmbedding(**options, inv_freq=geometric(base, 2 * rotary_dim)[::2])
+    if sections is not None:
+        rotary_dim = 2 * sections.pairs
+    return RotaryEmbedding(
+        **options, base=base, rotary_dim=rotary_dim, scaling=scaling, sections=sections, reverse=row.reverse
+    )
+
+
+def _head_dim(keys: Keys, row: Family, layer_type: str | None) -> int:
+    own = keys.get("per_layer_config")
+    if own:
+        types = types_of(keys)
+        widths = {each.get("head_dim") for at, each in own.items() if not types or types[int(at)] == layer_type}
+        if len(widths - {None}) == 1:
+            return (widths - {None}).pop()
+    tried = []
+    for way in row.head_dim:
+        if isinstance(way, int):
+            return way
+        names = way.split("/")
+        tried.append(" / ".join(names))
+        values = [keys.get(name) for name in names]
+        if any(value is None for value in values):
+            continue
+        width, *divisors = (checks.count(WHO, name, value) for name, value in zip(names, values))
+        for name, divisor in zip(names[1:], divisors):
+            if not divisor:
+                raise ValueError(f"{WHO}: {name} must be at least 1; got 0")
+            width //= divisor
+        return width
+    raise ValueError(f"{WHO}: {' or '.join(tried)} must be given; got neither in {keys.name}")
+
+
+def _base(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: str | None) -> float:
+    if row.base_fixed and row.base is not None:
+        return row.base
+    inner = block.get("rope_theta")
+    outer = keys.get(*(row.base_keys or BASE_KEYS))
+    if row.base_in:
+        within = Keys(row.base_in, keys.get(row.base_in) or {})
+        outer = said_once("rope_theta", within.get("rope_theta"), outer, row.base_in)
+    if row.listed and row.listed_bases and keys.get(row.listed):
+        outer, inner = numbers_of(keys, row, None), None
+    outer = _of_layer("bases", keys, outer, layer, layer_type)
+    if block.name == OWN:
+        base = inner if outer is None else outer
+    else:
+        base = said_once("rope_theta", inner, outer, block.name)
+    base = row.base if base is None else base
+    if base is None:
+        raise ValueError(f"{WHO}: rope_theta, the base, must be given in {keys.name}; got none")
+    return checks.at_least(WHO, "rope_theta", base, 1.0)
+
+
+def _of_layer(name: str, keys: Keys, value: Any, layer: Any, layer_type: str | None) -> Any:
+    """A number, which may be a list of one for each layer; 0 there is no number."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    if isinstance(layer, int):
+        if layer >= len(value):
+            raise ValueError(f"{WHO}: {name} must be one for each layer; got {len(value)}")
+        return value[layer]
+    types = types_of(keys)
+    found = [each for at, each in enumerate(value) if layer_type is None or types[at : at + 1] == [layer_type]]
+    found = [each for each in found if each] or [each for each in value if each]
+    if not found or (layer is None and any(each != found[0] for each in found)):
+        raise ValueError(f"{WHO}: layer must be given, as {name} differ; got layer=None for {list(value)}")
+    return found[0]
+
+
+def _rotary_dim(keys: Keys, block: Keys, row: Family, head_dim: int, layer: Any, layer_type: str | None) -> int:
+    """How many channels turn; it may be odd."""
+    rule = ALIASES.get(str(block.first("rope_type", "type")), block.first("rope_type", "type"))
+    inner = None if rule == "proportional" else block.get(*PARTIAL_KEYS)
+    outer = said_once(
+        "partial_rotary_factor",
+        keys.get(*PARTIAL_KEYS),
+        _of_layer("shares", keys, keys.get("partial_rotary_factors"), layer, layer_type),
+        keys.name,
+    )
+    if block.name == OWN and outer is not None:
+        inner = None
+    share = said_once("partial_rotary_factor", inner, outer, block.name)
+    if share is not None:
+        share = checks.positive(WHO, "partial_rotary_factor", share)
+    if row.share_means is not None:
+        only = row.share_means(keys.get, head_dim)
+        if share is not None and share != only:
+            raise ValueError(f"{WHO}: partial_rotary_factor must be {only:g} in {keys.name}; got {share}")
+        return head_dim
+    if rule == "proportional":
+        return head_dim
+    width = keys.get(*row.width_keys)
+    if row.width is not None:
+        width = row.width(keys, head_dim)
+    if width is not None:
+        width = checks.count(WHO, row.width_keys[0], width)
+        if share is not None and int(head_dim * share) != width:
+            raise ValueError(
+                f"{WHO}: the width that turns must be said once; got {width} channels and "
+                f"partial_rotary_factor={share} of {head_dim}"
+            )
+    else:
+        width = int(head_dim * (row.partial if share is None else share))
+    if row.share_of_each_axis:
+        width *= row.axes
+    if width > head_dim:
+        raise ValueError(f"{WHO}: the width that turns must be at most head_dim={head_dim}; got {width}")
+    return width
+
+
+def _scaling(keys: Keys, block: Keys, row: Family, seq_len: int | None) -> Scaling | None:
+    names = {name: block.get(name) for name in ("rope_type", "type")}
+    given = [name for name in names.values() if name is not None] or ["default"]
+    aliases = {**ALIASES, **row.aliases}
+    for name in given:
+        if not isinstance(name, str) or (name not in RULES and name not in aliases):
+            raise ValueError(f"{WHO}: rope_type must be one of {listed({*RULES, *aliases})}; got {name!r}")
+    types = {str(aliases.get(name, name)) for name in given}
+    if len(types) > 1:
+        raise ValueError(f"{WHO}: rope_type and type must not contradict each other; got {names}")
+    (rope_type,) = types
+    rule = RULES[rope_type]
+    length = keys.first(*LENGTH_KEYS)
+    own_length = block.get("max_position_embeddings")
+    length = length if own_length is None else own_length
+    values = {each.name: block.get(each.name) for each in fields(rule) if each.name not in ("seq_len", LENGTH_KEYS[0])}
+    outer_original = keys.get(ORIGINAL)
+    if ORIGINAL in values:
+        original = said_once(ORIGINAL, values[ORIGINAL], outer_original, block.name)
+        values[ORIGINAL] = next((each for each in (original, row.original, length) if each is not None), None)
+    if "seq_len" in {each.name for each in fields(rule)}:
+        values["seq_len"] = seq_len
+    if rule is Scaling:
+        return None
+    if rule is DynamicNTKScaling:
+        alpha = block.get("alpha")
+        if alpha is not None:
+            return NTKScaling(factor=alpha)
+        values[LENGTH_KEYS[0]] = length
+    # A factor that is null, or LongRoPE's that is left out, is the ratio of lengths.
+    ratio = rule is LongRopeScaling or (rule is YarnScaling and "factor" in block.mapping)
+    if ratio and values["factor"] is None and length is not None and values[ORIGINAL] is not None:
+        length = checks.positive(WHO, LENGTH_KEYS[0], length)
+        values["factor"] = length / checks.positive(WHO, ORIGINAL, values[ORIGINAL])
+    if block.name == "rope_scaling":
+        values |= {name: value for name, value in row.legacy.items() if name in values and values[name] is None}
+    values = {name: value for name, value in values.items() if value is not None}
+    missing = [each.name for each in fields(rule) if each.default is MISSING and each.name not in values]
+    if missing:
+        raise ValueError(
+            f"{WHO}: {block.name} of type {rope_type!r} must have {listed(missing)}; got {listed(block.mapping)}"
+        )
+    return rule(**values)
+
+
+ORIGINAL = "original_max_position_embeddings"
+
+
+def _sections(block: Keys, row: Family, rotary_dim: int) -> Sections | None:
+    if row.order is None:
+        return None
+    order, pairs = str(row.order), rotary_dim // 2
+    given = block.get("mrope_section", "xdrope_section")
+    interleaved = block.get("mrope_interleaved")
+    if interleaved is not None and checks.boolean(WHO, "mrope_interleaved", interleaved) != (order == "interleaved"):
+        if not row.any_order:
+            raise ValueError(
+                f"{WHO}: mrope_interleaved must be {order == 'interleaved'} for this model_type; got {interleaved}"
+            )
+        order = "interleaved" if interleaved else "chunked"
+    if block.get("mrope_interleaved_glm"):
+        order = "round_robin"
+    sizes = row.sizes if given is None else given
+    if sizes is None:
+        return Sections((pairs // row.axes,) * row.axes, order, row.axis_of_section) if row.axes > 1 else None
+    if not isinstance(sizes, (list, tuple)):
+        raise TypeError(f"{WHO}: mrope_section must be a list of int; got {sizes!r}")
+    sizes = tuple(checks.count(WHO, "every mrope_section", size) for size in sizes)
+    if row.clamped and order == "interleaved" and len(sizes) == 3:
+        # As upstream's slices leave them: so many as there are turns, and the rest for the first axis.
+        height, width = min(sizes[1], (pairs + 1) // 3), min(sizes[2], pairs // 3)
+        sizes = (pairs - height - width, height, width)
+    if sum(sizes) != pairs:
+        raise ValueError(f"{WHO}: mrope_section must sum to the {pairs} pairs that turn; got {list(sizes)}")
+    return Sections(sizes, order, row.axis_of_section)
+
+
+def _layout(keys: Keys, row: Family) -> str:
+    interleave = keys.get("rope_interleave", "rotary_emb_interleaved")
+    if interleave is None:
+        return row.layout
+    if checks.boolean(WHO, "rope_interleave", interleave) == (row.layout != "half"):
+        return row.layout
+    if row.interleave_key:
+        return "half"
+    raise ValueError(f"{WHO}: rope_interleave must be {row.layout != 'half'} for this model_type; got {interleave}")

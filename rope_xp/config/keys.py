@@ -1,0 +1,56 @@
+"""Reading a mapping so that no key of it is lost in silence."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+WHO = "from_config"
+
+# Keys beside the rotary block that speak of rotation.
+SPEAKS = re.compile(r"rope|rotary|partial_rot|theta|yarn|(^|_)ntk|original_max_position")
+
+
+class Keys:
+    """A mapping that remembers which of its keys were read."""
+
+    def __init__(self, name: str, mapping: Mapping[str, Any]):
+        self.name = name
+        self.mapping = mapping
+        self._read: set[str] = set()
+
+    def get(self, *names: str) -> Any:
+        """The value of whichever of these keys is given and not null; two must not contradict each other."""
+        self._read.update(names)
+        found = {name: self.mapping[name] for name in names if self.mapping.get(name) is not None}
+        values = list(found.values())
+        if any(value != values[0] for value in values):
+            raise ValueError(f"{WHO}: keys of {self.name} must not contradict each other; got {found}")
+        return values[0] if values else None
+
+    def first(self, *names: str) -> Any:
+        """The value of the first of these keys that is given and not null."""
+        self._read.update(names)
+        return next((self.mapping[name] for name in names if self.mapping.get(name) is not None), None)
+
+    def finish(self, pattern: re.Pattern[str] | None = None) -> None:
+        """Every key that matches must have been read."""
+        unread = {
+            key: value
+            for key, value in self.mapping.items()
+            if key not in self._read and (pattern is None or pattern.search(key))
+        }
+        if unread:
+            known = listed(self._read & self.mapping.keys())
+            raise ValueError(f"{WHO}: every key of {self.name} must be known; got {unread}, beside {known}")
+
+
+def said_once(name: str, inner: Any, outer: Any, where: str) -> Any:
+    """What a block says, or what stands beside it; both must agree."""
+    if inner is not None and outer is not None and inner != outer:
+        raise ValueError(f"{WHO}: {name} must be said once; got {inner} in {where} and {outer} beside it")
+    return outer if inner is None else inner
+
+
+def listed(names: Iterable[Any]) -> str:
+    """Names in a message."""
+    return ", ".join(sorted(str(name) for name in names))

@@ -1,0 +1,128 @@
+"""Which kind of layer is meant, and whether it is rotated."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rope_xp import checks
+from rope_xp.config.families import Family
+from rope_xp.config.keys import WHO, Keys, listed
+
+# Layer types without attention over positions.
+NO_ATTENTION = ("linear_attention", "mamba", "mamba2", "conv", "recurrent")
+
+
+def layer_type_of(keys: Keys, family: Family, layer: int | None, layer_type: str | None) -> str | None:
+    """The type of a layer, where the config or the family tells types apart."""
+    types = types_of(keys)
+    if layer is not None:
+        if not checks.is_int(layer):
+            raise TypeError(f"{WHO}: layer must be an int; got {layer!r}")
+        count = layers_of(keys) or len(types) or None
+        if layer < 0 or (count is not None and layer >= count):
+            last = "the last layer" if count is None else count - 1
+            raise ValueError(f"{WHO}: layer must be from 0 to {last}; got {layer}")
+        if types:
+            return types[layer]
+        if family.full_every is None:
+            return None
+        key, usual, offset = family.full_every
+        period = keys.get(key) if key else None
+        period = usual if period is None else checks.count(WHO, key, period)
+        return "full_attention" if period and (layer + offset) % period == 0 else "sliding_attention"
+    if layer_type is None:
+        return None
+    accepted = {*types, *family.by_layer, *nested_by(keys, family)}
+    if family.full_every is not None or family.unrotated:
+        accepted |= {"full_attention", "sliding_attention"}
+    if layer_type not in accepted:
+        raise ValueError(f"{WHO}: layer_type must be {listed(accepted) or None}; got {layer_type!r}")
+    return layer_type
+
+
+def label_of(family: Family, layer_type: str | None) -> str:
+    """The name under which a family keeps what differs for a layer type."""
+    if not family.labels or layer_type is None or layer_type in family.by_layer:
+        return layer_type or ""
+    return family.labels.get(layer_type, family.labels[...])
+
+
+def nested_by(keys: Keys, family: Family) -> list[str]:
+    """The layer types by which the rotary block is nested, if it is."""
+    block = keys.mapping.get("rope_parameters")
+    if not isinstance(block, Mapping):
+        return []
+    types = {*types_of(keys), *family.by_layer}
+    return [key for key, value in block.items() if isinstance(value, Mapping) or (value is None and key in types)]
+
+
+def types_of(keys: Keys) -> list[str]:
+    """The type of each layer, or nothing."""
+    types = keys.get("layer_types")
+    if types is None:
+        return []
+    if not isinstance(types, (list, tuple)) or not all(isinstance(each, str) for each in types):
+        raise TypeError(f"{WHO}: layer_types must be a list of strings; got {types!r}")
+    return list(types)
+
+
+def layers_of(keys: Keys) -> int | None:
+    """The number of layers."""
+    count = keys.first("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    return None if count is None else checks.count(WHO, "num_hidden_layers", count)
+
+
+def is_rotated(keys: Keys, family: Family, layer: int | None, layer_type: str | None) -> bool:
+    """Whether the layer is rotated; without a layer, whether any is."""
+    if family.rotated_if is not None:
+        key, wanted, usual = family.rotated_if
+        keys.get(key)
+        if keys.mapping.get(key, usual) != wanted:
+            return False
+    block = keys.mapping.get("rope_parameters")
+    if family.null_base and isinstance(block, Mapping) and block.get("rope_theta", 1) is None:
+        return False
+    if layer_type in NO_ATTENTION:
+        return False
+    if family.listed:
+        return _is_listed(keys, family, layer, layer_type)
+    if layer_type not in family.unrotated:
+        return True
+    if family.all_if_null and family.all_if_null in keys.mapping:
+        return keys.mapping[family.all_if_null] is None
+    if family.dense_prefix and layer is not None and keys.get("prefix_dense_sliding_window_pattern") in (None, 1):
+        kinds = keys.get("mlp_layer_types") or []
+        return kinds[layer : layer + 1] == ["dense"] or layer < (keys.get("first_k_dense_replace") or 0)
+    return False
+
+
+def _is_listed(keys: Keys, family: Family, layer: int | None, layer_type: str | None) -> bool:
+    """Whether the list that has a number for each layer has more than 0 for this one."""
+    numbers = numbers_of(keys, family, layer)
+    types = types_of(keys)
+    if layer is not None:
+        if layer >= len(numbers):
+            raise ValueError(f"{WHO}: {family.listed} must have a number for each layer; got {len(numbers)}")
+        return bool(numbers[layer])
+    found = {bool(each) for each, kind in zip(numbers, types) if kind == layer_type} if layer_type else {True}
+    if len(found) > 1:
+        raise ValueError(
+            f"{WHO}: layer must be given, as layers of type {layer_type!r} differ in {family.listed}; got layer=None"
+        )
+    return found == {True}
+
+
+def numbers_of(keys: Keys, family: Family, layer: int | None) -> list[Any]:
+    """The list that has a number for each layer, 0 where it is not rotated, or what stands for it."""
+    numbers = keys.get(family.listed)
+    interval = keys.get("no_rope_layer_interval") if family.listed == "no_rope_layers" else None
+    interval = 4 if interval is None else checks.count(WHO, "no_rope_layer_interval", interval)
+    if numbers is not None and not isinstance(numbers, (list, tuple)):
+        raise TypeError(f"{WHO}: {family.listed} must be a list, a number for each layer; got {numbers!r}")
+    if numbers:
+        return list(numbers)
+    count = layers_of(keys) or (0 if layer is None else layer + 1)
+    if family.unlisted == "interval":
+        return [not interval or (index + 1) % interval for index in range(count)]
+    if family.unlisted == "from the end":
+        return [(count - 1 - index) % 4 for index in range(count)]
+    return [1] * count
