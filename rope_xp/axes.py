@@ -80,11 +80,10 @@ class Sections:
                 f"order={self.order!r}; got {sizes}"
             )
         axes = self.axis_of_section
-        if axes is None:
-            axes = (1, 2, 0) if self.order in ("spatial_first", "even_odd") and len(sizes) == 3 else range(len(sizes))
-        elif not isinstance(axes, (list, tuple)) or sorted(axes) != list(range(len(sizes))):
-            raise ValueError(f"{who}: axis_of_section must have each of {len(sizes)} axes once; got {axes!r}")
-        object.__setattr__(self, "axis_of_section", tuple(axes))
+        if axes is not None:
+            if not isinstance(axes, (list, tuple)) or sorted(axes) != list(range(len(sizes))):
+                raise ValueError(f"{who}: axis_of_section must have each of {len(sizes)} axes once; got {axes!r}")
+            object.__setattr__(self, "axis_of_section", tuple(axes))
         object.__setattr__(self, "sizes", sizes)
         if self.order == "interleaved":
             found = _interleaved(list(sizes))
@@ -112,7 +111,9 @@ class Sections:
 
     def columns(self) -> tuple[Column, ...]:
         """What each pair follows."""
-        assert self.axis_of_section is not None
+        axes = self.axis_of_section
+        if axes is None:
+            axes = (1, 2, 0) if self.order in ("spatial_first", "even_odd") and self.axes == 3 else range(self.axes)
         sizes, width = list(self.sizes), 2 * self.pairs
         sections = _ORDERS[self.order](sizes)
         if self.order in ("axial", "axial_interleaved"):
@@ -124,7 +125,7 @@ class Sections:
             members += [(j, width) for j in range(spatial, self.pairs)]
         else:
             members = [(j, width) for j in range(self.pairs)]
-        return tuple(Column(self.axis_of_section[section], *member) for section, member in zip(sections, members))
+        return tuple(Column(axes[section], *member) for section, member in zip(sections, members))
 
 
 def _chunked(sizes: list[int]) -> list[int]:

@@ -76,7 +76,8 @@ class Frequencies:
         """Positions, opposite the pairs, and the frequencies to multiply them by; the angle is the sum of products."""
         xp = backends.namespace(positions)
         if self.axis_of_pair is not None:
-            axis_of_pair = backends.from_numbers(self.axis_of_pair, like=positions, dtype=xp.int32)
+            integer = xp.int64 if backends.has_64_bits(positions) else xp.int32  # some libraries index by 64 bits only
+            axis_of_pair = backends.from_numbers(self.axis_of_pair, like=positions, dtype=integer)
             chosen = xp.take(positions, axis_of_pair, axis=0)
             return [(xp.permute_dims(chosen, (*range(1, positions.ndim), 0)), self.rows[0])]
         alone = [positions] if self.axes == 1 else [positions[axis, ...] for axis in range(self.axes)]

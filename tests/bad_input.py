@@ -83,7 +83,11 @@ def arrays(xp, x):
         "seq_dim of a type": (apply(x, good, seq_dim="1"), TypeError, r"seq_dim must be an int; got str"),
         "notebook seq_dim": (lambda: fixed_pos_embedding(x, 3), ValueError, r"^fixed_pos_embedding: seq_dim"),
         "base of zero": (lambda: fixed_pos_embedding(x, base=0.0), ValueError, r"base must be at least 1; got 0"),
-        "base of a string": (lambda: fixed_pos_embedding(x, base="1e4"), TypeError, r"base must be a number; got '1e4'"),
+        "base of a string": (
+            lambda: fixed_pos_embedding(x, base="1e4"),
+            TypeError,
+            r"base must be a number; got '1e4'",
+        ),
         "base below one": (lambda: fixed_pos_embedding(x, base=0.5), ValueError, r"base must be at least 1; got 0.5"),
         "NumPy offset out of int32": (
             lambda: fixed_pos_embedding(x, offset=np.asarray(2**31 - 1, dtype=np.int32)),
@@ -203,7 +207,11 @@ def embeddings():
                 np.ones(2, dtype=complex),
             )
         },
-        "no frequency": ({"head_dim": 14, "layout": "half", "inv_freq": []}, ValueError, r"at least one number.*; got \[\]"),
+        "no frequency": (
+            {"head_dim": 14, "layout": "half", "inv_freq": []},
+            ValueError,
+            r"at least one number.*; got \[\]",
+        ),
         "another base by replace": (
             {**good, "inv_freq": ROPE.inv_freq, "base": 500.0},
             ValueError,

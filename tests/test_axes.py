@@ -82,7 +82,7 @@ def test_sections_are_frequencies(sections):
     assert rope.axes == sections.axes
 
 
-@pytest.mark.parametrize("sections", SECTIONS, ids=str)
+@pytest.mark.parametrize("sections", [SECTIONS[0], SECTIONS[4]], ids=str)
 @pytest.mark.parametrize("real", [False, True])
 def test_angles_sum_over_axes(xp, sections, real):
     rope = RotaryEmbedding(head_dim=16, rotary_dim=2 * sections.pairs, layout="half", base=100.0, sections=sections)

@@ -23,7 +23,7 @@ class Keys:
         self._read.update(names)
         found = {name: self.mapping[name] for name in names if self.mapping.get(name) is not None}
         values = list(found.values())
-        if any(value != values[0] for value in values):
+        if any(value != values[0] for value in values[1:]):
             raise ValueError(f"{WHO}: keys of {self.name} must not contradict each other; got {found}")
         return values[0] if values else None
 

@@ -1,0 +1,240 @@
+"""Scaling rules against mpmath, written from the papers' formulas."""
+
+import numpy as np
+import oracle
+import pytest
+
+from rope_xp import (
+    DynamicNTKScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    MixedNTKScaling,
+    NTKScaling,
+    ProportionalScaling,
+    RotaryEmbedding,
+    XPos,
+    YarnScaling,
+    frequencies,
+)
+
+mp = oracle.mpmath
+BASE, DIM = 500_000.0, 128
+# A float64 power is off by the rounding of its exponent times ln(base) < 21, a rule adds a handful of roundings.
+RTOL = 1e-14
+
+
+def powers(base=BASE, dim=DIM):
+    return [mp.mpf(base) ** (mp.mpf(-2 * j) / dim) for j in range(dim // 2)]
+
+
+def yarn(factor, length, fast=32, slow=1, truncate=True):
+    """arXiv:2309.00071, equations 17 to 23, with the ends of the ramp as in the authors' code."""
+    ends = [DIM * mp.log(length / (beta * 2 * mp.pi)) / (2 * mp.log(BASE)) for beta in (fast, slow)]
+    low, high = (mp.floor(ends[0]), mp.ceil(ends[1])) if truncate else ends
+    low, high = max(low, 0), min(high, DIM - 1)
+    keep = [1 - min(max((j - low) / (high - low), 0), 1) for j in range(DIM // 2)]
+    return [w / factor * (1 - k) + w * k for w, k in zip(powers(), keep)]
+
+
+def llama3(factor, low, high, length):
+    """arXiv:2407.21783, by wavelengths as in the reference implementation."""
+    result = []
+    for w in powers():
+        wavelength = 2 * mp.pi / w
+        if wavelength > length / mp.mpf(low):
+            result.append(w / factor)
+        elif wavelength < length / mp.mpf(high):
+            result.append(w)
+        else:
+            smooth = (length / wavelength - low) / (mp.mpf(high) - low)
+            result.append((1 - smooth) * w / factor + smooth * w)
+    return result
+
+
+SHORT, LONG = [1.0 + j / 64 for j in range(64)], [1.0 + j for j in range(64)]
+LONGROPE = {"short_factor": SHORT, "long_factor": LONG, "original_max_position_embeddings": 4096, "factor": 32.0}
+RULES = [
+    (LinearScaling(factor=8.0), [w / 8 for w in powers()]),
+    (NTKScaling(factor=8.0), powers(BASE * mp.mpf(8) ** (mp.mpf(DIM) / (DIM - 2)))),
+    (MixedNTKScaling(factor=8.0), [w * mp.mpf(8) ** (mp.mpf(-2 * (j + 1)) / DIM) for j, w in enumerate(powers())]),
+    (
+        MixedNTKScaling(factor=8.0, mixed_b=0.625),
+        [
+            w / mp.exp(mp.log(8) / mp.mpf(DIM / 2) ** mp.mpf(0.625) * mp.mpf(j + 1) ** mp.mpf(0.625))
+            for j, w in enumerate(powers())
+        ],
+    ),
+    (DynamicNTKScaling(factor=2.0, max_position_embeddings=4096), powers()),
+    (DynamicNTKScaling(factor=2.0, max_position_embeddings=4096, seq_len=100), powers()),
+    (
+        DynamicNTKScaling(factor=2.0, max_position_embeddings=4096, seq_len=10_000),
+        powers(BASE * (2 * mp.mpf(10_000) / 4096 - 1) ** (mp.mpf(DIM) / (DIM - 2))),
+    ),
+    (YarnScaling(factor=4.0, original_max_position_embeddings=8192), yarn(4, 8192)),
+    (YarnScaling(factor=4.0, original_max_position_embeddings=8192, truncate=False), yarn(4, 8192, truncate=False)),
+    (YarnScaling(factor=40.0, original_max_position_embeddings=64, beta_fast=4, beta_slow=2), yarn(40, 64, 4, 2)),
+    (
+        Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192),
+        llama3(8, 1, 4, 8192),
+    ),
+    (
+        Llama3Scaling(factor=32.0, low_freq_factor=0.125, high_freq_factor=0.5, original_max_position_embeddings=1024),
+        llama3(32, 0.125, 0.5, 1024),
+    ),
+    (LongRopeScaling(**LONGROPE), [w / s for w, s in zip(powers(), SHORT)]),
+    (LongRopeScaling(**LONGROPE, seq_len=4096), [w / s for w, s in zip(powers(), SHORT)]),
+    (LongRopeScaling(**LONGROPE, seq_len=4097), [w / s for w, s in zip(powers(), LONG)]),
+    (ProportionalScaling(partial_rotary_factor=0.3, factor=2.0), [w / 2 for w in powers()[:19]] + [0] * 45),
+]
+
+
+@pytest.mark.parametrize("rule, truth", RULES, ids=[str(rule)[:60] for rule, _ in RULES])
+def test_rules(rule, truth):
+    found = rule.frequencies(BASE, DIM)
+    assert len(found) == DIM // 2 and all(isinstance(w, float) for w in found)
+    np.testing.assert_allclose(found, [float(w) for w in truth], rtol=RTOL, atol=0)
+    rope = RotaryEmbedding(head_dim=DIM, layout="half", base=BASE, scaling=rule)
+    assert (rope.inv_freq, rope.attention_factor) == (found, rule.magnitude)
+
+
+def test_llama3_without_a_passage():
+    rule = Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=1.0, original_max_position_embeddings=8192)
+    truth = [w / 8 if 2 * mp.pi / w > 8192 else w for w in powers()]
+    np.testing.assert_allclose(rule.frequencies(BASE, DIM), [float(w) for w in truth], rtol=RTOL, atol=0)
+
+
+YARN = {"factor": 40.0, "original_max_position_embeddings": 4096}
+
+
+@pytest.mark.parametrize(
+    "rule, magnitude",
+    [
+        (LinearScaling(factor=8.0), 1),
+        (YarnScaling(**YARN), 0.1 * mp.log(40) + 1),
+        (YarnScaling(**YARN, attention_factor=1.5), 1.5),
+        (YarnScaling(**YARN, mscale=0.707), 0.1 * mp.log(40) + 1),
+        (YarnScaling(**YARN, mscale=0.707, mscale_all_dim=0.0), 0.1 * mp.log(40) + 1),
+        (YarnScaling(**YARN, mscale=1.0, mscale_all_dim=0.5), (0.1 * mp.log(40) + 1) / (0.05 * mp.log(40) + 1)),
+        (YarnScaling(factor=1.0, original_max_position_embeddings=4096), 1),
+        (LongRopeScaling(**LONGROPE), mp.sqrt(1 + mp.log(32) / mp.log(4096))),
+        (LongRopeScaling(**LONGROPE, attention_factor=1.25), 1.25),
+        (LongRopeScaling(**LONGROPE, short_mscale=1.1, long_mscale=1.3), 1.1),
+        (LongRopeScaling(**LONGROPE, short_mscale=1.1, long_mscale=1.3, seq_len=5000), 1.3),
+    ],
+    ids=str,
+)
+def test_magnitudes(rule, magnitude):
+    assert rule.magnitude == pytest.approx(float(magnitude), rel=RTOL)
+
+
+def test_the_scale_of_the_softmax_is_kept_apart():
+    rule = YarnScaling(**YARN, mscale=0.7, mscale_all_dim=0.5)
+    assert rule.softmax_scale == pytest.approx(float((0.05 * mp.log(40) + 1) ** 2), rel=RTOL)
+    assert YarnScaling(**YARN, mscale=0.7).softmax_scale == 1.0
+
+
+def test_static_dynamic_scaling_is_a_length():
+    static = powers(BASE * (mp.mpf(4) ** 2 - 3) ** (mp.mpf(DIM) / (DIM - 2)))
+    found = DynamicNTKScaling(factor=4.0, max_position_embeddings=4096, seq_len=4 * 4096).frequencies(BASE, DIM)
+    np.testing.assert_allclose(found, [float(w) for w in static], rtol=RTOL, atol=0)
+
+
+def test_spaced_progressions():
+    np.testing.assert_allclose(frequencies.evenly_spaced(3.0, 5.0, 4), np.linspace(3.0, 5.0, 4), rtol=1e-15)
+    np.testing.assert_allclose(frequencies.log_spaced(3.0, 1e-3, 7), np.geomspace(3.0, 1e-3, 7), rtol=1e-14)
+    assert frequencies.evenly_spaced(2.0, 9.0, 1) == frequencies.log_spaced(2.0, 9.0, 1) == (2.0,)
+
+
+@pytest.mark.parametrize("gamma, scale_base, centre", [(0.4, 512.0, 0), (0.4, 512.0, 600), (1.0, 64.0, 20)])
+def test_xpos_damps_scores_by_distance(xp, gamma, scale_base, centre):
+    rope = RotaryEmbedding(
+        head_dim=6, layout="half", base=1e4, xpos=XPos(scale_base=scale_base, centre=centre, gamma=gamma)
+    )
+    x = np.random.default_rng(0).standard_normal((2, 3, 6)).astype(np.float32)
+    q_at, k_at = np.asarray([40, 700, 900], np.int32), np.asarray([33, 650, 10], np.int32)
+    q, _ = rope(xp.array(x[0]), xp.array(x[1]), positions=q_at, seq_dim=0)
+    _, k = rope(xp.array(x[0]), xp.array(x[1]), positions=k_at, seq_dim=0)
+    scores = np.sum(xp.numpy(q) * xp.numpy(k), axis=-1)
+    zeta = [(j + gamma * 3) / (3 + gamma * 3) for j in range(3)]
+    distance = (q_at - k_at)[:, None].astype(float)
+    angle = distance * [float(w) for w in powers(1e4, 6)]
+    pair_q, pair_k = (x[i][:, :3] + 1j * x[i][:, 3:] for i in (0, 1))
+    truth = np.sum((pair_q * np.exp(1j * angle) * pair_k.conj()).real * np.power(zeta, distance / scale_base), axis=-1)
+    # Magnitudes up to zeta ** (-900 / 64) of queries, and their inverses of keys, each of relative error 1e-5 at most.
+    np.testing.assert_allclose(scores, truth, rtol=1e-4, atol=1e-4)
+
+
+def test_xpos_keys_move_and_roles_are_said(xp):
+    rope = RotaryEmbedding(head_dim=6, layout="half", base=1e4, xpos=XPos(centre=7))
+    q, k = (xp.array(np.random.default_rng(i).standard_normal((2, 5, 6)).astype(np.float32)) for i in (0, 1))
+    where = np.asarray([3, 1, 4, 1, 5], np.int32)
+    _, rotated = rope(q, k, positions=where, seq_dim=1)
+    _, later = rope(q, k, positions=where + 9, seq_dim=1)
+    np.testing.assert_allclose(xp.numpy(rope.shift(rotated, 9, seq_dim=1)), xp.numpy(later), rtol=0, atol=1e-5)
+    sincos = rope.sincos(xp.array(where), like=k, role="key")
+    np.testing.assert_array_equal(xp.numpy(rope.rotate(k, sincos, seq_dim=1)), xp.numpy(rotated))
+    with pytest.raises(ValueError, match=r"role must be .*; got None"):
+        rope.sincos(xp.array(where), like=k)
+    with pytest.raises(ValueError, match=r"xpos must be given the query and then keys; got one array"):
+        rope(q, seq_dim=1)
+
+
+LONG_GOOD = {"short_factor": [1.0], "long_factor": [2.0], "original_max_position_embeddings": 64, "factor": 2.0}
+LLAMA_GOOD = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+BAD = [
+    (lambda: LinearScaling(factor=0.5), ValueError, r"LinearScaling: factor must be at least 1; got 0.5"),
+    (lambda: LinearScaling(factor="2"), TypeError, r"factor must be a number; got '2'"),
+    (lambda: LinearScaling(factor=True), TypeError, r"factor must be a number; got True"),
+    (lambda: NTKScaling(factor=float("inf")), ValueError, r"factor must be finite; got inf"),
+    (lambda: NTKScaling(factor=2.0).frequencies(1e4, 2), ValueError, r"rotary_dim must be at least 4; got 2"),
+    (lambda: MixedNTKScaling(factor=2.0, mixed_b=0), ValueError, r"mixed_b must be greater than 0; got 0"),
+    (lambda: DynamicNTKScaling(factor=2.0, max_position_embeddings=0), ValueError, r"must be at least 1; got 0"),
+    (lambda: DynamicNTKScaling(factor=2.0, max_position_embeddings=4.5), TypeError, r"must be an int; got float"),
+    (lambda: YarnScaling(**YARN, beta_fast=1, beta_slow=2), ValueError, r"beta_fast must be at least beta_slow=2"),
+    (lambda: YarnScaling(**YARN, truncate=1), TypeError, r"truncate must be a bool; got int"),
+    (lambda: YarnScaling(**YARN, attention_factor=0), ValueError, r"attention_factor must be greater than 0; got 0"),
+    (lambda: YarnScaling(**YARN).frequencies(1.0, 8), ValueError, r"base must be greater than 1; got 1.0"),
+    (
+        lambda: Llama3Scaling(**{**LLAMA_GOOD, "high_freq_factor": 0.5}),
+        ValueError,
+        r"at least low_freq_factor=1.0; got 0.5",
+    ),
+    (
+        lambda: LongRopeScaling(**{**LONG_GOOD, "short_factor": 1.0}),
+        TypeError,
+        r"must be a sequence of numbers; got 1.0",
+    ),
+    (lambda: LongRopeScaling(**{**LONG_GOOD, "long_factor": [0.0]}), ValueError, r"every long_factor must be greater"),
+    (lambda: LongRopeScaling(**LONG_GOOD).frequencies(1e4, 4), ValueError, r"each of 2 pairs; got 1"),
+    (lambda: LongRopeScaling(**LONG_GOOD, short_mscale=1.0), ValueError, r"given together; got 1.0 and None"),
+    (lambda: LongRopeScaling(**{**LONG_GOOD, "factor": None}), ValueError, r"must be given; got none"),
+    (lambda: LongRopeScaling(**{**LONG_GOOD, "original_max_position_embeddings": 1}), ValueError, r"at least 2; got 1"),
+    (lambda: ProportionalScaling(partial_rotary_factor=1.5), ValueError, r"must be at most 1; got 1.5"),
+    (lambda: XPos(scale_base=0), ValueError, r"scale_base must be greater than 0; got 0"),
+    (lambda: XPos(centre=0.5), TypeError, r"centre must be an int; got float"),
+    (lambda: frequencies.evenly_spaced(1.0, 2.0, 0), ValueError, r"pairs must be at least 1; got 0"),
+    (lambda: frequencies.log_spaced(0.0, 2.0, 3), ValueError, r"first must be greater than 0; got 0"),
+    (lambda: frequencies.mixed([0.0], 6), ValueError, r"multiple of 4; got 6"),
+    (
+        lambda: RotaryEmbedding(head_dim=8, layout="half", base=1e4, scaling="yarn"),
+        TypeError,
+        r"scaling must be a Scaling; got 'yarn'",
+    ),
+    (
+        lambda: RotaryEmbedding(head_dim=8, layout="half", base=1e4, scaling=YarnScaling(**YARN), attention_factor=2.0),
+        ValueError,
+        r"attention_factor must be that of scaling, 1.36.*; got 2.0",
+    ),
+    (
+        lambda: RotaryEmbedding(head_dim=8, layout="half", inv_freq=(1.0,), scaling=LinearScaling(factor=2.0)),
+        ValueError,
+        r"scaling, sections and reverse must be given with a base",
+    ),
+]
+
+
+@pytest.mark.parametrize("call, error, message", BAD, ids=[message[:40] for _, _, message in BAD])
+def test_bad_rules(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
