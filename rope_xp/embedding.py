@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from math import inf, log, pi
+from math import inf, pi
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -125,6 +125,7 @@ class RotaryEmbedding:
 
     if TYPE_CHECKING:
         _frequencies: Frequencies
+        _rates: tuple[float, ...]
 
     def __post_init__(self) -> None:
         who = "RotaryEmbedding"
@@ -189,6 +190,7 @@ class RotaryEmbedding:
             "axes": frequencies.axes,
             "heads": frequencies.heads,
             "_frequencies": frequencies,
+            "_rates": () if self.xpos is None else self.xpos.rates(2 * frequencies.pairs),
         }
         for name, value in resolved.items():
             object.__setattr__(self, name, value)
@@ -288,7 +290,7 @@ class RotaryEmbedding:
             checks.one_of(who, "role", role, ROLES)
         if self.xpos is not None:
             tokens = checks.positions(who, "positions", positions, like=sin) - self.xpos.centre
-            scale = _power(self.xpos, self.pairs, 1 if role == "query" else -1, tokens, sin)
+            scale = self._growth(1 if role == "query" else -1, tokens, sin)
             magnitude = scale if magnitude is None else scale * magnitude
         return SinCos(sin, cos) if magnitude is None else SinCos(sin * magnitude, cos * magnitude)
 
@@ -392,7 +394,7 @@ class RotaryEmbedding:
         sincos = self._unscaled(who, moves, k)
         if self.xpos is not None:
             # The decay of a key over so many tokens, which no centre changes.
-            scale = _power(self.xpos, self.pairs, -1, moves, sincos.sin)
+            scale = self._growth(-1, moves, sincos.sin)
             sincos = SinCos(sincos.sin * scale, sincos.cos * scale)
         return self._rotate(who, k, sincos, seq_dim, heads_dim=heads_dim, layout=READ_WRITE[self.layout][1])
 
@@ -560,6 +562,11 @@ class RotaryEmbedding:
             self._own_axes(who, "positions", positions)
         return sincos_of(who, positions, self._frequencies, like=like, phase=self.phase)
 
+    def _growth(self, sign: int, tokens: Any, like: Any) -> Any:
+        """The growth of a query, or with -1 the decay of a key, over so many tokens."""
+        rates = backends.from_numbers(self._rates, like=like, dtype=like.dtype)
+        return backends.namespace(like).exp(sign * backends.astype(tokens, like.dtype)[..., None] * rates)
+
     def _own_axes(self, who: str, name: str, positions: Any) -> tuple[int, ...]:
         """The axes of positions before those of `x`: the position axis, where there are several."""
         if self.axes == 1:
@@ -591,14 +598,7 @@ class RotaryEmbedding:
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
 
 
-def _power(xpos: XPos, pairs: int, sign: int, tokens: Any, like: Any) -> Any:
-    """The growth over so many tokens, opposite the pairs: zeta to a power."""
-    xp = backends.namespace(like)
-    rates = tuple(sign * log(zeta) / xpos.scale_base for zeta in xpos.zeta(2 * pairs))
-    rates = backends.from_numbers(rates, like=like, dtype=like.dtype)
-    return xp.exp(backends.astype(tokens, like.dtype)[..., None] * rates)
-
-
+@backends.host_constant
 def _progression(
     who: str, base: float, rotary_dim: int, scaling: Scaling | None, sections: Sections | None, reverse: bool
 ) -> tuple[Any, ...]:

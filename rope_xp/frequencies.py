@@ -699,6 +699,10 @@ class XPos:
         widest = (1.0 + self.gamma) * rotary_dim
         return tuple((2 * j + self.gamma * rotary_dim) / widest for j in range(rotary_dim // 2))
 
+    def rates(self, rotary_dim: int) -> tuple[float, ...]:
+        """The logarithm by which each pair of a query grows per token."""
+        return tuple(log(zeta) / self.scale_base for zeta in self.zeta(rotary_dim))
+
 
 def _rescaled(who: str, base: float, growth: float, rotary_dim: int) -> float:
     if rotary_dim < 4:

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.test_util import check_grads
 from libraries import LIBRARIES
 
-from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, fixed_pos_embedding, positions
+from rope_xp import RotaryEmbedding, Sections, apply_rotary_pos_emb, fixed_pos_embedding, positions
 
 LAYOUTS = ["half", "interleaved"]
 XP = LIBRARIES["jax"]
@@ -146,6 +146,30 @@ def test_gradients_of_learned_frequencies_and_real_positions():
     assert_same(jitted, jax.grad(lambda w: learned(w, where).sum())(inv_freq), atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(2, 7), (2, 3, 7)], ids=["axes pairs", "axes heads pairs"])
+def test_gradients_of_frequencies_learned_for_each_axis_and_head(shape):
+    x, inv_freq, where = random(5, 3, 14), 0.3 * random(*shape, seed=1), 3 * random(2, 5, seed=2)
+    heads_dim = 1 if len(shape) == 3 else None
+
+    def turn(inv_freq, where):
+        rope = RotaryEmbedding(head_dim=14, layout="half", inv_freq=inv_freq)
+        return rope(x, positions=where, seq_dim=0, heads_dim=heads_dim)
+
+    def naive(inv_freq, where):
+        spread = inv_freq if len(shape) == 3 else inv_freq[:, None, :]
+        angles = jnp.sum(where[:, :, None, None] * spread[:, None], axis=0)
+        first, second = x[..., :7], x[..., 7:]
+        sin, cos = jnp.sin(angles), jnp.cos(angles)
+        return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+    for derivative in (jax.jacrev, jax.jacfwd):
+        ours, theirs = (jax.jit(derivative(f, argnums=(0, 1)))(inv_freq, where) for f in (turn, naive))
+        for one, other in zip(ours, theirs, strict=True):
+            assert_same(one, other, atol=2e-5 * float(jnp.abs(other).max()))
+    rows = jax.vmap(turn, in_axes=(None, 0))(inv_freq, jnp.stack([where, where + 1]))
+    assert_same(rows[1], turn(inv_freq, where + 1), atol=1e-5)
+
+
 def test_strict_promotion_and_tracer_leaks():
     rope, x = embedding(), random(2, 5, 3, 14)
     with (
@@ -159,6 +183,11 @@ def test_strict_promotion_and_tracer_leaks():
                 assert jax.jit(call)(x.astype(dtype)).dtype == dtype == call(x.astype(dtype)).dtype
         inv_freq = jnp.ones(7)
         RotaryEmbedding(head_dim=14, layout="half", inv_freq=inv_freq)(x, positions=jnp.ones(5), seq_dim=1)
+        sections = RotaryEmbedding(head_dim=14, layout="half", base=100.0, sections=Sections((3, 4), order="axial"))
+        heads = RotaryEmbedding(head_dim=14, layout="half", inv_freq=jnp.ones((2, 3, 7)))
+        for where in (jnp.ones((2, 5), jnp.int32), jnp.ones((2, 5))):
+            jax.jit(lambda x, where: sections(x, positions=where, seq_dim=1))(x, where)
+            jax.jit(lambda x, where: heads(x, positions=where, seq_dim=1, heads_dim=2))(x, where)
 
 
 def test_with_64_bits():

@@ -11,7 +11,7 @@ from libraries import LIBRARIES
 from torch._dynamo.testing import CompileCounter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, fixed_pos_embedding, positions
+from rope_xp import RotaryEmbedding, Sections, XPos, YarnScaling, apply_rotary_pos_emb, fixed_pos_embedding, positions
 
 LAYOUTS = ["half", "interleaved"]
 XP = LIBRARIES["torch"]
@@ -60,6 +60,24 @@ def test_gradients_of_learned_frequencies_and_real_positions():
     assert torch.autograd.gradcheck(lambda w: learned(x, w), inv_freq)
 
 
+@pytest.mark.parametrize("shape", [(2, 7), (2, 3, 7)], ids=["axes pairs", "axes heads pairs"])
+def test_gradients_of_frequencies_learned_for_each_axis_and_head(shape):
+    x = random(2, 5, 3, 14, dtype=torch.float64)
+    inv_freq = (0.3 * random(*shape, seed=1, dtype=torch.float64)).requires_grad_()
+    where = (3 * random(2, 2, 5, seed=2, dtype=torch.float64)).requires_grad_()
+
+    def turn(inv_freq, where):
+        rope = RotaryEmbedding(head_dim=14, layout="half", inv_freq=inv_freq)
+        return rope(x, positions=where, seq_dim=1, heads_dim=2 if len(shape) == 3 else None)
+
+    assert torch.autograd.gradcheck(turn, (inv_freq, where), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(turn, (inv_freq, where))
+    (gradient,) = torch.autograd.grad(turn(inv_freq, where).sum(), inv_freq)
+    compiled = torch.compile(lambda w: turn(w, where.detach()).sum(), backend="aot_eager", fullgraph=True)
+    (again,) = torch.autograd.grad(compiled(inv_freq), inv_freq)
+    assert_same(gradient, again, atol=1e-12)
+
+
 def test_gradients_of_learned_frequencies_are_exact_at_long_positions():
     where = np.random.default_rng(0).integers(0, 131_072, 100)
     inv_freq = np.float32(10_000.0 ** (-np.arange(0, 14, 2) / 14))
@@ -105,6 +123,9 @@ def test_checkpointing():
     assert torch.equal(recomputed, plain)
 
 
+AXES = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, sections=Sections((3, 4), order="axial"))
+DECAYS = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, xpos=XPos())
+YARN = YarnScaling(factor=4.0, original_max_position_embeddings=4096)
 CALLS = {
     "closed over": lambda x, n: bad_input.ROPE(x, seq_dim=1),
     "made inside": lambda x, n: embedding()(x, seq_dim=1),
@@ -119,6 +140,11 @@ CALLS = {
     "mask": lambda x, n: embedding()(
         x, positions=positions.from_mask(torch.ones(x.shape[:2], dtype=torch.bool)), seq_dim=1
     ),
+    "axes": lambda x, n: AXES(x, positions=torch.arange(2 * x.shape[1]).reshape(2, -1) + n, seq_dim=1),
+    "written in halves": lambda x, n: embedding("interleaved_to_half", rotary_dim=8, first_channel=6)(x, seq_dim=1),
+    "blocks": lambda x, n: embedding(rotary_dim=12, blocks=2)(x, seq_dim=1),
+    "xpos": lambda x, n: DECAYS(x, x, seq_dim=1)[1],
+    "scaled, made inside": lambda x, n: embedding(scaling=YARN)(x, seq_dim=1),
     "float32 phases": lambda x, n: embedding(phase="float32")(x, seq_dim=1),
 }
 
