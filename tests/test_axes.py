@@ -163,14 +163,17 @@ def test_the_last_channels(xp, layout):
     np.testing.assert_allclose(result[..., 6:], truth, rtol=0, atol=ATOL)
 
 
-def test_blocks_are_halves_of_their_own(xp):
-    x, where = random(2, 5, 3, 14), np.asarray([[0, 3, 1, 7, 2], [5, 5, 0, 1, 9]], np.int32)
-    sections = Sections((3, 3), order="axial")
-    rope = RotaryEmbedding(head_dim=14, rotary_dim=12, layout="half", base=100.0, blocks=2, sections=sections)
+@pytest.mark.parametrize("blocks", [2, 3])
+def test_blocks_are_halves_of_their_own(xp, blocks):
+    x, where = random(2, 5, 3, 14), np.asarray([[0, 3, 1, 7, 2], [5, 5, 0, 1, 9], [2, 4, 6, 8, 0]][:blocks], np.int32)
+    each = 12 // blocks
+    sections = Sections((each // 2,) * blocks, order="axial")
+    rope = RotaryEmbedding(head_dim=14, rotary_dim=12, layout="half", base=100.0, blocks=blocks, sections=sections)
     result = rope(xp.array(x), positions=where, seq_dim=1)
     truth = x.astype(np.float64)
-    for axis, channels in enumerate((slice(0, 6), slice(6, 12))):
-        angles = where[axis][:, None] * np.asarray(geometric(100.0, 6))
+    for axis in range(blocks):
+        channels = slice(axis * each, (axis + 1) * each)
+        angles = where[axis][:, None] * np.asarray(geometric(100.0, each))
         truth[..., channels] = oracle.rotate(x[..., channels], angles[:, None, :], "half")
     np.testing.assert_allclose(xp.numpy(result), truth, rtol=0, atol=ATOL)
     back = rope.rotate(result, rope.sincos(xp.array(where), like=result), seq_dim=1, inverse=True)

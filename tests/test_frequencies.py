@@ -73,6 +73,10 @@ RULES = [
     ),
     (YarnScaling(factor=4.0, original_max_position_embeddings=8192), yarn(4, 8192)),
     (YarnScaling(factor=4.0, original_max_position_embeddings=8192, truncate=False), yarn(4, 8192, truncate=False)),
+    (
+        YarnScaling(factor=4.0, original_max_position_embeddings=8_000_000),
+        yarn(4, 8_000_000),
+    ),  # a ramp beyond the pairs
     (YarnScaling(factor=40.0, original_max_position_embeddings=64, beta_fast=4, beta_slow=2), yarn(40, 64, 4, 2)),
     (
         Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192),

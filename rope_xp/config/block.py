@@ -106,6 +106,7 @@ def embedding_of(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: s
     options: dict[str, Any] = {"head_dim": head_dim, "layout": _layout(keys, row), "blocks": row.blocks}
     block.first(*row.unread, *UNREAD)
     block.finish()
+    keys.first(*row.beside)
     for name in UNREAD_IF_NULL:
         if keys.mapping.get(name) is None:
             keys.get(name)
@@ -130,7 +131,7 @@ def embedding_of(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: s
 def _head_dim(keys: Keys, row: Family, layer_type: str | None) -> int:
     own = keys.get("per_layer_config")
     if own:
-        types = types_of(keys)
+        types = types_of(keys, row)
         widths = {each.get("head_dim") for at, each in own.items() if not types or types[int(at)] == layer_type}
         if len(widths - {None}) == 1:
             return (widths - {None}).pop()
@@ -162,7 +163,7 @@ def _base(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: str | No
         outer = said_once("rope_theta", within.get("rope_theta"), outer, row.base_in)
     if row.listed and row.listed_bases and keys.get(row.listed):
         outer, inner = numbers_of(keys, row, None), None
-    outer = _of_layer("bases", keys, outer, layer, layer_type)
+    outer = _of_layer("bases", keys, row, outer, layer, layer_type)
     if block.name == OWN:
         base = inner if outer is None else outer
     else:
@@ -173,7 +174,7 @@ def _base(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: str | No
     return checks.at_least(WHO, "rope_theta", base, 1.0)
 
 
-def _of_layer(name: str, keys: Keys, value: Any, layer: Any, layer_type: str | None) -> Any:
+def _of_layer(name: str, keys: Keys, row: Family, value: Any, layer: Any, layer_type: str | None) -> Any:
     """A number, which may be a list of one for each layer; 0 there is no number."""
     if not isinstance(value, (list, tuple)):
         return value
@@ -181,7 +182,7 @@ def _of_layer(name: str, keys: Keys, value: Any, layer: Any, layer_type: str | N
         if layer >= len(value):
             raise ValueError(f"{WHO}: {name} must be one for each layer; got {len(value)}")
         return value[layer]
-    types = types_of(keys)
+    types = types_of(keys, row)
     found = [each for at, each in enumerate(value) if layer_type is None or types[at : at + 1] == [layer_type]]
     found = [each for each in found if each] or [each for each in value if each]
     if not found or (layer is None and any(each != found[0] for each in found)):
@@ -196,7 +197,7 @@ def _rotary_dim(keys: Keys, block: Keys, row: Family, head_dim: int, layer: Any,
     outer = said_once(
         "partial_rotary_factor",
         keys.get(*PARTIAL_KEYS),
-        _of_layer("shares", keys, keys.get("partial_rotary_factors"), layer, layer_type),
+        _of_layer("shares", keys, row, keys.get("partial_rotary_factors"), layer, layer_type),
         keys.name,
     )
     if block.name == OWN and outer is not None:

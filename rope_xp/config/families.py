@@ -66,9 +66,8 @@ class Family:
         Where layer types differ: the fields of this row that each of them changes.
     labels : mapping
         The key of `by_layer` for a type in `layer_types`; `...` stands for all others.
-    full_every : (str, int, int), optional
-        Without `layer_types`: layer i is "full_attention" if ``(i + third) % n == 0``, else "sliding_attention", with n
-        the key, or the second.
+    types : function, optional
+        The type of each of so many layers, where the config has no `layer_types`.
     unrotated : tuple of str
         Layer types that are not rotated.
     all_if_null : str
@@ -91,6 +90,8 @@ class Family:
         Sections that do not fit lose pairs to the first axis.
     axes : int
         Position axes of equal parts.
+    beside : tuple of str
+        Keys that speak of something else.
     note : str
         What the model does besides, which no table shows.
     """
@@ -120,7 +121,7 @@ class Family:
     unread: tuple[str, ...] = ()
     by_layer: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     labels: Mapping[Any, str] = field(default_factory=dict)
-    full_every: tuple[str, int, int] | None = None
+    types: Callable[[Keys, int], list[str]] | None = None
     unrotated: tuple[str, ...] = ()
     all_if_null: str = ""
     dense_prefix: bool = False
@@ -134,7 +135,49 @@ class Family:
     any_order: bool = False
     clamped: bool = False
     axes: int = 1
+    beside: tuple[str, ...] = ()
     note: str = ""
+
+
+# Types of layers, from older keys than `layer_types`.
+
+
+def _every(period: int, key: str = "", *, first: bool = False, other: str = "sliding_attention") -> Any:
+    """One layer of a period has full attention, the last one or the first."""
+
+    def types(keys: Keys, count: int) -> list[str]:
+        given = keys.get(key) if key else None
+        if isinstance(given, str) and given and set(given) <= {"L", "G"}:  # EXAONE's local and global layers
+            return ["full_attention" if given[at % len(given)] == "G" else other for at in range(count)]
+        length = period if given is None else checks.count(WHO, key, given)
+        full = [bool(length) and (at + (not first)) % length == 0 for at in range(count)]
+        return ["full_attention" if each else other for each in full]
+
+    return types
+
+
+def _listed_at(key: str, other: str, *, unlisted: bool) -> Any:
+    """The layers whose indices are listed have full attention; without a list, all or none."""
+
+    def types(keys: Keys, count: int) -> list[str]:
+        listed = keys.get(key)
+        if listed is None:
+            listed = range(count) if unlisted else ()
+        return ["full_attention" if at in listed else other for at in range(count)]
+
+    return types
+
+
+def _types_of_recurrent_gemma(keys: Keys, count: int) -> list[str]:
+    cycle = keys.get("block_types") or ("recurrent", "recurrent", "attention")
+    return [cycle[at % len(cycle)] for at in range(count)]
+
+
+def _types_of_cohere2_moe(keys: Keys, count: int) -> list[str]:
+    """Dense layers at the beginning have a pattern of their own, and the others count anew."""
+    dense = min(keys.get("first_k_dense_replace") or 0, count)
+    prefix = _every(1, "prefix_dense_sliding_window_pattern")(keys, dense)
+    return prefix + _every(4, "sliding_window_pattern")(keys, count - dense)
 
 
 # Rules of their own. `get` reads keys beside the block.
@@ -237,6 +280,7 @@ _HUNYUAN_UNREAD = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 _MINISTRAL = {"rope_type": "yarn", "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}
 _TEMPERATURE = ("llama_4_scaling_beta",)
 _NO_ROPE_LAYERS: dict[str, Any] = {"listed": "no_rope_layers", "unlisted": "interval"}
+_LINEAR = _every(4, "full_attention_interval", other="linear_attention")
 _SLIDING_ONLY: dict[str, Any] = {"unrotated": ("full_attention",)}
 _VISION: dict[str, Any] = {
     "order": "axial",
@@ -252,8 +296,9 @@ FAMILIES: dict[str, Family] = {
     # One table, halves, every layer.
     **_each(
         "arcee aria_text chameleon deepseek_ocr2_encoder deepseek_ocr2_text diffllama doge dots1 esmc eurobert "
-        "falcon_h1 granite granitemoe granitemoeshared hyperclovax jais2 lasr_encoder llama mimi mistral olmo olmo2 "
-        "olmoe qwen2 qwen2_moe qwen3_moe qwen3_omni_moe_code2wav starcoder2 internlm2 internlm3 minicpm"
+        "falcon_h1 granite granite4_vision_text granitemoe granitemoeshared hyperclovax jais2 lasr_encoder llama mimi "
+        "mistral olmo olmo2 olmoe qwen2 qwen2_moe qwen3_moe qwen3_omni_moe_code2wav starcoder2 internlm2 internlm3 "
+        "minicpm"
     ),
     **_each(
         "dia_decoder dia_encoder hrm_text qwen3 qwen3_omni_moe_talker_code_predictor seed_oss", head_dim=_head(128)
@@ -264,7 +309,7 @@ FAMILIES: dict[str, Family] = {
     **_each("bitnet csm csm_depth_decoder_model flex_olmo", base=500_000.0),
     **_each("emu3_text_model mixtral", base=1_000_000.0),
     **_each("nemotron3_diarization_audio gpt_neox_japanese"),
-    **_each("bamba glm4_moe glmasr_encoder nemotron persimmon phi recurrent_gemma", partial=0.5),
+    **_each("glm4_moe glmasr_encoder nemotron persimmon phi", partial=0.5),
     **_each("gpt_neox stablelm", partial=0.25),
     "deepseek_ocr2_text": Family(head_dim=(_QUOTIENT,)),
     "evolla": Family(base=500_000.0),
@@ -276,8 +321,9 @@ FAMILIES: dict[str, Family] = {
     "jetmoe": Family(head_dim=("kv_channels", "head_dim", 128)),
     "jina_embeddings_v3": Family(base=20_000.0),
     "kyutai_speech_to_text": Family(),
-    "lfm2": Family(base=1_000_000.0),
-    "lfm2_moe": Family(base=1_000_000.0),
+    **_each("lfm2 lfm2_moe", base=1_000_000.0, types=_listed_at("full_attn_idxs", "conv", unlisted=True)),
+    "bamba": Family(partial=0.5, types=_listed_at("attn_layer_indices", "linear_attention", unlisted=False)),
+    "recurrent_gemma": Family(partial=0.5, types=_types_of_recurrent_gemma),
     "mllama_text_model": Family(base=500_000.0, note="layers of cross-attention are not rotated"),
     "moshi": Family(note="the depth decoder is not rotated"),
     "muse_glimmer_assistant": Family(base=500_000.0, head_dim=_head(128), note="queries take the last positions"),
@@ -288,11 +334,11 @@ FAMILIES: dict[str, Family] = {
     "phi3": Family(aliases={"yarn": "longrope"}, original=4096),
     "phi4_multimodal": Family(aliases={"yarn": "longrope"}, original=4096),
     "phimoe": Family(base=1_000_000.0, original=4096),
-    "qwen3_next": Family(head_dim=_head(256), partial=0.25),
+    "qwen3_next": Family(head_dim=_head(256), partial=0.25, types=_LINEAR),
     "solar_open": Family(base=1_000_000.0, head_dim=_head(128)),
     "timesfm2_5": Family(head_dim=_head(80)),
     "dbrx": Family(head_dim=("head_dim", _QUOTIENT, "d_model/n_heads"), base_in="attn_config"),
-    "minimax": Family(base=1_000_000.0),
+    "minimax": Family(base=1_000_000.0, types=_every(2, first=True, other="linear_attention")),
     "minimax_m2": Family(base=5_000_000.0, head_dim=_head(128)),
     "minimax_m3_vl_text": Family(base=5_000_000.0, head_dim=_head(128)),
     "ministral": Family(),
@@ -301,7 +347,7 @@ FAMILIES: dict[str, Family] = {
         rotated_if=("use_mem_rope", True, False),
     ),
     "granitemoehybrid": Family(rotated_if=("position_embedding_type", "rope", None)),
-    "olmo_hybrid": Family(null_base=True),
+    "olmo_hybrid": Family(null_base=True, types=_every(4, other="linear_attention")),
     "hunyuan_v1_dense": Family(unread=_HUNYUAN_UNREAD),
     "hunyuan_v1_moe": Family(unread=_HUNYUAN_UNREAD),
     # A block of its own where the config has none.
@@ -357,7 +403,13 @@ FAMILIES: dict[str, Family] = {
     **_each(
         "gptj codegen", **_INTERLEAVED, base_fixed=True, head_dim=(_QUOTIENT, "n_embd/n_head"), width=_width_of_gptj
     ),
-    "roformer": Family(**_INTERLEAVED, base_fixed=True, head_dim=(_QUOTIENT,), note="rotary_value rotates values too"),
+    "roformer": Family(
+        **_INTERLEAVED,
+        base_fixed=True,
+        head_dim=(_QUOTIENT,),
+        beside=("rotary_value",),
+        note="rotary_value rotates values too",
+    ),
     # Multi-head latent attention.
     **_each("deepseek_v2", **_INTERLEAVED, head_dim=_latent()),
     **_each(
@@ -396,19 +448,21 @@ FAMILIES: dict[str, Family] = {
         "gemma3_text t5gemma2_text t5gemma2_decoder",
         head_dim=_head(256),
         by_layer=_GEMMA3,
-        full_every=("sliding_window_pattern", 6, 1),
+        types=_every(6, "sliding_window_pattern"),
     ),
-    "gemma3n_text": Family(head_dim=_head(256), by_layer=_GEMMA3, full_every=("", 5, 1)),
+    "gemma3n_text": Family(head_dim=_head(256), by_layer=_GEMMA3, types=_every(5)),
     **_each(
         "gemma4_text gemma4_unified_text diffusion_gemma_text",
         head_dim=_head(256),
         by_layer=_GEMMA4,
-        full_every=("sliding_window_pattern", 6, 1),
+        types=_every(6, "sliding_window_pattern"),
     ),
-    **_each("modernbert modernbert-decoder", by_layer=_MODERNBERT, full_every=("global_attn_every_n_layers", 3, 0)),
+    **_each(
+        "modernbert modernbert-decoder", by_layer=_MODERNBERT, types=_every(3, "global_attn_every_n_layers", first=True)
+    ),
     "olmo3": Family(
         by_layer={"full_attention": {"base": 500_000.0}, "sliding_attention": {"base": 500_000.0, "scaled": False}},
-        full_every=("", 4, 1),
+        types=_every(4),
     ),
     "laguna": Family(
         head_dim=_head(128),
@@ -442,11 +496,17 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     # Layers that are not rotated.
-    "cohere2": Family(**_INTERLEAVED, **_SLIDING_ONLY, full_every=("sliding_window_pattern", 4, 1)),
-    "cohere2_moe": Family(**_INTERLEAVED, **_SLIDING_ONLY, head_dim=_head(128), dense_prefix=True),
-    "afmoe": Family(head_dim=_head(128), **_SLIDING_ONLY, full_every=("global_attn_every_n_layers", 4, 1)),
+    "cohere2": Family(**_INTERLEAVED, **_SLIDING_ONLY, types=_every(4, "sliding_window_pattern")),
+    "cohere2_moe": Family(
+        **_INTERLEAVED,
+        **_SLIDING_ONLY,
+        head_dim=_head(128),
+        types=_types_of_cohere2_moe,
+        dense_prefix=True,
+    ),
+    "afmoe": Family(head_dim=_head(128), **_SLIDING_ONLY, types=_every(4, "global_attn_every_n_layers")),
     **_each(
-        "exaone4 exaone_moe", **_SLIDING_ONLY, full_every=("sliding_window_pattern", 4, 1), all_if_null="sliding_window"
+        "exaone4 exaone_moe", **_SLIDING_ONLY, types=_every(4, "sliding_window_pattern"), all_if_null="sliding_window"
     ),
     "llama4_text": Family(**_INTERLEAVED, base=500_000.0, head_dim=_head(128), **_NO_ROPE_LAYERS),
     "smollm3": Family(base=2_000_000.0, **_NO_ROPE_LAYERS),
@@ -466,15 +526,17 @@ FAMILIES: dict[str, Family] = {
         "qwen3_vl_text qwen3_vl_moe_text", base=500_000.0, head_dim=_head(128), order="interleaved", sizes=(24, 20, 20)
     ),
     "qwen3_omni_moe_text": Family(base=1_000_000.0, order="interleaved", sizes=(24, 20, 20)),
-    "qwen3_omni_moe_talker_text": Family(head_dim=_head(128), order="interleaved", sizes=(24, 20, 20)),
+    "qwen3_omni_moe_talker_text": Family(order="interleaved", sizes=(24, 20, 20)),
     "cosmos3_edge_text": Family(base=100_000_000.0, head_dim=_head(128), order="interleaved", sizes=(24, 20, 20)),
     **_each(
-        "qwen3_5_text qwen3_5_moe_text qwen4_exp_text",
+        "qwen3_5_text qwen3_5_moe_text",
         head_dim=_head(256),
+        types=_LINEAR,
         partial=0.25,
         order="interleaved",
         sizes=(11, 11, 10),
     ),
+    "qwen4_exp_text": Family(head_dim=_head(256), types=_LINEAR, order="interleaved", sizes=(11, 11, 10)),
     "ernie4_5_vl_moe_text": Family(**_INTERLEAVED, base=500_000.0, order="spatial_first", sizes=(22, 22, 20)),
     "cohere_compass_text": Family(
         order="even_odd",
@@ -505,6 +567,9 @@ FAMILIES: dict[str, Family] = {
             **_VISION,
             **_INTERLEAVED,
             "base_keys": ("memory_attention_rope_theta",),
+            "beside": tuple(
+                f"memory_attention_rope_{what}" for what in ("feat_sizes", "q_sizes", "k_sizes", "dropout")
+            ),
             "head_dim": (
                 "memory_attention_hidden_size/memory_attention_downsample_rate/memory_attention_num_attention_heads",
             ),

@@ -13,7 +13,7 @@ NO_ATTENTION = ("linear_attention", "mamba", "mamba2", "conv", "recurrent")
 
 def layer_type_of(keys: Keys, family: Family, layer: int | None, layer_type: str | None) -> str | None:
     """The type of a layer, where the config or the family tells types apart."""
-    types = types_of(keys)
+    types = types_of(keys, family, layer)
     if layer is not None:
         if not checks.is_int(layer):
             raise TypeError(f"{WHO}: layer must be an int; got {layer!r}")
@@ -21,19 +21,16 @@ def layer_type_of(keys: Keys, family: Family, layer: int | None, layer_type: str
         if layer < 0 or (count is not None and layer >= count):
             last = "the last layer" if count is None else count - 1
             raise ValueError(f"{WHO}: layer must be from 0 to {last}; got {layer}")
-        if types:
+        if layer < len(types):
             return types[layer]
-        if family.full_every is None:
-            return None
-        key, usual, offset = family.full_every
-        period = keys.get(key) if key else None
-        period = usual if period is None else checks.count(WHO, key, period)
-        return "full_attention" if period and (layer + offset) % period == 0 else "sliding_attention"
+        if types:
+            raise ValueError(f"{WHO}: layer_types must have one for each layer; got {len(types)}")
+        return None
     if layer_type is None:
         return None
-    accepted = {*types, *family.by_layer, *nested_by(keys, family)}
-    if family.full_every is not None or family.unrotated:
-        accepted |= {"full_attention", "sliding_attention"}
+    accepted = {*types, *family.by_layer, *nested_by(keys, family), *family.unrotated}
+    if family.types is not None:
+        accepted |= {"full_attention", *family.types(keys, 12)}
     if layer_type not in accepted:
         raise ValueError(f"{WHO}: layer_type must be {listed(accepted) or None}; got {layer_type!r}")
     return layer_type
@@ -51,15 +48,16 @@ def nested_by(keys: Keys, family: Family) -> list[str]:
     block = keys.mapping.get("rope_parameters")
     if not isinstance(block, Mapping):
         return []
-    types = {*types_of(keys), *family.by_layer}
+    types = {*types_of(keys, family), *family.by_layer}
     return [key for key, value in block.items() if isinstance(value, Mapping) or (value is None and key in types)]
 
 
-def types_of(keys: Keys) -> list[str]:
-    """The type of each layer, or nothing."""
-    types = keys.get("layer_types")
+def types_of(keys: Keys, family: Family, layer: Any = None) -> list[str]:
+    """The type of each layer, or nothing; at least up to `layer`, where types follow from older keys."""
+    types = keys.get("layer_types", "layers_block_type")
     if types is None:
-        return []
+        count = layers_of(keys) or (layer + 1 if isinstance(layer, int) else 0)
+        return [] if family.types is None else family.types(keys, count)
     if not isinstance(types, (list, tuple)) or not all(isinstance(each, str) for each in types):
         raise TypeError(f"{WHO}: layer_types must be a list of strings; got {types!r}")
     return list(types)
@@ -98,7 +96,7 @@ def is_rotated(keys: Keys, family: Family, layer: int | None, layer_type: str | 
 def _is_listed(keys: Keys, family: Family, layer: int | None, layer_type: str | None) -> bool:
     """Whether the list that has a number for each layer has more than 0 for this one."""
     numbers = numbers_of(keys, family, layer)
-    types = types_of(keys)
+    types = types_of(keys, family, layer)
     if layer is not None:
         if layer >= len(numbers):
             raise ValueError(f"{WHO}: {family.listed} must have a number for each layer; got {len(numbers)}")

@@ -39,7 +39,7 @@ def as_upstream(
     blocks = _blocks(config)
     _truncate(config, blocks)
     for block in blocks:
-        _said_beside(config, block)
+        _said_beside(config, block, family)
         _lengths(config, model_type, block, seq_len)
     if not blocks and any("rope_theta" in row.get("block", {}) for row in (vars(family), *family.by_layer.values())):
         _drop(config, BASE_KEYS)  # the default block comes as a whole
@@ -68,10 +68,12 @@ def _truncate(config: dict[str, Any], blocks: list[dict[str, Any]]) -> None:
                 block["truncate"] = beside
 
 
-def _said_beside(config: dict[str, Any], block: dict[str, Any]) -> None:
+def _said_beside(config: dict[str, Any], block: dict[str, Any], family: Family) -> None:
     """A base and a share in the block win over those beside it; the length trained on beside it wins."""
     if "rope_theta" in block:
         _drop(config, BASE_KEYS)
+        for row in family.by_layer.values():
+            _drop(config, row.get("base_keys", ()))
     if "partial_rotary_factor" in block:
         _drop(config, PARTIAL_KEYS)
     if config.get(ORIGINAL) is not None and ORIGINAL in block:
