@@ -26,7 +26,7 @@ def geometric(base: float, rotary_dim: int) -> tuple[float, ...]:
     base : float
         Greater than 0: the ratio of the longest wavelength to the shortest, had the sequence one more member.
     rotary_dim : int
-        Channels that turn, twice the number of pairs.
+        Channels that turn, twice the number of pairs; an odd number is rounded up to whole pairs.
 
     Returns
     -------
@@ -46,7 +46,7 @@ def geometric(base: float, rotary_dim: int) -> tuple[float, ...]:
     with localcontext() as context:
         context.prec = 40
         ratio = (-2 * Decimal(base).ln() / rotary_dim).exp()
-        return tuple(float(ratio**j) for j in range(rotary_dim // 2))
+        return tuple(float(ratio**j) for j in range((rotary_dim + 1) // 2))
 
 
 def evenly_spaced(first: float, last: float, pairs: int) -> tuple[float, ...]:
@@ -441,8 +441,8 @@ class YarnScaling(Scaling):
         first, last = max(first, 0), min(last, rotary_dim - 1)
         if first == last:
             last += 0.001
-        ramp = [min(max((j - first) / (last - first), 0.0), 1.0) for j in range(rotary_dim // 2)]
         plain = geometric(base, rotary_dim)
+        ramp = [min(max((j - first) / (last - first), 0.0), 1.0) for j in range(len(plain))]
         return tuple(w / self.factor * share + w * (1.0 - share) for w, share in zip(plain, ramp))
 
     @property
@@ -537,14 +537,15 @@ class LongRopeScaling(Scaling):
         return self.seq_len is not None and self.seq_len > self.original_max_position_embeddings
 
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
-        name = "long_factor" if self.is_long else "short_factor"
-        for each in ("short_factor", "long_factor"):
-            if len(getattr(self, each)) != rotary_dim // 2:
+        plain = geometric(base, rotary_dim)
+        for name in ("short_factor", "long_factor"):
+            if len(getattr(self, name)) != len(plain):
                 raise ValueError(
-                    f"LongRopeScaling: {each} must have one number for each of {rotary_dim // 2} pairs; "
-                    f"got {len(getattr(self, each))}"
+                    f"LongRopeScaling: {name} must have one number for each of {len(plain)} pairs; "
+                    f"got {len(getattr(self, name))}"
                 )
-        return tuple(w / divisor for w, divisor in zip(geometric(base, rotary_dim), getattr(self, name)))
+        divisors = self.long_factor if self.is_long else self.short_factor
+        return tuple(w / divisor for w, divisor in zip(plain, divisors))
 
     @property
     def magnitude(self) -> float:

@@ -280,6 +280,10 @@ def test_special_rules():
     assert null.scaling is None
     odd = from_config({**LLAMA, "head_dim": 42, "partial_rotary_factor": 0.5})
     assert (odd.rotary_dim, odd.inv_freq) == (22, geometric(1e4, 42)[::2])
+    scaled = from_config(
+        {**LLAMA, "head_dim": 42, "partial_rotary_factor": 0.5, "rope_scaling": {"type": "linear", "factor": 2.0}}
+    )
+    assert scaled.inv_freq == tuple(w / 2.0 for w in odd.inv_freq)
     assert from_config({"model_type": "gptj", "n_embd": 4096, "n_head": 16}).rotary_dim == 64
     assert from_config({"model_type": "gptj", "n_embd": 4096, "n_head": 16, "rotary_dim": None}).rotary_dim == 256
 

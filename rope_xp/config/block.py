@@ -20,7 +20,6 @@ from rope_xp.frequencies import (
     ProportionalScaling,
     Scaling,
     YarnScaling,
-    geometric,
 )
 
 RULES: dict[str, type[Scaling]] = {
@@ -116,11 +115,10 @@ def embedding_of(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: s
         options["first_channel"] = head_dim - rotary_dim
     if row.weights is not None:
         return RotaryEmbedding(**options, inv_freq=row.weights(keys.get, head_dim, base))
-    if rotary_dim % 2:
-        if scaling is not None:
-            raise ValueError(f"{WHO}: the rotated width must be even with {scaling}; got {rotary_dim}")
-        # Upstream rounds up to whole pairs, of the progression over the odd width.
-        return RotaryEmbedding(**options, inv_freq=geometric(base, 2 * rotary_dim)[::2])
+    if rotary_dim % 2:  # rounded up to whole pairs, of the progression over the odd width
+        rule = Scaling() if scaling is None else scaling
+        inv_freq = rule.frequencies(base, rotary_dim)
+        return RotaryEmbedding(**options, inv_freq=inv_freq, attention_factor=rule.magnitude)
     if sections is not None:
         rotary_dim = 2 * sections.pairs
     return RotaryEmbedding(

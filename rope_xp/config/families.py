@@ -392,14 +392,18 @@ FAMILIES: dict[str, Family] = {
     **_each("blt_patcher", **_INTERLEAVED),
     **_each("glm glm4", **_INTERLEAVED, head_dim=_head(128), partial=0.5),
     **_each(
-        "pe_audio_encoder pe_video_encoder pe_audio_video_encoder", **_INTERLEAVED, base=20_000.0, head_dim=_head(128)
+        "pe_audio_encoder pe_video_encoder pe_audio_video_encoder",
+        **_INTERLEAVED,
+        base=20_000.0,
+        block={"rope_theta": 20_000.0},
+        head_dim=_head(128),
     ),
     "ernie4_5": Family(**_INTERLEAVED, base=500_000.0, head_dim=_head(128)),
     "helium": Family(**_INTERLEAVED, base=100_000.0, head_dim=_head(128)),
     "moonshine": Family(
         **_INTERLEAVED, partial=0.9, head_dim=("head_dim", _QUOTIENT, "hidden_size/decoder_num_attention_heads")
     ),
-    "moonshine_streaming": Family(**_INTERLEAVED, partial=0.8),
+    "moonshine_streaming": Family(**_INTERLEAVED, block={"rope_theta": 10_000.0, "partial_rotary_factor": 0.8}),
     **_each(
         "gptj codegen", **_INTERLEAVED, base_fixed=True, head_dim=(_QUOTIENT, "n_embd/n_head"), width=_width_of_gptj
     ),
@@ -425,7 +429,7 @@ FAMILIES: dict[str, Family] = {
         layout="interleaved_to_half",
         head_dim=_latent(),
         interleave_key=True,
-        block={**_MINISTRAL, "factor": 128.0, "original_max_position_embeddings": 8192},
+        block={**_MINISTRAL, "rope_theta": 10_000.0, "factor": 128.0, "original_max_position_embeddings": 8192},
         unread=_TEMPERATURE,
         share_means=_share_of_latent,
     ),
@@ -527,7 +531,13 @@ FAMILIES: dict[str, Family] = {
     ),
     "qwen3_omni_moe_text": Family(base=1_000_000.0, order="interleaved", sizes=(24, 20, 20)),
     "qwen3_omni_moe_talker_text": Family(order="interleaved", sizes=(24, 20, 20)),
-    "cosmos3_edge_text": Family(base=100_000_000.0, head_dim=_head(128), order="interleaved", sizes=(24, 20, 20)),
+    "cosmos3_edge_text": Family(
+        base=100_000_000.0,
+        head_dim=_head(128),
+        block={"rope_theta": 100_000_000.0},
+        order="interleaved",
+        sizes=(24, 20, 20),
+    ),
     **_each(
         "qwen3_5_text qwen3_5_moe_text",
         head_dim=_head(256),
