@@ -56,6 +56,28 @@ for backend in ("jax", "torch"):
     tests_of(backend)
 
 
+@nox.session(name="tests-parity-quick")
+def tests_parity_quick(session):
+    """Equality with transformers, diffusers and others: every rotary class, with few changes of its config."""
+    install(session, "parity")
+    session.run("pytest", "--xp=parity", "tests", *session.posargs)
+
+
+@nox.session(name="tests-parity", default=False)
+def tests_parity(session):
+    """The same, and then every change of every config, which takes longer."""
+    tests_parity_quick(session)
+    session.run("python", "-P", "benchmarks/coverage.py", "--out", f"{session.create_tmp()}/coverage.md")
+
+
+@nox.session(name="tests-timm")
+def tests_timm(session):
+    """Equality with timm, whose dependencies are left out: they have no build for the CPU alone."""
+    install(session, "timm")
+    session.install("--no-deps", "timm")
+    session.run("pytest", "--xp=timm", "tests", *session.posargs)
+
+
 @nox.session(name="tests-more")
 def tests_more(session):
     """The suite on Dask, MLX and ndonnx with onnxruntime."""

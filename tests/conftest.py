@@ -1,4 +1,7 @@
-"""One suite for every array library: `pytest --xp=jax` runs it on JAX, and fails where JAX is missing."""
+"""One suite for every array library: `pytest --xp=jax` runs it on JAX, and fails where JAX is missing.
+
+`--xp=parity` and `--xp=timm` choose the files that compare with packages of models, `--xp=examples` those that run them.
+"""
 
 import importlib.util
 
@@ -11,9 +14,13 @@ FILES_OF = {
     "test_peers_jax.py": {"jax"},
     "test_torch.py": {"torch"},
     "test_peers_torch.py": {"torch"},
-    "test_peers_grids.py": {"torch"},
-    "test_peers_multimodal.py": {"torch"},
-    "test_peers_weights.py": {"torch"},
+    "test_peers_grids.py": {"parity"},
+    "test_peers_multimodal.py": {"parity"},
+    "test_peers_axes.py": {"parity"},
+    "test_parity.py": {"parity"},
+    "test_peers_timm.py": {"timm"},
+    "test_peers_mlx.py": {"mlx"},
+    "test_peers_weights.py": {"parity"},
     "test_weights_jax.py": {"jax"},
     "test_mlx.py": {"mlx"},
     "test_ndonnx.py": {"ndonnx"},
@@ -26,8 +33,8 @@ def pytest_addoption(parser):
     parser.addoption(
         "--xp",
         action="append",
-        choices=[*libraries.LIBRARIES, "examples"],
-        help="library to test, may be repeated; by default those that are installed",
+        choices=[*libraries.LIBRARIES, "examples", "parity", "timm"],
+        help="library to test, may be repeated, or a set of files; by default the libraries that are installed",
     )
 
 
