@@ -1035,11 +1035,8 @@ STATUSES = {
 }
 
 # Where ours differs from upstream on purpose: (class, case, reason), regular expressions.
-BESIDE = "refused: the block contradicts what its config class writes beside it"
 DEVIATIONS = [
     ("Cohere2Moe", "^legacy", "`rope_scaling` is not read upstream"),
-    ("Cohere2Moe|DeepseekV4", "", BESIDE),
-    ("Moonshine|Qwen3Next|StableLm|Qwen3_5", "^half", BESIDE),
     ("GPTNeoX|ModernBert|Olmo3", "^legacy", "`rope_theta` is not read upstream"),
     ("HunYuan", "alpha, long", "`alpha` is forgotten upstream beyond max_position_embeddings"),
     ("MiniMaxM3VLRotary", "", "`rotary_dim` is not read upstream, which turns the whole head"),

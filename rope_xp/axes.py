@@ -32,11 +32,11 @@ class Sections:
 
     Parameters
     ----------
-    sizes : sequence of int
+    sizes : list or tuple of int
         Pairs of each axis, in the order of the config (`mrope_section`); their sum is the number of pairs.
     order : str
         Which pairs they are, see `ORDERS`.
-    axis_of_section : sequence of int, optional
+    axis_of_section : list or tuple of int, optional
         The position axis of each section. By default they are in the order of positions; ``(1, 2, 0)`` where an order
         has spatial sections before a third, of time.
 
@@ -70,7 +70,7 @@ class Sections:
         who = "Sections"
         checks.one_of(who, "order", self.order, ORDERS)
         if not isinstance(self.sizes, (list, tuple)) or not self.sizes:
-            raise TypeError(f"{who}: sizes must be a sequence of int; got {self.sizes!r}")
+            raise TypeError(f"{who}: sizes must be a list or tuple of int; got {self.sizes!r}")
         sizes = tuple(checks.count(who, "every size", size) for size in self.sizes)
         if not sum(sizes):
             raise ValueError(f"{who}: sizes must have a pair; got {sizes}")
@@ -81,9 +81,12 @@ class Sections:
             )
         axes = self.axis_of_section
         if axes is not None:
-            if not isinstance(axes, (list, tuple)) or sorted(axes) != list(range(len(sizes))):
-                raise ValueError(f"{who}: axis_of_section must have each of {len(sizes)} axes once; got {axes!r}")
-            object.__setattr__(self, "axis_of_section", tuple(axes))
+            if not isinstance(axes, (list, tuple)):
+                raise TypeError(f"{who}: axis_of_section must be a list or tuple of int; got {axes!r}")
+            axes = tuple(checks.count(who, "every axis_of_section", axis) for axis in axes)
+            if sorted(axes) != list(range(len(sizes))):
+                raise ValueError(f"{who}: axis_of_section must have each of {len(sizes)} axes once; got {axes}")
+            object.__setattr__(self, "axis_of_section", axes)
         object.__setattr__(self, "sizes", sizes)
         if self.order == "interleaved":
             found = _interleaved(list(sizes))

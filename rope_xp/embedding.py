@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from math import inf, pi
+from math import inf, nextafter, pi
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -139,6 +139,8 @@ class RotaryEmbedding:
         reverse = checks.boolean(who, "reverse", self.reverse)
         base = None if self.base is None else checks.at_least(who, "base", self.base, 1.0)
         first_channel = checks.count(who, "first_channel", self.first_channel)
+        if first_channel > head_dim - 2:
+            raise ValueError(f"{who}: first_channel must leave a pair of head_dim={head_dim}; got {first_channel}")
         rotary_dim = self.rotary_dim
         if rotary_dim is None and self.inv_freq is None:
             rotary_dim = head_dim - first_channel
@@ -436,15 +438,24 @@ class RotaryEmbedding:
             "direction": "reversed" if self.reverse else "",
             "scaling": "none" if self.scaling is None else str(self.scaling),
             "attention factor": str(self.attention_factor),
+            "softmax scale": ""
+            if self.softmax_scale == 1.0
+            else f"x {self.softmax_scale}, which the model has to apply",
             "decay": "" if self.xpos is None else str(self.xpos),
             "phase": f"{self.phase} ({PHASES[self.phase]})",
         }
         return "\n".join(f"{name:<18}{value}" for name, value in rows.items() if value)
 
+    @property
+    def softmax_scale(self) -> float:
+        """What the scale of the softmax is multiplied by besides, which the model has to do: DeepSeek's YaRN, or 1."""
+        return 1.0 if self.scaling is None else self.scaling.softmax_scale
+
     def to_config(self) -> dict[str, Any]:
         """The `rope_parameters` that transformers 5 would read this from.
 
-        The pairing and the widths are not in it: there, they belong to the model's type and to its head.
+        The pairing, which channels turn and how phases are computed are not in it: there, they belong to the model's
+        type. `alpha`, which is what `NTKScaling` is called there, is read by Hunyuan's types alone.
 
         Returns
         -------
@@ -454,8 +465,8 @@ class RotaryEmbedding:
         Raises
         ------
         ValueError
-            If such a block cannot say it: given or learned frequencies, xpos, the other direction, or an order of axes
-            or a scaling rule that transformers does not have.
+            If such a block cannot say it: given or learned frequencies, xpos, the other direction, an order of axes or
+            a scaling rule that transformers does not have, or proportional scaling of a part of the head.
 
         References
         ----------
@@ -485,7 +496,12 @@ class RotaryEmbedding:
         if self.attention_factor != rule.magnitude:
             raise ValueError(f"{who}: attention_factor must be that of scaling; got {self.attention_factor}")
         if self.rotary_dim != self.head_dim:
-            block["partial_rotary_factor"] = 2 * self.pairs / self.head_dim
+            if "partial_rotary_factor" in block:
+                raise ValueError(f"{who}: rotary_dim must be head_dim with {rule}; got {self.rotary_dim}")
+            share = 2 * self.pairs / self.head_dim
+            # Readers multiply and round down.
+            exact = int(share * self.head_dim) == self.rotary_dim
+            block["partial_rotary_factor"] = share if exact else nextafter(share, 1.0)
         if self.sections is not None:
             if self.sections.order not in ("chunked", "interleaved", "spatial_first", "even_odd"):
                 raise ValueError(f"{who}: sections must be in an order that transformers has; got {self.sections}")
@@ -606,18 +622,29 @@ def _progression(
     rule = Scaling() if scaling is None else scaling
     sign = -1.0 if reverse else 1.0
     if sections is None:
-        return tuple(sign * w for w in rule.frequencies(base, rotary_dim))
+        return tuple(sign * w for w in _scaled(who, rule, base, rotary_dim))
     if 2 * sections.pairs != rotary_dim:
         raise ValueError(
             f"{who}: sections must have rotary_dim / 2 = {rotary_dim // 2} pairs; "
             f"got {sections.pairs}, {sections.sizes}"
         )
     columns = sections.columns()
-    progressions = {width: rule.frequencies(base, width) for width in {column.width for column in columns}}
+    progressions = {width: _scaled(who, rule, base, width) for width in {column.width for column in columns}}
     return tuple(
         tuple(sign * progressions[c.width][c.index] if c.axis == axis else 0.0 for c in columns)
         for axis in range(sections.axes)
     )
+
+
+def _scaled(who: str, rule: Scaling, base: float, rotary_dim: int) -> tuple[float, ...]:
+    """The frequencies of a rule, which must be numbers of a usable size."""
+    try:
+        found = rule.frequencies(base, rotary_dim)
+    except (OverflowError, ZeroDivisionError):
+        found = (inf,)
+    if not all(abs(w) < LIMIT for w in found):
+        raise ValueError(f"{who}: scaling must leave frequencies below {LIMIT:g} radians per position; got {rule}")
+    return found
 
 
 def _magnitude(who: str, attention_factor: Any, scaling: Scaling | None) -> float:
@@ -648,7 +675,8 @@ def _given_frequencies(who: str, inv_freq: Any) -> Any:
     numbers = _nested_floats(who, inv_freq, inv_freq)
     rows = numbers if isinstance(numbers[0], tuple) else (numbers,)
     heads = [head for row in rows for head in (row if isinstance(row[0], tuple) else (row,))]
-    if len({len(row) for row in rows}) > 1 or len({len(head) for head in heads}) > 1:
+    lengths = {len(row) for row in rows}, {len(head) for head in heads}, {type(row[0]) for row in rows}
+    if any(len(each) > 1 for each in lengths):
         raise ValueError(f"{who}: inv_freq must have as many frequencies on each axis; got {inv_freq!r}")
     return rows[0] if len(rows) == 1 and isinstance(rows[0][0], float) else numbers
 

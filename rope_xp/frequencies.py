@@ -38,11 +38,20 @@ def geometric(base: float, rotary_dim: int) -> tuple[float, ...]:
     Vaswani et al., Attention Is All You Need (2017), arXiv:1706.03762, section 3.5; Su et al., RoFormer (2021),
     arXiv:2104.09864, section 3.2.2.
 
+    Raises
+    ------
+    ValueError
+        If `base` is not positive and finite, or `rotary_dim` less than 1.
+
     Examples
     --------
     >>> geometric(10_000.0, 8)
     (1.0, 0.1, 0.01, 0.001)
     """
+    who = "geometric"
+    base = checks.positive(who, "base", base)
+    if checks.count(who, "rotary_dim", rotary_dim) < 1:
+        raise ValueError(f"{who}: rotary_dim must be at least 1; got {rotary_dim}")
     with localcontext() as context:
         context.prec = 40
         ratio = (-2 * Decimal(base).ln() / rotary_dim).exp()
@@ -81,7 +90,8 @@ def evenly_spaced(first: float, last: float, pairs: int) -> tuple[float, ...]:
     (1.0, 1.5, 2.0, 2.5, 3.0)
     """
     first, last, pairs = _ends("evenly_spaced", first, last, pairs)
-    return tuple(first + (last - first) * step for step in _steps(pairs))
+    steps = [step / max(pairs - 1, 1) for step in range(pairs)]
+    return tuple(first * (1.0 - step) + last * step for step in steps)
 
 
 def log_spaced(first: float, last: float, pairs: int) -> tuple[float, ...]:
@@ -131,7 +141,7 @@ def mixed(angles: Sequence[float], rotary_dim: int, base: float = 10.0) -> tuple
 
     Parameters
     ----------
-    angles : sequence of float
+    angles : list or tuple of float
         The direction of each head in radians, drawn by the caller between 0 and 2 pi.
     rotary_dim : int
         Channels that turn, a multiple of 4.
@@ -162,6 +172,9 @@ def mixed(angles: Sequence[float], rotary_dim: int, base: float = 10.0) -> tuple
     rotary_dim = checks.even_size(who, "rotary_dim", rotary_dim)
     if rotary_dim % 4:
         raise ValueError(f"{who}: rotary_dim must be a multiple of 4; got {rotary_dim}")
+    if not isinstance(angles, (list, tuple)) or not angles:
+        raise TypeError(f"{who}: angles must be a list or tuple, one for each head; got {angles!r}")
+    angles = [checks.finite(who, "every angle", angle) for angle in angles]
     magnitudes = geometric(checks.at_least(who, "base", base, 1.0), rotary_dim // 2)
     turned = [(angle, angle + pi / 2) for angle in angles]
     along_x = tuple(tuple(size * cos(angle) for angle in head for size in magnitudes) for head in turned)
@@ -176,16 +189,11 @@ def _ends(who: str, first: Any, last: Any, pairs: Any) -> tuple[float, float, in
     return first, last, pairs
 
 
-def _steps(pairs: int) -> list[float]:
-    """Numbers from 0 to 1, both included."""
-    return [step / max(pairs - 1, 1) for step in range(pairs)]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
     """What scaling rules have in common: frequencies, and a magnitude for sines and cosines.
 
-    `rope_type` is the rule's name in a config. Field values are checked: a rule that exists is a rule that runs.
+    `rope_type` is the rule's name in a config.
 
     Examples
     --------
@@ -202,6 +210,11 @@ class Scaling:
     @property
     def magnitude(self) -> float:
         """By what sines and cosines are multiplied: the attention factor."""
+        return 1.0
+
+    @property
+    def softmax_scale(self) -> float:
+        """What the scale of the softmax is multiplied by besides."""
         return 1.0
 
     def _resolve(self, **values: Any) -> None:
@@ -385,12 +398,12 @@ class YarnScaling(Scaling):
         Tokens of the sequences trained on, before scaling.
     beta_fast, beta_slow : float
         Pairs that turn more than `beta_fast` times over the original length are kept, those below `beta_slow` turns are
-        interpolated.
+        interpolated, as far as the progression reaches; the ramp ends at pair ``rotary_dim - 1`` at the latest.
     attention_factor : float, optional
         The magnitude; by default ``0.1 * ln(factor) + 1``, or ``g(mscale) / g(mscale_all_dim)`` where both are given,
         with ``g(k) = 0.1 * k * ln(factor) + 1``.
     mscale, mscale_all_dim : float, optional
-        DeepSeek's two numbers. `softmax_scale` is theirs too.
+        DeepSeek's two numbers. One alone does nothing to the magnitude. `softmax_scale` is theirs too.
     truncate : bool
         Whether the ends of the ramp are rounded to whole pairs.
 
@@ -470,7 +483,7 @@ class LongRopeScaling(Scaling):
 
     Parameters
     ----------
-    short_factor, long_factor : sequence of float
+    short_factor, long_factor : list or tuple of float
         One divisor for each pair, greater than 0.
     original_max_position_embeddings : int
         Tokens, beyond which a sequence is long.
@@ -514,7 +527,7 @@ class LongRopeScaling(Scaling):
         for name in ("short_factor", "long_factor"):
             values = getattr(self, name)
             if not isinstance(values, (list, tuple)) or not values:
-                raise TypeError(f"{who}: {name} must be a sequence of numbers; got {values!r}")
+                raise TypeError(f"{who}: {name} must be a list or tuple of numbers; got {values!r}")
             self._resolve(**{name: tuple(checks.positive(who, f"every {name}", value) for value in values)})
         _lengths(self, "original_max_position_embeddings", "seq_len")
         self._at_least(1.0, "factor")
@@ -670,7 +683,8 @@ class XPos:
         Tokens over which a pair is damped by its zeta.
     centre : int
         The position, in tokens, whose magnitude is 1. Only products of queries and keys matter, and those do not
-        depend on it; a centre amid the sequence keeps single numbers near 1.
+        depend on it. Single numbers grow with the distance from it, and in float32 overflow, to infinity and NaN,
+        beyond ``88 * scale_base / -ln(zeta)`` tokens, 36,000 by default: a centre amid the sequence doubles the reach.
     gamma : float
         Greater than 0: how little the fastest pair is damped.
 
@@ -694,6 +708,11 @@ class XPos:
         object.__setattr__(self, "gamma", checks.positive("XPos", "gamma", self.gamma))
         if not checks.is_int(self.centre):
             raise TypeError(f"XPos: centre must be an int; got {type(self.centre).__name__}")
+        if not -(2**31) <= self.centre < 2**31:
+            raise ValueError(f"XPos: centre must fit in int32; got {self.centre}")
+        object.__setattr__(self, "centre", checks.plain(self.centre))
+        if self.scale_base < 1.0:
+            raise ValueError(f"XPos: scale_base must be at least 1; got {self.scale_base}")
 
     def zeta(self, rotary_dim: int) -> tuple[float, ...]:
         """The damping of each pair over `scale_base` tokens."""
@@ -715,5 +734,8 @@ def _lengths(rule: Scaling, *names: str) -> None:
     """Fields that are numbers of tokens, at least 1, or None."""
     for name in names:
         value = getattr(rule, name)
-        if value is not None and checks.count(type(rule).__name__, name, value) < 1:
-            raise ValueError(f"{type(rule).__name__}: {name} must be at least 1; got {value}")
+        if value is None:
+            continue
+        rule._resolve(**{name: checks.count(type(rule).__name__, name, value)})
+        if not 1 <= value < 2**53:
+            raise ValueError(f"{type(rule).__name__}: {name} must be at least 1 and below 2**53; got {value}")

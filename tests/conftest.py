@@ -1,6 +1,6 @@
 """One suite for every array library: `pytest --xp=jax` runs it on JAX, and fails where JAX is missing.
 
-`--xp=parity` and `--xp=timm` choose the files that compare with packages of models, `--xp=examples` those that run them.
+`--xp=parity` and `--xp=timm` choose the files that compare with packages of models, `--xp=examples` the examples.
 """
 
 import importlib.util

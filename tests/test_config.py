@@ -1,10 +1,13 @@
 """from_config: every spelling of one meaning, upstream's mistakes on request, and errors that name the key."""
 
+import ast
 import json
 import re
 from dataclasses import replace
 from math import log, pi, sqrt
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rope_xp import (
@@ -20,6 +23,7 @@ from rope_xp import (
     YarnScaling,
     from_config,
 )
+from rope_xp.config import families
 from rope_xp.config.families import FAMILIES, PARTS
 from rope_xp.frequencies import geometric
 
@@ -118,8 +122,7 @@ def test_layout_overrides_the_family_and_admits_unknown_ones():
         from_config({**LLAMA, "model_type": "my_own_model"}, layout="half")
     latent = {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "rope_interleave": False}
     assert from_config(latent).layout == "half"
-    with pytest.raises(ValueError, match="rope_interleave must be True"):
-        from_config(latent, layout="interleaved_to_half")
+    assert from_config(latent, layout="interleaved").layout == "interleaved"
 
 
 def test_layers_differ():
@@ -203,7 +206,9 @@ def test_parts_of_a_composite_config(part):
         "dit": (64, 1, "interleaved_to_half"),
     }
     if part == "thinker_config":
-        with pytest.raises(ValueError, match="model_type must be that of a rotary model"):
+        with pytest.raises(
+            ValueError, match="or part be one of text_config, vision_config; got 'qwen2_5_omni_thinker'"
+        ):
             from_config(config, part=part)
         return
     rope = from_config(config, part=part)
@@ -243,6 +248,67 @@ def test_the_table_is_whole():
 
 
 # Frequencies that each family's block makes, written out for one that is unlike the others.
+def test_what_upstream_writes_beside_the_block_gives_way_to_it():
+    config = {"model_type": "qwen3_next", "head_dim": 256, "partial_rotary_factor": 0.25}
+    config["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    assert from_config(config).rotary_dim == 128
+
+
+def test_widths_of_single_layers():
+    config = {**llama(), "num_hidden_layers": 3, "per_layer_config": {"00": {"head_dim": 8}, "01": {"head_dim": 16}}}
+    assert [from_config(config, layer=layer).head_dim for layer in range(3)] == [8, 16, 128]
+    types = {**config, "layer_types": ["a", "b", "b"]}
+    assert from_config(types, layer_type="a").head_dim == 8
+    with pytest.raises(ValueError, match="layer must be given, as per_layer_config differs"):
+        from_config(types, layer_type="b")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"use_mrope": False},
+        {"rope_interleaved": False},
+        {"use_rotary_pos_emb": True},
+        {"theta": 5e5},
+        {"rope_percent": 1.0},
+        {"rope_scaling": {"type": "yarn", **YARN, "original_max_position_embeddings": 2048.0}},
+        {"dual_chunk_attention_config": {"chunk_size": 4096}},
+        {"position_embedding_type": "rope"},
+    ],
+    ids=str,
+)
+def test_keys_that_real_configs_carry(keys):
+    scaling = YarnScaling(**YARN) if "rope_scaling" in keys else None
+    assert from_config(llama(**keys)) == RotaryEmbedding(head_dim=128, layout="half", base=5e5, scaling=scaling)
+
+
+def test_what_is_meant_by_a_part():
+    sub = {"hidden_size": 320, "num_heads": 4}
+    config = {**LLAMA, "model_type": "qwen2_5_vl", "vision_config": sub}
+    assert from_config(config, part="vision") == from_config(config, part="vision_config")
+    assert from_config(LLAMA, part="text") == from_config(LLAMA)
+    assert from_config(LLAMA, layer_type="full_attention") == from_config(LLAMA)
+    flat = {"model_type": "colqwen2", "vlm_config": {**LLAMA, "model_type": "qwen2_vl", "vision_config": sub}}
+    assert from_config(flat).axes == 3
+    with pytest.raises(ValueError, match="keys of rotation must stand in text_config"):
+        from_config({"model_type": "llava", "text_config": llama(), "rope_theta": 7.0}, part="text")
+    assert from_config({"model_type": "smollm3", "head_dim": 16, "no_rope_layers": [0, 0]}) is None
+
+
+def test_numpy_ints_are_ints():
+    config = {"model_type": "step3p5", "rope_theta": [1e4, 5e4], "layer_types": ["full_attention"] * 2}
+    assert from_config(config, layer=np.int64(1)).base == 5e4
+
+
+def test_every_family_has_one_row():
+    tree = ast.parse(Path(families.__file__).read_text())
+    (table,) = [node.value for node in tree.body if getattr(getattr(node, "target", None), "id", "") == "FAMILIES"]
+    names = []
+    for key, value in zip(table.keys, table.values, strict=True):
+        names += [key.value] if key is not None else ast.literal_eval(value.args[0]).split()
+    assert len(names) == len(set(names)) == len(FAMILIES)
+
+
 def test_special_rules():
     hunyuan = {"model_type": "hunyuan_v1_dense", "head_dim": 128, "rope_theta": 1e4}
     hunyuan["rope_scaling"] = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "mscale": 1.0, "beta_fast": 32}
@@ -477,6 +543,15 @@ def test_to_config_is_read_back(options):
     assert from_config({**LLAMA, "rope_parameters": block}) == rope
 
 
+def test_every_share_is_read_back():
+    for head_dim in range(2, 130, 2):
+        for rotary_dim in range(2, head_dim + 1, 2):
+            rope = RotaryEmbedding(head_dim=head_dim, layout="half", base=100.0, rotary_dim=rotary_dim)
+            block = rope.to_config()
+            assert int(block.get("partial_rotary_factor", 1.0) * head_dim) == rotary_dim
+    assert from_config({"model_type": "llama", "head_dim": head_dim, "rope_parameters": block}) == rope
+
+
 @pytest.mark.parametrize(
     "model_type, sections, layout",
     [
@@ -494,6 +569,10 @@ def test_sections_are_read_back(model_type, sections, layout):
     "options, message",
     [
         ({"inv_freq": (1.0, 0.5)}, "got inv_freq"),
+        (
+            {"base": 1e4, "rotary_dim": 8, "scaling": ProportionalScaling(partial_rotary_factor=0.5)},
+            "rotary_dim must be head_dim with ProportionalScaling.*; got 8",
+        ),
         ({"base": 1e4, "reverse": True}, "got reverse"),
         ({"base": 1e4, "scaling": MixedNTKScaling(factor=2.0)}, "a rule that transformers has; got MixedNTKScaling"),
         ({"base": 1e4, "attention_factor": 2.0}, "attention_factor must be that of scaling; got 2.0"),
@@ -510,7 +589,7 @@ BAD = {
     "no rotary model": (
         {"model_type": "bert"},
         ValueError,
-        r"model_type must be that of a rotary model .*; got 'bert'",
+        r"model_type must be one of the .* rotary families .*; got 'bert', which is like .*",
     ),
     "no model_type": ({"hidden_size": 64}, ValueError, r"model_type must be .*; got 'None'"),
     "no width": ({"model_type": "llama"}, ValueError, r"head_dim or hidden_size / num_attention_heads must be given"),
@@ -547,6 +626,23 @@ BAD = {
         ValueError,
         r"rope_scaling of type 'llama3' must have high_freq_factor, low_freq_factor; got factor, rope_type",
     ),
+    "no type": (
+        llama(rope_scaling={"factor": 2.0}),
+        ValueError,
+        r"rope_scaling must have a rope_type beside factor; got factor",
+    ),
+    "axes too few": (
+        {"model_type": "qwen2_vl_text", "head_dim": 128, "rope_scaling": {"type": "mrope", "mrope_section": [32, 32]}},
+        ValueError,
+        r"mrope_section must have 3 numbers in this family; got \[32, 32\]",
+    ),
+    "a list of strings": (
+        {"model_type": "smollm3", "head_dim": 16, "no_rope_layers": ["0", "1"]},
+        TypeError,
+        r"no_rope_layers must be a list of numbers, none negative; got '0' in it",
+    ),
+    "axes said of one": (llama(use_mrope=True), ValueError, r"use_mrope must be False .*; got True"),
+    "a class": (Config, TypeError, r"config must be a path, a mapping or an object with to_dict\(\)"),
     "no factor": (llama(rope_scaling={"type": "linear"}), ValueError, r"must have factor; got type"),
     "a factor below 1": (
         llama(rope_scaling={"type": "linear", "factor": 0.5}),
@@ -574,7 +670,7 @@ BAD = {
     "a list of a string": (
         llama(rope_scaling={"type": "longrope", **LONG, "long_factor": "4"}),
         TypeError,
-        r"long_factor must be a sequence of numbers; got '4'",
+        r"long_factor must be a list or tuple of numbers; got '4'",
     ),
     "sections that do not sum": (
         {
@@ -625,6 +721,48 @@ BAD = {
         ValueError,
         r"layer or layer_type must be given",
     ),
+    "a head of no width": (
+        llama(head_dim=0),
+        ValueError,
+        r"the width that turns must be at least 1; got 0 of head_dim=0",
+    ),
+    "a share of no channel": (llama(partial_rotary_factor=0.001), ValueError, r"at least 1; got 0 of head_dim=128"),
+    "an odd part on several axes": (
+        {
+            "model_type": "glm4v_text",
+            "head_dim": 16,
+            "partial_rotary_factor": 9 / 16,
+            "rope_scaling": {"mrope_section": [2, 1, 1]},
+        },
+        ValueError,
+        r"the width that turns must be even .*; got 9",
+    ),
+    "alpha beside a factor": (
+        llama(rope_scaling={"type": "dynamic", "alpha": 3.0, "factor": 2.0}),
+        ValueError,
+        r"alpha or factor must be given, not both; got 3.0 and 2.0",
+    ),
+    "a misspelt kind of position": (
+        {"model_type": "esm", "hidden_size": 64, "num_attention_heads": 4, "position_embedding_type": "rotray"},
+        ValueError,
+        r"position_embedding_type must be one of .*rotary; got 'rotray'",
+    ),
+    "a list that is none": (
+        {"model_type": "smollm3", "no_rope_layers": 3, "head_dim": 16},
+        TypeError,
+        r"must be a list; got 3",
+    ),
+    "a mapping that is none": (
+        {"model_type": "dbrx", "d_model": 64, "n_heads": 4, "attn_config": "x"},
+        TypeError,
+        r"attn_config must be a mapping; got 'x'",
+    ),
+    "a type of a list": ({"model_type": ["llama"]}, TypeError, r"model_type must be a string; got \['llama'\]"),
+    "patches that are no square": (
+        {"model_type": "dinov3_vit", "hidden_size": 12, "num_attention_heads": 2},
+        ValueError,
+        r"head_dim must be a multiple of 4 .*; got 6",
+    ),
     "text without rotation": ({"model_type": "llava", "text_config": {"model_type": "opt"}}, ValueError, r"got 'opt'"),
     "rotation beside the text": (
         {"model_type": "llava", "text_config": llama(), "rope_theta": 7.0},
@@ -646,12 +784,14 @@ def test_bad_configs(name):
     [
         ({"layout": "neox"}, ValueError, r"layout must be .*; got 'neox'"),
         ({"compat": "vllm"}, ValueError, r"compat must be .*; got 'vllm'"),
-        ({"seq_len": 0}, ValueError, r"seq_len must be at least 1; got 0"),
+        ({"seq_len": 0}, ValueError, r"seq_len must be at least 1 and .*; got 0"),
         ({"seq_len": 1.5}, TypeError, r"seq_len must be an int; got float"),
         ({"layer": 3, "layer_type": "full_attention"}, ValueError, r"layer or layer_type must be given, not both"),
-        ({"layer": "3"}, TypeError, r"layer must be an int; got '3'"),
+        ({"layer": "3"}, TypeError, r"layer must be an int; got str"),
         ({"layer": 12}, ValueError, r"layer must be from 0 to 11; got 12"),
-        ({"layer": -1}, ValueError, r"layer must be from 0 to 11; got -1"),
+        ({"layer": -1}, ValueError, r"layer must not be negative; got -1"),
+        ({"part": []}, TypeError, r"part must be a string; got \[\]"),
+        ({"seq_len": 10**400}, ValueError, r"seq_len must be at least 1 and below"),
         ({"layer_type": "full"}, ValueError, r"layer_type must be full_attention, sliding_attention; got 'full'"),
         ({"part": "vision"}, ValueError, r"part must be one of .*; got 'vision'"),
     ],
@@ -663,6 +803,11 @@ def test_bad_choices(options, error, message):
 
 def test_malformed_json_names_path_line_and_reason(tmp_path):
     path = tmp_path / "config.json"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="must be JSON in UTF-8"):
+        from_config(path)
+    path.write_text(json.dumps(LLAMA), encoding="utf-8-sig")
+    assert from_config(tmp_path) == from_config(LLAMA)
     path.write_text('{\n  "model_type": "llama",\n  "rope_theta": 1e4,\n}')
     with pytest.raises(
         ValueError, match=rf"from_config: {re.escape(str(path))} must be JSON; got .* on line \d, column \d"

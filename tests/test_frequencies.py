@@ -136,6 +136,9 @@ def test_the_scale_of_the_softmax_is_kept_apart():
     rule = YarnScaling(**YARN, mscale=0.7, mscale_all_dim=0.5)
     assert rule.softmax_scale == pytest.approx(float((0.05 * mp.log(40) + 1) ** 2), rel=RTOL)
     assert YarnScaling(**YARN, mscale=0.7).softmax_scale == 1.0
+    rope = RotaryEmbedding(head_dim=64, layout="half", base=1e4, scaling=rule)
+    assert rope.softmax_scale == rule.softmax_scale and "softmax scale     x 1.4" in rope.describe()
+    assert RotaryEmbedding(head_dim=64, layout="half", base=1e4).softmax_scale == 1.0
 
 
 def test_static_dynamic_scaling_is_a_length():
@@ -145,6 +148,7 @@ def test_static_dynamic_scaling_is_a_length():
 
 
 def test_spaced_progressions():
+    assert frequencies.evenly_spaced(0.1, 0.7, 7)[::6] == (0.1, 0.7)
     np.testing.assert_allclose(frequencies.evenly_spaced(3.0, 5.0, 4), np.linspace(3.0, 5.0, 4), rtol=1e-15)
     np.testing.assert_allclose(frequencies.log_spaced(3.0, 1e-3, 7), np.geomspace(3.0, 1e-3, 7), rtol=1e-14)
     assert frequencies.evenly_spaced(2.0, 9.0, 1) == frequencies.log_spaced(2.0, 9.0, 1) == (2.0,)
@@ -193,7 +197,7 @@ BAD = [
     (lambda: NTKScaling(factor=float("inf")), ValueError, r"factor must be finite; got inf"),
     (lambda: NTKScaling(factor=2.0).frequencies(1e4, 2), ValueError, r"rotary_dim must be at least 4; got 2"),
     (lambda: MixedNTKScaling(factor=2.0, mixed_b=0), ValueError, r"mixed_b must be greater than 0; got 0"),
-    (lambda: DynamicNTKScaling(factor=2.0, max_position_embeddings=0), ValueError, r"must be at least 1; got 0"),
+    (lambda: DynamicNTKScaling(factor=2.0, max_position_embeddings=0), ValueError, r"must be at least 1 and .*; got 0"),
     (lambda: DynamicNTKScaling(factor=2.0, max_position_embeddings=4.5), TypeError, r"must be an int; got float"),
     (lambda: YarnScaling(**YARN, beta_fast=1, beta_slow=2), ValueError, r"beta_fast must be at least beta_slow=2"),
     (lambda: YarnScaling(**YARN, truncate=1), TypeError, r"truncate must be a bool; got int"),
@@ -207,7 +211,7 @@ BAD = [
     (
         lambda: LongRopeScaling(**{**LONG_GOOD, "short_factor": 1.0}),
         TypeError,
-        r"must be a sequence of numbers; got 1.0",
+        r"must be a list or tuple of numbers; got 1.0",
     ),
     (lambda: LongRopeScaling(**{**LONG_GOOD, "long_factor": [0.0]}), ValueError, r"every long_factor must be greater"),
     (lambda: LongRopeScaling(**LONG_GOOD).frequencies(1e4, 4), ValueError, r"each of 2 pairs; got 1"),
@@ -216,9 +220,27 @@ BAD = [
     (lambda: LongRopeScaling(**{**LONG_GOOD, "original_max_position_embeddings": 1}), ValueError, r"at least 2; got 1"),
     (lambda: ProportionalScaling(partial_rotary_factor=1.5), ValueError, r"must be at most 1; got 1.5"),
     (lambda: XPos(scale_base=0), ValueError, r"scale_base must be greater than 0; got 0"),
+    (lambda: XPos(scale_base=0.5), ValueError, r"scale_base must be at least 1; got 0.5"),
+    (lambda: XPos(centre=2**40), ValueError, r"centre must fit in int32; got 1099511627776"),
     (lambda: XPos(centre=0.5), TypeError, r"centre must be an int; got float"),
     (lambda: frequencies.evenly_spaced(1.0, 2.0, 0), ValueError, r"pairs must be at least 1; got 0"),
     (lambda: frequencies.log_spaced(0.0, 2.0, 3), ValueError, r"first must be greater than 0; got 0"),
+    (lambda: frequencies.geometric(1e4, 0), ValueError, r"geometric: rotary_dim must be at least 1; got 0"),
+    (lambda: frequencies.geometric(-1.0, 4), ValueError, r"geometric: base must be greater than 0; got -1"),
+    (lambda: frequencies.mixed(0.5, 8), TypeError, r"angles must be a list or tuple, one for each head; got 0.5"),
+    (lambda: frequencies.mixed([float("nan")], 8), ValueError, r"every angle must be finite; got nan"),
+    (
+        lambda: RotaryEmbedding(head_dim=8, layout="half", base=1e4, scaling=NTKScaling(factor=1e300)),
+        ValueError,
+        r"RotaryEmbedding: scaling must leave frequencies below 65536 .*; got NTKScaling",
+    ),
+    (
+        lambda: RotaryEmbedding(
+            head_dim=2, layout="half", base=1e4, scaling=LongRopeScaling(**{**LONG_GOOD, "short_factor": [1e-6]})
+        ),
+        ValueError,
+        r"scaling must leave frequencies below 65536",
+    ),
     (lambda: frequencies.mixed([0.0], 6), ValueError, r"multiple of 4; got 6"),
     (
         lambda: RotaryEmbedding(head_dim=8, layout="half", base=1e4, scaling="yarn"),

@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "rotation": {"arrays", "backends", "checks"},
     "weights": {"arrays", "checks", "rotation"},
     "angles": {"arrays", "backends", "checks", "frequencies", "phases", "positions.sequence"},
-    "config/keys": set(),
+    "config/keys": {"checks"},
     "config/families": {"checks", "config.keys", "frequencies"},
     "config/layers": {"checks", "config.families", "config.keys"},
     "config/block": {
@@ -52,7 +52,7 @@ MAY_IMPORT = {
         "embedding",
         "frequencies",
     },
-    "config/upstream": {"config.block", "config.families"},
+    "config/upstream": {"config.block", "config.families", "config.keys"},
     "config/__init__": {
         "checks",
         "config.block",

@@ -313,7 +313,7 @@ def bad_calls(xp):
             ValueError,
             r'compat must be "transformers" .*; got .vllm',
         ),
-        "no rate": (lambda: clock(video), TypeError, r"positions_per_second"),
+        "no rate": (lambda: clock(video, video_grids=[[2, 2, 2]]), ValueError, r"positions_per_second must be given"),
         "a rate of zero": (lambda: clock(video, **{**timed, "positions_per_second": 0}), ValueError, r"greater than 0"),
         "seconds of none": (lambda: clock(video, **timed, seconds_per_grid=[]), ValueError, r"each of 1; got 0"),
         "no second": (

@@ -24,6 +24,12 @@ def test_consecutive(xp, seq, offset):
     assert_positions(xp, positions.consecutive(seq, xp.array(np.asarray(offset), "int32")), truth)
 
 
+def test_consecutive_on_several_axes(xp):
+    offsets = xp.array(np.asarray([4, 9]), "int32")
+    assert_positions(xp, positions.consecutive(2, offsets, axes=3), [[[4, 5], [9, 10]]] * 3)
+    assert_positions(xp, positions.consecutive(2, 7, axes=1, like=like(xp)), [[7, 8]])
+
+
 def test_consecutive_with_an_offset_for_each_row(xp):
     offsets = [3, -1, 40_000]
     truth = [[offset + i for i in range(4)] for offset in offsets]

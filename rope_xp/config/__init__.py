@@ -7,6 +7,8 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Literal
 
 from rope_xp import checks
@@ -40,7 +42,7 @@ def from_config(
     Parameters
     ----------
     config : path, mapping, or object with `to_dict()`
-        A config.json, what it holds, or a config of transformers.
+        A config.json or the folder it is in, what it holds, or a config of transformers.
     part : str, optional
         Which part of a composite config: "text" (the default), "vision", "audio", another of its parts, or the key of a
         sub-config.
@@ -98,21 +100,28 @@ def from_config(
         checks.one_of(WHO, "layout", layout, LAYOUTS)
     if compat is not None:
         checks.one_of(WHO, "compat", compat, COMPATS)
-    if seq_len is not None and checks.count(WHO, "seq_len", seq_len) < 1:
-        raise ValueError(f"{WHO}: seq_len must be at least 1; got {seq_len}")
+    if seq_len is not None and not 1 <= checks.count(WHO, "seq_len", seq_len) < 2**53:
+        raise ValueError(f"{WHO}: seq_len must be at least 1 and below 2**53; got {seq_len}")
+    if layer is not None:
+        layer = checks.count(WHO, "layer", layer)
+    if layer_type is not None and not isinstance(layer_type, str):
+        raise TypeError(f"{WHO}: layer_type must be a string; got {layer_type!r}")
     if layer is not None and layer_type is not None:
         raise ValueError(f"{WHO}: layer or layer_type must be given, not both; got {layer} and {layer_type!r}")
     mapping, model_type = _part(_mapping(config), part)
     family = FAMILIES.get(model_type)
     if family is None:
         if layout is None:
+            near = ", ".join(get_close_matches(model_type, FAMILIES)) or "no such name"
+            parts = [str(key) for key, value in mapping.items() if isinstance(value, Mapping) and "_config" in str(key)]
+            among = f", or part be one of {listed(parts)}" if parts else ""
             raise ValueError(
-                f"{WHO}: model_type must be that of a rotary model ({listed(FAMILIES)}), or layout be given; "
-                f"got {model_type!r}"
+                f"{WHO}: model_type must be one of the {len(FAMILIES)} rotary families of rope_xp.config.families, "
+                f"or layout be given{among}; got {model_type!r}, which is like {near}"
             )
         family = Family(base=None, order="chunked", any_order=True)
     if layout is not None:
-        family = replace(family, layout=layout, interleave_key=False)
+        family = replace(family, layout=layout, layout_said=True)
     if compat is not None:
         mapping, family = as_upstream(mapping, model_type, family, seq_len)
 
@@ -126,7 +135,7 @@ def from_config(
         row = row_of(family, label)
         rope = embedding_of(keys, block, row, layer if rotated else ..., layer_type, seq_len)
     for row in family.by_layer.values():
-        keys.get(*row.get("base_keys", BASE_KEYS)[:1])  # other layer types read those
+        keys.ignore(*row.get("base_keys", BASE_KEYS))  # other layer types read those
     keys.finish(SPEAKS)
     return rope if rotated else None
 
@@ -136,15 +145,17 @@ def _mapping(config: Any) -> Mapping[str, Any]:
     if isinstance(config, Mapping):
         return config
     if isinstance(config, (str, os.PathLike)):
-        with open(config, encoding="utf-8") as file:
+        path = Path(config)
+        with open(path / "config.json" if path.is_dir() else path, encoding="utf-8-sig") as file:
             try:
                 found = json.load(file)
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{WHO}: {path} must be JSON in UTF-8; got {error.reason}") from None
             except json.JSONDecodeError as error:
                 raise ValueError(
-                    f"{WHO}: {os.fspath(config)} must be JSON; got {error.msg} on line {error.lineno}, "
-                    f"column {error.colno}"
+                    f"{WHO}: {path} must be JSON; got {error.msg} on line {error.lineno}, column {error.colno}"
                 ) from None
-    elif hasattr(config, "to_dict"):
+    elif hasattr(config, "to_dict") and not isinstance(config, type):
         found = config.to_dict()
     else:
         raise TypeError(f"{WHO}: config must be a path, a mapping or an object with to_dict(); got {config!r}")
@@ -156,6 +167,10 @@ def _mapping(config: Any) -> Mapping[str, Any]:
 def _part(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any], str]:
     """The part of a config that is meant, and its `model_type`."""
     model_type = config.get("model_type")
+    if model_type is not None and not isinstance(model_type, str):
+        raise TypeError(f"{WHO}: model_type must be a string; got {model_type!r}")
+    if part is not None and not isinstance(part, str):
+        raise TypeError(f"{WHO}: part must be a string; got {part!r}")
     parts = PARTS.get(model_type or "", {})
     if part is None and ("text" not in parts and not isinstance(config.get("text_config"), Mapping)):
         if model_type in FAMILIES or not parts:
@@ -164,21 +179,24 @@ def _part(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any
     if part is None and model_type in FAMILIES and not isinstance(config.get("text_config"), Mapping):
         return config, str(model_type)
     wanted = "text" if part is None else part
-    path, usual = parts.get(wanted, (wanted if wanted in config else f"{wanted}_config", ""))
+    by_path = dict(parts.values())
+    path, usual = parts.get(wanted, (wanted if wanted in config else f"{wanted}_config", by_path.get(wanted, "")))
     found: Any = config
     for key in path.split("."):
+        if wanted == "text" and usual and not isinstance(found.get(key), Mapping):
+            break  # older configs have the keys of text beside those of other parts
         found = found.get(key) if isinstance(found, Mapping) else None
+    if wanted == "text" and model_type in FAMILIES and not isinstance(found, Mapping):
+        return config, str(model_type)  # text alone
     if not isinstance(found, Mapping):
-        if wanted == "text" and usual:  # older configs have the keys of text beside those of other parts
-            return config, usual
-        subs = [key for key, value in config.items() if isinstance(value, Mapping) and "_config" in key]
-        raise ValueError(f"{WHO}: part must be one of {listed({*parts, *subs})}; got {part!r}")
-    if part is None:
-        lost = {key: config[key] for key in config if SPEAKS.search(key) and found.get(key) != config[key]}
+        subs = [key for key, value in config.items() if isinstance(value, Mapping) and "_config" in str(key)]
+        raise ValueError(f"{WHO}: part must be one of {listed({*parts, *subs}) or None}; got {part!r}")
+    if found is not config and wanted in ("text", "text_config"):
+        lost = {key: config[key] for key in config if SPEAKS.search(str(key)) and found.get(key) != config[key]}
         lost = {key: value for key, value in lost.items() if value is not None}
         if lost:
             raise ValueError(f"{WHO}: keys of rotation must stand in {path}; got {lost} beside it")
     own = found.get("model_type")
-    if not own or own == model_type:
-        own = usual or own
+    if usual and (not own or own == model_type or own in PARTS):
+        own = usual
     return found, str(own)

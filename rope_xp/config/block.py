@@ -1,6 +1,5 @@
 """From the rotary block of a config, and the keys beside it, to a `RotaryEmbedding`."""
 
-from collections.abc import Mapping
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
@@ -35,9 +34,19 @@ RULES: dict[str, type[Scaling]] = {
 # Other names of rules.
 ALIASES = {"su": "longrope", "mrope": "default", "axial": "default", "xdrope": "dynamic", "deepseek_yarn": "yarn"}
 
-BASE_KEYS = ("rope_theta", "rotary_emb_base", "rotary_embedding_base", "rope_base")
-PARTIAL_KEYS = ("partial_rotary_factor", "rotary_pct", "rotary_percent", "rope_pct", "rotary_emb_fraction")
+BASE_KEYS = ("rope_theta", "theta", "rotary_emb_base", "rotary_embedding_base", "rope_base")
+PARTIAL_KEYS = (
+    "partial_rotary_factor",
+    "rotary_pct",
+    "rotary_percent",
+    "rope_pct",
+    "rope_percent",
+    "rope_percentage",
+    "rotary_emb_fraction",
+)
+INTERLEAVE_KEYS = ("rope_interleave", "rope_interleaved", "rotary_emb_interleaved")
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len")
+ORIGINAL = "original_max_position_embeddings"
 # Keys that checkpoints carry in any family and that change nothing: in the block, and beside it while they are null.
 UNREAD = ("finetuned",)
 UNREAD_IF_NULL = ("rope_scaling", "rope_parameters", "rotary_scaling_factor", "rotary_emb_scale_base")
@@ -48,10 +57,7 @@ OWN = "the family's default"
 
 def block_of(keys: Keys, family: Family, label: str) -> Keys | None:
     """The rotary block of a layer type; None where it is null for that type."""
-    parameters, scaling = keys.get("rope_parameters"), keys.get("rope_scaling")
-    for name, value in (("rope_parameters", parameters), ("rope_scaling", scaling)):
-        if value is not None and not isinstance(value, Mapping):
-            raise TypeError(f"{WHO}: {name} must be a mapping; got {value!r}")
+    parameters, scaling = keys.within("rope_parameters").mapping, keys.within("rope_scaling").mapping
     if parameters and scaling and parameters != scaling:
         raise ValueError(f"{WHO}: rope_parameters or rope_scaling must be given, not both; got both")
     labels = nested_by(keys, family)
@@ -71,7 +77,7 @@ def block_of(keys: Keys, family: Family, label: str) -> Keys | None:
     if family.by_layer and label not in family.by_layer:
         raise ValueError(
             f"{WHO}: layer or layer_type must be given, {listed(family.by_layer)}, as they differ; "
-            f"got layer_type={label!r}"
+            f"got layer_type={label or None!r}"
         )
     if parameters and len(family.by_layer) > 1:
         raise ValueError(
@@ -97,26 +103,31 @@ def embedding_of(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: s
             keys, block, replace(row, scaled=True), ..., layer_type, seq_len
         )  # it must make sense all the same
         block = Keys("no block", {})
-    head_dim = _head_dim(keys, row, layer_type)
+    head_dim = _head_dim(keys, row, layer, layer_type)
     base = _base(keys, block, row, layer, layer_type)
     rotary_dim = _rotary_dim(keys, block, row, head_dim, layer, layer_type)
     scaling = _scaling(keys, block, row, seq_len)
     sections = _sections(block, row, rotary_dim)
+    for name, wanted in (("use_rotary_pos_emb", True), ("use_mrope", row.order is not None)):
+        said = keys.get(name)
+        if said is not None and checks.boolean(WHO, name, said) != wanted:
+            raise ValueError(f"{WHO}: {name} must be {wanted} in {keys.name}; got {said}")
     options: dict[str, Any] = {"head_dim": head_dim, "layout": _layout(keys, row), "blocks": row.blocks}
-    block.first(*row.unread, *UNREAD)
+    block.ignore(*row.unread, *UNREAD)
     block.finish()
-    keys.first(*row.beside)
-    for name in UNREAD_IF_NULL:
-        if keys.mapping.get(name) is None:
-            keys.get(name)
-    if not rotary_dim:
-        return None
+    keys.ignore(*row.beside, *(name for name in UNREAD_IF_NULL if keys.mapping.get(name) is None))
+    if row.head_dim[0] == "qk_rope_head_dim" and not head_dim:
+        return None  # a latent attention without a rotated part
+    if rotary_dim < 1:
+        raise ValueError(f"{WHO}: the width that turns must be at least 1; got {rotary_dim} of head_dim={head_dim}")
     if row.last:
         options["first_channel"] = head_dim - rotary_dim
     if row.weights is not None:
-        return RotaryEmbedding(**options, inv_freq=row.weights(keys.get, head_dim, base))
+        return RotaryEmbedding(**options, inv_freq=row.weights(keys, head_dim, base))
     if rotary_dim % 2:  # rounded up to whole pairs, of the progression over the odd width
         rule = Scaling() if scaling is None else scaling
+        if sections is not None or row.reverse or row.last:
+            raise ValueError(f"{WHO}: the width that turns must be even in {keys.name}; got {rotary_dim}")
         inv_freq = rule.frequencies(base, rotary_dim)
         return RotaryEmbedding(**options, inv_freq=inv_freq, attention_factor=rule.magnitude)
     if sections is not None:
@@ -126,29 +137,45 @@ def embedding_of(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: s
     )
 
 
-def _head_dim(keys: Keys, row: Family, layer_type: str | None) -> int:
-    own = keys.get("per_layer_config")
-    if own:
-        types = types_of(keys, row)
-        widths = {each.get("head_dim") for at, each in own.items() if not types or types[int(at)] == layer_type}
-        if len(widths - {None}) == 1:
-            return (widths - {None}).pop()
+def _head_dim(keys: Keys, row: Family, layer: Any, layer_type: str | None) -> int:
+    own = _own_width(keys, row, layer, layer_type)
+    if own is not None:
+        return own
     tried = []
     for way in row.head_dim:
         if isinstance(way, int):
             return way
         names = way.split("/")
         tried.append(" / ".join(names))
-        values = [keys.get(name) for name in names]
+        values = [keys.count(name) for name in names]
         if any(value is None for value in values):
             continue
-        width, *divisors = (checks.count(WHO, name, value) for name, value in zip(names, values))
+        width, *divisors = values
         for name, divisor in zip(names[1:], divisors):
             if not divisor:
                 raise ValueError(f"{WHO}: {name} must be at least 1; got 0")
             width //= divisor
         return width
-    raise ValueError(f"{WHO}: {' or '.join(tried)} must be given; got neither in {keys.name}")
+    raise ValueError(
+        f"{WHO}: {' or '.join(tried)} must be given, which a part may leave to its class in transformers (load it "
+        f"there, and pass that); got neither in {keys.name}"
+    )
+
+
+def _own_width(keys: Keys, row: Family, layer: Any, layer_type: str | None) -> int | None:
+    """The `head_dim` that `per_layer_config` gives a layer, or all layers of a type."""
+    given = keys.within("per_layer_config").mapping
+    if not given:
+        return None
+    if not all(str(at).isdecimal() for at in given):
+        raise ValueError(f"{WHO}: keys of per_layer_config must be indices of layers; got {listed(given)}")
+    own = Keys("per_layer_config", {str(int(at)): each for at, each in given.items()})  # which may be padded
+    types = types_of(keys, row)
+    layers = [layer] if isinstance(layer, int) else [at for at, kind in enumerate(types) if kind == layer_type]
+    widths = {own.within(str(at)).count("head_dim") for at in layers}
+    if len(widths) > 1:
+        raise ValueError(f"{WHO}: layer must be given, as per_layer_config differs; got layer=None")
+    return widths.pop() if widths else None
 
 
 def _base(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: str | None) -> float:
@@ -157,13 +184,14 @@ def _base(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: str | No
     inner = block.get("rope_theta")
     outer = keys.get(*(row.base_keys or BASE_KEYS))
     if row.base_in:
-        within = Keys(row.base_in, keys.get(row.base_in) or {})
-        outer = said_once("rope_theta", within.get("rope_theta"), outer, row.base_in)
+        outer = said_once("rope_theta", keys.within(row.base_in).get("rope_theta"), outer, row.base_in)
     if row.listed and row.listed_bases and keys.get(row.listed):
         outer, inner = numbers_of(keys, row, None), None
     outer = _of_layer("bases", keys, row, outer, layer, layer_type)
     if block.name == OWN:
         base = inner if outer is None else outer
+    elif inner is not None and set(row.echoes) & {*BASE_KEYS, *row.base_keys}:
+        base = inner
     else:
         base = said_once("rope_theta", inner, outer, block.name)
     base = row.base if base is None else base
@@ -200,11 +228,13 @@ def _rotary_dim(keys: Keys, block: Keys, row: Family, head_dim: int, layer: Any,
     )
     if block.name == OWN and outer is not None:
         inner = None
+    if inner is not None and set(row.echoes) & {*PARTIAL_KEYS}:
+        outer = None
     share = said_once("partial_rotary_factor", inner, outer, block.name)
     if share is not None:
         share = checks.positive(WHO, "partial_rotary_factor", share)
     if row.share_means is not None:
-        only = row.share_means(keys.get, head_dim)
+        only = row.share_means(keys, head_dim)
         if share is not None and share != only:
             raise ValueError(f"{WHO}: partial_rotary_factor must be {only:g} in {keys.name}; got {share}")
         return head_dim
@@ -236,18 +266,19 @@ def _scaling(keys: Keys, block: Keys, row: Family, seq_len: int | None) -> Scali
     for name in given:
         if not isinstance(name, str) or (name not in RULES and name not in aliases):
             raise ValueError(f"{WHO}: rope_type must be one of {listed({*RULES, *aliases})}; got {name!r}")
+    if names == {"rope_type": None, "type": None} and block.mapping.get("factor") is not None:
+        raise ValueError(f"{WHO}: {block.name} must have a rope_type beside factor; got {listed(block.mapping)}")
     types = {str(aliases.get(name, name)) for name in given}
     if len(types) > 1:
         raise ValueError(f"{WHO}: rope_type and type must not contradict each other; got {names}")
     (rope_type,) = types
     rule = RULES[rope_type]
-    length = keys.first(*LENGTH_KEYS)
-    own_length = block.get("max_position_embeddings")
-    length = length if own_length is None else own_length
+    own_length = block.get(LENGTH_KEYS[0])
+    length = _whole(keys.first(*LENGTH_KEYS) if own_length is None else own_length)
     values = {each.name: block.get(each.name) for each in fields(rule) if each.name not in ("seq_len", LENGTH_KEYS[0])}
     outer_original = keys.get(ORIGINAL)
     if ORIGINAL in values:
-        original = said_once(ORIGINAL, values[ORIGINAL], outer_original, block.name)
+        original = _whole(said_once(ORIGINAL, values[ORIGINAL], outer_original, block.name))
         values[ORIGINAL] = next((each for each in (original, row.original, length) if each is not None), None)
     if "seq_len" in {each.name for each in fields(rule)}:
         values["seq_len"] = seq_len
@@ -255,6 +286,8 @@ def _scaling(keys: Keys, block: Keys, row: Family, seq_len: int | None) -> Scali
         return None
     if rule is DynamicNTKScaling:
         alpha = block.get("alpha")
+        if alpha is not None and "factor" not in row.unread and values["factor"] not in (None, 1):
+            raise ValueError(f"{WHO}: alpha or factor must be given, not both; got {alpha} and {values['factor']}")
         if alpha is not None:
             return NTKScaling(factor=alpha)
         values[LENGTH_KEYS[0]] = length
@@ -274,7 +307,9 @@ def _scaling(keys: Keys, block: Keys, row: Family, seq_len: int | None) -> Scali
     return rule(**values)
 
 
-ORIGINAL = "original_max_position_embeddings"
+def _whole(length: Any) -> Any:
+    """A length as configs have it, which may be a float without a fraction."""
+    return int(length) if isinstance(length, float) and length.is_integer() else length
 
 
 def _sections(block: Keys, row: Family, rotary_dim: int) -> Sections | None:
@@ -282,14 +317,15 @@ def _sections(block: Keys, row: Family, rotary_dim: int) -> Sections | None:
         return None
     order, pairs = str(row.order), rotary_dim // 2
     given = block.get("mrope_section", "xdrope_section")
-    interleaved = block.get("mrope_interleaved")
+    interleaved = block.get("mrope_interleaved", "interleaved")
     if interleaved is not None and checks.boolean(WHO, "mrope_interleaved", interleaved) != (order == "interleaved"):
         if not row.any_order:
             raise ValueError(
                 f"{WHO}: mrope_interleaved must be {order == 'interleaved'} for this model_type; got {interleaved}"
             )
         order = "interleaved" if interleaved else "chunked"
-    if block.get("mrope_interleaved_glm"):
+    in_glm = block.get("mrope_interleaved_glm")
+    if in_glm is not None and checks.boolean(WHO, "mrope_interleaved_glm", in_glm):
         order = "round_robin"
     sizes = row.sizes if given is None else given
     if sizes is None:
@@ -297,6 +333,8 @@ def _sections(block: Keys, row: Family, rotary_dim: int) -> Sections | None:
     if not isinstance(sizes, (list, tuple)):
         raise TypeError(f"{WHO}: mrope_section must be a list of int; got {sizes!r}")
     sizes = tuple(checks.count(WHO, "every mrope_section", size) for size in sizes)
+    if row.sizes is not None and len(sizes) != len(row.sizes):
+        raise ValueError(f"{WHO}: mrope_section must have {len(row.sizes)} numbers in this family; got {list(sizes)}")
     if row.clamped and order == "interleaved" and len(sizes) == 3:
         # As upstream's slices leave them: so many as there are turns, and the rest for the first axis.
         height, width = min(sizes[1], (pairs + 1) // 3), min(sizes[2], pairs // 3)
@@ -307,8 +345,8 @@ def _sections(block: Keys, row: Family, rotary_dim: int) -> Sections | None:
 
 
 def _layout(keys: Keys, row: Family) -> str:
-    interleave = keys.get("rope_interleave", "rotary_emb_interleaved")
-    if interleave is None:
+    interleave = keys.get(*INTERLEAVE_KEYS)
+    if interleave is None or row.layout_said:
         return row.layout
     if checks.boolean(WHO, "rope_interleave", interleave) == (row.layout != "half"):
         return row.layout

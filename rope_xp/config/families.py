@@ -24,6 +24,8 @@ class Family:
         As in `RotaryEmbedding`.
     interleave_key : bool
         ``rope_interleave: false`` makes the layout half.
+    layout_said : bool
+        The caller has said the layout.
     base : float or None
         Where the config has none; None where it must.
     base_keys : tuple of str
@@ -60,6 +62,8 @@ class Family:
         Names of rules that mean another rule here.
     original : int, optional
         The length trained on, where the config has none.
+    echoes : tuple of str
+        Keys that upstream writes beside the block without being asked; the block wins.
     unread : tuple of str
         Keys that checkpoints carry in the block and no rule reads.
     by_layer : mapping
@@ -80,8 +84,8 @@ class Family:
         Those numbers are bases.
     unlisted : "interval", "from the end" or ""
         Without that key: each n-th layer is not rotated, counted from the start or from the end, or all are.
-    rotated_if : (str, any, any), optional
-        Only rotated if the key has this value; the last is its default.
+    rotated_if : (str, any, ...), optional
+        Only rotated if the key has the first of these values; the second is its default, and there are no others.
     order, sizes, axis_of_section
         `Sections`; sizes where the config has none, and None for equal parts.
     any_order : bool
@@ -100,24 +104,26 @@ class Family:
     reverse: bool = False
     blocks: int = 1
     interleave_key: bool = False
+    layout_said: bool = False
     base: float | None = 10_000.0
     base_keys: tuple[str, ...] = ()
     base_in: str = ""
     base_fixed: bool = False
     null_base: bool = False
     partial: float = 1.0
-    share_means: Callable[[Callable[..., Any], int], float] | None = None
+    share_means: Callable[[Keys, int], float] | None = None
     share_of_each_axis: bool = False
     width_keys: tuple[str, ...] = ("rotary_dim",)
     width: Callable[[Keys, int], int] | None = None
     head_dim: tuple[str | int, ...] = ("head_dim", "hidden_size/num_attention_heads")
     last: bool = False
-    weights: Callable[[Callable[..., Any], int, float], Any] | None = None
+    weights: Callable[[Keys, int, float], Any] | None = None
     block: Mapping[str, Any] = field(default_factory=dict)
     legacy: Mapping[str, Any] = field(default_factory=dict)
     scaled: bool = True
     aliases: Mapping[str, str] = field(default_factory=dict)
     original: int | None = None
+    echoes: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     by_layer: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     labels: Mapping[Any, str] = field(default_factory=dict)
@@ -128,7 +134,7 @@ class Family:
     listed: str = ""
     listed_bases: bool = False
     unlisted: str = ""
-    rotated_if: tuple[str, Any, Any] | None = None
+    rotated_if: tuple[Any, ...] | None = None
     order: str | None = None
     sizes: tuple[int, ...] | None = None
     axis_of_section: tuple[int, ...] | None = None
@@ -149,7 +155,7 @@ def _every(period: int, key: str = "", *, first: bool = False, other: str = "sli
         given = keys.get(key) if key else None
         if isinstance(given, str) and given and set(given) <= {"L", "G"}:  # EXAONE's local and global layers
             return ["full_attention" if given[at % len(given)] == "G" else other for at in range(count)]
-        length = period if given is None else checks.count(WHO, key, given)
+        length = keys.count(key, period) if key else period
         full = [bool(length) and (at + (not first)) % length == 0 for at in range(count)]
         return ["full_attention" if each else other for each in full]
 
@@ -160,69 +166,65 @@ def _listed_at(key: str, other: str, *, unlisted: bool) -> Any:
     """The layers whose indices are listed have full attention; without a list, all or none."""
 
     def types(keys: Keys, count: int) -> list[str]:
-        listed = keys.get(key)
-        if listed is None:
-            listed = range(count) if unlisted else ()
+        listed: Any = keys.items(key)
+        if keys.get(key) is None and unlisted:
+            listed = range(count)
         return ["full_attention" if at in listed else other for at in range(count)]
 
     return types
 
 
 def _types_of_recurrent_gemma(keys: Keys, count: int) -> list[str]:
-    cycle = keys.get("block_types") or ("recurrent", "recurrent", "attention")
+    cycle = keys.items("block_types") or ["recurrent", "recurrent", "attention"]
     return [cycle[at % len(cycle)] for at in range(count)]
 
 
 def _types_of_cohere2_moe(keys: Keys, count: int) -> list[str]:
     """Dense layers at the beginning have a pattern of their own, and the others count anew."""
-    dense = min(keys.get("first_k_dense_replace") or 0, count)
+    dense = min(keys.count("first_k_dense_replace", 0), count)
     prefix = _every(1, "prefix_dense_sliding_window_pattern")(keys, dense)
     return prefix + _every(4, "sliding_window_pattern")(keys, count - dense)
 
 
-# Rules of their own. `get` reads keys beside the block.
+# Rules of their own.
 
 
 def _width_of_gptj(keys: Keys, head_dim: int) -> int:
     """64 where the config says nothing, the whole head where it says null."""
-    if keys.get("rotary") is False:
+    rotary = keys.get("rotary")
+    if rotary is not None and not checks.boolean(WHO, "rotary", rotary):
         raise ValueError(f"{WHO}: rotary must be true; got false")
-    usual = head_dim if "rotary_dim" in keys.mapping else 64
-    width = keys.get("rotary_dim")
-    return usual if width is None else width
+    return keys.count("rotary_dim", head_dim if "rotary_dim" in keys.mapping else 64)
 
 
 def _width_of_clvp(keys: Keys, head_dim: int) -> int:
-    heads = checks.count(WHO, "num_attention_heads", keys.get("num_attention_heads"))
-    projection_dim = keys.get("projection_dim")
-    return max((768 if projection_dim is None else projection_dim) // (2 * heads), 32)
+    return max(keys.count("projection_dim", 768) // (2 * keys.count("num_attention_heads", 12)), 32)
 
 
-def _share_of_latent(get: Callable[..., Any], head_dim: int) -> float:
+def _share_of_latent(keys: Keys, head_dim: int) -> float:
     """Of a whole head, which is `qk_nope_head_dim` wider than what is rotated."""
-    return head_dim / (head_dim + (get("qk_nope_head_dim") or head_dim))
+    return head_dim / (head_dim + keys.count("qk_nope_head_dim", head_dim))
 
 
-def _share_of_hidden_state(get: Callable[..., Any], head_dim: int) -> float:
+def _share_of_hidden_state(keys: Keys, head_dim: int) -> float:
     """Upstream counts one frequency for each two axes and each channel of a pair, in heads."""
-    return (get("num_attention_heads") or 8) / 2
+    return keys.count("num_attention_heads", 8) / 2
 
 
-def _weights_of_dinov3(get: Callable[..., Any], head_dim: int, base: float) -> Any:
+def _weights_of_dinov3(keys: Keys, head_dim: int, base: float) -> Any:
     """Coordinates run from -1 to 1, and frequencies are in turns."""
+    if head_dim % 4:
+        raise ValueError(f"{WHO}: head_dim must be a multiple of 4 in {keys.name}; got {head_dim}")
     own = tuple(2 * pi * w for w in geometric(base, head_dim // 2))
     still = (0.0,) * len(own)
     return own + still, still + own
 
 
-def _weights_of_esmfold2(get: Callable[..., Any], head_dim: int, base: float) -> Any:
+def _weights_of_esmfold2(keys: Keys, head_dim: int, base: float) -> Any:
     """Coordinates x, y and z in angstrom, and an index; the pairs that are left stand still."""
-    each, index = (
-        checks.count(WHO, key, usual if get(key) is None else get(key))
-        for key, usual in (("num_spatial_rope_pairs_per_axis", 2), ("num_uid_rope_pairs", 10))
-    )
+    each, index = keys.count("num_spatial_rope_pairs_per_axis", 2), keys.count("num_uid_rope_pairs", 10)
     spatial, of_index = (
-        checks.at_least(WHO, key, usual if get(key) is None else get(key), 1.0)
+        checks.at_least(WHO, key, usual if keys.get(key) is None else keys.get(key), 1.0)
         for key, usual in (("spatial_rope_base_frequency", 20.0), ("uid_rope_base_frequency", 10_000.0))
     )
     rows = [geometric(spatial, 2 * each)] * 3 + [geometric(of_index, 2 * index)]
@@ -276,11 +278,12 @@ _GPT_OSS = {
     "original_max_position_embeddings": 4096,
 }
 _LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-_HUNYUAN_UNREAD = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+_HUNYUAN_UNREAD = ("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 _MINISTRAL = {"rope_type": "yarn", "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}
 _TEMPERATURE = ("llama_4_scaling_beta",)
 _NO_ROPE_LAYERS: dict[str, Any] = {"listed": "no_rope_layers", "unlisted": "interval"}
 _LINEAR = _every(4, "full_attention_interval", other="linear_attention")
+_SHARE = ("partial_rotary_factor",)
 _SLIDING_ONLY: dict[str, Any] = {"unrotated": ("full_attention",)}
 _VISION: dict[str, Any] = {
     "order": "axial",
@@ -288,14 +291,14 @@ _VISION: dict[str, Any] = {
     "head_dim": ("head_dim", "hidden_size/num_heads", _QUOTIENT),
 }
 _CONFORMER: dict[str, Any] = {
-    "rotated_if": ("position_embeddings_type", "rotary", "relative"),
+    "rotated_if": ("position_embeddings_type", "rotary", "relative", "relative_key", "none"),
     "note": "rotates hidden states, cut into heads, before the projections of queries and keys",
 }
 
 FAMILIES: dict[str, Family] = {
     # One table, halves, every layer.
     **_each(
-        "arcee aria_text chameleon deepseek_ocr2_encoder deepseek_ocr2_text diffllama doge dots1 esmc eurobert "
+        "arcee aria_text chameleon deepseek_ocr2_encoder diffllama doge dots1 esmc eurobert "
         "falcon_h1 granite granite4_vision_text granitemoe granitemoeshared hyperclovax jais2 lasr_encoder llama mimi "
         "mistral olmo olmo2 olmoe qwen2 qwen2_moe qwen3_moe qwen3_omni_moe_code2wav starcoder2 internlm2 internlm3 "
         "minicpm"
@@ -310,10 +313,11 @@ FAMILIES: dict[str, Family] = {
     **_each("emu3_text_model mixtral", base=1_000_000.0),
     **_each("nemotron3_diarization_audio gpt_neox_japanese"),
     **_each("glm4_moe glmasr_encoder nemotron persimmon phi", partial=0.5),
-    **_each("gpt_neox stablelm", partial=0.25),
+    "gpt_neox": Family(partial=0.25),
+    "stablelm": Family(partial=0.25, echoes=_SHARE),
     "deepseek_ocr2_text": Family(head_dim=(_QUOTIENT,)),
     "evolla": Family(base=500_000.0),
-    "falcon": Family(head_dim=(_QUOTIENT,), rotated_if=("alibi", False, False)),
+    "falcon": Family(head_dim=(_QUOTIENT,), rotated_if=("alibi", False, False, True)),
     "fuyu": Family(base=25_000.0, partial=0.5),
     "gte": Family(base=160_000.0),
     "hy_v3": Family(base=11_158_840.0, head_dim=_head(128)),
@@ -331,10 +335,11 @@ FAMILIES: dict[str, Family] = {
     "neucodec": Family(head_dim=_head(64), note="the position is the index of the head, not of the frame"),
     "xcodec2": Family(head_dim=_head(64), note="the position is the index of the head, not of the frame"),
     "nomic_bert": Family(base=1_000.0, head_dim=("head_dim", _QUOTIENT, "n_embd/n_head")),
+    **_each("phi3_v phi4mm", aliases={"yarn": "longrope"}, original=4096),
     "phi3": Family(aliases={"yarn": "longrope"}, original=4096),
     "phi4_multimodal": Family(aliases={"yarn": "longrope"}, original=4096),
     "phimoe": Family(base=1_000_000.0, original=4096),
-    "qwen3_next": Family(head_dim=_head(256), partial=0.25, types=_LINEAR),
+    "qwen3_next": Family(head_dim=_head(256), partial=0.25, types=_LINEAR, echoes=_SHARE),
     "solar_open": Family(base=1_000_000.0, head_dim=_head(128)),
     "timesfm2_5": Family(head_dim=_head(80)),
     "dbrx": Family(head_dim=("head_dim", _QUOTIENT, "d_model/n_heads"), base_in="attn_config"),
@@ -346,7 +351,7 @@ FAMILIES: dict[str, Family] = {
         head_dim=("attention_head_dim", "attention_hidden_size/num_attention_heads"),
         rotated_if=("use_mem_rope", True, False),
     ),
-    "granitemoehybrid": Family(rotated_if=("position_embedding_type", "rope", None)),
+    "granitemoehybrid": Family(rotated_if=("position_embedding_type", "rope", "nope")),
     "olmo_hybrid": Family(null_base=True, types=_every(4, other="linear_attention")),
     "hunyuan_v1_dense": Family(unread=_HUNYUAN_UNREAD),
     "hunyuan_v1_moe": Family(unread=_HUNYUAN_UNREAD),
@@ -401,7 +406,10 @@ FAMILIES: dict[str, Family] = {
     "ernie4_5": Family(**_INTERLEAVED, base=500_000.0, head_dim=_head(128)),
     "helium": Family(**_INTERLEAVED, base=100_000.0, head_dim=_head(128)),
     "moonshine": Family(
-        **_INTERLEAVED, partial=0.9, head_dim=("head_dim", _QUOTIENT, "hidden_size/decoder_num_attention_heads")
+        **_INTERLEAVED,
+        partial=0.9,
+        echoes=_SHARE,
+        head_dim=("head_dim", _QUOTIENT, "hidden_size/decoder_num_attention_heads"),
     ),
     "moonshine_streaming": Family(**_INTERLEAVED, block={"rope_theta": 10_000.0, "partial_rotary_factor": 0.8}),
     **_each(
@@ -440,6 +448,7 @@ FAMILIES: dict[str, Family] = {
         last=True,
         width_keys=("qk_rope_head_dim", "rotary_dim"),
         legacy={"attention_factor": 1.0},
+        echoes=("rope_theta", "compress_rope_theta", "partial_rotary_factor"),
         by_layer={
             "main": {"base": 10_000.0, "scaled": False},
             "compress": {"base": 160_000.0, "base_keys": ("compress_rope_theta",)},
@@ -506,6 +515,7 @@ FAMILIES: dict[str, Family] = {
         **_SLIDING_ONLY,
         head_dim=_head(128),
         types=_types_of_cohere2_moe,
+        echoes=("rope_theta",),
         dense_prefix=True,
     ),
     "afmoe": Family(head_dim=_head(128), **_SLIDING_ONLY, types=_every(4, "global_attn_every_n_layers")),
@@ -542,6 +552,7 @@ FAMILIES: dict[str, Family] = {
         "qwen3_5_text qwen3_5_moe_text",
         head_dim=_head(256),
         types=_LINEAR,
+        echoes=_SHARE,
         partial=0.25,
         order="interleaved",
         sizes=(11, 11, 10),
@@ -567,7 +578,14 @@ FAMILIES: dict[str, Family] = {
     "qwen2_vl_vision": Family(**{**_VISION, "head_dim": ("head_dim", "embed_dim/num_heads")}),
     "mlcd_vision_model": Family(**_VISION, note="the class token turns by learned angles"),
     "minimax_m3_vl_vision": Family(**{**_VISION, "axes": 3}),
-    "kimi_k25_vision": Family(**{**_VISION, "order": "axial_interleaved", "axis_of_section": (1, 0)}),
+    "kimi_k25_vision": Family(
+        **{
+            **_VISION,
+            "order": "axial_interleaved",
+            "axis_of_section": (1, 0),
+            "head_dim": (*_VISION["head_dim"], "vt_hidden_size/vt_num_attention_heads"),
+        }
+    ),
     "pixtral": Family(**{**_VISION, "order": "even_odd"}),
     "gemma4_vision": Family(**_VISION, base=100.0, blocks=2),
     "llama4_vision_model": Family(**_VISION, **_INTERLEAVED, note="the class token stands last, at position 0"),
@@ -601,14 +619,17 @@ FAMILIES: dict[str, Family] = {
         note="class and register tokens are not rotated",
     ),
     # Others.
-    "esm": Family(rotated_if=("position_embedding_type", "rotary", "absolute"), head_dim=(_QUOTIENT,)),
-    "saprot": Family(rotated_if=("position_embedding_type", "rotary", "rotary"), head_dim=(_QUOTIENT,)),
+    "esm": Family(
+        rotated_if=("position_embedding_type", "rotary", "absolute", "relative_key", "relative_key_query"),
+        head_dim=(_QUOTIENT,),
+    ),
+    "saprot": Family(rotated_if=("position_embedding_type", "rotary", "rotary", "absolute"), head_dim=(_QUOTIENT,)),
     **_each("wav2vec2-bert wav2vec2-conformer", **_CONFORMER, head_dim=(_QUOTIENT,)),
     "seamless_m4t": Family(**_CONFORMER, head_dim=("hidden_size/speech_encoder_attention_heads",)),
     "clvp_encoder": Family(
         base_fixed=True,
         head_dim=(_QUOTIENT,),
-        rotated_if=("use_rotary_embedding", True, True),
+        rotated_if=("use_rotary_embedding", True, True, False),
         width=_width_of_clvp,
         note="values are rotated too",
     ),

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rope_xp import checks
+
 WHO = "from_config"
 
 # Keys beside the rotary block that speak of rotation.
@@ -27,6 +29,29 @@ class Keys:
             raise ValueError(f"{WHO}: keys of {self.name} must not contradict each other; got {found}")
         return values[0] if values else None
 
+    def count(self, name: str, usual: int | None = None) -> Any:
+        """A whole number, or what is usual where it is not given or null."""
+        value = self.get(name)
+        return usual if value is None else checks.count(WHO, name, value)
+
+    def items(self, name: str) -> list[Any]:
+        """A list, empty where it is not given or null."""
+        value = self.get(name)
+        if value is not None and not isinstance(value, (list, tuple)):
+            raise TypeError(f"{WHO}: {name} must be a list; got {value!r}")
+        return list(value or ())
+
+    def within(self, name: str) -> "Keys":
+        """A mapping in this one, empty where it is not given or null."""
+        value = self.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            raise TypeError(f"{WHO}: {name} must be a mapping; got {value!r}")
+        return Keys(name, value or {})
+
+    def ignore(self, *names: str) -> None:
+        """Keys that are known and say nothing here."""
+        self._read.update(names)
+
     def first(self, *names: str) -> Any:
         """The value of the first of these keys that is given and not null."""
         self._read.update(names)
@@ -37,7 +62,7 @@ class Keys:
         unread = {
             key: value
             for key, value in self.mapping.items()
-            if key not in self._read and (pattern is None or pattern.search(key))
+            if key not in self._read and (pattern is None or pattern.search(str(key)))
         }
         if unread:
             known = listed(self._read & self.mapping.keys())

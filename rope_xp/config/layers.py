@@ -15,12 +15,9 @@ def layer_type_of(keys: Keys, family: Family, layer: int | None, layer_type: str
     """The type of a layer, where the config or the family tells types apart."""
     types = types_of(keys, family, layer)
     if layer is not None:
-        if not checks.is_int(layer):
-            raise TypeError(f"{WHO}: layer must be an int; got {layer!r}")
         count = layers_of(keys) or len(types) or None
-        if layer < 0 or (count is not None and layer >= count):
-            last = "the last layer" if count is None else count - 1
-            raise ValueError(f"{WHO}: layer must be from 0 to {last}; got {layer}")
+        if count is not None and layer >= count:
+            raise ValueError(f"{WHO}: layer must be from 0 to {count - 1}; got {layer}")
         if layer < len(types):
             return types[layer]
         if types:
@@ -29,6 +26,8 @@ def layer_type_of(keys: Keys, family: Family, layer: int | None, layer_type: str
     if layer_type is None:
         return None
     accepted = {*types, *family.by_layer, *nested_by(keys, family), *family.unrotated}
+    if not accepted:
+        accepted = {"full_attention", "sliding_attention"}  # all layers are alike
     if family.types is not None:
         accepted |= {"full_attention", *family.types(keys, 12)}
     if layer_type not in accepted:
@@ -55,7 +54,7 @@ def nested_by(keys: Keys, family: Family) -> list[str]:
 def types_of(keys: Keys, family: Family, layer: Any = None) -> list[str]:
     """The type of each layer, or nothing; at least up to `layer`, where types follow from older keys."""
     types = keys.get("layer_types", "layers_block_type")
-    if types is None:
+    if not types:
         count = layers_of(keys) or (layer + 1 if isinstance(layer, int) else 0)
         return [] if family.types is None else family.types(keys, count)
     if not isinstance(types, (list, tuple)) or not all(isinstance(each, str) for each in types):
@@ -72,9 +71,12 @@ def layers_of(keys: Keys) -> int | None:
 def is_rotated(keys: Keys, family: Family, layer: int | None, layer_type: str | None) -> bool:
     """Whether the layer is rotated; without a layer, whether any is."""
     if family.rotated_if is not None:
-        key, wanted, usual = family.rotated_if
-        keys.get(key)
-        if keys.mapping.get(key, usual) != wanted:
+        key, wanted, *others = family.rotated_if
+        value = keys.get(key)
+        value = others[0] if value is None else value
+        if value != wanted and value not in others:
+            raise ValueError(f"{WHO}: {key} must be one of {listed({wanted, *others})}; got {value!r}")
+        if value != wanted:
             return False
     block = keys.mapping.get("rope_parameters")
     if family.null_base and isinstance(block, Mapping) and block.get("rope_theta", 1) is None:
@@ -88,8 +90,8 @@ def is_rotated(keys: Keys, family: Family, layer: int | None, layer_type: str | 
     if family.all_if_null and family.all_if_null in keys.mapping:
         return keys.mapping[family.all_if_null] is None
     if family.dense_prefix and layer is not None and keys.get("prefix_dense_sliding_window_pattern") in (None, 1):
-        kinds = keys.get("mlp_layer_types") or []
-        return kinds[layer : layer + 1] == ["dense"] or layer < (keys.get("first_k_dense_replace") or 0)
+        kinds = keys.items("mlp_layer_types")
+        return kinds[layer : layer + 1] == ["dense"] or layer < keys.count("first_k_dense_replace", 0)
     return False
 
 
@@ -101,7 +103,9 @@ def _is_listed(keys: Keys, family: Family, layer: int | None, layer_type: str | 
         if layer >= len(numbers):
             raise ValueError(f"{WHO}: {family.listed} must have a number for each layer; got {len(numbers)}")
         return bool(numbers[layer])
-    found = {bool(each) for each, kind in zip(numbers, types) if kind == layer_type} if layer_type else {True}
+    if layer_type is None:
+        return not numbers or any(numbers)
+    found = {bool(each) for each, kind in zip(numbers, types) if kind == layer_type}
     if len(found) > 1:
         raise ValueError(
             f"{WHO}: layer must be given, as layers of type {layer_type!r} differ in {family.listed}; got layer=None"
@@ -111,13 +115,13 @@ def _is_listed(keys: Keys, family: Family, layer: int | None, layer_type: str | 
 
 def numbers_of(keys: Keys, family: Family, layer: int | None) -> list[Any]:
     """The list that has a number for each layer, 0 where it is not rotated, or what stands for it."""
-    numbers = keys.get(family.listed)
-    interval = keys.get("no_rope_layer_interval") if family.listed == "no_rope_layers" else None
-    interval = 4 if interval is None else checks.count(WHO, "no_rope_layer_interval", interval)
-    if numbers is not None and not isinstance(numbers, (list, tuple)):
-        raise TypeError(f"{WHO}: {family.listed} must be a list, a number for each layer; got {numbers!r}")
+    numbers = keys.items(family.listed)
+    interval = keys.count("no_rope_layer_interval", 4) if family.listed == "no_rope_layers" else 4
+    for number in numbers:
+        if not isinstance(number, (bool, int, float)) or not number >= 0:
+            raise TypeError(f"{WHO}: {family.listed} must be a list of numbers, none negative; got {number!r} in it")
     if numbers:
-        return list(numbers)
+        return numbers
     count = layers_of(keys) or (0 if layer is None else layer + 1)
     if family.unlisted == "interval":
         return [not interval or (index + 1) % interval for index in range(count)]

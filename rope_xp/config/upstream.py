@@ -4,15 +4,15 @@ Only ``from_config(..., compat="transformers")`` makes them, so that its tables 
 """
 
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 from rope_xp.config.block import BASE_KEYS, LENGTH_KEYS, ORIGINAL, PARTIAL_KEYS
 from rope_xp.config.families import Family
+from rope_xp.config.keys import Keys
 
 # Keys beside the block that these families do not read.
-UNREAD = {
+NOT_READ = {
     "bamba": ("partial_rotary_factor",),
     "cohere2_moe": ("rope_scaling",),
     "dbrx": ("attn_config",),
@@ -25,11 +25,13 @@ UNREAD = {
 
 
 def as_upstream(
-    config: Mapping[str, Any], model_type: str, family: Family, seq_len: int | None
+    given: Mapping[str, Any], model_type: str, family: Family, seq_len: int | None
 ) -> tuple[dict[str, Any], Family]:
     """The config and the row that make the reader compute what transformers does."""
-    config = deepcopy(dict(config))
-    for key in UNREAD.get(model_type, ()):
+    for name in ("rope_parameters", "rope_scaling"):
+        Keys("config", given).within(name)  # must be mappings
+    config: dict[str, Any] = _plain(given)
+    for key in NOT_READ.get(model_type, ()):
         config.pop(key, None)
     scaling = config.get("rope_scaling") or {}
     if family.by_layer and "type" in scaling and "rope_type" not in scaling:
@@ -49,6 +51,13 @@ def as_upstream(
         sliding = {**family.by_layer["sliding_attention"], "base_fixed": True}
         family = replace(family, by_layer={**family.by_layer, "sliding_attention": sliding})
     return config, replace(family, clamped=True)
+
+
+def _plain(value: Any) -> Any:
+    """A copy, of plain dicts and lists, that may be edited."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def _blocks(config: dict[str, Any]) -> list[dict[str, Any]]:
@@ -82,7 +91,7 @@ def _said_beside(config: dict[str, Any], block: dict[str, Any], family: Family) 
 
 def _lengths(config: dict[str, Any], model_type: str, block: dict[str, Any], seq_len: int | None) -> None:
     """Hunyuan forgets `alpha` beyond the longest sequence, Phi-3.5-MoE never reads `long_factor`."""
-    length = config.get(LENGTH_KEYS[0])
+    length = Keys("config", config).count(LENGTH_KEYS[0])
     if seq_len is not None and length is not None and seq_len > length:
         block.pop("alpha", None)
     if model_type == "phimoe" and "short_factor" in block:

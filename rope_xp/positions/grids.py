@@ -303,7 +303,7 @@ def join(
         beside = next((part for part in given if not backends.is_host(part)), NUMPY)
     arrays = [checks.positions(who, "every part", part, like=beside) for part in given]
     axes = {checks.shape(array)[:-1] for array in arrays}
-    if len(axes) > 1 or not arrays[0].ndim:
+    if len(axes) > 1 or not all(array.ndim for array in arrays):
         shapes = [checks.shape(array) for array in arrays]
         raise ValueError(f"{who}: parts must have an axis of tokens and the same axes before it; got shapes {shapes}")
     xp = backends.namespace(arrays[0])
@@ -430,7 +430,7 @@ def _line(who: str, size: Any, start: Any, step: Any, last: Any, like: Any) -> A
         size = checks.count(who, "every size", size)
         if whole:
             if isinstance(size, int) and isinstance(start, int):  # symbols are not compared
-                _in_int32(who, [start, start + step * max(size - 1, 0)])
+                _in_int32(who, [start, step, start + step * max(size - 1, 0)])
             return backends.arange(size, like=like) * step + start
         coordinates = range(size)
         if last is not None:
@@ -442,8 +442,10 @@ def _line(who: str, size: Any, start: Any, step: Any, last: Any, like: Any) -> A
             raise ValueError(f"{who}: last must not be given for an axis of coordinates; got {last}")
         if _is_array(coordinates):
             line = checks.positions(who, "coordinates", coordinates, like=like)
-            line = line if whole and not backends.is_real(line) else backends.astype(line, xp.float32)
-            return line * step + start
+            if whole and not backends.is_real(line):
+                _in_int32(who, [number for number in (start, step) if isinstance(number, int)])
+                return line * step + start
+            return backends.astype(line, xp.float32) * step + start
         whole = whole and not any(isinstance(coordinate, float) for coordinate in coordinates)
     if whole:
         values = [start + step * coordinate for coordinate in coordinates]

@@ -169,7 +169,7 @@ def qwen2_5_vl(
     image_grids: Any = None,
     video_grids: Any = None,
     *,
-    positions_per_second: float,
+    positions_per_second: float | None = None,
     seconds_per_grid: Any = None,
     mask: Any = None,
     spatial_merge_size: int = 2,
@@ -185,8 +185,8 @@ def qwen2_5_vl(
     ----------
     token_types, image_grids, video_grids, mask, spatial_merge_size, like
         As in `qwen2_vl`.
-    positions_per_second : float
-        `tokens_per_second` of the vision config, `position_id_per_seconds` of Qwen2.5-Omni's.
+    positions_per_second : float, optional
+        `tokens_per_second` of the vision config, `position_id_per_seconds` of Qwen2.5-Omni's. Required with videos.
     seconds_per_grid : list or NumPy array of float, "videos", optional
         Seconds from one time step to the next, for each video: `second_per_grid_ts` of the processor. 1 if not given.
     compat : {"transformers"}, optional
@@ -281,7 +281,7 @@ def qwen3_omni(
     image_grids: Any = None,
     video_grids: Any = None,
     *,
-    positions_per_second: float,
+    positions_per_second: float | None = None,
     seconds_per_grid: Any = None,
     mask: Any = None,
     spatial_merge_size: int = 2,
@@ -296,8 +296,8 @@ def qwen3_omni(
     ----------
     token_types, image_grids, video_grids, mask, spatial_merge_size, like
         As in `qwen2_vl`.
-    positions_per_second : float
-        `position_id_per_seconds` of the config.
+    positions_per_second : float, optional
+        `position_id_per_seconds` of the config. Required with videos.
     seconds_per_grid : list or NumPy array of float, "videos", optional
         Seconds from one time step to the next, for each video: `video_second_per_grid` of the processor. 1 if not
         given.
@@ -565,8 +565,12 @@ def _counted(grids: list[tuple[int, int, int]]) -> list[tuple[Any, int, int]]:
     return [(np.arange(time), height, width) for time, height, width in grids]
 
 
-def _timed(who: str, grids: list[Any], seconds: Any, rate: float, *, rate_first: bool = False) -> list[Any]:
+def _timed(who: str, grids: list[Any], seconds: Any, rate: Any, *, rate_first: bool = False) -> list[Any]:
     """Grids whose time steps lie `seconds` of their video apart, at `rate` positions per second."""
+    if rate is None and not grids:
+        rate = 1.0  # images alone have no time
+    if rate is None:
+        raise ValueError(f"{who}: positions_per_second must be given with videos; got None")
     rate = checks.positive(who, "positions_per_second", rate)
     seconds = [1.0] * len(grids) if seconds is None else seconds
     seconds = _host(who, "seconds_per_grid", seconds, "iuf", axes=(1,)).astype(np.float64)

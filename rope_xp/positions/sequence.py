@@ -13,7 +13,7 @@ from rope_xp.arrays import Array
 NUMPY = np.zeros(0, dtype=np.int32)
 
 
-def consecutive(seq: int, offset: int | Array = 0, *, like: Array | None = None) -> Any:
+def consecutive(seq: int, offset: int | Array = 0, *, axes: int | None = None, like: Array | None = None) -> Any:
     """Positions ``offset, offset + 1, ..., offset + seq - 1``.
 
     Parameters
@@ -22,12 +22,14 @@ def consecutive(seq: int, offset: int | Array = 0, *, like: Array | None = None)
         Number of tokens.
     offset : int or array, "" or "batch"
         Position of the first token: a number, a traced scalar, or one number for each row of a batch.
+    axes : int, optional
+        The number of position axes, on all of which positions are the same: tokens after a prompt with images.
     like : array, optional
         Whose library and device to use; without it, those of `offset`.
 
     Returns
     -------
-    array, "seq" or "batch seq"
+    array, "seq" or "batch seq", with `axes` "axes seq" or "axes batch seq"
 
     Raises
     ------
@@ -45,7 +47,12 @@ def consecutive(seq: int, offset: int | Array = 0, *, like: Array | None = None)
            [7, 8, 9]], dtype=int32)
     """
     who = "consecutive"
-    return count_from(who, "offset", offset, checks.count(who, "seq", seq), like=like)
+    positions = count_from(who, "offset", offset, checks.count(who, "seq", seq), like=like)
+    if axes is None:
+        return positions
+    if checks.count(who, "axes", axes) < 1:
+        raise ValueError(f"{who}: axes must be at least 1; got {axes}")
+    return backends.namespace(positions).stack([positions] * axes)
 
 
 def from_mask(mask: Array, *, like: Array | None = None) -> Any:
@@ -234,6 +241,8 @@ def context_parallel(seq: int, rank: int | Array, size: int, *, zigzag: bool = F
 
 def count_from(who: str, name: str, offset: Any, seq: Any, *, like: Any = None) -> Any:
     """`consecutive`, on behalf of another function, where the offset is called `name`."""
+    if like is not None:
+        checks.array(who, "like", like)
     if checks.is_int(offset):
         offset = checks.plain(offset)
         _in_int32(who, name, offset, offset, seq)
