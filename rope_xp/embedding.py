@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from math import inf, nextafter, pi
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from rope_xp import backends, checks
 from rope_xp.angles import PHASES, Phase, SinCos, sincos_of
 from rope_xp.arrays import Array, ArrayT
-from rope_xp.axes import Sections
+from rope_xp.axes import ORDERS, Sections
 from rope_xp.frequencies import NTKScaling, Scaling, XPos
 from rope_xp.phases import LIMIT, Frequencies
 from rope_xp.positions.sequence import count_from
@@ -424,19 +425,24 @@ class RotaryEmbedding:
             frequencies = f"{formula}, in radians per token"
             turning = [2 * pi / abs(w) for row in self._frequencies.rows for w in row.inv_freq if w]
             wavelengths = f"{min(turning):g} to {max(turning):g} tokens" if turning else "none: nothing turns"
+        idle = self._frequencies.rows[0].inv_freq.count(0.0) if self._frequencies.are_floats and self.axes == 1 else 0
+        still = f", of which {idle} stand still" if idle else ""
+        axes = "" if self.axes == 1 else str(self.axes)
+        if self.sections is not None:
+            axes += f", {self.sections.order} {self.sections.sizes} ({ORDERS[self.sections.order]})"
         last = self.first_channel + 2 * self.pairs - 1
         span = f"the first {self.rotary_dim}" if not self.first_channel else f"channels {self.first_channel} to {last}"
         blocks = "" if self.blocks == 1 else f", in {self.blocks} blocks"
         rows = {
             "channels": f"{span} of {self.head_dim} turn{blocks}",
-            "pairs": str(self.pairs),
-            "position axes": "" if self.axes == 1 else str(self.axes if self.sections is None else self.sections),
+            "pairs": f"{self.pairs}{still}",
+            "position axes": axes,
             "heads": "" if self.heads is None else f"{self.heads}, each with frequencies of its own",
             "layout": f"{self.layout} ({LAYOUTS[self.layout]})",
             "frequencies": frequencies,
             "wavelengths": wavelengths,
             "direction": "reversed" if self.reverse else "",
-            "scaling": "none" if self.scaling is None else str(self.scaling),
+            "scaling": "none" if self.scaling is None else self.scaling.describe(),
             "attention factor": str(self.attention_factor),
             "softmax scale": ""
             if self.softmax_scale == 1.0
@@ -444,7 +450,8 @@ class RotaryEmbedding:
             "decay": "" if self.xpos is None else str(self.xpos),
             "phase": f"{self.phase} ({PHASES[self.phase]})",
         }
-        return "\n".join(f"{name:<18}{value}" for name, value in rows.items() if value)
+        lines = [fill(f"{name:<18}{value}", 100, subsequent_indent=" " * 18) for name, value in rows.items() if value]
+        return "\n".join(lines)
 
     @property
     def softmax_scale(self) -> float:

@@ -6,7 +6,7 @@ trained for; its fields are named as the keys of a checkpoint's config are.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal, localcontext
 from math import ceil, cos, exp, floor, log, pi, sin, sqrt
 from typing import Any, ClassVar
@@ -216,6 +216,16 @@ class Scaling:
     def softmax_scale(self) -> float:
         """What the scale of the softmax is multiplied by besides."""
         return 1.0
+
+    def describe(self) -> str:
+        """The rule's name and its numbers, but for those that are as usual; lists are counted."""
+        said = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
+        shown = [
+            f"{name}={f'({len(value)} numbers)' if isinstance(value, tuple) else value}"
+            for name, (value, usual) in said.items()
+            if value != usual
+        ]
+        return f"{self.rope_type}, {', '.join(shown)}"
 
     def _resolve(self, **values: Any) -> None:
         """Set fields to their checked values."""
@@ -543,6 +553,9 @@ class LongRopeScaling(Scaling):
             )
         if self.original_max_position_embeddings < 2:
             raise ValueError(f"{who}: original_max_position_embeddings must be at least 2; got 1")
+
+    def describe(self) -> str:
+        return f"{super().describe()}: {'long' if self.is_long else 'short'}_factor is used"
 
     @property
     def is_long(self) -> bool:

@@ -257,6 +257,8 @@ def test_what_upstream_writes_beside_the_block_gives_way_to_it():
 def test_widths_of_single_layers():
     config = {**llama(), "num_hidden_layers": 3, "per_layer_config": {"00": {"head_dim": 8}, "01": {"head_dim": 16}}}
     assert [from_config(config, layer=layer).head_dim for layer in range(3)] == [8, 16, 128]
+    with pytest.raises(ValueError, match="layer must be given, as per_layer_config differs"):
+        from_config(config)
     types = {**config, "layer_types": ["a", "b", "b"]}
     assert from_config(types, layer_type="a").head_dim == 8
     with pytest.raises(ValueError, match="layer must be given, as per_layer_config differs"):

@@ -8,7 +8,7 @@ import numpy as np
 import oracle
 import pytest
 
-from rope_xp import RotaryEmbedding, positions
+from rope_xp import LongRopeScaling, ProportionalScaling, RotaryEmbedding, Sections, XPos, positions
 
 LAYOUTS = ["half", "interleaved"]
 # Rotated float32 numbers of size 5: three operations, each rounded, and tables within 2e-7.
@@ -212,6 +212,35 @@ def test_attributes():
         ({"base": 100.0, "phase": "float32"}, ["128 of 128", "float32 (float32(position) * float32(inv_freq)"]),
         ({"inv_freq": (1.0, -0.25, 0.0)}, ["6 of 128", "given, in radians per token", "6.28319 to 25.1327 tokens"]),
         ({"inv_freq": (0.0,), "attention_factor": 1.5}, ["none: nothing turns", "attention factor  1.5"]),
+        (
+            {
+                "base": 100.0,
+                "first_channel": 64,
+                "reverse": True,
+                "scaling": ProportionalScaling(partial_rotary_factor=0.25),
+            },
+            [
+                "channels 64 to 127 of 128",
+                "32, of which 24 stand still",
+                "proportional, partial_rotary_factor=0.25",
+                "reversed",
+            ],
+        ),
+        (
+            {"base": 100.0, "blocks": 2, "sections": Sections((32, 32), order="axial")},
+            ["in 2 blocks", "2, axial (32, 32) (one axis after the other", "of base 100.0, in radians per token"],
+        ),
+        ({"base": 100.0, "xpos": XPos(centre=7)}, ["decay             XPos(scale_base=512.0, centre=7"]),
+        (
+            {
+                "base": 100.0,
+                "rotary_dim": 4,
+                "scaling": LongRopeScaling(
+                    short_factor=(1.0, 2.0), long_factor=(1.0, 4.0), original_max_position_embeddings=64, factor=4.0
+                ),
+            },
+            ["longrope, short_factor=(2 numbers)", "short_factor is used"],
+        ),
     ],
 )
 def test_describe_says_what_runs(options, rows):

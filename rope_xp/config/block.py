@@ -99,9 +99,8 @@ def embedding_of(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: s
     `layer` is an int, None, or `...` for any layer.
     """
     if block.name == "rope_scaling" and not row.scaled:
-        embedding_of(
-            keys, block, replace(row, scaled=True), ..., layer_type, seq_len
-        )  # it must make sense all the same
+        # It is for other layers, and must make sense all the same.
+        embedding_of(keys, block, replace(row, scaled=True), ..., layer_type, seq_len)
         block = Keys("no block", {})
     head_dim = _head_dim(keys, row, layer, layer_type)
     base = _base(keys, block, row, layer, layer_type)
@@ -173,7 +172,7 @@ def _own_width(keys: Keys, row: Family, layer: Any, layer_type: str | None) -> i
     types = types_of(keys, row)
     layers = [layer] if isinstance(layer, int) else [at for at, kind in enumerate(types) if kind == layer_type]
     widths = {own.within(str(at)).count("head_dim") for at in layers}
-    if len(widths) > 1:
+    if len(widths) > 1 or (layer is None and not layers):
         raise ValueError(f"{WHO}: layer must be given, as per_layer_config differs; got layer=None")
     return widths.pop() if widths else None
 
