@@ -236,16 +236,13 @@ def _weights_of_esmfold2(keys: Keys, head_dim: int, base: float) -> Any:
 
 _INTERLEAVED: dict[str, Any] = {"layout": "interleaved"}
 _QUOTIENT = "hidden_size/num_attention_heads"
+# Multi-head latent attention: the part of a head that is rotated, which the model splits off.
+_LATENT = ("qk_rope_head_dim", 64)
 
 
 def _head(width: int) -> tuple[str | int, ...]:
     """A class whose head has a width of its own where the config does not say it."""
     return ("head_dim", width)
-
-
-def _latent(default: int = 64) -> tuple[str | int, ...]:
-    """Multi-head latent attention: the part of a head that is rotated, which the model splits off."""
-    return ("qk_rope_head_dim", default)
 
 
 def _each(names: str, **row: Any) -> dict[str, Family]:
@@ -298,10 +295,10 @@ _CONFORMER: dict[str, Any] = {
 FAMILIES: dict[str, Family] = {
     # One table, halves, every layer.
     **_each(
-        "arcee aria_text chameleon deepseek_ocr2_encoder diffllama doge dots1 esmc eurobert "
-        "falcon_h1 granite granite4_vision_text granitemoe granitemoeshared hyperclovax jais2 lasr_encoder llama mimi "
-        "mistral olmo olmo2 olmoe qwen2 qwen2_moe qwen3_moe qwen3_omni_moe_code2wav starcoder2 internlm2 internlm3 "
-        "minicpm"
+        "arcee aria_text chameleon deepseek_ocr2_encoder diffllama doge dots1 esmc eurobert falcon_h1 "
+        "gpt_neox_japanese granite granite4_vision_text granitemoe granitemoeshared hyperclovax internlm2 internlm3 "
+        "jais2 kyutai_speech_to_text lasr_encoder llama mimi minicpm ministral mistral nemotron3_diarization_audio olmo "
+        "olmo2 olmoe qwen2 qwen2_moe qwen3_moe qwen3_omni_moe_code2wav starcoder2"
     ),
     **_each(
         "dia_decoder dia_encoder hrm_text qwen3 qwen3_omni_moe_talker_code_predictor seed_oss", head_dim=_head(128)
@@ -309,14 +306,12 @@ FAMILIES: dict[str, Family] = {
     **_each("gemma gemma2 vaultgemma t5_gemma_module", head_dim=_head(256)),
     **_each("voxtral_realtime_encoder", head_dim=_head(64)),
     **_each("voxtral_realtime_text", head_dim=_head(128)),
-    **_each("bitnet csm csm_depth_decoder_model flex_olmo", base=500_000.0),
+    **_each("bitnet csm csm_depth_decoder_model evolla flex_olmo", base=500_000.0),
     **_each("emu3_text_model mixtral", base=1_000_000.0),
-    **_each("nemotron3_diarization_audio gpt_neox_japanese"),
     **_each("glm4_moe glmasr_encoder nemotron persimmon phi", partial=0.5),
     "gpt_neox": Family(partial=0.25),
     "stablelm": Family(partial=0.25, echoes=_SHARE),
     "deepseek_ocr2_text": Family(head_dim=(_QUOTIENT,)),
-    "evolla": Family(base=500_000.0),
     "falcon": Family(head_dim=(_QUOTIENT,), rotated_if=("alibi", False, False, True)),
     "fuyu": Family(base=25_000.0, partial=0.5),
     "gte": Family(base=160_000.0),
@@ -324,7 +319,6 @@ FAMILIES: dict[str, Family] = {
     "idefics": Family(note="layers of cross-attention are not rotated"),
     "jetmoe": Family(head_dim=("kv_channels", "head_dim", 128)),
     "jina_embeddings_v3": Family(base=20_000.0),
-    "kyutai_speech_to_text": Family(),
     **_each("lfm2 lfm2_moe", base=1_000_000.0, types=_listed_at("full_attn_idxs", "conv", unlisted=True)),
     "bamba": Family(partial=0.5, types=_listed_at("attn_layer_indices", "linear_attention", unlisted=False)),
     "recurrent_gemma": Family(partial=0.5, types=_types_of_recurrent_gemma),
@@ -346,7 +340,6 @@ FAMILIES: dict[str, Family] = {
     "minimax": Family(base=1_000_000.0, types=_every(2, first=True, other="linear_attention")),
     "minimax_m2": Family(base=5_000_000.0, head_dim=_head(128)),
     "minimax_m3_vl_text": Family(base=5_000_000.0, head_dim=_head(128)),
-    "ministral": Family(),
     "zamba2": Family(
         head_dim=("attention_head_dim", "attention_hidden_size/num_attention_heads"),
         rotated_if=("use_mem_rope", True, False),
@@ -423,19 +416,19 @@ FAMILIES: dict[str, Family] = {
         note="rotary_value rotates values too",
     ),
     # Multi-head latent attention.
-    **_each("deepseek_v2", **_INTERLEAVED, head_dim=_latent()),
+    **_each("deepseek_v2", **_INTERLEAVED, head_dim=_LATENT),
     **_each(
         "axk1 deepseek_v3 glm4_moe_lite youtu kimi_k2",
         layout="interleaved_to_half",
-        head_dim=_latent(),
+        head_dim=_LATENT,
         interleave_key=True,
     ),
-    **_each("axk2 deepseek_v32 glm_moe_dsa", layout="interleaved_to_half", head_dim=_latent()),
-    **_each("minicpm3 hy_v4", head_dim=_latent()),
-    "longcat_flash": Family(layout="interleaved_to_half", base=10_000_000.0, head_dim=_latent()),
+    **_each("axk2 deepseek_v32 glm_moe_dsa", layout="interleaved_to_half", head_dim=_LATENT),
+    **_each("minicpm3 hy_v4", head_dim=_LATENT),
+    "longcat_flash": Family(layout="interleaved_to_half", base=10_000_000.0, head_dim=_LATENT),
     "mistral4": Family(
         layout="interleaved_to_half",
-        head_dim=_latent(),
+        head_dim=_LATENT,
         interleave_key=True,
         block={**_MINISTRAL, "rope_theta": 10_000.0, "factor": 128.0, "original_max_position_embeddings": 8192},
         unread=_TEMPERATURE,
