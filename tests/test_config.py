@@ -292,9 +292,20 @@ def test_what_is_meant_by_a_part():
     assert from_config(LLAMA, layer_type="full_attention") == from_config(LLAMA)
     flat = {"model_type": "colqwen2", "vlm_config": {**LLAMA, "model_type": "qwen2_vl", "vision_config": sub}}
     assert from_config(flat).axes == 3
-    with pytest.raises(ValueError, match="keys of rotation must stand in text_config"):
+    with pytest.raises(ValueError, match="keys of rotation must stand in the part"):
         from_config({"model_type": "llava", "text_config": llama(), "rope_theta": 7.0}, part="text")
     assert from_config({"model_type": "smollm3", "head_dim": 16, "no_rope_layers": [0, 0]}) is None
+
+
+def test_keys_beside_a_part_may_say_the_same_in_other_words():
+    inner = {"type": "default", "rope_type": "default", "mrope_section": [16, 24, 24]}
+    text = {"hidden_size": 1024, "num_attention_heads": 8, "rope_scaling": inner}
+    outer = {"rope_theta": 1e6, "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}
+    config = {"model_type": "qwen2_vl", "text_config": text, **outer}
+    assert from_config(config) == from_config({"model_type": "qwen2_vl", "text_config": text})
+    outer["rope_scaling"]["mrope_section"] = [24, 20, 20]
+    with pytest.raises(ValueError, match="keys of rotation must stand in the part"):
+        from_config({**config, **outer})
 
 
 def test_numpy_ints_are_ints():
@@ -769,7 +780,7 @@ BAD = {
     "rotation beside the text": (
         {"model_type": "llava", "text_config": llama(), "rope_theta": 7.0},
         ValueError,
-        r"keys of rotation must stand in text_config; got \{'rope_theta': 7.0\} beside it",
+        r"keys of rotation must stand in the part, not beside it; got \{'rope_theta': 7.0\}",
     ),
 }
 

@@ -108,7 +108,7 @@ def from_config(
         raise TypeError(f"{WHO}: layer_type must be a string; got {layer_type!r}")
     if layer is not None and layer_type is not None:
         raise ValueError(f"{WHO}: layer or layer_type must be given, not both; got {layer} and {layer_type!r}")
-    mapping, model_type = _part(_mapping(config), part)
+    mapping, model_type, beside = _part(_mapping(config), part)
     family = FAMILIES.get(model_type)
     if family is None:
         if layout is None:
@@ -122,9 +122,32 @@ def from_config(
         family = Family(base=None, order="chunked", any_order=True)
     if layout is not None:
         family = replace(family, layout=layout, layout_said=True)
+    choice = (layer, layer_type, seq_len, compat)
+    rope = _read(mapping, model_type, family, *choice)
+    if beside and not _says_the_same(rope, {**mapping, **beside}, model_type, family, *choice):
+        raise ValueError(f"{WHO}: keys of rotation must stand in the part, not beside it; got {beside}")
+    return rope
+
+
+def _says_the_same(rope: Any, mapping: Mapping[str, Any], *choice: Any) -> bool:
+    try:
+        return _read(mapping, *choice) == rope
+    except (TypeError, ValueError):  # they contradict each other
+        return False
+
+
+def _read(
+    mapping: Mapping[str, Any],
+    model_type: str,
+    family: Family,
+    layer: int | None,
+    layer_type: str | None,
+    seq_len: int | None,
+    compat: str | None,
+) -> RotaryEmbedding | None:
+    """One part of a config, by its family's row."""
     if compat is not None:
         mapping, family = as_upstream(mapping, model_type, family, seq_len)
-
     keys = Keys(f"the config of model_type {model_type!r}", mapping)
     layer_type = layer_type_of(keys, family, layer, layer_type)
     label = label_of(family, layer_type)
@@ -164,8 +187,8 @@ def _mapping(config: Any) -> Mapping[str, Any]:
     return found
 
 
-def _part(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any], str]:
-    """The part of a config that is meant, and its `model_type`."""
+def _part(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any], str, dict[str, Any]]:
+    """The part of a config that is meant, its `model_type`, and keys of rotation beside it that say something else."""
     model_type = config.get("model_type")
     if model_type is not None and not isinstance(model_type, str):
         raise TypeError(f"{WHO}: model_type must be a string; got {model_type!r}")
@@ -174,10 +197,10 @@ def _part(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any
     parts = PARTS.get(model_type or "", {})
     if part is None and ("text" not in parts and not isinstance(config.get("text_config"), Mapping)):
         if model_type in FAMILIES or not parts:
-            return config, str(model_type)
+            return config, str(model_type), {}
         raise ValueError(f"{WHO}: part must be one of {listed(parts)} for model_type {model_type!r}; got None")
     if part is None and model_type in FAMILIES and not isinstance(config.get("text_config"), Mapping):
-        return config, str(model_type)
+        return config, str(model_type), {}
     wanted = "text" if part is None else part
     by_path = dict(parts.values())
     path, usual = parts.get(wanted, (wanted if wanted in config else f"{wanted}_config", by_path.get(wanted, "")))
@@ -187,16 +210,15 @@ def _part(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any
             break  # older configs have the keys of text beside those of other parts
         found = found.get(key) if isinstance(found, Mapping) else None
     if wanted == "text" and model_type in FAMILIES and not isinstance(found, Mapping):
-        return config, str(model_type)  # text alone
+        return config, str(model_type), {}  # text alone
     if not isinstance(found, Mapping):
         subs = [key for key, value in config.items() if isinstance(value, Mapping) and "_config" in str(key)]
         raise ValueError(f"{WHO}: part must be one of {listed({*parts, *subs}) or None}; got {part!r}")
+    beside = {}
     if found is not config and wanted in ("text", "text_config"):
-        lost = {key: config[key] for key in config if SPEAKS.search(str(key)) and found.get(key) != config[key]}
-        lost = {key: value for key, value in lost.items() if value is not None}
-        if lost:
-            raise ValueError(f"{WHO}: keys of rotation must stand in {path}; got {lost} beside it")
+        beside = {key: config[key] for key in config if SPEAKS.search(str(key)) and found.get(key) != config[key]}
+        beside = {key: value for key, value in beside.items() if value is not None}
     own = found.get("model_type")
     if usual and (not own or own == model_type or own in PARTS):
         own = usual
-    return found, str(own)
+    return found, str(own), beside

@@ -297,8 +297,8 @@ FAMILIES: dict[str, Family] = {
     **_each(
         "arcee aria_text chameleon deepseek_ocr2_encoder diffllama doge dots1 esmc eurobert falcon_h1 "
         "gpt_neox_japanese granite granite4_vision_text granitemoe granitemoeshared hyperclovax internlm2 internlm3 "
-        "jais2 kyutai_speech_to_text lasr_encoder llama mimi minicpm ministral mistral nemotron3_diarization_audio olmo "
-        "olmo2 olmoe qwen2 qwen2_moe qwen3_moe qwen3_omni_moe_code2wav starcoder2"
+        "jais2 kyutai_speech_to_text lasr_encoder llama mimi minicpm ministral mistral nemotron3_diarization_audio "
+        "olmo olmo2 olmoe qwen2 qwen2_moe qwen3_moe qwen3_omni_moe_code2wav starcoder2"
     ),
     **_each(
         "dia_decoder dia_encoder hrm_text qwen3 qwen3_omni_moe_talker_code_predictor seed_oss", head_dim=_head(128)
