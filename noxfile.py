@@ -56,17 +56,15 @@ for backend in ("jax", "torch"):
     tests_of(backend)
 
 
-@nox.session(name="tests-parity-quick")
-def tests_parity_quick(session):
-    """Equality with transformers, diffusers and others: every rotary class, with few changes of its config."""
-    install(session, "parity")
-    session.run("pytest", "--xp=parity", "tests", *session.posargs)
+PEERS = ("axes", "grids", "multimodal", "weights")
 
 
-@nox.session(name="tests-parity", default=False)
+@nox.session(name="tests-parity")
 def tests_parity(session):
-    """The same, and then every change of every config, which takes longer."""
-    tests_parity_quick(session)
+    """Equality with transformers, diffusers and others: every rotary class, with its config and changed ones."""
+    install(session, "parity")
+    files = [f"tests/test_{name}.py" for name in ("parity", *(f"peers_{of}" for of in PEERS))]
+    session.run("pytest", "--xp=parity", *files, *session.posargs)
     session.run("python", "-P", "benchmarks/coverage.py", "--out", f"{session.create_tmp()}/coverage.md")
 
 
@@ -75,7 +73,7 @@ def tests_timm(session):
     """Equality with timm, whose dependencies are left out: they have no build for the CPU alone."""
     install(session, "timm")
     session.install("--no-deps", "timm")
-    session.run("pytest", "--xp=timm", "tests", *session.posargs)
+    session.run("pytest", "--xp=timm", "tests/test_peers_timm.py", *session.posargs)
 
 
 @nox.session(name="tests-more")

@@ -1210,7 +1210,7 @@ def outcome(subject, module, cls, name, needs, default, case, label):
             errors, good = check(rope, seens, subject.sign, factor)
         except Exception as error:
             notes.append(said(error))
-            if cls.__name__ in NOT_ROTATIONS and "model_type must be that of a rotary model" in str(error):
+            if cls.__name__ in NOT_ROTATIONS and "model_type must be one of the" in str(error):
                 return one("refused", {}, "ours refuses")
             continue
         if good and compat is None:
