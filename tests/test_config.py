@@ -527,6 +527,17 @@ def test_contradictions_are_refused_or_resolved_as_upstream(name):
     assert read(from_config(config, **choice, compat="transformers")) == upstream
 
 
+def test_what_is_no_rotation_upstream_is_refused_there():
+    config = {
+        "model_type": "hunyuan_vl",
+        "head_dim": 16,
+        "rope_scaling": {"type": "xdrope", "alpha": 5.0, "xdrope_section": [2] * 4},
+    }
+    assert from_config(config).axes == 4
+    with pytest.raises(ValueError, match="of which transformers makes no rotation"):
+        from_config(config, compat="transformers")
+
+
 def test_configs_are_left_as_they_were():
     for config, choice, *_ in MISTAKES.values():
         before = json.dumps(config)

@@ -81,7 +81,7 @@ def from_config(
     default block wins over a top-level base; OLMo-3's sliding layers and ModernBERT do not read `rope_theta`, GPT-NeoX
     neither that nor `partial_rotary_factor`, DBRX not the base of `attn_config`, MiniMax-M3 not `rotary_dim`, Bamba no
     top-level share; Step-3.5 has one base for each layer type, that of the first; and interleaved sections that do not
-    fit lose pairs to the first axis.
+    fit lose pairs to the first axis. HunYuan-VL's tables in transformers are no rotation, and are refused.
 
     References
     ----------

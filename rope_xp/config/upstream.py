@@ -9,7 +9,10 @@ from typing import Any
 
 from rope_xp.config.block import BASE_KEYS, LENGTH_KEYS, ORIGINAL, PARTIAL_KEYS
 from rope_xp.config.families import Family
-from rope_xp.config.keys import Keys
+from rope_xp.config.keys import WHO, Keys
+
+# Of whose pairs the two channels turn by angles of different axes.
+NO_ROTATION = ("hunyuan_vl_text",)
 
 # Keys beside the block that these families do not read.
 NOT_READ = {
@@ -28,6 +31,10 @@ def as_upstream(
     given: Mapping[str, Any], model_type: str, family: Family, seq_len: int | None
 ) -> tuple[dict[str, Any], Family]:
     """The config and the row that make the reader compute what transformers does."""
+    if model_type in NO_ROTATION:
+        raise ValueError(
+            f"{WHO}: compat must be None for {model_type!r}, of which transformers makes no rotation; got transformers"
+        )
     for name in ("rope_parameters", "rope_scaling"):
         Keys("config", given).within(name)  # must be mappings
     config: dict[str, Any] = _plain(given)
