@@ -676,6 +676,12 @@ def alpha_cases():
 
 ALPHA = (Subject(more=alpha_cases()), Subject(needs={"head_dim": 64}, why=NULL_HEAD_WHY))
 
+CONFORMER: dict[str, Any] = {
+    "needs": {"position_embeddings_type": "rotary"},
+    "why": "rotates only then",
+    "off": True,
+    "rules": False,
+}
 SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
     # Several configs, or not the one in the signature.
     "BltRotaryEmbedding": tuple(
@@ -880,28 +886,19 @@ SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
     "Wav2Vec2BertRotaryPositionalEmbedding": Subject(
         "Wav2Vec2BertConfig",
         counted,
-        needs={"position_embeddings_type": "rotary"},
-        why="rotates only then",
-        off=True,
-        rules=False,
+        **CONFORMER,
         more={"base and heads": {"rotary_embedding_base": 500, "num_attention_heads": 8}},
     ),
     "Wav2Vec2ConformerRotaryPositionalEmbedding": Subject(
         "Wav2Vec2ConformerConfig",
         counted,
-        needs={"position_embeddings_type": "rotary"},
-        why="rotates only then",
-        off=True,
-        rules=False,
+        **CONFORMER,
         more={"base and heads": {"rotary_embedding_base": 500, "num_attention_heads": 8}},
     ),
     "SeamlessM4TConformerRotaryPositionalEmbedding": Subject(
         "SeamlessM4TConfig",
         counted,
-        needs={"position_embeddings_type": "rotary"},
-        why="rotates only then",
-        off=True,
-        rules=False,
+        **CONFORMER,
         heads="speech_encoder_attention_heads",
         more={"base and heads": {"rotary_embedding_base": 500, "speech_encoder_attention_heads": 8}},
     ),

@@ -243,6 +243,16 @@ class Scaling:
             if getattr(self, name) is not None:
                 self._resolve(**{name: checks.positive(type(self).__name__, name, getattr(self, name))})
 
+    def _lengths(self, *names: str) -> None:
+        """Fields that are numbers of tokens."""
+        who = type(self).__name__
+        for name in names:
+            value = getattr(self, name)
+            if value is not None:
+                self._resolve(**{name: checks.count(who, name, value)})
+                if not 1 <= value < 2**53:
+                    raise ValueError(f"{who}: {name} must be at least 1 and below 2**53; got {value}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class LinearScaling(Scaling):
@@ -388,7 +398,7 @@ class DynamicNTKScaling(Scaling):
 
     def __post_init__(self) -> None:
         self._at_least(1.0, "factor")
-        _lengths(self, "max_position_embeddings", "seq_len")
+        self._lengths("max_position_embeddings", "seq_len")
 
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
         length = max(self.seq_len or 0, self.max_position_embeddings)
@@ -443,7 +453,7 @@ class YarnScaling(Scaling):
     def __post_init__(self) -> None:
         who = "YarnScaling"
         self._at_least(1.0, "factor")
-        _lengths(self, "original_max_position_embeddings")
+        self._lengths("original_max_position_embeddings")
         self._positive("beta_fast", "beta_slow", "attention_factor")
         self._at_least(0.0, "mscale", "mscale_all_dim")
         self._resolve(truncate=checks.boolean(who, "truncate", self.truncate))
@@ -539,7 +549,7 @@ class LongRopeScaling(Scaling):
             if not isinstance(values, (list, tuple)) or not values:
                 raise TypeError(f"{who}: {name} must be a list or tuple of numbers; got {values!r}")
             self._resolve(**{name: tuple(checks.positive(who, f"every {name}", value) for value in values)})
-        _lengths(self, "original_max_position_embeddings", "seq_len")
+        self._lengths("original_max_position_embeddings", "seq_len")
         self._at_least(1.0, "factor")
         self._positive("attention_factor", "short_mscale", "long_mscale")
         if (self.short_mscale is None) != (self.long_mscale is None):
@@ -622,7 +632,7 @@ class Llama3Scaling(Scaling):
     def __post_init__(self) -> None:
         self._at_least(1.0, "factor")
         self._positive("low_freq_factor", "high_freq_factor")
-        _lengths(self, "original_max_position_embeddings")
+        self._lengths("original_max_position_embeddings")
         if self.high_freq_factor < self.low_freq_factor:
             raise ValueError(
                 f"Llama3Scaling: high_freq_factor must be at least low_freq_factor={self.low_freq_factor}; "
@@ -741,14 +751,3 @@ def _rescaled(who: str, base: float, growth: float, rotary_dim: int) -> float:
     if rotary_dim < 4:
         raise ValueError(f"{who}: rotary_dim must be at least 4; got {rotary_dim}")
     return base * growth ** (rotary_dim / (rotary_dim - 2))
-
-
-def _lengths(rule: Scaling, *names: str) -> None:
-    """Fields that are numbers of tokens, at least 1, or None."""
-    for name in names:
-        value = getattr(rule, name)
-        if value is None:
-            continue
-        rule._resolve(**{name: checks.count(type(rule).__name__, name, value)})
-        if not 1 <= value < 2**53:
-            raise ValueError(f"{type(rule).__name__}: {name} must be at least 1 and below 2**53; got {value}")

@@ -104,8 +104,9 @@ def embedding_of(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: s
         block = Keys("no block", {})
     head_dim = _head_dim(keys, row, layer, layer_type)
     base = _base(keys, block, row, layer, layer_type)
-    rotary_dim = _rotary_dim(keys, block, row, head_dim, layer, layer_type)
-    scaling = _scaling(keys, block, row, seq_len)
+    rope_type = _rope_type(block, row)
+    rotary_dim = _rotary_dim(keys, block, row, rope_type, head_dim, layer, layer_type)
+    scaling = _scaling(keys, block, row, rope_type, seq_len)
     sections = _sections(block, row, rotary_dim)
     for name, wanted in (("use_rotary_pos_emb", True), ("use_mrope", row.order is not None)):
         said = keys.get(name)
@@ -215,10 +216,27 @@ def _of_layer(name: str, keys: Keys, row: Family, value: Any, layer: Any, layer_
     return found[0]
 
 
-def _rotary_dim(keys: Keys, block: Keys, row: Family, head_dim: int, layer: Any, layer_type: str | None) -> int:
+def _rope_type(block: Keys, row: Family) -> str:
+    """The name of a block's rule."""
+    names = {name: block.get(name) for name in ("rope_type", "type")}
+    given = [name for name in names.values() if name is not None]
+    aliases = {**ALIASES, **row.aliases}
+    for name in given:
+        if not isinstance(name, str) or (name not in RULES and name not in aliases):
+            raise ValueError(f"{WHO}: rope_type must be one of {listed({*RULES, *aliases})}; got {name!r}")
+    if not given and block.mapping.get("factor") is not None:
+        raise ValueError(f"{WHO}: {block.name} must have a rope_type beside factor; got {listed(block.mapping)}")
+    types = {str(aliases.get(name, name)) for name in given}
+    if len(types) > 1:
+        raise ValueError(f"{WHO}: rope_type and type must not contradict each other; got {names}")
+    return types.pop() if types else "default"
+
+
+def _rotary_dim(
+    keys: Keys, block: Keys, row: Family, rope_type: str, head_dim: int, layer: Any, layer_type: str | None
+) -> int:
     """How many channels turn; it may be odd."""
-    rule = ALIASES.get(str(block.first("rope_type", "type")), block.first("rope_type", "type"))
-    inner = None if rule == "proportional" else block.get(*PARTIAL_KEYS)
+    inner = None if rope_type == "proportional" else block.get(*PARTIAL_KEYS)
     outer = said_once(
         "partial_rotary_factor",
         keys.get(*PARTIAL_KEYS),
@@ -237,7 +255,7 @@ def _rotary_dim(keys: Keys, block: Keys, row: Family, head_dim: int, layer: Any,
         if share is not None and share != only:
             raise ValueError(f"{WHO}: partial_rotary_factor must be {only:g} in {keys.name}; got {share}")
         return head_dim
-    if rule == "proportional":
+    if rope_type == "proportional":
         return head_dim
     width = keys.get(*row.width_keys)
     if row.width is not None:
@@ -258,19 +276,7 @@ def _rotary_dim(keys: Keys, block: Keys, row: Family, head_dim: int, layer: Any,
     return width
 
 
-def _scaling(keys: Keys, block: Keys, row: Family, seq_len: int | None) -> Scaling | None:
-    names = {name: block.get(name) for name in ("rope_type", "type")}
-    given = [name for name in names.values() if name is not None] or ["default"]
-    aliases = {**ALIASES, **row.aliases}
-    for name in given:
-        if not isinstance(name, str) or (name not in RULES and name not in aliases):
-            raise ValueError(f"{WHO}: rope_type must be one of {listed({*RULES, *aliases})}; got {name!r}")
-    if names == {"rope_type": None, "type": None} and block.mapping.get("factor") is not None:
-        raise ValueError(f"{WHO}: {block.name} must have a rope_type beside factor; got {listed(block.mapping)}")
-    types = {str(aliases.get(name, name)) for name in given}
-    if len(types) > 1:
-        raise ValueError(f"{WHO}: rope_type and type must not contradict each other; got {names}")
-    (rope_type,) = types
+def _scaling(keys: Keys, block: Keys, row: Family, rope_type: str, seq_len: int | None) -> Scaling | None:
     rule = RULES[rope_type]
     own_length = block.get(LENGTH_KEYS[0])
     length = _whole(keys.first(*LENGTH_KEYS) if own_length is None else own_length)
