@@ -56,6 +56,13 @@ for backend in ("jax", "torch"):
     tests_of(backend)
 
 
+@nox.session(name="tests-triton")
+def tests_triton(session):
+    """The kernel for CUDA, on a GPU where there is one, or else in Triton's interpreter."""
+    install(session, "triton")
+    session.run("pytest", "--xp=triton", "tests/test_triton.py", *session.posargs)
+
+
 PEERS = ("axes", "grids", "multimodal", "weights")
 
 
@@ -92,9 +99,10 @@ def examples(session):
 
 @nox.session
 def benchmarks(session):
-    """The accuracy table, with few positions: ours is within its bound beside every peer's."""
+    """Accuracy with few positions, ours within its bound beside every peer's; speed with small arrays, all right."""
     install(session, "benchmarks")
     session.run("python", "-P", "benchmarks/accuracy.py", "--quick", "--out", f"{session.create_tmp()}/accuracy.md")
+    session.run("python", "-P", "benchmarks/speed.py", "--quick", "--out", f"{session.create_tmp()}/speed.md")
 
 
 @nox.session

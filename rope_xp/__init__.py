@@ -16,7 +16,7 @@ from rope_xp.frequencies import (
     XPos,
     YarnScaling,
 )
-from rope_xp.rotation import apply_rotary_pos_emb, rotate_every_two, rotate_half
+from rope_xp.rotation import apply_rotary_pos_emb, apply_rotary_pos_emb_inplace, rotate_every_two, rotate_half
 from rope_xp.weights import permute_projection
 
 __version__ = "0.1.0"
@@ -35,6 +35,7 @@ __all__ = [
     "XPos",
     "YarnScaling",
     "apply_rotary_pos_emb",
+    "apply_rotary_pos_emb_inplace",
     "fixed_pos_embedding",
     "frequencies",
     "from_config",

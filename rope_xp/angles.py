@@ -4,9 +4,11 @@ from functools import reduce
 from operator import add
 from typing import Any, Literal, NamedTuple
 
-from rope_xp import backends, checks, phases
+from rope_xp import backends, checks, kernels, phases
 from rope_xp.arrays import Array
+from rope_xp.backends import memory
 from rope_xp.frequencies import geometric
+from rope_xp.kernels import Kernel, tables
 from rope_xp.positions.sequence import count_from
 
 Phase = Literal["exact", "float32"]
@@ -140,9 +142,22 @@ def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0,
 
 
 def sincos_of(
-    who: str, positions: Any, frequencies: phases.Frequencies, *, like: Any = None, phase: Phase = "exact"
+    who: str,
+    positions: Any,
+    frequencies: phases.Frequencies,
+    *,
+    like: Any = None,
+    phase: Phase = "exact",
+    kernel: Kernel = "fastest",
 ) -> SinCos:
     """Tables for any positions and frequencies, beside `like` and, for float64 `like`, in float64."""
+    sin, cos = _sincos_of(who, positions, frequencies, like, phase, kernel)
+    return SinCos(backends.materialized(sin), backends.materialized(cos))
+
+
+def _sincos_of(
+    who: str, positions: Any, frequencies: phases.Frequencies, like: Any, phase: Phase, kernel: Kernel
+) -> tuple[Any, Any]:
     checks.one_of(who, "phase", phase, PHASES)
     positions = checks.positions(who, "positions", positions, like=like)
     if not frequencies.are_floats:
@@ -155,14 +170,19 @@ def sincos_of(
     if phase == "float32":
         terms = frequencies.terms(backends.astype(positions, xp.float32))
         angle = reduce(add, [columns * row.values(like=columns, dtype=xp.float32) for columns, row in terms])
-        return SinCos(backends.astype(xp.sin(angle), dtype), backends.astype(xp.cos(angle), dtype))
+        return backends.astype(xp.sin(angle), dtype), backends.astype(xp.cos(angle), dtype)
+    if kernel != "reference" and frequencies.are_a_row and not in_float64:
+        on_host = kernels.on_host(positions)
+        if on_host is not None:
+            sin, cos = tables.sin_cos(on_host, frequencies)
+            return memory.beside(sin, positions), memory.beside(cos, positions)
     sin, cos = phases.sin_cos(backends.without_gradient(positions), frequencies, dtype)
     derivative = backends.is_real(positions) or not frequencies.are_floats
     if not (derivative and backends.has_derivatives(positions)):
-        return SinCos(sin, cos)
+        return sin, cos
     change = _zero_with_derivative(positions, frequencies, dtype)
     sin_change, cos_change = xp.sin(change), xp.cos(change)
-    return SinCos(sin * cos_change + cos * sin_change, cos * cos_change - sin * sin_change)
+    return sin * cos_change + cos * sin_change, cos * cos_change - sin * sin_change
 
 
 def _zero_with_derivative(positions: Any, frequencies: phases.Frequencies, dtype: Any) -> Any:

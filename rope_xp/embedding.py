@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from rope_xp import backends, checks
+from rope_xp import backends, checks, kernels
 from rope_xp.angles import PHASES, Phase, SinCos, sincos_of
 from rope_xp.arrays import Array, ArrayT
 from rope_xp.axes import ORDERS, Sections
 from rope_xp.frequencies import NTKScaling, Scaling, XPos
+from rope_xp.kernels import KERNELS, Kernel
+from rope_xp.kernels.turn import Turn
 from rope_xp.phases import LIMIT, Frequencies
 from rope_xp.positions.sequence import count_from
-from rope_xp.rotation import LAYOUTS, READ_WRITE, Layout, axes_on, rotate
+from rope_xp.rotation import LAYOUTS, READ_WRITE, Layout, aligned, axes_on
 
 Role = Literal["query", "key"]
 
@@ -68,13 +70,15 @@ class RotaryEmbedding:
         Turn the other way, as nanochat does.
     phase : "exact" or "float32"
         How position times frequency is computed, see `fixed_pos_embedding`.
+    kernel : "fastest", "reference", "eager", "numba", "triton" or "xla"
+        What rotates, see `apply_rotary_pos_emb`.
 
     Attributes
     ----------
     head_dim, rotary_dim, first_channel, blocks, pairs, axes : int
     heads : int or None
         Of frequencies that each head has of its own.
-    layout, phase : str
+    layout, phase, kernel : str
     base : float or None
     scaling, sections, xpos : as given
     inv_freq : tuple of float, nested tuples of float, or array
@@ -120,6 +124,7 @@ class RotaryEmbedding:
     xpos: XPos | None = None
     reverse: bool = False
     phase: Phase = "exact"
+    kernel: Kernel = "fastest"
     pairs: int = field(init=False)
     axes: int = field(init=False)
     heads: int | None = field(init=False)
@@ -133,6 +138,7 @@ class RotaryEmbedding:
         head_dim = checks.even_size(who, "head_dim", self.head_dim)
         checks.one_of(who, "layout", self.layout, LAYOUTS)
         checks.one_of(who, "phase", self.phase, PHASES)
+        checks.one_of(who, "kernel", self.kernel, KERNELS)
         for name, kind in (("scaling", Scaling), ("sections", Sections), ("xpos", XPos)):
             value = getattr(self, name)
             if value is not None and not isinstance(value, kind):
@@ -199,7 +205,13 @@ class RotaryEmbedding:
             object.__setattr__(self, name, value)
 
     def __call__(
-        self, x: ArrayT, *others: ArrayT, positions: Array | None = None, seq_dim: int, heads_dim: int | None = None
+        self,
+        x: ArrayT,
+        *others: ArrayT,
+        positions: Array | None = None,
+        sincos: tuple[Array, Array] | None = None,
+        seq_dim: int,
+        heads_dim: int | None = None,
     ) -> Any:
         """Rotate queries and keys.
 
@@ -210,6 +222,8 @@ class RotaryEmbedding:
         positions : array, "seq", "batch seq" or with one axis less than `x`, optional
             Where each token is: integers of any sign and order, or real numbers. By default 0, 1, 2, ... Several
             position axes come first, as "axes seq" or "axes batch seq", and are required.
+        sincos : (array, array), "*axes pairs", optional
+            Tables of `sincos` in place of positions, made once in a forward pass.
         seq_dim : int
             The sequence axis of `x` and of each of the others.
         heads_dim : int, optional
@@ -240,6 +254,11 @@ class RotaryEmbedding:
         for one in arrays:
             self._check(who, "x", one)
             checks.beside(who, "x", one, x)
+        if sincos is not None:
+            if positions is not None or self.xpos is not None:
+                raise ValueError(f"{who}: sincos must be given without positions and without xpos; got more")
+            tables = [sincos] * len(arrays)
+            return self._rotated(who, arrays, tables, seq_dim, heads_dim)
         where = self._positions_of(who, arrays, positions, seq_dim)
         widest = next((one for one in arrays if backends.dtype_name(one.dtype) == "float64"), x)
         if self.xpos is None:
@@ -249,10 +268,7 @@ class RotaryEmbedding:
         else:
             query, key = (self.sincos(where, like=widest, role=role) for role in ("query", "key"))
             tables = [query, *[key] * len(others)]
-        rotated = tuple(
-            self._rotate(who, one, table, seq_dim, heads_dim=heads_dim) for one, table in zip(arrays, tables)
-        )
-        return rotated if others else rotated[0]
+        return self._rotated(who, arrays, tables, seq_dim, heads_dim)
 
     def sincos(self, positions: Array, *, like: Array | None = None, role: Role | None = None) -> SinCos:
         """Tables of positions: make them once in a forward pass and share them between layers.
@@ -340,7 +356,53 @@ class RotaryEmbedding:
         """
         who = "RotaryEmbedding.rotate"
         self._check(who, "x", x)
-        return self._rotate(who, x, sincos, seq_dim, inverse, heads_dim=heads_dim)
+        work = self._aligned(who, x, sincos, seq_dim, inverse, heads_dim)
+        return kernels.rotate(who, *work, self.kernel)
+
+    def rotate_inplace(
+        self,
+        x: ArrayT,
+        *others: ArrayT,
+        sincos: tuple[Array, Array],
+        seq_dim: int,
+        inverse: bool = False,
+        heads_dim: int | None = None,
+    ) -> None:
+        """Rotate arrays by tables of `sincos` and write the results over them, for inference.
+
+        No derivative passes through it. Everything is checked before anything is written.
+
+        Parameters
+        ----------
+        x, *others : array of NumPy or PyTorch, "*batch head_dim"
+            Such as q and k: writable memory that none of them shares with another, or with the tables.
+        sincos, seq_dim, inverse, heads_dim
+            As in `rotate`.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit, or memory is read-only, shared, or of a tensor that requires grad.
+        TypeError
+            If dtypes or libraries do not fit, or a library's arrays cannot be written, such as JAX's.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> rope = RotaryEmbedding(head_dim=4, layout="interleaved", base=10_000.0)
+        >>> q, k = np.ones((3, 2, 4)), np.ones((3, 1, 4))
+        >>> sincos = rope.sincos(np.arange(3), like=q)
+        >>> rotated = rope.rotate(q, sincos, seq_dim=0)
+        >>> rope.rotate_inplace(q, k, sincos=sincos, seq_dim=0)
+        >>> bool((q == rotated).all())
+        True
+        """
+        who = "RotaryEmbedding.rotate_inplace"
+        arrays = (x, *others)
+        for one in arrays:
+            self._check(who, "x", one)
+        work = [self._aligned(who, one, sincos, seq_dim, inverse, heads_dim) for one in arrays]
+        kernels.rotate_inplace(who, work, self.kernel)
 
     def shift(self, k: ArrayT, delta: int | Array, *, seq_dim: int, heads_dim: int | None = None) -> ArrayT:
         """Move keys that are rotated already, such as those of a cache, by `delta` positions.
@@ -399,10 +461,16 @@ class RotaryEmbedding:
             # The decay of a key over so many tokens, which no centre changes.
             scale = self._growth(-1, moves, sincos.sin)
             sincos = SinCos(sincos.sin * scale, sincos.cos * scale)
-        return self._rotate(who, k, sincos, seq_dim, heads_dim=heads_dim, layout=READ_WRITE[self.layout][1])
+        layout = READ_WRITE[self.layout][1]
+        return kernels.rotate(who, *self._aligned(who, k, sincos, seq_dim, False, heads_dim, layout), self.kernel)
 
-    def describe(self) -> str:
-        """What runs, in words: widths, pairing, base, scaling, magnitude, wavelengths and how phases are computed.
+    def describe(self, x: Array | None = None) -> str:
+        """What runs, in words: widths, pairing, base, scaling, magnitude, wavelengths, phases and kernel.
+
+        Parameters
+        ----------
+        x : array, optional
+            For which to say what the fastest kernel is.
 
         Examples
         --------
@@ -415,7 +483,12 @@ class RotaryEmbedding:
         scaling           none
         attention factor  1.0
         phase             exact (sin and cos within 2e-7 at every int32 position)
+        kernel            fastest (the fastest of the others that serves the arrays)
         """
+        kernel: str = self.kernel
+        if x is not None:
+            checks.floating("RotaryEmbedding.describe", "x", x)
+            kernel = kernels.choose("RotaryEmbedding.describe", x, kernel)
         if not self._frequencies.are_floats:
             frequencies, wavelengths = "given as an array, in radians per token", "those of the array"
         else:
@@ -449,6 +522,7 @@ class RotaryEmbedding:
             else f"x {self.softmax_scale}, which the model has to apply",
             "decay": "" if self.xpos is None else str(self.xpos),
             "phase": f"{self.phase} ({PHASES[self.phase]})",
+            "kernel": f"{kernel} ({KERNELS[kernel]})",
         }
         lines = [fill(f"{name:<18}{value}", 100, subsequent_indent=" " * 18) for name, value in rows.items() if value]
         return "\n".join(lines)
@@ -551,29 +625,28 @@ class RotaryEmbedding:
         if not x.ndim or x.shape[-1] != self.head_dim:
             raise ValueError(f"{who}: {name} must have head_dim={self.head_dim} channels; got shape {checks.shape(x)}")
 
-    def _rotate(
-        self,
-        who: str,
-        x: Any,
-        sincos: Any,
-        seq_dim: int,
-        inverse: bool = False,
-        heads_dim: int | None = None,
-        layout: str | None = None,
-    ) -> Any:
+    def _rotated(self, who: str, arrays: Any, tables: Any, seq_dim: int, heads_dim: int | None) -> Any:
+        """One array for one, and a tuple for several."""
+        work = [self._aligned(who, *one, seq_dim, False, heads_dim) for one in zip(arrays, tables)]
+        rotated = kernels.rotate_all(who, work, self.kernel)
+        return tuple(rotated) if len(rotated) > 1 else rotated[0]
+
+    def _aligned(
+        self, who: str, x: Any, sincos: Any, seq_dim: int, inverse: bool, heads_dim: int | None, layout: Any = None
+    ) -> tuple[Any, Any, Any, Turn]:
         if (heads_dim is None) != (self.heads is None):
             raise ValueError(
                 f"{who}: heads_dim must be given for frequencies that each head has of its own, and for no others; "
                 f"got {heads_dim}"
             )
-        return rotate(
+        return aligned(
             who,
             x,
             sincos,
             layout=self.layout if layout is None else layout,
             seq_dim=seq_dim,
             inverse=inverse,
-            pairs=self.pairs,
+            columns=self.pairs,
             first_channel=self.first_channel,
             blocks=self.blocks,
             heads=self.heads,
@@ -583,7 +656,7 @@ class RotaryEmbedding:
     def _unscaled(self, who: str, positions: Any, like: Any) -> SinCos:
         if self.axes > 1:
             self._own_axes(who, "positions", positions)
-        return sincos_of(who, positions, self._frequencies, like=like, phase=self.phase)
+        return sincos_of(who, positions, self._frequencies, like=like, phase=self.phase, kernel=self.kernel)
 
     def _growth(self, sign: int, tokens: Any, like: Any) -> Any:
         """The growth of a query, or with -1 the decay of a key, over so many tokens."""

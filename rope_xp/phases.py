@@ -24,8 +24,8 @@ _PER_RADIAN_BITS = 256
 # Taylor coefficients of sin(pi/2 u) / u and cos(pi/2 u) in powers of u**2, by width of phase. On |u| <= 1/2 the first
 # one left out is below 2e-9 for 32 bits and 2e-18 for 64.
 _TERMS = {32: 5, 64: 9}
-_SINE = {b: [(-1) ** k * (pi / 2) ** (2 * k + 1) / factorial(2 * k + 1) for k in range(n)] for b, n in _TERMS.items()}
-_COSINE = {b: [(-1) ** k * (pi / 2) ** (2 * k) / factorial(2 * k) for k in range(n + 1)] for b, n in _TERMS.items()}
+SINE = {b: [(-1) ** k * (pi / 2) ** (2 * k + 1) / factorial(2 * k + 1) for k in range(n)] for b, n in _TERMS.items()}
+COSINE = {b: [(-1) ** k * (pi / 2) ** (2 * k) / factorial(2 * k) for k in range(n + 1)] for b, n in _TERMS.items()}
 
 
 class Turns(NamedTuple):
@@ -57,6 +57,7 @@ class Frequencies:
         self.pairs = shape[-1]
         self.axes = shape[0] if len(shape) > 1 else 1
         self.heads = shape[1] if len(shape) > 2 else None
+        self.are_a_row = self.are_floats and len(shape) == 1
         self.axis_of_pair: tuple[int, ...] | None = None
         row_shape = shape[1:] if len(shape) > 1 else shape
         if not self.are_floats:
@@ -246,8 +247,8 @@ def _sin_cos_of_phase(xp: Any, phase: Any, rest: Any, bits: int, dtype: Any) -> 
         remainder = remainder + 4.0 * rest
     u = short + remainder
     square = u * u
-    sine = 1.5 * short + (1.5 * remainder + u * _polynomial([_SINE[bits][0] - 1.5, *_SINE[bits][1:]], square))
-    tail = square * _polynomial([_COSINE[bits][1] + 1.25, *_COSINE[bits][2:]], square)
+    sine = 1.5 * short + (1.5 * remainder + u * _polynomial([SINE[bits][0] - 1.5, *SINE[bits][1:]], square))
+    tail = square * _polynomial([COSINE[bits][1] + 1.25, *COSINE[bits][2:]], square)
     cosine = (1.0 - 1.25 * (short * short)) + (tail - 1.25 * (remainder * (u + short)))
 
     odd = (quarter & 1) == 1

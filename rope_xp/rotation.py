@@ -2,8 +2,11 @@
 
 from typing import Any, Literal
 
-from rope_xp import backends, checks
+from rope_xp import backends, checks, kernels
 from rope_xp.arrays import Array, ArrayT
+from rope_xp.kernels import KERNELS, Kernel
+from rope_xp.kernels.reference import pairs, unpairs
+from rope_xp.kernels.turn import Turn
 
 Layout = Literal["half", "interleaved", "interleaved_to_half"]
 
@@ -111,6 +114,7 @@ def apply_rotary_pos_emb(
     layout: Layout = "interleaved",
     seq_dim: int = 0,
     inverse: bool = False,
+    kernel: Kernel = "fastest",
 ) -> ArrayT:
     """Turn each pair of channels of `x` by its angle.
 
@@ -133,6 +137,12 @@ def apply_rotary_pos_emb(
     inverse : bool
         Turn by the opposite angles. This undoes a rotation, and is also its transpose: the gradient of the rotation.
         Tables scaled by an attention factor scale again.
+    kernel : "fastest", "reference", "eager", "numba", "triton" or "xla"
+        What does it. The default takes the fastest that serves `x`: numba for NumPy and for torch on the CPU, where it
+        is installed (``rope-xp[fast]``), or else `"eager"` operations into memory at hand; Triton for torch on CUDA;
+        what XLA fuses best for JAX. Under `torch.compile` and exporters, and on all other libraries, it is
+        `"reference"`, one expression of the array API, from which the others differ by one rounding at most.
+        `RotaryEmbedding.describe` says which it is.
 
     Returns
     -------
@@ -160,10 +170,53 @@ def apply_rotary_pos_emb(
     array([[-1.,  1.,  1.,  1.],
            [-1.,  1.,  1.,  1.]], dtype=float32)
     """
-    return rotate("apply_rotary_pos_emb", x, sincos, layout=layout, seq_dim=seq_dim, inverse=inverse)
+    who = "apply_rotary_pos_emb"
+    checks.one_of(who, "kernel", kernel, KERNELS)
+    return kernels.rotate(who, *aligned(who, x, sincos, layout=layout, seq_dim=seq_dim, inverse=inverse), kernel)
 
 
-def rotate(
+def apply_rotary_pos_emb_inplace(
+    x: Any,
+    sincos: tuple[Array, Array],
+    *,
+    layout: Layout = "interleaved",
+    seq_dim: int = 0,
+    inverse: bool = False,
+    kernel: Kernel = "fastest",
+) -> None:
+    """`apply_rotary_pos_emb` that writes its result over `x`, for inference: no derivative passes through it.
+
+    Everything is checked before anything is written.
+
+    Parameters
+    ----------
+    x : array of NumPy or PyTorch, "*batch dim"
+        Writable memory in which no two places are one, that is not that of the tables and does not require grad.
+    sincos, layout, seq_dim, inverse, kernel
+        As in `apply_rotary_pos_emb`.
+
+    Raises
+    ------
+    ValueError
+        As `apply_rotary_pos_emb` does, and if the memory of `x` is not as required.
+    TypeError
+        As `apply_rotary_pos_emb` does, and if `x` is of another library, such as JAX, whose arrays never change.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x, quarter = np.asarray([[1.0, 2.0]]), np.full((1, 1), np.pi / 2)
+    >>> apply_rotary_pos_emb_inplace(x, (np.sin(quarter), np.cos(quarter)))
+    >>> x.round(3)
+    array([[-2.,  1.]])
+    """
+    who = "apply_rotary_pos_emb_inplace"
+    checks.one_of(who, "kernel", kernel, KERNELS)
+    work = aligned(who, x, sincos, layout=layout, seq_dim=seq_dim, inverse=inverse)
+    kernels.rotate_inplace(who, [work], kernel)
+
+
+def aligned(
     who: str,
     x: Any,
     sincos: Any,
@@ -171,100 +224,72 @@ def rotate(
     layout: str,
     seq_dim: int,
     inverse: bool = False,
-    pairs: int | None = None,
+    columns: int | None = None,
     first_channel: int = 0,
     blocks: int = 1,
     heads: int | None = None,
     heads_dim: int | None = None,
-) -> Any:
-    """`apply_rotary_pos_emb`, on behalf of another function, and with what only `RotaryEmbedding` has.
+) -> tuple[Any, Any, Any, Turn]:
+    """What a kernel takes: `x`, sine and cosine with its axes, and the turn, of arguments that fit each other.
 
-    Tables must have `pairs` columns where it is given. The channels that turn begin at `first_channel` and fall into
+    Tables must have so many `columns` where it is given. The channels that turn begin at `first_channel` and fall into
     `blocks`, each of which is paired by itself. With `heads`, tables are "*axes heads pairs".
     """
     xp = checks.floating(who, "x", x)
-    dim = checks.even_width(who, x)
+    checks.even_width(who, x)
     checks.one_of(who, "layout", layout, LAYOUTS)
     inverse = checks.boolean(who, "inverse", inverse)
-    sin, cos = _tables(who, x, sincos)
-    if pairs is not None and checks.shape(sin)[-1:] != (pairs,):
+    sin, cos = _tables(who, xp, x, sincos)
+    if columns is not None and checks.shape(sin)[-1:] != (columns,):
         raise ValueError(
-            f"{who}: tables must have a last axis of {pairs} pairs, one column for each; got shape {checks.shape(sin)}"
+            f"{who}: tables must have a last axis of {columns} pairs, one column for each; "
+            f"got shape {checks.shape(sin)}"
         )
     if heads is None:
-        sin, cos = _align(who, sin, x, seq_dim), _align(who, cos, x, seq_dim)
+        sin, cos = _align(who, xp, sin, cos, x, seq_dim)
     else:
         sin, cos = (_align_heads(who, table, x, seq_dim, heads, heads_dim) for table in (sin, cos))
-    read, write = READ_WRITE[layout]
-    if inverse:
-        sin, read, write = -sin, write, read
-    end = first_channel + 2 * sin.shape[-1]
-    span = x if first_channel == 0 and end == dim else x[..., first_channel:end]
-    first, second = _pairs(xp, backends.astype(span, sin.dtype), read, blocks)
-    turned = _unpairs(xp, first * cos - second * sin, second * cos + first * sin, write, blocks)
-    parts = [backends.astype(turned, x.dtype)]
-    if first_channel:
-        parts.insert(0, x[..., :first_channel])
-    if end < dim:
-        parts.append(x[..., end:])
-    return parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
+    turn = Turn(*READ_WRITE[layout], first_channel, blocks)
+    return x, sin, cos, turn.undone() if inverse else turn
 
 
 def _quarter_turn(who: str, x: Any, layout: Layout) -> Any:
     xp = checks.floating(who, "x", x)
     checks.even_width(who, x)
-    first, second = _pairs(xp, x, layout)
-    return _unpairs(xp, -second, first, layout)
+    first, second = pairs(xp, x, layout)
+    return unpairs(xp, -second, first, layout)
 
 
-def _pairs(xp: Any, x: Any, layout: str, blocks: int = 1) -> tuple[Any, Any]:
-    """The first and the second channels of all pairs."""
-    pairs = x.shape[-1] // 2
-    if layout == "interleaved":
-        x = xp.reshape(x, (*x.shape[:-1], pairs, 2))
-        return x[..., 0], x[..., 1]
-    if blocks == 1:
-        x = xp.reshape(x, (*x.shape[:-1], 2, pairs))
-        return x[..., 0, :], x[..., 1, :]
-    leading = x.shape[:-1]
-    x = xp.reshape(x, (*leading, blocks, 2, pairs // blocks))
-    return xp.reshape(x[..., 0, :], (*leading, pairs)), xp.reshape(x[..., 1, :], (*leading, pairs))
-
-
-def _unpairs(xp: Any, first: Any, second: Any, layout: str, blocks: int = 1) -> Any:
-    """The inverse of `_pairs`. Stacking and reshaping is what compilers fuse; concatenating is not."""
-    leading, pairs = first.shape[:-1], first.shape[-1]
-    if blocks > 1:
-        first, second = (xp.reshape(each, (*leading, blocks, pairs // blocks)) for each in (first, second))
-    x = xp.stack([first, second], axis=-2 if layout == "half" else -1)
-    return xp.reshape(x, (*leading, 2 * pairs))
-
-
-def _tables(who: str, x: Any, sincos: Any) -> tuple[Any, Any]:
+def _tables(who: str, xp: Any, x: Any, sincos: Any) -> tuple[Any, Any]:
     """Sine and cosine in the library of `x` and the dtype of the arithmetic."""
     try:
         sin, cos = sincos
     except (TypeError, ValueError):
         raise TypeError(f"{who}: sincos must be a pair (sin, cos); got {type(sincos).__name__}") from None
-    dtype = "float64" if backends.dtype_name(x.dtype) == "float64" else "float32"
-    tables = []
-    for name, table in (("sin", sin), ("cos", cos)):
-        checks.floating(who, name, table, ("float32", "float64"))
-        if dtype == "float64" and backends.dtype_name(table.dtype) != "float64":
-            raise TypeError(f"{who}: tables for float64 x must be float64; got {name} in float32")
-        if backends.is_host(table):
-            table = table.astype(dtype, copy=False)  # here, as the library of x may have no float64
-        table = checks.beside(who, name, table, x)
-        tables.append(backends.astype(table, getattr(backends.namespace(x), dtype)))
+    in_float64 = backends.dtype_name(x.dtype) == "float64"
+    sin, cos = _table(who, xp, x, "sin", sin, in_float64), _table(who, xp, x, "cos", cos, in_float64)
     if sin.shape != cos.shape:
         raise ValueError(
             f"{who}: sin and cos must have the same shape; got {checks.shape(sin)} and {checks.shape(cos)}"
         )
-    return tables[0], tables[1]
+    return sin, cos
 
 
-def _align(who: str, table: Any, x: Any, seq_dim: int) -> Any:
-    """Put a table's sequence axis onto `seq_dim` of `x` and its batch axes onto the leading ones."""
+def _table(who: str, xp: Any, x: Any, name: str, table: Any, in_float64: bool) -> Any:
+    dtype = xp.float64 if in_float64 else xp.float32
+    if type(table) is type(x) and table.dtype == dtype and backends.on_one_device(table, x):
+        return table
+    checks.floating(who, name, table, ("float32", "float64"))
+    if in_float64 and backends.dtype_name(table.dtype) != "float64":
+        raise TypeError(f"{who}: tables for float64 x must be float64; got {name} in float32")
+    if backends.is_host(table):
+        # Here, as the library of x may have no float64.
+        table = table.astype("float64" if in_float64 else "float32", copy=False)
+    return backends.astype(checks.beside(who, name, table, x), dtype)
+
+
+def _align(who: str, xp: Any, table: Any, other: Any, x: Any, seq_dim: int) -> tuple[Any, Any]:
+    """Put the sequence axis of two tables onto `seq_dim` of `x` and their batch axes onto the leading ones."""
     pairs = table.shape[-1] if table.ndim else 0
     if not 1 <= pairs <= x.shape[-1] // 2:
         raise ValueError(
@@ -272,7 +297,9 @@ def _align(who: str, table: Any, x: Any, seq_dim: int) -> Any:
             f"got tables of shape {checks.shape(table)} for x of shape {checks.shape(x)}"
         )
     axes = axes_on(who, "tables", table.shape, 1, x, seq_dim)
-    return table if table.ndim == x.ndim else backends.namespace(table).reshape(table, (*axes, pairs))
+    if table.ndim == x.ndim:
+        return table, other
+    return xp.reshape(table, (*axes, pairs)), xp.reshape(other, (*axes, pairs))
 
 
 def _align_heads(who: str, table: Any, x: Any, seq_dim: int, heads: int, heads_dim: Any) -> Any:

@@ -5,6 +5,7 @@ import numpy as np
 from rope_xp import (
     RotaryEmbedding,
     apply_rotary_pos_emb,
+    apply_rotary_pos_emb_inplace,
     fixed_pos_embedding,
     positions,
     rotate_every_two,
@@ -49,6 +50,42 @@ def arrays(xp, x):
             r'layout must be "half".*"interleaved".*; got .neox',
         ),
         "layout of a type": (apply(x, good, layout=True), ValueError, r"layout must be"),
+        "unknown kernel": (
+            apply(x, good, kernel="fast"),
+            ValueError,
+            r'^apply_rotary_pos_emb: kernel must be "fastest" .*"reference" .*; got .fast',
+        ),
+        "kernel of a type": (apply(x, good, kernel=None), ValueError, r"kernel must be .*; got None"),
+        "kernel of another device": (
+            apply(x, good, kernel="triton"),
+            ValueError,
+            r"^apply_rotary_pos_emb: kernel='triton' must .*; got",
+        ),
+        "unknown kernel in place": (
+            lambda: apply_rotary_pos_emb_inplace(x, good, seq_dim=1, kernel="fast"),
+            ValueError,
+            r"^apply_rotary_pos_emb_inplace: kernel must be .*; got .fast",
+        ),
+        "odd width in place": (
+            lambda: apply_rotary_pos_emb_inplace(odd, table(xp, 5, 6), seq_dim=1),
+            ValueError,
+            r"^apply_rotary_pos_emb_inplace: .*even.*; got .*13",
+        ),
+        "another head_dim in place": (
+            lambda: ROPE.rotate_inplace(x[..., :12], sincos=good, seq_dim=1),
+            ValueError,
+            r"^RotaryEmbedding.rotate_inplace: x must have head_dim=14 .*; got .*12",
+        ),
+        "positions and tables": (
+            lambda: ROPE(x, positions=xp.array(np.arange(5), "int32"), sincos=good, seq_dim=1),
+            ValueError,
+            r"^RotaryEmbedding: sincos must be given without positions",
+        ),
+        "a description of a list": (
+            lambda: ROPE.describe([1.0, 2.0]),
+            TypeError,
+            r"^RotaryEmbedding.describe: x must be an array; got list",
+        ),
         "wide tables": (apply(x, table(xp, 5, 8)), ValueError, r"1 to 7 pairs.*; got .*\(5, 8\).*\(2, 5, 3, 14\)"),
         "full-width tables": (apply(x, table(xp, 5, 14)), ValueError, r"1 to 7 pairs.*; got .*\(5, 14\)"),
         "empty tables": (apply(x, table(xp, 5, 0)), ValueError, r"1 to 7 pairs"),
@@ -247,6 +284,7 @@ def embeddings():
         ),
         "attention_factor of zero": ({**good, "attention_factor": 0.0}, ValueError, r"attention_factor must be"),
         "unknown phase": ({**good, "phase": "fast"}, ValueError, r"phase must be"),
+        "unknown kernel": ({**good, "kernel": "fast"}, ValueError, r"^RotaryEmbedding: kernel must be .*; got 'fast'"),
     }
 
 

@@ -1,6 +1,7 @@
 """One suite for every array library: `pytest --xp=jax` runs it on JAX, and fails where JAX is missing.
 
-`--xp=parity` and `--xp=timm` choose the files that compare with packages of models, `--xp=examples` the examples.
+`--xp=parity` and `--xp=timm` choose the files that compare with packages of models, `--xp=triton` that of its kernel,
+`--xp=examples` the examples.
 """
 
 import importlib.util
@@ -12,7 +13,10 @@ import pytest
 FILES_OF = {
     "test_jax.py": {"jax"},
     "test_peers_jax.py": {"jax"},
+    "test_jax_speed.py": {"jax"},
     "test_torch.py": {"torch"},
+    "test_kernels_torch.py": {"torch"},
+    "test_triton.py": {"triton"},
     "test_peers_torch.py": {"torch"},
     "test_peers_grids.py": {"parity"},
     "test_peers_multimodal.py": {"parity"},
@@ -33,7 +37,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--xp",
         action="append",
-        choices=[*libraries.LIBRARIES, "examples", "parity", "timm"],
+        choices=[*libraries.LIBRARIES, "examples", "parity", "timm", "triton"],
         help="library to test, may be repeated, or a set of files; by default the libraries that are installed",
     )
 
@@ -59,6 +63,10 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_generate_tests(metafunc):
-    if "xp" in metafunc.fixturenames:
-        names = [name for name in metafunc.config.libraries if name in libraries.LIBRARIES]
-        metafunc.parametrize("xp", [libraries.LIBRARIES[name] for name in names], ids=names, scope="session")
+    """Each library for tests that take `xp`, and each of its kernels for those that take `kernel` besides."""
+    tested = [libraries.LIBRARIES[name] for name in metafunc.config.libraries if name in libraries.LIBRARIES]
+    if "kernel" in metafunc.fixturenames:
+        pairs = [(library, kernel) for library in tested for kernel in library.kernels]
+        metafunc.parametrize("xp, kernel", pairs, ids=[f"{library.name}-{kernel}" for library, kernel in pairs])
+    elif "xp" in metafunc.fixturenames:
+        metafunc.parametrize("xp", tested, ids=[library.name for library in tested], scope="session")

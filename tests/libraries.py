@@ -15,6 +15,7 @@ class Library:
     module: str
     floats: tuple[str, ...]
     integers: tuple[str, ...] = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
+    kernels: tuple[str, ...] = ("reference",)
 
     def array(self, values, dtype=None):
         """An array of this library with NumPy values, exact in `dtype` by way of NumPy."""
@@ -53,10 +54,12 @@ WIDE = ("float32", "float64")
 LIBRARIES = {
     library.name: library
     for library in (
-        Library("numpy", "numpy", (*WIDE, *HALF)),
+        Library("numpy", "numpy", (*WIDE, *HALF), kernels=("reference", "eager", "numba")),
         Library("strict", "array_api_strict", WIDE),
-        Library("jax", "jax.numpy", ("float32", *HALF), ("int8", "int16", "int32", "uint8", "uint16")),
-        Library("torch", "torch", (*WIDE, *HALF)),
+        Library(
+            "jax", "jax.numpy", ("float32", *HALF), ("int8", "int16", "int32", "uint8", "uint16"), ("reference", "xla")
+        ),
+        Library("torch", "torch", (*WIDE, *HALF), kernels=("reference", "eager", "numba")),
         Library("cupy", "cupy", (*WIDE, "float16")),
         Library("dask", "dask.array", (*WIDE, "float16")),
         Library("mlx", "mlx.core", ("float32", *HALF)),

@@ -17,12 +17,12 @@ TESTS = Path(__file__).parent
 # name: (file, text that stands there exactly once, what it becomes)
 MUTANTS = {
     "the other pairing": [
-        ("rotation.py", 'if layout == "interleaved":', 'if layout == "half":'),
-        ("rotation.py", 'axis=-2 if layout == "half" else -1', 'axis=-1 if layout == "half" else -2'),
+        ("kernels/reference.py", 'if layout == "interleaved":', 'if layout == "half":'),
+        ("kernels/reference.py", 'axis=-2 if layout == "half" else -1', 'axis=-1 if layout == "half" else -2'),
     ],
     "rotation by the opposite angle": [
         (
-            "rotation.py",
+            "kernels/reference.py",
             "first * cos - second * sin, second * cos + first * sin",
             "first * cos + second * sin, second * cos - first * sin",
         )
@@ -37,15 +37,20 @@ MUTANTS = {
         )
     ],
     "frequencies counted from one": [("frequencies.py", "ratio**j", "ratio ** (j + 1)")],
-    "sine and cosine exchanged": [("angles.py", "        return SinCos(sin, cos)", "        return SinCos(cos, sin)")],
+    "sine and cosine exchanged": [
+        (
+            "angles.py",
+            "    return SinCos(backends.materialized(sin), backends.materialized(cos))",
+            "    return SinCos(cos, sin)",
+        )
+    ],
     "positions counted from one": [("positions/sequence.py", "else like) + offset", "else like) + offset + 1")],
     "phases that drift": [("angles.py", 'if phase == "float32":', 'if phase in ("exact", "float32"):')],
     "arithmetic in the dtype of x": [
-        ("rotation.py", "backends.astype(span, sin.dtype)", "span"),
         (
-            "rotation.py",
-            "sin, cos = _align(who, sin, x, seq_dim), _align(who, cos, x, seq_dim)",
-            "sin, cos = (backends.astype(_align(who, t, x, seq_dim), x.dtype) for t in (sin, cos))",
+            "kernels/reference.py",
+            "first, second = pairs(xp, backends.astype(span, sin.dtype)",
+            "sin, cos = (backends.astype(table, x.dtype) for table in (sin, cos))\n    first, second = pairs(xp, span",
         ),
     ],
     "the heads' axis taken for the sequence": [
@@ -59,9 +64,9 @@ MUTANTS = {
     "negative positions taken for positive": [("phases.py", "(one[opposite], row)", "(abs(one[opposite]), row)")],
     "float32 returned for half precision turned back": [
         (
-            "rotation.py",
+            "kernels/reference.py",
             "parts = [backends.astype(turned, x.dtype)]",
-            "parts = [turned if inverse else backends.astype(turned, x.dtype)]",
+            "parts = [turned if turn.inverse else backends.astype(turned, x.dtype)]",
         )
     ],
     "the fraction of a position dropped": [("phases.py", "+ _phase_of_part(part, turns, bits)", "")],
@@ -80,11 +85,11 @@ MUTANTS = {
         ("phases.py", "for column, axis in zip(columns, self.axis", "for column, axis in zip(columns[::-1], self.axis")
     ],
     "blocks paired across": [
-        ("rotation.py", "(*leading, blocks, 2, pairs // blocks)", "(*leading, 2, blocks, pairs // blocks)")
+        ("kernels/reference.py", "(*leading, blocks, 2, count // blocks)", "(*leading, 2, blocks, count // blocks)")
     ],
-    "written as it was read": [("rotation.py", "-sin, write, read", "-sin, read, write")],
+    "written as it was read": [("kernels/turn.py", "read=self.write, write=self.read, inverse", "inverse")],
     "the first channels in place of the last": [
-        ("rotation.py", "x[..., first_channel:end]", "x[..., : end - first_channel]")
+        ("kernels/reference.py", "x[..., turn.first_channel : end]", "x[..., : end - turn.first_channel]")
     ],
     "YaRN's ramp inverted": [
         ("frequencies.py", "w / self.factor * share + w * (1.0 - share)", "w * share + w / self.factor * (1.0 - share)")
@@ -122,15 +127,45 @@ MUTANTS = {
     "NoPE layers rotated": [("config/__init__.py", "return rope if rotated else None", "return rope")],
     "local layers scaled": [("config/block.py", 'block = Keys("no block", {})', "pass")],
     "heads of q for k": [("weights.py", 'if to == "half" else (2, pairs)', 'if to != "half" else (2, pairs)')],
+    "bfloat16 cut off in place of rounded": [("kernels/compiled.py", "word(0x7FFF)", "word(0)")],
+    "compiled rows that turn the other way": [("kernels/compiled.py", "-1 if inverse else 1", "1 if inverse else -1")],
+    "compiled rows of the first head alone": [("kernels/compiled.py", "to += index * axes[axis, 2]", "pass")],
+    "a thread's last part left out": [("kernels/compiled.py", "while part < parts:", "while part < parts - 1:")],
+    "broadcast tables read on": [("kernels/compiled.py", "each > 1 and of_tables[axis] == 1", "False")],
+    "the turned value turned again in place": [
+        ("kernels/eager.py", "(backends.astype(channels, sin.dtype) for", "(channels for"),
+        (
+            "kernels/eager.py",
+            "turned, more = first * c, second * s",
+            "turned, more = first, second * s\n        turned *= c",
+        ),
+    ],
+    "the block's remainder left as it was": [
+        (
+            "kernels/eager.py",
+            "for start in range(0, shape[0], max(1, step))",
+            "for start in range(0, shape[0] - 1, max(1, step))",
+        )
+    ],
+    "numbers written twice in one place": [("backends/memory.py", "if step <= extent:", "if step < 0:")],
+    "a low digit without its table": [
+        ("kernels/tables.py", "tokens & ((1 << _BITS) - 1)", "tokens & (1 << _BITS) - 2")
+    ],
     "an unknown layout let through": [("rotation.py", 'checks.one_of(who, "layout", layout, LAYOUTS)\n', "\n")],
 }
 
 
-def suite(package_parent):
-    """Run the suite on NumPy with the package of a folder, and return pytest's exit code and last line."""
+def suite(package_parent, files):
+    """Run the suite on NumPy with the package of a folder, and return pytest's exit code and last line.
+
+    The kernels' own tests run first where a kernel was changed, and elsewhere not at all: they take longest.
+    """
+    kernels = TESTS / "test_kernels.py"
+    of_kernels = any(file.startswith(("kernels/", "backends/")) for file in files)
+    tests = [str(kernels), str(TESTS)] if of_kernels else [f"--ignore={kernels}", str(TESTS)]
     environment = {**os.environ, "PYTHONPATH": str(package_parent)}
     options = ["-x", "-q", "--xp=numpy", "--xp=strict", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-P", "-m", "pytest", *options, str(TESTS)]
+    command = [sys.executable, "-P", "-m", "pytest", *options, *tests]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=package_parent)
     return run.returncode, (run.stdout.strip().splitlines() or [run.stderr])[-1]
 
@@ -146,7 +181,7 @@ def main():
                 if text.count(old) != 1:
                     sys.exit(f"{name}: {old!r} must stand once in {file}; it stands {text.count(old)} times")
                 (package / file).write_text(text.replace(old, new))
-            code, last = suite(folder)
+            code, last = suite(folder, [file for file, *_ in replacements])
         right = code == 1 and " failed" in last if replacements else code == 0
         print(f"{'ok' if right else 'UNNOTICED' if replacements else 'BROKEN':10}{name:46}{last}", flush=True)
         if not right:

@@ -37,9 +37,31 @@ MAY_IMPORT = {
     "positions/grids": {"arrays", "backends", "checks", "positions.sequence"},
     "positions/multimodal": {"arrays", "backends", "checks"},
     "positions/__init__": {"positions.grids", "positions.multimodal", "positions.sequence"},
-    "rotation": {"arrays", "backends", "checks"},
+    "backends/memory": {"backends"},
+    "backends/threads": set(),
+    "kernels/turn": set(),
+    "kernels/reference": {"backends", "kernels.turn"},
+    "kernels/eager": {"backends", "backends.memory", "kernels.turn"},
+    "kernels/compiled": {"backends", "backends.memory", "backends.threads", "kernels.turn"},
+    "kernels/torch": {"kernels.reference", "kernels.turn"},
+    "kernels/jax": {"kernels.reference", "kernels.turn"},
+    "kernels/triton_kernel": set(),
+    "kernels/triton": {"kernels.triton_kernel", "kernels.turn", "phases"},
+    "kernels/__init__": {"backends", "backends.memory", "backends.threads", "kernels.reference", "kernels.turn"},
+    "rotation": {"arrays", "backends", "checks", "kernels", "kernels.reference", "kernels.turn"},
     "weights": {"arrays", "checks", "rotation"},
-    "angles": {"arrays", "backends", "checks", "frequencies", "phases", "positions.sequence"},
+    "kernels/tables": {"phases"},
+    "angles": {
+        "arrays",
+        "backends",
+        "backends.memory",
+        "checks",
+        "frequencies",
+        "kernels",
+        "kernels.tables",
+        "phases",
+        "positions.sequence",
+    },
     "config/keys": {"checks"},
     "config/families": {"checks", "config.keys", "frequencies"},
     "config/layers": {"checks", "config.families", "config.keys"},
@@ -70,10 +92,22 @@ MAY_IMPORT = {
         "backends",
         "checks",
         "frequencies",
+        "kernels",
+        "kernels.turn",
         "phases",
         "positions.sequence",
         "rotation",
     },
+}
+
+# The rooms that may name more than the standard library and NumPy.
+MAY_NAME = {
+    "backends/__init__": {"array_api_compat"},
+    "kernels/compiled": {"numba", "llvmlite"},
+    "kernels/torch": {"torch"},
+    "kernels/triton": {"torch", "triton"},
+    "kernels/triton_kernel": {"triton"},
+    "kernels/jax": {"jax"},
 }
 
 
@@ -83,10 +117,10 @@ def imported_by(room):
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module == "rope_xp":
-            yield from (f"rope_xp.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield node.module
+            for alias in node.names:
+                room = f"{node.module}.{alias.name}".removeprefix("rope_xp.").replace(".", "/")
+                yield f"{node.module}.{alias.name}" if {room, f"{room}/__init__"} & set(MAY_IMPORT) else node.module
 
 
 @pytest.mark.parametrize("room", MAY_IMPORT)
@@ -94,7 +128,7 @@ def test_imports_point_one_way_and_name_no_framework(room):
     ours = {name.removeprefix("rope_xp.") for name in imported_by(room) if name.startswith("rope_xp")}
     others = {name.partition(".")[0] for name in imported_by(room) if not name.startswith("rope_xp")}
     assert ours == MAY_IMPORT[room]
-    assert others <= {*sys.stdlib_module_names, "numpy", *(["array_api_compat"] if "backends" in room else [])}
+    assert others <= {*sys.stdlib_module_names, "numpy", *MAY_NAME.get(room, ())}
 
 
 def test_every_room_is_in_the_table():

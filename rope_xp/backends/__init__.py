@@ -25,11 +25,11 @@ def namespace(x: Any) -> Any:
     """
     if is_host(x):
         return array_api_compat.numpy
-    if _is_torch(x):
+    if is_torch(x):
         from array_api_compat import torch as torch_namespace
 
         return torch_namespace
-    if _is_jax(x):
+    if is_jax(x):
         return sys.modules["jax"].numpy
     if hasattr(x, "__array_namespace__"):
         return x.__array_namespace__()
@@ -53,6 +53,24 @@ def is_host(x: Any) -> bool:
     return isinstance(x, (np.ndarray, np.generic))
 
 
+def is_torch(x: Any) -> bool:
+    """Whether `x` is PyTorch's: never where it was not imported."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def is_jax(x: Any) -> bool:
+    """Whether `x` is JAX's: never where it was not imported."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(x, jax.Array)
+
+
+def is_traced() -> bool:
+    """Whether a compiler or an exporter of torch is looking on."""
+    torch = sys.modules["torch"]
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
 def from_host(values: Any, *, like: Any, dtype: Any = None) -> Any:
     """NumPy data beside `like`: in its library and, but for JAX, on its device.
 
@@ -70,7 +88,7 @@ def from_numbers(numbers: Any, *, like: Any, dtype: Any) -> Any:
 
     Constants of torch are made from the numbers themselves: `torch.export` in strict mode loses a NumPy array's values.
     """
-    if _is_torch(like):
+    if is_torch(like):
         return sys.modules["torch"].tensor(numbers, dtype=dtype, device=like.device)
     return from_host(np.asarray(numbers, dtype=dtype_name(dtype)), like=like, dtype=dtype)
 
@@ -104,12 +122,12 @@ def is_real(x: Any) -> bool:
 
 def has_64_bits(like: Any) -> bool:
     """Whether int64 and float64 exist beside `like`: everywhere but on JAX without x64."""
-    return not _is_jax(like) or sys.modules["jax"].config.jax_enable_x64
+    return not is_jax(like) or sys.modules["jax"].config.jax_enable_x64
 
 
 def on_one_device(x: Any, like: Any) -> bool:
     """Whether two arrays of one library lie on one device, where that can be told: in torch."""
-    return not _is_torch(x) or x.device == like.device
+    return not is_torch(x) or x.device == like.device
 
 
 def uniform(count: int, *, source: Any) -> Any:
@@ -125,7 +143,7 @@ def uniform(count: int, *, source: Any) -> Any:
     torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
     if torch is not None and isinstance(source, torch.Generator):
         return torch.rand(count, generator=source, device=source.device, dtype=torch.float32)
-    if jax is not None and _is_jax(source):
+    if jax is not None and is_jax(source):
         typed = jax.dtypes.issubdtype(source.dtype, jax.dtypes.prng_key)
         if source.shape == (() if typed else (2,)) and (typed or dtype_name(source.dtype) == "uint32"):
             return jax.random.uniform(source, (count,), dtype="float32")
@@ -134,23 +152,40 @@ def uniform(count: int, *, source: Any) -> Any:
 
 def cumulative_sum(x: Any) -> Any:
     """The standard's `cumulative_sum` along the last axis, in the dtype of `x`."""
-    if _is_torch(x):  # array-api-compat's own looks the namespace up, through a cache
+    if is_torch(x):  # array-api-compat's own looks the namespace up, through a cache
         return sys.modules["torch"].cumsum(x, dim=-1, dtype=x.dtype)
     return namespace(x).cumulative_sum(x, axis=-1, dtype=x.dtype)
 
 
+def concat(arrays: list[Any]) -> Any:
+    """The standard's `concat` along the last axis."""
+    if is_torch(arrays[0]):  # whose `concat` has no rule for gradients in a batch, as its `cat` has
+        return sys.modules["torch"].cat(arrays, dim=-1)
+    return namespace(arrays[0]).concat(arrays, axis=-1)
+
+
 def has_derivatives(x: Any) -> bool:
     """Whether the library of `x` differentiates automatically."""
-    return _is_torch(x) or _is_jax(x) or hasattr(namespace(x), "stop_gradient")
+    return is_torch(x) or is_jax(x) or hasattr(namespace(x), "stop_gradient")
 
 
 def without_gradient(x: Any) -> Any:
     """`x` as a constant of automatic differentiation; `x` itself where the library has none."""
     if not has_derivatives(x):
         return x
-    if _is_torch(x):
+    if is_torch(x):
         return x.detach()
-    return sys.modules["jax"].lax.stop_gradient(x) if _is_jax(x) else namespace(x).stop_gradient(x)
+    return sys.modules["jax"].lax.stop_gradient(x) if is_jax(x) else namespace(x).stop_gradient(x)
+
+
+def materialized(x: Any) -> Any:
+    """`x`, as an array that a program of JAX holds in memory, rather than compute it anew wherever it is broadcast.
+
+    XLA puts cheap operations into the loops that use them, where each head repeats them, and removes the barrier that
+    JAX has against that. A division does not count as cheap; nor is it known that `x == x`, which NaN is not, is 1.
+    """
+    jax = sys.modules.get("jax")
+    return x / astype(x == x, x.dtype) if jax is not None and isinstance(x, jax.core.Tracer) else x
 
 
 def host_constant(function: Any) -> Any:
@@ -168,17 +203,7 @@ def host_constant(function: Any) -> Any:
     return call
 
 
-def _is_torch(x: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(x, torch.Tensor)
-
-
-def _is_jax(x: Any) -> bool:
-    jax = sys.modules.get("jax")
-    return jax is not None and isinstance(x, jax.Array)
-
-
 def _device(like: Any) -> dict[str, Any]:
     """The `device=` argument of creation functions, where arrays have a device that may be passed back."""
-    device = None if _is_jax(like) else getattr(like, "device", None)
+    device = None if is_jax(like) else getattr(like, "device", None)
     return {} if device is None else {"device": device}

@@ -1,0 +1,137 @@
+"""Arrays as memory: what kernels need to know of NumPy's arrays and torch's tensors, and of no other library's."""
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from rope_xp import backends
+
+
+def threads(x: Any) -> int | None:
+    """How many threads the library of `x` was told to use: None where it has no setting."""
+    return None if backends.is_host(x) else sys.modules["torch"].get_num_threads()
+
+
+def operations(x: Any) -> Any:
+    """The library's own module, whose operations take `out=` and promote as they like."""
+    return np if backends.is_host(x) else sys.modules["torch"]
+
+
+def empty_like(x: Any) -> Any:
+    """New memory of the shape and dtype of `x`, with axes in the order in which they lie in `x`."""
+    return np.empty_like(x, subok=False) if backends.is_host(x) else sys.modules["torch"].empty_like(x)
+
+
+def strides(x: Any) -> tuple[int, ...]:
+    """How far apart the numbers along each axis lie, as the library counts."""
+    return x.strides if backends.is_host(x) else x.stride()
+
+
+def unit_of_strides(x: Any) -> int:
+    """What one number counts in strides: NumPy's are in bytes, torch's in numbers."""
+    return x.itemsize if backends.is_host(x) else 1
+
+
+def whereabouts(*arrays: Any) -> list[int]:
+    """The addresses of all arrays of a library, and then the strides of all."""
+    if backends.is_host(arrays[0]):
+        addresses = [x.__array_interface__["data"][0] for x in arrays]
+        return addresses + [stride for x in arrays for stride in x.strides]
+    return [x.data_ptr() for x in arrays] + [stride for x in arrays for stride in x.stride()]
+
+
+def with_rows(x: Any) -> Any:
+    """`x`, or a copy, whose numbers along the last axis lie side by side, each where such a number should."""
+    if not backends.is_host(x):
+        return x if x.shape[-1] == 1 or x.stride()[-1] == 1 else x.contiguous()
+    return x if x.strides[-1] == x.itemsize and x.flags.aligned else np.require(x, requirements=("C", "A"))
+
+
+def beside(numbers: Any, like: Any) -> Any:
+    """An array of NumPy as one of the library of `like`, in the same memory."""
+    return numbers if backends.is_host(like) else sys.modules["torch"].from_numpy(numbers)
+
+
+def complex_view(x: Any) -> Any:
+    """Neighbouring channels as complex numbers, in the same memory; None where that cannot be."""
+    if (
+        0 in x.shape
+        or strides(x)[-1] != unit_of_strides(x)
+        or backends.dtype_name(x.dtype) not in ("float32", "float64")
+    ):
+        return None
+    if backends.is_host(x):
+        return x.view(f"c{2 * x.itemsize}") if x.dtype.isnative else None
+    torch = sys.modules["torch"]
+    if x.storage_offset() % 2 or any(stride % 2 for stride in x.stride()[:-1]):
+        return None
+    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+
+
+def complex_numbers(real: Any, imaginary: Any) -> Any:
+    """Complex numbers of the two parts."""
+    if not backends.is_host(real):
+        return sys.modules["torch"].complex(real, imaginary)
+    numbers = np.empty(real.shape, dtype=f"c{2 * real.itemsize}")
+    numbers.real, numbers.imag = real, imaginary
+    return numbers
+
+
+def check_writable(who: str, x: Any) -> None:
+    """`x` must be memory that can be written without anybody being misled."""
+    if backends.is_torch(x):
+        if x.requires_grad:
+            raise ValueError(f"{who}: x must not require grad, as it is written over; got a tensor that does")
+    elif not backends.is_host(x):
+        library = backends.name(backends.namespace(x))
+        raise TypeError(f"{who}: x must be an array of NumPy or PyTorch, which can be written; got {library}")
+    elif not x.flags.writeable:
+        raise ValueError(f"{who}: x must be writable; got a read-only array")
+    if 0 in x.shape:
+        return
+    # Axes from the innermost out: each must step over all that lies within.
+    extent = unit_of_strides(x) - 1
+    for step, size in sorted((abs(step), size) for step, size in zip(strides(x), x.shape) if size > 1):
+        if step <= extent:
+            raise ValueError(
+                f"{who}: x must have a place of its own for each number; "
+                f"got shape {tuple(x.shape)} with strides {tuple(strides(x))}"
+            )
+        extent += step * (size - 1)
+
+
+def check_constant(who: str, *tables: Any) -> None:
+    """Tables must not require grad, which would go on to what is written."""
+    if any(backends.is_torch(table) and table.requires_grad for table in tables):
+        raise ValueError(f"{who}: tables must not require grad, as no derivative passes; got tables that do")
+
+
+def check_apart(who: str, x: Any, *others: Any) -> None:
+    """No other array may have a number in the memory of `x`."""
+    if any(_share(x, other) for other in others):
+        raise ValueError(f"{who}: x must share no memory with what else is given; got arrays that overlap")
+
+
+def _share(x: Any, other: Any) -> bool:
+    try:
+        budget: Any = 2**16  # of a search that can take for ever
+        return np.shares_memory(_addresses(x), _addresses(other), max_work=budget)
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _addresses(x: Any) -> Any:
+    """An array of NumPy where `x` lies, whose numbers must not be looked at: they may be on another device."""
+    if backends.is_host(x):
+        return x
+    try:
+        address = x.data_ptr()
+    except RuntimeError:  # a tensor without memory of its own
+        address = 0
+    if not address:
+        return np.empty(0)
+    stride = tuple(step * x.itemsize for step in x.stride())
+    place = {"data": (address, True), "shape": tuple(x.shape), "strides": stride, "typestr": f"|V{x.itemsize}"}
+    return np.asarray(SimpleNamespace(__array_interface__={**place, "version": 3}))

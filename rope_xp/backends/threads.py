@@ -1,0 +1,55 @@
+"""Threads for compiled work on memory of the host, of which a process should have no more than it has already.
+
+PyTorch keeps threads of OpenMP that spin for a while after each operation; another pool beside them would wait for
+processors that do nothing. So work is given to the OpenMP library that is there, torch's own or else that of numba,
+by the entry point that GCC and LLVM compile parallel regions to. Where there is none, and in a forked process, where
+OpenMP's threads are gone, plain threads do it.
+"""
+
+import ctypes
+import os
+import sys
+from functools import cache
+from importlib import import_module
+from threading import Thread
+from typing import Any
+
+_forked: list[bool] = []
+if hasattr(os, "register_at_fork"):  # where there are forks
+    os.register_at_fork(after_in_child=lambda: _forked.append(True))
+
+
+def run(entry: Any, argument: int, count: int) -> None:
+    """Call a C function of one pointer in `count` threads, of which this is one, and wait for all."""
+    if count == 1:
+        entry(argument)
+        return
+    parallel_region = None if _is_forked() else _openmp("torch" in sys.modules)
+    if parallel_region is not None:
+        parallel_region(ctypes.cast(entry, ctypes.c_void_p), argument, count, 0)
+        return
+    others = [Thread(target=entry, args=(argument,)) for _ in range(count - 1)]
+    for thread in others:
+        thread.start()
+    entry(argument)
+    for thread in others:
+        thread.join()
+
+
+def _is_forked() -> bool:
+    """Whether this process may be a copy of one that had threads; workers of `multiprocessing` are taken for such."""
+    process = sys.modules.get("multiprocessing.process")
+    return bool(_forked) or (process is not None and process.parent_process() is not None)
+
+
+@cache
+def _openmp(of_torch: bool) -> Any:
+    """The function `GOMP_parallel(entry, argument, threads, flags)`; None where there is no such library."""
+    try:
+        module = sys.modules["torch"]._C if of_torch else import_module("numba.np.ufunc.omppool")
+        function = ctypes.CDLL(module.__file__).GOMP_parallel
+    except (ImportError, OSError, AttributeError):
+        return None
+    function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+    function.restype = None
+    return function

@@ -1,0 +1,270 @@
+"""The rotation compiled by numba, on memory of the host: NumPy's, and torch's on the CPU.
+
+Rows are read once and written once, whatever their order in memory, and give the bits of the reference expression:
+nothing is fused or reordered. Numba caches the kernels on disk. They run without Python's lock, and in several
+threads (`rope_xp.backends.threads`).
+"""
+
+# Numba's types of what is called inside kernels are not Python's.
+# pyright: reportMissingImports=false, reportCallIssue=false, reportPrivateImportUsage=false
+
+from array import array
+from math import prod
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import registry
+from numba.extending import intrinsic
+
+from rope_xp import backends
+from rope_xp.backends import memory, threads
+from rope_xp.kernels.turn import Turn
+
+PLACES = ("memory",)
+_settings: Any = numba.config
+# Processors of Intel's kind convert float16 since 2012; for others, LLVM calls functions that are not there.
+_target: Any = registry.cpu_target.target_context
+_machine, _, _features = _target.codegen().magic_tuple()
+if "x86" in _machine and "+f16c" not in _features:
+    raise ImportError(f"numba must compile for a processor that converts float16; got {_features or 'no features'}")
+KINDS = ("float32", "bfloat16", "float16", "float64")
+# What stands for 16-bit dtypes in a kernel's arguments: numba has no bfloat16, and float16 in part only.
+_HALF, _BFLOAT16 = types.int16, types.uint16
+# What a thread takes at a time, in bytes of x.
+BYTES_OF_PART = 2**18
+
+
+def rotate(x: Any, sin: Any, cos: Any, turn: Turn, out: Any = None) -> Any:
+    """`reference.rotate`, bit for bit, into `out`, which may be `x` itself, or into new memory in the order of `x`."""
+    out = memory.empty_like(x) if out is None else out
+    kind = KINDS.index(backends.dtype_name(x.dtype))
+    if turn.blocks > 1:
+        for x_of, sin_of, cos_of, out_of in turn.separately(x, sin, cos, out):
+            rotate(x_of, sin_of, cos_of, turn._replace(first_channel=0, blocks=1), out_of)
+        return out
+    unit, unit_of_tables = memory.unit_of_strides(x), memory.unit_of_strides(sin)
+    sin, cos = memory.with_rows(sin), memory.with_rows(cos)
+    rows = prod(x.shape[:-1])
+    if not rows:
+        return out
+    parts = min(rows, 1 + x.nbytes // BYTES_OF_PART)
+    job = array(
+        "q",
+        [
+            *(0, parts, rows, kind),
+            *(turn.read == "half", turn.write == "half", turn.first_channel, turn.inverse),
+            *(unit, unit_of_tables, sin.shape[-1], x.ndim, *x.shape, *sin.shape),
+            *memory.whereabouts(x, out, sin, cos),
+        ],
+    )
+    if parts > 1:
+        parts = min(parts, memory.threads(x) or _settings.NUMBA_NUM_THREADS)
+    threads.run(_rotate.ctypes, job.buffer_info()[0], parts)
+    return out
+
+
+@intrinsic
+def _load(context: Any, tag: Any, address: Any, index: Any) -> Any:
+    """Number `index` of the tag's dtype from an address on, as float64 for float64 and as float32 for all else."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, address, index = arguments
+        number = builder.load(builder.gep(builder.inttoptr(address, _in_memory(tag).as_pointer()), [index]))
+        if tag == _HALF:
+            return builder.fpext(number, ir.FloatType())
+        if tag == _BFLOAT16:
+            word = ir.IntType(32)
+            return builder.bitcast(builder.shl(builder.zext(number, word), word(16)), ir.FloatType())
+        return number
+
+    return _arithmetic(tag)(tag, types.intp, types.intp), generate
+
+
+@intrinsic
+def _store(context: Any, tag: Any, address: Any, index: Any, number: Any) -> Any:
+    """Write a number to an address, rounded to the tag's dtype: to nearest, ties to even."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, address, index, number = arguments
+        if tag == _HALF:
+            number = builder.fptrunc(number, ir.HalfType())
+        elif tag == _BFLOAT16:
+            word = ir.IntType(32)
+            bits = builder.bitcast(number, word)
+            last = builder.and_(builder.lshr(bits, word(16)), word(1))
+            rounded = builder.add(bits, builder.add(last, word(0x7FFF)))
+            quiet = builder.or_(bits, word(0x400000))
+            bits = builder.select(builder.fcmp_unordered("uno", number, number), quiet, rounded)
+            number = builder.trunc(builder.lshr(bits, word(16)), ir.IntType(16))
+        builder.store(number, builder.gep(builder.inttoptr(address, _in_memory(tag).as_pointer()), [index]))
+        return context.get_dummy_value()
+
+    return types.void(tag, types.intp, types.intp, _arithmetic(tag)), generate
+
+
+@intrinsic
+def _copy(context: Any, tag: Any, source: Any, index: Any, target: Any, place: Any) -> Any:
+    """Copy one number, bit for bit: rounding would quieten a NaN."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, source, index, target, place = arguments
+        pointer = _in_memory(tag).as_pointer()
+        number = builder.load(builder.gep(builder.inttoptr(source, pointer), [index]))
+        builder.store(number, builder.gep(builder.inttoptr(target, pointer), [place]))
+        return context.get_dummy_value()
+
+    return types.void(tag, types.intp, types.intp, types.intp, types.intp), generate
+
+
+def _arithmetic(tag: Any) -> Any:
+    return types.float64 if tag == types.float64 else types.float32
+
+
+def _in_memory(tag: Any) -> Any:
+    known = {types.float64: ir.DoubleType(), types.float32: ir.FloatType(), _HALF: ir.HalfType()}
+    return known.get(tag, ir.IntType(16))
+
+
+@numba.njit(error_model="numpy")
+def _axes(shape, of_tables, strides, unit, unit_of_tables):
+    """Size and strides, of x, y, sin and cos, of each axis of rows, from that with the largest strides in x on."""
+    axes = np.zeros((len(shape), 5), dtype=np.int64)
+    axes[0, 0] = 1
+    found = 0
+    for axis in range(len(shape) - 1):
+        if shape[axis] == 1:
+            continue
+        place = found
+        while place > 0 and axes[place - 1, 1] < strides[0, axis] // unit:
+            axes[place] = axes[place - 1]
+            place -= 1
+        axes[place, 0] = shape[axis]
+        for each in range(4):
+            stands = each > 1 and of_tables[axis] == 1
+            axes[place, 1 + each] = 0 if stands else strides[each, axis] // (unit if each < 2 else unit_of_tables)
+        found += 1
+    return axes[: max(found, 1)]
+
+
+@numba.njit(error_model="numpy")
+def _rotate_rows(tag, wide, job, start, stop):
+    """Turn the rows from `start` to `stop`.
+
+    Rows are counted as they lie in memory. The pairs of a row are read into memory of their own before any is written,
+    so that y may be x. Strides that the compiler knows become vector instructions: hence the loops that say the same.
+    """
+    read_halves, write_halves, first_channel, inverse = job[4] != 0, job[5] != 0, job[6], job[7]
+    unit, unit_of_tables, width, ndim = job[8], job[9], job[10], job[11]
+    shape, of_tables = job[12 : 12 + ndim], job[12 + ndim : 12 + 2 * ndim]
+    x, y, sin, cos = job[12 + 2 * ndim], job[13 + 2 * ndim], job[14 + 2 * ndim], job[15 + 2 * ndim]
+    strides = job[16 + 2 * ndim : 16 + 6 * ndim].reshape(4, ndim)
+    axes = _axes(shape, of_tables, strides, unit, unit_of_tables)
+    line = axes[-1]
+    dim, x_step, y_step = shape[-1], strides[0, ndim - 1] // unit, strides[1, ndim - 1] // unit
+    first = np.empty(width, dtype=np.asarray(wide).dtype)
+    second = np.empty_like(first)
+    sign = first.dtype.type(-1 if inverse else 1)
+    end = first_channel + 2 * width
+    while start < stop:
+        # The rows of one line along the innermost axis.
+        of, to, sine, cosine = 0, 0, 0, 0
+        rest = start
+        for axis in range(len(axes) - 1, -1, -1):
+            index = rest % axes[axis, 0]
+            rest //= axes[axis, 0]
+            of += index * axes[axis, 1]
+            to += index * axes[axis, 2]
+            sine += index * axes[axis, 3]
+            cosine += index * axes[axis, 4]
+        rows = min(line[0] - start % line[0], stop - start)
+        start += rows
+        for _ in range(rows):
+            if x != y:
+                for j in range(first_channel):
+                    _copy(tag, x, of + j * x_step, y, to + j * y_step)
+                for j in range(end, dim):
+                    _copy(tag, x, of + j * x_step, y, to + j * y_step)
+            at = of + first_channel * x_step
+            if x_step == 1 and read_halves:
+                for j in range(width):
+                    first[j] = _load(tag, x, at + j)
+                for j in range(width):
+                    second[j] = _load(tag, x, at + width + j)
+            elif x_step == 1:
+                for j in range(width):
+                    first[j] = _load(tag, x, at + 2 * j)
+                    second[j] = _load(tag, x, at + 2 * j + 1)
+            else:
+                apart, step = (width * x_step, x_step) if read_halves else (x_step, 2 * x_step)
+                for j in range(width):
+                    first[j] = _load(tag, x, at + j * step)
+                    second[j] = _load(tag, x, at + apart + j * step)
+            at = to + first_channel * y_step
+            if y_step == 1 and write_halves:
+                for j in range(width):
+                    s, c = sign * _load(wide, sin, sine + j), _load(wide, cos, cosine + j)
+                    _store(tag, y, at + j, first[j] * c - second[j] * s)
+                    _store(tag, y, at + width + j, second[j] * c + first[j] * s)
+            elif y_step == 1:
+                for j in range(width):
+                    s, c = sign * _load(wide, sin, sine + j), _load(wide, cos, cosine + j)
+                    _store(tag, y, at + 2 * j, first[j] * c - second[j] * s)
+                    _store(tag, y, at + 2 * j + 1, second[j] * c + first[j] * s)
+            else:
+                apart, step = (width * y_step, y_step) if write_halves else (y_step, 2 * y_step)
+                for j in range(width):
+                    s, c = sign * _load(wide, sin, sine + j), _load(wide, cos, cosine + j)
+                    _store(tag, y, at + j * step, first[j] * c - second[j] * s)
+                    _store(tag, y, at + apart + j * step, second[j] * c + first[j] * s)
+            of, to, sine, cosine = of + line[1], to + line[2], sine + line[3], cosine + line[4]
+
+
+@intrinsic
+def _pointer(context: Any, address: Any) -> Any:
+    """An address as a pointer to 64-bit integers."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+
+    return types.CPointer(types.int64)(types.intp), generate
+
+
+@intrinsic
+def _take(context: Any, counter: Any) -> Any:
+    """The number at an address, which grows by one: no two threads take the same."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        return builder.atomic_rmw("add", pointer, ir.IntType(64)(1), "monotonic")
+
+    return types.intp(types.intp), generate
+
+
+def _entry(function: Any) -> Any:
+    """A C function of an address, kept on disk where there is a place for it."""
+    try:
+        return numba.cfunc("void(intp)", cache=True, error_model="numpy")(function)
+    except (RuntimeError, OSError):
+        return numba.cfunc("void(intp)", error_model="numpy")(function)
+
+
+@_entry
+def _rotate(address):
+    """Turn rows, a part at a time, until none is left; several threads may be at it."""
+    job = numba.carray(_pointer(address), 1 << 10)  # at least as long as it is
+    parts, rows, kind = job[1], job[2], job[3]
+    part = _take(address)
+    while part < parts:
+        start, stop = rows * part // parts, rows * (part + 1) // parts
+        if kind == 0:
+            _rotate_rows(np.float32(0), np.float32(0), job, start, stop)
+        elif kind == 1:
+            _rotate_rows(np.uint16(0), np.float32(0), job, start, stop)
+        elif kind == 2:
+            _rotate_rows(np.int16(0), np.float32(0), job, start, stop)
+        else:
+            _rotate_rows(np.float64(0), np.float64(0), job, start, stop)
+        part = _take(address)

@@ -1,0 +1,620 @@
+"""Every kernel against the pure expression, wherever it may be used and however arrays lie in memory."""
+
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from threading import Barrier
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from libraries import ROUNDOFF
+
+from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, apply_rotary_pos_emb_inplace
+
+LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
+FLOATS = ["float32", "float64", "float16", "bfloat16"]
+# The libraries whose arrays can be written.
+WRITABLE = ("numpy", "torch")
+
+
+@st.composite
+def problems(draw):
+    """Arrays that lie oddly in memory: axes in any order, cut out of larger ones, reversed or strided."""
+    leading = draw(st.lists(st.integers(0, 4), min_size=1, max_size=4))
+    pairs, rest = draw(st.integers(1, 9)), draw(st.integers(0, 3)) * 2
+    table = tuple(draw(st.sampled_from([1, size])) for size in leading)
+    return {**draw(layings((*leading, 2 * pairs + rest))), "table": (*table, pairs)}
+
+
+@st.composite
+def layings(draw, shape):
+    """How an array of this shape lies in the memory of a larger one."""
+    steps = tuple(draw(st.sampled_from([1, 1, 2, 3])) for _ in shape)
+    offsets = tuple(draw(st.integers(0, 2)) for _ in shape)
+    return {
+        "sizes": [offset + size * step + 1 for size, step, offset in zip(shape, steps, offsets)],
+        "order": draw(st.permutations(range(len(shape)))),
+        "cuts": tuple(slice(o, o + n * s, s) for o, n, s in zip(offsets, shape, steps)),
+        "backwards": tuple(slice(None, None, draw(st.sampled_from([1, 1, -1]))) for _ in shape),
+        "seed": draw(st.integers(0, 2**32 - 1)),
+    }
+
+
+def laid_out(problem, xp, dtype):
+    """The memory, and a function that cuts the array out of it, strided as the problem says."""
+    order = problem["order"]
+    whole = np.random.default_rng(problem["seed"]).standard_normal([problem["sizes"][axis] for axis in order])
+    back = tuple(np.argsort(order))
+
+    def cut(whole):
+        x = permuted(xp, whole, back)
+        return x[problem["cuts"]][() if xp.name == "torch" else problem["backwards"]]
+
+    return xp.array(whole, dtype), cut
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def tables(xp, *shape, dtype="float32", seed=1):
+    angles = np.random.default_rng(seed).uniform(0, 7, shape)
+    wide = "float64" if dtype == "float64" else "float32"
+    return xp.array(np.sin(angles), wide), xp.array(np.cos(angles), wide)
+
+
+def permuted(xp, x, axes):
+    if xp.name in ("numpy", "jax"):
+        return x.transpose(axes)
+    return x.permute(axes) if xp.name == "torch" else x.__array_namespace__().permute_dims(x, axes)
+
+
+def copied(xp, x):
+    return x.clone() if xp.name == "torch" else x.copy()
+
+
+def in_bytes(xp, x):
+    if xp.name == "torch":
+        import torch
+
+        x = x.detach().resolve_neg().contiguous().view(torch.uint8).numpy()
+    return x.tobytes()
+
+
+def assert_one_rounding(xp, result, reference, x, dtype, tables=0.0):
+    """The products may have been rounded otherwise, or not at all; then comes one rounding to the dtype.
+
+    Tables that were made separately may each be as wrong as they may be.
+    """
+    assert result.dtype == x.dtype and result.shape == x.shape
+    result, reference, size = xp.numpy(result), xp.numpy(reference), np.abs(xp.numpy(x)).max(initial=0.0)
+    arithmetic = (4 * ROUNDOFF["float64" if dtype == "float64" else "float32"] + 4 * tables) * size
+    rounding = 0.0 if dtype in ("float32", "float64") else 2 * ROUNDOFF[dtype] * (np.abs(reference) + arithmetic)
+    assert np.all(np.abs(result - reference) <= arithmetic + rounding)
+
+
+def assert_in_place_is_the_same(xp, whole, cut, rotate, rotate_inplace):
+    """The array becomes what the other function returns, but for a rounding, and the memory around it stays as it was.
+
+    Multiplying complex numbers in place, NumPy rounds otherwise.
+    """
+    written, expected = copied(xp, whole), copied(xp, whole)
+    assert rotate_inplace(cut(written)) is None
+    cut(expected)[...] = rotate(cut(whole))
+    assert_one_rounding(xp, cut(written), cut(expected), cut(whole), xp.dtype_of(whole))
+    cut(written)[...] = cut(expected)
+    assert in_bytes(xp, written) == in_bytes(xp, expected)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@settings(max_examples=40, deadline=None)
+@given(problem=problems(), inverse=st.booleans())
+def test_equals_the_reference_however_arrays_lie(xp, kernel, layout, dtype, problem, inverse):
+    if dtype not in xp.floats or xp.name not in WRITABLE:  # others have no strides
+        return
+    whole, cut = laid_out(problem, xp, dtype)
+    x, sincos = cut(whole), tables(xp, *problem["table"], dtype=dtype, seed=problem["seed"])
+    before = xp.numpy(whole).copy()
+    options = {"sincos": sincos, "layout": layout, "inverse": inverse}
+    call = partial(apply_rotary_pos_emb, **options)
+    reference, result = call(x, kernel="reference"), call(x, kernel=kernel)
+    assert_one_rounding(xp, result, reference, x, dtype)
+    if kernel == "numba":
+        np.testing.assert_array_equal(xp.numpy(result), xp.numpy(reference))
+    np.testing.assert_array_equal(xp.numpy(whole), before)
+    inplace = partial(apply_rotary_pos_emb_inplace, **options, kernel=kernel)
+    assert_in_place_is_the_same(xp, whole, cut, partial(call, kernel=kernel), inplace)
+
+
+@st.composite
+def embeddings(draw):
+    """A part of the width, which begins anywhere and falls into blocks, and axes in any order."""
+    layout = draw(st.sampled_from(LAYOUTS))
+    blocks = draw(st.integers(1, 3)) if layout == "half" else 1
+    pairs, first, rest = blocks * draw(st.integers(1, 4)), draw(st.integers(0, 3)), draw(st.integers(0, 3))
+    dim = first + 2 * pairs + rest
+    dim += dim % 2
+    heads = draw(st.integers(1, 3))
+    of_heads = draw(st.booleans())
+    axes = draw(st.permutations([("batch", draw(st.integers(0, 2))), ("seq", 5), ("heads", heads)]))
+    inv_freq = random(pairs).tolist() if not of_heads else random(1, heads, pairs).tolist()
+    names = [name for name, _ in axes]
+    return {
+        "rope": RotaryEmbedding(
+            head_dim=dim, layout=layout, first_channel=first, rotary_dim=2 * pairs, blocks=blocks, inv_freq=inv_freq
+        ),
+        "axes": {"seq_dim": names.index("seq"), "heads_dim": names.index("heads") if of_heads else None},
+        "laying": draw(layings((*[size for _, size in axes], dim))),
+        "dtype": draw(st.sampled_from(FLOATS)),
+        "inverse": draw(st.booleans()),
+    }
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=embeddings())
+def test_embeddings_equal_those_of_the_reference(xp, kernel, problem):
+    if xp.name not in WRITABLE:  # others have no strides
+        return
+    dtype = problem["dtype"]
+    rope, axes = replace(problem["rope"], kernel=kernel), problem["axes"]
+    reference = replace(rope, kernel="reference")
+    whole, cut = laid_out(problem["laying"], xp, dtype)
+    x, where = cut(whole), xp.array(np.arange(5) * 7, "int32")
+    sincos = rope.sincos(where, like=x)
+    turn = {"sincos": sincos, **axes, "inverse": problem["inverse"]}
+    for call in (lambda rope: rope.rotate(x, **turn), lambda rope: rope(x, x, sincos=sincos, **axes)[1]):
+        assert_one_rounding(xp, call(rope), call(reference), x, dtype)
+        if kernel == "numba":
+            np.testing.assert_array_equal(xp.numpy(call(rope)), xp.numpy(call(reference)))
+    for call in (lambda rope: rope(x, positions=where, **axes), lambda rope: rope.shift(x, -3, **axes)):
+        assert_one_rounding(xp, call(rope), call(reference), x, dtype, tables=2e-7)
+    if xp.name in WRITABLE:
+        assert_in_place_is_the_same(
+            xp, whole, cut, lambda x: rope.rotate(x, **turn), lambda x: rope.rotate_inplace(x, **turn)
+        )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (1, 0, 2, 3), (3, 0, 1, 2)])
+def test_large_arrays_that_threads_share(xp, kernel, layout, order):
+    """An odd number of rows, and more bytes than one thread takes: 2.6 MB in float32."""
+    x = xp.array(random(*(np.asarray((3, 331, 5, 130))[list(order)])), "float32")
+    back = tuple(np.argsort(order))
+    x = permuted(xp, x, back)
+    rope = RotaryEmbedding(head_dim=130, layout=layout, base=10_000.0, rotary_dim=96, first_channel=3, kernel=kernel)
+    sincos = rope.sincos(xp.array(np.arange(331), "int32"), like=x)
+    result = rope.rotate(x, sincos, seq_dim=1)
+    reference = replace(rope, kernel="reference").rotate(x, sincos, seq_dim=1)
+    assert_one_rounding(xp, result, reference, x, "float32")
+    if kernel == "numba":
+        np.testing.assert_array_equal(xp.numpy(result), xp.numpy(reference))
+    if xp.name in WRITABLE:
+        q, k = copied(xp, x), copied(xp, x[:, :, :2, :])
+        rope.rotate_inplace(q, k, sincos=sincos, seq_dim=1)
+        assert_one_rounding(xp, q, reference, x, "float32")
+        assert_one_rounding(xp, k, reference[:, :, :2, :], k, "float32")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_many_axes(xp, kernel, layout):
+    x = xp.array(random(1, 2, 1, 2, 1, 3, 1, 2, 2, 6), "float32")
+    call = partial(apply_rotary_pos_emb, x, tables(xp, 1, 1, 1, 2, 1, 3, 1, 1, 2, 2), layout=layout)
+    assert_one_rounding(xp, call(kernel=kernel), call(kernel="reference"), x, "float32")
+
+
+def pairs_of_odd_numbers(dtype):
+    """All pairs of numbers that round, overflow or vanish, each turned by several angles."""
+    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    limits = ml_dtypes.finfo(kind)
+    largest, tiny = float(limits.max), float(limits.smallest_subnormal)
+    roundoff = ROUNDOFF[dtype]
+    numbers = [np.nan, np.inf, -np.inf, 0.0, -0.0, tiny, -3 * tiny, float(limits.tiny), largest, -largest]
+    numbers += [1.0, 1.0 + 2 * roundoff, 1.0 + 4 * roundoff, -7.0]
+    # Of (1, 0), (0, 1), ties of the sum in every half dtype, and what is no angle.
+    angles = [(0, 1), (0.0, -1), (1, 0), (-0.0, 1), (0.6, 0.8), (0.5, 1.0), (roundoff, 1.0), (np.nan, 1), (np.inf, 0)]
+    x = np.stack(np.meshgrid(numbers, numbers), axis=-1).reshape(-1, 1, 2)
+    sin, cos = np.asarray(angles).T[:, None, :, None]
+    return np.tile(x, (1, len(angles), 1)), np.tile(sin, (len(x), 1, 1)), np.tile(cos, (len(x), 1, 1))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_odd_numbers(xp, kernel, dtype, layout):
+    """Numba gives the bits of the reference, -0 and subnormal numbers too; all give NaN where the reference does."""
+    if dtype not in xp.floats:
+        return
+    with np.errstate(all="ignore"):
+        x, *sincos = pairs_of_odd_numbers(dtype)
+        x, sincos = (
+            xp.array(x, dtype),
+            [xp.array(table, "float64" if dtype == "float64" else "float32") for table in sincos],
+        )
+        call = partial(apply_rotary_pos_emb, x, sincos, layout=layout, seq_dim=1)
+        result, reference = xp.numpy(call(kernel=kernel)), xp.numpy(call(kernel="reference"))
+    finite = np.isfinite(reference)
+    np.testing.assert_array_equal(np.where(finite, 0, result), np.where(finite, 0, reference))
+    if kernel == "numba":
+        np.testing.assert_array_equal(result, reference)
+        number = ~np.isnan(reference)
+        np.testing.assert_array_equal(np.signbit(result)[number], np.signbit(reference)[number])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_channels_that_pass_through_keep_their_bits(xp, kernel, dtype):
+    """All numbers of 16 bits, with every NaN there is."""
+    if xp.name not in WRITABLE:
+        return
+    x = np.arange(2**16, dtype=np.uint16).view(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype).reshape(-1, 16)
+    if xp.name == "torch":
+        import torch
+
+        x = torch.from_numpy(x.view(np.int16)).view(getattr(torch, dtype))
+    rope = RotaryEmbedding(head_dim=16, layout="half", base=1e4, rotary_dim=2, first_channel=2, kernel=kernel)
+    with np.errstate(all="ignore"):
+        result = rope(x, seq_dim=0)
+    for rest in (slice(2), slice(4, None)):
+        assert in_bytes(xp, result[:, rest]) == in_bytes(xp, x[:, rest])
+
+
+def test_one_number_for_many_places_is_read(xp, kernel):
+    """Broadcast arrays, whose strides are 0; NumPy's are read-only besides."""
+    x, sincos = xp.array(random(1, 5, 1, 14), "float32"), tables(xp, 1, 7)
+    if xp.name == "torch":
+        many, wide = x.expand(2, 5, 3, 14), [table.expand(5, 7) for table in sincos]
+    elif xp.name == "numpy":
+        many, wide = np.broadcast_to(x, (2, 5, 3, 14)), [np.broadcast_to(table, (5, 7)) for table in sincos]
+    else:
+        return
+    call = partial(apply_rotary_pos_emb, layout="half", seq_dim=1)
+    reference = call(xp.array(np.tile(xp.numpy(x), (2, 1, 3, 1)), "float32"), wide, kernel="reference")
+    assert_one_rounding(xp, call(many, wide, kernel=kernel), reference, many, "float32")
+
+
+def odd_memory(x):
+    """The same numbers where no whole number of numbers lies before them."""
+    rows = np.zeros(len(x), dtype=[("first", "i1"), ("numbers", x.dtype, x.shape[1:])])
+    rows["numbers"] = x
+    return rows["numbers"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("width", [5, 7])
+def test_numbers_of_another_byte_order_or_alignment(xp, layout, width):
+    if xp.name != "numpy":
+        return
+    x, sincos = random(5, 3, 14).astype(np.float32), tables_of_numpy(5, width)
+    truth = apply_rotary_pos_emb(x, sincos, layout=layout, kernel="reference")
+    foreign = [table.astype(">f4") for table in sincos]
+    unaligned = [odd_memory(table) for table in sincos]
+    for kernel in ("fastest", "eager", "numba"):
+        for pair in (foreign, unaligned):
+            result = apply_rotary_pos_emb(x, pair, layout=layout, kernel=kernel)
+            np.testing.assert_allclose(result, truth, rtol=0, atol=1e-6)
+            written = x.copy()
+            apply_rotary_pos_emb_inplace(written, pair, layout=layout, kernel=kernel)
+            np.testing.assert_array_equal(written, result)
+    for other in (
+        x.astype(">f4"),
+        odd_memory(x),
+        np.frombuffer(b"." + x.tobytes(), np.float32, offset=1).reshape(x.shape),
+    ):
+        assert other.dtype != x.dtype or not other.flags.aligned
+        result = apply_rotary_pos_emb(other, sincos, layout=layout)
+        assert result.dtype == other.dtype
+        np.testing.assert_allclose(result, truth, rtol=0, atol=1e-6)
+        for kernel in ("eager", "numba"):
+            with pytest.raises(ValueError, match=rf"kernel='{kernel}' must have arrays in memory; got .*foreign"):
+                apply_rotary_pos_emb(other, sincos, layout=layout, kernel=kernel)
+        if other.flags.writeable:
+            apply_rotary_pos_emb_inplace(other, sincos, layout=layout)
+            np.testing.assert_array_equal(other, result)
+
+
+def tables_of_numpy(*shape):
+    angles = random(*shape, seed=1).astype(np.float32)
+    return np.sin(angles), np.cos(angles)
+
+
+def test_subclasses_of_arrays_are_left_to_the_reference(xp):
+    """A mask stays where the pure expression keeps it."""
+    if xp.name != "numpy":
+        return
+    x, sincos = random(5, 3, 14), tables_of_numpy(5, 7)
+    sincos = [table.astype(np.float64) for table in sincos]
+    masked = np.ma.masked_array(x, mask=x > 1)
+    result = apply_rotary_pos_emb(masked, sincos)
+    reference = apply_rotary_pos_emb(masked, sincos, kernel="reference")
+    assert type(result) is type(reference)
+    np.testing.assert_array_equal(np.ma.getmaskarray(result), np.ma.getmaskarray(reference))
+
+
+def test_a_file_in_memory(tmp_path):
+    x, sincos = random(5, 3, 14).astype(np.float32), tables_of_numpy(5, 7)
+    np.save(tmp_path / "x.npy", x)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    np.testing.assert_array_equal(apply_rotary_pos_emb(mapped, sincos), apply_rotary_pos_emb(x, sincos))
+    with pytest.raises(ValueError, match="must be writable; got a read-only array"):
+        apply_rotary_pos_emb_inplace(mapped, sincos)
+    apply_rotary_pos_emb_inplace(np.load(tmp_path / "x.npy", mmap_mode="r+"), sincos)
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), apply_rotary_pos_emb(x, sincos))
+
+
+def bad_in_place(xp):
+    """Arrays that must not be written: (what is given beside a good array, tables, error, what it must say)."""
+    make = lambda *shape: xp.array(random(*shape), "float32")  # noqa: E731
+    sincos, q = tables(xp, 5, 7), make(5, 3, 14)
+    windows = xp.array(random(60), "float32")
+    if xp.name == "torch":
+        broadcast, overlapping = make(5, 1, 14).expand(5, 3, 14), windows.as_strided((5, 14), (8, 1))
+    else:
+        strided = np.lib.stride_tricks.as_strided
+        broadcast, overlapping = strided(make(5, 1, 14), (5, 3, 14), (56, 0, 4)), strided(windows, (5, 14), (32, 4))
+    own, apart = "x must have a place of its own for each number; got", "x must share no memory .*; got"
+    whole = make(5, 7 + 14)
+    cases = {
+        "broadcast": ([broadcast], sincos, ValueError, own),
+        "overlapping windows": ([overlapping], sincos, ValueError, own),
+        "one array twice": ([q, q], sincos, ValueError, "must not be given twice|" + apart),
+        "two views of one": ([q, q[:, :2]], sincos, ValueError, apart),
+        "two views that meet in one head": ([q[:, :2], q[:, 1:]], sincos, ValueError, apart),
+        "memory of the tables": ([whole[:, 4:18]], (whole[:, :7], sincos[1]), ValueError, apart),
+        "tables of another length": ([make(4, 3, 14)], sincos, ValueError, r"tables must .*; got shape \(5, 7\)"),
+        "integers": ([xp.array(np.ones((5, 3, 14)), "int32")], sincos, TypeError, r"x must be float16.*; got int32"),
+        "another width": ([make(5, 3, 12)], sincos, ValueError, r"x must have head_dim=14 .*; got"),
+    }
+    if xp.name == "numpy":
+        fixed = make(5, 3, 14)
+        fixed.flags.writeable = False
+        by_bytes = np.lib.stride_tricks.as_strided(np.zeros(400, "u1")[:56].view("f4"), (5, 14), (54, 4))
+        cases["read-only"] = ([fixed], sincos, ValueError, "x must be writable; got a read-only array")
+        foreign = (
+            "kernel='[a-z]+' must have arrays in memory; got unaligned"  # asked for by name, a kernel says this first
+        )
+        cases["windows that overlap by two bytes"] = ([by_bytes], sincos, ValueError, f"({own}|{foreign})")
+    else:
+        learned = (sincos[0].clone().requires_grad_(), sincos[1])
+        cases["of autograd"] = ([make(5, 3, 14).requires_grad_()], sincos, ValueError, "x must not require grad")
+        cases["tables of autograd"] = ([make(5, 3, 14)], learned, ValueError, "must not require grad")
+        cases["another device"] = ([make(5, 3, 14).to("meta")], sincos, ValueError, "sin must be on device meta")
+    return q, cases
+
+
+def test_nothing_is_written_unless_all_is_right(xp, kernel):
+    if xp.name not in WRITABLE:
+        return
+    wrong = {}
+    for name in bad_in_place(xp)[1]:
+        q, cases = bad_in_place(xp)
+        others, sincos, error, message = cases[name]
+        rope = RotaryEmbedding(head_dim=14, layout="half", base=1e4, kernel=kernel)
+        watched = [one for one in (q, *others, *sincos) if str(getattr(one, "device", "cpu")) == "cpu"]
+        before = [in_bytes(xp, one) for one in watched]
+        good = q if q is not others[0] else xp.array(random(5, 3, 14, seed=3), "float32")
+        try:
+            with pytest.raises(error, match=rf"^RotaryEmbedding.rotate_inplace: .*{message}"):
+                rope.rotate_inplace(good, *others, sincos=sincos, seq_dim=0)
+            assert [in_bytes(xp, one) for one in watched] == before
+        except (Exception, pytest.fail.Exception) as failure:
+            wrong[name] = str(failure)
+    assert not wrong
+
+
+def test_arrays_that_never_change_are_refused_in_place(xp):
+    if xp.name in WRITABLE:
+        return
+    x, sincos = xp.array(np.ones((5, 3, 14)), "float32"), tables(xp, 5, 7)
+    for call in (
+        lambda: apply_rotary_pos_emb_inplace(x, sincos),
+        lambda: RotaryEmbedding(head_dim=14, layout="half", base=1e4).rotate_inplace(x, sincos=sincos, seq_dim=0),
+    ):
+        with pytest.raises(TypeError, match="x must be an array of NumPy or PyTorch, which can be written; got"):
+            call()
+
+
+def test_views_of_packed_queries_keys_and_values(xp, kernel):
+    """Disjoint views of one array, in each of the ways in which models pack them."""
+    if xp.name not in WRITABLE:
+        return
+    rope = RotaryEmbedding(head_dim=14, layout="half", base=1e4, kernel=kernel)
+    sincos = rope.sincos(xp.array(np.arange(5), "int32"), like=xp.array(np.ones(1), "float32"))
+    cut = {
+        (2, 5, 3, 4, 14): lambda x: (x[:, :, 0], x[:, :, 1]),
+        (2, 5, 4, 42): lambda x: (x[..., :14], x[..., 14:28]),
+        (2, 5, 8, 14): lambda x: (x[:, :, :4], x[:, :, 4:6]),
+        (2, 5, 6, 14): lambda x: (x[:, :, ::2], x[:, :, 1::2]),
+        (2, 5, 1, 28): lambda x: (x[..., ::2], x[..., 1::2]),
+    }
+    for shape, views in cut.items():
+        whole = xp.array(random(*shape), "float32")
+        expected = copied(xp, whole)
+        for view in views(expected):
+            view[...] = rope.rotate(view, sincos, seq_dim=1)
+        rope.rotate_inplace(*views(whole), sincos=sincos, seq_dim=1)
+        assert in_bytes(xp, whole) == in_bytes(xp, expected)
+
+
+def test_empty_arrays_are_written_too(xp, kernel):
+    if xp.name not in WRITABLE:
+        return
+    for shape in [(0, 3, 14), (5, 0, 14), (0, 0, 14)]:
+        x = xp.array(np.zeros(shape), "float32")
+        apply_rotary_pos_emb_inplace(x, tables(xp, shape[0], 7), kernel=kernel)
+        rope = RotaryEmbedding(head_dim=14, layout="half", base=1e4, kernel=kernel)
+        rope.rotate_inplace(x, x[..., :], sincos=tables(xp, shape[0], 7), seq_dim=0)
+
+
+def test_describe_says_what_runs(xp, kernel):
+    fastest = {"numpy": "numba", "torch": "numba", "jax": "xla"}.get(xp.name, "reference")
+    rope = RotaryEmbedding(head_dim=14, layout="half", base=1e4)
+    x = xp.array(np.ones((2, 14)), "bfloat16" if "bfloat16" in xp.floats else "float32")
+    assert f"\nkernel            {fastest} (" in rope.describe(x)
+    assert "\nkernel            fastest (" in rope.describe()
+    forced = replace(rope, kernel=kernel)
+    assert (
+        f"\nkernel            {kernel} (" in forced.describe()
+        and f"\nkernel            {kernel} (" in forced.describe(x)
+    )
+    assert forced != rope and f"kernel={kernel!r}" in repr(forced) and "kernel" not in repr(rope)
+
+
+def test_kernels_of_other_memory_are_refused(xp):
+    x = xp.array(np.ones((2, 14)), "float32")
+    for kernel in {"eager", "numba", "triton", "xla"} - set(xp.kernels):
+        rope = RotaryEmbedding(head_dim=14, layout="half", base=1e4, kernel=kernel)
+        for call in (partial(rope, x, seq_dim=0), partial(rope.describe, x), partial(rope.shift, x, 1, seq_dim=0)):
+            with pytest.raises(ValueError, match=rf"^RotaryEmbedding[.a-z]*: kernel='{kernel}' must .*; got"):
+                call()
+
+
+def test_threads_at_once(xp, kernel):
+    """Eight threads, each of which asks for several more; and eight that write parts of one array."""
+    rope = RotaryEmbedding(head_dim=64, layout="half", base=1e4, kernel=kernel)
+    arrays = [xp.array(random(1, 1025, 8, 64, seed=seed), "float32") for seed in range(8)]
+    sincos = rope.sincos(xp.array(np.arange(1025), "int32"), like=arrays[0])
+    truths = [xp.numpy(rope.rotate(x, sincos, seq_dim=1)) for x in arrays]
+    barrier = Barrier(8)
+    whole = copied(xp, arrays[0]) if xp.name in WRITABLE else None
+
+    def work(index):
+        barrier.wait(60)
+        for _ in range(3):
+            result = rope.rotate(arrays[index], sincos, seq_dim=1)
+            np.testing.assert_array_equal(xp.numpy(result), truths[index])
+        barrier.wait(60)
+        if whole is not None:
+            rope.rotate_inplace(whole[:, :, index], sincos=sincos, seq_dim=1)
+
+    with ThreadPoolExecutor(8) as pool:
+        for future in [pool.submit(work, index) for index in range(8)]:
+            future.result(timeout=120)
+    if whole is not None:
+        np.testing.assert_array_equal(xp.numpy(whole), truths[0])
+
+
+def run(tmp_path, script, *arguments, timeout=120, **environment):
+    """What a Python program prints; if it hangs, it fails, and nothing of it stays."""
+    file = tmp_path / "program.py"
+    file.write_text(script)
+    known = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment}
+    program = subprocess.Popen(
+        [sys.executable, file, *arguments],
+        env=known,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        printed, _ = program.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(program.pid, signal.SIGKILL)
+        pytest.fail(f"hangs after {program.communicate()[0]}")
+    assert program.returncode == 0, printed
+    return printed
+
+
+# x is large enough for several threads; what is right is known before any of them is there.
+PROGRAM = """
+import numpy as np
+from rope_xp import apply_rotary_pos_emb
+
+numbers = np.random.default_rng(0).standard_normal((257, 33, 128)).astype(np.float32)
+angles = np.random.default_rng(1).standard_normal((257, 64)).astype(np.float32)
+sincos = np.sin(angles), np.cos(angles)
+truth = apply_rotary_pos_emb(numbers, sincos, layout="half", kernel="reference")
+halves = apply_rotary_pos_emb(numbers.astype(np.float16), sincos, layout="half", kernel="reference")
+x = numbers
+
+def is_right(_=None, kernel="fastest"):
+    return np.array_equal(apply_rotary_pos_emb(x, sincos, layout="half", kernel=kernel), truth)
+"""
+WORKERS = """
+import multiprocessing
+import os
+import sys
+
+if sys.argv[1] == "torch":
+    import torch
+
+    x, sincos = torch.tensor(x), tuple(map(torch.tensor, sincos))
+
+def forked():
+    child = os.fork()
+    if not child:
+        os._exit(0 if is_right() and is_right(kernel="eager") else 1)
+    return os.waitpid(child, 0)[1] == 0
+
+if __name__ == "__main__":
+    assert is_right()
+    print("parent")
+    assert forked() and forked()
+    print("fork")
+    for method in ("fork", "spawn", "forkserver"):
+        with multiprocessing.get_context(method).Pool(2) as pool:
+            assert all(pool.map(is_right, range(4)))
+        print(method)
+    assert is_right()
+    print("done")
+"""
+
+
+def test_worker_processes(xp, tmp_path):
+    """Forked after the parent has had threads, or spawned."""
+    if xp.name in WRITABLE:
+        assert run(tmp_path, PROGRAM + WORKERS, xp.name, timeout=90).endswith("done\n")
+
+
+def test_a_second_process_does_not_compile(xp, tmp_path):
+    if xp.name != "numpy":
+        return
+    environment = {"NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_DEBUG_CACHE": "1"}
+    script = PROGRAM + "print(is_right())"
+    first = run(tmp_path, script, **environment)
+    assert "data saved" in first and first.endswith("True\n")
+    second = run(tmp_path, script, **environment)
+    assert "data loaded" in second and "saved" not in second and second.endswith("True\n")
+
+
+PRELUDES = {
+    "without numba": ("import sys; sys.modules['numba'] = None", {}),
+    "nowhere to keep what is compiled": ("import numba.core.caching as c; c.CacheImpl._locator_classes = []", {}),
+    "numba told not to compile": ("", {"NUMBA_DISABLE_JIT": "1"}),
+    "numba told of no processor": ("", {"NUMBA_CPU_NAME": "generic"}),
+    "one thread": ("", {"NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}),
+}
+
+
+@pytest.mark.parametrize("name", PRELUDES)
+def test_the_fastest_is_right_wherever_numba_is_not(xp, name, tmp_path):
+    if xp.name != "numpy":
+        return
+    prelude, environment = PRELUDES[name]
+    script = "\nassert is_right()\nx, truth = x.astype(np.float16), halves\nprint(is_right())"
+    printed = run(tmp_path, prelude + PROGRAM + script, **environment)
+    assert printed.endswith("True\n")
+
+
+def test_numba_asked_for_must_be_installed(tmp_path):
+    script = """
+import sys
+sys.modules["numba"] = None
+import numpy as np
+from rope_xp import RotaryEmbedding
+rope = RotaryEmbedding(head_dim=4, layout="half", base=1e4)
+print(rope.describe(np.ones((2, 4))).splitlines()[-1])
+try:
+    RotaryEmbedding(head_dim=4, layout="half", base=1e4, kernel="numba")(np.ones((2, 4)), seq_dim=0)
+except ValueError as error:
+    print(error)
+"""
+    eager, error = run(tmp_path, script).splitlines()
+    assert eager.startswith("kernel            eager (")
+    assert error.startswith("RotaryEmbedding: kernel='numba' must be installed; got import of numba halted")

@@ -1,0 +1,528 @@
+"""Kernels inside what PyTorch does with tensors: derivatives, transforms, tracing, modes, versions, workers."""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from test_kernels import PROGRAM, run
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, apply_rotary_pos_emb_inplace
+
+LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
+KERNELS = ["eager", "numba"]
+
+
+def random(*shape, seed=0, dtype=torch.float32):
+    return torch.tensor(np.random.default_rng(seed).standard_normal(shape), dtype=dtype)
+
+
+def tables(dtype=torch.float32, rows=5):
+    angles = random(rows, 6, seed=1, dtype=dtype)
+    return angles.sin(), angles.cos()
+
+
+X, SINCOS = random(5, 3, 14), tables()
+
+
+def rotate(x, sin=SINCOS[0], cos=SINCOS[1], *, layout="half", kernel="numba", **options):
+    return apply_rotary_pos_emb(x, (sin, cos), layout=layout, kernel=kernel, **options)
+
+
+def rotate_inplace(x, sin=SINCOS[0], cos=SINCOS[1], *, layout="half", kernel="numba"):
+    apply_rotary_pos_emb_inplace(x, (sin, cos), layout=layout, kernel=kernel)
+    return x
+
+
+def assert_same(one, other, atol=4e-6):
+    if isinstance(one, (tuple, list)):
+        for each in zip(one, other, strict=True):
+            assert_same(*each, atol)
+        return
+    assert one.dtype == other.dtype and one.shape == other.shape
+    assert (one.detach().double() - other.detach().double()).abs().max() <= atol
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("by", KERNELS)
+def test_derivatives_of_first_and_second_order(by, layout):
+    call = partial(rotate, sin=tables(torch.float64)[0], cos=tables(torch.float64)[1], layout=layout, kernel=by)
+    x = random(5, 2, 14, dtype=torch.float64).requires_grad_()
+    everything = {"check_forward_ad": True, "check_batched_grad": True, "check_batched_forward_grad": True}
+    assert torch.autograd.gradcheck(call, x, **everything)
+    assert torch.autograd.gradgradcheck(call, x, check_fwd_over_rev=True, check_rev_over_rev=True)
+    assert torch.autograd.gradgradcheck(lambda x: call(x).pow(3), x)
+
+
+@pytest.mark.parametrize("by", KERNELS)
+def test_nothing_is_saved_but_the_tables(by):
+    saved = []
+    x, weight = X.clone().requires_grad_(), random(5, 3, 14, seed=2)
+    with torch.autograd.graph.saved_tensors_hooks(lambda kept: saved.append(kept) or kept, lambda kept: kept):
+        result = rotate(x, kernel=by)
+    assert {each.data_ptr() for each in saved} == {table.data_ptr() for table in SINCOS} and len(saved) == 2
+    (gradient,) = torch.autograd.grad(result, x, weight)
+    assert_same(gradient, rotate(weight, kernel="reference", inverse=True))
+
+
+@pytest.mark.parametrize("by", KERNELS)
+def test_gradients_through_queries_and_keys(by):
+    def gradients(kernel, dtype):
+        rope = RotaryEmbedding(head_dim=14, layout="half", base=1e4, kernel=kernel, first_channel=1, rotary_dim=8)
+        q, k = (random(2, 5, heads, 14, seed=heads).to(dtype).requires_grad_() for heads in (4, 1))
+        scores = torch.einsum("bshd,bthd->bhst", *(each.double() for each in rope(q, k.expand(2, 5, 4, 14), seq_dim=1)))
+        return torch.autograd.grad(scores.square().sum(), (q, k))
+
+    assert_same(gradients(by, torch.float64), gradients("reference", torch.float64), atol=1e-10)
+    for one, other in zip(gradients(by, torch.bfloat16), gradients("reference", torch.bfloat16), strict=True):
+        assert_same(one, other, atol=2**-7 * float(other.abs().max()))
+
+
+def test_a_gradient_of_one_number_for_many_places():
+    """That of a sum is broadcast; hooks see it and may change it."""
+    x, seen = X.clone().requires_grad_(), []
+    x.register_hook(lambda gradient: seen.append(gradient) or 2 * gradient)
+    result = rotate(x)
+    result.register_hook(lambda gradient: seen.append(gradient))
+    result.sum().backward()
+    assert set(seen[0].stride()) == {0} and len(seen) == 2
+    assert_same(x.grad, 2 * rotate(torch.ones_like(X), inverse=True, kernel="reference"))
+
+
+def dual(f):
+    def call(x):
+        with forward_ad.dual_level():
+            return tuple(forward_ad.unpack_dual(f(forward_ad.make_dual(x, x.cos()))))
+
+    return call
+
+
+def loss(f):
+    return lambda x: f(x).pow(3).sum()
+
+
+TRANSFORMS = {
+    "grad": lambda f: torch.func.grad(loss(f)),
+    "grad of grad": lambda f: torch.func.grad(lambda x: torch.func.grad(loss(f))(x).pow(2).sum()),
+    "vjp": lambda f: lambda x: torch.func.vjp(f, x)[1](x.cos())[0],
+    "jvp": lambda f: lambda x: torch.func.jvp(f, (x,), (x.cos(),)),
+    "jacrev": torch.func.jacrev,
+    "jacfwd": torch.func.jacfwd,
+    "hessian": lambda f: torch.func.hessian(loss(f)),
+    "jacfwd of jacfwd": lambda f: torch.func.jacfwd(torch.func.jacfwd(loss(f))),
+    "vmap": lambda f: lambda x: torch.func.vmap(f)(torch.stack([x, 2 * x])),
+    "vmap of axis 2": lambda f: lambda x: torch.func.vmap(f, in_dims=2, out_dims=1)(torch.stack([x, 2 * x], dim=2)),
+    "vmap of the last axis": lambda f: lambda x: torch.func.vmap(f, in_dims=-1)(torch.stack([x, 2 * x], dim=-1)),
+    "vmap in chunks": lambda f: lambda x: torch.func.vmap(f, chunk_size=2)(torch.stack([x, 2 * x, 3 * x])),
+    "vmap of vmap": lambda f: (
+        lambda x: torch.func.vmap(torch.func.vmap(f, in_dims=1))(
+            torch.stack([x, 2 * x, 3 * x], dim=1).expand(2, 5, 3, 3, 14)
+        )
+    ),
+    "vmap of grad": lambda f: lambda x: torch.func.vmap(torch.func.grad(loss(f)))(torch.stack([x, 2 * x])),
+    "grad of vmap": lambda f: torch.func.grad(lambda x: torch.func.vmap(f)(torch.stack([x, 2 * x])).pow(3).sum()),
+    "jvp of vmap": lambda f: lambda x: torch.func.jvp(torch.func.vmap(f), (x[None],), (x[None].cos(),)),
+    "jvp of grad": lambda f: lambda x: torch.func.jvp(torch.func.grad(loss(f)), (x,), (x.cos(),)),
+    "linearize": lambda f: lambda x: torch.func.linearize(f, x)[1](x.cos()),
+    "functionalize": torch.func.functionalize,
+    "functionalize of grad": lambda f: torch.func.functionalize(torch.func.grad(loss(f))),
+    "dual numbers": dual,
+    "dual numbers through a gradient": lambda f: dual(torch.func.grad(loss(f))),
+    "jacobian": lambda f: lambda x: torch.autograd.functional.jacobian(f, x, vectorize=True),
+    "jacobian, forward": lambda f: partial(
+        torch.autograd.functional.jacobian, f, vectorize=True, strategy="forward-mode"
+    ),
+    "gradients in a batch": lambda f: (
+        lambda x: torch.autograd.grad(f(x.requires_grad_()), x, torch.stack([X, X.cos()]), is_grads_batched=True)
+    ),
+    "hvp": lambda f: lambda x: torch.autograd.functional.hvp(loss(f), x, x.cos()),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")  # of torch.func.linearize
+@pytest.mark.parametrize("layout", ["half", "interleaved_to_half"])
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms(name, layout):
+    transform = TRANSFORMS[name]
+    for kernel in KERNELS:
+        result = transform(partial(rotate, layout=layout, kernel=kernel))(X.clone())
+        assert_same(result, transform(partial(rotate, layout=layout, kernel="reference"))(X.clone()), atol=2e-4)
+
+
+OF_TABLES = {
+    "grad": lambda f: torch.func.grad(lambda *all: f(*all).pow(3).sum(), argnums=(0, 1, 2)),
+    "grad of tables": lambda f: torch.func.grad(lambda *all: f(*all).pow(3).sum(), argnums=(1, 2)),
+    "jvp": lambda f: lambda *all: torch.func.jvp(f, all, tuple(each.cos() for each in all)),
+    "jvp of tables": lambda f: lambda x, *two: torch.func.jvp(partial(f, x), two, tuple(each.cos() for each in two)),
+    "vmap": lambda f: lambda *all: torch.func.vmap(f)(*(torch.stack([each, 2 * each]) for each in all)),
+    "vmap of tables": lambda f: lambda x, *two: torch.func.vmap(partial(f, x))(*(torch.stack([t, -t]) for t in two)),
+    "vmap of one table": lambda f: (
+        lambda x, s, c: torch.func.vmap(f, in_dims=(None, 1, None))(x, torch.stack([s, -s], 1), c)
+    ),
+    "vmap of x, grad of tables": lambda f: (
+        lambda x, *two: torch.func.vmap(
+            torch.func.grad(lambda *all: f(*all).pow(3).sum(), argnums=1), in_dims=(0, None, None)
+        )(torch.stack([x, -x]), *two)
+    ),
+    "autograd": lambda f: (
+        lambda x, s, c: torch.autograd.grad(f(x, s.requires_grad_(), c.requires_grad_()).pow(3).sum(), (s, c))
+    ),
+    "dual numbers": lambda f: lambda x, s, c: dual(lambda s: f(x, s, c))(s),
+    "dual numbers of both": lambda f: lambda x, s, c: dual(lambda x: f(x, x[:, 0, :6], c))(x),
+}
+
+
+@pytest.mark.parametrize("name", OF_TABLES)
+def test_transforms_of_tables(name):
+    results = []
+    for kernel in ("reference", *KERNELS):
+        given = X.clone(), *(table.clone() for table in SINCOS)
+        results.append(OF_TABLES[name](partial(rotate, kernel=kernel))(*given))
+    assert_same(results[1], results[0], atol=2e-4)
+    assert_same(results[2], results[0], atol=2e-4)
+
+
+@pytest.mark.parametrize("by", KERNELS)
+def test_learned_frequencies(by):
+    def gradients(kernel):
+        inv_freq, x = torch.linspace(0.1, 1, 7).requires_grad_(), X.clone().requires_grad_()
+        rope = RotaryEmbedding(head_dim=14, layout="half", inv_freq=inv_freq, kernel=kernel)
+        return torch.autograd.grad(rope(x, seq_dim=0).pow(3).sum(), (inv_freq, x))
+
+    assert_same(gradients(by), gradients("reference"), atol=1e-4)
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, kernel):
+        super().__init__()
+        self.rope = RotaryEmbedding(head_dim=14, layout="half", base=1e4, kernel=kernel)
+        self.weight = torch.nn.Parameter(random(14, 14, seed=3))
+
+    def forward(self, x):
+        return self.rope(x @ self.weight, seq_dim=0)
+
+
+@pytest.mark.parametrize("by", KERNELS)
+def test_modules_and_checkpoints(by):
+    layer = Layer(by)
+
+    def gradient(layer):
+        call = partial(torch.func.functional_call, layer)
+        return torch.func.grad(lambda weight: call({"weight": weight}, (X,)).pow(3).sum())(layer.weight.detach())
+
+    truth = gradient(Layer("reference"))
+    size = float(truth.abs().max())
+    assert_same(gradient(layer), truth, atol=1e-5 * size)
+    for reentrant in (False, True):
+        x = X.clone().requires_grad_()
+        layer.weight.grad = None
+        checkpoint(layer, x, use_reentrant=reentrant).pow(3).sum().backward()
+        assert_same(layer.weight.grad, truth, atol=1e-5 * size)
+
+
+@pytest.mark.parametrize("by", ["fastest", *KERNELS])
+def test_compiles_whole_to_one_graph_forward_and_backward(by):
+    torch._dynamo.reset()
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    call = partial(rotate, kernel=by)
+    assert_same(torch.compile(call, fullgraph=True, backend=backend)(X), call(X))
+    assert len(graphs) == 1
+    assert not any("Rotation" in str(node.target) for node in graphs[0].graph.nodes)
+    x = X.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(torch.compile(loss(call), fullgraph=True, backend="aot_eager")(x), x)
+    assert_same(gradient, torch.autograd.grad(loss(call)(x), x)[0], atol=1e-4)
+
+
+def test_the_first_call_of_a_process_may_be_compiled(tmp_path):
+    script = """
+import torch
+from rope_xp import RotaryEmbedding
+rope = RotaryEmbedding(head_dim=14, layout="half", base=1e4)
+x = torch.ones(5, 3, 14)
+compiled = torch.compile(lambda x: rope(x, seq_dim=0), fullgraph=True, backend="eager")
+print(torch.allclose(compiled(x), rope(x, seq_dim=0), rtol=0, atol=1e-6))
+"""
+    assert run(tmp_path, script).endswith("True\n")
+
+
+def test_compiles_in_place():
+    torch._dynamo.reset()
+    x = X.clone()
+    result = torch.compile(lambda x: rotate_inplace(x * 1), fullgraph=True, backend="eager")(x)
+    assert_same(result, rotate(X))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # the compiler's
+def test_gradients_under_compiled_autograd():
+    torch._dynamo.reset()
+    x = X.clone().requires_grad_()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        loss(rotate)(x).backward()
+    assert_same(x.grad, torch.func.grad(loss(partial(rotate, kernel="reference")))(X), atol=1e-4)
+
+
+@pytest.mark.parametrize("pre_dispatch", [False, True])
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+def test_tracers_see_the_operations(mode, pre_dispatch):
+    for call in (lambda x, s, c: rotate(x, s, c), lambda x, s, c: rotate_inplace(x.clone(), s, c)):
+        graph = make_fx(call, tracing_mode=mode, pre_dispatch=pre_dispatch)(X, *SINCOS)
+        other = random(5, 3, 14, seed=7)
+        assert_same(graph(other, *SINCOS), rotate(other, kernel="reference"))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_exports(strict):
+    class Rotates(torch.nn.Module):
+        def forward(self, x):
+            return RotaryEmbedding(head_dim=14, layout="half", base=1e4, kernel="numba")(x, seq_dim=0)
+
+    sizes = {"x": {0: torch.export.Dim("seq", min=2), 1: torch.export.Dim("heads", min=2)}}
+    program = torch.export.export(Rotates(), (X,), dynamic_shapes=sizes, strict=strict)
+    longer = random(11, 2, 14)
+    assert_same(program.module()(longer), Rotates()(longer))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*:torch.jit.TracerWarning")
+def test_traces():
+    traced = torch.jit.trace(lambda x, s, c: rotate(x, s, c), (X, *SINCOS))
+    other = random(5, 3, 14, seed=7)
+    assert_same(traced(other, *SINCOS), rotate(other))
+
+
+def test_tensors_without_numbers():
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    meta = rotate(X.to("meta"), *(table.to("meta") for table in SINCOS), kernel="fastest")
+    assert meta.device.type == "meta" and meta.shape == X.shape
+    with FakeTensorMode() as mode:
+        for kernel in ("fastest", *KERNELS):
+            fake = rotate(mode.from_tensor(X), *map(mode.from_tensor, SINCOS), kernel=kernel)
+            assert isinstance(fake, FakeTensor) and fake.shape == X.shape
+    with pytest.raises(ValueError, match="kernel='numba' must have arrays in memory; got meta"):
+        rotate(X.to("meta"), *(table.to("meta") for table in SINCOS))
+
+
+@pytest.mark.parametrize("by", KERNELS)
+def test_zeros_that_have_no_memory(by):
+    """What autograd takes for a tangent that is zero."""
+    zero = torch._efficientzerotensor((5, 3, 14))
+    assert not rotate(zero, kernel=by).any()
+    x = X.clone()
+    with forward_ad.dual_level():
+        result = rotate(forward_ad.make_dual(x, zero), kernel=by)
+        assert_same(forward_ad.unpack_dual(result).primal, rotate(X))
+    nothing = rotate(X, torch._efficientzerotensor((5, 6)), SINCOS[1], kernel=by)
+    assert_same(nothing, rotate(X, torch.zeros(5, 6), SINCOS[1]))
+
+
+class Named(torch.Tensor):
+    """Watches functions."""
+
+    seen = 0
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        cls.seen += 1
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("by", KERNELS)
+def test_subclasses(by):
+    truth = rotate(X, kernel="reference")
+    result = rotate(X.as_subclass(Named), kernel=by)
+    assert type(result) is Named and Named.seen
+    assert_same(result.as_subclass(torch.Tensor), truth)
+    two = rotate(TwoTensor(X, 2 * X), kernel=by)
+    assert type(two) is TwoTensor
+    assert_same((two.a, two.b), (truth, 2 * truth))
+    tables_of_two = [TwoTensor(table, -table) for table in SINCOS]
+    assert_same(rotate(TwoTensor(X, X), *tables_of_two, kernel=by).b[..., :12], -truth[..., :12])
+
+
+class Watch(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.seen.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def test_modes_see_the_operations():
+    truth = rotate(X, kernel="reference")
+    for kernel in KERNELS:
+        with Watch() as watch:
+            assert_same(rotate(X, kernel=kernel), truth)
+        assert any("mul" in name for name in watch.seen)
+        x = X.clone().requires_grad_()
+        result = rotate(x, kernel=kernel)
+        with Watch() as watch:
+            result.sum().backward()
+        assert any("mul" in name for name in watch.seen)
+        with FlopCounterMode(display=False) as flops:
+            rotate(X, kernel=kernel)
+        assert flops.get_total_flops() == 0
+
+
+@pytest.mark.parametrize("by", KERNELS)
+def test_views_that_are_negated_when_read(by):
+    negated = torch.view_as_complex(torch.stack([X, -X], dim=-1)).conj().imag
+    assert negated.is_neg()
+    truth = rotate(X, kernel="reference")
+    assert_same(rotate(negated, kernel=by), truth)
+    assert_same(rotate_inplace(negated, kernel=by), truth)
+    sin = torch.view_as_complex(torch.stack([SINCOS[0], -SINCOS[0]], dim=-1)).conj().imag
+    assert_same(rotate(X, sin, SINCOS[1], kernel=by), truth)
+
+
+@pytest.mark.parametrize("by", KERNELS)
+def test_no_ambient_state_changes_a_bit(by):
+    large = random(2, 257, 8, 130)
+    sincos = [table for table in RotaryEmbedding(head_dim=130, layout="half", base=1e4).sincos(torch.arange(257))]
+    call = partial(rotate, large, *sincos, seq_dim=1, kernel=by)
+    truth, threads = call(), torch.get_num_threads()
+    assert torch.equal(call(), truth)
+    for context in (
+        torch.no_grad(),
+        torch.inference_mode(),
+        torch.autocast("cpu", torch.bfloat16),
+        torch.device("meta"),
+        torch.autograd.set_detect_anomaly(False),
+    ):
+        with context:
+            assert torch.equal(call(), truth)
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(call(), truth)
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_num_threads(threads)
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("by", ["reference", *KERNELS])
+def test_autograd_notices_what_is_written(by):
+    for view in (lambda x: x, lambda x: x[:]):
+        x, weight = X.clone(), torch.ones(14, requires_grad=True)
+        product = x * weight  # keeps x
+        rotate_inplace(view(x), kernel=by)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            product.sum().backward()
+    x = X.clone().requires_grad_()
+    sin, cos = (table.clone() for table in SINCOS)
+    result = rotate(x, sin, cos, kernel=by)
+    sin.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
+
+
+@pytest.mark.parametrize("by", ["reference", *KERNELS])
+def test_in_place_without_autograd(by):
+    truth = rotate(X, kernel="reference")
+    with torch.inference_mode():
+        assert_same(rotate_inplace(X.clone(), kernel=by), truth)
+    x = X.clone()
+    with torch.inference_mode():
+        rotate_inplace(x, kernel=by)
+    assert_same(x, truth)
+    assert x._version
+    leaf = X.clone().requires_grad_()
+    with torch.no_grad(), pytest.raises(ValueError, match="x must not require grad"):
+        rotate_inplace(leaf, kernel=by)
+    assert torch.equal(leaf, X)
+
+
+@pytest.mark.parametrize("by", ["reference", *KERNELS])
+def test_in_place_within_transforms(by):
+    """The tangent is rotated too, or nothing is written."""
+    x, tangent = X.clone(), X.cos()
+    with forward_ad.dual_level():
+        both = forward_ad.make_dual(x, tangent)
+        try:
+            rotate_inplace(both, kernel=by)
+        except ValueError:
+            assert torch.equal(x, X)
+        else:
+            assert_same(tuple(forward_ad.unpack_dual(both)), (rotate(X), rotate(X.cos())))
+    for transform in (torch.func.vmap, torch.func.functionalize):
+        stack = torch.stack([X, X]) if transform is torch.func.vmap else X.clone()
+        before = stack.clone()
+        try:
+            transform(partial(rotate_inplace, kernel=by))(stack)
+        except ValueError as refused:
+            assert "apply_rotary_pos_emb_inplace: x must" in str(refused)
+            assert torch.equal(stack, before)
+        else:
+            assert_same(stack, rotate(before, seq_dim=stack.ndim - 3))
+
+
+def test_in_place_without_numbers():
+    x = X.to("meta")
+    assert rotate_inplace(x, *(table.to("meta") for table in SINCOS), kernel="fastest") is x
+    rope = RotaryEmbedding(head_dim=14, layout="half", base=1e4)
+    rope.rotate_inplace(x, x.clone(), sincos=rope.sincos(torch.arange(5, device="meta"), like=x), seq_dim=0)
+
+
+def test_threads_differentiate_at_once():
+    xs = [random(257, 8, 130, seed=seed).requires_grad_() for seed in range(8)]
+    sincos = RotaryEmbedding(head_dim=130, layout="half", base=1e4).sincos(torch.arange(257))
+    call = lambda x, kernel: torch.autograd.grad(rotate(x, *sincos, kernel=kernel).pow(3).sum(), x)[0]  # noqa: E731
+    truths = [call(x, "reference") for x in xs]
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda x: call(x, "numba"), xs, timeout=120))
+    for x, result, truth in zip(xs, results, truths, strict=True):
+        assert_same(result, truth, atol=2**-20 * float(x.detach().abs().max()) ** 3)
+
+
+LOADER = """
+import sys
+import torch
+
+class Rotated(torch.utils.data.Dataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        assert is_right()
+        return torch.tensor(index)
+
+def collate(indices):
+    given = torch.tensor(x), tuple(map(torch.tensor, sincos))
+    return apply_rotary_pos_emb(*given, layout="half"), torch.stack(indices)
+
+if __name__ == "__main__":
+    torch.rand(1000, 1000) @ torch.rand(1000, 1000)
+    torch.rand(2**21).sin()  # whose threads do not survive a fork
+    if sys.argv[1] == "used":
+        assert is_right() and np.array_equal(collate([torch.tensor(0)])[0].numpy(), truth)
+    for method in ("fork", "spawn"):
+        loader = torch.utils.data.DataLoader(
+            Rotated(), batch_size=2, num_workers=2, collate_fn=collate, multiprocessing_context=method
+        )
+        for rotated, _ in loader:
+            assert np.array_equal(rotated.numpy(), truth)
+        print(method)
+    print("done")
+"""
+
+
+@pytest.mark.parametrize("before", ["used", "unused"])
+def test_workers_of_a_loader(before, tmp_path):
+    """Workers that fork after the parent has used a kernel, or before anybody has; and such as are spawned."""
+    assert run(tmp_path, PROGRAM + LOADER, before, timeout=90).endswith("done\n")
