@@ -133,12 +133,7 @@ MUTANTS = {
     "a thread's last part left out": [("kernels/compiled.py", "while part < parts:", "while part < parts - 1:")],
     "broadcast tables read on": [("kernels/compiled.py", "each > 1 and of_tables[axis] == 1", "False")],
     "the turned value turned again in place": [
-        ("kernels/eager.py", "(backends.astype(channels, sin.dtype) for", "(channels for"),
-        (
-            "kernels/eager.py",
-            "turned, more = first * c, second * s",
-            "turned, more = first, second * s\n        turned *= c",
-        ),
+        ("kernels/eager.py", "if converted or in_place else", "if converted else")
     ],
     "the block's remainder left as it was": [
         (

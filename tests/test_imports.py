@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "backends/threads": set(),
     "kernels/turn": set(),
     "kernels/reference": {"backends", "kernels.turn"},
-    "kernels/eager": {"backends", "backends.memory", "kernels.turn"},
+    "kernels/eager": {"backends.memory", "kernels.turn"},
     "kernels/compiled": {"backends", "backends.memory", "backends.threads", "kernels.turn"},
     "kernels/torch": {"kernels.reference", "kernels.turn"},
     "kernels/jax": {"kernels.reference", "kernels.turn"},

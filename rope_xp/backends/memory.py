@@ -49,6 +49,13 @@ def with_rows(x: Any) -> Any:
     return x if x.strides[-1] == x.itemsize and x.flags.aligned else np.require(x, requirements=("C", "A"))
 
 
+def contiguous_copy(x: Any, dtype: Any) -> Any:
+    """New memory with the numbers of `x` in the order of its axes, in another dtype."""
+    if backends.is_host(x):
+        return np.array(x, dtype=dtype, order="C")
+    return x.to(dtype, copy=True, memory_format=sys.modules["torch"].contiguous_format)
+
+
 def beside(numbers: Any, like: Any) -> Any:
     """An array of NumPy as one of the library of `like`, in the same memory."""
     return numbers if backends.is_host(like) else sys.modules["torch"].from_numpy(numbers)

@@ -1,48 +1,54 @@
 """The rotation by operations of NumPy and PyTorch that write into memory at hand, where nothing compiles.
 
-Neighbouring channels are complex numbers in memory, which one multiplication turns. For other pairs, blocks that fit
-into a core's cache pass through the arithmetic one after the other.
+Neighbouring channels are complex numbers in memory, which one multiplication turns. Other pairs, and numbers of 16
+bits, pass through the arithmetic in blocks that fit into a core's cache.
 """
 
 from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-from rope_xp import backends
 from rope_xp.backends import memory
 from rope_xp.kernels.turn import Turn
 
 PLACES = ("memory",)
-NUMBERS_OF_BLOCK = 2**16
+NUMBERS_OF_BLOCK = 2**17
 
 
 def rotate(x: Any, sin: Any, cos: Any, turn: Turn, out: Any = None) -> Any:
     """`reference.rotate` into `out`, which may be `x` itself, or into new memory in the order of `x`."""
     out = memory.empty_like(x) if out is None else out
     for block in turn.separately(x, sin, cos, out):
-        _rotate_block(*block, turn)
+        _rotate_block(*block, turn, in_place=out is x)
     return out
 
 
-def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, turn: Turn) -> None:
-    xp = memory.operations(x)
+def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, turn: Turn, in_place: bool) -> None:
+    if 0 in x.shape:
+        return
+    xp, converted = memory.operations(x), x.dtype != sin.dtype
     sin = -sin if turn.inverse else sin
-    if turn.read == turn.write == "interleaved" and x.dtype == sin.dtype:
-        numbers, results = memory.complex_view(x), memory.complex_view(out)
-        if numbers is not None and results is not None:
-            xp.multiply(numbers, memory.complex_numbers(cos, sin), out=results)
+    angles = memory.complex_numbers(cos, sin) if turn.read == turn.write == "interleaved" else None
+    if angles is not None and not converted:
+        numbers, turned = memory.complex_view(x), memory.complex_view(out)
+        if numbers is not None and turned is not None:
+            xp.multiply(numbers, angles, out=turned)
             return
-    for part in _parts(tuple(x.shape[:-1]), x.shape[-1]):
-        first, second = (backends.astype(channels, sin.dtype) for channels in _pairs(x[part], turn.read))
-        c, s = (table[_of_table(part, table)] for table in (cos, sin))
-        turned, more = first * c, second * s
-        xp.subtract(turned, more, out=turned)
-        other = xp.multiply(second, c)
-        xp.multiply(first, s, out=more)
-        xp.add(other, more, out=other)
-        to_first, to_second = _pairs(out[part], turn.write)
-        to_first[...] = turned
-        to_second[...] = other
+    size = NUMBERS_OF_BLOCK * (memory.threads(x) or 1)
+    for part in _parts(tuple(x.shape[:-1]), x.shape[-1], size):
+        numbers = memory.contiguous_copy(x[part], sin.dtype) if converted or in_place else x[part]
+        turned = memory.empty_like(numbers) if converted else out[part]
+        if converted and angles is not None:
+            xp.multiply(memory.complex_view(numbers), angles[_of_table(part, angles)], out=memory.complex_view(turned))
+        else:
+            s, c = (table[_of_table(part, table)] for table in (sin, cos))
+            (first, second), (to_first, to_second) = _pairs(numbers, turn.read), _pairs(turned, turn.write)
+            xp.multiply(first, c, out=to_first)
+            xp.subtract(to_first, second * s, out=to_first)
+            xp.multiply(second, c, out=to_second)
+            xp.add(to_second, first * s, out=to_second)
+        if converted:
+            out[part] = turned
 
 
 def _pairs(x: Any, layout: str) -> tuple[Any, Any]:
@@ -53,15 +59,15 @@ def _pairs(x: Any, layout: str) -> tuple[Any, Any]:
     return x[..., :half], x[..., half:]
 
 
-def _parts(shape: tuple[int, ...], width: int) -> Iterator[tuple[slice, ...]]:
-    """Slices that cut an array of this shape, and so wide, into parts of some `NUMBERS_OF_BLOCK` numbers."""
+def _parts(shape: tuple[int, ...], width: int, size: int) -> Iterator[tuple[slice, ...]]:
+    """Slices that cut an array of this shape, and so wide, into parts of some `size` numbers."""
     whole = (slice(None),) * len(shape)
-    if prod(shape) * width <= NUMBERS_OF_BLOCK or not shape:
+    if prod(shape) * width <= size or not shape:
         yield whole
         return
-    step = NUMBERS_OF_BLOCK // (prod(shape[1:]) * width)
+    step = size // (prod(shape[1:]) * width)
     for start in range(0, shape[0], max(1, step)):
-        for rest in [whole[1:]] if step else _parts(shape[1:], width):
+        for rest in [whole[1:]] if step else _parts(shape[1:], width, size):
             yield (slice(start, start + max(1, step)), *rest)
 
 

@@ -19,9 +19,10 @@ def rotate(x: Any, sin: Any, cos: Any, turn: Turn, kernel: Any) -> Any:
     if torch.compiler.is_compiling():  # autograd's engine, tracing a derivative
         return reference.rotate(x, sin, cos, turn)
     if is_constant(sin) and is_constant(cos):
-        if _is_transformed(x) or (_is_memory(x) and _has_derivative(x)):
+        is_memory = _is_memory(x)
+        if _is_transformed(x) or (is_memory and _has_derivative(x)):
             return _Rotation.apply(x, sin, cos, turn, kernel)
-        if _is_memory(x):
+        if is_memory:
             return kernel.rotate(x, sin, cos, turn)
     return reference.rotate(x, sin, cos, turn)
 
