@@ -81,7 +81,8 @@ class Bench:
         workload = WORKLOADS[name]
         if not self.quick:
             return workload
-        dtypes = {"dtypes": workload.dtypes[1:2] or workload.dtypes, "trained": workload.trained[1:]}
+        trained = workload.trained[1:] if name == "prefill" else ()
+        dtypes = {"dtypes": workload.dtypes[1:2] or workload.dtypes, "trained": trained}
         return replace(workload, seq=QUICK[name], rounds=1, seconds=0.0, **dtypes)
 
     def run(self, backend, name):
@@ -134,7 +135,7 @@ class Bench:
         for name, run in runs.items():
             once = min(backend.seconds(run, 1))
             calls[name] = max(1, int(workload.lasting / once))
-            repeats[name] = 2 if once > 0.01 else 5  # more where they cost little
+            repeats[name] = 1 if self.quick else 2 if once > 0.01 else 5  # more where they cost little
         draw, start, rounds = random.Random(0), time.perf_counter(), 0
         while rounds < workload.rounds or time.perf_counter() - start < workload.seconds:
             rounds += 1
@@ -267,6 +268,7 @@ def main(argv=None):
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
     warnings.simplefilter("ignore")  # those of the packages compared with
 
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     bench, console = Bench(arguments.quick), Console()
     apart = "memory" in arguments.workload and arguments.allocator != "map"
     for name in arguments.backend:
@@ -287,6 +289,7 @@ def main(argv=None):
         "allocator": arguments.allocator,
         "quick": arguments.quick,
         **report.machine(arguments.backend),
+        "load": load,
         "shapes": {name: str(bench.workload(name)) for name in WORKLOADS},
         "missing": sorted(bench.missing),
         "failed": bench.failed,

@@ -207,6 +207,8 @@ def header(result):
     packages = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
     threads = ", ".join(f"{name} {count}" for name, count in result["threads"].items())
     yield f"Machine: {result['machine']}; {result['system']}; threads: {threads or 'one'}."
+    if result["load"] is not None:
+        yield f"Load average before the run: {result['load']:.1f}; beside other work, figures mislead."
     yield f"Command: `{result['command']}`."
     yield f"Memory: {ALLOCATORS[result['allocator']]}."
     yield f"Packages: {packages}."

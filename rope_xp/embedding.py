@@ -71,7 +71,7 @@ class RotaryEmbedding:
     phase : "exact" or "float32"
         How position times frequency is computed, see `fixed_pos_embedding`.
     kernel : "fastest", "reference", "eager", "numba", "triton" or "xla"
-        What rotates, see `apply_rotary_pos_emb`.
+        What rotates, see `apply_rotary_pos_emb`; and but for `"reference"`, tables on the host are made faster.
 
     Attributes
     ----------
@@ -256,7 +256,8 @@ class RotaryEmbedding:
             checks.beside(who, "x", one, x)
         if sincos is not None:
             if positions is not None or self.xpos is not None:
-                raise ValueError(f"{who}: sincos must be given without positions and without xpos; got more")
+                other = f"xpos={self.xpos}" if positions is None else f"positions of shape {checks.shape(positions)}"
+                raise ValueError(f"{who}: sincos must be given without positions and without xpos; got {other}")
             tables = [sincos] * len(arrays)
             return self._rotated(who, arrays, tables, seq_dim, heads_dim)
         where = self._positions_of(who, arrays, positions, seq_dim)
@@ -401,6 +402,7 @@ class RotaryEmbedding:
         arrays = (x, *others)
         for one in arrays:
             self._check(who, "x", one)
+            checks.beside(who, "x", one, x)
         work = [self._aligned(who, one, sincos, seq_dim, inverse, heads_dim) for one in arrays]
         kernels.rotate_inplace(who, work, self.kernel)
 

@@ -141,7 +141,7 @@ def apply_rotary_pos_emb(
         What does it. The default takes the fastest that serves `x`: numba for NumPy and for torch on the CPU, where it
         is installed (``rope-xp[fast]``), or else `"eager"` operations into memory at hand; Triton for torch on CUDA;
         what XLA fuses best for JAX. Under `torch.compile` and exporters, and on all other libraries, it is
-        `"reference"`, one expression of the array API, from which the others differ by one rounding at most.
+        `"reference"`, one expression of the array API, from which the others differ by a rounding of the products.
         `RotaryEmbedding.describe` says which it is.
 
     Returns
@@ -152,7 +152,8 @@ def apply_rotary_pos_emb(
     Raises
     ------
     ValueError
-        If `dim` is odd, the tables are wider than `x` or do not fit its axes, or `layout` is unknown.
+        If `dim` is odd, the tables are wider than `x` or do not fit its axes, `layout` or `kernel` is unknown, or the
+        kernel is not installed or does not serve `x`.
     TypeError
         If a dtype is not floating point, `x` is float64 and the tables are not, or the arrays are of two libraries.
 

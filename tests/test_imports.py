@@ -43,10 +43,10 @@ MAY_IMPORT = {
     "kernels/reference": {"backends", "kernels.turn"},
     "kernels/eager": {"backends.memory", "kernels.turn"},
     "kernels/compiled": {"backends", "backends.memory", "backends.threads", "kernels.turn"},
-    "kernels/torch": {"kernels.reference", "kernels.turn"},
-    "kernels/jax": {"kernels.reference", "kernels.turn"},
-    "kernels/triton_kernel": set(),
-    "kernels/triton": {"kernels.triton_kernel", "kernels.turn", "phases"},
+    "kernels/autograd": {"kernels.reference", "kernels.turn"},
+    "kernels/xla": {"kernels.reference", "kernels.turn"},
+    "kernels/cuda_kernel": set(),
+    "kernels/cuda": {"kernels.cuda_kernel", "kernels.turn", "phases"},
     "kernels/__init__": {"backends", "backends.memory", "backends.threads", "kernels.reference", "kernels.turn"},
     "rotation": {"arrays", "backends", "checks", "kernels", "kernels.reference", "kernels.turn"},
     "weights": {"arrays", "checks", "rotation"},
@@ -104,10 +104,10 @@ MAY_IMPORT = {
 MAY_NAME = {
     "backends/__init__": {"array_api_compat"},
     "kernels/compiled": {"numba", "llvmlite"},
-    "kernels/torch": {"torch"},
-    "kernels/triton": {"torch", "triton"},
-    "kernels/triton_kernel": {"triton"},
-    "kernels/jax": {"jax"},
+    "kernels/autograd": {"torch"},
+    "kernels/cuda": {"torch", "triton"},
+    "kernels/cuda_kernel": {"triton"},
+    "kernels/xla": {"jax"},
 }
 
 

@@ -17,7 +17,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.test_util import check_grads
 
 from rope_xp import RotaryEmbedding, Sections, apply_rotary_pos_emb, fixed_pos_embedding, kernels
-from rope_xp.kernels import jax as kernel
+from rope_xp.kernels import xla as kernel
 from rope_xp.kernels.turn import Turn
 
 DTYPES = [jnp.float32, jnp.bfloat16, jnp.float16]

@@ -383,7 +383,8 @@ def bad_in_place(xp):
         learned = (sincos[0].clone().requires_grad_(), sincos[1])
         cases["of autograd"] = ([make(5, 3, 14).requires_grad_()], sincos, ValueError, "x must not require grad")
         cases["tables of autograd"] = ([make(5, 3, 14)], learned, ValueError, "must not require grad")
-        cases["another device"] = ([make(5, 3, 14).to("meta")], sincos, ValueError, "sin must be on device meta")
+        message = "x must be on device cpu, like what it meets; got meta"
+        cases["another device"] = ([make(5, 3, 14).to("meta")], sincos, ValueError, message)
     return q, cases
 
 

@@ -26,8 +26,8 @@ from rope_xp.kernels.turn import Turn
 ON_GPU = torch.cuda.is_available()
 with knobs.runtime.scope():  # no other kernel of this process is to be interpreted
     knobs.runtime.interpret = not ON_GPU
-    from rope_xp.kernels import triton as kernel
-    from rope_xp.kernels import triton_kernel
+    from rope_xp.kernels import cuda as kernel
+    from rope_xp.kernels import cuda_kernel
 
 DEVICE = "cuda" if ON_GPU else "cpu"
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
@@ -81,14 +81,14 @@ def assert_rounded_once(result, truth, size):
 @pytest.fixture
 def launches(monkeypatch):
     """The grids of all launches."""
-    grids, launch = [], triton_kernel.rotate
+    grids, launch = [], cuda_kernel.rotate
 
     class Counting:
         def __getitem__(self, grid):
             grids.append(grid)
             return launch[grid]
 
-    monkeypatch.setattr(triton_kernel, "rotate", Counting())
+    monkeypatch.setattr(cuda_kernel, "rotate", Counting())
     return grids
 
 
@@ -653,8 +653,8 @@ COMPILES = """
     import triton
     from triton.backends.compiler import GPUTarget
 
-    from rope_xp.kernels import triton as kernel
-    from rope_xp.kernels import triton_kernel
+    from rope_xp.kernels import cuda as kernel
+    from rope_xp.kernels import cuda_kernel
     from rope_xp.kernels.turn import Turn
 
     class Driver:
@@ -673,7 +673,7 @@ COMPILES = """
 
     triton.runtime.driver.set_active(Driver())
     kernel.INTERPRETED = True  # so that tensors of the CPU are taken; they are not read
-    ROTATE, triton_kernel.rotate, compiled = triton_kernel.rotate, Compiling(), []
+    ROTATE, cuda_kernel.rotate, compiled = cuda_kernel.rotate, Compiling(), []
 
     def qk(dtype=torch.bfloat16, batch=1, seq=64, dim=128):
         return [torch.empty(batch, heads, seq, dim, dtype=dtype) for heads in (8, 2)]
@@ -759,7 +759,7 @@ def test_without_a_c_compiler_the_kernel_cannot_be_imported(tmp_path):
 
         torch.cuda.is_available = lambda: True
         try:
-            import rope_xp.kernels.triton
+            import rope_xp.kernels.cuda
         except ImportError as problem:
             assert str(problem).startswith("Triton cannot launch kernels here: "), problem
         else:

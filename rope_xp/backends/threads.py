@@ -19,8 +19,11 @@ if hasattr(os, "register_at_fork"):  # where there are forks
     os.register_at_fork(after_in_child=lambda: _forked.append(True))
 
 
-def run(entry: Any, argument: int, count: int) -> None:
-    """Call a C function of one pointer in `count` threads, of which this is one, and wait for all."""
+def run(entry: Any, argument: int, count: int, *memory: Any) -> None:
+    """Call a C function of one pointer in up to `count` threads, of which this is one, and wait for all.
+
+    The threads hold what owns the memory they work on, as an interrupt may end the wait before them.
+    """
     if count == 1:
         entry(argument)
         return
@@ -28,11 +31,16 @@ def run(entry: Any, argument: int, count: int) -> None:
     if parallel_region is not None:
         parallel_region(ctypes.cast(entry, ctypes.c_void_p), argument, count, 0)
         return
-    others = [Thread(target=entry, args=(argument,)) for _ in range(count - 1)]
+    others = [Thread(target=lambda *_: entry(argument), args=memory) for _ in range(count - 1)]
+    started = []
     for thread in others:
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads for this process: those there are do all the work
+            break
+        started.append(thread)
     entry(argument)
-    for thread in others:
+    for thread in started:
         thread.join()
 
 

@@ -21,7 +21,7 @@ KERNELS = {
     "triton": "compiled, for torch on CUDA, queries and keys in one launch",
     "xla": "the expression that XLA fuses best, for JAX",
 }
-_ROOMS = {"eager": "eager", "numba": "compiled", "triton": "triton", "xla": "jax"}
+_ROOMS = {"eager": "eager", "numba": "compiled", "triton": "cuda", "xla": "xla"}
 # Where arrays lie, and what is fastest there.
 _FASTEST = {"memory": ("numba", "eager"), "cuda": ("triton",), "jax": ("xla",)}
 
@@ -32,7 +32,7 @@ def rotate(who: str, x: Any, sin: Any, cos: Any, turn: Turn, kernel: str = "fast
     if kernel == "reference":
         return reference.rotate(x, sin, cos, turn)
     if backends.is_torch(x):
-        return _room("torch").rotate(x, sin, cos, turn, _room(kernel))
+        return _room("autograd").rotate(x, sin, cos, turn, _room(kernel))
     return _room(kernel).rotate(x, sin, cos, turn)
 
 
@@ -47,7 +47,7 @@ def _at_once(names: list[str], work: list[tuple[Any, Any, Any, Turn]], inplace: 
     if set(names) != {"triton"} or len({x.dtype for x, *_ in work}) > 1:
         return None
     xs, tables, turn = [x for x, *_ in work], [(sin, cos) for _, sin, cos, _ in work], work[0][3]
-    return _room("torch").rotate_all(xs, tables, turn, _room("triton"), inplace)
+    return _room("autograd").rotate_all(xs, tables, turn, _room("triton"), inplace)
 
 
 def rotate_inplace(who: str, work: list[tuple[Any, Any, Any, Turn]], kernel: str = "fastest") -> None:
@@ -64,7 +64,7 @@ def rotate_inplace(who: str, work: list[tuple[Any, Any, Any, Turn]], kernel: str
         if name == "reference":
             reference.rotate(x, sin, cos, turn, x)
         elif backends.is_torch(x):
-            _room("torch").rotate_inplace(x, sin, cos, turn, _room(name))
+            _room("autograd").rotate_inplace(x, sin, cos, turn, _room(name))
         else:
             _room(name).rotate(x, sin, cos, turn, x)
 
@@ -73,7 +73,7 @@ def on_host(x: Any) -> Any:
     """An array of NumPy in the memory of `x`, where that is the host's and nothing but numbers; None elsewhere."""
     if type(x) is np.ndarray:
         return x
-    if backends.is_torch(x) and x.is_cpu and not backends.is_traced() and _room("torch").is_constant(x):
+    if backends.is_torch(x) and x.is_cpu and not backends.is_traced() and _room("autograd").is_constant(x):
         return x.numpy()
     return None
 
@@ -115,4 +115,5 @@ def _room(name: str) -> Any:
     try:
         return import_module(f"rope_xp.kernels.{_ROOMS.get(name, name)}")
     except ImportError as missing:
-        return missing
+        reason = str(missing)
+    return ImportError(reason)  # without the traceback, which would keep the arrays of this call alive

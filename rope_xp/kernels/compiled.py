@@ -62,7 +62,7 @@ def rotate(x: Any, sin: Any, cos: Any, turn: Turn, out: Any = None) -> Any:
     )
     if parts > 1:
         parts = min(parts, memory.threads(x) or _settings.NUMBA_NUM_THREADS)
-    threads.run(_rotate.ctypes, job.buffer_info()[0], parts)
+    threads.run(_rotate.ctypes, job.buffer_info()[0], parts, job, x, out, sin, cos)
     return out
 
 

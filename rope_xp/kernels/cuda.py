@@ -20,8 +20,8 @@ from triton import knobs
 from triton.runtime import driver
 
 from rope_xp import phases
-from rope_xp.kernels import triton_kernel
-from rope_xp.kernels.triton_kernel import Task, packed
+from rope_xp.kernels import cuda_kernel
+from rope_xp.kernels.cuda_kernel import Task, packed
 from rope_xp.kernels.turn import Turn
 
 Tables = tuple[torch.Tensor, torch.Tensor]
@@ -348,7 +348,7 @@ def _launch(xs: list, outs: list, angles: Angles, turn: Turn) -> None:
     x = tasks[0].x
     bits = 0 if angles.turns is None else 64 if x.dtype == torch.float64 else 32
     with nullcontext() if x.is_cpu else torch.cuda.device_of(x):
-        triton_kernel.rotate[(programs,)](
+        cuda_kernel.rotate[(programs,)](
             tuple(tasks),
             WIDTHS=tuple([task.x.shape[-1] for task in tasks]),
             UNITS=tuple(units),

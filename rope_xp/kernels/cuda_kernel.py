@@ -1,7 +1,5 @@
 # type: ignore - Triton's language looks like Python, but has types of its own
-"""T
-# pyright: reportMissingImports=false
-he Triton kernel of `rope_xp.kernels.triton`: what it is given, and what one program of it does.
+"""The Triton kernel of `rope_xp.kernels.cuda`: what it is given, and what one program of it does.
 
 Names of what is known while compiling are in capitals. Offsets have 64 bits, as tensors may.
 """
