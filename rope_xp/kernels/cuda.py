@@ -5,7 +5,7 @@ alone: the exact phases of `rope_xp.phases`, made where they are used. `torch.co
 fake tensors see `torch.ops.rope_xp.rotate` and `torch.ops.rope_xp.rotate_`, which exist from the import of this file.
 """
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportIndexIssue=false
 
 from collections.abc import Sequence
 from contextlib import nullcontext
