@@ -73,7 +73,7 @@ def tests_parity(session):
     install(session, "parity")
     files = [f"tests/test_{name}.py" for name in ("parity", *(f"peers_{of}" for of in PEERS))]
     session.run("pytest", "--xp=parity", *files, *session.posargs)
-    session.run("python", "-P", "benchmarks/coverage.py", "--out", f"{session.create_tmp()}/coverage.md")
+    session.run("python", "-P", "benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
 
 
 @nox.session(name="tests-timm")

@@ -1,4 +1,4 @@
-"""Rotary classes of transformers, rebuilt from their configs: benchmarks/coverage.py in short, one test per class."""
+"""Rotary classes of transformers, rebuilt from their configs: benchmarks/parity.py in short, one test per class."""
 
 import importlib.util
 import sys
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 def load():
     """The benchmark as a module; its own name is that of a well-known package."""
-    file = Path(__file__).parents[1] / "benchmarks" / "coverage.py"
-    spec = importlib.util.spec_from_file_location("benchmarks_coverage", file)
+    file = Path(__file__).parents[1] / "benchmarks" / "parity.py"
+    spec = importlib.util.spec_from_file_location("benchmarks_parity", file)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

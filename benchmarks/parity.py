@@ -1,6 +1,6 @@
 """Every rotary class of transformers, rebuilt from its config alone and compared with the class itself.
 
-Run: `python benchmarks/coverage.py [--quick] [--only NAME]`. It walks `transformers.models`, finds every class whose
+Run: `python benchmarks/parity.py [--quick] [--only NAME]`. It walks `transformers.models`, finds every class whose
 name speaks of rotation, makes it with the default config and with changed ones, builds ours with `rope_xp.from_config`,
 and compares tables and what the model's own apply function makes of queries and keys; where layers differ it also
 watches whole small models. It prints a summary, writes benchmarks/results/coverage.md and coverage.json, and fails
@@ -1525,7 +1525,7 @@ def write(results, out, quick):
     named = [result for result in results if result.name not in unnamed]
     lines = [
         f"Rotary classes of transformers {version('transformers')}, rebuilt from their configs alone.\n",
-        f"Made by `python benchmarks/coverage.py{' --quick' if quick else ''}`. Each class is made with its default "
+        f"Made by `python benchmarks/parity.py{' --quick' if quick else ''}`. Each class is made with its default "
         "config and with changed ones; ours comes from `rope_xp.from_config` of the same config. Compared are tables "
         "and what the model's own function makes of queries and keys, float32, at positions below 512: within "
         f"{TOLERANCE:g}, times the attention factor where it is above 1. Errors are largest differences. float32: with "
