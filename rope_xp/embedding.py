@@ -258,8 +258,7 @@ class RotaryEmbedding:
             if positions is not None or self.xpos is not None:
                 other = f"xpos={self.xpos}" if positions is None else f"positions of shape {checks.shape(positions)}"
                 raise ValueError(f"{who}: sincos must be given without positions and without xpos; got {other}")
-            tables = [sincos] * len(arrays)
-            return self._rotated(who, arrays, tables, seq_dim, heads_dim)
+            return self._rotated(who, arrays, [sincos] * len(arrays), seq_dim, heads_dim)
         where = self._positions_of(who, arrays, positions, seq_dim)
         widest = next((one for one in arrays if backends.dtype_name(one.dtype) == "float64"), x)
         if self.xpos is None:

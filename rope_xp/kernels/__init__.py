@@ -28,18 +28,22 @@ _FASTEST = {"memory": ("numba", "eager"), "cuda": ("triton",), "jax": ("xla",)}
 
 def rotate(who: str, x: Any, sin: Any, cos: Any, turn: Turn, kernel: str = "fastest") -> Any:
     """`reference.rotate`, by the kernel asked for, or by the fastest."""
-    kernel = choose(who, x, kernel)
-    if kernel == "reference":
-        return reference.rotate(x, sin, cos, turn)
-    if backends.is_torch(x):
-        return _room("autograd").rotate(x, sin, cos, turn, _room(kernel))
-    return _room(kernel).rotate(x, sin, cos, turn)
+    return _rotate_by(choose(who, x, kernel), x, sin, cos, turn)
 
 
 def rotate_all(who: str, work: list[tuple[Any, Any, Any, Turn]], kernel: str = "fastest") -> list[Any]:
     """`rotate` of several arrays by one turn: in one launch where the kernel can."""
-    rotated = _at_once([choose(who, x, kernel) for x, *_ in work], work) if len(work) > 1 else None
-    return [rotate(who, *each, kernel) for each in work] if rotated is None else rotated
+    names = [choose(who, x, kernel) for x, *_ in work]
+    rotated = _at_once(names, work) if len(work) > 1 else None
+    return [_rotate_by(name, *each) for name, each in zip(names, work)] if rotated is None else rotated
+
+
+def _rotate_by(name: str, x: Any, sin: Any, cos: Any, turn: Turn) -> Any:
+    if name == "reference":
+        return reference.rotate(x, sin, cos, turn)
+    if backends.is_torch(x):
+        return _room("autograd").rotate(x, sin, cos, turn, _room(name))
+    return _room(name).rotate(x, sin, cos, turn)
 
 
 def _at_once(names: list[str], work: list[tuple[Any, Any, Any, Turn]], inplace: bool = False) -> list[Any] | None:
