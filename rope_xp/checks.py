@@ -1,11 +1,13 @@
 """What arguments must be. Everything is decided from shapes, dtypes and host data, so that it also works under jit."""
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from rope_xp import backends
+from rope_xp.backends import memory
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 NARROW = ("int8", "int16", "int32", "uint8", "uint16")
@@ -51,7 +53,7 @@ def positions(who: str, name: str, x: Any, *, like: Any = None, real: bool = Tru
 
 def beside(who: str, name: str, x: Any, like: Any) -> Any:
     """`x`, which must be of the library and device of `like`, or NumPy's, which is moved there."""
-    if like is None:
+    if like is None or (type(x) is type(like) and backends.on_one_device(x, like)):
         return x
     xp, wanted = array(who, name, x), array(who, "like", like)
     if wanted is xp:
@@ -177,3 +179,44 @@ def plain(value: Any) -> Any:
 def shape(x: Any) -> tuple[int, ...]:
     """The shape of `x` as a plain tuple, as it reads best in a message."""
     return tuple(x.shape)
+
+
+def writable(who: str, arrays: Sequence[Any]) -> None:
+    """Arrays must be memory that can be written without anybody being misled."""
+    for x in arrays:
+        if backends.is_torch(x):
+            if x.requires_grad:
+                raise ValueError(f"{who}: x must not require grad, as it is written over; got a tensor that does")
+        elif not backends.is_host(x):
+            library = backends.name(backends.namespace(x))
+            raise TypeError(f"{who}: x must be an array of NumPy or PyTorch, which can be written; got {library}")
+        elif not x.flags.writeable:
+            raise ValueError(f"{who}: x must be writable; got a read-only array")
+        if 0 in x.shape:
+            continue
+        # Axes from the innermost out: each must step over all that lies within.
+        strides = memory.strides(x)
+        extent = memory.unit_of_strides(x) - 1
+        for step, size in sorted([(abs(step), size) for step, size in zip(strides, x.shape) if size > 1]):
+            if step <= extent:
+                raise ValueError(
+                    f"{who}: x must have a place of its own for each number; "
+                    f"got shape {shape(x)} with strides {tuple(strides)}"
+                )
+            extent += step * (size - 1)
+
+
+def constant(who: str, tables: Sequence[tuple[Any, Any]]) -> None:
+    """Tables must not require grad, which would go on to what is written."""
+    if any(backends.is_torch(table) and table.requires_grad for pair in tables for table in pair):
+        raise ValueError(f"{who}: tables must not require grad, as no derivative passes; got tables that do")
+
+
+def apart(who: str, arrays: Sequence[Any], tables: Sequence[tuple[Any, Any]]) -> None:
+    """No two arrays may have a number in the same memory, and none with tables."""
+    everything = [*arrays, *{id(table): table for pair in tables for table in pair}.values()]
+    extents = [memory.extent(each) for each in everything]
+    for number, (start, stop) in enumerate(extents[: len(arrays)]):
+        for other, (first, last) in enumerate(extents[number + 1 :], number + 1):
+            if first < stop and start < last and memory.share(everything[number], everything[other]):
+                raise ValueError(f"{who}: x must share no memory with what else is given; got arrays that overlap")

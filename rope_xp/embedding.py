@@ -14,7 +14,7 @@ from rope_xp.arrays import Array, ArrayT
 from rope_xp.axes import ORDERS, Sections
 from rope_xp.frequencies import NTKScaling, Scaling, XPos
 from rope_xp.kernels import KERNELS, Kernel
-from rope_xp.kernels.turn import Turn
+from rope_xp.kernels.turn import Tables, Turn
 from rope_xp.phases import LIMIT, Frequencies
 from rope_xp.positions.sequence import count_from
 from rope_xp.rotation import LAYOUTS, READ_WRITE, Layout, aligned, axes_on
@@ -132,6 +132,7 @@ class RotaryEmbedding:
     if TYPE_CHECKING:
         _frequencies: Frequencies
         _rates: tuple[float, ...]
+        _turn: Turn
 
     def __post_init__(self) -> None:
         who = "RotaryEmbedding"
@@ -200,6 +201,7 @@ class RotaryEmbedding:
             "heads": frequencies.heads,
             "_frequencies": frequencies,
             "_rates": () if self.xpos is None else self.xpos.rates(2 * frequencies.pairs),
+            "_turn": Turn(*READ_WRITE[self.layout], first_channel, blocks),
         }
         for name, value in resolved.items():
             object.__setattr__(self, name, value)
@@ -250,25 +252,24 @@ class RotaryEmbedding:
                [0.54 , 0.841]])
         """
         who = "RotaryEmbedding"
-        arrays = (x, *others)
-        for one in arrays:
-            self._check(who, "x", one)
-            checks.beside(who, "x", one, x)
+        arrays = self._checked(who, x, *others)
         if sincos is not None:
             if positions is not None or self.xpos is not None:
                 other = f"xpos={self.xpos}" if positions is None else f"positions of shape {checks.shape(positions)}"
                 raise ValueError(f"{who}: sincos must be given without positions and without xpos; got {other}")
-            return self._rotated(who, arrays, [sincos] * len(arrays), seq_dim, heads_dim)
+            tables = self._aligned(who, arrays, sincos, seq_dim, heads_dim)
+            return self._rotated(who, arrays, tables, self._turn)
         where = self._positions_of(who, arrays, positions, seq_dim)
         widest = next((one for one in arrays if backends.dtype_name(one.dtype) == "float64"), x)
         if self.xpos is None:
-            tables = [self.sincos(where, like=widest)] * len(arrays)
+            tables = self._aligned(who, arrays, self.sincos(where, like=widest), seq_dim, heads_dim)
         elif len(arrays) == 1:
             raise ValueError(f"{who}: xpos must be given the query and then keys; got one array: use sincos and rotate")
         else:
             query, key = (self.sincos(where, like=widest, role=role) for role in ("query", "key"))
-            tables = [query, *[key] * len(others)]
-        return self._rotated(who, arrays, tables, seq_dim, heads_dim)
+            tables = self._aligned(who, [x], query, seq_dim, heads_dim)
+            tables += self._aligned(who, others, key, seq_dim, heads_dim)
+        return self._rotated(who, arrays, tables, self._turn)
 
     def sincos(self, positions: Array, *, like: Array | None = None, role: Role | None = None) -> SinCos:
         """Tables of positions: make them once in a forward pass and share them between layers.
@@ -355,9 +356,9 @@ class RotaryEmbedding:
         True
         """
         who = "RotaryEmbedding.rotate"
-        self._check(who, "x", x)
-        work = self._aligned(who, x, sincos, seq_dim, inverse, heads_dim)
-        return kernels.rotate(who, *work, self.kernel)
+        arrays = self._checked(who, x)
+        turn = self._turn.undone() if checks.boolean(who, "inverse", inverse) else self._turn
+        return self._rotated(who, arrays, self._aligned(who, arrays, sincos, seq_dim, heads_dim), turn)
 
     def rotate_inplace(
         self,
@@ -398,12 +399,10 @@ class RotaryEmbedding:
         True
         """
         who = "RotaryEmbedding.rotate_inplace"
-        arrays = (x, *others)
-        for one in arrays:
-            self._check(who, "x", one)
-            checks.beside(who, "x", one, x)
-        work = [self._aligned(who, one, sincos, seq_dim, inverse, heads_dim) for one in arrays]
-        kernels.rotate_inplace(who, work, self.kernel)
+        arrays = self._checked(who, x, *others)
+        turn = self._turn.undone() if checks.boolean(who, "inverse", inverse) else self._turn
+        tables = self._aligned(who, arrays, sincos, seq_dim, heads_dim)
+        kernels.rotate_inplace(who, arrays, tables, turn, self.kernel)
 
     def shift(self, k: ArrayT, delta: int | Array, *, seq_dim: int, heads_dim: int | None = None) -> ArrayT:
         """Move keys that are rotated already, such as those of a cache, by `delta` positions.
@@ -443,7 +442,7 @@ class RotaryEmbedding:
         True
         """
         who = "RotaryEmbedding.shift"
-        self._check(who, "k", k)
+        self._checked(who, k, name="k")
         if checks.is_int(delta):
             delta = count_from(who, "delta", delta, 1, like=k)[0]
             if self.axes > 1:
@@ -462,8 +461,8 @@ class RotaryEmbedding:
             # The decay of a key over so many tokens, which no centre changes.
             scale = self._growth(-1, moves, sincos.sin)
             sincos = SinCos(sincos.sin * scale, sincos.cos * scale)
-        layout = READ_WRITE[self.layout][1]
-        return kernels.rotate(who, *self._aligned(who, k, sincos, seq_dim, False, heads_dim, layout), self.kernel)
+        turn = self._turn._replace(read=self._turn.write)  # rotated keys stand as they were written
+        return self._rotated(who, [k], self._aligned(who, [k], sincos, seq_dim, heads_dim), turn)
 
     def describe(self, x: Array | None = None) -> str:
         """What runs, in words: widths, pairing, base, scaling, magnitude, wavelengths, phases and kernel.
@@ -621,38 +620,32 @@ class RotaryEmbedding:
             values["inv_freq"] = id(self.inv_freq)  # an array equals itself alone
         return tuple(values.values())
 
-    def _check(self, who: str, name: str, x: Any) -> None:
-        checks.floating(who, name, x)
-        if not x.ndim or x.shape[-1] != self.head_dim:
-            raise ValueError(f"{who}: {name} must have head_dim={self.head_dim} channels; got shape {checks.shape(x)}")
+    def _checked(self, who: str, *arrays: Any, name: str = "x") -> tuple[Any, ...]:
+        """Arrays, which must have as many channels as a head, and be of one library and device."""
+        for x in arrays:
+            checks.floating(who, name, x)
+            if not x.ndim or x.shape[-1] != self.head_dim:
+                raise ValueError(
+                    f"{who}: {name} must have head_dim={self.head_dim} channels; got shape {checks.shape(x)}"
+                )
+            if x is not arrays[0]:
+                checks.beside(who, name, x, arrays[0])
+        return arrays
 
-    def _rotated(self, who: str, arrays: Any, tables: Any, seq_dim: int, heads_dim: int | None) -> Any:
+    def _rotated(self, who: str, arrays: Sequence[Any], tables: Tables, turn: Turn) -> Any:
         """One array for one, and a tuple for several."""
-        work = [self._aligned(who, *one, seq_dim, False, heads_dim) for one in zip(arrays, tables)]
-        rotated = kernels.rotate_all(who, work, self.kernel)
+        rotated = kernels.rotate(who, arrays, tables, turn, self.kernel)
         return tuple(rotated) if len(rotated) > 1 else rotated[0]
 
     def _aligned(
-        self, who: str, x: Any, sincos: Any, seq_dim: int, inverse: bool, heads_dim: int | None, layout: Any = None
-    ) -> tuple[Any, Any, Any, Turn]:
+        self, who: str, arrays: Sequence[Any], sincos: Any, seq_dim: int, heads_dim: int | None
+    ) -> list[tuple[Any, Any]]:
         if (heads_dim is None) != (self.heads is None):
             raise ValueError(
                 f"{who}: heads_dim must be given for frequencies that each head has of its own, and for no others; "
                 f"got {heads_dim}"
             )
-        return aligned(
-            who,
-            x,
-            sincos,
-            layout=self.layout if layout is None else layout,
-            seq_dim=seq_dim,
-            inverse=inverse,
-            columns=self.pairs,
-            first_channel=self.first_channel,
-            blocks=self.blocks,
-            heads=self.heads,
-            heads_dim=heads_dim,
-        )
+        return aligned(who, arrays, sincos, seq_dim, columns=self.pairs, heads=self.heads, heads_dim=heads_dim)
 
     def _unscaled(self, who: str, positions: Any, like: Any) -> SinCos:
         if self.axes > 1:

@@ -1,5 +1,6 @@
 """How channels turn: pairs of channels, and the rotation of each pair by its angle."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from rope_xp import backends, checks, kernels
@@ -172,8 +173,8 @@ def apply_rotary_pos_emb(
            [-1.,  1.,  1.,  1.]], dtype=float32)
     """
     who = "apply_rotary_pos_emb"
-    checks.one_of(who, "kernel", kernel, KERNELS)
-    return kernels.rotate(who, *aligned(who, x, sincos, layout=layout, seq_dim=seq_dim, inverse=inverse), kernel)
+    turn = _turn(who, x, layout, inverse, kernel)
+    return kernels.rotate(who, [x], aligned(who, [x], sincos, seq_dim), turn, kernel)[0]
 
 
 def apply_rotary_pos_emb_inplace(
@@ -212,46 +213,50 @@ def apply_rotary_pos_emb_inplace(
     array([[-2.,  1.]])
     """
     who = "apply_rotary_pos_emb_inplace"
+    turn = _turn(who, x, layout, inverse, kernel)
+    kernels.rotate_inplace(who, [x], aligned(who, [x], sincos, seq_dim), turn, kernel)
+
+
+def _turn(who: str, x: Any, layout: str, inverse: bool, kernel: str) -> Turn:
+    """The turn of an array that is checked, and of arguments that are."""
+    checks.floating(who, "x", x)
+    checks.even_width(who, x)
+    checks.one_of(who, "layout", layout, LAYOUTS)
     checks.one_of(who, "kernel", kernel, KERNELS)
-    work = aligned(who, x, sincos, layout=layout, seq_dim=seq_dim, inverse=inverse)
-    kernels.rotate_inplace(who, [work], kernel)
+    turn = Turn(*READ_WRITE[layout])
+    return turn.undone() if checks.boolean(who, "inverse", inverse) else turn
 
 
 def aligned(
     who: str,
-    x: Any,
+    arrays: Sequence[Any],
     sincos: Any,
-    *,
-    layout: str,
     seq_dim: int,
-    inverse: bool = False,
+    *,
     columns: int | None = None,
-    first_channel: int = 0,
-    blocks: int = 1,
     heads: int | None = None,
     heads_dim: int | None = None,
-) -> tuple[Any, Any, Any, Turn]:
-    """What a kernel takes: `x`, sine and cosine with its axes, and the turn, of arguments that fit each other.
+) -> list[tuple[Any, Any]]:
+    """Sine and cosine for each array, with its axes and in the dtype of its arithmetic.
 
-    Tables must have so many `columns` where it is given. The channels that turn begin at `first_channel` and fall into
-    `blocks`, each of which is paired by itself. With `heads`, tables are "*axes heads pairs".
+    Tables must have so many `columns` where it is given. With `heads`, they are "*axes heads pairs".
     """
-    xp = checks.floating(who, "x", x)
-    checks.even_width(who, x)
-    checks.one_of(who, "layout", layout, LAYOUTS)
-    inverse = checks.boolean(who, "inverse", inverse)
-    sin, cos = _tables(who, xp, x, sincos)
-    if columns is not None and checks.shape(sin)[-1:] != (columns,):
-        raise ValueError(
-            f"{who}: tables must have a last axis of {columns} pairs, one column for each; "
-            f"got shape {checks.shape(sin)}"
-        )
-    if heads is None:
-        sin, cos = _align(who, xp, sin, cos, x, seq_dim)
-    else:
-        sin, cos = (_align_heads(who, table, x, seq_dim, heads, heads_dim) for table in (sin, cos))
-    turn = Turn(*READ_WRITE[layout], first_channel, blocks)
-    return x, sin, cos, turn.undone() if inverse else turn
+    xp = backends.namespace(arrays[0])
+    given, tables, last = {}, [], None
+    for x in arrays:
+        in_float64 = backends.dtype_name(x.dtype) == "float64"
+        if in_float64 not in given:
+            given[in_float64] = _tables(who, xp, x, sincos, in_float64, columns)
+        sin, cos = given[in_float64]
+        if heads is None:
+            axes = axes_on(who, "tables", sin.shape, 1, x, seq_dim)
+            if last != (in_float64, axes):  # as they are alike for q and k
+                last, shape = (in_float64, axes), (*axes, sin.shape[-1])
+                both = (sin, cos) if sin.ndim == x.ndim else (xp.reshape(sin, shape), xp.reshape(cos, shape))
+            tables.append(both)
+        else:
+            tables.append(tuple(_align_heads(who, each, x, seq_dim, heads, heads_dim) for each in (sin, cos)))
+    return tables
 
 
 def _quarter_turn(who: str, x: Any, layout: Layout) -> Any:
@@ -261,17 +266,27 @@ def _quarter_turn(who: str, x: Any, layout: Layout) -> Any:
     return unpairs(xp, -second, first, layout)
 
 
-def _tables(who: str, xp: Any, x: Any, sincos: Any) -> tuple[Any, Any]:
-    """Sine and cosine in the library of `x` and the dtype of the arithmetic."""
+def _tables(who: str, xp: Any, x: Any, sincos: Any, in_float64: bool, columns: int | None) -> tuple[Any, Any]:
+    """Sine and cosine in the library of `x` and the dtype of the arithmetic, as wide as they may be."""
     try:
         sin, cos = sincos
     except (TypeError, ValueError):
         raise TypeError(f"{who}: sincos must be a pair (sin, cos); got {type(sincos).__name__}") from None
-    in_float64 = backends.dtype_name(x.dtype) == "float64"
     sin, cos = _table(who, xp, x, "sin", sin, in_float64), _table(who, xp, x, "cos", cos, in_float64)
     if sin.shape != cos.shape:
         raise ValueError(
             f"{who}: sin and cos must have the same shape; got {checks.shape(sin)} and {checks.shape(cos)}"
+        )
+    found, most = sin.shape[-1] if sin.ndim else 0, x.shape[-1] // 2
+    if columns is not None and found != columns:
+        raise ValueError(
+            f"{who}: tables must have a last axis of {columns} pairs, one column for each; "
+            f"got shape {checks.shape(sin)}"
+        )
+    if not 1 <= found <= most:
+        raise ValueError(
+            f"{who}: tables must have a last axis of 1 to {most} pairs, half the width of x; "
+            f"got tables of shape {checks.shape(sin)} for x of shape {checks.shape(x)}"
         )
     return sin, cos
 
@@ -287,20 +302,6 @@ def _table(who: str, xp: Any, x: Any, name: str, table: Any, in_float64: bool) -
         # Here, as the library of x may have no float64.
         table = table.astype("float64" if in_float64 else "float32", copy=False)
     return backends.astype(checks.beside(who, name, table, x), dtype)
-
-
-def _align(who: str, xp: Any, table: Any, other: Any, x: Any, seq_dim: int) -> tuple[Any, Any]:
-    """Put the sequence axis of two tables onto `seq_dim` of `x` and their batch axes onto the leading ones."""
-    pairs = table.shape[-1] if table.ndim else 0
-    if not 1 <= pairs <= x.shape[-1] // 2:
-        raise ValueError(
-            f"{who}: tables must have a last axis of 1 to {x.shape[-1] // 2} pairs, half the width of x; "
-            f"got tables of shape {checks.shape(table)} for x of shape {checks.shape(x)}"
-        )
-    axes = axes_on(who, "tables", table.shape, 1, x, seq_dim)
-    if table.ndim == x.ndim:
-        return table, other
-    return xp.reshape(table, (*axes, pairs)), xp.reshape(other, (*axes, pairs))
 
 
 def _align_heads(who: str, table: Any, x: Any, seq_dim: int, heads: int, heads_dim: Any) -> Any:

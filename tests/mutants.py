@@ -133,7 +133,7 @@ MUTANTS = {
     "a thread's last part left out": [("kernels/compiled.py", "while part < parts:", "while part < parts - 1:")],
     "broadcast tables read on": [("kernels/compiled.py", "each > 1 and of_tables[axis] == 1", "False")],
     "the turned value turned again in place": [
-        ("kernels/eager.py", "if converted or in_place else", "if converted else")
+        ("kernels/eager.py", "if converted or inplace else", "if converted else")
     ],
     "the block's remainder left as it was": [
         (
@@ -142,7 +142,7 @@ MUTANTS = {
             "for start in range(0, shape[0] - 1, max(1, step))",
         )
     ],
-    "numbers written twice in one place": [("backends/memory.py", "if step <= extent:", "if step < 0:")],
+    "numbers written twice in one place": [("checks.py", "if step <= extent:", "if step < 0:")],
     "a low digit without its table": [
         ("kernels/tables.py", "tokens & ((1 << _BITS) - 1)", "tokens & (1 << _BITS) - 2")
     ],

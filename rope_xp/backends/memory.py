@@ -34,12 +34,46 @@ def unit_of_strides(x: Any) -> int:
     return x.itemsize if backends.is_host(x) else 1
 
 
-def whereabouts(*arrays: Any) -> list[int]:
-    """The addresses of all arrays of a library, and then the strides of all."""
+def whereabouts(*arrays: Any) -> tuple[list[int], tuple[tuple[int, ...], ...]]:
+    """Where the first number of each array of a library lies, and the strides of each."""
     if backends.is_host(arrays[0]):
-        addresses = [x.__array_interface__["data"][0] for x in arrays]
-        return addresses + [stride for x in arrays for stride in x.strides]
-    return [x.data_ptr() for x in arrays] + [stride for x in arrays for stride in x.stride()]
+        return [x.__array_interface__["data"][0] for x in arrays], tuple([x.strides for x in arrays])
+    return [x.data_ptr() for x in arrays], tuple([x.stride() for x in arrays])
+
+
+def extent(x: Any) -> tuple[int, int]:
+    """The first address of all numbers, and that after the last; 0 and 0 where there are no numbers in memory."""
+    try:
+        (start,), (steps,) = whereabouts(x)
+    except RuntimeError:  # a tensor without memory of its own
+        return 0, 0
+    if 0 in x.shape or not start:
+        return 0, 0
+    stop, unit = start, x.itemsize // unit_of_strides(x)
+    for step, size in zip(steps, x.shape):
+        if step < 0:
+            start += unit * step * (size - 1)
+        else:
+            stop += unit * step * (size - 1)
+    return start, stop + x.itemsize
+
+
+def share(x: Any, other: Any) -> bool:
+    """Whether a number of one array lies where one of the other does; true, too, where that takes long to tell."""
+    try:
+        budget: Any = 2**16  # of a search that can take for ever
+        return np.shares_memory(_addresses(x), _addresses(other), max_work=budget)
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _addresses(x: Any) -> Any:
+    """An array of NumPy where `x` lies, whose numbers must not be looked at: they may be on another device."""
+    if backends.is_host(x):
+        return x
+    stride = tuple(step * x.itemsize for step in x.stride())
+    place = {"data": (x.data_ptr(), True), "shape": tuple(x.shape), "strides": stride, "typestr": f"|V{x.itemsize}"}
+    return np.asarray(SimpleNamespace(__array_interface__={**place, "version": 3}))
 
 
 def with_rows(x: Any) -> Any:
@@ -84,61 +118,3 @@ def complex_numbers(real: Any, imaginary: Any) -> Any:
     numbers = np.empty(real.shape, dtype=f"c{2 * real.itemsize}")
     numbers.real, numbers.imag = real, imaginary
     return numbers
-
-
-def check_writable(who: str, x: Any) -> None:
-    """`x` must be memory that can be written without anybody being misled."""
-    if backends.is_torch(x):
-        if x.requires_grad:
-            raise ValueError(f"{who}: x must not require grad, as it is written over; got a tensor that does")
-    elif not backends.is_host(x):
-        library = backends.name(backends.namespace(x))
-        raise TypeError(f"{who}: x must be an array of NumPy or PyTorch, which can be written; got {library}")
-    elif not x.flags.writeable:
-        raise ValueError(f"{who}: x must be writable; got a read-only array")
-    if 0 in x.shape:
-        return
-    # Axes from the innermost out: each must step over all that lies within.
-    extent = unit_of_strides(x) - 1
-    for step, size in sorted((abs(step), size) for step, size in zip(strides(x), x.shape) if size > 1):
-        if step <= extent:
-            raise ValueError(
-                f"{who}: x must have a place of its own for each number; "
-                f"got shape {tuple(x.shape)} with strides {tuple(strides(x))}"
-            )
-        extent += step * (size - 1)
-
-
-def check_constant(who: str, *tables: Any) -> None:
-    """Tables must not require grad, which would go on to what is written."""
-    if any(backends.is_torch(table) and table.requires_grad for table in tables):
-        raise ValueError(f"{who}: tables must not require grad, as no derivative passes; got tables that do")
-
-
-def check_apart(who: str, x: Any, *others: Any) -> None:
-    """No other array may have a number in the memory of `x`."""
-    if any(_share(x, other) for other in others):
-        raise ValueError(f"{who}: x must share no memory with what else is given; got arrays that overlap")
-
-
-def _share(x: Any, other: Any) -> bool:
-    try:
-        budget: Any = 2**16  # of a search that can take for ever
-        return np.shares_memory(_addresses(x), _addresses(other), max_work=budget)
-    except np.exceptions.TooHardError:
-        return True
-
-
-def _addresses(x: Any) -> Any:
-    """An array of NumPy where `x` lies, whose numbers must not be looked at: they may be on another device."""
-    if backends.is_host(x):
-        return x
-    try:
-        address = x.data_ptr()
-    except RuntimeError:  # a tensor without memory of its own
-        address = 0
-    if not address:
-        return np.empty(0)
-    stride = tuple(step * x.itemsize for step in x.stride())
-    place = {"data": (address, True), "shape": tuple(x.shape), "strides": stride, "typestr": f"|V{x.itemsize}"}
-    return np.asarray(SimpleNamespace(__array_interface__={**place, "version": 3}))

@@ -2,8 +2,8 @@
 
 PyTorch keeps threads of OpenMP that spin for a while after each operation; another pool beside them would wait for
 processors that do nothing. So work is given to the OpenMP library that is there, torch's own or else that of numba,
-by the entry point that GCC and LLVM compile parallel regions to. Where there is none, and in a forked process, where
-OpenMP's threads are gone, plain threads do it.
+by the entry point that GCC and LLVM compile parallel regions to. Where there is none, plain threads do it. A worker
+process works alone: it has brothers for the other processors, and in a forked one OpenMP's threads are gone.
 """
 
 import ctypes
@@ -24,10 +24,10 @@ def run(entry: Any, argument: int, count: int, *memory: Any) -> None:
 
     The threads hold what owns the memory they work on, as an interrupt may end the wait before them.
     """
-    if count == 1:
+    if count == 1 or _is_worker():
         entry(argument)
         return
-    parallel_region = None if _is_forked() else _openmp("torch" in sys.modules)
+    parallel_region = _openmp("torch" in sys.modules)
     if parallel_region is not None:
         parallel_region(ctypes.cast(entry, ctypes.c_void_p), argument, count, 0)
         return
@@ -44,8 +44,8 @@ def run(entry: Any, argument: int, count: int, *memory: Any) -> None:
         thread.join()
 
 
-def _is_forked() -> bool:
-    """Whether this process may be a copy of one that had threads; workers of `multiprocessing` are taken for such."""
+def _is_worker() -> bool:
+    """Whether this process is the copy of another, or was started by `multiprocessing`."""
     process = sys.modules.get("multiprocessing.process")
     return bool(_forked) or (process is not None and process.parent_process() is not None)
 

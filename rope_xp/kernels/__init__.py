@@ -1,15 +1,16 @@
 """The rotation in several ways that say the same, and the choice between them."""
 
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
 
-from rope_xp import backends
-from rope_xp.backends import memory, threads  # noqa: F401 (threads from the start, so that it hears of forks)
+from rope_xp import backends, checks
+from rope_xp.backends import threads  # noqa: F401 (threads from the start, so that it hears of forks)
 from rope_xp.kernels import reference
-from rope_xp.kernels.turn import Turn
+from rope_xp.kernels.turn import Tables, Turn
 
 Kernel = Literal["fastest", "reference", "eager", "numba", "triton", "xla"]
 
@@ -26,51 +27,31 @@ _ROOMS = {"eager": "eager", "numba": "compiled", "triton": "cuda", "xla": "xla"}
 _FASTEST = {"memory": ("numba", "eager"), "cuda": ("triton",), "jax": ("xla",)}
 
 
-def rotate(who: str, x: Any, sin: Any, cos: Any, turn: Turn, kernel: str = "fastest") -> Any:
-    """`reference.rotate`, by the kernel asked for, or by the fastest."""
-    return _rotate_by(choose(who, x, kernel), x, sin, cos, turn)
+def rotate(who: str, xs: Sequence[Any], tables: Tables, turn: Turn, kernel: str = "fastest") -> list[Any]:
+    """`reference.rotate` of each array by its tables, by the kernel asked for, or by the fastest."""
+    return _rotate_by([choose(who, x, kernel) for x in xs], xs, tables, turn)
 
 
-def rotate_all(who: str, work: list[tuple[Any, Any, Any, Turn]], kernel: str = "fastest") -> list[Any]:
-    """`rotate` of several arrays by one turn: in one launch where the kernel can."""
-    names = [choose(who, x, kernel) for x, *_ in work]
-    rotated = _at_once(names, work) if len(work) > 1 else None
-    return [_rotate_by(name, *each) for name, each in zip(names, work)] if rotated is None else rotated
-
-
-def _rotate_by(name: str, x: Any, sin: Any, cos: Any, turn: Turn) -> Any:
-    if name == "reference":
-        return reference.rotate(x, sin, cos, turn)
-    if backends.is_torch(x):
-        return _room("autograd").rotate(x, sin, cos, turn, _room(name))
-    return _room(name).rotate(x, sin, cos, turn)
-
-
-def _at_once(names: list[str], work: list[tuple[Any, Any, Any, Turn]], inplace: bool = False) -> list[Any] | None:
-    """All arrays in one launch, where their kernel has such; None elsewhere."""
-    if set(names) != {"triton"} or len({x.dtype for x, *_ in work}) > 1:
-        return None
-    xs, tables, turn = [x for x, *_ in work], [(sin, cos) for _, sin, cos, _ in work], work[0][3]
-    return _room("autograd").rotate_all(xs, tables, turn, _room("triton"), inplace)
-
-
-def rotate_inplace(who: str, work: list[tuple[Any, Any, Any, Turn]], kernel: str = "fastest") -> None:
+def rotate_inplace(who: str, xs: Sequence[Any], tables: Tables, turn: Turn, kernel: str = "fastest") -> None:
     """`rotate`, over the arrays themselves, none of which is written before all are checked."""
-    names = [choose(who, x, kernel) for x, *_ in work]
-    for number, (x, sin, cos, _) in enumerate(work):
-        memory.check_writable(who, x)
-        memory.check_constant(who, sin, cos)
-        if not (backends.is_torch(x) and backends.is_traced()):  # tensors that are traced have no addresses
-            memory.check_apart(who, x, sin, cos, *[other for other, *_ in work[number + 1 :]])
-    if _at_once(names, work, inplace=True) is not None:
-        return
-    for name, (x, sin, cos, turn) in zip(names, work):
-        if name == "reference":
-            reference.rotate(x, sin, cos, turn, x)
-        elif backends.is_torch(x):
-            _room("autograd").rotate_inplace(x, sin, cos, turn, _room(name))
-        else:
-            _room(name).rotate(x, sin, cos, turn, x)
+    names = [choose(who, x, kernel) for x in xs]
+    checks.writable(who, xs)
+    checks.constant(who, tables)
+    if not (backends.is_torch(xs[0]) and backends.is_traced()):  # tensors that are traced have no addresses
+        checks.apart(who, xs, tables)
+    _rotate_by(names, xs, tables, turn, inplace=True)
+
+
+def _rotate_by(names: list[str], xs: Sequence[Any], tables: Tables, turn: Turn, inplace: bool = False) -> list[Any]:
+    """All arrays at once where one kernel does all, as it may need only one launch."""
+    name = names[0]
+    if len(set(names)) > 1:
+        return [_rotate_by([name], [x], [own], turn, inplace)[0] for name, x, own in zip(names, xs, tables)]
+    if name == "reference":
+        return reference.rotate_all(xs, tables, turn, inplace)
+    if backends.is_torch(xs[0]):
+        return _room("autograd").rotate_all(xs, tables, turn, _room(name), inplace)
+    return _room(name).rotate_all(xs, tables, turn, inplace)
 
 
 def on_host(x: Any) -> Any:

@@ -9,6 +9,8 @@ threads (`rope_xp.backends.threads`).
 # pyright: reportMissingImports=false, reportCallIssue=false, reportPrivateImportUsage=false
 
 from array import array
+from collections.abc import Sequence
+from functools import cache, lru_cache
 from math import prod
 from typing import Any
 
@@ -21,7 +23,9 @@ from numba.extending import intrinsic
 
 from rope_xp import backends
 from rope_xp.backends import memory, threads
-from rope_xp.kernels.turn import Turn
+from rope_xp.kernels.turn import Tables, Turn
+
+Axes = tuple[int, ...]
 
 PLACES = ("memory",)
 _settings: Any = numba.config
@@ -30,40 +34,63 @@ _target: Any = registry.cpu_target.target_context
 _machine, _, _features = _target.codegen().magic_tuple()
 if "x86" in _machine and "+f16c" not in _features:
     raise ImportError(f"numba must compile for a processor that converts float16; got {_features or 'no features'}")
-KINDS = ("float32", "bfloat16", "float16", "float64")
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 # What stands for 16-bit dtypes in a kernel's arguments: numba has no bfloat16, and float16 in part only.
 _HALF, _BFLOAT16 = types.int16, types.uint16
+_TAGS: dict[str, Any] = {
+    "float32": np.float32(0),
+    "bfloat16": np.uint16(0),
+    "float16": np.int16(0),
+    "float64": np.float64(0),
+}
 # What a thread takes at a time, in bytes of x.
 BYTES_OF_PART = 2**18
 
 
-def rotate(x: Any, sin: Any, cos: Any, turn: Turn, out: Any = None) -> Any:
-    """`reference.rotate`, bit for bit, into `out`, which may be `x` itself, or into new memory in the order of `x`."""
-    out = memory.empty_like(x) if out is None else out
-    kind = KINDS.index(backends.dtype_name(x.dtype))
-    if turn.blocks > 1:
-        for x_of, sin_of, cos_of, out_of in turn.separately(x, sin, cos, out):
-            rotate(x_of, sin_of, cos_of, turn._replace(first_channel=0, blocks=1), out_of)
-        return out
-    unit, unit_of_tables = memory.unit_of_strides(x), memory.unit_of_strides(sin)
+def rotate_all(xs: Sequence[Any], tables: Tables, turn: Turn, inplace: bool = False) -> list[Any]:
+    """`reference.rotate_all`, bit for bit; new memory is in the order of the array."""
+    outs = [x if inplace else memory.empty_like(x) for x in xs]
+    for x, (sin, cos), out in zip(xs, tables, outs):
+        if turn.blocks == 1:
+            _rotate_block(x, sin, cos, out, turn)
+            continue
+        for block in turn.separately(x, sin, cos, out):
+            _rotate_block(*block, turn._replace(first_channel=0, blocks=1))
+    return outs
+
+
+def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, turn: Turn) -> None:
     sin, cos = memory.with_rows(sin), memory.with_rows(cos)
-    rows = prod(x.shape[:-1])
-    if not rows:
-        return out
-    parts = min(rows, 1 + x.nbytes // BYTES_OF_PART)
-    job = array(
-        "q",
-        [
-            *(0, parts, rows, kind),
-            *(turn.read == "half", turn.write == "half", turn.first_channel, turn.inverse),
-            *(unit, unit_of_tables, sin.shape[-1], x.ndim, *x.shape, *sin.shape),
-            *memory.whereabouts(x, out, sin, cos),
-        ],
-    )
+    kind, in_bytes = backends.dtype_name(x.dtype), backends.is_host(x)
+    addresses, strides = memory.whereabouts(x, out, sin, cos)
+    parts, geometry = _geometry(kind, turn, x.shape, sin.shape, strides, in_bytes)
+    if not parts:
+        return
+    job = array("q", (0, *addresses)) + geometry
     if parts > 1:
         parts = min(parts, memory.threads(x) or _settings.NUMBA_NUM_THREADS)
-    threads.run(_rotate.ctypes, job.buffer_info()[0], parts, job, x, out, sin, cos)
-    return out
+    threads.run(_entry(kind), job.buffer_info()[0], parts, job, x, out, sin, cos)
+
+
+@lru_cache(maxsize=256)  # as every layer, and every step of decoding, asks the same
+def _geometry(
+    kind: str,
+    turn: Turn,
+    shape: Axes,
+    shape_of_tables: Axes,
+    strides: tuple[Axes, ...],
+    in_bytes: bool,
+) -> tuple[int, array]:
+    """The number of parts, and all of a job (`_rotate_rows`) after the addresses."""
+    rows = prod(shape[:-1])
+    unit, unit_of_tables = (BYTES[kind], BYTES["float64" if kind == "float64" else "float32"]) if in_bytes else (1, 1)
+    parts = min(rows, 1 + rows * shape[-1] * BYTES[kind] // BYTES_OF_PART)
+    numbers = [
+        *(parts, rows),
+        *(turn.read == "half", turn.write == "half", turn.first_channel, turn.inverse),
+        *(unit, unit_of_tables, shape_of_tables[-1], len(shape), *shape, *shape_of_tables),
+    ]
+    return parts, array("q", [*numbers, *(stride for axes in strides for stride in axes)])
 
 
 @intrinsic
@@ -156,11 +183,11 @@ def _rotate_rows(tag, wide, job, start, stop):
     Rows are counted as they lie in memory. The pairs of a row are read into memory of their own before any is written,
     so that y may be x. Strides that the compiler knows become vector instructions: hence the loops that say the same.
     """
-    read_halves, write_halves, first_channel, inverse = job[4] != 0, job[5] != 0, job[6], job[7]
-    unit, unit_of_tables, width, ndim = job[8], job[9], job[10], job[11]
-    shape, of_tables = job[12 : 12 + ndim], job[12 + ndim : 12 + 2 * ndim]
-    x, y, sin, cos = job[12 + 2 * ndim], job[13 + 2 * ndim], job[14 + 2 * ndim], job[15 + 2 * ndim]
-    strides = job[16 + 2 * ndim : 16 + 6 * ndim].reshape(4, ndim)
+    x, y, sin, cos = job[1], job[2], job[3], job[4]
+    read_halves, write_halves, first_channel, inverse = job[7] != 0, job[8] != 0, job[9], job[10]
+    unit, unit_of_tables, width, ndim = job[11], job[12], job[13], job[14]
+    shape, of_tables = job[15 : 15 + ndim], job[15 + ndim : 15 + 2 * ndim]
+    strides = job[15 + 2 * ndim : 15 + 6 * ndim].reshape(4, ndim)
     axes = _axes(shape, of_tables, strides, unit, unit_of_tables)
     line = axes[-1]
     dim, x_step, y_step = shape[-1], strides[0, ndim - 1] // unit, strides[1, ndim - 1] // unit
@@ -243,28 +270,21 @@ def _take(context: Any, counter: Any) -> Any:
     return types.intp(types.intp), generate
 
 
-def _entry(function: Any) -> Any:
-    """A C function of an address, kept on disk where there is a place for it."""
-    try:
-        return numba.cfunc("void(intp)", cache=True, error_model="numpy")(function)
-    except (RuntimeError, OSError):
-        return numba.cfunc("void(intp)", error_model="numpy")(function)
+@cache
+def _entry(kind: str) -> Any:
+    """The C function, of a job's address, that rotates arrays of one dtype: kept on disk where there is a place."""
+    tag, wide = _TAGS[kind], np.float64(0) if kind == "float64" else np.float32(0)
 
-
-@_entry
-def _rotate(address):
-    """Turn rows, a part at a time, until none is left; several threads may be at it."""
-    job = numba.carray(_pointer(address), 1 << 10)  # at least as long as it is
-    parts, rows, kind = job[1], job[2], job[3]
-    part = _take(address)
-    while part < parts:
-        start, stop = rows * part // parts, rows * (part + 1) // parts
-        if kind == 0:
-            _rotate_rows(np.float32(0), np.float32(0), job, start, stop)
-        elif kind == 1:
-            _rotate_rows(np.uint16(0), np.float32(0), job, start, stop)
-        elif kind == 2:
-            _rotate_rows(np.int16(0), np.float32(0), job, start, stop)
-        else:
-            _rotate_rows(np.float64(0), np.float64(0), job, start, stop)
+    def rotate(address):
+        """Turn rows, a part at a time, until none is left; several threads may be at it."""
+        job = numba.carray(_pointer(address), 1 << 10)  # at least as long as it is
+        parts, rows = job[5], job[6]
         part = _take(address)
+        while part < parts:
+            _rotate_rows(tag, wide, job, rows * part // parts, rows * (part + 1) // parts)
+            part = _take(address)
+
+    try:
+        return numba.cfunc("void(intp)", cache=True, error_model="numpy")(rotate).ctypes
+    except (RuntimeError, OSError):
+        return numba.cfunc("void(intp)", error_model="numpy")(rotate).ctypes

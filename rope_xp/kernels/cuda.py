@@ -94,7 +94,7 @@ def rotate(
 
 
 def rotate_all(
-    xs: Sequence[torch.Tensor], tables: Sequence[Tables], turn: Turn, *, inplace: bool = False
+    xs: Sequence[torch.Tensor], tables: Sequence[Tables], turn: Turn, inplace: bool = False
 ) -> list[torch.Tensor]:
     """Turn the pairs of several arrays by the angles of their tables, in one launch.
 

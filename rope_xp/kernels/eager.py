@@ -4,26 +4,27 @@ Neighbouring channels are complex numbers in memory, which one multiplication tu
 bits, pass through the arithmetic in blocks that fit into a core's cache.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
 from rope_xp.backends import memory
-from rope_xp.kernels.turn import Turn
+from rope_xp.kernels.turn import Tables, Turn
 
 PLACES = ("memory",)
 NUMBERS_OF_BLOCK = 2**17
 
 
-def rotate(x: Any, sin: Any, cos: Any, turn: Turn, out: Any = None) -> Any:
-    """`reference.rotate` into `out`, which may be `x` itself, or into new memory in the order of `x`."""
-    out = memory.empty_like(x) if out is None else out
-    for block in turn.separately(x, sin, cos, out):
-        _rotate_block(*block, turn, in_place=out is x)
-    return out
+def rotate_all(xs: Sequence[Any], tables: Tables, turn: Turn, inplace: bool = False) -> list[Any]:
+    """`reference.rotate_all`; new memory is in the order of the array."""
+    outs = [x if inplace else memory.empty_like(x) for x in xs]
+    for x, own, out in zip(xs, tables, outs):
+        for block in turn.separately(x, *own, out):
+            _rotate_block(*block, turn, inplace)
+    return outs
 
 
-def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, turn: Turn, in_place: bool) -> None:
+def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, turn: Turn, inplace: bool) -> None:
     if 0 in x.shape:
         return
     xp, converted = memory.operations(x), x.dtype != sin.dtype
@@ -36,7 +37,7 @@ def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, turn: Turn, in_place: bo
             return
     size = NUMBERS_OF_BLOCK * (memory.threads(x) or 1)
     for part in _parts(tuple(x.shape[:-1]), x.shape[-1], size):
-        numbers = memory.contiguous_copy(x[part], sin.dtype) if converted or in_place else x[part]
+        numbers = memory.contiguous_copy(x[part], sin.dtype) if converted or inplace else x[part]
         turned = memory.empty_like(numbers) if converted else out[part]
         if converted and angles is not None:
             xp.multiply(memory.complex_view(numbers), angles[_of_table(part, angles)], out=memory.complex_view(turned))

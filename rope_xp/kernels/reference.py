@@ -1,12 +1,25 @@
 """The rotation as one expression of the array API: on every library, and what every other kernel must equal."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rope_xp import backends
-from rope_xp.kernels.turn import Turn
+from rope_xp.kernels.turn import Tables, Turn
 
 
-def rotate(x: Any, sin: Any, cos: Any, turn: Turn, out: Any = None) -> Any:
+def rotate_all(xs: Sequence[Any], tables: Tables, turn: Turn, inplace: bool = False) -> list[Any]:
+    """Turn the pairs of each array by the angles of its tables; `inplace` writes the results over the arrays.
+
+    Every kernel has such a function. That of all others is right for the arrays of their PLACES.
+    """
+    rotated = [rotate(x, *own, turn) for x, own in zip(xs, tables)]
+    if inplace:
+        for x, y in zip(xs, rotated):
+            x[...] = y
+    return rotated
+
+
+def rotate(x: Any, sin: Any, cos: Any, turn: Turn) -> Any:
     """Turn the pairs of `x` by the angles of the tables.
 
     Parameters
@@ -16,8 +29,6 @@ def rotate(x: Any, sin: Any, cos: Any, turn: Turn, out: Any = None) -> Any:
     sin, cos : array, "*axes pairs"
         As many axes as `x`, each of its size or 1; float64 for float64 `x`, else float32.
     turn : Turn
-    out : array, "*axes dim", optional
-        Memory to write into, of the libraries that have such; `x` itself for one.
 
     Returns
     -------
@@ -35,11 +46,7 @@ def rotate(x: Any, sin: Any, cos: Any, turn: Turn, out: Any = None) -> Any:
         parts.insert(0, x[..., : turn.first_channel])
     if end < dim:
         parts.append(x[..., end:])
-    rotated = parts[0] if len(parts) == 1 else backends.astype(backends.concat(parts), x.dtype)
-    if out is None:
-        return rotated
-    out[...] = rotated
-    return out
+    return parts[0] if len(parts) == 1 else backends.astype(backends.concat(parts), x.dtype)
 
 
 def pairs(xp: Any, x: Any, layout: str, blocks: int = 1) -> tuple[Any, Any]:

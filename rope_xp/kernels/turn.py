@@ -1,7 +1,11 @@
 """What a kernel is asked to do: which channels turn together, and which way."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
+
+# Sine and cosine for each of several arrays: as many axes as it has, each of its size or 1, and one column for each
+# pair; float64 for float64 arrays, else float32.
+Tables = Sequence[tuple[Any, Any]]
 
 
 class Turn(NamedTuple):

@@ -2,6 +2,7 @@
 
 # pyright: reportMissingImports=false
 
+from collections.abc import Sequence
 from functools import partial
 from math import gcd
 from typing import Any
@@ -10,9 +11,14 @@ import jax
 import jax.numpy as jnp
 
 from rope_xp.kernels.reference import unpairs
-from rope_xp.kernels.turn import Turn
+from rope_xp.kernels.turn import Tables, Turn
 
 PLACES = ("jax",)
+
+
+def rotate_all(xs: Sequence[Any], tables: Tables, turn: Turn, inplace: bool = False) -> list[Any]:
+    """`reference.rotate_all`, but never in place: that is refused before."""
+    return [rotate(x, *own, turn) for x, own in zip(xs, tables)]
 
 
 @partial(jax.jit, static_argnames="turn", inline=True)
