@@ -29,10 +29,11 @@ def tests_numpy(session):
 
 @nox.session(name="tests-oldest")
 def tests_oldest(session):
-    """The suite on the oldest NumPy and array-api-compat that pyproject.toml admits."""
-    oldest = [requirement.replace(">=", "==") + ".*" for requirement in PROJECT["project"]["dependencies"]]
+    """The suite on the oldest NumPy, array-api-compat and numba that pyproject.toml admits."""
+    admitted = [*PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"]["fast"]]
+    oldest = [requirement.replace(">=", "==") + ".*" for requirement in admitted]
     # The newest array-api-strict that runs on that NumPy.
-    group = [r for r in nox.project.dependency_groups(PROJECT, "test") if r != "array-api-strict"]
+    group = [r for r in nox.project.dependency_groups(PROJECT, "test") if r not in ("array-api-strict", "numba")]
     session.install("array-api-strict==2.3", *oldest, *group, ".")
     session.run("pytest", "--xp=numpy", "tests", *session.posargs)
 

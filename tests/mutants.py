@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -156,7 +158,7 @@ def suite(package_parent, files):
     The kernels' own tests run first where a kernel was changed, and elsewhere not at all: they take longest.
     """
     kernels = TESTS / "test_kernels.py"
-    of_kernels = any(file.startswith(("kernels/", "backends/")) for file in files)
+    of_kernels = any(file.startswith(("kernels/", "backends/", "checks")) for file in files)
     tests = [str(kernels), str(TESTS)] if of_kernels else [f"--ignore={kernels}", str(TESTS)]
     environment = {**os.environ, "PYTHONPATH": str(package_parent)}
     options = ["-x", "-q", "--xp=numpy", "--xp=strict", "-p", "no:cacheprovider"]
@@ -165,24 +167,30 @@ def suite(package_parent, files):
     return run.returncode, (run.stdout.strip().splitlines() or [run.stderr])[-1]
 
 
+def result(source, name, replacements):
+    """Whether a mutant is caught, or the package itself all right, and the line that says so."""
+    with tempfile.TemporaryDirectory() as folder:
+        package = shutil.copytree(source, Path(folder, "rope_xp"))
+        for file, old, new in replacements:
+            text = (package / file).read_text()
+            if text.count(old) != 1:
+                return False, f"{name}: {old!r} must stand once in {file}; it stands {text.count(old)} times"
+            (package / file).write_text(text.replace(old, new))
+        code, last = suite(folder, [file for file, *_ in replacements])
+    right = code == 1 and " failed" in last if replacements else code == 0
+    return right, f"{'ok' if right else 'UNNOTICED' if replacements else 'BROKEN':10}{name:46}{last}"
+
+
 def main():
     source = Path(find_spec("rope_xp").origin).parent
-    unnoticed = []
-    for name, replacements in {"no mistake": [], **MUTANTS}.items():
-        with tempfile.TemporaryDirectory() as folder:
-            package = shutil.copytree(source, Path(folder, "rope_xp"))
-            for file, old, new in replacements:
-                text = (package / file).read_text()
-                if text.count(old) != 1:
-                    sys.exit(f"{name}: {old!r} must stand once in {file}; it stands {text.count(old)} times")
-                (package / file).write_text(text.replace(old, new))
-            code, last = suite(folder, [file for file, *_ in replacements])
-        right = code == 1 and " failed" in last if replacements else code == 0
-        print(f"{'ok' if right else 'UNNOTICED' if replacements else 'BROKEN':10}{name:46}{last}", flush=True)
-        if not right:
-            unnoticed.append(name)
+    mutants = {"no mistake": [], **MUTANTS}
+    unnoticed = 0
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for right, line in pool.map(partial(result, source), mutants, mutants.values()):
+            print(line, flush=True)
+            unnoticed += not right
     if unnoticed:
-        sys.exit(f"{len(unnoticed)} of {len(MUTANTS)} mutants went unnoticed, or the suite is red by itself")
+        sys.exit(f"{unnoticed} of {len(MUTANTS)} mutants went unnoticed, or the suite is red by itself")
 
 
 if __name__ == "__main__":

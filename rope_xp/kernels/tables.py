@@ -21,17 +21,13 @@ def sin_cos(positions: Any, frequencies: phases.Frequencies) -> tuple[Any, Any]:
     Parameters
     ----------
     positions : array, "*batch seq"
+        Integers.
     frequencies : Frequencies
 
     Returns
     -------
     (array, array), "*batch seq pairs"
     """
-    if positions.dtype.kind == "f":
-        sin, cos = phases.sin_cos(positions, frequencies, np.float64)
-        beyond = positions.dtype == np.float32 and ~(np.abs(positions) < 2.0**31)[..., None]
-        sin, cos = (np.where(beyond, np.nan, table).astype(np.float32) for table in (sin, cos))
-        return sin, cos
     tokens = positions.reshape(-1)
     high, low = tokens >> _BITS, tokens & ((1 << _BITS) - 1)
     highs, row_of_high = _shared(high)
