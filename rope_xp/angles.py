@@ -171,7 +171,7 @@ def _sincos_of(
         terms = frequencies.terms(backends.astype(positions, xp.float32))
         angle = reduce(add, [columns * row.values(like=columns, dtype=xp.float32) for columns, row in terms])
         return backends.astype(xp.sin(angle), dtype), backends.astype(xp.cos(angle), dtype)
-    if kernel != "reference" and frequencies.are_a_row and not (in_float64 or backends.is_real(positions)):
+    if kernel != "reference" and frequencies.are_a_row and not in_float64:
         on_host = kernels.on_host(positions)
         if on_host is not None:
             sin, cos = tables.sin_cos(on_host, frequencies)

@@ -1,4 +1,4 @@
-"""Float32 tables on the host: for integer positions, short float64 tables of two digits, joined by adding angles.
+"""Float32 tables on the host: short float64 tables of two digits of the position, joined by adding angles.
 
 A row is the sum of two angles, of the multiple of 256 below a position and of what is left, whatever rows are beside
 it: sines and cosines of both are exact to float64, and one rounding to float32 comes last. The short tables are in a
@@ -21,14 +21,13 @@ def sin_cos(positions: Any, frequencies: phases.Frequencies) -> tuple[Any, Any]:
     Parameters
     ----------
     positions : array, "*batch seq"
-        Integers.
     frequencies : Frequencies
 
     Returns
     -------
     (array, array), "*batch seq pairs"
     """
-    tokens = positions.reshape(-1)
+    tokens, fractions = _whole_and_rest(positions.reshape(-1))
     high, low = tokens >> _BITS, tokens & ((1 << _BITS) - 1)
     highs, row_of_high = _shared(high)
     lows, row_of_low = _shared(low)
@@ -44,9 +43,22 @@ def sin_cos(positions: Any, frequencies: phases.Frequencies) -> tuple[Any, Any]:
         np.take(of_highs, row_of_high[block], axis=0, out=turned[rows], mode="clip")
         np.take(of_lows, row_of_low[block], axis=0, out=further[rows], mode="clip")
         product: Any = np.multiply(turned[rows], further[rows], out=turned[rows])
+        if fractions is not None:  # of half a token at most: no angle that float64 could not hold
+            angles = fractions[block, None] * np.asarray(frequencies.inv_freq)
+            further.real[rows], further.imag[rows] = np.cos(angles), np.sin(angles)
+            product *= further[rows]
         sin[block], cos[block] = product.imag, product.real
     shape = (*positions.shape, frequencies.pairs)
     return sin.reshape(shape), cos.reshape(shape)
+
+
+def _whole_and_rest(numbers: Any) -> tuple[Any, Any]:
+    """Integers, and what is left of real numbers; NaN where they are too large, as in `phases`. None of integers."""
+    if numbers.dtype.kind != "f":
+        return numbers, None
+    known = np.abs(numbers) < (2.0**31 if numbers.dtype == np.float32 else 2.0**63)
+    whole = np.rint(np.where(known, numbers, 0.0))
+    return whole.astype(np.int64), np.where(known, numbers - whole, np.nan).astype(np.float64)
 
 
 def _shared(digits: Any) -> tuple[Any, Any]:
