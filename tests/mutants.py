@@ -155,14 +155,19 @@ MUTANTS = {
 def suite(package_parent, files):
     """Run the suite on NumPy with the package of a folder, and return pytest's exit code and last line.
 
-    The kernels' own tests run first where a kernel was changed, and elsewhere not at all: they take longest.
+    The tests named like a changed file or its folder come first. Those of the kernels, which take longest, run where
+    arrays as memory were changed, and elsewhere not at all.
     """
-    kernels = TESTS / "test_kernels.py"
-    of_kernels = any(file.startswith(("kernels/", "backends/", "checks")) for file in files)
-    tests = [str(kernels), str(TESTS)] if of_kernels else [f"--ignore={kernels}", str(TESTS)]
+    parts = {part for file in files for part in Path(file).with_suffix("").parts}
+    if parts & {"reference", "turn"}:
+        parts = {"rotation"}
+    elif parts & {"backends", "checks"}:
+        parts.add("kernels")
+    first = [file for part in sorted(parts) if (file := TESTS / f"test_{part}.py").exists()]
+    tests = [*first, TESTS] if "kernels" in parts else [f"--ignore={TESTS / 'test_kernels.py'}", *first, TESTS]
     environment = {**os.environ, "PYTHONPATH": str(package_parent)}
     options = ["-x", "-q", "--xp=numpy", "--xp=strict", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-P", "-m", "pytest", *options, *tests]
+    command = [sys.executable, "-P", "-m", "pytest", *options, *map(str, tests)]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=package_parent)
     return run.returncode, (run.stdout.strip().splitlines() or [run.stderr])[-1]
 

@@ -81,7 +81,16 @@ def _geometry(
     strides: tuple[Axes, ...],
     in_bytes: bool,
 ) -> tuple[int, array]:
-    """The number of parts, and all of a job (`_rotate_rows`) after the addresses."""
+    """The number of parts, and all of a job (`_rotate_rows`) after the addresses.
+
+    Nothing may be read or written where there is no array, whoever asks.
+    """
+    if not (
+        len(shape) == len(shape_of_tables)
+        and all(given in (1, size) for given, size in zip(shape_of_tables[:-1], shape))
+        and turn.first_channel + 2 * shape_of_tables[-1] <= shape[-1]
+    ):
+        raise ValueError(f"rotate: tables must fit the array of shape {shape}; got {shape_of_tables}")
     rows = prod(shape[:-1])
     unit, unit_of_tables = (BYTES[kind], BYTES["float64" if kind == "float64" else "float32"]) if in_bytes else (1, 1)
     parts = min(rows, 1 + rows * shape[-1] * BYTES[kind] // BYTES_OF_PART)
