@@ -14,10 +14,10 @@ from rope_xp.arrays import Array, ArrayT
 from rope_xp.axes import ORDERS, Sections
 from rope_xp.frequencies import NTKScaling, Scaling, XPos
 from rope_xp.kernels import KERNELS, Kernel
-from rope_xp.kernels.turn import Tables, Turn
+from rope_xp.kernels.turn import Angles, Turn
 from rope_xp.phases import LIMIT, Frequencies
 from rope_xp.positions.sequence import count_from
-from rope_xp.rotation import LAYOUTS, READ_WRITE, Layout, aligned, axes_on
+from rope_xp.rotation import LAYOUTS, READ_WRITE, Layout, aligned, axes_on, chosen, opposite_axes
 
 Role = Literal["query", "key"]
 
@@ -223,9 +223,11 @@ class RotaryEmbedding:
             Such as q and k; the tables are made once for all of them.
         positions : array, "seq", "batch seq" or with one axis less than `x`, optional
             Where each token is: integers of any sign and order, or real numbers. By default 0, 1, 2, ... Several
-            position axes come first, as "axes seq" or "axes batch seq", and are required.
-        sincos : (array, array), "*axes pairs", optional
-            Tables of `sincos` in place of positions, made once in a forward pass.
+            position axes come first, as "axes seq" or "axes batch seq", and are required. With `sincos`, integers
+            that number its rows.
+        sincos : (array, array), "*axes pairs", or "rows pairs" with positions, optional
+            Tables of `sincos`, made once in a forward pass, or once and for all: of 0, 1, 2, ..., among which positions
+            choose. Where they have no such row, as for -1, the result is NaN in all channels that turn.
         seq_dim : int
             The sequence axis of `x` and of each of the others.
         heads_dim : int, optional
@@ -239,27 +241,36 @@ class RotaryEmbedding:
         Raises
         ------
         ValueError
-            If shapes do not fit.
+            If shapes do not fit, or tables are given with xpos.
         TypeError
-            If a dtype is not floating point, or arrays are of two libraries.
+            If a dtype is not floating point, arrays are of two libraries, or rows are chosen by what is no integer.
 
         Examples
         --------
         >>> import numpy as np
         >>> rope = RotaryEmbedding(head_dim=2, layout="half", base=10_000.0)
-        >>> rope(np.asarray([[1.0, 0.0], [1.0, 0.0]]), positions=np.asarray([0, 1]), seq_dim=0).round(3)
+        >>> x, where = np.asarray([[1.0, 0.0], [1.0, 0.0]]), np.asarray([0, 1])
+        >>> rope(x, positions=where, seq_dim=0).round(3)
+        array([[1.   , 0.   ],
+               [0.54 , 0.841]])
+        >>> sincos = rope.sincos(np.arange(4096), like=x)  # once and for all
+        >>> rope(x, sincos=sincos, positions=where, seq_dim=0).round(3)
         array([[1.   , 0.   ],
                [0.54 , 0.841]])
         """
         who = "RotaryEmbedding"
         arrays = self._checked(who, x, *others)
         if sincos is not None:
-            if positions is not None or self.xpos is not None:
-                other = f"xpos={self.xpos}" if positions is None else f"positions of shape {checks.shape(positions)}"
-                raise ValueError(f"{who}: sincos must be given without positions and without xpos; got {other}")
-            tables = self._aligned(who, arrays, sincos, seq_dim, heads_dim)
-            return self._rotated(who, arrays, tables, self._turn)
+            if self.xpos is not None:
+                raise ValueError(f"{who}: sincos must be given without xpos; got xpos={self.xpos}")
+            angles = self._given(who, arrays, sincos, positions, seq_dim, heads_dim)
+            return self._rotated(who, arrays, angles, self._turn)
         where = self._positions_of(who, arrays, positions, seq_dim)
+        if heads_dim is None and self._is_computed(who, where, x):
+            opposite = opposite_axes(who, arrays, where, seq_dim)
+            scale = self.attention_factor
+            rotated = kernels.rotate_by_positions(arrays, opposite, self._frequencies, scale, self._turn)
+            return tuple(rotated) if others else rotated[0]
         widest = next((one for one in arrays if backends.dtype_name(one.dtype) == "float64"), x)
         if self.xpos is None:
             tables = self._aligned(who, arrays, self.sincos(where, like=widest), seq_dim, heads_dim)
@@ -365,6 +376,7 @@ class RotaryEmbedding:
         x: ArrayT,
         *others: ArrayT,
         sincos: tuple[Array, Array],
+        positions: Array | None = None,
         seq_dim: int,
         inverse: bool = False,
         heads_dim: int | None = None,
@@ -376,9 +388,11 @@ class RotaryEmbedding:
         Parameters
         ----------
         x, *others : array of NumPy or PyTorch, "*batch head_dim"
-            Such as q and k: writable memory that none of them shares with another, or with the tables.
+            Such as q and k: writable memory that none of them shares with another, with the tables or positions.
         sincos, seq_dim, inverse, heads_dim
             As in `rotate`.
+        positions : array, "seq", "batch seq" or with one axis less than `x`, optional
+            Integers that number rows of `sincos`, "rows pairs"; where it has no such row, NaN is written.
 
         Raises
         ------
@@ -401,8 +415,8 @@ class RotaryEmbedding:
         who = "RotaryEmbedding.rotate_inplace"
         arrays = self._checked(who, x, *others)
         turn = self._turn.undone() if checks.boolean(who, "inverse", inverse) else self._turn
-        tables = self._aligned(who, arrays, sincos, seq_dim, heads_dim)
-        kernels.rotate_inplace(who, arrays, tables, turn, self.kernel)
+        angles = self._given(who, arrays, sincos, positions, seq_dim, heads_dim)
+        kernels.rotate_inplace(who, arrays, angles, turn, self.kernel)
 
     def shift(self, k: ArrayT, delta: int | Array, *, seq_dim: int, heads_dim: int | None = None) -> ArrayT:
         """Move keys that are rotated already, such as those of a cache, by `delta` positions.
@@ -632,10 +646,28 @@ class RotaryEmbedding:
                 checks.beside(who, name, x, arrays[0])
         return arrays
 
-    def _rotated(self, who: str, arrays: Sequence[Any], tables: Tables, turn: Turn) -> Any:
+    def _rotated(self, who: str, arrays: Sequence[Any], angles: Angles, turn: Turn) -> Any:
         """One array for one, and a tuple for several."""
-        rotated = kernels.rotate(who, arrays, tables, turn, self.kernel)
+        rotated = kernels.rotate(who, arrays, angles, turn, self.kernel)
         return tuple(rotated) if len(rotated) > 1 else rotated[0]
+
+    def _given(
+        self, who: str, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
+    ) -> Angles:
+        """The tables given, or the rows of them that positions choose."""
+        if positions is None:
+            return self._aligned(who, arrays, sincos, seq_dim, heads_dim)
+        if self.heads is not None or heads_dim is not None:
+            raise ValueError(
+                f"{who}: positions must choose rows of tables for all heads; "
+                f"got {self.heads} heads with frequencies of their own, and heads_dim={heads_dim}"
+            )
+        return chosen(who, arrays, sincos, positions, seq_dim, self.pairs)
+
+    def _is_computed(self, who: str, positions: Any, x: Any) -> bool:
+        """Whether the kernel for `x` makes the angles of positions itself, so that nobody makes tables."""
+        plain = self._frequencies.are_a_row and self.phase == "exact" and self.xpos is None
+        return plain and not backends.is_real(positions) and kernels.computes_angles(who, x, self.kernel)
 
     def _aligned(
         self, who: str, arrays: Sequence[Any], sincos: Any, seq_dim: int, heads_dim: int | None

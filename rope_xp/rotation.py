@@ -259,6 +259,33 @@ def aligned(
     return tables
 
 
+def chosen(
+    who: str, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, columns: int
+) -> list[tuple[Any, Any, Any]]:
+    """Sine and cosine, "rows pairs", for each array in the dtype of its arithmetic, and which rows its places take."""
+    xp, given = backends.namespace(arrays[0]), {}
+    positions = checks.positions(who, "positions", positions, like=arrays[0], real=False)
+    for x in arrays:
+        in_float64 = backends.dtype_name(x.dtype) == "float64"
+        if in_float64 not in given:
+            given[in_float64] = _tables(who, xp, x, sincos, in_float64, columns)
+            shape = checks.shape(given[in_float64][0])
+            if len(shape) != 2 or not shape[0]:
+                raise ValueError(f"{who}: tables must be (rows, pairs) for positions to choose rows; got shape {shape}")
+    where = opposite_axes(who, arrays, positions, seq_dim)
+    return [(*given[backends.dtype_name(x.dtype) == "float64"], own) for x, own in zip(arrays, where)]
+
+
+def opposite_axes(who: str, arrays: Sequence[Any], positions: Any, seq_dim: int) -> list[Any]:
+    """Positions with the axes of each array, but for its channels; the same array where axes are the same."""
+    xp, found = backends.namespace(positions), []
+    for x in arrays:
+        axes = axes_on(who, "positions", positions.shape, 0, x, seq_dim)
+        same = found and tuple(found[-1].shape) == axes
+        found.append(found[-1] if same else xp.reshape(positions, axes))
+    return found
+
+
 def _quarter_turn(who: str, x: Any, layout: Layout) -> Any:
     xp = checks.floating(who, "x", x)
     checks.even_width(who, x)

@@ -10,7 +10,7 @@ import numpy as np
 from rope_xp import backends, checks
 from rope_xp.backends import threads  # noqa: F401 (threads from the start, so that it hears of forks)
 from rope_xp.kernels import reference
-from rope_xp.kernels.turn import Tables, Turn
+from rope_xp.kernels.turn import Angles, Turn
 
 Kernel = Literal["fastest", "reference", "eager", "numba", "triton", "xla"]
 
@@ -27,28 +27,44 @@ _ROOMS = {"eager": "eager", "numba": "compiled", "triton": "cuda", "xla": "xla"}
 _FASTEST = {"memory": ("numba", "eager"), "cuda": ("triton",), "jax": ("xla",)}
 
 
-def rotate(who: str, xs: Sequence[Any], tables: Tables, turn: Turn, kernel: str = "fastest") -> list[Any]:
+def rotate(who: str, xs: Sequence[Any], angles: Angles, turn: Turn, kernel: str = "fastest") -> list[Any]:
     """`reference.rotate` of each array by its tables, by the kernel asked for, or by the fastest."""
-    return _rotate_by([choose(who, x, kernel) for x in xs], xs, tables, turn)
+    return _rotate_by([choose(who, x, kernel) for x in xs], xs, angles, turn)
 
 
-def rotate_inplace(who: str, xs: Sequence[Any], tables: Tables, turn: Turn, kernel: str = "fastest") -> None:
+def rotate_inplace(who: str, xs: Sequence[Any], angles: Angles, turn: Turn, kernel: str = "fastest") -> None:
     """`rotate`, over the arrays themselves, none of which is written before all are checked."""
     names = [choose(who, x, kernel) for x in xs]
     checks.writable(who, xs)
-    checks.constant(who, tables)
-    if not (backends.is_torch(xs[0]) and backends.is_traced()):  # tensors that are traced have no addresses
-        checks.apart(who, xs, tables)
-    _rotate_by(names, xs, tables, turn, inplace=True)
+    checks.constant(who, angles)
+    if not _is_traced(xs[0]):  # tensors that are traced have no addresses
+        checks.apart(who, xs, angles)
+    _rotate_by(names, xs, angles, turn, inplace=True)
 
 
-def _rotate_by(names: list[str], xs: Sequence[Any], tables: Tables, turn: Turn, inplace: bool = False) -> list[Any]:
+def computes_angles(who: str, x: Any, kernel: str) -> bool:
+    """Whether the kernel that will run for `x` needs no tables: `rotate_by_positions` will do."""
+    return backends.is_torch(x) and not backends.is_traced() and choose(who, x, kernel) == "triton"
+
+
+def rotate_by_positions(xs: Sequence[Any], positions: Sequence[Any], frequencies: Any, scale: Any, turn: Turn) -> Any:
+    """`rotate`, by integer positions opposite the axes of each array, times frequencies; tables would be scaled."""
+    kernel = _room("triton").ByPositions(frequencies, scale)
+    return _room("autograd").rotate_all(xs, [(where,) for where in positions], turn, kernel)
+
+
+def _rotate_by(names: list[str], xs: Sequence[Any], angles: Angles, turn: Turn, inplace: bool = False) -> list[Any]:
     """All arrays at once where one kernel does all, as it may need only one launch."""
     name = names[0]
     if len(set(names)) > 1:
-        return [_rotate_by([name], [x], [own], turn, inplace)[0] for name, x, own in zip(names, xs, tables)]
+        return [_rotate_by([name], [x], [own], turn, inplace)[0] for name, x, own in zip(names, xs, angles)]
+    if name == "triton" and not _is_traced(xs[0]):
+        return _room("autograd").rotate_all(xs, angles, turn, _room(name), inplace)
+    tables = reference.tables_of(angles)
     if name == "reference":
         return reference.rotate_all(xs, tables, turn, inplace)
+    if name == "triton":
+        return _operators().rotate_in_graph(xs, tables, turn, inplace)
     if backends.is_torch(xs[0]):
         return _room("autograd").rotate_all(xs, tables, turn, _room(name), inplace)
     return _room(name).rotate_all(xs, tables, turn, inplace)
@@ -65,17 +81,29 @@ def on_host(x: Any) -> Any:
 
 def choose(who: str, x: Any, kernel: str) -> str:
     """The name of the kernel that will run for `x`."""
-    if kernel == "reference" or (backends.is_torch(x) and backends.is_traced()):
+    traced = _is_traced(x)
+    if kernel == "reference" or (traced and kernel != "triton"):
         return "reference"
     place = _place(x)
     if kernel == "fastest":
         return _fastest(place)
-    room = _room(kernel)
+    room = _operators() if traced else _room(kernel)
     if isinstance(room, ImportError):
         raise ValueError(f"{who}: kernel={kernel!r} must be installed; got {room}")
     if place not in room.PLACES:
         raise ValueError(f"{who}: kernel={kernel!r} must have arrays in {' or '.join(room.PLACES)}; got {place}")
     return kernel
+
+
+def _is_traced(x: Any) -> bool:
+    return backends.is_torch(x) and backends.is_traced()
+
+
+def _operators() -> Any:
+    """The room of Triton's kernel, by a statement that compilers follow, as they do neither a cache nor `_room`."""
+    from rope_xp.kernels import cuda
+
+    return cuda
 
 
 def _place(x: Any) -> str:

@@ -10,35 +10,44 @@ from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
 from rope_xp.kernels import reference
-from rope_xp.kernels.turn import Tables, Turn
+from rope_xp.kernels.turn import Angles, Turn
 
 _functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def rotate_all(xs: Sequence[Any], tables: Tables, turn: Turn, kernel: Any, inplace: bool = False) -> list[Any]:
-    """Turn by a kernel, or by the reference expression where it would miss what tensors carry besides numbers."""
+def rotate_all(xs: Sequence[Any], angles: Angles, turn: Turn, kernel: Any, inplace: bool = False) -> list[Any]:
+    """Turn by a kernel, or by the reference expression where it would miss what tensors carry besides numbers.
+
+    What `angles` are is between the kernel and its caller: as many tensors for each array, without derivatives. A
+    kernel that takes others than `reference.tables_of` makes tables of them itself.
+    """
     # A compiler is here only while it traces the engine of autograd.
     constant = not torch.compiler.is_compiling() and not _is_watched()
-    if not (constant and all([_is_plain(table) for table in {table for own in tables for table in own}])):
-        return reference.rotate_all(xs, tables, turn, inplace)
+    if not (constant and all([_is_plain(each) for each in {each for own in angles for each in own}])):
+        return _rotate_by_reference(xs, angles, turn, kernel, inplace)
     if all([_is_memory(x) and not _has_derivative(x) for x in xs]):
-        rotated = kernel.rotate_all(xs, tables, turn, inplace)
+        rotated = kernel.rotate_all(xs, angles, turn, inplace)
         if inplace:
             torch.autograd.graph.increment_version(xs)  # so that autograd notices
         return rotated
     if not inplace and all(_is_transformed(x) or (_is_memory(x) and _has_derivative(x)) for x in xs):
-        return list(_Rotation.apply(turn, kernel, len(xs), *xs, *(table for own in tables for table in own)))
+        return list(_Rotation.apply(turn, kernel, len(xs), *xs, *(each for own in angles for each in own)))
     if len(xs) == 1:
-        return reference.rotate_all(xs, tables, turn, inplace)
-    return [rotate_all([x], [own], turn, kernel, inplace)[0] for x, own in zip(xs, tables)]
+        return _rotate_by_reference(xs, angles, turn, kernel, inplace)
+    return [rotate_all([x], [own], turn, kernel, inplace)[0] for x, own in zip(xs, angles)]
+
+
+def _rotate_by_reference(xs: Sequence[Any], angles: Angles, turn: Turn, kernel: Any, inplace: bool) -> list[Any]:
+    tables = kernel.tables_of(xs, angles) if hasattr(kernel, "tables_of") else reference.tables_of(angles)
+    return reference.rotate_all(xs, tables, turn, inplace)
 
 
 class _Rotation(torch.autograd.Function):
-    """Rotations whose derivatives are rotations: nothing is kept for them but the tables."""
+    """Rotations whose derivatives are rotations: nothing is kept for them but what the angles come from."""
 
     @staticmethod
     def forward(turn: Turn, kernel: Any, count: int, *tensors: Any) -> Any:
-        return tuple(kernel.rotate_all(tensors[:count], _pairs(tensors[count:]), turn))
+        return tuple(kernel.rotate_all(tensors[:count], _of_each(tensors[count:], count), turn))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -48,13 +57,14 @@ class _Rotation(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        tables = ctx.saved_tensors  # which may be had only once under a checkpoint
-        turned = rotate_all(gradients, _pairs(tables), ctx.turn.undone(), ctx.kernel)
-        return None, None, None, *turned, *[None] * len(tables)
+        kept = ctx.saved_tensors  # which may be had only once under a checkpoint
+        turned = rotate_all(gradients, _of_each(kept, ctx.count), ctx.turn.undone(), ctx.kernel)
+        return None, None, None, *turned, *[None] * len(kept)
 
     @staticmethod
     def jvp(ctx: Any, _turn: None, _kernel: None, _count: None, *tangents: Any) -> Any:
-        return tuple(rotate_all(tangents[: ctx.count], _pairs(ctx.saved_tensors), ctx.turn, ctx.kernel))
+        angles = _of_each(ctx.saved_tensors, ctx.count)
+        return tuple(rotate_all(tangents[: ctx.count], angles, ctx.turn, ctx.kernel))
 
     @staticmethod
     def vmap(info: Any, dims: Any, turn: Turn, kernel: Any, count: int, *tensors: Any) -> Any:
@@ -62,12 +72,17 @@ class _Rotation(torch.autograd.Function):
             x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
             for x, dim in zip(tensors[:count], dims[3:])
         ]
-        rotated = _Rotation.apply(turn, kernel, count, *xs, *(table[None] for table in tensors[count:]))
+        angles = _of_each(tensors[count:], count)
+        if len(angles[0]) == 3:  # others lie opposite the axes of the arrays, which are one more
+            angles = reference.tables_of(angles)
+        rotated = _Rotation.apply(turn, kernel, count, *xs, *(each[None] for own in angles for each in own))
         return rotated, (0,) * count
 
 
-def _pairs(tables: Sequence[Any]) -> Tables:
-    return list(zip(tables[::2], tables[1::2]))
+def _of_each(tensors: Sequence[Any], count: int) -> Angles:
+    """Tensors as so many tuples of one length."""
+    length = len(tensors) // count
+    return [tuple(tensors[start : start + length]) for start in range(0, len(tensors), length)]
 
 
 def is_constant(x: Any) -> bool:

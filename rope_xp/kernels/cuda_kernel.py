@@ -20,7 +20,7 @@ class Task(NamedTuple):
     x: Any
     out: Any
     table: Any  # sines; frequencies where angles are computed
-    other_table: Any  # cosines
+    other_table: Any  # cosines; frequencies, again
     positions: Any
     programs: int  # up to the last of this array
     x_column: int

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rope_xp import backends
-from rope_xp.kernels.turn import Tables, Turn
+from rope_xp.kernels.turn import Angles, Tables, Turn
 
 
 def rotate_all(xs: Sequence[Any], tables: Tables, turn: Turn, inplace: bool = False) -> list[Any]:
@@ -47,6 +47,30 @@ def rotate(x: Any, sin: Any, cos: Any, turn: Turn) -> Any:
     if end < dim:
         parts.append(x[..., end:])
     return parts[0] if len(parts) == 1 else backends.astype(backends.concat(parts), x.dtype)
+
+
+def tables_of(angles: Angles) -> Tables:
+    """Tables, by taking the rows that positions choose; NaN where there is none."""
+    if len(angles[0]) == 2:
+        return angles  # pyright: ignore[reportReturnType]
+    tables: list[tuple[Any, Any]] = []
+    for index, (sin, cos, where) in enumerate(angles):
+        shared = index and all(one is other for one, other in zip(angles[index], angles[index - 1]))  # as q and k do
+        tables.append(tables[-1] if shared else (_rows(sin, where), _rows(cos, where)))
+    return tables
+
+
+def _rows(table: Any, positions: Any) -> Any:
+    """Rows of a table "rows pairs", "*axes pairs" for positions "*axes"."""
+    xp, (count, pairs) = backends.namespace(table), table.shape
+    known = (positions >= 0) & (positions < count)
+    places = xp.where(known, positions, xp.zeros_like(positions))
+    if backends.has_64_bits(places):
+        places = backends.astype(places, xp.int64)  # some libraries index by 64 bits only
+    rows = xp.reshape(xp.take(table, xp.reshape(places, (-1,)), axis=0), (*positions.shape, pairs))
+    # A constant, as a NaN that is computed trips detectors of NaN even where it is not chosen.
+    nan = backends.from_numbers((float("nan"),), like=table, dtype=table.dtype)
+    return xp.where(known[..., None], rows, xp.reshape(nan, (1,) * rows.ndim))
 
 
 def pairs(xp: Any, x: Any, layout: str, blocks: int = 1) -> tuple[Any, Any]:

@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 # Sine and cosine for each of several arrays: as many axes as it has, each of its size or 1, and one column for each
 # pair; float64 for float64 arrays, else float32.
 Tables = Sequence[tuple[Any, Any]]
+# Tables; or for each array sine and cosine, "rows pairs", and positions: integers that choose a row for each place of
+# the array, with one axis less than it has, each of its size or 1.
+Angles = Sequence[tuple[Any, ...]]
 
 
 class Turn(NamedTuple):
