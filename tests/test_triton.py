@@ -1,5 +1,6 @@
 """The Triton kernel, on a GPU where one is at hand and else in Triton's interpreter, against complex numbers."""
 
+import dataclasses
 import io
 import math
 import os
@@ -15,12 +16,10 @@ from libraries import LIBRARIES, ROUNDOFF
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._python_dispatch import TorchDispatchMode
 from triton import knobs
 
-from rope_xp import phases
-from rope_xp.kernels import reference
+from rope_xp import RotaryEmbedding, XPos, phases
+from rope_xp.kernels import autograd, reference
 from rope_xp.kernels.turn import Turn
 
 ON_GPU = torch.cuda.is_available()
@@ -43,6 +42,10 @@ def random(*shape, seed=0, dtype="float32"):
 def tables(angles, dtype="float32"):
     wide = "float64" if dtype == "float64" else "float32"
     return tuple(torch.tensor(f(angles), dtype=DTYPES[wide], device=DEVICE) for f in (np.sin, np.cos))
+
+
+def rotate(x, sin, cos, turn):
+    return kernel.rotate_all([x], [(sin, cos)], turn)[0]
 
 
 def channels(layout, pairs, blocks):
@@ -171,7 +174,7 @@ def test_in_place_equals_out_of_place(turn, dtype):
 @pytest.mark.parametrize("shape", [(0, 3, 14), (5, 0, 14), (0, 0, 14)])
 def test_empty_axes_launch_nothing(shape, launches):
     x, sincos = random(*shape), tables(np.zeros((shape[0], 1, 5)))
-    assert kernel.rotate(x, *sincos, HALVES).shape == shape
+    assert rotate(x, *sincos, HALVES).shape == shape
     kernel.rotate_all([x], [sincos], HALVES, inplace=True)
     assert launches == []
     filled = random(2, 3, 14)
@@ -182,31 +185,34 @@ def test_empty_axes_launch_nothing(shape, launches):
 
 def test_a_vector_alone_and_six_axes():
     x, angles = random(14), np.random.default_rng(1).standard_normal(7)
-    assert_rounded_once(kernel.rotate(x, *tables(angles), HALVES), oracle.rotate(NUMPY(x), angles, "half"), 8.0)
+    assert_rounded_once(rotate(x, *tables(angles), HALVES), oracle.rotate(NUMPY(x), angles, "half"), 8.0)
     x, angles = random(2, 3, 1, 2, 3, 14), np.random.default_rng(1).standard_normal((2, 1, 1, 2, 1, 7))
     truth = oracle.rotate(NUMPY(x), np.broadcast_to(angles, (2, 3, 1, 2, 3, 7)), "interleaved")
-    assert_rounded_once(kernel.rotate(x, *tables(angles), NEIGHBOURS), truth, 8.0)
+    assert_rounded_once(rotate(x, *tables(angles), NEIGHBOURS), truth, 8.0)
 
 
 def test_results_lie_like_their_arrays():
     """Those of queries seen through a transposition are written in their order."""
     x = random(2, 5, 3, 14).transpose(1, 2)
-    assert kernel.rotate(x, *tables(np.zeros((5, 7))[None, None]), HALVES).stride() == x.stride()
+    assert rotate(x, *tables(np.zeros((5, 7))[None, None]), HALVES).stride() == x.stride()
     packed = random(2, 5, 3, 3, 14)[:, :, 0]
-    assert kernel.rotate(packed, *tables(np.zeros((1, 5, 1, 7))), HALVES).is_contiguous()
+    assert rotate(packed, *tables(np.zeros((1, 5, 1, 7))), HALVES).is_contiguous()
 
 
 # Rows of a table, and angles from positions.
 
 
-@pytest.mark.parametrize("integer", kernel.INTEGERS, ids=str)
+INTEGERS = (torch.int32, torch.int64)
+
+
+@pytest.mark.parametrize("integer", INTEGERS, ids=str)
 def test_rows_of_a_table(integer, launches):
     angles = np.random.default_rng(0).standard_normal((100, 7))
     q, k = random(2, 5, 3, 14, dtype="bfloat16"), random(2, 5, 2, 14, seed=1, dtype="bfloat16")
     where = torch.tensor([[0, 99, 7, 7, 50], [1, 2, 3, 4, 98]], device=DEVICE)[..., None].to(integer)
     for inplace in (False, True):
         truths = [expected(NUMPY(x), angles[NUMPY(where).astype(int)], HALVES) for x in (q, k)]
-        results = kernel.rotate_by_rows([q, k], tables(angles), [where, where], HALVES, inplace=inplace)
+        results = kernel.rotate_all([q, k], [(*tables(angles), where)] * 2, HALVES, inplace)
         for result, truth in zip(results, truths, strict=True):
             assert_rounded_once(result, truth, 8.0)
     assert len(launches) == 2
@@ -218,13 +224,13 @@ def test_rows_of_a_strided_table_for_some_axes():
     x, where = random(2, 3, 5, 14), torch.tensor([4, 0, 3, 1, 2], device=DEVICE)
     truth = expected(NUMPY(x), angles[::2, ::2][NUMPY(where).astype(int)], NEIGHBOURS)
     for given in (where[None, None], where[None, None].expand(2, 3, 5), where.repeat_interleave(2)[::2][None, None]):
-        assert_rounded_once(kernel.rotate_by_rows([x], sincos, [given], NEIGHBOURS)[0], truth, 8.0)
+        assert_rounded_once(kernel.rotate_all([x], [(*sincos, given)], NEIGHBOURS)[0], truth, 8.0)
 
 
 def test_rows_that_a_table_lacks_are_not_a_number():
     x = random(5, 16)
     where = torch.tensor([0, -1, 3, 2**40, -(2**63)], device=DEVICE)
-    (out,) = kernel.rotate_by_rows([x], tables(np.zeros((3, 7))), [where], HALVES)
+    (out,) = kernel.rotate_all([x], [(*tables(np.zeros((3, 7))), where)], HALVES)
     missing = torch.tensor([False, True, True, True, True], device=DEVICE)
     assert torch.equal(out[:, :14].isnan(), missing[:, None].expand(5, 14))
     assert torch.equal(out[:, 14:], x[:, 14:]) and torch.equal(out[0], x[0])
@@ -237,16 +243,14 @@ WIDE = [2**31, -(2**31) - 1, 2**40 + 12_345, 2**62 + 1, -(2**63), 2**63 - 1]
 
 def rows_of(where, dtype, scale=1.0):
     """Sine and cosine that the kernel computes: it turns the pair (0, 1) to (-sin, cos), and (1, 0) to (cos, sin)."""
-    row = phases.Row(FREQUENCIES, (7,))
     where = torch.tensor(where, device=DEVICE) if not isinstance(where, torch.Tensor) else where
     unit = torch.zeros(len(where), 14, dtype=DTYPES[dtype], device=DEVICE)
     unit[:, :7] = 1.0
-    turns = kernel.turns_of(row, unit)
-    (out,) = kernel.rotate_by_positions([unit], turns, [where], HALVES, scale=scale)
+    (out,) = kernel.ByPositions(phases.Frequencies(FREQUENCIES), scale).rotate_all([unit], [(where,)], HALVES)
     return NUMPY(out[:, 7:]), NUMPY(out[:, :7])
 
 
-@pytest.mark.parametrize("integer", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("integer", INTEGERS, ids=str)
 def test_computed_tables_are_exact(integer):
     where = POSITIONS + (WIDE if integer == torch.int64 else [])
     found = rows_of(torch.tensor(where, dtype=integer, device=DEVICE), "float32")
@@ -273,17 +277,16 @@ def test_computed_tables_are_scaled():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("turn", [*TURNS, HALVES.undone()], ids=str)
 def test_positions_give_what_their_tables_give(turn, dtype, launches):
-    row = phases.Row(FREQUENCIES, (7,))
+    by_positions = kernel.ByPositions(phases.Frequencies(FREQUENCIES), 1.0)
     where = torch.tensor([[3, 131_071, -7], [2**31 - 1, 0, 12]], device=DEVICE)[:, None]
     turn_of = 2 * oracle.mpmath.pi
     angles = np.asarray(
         [[float(oracle.mpmath.mpf(p) * w % turn_of) for w in FREQUENCIES] for p in where.ravel().tolist()]
     ).reshape(2, 1, 3, 7)
     q, k = random(2, 5, 3, 20, dtype=dtype), random(2, 1, 3, 20, seed=1, dtype=dtype)
-    turns = kernel.turns_of(row, q)
     truths = [expected(NUMPY(x), angles, turn) for x in (q, k)]
     for inplace in (False, True):
-        results = kernel.rotate_by_positions([q, k], turns, [where, where], turn, inplace=inplace)
+        results = by_positions.rotate_all([q, k], [(where,), (where,)], turn, inplace)
         for result, truth in zip(results, truths, strict=True):
             assert_rounded_once(result, truth, 16.0)
     assert len(launches) == 2
@@ -294,16 +297,15 @@ def test_positions_give_what_their_tables_give(turn, dtype, launches):
 
 def sources(dtype="float64"):
     """A rotation by each source of angles, as a function of q and k, "batch heads seq dim"."""
-    angles = np.random.default_rng(2).standard_normal((2, 1, 5, 6))
-    sincos = tables(angles, dtype)
-    rows = tuple(table.reshape(10, 6) for table in sincos)
+    sincos = tables(np.random.default_rng(2).standard_normal((2, 1, 5, 6)), dtype)
+    rows = [table.reshape(10, 6) for table in sincos]
     where = torch.arange(10, device=DEVICE).reshape(2, 1, 5)
-    turns = kernel.turns_of(phases.Row(FREQUENCIES[:6], (6,)), rows[0])
+    by_positions = kernel.ByPositions(phases.Frequencies(FREQUENCIES[:6]), 1.5)
     turn = Turn("interleaved", "half", first_channel=1)
     return {
-        "tables": lambda *xs: kernel.rotate_all(xs, [sincos] * len(xs), turn),
-        "rows": lambda *xs: kernel.rotate_by_rows(xs, rows, [where] * len(xs), turn),
-        "positions": lambda *xs: kernel.rotate_by_positions(xs, turns, [where] * len(xs), turn, scale=1.5),
+        "tables": lambda *xs: autograd.rotate_all(xs, [sincos] * len(xs), turn, kernel),
+        "rows": lambda *xs: autograd.rotate_all(xs, [(*rows, where)] * len(xs), turn, kernel),
+        "positions": lambda *xs: autograd.rotate_all(xs, [(where,)] * len(xs), turn, by_positions),
     }
 
 
@@ -315,7 +317,7 @@ def test_gradients(source, launches):
     call = sources()[source]
     q = random(2, 2, 5, 14, dtype="float64").requires_grad_()
     k = random(2, 1, 5, 14, seed=1, dtype="float64").requires_grad_()
-    assert torch.autograd.gradcheck(call, (q, k), fast_mode=True)
+    assert torch.autograd.gradcheck(call, (q, k), fast_mode=True, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(call, (q, k), fast_mode=True)
     del launches[:]
     outs = call(q, k)
@@ -325,341 +327,296 @@ def test_gradients(source, launches):
         assert torch.allclose((out.detach().sin() * out).sum(), (gradient * x).sum(), rtol=1e-12)
 
 
-def test_gradients_of_one_of_two():
-    q, k = random(2, 2, 5, 14).requires_grad_(), random(2, 1, 5, 14)
-    outs = sources("float32")["tables"](q, k)
-    assert outs[0].requires_grad
-    (gradient,) = torch.autograd.grad(outs[0].sum(), q)
-    alone = sources("float32")["tables"](q)[0]
-    assert torch.equal(gradient, torch.autograd.grad(alone.sum(), q)[0])
-    k.requires_grad_()
-    assert torch.equal(torch.autograd.grad(sources("float32")["tables"](q, k)[0].sum(), k)[0], torch.zeros_like(k))
-
-
-def test_nothing_is_kept_for_the_gradient_but_tables():
-    kept = []
-    q = random(2, 2, 5, 14).requires_grad_()
-    sincos = tables(np.zeros((2, 1, 5, 7)))
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.data_ptr()) or x, lambda x: x):
-        kernel.rotate_all([q], [sincos], HALVES)
-    assert sorted(kept) == sorted(table.data_ptr() for table in sincos)
-
-
-def test_tables_that_require_grad_are_refused():
-    x, (sin, cos) = random(5, 14), tables(np.zeros((5, 7)))
-    sin.requires_grad_()
-    with pytest.raises(NotImplementedError, match="rotate: tables that require grad need kernel='reference'; got one"):
-        kernel.rotate(x, sin, cos, HALVES)
-    with torch.no_grad():
-        kernel.rotate(x, sin, cos, HALVES)
-
-
 @pytest.mark.parametrize("source", SOURCES)
-def test_forward_mode(source):
+def test_transforms(source):
+    """Where the kernel is blind, what it knows becomes tables."""
     call = sources()[source]
-    xs = random(2, 2, 5, 14, dtype="float64"), random(2, 1, 5, 14, seed=1, dtype="float64")
-    tangents = random(2, 2, 5, 14, seed=2, dtype="float64"), random(2, 1, 5, 14, seed=3, dtype="float64")
-    outs, moved = torch.func.jvp(lambda *xs: tuple(call(*xs)), xs, tangents)
-    for one, other in zip((*outs, *moved), (*call(*xs), *call(*tangents)), strict=True):
-        assert torch.equal(one, other)
+    one = lambda q: call(q)[0]  # noqa: E731
+    loss = lambda q: one(q).pow(3).sum()  # noqa: E731
+    q = random(3, 2, 2, 5, 14, dtype="float64")
+    each = torch.stack([one(x) for x in q])
+    derivatives = torch.stack([torch.autograd.grad(loss(x.requires_grad_()), x)[0] for x in q.clone()])
+    assert torch.allclose(torch.vmap(one)(q), each, rtol=0, atol=1e-14)
+    assert torch.allclose(torch.vmap(torch.vmap(one, 1, 1))(q[:, :, None]), each[:, :, None], rtol=0, atol=1e-14)
+    assert torch.allclose(torch.vmap(torch.func.grad(loss))(q), derivatives, rtol=0, atol=1e-13)
+    assert torch.allclose(torch.func.jvp(one, (q[0],), (q[1],))[1], each[1], rtol=0, atol=1e-14)
     with forward_ad.dual_level():
-        dual = call(forward_ad.make_dual(xs[0], tangents[0]), xs[1])
-        assert torch.equal(forward_ad.unpack_dual(dual[0]).tangent, moved[0])
-        tangent = forward_ad.unpack_dual(dual[1]).tangent
-        assert tangent is None or not tangent.any()
-    assert torch.autograd.gradcheck(call, [x.requires_grad_() for x in xs], check_forward_ad=True, fast_mode=True)
+        tangent = forward_ad.unpack_dual(one(forward_ad.make_dual(q[0], q[1]))).tangent
+    assert torch.allclose(tangent, each[1], rtol=0, atol=1e-14)
+    rows = torch.autograd.grad(one(x := q[0].clone().requires_grad_()), x, q, is_grads_batched=True)[0]
+    assert torch.allclose(rows[1], torch.func.vjp(one, q[0])[1](q[1])[0], rtol=0, atol=1e-14)
+    x = q[0]
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert one(mode.from_tensor(x)).shape == x.shape
 
 
-def test_derivatives_by_tables_are_refused_in_transforms():
-    x, (sin, cos) = random(5, 14), tables(np.ones((5, 7)))
-    with pytest.raises(NotImplementedError, match="rotate: tables that require grad need kernel='reference'"):
-        torch.func.grad(lambda sin: kernel.rotate(x, sin, cos, HALVES).sum())(sin)
-    with pytest.raises(NotImplementedError, match="rotate: tables that require grad need kernel='reference'"):
-        torch.func.jvp(lambda sin: kernel.rotate(x, sin, cos, HALVES), (sin,), (cos,))
-    with forward_ad.dual_level(), pytest.raises(ValueError, match=r"rotate: .* in place must not be differentiated"):
-        kernel.rotate_all([x], [(sin, cos)], HALVES, inplace=True)
+def test_nothing_is_kept_for_the_gradient_but_positions():
+    kept = []
+    q, where = random(2, 5, 3, 14).requires_grad_(), torch.arange(5, device=DEVICE)
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.data_ptr()) or x, lambda x: x):
+        ROPE(q, positions=where, seq_dim=1)
+    assert kept == [where.data_ptr()]
 
 
-def arguments(source, inplace):
-    angles = np.random.default_rng(2).standard_normal((2, 1, 5, 6))
-    sin, cos = tables(angles)
+# The public functions.
+
+ROPE = RotaryEmbedding(
+    head_dim=14, layout="half", base=10_000.0, rotary_dim=10, first_channel=2, attention_factor=1.25, kernel="triton"
+)
+REFERENCE = dataclasses.replace(ROPE, kernel="reference")
+
+
+def qk(dtype="float32", seq=5):
+    return random(2, seq, 3, 14, dtype=dtype), random(2, seq, 2, 14, seed=1, dtype=dtype)
+
+
+def same(one, other):
+    return torch.equal(one.nan_to_num(1e3), other.nan_to_num(1e3))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_by_hand_are_those_of_the_kernel(dtype, launches):
+    q, k = qk(dtype)
+    sincos = ROPE.sincos(torch.arange(50, device=DEVICE), like=q)
+    for given in ([3, 49, 7, 7, 0], [-1, 50, 2**31 - 1, 3, -(2**31)]), [3, 49, -7, 7, 0]:
+        where = torch.tensor(given, dtype=torch.int32, device=DEVICE)
+        truth = ROPE(q, k, sincos=reference.tables_of([(*sincos, where)])[0], seq_dim=1)
+        del launches[:]
+        results = ROPE(q, k, sincos=sincos, positions=where, seq_dim=1)
+        assert all(map(same, results, truth))
+        written = [x.clone() for x in (q, k)]
+        ROPE.rotate_inplace(*written, sincos=sincos, positions=where, seq_dim=1)
+        assert all(map(same, written, truth)) and len(launches) == 2
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_positions_give_what_tables_give(dtype, launches):
+    q, k = qk(dtype)
+    for given in (None, [3, 1, 7, 100_003, -(2**31)], [[3, 1, 7, 2**31 - 1, -5], [0, 1, 2, 3, 4]]):
+        where = None if given is None else torch.tensor(given, device=DEVICE)
+        sincos = ROPE.sincos(torch.arange(5, device=DEVICE) if where is None else where, like=q)
+        truth = ROPE(q, k, sincos=sincos, seq_dim=1)
+        del launches[:]
+        results = ROPE(q, k, positions=where, seq_dim=1)
+        assert len(launches) == 1
+        for result, other in zip(results, truth, strict=True):
+            # Both tables are within 2e-7; then sums of two products, and a rounding, of which the sums may differ.
+            size = 1.25 * 2 * float(other.abs().max())
+            away = size * (4e-7 if dtype != "float64" else 1e-15) + 2 * ROUNDOFF[dtype] * other.abs().double()
+            assert torch.all((result - other).abs() <= away)
+
+
+def test_tables_are_made_where_the_kernel_makes_no_such_angles(launches):
+    q, k = qk()
+    sections = {"inv_freq": [[1.0, 0.0], [0.0, 0.5]], "base": None, "rotary_dim": None}
+    where = torch.arange(5, device=DEVICE)
+    for rope, positions in (
+        (dataclasses.replace(ROPE, phase="float32"), where),
+        (dataclasses.replace(ROPE, xpos=XPos()), where),
+        (dataclasses.replace(ROPE, **sections), torch.stack([where, where])),
+        (ROPE, where + 0.5),
+    ):
+        results = rope(q, k, positions=positions, seq_dim=1)
+        truths = dataclasses.replace(rope, kernel="reference")(q, k, positions=positions, seq_dim=1)
+        for one, other in zip(results, truths, strict=True):
+            assert torch.allclose(one, other, rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="heads_dim must be given for"):
+        ROPE(q, seq_dim=1, heads_dim=2)
+
+
+def test_arrays_of_several_dtypes(launches):
+    q, k = random(2, 5, 3, 14, dtype="bfloat16"), random(2, 5, 2, 14, dtype="float64")
+    sincos, where = ROPE.sincos(np.arange(9), like=k), torch.tensor([1, 8, 3, 0, 2], device=DEVICE)
+    for options in ({"sincos": [table[:5] for table in sincos]}, {"sincos": sincos, "positions": where}, {}):
+        for x, result in zip((q, k), ROPE(q, k, seq_dim=1, **options), strict=True):
+            assert torch.equal(result, ROPE(x, seq_dim=1, **options))
+    assert len(launches) == 3 * 4
+
+
+def test_frequencies_are_copied_once(monkeypatch):
+    """No later call waits for the host, and none depends on those before it."""
+    x = qk()[0]
+    ROPE(x, seq_dim=1)
+    other = dataclasses.replace(ROPE, base=500.0, inv_freq=None)
+    truth = other(x, seq_dim=1)
+    monkeypatch.setattr(phases.Row, "turns", None)
+    ROPE(x, seq_dim=1)
+    assert torch.equal(dataclasses.replace(other)(x, seq_dim=1), truth)
+    assert not torch.equal(truth, ROPE(x, seq_dim=1))
+
+
+def test_a_first_call_inside_a_transform_or_a_mode_leaves_no_trace():
+    """What is kept for later calls is a plain tensor."""
+    x = qk()[0]
+    for number, context in enumerate((torch.inference_mode(), torch.device("meta"), forward_ad.dual_level())):
+        rope = dataclasses.replace(ROPE, base=100.0 + number, inv_freq=None)
+        with context:
+            first = rope(x, seq_dim=1)
+        leaf = x.clone().requires_grad_()
+        rope(leaf, seq_dim=1).sum().backward()
+        assert torch.equal(first, rope(x, seq_dim=1))
+    rope = dataclasses.replace(ROPE, base=99.0, inv_freq=None)
+    torch.func.grad(lambda weight: (rope(x, seq_dim=1) * weight).sum())(torch.ones_like(x))
+    torch.vmap(lambda weight: rope(x, seq_dim=1) * weight)(torch.ones(2, 1, device=DEVICE))
+    assert all(type(each) is torch.Tensor for each in rope(x, x, seq_dim=1))
+    assert torch.autograd.gradcheck(lambda x: rope(x, seq_dim=1), x[:1, :2].double().requires_grad_(), fast_mode=True)
+
+
+# Compilers.
+
+
+def arguments(inplace):
+    sin, cos = tables(np.random.default_rng(2).standard_normal((2, 1, 5, 6)))
     q, k = random(2, 2, 5, 14), random(2, 5, 1, 14, seed=1).transpose(1, 2)
-    where = [torch.arange(10, device=DEVICE).reshape(2, 1, 5)] * 2
-    given = {
-        "tables": kernel.Angles([sin, sin], [cos, cos]),
-        "rows": kernel.Angles([sin.reshape(10, 6)], [cos.reshape(10, 6)], where),
-        "positions": kernel.Angles([], [], where, kernel.turns_of(phases.Row(FREQUENCIES[:6], (6,)), q), 1.5),
-    }[source]
-    if not inplace:
-        q.requires_grad_()
-        k.requires_grad_()
-    return ([q, k], *given, *Turn("half", "interleaved", 2))
+    xs = [q, k] if inplace else [q.requires_grad_(), k.requires_grad_()]
+    return (xs, [sin, sin], [cos, cos], *Turn("half", "interleaved", 2))
 
 
-@pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("inplace", [False, True])
-def test_the_operators_are_registered_as_torch_checks(source, inplace):
+def test_the_operators_are_registered_as_torch_checks(inplace):
     operator = torch.ops.rope_xp.rotate_ if inplace else torch.ops.rope_xp.rotate
-    torch.library.opcheck(operator.default, arguments(source, inplace))
+    torch.library.opcheck(operator.default, arguments(inplace))
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_compiles_whole(source):
+def operators(graph):
+    return [name for node in graph.nodes if (name := str(node.target)).startswith("rope_xp")]
+
+
+CALLS = {
+    "positions": lambda rope, q, k: rope(q, k, seq_dim=1),
+    "tables": lambda rope, q, k: rope(q, k, sincos=rope.sincos(torch.arange(q.shape[1], device=DEVICE)), seq_dim=1),
+    "rows": lambda rope, q, k: rope(
+        q,
+        k,
+        sincos=rope.sincos(torch.arange(9, device=DEVICE)),
+        positions=torch.arange(q.shape[1], device=DEVICE) % 9,
+        seq_dim=1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_compiles_whole_to_one_operator(name):
     torch._dynamo.reset()
-    counter = CompileCounterWithBackend("aot_eager")
-    call = sources("float32")[source]
-    compiled = torch.compile(lambda q, k: call(q, k), fullgraph=True, dynamic=True, backend=counter)
-    counts = []
-    for heads in (7, 8, 9):
-        q, k = random(2, heads, 5, 14), random(2, heads + 4, 5, 14, seed=1)
-        for one, other in zip(compiled(q, k), call(q, k), strict=True):
-            assert torch.equal(one, other)
-        counts.append(counter.frame_count)
-    assert counts[0] == counts[-1]
-    q.requires_grad_()
+    counter, call = CompileCounterWithBackend("aot_eager"), CALLS[name]
+    compiled = torch.compile(lambda q, k: call(ROPE, q, k), fullgraph=True, dynamic=True, backend=counter)
+    for seq in (7, 8, 9, 64):
+        q, k = qk(seq=seq)
+        for one, other in zip(compiled(q, k), call(ROPE, q, k), strict=True):
+            assert torch.allclose(one, other, rtol=0, atol=1e-5)
+    assert counter.frame_count == 1
+    assert operators(counter.graphs[0].graph) == ["rope_xp.rotate"]
+    q.requires_grad_()  # and one of two alone
     compiled(q, k)[0].sin().sum().backward()
     gradient, q.grad = q.grad, None
-    call(q, k)[0].sin().sum().backward()
-    assert torch.equal(gradient, q.grad)
+    call(ROPE, q, k)[0].sin().sum().backward()
+    assert torch.allclose(gradient, q.grad, rtol=0, atol=1e-5)
+
+
+def test_compiles_derivatives_that_operators_lack():
+    """Of tables that are learned, and of transforms: by the reference."""
+    x, inv_freq = qk()[0], torch.linspace(0.1, 1, 5, device=DEVICE)
+    learned = lambda inv_freq: dataclasses.replace(  # noqa: E731
+        ROPE, base=None, rotary_dim=None, inv_freq=inv_freq
+    )(x, seq_dim=1)
+    for call, given in (
+        (lambda w: torch.autograd.grad(learned(w).pow(3).sum(), w)[0], inv_freq.requires_grad_()),
+        (torch.vmap(lambda x: ROPE(x, seq_dim=0)), x),
+        (torch.func.grad(lambda x: ROPE(x, seq_dim=1).pow(3).sum()), x),
+        (lambda x: torch.func.jvp(lambda x: ROPE(x, seq_dim=1), (x,), (x.cos(),))[1], x),
+    ):
+        torch._dynamo.reset()
+        if given is inv_freq:
+            compiled = torch.compile(learned, fullgraph=True, backend="aot_eager")
+            found = torch.autograd.grad(compiled(given).pow(3).sum(), given)[0]
+        else:
+            found = torch.compile(call, fullgraph=True, backend="aot_eager")(given)
+        assert torch.allclose(found, call(given), rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiles_in_place(backend):
     torch._dynamo.reset()
-    sincos = tables(np.random.default_rng(2).standard_normal((5, 1, 7)))
+    sincos = ROPE.sincos(np.arange(5), like=qk()[0])
 
     def call(x):
         y = x + 1
-        kernel.rotate_all([x, y], [sincos, sincos], HALVES, inplace=True)
+        ROPE.rotate_inplace(x, y, sincos=sincos, seq_dim=1)
         return x * 2, y
 
-    x, other = random(5, 3, 14), random(5, 3, 14)
+    x, other = qk()[0], qk()[0]
+    graphs = []
+    torch.compile(call, fullgraph=True, backend=lambda graph, _: graphs.append(graph) or graph)(x.clone())
+    assert operators(graphs[0].graph) == ["rope_xp.rotate_"]
+    torch._dynamo.reset()
     results = torch.compile(call, fullgraph=True, backend=backend)(x)
     for one, truth in zip((x, *results), (other, *call(other)), strict=True):
         assert torch.equal(one, truth)
 
 
 class Rotates(torch.nn.Module):
-    def forward(self, q, k, sin, cos):
-        return kernel.rotate_all([q, k], [(sin, cos), (sin, cos)], HALVES)
+    def __init__(self, name):
+        super().__init__()
+        self.call = CALLS[name]
+
+    def forward(self, q, k):
+        return self.call(ROPE, q, k)
 
 
+@pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("strict", [True, False])
-def test_exports(strict):
-    seq = torch.export.Dim("seq", min=2, max=4096)
-    sizes = {1: seq}
-    q, k = random(2, 5, 3, 14), random(2, 5, 2, 14, seed=1)
-    sincos = tables(np.random.default_rng(2).standard_normal((1, 5, 1, 7)))
-    program = torch.export.export(
-        Rotates(), (q, k, *sincos), dynamic_shapes={"q": sizes, "k": sizes, "sin": sizes, "cos": sizes}, strict=strict
-    )
-    calls = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
-    assert "rope_xp.rotate.default" in calls
+def test_exports(strict, name):
+    sizes = {1: torch.export.Dim("seq", min=2, max=4096)}
+    program = torch.export.export(Rotates(name), qk(), dynamic_shapes={"q": sizes, "k": sizes}, strict=strict)
+    assert operators(program.graph) == ["rope_xp.rotate.default"]
     saved = io.BytesIO()
     torch.export.save(program, saved)
     saved.seek(0)
-    given = random(2, 9, 3, 14), random(2, 9, 2, 14, seed=1), *tables(np.ones((1, 9, 1, 7)))
-    for one, other in zip(torch.export.load(saved).module()(*given), Rotates()(*given), strict=True):
-        assert torch.equal(one, other)
+    given = qk(seq=9)
+    for one, other in zip(torch.export.load(saved).module()(*given), Rotates(name)(*given), strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-5)
 
 
-def test_fake_tensors():
-    with FakeTensorMode() as mode:
-        q = mode.from_tensor(random(2, 5, 3, 14).transpose(1, 2))
-        sincos = [mode.from_tensor(table) for table in tables(np.ones((1, 1, 5, 7)))]
-        out = kernel.rotate(q, *sincos, HALVES)
-        assert out.shape == q.shape and out.stride() == q.stride() and out.device == q.device
-        assert kernel.rotate_all([q], [sincos], HALVES, inplace=True)[0] is q
-        assert kernel.supports(q) is None
-
-
-class Records(TorchDispatchMode):
-    """Whoever watches operations."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.names.append(str(function))
-        return function(*args, **(kwargs or {}))
-
-
-def test_modes_and_tracers_see_the_operators():
-    x, sincos = random(5, 14), tables(np.ones((5, 7)))
-    with Records() as records:
-        kernel.rotate(x, *sincos, HALVES)
-        kernel.rotate(x, *sincos, HALVES, x)
-    assert records.names[:1] == ["rope_xp.rotate.default"] and records.names[-1] == "rope_xp.rotate_.default"
-    graph = make_fx(lambda x: kernel.rotate(x, *sincos, HALVES))(x).graph
-    assert "rope_xp.rotate.default" in [str(node.target) for node in graph.nodes]
-
-
-def test_a_place_for_the_result():
-    x, sincos, out = random(5, 14), tables(np.ones((5, 7))), torch.zeros(14, 5, device=DEVICE).T
-    truth = kernel.rotate(x, *sincos, HALVES)
-    assert kernel.rotate(x, *sincos, HALVES, out) is out and torch.equal(out, truth)
-    assert kernel.rotate(x, *sincos, HALVES, x) is x and torch.equal(x, truth)
-
-
-def test_vmap():
-    q, k = random(4, 3, 5, 14), random(3, 4, 14, seed=1)  # q "batch heads seq dim", k "heads batch dim"
-    angles = np.random.default_rng(2).standard_normal((4, 1, 5, 7))
-    sin, cos = tables(angles)
-    each = torch.vmap(
-        lambda q, k, sin, cos: tuple(kernel.rotate_all([q, k], [(sin, cos), (sin[:, 0], cos[:, 0])], HALVES)),
-        in_dims=(0, 1, 0, 0),
-        out_dims=(0, 1),
-    )
-    results = each(q, k, sin, cos)
-    assert_rounded_once(results[0], expected(NUMPY(q), angles, HALVES), 8.0)
-    assert_rounded_once(results[1], expected(NUMPY(k), angles[:, 0, 0][None], HALVES), 8.0)
-
-    last = torch.vmap(lambda q: kernel.rotate(q, sin[:, :, 0], cos[:, :, 0], HALVES), in_dims=2, out_dims=2)
-    assert_rounded_once(last(q[:, :, :3]), expected(NUMPY(q[:, :, :3]), angles[:, :, :1], HALVES), 8.0)
-    many = torch.vmap(lambda sin, cos: kernel.rotate(q[0], sin, cos, HALVES))(sin, cos)
-    assert_rounded_once(many, expected(np.repeat(NUMPY(q[:1]), 4, axis=0), angles, HALVES), 8.0)
-    nested = torch.vmap(torch.vmap(lambda q: kernel.rotate(q, sin[0, 0], cos[0, 0], HALVES)))(q)
-    assert_rounded_once(nested, expected(NUMPY(q), angles[:1], HALVES), 8.0)
-
-
-def test_vmap_over_positions_and_in_place():
-    q, where = random(4, 3, 5, 14), torch.arange(20, device=DEVICE).reshape(4, 1, 5)
-    angles = np.random.default_rng(2).standard_normal((20, 7))
-    rows, truth = tables(angles), expected(NUMPY(q), angles[NUMPY(where).astype(int)], HALVES)
-    call = lambda q, where: kernel.rotate_by_rows([q], rows, [where], HALVES)[0]  # noqa: E731
-    assert_rounded_once(torch.vmap(call)(q, where), truth, 8.0)
-    with pytest.raises(NotImplementedError, match="rotate: positions need tables that vmap does not map over"):
-        torch.vmap(lambda sin: kernel.rotate_by_rows([q[0]], (sin, sin), [where[0]], HALVES)[0])(
-            torch.zeros(2, 20, 7, device=DEVICE)
-        )
-    sin, cos = tables(angles[NUMPY(where).astype(int)])
-    with pytest.raises(ValueError, match="rotate: tensors written in place must be mapped over by vmap"):
-        torch.vmap(lambda sin, cos: kernel.rotate_all([q[0]], [(sin, cos)], HALVES, inplace=True))(sin, cos)
-    torch.vmap(lambda q, sin, cos: kernel.rotate_all([q], [(sin, cos)], HALVES, inplace=True))(q, sin, cos)
-    assert_rounded_once(q, truth, 8.0)
-
-
-def test_gradients_under_transforms():
-    q, (sin, cos) = random(4, 3, 5, 14), tables(np.random.default_rng(2).standard_normal((4, 1, 5, 7)))
-    loss = lambda q, sin, cos: kernel.rotate(q, sin, cos, NEIGHBOURS).pow(3).sum()  # noqa: E731
-    each = torch.vmap(torch.func.grad(loss))(q, sin, cos)
-    leaf = q.clone().requires_grad_()
-    (whole,) = torch.autograd.grad(loss(leaf, sin, cos), leaf)
-    (recomputed,) = torch.autograd.grad(
-        torch.utils.checkpoint.checkpoint(loss, leaf, sin, cos, use_reentrant=False), leaf
-    )
-    assert torch.allclose(each, whole) and torch.equal(recomputed, whole)
+def test_the_first_call_of_a_process_may_be_compiled(tmp_path):
+    script = """
+        import torch
+        from rope_xp import RotaryEmbedding
+        rope = RotaryEmbedding(head_dim=14, layout="half", base=1e4, kernel="triton")
+        x = torch.ones(5, 3, 14, device="DEVICE")
+        compiled = torch.compile(lambda x: rope(x, seq_dim=0), fullgraph=True, backend="eager")
+        assert torch.allclose(compiled(x), rope(x, seq_dim=0), rtol=0, atol=1e-6)
+    """
+    run_in_another_process(script.replace("DEVICE", DEVICE), tmp_path, TRITON_INTERPRET=str(int(not ON_GPU)))
 
 
 def test_what_is_written_in_place_is_counted():
-    x, leaf, sincos = random(5, 14), random(5, 14).requires_grad_(), tables(np.ones((5, 7)))
+    x, leaf = random(5, 14), random(5, 14).requires_grad_()
     product = leaf * x
-    kernel.rotate_all([x], [sincos], HALVES, inplace=True)
+    torch.ops.rope_xp.rotate_([x], *([table] for table in tables(np.ones((5, 7)))), *HALVES)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         product.sum().backward()
     with torch.inference_mode():
         x = random(5, 14)
-        kernel.rotate_all([x], [sincos], HALVES, inplace=True)
-
-
-def test_negated_views():
-    x, sincos = torch.view_as_complex(random(5, 14, 2)).conj().imag, tables(np.ones((5, 7)))
-    assert x.is_neg()
-    assert torch.equal(kernel.rotate(x, *sincos, HALVES), kernel.rotate(x.resolve_neg(), *sincos, HALVES))
-
-
-# Bad input.
-
-SINCOS = tables(np.zeros((5, 1, 6)))
-X = random(5, 3, 14)
-WHERE = torch.zeros(5, 1, dtype=torch.int64, device=DEVICE)
-ROWS = tuple(table[:, 0] for table in SINCOS)
-BAD = {
-    "integers": (lambda: kernel.rotate(X.int(), *SINCOS, HALVES), ValueError, "kernel needs float16.*; got int32"),
-    "another device": (
-        lambda: kernel.rotate(X.to("meta"), *[table.to("meta") for table in SINCOS], HALVES),
-        ValueError,
-        "kernel needs a CUDA device; got meta",
-    ),
-    "one axis less": (lambda: kernel.rotate(X, *ROWS, HALVES), ValueError, r"got \(5,\) for \(5, 3\)"),
-    "another size": (
-        lambda: kernel.rotate(X, *[table[:4] for table in SINCOS], HALVES),
-        ValueError,
-        r"each of its size or 1; got \(4, 1\) for \(5, 3\)",
-    ),
-    "unlike tables": (
-        lambda: kernel.rotate(X, SINCOS[0], SINCOS[1][:4], HALVES),
-        ValueError,
-        r"sin and cos must have one shape; got \(5, 1, 6\) and \(4, 1, 6\)",
-    ),
-    "too wide": (
-        lambda: kernel.rotate(X, *SINCOS, Turn("half", "half", 3)),
-        ValueError,
-        "within the channels from 3 on; got 6 pairs for 14 channels",
-    ),
-    "unlike pairs": (
-        lambda: kernel.rotate_all([X, X], [SINCOS, [table[..., :5] for table in SINCOS]], HALVES),
-        ValueError,
-        "as many pairs as each other.*; got 5 pairs",
-    ),
-    "narrow tables": (
-        lambda: kernel.rotate(X.double(), *SINCOS, HALVES),
-        TypeError,
-        "tables for float64 must be float64; got float32 and float32",
-    ),
-    "half tables": (
-        lambda: kernel.rotate(X, *[table.half() for table in SINCOS], HALVES),
-        TypeError,
-        "tables for float32 must be float32; got float16 and float16",
-    ),
-    "real positions": (
-        lambda: kernel.rotate_by_rows([X], ROWS, [WHERE.float()], HALVES),
-        TypeError,
-        "positions must be integers; got float32",
-    ),
-    "requires grad, in place": (
-        lambda: kernel.rotate_all([X.clone().requires_grad_()], [SINCOS], HALVES, inplace=True),
-        ValueError,
-        "tensors that are written in place must not be differentiated; got one that may be",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_refused_before_anything_is_written(name, launches):
-    call, error, message = BAD[name]
-    before = X.clone()
-    with pytest.raises(error, match=f"^rotate: .*{message}"):
-        call()
-    assert launches == [] and torch.equal(X, before)
-
-
-def test_what_is_supported(monkeypatch):
-    assert kernel.supports(X) is None and kernel.supports(torch.nn.Parameter(X)) is None
-    assert kernel.supports(np.zeros(3)) == "dense torch tensors; got ndarray"
-    assert kernel.supports(torch.eye(3).to_sparse()) == "dense torch tensors; got Tensor"
-    assert kernel.supports(X.to(torch.complex64)).endswith("; got complex64")
-    monkeypatch.setattr(kernel, "INTERPRETED", False)
-    assert kernel.supports(torch.zeros(3)) == "a CUDA device; got cpu"
+        ROPE.rotate_inplace(x, sincos=ROPE.sincos(np.arange(5), like=x), seq_dim=0)
 
 
 # The compiler, which needs no GPU. The interpreter does not check what it checks.
 
 COMPILES = """
-    import sys
+    import os
 
     import torch
     import triton
     from triton.backends.compiler import GPUTarget
 
+    from rope_xp import phases
     from rope_xp.kernels import cuda as kernel
     from rope_xp.kernels import cuda_kernel
     from rope_xp.kernels.turn import Turn
 
     class Driver:
         def get_current_target(self):
-            return GPUTarget("cuda", int(sys.argv[1]), 32)
+            return GPUTarget("cuda", int(os.environ["CAPABILITY"]), 32)
 
         def get_current_device(self):
             return 0
@@ -672,7 +629,6 @@ COMPILES = """
             return lambda *args, **options: compiled.append(ROTATE.warmup(*args, grid=grid, **options))
 
     triton.runtime.driver.set_active(Driver())
-    kernel.INTERPRETED = True  # so that tensors of the CPU are taken; they are not read
     ROTATE, cuda_kernel.rotate, compiled = cuda_kernel.rotate, Compiling(), []
 
     def qk(dtype=torch.bfloat16, batch=1, seq=64, dim=128):
@@ -684,26 +640,28 @@ COMPILES = """
         return compiled[-1].asm["ptx"]
 
     def compile_positions(dtype=torch.bfloat16, seq=64):
-        where = [torch.empty(1, 1, seq, dtype=torch.int64)] * 2
-        turns = torch.empty(2, 64, dtype=torch.int64)
-        kernel.rotate_by_positions(qk(dtype, seq=seq), turns, where, Turn("half", "half"), scale=1.5)
+        where = torch.empty(1, 1, seq, dtype=torch.int64)
+        by_positions = kernel.ByPositions(phases.Frequencies((1.0,) * 64), 1.5)
+        by_positions.rotate_all(qk(dtype, seq=seq), [(where,), (where,)], Turn("half", "half"))
         return compiled[-1].asm["ptx"]
 
     def compile_rows(seq=64):
-        table, where = torch.empty(4096, 64), [torch.empty(1, 1, seq, dtype=torch.int64)] * 2
-        kernel.rotate_by_rows(qk(seq=seq), (table, table), where, Turn("half", "half"))
+        table, where = torch.empty(4096, 64), torch.empty(1, 1, seq, dtype=torch.int64)
+        kernel.rotate_all(qk(seq=seq), [(table, table, where)] * 2, Turn("half", "half"))
         return compiled[-1].asm["ptx"]
 """
 
 
-def compile_in_another_process(script, tmp_path, capability=90):
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
-    source = tmp_path / "compiles.py"
-    source.write_text(textwrap.dedent(COMPILES) + textwrap.dedent(script))
-    run = subprocess.run(
-        [sys.executable, str(source), str(capability)], env=environment, capture_output=True, text=True
-    )
+def run_in_another_process(script, tmp_path, **environment):
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0", **environment}
+    source = tmp_path / "script.py"  # as Triton reads the text of kernels
+    source.write_text(textwrap.dedent(script))
+    run = subprocess.run([sys.executable, str(source)], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+
+
+def compile_in_another_process(script, tmp_path, capability="90"):
+    run_in_another_process(textwrap.dedent(COMPILES) + textwrap.dedent(script), tmp_path, CAPABILITY=capability)
 
 
 def test_compiles_for_gpus(tmp_path):
@@ -734,7 +692,7 @@ def test_compiles_for_gpus(tmp_path):
 
 
 def test_compiles_for_older_gpus(tmp_path):
-    compile_in_another_process('compile_all(Turn("interleaved", "half"))', tmp_path, capability=80)
+    compile_in_another_process('compile_all(Turn("interleaved", "half"))', tmp_path, capability="80")
 
 
 def test_lengths_compile_nothing_anew(tmp_path):
@@ -765,7 +723,4 @@ def test_without_a_c_compiler_the_kernel_cannot_be_imported(tmp_path):
         else:
             raise AssertionError("imported")
     """
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0", "CC": "/no/compiler"}
-    command = [sys.executable, "-c", textwrap.dedent(script)]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
+    run_in_another_process(script, tmp_path, CC="/no/compiler")
