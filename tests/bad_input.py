@@ -1,9 +1,12 @@
 """Calls that must raise, shared by the eager, the jitted and the compiled tests: (call, error, what it must say)."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from rope_xp import (
     RotaryEmbedding,
+    XPos,
     apply_rotary_pos_emb,
     apply_rotary_pos_emb_inplace,
     fixed_pos_embedding,
@@ -76,10 +79,40 @@ def arrays(xp, x):
             ValueError,
             r"^RotaryEmbedding.rotate_inplace: x must have head_dim=14 .*; got .*12",
         ),
-        "positions and tables": (
-            lambda: ROPE(x, positions=xp.array(np.arange(5), "int32"), sincos=good, seq_dim=1),
+        "real positions of rows": (
+            lambda: ROPE(x, positions=xp.array(np.arange(5), "float32"), sincos=good, seq_dim=1),
+            TypeError,
+            r"^RotaryEmbedding: positions must be an array of integers, .*; got float32",
+        ),
+        "positions of rows, of another length": (
+            lambda: ROPE(x, positions=xp.array(np.arange(4), "int32"), sincos=good, seq_dim=1),
             ValueError,
-            r"^RotaryEmbedding: sincos must be given without positions",
+            r"^RotaryEmbedding: positions must .*; got shape \(4,\) for x of shape \(2, 5, 3, 14\)",
+        ),
+        "rows of many axes": (
+            lambda: ROPE(x, positions=xp.array(np.arange(5), "int32"), sincos=table(xp, 2, 5, 7), seq_dim=1),
+            ValueError,
+            r"^RotaryEmbedding: tables must be \(rows, pairs\) .*; got shape \(2, 5, 7\)",
+        ),
+        "no rows": (
+            lambda: ROPE(x, positions=xp.array(np.arange(5), "int32"), sincos=table(xp, 0, 7), seq_dim=1),
+            ValueError,
+            r"tables must be \(rows, pairs\) .*; got shape \(0, 7\)",
+        ),
+        "rows of another rotary_dim": (
+            lambda: ROPE(x, positions=xp.array(np.arange(5), "int32"), sincos=table(xp, 9, 5), seq_dim=1),
+            ValueError,
+            r"7 pairs, .*; got .*\(9, 5\)",
+        ),
+        "rows for heads": (
+            lambda: ROPE(x, positions=xp.array(np.arange(5), "int32"), sincos=good, seq_dim=1, heads_dim=2),
+            ValueError,
+            r"^RotaryEmbedding: positions must choose rows of tables for all heads; got None heads .* heads_dim=2",
+        ),
+        "tables and decay": (
+            lambda: replace(ROPE, xpos=XPos())(x, sincos=good, seq_dim=1),
+            ValueError,
+            r"^RotaryEmbedding: sincos must be given without xpos; got xpos=XPos",
         ),
         "a description of a list": (
             lambda: ROPE.describe([1.0, 2.0]),

@@ -1,13 +1,14 @@
 """One suite for every array library: `pytest --xp=jax` runs it on JAX, and fails where JAX is missing.
 
 `--xp=parity` and `--xp=timm` choose the files that compare with packages of models, `--xp=triton` that of its kernel,
-`--xp=examples` the examples.
+and that kernel in the suite, `--xp=examples` the examples.
 """
 
 import importlib.util
 
 import libraries
 import pytest
+from hypothesis import settings
 
 # Files that test some libraries only; the others take the `xp` fixture, or need no more than NumPy.
 FILES_OF = {
@@ -51,6 +52,20 @@ def pytest_configure(config):
             importlib.import_module(libraries.LIBRARIES[name].module)
         except ImportError as missing:
             raise pytest.UsageError(f"--xp={name}: {missing}") from missing
+    if "triton" in config.libraries:
+        _import_triton()
+
+
+def _import_triton():
+    """The kernel, to be interpreted where there is no GPU; but no other kernel of this process."""
+    import torch
+    from triton import knobs
+
+    with knobs.runtime.scope():
+        knobs.runtime.interpret = not torch.cuda.is_available()
+        importlib.import_module("rope_xp.kernels.cuda")
+    settings.register_profile("interpreted", max_examples=8)
+    settings.load_profile("interpreted")
 
 
 def pytest_report_header(config):
@@ -66,6 +81,8 @@ def pytest_generate_tests(metafunc):
     """Each library for tests that take `xp`, and each of its kernels for those that take `kernel` besides."""
     tested = [libraries.LIBRARIES[name] for name in metafunc.config.libraries if name in libraries.LIBRARIES]
     if "kernel" in metafunc.fixturenames:
+        if "triton" in metafunc.config.libraries:
+            tested.append(libraries.TRITON)
         pairs = [(library, kernel) for library in tested for kernel in library.kernels]
         metafunc.parametrize("xp, kernel", pairs, ids=[f"{library.name}-{kernel}" for library, kernel in pairs])
     elif "xp" in metafunc.fixturenames:

@@ -1,6 +1,6 @@
 """The array libraries under test: how each takes and gives NumPy data, and which dtypes it has."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 
 import ml_dtypes
@@ -66,5 +66,7 @@ LIBRARIES = {
         Library("ndonnx", "ndonnx", (*WIDE, "float16")),
     )
 }
+# `--xp=triton`: torch again, where Triton's interpreter, which cuts bfloat16 off in place of rounding, runs the kernel.
+TRITON = replace(LIBRARIES["torch"], floats=(*WIDE, "float16"), kernels=("triton",))
 # The unit roundoff: half the distance from 1 to the next number.
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}

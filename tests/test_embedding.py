@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import oracle
 import pytest
+from libraries import ROUNDOFF
 
 from rope_xp import LongRopeScaling, ProportionalScaling, RotaryEmbedding, Sections, XPos, positions
 
@@ -68,6 +69,53 @@ def test_a_table_is_made_once_and_shared(xp):
     )
     back = rope.rotate(rope.rotate(q, sincos, seq_dim=1), sincos, seq_dim=1, inverse=True)
     np.testing.assert_allclose(xp.numpy(back), xp.numpy(q), rtol=0, atol=ATOL)
+
+
+ROWS = {
+    "seq": np.asarray([3, 0, 3, 8, 5]),
+    "batch seq": np.asarray([[8, 7, 6, 5, 4], [0, 0, 1, 8, 2]]),
+    "one row of a batch": np.asarray([[8, 7, 6, 5, 4]]),
+    "an axis less": np.asarray([[8, 7, 6, 5, 4], [0, 0, 1, 8, 2]])[..., None],
+    "missing": np.asarray([[-1, 9, 8, 2**31 - 1, -9], [0, -(2**31), 8, 10, 3]]),
+}
+
+
+def by_hand(tables, where):
+    """Rows of tables of NumPy, one after the other."""
+    rows = [[each[i] if 0 <= i < 9 else np.full(7, np.nan) for i in where.ravel().tolist()] for each in tables]
+    return [np.asarray(each).reshape(*where.shape, 7).astype(np.float32) for each in rows]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ROWS)
+def test_positions_choose_rows_of_tables(xp, name, layout):
+    rope = RotaryEmbedding(head_dim=16, layout=layout, base=10_000.0, rotary_dim=14, attention_factor=1.25)
+    q, k = xp.array(random(2, 5, 6, 16)), xp.array(random(2, 5, 3, 16, seed=1))
+    sincos, where = rope.sincos(xp.array(np.arange(9), "int32"), like=q), ROWS[name]
+    chosen = [xp.array(each) for each in by_hand([xp.numpy(table) for table in sincos], where)]
+    truths = [xp.numpy(x) for x in rope(q, k, sincos=chosen, seq_dim=1)]
+    where = where.astype(np.int32)
+    for given, tables in ((xp.array(where), sincos), (where, [xp.numpy(each).astype(np.float32) for each in sincos])):
+        for result, truth in zip(rope(q, k, sincos=tables, positions=given, seq_dim=1), truths, strict=True):
+            np.testing.assert_array_equal(xp.numpy(result), truth)
+            assert np.isnan(truth).any() == (name == "missing") and not np.isnan(truth[..., 14:]).any()
+    assert rope(q, sincos=sincos, positions=xp.array(where), seq_dim=1).shape == q.shape
+    if xp.name in ("numpy", "torch"):
+        rope.rotate_inplace(q, k, sincos=sincos, positions=xp.array(where), seq_dim=1)
+        for result, truth in zip((q, k), truths, strict=True):
+            np.testing.assert_allclose(xp.numpy(result), truth, rtol=0, atol=ATOL)  # multiplied in another order
+
+
+def test_rows_serve_several_axes_and_dtypes(xp):
+    """Tables of all places of a grid, of which a sequence takes some."""
+    rope = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, sections=Sections((4, 3), order="axial"))
+    places, where = np.indices((3, 3)).reshape(2, 9).astype(np.int32), np.asarray([8, 0, 4, 4, 1], dtype=np.int32)
+    for dtype in xp.floats:
+        x = xp.array(random(2, 5, 3, 14), dtype)
+        result = rope(x, sincos=rope.sincos(places, like=x), positions=xp.array(where), seq_dim=1)
+        assert xp.dtype_of(result) == dtype
+        truth = rope(x, positions=places[:, where], seq_dim=1)
+        np.testing.assert_allclose(xp.numpy(result), xp.numpy(truth), rtol=ROUNDOFF[dtype], atol=ATOL)
 
 
 def test_scores_depend_on_relative_positions_alone(xp):

@@ -20,6 +20,7 @@ from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, apply_rotary_pos_emb_
 
 LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
 FLOATS = ["float32", "float64", "float16", "bfloat16"]
+EXAMPLES = settings.default.max_examples  # fewer where an interpreter runs them
 # The libraries whose arrays can be written.
 WRITABLE = ("numpy", "torch")
 
@@ -114,7 +115,7 @@ def assert_in_place_is_the_same(xp, whole, cut, rotate, rotate_inplace):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=min(40, EXAMPLES), deadline=None)
 @given(problem=problems(), inverse=st.booleans())
 def test_equals_the_reference_however_arrays_lie(xp, kernel, layout, dtype, problem, inverse):
     if dtype not in xp.floats or xp.name not in WRITABLE:  # others have no strides
@@ -157,7 +158,7 @@ def embeddings(draw):
     }
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(problem=embeddings())
 def test_embeddings_equal_those_of_the_reference(xp, kernel, problem):
     if xp.name not in WRITABLE:  # others have no strides

@@ -16,18 +16,13 @@ from libraries import LIBRARIES, ROUNDOFF
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
-from triton import knobs
 
 from rope_xp import RotaryEmbedding, XPos, phases
-from rope_xp.kernels import autograd, reference
+from rope_xp.kernels import autograd, cuda_kernel, reference
+from rope_xp.kernels import cuda as kernel
 from rope_xp.kernels.turn import Turn
 
 ON_GPU = torch.cuda.is_available()
-with knobs.runtime.scope():  # no other kernel of this process is to be interpreted
-    knobs.runtime.interpret = not ON_GPU
-    from rope_xp.kernels import cuda as kernel
-    from rope_xp.kernels import cuda_kernel
-
 DEVICE = "cuda" if ON_GPU else "cpu"
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 HALVES, NEIGHBOURS = Turn("half", "half"), Turn("interleaved", "interleaved")
