@@ -141,8 +141,9 @@ def apply_rotary_pos_emb(
     kernel : "fastest", "reference", "eager", "numba", "triton" or "xla"
         What does it. The default takes the fastest that serves `x`: numba for NumPy and for torch on the CPU, where it
         is installed (``rope-xp[fast]``), or else `"eager"` operations into memory at hand; Triton for torch on CUDA;
-        what XLA fuses best for JAX. Under `torch.compile` and exporters, and on all other libraries, it is
-        `"reference"`, one expression of the array API, from which the others differ by a rounding of the products.
+        what XLA fuses best for JAX. Under `torch.compile` and exporters, where only `"triton"` is heard (an operator of
+        the graph), and on all other libraries, it is `"reference"`, one expression of the array API, from which the
+        others differ by a rounding of the products.
         `RotaryEmbedding.describe` says which it is.
 
     Returns

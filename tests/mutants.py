@@ -148,6 +148,19 @@ MUTANTS = {
     "a low digit without its table": [
         ("kernels/tables.py", "tokens & ((1 << _BITS) - 1)", "tokens & (1 << _BITS) - 2")
     ],
+    "the row after the last taken for one": [
+        ("kernels/reference.py", "(positions >= 0) & (positions < count)", "(positions >= 0) & (positions <= count)")
+    ],
+    "rows from the end": [
+        (
+            "kernels/reference.py",
+            "(positions >= 0) & (positions < count)",
+            "(positions >= -count) & (positions < count)",
+        )
+    ],
+    "rows of the table before": [
+        ("kernels/reference.py", "tables.append(tables[-1] if shared else", "tables.append(tables[-1] if index else")
+    ],
     "an unknown layout let through": [("rotation.py", 'checks.one_of(who, "layout", layout, LAYOUTS)\n', "\n")],
 }
 

@@ -99,7 +99,9 @@ def test_positions_choose_rows_of_tables(xp, name, layout):
         for result, truth in zip(rope(q, k, sincos=tables, positions=given, seq_dim=1), truths, strict=True):
             np.testing.assert_array_equal(xp.numpy(result), truth)
             assert np.isnan(truth).any() == (name == "missing") and not np.isnan(truth[..., 14:]).any()
-    assert rope(q, sincos=sincos, positions=xp.array(where), seq_dim=1).shape == q.shape
+    if where.ndim < 3:  # which fit arrays of one axis less too
+        both = rope(q, q[:, :, 0, :], sincos=sincos, positions=xp.array(where), seq_dim=1)
+        np.testing.assert_array_equal(xp.numpy(both[1]), truths[0][:, :, 0])
     if xp.name in ("numpy", "torch"):
         rope.rotate_inplace(q, k, sincos=sincos, positions=xp.array(where), seq_dim=1)
         for result, truth in zip((q, k), truths, strict=True):

@@ -45,6 +45,14 @@ def test_jit_equals_eager(layout):
     assert_same(jax.jit(lambda x, p: rope(x, positions=p, seq_dim=1))(x, where), rope(x, positions=where, seq_dim=1))
 
 
+def test_rows_are_chosen_under_jit_and_differentiated():
+    rope, x = embedding(), random(2, 5, 3, 14)
+    sincos, where = rope.sincos(np.arange(9), like=x), jnp.asarray([3, 0, 3, -1, 8])
+    call = lambda x, sincos, where: rope(x, sincos=sincos, positions=where, seq_dim=1)  # noqa: E731
+    assert_same(jax.jit(call)(x, sincos, where), call(x, sincos, where))
+    check_grads(lambda *both: call(x, both, where)[:, :3], sincos, order=1, modes=("rev",), atol=1e-2, rtol=1e-2)
+
+
 def test_tables_under_jit_are_exact():
     where = np.random.default_rng(0).integers(-(2**31), 2**31, 100).astype(np.int32)
     rope = embedding()

@@ -90,6 +90,15 @@ def test_gradients_of_learned_frequencies_are_exact_at_long_positions():
     assert (np.abs(found - exact) / where.max()).max() <= 2 * 2.0**-24 + 2e-7
 
 
+def test_gradients_of_tables_whose_rows_are_chosen():
+    x, where = random(2, 5, 3, 14).double(), torch.tensor([3, 0, 3, -1, 8])
+    sincos = [table.requires_grad_() for table in embedding().sincos(torch.arange(9), like=x)]
+    call = lambda sin, cos: embedding()(x, sincos=(sin, cos), positions=where, seq_dim=1)[:, [0, 1, 2, 4]]  # noqa: E731
+    assert torch.autograd.gradcheck(call, sincos)
+    gradient = torch.autograd.grad(call(*sincos).sum(), sincos[0])[0]
+    assert gradient[[0, 3, 8]].all() and not gradient[[1, 2, 4, 5, 6, 7]].any()
+
+
 def test_a_parameter_learns():
     inv_freq = torch.nn.Parameter(torch.full((7,), 0.5))
     x = random(1, 5, 1, 14)
@@ -133,6 +142,9 @@ CALLS = {
     "bfloat16": lambda x, n: embedding()(x.bfloat16(), seq_dim=1),
     "interleaved, part": lambda x, n: embedding("interleaved", rotary_dim=10)(x, seq_dim=1),
     "positions": lambda x, n: embedding()(x, positions=torch.arange(x.shape[1]) + 7, seq_dim=1),
+    "rows": lambda x, n: embedding()(
+        x, sincos=embedding().sincos(torch.arange(30)), positions=torch.arange(x.shape[1]) + 7, seq_dim=1
+    ),
     "notebook": lambda x, n: notebook(x),
     "int offset": lambda x, n: notebook(x, n),
     "tensor offset": lambda x, n: notebook(x, torch.tensor(5)),

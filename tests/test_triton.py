@@ -495,7 +495,7 @@ def test_compiles_whole_to_one_operator(name):
     torch._dynamo.reset()
     counter, call = CompileCounterWithBackend("aot_eager"), CALLS[name]
     compiled = torch.compile(lambda q, k: call(ROPE, q, k), fullgraph=True, dynamic=True, backend=counter)
-    for seq in (7, 8, 9, 64):
+    for seq in (7, 8, 9):
         q, k = qk(seq=seq)
         for one, other in zip(compiled(q, k), call(ROPE, q, k), strict=True):
             assert torch.allclose(one, other, rtol=0, atol=1e-5)

@@ -101,8 +101,10 @@ def _is_traced(x: Any) -> bool:
 
 def _operators() -> Any:
     """The room of Triton's kernel, by a statement that compilers follow, as they do neither a cache nor `_room`."""
-    from rope_xp.kernels import cuda
-
+    try:
+        from rope_xp.kernels import cuda
+    except ImportError as missing:
+        return ImportError(str(missing))
     return cuda
 
 
