@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "backends/threads": set(),
     "kernels/turn": set(),
     "kernels/reference": {"backends", "kernels.turn"},
-    "kernels/eager": {"backends.memory", "kernels.turn"},
+    "kernels/eager": {"backends.memory", "kernels.reference", "kernels.turn"},
     "kernels/compiled": {"backends", "backends.memory", "backends.threads", "kernels.turn"},
     "kernels/autograd": {"kernels.reference", "kernels.turn"},
     "kernels/xla": {"kernels.reference", "kernels.turn"},

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 from rope_xp.backends import memory
+from rope_xp.kernels.reference import unpairs
 from rope_xp.kernels.turn import Tables, Turn
 
 PLACES = ("memory",)
@@ -20,11 +21,11 @@ def rotate_all(xs: Sequence[Any], tables: Tables, turn: Turn, inplace: bool = Fa
     outs = [x if inplace else memory.empty_like(x) for x in xs]
     for x, own, out in zip(xs, tables, outs):
         for block in turn.separately(x, *own, out):
-            _rotate_block(*block, turn, inplace)
+            _rotate_block(*block, turn)
     return outs
 
 
-def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, turn: Turn, inplace: bool) -> None:
+def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, turn: Turn) -> None:
     if 0 in x.shape:
         return
     xp, converted = memory.operations(x), x.dtype != sin.dtype
@@ -35,21 +36,28 @@ def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, turn: Turn, inplace: boo
         if numbers is not None and turned is not None:
             xp.multiply(numbers, angles, out=turned)
             return
+    tables = (angles,) if angles is not None and converted else (_joined(cos, cos, turn), _joined(-sin, sin, turn))
     size = NUMBERS_OF_BLOCK * (memory.threads(x) or 1)
     for part in _parts(tuple(x.shape[:-1]), x.shape[-1], size):
-        numbers = memory.contiguous_copy(x[part], sin.dtype) if converted or inplace else x[part]
+        numbers = memory.contiguous_copy(x[part], sin.dtype) if converted else x[part]
         turned = memory.empty_like(numbers) if converted else out[part]
-        if converted and angles is not None:
-            xp.multiply(memory.complex_view(numbers), angles[_of_table(part, angles)], out=memory.complex_view(turned))
-        else:
-            s, c = (table[_of_table(part, table)] for table in (sin, cos))
-            (first, second), (to_first, to_second) = _pairs(numbers, turn.read), _pairs(turned, turn.write)
-            xp.multiply(first, c, out=to_first)
-            xp.subtract(to_first, second * s, out=to_first)
-            xp.multiply(second, c, out=to_second)
-            xp.add(to_second, first * s, out=to_second)
+        of_part = [table[_of_table(part, table)] for table in tables]
+        if len(of_part) == 1:
+            xp.multiply(memory.complex_view(numbers), of_part[0], out=memory.complex_view(turned))
+        else:  # every product in one run over memory, for which only the partners are moved
+            own = numbers if turn.read == turn.write else _joined(*_pairs(numbers, turn.read), turn)
+            first, second = _pairs(own, turn.write)
+            partner = _joined(second, first, turn)
+            xp.multiply(partner, of_part[1], out=partner)
+            xp.multiply(own, of_part[0], out=turned)
+            xp.add(turned, partner, out=turned)
         if converted:
             out[part] = turned
+
+
+def _joined(first: Any, second: Any, turn: Turn) -> Any:
+    """New memory with both channels of all pairs, in the layout that is written."""
+    return unpairs(memory.operations(first), first, second, turn.write)
 
 
 def _pairs(x: Any, layout: str) -> tuple[Any, Any]:
