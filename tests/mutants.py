@@ -51,8 +51,8 @@ MUTANTS = {
     "arithmetic in the dtype of x": [
         (
             "kernels/reference.py",
-            "first, second = pairs(xp, backends.astype(span, sin.dtype)",
-            "sin, cos = (backends.astype(table, x.dtype) for table in (sin, cos))\n    first, second = pairs(xp, span",
+            "    halves = turn.read",
+            "    sin, cos = (backends.astype(table, x.dtype) for table in (sin, cos))\n    halves = turn.read",
         ),
     ],
     "the heads' axis taken for the sequence": [
@@ -135,7 +135,11 @@ MUTANTS = {
     "a thread's last part left out": [("kernels/compiled.py", "while part < parts:", "while part < parts - 1:")],
     "broadcast tables read on": [("kernels/compiled.py", "each > 1 and of_tables[axis] == 1", "False")],
     "the turned value turned again in place": [
-        ("kernels/eager.py", "if converted or inplace else", "if converted else")
+        (
+            "kernels/eager.py",
+            "partner = _joined(second",
+            "xp.multiply(own, of_part[0], out=turned)\n            partner = _joined(second",
+        )
     ],
     "the block's remainder left as it was": [
         (

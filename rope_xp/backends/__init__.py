@@ -164,6 +164,14 @@ def concat(arrays: list[Any]) -> Any:
     return namespace(arrays[0]).concat(arrays, axis=-1)
 
 
+def unstack(x: Any, *, axis: int) -> Any:
+    """The standard's `unstack` along an axis counted from the last, -1, which not every library has."""
+    if is_torch(x):  # whose gradient of this is one stack, but of indices a sum of arrays padded with zeros
+        return x.unbind(axis)
+    after = (slice(None),) * (-1 - axis)
+    return tuple(x[(..., index, *after)] for index in range(x.shape[axis]))
+
+
 def has_derivatives(x: Any) -> bool:
     """Whether the library of `x` differentiates automatically."""
     return is_torch(x) or is_jax(x) or hasattr(namespace(x), "stop_gradient")
