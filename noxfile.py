@@ -5,6 +5,7 @@ import nox
 nox.options.default_venv_backend = "virtualenv"  # whose pip finds local wheels, of PyTorch for instance
 
 PROJECT = nox.project.load_toml("pyproject.toml")
+PYTEST = ("pytest", "--numprocesses=auto", "--maxprocesses=4")
 
 
 def install(session, group, *extras):
@@ -22,7 +23,7 @@ def install(session, group, *extras):
 def tests_numpy(session):
     """The suite on NumPy, and every example in a docstring."""
     install(session, "test")
-    session.run("pytest", "--xp=numpy", "tests", *session.posargs)
+    session.run(*PYTEST, "--xp=numpy", "tests", *session.posargs)
     # But for the kernels, which import what is not here, and have no examples.
     session.run("pytest", "--doctest-modules", "--ignore-glob=*/rope_xp/kernels/*", "--pyargs", "rope_xp")
 
@@ -35,21 +36,21 @@ def tests_oldest(session):
     # The newest array-api-strict that runs on that NumPy.
     group = [r for r in nox.project.dependency_groups(PROJECT, "test") if r not in ("array-api-strict", "numba")]
     session.install("array-api-strict==2.3", *oldest, *group, ".")
-    session.run("pytest", "--xp=numpy", "tests", *session.posargs)
+    session.run(*PYTEST, "--xp=numpy", "tests", *session.posargs)
 
 
 @nox.session(name="tests-strict")
 def tests_strict(session):
     """The suite on array-api-strict, which has the standard's functions and no others."""
     install(session, "test")
-    session.run("pytest", "--xp=strict", "tests", *session.posargs)
+    session.run(*PYTEST, "--xp=strict", "tests", *session.posargs)
 
 
 def tests_of(backend):
     @nox.session(name=f"tests-{backend}")
     def session(session):
         install(session, backend)
-        session.run("pytest", f"--xp={backend}", "tests", *session.posargs)
+        session.run(*PYTEST, f"--xp={backend}", "tests", *session.posargs)
 
     session.__doc__ = f"The suite on {backend}, its transforms and compiler, and equality with its packages."
 
@@ -64,7 +65,7 @@ def tests_triton(session):
     install(session, "triton")
     files = [f"tests/test_{name}.py" for name in ("triton", "rotation", "kernels")]
     # But for what gives the CPU's threads enough to do: the interpreter takes minutes, and serves one thread.
-    session.run("pytest", "--xp=triton", "-k", "not threads", *files, *session.posargs)
+    session.run(*PYTEST, "--xp=triton", "-k", "not threads", *files, *session.posargs)
 
 
 PEERS = ("axes", "grids", "multimodal", "weights")
@@ -75,7 +76,7 @@ def tests_parity(session):
     """Equality with transformers, diffusers and others: every rotary class, with its config and changed ones."""
     install(session, "parity")
     files = [f"tests/test_{name}.py" for name in ("parity", *(f"peers_{of}" for of in PEERS))]
-    session.run("pytest", "--xp=parity", *files, *session.posargs)
+    session.run(*PYTEST, "--xp=parity", *files, *session.posargs)
     session.run("python", "-P", "benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
 
 
@@ -84,21 +85,21 @@ def tests_timm(session):
     """Equality with timm, whose dependencies are left out: they have no build for the CPU alone."""
     install(session, "timm")
     session.install("--no-deps", "timm")
-    session.run("pytest", "--xp=timm", "tests/test_peers_timm.py", *session.posargs)
+    session.run(*PYTEST, "--xp=timm", "tests/test_peers_timm.py", *session.posargs)
 
 
 @nox.session(name="tests-more")
 def tests_more(session):
     """The suite on Dask, MLX and ndonnx with onnxruntime."""
     install(session, "more")
-    session.run("pytest", "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
+    session.run(*PYTEST, "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
 
 
 @nox.session
 def examples(session):
     """Every example, run and tested."""
     install(session, "examples", "examples")
-    session.run("pytest", "--xp=examples", "tests/test_examples.py", *session.posargs)
+    session.run(*PYTEST, "--xp=examples", "tests/test_examples.py", *session.posargs)
 
 
 @nox.session
