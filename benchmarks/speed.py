@@ -135,8 +135,9 @@ class Bench:
         backend, workload = case.backend, case.workload
         times, order, calls, repeats = {name: [] for name in runs}, list(runs), {}, {}
         for name, run in runs.items():
-            once = min(backend.seconds(run, 1))
-            calls[name] = max(1, int(workload.lasting / once))
+            few = 10 if workload.lasting else 1  # short calls are never timed alone, with a cold cache
+            once = min(backend.seconds(run, few))
+            calls[name] = max(few, int(workload.lasting / once))
             repeats[name] = 1 if self.quick else 2 if once > 0.01 else 5  # more where they cost little
         draw, start, rounds = random.Random(0), time.perf_counter(), 0
         while rounds < workload.rounds or time.perf_counter() - start < workload.seconds:

@@ -44,7 +44,7 @@ class Workload:
     orders: tuple[str, ...] = HEADS_FIRST + SEQ_FIRST
     trained: tuple[str, ...] = ()  # the dtypes in which forward + backward is timed too
     rounds: int = 3  # for a group of candidates; more, while they take less than so many
-    seconds: float = 1.0
+    seconds: float = 2.0
     lasting: float = 0.0  # of short calls, so many seconds in a row are one time
 
     def __str__(self):

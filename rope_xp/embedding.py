@@ -484,7 +484,19 @@ class RotaryEmbedding:
         Parameters
         ----------
         x : array, optional
-            For which to say what the fastest kernel is.
+            For which to say what the fastest kernel is, as long as it is plain numbers: for what tensors carry besides
+            (subclasses, transforms, tables with gradients) the reference steps in.
+
+        Returns
+        -------
+        str
+
+        Raises
+        ------
+        ValueError
+            If the kernel is not installed or does not serve `x`.
+        TypeError
+            If `x` is no array or not floating point.
 
         Examples
         --------

@@ -205,6 +205,10 @@ def apply_rotary_pos_emb_inplace(
     TypeError
         As `apply_rotary_pos_emb` does, and if `x` is of another library, such as JAX, whose arrays never change.
 
+    References
+    ----------
+    As `apply_rotary_pos_emb`.
+
     Examples
     --------
     >>> import numpy as np

@@ -311,7 +311,7 @@ def test_numbers_of_another_byte_order_or_alignment(xp, layout, width):
         assert result.dtype == other.dtype
         np.testing.assert_allclose(result, truth, rtol=0, atol=1e-6)
         for kernel in ("eager", "numba"):
-            with pytest.raises(ValueError, match=rf"kernel='{kernel}' must have arrays in memory; got .*foreign"):
+            with pytest.raises(ValueError, match=rf"kernel='{kernel}' must have arrays in host memory; got .*foreign"):
                 apply_rotary_pos_emb(other, sincos, layout=layout, kernel=kernel)
         if other.flags.writeable:
             apply_rotary_pos_emb_inplace(other, sincos, layout=layout)
@@ -376,7 +376,7 @@ def bad_in_place(xp):
         by_bytes = np.lib.stride_tricks.as_strided(np.zeros(400, "u1")[:56].view("f4"), (5, 14), (54, 4))
         cases["read-only"] = ([fixed], sincos, ValueError, "x must be writable; got a read-only array")
         foreign = (
-            "kernel='[a-z]+' must have arrays in memory; got unaligned"  # asked for by name, a kernel says this first
+            "kernel='[a-z]+' must have arrays in host memory; got unaligned"  # asked for by name, a kernel says this first
         )
         cases["windows that overlap by two bytes"] = ([by_bytes], sincos, ValueError, f"({own}|{foreign})")
     else:

@@ -311,7 +311,7 @@ def test_tensors_without_numbers():
         for kernel in ("fastest", *KERNELS):
             fake = rotate(mode.from_tensor(X), *map(mode.from_tensor, SINCOS), kernel=kernel)
             assert isinstance(fake, FakeTensor) and fake.shape == X.shape
-    with pytest.raises(ValueError, match="kernel='numba' must have arrays in memory; got meta"):
+    with pytest.raises(ValueError, match="kernel='numba' must have arrays in host memory; got meta"):
         rotate(X.to("meta"), *(table.to("meta") for table in SINCOS))
 
 

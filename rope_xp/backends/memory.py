@@ -41,6 +41,11 @@ def whereabouts(*arrays: Any) -> tuple[list[int], tuple[tuple[int, ...], ...]]:
     return [x.data_ptr() for x in arrays], tuple([x.stride() for x in arrays])
 
 
+def is_contiguous(x: Any) -> bool:
+    """Whether the numbers lie side by side in the order of the axes."""
+    return x.flags.c_contiguous if backends.is_host(x) else x.is_contiguous()
+
+
 def extent(x: Any) -> tuple[int, int]:
     """The first address of all numbers, and that after the last; 0 and 0 where there are no numbers in memory."""
     try:
@@ -49,6 +54,8 @@ def extent(x: Any) -> tuple[int, int]:
         return 0, 0
     if 0 in x.shape or not start:
         return 0, 0
+    if is_contiguous(x):
+        return start, start + x.nbytes
     stop, unit = start, x.itemsize // unit_of_strides(x)
     for step, size in zip(steps, x.shape):
         if step < 0:

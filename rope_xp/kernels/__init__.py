@@ -24,7 +24,7 @@ KERNELS = {
 }
 _ROOMS = {"eager": "eager", "numba": "compiled", "triton": "cuda", "xla": "xla"}
 # Where arrays lie, and what is fastest there.
-_FASTEST = {"memory": ("numba", "eager"), "cuda": ("triton",), "jax": ("xla",)}
+_FASTEST = {"host memory": ("numba", "eager"), "cuda": ("triton",), "jax": ("xla",)}
 
 
 def rotate(who: str, xs: Sequence[Any], angles: Angles, turn: Turn, kernel: str = "fastest") -> list[Any]:
@@ -109,12 +109,13 @@ def _operators() -> Any:
 
 
 def _place(x: Any) -> str:
-    """Where an array lies: "memory" is the host's, with whole numbers in the order of the machine's bytes."""
+    """Where an array lies: "host memory" is the host's, with whole numbers in the order of the machine's bytes."""
     if backends.is_host(x):
         plain = type(x) in (np.ndarray, np.memmap)
-        return "memory" if plain and x.flags.aligned and x.dtype.isnative else "unaligned, foreign or masked memory"
+        plain = plain and x.flags.aligned and x.dtype.isnative
+        return "host memory" if plain else "unaligned, foreign or masked memory"
     if backends.is_torch(x):
-        return "memory" if x.is_cpu else x.device.type
+        return "host memory" if x.is_cpu else x.device.type
     return "jax" if backends.is_jax(x) else backends.name(backends.namespace(x))
 
 

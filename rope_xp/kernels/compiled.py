@@ -27,7 +27,7 @@ from rope_xp.kernels.turn import Tables, Turn
 
 Axes = tuple[int, ...]
 
-PLACES = ("memory",)
+PLACES = ("host memory",)
 _settings: Any = numba.config
 # Processors of Intel's kind convert float16 since 2012; for others, LLVM calls functions that are not there.
 _target: Any = registry.cpu_target.target_context

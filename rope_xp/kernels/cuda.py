@@ -30,7 +30,7 @@ _functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIs
 
 # Triton interprets its kernels, on the CPU, where the environment asks for it when they are defined.
 INTERPRETED = knobs.runtime.interpret
-PLACES = ("cuda", "memory") if INTERPRETED else ("cuda",)
+PLACES = ("cuda", "host memory") if INTERPRETED else ("cuda",)
 
 if torch.cuda.is_available() and not INTERPRETED:
     try:

@@ -12,7 +12,7 @@ from rope_xp.backends import memory
 from rope_xp.kernels.reference import unpairs
 from rope_xp.kernels.turn import Tables, Turn
 
-PLACES = ("memory",)
+PLACES = ("host memory",)
 NUMBERS_OF_BLOCK = 2**17
 
 
