@@ -292,7 +292,7 @@ def test_outside_jit_it_is_one_program_and_inside_none_of_its_own():
 def test_it_is_the_fastest_for_jax_and_for_nothing_else():
     x = random(3, 8)
     assert kernels.choose("test", x, "fastest") == kernels.choose("test", x, "xla") == "xla"
-    with pytest.raises(ValueError, match="test: kernel='xla' must have arrays in jax; got memory"):
+    with pytest.raises(ValueError, match="test: kernel='xla' must have arrays in jax; got host memory"):
         kernels.choose("test", np.asarray(x), "xla")
 
 
