@@ -75,6 +75,15 @@ def beside(who: str, name: str, x: Any, like: Any) -> Any:
     return backends.from_host(x, like=like)
 
 
+def alike(who: str, name: str, x: Any, first: Any) -> None:
+    """`x` must be of the library and device of the first array."""
+    xp, wanted = backends.namespace(x), backends.namespace(first)
+    if xp is not wanted:
+        wanted, found = backends.name(wanted), backends.name(xp)
+        raise TypeError(f"{who}: {name} must be an array of {wanted}, like the first; got {found}")
+    beside(who, name, x, first)
+
+
 def even_width(who: str, x: Any) -> int:
     """The size of the last axis of `x`, which must fall into pairs."""
     if not x.ndim:
@@ -187,6 +196,9 @@ def writable(who: str, arrays: Sequence[Any]) -> None:
         if backends.is_torch(x):
             if x.requires_grad:
                 raise ValueError(f"{who}: x must not require grad, as it is written over; got a tensor that does")
+            outside = not backends.is_traced() and not sys.modules["torch"].is_inference_mode_enabled()
+            if outside and x.is_inference():
+                raise ValueError(f"{who}: x must not come from inference_mode, but within it; got a tensor that does")
         elif not backends.is_host(x):
             library = backends.name(backends.namespace(x))
             raise TypeError(f"{who}: x must be an array of NumPy or PyTorch, which can be written; got {library}")
@@ -206,17 +218,25 @@ def writable(who: str, arrays: Sequence[Any]) -> None:
             extent += step * (size - 1)
 
 
-def constant(who: str, tables: Sequence[tuple[Any, Any]]) -> None:
-    """Tables must not require grad, which would go on to what is written."""
+def constant(who: str, tables: Sequence[tuple[Any, ...]]) -> None:
+    """Tables, and positions that choose among them, must not require grad, which would go on to what is written."""
     if any(backends.is_torch(table) and table.requires_grad for pair in tables for table in pair):
         raise ValueError(f"{who}: tables must not require grad, as no derivative passes; got tables that do")
 
 
-def apart(who: str, arrays: Sequence[Any], tables: Sequence[tuple[Any, Any]]) -> None:
-    """No two arrays may have a number in the same memory, and none with tables."""
-    everything = [*arrays, *{id(table): table for pair in tables for table in pair}.values()]
+def apart(who: str, arrays: Sequence[Any], tables: Sequence[tuple[Any, ...]], by_address: bool = True) -> None:
+    """No two arrays may have a number in the same memory, and none with tables or positions.
+
+    Tensors that are traced have no addresses: not `by_address`, only an array that is given twice is seen.
+    """
+    error = f"{who}: x must share no memory with what else is given; got arrays that overlap"
+    if any(x is other for number, x in enumerate(arrays) for other in arrays[:number]):
+        raise ValueError(error)
+    if not by_address:
+        return
+    everything = [*arrays, *{id(table): table for own in tables for table in own}.values()]
     extents = [memory.extent(each) for each in everything]
     for number, (start, stop) in enumerate(extents[: len(arrays)]):
         for other, (first, last) in enumerate(extents[number + 1 :], number + 1):
             if first < stop and start < last and memory.share(everything[number], everything[other]):
-                raise ValueError(f"{who}: x must share no memory with what else is given; got arrays that overlap")
+                raise ValueError(error)

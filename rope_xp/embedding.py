@@ -227,7 +227,8 @@ class RotaryEmbedding:
             that number its rows.
         sincos : (array, array), "*axes pairs", or "rows pairs" with positions, optional
             Tables of `sincos`, made once in a forward pass, or once and for all: of 0, 1, 2, ..., among which positions
-            choose. Where they have no such row, as for -1, the result is NaN in all channels that turn.
+            choose. Where they have no such row, as for -1, the result, and its gradient, is NaN in all channels that
+            turn.
         seq_dim : int
             The sequence axis of `x` and of each of the others.
         heads_dim : int, optional
@@ -241,7 +242,8 @@ class RotaryEmbedding:
         Raises
         ------
         ValueError
-            If shapes do not fit, or tables are given with xpos.
+            If shapes do not fit, tables are given with xpos or rows of them with `heads_dim`, or the kernel is not
+            installed or does not serve `x`.
         TypeError
             If a dtype is not floating point, arrays are of two libraries, or rows are chosen by what is no integer.
 
@@ -655,7 +657,7 @@ class RotaryEmbedding:
                     f"{who}: {name} must have head_dim={self.head_dim} channels; got shape {checks.shape(x)}"
                 )
             if x is not arrays[0]:
-                checks.beside(who, name, x, arrays[0])
+                checks.alike(who, name, x, arrays[0])
         return arrays
 
     def _rotated(self, who: str, arrays: Sequence[Any], angles: Angles, turn: Turn) -> Any:

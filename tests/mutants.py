@@ -173,7 +173,7 @@ def suite(package_parent, files):
     """Run the suite on NumPy with the package of a folder, and return pytest's exit code and last line.
 
     The tests named like a changed file or its folder come first. Those of the kernels, which take longest, run where
-    arrays as memory were changed, and elsewhere not at all.
+    nothing or arrays as memory were changed, and elsewhere not at all.
     """
     parts = {part for file in files for part in Path(file).with_suffix("").parts}
     if parts & {"reference", "turn"}:
@@ -181,7 +181,9 @@ def suite(package_parent, files):
     elif parts & {"backends", "checks"}:
         parts.add("kernels")
     first = [file for part in sorted(parts) if (file := TESTS / f"test_{part}.py").exists()]
-    tests = [*first, TESTS] if "kernels" in parts else [f"--ignore={TESTS / 'test_kernels.py'}", *first, TESTS]
+    tests = (
+        [*first, TESTS] if not parts or "kernels" in parts else [f"--ignore={TESTS / 'test_kernels.py'}", *first, TESTS]
+    )
     environment = {**os.environ, "PYTHONPATH": str(package_parent)}
     options = ["-x", "-q", "--xp=numpy", "--xp=strict", "-p", "no:cacheprovider"]
     command = [sys.executable, "-P", "-m", "pytest", *options, *map(str, tests)]

@@ -46,7 +46,7 @@ MAY_IMPORT = {
     "kernels/autograd": {"kernels.reference", "kernels.turn"},
     "kernels/xla": {"kernels.reference", "kernels.turn"},
     "kernels/cuda_kernel": set(),
-    "kernels/cuda": {"kernels.cuda_kernel", "kernels.reference", "kernels.turn", "phases"},
+    "kernels/cuda": {"checks", "kernels.cuda_kernel", "kernels.reference", "kernels.turn", "phases"},
     "kernels/__init__": {"backends", "backends.threads", "checks", "kernels.cuda", "kernels.reference", "kernels.turn"},
     "rotation": {"arrays", "backends", "checks", "kernels", "kernels.reference", "kernels.turn"},
     "weights": {"arrays", "checks", "rotation"},

@@ -1,6 +1,7 @@
 """Kernels inside what PyTorch does with tensors: derivatives, transforms, tracing, modes, versions, workers."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -442,6 +443,12 @@ def test_in_place_without_autograd(by):
         rotate_inplace(x, kernel=by)
     assert_same(x, truth)
     assert x._version
+    with torch.inference_mode():
+        within = X.clone()
+    before = within.tolist()
+    with pytest.raises(ValueError, match="x must not come from inference_mode"):
+        rotate_inplace(within, kernel=by)
+    assert within.tolist() == before
     leaf = X.clone().requires_grad_()
     with torch.no_grad(), pytest.raises(ValueError, match="x must not require grad"):
         rotate_inplace(leaf, kernel=by)
@@ -526,3 +533,11 @@ if __name__ == "__main__":
 def test_workers_of_a_loader(before, tmp_path):
     """Workers that fork after the parent has used a kernel, or before anybody has; and such as are spawned."""
     assert run(tmp_path, PROGRAM + LOADER, before, timeout=90).endswith("done\n")
+
+
+@pytest.mark.parametrize("by", KERNELS)
+def test_more_axes_than_numpy_has(by):
+    x = X[0, 0].reshape(*[1] * 180, *X[0, 0].shape)
+    rope = RotaryEmbedding(head_dim=X.shape[-1], layout="half", base=1e4, kernel=by)
+    truth = replace(rope, kernel="reference")(x, seq_dim=-2)
+    assert torch.allclose(rope(x, seq_dim=-2), truth, rtol=0, atol=1e-6)

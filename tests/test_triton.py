@@ -346,11 +346,13 @@ def test_transforms(source):
 
 
 def test_nothing_is_kept_for_the_gradient_but_positions():
+    """A copy of them, as they may change."""
     kept = []
     q, where = random(2, 5, 3, 14).requires_grad_(), torch.arange(5, device=DEVICE)
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.data_ptr()) or x, lambda x: x):
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
         ROPE(q, positions=where, seq_dim=1)
-    assert kept == [where.data_ptr()]
+    (copy,) = kept
+    assert torch.equal(copy.flatten(), where) and copy.data_ptr() != where.data_ptr()
 
 
 # The public functions.
@@ -406,7 +408,7 @@ def test_tables_are_made_where_the_kernel_makes_no_such_angles(launches):
     sections = {"inv_freq": [[1.0, 0.0], [0.0, 0.5]], "base": None, "rotary_dim": None}
     where = torch.arange(5, device=DEVICE)
     for rope, positions in (
-        (dataclasses.replace(ROPE, phase="float32"), where),
+        (dataclasses.replace(ROPE, phase="float32"), where + 100_003),  # where phases differ by 1e-3
         (dataclasses.replace(ROPE, xpos=XPos()), where),
         (dataclasses.replace(ROPE, **sections), torch.stack([where, where])),
         (ROPE, where + 0.5),
@@ -436,7 +438,7 @@ def test_frequencies_are_copied_once(monkeypatch):
     truth = other(x, seq_dim=1)
     monkeypatch.setattr(phases.Row, "turns", None)
     ROPE(x, seq_dim=1)
-    assert torch.equal(dataclasses.replace(other)(x, seq_dim=1), truth)
+    assert torch.equal(other(x, seq_dim=1), truth)
     assert not torch.equal(truth, ROPE(x, seq_dim=1))
 
 
@@ -527,6 +529,41 @@ def test_compiles_derivatives_that_operators_lack():
         else:
             found = torch.compile(call, fullgraph=True, backend="aot_eager")(given)
         assert torch.allclose(found, call(given), rtol=0, atol=1e-3)
+
+
+def test_compiles_in_place_what_does_not_overlap():
+    """What does is refused: while it is traced if the same tensor comes twice, else when it runs."""
+    torch._dynamo.reset()
+    x, sincos = qk()[0], ROPE.sincos(np.arange(5), like=qk()[0])
+    before = x.tolist()
+    for second in (lambda x: x, lambda x: x[:, :, 1:]):
+        call = torch.compile(lambda x: ROPE.rotate_inplace(x, second(x), sincos=sincos, seq_dim=1), backend="eager")  # noqa: B023
+        with pytest.raises(ValueError, match="x must share no memory"):
+            call(x)
+        assert x.tolist() == before
+
+
+def test_operators_stay_within_their_arrays():
+    rotate, x = torch.ops.rope_xp.rotate, random(5, 3, 14)
+    turn = ("half", "half", 0, 1, False)
+    for sin in (random(5, 1, 9), random(2, 1, 7), random(5, 7)):
+        with pytest.raises(ValueError, match=r"^rotate: .*must.*; got"):
+            rotate([x], [sin], [sin], *turn)
+    with pytest.raises(ValueError, match="shorter"):
+        rotate([x, x], [random(5, 1, 7)], [random(5, 1, 7)], *turn)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_positions_may_change_before_the_derivative_and_come_from_inference_mode(rows):
+    x, where = random(5, 3, 14).requires_grad_(), torch.arange(5, device=DEVICE)
+    options = {"sincos": ROPE.sincos(torch.arange(9, device=DEVICE), like=x.detach())} if rows else {}
+    (truth,) = torch.autograd.grad(ROPE(x, positions=where, seq_dim=0, **options).sum(), x)
+    with torch.inference_mode():
+        frozen = where.clone()
+    first, second = (ROPE(x, positions=each, seq_dim=0, **options).sum() for each in (where, frozen))
+    where.add_(1)
+    for rotated in (first, second):
+        assert torch.equal(torch.autograd.grad(rotated, x)[0], truth)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])

@@ -37,8 +37,7 @@ def rotate_inplace(who: str, xs: Sequence[Any], angles: Angles, turn: Turn, kern
     names = [choose(who, x, kernel) for x in xs]
     checks.writable(who, xs)
     checks.constant(who, angles)
-    if not _is_traced(xs[0]):  # tensors that are traced have no addresses
-        checks.apart(who, xs, angles)
+    checks.apart(who, xs, angles, by_address=not _is_traced(xs[0]))
     _rotate_by(names, xs, angles, turn, inplace=True)
 
 

@@ -19,7 +19,7 @@ def rotate_all(xs: Sequence[Any], angles: Angles, turn: Turn, kernel: Any, inpla
     """Turn by a kernel, or by the reference expression where it would miss what tensors carry besides numbers.
 
     What `angles` are is between the kernel and its caller: as many tensors for each array, without derivatives. A
-    kernel that takes others than `reference.tables_of` makes tables of them itself.
+    kernel that takes others than `reference.tables_of` has a function of that name, of arrays and angles.
     """
     # A compiler is here only while it traces the engine of autograd.
     constant = not torch.compiler.is_compiling() and not _is_watched()
@@ -31,7 +31,9 @@ def rotate_all(xs: Sequence[Any], angles: Angles, turn: Turn, kernel: Any, inpla
             torch.autograd.graph.increment_version(xs)  # so that autograd notices
         return rotated
     if not inplace and all(_is_transformed(x) or (_is_memory(x) and _has_derivative(x)) for x in xs):
-        return list(_Rotation.apply(turn, kernel, len(xs), *xs, *(each for own in angles for each in own)))
+        # Positions may have changed when the derivative is asked for: copies of them are kept.
+        kept = [each if each.is_floating_point() else each.clone() for own in angles for each in own]
+        return list(_Rotation.apply(turn, kernel, len(xs), *xs, *kept))
     if len(xs) == 1:
         return _rotate_by_reference(xs, angles, turn, kernel, inplace)
     return [rotate_all([x], [own], turn, kernel, inplace)[0] for x, own in zip(xs, angles)]

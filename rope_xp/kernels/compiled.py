@@ -43,6 +43,7 @@ _TAGS: dict[str, Any] = {
     "float16": np.int16(0),
     "float64": np.float64(0),
 }
+WORDS_OF_JOB = 1 << 16  # at most: of arrays with 10,000 axes
 # What a thread takes at a time, in bytes of x.
 BYTES_OF_PART = 2**18
 
@@ -286,7 +287,7 @@ def _entry(kind: str) -> Any:
 
     def rotate(address):
         """Turn rows, a part at a time, until none is left; several threads may be at it."""
-        job = numba.carray(_pointer(address), 1 << 10)  # at least as long as it is
+        job = numba.carray(_pointer(address), WORDS_OF_JOB)
         parts, rows = job[5], job[6]
         part = _take(address)
         while part < parts:

@@ -10,16 +10,17 @@ what makes them. Both exist from the import of this file.
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import gcd, prod
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 import triton
 from triton import knobs
 from triton.runtime import driver
 
-from rope_xp import phases
+from rope_xp import checks, phases
 from rope_xp.kernels import cuda_kernel, reference
 from rope_xp.kernels.cuda_kernel import Task, packed
 from rope_xp.kernels.turn import Angles, Tables, Turn
@@ -57,7 +58,7 @@ def rotate_all(
     """
     outs = list(xs) if inplace else [torch.empty_like(x) for x in xs]
     for dtype in dict.fromkeys([x.dtype for x in xs]):
-        tasks = [each for each in zip(xs, outs, angles) if each[0].dtype == dtype and each[0].numel()]
+        tasks = [each for each in zip(xs, outs, angles, strict=True) if each[0].dtype == dtype and each[0].numel()]
         if tasks:
             _launch(tasks, turn, inplace, scale)
     return outs
@@ -75,7 +76,7 @@ class ByPositions(NamedTuple):
     def rotate_all(
         self, xs: Sequence[torch.Tensor], angles: Angles, turn: Turn, inplace: bool = False
     ) -> list[torch.Tensor]:
-        turns = _turns(self.frequencies.inv_freq, xs[0].device)
+        turns = _turns(self.frequencies, xs[0].device)
         return rotate_all(xs, [(turns, turns, where) for (where,) in angles], turn, inplace, self.scale)
 
     def tables_of(self, xs: Sequence[torch.Tensor], angles: Angles) -> Tables:
@@ -88,16 +89,22 @@ class ByPositions(NamedTuple):
         return tables
 
 
-@cache
-def _turns(inv_freq: tuple[float, ...], device: torch.device) -> torch.Tensor:
+_words: WeakKeyDictionary[phases.Frequencies, dict[torch.device, torch.Tensor]] = WeakKeyDictionary()
+
+
+def _turns(frequencies: phases.Frequencies, device: torch.device) -> torch.Tensor:
     """Frequencies in turns per position: 64 bits after the point, and the next 32; int64, "two pairs".
 
-    Kept, since a copy from the host waits for the device, and cannot be captured in a graph; and kept for good, since a
-    captured graph holds an address alone: a kilobyte for each model. It depends on the arguments alone, and is not
-    written. A capture that comes before any other call is CUDA's error, which keeps nothing.
+    Kept as long as the value they belong to, since a copy from the host waits for the device, and cannot be captured in
+    a graph; who captures a graph, which holds an address alone, holds the value too. They depend on the arguments
+    alone, and are not written. A capture that comes before any other call is CUDA's error, which keeps nothing.
     """
-    words = phases.Row(inv_freq, (len(inv_freq),)).turns(64, like=torch.empty(0, device=device))
-    return torch.stack([words.high, words.low])
+    kept = _words.setdefault(frequencies, {})
+    if device not in kept:
+        words = frequencies.rows[0].turns(64, like=torch.empty(0, device="cpu"))
+        # From the host, in one copy that is waited for: no stream has anything left to do for it.
+        kept[device] = torch.stack([words.high, words.low]).to(device)
+    return kept[device]
 
 
 def rotate_in_graph(xs: Sequence[Any], tables: Tables, turn: Turn, inplace: bool) -> list[Any]:
@@ -119,14 +126,16 @@ torch.library.define("rope_xp::rotate_", f"(Tensor(a!)[] xs, {_HOW}) -> ()")
 
 @torch.library.impl("rope_xp::rotate", "default")
 def _(xs: list, sin: list, cos: list, *turn: Any) -> list:
-    return rotate_all(xs, list(zip(sin, cos)), Turn(*turn))
+    return rotate_all(xs, list(zip(sin, cos, strict=True)), Turn(*turn))
 
 
 @torch.library.impl("rope_xp::rotate_", "default")
 def _(xs: list, sin: list, cos: list, *turn: Any) -> None:
+    tables = list(zip(sin, cos, strict=True))
+    checks.apart("rotate_", xs, tables)  # here, as tensors that are traced have no addresses
     # No kernel of autograd stands before this one to do it.
     torch.autograd.graph.increment_version([x for x in xs if not x.is_inference()])
-    rotate_all(xs, list(zip(sin, cos)), Turn(*turn), inplace=True)
+    rotate_all(xs, tables, Turn(*turn), inplace=True)
 
 
 @torch.library.register_fake("rope_xp::rotate")
@@ -165,6 +174,11 @@ def _launch(arrays: list, turn: Turn, inplace: bool, scale: float) -> None:
     bits = 0 if source != "turns" else 64 if first.dtype == torch.float64 else 32
     tasks, units, programs = [], [], 0
     for x, out, (sin, cos, *where) in arrays:
+        if sin.shape != cos.shape or sin.shape[-1] != pairs or turn.first_channel + 2 * pairs > x.shape[-1]:
+            raise ValueError(
+                f"rotate: tables must be alike and have {pairs} pairs, within the channels of x from "
+                f"{turn.first_channel} on; got {tuple(sin.shape)} and {tuple(cos.shape)} for x of {tuple(x.shape)}"
+            )
         if sin.stride() != cos.stride():
             sin, cos = sin.contiguous(), cos.contiguous()
         positions, lying = (where[0], (where[0].shape, where[0].stride())) if where else (None, None)
@@ -217,6 +231,9 @@ def _geometry(
         shape, angle_strides, table_rows, table_row = table_shape[:-1], table_strides, 0, 0
     else:
         (shape, angle_strides), table_rows, table_row = positions, table_shape[0], table_strides[0]
+    # Nothing may be read or written where there is no array, whoever asks.
+    if len(shape) != len(sizes) - 1 or not all(given in (1, size) for given, size in zip(shape, sizes)):
+        raise ValueError(f"rotate: angles must fit the array of shape {tuple(sizes)}; got {tuple(shape)}")
     # Strides of single elements mean nothing.
     x_steps, out_steps, angle_steps = (
         [0 if size == 1 else step for size, step in zip(lengths, steps)]

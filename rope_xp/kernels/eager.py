@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from rope_xp.backends import memory
 from rope_xp.kernels.reference import unpairs
 from rope_xp.kernels.turn import Tables, Turn
@@ -52,7 +54,8 @@ def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, turn: Turn) -> None:
             xp.multiply(own, of_part[0], out=turned)
             xp.add(turned, partner, out=turned)
         if converted:
-            out[part] = turned
+            with np.errstate(over="ignore"):  # infinite, as everywhere
+                out[part] = turned
 
 
 def _joined(first: Any, second: Any, turn: Turn) -> Any:

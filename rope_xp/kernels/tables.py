@@ -56,7 +56,7 @@ def _whole_and_rest(numbers: Any) -> tuple[Any, Any]:
     """Integers, and what is left of real numbers; NaN where they are too large, as in `phases`. None of integers."""
     if numbers.dtype.kind != "f":
         return numbers, None
-    known = np.abs(numbers) < (2.0**31 if numbers.dtype == np.float32 else 2.0**63)
+    known = np.abs(numbers) < (2.0**31 if numbers.itemsize == 4 else 2.0**63)
     whole = np.rint(np.where(known, numbers, 0.0))
     return whole.astype(np.int64), np.where(known, numbers - whole, np.nan).astype(np.float64)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 # pair; float64 for float64 arrays, else float32.
 Tables = Sequence[tuple[Any, Any]]
 # Tables; or for each array sine and cosine, "rows pairs", and positions: integers that choose a row for each place of
-# the array, with one axis less than it has, each of its size or 1.
+# the array, with one axis less than it has, each of its size or 1. For a kernel that makes angles: positions alone.
 Angles = Sequence[tuple[Any, ...]]
 
 
