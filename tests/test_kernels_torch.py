@@ -1,7 +1,6 @@
 """Kernels inside what PyTorch does with tensors: derivatives, transforms, tracing, modes, versions, workers."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -535,9 +534,7 @@ def test_workers_of_a_loader(before, tmp_path):
     assert run(tmp_path, PROGRAM + LOADER, before, timeout=90).endswith("done\n")
 
 
-@pytest.mark.parametrize("by", KERNELS)
-def test_more_axes_than_numpy_has(by):
-    x = X[0, 0].reshape(*[1] * 180, *X[0, 0].shape)
-    rope = RotaryEmbedding(head_dim=X.shape[-1], layout="half", base=1e4, kernel=by)
-    truth = replace(rope, kernel="reference")(x, seq_dim=-2)
-    assert torch.allclose(rope(x, seq_dim=-2), truth, rtol=0, atol=1e-6)
+def test_more_axes_than_other_operations_have():
+    x = X[:, 0].reshape(*[1] * 180, 5, 14)
+    truth = rotate(X[:, 0], kernel="reference")
+    assert torch.equal(rotate(x, seq_dim=-2).reshape(5, 14), truth)
