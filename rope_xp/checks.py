@@ -77,9 +77,8 @@ def beside(who: str, name: str, x: Any, like: Any) -> Any:
 
 def alike(who: str, name: str, x: Any, first: Any) -> None:
     """`x` must be of the library and device of the first array."""
-    xp, wanted = backends.namespace(x), backends.namespace(first)
-    if xp is not wanted:
-        wanted, found = backends.name(wanted), backends.name(xp)
+    if type(x) is not type(first) and backends.namespace(x) is not backends.namespace(first):
+        wanted, found = (backends.name(backends.namespace(each)) for each in (first, x))
         raise TypeError(f"{who}: {name} must be an array of {wanted}, like the first; got {found}")
     beside(who, name, x, first)
 

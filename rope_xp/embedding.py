@@ -272,7 +272,7 @@ class RotaryEmbedding:
             opposite = opposite_axes(who, arrays, where, seq_dim)
             scale = self.attention_factor
             rotated = kernels.rotate_by_positions(arrays, opposite, self._frequencies, scale, self._turn)
-            return tuple(rotated) if others else rotated[0]
+            return _one_or_all(rotated)
         widest = next((one for one in arrays if backends.dtype_name(one.dtype) == "float64"), x)
         if self.xpos is None:
             tables = self._aligned(who, arrays, self.sincos(where, like=widest), seq_dim, heads_dim)
@@ -661,9 +661,8 @@ class RotaryEmbedding:
         return arrays
 
     def _rotated(self, who: str, arrays: Sequence[Any], angles: Angles, turn: Turn) -> Any:
-        """One array for one, and a tuple for several."""
         rotated = kernels.rotate(who, arrays, angles, turn, self.kernel)
-        return tuple(rotated) if len(rotated) > 1 else rotated[0]
+        return _one_or_all(rotated)
 
     def _given(
         self, who: str, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
@@ -729,6 +728,11 @@ class RotaryEmbedding:
         if any(length != lengths[0] for length in lengths):
             raise ValueError(f"{who}: positions must be given where lengths on seq_dim={seq_dim} differ; got {lengths}")
         return count_from(who, "positions", 0, lengths[0], like=arrays[0])
+
+
+def _one_or_all(rotated: list[Any]) -> Any:
+    """One array for one, and a tuple for several."""
+    return tuple(rotated) if len(rotated) > 1 else rotated[0]
 
 
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")

@@ -246,17 +246,13 @@ def aligned(
 
     Tables must have so many `columns` where it is given. With `heads`, they are "*axes heads pairs".
     """
-    xp = backends.namespace(arrays[0])
-    given, tables, last = {}, [], None
-    for x in arrays:
-        in_float64 = backends.dtype_name(x.dtype) == "float64"
-        if in_float64 not in given:
-            given[in_float64] = _tables(who, xp, x, sincos, in_float64, columns)
-        sin, cos = given[in_float64]
+    xp, tables = backends.namespace(arrays[0]), []
+    last = last_axes = None
+    for x, (sin, cos) in zip(arrays, _tables_of_each(who, arrays, sincos, columns)):
         if heads is None:
             axes = axes_on(who, "tables", sin.shape, 1, x, seq_dim)
-            if last != (in_float64, axes):  # as they are alike for q and k
-                last, shape = (in_float64, axes), (*axes, sin.shape[-1])
+            if sin is not last or axes != last_axes:  # as they are alike for q and k
+                last, last_axes, shape = sin, axes, (*axes, sin.shape[-1])
                 both = (sin, cos) if sin.ndim == x.ndim else (xp.reshape(sin, shape), xp.reshape(cos, shape))
             tables.append(both)
         else:
@@ -268,17 +264,12 @@ def chosen(
     who: str, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, columns: int
 ) -> list[tuple[Any, Any, Any]]:
     """Sine and cosine, "rows pairs", for each array in the dtype of its arithmetic, and which rows its places take."""
-    xp, given = backends.namespace(arrays[0]), {}
     positions = checks.positions(who, "positions", positions, like=arrays[0], real=False)
-    for x in arrays:
-        in_float64 = backends.dtype_name(x.dtype) == "float64"
-        if in_float64 not in given:
-            given[in_float64] = _tables(who, xp, x, sincos, in_float64, columns)
-            shape = checks.shape(given[in_float64][0])
-            if len(shape) != 2 or not shape[0]:
-                raise ValueError(f"{who}: tables must be (rows, pairs) for positions to choose rows; got shape {shape}")
-    where = opposite_axes(who, arrays, positions, seq_dim)
-    return [(*given[backends.dtype_name(x.dtype) == "float64"], own) for x, own in zip(arrays, where)]
+    tables = _tables_of_each(who, arrays, sincos, columns)
+    shape = checks.shape(tables[0][0])
+    if len(shape) != 2 or not shape[0]:
+        raise ValueError(f"{who}: tables must be (rows, pairs) for positions to choose rows; got shape {shape}")
+    return [(*own, where) for own, where in zip(tables, opposite_axes(who, arrays, positions, seq_dim))]
 
 
 def opposite_axes(who: str, arrays: Sequence[Any], positions: Any, seq_dim: int) -> list[Any]:
@@ -296,6 +287,17 @@ def _quarter_turn(who: str, x: Any, layout: Layout) -> Any:
     checks.even_width(who, x)
     first, second = pairs(xp, x, layout)
     return unpairs(xp, -second, first, layout)
+
+
+def _tables_of_each(who: str, arrays: Sequence[Any], sincos: Any, columns: int | None) -> list[tuple[Any, Any]]:
+    """`_tables` for each array: the same ones for arrays with the same arithmetic."""
+    xp, given, tables = backends.namespace(arrays[0]), {}, []
+    for x in arrays:
+        in_float64 = backends.dtype_name(x.dtype) == "float64"
+        if in_float64 not in given:
+            given[in_float64] = _tables(who, xp, x, sincos, in_float64, columns)
+        tables.append(given[in_float64])
+    return tables
 
 
 def _tables(who: str, xp: Any, x: Any, sincos: Any, in_float64: bool, columns: int | None) -> tuple[Any, Any]:
