@@ -25,7 +25,7 @@ def tests_numpy(session):
     install(session, "test")
     session.run(*PYTEST, "--xp=numpy", "tests", *session.posargs)
     # But for the kernels, which import what is not here, and have no examples.
-    session.run("pytest", "--doctest-modules", "--ignore-glob=*/rope_xp/kernels/*", "--pyargs", "rope_xp")
+    session.run("pytest", "--doctest-modules", "--ignore-glob=/*/rope_xp/kernels/*", "--pyargs", "rope_xp")
 
 
 @nox.session(name="tests-oldest")
