@@ -143,7 +143,8 @@ class RotaryEmbedding:
         for name, kind in (("scaling", Scaling), ("sections", Sections), ("xpos", XPos)):
             value = getattr(self, name)
             if value is not None and not isinstance(value, kind):
-                raise TypeError(f"{who}: {name} must be a {kind.__name__}; got {value!r}")
+                example = ", such as YarnScaling(...)" if kind is Scaling else ""
+                raise TypeError(f"{who}: {name} must be a {kind.__name__}{example}; got {value!r}")
         reverse = checks.boolean(who, "reverse", self.reverse)
         base = None if self.base is None else checks.at_least(who, "base", self.base, 1.0)
         first_channel = checks.count(who, "first_channel", self.first_channel)

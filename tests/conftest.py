@@ -53,7 +53,10 @@ def pytest_configure(config):
         except ImportError as missing:
             raise pytest.UsageError(f"--xp={name}: {missing}") from missing
     if "triton" in config.libraries:
-        _import_triton()
+        try:
+            _import_triton()
+        except ImportError as missing:
+            raise pytest.UsageError(f"--xp=triton: {missing}") from missing
 
 
 def _import_triton():

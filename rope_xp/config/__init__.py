@@ -47,7 +47,8 @@ def from_config(
         Which part of a composite config: "text" (the default), "vision", "audio", another of its parts, or the key of a
         sub-config.
     layer : int, optional
-        Which layer, where layers differ.
+        Which layer, where layers differ. Without it, layers that are not rotated are not asked about: the embedding is
+        that of the others.
     layer_type : str, optional
         Which kind of layer, such as "sliding_attention", in place of `layer`.
     seq_len : int, optional
@@ -213,7 +214,10 @@ def _part(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any
         return config, str(model_type), {}  # text alone
     if not isinstance(found, Mapping):
         subs = [key for key, value in config.items() if isinstance(value, Mapping) and "_config" in str(key)]
-        raise ValueError(f"{WHO}: part must be one of {listed({*parts, *subs}) or None}; got {part!r}")
+        known = listed({*parts, *subs})
+        raise ValueError(
+            f"{WHO}: part must be {f'one of {known}' if known else 'None for a config without parts'}; got {part!r}"
+        )
     beside = {}
     if found is not config and wanted in ("text", "text_config"):
         beside = {key: config[key] for key in config if SPEAKS.search(str(key)) and found.get(key) != config[key]}

@@ -65,7 +65,7 @@ def block_of(keys: Keys, family: Family, label: str) -> Keys | None:
         if label not in labels:
             raise ValueError(
                 f"{WHO}: layer or layer_type must be given, {listed(labels)}, as rope_parameters are nested; "
-                f"got layer_type={label!r}"
+                f"got layer_type={label or None!r}"
             )
         outer = {key: value for key, value in parameters.items() if key not in labels}
         if outer:
