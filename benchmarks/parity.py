@@ -1233,7 +1233,7 @@ def said(error):
 def labels(config):
     """The layer types by which the rotary block is nested, or None alone."""
     blocks = getattr(config, "rope_parameters", None) or {}
-    nested = [label for label, block in blocks.items() if isinstance(block, Mapping)]
+    nested = sorted(label for label, block in blocks.items() if isinstance(block, Mapping))  # some come from a set
     return nested or [None]
 
 
