@@ -6,13 +6,14 @@ import inspect
 import re
 import types
 from collections.abc import Callable, Iterable, Iterator
+from itertools import product
 from typing import Any
 
 import torch
 
 from rope_xp import kernels
 from rope_xp.huggingface.rotary import ROTARY, Form, Rotary, named
-from rope_xp.rotation import aligned
+from rope_xp.rotation import READ_WRITE, aligned
 
 APPLIES = re.compile("^(vision_)?apply_(rotary|multidimensional_rope)")
 
@@ -208,16 +209,14 @@ class Methods:
             raise ValueError(f"{theirs.__name__}({', '.join(names)}) is no function that is known here")
         if home not in self.forms:
             raise ValueError(f"{theirs.__name__} applies tables of another file than {home}")
-        reasons = []
-        for form in self.forms[home]:
-            for heads in (-2, 1, None):
-                function = MAKERS[names](form, heads)
-                error = difference(theirs, function, names, form)
-                if error <= TOLERANCE:
-                    self.made[theirs] = function
-                    return function
-                reasons.append(error)
-        raise ValueError(f"{theirs.__name__} differs from ours by {min(reasons):.2g}")
+        errors = []
+        for form, heads in product(_with_other_layouts(self.forms[home]), (-2, 1, None)):
+            function = MAKERS[names](form, heads)
+            errors.append(difference(theirs, function, names, form))
+            if errors[-1] <= TOLERANCE:
+                self.made[theirs] = function
+                return function
+        raise ValueError(f"{theirs.__name__} differs from ours by {min(errors):.2g}")
 
 
 def remade(function: Any, found: dict[str, Any], cells: Iterable[Any]) -> Any:
@@ -260,6 +259,17 @@ def difference(theirs: Any, ours: Any, names: tuple[str, ...], form: Form) -> fl
                     errors = [float((y - z).abs().max()) for y, z in zip(result, own)]
                     worst = max([*errors, worst or 0.0])
     return float("inf") if worst is None else worst
+
+
+def _with_other_layouts(forms: list[Form]) -> list[Form]:
+    """Forms, and then such tables for other pairs: of the branch that a config does not take, or of an indexer."""
+    others = [
+        form._replace(turn=form.turn._replace(read=read, write=write))
+        for form in forms
+        if form.turn.blocks == 1
+        for read, write in READ_WRITE.values()
+    ]
+    return [*forms, *others]
 
 
 def _more(names: tuple[str, ...], shape: tuple[int, ...]) -> list[dict[str, Any]]:

@@ -44,6 +44,7 @@ POSITIONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 # Towers that say it in no name: their position axes are the last axis.
 TOWERS = re.compile("Vision|ViT|MLCD")
+BATCHED = ("Gemma4VisionRotaryEmbedding",)  # those whose positions are (batch, tokens, axes)
 # Configs without a model_type of their own: (model_type, keys down to the config, part).
 WITHIN = {
     "EvollaSaProtRotaryEmbedding": ("evolla", ("protein_encoder_config",), "protein_encoder"),
@@ -154,6 +155,12 @@ class Rotary(torch.nn.Module):
         self.original._apply(fn, recurse)
         return super()._apply(fn, recurse)
 
+    def _save_to_state_dict(self, *args: Any) -> None:
+        self.original._save_to_state_dict(*args)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        self.original._load_from_state_dict(*args)
+
     def train(self, mode: bool = True) -> "Rotary":
         self.original.train(mode)
         return super().train(mode)
@@ -178,8 +185,8 @@ def rotary_of(who: str, original: Any) -> Rotary:
         takes = tuple(inspect.signature(original.forward).parameters)
         if name not in POSITIONS and takes not in (("x", "position_ids"), ("x", "position_ids", "layer_type")):
             raise ValueError(f"its forward takes ({', '.join(takes)}), and not positions")
-        if any(True for _ in original.parameters()) or original.state_dict():
-            raise ValueError("it holds parameters or buffers that are saved")
+        if any(True for _ in original.parameters()):
+            raise ValueError("it holds parameters")
         if original._forward_hooks or original._forward_pre_hooks:
             raise ValueError("it has hooks")
         rotary = Rotary(original)
@@ -240,7 +247,8 @@ def _example(rotary: Rotary, rope: RotaryEmbedding, length: int | None) -> tuple
     axes = [row if length is not None else row * (axis + 1) % 509 for axis in range(rope.axes)]
     x = torch.zeros(1)
     if rotary._is_tower:
-        return x, torch.stack(axes, -1)
+        ids = torch.stack(axes, -1)
+        return x, ids[None] if type(rotary.original).__name__ in BATCHED else ids
     return x, torch.stack(axes)[:, None] if rope.axes > 1 else row[None]
 
 
