@@ -80,6 +80,15 @@ def tests_parity(session):
     session.run("python", "-P", "benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
 
 
+@nox.session(name="tests-huggingface")
+def tests_huggingface(session):
+    """Whole models of transformers with rope_xp inside, beside the same without."""
+    install(session, "huggingface", "huggingface")
+    session.run(*PYTEST, "--xp=huggingface", "tests/test_huggingface.py", *session.posargs)
+    session.run("pytest", "--doctest-modules", "--pyargs", "rope_xp.huggingface")
+    session.run("python", "-P", "benchmarks/families.py", "--quick", "--out", f"{session.create_tmp()}/families.md")
+
+
 @nox.session(name="tests-timm")
 def tests_timm(session):
     """Equality with timm, whose dependencies are left out: they have no build for the CPU alone."""

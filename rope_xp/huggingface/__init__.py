@@ -82,7 +82,8 @@ def patch(model: Model) -> Model:
     if model in rotaries:
         raise ValueError(f"{who}: model must be what holds the rotary module; got {named(model)} itself")
     methods = Methods(who, rotaries.values())
-    changes = [(module, "forward", forward_of(who, module)) for module in inside]
+    config = next((m.config for m in model.modules() if hasattr(m, "config")), None)  # CodeGen's attention has none
+    changes = [(module, "forward", forward_of(who, module, config)) for module in inside]
     for module in model.modules():
         if module not in inside:
             changes += [(module, *change) for change in methods.of(module)]

@@ -193,7 +193,9 @@ def rotary_of(who: str, original: Any) -> Rotary:
         for label in rotary._ropes:
             rotary.forms.append(_form_of(rotary, label))
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{who}: every rotary module must be one that can be replaced; got {named(original)}: {error}") from error
+        raise ValueError(
+            f"{who}: every rotary module must be one that can be replaced; got {named(original)}: {error}"
+        ) from error
     rotary._is_complex = rotary.forms[0].is_complex
     return rotary
 

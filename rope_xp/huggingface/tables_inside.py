@@ -20,16 +20,16 @@ def has_tables_inside(module: Any) -> bool:
     return any(cls.__name__ in ATTENTION for cls in type(module).__mro__)
 
 
-def forward_of(who: str, module: Any) -> Any:
+def forward_of(who: str, module: Any, config: Any) -> Any:
     """The method `forward`, of the same code, with exact tables of the positions that it is called with.
 
     What it looks up in its own table is not read; as upstream, it has no rows beyond its longest sequence.
     """
     original: Any = type(module).forward
     theirs = original.__globals__[APPLY]
-    rope: Any = from_config(module.config, compat="transformers")
+    rope: Any = from_config(config, compat="transformers")
     form = Form("once", False, Turn(rope.layout, rope.layout), False, rope.pairs)
-    error = max(_of_tables(module, rope) / OF_TABLES, _of_apply(theirs, form) / TOLERANCE)
+    error = max(_of_tables(module, config, rope) / OF_TABLES, _of_apply(theirs, form) / TOLERANCE)
     if error > 1:
         raise ValueError(
             f"{who}: every part must be one that can be patched; got {named(module)}, which differs from its config "
@@ -39,18 +39,18 @@ def forward_of(who: str, module: Any) -> Any:
     def forward(self, hidden_states, layer_past=None, attention_mask=None, position_ids=None, *args, **kwargs):
         sin, cos = (table[:, :, None] for table in rope.sincos(position_ids, like=hidden_states))
         found = {APPLY: lambda tensor, *_: turned([tensor], cos, sin, form)[0]}
-        method = remade(original, found, original.__closure__)
+        method = remade(original, found, original.__closure__ or ())
         return method(self, hidden_states, layer_past, attention_mask, position_ids, *args, **kwargs)
 
     forward.replaces = original
     return forward
 
 
-def _of_tables(module: Any, rope: Any) -> float:
+def _of_tables(module: Any, config: Any, rope: Any) -> float:
     """The largest difference of the rows that both have below `max(SHORT)`; sines come first."""
     table = module.embed_positions
     if table.dtype.itemsize < 4:  # rounded by a cast
-        table = type(module)(module.config, layer_idx=0).embed_positions
+        table = type(module)(config, layer_idx=0).embed_positions
     rows = torch.tensor([row for row in SHORT if row < len(table)])
     return float((torch.cat(rope.sincos(rows, like=torch.zeros(1)), -1) - table.cpu()[rows]).abs().max())
 
