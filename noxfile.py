@@ -24,8 +24,9 @@ def tests_numpy(session):
     """The suite on NumPy, and every example in a docstring."""
     install(session, "test")
     session.run(*PYTEST, "--xp=numpy", "tests", *session.posargs)
-    # But for the kernels, which import what is not here, and have no examples.
-    session.run("pytest", "--doctest-modules", "--ignore-glob=*/rope_xp/kernels/*", "--pyargs", "rope_xp")
+    # But for the kernels, which import what is not here, and have no examples; and for what has a session of its own.
+    apart = [f"--ignore-glob=*/rope_xp/{room}/*" for room in ("kernels", "huggingface")]
+    session.run("pytest", "--doctest-modules", *apart, "--pyargs", "rope_xp")
 
 
 @nox.session(name="tests-oldest")

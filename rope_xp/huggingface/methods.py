@@ -36,13 +36,13 @@ def turned(xs: list[Any], cos: Any, sin: Any, form: Form) -> list[Any]:
 
 
 def _queries_and_keys(form, _):
-    def apply_rotary_pos_emb(q, k=None, cos=None, sin=None, unsqueeze_dim=1):
+    def apply_rotary_pos_emb(q: Any, k: Any = None, cos: Any = None, sin: Any = None, unsqueeze_dim: int = 1) -> Any:
         cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
         if k is None:
             return turned([q], cos, sin, form)[0]
         if q.shape[-2] != k.shape[-2]:  # the last of the tokens, of an assistant
-            own = (table[..., -q.shape[-2] :, :] for table in (cos, sin))
-            return turned([q], *own, form)[0], turned([k], cos, sin, form)[0]
+            last = (..., slice(-q.shape[-2], None), slice(None))
+            return turned([q], cos[last], sin[last], form)[0], turned([k], cos, sin, form)[0]
         return tuple(turned([q, k], cos, sin, form))
 
     return apply_rotary_pos_emb
@@ -93,7 +93,8 @@ def _both_tables(form, heads):
     own = _beside_heads(form, heads)
 
     def apply_rotary_emb(xq, xk, freqs_cis):
-        return own(xq, xk, *freqs_cis)
+        cos, sin = freqs_cis
+        return own(xq, xk, cos, sin)
 
     return apply_rotary_emb
 
@@ -102,9 +103,9 @@ def _memories(form, _):
     def apply_rotary_pos_emb_2d(q, k, cos, sin, num_k_exclude_rope=0, repeat_freqs_k=False):
         last = k.shape[-2] - num_k_exclude_rope
         first, others = k[..., :last, :], k[..., last:, :]
-        repeated = last // q.shape[-2] if repeat_freqs_k else 1
-        own = (table.repeat(*[1] * (table.ndim - 2), repeated, 1) for table in (cos, sin))
-        first = turned([first], *own, form)[0] if last else first
+        frames = last // q.shape[-2] if repeat_freqs_k else 1
+        cos_k, sin_k = (table.repeat(*[1] * (table.ndim - 2), frames, 1) for table in (cos, sin))
+        first = turned([first], cos_k, sin_k, form)[0] if last else first
         return turned([q], cos, sin, form)[0], torch.cat((first, others), -2)
 
     return apply_rotary_pos_emb_2d
@@ -239,7 +240,7 @@ def remade(function: Any, found: dict[str, Any], cells: Iterable[Any]) -> Any:
 def difference(theirs: Any, ours: Any, names: tuple[str, ...], form: Form) -> float:
     """The largest difference of an apply function and ours, wherever theirs keeps the shape; infinite if nowhere."""
     random = torch.Generator().manual_seed(0)
-    worst = None
+    errors: list[float] = []
     arrays = [name for name in names if name in ARRAYS]
     for width in (2 * form.pairs, 2 * form.pairs + 2):
         for tables in ((2, 5), (1, 5), (5,)):
@@ -256,9 +257,8 @@ def difference(theirs: Any, ours: Any, names: tuple[str, ...], form: Form) -> fl
                     own = _called(ours, [*xs, *mine], more)
                     if [y.shape for y in own] != [x.shape for x in xs]:
                         return float("inf")
-                    errors = [float((y - z).abs().max()) for y, z in zip(result, own)]
-                    worst = max([*errors, worst or 0.0])
-    return float("inf") if worst is None else worst
+                    errors += [float((y - z).abs().max()) for y, z in zip(result, own)]
+    return max(errors, default=float("inf"))
 
 
 def _with_other_layouts(forms: list[Form]) -> list[Form]:

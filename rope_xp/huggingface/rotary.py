@@ -203,28 +203,30 @@ def rotary_of(who: str, original: Any) -> Rotary:
 @torch.no_grad()
 def _form_of(rotary: Rotary, label: str | None) -> Form:
     """How the tables of upstream look, which are equal to ours at small positions."""
-    rope, original = rotary._ropes[label], _as_made(rotary.original)
-    labels = () if label is None else (label,)
-    far: Any = None
-    for length in _lengths(rotary, label):
-        x, positions = _example(rotary, rope, length)
-        given = (x,) if positions is None else (x, positions, *labels)
-        sin, cos = rotary._tables(x, rotary._positions(*given[:2], *[None] * (positions is None)), label)
-        theirs = original(*given)
-        is_complex = isinstance(theirs, torch.Tensor)
-        tables = (theirs.real, theirs.imag) if is_complex else theirs
-        if not is_complex and (not isinstance(theirs, tuple) or len(theirs) != 2):
-            raise ValueError(f"its tables are a {type(theirs).__name__}, and not (cos, sin)")
-        errors = {name: _difference(form, rope, (cos, sin), tables) for name, form in FORMS.items()}
-        name = min(errors, key=lambda name: errors[name])
-        if not errors[name] <= TOLERANCE * max(1.0, rope.attention_factor):
-            raise ValueError(f"its tables differ from those of its config by {errors[name]:.2g}")
-        turn = Turn(*READ_WRITE[rope.layout], 0, rope.blocks, rope.reverse)
-        form = Form(name, is_complex, turn, rope.first_channel > 0, rope.pairs)
-        if far not in (None, form):
-            raise ValueError("its tables change their form with the length")
-        far = form
-    return far
+    original, labels = _as_made(rotary.original), () if label is None else (label,)
+    forms = {_form_at(rotary, original, labels, length) for length in _lengths(rotary, label)}
+    if len(forms) > 1:
+        raise ValueError("its tables change their form with the length")
+    return forms.pop()
+
+
+def _form_at(rotary: Rotary, original: Any, labels: tuple[str, ...], length: int | None) -> Form:
+    """The same for a sequence of some length."""
+    label = labels[0] if labels else None
+    rope: Any = rotary._ropes[label]
+    x, positions = _example(rotary, rope, length)
+    theirs = original(x) if positions is None else original(x, positions, *labels)
+    is_complex = isinstance(theirs, torch.Tensor)
+    if not is_complex and (not isinstance(theirs, tuple) or len(theirs) != 2):
+        raise ValueError(f"its tables are a {type(theirs).__name__}, and not (cos, sin)")
+    sin, cos = rotary._tables(x, rotary._positions(x, positions), label)
+    tables = (theirs.real, theirs.imag) if is_complex else theirs
+    errors = {name: _difference(form, rope, (cos, sin), tables) for name, form in FORMS.items()}
+    name = min(errors, key=lambda name: errors[name])
+    if not errors[name] <= TOLERANCE * max(1.0, rope.attention_factor):
+        raise ValueError(f"its tables differ from those of its config by {errors[name]:.2g}")
+    turn = Turn(*READ_WRITE[rope.layout], 0, rope.blocks, rope.reverse)
+    return Form(name, is_complex, turn, rope.first_channel > 0, rope.pairs)
 
 
 def _difference(form: Any, rope: RotaryEmbedding, ours: Any, theirs: Any) -> float:
@@ -290,8 +292,8 @@ def _block(config: Any, label: str | None) -> Mapping[str, Any]:
 
 def _given(original: Any) -> tuple[dict[str, Any], str | None]:
     """The config of a rotary module as `from_config` takes it, and which part of it is meant."""
-    config, part = original.config.to_dict(), None
-    config = {key: value for key, value in config.items() if key not in OF_LAYERS}
+    config: dict[str, Any] = {key: each for key, each in original.config.to_dict().items() if key not in OF_LAYERS}
+    part = None
     within = WITHIN.get(type(original).__name__) or WITHIN.get(type(original.config).__name__)
     if within is not None:
         whole, keys, part = within
