@@ -351,11 +351,11 @@ def test_another_apply_function_is_refused(monkeypatch):
 def test_patching_twice_and_unpatching_what_is_not():
     model = patch(llama())
     before = tree(model)
-    with pytest.raises(ValueError, match="^patch: model must not be patched already"):
+    with pytest.raises(ValueError, match=r"^patch: model must not be patched already"):
         patch(model)
     assert tree(model) == before
     unpatch(model)
-    with pytest.raises(ValueError, match="^unpatch: model must be patched"):
+    with pytest.raises(ValueError, match=r"^unpatch: model must be patched"):
         unpatch(model)
 
 

@@ -185,6 +185,8 @@ def rotary_of(who: str, original: Any) -> Rotary:
         takes = tuple(inspect.signature(original.forward).parameters)
         if name not in POSITIONS and takes not in (("x", "position_ids"), ("x", "position_ids", "layer_type")):
             raise ValueError(f"its forward takes ({', '.join(takes)}), and not positions")
+        if not hasattr(original, "config"):
+            raise ValueError("it has no config")
         if any(True for _ in original.parameters()):
             raise ValueError("it holds parameters")
         if original._forward_hooks or original._forward_pre_hooks:
