@@ -24,8 +24,9 @@ def tests_numpy(session):
     """The suite on NumPy, and every example in a docstring."""
     install(session, "test")
     session.run(*PYTEST, "--xp=numpy", "tests", *session.posargs)
-    # But for the kernels, which import what is not here, and have no examples.
-    session.run("pytest", "--doctest-modules", "--ignore-glob=/*/rope_xp/kernels/*", "--pyargs", "rope_xp")
+    # But for the kernels, which import what is not here, and have no examples; and for what has a session of its own.
+    apart = [f"--ignore-glob=/*/rope_xp/{room}/*" for room in ("kernels", "huggingface")]
+    session.run("pytest", "--doctest-modules", *apart, "--pyargs", "rope_xp")
 
 
 @nox.session(name="tests-oldest")
@@ -78,6 +79,15 @@ def tests_parity(session):
     files = [f"tests/test_{name}.py" for name in ("parity", *(f"peers_{of}" for of in PEERS))]
     session.run(*PYTEST, "--xp=parity", *files, *session.posargs)
     session.run("python", "-P", "benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
+
+
+@nox.session(name="tests-huggingface")
+def tests_huggingface(session):
+    """Whole models of transformers with rope_xp inside, beside the same without."""
+    install(session, "huggingface", "huggingface")
+    session.run(*PYTEST, "--xp=huggingface", "tests/test_huggingface.py", *session.posargs)
+    session.run("pytest", "--doctest-modules", "--pyargs", "rope_xp.huggingface")
+    session.run("python", "-P", "benchmarks/families.py", "--quick", "--out", f"{session.create_tmp()}/families.md")
 
 
 @nox.session(name="tests-timm")

@@ -85,6 +85,10 @@ MAY_IMPORT = {
         "embedding",
         "rotation",
     },
+    "huggingface/rotary": {"config", "embedding", "frequencies", "kernels.turn", "positions", "rotation"},
+    "huggingface/methods": {"huggingface.rotary", "kernels", "rotation"},
+    "huggingface/tables_inside": {"config", "huggingface.methods", "huggingface.rotary", "kernels.turn"},
+    "huggingface/__init__": {"huggingface.methods", "huggingface.rotary", "huggingface.tables_inside"},
     "embedding": {
         "angles",
         "arrays",
@@ -108,6 +112,10 @@ MAY_NAME = {
     "kernels/cuda": {"torch", "triton"},
     "kernels/cuda_kernel": {"triton"},
     "kernels/xla": {"jax"},
+    "huggingface/rotary": {"torch"},
+    "huggingface/methods": {"torch"},
+    "huggingface/tables_inside": {"torch"},
+    "huggingface/__init__": {"torch", "transformers"},
 }
 
 

@@ -1,0 +1,607 @@
+"""Whole models of transformers with rope_xp inside, beside the same models without.
+
+Run: `python benchmarks/families.py [--quick] [--only NAME] [--out FILE]`. Each family is a tiny model with random
+weights, large enough that logits are of order 1. Compared are logits, gradients, a greedy `generate` with its cache, a
+batch padded at the left with its single rows, what `save_pretrained` writes, and how far the model is from itself in
+float64 after `.to(bfloat16)`, without and with rope_xp. Then a decoder layer of Llama 3 8B is timed. It prints tables,
+writes benchmarks/results/families.md and families.json, and fails where a family is not equal.
+"""
+
+import argparse
+import hashlib
+import importlib
+import json
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
+
+import torch
+import transformers
+
+from rope_xp.huggingface import patch
+from rope_xp.huggingface.methods import APPLIES, Methods
+from rope_xp.huggingface.rotary import REFUSED, rotary_of
+
+transformers.utils.logging.disable_progress_bar()
+
+RESULTS = Path(__file__).parent / "results"
+LOGITS = 1e-4  # the largest difference of logits of order 1, float32
+# Gradients relative to the largest of a parameter: sums of products as long as those of the logits, and once more back.
+GRADIENTS = 1e-3
+
+TINY = {
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "vocab_size": 64,
+    "vocab_size_per_layer_input": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "max_position_embeddings": 8192,
+    "attention_dropout": 0.0,
+}
+# A text config of two layers, one of each type.
+BOTH = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 6}
+# Multi-head latent attention: as many heads for keys as for queries.
+LATENT = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "head_dim": 8,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10_000.0,
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7],
+    "long_factor": [1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0],
+    "original_max_position_embeddings": 16,
+    "factor": 4.0,
+}
+VISION = {"depth": 2, "num_heads": 4, "patch_size": 4, "temporal_patch_size": 2, "spatial_merge_size": 2}
+SECTIONS = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]}
+IMAGE = {"image_token_id": 60, "video_token_id": 61, "vision_start_token_id": 62, "vision_end_token_id": 63}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model class of transformers and what makes it tiny."""
+
+    model: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    vision: Mapping[str, Any] | None = None  # of a tower, with an image in the prompt
+    generates: bool = True
+    longest: int = 0  # tokens of the prompt, where the usual ones are too few for a rule
+    scale: float = 5.0  # of weights, for logits of order 1
+    pads: bool = True  # whether a padded row is equal to a single one upstream
+
+
+def rule(**block: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_theta": 10_000.0, **block}}
+
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+
+FAMILIES: dict[str, Family] = {
+    "Llama": Family("LlamaForCausalLM"),
+    "Llama, llama3": Family("LlamaForCausalLM", rule(**LLAMA3)),
+    "Llama, linear": Family("LlamaForCausalLM", rule(rope_type="linear", factor=4.0)),
+    "Llama, yarn": Family("LlamaForCausalLM", rule(**YARN)),
+    "Llama, dynamic": Family(
+        "LlamaForCausalLM", {**rule(rope_type="dynamic", factor=4.0), "max_position_embeddings": 16}, longest=12
+    ),
+    "Llama 4, text": Family("Llama4ForCausalLM", {"no_rope_layers": [1, 0], "interleave_moe_layer_step": 2}),
+    "Mistral": Family("MistralForCausalLM", {"sliding_window": 6}),
+    "Mixtral": Family("MixtralForCausalLM"),
+    "Ministral": Family("MinistralForCausalLM"),
+    "Ministral 3": Family("Ministral3ForCausalLM"),
+    "Qwen2": Family("Qwen2ForCausalLM"),
+    "Qwen2-MoE": Family("Qwen2MoeForCausalLM", {"shared_expert_intermediate_size": 32}),
+    "Qwen3": Family("Qwen3ForCausalLM"),
+    "Qwen3-MoE": Family("Qwen3MoeForCausalLM"),
+    "Qwen3-Next": Family(
+        "Qwen3NextForCausalLM",
+        {
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_num_value_heads": 4,
+            "linear_num_key_heads": 2,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
+            "shared_expert_intermediate_size": 32,
+        },
+    ),
+    "Qwen2-VL": Family("Qwen2VLForConditionalGeneration", {"rope_parameters": SECTIONS}, {"embed_dim": 32}),
+    "Qwen2.5-VL": Family(
+        "Qwen2_5_VLForConditionalGeneration",
+        {"rope_parameters": SECTIONS},
+        {
+            "hidden_size": 32,
+            "out_hidden_size": 64,
+            "intermediate_size": 32,
+            "window_size": 16,
+            "fullatt_block_indexes": [1],
+        },
+    ),
+    "Qwen3-VL": Family(
+        "Qwen3VLForConditionalGeneration",
+        {"rope_parameters": {**SECTIONS, "mrope_interleaved": True}},
+        {
+            "hidden_size": 32,
+            "out_hidden_size": 64,
+            "intermediate_size": 32,
+            "deepstack_visual_indexes": [0],
+            "num_position_embeddings": 64,
+        },
+    ),
+    "Phi": Family("PhiForCausalLM"),
+    "Phi-3": Family("Phi3ForCausalLM"),
+    "Phi-3, LongRoPE short": Family(
+        "Phi3ForCausalLM",
+        {"rope_parameters": LONGROPE, "original_max_position_embeddings": 16, "max_position_embeddings": 64},
+    ),
+    "Phi-3, LongRoPE long": Family(
+        "Phi3ForCausalLM",
+        {"rope_parameters": LONGROPE, "original_max_position_embeddings": 16, "max_position_embeddings": 64},
+        longest=24,
+    ),
+    "Phi-3.5-MoE": Family("PhimoeForCausalLM"),
+    "Gemma": Family("GemmaForCausalLM"),
+    "Gemma 2": Family("Gemma2ForCausalLM", {"sliding_window": 6}),
+    "Gemma 3": Family("Gemma3ForCausalLM", BOTH),
+    "Gemma 4": Family("Gemma4ForCausalLM", {"sliding_window": 6}),
+    "VaultGemma": Family("VaultGemmaForCausalLM"),
+    "GPT-J": Family("GPTJForCausalLM", {"rotary_dim": 8, "n_embd": 64, "n_head": 4, "n_layer": 2}),
+    "CodeGen": Family("CodeGenForCausalLM", {"rotary_dim": 8, "n_embd": 64, "n_head": 4, "n_layer": 2}),
+    "GPT-NeoX": Family("GPTNeoXForCausalLM"),
+    "GPT-NeoX Japanese": Family("GPTNeoXJapaneseForCausalLM"),
+    "GPT-OSS": Family("GptOssForCausalLM", BOTH),
+    "Falcon": Family("FalconForCausalLM", {"alibi": False}),
+    "Cohere": Family("CohereForCausalLM", {"logit_scale": 1.0}),
+    "Cohere 2": Family("Cohere2ForCausalLM", {**BOTH, "logit_scale": 1.0}),
+    "GLM": Family("GlmForCausalLM"),
+    "GLM-4": Family("Glm4ForCausalLM"),
+    "GLM-4-MoE": Family("Glm4MoeForCausalLM"),
+    "GLM-4-MoE-Lite": Family("Glm4MoeLiteForCausalLM", LATENT),
+    "DeepSeek-V2": Family("DeepseekV2ForCausalLM", LATENT),
+    "DeepSeek-V3": Family("DeepseekV3ForCausalLM", LATENT),
+    "DeepSeek-V4": Family("DeepseekV4ForCausalLM", pads=False),
+    "MiniCPM3": Family("MiniCPM3ForCausalLM", LATENT, scale=2.0),
+    "Youtu": Family("YoutuForCausalLM", LATENT, scale=2.0),
+    "ModernBERT": Family("ModernBertForMaskedLM", generates=False),
+    "ModernBERT, decoder": Family("ModernBertDecoderForCausalLM"),
+    "ESM": Family("EsmForMaskedLM", {"position_embedding_type": "rotary"}, generates=False, pads=False),
+    "SmolLM3": Family("SmolLM3ForCausalLM", {"no_rope_layers": [1, 0]}),
+    "OLMo": Family("OlmoForCausalLM"),
+    "OLMo-2": Family("Olmo2ForCausalLM"),
+    "OLMo-3": Family("Olmo3ForCausalLM", BOTH),
+    "OLMoE": Family("OlmoeForCausalLM"),
+    "StableLM": Family("StableLmForCausalLM"),
+    "StarCoder2": Family("Starcoder2ForCausalLM"),
+    "Nemotron": Family("NemotronForCausalLM"),
+    "nanochat": Family("NanoChatForCausalLM"),
+    "Persimmon": Family("PersimmonForCausalLM"),
+    "Granite": Family("GraniteForCausalLM"),
+    "Granite-MoE": Family("GraniteMoeForCausalLM"),
+    "Granite-SWA": Family("GraniteSWAForCausalLM", {"layer_rope_theta": [100.0, 1e4]}),
+    "Dots1": Family(
+        "Dots1ForCausalLM", {"n_group": 1, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1}
+    ),
+    "EXAONE 4": Family("Exaone4ForCausalLM", BOTH),
+    "HunYuan": Family("HunYuanDenseV1ForCausalLM"),
+    "HunYuan-MoE": Family("HunYuanMoEV1ForCausalLM"),
+    "Ernie 4.5": Family("Ernie4_5ForCausalLM"),
+    "Helium": Family("HeliumForCausalLM"),
+    "AFMoE": Family("AfmoeForCausalLM"),
+    "Apertus": Family("ApertusForCausalLM"),
+    "Arcee": Family("ArceeForCausalLM"),
+    "BitNet": Family("BitNetForCausalLM"),
+    "DiffLlama": Family("DiffLlamaForCausalLM"),
+    "Doge": Family("DogeForCausalLM", pads=False),
+    "JetMoE": Family("JetMoeForCausalLM", {"kv_channels": 16}),
+    "LFM2": Family("Lfm2ForCausalLM", {"layer_types": ["full_attention", "conv"]}, pads=False),
+    "MiniMax": Family("MiniMaxForCausalLM", pads=False),
+    "MiniMax-M2": Family("MiniMaxM2ForCausalLM"),
+    "MiMo-V2-Flash": Family("MiMoV2FlashForCausalLM"),
+    "Seed-OSS": Family("SeedOssForCausalLM"),
+    "Hy3": Family("HYV3ForCausalLM"),
+}
+
+
+def build(family: Family, seed: int = 0) -> Any:
+    """A model in float32 with random weights."""
+    cls = getattr(transformers, family.model)
+    config_class, changes = cls.config_class, deepcopy(dict(family.changes))
+    if family.vision is not None:
+        subs = config_class.sub_configs
+        text = known(subs["text_config"], {**TINY, **changes})
+        tower = known(subs["vision_config"], {**VISION, "hidden_size": 64, **family.vision})
+        config = config_class(text_config=text, vision_config=tower, **IMAGE)
+    else:
+        config = config_class(**known(config_class, {**TINY, **changes}))
+    config._attn_implementation = config._experts_implementation = "eager"  # which do float64 too
+    torch.manual_seed(seed)
+    model = cls(config).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.mul_(family.scale)
+    return model
+
+
+def known(config_class: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that a config class has."""
+    names = {*config_class.__dataclass_fields__, *config_class.attribute_map}
+    return {key: value for key, value in changes.items() if key in names}
+
+
+def prompt(family: Family, seed: int = 0, rows: int = 2, dtype: Any = torch.float32) -> dict[str, Any]:
+    """Token ids, with an image of 4 x 8 patches where the model has a tower."""
+    random = torch.Generator().manual_seed(seed)
+    ids = torch.randint(2, 60, (rows, family.longest or 9), generator=random)
+    if family.vision is None:
+        return {"input_ids": ids}
+    image = torch.tensor([62, *[60] * 8, 63]).expand(rows, -1)
+    ids = torch.cat((ids[:, :3], image, ids[:, 3:]), 1)
+    pixels = torch.randn(rows * 32, 3 * 2 * 4 * 4, generator=random, dtype=dtype)
+    grids = torch.tensor([[1, 4, 8]] * rows)
+    return {
+        "input_ids": ids,
+        "pixel_values": pixels,
+        "image_grid_thw": grids,
+        "mm_token_type_ids": (ids == 60).int(),
+    }
+
+
+def logits(model: Any, inputs: Mapping[str, Any], **more: Any) -> Any:
+    with torch.no_grad():
+        return model(**inputs, **more).logits
+
+
+def gradients(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    model.zero_grad()
+    out = model(**inputs).logits
+    (out * torch.linspace(-1, 1, out.numel()).view(out.shape)).mean().backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def of_gradients(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
+    """The largest difference of a parameter's gradients, relative to their largest; the same parameters have some."""
+    if ours.keys() != theirs.keys():
+        return float("inf")
+    scale = max(float(g.abs().max()) for g in theirs.values())
+    return max(float((ours[name] - theirs[name]).abs().max()) for name in ours) / scale
+
+
+def generated(model: Any, inputs: Mapping[str, Any]) -> Any:
+    return model.generate(**inputs, max_new_tokens=12, do_sample=False, pad_token_id=0)
+
+
+def padded(model: Any, family: Family) -> float:
+    """The largest difference of the last token's logits in a row that is padded at the left from those of it alone."""
+    ids = prompt(family)["input_ids"]
+    short = ids[:1, 3:]
+    both = torch.cat((ids[1:], torch.cat((torch.zeros(1, 3, dtype=ids.dtype), short), 1)))
+    mask = (both != 0).long()
+    where = (mask.cumsum(-1) - 1).clamp(min=0)
+    together = logits(model, {"input_ids": both}, attention_mask=mask, position_ids=where)[1, -1]
+    return float((together - logits(model, {"input_ids": short})[0, -1]).abs().max())
+
+
+def written(model: Any) -> dict[str, str]:
+    """What `save_pretrained` writes, by file."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        files = sorted(Path(folder).iterdir())
+        return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def in_bfloat16(family: Family, seeds: int) -> dict[str, tuple[float, float]]:
+    """Mean distances of logits in bfloat16 from those in float64, without and with rope_xp.
+
+    "near" are tokens one after the other, from 0 and from 4000 on, "far" are tokens 400 apart, as in a long prompt of
+    which attention reads a few.
+    """
+    found: dict[str, list[tuple[float, float]]] = {"near": [], "far": []}
+    for seed in range(seeds):
+        exact = build(family, seed)
+        with torch.no_grad():
+            for weight in exact.parameters():
+                weight.copy_(weight.to(torch.bfloat16))
+        exact.to(torch.float64)
+        for name, positions in places(family, exact).items():
+            inputs = prompt(family, seed, 1, torch.float64)
+            small = {key: x.to(torch.bfloat16) if x.is_floating_point() else x for key, x in inputs.items()}
+            more = {} if positions is None else {"position_ids": positions[None]}
+            more["attention_mask"] = torch.ones_like(inputs["input_ids"])  # far positions are not packed sequences
+            truth = logits(exact, inputs, **more)
+            model = build(family, seed).to(torch.bfloat16)
+            theirs = float((logits(model, small, **more) - truth).abs().mean())
+            ours = float((logits(patch(model), small, **more) - truth).abs().mean())
+            found[name.partition(",")[0]].append((theirs, ours))
+    return {name: tuple(map(mean, zip(*pairs))) for name, pairs in found.items() if pairs}
+
+
+def places(family: Family, model: Any) -> dict[str, Any]:
+    """Positions of a prompt, as far as the model takes any."""
+    if family.vision is not None or "Esm" in family.model:
+        return {"near": None}
+    row = torch.arange(prompt(family)["input_ids"].shape[1])
+    every = {"near": row, "near, 4000": row + 4000, "far": row * 400}
+    longest = model.config.get_text_config().max_position_embeddings
+    return {name: positions for name, positions in every.items() if positions.max() < longest}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a family came to."""
+
+    family: str
+    model: str
+    size: float  # standard deviation of logits
+    logits: float
+    generation: bool | None
+    padded: float | None
+    gradients: float
+    saved: bool
+    bfloat16: Mapping[str, tuple[float, float]]
+
+    @property
+    def good(self) -> bool:
+        return (
+            self.logits <= LOGITS
+            and self.generation is not False
+            and (self.padded is None or self.padded <= LOGITS)
+            and self.gradients <= GRADIENTS
+            and self.saved
+        )
+
+
+def measure(name: str, quick: bool = False) -> Row:
+    family = FAMILIES[name]
+    model, inputs = build(family), prompt(family)
+    theirs = logits(model, inputs)
+    their_gradients, their_files = gradients(model, inputs), written(model)
+    their_tokens = generated(model, inputs) if family.generates else None
+    patch(model)
+    ours = logits(model, inputs)
+    ours_gradients, files = gradients(model, inputs), written(model)
+    return Row(
+        family=name,
+        model=family.model,
+        size=float(theirs.std()),
+        logits=float((ours - theirs).abs().max()),
+        generation=torch.equal(generated(model, inputs), their_tokens) if family.generates else None,
+        padded=padded(model, family) if family.pads and family.vision is None else None,
+        gradients=of_gradients(ours_gradients, their_gradients),
+        saved=files == their_files,
+        bfloat16=in_bfloat16(family, 1 if quick else 4),
+    )
+
+
+# Every rotary class, apart from any model.
+
+
+def classes() -> dict[str, str]:
+    """Why each rotary class that `benchmarks/parity.py` knows cannot be patched, or nothing."""
+    import parity
+
+    reasons = {}
+    for folder, file, name in parity.found():
+        module = importlib.import_module(f"transformers.models.{folder}.{file}")
+        if name.endswith("Attention") and name not in REFUSED:
+            continue  # its tables are those of another class, or its own, as of GPT-J above
+        subject = parity.listed(parity.SUBJECTS.get(name, parity.Subject()))[0]
+        needs = subject.needs(module) if callable(subject.needs) else dict(subject.needs)
+        try:
+            if name in REFUSED:
+                raise ValueError(REFUSED[name])
+            config = parity.make(module, subject.config or parity.annotated(getattr(module, name)), needs)
+            methods = Methods("patch", [rotary_of("patch", getattr(module, name)(config))])
+            functions = [function for key, function in vars(module).items() if APPLIES.match(key)]
+            if not any(_is_proven(methods, function, module.__name__) for function in functions):
+                raise ValueError("no apply function of its file is equal to ours")
+            reasons[name] = ""
+        except ValueError as error:
+            reasons[name] = str(error).rpartition("Embedding: ")[2]
+    return reasons
+
+
+def _is_proven(methods: Methods, function: Any, home: str) -> bool:
+    try:
+        return callable(methods.ours(function, home))
+    except ValueError:
+        return False
+
+
+# Speed.
+
+
+def timed(repeats: int, *calls: Any) -> list[tuple[float, float]]:
+    """The least and the median of the milliseconds that each call takes, all of them in turn."""
+    times: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        call()
+    for _ in range(repeats):
+        for call, own in zip(calls, times):
+            start = time.perf_counter()
+            call()
+            own.append(1e3 * (time.perf_counter() - start))
+    return [(min(own), median(own)) for own in times]
+
+
+def speeds(quick: bool) -> dict[str, list[tuple[float, float]]]:
+    """Attention of Llama 3 8B and what of it is replaced, without and with rope_xp."""
+    from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+    config = transformers.LlamaConfig(
+        hidden_size=512 if quick else 4096,
+        num_attention_heads=4 if quick else 32,
+        num_key_value_heads=1 if quick else 8,
+        head_dim=128,
+        max_position_embeddings=8192,
+    )
+    config._attn_implementation = "sdpa"
+    found = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        theirs = torch.nn.ModuleDict({"attn": LlamaAttention(config, 0), "rotary": LlamaRotaryEmbedding(config)}).eval()
+        theirs["attn"].to(dtype)
+        ours = patch(deepcopy(theirs))
+        apply = {id(theirs): apply_rotary_pos_emb}
+        apply[id(ours)] = ours["attn"].forward.__func__.__globals__["apply_rotary_pos_emb"]
+        for tokens, repeats in ((2048 if not quick else 64, 3 if quick else 7), (1, 200)):
+            hidden = torch.randn(1, tokens, config.hidden_size, dtype=dtype)
+            where = torch.arange(4000, 4000 + tokens)[None]
+            q = torch.randn(1, tokens, config.num_attention_heads, 128, dtype=dtype).transpose(1, 2)
+            k = torch.randn(1, tokens, config.num_key_value_heads, 128, dtype=dtype).transpose(1, 2)
+            tables = {id(model): model["rotary"](hidden, where) for model in (theirs, ours)}
+
+            def whole(model, hidden=hidden, where=where):
+                with torch.no_grad():
+                    model["attn"](hidden, model["rotary"](hidden, where), None)
+
+            def rotation(model, q=q, k=k, tables=tables, apply=apply):
+                with torch.no_grad():
+                    apply[id(model)](q, k, *tables[id(model)])
+
+            name = f"{str(dtype).removeprefix('torch.')}, {'prefill' if tokens > 1 else 'decode'}"
+            for what, call in (("q and k", rotation), ("attention", whole)):
+                found[f"{what}, {name}"] = timed(repeats, partial(call, theirs), partial(call, ours))
+    return found
+
+
+# The report.
+
+
+def columns(row: Row) -> list[str]:
+    near, far = (row.bfloat16.get(name) for name in ("near", "far"))
+    shown = [f"{pair[0]:.1e} {pair[1]:.1e}" if pair else "-" for pair in (near, far)]
+    generation = {None: "-", True: "equal", False: "differs"}[row.generation]
+    pads = "-" if row.padded is None else f"{row.padded:.0e}"
+    saved = "equal" if row.saved else "differs"
+    return [row.family, f"{row.logits:.0e}", generation, pads, f"{row.gradients:.0e}", saved, *shown]
+
+
+HEADS = ("family", "logits", "generate", "padded", "grads", "saved", "bf16, near", "bf16, far")
+
+
+def show(rows: list[Row], reasons: Mapping[str, str], times: Mapping[str, Any], console: Any) -> None:
+    from rich.table import Table
+
+    table = Table(title="With rope_xp beside without; bf16: distance from float64, without and with", box=None)
+    for head in HEADS:
+        table.add_column(head, overflow="fold", justify="left" if head == "family" else "right")
+    for row in rows:
+        table.add_row(*columns(row), style="" if row.good else "red")
+    console.print(table)
+    console.print(*summary(rows, reasons), sep="\n")
+    for name, (theirs, ours) in times.items():
+        console.print(
+            f"{name}: {theirs[0]:.2f} ms without (median {theirs[1]:.2f}), {ours[0]:.2f} with ({ours[1]:.2f})"
+        )
+
+
+def summary(rows: list[Row], reasons: Mapping[str, str]) -> list[str]:
+    lines = [f"{sum(row.good for row in rows)} of {len(rows)} families are equal."]
+    for name in ("near", "far"):
+        pairs = [row.bfloat16[name] for row in rows if name in row.bfloat16]
+        closer = sum(ours < theirs for theirs, ours in pairs)
+        if pairs:
+            ratio = median(ours / theirs for theirs, ours in pairs)
+            lines.append(
+                f"In bfloat16, {name}: {closer} of {len(pairs)} are closer to float64 with rope_xp, whose median error "
+                f"is {ratio:.2f} of that without."
+            )
+    if reasons:
+        lines.append(f"{sum(not why for why in reasons.values())} of {len(reasons)} rotary classes can be patched.")
+        lines += [f"refused: {name}: {why}" for name, why in reasons.items() if why]
+    return lines
+
+
+def write(rows: list[Row], reasons: Mapping[str, str], times: Mapping[str, Any], out: Path) -> None:
+    lines = [
+        f"Tiny models of transformers {version('transformers')} with rope_xp inside, beside the same without; torch "
+        f"{version('torch')}, on the CPU.\n",
+        "Made by `python benchmarks/families.py`. logits: the largest difference, float32, of logits of order 1. "
+        "generate: 12 tokens, greedily, with the cache, of two prompts. padded: a row padded at the left, and alone. "
+        "grads: relative to the largest. saved: every byte that `save_pretrained` writes. bf16: the mean distance of "
+        "logits after `.to(bfloat16)` from those of the same weights in float64 without rope_xp, without and with; "
+        "near: neighbouring tokens, from 0 and from 4000 on; far: tokens 400 apart.\n",
+        *[f"{line}\n" for line in summary(rows, reasons)],
+        f"| {' | '.join(HEADS)} |",
+        f"|---|{'---:|' * (len(HEADS) - 1)}",
+        *[f"| {' | '.join(columns(row))} |" for row in rows],
+        "\n| milliseconds | without, least | median | with, least | median |",
+        "|---|---:|---:|---:|---:|",
+        *[
+            f"| {name} | {' | '.join(f'{each:.2f}' for pair in pairs for each in pair)} |"
+            for name, pairs in times.items()
+        ],
+    ]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text("\n".join([*lines, ""]))
+    report = {"transformers": version("transformers"), "torch": version("torch"), "classes": dict(reasons)}
+    report |= {"families": [asdict(row) for row in rows], "milliseconds": dict(times)}
+    out.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one seed in bfloat16, and a small layer")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a family")
+    parser.add_argument("--out", type=Path, default=RESULTS / "families.md", help="Markdown file to write, beside JSON")
+    arguments = parser.parse_args(argv)
+    warnings.simplefilter("ignore")  # those of configs that upstream finds odd
+    from rich.console import Console  # here, as the tests use this file without it
+    from rich.progress import track
+
+    console = Console(width=80)
+    names = arguments.only or list(FAMILIES)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # thousands of small products: threads only wait for each other
+    rows = [measure(name, arguments.quick) for name in track(names, console=console, transient=True)]
+    reasons = {} if arguments.only else classes()
+    torch.set_num_threads(threads)
+    times = {} if arguments.only else speeds(arguments.quick)
+    show(rows, reasons, times, console)
+    if not arguments.only:
+        write(rows, reasons, times, arguments.out)
+    wrong = [row.family for row in rows if not row.good]
+    if wrong:
+        sys.exit(f"not equal: {', '.join(wrong)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""rope_xp inside a PyTorch model of transformers 5: `patch(model)` puts it in, `unpatch(model)` takes it out.
+
+Nothing global is touched: a rotary module gives way to one of ours in its parent, and an object whose methods name an
+apply function of transformers gets those methods again, of the same code, with ours under that name.
+"""
+
+# pyright: reportMissingImports=false
+
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+try:
+    import torch
+    import transformers
+except ImportError as missing:
+    raise ImportError(
+        "rope_xp.huggingface: torch and transformers must be installed (pip install 'rope-xp[huggingface]'); "
+        f"got {missing}"
+    ) from None
+if int(transformers.__version__.partition(".")[0]) < 5:
+    raise ImportError(f"rope_xp.huggingface: transformers must be 5 or newer; got {transformers.__version__}")
+
+from rope_xp.huggingface.methods import Methods
+from rope_xp.huggingface.rotary import Rotary, is_rotary, named, rotary_of
+from rope_xp.huggingface.tables_inside import forward_of, has_tables_inside
+
+__all__ = ["patch", "patched", "unpatch"]
+
+Model = TypeVar("Model", bound=torch.nn.Module)
+
+
+def patch(model: Model) -> Model:
+    """Put rope_xp inside a model of transformers: its rotary modules, and the functions that apply their tables.
+
+    Tables are then exact at every position, and are neither rounded to the dtype of the model nor cast with it; q and k
+    turn in float32, both at once. Parameters, saved buffers, `generate`, caches, gradients, hooks and the config stay
+    as they are. Before anything is changed, the tables of every rotary module and every apply function are compared
+    with transformers' own; if one of them differs, nothing is changed.
+
+    What transformers does by mistake is done here too, see ``compat`` of `rope_xp.from_config`. One thing is not:
+    dynamic NTK follows the longest position of each call and remembers nothing; to see it, each call waits for the
+    device.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A model of transformers, or a part of one that holds its rotary modules.
+
+    Returns
+    -------
+    torch.nn.Module
+        `model` itself.
+
+    Raises
+    ------
+    TypeError
+        If `model` is no module.
+    ValueError
+        If it is patched already, has no rotary module, is quantised or on the meta device, or if a part of it cannot
+        be patched, which is named with the reason.
+
+    References
+    ----------
+    transformers, `modeling_rope_utils.py` and `models/*/modeling_*.py`.
+
+    Examples
+    --------
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> config = LlamaConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+    >>> model = patch(LlamaForCausalLM(config))
+    >>> type(unpatch(model).model.rotary_emb).__name__
+    'LlamaRotaryEmbedding'
+    """
+    who = "patch"
+    _check(who, model)
+    rotaries = {module: rotary_of(who, module) for module in model.modules() if is_rotary(module)}
+    inside = [module for module in model.modules() if has_tables_inside(module)]
+    if not rotaries and not inside:
+        raise ValueError(f"{who}: model must have a rotary module; got {type(model).__name__} without one")
+    if model in rotaries:
+        raise ValueError(f"{who}: model must be what holds the rotary module; got {named(model)} itself")
+    methods = Methods(who, rotaries.values())
+    config = next((m.config for m in model.modules() if hasattr(m, "config")), None)  # CodeGen's attention has none
+    changes = [(module, "forward", forward_of(who, module, config)) for module in inside]
+    for module in model.modules():
+        if module not in inside:
+            changes += [(module, *change) for change in methods.of(module)]
+    methods.check_all_are_applied()
+    changes = [(module, _place(who, module, name), function) for module, name, function in changes]
+
+    for parent in list(model.modules()):
+        for name, child in parent._modules.items():
+            if child in rotaries:
+                parent._modules[name] = rotaries[child]
+    for module, name, function in changes:
+        vars(module)[name] = types.MethodType(function, module)
+    return model
+
+
+def unpatch(model: Model) -> Model:
+    """Take rope_xp out of a model: every object that `patch` replaced is put back.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A patched model, a part or a copy of one.
+
+    Returns
+    -------
+    torch.nn.Module
+        `model` itself.
+
+    Raises
+    ------
+    TypeError
+        If `model` is no module.
+    ValueError
+        If it is not patched.
+
+    Examples
+    --------
+    >>> import torch
+    >>> unpatch(torch.nn.Linear(2, 2))
+    Traceback (most recent call last):
+        ...
+    ValueError: unpatch: model must be patched; got Linear that is not
+    """
+    who = "unpatch"
+    _module(who, model)
+    if not _is_patched(model):
+        raise ValueError(f"{who}: model must be patched; got {type(model).__name__} that is not")
+    for module in list(model.modules()):
+        for name, child in module._modules.items():
+            if isinstance(child, Rotary):
+                module._modules[name] = child.original
+        for name, function in _own_methods(module):
+            if name == "_old_forward":  # where accelerate's hooks look for the method
+                vars(module)[name] = types.MethodType(function.replaces, module)
+            else:
+                del vars(module)[name]
+    return model
+
+
+@contextmanager
+def patched(model: Model) -> Iterator[Model]:
+    """`patch` on the way in and `unpatch` on the way out, also after an error.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+
+    Yields
+    ------
+    torch.nn.Module
+        `model` itself.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `patch` does.
+
+    Examples
+    --------
+    >>> from transformers import LlamaConfig, LlamaModel
+    >>> config = LlamaConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+    >>> with patched(LlamaModel(config)) as model:
+    ...     type(model.rotary_emb).__name__
+    'Rotary'
+    """
+    patch(model)
+    try:
+        yield model
+    finally:
+        unpatch(model)
+
+
+def _module(who: str, model: Any) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"{who}: model must be a torch.nn.Module; got {type(model).__name__}")
+
+
+def _check(who: str, model: Any) -> None:
+    """A model whose tables can be compared, and that nobody has patched or changed."""
+    _module(who, model)
+    if _is_patched(model):
+        raise ValueError(f"{who}: model must not be patched already; got {type(model).__name__} that is: unpatch it")
+    if any(tensor.is_meta for tensor in [*model.parameters(), *model.buffers()]):
+        raise ValueError(f"{who}: model must have its numbers in memory; got tensors on the meta device")
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if getattr(module, "hf_quantizer", None) or getattr(config, "quantization_config", None):
+            raise ValueError(f"{who}: model must not be quantised; got {type(module).__name__} with a quantizer")
+
+
+def _is_patched(model: torch.nn.Module) -> bool:
+    return any(isinstance(module, Rotary) or any(_own_methods(module)) for module in model.modules())
+
+
+def _own_methods(module: torch.nn.Module) -> list[tuple[str, Any]]:
+    """Methods that `patch` has given to one object."""
+    methods = [(name, value.__func__) for name, value in vars(module).items() if isinstance(value, types.MethodType)]
+    return [(name, function) for name, function in methods if hasattr(function, "replaces")]
+
+
+def _place(who: str, module: torch.nn.Module, name: str) -> str:
+    """Under which name an object looks for a method; hooks of accelerate look for `forward` elsewhere."""
+    if name not in vars(module):
+        return name
+    if name == "forward" and isinstance(vars(module).get("_old_forward"), types.MethodType):
+        return "_old_forward"
+    raise ValueError(f"{who}: methods must be those of their class; got another {name} on {named(module)}")

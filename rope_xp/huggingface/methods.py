@@ -1,0 +1,309 @@
+"""Methods of transformers made again with our apply functions, each proven equal to the one that it replaces."""
+
+# pyright: reportMissingImports=false
+
+import inspect
+import re
+import types
+from collections.abc import Callable, Iterable, Iterator
+from itertools import product
+from typing import Any
+
+import torch
+
+from rope_xp import kernels
+from rope_xp.huggingface.rotary import ROTARY, Form, Rotary, named
+from rope_xp.rotation import READ_WRITE, aligned
+
+APPLIES = re.compile("^(vision_)?apply_(rotary|multidimensional_rope)")
+
+# Two rotations in float32 of numbers below 0.7, each with two products and a sum that are rounded.
+TOLERANCE = 2 * 3 * 2.0**-24
+
+
+def turned(xs: list[Any], cos: Any, sin: Any, form: Form) -> list[Any]:
+    """Arrays turned by tables with as many axes as they have, or less in front."""
+    who, x = "rope_xp.huggingface", xs[0]
+    # As wrappers that cast what passes between modules may have cast the tables.
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    cos, sin = (table.to(dtype)[(None,) * (x.ndim - table.ndim)] for table in (cos, sin))
+    turn = form.turn._replace(first_channel=x.shape[-1] - 2 * cos.shape[-1]) if form.is_last else form.turn
+    return kernels.rotate(who, xs, aligned(who, xs, (sin, cos), -2), turn)
+
+
+# Apply functions by the names that upstream's take: each makes ours from the form of the tables and from the axis of
+# heads that tables lack, for those that are not told.
+
+
+def _queries_and_keys(form, _):
+    def apply_rotary_pos_emb(q: Any, k: Any = None, cos: Any = None, sin: Any = None, unsqueeze_dim: int = 1) -> Any:
+        cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+        if k is None:
+            return turned([q], cos, sin, form)[0]
+        if q.shape[-2] != k.shape[-2]:  # the last of the tokens, of an assistant
+            last = (..., slice(-q.shape[-2], None), slice(None))
+            return turned([q], cos[last], sin[last], form)[0], turned([k], cos, sin, form)[0]
+        return tuple(turned([q, k], cos, sin, form))
+
+    return apply_rotary_pos_emb
+
+
+def _with_positions(form, heads):
+    own = _queries_and_keys(form, heads)
+
+    def apply_rotary_pos_emb(q, k, cos, sin, position_ids=None, unsqueeze_dim=1):
+        return own(q, k, cos, sin, unsqueeze_dim)
+
+    return apply_rotary_pos_emb
+
+
+def _one(form, _):
+    def apply_rotary_pos_emb(x, cos, sin, unsqueeze_dim=1):
+        return turned([x], cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim), form)[0]
+
+    return apply_rotary_pos_emb
+
+
+def _one_with_positions(form, _):
+    def apply_multidimensional_rope(x, cos, sin, position_ids, unsqueeze_dim=2):
+        return turned([x], cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim), form)[0]
+
+    return apply_multidimensional_rope
+
+
+def _beside_heads(form, heads):
+    def apply_rotary_pos_emb(q, k, cos, sin):
+        if heads is not None:
+            cos, sin = cos.unsqueeze(heads), sin.unsqueeze(heads)
+        return tuple(turned([q, k], cos, sin, form))
+
+    return apply_rotary_pos_emb
+
+
+def _behind_others(form, _):
+    def apply_rotary_pos_emb(q, k, cos, sin, **kwargs):
+        first = q.shape[-2] - cos.shape[-2]  # tokens that stay as they are
+        rotated = turned([q[..., first:, :], k[..., first:, :]], cos, sin, form)
+        return tuple(torch.cat((x[..., :first, :], y), -2) for x, y in zip((q, k), rotated))
+
+    return apply_rotary_pos_emb
+
+
+def _both_tables(form, heads):
+    own = _beside_heads(form, heads)
+
+    def apply_rotary_emb(xq, xk, freqs_cis):
+        cos, sin = freqs_cis
+        return own(xq, xk, cos, sin)
+
+    return apply_rotary_emb
+
+
+def _memories(form, _):
+    def apply_rotary_pos_emb_2d(q, k, cos, sin, num_k_exclude_rope=0, repeat_freqs_k=False):
+        last = k.shape[-2] - num_k_exclude_rope
+        first, others = k[..., :last, :], k[..., last:, :]
+        frames = last // q.shape[-2] if repeat_freqs_k else 1
+        cos_k, sin_k = (table.repeat(*[1] * (table.ndim - 2), frames, 1) for table in (cos, sin))
+        first = turned([first], cos_k, sin_k, form)[0] if last else first
+        return turned([q], cos, sin, form)[0], torch.cat((first, others), -2)
+
+    return apply_rotary_pos_emb_2d
+
+
+MAKERS: dict[tuple[str, ...], Callable[[Form, int | None], Callable[..., Any]]] = {
+    ("q", "k", "cos", "sin", "unsqueeze_dim"): _queries_and_keys,
+    ("q", "k", "cos", "sin", "position_ids", "unsqueeze_dim"): _with_positions,
+    ("q", "k", "cos", "sin"): _beside_heads,
+    ("q", "k", "cos", "sin", "kwargs"): _behind_others,
+    ("q", "k", "cos", "sin", "num_k_exclude_rope", "repeat_freqs_k"): _memories,
+    ("x", "cos", "sin", "unsqueeze_dim"): _one,
+    ("x", "cos", "sin", "position_ids", "unsqueeze_dim"): _one_with_positions,
+    ("xq", "xk", "freqs_cis"): _both_tables,
+    ("query", "key", "freqs_ci"): _both_tables,
+}
+ARRAYS = ("q", "k", "x", "xq", "xk", "query", "key")
+
+
+class Methods:
+    """The methods of a model that have to be made again, and what has been made and proven of them so far."""
+
+    def __init__(self, who: str, rotaries: Iterable[Rotary]):
+        self.who = who
+        self.rotaries = list(rotaries)
+        self.forms: dict[str, list[Form]] = {}  # of the tables that each file of transformers makes
+        for rotary in self.rotaries:
+            for home in _homes(rotary):
+                known = self.forms.setdefault(home, [])
+                known += [form for form in rotary.forms if form not in known]
+        self.applied: set[str] = set()
+        self.made: dict[Any, Any] = {}
+
+    def of(self, module: Any) -> Iterator[tuple[str, Any]]:
+        """Names and new functions of the methods of an object that lead to an apply function."""
+        seen = set()
+        for cls in type(module).__mro__:
+            if cls is torch.nn.Module:
+                break
+            for name, value in vars(cls).items():
+                if isinstance(value, types.FunctionType):
+                    try:
+                        function = self.again(value)
+                    except ValueError as error:
+                        raise ValueError(
+                            f"{self.who}: every part must be one that can be patched; got {named(module)}: {error}"
+                        ) from error
+                    if function is not value and name not in seen:
+                        yield name, function
+                    elif function is not value and "super" in _names(_first(type(module), name)):
+                        raise ValueError(
+                            f"{self.who}: every part must be one that can be patched; got {named(module)}, whose "
+                            f"{name} calls that of {cls.__name__}"
+                        )
+                    seen.add(name)
+
+    def check_all_are_applied(self) -> None:
+        """Tables of ours must come to functions of ours."""
+        for rotary in self.rotaries:
+            if not self.applied.intersection(_homes(rotary)):
+                raise ValueError(
+                    f"{self.who}: every part must be one that can be patched; got {named(rotary.original)}, whose "
+                    "tables no method of the model applies"
+                )
+
+    def again(self, function: Any, ours: Any = None) -> Any:
+        """A function of the same code that finds ours where it names upstream's, itself or through what it calls."""
+        if function in self.made:
+            return self.made[function]
+        self.made[function] = function  # also for those that call each other
+        home, found = function.__globals__, {}
+        for name in _names(function).intersection(home):
+            value = home[name]
+            if APPLIES.match(name) and callable(value):
+                found[name] = self.ours(value, home["__name__"])
+            elif isinstance(value, types.FunctionType) and value.__module__ == function.__module__:
+                found[name] = self.again(value)
+        found = {name: value for name, value in found.items() if value is not home[name]}
+        cells = [self._cell(cell) for cell in function.__closure__ or ()]
+        if found or any(new is not old for new, old in zip(cells, function.__closure__ or ())):
+            self.made[function] = remade(function, found, cells)
+        return self.made[function]
+
+    def _cell(self, cell: Any) -> Any:
+        """What a decorator keeps, with functions made again."""
+        try:
+            value = cell.cell_contents
+        except ValueError:  # it is empty
+            return cell
+        if not isinstance(value, types.FunctionType):
+            return cell
+        function = self.again(value)
+        return cell if function is value else types.CellType(function)
+
+    def ours(self, theirs: Any, home: str) -> Any:
+        """Ours for an apply function, with the form of tables and the axis of heads for which both are equal."""
+        self.applied.add(home)
+        if theirs in self.made:
+            return self.made[theirs]
+        names = tuple(inspect.signature(theirs).parameters)
+        if names not in MAKERS:
+            raise ValueError(f"{theirs.__name__}({', '.join(names)}) is no function that is known here")
+        if home not in self.forms:
+            raise ValueError(f"{theirs.__name__} applies tables of another file than {home}")
+        errors = []
+        for form, heads in product(_with_other_layouts(self.forms[home]), (-2, 1, None)):
+            function = MAKERS[names](form, heads)
+            errors.append(difference(theirs, function, names, form))
+            if errors[-1] <= TOLERANCE:
+                self.made[theirs] = function
+                return function
+        raise ValueError(f"{theirs.__name__} differs from ours by {min(errors):.2g}")
+
+
+def remade(function: Any, found: dict[str, Any], cells: Iterable[Any]) -> Any:
+    """A function of the same code that finds other values under some names.
+
+    It knows no other globals than those it names, and not whose they are: torch.compile would look there.
+    """
+    home = function.__globals__
+    names = {"__builtins__", "__package__", *_names(function)}
+    own = {name: home[name] for name in names if name in home and name != "__name__"} | found
+    new = types.FunctionType(function.__code__, own, function.__name__, function.__defaults__, tuple(cells) or None)
+    new.__kwdefaults__ = function.__kwdefaults__
+    for name in ("__module__", "__qualname__", "__doc__", "__annotations__"):
+        setattr(new, name, getattr(function, name))
+    vars(new).update(vars(function), replaces=function)
+    return new
+
+
+@torch.no_grad()
+def difference(theirs: Any, ours: Any, names: tuple[str, ...], form: Form) -> float:
+    """The largest difference of an apply function and ours, wherever theirs keeps the shape; infinite if nowhere."""
+    random = torch.Generator().manual_seed(0)
+    errors: list[float] = []
+    arrays = [name for name in names if name in ARRAYS]
+    for width in (2 * form.pairs, 2 * form.pairs + 2):
+        for tables in ((2, 5), (1, 5), (5,)):
+            angles = torch.rand(*tables, form.pairs, generator=random) * 6
+            given = form.of(angles.cos(), angles.sin())
+            mine = (angles.cos(), angles.sin())
+            mine = (torch.stack(mine),) if form.is_complex else mine
+            for shape in ((2, 3, 5), (2, 5, 3), (5, 3), (2, 3, 7)):
+                xs = [torch.rand(*shape, width, generator=random) * 1.4 - 0.7 for _ in arrays]
+                for more in _more(names, shape):
+                    result = _called(theirs, [*xs, *given], more)
+                    if [tuple(y.shape) for y in result] != [tuple(x.shape) for x in xs]:
+                        continue  # nothing that a model does
+                    own = _called(ours, [*xs, *mine], more)
+                    if [y.shape for y in own] != [x.shape for x in xs]:
+                        return float("inf")
+                    errors += [float((y - z).abs().max()) for y, z in zip(result, own)]
+    return max(errors, default=float("inf"))
+
+
+def _with_other_layouts(forms: list[Form]) -> list[Form]:
+    """Forms, and then such tables for other pairs: of the branch that a config does not take, or of an indexer."""
+    others = [
+        form._replace(turn=form.turn._replace(read=read, write=write))
+        for form in forms
+        if form.turn.blocks == 1
+        for read, write in READ_WRITE.values()
+    ]
+    return [*forms, *others]
+
+
+def _more(names: tuple[str, ...], shape: tuple[int, ...]) -> list[dict[str, Any]]:
+    more: dict[str, Any] = {}
+    if names[0] == "x" and "position_ids" in names:
+        more["position_ids"] = torch.zeros(*shape[:2], 2, dtype=torch.int64)
+    return [{**more, "unsqueeze_dim": dim} for dim in (1, 2)] if "unsqueeze_dim" in names else [more]
+
+
+def _called(function: Any, arguments: list[Any], more: dict[str, Any]) -> tuple[Any, ...]:
+    """Results, or none where the shapes do not fit."""
+    try:
+        result = function(*arguments, **more)
+    except (RuntimeError, IndexError, ValueError):
+        return ()
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _names(function: Any) -> set[str]:
+    """The names in a function and in those that it defines."""
+    if not isinstance(function, types.FunctionType):
+        return set()
+    names, codes = set(), [function.__code__]
+    while codes:
+        code = codes.pop()
+        names.update(code.co_names)
+        codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return names
+
+
+def _first(cls: type, name: str) -> Any:
+    return next(vars(base)[name] for base in cls.__mro__ if name in vars(base))
+
+
+def _homes(rotary: Rotary) -> list[str]:
+    """The files that a rotary module's classes come from."""
+    return [cls.__module__ for cls in type(rotary.original).__mro__ if ROTARY.search(cls.__name__)]
