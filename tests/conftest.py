@@ -1,7 +1,7 @@
 """One suite for every array library: `pytest --xp=jax` runs it on JAX, and fails where JAX is missing.
 
 `--xp=parity` and `--xp=timm` choose the files that compare with packages of models, `--xp=triton` that of its kernel,
-and that kernel in the suite, `--xp=examples` the examples.
+and that kernel in the suite, `--xp=distributed` that of many devices, `--xp=examples` the examples.
 """
 
 import importlib.util
@@ -29,6 +29,7 @@ FILES_OF = {
     "test_weights_jax.py": {"jax"},
     "test_mlx.py": {"mlx"},
     "test_ndonnx.py": {"ndonnx"},
+    "test_distributed.py": {"distributed"},
     "test_examples.py": {"examples"},
     "test_readme.py": {"numpy", "jax", "torch"},
 }
@@ -38,7 +39,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--xp",
         action="append",
-        choices=[*libraries.LIBRARIES, "examples", "parity", "timm", "triton"],
+        choices=[*libraries.LIBRARIES, "distributed", "examples", "parity", "timm", "triton"],
         help="library to test, may be repeated, or a set of files; by default the libraries that are installed",
     )
 

@@ -213,3 +213,20 @@ def compiled():
         for result, truth in zip(results, rope(*arrays, positions=where, seq_dim=1), strict=True):
             assert result.placements == (Shard(axis),)
             assert torch.equal(result.full_tensor(), truth)
+
+
+def attention(atol):
+    """The example's modules and ring are right, and the rotation in them communicates nothing."""
+    import distributed_torch as example
+
+    rope = example.rope
+    for split in (example.by_parameters, example.by_heads):
+        counts = {}
+        for name, turn in {"turned": rope, "not turned": lambda q, k, positions, seq_dim: (q, k)}.items():
+            example.rope = turn
+            counts[name], difference = example.attention(split)
+            assert difference <= atol, (split, name)
+        assert counts["turned"] == counts["not turned"] > 0
+    example.rope = rope
+    count, difference = example.ring()
+    assert count == 0 and difference <= atol
