@@ -39,13 +39,14 @@ def _run(rank, size, store, function, arguments):
     torch.manual_seed(0)  # the same numbers everywhere
     store = dist.FileStore(store, size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=LIMIT))
+    dist.barrier()  # all are there, and nobody leaves before
     function(*arguments)
+    dist.barrier()
     dist.destroy_process_group()
 
 
 def failing():
-    if dist.get_rank() == 1:
-        raise ValueError("rank 1 has failed")
+    raise ValueError(f"rank {dist.get_rank()} has failed")
 
 
 def embedding(layout="half", **options):
