@@ -14,7 +14,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from rope_xp import RotaryEmbedding, Sections, XPos, apply_rotary_pos_emb, fixed_pos_embedding
 from rope_xp.positions import consecutive, from_mask
 
-LIMIT = 240  # seconds, for imports of two processes on a core that others use
+LIMIT = 240  # seconds, as processes that share a core with others import for long
 
 BATCH, SEQ, HEADS, KV_HEADS, DIM = 4, 8, 6, 2, 16
 SIZES = (BATCH, SEQ, HEADS, DIM), (BATCH, SEQ, KV_HEADS, DIM)
