@@ -105,6 +105,13 @@ def tests_more(session):
     session.run(*PYTEST, "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
 
 
+@nox.session(name="tests-distributed")
+def tests_distributed(session):
+    """Sharded arrays, DTensors, rings: eight virtual devices of JAX, four processes of PyTorch on this machine."""
+    install(session, "distributed")
+    session.run(*PYTEST, "--xp=distributed", "tests/test_distributed.py", *session.posargs)
+
+
 @nox.session
 def examples(session):
     """Every example, run and tested."""

@@ -164,8 +164,22 @@ def _sincos_of(
         # Again, as a parameter may have been cast since: `module.half()` does so behind our back.
         checks.floating(who, "inv_freq", frequencies.inv_freq, ("float32", "float64"))
         positions = checks.beside(who, "positions", positions, frequencies.inv_freq)
-    xp = backends.namespace(positions)
     in_float64 = like is not None and backends.dtype_name(like.dtype) == "float64"
+    if not backends.is_spread(positions):
+        return _tables(positions, frequencies, in_float64, phase, kernel)
+
+    def tables_of(positions: Any, learned: Any) -> tuple[Any, Any]:
+        own = frequencies if learned is None else phases.Frequencies(learned)
+        return _tables(positions, own, in_float64, phase, kernel)
+
+    learned = None if frequencies.are_floats else frequencies.inv_freq
+    return backends.on_each_rank(tables_of, positions, learned, first_axis=int(frequencies.axes > 1))
+
+
+def _tables(
+    positions: Any, frequencies: phases.Frequencies, in_float64: bool, phase: Phase, kernel: Kernel
+) -> tuple[Any, Any]:
+    xp = backends.namespace(positions)
     dtype = xp.float64 if in_float64 else xp.float32
     if phase == "float32":
         terms = frequencies.terms(backends.astype(positions, xp.float32))

@@ -225,7 +225,7 @@ class RotaryEmbedding:
         positions : array, "seq", "batch seq" or with one axis less than `x`, optional
             Where each token is: integers of any sign and order, or real numbers. By default 0, 1, 2, ... Several
             position axes come first, as "axes seq" or "axes batch seq", and are required. With `sincos`, integers
-            that number its rows.
+            that number its rows. Beside a DTensor of PyTorch, plain tensors are the same on every rank.
         sincos : (array, array), "*axes pairs", or "rows pairs" with positions, optional
             Tables of `sincos`, made once in a forward pass, or once and for all: of 0, 1, 2, ..., among which positions
             choose. Where they have no such row, as for -1, the result, and its gradient, is NaN in all channels that

@@ -1,7 +1,8 @@
 """One suite for every array library: `pytest --xp=jax` runs it on JAX, and fails where JAX is missing.
 
-`--xp=parity` and `--xp=timm` choose the files that compare with packages of models, `--xp=huggingface` that of whole
-models, `--xp=triton` that of its kernel, and that kernel in the suite, `--xp=examples` the examples.
+Other names choose files: those that compare with packages of models (parity, timm), of whole models (huggingface), of
+exporters and what runs their programs (export), of many devices (distributed), of examples, and of the kernel for CUDA
+(triton), which is then that of the suite.
 """
 
 import importlib.util
@@ -29,6 +30,7 @@ FILES_OF = {
     "test_weights_jax.py": {"jax"},
     "test_mlx.py": {"mlx"},
     "test_ndonnx.py": {"ndonnx"},
+    "test_distributed.py": {"distributed"},
     "test_examples.py": {"examples"},
     "test_huggingface.py": {"huggingface"},
     "test_readme.py": {"numpy", "jax", "torch"},
@@ -39,7 +41,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--xp",
         action="append",
-        choices=[*libraries.LIBRARIES, "examples", "huggingface", "parity", "timm", "triton"],
+        choices=sorted({*libraries.LIBRARIES, *set().union(*FILES_OF.values())}),
         help="library to test, may be repeated, or a set of files; by default the libraries that are installed",
     )
 

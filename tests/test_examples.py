@@ -1,5 +1,9 @@
 """The example programs: what they print is true, and what is often written by hand in their place is not."""
 
+import os
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  # before JAX starts
+
 import subprocess
 import sys
 from importlib import import_module
@@ -153,6 +157,40 @@ def test_convert_checkpoint(capsys):
     changes = import_module("convert_checkpoint").main()
     assert changes["converted"] < 1e-6 < 0.1 < changes["as published"]
     assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+# Attention, by how many roundings its sums may differ: scores of 32 products below 5 * 5, over the square root of 32,
+# are the error of a weight, of which there are two in a gradient, times products below 5 * 5.
+SUMS = 32 * 25 * 2.0**-24 / 32**0.5 * 2 * 25
+
+
+def test_sharded_jax(capsys):
+    results = import_module("sharded_jax").main()
+    count, difference = results.pop("ring attention, zigzag")
+    assert count == 2 * 2 * 7 and difference <= SUMS  # keys and values, passed on seven times, and their gradients back
+    assert len(results) == 3 and set(results.values()) == {(0, 0.0)}
+    assert len(capsys.readouterr().out.splitlines()) == 6
+
+
+def test_distributed_torch(capsys):
+    results = import_module("distributed_torch").main()
+    differences = [difference for _, difference in results.values()]
+    assert len(results) == 6 and max(differences) <= SUMS
+    # By two kernels, each of which rounds two products of numbers below 5 otherwise, forward and backward.
+    assert max(differences[:3]) <= 2 * 2 * 5 * 2.0**-24
+    counts = {name: count for name, (count, _) in results.items()}
+    # Parameters are gathered and gradients scattered; outputs of heads are summed, as are gradients of what they read.
+    assert list(counts.values()) == [0, 0, 0, 2, 4, 0]
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def test_decoding():
+    decoding = import_module("decoding")
+    errors = decoding.main()
+    assert len(errors) == len(decoding.WAYS) == 8
+    # Scores of 16 products below 5 * 5, over 4, whose weights are off by as much, times values below 5; and a key of
+    # the sliding window has been turned ten times, each with three roundings.
+    assert max(errors.values()) <= (16 + 3 * 10) * 25 * 2.0**-24 / 4 * 5
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])

@@ -81,7 +81,7 @@ def on_host(x: Any) -> Any:
 def choose(who: str, x: Any, kernel: str) -> str:
     """The name of the kernel that will run for `x`."""
     traced = _is_traced(x)
-    if kernel == "reference" or (traced and kernel != "triton"):
+    if kernel == "reference" or (traced and kernel != "triton") or backends.is_spread(x):
         return "reference"
     place = _place(x)
     if kernel == "fastest":

@@ -1,0 +1,233 @@
+"""What several processes of PyTorch do at once, and what starts them: they talk by gloo, through a file."""
+
+import tempfile
+import time
+import warnings
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
+
+from rope_xp import RotaryEmbedding, Sections, XPos, apply_rotary_pos_emb, fixed_pos_embedding
+from rope_xp.positions import consecutive, from_mask
+
+LIMIT = 240  # seconds, as processes that share a core with others import for long
+
+BATCH, SEQ, HEADS, KV_HEADS, DIM = 4, 8, 6, 2, 16
+SIZES = (BATCH, SEQ, HEADS, DIM), (BATCH, SEQ, KV_HEADS, DIM)
+
+
+def on_ranks(size, function, *arguments):
+    """Call a function of this file on so many processes; an error in one ends all, and is raised here."""
+    with tempfile.TemporaryDirectory() as folder:
+        everything = (size, f"{folder}/store", function, arguments)
+        started = torch.multiprocessing.start_processes(_run, everything, nprocs=size, join=False)
+        deadline = time.monotonic() + LIMIT
+        while not started.join(timeout=1):
+            if time.monotonic() > deadline:
+                for process in started.processes:
+                    process.kill()
+                raise TimeoutError(f"{function.__name__} did not end within {LIMIT} seconds")
+
+
+def _run(rank, size, store, function, arguments):
+    warnings.simplefilter("error")
+    torch.set_num_threads(1)
+    torch.manual_seed(0)  # the same numbers everywhere
+    store = dist.FileStore(store, size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=LIMIT))
+    dist.barrier()  # all are there, and nobody leaves before
+    function(*arguments)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def failing():
+    raise ValueError(f"rank {dist.get_rank()} has failed")
+
+
+def embedding(layout="half", **options):
+    """By the reference, as DTensors are, so that there is no other rounding."""
+    return RotaryEmbedding(head_dim=DIM, layout=layout, base=10_000.0, kernel="reference", **options)
+
+
+# Each a function of q, k and positions.
+CALLS = {
+    "counted": lambda rope, q, k, where: rope(q, k, seq_dim=1),
+    "positions": lambda rope, q, k, where: rope(q, k, positions=where, seq_dim=1),
+    "positions of rows": lambda rope, q, k, where: rope(
+        q, k, positions=consecutive(SEQ, torch.arange(BATCH) + 100_000), seq_dim=1
+    ),
+    "positions of NumPy": lambda rope, q, k, where: rope(q, k, positions=where.numpy(), seq_dim=1),
+    "tables": lambda rope, q, k, where: rope(q, k, sincos=rope.sincos(where, like=q), seq_dim=1),
+    "plain tables": lambda rope, q, k, where: rope(q, k, sincos=rope.sincos(where), seq_dim=1),
+    "rows of tables": lambda rope, q, k, where: rope(
+        q, k, sincos=rope.sincos(torch.arange(2 * SEQ)), positions=torch.arange(SEQ) + 3, seq_dim=1
+    ),
+    "shift": lambda rope, q, k, where: (rope.shift(q, -3, seq_dim=1), rope.shift(k, torch.arange(SEQ), seq_dim=1)),
+    "inverse": lambda rope, q, k, where: [rope.rotate(x, rope.sincos(where), seq_dim=1, inverse=True) for x in (q, k)],
+    "notebook": lambda rope, q, k, where: [
+        apply_rotary_pos_emb(x, fixed_pos_embedding(x, 1, offset=7), layout=rope.layout, seq_dim=1, kernel="reference")
+        for x in (q, k)
+    ],
+    "real positions": lambda rope, q, k, where: rope(q, k, positions=where / 7, seq_dim=1),
+    "float32 phases": lambda rope, q, k, where: embedding(rope.layout, phase="float32")(
+        q, k, positions=where, seq_dim=1
+    ),
+    "xpos": lambda rope, q, k, where: embedding(rope.layout, xpos=XPos(centre=100_000))(
+        q, k, positions=where, seq_dim=1
+    ),
+    "a part of the channels": lambda rope, q, k, where: embedding(rope.layout, rotary_dim=8, first_channel=4)(
+        q, k, positions=where, seq_dim=1
+    ),
+}
+
+OF_POSITIONS = ("positions", "tables", "inverse", "real positions", "float32 phases", "xpos", "a part of the channels")
+# `exp` of float32 is another number at the end of a vector than within: an ulp of the growth, in two products of
+# numbers below 8.
+ROUNDED = {"xpos": 2 * 8 * 2 * 2.0**-23}
+
+
+def rotated(call, rope, arrays, where):
+    """What a call makes of q and k, and the gradients of half the sum of its squares; and what was communicated."""
+    arrays = [x.detach().requires_grad_() for x in arrays]
+    with CommDebugMode() as communication:  # for plain tensors, too, whose tables are others where nobody watches
+        results = list(call(rope, *arrays, where))
+        gradients = torch.autograd.grad(results, arrays, [y.detach() for y in results])
+    return [*results, *gradients], communication.get_total_counts()
+
+
+def dtensors(shape, cases):
+    """Rotations of DTensors do not communicate, forward or backward, keep their placements, and are the plain ones."""
+    mesh, given = init_device_mesh("cpu", shape), torch.arange(SEQ) + 100_000
+    for layout, placements in cases:
+        rope, on_seq = embedding(layout), [Shard(0) if at == Shard(1) else Replicate() for at in placements]
+        spread = distribute_tensor(given, mesh, on_seq)
+        for name, call in CALLS.items():
+            for dtype in (torch.float32, torch.bfloat16) if name in ("counted", "positions") else (torch.float32,):
+                arrays = [torch.randn(size, dtype=dtype) for size in SIZES]
+                shards = [distribute_tensor(x, mesh, placements) for x in arrays]
+                truths, _ = rotated(call, rope, arrays, given)
+                for where in (given, spread) if name in OF_POSITIONS else (given,):
+                    results, communicated = rotated(call, rope, shards, where)
+                    assert communicated == 0, (name, placements)
+                    for result, truth in zip(results, truths, strict=True):
+                        assert result.placements == tuple(placements), (name, result.placements)
+                        error = (result.full_tensor() - truth).abs().max()
+                        assert error <= ROUNDED.get(name, 0.0), (name, layout, placements, dtype, error)
+
+
+def dtensors_otherwise():
+    """Uneven shards, several position axes, masks, the default kernel, channels or sums apart, memory written over."""
+    mesh, rope = init_device_mesh("cpu", (2,)), embedding()
+    x = torch.randn(3, 7, 5, DIM)
+    turn = lambda x, where: rope(x, positions=where, seq_dim=1)  # noqa: E731
+    for axis in range(3):
+        where = distribute_tensor(torch.arange(7), mesh, [Shard(0) if axis == 1 else Replicate()])
+        shards = distribute_tensor(x, mesh, [Shard(axis)])
+        assert torch.equal(turn(shards, where).full_tensor(), turn(x, torch.arange(7)))
+    own = rope.sincos(distribute_tensor(torch.arange(7), mesh, [Shard(0)])).sin
+    assert own.placements == (Shard(0),) and own.to_local().shape == (4 - dist.get_rank(), DIM // 2)
+
+    axes = embedding(sections=Sections((3, 5)))
+    where = torch.stack([torch.arange(21).reshape(3, 7), torch.arange(21).reshape(3, 7) ** 2])
+    for axis in range(3):  # the first are the position axes, which are gathered
+        spread = distribute_tensor(where, mesh, [Shard(axis)])
+        assert torch.equal(
+            axes(distribute_tensor(x, mesh, [Shard(0)]), positions=spread, seq_dim=1).full_tensor(),
+            axes(x, positions=where, seq_dim=1),
+        )
+
+    mask = torch.arange(7) >= torch.tensor([[0], [3], [5]])
+    spread = from_mask(distribute_tensor(mask, mesh, [Shard(0)]))
+    shards = distribute_tensor(x, mesh, [Shard(0)])
+    assert torch.equal(turn(shards, spread).full_tensor(), turn(x, from_mask(mask)))
+    offsets = torch.tensor([3, 70_000, 0])
+    spread = consecutive(7, distribute_tensor(offsets, mesh, [Shard(0)]))
+    assert spread.placements == (Shard(0),)
+    assert torch.equal(turn(shards, spread).full_tensor(), turn(x, consecutive(7, offsets)))
+
+    usual = RotaryEmbedding(head_dim=DIM, layout="half", base=10_000.0)
+    assert "reference" in usual.describe(shards)
+    truth = usual.rotate(x, usual.sincos(torch.arange(7)), seq_dim=1)
+    # Another kernel rounds two products of numbers below 8 otherwise.
+    assert (usual(shards, seq_dim=1).full_tensor() - truth).abs().max() <= 2 * 8 * 2.0**-24
+
+    channels = distribute_tensor(x, mesh, [Shard(3)])
+    neighbours = embedding("interleaved")
+    assert torch.equal(neighbours(channels, seq_dim=1).full_tensor(), neighbours(x, seq_dim=1))
+    try:
+        rope(channels, seq_dim=1)
+    except RuntimeError as refused:  # whose channels are on another rank
+        assert "sharded dimension" in str(refused)
+    else:
+        raise AssertionError("pairs of channels that two ranks share were turned")
+
+    parts = DTensor.from_local(x, mesh, [Partial()])
+    assert (turn(parts, torch.arange(7)).full_tensor() - turn(2 * x, torch.arange(7))).abs().max() <= 16 * 2.0**-24
+    written = distribute_tensor(x.clone(), mesh, [Shard(1)])
+    rope.rotate_inplace(written, sincos=rope.sincos(torch.arange(7)), seq_dim=1)
+    assert torch.equal(written.full_tensor(), turn(x, torch.arange(7)))
+
+
+def learned_frequencies():
+    """The gradient of frequencies is a sum over ranks, which is one all-reduce, where positions are spread like x.
+
+    Where they are not, every rank makes all tables, whose gradients are gathered, or summed: one for sin, one for cos.
+    """
+    mesh = init_device_mesh("cpu", (2,))
+    x, g, inv_freq = torch.randn(*SIZES[0]), torch.randn(*SIZES[0]), torch.logspace(0, -3, DIM // 2)
+    rows = torch.arange(BATCH * SEQ).reshape(BATCH, SEQ)
+
+    def gradient(x, g, inv_freq, where):
+        rope = RotaryEmbedding(head_dim=DIM, layout="half", inv_freq=inv_freq)
+        return torch.autograd.grad(rope(x, positions=where, seq_dim=1), inv_freq, g)[0]
+
+    truth = gradient(x, g, inv_freq.clone().requires_grad_(), rows)
+    for axis in (0, 1):
+        spread = [distribute_tensor(each, mesh, [Shard(axis)]) for each in (x, g)]
+        for where, expected in ((rows, 2), (distribute_tensor(rows, mesh, [Shard(axis)]), 1)):
+            plain = inv_freq.clone().requires_grad_()
+            parameter = distribute_tensor(inv_freq, mesh, [Replicate()]).requires_grad_()
+            for given in (plain, parameter):
+                with CommDebugMode() as communication:
+                    found = gradient(*spread, given, where)
+                    if given is parameter:
+                        found = found.redistribute(placements=[Replicate()]).to_local()
+                assert communication.get_total_counts() == expected, (axis, communication.get_comm_counts())
+                if expected == 1:
+                    assert communication.get_comm_counts()[torch.ops.c10d_functional.all_reduce] == 1
+                # A sum of 4 * 8 * 6 products below 5 * 5 * 32, each turned.
+                assert (found - truth).abs().max() <= 192 * 800 * 2.0**-24
+
+
+def compiled():
+    """DTensors under `torch.compile`, without a graph break."""
+    mesh, rope = init_device_mesh("cpu", (2,)), embedding()
+    call = torch.compile(lambda q, k, at: rope(q, k, positions=at, seq_dim=1), backend="aot_eager", fullgraph=True)
+    arrays, where = [torch.randn(size) for size in SIZES], torch.arange(SEQ)
+    for axis, given in ((0, where), (1, distribute_tensor(where, mesh, [Shard(0)]))):
+        results = call(*[distribute_tensor(x, mesh, [Shard(axis)]) for x in arrays], given)
+        for result, truth in zip(results, rope(*arrays, positions=where, seq_dim=1), strict=True):
+            assert result.placements == (Shard(axis),)
+            assert torch.equal(result.full_tensor(), truth)
+
+
+def attention(atol):
+    """The example's modules and ring are right, and the rotation in them communicates nothing."""
+    import distributed_torch as example
+
+    rope = example.rope
+    for split in (example.by_parameters, example.by_heads):
+        counts = {}
+        for name, turn in {"turned": rope, "not turned": lambda q, k, positions, seq_dim: (q, k)}.items():
+            example.rope = turn
+            counts[name], difference = example.attention(split)
+            assert difference <= atol, (split, name)
+        assert counts["turned"] == counts["not turned"] > 0
+    example.rope = rope
+    count, difference = example.ring()
+    assert count == 0 and difference <= atol

@@ -1,0 +1,264 @@
+"""Many devices: sharded arrays of JAX and DTensors of PyTorch turn without communication, as on one device."""
+
+import os
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  # before JAX starts
+
+import json
+import re
+import sys
+from collections import Counter
+from importlib import import_module
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import ranks
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from torch.distributed.tensor import Replicate, Shard
+
+from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, fixed_pos_embedding
+from rope_xp.positions import consecutive, context_parallel
+
+ROOT = Path(__file__).parents[1]
+sys.path += [str(ROOT / "examples"), str(ROOT / "benchmarks")]
+
+LAYOUTS = ["half", "interleaved"]
+DTYPES = [jnp.float32, jnp.bfloat16]
+BATCH, SEQ, HEADS, KV_HEADS, DIM = 8, 16, 8, 4, 32
+COLLECTIVE = re.compile(r" (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\(")
+
+# How q and k lie on a mesh of 4 x 2 devices: (batch, seq, heads). Keys of fewer heads are replicated, or sharded too.
+SHARDINGS = {
+    "batch": (P(("one", "two")), P(("one", "two"))),
+    "seq": (P(None, ("one", "two")), P(None, ("one", "two"))),
+    "heads": (P(None, None, "one"), P(None, None, "one")),
+    "heads, keys replicated": (P(None, None, ("one", "two")), P()),
+    "batch and seq": (P("one", "two"), P("one", "two")),
+    "seq and heads": (P(None, "one", "two"), P(None, "one", "two")),
+}
+
+
+def embedding(layout):
+    return RotaryEmbedding(head_dim=DIM, layout=layout, base=10_000.0)
+
+
+def by_notebook(rope, q, k, where):
+    return [apply_rotary_pos_emb(x, fixed_pos_embedding(x, 1, offset=7), layout=rope.layout, seq_dim=1) for x in (q, k)]
+
+
+def in_two_layers(rope, q, k, where):
+    sincos = rope.sincos(where, like=q)
+    q, k = rope(q, k, sincos=sincos, seq_dim=1)
+    return rope(q, k, sincos=sincos, seq_dim=1)
+
+
+# Each a function of q, k and positions, (seq).
+CALLS = {
+    "counted": lambda rope, q, k, where: rope(q, k, seq_dim=1),
+    "positions": lambda rope, q, k, where: rope(q, k, positions=where, seq_dim=1),
+    "positions of rows": lambda rope, q, k, where: rope(
+        q, k, positions=consecutive(SEQ, jnp.arange(BATCH) + 100_000), seq_dim=1
+    ),
+    "tables": in_two_layers,
+    "rows of tables": lambda rope, q, k, where: rope(
+        q, k, sincos=rope.sincos(jnp.arange(2 * SEQ)), positions=jnp.arange(SEQ) + 3, seq_dim=1
+    ),
+    "shift": lambda rope, q, k, where: (rope.shift(q, -3, seq_dim=1), rope.shift(k, where, seq_dim=1)),
+    "notebook": by_notebook,
+}
+
+
+def random(*shape, seed=0, dtype=jnp.float32):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), dtype=dtype)
+
+
+def queries_and_keys(dtype=jnp.float32):
+    return tuple(random(BATCH, SEQ, heads, DIM, seed=heads, dtype=dtype) for heads in (HEADS, KV_HEADS))
+
+
+def mesh_of(kind=AxisType.Auto):
+    return jax.make_mesh((4, 2), ("one", "two"), axis_types=(kind, kind))
+
+
+def collectives(compiled):
+    return Counter(COLLECTIVE.findall(compiled.as_text()))
+
+
+def test_collectives_are_found():
+    mesh = mesh_of()
+    x = jax.device_put(random(8, 16), NamedSharding(mesh, P("one")))
+    assert collectives(jax.jit(jnp.sum).lower(x).compile()) == {"all-reduce": 1}
+    gathered = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, P()))
+    assert collectives(gathered.lower(x).compile()) == {"all-gather": 1}
+
+
+# On automatic meshes all, and on explicit ones, whose every operation says how its result lies, those of two axes.
+KINDS = [(sharding, AxisType.Auto) for sharding in SHARDINGS]
+KINDS += [(sharding, AxisType.Explicit) for sharding in ("heads, keys replicated", "batch and seq")]
+
+
+@pytest.mark.parametrize("sharding, kind", KINDS, ids=lambda each: getattr(each, "name", each))
+@pytest.mark.parametrize("name", CALLS)
+def test_sharded_arrays_do_not_communicate(name, sharding, kind):
+    mesh, call, specs = mesh_of(kind), CALLS[name], SHARDINGS[sharding]
+    of_positions = P(specs[0][1] if len(specs[0]) > 1 else None)
+
+    @jax.jit
+    def both(arrays, where):
+        """Rotations in both layouts, and the gradients of half the sum of their squares."""
+        found = []
+        for (layout, _), (q, k) in arrays.items():
+            y, pull = jax.vjp(lambda q, k, layout=layout: tuple(call(embedding(layout), q, k, where)), q, k)
+            found.append((y, pull(y)))
+        return found
+
+    arrays = {(layout, dtype.__name__): queries_and_keys(dtype) for layout in LAYOUTS for dtype in DTYPES}
+    where = jnp.arange(SEQ) + 100_000
+    alone = both(arrays, where)
+    with jax.set_mesh(mesh):
+        places = tuple(NamedSharding(mesh, spec) for spec in specs)
+        shards = {key: jax.device_put(pair, places) for key, pair in arrays.items()}
+        for given in (where, jax.device_put(where, NamedSharding(mesh, of_positions))):
+            assert not collectives(both.lower(shards, given).compile())
+            results = both(shards, given)
+            for pair in [pair for values_and_gradients in results for pair in values_and_gradients]:
+                assert [x.sharding.is_equivalent_to(at, 4) for x, at in zip(pair, places)] == [True, True]
+            assert_equal(results, alone)
+
+
+def assert_equal(results, truths, atol=0.0):
+    for one, other in zip(jax.tree.leaves(results), jax.tree.leaves(truths), strict=True):
+        one, other = (np.asarray(x, dtype=np.float64) for x in (one, other))
+        np.testing.assert_allclose(one, other, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_shard_map(layout, check_vma):
+    """Inside, a rank knows its own tokens alone: positions are given, or counted from where it begins."""
+    mesh, rope, (q, k) = mesh_of(), embedding(layout), queries_and_keys()
+    size, rank = 8, lambda: jax.lax.axis_index(("one", "two"))
+    where = jnp.arange(SEQ) + 100_000
+
+    def given(q, k, where):
+        return rope(q, k, positions=where, seq_dim=1)
+
+    def counted(q, k, where):
+        return rope(q, k, positions=consecutive(q.shape[1], 100_000 + rank() * q.shape[1]), seq_dim=1)
+
+    def built(q, k, where):
+        return rope(q, k, positions=context_parallel(SEQ, rank(), size) + 100_000, seq_dim=1)
+
+    def notebook(q, k, where):
+        offset = 100_000 + rank() * q.shape[1]
+        sincos = fixed_pos_embedding(q, 1, offset=offset)
+        return tuple(apply_rotary_pos_emb(x, sincos, layout=layout, seq_dim=1) for x in (q, k))
+
+    def both(function):
+        def call(q, k, where):
+            y, pull = jax.vjp(lambda q, k: function(q, k, where), q, k)
+            return y, pull(y)
+
+        return call
+
+    alone = jax.jit(both(given))(q, k, where)
+    seq = P(None, ("one", "two"))
+    for function in (given, counted, built, notebook):
+        specs = {"in_specs": (seq, seq, P(("one", "two"))), "out_specs": seq, "check_vma": check_vma}
+        mapped = jax.jit(jax.shard_map(both(function), mesh=mesh, **specs))
+        assert not collectives(mapped.lower(q, k, where).compile())
+        assert_equal(mapped(q, k, where), alone)
+
+
+@pytest.mark.parametrize("sharding, sums", [("batch", 1), ("seq", 1), ("batch and seq", 2)])
+def test_learned_frequencies_are_summed_once(sharding, sums):
+    """The one thing that shards have to tell each other: along batch and along seq, where both are sharded."""
+    mesh, (q, _), inv_freq = mesh_of(), queries_and_keys(), jnp.logspace(0, -3, DIM // 2)
+    g, where = random(*q.shape, seed=1), jnp.arange(SEQ)
+
+    @jax.jit
+    def gradient(q, g, inv_freq, where):
+        def turned(inv_freq):
+            return RotaryEmbedding(head_dim=DIM, layout="half", inv_freq=inv_freq)(q, positions=where, seq_dim=1)
+
+        return jax.vjp(turned, inv_freq)[1](g)[0]
+
+    alone = gradient(q, g, inv_freq, where)
+    spec = SHARDINGS[sharding][0]
+    shards = jax.device_put((q, g), NamedSharding(mesh, spec))
+    spread = jax.device_put(where, NamedSharding(mesh, P(spec[1] if len(spec) > 1 else None)))
+    everywhere = jax.device_put(inv_freq, NamedSharding(mesh, P()))
+    assert collectives(gradient.lower(*shards, everywhere, spread).compile()) == {"all-reduce": sums}
+    # A sum of 8 * 16 * 8 products below 5 * 5 * 16, each turned.
+    assert_equal(gradient(*shards, everywhere, spread), alone, atol=1024 * 800 * 2.0**-24)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_channels_on_several_devices_communicate(layout):
+    """What is not promised: halves of a head on two devices are exchanged; neighbours, on one, are not."""
+    mesh, rope, (q, k) = mesh_of(), embedding(layout), queries_and_keys()
+    shards = jax.device_put((q, k), NamedSharding(mesh, P(None, None, None, "one")))
+    turned = jax.jit(lambda q, k: rope(q, k, seq_dim=1))
+    assert bool(collectives(turned.lower(*shards).compile())) == (layout == "half")
+    assert_equal(turned(*shards), turned(q, k))
+
+
+# Scores of 32 products below 5 * 5, off by 32 * 25 * 2**-24 before they are divided by 32 ** 0.5, change a weight by
+# as much, relatively; a value below 5, or a gradient, is a sum of such weights, whose sum is 1, and products below
+# 5 * 5 of them.
+RING = 32 * 25 * 2.0**-24 / 32**0.5 * 2 * 25
+
+
+@pytest.mark.parametrize("size", [4, 8])
+def test_ring_attention_in_jax(size):
+    """The example's, on some devices or all: keys and values are passed on, and their gradients back."""
+    example, order = import_module("sharded_jax"), []
+    for rank in range(size):
+        order += context_parallel(SEQ, rank, size, zigzag=True).tolist()
+    mesh, spec = jax.make_mesh((size,), ("ranks",), axis_types=(AxisType.Auto,)), P(None, "ranks")
+    q, k, v, g = (random(2, SEQ, heads, DIM, seed=heads) for heads in (4, 2, 2, 4))
+    ring = jax.shard_map(example.ring_attention, mesh=mesh, in_specs=(spec, spec, spec), out_specs=spec)
+    both = example.with_gradients(ring)
+    shards = jax.device_put(((q[:, order], k[:, order], v[:, order]), g[:, order]), NamedSharding(mesh, spec))
+    assert collectives(both.lower(*shards).compile()) == {"collective-permute": 2 * 2 * (size - 1)}
+    alone = jax.tree.map(lambda x: x[:, order], example.with_gradients(example.attention)((q, k, v), g))
+    assert_equal(both(*shards), alone, atol=RING)
+
+
+def test_wrapped_and_ring_attention_in_torch():
+    ranks.on_ranks(4, ranks.attention, RING)
+
+
+AXES = [Shard(axis) for axis in range(3)]
+
+
+def test_dtensors_do_not_communicate():
+    ranks.on_ranks(2, ranks.dtensors, (2,), [(layout, [at]) for layout in LAYOUTS for at in (*AXES, Replicate())])
+
+
+def test_dtensors_on_two_axes_of_a_mesh_do_not_communicate():
+    cases = [("half", AXES[:2]), ("interleaved", AXES[1:]), ("half", [Replicate(), Shard(1)])]
+    ranks.on_ranks(4, ranks.dtensors, (2, 2), cases)
+
+
+@pytest.mark.parametrize("function", [ranks.dtensors_otherwise, ranks.learned_frequencies, ranks.compiled])
+def test_dtensors(function):
+    ranks.on_ranks(2, function)
+
+
+def test_errors_of_ranks_are_raised():
+    with pytest.raises(Exception, match=r"rank \d has failed"):
+        ranks.on_ranks(2, ranks.failing)
+
+
+def test_benchmark(tmp_path, capsys):
+    rows = import_module("devices").main(["--quick", "--out", str(tmp_path / "devices.md")])
+    assert {row["framework"] for row in rows} == {"JAX", "PyTorch"}
+    assert all(row["collectives"] == row["expected"] for row in rows)
+    assert json.loads((tmp_path / "devices.json").read_text())["rows"] == rows
+    assert (tmp_path / "devices.md").read_text().count("\n|") == len(rows) + 2
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
