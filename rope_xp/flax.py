@@ -1,6 +1,6 @@
 """`RotaryEmbedding` as a Flax NNX module: no variable but frequencies that are learned."""
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 from typing import Any
 

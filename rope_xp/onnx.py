@@ -1,6 +1,6 @@
 """A rotary embedding as ONNX's own `RotaryEmbedding` operator, which runtimes have a kernel for."""
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 from typing import Any, Literal
 

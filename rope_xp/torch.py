@@ -1,6 +1,6 @@
 """`RotaryEmbedding` as a PyTorch module: no buffer, and no parameter but frequencies that are learned."""
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """One suite for every array library: `pytest --xp=jax` runs it on JAX, and fails where JAX is missing.
 
 `--xp=parity` and `--xp=timm` choose the files that compare with packages of models, `--xp=triton` that of its kernel,
-and that kernel in the suite, `--xp=examples` the examples.
+and that kernel in the suite, `--xp=examples` the examples, `--xp=export` exporters and what runs their programs.
 """
 
 import importlib.util
@@ -17,6 +17,9 @@ FILES_OF = {
     "test_jax_speed.py": {"jax"},
     "test_torch.py": {"torch"},
     "test_kernels_torch.py": {"torch"},
+    "test_modules_torch.py": {"torch"},
+    "test_modules_flax.py": {"jax"},
+    "test_export.py": {"export"},
     "test_triton.py": {"triton"},
     "test_peers_torch.py": {"torch"},
     "test_peers_grids.py": {"parity"},
@@ -28,7 +31,6 @@ FILES_OF = {
     "test_peers_weights.py": {"parity"},
     "test_weights_jax.py": {"jax"},
     "test_mlx.py": {"mlx"},
-    "test_ndonnx.py": {"ndonnx"},
     "test_examples.py": {"examples"},
     "test_readme.py": {"numpy", "jax", "torch"},
 }
@@ -38,7 +40,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--xp",
         action="append",
-        choices=[*libraries.LIBRARIES, "examples", "parity", "timm", "triton"],
+        choices=[*libraries.LIBRARIES, "examples", "export", "parity", "timm", "triton"],
         help="library to test, may be repeated, or a set of files; by default the libraries that are installed",
     )
 
