@@ -24,8 +24,9 @@ def tests_numpy(session):
     """The suite on NumPy, and every example in a docstring."""
     install(session, "test")
     session.run(*PYTEST, "--xp=numpy", "tests", *session.posargs)
-    # But for the kernels, which import what is not here, and have no examples.
-    session.run("pytest", "--doctest-modules", "--ignore-glob=*/rope_xp/kernels/*", "--pyargs", "rope_xp")
+    # But for the kernels, which have no examples, and the modules of frameworks: they import what is not here.
+    elsewhere = [f"--ignore-glob=*/rope_xp/{room}" for room in ("kernels/*", "torch.py", "flax.py", "onnx.py")]
+    session.run("pytest", "--doctest-modules", *elsewhere, "--pyargs", "rope_xp")
 
 
 @nox.session(name="tests-oldest")
@@ -90,9 +91,19 @@ def tests_timm(session):
 
 @nox.session(name="tests-more")
 def tests_more(session):
-    """The suite on Dask, MLX and ndonnx with onnxruntime."""
+    """The suite on Dask, MLX and ndonnx."""
     install(session, "more")
     session.run(*PYTEST, "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
+
+
+@nox.session(name="tests-export")
+def tests_export(session):
+    """Exporters and what runs their programs: torch.export, jax.export, ONNX from PyTorch and from ndonnx."""
+    install(session, "export", "onnx")
+    session.run(*PYTEST, "--xp=export", "tests/test_export.py", *session.posargs)
+    modules = [f"rope_xp.{framework}" for framework in ("torch", "flax", "onnx")]
+    session.run("pytest", "--doctest-modules", "--pyargs", *modules)
+    session.run("python", "-P", "benchmarks/exporters.py", "--quick", "--out", f"{session.create_tmp()}/exporters.md")
 
 
 @nox.session
