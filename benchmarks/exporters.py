@@ -8,6 +8,7 @@ float32 up to 3. It fails where a program is more than 1e-6 off the eager result
 import argparse
 import io
 import json
+import logging
 import sys
 import warnings
 from importlib.metadata import version
@@ -160,13 +161,14 @@ def main(argv=None):
     parser.add_argument("--quick", action="store_true", help="few sizes, for a test")
     parser.add_argument("--out", type=Path, default=RESULTS / "exporters.md", help="Markdown file to write")
     arguments = parser.parse_args(argv)
-    warnings.simplefilter("ignore")  # those of the exporters
+    warnings.simplefilter("ignore")  # those of the exporters, and what they log
+    logging.disable(logging.WARNING)
     sizes = [(1, 1), (3, 17)] if arguments.quick else [(1, 1), (2, 5), (3, 100), (1, 4097)]
 
     run = ", ".join(f"{batch} x {seq}" for batch, seq in sizes)
     heads = ["", "layout", "format", "nodes", "<2^17", "int32", "eager"]
     caption = f"traced at 2 x 5; batch x seq run: {run}"
-    table = Table(title="Largest error of exported programs", caption=caption, box=SIMPLE, pad_edge=False)
+    table = Table(title="Largest error of exported programs", caption=caption, box=SIMPLE, padding=0)
     for head in heads:
         table.add_column(head, justify="right" if head in heads[3:] else "left", no_wrap=True)
     lines = [

@@ -469,7 +469,7 @@ class RotaryEmbedding:
         own = self._own_axes(who, "delta", moves)
         axes_left = k.ndim - 1 - (moves.ndim - len(own)) - (self.heads is not None)
         if axes_left > 0 and (moves.ndim == len(own) or moves.shape[-1] == 1):
-            moves = backends.with_axes(moves, (*moves.shape, *[1] * axes_left))
+            moves = backends.with_axes(backends.namespace(moves), moves, (*moves.shape, *[1] * axes_left))
         if self.heads is None:
             axes_on(who, "delta", moves.shape[len(own) :], 0, k, seq_dim)
         sincos = self._unscaled(who, moves, k)

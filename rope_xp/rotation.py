@@ -246,14 +246,14 @@ def aligned(
 
     Tables must have so many `columns` where it is given. With `heads`, they are "*axes heads pairs".
     """
-    tables = []
+    xp, tables = backends.namespace(arrays[0]), []
     last = last_axes = None
     for x, (sin, cos) in zip(arrays, _tables_of_each(who, arrays, sincos, columns)):
         if heads is None:
             axes = axes_on(who, "tables", sin.shape, 1, x, seq_dim)
             if sin is not last or axes != last_axes:  # as they are alike for q and k
                 last, last_axes, shape = sin, axes, (*axes, sin.shape[-1])
-                both = (backends.with_axes(sin, shape), backends.with_axes(cos, shape))
+                both = (backends.with_axes(xp, sin, shape), backends.with_axes(xp, cos, shape))
             tables.append(both)
         else:
             tables.append(tuple(_align_heads(who, each, x, seq_dim, heads, heads_dim) for each in (sin, cos)))
@@ -274,11 +274,11 @@ def chosen(
 
 def opposite_axes(who: str, arrays: Sequence[Any], positions: Any, seq_dim: int) -> list[Any]:
     """Positions with the axes of each array, but for its channels; the same array where axes are the same."""
-    found = []
+    xp, found = backends.namespace(positions), []
     for x in arrays:
         axes = axes_on(who, "positions", positions.shape, 0, x, seq_dim)
         same = found and tuple(found[-1].shape) == axes
-        found.append(found[-1] if same else backends.with_axes(positions, axes))
+        found.append(found[-1] if same else backends.with_axes(xp, positions, axes))
     return found
 
 
@@ -354,7 +354,7 @@ def _align_heads(who: str, table: Any, x: Any, seq_dim: int, heads: int, heads_d
     xp = backends.namespace(table)
     order = list(range(len(axes)))
     order.insert(place, len(axes))
-    return xp.permute_dims(backends.with_axes(table, (*axes, *table.shape[-2:])), (*order, len(axes) + 1))
+    return xp.permute_dims(backends.with_axes(xp, table, (*axes, *table.shape[-2:])), (*order, len(axes) + 1))
 
 
 def axes_on(who: str, name: str, given: Any, columns: int, x: Any, seq_dim: int) -> tuple[int, ...]:

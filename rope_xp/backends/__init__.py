@@ -166,7 +166,7 @@ def concat(arrays: list[Any]) -> Any:
 
 def knows_sizes(x: Any) -> bool:
     """Whether the sizes of `x` are numbers, or symbols to calculate with, and none of them is None: ndonnx's."""
-    return all(size is not None for size in x.shape)
+    return None not in x.shape
 
 
 def size_of(x: Any, axis: int) -> Any:
@@ -175,11 +175,10 @@ def size_of(x: Any, axis: int) -> Any:
     return x.dynamic_shape[axis] if known is None else known
 
 
-def with_axes(x: Any, shape: tuple[int, ...]) -> Any:
+def with_axes(xp: Any, x: Any, shape: tuple[int, ...]) -> Any:
     """`x` in a shape that is its own but for further axes of size 1."""
     if x.ndim == len(shape):
         return x
-    xp = namespace(x)
     if knows_sizes(x):
         return xp.reshape(x, shape)
     for axis, size in enumerate(shape):
