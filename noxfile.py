@@ -24,9 +24,15 @@ def tests_numpy(session):
     """The suite on NumPy, and every example in a docstring."""
     install(session, "test")
     session.run(*PYTEST, "--xp=numpy", "tests", *session.posargs)
-    # But for the kernels, which import what is not here, and have no examples; and for what has a session of its own.
-    apart = [f"--ignore-glob=/*/rope_xp/{room}/*" for room in ("kernels", "huggingface")]
-    session.run("pytest", "--doctest-modules", *apart, "--pyargs", "rope_xp")
+    # But for the kernels, which have no examples, and what imports a framework, which has sessions of its own.
+    elsewhere = ("kernels/*", "huggingface/*", "torch.py", "flax.py", "onnx.py")
+    session.run(
+        "pytest",
+        "--doctest-modules",
+        *(f"--ignore-glob=/*/rope_xp/{room}" for room in elsewhere),
+        "--pyargs",
+        "rope_xp",
+    )
 
 
 @nox.session(name="tests-oldest")
@@ -100,7 +106,7 @@ def tests_timm(session):
 
 @nox.session(name="tests-more")
 def tests_more(session):
-    """The suite on Dask, MLX and ndonnx with onnxruntime."""
+    """The suite on Dask, MLX and ndonnx."""
     install(session, "more")
     session.run(*PYTEST, "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
 
@@ -110,6 +116,16 @@ def tests_distributed(session):
     """Sharded arrays, DTensors, rings: eight virtual devices of JAX, four processes of PyTorch on this machine."""
     install(session, "distributed")
     session.run(*PYTEST, "--xp=distributed", "tests/test_distributed.py", *session.posargs)
+
+
+@nox.session(name="tests-export")
+def tests_export(session):
+    """Exporters and what runs their programs: torch.export, jax.export, ONNX from PyTorch and from ndonnx."""
+    install(session, "export", "onnx")
+    session.run(*PYTEST, "--xp=export", "tests/test_export.py", *session.posargs)
+    modules = [f"rope_xp.{framework}" for framework in ("torch", "flax", "onnx")]
+    session.run("pytest", "--doctest-modules", "--pyargs", *modules)
+    session.run("python", "-P", "benchmarks/exporters.py", "--quick", "--out", f"{session.create_tmp()}/exporters.md")
 
 
 @nox.session

@@ -1,4 +1,5 @@
-"""Rotary embeddings as PyTorch modules, in both pairings: what rotary-embedding-torch and transformers compute.
+"""Rotary embeddings as PyTorch modules, in both pairings: what rotary-embedding-torch and transformers compute; and
+a drop-in for torchtune's.
 
 Run: `python modules_torch.py`.
 """
@@ -34,6 +35,20 @@ class HFRoPEPositionEmbedding(RoPEPositionEmbedding):
     """The same with channels dim/2 apart as a pair, as in Llama and Mistral of transformers."""
 
     layout = "half"
+
+
+class RotaryPositionalEmbeddings(nn.Module):
+    """torchtune's module: the same arguments, for x of (batch, seq, heads, dim) with neighbouring channels as a pair.
+
+    `max_seq_len` is there for the signature: no table is kept, and no position is too large.
+    """
+
+    def __init__(self, dim, max_seq_len=4096, base=10_000):
+        super().__init__()
+        self.rope = RotaryEmbedding(head_dim=dim, layout="interleaved", base=base)
+
+    def forward(self, x, *, input_pos=None):
+        return self.rope(x, positions=input_pos, seq_dim=1)
 
 
 def main():

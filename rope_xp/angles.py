@@ -9,6 +9,7 @@ from rope_xp.arrays import Array
 from rope_xp.backends import memory
 from rope_xp.frequencies import geometric
 from rope_xp.kernels import Kernel, tables
+from rope_xp.kernels.reference import unpairs
 from rope_xp.positions.sequence import count_from
 
 Phase = Literal["exact", "float32"]
@@ -86,7 +87,7 @@ def fixed_pos_embedding(
     who = "fixed_pos_embedding"
     checks.floating(who, "x", x)
     dim = checks.even_width(who, x)
-    seq = x.shape[checks.axis(who, seq_dim, x)]
+    seq = backends.size_of(x, checks.axis(who, seq_dim, x))
     frequencies = phases.Frequencies(geometric(checks.at_least(who, "base", base, 1.0), dim))
     positions = count_from(who, "offset", offset, seq, like=x)
     if positions.ndim > 1:
@@ -137,8 +138,7 @@ def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0,
         geometric(checks.at_least(who, "base", base, 1.0), checks.even_size(who, "dim", dim))
     )
     sin, cos = sincos_of(who, positions, frequencies, like=like)
-    xp = backends.namespace(sin)
-    return xp.reshape(xp.stack([sin, cos], axis=-1), (*sin.shape[:-1], dim))
+    return unpairs(backends.namespace(sin), sin, cos, "interleaved")
 
 
 def sincos_of(

@@ -88,7 +88,7 @@ def even_width(who: str, x: Any) -> int:
     if not x.ndim:
         raise ValueError(f"{who}: x must have a last axis of channels; got an array without axes")
     dim = x.shape[-1]
-    if dim < 2 or dim % 2:
+    if not dim or dim % 2:
         raise ValueError(f"{who}: the last axis of x must be even and at least 2; got x of shape {shape(x)}")
     return dim
 

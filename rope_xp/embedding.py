@@ -470,7 +470,7 @@ class RotaryEmbedding:
         own = self._own_axes(who, "delta", moves)
         axes_left = k.ndim - 1 - (moves.ndim - len(own)) - (self.heads is not None)
         if axes_left > 0 and (moves.ndim == len(own) or moves.shape[-1] == 1):
-            moves = backends.namespace(moves).reshape(moves, (*moves.shape, *[1] * axes_left))
+            moves = backends.with_axes(backends.namespace(moves), moves, (*moves.shape, *[1] * axes_left))
         if self.heads is None:
             axes_on(who, "delta", moves.shape[len(own) :], 0, k, seq_dim)
         sincos = self._unscaled(who, moves, k)
@@ -725,10 +725,11 @@ class RotaryEmbedding:
             return positions
         if self.axes > 1:
             raise ValueError(f"{who}: positions must be given where they have {self.axes} axes; got None")
-        lengths = [x.shape[checks.axis(who, seq_dim, x)] for x in arrays]
+        axes = [checks.axis(who, seq_dim, x) for x in arrays]
+        lengths = [x.shape[axis] for x, axis in zip(arrays, axes)]
         if any(length != lengths[0] for length in lengths):
             raise ValueError(f"{who}: positions must be given where lengths on seq_dim={seq_dim} differ; got {lengths}")
-        return count_from(who, "positions", 0, lengths[0], like=arrays[0])
+        return count_from(who, "positions", 0, backends.size_of(arrays[0], axes[0]), like=arrays[0])
 
 
 def _one_or_all(rotated: list[Any]) -> Any:

@@ -253,7 +253,7 @@ def aligned(
             axes = axes_on(who, "tables", sin.shape, 1, x, seq_dim)
             if sin is not last or axes != last_axes:  # as they are alike for q and k
                 last, last_axes, shape = sin, axes, (*axes, sin.shape[-1])
-                both = (sin, cos) if sin.ndim == x.ndim else (xp.reshape(sin, shape), xp.reshape(cos, shape))
+                both = (backends.with_axes(xp, sin, shape), backends.with_axes(xp, cos, shape))
             tables.append(both)
         else:
             tables.append(tuple(_align_heads(who, each, x, seq_dim, heads, heads_dim) for each in (sin, cos)))
@@ -267,7 +267,7 @@ def chosen(
     positions = checks.positions(who, "positions", positions, like=arrays[0], real=False)
     tables = _tables_of_each(who, arrays, sincos, columns)
     shape = checks.shape(tables[0][0])
-    if len(shape) != 2 or not shape[0]:
+    if len(shape) != 2 or shape[0] == 0:
         raise ValueError(f"{who}: tables must be (rows, pairs) for positions to choose rows; got shape {shape}")
     return [(*own, where) for own, where in zip(tables, opposite_axes(who, arrays, positions, seq_dim))]
 
@@ -278,7 +278,7 @@ def opposite_axes(who: str, arrays: Sequence[Any], positions: Any, seq_dim: int)
     for x in arrays:
         axes = axes_on(who, "positions", positions.shape, 0, x, seq_dim)
         same = found and tuple(found[-1].shape) == axes
-        found.append(found[-1] if same else xp.reshape(positions, axes))
+        found.append(found[-1] if same else backends.with_axes(xp, positions, axes))
     return found
 
 
@@ -354,7 +354,7 @@ def _align_heads(who: str, table: Any, x: Any, seq_dim: int, heads: int, heads_d
     xp = backends.namespace(table)
     order = list(range(len(axes)))
     order.insert(place, len(axes))
-    return xp.permute_dims(xp.reshape(table, (*axes, *table.shape[-2:])), (*order, len(axes) + 1))
+    return xp.permute_dims(backends.with_axes(xp, table, (*axes, *table.shape[-2:])), (*order, len(axes) + 1))
 
 
 def axes_on(who: str, name: str, given: Any, columns: int, x: Any, seq_dim: int) -> tuple[int, ...]:
@@ -375,10 +375,20 @@ def axes_on(who: str, name: str, given: Any, columns: int, x: Any, seq_dim: int)
 def _opposite(axes: Any, places: tuple[int, ...], seq: int | None) -> tuple[int, ...] | None:
     """`axes` as many as `places`, of which number `seq` is the sequence; None where they do not fit."""
     if len(axes) == len(places):
-        return tuple(axes) if all(size in (1, place) for size, place in zip(axes, places)) else None
+        return tuple(axes) if _fit(axes, places) else None
     if seq is None or not len(axes) or len(axes) > len(places):
         return None
     *batch, last = axes
-    if len(batch) > seq or last != places[seq] or not all(size in (1, place) for size, place in zip(batch, places)):
+    if len(batch) > seq or not _fit(batch, places) or not _same(last, places[seq]):
         return None
     return (*batch, *[1] * (seq - len(batch)), last, *[1] * (len(places) - 1 - seq))
+
+
+def _fit(sizes: Any, places: Any) -> bool:
+    """Whether each size is 1 or that of its place."""
+    return all(size == 1 or _same(size, place) for size, place in zip(sizes, places))
+
+
+def _same(size: Any, place: Any) -> bool:
+    """Whether two sizes are equal, as far as both are known."""
+    return size is None or place is None or size == place

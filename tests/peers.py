@@ -1,6 +1,8 @@
 """What tests against packages of PyTorch share: numbers, frequencies on several axes, how far float32 may be off."""
 
+import importlib.util
 import math
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -8,6 +10,15 @@ import torch
 
 def random(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).clip(-3, 3)
+
+
+def file_of_torchtune(*parts):
+    """One of torchtune's files alone, as the package needs more than it says."""
+    file = Path(importlib.util.find_spec("torchtune").origin).parent.joinpath(*parts)
+    spec = importlib.util.spec_from_file_location(f"torchtune_{file.stem}", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def block_diagonal(*rows):

@@ -4,11 +4,13 @@ import os
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  # before JAX starts
 
+import inspect
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +19,7 @@ import pytest
 import rotary_embedding_torch
 import torch
 from einops import rearrange
+from peers import file_of_torchtune
 from transformers import LlamaConfig
 from transformers.models.llama import modeling_llama
 
@@ -131,6 +134,62 @@ def test_modules_take_positions_and_refuse_long_input():
     torch.testing.assert_close(module(x[:, 3:], positions=torch.arange(3, 5)), module(x)[:, 3:])
     with pytest.raises(ValueError, match=r"at most max_len=5 tokens; got shape \(2, 6, 14\)"):
         module(torch.zeros(2, 6, 14))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("base", [10_000, 500])
+def test_drop_in_for_torchtune(base, dtype):
+    ours = import_module("modules_torch").RotaryPositionalEmbeddings
+    peer = file_of_torchtune("modules", "position_embeddings.py").RotaryPositionalEmbeddings
+    assert [*inspect.signature(ours).parameters] == [*inspect.signature(peer).parameters]
+    assert [*inspect.signature(ours.forward).parameters] == [*inspect.signature(peer.forward).parameters]
+    one, other = (of(14, max_seq_len=512, base=base) for of in (ours, peer))
+    x = torch.asarray(random(2, 5, 3, 14)).to(dtype)  # batch seq heads dim
+    packed, decode = torch.tensor([[0, 1, 2, 0, 1], [0, 1, 2, 3, 511]]), torch.tensor([[7], [300]])
+    # Float32 phases are off by 2**-24 * 511 or so, numbers are below 4; and one rounding of a number below 4.
+    atol = 2e-4 if dtype == torch.float32 else 2e-4 + 4 * 2.0**-8
+    for given, where in ((x, None), (x, packed), (x[:, :1], decode)):
+        turned = one(given, input_pos=where)
+        assert turned.dtype == dtype
+        torch.testing.assert_close(turned, other(given, input_pos=where), atol=atol, rtol=0)
+    assert one.state_dict() == {} == other.state_dict()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("options", [{}, {"theta": 500.0}])
+def test_drop_in_for_equinox(options, dtype):
+    ours = import_module("modules_equinox").RotaryPositionalEmbedding
+    peer = eqx.nn.RotaryPositionalEmbedding
+    assert [*inspect.signature(ours).parameters] == [*inspect.signature(peer).parameters]
+    assert [*inspect.signature(ours.__call__).parameters] == [*inspect.signature(peer.__call__).parameters]
+    # A width for each, as Equinox keeps its tables by width and dtype alone, whatever theta is.
+    width = 14 + 2 * len(options)
+    one, other = (of(width, **options) for of in (ours, peer))
+    assert (one.embedding_size, one.theta, one.dtype) == (other.embedding_size, other.theta, other.dtype)
+    x = jnp.asarray(random(3, 64, width), dtype)  # heads seq dim
+    # Float32 phases are off by 2**-24 * 64 or so, numbers are below 4; and one rounding of a number below 4.
+    atol = 5e-5 if dtype == "float32" else 5e-5 + 4 * 2.0**-8
+    turned = eqx.filter_jit(jax.vmap(one))(x)
+    assert turned.dtype == x.dtype
+    np.testing.assert_allclose(turned.astype("float32"), jax.vmap(other)(x).astype("float32"), rtol=0, atol=atol)
+    np.testing.assert_array_equal(one(x[0], key=jax.random.key(0)), one(x[0]))
+    assert jax.tree.leaves(one) == []
+
+
+def test_equinox_attention_holds_a_value():
+    example = import_module("modules_equinox")
+    attention, x = example.Attention(24, 3, key=jax.random.key(0)), jnp.asarray(random(5, 24))
+    w = np.asarray(attention.project.weight, dtype=np.float64)
+    weights = {name: part.T for name, part in zip(("wq", "wk", "wv"), np.split(w, 3))} | {"wo": np.eye(24)}
+    np.testing.assert_allclose(attention(x), true_attention(np.asarray(x)[None], weights, 3)[0], atol=5e-6)
+    assert len(jax.tree.leaves(eqx.filter(attention, eqx.is_array))) == 1
+    cast = jax.tree.map(lambda leaf: leaf.astype("bfloat16") if eqx.is_array(leaf) else leaf, attention)
+    assert cast.rope is attention.rope
+
+
+def test_equinox_program():
+    moved, losses = import_module("modules_equinox").main()
+    assert moved < 5e-6 and losses[-1] < 0.1 * losses[0]
 
 
 def test_modules_program():

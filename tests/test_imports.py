@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-FRAMEWORKS = ("torch", "jax", "numba", "triton", "cupy", "mlx", "dask", "ndonnx", "einops")
+FRAMEWORKS = ("torch", "jax", "numba", "triton", "cupy", "mlx", "dask", "ndonnx", "onnx", "flax", "einops")
 
 
 def loaded_after(statement):
@@ -33,6 +33,10 @@ MAY_IMPORT = {
     "axes": {"checks"},
     "phases": {"backends"},
     "checks": {"backends", "backends.memory"},
+    "modules": {"embedding"},
+    "torch": {"arrays", "config", "embedding", "modules"},
+    "flax": {"arrays", "config", "embedding", "modules"},
+    "onnx": {"checks", "embedding"},
     "positions/sequence": {"arrays", "backends", "checks"},
     "positions/grids": {"arrays", "backends", "checks", "positions.sequence"},
     "positions/multimodal": {"arrays", "backends", "checks"},
@@ -58,6 +62,7 @@ MAY_IMPORT = {
         "checks",
         "frequencies",
         "kernels",
+        "kernels.reference",
         "kernels.tables",
         "phases",
         "positions.sequence",
@@ -116,6 +121,9 @@ MAY_NAME = {
     "huggingface/methods": {"torch"},
     "huggingface/tables_inside": {"torch"},
     "huggingface/__init__": {"torch", "transformers"},
+    "torch": {"torch"},
+    "flax": {"flax", "jax"},
+    "onnx": {"onnx"},
 }
 
 

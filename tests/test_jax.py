@@ -266,27 +266,6 @@ def test_shard_map_with_the_ranks_own_positions():
     assert_same(jax.jit(jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec))(x), rope(x, seq_dim=0))
 
 
-def test_symbolic_sizes_export():
-    from jax import export
-
-    rope = embedding()
-    batch, seq = export.symbolic_shape("b, s")
-    exported = export.export(jax.jit(lambda x: rope(x, seq_dim=1)))(
-        jax.ShapeDtypeStruct((batch, seq, 3, 14), jnp.float32)
-    )
-    for shape in [(1, 1, 3, 14), (2, 7, 3, 14)]:
-        assert_same(exported.call(random(*shape)), rope(random(*shape), seq_dim=1))
-
-    def moved(x):
-        where = positions.consecutive(x.shape[1], x.shape[1], like=x)
-        return apply_rotary_pos_emb(x, fixed_pos_embedding(x, 1, offset=7), seq_dim=1), where
-
-    exported = export.export(jax.jit(moved))(jax.ShapeDtypeStruct((batch, seq, 3, 14), jnp.float32))
-    x = random(2, 7, 3, 14)
-    for one, other in zip(exported.call(x), moved(x), strict=True):
-        assert_same(one, other)
-
-
 def test_attribute_of_a_flax_module():
     class Attention(nnx.Module):
         def __init__(self, rngs):

@@ -4,16 +4,14 @@ They are rotary-embedding-torch, torchtune, x-transformers and diffusers. Positi
 are still right.
 """
 
-import importlib.util
 import math
 from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from diffusers.models import embeddings
-from peers import assert_same, block_diagonal, gradient_off_by, off_by, random, rotated
+from peers import assert_same, block_diagonal, file_of_torchtune, gradient_off_by, off_by, random, rotated
 from rotary_embedding_torch import RotaryEmbedding as LucidRotaryEmbedding
 from rotary_embedding_torch import apply_rotary_emb as lucid_apply
 from x_transformers import x_transformers
@@ -31,15 +29,6 @@ def axial(dims, layout="interleaved", base=10_000.0, **options):
     """A progression for each axis, one axis after the other."""
     sections = Sections([dim // 2 for dim in dims], order="axial")
     return RotaryEmbedding(head_dim=sum(dims), layout=layout, base=base, sections=sections, **options)
-
-
-def file_of_torchtune(*parts):
-    """One of torchtune's files alone, as the package needs more than it says."""
-    file = Path(importlib.util.find_spec("torchtune").origin).parent.joinpath(*parts)
-    spec = importlib.util.spec_from_file_location(f"torchtune_{file.stem}", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 # rotary-embedding-torch

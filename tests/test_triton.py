@@ -756,3 +756,23 @@ def test_without_a_c_compiler_the_kernel_cannot_be_imported(tmp_path):
             raise AssertionError("imported")
     """
     run_in_another_process(script, tmp_path, CC="/no/compiler")
+
+
+@pytest.mark.skipif(not ON_GPU, reason="CUDA graphs are recorded on a GPU")
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+def test_a_replayed_graph_follows_positions(layout):
+    rope = RotaryEmbedding(head_dim=14, layout=layout, base=10_000.0)
+    q, k = random(2, 5, 6, 14), random(2, 5, 3, 14, seed=1)
+    where = torch.arange(5, device=DEVICE)
+    beside = torch.cuda.Stream()
+    with torch.cuda.stream(beside):  # compiles the kernel and moves the words of frequencies
+        rope(q, k, positions=where, seq_dim=1)
+    torch.cuda.current_stream().wait_stream(beside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        turned = rope(q, k, positions=where, seq_dim=1)
+    for offset in (0, 7, 100_000):
+        where.copy_(torch.arange(5, device=DEVICE) + offset)
+        graph.replay()
+        for one, other in zip(turned, rope(q, k, positions=where.clone(), seq_dim=1), strict=True):
+            assert torch.equal(one, other)

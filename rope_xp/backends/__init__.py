@@ -203,6 +203,42 @@ def concat(arrays: list[Any]) -> Any:
     return namespace(arrays[0]).concat(arrays, axis=-1)
 
 
+def knows_sizes(x: Any) -> bool:
+    """Whether the sizes of `x` are numbers, or symbols to calculate with, and none of them is None: ndonnx's."""
+    return None not in x.shape
+
+
+def size_of(x: Any, axis: int) -> Any:
+    """The size of an axis; where nobody knows it, an array that has it when the traced program runs."""
+    known = x.shape[axis]
+    return x.dynamic_shape[axis] if known is None else known
+
+
+def with_axes(xp: Any, x: Any, shape: tuple[int, ...]) -> Any:
+    """`x` in a shape that is its own but for further axes of size 1."""
+    if x.ndim == len(shape):
+        return x
+    if knows_sizes(x):
+        return xp.reshape(x, shape)
+    for axis, size in enumerate(shape):
+        if axis == x.ndim or x.shape[axis] != size:
+            x = xp.expand_dims(x, axis=axis)
+    return x
+
+
+def rows(table: Any, places: Any) -> Any:
+    """Rows of a table "rows columns", "*axes columns" for places "*axes"."""
+    xp, columns = namespace(table), table.shape[1]
+    if has_64_bits(places):
+        places = astype(places, xp.int64)  # some libraries index by 64 bits only
+    flat = xp.take(table, xp.reshape(places, (-1,)), axis=0)
+    if knows_sizes(places):
+        return xp.reshape(flat, (*places.shape, columns))
+    # An array of sizes makes ndonnx forget those that it knows; a sum tells it the columns again.
+    shape = xp.concat([places.dynamic_shape, xp.asarray([columns], dtype=xp.int64)])
+    return xp.reshape(flat, shape) + xp.zeros((columns,), dtype=table.dtype)
+
+
 def unstack(x: Any, *, axis: int) -> Any:
     """The standard's `unstack` along an axis counted from the last, -1, which not every library has."""
     if is_torch(x):  # whose gradient of this is one stack, but of indices a sum of arrays padded with zeros

@@ -1,6 +1,6 @@
 """Kernels on torch tensors: where they are right, and their derivative."""
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 from collections.abc import Sequence
 from typing import Any

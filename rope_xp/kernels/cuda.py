@@ -6,7 +6,7 @@ alone: the exact phases of `rope_xp.phases`, made where they are used. `torch.co
 what makes them. Both exist from the import of this file.
 """
 
-# pyright: reportMissingImports=false, reportIndexIssue=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportIndexIssue=false
 
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from rope_xp import backends
 from rope_xp.kernels.turn import Angles, Tables, Turn
 
@@ -68,12 +70,9 @@ def tables_of(angles: Angles) -> Tables:
 
 def _rows(table: Any, positions: Any) -> Any:
     """Rows of a table "rows pairs", "*axes pairs" for positions "*axes"."""
-    xp, (count, pairs) = backends.namespace(table), table.shape
-    known = (positions >= 0) & (positions < count)
-    places = xp.where(known, positions, xp.zeros_like(positions))
-    if backends.has_64_bits(places):
-        places = backends.astype(places, xp.int64)  # some libraries index by 64 bits only
-    rows = xp.reshape(xp.take(table, xp.reshape(places, (-1,)), axis=0), (*positions.shape, pairs))
+    xp = backends.namespace(table)
+    known = (positions >= 0) & (positions < backends.size_of(table, 0))
+    rows = backends.rows(table, xp.where(known, positions, xp.zeros_like(positions)))
     # A constant, as a NaN that is computed trips detectors of NaN even where it is not chosen.
     nan = backends.from_numbers((float("nan"),), like=table, dtype=table.dtype)
     return xp.where(known[..., None], rows, xp.reshape(nan, (1,) * rows.ndim))
@@ -82,6 +81,9 @@ def _rows(table: Any, positions: Any) -> Any:
 def pairs(xp: Any, x: Any, layout: str, blocks: int = 1) -> tuple[Any, Any]:
     """The first and the second channels of all pairs."""
     count = x.shape[-1] // 2
+    if not backends.knows_sizes(x):
+        x = _reordered(xp, x, _order(count, layout, blocks))
+        return x[..., :count], x[..., count:]
     if layout == "interleaved":
         return backends.unstack(xp.reshape(x, (*x.shape[:-1], count, 2)), axis=-1)
     if blocks == 1:
@@ -94,7 +96,19 @@ def pairs(xp: Any, x: Any, layout: str, blocks: int = 1) -> tuple[Any, Any]:
 def unpairs(xp: Any, first: Any, second: Any, layout: str, blocks: int = 1) -> Any:
     """The inverse of `pairs`. Stacking and reshaping is what compilers fuse; concatenating is not."""
     leading, count = first.shape[:-1], first.shape[-1]
+    if not backends.knows_sizes(first):
+        return _reordered(xp, backends.concat([first, second]), np.argsort(_order(count, layout, blocks)))
     if blocks > 1:
         first, second = (xp.reshape(each, (*leading, blocks, count // blocks)) for each in (first, second))
     x = xp.stack([first, second], axis=-2 if layout == "half" else -1)
     return xp.reshape(x, (*leading, 2 * count))
+
+
+def _order(count: int, layout: str, blocks: int) -> np.ndarray:
+    """The channels that come first in their pairs, and then those that come second: `pairs` where sizes are unknown."""
+    grid = np.arange(2 * count).reshape((count, 2, 1) if layout == "interleaved" else (blocks, 2, count // blocks))
+    return grid.swapaxes(0, 1).reshape(-1)
+
+
+def _reordered(xp: Any, x: Any, order: np.ndarray) -> Any:
+    return xp.take(x, xp.asarray(order), axis=-1) if (np.diff(order) != 1).any() else x

@@ -1,0 +1,133 @@
+"""`RotaryEmbedding` as a Flax NNX module: no variable but frequencies that are learned."""
+
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+
+from rope_xp import embedding
+from rope_xp.arrays import Array
+from rope_xp.config import from_config
+from rope_xp.modules import value_of, with_frequencies
+
+
+class RotaryEmbedding(nnx.Module):
+    """Rotate queries and keys: a `rope_xp.RotaryEmbedding` that knows the axes of its model.
+
+    Where frequencies are fixed the module has no variables, and is a constant under `nnx.jit`. Where they are learned
+    they are one `nnx.Param`, float32; a state cast to half precision has to leave it out, or the call raises.
+
+    Parameters
+    ----------
+    rope : rope_xp.RotaryEmbedding, optional
+        The value to begin from; without it, it is made of `options`.
+    seq_dim : int
+        The sequence axis of queries and keys.
+    heads_dim : int, optional
+        Their axis of heads, for frequencies that each head has of its own.
+    learned : bool
+        Whether the frequencies are a parameter, on all position axes; they are if they were given as an array.
+    **options
+        Arguments of `rope_xp.RotaryEmbedding`, such as `head_dim`, `layout` and `base`; with `rope`, what to change.
+
+    Attributes
+    ----------
+    inv_freq : nnx.Param or None
+        "pairs", "axes pairs" or "axes heads pairs", in radians per position.
+    rope : rope_xp.RotaryEmbedding
+        The value; of the frequencies as they are when it is asked for, where they are learned.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `rope_xp.RotaryEmbedding` does.
+
+    Examples
+    --------
+    >>> module = RotaryEmbedding(head_dim=64, layout="half", base=10_000.0, seq_dim=1)
+    >>> q, k = jnp.ones((2, 5, 8, 64)), jnp.ones((2, 5, 2, 64))  # batch seq heads dim
+    >>> q, k = nnx.jit(lambda module, q, k: module(q, k, positions=jnp.arange(5)))(module, q, k)
+    >>> nnx.to_pure_dict(nnx.state(module))
+    {}
+    """
+
+    def __init__(
+        self,
+        rope: embedding.RotaryEmbedding | None = None,
+        *,
+        seq_dim: int,
+        heads_dim: int | None = None,
+        learned: bool = False,
+        **options: Any,
+    ) -> None:
+        self._rope, is_array = value_of(rope, options)
+        self.seq_dim, self.heads_dim = seq_dim, heads_dim
+        beginning = jnp.asarray(self._rope.inv_freq, dtype=jnp.float32) if learned or is_array else None
+        self.inv_freq = None if beginning is None else nnx.Param(beginning)
+
+    @classmethod
+    def from_config(cls, config: Any, *, seq_dim: int, learned: bool = False, **options: Any) -> Any:
+        """The module of a layer of a checkpoint.
+
+        Parameters
+        ----------
+        config, **options
+            As in `rope_xp.from_config`.
+        seq_dim, learned
+            As in the class.
+
+        Returns
+        -------
+        RotaryEmbedding, or None where that layer is not rotated
+
+        Raises
+        ------
+        ValueError, TypeError
+            As `rope_xp.from_config` does.
+
+        Examples
+        --------
+        >>> config = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "rope_theta": 500000.0}
+        >>> RotaryEmbedding.from_config(config, seq_dim=1).rope
+        RotaryEmbedding(head_dim=128, layout='half', base=500000.0)
+        """
+        rope = from_config(config, **options)
+        return None if rope is None else cls(rope, seq_dim=seq_dim, learned=learned)
+
+    @property
+    def rope(self) -> embedding.RotaryEmbedding:
+        return self._rope if self.inv_freq is None else with_frequencies(self._rope, self.inv_freq[...])
+
+    def __call__(
+        self, q: Any, *keys: Any, positions: Array | None = None, sincos: tuple[Array, Array] | None = None
+    ) -> Any:
+        """Rotate queries and keys, as `rope_xp.RotaryEmbedding.__call__` does.
+
+        Parameters
+        ----------
+        q, *keys : array, "*batch head_dim"
+            Any number of them.
+        positions : array, "seq", "batch seq" or with one axis less than `q`, optional
+            Where each token is; by default at 0, 1, 2, ...
+        sincos : (array, array), optional
+            Tables of ``module.rope.sincos``, made once for all layers.
+
+        Returns
+        -------
+        array, or tuple of array
+            One for one, several for several.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As `rope_xp.RotaryEmbedding.__call__` does.
+
+        Examples
+        --------
+        >>> module = RotaryEmbedding(head_dim=2, layout="half", base=10_000.0, seq_dim=0)
+        >>> module(jnp.asarray([[1.0, 0.0]]), positions=jnp.asarray([1])).round(3)
+        Array([[0.54 , 0.841]], dtype=float32)
+        """
+        return self.rope(q, *keys, positions=positions, sincos=sincos, seq_dim=self.seq_dim, heads_dim=self.heads_dim)

@@ -1,0 +1,170 @@
+"""`RotaryEmbedding` as a PyTorch module: no buffer, and no parameter but frequencies that are learned."""
+
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from rope_xp import embedding
+from rope_xp.arrays import Array
+from rope_xp.config import from_config
+from rope_xp.modules import value_of, with_frequencies
+
+
+class RotaryEmbedding(nn.Module):
+    """Rotate queries and keys: a `rope_xp.RotaryEmbedding` that knows the axes of its model.
+
+    Where frequencies are fixed there is nothing in the state dict, and nothing that casting, moving or sharding a model
+    could touch. Where they are learned they are its one parameter, `inv_freq`, float32: ``.half()``, ``.bfloat16()``
+    and ``.to(torch.bfloat16)`` move it but leave it float32, as a frequency of 8 bits is wrong by radians after a few
+    hundred tokens; ``.double()`` makes it float64. What casts parameters by other ways has to leave it out (such as the
+    mixed precision of FSDP, by ``fully_shard(module)`` with a policy of its own), or the forward pass raises.
+
+    Parameters
+    ----------
+    rope : rope_xp.RotaryEmbedding, optional
+        The value to begin from; without it, it is made of `options`.
+    seq_dim : int
+        The sequence axis of queries and keys.
+    heads_dim : int, optional
+        Their axis of heads, for frequencies that each head has of its own.
+    learned : bool
+        Whether the frequencies are a parameter, on all position axes; they are if they were given as an array.
+    **options
+        Arguments of `rope_xp.RotaryEmbedding`, such as `head_dim`, `layout` and `base`; with `rope`, what to change.
+
+    Attributes
+    ----------
+    inv_freq : Parameter or None
+        "pairs", "axes pairs" or "axes heads pairs", in radians per position.
+    rope : rope_xp.RotaryEmbedding
+        The value; of the frequencies as they are when it is asked for, where they are learned.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `rope_xp.RotaryEmbedding` does.
+
+    Examples
+    --------
+    >>> module = RotaryEmbedding(head_dim=64, layout="half", base=10_000.0, seq_dim=1)
+    >>> module
+    RotaryEmbedding(head_dim=64, layout='half', base=10000.0, seq_dim=1)
+    >>> q, k = torch.ones(2, 5, 8, 64), torch.ones(2, 5, 2, 64)  # batch seq heads dim
+    >>> q, k = module(q, k, positions=torch.arange(5))
+    >>> module.state_dict()
+    OrderedDict()
+    >>> [tuple(p.shape) for p in RotaryEmbedding(module.rope, seq_dim=1, learned=True).parameters()]
+    [(32,)]
+    """
+
+    def __init__(
+        self,
+        rope: embedding.RotaryEmbedding | None = None,
+        *,
+        seq_dim: int,
+        heads_dim: int | None = None,
+        learned: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self._rope, is_array = value_of(rope, options)
+        self.seq_dim, self.heads_dim = seq_dim, heads_dim
+        self.inv_freq = nn.Parameter(self._beginning()) if learned or is_array else None
+
+    @classmethod
+    def from_config(cls, config: Any, *, seq_dim: int, learned: bool = False, **options: Any) -> Any:
+        """The module of a layer of a checkpoint.
+
+        Parameters
+        ----------
+        config, **options
+            As in `rope_xp.from_config`.
+        seq_dim, learned
+            As in the class.
+
+        Returns
+        -------
+        RotaryEmbedding, or None where that layer is not rotated
+
+        Raises
+        ------
+        ValueError, TypeError
+            As `rope_xp.from_config` does.
+
+        Examples
+        --------
+        >>> config = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "rope_theta": 500000.0}
+        >>> RotaryEmbedding.from_config(config, seq_dim=2)
+        RotaryEmbedding(head_dim=128, layout='half', base=500000.0, seq_dim=2)
+        """
+        rope = from_config(config, **options)
+        return None if rope is None else cls(rope, seq_dim=seq_dim, learned=learned)
+
+    @property
+    def rope(self) -> embedding.RotaryEmbedding:
+        return self._rope if self.inv_freq is None else with_frequencies(self._rope, self.inv_freq)
+
+    def forward(
+        self, q: Any, *keys: Any, positions: Array | None = None, sincos: tuple[Array, Array] | None = None
+    ) -> Any:
+        """Rotate queries and keys, as `rope_xp.RotaryEmbedding.__call__` does.
+
+        Parameters
+        ----------
+        q, *keys : tensor, "*batch head_dim"
+            Any number of them.
+        positions : tensor, "seq", "batch seq" or with one axis less than `q`, optional
+            Where each token is; by default at 0, 1, 2, ...
+        sincos : (tensor, tensor), optional
+            Tables of ``module.rope.sincos``, made once for all layers.
+
+        Returns
+        -------
+        tensor, or tuple of tensor
+            One for one, several for several.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As `rope_xp.RotaryEmbedding.__call__` does.
+
+        Examples
+        --------
+        >>> module = RotaryEmbedding(head_dim=2, layout="half", base=10_000.0, seq_dim=0)
+        >>> module(torch.tensor([[1.0, 0.0]]), positions=torch.tensor([1]))
+        tensor([[0.5403, 0.8415]])
+        """
+        return self.rope(q, *keys, positions=positions, sincos=sincos, seq_dim=self.seq_dim, heads_dim=self.heads_dim)
+
+    def reset_parameters(self) -> None:
+        """Learned frequencies as they began: after ``to_empty``, for a model that was made on the meta device.
+
+        Examples
+        --------
+        >>> with torch.device("meta"):
+        ...     module = RotaryEmbedding(head_dim=4, layout="half", base=10_000.0, seq_dim=1, learned=True)
+        >>> module.to_empty(device="cpu").reset_parameters()
+        >>> module.inv_freq.tolist() == torch.tensor([1.0, 0.01]).tolist()
+        True
+        """
+        if self.inv_freq is not None:
+            with torch.no_grad():
+                self.inv_freq.copy_(self._beginning())
+
+    def extra_repr(self) -> str:
+        shown = [repr(self._rope).removeprefix("RotaryEmbedding(").removesuffix(")"), f"seq_dim={self.seq_dim}"]
+        shown += [] if self.heads_dim is None else [f"heads_dim={self.heads_dim}"]
+        return ", ".join(shown if self.inv_freq is None else [*shown, "learned=True"])
+
+    def _beginning(self) -> torch.Tensor:
+        return torch.tensor(self._rope.inv_freq, dtype=torch.float32)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        def in_full(tensor: torch.Tensor) -> torch.Tensor:
+            applied = fn(tensor)
+            return tensor.to(applied.device) if applied.dtype in (torch.float16, torch.bfloat16) else applied
+
+        return super()._apply(in_full, recurse)

@@ -1,0 +1,403 @@
+"""Programs that leave Python: what exporters write has dynamic sizes, runs elsewhere, and says what eager code says."""
+
+import io
+import re
+
+import bad_input
+import jax
+import jax.numpy as jnp
+import ndonnx as ndx
+import numpy as np
+import onnx
+import onnxruntime
+import oracle
+import pytest
+import torch
+from jax import export
+from onnx.reference import ReferenceEvaluator
+
+from rope_xp import (
+    RotaryEmbedding,
+    Sections,
+    XPos,
+    YarnScaling,
+    apply_rotary_pos_emb,
+    fixed_pos_embedding,
+    positions,
+    rotate_every_two,
+    rotate_half,
+    sinusoidal_pos_embedding,
+)
+from rope_xp.onnx import to_onnx_rotary_embedding
+from rope_xp.torch import RotaryEmbedding as Module
+
+LAYOUTS = ["half", "interleaved"]
+SIZES = [(1, 1), (3, 100), (2, 4097)]
+YARN = YarnScaling(factor=4.0, original_max_position_embeddings=4096)
+# Numbers below 4, turned by tables that are one rounding of float32 apart: 2 * 4 * 2**-23.
+ATOL = 1e-6
+
+
+def random(*shape, seed=0, dtype=np.float32):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def anywhere(*shape, seed=0):
+    return np.random.default_rng(seed).integers(-(2**31), 2**31, shape)
+
+
+def embedding(layout="half", **options):
+    return RotaryEmbedding(head_dim=14, layout=layout, base=10_000.0, **options)
+
+
+def assert_same(one, other, atol=ATOL):
+    one, other = np.asarray(one), np.asarray(other)
+    assert one.dtype == other.dtype and one.shape == other.shape
+    np.testing.assert_allclose(one, other, rtol=0, atol=atol)
+
+
+def assert_right(x, turned, where, rope):
+    """Whether these are complex products with exact angles, for x, batch seq heads dim, below 5; tables within 2e-7."""
+    sin, cos = oracle.sin_cos(where.reshape(-1), oracle.geometric(10_000.0, 14))
+    angles = np.arctan2(sin, cos).reshape(*where.shape, 1, 7)
+    assert np.abs(turned - oracle.rotate(x, angles, rope.layout)).max() <= 2 * 5 * 2e-7
+
+
+def runtime(model):
+    """What runs an ONNX model, which must have no complex numbers and no operator of a domain of its own."""
+    onnx.checker.check_model(model, full_check=True)
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    kinds = {value.type.tensor_type.elem_type for value in [*graph.value_info, *graph.input, *graph.output]}
+    kinds |= {constant.data_type for constant in graph.initializer}
+    assert kinds.isdisjoint({onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128, onnx.TensorProto.DOUBLE})
+    assert {node.domain for node in graph.node} <= {"", "pkg.onnxscript.torch_lib.common"}
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    names = [each.name for each in session.get_inputs()]
+    return lambda *given: session.run(None, dict(zip(names, given, strict=True)))
+
+
+class Rotates(torch.nn.Module):
+    """Queries and keys at 0, 1, 2, ..."""
+
+    def __init__(self, rotary):
+        super().__init__()
+        self.rotary = rotary
+
+    def forward(self, q, k):
+        return self.rotary(q, k)
+
+
+class RotatesAt(Rotates):
+    def forward(self, q, k, where):
+        return self.rotary(q, k, positions=where)
+
+
+class RotatesFrom(Rotates):
+    """Queries and keys of a step of decoding, where a tensor says how many tokens there were."""
+
+    def forward(self, q, k, offset):
+        return self.rotary(q, k, positions=positions.consecutive(q.shape[1], offset, like=q))
+
+
+def given(kind, batch, seq, dtype=np.float32):
+    q, k = random(batch, seq, 6, 14, dtype=dtype), random(batch, seq, 3, 14, seed=1, dtype=dtype)
+    where = {Rotates: [], RotatesAt: [anywhere(batch, seq)], RotatesFrom: [np.asarray(100_000)]}[kind]
+    return tuple(torch.tensor(each) for each in (q, k, *where))
+
+
+def sizes_of(kind):
+    sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    return {Rotates: (sizes, sizes), RotatesAt: (sizes, sizes, sizes), RotatesFrom: (sizes, sizes, None)}[kind]
+
+
+@pytest.mark.parametrize("strict", [True, False], ids=["strict", "not strict"])
+@pytest.mark.parametrize("kind", [Rotates, RotatesAt, RotatesFrom])
+@pytest.mark.parametrize("layout, learned", [("half", False), ("interleaved", False), ("half", True)])
+def test_torch_export(layout, learned, kind, strict):
+    program_of = kind(Module(embedding(layout), seq_dim=1, learned=learned))
+    program = torch.export.export(program_of, given(kind, 2, 5), dynamic_shapes=sizes_of(kind), strict=strict)
+    assert not any("complex" in str(node.meta.get("val")) for node in program.graph.nodes)
+    assert [*program.state_dict] == (["rotary.inv_freq"] if learned else [])
+    saved = io.BytesIO()
+    torch.export.save(program, saved)
+    saved.seek(0)
+    loaded = torch.export.load(saved).module()
+    for sizes in SIZES:
+        arguments = given(kind, *sizes)
+        with torch.no_grad():
+            for one, other in zip(loaded(*arguments), program_of(*arguments), strict=True):
+                assert_same(one, other)
+
+
+# Of torch's own exporter.
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec:FutureWarning")
+@pytest.mark.parametrize(
+    "layout, kind, learned, dtype",
+    [
+        ("half", Rotates, False, "float32"),
+        ("half", RotatesAt, False, "float32"),
+        ("half", RotatesFrom, True, "float32"),
+        ("interleaved", RotatesAt, False, "float32"),
+        ("interleaved", RotatesFrom, False, "float16"),
+    ],
+)
+def test_torch_to_onnx(layout, kind, learned, dtype):
+    rope = embedding(layout)
+    program_of = kind(Module(rope, seq_dim=1, learned=learned)).eval()
+    exported = torch.onnx.export(
+        program_of, given(kind, 2, 5, dtype), dynamo=True, dynamic_shapes=sizes_of(kind), verbose=False
+    )
+    run = runtime(exported.model_proto)
+    for sizes in SIZES:
+        arguments = given(kind, *sizes, dtype)
+        with torch.no_grad():
+            eager = program_of(*arguments)
+        found = run(*(each.numpy() for each in arguments))
+        # One rounding of a number below 8 in float16.
+        for one, other in zip(found, eager, strict=True):
+            assert_same(one, other, ATOL if dtype == "float32" else 8 * 2.0**-11)
+    if kind is RotatesAt:
+        q, k, where = (each.numpy() for each in given(kind, 2, 20))
+        assert_right(q, run(q, k, where)[0], where, rope)
+
+
+# name: (axes of x, its sequence, axes of positions or None for 0, 1, 2, ...)
+TRACED = {
+    "counted": (("batch", "seq", 3, 14), 1, None),
+    "counted, heads first": (("batch", 3, "seq", 14), 2, None),
+    "positions": (("batch", "seq", 3, 14), 1, ("seq",)),
+    "positions of each row": (("batch", "seq", 3, 14), 1, ("batch", "seq")),
+    "positions, heads first": (("batch", 3, "seq", 14), 2, ("batch", "seq")),
+    "positions of every axis": (("batch", "heads", "seq", 14), 2, ("batch", 1, "seq")),
+    "packed": (("seq", 3, 14), 0, ("seq",)),
+    "fixed sizes": ((2, 5, 3, 14), 1, (5,)),
+    "a fixed batch": ((2, "seq", 3, 14), 1, ("batch", "seq")),
+}
+PARTS = {
+    "half": {},
+    "interleaved": {"layout": "interleaved"},
+    "interleaved to half": {"layout": "interleaved_to_half", "rotary_dim": 8, "first_channel": 4},
+    "blocks": {"rotary_dim": 12, "blocks": 3},
+}
+
+
+def traced(call, **axes):
+    """What runs a function of ndonnx arrays: float32 `x` and what has no other dtype, int64 `where`."""
+    kinds = {"where": ndx.int64, "offset": ndx.int64}
+    arguments = {n: ndx.argument(shape=shape, dtype=kinds.get(n, ndx.float32)) for n, shape in axes.items()}
+    result = call(**arguments)
+    return runtime(ndx.build(arguments, {"y": result})), result.shape
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("name", TRACED)
+def test_ndonnx(name, part):
+    axes, seq_dim, of_positions = TRACED[name]
+    rope = embedding(**PARTS[part])
+    if of_positions is None:
+        run, shape = traced(lambda x: rope(x, seq_dim=seq_dim), x=axes)
+    else:
+        call = lambda x, where: rope(x, positions=where, seq_dim=seq_dim)  # noqa: E731
+        run, shape = traced(call, x=axes, where=of_positions)
+    assert shape == tuple(size if isinstance(size, int) else None for size in axes)
+    for batch, seq in [(2, 5)] if name == "fixed sizes" else [(2, 1), (2, 5), (2, 1000)]:
+        sizes = {"batch": batch, "seq": seq, "heads": 3}
+        x = random(*(sizes.get(size, size) for size in axes))
+        where = None if of_positions is None else anywhere(*(sizes.get(size, size) for size in of_positions))
+        (found,) = run(x) if where is None else run(x, where)
+        assert_same(found, rope(x, positions=where, seq_dim=seq_dim))
+
+
+def test_ndonnx_is_right_and_follows_the_sizes():
+    rope = embedding()
+    run, _ = traced(lambda x, where: rope(x, positions=where, seq_dim=1), x=("batch", "seq", 3, 14), where=("seq",))
+    x, where = random(3, 6, 3, 14), np.asarray([0, -7, 131_071, 2**24 + 1, 2**31 - 1, -(2**31)])
+    (found,) = run(x, where)
+    assert_right(x, found, np.broadcast_to(where, (3, 6)), rope)
+
+
+ROPE = embedding()
+SYMBOLIC = ("batch", "seq", 3, 14)
+# name: (a call that says all with the arguments of its names, axes of those)
+FUNCTIONS = {
+    "notebook": (lambda x: apply_rotary_pos_emb(x, fixed_pos_embedding(x, 1, offset=7), seq_dim=1), {"x": SYMBOLIC}),
+    "every two": (lambda x: rotate_every_two(x), {"x": SYMBOLIC}),
+    "half": (lambda x: rotate_half(x), {"x": SYMBOLIC}),
+    "rows": (
+        lambda x, sin, cos, where: ROPE(x, sincos=(sin, cos), positions=where, seq_dim=1),
+        {"x": SYMBOLIC, "sin": ("rows", 7), "cos": ("rows", 7), "where": ("batch", "seq")},
+    ),
+    "shift": (lambda x, where: ROPE.shift(x, where, seq_dim=1), {"x": SYMBOLIC, "where": ("batch", 1)}),
+    "shift of a number": (lambda x: ROPE.shift(x, -3, seq_dim=1), {"x": SYMBOLIC}),
+    "inverse": (
+        lambda x, where: ROPE.rotate(x, ROPE.sincos(where), seq_dim=1, inverse=True),
+        {"x": SYMBOLIC, "where": ("seq",)},
+    ),
+    "scaled": (lambda x: embedding(scaling=YARN)(x, seq_dim=1), {"x": SYMBOLIC}),
+    "decays": (lambda x: embedding(xpos=XPos())(x, x, seq_dim=1)[1], {"x": SYMBOLIC}),
+    "axes": (
+        lambda x, where: embedding(sections=Sections((3, 4), order="axial"))(x, positions=where, seq_dim=1),
+        {"x": SYMBOLIC, "where": (2, "batch", "seq")},
+    ),
+    "sinusoidal": (
+        lambda x, where: sinusoidal_pos_embedding(where, 14, like=x),
+        {"x": SYMBOLIC, "where": ("batch", "seq")},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_ndonnx_of_every_function(name):
+    call, axes = FUNCTIONS[name]
+    run, _ = traced(call, **axes)
+    for batch, seq in [(1, 1), (2, 5), (3, 100)]:
+        sizes = {"batch": batch, "seq": seq, "rows": 40}
+        shapes = {name: [sizes.get(size, size) for size in shape] for name, shape in axes.items()}
+        arrays = {name: random(*shape) for name, shape in shapes.items()}
+        if "where" in axes:
+            arrays["where"] = anywhere(*shapes["where"]) % 50
+        truth = call(**arrays)
+        assert name != "rows" or seq < 100 or np.isnan(truth).any()  # where there is no such row
+        assert_same(run(*arrays.values())[0], truth)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("num_heads", [None, 3], ids=["four axes", "three axes"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("options", [{}, {"rotary_dim": 8}, {"scaling": YARN}, {"reverse": True}], ids=str)
+def test_the_operator_of_onnx(options, layout, num_heads, dtype):
+    rope = RotaryEmbedding(head_dim=16, layout=layout, base=10_000.0, **options)
+    model = to_onnx_rotary_embedding(rope, 100_001, num_heads=num_heads, dtype=dtype)
+    onnx.checker.check_model(model, full_check=True)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for batch, seq in [(1, 1), (2, 5), (3, 100)]:
+        x, where = random(batch, 3, seq, 16, dtype=dtype), anywhere(batch, seq) % 100_001
+        where[0, 0] = 100_000
+        truth = rope(x, positions=where, seq_dim=2)
+        if num_heads is not None:
+            x, truth = (each.transpose(0, 2, 1, 3).reshape(batch, seq, 48) for each in (x, truth))
+        # In float16, both tables, two products and their sum are rounded, of numbers below 4: 5 * 4 * 2**-11.
+        for run in (session.run, ReferenceEvaluator(model).run):
+            (found,) = run(None, {"X": x, "position_ids": where})
+            assert_same(found, truth, ATOL if dtype == "float32" else 5 * 4 * 2.0**-11)
+
+
+UNSAID = {
+    "written in halves": (embedding("interleaved_to_half"), "layout='interleaved_to_half'"),
+    "blocks": (embedding(rotary_dim=12, blocks=2), "blocks=2"),
+    "not from the first": (embedding(rotary_dim=8, first_channel=6), "first_channel=6"),
+    "axes": (embedding(sections=Sections((3, 4), order="axial")), "axes=2"),
+    "heads": (RotaryEmbedding(head_dim=4, layout="half", inv_freq=[[[1.0, 0.5]] * 3] * 2), "axes=2, heads=3"),
+    "learned": (RotaryEmbedding(head_dim=4, layout="half", inv_freq=torch.ones(2)), "inv_freq"),
+    "decays": (embedding(xpos=XPos()), "xpos=XPos"),
+}
+
+
+@pytest.mark.parametrize("name", UNSAID)
+def test_what_the_operator_cannot_say_is_refused(name):
+    rope, what = UNSAID[name]
+    with pytest.raises(ValueError, match=rf"^to_onnx_rotary_embedding: .* must be able to say it; got {what}"):
+        to_onnx_rotary_embedding(rope, 10)
+
+
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        ((bad_input.ROPE, 0), ValueError, "num_positions must be at least 1; got 0"),
+        ((bad_input.ROPE, 2.0), TypeError, "num_positions must be an int; got float"),
+        ((None, 10), TypeError, "rope must be a RotaryEmbedding; got NoneType"),
+        ((bad_input.ROPE, 10, {"num_heads": 0}), ValueError, "num_heads must be at least 1; got 0"),
+        ((bad_input.ROPE, 10, {"dtype": "bfloat16"}), ValueError, 'dtype must be "float32" .* got .bfloat16'),
+    ],
+)
+def test_bad_input_of_the_operator(arguments, error, message):
+    rope, number, *options = arguments
+    with pytest.raises(error, match=f"^to_onnx_rotary_embedding: {message}"):
+        to_onnx_rotary_embedding(rope, number, **dict(*options))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_jax_export_with_symbolic_sizes(layout):
+    rope = embedding(layout)
+    batch, seq = export.symbolic_shape("b, s")
+    q, k = (jax.ShapeDtypeStruct((batch, seq, heads, 14), jnp.float32) for heads in (6, 3))
+    where, offset = jax.ShapeDtypeStruct((batch, seq), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
+
+    def decodes(q, k, offset):
+        return rope(q, k, positions=positions.consecutive(q.shape[1], offset, like=q), seq_dim=1)
+
+    def notebook(q, k):
+        where = positions.consecutive(k.shape[1], k.shape[1], like=k)
+        return apply_rotary_pos_emb(q, fixed_pos_embedding(q, 1, offset=7), seq_dim=1), where
+
+    for call, last, value in [
+        (lambda q, k: rope(q, k, seq_dim=1), [], lambda *sizes: []),
+        (
+            lambda q, k, p: rope(q, k, positions=p, seq_dim=1),
+            [where],
+            lambda *sizes: [anywhere(*sizes).astype("int32")],
+        ),
+        (decodes, [offset], lambda *sizes: [np.int32(100_000)]),
+        (notebook, [], lambda *sizes: []),
+    ]:
+        exported = export.deserialize(export.export(jax.jit(call))(q, k, *last).serialize(vjp_order=1))
+        for sizes in SIZES:
+            arguments = (random(*sizes, 6, 14), random(*sizes, 3, 14, seed=1), *value(*sizes))
+            for one, other in zip(exported.call(*arguments), call(*arguments), strict=True):
+                assert_same(one, other)
+    x = random(2, 5, 6, 14)
+    exported = export.deserialize(export.export(jax.jit(lambda q: rope(q, seq_dim=1)))(q).serialize(vjp_order=1))
+    gradient = jax.vjp(exported.call, x)[1](x)[0]
+    assert_same(gradient, rope.rotate(x, rope.sincos(np.arange(5), like=x), seq_dim=1, inverse=True))
+
+
+def step(rope, cache, offset, token):
+    """Write a token's rotated key into a cache of static size, (batch, tokens, heads, dim)."""
+    key = rope(token, positions=positions.consecutive(1, offset, like=token), seq_dim=1)
+    return jax.lax.dynamic_update_slice_in_dim(cache, key, offset, axis=1)
+
+
+def test_a_donated_cache_is_written_where_it_is():
+    rope, keys = embedding(), random(2, 64, 3, 14)
+    decode = jax.jit(lambda *arguments: step(rope, *arguments), donate_argnums=0)
+    cache = jnp.zeros((2, 64, 3, 14))
+    compiled = decode.lower(cache, jnp.int32(0), keys[:, :1]).compile().memory_analysis()
+    assert compiled.alias_size_in_bytes == cache.nbytes
+    place = cache.unsafe_buffer_pointer()
+    for offset in range(64):
+        before, cache = cache, decode(cache, jnp.int32(offset), keys[:, offset : offset + 1])
+        assert before.is_deleted() and cache.unsafe_buffer_pointer() == place
+    assert_same(cache, rope(keys, seq_dim=1))
+    assert decode._cache_size() == 1
+
+
+STEPS = 5000
+
+
+def largest(compiled):
+    """Numbers in the largest array of floats that a compiled program has anywhere."""
+    shapes = re.findall(r"\bf(?:16|32|64)\[([\d,]*)\]", compiled.as_text())
+    return max(int(np.prod([int(size) for size in shape.split(",") if size])) for shape in shapes)
+
+
+def decoded(rope, sincos=None):
+    """Scores of one token that is decoded again and again, and so moves on."""
+    token, query = jnp.ones((1, 1, 2, 14)), jnp.ones((1, 1, 2, 14))
+
+    def one_more(offset, _):
+        key = rope(token, positions=positions.consecutive(1, offset, like=token), sincos=sincos, seq_dim=1)
+        return offset + 1, (key * query).sum()
+
+    return jax.lax.scan(one_more, jnp.int32(0), length=STEPS)[1]
+
+
+def test_a_scanned_decode_loop_makes_no_table_of_all_positions():
+    rope = embedding()
+    compiled = jax.jit(lambda: decoded(rope)).lower().compile()
+    assert largest(compiled) <= 2 * STEPS  # the scores, and room for one more of them
+    whole = rope(jnp.ones((1, STEPS, 2, 14)), seq_dim=1).sum(axis=(0, 2, 3))
+    np.testing.assert_allclose(compiled(), whole, rtol=0, atol=28 * 1e-6)
+    tabulated = jax.jit(lambda: decoded(rope, rope.sincos(jnp.arange(STEPS)))).lower().compile()
+    assert largest(tabulated) >= STEPS * rope.pairs
