@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from rope_xp import backends, checks, kernels, phases
 from rope_xp.arrays import Array
-from rope_xp.backends import memory
+from rope_xp.backends import memory, ranks
 from rope_xp.frequencies import geometric
 from rope_xp.kernels import Kernel, tables
 from rope_xp.kernels.reference import unpairs
@@ -165,7 +165,7 @@ def _sincos_of(
         checks.floating(who, "inv_freq", frequencies.inv_freq, ("float32", "float64"))
         positions = checks.beside(who, "positions", positions, frequencies.inv_freq)
     in_float64 = like is not None and backends.dtype_name(like.dtype) == "float64"
-    if not backends.is_spread(positions):
+    if not ranks.is_spread(positions):
         return _tables(positions, frequencies, in_float64, phase, kernel)
 
     def tables_of(positions: Any, learned: Any) -> tuple[Any, Any]:
@@ -173,7 +173,7 @@ def _sincos_of(
         return _tables(positions, own, in_float64, phase, kernel)
 
     learned = None if frequencies.are_floats else frequencies.inv_freq
-    return backends.on_each_rank(tables_of, positions, learned, first_axis=int(frequencies.axes > 1))
+    return ranks.on_each_rank(tables_of, positions, learned, first_axis=int(frequencies.axes > 1))
 
 
 def _tables(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rope_xp import backends
-from rope_xp.backends import memory
+from rope_xp.backends import memory, ranks
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 NARROW = ("int8", "int16", "int32", "uint8", "uint16")
@@ -59,7 +59,7 @@ def beside(who: str, name: str, x: Any, like: Any) -> Any:
     if wanted is xp:
         if not backends.on_one_device(x, like):
             raise ValueError(f"{who}: {name} must be on device {like.device}, like what it meets; got {x.device}")
-        return backends.replicated(x, like=like)
+        return ranks.replicated(x, like=like)
     if not backends.is_host(x):
         wanted, found = backends.name(wanted), backends.name(xp)
         raise TypeError(f"{who}: {name} must be an array of {wanted}, like what it meets, or of NumPy; got {found}")

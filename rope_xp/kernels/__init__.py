@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rope_xp import backends, checks
-from rope_xp.backends import threads  # noqa: F401 (threads from the start, so that it hears of forks)
+from rope_xp.backends import ranks, threads  # noqa: F401 (threads from the start, so that it hears of forks)
 from rope_xp.kernels import reference
 from rope_xp.kernels.turn import Angles, Turn
 
@@ -81,7 +81,7 @@ def on_host(x: Any) -> Any:
 def choose(who: str, x: Any, kernel: str) -> str:
     """The name of the kernel that will run for `x`."""
     traced = _is_traced(x)
-    if kernel == "reference" or (traced and kernel != "triton") or backends.is_spread(x):
+    if kernel == "reference" or (traced and kernel != "triton") or ranks.is_spread(x):
         return "reference"
     place = _place(x)
     if kernel == "fastest":
