@@ -430,8 +430,8 @@ def classes() -> dict[str, str]:
                 raise ValueError(REFUSED[name])
             config = parity.make(module, subject.config or parity.annotated(getattr(module, name)), needs)
             methods = Methods("patch", [rotary_of("patch", getattr(module, name)(config))])
-            functions = [function for key, function in vars(module).items() if APPLIES.match(key)]
-            if not any(_is_proven(methods, function, module.__name__) for function in functions):
+            functions = [each for each in vars(module).items() if APPLIES.match(each[0])]
+            if not any(_is_proven(methods, *each, module.__name__) for each in functions):
                 raise ValueError("no apply function of its file is equal to ours")
             reasons[name] = ""
         except ValueError as error:
@@ -439,9 +439,9 @@ def classes() -> dict[str, str]:
     return reasons
 
 
-def _is_proven(methods: Methods, function: Any, home: str) -> bool:
+def _is_proven(methods: Methods, name: str, function: Any, home: str) -> bool:
     try:
-        return callable(methods.ours(function, home))
+        return callable(methods.ours(name, function, home))
     except ValueError:
         return False
 
