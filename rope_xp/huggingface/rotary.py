@@ -289,7 +289,7 @@ def _as_made(rotary: Rotary) -> Any:
     for label in rotary._ropes:  # after a sequence of one token both are in the same state
         for module in (made, copy):
             _called(rotary, module, label, 1)
-    for name, buffer in list(made.named_buffers()):
+    for name, buffer in list(made.named_buffers(remove_duplicate=False)):
         if not agree(copy.get_buffer(name), buffer, LAST_BITS * buffer.abs()):
             raise ValueError(f"its {name} is not that of its config")
         copy.register_buffer(name, buffer)
