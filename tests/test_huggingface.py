@@ -233,7 +233,9 @@ def test_a_wrapper_around_our_forward_is_named_and_stays(wrap):
     attention = model.model.layers[1].self_attn
     wrap(attention, calls)
     before = tree(model)
-    with pytest.raises(ValueError, match=r"^unpatch: .*\.LlamaAttention: its forward is another than that of its class"):
+    with pytest.raises(
+        ValueError, match=r"^unpatch: .*\.LlamaAttention: its forward is another than that of its class"
+    ):
         unpatch(model)
     logits(model, prompt(FAMILIES["Llama"]))
     assert tree(model) == before and calls == [attention]
@@ -246,7 +248,7 @@ def test_a_wrapper_around_our_forward_is_named_and_stays(wrap):
 def test_casts_before_and_after(name, cast):
     first, second = build(FAMILIES[name]), patch(build(FAMILIES[name]))
     for step in cast.split():
-        getattr(first, step)(), getattr(second, step)()
+        first, second = getattr(first, step)(), getattr(second, step)()
     inputs = prompt(FAMILIES[name])
     assert torch.equal(logits(patch(first), inputs), logits(second, inputs))
     assert torch.equal(logits(unpatch(first), inputs), logits(unpatch(second), inputs))

@@ -41,6 +41,10 @@ def patch(model: Model) -> Model:
     as they are. Before anything is changed, the tables of every rotary module and every apply function are compared
     with transformers' own; if one of them differs, nothing is changed.
 
+    The config, and what a forward made again finds in its file, are read now and not in later calls; a layer that
+    joins later turns by the same tables in transformers' own way. A copy is patched as its model is. To be pickled
+    whole, as `torch.save` of a model does, it must be unpatched; `save_pretrained` and a state dict need nothing.
+
     What transformers does by mistake is done here too, see ``compat`` of `rope_xp.from_config`. One thing is not:
     dynamic NTK follows the longest position of each call and remembers nothing; to see it, each call waits for the
     device.
@@ -60,8 +64,9 @@ def patch(model: Model) -> Model:
     TypeError
         If `model` is no module.
     ValueError
-        If it is patched already, has no rotary module, is quantised or on the meta device, or if a part of it cannot
-        be patched, which is named with the reason.
+        If it is patched already, has no rotary module, is quantised, on the meta device or made of fake tensors; or if
+        a part of it cannot be patched, which is named with the reason: such as a rotary module with hooks of PyTorch
+        or with frequencies that are not those of its config, or a forward that is not transformers' own.
 
     References
     ----------
@@ -100,7 +105,10 @@ def patch(model: Model) -> Model:
 
 
 def unpatch(model: Model) -> Model:
-    """Take rope_xp out of a model: every object that `patch` replaced is put back.
+    """Take rope_xp out of a model: every object and every forward that `patch` replaced is put back.
+
+    What was registered on the rotary modules meanwhile goes away with them. A part without its rotary module goes on
+    with exact tables, float32 or float64, which transformers' own functions apply.
 
     Parameters
     ----------
@@ -117,7 +125,8 @@ def unpatch(model: Model) -> Model:
     TypeError
         If `model` is no module.
     ValueError
-        If it is not patched.
+        If it is not patched, or if the forward of a part of it has been replaced or wrapped since, which is named:
+        nothing is changed then. Hooks of accelerate may stay.
 
     Examples
     --------
@@ -135,9 +144,7 @@ def unpatch(model: Model) -> Model:
     _check_forwards(who, remade)
     for module in remade:
         if "forward" not in vars(type(module)):
-            raise ValueError(
-                f"{who}: every part must have the class that patch gave it; got {type(module).__mro__[:2]}"
-            )
+            raise ValueError(f"{who}: every part must have the class that patch gave it; got {named(module)}")
 
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
@@ -150,7 +157,7 @@ def unpatch(model: Model) -> Model:
 
 @contextmanager
 def patched(model: Model) -> Iterator[Model]:
-    """`patch` on the way in and `unpatch` on the way out, also after an error.
+    """`patch` on the way in and, where it is still patched, `unpatch` on the way out, also after an error.
 
     Parameters
     ----------

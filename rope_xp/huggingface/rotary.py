@@ -150,16 +150,15 @@ class Rotary(torch.nn.Module, metaclass=Ours):
         return (position_ids.movedim(-1, 0) if self._axes_come_last else position_ids).to(x.device)
 
     def _tables(self, x: Any, positions: Any, label: str | None) -> Any:
-        rope, (length, longer) = self._ropes[label], self._longer.get(label, (None, None))
-        if longer is None:
-            sin, cos = rope.sincos(positions, like=x)
-        elif isinstance(longer.scaling, DynamicNTKScaling):
+        rope = self._ropes[label]
+        length, longer = self._longer.get(label, (0, rope))
+        if isinstance(longer.scaling, DynamicNTKScaling):
             needed = int(positions.max()) + 1
             if needed > length:
                 rope = replace(longer, scaling=replace(longer.scaling, seq_len=needed), inv_freq=None)
-            sin, cos = rope.sincos(positions, like=x)
-        else:
-            both = zip(longer.sincos(positions, like=x), rope.sincos(positions, like=x))
+        sin, cos = rope.sincos(positions, like=x)
+        if isinstance(longer.scaling, LongRopeScaling):
+            both = zip(longer.sincos(positions, like=x), (sin, cos))
             sin, cos = (torch.where(positions.max() >= length, *pair) for pair in both)
         return (-sin, cos) if rope.reverse else (sin, cos)
 

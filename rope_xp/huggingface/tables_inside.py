@@ -14,7 +14,7 @@ from rope_xp.kernels.turn import Turn
 
 ATTENTION = ("GPTJAttention", "CodeGenAttention")
 APPLY, TABLE = "apply_rotary_pos_emb", "embed_positions"
-BASE = 10_000.0  # which no config changes
+SHARED: dict[str, Any] = {"layout": "interleaved", "base": 10_000.0}  # which no config changes
 DIGIT = 256  # numbers below it are exact in bfloat16 and float16
 
 
@@ -40,7 +40,8 @@ def _proven(module: Any) -> Any:
     forward: Any = cls.forward
     if not is_of_transformers(forward):
         raise ValueError("its forward is not that of transformers")
-    rope = RotaryEmbedding(head_dim=module.head_dim, layout="interleaved", base=BASE, rotary_dim=module.pos_embd_dim)
+    options: dict[str, Any] = {"head_dim": module.head_dim, "rotary_dim": module.pos_embd_dim}
+    rope = RotaryEmbedding(**options, **SHARED)
     form = Form("once", False, Turn("interleaved", "interleaved"), False, rope.pairs)
     table = getattr(module, TABLE)
     rows = torch.arange(len(table))
