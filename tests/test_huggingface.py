@@ -2,13 +2,17 @@
 
 # pyright: reportMissingImports=false
 
+import copy
+import functools
+import inspect
+import io
 import json
+import pickle
 import subprocess
 import sys
 import threading
 import types
 import warnings
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,14 +22,16 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # those of importing torch's and transformers' own
     import torch
     import transformers
+    from torch._subclasses import FakeTensorMode
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import families
 from families import FAMILIES, GRADIENTS, LOGITS, build, generated, logits, prompt
 
+from rope_xp import RotaryEmbedding
 from rope_xp.huggingface import patch, patched, unpatch
-from rope_xp.huggingface.rotary import REFUSED, Rotary
+from rope_xp.huggingface.rotary import REFUSED, Ours, Rotary
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:transformers.*", "ignore::FutureWarning:transformers.*")
@@ -37,7 +43,10 @@ def llama(**changes):
 
 def tree(model):
     """Every object of a model, in order, and what each has of its own."""
-    return [(name, id(module), list(module._modules), sorted(vars(module))) for name, module in model.named_modules()]
+    return [
+        (name, id(module), type(module), list(module._modules), sorted(vars(module)))
+        for name, module in model.named_modules()
+    ]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -97,7 +106,8 @@ def test_a_rotary_module_makes_exact_tables_without_state():
     positions = torch.tensor([[0, 7, 2**24 + 1]])
     cos, sin = rotary(torch.zeros(1, dtype=torch.bfloat16), positions)
     angles = positions[..., None].double() * 10_000.0 ** (-torch.arange(8, dtype=torch.float64) / 8)
-    assert cos.dtype == sin.dtype == torch.float32 and cos.shape == (1, 3, 8)
+    angles = torch.cat((angles, angles), -1)
+    assert cos.dtype == sin.dtype == torch.float32 and cos.shape == (1, 3, 16)
     # 2e-7 is the bound of every table of the library, see README.md.
     assert max(float((cos - angles.cos()).abs().max()), float((sin - angles.sin()).abs().max())) <= 2e-7
     assert not rotary.state_dict() and not list(rotary.buffers()) and not list(rotary.parameters())
@@ -112,7 +122,9 @@ def test_other_models_and_transformers_itself_are_not_touched():
     patch(model)
     assert dict(vars(modeling_llama)) == module and dict(vars(modeling_llama.LlamaAttention)) == attention
     assert tree(other) == before
-    assert model.model.layers[0].self_attn.forward.__func__.replaces is modeling_llama.LlamaAttention.forward
+    attentions = [layer.self_attn for layer in model.model.layers]
+    assert isinstance(attentions[0], modeling_llama.LlamaAttention) and type(attentions[0]) is type(attentions[1])
+    assert type(attentions[0]).__base__ is modeling_llama.LlamaAttention
 
 
 def test_unpatch_restores_objects_that_moved_along():
@@ -128,14 +140,46 @@ def test_unpatch_restores_objects_that_moved_along():
 def test_a_copy_is_patched_and_unpatched_by_itself():
     model = patch(llama())
     inputs = prompt(FAMILIES["Llama"])
-    right, copy = logits(model, inputs), deepcopy(model)
-    assert copy.model.layers[0].self_attn.forward.__self__ is copy.model.layers[0].self_attn
+    right, other = logits(model, inputs), copy.deepcopy(model)
     with torch.no_grad():
-        copy.model.layers[0].self_attn.q_proj.weight.zero_()
-    assert torch.equal(logits(model, inputs), right) and not torch.equal(logits(copy, inputs), right)
-    unpatch(copy)
-    assert type(copy.model.rotary_emb).__name__ == "LlamaRotaryEmbedding"
+        other.model.layers[0].self_attn.q_proj.weight.zero_()
+    assert torch.equal(logits(model, inputs), right) and not torch.equal(logits(other, inputs), right)
+    unpatch(other)
+    assert type(other.model.rotary_emb).__name__ == "LlamaRotaryEmbedding"
     assert isinstance(model.model.rotary_emb, Rotary)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, lambda module: module._replicate_for_data_parallel()])
+def test_a_shallow_copy_uses_its_own_weights(copied):
+    attention = patch(llama()).model.layers[0].self_attn
+    assert (other := copied(attention)).forward.__self__ is other
+
+
+@pytest.mark.parametrize(
+    "part", [lambda model: model, lambda model: model.model.layers, lambda model: model.model.rotary_emb]
+)
+def test_what_is_patched_is_not_pickled(part):
+    model = patch(llama())
+    for write in (pickle.dumps, lambda it: torch.save(it, io.BytesIO())):
+        with pytest.raises(TypeError, match=r"^pickle: a model must not be patched; got .*: unpatch it first"):
+            write(part(model))
+    assert pickle.loads(pickle.dumps(unpatch(model))).model.rotary_emb is not None
+
+
+@pytest.mark.parametrize("name", ["GPT-NeoX", "Llama", "Cohere", "DeepSeek-V2", "Qwen2-VL", "Llama 4, text"])
+def test_code_of_transformers_reads_our_tables(name):
+    """A layer that joins later, or whose patch was taken out alone, finds them as upstream's."""
+    family = FAMILIES[name]
+    model, inputs = build(family), prompt(family)
+    theirs = logits(model, inputs)
+    patch(model)
+    for module in list(model.modules()):
+        if isinstance(type(module), Ours) and not isinstance(module, Rotary):
+            unpatch(module)
+    assert any(isinstance(module, Rotary) for module in model.modules())
+    assert float((logits(model, inputs) - theirs).abs().max()) <= LOGITS
+    unpatch(model)
+    assert torch.equal(logits(model, inputs), theirs)
 
 
 def test_layers_share_a_module_that_several_parents_hold():
@@ -155,6 +199,126 @@ def test_patched_takes_it_out_after_an_error():
     assert tree(model) == before
 
 
+def test_patched_lets_an_error_through_after_unpatch():
+    model = llama()
+    with pytest.raises(KeyError), patched(model):
+        unpatch(model)
+        raise KeyError
+
+
+def wrapped_by_attribute(attention, calls):
+    attention._original_forward = attention.forward
+
+    def forward(self, *args, **kwargs):
+        calls.append(self)
+        return self._original_forward(*args, **kwargs)
+
+    attention.forward = types.MethodType(forward, attention)
+
+
+def wrapped_by_closure(attention, calls):
+    method = attention.forward
+
+    @functools.wraps(method)
+    def forward(*args, **kwargs):
+        calls.append(attention)
+        return method(*args, **kwargs)
+
+    attention.forward = forward
+
+
+@pytest.mark.parametrize("wrap", [wrapped_by_attribute, wrapped_by_closure])
+def test_a_wrapper_around_our_forward_is_named_and_stays(wrap):
+    model, calls = patch(llama()), []
+    attention = model.model.layers[1].self_attn
+    wrap(attention, calls)
+    before = tree(model)
+    with pytest.raises(
+        ValueError, match=r"^unpatch: .*\.LlamaAttention: its forward is another than that of its class"
+    ):
+        unpatch(model)
+    logits(model, prompt(FAMILIES["Llama"]))
+    assert tree(model) == before and calls == [attention]
+    del attention.forward
+    unpatch(model)
+
+
+@pytest.mark.parametrize("cast", ["bfloat16 float", "half double", "half bfloat16", "double"])
+@pytest.mark.parametrize("name", ["Llama", "GPT-J", "Gemma 3", "Phi-3, LongRoPE long"])
+def test_casts_before_and_after(name, cast):
+    first, second = build(FAMILIES[name]), patch(build(FAMILIES[name]))
+    for step in cast.split():
+        first, second = getattr(first, step)(), getattr(second, step)()
+    inputs = prompt(FAMILIES[name])
+    assert torch.equal(logits(patch(first), inputs), logits(second, inputs))
+    assert torch.equal(logits(unpatch(first), inputs), logits(unpatch(second), inputs))
+
+
+@pytest.mark.parametrize("name", ["Llama", "GPT-J", "DeepSeek-V2", "Qwen2-VL", "Phi-3, LongRoPE long"])
+def test_the_defaults_of_a_program_do_not_matter(name):
+    model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
+    right = logits(patch(model), inputs)
+    unpatch(model)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"), torch.autocast("cpu", torch.bfloat16):
+            patch(model)
+        assert torch.get_default_dtype() == torch.bfloat16
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(logits(model, inputs), right)
+
+
+def test_apply_functions_that_are_modules(monkeypatch):
+    """As the package `kernels` makes them: of a function of another name, whose signature its forward bears."""
+    from transformers.models.llama import modeling_llama
+
+    function = modeling_llama.apply_rotary_pos_emb
+
+    class Func(torch.nn.Module):
+        def forward(self, *args, **kwargs):
+            return function(*args, **kwargs)
+
+    first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    own = inspect.signature(function)
+    Func.forward.__signature__ = own.replace(parameters=[first, *own.parameters.values()])
+    monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", Func())
+    model, inputs = llama(), prompt(FAMILIES["Llama"])
+    theirs = logits(model, inputs)
+    patch(model)
+    assert type(model.model.layers[0].self_attn).forward.__globals__["apply_rotary_pos_emb"] is not function
+    assert float((logits(model, inputs) - theirs).abs().max()) <= LOGITS
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float16, torch.uint8, torch.float32])
+def test_positions_of_every_type(dtype):
+    model, inputs = llama(), prompt(FAMILIES["Llama"])
+    more = {"position_ids": torch.arange(9).expand(2, -1).to(dtype), "attention_mask": torch.ones(2, 9)}
+    theirs = logits(model, inputs, **more)
+    assert float((logits(patch(model), inputs, **more) - theirs).abs().max()) <= LOGITS
+
+
+@pytest.mark.parametrize("name", ["GPT-J", "CodeGen"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_rows_are_exact_in_every_dtype(name, dtype):
+    attention = next(m for m in patch(build(FAMILIES[name])).modules() if hasattr(m, "embed_positions"))
+    rows = torch.tensor([[0, 1, 255, 256, 257, 1023, 2047]])
+    high, low = attention.embed_positions[rows].to(dtype).split(1, -1)
+    x = torch.rand(1, 7, 3, 8, generator=torch.Generator().manual_seed(0))
+    found = type(attention).forward.__globals__["apply_rotary_pos_emb"](x, high, low)
+    rope = RotaryEmbedding(head_dim=8, layout="interleaved", base=10_000.0)
+    assert torch.equal(found, rope(x, positions=rows, seq_dim=1))
+
+
+def test_gpt_j_beside_others_and_in_parts():
+    both = torch.nn.ModuleDict({"llama": llama(), "gptj": build(FAMILIES["GPT-J"])})
+    theirs = [logits(model, prompt(FAMILIES["Llama"])) for model in both.values()]
+    patch(both)
+    for model, right in zip(both.values(), theirs):
+        assert float((logits(model, prompt(FAMILIES["Llama"])) - right).abs().max()) <= LOGITS
+    assert patch(build(FAMILIES["CodeGen"]).transformer.h[0].attn).embed_positions.shape[-1] == 2
+
+
 def test_gradient_checkpointing():
     model, inputs = llama().train(), prompt(FAMILIES["Llama"])
     theirs = families.gradients(model, inputs)
@@ -162,10 +326,12 @@ def test_gradient_checkpointing():
     assert families.of_gradients(families.gradients(model, inputs), theirs) <= GRADIENTS
 
 
-@pytest.mark.parametrize("name", ["Llama", "Phi-3, LongRoPE long", "DeepSeek-V2", "Qwen3"])
+@pytest.mark.parametrize("name", ["Llama", "Phi-3, LongRoPE long", "DeepSeek-V2", "Qwen3", "GPT-J", "CodeGen"])
 def test_compiles_in_one_graph(name):
     dense = {"first_k_dense_replace": 2}  # the experts of transformers break the graph
-    family = replace(FAMILIES[name], changes={**FAMILIES[name].changes, **dense})
+    family = FAMILIES[name]
+    if "Deepseek" in family.model:
+        family = replace(family, changes={**family.changes, **dense})
     torch._dynamo.reset()
     model = patch(build(family))
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
@@ -247,6 +413,19 @@ def test_hooks_of_accelerate_stay():
     assert torch.equal(logits(model, inputs), right)
 
 
+def test_what_hooks_of_accelerate_leave_behind():
+    """Its removal leaves `forward` on each object: the method of the class, also of ours."""
+    model, inputs = llama(), prompt(FAMILIES["Llama"])
+    right, attention = logits(model, inputs), model.model.layers[0].self_attn
+    for _ in range(2):
+        for module in model.modules():
+            module.forward = module.forward
+        assert float((logits(patch(model), inputs) - right).abs().max()) <= LOGITS
+        attention.forward = attention.forward
+        assert torch.equal(logits(unpatch(model), inputs), right)
+        assert attention.forward.__func__ is type(attention).forward
+
+
 # What is refused, and leaves the model as it was.
 
 
@@ -270,6 +449,46 @@ def with_another_rotary(model):
 
 def with_other_frequencies(model):
     model.model.rotary_emb.inv_freq.mul_(1.001)
+
+
+def with_other_slow_frequencies(model):
+    model.model.rotary_emb.inv_freq[-1].mul_(0.3)
+
+
+def with_other_frequencies_in_bfloat16(model):
+    model.model.rotary_emb.inv_freq.mul_(0.25)
+    model.to(torch.bfloat16)
+
+
+def with_another_magnitude(model):
+    model.model.rotary_emb.attention_scaling = 1.2
+
+
+def with_another_config(model):
+    model.to(torch.bfloat16).config.rope_parameters["rope_theta"] = 100.0
+
+
+def with_a_rotary_forward(model):
+    rotary = model.model.rotary_emb
+    rotary.forward = types.MethodType(lambda self, x, position_ids: type(self).forward(self, x, position_ids), rotary)
+
+
+def with_a_rotary_subclass(model):
+    class LlamaRotaryEmbedding(type(model.model.rotary_emb)):
+        def forward(self, x, position_ids):
+            return super().forward(x, position_ids)
+
+    model.model.rotary_emb = LlamaRotaryEmbedding(model.config)
+
+
+def with_a_rotary_backward_hook(model):
+    model.model.rotary_emb.register_full_backward_hook(lambda *_: None)
+
+
+def with_a_forward_under_a_hook(model):
+    attention = model.model.layers[1].self_attn
+    attention._old_forward = types.MethodType(lambda self, *args, **kwargs: None, attention)
+    attention.forward = types.MethodType(lambda self, *args: self._old_forward(*args), attention)
 
 
 def with_meta(model):
@@ -303,13 +522,21 @@ def with_a_subclass_that_calls_its_parent(model):
 
 BAD = {
     with_another_rotary: r"test_huggingface.OtherRotaryEmbedding: its forward takes \(hidden_states, offset\)",
-    with_other_frequencies: r"llama.modeling_llama.LlamaRotaryEmbedding: its tables differ .* by 0\.3",
+    with_other_frequencies: r"llama.modeling_llama.LlamaRotaryEmbedding: its inv_freq is not that of its config",
+    with_other_slow_frequencies: "its inv_freq is not that of its config",
+    with_other_frequencies_in_bfloat16: "its inv_freq is not that of its config",
+    with_another_config: "its inv_freq is not that of its config",
+    with_another_magnitude: r"LlamaRotaryEmbedding: its tables differ from those of its config by 0\.2",
+    with_a_rotary_forward: "LlamaRotaryEmbedding: its forward is another than that of its class",
+    with_a_rotary_subclass: "LlamaRotaryEmbedding: its forward is not that of transformers",
+    with_a_rotary_backward_hook: "LlamaRotaryEmbedding: it has hooks",
+    with_a_forward_under_a_hook: "LlamaAttention: its forward is another than that of its class",
     with_meta: "numbers in memory; got tensors on the meta device",
     with_a_quantizer: "must not be quantised",
-    with_a_forward: "methods must be those of their class; got another forward",
+    with_a_forward: "LlamaAttention: its forward is another than that of its class",
     with_a_hook: "LlamaRotaryEmbedding: it has hooks",
     without_attention: "LlamaRotaryEmbedding, whose tables no method of the model applies",
-    with_a_subclass_that_calls_its_parent: "Mine, whose forward calls that of LlamaAttention",
+    with_a_subclass_that_calls_its_parent: "Mine: its forward is not that of LlamaAttention, as transformers has it",
 }
 
 
@@ -321,6 +548,18 @@ def test_what_cannot_be_patched_is_refused_and_stays(change):
     with pytest.raises(ValueError, match=rf"^patch: .*{BAD[change]}"):
         patch(model)
     assert tree(model) == before
+
+
+def test_fake_tensors_are_refused():
+    with FakeTensorMode(), pytest.raises(ValueError, match="got tensors on the meta device, or fake ones"):
+        patch(transformers.LlamaModel(llama().config))
+
+
+def test_another_table_of_gpt_j_is_refused():
+    model = build(FAMILIES["GPT-J"])
+    model.transformer.h[1].attn.embed_positions[700] += 0.01
+    with pytest.raises(ValueError, match="GPTJAttention: its tables differ from those of its widths"):
+        patch(model)
 
 
 def test_an_unknown_family_is_named():

@@ -102,7 +102,7 @@ MAY_IMPORT = {
     },
     "huggingface/rotary": {"config", "embedding", "frequencies", "kernels.turn", "positions", "rotation"},
     "huggingface/methods": {"huggingface.rotary", "kernels", "rotation"},
-    "huggingface/tables_inside": {"config", "huggingface.methods", "huggingface.rotary", "kernels.turn"},
+    "huggingface/tables_inside": {"embedding", "huggingface.methods", "huggingface.rotary", "kernels.turn"},
     "huggingface/__init__": {"huggingface.methods", "huggingface.rotary", "huggingface.tables_inside"},
     "embedding": {
         "angles",

@@ -1,19 +1,21 @@
 """rope_xp inside a PyTorch model of transformers 5: `patch(model)` puts it in, `unpatch(model)` takes it out.
 
-Nothing global is touched: a rotary module gives way to one of ours in its parent, and an object whose methods name an
-apply function of transformers gets those methods again, of the same code, with ours under that name.
+Nothing global is touched: a rotary module gives way to one of ours in its parent, and an object whose forward names an
+apply function of transformers becomes one of a class like its own, with a forward of the same code and ours under that
+name. What meets our tables all the same, such as a layer that joins later, finds them as upstream's, but for the dtype.
 """
 
 # pyright: reportMissingImports=false
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 try:
     import torch
     import transformers
+    from torch._subclasses import FakeTensor
 except ImportError as missing:
     raise ImportError(
         "rope_xp.huggingface: torch and transformers must be installed (pip install 'rope-xp[huggingface]'); "
@@ -23,8 +25,8 @@ if int(transformers.__version__.partition(".")[0]) < 5:
     raise ImportError(f"rope_xp.huggingface: transformers must be 5 or newer; got {transformers.__version__}")
 
 from rope_xp.huggingface.methods import Methods
-from rope_xp.huggingface.rotary import Rotary, is_rotary, named, rotary_of
-from rope_xp.huggingface.tables_inside import forward_of, has_tables_inside
+from rope_xp.huggingface.rotary import Ours, Rotary, held, is_rotary, named, rotary_of
+from rope_xp.huggingface.tables_inside import class_of, has_tables_inside
 
 __all__ = ["patch", "patched", "unpatch"]
 
@@ -38,6 +40,10 @@ def patch(model: Model) -> Model:
     turn in float32, both at once. Parameters, saved buffers, `generate`, caches, gradients, hooks and the config stay
     as they are. Before anything is changed, the tables of every rotary module and every apply function are compared
     with transformers' own; if one of them differs, nothing is changed.
+
+    The config, and what a forward made again finds in its file, are read now and not in later calls; a layer that
+    joins later turns by the same tables in transformers' own way. A copy is patched as its model is. To be pickled
+    whole, as `torch.save` of a model does, it must be unpatched; `save_pretrained` and a state dict need nothing.
 
     What transformers does by mistake is done here too, see ``compat`` of `rope_xp.from_config`. One thing is not:
     dynamic NTK follows the longest position of each call and remembers nothing; to see it, each call waits for the
@@ -58,8 +64,9 @@ def patch(model: Model) -> Model:
     TypeError
         If `model` is no module.
     ValueError
-        If it is patched already, has no rotary module, is quantised or on the meta device, or if a part of it cannot
-        be patched, which is named with the reason.
+        If it is patched already, has no rotary module, is quantised, on the meta device or made of fake tensors; or if
+        a part of it cannot be patched, which is named with the reason: such as a rotary module with hooks of PyTorch
+        or with frequencies that are not those of its config, or a forward that is not transformers' own.
 
     References
     ----------
@@ -76,31 +83,32 @@ def patch(model: Model) -> Model:
     who = "patch"
     _check(who, model)
     rotaries = {module: rotary_of(who, module) for module in model.modules() if is_rotary(module)}
-    inside = [module for module in model.modules() if has_tables_inside(module)]
+    inside = {module: class_of(who, module) for module in model.modules() if has_tables_inside(module)}
     if not rotaries and not inside:
         raise ValueError(f"{who}: model must have a rotary module; got {type(model).__name__} without one")
     if model in rotaries:
         raise ValueError(f"{who}: model must be what holds the rotary module; got {named(model)} itself")
     methods = Methods(who, rotaries.values())
-    config = next((m.config for m in model.modules() if hasattr(m, "config")), None)  # CodeGen's attention has none
-    changes = [(module, "forward", forward_of(who, module, config)) for module in inside]
-    for module in model.modules():
-        if module not in inside:
-            changes += [(module, *change) for change in methods.of(module)]
+    others = [module for module in model.modules() if module not in rotaries and module not in inside]
+    classes = inside | {module: methods.class_of(module) for module in others}
     methods.check_all_are_applied()
-    changes = [(module, _place(who, module, name), function) for module, name, function in changes]
+    classes = {module: cls for module, cls in classes.items() if cls is not type(module)}
+    _check_forwards(who, classes)
 
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
             if child in rotaries:
                 parent._modules[name] = rotaries[child]
-    for module, name, function in changes:
-        vars(module)[name] = types.MethodType(function, module)
+    for module, cls in classes.items():
+        _make(module, cls)
     return model
 
 
 def unpatch(model: Model) -> Model:
-    """Take rope_xp out of a model: every object that `patch` replaced is put back.
+    """Take rope_xp out of a model: every object and every forward that `patch` replaced is put back.
+
+    What was registered on the rotary modules meanwhile goes away with them. A part without its rotary module goes on
+    with exact tables, float32 or float64, which transformers' own functions apply.
 
     Parameters
     ----------
@@ -117,7 +125,8 @@ def unpatch(model: Model) -> Model:
     TypeError
         If `model` is no module.
     ValueError
-        If it is not patched.
+        If it is not patched, or if the forward of a part of it has been replaced or wrapped since, which is named:
+        nothing is changed then. Hooks of accelerate may stay.
 
     Examples
     --------
@@ -131,21 +140,24 @@ def unpatch(model: Model) -> Model:
     _module(who, model)
     if not _is_patched(model):
         raise ValueError(f"{who}: model must be patched; got {type(model).__name__} that is not")
-    for module in list(model.modules()):
-        for name, child in module._modules.items():
+    remade = [module for module in model.modules() if _is_ours(module) and not isinstance(module, Rotary)]
+    _check_forwards(who, remade)
+    for module in remade:
+        if "forward" not in vars(type(module)):
+            raise ValueError(f"{who}: every part must have the class that patch gave it; got {named(module)}")
+
+    for parent in list(model.modules()):
+        for name, child in parent._modules.items():
             if isinstance(child, Rotary):
-                module._modules[name] = child.original
-        for name, function in _own_methods(module):
-            if name == "_old_forward":  # where accelerate's hooks look for the method
-                vars(module)[name] = types.MethodType(function.replaces, module)
-            else:
-                del vars(module)[name]
+                parent._modules[name] = child.original
+    for module in remade:
+        _make(module, type(module).__base__)
     return model
 
 
 @contextmanager
 def patched(model: Model) -> Iterator[Model]:
-    """`patch` on the way in and `unpatch` on the way out, also after an error.
+    """`patch` on the way in and, where it is still patched, `unpatch` on the way out, also after an error.
 
     Parameters
     ----------
@@ -173,7 +185,8 @@ def patched(model: Model) -> Iterator[Model]:
     try:
         yield model
     finally:
-        unpatch(model)
+        if _is_patched(model):
+            unpatch(model)
 
 
 def _module(who: str, model: Any) -> None:
@@ -186,8 +199,8 @@ def _check(who: str, model: Any) -> None:
     _module(who, model)
     if _is_patched(model):
         raise ValueError(f"{who}: model must not be patched already; got {type(model).__name__} that is: unpatch it")
-    if any(tensor.is_meta for tensor in [*model.parameters(), *model.buffers()]):
-        raise ValueError(f"{who}: model must have its numbers in memory; got tensors on the meta device")
+    if any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in [*model.parameters(), *model.buffers()]):
+        raise ValueError(f"{who}: model must have its numbers in memory; got tensors on the meta device, or fake ones")
     for module in model.modules():
         config = getattr(module, "config", None)
         if getattr(module, "hf_quantizer", None) or getattr(config, "quantization_config", None):
@@ -195,19 +208,26 @@ def _check(who: str, model: Any) -> None:
 
 
 def _is_patched(model: torch.nn.Module) -> bool:
-    return any(isinstance(module, Rotary) or any(_own_methods(module)) for module in model.modules())
+    return any(_is_ours(module) for module in model.modules())
 
 
-def _own_methods(module: torch.nn.Module) -> list[tuple[str, Any]]:
-    """Methods that `patch` has given to one object."""
-    methods = [(name, value.__func__) for name, value in vars(module).items() if isinstance(value, types.MethodType)]
-    return [(name, function) for name, function in methods if hasattr(function, "replaces")]
+def _is_ours(module: torch.nn.Module) -> bool:
+    return isinstance(type(module), Ours)
 
 
-def _place(who: str, module: torch.nn.Module, name: str) -> str:
-    """Under which name an object looks for a method; hooks of accelerate look for `forward` elsewhere."""
-    if name not in vars(module):
-        return name
-    if name == "forward" and isinstance(vars(module).get("_old_forward"), types.MethodType):
-        return "_old_forward"
-    raise ValueError(f"{who}: methods must be those of their class; got another {name} on {named(module)}")
+def _check_forwards(who: str, modules: Iterable[Any]) -> None:
+    """Objects whose forward nobody else has replaced, or wrapped, but for hooks of accelerate."""
+    for module in modules:
+        try:
+            held(module)
+        except ValueError as error:
+            raise ValueError(
+                f"{who}: every part must have the forward of its class; got {named(module)}: {error}"
+            ) from None
+
+
+def _make(module: Any, cls: Any) -> None:
+    """Make an object one of another class, and what it holds of its forward itself likewise."""
+    for name in held(module):
+        vars(module)[name] = types.MethodType(cls.forward, module)
+    module.__class__ = cls

@@ -1,18 +1,18 @@
-"""Methods of transformers made again with our apply functions, each proven equal to the one that it replaces."""
+"""The forward of transformers made again with our apply functions, each proven equal to the one that it replaces."""
 
 # pyright: reportMissingImports=false
 
 import inspect
 import re
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import product
 from typing import Any
 
 import torch
 
 from rope_xp import kernels
-from rope_xp.huggingface.rotary import ROTARY, Form, Rotary, named
+from rope_xp.huggingface.rotary import ROTARY, Form, Ours, Rotary, is_of_transformers, named, plainly
 from rope_xp.rotation import READ_WRITE, aligned
 
 APPLIES = re.compile("^(vision_)?apply_(rotary|multidimensional_rope)")
@@ -22,11 +22,11 @@ TOLERANCE = 2 * 3 * 2.0**-24
 
 
 def turned(xs: list[Any], cos: Any, sin: Any, form: Form) -> list[Any]:
-    """Arrays turned by tables with as many axes as they have, or less in front."""
+    """Arrays turned by tables as upstream's, with as many axes as they have, or less in front."""
     who, x = "rope_xp.huggingface", xs[0]
     # As wrappers that cast what passes between modules may have cast the tables.
     dtype = torch.promote_types(x.dtype, torch.float32)
-    cos, sin = (table.to(dtype)[(None,) * (x.ndim - table.ndim)] for table in (cos, sin))
+    cos, sin = (table.to(dtype)[(None,) * (x.ndim - table.ndim)] for table in form.columns(cos, sin))
     turn = form.turn._replace(first_channel=x.shape[-1] - 2 * cos.shape[-1]) if form.is_last else form.turn
     return kernels.rotate(who, xs, aligned(who, xs, (sin, cos), -2), turn)
 
@@ -93,8 +93,7 @@ def _both_tables(form, heads):
     own = _beside_heads(form, heads)
 
     def apply_rotary_emb(xq, xk, freqs_cis):
-        cos, sin = freqs_cis
-        return own(xq, xk, cos, sin)
+        return own(xq, xk, freqs_cis.real, freqs_cis.imag)
 
     return apply_rotary_emb
 
@@ -126,7 +125,7 @@ ARRAYS = ("q", "k", "x", "xq", "xk", "query", "key")
 
 
 class Methods:
-    """The methods of a model that have to be made again, and what has been made and proven of them so far."""
+    """What a model's classes have to be made again with, and what has been made and proven of it so far."""
 
     def __init__(self, who: str, rotaries: Iterable[Rotary]):
         self.who = who
@@ -135,32 +134,34 @@ class Methods:
         for rotary in self.rotaries:
             for home in _homes(rotary):
                 known = self.forms.setdefault(home, [])
-                known += [form for form in rotary.forms if form not in known]
+                known += [form for form in rotary.forms.values() if form not in known]
         self.applied: set[str] = set()
-        self.made: dict[Any, Any] = {}
+        self.classes: dict[type, type] = {}
+        self.made: dict[Any, Any] = {}  # functions made again, or as they were
+        self.proven: dict[Any, Any] = {}  # apply functions, by upstream's and the file that names it
 
-    def of(self, module: Any) -> Iterator[tuple[str, Any]]:
-        """Names and new functions of the methods of an object that lead to an apply function."""
-        seen = set()
-        for cls in type(module).__mro__:
-            if cls is torch.nn.Module:
-                break
-            for name, value in vars(cls).items():
-                if isinstance(value, types.FunctionType):
-                    try:
-                        function = self.again(value)
-                    except ValueError as error:
-                        raise ValueError(
-                            f"{self.who}: every part must be one that can be patched; got {named(module)}: {error}"
-                        ) from error
-                    if function is not value and name not in seen:
-                        yield name, function
-                    elif function is not value and "super" in _names(_first(type(module), name)):
-                        raise ValueError(
-                            f"{self.who}: every part must be one that can be patched; got {named(module)}, whose "
-                            f"{name} calls that of {cls.__name__}"
-                        )
-                    seen.add(name)
+    def class_of(self, module: Any) -> type:
+        """The class of an object, made again where its forward leads to an apply function."""
+        cls = type(module)
+        if cls not in self.classes:
+            try:
+                with plainly():
+                    self.classes[cls] = self._class(cls)
+            except Exception as error:  # whatever code that nobody knows raises
+                raise ValueError(
+                    f"{self.who}: every part must be one that can be patched; got {named(module)}: {error}"
+                ) from error
+        return self.classes[cls]
+
+    def _class(self, cls: Any) -> type:
+        for base in cls.__mro__:
+            forward = vars(base).get("forward")
+            again = self.again(forward) if is_of_transformers(forward) else forward
+            if again is not forward:
+                if cls.forward is not forward:
+                    raise ValueError(f"its forward is not that of {base.__name__}, as transformers has it")
+                return class_like(cls, forward=again)
+        return cls
 
     def check_all_are_applied(self) -> None:
         """Tables of ours must come to functions of ours."""
@@ -180,7 +181,7 @@ class Methods:
         for name in _names(function).intersection(home):
             value = home[name]
             if APPLIES.match(name) and callable(value):
-                found[name] = self.ours(value, home["__name__"])
+                found[name] = self.ours(name, value, home["__name__"])
             elif isinstance(value, types.FunctionType) and value.__module__ == function.__module__:
                 found[name] = self.again(value)
         found = {name: value for name, value in found.items() if value is not home[name]}
@@ -200,24 +201,34 @@ class Methods:
         function = self.again(value)
         return cell if function is value else types.CellType(function)
 
-    def ours(self, theirs: Any, home: str) -> Any:
+    def ours(self, name: str, theirs: Any, home: str) -> Any:
         """Ours for an apply function, with the form of tables and the axis of heads for which both are equal."""
         self.applied.add(home)
-        if theirs in self.made:
-            return self.made[theirs]
-        names = tuple(inspect.signature(theirs).parameters)
+        if (theirs, home) in self.proven:
+            return self.proven[theirs, home]
+        # With the package `kernels`, a decorator makes a module of a function.
+        names = tuple(inspect.signature(getattr(theirs, "forward", theirs)).parameters)
         if names not in MAKERS:
-            raise ValueError(f"{theirs.__name__}({', '.join(names)}) is no function that is known here")
+            raise ValueError(f"{name}({', '.join(names)}) is no function that is known here")
         if home not in self.forms:
-            raise ValueError(f"{theirs.__name__} applies tables of another file than {home}")
+            raise ValueError(f"{name} applies tables of another file than {home}")
         errors = []
         for form, heads in product(_with_other_layouts(self.forms[home]), (-2, 1, None)):
             function = MAKERS[names](form, heads)
             errors.append(difference(theirs, function, names, form))
             if errors[-1] <= TOLERANCE:
-                self.made[theirs] = function
+                self.proven[theirs, home] = function
                 return function
-        raise ValueError(f"{theirs.__name__} differs from ours by {min(errors):.2g}")
+        raise ValueError(f"{name} differs from ours by {min(errors):.2g}")
+
+
+def class_like(cls: Any, **changes: Any) -> Any:
+    """A class of the same name for the same objects, with other methods; `__base__` is the class itself.
+
+    A method of the class, and not of each object, goes along with every kind of copy.
+    """
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    return Ours(cls.__name__, (cls,), names | changes)
 
 
 def remade(function: Any, found: dict[str, Any], cells: Iterable[Any]) -> Any:
@@ -232,11 +243,10 @@ def remade(function: Any, found: dict[str, Any], cells: Iterable[Any]) -> Any:
     new.__kwdefaults__ = function.__kwdefaults__
     for name in ("__module__", "__qualname__", "__doc__", "__annotations__"):
         setattr(new, name, getattr(function, name))
-    vars(new).update(vars(function), replaces=function)
+    vars(new).update(vars(function))
     return new
 
 
-@torch.no_grad()
 def difference(theirs: Any, ours: Any, names: tuple[str, ...], form: Form) -> float:
     """The largest difference of an apply function and ours, wherever theirs keeps the shape; infinite if nowhere."""
     random = torch.Generator().manual_seed(0)
@@ -246,15 +256,14 @@ def difference(theirs: Any, ours: Any, names: tuple[str, ...], form: Form) -> fl
         for tables in ((2, 5), (1, 5), (5,)):
             angles = torch.rand(*tables, form.pairs, generator=random) * 6
             given = form.of(angles.cos(), angles.sin())
-            mine = (angles.cos(), angles.sin())
-            mine = (torch.stack(mine),) if form.is_complex else mine
+            given = (given,) if form.is_complex else given
             for shape in ((2, 3, 5), (2, 5, 3), (5, 3), (2, 3, 7)):
                 xs = [torch.rand(*shape, width, generator=random) * 1.4 - 0.7 for _ in arrays]
                 for more in _more(names, shape):
                     result = _called(theirs, [*xs, *given], more)
                     if [tuple(y.shape) for y in result] != [tuple(x.shape) for x in xs]:
                         continue  # nothing that a model does
-                    own = _called(ours, [*xs, *mine], more)
+                    own = _called(ours, [*xs, *given], more)
                     if [y.shape for y in own] != [x.shape for x in xs]:
                         return float("inf")
                     errors += [float((y - z).abs().max()) for y, z in zip(result, own)]
@@ -298,10 +307,6 @@ def _names(function: Any) -> set[str]:
         names.update(code.co_names)
         codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
     return names
-
-
-def _first(cls: type, name: str) -> Any:
-    return next(vars(base)[name] for base in cls.__mro__ if name in vars(base))
 
 
 def _homes(rotary: Rotary) -> list[str]:

@@ -2,17 +2,21 @@
 
 # pyright: reportMissingImports=false
 
+import copyreg
 import inspect
 import re
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
 from rope_xp.config import from_config
 from rope_xp.embedding import RotaryEmbedding
-from rope_xp.frequencies import LongRopeScaling
+from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling
 from rope_xp.kernels.turn import Turn
 from rope_xp.positions import grid, join, normalized
 from rope_xp.rotation import READ_WRITE
@@ -53,16 +57,24 @@ WITHIN = {
 # Keys that say which layers are rotated, or with which base; a rotary module has one of its own.
 OF_LAYERS = ("layer_rope_theta", "no_rope_layers", "no_rope_layer_interval")
 
-# Positions where tables are compared: below 512, where float32 phases are at most 512 * 2**-24 = 3e-5 off.
-SHORT = (0, 1, 511, 3, 8, 8, 127, 64, 300, 257)
+# Positions where tables are compared: below 512, where float32 phases are at most 512 * 2**-24 = 3e-5 off; and one far
+# away, for pairs with a phase below 128 there, as their frequencies are rounded too, by up to 4 times that.
+SHORT, FAR, SLOW = (0, 1, 511, 3, 8, 8, 127, 64, 300, 257), 2**20, 128
 TOLERANCE = 5e-5
+# By how much numbers made on another device may differ: a few of the last bits of float32.
+LAST_BITS = 2.0**-20
+# What upstream turns into float32, and `RotaryEmbedding.sincos` does not take.
+SHORT_TYPES = (torch.bool, torch.bfloat16, torch.float16)
 
-# How upstream repeats the column of a pair for its two channels.
-FORMS: dict[str, Callable[[Any, int], Any]] = {
-    "halves": lambda table, _: torch.cat((table, table), -1),
-    "neighbours": lambda table, _: table.repeat_interleave(2, -1),
-    "blocks": lambda table, blocks: torch.cat([half for part in table.chunk(blocks, -1) for half in (part, part)], -1),
-    "once": lambda table, _: table,
+# How upstream repeats the column of a pair for its two channels, and a view of one column for each pair.
+FORMS: dict[str, tuple[Callable[[Any, int], Any], Callable[[Any, int], Any]]] = {
+    "halves": (lambda table, _: torch.cat((table, table), -1), lambda table, _: table[..., : table.shape[-1] // 2]),
+    "neighbours": (lambda table, _: table.repeat_interleave(2, -1), lambda table, _: table[..., ::2]),
+    "blocks": (
+        lambda table, blocks: torch.cat([half for part in table.chunk(blocks, -1) for half in (part, part)], -1),
+        lambda table, blocks: torch.cat(table.chunk(2 * blocks, -1)[::2], -1),
+    ),
+    "once": (lambda table, _: table, lambda table, _: table),
 }
 
 
@@ -75,14 +87,29 @@ class Form(NamedTuple):
     is_last: bool  # the last channels turn, not the first
     pairs: int
 
-    def of(self, cos: Any, sin: Any) -> tuple[Any, ...]:
+    def of(self, cos: Any, sin: Any) -> Any:
         """Tables as upstream's, from those with one column for each pair."""
-        cos, sin = (FORMS[self.name](table, self.turn.blocks) for table in (cos, sin))
-        return (torch.complex(cos, sin),) if self.is_complex else (cos, sin)
+        cos, sin = (FORMS[self.name][0](table, self.turn.blocks) for table in (cos, sin))
+        return torch.complex(cos, sin) if self.is_complex else (cos, sin)
+
+    def columns(self, cos: Any, sin: Any) -> tuple[Any, Any]:
+        """One column for each pair, from tables as upstream's."""
+        return tuple(FORMS[self.name][1](table, self.turn.blocks) for table in (cos, sin))
 
 
-class Rotary(torch.nn.Module):
-    """In place of a rotary module: exact tables with one column for each pair, float32, or float64 for float64 `x`.
+class Ours(type):
+    """Classes of the objects that `patch` puts into a model: no other model finds them by name, so none is pickled."""
+
+
+def _refuse(cls: Ours) -> Any:
+    raise TypeError(f"pickle: a model must not be patched; got {cls.__name__} that is: unpatch it first")
+
+
+copyreg.pickle(Ours, _refuse)
+
+
+class Rotary(torch.nn.Module, metaclass=Ours):
+    """In place of a rotary module: exact tables as upstream's, but float32, or float64 for float64 `x`.
 
     It holds no parameter and no buffer. The module that it replaces is not in the tree, but moves, and changes its
     dtype and mode, along with it.
@@ -92,15 +119,13 @@ class Rotary(torch.nn.Module):
         super().__init__()
         self.training = original.training
         self.config = original.config
+        self.forms: dict[str | None, Form] = {}
         self._originals = (original,)  # in a tuple it is no submodule
         self._ropes = {label: self._rope(label) for label in _labels(self.config)}
-        self._long = {}
-        for label, rope in self._ropes.items():
-            if isinstance(rope.scaling, LongRopeScaling):
-                length = rope.scaling.original_max_position_embeddings
-                self._long[label] = length, self._rope(label, length + 1)
-        self._is_complex = False
-        self.forms: list[Form] = []
+        self._find = POSITIONS.get(type(original).__name__)
+        several = next(iter(self._ropes.values())).axes > 1
+        self._axes_come_last = several and bool(TOWERS.search(type(original).__name__))
+        self._longer = {label: each for label in self._ropes if (each := self._rope_of_longer(label))}
 
     @property
     def original(self) -> Any:
@@ -113,26 +138,28 @@ class Rotary(torch.nn.Module):
         return getattr(self.original, name)
 
     def forward(self, x: Any, position_ids: Any = None, layer_type: str | None = None) -> Any:
-        """What upstream's module makes, but for the width, the dtype and the digits."""
+        """What upstream's module makes, but for the dtype and the digits."""
         sin, cos = self._tables(x, self._positions(x, position_ids), layer_type)
-        return torch.stack((cos, sin)) if self._is_complex else (cos, sin)
+        return self.forms[layer_type].of(cos, sin)
 
     def _positions(self, x: Any, position_ids: Any) -> Any:
-        where = POSITIONS.get(type(self.original).__name__)
-        if where is not None:
-            return where(self.config, x)
-        return (position_ids.movedim(-1, 0) if self._is_tower else position_ids).to(x.device)
+        if self._find is not None:
+            return self._find(self.config, x)
+        if position_ids.dtype in SHORT_TYPES:
+            position_ids = position_ids.float()
+        return (position_ids.movedim(-1, 0) if self._axes_come_last else position_ids).to(x.device)
 
     def _tables(self, x: Any, positions: Any, label: str | None) -> Any:
         rope = self._ropes[label]
-        if self._follows_length(label):
-            length = int(positions.max()) + 1
-            rope = rope if length <= self.config.max_position_embeddings else self._rope(label, length)
+        length, longer = self._longer.get(label, (0, rope))
+        if isinstance(longer.scaling, DynamicNTKScaling):
+            needed = int(positions.max()) + 1
+            if needed > length:
+                rope = replace(longer, scaling=replace(longer.scaling, seq_len=needed), inv_freq=None)
         sin, cos = rope.sincos(positions, like=x)
-        if label in self._long:
-            length, rope = self._long[label]
-            is_long = positions.max() >= length
-            sin, cos = (torch.where(is_long, *both) for both in zip(rope.sincos(positions, like=x), (sin, cos)))
+        if isinstance(longer.scaling, LongRopeScaling):
+            both = zip(longer.sincos(positions, like=x), (sin, cos))
+            sin, cos = (torch.where(positions.max() >= length, *pair) for pair in both)
         return (-sin, cos) if rope.reverse else (sin, cos)
 
     def _rope(self, label: str | None, seq_len: int | None = None) -> RotaryEmbedding:
@@ -143,13 +170,16 @@ class Rotary(torch.nn.Module):
             raise ValueError("the config says that nothing turns")
         return rope
 
-    @property
-    def _is_tower(self) -> bool:
-        """Whether position axes come last."""
-        return bool(TOWERS.search(type(self.original).__name__)) and next(iter(self._ropes.values())).axes > 1
-
-    def _follows_length(self, label: str | None) -> bool:
-        return _block(self.config, label).get("rope_type") == "dynamic"
+    def _rope_of_longer(self, label: str | None) -> tuple[int, RotaryEmbedding] | None:
+        """A length and the rotation of longer sequences, where the rule is another."""
+        scaling = self._ropes[label].scaling
+        if isinstance(scaling, LongRopeScaling):
+            length = scaling.original_max_position_embeddings
+        elif _block(self.config, label).get("rope_type") == "dynamic":
+            length = self.config.max_position_embeddings
+        else:
+            return None
+        return length, self._rope(label, length + 1)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Rotary":
         self.original._apply(fn, recurse)
@@ -176,54 +206,115 @@ def named(module: Any) -> str:
     return f"{type(module).__module__.removeprefix('transformers.models.')}.{type(module).__name__}"
 
 
+def held(module: Any) -> list[str]:
+    """Under which names an object holds the forward of its class: hooks of accelerate do, and leave it behind."""
+    own, method = vars(module), type(module).forward
+    names = [name for name in ("forward", "_old_forward") if getattr(own.get(name), "__func__", None) is method]
+    if "forward" in own and not names:
+        raise ValueError("its forward is another than that of its class")
+    return names
+
+
+def is_of_transformers(function: Any) -> bool:
+    return isinstance(function, types.FunctionType) and function.__module__.startswith("transformers.")
+
+
+def agree(theirs: Any, made: Any, spread: Any) -> bool:
+    """Whether numbers are those made here, at most `spread` apart, and rounded by the casts of a model since."""
+    theirs, low, high = theirs.cpu(), made - spread, made + spread
+    if theirs.is_complex():  # which no cast rounds
+        return bool(((theirs - made).abs() <= spread).all())
+    for dtype in (theirs.dtype, torch.bfloat16, torch.float16):
+        least, most = (bound.to(dtype).to(theirs.dtype) for bound in (low, high))
+        if bool(((least <= theirs) & (theirs <= most)).all()):
+            return True
+    return False
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Whatever a program has chosen, new tensors are float32 and on the CPU, and nothing is cast or recorded."""
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.device("cpu"), torch.no_grad(), torch.autocast("cpu", enabled=False):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+
+
 def rotary_of(who: str, original: Any) -> Rotary:
     """Ours in place of a rotary module, with tables that are equal to those of the original."""
-    name = type(original).__name__
     try:
-        if name in REFUSED:
-            raise ValueError(REFUSED[name])
-        takes = tuple(inspect.signature(original.forward).parameters)
-        if name not in POSITIONS and takes not in (("x", "position_ids"), ("x", "position_ids", "layer_type")):
-            raise ValueError(f"its forward takes ({', '.join(takes)}), and not positions")
-        if not hasattr(original, "config"):
-            raise ValueError("it has no config")
-        if any(True for _ in original.parameters()):
-            raise ValueError("it holds parameters")
-        if original._forward_hooks or original._forward_pre_hooks:
-            raise ValueError("it has hooks")
-        rotary = Rotary(original)
-        for label in rotary._ropes:
-            rotary.forms.append(_form_of(rotary, label))
-    except (ValueError, TypeError) as error:
+        with plainly():
+            return _proven(original)
+    except Exception as error:  # whatever code that nobody knows raises
         raise ValueError(
             f"{who}: every rotary module must be one that can be replaced; got {named(original)}: {error}"
         ) from error
-    rotary._is_complex = rotary.forms[0].is_complex
+
+
+def _proven(original: Any) -> Rotary:
+    name = type(original).__name__
+    if name in REFUSED:
+        raise ValueError(REFUSED[name])
+    takes = tuple(inspect.signature(type(original).forward).parameters)[1:]
+    if name not in POSITIONS and takes not in (("x", "position_ids"), ("x", "position_ids", "layer_type")):
+        raise ValueError(f"its forward takes ({', '.join(takes)}), and not positions")
+    held(original)
+    if not is_of_transformers(type(original).forward):
+        raise ValueError("its forward is not that of transformers")
+    if not hasattr(original, "config"):
+        raise ValueError("it has no config")
+    if any(True for _ in original.parameters()):
+        raise ValueError("it holds parameters")
+    if any(hooks for key, hooks in vars(original).items() if key.endswith("_hooks")):
+        raise ValueError("it has hooks")
+    rotary = Rotary(original)
+    made = _as_made(rotary)
+    for label in rotary._ropes:
+        forms = {_form_at(rotary, made, label, length) for length in _lengths(rotary, label)}
+        if len(forms) > 1:
+            raise ValueError("its tables change their form with the length")
+        rotary.forms[label] = forms.pop()
     return rotary
 
 
-@torch.no_grad()
-def _form_of(rotary: Rotary, label: str | None) -> Form:
-    """How the tables of upstream look, which are equal to ours at small positions."""
-    original, labels = _as_made(rotary.original), () if label is None else (label,)
-    forms = {_form_at(rotary, original, labels, length) for length in _lengths(rotary, label)}
-    if len(forms) > 1:
-        raise ValueError("its tables change their form with the length")
-    return forms.pop()
+def _as_made(rotary: Rotary) -> Any:
+    """A copy of a rotary module that a call may change, with its buffers as they are before any cast."""
+    original = rotary.original
+    made = type(original)(original.config).eval()
+    copy = deepcopy(original, {id(original.config): original.config}).cpu().eval()
+    for label in rotary._ropes:  # after a sequence of one token both are in the same state
+        for module in (made, copy):
+            _called(rotary, module, label, 1)
+    for name, buffer in list(made.named_buffers(remove_duplicate=False)):
+        if not agree(copy.get_buffer(name), buffer, LAST_BITS * buffer.abs()):
+            raise ValueError(f"its {name} is not that of its config")
+        copy.register_buffer(name, buffer)
+    return copy
 
 
-def _form_at(rotary: Rotary, original: Any, labels: tuple[str, ...], length: int | None) -> Form:
-    """The same for a sequence of some length."""
-    label = labels[0] if labels else None
+def _called(rotary: Rotary, module: Any, label: str | None, length: int | None) -> Any:
+    """An example, the positions in it, and the tables that upstream makes of them, past hooks of accelerate."""
+    x, positions = _example(rotary, rotary._ropes[label], length)
+    given = [each for each in (x, positions, label) if each is not None]
+    return x, positions, type(module).forward(module, *given)
+
+
+def _form_at(rotary: Rotary, made: Any, label: str | None, length: int | None) -> Form:
+    """How the tables of upstream look, which are equal to ours, for a sequence of some length."""
     rope: Any = rotary._ropes[label]
-    x, positions = _example(rotary, rope, length)
-    theirs = original(x) if positions is None else original(x, positions, *labels)
+    x, positions, theirs = _called(rotary, made, label, length)
     is_complex = isinstance(theirs, torch.Tensor)
     if not is_complex and (not isinstance(theirs, tuple) or len(theirs) != 2):
         raise ValueError(f"its tables are a {type(theirs).__name__}, and not (cos, sin)")
     sin, cos = rotary._tables(x, rotary._positions(x, positions), label)
     tables = (theirs.real, theirs.imag) if is_complex else theirs
-    errors = {name: _difference(form, rope, (cos, sin), tables) for name, form in FORMS.items()}
+    slow = torch.zeros(rope.pairs)
+    if length is None and rope.axes == 1 and positions is not None:
+        slow = torch.tensor(rope.inv_freq).abs() * FAR < SLOW
+    errors = {name: _difference(form[0], rope, slow, (cos, sin), tables) for name, form in FORMS.items()}
     name = min(errors, key=lambda name: errors[name])
     if not errors[name] <= TOLERANCE * max(1.0, rope.attention_factor):
         raise ValueError(f"its tables differ from those of its config by {errors[name]:.2g}")
@@ -231,48 +322,40 @@ def _form_at(rotary: Rotary, original: Any, labels: tuple[str, ...], length: int
     return Form(name, is_complex, turn, rope.first_channel > 0, rope.pairs)
 
 
-def _difference(form: Any, rope: RotaryEmbedding, ours: Any, theirs: Any) -> float:
-    """The largest difference at the positions of `SHORT`; infinite where tables are not of one width."""
+def _difference(form: Any, rope: RotaryEmbedding, slow: Any, ours: Any, theirs: Any) -> float:
+    """The largest difference at the positions of `SHORT`, and for slow pairs at the last; infinite for other widths."""
     worst = 0.0
     for own, their in zip(ours, theirs):
         own = form(own, rope.blocks)
         if own.shape[-1] != their.shape[-1] or own.numel() != their.numel():
             return float("inf")
         difference = (own - their.reshape(own.shape)).abs()
-        worst = max(worst, float(difference[..., : len(SHORT), :].max()))
+        far = difference[..., -1, :] * form(slow, rope.blocks)
+        worst = max(worst, float(difference[..., : len(SHORT), :].max()), float(far.max()))
     return worst
 
 
 def _example(rotary: Rotary, rope: RotaryEmbedding, length: int | None) -> tuple[Any, Any]:
-    """What to call a rotary module with: the positions of `SHORT`, and behind them one as far as a length."""
-    where = POSITIONS.get(type(rotary.original).__name__)
-    if where is not None:
+    """What to call a rotary module with: positions of `SHORT`, within a length, and behind them its last, or `FAR`."""
+    if rotary._find is not None:
         side = getattr(rotary.config, "patch_size", 1)
         return torch.zeros(1, 3, 2 * side, 5 * side), None
-    row = torch.tensor([*SHORT, *([] if length is None else [length - 1])])
-    axes = [row if length is not None else row * (axis + 1) % 509 for axis in range(rope.axes)]
+    last = FAR if length is None else length - 1
+    rows = [[min(place * (axis + 1) % 512, last) for place in SHORT] for axis in range(rope.axes)]
+    axes = [torch.tensor([*row, last]) for row in rows]
     x = torch.zeros(1)
-    if rotary._is_tower:
+    if rotary._axes_come_last:
         ids = torch.stack(axes, -1)
         return x, ids[None] if type(rotary.original).__name__ in BATCHED else ids
-    return x, torch.stack(axes)[:, None] if rope.axes > 1 else row[None]
+    return x, torch.stack(axes)[:, None] if rope.axes > 1 else axes[0][None]
 
 
 def _lengths(rotary: Rotary, label: str | None) -> list[int | None]:
-    """The lengths at which tables are compared: beyond those where rules change."""
-    if label in rotary._long:
-        return [rotary._long[label][0], rotary._long[label][0] + 1]
-    if rotary._follows_length(label):
-        longest = rotary.config.max_position_embeddings
-        return [longest, 2 * longest + 1]
-    return [None]
-
-
-def _as_made(original: Any) -> Any:
-    """A copy of a rotary module, which a call may change; made anew where a cast has rounded its frequencies."""
-    if any(b.is_floating_point() and b.dtype.itemsize < 4 for b in original.buffers()):
-        return type(original)(original.config).eval()
-    return deepcopy(original, {id(original.config): original.config}).to("cpu").eval()
+    """The lengths at which tables are compared: up to and beyond those where rules change."""
+    if label not in rotary._longer:
+        return [None]
+    length, longer = rotary._longer[label]
+    return [length, 2 * length + 1 if isinstance(longer.scaling, DynamicNTKScaling) else length + 1]
 
 
 def _patches(config: Any, pixels: Any) -> tuple[int, int]:

@@ -6,56 +6,69 @@ from typing import Any
 
 import torch
 
-from rope_xp.config import from_config
-from rope_xp.huggingface.methods import TOLERANCE, remade, turned
-from rope_xp.huggingface.rotary import SHORT, Form, named
+from rope_xp.embedding import RotaryEmbedding
+from rope_xp.huggingface.methods import TOLERANCE, class_like, remade, turned
 from rope_xp.huggingface.rotary import TOLERANCE as OF_TABLES
+from rope_xp.huggingface.rotary import Form, agree, is_of_transformers, named, plainly
 from rope_xp.kernels.turn import Turn
 
 ATTENTION = ("GPTJAttention", "CodeGenAttention")
-APPLY = "apply_rotary_pos_emb"
+APPLY, TABLE = "apply_rotary_pos_emb", "embed_positions"
+SHARED: dict[str, Any] = {"layout": "interleaved", "base": 10_000.0}  # which no config changes
+DIGIT = 256  # numbers below it are exact in bfloat16 and float16
 
 
 def has_tables_inside(module: Any) -> bool:
     return any(cls.__name__ in ATTENTION for cls in type(module).__mro__)
 
 
-def forward_of(who: str, module: Any, config: Any) -> Any:
-    """The method `forward`, of the same code, with exact tables of the positions that it is called with.
+def class_of(who: str, module: Any) -> Any:
+    """A class with a forward of the same code, which applies exact tables of the positions that it looks up.
 
-    What it looks up in its own table is not read; as upstream, it has no rows beyond its longest sequence.
+    In place of sines and cosines it looks up the number of their row, in two digits that casts to 16 bits leave exact.
+    As upstream, it has no rows beyond its longest sequence.
     """
-    original: Any = type(module).forward
-    theirs = original.__globals__[APPLY]
-    rope: Any = from_config(config, compat="transformers")
-    form = Form("once", False, Turn(rope.layout, rope.layout), False, rope.pairs)
-    error = max(_of_tables(module, config, rope) / OF_TABLES, _of_apply(theirs, form) / TOLERANCE)
-    if error > 1:
-        raise ValueError(
-            f"{who}: every part must be one that can be patched; got {named(module)}, which differs from its config "
-            f"by {error:.2g} times what roundings do"
-        )
-
-    def forward(self, hidden_states, layer_past=None, attention_mask=None, position_ids=None, *args, **kwargs):
-        sin, cos = (table[:, :, None] for table in rope.sincos(position_ids, like=hidden_states))
-        found = {APPLY: lambda tensor, *_: turned([tensor], cos, sin, form)[0]}
-        method = remade(original, found, original.__closure__ or ())
-        return method(self, hidden_states, layer_past, attention_mask, position_ids, *args, **kwargs)
-
-    forward.replaces = original
-    return forward
+    try:
+        with plainly():
+            return _proven(module)
+    except Exception as error:  # whatever code that nobody knows raises
+        raise ValueError(f"{who}: every part must be one that can be patched; got {named(module)}: {error}") from error
 
 
-def _of_tables(module: Any, config: Any, rope: Any) -> float:
-    """The largest difference of the rows that both have below `max(SHORT)`; sines come first."""
-    table = module.embed_positions
-    if table.dtype.itemsize < 4:  # rounded by a cast
-        table = type(module)(config, layer_idx=0).embed_positions
-    rows = torch.tensor([row for row in SHORT if row < len(table)])
-    return float((torch.cat(rope.sincos(rows, like=torch.zeros(1)), -1) - table.cpu()[rows]).abs().max())
+def _proven(module: Any) -> Any:
+    cls = type(module)
+    forward: Any = cls.forward
+    if not is_of_transformers(forward):
+        raise ValueError("its forward is not that of transformers")
+    options: dict[str, Any] = {"head_dim": module.head_dim, "rotary_dim": module.pos_embd_dim}
+    rope = RotaryEmbedding(**options, **SHARED)
+    form = Form("once", False, Turn("interleaved", "interleaved"), False, rope.pairs)
+    table = getattr(module, TABLE)
+    rows = torch.arange(len(table))
+    if len(rows) > DIGIT**2:
+        raise ValueError(f"its table has more than {DIGIT**2} rows")
+    exact = torch.cat(rope.sincos(rows, like=torch.zeros(1)), -1)
+    if not agree(table, exact, OF_TABLES * (1 + rows[:, None] / 512)):
+        raise ValueError("its tables differ from those of its widths")
+    if (error := _of_apply(forward.__globals__[APPLY], form)) > TOLERANCE:
+        raise ValueError(f"{APPLY} differs from ours by {error:.2g}")
+
+    def apply(tensor, high, low):
+        row = (DIGIT * high.to(torch.int64) + low.to(torch.int64))[..., 0]
+        sin, cos = rope.sincos(row, like=tensor)
+        return turned([tensor], cos[:, :, None], sin[:, :, None], form)[0]
+
+    again = remade(forward, {APPLY: apply}, forward.__closure__ or ())
+    return class_like(cls, forward=again, **{TABLE: property(_digits)})
 
 
-@torch.no_grad()
+def _digits(module: Any) -> Any:
+    """The number of each row, in place of the table."""
+    table = module._buffers[TABLE]
+    rows = torch.arange(len(table), device=table.device)
+    return torch.stack((rows // DIGIT, rows % DIGIT), -1)
+
+
 def _of_apply(theirs: Any, form: Form) -> float:
     random = torch.Generator().manual_seed(0)
     angles = torch.rand(2, 5, form.pairs, generator=random) * 6
