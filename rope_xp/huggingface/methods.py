@@ -172,7 +172,7 @@ class Methods:
                     "tables no method of the model applies"
                 )
 
-    def again(self, function: Any, ours: Any = None) -> Any:
+    def again(self, function: Any) -> Any:
         """A function of the same code that finds ours where it names upstream's, itself or through what it calls."""
         if function in self.made:
             return self.made[function]
