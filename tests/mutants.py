@@ -153,14 +153,10 @@ MUTANTS = {
         ("kernels/tables.py", "tokens & ((1 << _BITS) - 1)", "tokens & (1 << _BITS) - 2")
     ],
     "the row after the last taken for one": [
-        ("kernels/reference.py", "(positions >= 0) & (positions < count)", "(positions >= 0) & (positions <= count)")
+        ("kernels/reference.py", "(positions < backends.size_of(table, 0))", "(positions <= table.shape[0])")
     ],
     "rows from the end": [
-        (
-            "kernels/reference.py",
-            "(positions >= 0) & (positions < count)",
-            "(positions >= -count) & (positions < count)",
-        )
+        ("kernels/reference.py", "known = (positions >= 0)", "known = (positions >= -table.shape[0])")
     ],
     "rows of the table before": [
         ("kernels/reference.py", "tables.append(tables[-1] if shared else", "tables.append(tables[-1] if index else")
