@@ -28,9 +28,11 @@ class RotaryEmbedding(nnx.Module):
     heads_dim : int, optional
         Their axis of heads, for frequencies that each head has of its own.
     learned : bool
-        Whether the frequencies are a parameter, on all position axes; they are if they were given as an array.
+        Whether the frequencies are a parameter, on all position axes; they are if they were given as an array of
+        another library than NumPy's, whose numbers it begins with.
     **options
-        Arguments of `rope_xp.RotaryEmbedding`, such as `head_dim`, `layout` and `base`; with `rope`, what to change.
+        Arguments of `rope_xp.RotaryEmbedding`, such as `head_dim`, `layout` and `base`; with `rope`, what to change, as
+        `dataclasses.replace` does.
 
     Attributes
     ----------
@@ -42,7 +44,7 @@ class RotaryEmbedding(nnx.Module):
     Raises
     ------
     ValueError, TypeError
-        As `rope_xp.RotaryEmbedding` does.
+        As `rope_xp.RotaryEmbedding` does; and if frequencies are learned of a value with a `softmax_scale`.
 
     Examples
     --------
@@ -62,9 +64,9 @@ class RotaryEmbedding(nnx.Module):
         learned: bool = False,
         **options: Any,
     ) -> None:
-        self._rope, is_array = value_of(rope, options)
+        self._rope, is_learned = value_of(rope, options, learned)
         self.seq_dim, self.heads_dim = seq_dim, heads_dim
-        beginning = jnp.asarray(self._rope.inv_freq, dtype=jnp.float32) if learned or is_array else None
+        beginning = jnp.asarray(self._rope.inv_freq, dtype=jnp.float32) if is_learned else None
         self.inv_freq = None if beginning is None else nnx.Param(beginning)
 
     @classmethod

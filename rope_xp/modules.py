@@ -6,13 +6,20 @@ from typing import Any
 from rope_xp.embedding import RotaryEmbedding
 
 
-def value_of(rope: RotaryEmbedding | None, options: dict[str, Any]) -> tuple[RotaryEmbedding, bool]:
-    """A value of floats made of what a module is given, and whether its frequencies were an array, so to be learned."""
+def value_of(rope: RotaryEmbedding | None, options: dict[str, Any], learned: bool) -> tuple[RotaryEmbedding, bool]:
+    """A value of floats made of what a module is given, and whether its frequencies are learned, as arrays are."""
+    if rope is not None and not isinstance(rope, RotaryEmbedding):
+        raise TypeError(f"RotaryEmbedding: rope must be a rope_xp.RotaryEmbedding; got {type(rope).__name__}")
     rope = RotaryEmbedding(**options) if rope is None else replace(rope, **options)
     inv_freq: Any = rope.inv_freq
-    if isinstance(inv_freq, tuple):
-        return rope, False
-    return replace(rope, inv_freq=inv_freq.tolist()), True
+    if not isinstance(inv_freq, tuple):
+        return replace(rope, inv_freq=inv_freq.tolist()), True
+    if learned and rope.softmax_scale != 1.0:
+        raise ValueError(
+            "RotaryEmbedding: learned frequencies must begin from a value whose softmax_scale is 1, as they have no "
+            f"scaling; got {rope.softmax_scale}: give its inv_freq and attention_factor, and scale the softmax"
+        )
+    return rope, learned
 
 
 def with_frequencies(rope: RotaryEmbedding, inv_freq: Any) -> RotaryEmbedding:

@@ -65,9 +65,8 @@ def to_onnx_rotary_embedding(
     if not isinstance(rope, RotaryEmbedding):
         raise TypeError(f"{who}: rope must be a RotaryEmbedding; got {type(rope).__name__}")
     checks.one_of(who, "dtype", dtype, DTYPES)
-    for name, number in (("num_positions", num_positions), ("num_heads", 1 if num_heads is None else num_heads)):
-        if checks.count(who, name, number) < 1:
-            raise ValueError(f"{who}: {name} must be at least 1; got {number}")
+    num_positions = _size(who, "num_positions", num_positions)
+    num_heads = None if num_heads is None else _size(who, "num_heads", num_heads)
     _sayable(who, rope)
 
     tables = rope.sincos(np.arange(num_positions))
@@ -92,6 +91,12 @@ def to_onnx_rotary_embedding(
     )
     checker.check_model(model)
     return model
+
+
+def _size(who: str, name: str, number: int) -> int:
+    if checks.count(who, name, number) < 1:
+        raise ValueError(f"{who}: {name} must be at least 1; got {number}")
+    return int(number)
 
 
 def _sayable(who: str, rope: RotaryEmbedding) -> None:

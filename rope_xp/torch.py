@@ -9,6 +9,7 @@ from torch import nn
 
 from rope_xp import embedding
 from rope_xp.arrays import Array
+from rope_xp.backends import ranks
 from rope_xp.config import from_config
 from rope_xp.modules import value_of, with_frequencies
 
@@ -31,9 +32,11 @@ class RotaryEmbedding(nn.Module):
     heads_dim : int, optional
         Their axis of heads, for frequencies that each head has of its own.
     learned : bool
-        Whether the frequencies are a parameter, on all position axes; they are if they were given as an array.
+        Whether the frequencies are a parameter, on all position axes; they are if they were given as an array of
+        another library than NumPy's, whose numbers it begins with.
     **options
-        Arguments of `rope_xp.RotaryEmbedding`, such as `head_dim`, `layout` and `base`; with `rope`, what to change.
+        Arguments of `rope_xp.RotaryEmbedding`, such as `head_dim`, `layout` and `base`; with `rope`, what to change, as
+        `dataclasses.replace` does.
 
     Attributes
     ----------
@@ -45,7 +48,7 @@ class RotaryEmbedding(nn.Module):
     Raises
     ------
     ValueError, TypeError
-        As `rope_xp.RotaryEmbedding` does.
+        As `rope_xp.RotaryEmbedding` does; and if frequencies are learned of a value with a `softmax_scale`.
 
     Examples
     --------
@@ -70,9 +73,9 @@ class RotaryEmbedding(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        self._rope, is_array = value_of(rope, options)
+        self._rope, is_learned = value_of(rope, options, learned)
         self.seq_dim, self.heads_dim = seq_dim, heads_dim
-        self.inv_freq = nn.Parameter(self._beginning()) if learned or is_array else None
+        self.inv_freq = nn.Parameter(self._beginning()) if is_learned else None
 
     @classmethod
     def from_config(cls, config: Any, *, seq_dim: int, learned: bool = False, **options: Any) -> Any:
@@ -152,7 +155,8 @@ class RotaryEmbedding(nn.Module):
         """
         if self.inv_freq is not None:
             with torch.no_grad():
-                self.inv_freq.copy_(self._beginning())
+                beginning = self._beginning().to(self.inv_freq.device)
+                self.inv_freq.copy_(ranks.replicated(beginning, like=self.inv_freq))
 
     def extra_repr(self) -> str:
         shown = [repr(self._rope).removeprefix("RotaryEmbedding(").removesuffix(")"), f"seq_dim={self.seq_dim}"]
@@ -165,6 +169,6 @@ class RotaryEmbedding(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         def in_full(tensor: torch.Tensor) -> torch.Tensor:
             applied = fn(tensor)
-            return tensor.to(applied.device) if applied.dtype in (torch.float16, torch.bfloat16) else applied
+            return tensor.to(applied.device) if applied.dtype.itemsize < 4 else applied
 
         return super()._apply(in_full, recurse)

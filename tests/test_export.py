@@ -264,7 +264,7 @@ def test_ndonnx_of_every_function(name):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("num_heads", [None, 3], ids=["four axes", "three axes"])
+@pytest.mark.parametrize("num_heads", [None, np.int64(3)], ids=["four axes", "three axes"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("options", [{}, {"rotary_dim": 8}, {"scaling": YARN}, {"reverse": True}], ids=str)
 def test_the_operator_of_onnx(options, layout, num_heads, dtype):

@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "phases": {"backends"},
     "checks": {"backends", "backends.memory", "backends.ranks"},
     "modules": {"embedding"},
-    "torch": {"arrays", "config", "embedding", "modules"},
+    "torch": {"arrays", "backends.ranks", "config", "embedding", "modules"},
     "flax": {"arrays", "config", "embedding", "modules"},
     "onnx": {"checks", "embedding"},
     "positions/sequence": {"arrays", "backends", "checks"},

@@ -156,3 +156,13 @@ def test_bad_input():
         RotaryEmbedding(**OPTIONS)
     with pytest.raises(ValueError, match=r"seq_dim must name an axis of x before the last; got seq_dim=3 for"):
         RotaryEmbedding(**OPTIONS, seq_dim=3)(random(2, 5, 3, 14))
+
+
+def test_what_a_module_cannot_begin_from():
+    scaled = YarnScaling(factor=40.0, original_max_position_embeddings=4096, mscale=1.0, mscale_all_dim=1.0)
+    rope = rope_xp.RotaryEmbedding(**OPTIONS, scaling=scaled)
+    assert RotaryEmbedding(rope, seq_dim=1).rope.softmax_scale == rope.softmax_scale > 1
+    with pytest.raises(ValueError, match=r"^RotaryEmbedding: learned .* whose softmax_scale is 1.*; got 1\.\d+"):
+        RotaryEmbedding(rope, seq_dim=1, learned=True)
+    with pytest.raises(TypeError, match=r"^RotaryEmbedding: rope must be a rope_xp.RotaryEmbedding; got dict"):
+        RotaryEmbedding(OPTIONS, seq_dim=1)
