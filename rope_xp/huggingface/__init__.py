@@ -5,7 +5,7 @@ apply function of transformers becomes one of a class like its own, with a forwa
 name. What meets our tables all the same, such as a layer that joins later, finds them as upstream's, but for the dtype.
 """
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 import types
 from collections.abc import Iterable, Iterator

@@ -1,6 +1,6 @@
 """The forward of transformers made again with our apply functions, each proven equal to the one that it replaces."""
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 import inspect
 import re

@@ -1,6 +1,6 @@
 """A rotary module of transformers, and ours in its place: what it makes of positions, proven equal beforehand."""
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 import copyreg
 import inspect

@@ -1,6 +1,6 @@
 """Attention that holds a table of sines and cosines itself: GPT-J and CodeGen."""
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 from typing import Any
 
