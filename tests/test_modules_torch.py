@@ -97,7 +97,7 @@ def test_nothing_touches_fixed_frequencies(cast):
     where = torch.tensor([0, 257, -4095, 131_071, 2**31 - 1])
     before = module(q, positions=where)
     CASTS[cast](model)
-    assert model[0].weight.dtype in (torch.float16, torch.bfloat16)
+    assert model[0].weight.dtype.itemsize < 4
     assert torch.equal(module(q, positions=where), before)
     assert module.state_dict() == {} and not [*module.parameters(), *module.buffers()]
 
@@ -109,7 +109,7 @@ def test_learned_frequencies_stay_in_float32(cast):
     before, parameter = module.inv_freq.detach().clone(), module.inv_freq
     turned = module(q.bfloat16())
     CASTS[cast](model)
-    assert model[0].weight.dtype in (torch.float16, torch.bfloat16)
+    assert model[0].weight.dtype.itemsize < 4
     assert module.inv_freq is parameter and module.inv_freq.dtype == torch.float32
     assert torch.equal(module.inv_freq, before) and torch.equal(module(q.bfloat16()), turned)
     assert module.double().inv_freq.dtype == torch.float64
