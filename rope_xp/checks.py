@@ -195,8 +195,7 @@ def writable(who: str, arrays: Sequence[Any]) -> None:
         if backends.is_torch(x):
             if x.requires_grad:
                 raise ValueError(f"{who}: x must not require grad, as it is written over; got a tensor that does")
-            outside = not backends.is_traced() and not sys.modules["torch"].is_inference_mode_enabled()
-            if outside and x.is_inference():
+            if backends.is_left_of_inference(x):
                 raise ValueError(f"{who}: x must not come from inference_mode, but within it; got a tensor that does")
         elif not backends.is_host(x):
             library = backends.name(backends.namespace(x))

@@ -67,6 +67,11 @@ def is_jax(x: Any) -> bool:
     return jax is not None and isinstance(x, jax.Array)
 
 
+def is_left_of_inference(x: Any) -> bool:
+    """Whether a tensor of PyTorch comes from `inference_mode` and is met outside of it, where nothing may write it."""
+    return not is_traced() and not sys.modules["torch"].is_inference_mode_enabled() and x.is_inference()
+
+
 def is_traced() -> bool:
     """Whether a compiler or an exporter of torch is looking on."""
     torch = sys.modules["torch"]
