@@ -18,7 +18,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -34,6 +34,9 @@ from rope_xp.huggingface import patch
 from rope_xp.huggingface.methods import APPLIES, Methods
 from rope_xp.huggingface.rotary import REFUSED, rotary_of
 
+sys.path.append(str(Path(__file__).parent))  # which python -P leaves out
+import parity
+
 transformers.utils.logging.disable_progress_bar()
 
 RESULTS = Path(__file__).parent / "results"
@@ -41,23 +44,10 @@ LOGITS = 1e-4  # the largest difference of logits of order 1, float32
 # Gradients relative to the largest of all: those of rotated projections reach 0.06 of it or more, where looked at.
 GRADIENTS = 1e-5
 
-TINY = {
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "intermediate_size": 64,
+TINY = parity.TINY | {
     "num_hidden_layers": 2,
-    "vocab_size": 64,
-    "vocab_size_per_layer_input": 64,
-    "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": None,
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
     "max_position_embeddings": 8192,
     "attention_dropout": 0.0,
 }
@@ -328,40 +318,43 @@ def written(model: Any) -> dict[str, str]:
         return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def in_bfloat16(family: Family, seeds: int) -> dict[str, tuple[float, float]]:
-    """Mean distances of logits in bfloat16 from those in float64, without and with rope_xp.
+# Prompts in bfloat16: tokens (the family's own where 0), the first position, and the step from token to token.
+PROMPTS = {
+    "short": ((0, 0, 1), (0, 4000, 1)),
+    "long": ((512, 0, 1),),
+    "far": ((0, 0, 400),),  # as in a long prompt of which attention reads a few
+}
 
-    "near" are tokens one after the other, from 0 and from 4000 on, "far" are tokens 400 apart, as in a long prompt of
-    which attention reads a few.
-    """
-    found: dict[str, list[tuple[float, float]]] = {"near": [], "far": []}
+
+def in_bfloat16(family: Family, seeds: int) -> dict[str, tuple[float, float]]:
+    """Mean distances of logits in bfloat16 from those in float64, without and with rope_xp, for each of `PROMPTS`."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in PROMPTS}
     for seed in range(seeds):
         exact = build(family, seed)
         with torch.no_grad():
             for weight in exact.parameters():
                 weight.copy_(weight.to(torch.bfloat16))
         exact.to(torch.float64)
-        for name, positions in places(family, exact).items():
-            inputs = prompt(family, seed, 1, torch.float64)
+        theirs, ours = build(family, seed).to(torch.bfloat16), patch(build(family, seed).to(torch.bfloat16))
+        for name, tokens, first, step in ((name, *each) for name, prompts in PROMPTS.items() for each in prompts):
+            inputs = prompt(replace(family, longest=tokens or family.longest), seed, 1, torch.float64)
             small = {key: x.to(torch.bfloat16) if x.is_floating_point() else x for key, x in inputs.items()}
-            more = {} if positions is None else {"position_ids": positions[None]}
-            more["attention_mask"] = torch.ones_like(inputs["input_ids"])  # far positions are not packed sequences
-            truth = logits(exact, inputs, **more)
-            model = build(family, seed).to(torch.bfloat16)
-            theirs = float((logits(model, small, **more) - truth).abs().mean())
-            ours = float((logits(patch(model), small, **more) - truth).abs().mean())
-            found[name.partition(",")[0]].append((theirs, ours))
+            positions = first + step * torch.arange(inputs["input_ids"].shape[1])
+            more = {"attention_mask": torch.ones_like(inputs["input_ids"])}  # far positions are not packed sequences
+            if (first, step) != (0, 1):
+                more["position_ids"] = positions[None]
+            if takes(family, exact, positions):
+                truth = logits(exact, inputs, **more)
+                pair = (float((logits(model, small, **more) - truth).abs().mean()) for model in (theirs, ours))
+                found[name].append(tuple(pair))
     return {name: tuple(map(mean, zip(*pairs))) for name, pairs in found.items() if pairs}
 
 
-def places(family: Family, model: Any) -> dict[str, Any]:
-    """Positions of a prompt, as far as the model takes any."""
-    if family.vision is not None or "Esm" in family.model:
-        return {"near": None}
-    row = torch.arange(prompt(family)["input_ids"].shape[1])
-    every = {"near": row, "near, 4000": row + 4000, "far": row * 400}
-    longest = model.config.get_text_config().max_position_embeddings
-    return {name: positions for name, positions in every.items() if positions.max() < longest}
+def takes(family: Family, model: Any, positions: Any) -> bool:
+    """Whether a model takes these positions: some count themselves, from 0."""
+    counts = family.vision is not None or "Esm" in family.model
+    inside = bool(positions.max() < model.config.get_text_config().max_position_embeddings)
+    return inside and not (counts and positions[-1] != len(positions) - 1)
 
 
 @dataclass(frozen=True)
@@ -407,7 +400,7 @@ def measure(name: str, quick: bool = False) -> Row:
         padded=padded(model, family) if family.pads and family.vision is None else None,
         gradients=of_gradients(ours_gradients, their_gradients),
         saved=files == their_files,
-        bfloat16=in_bfloat16(family, 1 if quick else 4),
+        bfloat16=in_bfloat16(family, 1 if quick else 6),
     )
 
 
@@ -416,9 +409,6 @@ def measure(name: str, quick: bool = False) -> Row:
 
 def classes() -> dict[str, str]:
     """Why each rotary class that `benchmarks/parity.py` knows cannot be patched, or nothing."""
-    sys.path.append(str(Path(__file__).parent))  # which python -P leaves out
-    import parity
-
     reasons = {}
     for folder, file, name in parity.found():
         module = importlib.import_module(f"transformers.models.{folder}.{file}")
@@ -507,21 +497,21 @@ def speeds(quick: bool) -> dict[str, list[tuple[float, float]]]:
 
 
 def columns(row: Row) -> list[str]:
-    near, far = (row.bfloat16.get(name) for name in ("near", "far"))
-    shown = [f"{pair[0]:.1e} {pair[1]:.1e}" if pair else "-" for pair in (near, far)]
+    pairs = [row.bfloat16.get(name) for name in PROMPTS]
+    shown = [f"{pair[1] / pair[0]:.2f}" if pair else "-" for pair in pairs]
     generation = {None: "-", True: "equal", False: "differs"}[row.generation]
     pads = "-" if row.padded is None else f"{row.padded:.0e}"
     saved = "equal" if row.saved else "differs"
     return [row.family, f"{row.logits:.0e}", generation, pads, f"{row.gradients:.0e}", saved, *shown]
 
 
-HEADS = ("family", "logits", "generate", "padded", "grads", "saved", "bf16, near", "bf16, far")
+HEADS = ("family", "logits", "generate", "padded", "grads", "saved", *(f"bf16, {name}" for name in PROMPTS))
 
 
 def show(rows: list[Row], reasons: Mapping[str, str], times: Mapping[str, Any], console: Any) -> None:
     from rich.table import Table
 
-    table = Table(title="With rope_xp beside without; bf16: distance from float64, without and with", box=None)
+    table = Table(title="With rope_xp beside without; bf16: error of that without", box=None)
     for head in HEADS:
         table.add_column(head, overflow="fold", justify="left" if head == "family" else "right")
     for row in rows:
@@ -536,7 +526,7 @@ def show(rows: list[Row], reasons: Mapping[str, str], times: Mapping[str, Any], 
 
 def summary(rows: list[Row], reasons: Mapping[str, str]) -> list[str]:
     lines = [f"{sum(row.good for row in rows)} of {len(rows)} families are equal."]
-    for name in ("near", "far"):
+    for name in PROMPTS:
         pairs = [row.bfloat16[name] for row in rows if name in row.bfloat16]
         closer = sum(ours < theirs for theirs, ours in pairs)
         if pairs:
@@ -558,8 +548,9 @@ def write(rows: list[Row], reasons: Mapping[str, str], times: Mapping[str, Any],
         "Made by `python benchmarks/families.py`. logits: the largest difference, float32, of logits of order 1. "
         "generate: 12 tokens, greedily, with the cache, of two prompts. padded: a row padded at the left, and alone. "
         "grads: relative to the largest. saved: every byte that `save_pretrained` writes. bf16: the mean distance of "
-        "logits after `.to(bfloat16)` from those of the same weights in float64 without rope_xp, without and with; "
-        "near: neighbouring tokens, from 0 and from 4000 on; far: tokens 400 apart.\n",
+        "logits after `.to(bfloat16)` from those of the same weights in float64 without rope_xp, with it, of that "
+        "without; short: 9 tokens in a row, from 0 and from 4000 on; long: 512 tokens in a row; far: 9 tokens, 400 "
+        "apart.\n",
         *[f"{line}\n" for line in summary(rows, reasons)],
         f"| {' | '.join(HEADS)} |",
         f"|---|{'---:|' * (len(HEADS) - 1)}",

@@ -84,10 +84,14 @@ def test_positions_matter_in_a_family(name):
     assert float((logits(model, inputs) - right).abs().max()) > 10 * LOGITS
 
 
-@pytest.mark.parametrize("name", ["Llama", "Qwen3", "Gemma 3", "Cohere", "GPT-OSS", "Granite"])
-def test_in_bfloat16_far_tokens_are_closer_to_float64(name):
-    theirs, ours = families.in_bfloat16(FAMILIES[name], 2)["far"]
-    assert ours < 0.6 * theirs
+@pytest.mark.parametrize("name", ["Llama", "Qwen3", "Cohere", "GPT-OSS", "Granite", "Qwen2.5-VL"])
+def test_in_bfloat16_models_are_closer_to_float64(name):
+    errors = families.in_bfloat16(FAMILIES[name], 2)
+    theirs, ours = errors["long"]
+    assert ours < 0.97 * theirs
+    if name != "Qwen2.5-VL":  # which counts positions itself
+        theirs, ours = errors["far"]
+        assert ours < 0.6 * theirs
 
 
 @pytest.mark.parametrize("name", ["Llama", "GPT-J", "Phi-3, LongRoPE long"])
