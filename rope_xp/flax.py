@@ -9,7 +9,6 @@ from flax import nnx
 
 from rope_xp import embedding
 from rope_xp.arrays import Array
-from rope_xp.config import from_config
 from rope_xp.modules import value_of, with_frequencies
 
 
@@ -22,7 +21,7 @@ class RotaryEmbedding(nnx.Module):
     Parameters
     ----------
     rope : rope_xp.RotaryEmbedding, optional
-        The value to begin from; without it, it is made of `options`.
+        The value to begin from, such as one of `rope_xp.from_config`; without it, it is made of `options`.
     seq_dim : int
         The sequence axis of queries and keys.
     heads_dim : int, optional
@@ -68,35 +67,6 @@ class RotaryEmbedding(nnx.Module):
         self.seq_dim, self.heads_dim = seq_dim, heads_dim
         beginning = jnp.asarray(self._rope.inv_freq, dtype=jnp.float32) if is_learned else None
         self.inv_freq = None if beginning is None else nnx.Param(beginning)
-
-    @classmethod
-    def from_config(cls, config: Any, *, seq_dim: int, learned: bool = False, **options: Any) -> Any:
-        """The module of a layer of a checkpoint.
-
-        Parameters
-        ----------
-        config, **options
-            As in `rope_xp.from_config`.
-        seq_dim, learned
-            As in the class.
-
-        Returns
-        -------
-        RotaryEmbedding, or None where that layer is not rotated
-
-        Raises
-        ------
-        ValueError, TypeError
-            As `rope_xp.from_config` does.
-
-        Examples
-        --------
-        >>> config = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "rope_theta": 500000.0}
-        >>> RotaryEmbedding.from_config(config, seq_dim=1).rope
-        RotaryEmbedding(head_dim=128, layout='half', base=500000.0)
-        """
-        rope = from_config(config, **options)
-        return None if rope is None else cls(rope, seq_dim=seq_dim, learned=learned)
 
     @property
     def rope(self) -> embedding.RotaryEmbedding:

@@ -10,6 +10,11 @@ def value_of(rope: RotaryEmbedding | None, options: dict[str, Any], learned: boo
     """A value of floats made of what a module is given, and whether its frequencies are learned, as arrays are."""
     if rope is not None and not isinstance(rope, RotaryEmbedding):
         raise TypeError(f"RotaryEmbedding: rope must be a rope_xp.RotaryEmbedding; got {type(rope).__name__}")
+    if rope is None and not options:
+        raise TypeError(
+            "RotaryEmbedding: rope, or what it is made of, must be given; got neither (`from_config` gives None for a "
+            "layer that is not rotated)"
+        )
     rope = RotaryEmbedding(**options) if rope is None else replace(rope, **options)
     inv_freq: Any = rope.inv_freq
     if not isinstance(inv_freq, tuple):

@@ -10,7 +10,6 @@ from torch import nn
 from rope_xp import embedding
 from rope_xp.arrays import Array
 from rope_xp.backends import ranks
-from rope_xp.config import from_config
 from rope_xp.modules import value_of, with_frequencies
 
 
@@ -26,7 +25,7 @@ class RotaryEmbedding(nn.Module):
     Parameters
     ----------
     rope : rope_xp.RotaryEmbedding, optional
-        The value to begin from; without it, it is made of `options`.
+        The value to begin from, such as one of `rope_xp.from_config`; without it, it is made of `options`.
     seq_dim : int
         The sequence axis of queries and keys.
     heads_dim : int, optional
@@ -76,35 +75,6 @@ class RotaryEmbedding(nn.Module):
         self._rope, is_learned = value_of(rope, options, learned)
         self.seq_dim, self.heads_dim = seq_dim, heads_dim
         self.inv_freq = nn.Parameter(self._beginning()) if is_learned else None
-
-    @classmethod
-    def from_config(cls, config: Any, *, seq_dim: int, learned: bool = False, **options: Any) -> Any:
-        """The module of a layer of a checkpoint.
-
-        Parameters
-        ----------
-        config, **options
-            As in `rope_xp.from_config`.
-        seq_dim, learned
-            As in the class.
-
-        Returns
-        -------
-        RotaryEmbedding, or None where that layer is not rotated
-
-        Raises
-        ------
-        ValueError, TypeError
-            As `rope_xp.from_config` does.
-
-        Examples
-        --------
-        >>> config = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "rope_theta": 500000.0}
-        >>> RotaryEmbedding.from_config(config, seq_dim=2)
-        RotaryEmbedding(head_dim=128, layout='half', base=500000.0, seq_dim=2)
-        """
-        rope = from_config(config, **options)
-        return None if rope is None else cls(rope, seq_dim=seq_dim, learned=learned)
 
     @property
     def rope(self) -> embedding.RotaryEmbedding:

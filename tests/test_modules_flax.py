@@ -141,16 +141,6 @@ def test_a_state_cast_to_half_precision():
         cast(learned)(q)
 
 
-def test_from_config():
-    config = {"model_type": "llama", "hidden_size": 56, "num_attention_heads": 4, "rope_theta": 5e5}
-    q = random(2, 4, 5, 14)
-    module = RotaryEmbedding.from_config(config, seq_dim=2)
-    assert module.rope == rope_xp.from_config(config)
-    assert_same(module(q), rope_xp.from_config(config)(q, seq_dim=2))
-    nope = {**config, "model_type": "smollm3", "no_rope_layers": [1, 0], "num_hidden_layers": 2}
-    assert RotaryEmbedding.from_config(nope, seq_dim=2, layer=1) is None
-
-
 def test_bad_input():
     with pytest.raises(TypeError, match="seq_dim"):
         RotaryEmbedding(**OPTIONS)
@@ -166,3 +156,5 @@ def test_what_a_module_cannot_begin_from():
         RotaryEmbedding(rope, seq_dim=1, learned=True)
     with pytest.raises(TypeError, match=r"^RotaryEmbedding: rope must be a rope_xp.RotaryEmbedding; got dict"):
         RotaryEmbedding(OPTIONS, seq_dim=1)
+    with pytest.raises(TypeError, match=r"^RotaryEmbedding: rope, or what it is made of, must be given; got neither"):
+        RotaryEmbedding(None, seq_dim=1)  # as from_config gives for a layer that is not rotated

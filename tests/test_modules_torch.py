@@ -173,23 +173,6 @@ def test_made_on_the_meta_device():
         assert torch.equal(module(q), RotaryEmbedding(**OPTIONS, seq_dim=1, learned=learned)(q))
 
 
-def test_from_config():
-    config = {
-        "model_type": "smollm3",
-        "hidden_size": 56,
-        "num_attention_heads": 4,
-        "rope_theta": 5e6,
-        "no_rope_layers": [1, 1, 1, 0],
-        "num_hidden_layers": 4,
-    }
-    q = random(2, 4, 5, 14)
-    for learned in (False, True):
-        module = RotaryEmbedding.from_config(config, seq_dim=2, layer=0, learned=learned)
-        torch.testing.assert_close(module(q), rope_xp.from_config(config, layer=0)(q, seq_dim=2), rtol=0, atol=1e-5)
-        assert len(list(module.parameters())) == learned
-    assert RotaryEmbedding.from_config(config, seq_dim=2, layer=3) is None
-
-
 def test_it_says_what_it_is():
     rope = rope_xp.RotaryEmbedding(**OPTIONS)
     module = RotaryEmbedding(rope, seq_dim=-2, kernel="reference", learned=True)
@@ -281,6 +264,8 @@ def test_what_a_module_cannot_begin_from():
         RotaryEmbedding(rope, seq_dim=1, learned=True)
     with pytest.raises(TypeError, match=r"^RotaryEmbedding: rope must be a rope_xp.RotaryEmbedding; got dict"):
         RotaryEmbedding(OPTIONS, seq_dim=1)
+    with pytest.raises(TypeError, match=r"^RotaryEmbedding: rope, or what it is made of, must be given; got neither"):
+        RotaryEmbedding(None, seq_dim=1)  # as from_config gives for a layer that is not rotated
 
 
 def test_sharded_frequencies_are_reset(one_process):
