@@ -94,6 +94,16 @@ def test_in_bfloat16_models_are_closer_to_float64(name):
         assert ours < 0.6 * theirs
 
 
+@pytest.mark.parametrize("of_layers", ["sliding_attention", "full_attention"])
+@pytest.mark.parametrize("name", ["Gemma 3", "OLMo-3"])
+def test_a_model_of_one_type_of_layers(name, of_layers):
+    """Its rotary module has frequencies of that type alone, though its config has a block of each."""
+    changes = {**FAMILIES[name].changes, "layer_types": 2 * [of_layers]}
+    model = build(families.Family(FAMILIES[name].model, changes))
+    theirs = logits(model, prompt(FAMILIES[name]))
+    assert float((logits(patch(model), prompt(FAMILIES[name])) - theirs).abs().max()) <= LOGITS
+
+
 @pytest.mark.parametrize("name", ["Llama", "GPT-J", "Phi-3, LongRoPE long"])
 def test_float64_models_have_exact_tables(name):
     model = build(FAMILIES[name]).double()

@@ -121,7 +121,7 @@ class Rotary(torch.nn.Module, metaclass=Ours):
         self.config = original.config
         self.forms: dict[str | None, Form] = {}
         self._originals = (original,)  # in a tuple it is no submodule
-        self._ropes = {label: self._rope(label) for label in _labels(self.config)}
+        self._ropes = {label: self._rope(label) for label in _labels(original)}
         self._find = POSITIONS.get(type(original).__name__)
         several = next(iter(self._ropes.values())).axes > 1
         self._axes_come_last = several and bool(TOWERS.search(type(original).__name__))
@@ -364,10 +364,11 @@ def _patches(config: Any, pixels: Any) -> tuple[int, int]:
     return pixels.shape[-2] // high, pixels.shape[-1] // wide
 
 
-def _labels(config: Any) -> list[str | None]:
-    """The layer types by which the rotary block is nested, or None alone."""
-    blocks = getattr(config, "rope_parameters", None) or {}
-    return [label for label, block in blocks.items() if isinstance(block, Mapping)] or [None]
+def _labels(original: Any) -> list[str | None]:
+    """The layer types by which the rotary block is nested, of those that the module has; or None alone."""
+    blocks = getattr(original.config, "rope_parameters", None) or {}
+    nested = [label for label, block in blocks.items() if isinstance(block, Mapping)]
+    return [label for label in nested if label in getattr(original, "layer_types", nested)] or [None]
 
 
 def _block(config: Any, label: str | None) -> Mapping[str, Any]:
