@@ -23,6 +23,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import mean, median
+from types import MappingProxyType
 from typing import Any
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
@@ -86,10 +87,22 @@ class Family:
     model: str
     changes: Mapping[str, Any] = field(default_factory=dict)
     vision: Mapping[str, Any] | None = None  # of a tower, with an image in the prompt
+    features: Mapping[str, tuple[int, ...]] | None = None  # of a tower alone: what it takes, and of which shape
     generates: bool = True
     longest: int = 0  # tokens of the prompt, where the usual ones are too few for a rule
     scale: float = 5.0  # of weights, for logits of order 1
     pads: bool = True  # whether a padded row is equal to a single one upstream
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts positions itself, from 0."""
+        return self.vision is not None or self.features is not None or self.model.startswith("Esm")
+
+
+def tower(model: str, changes: Mapping[str, Any] = MappingProxyType({}), **features: tuple[int, ...]) -> Family:
+    """A model of images, or of features of sound, alone."""
+    changes = {"patch_size": 4, "image_size": 24, "num_mel_bins": 16, **changes}
+    return Family(model, changes, features=features or {"pixel_values": (3, 24, 24)}, generates=False, pads=False)
 
 
 def rule(**block: Any) -> dict[str, Any]:
@@ -227,6 +240,17 @@ FAMILIES: dict[str, Family] = {
     "MiMo-V2-Flash": Family("MiMoV2FlashForCausalLM"),
     "Seed-OSS": Family("SeedOssForCausalLM"),
     "Hy3": Family("HYV3ForCausalLM"),
+    "DINOv3": tower("DINOv3ViTModel"),
+    "Sapiens 2": tower("Sapiens2Model"),
+    "MLCD": replace(tower("MLCDVisionModel"), scale=2.0),
+    "Pixtral, tower": tower("PixtralVisionModel"),
+    "SAM 3, tower": tower("Sam3ViTModel"),
+    "Llama 4, tower": tower(
+        "Llama4VisionModel", {"intermediate_size": 256, "projector_input_dim": 64, "projector_output_dim": 64}
+    ),
+    "GLM-ASR, encoder": tower("GlmAsrEncoder", input_features=(16, 64)),
+    "LASR, encoder": tower("LasrEncoder", {"conv_kernel_size": 5}, input_features=(40, 16)),
+    "Voxtral, encoder": tower("VoxtralRealtimeEncoder", input_features=(16, 64)),
 }
 
 
@@ -260,6 +284,9 @@ def known(config_class: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
 def prompt(family: Family, seed: int = 0, rows: int = 2, dtype: Any = torch.float32) -> dict[str, Any]:
     """Token ids, with an image of 4 x 8 patches where the model has a tower."""
     random = torch.Generator().manual_seed(seed)
+    if family.features is not None:
+        shapes = family.features.items()
+        return {name: torch.randn(rows, *shape, generator=random, dtype=dtype) for name, shape in shapes}
     ids = torch.randint(2, 60, (rows, family.longest or 9), generator=random)
     if family.vision is None:
         return {"input_ids": ids}
@@ -277,14 +304,20 @@ def prompt(family: Family, seed: int = 0, rows: int = 2, dtype: Any = torch.floa
 
 def logits(model: Any, inputs: Mapping[str, Any], **more: Any) -> Any:
     with torch.no_grad():
-        return model(**inputs, **more).logits
+        return made(model, inputs, **more)
+
+
+def made(model: Any, inputs: Mapping[str, Any], **more: Any) -> Any:
+    """Logits, or the last hidden states of a tower."""
+    out = model(**inputs, **more)
+    return out.logits if "logits" in out else out.last_hidden_state
 
 
 def gradients(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     model.zero_grad()
-    out = model(**inputs).logits
+    out = made(model, inputs)
     (out * torch.linspace(-1, 1, out.numel()).view(out.shape)).mean().backward()
-    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None and p.numel()}
 
 
 def of_gradients(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
@@ -334,27 +367,26 @@ def in_bfloat16(family: Family, seeds: int) -> dict[str, tuple[float, float]]:
         with torch.no_grad():
             for weight in exact.parameters():
                 weight.copy_(weight.to(torch.bfloat16))
-        exact.to(torch.float64)
+        exact.double()  # and not .to(torch.float64), which makes real numbers of complex ones
         theirs, ours = build(family, seed).to(torch.bfloat16), patch(build(family, seed).to(torch.bfloat16))
         for name, tokens, first, step in ((name, *each) for name, prompts in PROMPTS.items() for each in prompts):
+            if (family.counts and (first, step) != (0, 1)) or (family.features and tokens):
+                continue
             inputs = prompt(replace(family, longest=tokens or family.longest), seed, 1, torch.float64)
             small = {key: x.to(torch.bfloat16) if x.is_floating_point() else x for key, x in inputs.items()}
-            positions = first + step * torch.arange(inputs["input_ids"].shape[1])
-            more = {"attention_mask": torch.ones_like(inputs["input_ids"])}  # far positions are not packed sequences
-            if (first, step) != (0, 1):
-                more["position_ids"] = positions[None]
-            if takes(family, exact, positions):
-                truth = logits(exact, inputs, **more)
-                pair = (float((logits(model, small, **more) - truth).abs().mean()) for model in (theirs, ours))
-                found[name].append(tuple(pair))
+            more = {}
+            if not family.features:
+                ids = inputs["input_ids"]
+                positions = first + step * torch.arange(ids.shape[1])
+                if positions[-1] >= exact.config.get_text_config().max_position_embeddings:
+                    continue
+                more["attention_mask"] = torch.ones_like(ids)  # far positions are not packed sequences
+                if not family.counts:
+                    more["position_ids"] = positions[None]
+            truth = logits(exact, inputs, **more)
+            pair = (float((logits(model, small, **more) - truth).abs().mean()) for model in (theirs, ours))
+            found[name].append(tuple(pair))
     return {name: tuple(map(mean, zip(*pairs))) for name, pairs in found.items() if pairs}
-
-
-def takes(family: Family, model: Any, positions: Any) -> bool:
-    """Whether a model takes these positions: some count themselves, from 0."""
-    counts = family.vision is not None or "Esm" in family.model
-    inside = bool(positions.max() < model.config.get_text_config().max_position_embeddings)
-    return inside and not (counts and positions[-1] != len(positions) - 1)
 
 
 @dataclass(frozen=True)

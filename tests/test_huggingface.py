@@ -31,7 +31,9 @@ from families import FAMILIES, GRADIENTS, LOGITS, build, generated, logits, prom
 
 from rope_xp import RotaryEmbedding
 from rope_xp.huggingface import patch, patched, unpatch
-from rope_xp.huggingface.rotary import REFUSED, Ours, Rotary
+from rope_xp.huggingface.methods import MAKERS
+from rope_xp.huggingface.rotary import REFUSED, Form, Ours, Rotary
+from rope_xp.kernels.turn import Turn
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:transformers.*", "ignore::FutureWarning:transformers.*")
@@ -92,6 +94,13 @@ def test_in_bfloat16_models_are_closer_to_float64(name):
     if name != "Qwen2.5-VL":  # which counts positions itself
         theirs, ours = errors["far"]
         assert ours < 0.6 * theirs
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values to real:UserWarning")
+def test_a_cast_to_bfloat16_leaves_complex_tables_whole():
+    """Upstream's lose their imaginary part."""
+    theirs, ours = families.in_bfloat16(FAMILIES["Llama 4, tower"], 1)["short"]
+    assert ours < 0.3 * theirs
 
 
 @pytest.mark.parametrize("of_layers", ["sliding_attention", "full_attention"])
@@ -586,12 +595,27 @@ def test_an_unknown_family_is_named():
         patch(model)
 
 
-def test_another_apply_function_is_refused(monkeypatch):
+@pytest.mark.parametrize("names", MAKERS)
+def test_apply_functions_take_what_they_are_known_by(names):
+    form = Form("halves", False, Turn("half", "half"), False, 4)
+    assert tuple(inspect.signature(MAKERS[names](form, None)).parameters) == names
+
+
+def _no_rotation(q, k, cos, sin, unsqueeze_dim=1):
+    return q * cos.unsqueeze(unsqueeze_dim), k * cos.unsqueeze(unsqueeze_dim)
+
+
+def _of_another_default(q, k, cos, sin, unsqueeze_dim=2):
+    from transformers.models.llama.modeling_llama import rotate_half
+
+    cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+    return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
+
+
+@pytest.mark.parametrize("apply_rotary_pos_emb", [_no_rotation, _of_another_default])
+def test_another_apply_function_is_refused(monkeypatch, apply_rotary_pos_emb):
     """As if another version of transformers computed something else."""
     from transformers.models.llama import modeling_llama
-
-    def apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1):
-        return q * cos.unsqueeze(unsqueeze_dim), k * cos.unsqueeze(unsqueeze_dim)
 
     model = llama()
     monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", apply_rotary_pos_emb)

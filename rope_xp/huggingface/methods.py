@@ -31,8 +31,8 @@ def turned(xs: list[Any], cos: Any, sin: Any, form: Form) -> list[Any]:
     return kernels.rotate(who, xs, aligned(who, xs, (sin, cos), -2), turn)
 
 
-# Apply functions by the names that upstream's take: each makes ours from the form of the tables and from the axis of
-# heads that tables lack, for those that are not told.
+# Apply functions by the names that upstream's take, as some are called by name: each makes ours, which takes the same,
+# from the form of the tables and from the axis of heads that tables lack, for those that are not told.
 
 
 def _queries_and_keys(form, _):
@@ -98,6 +98,15 @@ def _both_tables(form, heads):
     return apply_rotary_emb
 
 
+def _both_tables_of_images(form, heads):
+    own = _beside_heads(form, heads)
+
+    def vision_apply_rotary_emb(query, key, freqs_ci):
+        return own(query, key, freqs_ci.real, freqs_ci.imag)
+
+    return vision_apply_rotary_emb
+
+
 def _memories(form, _):
     def apply_rotary_pos_emb_2d(q, k, cos, sin, num_k_exclude_rope=0, repeat_freqs_k=False):
         last = k.shape[-2] - num_k_exclude_rope
@@ -119,7 +128,7 @@ MAKERS: dict[tuple[str, ...], Callable[[Form, int | None], Callable[..., Any]]] 
     ("x", "cos", "sin", "unsqueeze_dim"): _one,
     ("x", "cos", "sin", "position_ids", "unsqueeze_dim"): _one_with_positions,
     ("xq", "xk", "freqs_cis"): _both_tables,
-    ("query", "key", "freqs_ci"): _both_tables,
+    ("query", "key", "freqs_ci"): _both_tables_of_images,
 }
 ARRAYS = ("q", "k", "x", "xq", "xk", "query", "key")
 
@@ -285,7 +294,7 @@ def _more(names: tuple[str, ...], shape: tuple[int, ...]) -> list[dict[str, Any]
     more: dict[str, Any] = {}
     if names[0] == "x" and "position_ids" in names:
         more["position_ids"] = torch.zeros(*shape[:2], 2, dtype=torch.int64)
-    return [{**more, "unsqueeze_dim": dim} for dim in (1, 2)] if "unsqueeze_dim" in names else [more]
+    return [more, *({**more, "unsqueeze_dim": dim} for dim in (1, 2))] if "unsqueeze_dim" in names else [more]
 
 
 def _called(function: Any, arguments: list[Any], more: dict[str, Any]) -> tuple[Any, ...]:
