@@ -215,8 +215,9 @@ def measure(count):
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few positions, for a test")
-    parser.add_argument("--out", type=Path, default=RESULTS / "accuracy.md", help="Markdown file to write")
+    parser.add_argument("--out", type=Path, help="Markdown file to write")
     arguments = parser.parse_args(argv)
+    out = arguments.out or RESULTS / ("quick" if arguments.quick else "") / "accuracy.md"
     warnings.simplefilter("ignore")  # those of the packages compared with
 
     heads = [f"2^{limit.bit_length() - 1}" for limit in LIMITS]
@@ -232,10 +233,10 @@ def main(argv=None):
         table.add_row(name, *cells)
         lines.append(f"| {name.strip()} | {shown} | {' | '.join(cells)} |")
     Console().print(table)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
     title = f"Largest error of sin and cos, head_dim {DIM}, base {BASE:g}, at positions below the head of the column.\n"
     made = "Made by `python benchmarks/accuracy.py`; the truth is mpmath's.\n"
-    arguments.out.write_text("\n".join([title, made, *lines, ""]))
+    out.write_text("\n".join([title, made, *lines, ""]))
     off = {name: errors for name, errors in results.items() if name in EXACT and max(errors) > BOUND}
     if off:
         sys.exit(f"more than {BOUND} off: {off}")

@@ -185,8 +185,9 @@ HEADS_OF_TABLE = ("", "sharded on", "call", "forward", "in all", "difference")
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="short sequences, for a test")
-    parser.add_argument("--out", type=Path, default=RESULTS / "devices.md", help="Markdown file to write, beside JSON")
+    parser.add_argument("--out", type=Path, help="Markdown file to write, beside JSON")
     arguments = parser.parse_args(argv)
+    out = arguments.out or RESULTS / ("quick" if arguments.quick else "") / "devices.md"
 
     seq = 16 if arguments.quick else 512
     title = f"Collectives of rotations on {DEVICES} devices of JAX and {RANKS} ranks of PyTorch"
@@ -212,7 +213,7 @@ def main(argv=None):
         table.add_row(*cells)
         lines.append(f"| {' | '.join(cells)} |")
     Console(width=80).print(table)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
     versions = {name: version(name) for name in ("jax", "torch")}
     shapes = f"q ({BATCH}, {seq}, {HEADS}, {DIM}) and k ({BATCH}, {seq}, {KV_HEADS}, {DIM}), float32, both layouts"
     made = (
@@ -223,8 +224,8 @@ def main(argv=None):
         "is a sum over devices: the one collective there has to be, or two, of tables, where DTensors are sharded "
         "otherwise than positions.\n"
     )
-    arguments.out.write_text("\n".join([f"{title}.\n", made, *lines, ""]))
-    arguments.out.with_suffix(".json").write_text(json.dumps({"versions": versions, "rows": rows}, indent=1) + "\n")
+    out.write_text("\n".join([f"{title}.\n", made, *lines, ""]))
+    out.with_suffix(".json").write_text(json.dumps({"versions": versions, "rows": rows}, indent=1) + "\n")
     needless = [row for row in rows if row["collectives"] != row["expected"] or row["forward"]]
     if needless:
         sys.exit(f"communicated what need not be: {json.dumps(needless, indent=1)}")

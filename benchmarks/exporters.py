@@ -159,8 +159,9 @@ def measure(sizes):
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few sizes, for a test")
-    parser.add_argument("--out", type=Path, default=RESULTS / "exporters.md", help="Markdown file to write")
+    parser.add_argument("--out", type=Path, help="Markdown file to write")
     arguments = parser.parse_args(argv)
+    out = arguments.out or RESULTS / ("quick" if arguments.quick else "") / "exporters.md"
     warnings.simplefilter("ignore")  # those of the exporters, and what they log
     logging.disable(logging.WARNING)
     sizes = [(1, 1), (3, 17)] if arguments.quick else [(1, 1), (2, 5), (3, 100), (1, 4097)]
@@ -190,9 +191,9 @@ def main(argv=None):
         middle = f"{row['layout']} | {row['format']} | {row['nodes']}"
         lines.append(f"| {row['exporter']} | {versions} | {middle} | {' | '.join(cells)} |")
     Console().print(table)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text("\n".join([*lines, ""]))
-    arguments.out.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text("\n".join([*lines, ""]))
+    out.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
     wrong = [
         f"{row['exporter']}, {row['layout']}"
         for row in rows

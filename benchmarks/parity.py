@@ -1587,8 +1587,9 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="the default config and two changed ones of each class")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a class, or a folder of models")
-    parser.add_argument("--out", type=Path, default=RESULTS / "coverage.md", help="Markdown file to write, beside JSON")
+    parser.add_argument("--out", type=Path, help="Markdown file to write, beside JSON")
     arguments = parser.parse_args(argv)
+    out = arguments.out or RESULTS / ("quick" if arguments.quick else "") / "coverage.md"
     warnings.simplefilter("ignore")  # those of configs that upstream finds odd
     logging.disable(logging.CRITICAL)
     torch.manual_seed(0)
@@ -1604,7 +1605,7 @@ def main(argv=None):
             console.print(f"{row.status}: {row.config}, {row.case}, {row.label}: {errors} {row.note}", soft_wrap=True)
     show(results, console)
     if not arguments.only:
-        write(results, arguments.out, arguments.quick)
+        write(results, out, arguments.quick)
     wrong = {result.name: [f"{row.case}: {row.note}" for row in result.wrong] for result in results if result.wrong}
     unused = {reason for *_, reason in DEVIATIONS} - deviations(results).keys()
     if unused and not (arguments.quick or arguments.only):

@@ -300,7 +300,7 @@ def main(argv=None):
         "goals": list(report.goals(bench.records)),
         "records": bench.records,
     }
-    out = arguments.out or RESULTS / f"speed-{result['slug']}.md"
+    out = arguments.out or RESULTS / ("quick" if arguments.quick else "") / f"speed-{result['slug']}.md"
     out.parent.mkdir(parents=True, exist_ok=True)
     report.show(result, console)
     out.write_text(report.markdown(result, out.with_suffix(".png").name))

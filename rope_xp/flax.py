@@ -37,6 +37,8 @@ class RotaryEmbedding(nnx.Module):
     ----------
     inv_freq : nnx.Param or None
         "pairs", "axes pairs" or "axes heads pairs", in radians per position.
+    initial : rope_xp.RotaryEmbedding
+        The value that it began from.
     rope : rope_xp.RotaryEmbedding
         The value; of the frequencies as they are when it is asked for, where they are learned.
 
@@ -63,14 +65,14 @@ class RotaryEmbedding(nnx.Module):
         learned: bool = False,
         **options: Any,
     ) -> None:
-        self._rope, is_learned = value_of(rope, options, learned)
+        self.initial, is_learned = value_of(rope, options, learned)
         self.seq_dim, self.heads_dim = seq_dim, heads_dim
-        beginning = jnp.asarray(self._rope.inv_freq, dtype=jnp.float32) if is_learned else None
+        beginning = jnp.asarray(self.initial.inv_freq, dtype=jnp.float32) if is_learned else None
         self.inv_freq = None if beginning is None else nnx.Param(beginning)
 
     @property
     def rope(self) -> embedding.RotaryEmbedding:
-        return self._rope if self.inv_freq is None else with_frequencies(self._rope, self.inv_freq[...])
+        return self.initial if self.inv_freq is None else with_frequencies(self.initial, self.inv_freq[...])
 
     def __call__(
         self, q: Any, *keys: Any, positions: Array | None = None, sincos: tuple[Array, Array] | None = None

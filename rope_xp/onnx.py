@@ -63,7 +63,8 @@ def to_onnx_rotary_embedding(
     """
     who = "to_onnx_rotary_embedding"
     if not isinstance(rope, RotaryEmbedding):
-        raise TypeError(f"{who}: rope must be a RotaryEmbedding; got {type(rope).__name__}")
+        kind = type(rope)
+        raise TypeError(f"{who}: rope must be a rope_xp.RotaryEmbedding; got {kind.__module__}.{kind.__name__}")
     checks.one_of(who, "dtype", dtype, DTYPES)
     num_positions = _size(who, "num_positions", num_positions)
     num_heads = None if num_heads is None else _size(who, "num_heads", num_heads)

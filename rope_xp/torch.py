@@ -41,6 +41,8 @@ class RotaryEmbedding(nn.Module):
     ----------
     inv_freq : Parameter or None
         "pairs", "axes pairs" or "axes heads pairs", in radians per position.
+    initial : rope_xp.RotaryEmbedding
+        The value that it began from.
     rope : rope_xp.RotaryEmbedding
         The value; of the frequencies as they are when it is asked for, where they are learned.
 
@@ -72,13 +74,13 @@ class RotaryEmbedding(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        self._rope, is_learned = value_of(rope, options, learned)
+        self.initial, is_learned = value_of(rope, options, learned)
         self.seq_dim, self.heads_dim = seq_dim, heads_dim
         self.inv_freq = nn.Parameter(self._beginning()) if is_learned else None
 
     @property
     def rope(self) -> embedding.RotaryEmbedding:
-        return self._rope if self.inv_freq is None else with_frequencies(self._rope, self.inv_freq)
+        return self.initial if self.inv_freq is None else with_frequencies(self.initial, self.inv_freq)
 
     def forward(
         self, q: Any, *keys: Any, positions: Array | None = None, sincos: tuple[Array, Array] | None = None
@@ -129,12 +131,12 @@ class RotaryEmbedding(nn.Module):
                 self.inv_freq.copy_(ranks.replicated(beginning, like=self.inv_freq))
 
     def extra_repr(self) -> str:
-        shown = [repr(self._rope).removeprefix("RotaryEmbedding(").removesuffix(")"), f"seq_dim={self.seq_dim}"]
+        shown = [repr(self.initial).removeprefix("RotaryEmbedding(").removesuffix(")"), f"seq_dim={self.seq_dim}"]
         shown += [] if self.heads_dim is None else [f"heads_dim={self.heads_dim}"]
         return ", ".join(shown if self.inv_freq is None else [*shown, "learned=True"])
 
     def _beginning(self) -> torch.Tensor:
-        return torch.tensor(self._rope.inv_freq, dtype=torch.float32)
+        return torch.tensor(self.initial.inv_freq, dtype=torch.float32)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         def in_full(tensor: torch.Tensor) -> torch.Tensor:

@@ -307,7 +307,7 @@ def test_what_the_operator_cannot_say_is_refused(name):
     [
         ((bad_input.ROPE, 0), ValueError, "num_positions must be at least 1; got 0"),
         ((bad_input.ROPE, 2.0), TypeError, "num_positions must be an int; got float"),
-        ((None, 10), TypeError, "rope must be a RotaryEmbedding; got NoneType"),
+        ((None, 10), TypeError, "rope must be a rope_xp.RotaryEmbedding; got builtins.NoneType"),
         ((bad_input.ROPE, 10, {"num_heads": 0}), ValueError, "num_heads must be at least 1; got 0"),
         ((bad_input.ROPE, 10, {"dtype": "bfloat16"}), ValueError, 'dtype must be "float32" .* got .bfloat16'),
     ],

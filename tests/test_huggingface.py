@@ -573,6 +573,21 @@ def test_what_cannot_be_patched_is_refused_and_stays(change):
     assert tree(model) == before
 
 
+def test_a_wrapper_that_has_counted_the_buffers_is_refused(tmp_path):
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1
+    )
+    try:
+        wrapped = torch.nn.parallel.DistributedDataParallel(llama())
+        with pytest.raises(ValueError, match="patched before DistributedDataParallel wraps it"):
+            patch(wrapped)
+        ours = torch.nn.parallel.DistributedDataParallel(patch(llama()))
+        ids = torch.arange(5)[None]
+        assert torch.equal(ours(ids).logits, ours.module(ids).logits)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_fake_tensors_are_refused():
     with FakeTensorMode(), pytest.raises(ValueError, match="got tensors on the meta device, or fake ones"):
         patch(transformers.LlamaModel(llama().config))

@@ -141,6 +141,10 @@ def test_a_state_cast_to_half_precision():
         cast(learned)(q)
 
 
+def test_it_says_what_it_is():
+    assert "head_dim=14, layout='half', base=10000.0" in repr(RotaryEmbedding(**OPTIONS, seq_dim=1))
+
+
 def test_bad_input():
     with pytest.raises(TypeError, match="seq_dim"):
         RotaryEmbedding(**OPTIONS)

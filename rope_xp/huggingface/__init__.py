@@ -64,9 +64,10 @@ def patch(model: Model) -> Model:
     TypeError
         If `model` is no module.
     ValueError
-        If it is patched already, has no rotary module, is quantised, on the meta device or made of fake tensors; or if
-        a part of it cannot be patched, which is named with the reason: such as a rotary module with hooks of PyTorch
-        or with frequencies that are not those of its config, or a forward that is not transformers' own.
+        If it is patched already, has no rotary module, is quantised, wrapped for data parallelism, on the meta device
+        or made of fake tensors; or if a part of it cannot be patched, which is named with the reason: such as a rotary
+        module with hooks of PyTorch or with frequencies that are not those of its config, or a forward that is not
+        transformers' own.
 
     References
     ----------
@@ -202,6 +203,8 @@ def _check(who: str, model: Any) -> None:
     if any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in [*model.parameters(), *model.buffers()]):
         raise ValueError(f"{who}: model must have its numbers in memory; got tensors on the meta device, or fake ones")
     for module in model.modules():
+        if isinstance(module, torch.nn.parallel.DistributedDataParallel):  # which has counted the buffers
+            raise ValueError(f"{who}: model must be patched before {type(module).__name__} wraps it; got it wrapped")
         config = getattr(module, "config", None)
         if getattr(module, "hf_quantizer", None) or getattr(config, "quantization_config", None):
             raise ValueError(f"{who}: model must not be quantised; got {type(module).__name__} with a quantizer")
