@@ -548,9 +548,9 @@ HEADS = ("family", "logits", "generate", "padded", "grads", "saved", *(f"bf16, {
 def show(rows: list[Row], reasons: Mapping[str, str], times: Mapping[str, Any], console: Any) -> None:
     from rich.table import Table
 
-    table = Table(title="With rope_xp beside without; bf16: error of that without", box=None)
+    table = Table(title="With rope_xp beside without; bf16: error of that without", box=None, padding=(0, 1, 0, 0))
     for head in HEADS:
-        table.add_column(head, overflow="fold", justify="left" if head == "family" else "right")
+        table.add_column(head, no_wrap="," not in head, justify="left" if head == "family" else "right")
     for row in rows:
         table.add_row(*columns(row), style="" if row.good else "red")
     console.print(table)
