@@ -2,12 +2,14 @@
 
 Run: `python benchmarks/devices.py [--quick]`. Eight virtual devices of JAX, whose compiled programs are read, and four
 processes of PyTorch, which talk by gloo on this machine and count what they send. It prints a table, writes it to
-benchmarks/results/devices.md and devices.json, and fails where anything is communicated that need not be.
+benchmarks/results/devices.md and devices.json, and fails where anything is communicated that need not be or
+where results are not those of one device.
 """
 
 import os
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  # before JAX starts
+os.environ["JAX_PLATFORMS"] = "cpu"
 
 import argparse
 import json
@@ -37,7 +39,8 @@ DEVICES, RANKS = 8, 4
 BATCH, HEADS, KV_HEADS, DIM, BASE = 8, 16, 8, 64, 10_000.0
 AXES = {"batch": 0, "seq": 1, "heads": 2}
 LAYOUTS = ("half", "interleaved")
-COLLECTIVES = r" (?:all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
+APART = 3 * 2.0**-24 * 8  # two products of numbers below 8 and their sum, each rounded once
+COLLECTIVES = r" (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -76,7 +79,15 @@ def numbers(seq):
 
 
 def largest(results, truths):
-    return max(float(np.abs(np.asarray(one) - np.asarray(other)).max()) for one, other in zip(results, truths))
+    """The largest difference of any numbers; NaN where there is one."""
+    pairs = zip(results, truths, strict=True)
+    return float(np.max([np.abs(np.asarray(one) - np.asarray(other)).max() for one, other in pairs]))
+
+
+def worst(found):
+    """Of several layouts: collectives forward and in all, and the difference."""
+    forward, both, differences = zip(*found)
+    return max(forward), max(both), float(np.max(differences))
 
 
 def in_jax(seq):
@@ -101,7 +112,7 @@ def in_jax(seq):
 
                 counts = [counted(function, *arrays, where) for function in (forward, both)]
                 found.append((*counts, largest(jax.jit(both)(*arrays, where), jax.jit(both)(q, k, positions))))
-            yield name, label, *map(max, zip(*found))
+            yield name, label, *worst(found)
 
         def gradient(q, inv_freq, where):
             return jax.vjp(lambda inv_freq: learned(q, inv_freq, where), inv_freq)[1](q)
@@ -148,7 +159,7 @@ def in_torch(rank, folder, seq):
                 truths += torch.autograd.grad(truths, alone, [y.detach() for y in truths])
                 counts = forward.get_total_counts(), forward.get_total_counts() + backward.get_total_counts()
                 found.append((*counts, largest(whole((*results, *gradients)), whole(truths))))
-            rows.append((name, label, *map(max, zip(*found))))
+            rows.append((name, label, *worst(found)))
         parameter = distribute_tensor(inv_freq, mesh, [Replicate()]).requires_grad_()
         with CommDebugMode() as forward:
             turned = learned(arrays[0].detach(), parameter, where)
@@ -229,6 +240,9 @@ def main(argv=None):
     needless = [row for row in rows if row["collectives"] != row["expected"] or row["forward"]]
     if needless:
         sys.exit(f"communicated what need not be: {json.dumps(needless, indent=1)}")
+    wrong = [row for row in rows if not row["difference"] <= APART]
+    if wrong:
+        sys.exit(f"not as on one device: {json.dumps(wrong, indent=1)}")
     return rows
 
 

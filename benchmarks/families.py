@@ -10,17 +10,19 @@ writes benchmarks/results/families.md and families.json, and fails where a famil
 import argparse
 import hashlib
 import importlib
+import inspect
 import json
 import os
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 from statistics import mean, median
 from types import MappingProxyType
@@ -31,8 +33,8 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
 import torch
 import transformers
 
-from rope_xp.huggingface import patch
-from rope_xp.huggingface.methods import APPLIES, Methods
+from rope_xp.huggingface import patch, patched
+from rope_xp.huggingface.methods import APPLIES, Methods, names_in
 from rope_xp.huggingface.rotary import REFUSED, rotary_of
 
 sys.path.append(str(Path(__file__).parent))  # which python -P leaves out
@@ -91,7 +93,7 @@ class Family:
     generates: bool = True
     longest: int = 0  # tokens of the prompt, where the usual ones are too few for a rule
     scale: float = 5.0  # of weights, for logits of order 1
-    pads: bool = True  # whether a padded row is equal to a single one upstream
+    pads: bool = True  # whether a padded row is equal to a single one upstream, and has no image
 
     @property
     def counts(self) -> bool:
@@ -146,7 +148,7 @@ FAMILIES: dict[str, Family] = {
             "shared_expert_intermediate_size": 32,
         },
     ),
-    "Qwen2-VL": Family("Qwen2VLForConditionalGeneration", {"rope_parameters": SECTIONS}, {"embed_dim": 32}),
+    "Qwen2-VL": Family("Qwen2VLForConditionalGeneration", {"rope_parameters": SECTIONS}, {"embed_dim": 32}, pads=False),
     "Qwen2.5-VL": Family(
         "Qwen2_5_VLForConditionalGeneration",
         {"rope_parameters": SECTIONS},
@@ -157,6 +159,7 @@ FAMILIES: dict[str, Family] = {
             "window_size": 16,
             "fullatt_block_indexes": [1],
         },
+        pads=False,
     ),
     "Qwen3-VL": Family(
         "Qwen3VLForConditionalGeneration",
@@ -168,6 +171,7 @@ FAMILIES: dict[str, Family] = {
             "deepstack_visual_indexes": [0],
             "num_position_embeddings": 64,
         },
+        pads=False,
     ),
     "Phi": Family("PhiForCausalLM"),
     "Phi-3": Family("Phi3ForCausalLM"),
@@ -282,7 +286,7 @@ def known(config_class: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def prompt(family: Family, seed: int = 0, rows: int = 2, dtype: Any = torch.float32) -> dict[str, Any]:
-    """Token ids, with an image of 4 x 8 patches where the model has a tower."""
+    """Token ids, with an image of 4 x 8 patches, or 8 x 4, where the model has a tower."""
     random = torch.Generator().manual_seed(seed)
     if family.features is not None:
         shapes = family.features.items()
@@ -293,7 +297,7 @@ def prompt(family: Family, seed: int = 0, rows: int = 2, dtype: Any = torch.floa
     image = torch.tensor([62, *[60] * 8, 63]).expand(rows, -1)
     ids = torch.cat((ids[:, :3], image, ids[:, 3:]), 1)
     pixels = torch.randn(rows * 32, 3 * 2 * 4 * 4, generator=random, dtype=dtype)
-    grids = torch.tensor([[1, 4, 8]] * rows)
+    grids = torch.tensor([[1, 4, 8], [1, 8, 4]])[:rows]
     return {
         "input_ids": ids,
         "pixel_values": pixels,
@@ -324,23 +328,51 @@ def of_gradients(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
     """The largest difference of a parameter's gradients, relative to their largest; the same parameters have some."""
     if ours.keys() != theirs.keys():
         return float("inf")
-    scale = max(float(g.abs().max()) for g in theirs.values())
-    return max(float((ours[name] - theirs[name]).abs().max()) for name in ours) / scale
+    scale = float(torch.stack([g.abs().max() for g in theirs.values()]).max())
+    return difference(ours.values(), [theirs[name] for name in ours]) / scale
 
 
-def generated(model: Any, inputs: Mapping[str, Any]) -> Any:
-    return model.generate(**inputs, max_new_tokens=12, do_sample=False, pad_token_id=0)
+def answers(model: Any, family: Family) -> list[Any]:
+    """Logits: of tokens in a row, and of two rows where tokens are not as far apart as in the other."""
+    inputs = prompt(family)
+    found = [logits(model, inputs)]
+    if not family.counts:
+        ids = inputs["input_ids"]
+        positions = torch.arange(ids.shape[1]) * torch.tensor([[1], [3]])
+        if reaches(model, positions):
+            found.append(logits(model, inputs, attention_mask=torch.ones_like(ids), position_ids=positions))
+    return found
+
+
+def reaches(model: Any, positions: Any) -> bool:
+    return bool(positions.max() < model.config.get_text_config().max_position_embeddings)
+
+
+def difference(ours: Iterable[Any], theirs: Iterable[Any]) -> float:
+    """The largest of any numbers; NaN where there is one."""
+    return float(torch.stack([(one - other).abs().max() for one, other in zip(ours, theirs, strict=True)]).max())
+
+
+def generated(model: Any, family: Family) -> list[Any]:
+    """Greedily with a cache, from a prompt and from one that is padded at the left."""
+    prompts = [prompt(family), padding(family)] if family.pads else [prompt(family)]
+    return [model.generate(**each, max_new_tokens=12, do_sample=False, pad_token_id=0) for each in prompts]
+
+
+def padding(family: Family) -> dict[str, Any]:
+    """Two rows, of which the second begins with padding."""
+    ids = prompt(family)["input_ids"].flip(0)
+    ids[1, 3:] = ids[1, :-3].clone()
+    ids[1, :3] = 0
+    return {"input_ids": ids, "attention_mask": (ids != 0).long()}
 
 
 def padded(model: Any, family: Family) -> float:
     """The largest difference of the last token's logits in a row that is padded at the left from those of it alone."""
-    ids = prompt(family)["input_ids"]
-    short = ids[:1, 3:]
-    both = torch.cat((ids[1:], torch.cat((torch.zeros(1, 3, dtype=ids.dtype), short), 1)))
-    mask = (both != 0).long()
-    where = (mask.cumsum(-1) - 1).clamp(min=0)
-    together = logits(model, {"input_ids": both}, attention_mask=mask, position_ids=where)[1, -1]
-    return float((together - logits(model, {"input_ids": short})[0, -1]).abs().max())
+    both = padding(family)
+    where = (both["attention_mask"].cumsum(-1) - 1).clamp(min=0)
+    alone = {"input_ids": both["input_ids"][1:, 3:]}
+    return difference([logits(model, both, position_ids=where)[1, -1]], [logits(model, alone)[0, -1]])
 
 
 def written(model: Any) -> dict[str, str]:
@@ -378,7 +410,7 @@ def in_bfloat16(family: Family, seeds: int) -> dict[str, tuple[float, float]]:
             if not family.features:
                 ids = inputs["input_ids"]
                 positions = first + step * torch.arange(ids.shape[1])
-                if positions[-1] >= exact.config.get_text_config().max_position_embeddings:
+                if not reaches(exact, positions):
                     continue
                 more["attention_mask"] = torch.ones_like(ids)  # far positions are not packed sequences
                 if not family.counts:
@@ -414,26 +446,23 @@ class Row:
         )
 
 
-def measure(name: str, quick: bool = False) -> Row:
+def measure(name: str, model: Any, seeds: int) -> Row:
+    """A model of a family, without rope_xp and with it, and others like it in bfloat16."""
     family = FAMILIES[name]
-    model, inputs = build(family), prompt(family)
-    theirs = logits(model, inputs)
-    their_gradients, their_files = gradients(model, inputs), written(model)
-    their_tokens = generated(model, inputs) if family.generates else None
-    patch(model)
-    ours = logits(model, inputs)
-    ours_gradients, files = gradients(model, inputs), written(model)
-    return Row(
-        family=name,
-        model=family.model,
-        size=float(theirs.std()),
-        logits=float((ours - theirs).abs().max()),
-        generation=torch.equal(generated(model, inputs), their_tokens) if family.generates else None,
-        padded=padded(model, family) if family.pads and family.vision is None else None,
-        gradients=of_gradients(ours_gradients, their_gradients),
-        saved=files == their_files,
-        bfloat16=in_bfloat16(family, 1 if quick else 6),
-    )
+    theirs, their_gradients, their_files = answers(model, family), gradients(model, prompt(family)), written(model)
+    their_tokens = generated(model, family) if family.generates else None
+    with patched(model):
+        return Row(
+            family=name,
+            model=family.model,
+            size=float(theirs[0].std()),
+            logits=difference(answers(model, family), theirs),
+            generation=all(map(torch.equal, generated(model, family), their_tokens)) if their_tokens else None,
+            padded=padded(model, family) if family.pads else None,
+            gradients=of_gradients(gradients(model, prompt(family)), their_gradients),
+            saved=written(model) == their_files,
+            bfloat16=in_bfloat16(family, seeds),
+        )
 
 
 # Every rotary class, apart from any model.
@@ -442,36 +471,43 @@ def measure(name: str, quick: bool = False) -> Row:
 def classes() -> dict[str, str]:
     """Why each rotary class that `benchmarks/parity.py` knows cannot be patched, or nothing."""
     reasons = {}
-    for folder, file, name in parity.found():
+    for (folder, file), classes in groupby(parity.found(), lambda each: each[:2]):
         module = importlib.import_module(f"transformers.models.{folder}.{file}")
-        if name.endswith("Attention") and name not in REFUSED:
-            continue  # its tables are those of another class, or its own, as of GPT-J above
-        subject = parity.listed(parity.SUBJECTS.get(name, parity.Subject()))[0]
-        needs = subject.needs(module) if callable(subject.needs) else dict(subject.needs)
-        if name in REFUSED:
-            reasons[name] = REFUSED[name]
-            continue
+        # Without attention: its tables are those of another class, or its own, as of GPT-J above.
+        names = [name for *_, name in classes if name in REFUSED or not name.endswith("Attention")]
+        rotaries = {}
+        for name in names:
+            try:
+                if name in REFUSED:
+                    raise ValueError(REFUSED[name])
+                rotaries[name] = rotary_of("patch", made_by_default(module, name))
+                reasons[name] = ""
+            except Exception as error:  # whatever code that nobody knows raises
+                reasons[name] = str(error).rpartition("Embedding: ")[2]
+        methods = Methods("patch", rotaries.values())
         try:
-            config = parity.make(module, subject.config or parity.annotated(getattr(module, name)), needs)
-        except Exception as error:  # whatever code that nobody knows raises
-            reasons[name] = f"its config cannot be made: {type(error).__name__}: {error}"
-            continue
-        try:
-            methods = Methods("patch", [rotary_of("patch", getattr(module, name)(config))])
-            functions = [each for each in vars(module).items() if APPLIES.match(each[0])]
-            if not any(_is_proven(methods, *each, module.__name__) for each in functions):
-                raise ValueError("no apply function of its file is equal to ours")
-            reasons[name] = ""
+            for function in sorted(applied(module)) if rotaries else ():
+                methods.ours(function, getattr(module, function), module.__name__)
         except ValueError as error:
-            reasons[name] = str(error).rpartition("Embedding: ")[2]
+            reasons |= dict.fromkeys(rotaries, str(error))
     return reasons
 
 
-def _is_proven(methods: Methods, name: str, function: Any, home: str) -> bool:
-    try:
-        return callable(methods.ours(name, function, home))
-    except ValueError:
-        return False
+def made_by_default(module: Any, name: str) -> Any:
+    """A rotary module with the default config, or what else it needs."""
+    subject = parity.listed(parity.SUBJECTS.get(name, parity.Subject()))[0]
+    needs = subject.needs(module) if callable(subject.needs) else dict(subject.needs)
+    cls = getattr(module, name)
+    return cls(parity.make(module, subject.config or parity.annotated(cls), needs))
+
+
+def applied(module: Any) -> set[str]:
+    """The apply functions that classes of a file call."""
+    called = set()
+    for cls in vars(module).values():
+        if isinstance(cls, type) and cls.__module__ == module.__name__:
+            called.update(*(names_in(inspect.unwrap(each)) for each in vars(cls).values() if callable(each)))
+    return {name for name in called.intersection(vars(module)) if APPLIES.match(name)}
 
 
 # Speed.
@@ -564,13 +600,11 @@ def show(rows: list[Row], reasons: Mapping[str, str], times: Mapping[str, Any], 
 def summary(rows: list[Row], reasons: Mapping[str, str]) -> list[str]:
     lines = [f"{sum(row.good for row in rows)} of {len(rows)} families are equal."]
     for name in PROMPTS:
-        pairs = [row.bfloat16[name] for row in rows if name in row.bfloat16]
-        closer = sum(ours < theirs for theirs, ours in pairs)
-        if pairs:
-            ratio = median(ours / theirs for theirs, ours in pairs)
+        ratio, closer, count = closeness(rows, name)
+        if count:
             lines.append(
-                f"In bfloat16, {name}: {closer} of {len(pairs)} are closer to float64 with rope_xp, whose median error "
-                f"is {ratio:.2f} of that without."
+                f"In bfloat16, {name}: {closer} of {count} are closer to float64 with rope_xp, whose median error is "
+                f"{ratio:.2f} of that without."
             )
     if reasons:
         lines.append(f"{sum(not why for why in reasons.values())} of {len(reasons)} rotary classes can be patched.")
@@ -578,12 +612,19 @@ def summary(rows: list[Row], reasons: Mapping[str, str]) -> list[str]:
     return lines
 
 
+def closeness(rows: list[Row], name: str) -> tuple[float, int, int]:
+    """The median error of a prompt in bfloat16, of that without rope_xp; how many are less; and of how many."""
+    ratios = [ours / theirs for row in rows if name in row.bfloat16 for theirs, ours in [row.bfloat16[name]]]
+    return median(ratios or [0.0]), sum(ratio < 1 for ratio in ratios), len(ratios)
+
+
 def write(rows: list[Row], reasons: Mapping[str, str], times: Mapping[str, Any], out: Path) -> None:
     lines = [
         f"Tiny models of transformers {version('transformers')} with rope_xp inside, beside the same without; torch "
         f"{version('torch')}, on the CPU.\n",
         "Made by `python benchmarks/families.py`. logits: the largest difference, float32, of logits of order 1. "
-        "generate: 12 tokens, greedily, with the cache, of two prompts. padded: a row padded at the left, and alone. "
+        "generate: 12 tokens, greedily, with the cache, of two prompts, and with one of them padded at the left. "
+        "padded: a row padded at the left, and alone. "
         "grads: relative to the largest. saved: every byte that `save_pretrained` writes. bf16: the mean distance of "
         "logits after `.to(bfloat16)` from those of the same weights in float64 without rope_xp, with it, of that "
         "without; short: 9 tokens in a row, from 0 and from 4000 on; long: 512 tokens in a row; far: 9 tokens, 400 "
@@ -621,7 +662,8 @@ def main(argv: list[str] | None = None) -> None:
     names = arguments.only or list(FAMILIES)[:: 8 if arguments.quick else 1]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # thousands of small products: threads only wait for each other
-    rows = [measure(name, arguments.quick) for name in track(names, console=console, transient=True)]
+    seeds = 1 if arguments.quick else 6
+    rows = [measure(name, build(FAMILIES[name]), seeds) for name in track(names, console=console, transient=True)]
     reasons = {} if arguments.only else classes()
     torch.set_num_threads(threads)
     times = {} if arguments.only else speeds(arguments.quick)
@@ -631,6 +673,9 @@ def main(argv: list[str] | None = None) -> None:
     wrong = [row.family for row in rows if not row.good]
     if wrong:
         sys.exit(f"not equal: {', '.join(wrong)}")
+    for name in ("long", "far"):
+        if (ratio := closeness(rows, name)[0]) >= 1:
+            sys.exit(f"no closer to float64 in bfloat16: {name}: {ratio}")
 
 
 if __name__ == "__main__":

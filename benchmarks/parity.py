@@ -1103,13 +1103,18 @@ def compare(rope, seen, sign):
     if seen.cos is not None:
         if cos.shape != seen.cos.shape:
             raise ValueError(f"tables have shape {cos.shape}, upstream's {seen.cos.shape}")
-        errors["tables"] = float(max(np.abs(cos - seen.cos).max(), np.abs(sign * sin - seen.sin).max()))
+        errors["tables"] = largest([np.abs(cos - seen.cos).max(), np.abs(sign * sin - seen.sin).max()])
     random = np.random.default_rng(0)
     x = random.uniform(-0.7, 0.7, (seen.heads, seen.positions.shape[-1], seen.dim)).astype(np.float32)
     mine = rope.rotate(x, (sin, cos), seq_dim=1)
     theirs = seen.rotate(torch.tensor(x))
-    errors["rotated"] = float(max(np.abs(mine - np.asarray(y.detach())).max() for y in theirs))
+    errors["rotated"] = largest(np.abs(mine - np.asarray(y.detach())).max() for y in theirs)
     return errors
+
+
+def largest(errors):
+    """The largest of any, and NaN where there is one."""
+    return float(np.max([0.0, *errors]))
 
 
 def float32(rope, seen):
@@ -1129,7 +1134,7 @@ def check(rope, seens, sign, factor=1.0):
     errors: dict[str, float] = {}
     for seen in seens:
         for name, error in compare(rope, seen, sign).items():
-            errors[name] = max(error, errors.get(name, 0.0))
+            errors[name] = largest([error, errors.get(name, 0.0)])
     good = all(error <= TOLERANCE * factor for error in errors.values())
     first = seens[0]
     if good and first.long is not None:
@@ -1390,10 +1395,10 @@ def layers(module, cls):
                         errors.append(float(np.abs(rope.sincos(np.arange(count)).cos - seen[index]).max()))
                 except ValueError as error:
                     refused.append(f"layer {index}: {said(error)}")
-            good = not wrong and max(errors, default=0) <= TOLERANCE
+            good = not wrong and largest(errors) <= TOLERANCE
             status = "agrees" if good and not refused else "refused" if good and kind else "wrong"
             note = "; ".join([*wrong, *refused])[:300]
-            yield Outcome(name, case + kind, None, status, {"tables": max(errors, default=0.0)}, note)
+            yield Outcome(name, case + kind, None, status, {"tables": largest(errors)}, note)
 
 
 # The report.

@@ -100,8 +100,8 @@ def with_gradients(function, arrays, weights):
 def compare(sharded, alone):
     """The largest difference of any numbers, on any rank."""
     sharded = [x.full_tensor() if isinstance(x, DTensor) else x for x in sharded]
-    difference = max((one - other).abs().max().item() for one, other in zip(sharded, alone, strict=True))
-    everywhere = torch.tensor(difference)
+    pairs = zip(sharded, alone, strict=True)
+    everywhere = torch.stack([(one - other).abs().max() for one, other in pairs]).max().nan_to_num(nan=torch.inf)
     dist.all_reduce(everywhere, dist.ReduceOp.MAX)
     return everywhere.item()
 

@@ -76,7 +76,7 @@ def collectives(compiled):
 def compare(sharded, alone):
     """The largest difference of any numbers."""
     pairs = zip(jax.tree.leaves(sharded), jax.tree.leaves(alone), strict=True)
-    return max(float(abs(jax.device_get(one) - jax.device_get(other)).max()) for one, other in pairs)
+    return jnp.stack([abs(jax.device_get(one) - jax.device_get(other)).max() for one, other in pairs]).max().item()
 
 
 def main():
@@ -108,5 +108,6 @@ def main():
 
 
 if __name__ == "__main__":
+    jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", DEVICES)
     main()

@@ -5,7 +5,11 @@
 from typing import Any, Literal
 
 import numpy as np
-from onnx import TensorProto, checker, helper, numpy_helper
+
+try:
+    from onnx import TensorProto, checker, helper, numpy_helper
+except ImportError as missing:
+    raise ImportError(f"rope_xp.onnx: onnx must be installed (pip install 'rope-xp[onnx]'); got {missing}") from None
 
 from rope_xp import checks
 from rope_xp.embedding import RotaryEmbedding

@@ -26,10 +26,11 @@ from rope_xp.positions import consecutive, context_parallel
 ROOT = Path(__file__).parents[1]
 sys.path += [str(ROOT / "examples"), str(ROOT / "benchmarks")]
 
+devices = import_module("devices")
+
 LAYOUTS = ["half", "interleaved"]
 DTYPES = [jnp.float32, jnp.bfloat16]
 BATCH, SEQ, HEADS, KV_HEADS, DIM = 8, 16, 8, 4, 32
-COLLECTIVE = re.compile(r" (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\(")
 
 # How q and k lie on a mesh of 4 x 2 devices: (batch, seq, heads). Keys of fewer heads are replicated, or sharded too.
 SHARDINGS = {
@@ -85,7 +86,7 @@ def mesh_of(kind=AxisType.Auto):
 
 
 def collectives(compiled):
-    return Counter(COLLECTIVE.findall(compiled.as_text()))
+    return Counter(re.findall(devices.COLLECTIVES, compiled.as_text()))
 
 
 def test_collectives_are_found():
@@ -257,7 +258,7 @@ def test_errors_of_ranks_are_raised():
 
 
 def test_benchmark(tmp_path, capsys):
-    rows = import_module("devices").main(["--quick", "--out", str(tmp_path / "devices.md")])
+    rows = devices.main(["--quick", "--out", str(tmp_path / "devices.md")])
     assert {row["framework"] for row in rows} == {"JAX", "PyTorch"}
     assert all(row["collectives"] == row["expected"] for row in rows)
     assert json.loads((tmp_path / "devices.json").read_text())["rows"] == rows

@@ -104,7 +104,7 @@ def test_attention_takes_positions_of_every_row(library):
 @pytest.mark.parametrize("library", ATTENTION)
 def test_attention_program(library, capsys):
     changes = import_module(f"attention_{library}").main()
-    assert changes.keys() == {1, 4} and max(changes.values()) < 5e-6
+    assert changes.keys() == {1, 4} and all(change < 5e-6 for change in changes.values())
     assert "(2, 16, 64)" in capsys.readouterr().out
 
 
@@ -198,7 +198,7 @@ def test_modules_program():
 
 def test_notebook_program():
     differences = import_module("notebook_jax").main()
-    assert differences.keys() == {256, 64} and max(differences.values()) < 2e-6
+    assert differences.keys() == {256, 64} and all(each < 2e-6 for each in differences.values())
 
 
 def test_notebook_functions():
@@ -234,9 +234,9 @@ def test_sharded_jax(capsys):
 def test_distributed_torch(capsys):
     results = import_module("distributed_torch").main()
     differences = [difference for _, difference in results.values()]
-    assert len(results) == 6 and max(differences) <= SUMS
+    assert len(results) == 6 and all(each <= SUMS for each in differences)
     # By two kernels, each of which rounds two products of numbers below 5 otherwise, forward and backward.
-    assert max(differences[:3]) <= 2 * 2 * 5 * 2.0**-24
+    assert all(each <= 2 * 2 * 5 * 2.0**-24 for each in differences[:3])
     counts = {name: count for name, (count, _) in results.items()}
     # Parameters are gathered and gradients scattered; outputs of heads are summed, as are gradients of what they read.
     assert list(counts.values()) == [0, 0, 0, 2, 4, 0]
@@ -249,7 +249,7 @@ def test_decoding():
     assert len(errors) == len(decoding.WAYS) == 8
     # Scores of 16 products below 5 * 5, over 4, whose weights are off by as much, times values below 5; and a key of
     # the sliding window has been turned ten times, each with three roundings.
-    assert max(errors.values()) <= (16 + 3 * 10) * 25 * 2.0**-24 / 4 * 5
+    assert all(error <= (16 + 3 * 10) * 25 * 2.0**-24 / 4 * 5 for error in errors.values())
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])

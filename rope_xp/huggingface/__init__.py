@@ -2,7 +2,8 @@
 
 Nothing global is touched: a rotary module gives way to one of ours in its parent, and an object whose forward names an
 apply function of transformers becomes one of a class like its own, with a forward of the same code and ours under that
-name. What meets our tables all the same, such as a layer that joins later, finds them as upstream's, but for the dtype.
+name. What meets our tables all the same, such as a layer that joins later, finds them as upstream's, but in float32,
+which a layer of 16 bits does not take.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -42,8 +43,9 @@ def patch(model: Model) -> Model:
     with transformers' own; if one of them differs, nothing is changed.
 
     The config, and what a forward made again finds in its file, are read now and not in later calls; a layer that
-    joins later turns by the same tables in transformers' own way. A copy is patched as its model is. To be pickled
-    whole, as `torch.save` of a model does, it must be unpatched; `save_pretrained` and a state dict need nothing.
+    joins later turns by the same tables in transformers' own way, if it is not of 16 bits. A copy is patched as its
+    model is. To be pickled whole, as `torch.save` of a model does, it must be unpatched; `save_pretrained` and a state
+    dict need nothing. While `patch` works, the process makes tensors of float32 by default.
 
     What transformers does by mistake is done here too, see ``compat`` of `rope_xp.from_config`. One thing is not:
     dynamic NTK follows the longest position of each call and remembers nothing; to see it, each call waits for the
@@ -64,10 +66,10 @@ def patch(model: Model) -> Model:
     TypeError
         If `model` is no module.
     ValueError
-        If it is patched already, has no rotary module, is quantised, wrapped for data parallelism, on the meta device
-        or made of fake tensors; or if a part of it cannot be patched, which is named with the reason: such as a rotary
-        module with hooks of PyTorch or with frequencies that are not those of its config, or a forward that is not
-        transformers' own.
+        If it is patched already, has no rotary module, is quantised by transformers, wrapped for data parallelism, on
+        the meta device or made of fake tensors; or if a part of it cannot be patched, which is named with the reason:
+        such as a rotary module with hooks of PyTorch or with frequencies that are not those of its config, or a forward
+        that is not transformers' own.
 
     References
     ----------
@@ -109,7 +111,7 @@ def unpatch(model: Model) -> Model:
     """Take rope_xp out of a model: every object and every forward that `patch` replaced is put back.
 
     What was registered on the rotary modules meanwhile goes away with them. A part without its rotary module goes on
-    with exact tables, float32 or float64, which transformers' own functions apply.
+    with exact tables, float32 or float64, which transformers' own functions apply; one of 16 bits does not take them.
 
     Parameters
     ----------
@@ -126,8 +128,8 @@ def unpatch(model: Model) -> Model:
     TypeError
         If `model` is no module.
     ValueError
-        If it is not patched, or if the forward of a part of it has been replaced or wrapped since, which is named:
-        nothing is changed then. Hooks of accelerate may stay.
+        If it is not patched, or if the forward or the class of a part of it has been replaced or wrapped since, as
+        ``fully_shard`` of attention by itself does, which is named: nothing is changed then. Hooks of accelerate stay.
 
     Examples
     --------

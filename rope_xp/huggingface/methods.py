@@ -5,7 +5,7 @@
 import inspect
 import re
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import Any
 
@@ -18,7 +18,7 @@ from rope_xp.rotation import READ_WRITE, aligned
 APPLIES = re.compile("^(vision_)?apply_(rotary|multidimensional_rope)")
 
 # Two rotations in float32 of numbers below 0.7, each with two products and a sum that are rounded.
-TOLERANCE = 2 * 3 * 2.0**-24
+TURNS_APART = 2 * 3 * 2.0**-24
 
 
 def turned(xs: list[Any], cos: Any, sin: Any, form: Form) -> list[Any]:
@@ -32,7 +32,8 @@ def turned(xs: list[Any], cos: Any, sin: Any, form: Form) -> list[Any]:
 
 
 # Apply functions by the names that upstream's take, as some are called by name: each makes ours, which takes the same,
-# from the form of the tables and from the axis of heads that tables lack, for those that are not told.
+# from the form of the tables and from the axis of heads that tables lack, for those that are not told. Signatures are
+# spelled out, as compilers trace them.
 
 
 def _queries_and_keys(form, _):
@@ -40,7 +41,7 @@ def _queries_and_keys(form, _):
         cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
         if k is None:
             return turned([q], cos, sin, form)[0]
-        if q.shape[-2] != k.shape[-2]:  # the last of the tokens, of an assistant
+        if unsqueeze_dim == 1 and q.shape[-2] != k.shape[-2]:  # the last of the tokens, of an assistant
             last = (..., slice(-q.shape[-2], None), slice(None))
             return turned([q], cos[last], sin[last], form)[0], turned([k], cos, sin, form)[0]
         return tuple(turned([q, k], cos, sin, form))
@@ -119,18 +120,33 @@ def _memories(form, _):
     return apply_rotary_pos_emb_2d
 
 
+def _memories_of_groups(form, _):
+    def apply_rotary_pos_emb_2d_cross_attn(q, k, cos, sin, cos_k, sin_k, num_k_exclude_rope=0, repeat_freqs_k=1):
+        last = k.shape[-2] - num_k_exclude_rope
+        q, groups = turned([q], cos, sin, form)[0], k[..., :last, :].unflatten(-2, (repeat_freqs_k, -1))
+        first = groups.shape[-2] - cos_k.shape[-2]  # tokens of each group that stay as they are
+        if last:
+            (ends,) = turned([groups[..., first:, :]], cos_k.unsqueeze(-3), sin_k.unsqueeze(-3), form)
+            groups = torch.cat((groups[..., :first, :], ends), -2)
+        return q, torch.cat((groups.flatten(-3, -2), k[..., last:, :]), -2)
+
+    return apply_rotary_pos_emb_2d_cross_attn
+
+
 MAKERS: dict[tuple[str, ...], Callable[[Form, int | None], Callable[..., Any]]] = {
     ("q", "k", "cos", "sin", "unsqueeze_dim"): _queries_and_keys,
     ("q", "k", "cos", "sin", "position_ids", "unsqueeze_dim"): _with_positions,
     ("q", "k", "cos", "sin"): _beside_heads,
     ("q", "k", "cos", "sin", "kwargs"): _behind_others,
     ("q", "k", "cos", "sin", "num_k_exclude_rope", "repeat_freqs_k"): _memories,
+    ("q", "k", "cos", "sin", "cos_k", "sin_k", "num_k_exclude_rope", "repeat_freqs_k"): _memories_of_groups,
     ("x", "cos", "sin", "unsqueeze_dim"): _one,
     ("x", "cos", "sin", "position_ids", "unsqueeze_dim"): _one_with_positions,
     ("xq", "xk", "freqs_cis"): _both_tables,
     ("query", "key", "freqs_ci"): _both_tables_of_images,
 }
 ARRAYS = ("q", "k", "x", "xq", "xk", "query", "key")
+TABLES = ("cos", "sin", "cos_k", "sin_k", "freqs_cis", "freqs_ci")
 
 
 class Methods:
@@ -165,7 +181,11 @@ class Methods:
     def _class(self, cls: Any) -> type:
         for base in cls.__mro__:
             forward = vars(base).get("forward")
-            again = self.again(forward) if is_of_transformers(forward) else forward
+            if not is_of_transformers(forward):
+                if applies := sorted(filter(APPLIES.match, names_in(forward))):
+                    raise ValueError(f"its forward, which names {applies[0]}, is not that of transformers")
+                continue
+            again = self.again(forward)
             if again is not forward:
                 if cls.forward is not forward:
                     raise ValueError(f"its forward is not that of {base.__name__}, as transformers has it")
@@ -187,7 +207,7 @@ class Methods:
             return self.made[function]
         self.made[function] = function  # also for those that call each other
         home, found = function.__globals__, {}
-        for name in _names(function).intersection(home):
+        for name in names_in(function).intersection(home):
             value = home[name]
             if APPLIES.match(name) and callable(value):
                 found[name] = self.ours(name, value, home["__name__"])
@@ -215,8 +235,7 @@ class Methods:
         self.applied.add(home)
         if (theirs, home) in self.proven:
             return self.proven[theirs, home]
-        # With the package `kernels`, a decorator makes a module of a function.
-        names = tuple(inspect.signature(getattr(theirs, "forward", theirs)).parameters)
+        names = tuple(_parameters(theirs))
         if names not in MAKERS:
             raise ValueError(f"{name}({', '.join(names)}) is no function that is known here")
         if home not in self.forms:
@@ -224,8 +243,8 @@ class Methods:
         errors = []
         for form, heads in product(_with_other_layouts(self.forms[home]), (-2, 1, None)):
             function = MAKERS[names](form, heads)
-            errors.append(difference(theirs, function, names, form))
-            if errors[-1] <= TOLERANCE:
+            errors.append(difference(theirs, function, form))
+            if errors[-1] <= TURNS_APART:
                 self.proven[theirs, home] = function
                 return function
         raise ValueError(f"{name} differs from ours by {min(errors):.2g}")
@@ -246,7 +265,7 @@ def remade(function: Any, found: dict[str, Any], cells: Iterable[Any]) -> Any:
     It knows no other globals than those it names, and not whose they are: torch.compile would look there.
     """
     home = function.__globals__
-    names = {"__builtins__", "__package__", *_names(function)}
+    names = {"__builtins__", "__package__", *names_in(function)}
     own = {name: home[name] for name in names if name in home and name != "__name__"} | found
     new = types.FunctionType(function.__code__, own, function.__name__, function.__defaults__, tuple(cells) or None)
     new.__kwdefaults__ = function.__kwdefaults__
@@ -256,27 +275,27 @@ def remade(function: Any, found: dict[str, Any], cells: Iterable[Any]) -> Any:
     return new
 
 
-def difference(theirs: Any, ours: Any, names: tuple[str, ...], form: Form) -> float:
+def difference(theirs: Any, ours: Any, form: Form) -> float:
     """The largest difference of an apply function and ours, wherever theirs keeps the shape; infinite if nowhere."""
     random = torch.Generator().manual_seed(0)
-    errors: list[float] = []
-    arrays = [name for name in names if name in ARRAYS]
+    errors = []
+    parameters = _parameters(theirs)
+    arrays, tables_of = ([name for name in parameters if name in names] for names in (ARRAYS, TABLES))
     for width in (2 * form.pairs, 2 * form.pairs + 2):
         for tables in ((2, 5), (1, 5), (5,)):
             angles = torch.rand(*tables, form.pairs, generator=random) * 6
-            given = form.of(angles.cos(), angles.sin())
-            given = (given,) if form.is_complex else given
-            for shape in ((2, 3, 5), (2, 5, 3), (5, 3), (2, 3, 7)):
-                xs = [torch.rand(*shape, width, generator=random) * 1.4 - 0.7 for _ in arrays]
-                for more in _more(names, shape):
-                    result = _called(theirs, [*xs, *given], more)
-                    if [tuple(y.shape) for y in result] != [tuple(x.shape) for x in xs]:
-                        continue  # nothing that a model does
-                    own = _called(ours, [*xs, *given], more)
-                    if [y.shape for y in own] != [x.shape for x in xs]:
-                        return float("inf")
-                    errors += [float((y - z).abs().max()) for y, z in zip(result, own)]
-    return max(errors, default=float("inf"))
+            both, others = (form.of(each.cos(), each.sin()) for each in (angles, 2 * angles))
+            given = dict(zip(tables_of, (both,) if form.is_complex else (*both, *others)))
+            for shapes, more in _cases(parameters, arrays):
+                xs = {name: torch.rand(*shape, width, generator=random) * 1.4 - 0.7 for name, shape in shapes.items()}
+                result = _results(theirs, xs | given | more)
+                if [tuple(y.shape) for y in result] != [tuple(x.shape) for x in xs.values()]:
+                    continue  # nothing that a model does
+                own = _results(ours, xs | given | more)
+                if [y.shape for y in own] != [x.shape for x in xs.values()]:
+                    return float("inf")
+                errors += [(y - z).abs().max() for y, z in zip(result, own)]
+    return float(torch.stack(errors).max()) if errors else float("inf")  # which NaN does not get past
 
 
 def _with_other_layouts(forms: list[Form]) -> list[Form]:
@@ -286,27 +305,48 @@ def _with_other_layouts(forms: list[Form]) -> list[Form]:
         for form in forms
         if form.turn.blocks == 1
         for read, write in READ_WRITE.values()
+        if (read, write) != (form.turn.read, form.turn.write)
     ]
     return [*forms, *others]
 
 
-def _more(names: tuple[str, ...], shape: tuple[int, ...]) -> list[dict[str, Any]]:
-    more: dict[str, Any] = {}
-    if names[0] == "x" and "position_ids" in names:
-        more["position_ids"] = torch.zeros(*shape[:2], 2, dtype=torch.int64)
-    return [more, *({**more, "unsqueeze_dim": dim} for dim in (1, 2))] if "unsqueeze_dim" in names else [more]
+def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
+    """What a function takes; with the package `kernels`, a decorator makes a module of it."""
+    return inspect.signature(getattr(function, "forward", function)).parameters
 
 
-def _called(function: Any, arguments: list[Any], more: dict[str, Any]) -> tuple[Any, ...]:
+def _cases(parameters: Mapping[str, inspect.Parameter], arrays: list[str]) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Shapes of arrays, but for their channels, and what else is given."""
+    for shape in ((2, 3, 5), (2, 5, 3), (5, 3), (2, 3, 7)):
+        more: dict[str, Any] = {}
+        if parameters.keys() >= {"x", "position_ids"}:
+            more["position_ids"] = torch.zeros(*shape[:2], 2, dtype=torch.int64)
+        yield dict.fromkeys(arrays, shape), more
+        if "unsqueeze_dim" in parameters:
+            for dim in (1, 2):
+                yield dict.fromkeys(arrays, shape), {**more, "unsqueeze_dim": dim}
+    if arrays == ["q", "k"]:
+        if parameters["k"].default is None:
+            yield {"q": (2, 3, 5)}, {}
+        yield {"q": (2, 3, 2), "k": (2, 3, 5)}, {}
+    if "num_k_exclude_rope" in parameters:
+        kind = type(parameters["repeat_freqs_k"].default)  # how often, or whether
+        for first, last, frames in product((0, 2), (0, 2), (1, 2)):
+            more = {"num_k_exclude_rope": last, "repeat_freqs_k": frames if kind is int else frames > 1}
+            yield {"q": (2, 3, 5), "k": (2, 3, (first + 5) * frames + last)}, more
+        yield {"q": (2, 3, 5), "k": (2, 3, 2)}, {"num_k_exclude_rope": 2}
+
+
+def _results(function: Any, arguments: dict[str, Any]) -> tuple[Any, ...]:
     """Results, or none where the shapes do not fit."""
     try:
-        result = function(*arguments, **more)
+        result = function(**arguments)
     except (RuntimeError, IndexError, ValueError):
         return ()
     return result if isinstance(result, tuple) else (result,)
 
 
-def _names(function: Any) -> set[str]:
+def names_in(function: Any) -> set[str]:
     """The names in a function and in those that it defines."""
     if not isinstance(function, types.FunctionType):
         return set()

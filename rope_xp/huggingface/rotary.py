@@ -5,6 +5,7 @@
 import copyreg
 import inspect
 import re
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -37,14 +38,35 @@ REFUSED = {
     "Wav2Vec2ConformerRotaryPositionalEmbedding": "it counts positions itself, for a method and not a function",
 }
 
+
+def _centers(rotary: Any, pixels: Any) -> Any:
+    """Centers of patches, which training moves: by upstream's own function, and by the same random numbers."""
+    centers = normalized(*_patches(rotary.config, pixels), like=pixels.float())
+    if not rotary.training:
+        return centers
+    move = sys.modules[type(rotary.original).__module__].augment_patches_center_coordinates
+    by = {name: getattr(rotary.config, f"pos_embed_{name}") for name in ("shift", "jitter", "rescale")}
+    return move(centers.movedim(0, -1), **by).movedim(-1, 0)
+
+
+def _patches(config: Any, pixels: Any) -> tuple[int, int]:
+    size = config.patch_size
+    high, wide = size if isinstance(size, (tuple, list)) else (size, size)
+    return pixels.shape[-2] // high, pixels.shape[-1] // wide
+
+
+def _cells(rotary: Any, hidden_states: Any) -> Any:
+    """Cells of an image of one size, and a last place for all of it."""
+    side = rotary.config.image_size // rotary.config.patch_size
+    return join(grid(side, side, start=1, axes=(1, 0), like=hidden_states), 1)
+
+
 # Classes that find positions themselves, from the config and what they are called with.
 POSITIONS: dict[str, Callable[[Any, Any], Any]] = {
-    "DINOv3ViTRopePositionEmbedding": lambda config, pixels: normalized(*_patches(config, pixels), like=pixels.float()),
-    "EomtDinov3RotaryEmbedding": lambda config, pixels: normalized(*_patches(config, pixels), like=pixels.float()),
-    "Sapiens2RopePositionEmbedding": lambda config, pixels: normalized(*_patches(config, pixels), like=pixels.float()),
-    "Llama4VisionRotaryEmbedding": lambda config, hidden_states: join(
-        grid(*[config.image_size // config.patch_size] * 2, start=1, axes=(1, 0), like=hidden_states), 1
-    ),
+    "DINOv3ViTRopePositionEmbedding": _centers,
+    "EomtDinov3RotaryEmbedding": _centers,
+    "Sapiens2RopePositionEmbedding": _centers,
+    "Llama4VisionRotaryEmbedding": _cells,
 }
 # Towers that say it in no name: their position axes are the last axis.
 TOWERS = re.compile("Vision|ViT|MLCD")
@@ -60,7 +82,7 @@ OF_LAYERS = ("layer_rope_theta", "no_rope_layers", "no_rope_layer_interval")
 # Positions where tables are compared: below 512, where float32 phases are at most 512 * 2**-24 = 3e-5 off; and one far
 # away, for pairs with a phase below 128 there, as their frequencies are rounded too, by up to 4 times that.
 SHORT, FAR, SLOW = (0, 1, 511, 3, 8, 8, 127, 64, 300, 257), 2**20, 128
-TOLERANCE = 5e-5
+TABLES_APART = 5e-5
 # By how much numbers made on another device may differ: a few of the last bits of float32.
 LAST_BITS = 2.0**-20
 # What upstream turns into float32, and `RotaryEmbedding.sincos` does not take.
@@ -117,7 +139,7 @@ class Rotary(torch.nn.Module, metaclass=Ours):
 
     def __init__(self, original: Any):
         super().__init__()
-        self.training = original.training
+        self.training = False  # until all is proven
         self.config = original.config
         self.forms: dict[str | None, Form] = {}
         self._originals = (original,)  # in a tuple it is no submodule
@@ -144,7 +166,7 @@ class Rotary(torch.nn.Module, metaclass=Ours):
 
     def _positions(self, x: Any, position_ids: Any) -> Any:
         if self._find is not None:
-            return self._find(self.config, x)
+            return self._find(self, x)
         if position_ids.dtype in SHORT_TYPES:
             position_ids = position_ids.float()
         return (position_ids.movedim(-1, 0) if self._axes_come_last else position_ids).to(x.device)
@@ -277,6 +299,7 @@ def _proven(original: Any) -> Rotary:
         if len(forms) > 1:
             raise ValueError("its tables change their form with the length")
         rotary.forms[label] = forms.pop()
+    rotary.training = original.training
     return rotary
 
 
@@ -316,23 +339,25 @@ def _form_at(rotary: Rotary, made: Any, label: str | None, length: int | None) -
         slow = torch.tensor(rope.inv_freq).abs() * FAR < SLOW
     errors = {name: _difference(form[0], rope, slow, (cos, sin), tables) for name, form in FORMS.items()}
     name = min(errors, key=lambda name: errors[name])
-    if not errors[name] <= TOLERANCE * max(1.0, rope.attention_factor):
+    if not errors[name] <= TABLES_APART * max(1.0, rope.attention_factor):
         raise ValueError(f"its tables differ from those of its config by {errors[name]:.2g}")
     turn = Turn(*READ_WRITE[rope.layout], 0, rope.blocks, rope.reverse)
+    if rope.first_channel not in (0, rope.head_dim - 2 * rope.pairs):
+        raise ValueError("neither the first channels turn nor the last")
     return Form(name, is_complex, turn, rope.first_channel > 0, rope.pairs)
 
 
 def _difference(form: Any, rope: RotaryEmbedding, slow: Any, ours: Any, theirs: Any) -> float:
     """The largest difference at the positions of `SHORT`, and for slow pairs at the last; infinite for other widths."""
-    worst = 0.0
+    found = []
     for own, their in zip(ours, theirs):
         own = form(own, rope.blocks)
         if own.shape[-1] != their.shape[-1] or own.numel() != their.numel():
             return float("inf")
         difference = (own - their.reshape(own.shape)).abs()
         far = difference[..., -1, :] * form(slow, rope.blocks)
-        worst = max(worst, float(difference[..., : len(SHORT), :].max()), float(far.max()))
-    return worst
+        found += [difference[..., : len(SHORT), :].max(), far.max()]
+    return float(torch.stack(found).max())  # which NaN does not get past
 
 
 def _example(rotary: Rotary, rope: RotaryEmbedding, length: int | None) -> tuple[Any, Any]:
@@ -356,12 +381,6 @@ def _lengths(rotary: Rotary, label: str | None) -> list[int | None]:
         return [None]
     length, longer = rotary._longer[label]
     return [length, 2 * length + 1 if isinstance(longer.scaling, DynamicNTKScaling) else length + 1]
-
-
-def _patches(config: Any, pixels: Any) -> tuple[int, int]:
-    size = config.patch_size
-    high, wide = size if isinstance(size, (tuple, list)) else (size, size)
-    return pixels.shape[-2] // high, pixels.shape[-1] // wide
 
 
 def _labels(original: Any) -> list[str | None]:

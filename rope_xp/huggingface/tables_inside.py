@@ -7,19 +7,18 @@ from typing import Any
 import torch
 
 from rope_xp.embedding import RotaryEmbedding
-from rope_xp.huggingface.methods import TOLERANCE, class_like, remade, turned
-from rope_xp.huggingface.rotary import TOLERANCE as OF_TABLES
-from rope_xp.huggingface.rotary import Form, agree, is_of_transformers, named, plainly
+from rope_xp.huggingface.methods import TURNS_APART, class_like, remade, turned
+from rope_xp.huggingface.rotary import TABLES_APART, Form, agree, is_of_transformers, named, plainly
 from rope_xp.kernels.turn import Turn
 
-ATTENTION = ("GPTJAttention", "CodeGenAttention")
+CLASSES = ("GPTJAttention", "CodeGenAttention")
 APPLY, TABLE = "apply_rotary_pos_emb", "embed_positions"
 SHARED: dict[str, Any] = {"layout": "interleaved", "base": 10_000.0}  # which no config changes
 DIGIT = 256  # numbers below it are exact in bfloat16 and float16
 
 
 def has_tables_inside(module: Any) -> bool:
-    return any(cls.__name__ in ATTENTION for cls in type(module).__mro__)
+    return any(cls.__name__ in CLASSES for cls in type(module).__mro__)
 
 
 def class_of(who: str, module: Any) -> Any:
@@ -48,9 +47,9 @@ def _proven(module: Any) -> Any:
     if len(rows) > DIGIT**2:
         raise ValueError(f"its table has more than {DIGIT**2} rows")
     exact = torch.cat(rope.sincos(rows, like=torch.zeros(1)), -1)
-    if not agree(table, exact, OF_TABLES * (1 + rows[:, None] / 512)):
+    if not agree(table, exact, TABLES_APART * (1 + rows[:, None] / 512)):
         raise ValueError("its tables differ from those of its widths")
-    if (error := _of_apply(forward.__globals__[APPLY], form)) > TOLERANCE:
+    if not (error := _of_apply(forward.__globals__[APPLY], form)) <= TURNS_APART:
         raise ValueError(f"{APPLY} differs from ours by {error:.2g}")
 
     def apply(tensor, high, low):
