@@ -71,10 +71,10 @@ POSITIONS: dict[str, Callable[[Any, Any], Any]] = {
 # Towers that say it in no name: their position axes are the last axis.
 TOWERS = re.compile("Vision|ViT|MLCD")
 BATCHED = ("Gemma4VisionRotaryEmbedding",)  # those whose positions are (batch, tokens, axes)
-# Configs without a model_type of their own: (model_type, keys down to the config, part).
+# Configs without a model_type of their own: (model_type, key of the config there, part).
 WITHIN = {
-    "EvollaSaProtRotaryEmbedding": ("evolla", ("protein_encoder_config",), "protein_encoder"),
-    "Qwen3OmniMoeCode2WavConfig": ("qwen3_omni_moe", ("code2wav_config",), "code2wav"),
+    "EvollaSaProtRotaryEmbedding": ("evolla", "protein_encoder_config", "protein_encoder"),
+    "Qwen3OmniMoeCode2WavConfig": ("qwen3_omni_moe", "code2wav_config", "code2wav"),
 }
 # Keys that say which layers are rotated, or with which base; a rotary module has one of its own.
 OF_LAYERS = ("layer_rope_theta", "no_rope_layers", "no_rope_layer_interval")
@@ -401,8 +401,6 @@ def _given(original: Any) -> tuple[dict[str, Any], str | None]:
     part = None
     within = WITHIN.get(type(original).__name__) or WITHIN.get(type(original.config).__name__)
     if within is not None:
-        whole, keys, part = within
-        for key in keys:
-            config = {key: config}
-        config["model_type"] = whole
+        whole, key, part = within
+        config = {key: config, "model_type": whole}
     return config, part
