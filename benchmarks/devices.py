@@ -2,8 +2,8 @@
 
 Run: `python benchmarks/devices.py [--quick]`. Eight virtual devices of JAX, whose compiled programs are read, and four
 processes of PyTorch, which talk by gloo on this machine and count what they send. It prints a table, writes it to
-benchmarks/results/devices.md and devices.json, and fails where anything is communicated that need not be or
-where results are not those of one device.
+benchmarks/results/devices.md and devices.json, and fails where anything is communicated that need not be, or where
+results are not those of one device.
 """
 
 import os

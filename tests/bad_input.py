@@ -1,12 +1,16 @@
 """Calls that must raise, shared by the eager, the jitted and the compiled tests: (call, error, what it must say)."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from rope_xp import (
     RotaryEmbedding,
     XPos,
+    YarnScaling,
     apply_rotary_pos_emb,
     apply_rotary_pos_emb_inplace,
     fixed_pos_embedding,
@@ -402,3 +406,22 @@ def builders(xp):
         "negative grid": (lambda: positions.grid(2, -1), ValueError, r"must not be negative; got -1"),
         "like a list": (lambda: positions.grid(2, like=[1]), TypeError, r"like must be an array; got list"),
     }
+
+
+def check_beginnings(module):
+    """What the module of a framework may not begin from."""
+    scaling = YarnScaling(factor=40.0, original_max_position_embeddings=4096, mscale=1.0, mscale_all_dim=1.0)
+    scaled = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, scaling=scaling)
+    assert module(scaled, seq_dim=1).rope.softmax_scale == scaled.softmax_scale > 1
+    with pytest.raises(ValueError, match=r"^RotaryEmbedding: learned .* whose softmax_scale is 1.*; got 1\.\d+"):
+        module(scaled, seq_dim=1, learned=True)
+    with pytest.raises(TypeError, match=r"^RotaryEmbedding: rope must be a rope_xp.RotaryEmbedding; got dict"):
+        module({"head_dim": 14}, seq_dim=1)
+    with pytest.raises(TypeError, match=r"^RotaryEmbedding: rope, or what it is made of, must be given; got neither"):
+        module(None, seq_dim=1)  # as from_config gives for a layer that is not rotated
+
+
+def import_error(module, before):
+    """What another process says that runs a statement and then imports a module, which must be an ImportError."""
+    code = f"{before}\ntry:\n    import {module}\nexcept ImportError as error:\n    print(error)"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -95,3 +95,13 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("xp, kernel", pairs, ids=[f"{library.name}-{kernel}" for library, kernel in pairs])
     elif "xp" in metafunc.fixturenames:
         metafunc.parametrize("xp", tested, ids=[library.name for library in tested], scope="session")
+
+
+@pytest.fixture
+def one_process(tmp_path):
+    """A group of processes of PyTorch that is this one alone."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()

@@ -8,7 +8,6 @@ import inspect
 import io
 import json
 import pickle
-import subprocess
 import sys
 import threading
 import types
@@ -16,6 +15,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import bad_input
 import pytest
 
 with warnings.catch_warnings():
@@ -631,24 +631,18 @@ def test_what_cannot_be_patched_is_refused_and_stays(change):
     assert tree(model) == before
 
 
-def test_a_wrapper_that_has_counted_the_buffers_is_refused(tmp_path):
-    torch.distributed.init_process_group(
-        "gloo", store=torch.distributed.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1
-    )
-    try:
-        wrapped = torch.nn.parallel.DistributedDataParallel(llama())
-        with pytest.raises(ValueError, match="patched before DistributedDataParallel wraps it"):
-            patch(wrapped)
-        ours = torch.nn.parallel.DistributedDataParallel(patch(llama()))
-        ids = torch.arange(5)[None]
-        assert torch.equal(ours(ids).logits, ours.module(ids).logits)
-    finally:
-        torch.distributed.destroy_process_group()
+def test_a_wrapper_that_has_counted_the_buffers_is_refused(one_process):
+    wrapped = torch.nn.parallel.DistributedDataParallel(llama())
+    with pytest.raises(ValueError, match="patched before DistributedDataParallel wraps it"):
+        patch(wrapped)
+    ours = torch.nn.parallel.DistributedDataParallel(patch(llama()))
+    ids = torch.arange(5)[None]
+    assert torch.equal(ours(ids).logits, ours.module(ids).logits)
 
 
 @pytest.mark.parametrize("first", ["patch", "wrap"])
 @pytest.mark.parametrize("wrap", ["compile", "shard", "adapt"])
-def test_wrappers_before_and_after(first, wrap, tmp_path):
+def test_wrappers_before_and_after(first, wrap, one_process):
     """What trains and serves models wraps them, or their layers."""
     model, inputs = llama(), prompt(FAMILIES["Llama"])
     theirs, their_gradients = logits(model, inputs), families.gradients(model, inputs)
@@ -661,25 +655,17 @@ def test_wrappers_before_and_after(first, wrap, tmp_path):
         for layer in model.model.layers:
             layer.self_attn.q_proj = Adapted(layer.self_attn.q_proj)
     else:
-        store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
-        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         mesh = init_device_mesh("cpu", (1,))
         for layer in model.model.layers:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
-    try:
-        if first == "wrap":
-            patch(wrapped)
-        assert float((logits(wrapped, inputs) - theirs).abs().max()) <= LOGITS
-        ours = families.gradients(wrapped, inputs)
-        scale = max(float(g.abs().max()) for g in their_gradients.values())
-        for mine, their in zip(ours.values(), their_gradients.values(), strict=True):
-            mine = mine.full_tensor() if wrap == "shard" else mine
-            assert float((mine - their).abs().max()) <= GRADIENTS * scale
-        assert not any(isinstance(type(module), Ours) for module in unpatch(wrapped).modules())
-    finally:
-        if wrap == "shard":
-            torch.distributed.destroy_process_group()
+    if first == "wrap":
+        patch(wrapped)
+    assert float((logits(wrapped, inputs) - theirs).abs().max()) <= LOGITS
+    ours = [g.full_tensor() if wrap == "shard" else g for g in families.gradients(wrapped, inputs).values()]
+    by_name = dict(zip(their_gradients, ours, strict=True))  # which wrappers change
+    assert families.of_gradients(by_name, their_gradients) <= GRADIENTS
+    assert not any(isinstance(type(module), Ours) for module in unpatch(wrapped).modules())
 
 
 class Adapted(torch.nn.Module):
@@ -783,21 +769,13 @@ def test_those_that_are_no_rotations_are_refused_by_name():
 
 
 def test_an_older_transformers_is_an_import_error():
-    code = (
-        "import transformers; transformers.__version__ = '4.57.1'\n"
-        "try:\n    import rope_xp.huggingface\nexcept ImportError as error:\n    print(error)"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "rope_xp.huggingface: transformers must be 5 or newer; got 4.57.1"
+    said = bad_input.import_error("rope_xp.huggingface", "import transformers; transformers.__version__ = '4.57.1'")
+    assert said.strip() == "rope_xp.huggingface: transformers must be 5 or newer; got 4.57.1"
 
 
 def test_a_missing_transformers_is_an_import_error():
-    code = (
-        "import sys; sys.modules['transformers'] = None\n"
-        "try:\n    import rope_xp.huggingface\nexcept ImportError as error:\n    print(error)"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.startswith("rope_xp.huggingface: torch and transformers must be installed")
+    said = bad_input.import_error("rope_xp.huggingface", "import sys; sys.modules['transformers'] = None")
+    assert said.startswith("rope_xp.huggingface: torch and transformers must be installed")
 
 
 def test_which_apply_functions_a_file_calls():

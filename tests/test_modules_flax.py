@@ -2,6 +2,7 @@
 
 import copy
 
+import bad_input
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -141,6 +142,14 @@ def test_a_state_cast_to_half_precision():
         cast(learned)(q)
 
 
+def test_a_value_of_a_config():
+    config = {"model_type": "llama", "hidden_size": 56, "num_attention_heads": 4, "rope_theta": 5e5}
+    rope, q = rope_xp.from_config(config), random(2, 4, 5, 14)
+    module = RotaryEmbedding(rope, seq_dim=2)
+    assert module.rope == rope
+    assert_same(module(q), rope(q, seq_dim=2))
+
+
 def test_it_says_what_it_is():
     assert "head_dim=14, layout='half', base=10000.0" in repr(RotaryEmbedding(**OPTIONS, seq_dim=1))
 
@@ -153,12 +162,4 @@ def test_bad_input():
 
 
 def test_what_a_module_cannot_begin_from():
-    scaled = YarnScaling(factor=40.0, original_max_position_embeddings=4096, mscale=1.0, mscale_all_dim=1.0)
-    rope = rope_xp.RotaryEmbedding(**OPTIONS, scaling=scaled)
-    assert RotaryEmbedding(rope, seq_dim=1).rope.softmax_scale == rope.softmax_scale > 1
-    with pytest.raises(ValueError, match=r"^RotaryEmbedding: learned .* whose softmax_scale is 1.*; got 1\.\d+"):
-        RotaryEmbedding(rope, seq_dim=1, learned=True)
-    with pytest.raises(TypeError, match=r"^RotaryEmbedding: rope must be a rope_xp.RotaryEmbedding; got dict"):
-        RotaryEmbedding(OPTIONS, seq_dim=1)
-    with pytest.raises(TypeError, match=r"^RotaryEmbedding: rope, or what it is made of, must be given; got neither"):
-        RotaryEmbedding(None, seq_dim=1)  # as from_config gives for a layer that is not rotated
+    bad_input.check_beginnings(RotaryEmbedding)

@@ -3,10 +3,10 @@
 import copy
 import pickle
 
+import bad_input
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch._dynamo.testing import CompileCounter
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -43,13 +43,6 @@ def arguments(kind):
     return (random(2, 5, 6, 14), random(2, 5, 3, 14, seed=1)), torch.stack(
         [where, where + 1]
     ) if kind == "axes" else where
-
-
-@pytest.fixture
-def one_process(tmp_path):
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("learned", [False, True], ids=["fixed", "learned"])
@@ -173,6 +166,15 @@ def test_made_on_the_meta_device():
         assert torch.equal(module(q), RotaryEmbedding(**OPTIONS, seq_dim=1, learned=learned)(q))
 
 
+def test_a_value_of_a_config():
+    config = {"model_type": "llama", "hidden_size": 56, "num_attention_heads": 4, "rope_theta": 5e6}
+    rope, q = rope_xp.from_config(config), random(2, 4, 5, 14)
+    for learned in (False, True):
+        module = RotaryEmbedding(rope, seq_dim=2, learned=learned)
+        torch.testing.assert_close(module(q), rope(q, seq_dim=2), rtol=0, atol=1e-5)
+        assert len(list(module.parameters())) == learned
+
+
 def test_it_says_what_it_is():
     rope = rope_xp.RotaryEmbedding(**OPTIONS)
     module = RotaryEmbedding(rope, seq_dim=-2, kernel="reference", learned=True)
@@ -257,15 +259,7 @@ def test_bad_input():
 
 
 def test_what_a_module_cannot_begin_from():
-    scaled = YarnScaling(factor=40.0, original_max_position_embeddings=4096, mscale=1.0, mscale_all_dim=1.0)
-    rope = rope_xp.RotaryEmbedding(**OPTIONS, scaling=scaled)
-    assert RotaryEmbedding(rope, seq_dim=1).rope.softmax_scale == rope.softmax_scale > 1
-    with pytest.raises(ValueError, match=r"^RotaryEmbedding: learned .* whose softmax_scale is 1.*; got 1\.\d+"):
-        RotaryEmbedding(rope, seq_dim=1, learned=True)
-    with pytest.raises(TypeError, match=r"^RotaryEmbedding: rope must be a rope_xp.RotaryEmbedding; got dict"):
-        RotaryEmbedding(OPTIONS, seq_dim=1)
-    with pytest.raises(TypeError, match=r"^RotaryEmbedding: rope, or what it is made of, must be given; got neither"):
-        RotaryEmbedding(None, seq_dim=1)  # as from_config gives for a layer that is not rotated
+    bad_input.check_beginnings(RotaryEmbedding)
 
 
 def test_sharded_frequencies_are_reset(one_process):
