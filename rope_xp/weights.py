@@ -15,6 +15,7 @@ def permute_projection(
     to: Literal["half", "interleaved"],
     rotary_dim: int | None = None,
     first_channel: int = 0,
+    head_dim: int | None = None,
     axis: int = 0,
 ) -> ArrayT:
     """Put the channels of every head in the order that another layout rotates.
@@ -49,7 +50,8 @@ def permute_projection(
         is split first; so is one that packs several channels in a number, or scales them by the block.
     num_heads : int
         Heads along `axis` of this very tensor: with grouped queries, keys have fewer than queries
-        (`num_key_value_heads` of a config).
+        (`num_key_value_heads` of a config). A wrong number that divides the axis raises nothing unless `head_dim` is
+        given.
     to : "half" or "interleaved"
         The layout of the result; `w` has the other. Nothing in a tensor tells them apart: half is what transformers'
         Llama expects, interleaved what Meta published.
@@ -58,6 +60,8 @@ def permute_projection(
         it is given, `num_heads` of the queries for keys is an error if it leaves the keys narrower heads than that.
     first_channel : int
         The first channel of each head that is rotated.
+    head_dim : int, optional
+        Channels of each head, rotated or not: if it is given, the axis must have `num_heads` times as many.
     axis : int
         The axis of the channels: 0 for PyTorch's "out in", -1 for JAX's "in out" and wherever channels are last.
 
@@ -69,8 +73,8 @@ def permute_projection(
     Raises
     ------
     ValueError
-        If the axis does not fall into `num_heads` heads, or a head's rotated channels not into pairs, or `to` is
-        unknown.
+        If the axis does not fall into `num_heads` heads, or they have not `head_dim` channels, or a head's rotated
+        channels do not fall into pairs, or `to` is unknown.
     TypeError
         If `w` is no array, or a number no int.
 
@@ -99,6 +103,11 @@ def permute_projection(
         raise ValueError(
             f"{who}: num_heads must be the number of heads on axis {axis} of w (for keys, of key-value heads), and "
             f"divide it; got num_heads={num_heads} for w of shape {checks.shape(w)}"
+        )
+    if head_dim is not None and checks.count(who, "head_dim", head_dim) * num_heads != size:
+        raise ValueError(
+            f"{who}: axis {axis} of w must have num_heads={num_heads} heads (for keys, key-value heads) of "
+            f"head_dim={head_dim} channels; got w of shape {checks.shape(w)}"
         )
     head_dim = size // num_heads
     end = first + _rotary_dim(who, rotary_dim, first, head_dim, num_heads, w)

@@ -208,6 +208,12 @@ def test_scales_of_quantised_rows(xp):
     np.testing.assert_array_equal(xp.numpy(whole), (ours[0] * ours[1]).astype(np.float32))
 
 
+def test_a_head_dim_that_is_right_changes_nothing(xp):
+    w = xp.array(random(28, 4), "float32")
+    guarded = permute_projection(w, num_heads=2, to="half", head_dim=14)
+    np.testing.assert_array_equal(xp.numpy(guarded), xp.numpy(permute_projection(w, num_heads=2, to="half")))
+
+
 def bad_calls(xp):
     w = xp.array(np.ones((28, 16)), "float32")
 
@@ -230,6 +236,13 @@ def bad_calls(xp):
             ValueError,
             r"every head must have 8 channels .*; got head_dim=2, as w has shape \(28, 16\) and num_heads=8",
         ),
+        "queries' heads of keys that are as wide": (
+            call(num_heads=4, axis=1, head_dim=8),
+            ValueError,
+            r"^permute_projection: axis 1 of w must have num_heads=4 heads \(for keys, key-value heads\) of head_dim=8 "
+            r"channels; got w of shape \(28, 16\)",
+        ),
+        "head_dim of a type": (call(head_dim=14.0), TypeError, r"head_dim must be an int; got float"),
         "no heads": (call(num_heads=0), ValueError, r"num_heads must be the number of heads.*; got num_heads=0"),
         "negative heads": (call(num_heads=-2), ValueError, r"num_heads must not be negative; got -2"),
         "heads of a type": (call(num_heads=2.0), TypeError, r"num_heads must be an int; got float"),
