@@ -152,6 +152,7 @@ def arrays(xp, x):
         "inverse of a type": (apply(x, good, inverse="no"), TypeError, r"inverse must be a bool; got str"),
         "no pair": (apply(x, good[0]), TypeError, r"sincos must be a pair"),
         "integer tables": (apply(x, (whole[0, :, 0, :7], good[1])), TypeError, r"sin must be float32.*; got int32"),
+        "seq_dim that is a type": (apply(x, good, seq_dim=int), TypeError, r"seq_dim must be an int; got type"),
         "seq_dim of channels": (apply(x, good, seq_dim=3), ValueError, r"seq_dim must name .*before the last; got"),
         "seq_dim out of range": (apply(x, good, seq_dim=-5), ValueError, r"seq_dim.*; got seq_dim=-5"),
         "seq_dim of a type": (apply(x, good, seq_dim="1"), TypeError, r"seq_dim must be an int; got str"),
@@ -345,6 +346,33 @@ def builders(xp):
             lambda: positions.consecutive(5, np.asarray([0, 2**31 - 3], dtype=np.int32)),
             ValueError,
             r"fit in int32; got offset=2147483645 and 5 tokens",
+        ),
+        "NumPy offsets out of int64": (
+            lambda: positions.consecutive(3, np.asarray([0, 2**63 - 2])),
+            ValueError,
+            r"^consecutive: positions must fit in int64; got offset=9223372036854775806 and 3 tokens",
+        )
+        if xp.name != "jax"
+        else (
+            lambda: positions.consecutive(3, np.asarray([0, 2**31 - 2]), like=integers),
+            ValueError,
+            r"^consecutive: positions must fit in int32; got offset=2147483646 and 3 tokens",
+        ),
+        "many tokens of a rank": (
+            lambda: positions.context_parallel(2**32, integers[0], 2),
+            ValueError,
+            r"^context_parallel: (positions must fit in int32|rank \* chunk).*; got .*",
+        )
+        if xp.name != "numpy"
+        else (
+            lambda: positions.context_parallel(2**33, 1, 2),
+            ValueError,
+            r"^context_parallel: positions must fit in int32; got rank \* chunk=4294967296",
+        ),
+        "tokens beyond the last boundary": (
+            lambda: positions.from_cu_seqlens([0, 3, 5], total=6, like=integers),
+            ValueError,
+            r"^from_cu_seqlens: every token must lie before the last boundary, 5 .*; got total=6",
         ),
         "mask without axes": (lambda: positions.from_mask(np.asarray(True)), ValueError, r"mask must have an axis"),
         "mask beside a word": (

@@ -24,6 +24,24 @@ def test_consecutive(xp, seq, offset):
     assert_positions(xp, positions.consecutive(seq, xp.array(np.asarray(offset), "int32")), truth)
 
 
+def test_consecutive_never_wraps(xp):
+    """An array that cannot be read ends at the greatest integer of its dtype; NumPy's is refused (bad_input)."""
+    for bits in (32, 64):
+        least, greatest = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+        if xp.name == "numpy" or f"int{bits}" not in xp.integers:
+            continue
+        for offset in (greatest - 1, greatest, greatest - 2, least, -1):
+            truth = [min(offset + i, greatest) for i in range(3)]
+            given = xp.array(np.asarray(offset), f"int{bits}")
+            result = positions.consecutive(3, given)
+            assert xp.dtype_of(result) == f"int{bits}" and xp.numpy(result).tolist() == truth
+            rows = positions.consecutive(3, xp.array(np.asarray([5, offset]), f"int{bits}"), axes=2)
+            assert xp.numpy(rows).tolist() == [[[5, 6, 7], truth]] * 2
+    if xp.name == "numpy":
+        assert positions.consecutive(3, np.asarray([2**63 - 3])).tolist() == [[2**63 - 3, 2**63 - 2, 2**63 - 1]]
+        assert positions.consecutive(1, np.asarray(2**31 - 1, np.int32)).tolist() == [2**31 - 1]
+
+
 def test_consecutive_on_several_axes(xp):
     offsets = xp.array(np.asarray([4, 9]), "int32")
     assert_positions(xp, positions.consecutive(2, offsets, axes=3), [[[4, 5], [9, 10]]] * 3)
@@ -66,8 +84,11 @@ def test_packed_sequences(xp, lengths, total):
     truth = packed(lengths, total)
     boundaries = np.cumsum([0, *lengths])
     assert_positions(xp, positions.from_lengths(lengths, total, like=like(xp)), truth)
-    assert_positions(xp, positions.from_cu_seqlens(boundaries.tolist(), total, like=like(xp)), truth)
+    with_padding = [*boundaries.tolist(), total]
+    assert_positions(xp, positions.from_cu_seqlens(with_padding, total, like=like(xp)), truth)
     assert_positions(xp, positions.from_lengths(xp.array(lengths, "int32"), total), truth)
+    # Boundaries of other libraries are not read, and tokens beyond the last one count from 0.
+    boundaries = with_padding if xp.name == "numpy" else boundaries
     assert_positions(xp, positions.from_cu_seqlens(xp.array(boundaries, "int32"), total), truth)
 
 

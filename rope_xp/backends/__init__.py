@@ -47,7 +47,9 @@ def name(xp: Any) -> str:
 
 def is_symbol(number: Any) -> bool:
     """Whether this is a whole number that torch (by `__index__`) or JAX (by the other) exports as a symbol."""
-    return not hasattr(number, "shape") and (hasattr(number, "__index__") or hasattr(number, "dimension_as_value"))
+    if isinstance(number, type) or hasattr(number, "shape"):
+        return False
+    return hasattr(number, "__index__") or hasattr(number, "dimension_as_value")
 
 
 def is_host(x: Any) -> bool:
@@ -65,6 +67,39 @@ def is_jax(x: Any) -> bool:
     """Whether `x` is JAX's: never where it was not imported."""
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(x, jax.Array)
+
+
+# The types of NumPy's arrays that are numbers and nothing else.
+PLAIN = (np.ndarray, np.memmap)
+# Tensors whose meaning operations on their numbers would lose, or that have no numbers yet: how their names begin.
+_NOT_NUMBERS = ("MaskedTensor", "SparseSemiStructuredTensor", "UninitializedParameter", "UninitializedBuffer")
+
+
+def special_kind(x: Any) -> str | None:
+    """The kind of an array that is more or less than a block of numbers, as masked and sparse ones are; else None.
+
+    NumPy's subclasses are refused, as its functions drop or misread them, but for arrays in files. Those of PyTorch see
+    every operation and give the result their meaning; only those are refused that cannot.
+
+    Examples
+    --------
+    >>> special_kind(np.ma.masked_array([1.0, 2.0]))
+    'MaskedArray'
+    >>> special_kind(np.zeros(2)) is None
+    True
+    """
+    if is_host(x):
+        return None if type(x) in PLAIN or isinstance(x, np.generic) else type(x).__name__
+    if not is_torch(x):
+        return None
+    torch, kind = sys.modules["torch"], type(x)
+    if kind is not torch.Tensor and kind.__name__.startswith(_NOT_NUMBERS):
+        return kind.__name__
+    if x.is_nested:
+        return "nested tensor"
+    if x.layout is not torch.strided:
+        return f"tensor of layout {x.layout}"
+    return "quantized tensor" if x.is_quantized else None
 
 
 def is_left_of_inference(x: Any) -> bool:

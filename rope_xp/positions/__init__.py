@@ -7,8 +7,8 @@ the program.
 
 `sequence` has texts, `grids` images and videos, `multimodal` prompts of both. Several position axes come first.
 
-Values that can be read, Python's and NumPy's, are checked. Those of other arrays are not: offsets beyond int32 wrap,
-boundaries must begin with 0 and not fall, and `total` must reach the last one.
+Values that can be read, Python's and NumPy's, are checked. Those of other arrays are not: consecutive positions end at
+the greatest integer of their dtype, boundaries must begin with 0 and not fall, and the last one must be `total`.
 """
 
 from rope_xp.positions.grids import augment, grid, join, normalized

@@ -21,7 +21,9 @@ def consecutive(seq: int, offset: int | Array = 0, *, axes: int | None = None, l
     seq : int
         Number of tokens.
     offset : int or array, "" or "batch"
-        Position of the first token: a number, a traced scalar, or one number for each row of a batch.
+        Position of the first token: a number, a traced scalar, or one number for each row of a batch. Positions of an
+        array whose values cannot be read on the host end at the greatest integer of its dtype, where the last tokens
+        then are, all of them: they do not wrap to negative numbers.
     axes : int, optional
         The number of position axes, on all of which positions are the same: tokens after a prompt with images.
     like : array, optional
@@ -34,7 +36,8 @@ def consecutive(seq: int, offset: int | Array = 0, *, axes: int | None = None, l
     Raises
     ------
     ValueError
-        If `seq` is negative, an int `offset` leads out of int32, or an array has more than one axis.
+        If `seq` is negative, an int `offset` leads out of int32, an array of NumPy out of the integers it holds, or an
+        array has more than one axis.
     TypeError
         If `seq` or `offset` is no integer.
 
@@ -140,8 +143,9 @@ def from_cu_seqlens(cu_seqlens: Sequence[int] | Array, total: int | None = None,
     cu_seqlens : sequence of int, or integer array, "sequences+1"
         Cumulative lengths as variable-length attention kernels take them: 0, then the end of each sequence.
     total : int, optional
-        Tokens of the row. Required for an array whose values cannot be read on the host; tokens beyond the last
-        sequence are padding and count on from 0.
+        Tokens of the row. Required for an array whose values cannot be read on the host. All of them must belong to a
+        sequence: padding needs a boundary of its own, after it. Where boundaries cannot be read, nobody can refuse
+        tokens beyond the last one, and they count from 0.
     like : array, optional
         Whose library and device to use; without it, those of `cu_seqlens`.
 
@@ -152,7 +156,7 @@ def from_cu_seqlens(cu_seqlens: Sequence[int] | Array, total: int | None = None,
     Raises
     ------
     ValueError
-        If `cu_seqlens` does not have one axis, `total` is missing, or is less than the last boundary that can be read.
+        If `cu_seqlens` does not have one axis, `total` is missing, or is not the last boundary where that can be read.
     TypeError
         If `cu_seqlens` or `total` is no integer.
 
@@ -162,13 +166,21 @@ def from_cu_seqlens(cu_seqlens: Sequence[int] | Array, total: int | None = None,
 
     Examples
     --------
-    >>> from_cu_seqlens([0, 3, 5], total=6)
+    >>> from_cu_seqlens([0, 3, 5])
+    array([0, 1, 2, 0, 1], dtype=int32)
+    >>> from_cu_seqlens([0, 3, 5, 6])  # one more token, of padding
     array([0, 1, 2, 0, 1, 0], dtype=int32)
     """
     who = "from_cu_seqlens"
     numbers = _numbers(who, "cu_seqlens", cu_seqlens)
     if numbers is not None:
-        return _packed(who, "cu_seqlens", numbers, total, like)
+        packed = _packed(who, "cu_seqlens", numbers, total, like)
+        if isinstance(total, int) and total > numbers[-1]:
+            raise ValueError(
+                f"{who}: every token must lie before the last boundary, {numbers[-1]} (give padding one of its own); "
+                f"got total={total}"
+            )
+        return packed
     boundaries: Any = checks.positions(who, "cu_seqlens", cu_seqlens, like=like, real=False)
     if not boundaries.shape[0]:
         raise ValueError(f"{who}: cu_seqlens must begin with 0; got no boundary")
@@ -199,7 +211,8 @@ def context_parallel(seq: int, rank: int | Array, size: int, *, zigzag: bool = F
     Raises
     ------
     ValueError
-        If the sequence does not fall into that many chunks, or an int `rank` is not one of the ranks.
+        If the sequence does not fall into that many chunks, an int `rank` is not one of the ranks, or positions leave
+        int32, unless the rank is an int64 array.
     TypeError
         If `seq`, `rank` or `size` is no integer.
 
@@ -224,12 +237,15 @@ def context_parallel(seq: int, rank: int | Array, size: int, *, zigzag: bool = F
         raise ValueError(f"{who}: seq must be a multiple of {chunks} chunks; got {seq}")
     chunk = seq // chunks
     this: Any = rank
-    if backends.is_host(this) and this.dtype.kind in "iu" and not this.ndim:
-        this = int(this)
+    if backends.is_host(this):
+        this = checks.positions(who, "rank", this, real=False)
+        this = this if this.ndim else int(this)
     if not checks.is_int(this):
         this = checks.positions(who, "rank", this, like=like, real=False)
         if this.ndim:
             raise ValueError(f"{who}: rank must have no axis; got shape {checks.shape(this)}")
+        if isinstance(seq, int) and seq > 1 << (_bits(this) - 1):
+            raise ValueError(f"{who}: positions must fit in int{_bits(this)}; got {seq} tokens")
     elif not 0 <= this < size:
         raise ValueError(f"{who}: rank must be at least 0 and less than size={size}; got {this}")
     first = count_from(who, "rank * chunk", this * chunk, chunk, like=like)
@@ -245,27 +261,40 @@ def count_from(who: str, name: str, offset: Any, seq: Any, *, like: Any = None) 
         checks.array(who, "like", like)
     if checks.is_int(offset):
         offset = checks.plain(offset)
-        _in_int32(who, name, offset, offset, seq)
+        _fit(who, name, offset, offset, seq)
         return backends.arange(seq, like=NUMPY if like is None else like) + offset
     if backends.namespace(offset) is None:
         raise TypeError(f"{who}: {name} must be an int or an integer array; got {type(offset).__name__}")
-    narrow = backends.is_host(offset) and (offset.dtype.name in checks.NARROW or not backends.has_64_bits(like))
-    if narrow and offset.size:
-        _in_int32(who, name, int(offset.min()), int(offset.max()), seq)
+    if backends.is_host(offset):
+        offset = checks.positions(who, name, offset, real=False)
+        if offset.size:
+            bits = _bits(offset) if backends.has_64_bits(like) else 32
+            _fit(who, name, int(offset.min()), int(offset.max()), seq, bits)
     first: Any = checks.positions(who, name, offset, like=like, real=False)
     if first.ndim > 1:
         raise ValueError(f"{who}: {name} must have no axis or one; got shape {checks.shape(first)}")
-    return first[..., None] + backends.astype(backends.arange(seq, like=first), first.dtype)
+    tokens = backends.astype(backends.arange(seq, like=first), first.dtype)
+    first, tokens = first[..., None], tokens if not first.ndim else tokens[None, :]
+    if not (backends.is_host(first) or (isinstance(seq, int) and seq <= 1)):
+        xp = backends.namespace(first)
+        most = 2 ** (_bits(first) - 1) - 1 - xp.where(first > 0, first, xp.zeros_like(first))
+        tokens = xp.where(tokens < most, tokens, most)
+    return first + tokens
 
 
-def _in_int32(who: str, name: str, lowest: Any, highest: Any, seq: Any) -> None:
-    """Positions from `lowest` to `highest + seq - 1` must be int32.
+def _bits(x: Any) -> int:
+    """The width of the integers of an array of positions."""
+    return 64 if backends.dtype_name(x.dtype) == "int64" else 32
+
+
+def _fit(who: str, name: str, lowest: Any, highest: Any, seq: Any, bits: int = 32) -> None:
+    """Positions from `lowest` to `highest + seq - 1` must be integers of so many bits.
 
     An offset of 0 is not compared, as this would bound the length of an exported program; nor is a symbolic length.
     """
     last = highest + seq - 1 if isinstance(seq, int) and highest else highest
-    if isinstance(lowest, int) and not (lowest >= -(2**31) and last < 2**31):
-        raise ValueError(f"{who}: positions must fit in int32; got {name}={highest} and {seq} tokens")
+    if isinstance(lowest, int) and not (lowest >= -(2 ** (bits - 1)) and last < 2 ** (bits - 1)):
+        raise ValueError(f"{who}: positions must fit in int{bits}; got {name}={highest} and {seq} tokens")
 
 
 def _numbers(who: str, name: str, values: Any) -> list[int] | None:
