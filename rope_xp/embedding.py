@@ -15,7 +15,7 @@ from rope_xp.axes import ORDERS, Sections
 from rope_xp.frequencies import NTKScaling, Scaling, XPos
 from rope_xp.kernels import KERNELS, Kernel
 from rope_xp.kernels.turn import Angles, Turn
-from rope_xp.phases import LIMIT, Frequencies
+from rope_xp.phases import LIMIT, Frequencies, difference
 from rope_xp.positions.sequence import count_from
 from rope_xp.rotation import LAYOUTS, READ_WRITE, Layout, aligned, axes_on, chosen, opposite_axes
 
@@ -30,8 +30,7 @@ class RotaryEmbedding:
 
     It can be an attribute of a PyTorch, Flax NNX or Equinox module, a closed-over value, or an argument of `jax.jit`
     that `static_argnums` names; nothing in it is a parameter or a buffer, so that casting or moving a module cannot
-    touch it. To change what frequencies follow from with `dataclasses.replace`, pass ``inv_freq=None`` and
-    ``attention_factor=None`` beside it.
+    touch it. `replace` gives the same value but for some arguments.
 
     Learned frequencies are the exception: the array stays the caller's, and a module makes the value anew from its
     parameter in every forward pass.
@@ -128,6 +127,9 @@ class RotaryEmbedding:
     pairs: int = field(init=False)
     axes: int = field(init=False)
     heads: int | None = field(init=False)
+    # What `scaling` is, and was in the value that `dataclasses.replace` changes: it passes on the attention factor made
+    # of it as if it was given.
+    _scaling: Scaling | None = field(default=None, repr=False)
 
     if TYPE_CHECKING:
         _frequencies: Frequencies
@@ -188,7 +190,15 @@ class RotaryEmbedding:
         if self.xpos is not None and (frequencies.axes > 1 or frequencies.heads is not None):
             raise ValueError(f"{who}: xpos must be given with one position axis; got {frequencies.axes} axes")
 
+        before, factor = self._scaling, self.attention_factor
+        if before is not None and self.scaling is None and factor is not None and factor == before.magnitude != 1.0:
+            raise ValueError(
+                f"{who}: attention_factor must not be kept of a scaling that is gone (`rope.replace` makes it anew); "
+                f"got {factor}, of {before}"
+            )
+
         resolved = {
+            "_scaling": self.scaling,
             "head_dim": head_dim,
             "base": base,
             "rotary_dim": rotary_dim,
@@ -323,7 +333,8 @@ class RotaryEmbedding:
         if role is not None or self.xpos is not None:
             checks.one_of(who, "role", role, ROLES)
         if self.xpos is not None:
-            tokens = checks.positions(who, "positions", positions, like=sin) - self.xpos.centre
+            where = checks.positions(who, "positions", positions, like=sin)
+            tokens = difference(where, self.xpos.centre, sin.dtype)
             scale = self._growth(1 if role == "query" else -1, tokens, sin)
             magnitude = scale if magnitude is None else scale * magnitude
         return SinCos(sin, cos) if magnitude is None else SinCos(sin * magnitude, cos * magnitude)
@@ -335,6 +346,7 @@ class RotaryEmbedding:
         *,
         seq_dim: int,
         inverse: bool = False,
+        transpose: bool = False,
         heads_dim: int | None = None,
     ) -> ArrayT:
         """Rotate one array by tables of `sincos`; `apply_rotary_pos_emb` explains the axes.
@@ -346,7 +358,12 @@ class RotaryEmbedding:
         seq_dim : int
             The sequence axis of `x`.
         inverse : bool
-            Turn by the opposite angles; what the layout writes is then read, and what it reads is written.
+            Give back what was rotated by these tables: turn by the opposite angles and divide by the magnitude, the
+            attention factor and, with `xpos`, the growth or decay (NaN where tables are 0 or infinite). What the layout
+            writes is then read, and what it reads is written.
+        transpose : bool
+            Turn by the opposite angles and multiply by the magnitude again: the transpose of the rotation, which its
+            gradient needs. Not together with `inverse`, which it equals where the magnitude is 1.
         heads_dim : int, optional
             The axis of heads, for frequencies that each head has of its own.
 
@@ -357,7 +374,7 @@ class RotaryEmbedding:
         Raises
         ------
         ValueError
-            If shapes do not fit.
+            If shapes do not fit, or both `inverse` and `transpose` are true.
         TypeError
             If dtypes or libraries do not.
 
@@ -371,8 +388,9 @@ class RotaryEmbedding:
         """
         who = "RotaryEmbedding.rotate"
         arrays = self._checked(who, x)
-        turn = self._turn.undone() if checks.boolean(who, "inverse", inverse) else self._turn
-        return self._rotated(who, arrays, self._aligned(who, arrays, sincos, seq_dim, heads_dim), turn)
+        turn = self._turn_of(who, inverse, transpose)
+        angles: Angles = self._aligned(who, arrays, sincos, seq_dim, heads_dim)
+        return self._rotated(who, arrays, self._inverted(angles) if inverse else angles, turn)
 
     def rotate_inplace(
         self,
@@ -382,6 +400,7 @@ class RotaryEmbedding:
         positions: Array | None = None,
         seq_dim: int,
         inverse: bool = False,
+        transpose: bool = False,
         heads_dim: int | None = None,
     ) -> None:
         """Rotate arrays by tables of `sincos` and write the results over them, for inference.
@@ -392,7 +411,7 @@ class RotaryEmbedding:
         ----------
         x, *others : array of NumPy or PyTorch, "*batch head_dim"
             Such as q and k: writable memory that none of them shares with another, with the tables or positions.
-        sincos, seq_dim, inverse, heads_dim
+        sincos, seq_dim, inverse, transpose, heads_dim
             As in `rotate`.
         positions : array, "seq", "batch seq" or with one axis less than `x`, optional
             Integers that number rows of `sincos`, "rows pairs"; where it has no such row, NaN is written.
@@ -400,7 +419,8 @@ class RotaryEmbedding:
         Raises
         ------
         ValueError
-            If shapes do not fit, or memory is read-only, shared, or of a tensor that requires grad.
+            If shapes do not fit, both `inverse` and `transpose` are true, or memory is read-only, shared, or of a
+            tensor that requires grad.
         TypeError
             If dtypes or libraries do not fit, or a library's arrays cannot be written, such as JAX's.
 
@@ -417,9 +437,9 @@ class RotaryEmbedding:
         """
         who = "RotaryEmbedding.rotate_inplace"
         arrays = self._checked(who, x, *others)
-        turn = self._turn.undone() if checks.boolean(who, "inverse", inverse) else self._turn
+        turn = self._turn_of(who, inverse, transpose)
         angles = self._given(who, arrays, sincos, positions, seq_dim, heads_dim)
-        kernels.rotate_inplace(who, arrays, angles, turn, self.kernel)
+        kernels.rotate_inplace(who, arrays, self._inverted(angles) if inverse else angles, turn, self.kernel)
 
     def shift(self, k: ArrayT, delta: int | Array, *, seq_dim: int, heads_dim: int | None = None) -> ArrayT:
         """Move keys that are rotated already, such as those of a cache, by `delta` positions.
@@ -480,6 +500,53 @@ class RotaryEmbedding:
             sincos = SinCos(sincos.sin * scale, sincos.cos * scale)
         turn = self._turn._replace(read=self._turn.write)  # rotated keys stand as they were written
         return self._rotated(who, [k], self._aligned(who, [k], sincos, seq_dim, heads_dim), turn)
+
+    def replace(self, **changes: Any) -> "RotaryEmbedding":
+        """The same value but for some arguments; what follows from them is made anew.
+
+        Frequencies follow from `base`, `rotary_dim`, `scaling`, `sections` and `reverse`, the attention factor from
+        `scaling`, and the width that turns from `head_dim` and `first_channel` where all channels did. What was given
+        in place of them stays, such as an attention factor without a scaling. (`dataclasses.replace` takes what was
+        made for given: it refuses other frequencies without ``inv_freq=None``, and the attention factor of a scaling
+        that is gone.)
+
+        Parameters
+        ----------
+        **changes
+            Arguments of `RotaryEmbedding`. For frequencies in place of a base: `inv_freq`, with ``base=None`` and, of
+            `scaling`, `sections` and `reverse`, what the value has, as None or False.
+
+        Returns
+        -------
+        RotaryEmbedding
+
+        Raises
+        ------
+        ValueError, TypeError
+            As `RotaryEmbedding` does.
+
+        Examples
+        --------
+        >>> from rope_xp import YarnScaling
+        >>> yarn = YarnScaling(factor=4.0, original_max_position_embeddings=4096)
+        >>> rope = RotaryEmbedding(head_dim=8, layout="half", base=10_000.0, scaling=yarn)
+        >>> rope.attention_factor
+        1.138629436111989
+        >>> rope.replace(scaling=None)
+        RotaryEmbedding(head_dim=8, layout='half', base=10000.0)
+        >>> rope.replace(scaling=None, base=100.0, rotary_dim=4).inv_freq
+        (1.0, 0.1)
+        """
+        given = {name: getattr(self, name) for name in _ARGUMENTS}
+        if self.base is not None:
+            given["inv_freq"] = None
+            if self.rotary_dim == self.head_dim - self.first_channel:
+                given["rotary_dim"] = None
+        if self.scaling is not None or self.attention_factor == 1.0:
+            given["attention_factor"] = None
+        return type(self)(**{**given, **changes})
+
+    __replace__ = replace  # which `copy.replace` calls
 
     def describe(self, x: Array | None = None) -> str:
         """What runs, in words: widths, pairing, base, scaling, magnitude, wavelengths, phases and kernel.
@@ -621,7 +688,7 @@ class RotaryEmbedding:
         return block
 
     def __repr__(self) -> str:
-        default = {each.name: each.default for each in fields(self) if each.init and each.default is not MISSING}
+        default = {each.name: each.default for each in fields(self) if each.repr and each.default is not MISSING}
         default["rotary_dim"] = self.head_dim - self.first_channel
         default["attention_factor"] = 1.0 if self.scaling is None else self.scaling.magnitude
         shown = {"head_dim": self.head_dim, "layout": self.layout}
@@ -660,6 +727,33 @@ class RotaryEmbedding:
             if x is not arrays[0]:
                 checks.alike(who, name, x, arrays[0])
         return arrays
+
+    def _turn_of(self, who: str, inverse: bool, transpose: bool) -> Turn:
+        """The turn there, or back where one of the two is true."""
+        inverse, transpose = checks.boolean(who, "inverse", inverse), checks.boolean(who, "transpose", transpose)
+        if inverse and transpose:
+            raise ValueError(f"{who}: only one of inverse and transpose must be true; got both")
+        return self._turn.undone() if inverse or transpose else self._turn
+
+    def _inverted(self, angles: Angles) -> Angles:
+        """Tables divided by the square of their magnitude: turned back by them, what they have scaled is as it was."""
+        if self.xpos is None and self.attention_factor == 1.0:
+            return angles
+        divided: dict[tuple[int, int], tuple[Any, Any]] = {}  # so that arrays share tables as before
+        for sin, cos, *_ in angles:
+            if (id(sin), id(cos)) not in divided:
+                divided[id(sin), id(cos)] = self._divided(sin, cos)
+        return [(*divided[id(sin), id(cos)], *where) for sin, cos, *where in angles]
+
+    def _divided(self, sin: Any, cos: Any) -> tuple[Any, Any]:
+        if self.xpos is None:  # in two steps, as the square may be beyond float32
+            return tuple(table / self.attention_factor / self.attention_factor for table in (sin, cos))
+        # The magnitude of each pair is its own, and its square may be beyond float32.
+        xp = backends.namespace(sin)
+        greater = xp.maximum(xp.abs(sin), xp.abs(cos))
+        sin, cos = sin / greater, cos / greater
+        square = (sin * sin + cos * cos) * greater  # of the directions, times one of two magnitudes
+        return sin / square, cos / square
 
     def _rotated(self, who: str, arrays: Sequence[Any], angles: Angles, turn: Turn) -> Any:
         rotated = kernels.rotate(who, arrays, angles, turn, self.kernel)
@@ -700,8 +794,10 @@ class RotaryEmbedding:
 
     def _growth(self, sign: int, tokens: Any, like: Any) -> Any:
         """The growth of a query, or with -1 the decay of a key, over so many tokens."""
+        tokens = backends.astype(tokens, like.dtype)[..., None]
         rates = backends.from_numbers(self._rates, like=like, dtype=like.dtype)
-        return backends.namespace(like).exp(sign * backends.astype(tokens, like.dtype)[..., None] * rates)
+        rates = backends.with_axes(backends.namespace(rates), rates, (*[1] * (tokens.ndim - 1), *rates.shape))
+        return backends.namespace(like).exp(sign * tokens * rates)
 
     def _own_axes(self, who: str, name: str, positions: Any) -> tuple[int, ...]:
         """The axes of positions before those of `x`: the position axis, where there are several."""
@@ -730,6 +826,10 @@ class RotaryEmbedding:
         if any(length != lengths[0] for length in lengths):
             raise ValueError(f"{who}: positions must be given where lengths on seq_dim={seq_dim} differ; got {lengths}")
         return count_from(who, "positions", 0, backends.size_of(arrays[0], axes[0]), like=arrays[0])
+
+
+# What a value is made of, by name.
+_ARGUMENTS = tuple(each.name for each in fields(RotaryEmbedding) if each.init and each.repr)
 
 
 def _one_or_all(rotated: list[Any]) -> Any:

@@ -1,6 +1,5 @@
 """What the modules of all frameworks share: a value to begin from, and the same value with other frequencies."""
 
-from dataclasses import replace
 from typing import Any
 
 from rope_xp.embedding import RotaryEmbedding
@@ -15,10 +14,10 @@ def value_of(rope: RotaryEmbedding | None, options: dict[str, Any], learned: boo
             "RotaryEmbedding: rope, or what it is made of, must be given; got neither (`from_config` gives None for a "
             "layer that is not rotated)"
         )
-    rope = RotaryEmbedding(**options) if rope is None else replace(rope, **options)
+    rope = RotaryEmbedding(**options) if rope is None else rope.replace(**options)
     inv_freq: Any = rope.inv_freq
     if not isinstance(inv_freq, tuple):
-        return replace(rope, inv_freq=inv_freq.tolist()), True
+        return rope.replace(inv_freq=inv_freq.tolist()), True
     if learned and rope.softmax_scale != 1.0:
         raise ValueError(
             "RotaryEmbedding: learned frequencies must begin from a value whose softmax_scale is 1, as they have no "
@@ -29,4 +28,11 @@ def value_of(rope: RotaryEmbedding | None, options: dict[str, Any], learned: boo
 
 def with_frequencies(rope: RotaryEmbedding, inv_freq: Any) -> RotaryEmbedding:
     """The same rotation but for its frequencies, which follow from nothing else any more."""
-    return replace(rope, base=None, scaling=None, sections=None, reverse=False, inv_freq=inv_freq)
+    return rope.replace(
+        base=None,
+        scaling=None,
+        sections=None,
+        reverse=False,
+        inv_freq=inv_freq,
+        attention_factor=rope.attention_factor,
+    )

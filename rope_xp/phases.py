@@ -154,6 +154,23 @@ def sin_cos(positions: Any, frequencies: Frequencies, dtype: Any) -> tuple[Any, 
     return _sin_cos_of_phase(xp, phase, rest, bits, dtype)
 
 
+def difference(positions: Any, origin: int, dtype: Any) -> Any:
+    """``positions - origin`` in a float dtype: the nearest number to the exact difference of int32 positions.
+
+    It is made of two halves of the digits, whose differences fit into the integers of the positions and, for int32,
+    into a float32, so that only their sum is rounded. Halves of int64 positions are rounded as well.
+    """
+    if backends.is_real(positions):
+        if backends.dtype_name(positions.dtype) != "float64":
+            positions = backends.astype(positions, dtype)
+        upper = (origin >> 16) << 16
+        return backends.astype(positions - float(upper) - float(origin - upper), dtype)
+    half = 32 if backends.dtype_name(positions.dtype) == "int64" else 16
+    ones = (1 << half) - 1
+    upper = backends.astype((positions >> half) - (origin >> half), dtype) * 2.0**half
+    return upper + backends.astype((positions & ones) - (origin & ones), dtype)
+
+
 def _phase_and_rest(positions: Any, row: Row, bits: int, dtype: Any) -> tuple[Any, Any]:
     """One product as a phase in units of ``2**-bits`` turns, and what is left in turns: None for nothing."""
     xp = backends.namespace(positions)

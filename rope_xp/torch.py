@@ -35,7 +35,7 @@ class RotaryEmbedding(nn.Module):
         another library than NumPy's, whose numbers it begins with.
     **options
         Arguments of `rope_xp.RotaryEmbedding`, such as `head_dim`, `layout` and `base`; with `rope`, what to change, as
-        `dataclasses.replace` does.
+        its `replace` does.
 
     Attributes
     ----------

@@ -9,7 +9,7 @@ import oracle
 import pytest
 from libraries import ROUNDOFF
 
-from rope_xp import LongRopeScaling, ProportionalScaling, RotaryEmbedding, Sections, XPos, positions
+from rope_xp import LongRopeScaling, ProportionalScaling, RotaryEmbedding, Sections, XPos, YarnScaling, positions
 
 LAYOUTS = ["half", "interleaved"]
 # Rotated float32 numbers of size 5: three operations, each rounded, and tables within 2e-7.
@@ -69,6 +69,115 @@ def test_a_table_is_made_once_and_shared(xp):
     )
     back = rope.rotate(rope.rotate(q, sincos, seq_dim=1), sincos, seq_dim=1, inverse=True)
     np.testing.assert_allclose(xp.numpy(back), xp.numpy(q), rtol=0, atol=ATOL)
+
+
+YARN = YarnScaling(factor=4.0, original_max_position_embeddings=64)
+MAGNITUDES = {
+    "YaRN's": {"scaling": YARN},
+    "given": {"attention_factor": 0.25},
+    "of a square beyond float32": {"attention_factor": 1e25},
+    "of a square below float32": {"attention_factor": 1e-25},
+}
+
+
+def magnified(m, **options):
+    return RotaryEmbedding(head_dim=16, rotary_dim=10, first_channel=2, base=1e4, **MAGNITUDES[m], **options)
+
+
+def true_inverse(rope, y, where, magnitude):
+    """Pairs of y, as they were written, turned back as complex numbers and multiplied, where they were read."""
+    sin, cos = (table[:, None] for table in oracle.sin_cos(where, [oracle.mpmath.mpf(w) for w in rope.inv_freq]))
+    turned, result = y[..., 2:12].astype(np.float64), y.astype(np.float64)
+    halves = rope.layout != "interleaved"
+    first, second = (turned[..., :5], turned[..., 5:]) if halves else (turned[..., 0::2], turned[..., 1::2])
+    z = (first + 1j * second) * (cos - 1j * sin) * magnitude
+    axis = -2 if rope.layout == "half" else -1
+    result[..., 2:12] = np.stack([z.real, z.imag], axis=axis).reshape(turned.shape)
+    return result
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, "interleaved_to_half"])
+@pytest.mark.parametrize("m", MAGNITUDES)
+def test_inverse_and_transpose_of_scaled_tables(xp, layout, m):
+    """The inverse divides by the magnitude that tables carry, the transpose multiplies by it again; one rounding."""
+    rope, where = magnified(m, layout=layout), np.asarray([3, 0, 100_003, -7, 1], np.int32)
+    scale = rope.attention_factor
+    assert rope.attention_factor != 1.0
+    for dtype in xp.floats:
+        if "square" in m and dtype not in ("float32", "float64"):
+            continue
+        x = xp.array(random(2, 5, 3, 16), dtype)
+        sincos = rope.sincos(xp.array(where), like=x)
+        y = rope.rotate(x, sincos, seq_dim=1)
+        for which, factor in (("inverse", 1 / scale), ("transpose", scale)):
+            given = y if which == "inverse" else x
+            result = rope.rotate(given, sincos, seq_dim=1, **{which: True})
+            assert xp.dtype_of(result) == dtype
+            truth = true_inverse(rope, xp.numpy(given), where, factor)
+            size = np.abs(truth[..., 2:12]).max() * 2
+            # Tables within 2e-7, and in float64 within 4e-16; scaled once and divided twice; three operations.
+            tables, roundoff = (4e-16, 2.0**-53) if dtype == "float64" else (2e-7, 2.0**-24)
+            tolerance = size * (tables + 7 * roundoff)
+            rounding = 0.0 if dtype in ("float32", "float64") else ROUNDOFF[dtype] * (np.abs(truth) + tolerance)
+            result = xp.numpy(result)
+            assert np.all(np.abs(result - truth) <= tolerance + rounding)
+            np.testing.assert_array_equal(result[..., :2], xp.numpy(given)[..., :2])
+            np.testing.assert_array_equal(result[..., 12:], xp.numpy(given)[..., 12:])
+        if dtype == "float32":
+            back = xp.numpy(rope.rotate(y, sincos, seq_dim=1, inverse=True))
+            np.testing.assert_allclose(back, xp.numpy(x), rtol=0, atol=2 * ATOL)
+        if xp.name in ("numpy", "torch"):
+            both, rows = [y + 0, y[:, :, :2] + 0], xp.array(np.arange(5), "int32")
+            rope.rotate_inplace(*both, sincos=sincos, positions=rows, seq_dim=1, inverse=True)
+            truth = xp.numpy(rope.rotate(y, sincos, seq_dim=1, inverse=True))
+            for one, heads in zip(both, (3, 2)):
+                np.testing.assert_allclose(xp.numpy(one), truth[:, :, :heads], rtol=2 * ROUNDOFF[dtype], atol=ATOL)
+
+
+def test_inverse_of_tables_that_grow(xp):
+    """With xpos each table is undone by its own magnitudes, of queries and of keys, whose squares leave float32."""
+    rope = RotaryEmbedding(
+        head_dim=14, layout="half", base=1e4, xpos=XPos(scale_base=64.0, centre=3), attention_factor=1.25
+    )
+    where = xp.array(np.asarray([-2500, 0, 3, 2800, 700]), "int32")
+    x = xp.array(random(2, 5, 3, 14))
+    for role in ("query", "key"):
+        sincos = rope.sincos(where, like=x, role=role)
+        grown = np.hypot(*map(xp.numpy, sincos))
+        assert grown.max() > 2.0**64 and grown.min() < 2.0**-64
+        back = rope.rotate(rope.rotate(x, sincos, seq_dim=1), sincos, seq_dim=1, inverse=True)
+        np.testing.assert_allclose(xp.numpy(back), xp.numpy(x), rtol=0, atol=2 * ATOL)
+        transposed, undone = (
+            xp.numpy(rope.rotate(x, sincos, seq_dim=1, **{which: True})) for which in ("transpose", "inverse")
+        )
+        grown = np.concatenate([grown, grown], axis=-1)[:, None, :]
+        np.testing.assert_allclose(undone * grown, transposed / grown, rtol=0, atol=2 * ATOL)
+
+
+def test_inverse_and_transpose_exclude_each_other(xp):
+    x = xp.array(random(2, 5, 3, 14))
+    rope = RotaryEmbedding(head_dim=14, layout="half", base=1e4)
+    options = {"sincos": rope.sincos(xp.array(np.arange(5), "int32"), like=x), "seq_dim": 1}
+    with pytest.raises(ValueError, match=r"^RotaryEmbedding.rotate: only one of inverse and transpose .*; got both"):
+        rope.rotate(x, **options, inverse=True, transpose=True)
+    with pytest.raises(TypeError, match=r"^RotaryEmbedding.rotate: transpose must be a bool; got int"):
+        rope.rotate(x, **options, transpose=1)
+    with pytest.raises(ValueError, match=r"^RotaryEmbedding.rotate_inplace: only one of inverse and transpose"):
+        rope.rotate_inplace(x, **options, inverse=True, transpose=True)
+
+
+@pytest.mark.parametrize("axes", [(2, 5, 3), (5,), (2, 5)])
+def test_each_array_has_tables_opposite_its_own_axes(xp, axes):
+    """Queries and keys of other axes, however they stand beside each other."""
+    rope, q, k = RotaryEmbedding(head_dim=14, layout="half", base=1e4), random(3, 5, 5, 14), random(*axes, 14, seed=1)
+    sincos = rope.sincos(np.asarray([9, 8, 7, 6, 5], np.int32), like=xp.array(q))
+    for seq_dim in {-2, -1 - len(axes)} & ({-2} if axes[-1] == 5 else {-3}):
+        both = [xp.array(q), xp.array(k)]
+        for arrays in (both, both[::-1]):
+            for each, result in zip(arrays, rope(*arrays, sincos=sincos, seq_dim=seq_dim), strict=True):
+                alone = rope(each, sincos=sincos, seq_dim=seq_dim)
+                assert tuple(result.shape) == tuple(each.shape)
+                np.testing.assert_array_equal(xp.numpy(result), xp.numpy(alone))
 
 
 ROWS = {
@@ -236,6 +345,68 @@ def test_a_field_can_be_replaced():
     )
     assert dataclasses.replace(rope, rotary_dim=6, inv_freq=None).pairs == 3
     assert set(dataclasses.asdict(rope)) == {field.name for field in dataclasses.fields(rope)}
+
+
+REPLACED = {
+    "a scaling that goes": ({"scaling": YARN}, {"scaling": None}),
+    "a scaling that comes": ({}, {"scaling": YARN}),
+    "another scaling": ({"scaling": YARN}, {"scaling": dataclasses.replace(YARN, factor=16.0)}),
+    "a base": ({"scaling": YARN}, {"base": 500.0}),
+    "a width": ({}, {"rotary_dim": 6}),
+    "a part of the width that stays": ({"rotary_dim": 6}, {"head_dim": 32}),
+    "a head, all of which turns": ({}, {"head_dim": 32}),
+    "a beginning": ({}, {"first_channel": 4}),
+    "sections": ({}, {"sections": Sections((4, 4), order="axial")}),
+    "a direction": ({"scaling": YARN}, {"reverse": True}),
+    "a layout": ({"scaling": YARN}, {"layout": "interleaved"}),
+    "a magnitude that stays": ({"attention_factor": 1.5}, {"base": 500.0}),
+    "a magnitude": ({"attention_factor": 1.5}, {"attention_factor": None}),
+    "a magnitude kept of a scaling": ({"scaling": YARN}, {"scaling": None, "attention_factor": YARN.magnitude}),
+    "frequencies": ({}, {"base": None, "inv_freq": (1.0, 0.5)}),
+    "nothing": ({"scaling": YARN, "xpos": XPos()}, {}),
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_replace_is_the_value_made_of_the_changed_arguments(name):
+    before, changes = REPLACED[name]
+    arguments = {"head_dim": 16, "layout": "half", "base": 10_000.0, **before}
+    truth = RotaryEmbedding(**{**arguments, **changes})
+    rope = RotaryEmbedding(**arguments)
+    for result in (
+        rope.replace(**changes),
+        rope.__replace__(**changes),
+        pickle.loads(pickle.dumps(rope)).replace(**changes),
+    ):
+        assert result == truth and repr(result) == repr(truth)
+    assert rope == RotaryEmbedding(**arguments)
+
+
+def test_replace_of_given_frequencies():
+    rope = RotaryEmbedding(head_dim=16, layout="half", inv_freq=(1.0, 0.5), attention_factor=1.5)
+    assert rope.replace(head_dim=8) == RotaryEmbedding(
+        head_dim=8, layout="half", inv_freq=(1.0, 0.5), attention_factor=1.5
+    )
+    assert rope.replace(inv_freq=None, base=100.0, rotary_dim=None).inv_freq == tuple(
+        float(w) for w in oracle.geometric(100, 16)
+    )
+    with pytest.raises(ValueError, match="must not contradict inv_freq"):
+        rope.replace(base=100.0)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'theta'"):
+        rope.replace(theta=100.0)
+
+
+def test_a_scaling_does_not_leave_its_magnitude_behind():
+    """`dataclasses.replace` cannot tell what was made from what was given, so it must not decide."""
+    rope = RotaryEmbedding(head_dim=16, layout="half", base=10_000.0, scaling=YARN)
+    with pytest.raises(ValueError, match=r"^RotaryEmbedding: attention_factor must not be kept .*; got 1\.138629"):
+        dataclasses.replace(rope, scaling=None, inv_freq=None)
+    plain = RotaryEmbedding(head_dim=16, layout="half", base=10_000.0)
+    assert dataclasses.replace(rope, scaling=None, inv_freq=None, attention_factor=None) == plain
+    assert dataclasses.replace(plain, scaling=YARN, attention_factor=None, inv_freq=None) == rope
+    assert dataclasses.replace(rope, layout="interleaved").attention_factor == YARN.magnitude
+    given = RotaryEmbedding(head_dim=16, layout="half", base=10_000.0, attention_factor=YARN.magnitude)
+    assert dataclasses.replace(given, base=500.0, inv_freq=None).attention_factor == YARN.magnitude
 
 
 def test_every_field_counts():

@@ -128,7 +128,7 @@ def test_gradients(layout):
     _, pull = jax.vjp(lambda x: rope(x, seq_dim=1), x)
     g = random(2, 5, 3, 14, seed=1)
     sincos = rope.sincos(jnp.arange(5))
-    assert_same(pull(g)[0], rope.rotate(g, sincos, seq_dim=1, inverse=True))
+    assert_same(pull(g)[0], rope.rotate(g, sincos, seq_dim=1, transpose=True))
 
 
 def test_gradients_of_learned_frequencies_and_real_positions():

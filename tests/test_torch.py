@@ -46,7 +46,7 @@ def test_gradients(layout):
     g = random(2, 5, 3, 14, seed=1, dtype=torch.float64)
     (gradient,) = torch.autograd.grad(rope(x, seq_dim=1), x, g)
     sincos = rope.sincos(torch.arange(5), like=x)
-    assert_same(gradient, rope.rotate(g, sincos, seq_dim=1, inverse=True), atol=1e-14)
+    assert_same(gradient, rope.rotate(g, sincos, seq_dim=1, transpose=True), atol=1e-14)
 
 
 def test_gradients_of_learned_frequencies_and_real_positions():

@@ -177,7 +177,7 @@ class Rotary(torch.nn.Module, metaclass=Ours):
         if isinstance(longer.scaling, DynamicNTKScaling):
             needed = int(positions.max()) + 1
             if needed > length:
-                rope = replace(longer, scaling=replace(longer.scaling, seq_len=needed), inv_freq=None)
+                rope = longer.replace(scaling=replace(longer.scaling, seq_len=needed))
         sin, cos = rope.sincos(positions, like=x)
         if isinstance(longer.scaling, LongRopeScaling):
             both = zip(longer.sincos(positions, like=x), (sin, cos))
