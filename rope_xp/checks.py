@@ -12,14 +12,27 @@ from rope_xp.backends import memory, ranks
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 NARROW = ("int8", "int16", "int32", "uint8", "uint16")
 WIDE = ("int64", "uint32")
+# NumPy has 64 axes, of which tables and pairs need two besides those of the array.
+MOST_AXES = 62
 
 
 def array(who: str, name: str, x: Any) -> Any:
-    """The namespace of `x`, which must be an array."""
+    """The namespace of `x`, which must be an array of numbers and nothing else."""
     xp = backends.namespace(x)
     if xp is None:
         raise TypeError(f"{who}: {name} must be an array; got {type(x).__name__}")
+    kind = backends.special_kind(x)
+    if kind is not None:
+        raise TypeError(f"{who}: {name} must be a plain array, whose numbers are all there is to it; got {kind}")
+    if backends.is_host(x):
+        few_axes(who, name, x)
     return xp
+
+
+def few_axes(who: str, name: str, x: Any) -> None:
+    """`x` must have no more axes than arrays of NumPy can hold once two are added."""
+    if x.ndim > MOST_AXES:
+        raise ValueError(f"{who}: {name} must have at most {MOST_AXES} axes; got {x.ndim}")
 
 
 def floating(who: str, name: str, x: Any, accepted: tuple[str, ...] = FLOATING) -> Any:
@@ -42,6 +55,7 @@ def positions(who: str, name: str, x: Any, *, like: Any = None, real: bool = Tru
     if found not in accepted:
         wanted = "an array of integers" + (", float32 or float64" if real else "")
         raise TypeError(f"{who}: {name} must be {wanted}, of at most 64 bits and signed beyond 32; got {found}")
+    few_axes(who, name, x)
     if found in NARROW:
         x = backends.astype(x, xp.int32)
     elif found in WIDE and backends.has_64_bits(x):

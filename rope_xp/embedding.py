@@ -484,7 +484,7 @@ class RotaryEmbedding:
             delta = count_from(who, "delta", delta, 1, like=k)[0]
             if self.axes > 1:
                 delta = backends.namespace(delta).stack([delta] * self.axes)
-        elif not hasattr(delta, "shape"):
+        elif backends.namespace(delta) is None:
             raise TypeError(f"{who}: delta must be an int or an array of real numbers; got {type(delta).__name__}")
         moves: Any = checks.positions(who, "delta", delta, like=k)
         own = self._own_axes(who, "delta", moves)

@@ -155,20 +155,18 @@ def sin_cos(positions: Any, frequencies: Frequencies, dtype: Any) -> tuple[Any, 
 
 
 def difference(positions: Any, origin: int, dtype: Any) -> Any:
-    """``positions - origin`` in a float dtype: the nearest number to the exact difference of int32 positions.
+    """``positions - origin`` in a float dtype, for an int32 origin: exact where the dtype has all integers up to it.
 
-    It is made of two halves of the digits, whose differences fit into the integers of the positions and, for int32,
-    into a float32, so that only their sum is rounded. Halves of int64 positions are rounded as well.
+    Elsewhere it is two roundings off. Halves of two integers are so far apart at most as an integer can be; what is
+    left of halving is added as a float.
     """
     if backends.is_real(positions):
         if backends.dtype_name(positions.dtype) != "float64":
             positions = backends.astype(positions, dtype)
         upper = (origin >> 16) << 16
         return backends.astype(positions - float(upper) - float(origin - upper), dtype)
-    half = 32 if backends.dtype_name(positions.dtype) == "int64" else 16
-    ones = (1 << half) - 1
-    upper = backends.astype((positions >> half) - (origin >> half), dtype) * 2.0**half
-    return upper + backends.astype((positions & ones) - (origin & ones), dtype)
+    half = backends.astype((positions >> 1) - (origin >> 1), dtype)
+    return 2.0 * half + backends.astype((positions & 1) - (origin & 1), dtype)
 
 
 def _phase_and_rest(positions: Any, row: Row, bits: int, dtype: Any) -> tuple[Any, Any]:

@@ -136,8 +136,9 @@ def apply_rotary_pos_emb(
     seq_dim : int
         The sequence axis of `x`. The default is the notebook's: "seq heads dim".
     inverse : bool
-        Turn by the opposite angles. This undoes a rotation, and is also its transpose: the gradient of the rotation.
-        Tables scaled by an attention factor scale again.
+        Turn by the opposite angles: the transpose of the rotation, which its gradient needs. It gives back what was
+        rotated by tables of magnitude 1. Tables that are multiplied by an attention factor m multiply again: divide
+        both by ``m**2`` first, as `RotaryEmbedding.rotate` does.
     kernel : "fastest", "reference", "eager", "numba", "triton" or "xla"
         What does it. The default takes the fastest that serves `x`: numba for NumPy and for torch on the CPU, where it
         is installed (``rope-xp[fast]``), or else `"eager"` operations into memory at hand; Triton for torch on CUDA;
@@ -327,7 +328,8 @@ def _tables(who: str, xp: Any, x: Any, sincos: Any, in_float64: bool, columns: i
 
 def _table(who: str, xp: Any, x: Any, name: str, table: Any, in_float64: bool) -> Any:
     dtype = xp.float64 if in_float64 else xp.float32
-    if type(table) is type(x) and table.dtype == dtype and backends.on_one_device(table, x):
+    alike = type(table) is type(x) and table.dtype == dtype and backends.on_one_device(table, x)
+    if alike and backends.special_kind(table) is None:
         return table
     checks.floating(who, name, table, ("float32", "float64"))
     if in_float64 and backends.dtype_name(table.dtype) != "float64":

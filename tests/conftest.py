@@ -17,6 +17,7 @@ FILES_OF = {
     "test_peers_jax.py": {"jax"},
     "test_jax_speed.py": {"jax"},
     "test_torch.py": {"torch"},
+    "test_refusals_torch.py": {"torch"},
     "test_kernels_torch.py": {"torch"},
     "test_modules_torch.py": {"torch"},
     "test_modules_flax.py": {"jax"},

@@ -19,6 +19,53 @@ INT32 = np.random.default_rng(0).integers(-(2**31), 2**31, 200)
 ROUNDING = 5e-8
 
 
+WHERE = st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=9)
+
+
+def containers(values, folder):
+    """The same integers in all ways that NumPy holds them, each in the shape of the first."""
+    plain = np.asarray(values)
+    yield "int64", plain
+    for kind in ("i1", "u1", "i2", "u2", "i4", "u4"):
+        if (plain.astype(kind) == plain).all():
+            yield kind, plain.astype(kind)
+    for kind in (">i8", ">i4"):
+        yield kind, plain.astype(kind)
+    yield "strided", np.repeat(plain, 3)[1::3]
+    yield "backwards", plain[::-1].copy()[::-1]
+    yield "read-only", np.frombuffer(plain.tobytes(), plain.dtype)
+    yield "unaligned", np.frombuffer(b"x" + plain.tobytes(), "u1")[1:].view(plain.dtype)
+    mapped = np.memmap(folder / "positions", dtype=plain.dtype, mode="w+", shape=plain.shape)
+    mapped[...] = plain
+    yield "in a file", mapped
+    yield "broadcast", np.broadcast_to(plain, (2, len(plain)))[1]
+    yield "a column", np.asfortranarray(np.stack([plain, plain]))[0]
+
+
+@settings(max_examples=25, deadline=None)
+@given(values=WHERE, kernel=st.sampled_from(["fastest", "reference"]), phase=st.sampled_from(["exact", "float32"]))
+def test_the_same_numbers_give_the_same_bits(xp, values, kernel, phase, tmp_path_factory):
+    """Whatever holds them, and one at a time."""
+    rope, like = embedding(kernel=kernel, phase=phase), xp.array(np.zeros(1), "float32")
+    plain = np.asarray(values, np.int32)
+    truth = [xp.numpy(table) for table in rope.sincos(plain, like=like)]
+    for name, held in containers(values, tmp_path_factory.getbasetemp()):
+        of_library = (
+            held.dtype.name in xp.integers and held.dtype.isnative and held.flags.carray and held.strides[0] > 0
+        )
+        for own in (held, *([xp.array(held)] if of_library else [])):
+            for table, exact in zip(rope.sincos(own, like=like), truth, strict=True):
+                np.testing.assert_array_equal(xp.numpy(table), exact, err_msg=name)
+    for place, value in enumerate(plain):
+        for own in (value, np.asarray(value)):  # a scalar of NumPy, and an array without axes
+            for table, exact in zip(rope.sincos(own, like=like), truth, strict=True):
+                np.testing.assert_array_equal(xp.numpy(table), exact[place])
+    if (plain.astype(np.float32).astype(np.int64) == plain).all() and plain.min() > -(2**31):
+        for dtype in {"float32", "float64"} & set(xp.floats):
+            for table, exact in zip(rope.sincos(plain.astype(dtype), like=like), truth, strict=True):
+                np.testing.assert_array_equal(xp.numpy(table), exact)
+
+
 def embedding(dim=14, base=10_000.0, **options):
     return RotaryEmbedding(head_dim=dim, layout="half", base=base, **options)
 

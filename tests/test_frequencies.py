@@ -16,6 +16,7 @@ from rope_xp import (
     XPos,
     YarnScaling,
     frequencies,
+    phases,
 )
 
 mp = oracle.mpmath
@@ -171,6 +172,54 @@ def test_xpos_damps_scores_by_distance(xp, gamma, scale_base, centre):
     truth = np.sum((pair_q * np.exp(1j * angle) * pair_k.conj()).real * np.power(zeta, distance / scale_base), axis=-1)
     # Magnitudes up to zeta ** (-900 / 64) of queries, and their inverses of keys, each of relative error 1e-5 at most.
     np.testing.assert_allclose(scores, truth, rtol=1e-4, atol=1e-4)
+
+
+def test_xpos_grows_from_its_centre_on(xp):
+    """Each channel of queries and of keys, not their products, which no centre changes."""
+    x, where = np.random.default_rng(0).standard_normal((5, 6)).astype(np.float32), np.asarray([0, 21, 20, 150, -90])
+    rope = RotaryEmbedding(head_dim=6, layout="half", base=1e4, xpos=XPos(scale_base=64.0, centre=20, gamma=1.0))
+    angles = where[:, None] * np.asarray([float(w) for w in powers(1e4, 6)])
+    zeta = np.asarray([(j + 3) / 6 for j in range(3)])
+    z = (x[:, :3] + 1j * x[:, 3:]) * np.exp(1j * angles)
+    rotated = rope(xp.array(x), xp.array(x), positions=xp.array(where, "int32"), seq_dim=0)
+    for one, sign in zip(rotated, (1, -1), strict=True):
+        truth = z * zeta ** (sign * (where[:, None] - 20) / 64)
+        truth = np.concatenate([truth.real, truth.imag], axis=-1)
+        # Exponents below 2 and angles of float64: an error of some roundoffs of numbers below 16.
+        np.testing.assert_allclose(xp.numpy(one), truth, rtol=0, atol=16 * (2e-7 + 8 * 2.0**-24))
+        moved = rope.shift(xp.array(x), xp.array(where, "int32"), seq_dim=0)
+    decayed = z * zeta ** (-where[:, None] / 64)
+    decayed = np.concatenate([decayed.real, decayed.imag], axis=-1)
+    np.testing.assert_allclose(xp.numpy(moved), decayed, rtol=0, atol=16 * (2e-7 + 8 * 2.0**-24))
+
+
+@pytest.mark.parametrize("centre", [2**31 - 1, -(2**31), 2**31 - 2**16, 2**24 + 1, -1])
+def test_the_distance_from_a_centre_never_wraps(xp, centre):
+    """Positions of either end of the integers with a centre of the other: exact below 2**24, and two roundings."""
+
+    def assert_differences(where, dtype):
+        given = xp.array(np.asarray(where), dtype)
+        like = xp.array(np.zeros(1), "float32")
+        found = xp.numpy(phases.difference(given, centre, like.dtype))
+        exact = [int(p) - centre for p in where]
+        for one, truth in zip(found.tolist(), exact, strict=True):
+            assert abs(one - truth) <= (2.01 * 2.0**-24 * abs(truth) if abs(truth) > 2**24 else 0)
+
+    where = [-(2**31), 2**31 - 1, 0, -1, 2**31 - 5, -(2**31) + 7, 2**24 + 2, 65_535, 65_536, centre]
+    where += [near for near in (centre - 3, centre + 2) if -(2**31) <= near < 2**31]
+    for dtype in {"int32", "int64"} & set(xp.integers):
+        assert_differences(where, dtype)
+    if "int64" in xp.integers:
+        assert_differences([2**63 - 1, -(2**63), 2**40 + 1, -(2**33) - 1, centre + 1], "int64")
+    assert_differences([p for p in where if int(np.float32(p)) == p], "float32")
+    # Where nothing overflows: from the centre on, queries become 0.
+    role, side = ("query", 1) if centre < 0 else ("key", -1)
+    where = [p for p in where if side * (p - centre) >= 0]
+    rope = RotaryEmbedding(head_dim=6, layout="half", base=1e4, xpos=XPos(centre=centre))
+    growth = np.hypot(*map(xp.numpy, rope.sincos(xp.array(np.asarray(where), "int32"), role=role)))
+    distance = np.abs(np.asarray(where) - centre)
+    assert (growth[distance > 10**6] == 0).all() and (growth[distance < 10] > 0.9).all()
+    assert (distance > 10**6).any() and (distance < 10).any()
 
 
 def test_xpos_keys_move_and_roles_are_said(xp):

@@ -47,7 +47,7 @@ def name(xp: Any) -> str:
 
 def is_symbol(number: Any) -> bool:
     """Whether this is a whole number that torch (by `__index__`) or JAX (by the other) exports as a symbol."""
-    if isinstance(number, type) or hasattr(number, "shape"):
+    if isinstance(number, type) or is_torch(number) or hasattr(number, "shape"):  # of which not every tensor has one
         return False
     return hasattr(number, "__index__") or hasattr(number, "dimension_as_value")
 
@@ -71,8 +71,6 @@ def is_jax(x: Any) -> bool:
 
 # The types of NumPy's arrays that are numbers and nothing else.
 PLAIN = (np.ndarray, np.memmap)
-# Tensors whose meaning operations on their numbers would lose, or that have no numbers yet: how their names begin.
-_NOT_NUMBERS = ("MaskedTensor", "SparseSemiStructuredTensor", "UninitializedParameter", "UninitializedBuffer")
 
 
 def special_kind(x: Any) -> str | None:
@@ -93,8 +91,11 @@ def special_kind(x: Any) -> str | None:
     if not is_torch(x):
         return None
     torch, kind = sys.modules["torch"], type(x)
-    if kind is not torch.Tensor and kind.__name__.startswith(_NOT_NUMBERS):
-        return kind.__name__
+    if kind is not torch.Tensor and kind is not torch.nn.Parameter:
+        masked = sys.modules.get("torch.masked")
+        without_numbers = (torch.nn.parameter.UninitializedTensorMixin, torch.sparse.SparseSemiStructuredTensor)
+        if isinstance(x, without_numbers) or (masked is not None and isinstance(x, masked.MaskedTensor)):
+            return kind.__name__
     if x.is_nested:
         return "nested tensor"
     if x.layout is not torch.strided:

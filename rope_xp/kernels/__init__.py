@@ -71,8 +71,8 @@ def _rotate_by(names: list[str], xs: Sequence[Any], angles: Angles, turn: Turn, 
 
 def on_host(x: Any) -> Any:
     """An array of NumPy in the memory of `x`, where that is the host's and nothing but numbers; None elsewhere."""
-    if type(x) is np.ndarray:
-        return x
+    if backends.is_host(x):
+        return np.asarray(x)
     if backends.is_torch(x) and x.is_cpu and not backends.is_traced() and _room("autograd").is_constant(x):
         return x.numpy()
     return None
@@ -110,9 +110,7 @@ def _operators() -> Any:
 def _place(x: Any) -> str:
     """Where an array lies: "host memory" is the host's, with whole numbers in the order of the machine's bytes."""
     if backends.is_host(x):
-        plain = type(x) in (np.ndarray, np.memmap)
-        plain = plain and x.flags.aligned and x.dtype.isnative
-        return "host memory" if plain else "unaligned, foreign or masked memory"
+        return "host memory" if x.flags.aligned and x.dtype.isnative else "unaligned or foreign memory"
     if backends.is_torch(x):
         return "host memory" if x.is_cpu else x.device.type
     return "jax" if backends.is_jax(x) else backends.name(backends.namespace(x))

@@ -183,6 +183,8 @@ def grid(
         raise ValueError(f"{who}: only one of step and last must be given; got step={step!r} and last={last!r}")
     starts, steps = _per_axis(who, "start", start, sizes), _per_axis(who, "step", 1 if step is None else step, sizes)
     lasts = [None] * len(sizes) if last is None else _per_axis(who, "last", last, sizes)
+    for size in filter(_is_array, sizes):
+        checks.array(who, "coordinates", size)
     beside: Any = like
     if like is None:
         beside = next((size for size in sizes if _is_array(size) and not backends.is_host(size)), NUMPY)
@@ -405,7 +407,9 @@ def augment(
 
 def _per_axis(who: str, name: str, values: Any, sizes: tuple[Any, ...]) -> list[Any]:
     """One number for each axis; a number alone is that of all."""
-    values = values.tolist() if backends.is_host(values) else values
+    if backends.is_host(values):
+        checks.array(who, name, values)
+        values = values.tolist()
     if not isinstance(values, Sequence) or isinstance(values, str):
         values = [values] * len(sizes)
     if len(values) != len(sizes):

@@ -617,7 +617,9 @@ def _all_used(who: str, name: str, grids: Iterator[Any]) -> None:
 
 def _host(who: str, name: str, values: Any, kinds: str, axes: tuple[int, ...]) -> Any:
     """NumPy's array of `values`, which must be lists or NumPy data of these kinds of dtype and so many axes."""
-    if not backends.is_host(values) and not _is_plain(values):
+    if backends.is_host(values):
+        checks.array(who, name, values)
+    elif not _is_plain(values):
         found = f"{type(values).__name__} of something else" if isinstance(values, (list, tuple)) else type(values)
         raise TypeError(f"{who}: {name} must be lists of numbers or a NumPy array, to be read on the host; got {found}")
     try:
@@ -641,4 +643,4 @@ def _is_plain(values: Any) -> bool:
     kinds = set(map(type, values))
     if kinds & {list, tuple}:
         return all(_is_plain(value) for value in values)
-    return all(issubclass(kind, (int, float, np.number, np.bool, np.ndarray)) for kind in kinds)
+    return all(kind in backends.PLAIN or issubclass(kind, (int, float, np.number, np.bool)) for kind in kinds)

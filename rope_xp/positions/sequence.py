@@ -307,8 +307,10 @@ def _numbers(who: str, name: str, values: Any) -> list[int] | None:
         return [checks.plain(value) for value in values]
     elif isinstance(values, Sequence) or backends.namespace(values) is None:
         raise TypeError(f"{who}: {name} must be a sequence of int or an integer array; got {values!r}")
-    elif values.ndim == 1:
-        return None
+    else:
+        checks.array(who, name, values)
+        if values.ndim == 1:
+            return None
     raise ValueError(f"{who}: {name} must have one axis; got shape {checks.shape(values)}")
 
 

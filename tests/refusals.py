@@ -1,0 +1,182 @@
+"""Every public function that takes arrays, once for each argument that may be one, and a plain array to give it."""
+
+import inspect
+
+import numpy as np
+
+import rope_xp
+from rope_xp import RotaryEmbedding, XPos, positions
+
+ROPE = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, attention_factor=1.25)
+X = np.random.default_rng(0).standard_normal((5, 14)).astype(np.float32)
+TABLE = np.random.default_rng(1).standard_normal((5, 7)).astype(np.float32)
+WHERE = np.asarray([3, 0, 1, 4, 2], np.int32)
+FREQUENCIES = np.asarray([1.0, 0.5, 0.25, 0.1, 0.05, 0.01, 0.001], np.float32)
+REAL = np.asarray([[0.5, 1.25], [2.0, -0.75]], np.float32)
+TYPES, GRIDS = np.asarray([0, 1, 1, 1, 1, 0]), np.asarray([[1, 4, 4]])
+VIDEO_TYPES = np.asarray([0, 2, 2, 2, 2, 0])
+ONE, LENGTHS, BOUNDARIES = np.asarray(1, np.int32), np.asarray([3, 2], np.int32), np.asarray([0, 3, 5], np.int32)
+
+
+def written(x, function):
+    """What a function has made of an array in place."""
+    function(x)
+    return x
+
+
+def pair(make):
+    return make(TABLE), make(TABLE + 1)
+
+
+# name: (the argument, what a plain one is, the call with it, where `make` gives other arrays of the same library)
+CALLS = {
+    "rotate_every_two": [("x", X, lambda x, make: rope_xp.rotate_every_two(x))],
+    "rotate_half": [("x", X, lambda x, make: rope_xp.rotate_half(x))],
+    "apply_rotary_pos_emb": [
+        ("x", X, lambda x, make: rope_xp.apply_rotary_pos_emb(x, pair(make))),
+        ("sin", TABLE, lambda sin, make: rope_xp.apply_rotary_pos_emb(make(X), (sin, make(TABLE + 1)))),
+        ("cos", TABLE, lambda cos, make: rope_xp.apply_rotary_pos_emb(make(X), (make(TABLE), cos))),
+    ],
+    "apply_rotary_pos_emb_inplace": [
+        ("x", X, lambda x, make: written(x, lambda x: rope_xp.apply_rotary_pos_emb_inplace(x, pair(make)))),
+        (
+            "sin",
+            TABLE,
+            lambda sin, make: written(
+                make(X), lambda x: rope_xp.apply_rotary_pos_emb_inplace(x, (sin, make(TABLE + 1)))
+            ),
+        ),
+    ],
+    "fixed_pos_embedding": [
+        ("x", X, lambda x, make: rope_xp.fixed_pos_embedding(x)),
+        ("offset", ONE, lambda offset, make: rope_xp.fixed_pos_embedding(make(X), offset=offset)),
+    ],
+    "sinusoidal_pos_embedding": [
+        ("positions", WHERE, lambda where, make: rope_xp.sinusoidal_pos_embedding(where, 14)),
+        ("like", X, lambda x, make: rope_xp.sinusoidal_pos_embedding(WHERE, 14, like=x)),
+    ],
+    "permute_projection": [("w", X, lambda w, make: rope_xp.permute_projection(w, num_heads=1, to="half", axis=1))],
+    "RotaryEmbedding": [
+        (
+            "inv_freq",
+            FREQUENCIES,
+            lambda w, make: RotaryEmbedding(head_dim=14, layout="half", inv_freq=w)(make(X), seq_dim=0),
+        )
+    ],
+    "RotaryEmbedding.__call__": [
+        ("x", X, lambda x, make: ROPE(x, seq_dim=0)),
+        ("x", X, lambda x, make: ROPE(make(X), x, seq_dim=0)),
+        ("positions", WHERE, lambda where, make: ROPE(make(X), positions=where, seq_dim=0)),
+        ("positions", WHERE, lambda where, make: ROPE(make(X), sincos=pair(make), positions=where, seq_dim=0)),
+        ("sin", TABLE, lambda sin, make: ROPE(make(X), sincos=(sin, make(TABLE)), seq_dim=0)),
+        ("positions", WHERE, lambda where, make: ROPE.replace(xpos=XPos())(*[make(X)] * 2, positions=where, seq_dim=0)),
+    ],
+    "RotaryEmbedding.sincos": [
+        ("positions", WHERE, lambda where, make: ROPE.sincos(where)),
+        ("like", X, lambda x, make: ROPE.sincos(WHERE, like=x)),
+    ],
+    "RotaryEmbedding.rotate": [
+        ("x", X, lambda x, make: ROPE.rotate(x, pair(make), seq_dim=0)),
+        ("x", X, lambda x, make: ROPE.rotate(x, pair(make), seq_dim=0, inverse=True)),
+        ("cos", TABLE, lambda cos, make: ROPE.rotate(make(X), (make(TABLE), cos), seq_dim=0, inverse=True)),
+    ],
+    "RotaryEmbedding.rotate_inplace": [
+        ("x", X, lambda x, make: written(x, lambda x: ROPE.rotate_inplace(x, sincos=pair(make), seq_dim=0))),
+        (
+            "x",
+            X,
+            lambda x, make: written(x, lambda x: ROPE.rotate_inplace(make(X), x, sincos=pair(make), seq_dim=0)),
+        ),
+        (
+            "positions",
+            WHERE,
+            lambda where, make: written(
+                make(X), lambda x: ROPE.rotate_inplace(x, sincos=pair(make), positions=where, seq_dim=0)
+            ),
+        ),
+    ],
+    "RotaryEmbedding.shift": [
+        ("k", X, lambda k, make: ROPE.shift(k, -3, seq_dim=0)),
+        ("delta", WHERE, lambda delta, make: ROPE.shift(make(X), delta, seq_dim=0)),
+    ],
+    "RotaryEmbedding.describe": [("x", X, lambda x, make: make(np.asarray(len(ROPE.describe(x)) > 9)))],
+    "positions.consecutive": [
+        ("offset", ONE, lambda offset, make: positions.consecutive(5, offset)),
+        ("offset", WHERE, lambda offset, make: positions.consecutive(5, offset)),
+        ("like", X, lambda x, make: positions.consecutive(5, like=x)),
+    ],
+    "positions.from_mask": [
+        ("mask", WHERE, lambda mask, make: positions.from_mask(mask)),
+        ("mask", WHERE > 1, lambda mask, make: positions.from_mask(mask)),
+    ],
+    "positions.from_lengths": [("lengths", LENGTHS, lambda lengths, make: positions.from_lengths(lengths, 5))],
+    "positions.from_cu_seqlens": [
+        ("cu_seqlens", BOUNDARIES, lambda boundaries, make: positions.from_cu_seqlens(boundaries, 5))
+    ],
+    "positions.context_parallel": [("rank", ONE, lambda rank, make: positions.context_parallel(8, rank, 2))],
+    "positions.grid": [
+        ("coordinates", WHERE, lambda line, make: positions.grid(line, 2)),
+        ("like", X, lambda x, make: positions.grid(2, 3, like=x)),
+    ],
+    "positions.normalized": [("like", X, lambda x, make: positions.normalized(2, 3, like=x))],
+    "positions.join": [
+        ("every part", np.asarray([WHERE, WHERE]), lambda part, make: positions.join(part, 2)),
+    ],
+    "positions.augment": [
+        ("positions", REAL, lambda where, make: positions.augment(where, np.random.default_rng(0), shift=0.1))
+    ],
+}
+# Those that read numbers on the host, and take no arrays but NumPy's.
+ON_HOST = {
+    "positions.grid": [("start", np.asarray([1, 2]), lambda start, make: positions.grid(2, 3, start=start))],
+    "positions.prompt": [
+        ("times", np.asarray([0, 10]), lambda times, make: positions.prompt([2, (times, 1, 2)]).positions)
+    ],
+    **{
+        f"positions.{function.__name__}": [
+            ("token_types", TYPES, lambda types, make, of=function: of(types, GRIDS).positions),
+            ("image_grids", GRIDS, lambda grids, make, of=function: of(TYPES, grids).positions),
+            ("mask", TYPES * 0 + 1, lambda mask, make, of=function: of(TYPES, GRIDS, mask=mask).positions),
+        ]
+        for function in (
+            positions.qwen2_vl,
+            positions.qwen3_vl,
+            positions.qwen3_omni,
+            positions.ernie4_5_vl,
+        )
+    },
+    "positions.hunyuan_vl": [
+        (
+            "image_grids",
+            np.asarray([[1, 4, 2]]),
+            lambda grids, make: positions.hunyuan_vl(np.asarray([0, 1, 1, 1, 1, 0]), grids).positions,
+        )
+    ],
+    "positions.qwen2_5_vl": [
+        ("token_types", TYPES, lambda types, make: positions.qwen2_5_vl(types, GRIDS).positions),
+        (
+            "seconds_per_grid",
+            np.asarray([1.5]),
+            lambda seconds, make: (
+                positions.qwen2_5_vl(
+                    VIDEO_TYPES, None, GRIDS, seconds_per_grid=seconds, positions_per_second=2.0
+                ).positions
+            ),
+        ),
+    ],
+}
+# What takes no arrays.
+OTHERS = {"from_config", "RotaryEmbedding.to_config", "RotaryEmbedding.replace"}
+
+
+def cases(*tables):
+    """All of them: (name, argument, what a plain one is, call)."""
+    return [(f"{name}: {rest[0]}", *rest) for table in tables for name, rows in table.items() for rest in rows]
+
+
+def public_functions():
+    """The names of all functions of the package, and the methods of its class."""
+    found = {name for name in rope_xp.__all__ if inspect.isfunction(getattr(rope_xp, name))}
+    found |= {f"positions.{name}" for name in positions.__all__ if inspect.isfunction(getattr(positions, name))}
+    methods = [name for name, value in vars(RotaryEmbedding).items() if inspect.isfunction(value)]
+    return found | {f"RotaryEmbedding.{name}" for name in methods if not name.startswith("_") or name == "__call__"}

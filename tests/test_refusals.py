@@ -1,0 +1,109 @@
+"""Arrays that are more than their numbers: each public function gives the plain array's result, or refuses by name."""
+
+import numpy as np
+import pytest
+from refusals import CALLS, ON_HOST, OTHERS, X, cases, public_functions
+
+from rope_xp import rotate_half
+
+CASES = cases(CALLS, ON_HOST)
+
+
+class Units(np.ndarray):
+    """As packages of physical units have it: every operation gives the result a unit."""
+
+    def __array_ufunc__(self, *_, **__):
+        raise AssertionError("the unit was lost")
+
+    def __array_function__(self, *_):
+        raise AssertionError("the unit was lost")
+
+
+class Named(np.ndarray):
+    """A subclass that changes nothing; but functions of NumPy drop it."""
+
+
+class Quantity:
+    """No subclass: an array with a unit around it, which NumPy's functions pass to."""
+
+    def __init__(self, numbers):
+        self.numbers, self.shape, self.ndim, self.dtype = numbers, numbers.shape, numbers.ndim, numbers.dtype
+
+    def __array_function__(self, *_):
+        raise AssertionError("the unit was lost")
+
+    def __array__(self, *_, **__):
+        raise AssertionError("the unit was lost")
+
+
+REFUSED = {
+    "MaskedArray": lambda x: np.ma.masked_array(x, mask=np.arange(x.size).reshape(x.shape) % 2 == 1),
+    "matrix": lambda x: x.reshape(x.shape[-2:]).view(np.matrix),
+    "recarray": lambda x: x.view(np.recarray),
+    "Units": lambda x: x.view(Units),
+    "Named": lambda x: x.view(Named),
+    "Quantity": Quantity,
+}
+
+
+def in_a_file(x, folder):
+    mapped = np.memmap(folder / "x", dtype=x.dtype, mode="w+", shape=x.shape)
+    mapped[...] = x
+    return mapped
+
+
+def strided(x, folder):
+    return np.repeat(x[..., None], 3, axis=-1)[..., 1]
+
+
+ACCEPTED = {
+    "memmap": in_a_file,
+    "strided": strided,
+    "other bytes": lambda x, folder: x.astype(x.dtype.newbyteorder()),
+    "Fortran's order": lambda x, folder: np.array(x, order="F"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize("name, argument, plain, call", CASES, ids=[case[0] for case in CASES])
+def test_what_is_more_than_numbers_is_refused(name, argument, plain, call, kind):
+    with pytest.raises(TypeError, match=rf"^[\w.]+: .*{kind}"):
+        call(REFUSED[kind](plain.copy()), np.array)
+
+
+@pytest.mark.parametrize("kind", ACCEPTED)
+@pytest.mark.parametrize("name, argument, plain, call", CASES, ids=[case[0] for case in CASES])
+def test_numbers_count_wherever_they_lie(name, argument, plain, call, kind, tmp_path):
+    result, truth = call(ACCEPTED[kind](plain, tmp_path), np.array), call(plain.copy(), np.array)
+    for one, other in zip(result, truth, strict=True) if isinstance(truth, tuple) else [(result, truth)]:
+        assert one.dtype.name == other.dtype.name
+        # Another kernel, which serves this memory, may round products of numbers below 8 otherwise.
+        np.testing.assert_allclose(one, other, rtol=0, atol=8 * 2.0**-23 if one.dtype.kind == "f" else 0)
+
+
+def test_every_public_function_is_here():
+    assert public_functions() == {*CALLS, *ON_HOST, *OTHERS} - {"RotaryEmbedding"}
+
+
+def test_every_subclass_of_numpy_is_refused_but_files():
+    def below(kind):
+        for each in type.__subclasses__(kind):
+            yield each
+            yield from below(each)
+
+    theirs = {kind.__name__ for kind in below(np.ndarray) if kind.__module__.partition(".")[0] == "numpy"}
+    # Of strings and of single records, which no rotation takes.
+    assert theirs - {"chararray", "MaskedConstant", "mvoid"} == {"MaskedArray", "matrix", "memmap", "recarray"}
+    with pytest.raises(TypeError, match="MaskedConstant"):
+        rotate_half(np.ma.masked)
+
+
+@pytest.mark.parametrize("axes", [63, 64])
+def test_so_many_axes_that_numpy_has_no_more(axes):
+    x = X.reshape(*[1] * (axes - 2), 5, 14)
+    for _, argument, _, call in CASES:
+        if argument in ("x", "w", "k"):
+            with pytest.raises(ValueError, match=rf"^[\w.]+: {argument} must have at most 62 axes; got {axes}"):
+                call(x, np.array)
+    most = X.reshape(*[1] * 60, 5, 14)
+    np.testing.assert_array_equal(rotate_half(most).reshape(5, 14), rotate_half(X))

@@ -1,0 +1,115 @@
+"""Tensors that are more, or less, than their numbers: the plain tensor's result, or an error that names the kind."""
+
+import numpy as np
+import pytest
+import torch
+from refusals import CALLS, cases
+from torch.masked import masked_tensor
+from torch.testing._internal.two_tensor import TwoTensor
+
+from rope_xp import RotaryEmbedding
+
+CASES = cases(CALLS)
+# A tensor may be asked for its device alone.
+OF_DATA = [case for case in CASES if case[1] != "like"]
+
+
+class Named(torch.Tensor):
+    """A subclass that sees every operation and lets it through."""
+
+
+def semi_structured(x):
+    """Of a kind that no processor makes: nothing but the class is looked at."""
+    kind = torch.sparse.SparseSemiStructuredTensorCUTLASS
+    return torch.Tensor._make_wrapper_subclass(kind, x.shape, dtype=x.dtype)
+
+
+def nested(layout):
+    return lambda x: torch.nested.nested_tensor([x.reshape(-1), x.reshape(-1)], layout=layout)
+
+
+REFUSED = {
+    "nested tensor, strided": (nested(torch.strided), "nested tensor"),
+    "nested tensor, jagged": (nested(torch.jagged), "nested tensor"),
+    "sparse_coo": (lambda x: x.to_sparse(), "layout torch.sparse_coo"),
+    "sparse_csr": (lambda x: x.reshape(1, -1).to_sparse_csr(), "layout torch.sparse_csr"),
+    "sparse_bsr": (lambda x: x.reshape(1, -1).to_sparse_bsr((1, 1)), "layout torch.sparse_bsr"),
+    "mkldnn": (lambda x: x.float().reshape(1, -1).to_mkldnn(), "layout torch._mkldnn"),
+    "quantized": (lambda x: torch.quantize_per_tensor(x.float(), 0.1, 0, torch.qint8), "quantized tensor"),
+    "MaskedTensor": (lambda x: masked_tensor(x, x > 0), "MaskedTensor"),
+    "UninitializedParameter": (lambda x: torch.nn.UninitializedParameter(), "UninitializedParameter"),
+    "UninitializedBuffer": (lambda x: torch.nn.UninitializedBuffer(), "UninitializedBuffer"),
+    "semi-structured": (semi_structured, "SparseSemiStructuredTensorCUTLASS"),
+}
+
+
+def parameter(x):
+    return torch.nn.Parameter(x, requires_grad=False)
+
+
+ACCEPTED = {
+    "Parameter": parameter,
+    "Buffer": torch.nn.Buffer,
+    "a subclass": lambda x: x.as_subclass(Named),
+    "strided": lambda x: x[..., None].expand(*x.shape, 3).clone()[..., 1],
+    "negated lazily": lambda x: torch._neg_view(-x) if x.dtype != torch.bool else x,
+}
+
+
+def make(values):
+    return torch.from_numpy(np.array(values))
+
+
+def numbers(x):
+    return [each.as_subclass(torch.Tensor).resolve_neg().numpy() for each in (x if isinstance(x, tuple) else (x,))]
+
+
+@pytest.mark.filterwarnings("ignore")  # of prototypes
+@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize("name, argument, plain, call", OF_DATA, ids=[case[0] for case in OF_DATA])
+def test_what_is_more_than_numbers_is_refused(name, argument, plain, call, kind):
+    of, said = REFUSED[kind]
+    with pytest.raises(TypeError, match=rf"^[\w.]+: {argument} must be .*; got .*{said}$"):
+        call(of(make(plain)), make)
+
+
+@pytest.mark.parametrize("kind", ACCEPTED)
+@pytest.mark.parametrize("name, argument, plain, call", CASES, ids=[case[0] for case in CASES])
+def test_what_is_numbers_gives_the_plain_result(name, argument, plain, call, kind):
+    for one, other in zip(
+        numbers(call(ACCEPTED[kind](make(plain)), make)), numbers(call(make(plain), make)), strict=True
+    ):
+        assert one.dtype == other.dtype
+        # Another kernel, and other tables, within 2e-7 of the truth as well, for numbers below 8.
+        np.testing.assert_allclose(one, other, rtol=0, atol=8 * (2.0**-23 + 4e-7) if one.dtype.kind == "f" else 0)
+
+
+def test_transforms_and_fakes_are_let_through():
+    x = make(np.ones((2, 5, 14), np.float32))
+    first, second = x
+    rope = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0)
+    call = lambda x: rope(x, seq_dim=0)  # noqa: E731
+    truth = torch.stack([call(row) for row in x])
+    torch.testing.assert_close(torch.func.vmap(call)(x), truth, rtol=0, atol=4e-6)
+    torch.testing.assert_close(torch.func.functionalize(call)(first), truth[0], rtol=0, atol=4e-6)
+    pair = call(TwoTensor(first, 2 * second))
+    torch.testing.assert_close(pair.b, 2 * truth[1], rtol=0, atol=8e-6)
+    with torch._subclasses.FakeTensorMode() as mode:
+        assert call(mode.from_tensor(first)).shape == (5, 14)
+
+
+def test_every_subclass_of_torch_is_decided_on():
+    def below(kind):
+        for each in type.__subclasses__(kind):
+            yield each
+            yield from below(each)
+
+    refused = {"MaskedTensor", "NestedTensor", "UninitializedParameter", "UninitializedBuffer"}
+    refused |= {f"SparseSemiStructuredTensor{each}" for each in ("", "CUTLASS", "CUSPARSELT")}
+    accepted = {"Parameter", "Buffer", "FakeTensor", "FunctionalTensor", "TwoTensor"}
+    accepted |= {"DTensor", "AsyncCollectiveTensor"}  # tests/test_distributed.py
+    accepted |= {"LoggingTensor", "LoggingTensorReentrant"}  # of torch's own tests
+    # Of torch's own machinery, which lets through the operations that it knows.
+    accepted |= {"ExpandedWeight", "FlatParameter", "LocalTensor", "ShardedTensor", "ShardedTensorBase"}
+    theirs = {kind.__name__ for kind in below(torch.Tensor) if kind.__module__.partition(".")[0] == "torch"}
+    assert refused <= theirs <= refused | accepted
