@@ -68,9 +68,8 @@ def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, turn: Turn) -> None:
     if not parts:
         return
     job = array("q", (0, *addresses)) + geometry
-    if parts > 1:
-        parts = min(parts, memory.threads(x) or _settings.NUMBA_NUM_THREADS)
-    threads.run(_entry(kind), job.buffer_info()[0], parts, job, x, out, sin, cos)
+    count = 1 if parts == 1 else min(parts, memory.threads(x) or _settings.NUMBA_NUM_THREADS)
+    threads.run(_entry(kind), job.buffer_info()[0], parts, count, job, x, out, sin, cos)
 
 
 @lru_cache(maxsize=256)  # as every layer, and every step of decoding, asks the same
@@ -286,15 +285,18 @@ def _entry(kind: str) -> Any:
     tag, wide = _TAGS[kind], np.float64(0) if kind == "float64" else np.float32(0)
 
     def rotate(address):
-        """Turn rows, a part at a time, until none is left; several threads may be at it."""
+        """Turn rows, a part at a time, until none is left; return how many parts that was. Several threads may call."""
         job = numba.carray(_pointer(address), WORDS_OF_JOB)
         parts, rows = job[5], job[6]
+        done = 0
         part = _take(address)
         while part < parts:
             _rotate_rows(tag, wide, job, rows * part // parts, rows * (part + 1) // parts)
+            done += 1
             part = _take(address)
+        return done
 
     try:
-        return numba.cfunc("void(intp)", cache=True, error_model="numpy")(rotate).ctypes
+        return numba.cfunc("intp(intp)", cache=True, error_model="numpy")(rotate).ctypes
     except (RuntimeError, OSError):
-        return numba.cfunc("void(intp)", error_model="numpy")(rotate).ctypes
+        return numba.cfunc("intp(intp)", error_model="numpy")(rotate).ctypes
