@@ -1,8 +1,8 @@
 """What differs between array libraries: finding one, moving host data into it, naming its dtypes.
 
 Frameworks are recognised through `sys.modules` and never imported uninvited, and nothing here is cached: under
-`torch.compile` a cached lookup costs guards and prints warnings. A module of that name need not be the framework: it may
-be a folder, a stub, or not yet complete, while another thread imports it. Then it has no class of arrays, hence `()`.
+`torch.compile` a cached lookup costs guards and prints warnings. A module of that name need not be the framework: it
+may be a folder, a stub, or not yet complete, while another thread imports it. Then it has no class of arrays: `()`.
 """
 
 import functools

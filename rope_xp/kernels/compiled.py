@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -23,12 +24,15 @@ from numba.extending import intrinsic
 
 from rope_xp import backends
 from rope_xp.backends import memory, threads
+from rope_xp.kernels import faults
 from rope_xp.kernels.turn import Tables, Turn
 
 Axes = tuple[int, ...]
 
 PLACES = ("host memory",)
 _settings: Any = numba.config
+if _settings.DISABLE_JIT:
+    raise ImportError("numba must be allowed to compile; got NUMBA_DISABLE_JIT=1")
 # Processors of Intel's kind convert float16 since 2012; for others, LLVM calls functions that are not there.
 _target: Any = registry.cpu_target.target_context
 _machine, _, _features = _target.codegen().magic_tuple()
@@ -58,6 +62,12 @@ def rotate_all(xs: Sequence[Any], tables: Tables, turn: Turn, inplace: bool = Fa
         for block in turn.separately(x, sin, cos, out):
             _rotate_block(*block, turn._replace(first_channel=0, blocks=1))
     return outs
+
+
+def prove(x: Any) -> bool:
+    """Compile what rotates arrays of the dtype of `x`, or fetch it from the disk; raise where that cannot be."""
+    _entry(backends.dtype_name(x.dtype))
+    return True
 
 
 def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, turn: Turn) -> None:
@@ -296,7 +306,12 @@ def _entry(kind: str) -> Any:
             part = _take(address)
         return done
 
+    compiled = numba.cfunc("intp(intp)", cache=True, error_model="numpy")
     try:
-        return numba.cfunc("intp(intp)", cache=True, error_model="numpy")(rotate).ctypes
-    except (RuntimeError, OSError):
-        return numba.cfunc("intp(intp)", error_model="numpy")(rotate).ctypes
+        return compiled(rotate).ctypes
+    except Exception as problem:  # damaged files, a full disk, nowhere to write
+        reason = faults.reason(problem)
+    function = numba.cfunc("intp(intp)", error_model="numpy")(rotate).ctypes
+    folder = _settings.CACHE_DIR or f"{Path(__file__).parent}/__pycache__"
+    faults.warn_once("cache", f"numba compiles in each process, as its files in {folder} cannot be used: {reason}")
+    return function
