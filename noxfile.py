@@ -70,7 +70,7 @@ for backend in ("jax", "torch"):
 def tests_triton(session):
     """The kernel for CUDA, on a GPU where there is one, or else in Triton's interpreter."""
     install(session, "triton")
-    files = [f"tests/test_{name}.py" for name in ("triton", "rotation", "kernels")]
+    files = [f"tests/test_{name}.py" for name in ("triton", "faults_triton", "rotation", "kernels")]
     # But for what gives the CPU's threads enough to do: the interpreter takes minutes, and serves one thread.
     session.run(*PYTEST, "--xp=triton", "-k", "not threads", *files, *session.posargs)
 

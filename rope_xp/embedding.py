@@ -282,7 +282,7 @@ class RotaryEmbedding:
         if heads_dim is None and self._is_computed(who, where, x):
             opposite = opposite_axes(who, arrays, where, seq_dim)
             scale = self.attention_factor
-            rotated = kernels.rotate_by_positions(arrays, opposite, self._frequencies, scale, self._turn)
+            rotated = kernels.rotate_by_positions(arrays, opposite, self._frequencies, scale, self._turn, self.kernel)
             return _one_or_all(rotated)
         widest = next((one for one in arrays if backends.dtype_name(one.dtype) == "float64"), x)
         if self.xpos is None:
@@ -581,10 +581,11 @@ class RotaryEmbedding:
         phase             exact (sin and cos within 2e-7 at every int32 position)
         kernel            fastest (the fastest of the others that serves the arrays)
         """
-        kernel: str = self.kernel
+        kernel, passed_over = self.kernel, ""
         if x is not None:
             checks.floating("RotaryEmbedding.describe", "x", x)
             kernel = kernels.choose("RotaryEmbedding.describe", x, kernel)
+            passed_over = kernels.passed_over(x, kernel) if self.kernel == "fastest" else ""
         if not self._frequencies.are_floats:
             frequencies, wavelengths = "given as an array, in radians per token", "those of the array"
         else:
@@ -618,7 +619,7 @@ class RotaryEmbedding:
             else f"x {self.softmax_scale}, which the model has to apply",
             "decay": "" if self.xpos is None else str(self.xpos),
             "phase": f"{self.phase} ({PHASES[self.phase]})",
-            "kernel": f"{kernel} ({KERNELS[kernel]})",
+            "kernel": f"{kernel} ({KERNELS[kernel]})" + (f"; {passed_over}" if passed_over else ""),
         }
         lines = [fill(f"{name:<18}{value}", 100, subsequent_indent=" " * 18) for name, value in rows.items() if value]
         return "\n".join(lines)

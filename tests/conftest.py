@@ -14,6 +14,8 @@ from hypothesis import settings
 # Files that test some libraries only; the others take the `xp` fixture, or need no more than NumPy.
 FILES_OF = {
     "test_jax.py": {"jax"},
+    "test_faults.py": {"numpy"},
+    "test_faults_triton.py": {"triton"},
     "test_peers_jax.py": {"jax"},
     "test_jax_speed.py": {"jax"},
     "test_torch.py": {"torch"},

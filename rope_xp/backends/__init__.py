@@ -1,7 +1,8 @@
 """What differs between array libraries: finding one, moving host data into it, naming its dtypes.
 
 Frameworks are recognised through `sys.modules` and never imported uninvited, and nothing here is cached: under
-`torch.compile` a cached lookup costs guards and prints warnings.
+`torch.compile` a cached lookup costs guards and prints warnings. A module of that name need not be the framework: it
+may be a folder, a stub, or not yet complete, while another thread imports it. Then it has no class of arrays: `()`.
 """
 
 import functools
@@ -59,14 +60,12 @@ def is_host(x: Any) -> bool:
 
 def is_torch(x: Any) -> bool:
     """Whether `x` is PyTorch's: never where it was not imported."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(x, torch.Tensor)
+    return isinstance(x, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
 def is_jax(x: Any) -> bool:
     """Whether `x` is JAX's: never where it was not imported."""
-    jax = sys.modules.get("jax")
-    return jax is not None and isinstance(x, jax.Array)
+    return isinstance(x, getattr(sys.modules.get("jax"), "Array", ()))
 
 
 # The types of NumPy's arrays that are numbers and nothing else.
@@ -184,10 +183,11 @@ def uniform(count: int, *, source: Any) -> Any:
     """
     if isinstance(source, np.random.Generator):
         return source.random(count, dtype=np.float32)
-    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
-    if torch is not None and isinstance(source, torch.Generator):
+    if isinstance(source, getattr(sys.modules.get("torch"), "Generator", ())):
+        torch = sys.modules["torch"]
         return torch.rand(count, generator=source, device=source.device, dtype=torch.float32)
-    if jax is not None and is_jax(source):
+    if is_jax(source):
+        jax = sys.modules["jax"]
         typed = jax.dtypes.issubdtype(source.dtype, jax.dtypes.prng_key)
         if source.shape == (() if typed else (2,)) and (typed or dtype_name(source.dtype) == "uint32"):
             return jax.random.uniform(source, (count,), dtype="float32")
@@ -272,8 +272,8 @@ def materialized(x: Any) -> Any:
     XLA puts cheap operations into the loops that use them, where each head repeats them, and removes the barrier that
     JAX has against that. A division does not count as cheap; nor is it known that `x == x`, which NaN is not, is 1.
     """
-    jax = sys.modules.get("jax")
-    return x / astype(x == x, x.dtype) if jax is not None and isinstance(x, jax.core.Tracer) else x
+    traced = is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer)
+    return x / astype(x == x, x.dtype) if traced else x
 
 
 def host_constant(function: Any) -> Any:

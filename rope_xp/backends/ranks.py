@@ -7,8 +7,7 @@ from typing import Any
 
 def is_spread(x: Any) -> bool:
     """Whether `x` is a DTensor of PyTorch, spread over a mesh of devices."""
-    distributed = sys.modules.get("torch.distributed.tensor")
-    return distributed is not None and isinstance(x, distributed.DTensor)
+    return isinstance(x, getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ()))
 
 
 def replicated(x: Any, *, like: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rope_xp import backends, checks
 from rope_xp.backends import ranks, threads  # noqa: F401 (threads from the start, so that it hears of forks)
-from rope_xp.kernels import reference
+from rope_xp.kernels import faults, reference
 from rope_xp.kernels.turn import Angles, Turn
 
 Kernel = Literal["fastest", "reference", "eager", "numba", "triton", "xla"]
@@ -22,14 +22,14 @@ KERNELS = {
     "triton": "compiled, for torch on CUDA, queries and keys in one launch",
     "xla": "the expression that XLA fuses best, for JAX",
 }
-_ROOMS = {"eager": "eager", "numba": "compiled", "triton": "cuda", "xla": "xla"}
+_MODULES = {"numba": "compiled", "triton": "cuda"}  # of the others, a module has the kernel's name
 # Where arrays lie, and what is fastest there.
 _FASTEST = {"host memory": ("numba", "eager"), "cuda": ("triton",), "jax": ("xla",)}
 
 
 def rotate(who: str, xs: Sequence[Any], angles: Angles, turn: Turn, kernel: str = "fastest") -> list[Any]:
     """`reference.rotate` of each array by its tables, by the kernel asked for, or by the fastest."""
-    return _rotate_by([choose(who, x, kernel) for x in xs], xs, angles, turn)
+    return _rotate_by([choose(who, x, kernel) for x in xs], xs, angles, turn, asked=kernel)
 
 
 def rotate_inplace(who: str, xs: Sequence[Any], angles: Angles, turn: Turn, kernel: str = "fastest") -> None:
@@ -38,7 +38,7 @@ def rotate_inplace(who: str, xs: Sequence[Any], angles: Angles, turn: Turn, kern
     checks.writable(who, xs)
     checks.constant(who, angles)
     checks.apart(who, xs, angles, by_address=not _is_traced(xs[0]))
-    _rotate_by(names, xs, angles, turn, inplace=True)
+    _rotate_by(names, xs, angles, turn, inplace=True, asked=kernel)
 
 
 def computes_angles(who: str, x: Any, kernel: str) -> bool:
@@ -46,34 +46,50 @@ def computes_angles(who: str, x: Any, kernel: str) -> bool:
     return backends.is_torch(x) and not backends.is_traced() and choose(who, x, kernel) == "triton"
 
 
-def rotate_by_positions(xs: Sequence[Any], positions: Sequence[Any], frequencies: Any, scale: Any, turn: Turn) -> Any:
+def rotate_by_positions(
+    xs: Sequence[Any], positions: Sequence[Any], frequencies: Any, scale: Any, turn: Turn, kernel: str
+) -> Any:
     """`rotate`, by integer positions opposite the axes of each array, times frequencies; tables would be scaled."""
-    kernel = _room("triton").ByPositions(frequencies, scale)
-    return _room("autograd").rotate_all(xs, [(where,) for where in positions], turn, kernel)
+    by_positions = _module("triton").ByPositions(frequencies, scale)
+    return _launch(xs, [(where,) for where in positions], turn, by_positions, asked=kernel)
 
 
-def _rotate_by(names: list[str], xs: Sequence[Any], angles: Angles, turn: Turn, inplace: bool = False) -> list[Any]:
+def _rotate_by(
+    names: list[str], xs: Sequence[Any], angles: Angles, turn: Turn, inplace: bool = False, *, asked: str
+) -> list[Any]:
     """All arrays at once where one kernel does all, as it may need only one launch."""
     name = names[0]
     if len(set(names)) > 1:
-        return [_rotate_by([name], [x], [own], turn, inplace)[0] for name, x, own in zip(names, xs, angles)]
+        return [
+            _rotate_by([name], [x], [own], turn, inplace, asked=asked)[0] for name, x, own in zip(names, xs, angles)
+        ]
     if name == "triton" and not _is_traced(xs[0]):
-        return _room("autograd").rotate_all(xs, angles, turn, _room(name), inplace)
+        return _launch(xs, angles, turn, _module(name), inplace, asked=asked)
     tables = reference.tables_of(angles)
     if name == "reference":
         return reference.rotate_all(xs, tables, turn, inplace)
     if name == "triton":
         return _operators().rotate_in_graph(xs, tables, turn, inplace)
     if backends.is_torch(xs[0]):
-        return _room("autograd").rotate_all(xs, tables, turn, _room(name), inplace)
-    return _room(name).rotate_all(xs, tables, turn, inplace)
+        return _module("autograd").rotate_all(xs, tables, turn, _module(name), inplace)
+    return _module(name).rotate_all(xs, tables, turn, inplace)
+
+
+def _launch(
+    xs: Sequence[Any], angles: Angles, turn: Turn, kernel: Any, inplace: bool = False, *, asked: str
+) -> list[Any]:
+    """Rotate by a kernel of Triton; unless it was asked for by name, the reference does what cannot be launched."""
+    autograd = _module("autograd")
+    return autograd.rotate_all(
+        xs, angles, turn, kernel if asked == "triton" else autograd.OrReference(kernel, _give_up), inplace
+    )
 
 
 def on_host(x: Any) -> Any:
     """An array of NumPy in the memory of `x`, where that is the host's and nothing but numbers; None elsewhere."""
     if backends.is_host(x):
         return np.asarray(x)
-    if backends.is_torch(x) and x.is_cpu and not backends.is_traced() and _room("autograd").is_constant(x):
+    if backends.is_torch(x) and x.is_cpu and not backends.is_traced() and _module("autograd").is_constant(x):
         return x.numpy()
     return None
 
@@ -85,13 +101,23 @@ def choose(who: str, x: Any, kernel: str) -> str:
         return "reference"
     place = _place(x)
     if kernel == "fastest":
-        return _fastest(place)
-    room = _operators() if traced else _room(kernel)
-    if isinstance(room, ImportError):
-        raise ValueError(f"{who}: kernel={kernel!r} must be installed; got {room}")
-    if place not in room.PLACES:
-        raise ValueError(f"{who}: kernel={kernel!r} must have arrays in {' or '.join(room.PLACES)}; got {place}")
+        return _fastest(place, x)
+    module = _operators() if traced else _module(kernel)
+    if not isinstance(module, ImportError):
+        if place not in module.PLACES:
+            raise ValueError(f"{who}: kernel={kernel!r} must have arrays in {' or '.join(module.PLACES)}; got {place}")
+        module = None if traced else _obstacle(kernel, x)
+    if module is not None:
+        state = "installed" if isinstance(module, ModuleNotFoundError) else "usable here"
+        raise ValueError(f"{who}: kernel={kernel!r} must be {state}; got {module}")
     return kernel
+
+
+def passed_over(x: Any, chosen: str) -> str:
+    """Why `choose` takes no faster kernel for `x` than the one that it chose: empty where it does."""
+    faster = _FASTEST.get(_place(x), ()) if not _is_traced(x) and not ranks.is_spread(x) else ()
+    obstacles = [f"no {name}: {problem}" for name in faster if name != chosen and (problem := _obstacle(name, x))]
+    return "; ".join(obstacles)
 
 
 def _is_traced(x: Any) -> bool:
@@ -99,11 +125,11 @@ def _is_traced(x: Any) -> bool:
 
 
 def _operators() -> Any:
-    """The room of Triton's kernel, by a statement that compilers follow, as they do neither a cache nor `_room`."""
+    """The module of Triton's kernel, by a statement that compilers follow, as they do no cache and not `_module`."""
     try:
         from rope_xp.kernels import cuda
-    except ImportError as missing:
-        return ImportError(str(missing))
+    except Exception as problem:
+        return ImportError(faults.reason(problem))
     return cuda
 
 
@@ -116,17 +142,58 @@ def _place(x: Any) -> str:
     return "jax" if backends.is_jax(x) else backends.name(backends.namespace(x))
 
 
-@cache
-def _fastest(place: str) -> str:
-    installed = [name for name in _FASTEST.get(place, ()) if not isinstance(_room(name), ImportError)]
-    return installed[0] if installed else "reference"
+def _fastest(place: str, x: Any) -> str:
+    for name in _FASTEST.get(place, ()):
+        problem = _obstacle(name, x)
+        if problem is None:
+            return name
+        if not isinstance(problem, ModuleNotFoundError):
+            faults.warn_once(name, f"kernel={name!r} is not used, and a slower one runs, after {problem}")
+    return "reference"
+
+
+# Why a kernel cannot rotate arrays of a dtype and a device, or None.
+_obstacles: dict[tuple[str, Any, Any], ImportError | None] = {}
+
+
+def _obstacle(name: str, x: Any) -> ImportError | None:
+    """Why a kernel cannot rotate arrays like `x`: found out once for each dtype and device, or None."""
+    key = _key(name, x)
+    if key not in _obstacles:
+        problem, module = None, _module(name)
+        try:
+            if isinstance(module, ImportError):
+                problem = module
+            elif hasattr(module, "prove") and not module.prove(x):
+                return None  # it cannot be found out now
+        except Exception as found:
+            problem = ImportError(faults.reason(found))
+        _obstacles[key] = problem
+    return _obstacles[key]
+
+
+def _key(name: str, x: Any) -> tuple[str, Any, Any]:
+    return name, x.dtype, x.device if backends.is_torch(x) else None
+
+
+def _give_up(x: Any, problem: Exception) -> None:
+    """Hear that a launch failed."""
+    _obstacles[_key("triton", x)] = ImportError(str(problem))
+    faults.warn_once("triton", f"kernel='triton' is not used, and a slower one runs, after {problem}")
 
 
 @cache
-def _room(name: str) -> Any:
-    """The module of a kernel, or why it cannot be imported: looked for once, as a search that finds nothing is slow."""
+def _module(name: str) -> Any:
+    """The module of a kernel, or why it cannot be imported: looked for once, as a search that finds nothing is slow.
+
+    The error has no traceback, which would keep the arrays of this call alive; it is a `ModuleNotFoundError` if nobody
+    installed what the kernel is named after.
+    """
     try:
-        return import_module(f"rope_xp.kernels.{_ROOMS.get(name, name)}")
-    except ImportError as missing:
-        reason = str(missing)
-    return ImportError(reason)  # without the traceback, which would keep the arrays of this call alive
+        return import_module(f"rope_xp.kernels.{_MODULES.get(name, name)}")
+    except ModuleNotFoundError as problem:
+        absent = ModuleNotFoundError(str(problem)) if problem.name == name else None
+        broken = ImportError(faults.reason(problem))
+    except Exception as problem:
+        absent, broken = None, ImportError(faults.reason(problem))
+    return absent or broken

@@ -2,15 +2,16 @@
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
 from rope_xp.kernels import reference
-from rope_xp.kernels.turn import Angles, Turn
+from rope_xp.kernels.faults import LaunchError
+from rope_xp.kernels.turn import Angles, Tables, Turn
 
 _functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -40,8 +41,31 @@ def rotate_all(xs: Sequence[Any], angles: Angles, turn: Turn, kernel: Any, inpla
 
 
 def _rotate_by_reference(xs: Sequence[Any], angles: Angles, turn: Turn, kernel: Any, inplace: bool) -> list[Any]:
-    tables = kernel.tables_of(xs, angles) if hasattr(kernel, "tables_of") else reference.tables_of(angles)
-    return reference.rotate_all(xs, tables, turn, inplace)
+    return reference.rotate_all(xs, _tables_of(kernel, xs, angles), turn, inplace)
+
+
+def _tables_of(kernel: Any, xs: Sequence[Any], angles: Angles) -> Tables:
+    return kernel.tables_of(xs, angles) if hasattr(kernel, "tables_of") else reference.tables_of(angles)
+
+
+class OrReference(NamedTuple):
+    """A kernel, and the reference for what it cannot launch; `failed` hears of an array and of the error."""
+
+    kernel: Any
+    failed: Callable[[Any, LaunchError], None]
+
+    def rotate_all(self, xs: Sequence[Any], angles: Angles, turn: Turn, inplace: bool = False) -> list[Any]:
+        """Rotate; in place one array at a time, as none that a launch has written may be rotated again."""
+        if inplace and len(xs) > 1 and len({x.dtype for x in xs}) > 1:
+            return [self.rotate_all([x], [own], turn, inplace)[0] for x, own in zip(xs, angles)]
+        try:
+            return self.kernel.rotate_all(xs, angles, turn, inplace)
+        except LaunchError as problem:
+            self.failed(xs[0], problem)
+        return _rotate_by_reference(xs, angles, turn, self.kernel, inplace)
+
+    def tables_of(self, xs: Sequence[Any], angles: Angles) -> Tables:
+        return _tables_of(self.kernel, xs, angles)
 
 
 class _Rotation(torch.autograd.Function):

@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -23,12 +24,15 @@ from numba.extending import intrinsic
 
 from rope_xp import backends
 from rope_xp.backends import memory, threads
+from rope_xp.kernels import faults
 from rope_xp.kernels.turn import Tables, Turn
 
 Axes = tuple[int, ...]
 
 PLACES = ("host memory",)
 _settings: Any = numba.config
+if _settings.DISABLE_JIT:
+    raise ImportError("numba must be allowed to compile; got NUMBA_DISABLE_JIT=1")
 # Processors of Intel's kind convert float16 since 2012; for others, LLVM calls functions that are not there.
 _target: Any = registry.cpu_target.target_context
 _machine, _, _features = _target.codegen().magic_tuple()
@@ -60,6 +64,12 @@ def rotate_all(xs: Sequence[Any], tables: Tables, turn: Turn, inplace: bool = Fa
     return outs
 
 
+def prove(x: Any) -> bool:
+    """Compile what rotates arrays of the dtype of `x`, or fetch it from the disk; raise where that cannot be."""
+    _entry(backends.dtype_name(x.dtype))
+    return True
+
+
 def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, turn: Turn) -> None:
     sin, cos = memory.with_rows(sin), memory.with_rows(cos)
     kind, in_bytes = backends.dtype_name(x.dtype), backends.is_host(x)
@@ -68,9 +78,8 @@ def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, turn: Turn) -> None:
     if not parts:
         return
     job = array("q", (0, *addresses)) + geometry
-    if parts > 1:
-        parts = min(parts, memory.threads(x) or _settings.NUMBA_NUM_THREADS)
-    threads.run(_entry(kind), job.buffer_info()[0], parts, job, x, out, sin, cos)
+    count = 1 if parts == 1 else min(parts, memory.threads(x) or _settings.NUMBA_NUM_THREADS)
+    threads.run(_entry(kind), job.buffer_info()[0], parts, count, job, x, out, sin, cos)
 
 
 @lru_cache(maxsize=256)  # as every layer, and every step of decoding, asks the same
@@ -286,15 +295,23 @@ def _entry(kind: str) -> Any:
     tag, wide = _TAGS[kind], np.float64(0) if kind == "float64" else np.float32(0)
 
     def rotate(address):
-        """Turn rows, a part at a time, until none is left; several threads may be at it."""
+        """Turn rows, a part at a time, until none is left; return how many parts that was. Several threads may call."""
         job = numba.carray(_pointer(address), WORDS_OF_JOB)
         parts, rows = job[5], job[6]
+        done = 0
         part = _take(address)
         while part < parts:
             _rotate_rows(tag, wide, job, rows * part // parts, rows * (part + 1) // parts)
+            done += 1
             part = _take(address)
+        return done
 
+    compiled = numba.cfunc("intp(intp)", cache=True, error_model="numpy")
     try:
-        return numba.cfunc("void(intp)", cache=True, error_model="numpy")(rotate).ctypes
-    except (RuntimeError, OSError):
-        return numba.cfunc("void(intp)", error_model="numpy")(rotate).ctypes
+        return compiled(rotate).ctypes
+    except Exception as problem:  # damaged files, a full disk, nowhere to write
+        reason = faults.reason(problem)
+    function = numba.cfunc("intp(intp)", error_model="numpy")(rotate).ctypes
+    folder = _settings.CACHE_DIR or f"{Path(__file__).parent}/__pycache__"
+    faults.warn_once("cache", f"numba compiles in each process, as its files in {folder} cannot be used: {reason}")
+    return function

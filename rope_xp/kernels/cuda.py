@@ -21,7 +21,7 @@ from triton import knobs
 from triton.runtime import driver
 
 from rope_xp import checks, phases
-from rope_xp.kernels import cuda_kernel, reference
+from rope_xp.kernels import autograd, cuda_kernel, faults, reference
 from rope_xp.kernels.cuda_kernel import Task, packed
 from rope_xp.kernels.turn import Angles, Tables, Turn
 
@@ -87,6 +87,37 @@ class ByPositions(NamedTuple):
             sin, cos = phases.sin_cos(where, self.frequencies, dtype)
             tables.append((sin * self.scale, cos * self.scale))
         return tables
+
+
+def prove(x: torch.Tensor) -> bool:
+    """Compare the kernel with the reference on small arrays of the dtype and device of `x`, and raise if they differ.
+
+    This reads values on the device, but none of the user's. False if it cannot be done now: while a graph is captured,
+    which would keep these launches, or where operations go to somebody else.
+    """
+    if (
+        not autograd.is_constant(x.detach())
+        or _functorch.get_dynamic_layer_stack_depth()
+        or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+    ):
+        return False
+    with torch.inference_mode(False), torch.no_grad():
+        wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+        q, k = (torch.linspace(-1, 1, n * 60, dtype=wide).reshape(2, n, 3, 10).to(x.device, x.dtype) for n in (3, 1))
+        where = torch.tensor([[0, 7, -1], [131_071, 2**31 - 1, 12]], device=x.device)[:, None]
+        by_positions = ByPositions(phases.Frequencies((1.0, 0.3, 0.1, 1e-4)), 1.25)
+        tables = by_positions.tables_of([q, k], [(where,), (where,)])
+        for rotate, angles, layout in (
+            (by_positions.rotate_all, [(where,), (where,)], "half"),
+            (rotate_all, tables, "interleaved"),
+        ):
+            turn = Turn(layout, layout, first_channel=1)
+            for one, other in zip(rotate([q, k], angles, turn), reference.rotate_all([q, k], tables, turn)):
+                # Tables, products and sums in the wide dtype, of numbers up to 2.5, and roundings to that of x.
+                most = 32 * torch.finfo(wide).eps + 2 * torch.finfo(x.dtype).eps * other.abs().to(wide)
+                if not ((one.to(wide) - other.to(wide)).abs() <= most).all():
+                    raise ArithmeticError(f"results for {x.dtype} on {x.device} differ from the reference")
+    return True
 
 
 _words: WeakKeyDictionary[phases.Frequencies, dict[torch.device, torch.Tensor]] = WeakKeyDictionary()
@@ -188,27 +219,30 @@ def _launch(arrays: list, turn: Turn, inplace: bool, scale: float) -> None:
         programs += more
         tasks.append(Task(x, out, sin, cos, positions, packed(programs), *geometry))
         units.append(units_of_task)
-    with nullcontext() if first.is_cpu else torch.cuda.device_of(first):
-        cuda_kernel.rotate[(programs,)](
-            tuple(tasks),
-            WIDTHS=tuple([task.x.shape[-1] for task in tasks]),
-            UNITS=tuple(units),
-            SOURCE=source,
-            SCALE=scale,
-            SINE=SINE[bits],
-            COSINE=COSINE[bits],
-            BITS=bits,
-            READ=turn.read,
-            WRITE=turn.write,
-            FIRST=turn.first_channel,
-            BLOCKS=turn.blocks,
-            INVERSE=turn.inverse,
-            IN_PLACE=inplace,
-            PAIRS=pairs,
-            PADDED=padded,
-            ROWS=rows,
-            num_warps=WARPS,  # pyright: ignore[reportCallIssue] - an option of Triton's
-        )
+    try:
+        with nullcontext() if first.is_cpu else torch.cuda.device_of(first):
+            cuda_kernel.rotate[(programs,)](
+                tuple(tasks),
+                WIDTHS=tuple([task.x.shape[-1] for task in tasks]),
+                UNITS=tuple(units),
+                SOURCE=source,
+                SCALE=scale,
+                SINE=SINE[bits],
+                COSINE=COSINE[bits],
+                BITS=bits,
+                READ=turn.read,
+                WRITE=turn.write,
+                FIRST=turn.first_channel,
+                BLOCKS=turn.blocks,
+                INVERSE=turn.inverse,
+                IN_PLACE=inplace,
+                PAIRS=pairs,
+                PADDED=padded,
+                ROWS=rows,
+                num_warps=WARPS,  # pyright: ignore[reportCallIssue] - an option of Triton's
+            )
+    except Exception as problem:  # of Triton, its compilers, its cache on disk, or the driver
+        raise faults.LaunchError(faults.reason(problem)) from None
 
 
 @lru_cache(maxsize=256)  # as every step of decoding, and every layer, asks the same

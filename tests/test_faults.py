@@ -1,0 +1,411 @@
+"""Faults planted in what surrounds rope_xp: broken installations, damaged files, busy machines.
+
+Each runs in a process of its own, cold or warm. Calls must give the numbers of the reference, and say once why they
+are slower.
+"""
+
+import ctypes
+import shutil
+import sys
+from time import perf_counter, sleep
+
+import numpy as np
+import pytest
+from test_kernels import PROGRAM, run
+
+from rope_xp.backends import threads
+
+# Two dtypes, twice each, and by description; then the number of warnings, and the first.
+CALLS = """
+import warnings
+
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    x16 = numbers.astype(np.float16)
+    for _ in range(2):
+        assert is_right()
+        assert np.array_equal(apply_rotary_pos_emb(x16, sincos, layout="half"), halves)
+from rope_xp import RotaryEmbedding
+rope = RotaryEmbedding(head_dim=128, layout="half", base=1e4)
+print(" ".join(rope.describe(x[0]).partition("kernel ")[2].split()))
+try:
+    print(RotaryEmbedding(head_dim=128, layout="half", base=1e4, kernel="numba")(x[0], seq_dim=0).shape)
+except ValueError as error:
+    print(error)
+assert all(warning.category is RuntimeWarning for warning in caught), caught
+print(len(caught), *[warning.message for warning in caught])
+"""
+
+
+def calls(tmp_path, prelude="", **environment):
+    """What `describe` says of the kernel, what comes of asking for numba by name, and how many warnings say what."""
+    return run(tmp_path, prelude + PROGRAM + CALLS, **environment).splitlines()[-3:]
+
+
+# Numba's import and its compiler, broken: (before the import of rope_xp, environment, what the reason must be).
+BROKEN = {
+    "import raises SystemError": (
+        "FAIL = SystemError('initialization failed')",
+        {},
+        "SystemError: initialization failed",
+    ),
+    "import raises AttributeError": ("FAIL = AttributeError('no core')", {}, "AttributeError: no core"),
+    "import raises OSError": ("FAIL = OSError('libsvml.so: cannot open')", {}, "OSError: libsvml.so: cannot open"),
+    "import raises ImportError": ("FAIL = ImportError('Numba needs NumPy 2.3')", {}, "Numba needs NumPy 2.3"),
+    "a folder named numba": ("FAIL = None", {}, "cannot import name"),
+    "told not to compile": ("", {"NUMBA_DISABLE_JIT": "1"}, "numba must be allowed to compile"),
+    "a compiler that fails": (
+        "import numba\ndef fail(*_, **__): raise RuntimeError('LLVM is gone')\nnumba.cfunc = lambda *_, **__: fail",
+        {},
+        "RuntimeError: LLVM is gone",
+    ),
+}
+# Numba's import fails as FAIL says, after half of it has run; or there is a folder of its name.
+PLANT = """
+import importlib.abc, importlib.machinery, sys
+
+class Plant(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path, target=None):
+        if name == "numba":
+            return importlib.machinery.ModuleSpec(name, None if FAIL is None else self, is_package=True)
+
+    def exec_module(self, module):
+        sys.modules["numba.half"] = module
+        raise FAIL
+
+sys.meta_path.insert(0, Plant())
+"""
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_numba_that_is_broken_is_passed_over(name, tmp_path):
+    prelude, environment, reason = BROKEN[name]
+    if prelude.startswith("FAIL"):
+        prelude += PLANT
+    described, by_name, warned = calls(tmp_path, prelude, NUMBA_CACHE_DIR=str(tmp_path / "cache"), **environment)
+    assert described.startswith("eager (") and "; no numba: " in described and reason in described
+    assert by_name.startswith("RotaryEmbedding: kernel='numba' must be usable here; got ") and reason in by_name
+    assert warned.startswith("1 rope_xp: kernel='numba' is not used") and reason in warned
+
+
+def test_a_broken_import_leaves_no_module_of_ours_and_no_array(tmp_path):
+    script = """
+import gc, weakref
+
+assert is_right()
+assert "rope_xp.kernels.compiled" not in sys.modules and "numba" not in sys.modules
+x = np.ones((2, 4))
+kept = weakref.ref(x)
+apply_rotary_pos_emb(x, (np.ones((2, 2)), np.ones((2, 2))), layout="half")
+del x
+print(kept() is None)
+"""
+    prelude = "FAIL = SystemError('half')" + PLANT
+    assert run(tmp_path, prelude + PROGRAM + script, PYTHONWARNINGS="ignore").splitlines()[-1] == "True"
+
+
+def test_numba_that_nobody_installed_is_no_reason_to_warn(tmp_path):
+    described, by_name, warned = calls(tmp_path, "import sys; sys.modules['numba'] = None\n")
+    assert described.startswith("eager (") and "; no numba: " in described
+    assert by_name.startswith("RotaryEmbedding: kernel='numba' must be installed; got ")
+    assert warned == "0"
+
+
+def rewrite(files, change):
+    assert files
+    for file in files:
+        file.write_bytes(change(file.read_bytes()))
+
+
+# What happens to numba's files between two processes.
+DAMAGES = {
+    "index cut": ("*.nbi", lambda text: text[: len(text) // 2]),
+    "index of other bytes": ("*.nbi", lambda text: b"\x80\x04garbage" + bytes(range(256))),
+    "code empty": ("*.nbc", lambda text: b""),
+    "code of other bytes": ("*.nbc", lambda text: bytes(reversed(text))),
+}
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory):
+    """A folder with what numba has compiled, made by a process without a fault."""
+    folder = tmp_path_factory.mktemp("warm")
+    described, by_name, warned = calls(folder, NUMBA_CACHE_DIR=str(folder / "cache"))
+    assert described.startswith("numba (") and by_name == "(33, 128)" and warned == "0"
+    return folder / "cache"
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damaged_files_of_numba_are_compiled_anew(name, warm, tmp_path):
+    pattern, change = DAMAGES[name]
+    shutil.copytree(warm, tmp_path / "cache")
+    rewrite(list((tmp_path / "cache").rglob(pattern)), change)
+    described, by_name, warned = calls(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+    assert described.startswith("numba (") and by_name == "(33, 128)"
+    assert warned.startswith("1 rope_xp: numba compiles in each process, as its files in ")
+    assert str(tmp_path / "cache") in warned
+
+
+WARM_FAULTS = {
+    "removed code": ("*.nbc", "0"),
+    "told not to compile": (None, "1 rope_xp: kernel='numba' is not used"),
+}
+
+
+@pytest.mark.parametrize("name", WARM_FAULTS)
+def test_other_faults_with_a_warm_cache(name, warm, tmp_path):
+    pattern, expected = WARM_FAULTS[name]
+    shutil.copytree(warm, tmp_path / "cache")
+    if pattern:
+        for file in (tmp_path / "cache").rglob(pattern):
+            file.unlink()
+    environment = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "NUMBA_DISABLE_JIT": str(int(pattern is None))}
+    assert calls(tmp_path, **environment)[-1].startswith(expected)
+
+
+UNWRITABLE = {
+    "no folder can be written": "import numba.core.caching as c; c.CacheImpl._locator_classes = []\n",
+    "the disk is full": """
+import contextlib
+import numba.core.caching as c
+@contextlib.contextmanager
+def full(self, path):
+    raise OSError(28, "No space left on device")
+    yield
+c.IndexDataCacheFile._open_for_write = full
+""",
+}
+
+
+@pytest.mark.parametrize("name", UNWRITABLE)
+def test_nowhere_to_keep_what_numba_compiles(name, tmp_path):
+    described, by_name, warned = calls(tmp_path, UNWRITABLE[name], NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+    assert described.startswith("numba (") and by_name == "(33, 128)"
+    assert warned.startswith("1 rope_xp: numba compiles in each process, as its files in ")
+    assert ("No space left" if "full" in name else "cannot cache function") in warned
+
+
+def test_threads_that_are_first_at_once_hear_of_a_fault_once(tmp_path):
+    script = """
+import sys, warnings
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+sys.setswitchinterval(1e-6)
+barrier = Barrier(8)
+def work(_):
+    barrier.wait(60)
+    return is_right()
+
+with warnings.catch_warnings(record=True) as caught, ThreadPoolExecutor(8) as pool:
+    warnings.simplefilter("always")
+    assert all(pool.map(work, range(8)))
+print(len(caught))
+"""
+    prelude = "FAIL = SystemError('half')" + PLANT
+    assert run(tmp_path, prelude + PROGRAM + script).splitlines()[-1] == "1"
+
+
+# Frameworks that are none.
+
+EVERYTHING = """
+from rope_xp import RotaryEmbedding, positions
+
+rope = RotaryEmbedding(head_dim=128, layout="half", base=1e4)
+q = rope(x, seq_dim=0)
+assert np.array_equal(q, rope.rotate(x, rope.sincos(np.arange(257), like=x), seq_dim=0))
+rope.rotate_inplace(x.copy(), sincos=rope.sincos(np.arange(257), like=x), seq_dim=0)
+rope.shift(x, 3, seq_dim=0)
+rope.describe(x)
+positions.consecutive(3, like=x)
+print(is_right())
+"""
+NO_FRAMEWORK = {
+    "a folder": """
+import sys
+everywhere, sys.path[:] = sys.path[:], [FOLDER]
+import torch, jax
+sys.path[:] = everywhere
+assert torch.__file__ is None
+""",
+    "a stub": """
+import sys, types
+for name in ("torch", "jax", "torch.distributed", "torch.distributed.tensor"):
+    sys.modules[name] = types.ModuleType(name)
+""",
+    "nothing": "import sys; sys.modules['torch'] = sys.modules['jax'] = None\n",
+}
+
+
+@pytest.mark.parametrize("name", NO_FRAMEWORK)
+def test_numpy_where_torch_and_jax_are_no_frameworks(name, tmp_path):
+    folder = tmp_path / "folder"
+    for framework in ("torch", "jax"):
+        (folder / framework).mkdir(parents=True)
+    prelude = f"FOLDER = {str(folder)!r}\n" + NO_FRAMEWORK[name]
+    assert run(tmp_path, prelude + PROGRAM + EVERYTHING).splitlines()[-1] == "True"
+
+
+# A framework stands in `sys.modules` from the first line of its import on.
+HALF_IMPORTED = """
+import sys, threading
+
+begun, end = threading.Event(), threading.Event()
+sys.path.insert(0, FOLDER)
+import half
+half.begun, half.end = begun, end
+thread = threading.Thread(target=__import__, args=(NAME,))
+thread.start()
+assert begun.wait(60)
+"""
+AFTERWARDS = """
+end.set()
+thread.join()
+assert hasattr(sys.modules[NAME], "Tensor")
+print(is_right())
+"""
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax", "torch.distributed.tensor"])
+def test_numpy_while_another_thread_imports_a_framework(framework, tmp_path):
+    folder = tmp_path / "folder"
+    *parents, last = framework.split(".")
+    folder.mkdir()
+    (folder / "half.py").write_text("")
+    package = folder
+    for parent in parents:
+        package = package / parent
+        package.mkdir()
+        (package / "__init__.py").write_text("")
+    (package / f"{last}.py").write_text("import half\nhalf.begun.set()\nassert half.end.wait(60)\nclass Tensor: pass\n")
+    prelude = f"FOLDER, NAME = {str(folder)!r}, {framework!r}\n" + HALF_IMPORTED
+    assert run(tmp_path, prelude + PROGRAM + EVERYTHING + AFTERWARDS).splitlines()[-2:] == ["True", "True"]
+
+
+# Busy machines.
+
+
+def entry_of(function):
+    return ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_long)(function)
+
+
+@pytest.fixture
+def pause(monkeypatch):
+    """No pause from elsewhere; and this process is no worker, whoever started it."""
+    monkeypatch.setattr(threads, "_pause", threads._Pause())
+    monkeypatch.setattr(threads, "_is_worker", lambda: False)
+    return threads._pause
+
+
+def test_openmp_is_not_asked_again_after_a_wait_that_did_not_pay(pause, monkeypatch):
+    asked, done = [], []
+    region = lambda *_: asked.append(1), lambda: sleep(0.05)  # threads that come late
+    monkeypatch.setattr(threads, "_openmp", lambda of_torch: region)
+    entry = entry_of(lambda _: done.append(1) or 4)
+    threads.run(entry, 0, 4, 2)
+    assert len(asked) == 1 and pause.length >= 0.05
+    for _ in range(3):
+        pause.end = perf_counter() + 60
+        threads.run(entry, 0, 4, 2)
+    assert len(asked) == 1 and len(done) == 4
+    pause.end = 0.0
+    threads.run(entry, 0, 4, 2)
+    assert len(asked) == 2 and pause.length >= 0.1
+
+
+def test_a_pause_is_decided_from_what_the_caller_did_and_waited():
+    pause = threads._Pause()
+    pause.after(work=1.0, wait=0.9, share=0.5)  # 1.9 seconds, of work that takes 2
+    assert pause.end == pause.length == 0.0
+    pause.after(work=0.1, wait=0.02, share=1.0)  # nobody else did any
+    assert pause.length == 0.02 and 0.0 < pause.end - perf_counter() <= 0.02
+    pause.after(work=0.1, wait=0.02, share=0.9)
+    assert pause.length == 0.04
+    pause.after(work=0.0, wait=0.03, share=0.0)  # it could not even begin
+    assert pause.length == 0.08
+    for _ in range(9):
+        pause.after(work=0.1, wait=0.2, share=0.5)
+    assert pause.length == threads.LONGEST_PAUSE
+    pause.after(work=0.1, wait=0.001, share=0.5)
+    assert pause.length == 0.0
+
+
+def test_plain_threads_that_have_not_begun_are_not_waited_for(pause, monkeypatch):
+    later = []
+    monkeypatch.setattr(threads, "_openmp", lambda of_torch: None)
+    monkeypatch.setattr(threads, "start_new_thread", lambda function, memory: later.append((function, memory)))
+    parts, memory = list(range(5)), np.zeros(3)
+
+    def work(_):
+        done = 0
+        while parts:
+            parts.pop()
+            done += 1
+        return done
+
+    threads.run(entry_of(work), 0, 5, 3, memory)
+    assert not parts and len(later) == 2
+    for function, held in later:  # they find nothing, and hold what they might have read
+        assert held[0] is memory
+        function(*held)
+
+
+def test_plain_threads_that_have_begun_are_waited_for(pause, monkeypatch):
+    monkeypatch.setattr(threads, "_openmp", lambda of_torch: None)
+    finished, first = [], []
+
+    def work(_):
+        if first:  # the caller, or the other: one of them waits
+            return 0
+        first.append(1)
+        sleep(0.2)
+        finished.append(1)
+        return 2
+
+    threads.run(entry_of(work), 0, 2, 2)
+    assert finished == [1]
+
+
+def test_a_process_without_further_threads_works_alone(pause, monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threads, "_openmp", lambda of_torch: None)
+    monkeypatch.setattr(threads, "start_new_thread", refuse)
+    calls = []
+    threads.run(entry_of(lambda _: calls.append(1) or 3), 0, 3, 2)
+    assert calls == [1]
+
+
+def test_the_region_is_left_when_the_work_is_interrupted(pause, monkeypatch):
+    """Else the threads would wait for ever, and later regions of this thread would be inside of this one."""
+    left = []
+    region = lambda *_: None, lambda: left.append(1)
+    monkeypatch.setattr(threads, "_openmp", lambda of_torch: region)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    entry = entry_of(lambda _: 3)
+    entry.errcheck = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        threads.run(entry, 0, 3, 2)
+    assert left == [1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere numba may have no pool of OpenMP")
+def test_openmp_is_there(tmp_path):
+    """What the tests above replace."""
+    script = """
+from rope_xp.backends import threads
+
+regions = []
+real = threads._openmp
+threads._openmp = lambda of_torch: regions.append(real(of_torch)) or regions[-1]
+threads._is_worker = lambda: False
+for _ in range(20):
+    threads._pause.end = 0.0
+    assert is_right()
+print(len(regions), None in regions)
+"""
+    assert run(tmp_path, PROGRAM + script, NUMBA_NUM_THREADS="2").splitlines()[-1] == "20 False"

@@ -1,0 +1,230 @@
+"""Faults planted in Triton, on a GPU where one is at hand and else in its interpreter."""
+
+import dataclasses
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from rope_xp import RotaryEmbedding, kernels
+from rope_xp.kernels import autograd, cuda, cuda_kernel, faults
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+NAMED = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, rotary_dim=10, first_channel=2, kernel="triton")
+ROPE = dataclasses.replace(NAMED, kernel="fastest")
+REFERENCE = dataclasses.replace(NAMED, kernel="reference")
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    """A process in which Triton's kernel is the fastest, and nobody has tried it."""
+    monkeypatch.setattr(kernels, "_obstacles", {})
+    monkeypatch.setattr(faults, "_warned", {})
+    monkeypatch.setitem(kernels._FASTEST, "host memory", ("triton",))
+
+
+def random(*shape, dtype=torch.float32, seed=0):
+    return torch.tensor(np.random.default_rng(seed).standard_normal(shape), dtype=dtype, device=DEVICE)
+
+
+class Planted:
+    """The kernel, of which a launch is changed, from some launch on."""
+
+    def __init__(self, change, first=0):
+        self.launch, self.change, self.first, self.count = cuda_kernel.rotate, change, first, 0
+
+    def __getitem__(self, grid):
+        def launch(tasks, **options):
+            self.count += 1
+            if self.count <= self.first:
+                return self.launch[grid](tasks, **options)
+            return self.change(self.launch[grid], tasks, options)
+
+        return launch
+
+
+def fails(launch, tasks, options):
+    raise RuntimeError("Triton Error [CUDA]: no kernel image is available for execution on the device")
+
+
+def writes_nothing(launch, tasks, options):
+    pass
+
+
+def turns_back(launch, tasks, options):
+    launch(tasks, **{**options, "INVERSE": not options["INVERSE"]})
+
+
+def writes_nan(launch, tasks, options):
+    for task in tasks:
+        task.out.fill_(float("nan"))
+
+
+def plant(monkeypatch, change, first=0):
+    planted = Planted(change, first)
+    monkeypatch.setattr(cuda_kernel, "rotate", planted)
+    return planted
+
+
+def calls(q, k):
+    """By positions, by tables and by rows, in place and not."""
+    sincos, where = REFERENCE.sincos(np.arange(q.shape[1]), like=q), torch.arange(q.shape[1], device=DEVICE)
+    yield lambda rope: rope(q, k, seq_dim=1)
+    yield lambda rope: rope(q, k, sincos=sincos, seq_dim=1)
+    yield lambda rope: rope(q, k, sincos=sincos, positions=where, seq_dim=1)
+    for options in ({}, {"positions": where}):
+
+        def in_place(rope, options=options):
+            written = q.clone(), k.clone()
+            rope.rotate_inplace(*written, sincos=sincos, seq_dim=1, **options)
+            return written
+
+        yield in_place
+
+
+def assert_close(ours, theirs):
+    for one, other in zip(ours, theirs, strict=True):
+        # Tables are within 2e-7, and a rounding to the dtype is at most its eps.
+        eps = torch.finfo(one.dtype).eps
+        assert torch.allclose(
+            one.double(), other.double(), rtol=2 * eps, atol=max(8 * eps if eps < 1e-8 else 0.0, 4e-6)
+        )
+
+
+def assert_falls_back(q, k):
+    """Every call gives what the reference gives, and there is one warning."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for call in calls(q, k):
+            for _ in range(2):
+                assert_close(call(ROPE), call(REFERENCE))
+    (warning,) = caught
+    assert warning.category is RuntimeWarning
+    assert str(warning.message).startswith("rope_xp: kernel='triton' is not used, and a slower one runs, after ")
+    return str(warning.message)
+
+
+FAULTS = {
+    fails: "RuntimeError: Triton Error [CUDA]: no kernel image is available",
+    writes_nothing: "ArithmeticError: results for torch.float32 on .* differ from the reference",
+    turns_back: "ArithmeticError: results for torch.float32 on .* differ from the reference",
+    writes_nan: "ArithmeticError: results for torch.float32 on .* differ from the reference",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_kernel_that_does_not_pass_its_proof_is_not_used(fault, monkeypatch):
+    planted = plant(monkeypatch, fault)
+    q, k = random(2, 5, 3, 14), random(2, 5, 2, 14, seed=1)
+    message = assert_falls_back(q, k)
+    assert planted.count <= 2  # it was tried once, not at each call
+    pattern = FAULTS[fault].replace("[", r"\[").replace("]", r"\]")
+    assert pytest.raises(ValueError, NAMED, q, k, seq_dim=1).match(
+        rf"^RotaryEmbedding: kernel='triton' must be usable here; got .*{pattern}"
+    )
+    described = " ".join(ROPE.describe(q).partition("\nkernel ")[2].split())
+    assert described.startswith("reference (") and "; no triton: " in described
+    assert described.partition("no triton: ")[2] in message
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_each_dtype_is_proven_once(dtype, monkeypatch):
+    planted = plant(monkeypatch, turns_back, first=10**9)
+    q = random(2, 5, 3, 14, dtype=dtype)
+    assert "\nkernel            triton (" in ROPE.describe(q)
+    tried = planted.count
+    assert tried == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_close(ROPE(q, q, seq_dim=1), REFERENCE(q, q, seq_dim=1))
+        ROPE.describe(q)
+    assert planted.count == tried + 1
+
+
+@pytest.mark.parametrize("launches", [2, 3, 4, 5])
+def test_a_launch_that_fails_later_breaks_nothing(launches, monkeypatch):
+    """Nothing is rotated twice, as arrays of two dtypes, in place, would be."""
+    plant(monkeypatch, fails, first=launches)
+    assert_falls_back(random(2, 5, 3, 14), random(2, 5, 2, 14, seed=1))
+    monkeypatch.setattr(kernels, "_obstacles", {})
+    monkeypatch.setattr(faults, "_warned", {})
+    monkeypatch.undo()
+
+
+def test_in_place_no_array_is_rotated_twice(monkeypatch):
+    kernel = Planted(fails, first=1)
+    monkeypatch.setattr(cuda_kernel, "rotate", kernel)
+    q, k = random(2, 5, 3, 14), random(2, 5, 2, 14, dtype=torch.float64)
+    sincos = REFERENCE.sincos(np.arange(5), like=k)
+    given = [tuple(table.to(x.dtype)[:, None] for table in sincos) for x in (q, k)]
+    truth = REFERENCE(q, k, sincos=sincos, seq_dim=1)
+    failed = []
+    by = autograd.OrReference(cuda, lambda x, problem: failed.append((x.dtype, type(problem))))
+    autograd.rotate_all([q, k], given, NAMED._turn, by, inplace=True)
+    assert_close((q, k), truth)
+    assert failed == [(torch.float64, faults.LaunchError)]
+
+
+def test_a_derivative_whose_launch_fails(monkeypatch):
+    plant(monkeypatch, fails, first=3)  # two of the proof, one forward
+    q = random(2, 5, 3, 14).requires_grad_()
+    weights = random(2, 5, 3, 14, seed=2)
+    rotated = ROPE(q, seq_dim=1)
+    with pytest.warns(RuntimeWarning, match="kernel='triton' is not used"):
+        (gradient,) = torch.autograd.grad((rotated * weights).sum(), q)
+    (truth,) = torch.autograd.grad((REFERENCE(q, seq_dim=1) * weights).sum(), q)
+    assert_close([gradient], [truth])
+
+
+def test_by_name_a_launch_that_fails_is_an_error(monkeypatch):
+    plant(monkeypatch, fails, first=2)
+    q = random(2, 5, 3, 14)
+    with pytest.raises(faults.LaunchError, match="no kernel image"):
+        NAMED(q, seq_dim=1)
+
+
+def test_nothing_is_proven_where_operations_go_elsewhere(monkeypatch):
+    """Nor while a graph is captured, or a compiler looks on."""
+    planted = plant(monkeypatch, fails)
+    q = random(2, 5, 3, 14)
+    with torch.utils._python_dispatch.TorchDispatchMode():
+        assert not cuda.prove(q)
+    assert not torch.func.grad(lambda x: x.sum() * 0 + float(cuda.prove(x)))(q).any()
+    compiled = torch.compile(lambda x: NAMED(x, seq_dim=1), backend="eager", fullgraph=True)
+    with pytest.raises(Exception, match="no kernel image"):
+        compiled(q)
+    assert planted.count == 1 and not kernels._obstacles
+    monkeypatch.setattr(cuda_kernel, "rotate", planted.launch)
+    assert cuda.prove(q)
+    with torch.inference_mode():
+        assert cuda.prove(q)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="CUDA graphs are captured on a GPU")
+def test_nothing_is_proven_while_a_graph_is_captured():
+    q = random(2, 5, 3, 14)
+    sincos = NAMED.sincos(np.arange(5), like=q)
+    NAMED(q, sincos=sincos, seq_dim=1)  # compiles
+    kernels._obstacles.clear()
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        NAMED(q, sincos=sincos, seq_dim=1)
+    assert not kernels._obstacles
+
+
+IMPORTS = [SystemError("half"), AttributeError("no jit"), OSError("libtriton.so"), RuntimeError("0 active drivers")]
+
+
+@pytest.mark.parametrize("problem", IMPORTS, ids=lambda problem: type(problem).__name__)
+def test_triton_that_does_not_import(problem, monkeypatch):
+    def broken(name):
+        raise problem
+
+    monkeypatch.setattr(kernels, "import_module", broken)
+    module = kernels._module.__wrapped__("triton")
+    assert type(module) is ImportError and str(module) == f"{type(problem).__name__}: {problem}"
+    assert module.__traceback__ is module.__context__ is module.__cause__ is None
+    own = kernels._module
+    monkeypatch.setattr(kernels, "_module", lambda name: module if name == "triton" else own(name))
+    assert str(problem) in assert_falls_back(random(2, 5, 3, 14), random(2, 5, 2, 14, seed=1))
