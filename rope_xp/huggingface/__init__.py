@@ -25,9 +25,10 @@ except ImportError as missing:
 if int(transformers.__version__.partition(".")[0]) < 5:
     raise ImportError(f"rope_xp.huggingface: transformers must be 5 or newer; got {transformers.__version__}")
 
+from rope_xp.huggingface.kept import Keeper, Ours, check_kept, class_like, keep, named
 from rope_xp.huggingface.methods import Methods
-from rope_xp.huggingface.rotary import Ours, Rotary, held, is_rotary, named, rotary_of
-from rope_xp.huggingface.tables_inside import class_of, has_tables_inside
+from rope_xp.huggingface.rotary import Rotary, held, is_rotary, rotary_of
+from rope_xp.huggingface.tables_inside import TABLE, class_of, has_tables_inside
 
 __all__ = ["patch", "patched", "unpatch"]
 
@@ -104,6 +105,11 @@ def patch(model: Model) -> Model:
                 parent._modules[name] = rotaries[child]
     for module, cls in classes.items():
         _make(module, cls)
+    for module in inside:
+        keep(module, [TABLE], {})
+    for module, rotary in rotaries.items():
+        _make(module, class_like(type(module), Keeper))
+        keep(module, rotary.kept_names(), rotary.made)
     return model
 
 
@@ -148,13 +154,18 @@ def unpatch(model: Model) -> Model:
     for module in remade:
         if "forward" not in vars(type(module)):
             raise ValueError(f"{who}: every part must have the class that patch gave it; got {named(module)}")
+    originals = [module.original for module in model.modules() if isinstance(module, Rotary)]
+    keepers = [*originals, *(module for module in remade if isinstance(module, Keeper))]
+    check_kept(who, keepers)
 
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
             if isinstance(child, Rotary):
                 parent._modules[name] = child.original
-    for module in remade:
+    for module in [*originals, *remade]:
         _make(module, type(module).__base__)
+    for module in keepers:
+        del vars(module)["_kept"]
     return model
 
 
