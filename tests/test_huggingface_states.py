@@ -259,6 +259,28 @@ def test_a_state_dict_with_other_frequencies():
     assert torch.equal(logits(unpatch(model), inputs), theirs)
 
 
+@pytest.mark.parametrize("name", [*MODELS, "Phi-3, LongRoPE long", "Llama, dynamic"])
+def test_two_models_share_a_rotary_module_and_one_is_patched(name):
+    one, other, inputs = build(FAMILIES[name]), build(FAMILIES[name]), prompt(FAMILIES[name])
+    other.model.rotary_emb = rotary_of(one)
+    theirs, before = logits(build(FAMILIES[name]), inputs), tensors_of(rotary_of(one))
+    patch(one)
+    assert torch.equal(logits(other, inputs), theirs) and float((logits(one, inputs) - theirs).abs().max()) <= LOGITS
+    refused(ValueError, "^patch: .*RotaryEmbedding: another model that is patched holds it", lambda: patch(other))
+    refused(ValueError, "^unpatch: model must be patched", lambda: unpatch(other))
+    unpatch(one)
+    assert same(tensors_of(rotary_of(one)), before) and rotary_of(one) is rotary_of(other)
+    assert torch.equal(logits(unpatch(patch(other)), inputs), theirs)
+
+
+def test_what_data_parallelism_sets_on_a_replica():
+    attention = patch(build(FAMILIES["GPT-J"])).transformer.h[0].attn
+    replica, table = attention._replicate_for_data_parallel(), attention._buffers["embed_positions"]
+    replica.embed_positions = table.clone()
+    assert attention._buffers["embed_positions"] is table
+    refused(AttributeError, "^patch: embed_positions must be read and edited", lambda: attention.embed_positions)
+
+
 # Memory that is emptied.
 
 
@@ -564,4 +586,4 @@ class States(RuleBasedStateMachine):
 
 
 TestStates = States.TestCase
-TestStates.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+TestStates.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)

@@ -141,13 +141,13 @@ class Guarded(torch.nn.Module):
         self._check_name(name)
         super().__delattr__(name)
 
-    def register_buffer(self, name: str, *args: Any, **kwargs: Any) -> None:
+    def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:  # PyTorch looks at its names
         self._check_name(name)
-        super().register_buffer(name, *args, **kwargs)
+        super().register_buffer(name, tensor, persistent)
 
-    def register_parameter(self, name: str, *args: Any, **kwargs: Any) -> None:
+    def register_parameter(self, name: str, param: Any) -> None:
         self._check_name(name)
-        super().register_parameter(name, *args, **kwargs)
+        super().register_parameter(name, param)
 
 
 class Keeper(Guarded):
@@ -156,6 +156,11 @@ class Keeper(Guarded):
     def __getattr__(self, name: str) -> Any:
         self._check_name(name, "read and edited")  # what gets here is no plain attribute
         return super().__getattr__(name)
+
+    def _replicate_for_data_parallel(self) -> Any:
+        replica: Any = super()._replicate_for_data_parallel()
+        del vars(replica)["_kept"]  # PyTorch sets the attributes of a replica, which lives for one call
+        return replica
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         kept = vars(self)["_kept"]
@@ -187,3 +192,19 @@ class Keeper(Guarded):
             super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
         finally:
             vars(self)["_kept"] = kept.after_load(self, loaded)
+
+
+class Aside(Keeper):
+    """What the class of a rotary module gets while ours is in its place in the model."""
+
+
+def aside(cls: Any) -> Any:
+    """A class like that of a rotary module, for which others who hold the module may call it as before."""
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        other = object.__new__(cls)  # the rules that depend on the length set its attributes
+        vars(other).update(vars(self), _buffers=dict(self._buffers))
+        del vars(other)["_kept"]
+        return cls.forward(other, *args, **kwargs)
+
+    return class_like(cls, Aside, forward=forward)

@@ -16,7 +16,7 @@ import torch
 from rope_xp.config import from_config
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling
-from rope_xp.huggingface.kept import LAST_BITS, Guarded, Ours, agree, named
+from rope_xp.huggingface.kept import LAST_BITS, Aside, Guarded, Ours, agree, named
 from rope_xp.huggingface.plainly import plainly
 from rope_xp.kernels.turn import Turn
 from rope_xp.positions import grid, join, normalized
@@ -259,6 +259,8 @@ def rotary_of(who: str, original: Any) -> Rotary:
 
 def _proven(original: Any) -> Rotary:
     name = type(original).__name__
+    if isinstance(original, Aside):
+        raise ValueError("another model that is patched holds it")
     if name in REFUSED:
         raise ValueError(REFUSED[name])
     takes = tuple(inspect.signature(type(original).forward).parameters)[1:]
