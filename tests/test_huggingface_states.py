@@ -13,6 +13,7 @@ import threading
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -445,7 +446,7 @@ class States(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.theirs = None
+        self.theirs: Any = None
 
     @initialize(name=st.sampled_from(list(MODELS)), at_once=st.booleans())
     def build(self, name, at_once):

@@ -163,10 +163,10 @@ class Keeper(Guarded):
         return replica
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        kept = vars(self)["_kept"]
+        kept = self.__dict__["_kept"]
         edited = kept.edited(self)
         super()._apply(fn, recurse)
-        vars(self)["_kept"] = kept.after_cast(self, edited)
+        self.__dict__["_kept"] = kept.after_cast(self, edited)
         return self
 
     def _load_from_state_dict(
@@ -179,7 +179,7 @@ class Keeper(Guarded):
         unexpected: Any,
         errors: list[str],
     ) -> None:
-        kept = vars(self)["_kept"]
+        kept = self.__dict__["_kept"]
         saved = [name for name in kept.values if name not in self._non_persistent_buffers_set]
         loaded = [name for name in saved if prefix + name in state_dict]
         for name in loaded:
@@ -187,11 +187,11 @@ class Keeper(Guarded):
             if new.is_meta or new.shape != made.shape or not agree(new, made, LAST_BITS * made.abs()):
                 errors.append(f"patch: {prefix}{name} must be that of the config; got another: unpatch the model first")
                 return
-        del vars(self)["_kept"]  # PyTorch sets the attribute
+        del self.__dict__["_kept"]  # PyTorch sets the attribute
         try:
             super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
         finally:
-            vars(self)["_kept"] = kept.after_load(self, loaded)
+            self.__dict__["_kept"] = kept.after_load(self, loaded)
 
 
 class Aside(Keeper):

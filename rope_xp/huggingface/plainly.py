@@ -1,6 +1,6 @@
 """Tensors of float32 on the CPU, whatever a program has chosen, and nothing of the process is touched."""
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
