@@ -91,7 +91,8 @@ def tests_parity(session):
 def tests_huggingface(session):
     """Whole models of transformers with rope_xp inside, beside the same without."""
     install(session, "huggingface", "huggingface")
-    session.run(*PYTEST, "--xp=huggingface", "tests/test_huggingface.py", *session.posargs)
+    files = ("tests/test_huggingface.py", "tests/test_huggingface_states.py")
+    session.run(*PYTEST, "--xp=huggingface", *files, *session.posargs)
     session.run("pytest", "--doctest-modules", "--pyargs", "rope_xp.huggingface")
     session.run("python", "-P", "benchmarks/families.py", "--quick", "--out", f"{session.create_tmp()}/families.md")
 

@@ -38,6 +38,7 @@ FILES_OF = {
     "test_distributed.py": {"distributed"},
     "test_examples.py": {"examples"},
     "test_huggingface.py": {"huggingface"},
+    "test_huggingface_states.py": {"huggingface"},
     "test_readme.py": {"numpy", "jax", "torch"},
 }
 

@@ -34,8 +34,9 @@ from families import FAMILIES, GRADIENTS, LOGITS, build, logits, prompt
 
 from rope_xp import RotaryEmbedding
 from rope_xp.huggingface import patch, patched, tables_inside, unpatch
+from rope_xp.huggingface.kept import Ours
 from rope_xp.huggingface.methods import MAKERS
-from rope_xp.huggingface.rotary import REFUSED, Form, Ours, Rotary
+from rope_xp.huggingface.rotary import REFUSED, Form, Rotary
 from rope_xp.kernels.turn import Turn
 
 torch.set_num_threads(1)
@@ -78,7 +79,7 @@ def test_positions_matter_in_a_family(name):
             own = module._tables
             module._tables = lambda x, positions, label, own=own: own(x, positions * 2, label)
         elif tables_inside.has_tables_inside(module):
-            type(module).embed_positions = property(lambda self: tables_inside._digits(self)[::2])
+            type(module)._rows = property(lambda self: tables_inside._digits(self)[::2])
     assert float((logits(model, inputs) - right).abs().max()) > 10 * LOGITS
 
 
@@ -368,9 +369,9 @@ def test_positions_of_every_type(dtype):
 @pytest.mark.parametrize("name", ["GPT-J", "CodeGen"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_rows_are_exact_in_every_dtype(name, dtype):
-    attention = next(m for m in patch(build(FAMILIES[name])).modules() if hasattr(m, "embed_positions"))
+    attention = next(m for m in patch(build(FAMILIES[name])).modules() if tables_inside.has_tables_inside(m))
     rows = torch.tensor([[0, 1, 255, 256, 257, 1023, 2047]])
-    high, low = attention.embed_positions[rows].to(dtype).split(1, -1)
+    high, low = attention._rows[rows].to(dtype).split(1, -1)
     x = torch.rand(1, 7, 3, 8, generator=torch.Generator().manual_seed(0))
     found = type(attention).forward.__globals__["apply_rotary_pos_emb"](x, high, low)
     rope = RotaryEmbedding(head_dim=8, layout="interleaved", base=10_000.0)
@@ -383,7 +384,7 @@ def test_gpt_j_beside_others_and_in_parts():
     patch(both)
     for model, right in zip(both.values(), theirs):
         assert float((logits(model, prompt(FAMILIES["Llama"])) - right).abs().max()) <= LOGITS
-    assert patch(build(FAMILIES["CodeGen"]).transformer.h[0].attn).embed_positions.shape[-1] == 2
+    assert patch(build(FAMILIES["CodeGen"]).transformer.h[0].attn)._rows.shape[-1] == 2
 
 
 def test_gradient_checkpointing():

@@ -25,9 +25,10 @@ except ImportError as missing:
 if int(transformers.__version__.partition(".")[0]) < 5:
     raise ImportError(f"rope_xp.huggingface: transformers must be 5 or newer; got {transformers.__version__}")
 
+from rope_xp.huggingface.kept import Aside, Keeper, Ours, aside, check_kept, keep, named
 from rope_xp.huggingface.methods import Methods
-from rope_xp.huggingface.rotary import Ours, Rotary, held, is_rotary, named, rotary_of
-from rope_xp.huggingface.tables_inside import class_of, has_tables_inside
+from rope_xp.huggingface.rotary import Rotary, held, is_rotary, rotary_of
+from rope_xp.huggingface.tables_inside import TABLE, class_of, has_tables_inside
 
 __all__ = ["patch", "patched", "unpatch"]
 
@@ -45,7 +46,13 @@ def patch(model: Model) -> Model:
     The config, and what a forward made again finds in its file, are read now and not in later calls; a layer that
     joins later turns by the same tables in transformers' own way, if it is not of 16 bits. A copy is patched as its
     model is. To be pickled whole, as `torch.save` of a model does, it must be unpatched; `save_pretrained` and a state
-    dict need nothing. While `patch` works, the process makes tensors of float32 by default.
+    dict need nothing. Threads may patch models of their own at the same time: `patch` changes nothing of the process.
+
+    What a rotary module holds stays as it is until `unpatch`: its frequencies are not there to be read, and setting
+    them, its attention factor or another attribute raises AttributeError. To edit them, unpatch the model first; a
+    rotation of your own is `rope_xp.RotaryEmbedding`. A call raises ValueError where the rule depends on the length,
+    as LongRoPE and dynamic NTK do, and the config has other ``rope_parameters`` than when the model was patched. A
+    state dict with other frequencies, which only ESM has, raises RuntimeError.
 
     What transformers does by mistake is done here too, see ``compat`` of `rope_xp.from_config`. One thing is not:
     dynamic NTK follows the longest position of each call and remembers nothing; to see it, each call waits for the
@@ -68,8 +75,8 @@ def patch(model: Model) -> Model:
     ValueError
         If it is patched already, has no rotary module, is quantised by transformers, wrapped for data parallelism, on
         the meta device or made of fake tensors; or if a part of it cannot be patched, which is named with the reason:
-        such as a rotary module with hooks of PyTorch or with frequencies that are not those of its config, or a forward
-        that is not transformers' own.
+        such as a rotary module with hooks of PyTorch, with frequencies that are not those of its config or in another
+        model that is patched, or a forward that is not transformers' own.
 
     References
     ----------
@@ -104,6 +111,11 @@ def patch(model: Model) -> Model:
                 parent._modules[name] = rotaries[child]
     for module, cls in classes.items():
         _make(module, cls)
+    for module in inside:
+        keep(module, [TABLE], {})
+    for module, rotary in rotaries.items():
+        _make(module, aside(type(module)))
+        keep(module, rotary.kept_names(), rotary.made)
     return model
 
 
@@ -112,6 +124,9 @@ def unpatch(model: Model) -> Model:
 
     What was registered on the rotary modules meanwhile goes away with them. A part without its rotary module goes on
     with exact tables, float32 or float64, which transformers' own functions apply; one of 16 bits does not take them.
+
+    Frequencies and tables are put back as transformers would have them after all casts, to the last bit, also where
+    ``to_empty`` has left memory without numbers. This is proven first: they are compared with copies on the host.
 
     Parameters
     ----------
@@ -129,7 +144,9 @@ def unpatch(model: Model) -> Model:
         If `model` is no module.
     ValueError
         If it is not patched, or if the forward or the class of a part of it has been replaced or wrapped since, as
-        ``fully_shard`` of attention by itself does, which is named: nothing is changed then. Hooks of accelerate stay.
+        ``fully_shard`` of attention by itself does. If the frequencies of a part are on the meta device, or have been
+        edited through a reference from before `patch`. The part is named, and nothing is changed then. Hooks of
+        accelerate stay.
 
     Examples
     --------
@@ -148,13 +165,18 @@ def unpatch(model: Model) -> Model:
     for module in remade:
         if "forward" not in vars(type(module)):
             raise ValueError(f"{who}: every part must have the class that patch gave it; got {named(module)}")
+    originals = [module.original for module in model.modules() if isinstance(module, Rotary)]
+    keepers = [*originals, *(module for module in remade if isinstance(module, Keeper))]
+    check_kept(who, keepers)
 
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
             if isinstance(child, Rotary):
                 parent._modules[name] = child.original
-    for module in remade:
+    for module in [*originals, *remade]:
         _make(module, type(module).__base__)
+    for module in keepers:
+        del vars(module)["_kept"]
     return model
 
 
@@ -217,7 +239,7 @@ def _is_patched(model: torch.nn.Module) -> bool:
 
 
 def _is_ours(module: torch.nn.Module) -> bool:
-    return isinstance(type(module), Ours)
+    return isinstance(type(module), Ours) and not isinstance(module, Aside)
 
 
 def _check_forwards(who: str, modules: Iterable[Any]) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from rope_xp import kernels
-from rope_xp.huggingface.rotary import ROTARY, Form, Ours, Rotary, is_of_transformers, named, plainly
+from rope_xp.huggingface.kept import class_like, named
+from rope_xp.huggingface.plainly import PLAIN, plainly
+from rope_xp.huggingface.rotary import ROTARY, Form, Rotary, is_of_transformers
 from rope_xp.rotation import READ_WRITE, aligned
 
 APPLIES = re.compile("^(vision_)?apply_(rotary|multidimensional_rope)")
@@ -250,15 +252,6 @@ class Methods:
         raise ValueError(f"{name} differs from ours by {min(errors):.2g}")
 
 
-def class_like(cls: Any, **changes: Any) -> Any:
-    """A class of the same name for the same objects, with other methods; `__base__` is the class itself.
-
-    A method of the class, and not of each object, goes along with every kind of copy.
-    """
-    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    return Ours(cls.__name__, (cls,), names | changes)
-
-
 def remade(function: Any, found: dict[str, Any], cells: Iterable[Any]) -> Any:
     """A function of the same code that finds other values under some names.
 
@@ -283,11 +276,14 @@ def difference(theirs: Any, ours: Any, form: Form) -> float:
     arrays, tables_of = ([name for name in parameters if name in names] for names in (ARRAYS, TABLES))
     for width in (2 * form.pairs, 2 * form.pairs + 2):
         for tables in ((2, 5), (1, 5), (5,)):
-            angles = torch.rand(*tables, form.pairs, generator=random) * 6
+            angles = torch.rand(*tables, form.pairs, generator=random, **PLAIN) * 6
             both, others = (form.of(each.cos(), each.sin()) for each in (angles, 2 * angles))
             given = dict(zip(tables_of, (both,) if form.is_complex else (*both, *others)))
             for shapes, more in _cases(parameters, arrays):
-                xs = {name: torch.rand(*shape, width, generator=random) * 1.4 - 0.7 for name, shape in shapes.items()}
+                xs = {
+                    name: torch.rand(*shape, width, generator=random, **PLAIN) * 1.4 - 0.7
+                    for name, shape in shapes.items()
+                }
                 result = _results(theirs, xs | given | more)
                 if [tuple(y.shape) for y in result] != [tuple(x.shape) for x in xs.values()]:
                     continue  # nothing that a model does

@@ -2,13 +2,11 @@
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
-import copyreg
 import inspect
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -18,6 +16,8 @@ import torch
 from rope_xp.config import from_config
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling
+from rope_xp.huggingface.kept import LAST_BITS, Aside, Guarded, Ours, agree, named
+from rope_xp.huggingface.plainly import plainly
 from rope_xp.kernels.turn import Turn
 from rope_xp.positions import grid, join, normalized
 from rope_xp.rotation import READ_WRITE
@@ -83,8 +83,6 @@ OF_LAYERS = ("layer_rope_theta", "no_rope_layers", "no_rope_layer_interval")
 # away, for pairs with a phase below 128 there, as their frequencies are rounded too, by up to 4 times that.
 SHORT, FAR, SLOW = (0, 1, 511, 3, 8, 8, 127, 64, 300, 257), 2**20, 128
 TABLES_APART = 5e-5
-# By how much numbers made on another device may differ: a few of the last bits of float32.
-LAST_BITS = 2.0**-20
 # What upstream turns into float32, and `RotaryEmbedding.sincos` does not take.
 SHORT_TYPES = (torch.bool, torch.bfloat16, torch.float16)
 
@@ -119,22 +117,15 @@ class Form(NamedTuple):
         return tuple(FORMS[self.name][1](table, self.turn.blocks) for table in (cos, sin))
 
 
-class Ours(type):
-    """Classes of the objects that `patch` puts into a model: no other model finds them by name, so none is pickled."""
+# Attributes of a rotary module that its tables do not depend on.
+FREE = ("training", "forward")
 
 
-def _refuse(cls: Ours) -> Any:
-    raise TypeError(f"pickle: a model must not be patched; got {cls.__name__} that is: unpatch it first")
-
-
-copyreg.pickle(Ours, _refuse)
-
-
-class Rotary(torch.nn.Module, metaclass=Ours):
+class Rotary(Guarded, metaclass=Ours):
     """In place of a rotary module: exact tables as upstream's, but float32, or float64 for float64 `x`.
 
     It holds no parameter and no buffer. The module that it replaces is not in the tree, but moves, and changes its
-    dtype and mode, along with it.
+    dtype and mode, along with it. Its attributes are read here, but for its buffers, and none of them is set.
     """
 
     def __init__(self, original: Any):
@@ -148,6 +139,8 @@ class Rotary(torch.nn.Module, metaclass=Ours):
         several = next(iter(self._ropes.values())).axes > 1
         self._axes_come_last = several and bool(TOWERS.search(type(original).__name__))
         self._longer = {label: each for label in self._ropes if (each := self._rope_of_longer(label))}
+        self._blocks = {label: deepcopy(_block(self.config, label)) for label in self._longer}
+        self.made: dict[str, Any] = {}  # the buffers of the original, before any cast
 
     @property
     def original(self) -> Any:
@@ -157,7 +150,18 @@ class Rotary(torch.nn.Module, metaclass=Ours):
         # What else a model asks of its rotary module, such as its sections.
         if name.startswith("_") or "_originals" not in vars(self):
             return super().__getattr__(name)
-        return getattr(self.original, name)
+        value = getattr(self.original, name)
+        if isinstance(value, dict):
+            return types.MappingProxyType(value)
+        return tuple(value) if isinstance(value, list) else value
+
+    def _keeper(self) -> Any:
+        return vars(self).get("_originals", (self,))[0]
+
+    def kept_names(self) -> Collection[str]:
+        """The attributes of the original that decide on its tables."""
+        public = [name for name in vars(self.original) if not name.startswith("_") and name not in FREE]
+        return frozenset([*public, *self.original._buffers])
 
     def forward(self, x: Any, position_ids: Any = None, layer_type: str | None = None) -> Any:
         """What upstream's module makes, but for the dtype and the digits."""
@@ -174,6 +178,11 @@ class Rotary(torch.nn.Module, metaclass=Ours):
     def _tables(self, x: Any, positions: Any, label: str | None) -> Any:
         rope = self._ropes[label]
         length, longer = self._longer.get(label, (0, rope))
+        if label in self._longer and _block(self.config, label) != self._blocks[label]:  # which upstream reads again
+            raise ValueError(
+                "patch: rope_parameters of a config whose rule depends on the length must stay; "
+                f"got others than when {type(self.original).__name__} was patched: unpatch it first"
+            )
         if isinstance(longer.scaling, DynamicNTKScaling):
             needed = int(positions.max()) + 1
             if needed > length:
@@ -224,10 +233,6 @@ def is_rotary(module: Any) -> bool:
     return any(not ATTENTION.search(name) or name in REFUSED for name in names)
 
 
-def named(module: Any) -> str:
-    return f"{type(module).__module__.removeprefix('transformers.models.')}.{type(module).__name__}"
-
-
 def held(module: Any) -> list[str]:
     """Under which names an object holds the forward of its class: hooks of accelerate do, and leave it behind."""
     own, method = vars(module), type(module).forward
@@ -239,30 +244,6 @@ def held(module: Any) -> list[str]:
 
 def is_of_transformers(function: Any) -> bool:
     return isinstance(function, types.FunctionType) and function.__module__.startswith("transformers.")
-
-
-def agree(theirs: Any, made: Any, spread: Any) -> bool:
-    """Whether numbers are those made here, at most `spread` apart, and rounded by the casts of a model since."""
-    theirs, low, high = theirs.cpu(), made - spread, made + spread
-    if theirs.is_complex():  # which no cast rounds
-        return bool(((theirs - made).abs() <= spread).all())
-    for dtype in (theirs.dtype, torch.bfloat16, torch.float16):
-        least, most = (bound.to(dtype).to(theirs.dtype) for bound in (low, high))
-        if bool(((least <= theirs) & (theirs <= most)).all()):
-            return True
-    return False
-
-
-@contextmanager
-def plainly() -> Iterator[None]:
-    """Whatever a program has chosen, new tensors are float32 and on the CPU, and nothing is cast or recorded."""
-    dtype = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        with torch.device("cpu"), torch.no_grad(), torch.autocast("cpu", enabled=False):
-            yield
-    finally:
-        torch.set_default_dtype(dtype)
 
 
 def rotary_of(who: str, original: Any) -> Rotary:
@@ -278,6 +259,8 @@ def rotary_of(who: str, original: Any) -> Rotary:
 
 def _proven(original: Any) -> Rotary:
     name = type(original).__name__
+    if isinstance(original, Aside):
+        raise ValueError("another model that is patched holds it")
     if name in REFUSED:
         raise ValueError(REFUSED[name])
     takes = tuple(inspect.signature(type(original).forward).parameters)[1:]
@@ -315,6 +298,7 @@ def _as_made(rotary: Rotary) -> Any:
         if not agree(copy.get_buffer(name), buffer, LAST_BITS * buffer.abs()):
             raise ValueError(f"its {name} is not that of its config")
         copy.register_buffer(name, buffer)
+        rotary.made[name] = buffer
     return copy
 
 

@@ -2,17 +2,21 @@
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
+import inspect
 from typing import Any
 
 import torch
 
 from rope_xp.embedding import RotaryEmbedding
-from rope_xp.huggingface.methods import TURNS_APART, class_like, remade, turned
-from rope_xp.huggingface.rotary import TABLES_APART, Form, agree, is_of_transformers, named, plainly
+from rope_xp.huggingface.kept import Keeper, agree, class_like, named
+from rope_xp.huggingface.methods import TURNS_APART, names_in, remade, turned
+from rope_xp.huggingface.plainly import PLAIN, plainly
+from rope_xp.huggingface.rotary import TABLES_APART, Form, is_of_transformers
 from rope_xp.kernels.turn import Turn
 
 CLASSES = ("GPTJAttention", "CodeGenAttention")
 APPLY, TABLE = "apply_rotary_pos_emb", "embed_positions"
+ROWS = "_rows"  # what our code looks up in place of the table
 SHARED: dict[str, Any] = {"layout": "interleaved", "base": 10_000.0}  # which no config changes
 DIGIT = 256  # numbers below it are exact in bfloat16 and float16
 
@@ -25,7 +29,7 @@ def class_of(who: str, module: Any) -> Any:
     """A class with a forward of the same code, which applies exact tables of the positions that it looks up.
 
     In place of sines and cosines it looks up the number of their row, in two digits that casts to 16 bits leave exact.
-    As upstream, it has no rows beyond its longest sequence.
+    As upstream, it has no rows beyond its longest sequence. Nobody reads or edits the table meanwhile.
     """
     try:
         with plainly():
@@ -57,8 +61,20 @@ def _proven(module: Any) -> Any:
         sin, cos = rope.sincos(row, like=tensor)
         return turned([tensor], cos[:, :, None], sin[:, :, None], form)[0]
 
-    again = remade(forward, {APPLY: apply}, forward.__closure__ or ())
-    return class_like(cls, forward=again, **{TABLE: property(_digits)})
+    methods = {
+        name: _with_rows(function, {APPLY: apply})
+        for name, function in inspect.getmembers(cls, inspect.isfunction)
+        if name != "__init__" and {APPLY, TABLE} & names_in(function)
+    }
+    return class_like(cls, Keeper, **methods, **{ROWS: property(_digits, lambda _module, _moved: None)})
+
+
+def _with_rows(function: Any, found: dict[str, Any]) -> Any:
+    """A function of the same code, but for the name of what it looks up."""
+    again = remade(function, found, function.__closure__ or ())
+    names = tuple(ROWS if name == TABLE else name for name in again.__code__.co_names)
+    again.__code__ = again.__code__.replace(co_names=names)
+    return again
 
 
 def _digits(module: Any) -> Any:
@@ -70,8 +86,8 @@ def _digits(module: Any) -> Any:
 
 def _of_apply(theirs: Any, form: Form) -> float:
     random = torch.Generator().manual_seed(0)
-    angles = torch.rand(2, 5, form.pairs, generator=random) * 6
-    x = torch.rand(2, 5, 3, 2 * form.pairs, generator=random) * 1.4 - 0.7
+    angles = torch.rand(2, 5, form.pairs, generator=random, **PLAIN) * 6
+    x = torch.rand(2, 5, 3, 2 * form.pairs, generator=random, **PLAIN) * 1.4 - 0.7
     sin, cos = angles.sin(), angles.cos()
     own = turned([x], cos[:, :, None], sin[:, :, None], form)[0]
     return float((own - theirs(x, sin, cos)).abs().max())

@@ -1,0 +1,590 @@
+"""What may happen to a patched model, in any order: edits, casts, empty memory, copies and pickles.
+
+The same model without rope_xp has the same done to it, and says what is right.
+"""
+
+# pyright: reportMissingImports=false
+
+import copy
+import io
+import pickle
+import sys
+import threading
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # those of importing torch's and transformers' own
+    import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+from families import FAMILIES, LOGITS, build, logits, prompt
+
+from rope_xp.huggingface import patch, rotary, unpatch
+from rope_xp.huggingface.kept import Ours
+from rope_xp.huggingface.plainly import plainly
+
+torch.set_num_threads(1)
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:transformers.*", "ignore::FutureWarning:transformers.*")
+
+# Models, and the front of the names of what their rotary modules hold, one of each rotation.
+MODELS = {
+    "Llama": ("",),
+    "Llama, yarn": ("",),
+    "Gemma 3": ("sliding_attention_", "full_attention_"),
+}
+CASTS = ("half", "bfloat16", "float", "double")
+NO_EDIT = r"^patch: {} must be (read and )?edited where a model is not patched; got that of .*RotaryEmbedding: unpatch"
+
+
+def rotary_of(model):
+    return model.model.rotary_emb
+
+
+def tensors_of(module):
+    return {name: buffer.clone() for name, buffer in module._buffers.items()}
+
+
+def same(ones, others):
+    return ones.keys() == others.keys() and all(
+        one.dtype == others[name].dtype and torch.equal(one, others[name]) for name, one in ones.items()
+    )
+
+
+@contextmanager
+def dirty_memory():
+    """Memory that nobody has written to has numbers that are nobody's."""
+    with pytest.MonkeyPatch.context() as change:
+        change.setattr(torch, "empty_like", lambda tensor, **options: torch.full_like(tensor, 77, **options))
+        yield
+
+
+def emptied(model, by_meta=True):
+    """A model in new memory, with the parameters and buffers that the other had: but what no state dict holds."""
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    if by_meta:
+        model.to("meta")
+    with dirty_memory():
+        model.to_empty(device="cpu")
+    model.load_state_dict(weights)
+    return model
+
+
+def refused(kind, said, action):
+    """An action raises the error that the docs promise."""
+    with pytest.raises(kind, match=said):
+        action()
+
+
+# Edits of what a rotary module holds, by the front of its names. Each is taken by transformers.
+
+
+def assigned(module, front):
+    setattr(module, f"{front}inv_freq", getattr(module, f"{front}inv_freq") * 2)
+
+
+def assigned_by_data(module, front):
+    getattr(module, f"{front}inv_freq").data = getattr(module, f"{front}inv_freq") * 2
+
+
+def assigned_without_reading(module, front):
+    setattr(module, f"{front}inv_freq", torch.ones(8))
+
+
+def in_place(module, front):
+    getattr(module, f"{front}inv_freq").mul_(2)
+
+
+def in_place_at_an_index(module, front):
+    getattr(module, f"{front}inv_freq")[1] = 0.7
+
+
+def registered(module, front):
+    module.register_buffer(f"{front}inv_freq", torch.ones(8), persistent=False)
+
+
+def scaled(module, front):
+    setattr(module, f"{front}attention_scaling", getattr(module, f"{front}attention_scaling") * 1.5)
+
+
+# Edits that change no logits of a model of a fixed rule, but would of another.
+
+
+def assigned_original(module, front):
+    setattr(module, f"{front}original_inv_freq", torch.ones(8))
+
+
+def deleted(module, front):
+    delattr(module, f"{front}inv_freq")
+
+
+def registered_as_parameter(module, front):
+    module.register_parameter(f"{front}inv_freq", torch.nn.Parameter(torch.ones(8)))
+
+
+def with_another_config(module, front):
+    module.config = copy.deepcopy(module.config)
+
+
+def with_another_length(module, front):
+    module.max_seq_len_cached = 4
+
+
+EDITS = (
+    assigned,
+    assigned_by_data,
+    assigned_without_reading,
+    in_place,
+    in_place_at_an_index,
+    registered,
+    scaled,
+)
+OTHER_EDITS = (assigned_original, deleted, registered_as_parameter, with_another_config, with_another_length)
+
+
+@pytest.mark.parametrize("which", ["ours", "held"])
+@pytest.mark.parametrize("edit", (*EDITS, *OTHER_EDITS), ids=lambda edit: edit.__name__)
+@pytest.mark.parametrize("name", MODELS)
+def test_an_edit_raises_and_changes_nothing(name, edit, which):
+    """Of our module, and of transformers' own by a name from before."""
+    model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
+    theirs, held = logits(model, inputs), rotary_of(model)
+    before = tensors_of(held)
+    right = logits(patch(model), inputs)
+    for front in MODELS[name]:
+        refused(AttributeError, NO_EDIT.format(".*"), lambda front=front: edit(_either(model, held, which), front))
+    assert torch.equal(logits(model, inputs), right)
+    assert torch.equal(logits(unpatch(model), inputs), theirs) and same(tensors_of(held), before)
+
+
+def _either(model, held, which):
+    return rotary_of(model) if which == "ours" else held
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
+@pytest.mark.parametrize("name", MODELS)
+def test_transformers_takes_each_edit(name, edit):
+    """The test above is about what would change logits; and what was edited before is refused."""
+    model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
+    theirs = logits(model, inputs)
+    edit(rotary_of(model), MODELS[name][-1])
+    assert float((logits(model, inputs) - theirs).abs().max()) > 10 * LOGITS
+    refused(ValueError, "^patch: every rotary module .* that of its config|differ from those of", lambda: patch(model))
+
+
+def test_attributes_are_read_and_what_they_hold_stays():
+    model = build(FAMILIES["Gemma 3"])
+    kinds = list(rotary_of(model).layer_types)
+    module = rotary_of(patch(model))
+    assert module.full_attention_attention_scaling == 1.0 and list(module.layer_types) == kinds
+    with pytest.raises(TypeError, match="'mappingproxy' object does not support item assignment"):
+        module.rope_type["full_attention"] = "dynamic"
+    with pytest.raises(TypeError, match="'tuple' object does not support item assignment"):
+        module.layer_types[0] = "full_attention"
+    module.note = "of a program's own"
+    assert module.note and not hasattr(module, "full_attention_inv_freq")
+
+
+@pytest.mark.parametrize("name", ["GPT-J", "CodeGen"])
+def test_a_table_inside_attention_is_not_edited(name):
+    model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
+    theirs = logits(model, inputs)
+    right, attention = logits(patch(model), inputs), model.transformer.h[0].attn
+    for edit in (
+        lambda: attention.embed_positions.mul_(2),
+        lambda: setattr(attention, "embed_positions", torch.ones(8, 8)),
+        lambda: attention.register_buffer("embed_positions", torch.ones(8, 8)),
+    ):
+        refused(AttributeError, r"^patch: embed_positions must be .* got that of .*Attention: unpatch", edit)
+    assert torch.equal(logits(model, inputs), right) and torch.equal(logits(unpatch(model), inputs), theirs)
+
+
+def test_a_table_inside_attention_stays_when_positions_are_elsewhere():
+    """Upstream's code moves its table to the device of positions, and remembers it."""
+    attention = patch(build(FAMILIES["GPT-J"])).transformer.h[0].attn
+    table = attention._buffers["embed_positions"]
+    rows = attention._get_embed_positions(torch.zeros(2, 3, dtype=torch.int64, device="meta"))
+    assert rows.is_meta and rows.shape == (2, len(table), 2) and attention._buffers["embed_positions"] is table
+
+
+def longest(model, _family):
+    model.config.rope_parameters["original_max_position_embeddings"] = 4
+
+
+def factors(model, _family):
+    model.config.rope_parameters["factor"] = 2.0
+
+
+@pytest.mark.parametrize(
+    "name, edit", [("Phi-3, LongRoPE long", longest), ("Phi-3, LongRoPE long", factors), ("Llama, dynamic", factors)]
+)
+def test_an_edit_of_a_config_that_is_read_in_each_call(name, edit):
+    model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
+    right, before = logits(patch(model), inputs), copy.deepcopy(model.config.rope_parameters)
+    edit(model, name)
+    for _ in range(2):
+        refused(
+            ValueError, "^patch: rope_parameters of a config whose rule .* must stay", lambda: logits(model, inputs)
+        )
+    model.config.rope_parameters.update(before)
+    assert torch.equal(logits(model, inputs), right)
+    edit(model, name)
+    theirs = build(FAMILIES[name])
+    edit(theirs, name)
+    assert torch.equal(logits(unpatch(model), inputs), logits(theirs, inputs))
+
+
+def test_a_state_dict_with_other_frequencies():
+    """The only ones that a state dict holds are those of ESM."""
+    model, inputs = build(FAMILIES["ESM"]), prompt(FAMILIES["ESM"])
+    theirs, weights = logits(model, inputs), {name: each.clone() for name, each in model.state_dict().items()}
+    names = [name for name in weights if name.endswith("inv_freq")]
+    right = logits(patch(model), inputs)
+    for assign in (False, True):
+        other = {name: each * 2 if name in names else each.clone() for name, each in weights.items()}
+        said = r"patch: esm\..*inv_freq must be that of the config; got another"
+        refused(RuntimeError, said, lambda other=other, assign=assign: model.load_state_dict(other, assign=assign))
+        assert torch.equal(logits(model, inputs), right)
+        model.load_state_dict(weights, assign=assign)
+        assert torch.equal(logits(model, inputs), right)
+    model.to(torch.bfloat16).float()
+    model.load_state_dict(weights)
+    assert torch.equal(logits(unpatch(model), inputs), theirs)
+
+
+@pytest.mark.parametrize("name", [*MODELS, "Phi-3, LongRoPE long", "Llama, dynamic"])
+def test_two_models_share_a_rotary_module_and_one_is_patched(name):
+    one, other, inputs = build(FAMILIES[name]), build(FAMILIES[name]), prompt(FAMILIES[name])
+    other.model.rotary_emb = rotary_of(one)
+    theirs, before = logits(build(FAMILIES[name]), inputs), tensors_of(rotary_of(one))
+    patch(one)
+    assert torch.equal(logits(other, inputs), theirs) and float((logits(one, inputs) - theirs).abs().max()) <= LOGITS
+    refused(ValueError, "^patch: .*RotaryEmbedding: another model that is patched holds it", lambda: patch(other))
+    refused(ValueError, "^unpatch: model must be patched", lambda: unpatch(other))
+    unpatch(one)
+    assert same(tensors_of(rotary_of(one)), before) and rotary_of(one) is rotary_of(other)
+    assert torch.equal(logits(unpatch(patch(other)), inputs), theirs)
+
+
+def test_what_data_parallelism_sets_on_a_replica():
+    attention = patch(build(FAMILIES["GPT-J"])).transformer.h[0].attn
+    replica, table = attention._replicate_for_data_parallel(), attention._buffers["embed_positions"]
+    replica.embed_positions = table.clone()
+    assert attention._buffers["embed_positions"] is table
+    refused(AttributeError, "^patch: embed_positions must be read and edited", lambda: attention.embed_positions)
+
+
+# Memory that is emptied.
+
+
+@pytest.mark.parametrize("by_meta", [True, False])
+@pytest.mark.parametrize("name", [*MODELS, "GPT-J", "Phi-3, LongRoPE short", "ESM"])
+def test_unpatch_puts_back_right_numbers_after_memory_was_emptied(name, by_meta):
+    model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
+    holders = [
+        each for each in model.modules() if any("inv_freq" in n or "embed_positions" in n for n in each._buffers)
+    ]
+    before, theirs = [tensors_of(each) for each in holders], logits(model, inputs)
+    others = {n: b.clone() for n, b in model.named_buffers() if not n.endswith(("inv_freq", "embed_positions"))}
+    right = logits(patch(model), inputs)
+    emptied(model, by_meta)
+    for buffer_name, buffer in model.named_buffers():
+        if buffer_name in others:
+            buffer.copy_(others[buffer_name])  # such as the scale of embeddings
+    assert torch.equal(logits(model, inputs), right)
+    unpatch(model)
+    assert holders and all(same(tensors_of(each), kept) for each, kept in zip(holders, before, strict=True))
+    assert torch.equal(logits(model, inputs), theirs)
+
+
+@pytest.mark.parametrize("name", ["Llama", "Gemma 3", "GPT-J"])
+@pytest.mark.parametrize("cast", ["half", "half double", "half bfloat16", "bfloat16 float"])
+def test_numbers_put_back_are_cast_as_transformers_casts_them(name, cast):
+    """And so are those that come after memory was emptied."""
+    theirs, ours = build(FAMILIES[name]), patch(build(FAMILIES[name]))
+    for step in cast.split():
+        theirs, ours = getattr(theirs, step)(), emptied(getattr(ours, step)())
+    unpatch(ours)
+    kept = dict(theirs.named_buffers())
+    assert kept and all(
+        same({n: b}, {n: kept[n]}) for n, b in ours.named_buffers() if n.endswith(("inv_freq", "embed_positions"))
+    )
+
+
+def state_of(model):
+    """Classes and tensors of everything in a model, and its rotary modules."""
+    return [(name, type(each), id(each), sorted(vars(each))) for name, each in model.named_modules()]
+
+
+def test_unpatch_without_numbers_is_refused_and_nothing_is_half_done():
+    model = patch(build(FAMILIES["Gemma 3"])).to("meta")
+    before = state_of(model)
+    for _ in range(2):
+        refused(
+            ValueError, r"^unpatch: .*RotaryEmbedding: its \w*inv_freq is on the meta device", lambda: unpatch(model)
+        )
+        assert state_of(model) == before
+
+
+@pytest.mark.parametrize("then", [lambda model: model, torch.nn.Module.half, copy.deepcopy])
+def test_unpatch_refuses_numbers_that_were_edited_by_a_name_from_before(then):
+    """It cannot know whose they are; the tables of the patched model are exact all the while."""
+    model, inputs = build(FAMILIES["Llama"]), prompt(FAMILIES["Llama"])
+    frequencies = rotary_of(model).inv_freq
+    patch(model)
+    frequencies.mul_(2)
+    model = then(model)
+    before = state_of(model)
+    refused(ValueError, "^unpatch: .*LlamaRotaryEmbedding: its inv_freq has been edited since", lambda: unpatch(model))
+    assert state_of(model) == before
+    assert torch.isfinite(logits(model, inputs)).all()
+    if then.__name__ == "<lambda>":
+        frequencies.div_(2)
+        assert not any(isinstance(type(each), Ours) for each in unpatch(model).modules())
+
+
+# What belongs to a process, or to another thread.
+
+
+def test_patch_in_threads_leaves_what_a_program_has_chosen(monkeypatch):
+    """The first thread is done while the second is amid its proof, which began before that end."""
+    models, inputs = {name: build(FAMILIES["Llama"]) for name in ("first", "second")}, prompt(FAMILIES["Llama"])
+    begun, first_done = {name: threading.Event() for name in models}, threading.Event()
+    seen, proven = [], rotary._proven
+
+    def slowly(original):
+        name = threading.current_thread().name
+        begun[name].set()
+        begun["second" if name == "first" else "first"].wait(60)
+        seen.append(chosen())
+        if name == "second":
+            first_done.wait(60)
+        return proven(original)
+
+    def run(name):
+        if name == "second":
+            begun["first"].wait(60)
+        patch(models[name])
+        if name == "first":
+            first_done.set()
+
+    monkeypatch.setattr(rotary, "_proven", slowly)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        before = chosen()
+        threads = [threading.Thread(target=run, args=(name,), name=name) for name in models]
+        for thread in threads:
+            thread.start()
+        assert all(event.wait(60) for event in begun.values())
+        seen.append(chosen())
+        for thread in threads:
+            thread.join(60)
+        seen.append(chosen())
+    finally:
+        torch.set_default_dtype(torch.float32)
+        monkeypatch.undo()
+    assert seen == 4 * [before]
+    one, other = (logits(model, inputs) for model in models.values())
+    assert torch.equal(one, other) and torch.equal(one, logits(patch(build(FAMILIES["Llama"])), inputs))
+
+
+def chosen():
+    """What a process has chosen for new tensors."""
+    return torch.get_default_dtype(), torch.utils._device.CURRENT_DEVICE
+
+
+@pytest.mark.parametrize("default", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.arange(0, 8, 2, dtype=torch.int64) / 8,
+        lambda: 1.0 / (10_000.0 ** (torch.arange(0, 8, 2) / 8)),
+        lambda: 10_000.0 ** -torch.arange(4),
+        lambda: torch.arange(4).mul(0.3).sin(),
+        lambda: torch.arange(0.0, 1.0, 0.1),
+        lambda: torch.linspace(0, 1, 7),
+        lambda: torch.outer(torch.arange(3), torch.tensor([0.1, 0.7])),
+        lambda: torch.stack([torch.ones(3), torch.full((3,), 0.1)]),
+        lambda: torch.tensor([0.1, 1 / 3]),
+        lambda: torch.tensor([1, 2]),
+        lambda: torch.eye(3).bool(),
+        lambda: torch.ones(2).bfloat16(),
+        lambda: torch.ones(2, dtype=torch.float64) / 3,
+        lambda: torch.zeros(2).to(torch.float16),
+        lambda: torch.polar(torch.ones(2), torch.tensor([0.1, 0.2])),
+    ],
+)
+def test_tensors_are_as_without_the_defaults_of_a_program(make, default):
+    right = make()
+    torch.set_default_dtype(default)
+    try:
+        with torch.device("meta"), torch.autocast("cpu", torch.bfloat16), plainly():
+            made = make()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert made.dtype == right.dtype and made.device.type == "cpu" and torch.equal(made, right)
+
+
+# Any order of all of it.
+
+
+class States(RuleBasedStateMachine):
+    """A model, `ours`, that is patched at times, and `theirs`, which never is.
+
+    Where ours is not patched, everything is done to both, and logits are equal to the last bit. Where it is, what
+    transformers would follow raises and is not done to theirs; logits agree when both compute in float64, with the
+    frequencies that transformers had before any cast.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.theirs: Any = None
+
+    @initialize(name=st.sampled_from(list(MODELS)), at_once=st.booleans())
+    def build(self, name, at_once):
+        self.name, self.inputs = name, prompt(FAMILIES[name])
+        self.ours, self.theirs = build(FAMILIES[name]), build(FAMILIES[name])
+        self.exact = tensors_of(rotary_of(self.theirs))
+        self.scales = {
+            f"{front}attention_scaling": getattr(rotary_of(self.theirs), f"{front}attention_scaling")
+            for front in MODELS[name]
+        }
+        self.patched = self.edited = self.other_base = False
+        self.copies = []
+        if at_once:
+            self.patch()
+
+    @property
+    def both(self):
+        return self.ours, self.theirs
+
+    @rule()
+    def patch(self):
+        if self.patched:
+            refused(ValueError, "^patch: model must not be patched already", lambda: patch(self.ours))
+        elif self.edited or self.other_base:
+            refused(
+                ValueError, "^patch: every rotary module must be one that can be replaced", lambda: patch(self.ours)
+            )
+        else:
+            patch(self.ours)
+            self.patched = True
+
+    @rule()
+    def unpatch(self):
+        if self.patched:
+            unpatch(self.ours)
+        else:
+            refused(ValueError, "^unpatch: model must be patched", lambda: unpatch(self.ours))
+        self.patched = False
+
+    @rule(edit=st.sampled_from(EDITS), data=st.data())
+    def edit(self, edit, data):
+        front = data.draw(st.sampled_from(MODELS[self.name]))
+        if self.patched:
+            refused(AttributeError, NO_EDIT.format(".*"), lambda: edit(rotary_of(self.ours), front))
+            return
+        for model in self.both:
+            edit(rotary_of(model), front)
+        self.edited = True
+
+    @precondition(lambda self: self.edited)
+    @rule()
+    def take_edits_back(self):
+        for model in self.both:
+            module = rotary_of(model)
+            for front in MODELS[self.name]:
+                setattr(module, f"{front}inv_freq", getattr(module, f"{front}original_inv_freq").clone())
+            for name, scale in self.scales.items():
+                setattr(module, name, scale)
+        self.edited = False
+
+    @rule()
+    def edit_config(self):
+        """Transformers looks there for no fixed rule of a model that is built."""
+        self.other_base = not self.other_base
+        for model in self.both:
+            parameters = model.config.rope_parameters
+            for block in [parameters] if "rope_theta" in parameters else parameters.values():
+                block["rope_theta"] *= 100.0 if self.other_base else 0.01
+
+    @rule(dtype=st.sampled_from(CASTS))
+    def cast(self, dtype):
+        for model in self.both:
+            getattr(model, dtype)()
+
+    @rule(by_meta=st.booleans())
+    def empty(self, by_meta):
+        for model in self.both:
+            buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+            emptied(model, by_meta)
+            for name, buffer in model.named_buffers():  # which a patched rotary module has none of
+                buffer.copy_(buffers[name])
+
+    @rule()
+    def ask_without_numbers(self):
+        other = copy.deepcopy(self.ours).to("meta")
+        if self.patched:
+            refused(ValueError, "^unpatch: every part .* is on the meta device", lambda: unpatch(other))
+        else:
+            refused(ValueError, "^patch: model must have its numbers in memory", lambda: patch(other))
+
+    @rule()
+    def load(self):
+        weights = {name: tensor.clone() for name, tensor in self.theirs.state_dict().items()}
+        assert weights.keys() == self.ours.state_dict().keys()
+        self.ours.load_state_dict(weights)
+
+    @rule()
+    def copy(self):
+        self.copies = [(self.ours, logits(self.ours, self.inputs))]
+        self.ours = copy.deepcopy(self.ours)
+
+    @rule()
+    def pickle(self):
+        if self.patched:
+            refused(TypeError, "^pickle: a model must not be patched", lambda: pickle.dumps(self.ours))
+            refused(TypeError, "^pickle: a model must not be patched", lambda: torch.save(self.ours, io.BytesIO()))
+        else:
+            self.ours = pickle.loads(pickle.dumps(self.ours))
+
+    @rule(mode=st.booleans())
+    def train(self, mode):
+        for model in self.both:
+            model.train(mode)
+
+    @invariant()
+    def logits_are_those_of_transformers(self):
+        if self.theirs is None:
+            return
+        module, original = rotary_of(self.ours), rotary_of(self.theirs)
+        assert isinstance(type(module), Ours) == self.patched and module.training == original.training
+        if not self.patched:
+            assert same(tensors_of(module), tensors_of(original))
+            assert torch.equal(logits(self.ours, self.inputs), logits(self.theirs, self.inputs))
+            return
+        assert logits(self.ours, self.inputs).dtype == self.theirs.dtype  # which 16 bits are not close enough for
+        ours, theirs = (copy.deepcopy(model).double() for model in self.both)
+        rotary_of(theirs)._buffers.update(self.exact)
+        assert float((logits(ours, self.inputs) - logits(theirs, self.inputs)).abs().max()) <= LOGITS
+
+    def teardown(self):
+        if self.theirs is None:
+            return
+        for model, right in self.copies:
+            assert torch.equal(logits(model, self.inputs), right)
+        if self.patched:
+            self.unpatch()
+            self.logits_are_those_of_transformers()
+
+
+TestStates = States.TestCase
+TestStates.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
