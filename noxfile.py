@@ -157,3 +157,10 @@ def lint(session):
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
     session.run("pyright")
+
+
+@nox.session
+def types(session):
+    """What users' type checkers see: the README's snippets and a typed program, by mypy and pyright, both strict."""
+    install(session, "types")
+    session.run("python", "tests/typed_readme.py")
