@@ -146,9 +146,18 @@ def benchmarks(session):
 
 @nox.session
 def mutants(session):
-    """Mistakes planted one at a time, each of which must turn the suite red."""
-    install(session, "test")
+    """Mistakes planted one at a time, each of which must turn the suite red: a list, and a few drawn at random."""
+    install(session, "mutants")
     session.run("python", "tests/mutants.py")
+    session.run("python", "tests/generated_mutants.py", "--sample", "16", "--seed", "1")
+
+
+@nox.session(name="mutants-generated", default=False)
+def mutants_generated(session):
+    """500 mistakes drawn at random, of which 95 % must turn the suite red; the table goes to benchmarks/results."""
+    install(session, "mutants")
+    options = ("--sample", "500", "--seed", "0", "--out", "benchmarks/results/mutants.md")
+    session.run("python", "tests/generated_mutants.py", *(session.posargs or options))
 
 
 @nox.session
@@ -158,3 +167,10 @@ def lint(session):
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
     session.run("pyright")
+
+
+@nox.session
+def types(session):
+    """What users' type checkers see: the README's snippets and a typed program, by mypy and pyright, both strict."""
+    install(session, "types")
+    session.run("python", "tests/typed_readme.py")

@@ -19,3 +19,4 @@ class Array(Protocol):
 
 
 ArrayT = TypeVar("ArrayT", bound=Array)
+OtherT = TypeVar("OtherT", bound=Array)

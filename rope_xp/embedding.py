@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from math import inf, nextafter, pi
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 
 from rope_xp import backends, checks, kernels
 from rope_xp.angles import PHASES, Phase, SinCos, sincos_of
-from rope_xp.arrays import Array, ArrayT
+from rope_xp.arrays import Array, ArrayT, OtherT
 from rope_xp.axes import ORDERS, Sections
 from rope_xp.frequencies import NTKScaling, Scaling, XPos
 from rope_xp.kernels import KERNELS, Kernel
@@ -24,8 +24,16 @@ Role = Literal["query", "key"]
 ROLES = {"query": "grows with position", "key": "shrinks with position"}
 
 
+class _Derived:
+    """What follows from the fields of `RotaryEmbedding`. An annotation in the dataclass itself would be a field."""
+
+    _frequencies: Frequencies
+    _rates: tuple[float, ...]
+    _turn: Turn
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class RotaryEmbedding:
+class RotaryEmbedding(_Derived):
     """A rotary position embedding as a value: it holds no arrays of state, and the result depends on arguments alone.
 
     It can be an attribute of a PyTorch, Flax NNX or Equinox module, a closed-over value, or an argument of `jax.jit`
@@ -131,11 +139,6 @@ class RotaryEmbedding:
     # of it as if it was given.
     _scaling: Scaling | None = field(default=None, repr=False)
 
-    if TYPE_CHECKING:
-        _frequencies: Frequencies
-        _rates: tuple[float, ...]
-        _turn: Turn
-
     def __post_init__(self) -> None:
         who = "RotaryEmbedding"
         head_dim = checks.even_size(who, "head_dim", self.head_dim)
@@ -217,10 +220,43 @@ class RotaryEmbedding:
         for name, value in resolved.items():
             object.__setattr__(self, name, value)
 
+    @overload
     def __call__(
         self,
         x: ArrayT,
+        *,
+        positions: Array | None = None,
+        sincos: tuple[Array, Array] | None = None,
+        seq_dim: int,
+        heads_dim: int | None = None,
+    ) -> ArrayT: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayT,
+        other: OtherT,
+        /,
+        *,
+        positions: Array | None = None,
+        sincos: tuple[Array, Array] | None = None,
+        seq_dim: int,
+        heads_dim: int | None = None,
+    ) -> tuple[ArrayT, OtherT]: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayT,
+        /,
         *others: ArrayT,
+        positions: Array | None = None,
+        sincos: tuple[Array, Array] | None = None,
+        seq_dim: int,
+        heads_dim: int | None = None,
+    ) -> tuple[ArrayT, ...]: ...
+    def __call__(
+        self,
+        x: Array,
+        *others: Array,
         positions: Array | None = None,
         sincos: tuple[Array, Array] | None = None,
         seq_dim: int,

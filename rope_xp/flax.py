@@ -2,8 +2,9 @@
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
-from typing import Any
+from typing import Any, overload
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 
@@ -74,6 +75,29 @@ class RotaryEmbedding(nnx.Module):
     def rope(self) -> embedding.RotaryEmbedding:
         return self.initial if self.inv_freq is None else with_frequencies(self.initial, self.inv_freq[...])
 
+    @overload
+    def __call__(
+        self, q: jax.Array, *, positions: Array | None = None, sincos: tuple[Array, Array] | None = None
+    ) -> jax.Array: ...
+    @overload
+    def __call__(
+        self,
+        q: jax.Array,
+        k: jax.Array,
+        /,
+        *,
+        positions: Array | None = None,
+        sincos: tuple[Array, Array] | None = None,
+    ) -> tuple[jax.Array, jax.Array]: ...
+    @overload
+    def __call__(
+        self,
+        q: jax.Array,
+        /,
+        *keys: jax.Array,
+        positions: Array | None = None,
+        sincos: tuple[Array, Array] | None = None,
+    ) -> tuple[jax.Array, ...]: ...
     def __call__(
         self, q: Any, *keys: Any, positions: Array | None = None, sincos: tuple[Array, Array] | None = None
     ) -> Any:

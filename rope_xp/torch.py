@@ -2,7 +2,7 @@
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import nn
@@ -113,6 +113,33 @@ class RotaryEmbedding(nn.Module):
         tensor([[0.5403, 0.8415]])
         """
         return self.rope(q, *keys, positions=positions, sincos=sincos, seq_dim=self.seq_dim, heads_dim=self.heads_dim)
+
+    if TYPE_CHECKING:  # `nn.Module` declares its call as one of anything
+
+        @overload
+        def __call__(
+            self, q: torch.Tensor, *, positions: Array | None = None, sincos: tuple[Array, Array] | None = None
+        ) -> torch.Tensor: ...
+        @overload
+        def __call__(
+            self,
+            q: torch.Tensor,
+            k: torch.Tensor,
+            /,
+            *,
+            positions: Array | None = None,
+            sincos: tuple[Array, Array] | None = None,
+        ) -> tuple[torch.Tensor, torch.Tensor]: ...
+        @overload
+        def __call__(
+            self,
+            q: torch.Tensor,
+            /,
+            *keys: torch.Tensor,
+            positions: Array | None = None,
+            sincos: tuple[Array, Array] | None = None,
+        ) -> tuple[torch.Tensor, ...]: ...
+        def __call__(self, q: Any, *keys: Any, positions: Any = None, sincos: Any = None) -> Any: ...
 
     def reset_parameters(self) -> None:
         """Learned frequencies as they began: after ``to_empty``, for a model that was made on the meta device.

@@ -242,6 +242,7 @@ def test_positions_of_other_axes_are_refused(name):
             r"every axis_of_section must be an int; got NoneType",
         ),
         ({"sizes": (1, 2), "axis_of_section": (0, 0)}, ValueError, r"must have each of 2 axes once; got \(0, 0\)"),
+        ({"sizes": (1, 2), "axis_of_section": (1, 2)}, ValueError, r"must have each of 2 axes once; got \(1, 2\)"),
         ({"sizes": (0, 0)}, ValueError, r"sizes must have a pair"),
         ({"sizes": (3, 2, 2), "order": "spatial_first"}, ValueError, r"height equal to width.*got \(3, 2, 2\)"),
     ],

@@ -367,6 +367,28 @@ def test_special_rules():
     assert from_config({"model_type": "gptj", "n_embd": 4096, "n_head": 16, "rotary_dim": None}).rotary_dim == 256
 
 
+@pytest.mark.parametrize("head_dim, share, width", [(128, 0.35, 44), (100, 0.29, 28)])
+def test_a_partial_width_is_cut_off_not_rounded(head_dim, share, width):
+    """44.8 channels, and 29 that float64 makes 28.999999999999996: `int(head_dim * share)` in transformers."""
+    config = {**LLAMA, "head_dim": head_dim, "partial_rotary_factor": share}
+    assert from_config(config).rotary_dim == width
+    assert from_config({**config, "rotary_dim": width}).rotary_dim == width
+    with pytest.raises(ValueError, match=f"the width that turns must be said once; got {width + 1} channels"):
+        from_config({**config, "rotary_dim": width + 1})
+
+
+def test_layers_counted_from_the_end_need_their_number():
+    """Without a list, each fourth layer from the last on is not rotated."""
+    config = {"model_type": "muse_glimmer_text", "rope_theta": 1e4}
+    rotated = [from_config({**config, "num_hidden_layers": 6}, layer=layer) is not None for layer in range(6)]
+    assert rotated == [True, False, True, True, True, False]
+    assert from_config(config).base == 1e4
+    with pytest.raises(
+        ValueError, match="num_hidden_layers must be given where layers are counted from the end; got None"
+    ):
+        from_config(config, layer=0)
+
+
 # What transformers 5.18 does that is a mistake: config, choice, what is right, what upstream makes of it.
 HUNYUAN = {"model_type": "hunyuan_v1_dense", "head_dim": 128, "max_position_embeddings": 8192}
 MISTAKES = {

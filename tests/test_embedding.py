@@ -26,6 +26,15 @@ def expected(x, where, layout, base=10_000.0, pairs=7):
     return oracle.rotate(x, angles[..., None, :], layout)
 
 
+def test_a_negative_axis_is_counted_in_each_array(xp):
+    """Keys without a batch axis: their sequence is another axis of theirs, and the length is the same."""
+    rope = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0)
+    q, k = random(2, 5, 6, 14), random(5, 3, 14, seed=1)
+    for first, second in ((q, k), (k, q)):
+        for x, result in zip((first, second), rope(xp.array(first), xp.array(second), seq_dim=-3), strict=True):
+            np.testing.assert_allclose(xp.numpy(result), expected(x, np.arange(5), "half"), rtol=0, atol=ATOL)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_rotates_queries_and_keys_of_other_head_counts(xp, layout):
     rope = RotaryEmbedding(head_dim=14, layout=layout, base=10_000.0)

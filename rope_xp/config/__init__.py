@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, overload
 
 from rope_xp import checks
 from rope_xp.config.block import BASE_KEYS, block_of, embedding_of, row_of
@@ -20,9 +20,34 @@ from rope_xp.config.upstream import as_upstream
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.rotation import LAYOUTS, Layout
 
+# For a model that has no rotary embedding. With `Any` in place of None a type checker lets the result be used as it is.
+MaybeNone: TypeAlias = Any
+
 COMPATS = {"transformers": "what transformers 5.18 computes, also where that is a mistake"}
 
 
+@overload
+def from_config(
+    config: Any,
+    *,
+    part: str | None = None,
+    layer: None = None,
+    layer_type: None = None,
+    seq_len: int | None = None,
+    layout: Layout | None = None,
+    compat: Literal["transformers"] | None = None,
+) -> RotaryEmbedding | MaybeNone: ...
+@overload
+def from_config(
+    config: Any,
+    *,
+    part: str | None = None,
+    layer: int | None = None,
+    layer_type: str | None = None,
+    seq_len: int | None = None,
+    layout: Layout | None = None,
+    compat: Literal["transformers"] | None = None,
+) -> RotaryEmbedding | None: ...
 def from_config(
     config: Any,
     *,
@@ -63,7 +88,9 @@ def from_config(
     Returns
     -------
     RotaryEmbedding or None
-        None where the layer is not rotated.
+        None where the layer is not rotated; without `layer` and `layer_type`, where the model has no rotary embedding
+        at all. The annotation has `Any` in place of this second None, so that type checkers ask for a test of the
+        result only where a layer was named.
 
     Raises
     ------

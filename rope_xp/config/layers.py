@@ -122,9 +122,14 @@ def numbers_of(keys: Keys, family: Family, layer: int | None) -> list[Any]:
             raise TypeError(f"{WHO}: {family.listed} must be a list of numbers, none negative; got {number!r} in it")
     if numbers:
         return numbers
-    count = layers_of(keys) or (0 if layer is None else layer + 1)
+    known = layers_of(keys)
+    count = known or (0 if layer is None else layer + 1)
     if family.unlisted == "interval":
         return [not interval or (index + 1) % interval for index in range(count)]
     if family.unlisted == "from the end":
+        if layer is not None and known is None:
+            raise ValueError(
+                f"{WHO}: num_hidden_layers must be given where layers are counted from the end; got {known}"
+            )
         return [(count - 1 - index) % 4 for index in range(count)]
     return [1] * count
