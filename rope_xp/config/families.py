@@ -249,6 +249,11 @@ def _width_of_sliding_latent(keys: Keys) -> int:
     return keys.count("swa_qk_rope_head_dim", rest)
 
 
+def _width_of_audio(keys: Keys) -> int:
+    """The width of the encoder's hidden states, which are rotated as one head."""
+    return keys.within("audio_config").count("hidden_size", 1280)
+
+
 def _trained_weights(keys: Keys, head_dim: int, base: float) -> Any:
     raise ValueError(
         f"{WHO}: frequencies must be those of the config; got {keys.name}, whose checkpoint multiplies them by the "
@@ -362,13 +367,12 @@ FAMILIES: dict[str, Family] = {
     **_each("voxtral_realtime_text", head_dim=_head(128)),
     **_each("bitnet csm csm_depth_decoder_model evolla flex_olmo", base=500_000.0),
     **_each("emu3_text_model mixtral", base=1_000_000.0),
-    **_each("glm4_moe glmasr_encoder nemotron persimmon phi", partial=0.5),
+    **_each("fuyu glm4_moe glmasr_encoder nemotron persimmon phi", partial=0.5),
     "gpt_neox": Family(partial=0.25),
     "stablelm": Family(partial=0.25, echoes=_SHARE),
     **_each("deepseek_ocr2_text unlimited_ocr_text", head_dim=(_QUOTIENT,)),
     "dots3_note_audio_encoder": Family(partial=0.5, head_dim=(_QUOTIENT,)),
     "falcon": Family(head_dim=(_QUOTIENT,), rotated_if=("alibi", False, False, True)),
-    "fuyu": Family(base=25_000.0, partial=0.5),
     "gte": Family(base=160_000.0),
     "hy_v3": Family(base=11_158_840.0, head_dim=_head(128)),
     "idefics": Family(note="layers of cross-attention are not rotated"),
@@ -483,8 +487,10 @@ FAMILIES: dict[str, Family] = {
         head_dim=_LATENT,
         interleave_key=True,
     ),
-    **_each("axk2 deepseek_v32 glm_moe_dsa", layout="interleaved_to_half", head_dim=_LATENT),
-    **_each("minicpm3 hy_v4", head_dim=_LATENT),
+    **_each("deepseek_v32 glm_moe_dsa", layout="interleaved_to_half", head_dim=_LATENT),
+    "axk2": Family(layout="interleaved_to_half", head_dim=("qk_rope_head_dim", 32)),
+    "minicpm3": Family(head_dim=("qk_rope_head_dim", 32)),
+    "hy_v4": Family(head_dim=_LATENT),
     "longcat_flash": Family(layout="interleaved_to_half", base=10_000_000.0, head_dim=_LATENT),
     "mistral4": Family(
         layout="interleaved_to_half",
@@ -614,6 +620,7 @@ FAMILIES: dict[str, Family] = {
     "step3p5": Family(
         head_dim=_head(128),
         by_layer={"full_attention": {}, "sliding_attention": {"scaled": False}},
+        types=_every(1),
     ),
     "neomme": Family(
         order="interleaved",
@@ -661,7 +668,8 @@ FAMILIES: dict[str, Family] = {
     ),
     "paddleocr_vl_text": Family(base=500_000.0, head_dim=_head(128), order="chunked", sizes=(16, 24, 24)),
     **_each("glm4v_text glm_ocr_text", **_INTERLEAVED, order="chunked", sizes=(8, 12, 12)),
-    **_each("glm4v_moe_text glm_image_text", order="chunked", sizes=(8, 12, 12)),
+    "glm4v_moe_text": Family(order="chunked", sizes=(8, 12, 12), partial=0.5),
+    "glm_image_text": Family(order="chunked", sizes=(8, 12, 12)),
     **_each(
         "qwen3_vl_text qwen3_vl_moe_text", base=500_000.0, head_dim=_head(128), order="interleaved", sizes=(24, 20, 20)
     ),
@@ -768,6 +776,7 @@ FAMILIES: dict[str, Family] = {
     "esmfold2_atom_encoder": Family(weights=_weights_of_esmfold2),
     "musicflamingo": Family(
         **_INTERLEAVED,
+        head_dim=("head_dim", _width_of_audio),
         base=1_200.0,
         partial=0.2,
         share_of_each_axis=True,
