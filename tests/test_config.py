@@ -237,6 +237,13 @@ def test_the_table_is_whole():
     }
     for model_type, family in FAMILIES.items():
         sections = {"rope_parameters": {"mrope_section": [16, 16, 16, 16]}} if model_type == "hunyuan_vl_text" else {}
+        own = {
+            "baichuan": {"hidden_size": 4096, "num_attention_heads": 32},
+            "git": {"architectures": ["Grok1ForCausalLM"]},
+            "bailing_moe": {"rope_theta": 6e5},
+            "bailing_moe_v2": {"rope_theta": 6e5},
+        }
+        sections |= own.get(model_type, {})
         if family.sizes is not None:
             width = 2 * sum(family.sizes)
             sections = {"rope_parameters": {"partial_rotary_factor": 0.5}, "head_dim": 2 * width}

@@ -16,14 +16,16 @@ NO_ROTATION = ("hunyuan_vl_text",)
 
 # Keys beside the block that these families do not read.
 NOT_READ = {
-    "bamba": ("partial_rotary_factor",),
+    "bamba": ("partial_rotary_factor", "attn_rotary_emb"),
     "cohere2_moe": ("rope_scaling",),
     "dbrx": ("attn_config",),
+    "fuyu": ("rope_theta", "rope_scaling"),
     "gpt_neox": ("rope_theta", "partial_rotary_factor"),
     "gpt_neox_japanese": ("rope_theta", "partial_rotary_factor"),
     "minimax_m3_vl_text": ("rotary_dim",),
     "modernbert": ("rope_theta",),
     "modernbert-decoder": ("rope_theta",),
+    "step3p5": ("use_rope_layers",),
 }
 
 # Rows of the table, which follows 5.23, that are others in 5.18; and frequencies before any training.
