@@ -16,6 +16,7 @@ from rope_xp.config.block import BASE_KEYS, block_of, embedding_of, row_of
 from rope_xp.config.families import FAMILIES, PARTS, Family
 from rope_xp.config.keys import SPEAKS, WHO, Keys, listed
 from rope_xp.config.layers import is_rotated, label_of, layer_type_of
+from rope_xp.config.remote import NOT_ROTARY, UNROTATED, in_known_spelling
 from rope_xp.config.upstream import as_upstream
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.rotation import LAYOUTS, Layout
@@ -137,8 +138,15 @@ def from_config(
     if layer is not None and layer_type is not None:
         raise ValueError(f"{WHO}: layer or layer_type must be given, not both; got {layer} and {layer_type!r}")
     mapping, model_type, beside = _part(_mapping(config), part)
+    if model_type in UNROTATED:
+        return None
     family = FAMILIES.get(model_type)
     if family is None:
+        if model_type in NOT_ROTARY:
+            raise ValueError(
+                f"{WHO}: model_type must be of a family with a rotary embedding; got {model_type!r}, whose attention "
+                f"has {NOT_ROTARY[model_type]}"
+            )
         if layout is None:
             near = ", ".join(get_close_matches(model_type, FAMILIES)) or "no such name"
             parts = [str(key) for key, value in mapping.items() if isinstance(value, Mapping) and "_config" in str(key)]
@@ -152,7 +160,7 @@ def from_config(
         family = replace(family, layout=layout, layout_said=True)
     choice = (layer, layer_type, seq_len, compat)
     rope = _read(mapping, model_type, family, *choice)
-    if beside and not _says_the_same(rope, {**mapping, **beside}, model_type, family, *choice):
+    if beside and compat is None and not _says_the_same(rope, {**mapping, **beside}, model_type, family, *choice):
         raise ValueError(f"{WHO}: keys of rotation must stand in the part, not beside it; got {beside}")
     return rope
 
@@ -174,6 +182,7 @@ def _read(
     compat: str | None,
 ) -> RotaryEmbedding | None:
     """One part of a config, by its family's row."""
+    mapping = in_known_spelling(mapping, model_type, seq_len)
     if compat is not None:
         mapping, family = as_upstream(mapping, model_type, family, seq_len)
     keys = Keys(f"the config of model_type {model_type!r}", mapping)

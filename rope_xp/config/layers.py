@@ -39,7 +39,7 @@ def label_of(family: Family, layer_type: str | None) -> str:
     """The name under which a family keeps what differs for a layer type."""
     if not family.labels or layer_type is None or layer_type in family.by_layer:
         return layer_type or ""
-    return family.labels.get(layer_type, family.labels[...])
+    return family.labels.get(layer_type, family.labels.get(..., layer_type))
 
 
 def nested_by(keys: Keys, family: Family) -> list[str]:
@@ -83,7 +83,7 @@ def is_rotated(keys: Keys, family: Family, layer: int | None, layer_type: str | 
         return False
     if layer_type in NO_ATTENTION:
         return False
-    if family.listed:
+    if family.listed and (family.unlisted or keys.items(family.listed)):
         return _is_listed(keys, family, layer, layer_type)
     if layer_type not in family.unrotated:
         return True

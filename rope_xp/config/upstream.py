@@ -16,14 +16,23 @@ NO_ROTATION = ("hunyuan_vl_text",)
 
 # Keys beside the block that these families do not read.
 NOT_READ = {
-    "bamba": ("partial_rotary_factor",),
+    "bamba": ("partial_rotary_factor", "attn_rotary_emb"),
     "cohere2_moe": ("rope_scaling",),
     "dbrx": ("attn_config",),
+    "fuyu": ("rope_theta", "rope_scaling"),
     "gpt_neox": ("rope_theta", "partial_rotary_factor"),
     "gpt_neox_japanese": ("rope_theta", "partial_rotary_factor"),
     "minimax_m3_vl_text": ("rotary_dim",),
     "modernbert": ("rope_theta",),
     "modernbert-decoder": ("rope_theta",),
+    "step3p5": ("use_rope_layers",),
+}
+
+# Rows of the table, which follows 5.23, that are others in 5.18; and frequencies before any training.
+ROWS: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": {"order": "even_odd", "sizes": (22, 22, 20)},
+    "mistral_large4_text": {"weights": None},
+    "step3p5_vision": {"axis_of_section": None},
 }
 
 
@@ -50,14 +59,18 @@ def as_upstream(
     for block in blocks:
         _said_beside(config, block, family)
         _lengths(config, model_type, block, seq_len)
-    if not blocks and any("rope_theta" in row.get("block", {}) for row in (vars(family), *family.by_layer.values())):
+    if not blocks and any(
+        "rope_theta" in (row.get("block") or {}) for row in (vars(family), *family.by_layer.values())
+    ):
         _drop(config, BASE_KEYS)  # the default block comes as a whole
     if model_type == "step3p5":
         _first_of_each_type(config)
-    if model_type == "olmo3" and scaling:
-        sliding = {**family.by_layer["sliding_attention"], "base_fixed": True}
+    changed = {"olmo3": {"base_fixed": True}, "dots3_note_text": {"base": 80_000_000.0, "base_keys": BASE_KEYS}}
+    if model_type in changed and scaling:
+        sliding = {**family.by_layer["sliding_attention"], **changed[model_type]}
         family = replace(family, by_layer={**family.by_layer, "sliding_attention": sliding})
-    return config, replace(family, clamped=True)
+        _drop(config, ("swa_rope_theta",))
+    return config, replace(family, clamped=True, **ROWS.get(model_type, {}))
 
 
 def _plain(value: Any) -> Any:
