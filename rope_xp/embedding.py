@@ -1,10 +1,11 @@
 """A model's rotary embedding: frequencies, pairing and magnitude joined in one frozen value."""
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import MISSING, dataclass, field, fields
 from math import inf, nextafter, pi
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from rope_xp.kernels import KERNELS, Kernel
 from rope_xp.kernels.turn import Angles, Turn
 from rope_xp.phases import LIMIT, Frequencies
 from rope_xp.positions.sequence import count_from
+from rope_xp.provenance import Provenance
 from rope_xp.rotation import LAYOUTS, READ_WRITE, Layout, aligned, axes_on, chosen, opposite_axes
 
 Role = Literal["query", "key"]
@@ -128,6 +130,9 @@ class RotaryEmbedding:
     pairs: int = field(init=False)
     axes: int = field(init=False)
     heads: int | None = field(init=False)
+
+    # Of a value that `from_config` made, `with_provenance` sets another.
+    _provenance: ClassVar[Provenance] = Provenance()
 
     if TYPE_CHECKING:
         _frequencies: Frequencies
@@ -484,6 +489,8 @@ class RotaryEmbedding:
     def describe(self, x: Array | None = None) -> str:
         """What runs, in words: widths, pairing, base, scaling, magnitude, wavelengths, phases and kernel.
 
+        Values that a config did not state are marked, with whose default they are.
+
         Parameters
         ----------
         x : array, optional
@@ -553,8 +560,9 @@ class RotaryEmbedding:
             "phase": f"{self.phase} ({PHASES[self.phase]})",
             "kernel": f"{kernel} ({KERNELS[kernel]})",
         }
-        lines = [fill(f"{name:<18}{value}", 100, subsequent_indent=" " * 18) for name, value in rows.items() if value]
-        return "\n".join(lines)
+        rows = {name: value + self._provenance.mark(name) for name, value in rows.items() if value}
+        lines = [*rows.items(), *self._provenance.lines(rows)]
+        return "\n".join(fill(f"{name:<18}{value}", 100, subsequent_indent=" " * 18) for name, value in lines)
 
     @property
     def softmax_scale(self) -> float:
@@ -730,6 +738,13 @@ class RotaryEmbedding:
         if any(length != lengths[0] for length in lengths):
             raise ValueError(f"{who}: positions must be given where lengths on seq_dim={seq_dim} differ; got {lengths}")
         return count_from(who, "positions", 0, backends.size_of(arrays[0], axes[0]), like=arrays[0])
+
+
+def with_provenance(rope: RotaryEmbedding, provenance: Provenance) -> RotaryEmbedding:
+    """An equal value that says where its values come from."""
+    made = copy(rope)
+    object.__setattr__(made, "_provenance", provenance)
+    return made
 
 
 def _one_or_all(rotated: list[Any]) -> Any:

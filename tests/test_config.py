@@ -1,7 +1,9 @@
 """from_config: every spelling of one meaning, upstream's mistakes on request, and errors that name the key."""
 
 import ast
+import copy
 import json
+import pickle
 import re
 from dataclasses import replace
 from math import log, pi, sqrt
@@ -25,7 +27,9 @@ from rope_xp import (
 )
 from rope_xp.config import families
 from rope_xp.config.families import FAMILIES, PARTS
+from rope_xp.embedding import with_provenance
 from rope_xp.frequencies import geometric
+from rope_xp.provenance import Provenance
 
 LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 8192}
 YARN = {"factor": 4.0, "original_max_position_embeddings": 2048}
@@ -123,6 +127,141 @@ def test_layout_overrides_the_family_and_admits_unknown_ones():
     latent = {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "rope_interleave": False}
     assert from_config(latent).layout == "half"
     assert from_config(latent, layout="interleaved").layout == "interleaved"
+
+
+# What a config leaves out: config, choice, and (the row of describe that shows it, the key, whose default it is).
+UNSTATED = {
+    "nothing": (llama(), {}, []),
+    "a base": (LLAMA, {}, [("frequencies", "rope_theta", "default of llama")]),
+    "a null base": (llama(rope_theta=None), {}, [("frequencies", "rope_theta", "default of llama")]),
+    "the base of a block": (
+        {**LLAMA, "rope_scaling": {"type": "yarn", **YARN}},
+        {},
+        [("frequencies", "rope_theta", "default of llama")],
+    ),
+    "the length of a block": (
+        llama(rope_scaling={"type": "yarn", "factor": 4.0}),
+        {},
+        [("scaling", "original_max_position_embeddings", "taken from max_position_embeddings")],
+    ),
+    "the length of a family": (
+        llama(model_type="phi3", rope_scaling={"type": "su", "short_factor": [1.0] * 64, "long_factor": [4.0] * 64}),
+        {},
+        [("scaling", "original_max_position_embeddings", "default of phi3")],
+    ),
+    "a share": (llama(model_type="phi"), {}, [("channels", "partial_rotary_factor", "default of phi")]),
+    "a width": ({"model_type": "gptj", "n_embd": 4096, "n_head": 16}, {}, [("", "rotary_dim", "default of gptj")]),
+    "a width that is null": ({"model_type": "gptj", "n_embd": 4096, "n_head": 16, "rotary_dim": None}, {}, []),
+    "a head": (
+        {"model_type": "qwen3", "rope_theta": 1e6},
+        {},
+        [("channels", "head_dim", "default of qwen3")],
+    ),
+    "a latent head": (
+        {"model_type": "deepseek_v3", "rope_theta": 1e4},
+        {},
+        [("channels", "qk_rope_head_dim", "default of deepseek_v3")],
+    ),
+    "a block": (
+        {"model_type": "gpt_oss", "head_dim": 64, "rope_theta": 1.5e5},
+        {},
+        [("scaling", "rope_parameters", "default of gpt_oss")],
+    ),
+    "the base of a family's block": (
+        {"model_type": "pe_audio_encoder", "head_dim": 128},
+        {},
+        [("frequencies", "rope_theta", "default of pe_audio_encoder")],
+    ),
+    "the share of a family's block": (
+        llama(model_type="moonshine_streaming"),
+        {},
+        [("channels", "partial_rotary_factor", "default of moonshine_streaming")],
+    ),
+    "sections": (
+        llama(model_type="qwen2_vl_text"),
+        {},
+        [("position axes", "mrope_section", "default of qwen2_vl_text")],
+    ),
+    "an attention factor": (
+        {
+            "model_type": "deepseek_v4",
+            "head_dim": 512,
+            "qk_rope_head_dim": 64,
+            "compress_rope_theta": 1.6e5,
+            "rope_scaling": {"type": "yarn", **YARN},
+        },
+        {"layer_type": "compress"},
+        [("attention factor", "attention_factor", "default of deepseek_v4")],
+    ),
+    "a base of some layers": (
+        {**GEMMA3, "rope_local_base_freq": None, "sliding_window_pattern": 6},
+        {"layer": 0},
+        [("frequencies", "rope_local_base_freq", "default of gemma3_text")],
+    ),
+    "which layers": (GEMMA3, {"layer": 5}, [("", "layer_types", "default of gemma3_text")]),
+    "which layers, where none is asked for": (GEMMA3, {"layer_type": "full_attention"}, []),
+    "a period of layers": ({**GEMMA3, "sliding_window_pattern": 6}, {"layer": 5}, []),
+    "which layers turn": (
+        llama(model_type="smollm3"),
+        {"layer": 0},
+        [("", "no_rope_layers", "default of smollm3")],
+    ),
+    "a period of layers that turn": (llama(model_type="smollm3", no_rope_layer_interval=4), {"layer": 0}, []),
+    "whether it turns": (
+        llama(model_type="falcon"),
+        {},
+        [("", "alibi", "default of falcon")],
+    ),
+    "whether it turns, said": (llama(model_type="falcon", alibi=False), {}, []),
+    "a block of other layers": (
+        {"model_type": "olmo3", "head_dim": 16, "rope_theta": 5e5, "rope_scaling": {"type": "yarn", **YARN}},
+        {"layer_type": "sliding_attention"},
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNSTATED)
+def test_values_that_a_config_does_not_state(name):
+    config, choice, unstated = UNSTATED[name]
+    rope = from_config(config, **choice)
+    assert list(rope._provenance.defaults) == unstated
+    text = " ".join(rope.describe().split())
+    assert text.count("not in the config") == len(unstated)
+    for row, key, source in unstated:
+        line = next(line for line in paragraphs(rope.describe()) if line.startswith(row or "not in the config"))
+        assert f"{key}, {source}" in line
+    if unstated:
+        with pytest.raises(ValueError, match=r"^from_config: every value must be in the config with strict=True; got "):
+            from_config(config, **choice, strict=True)
+    else:
+        assert from_config(config, **choice, strict=True) == rope
+
+
+def paragraphs(text):
+    """The rows of a description, each on one line."""
+    return re.sub(r"\n +", " ", text).splitlines()
+
+
+def test_strict_names_every_key_that_is_missing():
+    with pytest.raises(ValueError, match=r"got head_dim, default of qwen3; rope_theta, default of qwen3$"):
+        from_config({"model_type": "qwen3"}, strict=True)
+    with pytest.raises(ValueError, match=r"got position_embedding_type, default of esm$"):  # None, without `strict`
+        from_config({"model_type": "esm", "hidden_size": 64, "num_attention_heads": 4}, strict=True)
+    with pytest.raises(TypeError, match=r"^from_config: strict must be a bool; got str"):
+        from_config(LLAMA, strict="yes")
+
+
+def test_provenance_is_no_part_of_the_value():
+    stated, unstated = from_config(llama(rope_theta=1e4)), from_config(LLAMA)
+    assert stated == unstated and hash(stated) == hash(unstated) and repr(stated) == repr(unstated)
+    marked = "not in the config: rope_theta"
+    for kept in (copy.copy(unstated), copy.deepcopy(unstated), pickle.loads(pickle.dumps(unstated))):
+        assert kept == unstated and marked in kept.describe()
+    assert marked not in replace(unstated).describe() == stated.describe()
+    assert stated.describe() == RotaryEmbedding(head_dim=128, layout="half", base=1e4).describe()
+    remarked = with_provenance(stated, Provenance(remarks=("one", "two")))
+    assert remarked.describe() == stated.describe() + "\nremark            one\nremark            two"
 
 
 def test_layers_differ():

@@ -77,7 +77,8 @@ MAY_IMPORT = {
         "phases",
         "positions.sequence",
     },
-    "config/keys": {"checks"},
+    "provenance": set(),
+    "config/keys": {"checks", "provenance"},
     "config/families": {"checks", "config.keys", "frequencies"},
     "config/layers": {"checks", "config.families", "config.keys"},
     "config/block": {
@@ -98,6 +99,7 @@ MAY_IMPORT = {
         "config.layers",
         "config.upstream",
         "embedding",
+        "provenance",
         "rotation",
     },
     "huggingface/rotary": {"config", "embedding", "frequencies", "kernels.turn", "positions", "rotation"},
@@ -115,6 +117,7 @@ MAY_IMPORT = {
         "kernels.turn",
         "phases",
         "positions.sequence",
+        "provenance",
         "rotation",
     },
 }

@@ -17,7 +17,8 @@ from rope_xp.config.families import FAMILIES, PARTS, Family
 from rope_xp.config.keys import SPEAKS, WHO, Keys, listed
 from rope_xp.config.layers import is_rotated, label_of, layer_type_of
 from rope_xp.config.upstream import as_upstream
-from rope_xp.embedding import RotaryEmbedding
+from rope_xp.embedding import RotaryEmbedding, with_provenance
+from rope_xp.provenance import Provenance
 from rope_xp.rotation import LAYOUTS, Layout
 
 COMPATS = {"transformers": "what transformers 5.18 computes, also where that is a mistake"}
@@ -32,6 +33,7 @@ def from_config(
     seq_len: int | None = None,
     layout: Layout | None = None,
     compat: Literal["transformers"] | None = None,
+    strict: bool = False,
 ) -> RotaryEmbedding | None:
     """The rotary embedding that a checkpoint's config means.
 
@@ -59,6 +61,9 @@ def from_config(
         `model_type` may be unknown.
     compat : "transformers", optional
         Compute what transformers 5.18 does where that is a mistake, see Notes.
+    strict : bool
+        Refuse to take a default of the family, or any other value that the config does not state; without it,
+        `describe` marks such values. What a `model_type` always means, such as the pairing, is no default.
 
     Returns
     -------
@@ -69,7 +74,7 @@ def from_config(
     ------
     ValueError
         If a key is unknown, missing or contradicts another, a value is out of range, the family is unknown, or layers
-        differ and none is named. Also if a file is no JSON.
+        differ and none is named. Also if a file is no JSON, or a value is not stated and `strict` is true.
     TypeError
         If a value is of the wrong kind.
 
@@ -103,6 +108,7 @@ def from_config(
         checks.one_of(WHO, "compat", compat, COMPATS)
     if seq_len is not None and not 1 <= checks.count(WHO, "seq_len", seq_len) < 2**53:
         raise ValueError(f"{WHO}: seq_len must be at least 1 and below 2**53; got {seq_len}")
+    strict = checks.boolean(WHO, "strict", strict)
     if layer is not None:
         layer = checks.count(WHO, "layer", layer)
     if layer_type is not None and not isinstance(layer_type, str):
@@ -124,15 +130,18 @@ def from_config(
     if layout is not None:
         family = replace(family, layout=layout, layout_said=True)
     choice = (layer, layer_type, seq_len, compat)
-    rope = _read(mapping, model_type, family, *choice)
+    rope, provenance = _read(mapping, model_type, family, *choice)
     if beside and not _says_the_same(rope, {**mapping, **beside}, model_type, family, *choice):
         raise ValueError(f"{WHO}: keys of rotation must stand in the part, not beside it; got {beside}")
-    return rope
+    if strict and provenance.defaults:
+        defaults = "; ".join(f"{each.key}, {each.source}" for each in provenance.defaults)
+        raise ValueError(f"{WHO}: every value must be in the config with strict=True; got {defaults}")
+    return None if rope is None else with_provenance(rope, provenance)
 
 
 def _says_the_same(rope: Any, mapping: Mapping[str, Any], *choice: Any) -> bool:
     try:
-        return _read(mapping, *choice) == rope
+        return _read(mapping, *choice)[0] == rope
     except (TypeError, ValueError):  # they contradict each other
         return False
 
@@ -145,15 +154,16 @@ def _read(
     layer_type: str | None,
     seq_len: int | None,
     compat: str | None,
-) -> RotaryEmbedding | None:
-    """One part of a config, by its family's row."""
+) -> tuple[RotaryEmbedding | None, Provenance]:
+    """One part of a config, by its family's row, and which of its values the config does not state."""
     if compat is not None:
         mapping, family = as_upstream(mapping, model_type, family, seq_len)
-    keys = Keys(f"the config of model_type {model_type!r}", mapping)
+    keys = Keys(f"the config of model_type {model_type!r}", mapping, model_type)
     layer_type = layer_type_of(keys, family, layer, layer_type)
     label = label_of(family, layer_type)
     block = block_of(keys, family, label)
     rotated = is_rotated(keys, family, layer, layer_type)
+    choices = tuple(keys.defaults.values())  # those that decide which layer is meant, and whether it is rotated
     rope = None
     if block is not None:
         row = row_of(family, label)
@@ -161,7 +171,9 @@ def _read(
     for row in family.by_layer.values():
         keys.ignore(*row.get("base_keys", BASE_KEYS))  # other layer types read those
     keys.finish(SPEAKS)
-    return rope if rotated else None
+    if rope is None or not rotated:
+        return None, Provenance(choices)
+    return rope, Provenance(tuple(keys.defaults.values()), tuple(keys.remarks))
 
 
 def _mapping(config: Any) -> Mapping[str, Any]:

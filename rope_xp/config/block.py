@@ -100,14 +100,16 @@ def embedding_of(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: s
     """
     if block.name == "rope_scaling" and not row.scaled:
         # It is for other layers, and must make sense all the same.
-        embedding_of(keys, block, replace(row, scaled=True), ..., layer_type, seq_len)
+        others = keys.fresh()
+        embedding_of(others, block, replace(row, scaled=True), ..., layer_type, seq_len)
+        keys.ignore_as(others)
         block = Keys("no block", {})
     head_dim = _head_dim(keys, row, layer, layer_type)
     base = _base(keys, block, row, layer, layer_type)
     rope_type = _rope_type(block, row)
     rotary_dim = _rotary_dim(keys, block, row, rope_type, head_dim, layer, layer_type)
     scaling = _scaling(keys, block, row, rope_type, seq_len)
-    sections = _sections(block, row, rotary_dim)
+    sections = _sections(keys, block, row, rotary_dim)
     for name, wanted in (("use_rotary_pos_emb", True), ("use_mrope", row.order is not None)):
         said = keys.get(name)
         if said is not None and checks.boolean(WHO, name, said) != wanted:
@@ -144,6 +146,7 @@ def _head_dim(keys: Keys, row: Family, layer: Any, layer_type: str | None) -> in
     tried = []
     for way in row.head_dim:
         if isinstance(way, int):
+            keys.assume("channels", str(row.head_dim[0]))
             return way
         names = way.split("/")
         tried.append(" / ".join(names))
@@ -194,6 +197,8 @@ def _base(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: str | No
         base = inner
     else:
         base = said_once("rope_theta", inner, outer, block.name)
+    if base is None or (block.name == OWN and outer is None):
+        keys.assume("frequencies", (row.base_keys or ("rope_theta",))[0])
     base = row.base if base is None else base
     if base is None:
         raise ValueError(f"{WHO}: rope_theta, the base, must be given in {keys.name}; got none")
@@ -251,8 +256,7 @@ def _rotary_dim(
     if share is not None:
         share = checks.positive(WHO, "partial_rotary_factor", share)
     if row.share_means is not None:
-        only = row.share_means(keys, head_dim)
-        if share is not None and share != only:
+        if share is not None and share != (only := row.share_means(keys, head_dim)):
             raise ValueError(f"{WHO}: partial_rotary_factor must be {only:g} in {keys.name}; got {share}")
         return head_dim
     if rope_type == "proportional":
@@ -268,6 +272,8 @@ def _rotary_dim(
                 f"partial_rotary_factor={share} of {head_dim}"
             )
     else:
+        if (share is None and row.partial != 1.0) or (block.name == OWN and inner is not None):
+            keys.assume("channels", PARTIAL_KEYS[0])
         width = int(head_dim * (row.partial if share is None else share))
     if row.share_of_each_axis:
         width *= row.axes
@@ -285,10 +291,14 @@ def _scaling(keys: Keys, block: Keys, row: Family, rope_type: str, seq_len: int 
     if ORIGINAL in values:
         original = _whole(said_once(ORIGINAL, values[ORIGINAL], outer_original, block.name))
         values[ORIGINAL] = next((each for each in (original, row.original, length) if each is not None), None)
+        if original is None:
+            keys.assume("scaling", ORIGINAL, "" if row.original is not None else f"taken from {LENGTH_KEYS[0]}")
     if "seq_len" in {each.name for each in fields(rule)}:
         values["seq_len"] = seq_len
     if rule is Scaling:
         return None
+    if block.name == OWN:
+        keys.assume("scaling", "rope_parameters")
     if rule is DynamicNTKScaling:
         alpha = block.get("alpha")
         if alpha is not None and "factor" not in row.unread and values["factor"] not in (None, 1):
@@ -302,7 +312,10 @@ def _scaling(keys: Keys, block: Keys, row: Family, rope_type: str, seq_len: int 
         length = checks.positive(WHO, LENGTH_KEYS[0], length)
         values["factor"] = length / checks.positive(WHO, ORIGINAL, values[ORIGINAL])
     if block.name == "rope_scaling":
-        values |= {name: value for name, value in row.legacy.items() if name in values and values[name] is None}
+        usual = {name: value for name, value in row.legacy.items() if name in values and values[name] is None}
+        values |= usual
+        for name in usual:
+            keys.assume("attention factor", name)
     values = {name: value for name, value in values.items() if value is not None}
     missing = [each.name for each in fields(rule) if each.default is MISSING and each.name not in values]
     if missing:
@@ -317,7 +330,7 @@ def _whole(length: Any) -> Any:
     return int(length) if isinstance(length, float) and length.is_integer() else length
 
 
-def _sections(block: Keys, row: Family, rotary_dim: int) -> Sections | None:
+def _sections(keys: Keys, block: Keys, row: Family, rotary_dim: int) -> Sections | None:
     if row.order is None:
         return None
     order, pairs = str(row.order), rotary_dim // 2
@@ -333,6 +346,8 @@ def _sections(block: Keys, row: Family, rotary_dim: int) -> Sections | None:
     if in_glm is not None and checks.boolean(WHO, "mrope_interleaved_glm", in_glm):
         order = "round_robin"
     sizes = row.sizes if given is None else given
+    if given is None and sizes is not None:
+        keys.assume("position axes", "mrope_section")
     if sizes is None:
         return Sections((pairs // row.axes,) * row.axes, order, row.axis_of_section) if row.axes > 1 else None
     if not isinstance(sizes, (list, tuple)):

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rope_xp import checks
+from rope_xp.provenance import Default
 
 WHO = "from_config"
 
@@ -13,12 +14,43 @@ SPEAKS = re.compile(r"rope|rotary|partial_rot|theta|yarn|(^|_)ntk|original_max_p
 
 
 class Keys:
-    """A mapping that remembers which of its keys were read."""
+    """A mapping that remembers which of its keys were read, and what was taken in place of keys that it lacks.
 
-    def __init__(self, name: str, mapping: Mapping[str, Any]):
+    Parameters
+    ----------
+    name : str
+        What errors call it.
+    mapping : mapping
+    family : str
+        Whose defaults are taken.
+
+    Attributes
+    ----------
+    defaults : dict of str to Default
+        By key, what was taken because the mapping does not state it.
+    remarks : list of str
+        What `RotaryEmbedding.describe` says besides.
+    """
+
+    def __init__(self, name: str, mapping: Mapping[str, Any], family: str = ""):
         self.name = name
         self.mapping = mapping
+        self.family = family
+        self.defaults: dict[str, Default] = {}
+        self.remarks: list[str] = []
         self._read: set[str] = set()
+
+    def assume(self, row: str, key: str, source: str = "") -> None:
+        """Remember a default: the row of `describe` that shows it, the key it stands for, and whose it is."""
+        self.defaults[key] = Default(row, key, source or f"default of {self.family}")
+
+    def fresh(self) -> "Keys":
+        """The same mapping, of which nothing was read."""
+        return Keys(self.name, self.mapping, self.family)
+
+    def stated(self) -> bool:
+        """Whether any of the keys that were read is there and not null."""
+        return any(self.mapping.get(name) is not None for name in self._read)
 
     def get(self, *names: str) -> Any:
         """The value of whichever of these keys is given and not null; two must not contradict each other."""
@@ -32,6 +64,8 @@ class Keys:
     def count(self, name: str, usual: int | None = None) -> Any:
         """A whole number, or what is usual where it is not given or null."""
         value = self.get(name)
+        if usual and name not in self.mapping:
+            self.assume("", name)
         return usual if value is None else checks.count(WHO, name, value)
 
     def items(self, name: str) -> list[Any]:
@@ -46,11 +80,15 @@ class Keys:
         value = self.get(name)
         if value is not None and not isinstance(value, Mapping):
             raise TypeError(f"{WHO}: {name} must be a mapping; got {value!r}")
-        return Keys(name, value or {})
+        return Keys(name, value or {}, self.family)
 
     def ignore(self, *names: str) -> None:
         """Keys that are known and say nothing here."""
         self._read.update(names)
+
+    def ignore_as(self, other: "Keys") -> None:
+        """The keys that another reader of the same mapping has read."""
+        self._read |= other._read
 
     def first(self, *names: str) -> Any:
         """The value of the first of these keys that is given and not null."""
