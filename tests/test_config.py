@@ -953,11 +953,22 @@ BAD = {
             ("ROPE_SCALING", None, "rope_scaling"),
             ("Rotary_Dim", 64, "rotary_dim"),
             ("Head_Dim", 64, "head_dim"),
-            ("headdim", 64, "head_dim"),
+            ("headdim", None, "head_dim"),
             ("Max_Position_Embeddings", 64, "max_position_embeddings"),
             ("originalMaxPositionEmbeddings", 64, "original_max_position_embeddings"),
         ]
     },
+    "a window of other letters": (
+        {"model_type": "exaone4", "head_dim": 16, "rope_theta": 1e4, "Sliding_Window": None},
+        ValueError,
+        r"every key of .* must be known; got \{'Sliding_Window': None\}, which is like sliding_window",
+        {"layer_type": "full_attention"},
+    ),
+    "a list of layers of other letters": (
+        {"model_type": "smollm3", "head_dim": 16, "rope_theta": 1e4, "noropelayers": [0]},
+        ValueError,
+        r"every key of .* must be known; got \{'noropelayers': \[0\]\}, which is like no_rope_layers",
+    ),
     "a key of the block, of other letters": (
         llama(rope_scaling={"type": "yarn", **YARN, "Beta_Fast": 16}),
         ValueError,
@@ -983,14 +994,14 @@ BAD = {
         ValueError,
         r"every key of attn_config must be known; got \{'alibi': True\}, beside rope_theta",
     ),
-    "a wide head": (llama(head_dim=2**16 + 2), ValueError, r"head_dim must be at most 65536; got 65538"),
+    "a wide head": (llama(head_dim=2**14 + 2), ValueError, r"head_dim must be at most 16384; got 16386"),
     "many layers": (
         {**GEMMA3, "num_hidden_layers": 10**9},
         ValueError,
-        r"num_hidden_layers must be at most 65536; got 1000000000",
+        r"num_hidden_layers must be at most 16384; got 1000000000",
         {"layer": 0},
     ),
-    "a layer far up": (llama(), ValueError, r"layer must be below 65536; got 65536", {"layer": 2**16}),
+    "a layer far up": (llama(), ValueError, r"layer must be below 16384; got 16384", {"layer": 2**14}),
     "many axes": (
         llama(rope_scaling={"type": "mrope", "mrope_section": [4] * 17}, model_type="unknown"),
         ValueError,
@@ -1304,7 +1315,7 @@ def test_dual_chunks_are_told_of():
         {"position_embedding_type": "rotary", "pos_emb": "RoPE", "positional_encoding": "rope_gptj"},
         {"position_embedding_type": None, "qk_nope_head_dim": 128, "num_position_embeddings": 2304},
         {"position_embedding_size": 10, "pos_emb_height": 32, "pos_embed_rescale": 2.0, "Extra_Thing": 1},
-        {"max_source_positions": 3, "HEAD_DIM": None},
+        {"max_source_positions": 3, "dropout_positions": 0.0},
     ],
     ids=str,
 )

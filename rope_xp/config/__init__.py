@@ -211,7 +211,7 @@ def _part(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any
     parts = PARTS.get(model_type, {})
     for key in config:
         name = respelled(key, ("model_type", "text_config", *(path.split(".")[0] for path, _ in parts.values())))
-        if name is not None and config[key] is not None:
+        if name is not None:
             raise ValueError(f"{WHO}: {name} must be spelled so; got {key!r}")
     if part is None and ("text" not in parts and not isinstance(config.get("text_config"), Mapping)):
         if model_type in FAMILIES or not parts:

@@ -11,7 +11,7 @@ from rope_xp.provenance import Default
 WHO = "from_config"
 
 # A bound on channels of a head and on layers, far above any model's.
-MOST = 2**16
+MOST = 2**14
 
 # Keys beside the rotary block that speak of rotation, in small letters.
 SPEAKS = re.compile(r"rope|rotary|partial_?rot|theta|yarn|(^|_)ntk|original_?max_?position")
@@ -149,7 +149,7 @@ class Keys:
         for key, value in self.mapping.items():
             if key in self._read:
                 continue
-            if matters is None or matters(key, value) or (value is not None and respelled(key, self._read)):
+            if matters is None or matters(key, value) or respelled(key, self._read):
                 unread[key] = value
         if unread:
             known = listed(self._read & self.mapping.keys())
