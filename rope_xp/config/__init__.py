@@ -72,12 +72,21 @@ def from_config(
     ------
     ValueError
         If a key is unknown, missing or contradicts another, a value is out of range, the family is unknown, or layers
-        differ and none is named. Also if a file is no JSON, or a value is not stated and `strict` is true.
+        differ and none is named. Also if a file is no JSON, has a key twice, or is no regular file; if a config is
+        beyond any that a model has (16 MB, 32 levels, a million values, 16,384 layers or channels of a head); or if a
+        value is not stated and `strict` is true.
     TypeError
         If a value is of the wrong kind.
+    FileNotFoundError
+        If there is no such file on this machine; a model of the Hub must be downloaded first.
 
     Notes
     -----
+    Keys are matched as they are spelled; one that a config has in other letters (`Rope_Theta`) is an error. So is a key
+    of another kind of position (`alibi`, `no_pos_emb`, `position_embedding_type`) unless it denies it or names a rotary
+    one. The numbers of a scaling rule that have a default of the rule's own, such as YaRN's `beta_fast`, are no
+    defaults of a family: `strict` does not ask for them.
+
     With ``compat="transformers"``: `alpha` is forgotten beyond `max_position_embeddings` (Hunyuan); `truncate` of a
     block that is nested by layer type is not read; Phi-3.5-MoE never uses `long_factor`; `rope_scaling` spelled with
     `type` is not read where layer types differ, nor at all by Cohere2-MoE; a top-level

@@ -116,6 +116,13 @@ class Keys:
             self.assume("", name)
         return usual if value is None else checks.count(WHO, name, value)
 
+    def number(self, name: str, usual: float) -> Any:
+        """What is given, or what is usual where it is not given or null."""
+        value = self.get(name)
+        if value is None:
+            self.assume("", name)
+        return usual if value is None else value
+
     def items(self, name: str) -> list[Any]:
         """A list, empty where it is not given or null."""
         value = self.get(name)
