@@ -1,10 +1,11 @@
 """A model's rotary embedding: frequencies, pairing and magnitude joined in one frozen value."""
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import MISSING, dataclass, field, fields
 from math import inf, nextafter, pi
 from textwrap import fill
-from typing import Any, Literal, overload
+from typing import Any, ClassVar, Literal, overload
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from rope_xp.kernels import KERNELS, Kernel
 from rope_xp.kernels.turn import Angles, Turn
 from rope_xp.phases import LIMIT, Frequencies, difference
 from rope_xp.positions.sequence import count_from
+from rope_xp.provenance import Provenance
 from rope_xp.rotation import LAYOUTS, READ_WRITE, Layout, aligned, axes_on, chosen, opposite_axes
 
 Role = Literal["query", "key"]
@@ -138,6 +140,8 @@ class RotaryEmbedding(_Derived):
     # What `scaling` is, and was in the value that `dataclasses.replace` changes: it passes on the attention factor made
     # of it as if it was given.
     _scaling: Scaling | None = field(default=None, repr=False)
+    # Of a value that `from_config` made, `with_provenance` sets another.
+    _provenance: ClassVar[Provenance] = Provenance()
 
     def __post_init__(self) -> None:
         who = "RotaryEmbedding"
@@ -587,6 +591,8 @@ class RotaryEmbedding(_Derived):
     def describe(self, x: Array | None = None) -> str:
         """What runs, in words: widths, pairing, base, scaling, magnitude, wavelengths, phases and kernel.
 
+        Values that a config did not state are marked, with whose default they are.
+
         Parameters
         ----------
         x : array, optional
@@ -657,8 +663,9 @@ class RotaryEmbedding(_Derived):
             "phase": f"{self.phase} ({PHASES[self.phase]})",
             "kernel": f"{kernel} ({KERNELS[kernel]})" + (f"; {passed_over}" if passed_over else ""),
         }
-        lines = [fill(f"{name:<18}{value}", 100, subsequent_indent=" " * 18) for name, value in rows.items() if value]
-        return "\n".join(lines)
+        rows = {name: value + self._provenance.mark(name) for name, value in rows.items() if value}
+        lines = [*rows.items(), *self._provenance.lines(rows)]
+        return "\n".join(fill(f"{name:<18}{value}", 100, subsequent_indent=" " * 18) for name, value in lines)
 
     @property
     def softmax_scale(self) -> float:
@@ -869,6 +876,13 @@ class RotaryEmbedding(_Derived):
 _ARGUMENTS = tuple(each.name for each in fields(RotaryEmbedding) if each.init and each.repr)
 
 
+def with_provenance(rope: RotaryEmbedding, provenance: Provenance) -> RotaryEmbedding:
+    """An equal value that says where its values come from."""
+    made = copy(rope)
+    object.__setattr__(made, "_provenance", provenance)
+    return made
+
+
 def _one_or_all(rotated: list[Any]) -> Any:
     """One array for one, and a tuple for several."""
     return tuple(rotated) if len(rotated) > 1 else rotated[0]
@@ -885,21 +899,21 @@ def _progression(
     rule = Scaling() if scaling is None else scaling
     sign = -1.0 if reverse else 1.0
     if sections is None:
-        return tuple(sign * w for w in _scaled(who, rule, base, rotary_dim))
+        return tuple(sign * w for w in frequencies_of(who, rule, base, rotary_dim))
     if 2 * sections.pairs != rotary_dim:
         raise ValueError(
             f"{who}: sections must have rotary_dim / 2 = {rotary_dim // 2} pairs; "
             f"got {sections.pairs}, {sections.sizes}"
         )
     columns = sections.columns()
-    progressions = {width: _scaled(who, rule, base, width) for width in {column.width for column in columns}}
+    progressions = {width: frequencies_of(who, rule, base, width) for width in {column.width for column in columns}}
     return tuple(
         tuple(sign * progressions[c.width][c.index] if c.axis == axis else 0.0 for c in columns)
         for axis in range(sections.axes)
     )
 
 
-def _scaled(who: str, rule: Scaling, base: float, rotary_dim: int) -> tuple[float, ...]:
+def frequencies_of(who: str, rule: Scaling, base: float, rotary_dim: int) -> tuple[float, ...]:
     """The frequencies of a rule, which must be numbers of a usable size."""
     try:
         found = rule.frequencies(base, rotary_dim)

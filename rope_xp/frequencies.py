@@ -238,6 +238,12 @@ class Scaling:
             if getattr(self, name) is not None:
                 self._resolve(**{name: checks.at_least(type(self).__name__, name, getattr(self, name), least)})
 
+    def _at_most(self, most: float, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and value > most:
+                raise ValueError(f"{type(self).__name__}: {name} must be at most {most:g}; got {value}")
+
     def _positive(self, *names: str) -> None:
         for name in names:
             if getattr(self, name) is not None:
@@ -423,7 +429,8 @@ class YarnScaling(Scaling):
         The magnitude; by default ``0.1 * ln(factor) + 1``, or ``g(mscale) / g(mscale_all_dim)`` where both are given,
         with ``g(k) = 0.1 * k * ln(factor) + 1``.
     mscale, mscale_all_dim : float, optional
-        DeepSeek's two numbers. One alone does nothing to the magnitude. `softmax_scale` is theirs too.
+        DeepSeek's two numbers. One alone does nothing to the magnitude, as in transformers; `from_config` reads it
+        under the name "deepseek_yarn", and gives the magnitude. `softmax_scale` is theirs too.
     truncate : bool
         Whether the ends of the ramp are rounded to whole pairs.
 
@@ -454,8 +461,12 @@ class YarnScaling(Scaling):
         who = "YarnScaling"
         self._at_least(1.0, "factor")
         self._lengths("original_max_position_embeddings")
-        self._positive("beta_fast", "beta_slow", "attention_factor")
+        self._positive("attention_factor")
+        self._at_least(2.0**-53, "beta_fast", "beta_slow")
         self._at_least(0.0, "mscale", "mscale_all_dim")
+        self._at_most(
+            2.0**53, "beta_fast", "beta_slow", "mscale", "mscale_all_dim"
+        )  # so that all that follows is finite
         self._resolve(truncate=checks.boolean(who, "truncate", self.truncate))
         if self.beta_fast < self.beta_slow:
             raise ValueError(f"{who}: beta_fast must be at least beta_slow={self.beta_slow}; got {self.beta_fast}")
@@ -483,15 +494,16 @@ class YarnScaling(Scaling):
         if self.attention_factor is not None:
             return self.attention_factor
         if self.mscale and self.mscale_all_dim:
-            return self._growth(self.mscale) / self._growth(self.mscale_all_dim)
-        return self._growth(1.0)
+            return self.growth(self.mscale) / self.growth(self.mscale_all_dim)
+        return self.growth(1.0)
 
     @property
     def softmax_scale(self) -> float:
         """What DeepSeek multiplies the scale of the softmax by, beside the magnitude of the tables."""
-        return self._growth(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
+        return self.growth(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
 
-    def _growth(self, mscale: float) -> float:
+    def growth(self, mscale: float) -> float:
+        """The magnitude ``0.1 * mscale * ln(factor) + 1``."""
         return 0.1 * mscale * log(self.factor) + 1.0
 
 

@@ -1,7 +1,10 @@
 """from_config: every spelling of one meaning, upstream's mistakes on request, and errors that name the key."""
 
 import ast
+import copy
 import json
+import os
+import pickle
 import re
 from dataclasses import replace
 from math import log, pi, sqrt
@@ -26,7 +29,9 @@ from rope_xp import (
 from rope_xp.config import families
 from rope_xp.config.block import row_of
 from rope_xp.config.families import FAMILIES, PARTS
+from rope_xp.embedding import with_provenance
 from rope_xp.frequencies import geometric
+from rope_xp.provenance import Provenance
 
 LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 8192}
 YARN = {"factor": 4.0, "original_max_position_embeddings": 2048}
@@ -124,6 +129,198 @@ def test_layout_overrides_the_family_and_admits_unknown_ones():
     latent = {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "rope_interleave": False}
     assert from_config(latent).layout == "half"
     assert from_config(latent, layout="interleaved").layout == "interleaved"
+
+
+def deepseek_magnitude(factor, mscale=1.0, mscale_all_dim=0.0):
+    """As DeepSeek's modeling_deepseek.py and vLLM's deepseek_scaling_rope.py have it, with their defaults."""
+    above, below = (1.0 if factor <= 1 else 1.0 + number * log(factor) / 10 for number in (mscale, mscale_all_dim))
+    return above / below
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {},
+        {"mscale": 0.707},
+        {"mscale_all_dim": 0.707},
+        {"mscale": 0.0},
+        {"mscale_all_dim": 0.0},
+        {"mscale": 0.0, "mscale_all_dim": 0.707},
+        {"mscale": 0.707, "mscale_all_dim": 0.0},
+        {"mscale": 0.707, "mscale_all_dim": 0.5},
+        {"mscale": None, "mscale_all_dim": None},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("factor", [1.0, 40.0])
+def test_yarn_of_deepseek_and_of_transformers(numbers, factor):
+    config = {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "rope_theta": 1e4}
+    block = {"factor": factor, "original_max_position_embeddings": 4096, **numbers}
+    theirs = from_config({**config, "rope_scaling": {"rope_type": "deepseek_yarn", **block}})
+    stated = {name: value for name, value in numbers.items() if value is not None}
+    assert theirs.attention_factor == pytest.approx(deepseek_magnitude(factor, **stated), rel=1e-15)
+    both = stated.get("mscale") and stated.get("mscale_all_dim")
+    plain = from_config({**config, "rope_scaling": {"type": "yarn", **block}})
+    expected = deepseek_magnitude(factor, **stated) if both else deepseek_magnitude(factor)
+    assert plain.attention_factor == pytest.approx(expected, rel=1e-15)
+    all_dim = deepseek_magnitude(factor, stated.get("mscale_all_dim", 0.0))
+    assert theirs.softmax_scale == plain.softmax_scale == pytest.approx(all_dim**2, rel=1e-15)
+    assert theirs.inv_freq == plain.inv_freq
+    assert from_config({**config, "rope_scaling": {"rope_type": "deepseek_yarn", "type": "yarn", **block}}) == theirs
+    again = {**config, "rope_parameters": theirs.to_config()}
+    assert from_config(again) == theirs
+
+
+def test_mscale_alone_of_deepseek():
+    block = {"type": "deepseek_yarn", "factor": 40.0, "original_max_position_embeddings": 4096, "mscale": 0.707}
+    config = {"model_type": "deepseek_v2", "rope_scaling": block}
+    assert from_config(config).attention_factor == pytest.approx(1.2608, abs=5e-5)
+    assert from_config({**config, "rope_scaling": {**block, "attention_factor": 2.0}}).attention_factor == 2.0
+
+
+# What a config leaves out: config, choice, and (the row of describe that shows it, the key, whose default it is).
+UNSTATED = {
+    "nothing": (llama(), {}, []),
+    "a base": (LLAMA, {}, [("frequencies", "rope_theta", "default of llama")]),
+    "a null base": (llama(rope_theta=None), {}, [("frequencies", "rope_theta", "default of llama")]),
+    "the base of a block": (
+        {**LLAMA, "rope_scaling": {"type": "yarn", **YARN}},
+        {},
+        [("frequencies", "rope_theta", "default of llama")],
+    ),
+    "the length of a block": (
+        llama(rope_scaling={"type": "yarn", "factor": 4.0}),
+        {},
+        [("scaling", "original_max_position_embeddings", "taken from max_position_embeddings")],
+    ),
+    "the length of a family": (
+        llama(model_type="phi3", rope_scaling={"type": "su", "short_factor": [1.0] * 64, "long_factor": [4.0] * 64}),
+        {},
+        [("scaling", "original_max_position_embeddings", "default of phi3")],
+    ),
+    "a share": (llama(model_type="phi"), {}, [("channels", "partial_rotary_factor", "default of phi")]),
+    "a width": ({"model_type": "gptj", "n_embd": 4096, "n_head": 16}, {}, [("", "rotary_dim", "default of gptj")]),
+    "a width that is null": ({"model_type": "gptj", "n_embd": 4096, "n_head": 16, "rotary_dim": None}, {}, []),
+    "a head": (
+        {"model_type": "qwen3", "rope_theta": 1e6},
+        {},
+        [("channels", "head_dim", "default of qwen3")],
+    ),
+    "a latent head": (
+        {"model_type": "deepseek_v3", "rope_theta": 1e4},
+        {},
+        [("channels", "qk_rope_head_dim", "default of deepseek_v3")],
+    ),
+    "a block": (
+        {"model_type": "gpt_oss", "head_dim": 64, "rope_theta": 1.5e5},
+        {},
+        [("scaling", "rope_parameters", "default of gpt_oss")],
+    ),
+    "the base of a family's block": (
+        {"model_type": "pe_audio_encoder", "head_dim": 128},
+        {},
+        [("frequencies", "rope_theta", "default of pe_audio_encoder")],
+    ),
+    "the share of a family's block": (
+        llama(model_type="moonshine_streaming"),
+        {},
+        [("channels", "partial_rotary_factor", "default of moonshine_streaming")],
+    ),
+    "sections": (
+        llama(model_type="qwen2_vl_text"),
+        {},
+        [("position axes", "mrope_section", "default of qwen2_vl_text")],
+    ),
+    "an attention factor": (
+        {
+            "model_type": "deepseek_v4",
+            "head_dim": 512,
+            "qk_rope_head_dim": 64,
+            "compress_rope_theta": 1.6e5,
+            "rope_scaling": {"type": "yarn", **YARN},
+        },
+        {"layer_type": "compress"},
+        [("attention factor", "attention_factor", "default of deepseek_v4")],
+    ),
+    "a base of some layers": (
+        {**GEMMA3, "rope_local_base_freq": None, "sliding_window_pattern": 6},
+        {"layer": 0},
+        [("frequencies", "rope_local_base_freq", "default of gemma3_text")],
+    ),
+    "which layers": (GEMMA3, {"layer": 5}, [("", "layer_types", "default of gemma3_text")]),
+    "which layers, where none is asked for": (GEMMA3, {"layer_type": "full_attention"}, []),
+    "a period of layers": ({**GEMMA3, "sliding_window_pattern": 6}, {"layer": 5}, []),
+    "which layers turn": (
+        llama(model_type="smollm3"),
+        {"layer": 0},
+        [("", "no_rope_layers", "default of smollm3")],
+    ),
+    "a period of layers that turn": (llama(model_type="smollm3", no_rope_layer_interval=4), {"layer": 0}, []),
+    "whether it turns": (
+        llama(model_type="falcon"),
+        {},
+        [("", "alibi", "default of falcon")],
+    ),
+    "whether it turns, said": (llama(model_type="falcon", alibi=False), {}, []),
+    "frequencies by a rule of its own": (
+        {"model_type": "esmfold2_atom_encoder", "head_dim": 128, "num_spatial_rope_pairs_per_axis": 4},
+        {},
+        [
+            ("frequencies", "rope_theta", "default of esmfold2_atom_encoder"),
+            ("", "num_uid_rope_pairs", "default of esmfold2_atom_encoder"),
+            ("", "spatial_rope_base_frequency", "default of esmfold2_atom_encoder"),
+            ("", "uid_rope_base_frequency", "default of esmfold2_atom_encoder"),
+        ],
+    ),
+    "a block of other layers": (
+        {"model_type": "olmo3", "head_dim": 16, "rope_theta": 5e5, "rope_scaling": {"type": "yarn", **YARN}},
+        {"layer_type": "sliding_attention"},
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNSTATED)
+def test_values_that_a_config_does_not_state(name):
+    config, choice, unstated = UNSTATED[name]
+    rope = from_config(config, **choice)
+    assert list(rope._provenance.defaults) == unstated
+    marks = " ".join(rope.describe().split()).count("not in the config")
+    assert marks == len({row for row, *_ in unstated})
+    for row, key, source in unstated:
+        line = next(line for line in paragraphs(rope.describe()) if line.startswith(row or "not in the config"))
+        assert f"{key}, {source}" in line
+    if unstated:
+        with pytest.raises(ValueError, match=r"^from_config: every value must be in the config with strict=True; got "):
+            from_config(config, **choice, strict=True)
+    else:
+        assert from_config(config, **choice, strict=True) == rope
+
+
+def paragraphs(text):
+    """The rows of a description, each on one line."""
+    return re.sub(r"\n +", " ", text).splitlines()
+
+
+def test_strict_names_every_key_that_is_missing():
+    with pytest.raises(ValueError, match=r"got head_dim, default of qwen3; rope_theta, default of qwen3$"):
+        from_config({"model_type": "qwen3"}, strict=True)
+    with pytest.raises(ValueError, match=r"got position_embedding_type, default of esm$"):  # None, without `strict`
+        from_config({"model_type": "esm", "hidden_size": 64, "num_attention_heads": 4}, strict=True)
+    with pytest.raises(TypeError, match=r"^from_config: strict must be a bool; got str"):
+        from_config(LLAMA, strict="yes")
+
+
+def test_provenance_is_no_part_of_the_value():
+    stated, unstated = from_config(llama(rope_theta=1e4)), from_config(LLAMA)
+    assert stated == unstated and hash(stated) == hash(unstated) and repr(stated) == repr(unstated)
+    marked = "not in the config: rope_theta"
+    for kept in (copy.copy(unstated), copy.deepcopy(unstated), pickle.loads(pickle.dumps(unstated))):
+        assert kept == unstated and marked in kept.describe()
+    assert marked not in replace(unstated).describe() == stated.describe()
+    assert stated.describe() == RotaryEmbedding(head_dim=128, layout="half", base=1e4).describe()
+    remarked = with_provenance(stated, Provenance(remarks=("one", "two")))
+    assert remarked.describe() == stated.describe() + "\nremark            one\nremark            two"
 
 
 def test_layers_differ():
@@ -940,18 +1137,74 @@ def test_what_no_config_can_say(options, message):
         RotaryEmbedding(head_dim=16, layout="half", **options).to_config()
 
 
+class Model:
+    """Like a model of transformers: it is no config, and has one."""
+
+    config = Config()
+
+    def __repr__(self):
+        return "layers " * 1000
+
+
+class Holder:
+    def __init__(self, held):
+        self.held = held
+
+    def to_dict(self):
+        return self.held
+
+
+def unknown(key, value):
+    """What is said of a key of LLAMA that nobody knows; `value` is a pattern."""
+    return rf"every key of the config of model_type 'llama' must be known; got \{{'{key}': {value}\}}.*"
+
+
+def nested(depth):
+    found = 0
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+ENDLESS = {}
+ENDLESS["itself"] = ENDLESS
+DOUBLED = [0, 0]
+for _ in range(25):
+    DOUBLED = [DOUBLED, DOUBLED]
+
+
+# Config, error, what the message must say after "from_config: ", and a choice where one is needed to get so far.
 BAD = {
-    "no config": (7, TypeError, r"config must be a path, a mapping or an object with to_dict\(\); got 7"),
+    "no config": (7, TypeError, r"config must be a path, a mapping or an object with to_dict\(\); got int$"),
+    "a model": (
+        Model(),
+        TypeError,
+        r"config must be a path, .* or an object with to_dict\(\); got Model: pass its config, model\.config$",
+    ),
+    "an object that holds a list": (Holder([]), TypeError, r"config must hold a mapping; got list"),
     "no rotary model": (
         {"model_type": "bert"},
         ValueError,
         r"model_type must be one of the .* rotary families .*; got 'bert', which is like .*",
     ),
-    "no model_type": ({"hidden_size": 64}, ValueError, r"model_type must be .*; got 'None'"),
+    "no model_type": (
+        {"hidden_size": 64},
+        ValueError,
+        r"model_type must be in the config, or layout be given; got neither",
+    ),
+    "a misspelt model_type": (
+        {**LLAMA, "model_type": "llama2"},
+        ValueError,
+        r"model_type must be one of .*; got 'llama2', which is like llama",
+    ),
     "no width": ({"model_type": "llama"}, ValueError, r"head_dim or hidden_size / num_attention_heads must be given"),
     "a width of a string": (llama(head_dim="128"), TypeError, r"head_dim must be an int; got str"),
     "no heads": (llama(num_attention_heads=0), ValueError, r"num_attention_heads must be at least 1; got 0"),
-    "an odd width": (llama(head_dim=127), ValueError, r"head_dim must be even.*; got 127"),
+    "an odd width": (
+        llama(head_dim=127),
+        ValueError,
+        r"RotaryEmbedding: head_dim must be even, at least 2; got 127",
+    ),
     "an unknown type": (
         llama(rope_scaling={"type": "yarm", **YARN}),
         ValueError,
@@ -960,22 +1213,28 @@ BAD = {
     "two types": (
         llama(rope_scaling={"type": "yarn", "rope_type": "linear", **YARN}),
         ValueError,
-        r"must not contradict",
+        r"rope_type and type must not contradict each other; got \{'rope_type': 'linear', 'type': 'yarn'\}",
     ),
     "an unknown key": (
         llama(rope_scalling={"type": "linear"}),
         ValueError,
-        r"every key .* must be known; got .*rope_scalling",
+        r"every key of the config of model_type 'llama' must be known; got \{'rope_scalling': .*\}, "
+        r"which is like rope_scaling, beside hidden_size, ",
     ),
     "an unknown key in the block": (
         llama(rope_scaling={"type": "yarn", **YARN, "beta": 1}),
         ValueError,
-        r"every key of rope_scaling must be known; got \{'beta': 1\}, beside .*beta_fast|every key of rope_scaling",
+        r"every key of rope_scaling must be known; got \{'beta': 1\}, beside factor, .*, type$",
+    ),
+    "a misspelt key in the block": (
+        llama(rope_scaling={"type": "yarn", **YARN, "beta_fsat": 1}),
+        ValueError,
+        r"every key of rope_scaling must be known; got \{'beta_fsat': 1\}, which is like beta_fast, beside",
     ),
     "a key of another rule": (
         llama(rope_scaling={"type": "default", "factor": 2.0}),
         ValueError,
-        r"got \{'factor': 2.0\}",
+        r"every key of rope_scaling must be known; got \{'factor': 2.0\}, beside type",
     ),
     "a missing key": (
         llama(rope_scaling={"rope_type": "llama3", "factor": 8.0}),
@@ -998,6 +1257,120 @@ BAD = {
         r"no_rope_layers must be a list of numbers, none negative; got '0' in it",
     ),
     "axes said of one": (llama(use_mrope=True), ValueError, r"use_mrope must be False .*; got True"),
+    "alibi": (llama(alibi=True), ValueError, unknown("alibi", "True")),
+    "dual chunks of no size": (
+        llama(dual_chunk_attention_config="yes"),
+        TypeError,
+        r"dual_chunk_attention_config must be a mapping; got 'yes'",
+    ),
+    **{
+        f"{key}={value!r}": (llama(**{key: value}), ValueError, unknown(key, re.escape(repr(value))))
+        for key, value in {
+            "use_alibi": True,
+            "AliBi": True,
+            "position_embedding_type": "nope",
+            "Position_Embedding_Type": "alibi",
+            "position_embeddings_type": "relative",
+            "positional_encoding": "no_rope",
+            "pos_emb": "learned",
+            "pos_enc_type": 3,
+            "no_pos_emb": True,
+            "noPosEmb": True,
+            "use_nope": True,
+            "nope_layers": [3],
+            "DualChunkAttentionConfig": {"chunk_size": 1},
+            "partialRot": 0.5,
+        }.items()
+    },
+    **{
+        f"{key}, of other letters": (
+            {**LLAMA, key: value},
+            ValueError,
+            unknown(key, ".*") + f"which is like .*{name}.*beside",
+        )
+        for key, value, name in [
+            ("Rope_Theta", 5e5, "rope_theta"),
+            ("ropeTheta", 5e5, "rope_theta"),
+            ("ROPE_SCALING", {"type": "linear", "factor": 2.0}, "rope_scaling"),
+            ("ROPE_SCALING", None, "rope_scaling"),
+            ("Rotary_Dim", 64, "rotary_dim"),
+            ("Head_Dim", 64, "head_dim"),
+            ("headdim", None, "head_dim"),
+            ("Max_Position_Embeddings", 64, "max_position_embeddings"),
+            ("originalMaxPositionEmbeddings", 64, "original_max_position_embeddings"),
+        ]
+    },
+    "a window of other letters": (
+        {"model_type": "exaone4", "head_dim": 16, "rope_theta": 1e4, "Sliding_Window": None},
+        ValueError,
+        r"every key of .* must be known; got \{'Sliding_Window': None\}, which is like sliding_window",
+        {"layer_type": "full_attention"},
+    ),
+    "a list of layers of other letters": (
+        {"model_type": "smollm3", "head_dim": 16, "rope_theta": 1e4, "noropelayers": [0]},
+        ValueError,
+        r"every key of .* must be known; got \{'noropelayers': \[0\]\}, which is like no_rope_layers",
+    ),
+    "a key of the block, of other letters": (
+        llama(rope_scaling={"type": "yarn", **YARN, "Beta_Fast": 16}),
+        ValueError,
+        r"every key of rope_scaling must be known; got \{'Beta_Fast': 16\}, which is like beta_fast",
+    ),
+    "a part, of other letters": (
+        {"model_type": "gemma3", "Text_Config": GEMMA3},
+        ValueError,
+        r"text_config must be spelled so; got 'Text_Config'",
+    ),
+    "a model_type, of other letters": (
+        {**LLAMA, "Model_Type": "gptj"},
+        ValueError,
+        r"model_type must be spelled so; got 'Model_Type'",
+    ),
+    "alibi beside the text": (
+        {"model_type": "llava", "text_config": llama(), "alibi": True},
+        ValueError,
+        r"keys of rotation must stand in the part, not beside it; got \{'alibi': True\}",
+    ),
+    "alibi in attn_config": (
+        {"model_type": "dbrx", "d_model": 64, "n_heads": 4, "attn_config": {"alibi": True, "rope_theta": 1e4}},
+        ValueError,
+        r"every key of attn_config must be known; got \{'alibi': True\}, beside rope_theta",
+    ),
+    "a wide head": (llama(head_dim=2**14 + 2), ValueError, r"head_dim must be at most 16384; got 16386"),
+    "many layers": (
+        {**GEMMA3, "num_hidden_layers": 10**9},
+        ValueError,
+        r"num_hidden_layers must be at most 16384; got 1000000000",
+        {"layer": 0},
+    ),
+    "a layer far up": (llama(), ValueError, r"layer must be below 16384; got 16384", {"layer": 2**14}),
+    "many axes": (
+        llama(rope_scaling={"type": "mrope", "mrope_section": [4] * 17}, model_type="unknown"),
+        ValueError,
+        r"mrope_section must have at most 16 numbers; got 17",
+        {"layout": "half"},
+    ),
+    "a share beyond all": (
+        llama(partial_rotary_factor=1e308),
+        ValueError,
+        r"partial_rotary_factor must be at most 128, the head_dim; got 1e\+308",
+    ),
+    "many digits": (llama(vocab_size=10**5000), ValueError, r"an int must have at most 2048 bits; got 16610 bits"),
+    "a layer of many digits": (
+        llama(),
+        ValueError,
+        r"an int must have at most 2048 bits; got 16610 bits",
+        {"layer": 10**5000},
+    ),
+    "a deep nest": (llama(other=nested(32)), ValueError, r"config must be nested at most 32 deep; got more"),
+    "a nest without end": (llama(other=ENDLESS), ValueError, r"config must be nested at most 32 deep; got more"),
+    "a doubling nest": (llama(other=DOUBLED), ValueError, r"config must hold at most 1000000 values; got more"),
+    "long values": (
+        llama(rope_scaling={"type": "linear" * 1000, "x" * 1000: "y" * 1000}),
+        ValueError,
+        r"rope_type must be one of .*; got 'linearlinear.* \.\.\. .*linear'$",
+    ),
+    "a long model_type": ({"model_type": "l" * 10**6}, ValueError, r"model_type must be one of .* \.\.\. "),
     "a class": (Config, TypeError, r"config must be a path, a mapping or an object with to_dict\(\)"),
     "no factor": (llama(rope_scaling={"type": "linear"}), ValueError, r"must have factor; got type"),
     "a factor below 1": (
@@ -1060,7 +1433,8 @@ BAD = {
     "a key beside nested blocks": (
         {**GEMMA3, "rope_theta": None, "rope_scaling": None, "rope_parameters": {"full_attention": {}, "factor": 2}},
         ValueError,
-        r"layer or layer_type must be given, full_attention",
+        r"rope_parameters must be nested by layer type, full_attention, or not at all; got \{'factor': 2\} beside",
+        {"layer_type": "full_attention"},
     ),
     "a flat block where layers differ": (
         {
@@ -1070,12 +1444,14 @@ BAD = {
             "layer_types": ["full_attention"],
         },
         ValueError,
-        r"layer or layer_type must be given",
+        r"rope_parameters must be nested by layer type, full_attention, sliding_attention; got \{'rope_theta': 10000",
+        {"layer_type": "full_attention"},
     ),
     "an error in a block for other layers": (
         {**GEMMA3, "rope_scaling": {"rope_type": "linear", "factor": 0.5}, "layer_types": ["sliding_attention"]},
         ValueError,
-        r"layer or layer_type must be given",
+        r"LinearScaling: factor must be at least 1; got 0.5",
+        {"layer_type": "sliding_attention"},
     ),
     "a head of no width": (
         llama(head_dim=0),
@@ -1119,7 +1495,26 @@ BAD = {
         ValueError,
         r"head_dim must be a multiple of 4 .*; got 6",
     ),
-    "text without rotation": ({"model_type": "llava", "text_config": {"model_type": "opt"}}, ValueError, r"got 'opt'"),
+    "text without rotation": (
+        {"model_type": "llava", "text_config": {"model_type": "opt"}},
+        ValueError,
+        r"model_type must be one of the \d+ rotary families .*; got 'opt', which is like",
+    ),
+    "a type of a list, of a part": (
+        {"model_type": "llava", "text_config": {"model_type": ["llama"]}},
+        TypeError,
+        r"model_type must be a string; got \['llama'\]",
+    ),
+    "types of layers that are no strings": (
+        {"model_type": "recurrent_gemma", "head_dim": 16, "block_types": [1], "num_hidden_layers": 3},
+        TypeError,
+        r"layer_types must be a list of strings; got \[1, 1, 1\]",
+    ),
+    "a layer whose number has many digits": (
+        llama(per_layer_config={"9" * 5000: {}}),
+        ValueError,
+        r"keys of per_layer_config must be indices of layers; got 999",
+    ),
     "rotation beside the text": (
         {"model_type": "llava", "text_config": llama(), "rope_theta": 7.0},
         ValueError,
@@ -1232,9 +1627,10 @@ BAD |= {
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_configs(name):
-    config, error, message = BAD[name]
-    with pytest.raises(error, match=message):
-        from_config(config)
+    config, error, message, *choice = BAD[name]
+    with pytest.raises(error, match=f"^from_config: .*{message}") as raised:
+        from_config(config, **(choice[0] if choice else {}))
+    assert type(raised.value) is error and len(str(raised.value)) < 1000
 
 
 @pytest.mark.parametrize(
@@ -1274,8 +1670,101 @@ def test_malformed_json_names_path_line_and_reason(tmp_path):
     path.write_text("[]")
     with pytest.raises(TypeError, match=r"config must hold a mapping; got list"):
         from_config(path)
-    with pytest.raises(FileNotFoundError):
-        from_config(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("name", ["none.json", "meta-llama/Llama-3.1-8B", "\0", "n" * 5000, '{"model_type": "llama"}'])
+def test_a_file_that_does_not_exist(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"^from_config: config must be a config.json on this machine, or the folder it is in .*; "
+        r"got .*, which does not exist$",
+    ) as raised:
+        from_config(name)
+    assert len(str(raised.value)) < 1000
+
+
+def test_a_folder_without_a_config(tmp_path):
+    with pytest.raises(FileNotFoundError, match=rf"got '{re.escape(str(tmp_path / 'config.json'))}', which does not"):
+        from_config(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_only_regular_files_are_opened(tmp_path, kind):
+    path = tmp_path / "config.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    given = "/dev/zero" if kind == "device" else tmp_path
+    with pytest.raises(ValueError, match=r"^from_config: config must be a regular file; got '/.*'$"):
+        from_config(given)
+
+
+def test_a_file_has_bounds(tmp_path):
+    path = tmp_path / "config.json"
+    with open(path, "wb") as file:
+        file.truncate(2**40)  # of zeros that no disk holds
+    with pytest.raises(ValueError, match=r"^from_config: .*config\.json must have at most 16777216 bytes; got more$"):
+        from_config(path)
+    path.write_text("[" * 10**5 + "]" * 10**5)
+    with pytest.raises(ValueError, match=r"^from_config: .*config\.json must be nested at most 32 deep; got more$"):
+        from_config(path)
+    path.write_text('{"model_type": "llama", "vocab_size": ' + "9" * 5000 + "}")
+    with pytest.raises(ValueError, match=r"^from_config: an int must have at most 2048 bits; got 5000 digits$"):
+        from_config(path)
+
+
+@pytest.mark.parametrize(
+    "text, key",
+    [
+        (
+            '{"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}, "rope_scaling": null}',
+            "rope_scaling",
+        ),
+        ('{"rope_scaling": {"type": "linear", "factor": 2.0, "factor": 2.0}}', "factor"),
+        ('{"text_config": [{"a": 1, "b": 2, "a": 3}]}', "a"),
+    ],
+)
+def test_a_key_that_stands_twice(tmp_path, text, key):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    message = rf"^from_config: every key must be in an object of JSON once; got '{key}' 2 times$"
+    with pytest.raises(ValueError, match=message):
+        from_config(path)
+
+
+def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
+    path = tmp_path / "config.json"
+    path.write_text("{}")
+
+    def refused(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refused)
+    with pytest.raises(PermissionError, match=r"^from_config: .* must be readable; got Permission denied$"):
+        from_config(path)
+
+
+def test_dual_chunks_are_told_of():
+    rope = from_config(llama(dual_chunk_attention_config={"chunk_size": 4096, "local_size": 512}))
+    remark = paragraphs(rope.describe())[-1]
+    assert remark.startswith("remark            dual_chunk_attention_config is not applied: beyond chunk_size=4096")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"alibi": False, "use_alibi": None, "no_pos_emb": False, "dual_chunk_attention_config": None},
+        {"position_embedding_type": "rotary", "pos_emb": "RoPE", "positional_encoding": "rope_gptj"},
+        {"position_embedding_type": None, "qk_nope_head_dim": 128, "num_position_embeddings": 2304},
+        {"position_embedding_size": 10, "pos_emb_height": 32, "pos_embed_rescale": 2.0, "Extra_Thing": 1},
+        {"max_source_positions": 3, "dropout_positions": 0.0},
+    ],
+    ids=str,
+)
+def test_keys_that_change_no_position(keys):
+    assert from_config(llama(**keys)) == from_config(llama())
 
 
 def test_what_does_not_scale_is_checked_all_the_same():

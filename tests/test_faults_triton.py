@@ -121,9 +121,8 @@ def test_a_kernel_that_does_not_pass_its_proof_is_not_used(fault, monkeypatch):
     message = assert_falls_back(q, k)
     assert planted.count <= 2  # it was tried once, not at each call
     pattern = FAULTS[fault].replace("[", r"\[").replace("]", r"\]")
-    assert pytest.raises(ValueError, NAMED, q, k, seq_dim=1).match(
-        rf"^RotaryEmbedding: kernel='triton' must be usable here; got .*{pattern}"
-    )
+    with pytest.raises(ValueError, match=rf"^RotaryEmbedding: kernel='triton' must be usable here; got .*{pattern}"):
+        NAMED(q, k, seq_dim=1)
     described = " ".join(ROPE.describe(q).partition("\nkernel ")[2].split())
     assert described.startswith("reference (") and "; no triton: " in described
     assert described.partition("no triton: ")[2] in message

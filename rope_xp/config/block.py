@@ -6,9 +6,9 @@ from typing import Any
 from rope_xp import checks
 from rope_xp.axes import Sections
 from rope_xp.config.families import Family
-from rope_xp.config.keys import WHO, Keys, listed, said_once
+from rope_xp.config.keys import MOST, WHO, Keys, listed, said_once, speaks
 from rope_xp.config.layers import layers_of, nested_by, numbers_of, types_of
-from rope_xp.embedding import RotaryEmbedding
+from rope_xp.embedding import RotaryEmbedding, frequencies_of
 from rope_xp.frequencies import (
     DynamicNTKScaling,
     LinearScaling,
@@ -26,13 +26,14 @@ RULES: dict[str, type[Scaling]] = {
     "linear": LinearScaling,
     "dynamic": DynamicNTKScaling,
     "yarn": YarnScaling,
+    "deepseek_yarn": YarnScaling,
     "longrope": LongRopeScaling,
     "llama3": Llama3Scaling,
     "proportional": ProportionalScaling,
     "ntk": MixedNTKScaling,
 }
 # Other names of rules.
-ALIASES = {"su": "longrope", "mrope": "default", "axial": "default", "xdrope": "dynamic", "deepseek_yarn": "yarn"}
+ALIASES = {"su": "longrope", "mrope": "default", "axial": "default", "xdrope": "dynamic"}
 
 BASE_KEYS = ("rope_theta", "theta", "rotary_emb_base", "rotary_embedding_base", "rope_base")
 PARTIAL_KEYS = (
@@ -52,6 +53,8 @@ UNREAD = ("finetuned",)
 UNREAD_IF_NULL = ("rope_scaling", "rope_parameters", "rotary_scaling_factor", "rotary_emb_scale_base")
 # Keys with a value that changes nothing; no rule reads them with another.
 NEUTRAL = {"rotary_scaling_factor": 1, "position_embedding_xdrope": False}
+
+MOST_AXES = 16
 
 # Where a family's own block came from.
 OWN = "the family's default"
@@ -103,15 +106,19 @@ def embedding_of(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: s
     """
     if not _is_scaled(keys, block, row, layer):
         # It is for other layers, and must make sense all the same.
-        embedding_of(keys, block, replace(row, scaled=True), ..., layer_type, seq_len)
+        others = keys.fresh()
+        embedding_of(others, block, replace(row, scaled=True), ..., layer_type, seq_len)
+        keys.ignore_as(others)
         kept = ("rope_theta",) if isinstance(row.scaled, str) else ()
         block = Keys("no block", {key: block.mapping[key] for key in kept if key in block.mapping})
     head_dim = _head_dim(keys, row, layer, layer_type)
+    if head_dim > MOST:
+        raise ValueError(f"{WHO}: head_dim must be at most {MOST}; got {head_dim}")
     base = _base(keys, block, row, layer, layer_type)
     rope_type = _rope_type(block, row)
     rotary_dim = _rotary_dim(keys, block, row, rope_type, head_dim, layer, layer_type)
     scaling = _scaling(keys, block, row, rope_type, seq_len)
-    sections = _sections(block, row, rotary_dim)
+    sections = _sections(keys, block, row, rotary_dim)
     for name, wanted in (("use_rotary_pos_emb", True), ("use_mrope", row.order is not None)):
         said = keys.get(name)
         if said is not None and checks.boolean(WHO, name, said) != wanted:
@@ -135,7 +142,7 @@ def embedding_of(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: s
         rule = Scaling() if scaling is None else scaling
         if sections is not None or row.reverse or row.last:
             raise ValueError(f"{WHO}: the width that turns must be even in {keys.name}; got {rotary_dim}")
-        inv_freq = rule.frequencies(base, rotary_dim)
+        inv_freq = frequencies_of(WHO, rule, base, rotary_dim)
         return RotaryEmbedding(**options, inv_freq=inv_freq, attention_factor=rule.magnitude)
     if sections is not None:
         rotary_dim = 2 * sections.pairs
@@ -168,6 +175,7 @@ def _head_dim(keys: Keys, row: Family, layer: Any, layer_type: str | None) -> in
         if callable(way):
             return way(keys)
         if isinstance(way, int):
+            keys.assume("channels", str(row.head_dim[0]))
             return way
         names = way.split("/")
         tried.append(" / ".join(names))
@@ -191,7 +199,7 @@ def _own_width(keys: Keys, row: Family, layer: Any, layer_type: str | None) -> i
     given = keys.within("per_layer_config").mapping
     if not given:
         return None
-    if not all(str(at).isdecimal() for at in given):
+    if not all(str(at).isdecimal() and len(str(at)) < 10 for at in given):
         raise ValueError(f"{WHO}: keys of per_layer_config must be indices of layers; got {listed(given)}")
     own = Keys("per_layer_config", {str(int(at)): each for at, each in given.items()})  # which may be padded
     types = types_of(keys, row)
@@ -211,7 +219,9 @@ def _base(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: str | No
     inner = block.get("rope_theta")
     outer = keys.get(*(row.base_keys or BASE_KEYS))
     if row.base_in:
-        outer = said_once("rope_theta", keys.within(row.base_in).get("rope_theta"), outer, row.base_in)
+        inside = keys.within(row.base_in)
+        outer = said_once("rope_theta", inside.get("rope_theta"), outer, row.base_in)
+        inside.finish(speaks)
     if row.listed and row.listed_bases and keys.get(row.listed):
         outer, inner = numbers_of(keys, row, None), None
     outer = _of_layer("bases", keys, row, outer, layer, layer_type)
@@ -221,6 +231,8 @@ def _base(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: str | No
         base = inner
     else:
         base = said_once("rope_theta", inner, outer, block.name)
+    if base is None or (block.name == OWN and outer is None):
+        keys.assume("frequencies", (row.base_keys or ("rope_theta",))[0])
     base = row.base if base is None else base
     if base is None:
         raise ValueError(f"{WHO}: rope_theta, the base, must be given in {keys.name}; got none")
@@ -254,6 +266,8 @@ def _rope_type(block: Keys, row: Family) -> str:
     if not given and block.mapping.get("factor") is not None:
         raise ValueError(f"{WHO}: {block.name} must have a rope_type beside factor; got {listed(block.mapping)}")
     types = {str(aliases.get(name, name)) for name in given}
+    if "deepseek_yarn" in types:
+        types.discard("yarn")  # it is one: an older `type` says so beside it
     if len(types) > 1:
         raise ValueError(f"{WHO}: rope_type and type must not contradict each other; got {names}")
     return types.pop() if types else "default"
@@ -277,6 +291,8 @@ def _rotary_dim(
     share = said_once("partial_rotary_factor", inner, outer, block.name)
     if share is not None:
         share = checks.positive(WHO, "partial_rotary_factor", share)
+        if share > head_dim:
+            raise ValueError(f"{WHO}: partial_rotary_factor must be at most {head_dim}, the head_dim; got {share}")
     if row.share_means is not None:
         only = row.share_means(keys, head_dim)
         if share is not None and only is not None and share != only:
@@ -295,6 +311,8 @@ def _rotary_dim(
                 f"partial_rotary_factor={share} of {head_dim}"
             )
     else:
+        if (share is None and row.partial != 1.0) or (block.name == OWN and inner is not None):
+            keys.assume("channels", PARTIAL_KEYS[0])
         width = int(head_dim * (row.partial if share is None else share))
     if row.share_of_each_axis:
         width *= row.axes
@@ -312,10 +330,14 @@ def _scaling(keys: Keys, block: Keys, row: Family, rope_type: str, seq_len: int 
     if ORIGINAL in values:
         original = _whole(said_once(ORIGINAL, values[ORIGINAL], outer_original, block.name))
         values[ORIGINAL] = next((each for each in (original, row.original, length) if each is not None), None)
+        if original is None:
+            keys.assume("scaling", ORIGINAL, "" if row.original is not None else f"taken from {LENGTH_KEYS[0]}")
     if "seq_len" in {each.name for each in fields(rule)}:
         values["seq_len"] = seq_len
     if rule is Scaling:
         return None
+    if block.name == OWN:
+        keys.assume("scaling", "rope_parameters")
     if rule is DynamicNTKScaling:
         alpha = block.get("alpha")
         if alpha is not None and "factor" not in row.unread and values["factor"] not in (None, 1):
@@ -329,14 +351,33 @@ def _scaling(keys: Keys, block: Keys, row: Family, rope_type: str, seq_len: int 
         length = checks.positive(WHO, LENGTH_KEYS[0], length)
         values["factor"] = length / checks.positive(WHO, ORIGINAL, values[ORIGINAL])
     if block.name == "rope_scaling":
-        values |= {name: value for name, value in row.legacy.items() if name in values and values[name] is None}
+        usual = {name: value for name, value in row.legacy.items() if name in values and values[name] is None}
+        values |= usual
+        for name in usual:
+            keys.assume("attention factor", name)
     values = {name: value for name, value in values.items() if value is not None}
     missing = [each.name for each in fields(rule) if each.default is MISSING and each.name not in values]
     if missing:
         raise ValueError(
             f"{WHO}: {block.name} of type {rope_type!r} must have {listed(missing)}; got {listed(block.mapping)}"
         )
+    if rope_type == "deepseek_yarn":
+        return _of_deepseek(YarnScaling(**values))
     return rule(**values)
+
+
+def _of_deepseek(yarn: YarnScaling) -> YarnScaling:
+    """DeepSeek's own YaRN, where a number that is absent is 1 or 0; transformers' rule reads both numbers or none.
+
+    References
+    ----------
+    DeepSeek, `modeling_deepseek.py`, `DeepseekV3YarnRotaryEmbedding`; vLLM, `deepseek_scaling_rope.py`.
+    """
+    if yarn.attention_factor is not None:
+        return yarn
+    mscale = 1.0 if yarn.mscale is None else yarn.mscale
+    magnitude = yarn.growth(mscale) / yarn.growth(yarn.mscale_all_dim or 0.0)
+    return yarn if magnitude == yarn.magnitude else replace(yarn, attention_factor=magnitude)
 
 
 def _whole(length: Any) -> Any:
@@ -344,7 +385,7 @@ def _whole(length: Any) -> Any:
     return int(length) if isinstance(length, float) and length.is_integer() else length
 
 
-def _sections(block: Keys, row: Family, rotary_dim: int) -> Sections | None:
+def _sections(keys: Keys, block: Keys, row: Family, rotary_dim: int) -> Sections | None:
     if row.order is None:
         return None
     order, pairs = str(row.order), rotary_dim // 2
@@ -360,11 +401,15 @@ def _sections(block: Keys, row: Family, rotary_dim: int) -> Sections | None:
     if in_glm is not None and checks.boolean(WHO, "mrope_interleaved_glm", in_glm):
         order = "round_robin"
     sizes = row.sizes if given is None else given
+    if given is None and sizes is not None:
+        keys.assume("position axes", "mrope_section")
     if sizes is None:
         return Sections((pairs // row.axes,) * row.axes, order, row.axis_of_section) if row.axes > 1 else None
     if not isinstance(sizes, (list, tuple)):
         raise TypeError(f"{WHO}: mrope_section must be a list of int; got {sizes!r}")
     sizes = tuple(checks.count(WHO, "every mrope_section", size) for size in sizes)
+    if len(sizes) > MOST_AXES:
+        raise ValueError(f"{WHO}: mrope_section must have at most {MOST_AXES} numbers; got {len(sizes)}")
     if row.sizes is not None and len(sizes) != len(row.sizes):
         raise ValueError(f"{WHO}: mrope_section must have {len(row.sizes)} numbers in this family; got {list(sizes)}")
     if row.clamped and order == "interleaved" and len(sizes) == 3:

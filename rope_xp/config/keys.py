@@ -1,24 +1,104 @@
 """Reading a mapping so that no key of it is lost in silence."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from rope_xp import checks
+from rope_xp.provenance import Default
 
 WHO = "from_config"
 
-# Keys beside the rotary block that speak of rotation.
-SPEAKS = re.compile(r"rope|rotary|partial_rot|theta|yarn|(^|_)ntk|original_max_position")
+# A bound on channels of a head and on layers, far above any model's.
+MOST = 2**14
+
+# Keys beside the rotary block that speak of rotation, in small letters.
+SPEAKS = re.compile(r"rope|rotary|partial_?rot|theta|yarn|(^|_)ntk|original_?max_?position")
+# Keys that speak of another kind of position, unless they deny it.
+OTHER_POSITIONS = re.compile(r"alibi|dual_?chunk|(^|_)nope(?!_?head)|^no_?pos")
+# Keys that name the kind of position: a rotary one, unless a family reads the key.
+KIND_OF_POSITION = re.compile(r"pos(ition(al)?)?_?(emb(ed(ding)?)?|enc(oding)?)s?(_?type)?")
+ROTARY_KIND = re.compile(r"(rope|rotary)(_\w+)?")
+
+
+def speaks(key: Any, value: Any) -> bool:
+    """Whether a key beside the rotary block speaks of positions, so that it must not pass unread."""
+    name = str(key).lower()
+    if SPEAKS.search(name):
+        return True
+    if OTHER_POSITIONS.search(name):
+        return value is not None and value is not False
+    if KIND_OF_POSITION.fullmatch(name):
+        return value is not None and not (isinstance(value, str) and ROTARY_KIND.fullmatch(value.lower()))
+    return False
+
+
+def respelled(key: Any, known: Iterable[str]) -> str | None:
+    """The known name that a key is but for capital letters and underscores."""
+    plain = _plain(key)
+    return next((name for name in known if name != key and _plain(name) == plain), None)
+
+
+def _plain(key: Any) -> str:
+    return re.sub(r"[\W_]", "", str(key)).lower()
+
+
+def near(keys: Iterable[Any], known: Iterable[str]) -> str:
+    """Which known names are like those that are not known, as words that end a message."""
+    names = sorted(known)
+    found = {}
+    for key in list(keys)[:8]:
+        close = [respelled(key, names), *get_close_matches(str(key)[:100], names, 1, 0.8)]
+        found |= dict.fromkeys(name for name in close if name)
+    return f", which is like {listed(found)}" if found else ""
+
+
+def shortened(error: Exception) -> str:
+    """The message of an error, which says who raised it and has less than 1,000 characters."""
+    message = str(error)
+    message = message if message.startswith(f"{WHO}: ") else f"{WHO}: {message}"
+    return message if len(message) < 1000 else f"{message[:600]} ... {message[-300:]}"
 
 
 class Keys:
-    """A mapping that remembers which of its keys were read."""
+    """A mapping that remembers which of its keys were read, and what was taken in place of keys that it lacks.
 
-    def __init__(self, name: str, mapping: Mapping[str, Any]):
+    Parameters
+    ----------
+    name : str
+        What errors call it.
+    mapping : mapping
+    family : str
+        Whose defaults are taken.
+
+    Attributes
+    ----------
+    defaults : dict of str to Default
+        By key, what was taken because the mapping does not state it.
+    remarks : list of str
+        What `RotaryEmbedding.describe` says besides.
+    """
+
+    def __init__(self, name: str, mapping: Mapping[str, Any], family: str = ""):
         self.name = name
         self.mapping = mapping
+        self.family = family
+        self.defaults: dict[str, Default] = {}
+        self.remarks: list[str] = []
         self._read: set[str] = set()
+
+    def assume(self, row: str, key: str, source: str = "") -> None:
+        """Remember a default: the row of `describe` that shows it, the key it stands for, and whose it is."""
+        self.defaults[key] = Default(row, key, source or f"default of {self.family}")
+
+    def fresh(self) -> "Keys":
+        """The same mapping, of which nothing was read."""
+        return Keys(self.name, self.mapping, self.family)
+
+    def stated(self) -> bool:
+        """Whether any of the keys that were read is there and not null."""
+        return any(self.mapping.get(name) is not None for name in self._read)
 
     def get(self, *names: str) -> Any:
         """The value of whichever of these keys is given and not null; two must not contradict each other."""
@@ -32,7 +112,16 @@ class Keys:
     def count(self, name: str, usual: int | None = None) -> Any:
         """A whole number, or what is usual where it is not given or null."""
         value = self.get(name)
+        if usual and name not in self.mapping:
+            self.assume("", name)
         return usual if value is None else checks.count(WHO, name, value)
+
+    def number(self, name: str, usual: float) -> Any:
+        """What is given, or what is usual where it is not given or null."""
+        value = self.get(name)
+        if value is None:
+            self.assume("", name)
+        return usual if value is None else value
 
     def items(self, name: str) -> list[Any]:
         """A list, empty where it is not given or null."""
@@ -46,27 +135,33 @@ class Keys:
         value = self.get(name)
         if value is not None and not isinstance(value, Mapping):
             raise TypeError(f"{WHO}: {name} must be a mapping; got {value!r}")
-        return Keys(name, value or {})
+        return Keys(name, value or {}, self.family)
 
     def ignore(self, *names: str) -> None:
         """Keys that are known and say nothing here."""
         self._read.update(names)
+
+    def ignore_as(self, other: "Keys") -> None:
+        """The keys that another reader of the same mapping has read."""
+        self._read |= other._read
 
     def first(self, *names: str) -> Any:
         """The value of the first of these keys that is given and not null."""
         self._read.update(names)
         return next((self.mapping[name] for name in names if self.mapping.get(name) is not None), None)
 
-    def finish(self, pattern: re.Pattern[str] | None = None) -> None:
-        """Every key that matches must have been read."""
-        unread = {
-            key: value
-            for key, value in self.mapping.items()
-            if key not in self._read and (pattern is None or pattern.search(str(key)))
-        }
+    def finish(self, matters: Callable[[Any, Any], bool] | None = None) -> None:
+        """Every key that matters must have been read; so must one that is a known key in other letters."""
+        unread = {}
+        for key, value in self.mapping.items():
+            if key in self._read:
+                continue
+            if matters is None or matters(key, value) or respelled(key, self._read):
+                unread[key] = value
         if unread:
             known = listed(self._read & self.mapping.keys())
-            raise ValueError(f"{WHO}: every key of {self.name} must be known; got {unread}, beside {known}")
+            like = near(unread, self._read)
+            raise ValueError(f"{WHO}: every key of {self.name} must be known; got {unread}{like}, beside {known}")
 
 
 def said_once(name: str, inner: Any, outer: Any, where: str) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 
 from rope_xp import checks
 from rope_xp.config.families import Family
-from rope_xp.config.keys import WHO, Keys, listed
+from rope_xp.config.keys import MOST, WHO, Keys, listed
 
 # Layer types without attention over positions.
 NO_ATTENTION = ("linear_attention", "mamba", "mamba2", "conv", "recurrent")
@@ -13,12 +13,19 @@ NO_ATTENTION = ("linear_attention", "mamba", "mamba2", "conv", "recurrent")
 
 def layer_type_of(keys: Keys, family: Family, layer: int | None, layer_type: str | None) -> str | None:
     """The type of a layer, where the config or the family tells types apart."""
+    if layer is not None and layer >= MOST:
+        raise ValueError(f"{WHO}: layer must be below {MOST}; got {layer}")
     types = types_of(keys, family, layer)
     if layer is not None:
         count = layers_of(keys) or len(types) or None
         if count is not None and layer >= count:
             raise ValueError(f"{WHO}: layer must be from 0 to {count - 1}; got {layer}")
         if layer < len(types):
+            if family.types is not None and not _given_types(keys):
+                pattern = keys.fresh()
+                family.types(pattern, len(types))
+                if not pattern.stated():
+                    keys.assume("", "layer_types")
             return types[layer]
         if types:
             raise ValueError(f"{WHO}: layer_types must have one for each layer; got {len(types)}")
@@ -29,7 +36,7 @@ def layer_type_of(keys: Keys, family: Family, layer: int | None, layer_type: str
     if not accepted:
         accepted = {"full_attention", "sliding_attention"}  # all layers are alike
     if family.types is not None:
-        accepted |= {"full_attention", *family.types(keys, 12)}
+        accepted |= {"full_attention", *family.types(keys.fresh(), 12)}
     if layer_type not in accepted:
         raise ValueError(f"{WHO}: layer_type must be {listed(accepted) or None}; got {layer_type!r}")
     return layer_type
@@ -53,27 +60,40 @@ def nested_by(keys: Keys, family: Family) -> list[str]:
 
 def types_of(keys: Keys, family: Family, layer: Any = None) -> list[str]:
     """The type of each layer, or nothing; at least up to `layer`, where types follow from older keys."""
-    types = keys.get("layer_types", "layers_block_type")
+    types = _given_types(keys)
     if not types:
         count = layers_of(keys) or (layer + 1 if isinstance(layer, int) else 0)
-        return [] if family.types is None else family.types(keys, count)
+        if family.types is None:
+            return []
+        pattern = keys.fresh()
+        types = family.types(pattern, count)
+        keys.ignore_as(pattern)
     if not isinstance(types, (list, tuple)) or not all(isinstance(each, str) for each in types):
         raise TypeError(f"{WHO}: layer_types must be a list of strings; got {types!r}")
     return list(types)
 
 
+def _given_types(keys: Keys) -> Any:
+    return keys.get("layer_types", "layers_block_type")
+
+
 def layers_of(keys: Keys) -> int | None:
     """The number of layers."""
     count = keys.first("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-    return None if count is None else checks.count(WHO, "num_hidden_layers", count)
+    if count is not None and checks.count(WHO, "num_hidden_layers", count) > MOST:
+        raise ValueError(f"{WHO}: num_hidden_layers must be at most {MOST}; got {count}")
+    return None if count is None else checks.plain(count)
 
 
 def is_rotated(keys: Keys, family: Family, layer: int | None, layer_type: str | None) -> bool:
     """Whether the layer is rotated; without a layer, whether any is."""
+    keys.ignore(*(name for name in (family.all_if_null, family.listed) if name))
     if family.rotated_if is not None:
         key, wanted, *others = family.rotated_if
         value = keys.get(key)
-        value = others[0] if value is None else value
+        if value is None:
+            keys.assume("", key)
+            value = others[0]
         if value != wanted and value not in others:
             raise ValueError(f"{WHO}: {key} must be one of {listed({wanted, *others})}; got {value!r}")
         if value != wanted:
@@ -102,6 +122,8 @@ def _is_listed(keys: Keys, family: Family, layer: int | None, layer_type: str | 
     if layer is not None:
         if layer >= len(numbers):
             raise ValueError(f"{WHO}: {family.listed} must have a number for each layer; got {len(numbers)}")
+        if family.unlisted and not keys.items(family.listed) and keys.get("no_rope_layer_interval") is None:
+            keys.assume("", family.listed)
         return bool(numbers[layer])
     if layer_type is None:
         return not numbers or any(numbers)
@@ -116,7 +138,8 @@ def _is_listed(keys: Keys, family: Family, layer: int | None, layer_type: str | 
 def numbers_of(keys: Keys, family: Family, layer: int | None) -> list[Any]:
     """The list that has a number for each layer, 0 where it is not rotated, or what stands for it."""
     numbers = keys.items(family.listed)
-    interval = keys.count("no_rope_layer_interval", 4) if family.listed == "no_rope_layers" else 4
+    interval = keys.get("no_rope_layer_interval") if family.listed == "no_rope_layers" else None
+    interval = 4 if interval is None else checks.count(WHO, "no_rope_layer_interval", interval)
     for number in numbers:
         if not isinstance(number, (bool, int, float)) or not number >= 0:
             raise TypeError(f"{WHO}: {family.listed} must be a list of numbers, none negative; got {number!r} in it")
