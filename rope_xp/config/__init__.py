@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, overload
 from rope_xp import checks
 from rope_xp.config.block import BASE_KEYS, block_of, embedding_of, row_of
 from rope_xp.config.families import FAMILIES, PARTS, Family
-from rope_xp.config.keys import WHO, Keys, listed, respelled, shortened, speaks
+from rope_xp.config.keys import WHO, Keys, listed, respelled, shortened, speaks, spellings
 from rope_xp.config.layers import is_rotated, label_of, layer_type_of
 from rope_xp.config.remote import NOT_ROTARY, UNROTATED, in_known_spelling
 from rope_xp.config.source import check_size, mapping_of
@@ -254,8 +254,9 @@ def _part(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any
     if part is not None and not isinstance(part, str):
         raise TypeError(f"{WHO}: part must be a string; got {part!r}")
     parts = PARTS.get(model_type, {})
+    places = spellings(("model_type", "text_config", *(path.split(".")[0] for path, _ in parts.values())))
     for key in config:
-        name = respelled(key, ("model_type", "text_config", *(path.split(".")[0] for path, _ in parts.values())))
+        name = respelled(key, places)
         if name is not None:
             raise ValueError(f"{WHO}: {name} must be spelled so; got {key!r}")
     if part is None and ("text" not in parts and not isinstance(config.get("text_config"), Mapping)):

@@ -34,22 +34,27 @@ def speaks(key: Any, value: Any) -> bool:
     return False
 
 
-def respelled(key: Any, known: Iterable[str]) -> str | None:
-    """The known name that a key is but for capital letters and underscores."""
-    plain = _plain(key)
-    return next((name for name in known if name != key and _plain(name) == plain), None)
+def spellings(known: Iterable[str]) -> dict[str, str]:
+    """Names by what is left of them without capital letters and underscores."""
+    return {_plain(name): name for name in known}
+
+
+def respelled(key: Any, known: Mapping[str, str]) -> str | None:
+    """The name, one of `spellings`, that a key is but for capital letters and underscores."""
+    name = known.get(_plain(key))
+    return None if name == key else name
 
 
 def _plain(key: Any) -> str:
-    return re.sub(r"[\W_]", "", str(key)).lower()
+    return str(key).lower().replace("_", "").replace("-", "").replace(" ", "")
 
 
 def near(keys: Iterable[Any], known: Iterable[str]) -> str:
     """Which known names are like those that are not known, as words that end a message."""
     names = sorted(known)
-    found = {}
+    plain, found = spellings(names), {}
     for key in list(keys)[:8]:
-        close = [respelled(key, names), *get_close_matches(str(key)[:100], names, 1, 0.8)]
+        close = [respelled(key, plain), *get_close_matches(str(key)[:100], names, 1, 0.8)]
         found |= dict.fromkeys(name for name in close if name)
     return f", which is like {listed(found)}" if found else ""
 
@@ -152,12 +157,12 @@ class Keys:
 
     def finish(self, matters: Callable[[Any, Any], bool] | None = None) -> None:
         """Every key that matters must have been read; so must one that is a known key in other letters."""
-        unread = {}
-        for key, value in self.mapping.items():
-            if key in self._read:
-                continue
-            if matters is None or matters(key, value) or respelled(key, self._read):
-                unread[key] = value
+        plain = spellings(self._read)
+        unread = {
+            key: value
+            for key, value in self.mapping.items()
+            if key not in self._read and (matters is None or matters(key, value) or respelled(key, plain))
+        }
         if unread:
             known = listed(self._read & self.mapping.keys())
             like = near(unread, self._read)
