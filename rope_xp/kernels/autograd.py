@@ -116,6 +116,11 @@ def is_constant(x: Any) -> bool:
     return _is_plain(x) and not _is_watched()
 
 
+def is_unwatched(x: Any) -> bool:
+    """Whether this is numbers in memory, with or without derivatives, and nobody watches operations."""
+    return _is_memory(x) and not _is_watched()
+
+
 def _is_watched() -> bool:
     """Whether operations go to somebody else first."""
     mode = _python_dispatch._get_current_dispatch_mode()

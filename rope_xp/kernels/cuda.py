@@ -96,7 +96,7 @@ def prove(x: torch.Tensor) -> bool:
     which would keep these launches, or where operations go to somebody else.
     """
     if (
-        not autograd.is_constant(x.detach())
+        not autograd.is_unwatched(x)
         or _functorch.get_dynamic_layer_stack_depth()
         or (x.is_cuda and torch.cuda.is_current_stream_capturing())
     ):
