@@ -61,6 +61,8 @@ def pytest_configure(config):
             importlib.import_module(libraries.LIBRARIES[name].module)
         except ImportError as missing:
             raise pytest.UsageError(f"--xp={name}: {missing}") from missing
+    if "jax" in config.libraries:  # where axes that are added in silence are an error, as in careful programs
+        importlib.import_module("jax").config.update("jax_numpy_rank_promotion", "raise")
     if "triton" in config.libraries:
         try:
             _import_triton()

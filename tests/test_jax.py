@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.test_util import check_grads
 from libraries import LIBRARIES
 
-from rope_xp import RotaryEmbedding, Sections, apply_rotary_pos_emb, fixed_pos_embedding, positions
+from rope_xp import RotaryEmbedding, Sections, XPos, apply_rotary_pos_emb, fixed_pos_embedding, positions
 
 LAYOUTS = ["half", "interleaved"]
 XP = LIBRARIES["jax"]
@@ -129,6 +129,19 @@ def test_gradients(layout):
     g = random(2, 5, 3, 14, seed=1)
     sincos = rope.sincos(jnp.arange(5))
     assert_same(pull(g)[0], rope.rotate(g, sincos, seq_dim=1, transpose=True))
+
+
+@pytest.mark.parametrize("options", [{"attention_factor": 1.25}, {"xpos": XPos(centre=2), "attention_factor": 0.5}])
+def test_the_inverse_under_jit_and_differentiated(options):
+    rope, x, g = embedding(rotary_dim=10, **options), random(2, 5, 3, 14), random(2, 5, 3, 14, seed=1)
+    sincos = rope.sincos(jnp.arange(5), role="key" if rope.xpos is not None else None)
+    back = jax.jit(lambda x: rope.rotate(x, sincos, seq_dim=1, inverse=True))
+    assert_same(back(rope.rotate(x, sincos, seq_dim=1)), x, atol=2e-6)
+    check_grads(back, (x,), order=2, modes=("fwd", "rev"), atol=1e-2, rtol=1e-2)
+    squares = np.asarray(jnp.square(sincos.sin) + jnp.square(sincos.cos))
+    undone = tuple(np.asarray(table) / squares for table in sincos)
+    pulled = jax.vjp(back, x)[1](g)[0]
+    assert_same(pulled, embedding(rotary_dim=10).rotate(g, undone, seq_dim=1), atol=8e-6)
 
 
 def test_gradients_of_learned_frequencies_and_real_positions():

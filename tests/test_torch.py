@@ -49,6 +49,23 @@ def test_gradients(layout):
     assert_same(gradient, rope.rotate(g, sincos, seq_dim=1, transpose=True), atol=1e-14)
 
 
+@pytest.mark.parametrize("options", [{"attention_factor": 1.25}, {"xpos": XPos(centre=2), "attention_factor": 0.5}])
+def test_gradients_of_the_inverse(options):
+    """Its own transpose, of the array; and of frequencies from which the tables are made."""
+    rope, x = embedding(rotary_dim=10, **options), random(2, 5, 3, 14, dtype=torch.float64).requires_grad_()
+    role = "query" if rope.xpos is not None else None
+    sincos = rope.sincos(torch.arange(5), like=x, role=role)
+    back = lambda x, sin, cos: rope.rotate(x, (sin, cos), seq_dim=1, inverse=True)  # noqa: E731
+    tables = [table.detach().clone().requires_grad_() for table in sincos]
+    assert torch.autograd.gradcheck(back, (x, *tables))
+    g = random(2, 5, 3, 14, seed=1, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(back(x, *sincos), x, g)
+    magnitude = torch.hypot(*sincos)
+    undone = torch.stack([table / magnitude**2 for table in sincos])
+    assert_same(gradient, embedding(rotary_dim=10).rotate(g, tuple(undone), seq_dim=1), atol=1e-13)
+    assert_same(back(rope.rotate(x, sincos, seq_dim=1), *sincos), x, atol=1e-14)
+
+
 def test_gradients_of_learned_frequencies_and_real_positions():
     x = random(2, 5, 3, 14, dtype=torch.float64)
     inv_freq = torch.linspace(0.1, 1.0, 7, dtype=torch.float64, requires_grad=True)
@@ -134,6 +151,7 @@ def test_checkpointing():
 AXES = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, sections=Sections((3, 4), order="axial"))
 DECAYS = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, xpos=XPos())
 YARN = YarnScaling(factor=4.0, original_max_position_embeddings=4096)
+SCALED = embedding(scaling=YARN)
 CALLS = {
     "closed over": lambda x, n: bad_input.ROPE(x, seq_dim=1),
     "made inside": lambda x, n: embedding()(x, seq_dim=1),
@@ -156,6 +174,10 @@ CALLS = {
     "blocks": lambda x, n: embedding(rotary_dim=12, blocks=2)(x, seq_dim=1),
     "xpos": lambda x, n: DECAYS(x, x, seq_dim=1)[1],
     "scaled, made inside": lambda x, n: embedding(scaling=YARN)(x, seq_dim=1),
+    "inverse": lambda x, n: SCALED.rotate(
+        x, SCALED.sincos(positions.consecutive(x.shape[1], n), like=x), seq_dim=1, inverse=True
+    ),
+    "replaced": lambda x, n: SCALED.replace(scaling=None, rotary_dim=6)(x, seq_dim=1),
     "float32 phases": lambda x, n: embedding(phase="float32")(x, seq_dim=1),
 }
 
