@@ -2,6 +2,11 @@
 
 ACCEPTED: dict[tuple[str, str, str], str] = {
     (
+        "axes.py",
+        "if counts != sizes:",
+        "if counts > sizes:",
+    ): "Axes that take turns leave pairs to the first alone, so that other counts are always the greater tuple.",
+    (
         "phases.py",
         "steps = (offset + (1 << (step - 1))) >> step",
         "steps = (offset + (1 // (step - 1))) >> step",
