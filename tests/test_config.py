@@ -884,6 +884,18 @@ def test_a_partial_width_is_cut_off_not_rounded(head_dim, share, width):
         from_config({**config, "rotary_dim": width + 1})
 
 
+def test_a_base_of_null_means_not_rotated_where_the_family_says_so():
+    config = {
+        "model_type": "olmo_hybrid",
+        "head_dim": 64,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
+    }
+    assert from_config(config).base == 5e5
+    config["rope_parameters"]["rope_theta"] = None
+    assert from_config(config) is None
+    assert from_config({**config, "model_type": "llama"}).base == 1e4
+
+
 def test_layers_counted_from_the_end_need_their_number():
     """Without a list, each fourth layer from the last on is not rotated."""
     config = {"model_type": "muse_glimmer_text", "rope_theta": 1e4}
