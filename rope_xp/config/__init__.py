@@ -16,7 +16,7 @@ from rope_xp.config.block import BASE_KEYS, block_of, embedding_of, row_of
 from rope_xp.config.families import FAMILIES, PARTS, Family
 from rope_xp.config.keys import SPEAKS, WHO, Keys, listed
 from rope_xp.config.layers import is_rotated, label_of, layer_type_of
-from rope_xp.config.upstream import as_upstream
+from rope_xp.config.upstream import as_upstream, remarks
 from rope_xp.embedding import RotaryEmbedding, with_provenance
 from rope_xp.provenance import Provenance
 from rope_xp.rotation import LAYOUTS, Layout
@@ -84,10 +84,12 @@ def from_config(
     block that is nested by layer type is not read; Phi-3.5-MoE never uses `long_factor`; `rope_scaling` spelled with
     `type` is not read where layer types differ, nor at all by Cohere2-MoE; a top-level
     `original_max_position_embeddings` wins over the block's; a block wins over top-level keys that contradict it; a
-    default block wins over a top-level base; OLMo-3's sliding layers and ModernBERT do not read `rope_theta`, GPT-NeoX
-    neither that nor `partial_rotary_factor`, DBRX not the base of `attn_config`, MiniMax-M3 not `rotary_dim`, Bamba no
-    top-level share; Step-3.5 has one base for each layer type, that of the first; and interleaved sections that do not
-    fit lose pairs to the first axis. HunYuan-VL's tables in transformers are no rotation, and are refused.
+    default block wins over a top-level base; most families rotate the whole head, whatever `partial_rotary_factor` or
+    `rotary_dim` is, and fail where a scaling rule reads that share (refused here); keys of other families are not read;
+    OLMo-3's sliding layers and ModernBERT do not read `rope_theta`, GPT-NeoX neither that nor `partial_rotary_factor`,
+    DBRX not the base of `attn_config`, Bamba no top-level share; Step-3.5 has one base for each layer type, that of the
+    first; and interleaved sections that do not fit lose pairs to the first axis. HunYuan-VL's tables in transformers
+    are no rotation, and are refused.
 
     References
     ----------
@@ -168,6 +170,7 @@ def _read(
     if block is not None:
         row = row_of(family, label)
         rope = embedding_of(keys, block, row, layer if rotated else ..., layer_type, seq_len)
+        keys.remarks += [] if compat else remarks(mapping, block.mapping, model_type, row)
     for row in family.by_layer.values():
         keys.ignore(*row.get("base_keys", BASE_KEYS))  # other layer types read those
     keys.finish(SPEAKS)
