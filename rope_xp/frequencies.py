@@ -423,7 +423,8 @@ class YarnScaling(Scaling):
         The magnitude; by default ``0.1 * ln(factor) + 1``, or ``g(mscale) / g(mscale_all_dim)`` where both are given,
         with ``g(k) = 0.1 * k * ln(factor) + 1``.
     mscale, mscale_all_dim : float, optional
-        DeepSeek's two numbers. One alone does nothing to the magnitude. `softmax_scale` is theirs too.
+        DeepSeek's two numbers. One alone does nothing to the magnitude, as in transformers; `from_config` reads it
+        under the name "deepseek_yarn", and gives the magnitude. `softmax_scale` is theirs too.
     truncate : bool
         Whether the ends of the ramp are rounded to whole pairs.
 
@@ -483,15 +484,16 @@ class YarnScaling(Scaling):
         if self.attention_factor is not None:
             return self.attention_factor
         if self.mscale and self.mscale_all_dim:
-            return self._growth(self.mscale) / self._growth(self.mscale_all_dim)
-        return self._growth(1.0)
+            return self.growth(self.mscale) / self.growth(self.mscale_all_dim)
+        return self.growth(1.0)
 
     @property
     def softmax_scale(self) -> float:
         """What DeepSeek multiplies the scale of the softmax by, beside the magnitude of the tables."""
-        return self._growth(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
+        return self.growth(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
 
-    def _growth(self, mscale: float) -> float:
+    def growth(self, mscale: float) -> float:
+        """The magnitude ``0.1 * mscale * ln(factor) + 1``."""
         return 0.1 * mscale * log(self.factor) + 1.0
 
 

@@ -129,6 +129,53 @@ def test_layout_overrides_the_family_and_admits_unknown_ones():
     assert from_config(latent, layout="interleaved").layout == "interleaved"
 
 
+def deepseek_magnitude(factor, mscale=1.0, mscale_all_dim=0.0):
+    """As DeepSeek's modeling_deepseek.py and vLLM's deepseek_scaling_rope.py have it, with their defaults."""
+    above, below = (1.0 if factor <= 1 else 1.0 + number * log(factor) / 10 for number in (mscale, mscale_all_dim))
+    return above / below
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {},
+        {"mscale": 0.707},
+        {"mscale_all_dim": 0.707},
+        {"mscale": 0.0},
+        {"mscale_all_dim": 0.0},
+        {"mscale": 0.0, "mscale_all_dim": 0.707},
+        {"mscale": 0.707, "mscale_all_dim": 0.0},
+        {"mscale": 0.707, "mscale_all_dim": 0.5},
+        {"mscale": None, "mscale_all_dim": None},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("factor", [1.0, 40.0])
+def test_yarn_of_deepseek_and_of_transformers(numbers, factor):
+    config = {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "rope_theta": 1e4}
+    block = {"factor": factor, "original_max_position_embeddings": 4096, **numbers}
+    theirs = from_config({**config, "rope_scaling": {"rope_type": "deepseek_yarn", **block}})
+    stated = {name: value for name, value in numbers.items() if value is not None}
+    assert theirs.attention_factor == pytest.approx(deepseek_magnitude(factor, **stated), rel=1e-15)
+    both = stated.get("mscale") and stated.get("mscale_all_dim")
+    plain = from_config({**config, "rope_scaling": {"type": "yarn", **block}})
+    expected = deepseek_magnitude(factor, **stated) if both else deepseek_magnitude(factor)
+    assert plain.attention_factor == pytest.approx(expected, rel=1e-15)
+    all_dim = deepseek_magnitude(factor, stated.get("mscale_all_dim", 0.0))
+    assert theirs.softmax_scale == plain.softmax_scale == pytest.approx(all_dim**2, rel=1e-15)
+    assert theirs.inv_freq == plain.inv_freq
+    assert from_config({**config, "rope_scaling": {"rope_type": "deepseek_yarn", "type": "yarn", **block}}) == theirs
+    again = {**config, "rope_parameters": theirs.to_config()}
+    assert from_config(again) == theirs
+
+
+def test_mscale_alone_of_deepseek():
+    block = {"type": "deepseek_yarn", "factor": 40.0, "original_max_position_embeddings": 4096, "mscale": 0.707}
+    config = {"model_type": "deepseek_v2", "rope_scaling": block}
+    assert from_config(config).attention_factor == pytest.approx(1.2608, abs=5e-5)
+    assert from_config({**config, "rope_scaling": {**block, "attention_factor": 2.0}}).attention_factor == 2.0
+
+
 # What a config leaves out: config, choice, and (the row of describe that shows it, the key, whose default it is).
 UNSTATED = {
     "nothing": (llama(), {}, []),

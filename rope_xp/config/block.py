@@ -26,13 +26,14 @@ RULES: dict[str, type[Scaling]] = {
     "linear": LinearScaling,
     "dynamic": DynamicNTKScaling,
     "yarn": YarnScaling,
+    "deepseek_yarn": YarnScaling,
     "longrope": LongRopeScaling,
     "llama3": Llama3Scaling,
     "proportional": ProportionalScaling,
     "ntk": MixedNTKScaling,
 }
 # Other names of rules.
-ALIASES = {"su": "longrope", "mrope": "default", "axial": "default", "xdrope": "dynamic", "deepseek_yarn": "yarn"}
+ALIASES = {"su": "longrope", "mrope": "default", "axial": "default", "xdrope": "dynamic"}
 
 BASE_KEYS = ("rope_theta", "theta", "rotary_emb_base", "rotary_embedding_base", "rope_base")
 PARTIAL_KEYS = (
@@ -232,6 +233,8 @@ def _rope_type(block: Keys, row: Family) -> str:
     if not given and block.mapping.get("factor") is not None:
         raise ValueError(f"{WHO}: {block.name} must have a rope_type beside factor; got {listed(block.mapping)}")
     types = {str(aliases.get(name, name)) for name in given}
+    if "deepseek_yarn" in types:
+        types.discard("yarn")  # it is one: an older `type` says so beside it
     if len(types) > 1:
         raise ValueError(f"{WHO}: rope_type and type must not contradict each other; got {names}")
     return types.pop() if types else "default"
@@ -322,7 +325,23 @@ def _scaling(keys: Keys, block: Keys, row: Family, rope_type: str, seq_len: int 
         raise ValueError(
             f"{WHO}: {block.name} of type {rope_type!r} must have {listed(missing)}; got {listed(block.mapping)}"
         )
+    if rope_type == "deepseek_yarn":
+        return _of_deepseek(YarnScaling(**values))
     return rule(**values)
+
+
+def _of_deepseek(yarn: YarnScaling) -> YarnScaling:
+    """DeepSeek's own YaRN, where a number that is absent is 1 or 0; transformers' rule reads both numbers or none.
+
+    References
+    ----------
+    DeepSeek, `modeling_deepseek.py`, `DeepseekV3YarnRotaryEmbedding`; vLLM, `deepseek_scaling_rope.py`.
+    """
+    if yarn.attention_factor is not None:
+        return yarn
+    mscale = 1.0 if yarn.mscale is None else yarn.mscale
+    magnitude = yarn.growth(mscale) / yarn.growth(yarn.mscale_all_dim or 0.0)
+    return yarn if magnitude == yarn.magnitude else replace(yarn, attention_factor=magnitude)
 
 
 def _whole(length: Any) -> Any:
