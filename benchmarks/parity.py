@@ -59,12 +59,13 @@ class Seen:
 
     positions: Any  # as ours takes them
     dim: int  # channels of a head
-    rotate: Callable[[Any], tuple[Any, ...]]  # (heads, seq, dim) to what the model's own function makes of it
+    rotate: Callable[..., tuple[Any, ...]]  # queries, keys, values (heads, seq, dim) to what the model makes of each
     cos: Any = None  # half width, "seq pairs"; None where the module has no tables
     sin: Any = None
     frequencies: Any = None  # the module's own, float32
     heads: int = 2
     seq_len: int | None = None
+    softmax: float = 1.0  # by which the attention multiplies its scale
     long: Callable[[], "Seen"] | None = None  # the same at LONG
 
 
@@ -95,19 +96,17 @@ def halves(table, blocks=1):
 
 
 def applied(function, *tables, tokens_first=False, crop=None):
-    """The model's function on queries and keys, as a function of x (heads, seq, dim)."""
+    """The model's function on queries and keys (heads, seq, dim)."""
     required = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
     single = required[0].name in ("x", "hidden_states")
 
-    def rotate(x):
-        x = x[None]
+    def rotate(*both):
+        both = [x[None] for x in both[: 1 if single else 2]]
         if tokens_first:
-            x = x.transpose(1, 2)
-            return tuple(y[0].transpose(0, 1) for y in function(x, x.clone(), *tables))
-        rest = x[..., crop:] if crop else None
-        x = x[..., :crop]
-        rotated = (function(x, *tables),) if single else function(x, x.clone(), *tables)
-        return tuple((y if rest is None else torch.cat([y, rest], -1))[0] for y in rotated)
+            return tuple(y[0].transpose(0, 1) for y in function(*(x.transpose(1, 2) for x in both), *tables))
+        rotated = function(*(x[..., :crop] for x in both), *tables)
+        rotated = (rotated,) if single else rotated
+        return tuple((torch.cat([y, x[..., crop:]], -1) if crop else y)[0] for x, y in zip(both, rotated))
 
     return rotate
 
@@ -140,6 +139,9 @@ def text(run, calls=None):
         sin=np.asarray(sin, dtype=np.float64),
         frequencies=frequencies.numpy(),
         seq_len=int(axes.max()) + 1,
+        softmax=run.module.yarn_apply_mscale(run.config.rope_parameters, 1.0)
+        if run.label is None and hasattr(run.module, "yarn_apply_mscale")
+        else 1.0,
         long=(lambda: text(run, (LONG,))) if calls is run.calls and calls[-1] is SHORT else None,
     )
 
@@ -184,10 +186,9 @@ def tower(run):
     function = run.module.apply_rotary_pos_emb_vision
     batched = "MiniMax" in run.cls.__name__
 
-    def rotate(x):
-        x = x.transpose(0, 1)
-        x = x[None] if batched else x
-        return tuple((y[0] if batched else y).transpose(0, 1) for y in function(x, x.clone(), cos, sin))
+    def rotate(q, k, *_):
+        both = [x.transpose(0, 1)[None] if batched else x.transpose(0, 1) for x in (q, k)]
+        return tuple((y[0] if batched else y).transpose(0, 1) for y in function(*both, cos, sin))
 
     dim = getattr(config, "embed_dim", None) or config.hidden_size
     dim = getattr(config, "head_dim", None) or dim // config.num_attention_heads
@@ -205,8 +206,8 @@ def pixtral(run):
     ours = places.join(places.grid(3, 5), places.grid(40, 2))
     cos, sin = run.cls(run.config)(torch.zeros(1), torch.tensor(ours.T))
 
-    def rotate(x):
-        return tuple(y[0] for y in run.module.apply_rotary_pos_emb(x[None], x[None], cos, sin, unsqueeze_dim=0))
+    def rotate(q, k, *_):
+        return tuple(y[0] for y in run.module.apply_rotary_pos_emb(q[None], k[None], cos, sin, unsqueeze_dim=0))
 
     return Seen(ours, run.config.head_dim, rotate, halves(cos), halves(sin))
 
@@ -216,7 +217,7 @@ def gemma4_vision(run):
     ids = torch.tensor(ours.T)[None]
     cos, sin = run.cls(run.config)(torch.zeros(1), ids)
 
-    def rotate(x):
+    def rotate(x, *_):
         return (run.module.apply_multidimensional_rope(x.transpose(0, 1)[None], cos, sin, ids)[0].transpose(0, 1),)
 
     return Seen(ours, run.config.head_dim, rotate, halves(cos[0], 2), halves(sin[0], 2))
@@ -228,9 +229,9 @@ def llama4_vision(run):
     side = config.image_size // config.patch_size
     ours = places.join(places.grid(side, side, start=1, axes=(1, 0)), 1)
 
-    def rotate(x):
-        x = x.transpose(0, 1)[None]
-        return tuple(y[0].transpose(0, 1) for y in run.module.vision_apply_rotary_emb(x, x.clone(), table))
+    def rotate(q, k, *_):
+        both = (x.transpose(0, 1)[None] for x in (q, k))
+        return tuple(y[0].transpose(0, 1) for y in run.module.vision_apply_rotary_emb(*both, table))
 
     dim = config.hidden_size // config.num_attention_heads
     return Seen(ours, dim, rotate, np.asarray(table.real[:, 0]), np.asarray(table.imag[:, 0]))
@@ -256,18 +257,29 @@ def memory(run):
     name = "apply_rotary_pos_emb_2d"
     function = getattr(run.module, name, None) or getattr(run.module, f"{name}_self_attn")
 
-    def rotate(x):
-        return tuple(y[0] for y in function(x[None], x[None].clone(), cos, sin))
+    def rotate(q, k, *_):
+        return tuple(y[0] for y in function(q[None], k[None], cos, sin))
 
     return Seen(ours, memory_width(run.config), rotate, halves(cos[0]), halves(sin[0]))
 
 
-def attention(run, inputs, **kwargs):
+class Given(torch.nn.Module):
+    """A projection that gives this, whatever its input."""
+
+    def __init__(self, x):
+        super().__init__()
+        self.x = x
+
+    def forward(self, _):
+        return self.x
+
+
+def attention(run, inputs, keys=None, **kwargs):
     """Run an attention class without its projections, and return the queries and keys that reach its kernel."""
     run.config._attn_implementation = "eager"
     layer = run.cls(run.config, **kwargs.pop("make", {}))
     for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-        setattr(layer, name, torch.nn.Identity())
+        setattr(layer, name, torch.nn.Identity() if keys is None or name != "k_proj" else Given(keys))
     caught = {}
 
     def kernel(_, query, key, value, *args, **more):
@@ -295,10 +307,10 @@ def memory_attention(run):
     cells = ours.shape[-1]
     many = places.join(ours, ours, 3)
 
-    def queries(x):
-        return attention(run, (flat(x), flat(x), flat(x)), position_embeddings=tables)
+    def queries(q, k, *_):
+        return attention(run, (flat(q), flat(k), flat(k)), flat(k), position_embeddings=tables)
 
-    def keys(x):
+    def keys(x, *_):
         more = {"make": {"rope_k_repeat": True}, "num_k_exclude_rope": 3}
         return attention(run, (flat(x[:, :cells]), flat(x), flat(x)), position_embeddings=tables, **more)[1:]
 
@@ -319,11 +331,11 @@ def edgetam_cross_attention(run):
     make = {"make": {"kv_in_dim": dim * heads}}
     extra = {"num_k_exclude_rope": 4, "rope_k_repeat": 3, "position_embeddings_k": tables_k}
 
-    def queries(x):
+    def queries(x, *_):
         k = torch.zeros(heads, many.shape[-1], dim)
         return attention(run, (flat(x), flat(k), flat(k)), position_embeddings=tables, **make, **extra)[:1]
 
-    def keys(x):
+    def keys(x, *_):
         q = torch.zeros(heads, ours.shape[-1], dim)
         return attention(run, (flat(q), flat(x), flat(x)), position_embeddings=tables, **make, **extra)[1:]
 
@@ -344,8 +356,8 @@ def sam3_tables(run):
 def sam3_vit(run):
     ours, _, _, (cos, sin) = sam3_tables(run)
 
-    def rotate(x):
-        return tuple(y[0] for y in run.module.apply_rotary_pos_emb_2d(x[None], x[None].clone(), cos, sin))
+    def rotate(q, k, *_):
+        return tuple(y[0] for y in run.module.apply_rotary_pos_emb_2d(q[None], k[None], cos, sin))
 
     dim = run.config.hidden_size // run.config.num_attention_heads
     return Seen(ours, dim, rotate, halves(cos[0]), halves(sin[0]))
@@ -356,9 +368,9 @@ def sam3_attention(run):
     heads = run.config.num_attention_heads
     dim = run.config.hidden_size // heads
 
-    def rotate(x):
-        hidden = x.transpose(0, 1).reshape(1, high, wide, -1)
-        return attention(run, (hidden,), position_embeddings=tables)
+    def rotate(*both):
+        hidden, keys = (x.transpose(0, 1).reshape(1, high, wide, -1) for x in both[:2])
+        return attention(run, (hidden,), keys, position_embeddings=tables)
 
     return Seen(ours, dim, rotate, halves(tables[0][0]), halves(tables[1][0]), heads=heads)
 
@@ -370,8 +382,8 @@ def dinov3(run):
     cos, sin = run.cls(config).eval()(pixels)
     ours = places.join(prefix, places.normalized(high, wide))
 
-    def rotate(x):
-        return tuple(y[0] for y in run.module.apply_rotary_pos_emb(x[None], x[None].clone(), cos, sin))
+    def rotate(q, k, *_):
+        return tuple(y[0] for y in run.module.apply_rotary_pos_emb(q[None], k[None], cos, sin))
 
     still = np.zeros((prefix, halves(cos).shape[-1]))
     dim = config.hidden_size // config.num_attention_heads
@@ -384,9 +396,9 @@ def loftr(run):
     cos, sin = (y.flatten(1, 2) for y in run.cls(config)(torch.zeros(1, 8, 3 * stride, 5 * stride)))
     ours = places.grid(3, 5, start=1)
 
-    def rotate(x):
-        x = x.transpose(0, 1)[None]
-        rotated = run.module.apply_rotary_pos_emb(x, x.clone(), cos, sin, unsqueeze_dim=2)
+    def rotate(q, k, *_):
+        both = (x.transpose(0, 1)[None] for x in (q, k))
+        rotated = run.module.apply_rotary_pos_emb(*both, cos, sin, unsqueeze_dim=2)
         return tuple(y[0].transpose(0, 1) for y in rotated)
 
     return Seen(ours, config.hidden_size, rotate, halves(cos[0]), halves(sin[0]))
@@ -399,7 +411,7 @@ def vjepa2(run):
     ours = places.grid(2, high, wide)
     same(torch.stack(ids), ours)
 
-    def rotate(x):
+    def rotate(x, *_):
         return (layer.apply_rotary_embeddings(x[None], [p.view(1, 1, -1) for p in ids])[0],)
 
     return Seen(ours, layer.attention_head_size, rotate)
@@ -412,7 +424,7 @@ def counted(run):
     table = run.cls(run.config)(torch.zeros(1, n, run.config.hidden_size))  # (2, seq, 1, 1, dim)
     owner = next(c for c in vars(run.module).values() if hasattr(c, "_apply_rotary_embedding"))
 
-    def rotate(x):
+    def rotate(x, *_):
         me = types.SimpleNamespace(num_heads=x.shape[0], head_size=dim)
         y = owner._apply_rotary_embedding(me, x.transpose(0, 1).reshape(1, n, -1), table)
         return (y.view(n, -1, dim).transpose(0, 1),)
@@ -428,10 +440,10 @@ def clvp(run):
     turned = angles.shape[-1]
     cos, sin = angles.cos()[0], angles.sin()[0]
 
-    def rotate(x):
-        first = x[None, ..., :turned]
-        rotated = run.module.apply_rotary_pos_emb(first, first, first, cos, sin, torch.arange(n)[None])
-        return tuple(torch.cat([y[0], x[..., turned:]], -1) for y in rotated)
+    def rotate(*all_three):
+        first = (x[None, ..., :turned] for x in all_three)
+        rotated = run.module.apply_rotary_pos_emb(*first, cos, sin, torch.arange(n)[None])
+        return tuple(torch.cat([y[0], x[..., turned:]], -1) for x, y in zip(all_three, rotated))
 
     dim = run.config.hidden_size // run.config.num_attention_heads
     return Seen(np.arange(n), dim, rotate, halves(cos), halves(sin))
@@ -441,9 +453,9 @@ def dit(run):
     seen = text(run)
     cos, sin = run.cls(run.config)(torch.zeros(1), torch.tensor(seen.positions)[None])
 
-    def rotate(x):
-        x = run.module.deinterleave_head_dim(x[None])
-        return tuple(y[0] for y in run.module.apply_rotary_pos_emb(x, x.clone(), cos, sin))
+    def rotate(q, k, *_):
+        both = (run.module.deinterleave_head_dim(x[None]) for x in (q, k))
+        return tuple(y[0] for y in run.module.apply_rotary_pos_emb(*both, cos, sin))
 
     return replace(seen, rotate=rotate, long=None)
 
@@ -468,7 +480,7 @@ def musicflamingo(run):
     angle = -2 * np.pi * seconds
     ours = np.stack([angle * window, angle * 2 * np.pi * np.arange(frames) / longest])
 
-    def rotate(x):
+    def rotate(x, *_):
         return (run.module.apply_rotary_time_emb(x, cos, sin),)
 
     return Seen(ours, run.config.head_dim, rotate, halves(cos[0]), halves(sin[0]))
@@ -482,9 +494,9 @@ def roformer(run):
     table = module(torch.Size((1, n))).detach()
     sin, cos = table.chunk(2, -1)
 
-    def rotate(x):
+    def rotate(q, k, *_):
         function = run.module.RoFormerSelfAttention.apply_rotary_position_embeddings
-        return tuple(y[0] for y in function(table[None, None], x[None], x[None].clone()))
+        return tuple(y[0] for y in function(table[None, None], q[None], k[None]))
 
     return Seen(np.arange(n), dim, rotate, np.asarray(cos), np.asarray(sin))
 
@@ -497,7 +509,7 @@ def gptj(run):
     rows = rows[torch.tensor(SHORT)]
     sin, cos = rows.chunk(2, -1)
 
-    def rotate(x):
+    def rotate(x, *_):
         x = x.transpose(0, 1)[None]  # batch seq heads dim
         first = run.module.apply_rotary_pos_emb(x[..., :turned], sin[None], cos[None])
         return (torch.cat([first, x[..., turned:]], -1)[0].transpose(0, 1),)
@@ -1105,10 +1117,11 @@ def compare(rope, seen, sign):
             raise ValueError(f"tables have shape {cos.shape}, upstream's {seen.cos.shape}")
         errors["tables"] = largest([np.abs(cos - seen.cos).max(), np.abs(sign * sin - seen.sin).max()])
     random = np.random.default_rng(0)
-    x = random.uniform(-0.7, 0.7, (seen.heads, seen.positions.shape[-1], seen.dim)).astype(np.float32)
-    mine = rope.rotate(x, (sin, cos), seq_dim=1)
-    theirs = seen.rotate(torch.tensor(x))
-    errors["rotated"] = largest(np.abs(mine - np.asarray(y.detach())).max() for y in theirs)
+    x = random.uniform(-0.7, 0.7, (3, seen.heads, seen.positions.shape[-1], seen.dim)).astype(np.float32)
+    theirs = seen.rotate(*torch.tensor(x))
+    mine = rope.rotate(x[: len(theirs)], (sin, cos), seq_dim=2)
+    errors["rotated"] = largest(np.abs(ours - np.asarray(y.detach())).max() for ours, y in zip(mine, theirs))
+    errors["softmax"] = abs(rope.softmax_scale / seen.softmax - 1)
     return errors
 
 
@@ -1228,7 +1241,7 @@ def outcome(subject, module, cls, name, needs, default, case, label):
 
 def compare_shapes(seen):
     """Upstream's own function runs on its own head."""
-    seen.rotate(torch.zeros(seen.heads, seen.positions.shape[-1], seen.dim))
+    seen.rotate(*torch.zeros(3, seen.heads, seen.positions.shape[-1], seen.dim))
 
 
 def said(error):
@@ -1345,15 +1358,16 @@ LAYERED: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
 
 
 def watched(module, model, count):
-    """Tables that each layer of a model applies, by layer."""
+    """The cosines and sines that each layer of a model applies, by layer."""
     name = next(name for name in ("apply_rotary_pos_emb", "apply_rotary_emb") if hasattr(module, name))
     function, layer, seen = getattr(module, name), [0], {}
     signature = inspect.signature(function)
 
     def watching(*args, **kwargs):
         given = signature.bind(*args, **kwargs).arguments
-        table = given["cos"] if "cos" in given else given["freqs_cis"].real
-        seen.setdefault(layer[0], halves(table.reshape(-1, table.shape[-1])))
+        complex_table = given.get("freqs_cis")
+        tables = (given["cos"], given["sin"]) if complex_table is None else (complex_table.real, complex_table.imag)
+        seen.setdefault(layer[0], tuple(halves(table.reshape(-1, table.shape[-1])) for table in tables))
         return function(*args, **kwargs)
 
     for index, each in enumerate(model.layers):
@@ -1392,7 +1406,8 @@ def layers(module, cls):
                     if (rope is None) != (index not in seen):
                         wrong.append(f"layer {index}: ours {'rotates' if rope else 'does not rotate'}")
                     elif rope is not None:
-                        errors.append(float(np.abs(rope.sincos(np.arange(count)).cos - seen[index]).max()))
+                        sin, cos = rope.sincos(np.arange(count))
+                        errors += [float(np.abs(x - y).max()) for x, y in zip((cos, sin), seen[index])]
                 except ValueError as error:
                     refused.append(f"layer {index}: {said(error)}")
             good = not wrong and largest(errors) <= TOLERANCE
@@ -1410,8 +1425,8 @@ def norms(folder, file, name):
     cls, subject = getattr(module, name), replace(SUBJECTS[name], drive=DRIVES_APART.get(name, SUBJECTS[name].drive))
     config = make(module, subject.config or annotated(cls), subject.needs)
     seen = subject.drive(Run(subject, module, cls, config))
-    x = np.random.default_rng(0).normal(size=(seen.heads, seen.positions.shape[-1], seen.dim)).astype(np.float32)
-    ratio = np.linalg.norm(seen.rotate(torch.tensor(x))[0].numpy(), axis=-1) / np.linalg.norm(x, axis=-1)
+    x = np.random.default_rng(0).normal(size=(3, seen.heads, seen.positions.shape[-1], seen.dim)).astype(np.float32)
+    ratio = np.linalg.norm(seen.rotate(*torch.tensor(x))[0].numpy(), axis=-1) / np.linalg.norm(x[0], axis=-1)
     return float(ratio.min()), float(ratio.max())
 
 
