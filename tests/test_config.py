@@ -814,7 +814,24 @@ ROPES = [
 def test_to_config_is_read_back(options):
     rope = RotaryEmbedding(head_dim=128, layout="half", **options)
     block = json.loads(json.dumps(rope.to_config()))
-    assert from_config({**LLAMA, "rope_parameters": block}) == rope
+    if rope.softmax_scale == 1.0:
+        assert from_config({**LLAMA, "rope_parameters": block}) == rope
+    latent = {"model_type": "deepseek_v3", "qk_rope_head_dim": 128, "rope_interleave": False}
+    assert from_config({**LLAMA, **latent, "rope_parameters": block}) == rope
+
+
+@pytest.mark.parametrize(
+    "block", [{}, {"rope_scaling": {"type": "yarn", **YARN, "mscale": 0.7, "mscale_all_dim": 0.5}}]
+)
+def test_only_latent_attention_scales_its_softmax(block):
+    """Ministral 3's own block has both numbers too, and its attention does not read them."""
+    latent = from_config({**LLAMA, "model_type": "mistral4", **block})
+    other = from_config({**LLAMA, "model_type": "ministral3", **block})
+    growth = [0.1 * k * log(latent.scaling.factor) + 1 for k in ((0.7, 0.5) if block else (1.0, 1.0))]
+    assert latent.softmax_scale == pytest.approx(growth[1] ** 2, rel=1e-15)
+    assert other.softmax_scale == 1.0
+    assert latent.attention_factor == pytest.approx(growth[0] / growth[1], rel=1e-15)
+    assert other.attention_factor == pytest.approx(1.0 if not block else latent.attention_factor, rel=1e-15)
 
 
 def test_every_share_is_read_back():
