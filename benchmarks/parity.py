@@ -817,6 +817,36 @@ SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
         (4, 4, 4), head_dim=96, needs={"partial_rotary_factor": 0.25}, why="the default sections are for a quarter"
     ),
     "Ernie4_5_VLMoeTextRotaryEmbedding": sectioned((14, 14, 20), head_dim=96),
+    "BailingHybridRotaryEmbedding": LATENT,
+    "BeamRotaryEmbedding": (
+        Subject(rules=False),
+        Subject(
+            needs=two("sliding_attention", "sliding_attention"), why="the block of layers of full attention is null"
+        ),
+    ),
+    "Dots3NoteTextRotaryEmbedding": Subject(
+        function="apply_rotary_pos_emb_interleave",
+        width=lambda run: run.config.per_layer_config[run.label].qk_rope_head_dim,
+        skip="half|width|proportional",  # the class computes the share from the widths, whatever the block says
+        more={
+            "widths": {
+                "qk_rope_head_dim": 32,
+                "swa_head_dim": 320,
+                "swa_qk_nope_head_dim": 224,
+            }
+        },
+    ),
+    "Dots3NoteAudioRotaryEmbedding": Subject("Dots3NoteAudioConfig", cropped=False, skip="^width$"),
+    "EmbeddingGemma2RotaryEmbedding": Subject("EmbeddingGemma2TextConfig", keep=(), width=by_layer_type),
+    "Lfm3RotaryEmbedding": Subject(keep=()),
+    "MistralLarge4TextRotaryEmbedding": LATENT,
+    "Molmo2RotaryEmbedding": Subject("Molmo2TextConfig"),
+    "MuseSparkTextRotaryEmbedding": Subject("MuseSparkTextConfig"),
+    "Nemotron3_5TranscribeRotaryEmbedding": (
+        Subject("Nemotron3_5TranscribeAsrAudioConfig"),
+        Subject("Nemotron3_5TranscribeWordTimestampConfig"),
+    ),
+    "UnlimitedOcrTextRotaryEmbedding": Subject("UnlimitedOcrTextConfig", skip="^width$"),
     "CohereCompassRotaryEmbedding": Subject(
         axes=3,
         needs=two(
@@ -833,7 +863,7 @@ SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
             "sections and width": {
                 "head_dim": 96,
                 "rope_parameters": {
-                    "sliding_attention": {"rope_type": "default", "rope_theta": 9_000.0, "mrope_section": [14, 14, 20]},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 9_000.0, "mrope_section": [16, 16, 16]},
                     "full_attention": None,
                 },
             },
@@ -849,6 +879,10 @@ SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
     "NeoMMERotaryEmbedding": Subject(axes=2),
     # Towers.
     "CohereCompassVisionRotaryEmbedding": vision(),
+    "Dots3NoteVisionRotaryEmbedding": vision(),
+    "Inkling2VisionRotaryEmbedding": vision(),
+    "Lfm3VlVisionRotaryEmbedding": vision(),
+    "MuseSparkVisionRotaryEmbedding": vision(merge=1, flip=True),
     "Ernie4_5_VLMoeVisionRotaryEmbedding": vision(),
     "Exaone4_5_VisionRotaryEmbedding": vision(),
     "Glm4vVisionRotaryEmbedding": vision(),
@@ -1049,9 +1083,17 @@ DEVIATIONS = [
     ("GPTNeoX|ModernBert|Olmo3", "^legacy", "`rope_theta` is not read upstream"),
     ("HunYuan", "alpha, long", "`alpha` is forgotten upstream beyond max_position_embeddings"),
     ("MiniMaxM3VLRotary", "", "`rotary_dim` is not read upstream, which turns the whole head"),
+    ("CohereCompassRotary", "", "sections alternate upstream before 5.23, and are [22, 22, 20]"),
+    ("Dots3NoteText", "^legacy yarn$", "`swa_rope_theta` is not read upstream where there is a `rope_scaling`"),
+    ("Step3p7Vision", "", "axes are (h, w) upstream before 5.23"),
+    (
+        "MistralLarge4",
+        "",
+        "refused: frequencies are multiplied by the exponential of a weight, which is 0 before training",
+    ),
     ("Phimoe", "longrope, long", "`long_factor` is never used upstream"),
     (
-        "Apertus|Cosmos3|Cwm|HiggsAudio|Ministral3|Mistral4|MoonshineStr|PeAudio|PeVideo",
+        "Apertus|Cosmos3|Cwm|HiggsAudio|Ministral3|Mistral4|MoonshineStr|MuseSpark|Nemotron3_5|PeAudio|PeVideo",
         "^legacy rope_theta$",
         "the default block hides `rope_theta` upstream",
     ),
@@ -1277,6 +1319,8 @@ TINY = {
 }
 # Lists of one entry for each layer, which config objects write and older files leave out.
 BY_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers", "layer_rope_theta", "per_layer_config")
+ONE_GROUP = {"n_group": 1, "topk_group": 1, "num_key_value_heads": 4}
+DOTS3 = {"num_key_value_heads": 4, "swa_num_attention_heads": 4, "swa_num_key_value_heads": 4}
 SLIDING_AND_FULL = ["sliding_attention", "full_attention"] * 4
 # rotary class: (model, changed configs)
 LAYERED: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
@@ -1286,7 +1330,26 @@ LAYERED: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
         "Cohere2MoeModel",
         ({}, {"first_k_dense_replace": 3}, {"first_k_dense_replace": 3, "prefix_dense_sliding_window_pattern": 2}),
     ),
+    "BailingHybridRotaryEmbedding": ("BailingHybridModel", ({**ONE_GROUP}, {**ONE_GROUP, "layer_group_size": 3})),
+    "BeamRotaryEmbedding": ("BeamModel", ({**ONE_GROUP},)),
     "DeepseekV4RotaryEmbedding": ("DeepseekV4Model", ({},)),
+    "Dots3NoteTextRotaryEmbedding": (
+        "Dots3NoteTextModel",
+        ({**DOTS3}, {**DOTS3, "use_dsa": False}, {**DOTS3, "use_sliding_window": False}),
+    ),
+    "EmbeddingGemma2RotaryEmbedding": ("EmbeddingGemma2TextModel", ({}, {"sliding_window_pattern": 3})),
+    "FlintRotaryEmbedding": ("FlintModel", ({}, {"num_hidden_layers": 7})),
+    "Kolibri1RotaryEmbedding": ("Kolibri1Model", ({},)),
+    "Lfm3RotaryEmbedding": ("Lfm3Model", ({}, {"layer_types": ["conv", *SLIDING_AND_FULL[1:]]})),
+    "Molmo2RotaryEmbedding": (
+        "Molmo2TextModel",
+        ({}, {"rope_scaling_layers": [1, 3], "rope_parameters": {"rope_type": "linear", "factor": 4.0}}),
+    ),
+    "MuseSparkTextRotaryEmbedding": (
+        "MuseSparkTextModel",
+        ({}, {"num_hidden_layers": 7}, {"layer_rope_theta": [0, 1, 1, 0, 1, 1, 1, 0]}),
+    ),
+    "UltrabertRotaryEmbedding": ("UltrabertModel", ({}, {"attention_windows": [0, 4, 4, 0, 4, 4, 4, 4]})),
     "Exaone4RotaryEmbedding": ("Exaone4Model", ({}, {"sliding_window": None, "layer_types": ["full_attention"] * 8})),
     "ExaoneMoeRotaryEmbedding": ("ExaoneMoeModel", ({}, {"sliding_window_pattern": 3})),
     "Gemma3RotaryEmbedding": ("Gemma3TextModel", ({}, {"sliding_window_pattern": 3})),
@@ -1358,9 +1421,8 @@ LAYERED: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
 }
 
 
-def watched(module, model, count):
-    """The cosines and sines that each layer of a model applies, by layer."""
-    name = next(name for name in ("apply_rotary_pos_emb", "apply_rotary_emb") if hasattr(module, name))
+def watched(module, model, count, name):
+    """The cosines and sines that each layer of a model applies by the function of this name, by layer."""
     function, layer, seen = getattr(module, name), [0], {}
     signature = inspect.signature(function)
 
@@ -1385,7 +1447,8 @@ def watched(module, model, count):
 def layers(module, cls):
     """Every layer of a model turns as ours does for that layer, or neither does."""
     model_name, changed = LAYERED[cls.__name__]
-    name, count = listed(SUBJECTS.get(cls.__name__, Subject()))[0].config or annotated(cls), 7
+    subject, count = listed(SUBJECTS.get(cls.__name__, Subject()))[0], 7
+    name = subject.config or annotated(cls)
     for changes in changed:
         case = ", ".join(["every layer", *changes])
         config_class = type(make(module, name, {}))
@@ -1393,7 +1456,7 @@ def layers(module, cls):
         try:
             config = make(module, name, {k: v for k, v in TINY.items() if k in known} | deepcopy(changes))
             config._attn_implementation = "eager"
-            seen = watched(module, getattr(module, model_name)(config).eval(), count)
+            seen = watched(module, getattr(module, model_name)(config).eval(), count, subject.function)
         except Exception as error:
             yield Outcome(name, case, None, "refused upstream", {}, said(error))
             continue

@@ -26,6 +26,7 @@ from rope_xp import (
     from_config,
 )
 from rope_xp.config import families
+from rope_xp.config.block import row_of
 from rope_xp.config.families import FAMILIES, PARTS
 from rope_xp.embedding import with_provenance
 from rope_xp.frequencies import geometric
@@ -429,7 +430,11 @@ def test_the_table_is_whole():
                 sections = {"head_dim": width}
         config = {"model_type": model_type, **enough, **sections}
         for label in family.by_layer or [None]:
-            rope = from_config(config, layer_type=label)
+            compat = "transformers" if model_type == "mistral_large4_text" else None  # whose frequencies are trained
+            rope = from_config(config, layer_type=label, compat=compat)
+            if row_of(family, label).block is None:
+                assert rope is None
+                continue
             assert (rope is None) == (family.rotated_if is not None and family.rotated_if[1] != family.rotated_if[2])
 
 
@@ -497,6 +502,133 @@ def test_keys_beside_a_part_may_say_the_same_in_other_words():
 def test_numpy_ints_are_ints():
     config = {"model_type": "step3p5", "rope_theta": [1e4, 5e4], "layer_types": ["full_attention"] * 2}
     assert from_config(config, layer=np.int64(1)).base == 5e4
+
+
+HEADS = {"hidden_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 8}
+HALF_128, HALF_64 = ({"head_dim": width, "layout": "half", "base": 1e4} for width in (128, 64))
+LATENT_64 = {"head_dim": 64, "layout": "interleaved_to_half", "base": 1e4}
+LARGE4 = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 512}
+# (model_type, other keys, arguments, options of the embedding, None for a layer without rotation), of the classes'
+# own sources; no config states a base or a share unless its name says so.
+UNSAID = [
+    ("bailing_hybrid", {}, {"layer": 5}, {**LATENT_64, "base": 6e6}),
+    ("bailing_hybrid", {}, {"layer": 6}, None),
+    ("bailing_hybrid", {"layer_group_size": 3}, {"layer": 2}, {**LATENT_64, "base": 6e6}),
+    ("bailing_hybrid", {"head_dim": 128, "partial_rotary_factor": 0.5}, {}, {**LATENT_64, "base": 6e6}),
+    ("beam", {}, {"layer": 5}, None),
+    ("beam", {}, {"layer": 6}, HALF_128),
+    ("beam", {}, {"layer": 7}, None),
+    ("beam", {"rope_parameters": {"full_attention": {"rope_theta": 5e4}}}, {"layer": 5}, {**HALF_128, "base": 5e4}),
+    ("dots3_note_text", {}, {"layer": 1}, {**LATENT_64, "base": 8e7}),
+    ("dots3_note_text", {}, {"layer": 3}, {**LATENT_64, "base": 5e4}),
+    ("dots3_note_text", {"swa_head_dim": 224}, {"layer": 3}, {**LATENT_64, "head_dim": 32, "base": 5e4}),
+    ("dots3_note_text", {"swa_rope_theta": 7e4}, {"layer": 3}, {**LATENT_64, "base": 7e4}),
+    ("dots3_note_text", {"swa_rope_theta": 7e4, "use_sliding_window": False}, {"layer": 3}, {**LATENT_64, "base": 8e7}),
+    ("dots3_note_audio_encoder", {}, {}, {**HALF_64, "rotary_dim": 32}),
+    ("dots3_note_vision_encoder", {}, {}, {**HALF_64, "sections": Sections((16, 16), "axial")}),
+    ("embedding_gemma2_text", {}, {"layer": 4}, {**HALF_128, "head_dim": 256}),
+    ("embedding_gemma2_text", {}, {"layer": 5}, {**HALF_128, "head_dim": 512, "base": 1e6}),
+    ("embedding_gemma2_text", {}, {"layer": 7}, {**HALF_128, "head_dim": 512, "base": 1e6}),
+    ("gemma4_text", {}, {"layer": 6}, {**HALF_128, "head_dim": 256}),
+    (
+        "gemma4_text",
+        {},
+        {"layer": 7},
+        {**HALF_128, "head_dim": 512, "base": 1e6, "scaling": ProportionalScaling(partial_rotary_factor=0.25)},
+    ),
+    ("flint", {}, {"layer": 1}, None),
+    ("flint", {}, {"layer": 4}, HALF_128),
+    ("flint", {}, {"layer": 5}, None),
+    ("flint", {}, {"layer": 7}, None),
+    ("gradium_phonon_tts", {}, {}, HALF_64),
+    ("granite_docling_text", {}, {}, HALF_64),
+    (
+        "inkling2_vision",
+        {},
+        {},
+        {"head_dim": 64, "layout": "interleaved", "base": 1e4, "sections": Sections((16, 16), "axial", (1, 0))},
+    ),
+    ("iquestcoder", {}, {}, HALF_128),
+    ("kolibri1", {"sliding_window": 513}, {"layer": 4}, None),
+    ("kolibri1", {"sliding_window": 513}, {"layer": 5}, HALF_128),
+    ("kolibri1", {"sliding_window": None}, {"layer": 4}, HALF_128),
+    ("lfm3", {}, {"layer": 0}, None),
+    ("lfm3", {}, {"layer": 1}, None),
+    ("lfm3", {}, {"layer": 4}, HALF_128),
+    ("lfm3", {}, {"layer": 2}, {**HALF_128, "base": 1e6, "scaling": ProportionalScaling(partial_rotary_factor=0.5)}),
+    ("lfm3", {"rope_parameters": {"sliding_attention": {}}}, {"layer": 4}, {**HALF_128, "base": 1e6}),
+    ("lfm3_vl_vision", {}, {"layer": 0}, None),
+    ("lfm3_vl_vision", {}, {"layer": 2}, {**HALF_64, "base": 1e6, "sections": Sections((16, 16), "axial")}),
+    ("mistral_large4_text", {}, {"layer": 3}, None),
+    ("molmo2_text", {}, {}, HALF_128),
+    ("molmo2_text", {"rope_scaling_layers": [1]}, {}, HALF_128),
+    (
+        "molmo2_text",
+        {"rope_scaling_layers": [1], "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e6}},
+        {"layer": 1},
+        {**HALF_128, "base": 1e6, "scaling": LinearScaling(factor=4.0)},
+    ),
+    (
+        "molmo2_text",
+        {"rope_scaling_layers": [1], "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e6}},
+        {"layer": 0},
+        {**HALF_128, "base": 1e6},
+    ),
+    ("muse_spark_text", {}, {"layer": 6}, {**HALF_64, "base": 5e5}),
+    ("muse_spark_text", {}, {"layer": 3}, None),
+    ("muse_spark_text", {"rope_parameters": {"rope_type": "default"}}, {"layer": 6}, HALF_64),
+    ("muse_spark_vision", {}, {}, {**HALF_64, "sections": Sections((16, 16), "axial")}),
+    ("nemotron3_5_transcribe_asr_audio", {}, {}, {**HALF_64, "rotary_dim": 32}),
+    ("nemotron3_5_transcribe_word_timestamp", {}, {}, {**HALF_64, "rotary_dim": 32}),
+    ("pocket_tts", {}, {}, HALF_64),
+    ("pocket_tts_audio_tokenizer", {}, {}, HALF_64),
+    ("ultrabert", {}, {"layer": 1}, HALF_64),
+    ("ultrabert", {}, {"layer": 2}, {**HALF_64, "base": 2.56e6}),
+    ("ultrabert", {"attention_windows": [0, 4] * 4}, {"layer": 2}, {**HALF_64, "base": 2.56e6}),
+    ("ultrabert", {"attention_windows": [0, 4] * 4}, {"layer": 3}, HALF_64),
+    ("ultrabert", {"rope_theta": [1e3, 1e3, 2e3] * 3}, {"layer": 2}, {**HALF_64, "base": 2e3}),
+    ("unlimited_ocr_text", {}, {}, HALF_64),
+    ("step3p5_vision", {}, {}, {**HALF_64, "sections": Sections((16, 16), "axial", (1, 0))}),
+    ("step3p5_vision", {}, {"compat": "transformers"}, {**HALF_64, "sections": Sections((16, 16), "axial")}),
+    (
+        "cohere_compass_text",
+        {"head_dim": 128},
+        {"layer_type": "sliding_attention"},
+        {**HALF_128, "sections": Sections((24, 20, 20), "interleaved")},
+    ),
+    (
+        "cohere_compass_text",
+        {"head_dim": 128},
+        {"layer_type": "sliding_attention", "compat": "transformers"},
+        {**HALF_128, "sections": Sections((22, 22, 20), "even_odd")},
+    ),
+]
+
+
+@pytest.mark.parametrize("row", UNSAID, ids=lambda row: f"{row[0]}-{'-'.join(row[1])}-{row[2]}")
+def test_what_a_family_means_where_its_config_says_nothing(row):
+    model_type, keys, choice, options = row
+    assert from_config({"model_type": model_type, **HEADS, **keys}, **choice) == (
+        None if options is None else RotaryEmbedding(**options)
+    )
+
+
+def test_frequencies_that_are_trained_are_refused():
+    config = {"model_type": "mistral_large4_text", **HEADS, "rope_parameters": LARGE4}
+    with pytest.raises(ValueError, match=r"frequencies must be those of the config; got .*exponential of its weight"):
+        from_config(config)
+    yarn = YarnScaling(factor=2.0, original_max_position_embeddings=512)
+    assert from_config(config, compat="transformers") == RotaryEmbedding(**LATENT_64, scaling=yarn)
+
+
+def test_some_layers_are_scaled():
+    """Molmo-2 lists those; which one is meant must be said where they differ."""
+    block = {"rope_type": "linear", "factor": 4.0}
+    config = {"model_type": "molmo2_text", **HEADS, "rope_parameters": block, "rope_scaling_layers": [*range(8)]}
+    assert from_config(config) == RotaryEmbedding(**HALF_128, scaling=LinearScaling(factor=4.0))
+    assert from_config({**config, "rope_scaling_layers": []}) == RotaryEmbedding(**HALF_128)
+    with pytest.raises(ValueError, match=r"layer must be given, as rope_scaling_layers has some layers only"):
+        from_config({**config, "rope_scaling_layers": [1, 2]})
 
 
 def test_every_family_has_one_row():

@@ -7,7 +7,7 @@ from rope_xp import checks
 from rope_xp.axes import Sections
 from rope_xp.config.families import Family
 from rope_xp.config.keys import WHO, Keys, listed, said_once
-from rope_xp.config.layers import nested_by, numbers_of, types_of
+from rope_xp.config.layers import layers_of, nested_by, numbers_of, types_of
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.frequencies import (
     DynamicNTKScaling,
@@ -46,7 +46,7 @@ PARTIAL_KEYS = (
     "rotary_emb_fraction",
 )
 INTERLEAVE_KEYS = ("rope_interleave", "rope_interleaved", "rotary_emb_interleaved")
-LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len")
+LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length")
 ORIGINAL = "original_max_position_embeddings"
 # Keys that checkpoints carry in any family and that change nothing: in the block, and beside it while they are null.
 UNREAD = ("finetuned",)
@@ -68,7 +68,7 @@ def block_of(keys: Keys, family: Family, label: str) -> Keys | None:
                 f"{WHO}: layer or layer_type must be given, {listed(labels)}, as rope_parameters are nested; "
                 f"got layer_type={label or None!r}"
             )
-        outer = {key: value for key, value in parameters.items() if key not in labels}
+        outer = {key: value for key, value in parameters.items() if key not in labels and key not in family.echoes}
         if outer:
             raise ValueError(
                 f"{WHO}: rope_parameters must be nested by layer type, {listed(labels)}, or not at all; "
@@ -86,7 +86,8 @@ def block_of(keys: Keys, family: Family, label: str) -> Keys | None:
         )
     if parameters or scaling:
         return Keys("rope_parameters" if parameters else "rope_scaling", parameters or scaling)
-    return Keys(OWN, row_of(family, label).block)
+    own = row_of(family, label).block
+    return None if own is None else Keys(OWN, own)
 
 
 def row_of(family: Family, label: str) -> Family:
@@ -99,12 +100,13 @@ def embedding_of(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: s
 
     `layer` is an int, None, or `...` for any layer.
     """
-    if block.name == "rope_scaling" and not row.scaled:
+    if not _is_scaled(keys, block, row, layer):
         # It is for other layers, and must make sense all the same.
         others = keys.fresh()
         embedding_of(others, block, replace(row, scaled=True), ..., layer_type, seq_len)
         keys.ignore_as(others)
-        block = Keys("no block", {})
+        kept = ("rope_theta",) if isinstance(row.scaled, str) else ()
+        block = Keys("no block", {key: block.mapping[key] for key in kept if key in block.mapping})
     head_dim = _head_dim(keys, row, layer, layer_type)
     base = _base(keys, block, row, layer, layer_type)
     rope_type = _rope_type(block, row)
@@ -126,7 +128,7 @@ def embedding_of(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: s
     if row.last:
         options["first_channel"] = head_dim - rotary_dim
     if row.weights is not None:
-        return RotaryEmbedding(**options, inv_freq=row.weights(keys, head_dim, base))
+        return None if layer is ... else RotaryEmbedding(**options, inv_freq=row.weights(keys, head_dim, base))
     if rotary_dim % 2:  # rounded up to whole pairs, of the progression over the odd width
         rule = Scaling() if scaling is None else scaling
         if sections is not None or row.reverse or row.last:
@@ -140,12 +142,29 @@ def embedding_of(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: s
     )
 
 
+def _is_scaled(keys: Keys, block: Keys, row: Family, layer: Any) -> bool:
+    """Whether the rule of the block applies to a layer."""
+    if not isinstance(row.scaled, str):
+        return row.scaled or block.name != "rope_scaling"
+    scaled = keys.items(row.scaled)
+    count = layers_of(keys)
+    if keys.get(row.scaled) is None or layer is ... or _rope_type(block, row) == "default":
+        return True
+    if isinstance(layer, int):
+        return layer in scaled
+    if not scaled or (count is not None and {*range(count)} <= {*scaled}):
+        return bool(scaled)
+    raise ValueError(f"{WHO}: layer must be given, as {row.scaled} has some layers only; got layer=None")
+
+
 def _head_dim(keys: Keys, row: Family, layer: Any, layer_type: str | None) -> int:
     own = _own_width(keys, row, layer, layer_type)
     if own is not None:
         return own
     tried = []
     for way in row.head_dim:
+        if callable(way):
+            return way(keys)
         if isinstance(way, int):
             keys.assume("channels", str(row.head_dim[0]))
             return way
@@ -167,7 +186,7 @@ def _head_dim(keys: Keys, row: Family, layer: Any, layer_type: str | None) -> in
 
 
 def _own_width(keys: Keys, row: Family, layer: Any, layer_type: str | None) -> int | None:
-    """The `head_dim` that `per_layer_config` gives a layer, or all layers of a type."""
+    """The width that `per_layer_config` gives a layer, or all layers of a type."""
     given = keys.within("per_layer_config").mapping
     if not given:
         return None
@@ -175,8 +194,11 @@ def _own_width(keys: Keys, row: Family, layer: Any, layer_type: str | None) -> i
         raise ValueError(f"{WHO}: keys of per_layer_config must be indices of layers; got {listed(given)}")
     own = Keys("per_layer_config", {str(int(at)): each for at, each in given.items()})  # which may be padded
     types = types_of(keys, row)
+    name = "qk_rope_head_dim" if "qk_rope_head_dim" in row.head_dim else "head_dim"
+    if not any(own.within(at).get(name) for at in own.mapping):
+        return None
     layers = [layer] if isinstance(layer, int) else [at for at, kind in enumerate(types) if kind == layer_type]
-    widths = {own.within(str(at)).count("head_dim") for at in layers}
+    widths = {own.within(str(at)).count(name) for at in layers}
     if len(widths) > 1 or (layer is None and not layers):
         raise ValueError(f"{WHO}: layer must be given, as per_layer_config differs; got layer=None")
     return widths.pop() if widths else None
@@ -259,7 +281,8 @@ def _rotary_dim(
     if share is not None:
         share = checks.positive(WHO, "partial_rotary_factor", share)
     if row.share_means is not None:
-        if share is not None and share != (only := row.share_means(keys, head_dim)):
+        only = None if share is None else row.share_means(keys, head_dim)
+        if only is not None and share != only:
             raise ValueError(f"{WHO}: partial_rotary_factor must be {only:g} in {keys.name}; got {share}")
         return head_dim
     if rope_type == "proportional":

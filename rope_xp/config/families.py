@@ -1,7 +1,7 @@
 """What each model family means by its config: the pairing, the default base, the span and the quirks, as data.
 
 One row for each `model_type`. A row holds what the config leaves unsaid, read from and checked against transformers
-5.18 (`benchmarks/coverage.py`).
+5.18 and 5.23 (`benchmarks/parity.py`); where the two differ, it is that of 5.23.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,25 +39,26 @@ class Family:
     partial : float
         The share of the head that turns, where the config has none.
     share_means : function, optional
-        The one share that a config may have, as it is the whole `head_dim` that turns.
+        The one share that a config may have, as the whole `head_dim` is rotated; None where any share may stand.
     share_of_each_axis : bool
         The share is that of each position axis.
     width_keys : tuple of str
         Keys of the number of channels that turn.
     width : function, optional
         That number, by a rule of its own.
-    head_dim : tuple of str or int
-        Ways to find the width of a head, the first that applies: a key, a quotient of keys, or a number.
+    head_dim : tuple of str, int or function
+        Ways to find the width of a head, the first that applies: a key, a quotient of keys, a number, or a function
+        of the config.
     last : bool
         The last channels turn, not the first.
     weights : function, optional
         Frequencies by a rule of their own.
-    block : mapping
-        The rotary block of a config that has none.
+    block : mapping or None
+        The rotary block of a config that has none; None where that config rotates no layer of this type.
     legacy : mapping
         What a `rope_scaling` has besides.
-    scaled : bool
-        Whether a `rope_scaling` applies.
+    scaled : bool or str
+        Whether a `rope_scaling` applies, or the key that lists the layers to which the block's rule applies.
     aliases : mapping
         Names of rules that mean another rule here.
     original : int, optional
@@ -111,16 +112,16 @@ class Family:
     base_fixed: bool = False
     null_base: bool = False
     partial: float = 1.0
-    share_means: Callable[[Keys, int], float] | None = None
+    share_means: Callable[[Keys, int], float | None] | None = None
     share_of_each_axis: bool = False
     width_keys: tuple[str, ...] = ("rotary_dim",)
     width: Callable[[Keys, int], int] | None = None
-    head_dim: tuple[str | int, ...] = ("head_dim", "hidden_size/num_attention_heads")
+    head_dim: tuple[str | int | Callable[[Keys], int], ...] = ("head_dim", "hidden_size/num_attention_heads")
     last: bool = False
     weights: Callable[[Keys, int, float], Any] | None = None
-    block: Mapping[str, Any] = field(default_factory=dict)
+    block: Mapping[str, Any] | None = field(default_factory=dict)
     legacy: Mapping[str, Any] = field(default_factory=dict)
-    scaled: bool = True
+    scaled: bool | str = True
     aliases: Mapping[str, str] = field(default_factory=dict)
     original: int | None = None
     echoes: tuple[str, ...] = ()
@@ -148,8 +149,10 @@ class Family:
 # Types of layers, from older keys than `layer_types`.
 
 
-def _every(period: int, key: str = "", *, first: bool = False, other: str = "sliding_attention") -> Any:
-    """One layer of a period has full attention, the last one or the first."""
+def _every(
+    period: int, key: str = "", *, first: bool = False, last: bool = False, other: str = "sliding_attention"
+) -> Any:
+    """One layer of a period has full attention, its last one or its first; with `last`, the model's last layer too."""
 
     def types(keys: Keys, count: int) -> list[str]:
         given = keys.get(key) if key else None
@@ -157,6 +160,8 @@ def _every(period: int, key: str = "", *, first: bool = False, other: str = "sli
             return ["full_attention" if given[at % len(given)] == "G" else other for at in range(count)]
         length = keys.count(key, period) if key else period
         full = [bool(length) and (at + (not first)) % length == 0 for at in range(count)]
+        if last and full and keys.get("num_hidden_layers") == count:
+            full[-1] = True
         return ["full_attention" if each else other for each in full]
 
     return types
@@ -186,6 +191,34 @@ def _types_of_cohere2_moe(keys: Keys, count: int) -> list[str]:
     return prefix + _every(4, "sliding_window_pattern")(keys, count - dense)
 
 
+def _types_of_flint(keys: Keys, count: int) -> list[str]:
+    full = [at < 2 or at % 4 == 1 or at + 1 == keys.get("num_hidden_layers") for at in range(count)]
+    return ["full_attention" if each else "sliding_attention" for each in full]
+
+
+def _types_of_lfm3(keys: Keys, count: int) -> list[str]:
+    cycle = ["sliding_attention", "conv", "full_attention", "conv"]
+    return ["conv" if not at else cycle[at % 4] for at in range(count)]
+
+
+def _types_of_lfm3_vl(keys: Keys, count: int) -> list[str]:
+    return ["conv" if at < 2 or at % 2 else "full_attention" for at in range(count)]
+
+
+def _types_of_ultrabert(keys: Keys, count: int) -> list[str]:
+    """By the width of each layer's window, 0 for none; without such a list, each third layer has none."""
+    windows = keys.items("attention_windows")
+    if windows:
+        return ["sliding_attention" if window else "full_attention" for window in windows]
+    return _every(3)(keys, count)
+
+
+def _types_of_dots3_note(keys: Keys, count: int) -> list[str]:
+    full = "full_attention" if keys.get("use_dsa") is False else "indexed_attention"
+    slides = keys.get("use_sliding_window") is not False
+    return ["sliding_attention" if slides and at > 1 and at % 4 != 1 else full for at in range(count)]
+
+
 # Rules of their own.
 
 
@@ -204,6 +237,24 @@ def _width_of_clvp(keys: Keys, head_dim: int) -> int:
 def _share_of_latent(keys: Keys, head_dim: int) -> float:
     """Of a whole head, which is `qk_nope_head_dim` wider than what is rotated."""
     return head_dim / (head_dim + keys.count("qk_nope_head_dim", head_dim))
+
+
+def _any_share(keys: Keys, head_dim: int) -> None:
+    """The widths decide, and the class in transformers computes the share from them."""
+
+
+def _width_of_sliding_latent(keys: Keys) -> int:
+    """What is rotated of a head in a layer with a sliding window: all that is not in the other part."""
+    rest = keys.count("swa_head_dim", 256) - keys.count("swa_qk_nope_head_dim", 192)
+    return keys.count("swa_qk_rope_head_dim", rest)
+
+
+def _trained_weights(keys: Keys, head_dim: int, base: float) -> Any:
+    raise ValueError(
+        f"{WHO}: frequencies must be those of the config; got {keys.name}, whose checkpoint multiplies them by the "
+        f"exponential of its weight rotary_emb.alpha (take those of compat='transformers', multiply, and pass them as "
+        f"inv_freq)"
+    )
 
 
 def _share_of_hidden_state(keys: Keys, head_dim: int) -> float:
@@ -296,12 +347,15 @@ FAMILIES: dict[str, Family] = {
     # One table, halves, every layer.
     **_each(
         "arcee aria_text chameleon deepseek_ocr2_encoder diffllama doge dots1 esmc eurobert falcon_h1 "
-        "gpt_neox_japanese granite granite4_vision_text granitemoe granitemoeshared hyperclovax internlm2 internlm3 "
-        "jais2 kyutai_speech_to_text lasr_encoder llama mimi minicpm ministral mistral nemotron3_diarization_audio "
-        "olmo olmo2 olmoe qwen2 qwen2_moe qwen3_moe qwen3_omni_moe_code2wav starcoder2"
+        "gpt_neox_japanese gradium_phonon_tts granite granite4_vision_text granite_docling_text granitemoe "
+        "granitemoeshared hyperclovax internlm2 internlm3 jais2 kyutai_speech_to_text lasr_encoder llama mimi "
+        "mimi_decoder mimi_encoder minicpm ministral mistral nemotron3_diarization_audio olmo olmo2 olmoe pocket_tts "
+        "pocket_tts_audio_tokenizer pocket_tts_audio_tokenizer_decoder pocket_tts_audio_tokenizer_encoder qwen2 "
+        "qwen2_moe qwen3_moe qwen3_omni_moe_code2wav starcoder2"
     ),
     **_each(
-        "dia_decoder dia_encoder hrm_text qwen3 qwen3_omni_moe_talker_code_predictor seed_oss", head_dim=_head(128)
+        "dia_decoder dia_encoder hrm_text iquestcoder qwen3 qwen3_omni_moe_talker_code_predictor seed_oss",
+        head_dim=_head(128),
     ),
     **_each("gemma gemma2 vaultgemma t5_gemma_module", head_dim=_head(256)),
     **_each("voxtral_realtime_encoder", head_dim=_head(64)),
@@ -311,7 +365,8 @@ FAMILIES: dict[str, Family] = {
     **_each("glm4_moe glmasr_encoder nemotron persimmon phi", partial=0.5),
     "gpt_neox": Family(partial=0.25),
     "stablelm": Family(partial=0.25, echoes=_SHARE),
-    "deepseek_ocr2_text": Family(head_dim=(_QUOTIENT,)),
+    **_each("deepseek_ocr2_text unlimited_ocr_text", head_dim=(_QUOTIENT,)),
+    "dots3_note_audio_encoder": Family(partial=0.5, head_dim=(_QUOTIENT,)),
     "falcon": Family(head_dim=(_QUOTIENT,), rotated_if=("alibi", False, False, True)),
     "fuyu": Family(base=25_000.0, partial=0.5),
     "gte": Family(base=160_000.0),
@@ -334,6 +389,11 @@ FAMILIES: dict[str, Family] = {
     "phi4_multimodal": Family(aliases={"yarn": "longrope"}, original=4096),
     "phimoe": Family(base=1_000_000.0, original=4096),
     "qwen3_next": Family(head_dim=_head(256), partial=0.25, types=_LINEAR, echoes=_SHARE),
+    **_each(
+        "nemotron3_5_transcribe_asr_audio nemotron3_5_transcribe_word_timestamp",
+        block={"rope_theta": 10_000.0, "partial_rotary_factor": 0.5},
+    ),
+    "molmo2_text": Family(head_dim=_head(128), scaled="rope_scaling_layers"),
     "solar_open": Family(base=1_000_000.0, head_dim=_head(128)),
     "timesfm2_5": Family(head_dim=_head(80)),
     "dbrx": Family(head_dim=("head_dim", _QUOTIENT, "d_model/n_heads"), base_in="attn_config"),
@@ -434,6 +494,45 @@ FAMILIES: dict[str, Family] = {
         unread=_TEMPERATURE,
         share_means=_share_of_latent,
     ),
+    "bailing_hybrid": Family(
+        layout="interleaved_to_half",
+        base=6_000_000.0,
+        head_dim=_LATENT,
+        share_means=_any_share,
+        types=_every(6, "layer_group_size", other="linear_attention"),
+        echoes=("rope_theta",),
+    ),
+    "mistral_large4_text": Family(
+        layout="interleaved_to_half",
+        head_dim=_LATENT,
+        block={
+            "rope_type": "yarn",
+            "rope_theta": 10_000.0,
+            "factor": 2048.0,
+            "original_max_position_embeddings": 512,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "attention_factor": 1.0,
+        },
+        weights=_trained_weights,
+        **_NO_ROPE_LAYERS,
+    ),
+    "dots3_note_text": Family(
+        layout="interleaved_to_half",
+        head_dim=_LATENT,
+        share_means=_any_share,
+        by_layer={
+            "full_attention": {"base": 80_000_000.0},
+            "indexed_attention": {"base": 80_000_000.0},
+            "sliding_attention": {
+                "base": 50_000.0,
+                "base_keys": ("swa_rope_theta",),
+                "head_dim": (_width_of_sliding_latent, *_LATENT),
+            },
+        },
+        types=_types_of_dots3_note,
+        beside=("qk_rope_head_dim", "swa_qk_rope_head_dim"),
+    ),
     "deepseek_v4": Family(
         **_INTERLEAVED,
         head_dim=_head(512),
@@ -461,7 +560,15 @@ FAMILIES: dict[str, Family] = {
         "gemma4_text gemma4_unified_text diffusion_gemma_text",
         head_dim=_head(256),
         by_layer=_GEMMA4,
-        types=_every(6, "sliding_window_pattern"),
+        types=_every(6, "sliding_window_pattern", last=True),
+    ),
+    "embedding_gemma2_text": Family(
+        head_dim=_head(256),
+        by_layer={
+            "full_attention": {"base": 1_000_000.0, "head_dim": ("global_head_dim", 512)},
+            "sliding_attention": {"base": 10_000.0},
+        },
+        types=_every(6, "sliding_window_pattern", last=True),
     ),
     **_each(
         "modernbert modernbert-decoder", by_layer=_MODERNBERT, types=_every(3, "global_attn_every_n_layers", first=True)
@@ -477,6 +584,22 @@ FAMILIES: dict[str, Family] = {
     "mellum": Family(
         head_dim=_head(128),
         by_layer={"full_attention": {"base": 500_000.0}, "sliding_attention": {"base": 10_000.0}},
+    ),
+    "lfm3": Family(
+        base=1_000_000.0,
+        head_dim=_head(128),
+        by_layer={
+            "full_attention": {
+                "block": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 1_000_000.0}
+            },
+            "sliding_attention": {"block": {"rope_theta": 10_000.0}},
+        },
+        labels={"conv": "full_attention"},
+        types=_types_of_lfm3,
+    ),
+    "ultrabert": Family(
+        by_layer={"full_attention": {"block": {"rope_theta": 2_560_000.0}}, "sliding_attention": {}},
+        types=_types_of_ultrabert,
     ),
     "mimo_v2_flash": Family(
         head_dim=_head(192),
@@ -511,6 +634,13 @@ FAMILIES: dict[str, Family] = {
         echoes=("rope_theta",),
         dense_prefix=True,
     ),
+    "beam": Family(
+        head_dim=_head(128),
+        by_layer={"full_attention": {"block": None}, "sliding_attention": {}},
+        types=_every(6, last=True),
+    ),
+    "flint": Family(head_dim=_head(128), **_SLIDING_ONLY, types=_types_of_flint),
+    "kolibri1": Family(head_dim=_head(128), **_SLIDING_ONLY, types=_every(5), all_if_null="sliding_window"),
     "afmoe": Family(head_dim=_head(128), **_SLIDING_ONLY, types=_every(4, "global_attn_every_n_layers")),
     **_each(
         "exaone4 exaone_moe", **_SLIDING_ONLY, types=_every(4, "sliding_window_pattern"), all_if_null="sliding_window"
@@ -519,6 +649,9 @@ FAMILIES: dict[str, Family] = {
     "smollm3": Family(base=2_000_000.0, **_NO_ROPE_LAYERS),
     **_each("granite_swa granitemoe_swa", listed="layer_rope_theta", listed_bases=True),
     "muse_glimmer_text": Family(head_dim=_head(128), listed="layer_rope_theta", unlisted="from the end"),
+    "muse_spark_text": Family(
+        head_dim=_head(64), block={"rope_theta": 500_000.0}, listed="layer_rope_theta", unlisted="from the end"
+    ),
     # Several position axes: text beside images.
     **_each(
         "qwen2_vl_text qwen2_5_vl_text qwen2_5_omni_text qwen2_5_omni_talker",
@@ -553,9 +686,10 @@ FAMILIES: dict[str, Family] = {
     "qwen4_exp_text": Family(head_dim=_head(256), types=_LINEAR, order="interleaved", sizes=(11, 11, 10)),
     "ernie4_5_vl_moe_text": Family(**_INTERLEAVED, base=500_000.0, order="spatial_first", sizes=(22, 22, 20)),
     "cohere_compass_text": Family(
-        order="even_odd",
-        sizes=(22, 22, 20),
+        order="interleaved",
+        sizes=(24, 20, 20),
         by_layer={"sliding_attention": {}, "full_attention": {}},
+        echoes=("rope_theta", "rope_type"),
     ),
     "hunyuan_vl_text": Family(
         order="chunked", head_dim=("head_dim", "attention_head_dim", _QUOTIENT), unread=_HUNYUAN_UNREAD
@@ -565,9 +699,13 @@ FAMILIES: dict[str, Family] = {
         "cohere_compass_vision ernie4_5_vl_moe_vision exaone4_5_vision glm4v_vision glm4v_moe_vision glm5_next_vision "
         "glm_ocr_vision paddleocr_vl_vision qwen2_5_omni_vision_encoder qwen2_5_vl_vision "
         "qwen3_5_vision qwen3_5_moe_vision qwen3_omni_moe_vision_encoder qwen3_vl_vision qwen3_vl_moe_vision "
-        "qwen4_exp_vision step3p5_vision video_llama_3_vision muse_glimmer_vision",
+        "qwen4_exp_vision video_llama_3_vision muse_glimmer_vision muse_spark_vision",
         **_VISION,
     ),
+    "step3p5_vision": Family(**_VISION, axis_of_section=(1, 0)),
+    "lfm3_vl_vision": Family(**_VISION, base=1_000_000.0, types=_types_of_lfm3_vl),
+    "dots3_note_vision_encoder": Family(**{**_VISION, "head_dim": (*_VISION["head_dim"], "embed_dim/num_heads")}),
+    "inkling2_vision": Family(**_VISION, **_INTERLEAVED, axis_of_section=(1, 0)),
     "qwen2_vl_vision": Family(**{**_VISION, "head_dim": ("head_dim", "embed_dim/num_heads")}),
     "mlcd_vision_model": Family(**_VISION, note="the class token turns by learned angles"),
     "minimax_m3_vl_vision": Family(**{**_VISION, "axes": 3}),
@@ -674,7 +812,16 @@ PARTS: dict[str, dict[str, tuple[str, str]]] = {
     "deepseek_vl": {"text": ("text_config", "llama")},
     "deepseek_vl_hybrid": {"text": ("text_config", "llama")},
     "dia": {"encoder": ("encoder_config", "dia_encoder"), "decoder": ("decoder_config", "dia_decoder")},
-    "diffusion_gemma": {"text": ("text_config", "diffusion_gemma_text")},
+    "diffusion_gemma": {"text": ("text_config", "diffusion_gemma_text"), "vision": ("vision_config", "gemma4_vision")},
+    "dots3_note": {
+        "text": ("text_config", "dots3_note_text"),
+        "vision": ("vision_config", "dots3_note_vision_encoder"),
+        "audio": ("audio_config", "dots3_note_audio_encoder"),
+    },
+    "embedding_gemma2": {
+        "text": ("text_config", "embedding_gemma2_text"),
+        "vision": ("vision_config", "gemma4_vision"),
+    },
     "emu3": {"text": ("text_config", "emu3_text_model")},
     "ernie4_5_vl_moe": {
         "vision": ("vision_config", "ernie4_5_vl_moe_vision"),
@@ -708,37 +855,55 @@ PARTS: dict[str, dict[str, tuple[str, str]]] = {
     "glmasr": {"text": ("text_config", "llama"), "audio": ("audio_config", "glmasr_encoder")},
     "glmga": {"text": ("text_config", "glm4v_text"), "vision": ("vision_config", "glm4v_vision")},
     "got_ocr2": {"text": ("text_config", "qwen2")},
-    "granite4_vision": {"text": ("text_config", "llama")},
+    "granite4_vision": {"text": ("text_config", "granite4_vision_text")},
+    "granite_docling": {"text": ("text_config", "granite_docling_text")},
     "granite_speech": {"text": ("text_config", "granite")},
     "granite_speech_plus": {"text": ("text_config", "granite")},
     "hunyuan_vl": {"text": ("text_config", "hunyuan_vl_text")},
     "hyperclovax_vision_v2": {"text": ("text_config", "hyperclovax"), "vision": ("vision_config", "qwen2_5_vl_vision")},
     "idefics2": {"text": ("text_config", "mistral")},
     "idefics3": {"text": ("text_config", "llama")},
+    "inkling2": {"vision": ("vision_config", "inkling2_vision")},
     "internvl": {"text": ("text_config", "qwen2")},
     "janus": {"text": ("text_config", "llama")},
+    "jev": {"text": ("text_config", "qwen3_5_text")},
     "kimi_k25": {"text": ("text_config", "deepseek_v3"), "vision": ("vision_config", "kimi_k25_vision")},
     "kyutai_speech_to_text": {"codec": ("codec_config", "mimi")},
     "lasr_ctc": {"encoder": ("encoder_config", "lasr_encoder")},
     "lfm2_vl": {"text": ("text_config", "lfm2")},
+    "lfm3_vl": {"text": ("text_config", "lfm3"), "vision": ("vision_config", "lfm3_vl_vision")},
     "lighton_ocr": {"text": ("text_config", "qwen3"), "vision": ("vision_config", "pixtral")},
     "llama4": {"text": ("text_config", "llama4_text"), "vision": ("vision_config", "llama4_vision_model")},
     "llava": {"text": ("text_config", "llama")},
     "llava_next": {"text": ("text_config", "llama")},
     "llava_next_video": {"text": ("text_config", "llama")},
     "llava_onevision": {"text": ("text_config", "qwen2")},
+    "minicpm_ocr": {"text": ("text_config", "qwen3_5_text")},
     "minicpmv4_6": {"text": ("text_config", "qwen3_5_text")},
     "minicpmv4_7": {"text": ("text_config", "qwen3_5_text")},
     "minimax_m3_vl": {
         "text": ("text_config", "minimax_m3_vl_text"),
         "vision": ("vision_config", "minimax_m3_vl_vision"),
     },
+    "mistral_large4": {"text": ("text_config", "mistral_large4_text"), "vision": ("vision_config", "pixtral")},
     "mistral3": {"text": ("text_config", "mistral"), "vision": ("vision_config", "pixtral")},
     "mllama": {"text": ("text_config", "mllama_text_model")},
     "modernvbert": {"text": ("text_config", "modernbert")},
+    "molmo2": {"text": ("text_config", "molmo2_text")},
     "moshi": {"audio_encoder": ("audio_encoder_config", "mimi")},
+    "moss_transcribe_diarize": {"text": ("text_config", "qwen3")},
     "muse_glimmer": {"text": ("text_config", "muse_glimmer_text"), "vision": ("vision_config", "muse_glimmer_vision")},
+    "muse_spark": {"text": ("text_config", "muse_spark_text"), "vision": ("vision_config", "muse_spark_vision")},
     "musicflamingo": {"text": ("text_config", "qwen2")},
+    "nemo_speechlm": {
+        "audio": ("audio_config.asr_config", "nemotron3_5_transcribe_asr_audio"),
+        "diarization": ("audio_config.diarization_config.audio_config", "nemotron3_diarization_audio"),
+        "word_timestamp": ("word_timestamp_config", "nemotron3_5_transcribe_word_timestamp"),
+    },
+    "nemotron3_5_transcribe_audio": {
+        "asr": ("asr_config", "nemotron3_5_transcribe_asr_audio"),
+        "diarization": ("diarization_config.audio_config", "nemotron3_diarization_audio"),
+    },
     "nemotron3_diarization": {"audio": ("audio_config", "nemotron3_diarization_audio")},
     "neucodec": {"semantic_model": ("semantic_model_config", "wav2vec2-bert")},
     "ovis2": {"text": ("text_config", "qwen2")},
@@ -750,6 +915,10 @@ PARTS: dict[str, dict[str, tuple[str, str]]] = {
         "audio_video": ("audio_video_config", "pe_audio_video_encoder"),
         "audio": ("audio_video_config.audio_config", "pe_audio_encoder"),
         "video": ("audio_video_config.video_config", "pe_video_encoder"),
+    },
+    "pe_audio_video_encoder": {
+        "audio": ("audio_config", "pe_audio_encoder"),
+        "video": ("video_config", "pe_video_encoder"),
     },
     "pe_video": {"text": ("text_config", "modernbert"), "video": ("video_config", "pe_video_encoder")},
     "perception_lm": {"text": ("text_config", "llama")},
@@ -803,6 +972,8 @@ PARTS: dict[str, dict[str, tuple[str, str]]] = {
     "t5gemma": {"encoder": ("encoder", "t5_gemma_module"), "decoder": ("decoder", "t5_gemma_module")},
     "t5gemma2": {"text": ("encoder.text_config", "t5gemma2_text"), "decoder": ("decoder", "t5gemma2_decoder")},
     "t5gemma2_encoder": {"text": ("text_config", "t5gemma2_text")},
+    "ultravbert": {"text": ("text_config", "ultrabert")},
+    "unlimited_ocr": {"text": ("text_config", "unlimited_ocr_text")},
     "vibevoice": {"text": ("text_config", "qwen2")},
     "vibevoice_asr": {"text": ("text_config", "qwen2")},
     "video_llama_3": {"vision": ("vision_config", "video_llama_3_vision"), "text": ("text_config", "qwen2")},

@@ -44,7 +44,7 @@ def label_of(family: Family, layer_type: str | None) -> str:
     """The name under which a family keeps what differs for a layer type."""
     if not family.labels or layer_type is None or layer_type in family.by_layer:
         return layer_type or ""
-    return family.labels.get(layer_type, family.labels[...])
+    return family.labels.get(layer_type, family.labels.get(..., layer_type))
 
 
 def nested_by(keys: Keys, family: Family) -> list[str]:

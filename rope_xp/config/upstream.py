@@ -45,6 +45,13 @@ READ_BY: dict[str, tuple[str, ...]] = {
 # Families that transformers does not have. Their own code is what decides.
 ELSEWHERE = frozenset(("internlm2", "kimi_k2", "minicpm", "phi3_v", "phi4mm"))
 
+# Rows of the table, which follows 5.23, that are others in 5.18; and frequencies before any training.
+ROWS: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": {"order": "even_odd", "sizes": (22, 22, 20)},
+    "mistral_large4_text": {"weights": None},
+    "step3p5_vision": {"axis_of_section": None},
+}
+
 
 def as_upstream(
     given: Mapping[str, Any], model_type: str, family: Family, seq_len: int | None
@@ -70,14 +77,18 @@ def as_upstream(
     for block in blocks:
         _said_beside(config, block, family)
         _lengths(config, model_type, block, seq_len)
-    if not blocks and any("rope_theta" in row.get("block", {}) for row in (vars(family), *family.by_layer.values())):
+    if not blocks and any(
+        "rope_theta" in (row.get("block") or {}) for row in (vars(family), *family.by_layer.values())
+    ):
         _drop(config, BASE_KEYS)  # the default block comes as a whole
     if model_type == "step3p5":
         _first_of_each_type(config)
-    if model_type == "olmo3" and scaling:
-        sliding = {**family.by_layer["sliding_attention"], "base_fixed": True}
+    changed = {"olmo3": {"base_fixed": True}, "dots3_note_text": {"base": 80_000_000.0, "base_keys": BASE_KEYS}}
+    if model_type in changed and scaling:
+        sliding = {**family.by_layer["sliding_attention"], **changed[model_type]}
         family = replace(family, by_layer={**family.by_layer, "sliding_attention": sliding})
-    return config, replace(family, clamped=True)
+        _drop(config, ("swa_rope_theta",))
+    return config, replace(family, clamped=True, **ROWS.get(model_type, {}))
 
 
 def remarks(config: Mapping[str, Any], block: Mapping[str, Any], model_type: str, family: Family) -> list[str]:

@@ -30,6 +30,7 @@ REFUSED = {
     "EfficientLoFTRRotaryEmbedding": "it takes a map of features, not positions",
     "EsmFold2RotaryEmbedding": "it takes coordinates of atoms, not positions",
     "HunYuanVLRotaryEmbedding": "it is no rotation: the channels of a pair follow different axes",
+    "MistralLarge4TextRotaryEmbedding": "its frequencies are multiplied by weights",
     "MusicFlamingoRotaryEmbedding": "it takes times, which it multiplies with windows",
     "RoFormerSinusoidalPositionalEmbedding": "its tables are the weights of an embedding",
     "SeamlessM4TConformerRotaryPositionalEmbedding": "it counts positions itself, for a method and not a function",
