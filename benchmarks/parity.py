@@ -34,7 +34,7 @@ import transformers
 
 import rope_xp
 from rope_xp import positions as places
-from rope_xp.config.families import PARTS
+from rope_xp.config.families import FAMILIES, PARTS
 
 MODELS = Path(transformers.__file__).parent / "models"
 RESULTS = Path(__file__).parent / "results"
@@ -545,6 +545,7 @@ class Subject:
     without: tuple[str, ...] = ()  # parts of a composite config that ours is not given
     skip: str = "$."  # changed configs that make no sense here, a regular expression
     sign: int = 1  # of the sines in our tables, where the apply function of upstream turns the other way
+    also: tuple[str, ...] = ()  # other values of model_type that mean the same
 
 
 @dataclass(frozen=True)
@@ -556,6 +557,9 @@ class Case:
     legacy: bool = False  # ours reads the changes as they are, not as a config object of transformers 5 writes them
     calls: tuple[Any, ...] = (SHORT,)  # positions of each call; the last is compared
     seq_len: int | None = None  # the longest call that decides, where upstream remembers
+    key: str = ""  # a key in the changes that most classes do not read
+    without: Mapping[str, Any] = field(default_factory=dict)  # the changes without it
+    refused: str = ""  # the error that ours raises for a contradiction that upstream resolves, a regular expression
 
 
 def rules(pairs):
@@ -719,7 +723,7 @@ SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
     # Multi-head latent attention.
     "AXK1RotaryEmbedding": LATENT_EITHER,
     "AXK2RotaryEmbedding": LATENT,
-    "DeepseekV3RotaryEmbedding": LATENT_EITHER,
+    "DeepseekV3RotaryEmbedding": replace(LATENT_EITHER, also=("kimi_k2",)),
     "DeepseekV32RotaryEmbedding": LATENT,
     "DeepseekV2RotaryEmbedding": Subject(function="apply_rotary_emb"),
     "Glm4MoeLiteRotaryEmbedding": LATENT_EITHER,
@@ -747,8 +751,8 @@ SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
         Subject(needs={"head_dim": 128}, why="half of the default head of 42 is odd"),
     ),
     "PhimoeRotaryEmbedding": Subject(more=phimoe_cases()),
-    "Phi3RotaryEmbedding": Subject(more=phi3_cases()),
-    "Phi4MultimodalRotaryEmbedding": Subject(more=phi3_cases()),
+    "Phi3RotaryEmbedding": Subject(more=phi3_cases(), also=("phi3_v",)),
+    "Phi4MultimodalRotaryEmbedding": Subject(more=phi3_cases(), also=("phi4mm",)),
     "NanoChatRotaryEmbedding": Subject(sign=-1),
     "DeepseekV4RotaryEmbedding": Subject(
         latent=False,
@@ -985,12 +989,24 @@ def found():
                 yield file.parent.name, file.stem, node.name
 
 
-def cases(subject: Subject, cls: type, config: Any, pairs: Mapping[str | None, int], quick: bool) -> Iterator[Case]:
+SHARE, WIDTH = "partial_rotary_factor", "rotary_dim"
+
+
+def cases(subject: Subject, default: Any, pairs: Mapping[str | None, int], quick: bool) -> Iterator[Case]:
     """The default config, and changed ones as far as the config class has what they change."""
     yield Case("default")
     for name, changes in subject.more.items():
         yield changes if isinstance(changes, Case) else Case(name, changes)
-    blocks = getattr(config, "rope_parameters", None)
+    blocks = getattr(default, "rope_parameters", None)
+    base = {"rope_theta": BASE} if subject.rules and blocks else {}
+    for key, value in ((SHARE, 0.5), (WIDTH, 16)):
+        yield Case(f"legacy {key}", {**base, key: value}, legacy=True, key=key, without=base)
+    names = {*LEGACY_BASE.findall(source_of(default))} - {"rope_theta", "layer_rope_theta"}
+    bases = {name: BASE * (2 + at) for at, name in enumerate(sorted(names))}
+    for name, value in bases.items():
+        yield Case(f"legacy {name}", {name: value}, legacy=True, key=name)
+    if len(bases) > 1:
+        yield Case("legacy bases", bases, legacy=True)
     if not subject.rules or not blocks:
         return
 
@@ -1003,10 +1019,15 @@ def cases(subject: Subject, cls: type, config: Any, pairs: Mapping[str | None, i
             made[label] = {"rope_theta": BASE * (1 + i), **kept, **make(count)}
         return {"rope_parameters": made.get(None, made)}
 
-    yield Case("base", changed(lambda _: {"rope_type": "default"}))
+    plain = changed(lambda _: {"rope_type": "default"})
+    yield Case("base", plain)
+    half = {"rope_type": "default", SHARE: 0.5}
+    yield Case(SHARE, changed(lambda _: half), key=SHARE, without=plain)
     if subject.drive is not text:
         return
-    yield Case("yarn", changed(lambda count: rules(count)["yarn"]))
+    yarn = changed(lambda count: rules(count)["yarn"])
+    yield Case("yarn", yarn)
+    yield Case(f"yarn, {SHARE}", changed(lambda count: {**rules(count)["yarn"], SHARE: 0.5}), key=SHARE, without=yarn)
     if quick:
         return
     if subject.axes > 1:
@@ -1028,31 +1049,41 @@ def cases(subject: Subject, cls: type, config: Any, pairs: Mapping[str | None, i
         yield Case("dynamic, longer and longer", dynamic, calls=(BEYOND, LONGEST))
         yield Case("dynamic, short after long", dynamic, calls=(LONGEST, BELOW))
         yield Case("dynamic, long after longer", dynamic, calls=(LONGEST, BEYOND), seq_len=len(LONGEST))
-        if "partial_rotary_factor" in inspect.getsource(cls) and "partial_rotary_factor" in subject.keep:
-            half = {"rope_type": "default", "partial_rotary_factor": 0.5}
-            yield Case("half the head", changed(lambda _: half))
-            yield Case(
-                "half the head, yarn", changed(lambda count: {**rules(count)["yarn"], **half, "rope_type": "yarn"})
-            )
-    keys = config.to_dict()
+    keys = default.to_dict()
     if subject.axes == 1:
         latent = keys.get("qk_rope_head_dim") and subject.latent
         own = "qk_rope_head_dim" if latent else "head_dim" if keys.get("head_dim") else None
         yield Case(
             "width", {own: 48 if own == "head_dim" else 32} if own else {"hidden_size": 768, "num_attention_heads": 8}
         )
-    if None in pairs:
-        yarn = rules(4)["yarn"]
-        yield Case("legacy rope_theta", {"rope_theta": BASE}, legacy=True)
-        linear = {"type": "linear", "factor": 4.0}
-        yield Case("legacy linear", {"rope_theta": BASE, "rope_scaling": linear}, legacy=True)
-        old = {"rope_theta": BASE, "rope_scaling": yarn}
-        yield Case("legacy yarn", old, legacy=True)
-        beside = {**old, "original_max_position_embeddings": 32}
-        yield Case("legacy yarn, original length beside", beside, legacy=True)
-    else:
-        old = {"rope_theta": BASE, "rope_scaling": rules(4)["yarn"]}
-        yield Case("legacy yarn", old, legacy=True)
+    yarn = rules(4)["yarn"]
+    old = {"rope_theta": BASE, "rope_scaling": yarn}
+    yield Case("legacy yarn", old, legacy=True)
+    yield Case("legacy yarn without rope_theta", {"rope_scaling": yarn}, legacy=True)
+    if None not in pairs:
+        return
+    yield Case("legacy rope_theta", {"rope_theta": BASE}, legacy=True)
+    linear = {"type": "linear", "factor": 4.0}
+    yield Case("legacy linear", {"rope_theta": BASE, "rope_scaling": linear}, legacy=True)
+    said_twice = rf"{ORIGINAL} must be \w+ once"
+    yield Case("legacy yarn, original length beside", {**old, ORIGINAL: 32}, legacy=True, refused=said_twice)
+    yield Case("yarn without rope_theta", {"rope_parameters": yarn}, legacy=True)
+    for name in ("yarn", "llama3", "longrope"):
+        block = {key: value for key, value in rules(pairs[None])[name].items() if key != ORIGINAL}
+        changes = {"rope_theta": BASE, "rope_scaling": block}
+        yield Case(f"{name} without {ORIGINAL}", changes, legacy=True, calls=(BELOW,))
+
+
+ORIGINAL = "original_max_position_embeddings"
+# Keys of bases in a file of upstream.
+LEGACY_BASE = re.compile(
+    r"\b(?!default_)((?:\w+_)?(?:rope_theta|rotary_emb_base|rotary_embedding_base|rope_local_base_freq))\b"
+)
+
+
+def source_of(config):
+    """The file of a config class."""
+    return inspect.getsource(sys.modules[type(config).__module__])
 
 
 # What ours makes of it.
@@ -1075,33 +1106,79 @@ STATUSES = {
     "refused upstream": "upstream raises",
     "refused": "ours raises, rather than guess",
     "wrong": "ours differs, or raises",
+    "unknown": "a family that ours does not have",
 }
 
-# Where ours differs from upstream on purpose: (class, case, reason), regular expressions.
+# Where ours differs from upstream on purpose: (classes, cases as a regular expression, reason).
 DEVIATIONS = [
-    ("Cohere2Moe", "^legacy", "`rope_scaling` is not read upstream"),
-    ("GPTNeoX|ModernBert|Olmo3", "^legacy", "`rope_theta` is not read upstream"),
-    ("HunYuan", "alpha, long", "`alpha` is forgotten upstream beyond max_position_embeddings"),
-    ("MiniMaxM3VLRotary", "", "`rotary_dim` is not read upstream, which turns the whole head"),
-    ("CohereCompassRotary", "", "sections alternate upstream before 5.23, and are [22, 22, 20]"),
-    ("Dots3NoteText", "^legacy yarn$", "`swa_rope_theta` is not read upstream where there is a `rope_scaling`"),
-    ("Step3p7Vision", "", "axes are (h, w) upstream before 5.23"),
+    (("Cohere2MoeRotaryEmbedding",), "legacy (linear|yarn.*)", "`rope_scaling` is not read upstream"),
     (
-        "MistralLarge4",
-        "",
+        ("GPTNeoXRotaryEmbedding", "GPTNeoXJapaneseRotaryEmbedding"),
+        "legacy (rope_theta|linear|yarn.*)|(yarn|llama3|longrope) without original.*",
+        "`rope_theta` is not read upstream",
+    ),
+    (
+        ("ModernBertRotaryEmbedding", "ModernBertDecoderRotaryEmbedding", "Olmo3RotaryEmbedding"),
+        "legacy yarn",
+        "`rope_theta` is not read upstream",
+    ),
+    (
+        ("HunYuanDenseV1RotaryEmbedding", "HunYuanMoEV1RotaryEmbedding"),
+        "dynamic alpha, long",
+        "`alpha` is forgotten upstream beyond max_position_embeddings",
+    ),
+    (("MiniMaxM3VLRotaryEmbedding",), ".*", "`rotary_dim` is not read upstream, which turns the whole head"),
+    (("CohereCompassRotaryEmbedding",), ".*", "sections alternate upstream before 5.23, and are [22, 22, 20]"),
+    (
+        ("Dots3NoteTextRotaryEmbedding",),
+        "legacy yarn.*",
+        "`swa_rope_theta` is not read upstream where there is a `rope_scaling`",
+    ),
+    (("Step3p7VisionRotaryEmbedding",), ".*", "axes are (h, w) upstream before 5.23"),
+    (
+        ("MistralLarge4TextRotaryEmbedding",),
+        ".*",
         "refused: frequencies are multiplied by the exponential of a weight, which is 0 before training",
     ),
-    ("Phimoe", "longrope, long", "`long_factor` is never used upstream"),
+    (("PhimoeRotaryEmbedding",), "longrope, long", "`long_factor` is never used upstream"),
     (
-        "Apertus|Cosmos3|Cwm|HiggsAudio|Ministral3|Mistral4|MoonshineStr|MuseSpark|Nemotron3_5|PeAudio|PeVideo",
-        "^legacy rope_theta$",
+        (
+            "ApertusRotaryEmbedding",
+            "Cosmos3EdgeTextRotaryEmbedding",
+            "CwmRotaryEmbedding",
+            "HiggsAudioV2RotaryEmbedding",
+            "Ministral3RotaryEmbedding",
+            "Mistral4RotaryEmbedding",
+            "MoonshineStreamingRotaryEmbedding",
+            "MuseSparkTextRotaryEmbedding",
+            "Nemotron3_5TranscribeRotaryEmbedding",
+            "PeAudioEncoderRotaryEmbedding",
+            "PeAudioVideoEncoderRotaryEmbedding",
+            "PeVideoEncoderRotaryEmbedding",
+        ),
+        "legacy rope_theta",
         "the default block hides `rope_theta` upstream",
     ),
-    ("", "^yarn, truncate false$", "`truncate` of a block that is nested by layer type is not read upstream"),
     (
-        "",
-        "original length beside",
-        "refused: the length trained on is said twice, and upstream takes that beside the block",
+        (
+            "DeepseekV4RotaryEmbedding",
+            "DiffusionGemmaTextRotaryEmbedding",
+            "Gemma3RotaryEmbedding",
+            "Gemma3nRotaryEmbedding",
+            "Gemma4TextRotaryEmbedding",
+            "Gemma4UnifiedTextRotaryEmbedding",
+            "LagunaRotaryEmbedding",
+            "MellumRotaryEmbedding",
+            "MiMoV2FlashRotaryEmbedding",
+            "ModernBertRotaryEmbedding",
+            "ModernBertDecoderRotaryEmbedding",
+            "Olmo3RotaryEmbedding",
+            "Step3p7RotaryEmbedding",
+            "T5Gemma2RotaryEmbedding",
+            "ZayaRotaryEmbedding",
+        ),
+        "yarn, truncate false",
+        "`truncate` of a block that is nested by layer type is not read upstream",
     ),
 ]
 # Not rotations, which nothing of ours can be: (class, what upstream does).
@@ -1127,6 +1204,11 @@ def as_given(subject, config, case, default):
     if case.legacy:
         silent = ("rope_parameters", "rope_theta", "rope_scaling", "layer_rope_theta")
         given = {key: value for key, value in default.to_dict().items() if key not in silent} | case.changes
+    return as_file(subject, given)
+
+
+def as_file(subject, given):
+    """The same as a file has it, within a composite config where it has no type of its own."""
     given = {key: value for key, value in given.items() if key not in subject.without}
     part = None
     if subject.part:
@@ -1238,11 +1320,15 @@ def outcomes_of(subject, module, cls, quick):
         unrotated = rope_xp.from_config(make(module, name, {}).to_dict())
         status = "agrees" if unrotated is None else "wrong"
         yield Outcome(name, "not rotated", None, status, note="" if unrotated is None else f"ours is {unrotated}")
-    for case in cases(subject, cls, default, pairs, quick):
+    if default.model_type not in FAMILIES and not subject.part:
+        yield Outcome(name, "default", None, "unknown", note=f"model_type {default.model_type!r} is not in FAMILIES")
+        return
+    for case in cases(subject, default, pairs, quick):
         if re.search(subject.skip, case.name):
             continue
         for label in pairs:
             yield outcome(subject, module, cls, name, needs, default, case, label)
+    yield from unstated(subject, module, cls, name, needs, default)
 
 
 def outcome(subject, module, cls, name, needs, default, case, label):
@@ -1260,26 +1346,60 @@ def outcome(subject, module, cls, name, needs, default, case, label):
         compare_shapes(seens[0])
     except Exception as error:
         return one("refused upstream", {}, said(error))
-    notes = []
+
+    def read(compat):
+        return ours(subject, config, case, default, label, seens[0].seq_len, compat)
+
+    def ignored():
+        """Whether upstream makes the same of the config without the key in question."""
+        config = make(module, name, {**needs, **deepcopy(dict(case.without))})
+        other = subject.drive(Run(subject, module, cls, config, label, case.calls))
+        other = other[0] if isinstance(other, list) else other
+        return case.key and np.array_equal(seens[0].cos, other.cos) and np.array_equal(seens[0].sin, other.sin)
+
+    lenient = bool(case.key) or "without" in case.name
+    return one(*judged(cls, case.name, read, seens, subject.sign, case.refused, case.key, ignored, lenient))
+
+
+def judged(cls, case, read, seens, sign, refused="", key="", ignored=bool, lenient=False):
+    """The rest of an `Outcome`: what ours is beside what upstream did.
+
+    `read` gives ours, for a `compat`. Where it differs, it must be in `DEVIATIONS`, or the error `refused`, or follow
+    from a key that upstream does not read and `describe` names. Only where `lenient` may ours raise with `compat` too.
+    """
+    notes, own = [], None
     for compat in (None, "transformers"):
         try:
-            rope = ours(subject, config, case, default, label, seens[0].seq_len, compat)
+            rope = read(compat)
             factor = max(1.0, rope.attention_factor) if rope is not None else 1.0
-            errors, good = check(rope, seens, subject.sign, factor)
+            errors, good = check(rope, seens, sign, factor)
         except Exception as error:
             notes.append(said(error))
             if cls.__name__ in NOT_ROTATIONS and "model_type must be one of the" in str(error):
-                return one("refused", {}, "ours refuses")
+                return "refused", {}, "ours refuses"
             continue
         if good and compat is None:
-            return one("agrees", errors, "", rope)
+            return "agrees", errors, "", rope
         if good:
-            reason = next(
-                (why for c, n, why in DEVIATIONS if re.search(c, cls.__name__) and re.search(n, case.name)), ""
-            )
-            return one("deviates" if reason else "wrong", errors, reason or f"only with compat: {notes[0]}", rope)
+            reason = next((why for c, n, why in DEVIATIONS if cls.__name__ in c and re.fullmatch(n, case)), "")
+            if not reason and refused and re.search(refused, notes[0]):
+                reason = f"refused: {refused.split()[0]} is said twice, and upstream takes that beside the block"
+            if not reason and key and ignored():
+                reason = f"`{key}` is not read upstream"
+                if own is not None and not re.search(
+                    f"remark .* does not read .*{key}", " ".join(own.describe().split())
+                ):
+                    return "wrong", errors, f"describe does not say that {reason}", rope
+            return "deviates" if reason else "wrong", errors, reason or f"only with compat: {notes[0]}", rope
         notes.append("differs by " + ", ".join(f"{key} {value:.1e}" for key, value in errors.items()))
-    return one("wrong", {}, "; with compat: ".join(notes))
+        own = rope if compat is None else own
+    if lenient and all(REFUSAL.match(note) for note in notes):
+        return "refused", {}, notes[0]
+    return "wrong", {}, "; with compat: ".join(notes)
+
+
+# An error of ours, as it should be.
+REFUSAL = re.compile(r"(ValueError|TypeError): (from_config|RotaryEmbedding|Sections|\w+Scaling): .*; got ")
 
 
 def compare_shapes(seen):
@@ -1289,6 +1409,73 @@ def compare_shapes(seen):
 
 def said(error):
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+
+
+# Keys that a file may leave to its class: those that speak of rotation, and widths of heads.
+ROTARY = re.compile(r"rope|rotary|theta|yarn|original_max_position|head_dim")
+
+
+def unstated(subject, module, cls, name, needs, default):
+    """The default config without all of its rotary keys, with its type alone, and without each single key.
+
+    Upstream reads what is left as a file, and so does ours. Where both are as with nothing left out, which is
+    compared by itself, there is nothing to be driven.
+    """
+    whole = plain(default)
+    files = {
+        "no rotary key": {key: value for key, value in whole.items() if key in needs or not ROTARY.search(key)},
+        "nothing but its type": {key: value for key, value in whole.items() if key in needs or key == "model_type"},
+        **{f"without {key}": {k: v for k, v in whole.items() if k != key} for key in whole if key != "model_type"},
+    }
+    for model_type in (default.model_type, *subject.also):
+        full = {label: tried(subject, whole, label) for label in labels(default)}
+        for case, rest in files.items():
+            said_case = case if model_type == default.model_type else f"{case}, {model_type}"
+            given = rest if subject.part else {**rest, "model_type": model_type}
+            try:
+                config = type(default).from_dict(deepcopy(rest))
+                as_default = case.startswith("without") and plain(config) == whole
+                types = labels(config)
+            except Exception as error:
+                if ROTARY.search(case):
+                    yield Outcome(name, said_case, None, "refused upstream", {}, said(error))
+                continue
+            for label in types:
+                rope = tried(subject, given, label)
+                if not as_default or rope is None or rope != full.get(label):
+                    yield driven(subject, module, cls, name, config, given, said_case, label)
+                elif ROTARY.search(case):
+                    yield Outcome(name, said_case, label, "agrees", {}, "", rope)
+
+
+def plain(config):
+    """What a config holds, as JSON has it."""
+    return json.loads(json.dumps(config.to_dict(), default=str))
+
+
+def tried(subject, given, label):
+    """Ours, or None where it raises."""
+    file, part = as_file(subject, given)
+    try:
+        return rope_xp.from_config(file, part=part, layer_type=label)
+    except (TypeError, ValueError):
+        return None
+
+
+def driven(subject, module, cls, name, config, given, case, label):
+    """What became of a file that leaves keys out."""
+
+    def read(compat):
+        file, part = as_file(subject, given)
+        return rope_xp.from_config(file, part=part, layer_type=label, compat=compat)
+
+    try:
+        seen = subject.drive(Run(subject, module, cls, config, label))
+        seens = seen if isinstance(seen, list) else [seen]
+        compare_shapes(seens[0])
+    except Exception as error:
+        return Outcome(name, case, label, "refused upstream", {}, said(error))
+    return Outcome(name, case, label, *judged(cls, case, read, seens, subject.sign, lenient=True))
 
 
 def labels(config):
