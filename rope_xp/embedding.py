@@ -763,21 +763,21 @@ def _progression(
     rule = Scaling() if scaling is None else scaling
     sign = -1.0 if reverse else 1.0
     if sections is None:
-        return tuple(sign * w for w in _scaled(who, rule, base, rotary_dim))
+        return tuple(sign * w for w in frequencies_of(who, rule, base, rotary_dim))
     if 2 * sections.pairs != rotary_dim:
         raise ValueError(
             f"{who}: sections must have rotary_dim / 2 = {rotary_dim // 2} pairs; "
             f"got {sections.pairs}, {sections.sizes}"
         )
     columns = sections.columns()
-    progressions = {width: _scaled(who, rule, base, width) for width in {column.width for column in columns}}
+    progressions = {width: frequencies_of(who, rule, base, width) for width in {column.width for column in columns}}
     return tuple(
         tuple(sign * progressions[c.width][c.index] if c.axis == axis else 0.0 for c in columns)
         for axis in range(sections.axes)
     )
 
 
-def _scaled(who: str, rule: Scaling, base: float, rotary_dim: int) -> tuple[float, ...]:
+def frequencies_of(who: str, rule: Scaling, base: float, rotary_dim: int) -> tuple[float, ...]:
     """The frequencies of a rule, which must be numbers of a usable size."""
     try:
         found = rule.frequencies(base, rotary_dim)

@@ -3,6 +3,7 @@
 import ast
 import copy
 import json
+import os
 import pickle
 import re
 from dataclasses import replace
@@ -1007,18 +1008,74 @@ def test_what_no_config_can_say(options, message):
         RotaryEmbedding(head_dim=16, layout="half", **options).to_config()
 
 
+class Model:
+    """Like a model of transformers: it is no config, and has one."""
+
+    config = Config()
+
+    def __repr__(self):
+        return "layers " * 1000
+
+
+class Holder:
+    def __init__(self, held):
+        self.held = held
+
+    def to_dict(self):
+        return self.held
+
+
+def unknown(key, value):
+    """What is said of a key of LLAMA that nobody knows; `value` is a pattern."""
+    return rf"every key of the config of model_type 'llama' must be known; got \{{'{key}': {value}\}}.*"
+
+
+def nested(depth):
+    found = 0
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+ENDLESS = {}
+ENDLESS["itself"] = ENDLESS
+DOUBLED = [0, 0]
+for _ in range(25):
+    DOUBLED = [DOUBLED, DOUBLED]
+
+
+# Config, error, what the message must say after "from_config: ", and a choice where one is needed to get so far.
 BAD = {
-    "no config": (7, TypeError, r"config must be a path, a mapping or an object with to_dict\(\); got 7"),
+    "no config": (7, TypeError, r"config must be a path, a mapping or an object with to_dict\(\); got int$"),
+    "a model": (
+        Model(),
+        TypeError,
+        r"config must be a path, .* or an object with to_dict\(\); got Model: pass its config, model\.config$",
+    ),
+    "an object that holds a list": (Holder([]), TypeError, r"config must hold a mapping; got list"),
     "no rotary model": (
         {"model_type": "bert"},
         ValueError,
         r"model_type must be one of the .* rotary families .*; got 'bert', which is like .*",
     ),
-    "no model_type": ({"hidden_size": 64}, ValueError, r"model_type must be .*; got 'None'"),
+    "no model_type": (
+        {"hidden_size": 64},
+        ValueError,
+        r"model_type must be in the config, or layout be given; got neither",
+    ),
+    "a misspelt model_type": (
+        {**LLAMA, "model_type": "llama2"},
+        ValueError,
+        r"model_type must be one of .*; got 'llama2', which is like llama",
+    ),
     "no width": ({"model_type": "llama"}, ValueError, r"head_dim or hidden_size / num_attention_heads must be given"),
     "a width of a string": (llama(head_dim="128"), TypeError, r"head_dim must be an int; got str"),
     "no heads": (llama(num_attention_heads=0), ValueError, r"num_attention_heads must be at least 1; got 0"),
-    "an odd width": (llama(head_dim=127), ValueError, r"head_dim must be even.*; got 127"),
+    "an odd width": (
+        llama(head_dim=127),
+        ValueError,
+        r"RotaryEmbedding: head_dim must be even, at least 2; got 127",
+    ),
     "an unknown type": (
         llama(rope_scaling={"type": "yarm", **YARN}),
         ValueError,
@@ -1027,22 +1084,28 @@ BAD = {
     "two types": (
         llama(rope_scaling={"type": "yarn", "rope_type": "linear", **YARN}),
         ValueError,
-        r"must not contradict",
+        r"rope_type and type must not contradict each other; got \{'rope_type': 'linear', 'type': 'yarn'\}",
     ),
     "an unknown key": (
         llama(rope_scalling={"type": "linear"}),
         ValueError,
-        r"every key .* must be known; got .*rope_scalling",
+        r"every key of the config of model_type 'llama' must be known; got \{'rope_scalling': .*\}, "
+        r"which is like rope_scaling, beside hidden_size, ",
     ),
     "an unknown key in the block": (
         llama(rope_scaling={"type": "yarn", **YARN, "beta": 1}),
         ValueError,
-        r"every key of rope_scaling must be known; got \{'beta': 1\}, beside .*beta_fast|every key of rope_scaling",
+        r"every key of rope_scaling must be known; got \{'beta': 1\}, beside factor, .*, type$",
+    ),
+    "a misspelt key in the block": (
+        llama(rope_scaling={"type": "yarn", **YARN, "beta_fsat": 1}),
+        ValueError,
+        r"every key of rope_scaling must be known; got \{'beta_fsat': 1\}, which is like beta_fast, beside",
     ),
     "a key of another rule": (
         llama(rope_scaling={"type": "default", "factor": 2.0}),
         ValueError,
-        r"got \{'factor': 2.0\}",
+        r"every key of rope_scaling must be known; got \{'factor': 2.0\}, beside type",
     ),
     "a missing key": (
         llama(rope_scaling={"rope_type": "llama3", "factor": 8.0}),
@@ -1065,6 +1128,109 @@ BAD = {
         r"no_rope_layers must be a list of numbers, none negative; got '0' in it",
     ),
     "axes said of one": (llama(use_mrope=True), ValueError, r"use_mrope must be False .*; got True"),
+    "alibi": (llama(alibi=True), ValueError, unknown("alibi", "True")),
+    "dual chunks of no size": (
+        llama(dual_chunk_attention_config="yes"),
+        TypeError,
+        r"dual_chunk_attention_config must be a mapping; got 'yes'",
+    ),
+    **{
+        f"{key}={value!r}": (llama(**{key: value}), ValueError, unknown(key, re.escape(repr(value))))
+        for key, value in {
+            "use_alibi": True,
+            "AliBi": True,
+            "position_embedding_type": "nope",
+            "Position_Embedding_Type": "alibi",
+            "position_embeddings_type": "relative",
+            "positional_encoding": "no_rope",
+            "pos_emb": "learned",
+            "pos_enc_type": 3,
+            "no_pos_emb": True,
+            "noPosEmb": True,
+            "use_nope": True,
+            "nope_layers": [3],
+            "DualChunkAttentionConfig": {"chunk_size": 1},
+            "partialRot": 0.5,
+        }.items()
+    },
+    **{
+        f"{key}, of other letters": (
+            {**LLAMA, key: value},
+            ValueError,
+            unknown(key, ".*") + f"which is like .*{name}.*beside",
+        )
+        for key, value, name in [
+            ("Rope_Theta", 5e5, "rope_theta"),
+            ("ropeTheta", 5e5, "rope_theta"),
+            ("ROPE_SCALING", {"type": "linear", "factor": 2.0}, "rope_scaling"),
+            ("ROPE_SCALING", None, "rope_scaling"),
+            ("Rotary_Dim", 64, "rotary_dim"),
+            ("Head_Dim", 64, "head_dim"),
+            ("headdim", 64, "head_dim"),
+            ("Max_Position_Embeddings", 64, "max_position_embeddings"),
+            ("originalMaxPositionEmbeddings", 64, "original_max_position_embeddings"),
+        ]
+    },
+    "a key of the block, of other letters": (
+        llama(rope_scaling={"type": "yarn", **YARN, "Beta_Fast": 16}),
+        ValueError,
+        r"every key of rope_scaling must be known; got \{'Beta_Fast': 16\}, which is like beta_fast",
+    ),
+    "a part, of other letters": (
+        {"model_type": "gemma3", "Text_Config": GEMMA3},
+        ValueError,
+        r"text_config must be spelled so; got 'Text_Config'",
+    ),
+    "a model_type, of other letters": (
+        {**LLAMA, "Model_Type": "gptj"},
+        ValueError,
+        r"model_type must be spelled so; got 'Model_Type'",
+    ),
+    "alibi beside the text": (
+        {"model_type": "llava", "text_config": llama(), "alibi": True},
+        ValueError,
+        r"keys of rotation must stand in the part, not beside it; got \{'alibi': True\}",
+    ),
+    "alibi in attn_config": (
+        {"model_type": "dbrx", "d_model": 64, "n_heads": 4, "attn_config": {"alibi": True, "rope_theta": 1e4}},
+        ValueError,
+        r"every key of attn_config must be known; got \{'alibi': True\}, beside rope_theta",
+    ),
+    "a wide head": (llama(head_dim=2**16 + 2), ValueError, r"head_dim must be at most 65536; got 65538"),
+    "many layers": (
+        {**GEMMA3, "num_hidden_layers": 10**9},
+        ValueError,
+        r"num_hidden_layers must be at most 65536; got 1000000000",
+        {"layer": 0},
+    ),
+    "a layer far up": (llama(), ValueError, r"layer must be below 65536; got 65536", {"layer": 2**16}),
+    "many axes": (
+        llama(rope_scaling={"type": "mrope", "mrope_section": [4] * 17}, model_type="unknown"),
+        ValueError,
+        r"mrope_section must have at most 16 numbers; got 17",
+        {"layout": "half"},
+    ),
+    "a share beyond all": (
+        llama(partial_rotary_factor=1e308),
+        ValueError,
+        r"partial_rotary_factor must be at most 128, the head_dim; got 1e\+308",
+    ),
+    "many digits": (llama(vocab_size=10**5000), ValueError, r"an int must have at most 2048 bits; got 16610 bits"),
+    "a layer of many digits": (
+        llama(),
+        ValueError,
+        r"an int must have at most 2048 bits; got 16610 bits",
+        {"layer": 10**5000},
+    ),
+    "a deep nest": (llama(other=nested(32)), ValueError, r"config must be nested at most 32 deep; got more"),
+    "a nest without end": (llama(other=ENDLESS), ValueError, r"config must be nested at most 32 deep; got more"),
+    "a doubling nest": (llama(other=DOUBLED), ValueError, r"config must hold at most 1000000 values; got more"),
+    "long values": (
+        llama(rope_scaling={"type": "linear" * 1000, "x" * 1000: "y" * 1000}),
+        ValueError,
+        r"rope_type must be one of .*; got 'linearlinear.* \.\.\. .*linear'$",
+    ),
+    "a long model_type": ({"model_type": "l" * 10**6}, ValueError, r"model_type must be one of .* \.\.\. "),
     "a class": (Config, TypeError, r"config must be a path, a mapping or an object with to_dict\(\)"),
     "no factor": (llama(rope_scaling={"type": "linear"}), ValueError, r"must have factor; got type"),
     "a factor below 1": (
@@ -1127,7 +1293,8 @@ BAD = {
     "a key beside nested blocks": (
         {**GEMMA3, "rope_theta": None, "rope_scaling": None, "rope_parameters": {"full_attention": {}, "factor": 2}},
         ValueError,
-        r"layer or layer_type must be given, full_attention",
+        r"rope_parameters must be nested by layer type, full_attention, or not at all; got \{'factor': 2\} beside",
+        {"layer_type": "full_attention"},
     ),
     "a flat block where layers differ": (
         {
@@ -1137,12 +1304,14 @@ BAD = {
             "layer_types": ["full_attention"],
         },
         ValueError,
-        r"layer or layer_type must be given",
+        r"rope_parameters must be nested by layer type, full_attention, sliding_attention; got \{'rope_theta': 10000",
+        {"layer_type": "full_attention"},
     ),
     "an error in a block for other layers": (
         {**GEMMA3, "rope_scaling": {"rope_type": "linear", "factor": 0.5}, "layer_types": ["sliding_attention"]},
         ValueError,
-        r"layer or layer_type must be given",
+        r"LinearScaling: factor must be at least 1; got 0.5",
+        {"layer_type": "sliding_attention"},
     ),
     "a head of no width": (
         llama(head_dim=0),
@@ -1186,7 +1355,26 @@ BAD = {
         ValueError,
         r"head_dim must be a multiple of 4 .*; got 6",
     ),
-    "text without rotation": ({"model_type": "llava", "text_config": {"model_type": "opt"}}, ValueError, r"got 'opt'"),
+    "text without rotation": (
+        {"model_type": "llava", "text_config": {"model_type": "opt"}},
+        ValueError,
+        r"model_type must be one of the \d+ rotary families .*; got 'opt', which is like",
+    ),
+    "a type of a list, of a part": (
+        {"model_type": "llava", "text_config": {"model_type": ["llama"]}},
+        TypeError,
+        r"model_type must be a string; got \['llama'\]",
+    ),
+    "types of layers that are no strings": (
+        {"model_type": "recurrent_gemma", "head_dim": 16, "block_types": [1], "num_hidden_layers": 3},
+        TypeError,
+        r"layer_types must be a list of strings; got \[1, 1, 1\]",
+    ),
+    "a layer whose number has many digits": (
+        llama(per_layer_config={"9" * 5000: {}}),
+        ValueError,
+        r"keys of per_layer_config must be indices of layers; got 999",
+    ),
     "rotation beside the text": (
         {"model_type": "llava", "text_config": llama(), "rope_theta": 7.0},
         ValueError,
@@ -1197,9 +1385,10 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_configs(name):
-    config, error, message = BAD[name]
-    with pytest.raises(error, match=message):
-        from_config(config)
+    config, error, message, *choice = BAD[name]
+    with pytest.raises(error, match=f"^from_config: .*{message}") as raised:
+        from_config(config, **(choice[0] if choice else {}))
+    assert type(raised.value) is error and len(str(raised.value)) < 1000
 
 
 @pytest.mark.parametrize(
@@ -1239,8 +1428,101 @@ def test_malformed_json_names_path_line_and_reason(tmp_path):
     path.write_text("[]")
     with pytest.raises(TypeError, match=r"config must hold a mapping; got list"):
         from_config(path)
-    with pytest.raises(FileNotFoundError):
-        from_config(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("name", ["none.json", "meta-llama/Llama-3.1-8B", "\0", "n" * 5000, '{"model_type": "llama"}'])
+def test_a_file_that_does_not_exist(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"^from_config: config must be a config.json on this machine, or the folder it is in .*; "
+        r"got .*, which does not exist$",
+    ) as raised:
+        from_config(name)
+    assert len(str(raised.value)) < 1000
+
+
+def test_a_folder_without_a_config(tmp_path):
+    with pytest.raises(FileNotFoundError, match=rf"got '{re.escape(str(tmp_path / 'config.json'))}', which does not"):
+        from_config(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_only_regular_files_are_opened(tmp_path, kind):
+    path = tmp_path / "config.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    given = "/dev/zero" if kind == "device" else tmp_path
+    with pytest.raises(ValueError, match=r"^from_config: config must be a regular file; got '/.*'$"):
+        from_config(given)
+
+
+def test_a_file_has_bounds(tmp_path):
+    path = tmp_path / "config.json"
+    with open(path, "wb") as file:
+        file.truncate(2**40)  # of zeros that no disk holds
+    with pytest.raises(ValueError, match=r"^from_config: .*config\.json must have at most 16777216 bytes; got more$"):
+        from_config(path)
+    path.write_text("[" * 10**5 + "]" * 10**5)
+    with pytest.raises(ValueError, match=r"^from_config: .*config\.json must be nested at most 32 deep; got more$"):
+        from_config(path)
+    path.write_text('{"model_type": "llama", "vocab_size": ' + "9" * 5000 + "}")
+    with pytest.raises(ValueError, match=r"^from_config: an int must have at most 2048 bits; got 5000 digits$"):
+        from_config(path)
+
+
+@pytest.mark.parametrize(
+    "text, key",
+    [
+        (
+            '{"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}, "rope_scaling": null}',
+            "rope_scaling",
+        ),
+        ('{"rope_scaling": {"type": "linear", "factor": 2.0, "factor": 2.0}}', "factor"),
+        ('{"text_config": [{"a": 1, "b": 2, "a": 3}]}', "a"),
+    ],
+)
+def test_a_key_that_stands_twice(tmp_path, text, key):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    message = rf"^from_config: every key must be in an object of JSON once; got '{key}' 2 times$"
+    with pytest.raises(ValueError, match=message):
+        from_config(path)
+
+
+def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
+    path = tmp_path / "config.json"
+    path.write_text("{}")
+
+    def refused(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refused)
+    with pytest.raises(PermissionError, match=r"^from_config: .* must be readable; got Permission denied$"):
+        from_config(path)
+
+
+def test_dual_chunks_are_told_of():
+    rope = from_config(llama(dual_chunk_attention_config={"chunk_size": 4096, "local_size": 512}))
+    remark = paragraphs(rope.describe())[-1]
+    assert remark.startswith("remark            dual_chunk_attention_config is not applied: beyond chunk_size=4096")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"alibi": False, "use_alibi": None, "no_pos_emb": False, "dual_chunk_attention_config": None},
+        {"position_embedding_type": "rotary", "pos_emb": "RoPE", "positional_encoding": "rope_gptj"},
+        {"position_embedding_type": None, "qk_nope_head_dim": 128, "num_position_embeddings": 2304},
+        {"position_embedding_size": 10, "pos_emb_height": 32, "pos_embed_rescale": 2.0, "Extra_Thing": 1},
+        {"max_source_positions": 3, "HEAD_DIM": None},
+    ],
+    ids=str,
+)
+def test_keys_that_change_no_position(keys):
+    assert from_config(llama(**keys)) == from_config(llama())
 
 
 def test_what_does_not_scale_is_checked_all_the_same():

@@ -90,6 +90,7 @@ MAY_IMPORT = {
         "embedding",
         "frequencies",
     },
+    "config/source": {"config.keys"},
     "config/upstream": {"config.block", "config.families", "config.keys"},
     "config/__init__": {
         "checks",
@@ -97,6 +98,7 @@ MAY_IMPORT = {
         "config.families",
         "config.keys",
         "config.layers",
+        "config.source",
         "config.upstream",
         "embedding",
         "provenance",

@@ -3,24 +3,24 @@
 Every key of the rotary block, and every key beside it that speaks of rotation, is read or is an error.
 """
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, Literal
 
 from rope_xp import checks
 from rope_xp.config.block import BASE_KEYS, block_of, embedding_of, row_of
 from rope_xp.config.families import FAMILIES, PARTS, Family
-from rope_xp.config.keys import SPEAKS, WHO, Keys, listed
+from rope_xp.config.keys import WHO, Keys, listed, respelled, shortened, speaks
 from rope_xp.config.layers import is_rotated, label_of, layer_type_of
+from rope_xp.config.source import check_size, mapping_of
 from rope_xp.config.upstream import as_upstream, remarks
 from rope_xp.embedding import RotaryEmbedding, with_provenance
 from rope_xp.provenance import Provenance
 from rope_xp.rotation import LAYOUTS, Layout
 
+# Keys of which a config of text has one.
+HIDDEN = {"hidden_size", "n_embd", "d_model", "head_dim"}
 COMPATS = {"transformers": "what transformers 5.18 computes, also where that is a mistake"}
 
 
@@ -104,6 +104,21 @@ def from_config(
     >>> from_config(config)
     RotaryEmbedding(head_dim=128, layout='half', base=500000.0, scaling=LinearScaling(factor=4.0))
     """
+    try:
+        return _from_config(config, part, layer, layer_type, seq_len, layout, compat, strict)
+    except (TypeError, ValueError, OSError) as error:
+        message = shortened(error)
+        if message == str(error):
+            raise
+        kinds = (TypeError, ValueError, FileNotFoundError, PermissionError, OSError)
+        kind = next(kind for kind in kinds if isinstance(error, kind))
+        raise kind(message).with_traceback(error.__traceback__) from None
+
+
+def _from_config(
+    config: Any, part: Any, layer: Any, layer_type: Any, seq_len: Any, layout: Any, compat: Any, strict: Any
+) -> RotaryEmbedding | None:
+    check_size([part, layer, layer_type, seq_len])
     if layout is not None:
         checks.one_of(WHO, "layout", layout, LAYOUTS)
     if compat is not None:
@@ -117,16 +132,18 @@ def from_config(
         raise TypeError(f"{WHO}: layer_type must be a string; got {layer_type!r}")
     if layer is not None and layer_type is not None:
         raise ValueError(f"{WHO}: layer or layer_type must be given, not both; got {layer} and {layer_type!r}")
-    mapping, model_type, beside = _part(_mapping(config), part)
+    mapping, model_type, beside = _part(mapping_of(config), part)
     family = FAMILIES.get(model_type)
     if family is None:
+        if layout is None and not model_type:
+            raise ValueError(f"{WHO}: model_type must be in the config, or layout be given; got neither")
         if layout is None:
-            near = ", ".join(get_close_matches(model_type, FAMILIES)) or "no such name"
+            like = ", ".join(get_close_matches(model_type[:100], FAMILIES)) or "no such name"
             parts = [str(key) for key, value in mapping.items() if isinstance(value, Mapping) and "_config" in str(key)]
             among = f", or part be one of {listed(parts)}" if parts else ""
             raise ValueError(
                 f"{WHO}: model_type must be one of the {len(FAMILIES)} rotary families of rope_xp.config.families, "
-                f"or layout be given{among}; got {model_type!r}, which is like {near}"
+                f"or layout be given{among}; got {model_type!r}, which is like {like}"
             )
         family = Family(base=None, order="chunked", any_order=True)
     if layout is not None:
@@ -160,7 +177,7 @@ def _read(
     """One part of a config, by its family's row, and which of its values the config does not state."""
     if compat is not None:
         mapping, family = as_upstream(mapping, model_type, family, seq_len)
-    keys = Keys(f"the config of model_type {model_type!r}", mapping, model_type)
+    keys = Keys(f"the config of model_type {model_type!r}" if model_type else "the config", mapping, model_type)
     layer_type = layer_type_of(keys, family, layer, layer_type)
     label = label_of(family, layer_type)
     block = block_of(keys, family, label)
@@ -171,62 +188,52 @@ def _read(
         row = row_of(family, label)
         rope = embedding_of(keys, block, row, layer if rotated else ..., layer_type, seq_len)
         keys.remarks += [] if compat else remarks(mapping, block.mapping, model_type, row)
+    _remark_on_chunks(keys)
     for row in family.by_layer.values():
         keys.ignore(*row.get("base_keys", BASE_KEYS))  # other layer types read those
-    keys.finish(SPEAKS)
+    keys.finish(speaks)
     if rope is None or not rotated:
         return None, Provenance(choices)
     return rope, Provenance(tuple(keys.defaults.values()), tuple(keys.remarks))
 
 
-def _mapping(config: Any) -> Mapping[str, Any]:
-    """What a config holds."""
-    if isinstance(config, Mapping):
-        return config
-    if isinstance(config, (str, os.PathLike)):
-        path = Path(config)
-        with open(path / "config.json" if path.is_dir() else path, encoding="utf-8-sig") as file:
-            try:
-                found = json.load(file)
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{WHO}: {path} must be JSON in UTF-8; got {error.reason}") from None
-            except json.JSONDecodeError as error:
-                raise ValueError(
-                    f"{WHO}: {path} must be JSON; got {error.msg} on line {error.lineno}, column {error.colno}"
-                ) from None
-    elif hasattr(config, "to_dict") and not isinstance(config, type):
-        found = config.to_dict()
-    else:
-        raise TypeError(f"{WHO}: config must be a path, a mapping or an object with to_dict(); got {config!r}")
-    if not isinstance(found, Mapping):
-        raise TypeError(f"{WHO}: config must hold a mapping; got {type(found).__name__}")
-    return found
+def _remark_on_chunks(keys: Keys) -> None:
+    """Dual chunk attention rotates as usual within a chunk; what is further apart is the work of attention."""
+    chunks = keys.within("dual_chunk_attention_config")
+    if chunks.mapping:
+        size = chunks.count("chunk_size")
+        keys.remarks.append(
+            f"dual_chunk_attention_config is not applied: beyond chunk_size={size} tokens, attention has to choose "
+            "the positions of queries for each chunk of keys"
+        )
 
 
 def _part(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any], str, dict[str, Any]]:
     """The part of a config that is meant, its `model_type`, and keys of rotation beside it that say something else."""
-    model_type = config.get("model_type")
-    if model_type is not None and not isinstance(model_type, str):
-        raise TypeError(f"{WHO}: model_type must be a string; got {model_type!r}")
+    model_type = _model_type(config)
     if part is not None and not isinstance(part, str):
         raise TypeError(f"{WHO}: part must be a string; got {part!r}")
-    parts = PARTS.get(model_type or "", {})
+    parts = PARTS.get(model_type, {})
+    for key in config:
+        name = respelled(key, ("model_type", "text_config", *(path.split(".")[0] for path, _ in parts.values())))
+        if name is not None and config[key] is not None:
+            raise ValueError(f"{WHO}: {name} must be spelled so; got {key!r}")
     if part is None and ("text" not in parts and not isinstance(config.get("text_config"), Mapping)):
         if model_type in FAMILIES or not parts:
-            return config, str(model_type), {}
+            return config, model_type, {}
         raise ValueError(f"{WHO}: part must be one of {listed(parts)} for model_type {model_type!r}; got None")
     if part is None and model_type in FAMILIES and not isinstance(config.get("text_config"), Mapping):
-        return config, str(model_type), {}
+        return config, model_type, {}
     wanted = "text" if part is None else part
     by_path = dict(parts.values())
     path, usual = parts.get(wanted, (wanted if wanted in config else f"{wanted}_config", by_path.get(wanted, "")))
     found: Any = config
     for key in path.split("."):
-        if wanted == "text" and usual and not isinstance(found.get(key), Mapping):
+        if wanted == "text" and usual and not isinstance(found.get(key), Mapping) and HIDDEN & found.keys():
             break  # older configs have the keys of text beside those of other parts
         found = found.get(key) if isinstance(found, Mapping) else None
     if wanted == "text" and model_type in FAMILIES and not isinstance(found, Mapping):
-        return config, str(model_type), {}  # text alone
+        return config, model_type, {}  # text alone
     if not isinstance(found, Mapping):
         subs = [key for key, value in config.items() if isinstance(value, Mapping) and "_config" in str(key)]
         known = listed({*parts, *subs})
@@ -235,9 +242,17 @@ def _part(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any
         )
     beside = {}
     if found is not config and wanted in ("text", "text_config"):
-        beside = {key: config[key] for key in config if SPEAKS.search(str(key)) and found.get(key) != config[key]}
+        beside = {key: value for key, value in config.items() if speaks(key, value) and found.get(key) != value}
         beside = {key: value for key, value in beside.items() if value is not None}
-    own = found.get("model_type")
+    own = _model_type(found)
     if usual and (not own or own == model_type or own in PARTS):
         own = usual
-    return found, str(own), beside
+    return found, own, beside
+
+
+def _model_type(config: Mapping[str, Any]) -> str:
+    """The family's name, empty where there is none."""
+    found = config.get("model_type")
+    if found is not None and not isinstance(found, str):
+        raise TypeError(f"{WHO}: model_type must be a string; got {found!r}")
+    return found or ""

@@ -6,9 +6,9 @@ from typing import Any
 from rope_xp import checks
 from rope_xp.axes import Sections
 from rope_xp.config.families import Family
-from rope_xp.config.keys import WHO, Keys, listed, said_once
+from rope_xp.config.keys import MOST, WHO, Keys, listed, said_once, speaks
 from rope_xp.config.layers import layers_of, nested_by, numbers_of, types_of
-from rope_xp.embedding import RotaryEmbedding
+from rope_xp.embedding import RotaryEmbedding, frequencies_of
 from rope_xp.frequencies import (
     DynamicNTKScaling,
     LinearScaling,
@@ -51,6 +51,8 @@ ORIGINAL = "original_max_position_embeddings"
 # Keys that checkpoints carry in any family and that change nothing: in the block, and beside it while they are null.
 UNREAD = ("finetuned",)
 UNREAD_IF_NULL = ("rope_scaling", "rope_parameters", "rotary_scaling_factor", "rotary_emb_scale_base")
+
+MOST_AXES = 16
 
 # Where a family's own block came from.
 OWN = "the family's default"
@@ -108,6 +110,8 @@ def embedding_of(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: s
         kept = ("rope_theta",) if isinstance(row.scaled, str) else ()
         block = Keys("no block", {key: block.mapping[key] for key in kept if key in block.mapping})
     head_dim = _head_dim(keys, row, layer, layer_type)
+    if head_dim > MOST:
+        raise ValueError(f"{WHO}: head_dim must be at most {MOST}; got {head_dim}")
     base = _base(keys, block, row, layer, layer_type)
     rope_type = _rope_type(block, row)
     rotary_dim = _rotary_dim(keys, block, row, rope_type, head_dim, layer, layer_type)
@@ -133,7 +137,7 @@ def embedding_of(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: s
         rule = Scaling() if scaling is None else scaling
         if sections is not None or row.reverse or row.last:
             raise ValueError(f"{WHO}: the width that turns must be even in {keys.name}; got {rotary_dim}")
-        inv_freq = rule.frequencies(base, rotary_dim)
+        inv_freq = frequencies_of(WHO, rule, base, rotary_dim)
         return RotaryEmbedding(**options, inv_freq=inv_freq, attention_factor=rule.magnitude)
     if sections is not None:
         rotary_dim = 2 * sections.pairs
@@ -190,7 +194,7 @@ def _own_width(keys: Keys, row: Family, layer: Any, layer_type: str | None) -> i
     given = keys.within("per_layer_config").mapping
     if not given:
         return None
-    if not all(str(at).isdecimal() for at in given):
+    if not all(str(at).isdecimal() and len(str(at)) < 10 for at in given):
         raise ValueError(f"{WHO}: keys of per_layer_config must be indices of layers; got {listed(given)}")
     own = Keys("per_layer_config", {str(int(at)): each for at, each in given.items()})  # which may be padded
     types = types_of(keys, row)
@@ -210,7 +214,9 @@ def _base(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: str | No
     inner = block.get("rope_theta")
     outer = keys.get(*(row.base_keys or BASE_KEYS))
     if row.base_in:
-        outer = said_once("rope_theta", keys.within(row.base_in).get("rope_theta"), outer, row.base_in)
+        inside = keys.within(row.base_in)
+        outer = said_once("rope_theta", inside.get("rope_theta"), outer, row.base_in)
+        inside.finish(speaks)
     if row.listed and row.listed_bases and keys.get(row.listed):
         outer, inner = numbers_of(keys, row, None), None
     outer = _of_layer("bases", keys, row, outer, layer, layer_type)
@@ -280,6 +286,8 @@ def _rotary_dim(
     share = said_once("partial_rotary_factor", inner, outer, block.name)
     if share is not None:
         share = checks.positive(WHO, "partial_rotary_factor", share)
+        if share > head_dim:
+            raise ValueError(f"{WHO}: partial_rotary_factor must be at most {head_dim}, the head_dim; got {share}")
     if row.share_means is not None:
         only = None if share is None else row.share_means(keys, head_dim)
         if only is not None and share != only:
@@ -415,6 +423,8 @@ def _sections(keys: Keys, block: Keys, row: Family, rotary_dim: int) -> Sections
     if not isinstance(sizes, (list, tuple)):
         raise TypeError(f"{WHO}: mrope_section must be a list of int; got {sizes!r}")
     sizes = tuple(checks.count(WHO, "every mrope_section", size) for size in sizes)
+    if len(sizes) > MOST_AXES:
+        raise ValueError(f"{WHO}: mrope_section must have at most {MOST_AXES} numbers; got {len(sizes)}")
     if row.sizes is not None and len(sizes) != len(row.sizes):
         raise ValueError(f"{WHO}: mrope_section must have {len(row.sizes)} numbers in this family; got {list(sizes)}")
     if row.clamped and order == "interleaved" and len(sizes) == 3:

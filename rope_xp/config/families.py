@@ -171,7 +171,7 @@ def _listed_at(key: str, other: str, *, unlisted: bool) -> Any:
     """The layers whose indices are listed have full attention; without a list, all or none."""
 
     def types(keys: Keys, count: int) -> list[str]:
-        listed: Any = keys.items(key)
+        listed: Any = {at for at in keys.items(key) if checks.is_int(at)}
         if keys.get(key) is None and unlisted:
             listed = range(count)
         return ["full_attention" if at in listed else other for at in range(count)]
@@ -278,10 +278,10 @@ def _weights_of_esmfold2(keys: Keys, head_dim: int, base: float) -> Any:
         checks.at_least(WHO, key, usual if keys.get(key) is None else keys.get(key), 1.0)
         for key, usual in (("spatial_rope_base_frequency", 20.0), ("uid_rope_base_frequency", 10_000.0))
     )
-    rows = [geometric(spatial, 2 * each)] * 3 + [geometric(of_index, 2 * index)]
     pairs = head_dim // 2
     if 3 * each + index > pairs:
         raise ValueError(f"{WHO}: pairs of all axes must fit into {pairs}; got {3 * each + index}")
+    rows = [geometric(spatial, 2 * each)] * 3 + [geometric(of_index, 2 * index)]
     return tuple((0.0,) * (at * each) + row + (0.0,) * (pairs - at * each - len(row)) for at, row in enumerate(rows))
 
 
@@ -571,7 +571,10 @@ FAMILIES: dict[str, Family] = {
         types=_every(6, "sliding_window_pattern", last=True),
     ),
     **_each(
-        "modernbert modernbert-decoder", by_layer=_MODERNBERT, types=_every(3, "global_attn_every_n_layers", first=True)
+        "modernbert modernbert-decoder",
+        by_layer=_MODERNBERT,
+        types=_every(3, "global_attn_every_n_layers", first=True),
+        beside=("position_embedding_type",),  # "absolute", in spite of the rotation
     ),
     "olmo3": Family(
         by_layer={"full_attention": {"base": 500_000.0}, "sliding_attention": {"base": 500_000.0, "scaled": False}},

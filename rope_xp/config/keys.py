@@ -1,7 +1,8 @@
 """Reading a mapping so that no key of it is lost in silence."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from rope_xp import checks
@@ -9,8 +10,55 @@ from rope_xp.provenance import Default
 
 WHO = "from_config"
 
-# Keys beside the rotary block that speak of rotation.
-SPEAKS = re.compile(r"rope|rotary|partial_rot|theta|yarn|(^|_)ntk|original_max_position")
+# A bound on channels of a head and on layers, far above any model's.
+MOST = 2**16
+
+# Keys beside the rotary block that speak of rotation, in small letters.
+SPEAKS = re.compile(r"rope|rotary|partial_?rot|theta|yarn|(^|_)ntk|original_?max_?position")
+# Keys that speak of another kind of position, unless they deny it.
+OTHER_POSITIONS = re.compile(r"alibi|dual_?chunk|(^|_)nope(?!_?head)|^no_?pos")
+# Keys that name the kind of position: a rotary one, unless a family reads the key.
+KIND_OF_POSITION = re.compile(r"pos(ition(al)?)?_?(emb(ed(ding)?)?|enc(oding)?)s?(_?type)?")
+ROTARY_KIND = re.compile(r"(rope|rotary)(_\w+)?")
+
+
+def speaks(key: Any, value: Any) -> bool:
+    """Whether a key beside the rotary block speaks of positions, so that it must not pass unread."""
+    name = str(key).lower()
+    if SPEAKS.search(name):
+        return True
+    if OTHER_POSITIONS.search(name):
+        return value is not None and value is not False
+    if KIND_OF_POSITION.fullmatch(name):
+        return value is not None and not (isinstance(value, str) and ROTARY_KIND.fullmatch(value.lower()))
+    return False
+
+
+def respelled(key: Any, known: Iterable[str]) -> str | None:
+    """The known name that a key is but for capital letters and underscores."""
+    plain = _plain(key)
+    return next((name for name in known if name != key and _plain(name) == plain), None)
+
+
+def _plain(key: Any) -> str:
+    return re.sub(r"[\W_]", "", str(key)).lower()
+
+
+def near(keys: Iterable[Any], known: Iterable[str]) -> str:
+    """Which known names are like those that are not known, as words that end a message."""
+    names = sorted(known)
+    found = {}
+    for key in list(keys)[:8]:
+        close = [respelled(key, names), *get_close_matches(str(key)[:100], names, 1, 0.8)]
+        found |= dict.fromkeys(name for name in close if name)
+    return f", which is like {listed(found)}" if found else ""
+
+
+def shortened(error: Exception) -> str:
+    """The message of an error, which says who raised it and has less than 1,000 characters."""
+    message = str(error)
+    message = message if message.startswith(f"{WHO}: ") else f"{WHO}: {message}"
+    return message if len(message) < 1000 else f"{message[:600]} ... {message[-300:]}"
 
 
 class Keys:
@@ -95,16 +143,18 @@ class Keys:
         self._read.update(names)
         return next((self.mapping[name] for name in names if self.mapping.get(name) is not None), None)
 
-    def finish(self, pattern: re.Pattern[str] | None = None) -> None:
-        """Every key that matches must have been read."""
-        unread = {
-            key: value
-            for key, value in self.mapping.items()
-            if key not in self._read and (pattern is None or pattern.search(str(key)))
-        }
+    def finish(self, matters: Callable[[Any, Any], bool] | None = None) -> None:
+        """Every key that matters must have been read; so must one that is a known key in other letters."""
+        unread = {}
+        for key, value in self.mapping.items():
+            if key in self._read:
+                continue
+            if matters is None or matters(key, value) or (value is not None and respelled(key, self._read)):
+                unread[key] = value
         if unread:
             known = listed(self._read & self.mapping.keys())
-            raise ValueError(f"{WHO}: every key of {self.name} must be known; got {unread}, beside {known}")
+            like = near(unread, self._read)
+            raise ValueError(f"{WHO}: every key of {self.name} must be known; got {unread}{like}, beside {known}")
 
 
 def said_once(name: str, inner: Any, outer: Any, where: str) -> Any:

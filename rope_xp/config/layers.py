@@ -5,7 +5,7 @@ from typing import Any
 
 from rope_xp import checks
 from rope_xp.config.families import Family
-from rope_xp.config.keys import WHO, Keys, listed
+from rope_xp.config.keys import MOST, WHO, Keys, listed
 
 # Layer types without attention over positions.
 NO_ATTENTION = ("linear_attention", "mamba", "mamba2", "conv", "recurrent")
@@ -13,6 +13,8 @@ NO_ATTENTION = ("linear_attention", "mamba", "mamba2", "conv", "recurrent")
 
 def layer_type_of(keys: Keys, family: Family, layer: int | None, layer_type: str | None) -> str | None:
     """The type of a layer, where the config or the family tells types apart."""
+    if layer is not None and layer >= MOST:
+        raise ValueError(f"{WHO}: layer must be below {MOST}; got {layer}")
     types = types_of(keys, family, layer)
     if layer is not None:
         count = layers_of(keys) or len(types) or None
@@ -66,7 +68,6 @@ def types_of(keys: Keys, family: Family, layer: Any = None) -> list[str]:
         pattern = keys.fresh()
         types = family.types(pattern, count)
         keys.ignore_as(pattern)
-        return types
     if not isinstance(types, (list, tuple)) or not all(isinstance(each, str) for each in types):
         raise TypeError(f"{WHO}: layer_types must be a list of strings; got {types!r}")
     return list(types)
@@ -79,7 +80,9 @@ def _given_types(keys: Keys) -> Any:
 def layers_of(keys: Keys) -> int | None:
     """The number of layers."""
     count = keys.first("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-    return None if count is None else checks.count(WHO, "num_hidden_layers", count)
+    if count is not None and checks.count(WHO, "num_hidden_layers", count) > MOST:
+        raise ValueError(f"{WHO}: num_hidden_layers must be at most {MOST}; got {count}")
+    return None if count is None else checks.plain(count)
 
 
 def is_rotated(keys: Keys, family: Family, layer: int | None, layer_type: str | None) -> bool:
