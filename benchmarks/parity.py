@@ -1695,92 +1695,73 @@ def within(config, path=""):
 
 def parts(model_type, whole):
     """Every part that is rotated, which ours must find and read as upstream's config of that part is read alone."""
-    known = PARTS.get(model_type, {})
-    paths = dict(known.values())
-    for path, config in within(whole).items():
-        if path not in paths and config.model_type in FAMILIES:
-            paths[path] = config.model_type
-    for at, (path, kind) in enumerate(paths.items()):
-        names = [name for name, (own, _) in known.items() if own == path] or [path]
-        for name in names:
-            yield from part(whole, path, kind, name, 7000.0 + at)
-    if model_type in FAMILIES:
-        yield from part(whole, "", model_type, None, 0.0)
-
-
-def part(whole, path, kind, name, base):
-    """One part, from files that say all of it, no rotary key, not its type, or nothing of it."""
-
-    def one(case, status, note=""):
-        return Outcome(type(whole).__name__, f"{path}: {case}", None, status, {}, note[:600])
-
-    pieces = {piece.removesuffix("_config") for piece in path.split(".")}
-    if name not in (path, None) and not set(name.split(".")) <= pieces:
-        yield one("name", "wrong", f"{name} is not what upstream calls it")
-    for case, file in files_of(whole, path, base).items():
+    known, own = PARTS.get(model_type, {}), within(whole)
+    kinds = dict(known.values())
+    kinds |= {path: each.model_type for path, each in own.items() if path not in kinds and each.model_type in FAMILIES}
+    kinds = {path: kind for path, kind in kinds.items() if path in own or path in dict(known.values())}
+    names = [(name, path) for name, (path, _) in known.items()]
+    names += [(path, path) for path in kinds if path not in dict(known.values())]
+    config = type(whole).__name__
+    for name, path in names:
+        pieces = {piece.removesuffix("_config") for piece in path.split(".")}
+        if name != path and not set(name.split(".")) <= pieces:
+            yield Outcome(config, name, None, "wrong", {}, f"{path} is not what upstream calls so")
+    for case, file in files_of(whole, kinds).items():
         try:
-            config = type(whole).from_dict(deepcopy(file))
-            theirs = within(config)[path] if path else config
+            made = type(whole).from_dict(deepcopy(file))
         except Exception as error:
-            yield one(case, "refused upstream", said(error))
+            yield Outcome(config, case, None, "refused upstream", {}, said(error))
             continue
-        alone = {
-            key: value
-            for key, value in plain(theirs).items()
-            if path or not isinstance(value, dict) or ROTARY.search(key)
-        }
-        alone["model_type"] = kind
-        found = {}
-        for compat in (None, "transformers"):
-            found[compat] = [read(given, part, labels(theirs), compat) for given, part in ((file, name), (alone, None))]
-        (ours, wanted), with_compat = found.values()
-        refusal = [note for note in ours.values() if isinstance(note, str)]
-        if ours == wanted or with_compat[0] == with_compat[1]:
-            yield one(case, "agrees")
-        elif refusal and REFUSAL.match(refusal[0]) and (case != "whole" or BESIDE.search(refusal[0])):
-            yield one(case, "refused", refusal[0])
-        else:
-            yield one(case, "wrong", f"{ours}, but alone {wanted}")
+        theirs = within(made)
+        for name, path in names:
+            if path in theirs:
+                yield Outcome(config, f"{name}: {case}", None, *beside(file, name, theirs[path], kinds[path], case))
+            elif getattr(whole, path, ...) is not None:
+                yield Outcome(config, f"{name}: {case}", None, "wrong", {}, f"upstream has no {path}")
+        if model_type in FAMILIES:
+            file = {key: value for key, value in file.items() if not key.endswith("_config")}
+            yield Outcome(config, f"itself: {case}", None, *beside(file, None, made, model_type, case))
 
 
-# A composite config of Fuyu or MusicFlamingo has a block beside the part, which contradicts that of the part.
-BESIDE = re.compile("keys of rotation must stand in the part, not beside it")
-
-
-def files_of(whole, path, base):
-    """Files with a part in them, by what they leave out; none where the part is null."""
-    *outer, last = path.split(".")
-
-    def file():
-        made = plain(whole)
-        holder = made
-        for key in outer:
-            holder = holder.get(key) or {}
-        return made, holder
-
-    files = {}
-    if path:
-        made, holder = file()
-        if not isinstance(holder.get(last), dict):
-            return {}
-        state_base(holder[last], base)
-        files["whole"] = made
-        made, holder = file()
-        holder[last].pop("model_type", None)
-        files["no model_type"] = made
-        made, _ = file()
-        del made[path.split(".")[0]]
-        files["left out"] = made
-    made, holder = file()
-    for each in (made, holder.get(last) or {}):
-        for key in [key for key in each if ROTARY.search(key)]:
-            del each[key]
-    files["no rotary key"] = made
-    if path:
-        files["left out, no rotary key"] = {key: value for key, value in made.items() if key != path.split(".")[0]}
-    else:
-        files = {case: {k: v for k, v in made.items() if not isinstance(v, dict)} for case, made in files.items()}
+def files_of(whole, paths):
+    """Files by what they leave out of each part; where they leave out nothing, each has a base of its own."""
+    files = {name: plain(whole) for name in ("whole", "no rotary key", "no model_type", "left out", "nothing")}
+    for at, path in enumerate(paths):
+        *outer, last = path.split(".")
+        for case, file in files.items():
+            holder = file
+            for key in outer:
+                holder = holder.get(key) or {}
+            part = holder.get(last)
+            if not isinstance(part, dict):
+                continue
+            if case == "whole":
+                blocks = part.get("rope_parameters") or {}
+                for block in [each for each in blocks.values() if isinstance(each, dict)] or [blocks] * bool(blocks):
+                    block["rope_theta"] = 7000.0 + at
+            elif case == "no model_type":
+                part.pop("model_type", None)
+            elif case == "no rotary key":
+                holder[last] = {key: value for key, value in part.items() if not ROTARY.search(key)}
+    firsts = {path.split(".")[0] for path in paths}
+    files["left out"] = {key: value for key, value in files["left out"].items() if key not in firsts}
+    files["nothing"] = files["left out"]
+    for case in ("no rotary key", "nothing"):
+        files[case] = {key: value for key, value in files[case].items() if not ROTARY.search(key)}
     return files
+
+
+def beside(file, name, theirs, kind, case):
+    """The rest of an `Outcome`: ours of a part of a file, beside ours of upstream's config of that part."""
+    alone = {key: value for key, value in plain(theirs).items() if not key.endswith("_config")} | {"model_type": kind}
+    for compat in (None, "transformers"):
+        ours, wanted = (read(given, part, labels(theirs), compat) for given, part in ((file, name), (alone, None)))
+        if ours == wanted:
+            return "agrees", {}, ""
+        refusal = next((note for note in ours.values() if isinstance(note, str)), "")
+    if REFUSAL.match(refusal) and (case != "whole" or "must stand in the part, not beside it" in refusal):
+        return "refused", {}, refusal
+    return "wrong", {}, f"{ours}, but alone {wanted}"[:600]
 
 
 def read(given, part, types, compat):

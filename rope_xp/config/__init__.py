@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rope_xp import checks
 from rope_xp.config.block import BASE_KEYS, block_of, embedding_of, row_of
-from rope_xp.config.families import FAMILIES, PARTS, Family
+from rope_xp.config.families import FAMILIES, PARTS, WITHIN, Family
 from rope_xp.config.keys import WHO, Keys, listed, respelled, shortened, speaks
 from rope_xp.config.layers import is_rotated, label_of, layer_type_of
 from rope_xp.config.source import check_size, mapping_of
@@ -19,8 +19,8 @@ from rope_xp.embedding import RotaryEmbedding, with_provenance
 from rope_xp.provenance import Provenance
 from rope_xp.rotation import LAYOUTS, Layout
 
-# Keys of which a config of text has one.
-HIDDEN = {"hidden_size", "n_embd", "d_model", "head_dim"}
+# A config of text has one of these.
+OF_TEXT = {"hidden_size", "n_embd", "d_model", "head_dim"}
 COMPATS = {"transformers": "what transformers 5.18 computes, also where that is a mistake"}
 
 
@@ -132,7 +132,8 @@ def _from_config(
         raise TypeError(f"{WHO}: layer_type must be a string; got {layer_type!r}")
     if layer is not None and layer_type is not None:
         raise ValueError(f"{WHO}: layer or layer_type must be given, not both; got {layer} and {layer_type!r}")
-    mapping, model_type, beside = _part(mapping_of(config), part)
+    whole = mapping_of(config)
+    mapping, model_type, beside = _part(whole, part)
     family = FAMILIES.get(model_type)
     if family is None:
         if layout is None and not model_type:
@@ -146,6 +147,7 @@ def _from_config(
                 f"or layout be given{among}; got {model_type!r}, which is like {like}"
             )
         family = Family(base=None, order="chunked", any_order=True)
+    family = replace(family, **WITHIN.get((whole.get("model_type"), model_type), {}))
     if layout is not None:
         family = replace(family, layout=layout, layout_said=True)
     choice = (layer, layer_type, seq_len, compat)
@@ -227,11 +229,16 @@ def _part(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any
     wanted = "text" if part is None else part
     by_path = dict(parts.values())
     path, usual = parts.get(wanted, (wanted if wanted in config else f"{wanted}_config", by_path.get(wanted, "")))
+    # What stands beside the parts may be of text, but not where it has axes of its own, as MusicFlamingo's times.
+    of_text = model_type not in FAMILIES or FAMILIES[model_type].axes == 1
+    flat = bool(wanted == "text" and usual and of_text)
     found: Any = config
     for key in path.split("."):
-        if wanted == "text" and usual and not isinstance(found.get(key), Mapping) and HIDDEN & found.keys():
+        if not isinstance(found, Mapping):
+            break
+        if flat and not isinstance(found.get(key), Mapping) and OF_TEXT & found.keys():
             break  # older configs have the keys of text beside those of other parts
-        found = found.get(key) if isinstance(found, Mapping) else None
+        found = found.get(key)
     if wanted == "text" and model_type in FAMILIES and not isinstance(found, Mapping):
         return config, model_type, {}  # text alone
     if not isinstance(found, Mapping):
@@ -241,7 +248,7 @@ def _part(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any
             f"{WHO}: part must be {f'one of {known}' if known else 'None for a config without parts'}; got {part!r}"
         )
     beside = {}
-    if found is not config and wanted in ("text", "text_config"):
+    if found is not config and wanted in ("text", "text_config") and of_text:
         beside = {key: value for key, value in config.items() if speaks(key, value) and found.get(key) != value}
         beside = {key: value for key, value in beside.items() if value is not None}
     own = _model_type(found)

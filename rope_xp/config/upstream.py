@@ -19,6 +19,7 @@ NOT_READ = {
     "bamba": ("partial_rotary_factor",),
     "cohere2_moe": ("rope_scaling",),
     "dbrx": ("attn_config",),
+    "fuyu": ("rope_theta", "rope_scaling"),
     "gpt_neox": ("rope_theta", "partial_rotary_factor"),
     "gpt_neox_japanese": ("rope_theta", "partial_rotary_factor"),
     "modernbert": ("rope_theta",),
@@ -83,6 +84,8 @@ def as_upstream(
         _drop(config, BASE_KEYS)  # the default block comes as a whole
     if model_type == "step3p5":
         _first_of_each_type(config)
+    if model_type == "fuyu":
+        family = replace(family, base=10_000.0)  # that of Persimmon, without a block
     changed = {"olmo3": {"base_fixed": True}, "dots3_note_text": {"base": 80_000_000.0, "base_keys": BASE_KEYS}}
     if model_type in changed and scaling:
         sliding = {**family.by_layer["sliding_attention"], **changed[model_type]}
