@@ -424,6 +424,13 @@ def test_the_table_is_whole():
     }
     for model_type, family in FAMILIES.items():
         sections = {"rope_parameters": {"mrope_section": [16, 16, 16, 16]}} if model_type == "hunyuan_vl_text" else {}
+        own = {
+            "baichuan": {"hidden_size": 4096, "num_attention_heads": 32},
+            "git": {"architectures": ["Grok1ForCausalLM"]},
+            "bailing_moe": {"rope_theta": 6e5},
+            "bailing_moe_v2": {"rope_theta": 6e5},
+        }
+        sections |= own.get(model_type, {})
         if family.sizes is not None:
             width = 2 * sum(family.sizes)
             sections = {"rope_parameters": {"partial_rotary_factor": 0.5}, "head_dim": 2 * width}
@@ -508,6 +515,12 @@ def test_numpy_ints_are_ints():
 HEADS = {"hidden_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 8}
 HALF_128, HALF_64 = ({"head_dim": width, "layout": "half", "base": 1e4} for width in (128, 64))
 LATENT_64 = {"head_dim": 64, "layout": "interleaved_to_half", "base": 1e4}
+GROK_1 = {
+    "model_type": "grok1",
+    "rope_type": "yarn_log",
+    "scaling_factor": 16.0,
+    "original_max_position_embeddings": 8192,
+}
 LARGE4 = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 512}
 # (model_type, other keys, arguments, options of the embedding, None for a layer without rotation), of the classes'
 # own sources; no config states a base or a share unless its name says so.
@@ -612,6 +625,171 @@ def test_what_a_family_means_where_its_config_says_nothing(row):
     assert from_config({"model_type": model_type, **HEADS, **keys}, **choice) == (
         None if options is None else RotaryEmbedding(**options)
     )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "jamba", "num_attention_heads": 32, "attn_layer_period": 8},
+        {"model_type": "nemotron_h", "hidden_size": 4096, "head_dim": 128, "rope_theta": 10_000},
+        {"model_type": "inkling2", "text_config": {"model_type": "inkling2_text"}},
+        {"model_type": "baichuan", "hidden_size": 5120, "num_attention_heads": 40},
+        {"model_type": "xlm-roberta", "hidden_size": 768, "num_attention_heads": 12},
+        {"model_type": "new", "hidden_size": 768, "num_attention_heads": 12, "position_embedding_type": "absolute"},
+    ],
+    ids=lambda config: config["model_type"],
+)
+def test_families_without_rotation_are_none(config):
+    assert from_config(config) is None
+
+
+# (config, arguments, options), of the code in the checkpoints.
+OWN_SPELLING = {
+    "ChatGLM2 divides positions": (
+        {"model_type": "chatglm", "kv_channels": 128, "rope_ratio": 16, "_name_or_path": "THUDM/ChatGLM2-6b-32k"},
+        {},
+        {"head_dim": 128, "layout": "interleaved", "base": 1e4, "rotary_dim": 64, "scaling": LinearScaling(factor=16)},
+    ),
+    "ChatGLM without a ratio": (
+        {"model_type": "chatglm", "kv_channels": 128},
+        {},
+        {"head_dim": 128, "layout": "interleaved", "base": 1e4, "rotary_dim": 64},
+    ),
+    "Qwen does not scale": ({"model_type": "qwen", "use_dynamic_ntk": False}, {"seq_len": 9000}, HALF_128),
+    "Qwen turns a part of its head": (
+        {"model_type": "qwen", "rotary_pct": 0.25, "rotary_emb_base": 5e4},
+        {},
+        {**HALF_128, "rotary_dim": 32, "base": 5e4},
+    ),
+    "Qwen at twice the length": (
+        {"model_type": "qwen", "seq_length": 100},
+        {"seq_len": 200},
+        {**HALF_128, "scaling": NTKScaling(factor=3.0)},
+    ),
+    "Qwen at more than twice": (
+        {"model_type": "qwen", "seq_length": 100},
+        {"seq_len": 201},
+        {**HALF_128, "scaling": NTKScaling(factor=7.0)},
+    ),
+    "InternLM as it was": (
+        {"model_type": "internlm", **HEADS, "rotary": {"base": 3e4, "type": "origin"}},
+        {"seq_len": 9000},
+        {**HALF_64, "base": 3e4},
+    ),
+    "InternLM beyond its length": (
+        {"model_type": "internlm", **HEADS, "rotary": {"type": "dynamic", "scaling_factor": 2.0}},
+        {"seq_len": 4096},
+        {**HALF_64, "scaling": DynamicNTKScaling(factor=2.0, max_position_embeddings=2048, seq_len=4096)},
+    ),
+    "InternLM says nothing": (
+        {"model_type": "internlm", **HEADS},
+        {"seq_len": 4096},
+        {**HALF_64, "scaling": DynamicNTKScaling(factor=1.0, max_position_embeddings=2048, seq_len=4096)},
+    ),
+    "Baichuan says it": ({"model_type": "baichuan", "alibi": False, **HEADS}, {}, HALF_64),
+    "Grok-1": ({"model_type": "grok-1"}, {}, HALF_128),
+    "Grok, a half of the head": (
+        {"model_type": "grok1", "rope_rotate_half_dims": True},
+        {},
+        {**HALF_128, "rotary_dim": 64},
+    ),
+    "Grok, as YaRN": (
+        {**GROK_1, "rope_type": "yarn"},
+        {},
+        {
+            **HALF_128,
+            "scaling": YarnScaling(factor=16.0, original_max_position_embeddings=8192, attention_factor=1.0),
+        },
+    ),
+    "Grok, not yet": ({**GROK_1, "rope_type": "original"}, {}, HALF_128),
+    "Ernie without sections": (
+        {"model_type": "ernie4_5_moe_vl", "head_dim": 128, "freq_allocation": 24},
+        {},
+        {
+            "head_dim": 128,
+            "layout": "interleaved",
+            "base": 5e5,
+            "sections": Sections((20, 20, 24), "spatial_first"),
+        },
+    ),
+    "GTE, plain": ({"model_type": "new", **HEADS}, {}, HALF_64),
+    "Jina, a part of the head": (
+        {"model_type": "xlm-roberta", **HEADS, "position_embedding_type": "rotary", "rotary_emb_dim": 32},
+        {},
+        {**HALF_64, "rotary_dim": 32},
+    ),
+    "MiMo saved anew": (
+        {
+            "model_type": "mimo_v2_flash",
+            "swa_rope_theta": 1e4,
+            "rope_parameters": {"full_attention": {"rope_theta": 7e6}, "sliding_attention": {"rope_theta": 1e4}},
+        },
+        {"layer": 1},
+        {"head_dim": 192, "layout": "half", "base": 1e4, "rotary_dim": 64},
+    ),
+    "MiMo's sliding heads": (
+        {"model_type": "mimo_v2_flash", "head_dim": 192, "swa_head_dim": 96},
+        {"layer": 1},
+        {"head_dim": 96, "layout": "half", "base": 1e4, "rotary_dim": 32},
+    ),
+    "Step-3.5 lists its layers": (
+        {"model_type": "step3p5", "use_rope_layers": [True, False]},
+        {"layer": 0},
+        HALF_128,
+    ),
+    "Step-3.5 leaves one out": ({"model_type": "step3p5", "use_rope_layers": [True, False]}, {"layer": 1}, None),
+    "Bamba by its width": (
+        {"model_type": "bamba", "head_dim": 128, "attn_rotary_emb": 32},
+        {},
+        {**HALF_128, "rotary_dim": 32},
+    ),
+    "Music Flamingo": (
+        {"model_type": "musicflamingo", "audio_config": {"hidden_size": 640}},
+        {},
+        {
+            "head_dim": 640,
+            "layout": "interleaved",
+            "base": 1200.0,
+            "rotary_dim": 256,
+            "sections": Sections((64, 64), "axial"),
+        },
+    ),
+    "Fuyu": ({"model_type": "fuyu", **HEADS}, {}, {**HALF_64, "rotary_dim": 32}),
+    "GLM-4.5V": (
+        {"model_type": "glm4v_moe_text", "head_dim": 128},
+        {},
+        {**HALF_128, "rotary_dim": 64, "sections": Sections((8, 12, 12), "chunked")},
+    ),
+    "MiniCPM3": ({"model_type": "minicpm3"}, {}, {"head_dim": 32, "layout": "half", "base": 1e4}),
+    "AXK2": ({"model_type": "axk2"}, {}, {"head_dim": 32, "layout": "interleaved_to_half", "base": 1e4}),
+    "Step-3.5 without types": (
+        {"model_type": "step3p5", "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        {"layer": 0},
+        {**HALF_128, "scaling": LinearScaling(factor=2.0)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN_SPELLING)
+def test_what_families_say_in_words_of_their_own(name):
+    config, choice, options = OWN_SPELLING[name]
+    assert from_config(config, **choice) == (None if options is None else RotaryEmbedding(**options))
+
+
+def test_grok_blends_logarithms():
+    """Of the frequency f that is kept and f / 16: exp(ln f * kept + ln(f / 16) * (1 - kept)), for pairs in the ramp."""
+    rope = from_config({**GROK_1, "rope_theta": 1e6, "beta_fast": 8, "beta_slow": 1, "rope_rotate_half_dims": True})
+    assert (rope.rotary_dim, rope.attention_factor) == (64, 1.0)
+
+    def pair(turns):
+        return 64 * log(8192 / (turns * 2 * pi)) / (2 * log(1e6))
+
+    low, high = np.floor(pair(8)), np.ceil(pair(1))
+    j = np.arange(32)
+    kept = 1 - np.clip((j - low) / (high - low), 0, 1)
+    f = 1e6 ** (-2.0 * j / 64)
+    assert 0 < low < high < 31
+    np.testing.assert_allclose(rope.inv_freq, np.exp(np.log(f) * kept + np.log(f / 16) * (1 - kept)), rtol=1e-12)
 
 
 def test_frequencies_that_are_trained_are_refused():
@@ -1380,6 +1558,108 @@ BAD = {
         ValueError,
         r"keys of rotation must stand in the part, not beside it; got \{'rope_theta': 7.0\}",
     ),
+}
+
+
+GROK = {**GROK_1, "model_type": "git", "architectures": ["Grok1ForCausalLM"]}
+BAD |= {
+    "no rotation": (
+        {"model_type": "mpt"},
+        ValueError,
+        r"must be of a family with a rotary embedding; got 'mpt', whose attention has biases .*ALiBi",
+    ),
+    "the first ChatGLM": (
+        {"model_type": "chatglm", **HEADS, "position_encoding_2d": True},
+        ValueError,
+        r"position_encoding_2d must be False in model_type 'chatglm'; got True",
+    ),
+    "two bases of ChatGLM": (
+        {"model_type": "chatglm", **HEADS, "rope_ratio": 50, "rope_theta": 1e4},
+        ValueError,
+        r"rope_theta must be 500000\.0, as rope_ratio says; got 10000\.0",
+    ),
+    "a ratio of a string": (
+        {"model_type": "chatglm", **HEADS, "rope_ratio": "50"},
+        TypeError,
+        r"rope_ratio must be a number; got '50'",
+    ),
+    "Qwen with other positions": (
+        {"model_type": "qwen", **HEADS, "pos_emb": "alibi"},
+        ValueError,
+        r"pos_emb must be 'rotary' in model_type 'qwen'; got 'alibi'",
+    ),
+    "a switch of a string": (
+        {"model_type": "qwen", **HEADS, "use_dynamic_ntk": "yes", "seq_length": 8},
+        TypeError,
+        r"use_dynamic_ntk must be a bool; got str",
+    ),
+    "a Baichuan of another size": (
+        {"model_type": "baichuan", "hidden_size": 2048, "num_attention_heads": 16},
+        ValueError,
+        r"hidden_size must be 4096 \(7B, rotated\) or 5120 .*; got 2048",
+    ),
+    "an InternLM of another rule": (
+        {"model_type": "internlm", **HEADS, "rotary": {"base": 1e4, "type": "linear"}},
+        ValueError,
+        r"type of rotary must be 'dynamic' or 'origin'; got 'linear'",
+    ),
+    "an unknown key of an InternLM": (
+        {"model_type": "internlm", **HEADS, "rotary": {"base": 1e4, "type": "origin", "scale": 2}},
+        ValueError,
+        r"every key of rotary must be known; got \{'scale': 2\}",
+    ),
+    "an Ernie without axes": (
+        {"model_type": "ernie4_5_moe_vl", **HEADS, "rope_3d": False},
+        ValueError,
+        r"rope_3d must be True in model_type 'ernie4_5_moe_vl'; got False",
+    ),
+    "sections of Ernie that contradict each other": (
+        {
+            "model_type": "ernie4_5_moe_vl",
+            "head_dim": 128,
+            "freq_allocation": 20,
+            "rope_scaling": {"mrope_section": [20, 20, 24]},
+        },
+        ValueError,
+        r"mrope_section must be \[22, 22, 20\], as freq_allocation says; got \[20, 20, 24\]",
+    ),
+    "no Grok": (
+        {"model_type": "git"},
+        ValueError,
+        r"architectures must have 'Grok1ForCausalLM' .*; got none of a Grok",
+    ),
+    "a rule of Grok": ({**GROK, "rope_type": "theta_scale"}, ValueError, r"rope_type must be one of .*'theta_scale'"),
+    "an extrapolation": (
+        {**GROK, "extrapolation_factor": 0.5},
+        ValueError,
+        r"extrapolation_factor must be 1\.0 in model_type 'git'; got 0\.5",
+    ),
+    "two bases of MiMo": (
+        {
+            "model_type": "mimo_v2_flash",
+            "swa_rope_theta": 1e4,
+            "rope_parameters": {"full_attention": {"rope_theta": 5e6}, "sliding_attention": {"rope_theta": 2e4}},
+        },
+        ValueError,
+        r"rope_theta must be 10000\.0, as swa_rope_theta says; got 20000\.0",
+    ),
+    "other layers of Step-3.5": (
+        {"model_type": "step3p5", "yarn_only_types": ["sliding_attention"]},
+        ValueError,
+        r"yarn_only_types must be \['full_attention'\] .*; got \['sliding_attention'\]",
+    ),
+    "a width of Bamba said twice": (
+        {"model_type": "bamba", "head_dim": 128, "attn_rotary_emb": 32, "partial_rotary_factor": 0.5},
+        ValueError,
+        r"the width that turns must be said once; got 32 channels and partial_rotary_factor=0\.5 of 128",
+    ),
+    "a factor beside the block": (
+        llama(rotary_scaling_factor=2.0),
+        ValueError,
+        r"got \{'rotary_scaling_factor': 2\.0\}",
+    ),
+    "xdrope": (llama(position_embedding_xdrope=True), ValueError, r"got \{'position_embedding_xdrope': True\}"),
+    "neighbours": (llama(rope_traditional=True), ValueError, r"rope_interleave must be False for this model_type"),
 }
 
 

@@ -21,7 +21,7 @@ GOLDENS = json.loads((HERE / "goldens.json").read_text())
 RTOL = 1e-12
 
 # Top-level keys that speak of the rotation. Within a rope block every key does.
-SPEAKS = re.compile(r"rope|rotary|partial|theta|original_max_position|mrope")
+SPEAKS = re.compile(r"rope|rotary|partial|theta|original_max_position|mrope|yarn|dynamic_ntk")
 BLOCKS = ("rope_scaling", "rope_parameters")
 PARTS = {"text_config": "text", "vision_config": "vision"}
 
@@ -32,6 +32,7 @@ DEFAULT = "rope_type is 'default' where a block has none"
 BETA = "YaRN's documented default: beta_fast 32, beta_slow 1"
 ORDER = "the family decides the order of axes; the key may only agree"
 LENGTH = "without it the length trained on is max_position_embeddings, which is the same here"
+NEUTRAL = "the key says what is so without it; with another value it is read or refused"
 INERT = "a key that this rule does not use, known and carried by the checkpoint"
 
 # (config, key) where a config without the key means the same, and why. Every row must hold: see test_no_row_is_stale.
@@ -171,6 +172,39 @@ DEFAULTS = {
     ("glm-4.1v-9b-thinking", "text_config/rope_scaling/mrope_section"): FAMILY,
     ("ernie-4.5-vl-28b-a3b", "text_config/rope_parameters"): FAMILY,
     ("ernie-4.5-vl-28b-a3b", "text_config/rope_parameters/mrope_section"): FAMILY,
+    ("qwen-7b-chat", "rotary_pct"): FAMILY,
+    ("qwen-7b-chat", "rotary_emb_base"): FAMILY,
+    ("qwen-7b-chat", "use_dynamic_ntk"): FAMILY,
+    ("chatglm3-6b-32k", "original_rope"): NEUTRAL,
+    ("glm-4-9b-chat", "original_rope"): NEUTRAL,
+    ("ling-mini-2.0", "rope_scaling"): NULL,
+    ("internlm-20b", "rotary"): FAMILY,
+    ("ernie-4.5-vl-28b-a3b-remote", "rope_theta"): FAMILY,
+    ("ernie-4.5-vl-28b-a3b-remote", "rope_3d"): NEUTRAL,
+    ("ernie-4.5-vl-28b-a3b-remote", "rope_scaling"): "freq_allocation says it too",
+    ("ernie-4.5-vl-28b-a3b-remote", "rope_scaling/mrope_section"): "freq_allocation says it too",
+    ("ernie-4.5-vl-28b-a3b-remote", "rope_scaling/type"): DEFAULT,
+    ("hunyuan-a13b-instruct", "position_embedding_xdrope"): NEUTRAL,
+    ("hunyuan-a13b-instruct", "use_rotary_pos_emb"): NEUTRAL,
+    ("hunyuan-a13b-instruct", "rope_theta"): FAMILY,
+    ("hunyuan-a13b-instruct", "rope_scaling/beta_fast"): INERT,
+    ("hunyuan-a13b-instruct", "rope_scaling/beta_slow"): INERT,
+    ("hunyuan-a13b-instruct", "rope_scaling/factor"): INERT,
+    ("hunyuan-a13b-instruct", "rope_scaling/mscale"): INERT,
+    ("hunyuan-a13b-instruct", "rope_scaling/mscale_all_dim"): INERT,
+    ("hunyuan-large", "use_rotary_pos_emb"): NEUTRAL,
+    ("hunyuan-large", "rope_theta"): FAMILY,
+    ("hunyuan-large", "rope_scaling/factor"): INERT,
+    ("step-3.5-flash", "use_rope_layers"): "an empty list means every layer, as no list does",
+    ("step-3.5-flash", "yarn_only_types"): FAMILY,
+    ("mimo-v2-flash", "partial_rotary_factor"): FAMILY,
+    ("mimo-v2-flash", "rope_theta"): FAMILY,
+    ("bamba-9b", "attn_rotary_emb"): FAMILY,
+    ("bamba-9b", "rope_theta"): FAMILY,
+    ("stablelm-2-12b", "partial_rotary_factor"): FAMILY,
+    ("stablelm-2-12b", "rope_theta"): FAMILY,
+    ("stablelm-2-12b", "rotary_scaling_factor"): NEUTRAL,
+    ("llama-3.2-1b-mlx", "rope_traditional"): NEUTRAL,
 }
 
 

@@ -13,6 +13,7 @@ from rope_xp.config.block import BASE_KEYS, block_of, embedding_of, row_of
 from rope_xp.config.families import FAMILIES, PARTS, WITHIN, Family
 from rope_xp.config.keys import WHO, Keys, listed, respelled, shortened, speaks
 from rope_xp.config.layers import is_rotated, label_of, layer_type_of
+from rope_xp.config.remote import NOT_ROTARY, UNROTATED, in_known_spelling
 from rope_xp.config.source import check_size, mapping_of
 from rope_xp.config.upstream import as_upstream, remarks
 from rope_xp.embedding import RotaryEmbedding, with_provenance
@@ -134,8 +135,15 @@ def _from_config(
         raise ValueError(f"{WHO}: layer or layer_type must be given, not both; got {layer} and {layer_type!r}")
     whole = mapping_of(config)
     mapping, model_type, beside = _part(whole, part)
+    if model_type in UNROTATED:
+        return None
     family = FAMILIES.get(model_type)
     if family is None:
+        if model_type in NOT_ROTARY:
+            raise ValueError(
+                f"{WHO}: model_type must be of a family with a rotary embedding; got {model_type!r}, whose attention "
+                f"has {NOT_ROTARY[model_type]}"
+            )
         if layout is None and not model_type:
             raise ValueError(f"{WHO}: model_type must be in the config, or layout be given; got neither")
         if layout is None:
@@ -152,7 +160,7 @@ def _from_config(
         family = replace(family, layout=layout, layout_said=True)
     choice = (layer, layer_type, seq_len, compat)
     rope, provenance = _read(mapping, model_type, family, *choice)
-    if beside and not _says_the_same(rope, {**mapping, **beside}, model_type, family, *choice):
+    if beside and compat is None and not _says_the_same(rope, {**mapping, **beside}, model_type, family, *choice):
         raise ValueError(f"{WHO}: keys of rotation must stand in the part, not beside it; got {beside}")
     if strict and provenance.defaults:
         defaults = "; ".join(f"{each.key}, {each.source}" for each in provenance.defaults)
@@ -177,6 +185,7 @@ def _read(
     compat: str | None,
 ) -> tuple[RotaryEmbedding | None, Provenance]:
     """One part of a config, by its family's row, and which of its values the config does not state."""
+    mapping = in_known_spelling(mapping, model_type, seq_len)
     if compat is not None:
         mapping, family = as_upstream(mapping, model_type, family, seq_len)
     keys = Keys(f"the config of model_type {model_type!r}" if model_type else "the config", mapping, model_type)

@@ -45,12 +45,14 @@ PARTIAL_KEYS = (
     "rope_percentage",
     "rotary_emb_fraction",
 )
-INTERLEAVE_KEYS = ("rope_interleave", "rope_interleaved", "rotary_emb_interleaved")
+INTERLEAVE_KEYS = ("rope_interleave", "rope_interleaved", "rotary_emb_interleaved", "rope_traditional")
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length")
 ORIGINAL = "original_max_position_embeddings"
 # Keys that checkpoints carry in any family and that change nothing: in the block, and beside it while they are null.
 UNREAD = ("finetuned",)
 UNREAD_IF_NULL = ("rope_scaling", "rope_parameters", "rotary_scaling_factor", "rotary_emb_scale_base")
+# Keys with a value that changes nothing; no rule reads them with another.
+NEUTRAL = {"rotary_scaling_factor": 1, "position_embedding_xdrope": False}
 
 MOST_AXES = 16
 
@@ -125,14 +127,17 @@ def embedding_of(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: s
     block.ignore(*row.unread, *UNREAD)
     block.finish()
     keys.ignore(*row.beside, *(name for name in UNREAD_IF_NULL if keys.mapping.get(name) is None))
+    keys.ignore(*(name for name, value in NEUTRAL.items() if keys.mapping.get(name, value) == value))
     if _is_latent(row) and not head_dim:
         return None  # a latent attention without a rotated part
     if rotary_dim < 1:
         raise ValueError(f"{WHO}: the width that turns must be at least 1; got {rotary_dim} of head_dim={head_dim}")
     if row.last:
         options["first_channel"] = head_dim - rotary_dim
-    if row.weights is not None:
-        return None if layer is ... else RotaryEmbedding(**options, inv_freq=row.weights(keys, head_dim, base))
+    if row.weights is not None and layer is not ...:
+        inv_freq = row.weights(keys, head_dim, base)
+        if inv_freq is not None:
+            return RotaryEmbedding(**options, inv_freq=inv_freq)
     if rotary_dim % 2:  # rounded up to whole pairs, of the progression over the odd width
         rule = Scaling() if scaling is None else scaling
         if sections is not None or row.reverse or row.last:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rope_xp import checks
 from rope_xp.config.keys import WHO, Keys
-from rope_xp.frequencies import geometric
+from rope_xp.frequencies import YarnScaling, geometric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Family:
     last : bool
         The last channels turn, not the first.
     weights : function, optional
-        Frequencies by a rule of their own.
+        Frequencies by a rule of their own, or None where the config has another rule.
     block : mapping or None
         The rotary block of a config that has none; None where that config rotates no layer of this type.
     legacy : mapping
@@ -205,6 +205,12 @@ def _types_of_lfm3_vl(keys: Keys, count: int) -> list[str]:
     return ["conv" if at < 2 or at % 2 else "full_attention" for at in range(count)]
 
 
+def _types_of_mimo(keys: Keys, count: int) -> list[str]:
+    """A list has 1 for each layer with a sliding window; without it, the first layer and each sixth have none."""
+    slides = keys.items("hybrid_layer_pattern") or [at > 0 and (at + 1) % 6 for at in range(count)]
+    return ["sliding_attention" if each else "full_attention" for each in slides]
+
+
 def _types_of_ultrabert(keys: Keys, count: int) -> list[str]:
     """By the width of each layer's window, 0 for none; without such a list, each third layer has none."""
     windows = keys.items("attention_windows")
@@ -249,6 +255,11 @@ def _width_of_sliding_latent(keys: Keys) -> int:
     return keys.count("swa_qk_rope_head_dim", rest)
 
 
+def _width_of_audio(keys: Keys) -> int:
+    """The width of the encoder's hidden states, which are rotated as one head."""
+    return keys.within("audio_config").count("hidden_size", 1280)
+
+
 def _trained_weights(keys: Keys, head_dim: int, base: float) -> Any:
     raise ValueError(
         f"{WHO}: frequencies must be those of the config; got {keys.name}, whose checkpoint multiplies them by the "
@@ -269,6 +280,21 @@ def _weights_of_dinov3(keys: Keys, head_dim: int, base: float) -> Any:
     own = tuple(2 * pi * w for w in geometric(base, head_dim // 2))
     still = (0.0,) * len(own)
     return own + still, still + own
+
+
+def _weights_of_grok(keys: Keys, head_dim: int, base: float) -> Any:
+    """YaRN in logarithms: between kept and interpolated pairs, the geometric mean and not the arithmetic one."""
+    block = keys.within("rope_scaling").mapping
+    if block.get("rope_type") != "yarn_log":
+        return None
+    yarn = YarnScaling(**{key: value for key, value in block.items() if key != "rope_type"})
+    share = keys.get("partial_rotary_factor")
+    plain = geometric(base, head_dim if share is None else int(head_dim * share))
+    if yarn.factor == 1.0:
+        return plain
+    scaled = yarn.frequencies(base, 2 * len(plain))
+    ramp = [(1.0 - s / p) / (1.0 - 1.0 / yarn.factor) for s, p in zip(scaled, plain)]
+    return tuple(p * yarn.factor**-share for p, share in zip(plain, ramp))
 
 
 def _weights_of_esmfold2(keys: Keys, head_dim: int, base: float) -> Any:
@@ -347,7 +373,7 @@ FAMILIES: dict[str, Family] = {
     # One table, halves, every layer.
     **_each(
         "arcee aria_text chameleon deepseek_ocr2_encoder diffllama doge dots1 esmc eurobert falcon_h1 "
-        "gpt_neox_japanese gradium_phonon_tts granite granite4_vision_text granite_docling_text granitemoe "
+        "exaone gpt_neox_japanese gradium_phonon_tts granite granite4_vision_text granite_docling_text granitemoe "
         "granitemoeshared hyperclovax internlm2 internlm3 jais2 kyutai_speech_to_text lasr_encoder llama mimi "
         "mimi_decoder mimi_encoder minicpm ministral mistral nemotron3_diarization_audio olmo olmo2 olmoe pocket_tts "
         "pocket_tts_audio_tokenizer pocket_tts_audio_tokenizer_decoder pocket_tts_audio_tokenizer_encoder qwen2 "
@@ -362,20 +388,23 @@ FAMILIES: dict[str, Family] = {
     **_each("voxtral_realtime_text", head_dim=_head(128)),
     **_each("bitnet csm csm_depth_decoder_model evolla flex_olmo", base=500_000.0),
     **_each("emu3_text_model mixtral", base=1_000_000.0),
-    **_each("glm4_moe glmasr_encoder nemotron persimmon phi", partial=0.5),
+    **_each("fuyu glm4_moe glmasr_encoder nemotron persimmon phi", partial=0.5),
     "gpt_neox": Family(partial=0.25),
     "stablelm": Family(partial=0.25, echoes=_SHARE),
     **_each("deepseek_ocr2_text unlimited_ocr_text", head_dim=(_QUOTIENT,)),
     "dots3_note_audio_encoder": Family(partial=0.5, head_dim=(_QUOTIENT,)),
     "falcon": Family(head_dim=(_QUOTIENT,), rotated_if=("alibi", False, False, True)),
-    "fuyu": Family(base=25_000.0, partial=0.5),
     "gte": Family(base=160_000.0),
     "hy_v3": Family(base=11_158_840.0, head_dim=_head(128)),
     "idefics": Family(note="layers of cross-attention are not rotated"),
     "jetmoe": Family(head_dim=("kv_channels", "head_dim", 128)),
     "jina_embeddings_v3": Family(base=20_000.0),
     **_each("lfm2 lfm2_moe", base=1_000_000.0, types=_listed_at("full_attn_idxs", "conv", unlisted=True)),
-    "bamba": Family(partial=0.5, types=_listed_at("attn_layer_indices", "linear_attention", unlisted=False)),
+    "bamba": Family(
+        partial=0.5,
+        width_keys=("rotary_dim", "attn_rotary_emb"),
+        types=_listed_at("attn_layer_indices", "linear_attention", unlisted=False),
+    ),
     "recurrent_gemma": Family(partial=0.5, types=_types_of_recurrent_gemma),
     "mllama_text_model": Family(base=500_000.0, note="layers of cross-attention are not rotated"),
     "moshi": Family(note="the depth decoder is not rotated"),
@@ -408,6 +437,24 @@ FAMILIES: dict[str, Family] = {
     "olmo_hybrid": Family(null_base=True, types=_every(4, other="linear_attention")),
     "hunyuan_v1_dense": Family(unread=_HUNYUAN_UNREAD),
     "hunyuan_v1_moe": Family(unread=_HUNYUAN_UNREAD),
+    # Those whose code is in their checkpoints, see `remote.py` for keys of their own.
+    "baichuan": Family(rotated_if=("alibi", False, False, True)),
+    **_each("bailing_moe bailing_moe_v2", base=None),
+    "chatglm": Family(**_INTERLEAVED, partial=0.5, head_dim=("kv_channels", "head_dim", _QUOTIENT)),
+    **_each(
+        "git grok-1 grok1",
+        head_dim=_head(128),
+        aliases={"yarn_linear": "yarn", "yarn_log": "yarn"},
+        weights=_weights_of_grok,
+    ),
+    "hunyuan": Family(head_dim=("head_dim", "attention_head_dim", _QUOTIENT), unread=_HUNYUAN_UNREAD),
+    "internlm": Family(),
+    "new": Family(rotated_if=("position_embedding_type", "rope", "rope", "absolute")),
+    "qwen": Family(head_dim=("kv_channels", 128)),
+    "xlm-roberta": Family(
+        rotated_if=("position_embedding_type", "rotary", "absolute", "relative_key", "relative_key_query"),
+        width_keys=("rotary_emb_dim",),
+    ),
     # A block of its own where the config has none.
     "apertus": Family(
         base=12_000_000.0,
@@ -483,8 +530,10 @@ FAMILIES: dict[str, Family] = {
         head_dim=_LATENT,
         interleave_key=True,
     ),
-    **_each("axk2 deepseek_v32 glm_moe_dsa", layout="interleaved_to_half", head_dim=_LATENT),
-    **_each("minicpm3 hy_v4", head_dim=_LATENT),
+    **_each("deepseek_v32 glm_moe_dsa", layout="interleaved_to_half", head_dim=_LATENT),
+    "axk2": Family(layout="interleaved_to_half", head_dim=("qk_rope_head_dim", 32)),
+    "minicpm3": Family(head_dim=("qk_rope_head_dim", 32)),
+    "hy_v4": Family(head_dim=_LATENT),
     "longcat_flash": Family(layout="interleaved_to_half", base=10_000_000.0, head_dim=_LATENT),
     "mistral4": Family(
         layout="interleaved_to_half",
@@ -607,7 +656,11 @@ FAMILIES: dict[str, Family] = {
     "mimo_v2_flash": Family(
         head_dim=_head(192),
         partial=0.334,
-        by_layer={"full_attention": {"base": 5_000_000.0}, "sliding_attention": {"base": 10_000.0}},
+        by_layer={
+            "full_attention": {"base": 5_000_000.0},
+            "sliding_attention": {"base": 10_000.0, "head_dim": ("swa_head_dim", *_head(192))},
+        },
+        types=_types_of_mimo,
     ),
     "zaya": Family(
         head_dim=_head(128),
@@ -617,6 +670,8 @@ FAMILIES: dict[str, Family] = {
     "step3p5": Family(
         head_dim=_head(128),
         by_layer={"full_attention": {}, "sliding_attention": {"scaled": False}},
+        types=_every(1),
+        listed="use_rope_layers",
     ),
     "neomme": Family(
         order="interleaved",
@@ -664,7 +719,8 @@ FAMILIES: dict[str, Family] = {
     ),
     "paddleocr_vl_text": Family(base=500_000.0, head_dim=_head(128), order="chunked", sizes=(16, 24, 24)),
     **_each("glm4v_text glm_ocr_text", **_INTERLEAVED, order="chunked", sizes=(8, 12, 12)),
-    **_each("glm4v_moe_text glm_image_text", order="chunked", sizes=(8, 12, 12)),
+    "glm4v_moe_text": Family(order="chunked", sizes=(8, 12, 12), partial=0.5),
+    "glm_image_text": Family(order="chunked", sizes=(8, 12, 12)),
     **_each(
         "qwen3_vl_text qwen3_vl_moe_text", base=500_000.0, head_dim=_head(128), order="interleaved", sizes=(24, 20, 20)
     ),
@@ -687,6 +743,7 @@ FAMILIES: dict[str, Family] = {
         sizes=(11, 11, 10),
     ),
     "qwen4_exp_text": Family(head_dim=_head(256), types=_LINEAR, order="interleaved", sizes=(11, 11, 10)),
+    "ernie4_5_moe_vl": Family(**_INTERLEAVED, base=500_000.0, order="spatial_first", sizes=(22, 22, 20)),
     "ernie4_5_vl_moe_text": Family(**_INTERLEAVED, base=500_000.0, order="spatial_first", sizes=(22, 22, 20)),
     "cohere_compass_text": Family(
         order="interleaved",
@@ -707,7 +764,10 @@ FAMILIES: dict[str, Family] = {
     ),
     "step3p5_vision": Family(**_VISION, axis_of_section=(1, 0)),
     "lfm3_vl_vision": Family(**_VISION, base=1_000_000.0, types=_types_of_lfm3_vl),
-    "dots3_note_vision_encoder": Family(**{**_VISION, "head_dim": (*_VISION["head_dim"], "embed_dim/num_heads")}),
+    **_each(
+        "DFNRope_vision_transformer dots3_note_vision_encoder",
+        **{**_VISION, "head_dim": (*_VISION["head_dim"], "embed_dim/num_heads")},
+    ),
     "inkling2_vision": Family(**_VISION, **_INTERLEAVED, axis_of_section=(1, 0)),
     "qwen2_vl_vision": Family(**{**_VISION, "head_dim": ("head_dim", "embed_dim/num_heads")}),
     "mlcd_vision_model": Family(**_VISION, note="the class token turns by learned angles"),
@@ -771,6 +831,7 @@ FAMILIES: dict[str, Family] = {
     "esmfold2_atom_encoder": Family(weights=_weights_of_esmfold2),
     "musicflamingo": Family(
         **_INTERLEAVED,
+        head_dim=("head_dim", _width_of_audio),
         base=1_200.0,
         partial=0.2,
         share_of_each_axis=True,
@@ -826,6 +887,7 @@ PARTS: dict[str, dict[str, tuple[str, str]]] = {
         "vision": ("vision_config", "gemma4_vision"),
     },
     "emu3": {"text": ("text_config", "emu3_text_model")},
+    "ernie4_5_moe_vl": {"vision": ("vision_config", "ernie4_5_vl_moe_vision")},
     "ernie4_5_vl_moe": {
         "vision": ("vision_config", "ernie4_5_vl_moe_vision"),
         "text": ("text_config", "ernie4_5_vl_moe_text"),

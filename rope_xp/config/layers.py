@@ -102,7 +102,7 @@ def is_rotated(keys: Keys, family: Family, layer: int | None, layer_type: str | 
         return False
     if layer_type in NO_ATTENTION:
         return False
-    if family.listed:
+    if family.listed and (family.unlisted or keys.items(family.listed)):
         return _is_listed(keys, family, layer, layer_type)
     if layer_type not in family.unrotated:
         return True

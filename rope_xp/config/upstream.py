@@ -16,7 +16,7 @@ NO_ROTATION = ("hunyuan_vl_text",)
 
 # Keys beside the block that these families do not read.
 NOT_READ = {
-    "bamba": ("partial_rotary_factor",),
+    "bamba": ("partial_rotary_factor", "attn_rotary_emb"),
     "cohere2_moe": ("rope_scaling",),
     "dbrx": ("attn_config",),
     "fuyu": ("rope_theta", "rope_scaling"),
@@ -24,6 +24,7 @@ NOT_READ = {
     "gpt_neox_japanese": ("rope_theta", "partial_rotary_factor"),
     "modernbert": ("rope_theta",),
     "modernbert-decoder": ("rope_theta",),
+    "step3p5": ("use_rope_layers",),
 }
 # Families that rotate a share of the head. All others rotate the whole head, whatever `partial_rotary_factor` is.
 _READ_SHARE = (
@@ -44,14 +45,11 @@ READ_BY: dict[str, tuple[str, ...]] = {
     "rotary_dim": ("codegen", "gptj", "minimax_m2"),
 }
 # Families that transformers does not have. Their own code is what decides.
-ELSEWHERE = frozenset(("internlm2", "kimi_k2", "minicpm", "phi3_v", "phi4mm"))
-
-# Rows of the table, which follows 5.23, that are others in 5.18; and frequencies before any training.
-ROWS: dict[str, dict[str, Any]] = {
-    "cohere_compass_text": {"order": "even_odd", "sizes": (22, 22, 20)},
-    "mistral_large4_text": {"weights": None},
-    "step3p5_vision": {"axis_of_section": None},
-}
+_ELSEWHERE = (
+    "DFNRope_vision_transformer baichuan bailing_moe bailing_moe_v2 chatglm ernie4_5_moe_vl exaone grok-1 grok1 hunyuan "
+    "internlm internlm2 kimi_k2 minicpm new phi3_v phi4mm qwen"
+)
+ELSEWHERE = frozenset(_ELSEWHERE.split())
 
 
 def as_upstream(

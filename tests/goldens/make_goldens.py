@@ -73,6 +73,15 @@ def llama3(base, dim, factor, low, high, original):
     return freqs
 
 
+def yarn_log(base, dim, factor, original, beta_fast, beta_slow):
+    """As YaRN, with the logarithms of both frequencies blended: f / factor ** ramp."""
+    ramps = [
+        (1 - y / f) / (1 - 1 / D(factor))
+        for y, f in zip(yarn(base, dim, factor, original, beta_fast, beta_slow), geometric(base, dim))
+    ]
+    return [f / D(factor) ** ramp for f, ramp in zip(geometric(base, dim), ramps)]
+
+
 def longrope(base, dim, divisors):
     """LongRoPE (Ding et al., arXiv:2402.13753): each pair has a divisor of its own."""
     assert len(divisors) == dim // 2
@@ -134,6 +143,8 @@ def make():
         context.prec = 50
         one_axis()
         several_axes()
+        code_in_the_checkpoint()
+        keys_of_their_own()
     return list(GOLDENS)
 
 
@@ -393,7 +404,7 @@ def several_axes():
             head_dim=80,
             layout="half",
             freqs=2 * geometric(10000, 40),
-            axis=sections(20, 20),
+            axis=20 * (0,) + 20 * (1,),
         )
     # t, h, w in turn while h and w have pairs left, then t.
     rope(
@@ -496,6 +507,76 @@ def several_axes():
         freqs=2 * [2 * PI * f for f in geometric(100, 32)],
         axis=sections(16, 16),
     )
+
+
+def code_in_the_checkpoint():
+    """Families that no release of transformers has, or has under another name."""
+    # Up to seq_length nothing grows. 9000 is 1.1 times 8192: log2 rounds up to 1, the ratio is 2 ** 2 - 1.
+    rope("qwen-7b-chat", {}, head_dim=128, layout="half", freqs=geometric(10000, 128))
+    rope("qwen-7b-chat", {"seq_len": 8192}, head_dim=128, layout="half", freqs=geometric(10000, 128))
+    rope("qwen-7b-chat", {"seq_len": 9000}, head_dim=128, layout="half", freqs=ntk(10000, 128, 3))
+    rope("qwen-7b-chat", {"seq_len": 30000}, head_dim=128, layout="half", freqs=ntk(10000, 128, 7))
+    # Half of the head, in neighbours; the base is 10000 times rope_ratio.
+    rope("chatglm3-6b-32k", {}, head_dim=128, rotary_dim=64, layout="interleaved", freqs=geometric(500000, 64))
+    rope("glm-4-9b-chat", {}, head_dim=128, rotary_dim=64, layout="interleaved", freqs=geometric(5000000, 64))
+    # 7B is rotated, 13B has ALiBi.
+    rope("baichuan2-7b-chat", {}, head_dim=128, layout="half", freqs=geometric(10000, 128))
+    nope("baichuan2-13b-chat", {})
+    rope("ling-mini-2.0", {}, head_dim=128, rotary_dim=64, layout="half", freqs=geometric(600000, 64))
+    rope("exaone-3.5-7.8b-instruct", {}, head_dim=128, layout="half", freqs=llama3(1000000, 128, 8, 1, 4, 8192))
+    rope("internlm-20b", {}, head_dim=128, layout="half", freqs=geometric(10000, 128))
+    rope("internlm-20b", {"seq_len": 6000}, head_dim=128, layout="half", freqs=dynamic(10000, 128, 1, 4096, 6000))
+    # Height and width alternate over 44 pairs, time has the last 20.
+    rope(
+        "ernie-4.5-vl-28b-a3b-remote",
+        {},
+        head_dim=128,
+        layout="interleaved",
+        freqs=geometric(500000, 128),
+        axis=22 * (1, 2) + 20 * (0,),
+    )
+    # 1280 / 16 = 80: 20 pairs for rows, the same for columns.
+    rope(
+        "ernie-4.5-vl-28b-a3b-remote",
+        {"part": "vision"},
+        head_dim=80,
+        layout="half",
+        freqs=2 * geometric(10000, 40),
+        axis=20 * (0,) + 20 * (1,),
+    )
+    rope("hunyuan-large", {}, head_dim=80, layout="half", freqs=ntk(10000, 80, 1000))
+    rope("grok-2", {}, head_dim=128, layout="half", freqs=yarn_log(208533496, 128, 16, 8192, 8, 1))
+    # NTK by powers, the fixed form: pair j of 32 is slowed by 8 ** ((j + 1) / 32).
+    rope(
+        "gte-multilingual-base",
+        {},
+        head_dim=64,
+        layout="half",
+        freqs=[f / D(8) ** (D(j + 1) / 32) for j, f in enumerate(geometric(20000, 64))],
+    )
+    rope("jina-embeddings-v3", {}, head_dim=64, layout="half", freqs=geometric(20000, 64))
+
+
+def keys_of_their_own():
+    """Keys that only some files of a known family carry."""
+    # Full layers turn half of the head and alone are scaled.
+    rope(
+        "step-3.5-flash",
+        {"layer": 0},
+        head_dim=128,
+        rotary_dim=64,
+        layout="half",
+        freqs=llama3(5000000, 64, 2, 1, 32, 131072),
+    )
+    rope("step-3.5-flash", {"layer": 1}, head_dim=128, layout="half", freqs=geometric(10000, 128))
+    # int(192 * 0.334) = 64.
+    rope("mimo-v2-flash", {"layer": 0}, head_dim=192, rotary_dim=64, layout="half", freqs=geometric(5000000, 64))
+    rope("mimo-v2-flash", {"layer": 1}, head_dim=192, rotary_dim=64, layout="half", freqs=geometric(10000, 64))
+    rope("bamba-9b", {"layer": 9}, head_dim=128, rotary_dim=64, layout="half", freqs=geometric(10000, 64))
+    nope("bamba-9b", {"layer": 8})
+    rope("stablelm-2-12b", {}, head_dim=160, rotary_dim=40, layout="half", freqs=geometric(10000, 40))
+    rope("hunyuan-a13b-instruct", {}, head_dim=128, layout="half", freqs=ntk(10000, 128, 1000))
+    rope("llama-3.2-1b-mlx", {}, head_dim=64, layout="half", freqs=geometric(500000, 64))
 
 
 if __name__ == "__main__":
