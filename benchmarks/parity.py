@@ -1718,9 +1718,6 @@ def parts(model_type, whole):
                 yield Outcome(config, f"{name}: {case}", None, *beside(file, name, theirs[path], kinds[path], case))
             elif getattr(whole, path, ...) is not None:
                 yield Outcome(config, f"{name}: {case}", None, "wrong", {}, f"upstream has no {path}")
-        if model_type in FAMILIES:
-            file = {key: value for key, value in file.items() if not key.endswith("_config")}
-            yield Outcome(config, f"itself: {case}", None, *beside(file, None, made, model_type, case))
 
 
 def files_of(whole, paths):

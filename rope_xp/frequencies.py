@@ -238,6 +238,12 @@ class Scaling:
             if getattr(self, name) is not None:
                 self._resolve(**{name: checks.at_least(type(self).__name__, name, getattr(self, name), least)})
 
+    def _at_most(self, most: float, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and value > most:
+                raise ValueError(f"{type(self).__name__}: {name} must be at most {most:g}; got {value}")
+
     def _positive(self, *names: str) -> None:
         for name in names:
             if getattr(self, name) is not None:
@@ -455,8 +461,12 @@ class YarnScaling(Scaling):
         who = "YarnScaling"
         self._at_least(1.0, "factor")
         self._lengths("original_max_position_embeddings")
-        self._positive("beta_fast", "beta_slow", "attention_factor")
+        self._positive("attention_factor")
+        self._at_least(2.0**-53, "beta_fast", "beta_slow")
         self._at_least(0.0, "mscale", "mscale_all_dim")
+        self._at_most(
+            2.0**53, "beta_fast", "beta_slow", "mscale", "mscale_all_dim"
+        )  # so that all that follows is finite
         self._resolve(truncate=checks.boolean(who, "truncate", self.truncate))
         if self.beta_fast < self.beta_slow:
             raise ValueError(f"{who}: beta_fast must be at least beta_slow={self.beta_slow}; got {self.beta_fast}")

@@ -126,7 +126,14 @@ MUTANTS = {
     "a legacy base ignored": [
         ("config/block.py", "    base = row.base if base is None else base\n", "    base = row.base\n")
     ],
-    "NoPE layers rotated": [("config/__init__.py", "return rope if rotated else None", "return rope")],
+    "NoPE layers rotated": [("config/__init__.py", "if rope is None or not rotated:", "if rope is None:")],
+    "a default that is not marked": [
+        ("config/block.py", "if base is None or (block.name == OWN and outer is None):", "if False:")
+    ],
+    "a key that stands twice": [("config/source.py", "if len(found) < len(pairs):", "if False:")],
+    "a key in other letters": [("config/keys.py", " or respelled(key, plain)", "")],
+    "alibi let through": [("config/keys.py", "return value is not None and value is not False", "return False")],
+    "mscale of DeepSeek alone": [("config/block.py", 'if rope_type == "deepseek_yarn":', "if False:")],
     "local layers scaled": [("config/block.py", 'block = Keys("no block", {})', "pass")],
     "heads of q for k": [("weights.py", 'if to == "half" else (2, pairs)', 'if to != "half" else (2, pairs)')],
     "bfloat16 cut off in place of rounded": [("kernels/compiled.py", "word(0x7FFF)", "word(0)")],

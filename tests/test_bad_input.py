@@ -1,15 +1,23 @@
 """Bad input gets an error that says who, what was required and what came."""
 
+import re
+
 import bad_input
 import numpy as np
 import pytest
 
 from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, positions
 
+# The form of our messages, and Python's own words for an argument that is missing.
+IN_FORM = re.compile(
+    r"[\w.]+: .+; got .+|RotaryEmbedding\.__\w+__\(\) missing 1 required keyword-only argument: '\w+'", re.S
+)
+
 
 def assert_raises(call, error, message):
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=message) as raised:
         call()
+    assert IN_FORM.fullmatch(str(raised.value)), raised.value
 
 
 def assert_all_raise(cases):

@@ -200,6 +200,17 @@ BAD = [
     (lambda: DynamicNTKScaling(factor=2.0, max_position_embeddings=0), ValueError, r"must be at least 1 and .*; got 0"),
     (lambda: DynamicNTKScaling(factor=2.0, max_position_embeddings=4.5), TypeError, r"must be an int; got float"),
     (lambda: YarnScaling(**YARN, beta_fast=1, beta_slow=2), ValueError, r"beta_fast must be at least beta_slow=2"),
+    (
+        lambda: YarnScaling(**YARN, beta_fast=1e308),
+        ValueError,
+        r"YarnScaling: beta_fast must be at most 9.0.*; got 1e\+308",
+    ),
+    (
+        lambda: YarnScaling(**YARN, beta_slow=5e-324),
+        ValueError,
+        r"YarnScaling: beta_slow must be at least 1.1.*; got 5e-324",
+    ),
+    (lambda: YarnScaling(**YARN, mscale=1e308), ValueError, r"YarnScaling: mscale must be at most 9.0.*; got 1e\+308"),
     (lambda: YarnScaling(**YARN, truncate=1), TypeError, r"truncate must be a bool; got int"),
     (lambda: YarnScaling(**YARN, attention_factor=0), ValueError, r"attention_factor must be greater than 0; got 0"),
     (lambda: YarnScaling(**YARN).frequencies(1.0, 8), ValueError, r"base must be greater than 1; got 1.0"),

@@ -126,6 +126,6 @@ def test_mistakes_in_paths_are_found(mistake, monkeypatch):
 
 
 def test_a_mistake_in_a_default_of_fuyu_is_found(monkeypatch):
-    """Its text is Persimmon's, and it has a base of its own."""
+    """Its text is that of Persimmon, where the file states nothing of it."""
     monkeypatch.setitem(families.FAMILIES, "fuyu", replace(families.FAMILIES["fuyu"], base=500.0))
     assert wrong(coverage.parts("fuyu", coverage.transformers.CONFIG_MAPPING["fuyu"]()))

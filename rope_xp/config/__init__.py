@@ -11,7 +11,7 @@ from typing import Any, Literal
 from rope_xp import checks
 from rope_xp.config.block import BASE_KEYS, block_of, embedding_of, row_of
 from rope_xp.config.families import FAMILIES, PARTS, WITHIN, Family
-from rope_xp.config.keys import WHO, Keys, listed, respelled, shortened, speaks
+from rope_xp.config.keys import WHO, Keys, listed, respelled, shortened, speaks, spellings
 from rope_xp.config.layers import is_rotated, label_of, layer_type_of
 from rope_xp.config.remote import NOT_ROTARY, UNROTATED, in_known_spelling
 from rope_xp.config.source import check_size, mapping_of
@@ -75,12 +75,21 @@ def from_config(
     ------
     ValueError
         If a key is unknown, missing or contradicts another, a value is out of range, the family is unknown, or layers
-        differ and none is named. Also if a file is no JSON, or a value is not stated and `strict` is true.
+        differ and none is named. Also if a file is no JSON, has a key twice, or is no regular file; if a config is
+        beyond any that a model has (16 MB, 32 levels, a million values, 16,384 layers or channels of a head); or if a
+        value is not stated and `strict` is true.
     TypeError
         If a value is of the wrong kind.
+    FileNotFoundError
+        If there is no such file on this machine; a model of the Hub must be downloaded first.
 
     Notes
     -----
+    Keys are matched as they are spelled; one that a config has in other letters (`Rope_Theta`) is an error. So is a key
+    of another kind of position (`alibi`, `no_pos_emb`, `position_embedding_type`) unless it denies it or names a rotary
+    one. The numbers of a scaling rule that have a default of the rule's own, such as YaRN's `beta_fast`, are no
+    defaults of a family: `strict` does not ask for them.
+
     With ``compat="transformers"``: `alpha` is forgotten beyond `max_position_embeddings` (Hunyuan); `truncate` of a
     block that is nested by layer type is not read; Phi-3.5-MoE never uses `long_factor`; `rope_scaling` spelled with
     `type` is not read where layer types differ, nor at all by Cohere2-MoE; a top-level
@@ -225,9 +234,10 @@ def _part(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any
     if part is not None and not isinstance(part, str):
         raise TypeError(f"{WHO}: part must be a string; got {part!r}")
     parts = PARTS.get(model_type, {})
+    places = spellings(("model_type", "text_config", *(path.split(".")[0] for path, _ in parts.values())))
     for key in config:
-        name = respelled(key, ("model_type", "text_config", *(path.split(".")[0] for path, _ in parts.values())))
-        if name is not None and config[key] is not None:
+        name = respelled(key, places)
+        if name is not None:
             raise ValueError(f"{WHO}: {name} must be spelled so; got {key!r}")
     if part is None and ("text" not in parts and not isinstance(config.get("text_config"), Mapping)):
         if model_type in FAMILIES or not parts:

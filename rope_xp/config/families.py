@@ -301,7 +301,7 @@ def _weights_of_esmfold2(keys: Keys, head_dim: int, base: float) -> Any:
     """Coordinates x, y and z in angstrom, and an index; the pairs that are left stand still."""
     each, index = keys.count("num_spatial_rope_pairs_per_axis", 2), keys.count("num_uid_rope_pairs", 10)
     spatial, of_index = (
-        checks.at_least(WHO, key, usual if keys.get(key) is None else keys.get(key), 1.0)
+        checks.at_least(WHO, key, keys.number(key, usual), 1.0)
         for key, usual in (("spatial_rope_base_frequency", 20.0), ("uid_rope_base_frequency", 10_000.0))
     )
     pairs = head_dim // 2

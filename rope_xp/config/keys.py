@@ -11,7 +11,7 @@ from rope_xp.provenance import Default
 WHO = "from_config"
 
 # A bound on channels of a head and on layers, far above any model's.
-MOST = 2**16
+MOST = 2**14
 
 # Keys beside the rotary block that speak of rotation, in small letters.
 SPEAKS = re.compile(r"rope|rotary|partial_?rot|theta|yarn|(^|_)ntk|original_?max_?position")
@@ -34,22 +34,27 @@ def speaks(key: Any, value: Any) -> bool:
     return False
 
 
-def respelled(key: Any, known: Iterable[str]) -> str | None:
-    """The known name that a key is but for capital letters and underscores."""
-    plain = _plain(key)
-    return next((name for name in known if name != key and _plain(name) == plain), None)
+def spellings(known: Iterable[str]) -> dict[str, str]:
+    """Names by what is left of them without capital letters and underscores."""
+    return {_plain(name): name for name in known}
+
+
+def respelled(key: Any, known: Mapping[str, str]) -> str | None:
+    """The name, one of `spellings`, that a key is but for capital letters and underscores."""
+    name = known.get(_plain(key))
+    return None if name == key else name
 
 
 def _plain(key: Any) -> str:
-    return re.sub(r"[\W_]", "", str(key)).lower()
+    return str(key).lower().replace("_", "").replace("-", "").replace(" ", "")
 
 
 def near(keys: Iterable[Any], known: Iterable[str]) -> str:
     """Which known names are like those that are not known, as words that end a message."""
     names = sorted(known)
-    found = {}
+    plain, found = spellings(names), {}
     for key in list(keys)[:8]:
-        close = [respelled(key, names), *get_close_matches(str(key)[:100], names, 1, 0.8)]
+        close = [respelled(key, plain), *get_close_matches(str(key)[:100], names, 1, 0.8)]
         found |= dict.fromkeys(name for name in close if name)
     return f", which is like {listed(found)}" if found else ""
 
@@ -116,6 +121,13 @@ class Keys:
             self.assume("", name)
         return usual if value is None else checks.count(WHO, name, value)
 
+    def number(self, name: str, usual: float) -> Any:
+        """What is given, or what is usual where it is not given or null."""
+        value = self.get(name)
+        if value is None:
+            self.assume("", name)
+        return usual if value is None else value
+
     def items(self, name: str) -> list[Any]:
         """A list, empty where it is not given or null."""
         value = self.get(name)
@@ -145,12 +157,12 @@ class Keys:
 
     def finish(self, matters: Callable[[Any, Any], bool] | None = None) -> None:
         """Every key that matters must have been read; so must one that is a known key in other letters."""
-        unread = {}
-        for key, value in self.mapping.items():
-            if key in self._read:
-                continue
-            if matters is None or matters(key, value) or (value is not None and respelled(key, self._read)):
-                unread[key] = value
+        plain = spellings(self._read)
+        unread = {
+            key: value
+            for key, value in self.mapping.items()
+            if key not in self._read and (matters is None or matters(key, value) or respelled(key, plain))
+        }
         if unread:
             known = listed(self._read & self.mapping.keys())
             like = near(unread, self._read)

@@ -87,6 +87,7 @@ def layers_of(keys: Keys) -> int | None:
 
 def is_rotated(keys: Keys, family: Family, layer: int | None, layer_type: str | None) -> bool:
     """Whether the layer is rotated; without a layer, whether any is."""
+    keys.ignore(*(name for name in (family.all_if_null, family.listed) if name))
     if family.rotated_if is not None:
         key, wanted, *others = family.rotated_if
         value = keys.get(key)

@@ -50,6 +50,12 @@ _ELSEWHERE = (
     "internlm internlm2 kimi_k2 minicpm new phi3_v phi4mm qwen"
 )
 ELSEWHERE = frozenset(_ELSEWHERE.split())
+# Rows of the table, which follows 5.23, that are others in 5.18; and frequencies before any training.
+ROWS: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": {"order": "even_odd", "sizes": (22, 22, 20)},
+    "mistral_large4_text": {"weights": None},
+    "step3p5_vision": {"axis_of_section": None},
+}
 
 
 def as_upstream(
@@ -82,8 +88,6 @@ def as_upstream(
         _drop(config, BASE_KEYS)  # the default block comes as a whole
     if model_type == "step3p5":
         _first_of_each_type(config)
-    if model_type == "fuyu":
-        family = replace(family, base=10_000.0)  # that of Persimmon, without a block
     changed = {"olmo3": {"base_fixed": True}, "dots3_note_text": {"base": 80_000_000.0, "base_keys": BASE_KEYS}}
     if model_type in changed and scaling:
         sliding = {**family.by_layer["sliding_attention"], **changed[model_type]}

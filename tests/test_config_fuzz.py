@@ -1,0 +1,248 @@
+"""Damaged configs: real ones of which keys or values are changed give a value that is allowed, or an error in form.
+
+In form is ``from_config: <requirement>; got <value>``, a ValueError or TypeError of less than 1,000 characters.
+"""
+
+import copy
+import json
+import math
+import re
+import resource
+import signal
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rope_xp import from_config
+from rope_xp.config.families import FAMILIES
+
+HERE = Path(__file__).parent / "goldens"
+CONFIGS = {name: entry["config"] for name, entry in json.loads((HERE / "configs.json").read_text()).items()}
+CASES = [(golden["config"], golden["kwargs"]) for golden in json.loads((HERE / "goldens.json").read_text())]
+IN_FORM = re.compile(r"from_config: .+; got .+", re.DOTALL)
+ERROR = "error"
+
+# Seconds of processor time, and bytes beyond what the process has: a hundred times what any example takes.
+SECONDS, BYTES = 20.0, 2**30
+
+
+@contextmanager
+def limited():
+    """Stop what runs too long, and refuse it more memory, so that one example cannot stop the machine."""
+
+    def stop(*_):
+        raise TimeoutError(f"{SECONDS} seconds of processor time are over")
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    usual = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + BYTES, usual[1]))
+    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        resource.setrlimit(resource.RLIMIT_AS, usual)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def outcome(config, choice):
+    """The value, which must be usable, or `ERROR`, which must be in form."""
+    try:
+        with limited():
+            rope = from_config(config, **choice)
+    except (ValueError, TypeError) as error:
+        assert type(error) in (ValueError, TypeError), type(error)
+        assert IN_FORM.fullmatch(str(error)) and len(str(error)) < 1000, str(error)
+        return ERROR
+    if rope is not None:
+        rows = [rope.inv_freq] if rope.axes == 1 else rope.inv_freq
+        assert all(abs(w) < 2**16 for row in rows for w in row)
+        assert math.isfinite(rope.attention_factor) and rope.attention_factor > 0
+        assert math.isfinite(rope.softmax_scale)
+        assert rope.describe()
+    return rope
+
+
+def paths_of(value, path=()):
+    """Where each value of a config stands."""
+    if not isinstance(value, (dict, list)):
+        return
+    for key in value if isinstance(value, dict) else range(min(len(value), 2)):
+        yield (*path, key)
+        yield from paths_of(value[key], (*path, key))
+
+
+def at(config, path):
+    for key in path:
+        config = config[key]
+    return config
+
+
+PATHS = {name: list(paths_of(config)) for name, config in CONFIGS.items()}
+KEYS = {name: [path for path in paths if isinstance(path[-1], str)] for name, paths in PATHS.items()}
+CASE = st.sampled_from(CASES)
+
+
+def changed(name, path, key=None, value=None):
+    """A config with one key in other letters, or another value at one place; neither for none at all."""
+    config = copy.deepcopy(CONFIGS[name])
+    home = at(config, path[:-1])
+    if key is not None:
+        home[key] = home.pop(path[-1])
+    elif value is ERROR:
+        del home[path[-1]]
+    else:
+        home[path[-1]] = value
+    return config
+
+
+LETTERS = [
+    str.upper,
+    str.title,
+    str.capitalize,
+    str.swapcase,
+    lambda key: key.replace("_", ""),
+    lambda key: key.title().replace("_", ""),
+    lambda key: key[:1] + key.title().replace("_", "")[1:],
+    lambda key: key.replace("_", "__"),
+    lambda key: key.replace("_", "-"),
+    lambda key: f"_{key}",
+]
+
+
+@settings(max_examples=400, deadline=None)
+@given(CASE, st.data(), st.sampled_from(LETTERS))
+def test_a_key_in_other_letters_is_refused_or_was_not_read(case, data, letters):
+    name, choice = case
+    path = data.draw(st.sampled_from(KEYS[name]))
+    key = letters(path[-1])
+    found = outcome(changed(name, path, key=key), choice)
+    assert found == ERROR or found == outcome(CONFIGS[name], choice)
+
+
+@settings(max_examples=200, deadline=None)
+@given(case=CASE, data=st.data(), same=st.booleans())
+def test_a_key_that_stands_twice_is_refused(tmp_path_factory, case, data, same):
+    name, _ = case
+    path = data.draw(st.sampled_from(KEYS[name]))
+    config = copy.deepcopy(CONFIGS[name])
+    home = at(config, path[:-1])
+    home["the second"] = home[path[-1]] if same else None
+    file = tmp_path_factory.mktemp("config") / "config.json"
+    file.write_text(json.dumps(config).replace('"the second"', json.dumps(path[-1])))
+    with pytest.raises(ValueError, match=rf"^from_config: every key must be .* once; got '{path[-1]}' 2 times$"):
+        from_config(file)
+
+
+# Keys whose absence says something by itself, and what: no default of a family takes their place.
+ABSENT = {
+    "rope_scaling": "nothing is scaled",
+    "rope_type": "the default rule",
+    "partial_rotary_factor": "all of the head",
+    "alpha": "the factor",
+    "beta_fast": "YaRN's own number",
+    "truncate": "YaRN rounds the ends of the ramp",
+    "attention_factor": "YaRN's own magnitude, which differs from the stated one by rounding",
+    "mscale": "YaRN's own magnitude",
+    "mscale_all_dim": "YaRN's own magnitude",
+    "max_position_embeddings": "LongRoPE has no factor, and its magnitudes are stated",
+    "xdrope_section": "one position axis",
+}
+
+
+def test_a_key_that_is_left_out_is_told_of():
+    """What changes without a key is refused, or a default is marked that was not before."""
+    silent = set()
+    for name, choice in CASES:
+        whole = outcome(CONFIGS[name], choice)
+        for path in KEYS[name]:
+            found = outcome(changed(name, path, value=ERROR), choice)
+            if found not in (ERROR, None, whole):
+                before = () if whole is None else whole._provenance.defaults
+                if set(found._provenance.defaults) <= set(before):
+                    silent.add(path[-1])
+    assert silent == set(ABSENT)
+
+
+JUNK = [
+    math.nan,
+    math.inf,
+    -math.inf,
+    -1,
+    -1.5,
+    10**400,
+    10**5000,
+    -(10**400),
+    1e308 * 1j,
+    b"bytes",
+    object(),
+    [[[[]]]],
+    [{}],
+    {"a": {"b": 1}},
+    "\0",
+    "no such thing",
+    "9" * 10**5,
+    ["9"] * 10**4,
+    [math.nan] * 64,
+    {"x" * 10**5: "y"},
+]
+SMALL = [0, 1, 2, 3, 0.5, 1e-9, 5e-324, 1e9, 10**7, 1e308, 2**53, 2**63, True, False, None, "", [], {}, [1], [0] * 8]
+SMALL += ["yarn", "default", "linear", "dynamic", "longrope", {"rope_type": "yarn"}, [1e308] * 64, (1, 2), "LG"]
+
+
+@settings(max_examples=600, deadline=None)
+@given(CASE, st.data(), st.sampled_from(JUNK))
+def test_junk_is_refused_or_was_not_read(case, data, junk):
+    name, choice = case
+    path = data.draw(st.sampled_from(PATHS[name]))
+    found = outcome(changed(name, path, value=junk), choice)
+    if found != ERROR:
+        assert found in (outcome(CONFIGS[name], choice), outcome(changed(name, path, value=ERROR), choice)), path
+
+
+EXTRA = sorted({path[-1] for paths in KEYS.values() for path in paths})
+CHANGE = st.tuples(
+    st.sampled_from(["value", "delete", "extra", "family"]), st.integers(0), st.sampled_from(SMALL + JUNK)
+)
+CHOICES = st.fixed_dictionaries(
+    {},
+    optional={
+        "seq_len": st.sampled_from([1, 10**6, 2**53 - 1]),
+        "compat": st.just("transformers"),
+        "layout": st.sampled_from(["half", "interleaved"]),
+        "strict": st.booleans(),
+    },
+)
+
+
+@settings(max_examples=800, deadline=None)
+@given(CASE, st.lists(CHANGE, min_size=1, max_size=4), CHOICES)
+def test_any_changes_give_a_usable_value_or_an_error_in_form(case, changes, more):
+    name, choice = case
+    config = copy.deepcopy(CONFIGS[name])
+    for kind, number, value in changes:
+        paths = list(paths_of(config))
+        if not paths:
+            break
+        path = paths[number % len(paths)]
+        home = at(config, path[:-1])
+        if kind == "value":
+            home[path[-1]] = copy.deepcopy(value)
+        elif kind == "delete":
+            del home[path[-1]]
+        elif isinstance(home, dict):
+            names = EXTRA if kind == "extra" else sorted(FAMILIES)
+            drawn = names[number % len(names)]
+            home["model_type" if kind == "family" else drawn] = drawn if kind == "family" else copy.deepcopy(value)
+    outcome(config, {**choice, **more})
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_file_means_what_its_mapping_means(tmp_path, name):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS[name]))
+    choices = [choice for each, choice in CASES if each == name]
+    assert [outcome(tmp_path, each) for each in choices] == [outcome(CONFIGS[name], each) for each in choices]
