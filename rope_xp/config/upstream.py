@@ -46,8 +46,8 @@ READ_BY: dict[str, tuple[str, ...]] = {
 }
 # Families that transformers does not have. Their own code is what decides.
 _ELSEWHERE = (
-    "DFNRope_vision_transformer baichuan bailing_moe bailing_moe_v2 chatglm ernie4_5_moe_vl exaone grok-1 grok1 hunyuan "
-    "internlm internlm2 kimi_k2 minicpm new phi3_v phi4mm qwen"
+    "DFNRope_vision_transformer baichuan bailing_moe bailing_moe_v2 chatglm ernie4_5_moe_vl exaone grok-1 grok1 "
+    "hunyuan internlm internlm2 kimi_k2 minicpm new phi3_v phi4mm qwen"
 )
 ELSEWHERE = frozenset(_ELSEWHERE.split())
 # Rows of the table, which follows 5.23, that are others in 5.18; and frequencies before any training.
