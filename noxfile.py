@@ -87,6 +87,17 @@ def tests_parity(session):
     session.run("python", "-P", "benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
 
 
+@nox.session(name="parity-newest", default=False)
+def parity_newest(session):
+    """The same with the newest transformers of the index, which may have classes that are not known: they are listed.
+
+    No part of what the README promises, as it changes from day to day.
+    """
+    install(session, "parity")
+    session.run("python", "-m", "pip", "install", "--upgrade", "transformers", env={"PIP_CONSTRAINT": ""})
+    session.run("python", "-P", "benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
+
+
 @nox.session(name="tests-huggingface")
 def tests_huggingface(session):
     """Whole models of transformers with rope_xp inside, beside the same without."""

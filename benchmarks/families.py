@@ -472,7 +472,11 @@ def classes() -> dict[str, str]:
     """Why each rotary class that `benchmarks/parity.py` knows cannot be patched, or nothing."""
     reasons = {}
     for (folder, file), classes in groupby(parity.found(), lambda each: each[:2]):
-        module = importlib.import_module(f"transformers.models.{folder}.{file}")
+        try:
+            module = importlib.import_module(f"transformers.models.{folder}.{file}")
+        except ImportError as error:  # of a package that this one class needs
+            reasons |= {name: f"cannot be imported: {error}" for *_, name in classes}
+            continue
         # Without attention: its tables are those of another class, or its own, as of GPT-J above.
         names = [name for *_, name in classes if name in REFUSED or not name.endswith("Attention")]
         rotaries = {}
@@ -663,8 +667,15 @@ def main(argv: list[str] | None = None) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # thousands of small products: threads only wait for each other
     seeds = 1 if arguments.quick else 6
-    rows = [measure(name, build(FAMILIES[name]), seeds) for name in track(names, console=console, transient=True)]
-    reasons = {} if arguments.only else classes()
+    rows, reasons = [], {}
+    for name in track(names, console=console, transient=True):
+        try:
+            model = build(FAMILIES[name])
+        except (ImportError, AttributeError) as error:  # this transformers lacks it, or what it needs is not installed
+            reasons[name] = f"cannot be made: {error}"
+            continue
+        rows.append(measure(name, model, seeds))
+    reasons |= {} if arguments.only else classes()
     torch.set_num_threads(threads)
     times = {} if arguments.only else speeds(arguments.quick)
     show(rows, reasons, times, console)

@@ -3,8 +3,9 @@
 Run: `python benchmarks/parity.py [--quick] [--only NAME]`. It walks `transformers.models`, finds every class whose
 name speaks of rotation, makes it with the default config and with changed ones, builds ours with `rope_xp.from_config`,
 and compares tables and what the model's own apply function makes of queries and keys; where layers differ it also
-watches whole small models. It prints a summary, writes benchmarks/results/coverage.md and coverage.json, and fails
-where ours is neither upstream's nor said to differ.
+watches whole small models. Then it reads every part of every composite config. It prints a summary, writes
+benchmarks/results/coverage-VERSION.md, and fails where ours is neither upstream's nor said to differ. Classes that a
+newer transformers adds are listed.
 """
 
 import argparse
@@ -34,7 +35,7 @@ import transformers
 
 import rope_xp
 from rope_xp import positions as places
-from rope_xp.config.families import PARTS
+from rope_xp.config.families import FAMILIES, PARTS
 
 MODELS = Path(transformers.__file__).parent / "models"
 RESULTS = Path(__file__).parent / "results"
@@ -59,12 +60,13 @@ class Seen:
 
     positions: Any  # as ours takes them
     dim: int  # channels of a head
-    rotate: Callable[[Any], tuple[Any, ...]]  # (heads, seq, dim) to what the model's own function makes of it
+    rotate: Callable[..., tuple[Any, ...]]  # queries, keys, values (heads, seq, dim) to what the model makes of each
     cos: Any = None  # half width, "seq pairs"; None where the module has no tables
     sin: Any = None
     frequencies: Any = None  # the module's own, float32
     heads: int = 2
     seq_len: int | None = None
+    softmax: float = 1.0  # by which the attention multiplies its scale
     long: Callable[[], "Seen"] | None = None  # the same at LONG
 
 
@@ -95,19 +97,17 @@ def halves(table, blocks=1):
 
 
 def applied(function, *tables, tokens_first=False, crop=None):
-    """The model's function on queries and keys, as a function of x (heads, seq, dim)."""
+    """The model's function on queries and keys (heads, seq, dim)."""
     required = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
     single = required[0].name in ("x", "hidden_states")
 
-    def rotate(x):
-        x = x[None]
+    def rotate(*both):
+        both = [x[None] for x in both[: 1 if single else 2]]
         if tokens_first:
-            x = x.transpose(1, 2)
-            return tuple(y[0].transpose(0, 1) for y in function(x, x.clone(), *tables))
-        rest = x[..., crop:] if crop else None
-        x = x[..., :crop]
-        rotated = (function(x, *tables),) if single else function(x, x.clone(), *tables)
-        return tuple((y if rest is None else torch.cat([y, rest], -1))[0] for y in rotated)
+            return tuple(y[0].transpose(0, 1) for y in function(*(x.transpose(1, 2) for x in both), *tables))
+        rotated = function(*(x[..., :crop] for x in both), *tables)
+        rotated = (rotated,) if single else rotated
+        return tuple((torch.cat([y, x[..., crop:]], -1) if crop else y)[0] for x, y in zip(both, rotated))
 
     return rotate
 
@@ -140,6 +140,9 @@ def text(run, calls=None):
         sin=np.asarray(sin, dtype=np.float64),
         frequencies=frequencies.numpy(),
         seq_len=int(axes.max()) + 1,
+        softmax=run.module.yarn_apply_mscale(run.config.rope_parameters, 1.0)
+        if run.label is None and hasattr(run.module, "yarn_apply_mscale")
+        else 1.0,
         long=(lambda: text(run, (LONG,))) if calls is run.calls and calls[-1] is SHORT else None,
     )
 
@@ -184,10 +187,9 @@ def tower(run):
     function = run.module.apply_rotary_pos_emb_vision
     batched = "MiniMax" in run.cls.__name__
 
-    def rotate(x):
-        x = x.transpose(0, 1)
-        x = x[None] if batched else x
-        return tuple((y[0] if batched else y).transpose(0, 1) for y in function(x, x.clone(), cos, sin))
+    def rotate(q, k, *_):
+        both = [x.transpose(0, 1)[None] if batched else x.transpose(0, 1) for x in (q, k)]
+        return tuple((y[0] if batched else y).transpose(0, 1) for y in function(*both, cos, sin))
 
     dim = getattr(config, "embed_dim", None) or config.hidden_size
     dim = getattr(config, "head_dim", None) or dim // config.num_attention_heads
@@ -205,8 +207,8 @@ def pixtral(run):
     ours = places.join(places.grid(3, 5), places.grid(40, 2))
     cos, sin = run.cls(run.config)(torch.zeros(1), torch.tensor(ours.T))
 
-    def rotate(x):
-        return tuple(y[0] for y in run.module.apply_rotary_pos_emb(x[None], x[None], cos, sin, unsqueeze_dim=0))
+    def rotate(q, k, *_):
+        return tuple(y[0] for y in run.module.apply_rotary_pos_emb(q[None], k[None], cos, sin, unsqueeze_dim=0))
 
     return Seen(ours, run.config.head_dim, rotate, halves(cos), halves(sin))
 
@@ -216,7 +218,7 @@ def gemma4_vision(run):
     ids = torch.tensor(ours.T)[None]
     cos, sin = run.cls(run.config)(torch.zeros(1), ids)
 
-    def rotate(x):
+    def rotate(x, *_):
         return (run.module.apply_multidimensional_rope(x.transpose(0, 1)[None], cos, sin, ids)[0].transpose(0, 1),)
 
     return Seen(ours, run.config.head_dim, rotate, halves(cos[0], 2), halves(sin[0], 2))
@@ -228,9 +230,9 @@ def llama4_vision(run):
     side = config.image_size // config.patch_size
     ours = places.join(places.grid(side, side, start=1, axes=(1, 0)), 1)
 
-    def rotate(x):
-        x = x.transpose(0, 1)[None]
-        return tuple(y[0].transpose(0, 1) for y in run.module.vision_apply_rotary_emb(x, x.clone(), table))
+    def rotate(q, k, *_):
+        both = (x.transpose(0, 1)[None] for x in (q, k))
+        return tuple(y[0].transpose(0, 1) for y in run.module.vision_apply_rotary_emb(*both, table))
 
     dim = config.hidden_size // config.num_attention_heads
     return Seen(ours, dim, rotate, np.asarray(table.real[:, 0]), np.asarray(table.imag[:, 0]))
@@ -256,18 +258,29 @@ def memory(run):
     name = "apply_rotary_pos_emb_2d"
     function = getattr(run.module, name, None) or getattr(run.module, f"{name}_self_attn")
 
-    def rotate(x):
-        return tuple(y[0] for y in function(x[None], x[None].clone(), cos, sin))
+    def rotate(q, k, *_):
+        return tuple(y[0] for y in function(q[None], k[None], cos, sin))
 
     return Seen(ours, memory_width(run.config), rotate, halves(cos[0]), halves(sin[0]))
 
 
-def attention(run, inputs, **kwargs):
+class Given(torch.nn.Module):
+    """A projection that gives this, whatever its input."""
+
+    def __init__(self, x):
+        super().__init__()
+        self.x = x
+
+    def forward(self, _):
+        return self.x
+
+
+def attention(run, inputs, keys=None, **kwargs):
     """Run an attention class without its projections, and return the queries and keys that reach its kernel."""
     run.config._attn_implementation = "eager"
     layer = run.cls(run.config, **kwargs.pop("make", {}))
     for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-        setattr(layer, name, torch.nn.Identity())
+        setattr(layer, name, torch.nn.Identity() if keys is None or name != "k_proj" else Given(keys))
     caught = {}
 
     def kernel(_, query, key, value, *args, **more):
@@ -295,10 +308,10 @@ def memory_attention(run):
     cells = ours.shape[-1]
     many = places.join(ours, ours, 3)
 
-    def queries(x):
-        return attention(run, (flat(x), flat(x), flat(x)), position_embeddings=tables)
+    def queries(q, k, *_):
+        return attention(run, (flat(q), flat(k), flat(k)), flat(k), position_embeddings=tables)
 
-    def keys(x):
+    def keys(x, *_):
         more = {"make": {"rope_k_repeat": True}, "num_k_exclude_rope": 3}
         return attention(run, (flat(x[:, :cells]), flat(x), flat(x)), position_embeddings=tables, **more)[1:]
 
@@ -319,11 +332,11 @@ def edgetam_cross_attention(run):
     make = {"make": {"kv_in_dim": dim * heads}}
     extra = {"num_k_exclude_rope": 4, "rope_k_repeat": 3, "position_embeddings_k": tables_k}
 
-    def queries(x):
+    def queries(x, *_):
         k = torch.zeros(heads, many.shape[-1], dim)
         return attention(run, (flat(x), flat(k), flat(k)), position_embeddings=tables, **make, **extra)[:1]
 
-    def keys(x):
+    def keys(x, *_):
         q = torch.zeros(heads, ours.shape[-1], dim)
         return attention(run, (flat(q), flat(x), flat(x)), position_embeddings=tables, **make, **extra)[1:]
 
@@ -344,8 +357,8 @@ def sam3_tables(run):
 def sam3_vit(run):
     ours, _, _, (cos, sin) = sam3_tables(run)
 
-    def rotate(x):
-        return tuple(y[0] for y in run.module.apply_rotary_pos_emb_2d(x[None], x[None].clone(), cos, sin))
+    def rotate(q, k, *_):
+        return tuple(y[0] for y in run.module.apply_rotary_pos_emb_2d(q[None], k[None], cos, sin))
 
     dim = run.config.hidden_size // run.config.num_attention_heads
     return Seen(ours, dim, rotate, halves(cos[0]), halves(sin[0]))
@@ -356,9 +369,9 @@ def sam3_attention(run):
     heads = run.config.num_attention_heads
     dim = run.config.hidden_size // heads
 
-    def rotate(x):
-        hidden = x.transpose(0, 1).reshape(1, high, wide, -1)
-        return attention(run, (hidden,), position_embeddings=tables)
+    def rotate(*both):
+        hidden, keys = (x.transpose(0, 1).reshape(1, high, wide, -1) for x in both[:2])
+        return attention(run, (hidden,), keys, position_embeddings=tables)
 
     return Seen(ours, dim, rotate, halves(tables[0][0]), halves(tables[1][0]), heads=heads)
 
@@ -370,8 +383,8 @@ def dinov3(run):
     cos, sin = run.cls(config).eval()(pixels)
     ours = places.join(prefix, places.normalized(high, wide))
 
-    def rotate(x):
-        return tuple(y[0] for y in run.module.apply_rotary_pos_emb(x[None], x[None].clone(), cos, sin))
+    def rotate(q, k, *_):
+        return tuple(y[0] for y in run.module.apply_rotary_pos_emb(q[None], k[None], cos, sin))
 
     still = np.zeros((prefix, halves(cos).shape[-1]))
     dim = config.hidden_size // config.num_attention_heads
@@ -384,9 +397,9 @@ def loftr(run):
     cos, sin = (y.flatten(1, 2) for y in run.cls(config)(torch.zeros(1, 8, 3 * stride, 5 * stride)))
     ours = places.grid(3, 5, start=1)
 
-    def rotate(x):
-        x = x.transpose(0, 1)[None]
-        rotated = run.module.apply_rotary_pos_emb(x, x.clone(), cos, sin, unsqueeze_dim=2)
+    def rotate(q, k, *_):
+        both = (x.transpose(0, 1)[None] for x in (q, k))
+        rotated = run.module.apply_rotary_pos_emb(*both, cos, sin, unsqueeze_dim=2)
         return tuple(y[0].transpose(0, 1) for y in rotated)
 
     return Seen(ours, config.hidden_size, rotate, halves(cos[0]), halves(sin[0]))
@@ -399,7 +412,7 @@ def vjepa2(run):
     ours = places.grid(2, high, wide)
     same(torch.stack(ids), ours)
 
-    def rotate(x):
+    def rotate(x, *_):
         return (layer.apply_rotary_embeddings(x[None], [p.view(1, 1, -1) for p in ids])[0],)
 
     return Seen(ours, layer.attention_head_size, rotate)
@@ -412,7 +425,7 @@ def counted(run):
     table = run.cls(run.config)(torch.zeros(1, n, run.config.hidden_size))  # (2, seq, 1, 1, dim)
     owner = next(c for c in vars(run.module).values() if hasattr(c, "_apply_rotary_embedding"))
 
-    def rotate(x):
+    def rotate(x, *_):
         me = types.SimpleNamespace(num_heads=x.shape[0], head_size=dim)
         y = owner._apply_rotary_embedding(me, x.transpose(0, 1).reshape(1, n, -1), table)
         return (y.view(n, -1, dim).transpose(0, 1),)
@@ -428,10 +441,10 @@ def clvp(run):
     turned = angles.shape[-1]
     cos, sin = angles.cos()[0], angles.sin()[0]
 
-    def rotate(x):
-        first = x[None, ..., :turned]
-        rotated = run.module.apply_rotary_pos_emb(first, first, first, cos, sin, torch.arange(n)[None])
-        return tuple(torch.cat([y[0], x[..., turned:]], -1) for y in rotated)
+    def rotate(*all_three):
+        first = (x[None, ..., :turned] for x in all_three)
+        rotated = run.module.apply_rotary_pos_emb(*first, cos, sin, torch.arange(n)[None])
+        return tuple(torch.cat([y[0], x[..., turned:]], -1) for x, y in zip(all_three, rotated))
 
     dim = run.config.hidden_size // run.config.num_attention_heads
     return Seen(np.arange(n), dim, rotate, halves(cos), halves(sin))
@@ -441,9 +454,9 @@ def dit(run):
     seen = text(run)
     cos, sin = run.cls(run.config)(torch.zeros(1), torch.tensor(seen.positions)[None])
 
-    def rotate(x):
-        x = run.module.deinterleave_head_dim(x[None])
-        return tuple(y[0] for y in run.module.apply_rotary_pos_emb(x, x.clone(), cos, sin))
+    def rotate(q, k, *_):
+        both = (run.module.deinterleave_head_dim(x[None]) for x in (q, k))
+        return tuple(y[0] for y in run.module.apply_rotary_pos_emb(*both, cos, sin))
 
     return replace(seen, rotate=rotate, long=None)
 
@@ -468,7 +481,7 @@ def musicflamingo(run):
     angle = -2 * np.pi * seconds
     ours = np.stack([angle * window, angle * 2 * np.pi * np.arange(frames) / longest])
 
-    def rotate(x):
+    def rotate(x, *_):
         return (run.module.apply_rotary_time_emb(x, cos, sin),)
 
     return Seen(ours, run.config.head_dim, rotate, halves(cos[0]), halves(sin[0]))
@@ -482,9 +495,9 @@ def roformer(run):
     table = module(torch.Size((1, n))).detach()
     sin, cos = table.chunk(2, -1)
 
-    def rotate(x):
+    def rotate(q, k, *_):
         function = run.module.RoFormerSelfAttention.apply_rotary_position_embeddings
-        return tuple(y[0] for y in function(table[None, None], x[None], x[None].clone()))
+        return tuple(y[0] for y in function(table[None, None], q[None], k[None]))
 
     return Seen(np.arange(n), dim, rotate, np.asarray(cos), np.asarray(sin))
 
@@ -497,7 +510,7 @@ def gptj(run):
     rows = rows[torch.tensor(SHORT)]
     sin, cos = rows.chunk(2, -1)
 
-    def rotate(x):
+    def rotate(x, *_):
         x = x.transpose(0, 1)[None]  # batch seq heads dim
         first = run.module.apply_rotary_pos_emb(x[..., :turned], sin[None], cos[None])
         return (torch.cat([first, x[..., turned:]], -1)[0].transpose(0, 1),)
@@ -533,6 +546,7 @@ class Subject:
     without: tuple[str, ...] = ()  # parts of a composite config that ours is not given
     skip: str = "$."  # changed configs that make no sense here, a regular expression
     sign: int = 1  # of the sines in our tables, where the apply function of upstream turns the other way
+    also: tuple[str, ...] = ()  # other values of model_type that mean the same
 
 
 @dataclass(frozen=True)
@@ -544,6 +558,9 @@ class Case:
     legacy: bool = False  # ours reads the changes as they are, not as a config object of transformers 5 writes them
     calls: tuple[Any, ...] = (SHORT,)  # positions of each call; the last is compared
     seq_len: int | None = None  # the longest call that decides, where upstream remembers
+    key: str = ""  # a key in the changes that most classes do not read
+    without: Mapping[str, Any] = field(default_factory=dict)  # the changes without it
+    refused: str = ""  # the error that ours raises for a contradiction that upstream resolves, a regular expression
 
 
 def rules(pairs):
@@ -707,7 +724,7 @@ SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
     # Multi-head latent attention.
     "AXK1RotaryEmbedding": LATENT_EITHER,
     "AXK2RotaryEmbedding": LATENT,
-    "DeepseekV3RotaryEmbedding": LATENT_EITHER,
+    "DeepseekV3RotaryEmbedding": replace(LATENT_EITHER, also=("kimi_k2",)),
     "DeepseekV32RotaryEmbedding": LATENT,
     "DeepseekV2RotaryEmbedding": Subject(function="apply_rotary_emb"),
     "Glm4MoeLiteRotaryEmbedding": LATENT_EITHER,
@@ -735,8 +752,8 @@ SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
         Subject(needs={"head_dim": 128}, why="half of the default head of 42 is odd"),
     ),
     "PhimoeRotaryEmbedding": Subject(more=phimoe_cases()),
-    "Phi3RotaryEmbedding": Subject(more=phi3_cases()),
-    "Phi4MultimodalRotaryEmbedding": Subject(more=phi3_cases()),
+    "Phi3RotaryEmbedding": Subject(more=phi3_cases(), also=("phi3_v",)),
+    "Phi4MultimodalRotaryEmbedding": Subject(more=phi3_cases(), also=("phi4mm",)),
     "NanoChatRotaryEmbedding": Subject(sign=-1),
     "DeepseekV4RotaryEmbedding": Subject(
         latent=False,
@@ -973,12 +990,24 @@ def found():
                 yield file.parent.name, file.stem, node.name
 
 
-def cases(subject: Subject, cls: type, config: Any, pairs: Mapping[str | None, int], quick: bool) -> Iterator[Case]:
+SHARE, WIDTH = "partial_rotary_factor", "rotary_dim"
+
+
+def cases(subject: Subject, default: Any, pairs: Mapping[str | None, int], quick: bool) -> Iterator[Case]:
     """The default config, and changed ones as far as the config class has what they change."""
     yield Case("default")
     for name, changes in subject.more.items():
         yield changes if isinstance(changes, Case) else Case(name, changes)
-    blocks = getattr(config, "rope_parameters", None)
+    blocks = getattr(default, "rope_parameters", None)
+    base = {"rope_theta": BASE} if subject.rules and blocks else {}
+    for key, value in ((SHARE, 0.5), (WIDTH, 16)):
+        yield Case(f"legacy {key}", {**base, key: value}, legacy=True, key=key, without=base)
+    names = {*LEGACY_BASE.findall(source_of(default))} - {"rope_theta", "layer_rope_theta"}
+    bases = {name: BASE * (2 + at) for at, name in enumerate(sorted(names))}
+    for name, value in bases.items():
+        yield Case(f"legacy {name}", {name: value}, legacy=True, key=name)
+    if len(bases) > 1:
+        yield Case("legacy bases", bases, legacy=True)
     if not subject.rules or not blocks:
         return
 
@@ -991,10 +1020,15 @@ def cases(subject: Subject, cls: type, config: Any, pairs: Mapping[str | None, i
             made[label] = {"rope_theta": BASE * (1 + i), **kept, **make(count)}
         return {"rope_parameters": made.get(None, made)}
 
-    yield Case("base", changed(lambda _: {"rope_type": "default"}))
+    plain = changed(lambda _: {"rope_type": "default"})
+    yield Case("base", plain)
+    half = {"rope_type": "default", SHARE: 0.5}
+    yield Case(SHARE, changed(lambda _: half), key=SHARE, without=plain)
     if subject.drive is not text:
         return
-    yield Case("yarn", changed(lambda count: rules(count)["yarn"]))
+    yarn = changed(lambda count: rules(count)["yarn"])
+    yield Case("yarn", yarn)
+    yield Case(f"yarn, {SHARE}", changed(lambda count: {**rules(count)["yarn"], SHARE: 0.5}), key=SHARE, without=yarn)
     if quick:
         return
     if subject.axes > 1:
@@ -1016,31 +1050,41 @@ def cases(subject: Subject, cls: type, config: Any, pairs: Mapping[str | None, i
         yield Case("dynamic, longer and longer", dynamic, calls=(BEYOND, LONGEST))
         yield Case("dynamic, short after long", dynamic, calls=(LONGEST, BELOW))
         yield Case("dynamic, long after longer", dynamic, calls=(LONGEST, BEYOND), seq_len=len(LONGEST))
-        if "partial_rotary_factor" in inspect.getsource(cls) and "partial_rotary_factor" in subject.keep:
-            half = {"rope_type": "default", "partial_rotary_factor": 0.5}
-            yield Case("half the head", changed(lambda _: half))
-            yield Case(
-                "half the head, yarn", changed(lambda count: {**rules(count)["yarn"], **half, "rope_type": "yarn"})
-            )
-    keys = config.to_dict()
+    keys = default.to_dict()
     if subject.axes == 1:
         latent = keys.get("qk_rope_head_dim") and subject.latent
         own = "qk_rope_head_dim" if latent else "head_dim" if keys.get("head_dim") else None
         yield Case(
             "width", {own: 48 if own == "head_dim" else 32} if own else {"hidden_size": 768, "num_attention_heads": 8}
         )
-    if None in pairs:
-        yarn = rules(4)["yarn"]
-        yield Case("legacy rope_theta", {"rope_theta": BASE}, legacy=True)
-        linear = {"type": "linear", "factor": 4.0}
-        yield Case("legacy linear", {"rope_theta": BASE, "rope_scaling": linear}, legacy=True)
-        old = {"rope_theta": BASE, "rope_scaling": yarn}
-        yield Case("legacy yarn", old, legacy=True)
-        beside = {**old, "original_max_position_embeddings": 32}
-        yield Case("legacy yarn, original length beside", beside, legacy=True)
-    else:
-        old = {"rope_theta": BASE, "rope_scaling": rules(4)["yarn"]}
-        yield Case("legacy yarn", old, legacy=True)
+    yarn = rules(4)["yarn"]
+    old = {"rope_theta": BASE, "rope_scaling": yarn}
+    yield Case("legacy yarn", old, legacy=True)
+    yield Case("legacy yarn without rope_theta", {"rope_scaling": yarn}, legacy=True)
+    if None not in pairs:
+        return
+    yield Case("legacy rope_theta", {"rope_theta": BASE}, legacy=True)
+    linear = {"type": "linear", "factor": 4.0}
+    yield Case("legacy linear", {"rope_theta": BASE, "rope_scaling": linear}, legacy=True)
+    said_twice = rf"{ORIGINAL} must be \w+ once"
+    yield Case("legacy yarn, original length beside", {**old, ORIGINAL: 32}, legacy=True, refused=said_twice)
+    yield Case("yarn without rope_theta", {"rope_parameters": yarn}, legacy=True)
+    for name in ("yarn", "llama3", "longrope"):
+        block = {key: value for key, value in rules(pairs[None])[name].items() if key != ORIGINAL}
+        changes = {"rope_theta": BASE, "rope_scaling": block}
+        yield Case(f"{name} without {ORIGINAL}", changes, legacy=True, calls=(BELOW,))
+
+
+ORIGINAL = "original_max_position_embeddings"
+# Keys of bases in a file of upstream.
+LEGACY_BASE = re.compile(
+    r"\b(?!default_)((?:\w+_)?(?:rope_theta|rotary_emb_base|rotary_embedding_base|rope_local_base_freq))\b"
+)
+
+
+def source_of(config):
+    """The file of a config class."""
+    return inspect.getsource(sys.modules[type(config).__module__])
 
 
 # What ours makes of it.
@@ -1063,33 +1107,80 @@ STATUSES = {
     "refused upstream": "upstream raises",
     "refused": "ours raises, rather than guess",
     "wrong": "ours differs, or raises",
+    "unknown": "a family that ours does not have",
 }
 
-# Where ours differs from upstream on purpose: (class, case, reason), regular expressions.
+# Where ours differs from upstream on purpose: (classes, cases as a regular expression, reason).
+ONLY_BEFORE = "upstream before"
 DEVIATIONS = [
-    ("Cohere2Moe", "^legacy", "`rope_scaling` is not read upstream"),
-    ("GPTNeoX|ModernBert|Olmo3", "^legacy", "`rope_theta` is not read upstream"),
-    ("HunYuan", "alpha, long", "`alpha` is forgotten upstream beyond max_position_embeddings"),
-    ("MiniMaxM3VLRotary", "", "`rotary_dim` is not read upstream, which turns the whole head"),
-    ("CohereCompassRotary", "", "sections alternate upstream before 5.23, and are [22, 22, 20]"),
-    ("Dots3NoteText", "^legacy yarn$", "`swa_rope_theta` is not read upstream where there is a `rope_scaling`"),
-    ("Step3p7Vision", "", "axes are (h, w) upstream before 5.23"),
+    (("Cohere2MoeRotaryEmbedding",), "legacy (linear|yarn.*)", "`rope_scaling` is not read upstream"),
     (
-        "MistralLarge4",
-        "",
+        ("GPTNeoXRotaryEmbedding", "GPTNeoXJapaneseRotaryEmbedding"),
+        "legacy (rope_theta|linear|yarn.*)|(yarn|llama3|longrope) without original.*",
+        "`rope_theta` is not read upstream",
+    ),
+    (
+        ("ModernBertRotaryEmbedding", "ModernBertDecoderRotaryEmbedding", "Olmo3RotaryEmbedding"),
+        "legacy yarn",
+        "`rope_theta` is not read upstream",
+    ),
+    (
+        ("HunYuanDenseV1RotaryEmbedding", "HunYuanMoEV1RotaryEmbedding"),
+        "dynamic alpha, long",
+        "`alpha` is forgotten upstream beyond max_position_embeddings",
+    ),
+    (("MiniMaxM3VLRotaryEmbedding",), ".*", "`rotary_dim` is not read upstream, which turns the whole head"),
+    (("CohereCompassRotaryEmbedding",), ".*", "sections alternate upstream before 5.23, and are [22, 22, 20]"),
+    (
+        ("Dots3NoteTextRotaryEmbedding",),
+        "legacy yarn.*",
+        "`swa_rope_theta` is not read upstream where there is a `rope_scaling`",
+    ),
+    (("Step3p7VisionRotaryEmbedding",), ".*", "axes are (h, w) upstream before 5.23"),
+    (
+        ("MistralLarge4TextRotaryEmbedding",),
+        ".*",
         "refused: frequencies are multiplied by the exponential of a weight, which is 0 before training",
     ),
-    ("Phimoe", "longrope, long", "`long_factor` is never used upstream"),
+    (("PhimoeRotaryEmbedding",), "longrope, long", "`long_factor` is never used upstream"),
     (
-        "Apertus|Cosmos3|Cwm|HiggsAudio|Ministral3|Mistral4|MoonshineStr|MuseSpark|Nemotron3_5|PeAudio|PeVideo",
-        "^legacy rope_theta$",
+        (
+            "ApertusRotaryEmbedding",
+            "Cosmos3EdgeTextRotaryEmbedding",
+            "CwmRotaryEmbedding",
+            "HiggsAudioV2RotaryEmbedding",
+            "Ministral3RotaryEmbedding",
+            "Mistral4RotaryEmbedding",
+            "MoonshineStreamingRotaryEmbedding",
+            "MuseSparkTextRotaryEmbedding",
+            "Nemotron3_5TranscribeRotaryEmbedding",
+            "PeAudioEncoderRotaryEmbedding",
+            "PeAudioVideoEncoderRotaryEmbedding",
+            "PeVideoEncoderRotaryEmbedding",
+        ),
+        "legacy rope_theta",
         "the default block hides `rope_theta` upstream",
     ),
-    ("", "^yarn, truncate false$", "`truncate` of a block that is nested by layer type is not read upstream"),
     (
-        "",
-        "original length beside",
-        "refused: the length trained on is said twice, and upstream takes that beside the block",
+        (
+            "DeepseekV4RotaryEmbedding",
+            "DiffusionGemmaTextRotaryEmbedding",
+            "Gemma3RotaryEmbedding",
+            "Gemma3nRotaryEmbedding",
+            "Gemma4TextRotaryEmbedding",
+            "Gemma4UnifiedTextRotaryEmbedding",
+            "LagunaRotaryEmbedding",
+            "MellumRotaryEmbedding",
+            "MiMoV2FlashRotaryEmbedding",
+            "ModernBertRotaryEmbedding",
+            "ModernBertDecoderRotaryEmbedding",
+            "Olmo3RotaryEmbedding",
+            "Step3p7RotaryEmbedding",
+            "T5Gemma2RotaryEmbedding",
+            "ZayaRotaryEmbedding",
+        ),
+        "yarn, truncate false",
+        "`truncate` of a block that is nested by layer type is not read upstream",
     ),
 ]
 # Not rotations, which nothing of ours can be: (class, what upstream does).
@@ -1115,6 +1206,11 @@ def as_given(subject, config, case, default):
     if case.legacy:
         silent = ("rope_parameters", "rope_theta", "rope_scaling", "layer_rope_theta")
         given = {key: value for key, value in default.to_dict().items() if key not in silent} | case.changes
+    return as_file(subject, given)
+
+
+def as_file(subject, given):
+    """The same as a file has it, within a composite config where it has no type of its own."""
     given = {key: value for key, value in given.items() if key not in subject.without}
     part = None
     if subject.part:
@@ -1147,10 +1243,10 @@ def compare(rope, seen, sign):
             raise ValueError(f"tables have shape {cos.shape}, upstream's {seen.cos.shape}")
         errors["tables"] = largest([np.abs(cos - seen.cos).max(), np.abs(sign * sin - seen.sin).max()])
     random = np.random.default_rng(0)
-    x = random.uniform(-0.7, 0.7, (seen.heads, seen.positions.shape[-1], seen.dim)).astype(np.float32)
-    mine = rope.rotate(x, (sin, cos), seq_dim=1)
-    theirs = seen.rotate(torch.tensor(x))
-    errors["rotated"] = largest(np.abs(mine - np.asarray(y.detach())).max() for y in theirs)
+    x = random.uniform(-0.7, 0.7, (3, seen.heads, seen.positions.shape[-1], seen.dim)).astype(np.float32)
+    theirs = seen.rotate(*torch.tensor(x))
+    mine = rope.rotate(x[: len(theirs)], (sin, cos), seq_dim=2)
+    errors["rotated"] = largest(np.abs(ours - np.asarray(y.detach())).max() for ours, y in zip(mine, theirs))
     return errors
 
 
@@ -1174,6 +1270,8 @@ def float32(rope, seen):
 def check(rope, seens, sign, factor=1.0):
     """Errors of all that upstream did, and whether they are within their bounds."""
     errors: dict[str, float] = {}
+    if rope is not None and (apart := abs(rope.softmax_scale / seens[0].softmax - 1)) > 2.0**-50:
+        raise ValueError(f"the scale of the softmax differs by {apart:.1e}")
     for seen in seens:
         for name, error in compare(rope, seen, sign).items():
             errors[name] = largest([error, errors.get(name, 0.0)])
@@ -1224,11 +1322,15 @@ def outcomes_of(subject, module, cls, quick):
         unrotated = rope_xp.from_config(make(module, name, {}).to_dict())
         status = "agrees" if unrotated is None else "wrong"
         yield Outcome(name, "not rotated", None, status, note="" if unrotated is None else f"ours is {unrotated}")
-    for case in cases(subject, cls, default, pairs, quick):
+    if default.model_type not in FAMILIES and not subject.part:
+        yield Outcome(name, "default", None, "unknown", note=f"model_type {default.model_type!r} is not in FAMILIES")
+        return
+    for case in cases(subject, default, pairs, quick):
         if re.search(subject.skip, case.name):
             continue
         for label in pairs:
             yield outcome(subject, module, cls, name, needs, default, case, label)
+    yield from unstated(subject, module, cls, name, needs, default)
 
 
 def outcome(subject, module, cls, name, needs, default, case, label):
@@ -1246,35 +1348,136 @@ def outcome(subject, module, cls, name, needs, default, case, label):
         compare_shapes(seens[0])
     except Exception as error:
         return one("refused upstream", {}, said(error))
-    notes = []
+
+    def read(compat):
+        return ours(subject, config, case, default, label, seens[0].seq_len, compat)
+
+    def ignored():
+        """Whether upstream makes the same of the config without the key in question."""
+        config = make(module, name, {**needs, **deepcopy(dict(case.without))})
+        other = subject.drive(Run(subject, module, cls, config, label, case.calls))
+        other = other[0] if isinstance(other, list) else other
+        return case.key and np.array_equal(seens[0].cos, other.cos) and np.array_equal(seens[0].sin, other.sin)
+
+    lenient = bool(case.key) or "without" in case.name
+    return one(*judged(cls, case.name, read, seens, subject.sign, case.refused, case.key, ignored, lenient))
+
+
+def judged(cls, case, read, seens, sign, refused="", key="", ignored=bool, lenient=False):
+    """The rest of an `Outcome`: what ours is beside what upstream did.
+
+    `read` gives ours, for a `compat`. Where it differs, it must be in `DEVIATIONS`, or the error `refused`, or follow
+    from a key that upstream does not read and `describe` names. Only where `lenient` may ours raise with `compat` too.
+    """
+    notes, own = [], None
     for compat in (None, "transformers"):
         try:
-            rope = ours(subject, config, case, default, label, seens[0].seq_len, compat)
+            rope = read(compat)
             factor = max(1.0, rope.attention_factor) if rope is not None else 1.0
-            errors, good = check(rope, seens, subject.sign, factor)
+            errors, good = check(rope, seens, sign, factor)
         except Exception as error:
             notes.append(said(error))
             if cls.__name__ in NOT_ROTATIONS and "model_type must be one of the" in str(error):
-                return one("refused", {}, "ours refuses")
+                return "refused", {}, "ours refuses"
             continue
         if good and compat is None:
-            return one("agrees", errors, "", rope)
+            return "agrees", errors, "", rope
         if good:
-            reason = next(
-                (why for c, n, why in DEVIATIONS if re.search(c, cls.__name__) and re.search(n, case.name)), ""
-            )
-            return one("deviates" if reason else "wrong", errors, reason or f"only with compat: {notes[0]}", rope)
+            reason = next((why for c, n, why in DEVIATIONS if cls.__name__ in c and re.fullmatch(n, case)), "")
+            if not reason and refused and re.search(refused, notes[0]):
+                reason = f"refused: {refused.split()[0]} is said twice, and upstream takes that beside the block"
+            if not reason and key and ignored():
+                reason = f"`{key}` is not read upstream"
+                if own is not None and not re.search(
+                    f"remark .* does not read .*{key}", " ".join(own.describe().split())
+                ):
+                    return "wrong", errors, f"describe does not say that {reason}", rope
+            return "deviates" if reason else "wrong", errors, reason or f"only with compat: {notes[0]}", rope
         notes.append("differs by " + ", ".join(f"{key} {value:.1e}" for key, value in errors.items()))
-    return one("wrong", {}, "; with compat: ".join(notes))
+        own = rope if compat is None else own
+    if lenient and all(REFUSAL.match(note) for note in notes):
+        return "refused", {}, notes[0]
+    return "wrong", {}, "; with compat: ".join(notes)
+
+
+# An error of ours, as it should be.
+REFUSAL = re.compile(r"(ValueError|TypeError): (from_config|RotaryEmbedding|Sections|\w+Scaling): .*; got ")
 
 
 def compare_shapes(seen):
     """Upstream's own function runs on its own head."""
-    seen.rotate(torch.zeros(seen.heads, seen.positions.shape[-1], seen.dim))
+    seen.rotate(*torch.zeros(3, seen.heads, seen.positions.shape[-1], seen.dim))
 
 
 def said(error):
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+
+
+# Keys that a file may leave to its class: those that speak of rotation, and widths of heads.
+ROTARY = re.compile(r"rope|rotary|theta|yarn|original_max_position|head_dim")
+
+
+def unstated(subject, module, cls, name, needs, default):
+    """The default config without all of its rotary keys, with its type alone, and without each single key.
+
+    Upstream reads what is left as a file, and so does ours. Where both are as with nothing left out, which is
+    compared by itself, there is nothing to be driven.
+    """
+    whole = plain(default)
+    files = {
+        "no rotary key": {key: value for key, value in whole.items() if key in needs or not ROTARY.search(key)},
+        "nothing but its type": {key: value for key, value in whole.items() if key in needs or key == "model_type"},
+        **{f"without {key}": {k: v for k, v in whole.items() if k != key} for key in whole if key != "model_type"},
+    }
+    for model_type in (default.model_type, *subject.also):
+        full = {label: tried(subject, whole, label) for label in labels(default)}
+        for case, rest in files.items():
+            said_case = case if model_type == default.model_type else f"{case}, {model_type}"
+            given = rest if subject.part else {**rest, "model_type": model_type}
+            try:
+                config = type(default).from_dict(deepcopy(rest))
+                as_default = case.startswith("without") and plain(config) == whole
+                types = labels(config)
+            except Exception as error:
+                if ROTARY.search(case):
+                    yield Outcome(name, said_case, None, "refused upstream", {}, said(error))
+                continue
+            for label in types:
+                rope = tried(subject, given, label)
+                if not as_default or rope is None or rope != full.get(label):
+                    yield driven(subject, module, cls, name, config, given, said_case, label)
+                elif ROTARY.search(case):
+                    yield Outcome(name, said_case, label, "agrees", {}, "", rope)
+
+
+def plain(config):
+    """What a config holds, as JSON has it."""
+    return json.loads(json.dumps(config.to_dict(), default=str))
+
+
+def tried(subject, given, label):
+    """Ours, or None where it raises."""
+    file, part = as_file(subject, given)
+    try:
+        return rope_xp.from_config(file, part=part, layer_type=label)
+    except (TypeError, ValueError):
+        return None
+
+
+def driven(subject, module, cls, name, config, given, case, label):
+    """What became of a file that leaves keys out."""
+
+    def read(compat):
+        file, part = as_file(subject, given)
+        return rope_xp.from_config(file, part=part, layer_type=label, compat=compat)
+
+    try:
+        seen = subject.drive(Run(subject, module, cls, config, label))
+        seens = seen if isinstance(seen, list) else [seen]
+        compare_shapes(seens[0])
+    except Exception as error:
+        return Outcome(name, case, label, "refused upstream", {}, said(error))
+    return Outcome(name, case, label, *judged(cls, case, read, seens, subject.sign, lenient=True))
 
 
 def labels(config):
@@ -1408,14 +1611,15 @@ LAYERED: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
 
 
 def watched(module, model, count, name):
-    """Tables that each layer of a model applies by the function of this name, by layer."""
+    """The cosines and sines that each layer of a model applies by the function of this name, by layer."""
     function, layer, seen = getattr(module, name), [0], {}
     signature = inspect.signature(function)
 
     def watching(*args, **kwargs):
         given = signature.bind(*args, **kwargs).arguments
-        table = given["cos"] if "cos" in given else given["freqs_cis"].real
-        seen.setdefault(layer[0], halves(table.reshape(-1, table.shape[-1])))
+        complex_table = given.get("freqs_cis")
+        tables = (given["cos"], given["sin"]) if complex_table is None else (complex_table.real, complex_table.imag)
+        seen.setdefault(layer[0], tuple(halves(table.reshape(-1, table.shape[-1])) for table in tables))
         return function(*args, **kwargs)
 
     for index, each in enumerate(model.layers):
@@ -1455,7 +1659,8 @@ def layers(module, cls):
                     if (rope is None) != (index not in seen):
                         wrong.append(f"layer {index}: ours {'rotates' if rope else 'does not rotate'}")
                     elif rope is not None:
-                        errors.append(float(np.abs(rope.sincos(np.arange(count)).cos - seen[index]).max()))
+                        sin, cos = rope.sincos(np.arange(count))
+                        errors += [float(np.abs(x - y).max()) for x, y in zip((cos, sin), seen[index])]
                 except ValueError as error:
                     refused.append(f"layer {index}: {said(error)}")
             good = not wrong and largest(errors) <= TOLERANCE
@@ -1464,7 +1669,126 @@ def layers(module, cls):
             yield Outcome(name, case + kind, None, status, {"tables": largest(errors)}, note)
 
 
+# Parts of composite configs.
+
+
+def composites():
+    """Every type of config that has configs within it, and its class."""
+    for model_type in transformers.CONFIG_MAPPING:
+        try:
+            config_class = transformers.CONFIG_MAPPING[model_type]
+            config = config_class()
+        except Exception:  # it needs arguments, or a package that is missing
+            continue
+        if within(config):
+            yield model_type, config
+
+
+def within(config, path=""):
+    """The configs within a config, by path."""
+    found = {}
+    for key, value in vars(config).items():
+        if isinstance(value, transformers.PreTrainedConfig) and not key.startswith("_"):
+            found |= {path + key: value, **within(value, f"{path}{key}.")}
+    return found
+
+
+def parts(model_type, whole):
+    """Every part that is rotated, which ours must find and read as upstream's config of that part is read alone."""
+    known, own = PARTS.get(model_type, {}), within(whole)
+    kinds = dict(known.values())
+    kinds |= {path: each.model_type for path, each in own.items() if path not in kinds and each.model_type in FAMILIES}
+    kinds = {path: kind for path, kind in kinds.items() if path in own or path in dict(known.values())}
+    names = [(name, path) for name, (path, _) in known.items()]
+    names += [(path, path) for path in kinds if path not in dict(known.values())]
+    config = type(whole).__name__
+    for name, path in names:
+        pieces = {piece.removesuffix("_config") for piece in path.split(".")}
+        if name != path and not set(name.split(".")) <= pieces:
+            yield Outcome(config, name, None, "wrong", {}, f"{path} is not what upstream calls so")
+    for case, file in files_of(whole, kinds).items():
+        try:
+            made = type(whole).from_dict(deepcopy(file))
+        except Exception as error:
+            yield Outcome(config, case, None, "refused upstream", {}, said(error))
+            continue
+        theirs = within(made)
+        for name, path in names:
+            if path in theirs:
+                yield Outcome(config, f"{name}: {case}", None, *beside(file, name, theirs[path], kinds[path], case))
+            elif getattr(whole, path, ...) is not None:
+                yield Outcome(config, f"{name}: {case}", None, "wrong", {}, f"upstream has no {path}")
+
+
+def files_of(whole, paths):
+    """Files by what they leave out of each part; where they leave out nothing, each has a base of its own."""
+    files = {name: plain(whole) for name in ("whole", "no rotary key", "no model_type", "left out", "nothing")}
+    for at, path in enumerate(paths):
+        *outer, last = path.split(".")
+        for case, file in files.items():
+            holder = file
+            for key in outer:
+                holder = holder.get(key) or {}
+            part = holder.get(last)
+            if not isinstance(part, dict):
+                continue
+            if case == "whole":
+                blocks = part.get("rope_parameters") or {}
+                for block in [each for each in blocks.values() if isinstance(each, dict)] or [blocks] * bool(blocks):
+                    block["rope_theta"] = 7000.0 + at
+            elif case == "no model_type":
+                part.pop("model_type", None)
+            elif case == "no rotary key":
+                holder[last] = {key: value for key, value in part.items() if not ROTARY.search(key)}
+    firsts = {path.split(".")[0] for path in paths}
+    files["left out"] = {key: value for key, value in files["left out"].items() if key not in firsts}
+    files["nothing"] = files["left out"]
+    for case in ("no rotary key", "nothing"):
+        files[case] = {key: value for key, value in files[case].items() if not ROTARY.search(key)}
+    return files
+
+
+def beside(file, name, theirs, kind, case):
+    """The rest of an `Outcome`: ours of a part of a file, beside ours of upstream's config of that part."""
+    alone = {key: value for key, value in plain(theirs).items() if not key.endswith("_config")} | {"model_type": kind}
+    for compat in (None, "transformers"):
+        ours, wanted = (read(given, part, labels(theirs), compat) for given, part in ((file, name), (alone, None)))
+        if ours == wanted:
+            return "agrees", {}, ""
+        refusal = next((note for note in ours.values() if isinstance(note, str)), "")
+    if REFUSAL.match(refusal) and (case != "whole" or "must stand in the part, not beside it" in refusal):
+        return "refused", {}, refusal
+    return "wrong", {}, f"{ours}, but alone {wanted}"[:600]
+
+
+def read(given, part, types, compat):
+    """Ours by layer type, or its error."""
+    found = {}
+    for label in types:
+        try:
+            found[label] = rope_xp.from_config(given, part=part, layer_type=label, compat=compat)
+        except Exception as error:
+            found[label] = said(error)
+    return found
+
+
+def state_base(config, base):
+    """Another base than those of other parts."""
+    blocks = config.get("rope_parameters") or {}
+    nested = [block for block in blocks.values() if isinstance(block, dict)]
+    for block in nested or [blocks] * bool(blocks):
+        block["rope_theta"] = base
+
+
 # The report.
+
+# Versions of transformers of which every class must be covered. Of others, what is new is only listed.
+VERSIONS = ("5.18.0", "5.23.0")
+
+
+def is_known():
+    """Whether the installed transformers is one of them."""
+    return version("transformers") in VERSIONS
 
 
 def norms(folder, file, name):
@@ -1473,8 +1797,8 @@ def norms(folder, file, name):
     cls, subject = getattr(module, name), replace(SUBJECTS[name], drive=DRIVES_APART.get(name, SUBJECTS[name].drive))
     config = make(module, subject.config or annotated(cls), subject.needs)
     seen = subject.drive(Run(subject, module, cls, config))
-    x = np.random.default_rng(0).normal(size=(seen.heads, seen.positions.shape[-1], seen.dim)).astype(np.float32)
-    ratio = np.linalg.norm(seen.rotate(torch.tensor(x))[0].numpy(), axis=-1) / np.linalg.norm(x, axis=-1)
+    x = np.random.default_rng(0).normal(size=(3, seen.heads, seen.positions.shape[-1], seen.dim)).astype(np.float32)
+    ratio = np.linalg.norm(seen.rotate(*torch.tensor(x))[0].numpy(), axis=-1) / np.linalg.norm(x[0], axis=-1)
     return float(ratio.min()), float(ratio.max())
 
 
@@ -1505,11 +1829,24 @@ class Result:
     name: str
     behaviour: str
     rows: list[Outcome]
-    reason: str = ""  # why it is not covered
+    reason: str = ""  # why it cannot be covered
 
     @property
     def covered(self):
-        return not self.reason and not self.wrong
+        """Whether ours is upstream's at least once, and never what it must not be."""
+        return not self.reason and not self.wrong and any(row.status in ("agrees", "deviates") for row in self.rows)
+
+    @property
+    def unstated(self):
+        """The outcome with no rotary key stated."""
+        found = [row for row in self.rows if row.case == "no rotary key"]
+        return ", ".join(dict.fromkeys(row.status for row in found)) or "-"
+
+    @property
+    def why(self):
+        """Why it is not covered."""
+        notes = [row.note for row in (*self.wrong, *self.rows) if row.note]
+        return self.reason or (notes[0] if notes else "nothing was compared")
 
     @property
     def wrong(self):
@@ -1531,8 +1868,12 @@ def measure(quick, only=()):
             if name in NOT_ROTATIONS:
                 low, high = norms(folder, file, name)
                 reason = f"{NOT_ROTATIONS[name]}: lengths change by {low:.3f} to {high:.3f}"
+        except ImportError as error:
+            rows, reason = [], f"cannot be imported: {said(error)}"
         except Exception as error:
-            rows = [Outcome("", "", None, "wrong", {}, said(error))]
+            # What a class needs that this file has never seen is not known.
+            status = "wrong" if is_known() or name in SUBJECTS else "unknown"
+            rows = [Outcome("", "", None, status, {}, said(error))]
         yield Result(folder, name, what(rows), rows, reason)
 
 
@@ -1566,7 +1907,7 @@ def show(results, console):
     console.print(f"\n{sum(r.covered for r in results)} of {len(results)} classes", style="bold")
     for result in results:
         if not result.covered:
-            console.print(f"not covered: {result.name}: {result.reason or result.wrong[0].note}")
+            console.print(f"not covered: {result.name}: {result.why}", soft_wrap=True)
 
 
 def worst(results, key):
@@ -1587,14 +1928,15 @@ def deviations(results):
     return groups
 
 
-def write(results, out, quick):
-    """Markdown and JSON."""
+def write(results, of_parts, out, quick):
+    """Markdown."""
     unnamed = {name for _, name in UNNAMED}
     named = [result for result in results if result.name not in unnamed]
     lines = [
         f"Rotary classes of transformers {version('transformers')}, rebuilt from their configs alone.\n",
         f"Made by `python benchmarks/parity.py{' --quick' if quick else ''}`. Each class is made with its default "
-        "config and with changed ones; ours comes from `rope_xp.from_config` of the same config. Compared are tables "
+        "config and with changed ones, also with files that state no rotary key (column unstated) or all keys but one; "
+        "ours comes from `rope_xp.from_config` of the same. Compared are the scale of the softmax, tables, "
         "and what the model's own function makes of queries and keys, float32, at positions below 512: within "
         f"{TOLERANCE:g}, times the attention factor where it is above 1. Errors are largest differences. float32: with "
         '`phase="float32"` and the frequencies of upstream\'s own buffer, at positions '
@@ -1607,7 +1949,7 @@ def write(results, out, quick):
     for status, count in Counter(row.status for result in results for row in result.rows).items():
         lines.append(f"| {count} | {STATUSES[status]} |")
     lines += ["\n| not covered | why |", "|---|---|"]
-    lines += [f"| {r.name} | {r.reason or r.wrong[0].note} |" for r in results if not r.covered]
+    lines += [f"| {r.name} | {r.why} |" for r in results if not r.covered]
     lines += ["\n| ours differs on purpose | classes | configs |", "|---|---|---|"]
     for reason, classes in deviations(results).items():
         cases = sorted(set().union(*classes.values()))
@@ -1617,47 +1959,34 @@ def write(results, out, quick):
     names = {result.name for result in results}
     lines += ["\n| not with the default config alone | why |", "|---|---|"]
     lines += [f"| {name} | {subject.why} |" for name, subject in needs.items() if name in names]
-    heads = "class | behaviour | configs | agree | tables | q and k | tables, float32 | q and k, float32"
-    lines += [f"\n| {heads} |", "|---|---|---|---|---|---|---|---|"]
+    lines.append(f"\n{of_parts_in_words(of_parts)}\n")
+    heads = "class | behaviour | configs | agree | unstated | tables | q and k | tables, float32 | q and k, float32"
+    lines += [f"| {heads} |", "|---|---|---|---|---|---|---|---|---|"]
     for result in results:
         errors = [result.worst(f"{key}{far}") for far in ("", ", float32") for key in ("tables", "rotated")]
         tried = [row for row in result.rows if row.status != "refused upstream"]
         agree = sum(row.status == "agrees" for row in tried)
-        cells = [result.name, result.behaviour, len(tried), agree, *map(shown, errors)]
+        cells = [result.name, result.behaviour, len(tried), agree, result.unstated, *map(shown, errors)]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("\n".join([*lines, ""]))
-    report = {
-        "transformers": version("transformers"),
-        "quick": quick,
-        "covered": sum(result.covered for result in results),
-        "classes": {
-            result.name: {
-                "folder": result.folder,
-                "behaviour": result.behaviour,
-                "covered": result.covered,
-                "reason": result.reason,
-                "errors": {key: result.worst(key) for row in result.rows for key in row.errors},
-                "agree": sum(row.status == "agrees" for row in result.rows),
-                "others": [
-                    [row.config, row.case, row.label, row.status, row.note]
-                    for row in result.rows
-                    if row.status != "agrees"
-                ],
-            }
-            for result in results
-        },
-    }
-    out.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+
+
+def of_parts_in_words(rows):
+    counts = Counter(row.status for row in rows)
+    configs = len({row.config for row in rows})
+    statuses = "; ".join(f"{count}: {STATUSES[status]}" for status, count in counts.items())
+    return f"Parts of {configs} composite configs, in files that state them in four ways: {statuses}."
 
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="the default config and two changed ones of each class")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a class, or a folder of models")
-    parser.add_argument("--out", type=Path, help="Markdown file to write, beside JSON")
+    parser.add_argument("--out", type=Path, help="Markdown file to write")
     arguments = parser.parse_args(argv)
-    out = arguments.out or RESULTS / ("quick" if arguments.quick else "") / "coverage.md"
+    minor = version("transformers").rpartition(".")[0]
+    out = arguments.out or RESULTS / ("quick" if arguments.quick else "") / f"coverage-{minor}.md"
     warnings.simplefilter("ignore")  # those of configs that upstream finds odd
     logging.disable(logging.CRITICAL)
     torch.manual_seed(0)
@@ -1667,19 +1996,35 @@ def main(argv=None):
 
     console = Console(width=80)
     results = list(measure(arguments.quick, arguments.only))
+    of_parts = [] if arguments.only else [row for each in composites() for row in parts(*each)]
     for result in results if arguments.only else ():
         for row in result.rows:
             errors = ", ".join(f"{key} {error:.1e}" for key, error in row.errors.items())
             console.print(f"{row.status}: {row.config}, {row.case}, {row.label}: {errors} {row.note}", soft_wrap=True)
     show(results, console)
     if not arguments.only:
-        write(results, out, arguments.quick)
+        console.print(of_parts_in_words(of_parts))
+        write(results, of_parts, out, arguments.quick)
     wrong = {result.name: [f"{row.case}: {row.note}" for row in result.wrong] for result in results if result.wrong}
-    unused = {reason for *_, reason in DEVIATIONS} - deviations(results).keys()
-    if unused and not (arguments.quick or arguments.only):
-        sys.exit(f"ours does not differ any more: {sorted(unused)}")
+    for row in of_parts:
+        if row.status == "wrong":
+            wrong.setdefault(row.config, []).append(f"{row.case}: {row.note}")
+    if is_known():
+        wrong |= {each.name: [each.why] for each in results if not (each.covered or each.reason or each.wrong)}
+        if not (arguments.quick or arguments.only):
+            wrong |= {name: [f"it does not differ any more: {why}"] for name, why in unused(results)}
     if wrong:
         sys.exit(f"{len(wrong)} classes disagree: {json.dumps(wrong, indent=1)}")
+
+
+def unused(results):
+    """Classes of `DEVIATIONS` that are here and do not differ."""
+    seen = {(result.name, row.note) for result in results for row in result.rows if row.status == "deviates"}
+    here = {result.name for result in results if result.rows}
+    for names, _, why in DEVIATIONS:
+        yield from (
+            (name, why) for name in names if name in here and (name, why) not in seen and ONLY_BEFORE not in why
+        )
 
 
 if __name__ == "__main__":

@@ -996,6 +996,23 @@ MISTAKES = {
         32,
         64,
     ),
+    "Llama's share": (llama(partial_rotary_factor=0.5), {}, lambda rope: rope.rotary_dim, 64, 128),
+    "Llama's share in the block": (
+        llama(rope_theta=None, rope_parameters={"rope_theta": 1e4, "partial_rotary_factor": 0.5}),
+        {},
+        lambda rope: (rope.rotary_dim, rope.base),
+        (64, 1e4),
+        (128, 1e4),
+    ),
+    "Llama's width": (llama(rotary_dim=64), {}, lambda rope: rope.rotary_dim, 64, 128),
+    "the name that GPT-NeoX has for a share": (llama(rotary_pct=0.5), {}, lambda rope: rope.rotary_dim, 64, 128),
+    "the name that GPT-NeoX has for a base": (
+        {**LLAMA, "rotary_emb_base": 500.0},
+        {},
+        lambda rope: rope.base,
+        500.0,
+        1e4,
+    ),
     "the default block's base": (
         {**LLAMA, "model_type": "apertus", "rope_theta": 500.0},
         {},
@@ -1026,7 +1043,12 @@ CONTRADICTIONS = {
         1e4,
     ),
     "two shares": (
-        llama(rope_parameters={"rope_type": "default", "partial_rotary_factor": 0.25}, partial_rotary_factor=0.5),
+        {
+            **LLAMA,
+            "model_type": "phi",
+            "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.25},
+            "partial_rotary_factor": 0.5,
+        },
         r"partial_rotary_factor must be said once; got 0.25 .* and 0.5",
         lambda rope: rope.rotary_dim,
         32,
@@ -1068,6 +1090,48 @@ def test_contradictions_are_refused_or_resolved_as_upstream(name):
     assert read(from_config(config, **choice, compat="transformers")) == upstream
 
 
+SHARE = "partial_rotary_factor"
+REMARKS = {
+    "none": (llama(), []),
+    "the whole head": (llama(partial_rotary_factor=1.0), []),
+    "a family that reads it": (llama(model_type="phi", partial_rotary_factor=0.25), []),
+    "a family that transformers does not have": ({**llama(partial_rotary_factor=0.5), "model_type": "minicpm"}, []),
+    "a share": (llama(partial_rotary_factor=0.5), [f"transformers does not read {SHARE} in 'llama'"]),
+    "a share in the block": (
+        {**LLAMA, "rope_parameters": {"rope_theta": 1e4, SHARE: 0.5}},
+        [f"transformers does not read {SHARE} in 'llama'"],
+    ),
+    "a width": (llama(rotary_dim=64), ["transformers does not read rotary_dim in 'llama'"]),
+    "a share with a rule": (
+        llama(rope_scaling={"rope_type": "linear", "factor": 2.0}, partial_rotary_factor=0.5),
+        [f"transformers fails with {SHARE} and rope_type 'linear' in 'llama'"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REMARKS)
+def test_what_transformers_does_not_read_is_remarked(name):
+    config, remarks = REMARKS[name]
+    found = [line for line in paragraphs(from_config(config).describe()) if line.startswith("remark")]
+    assert len(found) == len(remarks)
+    assert all(remark in line for line, remark in zip(found, remarks))
+    if not any("fails" in remark for remark in remarks):
+        assert "remark" not in from_config(config, compat="transformers").describe()
+
+
+def test_a_share_with_which_transformers_fails_is_refused_there():
+    config = llama(rope_scaling={"rope_type": "linear", "factor": 2.0}, partial_rotary_factor=0.5)
+    assert from_config(config).rotary_dim == 64
+    message = (
+        r"^from_config: compat must be None for partial_rotary_factor=0.5 and rope_type 'linear' in 'llama', with "
+    )
+    with pytest.raises(ValueError, match=message):
+        from_config(config, compat="transformers")
+    own = {"model_type": "cwm", "rope_theta": 1e6, "partial_rotary_factor": 0.5}  # whose own block has a rule
+    with pytest.raises(ValueError, match=r"rope_type 'llama3' in 'cwm', with which transformers fails"):
+        from_config(own, compat="transformers")
+
+
 def test_what_is_no_rotation_upstream_is_refused_there():
     config = {
         "model_type": "hunyuan_vl",
@@ -1105,7 +1169,24 @@ ROPES = [
 def test_to_config_is_read_back(options):
     rope = RotaryEmbedding(head_dim=128, layout="half", **options)
     block = json.loads(json.dumps(rope.to_config()))
-    assert from_config({**LLAMA, "rope_parameters": block}) == rope
+    if rope.softmax_scale == 1.0:
+        assert from_config({**LLAMA, "rope_parameters": block}) == rope
+    latent = {"model_type": "deepseek_v3", "qk_rope_head_dim": 128, "rope_interleave": False}
+    assert from_config({**LLAMA, **latent, "rope_parameters": block}) == rope
+
+
+@pytest.mark.parametrize(
+    "block", [{}, {"rope_scaling": {"type": "yarn", **YARN, "mscale": 0.7, "mscale_all_dim": 0.5}}]
+)
+def test_only_latent_attention_scales_its_softmax(block):
+    """Ministral 3's own block has both numbers too, and its attention does not read them."""
+    latent = from_config({**LLAMA, "model_type": "mistral4", **block})
+    other = from_config({**LLAMA, "model_type": "ministral3", **block})
+    growth = [0.1 * k * log(latent.scaling.factor) + 1 for k in ((0.7, 0.5) if block else (1.0, 1.0))]
+    assert latent.softmax_scale == pytest.approx(growth[1] ** 2, rel=1e-15)
+    assert other.softmax_scale == 1.0
+    assert latent.attention_factor == pytest.approx(growth[0] / growth[1], rel=1e-15)
+    assert other.attention_factor == pytest.approx(1.0 if not block else latent.attention_factor, rel=1e-15)
 
 
 def test_every_share_is_read_back():

@@ -10,12 +10,12 @@ from typing import Any, Literal, TypeAlias, overload
 
 from rope_xp import checks
 from rope_xp.config.block import BASE_KEYS, block_of, embedding_of, row_of
-from rope_xp.config.families import FAMILIES, PARTS, Family
+from rope_xp.config.families import FAMILIES, PARTS, WITHIN, Family
 from rope_xp.config.keys import WHO, Keys, listed, respelled, shortened, speaks, spellings
 from rope_xp.config.layers import is_rotated, label_of, layer_type_of
 from rope_xp.config.remote import NOT_ROTARY, UNROTATED, in_known_spelling
 from rope_xp.config.source import check_size, mapping_of
-from rope_xp.config.upstream import as_upstream
+from rope_xp.config.upstream import as_upstream, remarks
 from rope_xp.embedding import RotaryEmbedding, with_provenance
 from rope_xp.provenance import Provenance
 from rope_xp.rotation import LAYOUTS, Layout
@@ -23,6 +23,8 @@ from rope_xp.rotation import LAYOUTS, Layout
 # For a model that has no rotary embedding. With `Any` in place of None a type checker lets the result be used as it is.
 MaybeNone: TypeAlias = Any
 
+# A config of text has one of these.
+OF_TEXT = {"hidden_size", "n_embd", "d_model", "head_dim"}
 COMPATS = {"transformers": "what transformers 5.18 computes, also where that is a mistake"}
 
 
@@ -119,10 +121,12 @@ def from_config(
     block that is nested by layer type is not read; Phi-3.5-MoE never uses `long_factor`; `rope_scaling` spelled with
     `type` is not read where layer types differ, nor at all by Cohere2-MoE; a top-level
     `original_max_position_embeddings` wins over the block's; a block wins over top-level keys that contradict it; a
-    default block wins over a top-level base; OLMo-3's sliding layers and ModernBERT do not read `rope_theta`, GPT-NeoX
-    neither that nor `partial_rotary_factor`, DBRX not the base of `attn_config`, MiniMax-M3 not `rotary_dim`, Bamba no
-    top-level share; Step-3.5 has one base for each layer type, that of the first; and interleaved sections that do not
-    fit lose pairs to the first axis. HunYuan-VL's tables in transformers are no rotation, and are refused.
+    default block wins over a top-level base; most families rotate the whole head, whatever `partial_rotary_factor` or
+    `rotary_dim` is, and fail where a scaling rule reads that share (refused here); keys of other families are not read;
+    OLMo-3's sliding layers and ModernBERT do not read `rope_theta`, GPT-NeoX neither that nor `partial_rotary_factor`,
+    DBRX not the base of `attn_config`, Bamba no top-level share; Step-3.5 has one base for each layer type, that of the
+    first; and interleaved sections that do not fit lose pairs to the first axis. HunYuan-VL's tables in transformers
+    are no rotation, and are refused.
 
     References
     ----------
@@ -165,7 +169,8 @@ def _from_config(
         raise TypeError(f"{WHO}: layer_type must be a string; got {layer_type!r}")
     if layer is not None and layer_type is not None:
         raise ValueError(f"{WHO}: layer or layer_type must be given, not both; got {layer} and {layer_type!r}")
-    mapping, model_type, beside = _part(mapping_of(config), part)
+    whole = mapping_of(config)
+    mapping, model_type, beside = _part(whole, part)
     if model_type in UNROTATED:
         return None
     family = FAMILIES.get(model_type)
@@ -186,6 +191,7 @@ def _from_config(
                 f"or layout be given{among}; got {model_type!r}, which is like {like}"
             )
         family = Family(base=None, order="chunked", any_order=True)
+    family = replace(family, **WITHIN.get((whole.get("model_type"), model_type), {}))
     if layout is not None:
         family = replace(family, layout=layout, layout_said=True)
     choice = (layer, layer_type, seq_len, compat)
@@ -228,6 +234,7 @@ def _read(
     if block is not None:
         row = row_of(family, label)
         rope = embedding_of(keys, block, row, layer if rotated else ..., layer_type, seq_len)
+        keys.remarks += [] if compat else remarks(mapping, block.mapping, model_type, row)
     _remark_on_chunks(keys)
     for row in family.by_layer.values():
         keys.ignore(*row.get("base_keys", BASE_KEYS))  # other layer types read those
@@ -268,11 +275,16 @@ def _part(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any
     wanted = "text" if part is None else part
     by_path = dict(parts.values())
     path, usual = parts.get(wanted, (wanted if wanted in config else f"{wanted}_config", by_path.get(wanted, "")))
+    # What stands beside the parts may be of text, but not where it has axes of its own, as MusicFlamingo's times.
+    of_text = model_type not in FAMILIES or FAMILIES[model_type].axes == 1
+    flat = bool(wanted == "text" and usual and of_text)
     found: Any = config
     for key in path.split("."):
-        if wanted == "text" and usual and not isinstance(found.get(key), Mapping):
+        if not isinstance(found, Mapping):
+            break
+        if flat and not isinstance(found.get(key), Mapping) and OF_TEXT & found.keys():
             break  # older configs have the keys of text beside those of other parts
-        found = found.get(key) if isinstance(found, Mapping) else None
+        found = found.get(key)
     if wanted == "text" and model_type in FAMILIES and not isinstance(found, Mapping):
         return config, model_type, {}  # text alone
     if not isinstance(found, Mapping):
@@ -282,7 +294,7 @@ def _part(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any
             f"{WHO}: part must be {f'one of {known}' if known else 'None for a config without parts'}; got {part!r}"
         )
     beside = {}
-    if found is not config and wanted in ("text", "text_config"):
+    if found is not config and wanted in ("text", "text_config") and of_text:
         beside = {key: value for key, value in config.items() if speaks(key, value) and found.get(key) != value}
         beside = {key: value for key, value in beside.items() if value is not None}
     own = _model_type(found)

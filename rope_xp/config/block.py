@@ -128,7 +128,7 @@ def embedding_of(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: s
     block.finish()
     keys.ignore(*row.beside, *(name for name in UNREAD_IF_NULL if keys.mapping.get(name) is None))
     keys.ignore(*(name for name, value in NEUTRAL.items() if keys.mapping.get(name, value) == value))
-    if row.head_dim[0] == "qk_rope_head_dim" and not head_dim:
+    if _is_latent(row) and not head_dim:
         return None  # a latent attention without a rotated part
     if rotary_dim < 1:
         raise ValueError(f"{WHO}: the width that turns must be at least 1; got {rotary_dim} of head_dim={head_dim}")
@@ -294,8 +294,8 @@ def _rotary_dim(
         if share > head_dim:
             raise ValueError(f"{WHO}: partial_rotary_factor must be at most {head_dim}, the head_dim; got {share}")
     if row.share_means is not None:
-        only = row.share_means(keys, head_dim)
-        if share is not None and only is not None and share != only:
+        only = None if share is None else row.share_means(keys, head_dim)
+        if only is not None and share != only:
             raise ValueError(f"{WHO}: partial_rotary_factor must be {only:g} in {keys.name}; got {share}")
         return head_dim
     if rope_type == "proportional":
@@ -363,7 +363,27 @@ def _scaling(keys: Keys, block: Keys, row: Family, rope_type: str, seq_len: int 
         )
     if rope_type == "deepseek_yarn":
         return _of_deepseek(YarnScaling(**values))
-    return rule(**values)
+    scaling = rule(**values)
+    if isinstance(scaling, YarnScaling) and not _is_latent(row):
+        return _of_tables_alone(scaling)
+    return scaling
+
+
+def _is_latent(row: Family) -> bool:
+    """Whether it is multi-head latent attention, of which a part of the head is rotated."""
+    return row.head_dim[0] == "qk_rope_head_dim"
+
+
+def _of_tables_alone(yarn: YarnScaling) -> YarnScaling:
+    """The same tables; only multi-head latent attention multiplies the scale of its softmax too.
+
+    References
+    ----------
+    transformers, `yarn_apply_mscale` of `modeling_deepseek_v3.py`, which is in the files of such models alone.
+    """
+    if yarn.softmax_scale == 1.0:
+        return yarn
+    return replace(yarn, attention_factor=yarn.magnitude, mscale=None, mscale_all_dim=None)
 
 
 def _of_deepseek(yarn: YarnScaling) -> YarnScaling:

@@ -860,7 +860,7 @@ PARTS: dict[str, dict[str, tuple[str, str]]] = {
         "vision": ("vision_config", "cohere_compass_vision"),
     },
     "colmodernvbert": {"text": ("vlm_config.text_config", "modernbert")},
-    "colpali": {"text": ("text_config", "gemma")},
+    "colpali": {"text": ("vlm_config.text_config", "gemma")},
     "colqwen2": {
         "vision": ("vlm_config.vision_config", "qwen2_vl_vision"),
         "text": ("vlm_config.text_config", "qwen2_vl_text"),
@@ -1050,4 +1050,10 @@ PARTS: dict[str, dict[str, tuple[str, str]]] = {
         "audio": ("audio_config", "voxtral_realtime_encoder"),
     },
     "xcodec2": {"semantic_model": ("semantic_model_config", "wav2vec2-bert")},
+}
+
+# Rows of families as parts of these composite configs, which have other defaults for them: (composite, part).
+WITHIN: dict[tuple[Any, str], dict[str, Any]] = {
+    ("voxtral", "llama"): {"base": 100_000_000.0, "head_dim": _head(128)},
+    ("voxtral_realtime", "voxtral_realtime_text"): {"base": 1_000_000.0},
 }
