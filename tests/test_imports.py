@@ -89,6 +89,7 @@ MAY_IMPORT = {
         "embedding",
         "frequencies",
     },
+    "config/remote": {"checks", "config.keys"},
     "config/upstream": {"config.block", "config.families", "config.keys"},
     "config/__init__": {
         "checks",
@@ -96,6 +97,7 @@ MAY_IMPORT = {
         "config.families",
         "config.keys",
         "config.layers",
+        "config.remote",
         "config.upstream",
         "embedding",
         "rotation",
