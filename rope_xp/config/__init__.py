@@ -126,7 +126,10 @@ def from_config(
     OLMo-3's sliding layers and ModernBERT do not read `rope_theta`, GPT-NeoX neither that nor `partial_rotary_factor`,
     DBRX not the base of `attn_config`, Bamba no top-level share; Step-3.5 has one base for each layer type, that of the
     first; and interleaved sections that do not fit lose pairs to the first axis. HunYuan-VL's tables in transformers
-    are no rotation, and are refused.
+    are no rotation, and are refused. Two families are as in 5.18, which 5.23 corrected: axes of Step-3.7's tower are
+    (height, width), and Cohere Compass has sections [22, 22, 20] of alternating axes. Mistral Large 4 has the
+    frequencies of a model that is not trained; without `compat` it is refused, as its checkpoint multiplies them by
+    weights. Keys beside a part are not read.
 
     References
     ----------
