@@ -10,5 +10,5 @@ ACCEPTED: dict[tuple[str, str, str], str] = {
         "phases.py",
         "steps = (offset + (1 << (step - 1))) >> step",
         "steps = (offset + (1 // (step - 1))) >> step",
-    ): "The remainder is at most a step in place of half of one; the split stays exact, and what it rounds is below 2^-33.",
+    ): "The remainder is at most a step in place of half of one; the split stays exact but for 2^-33.",
 }

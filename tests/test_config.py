@@ -1514,6 +1514,11 @@ BAD = {
         r"mrope_interleaved must be False for this model_type; got True",
     ),
     "a share above 1": (llama(partial_rotary_factor=1.5), ValueError, r"at most head_dim=128; got 192"),
+    "a layer type of a number": (
+        llama(layer_types=["full_attention", 3]),
+        TypeError,
+        r"layer_types must be a list of strings; got \['full_attention', 3\]",
+    ),
     "a share of zero": (llama(partial_rotary_factor=0.0), ValueError, r"partial_rotary_factor must be greater than 0"),
     "two widths": (llama(partial_rotary_factor=0.5, rotary_dim=32), ValueError, r"must be said once; got 32 channels"),
     "another order of pairs": (llama(rope_interleave=True), ValueError, r"rope_interleave must be False .*; got True"),
