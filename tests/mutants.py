@@ -168,6 +168,65 @@ MUTANTS = {
     "rows of the table before": [
         ("kernels/reference.py", "tables.append(tables[-1] if shared else", "tables.append(tables[-1] if index else")
     ],
+    "the inverse multiplied once more": [
+        (
+            "embedding.py",
+            "self._inverted(angles) if inverse else angles, turn)\n\n    def rotate_inplace",
+            "angles, turn)\n\n    def rotate_inplace",
+        )
+    ],
+    "divided by the magnitude alone": [
+        ("embedding.py", "table / self.attention_factor / self.attention_factor", "table / self.attention_factor")
+    ],
+    "growth divided by its square alone": [
+        ("embedding.py", "(sin * sin + cos * cos) * greater", "(sin * sin + cos * cos)")
+    ],
+    "a magnitude left behind by its scaling": [("embedding.py", "factor == before.magnitude != 1.0", "False")],
+    "replaced without its width": [("embedding.py", 'given["rotary_dim"] = None', "pass")],
+    "tables of queries for keys of other axes": [
+        ("rotation.py", "if sin is not last or axes != last_axes:", "if sin is not last:")
+    ],
+    "only neighbours kept apart": [
+        (
+            "checks.py",
+            "enumerate(extents[number + 1 :], number + 1)",
+            "enumerate(extents[number + 1 : number + 2], number + 1)",
+        )
+    ],
+    "xPos without its centre": [("embedding.py", "difference(where, self.xpos.centre, sin.dtype)", "where")],
+    "xPos shifted without its decay": [
+        ("embedding.py", "self._growth(-1, moves, sincos.sin)", "self._growth(-1, moves * 0, sincos.sin)")
+    ],
+    "xPos shifted from its centre on": [
+        (
+            "embedding.py",
+            "self._growth(-1, moves, sincos.sin)",
+            "self._growth(-1, moves - self.xpos.centre, sincos.sin)",
+        )
+    ],
+    "xPos subtracted in integers that wrap": [
+        ("phases.py", "(positions >> 1) - (origin >> 1)", "(positions - origin) >> 1")
+    ],
+    "a NaN carried into its sign": [
+        (
+            "kernels/compiled.py",
+            'builder.select(builder.fcmp_unordered("uno", number, number), quiet, rounded)',
+            "rounded",
+        )
+    ],
+    "a mask let through": [
+        ("backends/__init__.py", "return None if type(x) in PLAIN or", "return None if isinstance(x, np.ndarray) or")
+    ],
+    "tables of files made otherwise": [
+        (
+            "kernels/__init__.py",
+            "if backends.is_host(x):\n        return np.asarray(x)",
+            "if type(x) is np.ndarray:\n        return x",
+        )
+    ],
+    "positions beyond int64": [("positions/sequence.py", "last < 2 ** (bits - 1))", "last < 2**63 + bits)")],
+    "tokens beyond the last boundary": [("positions/sequence.py", "total > numbers[-1]:", "False:")],
+    "heads of any width": [("weights.py", "* num_heads != size", "* num_heads < 0")],
     "an unknown layout let through": [("rotation.py", 'checks.one_of(who, "layout", layout, LAYOUTS)\n', "\n")],
 }
 

@@ -175,7 +175,7 @@ CALLS = {
     "xpos": lambda x, n: DECAYS(x, x, seq_dim=1)[1],
     "scaled, made inside": lambda x, n: embedding(scaling=YARN)(x, seq_dim=1),
     "inverse": lambda x, n: SCALED.rotate(
-        x, SCALED.sincos(positions.consecutive(x.shape[1], n), like=x), seq_dim=1, inverse=True
+        x, SCALED.sincos(positions.consecutive(x.shape[1], n, like=x)), seq_dim=1, inverse=True
     ),
     "replaced": lambda x, n: SCALED.replace(scaling=None, rotary_dim=6)(x, seq_dim=1),
     "float32 phases": lambda x, n: embedding(phase="float32")(x, seq_dim=1),
