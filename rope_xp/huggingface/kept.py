@@ -202,8 +202,8 @@ def aside(cls: Any) -> Any:
     """A class like that of a rotary module, for which others who hold the module may call it as before."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        other = object.__new__(cls)  # the rules that depend on the length set its attributes
-        vars(other).update(vars(self), _buffers=dict(self._buffers))
+        other = object.__new__(cls)  # where rules that depend on the length set attributes and write to buffers
+        vars(other).update(vars(self), _buffers={name: buffer.clone() for name, buffer in self._buffers.items()})
         del vars(other)["_kept"]
         return cls.forward(other, *args, **kwargs)
 
