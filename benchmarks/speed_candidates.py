@@ -1,0 +1,193 @@
+"""Who rotates queries and keys in `speed.py`: this package, installed packages as they are, and formulas of others.
+
+A candidate makes, for a case, a function of q, k and tables, and the tables.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from common import BASE, DIM, LAYOUTS, is_installed, llama_tables, load_file
+from speed_cases import HEADS_FIRST, INV_FREQ, SEQ_FIRST, Case
+
+HALF, INTERLEAVED = LAYOUTS[:1], LAYOUTS[1:]
+OURS, IN_PLACE, WITHOUT_NUMBA = "rope_xp", "rope_xp, in place", "rope_xp, no numba"
+FORMULA = "float32 formula"  # of tables
+LLAMA, GPTJ, META = "transformers Llama", "transformers GPT-J", "Meta's product"
+
+
+class Candidate(NamedTuple):
+    name: str
+    make: Callable[[Case], tuple[Callable[..., Any], tuple[Any, ...]]]
+    libraries: tuple[str, ...]
+    package: str | None = None  # None: rope_xp, or a formula that is written here
+    layouts: tuple[str, ...] = LAYOUTS
+    orders: tuple[str, ...] = HEADS_FIRST + SEQ_FIRST
+    given: tuple[str, ...] = ("tables",)
+    compiles: bool = False  # is timed under torch.compile too
+    in_place: bool = False
+    pairs: str | None = None  # the layout it rotates in every case, if it has only that one
+
+    def takes(self, case):
+        workload = case.workload
+        return (
+            (self.package is None or is_installed(self.package))
+            and case.backend.library in self.libraries
+            and (self.compiles or case.backend.name != "torch.compile")
+            and (workload.peers or self.name in (OURS, IN_PLACE))
+            and workload.given in self.given
+            and case.layout in self.layouts
+            and case.order in self.orders
+            and not (case.backward and self.in_place)
+        )
+
+
+CANDIDATES: list[Candidate] = []
+
+
+def candidate(name, *libraries, **options):
+    def register(make):
+        CANDIDATES.append(Candidate(name, make, libraries, **options))
+        return make
+
+    return register
+
+
+def each(rotate):
+    return lambda q, k, *tables: (rotate(q, *tables), rotate(k, *tables))
+
+
+def rope_of(layout, kernel="fastest"):
+    from rope_xp import RotaryEmbedding
+
+    return RotaryEmbedding(head_dim=DIM, layout=layout, base=BASE, kernel=kernel)
+
+
+@candidate(OURS, "numpy", "torch", "jax", given=("tables", "positions"), compiles=True)
+def ours(case, kernel="fastest"):
+    rope, seq_dim = rope_of(case.layout, kernel), case.seq_dim
+    positions = case.backend.array(case.positions, "int32")
+    if case.workload.given == "positions":
+        return lambda q, k, positions: rope(q, k, positions=positions, seq_dim=seq_dim), (positions,)
+    sincos = rope.sincos(positions, like=case.backend.array([0.0], case.dtype))
+    return lambda q, k, *sincos: rope(q, k, sincos=sincos, seq_dim=seq_dim), tuple(sincos)
+
+
+candidate(WITHOUT_NUMBA, "numpy", "torch")(partial(ours, kernel="eager"))
+candidate("rope_xp, reference", "numpy", "torch", "jax")(partial(ours, kernel="reference"))
+
+
+@candidate(IN_PLACE, "numpy", "torch", in_place=True)
+def ours_in_place(case):
+    rope, seq_dim = rope_of(case.layout), case.seq_dim
+
+    def rotate(q, k, *sincos):
+        rope.rotate_inplace(q, k, sincos=sincos, seq_dim=seq_dim)
+        return q, k
+
+    return rotate, ours(case)[1]
+
+
+@candidate(LLAMA, "torch", package="transformers", layouts=HALF, given=("tables", "positions"), compiles=True)
+def transformers_llama(case):
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    rotate = partial(apply_rotary_pos_emb, unsqueeze_dim=3 - case.seq_dim)
+    if case.workload.given == "tables":
+        return rotate, tuple(table[None] for table in case.cos_sin(wide=True))
+    tables, positions = llama_tables(), case.backend.array(case.positions[None], "int64")
+    return lambda q, k, positions: rotate(q, k, *tables(q, positions)), (positions,)
+
+
+@candidate(GPTJ, "torch", package="transformers", layouts=INTERLEAVED, orders=SEQ_FIRST, compiles=True)
+def transformers_gptj(case):
+    from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb
+
+    tables = tuple(table[None] for table in case.cos_sin())
+    return each(lambda x, cos, sin: apply_rotary_pos_emb(x, sin, cos)), tables
+
+
+@candidate("rotary-embedding-torch", "torch", package="rotary-embedding-torch", layouts=INTERLEAVED)
+def rotary_embedding_torch(case):
+    """Its function; its module takes positions in the dtype of x, which are wrong in bfloat16."""
+    from rotary_embedding_torch import apply_rotary_emb
+
+    seq_dim = case.seq_dim - 4
+    angles = case.table(np.asarray, "float32", wide=True, heads=True)
+    return each(lambda x, angles: apply_rotary_emb(angles, x, seq_dim=seq_dim)), (angles,)
+
+
+@candidate("torchtune", "torch", package="torchtune", layouts=INTERLEAVED, orders=SEQ_FIRST, compiles=True)
+def torchtune(case):
+    module = load_file("torchtune", "modules/position_embeddings.py").RotaryPositionalEmbeddings
+    rope = module(DIM, max_seq_len=int(case.positions[-1]) + 1, base=BASE)
+    positions = case.backend.array(case.positions[None], "int64")
+    return each(lambda x, positions: rope(x, input_pos=positions)), (positions,)
+
+
+@candidate(META, "torch", pairs="interleaved")
+def meta(case):
+    """The formula of Llama's first code. It rotates neighbours, whatever layout it is compared with."""
+    torch = case.backend.functions
+
+    def rotate(x, rotations):
+        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * rotations).flatten(-2).type_as(x)
+
+    return each(rotate), (torch.complex(*case.cos_sin(dtype="float32", heads=True)),)
+
+
+def formula(swap):
+    """x * cos + swap(x) * sin with tables in the dtype of x, as others write it."""
+
+    def make(case):
+        xp = case.backend.functions
+        return each(lambda x, cos, sin: x * cos + swap(xp, x) * sin), case.cos_sin(wide=True, heads=True)
+
+    return make
+
+
+def swap_neighbours(xp, x):
+    return xp.reshape(xp.stack([-x[..., 1::2], x[..., ::2]], axis=-1), x.shape)
+
+
+def swap_halves(xp, x):
+    return xp.reshape(xp.stack([-x[..., DIM // 2 :], x[..., : DIM // 2]], axis=-2), x.shape)
+
+
+candidate("the notebook", "numpy", "jax", layouts=INTERLEAVED, orders=SEQ_FIRST)(formula(swap_neighbours))
+candidate("keras-hub formula", "numpy", "torch", "jax", layouts=HALF, orders=SEQ_FIRST)(formula(swap_halves))
+
+
+@candidate("flax Llama formula", "numpy", "jax", layouts=HALF)
+def flax_llama(case):
+    xp = case.backend.functions
+
+    def rotate(x, cos, sin):
+        swapped = xp.concatenate([-x[..., DIM // 2 :], x[..., : DIM // 2]], axis=-1)
+        return (x * cos + swapped * sin).astype(x.dtype)
+
+    return each(rotate), case.cos_sin(dtype="float32", wide=True, heads=True)
+
+
+def tables_of(case):
+    """For each name a function that makes tables, its arguments and the error that is allowed."""
+    xp, positions = case.backend.functions, case.positions
+    inv_freq = case.backend.array(INV_FREQ, "float32")
+
+    def naive(positions, inv_freq):
+        angles = positions[:, None] * inv_freq
+        return xp.sin(angles), xp.cos(angles)
+
+    def exact(kernel, positions):
+        return tuple(rope_of("half", kernel).sincos(positions, like=inv_freq))
+
+    arguments = [case.backend.array(positions, "float32"), inv_freq]
+    made = {FORMULA: (naive, arguments, 2.0**-22 * positions[-1] + 1e-6)}
+    kernels = (
+        {OURS: "fastest", WITHOUT_NUMBA: "eager"} if case.backend.name in ("numpy", "torch") else {OURS: "fastest"}
+    )
+    for name, kernel in kernels.items():
+        made[name] = (partial(exact, kernel), [case.backend.array(positions, "int32")], 2e-7)
+    return made

@@ -1,0 +1,153 @@
+"""What `speed.py` says of its figures: goals, where another is faster, and all candidates of each backend."""
+
+from typing import Any, NamedTuple
+
+from common import LAYOUTS, Table
+from speed_candidates import FORMULA, GPTJ, IN_PLACE, LLAMA, META, OURS, WITHOUT_NUMBA
+from speed_cases import TABLES, WORKLOADS
+
+NOTES = (
+    "Shortest times of calls that alternate within one run, on one machine; figures of a machine with other work are "
+    "unreliable. clone and copy: q and k copied to new memory, and to memory that was there before; on JAX, clone is "
+    "one multiplication. In 16 bits, transformers, keras-hub and the notebook compute in that dtype; all others "
+    "compute in float32 and round once. The JSON file has every figure, in µs."
+)
+
+
+class Goal(NamedTuple):
+    """A bound on `name`'s time: in times of `per`, or in µs, in all rows that `where` selects."""
+
+    text: str
+    bound: float
+    name: str
+    per: tuple[str, ...]
+    where: dict[str, Any]
+
+
+def rows_of(workload, *dtypes, backend=("numpy", "torch")):
+    return {"workload": workload, "pass": "forward", "backend": backend} | ({"dtype": dtypes} if dtypes else {})
+
+
+TORCH, LENGTHS = {"backend": "torch"}, tuple(workload.seq for workload in TABLES)
+F32, LOW = ("prefill", "float32"), ("prefill", "bfloat16", "float16")
+MANY = {"workload": "tables", "backend": ("numpy", "torch"), "seq": LENGTHS[1:]}
+GOALS = (
+    Goal("decode / transformers", 0.45, OURS, (LLAMA, GPTJ), rows_of("decode") | TORCH),
+    Goal("decode / Meta's product", 1.0, OURS, (META,), rows_of("decode") | TORCH),
+    Goal("decode on NumPy, µs", 16, OURS, (), rows_of("decode", backend="numpy")),
+    Goal("positions given, µs", 60, OURS, (), rows_of("positions") | TORCH),
+    Goal("positions given / Llama", 1.5, OURS, (LLAMA,), rows_of("positions") | TORCH),
+    Goal("f32 / clone", 1.15, OURS, ("clone",), rows_of(*F32)),
+    Goal("f32 / Meta's product", 1.0, OURS, (META,), rows_of(*F32)),
+    Goal("f32 in place / copy", 1.0, IN_PLACE, ("copy",), rows_of(*F32)),
+    Goal("f32 without numba / clone", 2.5, WITHOUT_NUMBA, ("clone",), rows_of(*F32)),
+    Goal("16 bits / clone", 1.5, OURS, ("clone",), rows_of(*LOW)),
+    Goal("16 bits in place / copy", 1.3, IN_PLACE, ("copy",), rows_of(*LOW)),
+    Goal("bf16 without numba / clone", 4.0, WITHOUT_NUMBA, ("clone",), rows_of(*LOW[:2])),
+    Goal("long f32 / clone", 1.25, OURS, ("clone",), rows_of(("long", "longest"), "float32")),
+    Goal("long f32 in place / copy", 1.05, IN_PLACE, ("copy",), rows_of(("long", "longest"), "float32")),
+    Goal("tables / formula", 2.0, OURS, (FORMULA,), MANY),
+    Goal("tables without numba / formula", 4.0, WITHOUT_NUMBA, (FORMULA,), MANY),
+    Goal("tables of 8 positions, µs", 30, OURS, (), MANY | {"seq": 8}),
+)
+GOALS_NOTE = (
+    "At the worst of layouts, orders, dtypes and lengths, on NumPy and PyTorch; f32 and 16 bits: prefill; "
+    "positions given: decoding without tables; tables: of 256 positions and more."
+)
+# Workload, pass and dtype of each column.
+COLUMNS = {
+    "f32": ("prefill", "forward", "float32"),
+    "bf16": ("prefill", "forward", "bfloat16"),
+    "backward": ("prefill", "forward + backward", "float32"),
+    "long": ("long", "forward", "bfloat16"),
+    "decode": ("decode", "forward", "float32"),
+    "positions": ("positions", "forward", "float32"),
+}
+LEGEND = (
+    "f32, bf16, backward (f32, forward + backward): prefill, in times of clone (in place: of copy); long: the same, "
+    "bf16. decode, positions: µs of a step in f32, tables or positions given. *: sequence first; others: heads first."
+)
+SHORT = {
+    "float32": "f32",
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "interleaved": "interl.",
+    "forward + backward": "backward",
+    "heads first": "heads",
+    "sequence first": "seq.",
+}
+
+
+def tables(rows):
+    """All tables: goals, where another is faster, and the candidates of each backend."""
+    yield goals(rows)
+    yield faster(rows)
+    for backend in distinct(row["backend"] for row in rows if row["workload"] in WORKLOADS):
+        yield candidates(backend, [row for row in rows if row["backend"] == backend and row["workload"] in WORKLOADS])
+
+
+def distinct(values):
+    return list(dict.fromkeys(values))
+
+
+def number(value):
+    return f"{value:.0f}" if value >= 99.5 else f"{value:#.3g}".rstrip(".")
+
+
+def place(row, *axes):
+    """Where a row is, in few letters."""
+    return ", ".join(SHORT.get(row[axis], str(row[axis])) for axis in axes if row.get(axis, "forward") != "forward")
+
+
+def selected(row, where):
+    return all(row.get(key) in (each if isinstance(each, tuple) else (each,)) for key, each in where.items())
+
+
+def goals(rows):
+    lines = []
+    for goal in GOALS:
+        found = []
+        for row in rows:
+            times = row["us"]
+            if selected(row, goal.where) and goal.name in times:
+                references = [times[name] for name in goal.per if name in times] if goal.per else [1.0]
+                found += [(times[goal.name] / reference, row) for reference in references]
+        line = ["-", "-", ""]
+        if found:
+            worst, row = max(found, key=lambda pair: pair[0])
+            at = place(row, "backend", "seq", "layout", "order", "dtype")
+            line = [number(worst), "yes" if worst <= goal.bound else "no", at]
+        lines.append([f"{goal.text} ≤ {goal.bound:g}", *line])
+    return Table("Goals", ("goal", "seen", "met", "at worst"), lines, GOALS_NOTE)
+
+
+def faster(rows):
+    found = {}
+    for row in (row for row in rows if row["workload"] in WORKLOADS):
+        for name, time in row["us"].items():
+            if not name.startswith((OURS, "clone", "copy")):
+                key, share = (row["backend"], row["workload"], row["pass"]), time / row["us"][OURS]
+                found[key] = min(found.get(key, (1.0, "", {})), (share, name, row), key=lambda each: each[0])
+    axes = ("backend", "workload", "pass", "layout", "order", "dtype")
+    lines = [[place(row, *axes), name, number(share)] for share, name, row in found.values() if name]
+    note = "Of each backend, workload and pass the least time, in times that rope_xp takes."
+    return Table("Where another is faster", ("", "who", "takes"), lines, note)
+
+
+def candidates(backend, rows):
+    lines = []
+    for layout in LAYOUTS:
+        chosen = [row for row in rows if row["layout"] == layout]
+        names = distinct(name for row in chosen for name in row["us"] if name != "copy")
+        lines += [[layout], *([name, *(cell(chosen, name, *column) for column in COLUMNS.values())] for name in names)]
+    return Table(f"All on {backend}", ("", *COLUMNS), lines, LEGEND if backend == "numpy" else "")
+
+
+def cell(rows, name, *column):
+    for row in rows:  # heads first come first
+        times = row["us"]
+        if (row["workload"], row["pass"], row["dtype"]) == column and name in times:
+            reference = "copy" if name == IN_PLACE or "clone" not in times else "clone"
+            one = times[reference] if column[0] in ("prefill", "long") else 1
+            return number(times[name] / one) + ("" if row["order"] == "heads first" else "*")
+    return "-"
