@@ -76,10 +76,10 @@ def learned(inv_freq, x, positions):
 
 
 def subjects(q, k, positions, inv_freq):
-    """Yield labels of calls, the calls, the arrays that have gradients, the other arguments, and cotangents."""
+    """Yield labels, calls, the arrays that have gradients, the other arguments and cotangents (None: the results)."""
     for label, call in CALLS.items():
         for layout in LAYOUTS:
-            yield label, partial(call, layout), (q, k), (positions,), (q, k)
+            yield label, partial(call, layout), (q, k), (positions,), None
     yield LEARNED, learned, (inv_freq,), (q, positions), (q,)
 
 
@@ -117,7 +117,7 @@ def in_jax(seq):
 
             def both(inputs, others, cotangents, forward=forward):
                 results, pull = jax.vjp(lambda *inputs: forward(inputs, others), *inputs)
-                return results, pull(cotangents)
+                return results, pull(cotangents or results)
 
             counts = counted(forward, *given[:2]), counted(both, *given)
             found, wanted = jax.jit(both)(*given), jax.jit(both)(inputs, others, cotangents)
@@ -151,7 +151,7 @@ def run_in_torch(label, call, inputs, others, cotangents):
     with CommDebugMode() as forward:
         results = call(*inputs, *others)
     with CommDebugMode() as backward:
-        gradients = torch.autograd.grad(results, inputs, cotangents)
+        gradients = torch.autograd.grad(results, inputs, cotangents or [y.detach() for y in results])
         if label == LEARNED and isinstance(gradients[0], DTensor):
             gradients = [gradients[0].redistribute(placements=[Replicate()])]
     whole = [[(x.full_tensor() if isinstance(x, DTensor) else x).detach() for x in xs] for xs in (results, gradients)]

@@ -171,19 +171,16 @@ class Case:
     def excess(self, arrays, found, layout, exact):
         """The largest error of the results, as a multiple of the error that is allowed.
 
-        An `exact` rotation computes in float32 and rounds once; others round each step to the dtype of the arrays, and
-        have angles in float32.
+        An `exact` rotation computes in float32 and rounds once; others have angles in float32 and round each step.
         """
         rows, rotations = self.rows_to_check()
         rotations = rotations if self.seq_dim == 2 else rotations[:, None]
         epsilon, worst = EPSILON[self.dtype], []
+        of_steps = 4 * epsilon + 2.0**-22 * self.positions[-1] + 1e-6
         for place, (x, y) in enumerate(zip(arrays, found, strict=True)):
             x, y = (complex_pairs(to_numpy(each).take(rows, self.seq_dim), layout) for each in (x, y))
             right, largest = x * (rotations.conj() if place >= 2 else rotations), np.abs(x).max()
-            if exact:
-                allowed = epsilon * np.abs(right) + 1e-6 * largest
-            else:
-                allowed = (4 * epsilon + 2.0**-22 * self.positions[-1] + 1e-6) * largest
+            allowed = epsilon * np.abs(right) + 1e-6 * largest if exact else of_steps * largest
             worst.append(np.max(np.abs(y - right) / allowed))
         return float(np.max(worst))
 

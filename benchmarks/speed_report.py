@@ -51,8 +51,8 @@ GOALS = (
     Goal("tables of 8 positions, µs", 30, OURS, (), MANY | {"seq": 8}),
 )
 GOALS_NOTE = (
-    "At the worst of layouts, orders, dtypes and lengths, on NumPy and PyTorch; f32 and 16 bits: prefill; "
-    "positions given: decoding without tables; tables: of 256 positions and more."
+    "The worst of layouts, orders, dtypes and lengths, on NumPy and PyTorch. f32, bf16, 16 bits: prefill; positions "
+    "given: decoding without tables; tables: of 256 positions and more."
 )
 # Workload, pass and dtype of each column.
 COLUMNS = {
@@ -67,15 +67,8 @@ LEGEND = (
     "f32, bf16, backward (f32, forward + backward): prefill, in times of clone (in place: of copy); long: the same, "
     "bf16. decode, positions: µs of a step in f32, tables or positions given. *: sequence first; others: heads first."
 )
-SHORT = {
-    "float32": "f32",
-    "bfloat16": "bf16",
-    "float16": "f16",
-    "interleaved": "interl.",
-    "forward + backward": "backward",
-    "heads first": "heads",
-    "sequence first": "seq.",
-}
+SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "interleaved": "interl."}
+SHORT |= {"forward + backward": "backward", "heads first": "heads", "sequence first": "seq."}
 
 
 def tables(rows):
