@@ -1,38 +1,34 @@
-"""How far the programs of exporters are from the truth and from eager code, at sizes they were not made with.
+"""How far the programs of exporters are from the truth and from eager code, at sizes other than they were traced with.
 
-Run: `python benchmarks/exporters.py [--quick]`. It prints a table and writes it to benchmarks/results/exporters.md and
-.json. The truth is mpmath's angles and complex products in float64; head_dim is 128, the base 10,000, and numbers are
-float32 up to 3. It fails where a program is more than 1e-6 off the eager result, or 2e-6 off the truth.
+Run: `python benchmarks/exporters.py [--quick] [--out FILE]`. It prints a table and writes it to
+benchmarks/results/exporters.md and exporters.json. The truth is a complex product in float64 with angles of mpmath;
+head_dim is 128, the base is 10,000, and numbers are float32 up to 3. It fails where a program is more than 1e-6 from
+the eager result, or more than 2e-6 from the truth.
 """
 
-import argparse
 import io
-import json
 import logging
 import sys
 import warnings
-from importlib.metadata import version
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import mpmath
 import ndonnx as ndx
 import numpy as np
 import onnxruntime
 import torch
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # python -P leaves it out
+import common
+from common import BASE, DIM, LAYOUTS
 
 from rope_xp import RotaryEmbedding
 from rope_xp.onnx import to_onnx_rotary_embedding
 from rope_xp.torch import RotaryEmbedding as Module
 
-DIM, BASE, HEADS = 128, 10_000.0, 2
-LAYOUTS = ("half", "interleaved")
+HEADS = 2
 NEAR, FAR = 2**17, 2**31
-RESULTS = Path(__file__).parent / "results"
 # Tables are right to 2e-7; two products of numbers up to 3, and three roundings of numbers up to 4.3, of 2**-24 each.
 FROM_TRUTH = 2 * 3 * 2e-7 + 3 * 4.3 * 2.0**-24
 FROM_EAGER = 1e-6
@@ -97,32 +93,29 @@ def jax_export(rope):
     return "StableHLO", nodes, lambda x, where: np.asarray(exported.call(x, where.astype(np.int32)))
 
 
-# name: (packages whose versions are shown, what makes format, number of nodes and what runs it, largest position)
+COLUMNS = {NEAR: "< 2^17", FAR: "int32"}  # errors at such positions, from the truth
+ERRORS = (*COLUMNS.values(), "eager")
+# What makes the format, the number of nodes and what runs the program; and the largest position.
 EXPORTERS = {
-    "torch.export": (("torch",), lambda rope: torch_export(rope, strict=False), FAR),
-    "torch.export, strict": (("torch",), lambda rope: torch_export(rope, strict=True), FAR),
-    "torch.onnx, dynamo": (("torch", "onnxscript", "onnxruntime"), torch_onnx, FAR),
-    "ndonnx": (("ndonnx", "onnxruntime"), from_ndonnx, FAR),
-    "ONNX's operator": (("onnx", "onnxruntime"), operator, NEAR),
-    "jax.export": (("jax",), jax_export, FAR),
+    "torch.export": (lambda rope: torch_export(rope, strict=False), FAR),
+    "torch.export, strict": (lambda rope: torch_export(rope, strict=True), FAR),
+    "torch.onnx, dynamo": (torch_onnx, FAR),
+    "ndonnx": (from_ndonnx, FAR),
+    "ONNX's operator": (operator, NEAR),
+    "jax.export": (jax_export, FAR),
 }
 
 
 def truths(layout, cases):
-    """Every case rotated by complex numbers, with angles whose sines and cosines are exact to float64."""
+    """Every case rotated by complex numbers, as pairs; angles are exact in float64."""
     used = np.unique(np.concatenate([where.reshape(-1) for _, where in cases]))
-    with mpmath.workprec(200):
-        w = [mpmath.mpf(BASE) ** (mpmath.mpf(-2 * j) / DIM) for j in range(DIM // 2)]
-        exact = np.array([[complex(mpmath.expj(mpmath.mpf(int(p)) * frequency)) for frequency in w] for p in used])
+    exact = common.exact_rotations(used)
     for x, where in cases:
-        turn = exact[np.searchsorted(used, where)][:, None]
-        pairs = x.astype(np.float64).reshape(*x.shape[:-1], *((2, -1) if layout == "half" else (-1, 2)))
-        axis = -2 if layout == "half" else -1
-        turned = (pairs.take(0, axis=axis) + 1j * pairs.take(1, axis=axis)) * turn
-        yield np.stack([turned.real, turned.imag], axis=axis).reshape(x.shape)
+        yield common.complex_pairs(common.to_numpy(x), layout) * exact[np.searchsorted(used, where)][:, None]
 
 
 def cases(sizes, limit):
+    """Numbers to rotate, and positions below `limit`."""
     random = np.random.default_rng(0)
     pool = np.append(random.integers(0 if limit == NEAR else -limit, limit, 100), [0, limit - 1])
     for batch, seq in sizes:
@@ -136,71 +129,45 @@ def measure(sizes):
         rope = RotaryEmbedding(head_dim=DIM, layout=layout, base=BASE)
         given = {limit: [*cases(sizes, limit)] for limit in (NEAR, FAR)}
         exact = {limit: [*truths(layout, given[limit])] for limit in (NEAR, FAR)}
-        for name, (packages, make, largest) in EXPORTERS.items():
+        for name, (make, largest) in EXPORTERS.items():
             form, nodes, run = make(rope)
-            off = {"truth": {}, "eager": {}}
-            for limit in [limit for limit in (NEAR, FAR) if limit <= largest]:
-                found = [run(*case) for case in given[limit]]
-                eager = [rope(x, positions=where, seq_dim=2) for x, where in given[limit]]
-                for what, wanted in (("truth", exact[limit]), ("eager", eager)):
-                    off[what][limit] = float(np.max([np.abs(f - one).max() for f, one in zip(found, wanted)]))
-            yield {
-                "exporter": name,
-                "layout": layout,
-                "versions": {package: version(package) for package in packages},
-                "format": form,
-                "nodes": nodes,
-                "off the truth": off["truth"],
-                "off eager": float(np.max([*off["eager"].values()])),
-                "sizes": sizes,
-            }
+            row, from_eager = {"exporter": name, "layout": layout, "format": form, "nodes": nodes}, []
+            for limit in (NEAR, FAR) if largest == FAR else (NEAR,):
+                from_truth = []
+                for (x, where), truth in zip(given[limit], exact[limit]):
+                    y = run(x, where)
+                    from_truth.append(
+                        common.largest_difference(common.complex_pairs(common.to_numpy(y), layout), truth)
+                    )
+                    from_eager.append(common.largest_difference(y, rope(x, positions=where, seq_dim=2)))
+                row[COLUMNS[limit]] = float(np.max(from_truth))
+            yield row | {"eager": float(np.max(from_eager))}
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few sizes, for a test")
-    parser.add_argument("--out", type=Path, help="Markdown file to write")
-    arguments = parser.parse_args(argv)
-    out = arguments.out or RESULTS / ("quick" if arguments.quick else "") / "exporters.md"
-    warnings.simplefilter("ignore")  # those of the exporters, and what they log
-    logging.disable(logging.WARNING)
+    arguments = common.parser(__doc__).parse_args(argv)
+    warnings.simplefilter("ignore")  # the exporters warn
+    logging.disable(logging.WARNING)  # and log
     sizes = [(1, 1), (3, 17)] if arguments.quick else [(1, 1), (2, 5), (3, 100), (1, 4097)]
 
-    run = ", ".join(f"{batch} x {seq}" for batch, seq in sizes)
-    heads = ["", "layout", "format", "nodes", "<2^17", "int32", "eager"]
-    caption = f"traced at 2 x 5; batch x seq run: {run}"
-    table = Table(title="Largest error of exported programs", caption=caption, box=SIMPLE, padding=0)
-    for head in heads:
-        table.add_column(head, justify="right" if head in heads[3:] else "left", no_wrap=True)
-    lines = [
-        "Largest error of exported programs: of float32 numbers up to 3, rotated at positions below 2^17 and at any",
-        "int32, from the truth; and from the eager result of NumPy.",
-        "",
-        f"Made by `python benchmarks/exporters.py`; traced with dynamic batch and sequence at 2 x 5, and run at {run}.",
-        "",
-        "| exporter | versions | layout | format | nodes | truth, < 2^17 | truth, int32 | eager |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    rows = []
-    for row in measure(sizes):
-        rows.append(row)
-        errors = [row["off the truth"].get(limit) for limit in (NEAR, FAR)] + [row["off eager"]]
-        cells = ["-" if error is None else f"{error:.1e}" for error in errors]
-        table.add_row(row["exporter"], row["layout"], row["format"], str(row["nodes"]), *cells)
-        versions = ", ".join(f"{package} {found}" for package, found in row["versions"].items())
-        middle = f"{row['layout']} | {row['format']} | {row['nodes']}"
-        lines.append(f"| {row['exporter']} | {versions} | {middle} | {' | '.join(cells)} |")
-    Console().print(table)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text("\n".join([*lines, ""]))
-    out.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
-    wrong = [
-        f"{row['exporter']}, {row['layout']}"
-        for row in rows
-        if not (np.max([*row["off the truth"].values()]) <= FROM_TRUTH and row["off eager"] <= FROM_EAGER)
-    ]
+    rows, tables = list(measure(sizes)), []
+    for layout in LAYOUTS:
+        lines = []
+        for row in (row for row in rows if row["layout"] == layout):
+            errors = [f"{row[column]:.1e}" if column in row else "-" for column in ERRORS]
+            lines.append([row["exporter"], row["format"], str(row["nodes"]), *errors])
+        tables.append(common.Table(f"Largest error, {layout}", ("", "format", "nodes", *ERRORS), lines))
+    notes = (
+        "Exported programs rotate float32 numbers up to 3 at positions below 2^17 and at any int32. Errors are from "
+        "the truth, and from the eager result of NumPy. Programs are traced with dynamic batch and sequence at 2 x 5, "
+        f"and run at {', '.join(f'{batch} x {seq}' for batch, seq in sizes)}."
+    )
+    made_with = common.facts(__file__, argv, "torch", "jax", "ndonnx", "onnx", "onnxscript", "onnxruntime")
+    common.publish(arguments, "exporters", "Exported programs", notes, made_with, tables, rows)
+    bounds = dict.fromkeys(COLUMNS.values(), FROM_TRUTH) | {"eager": FROM_EAGER}
+    wrong = [row for row in rows if not all(row.get(name, 0.0) <= bound for name, bound in bounds.items())]
     if wrong:
-        sys.exit(f"too far off: {'; '.join(wrong)}")
+        sys.exit(f"too large an error: {wrong}")
 
 
 if __name__ == "__main__":
