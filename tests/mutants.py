@@ -122,7 +122,7 @@ MUTANTS = {
     ],
     "xPos keys grow too": [("embedding.py", '1 if role == "query" else -1', '1 if role == "query" else 1')],
     "a key of a config lost": [("config/keys.py", "if unread:", "if False:")],
-    "a scaling rule dropped": [("config/block.py", "return rule(**values)", "return None")],
+    "a scaling rule dropped": [("config/block.py", "scaling = rule(**values)", "return None")],
     "a legacy base ignored": [
         ("config/block.py", "    base = row.base if base is None else base\n", "    base = row.base\n")
     ],
@@ -134,7 +134,7 @@ MUTANTS = {
     "a key in other letters": [("config/keys.py", " or respelled(key, plain)", "")],
     "alibi let through": [("config/keys.py", "return value is not None and value is not False", "return False")],
     "mscale of DeepSeek alone": [("config/block.py", 'if rope_type == "deepseek_yarn":', "if False:")],
-    "local layers scaled": [("config/block.py", 'block = Keys("no block", {})', "pass")],
+    "local layers scaled": [("config/block.py", 'block = Keys("no block", {key', '_ = Keys("no block", {key')],
     "heads of q for k": [("weights.py", 'if to == "half" else (2, pairs)', 'if to != "half" else (2, pairs)')],
     "bfloat16 cut off in place of rounded": [("kernels/compiled.py", "word(0x7FFF)", "word(0)")],
     "compiled rows that turn the other way": [("kernels/compiled.py", "-1 if inverse else 1", "1 if inverse else -1")],
