@@ -25,11 +25,11 @@ def tests_numpy(session):
     install(session, "test")
     session.run(*PYTEST, "--xp=numpy", "tests", *session.posargs)
     # But for the kernels, which have no examples, and what imports a framework, which has sessions of its own.
-    elsewhere = ("kernels/*", "huggingface/*", "torch.py", "flax.py", "onnx.py")
+    elsewhere = ("_core/kernels/*", "huggingface/*", "torch.py", "flax.py", "onnx.py")
     session.run(
         "pytest",
         "--doctest-modules",
-        *(f"--ignore-glob=/*/rope_xp/{room}" for room in elsewhere),
+        *(f"--ignore-glob=/*/rope_xp/{path}" for path in elsewhere),
         "--pyargs",
         "rope_xp",
     )

@@ -34,8 +34,8 @@ import torch
 import transformers
 
 from rope_xp.huggingface import patch, patched
-from rope_xp.huggingface.methods import APPLIES, Methods, names_in
-from rope_xp.huggingface.rotary import REFUSED, rotary_of
+from rope_xp.huggingface._methods import APPLIES, Methods, names_in
+from rope_xp.huggingface._rotary import REFUSED, rotary_of
 
 sys.path.append(str(Path(__file__).parent))  # which python -P leaves out
 import parity

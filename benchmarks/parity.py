@@ -35,7 +35,7 @@ import transformers
 
 import rope_xp
 from rope_xp import positions as places
-from rope_xp.config.families import FAMILIES, PARTS
+from rope_xp._core.config.families import FAMILIES, PARTS
 
 MODELS = Path(transformers.__file__).parent / "models"
 RESULTS = Path(__file__).parent / "results"

@@ -74,7 +74,7 @@ def ours(case, kernel="fastest"):
     return lambda q, k, *sincos: rope(q, k, sincos=sincos, seq_dim=seq_dim), tuple(sincos)
 
 
-candidate(WITHOUT_NUMBA, "numpy", "torch")(partial(ours, kernel="eager"))
+candidate(WITHOUT_NUMBA, "numpy", "torch")(partial(ours, kernel="blocked"))
 candidate("rope_xp, reference", "numpy", "torch", "jax")(partial(ours, kernel="reference"))
 
 
@@ -187,7 +187,7 @@ def tables_of(case):
 
     arguments = [case.backend.array(positions, "float32"), inv_freq]
     made = {FORMULA: (naive, arguments, 2.0**-22 * positions[-1] + 1e-6)}
-    for name, kernel in ((OURS, "fastest"), (WITHOUT_NUMBA, "eager")):
+    for name, kernel in ((OURS, "fastest"), (WITHOUT_NUMBA, "blocked")):
         if name == OURS or case.backend.name in ("numpy", "torch"):
             made[name] = (partial(exact, kernel), [case.backend.array(positions, "int32")], 2e-7)
     return made

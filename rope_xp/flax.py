@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rope_xp import embedding
-from rope_xp.arrays import Array
-from rope_xp.modules import value_of, with_frequencies
+from rope_xp._core import embedding
+from rope_xp._core.arrays import Array
+from rope_xp._core.modules import value_of, with_frequencies
 
 
 class RotaryEmbedding(nnx.Module):

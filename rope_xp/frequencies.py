@@ -11,7 +11,7 @@ from decimal import Decimal, localcontext
 from math import ceil, cos, exp, floor, log, pi, sin, sqrt
 from typing import Any, ClassVar
 
-from rope_xp import backends, checks
+from rope_xp._core import backends, checks
 
 
 @backends.host_constant

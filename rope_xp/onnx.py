@@ -11,8 +11,8 @@ try:
 except ImportError as missing:
     raise ImportError(f"rope_xp.onnx: onnx must be installed (pip install 'rope-xp[onnx]'); got {missing}") from None
 
-from rope_xp import checks
-from rope_xp.embedding import RotaryEmbedding
+from rope_xp._core import checks
+from rope_xp._core.embedding import RotaryEmbedding
 
 OPSET = 23  # the first that has the operator
 TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}

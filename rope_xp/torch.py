@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch import nn
 
-from rope_xp import embedding
-from rope_xp.arrays import Array
-from rope_xp.backends import ranks
-from rope_xp.modules import value_of, with_frequencies
+from rope_xp._core import embedding
+from rope_xp._core.arrays import Array
+from rope_xp._core.backends import dtensor
+from rope_xp._core.modules import value_of, with_frequencies
 
 
 class RotaryEmbedding(nn.Module):
@@ -155,7 +155,7 @@ class RotaryEmbedding(nn.Module):
         if self.inv_freq is not None:
             with torch.no_grad():
                 beginning = self._beginning().to(self.inv_freq.device)
-                self.inv_freq.copy_(ranks.replicated(beginning, like=self.inv_freq))
+                self.inv_freq.copy_(dtensor.replicated(beginning, like=self.inv_freq))
 
     def extra_repr(self) -> str:
         shown = [repr(self.initial).removeprefix("RotaryEmbedding(").removesuffix(")"), f"seq_dim={self.seq_dim}"]

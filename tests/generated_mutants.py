@@ -104,7 +104,11 @@ def mutated(source, operator, occurrence):
 def sample_of(package, count, seed):
     """So many mutants of different places, drawn with a seed."""
     operators = {name: OperatorProvider()[name]() for name in OperatorProvider() if name not in LEFT_OUT}
-    files = [file for name in MODULES for file in sorted({*package.glob(f"{name}.py"), *package.glob(f"{name}/*.py")})]
+    files = [
+        file
+        for name in MODULES
+        for file in sorted(package.glob(f"**/{name}.py")) + sorted(package.glob(f"**/{name}/*.py"))
+    ]
     places = [place for file in files for place in places_in(package, str(file.relative_to(package)), operators)]
     draw, sample = random.Random(seed), []
     draw.shuffle(places)

@@ -54,12 +54,12 @@ WIDE = ("float32", "float64")
 LIBRARIES = {
     library.name: library
     for library in (
-        Library("numpy", "numpy", (*WIDE, *HALF), kernels=("reference", "eager", "numba")),
+        Library("numpy", "numpy", (*WIDE, *HALF), kernels=("reference", "blocked", "numba")),
         Library("strict", "array_api_strict", WIDE),
         Library(
             "jax", "jax.numpy", ("float32", *HALF), ("int8", "int16", "int32", "uint8", "uint16"), ("reference", "xla")
         ),
-        Library("torch", "torch", (*WIDE, *HALF), kernels=("reference", "eager", "numba")),
+        Library("torch", "torch", (*WIDE, *HALF), kernels=("reference", "blocked", "numba")),
         Library("cupy", "cupy", (*WIDE, "float16")),
         Library("dask", "dask.array", (*WIDE, "float16")),
         Library("mlx", "mlx.core", ("float32", *HALF)),

@@ -19,12 +19,12 @@ TESTS = Path(__file__).parent
 # name: (file, text that stands there exactly once, what it becomes)
 MUTANTS = {
     "the other pairing": [
-        ("kernels/reference.py", 'if layout == "interleaved":', 'if layout == "half":'),
-        ("kernels/reference.py", 'axis=-2 if layout == "half" else -1', 'axis=-1 if layout == "half" else -2'),
+        ("_core/kernels/reference.py", 'if layout == "interleaved":', 'if layout == "half":'),
+        ("_core/kernels/reference.py", 'axis=-2 if layout == "half" else -1', 'axis=-1 if layout == "half" else -2'),
     ],
     "rotation by the opposite angle": [
         (
-            "kernels/reference.py",
+            "_core/kernels/reference.py",
             "first * cos - second * sin, second * cos + first * sin",
             "first * cos + second * sin, second * cos - first * sin",
         )
@@ -33,7 +33,7 @@ MUTANTS = {
     "exponent without the factor of two": [("frequencies.py", "-2 * Decimal", "-1 * Decimal")],
     "exponent over head_dim instead of rotary_dim": [
         (
-            "embedding.py",
+            "_core/embedding.py",
             "_progression(who, base, rotary_dim, self.scaling",
             "_progression(who, base, rotary_dim if self.sections else head_dim - first_channel, self.scaling",
         )
@@ -41,57 +41,71 @@ MUTANTS = {
     "frequencies counted from one": [("frequencies.py", "ratio**j", "ratio ** (j + 1)")],
     "sine and cosine exchanged": [
         (
-            "angles.py",
+            "_core/angles.py",
             "    return SinCos(backends.materialized(sin), backends.materialized(cos))",
             "    return SinCos(cos, sin)",
         )
     ],
-    "positions counted from one": [("positions/sequence.py", "else like) + offset", "else like) + offset + 1")],
-    "phases that drift": [("angles.py", 'if phase == "float32":', 'if phase in ("exact", "float32"):')],
+    "positions counted from one": [("positions/_sequence.py", "else like) + offset", "else like) + offset + 1")],
+    "phases that drift": [("_core/angles.py", 'if phase == "float32":', 'if phase in ("exact", "float32"):')],
     "arithmetic in the dtype of x": [
         (
-            "kernels/reference.py",
-            "    halves = turn.read",
-            "    sin, cos = (backends.astype(table, x.dtype) for table in (sin, cos))\n    halves = turn.read",
+            "_core/kernels/reference.py",
+            "    halves = rotation.read",
+            "    sin, cos = (backends.astype(table, x.dtype) for table in (sin, cos))\n    halves = rotation.read",
         ),
     ],
     "the heads' axis taken for the sequence": [
-        ("rotation.py", "axis = checks.axis(who, seq_dim, x)", "axis = x.ndim - 2")
+        ("_core/rotation.py", "axis = checks.axis(who, seq_dim, x)", "axis = x.ndim - 2")
     ],
     "attention factor applied again by shift": [
-        ("embedding.py", "sincos = self._unscaled(who, moves, k)", "sincos = self.sincos(moves, like=k)")
+        ("_core/embedding.py", "sincos = self._unscaled(who, moves, k)", "sincos = self.sincos(moves, like=k)")
     ],
-    "padding not counted out": [("positions/sequence.py", "backends.cumulative_sum(tokens) - 1", "tokens * 0")],
-    "a carry dropped from the phase": [("phases.py", " + (carry >> 16)", "")],
-    "negative positions taken for positive": [("phases.py", "(one[opposite], row)", "(abs(one[opposite]), row)")],
+    "padding not counted out": [("positions/_sequence.py", "backends.cumulative_sum(tokens) - 1", "tokens * 0")],
+    "a carry dropped from the phase": [("_core/phases.py", " + (carry >> 16)", "")],
+    "negative positions taken for positive": [("_core/phases.py", "(one[opposite], row)", "(abs(one[opposite]), row)")],
     "float32 returned for half precision turned back": [
         (
-            "kernels/reference.py",
+            "_core/kernels/reference.py",
             "parts = [backends.astype(turned, x.dtype)]",
-            "parts = [turned if turn.inverse else backends.astype(turned, x.dtype)]",
+            "parts = [turned if rotation.inverse else backends.astype(turned, x.dtype)]",
         )
     ],
-    "the fraction of a position dropped": [("phases.py", "+ _phase_of_part(part, turns, bits)", "")],
-    "a mask of numbers compared with one": [("positions/sequence.py", "real=False) != 0", "real=False) == 1")],
+    "the fraction of a position dropped": [("_core/phases.py", "+ _phase_of_part(part, turns, bits)", "")],
+    "a mask of numbers compared with one": [("positions/_sequence.py", "real=False) != 0", "real=False) == 1")],
     "equality without the width": [
-        ("embedding.py", "for each in fields(self)}\n        if not", "for each in fields(self)[1:]}\n        if not")
+        (
+            "_core/embedding.py",
+            "for each in fields(self)}\n        if not",
+            "for each in fields(self)[1:]}\n        if not",
+        )
     ],
-    "batch axes behind the sequence": [("rotation.py", "len(batch) > seq or ", "")],
+    "batch axes behind the sequence": [("_core/rotation.py", "len(batch) > seq or ", "")],
     "learned frequencies without their sign": [
-        ("phases.py", "< 0.0, -products, products", "< 0.0, products, products")
+        ("_core/phases.py", "< 0.0, -products, products", "< 0.0, products, products")
     ],
-    "axes in another order": [("axes.py", "return [0, 1] * sizes[0]", "return [1, 0] * sizes[0]")],
-    "an axial progression over all pairs": [("axes.py", "2 * sizes[section]) for section", "width) for section")],
-    "only the first axis counted": [("phases.py", "phase = phase + more\n", "phase = phase + 0 * more\n")],
+    "axes in another order": [("_core/axes.py", "return [0, 1] * sizes[0]", "return [1, 0] * sizes[0]")],
+    "an axial progression over all pairs": [("_core/axes.py", "2 * sizes[section]) for section", "width) for section")],
+    "only the first axis counted": [("_core/phases.py", "phase = phase + more\n", "phase = phase + 0 * more\n")],
     "the axes' positions gathered from the first": [
-        ("phases.py", "for column, axis in zip(columns, self.axis", "for column, axis in zip(columns[::-1], self.axis")
+        (
+            "_core/phases.py",
+            "for column, axis in zip(columns, self.axis",
+            "for column, axis in zip(columns[::-1], self.axis",
+        )
     ],
     "blocks paired across": [
-        ("kernels/reference.py", "(*leading, blocks, 2, count // blocks)", "(*leading, 2, blocks, count // blocks)")
+        (
+            "_core/kernels/reference.py",
+            "(*leading, blocks, 2, count // blocks)",
+            "(*leading, 2, blocks, count // blocks)",
+        )
     ],
-    "written as it was read": [("kernels/turn.py", "read=self.write, write=self.read, inverse", "inverse")],
+    "written as it was read": [
+        ("_core/kernels/pair_rotation.py", "read=self.write, write=self.read, inverse", "inverse")
+    ],
     "the first channels in place of the last": [
-        ("kernels/reference.py", "x[..., turn.first_channel : end]", "x[..., : end - turn.first_channel]")
+        ("_core/kernels/reference.py", "x[..., rotation.first_channel : end]", "x[..., : end - rotation.first_channel]")
     ],
     "YaRN's ramp inverted": [
         ("frequencies.py", "w / self.factor * share + w * (1.0 - share)", "w * share + w / self.factor * (1.0 - share)")
@@ -120,114 +134,126 @@ MUTANTS = {
             "int(self.partial_rotary_factor * rotary_dim)",
         )
     ],
-    "xPos keys grow too": [("embedding.py", '1 if role == "query" else -1', '1 if role == "query" else 1')],
-    "a key of a config lost": [("config/keys.py", "if unread:", "if False:")],
-    "a scaling rule dropped": [("config/block.py", "scaling = rule(**values)", "return None")],
+    "xPos keys grow too": [("_core/embedding.py", '1 if role == "query" else -1', '1 if role == "query" else 1')],
+    "a key of a config lost": [("_core/config/keys.py", "if unread:", "if False:")],
+    "a scaling rule dropped": [("_core/config/block.py", "scaling = rule(**values)", "return None")],
     "a legacy base ignored": [
-        ("config/block.py", "    base = row.base if base is None else base\n", "    base = row.base\n")
+        ("_core/config/block.py", "    base = row.base if base is None else base\n", "    base = row.base\n")
     ],
-    "NoPE layers rotated": [("config/__init__.py", "if rope is None or not rotated:", "if rope is None:")],
+    "NoPE layers rotated": [("_core/config/__init__.py", "if rope is None or not rotated:", "if rope is None:")],
     "a default that is not marked": [
-        ("config/block.py", "if base is None or (block.name == OWN and outer is None):", "if False:")
+        ("_core/config/block.py", "if base is None or (block.name == OWN and outer is None):", "if False:")
     ],
-    "a key that stands twice": [("config/source.py", "if len(found) < len(pairs):", "if False:")],
-    "a key in other letters": [("config/keys.py", " or respelled(key, plain)", "")],
-    "alibi let through": [("config/keys.py", "return value is not None and value is not False", "return False")],
-    "mscale of DeepSeek alone": [("config/block.py", 'if rope_type == "deepseek_yarn":', "if False:")],
-    "local layers scaled": [("config/block.py", 'block = Keys("no block", {key', '_ = Keys("no block", {key')],
-    "heads of q for k": [("weights.py", 'if to == "half" else (2, pairs)', 'if to != "half" else (2, pairs)')],
-    "bfloat16 cut off in place of rounded": [("kernels/compiled.py", "word(0x7FFF)", "word(0)")],
-    "compiled rows that turn the other way": [("kernels/compiled.py", "-1 if inverse else 1", "1 if inverse else -1")],
-    "compiled rows of the first head alone": [("kernels/compiled.py", "to += index * axes[axis, 2]", "pass")],
-    "a thread's last part left out": [("kernels/compiled.py", "while part < parts:", "while part < parts - 1:")],
-    "broadcast tables read on": [("kernels/compiled.py", "each > 1 and of_tables[axis] == 1", "False")],
+    "a key that stands twice": [("_core/config/source.py", "if len(found) < len(pairs):", "if False:")],
+    "a key in other letters": [("_core/config/keys.py", " or respelled(key, plain)", "")],
+    "alibi let through": [("_core/config/keys.py", "return value is not None and value is not False", "return False")],
+    "mscale of DeepSeek alone": [("_core/config/block.py", 'if rope_type == "deepseek_yarn":', "if False:")],
+    "local layers scaled": [("_core/config/block.py", 'block = Keys("no block", {key', '_ = Keys("no block", {key')],
+    "heads of q for k": [("_core/weights.py", 'if to == "half" else (2, pairs)', 'if to != "half" else (2, pairs)')],
+    "bfloat16 cut off in place of rounded": [("_core/kernels/numba_kernel.py", "word(0x7FFF)", "word(0)")],
+    "compiled rows that turn the other way": [
+        ("_core/kernels/numba_kernel.py", "-1 if inverse else 1", "1 if inverse else -1")
+    ],
+    "compiled rows of the first head alone": [("_core/kernels/numba_kernel.py", "to += index * axes[axis, 2]", "pass")],
+    "a thread's last part left out": [
+        ("_core/kernels/numba_kernel.py", "while part < parts:", "while part < parts - 1:")
+    ],
+    "broadcast tables read on": [("_core/kernels/numba_kernel.py", "each > 1 and of_tables[axis] == 1", "False")],
     "the turned value turned again in place": [
         (
-            "kernels/eager.py",
+            "_core/kernels/blocked.py",
             "partner = _joined(second",
             "xp.multiply(own, of_part[0], out=turned)\n            partner = _joined(second",
         )
     ],
     "the block's remainder left as it was": [
         (
-            "kernels/eager.py",
+            "_core/kernels/blocked.py",
             "for start in range(0, shape[0], max(1, step))",
             "for start in range(0, shape[0] - 1, max(1, step))",
         )
     ],
-    "numbers written twice in one place": [("checks.py", "if step <= extent:", "if step < 0:")],
+    "numbers written twice in one place": [("_core/checks.py", "if step <= extent:", "if step < 0:")],
     "a low digit without its table": [
-        ("kernels/tables.py", "tokens & ((1 << _BITS) - 1)", "tokens & (1 << _BITS) - 2")
+        ("_core/kernels/host_sincos.py", "tokens & ((1 << _BITS) - 1)", "tokens & (1 << _BITS) - 2")
     ],
     "the row after the last taken for one": [
-        ("kernels/reference.py", "(positions < backends.size_of(table, 0))", "(positions <= table.shape[0])")
+        ("_core/kernels/reference.py", "(positions < backends.size_of(table, 0))", "(positions <= table.shape[0])")
     ],
     "rows from the end": [
-        ("kernels/reference.py", "known = (positions >= 0)", "known = (positions >= -table.shape[0])")
+        ("_core/kernels/reference.py", "known = (positions >= 0)", "known = (positions >= -table.shape[0])")
     ],
     "rows of the table before": [
-        ("kernels/reference.py", "tables.append(tables[-1] if shared else", "tables.append(tables[-1] if index else")
+        (
+            "_core/kernels/reference.py",
+            "tables.append(tables[-1] if shared else",
+            "tables.append(tables[-1] if index else",
+        )
     ],
     "the inverse multiplied once more": [
         (
-            "embedding.py",
-            "self._inverted(angles) if inverse else angles, turn)\n\n    def rotate_inplace",
-            "angles, turn)\n\n    def rotate_inplace",
+            "_core/embedding.py",
+            "self._inverted(angles) if inverse else angles, rotation)\n\n    def rotate_inplace",
+            "angles, rotation)\n\n    def rotate_inplace",
         )
     ],
     "divided by the magnitude alone": [
-        ("embedding.py", "table / self.attention_factor / self.attention_factor", "table / self.attention_factor")
+        ("_core/embedding.py", "table / self.attention_factor / self.attention_factor", "table / self.attention_factor")
     ],
     "growth divided by its square alone": [
-        ("embedding.py", "(sin * sin + cos * cos) * greater", "(sin * sin + cos * cos)")
+        ("_core/embedding.py", "(sin * sin + cos * cos) * greater", "(sin * sin + cos * cos)")
     ],
-    "a magnitude left behind by its scaling": [("embedding.py", "factor == before.magnitude != 1.0", "False")],
-    "replaced without its width": [("embedding.py", 'given["rotary_dim"] = None', "pass")],
+    "a magnitude left behind by its scaling": [("_core/embedding.py", "factor == before.magnitude != 1.0", "False")],
+    "replaced without its width": [("_core/embedding.py", 'given["rotary_dim"] = None', "pass")],
     "tables of queries for keys of other axes": [
-        ("rotation.py", "if sin is not last or axes != last_axes:", "if sin is not last:")
+        ("_core/rotation.py", "if sin is not last or axes != last_axes:", "if sin is not last:")
     ],
     "only neighbours kept apart": [
         (
-            "checks.py",
+            "_core/checks.py",
             "enumerate(extents[number + 1 :], number + 1)",
             "enumerate(extents[number + 1 : number + 2], number + 1)",
         )
     ],
-    "xPos without its centre": [("embedding.py", "difference(where, self.xpos.centre, sin.dtype)", "where")],
+    "xPos without its centre": [("_core/embedding.py", "difference(where, self.xpos.centre, sin.dtype)", "where")],
     "xPos shifted without its decay": [
-        ("embedding.py", "self._growth(-1, moves, sincos.sin)", "self._growth(-1, moves * 0, sincos.sin)")
+        ("_core/embedding.py", "self._growth(-1, moves, sincos.sin)", "self._growth(-1, moves * 0, sincos.sin)")
     ],
     "xPos shifted from its centre on": [
         (
-            "embedding.py",
+            "_core/embedding.py",
             "self._growth(-1, moves, sincos.sin)",
             "self._growth(-1, moves - self.xpos.centre, sincos.sin)",
         )
     ],
     "xPos subtracted in integers that wrap": [
-        ("phases.py", "(positions >> 1) - (origin >> 1)", "(positions - origin) >> 1")
+        ("_core/phases.py", "(positions >> 1) - (origin >> 1)", "(positions - origin) >> 1")
     ],
     "a NaN carried into its sign": [
         (
-            "kernels/compiled.py",
+            "_core/kernels/numba_kernel.py",
             'builder.select(builder.fcmp_unordered("uno", number, number), quiet, rounded)',
             "rounded",
         )
     ],
     "a mask let through": [
-        ("backends/__init__.py", "return None if type(x) in PLAIN or", "return None if isinstance(x, np.ndarray) or")
+        (
+            "_core/backends/__init__.py",
+            "return None if type(x) in PLAIN or",
+            "return None if isinstance(x, np.ndarray) or",
+        )
     ],
     "tables of files made otherwise": [
         (
-            "kernels/__init__.py",
+            "_core/kernels/__init__.py",
             "if backends.is_host(x):\n        return np.asarray(x)",
             "if type(x) is np.ndarray:\n        return x",
         )
     ],
-    "positions beyond int64": [("positions/sequence.py", "last < 2 ** (bits - 1))", "last < 2**63 + bits)")],
-    "tokens beyond the last boundary": [("positions/sequence.py", "total > numbers[-1]:", "False:")],
-    "heads of any width": [("weights.py", "* num_heads != size", "* num_heads < 0")],
-    "an unknown layout let through": [("rotation.py", 'checks.one_of(who, "layout", layout, LAYOUTS)\n', "\n")],
+    "positions beyond int64": [("positions/_sequence.py", "last < 2 ** (bits - 1))", "last < 2**63 + bits)")],
+    "tokens beyond the last boundary": [("positions/_sequence.py", "total > numbers[-1]:", "False:")],
+    "heads of any width": [("_core/weights.py", "* num_heads != size", "* num_heads < 0")],
+    "an unknown layout let through": [("_core/rotation.py", 'checks.one_of(who, "layout", layout, LAYOUTS)\n', "\n")],
 }
 
 
@@ -238,7 +264,7 @@ def suite(package_parent, files):
     nothing or arrays as memory were changed, and elsewhere not at all.
     """
     parts = {part for file in files for part in Path(file).with_suffix("").parts}
-    if parts & {"reference", "turn"}:
+    if parts & {"reference", "rotation"}:
         parts = {"rotation"}
     elif parts & {"backends", "checks"}:
         parts.add("kernels")

@@ -124,11 +124,11 @@ def dtensors_otherwise():
     """Uneven shards, several position axes, masks, the default kernel, channels or sums apart, memory written over."""
     mesh, rope = init_device_mesh("cpu", (2,)), embedding()
     x = torch.randn(3, 7, 5, DIM)
-    turn = lambda x, where: rope(x, positions=where, seq_dim=1)  # noqa: E731
+    rotation = lambda x, where: rope(x, positions=where, seq_dim=1)  # noqa: E731
     for axis in range(3):
         where = distribute_tensor(torch.arange(7), mesh, [Shard(0) if axis == 1 else Replicate()])
         shards = distribute_tensor(x, mesh, [Shard(axis)])
-        assert torch.equal(turn(shards, where).full_tensor(), turn(x, torch.arange(7)))
+        assert torch.equal(rotation(shards, where).full_tensor(), rotation(x, torch.arange(7)))
     own = rope.sincos(distribute_tensor(torch.arange(7), mesh, [Shard(0)])).sin
     assert own.placements == (Shard(0),) and own.to_local().shape == (4 - dist.get_rank(), DIM // 2)
 
@@ -144,11 +144,11 @@ def dtensors_otherwise():
     mask = torch.arange(7) >= torch.tensor([[0], [3], [5]])
     spread = from_mask(distribute_tensor(mask, mesh, [Shard(0)]))
     shards = distribute_tensor(x, mesh, [Shard(0)])
-    assert torch.equal(turn(shards, spread).full_tensor(), turn(x, from_mask(mask)))
+    assert torch.equal(rotation(shards, spread).full_tensor(), rotation(x, from_mask(mask)))
     offsets = torch.tensor([3, 70_000, 0])
     spread = consecutive(7, distribute_tensor(offsets, mesh, [Shard(0)]))
     assert spread.placements == (Shard(0),)
-    assert torch.equal(turn(shards, spread).full_tensor(), turn(x, consecutive(7, offsets)))
+    assert torch.equal(rotation(shards, spread).full_tensor(), rotation(x, consecutive(7, offsets)))
 
     usual = RotaryEmbedding(head_dim=DIM, layout="half", base=10_000.0)
     assert "reference" in usual.describe(shards)
@@ -167,10 +167,12 @@ def dtensors_otherwise():
         raise AssertionError("pairs of channels that two ranks share were turned")
 
     parts = DTensor.from_local(x, mesh, [Partial()])
-    assert (turn(parts, torch.arange(7)).full_tensor() - turn(2 * x, torch.arange(7))).abs().max() <= 16 * 2.0**-24
+    assert (
+        rotation(parts, torch.arange(7)).full_tensor() - rotation(2 * x, torch.arange(7))
+    ).abs().max() <= 16 * 2.0**-24
     written = distribute_tensor(x.clone(), mesh, [Shard(1)])
     rope.rotate_inplace(written, sincos=rope.sincos(torch.arange(7)), seq_dim=1)
-    assert torch.equal(written.full_tensor(), turn(x, torch.arange(7)))
+    assert torch.equal(written.full_tensor(), rotation(x, torch.arange(7)))
 
 
 def learned_frequencies():
@@ -223,8 +225,8 @@ def attention(atol):
     rope = example.rope
     for split in (example.by_parameters, example.by_heads):
         counts = {}
-        for name, turn in {"turned": rope, "not turned": lambda q, k, positions, seq_dim: (q, k)}.items():
-            example.rope = turn
+        for name, rotation in {"turned": rope, "not turned": lambda q, k, positions, seq_dim: (q, k)}.items():
+            example.rope = rotation
             counts[name], difference = example.attention(split)
             assert difference <= atol, (split, name)
         assert counts["turned"] == counts["not turned"] > 0

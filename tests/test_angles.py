@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rope_xp import RotaryEmbedding, SinCos, fixed_pos_embedding, phases, sinusoidal_pos_embedding
+from rope_xp import RotaryEmbedding, SinCos, fixed_pos_embedding, sinusoidal_pos_embedding
+from rope_xp._core import phases
 from rope_xp.frequencies import geometric
 
 TRUTHS = json.loads(Path(__file__).with_name("truths.json").read_text())

@@ -26,12 +26,12 @@ from rope_xp import (
     YarnScaling,
     from_config,
 )
-from rope_xp.config import families
-from rope_xp.config.block import row_of
-from rope_xp.config.families import FAMILIES, PARTS
-from rope_xp.embedding import with_provenance
+from rope_xp._core.config import families
+from rope_xp._core.config.block import row_of
+from rope_xp._core.config.families import FAMILIES, PARTS
+from rope_xp._core.embedding import with_provenance
+from rope_xp._core.provenance import Provenance
 from rope_xp.frequencies import geometric
-from rope_xp.provenance import Provenance
 
 LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 8192}
 YARN = {"factor": 4.0, "original_max_position_embeddings": 2048}

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rope_xp import from_config
-from rope_xp.config.families import FAMILIES
+from rope_xp._core.config.families import FAMILIES
 
 HERE = Path(__file__).parent / "goldens"
 CONFIGS = {name: entry["config"] for name, entry in json.loads((HERE / "configs.json").read_text()).items()}

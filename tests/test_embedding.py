@@ -156,11 +156,11 @@ def test_inverse_of_tables_that_grow(xp):
         assert grown.max() > 2.0**64 and grown.min() < 2.0**-64
         back = rope.rotate(rope.rotate(x, sincos, seq_dim=1), sincos, seq_dim=1, inverse=True)
         np.testing.assert_allclose(xp.numpy(back), xp.numpy(x), rtol=0, atol=2 * ATOL)
-        transposed, undone = (
+        transposed, inverted = (
             xp.numpy(rope.rotate(x, sincos, seq_dim=1, **{which: True})) for which in ("transpose", "inverse")
         )
         grown = np.concatenate([grown, grown], axis=-1)[:, None, :]
-        np.testing.assert_allclose(undone * grown, transposed / grown, rtol=0, atol=2 * ATOL)
+        np.testing.assert_allclose(inverted * grown, transposed / grown, rtol=0, atol=2 * ATOL)
 
 
 def test_inverse_and_transpose_exclude_each_other(xp):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from test_kernels import PROGRAM, run
 
-from rope_xp.backends import threads
+from rope_xp._core.backends import threads
 
 # Two dtypes, twice each, and by description; then the number of warnings, and the first.
 CALLS = """
@@ -93,7 +93,7 @@ def test_a_broken_import_leaves_no_module_of_ours_and_no_array(tmp_path):
 import gc, weakref
 
 assert is_right()
-assert "rope_xp.kernels.compiled" not in sys.modules and "numba" not in sys.modules
+assert "rope_xp._core.kernels.numba_kernel" not in sys.modules and "numba" not in sys.modules
 x = np.ones((2, 4))
 kept = weakref.ref(x)
 apply_rotary_pos_emb(x, (np.ones((2, 2)), np.ones((2, 2))), layout="half")
@@ -397,7 +397,7 @@ def test_the_region_is_left_when_the_work_is_interrupted(pause, monkeypatch):
 def test_openmp_is_there(tmp_path):
     """What the tests above replace."""
     script = """
-from rope_xp.backends import threads
+from rope_xp._core.backends import threads
 
 regions = []
 real = threads._openmp

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from rope_xp import RotaryEmbedding, kernels
-from rope_xp.kernels import autograd, cuda, cuda_kernel, faults
+from rope_xp import RotaryEmbedding
+from rope_xp._core import kernels
+from rope_xp._core.kernels import autograd, cuda, cuda_kernel, faults
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
@@ -158,7 +159,7 @@ def test_in_place_no_array_is_rotated_twice(monkeypatch):
     truth = REFERENCE(q, k, sincos=sincos, seq_dim=1)
     failed = []
     by = autograd.OrReference(cuda, lambda x, problem: failed.append((x.dtype, type(problem))))
-    autograd.rotate_all([q, k], given, NAMED._turn, by, inplace=True)
+    autograd.rotate_all([q, k], given, NAMED._rotation, by, inplace=True)
     assert_close((q, k), truth)
     assert failed == [(torch.float64, faults.LaunchError)]
 

@@ -16,8 +16,8 @@ from rope_xp import (
     XPos,
     YarnScaling,
     frequencies,
-    phases,
 )
+from rope_xp._core import phases
 
 mp = oracle.mpmath
 BASE, DIM = 500_000.0, 128

@@ -21,7 +21,7 @@ GOLDENS = json.loads((HERE / "goldens.json").read_text())
 RTOL = 1e-12
 
 # Top-level keys that speak of the rotation. Within a rope block every key does.
-SPEAKS = re.compile(r"rope|rotary|partial|theta|original_max_position|mrope|yarn|dynamic_ntk")
+ROTARY_KEY = re.compile(r"rope|rotary|partial|theta|original_max_position|mrope|yarn|dynamic_ntk")
 BLOCKS = ("rope_scaling", "rope_parameters")
 PARTS = {"text_config": "text", "vision_config": "vision"}
 
@@ -259,7 +259,7 @@ def test_the_goldens_are_what_the_script_makes():
 
 def spoken(config):
     """Paths of the keys that speak of the rotation."""
-    paths = [(key,) for key in config if SPEAKS.search(key)]
+    paths = [(key,) for key in config if ROTARY_KEY.search(key)]
     for block in BLOCKS:
         if isinstance(config.get(block), dict):
             paths += within(config[block], (block,))

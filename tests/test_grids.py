@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from libraries import LIBRARIES, ROUNDOFF
 
-import rope_xp.positions.grids
+import rope_xp.positions._grids
 from rope_xp import RotaryEmbedding, positions
 from rope_xp.positions import augment, grid, join, normalized
 
@@ -294,7 +294,7 @@ def test_numpy_is_the_default():
 
 def calls():
     """The calls that the docstring gives for families, by the first words of the family."""
-    doc = rope_xp.positions.grids.__doc__
+    doc = rope_xp.positions._grids.__doc__
     found = re.findall(r"^(\S.*)\n    ``(.*)``$", doc, flags=re.MULTILINE)
     assert len(found) == doc.count("\n    ``")
     return dict(found)

@@ -33,11 +33,11 @@ import families
 from families import FAMILIES, GRADIENTS, LOGITS, build, logits, prompt
 
 from rope_xp import RotaryEmbedding
+from rope_xp._core.kernels.pair_rotation import Rotation
 from rope_xp.huggingface import patch, patched, tables_inside, unpatch
-from rope_xp.huggingface.kept import Ours
-from rope_xp.huggingface.methods import MAKERS
-from rope_xp.huggingface.rotary import REFUSED, Form, Rotary
-from rope_xp.kernels.turn import Turn
+from rope_xp.huggingface._kept import Ours
+from rope_xp.huggingface._methods import MAKERS
+from rope_xp.huggingface._rotary import REFUSED, Form, Rotary
 
 torch.set_num_threads(1)
 MOVES = {"pos_embed_shift": 0.1, "pos_embed_jitter": 1.2, "pos_embed_rescale": 2.0}
@@ -702,7 +702,7 @@ def test_an_unknown_family_is_named():
 
 @pytest.mark.parametrize("names", MAKERS)
 def test_apply_functions_take_what_they_are_known_by(names):
-    form = Form("halves", False, Turn("half", "half"), False, 4)
+    form = Form("halves", False, Rotation("half", "half"), False, 4)
     assert tuple(inspect.signature(MAKERS[names](form, None)).parameters) == names
 
 

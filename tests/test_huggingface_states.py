@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from families import FAMILIES, LOGITS, build, logits, prompt
 
 from rope_xp.huggingface import patch, rotary, unpatch
-from rope_xp.huggingface.kept import Ours
-from rope_xp.huggingface.plainly import plainly
+from rope_xp.huggingface._float32_on_cpu import float32_on_cpu
+from rope_xp.huggingface._kept import Ours
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:transformers.*", "ignore::FutureWarning:transformers.*")
@@ -426,7 +426,7 @@ def test_tensors_are_as_without_the_defaults_of_a_program(make, default):
     right = make()
     torch.set_default_dtype(default)
     try:
-        with torch.device("meta"), torch.autocast("cpu", torch.bfloat16), plainly():
+        with torch.device("meta"), torch.autocast("cpu", torch.bfloat16), float32_on_cpu():
             made = make()
     finally:
         torch.set_default_dtype(torch.float32)

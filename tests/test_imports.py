@@ -1,6 +1,7 @@
 """`import rope_xp` imports nobody."""
 
 import ast
+import graphlib
 import importlib.util
 import subprocess
 import sys
@@ -25,153 +26,36 @@ def test_the_test_above_can_fail(name):
     assert loaded_after(f"import rope_xp, {name}") == [name]
 
 
-# Which rooms each room may import: CONTRIBUTING.md's table.
-MAY_IMPORT = {
-    "backends/__init__": {"backends.ranks"},
-    "backends/ranks": set(),
-    "arrays": set(),
-    "frequencies": {"backends", "checks"},
-    "axes": {"checks"},
-    "phases": {"backends"},
-    "checks": {"backends", "backends.memory", "backends.ranks"},
-    "modules": {"embedding"},
-    "torch": {"arrays", "backends.ranks", "embedding", "modules"},
-    "flax": {"arrays", "embedding", "modules"},
-    "onnx": {"checks", "embedding"},
-    "positions/sequence": {"arrays", "backends", "checks"},
-    "positions/grids": {"arrays", "backends", "checks", "positions.sequence"},
-    "positions/multimodal": {"arrays", "backends", "checks"},
-    "positions/__init__": {"positions.grids", "positions.multimodal", "positions.sequence"},
-    "backends/memory": {"backends"},
-    "backends/threads": set(),
-    "kernels/turn": set(),
-    "kernels/reference": {"backends", "kernels.turn"},
-    "kernels/eager": {"backends.memory", "kernels.reference", "kernels.turn"},
-    "kernels/faults": set(),
-    "kernels/compiled": {"backends", "backends.memory", "backends.threads", "kernels.faults", "kernels.turn"},
-    "kernels/autograd": {"kernels.faults", "kernels.reference", "kernels.turn"},
-    "kernels/xla": {"kernels.reference", "kernels.turn"},
-    "kernels/cuda_kernel": set(),
-    "kernels/cuda": {
-        "checks",
-        "kernels.autograd",
-        "kernels.cuda_kernel",
-        "kernels.faults",
-        "kernels.reference",
-        "kernels.turn",
-        "phases",
-    },
-    "kernels/__init__": {
-        "backends",
-        "backends.ranks",
-        "backends.threads",
-        "checks",
-        "kernels.cuda",
-        "kernels.faults",
-        "kernels.reference",
-        "kernels.turn",
-    },
-    "rotation": {"arrays", "backends", "checks", "kernels", "kernels.reference", "kernels.turn"},
-    "weights": {"arrays", "checks", "rotation"},
-    "kernels/tables": {"phases"},
-    "angles": {
-        "arrays",
-        "backends",
-        "backends.memory",
-        "backends.ranks",
-        "checks",
-        "frequencies",
-        "kernels",
-        "kernels.reference",
-        "kernels.tables",
-        "phases",
-        "positions.sequence",
-    },
-    "provenance": set(),
-    "config/keys": {"checks", "provenance"},
-    "config/families": {"checks", "config.keys", "frequencies"},
-    "config/layers": {"checks", "config.families", "config.keys"},
-    "config/block": {
-        "axes",
-        "checks",
-        "config.families",
-        "config.keys",
-        "config.layers",
-        "embedding",
-        "frequencies",
-    },
-    "config/source": {"config.keys"},
-    "config/remote": {"checks", "config.keys"},
-    "config/upstream": {"config.block", "config.families", "config.keys"},
-    "config/__init__": {
-        "checks",
-        "config.block",
-        "config.families",
-        "config.keys",
-        "config.layers",
-        "config.remote",
-        "config.source",
-        "config.upstream",
-        "embedding",
-        "provenance",
-        "rotation",
-    },
-    "huggingface/kept": set(),
-    "huggingface/plainly": set(),
-    "huggingface/rotary": {
-        "config",
-        "embedding",
-        "frequencies",
-        "huggingface.kept",
-        "huggingface.plainly",
-        "kernels.turn",
-        "positions",
-        "rotation",
-    },
-    "huggingface/methods": {"huggingface.kept", "huggingface.plainly", "huggingface.rotary", "kernels", "rotation"},
-    "huggingface/tables_inside": {
-        "embedding",
-        "huggingface.kept",
-        "huggingface.methods",
-        "huggingface.plainly",
-        "huggingface.rotary",
-        "kernels.turn",
-    },
-    "huggingface/__init__": {
-        "huggingface.kept",
-        "huggingface.methods",
-        "huggingface.rotary",
-        "huggingface.tables_inside",
-    },
-    "embedding": {
-        "angles",
-        "arrays",
-        "axes",
-        "backends",
-        "checks",
-        "frequencies",
-        "kernels",
-        "kernels.turn",
-        "phases",
-        "positions.sequence",
-        "provenance",
-        "rotation",
-    },
-}
+# From the bottom up: a module imports modules above it in this list, and none below. A folder stands for all in it,
+# where modules import each other as their `__init__` and its parts do.
+LAYERS = """
+_core/backends _core/arrays _core/provenance
+_core/checks
+_core/phases _core/axes frequencies
+_core/kernels
+positions
+_core/rotation
+_core/angles _core/weights
+_core/embedding
+_core/config
+_core/modules
+torch flax onnx huggingface
+"""
+LAYER_OF = {module: number for number, line in enumerate(LAYERS.split("\n")) for module in line.split()}
 
-# The rooms that may name more than the standard library and NumPy.
+# The modules that may name more than the standard library and NumPy.
 MAY_NAME = {
-    "backends/__init__": {"array_api_compat"},
-    "kernels/compiled": {"numba", "llvmlite"},
-    "kernels/autograd": {"torch"},
-    "kernels/cuda": {"torch", "triton"},
-    "kernels/cuda_kernel": {"triton"},
-    "kernels/xla": {"jax"},
-    "huggingface/kept": {"torch"},
-    "huggingface/plainly": {"torch"},
-    "huggingface/rotary": {"torch"},
-    "huggingface/methods": {"torch"},
-    "huggingface/tables_inside": {"torch"},
+    "_core/backends/__init__": {"array_api_compat"},
+    "_core/kernels/numba_kernel": {"numba", "llvmlite"},
+    "_core/kernels/autograd": {"torch"},
+    "_core/kernels/cuda": {"torch", "triton"},
+    "_core/kernels/cuda_kernel": {"triton"},
+    "_core/kernels/xla": {"jax"},
+    "huggingface/_kept": {"torch"},
+    "huggingface/_float32_on_cpu": {"torch"},
+    "huggingface/_rotary": {"torch"},
+    "huggingface/_methods": {"torch"},
+    "huggingface/_gptj": {"torch"},
     "huggingface/__init__": {"torch", "transformers"},
     "torch": {"torch"},
     "flax": {"flax", "jax"},
@@ -179,30 +63,52 @@ MAY_NAME = {
 }
 
 
-def imported_by(room):
-    """Modules that a room imports anywhere in its text; rope_xp's own by the room's name alone."""
-    source = Path(importlib.util.find_spec("rope_xp").origin).parent.joinpath(f"{room}.py").read_text()
-    for node in ast.walk(ast.parse(source)):
+PACKAGE = Path(importlib.util.find_spec("rope_xp").origin).parent
+MODULES = sorted(file.relative_to(PACKAGE).with_suffix("").as_posix() for file in PACKAGE.rglob("*.py"))
+MODULES = [module for module in MODULES if module not in ("__init__", "_core/__init__")]
+
+
+def layer_of(module):
+    """The number of the layer that names this module, or the folder that it is in."""
+    found = [LAYER_OF[part] for part in (module, *map(str, Path(module).parents)) if part in LAYER_OF]
+    assert len(found) == 1, f"{module} must stand once in LAYERS"
+    return found[0]
+
+
+def imported_by(module):
+    """What a module imports anywhere in its text: modules of rope_xp by their path, all others by their first name."""
+    for node in ast.walk(ast.parse((PACKAGE / f"{module}.py").read_text())):
+        names = []
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                room = f"{node.module}.{alias.name}".removeprefix("rope_xp.").replace(".", "/")
-                yield f"{node.module}.{alias.name}" if {room, f"{room}/__init__"} & set(MAY_IMPORT) else node.module
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            first, *rest = name.split(".")
+            if first != "rope_xp":
+                yield first
+                continue
+            while rest and "/".join(rest) not in MODULES and "/".join([*rest, "__init__"]) not in MODULES:
+                rest.pop()
+            path = "/".join(rest)
+            yield f"rope_xp/{path if path in MODULES else f'{path}/__init__'}"
 
 
-@pytest.mark.parametrize("room", MAY_IMPORT)
-def test_imports_point_one_way_and_name_no_framework(room):
-    ours = {name.removeprefix("rope_xp.") for name in imported_by(room) if name.startswith("rope_xp")}
-    others = {name.partition(".")[0] for name in imported_by(room) if not name.startswith("rope_xp")}
-    assert ours == MAY_IMPORT[room]
-    assert others <= {*sys.stdlib_module_names, "numpy", *MAY_NAME.get(room, ())}
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_one_way_and_name_no_framework(module):
+    ours = {name.removeprefix("rope_xp/") for name in imported_by(module) if name.startswith("rope_xp/")}
+    others = {name for name in imported_by(module) if not name.startswith("rope_xp/")}
+    elsewhere = {name for name in ours if Path(name).parent != Path(module).parent or "/" not in name}
+    assert not {name for name in elsewhere if layer_of(name) >= layer_of(module)}
+    assert others <= {*sys.stdlib_module_names, "numpy", *MAY_NAME.get(module, ())}
 
 
-def test_every_room_is_in_the_table():
-    package = Path(importlib.util.find_spec("rope_xp").origin).parent
-    rooms = {file.relative_to(package).with_suffix("").as_posix() for file in package.rglob("*.py")}
-    assert rooms - {"__init__"} == set(MAY_IMPORT)
+def test_no_module_imports_itself_in_a_circle():
+    graph = {
+        module: [name.removeprefix("rope_xp/") for name in imported_by(module) if name.startswith("rope_xp/")]
+        for module in MODULES
+    }
+    tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
 
 
 def test_public_names():

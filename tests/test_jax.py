@@ -139,9 +139,9 @@ def test_the_inverse_under_jit_and_differentiated(options):
     assert_same(back(rope.rotate(x, sincos, seq_dim=1)), x, atol=2e-6)
     check_grads(back, (x,), order=2, modes=("fwd", "rev"), atol=1e-2, rtol=1e-2)
     squares = np.asarray(jnp.square(sincos.sin) + jnp.square(sincos.cos))
-    undone = tuple(np.asarray(table) / squares for table in sincos)
+    inverted = tuple(np.asarray(table) / squares for table in sincos)
     pulled = jax.vjp(back, x)[1](g)[0]
-    assert_same(pulled, embedding(rotary_dim=10).rotate(g, undone, seq_dim=1), atol=8e-6)
+    assert_same(pulled, embedding(rotary_dim=10).rotate(g, inverted, seq_dim=1), atol=8e-6)
 
 
 def test_gradients_of_learned_frequencies_and_real_positions():
@@ -172,7 +172,7 @@ def test_gradients_of_frequencies_learned_for_each_axis_and_head(shape):
     x, inv_freq, where = random(5, 3, 14), 0.3 * random(*shape, seed=1), 3 * random(2, 5, seed=2)
     heads_dim = 1 if len(shape) == 3 else None
 
-    def turn(inv_freq, where):
+    def rotation(inv_freq, where):
         rope = RotaryEmbedding(head_dim=14, layout="half", inv_freq=inv_freq)
         return rope(x, positions=where, seq_dim=0, heads_dim=heads_dim)
 
@@ -184,11 +184,11 @@ def test_gradients_of_frequencies_learned_for_each_axis_and_head(shape):
         return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
     for derivative in (jax.jacrev, jax.jacfwd):
-        ours, theirs = (jax.jit(derivative(f, argnums=(0, 1)))(inv_freq, where) for f in (turn, naive))
+        ours, theirs = (jax.jit(derivative(f, argnums=(0, 1)))(inv_freq, where) for f in (rotation, naive))
         for one, other in zip(ours, theirs, strict=True):
             assert_same(one, other, atol=2e-5 * float(jnp.abs(other).max()))
-    rows = jax.vmap(turn, in_axes=(None, 0))(inv_freq, jnp.stack([where, where + 1]))
-    assert_same(rows[1], turn(inv_freq, where + 1), atol=1e-5)
+    rows = jax.vmap(rotation, in_axes=(None, 0))(inv_freq, jnp.stack([where, where + 1]))
+    assert_same(rows[1], rotation(inv_freq, where + 1), atol=1e-5)
 
 
 def test_strict_promotion_and_tracer_leaks():

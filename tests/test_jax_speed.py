@@ -16,38 +16,39 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.test_util import check_grads
 
-from rope_xp import RotaryEmbedding, Sections, apply_rotary_pos_emb, fixed_pos_embedding, kernels
-from rope_xp.kernels import xla as kernel
-from rope_xp.kernels.turn import Turn
+from rope_xp import RotaryEmbedding, Sections, apply_rotary_pos_emb, fixed_pos_embedding
+from rope_xp._core import kernels
+from rope_xp._core.kernels import xla as kernel
+from rope_xp._core.kernels.pair_rotation import Rotation
 
 DTYPES = [jnp.float32, jnp.bfloat16, jnp.float16]
 LAYOUTS = {
-    "half": Turn("half", "half"),
-    "interleaved": Turn("interleaved", "interleaved"),
-    "interleaved_to_half": Turn("interleaved", "half"),
+    "half": Rotation("half", "half"),
+    "interleaved": Rotation("interleaved", "interleaved"),
+    "interleaved_to_half": Rotation("interleaved", "half"),
 }
 # By width of x and number of pairs. Up to 128 channels and from there on, XLA treats concatenation differently.
 PARTS = {
-    "half, first of 128": (128, 32, Turn("half", "half")),
-    "half, first of 64": (64, 12, Turn("half", "half")),
-    "half, odd number of pairs": (128, 15, Turn("half", "half")),
-    "half, middle of 256": (256, 32, Turn("half", "half", 64)),
-    "half, last of 192": (192, 32, Turn("half", "half", 128)),
-    "half, from an odd channel": (128, 32, Turn("half", "half", 3)),
-    "half, blocks": (128, 64, Turn("half", "half", 0, 2)),
-    "half, blocks of a part": (192, 48, Turn("half", "half", 32, 3)),
-    "interleaved, first of 128": (128, 32, Turn("interleaved", "interleaved")),
-    "interleaved, first of 256": (256, 32, Turn("interleaved", "interleaved")),
-    "interleaved, last of 192": (192, 32, Turn("interleaved", "interleaved", 128)),
-    "interleaved to half, last of 192": (192, 32, Turn("interleaved", "half", 128)),
+    "half, first of 128": (128, 32, Rotation("half", "half")),
+    "half, first of 64": (64, 12, Rotation("half", "half")),
+    "half, odd number of pairs": (128, 15, Rotation("half", "half")),
+    "half, middle of 256": (256, 32, Rotation("half", "half", 64)),
+    "half, last of 192": (192, 32, Rotation("half", "half", 128)),
+    "half, from an odd channel": (128, 32, Rotation("half", "half", 3)),
+    "half, blocks": (128, 64, Rotation("half", "half", 0, 2)),
+    "half, blocks of a part": (192, 48, Rotation("half", "half", 32, 3)),
+    "interleaved, first of 128": (128, 32, Rotation("interleaved", "interleaved")),
+    "interleaved, first of 256": (256, 32, Rotation("interleaved", "interleaved")),
+    "interleaved, last of 192": (192, 32, Rotation("interleaved", "interleaved", 128)),
+    "interleaved to half, last of 192": (192, 32, Rotation("interleaved", "half", 128)),
 }
-TURNS = {name: (16, 8, turn) for name, turn in LAYOUTS.items()} | {
-    "half, middle": (22, 5, Turn("half", "half", 6)),
-    "half, blocks": (20, 8, Turn("half", "half", 2, 4)),
-    "interleaved, from an odd channel": (15, 4, Turn("interleaved", "interleaved", 3)),
-    "interleaved to half, last": (16, 5, Turn("interleaved", "half", 6)),
+TURNS = {name: (16, 8, rotation) for name, rotation in LAYOUTS.items()} | {
+    "half, middle": (22, 5, Rotation("half", "half", 6)),
+    "half, blocks": (20, 8, Rotation("half", "half", 2, 4)),
+    "interleaved, from an odd channel": (15, 4, Rotation("interleaved", "interleaved", 3)),
+    "interleaved to half, last": (16, 5, Rotation("interleaved", "half", 6)),
 }
-TURNS |= {f"{name}, back": (dim, pairs, turn.undone()) for name, (dim, pairs, turn) in TURNS.items()}
+TURNS |= {f"{name}, back": (dim, pairs, rotation.inverted()) for name, (dim, pairs, rotation) in TURNS.items()}
 # One of each way to read, write and leave channels alone, where each would take long.
 SOME = ["half", "half, middle", "half, blocks", "interleaved, from an odd channel, back", "interleaved_to_half, back"]
 
@@ -61,30 +62,30 @@ def tables(*shape, seed=1, dtype=jnp.float32):
     return jnp.asarray(np.sin(angles), dtype=dtype), jnp.asarray(np.cos(angles), dtype=dtype)
 
 
-def places(pairs, layout, turn):
+def places(pairs, layout, rotation):
     """Where the first and the second channel of each pair stand."""
     j = np.arange(pairs)
-    block = j // (pairs // turn.blocks) * (pairs // turn.blocks)
-    one, other = (2 * j, 2 * j + 1) if layout == "interleaved" else (j + block, j + block + pairs // turn.blocks)
-    return turn.first_channel + one, turn.first_channel + other
+    block = j // (pairs // rotation.blocks) * (pairs // rotation.blocks)
+    one, other = (2 * j, 2 * j + 1) if layout == "interleaved" else (j + block, j + block + pairs // rotation.blocks)
+    return rotation.first_channel + one, rotation.first_channel + other
 
 
-def expected(x, sin, cos, turn):
+def expected(x, sin, cos, rotation):
     """The rotation by complex numbers, in float64; and how long the pair of each channel that turns is."""
     x, sin, cos = (np.asarray(array, dtype=np.float64) for array in (x, sin, cos))
-    one, other = places(sin.shape[-1], turn.read, turn)
+    one, other = places(sin.shape[-1], rotation.read, rotation)
     pairs = x[..., one] + 1j * x[..., other]
-    turned = pairs * (cos - 1j * sin if turn.inverse else cos + 1j * sin)
+    turned = pairs * (cos - 1j * sin if rotation.inverse else cos + 1j * sin)
     result, size = x.copy(), np.zeros_like(x)
-    one, other = places(sin.shape[-1], turn.write, turn)
+    one, other = places(sin.shape[-1], rotation.write, rotation)
     result[..., one], result[..., other] = turned.real, turned.imag
     size[..., one] = size[..., other] = np.abs(pairs)
     return result, size
 
 
-def assert_turned(result, x, sin, cos, turn):
+def assert_turned(result, x, sin, cos, rotation):
     """Products and sums in the tables' dtype, then one rounding to that of `x`; the other channels as they were."""
-    truth, size = expected(x, sin, cos, turn)
+    truth, size = expected(x, sin, cos, rotation)
     assert result.shape == x.shape and result.dtype == x.dtype
     rounding = jnp.finfo(x.dtype).eps / 2 * np.abs(truth) * (size > 0)
     excess = np.abs(np.asarray(result, dtype=np.float64) - truth) - rounding - 2 * jnp.finfo(sin.dtype).eps * size
@@ -133,9 +134,9 @@ def assert_one_pass(function, x, sin, cos):
     assert names.isdisjoint({"pad", "select", "gather", "scatter", "dynamic-slice", "dynamic-update-slice"})
 
 
-def assert_one_pass_each_way(turn, x, sin, cos):
+def assert_one_pass_each_way(rotation, x, sin, cos):
     def forward(x, sin, cos):
-        return kernel.rotate(x, sin, cos, turn)
+        return kernel.rotate(x, sin, cos, rotation)
 
     def backward(g, sin, cos):
         return jax.vjp(lambda x: forward(x, sin, cos), g)[1](g)[0]
@@ -163,9 +164,9 @@ def test_one_loop_moves_no_more_than_it_must(layout, seq_dim, dtype):
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=lambda dtype: dtype.__name__)
 @pytest.mark.parametrize("part", PARTS)
 def test_one_loop_turns_a_part_of_the_channels(part, dtype):
-    dim, pairs, turn = PARTS[part]
+    dim, pairs, rotation = PARTS[part]
     table = struct(2, 512, 1, pairs)
-    assert_one_pass_each_way(turn, struct(2, 512, 8, dim, dtype=dtype), table, table)
+    assert_one_pass_each_way(rotation, struct(2, 512, 8, dim, dtype=dtype), table, table)
 
 
 def test_the_counting_sees_more_than_one_loop():
@@ -278,13 +279,13 @@ def test_a_donated_array_is_used_again(layout, dtype):
 
 
 def test_outside_jit_it_is_one_program_and_inside_none_of_its_own():
-    x, (sin, cos), turn = random(2, 3, 11, 38), tables(1, 3, 1, 19), LAYOUTS["half"]
+    x, (sin, cos), rotation = random(2, 3, 11, 38), tables(1, 3, 1, 19), LAYOUTS["half"]
     before = kernel.rotate._cache_size()
     for _ in range(3):
-        kernel.rotate(x, sin, cos, turn)
+        kernel.rotate(x, sin, cos, rotation)
     assert kernel.rotate._cache_size() == before + 1
     names = {
-        equation.primitive.name for equation in jax.make_jaxpr(lambda *a: kernel.rotate(*a, turn))(x, sin, cos).eqns
+        equation.primitive.name for equation in jax.make_jaxpr(lambda *a: kernel.rotate(*a, rotation))(x, sin, cos).eqns
     }
     assert names <= {"reshape", "unstack", "stack", "mul", "add", "sub"}
 
@@ -299,9 +300,9 @@ def test_it_is_the_fastest_for_jax_and_for_nothing_else():
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
 @pytest.mark.parametrize("name", TURNS)
 def test_values(name, dtype):
-    dim, pairs, turn = TURNS[name]
+    dim, pairs, rotation = TURNS[name]
     x, (sin, cos) = random(2, 3, 4, dim, dtype=dtype), tables(2, 1, 4, pairs)
-    assert_turned(kernel.rotate(x, sin, cos, turn), x, sin, cos, turn)
+    assert_turned(kernel.rotate(x, sin, cos, rotation), x, sin, cos, rotation)
     np.testing.assert_array_equal(np.asarray(x), np.asarray(random(2, 3, 4, dim, dtype=dtype)))
 
 
@@ -310,7 +311,7 @@ def test_values(name, dtype):
 )
 @pytest.mark.parametrize("name", SOME)
 def test_derivatives_are_rotations(name, dtype, wrap):
-    dim, pairs, turn = TURNS[name]
+    dim, pairs, rotation = TURNS[name]
     x, dx, (sin, cos) = (
         random(2, 3, 4, dim, dtype=dtype),
         random(2, 3, 4, dim, seed=2, dtype=dtype),
@@ -318,7 +319,7 @@ def test_derivatives_are_rotations(name, dtype, wrap):
     )
 
     def rotate(x):
-        return kernel.rotate(x, sin, cos, turn)
+        return kernel.rotate(x, sin, cos, rotation)
 
     def derivatives(x, dx):
         value, change = jax.jvp(rotate, (x,), (dx,))
@@ -326,21 +327,21 @@ def test_derivatives_are_rotations(name, dtype, wrap):
         return value, forward, [jax.vjp(rotate, x)[1](dx)[0], jax.linear_transpose(rotate, x)(dx)[0]]
 
     value, forward, backward = wrap(derivatives)(x, dx)
-    assert_turned(value, x, sin, cos, turn)
+    assert_turned(value, x, sin, cos, rotation)
     for each in forward:
-        assert_turned(each, dx, sin, cos, turn)
+        assert_turned(each, dx, sin, cos, rotation)
     for each in backward:
-        assert_turned(each, dx, sin, cos, turn.undone())
+        assert_turned(each, dx, sin, cos, rotation.inverted())
 
 
 @pytest.mark.parametrize("name", SOME)
 def test_jacobians_forward_and_backward(name):
-    dim, pairs, turn = TURNS[name]
+    dim, pairs, rotation = TURNS[name]
     x, (sin, cos) = random(dim), tables(pairs)
-    truth = np.stack([expected(row, sin, cos, turn)[0] for row in np.eye(dim)], axis=-1)
+    truth = np.stack([expected(row, sin, cos, rotation)[0] for row in np.eye(dim)], axis=-1)
 
     def rotate(x):
-        return kernel.rotate(x, sin, cos, turn)
+        return kernel.rotate(x, sin, cos, rotation)
 
     @jax.jit
     def jacobians(x):
@@ -355,54 +356,54 @@ def test_jacobians_forward_and_backward(name):
 
 @pytest.mark.parametrize("name", ["half, blocks, back", "interleaved to half, last"])
 def test_derivatives_by_learned_tables(name):
-    dim, pairs, turn = TURNS[name]
+    dim, pairs, rotation = TURNS[name]
     with jax.enable_x64(True):
         x, (sin, cos) = random(2, 3, dim, dtype=jnp.float64), tables(1, 3, pairs, dtype=jnp.float64)
-        call = jax.jit(lambda *a: kernel.rotate(*a, turn))
+        call = jax.jit(lambda *a: kernel.rotate(*a, rotation))
         assert call(x, sin, cos).dtype == jnp.float64
         check_grads(call, (x, sin, cos), order=2, modes=("fwd", "rev"))
 
 
 def test_float32_stays_float32_with_64_bits():
-    dim, pairs, turn = TURNS["half, middle"]
+    dim, pairs, rotation = TURNS["half, middle"]
     with jax.enable_x64(True):
         x, (sin, cos) = random(2, 3, dim), tables(1, 3, pairs)
-        gradient = jax.grad(lambda x: kernel.rotate(x, sin, cos, turn).sum())(x)
-        assert kernel.rotate(x, sin, cos, turn).dtype == gradient.dtype == jnp.float32
+        gradient = jax.grad(lambda x: kernel.rotate(x, sin, cos, rotation).sum())(x)
+        assert kernel.rotate(x, sin, cos, rotation).dtype == gradient.dtype == jnp.float32
 
 
 @pytest.mark.parametrize("name", SOME)
 def test_vmap(name):
-    dim, pairs, turn = TURNS[name]
+    dim, pairs, rotation = TURNS[name]
     x, g, (sin, cos) = random(5, 3, 4, dim), random(5, 3, 4, dim, seed=2), tables(5, 3, 1, pairs)
 
     def rotate(x, sin, cos):
-        return kernel.rotate(x, sin, cos, turn)
+        return kernel.rotate(x, sin, cos, rotation)
 
     def pull(x, sin, cos, g):
         return jax.vjp(lambda x: rotate(x, sin, cos), x)[1](g)[0]
 
-    assert_turned(jax.vmap(rotate)(x, sin, cos), x, sin, cos, turn)
-    assert_turned(jax.jit(jax.vmap(pull))(x, sin, cos, g), g, sin, cos, turn.undone())
-    assert_turned(jax.vmap(rotate, in_axes=(0, None, None))(x, sin[0], cos[0]), x, sin[:1], cos[:1], turn)
+    assert_turned(jax.vmap(rotate)(x, sin, cos), x, sin, cos, rotation)
+    assert_turned(jax.jit(jax.vmap(pull))(x, sin, cos, g), g, sin, cos, rotation.inverted())
+    assert_turned(jax.vmap(rotate, in_axes=(0, None, None))(x, sin[0], cos[0]), x, sin[:1], cos[:1], rotation)
     rows = jax.vmap(rotate, in_axes=(None, 0, 0))(x[0], sin, cos)
-    assert_turned(rows, jnp.broadcast_to(x[0], x.shape), sin, cos, turn)
+    assert_turned(rows, jnp.broadcast_to(x[0], x.shape), sin, cos, rotation)
     for axis in (1, 2):
         rows = jax.vmap(rotate, in_axes=(axis, 0, 0), out_axes=axis)(jnp.moveaxis(x, 0, axis), sin, cos)
-        assert_turned(jnp.moveaxis(rows, axis, 0), x, sin, cos, turn)
+        assert_turned(jnp.moveaxis(rows, axis, 0), x, sin, cos, rotation)
 
 
 @pytest.mark.parametrize("name", SOME)
 def test_vmap_of_gradients_by_learned_tables(name):
-    dim, pairs, turn = TURNS[name]
+    dim, pairs, rotation = TURNS[name]
     x, (sin, cos) = random(5, 3, 4, dim), tables(5, 3, 1, pairs)
 
     @jax.jit
     @jax.vmap
     def gradients(x, sin, cos):  # of half the squared length, which is that of x times sin**2 + cos**2
-        return jax.grad(lambda *table: (kernel.rotate(x, *table, turn) ** 2).sum() / 2, argnums=(0, 1))(sin, cos)
+        return jax.grad(lambda *table: (kernel.rotate(x, *table, rotation) ** 2).sum() / 2, argnums=(0, 1))(sin, cos)
 
-    one, other = places(pairs, turn.read, turn)
+    one, other = places(pairs, rotation.read, rotation)
     squares = np.asarray(x, dtype=np.float64) ** 2
     truth = (squares[..., one] + squares[..., other]).sum(axis=2, keepdims=True)
     for gradient, table in zip(gradients(x, sin, cos), (sin, cos), strict=True):
@@ -411,14 +412,14 @@ def test_vmap_of_gradients_by_learned_tables(name):
 
 @pytest.mark.parametrize("name", SOME)
 def test_scan_and_checkpoint(name):
-    dim, pairs, turn = TURNS[name]
+    dim, pairs, rotation = TURNS[name]
     x, (sin, cos) = random(3, 4, dim), tables(3, 1, pairs)
 
     def layer(x):
-        return jnp.tanh(kernel.rotate(x, sin, cos, turn))
+        return jnp.tanh(kernel.rotate(x, sin, cos, rotation))
 
     def defined(x):
-        return jnp.tanh(kernels.reference.rotate(x, sin, cos, turn))
+        return jnp.tanh(kernels.reference.rotate(x, sin, cos, rotation))
 
     def gradient(layer, x):
         return jax.grad(lambda x: (jax.lax.scan(lambda x, _: (layer(x), None), x, length=3)[0] ** 2).sum())(x)
@@ -436,14 +437,14 @@ COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("name", ["half", "interleaved, from an odd channel"])
 def test_shards_do_not_communicate(name, axis, kind):
-    dim, pairs, turn = TURNS[name]
+    dim, pairs, rotation = TURNS[name]
     mesh = jax.make_mesh((4, 2), ("shards", "others"), axis_types=(kind, kind))
     spec = PartitionSpec(*["shards" if place == axis else None for place in range(3)])
     x, g, (sin, cos) = random(8, 4, 4, dim), random(8, 4, 4, dim, seed=2), tables(8, 4, 1, pairs)
     of_table = spec if axis < 2 else PartitionSpec()
 
     def both(x, sin, cos, g):
-        y, pull = jax.vjp(lambda x: kernel.rotate(x, sin, cos, turn), x)
+        y, pull = jax.vjp(lambda x: kernel.rotate(x, sin, cos, rotation), x)
         return y, pull(g)[0]
 
     place = [
@@ -456,91 +457,93 @@ def test_shards_do_not_communicate(name, axis, kind):
         arguments = [jax.device_put(array, at) for array, at in zip((x, sin, cos, g), place, strict=True)]
         compiled = jax.jit(both).lower(*arguments).compile()
         results = jax.jit(both)(*arguments)
-        eager = kernel.rotate(*arguments[:3], turn)
+        eager = kernel.rotate(*arguments[:3], rotation)
     assert not any(word in compiled.as_text() for word in COLLECTIVES)
     assert all(result.sharding.is_equivalent_to(place[0], 4) for result in results)
-    assert_turned(results[0], x, sin, cos, turn)
-    assert_turned(results[1], g, sin, cos, turn.undone())
-    assert_turned(eager, x, sin, cos, turn)
+    assert_turned(results[0], x, sin, cos, rotation)
+    assert_turned(results[1], g, sin, cos, rotation.inverted())
+    assert_turned(eager, x, sin, cos, rotation)
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("name", ["interleaved", "half, middle"])
 def test_shard_map(name, check_vma):
-    dim, pairs, turn = TURNS[name]
+    dim, pairs, rotation = TURNS[name]
     mesh = jax.make_mesh((8,), ("shards",), axis_types=(AxisType.Auto,))
     x, g, (sin, cos) = random(2, 16, 3, dim), random(2, 16, 3, dim, seed=2), tables(1, 16, 1, pairs)
 
     def both(x, sin, cos, g):
-        y, pull = jax.vjp(lambda x: kernel.rotate(x, sin, cos, turn), x)
+        y, pull = jax.vjp(lambda x: kernel.rotate(x, sin, cos, rotation), x)
         return y, pull(g)[0]
 
     spec = PartitionSpec(None, "shards")
     mapped = jax.jit(jax.shard_map(both, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=check_vma))
     y, gradient = mapped(x, sin, cos, g)
     assert not any(word in mapped.lower(x, sin, cos, g).compile().as_text() for word in COLLECTIVES)
-    assert_turned(y, x, sin, cos, turn)
-    assert_turned(gradient, g, sin, cos, turn.undone())
+    assert_turned(y, x, sin, cos, rotation)
+    assert_turned(gradient, g, sin, cos, rotation.inverted())
 
 
 @pytest.mark.parametrize("name", ["half", "half, blocks", "interleaved to half, last"])
 def test_export_with_symbolic_sizes(name):
     from jax import export
 
-    dim, pairs, turn = TURNS[name]
+    dim, pairs, rotation = TURNS[name]
     batch, seq = export.symbolic_shape("b, s")
     table = struct(1, seq, 1, pairs)
-    exported = export.export(jax.jit(lambda x, sin, cos: kernel.rotate(x, sin, cos, turn)))(
+    exported = export.export(jax.jit(lambda x, sin, cos: kernel.rotate(x, sin, cos, rotation)))(
         struct(batch, seq, 3, dim, dtype=jnp.bfloat16), table, table
     )
     exported = export.deserialize(exported.serialize(vjp_order=2))
     for sizes in [(1, 1), (2, 7)]:
         x, (sin, cos) = random(*sizes, 3, dim, dtype=jnp.bfloat16), tables(1, sizes[1], 1, pairs)
         y, pull = jax.vjp(exported.call, x, sin, cos)
-        assert_turned(y, x, sin, cos, turn)
+        assert_turned(y, x, sin, cos, rotation)
         g = random(*sizes, 3, dim, seed=2, dtype=jnp.bfloat16)
-        assert_turned(pull(g)[0], g, sin, cos, turn.undone())
+        assert_turned(pull(g)[0], g, sin, cos, rotation.inverted())
 
 
 @pytest.mark.parametrize("name", SOME)
 def test_strict_settings(name):
-    dim, pairs, turn = TURNS[name]
+    dim, pairs, rotation = TURNS[name]
     x, (sin, cos) = random(2, 3, 4, dim, dtype=jnp.bfloat16), tables(2, 1, 4, pairs)
 
     def gradients(x, sin, cos):
-        return jax.grad(lambda *a: kernel.rotate(*a, turn).astype(jnp.float32).sum(), (0, 1, 2))(x, sin, cos)
+        return jax.grad(lambda *a: kernel.rotate(*a, rotation).astype(jnp.float32).sum(), (0, 1, 2))(x, sin, cos)
 
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"), jax.debug_nans(True):
-        assert_turned(kernel.rotate(x, sin, cos, turn), x, sin, cos, turn)
+        assert_turned(kernel.rotate(x, sin, cos, rotation), x, sin, cos, rotation)
         with jax.checking_leaks():
             found = jax.jit(gradients)(x, sin, cos)
         assert [array.dtype for array in found] == [jnp.bfloat16, jnp.float32, jnp.float32]
     with jax.disable_jit():
-        assert_turned(kernel.rotate(x, sin, cos, turn), x, sin, cos, turn)
+        assert_turned(kernel.rotate(x, sin, cos, rotation), x, sin, cos, rotation)
 
 
 @pytest.mark.parametrize("name", SOME)
 def test_what_is_no_number_stays_in_its_pair(name):
-    dim, pairs, turn = TURNS[name]
+    dim, pairs, rotation = TURNS[name]
     sin, cos = tables(pairs)
-    reach = expected(np.eye(dim), *(np.full(pairs, 0.5),) * 2, turn)[0] != 0
+    reach = expected(np.eye(dim), *(np.full(pairs, 0.5),) * 2, rotation)[0] != 0
     for value in (np.nan, np.inf, -np.inf):
         x = jnp.asarray(np.where(np.eye(dim, dtype=bool), value, 0.0), dtype=jnp.float32)
-        np.testing.assert_array_equal(np.isfinite(np.asarray(kernel.rotate(x, sin, cos, turn))), ~reach)
+        np.testing.assert_array_equal(np.isfinite(np.asarray(kernel.rotate(x, sin, cos, rotation))), ~reach)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
 def test_the_other_channels_keep_their_bits(dtype):
-    for dim, pairs, turn in (TURNS[name] for name in SOME):
-        still = np.setdiff1d(np.arange(dim), turn.first_channel + np.arange(2 * pairs))
+    for dim, pairs, rotation in (TURNS[name] for name in SOME):
+        still = np.setdiff1d(np.arange(dim), rotation.first_channel + np.arange(2 * pairs))
         x = random(4, dim, dtype=dtype).at[0].set(-0.0).at[1].set(jnp.finfo(dtype).smallest_subnormal)
-        bits = [np.asarray(array).view(f"u{x.itemsize}") for array in (x, kernel.rotate(x, *tables(1, pairs), turn))]
+        bits = [
+            np.asarray(array).view(f"u{x.itemsize}") for array in (x, kernel.rotate(x, *tables(1, pairs), rotation))
+        ]
         np.testing.assert_array_equal(bits[0][:, still], bits[1][:, still])
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 16), (2, 0, 16)])
-@pytest.mark.parametrize("turn", [*LAYOUTS.values(), Turn("half", "half", 4)])
-def test_arrays_without_elements(turn, shape):
-    sin, cos = tables(1, shape[1], 8 - turn.first_channel // 2)
-    y, pull = jax.vjp(lambda x: kernel.rotate(x, sin, cos, turn), jnp.zeros(shape))
+@pytest.mark.parametrize("rotation", [*LAYOUTS.values(), Rotation("half", "half", 4)])
+def test_arrays_without_elements(rotation, shape):
+    sin, cos = tables(1, shape[1], 8 - rotation.first_channel // 2)
+    y, pull = jax.vjp(lambda x: kernel.rotate(x, sin, cos, rotation), jnp.zeros(shape))
     assert y.shape == pull(y)[0].shape == shape

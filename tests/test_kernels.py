@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from libraries import ROUNDOFF
 
-from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, apply_rotary_pos_emb_inplace, backends
+from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, apply_rotary_pos_emb_inplace
+from rope_xp._core import backends
 
 LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
 FLOATS = ["float32", "float64", "float16", "bfloat16"]
@@ -170,8 +171,8 @@ def test_embeddings_equal_those_of_the_reference(xp, kernel, problem):
     whole, cut = laid_out(problem["laying"], xp, dtype)
     x, where = cut(whole), xp.array(np.arange(5) * 7, "int32")
     sincos = rope.sincos(where, like=x)
-    turn = {"sincos": sincos, **axes, "inverse": problem["inverse"]}
-    for call in (lambda rope: rope.rotate(x, **turn), lambda rope: rope(x, x, sincos=sincos, **axes)[1]):
+    rotation = {"sincos": sincos, **axes, "inverse": problem["inverse"]}
+    for call in (lambda rope: rope.rotate(x, **rotation), lambda rope: rope(x, x, sincos=sincos, **axes)[1]):
         assert_one_rounding(xp, call(rope), call(reference), x, dtype)
         if kernel == "numba":
             np.testing.assert_array_equal(xp.numpy(call(rope)), xp.numpy(call(reference)))
@@ -179,7 +180,7 @@ def test_embeddings_equal_those_of_the_reference(xp, kernel, problem):
         assert_one_rounding(xp, call(rope), call(reference), x, dtype, tables=2e-7)
     if xp.name in WRITABLE:
         assert_in_place_is_the_same(
-            xp, whole, cut, lambda x: rope.rotate(x, **turn), lambda x: rope.rotate_inplace(x, **turn)
+            xp, whole, cut, lambda x: rope.rotate(x, **rotation), lambda x: rope.rotate_inplace(x, **rotation)
         )
 
 
@@ -306,7 +307,7 @@ def test_numbers_of_another_byte_order_or_alignment(xp, layout, width):
     truth = apply_rotary_pos_emb(x, sincos, layout=layout, kernel="reference")
     foreign = [table.astype(">f4") for table in sincos]
     unaligned = [odd_memory(table) for table in sincos]
-    for kernel in ("fastest", "eager", "numba"):
+    for kernel in ("fastest", "blocked", "numba"):
         for pair in (foreign, unaligned):
             result = apply_rotary_pos_emb(x, pair, layout=layout, kernel=kernel)
             np.testing.assert_allclose(result, truth, rtol=0, atol=1e-6)
@@ -322,7 +323,7 @@ def test_numbers_of_another_byte_order_or_alignment(xp, layout, width):
         result = apply_rotary_pos_emb(other, sincos, layout=layout)
         assert result.dtype == other.dtype
         np.testing.assert_allclose(result, truth, rtol=0, atol=1e-6)
-        for kernel in ("eager", "numba"):
+        for kernel in ("blocked", "numba"):
             with pytest.raises(ValueError, match=rf"kernel='{kernel}' must have arrays in host memory; got .*foreign"):
                 apply_rotary_pos_emb(other, sincos, layout=layout, kernel=kernel)
         if other.flags.writeable:
@@ -486,7 +487,7 @@ def test_describe_says_what_runs(xp, kernel):
 
 def test_kernels_of_other_memory_are_refused(xp):
     x = xp.array(np.ones((2, 14)), "float32")
-    for kernel in {"eager", "numba", "triton", "xla"} - set(xp.kernels):
+    for kernel in {"blocked", "numba", "triton", "xla"} - set(xp.kernels):
         rope = RotaryEmbedding(head_dim=14, layout="half", base=1e4, kernel=kernel)
         for call in (partial(rope, x, seq_dim=0), partial(rope.describe, x), partial(rope.shift, x, 1, seq_dim=0)):
             with pytest.raises(ValueError, match=rf"^RotaryEmbedding[.a-z]*: kernel='{kernel}' must .*; got"):
@@ -569,7 +570,7 @@ def forked():
     child = os.fork()
     if not child:
         # PyTorch's own operations hang in a copy of a process that ran some in threads.
-        os._exit(0 if is_right() and (sys.argv[1] == "torch" or is_right(kernel="eager")) else 1)
+        os._exit(0 if is_right() and (sys.argv[1] == "torch" or is_right(kernel="blocked")) else 1)
     return os.waitpid(child, 0)[1] == 0
 
 if __name__ == "__main__":

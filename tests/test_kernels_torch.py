@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, apply_rotary_pos_emb_inplace
 
 LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
-KERNELS = ["eager", "numba"]
+KERNELS = ["blocked", "numba"]
 
 
 def random(*shape, seed=0, dtype=torch.float32):

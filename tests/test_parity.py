@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rope_xp.config import families
+from rope_xp._core.config import families
 
 # Upstream warns of many of the configs tried, and of its own deprecations.
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -228,11 +228,11 @@ def by_real(cos, sin, neighbours=True):
     """Their full tables as half of them, and how they turn x of batch seq heads dim."""
     cos, sin = cos.reshape(-1, cos.shape[-1]), sin.reshape(-1, sin.shape[-1])
 
-    def turn(x):
+    def rotation(x):
         return embeddings.apply_rotary_emb(x, (cos, sin), use_real_unbind_dim=-1 if neighbours else -2, sequence_dim=1)
 
     half = slice(None, None, 2) if neighbours else slice(cos.shape[-1] // 2)
-    return sin[:, half], cos[:, half], turn
+    return sin[:, half], cos[:, half], rotation
 
 
 def by_complex(turns):
@@ -278,8 +278,8 @@ def prx():
     where = grid(H, W, start=(400, 9), like=TORCH)
     matrices = of_diffusers("prx", "PRXEmbedND")(64, 10_000, [32, 32])(where.T[None])
     apply = of_diffusers("prx", "apply_rope")
-    turn = lambda x: apply(x.transpose(1, 2), matrices).transpose(1, 2)  # noqa: E731
-    return axial((32, 32)), where, *by_matrices(matrices[0, 0], turn)
+    rotation = lambda x: apply(x.transpose(1, 2), matrices).transpose(1, 2)  # noqa: E731
+    return axial((32, 32)), where, *by_matrices(matrices[0, 0], rotation)
 
 
 def kandinsky_5():
@@ -416,8 +416,8 @@ def minimax_h3():
     cos, sin = of_diffusers("minimax_h3", "MiniMaxH3RotaryPosEmbed")()(where.T)
     sections = Sections((16, 16, 16), order="axial")
     rope = RotaryEmbedding(head_dim=128, rotary_dim=96, layout="half", base=10_000.0, sections=sections)
-    sin, cos, turn = by_real(cos, sin, neighbours=False)
-    return rope, where, sin, cos, lambda x: torch.cat([turn(x[..., :96]), x[..., 96:]], dim=-1)
+    sin, cos, rotation = by_real(cos, sin, neighbours=False)
+    return rope, where, sin, cos, lambda x: torch.cat([rotation(x[..., :96]), x[..., 96:]], dim=-1)
 
 
 def allegro():
@@ -426,7 +426,7 @@ def allegro():
     cells = grid(T, H, W, like=TORCH)
     cos, sin = (torch.cat([t[kind][at, :8] for t, at in zip(tables, cells)], dim=-1) for kind in (0, 1))
 
-    def turn(x):
+    def rotation(x):
         at = [axis.expand(x.shape[0], -1).long() for axis in cells]
         return embeddings.apply_rotary_emb_allegro(x.transpose(1, 2), tables, at).transpose(1, 2)
 
@@ -435,7 +435,7 @@ def allegro():
         grid(T, H, W, step=(1 / 2.0, 1 / 1.5, 1 / 1.25), like=TORCH),
         sin,
         cos,
-        turn,
+        rotation,
     )
 
 
@@ -470,14 +470,14 @@ MODELS = {
 
 @pytest.mark.parametrize("model, roundings", MODELS.items(), ids=[model.__name__ for model in MODELS])
 def test_diffusers(model, roundings):
-    rope, where, sin, cos, turn = model()
+    rope, where, sin, cos, rotation = model()
     atol = off_by(rope, where, roundings)
     sincos = rope.sincos(where)
     assert_same(sincos.sin, sin, atol)
     assert_same(sincos.cos, cos, atol)
     q, k = random(2, where.shape[-1], 3, rope.head_dim), random(2, where.shape[-1], 1, rope.head_dim, seed=1)
     for x, ours in zip((q, k), rope(q, k, positions=where, seq_dim=1), strict=True):
-        assert_same(ours, turn(x), rotated(atol))
+        assert_same(ours, rotation(x), rotated(atol))
         assert torch.equal(rope.rotate(x, sincos, seq_dim=1), ours)
 
 

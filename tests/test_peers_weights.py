@@ -9,7 +9,7 @@ import torch
 from transformers.core_model_loading import PermuteForRope
 
 from rope_xp import RotaryEmbedding
-from rope_xp.weights import permute_projection
+from rope_xp._core.weights import permute_projection
 
 HEADS, KV_HEADS, HEAD_DIM, DIM = 8, 2, 16, 128
 

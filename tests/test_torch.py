@@ -61,8 +61,8 @@ def test_gradients_of_the_inverse(options):
     g = random(2, 5, 3, 14, seed=1, dtype=torch.float64)
     (gradient,) = torch.autograd.grad(back(x, *sincos), x, g)
     magnitude = torch.hypot(*sincos)
-    undone = torch.stack([table / magnitude**2 for table in sincos])
-    assert_same(gradient, embedding(rotary_dim=10).rotate(g, tuple(undone), seq_dim=1), atol=1e-13)
+    inverted = torch.stack([table / magnitude**2 for table in sincos])
+    assert_same(gradient, embedding(rotary_dim=10).rotate(g, tuple(inverted), seq_dim=1), atol=1e-13)
     assert_same(back(rope.rotate(x, sincos, seq_dim=1), *sincos), x, atol=1e-14)
 
 
@@ -82,14 +82,14 @@ def test_gradients_of_frequencies_learned_for_each_axis_and_head(shape):
     inv_freq = (0.3 * random(*shape, seed=1, dtype=torch.float64)).requires_grad_()
     where = (3 * random(2, 2, 5, seed=2, dtype=torch.float64)).requires_grad_()
 
-    def turn(inv_freq, where):
+    def rotation(inv_freq, where):
         rope = RotaryEmbedding(head_dim=14, layout="half", inv_freq=inv_freq)
         return rope(x, positions=where, seq_dim=1, heads_dim=2 if len(shape) == 3 else None)
 
-    assert torch.autograd.gradcheck(turn, (inv_freq, where), check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(turn, (inv_freq, where))
-    (gradient,) = torch.autograd.grad(turn(inv_freq, where).sum(), inv_freq)
-    compiled = torch.compile(lambda w: turn(w, where.detach()).sum(), backend="aot_eager", fullgraph=True)
+    assert torch.autograd.gradcheck(rotation, (inv_freq, where), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(rotation, (inv_freq, where))
+    (gradient,) = torch.autograd.grad(rotation(inv_freq, where).sum(), inv_freq)
+    compiled = torch.compile(lambda w: rotation(w, where.detach()).sum(), backend="aot_eager", fullgraph=True)
     (again,) = torch.autograd.grad(compiled(inv_freq), inv_freq)
     assert_same(gradient, again, atol=1e-12)
 

@@ -17,16 +17,17 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 
-from rope_xp import RotaryEmbedding, XPos, phases
-from rope_xp.kernels import autograd, cuda_kernel, reference
-from rope_xp.kernels import cuda as kernel
-from rope_xp.kernels.turn import Turn
+from rope_xp import RotaryEmbedding, XPos
+from rope_xp._core import phases
+from rope_xp._core.kernels import autograd, cuda_kernel, reference
+from rope_xp._core.kernels import cuda as kernel
+from rope_xp._core.kernels.pair_rotation import Rotation
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
-HALVES, NEIGHBOURS = Turn("half", "half"), Turn("interleaved", "interleaved")
-TURNS = [Turn(read, write) for read in ("half", "interleaved") for write in ("half", "interleaved")]
+HALVES, NEIGHBOURS = Rotation("half", "half"), Rotation("interleaved", "interleaved")
+TURNS = [Rotation(read, write) for read in ("half", "interleaved") for write in ("half", "interleaved")]
 NUMPY = LIBRARIES["torch"].numpy
 
 
@@ -39,8 +40,8 @@ def tables(angles, dtype="float32"):
     return tuple(torch.tensor(f(angles), dtype=DTYPES[wide], device=DEVICE) for f in (np.sin, np.cos))
 
 
-def rotate(x, sin, cos, turn):
-    return kernel.rotate_all([x], [(sin, cos)], turn)[0]
+def rotate(x, sin, cos, rotation):
+    return kernel.rotate_all([x], [(sin, cos)], rotation)[0]
 
 
 def channels(layout, pairs, blocks):
@@ -53,14 +54,15 @@ def channels(layout, pairs, blocks):
     return first, first + width
 
 
-def expected(x, angles, turn):
+def expected(x, angles, rotation):
     """Complex multiplication; `angles` broadcast against `x`."""
     pairs = angles.shape[-1]
     reads, writes = (
-        [turn.first_channel + each for each in channels(way, pairs, turn.blocks)] for way in (turn.read, turn.write)
+        [rotation.first_channel + each for each in channels(way, pairs, rotation.blocks)]
+        for way in (rotation.read, rotation.write)
     )
     result = np.array(x, dtype=np.float64)
-    numbers = (result[..., reads[0]] + 1j * result[..., reads[1]]) * np.exp((-1j if turn.inverse else 1j) * angles)
+    numbers = (result[..., reads[0]] + 1j * result[..., reads[1]]) * np.exp((-1j if rotation.inverse else 1j) * angles)
     result[..., writes[0]], result[..., writes[1]] = numbers.real, numbers.imag
     return result
 
@@ -115,13 +117,15 @@ def test_any_arrays_in_one_launch(seed, launches, monkeypatch):
     dtype = str(rng.choice(list(DTYPES)))
     blocks = int(rng.choice([1, 1, 2, 3]))
     read, write = ("half", "half") if blocks > 1 else rng.choice(["half", "interleaved"], 2).tolist()
-    turn = Turn(read, write, int(rng.choice([0, 0, 3, 8])), blocks, bool(rng.random() < 0.5))
+    rotation = Rotation(read, write, int(rng.choice([0, 0, 3, 8])), blocks, bool(rng.random() < 0.5))
     pairs = blocks * int(rng.integers(1, 7))
     inplace = bool(rng.random() < 0.4)
     arrays, wholes, sincos, truths, references = [], [], [], [], []
     for _ in range(int(rng.integers(1, 4))):
         axes = tuple(rng.choice([1, 2, 3, 5, 9], int(rng.integers(0, 5))).tolist())
-        x, whole = strided(rng, (*axes, turn.first_channel + 2 * pairs + int(rng.choice([0, 0, 1, 20]))), DTYPES[dtype])
+        x, whole = strided(
+            rng, (*axes, rotation.first_channel + 2 * pairs + int(rng.choice([0, 0, 1, 20]))), DTYPES[dtype]
+        )
         shape = tuple(1 if rng.random() < 0.4 else size for size in axes)
         angles = rng.standard_normal((*shape, pairs))
         wide = DTYPES["float64" if dtype == "float64" else "float32"]
@@ -134,10 +138,10 @@ def test_any_arrays_in_one_launch(seed, launches, monkeypatch):
         arrays.append(x)
         wholes.append(whole)
         sincos.append(tuple(both))
-        truths.append(expected(NUMPY(x), angles, turn))
-        references.append(reference.rotate(x, *both, turn))
+        truths.append(expected(NUMPY(x), angles, rotation))
+        references.append(reference.rotate(x, *both, rotation))
     before = [whole.clone() for whole in wholes]
-    results = kernel.rotate_all(arrays, sincos, turn, inplace=inplace)
+    results = kernel.rotate_all(arrays, sincos, rotation, inplace=inplace)
     assert len(launches) == 1
     for x, whole, old, result, truth, other in zip(arrays, wholes, before, results, truths, references, strict=True):
         size = 2 * max(1.0, np.abs(truth).max())
@@ -146,7 +150,7 @@ def test_any_arrays_in_one_launch(seed, launches, monkeypatch):
         away = 2 * ROUNDOFF[dtype] * np.abs(truth) + 8 * ROUNDOFF["float64" if dtype == "float64" else "float32"] * size
         assert np.all(np.abs(NUMPY(result) - NUMPY(other)) <= away + 2.0**-24)
         passing = torch.ones(x.shape[-1], dtype=torch.bool, device=DEVICE)
-        passing[turn.first_channel : turn.first_channel + 2 * pairs] = False
+        passing[rotation.first_channel : rotation.first_channel + 2 * pairs] = False
         if inplace:
             assert result is x
             x.fill_(0.0)
@@ -159,15 +163,15 @@ def test_any_arrays_in_one_launch(seed, launches, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("turn", TURNS, ids=lambda turn: f"{turn.read} to {turn.write}")
-def test_in_place_equals_out_of_place(turn, dtype):
+@pytest.mark.parametrize("rotation", TURNS, ids=lambda rotation: f"{rotation.read} to {rotation.write}")
+def test_in_place_equals_out_of_place(rotation, dtype):
     """Also where what is written lies where something else is read."""
     q, k = random(2, 3, 5, 42, dtype=dtype), random(2, 5, 5, 42, seed=1, dtype=dtype)
     sincos = tables(np.random.default_rng(2).standard_normal((2, 1, 5, 20)), dtype)
-    outs = kernel.rotate_all([q, k], [sincos, sincos], turn)
-    for x, out in zip(kernel.rotate_all([q, k], [sincos, sincos], turn, inplace=True), outs, strict=True):
+    outs = kernel.rotate_all([q, k], [sincos, sincos], rotation)
+    for x, out in zip(kernel.rotate_all([q, k], [sincos, sincos], rotation, inplace=True), outs, strict=True):
         assert torch.equal(x, out)
-    back = kernel.rotate_all([q, k], [sincos, sincos], turn.undone())
+    back = kernel.rotate_all([q, k], [sincos, sincos], rotation.inverted())
     size = ROUNDOFF[dtype] * 16
     for x, seed in zip(back, (0, 1), strict=True):
         assert (x - random(*x.shape, seed=seed, dtype=dtype)).abs().max() <= size
@@ -277,8 +281,8 @@ def test_computed_tables_are_scaled():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("turn", [*TURNS, HALVES.undone()], ids=str)
-def test_positions_give_what_their_tables_give(turn, dtype, launches):
+@pytest.mark.parametrize("rotation", [*TURNS, HALVES.inverted()], ids=str)
+def test_positions_give_what_their_tables_give(rotation, dtype, launches):
     by_positions = kernel.ByPositions(phases.Frequencies(FREQUENCIES), 1.0)
     where = torch.tensor([[3, 131_071, -7], [2**31 - 1, 0, 12]], device=DEVICE)[:, None]
     turn_of = 2 * oracle.mpmath.pi
@@ -286,9 +290,9 @@ def test_positions_give_what_their_tables_give(turn, dtype, launches):
         [[float(oracle.mpmath.mpf(p) * w % turn_of) for w in FREQUENCIES] for p in where.ravel().tolist()]
     ).reshape(2, 1, 3, 7)
     q, k = random(2, 5, 3, 20, dtype=dtype), random(2, 1, 3, 20, seed=1, dtype=dtype)
-    truths = [expected(NUMPY(x), angles, turn) for x in (q, k)]
+    truths = [expected(NUMPY(x), angles, rotation) for x in (q, k)]
     for inplace in (False, True):
-        results = by_positions.rotate_all([q, k], [(where,), (where,)], turn, inplace)
+        results = by_positions.rotate_all([q, k], [(where,), (where,)], rotation, inplace)
         for result, truth in zip(results, truths, strict=True):
             assert_rounded_once(result, truth, 16.0)
     assert len(launches) == 2
@@ -303,11 +307,11 @@ def sources(dtype="float64"):
     rows = [table.reshape(10, 6) for table in sincos]
     where = torch.arange(10, device=DEVICE).reshape(2, 1, 5)
     by_positions = kernel.ByPositions(phases.Frequencies(FREQUENCIES[:6]), 1.5)
-    turn = Turn("interleaved", "half", first_channel=1)
+    rotation = Rotation("interleaved", "half", first_channel=1)
     return {
-        "tables": lambda *xs: autograd.rotate_all(xs, [sincos] * len(xs), turn, kernel),
-        "rows": lambda *xs: autograd.rotate_all(xs, [(*rows, where)] * len(xs), turn, kernel),
-        "positions": lambda *xs: autograd.rotate_all(xs, [(where,)] * len(xs), turn, by_positions),
+        "tables": lambda *xs: autograd.rotate_all(xs, [sincos] * len(xs), rotation, kernel),
+        "rows": lambda *xs: autograd.rotate_all(xs, [(*rows, where)] * len(xs), rotation, kernel),
+        "positions": lambda *xs: autograd.rotate_all(xs, [(where,)] * len(xs), rotation, by_positions),
     }
 
 
@@ -473,7 +477,7 @@ def arguments(inplace):
     sin, cos = tables(np.random.default_rng(2).standard_normal((2, 1, 5, 6)))
     q, k = random(2, 2, 5, 14), random(2, 5, 1, 14, seed=1).transpose(1, 2)
     xs = [q, k] if inplace else [q.requires_grad_(), k.requires_grad_()]
-    return (xs, [sin, sin], [cos, cos], *Turn("half", "interleaved", 2))
+    return (xs, [sin, sin], [cos, cos], *Rotation("half", "interleaved", 2))
 
 
 @pytest.mark.parametrize("inplace", [False, True])
@@ -552,12 +556,12 @@ def test_compiles_in_place_what_does_not_overlap():
 
 def test_operators_stay_within_their_arrays():
     rotate, x = torch.ops.rope_xp.rotate, random(5, 3, 14)
-    turn = ("half", "half", 0, 1, False)
+    rotation = ("half", "half", 0, 1, False)
     for sin in (random(5, 1, 9), random(2, 1, 7), random(5, 7)):
         with pytest.raises(ValueError, match=r"^rotate: .*must.*; got"):
-            rotate([x], [sin], [sin], *turn)
+            rotate([x], [sin], [sin], *rotation)
     with pytest.raises(ValueError, match="shorter"):
-        rotate([x, x], [random(5, 1, 7)], [random(5, 1, 7)], *turn)
+        rotate([x, x], [random(5, 1, 7)], [random(5, 1, 7)], *rotation)
 
 
 @pytest.mark.parametrize("rows", [False, True])
@@ -648,10 +652,10 @@ COMPILES = """
     import triton
     from triton.backends.compiler import GPUTarget
 
-    from rope_xp import phases
-    from rope_xp.kernels import cuda as kernel
-    from rope_xp.kernels import cuda_kernel
-    from rope_xp.kernels.turn import Turn
+    from rope_xp._core import phases
+    from rope_xp._core.kernels import cuda as kernel
+    from rope_xp._core.kernels import cuda_kernel
+    from rope_xp._core.kernels.pair_rotation import Turn
 
     class Driver:
         def get_current_target(self):
@@ -756,7 +760,7 @@ def test_without_a_c_compiler_the_kernel_cannot_be_imported(tmp_path):
 
         torch.cuda.is_available = lambda: True
         try:
-            import rope_xp.kernels.cuda
+            import rope_xp._core.kernels.cuda
         except ImportError as problem:
             assert str(problem).startswith("Triton cannot launch kernels here: "), problem
         else:

@@ -7,7 +7,7 @@ from libraries import ROUNDOFF
 from test_bad_input import assert_all_raise
 
 from rope_xp import apply_rotary_pos_emb
-from rope_xp.weights import permute_projection
+from rope_xp._core.weights import permute_projection
 
 LAYOUTS = ["half", "interleaved"]
 SEQ, INPUTS, RANK, HEAD_DIM = 5, 11, 3, 14

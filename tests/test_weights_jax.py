@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from rope_xp import RotaryEmbedding
-from rope_xp.weights import permute_projection
+from rope_xp._core.weights import permute_projection
 
 
 def random(*shape, seed=0):

@@ -25,10 +25,10 @@ except ImportError as missing:
 if int(transformers.__version__.partition(".")[0]) < 5:
     raise ImportError(f"rope_xp.huggingface: transformers must be 5 or newer; got {transformers.__version__}")
 
-from rope_xp.huggingface.kept import Aside, Keeper, Ours, aside, check_kept, keep, named
-from rope_xp.huggingface.methods import Methods
-from rope_xp.huggingface.rotary import Rotary, held, is_rotary, rotary_of
-from rope_xp.huggingface.tables_inside import TABLE, class_of, has_tables_inside
+from rope_xp.huggingface._gptj import TABLE, class_of, has_tables_inside
+from rope_xp.huggingface._kept import Aside, Keeper, Ours, aside, check_kept, keep, named
+from rope_xp.huggingface._methods import Methods
+from rope_xp.huggingface._rotary import Rotary, held, is_rotary, rotary_of
 
 __all__ = ["patch", "patched", "unpatch"]
 

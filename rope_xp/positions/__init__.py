@@ -11,8 +11,8 @@ Values that can be read, Python's and NumPy's, are checked. Those of other array
 the greatest integer of their dtype, boundaries must begin with 0 and not fall, and the last one must be `total`.
 """
 
-from rope_xp.positions.grids import augment, grid, join, normalized
-from rope_xp.positions.multimodal import (
+from rope_xp.positions._grids import augment, grid, join, normalized
+from rope_xp.positions._multimodal import (
     PromptPositions,
     ernie4_5_vl,
     hunyuan_vl,
@@ -22,7 +22,7 @@ from rope_xp.positions.multimodal import (
     qwen3_omni,
     qwen3_vl,
 )
-from rope_xp.positions.sequence import (
+from rope_xp.positions._sequence import (
     consecutive,
     context_parallel,
     from_cu_seqlens,

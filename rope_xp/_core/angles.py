@@ -1,0 +1,214 @@
+"""From positions to the sines and cosines of their angles."""
+
+from functools import reduce
+from operator import add
+from typing import Any, Literal, NamedTuple
+
+from rope_xp._core import backends, checks, kernels, phases
+from rope_xp._core.arrays import Array
+from rope_xp._core.backends import dtensor, memory
+from rope_xp._core.kernels import Kernel, host_sincos
+from rope_xp._core.kernels.reference import join_pairs
+from rope_xp.frequencies import geometric
+from rope_xp.positions._sequence import count_from
+
+Phase = Literal["exact", "float32"]
+
+PHASES = {
+    "exact": "sin and cos within 2e-7 at every int32 position",
+    "float32": "float32(position) * float32(inv_freq), as published models were trained",
+}
+
+
+class SinCos(NamedTuple):
+    """The sines and cosines of angles, half as wide as what they turn: one column for each pair of channels.
+
+    A plain pair `(sin, cos)` serves as well wherever a `SinCos` is taken.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sin, cos = fixed_pos_embedding(np.zeros((5, 2, 8)))
+    >>> sin.shape
+    (5, 4)
+    """
+
+    sin: Any
+    cos: Any
+
+
+def fixed_pos_embedding(
+    x: Array, seq_dim: int = 0, *, base: float = 10_000.0, offset: int | Array = 0, phase: Phase = "exact"
+) -> SinCos:
+    """Sines and cosines for the consecutive positions of `x`, all of whose channels turn.
+
+    Parameters
+    ----------
+    x : array, "*batch dim"
+        Only its shape, dtype, library and device are read. `dim` is even.
+    seq_dim : int
+        The sequence axis of `x`. The default is the notebook's: "seq heads dim".
+    base : float
+        Pair j of dim/2 turns by ``base ** (-2 j / dim)`` radians per position.
+    offset : int or array, ""
+        Position of the first token, in tokens; it may be traced.
+    phase : "exact" or "float32"
+        `"exact"` is right to 2e-7 at every int32 position; `"float32"` rounds ``position * frequency`` to float32 as
+        most implementations do, for parity with models that were trained so. (Their frequencies may be other float32
+        numbers than those nearest to the exact ones; give them to `RotaryEmbedding` as `inv_freq`.)
+
+    Returns
+    -------
+    SinCos, each "seq dim/2"
+        Of the library and device of `x` (on JAX not committed to one); float64 for float64 `x`, else float32.
+
+    Raises
+    ------
+    ValueError
+        If `dim` is odd, `seq_dim` names no sequence axis, `base` is less than 1, an int `offset` leaves int32, or
+        `phase` is unknown.
+    TypeError
+        If `x` is not floating point or `offset` no integer.
+
+    References
+    ----------
+    Su et al., RoFormer (2021), arXiv:2104.09864, section 3.2.2. Name: kingoflolz/mesh-transformer-jax,
+    `mesh_transformer/layers.py`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sin, cos = fixed_pos_embedding(np.zeros((3, 2, 4)), base=100.0)
+    >>> sin.round(3)
+    array([[0.   , 0.   ],
+           [0.841, 0.1  ],
+           [0.909, 0.199]])
+    """
+    who = "fixed_pos_embedding"
+    checks.floating(who, "x", x)
+    dim = checks.even_width(who, x)
+    seq = backends.size_of(x, checks.axis(who, seq_dim, x))
+    frequencies = phases.Frequencies(geometric(checks.at_least(who, "base", base, 1.0), dim))
+    positions = count_from(who, "offset", offset, seq, like=x)
+    if positions.ndim > 1:
+        raise ValueError(f"{who}: offset must have no axis; got shape {checks.shape(offset)}")
+    return sincos_of(who, positions, frequencies, like=x, phase=phase)
+
+
+def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0, *, like: Array | None = None) -> Any:
+    """The sinusoidal absolute position encoding, to be added to embeddings.
+
+    Channel 2j is the sine and channel 2j + 1 the cosine of ``position * base ** (-2 j / dim)``.
+
+    Parameters
+    ----------
+    positions : array, "*batch seq"
+        In tokens: integers, or float32 numbers below ``2**31``, or float64 numbers.
+    dim : int
+        Width of the encoding, even.
+    base : float
+        Ratio of the longest wavelength to the shortest, had there been one more pair.
+    like : array, optional
+        Whose library to use, so that NumPy's positions go with it; float64 for float64, float32 for all else.
+
+    Returns
+    -------
+    array, "*batch seq dim"
+
+    Raises
+    ------
+    ValueError
+        If `dim` is odd or `base` is less than 1.
+    TypeError
+        If `positions` is no array of real numbers.
+
+    References
+    ----------
+    Vaswani et al., Attention Is All You Need (2017), arXiv:1706.03762, section 3.5.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sinusoidal_pos_embedding(np.arange(2), 4, base=100.0).round(3)
+    array([[0.   , 1.   , 0.   , 1.   ],
+           [0.841, 0.54 , 0.1  , 0.995]], dtype=float32)
+    """
+    who = "sinusoidal_pos_embedding"
+    frequencies = phases.Frequencies(
+        geometric(checks.at_least(who, "base", base, 1.0), checks.even_size(who, "dim", dim))
+    )
+    sin, cos = sincos_of(who, positions, frequencies, like=like)
+    return join_pairs(backends.namespace(sin), sin, cos, "interleaved")
+
+
+def sincos_of(
+    who: str,
+    positions: Any,
+    frequencies: phases.Frequencies,
+    *,
+    like: Any = None,
+    phase: Phase = "exact",
+    kernel: Kernel = "fastest",
+) -> SinCos:
+    """Tables for any positions and frequencies, beside `like` and, for float64 `like`, in float64."""
+    sin, cos = _sincos_of(who, positions, frequencies, like, phase, kernel)
+    return SinCos(backends.materialized(sin), backends.materialized(cos))
+
+
+def _sincos_of(
+    who: str, positions: Any, frequencies: phases.Frequencies, like: Any, phase: Phase, kernel: Kernel
+) -> tuple[Any, Any]:
+    checks.one_of(who, "phase", phase, PHASES)
+    positions = checks.positions(who, "positions", positions, like=like)
+    if not frequencies.are_floats:
+        # Again, as a parameter may have been cast since: `module.half()` does so behind our back.
+        checks.floating(who, "inv_freq", frequencies.inv_freq, ("float32", "float64"))
+        positions = checks.convert_like(who, "positions", positions, frequencies.inv_freq)
+    in_float64 = like is not None and backends.dtype_name(like.dtype) == "float64"
+    if not dtensor.is_dtensor(positions):
+        return _tables(positions, frequencies, in_float64, phase, kernel)
+
+    def tables_of(positions: Any, learned: Any) -> tuple[Any, Any]:
+        own = frequencies if learned is None else phases.Frequencies(learned)
+        return _tables(positions, own, in_float64, phase, kernel)
+
+    learned = None if frequencies.are_floats else frequencies.inv_freq
+    return dtensor.map_local_shards(tables_of, positions, learned, first_axis=int(frequencies.axes > 1))
+
+
+def _tables(
+    positions: Any, frequencies: phases.Frequencies, in_float64: bool, phase: Phase, kernel: Kernel
+) -> tuple[Any, Any]:
+    xp = backends.namespace(positions)
+    dtype = xp.float64 if in_float64 else xp.float32
+    if phase == "float32":
+        terms = frequencies.terms(backends.astype(positions, xp.float32))
+        angle = reduce(add, [columns * row.values(like=columns, dtype=xp.float32) for columns, row in terms])
+        return backends.astype(xp.sin(angle), dtype), backends.astype(xp.cos(angle), dtype)
+    if kernel != "reference" and frequencies.are_a_row and not in_float64:
+        on_host = kernels.on_host(positions)
+        if on_host is not None:
+            sin, cos = host_sincos.sin_cos(on_host, frequencies)
+            return memory.from_numpy(sin, positions), memory.from_numpy(cos, positions)
+    sin, cos = phases.sin_cos(backends.without_gradient(positions), frequencies, dtype)
+    derivative = backends.is_real(positions) or not frequencies.are_floats
+    if not (derivative and backends.has_derivatives(positions)):
+        return sin, cos
+    change = _zero_with_derivative(positions, frequencies, dtype)
+    sin_change, cos_change = xp.sin(change), xp.cos(change)
+    return sin * cos_change + cos * sin_change, cos * cos_change - sin * sin_change
+
+
+def _zero_with_derivative(positions: Any, frequencies: phases.Frequencies, dtype: Any) -> Any:
+    """An angle of zero whose derivatives, of every order, are those of ``positions * frequencies``.
+
+    Integer phases have no derivative of their own.
+    """
+    changes = []
+    for columns, row in frequencies.terms(positions):
+        constant = backends.astype(backends.without_gradient(columns), dtype)
+        inv_freq = row.values(like=constant, dtype=dtype)
+        changes.append(constant * (inv_freq - backends.without_gradient(inv_freq)))
+        if backends.is_real(positions):
+            changes.append((backends.astype(columns, dtype) - constant) * inv_freq)
+    return reduce(add, changes)

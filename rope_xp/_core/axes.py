@@ -1,0 +1,185 @@
+"""Several position axes: which axis, such as time, height or width, each pair of channels follows."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rope_xp._core import checks
+
+ORDERS = {
+    "chunked": "one axis after the other, one progression over all pairs: Qwen2-VL, XD-RoPE",
+    "interleaved": "axes take turns while they last, the rest follow axis 0: Qwen3-VL",
+    "round_robin": "axes take turns, those that are full are passed over: GLM in SGLang",
+    "balanced": "the axis that lags behind its share is next, axis 0 last: openPangu-VL",
+    "spatial_first": "the first two sections take turns, then the third: Ernie-4.5-VL, (height, width, time)",
+    "even_odd": "even frequencies, then odd ones, then the rest, a section each: Pixtral, Cohere Compass",
+    "axial": "one axis after the other, each with a progression of its own: vision towers, Flux",
+    "axial_interleaved": "axes take turns, each with a progression of its own: Kimi",
+}
+
+
+class Column(NamedTuple):
+    """What one pair of channels follows: a position axis, and one member of a progression over `width` channels."""
+
+    axis: int
+    index: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Sections:
+    """How many pairs follow each position axis, and in which order.
+
+    Parameters
+    ----------
+    sizes : list or tuple of int
+        Pairs of each axis, in the order of the config (`mrope_section`); their sum is the number of pairs.
+    order : str
+        Which pairs they are, see `ORDERS`.
+    axis_of_section : list or tuple of int, optional
+        The position axis of each section. By default they are in the order of positions; ``(1, 2, 0)`` where an order
+        has spatial sections before a third, of time.
+
+    Raises
+    ------
+    ValueError
+        If `order` is unknown, or `sizes` cannot be in that order.
+    TypeError
+        If `sizes` are no ints.
+
+    References
+    ----------
+    Wang et al., Qwen2-VL (2024), arXiv:2409.12191, section 2.1. transformers, `models/qwen2_vl`, `models/qwen3_vl`,
+    `models/ernie4_5_vl_moe`; vLLM, `rotary_embedding/mrope.py` and `mrope_interleaved.py`.
+
+    Examples
+    --------
+    >>> Sections((4, 2, 2)).axis_of_pair
+    (0, 0, 0, 0, 1, 1, 2, 2)
+    >>> Sections((4, 2, 2), order="interleaved").axis_of_pair
+    (0, 1, 2, 0, 1, 2, 0, 0)
+    >>> Sections((2, 2, 4), order="spatial_first").axis_of_pair
+    (1, 2, 1, 2, 0, 0, 0, 0)
+    """
+
+    sizes: Sequence[int]
+    order: str = "chunked"
+    axis_of_section: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        who = "Sections"
+        checks.one_of(who, "order", self.order, ORDERS)
+        if not isinstance(self.sizes, (list, tuple)) or not self.sizes:
+            raise TypeError(f"{who}: sizes must be a list or tuple of int; got {self.sizes!r}")
+        sizes = tuple(checks.count(who, "every size", size) for size in self.sizes)
+        if not sum(sizes):
+            raise ValueError(f"{who}: sizes must have a pair; got {sizes}")
+        if self.order in ("spatial_first", "even_odd") and (len(sizes) not in (2, 3) or sizes[0] != sizes[1]):
+            raise ValueError(
+                f"{who}: sizes must be (height, width) or (height, width, time), height equal to width, for "
+                f"order={self.order!r}; got {sizes}"
+            )
+        axes = self.axis_of_section
+        if axes is not None:
+            if not isinstance(axes, (list, tuple)):
+                raise TypeError(f"{who}: axis_of_section must be a list or tuple of int; got {axes!r}")
+            axes = tuple(checks.count(who, "every axis_of_section", axis) for axis in axes)
+            if sorted(axes) != list(range(len(sizes))):
+                raise ValueError(f"{who}: axis_of_section must have each of {len(sizes)} axes once; got {axes}")
+            object.__setattr__(self, "axis_of_section", axes)
+        object.__setattr__(self, "sizes", sizes)
+        if self.order == "interleaved":
+            found = _interleaved(list(sizes))
+            counts = tuple(found.count(section) for section in range(len(sizes)))
+            if counts != sizes:
+                raise ValueError(
+                    f"{who}: sizes must fit when {len(sizes)} axes take turns over {sum(sizes)} pairs; "
+                    f"got {sizes}, of which {counts} would be left"
+                )
+
+    @property
+    def axes(self) -> int:
+        """The number of position axes."""
+        return len(self.sizes)
+
+    @property
+    def pairs(self) -> int:
+        """The number of pairs, of all axes."""
+        return sum(self.sizes)
+
+    @property
+    def axis_of_pair(self) -> tuple[int, ...]:
+        """The axis of each pair."""
+        return tuple(column.axis for column in self.columns())
+
+    def columns(self) -> tuple[Column, ...]:
+        """What each pair follows."""
+        axes = self.axis_of_section
+        if axes is None:
+            axes = (1, 2, 0) if self.order in ("spatial_first", "even_odd") and self.axes == 3 else range(self.axes)
+        sizes, width = list(self.sizes), 2 * self.pairs
+        sections = _ORDERS[self.order](sizes)
+        if self.order in ("axial", "axial_interleaved"):
+            left = [list(range(size)) for size in sizes]
+            members = [(left[section].pop(0), 2 * sizes[section]) for section in sections]
+        elif self.order == "even_odd":
+            spatial = 2 * sizes[0]
+            members = [(j, width) for js in (range(0, spatial, 2), range(1, spatial, 2)) for j in js]
+            members += [(j, width) for j in range(spatial, self.pairs)]
+        else:
+            members = [(j, width) for j in range(self.pairs)]
+        return tuple(Column(axes[section], *member) for section, member in zip(sections, members))
+
+
+def _chunked(sizes: list[int]) -> list[int]:
+    return [axis for axis, size in enumerate(sizes) for _ in range(size)]
+
+
+def _interleaved(sizes: list[int]) -> list[int]:
+    """Pair j follows section ``j % sections`` while this lasts, and the first otherwise."""
+    turns = [divmod(pair, len(sizes)) for pair in range(sum(sizes))]
+    return [section if rotation < sizes[section] else 0 for rotation, section in turns]
+
+
+def _round_robin(sizes: list[int]) -> list[int]:
+    left, order = list(sizes), []
+    for pair in range(sum(sizes)):
+        axis = pair % len(sizes)
+        while not left[axis]:
+            axis = (axis + 1) % len(sizes)
+        left[axis] -= 1
+        order.append(axis)
+    return order
+
+
+def _balanced(sizes: list[int]) -> list[int]:
+    """Greedy: the axis of which the smallest share is placed, not the same one twice while another is left.
+
+    One pair of axis 0 is kept for the end.
+    """
+    kept = min(sizes[0], 1)
+    left = [sizes[0] - kept, *sizes[1:]]
+    placed, order = [0] * len(sizes), []
+    for _ in range(sum(left)):
+        available = [axis for axis, size in enumerate(left) if placed[axis] < size]
+        others = [axis for axis in available if order[-1:] != [axis]] or available
+        axis = min(others, key=lambda axis: placed[axis] / left[axis])
+        placed[axis] += 1
+        order.append(axis)
+    return order + [0] * kept
+
+
+def _spatial_first(sizes: list[int]) -> list[int]:
+    return [0, 1] * sizes[0] + [2] * sum(sizes[2:])
+
+
+_ORDERS: dict[str, Callable[[list[int]], list[int]]] = {
+    "chunked": _chunked,
+    "interleaved": _interleaved,
+    "round_robin": _round_robin,
+    "balanced": _balanced,
+    "spatial_first": _spatial_first,
+    "even_odd": _chunked,
+    "axial": _chunked,
+    "axial_interleaved": _round_robin,
+}

@@ -1,0 +1,105 @@
+"""From what the caller gives to a mapping: a file's JSON, or what an object holds, of a size that can be read."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rope_xp._core.config.keys import WHO
+
+# Bounds far above any checkpoint's config, so that none costs more than a second and some hundred MB.
+MOST_BYTES = 2**24
+MOST_VALUES = 10**6
+DEEPEST = 32
+MOST_BITS = 2048  # of an int, which Python can then print
+
+
+def mapping_of(config: Any) -> Mapping[str, Any]:
+    """What a config holds."""
+    if isinstance(config, Mapping):
+        found = config
+    elif isinstance(config, (str, os.PathLike)):
+        found = _from_file(Path(os.fsdecode(config)))
+    elif hasattr(config, "to_dict") and not isinstance(config, type):
+        found = config.to_dict()
+    else:
+        hint = ": pass its config, model.config" if hasattr(config, "config") else ""
+        raise TypeError(
+            f"{WHO}: config must be a path, a mapping or an object with to_dict(); got {type(config).__name__}{hint}"
+        )
+    if not isinstance(found, Mapping):
+        raise TypeError(f"{WHO}: config must hold a mapping; got {type(found).__name__}")
+    check_size(found)
+    return found
+
+
+def check_size(given: Any) -> None:
+    """Refuse what is nested too deeply, too long, or has an int of too many digits to print."""
+    level, count = [given], 0
+    for _ in range(DEEPEST):
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, int) and value.bit_length() > MOST_BITS:
+                raise ValueError(f"{WHO}: an int must have at most {MOST_BITS} bits; got {value.bit_length()} bits")
+            if not isinstance(value, (Mapping, list, tuple)):
+                continue
+            count += len(value)
+            if count > MOST_VALUES:
+                raise ValueError(f"{WHO}: config must hold at most {MOST_VALUES} values; got more")
+            below.extend(value)
+            if isinstance(value, Mapping):
+                below.extend(value.values())
+        if not below:
+            return
+        level = below
+    raise ValueError(f"{WHO}: config must be nested at most {DEEPEST} deep; got more")
+
+
+def _from_file(path: Path) -> Any:
+    """The JSON of a file, or of `config.json` in a folder."""
+    try:
+        path = path / "config.json" if path.is_dir() else path
+        exists, regular = path.exists(), path.is_file()
+    except OSError:  # the name is too long
+        exists = regular = False
+    if not exists:
+        raise FileNotFoundError(
+            f"{WHO}: config must be a config.json on this machine, or the folder it is in (download a model of the Hub "
+            f"first); got {str(path)!r}, which does not exist"
+        )
+    if not regular:
+        raise ValueError(f"{WHO}: config must be a regular file; got {str(path)!r}")
+    try:
+        with open(path, "rb") as file:
+            text = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise type(error)(f"{WHO}: {path} must be readable; got {error.strerror}") from None
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"{WHO}: {path} must have at most {MOST_BYTES} bytes; got more")
+    try:
+        return json.loads(text.decode("utf-8-sig"), object_pairs_hook=_each_once, parse_int=_int)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{WHO}: {path} must be JSON in UTF-8; got {error.reason}") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{WHO}: {path} must be JSON; got {error.msg} on line {error.lineno}, column {error.colno}"
+        ) from None
+    except RecursionError:
+        raise ValueError(f"{WHO}: {path} must be nested at most {DEEPEST} deep; got more") from None
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, in which a key must not stand twice: readers do not agree on which of them counts."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in found if keys.count(key) > 1)
+        raise ValueError(f"{WHO}: every key must be in an object of JSON once; got {twice!r} {keys.count(twice)} times")
+    return found
+
+
+def _int(digits: str) -> int:
+    if len(digits) * 3 > MOST_BITS:  # more than 3 bits each
+        raise ValueError(f"{WHO}: an int must have at most {MOST_BITS} bits; got {len(digits)} digits")
+    return int(digits)

@@ -1,0 +1,210 @@
+"""What transformers 5.18 does with some configs that is a mistake, as edits of the config before it is read.
+
+Only ``from_config(..., compat="transformers")`` makes them, so that its tables equal upstream's there too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from rope_xp._core.config.block import ALIASES, BASE_KEYS, INTERLEAVE_KEYS, LENGTH_KEYS, ORIGINAL, PARTIAL_KEYS
+from rope_xp._core.config.families import FAMILIES, Family
+from rope_xp._core.config.keys import WHO, Keys, comma_separated
+
+# Of whose pairs the two channels turn by angles of different axes.
+NO_ROTATION = ("hunyuan_vl_text",)
+
+# Keys beside the block that these families do not read.
+NOT_READ = {
+    "bamba": ("partial_rotary_factor", "attn_rotary_emb"),
+    "cohere2_moe": ("rope_scaling",),
+    "dbrx": ("attn_config",),
+    "fuyu": ("rope_theta", "rope_scaling"),
+    "gpt_neox": ("rope_theta", "partial_rotary_factor"),
+    "gpt_neox_japanese": ("rope_theta", "partial_rotary_factor"),
+    "modernbert": ("rope_theta",),
+    "modernbert-decoder": ("rope_theta",),
+    "step3p5": ("use_rope_layers",),
+}
+# Families that rotate a share of the head. All others rotate the whole head, whatever `partial_rotary_factor` is.
+_READ_SHARE = (
+    "bamba deepseek_v4 diffusion_gemma_text dots3_note_audio_encoder dots3_note_text efficientloftr glm glm4 glm4_moe "
+    "glm4_moe_lite glm4v_moe_text glm4v_text glm_image_text glm_ocr_text glmasr_encoder gpt_neox gpt_neox_japanese "
+    "laguna mellum mimo_v2_flash minimax_m2 minimax_m3_vl_text moonshine moonshine_streaming musicflamingo nemotron "
+    "nemotron3_5_transcribe_asr_audio neomme persimmon phi phi3 phi4_multimodal qwen3_5_moe_text qwen3_5_text "
+    "qwen3_next qwen4_exp_text recurrent_gemma solar_open stablelm step3p5 zaya"
+)
+READ_SHARE = frozenset(_READ_SHARE.split())
+# Keys beside the block that only these families read.
+_GPT_NEOX = ("gpt_neox", "gpt_neox_japanese")
+READ_BY: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((*BASE_KEYS[1:], *PARTIAL_KEYS[1:], *INTERLEAVE_KEYS[1:]), ()),
+    "rotary_pct": _GPT_NEOX,
+    "rotary_emb_base": _GPT_NEOX,
+    "rotary_embedding_base": ("seamless_m4t", "wav2vec2-bert", "wav2vec2-conformer"),
+    "rotary_dim": ("codegen", "gptj", "minimax_m2"),
+}
+# Families that transformers does not have. Their own code is what decides.
+_ELSEWHERE = (
+    "DFNRope_vision_transformer baichuan bailing_moe bailing_moe_v2 chatglm ernie4_5_moe_vl exaone grok-1 grok1 "
+    "hunyuan internlm internlm2 kimi_k2 minicpm new phi3_v phi4mm qwen"
+)
+ELSEWHERE = frozenset(_ELSEWHERE.split())
+# Rows of the table, which follows 5.23, that are others in 5.18; and frequencies before any training.
+ROWS: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": {"order": "even_odd", "sizes": (22, 22, 20)},
+    "mistral_large4_text": {"weights": None},
+    "step3p5_vision": {"axis_of_section": None},
+}
+
+
+def as_upstream(
+    given: Mapping[str, Any], model_type: str, family: Family, seq_len: int | None
+) -> tuple[dict[str, Any], Family]:
+    """The config and the row that make the reader compute what transformers does."""
+    if model_type in NO_ROTATION:
+        raise ValueError(
+            f"{WHO}: compat must be None for {model_type!r}, of which transformers makes no rotation; got transformers"
+        )
+    for name in ("rope_parameters", "rope_scaling"):
+        Keys("config", given).within(name)  # must be mappings
+    config: dict[str, Any] = _plain(given)
+    _drop(config, _not_read(config, model_type))
+    scaling = config.get("rope_scaling") or {}
+    if family.by_layer and "type" in scaling and "rope_type" not in scaling:
+        scaling = config["rope_scaling"] = {}  # the default block has a rope_type already
+    if scaling:
+        config["rope_parameters"] = None  # replaced, not merged
+    blocks = _blocks(config)
+    _truncate(config, blocks)
+    if _ignores_share(model_type, family):
+        _whole_head(config, model_type, family, blocks)
+    for block in blocks:
+        _said_beside(config, block, family)
+        _lengths(config, model_type, block, seq_len)
+    if not blocks and any(
+        "rope_theta" in (row.get("block") or {}) for row in (vars(family), *family.by_layer.values())
+    ):
+        _drop(config, BASE_KEYS)  # the default block comes as a whole
+    if model_type == "step3p5":
+        _first_of_each_type(config)
+    changed = {"olmo3": {"base_fixed": True}, "dots3_note_text": {"base": 80_000_000.0, "base_keys": BASE_KEYS}}
+    if model_type in changed and scaling:
+        sliding = {**family.by_layer["sliding_attention"], **changed[model_type]}
+        family = replace(family, by_layer={**family.by_layer, "sliding_attention": sliding})
+        _drop(config, ("swa_rope_theta",))
+    return config, replace(family, clamped=True, **ROWS.get(model_type, {}))
+
+
+def remarks(config: Mapping[str, Any], block: Mapping[str, Any], model_type: str, family: Family) -> list[str]:
+    """What `describe` says of a config that means more to us than to transformers."""
+    names, found = _not_read(config, model_type), []
+    share, rule = _share(config, block), _rule(block)
+    if _ignores_share(model_type, family) and share not in (None, 1):
+        if rule == "default":
+            names = (*names, PARTIAL_KEYS[0])
+        elif rule != "proportional":
+            found.append(f"transformers fails with {PARTIAL_KEYS[0]} and rope_type {rule!r} in {model_type!r}")
+    if names:
+        found.append(
+            f"transformers does not read {comma_separated(names)} in {model_type!r}; with compat, neither do we"
+        )
+    return found
+
+
+def _not_read(config: Mapping[str, Any], model_type: str) -> tuple[str, ...]:
+    """Keys that stand beside the block and that the family's class does not read."""
+    if model_type not in FAMILIES or model_type in ELSEWHERE:
+        return ()
+    others = (name for name, families in READ_BY.items() if model_type not in families)
+    return tuple(name for name in (*NOT_READ.get(model_type, ()), *others) if config.get(name) is not None)
+
+
+def _ignores_share(model_type: str, family: Family) -> bool:
+    return model_type in FAMILIES and model_type not in READ_SHARE | ELSEWHERE and family.share_means is None
+
+
+def _rule(block: Mapping[str, Any]) -> Any:
+    """The name of a block's rule, which is not yet checked."""
+    name = block.get("rope_type") or block.get("type") or "default"
+    return ALIASES.get(name, name) if isinstance(name, str) else name
+
+
+def _share(config: Mapping[str, Any], block: Mapping[str, Any]) -> Any:
+    share = block.get(PARTIAL_KEYS[0])
+    return config.get(PARTIAL_KEYS[0]) if share is None else share
+
+
+def _whole_head(config: dict[str, Any], model_type: str, family: Family, blocks: list[dict[str, Any]]) -> None:
+    """The default rule does not read the share. All others do, and then the model fails: its head is wider."""
+    own = [row.get("block", {}) for row in (vars(family), *family.by_layer.values())]
+    for block in blocks or own:
+        rule, share = _rule(block), _share(config, block)
+        if rule not in ("default", "proportional") and share not in (None, 1):
+            raise ValueError(
+                f"{WHO}: compat must be None for {PARTIAL_KEYS[0]}={share} and rope_type {rule!r} in {model_type!r}, "
+                f"with which transformers fails; got transformers"
+            )
+    for block in blocks:
+        if _rule(block) == "default":
+            _drop(block, PARTIAL_KEYS)
+    _drop(config, PARTIAL_KEYS)
+
+
+def _plain(value: Any) -> Any:
+    """A copy, of plain dicts and lists, that may be edited."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _blocks(config: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rotary blocks of a config: one, or one for each layer type."""
+    block = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    nested = [value for value in block.values() if isinstance(value, dict)]
+    return nested or ([block] if block else [])
+
+
+def _truncate(config: dict[str, Any], blocks: list[dict[str, Any]]) -> None:
+    """`truncate` of a nested block is not read, that beside nested blocks is."""
+    parameters = config.get("rope_parameters") or {}
+    if any(isinstance(value, dict) for value in parameters.values()):
+        beside = parameters.pop("truncate", True)
+        for block in blocks:
+            if block.get("rope_type") == "yarn" or "truncate" in block:
+                block["truncate"] = beside
+
+
+def _said_beside(config: dict[str, Any], block: dict[str, Any], family: Family) -> None:
+    """A base and a share in the block win over those beside it; the length trained on beside it wins."""
+    if "rope_theta" in block:
+        _drop(config, BASE_KEYS)
+        for row in family.by_layer.values():
+            _drop(config, row.get("base_keys", ()))
+    if "partial_rotary_factor" in block:
+        _drop(config, PARTIAL_KEYS)
+    if config.get(ORIGINAL) is not None and ORIGINAL in block:
+        block[ORIGINAL] = config[ORIGINAL]
+
+
+def _lengths(config: dict[str, Any], model_type: str, block: dict[str, Any], seq_len: int | None) -> None:
+    """Hunyuan forgets `alpha` beyond the longest sequence, Phi-3.5-MoE never reads `long_factor`."""
+    length = Keys("config", config).count(LENGTH_KEYS[0])
+    if seq_len is not None and length is not None and seq_len > length:
+        block.pop("alpha", None)
+    if model_type == "phimoe" and "short_factor" in block:
+        block["long_factor"] = block["short_factor"]
+
+
+def _first_of_each_type(config: dict[str, Any]) -> None:
+    """Of lists of one number for each layer, the first layer of each type decides for the others."""
+    types = config.get("layer_types") or []
+    for key in ("rope_theta", "partial_rotary_factors"):
+        values = config.get(key)
+        if isinstance(values, list) and types:
+            config[key] = [values[types.index(kind)] for kind in types]
+
+
+def _drop(config: dict[str, Any], keys: tuple[str, ...]) -> None:
+    for key in keys:
+        config.pop(key, None)

@@ -1,0 +1,360 @@
+"""Exact phases: `position * frequency` as a fraction of a turn, in integers, and its sine and cosine.
+
+A float32 product `position * frequency` is off by up to `position * 2**-24` radians, and that error, not the sine, is
+what ruins long contexts. Only the fraction of a turn matters, so frequencies are carried as whole numbers of
+``2**-64`` turns (``2**-96`` at 64 bits) and multiplied in integers that wrap: the product is exact, and nothing is left
+for a compiler to reassociate. The phase of an integer position is the same integer on every backend.
+
+`bits` is the width of the integers. 32 serve positions of up to 32 bits and float32 tables, so that no device needs
+float64 or int64; 64 serve wider positions and float64 tables.
+"""
+
+from math import factorial, pi
+from typing import Any, NamedTuple
+
+from rope_xp._core import backends
+
+# Frequencies must be below this, in radians per position.
+LIMIT = 2.0**16
+
+# floor(2**256 / (2 pi)): below LIMIT its error is less than 2**-239 turns, far beyond the 96 bits that are kept.
+_PER_RADIAN = 0x28BE60DB9391054A7F09D5F47D4D377036D8A5664F10E4107F9458EAF7AEF158
+_PER_RADIAN_BITS = 256
+
+# Taylor coefficients of sin(pi/2 u) / u and cos(pi/2 u) in powers of u**2, by width of phase. On |u| <= 1/2 the first
+# one left out is below 2e-9 for 32 bits and 2e-18 for 64.
+_TERMS = {32: 5, 64: 9}
+SINE = {b: [(-1) ** k * (pi / 2) ** (2 * k + 1) / factorial(2 * k + 1) for k in range(n)] for b, n in _TERMS.items()}
+COSINE = {b: [(-1) ** k * (pi / 2) ** (2 * k) / factorial(2 * k) for k in range(n + 1)] for b, n in _TERMS.items()}
+
+
+class Revolutions(NamedTuple):
+    """Frequencies in turns per position: `whole` turns, and a fraction cut into words.
+
+    At 32 bits, `high` is the first 32 bits of the fraction, `middle` and `low` the next 16 and 16. At 64 bits, `high`
+    is the first 64 bits and `low` the next 32; there is no `middle`.
+    """
+
+    whole: Any
+    high: Any
+    middle: Any
+    low: Any
+
+
+class Frequencies:
+    """Angular frequencies, in radians per position, ready to be multiplied exactly.
+
+    Parameters
+    ----------
+    inv_freq : nested tuples of float, or array, "pairs", "axes pairs" or "axes heads pairs"
+        Floats are converted once, here, on the host. An array (learned, or traced) is converted where it is used.
+    """
+
+    def __init__(self, inv_freq: Any):
+        self.inv_freq = inv_freq
+        self.are_floats = isinstance(inv_freq, tuple)
+        shape = _shape(inv_freq) if self.are_floats else tuple(inv_freq.shape)
+        self.pairs = shape[-1]
+        self.axes = shape[0] if len(shape) > 1 else 1
+        self.heads = shape[1] if len(shape) > 2 else None
+        self.are_a_row = self.are_floats and len(shape) == 1
+        self.axis_of_pair: tuple[int, ...] | None = None
+        row_shape = shape[1:] if len(shape) > 1 else shape
+        if not self.are_floats:
+            self.rows = tuple(Row(inv_freq, row_shape, axis) for axis in range(self.axes))
+            return
+        rows = inv_freq if len(shape) > 1 else (inv_freq,)
+        if self.axes > 1 and self.heads is None:
+            columns = list(zip(*rows))
+            if all(sum(frequency != 0.0 for frequency in column) <= 1 for column in columns):
+                self.axis_of_pair = tuple(
+                    max(range(self.axes), key=lambda axis: abs(column[axis])) for column in columns
+                )
+                rows = (tuple(column[axis] for column, axis in zip(columns, self.axis_of_pair)),)
+        self.rows = tuple(Row(row, row_shape) for row in rows)
+
+    def terms(self, positions: Any) -> list[tuple[Any, "Row"]]:
+        """Positions, opposite the pairs, and the frequencies to multiply them by; the angle is the sum of products."""
+        xp = backends.namespace(positions)
+        if self.axis_of_pair is not None:
+            integer = xp.int64 if backends.has_64_bits(positions) else xp.int32  # some libraries index by 64 bits only
+            axis_of_pair = backends.from_numbers(self.axis_of_pair, like=positions, dtype=integer)
+            chosen = xp.take(positions, axis_of_pair, axis=0)
+            return [(xp.permute_dims(chosen, (*range(1, positions.ndim), 0)), self.rows[0])]
+        alone = [positions] if self.axes == 1 else [positions[axis, ...] for axis in range(self.axes)]
+        opposite = (..., None) if self.heads is None else (..., None, None)
+        return [(one[opposite], row) for one, row in zip(alone, self.rows)]
+
+
+class Row:
+    """The frequencies that one position is multiplied by, "pairs" or "heads pairs": floats, or one axis of an array."""
+
+    def __init__(self, inv_freq: Any, shape: tuple[int, ...], axis: int = 0):
+        self.are_floats = isinstance(inv_freq, tuple)
+        self.shape = shape
+        self._given: Any = inv_freq
+        self._axis = axis
+        if self.are_floats:
+            self._given = tuple(w for head in inv_freq for w in head) if len(shape) > 1 else inv_freq
+            self._host = {bits: _turns_of_floats(self._given, bits) for bits in (32, 64)}
+
+    @property
+    def inv_freq(self) -> Any:
+        """All frequencies in one line. An array is read anew, as it may have been changed in place."""
+        if self.are_floats or self._given.ndim == 1:
+            return self._given
+        return backends.namespace(self._given).reshape(self._given[self._axis, ...], (-1,))
+
+    def turns(self, bits: int, *, like: Any) -> Revolutions:
+        """The frequencies as integers to be multiplied by `like`."""
+        if self.are_floats:
+            xp = backends.namespace(like)
+            words = backends.from_numbers(self._host[bits], like=like, dtype=xp.int32 if bits == 32 else xp.int64)
+            return Revolutions(*(self.broadcast_to_rank(words[row, :], like) for row in range(4)))
+        return Revolutions(*(self.broadcast_to_rank(word, like) for word in _turns_of_array(self.inv_freq, bits)))
+
+    def values(self, *, like: Any, dtype: Any) -> Any:
+        """The frequencies as an array to be multiplied by `like`, rounded to `dtype`."""
+        if self.are_floats:
+            return self.broadcast_to_rank(backends.from_numbers(self.inv_freq, like=like, dtype=dtype), like)
+        return self.broadcast_to_rank(backends.astype(self.inv_freq, dtype), like)
+
+    def broadcast_to_rank(self, row: Any, like: Any) -> Any:
+        """A row with as many axes as `like`, as broadcasting over ranks may be forbidden."""
+        return backends.namespace(row).reshape(row, (*[1] * (like.ndim - len(self.shape)), *self.shape))
+
+
+def sin_cos(positions: Any, frequencies: Frequencies, dtype: Any) -> tuple[Any, Any]:
+    """Sine and cosine of the sum over axes of `positions * frequencies`, without derivatives.
+
+    Parameters
+    ----------
+    positions : array, "*batch seq" or "axes *batch seq"
+        Integers, or float32 or float64 numbers below ``2**31`` or ``2**63``; beyond, and for NaN, the result is NaN.
+    frequencies : Frequencies
+    dtype : dtype
+        The library's float32 or float64.
+
+    Returns
+    -------
+    (array, array), "*batch seq pairs" or "*batch seq heads pairs"
+    """
+    xp = backends.namespace(positions)
+    in_float64 = backends.dtype_name(dtype) == "float64"
+    wide = in_float64 or backends.dtype_name(positions.dtype) in ("int64", "float64")
+    bits = 64 if wide else 32
+    terms = frequencies.terms(positions)
+    phase, rest = _phase_and_rest(*terms[0], bits, dtype)
+    for columns, row in terms[1:]:
+        more, left = _phase_and_rest(columns, row, bits, dtype)
+        phase = phase + more
+        rest = rest if left is None else left + rest
+    if wide and not in_float64:
+        phase, bits = backends.astype(phase >> 32, xp.int32), 32
+    return _sin_cos_of_phase(xp, phase, rest, bits, dtype)
+
+
+def difference(positions: Any, origin: int, dtype: Any) -> Any:
+    """``positions - origin`` in a float dtype, for an int32 origin: exact where the dtype has all integers up to it.
+
+    Elsewhere it is two roundings off. Halves of two integers are so far apart at most as an integer can be; what is
+    left of halving is added as a float.
+    """
+    if backends.is_real(positions):
+        if backends.dtype_name(positions.dtype) != "float64":
+            positions = backends.astype(positions, dtype)
+        upper = (origin >> 16) << 16
+        return backends.astype(positions - float(upper) - float(origin - upper), dtype)
+    half = backends.astype((positions >> 1) - (origin >> 1), dtype)
+    return 2.0 * half + backends.astype((positions & 1) - (origin & 1), dtype)
+
+
+def _phase_and_rest(positions: Any, row: Row, bits: int, dtype: Any) -> tuple[Any, Any]:
+    """One product as a phase in units of ``2**-bits`` turns, and what is left in turns: None for nothing."""
+    xp = backends.namespace(positions)
+    round_off = backends.dtype_name(dtype) != "float64"
+    turns = row.turns(bits, like=positions)
+    rest = None
+    if not row.are_floats:
+        rest = row.broadcast_to_rank(_not_a_number_from(row.inv_freq, LIMIT, dtype), positions)
+    if backends.is_real(positions):
+        whole, part, left = _split(xp, backends.astype(positions, xp.float64 if bits == 64 else xp.float32), bits)
+        phase = _phase(whole, turns, bits, round_off=round_off) + _phase_of_part(part, turns, bits)
+        left = backends.astype(left * _approximate(turns, bits, left.dtype), dtype)
+        return phase, left if rest is None else left + rest
+    positions = backends.astype(positions, xp.int64 if bits == 64 else xp.int32)
+    return _phase(positions, turns, bits, round_off=round_off), rest
+
+
+def _phase(positions: Any, turns: Revolutions, bits: int, *, round_off: bool) -> Any:
+    """``floor(positions * fraction)`` modulo one turn, in units of ``2**-bits`` turns.
+
+    With `round_off` the 64-bit product leaves out what cannot change its upper half, so that wide and narrow positions
+    have the same 32-bit phases, bit for bit.
+    """
+    if bits == 64:
+        upper = ((positions >> 31) + 1) >> 1  # the multiple of 2**32 nearest to the position; 0 for all of int32
+        phase = positions * turns.high + upper * turns.low
+        return phase if round_off else phase + (((positions - (upper << 32)) * turns.low) >> 32)
+    upper, lower = positions >> 16, positions & 0xFFFF
+    # Schoolbook multiplication of two 16-bit digits by two. Products wrap; those of `lower` are unsigned, so that a
+    # shift must be masked; the three low halves are what carries.
+    lower_middle, upper_low, lower_low = lower * turns.middle, upper * turns.low, lower * turns.low
+    carry = (lower_middle & 0xFFFF) + (upper_low & 0xFFFF) + ((lower_low >> 16) & 0xFFFF)
+    middle = ((lower_middle >> 16) & 0xFFFF) + (upper_low >> 16) + (carry >> 16)
+    return positions * turns.high + upper * turns.middle + middle
+
+
+def _split(xp: Any, positions: Any, bits: int) -> tuple[Any, Any, Any]:
+    """Real positions as a whole number, a whole number of ``2**(1 - bits)``, and the little that is left."""
+    limit = 2.0 ** (bits - 1)
+    integer = xp.int32 if bits == 32 else xp.int64
+    numbers = xp.where(xp.abs(positions) < limit, positions, xp.zeros_like(positions))
+    whole = xp.round(numbers)
+    scaled = (numbers - whole) * limit
+    part = xp.round(scaled)
+    rest = (scaled - part) / limit + _not_a_number_from(positions, limit, positions.dtype)
+    return backends.astype(whole, integer), backends.astype(part, integer), rest
+
+
+def _not_a_number_from(x: Any, limit: float, dtype: Any) -> Any:
+    """Zero where ``abs(x) < limit``, and NaN elsewhere."""
+    xp = backends.namespace(x)
+    # Constants, as a NaN that is computed trips detectors of NaN even where it is not chosen.
+    zero, nan = 0.0, float("nan")
+    for _ in range(x.ndim):
+        zero, nan = (zero,), (nan,)
+    zero, nan = (backends.from_numbers(constant, like=x, dtype=dtype) for constant in (zero, nan))
+    return xp.where(xp.abs(x) < limit, zero, nan)
+
+
+def _phase_of_part(part: Any, turns: Revolutions, bits: int) -> Any:
+    """The phase of a fractional position, given in units of ``2**(1 - bits)``: whole turns count here too."""
+    half = bits // 2
+    low_half = (1 << half) - 1
+    fraction = _first_bits(turns, bits)
+    upper, lower = part >> half, part & low_half
+    high, low = fraction >> half, fraction & low_half
+    return 2 * part * turns.whole + 4 * upper * high + ((upper * low) >> (half - 2)) + ((lower * high) >> (half - 2))
+
+
+def _first_bits(turns: Revolutions, bits: int) -> Any:
+    """The fraction of the frequency to ``bits - 1`` bits, which fit beside the sign."""
+    return (turns.high >> 1) & ((1 << (bits - 1)) - 1)
+
+
+def _approximate(turns: Revolutions, bits: int, dtype: Any) -> Any:
+    """The frequency in turns per position as a float."""
+    return backends.astype(turns.whole, dtype) + backends.astype(_first_bits(turns, bits), dtype) * 2.0 ** (1 - bits)
+
+
+def _sin_cos_of_phase(xp: Any, phase: Any, rest: Any, bits: int, dtype: Any) -> tuple[Any, Any]:
+    """Sine and cosine of `phase` in units of ``2**-bits`` turns, plus `rest` in turns, within 5e-8 at 32 bits."""
+    quarter = (phase + (1 << (bits - 3))) >> (bits - 2)
+    offset = phase - (quarter << (bits - 2))
+    # The angle from the nearest quarter turn, `u` quarter turns, as a short number and its remainder: products of the
+    # short one with the short leading coefficients 3/2 and 5/4 are exact, with fused multiply-add or without.
+    step = bits - 13
+    steps = (offset + (1 << (step - 1))) >> step
+    short = backends.astype(steps, dtype) * 2.0**-11
+    remainder = backends.astype(offset - (steps << step), dtype) * 2.0 ** (2 - bits)
+    if rest is not None:
+        remainder = remainder + 4.0 * rest
+    u = short + remainder
+    square = u * u
+    sine = 1.5 * short + (1.5 * remainder + u * _polynomial([SINE[bits][0] - 1.5, *SINE[bits][1:]], square))
+    tail = square * _polynomial([COSINE[bits][1] + 1.25, *COSINE[bits][2:]], square)
+    cosine = (1.0 - 1.25 * (short * short)) + (tail - 1.25 * (remainder * (u + short)))
+
+    odd = (quarter & 1) == 1
+    sin, cos = xp.where(odd, cosine, sine), xp.where(odd, sine, cosine)
+    return xp.where((quarter & 2) == 2, -sin, sin), xp.where(((quarter + 1) & 2) == 2, -cos, cos)
+
+
+def _polynomial(coefficients: list[float], x: Any) -> Any:
+    result = coefficients[-1] * x + coefficients[-2]
+    for coefficient in coefficients[-3::-1]:
+        result = result * x + coefficient
+    return result
+
+
+def _shape(nested: Any) -> tuple[int, ...]:
+    """The sizes of nested tuples."""
+    return (len(nested), *_shape(nested[0])) if isinstance(nested, tuple) else ()
+
+
+@backends.host_constant
+def _turns_of_floats(inv_freq: tuple[float, ...], bits: int) -> tuple[tuple[int, ...], ...]:
+    """Convert floats, exactly, to the rows of `Revolutions`.
+
+    Examples
+    --------
+    >>> whole, high, middle, low = _turns_of_floats((pi / 2,), 32)
+    >>> whole, round(high[0] / 2**32, 9)  # a quarter of a turn per position
+    ((0,), 0.25)
+    """
+    parts = []
+    for frequency in inv_freq:
+        numerator, denominator = frequency.as_integer_ratio()
+        parts.append((numerator * _PER_RADIAN << 96) // denominator >> _PER_RADIAN_BITS)  # in units of 2**-96 turns
+    if bits == 32:
+        words = [(p >> 96, p >> 64, (p >> 48) & 0xFFFF, (p >> 32) & 0xFFFF) for p in parts]
+    else:
+        words = [(p >> 96, p >> 32, 0, p & 0xFFFFFFFF) for p in parts]
+    return tuple(tuple(_wrap(word, bits) for word in row) for row in zip(*words))
+
+
+def _wrap(number: int, bits: int) -> int:
+    """The signed integer of a width that has the same last bits."""
+    return (number + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
+
+
+def _turns_of_array(inv_freq: Any, bits: int) -> Revolutions:
+    """Convert an array of floats where it lies: long multiplication by 1 / 2 pi in base 256.
+
+    Every step is exact: scaling by powers of two, flooring, and sums of byte products below ``2**31``.
+    """
+    xp = backends.namespace(inv_freq)
+    integer = xp.int32 if bits == 32 else xp.int64
+    inv_freq = xp.where(xp.abs(inv_freq) < LIMIT, inv_freq, xp.zeros_like(inv_freq))  # the others become NaN
+    count = 11 if bits == 32 else 15  # bytes after the point: those of the words, and three to carry from
+    # Digits of the frequency, the first worth 256 radians.
+    scales = tuple(256.0**place for place in range(-1, count))
+    scales = backends.from_numbers(scales, like=inv_freq, dtype=inv_freq.dtype)
+    scaled = xp.abs(inv_freq)[..., None] * scales[None, :]
+    digits = backends.astype(xp.floor(scaled) - 256.0 * xp.floor(scaled * 2.0**-8), xp.int32)
+    matrix = backends.from_numbers(_per_radian_matrix(count), like=inv_freq, dtype=xp.int32)
+    products = xp.sum(digits[..., None] * matrix[None, :, :], axis=-2)
+    products = backends.astype(products, xp.int32)  # afterwards, as not every sum takes a dtype
+    # The sign goes in before the carry: negative frequencies come out in two's complement.
+    products = xp.where(inv_freq[..., None] < 0.0, -products, products)
+
+    carry = xp.zeros_like(products[..., 0])
+    columns = []
+    for column in reversed(range(count + 2)):
+        total = products[..., column] + carry
+        columns.insert(0, backends.astype(total & 0xFF, integer))
+        carry = total >> 8
+    whole = _join([backends.astype(carry, integer), *columns[:2]])
+    fraction = columns[2:]
+    if bits == 32:
+        return Revolutions(whole, _join(fraction[:4]), _join(fraction[4:6]), _join(fraction[6:8]))
+    return Revolutions(whole, _join(fraction[:8]), xp.zeros_like(whole), _join(fraction[8:12]))
+
+
+@backends.host_constant
+def _per_radian_matrix(count: int) -> tuple[tuple[int, ...], ...]:
+    """The matrix that multiplies base-256 digits, the first worth 256, by 1 / 2 pi.
+
+    Row r is 1 / 2 pi moved r bytes to the right; the columns are worth 256, 1, 1/256 and so on.
+    """
+    per_radian = (_PER_RADIAN >> (_PER_RADIAN_BITS - 8 * (count + 1))).to_bytes(count + 1, "big")
+    return tuple((0,) * (row + 1) + tuple(per_radian[: count + 1 - row]) for row in range(count + 1))
+
+
+def _join(digits: list[Any]) -> Any:
+    """The integer with these base-256 digits."""
+    number = digits[0]
+    for digit in digits[1:]:
+        number = (number << 8) | digit
+    return number

@@ -1,0 +1,55 @@
+"""Tensors of float32 on the CPU, whatever a program has chosen, and nothing of the process is touched."""
+
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # for random numbers, which are made once
+
+
+class _Plain(TorchFunctionMode):
+    """Makes a tensor again where its dtype or its device is the program's default, and no argument's.
+
+    A mode belongs to its thread. `torch.set_default_dtype`, and `torch.device` as a context, do not.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        made = func(*args, **kwargs)
+        if not isinstance(made, torch.Tensor):
+            return made
+        given = list(_tensors([*args, *kwargs.values()]))
+        changes: dict[str, Any] = {}
+        if not given and made.device.type != "cpu" and kwargs.get("device") is None:
+            changes["device"] = "cpu"
+        if _is_by_default(made) and kwargs.get("dtype") is None:
+            if not given:
+                changes["dtype"] = torch.float32
+            elif not any(each.is_floating_point() or each.is_complex() for each in given):
+                args = [each.to(torch.float32) if isinstance(each, torch.Tensor) else each for each in args]
+                return func(*args, **kwargs)
+        return func(*args, **{**kwargs, **changes}) if changes else made
+
+
+def _is_by_default(made: Any) -> bool:
+    return made.is_floating_point() and made.dtype != torch.float32 and made.dtype == torch.get_default_dtype()
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Any]:
+    for each in values:
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif isinstance(each, (list, tuple)):
+            yield from _tensors(each)
+
+
+@contextmanager
+def float32_on_cpu() -> Iterator[None]:
+    """New tensors are float32 and on the CPU; nothing is cast, and nothing recorded for gradients."""
+    with _Plain(), torch.no_grad(), torch.autocast("cpu", enabled=False):
+        yield

@@ -1,0 +1,526 @@
+"""Positions of the cells of grids: images, videos, and what vision towers and diffusion models make of them.
+
+Four ideas make every scheme below. Along each axis of a grid lie equidistant positions (`start`, and `step` or `last`)
+or coordinates that are given. Cells come row by row, or in blocks. Rows of the result may come in another order than
+the axes of the grid, be left out or repeated. And sequences are joined, with tokens in between that are not rotated,
+which is position 0 on every axis.
+
+Vision towers:
+
+Qwen2-VL to Qwen3.5, GLM-4V to GLM-5, Ernie 4.5 VL, EXAONE 4.5, Cohere Compass, which merge m x m patches: (h, w)
+    ``join(*(grid(*thw, block=(1, m, m), axes=(1, 2)) for thw in grid_thw))``
+VideoLLaMA3, which merges images and videos differently
+    ``join(*(grid(*thw, block=(1, m, m), axes=(1, 2)) for thw, m in zip(grid_thw, merge_sizes)))``
+MiniMax-M3: (t, h, w)
+    ``join(*(grid(*thw, block=(1, m, m)) for thw in grid_thw))``
+PaddleOCR-VL, Step 3.7, Kimi K2.5 in transformers: (h, w)
+    ``join(*(grid(*thw, axes=(1, 2)) for thw in grid_thw))``
+Kimi-VL, MoonViT: (w, h)
+    ``join(*(grid(*thw, axes=(2, 1)) for thw in grid_thw))``
+Muse Glimmer, before its order of windows: (w, h) from 1
+    ``join(*(grid(*thw, start=1, axes=(2, 1)) for thw in grid_thw))``
+Pixtral, Mistral Small 3: images of (h, w)
+    ``join(*(grid(*hw) for hw in sizes))``
+MLCD (behind a class token of learned angles), DUSt3R, CroCo, VGGT, EVA: (h, w)
+    ``grid(h, w)``
+Gemma 4: (x, y), padded to n
+    ``join(grid(h, w, axes=(1, 0)), total=n, padding=-1)``
+Llama 4: (x, y) from 1, then the class token
+    ``join(grid(h, w, start=1, axes=(1, 0)), 1)``
+SAM 2, EdgeTAM, windows of SAM 3, RoPE-ViT: (x, y)
+    ``grid(h, w, axes=(1, 0))``
+SAM 2, keys: the memories of n frames, then k object pointers
+    ``join(*[grid(h, w, axes=(1, 0))] * n, k)``
+SAM 3, layers over the whole image
+    ``grid(h, w, step=window / w, axes=(1, 0))``
+V-JEPA 2: (t, h, w)
+    ``grid(t, h, w)``
+EfficientLoFTR: (h, w) from 1
+    ``grid(h, w, start=1)``
+DINOv3, EoMT, Sapiens 2: n class and register tokens, then (h, w) in [-1, 1]
+    ``join(n, normalized(h, w))``
+timm, trained with r x r patches (`ref_feat_shape`)
+    ``grid(h, w, step=(r / h, r / w))``
+timm, `grid_offset` o, `grid_indexing` "xy", such as Perception Encoder with o = 1
+    ``grid(h, w, start=o, axes=(1, 0))``
+timm, `in_pixels`
+    ``grid(h, w, start=-1, last=1)``
+NeoMME: two tokens, then rows that end in a marker
+    ``join(grid(2, axes=(0, 0)), grid(h, w + 1, start=2))``
+MiniCPM-V 4.7: h x w tokens on a canvas of H x W, from s; upstream's float32 rounds a few of the halves otherwise
+    ``grid(1, np.rint(np.linspace(0, H - 1, h)).astype(int), np.rint(np.linspace(0, W - 1, w)).astype(int), start=s)``
+
+Image models:
+
+Flux, Chroma, Bria, Krea 2: n tokens of text, then the image
+    ``join(n, grid(1, h, w))``
+HiDream: the image padded to m, then n tokens of text
+    ``join(grid(1, h, w), total=m + n)``
+Flux 2: text, image, then reference image i
+    ``join(grid(1, 1, 1, n), grid(1, h, w, 1), grid(1, h, w, 1, start=(10 * (i + 1), 0, 0, 0)))``
+Ovis Image: text on two axes, then the image
+    ``join(grid(1, n, axes=(0, 1, 1)), grid(1, h, w))``
+LongCat-Image: text padded to n, then the image
+    ``join(grid(1, n, axes=(0, 1, 1)), grid(1, h, w, start=(1, n, n)))``
+Lumina 2: text, then the image
+    ``join(grid(n, 1, 1), grid(1, h, w, start=(n, 0, 0)))``
+Z-Image: text padded to n, then the image
+    ``join(grid(n, 1, 1, start=(1, 0, 0)), grid(1, h, w, start=(n + 1, 0, 0)))``
+ERNIE-Image: the image, then text of n tokens
+    ``join(grid(1, h, w, start=(n, 0, 0)), grid(n, 1, 1))``
+Qwen-Image: image i, centred, then text
+    ``join(grid(1, h, w, start=(i, h // 2 - h, w // 2 - w)), grid(n, start=max(h // 2, w // 2), axes=(0, 0, 0)))``
+CogView 4: stretched over H x W integers
+    ``grid([H * row // h for row in range(h)], [W * column // w for column in range(w)])``
+PRX, Lumina-Next, GLM-Image, HunyuanImage: (h, w)
+    ``grid(h, w)``
+
+Video models, (t, h, w):
+
+Wan, SkyReels, HunyuanVideo, CogVideoX 1.5, Motif
+    ``grid(t, h, w)``
+FramePack, Helios, ChronoEdit: frames that do not follow one another
+    ``grid(frames, h, w)``
+Cosmos, at a number of frames per second
+    ``grid(t, h, w, step=(24 / fps, 1, 1))``
+Kandinsky 5, Allegro: each axis divided by a scale
+    ``grid(t, h, w, step=(1 / a, 1 / b, 1 / c))``
+CogVideoX 1, EasyAnimate: resized into a box
+    ``grid(t, h, w, start=(0, top, left), last=(t - 1, bottom * (h - 1) / h, right * (w - 1) / w))``
+LTX-Video, with interpolation scales a, b, c
+    ``grid(t, h, w, start=-1, step=(2 * a / 20, 2 * b / 2048, 2 * c / 2048))``
+LTX-2, with the midpoint of every frame in seconds
+    ``grid(seconds, h, w, start=(-1, 32 / 2048 - 1, 32 / 2048 - 1), step=(2 / 20, 64 / 2048, 64 / 2048))``
+Mochi: centred, scaled by s = sqrt(192 * 192 / (h * w))
+    ``grid(t, h, w, start=(0, s * (1 - h) / 2, s * (1 - w) / 2), step=(1, s, s))``
+
+`grid_thw` and sizes are numbers of the host: ``grid_thw.tolist()`` where they are a tensor. What a model reorders or
+drops afterwards, windows or masked patches, is a selection of cells: the last axis of positions.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from rope_xp._core import backends, checks
+from rope_xp._core.arrays import Array
+from rope_xp.positions._sequence import NUMPY
+
+Numbers = Sequence[int] | Sequence[float]
+
+# What `normalized` measures by, and the words for it.
+SIZES = {
+    "separate": "each axis by its own size",
+    "min": "all axes by the smallest size",
+    "max": "all axes by the largest size",
+}
+
+
+def grid(
+    *sizes: int | Numbers | Array,
+    start: float | Numbers = 0,
+    step: float | Numbers | None = None,
+    last: float | Numbers | None = None,
+    block: int | Sequence[int] = 1,
+    axes: Sequence[int] | None = None,
+    like: Array | None = None,
+) -> Any:
+    """Positions on a grid, such as the rows and columns of image patches.
+
+    Parameters
+    ----------
+    *sizes : int, sequence of numbers or array, "size"
+        Each axis of the grid, for instance height and width, or time, height and width; the last runs fastest. An int
+        is the size of an axis with coordinates ``0, 1, ..., size - 1``; anything else is the coordinates themselves.
+    start, step : number, or one for each axis
+        Positions are ``start + step * coordinate``; from 0 in steps of 1 where nothing is said.
+    last : number, or one for each axis, optional
+        Position of the last cell, in place of `step`: as many positions as the size, evenly from `start` to `last`.
+    block : int, or one for each axis
+        Cells come block by block of this size, and within a block in the same order. Each divides the size of its axis.
+    axes : sequence of int, optional
+        Which axis of the grid each row of the result follows; ``(1, 0)`` turns rows and columns into x and y, ``(1,
+        2)`` leaves time out and repeats its frames, ``(0, 0)`` puts one number on two axes. Without it, all in order.
+    like : array, optional
+        Whose library and device to use; without it, those of the coordinates, or NumPy's.
+
+    Returns
+    -------
+    array, "axes cells"
+        Row a holds the position of every cell on axis a. If all that was given is integers, int32, or int64 where
+        coordinates of a library other than NumPy are; otherwise float32, rounded once where they can be read, for sizes
+        that a traced program does not leave open.
+
+    Raises
+    ------
+    ValueError
+        If there is no size, or a negative one, a block does not divide its size, `axes` names no axis of the grid,
+        both `step` and `last` are given, coordinates do not have one axis, or positions leave int32 or float32.
+    TypeError
+        If anything is not the number that it should be.
+
+    References
+    ----------
+    Order of blocks: huggingface/transformers, `vision_utils.py`, `get_vision_position_ids`. `last`: PyTorch's and
+    NumPy's `linspace`.
+
+    Examples
+    --------
+    >>> grid(2, 3)
+    array([[0, 0, 0, 1, 1, 1],
+           [0, 1, 2, 0, 1, 2]], dtype=int32)
+    >>> grid(2, 4, start=1, block=2, axes=(1, 0))
+    array([[1, 2, 1, 2, 3, 4, 3, 4],
+           [1, 1, 2, 2, 1, 1, 2, 2]], dtype=int32)
+    >>> grid([0, 9], 3, start=(5, -1), step=(1, 0.5))
+    array([[ 5. ,  5. ,  5. , 14. , 14. , 14. ],
+           [-1. , -0.5,  0. , -1. , -0.5,  0. ]], dtype=float32)
+    """
+    who = "grid"
+    if not sizes:
+        raise ValueError(f"{who}: at least one size is required; got none")
+    if step is not None and last is not None:
+        raise ValueError(f"{who}: only one of step and last must be given; got step={step!r} and last={last!r}")
+    starts, steps = _per_axis(who, "start", start, sizes), _per_axis(who, "step", 1 if step is None else step, sizes)
+    lasts = [None] * len(sizes) if last is None else _per_axis(who, "last", last, sizes)
+    for size in filter(_is_array, sizes):
+        checks.array(who, "coordinates", size)
+    beside: Any = like
+    if like is None:
+        beside = next((size for size in sizes if _is_array(size) and not backends.is_host(size)), NUMPY)
+    checks.array(who, "like", beside)
+    lines = [_line(who, *numbers, beside) for numbers in zip(sizes, starts, steps, lasts)]
+    return _cells(who, lines, block, axes)
+
+
+def normalized(
+    *sizes: int,
+    by: Literal["separate", "min", "max"] = "separate",
+    axes: Sequence[int] | None = None,
+    like: Array | None = None,
+) -> Any:
+    """Positions of the centres of cells on a grid that reaches from -1 to 1.
+
+    Parameters
+    ----------
+    *sizes : int
+        Size of each axis; the last runs fastest.
+    by : "separate", "min" or "max"
+        Which size is the length of 2: of each axis its own, or of all axes the smallest or the largest. Every axis
+        begins at -1, so that with ``"min"`` longer axes end beyond 1 and with ``"max"`` shorter ones before.
+    axes : sequence of int, optional
+        Which axis of the grid each row of the result follows, as in `grid`.
+    like : array, optional
+        Whose library and device to use; without it, NumPy's.
+
+    Returns
+    -------
+    array, "axes cells"
+        float32.
+
+    Raises
+    ------
+    ValueError
+        If there is no size, or one below 1, `by` is unknown, or `axes` names no axis of the grid.
+    TypeError
+        If a size is no integer.
+
+    References
+    ----------
+    Siméoni et al., DINOv3 (2025), arXiv:2508.10104, section 3.2. facebookresearch/dinov3,
+    `dinov3/layers/rope_position_encoding.py`, `normalize_coords`.
+
+    Examples
+    --------
+    >>> normalized(1, 4)
+    array([[ 0.  ,  0.  ,  0.  ,  0.  ],
+           [-0.75, -0.25,  0.25,  0.75]], dtype=float32)
+    """
+    who = "normalized"
+    if not sizes:
+        raise ValueError(f"{who}: at least one size is required; got none")
+    checks.one_of(who, "by", by, SIZES)
+    counts = [checks.count(who, "every size", size) for size in sizes]
+    if any(isinstance(size, int) and size < 1 for size in counts):
+        raise ValueError(f"{who}: every size must be at least 1; got {min(counts)}")
+    like = NUMPY if like is None else like
+    xp = checks.array(who, "like", like)
+    lengths = counts if by == "separate" else [min(counts) if by == "min" else max(counts)] * len(counts)
+    lines = []
+    for size, length in zip(counts, lengths):  # of integers, so that only the division rounds
+        lines.append(backends.astype(2 * backends.arange(size, like=like) + (1 - length), xp.float32) / length)
+    return _cells(who, lines, 1, axes)
+
+
+def join(
+    *parts: int | Array,
+    total: int | None = None,
+    padding: int = 0,
+    like: Array | None = None,
+) -> Any:
+    """Positions of one sequence made of parts: prefix tokens, images packed one after the other, padding.
+
+    Parameters
+    ----------
+    *parts : int or array, "*axes cells"
+        Positions, all with the same axes before the last; or a number of tokens that are not rotated, such as class
+        and register tokens, whose position is 0 on every axis.
+    total : int, optional
+        Tokens of the row; those beyond the last part are padding.
+    padding : int
+        The position of padding on every axis.
+    like : array, optional
+        Whose library and device to use; without it, those of the parts.
+
+    Returns
+    -------
+    array, "*axes total"
+        Integers if all parts are integers.
+
+    Raises
+    ------
+    ValueError
+        If no part is an array, parts have different axes, a number of tokens is negative, or `total` is less than the
+        parts together.
+    TypeError
+        If a part is neither, or `total` or `padding` is no integer.
+
+    Examples
+    --------
+    >>> join(1, grid(1, 2), grid(2, 1, start=5))
+    array([[0, 0, 0, 5, 6],
+           [0, 0, 1, 5, 5]], dtype=int32)
+    >>> join(grid(1, 2), total=4, padding=-1)
+    array([[ 0,  0, -1, -1],
+           [ 0,  1, -1, -1]], dtype=int32)
+    """
+    who = "join"
+    given = [part for part in parts if not checks.is_int(part)]
+    if not given:
+        raise ValueError(f"{who}: at least one part must be an array of positions; got {parts}")
+    for part in given:
+        checks.array(who, "every part", part)
+    beside: Any = like
+    if like is None:
+        beside = next((part for part in given if not backends.is_host(part)), NUMPY)
+    arrays = [checks.positions(who, "every part", part, like=beside) for part in given]
+    axes = {checks.shape(array)[:-1] for array in arrays}
+    if len(axes) > 1 or not all(array.ndim for array in arrays):
+        shapes = [checks.shape(array) for array in arrays]
+        raise ValueError(f"{who}: parts must have an axis of tokens and the same axes before it; got shapes {shapes}")
+    xp = backends.namespace(arrays[0])
+    dtype = _widest(xp, arrays)
+    rest = iter(arrays)
+    counts = [checks.count(who, "a number of tokens", part) if checks.is_int(part) else None for part in parts]
+    rows = [next(rest) if count is None else _constant(0, count, arrays[0]) for count in counts]
+    if total is not None:
+        missing = checks.count(who, "total", total) - sum(row.shape[-1] for row in rows)
+        if missing < 0:
+            raise ValueError(f"{who}: total must be at least that of the parts, {total - missing}; got {total}")
+        if not checks.is_int(padding):
+            raise TypeError(f"{who}: padding must be an int; got {type(padding).__name__}")
+        if not -(2**31) <= padding < 2**31:
+            raise ValueError(f"{who}: padding must fit in int32; got {padding}")
+        rows.append(_constant(padding, missing, arrays[0]))
+    return xp.concat([backends.astype(row, dtype) for row in rows], axis=-1)
+
+
+def augment(
+    positions: Array,
+    source: Any,
+    *,
+    shift: float | None = None,
+    jitter: float | None = None,
+    rescale: float | None = None,
+) -> Any:
+    """Move and stretch real positions at random, as in training: all cells alike, every axis by its own draw.
+
+    Parameters
+    ----------
+    positions : array, "axes *batch cells"
+        float32 or float64, such as of `normalized`.
+    source : numpy.random.Generator, torch.Generator or JAX key
+        Where the numbers come from. A generator moves on, a key does not. NumPy's is good for every library, but under
+        jit its numbers become constants of the program.
+    shift : float, optional
+        Positions move by a number from ``-shift`` to ``shift``, one for each axis.
+    jitter : float, optional
+        Then they are multiplied by a factor from ``1 / jitter`` to `jitter`, log-uniform, one for each axis.
+    rescale : float, optional
+        Then by one such factor for all axes.
+
+    Returns
+    -------
+    array, "axes *batch cells"
+
+    Raises
+    ------
+    ValueError
+        If `shift` is negative, `jitter` or `rescale` less than 1, or `positions` has no axis.
+    TypeError
+        If `positions` is not real, `source` is no source, or its numbers are of another library.
+
+    References
+    ----------
+    Siméoni et al., DINOv3 (2025), arXiv:2508.10104, section 3.2. facebookresearch/dinov3,
+    `dinov3/layers/rope_position_encoding.py`, whose order of draws this keeps.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> still = normalized(2, 2)
+    >>> moved = augment(still, np.random.default_rng(0), shift=0.1)
+    >>> bool(np.all(np.abs(moved - still) <= 0.1))
+    True
+    """
+    who = "augment"
+    checks.floating(who, "positions", positions, ("float32", "float64"))
+    if not positions.ndim:
+        raise ValueError(f"{who}: positions must have an axis of axes; got shape ()")
+    shift = None if shift is None else checks.at_least(who, "shift", shift, 0.0)
+    jitter, rescale = (
+        None if factor is None else math.log(checks.at_least(who, name, factor, 1.0))
+        for name, factor in (("jitter", jitter), ("rescale", rescale))
+    )
+    axes = positions.shape[0]
+    count = axes * ((shift is not None) + (jitter is not None)) + (rescale is not None)
+    numbers: Any = backends.uniform(count, source=source)
+    if numbers is None:
+        wanted = "a numpy.random.Generator, a torch.Generator or a JAX key"
+        raise TypeError(f"{who}: source must be {wanted}; got {type(source).__name__}")
+    moved: Any = positions
+    if backends.is_host(positions):
+        moved = checks.convert_like(who, "positions", positions, numbers)
+    else:
+        numbers = checks.convert_like(who, "numbers of source", numbers, positions)
+    xp = backends.namespace(moved)
+    numbers = 2 * backends.astype(numbers, moved.dtype) - 1
+    column = (axes,) + (1,) * (positions.ndim - 1)
+    if shift is not None:
+        moved = moved + shift * xp.reshape(numbers[:axes], column)
+        numbers = numbers[axes:]
+    if jitter is not None:
+        moved = moved * xp.exp(jitter * xp.reshape(numbers[:axes], column))
+        numbers = numbers[axes:]
+    return moved if rescale is None else moved * xp.exp(rescale * numbers[0])
+
+
+def _per_axis(who: str, name: str, values: Any, sizes: tuple[Any, ...]) -> list[Any]:
+    """One number for each axis; a number alone is that of all."""
+    if backends.is_host(values):
+        checks.array(who, name, values)
+        values = values.tolist()
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        values = [values] * len(sizes)
+    if len(values) != len(sizes):
+        raise ValueError(f"{who}: {name} must be a number, or one for each of {len(sizes)} axes; got {len(values)}")
+    return [_number(who, name, value) for value in values]
+
+
+def _number(who: str, name: str, value: Any) -> Any:
+    """`value` must be a number; a whole one stays an int."""
+    return checks.plain(value) if checks.is_int(value) else checks.finite(who, name, value)
+
+
+def _is_array(size: Any) -> bool:
+    return not checks.is_int(size) and backends.namespace(size) is not None
+
+
+def _line(who: str, size: Any, start: Any, step: Any, last: Any, like: Any) -> Any:
+    """Positions along one axis, "size"."""
+    xp = backends.namespace(like)
+    whole = not (isinstance(start, float) or isinstance(step, float) or last is not None)
+    if checks.is_int(size):
+        size = checks.count(who, "every size", size)
+        if whole:
+            if isinstance(size, int) and isinstance(start, int):  # symbols are not compared
+                _in_int32(who, [start, step, start + step * max(size - 1, 0)])
+            return backends.arange(size, like=like) * step + start
+        coordinates = range(size)
+        if last is not None:
+            coordinates = [i / max(size - 1, 1) for i in coordinates]
+            step = checks.finite(who, "last", last) - checks.finite(who, "start", start)
+    else:
+        coordinates = _coordinates(who, size)
+        if last is not None:
+            raise ValueError(f"{who}: last must not be given for an axis of coordinates; got {last}")
+        if _is_array(coordinates):
+            line = checks.positions(who, "coordinates", coordinates, like=like)
+            if whole and not backends.is_real(line):
+                _in_int32(who, [number for number in (start, step) if isinstance(number, int)])
+                return line * step + start
+            return backends.astype(line, xp.float32) * step + start
+        whole = whole and not any(isinstance(coordinate, float) for coordinate in coordinates)
+    if whole:
+        values = [start + step * coordinate for coordinate in coordinates]
+        _in_int32(who, values)
+        return backends.from_numbers(tuple(values), like=like, dtype=xp.int32)
+    start, step = checks.finite(who, "start", start), checks.finite(who, "step", step)
+    values = [start + step * checks.finite(who, "coordinates", coordinate) for coordinate in coordinates]
+    if not all(abs(value) < 2.0**127 for value in values):
+        raise ValueError(f"{who}: positions must fit in float32; got {max(values, key=abs)}")
+    return backends.from_numbers(tuple(values), like=like, dtype=xp.float32)
+
+
+def _coordinates(who: str, given: Any) -> Any:
+    """Numbers of the host, or an array of another library."""
+    if _is_array(given):
+        if given.ndim != 1:
+            raise ValueError(f"{who}: every size must be an int, or coordinates; got shape {checks.shape(given)}")
+        if not backends.is_host(given):
+            return given
+        given = given.tolist()
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise TypeError(f"{who}: every size must be an int, or coordinates; got {type(given).__name__}")
+    return [_number(who, "coordinates", coordinate) for coordinate in given]
+
+
+def _in_int32(who: str, values: Any) -> None:
+    for value in values:
+        if not -(2**31) <= value < 2**31:
+            raise ValueError(f"{who}: positions must fit in int32; got {value}")
+
+
+def _cells(who: str, lines: list[Any], block: Any, axes: Any) -> Any:
+    """Positions of all cells, from those along each axis."""
+    counts = [line.shape[0] for line in lines]
+    blocks = _per_axis(who, "block", block, tuple(counts))
+    for count, size in zip(counts, blocks):
+        if not isinstance(size, int):
+            raise TypeError(f"{who}: block must be an int, or one for each axis; got {size!r}")
+        if size < 1 or (size > 1 and count % size):
+            raise ValueError(f"{who}: block must be at least 1 and divide the size of its axis, {count}; got {size}")
+    rows = _rows(who, axes, len(lines))
+    xp = backends.namespace(lines[0])
+    dtype = _widest(xp, [lines[axis] for axis in rows])
+    shape = (*(count // size for count, size in zip(counts, blocks)), *blocks)
+    result = []
+    for axis in rows:
+        own = tuple(length if place % len(lines) == axis else 1 for place, length in enumerate(shape))
+        line = xp.reshape(backends.astype(lines[axis], dtype), own)
+        result.append(xp.reshape(xp.broadcast_to(line, shape), (math.prod(counts),)))
+    return xp.stack(result)
+
+
+def _rows(who: str, axes: Any, count: int) -> list[int]:
+    """The axis of the grid that each row of the result follows."""
+    if axes is None:
+        return list(range(count))
+    if not isinstance(axes, Sequence) or not all(checks.is_int(axis) for axis in axes):
+        raise TypeError(f"{who}: axes must be a sequence of int; got {axes!r}")
+    if not axes or not all(0 <= axis < count for axis in axes):
+        raise ValueError(f"{who}: axes must name axes of the grid, 0 to {count - 1}; got {axes!r}")
+    return [checks.plain(axis) for axis in axes]
+
+
+def _widest(xp: Any, arrays: list[Any]) -> Any:
+    """The dtype for all: real where one is, and of 64 bits where one of that kind is."""
+    real = [array for array in arrays if backends.is_real(array)]
+    found = {backends.dtype_name(array.dtype) for array in real or arrays}
+    return getattr(xp, next((name for name in ("float64", "float32", "int64") if name in found), "int32"))
+
+
+def _constant(value: int, count: Any, like: Any) -> Any:
+    """`count` tokens at one position on every axis of `like`."""
+    row = backends.arange(count, like=like) * 0 + value
+    return backends.namespace(like).broadcast_to(row, (*like.shape[:-1], count))
