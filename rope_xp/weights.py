@@ -109,12 +109,12 @@ def permute_projection(
             f"{who}: axis {axis} of w must have num_heads={num_heads} heads (for keys, key-value heads) of "
             f"head_dim={head_dim} channels; got w of shape {checks.shape(w)}"
         )
-    head_dim = size // num_heads
-    end = first + _rotary_dim(who, rotary_dim, first, head_dim, num_heads, w)
+    width = size // num_heads
+    end = first + _rotary_dim(who, rotary_dim, first, width, num_heads, w)
 
     pairs = (end - first) // 2
     grid = (pairs, 2) if to == "half" else (2, pairs)
-    heads: Any = xp.reshape(w, (*before, num_heads, head_dim, *after))
+    heads: Any = xp.reshape(w, (*before, num_heads, width, *after))
 
     def channels(start: int, stop: int) -> Any:
         return heads[(*[slice(None)] * (axis + 1), slice(start, stop), ...)]
@@ -122,8 +122,8 @@ def permute_projection(
     order = [*range(axis + 1), axis + 2, axis + 1, *range(axis + 3, heads.ndim + 1)]
     turned = xp.permute_dims(xp.reshape(channels(first, end), (*before, num_heads, *grid, *after)), order)
     turned = xp.reshape(turned, (*before, num_heads, end - first, *after))
-    if end - first < head_dim:
-        turned = xp.concat([channels(0, first), turned, channels(end, head_dim)], axis=axis + 1)
+    if end - first < width:
+        turned = xp.concat([channels(0, first), turned, channels(end, width)], axis=axis + 1)
     return xp.reshape(turned, (*before, size, *after))
 
 

@@ -217,7 +217,9 @@ MUTANTS = {
             "if type(x) is np.ndarray:\n        return x",
         )
     ],
-    "positions beyond int64": [("positions/sequence.py", "last < 2 ** (bits - 1))", "last < 2 ** (bits - 1) + (bits == 64) * seq)")],
+    "positions beyond int64": [
+        ("positions/sequence.py", "last < 2 ** (bits - 1))", "last < 2 ** (bits - 1) + (bits == 64) * seq)")
+    ],
     "tokens beyond the last boundary": [("positions/sequence.py", "total > numbers[-1]:", "False:")],
     "heads of any width": [("weights.py", "* num_heads != size", "* num_heads < 0")],
     "an unknown layout let through": [("rotation.py", 'checks.one_of(who, "layout", layout, LAYOUTS)\n', "\n")],
