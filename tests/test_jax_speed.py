@@ -522,7 +522,7 @@ def test_strict_settings(name):
 @pytest.mark.parametrize("name", SOME)
 def test_what_is_no_number_stays_in_its_pair(name):
     dim, pairs, turn = TURNS[name]
-    sin, cos = tables(pairs)
+    sin, cos = tables(1, pairs)
     reach = expected(np.eye(dim), *(np.full(pairs, 0.5),) * 2, turn)[0] != 0
     for value in (np.nan, np.inf, -np.inf):
         x = jnp.asarray(np.where(np.eye(dim, dtype=bool), value, 0.0), dtype=jnp.float32)
