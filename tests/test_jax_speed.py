@@ -46,10 +46,18 @@ TURNS = {name: (16, 8, turn) for name, turn in LAYOUTS.items()} | {
     "half, blocks": (20, 8, Turn("half", "half", 2, 4)),
     "interleaved, from an odd channel": (15, 4, Turn("interleaved", "interleaved", 3)),
     "interleaved to half, last": (16, 5, Turn("interleaved", "half", 6)),
+    "half, from within a block": (16, 3, Turn("half", "half", 2)),  # of which its end and the width are multiples
 }
 TURNS |= {f"{name}, back": (dim, pairs, turn.undone()) for name, (dim, pairs, turn) in TURNS.items()}
 # One of each way to read, write and leave channels alone, where each would take long.
-SOME = ["half", "half, middle", "half, blocks", "interleaved, from an odd channel, back", "interleaved_to_half, back"]
+SOME = [
+    "half",
+    "half, middle",
+    "half, from within a block",
+    "half, blocks",
+    "interleaved, from an odd channel, back",
+    "interleaved_to_half, back",
+]
 
 
 def random(*shape, seed=0, dtype=jnp.float32):
