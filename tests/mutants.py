@@ -250,7 +250,9 @@ MUTANTS = {
             "if type(x) is np.ndarray:\n        return x",
         )
     ],
-    "positions beyond int64": [("positions/_sequence.py", "last < 2 ** (bits - 1))", "last < 2**63 + bits)")],
+    "positions beyond int64": [
+        ("positions/_sequence.py", "last < 2 ** (bits - 1))", "last < 2 ** (bits - 1) + (bits == 64) * seq)")
+    ],
     "tokens beyond the last boundary": [("positions/_sequence.py", "total > numbers[-1]:", "False:")],
     "heads of any width": [("_core/weights.py", "* num_heads != size", "* num_heads < 0")],
     "an unknown layout let through": [("_core/rotation.py", 'checks.one_of(who, "layout", layout, LAYOUTS)\n', "\n")],

@@ -83,7 +83,7 @@ def test_numba_that_is_broken_is_passed_over(name, tmp_path):
     if prelude.startswith("FAIL"):
         prelude += PLANT
     described, by_name, warned = calls(tmp_path, prelude, NUMBA_CACHE_DIR=str(tmp_path / "cache"), **environment)
-    assert described.startswith("eager (") and "; no numba: " in described and reason in described
+    assert described.startswith("blocked (") and "; no numba: " in described and reason in described
     assert by_name.startswith("RotaryEmbedding: kernel='numba' must be usable here; got ") and reason in by_name
     assert warned.startswith("1 rope_xp: kernel='numba' is not used") and reason in warned
 
@@ -106,7 +106,7 @@ print(kept() is None)
 
 def test_numba_that_nobody_installed_is_no_reason_to_warn(tmp_path):
     described, by_name, warned = calls(tmp_path, "import sys; sys.modules['numba'] = None\n")
-    assert described.startswith("eager (") and "; no numba: " in described
+    assert described.startswith("blocked (") and "; no numba: " in described
     assert by_name.startswith("RotaryEmbedding: kernel='numba' must be installed; got ")
     assert warned == "0"
 

@@ -151,7 +151,7 @@ def test_gradients_of_learned_frequencies_and_real_positions():
         return RotaryEmbedding(head_dim=14, layout="half", inv_freq=inv_freq)(x, positions=where, seq_dim=0)
 
     def naive(inv_freq, where):
-        angles = where[:, None] * inv_freq
+        angles = where[:, None] * inv_freq[None, :]
         sin, cos = jnp.sin(angles)[:, None], jnp.cos(angles)[:, None]
         first, second = x[..., :7], x[..., 7:]
         return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

@@ -47,10 +47,18 @@ TURNS = {name: (16, 8, rotation) for name, rotation in LAYOUTS.items()} | {
     "half, blocks": (20, 8, Rotation("half", "half", 2, 4)),
     "interleaved, from an odd channel": (15, 4, Rotation("interleaved", "interleaved", 3)),
     "interleaved to half, last": (16, 5, Rotation("interleaved", "half", 6)),
+    "half, from within a block": (16, 3, Rotation("half", "half", 2)),  # of which its end and the width are multiples
 }
 TURNS |= {f"{name}, back": (dim, pairs, rotation.inverted()) for name, (dim, pairs, rotation) in TURNS.items()}
 # One of each way to read, write and leave channels alone, where each would take long.
-SOME = ["half", "half, middle", "half, blocks", "interleaved, from an odd channel, back", "interleaved_to_half, back"]
+SOME = [
+    "half",
+    "half, middle",
+    "half, from within a block",
+    "half, blocks",
+    "interleaved, from an odd channel, back",
+    "interleaved_to_half, back",
+]
 
 
 def random(*shape, seed=0, dtype=jnp.float32):
@@ -523,7 +531,7 @@ def test_strict_settings(name):
 @pytest.mark.parametrize("name", SOME)
 def test_what_is_no_number_stays_in_its_pair(name):
     dim, pairs, rotation = TURNS[name]
-    sin, cos = tables(pairs)
+    sin, cos = tables(1, pairs)
     reach = expected(np.eye(dim), *(np.full(pairs, 0.5),) * 2, rotation)[0] != 0
     for value in (np.nan, np.inf, -np.inf):
         x = jnp.asarray(np.where(np.eye(dim, dtype=bool), value, 0.0), dtype=jnp.float32)

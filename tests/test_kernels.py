@@ -636,6 +636,6 @@ try:
 except ValueError as error:
     print(error)
 """
-    eager, error = run(tmp_path, script).splitlines()
-    assert eager.startswith("kernel            eager (")
+    blocked, error = run(tmp_path, script).splitlines()
+    assert blocked.startswith("kernel            blocked (")
     assert error.startswith("RotaryEmbedding: kernel='numba' must be installed; got import of numba halted")
