@@ -44,7 +44,7 @@ def ours(backend, phase="exact"):
 
 def notebook():
     """The notebook multiplies in float64 of NumPy, and gives the tables to JAX as float32."""
-    inv_freq = BASE ** (-np.arange(0, DIM, 2) / DIM)
+    inv_freq = 1.0 / BASE ** (np.arange(0, DIM, 2) / DIM)
     return lambda positions: [f(np.outer(positions, inv_freq)).astype(np.float32) for f in (np.sin, np.cos)]
 
 

@@ -118,7 +118,7 @@ def faster(rows):
     found = {}
     for row in (row for row in rows if row["workload"] in WORKLOADS):
         for name, time in row["us"].items():
-            if not name.startswith((OURS, "clone", "copy")):
+            if OURS in row["us"] and not name.startswith((OURS, "clone", "copy")):
                 key, share = (row["backend"], row["workload"], row["pass"]), time / row["us"][OURS]
                 found[key] = min(found.get(key, (1.0, "", {})), (share, name, row), key=lambda each: each[0])
     axes = ("backend", "workload", "pass", "layout", "order", "dtype")
