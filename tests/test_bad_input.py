@@ -10,7 +10,8 @@ from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, positions
 
 # The form of our messages, and Python's own words for an argument that is missing.
 IN_FORM = re.compile(
-    r"[\w.]+: .+; got .+|(RotaryEmbedding\.__\w+__|permute_projection)\(\) missing 1 required keyword-only argument: '\w+'",
+    r"[\w.]+: .+; got .+"
+    r"|(RotaryEmbedding\.__\w+__|permute_projection)\(\) missing 1 required keyword-only argument: '\w+'",
     re.S,
 )
 

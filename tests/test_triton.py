@@ -655,7 +655,7 @@ COMPILES = """
     from rope_xp._core import phases
     from rope_xp._core.kernels import cuda as kernel
     from rope_xp._core.kernels import cuda_kernel
-    from rope_xp._core.kernels.pair_rotation import Turn
+    from rope_xp._core.kernels.pair_rotation import Rotation
 
     class Driver:
         def get_current_target(self):
@@ -685,12 +685,12 @@ COMPILES = """
     def compile_positions(dtype=torch.bfloat16, seq=64):
         where = torch.empty(1, 1, seq, dtype=torch.int64)
         by_positions = kernel.ByPositions(phases.Frequencies((1.0,) * 64), 1.5)
-        by_positions.rotate_all(qk(dtype, seq=seq), [(where,), (where,)], Turn("half", "half"))
+        by_positions.rotate_all(qk(dtype, seq=seq), [(where,), (where,)], Rotation("half", "half"))
         return compiled[-1].asm["ptx"]
 
     def compile_rows(seq=64):
         table, where = torch.empty(4096, 64), torch.empty(1, 1, seq, dtype=torch.int64)
-        kernel.rotate_all(qk(seq=seq), [(table, table, where)] * 2, Turn("half", "half"))
+        kernel.rotate_all(qk(seq=seq), [(table, table, where)] * 2, Rotation("half", "half"))
         return compiled[-1].asm["ptx"]
 """
 
@@ -711,22 +711,22 @@ def test_compiles_for_gpus(tmp_path):
     script = """
         import re
 
-        for turn in (Turn("half", "half"), Turn("interleaved", "interleaved")):
+        for turn in (Rotation("half", "half"), Rotation("interleaved", "interleaved")):
             text = compile_all(turn)
             accesses = set(re.findall(r"(?:ld|st)\\.global\\S*", text))
             assert accesses == {"ld.global.v4.b32", "st.global.v4.b32"}, accesses  # 16 bytes each
             assert "cvt.rn.bf16" in text and ".local" not in text
-        text = compile_all(Turn("interleaved", "half", first_channel=64), inplace=True, dim=192)
+        text = compile_all(Rotation("interleaved", "half", first_channel=64), inplace=True, dim=192)
         loop = re.findall(r"(ld|st)\\.global|(bar)\\.sync", text[text.rindex("Loop Header") :])
         loop = ["".join(each) for each in loop]
         assert loop[:2] == ["ld", "ld"] and "bar" in loop[: loop.index("st")] and "ld" not in loop[loop.index("st") :]
         for read in ("half", "interleaved"):
             for write in ("half", "interleaved"):
-                compile_all(Turn(read, write), inplace=True)
+                compile_all(Rotation(read, write), inplace=True)
                 assert ("ttg.barrier" in compiled[-1].asm["ttgir"]) == (read != write)
         for dtype in (torch.float32, torch.float16, torch.float64):
-            compile_all(Turn("half", "interleaved", 0, 1, True), dtype)
-        compile_all(Turn("half", "half", blocks=2))
+            compile_all(Rotation("half", "interleaved", 0, 1, True), dtype)
+        compile_all(Rotation("half", "half", blocks=2))
         assert compile_positions().count(".local") == 0
         compile_positions(torch.float64)
         compile_rows()
@@ -735,7 +735,7 @@ def test_compiles_for_gpus(tmp_path):
 
 
 def test_compiles_for_older_gpus(tmp_path):
-    compile_in_another_process('compile_all(Turn("interleaved", "half"))', tmp_path, capability="80")
+    compile_in_another_process('compile_all(Rotation("interleaved", "half"))', tmp_path, capability="80")
 
 
 def test_lengths_compile_nothing_anew(tmp_path):
@@ -743,12 +743,12 @@ def test_lengths_compile_nothing_anew(tmp_path):
     script = """
         for seq in (1, 2, 3, 5, 16, 17, 64, 100, 1024, 4097):
             for batch in (1, 2, 16):
-                compile_all(Turn("half", "half"), seq=seq, batch=batch)
-                compile_all(Turn("half", "half"), seq=seq, batch=batch, dim=136)
+                compile_all(Rotation("half", "half"), seq=seq, batch=batch)
+                compile_all(Rotation("half", "half"), seq=seq, batch=batch, dim=136)
             compile_positions(seq=seq)
             compile_rows(seq=seq)
         assert len(ROTATE.device_caches[0][0]) == 4, len(ROTATE.device_caches[0][0])
-        assert "st.global.v4.b32" in compile_all(Turn("half", "half"), seq=3, dim=136)
+        assert "st.global.v4.b32" in compile_all(Rotation("half", "half"), seq=3, dim=136)
     """
     compile_in_another_process(script, tmp_path)
 
