@@ -90,6 +90,7 @@ MAY_IMPORT = {
         "embedding",
         "frequencies",
     },
+    "config/remote": {"checks", "config.keys"},
     "config/source": {"config.keys"},
     "config/upstream": {"config.block", "config.families", "config.keys"},
     "config/__init__": {
@@ -98,6 +99,7 @@ MAY_IMPORT = {
         "config.families",
         "config.keys",
         "config.layers",
+        "config.remote",
         "config.source",
         "config.upstream",
         "embedding",

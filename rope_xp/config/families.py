@@ -632,10 +632,12 @@ FAMILIES: dict[str, Family] = {
     "laguna": Family(
         head_dim=_head(128),
         by_layer={"full_attention": {"base": 500_000.0, "partial": 0.5}, "sliding_attention": {"base": 10_000.0}},
+        types=_every(1),
     ),
     "mellum": Family(
         head_dim=_head(128),
         by_layer={"full_attention": {"base": 500_000.0}, "sliding_attention": {"base": 10_000.0}},
+        types=_every(1),
     ),
     "lfm3": Family(
         base=1_000_000.0,
