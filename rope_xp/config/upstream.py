@@ -35,6 +35,8 @@ _READ_SHARE = (
     "qwen3_next qwen4_exp_text recurrent_gemma solar_open stablelm step3p5 zaya"
 )
 READ_SHARE = frozenset(_READ_SHARE.split())
+# Families with a base in their default block alone. A block that states none has 10,000.
+BASE_IN_DEFAULT = ("higgs_audio_v2", "ministral3", "pe_audio_encoder", "pe_audio_video_encoder", "pe_video_encoder")
 # Families whose default blocks have these keys.
 IN_DEFAULT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
@@ -90,6 +92,8 @@ def as_upstream(
         _said_beside(config, block, family)
         _lengths(config, model_type, block, seq_len)
     _drop(config, _in_default(config, model_type, family))
+    if blocks and model_type in BASE_IN_DEFAULT:
+        family = replace(family, base=10_000.0)
     if model_type == "step3p5":
         _first_of_each_type(config)
     changed = {"olmo3": {"base_fixed": True}, "dots3_note_text": {"base": 80_000_000.0, "base_keys": BASE_KEYS}}
