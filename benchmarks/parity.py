@@ -560,7 +560,7 @@ class Case:
     seq_len: int | None = None  # the longest call that decides, where upstream remembers
     key: str = ""  # a key in the changes that most classes do not read
     without: Mapping[str, Any] = field(default_factory=dict)  # the changes without it
-    refused: str = ""  # the error that ours raises for a contradiction that upstream resolves, a regular expression
+    contradicts: bool = False  # itself, so that ours raises one of `REFUSALS`
 
 
 def rules(pairs):
@@ -1066,8 +1066,7 @@ def cases(subject: Subject, default: Any, pairs: Mapping[str | None, int], quick
     yield Case("legacy rope_theta", {"rope_theta": BASE}, legacy=True)
     linear = {"type": "linear", "factor": 4.0}
     yield Case("legacy linear", {"rope_theta": BASE, "rope_scaling": linear}, legacy=True)
-    said_twice = rf"{ORIGINAL} must be \w+ once"
-    yield Case("legacy yarn, original length beside", {**old, ORIGINAL: 32}, legacy=True, refused=said_twice)
+    yield Case("legacy yarn, original length beside", {**old, ORIGINAL: 32}, legacy=True, contradicts=True)
     yield Case("yarn without rope_theta", {"rope_parameters": yarn}, legacy=True)
     for name in ("yarn", "llama3", "longrope"):
         block = {key: value for key, value in rules(pairs[None])[name].items() if key != ORIGINAL}
@@ -1113,7 +1112,22 @@ STATUSES = {
 # Where ours differs from upstream on purpose: (classes, cases as a regular expression, reason).
 ONLY_BEFORE = "upstream before"
 DEVIATIONS = [
-    (("Cohere2MoeRotaryEmbedding",), "legacy (linear|yarn.*)", "`rope_scaling` is not read upstream"),
+    (
+        ("Cohere2MoeRotaryEmbedding",),
+        "legacy (linear|yarn.*)|(yarn|llama3|longrope) without original.*",
+        "`rope_scaling` is not read upstream",
+    ),
+    (
+        (
+            "HiggsAudioV2RotaryEmbedding",
+            "Ministral3RotaryEmbedding",
+            "PeAudioEncoderRotaryEmbedding",
+            "PeAudioVideoEncoderRotaryEmbedding",
+            "PeVideoEncoderRotaryEmbedding",
+        ),
+        "(legacy )?yarn without rope_theta",
+        "a block without a base has 10,000 upstream, and not that of the default block",
+    ),
     (
         ("GPTNeoXRotaryEmbedding", "GPTNeoXJapaneseRotaryEmbedding"),
         "legacy (rope_theta|linear|yarn.*)|(yarn|llama3|longrope) without original.*",
@@ -1158,7 +1172,7 @@ DEVIATIONS = [
             "PeAudioVideoEncoderRotaryEmbedding",
             "PeVideoEncoderRotaryEmbedding",
         ),
-        "legacy rope_theta",
+        "legacy (rope_theta|partial_rotary_factor|rotary_dim)",
         "the default block hides `rope_theta` upstream",
     ),
     (
@@ -1322,7 +1336,7 @@ def outcomes_of(subject, module, cls, quick):
         unrotated = rope_xp.from_config(make(module, name, {}).to_dict())
         status = "agrees" if unrotated is None else "wrong"
         yield Outcome(name, "not rotated", None, status, note="" if unrotated is None else f"ours is {unrotated}")
-    if default.model_type not in FAMILIES and not subject.part:
+    if default.model_type not in FAMILIES and not subject.part and cls.__name__ not in NOT_ROTATIONS:
         yield Outcome(name, "default", None, "unknown", note=f"model_type {default.model_type!r} is not in FAMILIES")
         return
     for case in cases(subject, default, pairs, quick):
@@ -1360,14 +1374,14 @@ def outcome(subject, module, cls, name, needs, default, case, label):
         return case.key and np.array_equal(seens[0].cos, other.cos) and np.array_equal(seens[0].sin, other.sin)
 
     lenient = bool(case.key) or "without" in case.name
-    return one(*judged(cls, case.name, read, seens, subject.sign, case.refused, case.key, ignored, lenient))
+    return one(*judged(cls, case.name, read, seens, subject.sign, case.contradicts, case.key, ignored, lenient))
 
 
-def judged(cls, case, read, seens, sign, refused="", key="", ignored=bool, lenient=False):
+def judged(cls, case, read, seens, sign, contradicts=False, key="", ignored=bool, lenient=False):
     """The rest of an `Outcome`: what ours is beside what upstream did.
 
-    `read` gives ours, for a `compat`. Where it differs, it must be in `DEVIATIONS`, or the error `refused`, or follow
-    from a key that upstream does not read and `describe` names. Only where `lenient` may ours raise with `compat` too.
+    `read` gives ours, for a `compat`. Where it differs, it must be in `DEVIATIONS`, or contradict itself, or
+    follow from a key that upstream does not read and `describe` names. Where `lenient`, ours may raise with `compat`.
     """
     notes, own = [], None
     for compat in (None, "transformers"):
@@ -1384,8 +1398,8 @@ def judged(cls, case, read, seens, sign, refused="", key="", ignored=bool, lenie
             return "agrees", errors, "", rope
         if good:
             reason = next((why for c, n, why in DEVIATIONS if cls.__name__ in c and re.fullmatch(n, case)), "")
-            if not reason and refused and re.search(refused, notes[0]):
-                reason = f"refused: {refused.split()[0]} is said twice, and upstream takes that beside the block"
+            if not reason and notes and (contradicts or lenient):
+                reason = next((why for error, why in REFUSALS.items() if re.search(error, notes[0])), "")
             if not reason and key and ignored():
                 reason = f"`{key}` is not read upstream"
                 if own is not None and not re.search(
@@ -1400,6 +1414,12 @@ def judged(cls, case, read, seens, sign, refused="", key="", ignored=bool, lenie
     return "wrong", {}, "; with compat: ".join(notes)
 
 
+# Errors of ours for a contradiction, and what upstream does with it.
+REFUSALS = {
+    f"{ORIGINAL} must be \\w+ once": "refused: the length trained on is there twice; upstream takes the outer",
+    f"{SHARE} must be \\w+ once": "refused: the share is there twice; upstream takes that of the block",
+    "mrope_section must sum|sizes must fit": "refused: sections do not fit; upstream cuts them",
+}
 # An error of ours, as it should be.
 REFUSAL = re.compile(r"(ValueError|TypeError): (from_config|RotaryEmbedding|Sections|\w+Scaling): .*; got ")
 
@@ -1441,6 +1461,10 @@ def unstated(subject, module, cls, name, needs, default):
             except Exception as error:
                 if ROTARY.search(case):
                     yield Outcome(name, said_case, None, "refused upstream", {}, said(error))
+                continue
+            if subject.off and not needs.keys() <= rest.keys():
+                rope = rope_xp.from_config(as_file(subject, given)[0])
+                yield Outcome(name, said_case, None, "agrees" if rope is None else "wrong", {}, f"ours is {rope}")
                 continue
             for label in types:
                 rope = tried(subject, given, label)
@@ -1851,7 +1875,8 @@ class Result:
     @property
     def wrong(self):
         """Outcomes that must not be; of a class that is no rotation, none is looked at."""
-        return [row for row in self.rows if row.status == "wrong"] if not self.reason else []
+        statuses = ("wrong", "unknown") if is_known() else ("wrong",)
+        return [row for row in self.rows if row.status in statuses] if not self.reason else []
 
     def worst(self, key):
         return max((row.errors[key] for row in self.rows if key in row.errors), default=None)

@@ -91,6 +91,15 @@ def pytest_ignore_collect(collection_path, config):
     return True if theirs is not None and theirs.isdisjoint(config.libraries) else None
 
 
+def pytest_collection_modifyitems(config, items):
+    """What tests no library runs with NumPy alone: it would be the same again with each other library."""
+    if "numpy" in config.libraries:
+        return
+    again = [item for item in items if item.path.name not in FILES_OF and "xp" not in item.fixturenames]
+    config.hook.pytest_deselected(items=again)
+    items[:] = [item for item in items if item not in set(again)]
+
+
 def pytest_generate_tests(metafunc):
     """Each library for tests that take `xp`, and each of its kernels for those that take `kernel` besides."""
     tested = [libraries.LIBRARIES[name] for name in metafunc.config.libraries if name in libraries.LIBRARIES]

@@ -996,6 +996,20 @@ MISTAKES = {
         32,
         64,
     ),
+    "a block without a base": (
+        {"model_type": "ministral3", "rope_parameters": {"rope_type": "yarn", **YARN}},
+        {},
+        lambda rope: rope.base,
+        1e6,
+        1e4,
+    ),
+    "a base and a share beside the default blocks": (
+        {"model_type": "zaya", "rope_theta": 500.0, "partial_rotary_factor": 0.25},
+        {"layer_type": "hybrid"},
+        lambda rope: (rope.base, rope.rotary_dim),
+        (500.0, 32),
+        (5e6, 64),
+    ),
     "Llama's share": (llama(partial_rotary_factor=0.5), {}, lambda rope: rope.rotary_dim, 64, 128),
     "Llama's share in the block": (
         llama(rope_theta=None, rope_parameters={"rope_theta": 1e4, "partial_rotary_factor": 0.5}),
@@ -1173,6 +1187,32 @@ def test_to_config_is_read_back(options):
         assert from_config({**LLAMA, "rope_parameters": block}) == rope
     latent = {"model_type": "deepseek_v3", "qk_rope_head_dim": 128, "rope_interleave": False}
     assert from_config({**LLAMA, **latent, "rope_parameters": block}) == rope
+
+
+def test_voxtral_has_defaults_of_its_own_for_its_text():
+    whole = {"model_type": "voxtral", "text_config": {"model_type": "llama"}}
+    rope = from_config(whole)
+    assert (rope.base, rope.head_dim) == (1e8, 128)
+    whole = {"model_type": "voxtral_realtime", "text_config": {"model_type": "voxtral_realtime_text"}}
+    assert from_config(whole).base == 1e6
+    assert from_config(whole["text_config"]).base == 1e4
+
+
+def test_a_part_that_is_left_out_is_refused():
+    """What stands beside it says nothing of text, or is of something else."""
+    for whole in ({"model_type": "lighton_ocr"}, {"model_type": "musicflamingo", "head_dim": 1280}):
+        with pytest.raises(ValueError, match=r"^from_config: part must be one of .*; got 'text'"):
+            from_config(whole, part="text")
+    flat = {"model_type": "qwen2_vl", "hidden_size": 64, "num_attention_heads": 2, "rope_theta": 1e6}
+    flat["rope_scaling"] = {"type": "mrope", "mrope_section": [4, 6, 6]}
+    assert from_config(flat).head_dim == 32
+
+
+def test_a_block_of_something_else_stands_beside_the_text_of_music_flamingo():
+    block = {"rope_theta": 1200.0, "partial_rotary_factor": 0.2}
+    text = {"model_type": "qwen2", "hidden_size": 64, "num_attention_heads": 2, "rope_theta": 1e4}
+    whole = {"model_type": "musicflamingo", "rope_parameters": block, "text_config": text}
+    assert from_config(whole) == from_config(text)
 
 
 @pytest.mark.parametrize(

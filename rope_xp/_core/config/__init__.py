@@ -121,15 +121,16 @@ def from_config(
     block that is nested by layer type is not read; Phi-3.5-MoE never uses `long_factor`; `rope_scaling` spelled with
     `type` is not read where layer types differ, nor at all by Cohere2-MoE; a top-level
     `original_max_position_embeddings` wins over the block's; a block wins over top-level keys that contradict it; a
-    default block wins over a top-level base; most families rotate the whole head, whatever `partial_rotary_factor` or
-    `rotary_dim` is, and fail where a scaling rule reads that share (refused here); keys of other families are not read;
-    OLMo-3's sliding layers and ModernBERT do not read `rope_theta`, GPT-NeoX neither that nor `partial_rotary_factor`,
-    DBRX not the base of `attn_config`, Bamba no top-level share; Step-3.5 has one base for each layer type, that of the
-    first; and interleaved sections that do not fit lose pairs to the first axis. HunYuan-VL's tables in transformers
-    are no rotation, and are refused. Two families are as in 5.18, which 5.23 corrected: axes of Step-3.7's tower are
-    (height, width), and Cohere Compass has sections [22, 22, 20] of alternating axes. Mistral Large 4 has the
-    frequencies of a model that is not trained; without `compat` it is refused, as its checkpoint multiplies them by
-    weights. Keys beside a part are not read.
+    default block wins over a top-level base and share; a block that states no base has 10,000 in Ministral 3, Higgs
+    Audio and PE; most families rotate the whole head, whatever `partial_rotary_factor` or `rotary_dim` is, and fail
+    where a scaling rule reads that share (refused here); keys of other families are not read; OLMo-3's sliding layers
+    and ModernBERT do not read `rope_theta`, GPT-NeoX neither that nor `partial_rotary_factor`, DBRX not the base of
+    `attn_config`, Bamba no top-level share; Step-3.5 has one base for each layer type, that of the first; and
+    interleaved sections that do not fit lose pairs to the first axis. HunYuan-VL's tables in transformers are no
+    rotation, and are refused. Two families are as in 5.18, which 5.23 corrected: axes of Step-3.7's tower are (height,
+    width), and Cohere Compass has sections [22, 22, 20] of alternating axes. Mistral Large 4 has the frequencies of a
+    model that is not trained; without `compat` it is refused, as its checkpoint multiplies them by weights. Keys beside
+    a part are not read.
 
     References
     ----------
@@ -237,7 +238,7 @@ def _read(
     if block is not None:
         row = row_of(family, label)
         rope = embedding_of(keys, block, row, layer if rotated else ..., layer_type, seq_len)
-        keys.remarks += [] if compat else remarks(mapping, block.mapping, model_type, row)
+        keys.remarks += [] if compat else remarks(mapping, block.mapping, model_type, family)
     _remark_on_chunks(keys)
     for row in family.by_layer.values():
         keys.ignore(*row.get("base_keys", BASE_KEYS))  # other layer types read those
@@ -288,7 +289,7 @@ def _part(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any
         if flat and not isinstance(found.get(key), Mapping) and OF_TEXT & found.keys():
             break  # older configs have the keys of text beside those of other parts
         found = found.get(key)
-    if wanted == "text" and model_type in FAMILIES and not isinstance(found, Mapping):
+    if wanted == "text" and model_type in FAMILIES and of_text and not isinstance(found, Mapping):
         return config, model_type, {}  # text alone
     if not isinstance(found, Mapping):
         subs = [key for key, value in config.items() if isinstance(value, Mapping) and "_config" in str(key)]

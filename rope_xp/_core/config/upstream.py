@@ -35,6 +35,15 @@ _READ_SHARE = (
     "qwen3_next qwen4_exp_text recurrent_gemma solar_open stablelm step3p5 zaya"
 )
 READ_SHARE = frozenset(_READ_SHARE.split())
+# Families with a base in their default block alone. A block that states none has 10,000.
+BASE_IN_DEFAULT = ("higgs_audio_v2", "ministral3", "pe_audio_encoder", "pe_audio_video_encoder", "pe_video_encoder")
+# Families whose default blocks have these keys.
+IN_DEFAULT: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("laguna", "mellum", "mimo_v2_flash", "musicflamingo", "zaya"), ("rope_theta", "partial_rotary_factor")
+    ),
+    **dict.fromkeys(("moonshine_streaming", "neomme", "step3p5"), ("partial_rotary_factor",)),
+}
 # Keys beside the block that only these families read.
 _GPT_NEOX = ("gpt_neox", "gpt_neox_japanese")
 READ_BY: dict[str, tuple[str, ...]] = {
@@ -82,14 +91,13 @@ def as_upstream(
     for block in blocks:
         _said_beside(config, block, family)
         _lengths(config, model_type, block, seq_len)
-    if not blocks and any(
-        "rope_theta" in (row.get("block") or {}) for row in (vars(family), *family.by_layer.values())
-    ):
-        _drop(config, BASE_KEYS)  # the default block comes as a whole
+    _drop(config, _in_default(config, model_type, family))
+    if blocks and model_type in BASE_IN_DEFAULT:
+        family = replace(family, base=10_000.0)
     if model_type == "step3p5":
         _first_of_each_type(config)
     changed = {"olmo3": {"base_fixed": True}, "dots3_note_text": {"base": 80_000_000.0, "base_keys": BASE_KEYS}}
-    if model_type in changed and scaling:
+    if model_type in changed and (scaling or (model_type == "olmo3" and not blocks)):
         sliding = {**family.by_layer["sliding_attention"], **changed[model_type]}
         family = replace(family, by_layer={**family.by_layer, "sliding_attention": sliding})
         _drop(config, ("swa_rope_theta",))
@@ -98,11 +106,11 @@ def as_upstream(
 
 def remarks(config: Mapping[str, Any], block: Mapping[str, Any], model_type: str, family: Family) -> list[str]:
     """What `describe` says of a config that means more to us than to transformers."""
-    names, found = _not_read(config, model_type), []
+    names, found = {*_not_read(config, model_type), *_in_default(config, model_type, family)}, []
     share, rule = _share(config, block), _rule(block)
     if _ignores_share(model_type, family) and share not in (None, 1):
         if rule == "default":
-            names = (*names, PARTIAL_KEYS[0])
+            names.add(PARTIAL_KEYS[0])
         elif rule != "proportional":
             found.append(f"transformers fails with {PARTIAL_KEYS[0]} and rope_type {rule!r} in {model_type!r}")
     if names:
@@ -118,6 +126,17 @@ def _not_read(config: Mapping[str, Any], model_type: str) -> tuple[str, ...]:
         return ()
     others = (name for name, families in READ_BY.items() if model_type not in families)
     return tuple(name for name in (*NOT_READ.get(model_type, ()), *others) if config.get(name) is not None)
+
+
+def _in_default(config: Mapping[str, Any], model_type: str, family: Family) -> list[str]:
+    """Keys that the default block of a family has, which comes as a whole, where the config has no block."""
+    if config.get("rope_parameters") or config.get("rope_scaling"):
+        return []
+    own = {*IN_DEFAULT.get(model_type, ())}
+    for row in (vars(family), *family.by_layer.values()):
+        own |= {*(row.get("block") or {})}
+    names = [name for keys in (BASE_KEYS, (*PARTIAL_KEYS, "partial_rotary_factors")) if keys[0] in own for name in keys]
+    return [name for name in names if config.get(name) is not None]
 
 
 def _ignores_share(model_type: str, family: Family) -> bool:
@@ -137,7 +156,7 @@ def _share(config: Mapping[str, Any], block: Mapping[str, Any]) -> Any:
 
 def _whole_head(config: dict[str, Any], model_type: str, family: Family, blocks: list[dict[str, Any]]) -> None:
     """The default rule does not read the share. All others do, and then the model fails: its head is wider."""
-    own = [row.get("block", {}) for row in (vars(family), *family.by_layer.values())]
+    own = [row.get("block") or {} for row in (vars(family), *family.by_layer.values())]
     for block in blocks or own:
         rule, share = _rule(block), _share(config, block)
         if rule not in ("default", "proportional") and share not in (None, 1):
