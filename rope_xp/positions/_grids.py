@@ -19,11 +19,11 @@ PaddleOCR-VL, Step 3.7, Kimi K2.5 in transformers: (h, w)
     ``join(*(grid(*thw, axes=(1, 2)) for thw in grid_thw))``
 Kimi-VL, MoonViT: (w, h)
     ``join(*(grid(*thw, axes=(2, 1)) for thw in grid_thw))``
-Muse Glimmer, before its order of windows: (w, h) from 1
+Muse Glimmer, before cells are ordered by window: (w, h) from 1
     ``join(*(grid(*thw, start=1, axes=(2, 1)) for thw in grid_thw))``
 Pixtral, Mistral Small 3: images of (h, w)
     ``join(*(grid(*hw) for hw in sizes))``
-MLCD (behind a class token of learned angles), DUSt3R, CroCo, VGGT, EVA: (h, w)
+MLCD (after a class token with learned angles), DUSt3R, CroCo, VGGT, EVA: (h, w)
     ``grid(h, w)``
 Gemma 4: (x, y), padded to n
     ``join(grid(h, w, axes=(1, 0)), total=n, padding=-1)``
@@ -49,7 +49,7 @@ timm, `in_pixels`
     ``grid(h, w, start=-1, last=1)``
 NeoMME: two tokens, then rows that end in a marker
     ``join(grid(2, axes=(0, 0)), grid(h, w + 1, start=2))``
-MiniCPM-V 4.7: h x w tokens on a canvas of H x W, from s; upstream's float32 rounds a few of the halves otherwise
+MiniCPM-V 4.7: h x w tokens on a canvas of H x W, from s; upstream's float32 rounds a few halves differently
     ``grid(1, np.rint(np.linspace(0, H - 1, h)).astype(int), np.rint(np.linspace(0, W - 1, w)).astype(int), start=s)``
 
 Image models:
@@ -81,9 +81,9 @@ Video models, (t, h, w):
 
 Wan, SkyReels, HunyuanVideo, CogVideoX 1.5, Motif
     ``grid(t, h, w)``
-FramePack, Helios, ChronoEdit: frames that do not follow one another
+FramePack, Helios, ChronoEdit: frames with gaps between them
     ``grid(frames, h, w)``
-Cosmos, at a number of frames per second
+Cosmos, with `fps` frames per second
     ``grid(t, h, w, step=(24 / fps, 1, 1))``
 Kandinsky 5, Allegro: each axis divided by a scale
     ``grid(t, h, w, step=(1 / a, 1 / b, 1 / c))``

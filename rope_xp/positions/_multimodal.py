@@ -170,12 +170,12 @@ def qwen2_vl(
     who = "qwen2_vl"
     images = _grids(who, "image_grids", image_grids, spatial_merge_size)
     videos = _grids(who, "video_grids", video_grids, spatial_merge_size)
-    return _from_grids(
+    return _fill_runs(
         who,
         token_types,
         mask,
-        _consecutive_times(images),
-        _consecutive_times(videos),
+        _unit_steps(images),
+        _unit_steps(videos),
         compat=_compat(who, compat),
         like=like,
     )
@@ -241,7 +241,7 @@ def qwen2_5_vl(
     compat = _compat(who, compat)
     timed = _scaled_times(who, videos, seconds_per_grid, positions_per_second, rate_first=compat is not None)
     timed = [(times.astype(np.int64), height, width) for times, height, width in timed]
-    return _from_grids(who, token_types, mask, _consecutive_times(images), timed, compat=compat, like=like)
+    return _fill_runs(who, token_types, mask, _unit_steps(images), timed, compat=compat, like=like)
 
 
 def qwen3_vl(
@@ -292,7 +292,7 @@ def qwen3_vl(
     images = _grids(who, "image_grids", image_grids, spatial_merge_size)
     videos = _grids(who, "video_grids", video_grids, spatial_merge_size)
     frames = [(1, height, width) for time, height, width in videos for _ in range(time)]
-    return _from_grids(who, token_types, mask, _consecutive_times(images), _consecutive_times(frames), like=like)
+    return _fill_runs(who, token_types, mask, _unit_steps(images), _unit_steps(frames), like=like)
 
 
 def qwen3_omni(
@@ -345,7 +345,7 @@ def qwen3_omni(
     images = _grids(who, "image_grids", image_grids, spatial_merge_size)
     videos = _grids(who, "video_grids", video_grids, spatial_merge_size)
     timed = _scaled_times(who, videos, seconds_per_grid, positions_per_second)
-    return _from_grids(who, token_types, mask, _consecutive_times(images), timed, dtype="float32", like=like)
+    return _fill_runs(who, token_types, mask, _unit_steps(images), timed, dtype="float32", like=like)
 
 
 def ernie4_5_vl(
@@ -393,12 +393,12 @@ def ernie4_5_vl(
     who = "ernie4_5_vl"
     images = _grids(who, "image_grids", image_grids, spatial_merge_size)
     videos = _grids(who, "video_grids", video_grids, spatial_merge_size, temporal_merge_size)
-    return _from_grids(
+    return _fill_runs(
         who,
         token_types,
         mask,
-        _consecutive_times(images),
-        _consecutive_times(videos),
+        _unit_steps(images),
+        _unit_steps(videos),
         compat=_compat(who, compat),
         like=like,
     )
@@ -515,7 +515,7 @@ def _positions_of_runs(runs: Iterable[Any], compat: str | None = None) -> tuple[
     return positions, positions.max(initial=-1) + 1 - positions.shape[1]
 
 
-def _from_grids(
+def _fill_runs(
     who: str,
     token_types: Any,
     mask: Any,
@@ -595,7 +595,7 @@ def _runs(types: Any) -> Iterator[tuple[int, int, int]]:
         yield int(kind), int(start), int(tokens)
 
 
-def _consecutive_times(grids: list[tuple[int, int, int]]) -> list[tuple[Any, int, int]]:
+def _unit_steps(grids: list[tuple[int, int, int]]) -> list[tuple[Any, int, int]]:
     """Grids with time steps that are one position apart."""
     return [(np.arange(time), height, width) for time, height, width in grids]
 

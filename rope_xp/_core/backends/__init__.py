@@ -76,8 +76,8 @@ PLAIN = (np.ndarray, np.memmap)
 def special_kind(x: Any) -> str | None:
     """The kind of an array that is not a plain block of numbers, such as a masked or sparse array; otherwise None.
 
-    All NumPy subclasses but `memmap` count as special, because NumPy functions drop or misread what they add. A PyTorch
-    subclass intercepts operations and gives results its own meaning, so that only those are special that cannot.
+    All NumPy subclasses but `memmap` are special, because NumPy functions drop or misread the data that they add. Most
+    PyTorch subclasses intercept operations and handle them correctly; only those that do not are special.
 
     Examples
     --------
@@ -160,7 +160,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 def is_real(x: Any) -> bool:
-    """Whether an array has a floating-point dtype."""
+    """Whether an array has the dtype float16, float32 or float64."""
     return dtype_name(x.dtype).startswith("float")
 
 

@@ -30,7 +30,7 @@ _FASTEST = {"host memory": ("numba", "blocked"), "cuda": ("triton",), "jax": ("x
 
 def rotate(who: str, xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: str = "fastest") -> list[Any]:
     """Rotate each array by its angles, with the kernel of that name; results equal those of `reference.rotate`."""
-    return _rotate_by([choose(who, x, kernel) for x in xs], xs, angles, rotation, asked=kernel)
+    return _rotate_by([choose(who, x, kernel) for x in xs], xs, angles, rotation, requested=kernel)
 
 
 def rotate_inplace(who: str, xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: str = "fastest") -> None:
@@ -39,7 +39,7 @@ def rotate_inplace(who: str, xs: Sequence[Any], angles: Angles, rotation: Rotati
     checks.writable(who, xs)
     checks.constant(who, angles)
     checks.require_disjoint(who, xs, angles, by_address=not _is_traced(xs[0]))
-    _rotate_by(names, xs, angles, rotation, inplace=True, asked=kernel)
+    _rotate_by(names, xs, angles, rotation, inplace=True, requested=kernel)
 
 
 def computes_angles(who: str, x: Any, kernel: str) -> bool:
@@ -55,21 +55,21 @@ def rotate_by_positions(
     The positions for an array broadcast against all its axes but the last. Sines and cosines are multiplied by `scale`.
     """
     by_positions = _kernel_module("triton").ByPositions(frequencies, scale)
-    return _launch(xs, [(positions_of_x,) for positions_of_x in positions], rotation, by_positions, asked=kernel)
+    return _launch(xs, [(positions_of_x,) for positions_of_x in positions], rotation, by_positions, requested=kernel)
 
 
 def _rotate_by(
-    names: list[str], xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False, *, asked: str
+    names: list[str], xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False, *, requested: str
 ) -> list[Any]:
     """Rotate all arrays in one call if they have the same kernel, since that may need only one launch."""
     name = names[0]
     if len(set(names)) > 1:
         return [
-            _rotate_by([name], [x], [angles_of_x], rotation, inplace, asked=asked)[0]
+            _rotate_by([name], [x], [angles_of_x], rotation, inplace, requested=requested)[0]
             for name, x, angles_of_x in zip(names, xs, angles)
         ]
     if name == "triton" and not _is_traced(xs[0]):
-        return _launch(xs, angles, rotation, _kernel_module(name), inplace, asked=asked)
+        return _launch(xs, angles, rotation, _kernel_module(name), inplace, requested=requested)
     tables = reference.tables_of(angles)
     if name == "reference":
         return reference.rotate_all(xs, tables, rotation, inplace)
@@ -81,12 +81,16 @@ def _rotate_by(
 
 
 def _launch(
-    xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool = False, *, asked: str
+    xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool = False, *, requested: str
 ) -> list[Any]:
-    """Rotate with a Triton kernel. If a launch fails, the reference runs, unless Triton was asked for by name."""
+    """Rotate with a Triton kernel. If a launch fails, the reference runs, unless Triton was requested by name."""
     autograd = _kernel_module("autograd")
     return autograd.rotate_all(
-        xs, angles, rotation, kernel if asked == "triton" else autograd.WithFallback(kernel, _report_failure), inplace
+        xs,
+        angles,
+        rotation,
+        kernel if requested == "triton" else autograd.WithFallback(kernel, _report_failure),
+        inplace,
     )
 
 
@@ -104,13 +108,13 @@ def choose(who: str, x: Any, kernel: str) -> str:
     traced = _is_traced(x)
     if kernel == "reference" or (traced and kernel != "triton") or dtensor.is_dtensor(x):
         return "reference"
-    place = _place(x)
+    memory = _memory_of(x)
     if kernel == "fastest":
-        return _fastest(place, x)
+        return _fastest(memory, x)
     module = problem = _operators() if traced else _kernel_module(kernel)
     if not isinstance(module, ImportError):
-        if place not in module.PLACES:
-            raise ValueError(f"{who}: kernel={kernel!r} must have arrays in {' or '.join(module.PLACES)}; got {place}")
+        if memory not in module.PLACES:
+            raise ValueError(f"{who}: kernel={kernel!r} must have arrays in {' or '.join(module.PLACES)}; got {memory}")
         problem = None if traced else _obstacle(kernel, x)
     if problem is not None:
         state = "installed" if isinstance(problem, ModuleNotFoundError) else "usable here"
@@ -120,7 +124,7 @@ def choose(who: str, x: Any, kernel: str) -> str:
 
 def passed_over(x: Any, chosen: str) -> str:
     """Why each kernel that is faster than the chosen one cannot rotate `x`; empty if there is no such kernel."""
-    faster = _FASTEST.get(_place(x), ()) if not _is_traced(x) and not dtensor.is_dtensor(x) else ()
+    faster = _FASTEST.get(_memory_of(x), ()) if not _is_traced(x) and not dtensor.is_dtensor(x) else ()
     obstacles = [f"no {name}: {problem}" for name in faster if name != chosen and (problem := _obstacle(name, x))]
     return "; ".join(obstacles)
 
@@ -138,7 +142,7 @@ def _operators() -> Any:
     return cuda
 
 
-def _place(x: Any) -> str:
+def _memory_of(x: Any) -> str:
     """The kind of memory that holds an array: "host memory" is aligned, in native byte order, of NumPy or torch."""
     if backends.is_host(x):
         return "host memory" if x.flags.aligned and x.dtype.isnative else "unaligned memory or non-native byte order"
@@ -147,8 +151,8 @@ def _place(x: Any) -> str:
     return "jax" if backends.is_jax(x) else backends.name(backends.namespace(x))
 
 
-def _fastest(place: str, x: Any) -> str:
-    for name in _FASTEST.get(place, ()):
+def _fastest(memory: str, x: Any) -> str:
+    for name in _FASTEST.get(memory, ()):
         problem = _obstacle(name, x)
         if problem is None:
             return name
