@@ -171,13 +171,7 @@ def qwen2_vl(
     images = _grids(who, "image_grids", image_grids, spatial_merge_size)
     videos = _grids(who, "video_grids", video_grids, spatial_merge_size)
     return _fill_runs(
-        who,
-        token_types,
-        mask,
-        _unit_steps(images),
-        _unit_steps(videos),
-        compat=_compat(who, compat),
-        like=like,
+        who, token_types, mask, _unit_steps(images), _unit_steps(videos), compat=_compat(who, compat), like=like
     )
 
 
@@ -394,13 +388,7 @@ def ernie4_5_vl(
     images = _grids(who, "image_grids", image_grids, spatial_merge_size)
     videos = _grids(who, "video_grids", video_grids, spatial_merge_size, temporal_merge_size)
     return _fill_runs(
-        who,
-        token_types,
-        mask,
-        _unit_steps(images),
-        _unit_steps(videos),
-        compat=_compat(who, compat),
-        like=like,
+        who, token_types, mask, _unit_steps(images), _unit_steps(videos), compat=_compat(who, compat), like=like
     )
 
 
