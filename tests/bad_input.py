@@ -420,7 +420,7 @@ def builders(xp):
         "tokens beyond the last boundary": (
             lambda: positions.from_cu_seqlens([0, 3, 5], total=6, like=integers),
             ValueError,
-            r"^from_cu_seqlens: every token must lie before the last boundary, 5 .*; got total=6",
+            r"^from_cu_seqlens: total must be the last boundary, 5 .*; got 6",
         ),
         "mask without axes": (
             lambda: positions.from_mask(np.asarray(True)),
@@ -451,7 +451,7 @@ def builders(xp):
         "no boundary": (
             lambda: positions.from_cu_seqlens(integers[:0], 4),
             ValueError,
-            r"cu_seqlens .*begin with 0.*; got",
+            r"cu_seqlens .*start with 0.*; got",
         ),
         "lowest offset": (
             lambda: positions.consecutive(3, np.asarray([-(2**31) - 1, 0]), like=xp.array(np.ones(1), "int32")),
@@ -463,15 +463,15 @@ def builders(xp):
         "total unknown": (
             lambda: positions.from_cu_seqlens(integers),
             ValueError,
-            r"total, the length of the row, must be given.*; got",
+            r"total \(tokens of the row\) must be given.*; got",
         )
         if xp.name != "numpy"
-        else (lambda: positions.from_cu_seqlens([1, 3]), ValueError, r"begin with 0.*; got \[1, 3\]"),
-        "falling": (lambda: positions.from_cu_seqlens([0, 3, 2]), ValueError, r"never fall; got \[0, 3, 2\]"),
+        else (lambda: positions.from_cu_seqlens([1, 3]), ValueError, r"start with 0.*; got \[1, 3\]"),
+        "falling": (lambda: positions.from_cu_seqlens([0, 3, 2]), ValueError, r"never decrease; got \[0, 3, 2\]"),
         "negative length": (
             lambda: positions.from_lengths([3, -1]),
             ValueError,
-            r"boundaries .* never fall; got \[0, 3, 2\]",
+            r"boundaries .* never decrease; got \[0, 3, 2\]",
         ),
         "real lengths": (
             lambda: positions.from_lengths([1.5]),
@@ -479,17 +479,17 @@ def builders(xp):
             r"lengths must be a sequence of int.*; got \[1.5\]",
         ),
         "short total": (lambda: positions.from_lengths([3, 2], 4), ValueError, r"total must be at least .*5; got 4"),
-        "nothing": (lambda: positions.from_cu_seqlens([]), ValueError, r"boundaries that begin with 0 .*; got \[\]"),
+        "nothing": (lambda: positions.from_cu_seqlens([]), ValueError, r"boundaries that start with 0 .*; got \[\]"),
         "lengths of two axes": (lambda: positions.from_lengths(integers[None, :], 4), ValueError, r"one axis; got"),
         "ranks that do not divide": (
             lambda: positions.context_parallel(7, 0, 2),
             ValueError,
-            r"multiple of 2.*; got 7",
+            r"divisible by 2.*; got 7",
         ),
         "zigzag that does not divide": (
             lambda: positions.context_parallel(6, 0, 2, zigzag=True),
             ValueError,
-            r"multiple of 4.*; got 6",
+            r"divisible by 4.*; got 6",
         ),
         "no such rank": (lambda: positions.context_parallel(8, 2, 2), ValueError, r"less than size=2; got 2"),
         "ranks with axes": (lambda: positions.context_parallel(8, integers, 2), ValueError, r"rank must have no axis"),

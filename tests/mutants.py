@@ -67,8 +67,8 @@ MUTANTS = {
     "float32 returned for half precision turned back": [
         (
             "_core/kernels/reference.py",
-            "parts = [backends.astype(turned, x.dtype)]",
-            "parts = [turned if rotation.inverse else backends.astype(turned, x.dtype)]",
+            "parts = [backends.astype(rotated, x.dtype)]",
+            "parts = [rotated if rotation.inverse else backends.astype(rotated, x.dtype)]",
         )
     ],
     "the fraction of a position dropped": [("_core/phases.py", "+ _phase_of_part(part, turns, bits)", "")],
@@ -151,19 +151,21 @@ MUTANTS = {
     "local layers scaled": [("_core/config/block.py", 'block = Keys("no block", {key', '_ = Keys("no block", {key')],
     "heads of q for k": [("_core/weights.py", 'if to == "half" else (2, pairs)', 'if to != "half" else (2, pairs)')],
     "bfloat16 cut off in place of rounded": [("_core/kernels/numba_kernel.py", "word(0x7FFF)", "word(0)")],
-    "compiled rows that turn the other way": [
+    "compiled rows that rotate the other way": [
         ("_core/kernels/numba_kernel.py", "-1 if inverse else 1", "1 if inverse else -1")
     ],
-    "compiled rows of the first head alone": [("_core/kernels/numba_kernel.py", "to += index * axes[axis, 2]", "pass")],
+    "compiled rows of the first head alone": [
+        ("_core/kernels/numba_kernel.py", "y_row += index * axes[axis, 2]", "pass")
+    ],
     "a thread's last part left out": [
         ("_core/kernels/numba_kernel.py", "while part < parts:", "while part < parts - 1:")
     ],
-    "broadcast tables read on": [("_core/kernels/numba_kernel.py", "each > 1 and of_tables[axis] == 1", "False")],
-    "the turned value turned again in place": [
+    "broadcast tables read on": [("_core/kernels/numba_kernel.py", "each > 1 and table_shape[axis] == 1", "False")],
+    "the rotated value rotated again in place": [
         (
             "_core/kernels/blocked.py",
-            "partner = _joined(second",
-            "xp.multiply(own, of_part[0], out=turned)\n            partner = _joined(second",
+            "partner = _join_pairs(second",
+            "xp.multiply(numbers, table_parts[0], out=rotated)\n            partner = _join_pairs(second",
         )
     ],
     "the block's remainder left as it was": [

@@ -142,7 +142,7 @@ def test_damaged_files_of_numba_are_compiled_anew(name, warm, tmp_path):
     rewrite(list((tmp_path / "cache").rglob(pattern)), change)
     described, by_name, warned = calls(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
     assert described.startswith("numba (") and by_name == "(33, 128)"
-    assert warned.startswith("1 rope_xp: numba compiles in each process, as its files in ")
+    assert warned.startswith("1 rope_xp: numba compiles in each process, because its cache in ")
     assert str(tmp_path / "cache") in warned
 
 
@@ -181,7 +181,7 @@ c.IndexDataCacheFile._open_for_write = full
 def test_nowhere_to_keep_what_numba_compiles(name, tmp_path):
     described, by_name, warned = calls(tmp_path, UNWRITABLE[name], NUMBA_CACHE_DIR=str(tmp_path / "cache"))
     assert described.startswith("numba (") and by_name == "(33, 128)"
-    assert warned.startswith("1 rope_xp: numba compiles in each process, as its files in ")
+    assert warned.startswith("1 rope_xp: numba compiles in each process, because its cache in ")
     assert ("No space left" if "full" in name else "cannot cache function") in warned
 
 

@@ -103,7 +103,7 @@ def assert_falls_back(q, k):
                 assert_close(call(ROPE), call(REFERENCE))
     (warning,) = caught
     assert warning.category is RuntimeWarning
-    assert str(warning.message).startswith("rope_xp: kernel='triton' is not used, and a slower one runs, after ")
+    assert str(warning.message).startswith("rope_xp: kernel='triton' is not used; a slower kernel runs instead: ")
     return str(warning.message)
 
 
@@ -158,7 +158,7 @@ def test_in_place_no_array_is_rotated_twice(monkeypatch):
     given = [tuple(table.to(x.dtype)[None, :, None] for table in sincos) for x in (q, k)]
     truth = REFERENCE(q, k, sincos=sincos, seq_dim=1)
     failed = []
-    by = autograd.OrReference(cuda, lambda x, problem: failed.append((x.dtype, type(problem))))
+    by = autograd.WithFallback(cuda, lambda x, problem: failed.append((x.dtype, type(problem))))
     autograd.rotate_all([q, k], given, NAMED._rotation, by, inplace=True)
     assert_close((q, k), truth)
     assert failed == [(torch.float64, faults.LaunchError)]

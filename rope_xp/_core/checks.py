@@ -209,7 +209,7 @@ def writable(who: str, arrays: Sequence[Any]) -> None:
         if backends.is_torch(x):
             if x.requires_grad:
                 raise ValueError(f"{who}: x must not require grad, as it is written over; got a tensor that does")
-            if backends.is_left_of_inference(x):
+            if backends.is_from_inference_mode(x):
                 raise ValueError(f"{who}: x must not come from inference_mode, but within it; got a tensor that does")
         elif not backends.is_host(x):
             library = backends.name(backends.namespace(x))

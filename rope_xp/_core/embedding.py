@@ -631,7 +631,7 @@ class RotaryEmbedding(_Derived):
         scaling           none
         attention factor  1.0
         phase             exact (sin and cos within 2e-7 at every int32 position)
-        kernel            fastest (the fastest of the others that serves the arrays)
+        kernel            fastest (the fastest kernel that supports the arrays)
         """
         kernel, passed_over = self.kernel, ""
         if x is not None:

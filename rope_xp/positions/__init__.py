@@ -1,14 +1,18 @@
-"""Where tokens are: arrays of positions. An offset, a packed batch, a padded batch, a grid are only other positions.
+"""Functions that make arrays of positions, in tokens: for offsets, packed and padded batches, grids, and prompts.
 
-Every function is pure and returns int32, or int64 where the array that says where to start is int64, or float32 where
-coordinates or times are real numbers. With `like` the result is of that array's library and device; without, it follows
-the array argument, or is NumPy's, which goes with any `x`. Under jit give `like`: NumPy positions become constants of
-the program.
+All functions are pure. Results are int32; int64 if an array argument with starts, lengths or coordinates is int64; or
+float32 if coordinates or times are real numbers. With `like`, the result has the library and device of that array.
+Without `like`, it has those of the array argument, or is a NumPy array, which goes with any `x`. Pass `like` under jit:
+NumPy positions become constants of the program. Several position axes come first: "axes *batch seq".
 
-`sequence` has texts, `grids` images and videos, `multimodal` prompts of both. Several position axes come first.
+- Texts: `consecutive`, `from_mask`, `from_lengths`, `from_cu_seqlens`, `context_parallel`.
+- Images and videos: `grid`, `normalized`, `join`, `augment`.
+- Prompts of text, images and videos: `prompt`, `qwen2_vl`, `qwen2_5_vl`, `qwen3_vl`, `qwen3_omni`, `ernie4_5_vl`,
+  `hunyuan_vl`.
 
-Values that can be read, Python's and NumPy's, are checked. Those of other arrays are not: consecutive positions end at
-the greatest integer of their dtype, boundaries must begin with 0 and not fall, and the last one must be `total`.
+Values of Python numbers and NumPy arrays are checked. Values of other arrays are not read. For these, consecutive
+positions stop at the greatest integer of their dtype, and the caller must make sure that boundaries start with 0, never
+decrease, and end with `total`.
 """
 
 from rope_xp.positions._grids import augment, grid, join, normalized

@@ -1,9 +1,11 @@
-"""Positions of the cells of grids: images, videos, and what vision towers and diffusion models make of them.
+"""Positions of the cells of grids: images and videos in vision towers and diffusion models.
 
-Four ideas make every scheme below. Along each axis of a grid lie equidistant positions (`start`, and `step` or `last`)
-or coordinates that are given. Cells come row by row, or in blocks. Rows of the result may come in another order than
-the axes of the grid, be left out or repeated. And sequences are joined, with tokens in between that are not rotated,
-which is position 0 on every axis.
+Four ideas are enough for every scheme below:
+
+- Positions along an axis of the grid are equidistant (`start`, and `step` or `last`) or are given as coordinates.
+- Cells are in row-major order, or in row-major order of blocks (`block`).
+- The rows of the result are axes of the grid, which may be reordered, left out or repeated (`axes`).
+- `join` concatenates grids, and tokens that are not rotated: these have position 0 on every axis.
 
 Vision towers:
 
@@ -17,11 +19,11 @@ PaddleOCR-VL, Step 3.7, Kimi K2.5 in transformers: (h, w)
     ``join(*(grid(*thw, axes=(1, 2)) for thw in grid_thw))``
 Kimi-VL, MoonViT: (w, h)
     ``join(*(grid(*thw, axes=(2, 1)) for thw in grid_thw))``
-Muse Glimmer, before its order of windows: (w, h) from 1
+Muse Glimmer, before cells are ordered by window: (w, h) from 1
     ``join(*(grid(*thw, start=1, axes=(2, 1)) for thw in grid_thw))``
 Pixtral, Mistral Small 3: images of (h, w)
     ``join(*(grid(*hw) for hw in sizes))``
-MLCD (behind a class token of learned angles), DUSt3R, CroCo, VGGT, EVA: (h, w)
+MLCD (after a class token with learned angles), DUSt3R, CroCo, VGGT, EVA: (h, w)
     ``grid(h, w)``
 Gemma 4: (x, y), padded to n
     ``join(grid(h, w, axes=(1, 0)), total=n, padding=-1)``
@@ -47,7 +49,7 @@ timm, `in_pixels`
     ``grid(h, w, start=-1, last=1)``
 NeoMME: two tokens, then rows that end in a marker
     ``join(grid(2, axes=(0, 0)), grid(h, w + 1, start=2))``
-MiniCPM-V 4.7: h x w tokens on a canvas of H x W, from s; upstream's float32 rounds a few of the halves otherwise
+MiniCPM-V 4.7: h x w tokens on a canvas of H x W, from s; upstream's float32 rounds a few halves differently
     ``grid(1, np.rint(np.linspace(0, H - 1, h)).astype(int), np.rint(np.linspace(0, W - 1, w)).astype(int), start=s)``
 
 Image models:
@@ -79,9 +81,9 @@ Video models, (t, h, w):
 
 Wan, SkyReels, HunyuanVideo, CogVideoX 1.5, Motif
     ``grid(t, h, w)``
-FramePack, Helios, ChronoEdit: frames that do not follow one another
+FramePack, Helios, ChronoEdit: frames with gaps between them
     ``grid(frames, h, w)``
-Cosmos, at a number of frames per second
+Cosmos, with `fps` frames per second
     ``grid(t, h, w, step=(24 / fps, 1, 1))``
 Kandinsky 5, Allegro: each axis divided by a scale
     ``grid(t, h, w, step=(1 / a, 1 / b, 1 / c))``
@@ -94,8 +96,8 @@ LTX-2, with the midpoint of every frame in seconds
 Mochi: centred, scaled by s = sqrt(192 * 192 / (h * w))
     ``grid(t, h, w, start=(0, s * (1 - h) / 2, s * (1 - w) / 2), step=(1, s, s))``
 
-`grid_thw` and sizes are numbers of the host: ``grid_thw.tolist()`` where they are a tensor. What a model reorders or
-drops afterwards, windows or masked patches, is a selection of cells: the last axis of positions.
+`grid_thw` and sizes are Python numbers: use ``grid_thw.tolist()`` for a tensor. Models that reorder or drop patches
+afterwards, for windows or masks, index the last axis of the positions in the same way.
 """
 
 import math
@@ -108,7 +110,7 @@ from rope_xp.positions._sequence import NUMPY
 
 Numbers = Sequence[int] | Sequence[float]
 
-# What `normalized` measures by, and the words for it.
+# The choices of `normalized` for `by`, and their meaning in messages.
 SIZES = {
     "separate": "each axis by its own size",
     "min": "all axes by the smallest size",
@@ -130,39 +132,42 @@ def grid(
     Parameters
     ----------
     *sizes : int, sequence of numbers or array, "size"
-        Each axis of the grid, for instance height and width, or time, height and width; the last runs fastest. An int
-        is the size of an axis with coordinates ``0, 1, ..., size - 1``; anything else is the coordinates themselves.
+        Axes of the grid, for instance height and width, or time, height and width; the last axis varies fastest. An int
+        is the size of an axis with coordinates ``0, 1, ..., size - 1``. A sequence or array is the coordinates.
     start, step : number, or one for each axis
-        Positions are ``start + step * coordinate``; from 0 in steps of 1 where nothing is said.
+        Positions are ``start + step * coordinate``. The defaults are 0 and 1.
     last : number, or one for each axis, optional
-        Position of the last cell, in place of `step`: as many positions as the size, evenly from `start` to `last`.
+        Position of the last cell, in place of `step`. Positions are then evenly spaced from `start` to `last`.
     block : int, or one for each axis
-        Cells come block by block of this size, and within a block in the same order. Each divides the size of its axis.
+        Size of blocks. Cells are ordered block by block, and in row-major order within a block. The size of each axis
+        must be divisible by that of its block.
     axes : sequence of int, optional
-        Which axis of the grid each row of the result follows; ``(1, 0)`` turns rows and columns into x and y, ``(1,
-        2)`` leaves time out and repeats its frames, ``(0, 0)`` puts one number on two axes. Without it, all in order.
+        Axis of the grid for each row of the result; by default all axes in order. For example, ``(1, 0)`` gives (x, y)
+        in place of (row, column), ``(1, 2)`` omits time, so that all frames have equal positions, and ``(0, 0)`` gives
+        two equal rows.
     like : array, optional
-        Whose library and device to use; without it, those of the coordinates, or NumPy's.
+        The result has its library and device; by default those of the coordinates, or NumPy.
 
     Returns
     -------
     array, "axes cells"
-        Row a holds the position of every cell on axis a. If all that was given is integers, int32, or int64 where
-        coordinates of a library other than NumPy are; otherwise float32, rounded once where they can be read, for sizes
-        that a traced program does not leave open.
+        Position of each cell, one row for each position axis. If all arguments are integers, the dtype is int32, or
+        int64 if coordinates are an int64 array of a library other than NumPy. Otherwise it is float32. Float positions
+        are rounded only once if sizes and coordinates are known on the host.
 
     Raises
     ------
     ValueError
-        If there is no size, or a negative one, a block does not divide its size, `axes` names no axis of the grid,
-        both `step` and `last` are given, coordinates do not have one axis, or positions leave int32 or float32.
+        If no size is given, a size is negative or not divisible by its block, an entry of `axes` is not an axis of the
+        grid, both `step` and `last` are given, coordinates do not have one axis, or positions do not fit in int32 or
+        float32.
     TypeError
-        If anything is not the number that it should be.
+        If an argument has a wrong type.
 
     References
     ----------
-    Order of blocks: huggingface/transformers, `vision_utils.py`, `get_vision_position_ids`. `last`: PyTorch's and
-    NumPy's `linspace`.
+    Order of blocks: huggingface/transformers, `vision_utils.py`, `get_vision_position_ids`. `last`: `linspace` of
+    PyTorch and NumPy.
 
     Examples
     --------
@@ -180,16 +185,16 @@ def grid(
     if not sizes:
         raise ValueError(f"{who}: at least one size is required; got none")
     if step is not None and last is not None:
-        raise ValueError(f"{who}: only one of step and last must be given; got step={step!r} and last={last!r}")
+        raise ValueError(f"{who}: at most one of step and last may be given; got step={step!r} and last={last!r}")
     starts, steps = _per_axis(who, "start", start, sizes), _per_axis(who, "step", 1 if step is None else step, sizes)
     lasts = [None] * len(sizes) if last is None else _per_axis(who, "last", last, sizes)
     for size in filter(_is_array, sizes):
         checks.array(who, "coordinates", size)
-    beside: Any = like
+    target: Any = like
     if like is None:
-        beside = next((size for size in sizes if _is_array(size) and not backends.is_host(size)), NUMPY)
-    checks.array(who, "like", beside)
-    lines = [_line(who, *numbers, beside) for numbers in zip(sizes, starts, steps, lasts)]
+        target = next((size for size in sizes if _is_array(size) and not backends.is_host(size)), NUMPY)
+    checks.array(who, "like", target)
+    lines = [_line(who, *numbers, target) for numbers in zip(sizes, starts, steps, lasts)]
     return _cells(who, lines, block, axes)
 
 
@@ -199,31 +204,32 @@ def normalized(
     axes: Sequence[int] | None = None,
     like: Array | None = None,
 ) -> Any:
-    """Positions of the centres of cells on a grid that reaches from -1 to 1.
+    """Positions of the centres of the cells of a grid, in coordinates from -1 to 1.
 
     Parameters
     ----------
     *sizes : int
-        Size of each axis; the last runs fastest.
+        Size of each axis in cells; the last axis varies fastest.
     by : "separate", "min" or "max"
-        Which size is the length of 2: of each axis its own, or of all axes the smallest or the largest. Every axis
-        begins at -1, so that with ``"min"`` longer axes end beyond 1 and with ``"max"`` shorter ones before.
+        The number of cells that spans a length of 2: for each axis its own size (``"separate"``), or for all axes the
+        smallest or the largest size. Every axis starts at -1. With ``"min"`` longer axes therefore end beyond 1; with
+        ``"max"`` shorter axes end before 1.
     axes : sequence of int, optional
-        Which axis of the grid each row of the result follows, as in `grid`.
+        Axis of the grid for each row of the result, as in `grid`.
     like : array, optional
-        Whose library and device to use; without it, NumPy's.
+        The result has its library and device; by default NumPy.
 
     Returns
     -------
     array, "axes cells"
-        float32.
+        Positions as fractions of half a span (see `by`), float32.
 
     Raises
     ------
     ValueError
-        If there is no size, or one below 1, `by` is unknown, or `axes` names no axis of the grid.
+        If no size is given, a size is less than 1, `by` is unknown, or an entry of `axes` is not an axis of the grid.
     TypeError
-        If a size is no integer.
+        If a size or an entry of `axes` is not an integer.
 
     References
     ----------
@@ -247,7 +253,7 @@ def normalized(
     xp = checks.array(who, "like", like)
     lengths = counts if by == "separate" else [min(counts) if by == "min" else max(counts)] * len(counts)
     lines = []
-    for size, length in zip(counts, lengths):  # of integers, so that only the division rounds
+    for size, length in zip(counts, lengths):  # in integers, so that only the division rounds
         lines.append(backends.astype(2 * backends.arange(size, like=like) + (1 - length), xp.float32) / length)
     return _cells(who, lines, 1, axes)
 
@@ -258,32 +264,32 @@ def join(
     padding: int = 0,
     like: Array | None = None,
 ) -> Any:
-    """Positions of one sequence made of parts: prefix tokens, images packed one after the other, padding.
+    """Concatenate positions to those of one sequence: prefix tokens, images one after the other, padding.
 
     Parameters
     ----------
     *parts : int or array, "*axes cells"
-        Positions, all with the same axes before the last; or a number of tokens that are not rotated, such as class
-        and register tokens, whose position is 0 on every axis.
+        An array of positions; all arrays have the same axes before the last. An int is a number of tokens that are not
+        rotated, such as class and register tokens: their position is 0 on every axis.
     total : int, optional
-        Tokens of the row; those beyond the last part are padding.
+        Number of tokens of the result. Tokens after the last part are padding.
     padding : int
-        The position of padding on every axis.
+        Position of padding on every axis.
     like : array, optional
-        Whose library and device to use; without it, those of the parts.
+        The result has its library and device; by default those of the parts.
 
     Returns
     -------
     array, "*axes total"
-        Integers if all parts are integers.
+        An integer dtype if all parts are integers, otherwise float32 or float64.
 
     Raises
     ------
     ValueError
-        If no part is an array, parts have different axes, a number of tokens is negative, or `total` is less than the
-        parts together.
+        If no part is an array, parts have different axes before the last, a number of tokens is negative, `total` is
+        less than the number of tokens of all parts, or `padding` does not fit in int32.
     TypeError
-        If a part is neither, or `total` or `padding` is no integer.
+        If a part is neither an int nor an array, or `total` or `padding` is not an integer.
 
     Examples
     --------
@@ -295,28 +301,30 @@ def join(
            [ 0,  1, -1, -1]], dtype=int32)
     """
     who = "join"
-    given = [part for part in parts if not checks.is_int(part)]
-    if not given:
+    array_parts = [part for part in parts if not checks.is_int(part)]
+    if not array_parts:
         raise ValueError(f"{who}: at least one part must be an array of positions; got {parts}")
-    for part in given:
+    for part in array_parts:
         checks.array(who, "every part", part)
-    beside: Any = like
+    target: Any = like
     if like is None:
-        beside = next((part for part in given if not backends.is_host(part)), NUMPY)
-    arrays = [checks.positions(who, "every part", part, like=beside) for part in given]
+        target = next((part for part in array_parts if not backends.is_host(part)), NUMPY)
+    arrays = [checks.positions(who, "every part", part, like=target) for part in array_parts]
     axes = {checks.shape(array)[:-1] for array in arrays}
     if len(axes) > 1 or not all(array.ndim for array in arrays):
         shapes = [checks.shape(array) for array in arrays]
         raise ValueError(f"{who}: parts must have an axis of tokens and the same axes before it; got shapes {shapes}")
     xp = backends.namespace(arrays[0])
     dtype = _widest(xp, arrays)
-    rest = iter(arrays)
+    remaining = iter(arrays)
     counts = [checks.count(who, "a number of tokens", part) if checks.is_int(part) else None for part in parts]
-    rows = [next(rest) if count is None else _constant(0, count, arrays[0]) for count in counts]
+    rows = [next(remaining) if count is None else _constant(0, count, arrays[0]) for count in counts]
     if total is not None:
         missing = checks.count(who, "total", total) - sum(row.shape[-1] for row in rows)
         if missing < 0:
-            raise ValueError(f"{who}: total must be at least that of the parts, {total - missing}; got {total}")
+            raise ValueError(
+                f"{who}: total must be at least the number of tokens of the parts, {total - missing}; got {total}"
+            )
         if not checks.is_int(padding):
             raise TypeError(f"{who}: padding must be an int; got {type(padding).__name__}")
         if not -(2**31) <= padding < 2**31:
@@ -333,37 +341,40 @@ def augment(
     jitter: float | None = None,
     rescale: float | None = None,
 ) -> Any:
-    """Move and stretch real positions at random, as in training: all cells alike, every axis by its own draw.
+    """Shift and scale real positions at random, for training: the same change for all cells of an axis.
 
     Parameters
     ----------
     positions : array, "axes *batch cells"
-        float32 or float64, such as of `normalized`.
+        float32 or float64, such as the result of `normalized`.
     source : numpy.random.Generator, torch.Generator or JAX key
-        Where the numbers come from. A generator moves on, a key does not. NumPy's is good for every library, but under
-        jit its numbers become constants of the program.
+        Source of random numbers. A call advances a generator, but not a key. A NumPy generator works with all
+        libraries, but under jit its numbers become constants of the program.
     shift : float, optional
-        Positions move by a number from ``-shift`` to ``shift``, one for each axis.
+        First, a number from ``-shift`` to ``shift`` is added, one for each axis.
     jitter : float, optional
-        Then they are multiplied by a factor from ``1 / jitter`` to `jitter`, log-uniform, one for each axis.
+        Then positions are multiplied by a log-uniform factor from ``1 / jitter`` to ``jitter``, one for each axis.
     rescale : float, optional
-        Then by one such factor for all axes.
+        Then they are multiplied by a log-uniform factor from ``1 / rescale`` to ``rescale``, one for all axes.
 
     Returns
     -------
     array, "axes *batch cells"
+        The library, dtype and device of `positions`; NumPy positions with a source of another library are converted to
+        that library.
 
     Raises
     ------
     ValueError
-        If `shift` is negative, `jitter` or `rescale` less than 1, or `positions` has no axis.
+        If `shift` is negative, `jitter` or `rescale` is less than 1, or `positions` has no axes.
     TypeError
-        If `positions` is not real, `source` is no source, or its numbers are of another library.
+        If `positions` is not float32 or float64, `source` is not a random source, or it belongs to a library other than
+        NumPy and that of `positions`.
 
     References
     ----------
     Siméoni et al., DINOv3 (2025), arXiv:2508.10104, section 3.2. facebookresearch/dinov3,
-    `dinov3/layers/rope_position_encoding.py`, whose order of draws this keeps.
+    `dinov3/layers/rope_position_encoding.py`, which draws random numbers in the same order.
 
     Examples
     --------
@@ -376,7 +387,7 @@ def augment(
     who = "augment"
     checks.floating(who, "positions", positions, ("float32", "float64"))
     if not positions.ndim:
-        raise ValueError(f"{who}: positions must have an axis of axes; got shape ()")
+        raise ValueError(f"{who}: positions must have a position axis first; got shape ()")
     shift = None if shift is None else checks.at_least(who, "shift", shift, 0.0)
     jitter, rescale = (
         None if factor is None else math.log(checks.at_least(who, name, factor, 1.0))
@@ -406,7 +417,7 @@ def augment(
 
 
 def _per_axis(who: str, name: str, values: Any, sizes: tuple[Any, ...]) -> list[Any]:
-    """One number for each axis; a number alone is that of all."""
+    """One number for each axis; a single number applies to all axes."""
     if backends.is_host(values):
         checks.array(who, name, values)
         values = values.tolist()
@@ -418,7 +429,7 @@ def _per_axis(who: str, name: str, values: Any, sizes: tuple[Any, ...]) -> list[
 
 
 def _number(who: str, name: str, value: Any) -> Any:
-    """`value` must be a number; a whole one stays an int."""
+    """`value` as an int or a finite float; it must be one of the two."""
     return checks.plain(value) if checks.is_int(value) else checks.finite(who, name, value)
 
 
@@ -427,13 +438,13 @@ def _is_array(size: Any) -> bool:
 
 
 def _line(who: str, size: Any, start: Any, step: Any, last: Any, like: Any) -> Any:
-    """Positions along one axis, "size"."""
+    """Positions along one axis of the grid, "size"."""
     xp = backends.namespace(like)
     whole = not (isinstance(start, float) or isinstance(step, float) or last is not None)
     if checks.is_int(size):
         size = checks.count(who, "every size", size)
         if whole:
-            if isinstance(size, int) and isinstance(start, int):  # symbols are not compared
+            if isinstance(size, int) and isinstance(start, int):  # symbolic sizes are not compared
                 _in_int32(who, [start, step, start + step * max(size - 1, 0)])
             return backends.arange(size, like=like) * step + start
         coordinates = range(size)
@@ -443,7 +454,7 @@ def _line(who: str, size: Any, start: Any, step: Any, last: Any, like: Any) -> A
     else:
         coordinates = _coordinates(who, size)
         if last is not None:
-            raise ValueError(f"{who}: last must not be given for an axis of coordinates; got {last}")
+            raise ValueError(f"{who}: last must not be given for an axis with coordinates; got {last}")
         if _is_array(coordinates):
             line = checks.positions(who, "coordinates", coordinates, like=like)
             if whole and not backends.is_real(line):
@@ -463,10 +474,12 @@ def _line(who: str, size: Any, start: Any, step: Any, last: Any, like: Any) -> A
 
 
 def _coordinates(who: str, given: Any) -> Any:
-    """Numbers of the host, or an array of another library."""
+    """Coordinates as a list of Python numbers, or as an array of a library other than NumPy."""
     if _is_array(given):
         if given.ndim != 1:
-            raise ValueError(f"{who}: every size must be an int, or coordinates; got shape {checks.shape(given)}")
+            raise ValueError(
+                f"{who}: every size must be an int, or coordinates of one axis; got shape {checks.shape(given)}"
+            )
         if not backends.is_host(given):
             return given
         given = given.tolist()
@@ -482,7 +495,7 @@ def _in_int32(who: str, values: Any) -> None:
 
 
 def _cells(who: str, lines: list[Any], block: Any, axes: Any) -> Any:
-    """Positions of all cells, from those along each axis."""
+    """Positions of all cells, from the positions along each axis."""
     counts = [line.shape[0] for line in lines]
     blocks = _per_axis(who, "block", block, tuple(counts))
     for count, size in zip(counts, blocks):
@@ -496,31 +509,31 @@ def _cells(who: str, lines: list[Any], block: Any, axes: Any) -> Any:
     shape = (*(count // size for count, size in zip(counts, blocks)), *blocks)
     result = []
     for axis in rows:
-        own = tuple(length if place % len(lines) == axis else 1 for place, length in enumerate(shape))
-        line = xp.reshape(backends.astype(lines[axis], dtype), own)
+        sizes = tuple(size if index % len(lines) == axis else 1 for index, size in enumerate(shape))
+        line = xp.reshape(backends.astype(lines[axis], dtype), sizes)
         result.append(xp.reshape(xp.broadcast_to(line, shape), (math.prod(counts),)))
     return xp.stack(result)
 
 
 def _rows(who: str, axes: Any, count: int) -> list[int]:
-    """The axis of the grid that each row of the result follows."""
+    """The axis of the grid for each row of the result."""
     if axes is None:
         return list(range(count))
     if not isinstance(axes, Sequence) or not all(checks.is_int(axis) for axis in axes):
         raise TypeError(f"{who}: axes must be a sequence of int; got {axes!r}")
     if not axes or not all(0 <= axis < count for axis in axes):
-        raise ValueError(f"{who}: axes must name axes of the grid, 0 to {count - 1}; got {axes!r}")
+        raise ValueError(f"{who}: axes must be axes of the grid, 0 to {count - 1}; got {axes!r}")
     return [checks.plain(axis) for axis in axes]
 
 
 def _widest(xp: Any, arrays: list[Any]) -> Any:
-    """The dtype for all: real where one is, and of 64 bits where one of that kind is."""
+    """The common dtype: float if any array is float, and 64-bit if any array of that kind is."""
     real = [array for array in arrays if backends.is_real(array)]
     found = {backends.dtype_name(array.dtype) for array in real or arrays}
     return getattr(xp, next((name for name in ("float64", "float32", "int64") if name in found), "int32"))
 
 
 def _constant(value: int, count: Any, like: Any) -> Any:
-    """`count` tokens at one position on every axis of `like`."""
+    """Positions of `count` tokens with one value on every axis, in the library and on the device of `like`."""
     row = backends.arange(count, like=like) * 0 + value
     return backends.namespace(like).broadcast_to(row, (*like.shape[:-1], count))

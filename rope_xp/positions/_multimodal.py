@@ -1,11 +1,13 @@
 """Positions in prompts of text, images and videos: time, row and column of every token.
 
-A prompt is a row of runs. A run of text counts up on all axes at once; a grid of image or video tokens has its cells'
-time, row and column; each run starts one after the highest position of the run before it, on any axis. `prompt` does
-that. What tells the model families apart is which grids they make of an image or a video.
+A prompt is a sequence of runs. The positions of a run of text increase by one on all axes. A run of image or video
+tokens is a grid, whose positions are the time, row and column of each cell. Each run starts one after the highest
+position, on any axis, of the run before it. `prompt` implements this rule. The model families differ in the grids that
+they make from an image or a video.
 
-Everything here is read on the host, so lists and NumPy arrays go in; the result is int32 (float32 for `qwen3_omni`).
-Under `jax.jit` it is a constant of the program; call it outside what `torch.compile` traces, and pass the result in.
+All arguments are lists or NumPy arrays, because their values are read on the host. Results are int32, or float32 for
+`qwen3_omni`. Under `jax.jit` a result is a constant of the program. With `torch.compile`, call these functions outside
+of the compiled function and pass in the result.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,17 +18,22 @@ import numpy as np
 from rope_xp._core import backends, checks
 from rope_xp._core.arrays import Array
 
-# What a token type means, as processors number them. Audio tokens count like text.
+# Token types as processors number them. Audio tokens have positions like text.
 TEXT, IMAGE, VIDEO, AUDIO = range(4)
 
 
 class PromptPositions(NamedTuple):
-    """The positions of a prompt and how to go on: the i-th token of a row, from 0, is at ``i + delta`` on every axis.
+    """The positions of a prompt, and the offset for the tokens after it.
 
-    That holds for the tokens after the prompt. Padding is not counted: i is how many tokens of its own row precede it.
+    A token after the prompt has position ``i + delta`` on every axis, where i is the number of tokens before it in its
+    row, without padding.
 
+    Attributes
+    ----------
     positions : array, "axes *batch seq"
+        Positions in tokens.
     delta : array, "*batch"
+        Difference of position and index for the tokens after the prompt.
     """
 
     positions: Any
@@ -34,28 +41,29 @@ class PromptPositions(NamedTuple):
 
 
 def prompt(runs: Sequence[Any], *, like: Array | None = None) -> PromptPositions:
-    """Positions of a prompt that is written down run by run.
+    """Positions of a prompt that is given as a sequence of runs.
 
     Parameters
     ----------
     runs : sequence
-        For text the number of its tokens, an int; for a grid ``(times, height, width)``, in tokens. `times` is the
-        number of time steps, or the time of each in positions, counted from the start of the run.
+        An int is a run of text: the number of its tokens. A tuple ``(times, height, width)`` is a grid, with height and
+        width in tokens. `times` is the number of time steps, or a sequence with the position of each time step relative
+        to the start of the run.
     like : array, optional
-        Whose library and device to use; without it, NumPy's.
+        The result has its library and device; by default NumPy.
 
     Returns
     -------
     PromptPositions
-        Positions "3 seq" of time, height and width, and the delta of the tokens to come, "". In float32 if a time is
-        real, otherwise int32.
+        Positions in tokens of time, height and width, "3 seq", and their delta, "". Both are float32 if a time is a
+        float, otherwise int32.
 
     Raises
     ------
     ValueError
-        If a number is negative, a time infinite, or a position beyond int32.
+        If a number is negative, a time is not finite, or a position does not fit in int32.
     TypeError
-        If a run is neither, or its numbers are of another type.
+        If a run is neither an int nor such a tuple, or its numbers have a wrong type.
 
     References
     ----------
@@ -63,7 +71,7 @@ def prompt(runs: Sequence[Any], *, like: Array | None = None) -> PromptPositions
 
     Examples
     --------
-    Two tokens of text, an image of 2 by 3 tokens, one more of text; the next token is at ``9 + delta = 6``:
+    Two tokens of text, an image of 2 by 3 tokens, and one token of text. The next token has position ``9 + delta = 6``:
 
     >>> positions, delta = prompt([2, (1, 2, 3), 1])
     >>> positions
@@ -96,7 +104,7 @@ def prompt(runs: Sequence[Any], *, like: Array | None = None) -> PromptPositions
         else:
             raise TypeError(f"{who}: a run must be an int or (times, height, width); got {run!r}")
     real = any(run[0].dtype.kind == "f" for run in read if isinstance(run, tuple))
-    return _result(who, *_lay(read), "float32" if real else "int32", like)
+    return _result(who, *_positions_of_runs(read), "float32" if real else "int32", like)
 
 
 def qwen2_vl(
@@ -109,44 +117,45 @@ def qwen2_vl(
     compat: str | None = None,
     like: Array | None = None,
 ) -> PromptPositions:
-    """Positions of Qwen2-VL: an image or a video is one grid, whose time steps follow each other by one position.
+    """Positions of Qwen2-VL: each image or video is one grid, and its time steps are one position apart.
 
     For the model types qwen2_vl and paddleocr_vl.
 
     Parameters
     ----------
     token_types : list or NumPy array of int, "*batch seq"
-        What each token is, `mm_token_type_ids` of processors: 0 text, 1 image, 2 video, 3 audio (like text).
+        Type of each token, as in `mm_token_type_ids` of processors: 0 text, 1 image, 2 video, 3 audio (like text).
     image_grids, video_grids : list or NumPy array of int, "grids 3", optional
-        Time steps, height and width in patches of each image or video, in the order of the tokens, row after row of
-        the batch: `image_grid_thw` and `video_grid_thw` of processors.
+        Number of time steps, and height and width in patches, of each image or video: `image_grid_thw` and
+        `video_grid_thw` of processors. Grids are in the order of their tokens, row after row of the batch.
     mask : list or NumPy array of bool or int, "*batch seq", optional
-        `attention_mask` of processors: true or not 0 where there is a token. Padding has position 0.
+        `attention_mask` of processors: true or nonzero for tokens, false or 0 for padding. Padding has position 0.
     spatial_merge_size : int
-        Patches to a token along height and along width, as in the config of the vision tower.
+        Patches per token along height and along width, as in the config of the vision tower.
     compat : {"transformers"}, optional
-        What follows a grid starts ``max(height, width)`` after it, as in transformers 5.18, even if the grid has more
-        time steps. The text after a long video then lies among the video's positions, but the delta does not. By
-        default it starts after the highest position, as in Qwen2-VL's first release; only videos differ.
+        Reproduce transformers 5.18: the run after a grid starts ``max(height, width)`` after the start of the grid,
+        even if the grid has more time steps. Text after a long video then repeats positions of the video, but the delta
+        is not affected. By default the run starts after the highest position, as in the first release of Qwen2-VL. Only
+        prompts with videos differ.
     like : array, optional
-        Whose library and device to use; without it, NumPy's.
+        The result has its library and device; by default NumPy.
 
     Returns
     -------
     PromptPositions
-        Positions of time, height and width, "3 *batch seq", and the delta of the tokens to come, "*batch".
+        Positions in tokens of time, height and width, "3 *batch seq", and their delta, "*batch"; both int32.
 
     Raises
     ------
     ValueError
-        If shapes do not fit, a number is out of range, or the grids and the tokens do not fill each other.
+        If shapes do not match, a number is out of range, or the grids do not have exactly the tokens of their type.
     TypeError
-        If something is not integers in lists or NumPy arrays.
+        If an argument does not consist of integers in lists or NumPy arrays.
 
     References
     ----------
     Wang et al., Qwen2-VL (2024), arXiv:2409.12191, section 2.1. huggingface/transformers,
-    `models/qwen2_vl/modeling_qwen2_vl.py`, `get_rope_index`; its issues 45325 and 45381 on what follows a video.
+    `models/qwen2_vl/modeling_qwen2_vl.py`, `get_rope_index`; issues 45325 and 45381 on the text after a video.
 
     Examples
     --------
@@ -155,13 +164,15 @@ def qwen2_vl(
     array([[0, 1, 1, 3, 4],
            [0, 1, 1, 3, 4],
            [0, 1, 2, 3, 4]], dtype=int32)
-    >>> int(delta)  # the next token, of index 5, is at 5
+    >>> int(delta)  # the next token has index 5 and position 5
     0
     """
     who = "qwen2_vl"
     images = _grids(who, "image_grids", image_grids, spatial_merge_size)
     videos = _grids(who, "video_grids", video_grids, spatial_merge_size)
-    return _filled(who, token_types, mask, _counted(images), _counted(videos), compat=_compat(who, compat), like=like)
+    return _fill_runs(
+        who, token_types, mask, _unit_steps(images), _unit_steps(videos), compat=_compat(who, compat), like=like
+    )
 
 
 def qwen2_5_vl(
@@ -176,34 +187,36 @@ def qwen2_5_vl(
     compat: str | None = None,
     like: Array | None = None,
 ) -> PromptPositions:
-    """Positions of Qwen2.5-VL: as `qwen2_vl`, but the time steps of a video lie as far apart as its clock says.
+    """Positions of Qwen2.5-VL: as `qwen2_vl`, but the time steps of a video follow its time in seconds.
 
-    For the model types qwen2_5_vl and qwen2_5_omni (thinker; without `use_audio_in_video`, which mixes the tokens of a
-    video with those of its sound). Times are products in float32 without their fraction, as the models compute them.
+    For the model types qwen2_5_vl and qwen2_5_omni (thinker only). `use_audio_in_video`, which mixes the tokens of a
+    video with those of its sound, is not supported. Times are products in float32, truncated to integers, as the models
+    compute them.
 
     Parameters
     ----------
     token_types, image_grids, video_grids, mask, spatial_merge_size, like
         As in `qwen2_vl`.
     positions_per_second : float, optional
-        `tokens_per_second` of the vision config, `position_id_per_seconds` of Qwen2.5-Omni's. Required with videos.
+        `tokens_per_second` of the vision config; `position_id_per_seconds` of Qwen2.5-Omni. Required with videos.
     seconds_per_grid : list or NumPy array of float, "videos", optional
-        Seconds from one time step to the next, for each video: `second_per_grid_ts` of the processor. 1 if not given.
+        Seconds between time steps, for each video: `second_per_grid_ts` of the processor. The default is 1.
     compat : {"transformers"}, optional
-        As in `qwen2_vl`, and the rate is multiplied first, which matters where it is no power of two. Not for
-        Qwen2.5-Omni, which transformers computes as is done here by default.
+        As in `qwen2_vl`. Also, seconds are multiplied by the rate before they are multiplied by the time step, which
+        rounds differently if the rate is not a power of two. Do not use this for Qwen2.5-Omni: there, transformers
+        agrees with the default.
 
     Returns
     -------
     PromptPositions
-        Positions of time, height and width, "3 *batch seq", and the delta of the tokens to come, "*batch".
+        Positions in tokens of time, height and width, "3 *batch seq", and their delta, "*batch"; both int32.
 
     Raises
     ------
     ValueError
-        As in `qwen2_vl`; or if there is not one positive time for each video.
+        As in `qwen2_vl`; or if `seconds_per_grid` does not have one positive number for each video.
     TypeError
-        As in `qwen2_vl`; or if times are not numbers in lists or NumPy arrays.
+        As in `qwen2_vl`; or if `seconds_per_grid` does not consist of numbers in lists or NumPy arrays.
 
     References
     ----------
@@ -220,9 +233,9 @@ def qwen2_5_vl(
     images = _grids(who, "image_grids", image_grids, spatial_merge_size)
     videos = _grids(who, "video_grids", video_grids, spatial_merge_size)
     compat = _compat(who, compat)
-    timed = _timed(who, videos, seconds_per_grid, positions_per_second, rate_first=compat is not None)
+    timed = _scaled_times(who, videos, seconds_per_grid, positions_per_second, rate_first=compat is not None)
     timed = [(times.astype(np.int64), height, width) for times, height, width in timed]
-    return _filled(who, token_types, mask, _counted(images), timed, compat=compat, like=like)
+    return _fill_runs(who, token_types, mask, _unit_steps(images), timed, compat=compat, like=like)
 
 
 def qwen3_vl(
@@ -234,21 +247,21 @@ def qwen3_vl(
     spatial_merge_size: int = 2,
     like: Array | None = None,
 ) -> PromptPositions:
-    """Positions of Qwen3-VL and GLM-4V: every frame of a video is a grid like an image; time is told by text between.
+    """Positions of Qwen3-VL and GLM-4V: each frame of a video is a grid like an image, and text tokens give its time.
 
     For the model types qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe, qwen4_exp, glm4v, glm4v_moe, glm46v, glm_ocr,
-    cohere_compass, cosmos3_omni and cosmos3_edge; and for glm_image with ``spatial_merge_size=1``, whose images to be
-    drawn go on as more grids, the last first.
+    cohere_compass, cosmos3_omni and cosmos3_edge. Also for glm_image with ``spatial_merge_size=1``: the images that it
+    generates are further grids, in reverse order.
 
     Parameters
     ----------
     token_types, image_grids, video_grids, mask, spatial_merge_size, like
-        As in `qwen2_vl`. The frames of a video may stand apart, with text between them, or together.
+        As in `qwen2_vl`. The frames of a video may be adjacent or have text between them.
 
     Returns
     -------
     PromptPositions
-        Positions of time, height and width, "3 *batch seq", and the delta of the tokens to come, "*batch".
+        Positions in tokens of time, height and width, "3 *batch seq", and their delta, "*batch"; both int32.
 
     Raises
     ------
@@ -262,7 +275,7 @@ def qwen3_vl(
 
     Examples
     --------
-    Two frames of 1 by 2 tokens, each after a token that says its time:
+    Two frames of 1 by 2 tokens, each after a text token for its time:
 
     >>> qwen3_vl([0, 2, 2, 0, 2, 2, 0], video_grids=[[2, 2, 4]]).positions
     array([[0, 1, 1, 3, 4, 4, 6],
@@ -273,7 +286,7 @@ def qwen3_vl(
     images = _grids(who, "image_grids", image_grids, spatial_merge_size)
     videos = _grids(who, "video_grids", video_grids, spatial_merge_size)
     frames = [(1, height, width) for time, height, width in videos for _ in range(time)]
-    return _filled(who, token_types, mask, _counted(images), _counted(frames), like=like)
+    return _fill_runs(who, token_types, mask, _unit_steps(images), _unit_steps(frames), like=like)
 
 
 def qwen3_omni(
@@ -287,10 +300,10 @@ def qwen3_omni(
     spatial_merge_size: int = 2,
     like: Array | None = None,
 ) -> PromptPositions:
-    """Positions of Qwen3-Omni: as `qwen2_5_vl`, but times keep their fraction, and so does whatever follows a video.
+    """Positions of Qwen3-Omni: as `qwen2_5_vl`, but times and all positions after a video keep their fractions.
 
-    For the model type qwen3_omni_moe (thinker and talker; without `use_audio_in_video`, which mixes the tokens of a
-    video with those of its sound). Times are products in float32; the positions are their sums, rounded once.
+    For the model type qwen3_omni_moe (thinker and talker). `use_audio_in_video`, which mixes the tokens of a video with
+    those of its sound, is not supported. Times are products in float32. Positions are sums in float64, rounded once.
 
     Parameters
     ----------
@@ -299,13 +312,12 @@ def qwen3_omni(
     positions_per_second : float, optional
         `position_id_per_seconds` of the config. Required with videos.
     seconds_per_grid : list or NumPy array of float, "videos", optional
-        Seconds from one time step to the next, for each video: `video_second_per_grid` of the processor. 1 if not
-        given.
+        Seconds between time steps, for each video: `video_second_per_grid` of the processor. The default is 1.
 
     Returns
     -------
     PromptPositions
-        In float32: positions of time, height and width, "3 *batch seq", and the delta of the tokens to come, "*batch".
+        Positions in tokens of time, height and width, "3 *batch seq", and their delta, "*batch"; both float32.
 
     Raises
     ------
@@ -326,8 +338,8 @@ def qwen3_omni(
     who = "qwen3_omni"
     images = _grids(who, "image_grids", image_grids, spatial_merge_size)
     videos = _grids(who, "video_grids", video_grids, spatial_merge_size)
-    timed = _timed(who, videos, seconds_per_grid, positions_per_second)
-    return _filled(who, token_types, mask, _counted(images), timed, dtype="float32", like=like)
+    timed = _scaled_times(who, videos, seconds_per_grid, positions_per_second)
+    return _fill_runs(who, token_types, mask, _unit_steps(images), timed, dtype="float32", like=like)
 
 
 def ernie4_5_vl(
@@ -341,7 +353,7 @@ def ernie4_5_vl(
     compat: str | None = None,
     like: Array | None = None,
 ) -> PromptPositions:
-    """Positions of Ernie-4.5-VL: as `qwen2_vl`, but the tokens of a video also merge several time steps.
+    """Positions of Ernie-4.5-VL: as `qwen2_vl`, but a token of a video also merges several time steps.
 
     For the model type ernie4_5_vl_moe.
 
@@ -350,12 +362,12 @@ def ernie4_5_vl(
     token_types, image_grids, video_grids, mask, spatial_merge_size, compat, like
         As in `qwen2_vl`.
     temporal_merge_size : int
-        Time steps of a video to a token, as in the config of the vision tower.
+        Time steps of a video per token, as in the config of the vision tower.
 
     Returns
     -------
     PromptPositions
-        Positions of time, height and width, "3 *batch seq", and the delta of the tokens to come, "*batch".
+        Positions in tokens of time, height and width, "3 *batch seq", and their delta, "*batch"; both int32.
 
     Raises
     ------
@@ -375,7 +387,9 @@ def ernie4_5_vl(
     who = "ernie4_5_vl"
     images = _grids(who, "image_grids", image_grids, spatial_merge_size)
     videos = _grids(who, "video_grids", video_grids, spatial_merge_size, temporal_merge_size)
-    return _filled(who, token_types, mask, _counted(images), _counted(videos), compat=_compat(who, compat), like=like)
+    return _fill_runs(
+        who, token_types, mask, _unit_steps(images), _unit_steps(videos), compat=_compat(who, compat), like=like
+    )
 
 
 def hunyuan_vl(
@@ -388,34 +402,35 @@ def hunyuan_vl(
     compat: str | None = None,
     like: Array | None = None,
 ) -> PromptPositions:
-    """Positions of Hunyuan-VL: every token keeps its index; the cells of an image have column, row and image number.
+    """Positions of Hunyuan-VL: the token index, and for image tokens also column, row and number of the image.
 
-    For the model type hunyuan_vl (HunyuanOCR). A row of an image ends in a token of its own, so that it is one column
-    wider than its grid; a token before the image and one after it may have the image's type, but are text.
+    For the model type hunyuan_vl (HunyuanOCR). Each row of an image ends with an extra token, so that an image is one
+    column wider than its grid. The token before an image and the token after it may have the type of images, but their
+    positions are those of text.
 
     Parameters
     ----------
     token_types, image_grids, mask, spatial_merge_size, like
-        As in `qwen2_vl`. There is no video, and between two images there is text.
+        As in `qwen2_vl`. Videos are not supported, and two images must have text between them.
     axes : int
-        Axes of position, the length of `mrope_section`: the last three are column, row and image number, those before
-        them the index.
+        Number of position axes: the length of `mrope_section`. The last three axes are column, row and image number;
+        the axes before them are the index.
     compat : {"transformers"}, optional
-        Images are numbered through the whole batch, so that a row's positions depend on the rows before it, and the
-        delta is taken from the highest position, as in transformers 5.18. By default each row counts its images from 0,
-        as in the release for vLLM, and the delta is 0, since the index of a token is its position.
+        Reproduce transformers 5.18: images are numbered through the whole batch, so that the positions of a row depend
+        on the rows before it, and the delta depends on the highest position. By default the images of each row are
+        numbered from 0, as in vLLM, and the delta is 0, since the position of a text token is its index.
 
     Returns
     -------
     PromptPositions
-        Positions "axes *batch seq" and the delta of the tokens to come, "*batch".
+        Positions in tokens, "axes *batch seq", and their delta, "*batch"; both int32.
 
     Raises
     ------
     ValueError
-        If shapes do not fit, a number is out of range, or the grids and the tokens do not fill each other.
+        If shapes do not match, a number is out of range, or the grids do not have exactly the tokens of their type.
     TypeError
-        If something is not integers in lists or NumPy arrays.
+        If an argument does not consist of integers in lists or NumPy arrays.
 
     References
     ----------
@@ -435,12 +450,12 @@ def hunyuan_vl(
     if axes < 3:
         raise ValueError(f"{who}: axes must be at least 3, for column, row and image; got {axes}")
     grids = iter(_grids(who, "image_grids", image_grids, spatial_merge_size))
-    through = _compat(who, compat) is not None
-    numbered = 0
+    across_rows = _compat(who, compat) is not None
+    number = 0
 
-    def place(types: Any) -> tuple[Any, int]:
-        nonlocal numbered
-        numbered = numbered if through else 0
+    def row_positions(types: Any) -> tuple[Any, int]:
+        nonlocal number
+        number = number if across_rows else 0
         positions = np.tile(np.arange(len(types)), (axes, 1))
         for kind, first, tokens in _runs(types):
             if kind == VIDEO:
@@ -449,7 +464,9 @@ def hunyuan_vl(
                 continue
             grid = next(grids, None)
             if grid is None:
-                raise ValueError(f"{who}: image_grids must have a grid for every run of image tokens; got too few")
+                raise ValueError(
+                    f"{who}: image_grids must have a grid for every run of image tokens; got too few grids"
+                )
             time, height, width = grid
             cells = height * (width + 1)
             if time != 1:
@@ -459,18 +476,18 @@ def hunyuan_vl(
                 raise ValueError(f"{who}: a run of image tokens must have {wanted}; got {tokens}")
             first += (tokens - cells) // 2
             cell = np.arange(cells)
-            image = [cell % (width + 1), cell // (width + 1), np.full(cells, numbered)]
+            image = [cell % (width + 1), cell // (width + 1), np.full(cells, number)]
             positions[-3:, first : first + cells] = image
-            numbered += 1
-        return positions, int(positions.max(initial=-1)) + 1 - len(types) if through else 0
+            number += 1
+        return positions, int(positions.max(initial=-1)) + 1 - len(types) if across_rows else 0
 
-    result = _batch(who, token_types, mask, place, axes=axes, dtype="int32", like=like)
-    _all_used(who, "image_grids", grids)
+    result = _batch(who, token_types, mask, row_positions, axes=axes, dtype="int32", like=like)
+    _require_all_used(who, "image_grids", grids)
     return result
 
 
-def _lay(runs: Iterable[Any], compat: str | None = None) -> tuple[Any, Any]:
-    """The core: positions "3 seq" of runs, in int64 or float64, and what to add to the index of the tokens to come."""
+def _positions_of_runs(runs: Iterable[Any], compat: str | None = None) -> tuple[Any, Any]:
+    """Positions "3 seq" of runs, in int64 or float64, and the delta of the tokens after them."""
     start, parts = 0, [np.zeros((3, 0), dtype=np.int64)]
     for run in runs:
         if isinstance(run, int):
@@ -486,7 +503,7 @@ def _lay(runs: Iterable[Any], compat: str | None = None) -> tuple[Any, Any]:
     return positions, positions.max(initial=-1) + 1 - positions.shape[1]
 
 
-def _filled(
+def _fill_runs(
     who: str,
     token_types: Any,
     mask: Any,
@@ -497,7 +514,7 @@ def _filled(
     dtype: str = "int32",
     like: Any,
 ) -> PromptPositions:
-    """Positions of rows whose runs of image and video tokens are filled by grids, in order."""
+    """Positions of rows in which the grids, in order, fill the runs of image and video tokens."""
     grids = {IMAGE: iter(images), VIDEO: iter(videos)}
     names = {IMAGE: "image_grids", VIDEO: "video_grids"}
 
@@ -510,26 +527,30 @@ def _filled(
             while left:
                 grid = next(grids[kind], None)
                 if grid is None:
-                    raise ValueError(f"{who}: {names[kind]} must have a grid for all such tokens; got {left} too many")
+                    raise ValueError(
+                        f"{who}: {names[kind]} must have grids for all tokens of its type; got {left} without"
+                    )
                 cells = len(grid[0]) * grid[1] * grid[2]
                 if cells > left:
                     raise ValueError(
-                        f"{who}: every run of tokens must be filled by whole grids of {names[kind]}; got a grid of "
-                        f"{len(grid[0])} x {grid[1]} x {grid[2]} tokens for {left} of a run of {tokens}"
+                        f"{who}: every run of tokens must consist of whole grids of {names[kind]}; got a grid of "
+                        f"{len(grid[0])} x {grid[1]} x {grid[2]} tokens for the last {left} tokens of a run of {tokens}"
                     )
                 left -= cells
                 yield grid
 
-    result = _batch(who, token_types, mask, lambda types: _lay(runs(types), compat), axes=3, dtype=dtype, like=like)
+    result = _batch(
+        who, token_types, mask, lambda types: _positions_of_runs(runs(types), compat), axes=3, dtype=dtype, like=like
+    )
     for kind, name in names.items():
-        _all_used(who, name, grids[kind])
+        _require_all_used(who, name, grids[kind])
     return result
 
 
 def _batch(
-    who: str, token_types: Any, mask: Any, place: Callable[[Any], Any], *, axes: int, dtype: str, like: Any
+    who: str, token_types: Any, mask: Any, row_positions: Callable[[Any], Any], *, axes: int, dtype: str, like: Any
 ) -> PromptPositions:
-    """Positions and deltas of one row, or of each row of a batch, by `place` of its types without the padding."""
+    """Apply `row_positions` to the token types of each row, without padding, and collect positions and deltas."""
     types = _host(who, "token_types", token_types, "iu", axes=(1, 2))
     tokens = np.ones(types.shape, dtype=bool) if mask is None else _host(who, "mask", mask, "biu", axes=(1, 2)) != 0
     if tokens.shape != types.shape:
@@ -542,7 +563,7 @@ def _batch(
     positions = np.zeros((axes, *types.shape), dtype="float64" if dtype == "float32" else "int64")
     delta = np.zeros(types.shape[:-1], dtype=positions.dtype)
     for row in np.ndindex(delta.shape):
-        positions[:, *row, tokens[row]], delta[row] = place(types[row][tokens[row]])
+        positions[:, *row, tokens[row]], delta[row] = row_positions(types[row][tokens[row]])
     return _result(who, positions, delta, dtype, like)
 
 
@@ -556,21 +577,21 @@ def _result(who: str, positions: Any, delta: Any, dtype: str, like: Any) -> Prom
 
 
 def _runs(types: Any) -> Iterator[tuple[int, int, int]]:
-    """Type, first index and number of tokens of each run of equal types."""
+    """For each run of equal types: the type, the first index and the number of tokens."""
     first = np.flatnonzero(np.diff(types, prepend=-1))
     for kind, start, tokens in zip(types[first], first, np.diff(first, append=len(types))):
         yield int(kind), int(start), int(tokens)
 
 
-def _counted(grids: list[tuple[int, int, int]]) -> list[tuple[Any, int, int]]:
-    """Grids whose time steps follow each other by one position."""
+def _unit_steps(grids: list[tuple[int, int, int]]) -> list[tuple[Any, int, int]]:
+    """Grids with time steps that are one position apart."""
     return [(np.arange(time), height, width) for time, height, width in grids]
 
 
-def _timed(who: str, grids: list[Any], seconds: Any, rate: Any, *, rate_first: bool = False) -> list[Any]:
-    """Grids whose time steps lie `seconds` of their video apart, at `rate` positions per second."""
+def _scaled_times(who: str, grids: list[Any], seconds: Any, rate: Any, *, rate_first: bool = False) -> list[Any]:
+    """Grids with time steps that are `seconds` apart, one number for each video, at `rate` positions per second."""
     if rate is None and not grids:
-        rate = 1.0  # images alone have no time
+        rate = 1.0  # it is not used without videos
     if rate is None:
         raise ValueError(f"{who}: positions_per_second must be given with videos; got None")
     rate = checks.positive(who, "positions_per_second", rate)
@@ -578,31 +599,31 @@ def _timed(who: str, grids: list[Any], seconds: Any, rate: Any, *, rate_first: b
     seconds = _host(who, "seconds_per_grid", seconds, "iuf", axes=(1,)).astype(np.float64)
     if len(seconds) != len(grids):
         raise ValueError(f"{who}: seconds_per_grid must have a number for each of {len(grids)}; got {len(seconds)}")
-    timed = []
+    scaled = []
     for second, (time, height, width) in zip(seconds.tolist(), grids):
         second = checks.positive(who, "seconds_per_grid", second)
         if second * rate * time >= 2**31:
             raise ValueError(f"{who}: positions must fit in int32; got {time} time steps of {second} seconds")
-        # In float32 and in this order, which decides between a whole number and the one below it.
-        step, second, by = np.arange(time, dtype=np.float32), np.float32(second), np.float32(rate)
-        timed.append((step * (second * by) if rate_first else step * second * by, height, width))
-    return timed
+        # The dtype and the order of products decide whether truncation gives an integer or the one below it.
+        step, second, factor = np.arange(time, dtype=np.float32), np.float32(second), np.float32(rate)
+        scaled.append((step * (second * factor) if rate_first else step * second * factor, height, width))
+    return scaled
 
 
 def _grids(who: str, name: str, grids: Any, spatial: Any, temporal: Any = 1) -> list[tuple[int, int, int]]:
     """Time steps, height and width of grids, in tokens."""
     merge = (temporal, spatial, spatial)
-    for sort, size in (("spatial", spatial), ("temporal", temporal)):
-        if checks.count(who, f"{sort}_merge_size", size) < 1:
-            raise ValueError(f"{who}: {sort}_merge_size must be at least 1; got {size}")
+    for kind, size in (("spatial", spatial), ("temporal", temporal)):
+        if checks.count(who, f"{kind}_merge_size", size) < 1:
+            raise ValueError(f"{who}: {kind}_merge_size must be at least 1; got {size}")
     grids = _host(who, name, [] if grids is None else grids, "iu", axes=(1, 2))
     if grids.size and grids.shape[1:] != (3,):
-        raise ValueError(f"{who}: {name} must have shape (grids, 3), of time, height and width; got {grids.shape}")
+        raise ValueError(f"{who}: {name} must have shape (grids, 3), for time, height and width; got {grids.shape}")
     grids = grids.reshape(-1, 3).tolist()
-    wrong = [grid for grid in grids if min(grid) < 1 or any(size % by for size, by in zip(grid, merge))]
+    wrong = [grid for grid in grids if min(grid) < 1 or any(size % factor for size, factor in zip(grid, merge))]
     if wrong:
         raise ValueError(f"{who}: {name} must be positive multiples of {merge}, in patches; got {wrong[0]}")
-    return [tuple(size // by for size, by in zip(grid, merge)) for grid in grids]
+    return [tuple(size // factor for size, factor in zip(grid, merge)) for grid in grids]
 
 
 def _compat(who: str, compat: str | None) -> str | None:
@@ -611,24 +632,26 @@ def _compat(who: str, compat: str | None) -> str | None:
     return compat
 
 
-def _all_used(who: str, name: str, grids: Iterator[Any]) -> None:
+def _require_all_used(who: str, name: str, grids: Iterator[Any]) -> None:
     left = len(list(grids))
     if left:
-        raise ValueError(f"{who}: every one of {name} must have its tokens; got {left} without")
+        raise ValueError(f"{who}: every grid of {name} must have tokens; got {left} without")
 
 
 def _host(who: str, name: str, values: Any, kinds: str, axes: tuple[int, ...]) -> Any:
-    """NumPy's array of `values`, which must be lists or NumPy data of these kinds of dtype and so many axes."""
+    """`values` as a NumPy array; they must be lists or NumPy data, and have one of the dtype kinds and ranks."""
     if backends.is_host(values):
         checks.array(who, name, values)
     elif not _is_plain(values):
-        found = f"{type(values).__name__} of something else" if isinstance(values, (list, tuple)) else type(values)
-        raise TypeError(f"{who}: {name} must be lists of numbers or a NumPy array, to be read on the host; got {found}")
+        found = f"{type(values).__name__} of other objects" if isinstance(values, (list, tuple)) else type(values)
+        raise TypeError(
+            f"{who}: {name} must be lists of numbers or a NumPy array, since values are read on the host; got {found}"
+        )
     try:
         array = np.asarray(values)
     except ValueError as ragged:
-        raise ValueError(f"{who}: {name} must have rows of one length; got lists of several") from ragged
-    if not array.size:  # NumPy's empty lists are float64
+        raise ValueError(f"{who}: {name} must have rows of equal length; got lists of different lengths") from ragged
+    if not array.size:  # NumPy makes float64 arrays of empty lists
         array = array.astype(np.int64)
     if array.dtype.kind not in kinds:
         wanted = {"iu": "integers", "biu": "booleans or integers", "iuf": "integers or floats"}[kinds]
@@ -639,7 +662,7 @@ def _host(who: str, name: str, values: Any, kinds: str, axes: tuple[int, ...]) -
 
 
 def _is_plain(values: Any) -> bool:
-    """Whether these are numbers in lists, or lists of them, with no array of another library among them."""
+    """Whether `values` are nested lists of numbers, without arrays of libraries other than NumPy."""
     if not isinstance(values, (list, tuple)):
         return False
     kinds = set(map(type, values))

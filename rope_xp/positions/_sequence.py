@@ -1,4 +1,4 @@
-"""Positions of tokens in sequences: consecutive, padded, packed, split over devices."""
+"""Positions of tokens in sequences: consecutive, padded, packed, or split over devices."""
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -9,7 +9,7 @@ import numpy as np
 from rope_xp._core import backends, checks
 from rope_xp._core.arrays import Array
 
-# What positions are like where nothing else is said.
+# The default of `like`: results are NumPy arrays.
 NUMPY = np.zeros(0, dtype=np.int32)
 
 
@@ -21,25 +21,26 @@ def consecutive(seq: int, offset: int | Array = 0, *, axes: int | None = None, l
     seq : int
         Number of tokens.
     offset : int or array, "" or "batch"
-        Position of the first token: a number, a traced scalar, or one number for each row of a batch. Positions of an
-        array whose values cannot be read on the host end at the greatest integer of its dtype, where the last tokens
-        then are, all of them: they do not wrap to negative numbers.
+        Position of the first token: a number, a traced scalar, or one number for each row of a batch. If the values of
+        the array cannot be read on the host, positions are clipped to the greatest integer of its dtype, so that they
+        do not wrap to negative numbers.
     axes : int, optional
-        The number of position axes, on all of which positions are the same: tokens after a prompt with images.
+        Number of position axes. Positions are equal on all of them, as for the tokens after a prompt with images.
     like : array, optional
-        Whose library and device to use; without it, those of `offset`.
+        The result has its library and device; by default those of `offset`.
 
     Returns
     -------
     array, "seq" or "batch seq", with `axes` "axes seq" or "axes batch seq"
+        Positions in tokens: int32, or int64 if `offset` is an int64 array.
 
     Raises
     ------
     ValueError
-        If `seq` is negative, an int `offset` leads out of int32, an array of NumPy out of the integers it holds, or an
-        array has more than one axis.
+        If `seq` is negative, `axes` is less than 1, `offset` has more than one axis, or a position does not fit in
+        int32, or in int64 for an int64 NumPy array.
     TypeError
-        If `seq` or `offset` is no integer.
+        If `seq`, `offset` or `axes` is not an integer.
 
     Examples
     --------
@@ -59,24 +60,24 @@ def consecutive(seq: int, offset: int | Array = 0, *, axes: int | None = None, l
 
 
 def from_mask(mask: Array, *, like: Array | None = None) -> Any:
-    """Positions in padded rows: every row counts its own tokens from 0.
+    """Positions in padded rows: the tokens of each row are counted from 0.
 
     Parameters
     ----------
     mask : array, "*batch seq"
-        Boolean or integer; true or not 0 where there is a token. Padding may stand at either end, or in between.
+        Boolean or integer: true or nonzero for tokens, false or 0 for padding. Padding may be anywhere in a row.
     like : array, optional
-        Whose library and device to use; without it, those of `mask`.
+        The result has its library and device; by default those of `mask`.
 
     Returns
     -------
     array, "*batch seq"
-        Padding has the position of the token before it, or 0.
+        Positions in tokens, int32. Padding has the position of the token before it, or 0 if there is none.
 
     Raises
     ------
     ValueError
-        If `mask` has no axis.
+        If `mask` has no axes.
     TypeError
         If `mask` is neither boolean nor integer.
 
@@ -98,28 +99,30 @@ def from_mask(mask: Array, *, like: Array | None = None) -> Any:
 
 
 def from_lengths(lengths: Sequence[int] | Array, total: int | None = None, *, like: Array | None = None) -> Any:
-    """Positions in a packed row: sequences one after the other, each counted from 0.
+    """Positions in a packed row: several sequences one after the other, each counted from 0.
 
     Parameters
     ----------
     lengths : sequence of int, or integer array, "sequences"
-        Tokens of each sequence.
+        Number of tokens of each sequence.
     total : int, optional
-        Tokens of the row. Required for an array whose values cannot be read on the host; tokens beyond the last
-        sequence are padding and count on from 0.
+        Number of tokens of the row, by default the sum of `lengths`. It is required if the values of `lengths` cannot
+        be read on the host. Tokens after the last sequence are padding; they too are counted from 0.
     like : array, optional
-        Whose library and device to use; without it, those of `lengths`.
+        The result has its library and device; by default those of `lengths`.
 
     Returns
     -------
     array, "total"
+        Positions in tokens: int32, or int64 if `lengths` is an int64 array of a library other than NumPy.
 
     Raises
     ------
     ValueError
-        If `lengths` does not have one axis, `total` is missing, or is less than the lengths that can be read.
+        If `lengths` does not have one axis, a length is negative, `total` is missing or less than the sum of `lengths`,
+        or positions do not fit in int32. Values are checked only where they can be read on the host.
     TypeError
-        If `lengths` or `total` is no integer.
+        If `lengths` or `total` is not an integer.
 
     Examples
     --------
@@ -132,7 +135,8 @@ def from_lengths(lengths: Sequence[int] | Array, total: int | None = None, *, li
         return _packed(who, "lengths", [0, *accumulate(numbers)], total, like)
     sizes: Any = checks.positions(who, "lengths", lengths, like=like, real=False)
     start = backends.from_numbers((0,), like=sizes, dtype=sizes.dtype)
-    return _packed_beside(who, backends.namespace(sizes).concat([start, backends.cumulative_sum(sizes)]), total)
+    boundaries = backends.namespace(sizes).concat([start, backends.cumulative_sum(sizes)])
+    return _packed_positions(who, boundaries, total)
 
 
 def from_cu_seqlens(cu_seqlens: Sequence[int] | Array, total: int | None = None, *, like: Array | None = None) -> Any:
@@ -141,24 +145,26 @@ def from_cu_seqlens(cu_seqlens: Sequence[int] | Array, total: int | None = None,
     Parameters
     ----------
     cu_seqlens : sequence of int, or integer array, "sequences+1"
-        Cumulative lengths as variable-length attention kernels take them: 0, then the end of each sequence.
+        Cumulative lengths, as variable-length attention kernels take them: 0, then the end of each sequence.
     total : int, optional
-        Tokens of the row. Required for an array whose values cannot be read on the host. All of them must belong to a
-        sequence: padding needs a boundary of its own, after it. Where boundaries cannot be read, nobody can refuse
-        tokens beyond the last one, and they count from 0.
+        Number of tokens of the row, by default the last boundary. It is required if the values of `cu_seqlens` cannot
+        be read on the host. It must equal the last boundary: padding needs a boundary after it. If boundaries cannot
+        be read, this is not checked, and tokens after the last boundary are counted from 0.
     like : array, optional
-        Whose library and device to use; without it, those of `cu_seqlens`.
+        The result has its library and device; by default those of `cu_seqlens`.
 
     Returns
     -------
     array, "total"
+        Positions in tokens: int32, or int64 if `cu_seqlens` is an int64 array of a library other than NumPy.
 
     Raises
     ------
     ValueError
-        If `cu_seqlens` does not have one axis, `total` is missing, or is not the last boundary where that can be read.
+        If `cu_seqlens` does not have one axis, does not start with 0 or decreases, `total` is missing or is not the
+        last boundary, or positions do not fit in int32. Values are checked only where they can be read on the host.
     TypeError
-        If `cu_seqlens` or `total` is no integer.
+        If `cu_seqlens` or `total` is not an integer.
 
     References
     ----------
@@ -168,7 +174,7 @@ def from_cu_seqlens(cu_seqlens: Sequence[int] | Array, total: int | None = None,
     --------
     >>> from_cu_seqlens([0, 3, 5])
     array([0, 1, 2, 0, 1], dtype=int32)
-    >>> from_cu_seqlens([0, 3, 5, 6])  # one more token, of padding
+    >>> from_cu_seqlens([0, 3, 5, 6])  # the last token is padding
     array([0, 1, 2, 0, 1, 0], dtype=int32)
     """
     who = "from_cu_seqlens"
@@ -177,44 +183,44 @@ def from_cu_seqlens(cu_seqlens: Sequence[int] | Array, total: int | None = None,
         packed = _packed(who, "cu_seqlens", numbers, total, like)
         if isinstance(total, int) and total > numbers[-1]:
             raise ValueError(
-                f"{who}: every token must lie before the last boundary, {numbers[-1]} (give padding one of its own); "
-                f"got total={total}"
+                f"{who}: total must be the last boundary, {numbers[-1]} (add a boundary for padding); got {total}"
             )
         return packed
     boundaries: Any = checks.positions(who, "cu_seqlens", cu_seqlens, like=like, real=False)
     if not boundaries.shape[0]:
-        raise ValueError(f"{who}: cu_seqlens must begin with 0; got no boundary")
-    return _packed_beside(who, boundaries, total)
+        raise ValueError(f"{who}: cu_seqlens must start with 0; got no boundary")
+    return _packed_positions(who, boundaries, total)
 
 
 def context_parallel(seq: int, rank: int | Array, size: int, *, zigzag: bool = False, like: Array | None = None) -> Any:
-    """Positions of the tokens that one rank holds when a sequence is split over ranks.
+    """Positions of the tokens of one rank, when a sequence is split over several ranks.
 
     Parameters
     ----------
     seq : int
-        Tokens of the whole sequence.
+        Number of tokens of the whole sequence.
     rank : int or array, ""
-        This rank, from 0; it may be traced, such as `jax.lax.axis_index`.
+        Index of the rank, from 0. It may be traced, such as `jax.lax.axis_index`.
     size : int
         Number of ranks.
     zigzag : bool
-        Split into ``2 * size`` chunks, of which rank r holds chunks r and ``2 * size - 1 - r``, so that causal
-        attention costs every rank the same. Otherwise rank r holds the r-th of `size` chunks.
+        If true, the sequence is split into ``2 * size`` chunks, and rank r has chunks r and ``2 * size - 1 - r``.
+        Causal attention then costs the same on every rank. If false, rank r has chunk r of `size` chunks.
     like : array, optional
-        Whose library and device to use; without it, those of `rank`.
+        The result has its library and device; by default those of `rank`.
 
     Returns
     -------
     array, "seq/size"
+        Positions in tokens: int32, or int64 if `rank` is an int64 array of a library other than NumPy.
 
     Raises
     ------
     ValueError
-        If the sequence does not fall into that many chunks, an int `rank` is not one of the ranks, or positions leave
-        int32, unless the rank is an int64 array.
+        If `seq` is not divisible by the number of chunks, `size` is less than 1, an int `rank` is negative or not less
+        than `size`, an array `rank` has an axis, or positions do not fit in the dtype of the result.
     TypeError
-        If `seq`, `rank` or `size` is no integer.
+        If `seq`, `rank` or `size` is not an integer.
 
     References
     ----------
@@ -234,7 +240,7 @@ def context_parallel(seq: int, rank: int | Array, size: int, *, zigzag: bool = F
         raise ValueError(f"{who}: size must be at least 1; got {size}")
     chunks = 2 * size if zigzag else size
     if seq % chunks:
-        raise ValueError(f"{who}: seq must be a multiple of {chunks} chunks; got {seq}")
+        raise ValueError(f"{who}: seq must be divisible by {chunks}, the number of chunks; got {seq}")
     chunk = seq // chunks
     this: Any = rank
     if backends.is_host(this):
@@ -256,7 +262,7 @@ def context_parallel(seq: int, rank: int | Array, size: int, *, zigzag: bool = F
 
 
 def count_from(who: str, name: str, offset: Any, seq: Any, *, like: Any = None) -> Any:
-    """`consecutive`, on behalf of another function, where the offset is called `name`."""
+    """`consecutive` for another function `who`, which calls its offset `name`."""
     if like is not None:
         checks.array(who, "like", like)
     if checks.is_int(offset):
@@ -283,14 +289,14 @@ def count_from(who: str, name: str, offset: Any, seq: Any, *, like: Any = None) 
 
 
 def _bits(x: Any) -> int:
-    """The width of the integers of an array of positions."""
+    """The number of bits of the integers in an array of positions."""
     return 64 if backends.dtype_name(x.dtype) == "int64" else 32
 
 
 def _fit(who: str, name: str, lowest: Any, highest: Any, seq: Any, bits: int = 32) -> None:
-    """Positions from `lowest` to `highest + seq - 1` must be integers of so many bits.
+    """Positions from `lowest` to `highest + seq - 1` must fit in integers of `bits` bits.
 
-    An offset of 0 is not compared, as this would bound the length of an exported program; nor is a symbolic length.
+    An offset of 0 and a symbolic length are not compared: a comparison would limit the length of an exported program.
     """
     last = highest + seq - 1 if isinstance(seq, int) and highest else highest
     if isinstance(lowest, int) and not (lowest >= -(2 ** (bits - 1)) and last < 2 ** (bits - 1)):
@@ -298,7 +304,7 @@ def _fit(who: str, name: str, lowest: Any, highest: Any, seq: Any, bits: int = 3
 
 
 def _numbers(who: str, name: str, values: Any) -> list[int] | None:
-    """The numbers of a sequence or of NumPy data, with one axis; None for an array that cannot be read here."""
+    """The numbers of a sequence or NumPy array of one axis; None for an array that cannot be read on the host."""
     if backends.is_host(values):
         values = checks.positions(who, name, values, real=False)
         if values.ndim == 1:
@@ -315,9 +321,9 @@ def _numbers(who: str, name: str, values: Any) -> list[int] | None:
 
 
 def _packed(who: str, name: str, boundaries: list[int], total: int | None, like: Any) -> Any:
-    """Positions between boundaries that are known on the host."""
+    """Positions for boundaries whose values are known on the host."""
     if boundaries[:1] != [0] or any(later < earlier for earlier, later in pairwise(boundaries)):
-        raise ValueError(f"{who}: {name} must make boundaries that begin with 0 and never fall; got {boundaries}")
+        raise ValueError(f"{who}: {name} must give boundaries that start with 0 and never decrease; got {boundaries}")
     total = boundaries[-1] if total is None else checks.count(who, "total", total)
     if isinstance(total, int) and total < boundaries[-1]:
         raise ValueError(f"{who}: total must be at least the last boundary, {boundaries[-1]}; got {total}")
@@ -325,14 +331,15 @@ def _packed(who: str, name: str, boundaries: list[int], total: int | None, like:
         raise ValueError(f"{who}: positions must fit in int32; got {boundaries[-1]} tokens")
     like = NUMPY if like is None else like
     dtype = checks.array(who, "like", like).int32
-    return _packed_beside(who, backends.from_numbers(tuple(boundaries), like=like, dtype=dtype), total)
+    return _packed_positions(who, backends.from_numbers(tuple(boundaries), like=like, dtype=dtype), total)
 
 
-def _packed_beside(who: str, boundaries: Any, total: int | None) -> Any:
+def _packed_positions(who: str, boundaries: Any, total: int | None) -> Any:
+    """Positions for an array of boundaries, "sequences+1"."""
     if total is None:
-        raise ValueError(f"{who}: total, the length of the row, must be given for arrays other than NumPy's; got None")
+        raise ValueError(f"{who}: total (tokens of the row) must be given for an array that is not NumPy's; got None")
     xp = backends.namespace(boundaries)
-    boundaries = boundaries + 0  # contiguous, as some libraries' searchsorted ask
+    boundaries = boundaries + 0  # makes a contiguous array, which `searchsorted` of some libraries requires
     token = backends.astype(backends.arange(checks.count(who, "total", total), like=boundaries), boundaries.dtype)
     sequence = xp.searchsorted(boundaries, token, side="right") - 1
     return token - xp.take(boundaries, sequence, axis=0)

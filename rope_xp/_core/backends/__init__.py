@@ -1,8 +1,9 @@
-"""What differs between array libraries: finding one, moving host data into it, naming its dtypes.
+"""Differences between array libraries: namespaces, host data, dtypes, and operations that the standard lacks.
 
-Frameworks are recognised through `sys.modules` and never imported uninvited, and nothing here is cached: under
-`torch.compile` a cached lookup costs guards and prints warnings. A module of that name need not be the framework: it
-may be a folder, a stub, or not yet complete, while another thread imports it. Then it has no class of arrays: `()`.
+A framework is recognised through `sys.modules` and is never imported here unless its arrays are given. Nothing is
+cached: under `torch.compile` a cached lookup costs guards and prints warnings. A module named like a framework may be
+something else: a folder, a stub, or an import in progress in another thread. It then has no array class, and `()`
+stands for the class.
 """
 
 import functools
@@ -42,41 +43,41 @@ def namespace(x: Any) -> Any:
 
 
 def name(xp: Any) -> str:
-    """The name of a namespace's library, for a message."""
+    """The name of the library of a namespace, for messages."""
     return xp.__name__.removeprefix("array_api_compat.")
 
 
 def is_symbol(number: Any) -> bool:
-    """Whether this is a whole number that torch (by `__index__`) or JAX (by the other) exports as a symbol."""
-    if isinstance(number, type) or is_torch(number) or hasattr(number, "shape"):  # of which not every tensor has one
+    """Whether this is a symbolic integer of an exporter: torch's has `__index__`, JAX's has `dimension_as_value`."""
+    if isinstance(number, type) or is_torch(number) or hasattr(number, "shape"):  # some tensors have no shape
         return False
     return hasattr(number, "__index__") or hasattr(number, "dimension_as_value")
 
 
 def is_host(x: Any) -> bool:
-    """Whether `x` is NumPy's: data whose values can be read here, also while a compiler traces."""
+    """Whether `x` is a NumPy array or scalar: its values can be read on the host, also during tracing."""
     return isinstance(x, (np.ndarray, np.generic))
 
 
 def is_torch(x: Any) -> bool:
-    """Whether `x` is PyTorch's: never where it was not imported."""
+    """Whether `x` is a PyTorch tensor; False if torch is not imported."""
     return isinstance(x, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
 def is_jax(x: Any) -> bool:
-    """Whether `x` is JAX's: never where it was not imported."""
+    """Whether `x` is a JAX array; False if JAX is not imported."""
     return isinstance(x, getattr(sys.modules.get("jax"), "Array", ()))
 
 
-# The types of NumPy's arrays that are numbers and nothing else.
+# The NumPy array types that contain only numbers.
 PLAIN = (np.ndarray, np.memmap)
 
 
 def special_kind(x: Any) -> str | None:
-    """The kind of an array that is more or less than a block of numbers, as masked and sparse ones are; else None.
+    """The kind of an array that is not a plain block of numbers, such as a masked or sparse array; otherwise None.
 
-    NumPy's subclasses are refused, as its functions drop or misread them, but for arrays in files. Those of PyTorch see
-    every operation and give the result their meaning; only those are refused that cannot.
+    All NumPy subclasses but `memmap` are special, because NumPy functions drop or misread the data that they add. Most
+    PyTorch subclasses intercept operations and handle them correctly; only those that do not are special.
 
     Examples
     --------
@@ -102,34 +103,34 @@ def special_kind(x: Any) -> str | None:
     return "quantized tensor" if x.is_quantized else None
 
 
-def is_left_of_inference(x: Any) -> bool:
-    """Whether a tensor of PyTorch comes from `inference_mode` and is met outside of it, where nothing may write it."""
+def is_from_inference_mode(x: Any) -> bool:
+    """Whether a PyTorch tensor was made in `inference_mode` and is now used outside of it, where it is read-only."""
     return not is_traced() and not sys.modules["torch"].is_inference_mode_enabled() and x.is_inference()
 
 
 def is_traced() -> bool:
-    """Whether a compiler or an exporter of torch is looking on."""
+    """Whether a torch compiler or exporter is tracing."""
     torch = sys.modules["torch"]
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def from_host(values: Any, *, like: Any, dtype: Any = None) -> Any:
-    """NumPy data beside `like`: in its library and, but for JAX, on its device.
+    """NumPy data in the library of `like` and on its device.
 
-    On JAX it stays uncommitted, so that it follows the array it meets, sharded or not.
+    A JAX array is not committed to a device, so that it follows the array that it is combined with, sharded or not.
     """
     if is_host(like):
         return values if dtype is None else astype(values, dtype)
-    # A contiguous copy in native byte order: torch takes nothing else, and warns of read-only data.
+    # A contiguous copy in native byte order: torch accepts nothing else, and warns about read-only data.
     native = values.dtype if values.dtype.isnative else values.dtype.newbyteorder("=")
     array = namespace(like).asarray(np.array(values, dtype=native, order="C"), dtype=dtype, **_device(like))
     return replicated(array, like=like)
 
 
 def from_numbers(numbers: Any, *, like: Any, dtype: Any) -> Any:
-    """A Python number, or a nested tuple of them, as an array beside `like`.
+    """A Python number, or a nested tuple of numbers, as an array in the library and on the device of `like`.
 
-    Constants of torch are made from the numbers themselves: `torch.export` in strict mode loses a NumPy array's values.
+    Torch makes constants from the numbers themselves: in strict mode, `torch.export` loses the values of NumPy arrays.
     """
     if is_torch(like):
         return replicated(sys.modules["torch"].tensor(numbers, dtype=dtype, device=like.device), like=like)
@@ -137,18 +138,18 @@ def from_numbers(numbers: Any, *, like: Any, dtype: Any) -> Any:
 
 
 def arange(count: int, *, like: Any) -> Any:
-    """The int32 numbers 0, 1, ..., count - 1 beside `like`."""
+    """The int32 numbers 0, 1, ..., count - 1 in the library and on the device of `like`."""
     xp = namespace(like)
     return replicated(xp.arange(count, dtype=xp.int32, **_device(like)), like=like)
 
 
 def astype(x: Any, dtype: Any) -> Any:
-    """`x` in another dtype; `x` itself where it has that dtype (the standard's `astype` copies)."""
+    """`x` in a dtype; `x` itself if it has that dtype already, where the standard's `astype` would copy."""
     return x if x.dtype == dtype else namespace(x).astype(x, dtype)
 
 
 def dtype_name(dtype: Any) -> str:
-    """The plain name of a dtype, or of the type that stands for it: the standard's queries do not know bfloat16.
+    """The name of a dtype, or of a scalar type that represents it. The standard cannot query for bfloat16.
 
     Examples
     --------
@@ -159,22 +160,22 @@ def dtype_name(dtype: Any) -> str:
 
 
 def is_real(x: Any) -> bool:
-    """Whether an array of numbers holds floats, not integers."""
+    """Whether an array has the dtype float16, float32 or float64."""
     return dtype_name(x.dtype).startswith("float")
 
 
 def has_64_bits(like: Any) -> bool:
-    """Whether int64 and float64 exist beside `like`: everywhere but on JAX without x64."""
+    """Whether int64 and float64 exist in the library of `like`; they are missing only in JAX without x64."""
     return not is_jax(like) or sys.modules["jax"].config.jax_enable_x64
 
 
 def on_one_device(x: Any, like: Any) -> bool:
-    """Whether two arrays of one library lie on one device, where that can be told: in torch."""
+    """Whether two arrays of one library are on the same device. Only torch is checked."""
     return not is_torch(x) or x.device == like.device
 
 
 def uniform(count: int, *, source: Any) -> Any:
-    """`count` float32 numbers from 0 to 1 of a random source, in its library; None where `source` is none.
+    """`count` float32 random numbers from 0 to 1, in the library of `source`; None if `source` is not a random source.
 
     Examples
     --------
@@ -196,31 +197,31 @@ def uniform(count: int, *, source: Any) -> Any:
 
 def cumulative_sum(x: Any) -> Any:
     """The standard's `cumulative_sum` along the last axis, in the dtype of `x`."""
-    if is_torch(x):  # array-api-compat's own looks the namespace up, through a cache
+    if is_torch(x):  # array-api-compat's function looks up the namespace through a cache
         return sys.modules["torch"].cumsum(x, dim=-1, dtype=x.dtype)
     return namespace(x).cumulative_sum(x, axis=-1, dtype=x.dtype)
 
 
 def concat(arrays: list[Any]) -> Any:
     """The standard's `concat` along the last axis."""
-    if is_torch(arrays[0]):  # whose `concat` has no rule for gradients in a batch, as its `cat` has
+    if is_torch(arrays[0]):  # unlike `concat`, its `cat` supports batched gradients
         return sys.modules["torch"].cat(arrays, dim=-1)
     return namespace(arrays[0]).concat(arrays, axis=-1)
 
 
 def knows_sizes(x: Any) -> bool:
-    """Whether the sizes of `x` are numbers, or symbols to calculate with, and none of them is None: ndonnx's."""
+    """Whether every size of `x` is a number or a symbol; an unknown size, as ndonnx has them, is None."""
     return None not in x.shape
 
 
 def size_of(x: Any, axis: int) -> Any:
-    """The size of an axis; where nobody knows it, an array that has it when the traced program runs."""
+    """The size of an axis; if it is unknown during tracing, an array that has the value when the program runs."""
     known = x.shape[axis]
     return x.dynamic_shape[axis] if known is None else known
 
 
 def with_axes(xp: Any, x: Any, shape: tuple[int, ...]) -> Any:
-    """`x` in a shape that is its own but for further axes of size 1."""
+    """`x` reshaped to `shape`, which is its own shape with additional axes of size 1."""
     if x.ndim == len(shape):
         return x
     if knows_sizes(x):
@@ -231,22 +232,22 @@ def with_axes(xp: Any, x: Any, shape: tuple[int, ...]) -> Any:
     return x
 
 
-def rows(table: Any, places: Any) -> Any:
-    """Rows of a table "rows columns", "*axes columns" for places "*axes"."""
+def take_rows(table: Any, indices: Any) -> Any:
+    """The rows "*axes columns" of a table "rows columns" at indices "*axes"."""
     xp, columns = namespace(table), table.shape[1]
-    if has_64_bits(places):
-        places = astype(places, xp.int64)  # some libraries index by 64 bits only
-    flat = xp.take(table, xp.reshape(places, (-1,)), axis=0)
-    if knows_sizes(places):
-        return xp.reshape(flat, (*places.shape, columns))
-    # An array of sizes makes ndonnx forget those that it knows; a sum tells it the columns again.
-    shape = xp.concat([places.dynamic_shape, xp.asarray([columns], dtype=xp.int64)])
+    if has_64_bits(indices):
+        indices = astype(indices, xp.int64)  # some libraries accept only 64-bit indices
+    flat = xp.take(table, xp.reshape(indices, (-1,)), axis=0)
+    if knows_sizes(indices):
+        return xp.reshape(flat, (*indices.shape, columns))
+    # A shape given as an array makes ndonnx forget the sizes that it knows; the sum restores the number of columns.
+    shape = xp.concat([indices.dynamic_shape, xp.asarray([columns], dtype=xp.int64)])
     return xp.reshape(flat, shape) + xp.zeros((columns,), dtype=table.dtype)
 
 
 def unstack(x: Any, *, axis: int) -> Any:
-    """The standard's `unstack` along an axis counted from the last, -1, which not every library has."""
-    if is_torch(x):  # whose gradient of this is one stack, but of indices a sum of arrays padded with zeros
+    """The standard's `unstack` along a negative axis; not every library has it."""
+    if is_torch(x):  # its gradient is one stack; that of indexing is a sum of zero-padded arrays
         return x.unbind(axis)
     after = (slice(None),) * (-1 - axis)
     return tuple(x[(..., index, *after)] for index in range(x.shape[axis]))
@@ -258,7 +259,7 @@ def has_derivatives(x: Any) -> bool:
 
 
 def without_gradient(x: Any) -> Any:
-    """`x` as a constant of automatic differentiation; `x` itself where the library has none."""
+    """`x` as a constant of automatic differentiation; `x` itself if its library does not differentiate."""
     if not has_derivatives(x):
         return x
     if is_torch(x):
@@ -267,31 +268,32 @@ def without_gradient(x: Any) -> Any:
 
 
 def materialized(x: Any) -> Any:
-    """`x`, as an array that a program of JAX holds in memory, rather than compute it anew wherever it is broadcast.
+    """`x`, but under `jax.jit` as an array that XLA computes once and stores in memory.
 
-    XLA puts cheap operations into the loops that use them, where each head repeats them, and removes the barrier that
-    JAX has against that. A division does not count as cheap; nor is it known that `x == x`, which NaN is not, is 1.
+    Otherwise XLA moves cheap operations into the loops that use them, where they are repeated for each head; it also
+    removes JAX's optimization barrier. XLA does not move a division, which is not cheap. It cannot simplify this one
+    either, since `x == x` is false for NaN.
     """
     traced = is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer)
     return x / astype(x == x, x.dtype) if traced else x
 
 
 def host_constant(function: Any) -> Any:
-    """Mark a function of Python numbers as one that `torch.compile` calls while tracing, not one that it traces.
+    """Mark a function of Python numbers, so that `torch.compile` calls it during tracing and does not trace it.
 
-    The mark is the attribute that `torch.compiler.assume_constant_result` sets, so torch need not be imported. Numbers
-    that the compiler carries as symbols, such as a width under ``dynamic=True``, are hashed, which fixes their value.
+    The mark is the attribute that `torch.compiler.assume_constant_result` sets; setting it here needs no import of
+    torch. Symbolic arguments, such as a width under ``dynamic=True``, are hashed, which replaces them by their values.
     """
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
-        return function(*[next(iter({argument})) for argument in arguments])  # a set of one: hashes it
+        return function(*[next(iter({argument})) for argument in arguments])  # making a set hashes its element
 
     function._dynamo_marked_constant = True  # after `wraps`, which would copy the mark to `call`
     return call
 
 
 def _device(like: Any) -> dict[str, Any]:
-    """The `device=` argument of creation functions, where arrays have a device that may be passed back."""
+    """The `device=` argument of creation functions, for libraries that accept the device of `like`."""
     device = None if is_jax(like) else getattr(like, "device", None)
     return {} if device is None else {"device": device}

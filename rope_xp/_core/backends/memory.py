@@ -1,4 +1,4 @@
-"""Arrays as memory: what kernels need to know of NumPy's arrays and torch's tensors, and of no other library's."""
+"""Addresses, strides and views of memory: for NumPy arrays and torch tensors only."""
 
 import sys
 from types import SimpleNamespace
@@ -10,44 +10,44 @@ from rope_xp._core import backends
 
 
 def threads(x: Any) -> int | None:
-    """How many threads the library of `x` was told to use: None where it has no setting."""
+    """The number of threads that the library of `x` is set to use; None for NumPy, which has no such setting."""
     return None if backends.is_host(x) else sys.modules["torch"].get_num_threads()
 
 
 def operations(x: Any) -> Any:
-    """The library's own module, whose operations take `out=` and promote as they like."""
+    """The module of the library of `x`, `numpy` or `torch`. Its operations accept `out=`, unlike the array API."""
     return np if backends.is_host(x) else sys.modules["torch"]
 
 
 def empty_like(x: Any) -> Any:
-    """New memory of the shape and dtype of `x`, with axes in the order in which they lie in `x`."""
+    """A new array with the shape, dtype and memory order of `x`."""
     return np.empty_like(x, subok=False) if backends.is_host(x) else sys.modules["torch"].empty_like(x)
 
 
 def strides(x: Any) -> tuple[int, ...]:
-    """How far apart the numbers along each axis lie, as the library counts."""
+    """The strides of `x` in the unit of its library: bytes for NumPy, numbers for torch."""
     return x.strides if backends.is_host(x) else x.stride()
 
 
 def unit_of_strides(x: Any) -> int:
-    """What one number counts in strides: NumPy's are in bytes, torch's in numbers."""
+    """The stride between adjacent numbers in memory, in the unit of the library of `x`."""
     return x.itemsize if backends.is_host(x) else 1
 
 
 def addresses_and_strides(*arrays: Any) -> tuple[list[int], tuple[tuple[int, ...], ...]]:
-    """Where the first number of each array of a library lies, and the strides of each."""
+    """The address of the first number of each array, and the strides of each; all arrays are of one library."""
     if backends.is_host(arrays[0]):
         return [x.__array_interface__["data"][0] for x in arrays], tuple([x.strides for x in arrays])
     return [x.data_ptr() for x in arrays], tuple([x.stride() for x in arrays])
 
 
 def is_contiguous(x: Any) -> bool:
-    """Whether the numbers lie side by side in the order of the axes."""
+    """Whether `x` is contiguous in C order."""
     return x.flags.c_contiguous if backends.is_host(x) else x.is_contiguous()
 
 
 def extent(x: Any) -> tuple[int, int]:
-    """The first address of all numbers, and that after the last; 0 and 0 where there are no numbers in memory."""
+    """The range of addresses that `x` occupies, start and stop; (0, 0) if `x` has no numbers in memory."""
     try:
         (start,), (steps,) = addresses_and_strides(x)
     except RuntimeError:  # a tensor without memory of its own
@@ -66,44 +66,44 @@ def extent(x: Any) -> tuple[int, int]:
 
 
 def may_overlap(x: Any, other: Any) -> bool:
-    """Whether a number of one array lies where one of the other does; true, too, where that takes long to tell."""
+    """Whether two arrays share memory; also true if the exact answer takes too long to find."""
     try:
-        budget: Any = 2**16  # of a search that can take for ever
-        return np.shares_memory(_addresses(x), _addresses(other), max_work=budget)
+        budget: Any = 2**16  # limits a search that can take exponential time
+        return np.shares_memory(_address_view(x), _address_view(other), max_work=budget)
     except np.exceptions.TooHardError:
         return True
 
 
-def _addresses(x: Any) -> Any:
-    """An array of NumPy where `x` lies, whose numbers must not be looked at: they may be on another device."""
+def _address_view(x: Any) -> Any:
+    """A NumPy array with the addresses of `x`. Never read its values: the memory may belong to another device."""
     if backends.is_host(x):
         return x
     stride = tuple(step * x.itemsize for step in x.stride())
-    place = {"data": (x.data_ptr(), True), "shape": tuple(x.shape), "strides": stride, "typestr": f"|V{x.itemsize}"}
-    return np.asarray(SimpleNamespace(__array_interface__={**place, "version": 3}))
+    interface = {"data": (x.data_ptr(), True), "shape": tuple(x.shape), "strides": stride, "typestr": f"|V{x.itemsize}"}
+    return np.asarray(SimpleNamespace(__array_interface__={**interface, "version": 3}))
 
 
-def with_rows(x: Any) -> Any:
-    """`x`, or a copy, whose numbers along the last axis lie side by side, each where such a number should."""
+def with_contiguous_rows(x: Any) -> Any:
+    """`x`, or a copy if the numbers along its last axis are not contiguous and aligned."""
     if not backends.is_host(x):
         return x if x.shape[-1] == 1 or x.stride()[-1] == 1 else x.contiguous()
     return x if x.strides[-1] == x.itemsize and x.flags.aligned else np.require(x, requirements=("C", "A"))
 
 
 def contiguous_copy(x: Any, dtype: Any) -> Any:
-    """New memory with the numbers of `x` in the order of its axes, in another dtype."""
+    """A contiguous copy of `x` in another dtype."""
     if backends.is_host(x):
         return np.array(x, dtype=dtype, order="C")
     return x.to(dtype, copy=True, memory_format=sys.modules["torch"].contiguous_format)
 
 
 def from_numpy(numbers: Any, like: Any) -> Any:
-    """An array of NumPy as one of the library of `like`, in the same memory."""
+    """A NumPy array as an array of the library of `like`, without a copy."""
     return numbers if backends.is_host(like) else sys.modules["torch"].from_numpy(numbers)
 
 
 def complex_view(x: Any) -> Any:
-    """Neighbouring channels as complex numbers, in the same memory; None where that cannot be."""
+    """A view of adjacent channels as complex numbers; None if memory or dtype do not permit one."""
     if (
         0 in x.shape
         or strides(x)[-1] != unit_of_strides(x)
@@ -119,7 +119,7 @@ def complex_view(x: Any) -> Any:
 
 
 def complex_numbers(real: Any, imaginary: Any) -> Any:
-    """Complex numbers of the two parts."""
+    """Complex numbers from their real and imaginary parts."""
     if not backends.is_host(real):
         return sys.modules["torch"].complex(real, imaginary)
     numbers = np.empty(real.shape, dtype=f"c{2 * real.itemsize}")

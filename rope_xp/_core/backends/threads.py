@@ -1,20 +1,21 @@
-"""Threads for compiled work on memory of the host, of which a process should have no more than it has already.
+"""Threads for compiled kernels on host memory. They reuse the thread pool that the process already has.
 
-PyTorch keeps threads of OpenMP that spin for a while after each operation; another pool would wait for processors that
-do nothing. So work is given to the OpenMP library that is there, torch's own or else that of numba, by the entry points
-that GCC and LLVM compile parallel regions to. Where there is none, plain threads do it.
+PyTorch keeps a pool of OpenMP threads that spin for a while after each operation, so that the threads of a second pool
+would wait for processors. Work is therefore given to the OpenMP library that is loaded: that of torch, otherwise that
+of numba. The entry points are those that GCC and LLVM compile parallel regions to. Without OpenMP, plain threads run.
 
-Threads take parts of the work one by one, and the caller takes those that nobody else has begun. But OpenMP waits for
-all its threads, also for those that the system has not run yet: on a busy machine that takes longer than the work. So
-each such wait is measured, and after one that did not pay the caller works alone for a while.
+Threads take parts of the work one by one, and so does the caller, until no part is left. OpenMP then waits for all of
+its threads, also for threads that the system has not scheduled yet. On a busy machine this wait can take longer than
+the work. Each wait is therefore measured, and after a wait that cost more than it saved the caller works alone for a
+while.
 
-A worker process works alone: it has siblings for the other processors, and in a forked one OpenMP's threads are gone.
+A worker process uses no threads: its sibling processes use the other processors, and a fork loses OpenMP's threads.
 """
 
 import ctypes
 import os
 import sys
-from _thread import start_new_thread  # which, unlike `Thread.start`, does not wait until the thread runs
+from _thread import start_new_thread  # unlike `Thread.start`, it does not wait until the thread runs
 from functools import cache
 from importlib import import_module
 from queue import SimpleQueue
@@ -22,22 +23,22 @@ from time import perf_counter
 from typing import Any
 
 _forked: list[bool] = []
-if hasattr(os, "register_at_fork"):  # where there are forks
+if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=lambda: _forked.append(True))
 
 LONGEST_PAUSE = 1.0  # in seconds
 
 
 class _Pause:
-    """The time in which OpenMP's threads are not asked, in seconds: each wait that does not pay doubles it."""
+    """A time in seconds in which OpenMP is not used. Each wait that costs more than it saves doubles its length."""
 
     def __init__(self) -> None:
         self.end = self.length = 0.0
 
     def after(self, work: float, wait: float, share: float) -> None:
-        """Decide from the last call: how long the caller worked and waited, and which share of all parts it did."""
+        """Decide from the last call: seconds of work and of waiting, and the share of all parts that the caller did."""
         if 0.0 < (work + wait) * share <= work:
-            self.length = 0.0  # all of the work would have taken the caller longer
+            self.length = 0.0  # alone, the caller would have taken longer
             return
         self.length = min(max(wait, 2 * self.length), LONGEST_PAUSE)
         self.end = perf_counter() + self.length
@@ -47,17 +48,21 @@ _pause = _Pause()
 
 
 def run(entry: Any, argument: int, parts: int, count: int, *memory: Any) -> None:
-    """Do all parts of some work in up to `count` threads, of which this is one.
+    """Do all parts of some work in up to `count` threads, including the calling thread.
 
     Parameters
     ----------
     entry : C function
-        Of one pointer, the argument. It takes parts until none is left, and returns how many it has done.
+        Called with the argument. It takes parts until none is left, and returns how many it has done.
     argument : int
-    parts, count : int
+        An address.
+    parts : int
+        Number of parts of the work.
+    count : int
+        Maximal number of threads.
     *memory : object
-        What owns the memory that the work reads and writes. Threads hold it: one that starts when all is done reads
-        the argument, and an interrupt may end the wait for the others.
+        Owners of the memory that the work reads and writes. Threads hold references to them, because a thread that
+        starts late still reads the argument, and an interrupt may end the wait for other threads.
     """
     if count == 1 or _is_worker() or perf_counter() < _pause.end:
         entry(argument)
@@ -79,12 +84,12 @@ def run(entry: Any, argument: int, parts: int, count: int, *memory: Any) -> None
 
 
 def _run_in_plain_threads(entry: Any, argument: int, parts: int, count: int, memory: tuple[Any, ...]) -> None:
-    """Wait only for threads that have begun a part: those that start later find none."""
+    """Do the work in plain threads, and wait only for those that have begun a part."""
     counts: SimpleQueue[int] = SimpleQueue()
     try:
         for _ in range(count - 1):
             start_new_thread(lambda *_: counts.put(entry(argument)), memory)
-    except RuntimeError:  # no more threads for this process: those there are do all the work
+    except RuntimeError:  # the process may start no more threads: those that run do all parts
         pass
     done = entry(argument)
     while done < parts:
@@ -92,21 +97,21 @@ def _run_in_plain_threads(entry: Any, argument: int, parts: int, count: int, mem
 
 
 def _is_worker() -> bool:
-    """Whether this process is the copy of another, or was started by `multiprocessing`."""
+    """Whether this process is a fork or was started by `multiprocessing`."""
     process = sys.modules.get("multiprocessing.process")
     return bool(_forked) or (process is not None and process.parent_process() is not None)
 
 
 def _has_torch() -> bool:
-    """Whether torch is imported, completely: a folder of that name has no such module, nor has a thread's import."""
+    """Whether torch is fully imported: not a folder of that name, nor an import in progress in another thread."""
     return hasattr(sys.modules.get("torch"), "_C") and hasattr(sys.modules["torch"], "Tensor")
 
 
 @cache
 def _openmp(of_torch: bool) -> Any:
-    """The functions `GOMP_parallel_start(entry, argument, threads)` and `GOMP_parallel_end()`; None without a library.
+    """The functions `GOMP_parallel_start(entry, argument, threads)` and `GOMP_parallel_end()`; None without OpenMP.
 
-    Between the two the caller works: GCC's and LLVM's library have both.
+    The caller works between the two. The libraries of GCC and of LLVM have both functions.
     """
     try:
         module = sys.modules["torch"]._C if of_torch else import_module("numba.np.ufunc.omppool")

@@ -1,4 +1,4 @@
-"""Kernels on torch tensors: where they are right, and their derivative."""
+"""Kernels on torch tensors: when they may run, and their derivatives."""
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
@@ -17,27 +17,27 @@ _functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIs
 
 
 def rotate_all(xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool = False) -> list[Any]:
-    """Turn by a kernel, or by the reference expression where it would miss what tensors carry besides numbers.
+    """Rotate with a kernel, or with the reference if tensors carry more than numbers in memory.
 
-    What `angles` are is between the kernel and its caller: as many tensors for each array, without derivatives. A
-    kernel that takes others than `reference.tables_of` has a function of that name, of arrays and angles.
+    A kernel and its caller decide what `angles` contain: the same number of tensors for each array, without
+    derivatives. A kernel whose angles `reference.tables_of` does not accept has its own `tables_of(xs, angles)`.
     """
-    # A compiler is here only while it traces the engine of autograd.
-    constant = not torch.compiler.is_compiling() and not _is_watched()
-    if not (constant and all([_is_plain(each) for each in {each for own in angles for each in own}])):
+    # Compilers reach this line only when they trace the autograd engine.
+    constant = not torch.compiler.is_compiling() and not _is_intercepted()
+    if not (constant and all([_is_plain(tensor) for tensor in {tensor for group in angles for tensor in group}])):
         return _rotate_by_reference(xs, angles, rotation, kernel, inplace)
     if all([_is_memory(x) and not _has_derivative(x) for x in xs]):
         rotated = kernel.rotate_all(xs, angles, rotation, inplace)
         if inplace:
-            torch.autograd.graph.increment_version(xs)  # so that autograd notices
+            torch.autograd.graph.increment_version(xs)  # tells autograd that the memory has changed
         return rotated
     if not inplace and all(_is_transformed(x) or (_is_memory(x) and _has_derivative(x)) for x in xs):
-        # Positions may have changed when the derivative is asked for: copies of them are kept.
-        kept = [each if each.is_floating_point() else each.clone() for own in angles for each in own]
-        return list(_Rotation.apply(rotation, kernel, len(xs), *xs, *kept))
+        # Positions are copied, since the caller may change them before the backward pass.
+        saved = [tensor if tensor.is_floating_point() else tensor.clone() for group in angles for tensor in group]
+        return list(_Rotation.apply(rotation, kernel, len(xs), *xs, *saved))
     if len(xs) == 1:
         return _rotate_by_reference(xs, angles, rotation, kernel, inplace)
-    return [rotate_all([x], [own], rotation, kernel, inplace)[0] for x, own in zip(xs, angles)]
+    return [rotate_all([x], [group], rotation, kernel, inplace)[0] for x, group in zip(xs, angles)]
 
 
 def _rotate_by_reference(
@@ -50,20 +50,23 @@ def _tables_of(kernel: Any, xs: Sequence[Any], angles: Angles) -> Tables:
     return kernel.tables_of(xs, angles) if hasattr(kernel, "tables_of") else reference.tables_of(angles)
 
 
-class OrReference(NamedTuple):
-    """A kernel, and the reference for what it cannot launch; `failed` hears of an array and of the error."""
+class WithFallback(NamedTuple):
+    """A kernel that falls back to the reference if a launch fails, after a call of `on_failure(x, error)`."""
 
     kernel: Any
-    failed: Callable[[Any, LaunchError], None]
+    on_failure: Callable[[Any, LaunchError], None]
 
     def rotate_all(self, xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False) -> list[Any]:
-        """Rotate; in place one array at a time, as none that a launch has written may be rotated again."""
+        """Rotate all arrays in one call, except in place where dtypes differ.
+
+        Each dtype is one launch, and an array that a launch has written must not be rotated again by the fallback.
+        """
         if inplace and len(xs) > 1 and len({x.dtype for x in xs}) > 1:
-            return [self.rotate_all([x], [own], rotation, inplace)[0] for x, own in zip(xs, angles)]
+            return [self.rotate_all([x], [group], rotation, inplace)[0] for x, group in zip(xs, angles)]
         try:
             return self.kernel.rotate_all(xs, angles, rotation, inplace)
         except LaunchError as problem:
-            self.failed(xs[0], problem)
+            self.on_failure(xs[0], problem)
         return _rotate_by_reference(xs, angles, rotation, self.kernel, inplace)
 
     def tables_of(self, xs: Sequence[Any], angles: Angles) -> Tables:
@@ -71,11 +74,11 @@ class OrReference(NamedTuple):
 
 
 class _Rotation(torch.autograd.Function):
-    """Rotations whose derivatives are rotations: nothing is kept for them but what the angles come from."""
+    """Rotations for autograd. Their derivatives are rotations too, so that only the angles are saved."""
 
     @staticmethod
     def forward(rotation: Rotation, kernel: Any, count: int, *tensors: Any) -> Any:
-        return tuple(kernel.rotate_all(tensors[:count], _of_each(tensors[count:], count), rotation))
+        return tuple(kernel.rotate_all(tensors[:count], _grouped(tensors[count:], count), rotation))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -85,13 +88,13 @@ class _Rotation(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        kept = ctx.saved_tensors  # which may be had only once under a checkpoint
-        turned = rotate_all(gradients, _of_each(kept, ctx.count), ctx.rotation.inverted(), ctx.kernel)
-        return None, None, None, *turned, *[None] * len(kept)
+        saved = ctx.saved_tensors  # read only once: activation checkpointing permits no second access
+        rotated = rotate_all(gradients, _grouped(saved, ctx.count), ctx.rotation.inverted(), ctx.kernel)
+        return None, None, None, *rotated, *[None] * len(saved)
 
     @staticmethod
     def jvp(ctx: Any, _rotation: None, _kernel: None, _count: None, *tangents: Any) -> Any:
-        angles = _of_each(ctx.saved_tensors, ctx.count)
+        angles = _grouped(ctx.saved_tensors, ctx.count)
         return tuple(rotate_all(tangents[: ctx.count], angles, ctx.rotation, ctx.kernel))
 
     @staticmethod
@@ -100,31 +103,31 @@ class _Rotation(torch.autograd.Function):
             x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
             for x, dim in zip(tensors[:count], dims[3:])
         ]
-        angles = _of_each(tensors[count:], count)
-        if len(angles[0]) == 3:  # others lie opposite the axes of the arrays, which are one more
+        angles = _grouped(tensors[count:], count)
+        if len(angles[0]) == 3:  # rows of tables have no batch axis; full tables and positions get one below
             angles = reference.tables_of(angles)
-        rotated = _Rotation.apply(rotation, kernel, count, *xs, *(each[None] for own in angles for each in own))
+        rotated = _Rotation.apply(rotation, kernel, count, *xs, *(tensor[None] for group in angles for tensor in group))
         return rotated, (0,) * count
 
 
-def _of_each(tensors: Sequence[Any], count: int) -> Angles:
-    """Tensors as so many tuples of one length."""
+def _grouped(tensors: Sequence[Any], count: int) -> Angles:
+    """The tensors in `count` groups of equal length, one for each array."""
     length = len(tensors) // count
     return [tuple(tensors[start : start + length]) for start in range(0, len(tensors), length)]
 
 
 def is_constant(x: Any) -> bool:
-    """Whether this is numbers in memory and nothing else, without derivatives, and nobody watches operations."""
-    return _is_plain(x) and not _is_watched()
+    """Whether a tensor is plain memory without derivatives, and its operations are not intercepted."""
+    return _is_plain(x) and not _is_intercepted()
 
 
-def is_unwatched(x: Any) -> bool:
-    """Whether this is numbers in memory, with or without derivatives, and nobody watches operations."""
-    return _is_memory(x) and not _is_watched()
+def runs_eagerly(x: Any) -> bool:
+    """Whether a tensor is plain memory, with or without derivatives, and its operations are not intercepted."""
+    return _is_memory(x) and not _is_intercepted()
 
 
-def _is_watched() -> bool:
-    """Whether operations go to somebody else first."""
+def _is_intercepted() -> bool:
+    """Whether a dispatch mode receives operations before they run."""
     mode = _python_dispatch._get_current_dispatch_mode()
     return mode is not None or torch._ops._len_torch_dispatch_stack_pre_dispatch() != 0
 
@@ -134,7 +137,7 @@ def _is_plain(x: Any) -> bool:
 
 
 def _is_memory(x: Any) -> bool:
-    """Whether this is numbers in memory and nothing else."""
+    """Whether a tensor is plain memory: no subclass, no wrapper, no lazy negation."""
     kind = type(x)
     return (
         (kind is torch.Tensor or kind is torch.nn.Parameter)
@@ -146,7 +149,7 @@ def _is_memory(x: Any) -> bool:
 
 
 def _is_transformed(x: Any) -> bool:
-    """Whether a transform of `torch.func` is under way that knows autograd's functions."""
+    """Whether a tensor belongs to a `torch.func` transform that supports custom autograd functions."""
     return _functorch.is_functorch_wrapped_tensor(x) and not _functorch.is_functionaltensor(x)
 
 
@@ -155,5 +158,5 @@ def _has_derivative(x: Any) -> bool:
 
 
 def _is_dual(x: Any) -> bool:
-    """Whether a forward derivative is under way through a tensor."""
+    """Whether a tensor carries a forward-mode derivative."""
     return forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None

@@ -1,7 +1,7 @@
-"""The rotation by operations of NumPy and PyTorch that write into memory at hand, where nothing compiles.
+"""The rotation by operations of NumPy and PyTorch with `out=`, for machines without a compiled kernel.
 
-Neighbouring channels are complex numbers in memory, which one multiplication turns. Other pairs, and numbers of 16
-bits, pass through the arithmetic in blocks that fit into a core's cache.
+Interleaved pairs are complex numbers in memory, and one complex multiplication rotates them. Other pairs and 16-bit
+dtypes are processed in blocks that fit into the cache of a core.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,10 +19,10 @@ NUMBERS_PER_BLOCK = 2**17
 
 
 def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
-    """`reference.rotate_all`; new memory is in the order of the array."""
+    """`reference.rotate_all`; a new array has its axes in the same memory order as the input."""
     outs = [x if inplace else memory.empty_like(x) for x in xs]
-    for x, own, out in zip(xs, tables, outs):
-        for block in rotation.by_block(x, *own, out):
+    for x, (sin, cos), out in zip(xs, tables, outs):
+        for block in rotation.by_block(x, sin, cos, out):
             _rotate_block(*block, rotation)
     return outs
 
@@ -34,38 +34,41 @@ def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, rotation: Rotation) -> N
     sin = -sin if rotation.inverse else sin
     angles = memory.complex_numbers(cos, sin) if rotation.read == rotation.write == "interleaved" else None
     if angles is not None and not converted:
-        numbers, turned = memory.complex_view(x), memory.complex_view(out)
-        if numbers is not None and turned is not None:
-            xp.multiply(numbers, angles, out=turned)
+        numbers, rotated = memory.complex_view(x), memory.complex_view(out)
+        if numbers is not None and rotated is not None:
+            xp.multiply(numbers, angles, out=rotated)
             return
     tables = (
-        (angles,) if angles is not None and converted else (_joined(cos, cos, rotation), _joined(-sin, sin, rotation))
+        (angles,)
+        if angles is not None and converted
+        else (_join_pairs(cos, cos, rotation), _join_pairs(-sin, sin, rotation))
     )
     size = NUMBERS_PER_BLOCK * (memory.threads(x) or 1)
     for part in _parts(tuple(x.shape[:-1]), x.shape[-1], size):
         numbers = memory.contiguous_copy(x[part], sin.dtype) if converted else x[part]
-        turned = memory.empty_like(numbers) if converted else out[part]
-        of_part = [table[_of_table(part, table)] for table in tables]
-        if len(of_part) == 1:
-            xp.multiply(memory.complex_view(numbers), of_part[0], out=memory.complex_view(turned))
-        else:  # every product in one run over memory, for which only the partners are moved
-            own = numbers if rotation.read == rotation.write else _joined(*_pairs(numbers, rotation.read), rotation)
-            first, second = _pairs(own, rotation.write)
-            partner = _joined(second, first, rotation)
-            xp.multiply(partner, of_part[1], out=partner)
-            xp.multiply(own, of_part[0], out=turned)
-            xp.add(turned, partner, out=turned)
+        rotated = memory.empty_like(numbers) if converted else out[part]
+        table_parts = [table[_part_of_table(part, table)] for table in tables]
+        if len(table_parts) == 1:
+            xp.multiply(memory.complex_view(numbers), table_parts[0], out=memory.complex_view(rotated))
+        else:  # each product is one pass over contiguous memory; only the partner channels are copied first
+            if rotation.read != rotation.write:
+                numbers = _join_pairs(*_split_pairs(numbers, rotation.read), rotation)
+            first, second = _split_pairs(numbers, rotation.write)
+            partner = _join_pairs(second, first, rotation)
+            xp.multiply(partner, table_parts[1], out=partner)
+            xp.multiply(numbers, table_parts[0], out=rotated)
+            xp.add(rotated, partner, out=rotated)
         if converted:
-            with np.errstate(over="ignore"):  # infinite, as everywhere
-                out[part] = turned
+            with np.errstate(over="ignore"):  # overflow gives infinity, as in the other kernels
+                out[part] = rotated
 
 
-def _joined(first: Any, second: Any, rotation: Rotation) -> Any:
-    """New memory with both channels of all pairs, in the layout that is written."""
+def _join_pairs(first: Any, second: Any, rotation: Rotation) -> Any:
+    """A new array of both channels of all pairs, in the layout of the result."""
     return join_pairs(memory.operations(first), first, second, rotation.write)
 
 
-def _pairs(x: Any, layout: str) -> tuple[Any, Any]:
+def _split_pairs(x: Any, layout: str) -> tuple[Any, Any]:
     """Views of the first and the second channels of all pairs."""
     if layout == "interleaved":
         return x[..., 0::2], x[..., 1::2]
@@ -74,7 +77,7 @@ def _pairs(x: Any, layout: str) -> tuple[Any, Any]:
 
 
 def _parts(shape: tuple[int, ...], width: int, size: int) -> Iterator[tuple[slice, ...]]:
-    """Slices that cut an array of this shape, and so wide, into parts of some `size` numbers."""
+    """Slices that cut an array of shape `(*shape, width)` into parts of about `size` numbers."""
     whole = (slice(None),) * len(shape)
     if prod(shape) * width <= size or not shape:
         yield whole
@@ -85,6 +88,6 @@ def _parts(shape: tuple[int, ...], width: int, size: int) -> Iterator[tuple[slic
             yield (slice(start, start + max(1, step)), *rest)
 
 
-def _of_table(part: tuple[slice, ...], table: Any) -> tuple[slice, ...]:
-    """The same part of a table, whose axes may be 1 wide."""
-    return tuple(slice(None) if size == 1 else cut for size, cut in zip(table.shape, part))
+def _part_of_table(part: tuple[slice, ...], table: Any) -> tuple[slice, ...]:
+    """The same part of a table, whose axes may have size 1."""
+    return tuple(slice(None) if size == 1 else axis for size, axis in zip(table.shape, part))

@@ -1,7 +1,7 @@
 # type: ignore - Triton's language looks like Python, but has types of its own
-"""The Triton kernel of `rope_xp._core.kernels.cuda`: what it is given, and what one program of it does.
+"""The Triton kernel of `rope_xp._core.kernels.cuda`: its arguments, and the code of one program.
 
-Names of what is known while compiling are in capitals. Offsets have 64 bits, as tensors may.
+Parameters in capitals are compile-time constants. Offsets have 64 bits, since tensors may be that large.
 """
 
 from typing import Any, NamedTuple
@@ -11,33 +11,34 @@ import triton.language as tl
 
 
 class Task(NamedTuple):
-    """One array: what it is turned by, its lengths, and strides in elements.
+    """One array, its angles, its sizes, and its strides in elements.
 
-    Triton compiles anew for numbers that are 1, or multiples of 16, or neither. That is right for the strides of
-    columns. All other numbers are `packed`, strides after division by their UNIT, as accesses need divisors to be wide.
+    Triton compiles a variant for integers that are 1, one for multiples of 16, and one for all others. Column strides
+    need these variants. All other numbers are `packed`, so that they do not cause more compilations. Other strides are
+    first divided by their UNIT, because the compiler must know a divisor to make wide accesses.
     """
 
     x: Any
     out: Any
-    table: Any  # sines; frequencies where angles are computed
-    other_table: Any  # cosines; frequencies, again
+    table: Any  # sines, or frequencies if angles are computed
+    other_table: Any  # cosines, or the same frequencies
     positions: Any
-    programs: int  # up to the last of this array
+    programs: int  # of this array and all arrays before it
     x_column: int
     out_column: int
     table_column: int
     table_row: int
     table_rows: int
-    rows: int  # the product of the lengths of `axes`
-    heads: int  # which turn alike
+    rows: int  # the product of the sizes of `axes`
+    heads: int  # they have the same angles
     heads_of_program: int
     x_head: int
     out_head: int
-    axes: tuple  # from the last to the first: length, and stride of `x`, of `out`, and of tables or positions
+    axes: tuple  # from the last to the first: size, and the strides of `x`, of `out`, and of tables or positions
 
 
 def packed(number: int) -> int:
-    """A number that is odd and not 1."""
+    """A number as an odd number that is not 1, so that Triton compiles no variant for it."""
     return 2 * number + 3
 
 
@@ -66,7 +67,7 @@ def rotate(
     PADDED: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Rotate ROWS rows of one array, in some of its heads."""
+    """Rotate ROWS rows of one array, for some of its heads."""
     program = tl.program_id(0)
     for index in tl.static_range(len(tasks)):
         task = tasks[index]
@@ -77,51 +78,51 @@ def rotate(
             head = (program - begin) % parts * heads_of_program
             rows = _unpacked(task.rows)
             row = (((program - begin) // parts).to(rows.dtype) * ROWS + tl.arange(0, ROWS))[:, None]
-            here = row < rows
+            row_exists = row < rows
 
-            angles = tl.full((ROWS, 1), 0, tl.int64)
+            offset = tl.full((ROWS, 1), 0, tl.int64)
             x_head = _unpacked(task.x_head).to(tl.int64) * UNITS[index][0]
             out_head = _unpacked(task.out_head).to(tl.int64) * UNITS[index][0]
-            x = task.x + (angles + head) * x_head
-            out = task.out + (angles + head) * out_head
+            x = task.x + (offset + head) * x_head
+            out = task.out + (offset + head) * out_head
             for axis in tl.static_range(len(task.axes)):
                 size = _unpacked(task.axes[axis][0])
-                place = (row % size if axis + 1 < len(task.axes) else row).to(tl.int64)
+                index_on_axis = (row % size if axis + 1 < len(task.axes) else row).to(tl.int64)
                 row = row // size
-                x += place * _unpacked(task.axes[axis][1]) * UNITS[index][0]
-                out += place * _unpacked(task.axes[axis][2]) * UNITS[index][0]
-                angles += place * _unpacked(task.axes[axis][3]) * UNITS[index][1]
+                x += index_on_axis * _unpacked(task.axes[axis][1]) * UNITS[index][0]
+                out += index_on_axis * _unpacked(task.axes[axis][2]) * UNITS[index][0]
+                offset += index_on_axis * _unpacked(task.axes[axis][3]) * UNITS[index][1]
 
             if SOURCE == "tables":
-                sin = _columns(task.table + angles, task.table_column, here, 0.0, PAIRS, PADDED)
-                cos = _columns(task.other_table + angles, task.table_column, here, 0.0, PAIRS, PADDED)
+                sin = _columns(task.table + offset, task.table_column, row_exists, 0.0, PAIRS, PADDED)
+                cos = _columns(task.other_table + offset, task.table_column, row_exists, 0.0, PAIRS, PADDED)
             else:
-                position = tl.load(task.positions + angles, mask=here, other=0).to(tl.int64)
+                position = tl.load(task.positions + offset, mask=row_exists, other=0).to(tl.int64)
                 table_row = _unpacked(task.table_row).to(tl.int64) * UNITS[index][2]
                 if SOURCE == "rows":
                     known = (position >= 0) & (position < _unpacked(task.table_rows))
-                    angles = position * table_row
-                    sin = _columns(task.table + angles, task.table_column, known, float("nan"), PAIRS, PADDED)
-                    cos = _columns(task.other_table + angles, task.table_column, known, float("nan"), PAIRS, PADDED)
+                    offset = position * table_row
+                    sin = _columns(task.table + offset, task.table_column, known, float("nan"), PAIRS, PADDED)
+                    cos = _columns(task.other_table + offset, task.table_column, known, float("nan"), PAIRS, PADDED)
                 else:
-                    every = tl.full((1, 1), 1, tl.int1)
-                    high = _columns(task.table, task.table_column, every, 0, PAIRS, PADDED)
-                    low = _columns(task.table + table_row, task.table_column, every, 0, PAIRS, PADDED)
+                    always = tl.full((1, 1), 1, tl.int1)
+                    high = _columns(task.table, task.table_column, always, 0, PAIRS, PADDED)
+                    low = _columns(task.table + table_row, task.table_column, always, 0, PAIRS, PADDED)
                     sin, cos = _sin_cos(position, high, low, SINE, COSINE, BITS)
                     sin, cos = sin * SCALE, cos * SCALE
             if INVERSE:
                 sin = -sin
 
             for _ in range(head, tl.minimum(head + heads_of_program, heads)):
-                first, second = _read(x, task.x_column, here, READ, FIRST, BLOCKS, PAIRS, PADDED)
+                first, second = _read(x, task.x_column, row_exists, READ, FIRST, BLOCKS, PAIRS, PADDED)
                 first, second = first.to(sin.dtype), second.to(sin.dtype)
                 first, second = first * cos - second * sin, second * cos + first * sin
                 if not IN_PLACE:
-                    _copy(x, out, task.x_column, task.out_column, here, 0, FIRST, PADDED)
-                    _copy(x, out, task.x_column, task.out_column, here, FIRST + 2 * PAIRS, WIDTHS[index], PADDED)
+                    _copy(x, out, task.x_column, task.out_column, row_exists, 0, FIRST, PADDED)
+                    _copy(x, out, task.x_column, task.out_column, row_exists, FIRST + 2 * PAIRS, WIDTHS[index], PADDED)
                 elif READ != WRITE:
-                    tl.debug_barrier()  # as a thread writes what other threads read
-                _write(out, task.out_column, first, second, here, WRITE, FIRST, BLOCKS, PAIRS, PADDED)
+                    tl.debug_barrier()  # a thread overwrites channels that other threads read
+                _write(out, task.out_column, first, second, row_exists, WRITE, FIRST, BLOCKS, PAIRS, PADDED)
                 x += x_head
                 out += out_head
 
@@ -137,7 +138,7 @@ def _columns(table, step, exists, other, PAIRS: tl.constexpr, PADDED: tl.constex
 def _read(
     x,
     step,
-    here,
+    row_exists,
     READ: tl.constexpr,
     FIRST: tl.constexpr,
     BLOCKS: tl.constexpr,
@@ -145,15 +146,15 @@ def _read(
     PADDED: tl.constexpr,
 ):
     """The first and the second channels of all pairs, "rows pairs"."""
-    if READ == "interleaved":  # both at once, as wide accesses need neighbours
+    if READ == "interleaved":  # both in one load: wide accesses need adjacent channels
         channel = tl.arange(0, 2 * PADDED)[None, :]
-        both = tl.load(x + (FIRST + channel).to(tl.int64) * step, mask=here & (channel < 2 * PAIRS), other=0.0)
+        both = tl.load(x + (FIRST + channel).to(tl.int64) * step, mask=row_exists & (channel < 2 * PAIRS), other=0.0)
         first, second = tl.split(tl.reshape(both, (both.shape[0], PADDED, 2)))
     else:
         pair = tl.arange(0, PADDED)[None, :]
         channel = _first_channel(pair, FIRST, BLOCKS, PAIRS).to(tl.int64)
-        first = tl.load(x + channel * step, mask=here & (pair < PAIRS), other=0.0)
-        second = tl.load(x + (channel + PAIRS // BLOCKS) * step, mask=here & (pair < PAIRS), other=0.0)
+        first = tl.load(x + channel * step, mask=row_exists & (pair < PAIRS), other=0.0)
+        second = tl.load(x + (channel + PAIRS // BLOCKS) * step, mask=row_exists & (pair < PAIRS), other=0.0)
     return first, second
 
 
@@ -163,7 +164,7 @@ def _write(
     step,
     first,
     second,
-    here,
+    row_exists,
     WRITE: tl.constexpr,
     FIRST: tl.constexpr,
     BLOCKS: tl.constexpr,
@@ -174,35 +175,35 @@ def _write(
     if WRITE == "interleaved":
         channel = tl.arange(0, 2 * PADDED)[None, :]
         both = tl.reshape(tl.join(first, second), (first.shape[0], 2 * PADDED))
-        tl.store(out + (FIRST + channel).to(tl.int64) * step, both, mask=here & (channel < 2 * PAIRS))
+        tl.store(out + (FIRST + channel).to(tl.int64) * step, both, mask=row_exists & (channel < 2 * PAIRS))
     else:
         pair = tl.arange(0, PADDED)[None, :]
         channel = _first_channel(pair, FIRST, BLOCKS, PAIRS).to(tl.int64)
-        tl.store(out + channel * step, first, mask=here & (pair < PAIRS))
-        tl.store(out + (channel + PAIRS // BLOCKS) * step, second, mask=here & (pair < PAIRS))
+        tl.store(out + channel * step, first, mask=row_exists & (pair < PAIRS))
+        tl.store(out + (channel + PAIRS // BLOCKS) * step, second, mask=row_exists & (pair < PAIRS))
 
 
 @triton.jit
 def _first_channel(pair, FIRST: tl.constexpr, BLOCKS: tl.constexpr, PAIRS: tl.constexpr):
-    """The first channel of a pair where blocks are in halves."""
+    """The first channel of a pair in the layout "half" within blocks."""
     if BLOCKS > 1:
         pair += pair // (PAIRS // BLOCKS) * (PAIRS // BLOCKS)
     return FIRST + pair
 
 
 @triton.jit
-def _copy(x, out, x_step, out_step, here, BEGIN: tl.constexpr, END: tl.constexpr, PADDED: tl.constexpr):
+def _copy(x, out, x_step, out_step, row_exists, BEGIN: tl.constexpr, END: tl.constexpr, PADDED: tl.constexpr):
     """Copy the channels from BEGIN to END."""
     for begin in range(BEGIN, END, PADDED):
         channel = begin + tl.arange(0, PADDED)[None, :]
-        exists = here & (channel < END)
+        exists = row_exists & (channel < END)
         passing = tl.load(x + channel.to(tl.int64) * x_step, mask=exists)
         tl.store(out + channel.to(tl.int64) * out_step, passing, mask=exists)
 
 
 @triton.jit
 def _sin_cos(position, high, low, SINE: tl.constexpr, COSINE: tl.constexpr, BITS: tl.constexpr):
-    """`phases.sin_cos` of integers in int64: its phases, bit for bit, and its polynomials for 32 or 64 bits."""
+    """`phases.sin_cos` of int64 positions: the same phases, bit for bit, and the same polynomials for 32 or 64 bits."""
     upper = ((position >> 31) + 1) >> 1
     phase = position * high + upper * low
     if BITS == 32:

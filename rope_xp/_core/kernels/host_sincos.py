@@ -1,8 +1,8 @@
-"""Float32 tables on the host: short float64 tables of two digits of the position, joined by adding angles.
+"""Float32 tables on the host, made from two short float64 tables by the addition of angles.
 
-A row is the sum of two angles, of the multiple of 256 below a position and of what is left, whatever rows are beside
-it: sines and cosines of both are exact to float64, and one rounding to float32 comes last. The short tables are in a
-core's cache, so that a long table costs no more than its memory.
+A position is split into a multiple of 256 and a remainder, and the angles of the two are added. Both sines and cosines
+are exact to float64, and the only rounding to float32 comes last. A row does not depend on the other rows of the table.
+The short tables fit into the cache of a core, so that a long table costs no more than writing its memory.
 """
 
 from typing import Any
@@ -16,44 +16,46 @@ _ROWS_OF_BLOCK = 256
 
 
 def sin_cos(positions: Any, frequencies: phases.Frequencies) -> tuple[Any, Any]:
-    """`phases.sin_cos` in float32 of positions of NumPy and frequencies "pairs", given as floats.
+    """`phases.sin_cos` in float32, for NumPy positions and frequencies given as floats.
 
     Parameters
     ----------
     positions : array, "*batch seq"
     frequencies : Frequencies
+        On one axis, "pairs", in radians per position.
 
     Returns
     -------
     (array, array), "*batch seq pairs"
+        Sine and cosine, float32.
     """
-    tokens, fractions = _whole_and_rest(positions.reshape(-1))
+    tokens, fractions = _integers_and_fractions(positions.reshape(-1))
     high, low = tokens >> _BITS, tokens & ((1 << _BITS) - 1)
-    highs, row_of_high = _shared(high)
-    lows, row_of_low = _shared(low)
+    highs, row_of_high = _distinct(high)
+    lows, row_of_low = _distinct(low)
     sines, cosines = phases.sin_cos(np.concatenate([highs << _BITS, lows]), frequencies, np.float64)
     short = cosines + 1j * sines
-    of_highs, of_lows = short[: len(highs)], short[len(highs) :]
+    high_table, low_table = short[: len(highs)], short[len(highs) :]
 
     sin, cos = (np.empty((len(tokens), frequencies.pairs), dtype=np.float32) for _ in range(2))
-    turned, further = np.empty((2, min(_ROWS_OF_BLOCK, len(tokens)), frequencies.pairs), dtype=np.complex128)
+    rotations, factors = np.empty((2, min(_ROWS_OF_BLOCK, len(tokens)), frequencies.pairs), dtype=np.complex128)
     for start in range(0, len(tokens), _ROWS_OF_BLOCK):
         block = slice(start, start + _ROWS_OF_BLOCK)
         rows = slice(len(sin[block]))
-        np.take(of_highs, row_of_high[block], axis=0, out=turned[rows], mode="clip")
-        np.take(of_lows, row_of_low[block], axis=0, out=further[rows], mode="clip")
-        product: Any = np.multiply(turned[rows], further[rows], out=turned[rows])
-        if fractions is not None:  # of half a token at most: no angle that float64 could not hold
+        np.take(high_table, row_of_high[block], axis=0, out=rotations[rows], mode="clip")
+        np.take(low_table, row_of_low[block], axis=0, out=factors[rows], mode="clip")
+        product: Any = np.multiply(rotations[rows], factors[rows], out=rotations[rows])
+        if fractions is not None:  # at most half a token, so that float64 angles are exact enough
             angles = fractions[block, None] * np.asarray(frequencies.inv_freq)
-            further.real[rows], further.imag[rows] = np.cos(angles), np.sin(angles)
-            product *= further[rows]
+            factors.real[rows], factors.imag[rows] = np.cos(angles), np.sin(angles)
+            product *= factors[rows]
         sin[block], cos[block] = product.imag, product.real
     shape = (*positions.shape, frequencies.pairs)
     return sin.reshape(shape), cos.reshape(shape)
 
 
-def _whole_and_rest(numbers: Any) -> tuple[Any, Any]:
-    """Integers, and what is left of real numbers; NaN where they are too large, as in `phases`. None of integers."""
+def _integers_and_fractions(numbers: Any) -> tuple[Any, Any]:
+    """The nearest integers, and the fractions left: None for integers, NaN for numbers too large, as in `phases`."""
     if numbers.dtype.kind != "f":
         return numbers, None
     known = np.abs(numbers) < (2.0**31 if numbers.itemsize == 4 else 2.0**63)
@@ -61,8 +63,11 @@ def _whole_and_rest(numbers: Any) -> tuple[Any, Any]:
     return whole.astype(np.int64), np.where(known, numbers - whole, np.nan).astype(np.float64)
 
 
-def _shared(digits: Any) -> tuple[Any, Any]:
-    """Numbers without, if they lie close together, their repetitions, and the place of each digit among them."""
+def _distinct(digits: Any) -> tuple[Any, Any]:
+    """Numbers that contain all digits, and the index of each digit among them.
+
+    The numbers are one range without repetitions if that is not longer than the digits; otherwise the digits.
+    """
     if len(digits) > 1:
         least, most = int(digits.min()), int(digits.max())
         if most - least < len(digits):

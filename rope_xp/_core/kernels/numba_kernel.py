@@ -1,11 +1,11 @@
-"""The rotation compiled by numba, on memory of the host: NumPy's, and torch's on the CPU.
+"""The rotation compiled by numba, for host memory: NumPy arrays, and torch tensors on the CPU.
 
-Rows are read once and written once, whatever their order in memory, and give the bits of the reference expression:
-nothing is fused or reordered. Numba caches the kernels on disk. They run without Python's lock, and in several
-threads (`rope_xp._core.backends.threads`).
+Each row is read once and written once, for any strides. Results equal the reference bit for bit, since no operation is
+fused or reordered. Numba caches the compiled kernels on disk. They run without the GIL and in several threads
+(`rope_xp._core.backends.threads`).
 """
 
-# Numba's types of what is called inside kernels are not Python's.
+# Pyright does not know the types that functions have inside numba kernels.
 # pyright: reportMissingImports=false, reportCallIssue=false, reportPrivateImportUsage=false
 
 from array import array
@@ -33,13 +33,13 @@ PLACES = ("host memory",)
 _settings: Any = numba.config
 if _settings.DISABLE_JIT:
     raise ImportError("numba must be allowed to compile; got NUMBA_DISABLE_JIT=1")
-# Processors of Intel's kind convert float16 since 2012; for others, LLVM calls functions that are not there.
+# x86 processors convert float16 since 2012. For older ones, LLVM calls functions that do not exist here.
 _target: Any = registry.cpu_target.target_context
 _machine, _, _features = _target.codegen().magic_tuple()
 if "x86" in _machine and "+f16c" not in _features:
-    raise ImportError(f"numba must compile for a processor that converts float16; got {_features or 'no features'}")
+    raise ImportError(f"numba must have a processor that converts float16 (f16c); got {_features or 'no features'}")
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
-# What stands for 16-bit dtypes in a kernel's arguments: numba has no bfloat16, and float16 in part only.
+# These integers represent 16-bit dtypes in kernel arguments: numba has no bfloat16 and only partly supports float16.
 _HALF, _BFLOAT16 = types.int16, types.uint16
 _TAGS: dict[str, Any] = {
     "float32": np.float32(0),
@@ -47,13 +47,13 @@ _TAGS: dict[str, Any] = {
     "float16": np.int16(0),
     "float64": np.float64(0),
 }
-WORDS_PER_JOB = 1 << 16  # at most: of arrays with 10,000 axes
-# What a thread takes at a time, in bytes of x.
+WORDS_PER_JOB = 1 << 16  # an upper limit, enough for 10,000 axes
+# The size of the parts that threads take, in bytes of x.
 BYTES_PER_PART = 2**18
 
 
 def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
-    """`reference.rotate_all`, bit for bit; new memory is in the order of the array."""
+    """`reference.rotate_all`, bit for bit; a new array has the memory order of its input."""
     outs = [x if inplace else memory.empty_like(x) for x in xs]
     for x, (sin, cos), out in zip(xs, tables, outs):
         if rotation.blocks == 1:
@@ -65,13 +65,13 @@ def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: b
 
 
 def prove(x: Any) -> bool:
-    """Compile what rotates arrays of the dtype of `x`, or fetch it from the disk; raise where that cannot be."""
+    """Compile the kernel for the dtype of `x`, or load it from disk; raise if neither is possible."""
     _entry(backends.dtype_name(x.dtype))
     return True
 
 
 def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, rotation: Rotation) -> None:
-    sin, cos = memory.with_rows(sin), memory.with_rows(cos)
+    sin, cos = memory.with_contiguous_rows(sin), memory.with_contiguous_rows(cos)
     kind, in_bytes = backends.dtype_name(x.dtype), backends.is_host(x)
     addresses, strides = memory.addresses_and_strides(x, out, sin, cos)
     parts, geometry = _geometry(kind, rotation, x.shape, sin.shape, strides, in_bytes)
@@ -82,39 +82,39 @@ def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, rotation: Rotation) -> N
     threads.run(_entry(kind), job.buffer_info()[0], parts, count, job, x, out, sin, cos)
 
 
-@lru_cache(maxsize=256)  # as every layer, and every step of decoding, asks the same
+@lru_cache(maxsize=256)  # all layers and all decoding steps have the same arguments
 def _geometry(
     kind: str,
     rotation: Rotation,
     shape: Axes,
-    shape_of_tables: Axes,
+    table_shape: Axes,
     strides: tuple[Axes, ...],
     in_bytes: bool,
 ) -> tuple[int, array]:
-    """The number of parts, and all of a job (`_rotate_rows`) after the addresses.
+    """The number of parts, and the numbers of a job (see `_rotate_rows`) after the addresses.
 
-    Nothing may be read or written where there is no array, whoever asks.
+    Shapes are checked here, since a kernel that gets wrong shapes would read or write foreign memory.
     """
     if not (
-        len(shape) == len(shape_of_tables)
-        and all(given in (1, size) for given, size in zip(shape_of_tables[:-1], shape))
-        and rotation.first_channel + 2 * shape_of_tables[-1] <= shape[-1]
+        len(shape) == len(table_shape)
+        and all(given in (1, size) for given, size in zip(table_shape[:-1], shape))
+        and rotation.first_channel + 2 * table_shape[-1] <= shape[-1]
     ):
-        raise ValueError(f"rotate: tables must fit the array of shape {shape}; got {shape_of_tables}")
+        raise ValueError(f"rotate: tables must broadcast against x of shape {shape}; got {table_shape}")
     rows = prod(shape[:-1])
-    unit, unit_of_tables = (BYTES[kind], BYTES["float64" if kind == "float64" else "float32"]) if in_bytes else (1, 1)
+    unit, table_unit = (BYTES[kind], BYTES["float64" if kind == "float64" else "float32"]) if in_bytes else (1, 1)
     parts = min(rows, 1 + rows * shape[-1] * BYTES[kind] // BYTES_PER_PART)
     numbers = [
         *(parts, rows),
         *(rotation.read == "half", rotation.write == "half", rotation.first_channel, rotation.inverse),
-        *(unit, unit_of_tables, shape_of_tables[-1], len(shape), *shape, *shape_of_tables),
+        *(unit, table_unit, table_shape[-1], len(shape), *shape, *table_shape),
     ]
     return parts, array("q", [*numbers, *(stride for axes in strides for stride in axes)])
 
 
 @intrinsic
 def _load(context: Any, tag: Any, address: Any, index: Any) -> Any:
-    """Number `index` of the tag's dtype from an address on, as float64 for float64 and as float32 for all else."""
+    """Number `index` of the array at an address, which has the dtype of the tag; 16-bit numbers become float32."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, address, index = arguments
@@ -131,7 +131,7 @@ def _load(context: Any, tag: Any, address: Any, index: Any) -> Any:
 
 @intrinsic
 def _store(context: Any, tag: Any, address: Any, index: Any, number: Any) -> Any:
-    """Write a number to an address, rounded to the tag's dtype: to nearest, ties to even."""
+    """Store number `index` of the array at an address, rounded to the dtype of the tag: to nearest, ties to even."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, address, index, number = arguments
@@ -152,14 +152,14 @@ def _store(context: Any, tag: Any, address: Any, index: Any, number: Any) -> Any
 
 
 @intrinsic
-def _copy(context: Any, tag: Any, source: Any, index: Any, target: Any, place: Any) -> Any:
-    """Copy one number, bit for bit: rounding would quieten a NaN."""
+def _copy(context: Any, tag: Any, source: Any, index: Any, target: Any, target_index: Any) -> Any:
+    """Copy one number bit for bit. Rounding would change a signalling NaN."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, source, index, target, place = arguments
+        _, source, index, target, target_index = arguments
         pointer = _in_memory(tag).as_pointer()
         number = builder.load(builder.gep(builder.inttoptr(source, pointer), [index]))
-        builder.store(number, builder.gep(builder.inttoptr(target, pointer), [place]))
+        builder.store(number, builder.gep(builder.inttoptr(target, pointer), [target_index]))
         return context.get_dummy_value()
 
     return types.void(tag, types.intp, types.intp, types.intp, types.intp), generate
@@ -175,8 +175,8 @@ def _in_memory(tag: Any) -> Any:
 
 
 @numba.njit(error_model="numpy")
-def _axes(shape, of_tables, strides, unit, unit_of_tables):
-    """Size and strides, of x, y, sin and cos, of each axis of rows, from that with the largest strides in x on."""
+def _axes(shape, table_shape, strides, unit, table_unit):
+    """The axes of rows as (size, strides of x, y, sin and cos), in the order of decreasing strides of x."""
     axes = np.zeros((len(shape), 5), dtype=np.int64)
     axes[0, 0] = 1
     found = 0
@@ -189,51 +189,51 @@ def _axes(shape, of_tables, strides, unit, unit_of_tables):
             place -= 1
         axes[place, 0] = shape[axis]
         for each in range(4):
-            stands = each > 1 and of_tables[axis] == 1
-            axes[place, 1 + each] = 0 if stands else strides[each, axis] // (unit if each < 2 else unit_of_tables)
+            is_broadcast = each > 1 and table_shape[axis] == 1
+            axes[place, 1 + each] = 0 if is_broadcast else strides[each, axis] // (unit if each < 2 else table_unit)
         found += 1
     return axes[: max(found, 1)]
 
 
 @numba.njit(error_model="numpy")
 def _rotate_rows(tag, wide, job, start, stop):
-    """Turn the rows from `start` to `stop`.
+    """Rotate the rows from `start` to `stop`, counted in the memory order of x.
 
-    Rows are counted as they lie in memory. The pairs of a row are read into memory of their own before any is written,
-    so that y may be x. Strides that the compiler knows become vector instructions: hence the loops that say the same.
+    All pairs of a row are read before any is written, so that y may be x. A loop compiles to vector instructions if its
+    strides are constants; therefore the same loop is written for several strides.
     """
     x, y, sin, cos = job[1], job[2], job[3], job[4]
     read_halves, write_halves, first_channel, inverse = job[7] != 0, job[8] != 0, job[9], job[10]
-    unit, unit_of_tables, width, ndim = job[11], job[12], job[13], job[14]
-    shape, of_tables = job[15 : 15 + ndim], job[15 + ndim : 15 + 2 * ndim]
+    unit, table_unit, width, ndim = job[11], job[12], job[13], job[14]
+    shape, table_shape = job[15 : 15 + ndim], job[15 + ndim : 15 + 2 * ndim]
     strides = job[15 + 2 * ndim : 15 + 6 * ndim].reshape(4, ndim)
-    axes = _axes(shape, of_tables, strides, unit, unit_of_tables)
-    line = axes[-1]
+    axes = _axes(shape, table_shape, strides, unit, table_unit)
+    innermost = axes[-1]
     dim, x_step, y_step = shape[-1], strides[0, ndim - 1] // unit, strides[1, ndim - 1] // unit
     first = np.empty(width, dtype=np.asarray(wide).dtype)
     second = np.empty_like(first)
     sign = first.dtype.type(-1 if inverse else 1)
     end = first_channel + 2 * width
     while start < stop:
-        # The rows of one line along the innermost axis.
-        of, to, sine, cosine = 0, 0, 0, 0
+        # The offsets of the next row, and below the rows that follow it along the innermost axis.
+        x_row, y_row, sin_row, cos_row = 0, 0, 0, 0
         rest = start
         for axis in range(len(axes) - 1, -1, -1):
             index = rest % axes[axis, 0]
             rest //= axes[axis, 0]
-            of += index * axes[axis, 1]
-            to += index * axes[axis, 2]
-            sine += index * axes[axis, 3]
-            cosine += index * axes[axis, 4]
-        rows = min(line[0] - start % line[0], stop - start)
+            x_row += index * axes[axis, 1]
+            y_row += index * axes[axis, 2]
+            sin_row += index * axes[axis, 3]
+            cos_row += index * axes[axis, 4]
+        rows = min(innermost[0] - start % innermost[0], stop - start)
         start += rows
         for _ in range(rows):
             if x != y:
                 for j in range(first_channel):
-                    _copy(tag, x, of + j * x_step, y, to + j * y_step)
+                    _copy(tag, x, x_row + j * x_step, y, y_row + j * y_step)
                 for j in range(end, dim):
-                    _copy(tag, x, of + j * x_step, y, to + j * y_step)
-            at = of + first_channel * x_step
+                    _copy(tag, x, x_row + j * x_step, y, y_row + j * y_step)
+            at = x_row + first_channel * x_step
             if x_step == 1 and read_halves:
                 for j in range(width):
                     first[j] = _load(tag, x, at + j)
@@ -244,28 +244,29 @@ def _rotate_rows(tag, wide, job, start, stop):
                     first[j] = _load(tag, x, at + 2 * j)
                     second[j] = _load(tag, x, at + 2 * j + 1)
             else:
-                apart, step = (width * x_step, x_step) if read_halves else (x_step, 2 * x_step)
+                partner, step = (width * x_step, x_step) if read_halves else (x_step, 2 * x_step)
                 for j in range(width):
                     first[j] = _load(tag, x, at + j * step)
-                    second[j] = _load(tag, x, at + apart + j * step)
-            at = to + first_channel * y_step
+                    second[j] = _load(tag, x, at + partner + j * step)
+            at = y_row + first_channel * y_step
             if y_step == 1 and write_halves:
                 for j in range(width):
-                    s, c = sign * _load(wide, sin, sine + j), _load(wide, cos, cosine + j)
+                    s, c = sign * _load(wide, sin, sin_row + j), _load(wide, cos, cos_row + j)
                     _store(tag, y, at + j, first[j] * c - second[j] * s)
                     _store(tag, y, at + width + j, second[j] * c + first[j] * s)
             elif y_step == 1:
                 for j in range(width):
-                    s, c = sign * _load(wide, sin, sine + j), _load(wide, cos, cosine + j)
+                    s, c = sign * _load(wide, sin, sin_row + j), _load(wide, cos, cos_row + j)
                     _store(tag, y, at + 2 * j, first[j] * c - second[j] * s)
                     _store(tag, y, at + 2 * j + 1, second[j] * c + first[j] * s)
             else:
-                apart, step = (width * y_step, y_step) if write_halves else (y_step, 2 * y_step)
+                partner, step = (width * y_step, y_step) if write_halves else (y_step, 2 * y_step)
                 for j in range(width):
-                    s, c = sign * _load(wide, sin, sine + j), _load(wide, cos, cosine + j)
+                    s, c = sign * _load(wide, sin, sin_row + j), _load(wide, cos, cos_row + j)
                     _store(tag, y, at + j * step, first[j] * c - second[j] * s)
-                    _store(tag, y, at + apart + j * step, second[j] * c + first[j] * s)
-            of, to, sine, cosine = of + line[1], to + line[2], sine + line[3], cosine + line[4]
+                    _store(tag, y, at + partner + j * step, second[j] * c + first[j] * s)
+            x_row, y_row = x_row + innermost[1], y_row + innermost[2]
+            sin_row, cos_row = sin_row + innermost[3], cos_row + innermost[4]
 
 
 @intrinsic
@@ -279,8 +280,8 @@ def _pointer(context: Any, address: Any) -> Any:
 
 
 @intrinsic
-def _take(context: Any, counter: Any) -> Any:
-    """The number at an address, which grows by one: no two threads take the same."""
+def _fetch_and_add(context: Any, counter: Any) -> Any:
+    """Add one to the number at an address, atomically, and return the number before."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
@@ -291,19 +292,19 @@ def _take(context: Any, counter: Any) -> Any:
 
 @cache
 def _entry(kind: str) -> Any:
-    """The C function, of a job's address, that rotates arrays of one dtype: kept on disk where there is a place."""
+    """The C function of the address of a job, which rotates arrays of one dtype; cached on disk if possible."""
     tag, wide = _TAGS[kind], np.float64(0) if kind == "float64" else np.float32(0)
 
     def rotate(address):
-        """Turn rows, a part at a time, until none is left; return how many parts that was. Several threads may call."""
+        """Rotate parts of the rows until none is left, and return their number. Several threads may call this."""
         job = numba.carray(_pointer(address), WORDS_PER_JOB)
         parts, rows = job[5], job[6]
         done = 0
-        part = _take(address)
+        part = _fetch_and_add(address)
         while part < parts:
             _rotate_rows(tag, wide, job, rows * part // parts, rows * (part + 1) // parts)
             done += 1
-            part = _take(address)
+            part = _fetch_and_add(address)
         return done
 
     compiled = numba.cfunc("intp(intp)", cache=True, error_model="numpy")
@@ -313,5 +314,5 @@ def _entry(kind: str) -> Any:
         reason = faults.reason(problem)
     function = numba.cfunc("intp(intp)", error_model="numpy")(rotate).ctypes
     folder = _settings.CACHE_DIR or f"{Path(__file__).parent}/__pycache__"
-    faults.warn_once("cache", f"numba compiles in each process, as its files in {folder} cannot be used: {reason}")
+    faults.warn_once("cache", f"numba compiles in each process, because its cache in {folder} cannot be used: {reason}")
     return function

@@ -1,22 +1,25 @@
-"""What a kernel is asked to do: which channels turn together, and which way."""
+"""The task of a kernel: which channels form pairs, and in which direction they rotate."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-# Sine and cosine for each of several arrays: as many axes as it has, each of its size or 1, and one column for each
-# pair; float64 for float64 arrays, else float32.
+# Sine and cosine for each of several arrays. They have the rank of the array, broadcast against it, and have one column
+# for each pair. Their dtype is float64 for float64 arrays, otherwise float32.
 Tables = Sequence[tuple[Any, Any]]
-# Tables; or for each array sine and cosine, "rows pairs", and positions: integers that choose a row for each place of
-# the array, with one axis less than it has, each of its size or 1. For a kernel that makes angles: positions alone.
+# One of three forms for each array:
+# - tables: sine and cosine;
+# - rows of tables: sine and cosine "rows pairs", and integer positions, each of which selects a row;
+# - positions alone, for a kernel that computes angles.
+# Positions broadcast against all axes of the array but the last.
 Angles = Sequence[tuple[Any, ...]]
 
 
 class Rotation(NamedTuple):
     """The rotation of pairs of channels.
 
-    `read` and `write` say how pairs stand in what is read and in what is written: "half" or "interleaved". The channels
-    that turn begin at `first_channel` and fall into `blocks`, each of which is paired by itself; more than one block is
-    read and written in halves. With `inverse`, pairs turn by the opposite angles.
+    `read` is the layout of pairs in the input and `write` that in the result: "half" or "interleaved". The rotated
+    channels start at `first_channel` and consist of `blocks` of equal size. Pairs are formed within a block; more than
+    one block requires the layout "half". With `inverse`, all angles are negated.
     """
 
     read: str
@@ -26,13 +29,13 @@ class Rotation(NamedTuple):
     inverse: bool = False
 
     def inverted(self) -> "Rotation":
-        """The turn back, which is also the transpose: what this one writes is read, and what it reads is written."""
+        """The inverse rotation, which is also the transpose: it exchanges `read` and `write`."""
         return self._replace(read=self.write, write=self.read, inverse=not self.inverse)
 
     def by_block(self, x: Any, sin: Any, cos: Any, out: Any) -> Iterator[tuple[Any, Any, Any, Any]]:
-        """Views of each block's channels in x, of its columns in the tables, and of its channels in the result.
+        """Views of the channels of `x`, the columns of `sin` and `cos`, and the channels of `out`, for each block.
 
-        The channels that pass through are written here, where `out` is not `x`.
+        If `out` is not `x`, this also copies the channels that are not rotated.
         """
         width = sin.shape[-1] // self.blocks
         ends = [self.first_channel + 2 * width * block for block in range(self.blocks + 1)]

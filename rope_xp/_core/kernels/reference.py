@@ -1,4 +1,4 @@
-"""The rotation as one expression of the array API: on every library, and what every other kernel must equal."""
+"""The reference kernel: array API operations that run on every library. All other kernels must equal it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,11 +10,11 @@ from rope_xp._core.kernels.pair_rotation import Angles, Rotation, Tables
 
 
 def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
-    """Turn the pairs of each array by the angles of its tables; `inplace` writes the results over the arrays.
+    """Rotate the pairs of each array by the angles of its tables; with `inplace`, results overwrite the arrays.
 
-    Every kernel has such a function. That of all others is right for the arrays of their PLACES.
+    Every kernel has a function of this name. Other kernels accept only arrays in the memory that their PLACES list.
     """
-    rotated = [rotate(x, *own, rotation) for x, own in zip(xs, tables)]
+    rotated = [rotate(x, sin, cos, rotation) for x, (sin, cos) in zip(xs, tables)]
     if inplace:
         for x, y in zip(xs, rotated):
             x[...] = y
@@ -22,34 +22,35 @@ def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: b
 
 
 def rotate(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
-    """Turn the pairs of `x` by the angles of the tables.
+    """Rotate the pairs of `x` by the angles of the tables.
 
     Parameters
     ----------
     x : array, "*axes dim"
         Floating point.
     sin, cos : array, "*axes pairs"
-        As many axes as `x`, each of its size or 1; float64 for float64 `x`, else float32.
-    turn : Turn
+        Of the rank of `x`; axes before the last broadcast against those of `x`. float64 for float64 `x`, else float32.
+    rotation : Rotation
 
     Returns
     -------
     array, "*axes dim"
+        The dtype of `x`.
     """
     xp = backends.namespace(x)
     if rotation.inverse:
         sin = -sin
     end, dim = rotation.first_channel + 2 * sin.shape[-1], x.shape[-1]
     span = x if rotation.first_channel == 0 and end == dim else x[..., rotation.first_channel : end]
-    # Compilers convert halves in the loop that turns them, and 16-bit neighbours faster in a loop of their own.
+    # Compilers fuse the conversion of halves with the rotation; interleaved 16-bit channels are faster converted first.
     halves = rotation.read == "half"
     read = split_pairs(xp, span if halves else backends.astype(span, sin.dtype), rotation.read, rotation.blocks)
-    first, second = (backends.astype(each, sin.dtype) for each in read)
+    first, second = (backends.astype(channels, sin.dtype) for channels in read)
     first, second = first * cos - second * sin, second * cos + first * sin
     if halves:
-        first, second = (backends.astype(each, x.dtype) for each in (first, second))
-    turned = join_pairs(xp, first, second, rotation.write, rotation.blocks)
-    parts = [backends.astype(turned, x.dtype)]
+        first, second = (backends.astype(channels, x.dtype) for channels in (first, second))
+    rotated = join_pairs(xp, first, second, rotation.write, rotation.blocks)
+    parts = [backends.astype(rotated, x.dtype)]
     if rotation.first_channel:
         parts.insert(0, x[..., : rotation.first_channel])
     if end < dim:
@@ -58,31 +59,32 @@ def rotate(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
 
 
 def tables_of(angles: Angles) -> Tables:
-    """Tables, by taking the rows that positions choose; NaN where there is none."""
+    """Tables of the rows that positions select; a position without a row gives NaN."""
     if len(angles[0]) == 2:
         return angles  # pyright: ignore[reportReturnType]
     tables: list[tuple[Any, Any]] = []
-    for index, (sin, cos, where) in enumerate(angles):
-        shared = index and all(one is other for one, other in zip(angles[index], angles[index - 1]))  # as q and k do
-        tables.append(tables[-1] if shared else (_rows(sin, where), _rows(cos, where)))
+    for index, (sin, cos, positions) in enumerate(angles):
+        # Queries and keys often share their angles.
+        shared = index and all(one is other for one, other in zip(angles[index], angles[index - 1]))
+        tables.append(tables[-1] if shared else (_select_rows(sin, positions), _select_rows(cos, positions)))
     return tables
 
 
-def _rows(table: Any, positions: Any) -> Any:
-    """Rows of a table "rows pairs", "*axes pairs" for positions "*axes"."""
+def _select_rows(table: Any, positions: Any) -> Any:
+    """The rows "*axes pairs" of a table "rows pairs" at positions "*axes"."""
     xp = backends.namespace(table)
     known = (positions >= 0) & (positions < backends.size_of(table, 0))
-    rows = backends.rows(table, xp.where(known, positions, xp.zeros_like(positions)))
-    # A constant, as a NaN that is computed trips detectors of NaN even where it is not chosen.
+    rows = backends.take_rows(table, xp.where(known, positions, xp.zeros_like(positions)))
+    # A constant NaN: one that is computed would trigger NaN checkers even where it is not selected.
     nan = backends.from_numbers((float("nan"),), like=table, dtype=table.dtype)
     return xp.where(known[..., None], rows, xp.reshape(nan, (1,) * rows.ndim))
 
 
 def split_pairs(xp: Any, x: Any, layout: str, blocks: int = 1) -> tuple[Any, Any]:
-    """The first and the second channels of all pairs."""
+    """The first channels and the second channels of all pairs."""
     count = x.shape[-1] // 2
     if not backends.knows_sizes(x):
-        x = _reordered(xp, x, _order(count, layout, blocks))
+        x = _reorder(xp, x, _pair_order(count, layout, blocks))
         return x[..., :count], x[..., count:]
     if layout == "interleaved":
         return backends.unstack(xp.reshape(x, (*x.shape[:-1], count, 2)), axis=-1)
@@ -94,21 +96,21 @@ def split_pairs(xp: Any, x: Any, layout: str, blocks: int = 1) -> tuple[Any, Any
 
 
 def join_pairs(xp: Any, first: Any, second: Any, layout: str, blocks: int = 1) -> Any:
-    """The inverse of `pairs`. Stacking and reshaping is what compilers fuse; concatenating is not."""
+    """The inverse of `split_pairs`. It stacks and reshapes, since compilers do not fuse concatenation."""
     leading, count = first.shape[:-1], first.shape[-1]
     if not backends.knows_sizes(first):
-        return _reordered(xp, backends.concat([first, second]), np.argsort(_order(count, layout, blocks)))
+        return _reorder(xp, backends.concat([first, second]), np.argsort(_pair_order(count, layout, blocks)))
     if blocks > 1:
-        first, second = (xp.reshape(each, (*leading, blocks, count // blocks)) for each in (first, second))
+        first, second = (xp.reshape(part, (*leading, blocks, count // blocks)) for part in (first, second))
     x = xp.stack([first, second], axis=-2 if layout == "half" else -1)
     return xp.reshape(x, (*leading, 2 * count))
 
 
-def _order(count: int, layout: str, blocks: int) -> np.ndarray:
-    """The channels that come first in their pairs, and then those that come second: `pairs` where sizes are unknown."""
+def _pair_order(count: int, layout: str, blocks: int) -> np.ndarray:
+    """The indices of all first channels, then of all second channels; used where the sizes of axes are unknown."""
     grid = np.arange(2 * count).reshape((count, 2, 1) if layout == "interleaved" else (blocks, 2, count // blocks))
     return grid.swapaxes(0, 1).reshape(-1)
 
 
-def _reordered(xp: Any, x: Any, order: np.ndarray) -> Any:
+def _reorder(xp: Any, x: Any, order: np.ndarray) -> Any:
     return xp.take(x, xp.asarray(order), axis=-1) if (np.diff(order) != 1).any() else x
