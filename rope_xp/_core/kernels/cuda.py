@@ -132,7 +132,7 @@ def _turns(frequencies: phases.Frequencies, device: torch.device) -> torch.Tenso
     """
     kept = _words.setdefault(frequencies, {})
     if device not in kept:
-        words = frequencies.rows[0].turns(64, like=torch.empty(0, device="cpu"))
+        words = frequencies.rows[0].revolutions(64, like=torch.empty(0, device="cpu"))
         # From the host, in one copy that is waited for: no stream has anything left to do for it.
         kept[device] = torch.stack([words.high, words.low]).to(device)
     return kept[device]
