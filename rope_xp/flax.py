@@ -10,7 +10,7 @@ from flax import nnx
 
 from rope_xp._core import embedding
 from rope_xp._core.arrays import Array
-from rope_xp._core.modules import value_of, with_frequencies
+from rope_xp._core.modules import initial_value, with_frequencies
 
 
 class RotaryEmbedding(nnx.Module):
@@ -67,7 +67,7 @@ class RotaryEmbedding(nnx.Module):
         learned: bool = False,
         **options: Any,
     ) -> None:
-        self.initial, is_learned = value_of(rope, options, learned)
+        self.initial, is_learned = initial_value(rope, options, learned)
         self.seq_dim, self.heads_dim = seq_dim, heads_dim
         inv_freq = jnp.asarray(self.initial.inv_freq, dtype=jnp.float32) if is_learned else None
         self.inv_freq = None if inv_freq is None else nnx.Param(inv_freq)

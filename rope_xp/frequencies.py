@@ -92,7 +92,7 @@ def evenly_spaced(first: float, last: float, pairs: int) -> tuple[float, ...]:
     >>> evenly_spaced(1.0, 3.0, 5)
     (1.0, 1.5, 2.0, 2.5, 3.0)
     """
-    first, last, pairs = _ends("evenly_spaced", first, last, pairs)
+    first, last, pairs = _check_range("evenly_spaced", first, last, pairs)
     steps = [step / max(pairs - 1, 1) for step in range(pairs)]
     return tuple(first * (1.0 - step) + last * step for step in steps)
 
@@ -129,7 +129,7 @@ def log_spaced(first: float, last: float, pairs: int) -> tuple[float, ...]:
     (1.0, 0.1, 0.01, 0.001, 0.0001)
     """
     who = "log_spaced"
-    first, last, pairs = _ends(who, first, last, pairs)
+    first, last, pairs = _check_range(who, first, last, pairs)
     first, last = checks.positive(who, "first", first), checks.positive(who, "last", last)
     with localcontext() as context:
         context.prec = 40
@@ -189,7 +189,7 @@ def mixed(angles: Sequence[float], rotary_dim: int, base: float = 10.0) -> tuple
     return along_x, along_y
 
 
-def _ends(who: str, first: Any, last: Any, pairs: Any) -> tuple[float, float, int]:
+def _check_range(who: str, first: Any, last: Any, pairs: Any) -> tuple[float, float, int]:
     first, last = checks.finite(who, "first", first), checks.finite(who, "last", last)
     if checks.count(who, "pairs", pairs) < 1:
         raise ValueError(f"{who}: pairs must be at least 1; got {pairs}")
@@ -707,7 +707,9 @@ class ProportionalScaling(Scaling):
 
     def __post_init__(self) -> None:
         self._resolve(
-            partial_rotary_factor=checks.share(type(self).__name__, "partial_rotary_factor", self.partial_rotary_factor)
+            partial_rotary_factor=checks.fraction(
+                type(self).__name__, "partial_rotary_factor", self.partial_rotary_factor
+            )
         )
         self._at_least(1.0, "factor")
 

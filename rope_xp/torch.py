@@ -10,7 +10,7 @@ from torch import nn
 from rope_xp._core import embedding
 from rope_xp._core.arrays import Array
 from rope_xp._core.backends import dtensor
-from rope_xp._core.modules import value_of, with_frequencies
+from rope_xp._core.modules import initial_value, with_frequencies
 
 
 class RotaryEmbedding(nn.Module):
@@ -75,7 +75,7 @@ class RotaryEmbedding(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        self.initial, is_learned = value_of(rope, options, learned)
+        self.initial, is_learned = initial_value(rope, options, learned)
         self.seq_dim, self.heads_dim = seq_dim, heads_dim
         self.inv_freq = nn.Parameter(self._initial_inv_freq()) if is_learned else None
 

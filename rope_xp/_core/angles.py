@@ -198,7 +198,7 @@ def _tables(
         terms = frequencies.terms(backends.astype(positions, xp.float32))
         angle = reduce(add, [columns * row.values(like=columns, dtype=xp.float32) for columns, row in terms])
         return backends.astype(xp.sin(angle), dtype), backends.astype(xp.cos(angle), dtype)
-    if kernel != "reference" and frequencies.are_a_row and not in_float64:
+    if kernel != "reference" and frequencies.is_single_row and not in_float64:
         host_positions = kernels.on_host(positions)
         if host_positions is not None:
             sin, cos = host_sincos.sin_cos(host_positions, frequencies)

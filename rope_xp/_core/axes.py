@@ -19,8 +19,10 @@ ORDERS = {
 
 
 class Column(NamedTuple):
-    """The position axis of one pair of channels, and its frequency: number `index` of a progression for `width`
-    channels."""
+    """The position axis of one pair of channels, and its frequency.
+
+    The frequency is number `index` of the progression for `width` channels.
+    """
 
     axis: int
     index: int
@@ -162,12 +164,12 @@ def _interleaved(sizes: list[int]) -> list[int]:
 
 
 def _round_robin(sizes: list[int]) -> list[int]:
-    left, order = list(sizes), []
+    unused, order = list(sizes), []
     for pair in range(sum(sizes)):
         axis = pair % len(sizes)
-        while not left[axis]:
+        while not unused[axis]:
             axis = (axis + 1) % len(sizes)
-        left[axis] -= 1
+        unused[axis] -= 1
         order.append(axis)
     return order
 

@@ -94,7 +94,7 @@ def convert_like(who: str, name: str, x: Any, like: Any) -> Any:
     return backends.from_host(x, like=like)
 
 
-def alike(who: str, name: str, x: Any, first: Any) -> None:
+def same_library(who: str, name: str, x: Any, first: Any) -> None:
     """`x` must have the library and device of the first array."""
     if type(x) is not type(first) and backends.namespace(x) is not backends.namespace(first):
         wanted, found = (backends.name(backends.namespace(each)) for each in (first, x))
@@ -167,7 +167,7 @@ def at_least(who: str, name: str, value: Any, least: float) -> float:
     return number
 
 
-def share(who: str, name: str, value: Any) -> float:
+def fraction(who: str, name: str, value: Any) -> float:
     """`value` must be greater than 0 and at most 1."""
     number = positive(who, name, value)
     if not number <= 1.0:

@@ -81,7 +81,7 @@ class RotaryEmbedding(_Derived):
         Frequencies in radians per position, "pairs", "axes pairs" or "axes heads pairs". They replace `base`, `scaling`
         and `sections`. An array of a library other than NumPy, float32 or float64, is differentiable, so that
         frequencies can be learned; a value with such an array is not hashable. Its tables are NaN where a frequency is
-        NaN or at least ``2**16``. The default of `rotary_dim` is then ``2 * pairs``.
+        NaN or at least ``2**16``. With `inv_freq`, the default of `rotary_dim` is ``2 * pairs``.
     attention_factor : float, optional
         The factor by which sines and cosines are multiplied. The default is that of `scaling`, or 1.
     xpos : XPos, optional
@@ -211,7 +211,8 @@ class RotaryEmbedding(_Derived):
         if self.xpos is not None and (frequencies.axes > 1 or frequencies.heads is not None):
             raise ValueError(f"{who}: xpos must be given with one position axis; got {frequencies.axes} axes")
 
-        removed, factor = self._scaling if self.scaling is None else None, self.attention_factor
+        removed = self._scaling if self.scaling is None else None
+        factor = self.attention_factor
         if removed is not None and factor is not None and factor == removed.resolved_attention_factor != 1.0:
             raise ValueError(
                 f"{who}: attention_factor must not come from a scaling that was removed (`rope.replace` computes it "
@@ -799,7 +800,7 @@ class RotaryEmbedding(_Derived):
                     f"{who}: {name} must have head_dim={self.head_dim} channels; got shape {checks.shape(x)}"
                 )
             if x is not arrays[0]:
-                checks.alike(who, name, x, arrays[0])
+                checks.same_library(who, name, x, arrays[0])
         return arrays
 
     def _select_rotation(self, who: str, inverse: bool, transpose: bool) -> Rotation:
@@ -848,7 +849,7 @@ class RotaryEmbedding(_Derived):
 
     def _kernel_computes_angles(self, who: str, positions: Any, x: Any) -> bool:
         """Whether the kernel for `x` computes the angles from positions, so that no tables are needed."""
-        plain = self._frequencies.are_a_row and self.phase == "exact" and self.xpos is None
+        plain = self._frequencies.is_single_row and self.phase == "exact" and self.xpos is None
         return plain and not backends.is_real(positions) and kernels.computes_angles(who, x, self.kernel)
 
     def _align_tables(

@@ -5,7 +5,7 @@ from typing import Any
 from rope_xp._core.embedding import RotaryEmbedding
 
 
-def value_of(rope: RotaryEmbedding | None, options: dict[str, Any], learned: bool) -> tuple[RotaryEmbedding, bool]:
+def initial_value(rope: RotaryEmbedding | None, options: dict[str, Any], learned: bool) -> tuple[RotaryEmbedding, bool]:
     """The initial value of a module, with frequencies as floats, and whether the module learns them.
 
     Frequencies that are given as an array are learned.

@@ -58,7 +58,7 @@ class Frequencies:
         self.pairs = shape[-1]
         self.axes = shape[0] if len(shape) > 1 else 1
         self.heads = shape[1] if len(shape) > 2 else None
-        self.are_a_row = self.are_floats and len(shape) == 1
+        self.is_single_row = self.are_floats and len(shape) == 1
         self.axis_of_pair: tuple[int, ...] | None = None
         row_shape = shape[1:] if len(shape) > 1 else shape
         if not self.are_floats:
@@ -95,18 +95,18 @@ class Row:
     def __init__(self, inv_freq: Any, shape: tuple[int, ...], axis: int = 0):
         self.are_floats = isinstance(inv_freq, tuple)
         self.shape = shape
-        self._given: Any = inv_freq
+        self._inv_freq: Any = inv_freq
         self._axis = axis
         if self.are_floats:
-            self._given = tuple(w for head in inv_freq for w in head) if len(shape) > 1 else inv_freq
-            self._host = {bits: _revolutions_of_floats(self._given, bits) for bits in (32, 64)}
+            self._inv_freq = tuple(w for head in inv_freq for w in head) if len(shape) > 1 else inv_freq
+            self._host = {bits: _revolutions_of_floats(self._inv_freq, bits) for bits in (32, 64)}
 
     @property
     def inv_freq(self) -> Any:
         """All frequencies as one flat row. An array is read at each use, because it may have changed in place."""
-        if self.are_floats or self._given.ndim == 1:
-            return self._given
-        return backends.namespace(self._given).reshape(self._given[self._axis, ...], (-1,))
+        if self.are_floats or self._inv_freq.ndim == 1:
+            return self._inv_freq
+        return backends.namespace(self._inv_freq).reshape(self._inv_freq[self._axis, ...], (-1,))
 
     def revolutions(self, bits: int, *, like: Any) -> Revolutions:
         """The frequencies as integers that broadcast against `like`."""

@@ -146,7 +146,7 @@ def _rotary_dim(who: str, rotary_dim: Any, first: int, head_dim: int, num_heads:
     if count < 2 or count % 2 or first + count > head_dim:
         wanted = f"{count} channels" if is_given else "one or more whole pairs of channels"
         raise ValueError(
-            f"{who}: every head must have {wanted} from channel {first} on; got head_dim={head_dim} (w of shape {checks.shape(w)}, "
-            f"num_heads={num_heads})"
+            f"{who}: every head must have {wanted} from channel {first} on; got head_dim={head_dim} "
+            f"(w of shape {checks.shape(w)}, num_heads={num_heads})"
         )
     return count
