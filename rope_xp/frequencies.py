@@ -25,8 +25,7 @@ def geometric(base: float, rotary_dim: int) -> tuple[float, ...]:
     Parameters
     ----------
     base : float
-        Greater than 0. Wavelengths grow from ``2 pi`` tokens towards ``2 pi * base``, which pair ``rotary_dim / 2``
-        would have.
+        The wavelength of pair j is ``2 pi * base ** (2 j / rotary_dim)`` tokens. Greater than 0.
     rotary_dim : int
         The number of rotated channels, twice the number of pairs. An odd number is rounded up to whole pairs.
 
@@ -182,10 +181,10 @@ def mixed(angles: Sequence[float], rotary_dim: int, base: float = 10.0) -> tuple
     if not isinstance(angles, (list, tuple)) or not angles:
         raise TypeError(f"{who}: angles must be a list or tuple, one for each head; got {angles!r}")
     angles = [checks.finite(who, "every angle", angle) for angle in angles]
-    magnitudes = geometric(checks.at_least(who, "base", base, 1.0), rotary_dim // 2)
+    progression = geometric(checks.at_least(who, "base", base, 1.0), rotary_dim // 2)
     directions = [(angle, angle + pi / 2) for angle in angles]
-    along_x = tuple(tuple(w * cos(angle) for angle in head for w in magnitudes) for head in directions)
-    along_y = tuple(tuple(w * sin(angle) for angle in head for w in magnitudes) for head in directions)
+    along_x = tuple(tuple(w * cos(angle) for angle in head for w in progression) for head in directions)
+    along_y = tuple(tuple(w * sin(angle) for angle in head for w in progression) for head in directions)
     return along_x, along_y
 
 

@@ -115,7 +115,7 @@ def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0,
     dim : int
         Width of the encoding, even.
     base : float
-        Wavelengths grow from ``2 pi`` tokens towards ``2 pi * base``, which pair ``dim/2`` would have. At least 1.
+        The wavelength of pair j is ``2 pi * base ** (2 j / dim)`` tokens. At least 1.
     like : array, optional
         The result has the library and device of `like`, and is float64 if `like` is float64. The default is
         `positions`. Positions of NumPy are accepted with any `like`.

@@ -235,7 +235,7 @@ def _not_a_number_from(x: Any, limit: float, dtype: Any) -> Any:
 
 
 def _phase_of_part(part: Any, revolutions: Revolutions, bits: int) -> Any:
-    """The phase of a fractional position in units of ``2**(1 - bits)``. Whole revolutions per position count too."""
+    """The phase of `part`, a fraction of a position in units of ``2**(1 - bits)``, at all digits of the frequency."""
     half = bits // 2
     low_half = (1 << half) - 1
     fraction = _first_bits(revolutions, bits)
@@ -253,9 +253,8 @@ def _first_bits(revolutions: Revolutions, bits: int) -> Any:
 
 def _approximate(revolutions: Revolutions, bits: int, dtype: Any) -> Any:
     """The frequency in revolutions per position as a float."""
-    return backends.astype(revolutions.whole, dtype) + backends.astype(_first_bits(revolutions, bits), dtype) * 2.0 ** (
-        1 - bits
-    )
+    fraction = backends.astype(_first_bits(revolutions, bits), dtype)
+    return backends.astype(revolutions.whole, dtype) + fraction * 2.0 ** (1 - bits)
 
 
 def _sin_cos_of_phase(xp: Any, phase: Any, rest: Any, bits: int, dtype: Any) -> tuple[Any, Any]:

@@ -167,8 +167,8 @@ def apply_rotary_pos_emb(
         If `dim` is odd, the tables are wider than `x` or do not fit its axes, `layout` or `kernel` is unknown, or the
         kernel is not installed or does not support `x`.
     TypeError
-        If a dtype is not floating point, if `x` is float64 and the tables are not, or if the arrays belong to two
-        libraries of which neither is NumPy.
+        If a dtype is not floating point, if `x` is float64 and the tables are not, or if the tables belong neither to
+        NumPy nor to the library of `x`.
 
     References
     ----------
