@@ -1,4 +1,4 @@
-"""`RotaryEmbedding` as a Flax NNX module: no variable but frequencies that are learned."""
+"""`RotaryEmbedding` as a Flax NNX module. Learned frequencies are its only variable."""
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
@@ -10,43 +10,44 @@ from flax import nnx
 
 from rope_xp._core import embedding
 from rope_xp._core.arrays import Array
-from rope_xp._core.modules import value_of, with_frequencies
+from rope_xp._core.modules import initial_value, with_frequencies
 
 
 class RotaryEmbedding(nnx.Module):
-    """Rotate queries and keys: a `rope_xp.RotaryEmbedding` that knows the axes of its model.
+    """A module that rotates queries and keys. It holds a `rope_xp.RotaryEmbedding` and the axes of the model.
 
-    Where frequencies are fixed the module has no variables, and is a constant under `nnx.jit`. Where they are learned
-    they are one `nnx.Param`, float32; a state cast to half precision has to leave it out, or the call raises.
+    With fixed frequencies the module has no variables and is a constant under `nnx.jit`. Learned frequencies are one
+    `nnx.Param` in float32. If you cast a state to half precision, leave it in float32, or the call raises TypeError.
 
     Parameters
     ----------
     rope : rope_xp.RotaryEmbedding, optional
-        The value to begin from, such as one of `rope_xp.from_config`; without it, it is made of `options`.
+        The initial value, for example from `rope_xp.from_config`. Without it, `options` give the value.
     seq_dim : int
         The sequence axis of queries and keys.
     heads_dim : int, optional
-        Their axis of heads, for frequencies that each head has of its own.
+        The axis of heads of queries and keys. Required if each head has its own frequencies, and not allowed otherwise.
     learned : bool
-        Whether the frequencies are a parameter, on all position axes; they are if they were given as an array of
-        another library than NumPy's, whose numbers it begins with.
+        Whether the frequencies of all position axes are a parameter. They always are if `inv_freq` is an array of a
+        library other than NumPy. The parameter is initialised with the numbers of that array.
     **options
-        Arguments of `rope_xp.RotaryEmbedding`, such as `head_dim`, `layout` and `base`; with `rope`, what to change, as
-        its `replace` does.
+        Arguments of `rope_xp.RotaryEmbedding`, such as `head_dim`, `layout` and `base`. Together with `rope`, they
+        replace its values, as `rope_xp.RotaryEmbedding.replace` does.
 
     Attributes
     ----------
     inv_freq : nnx.Param or None
-        "pairs", "axes pairs" or "axes heads pairs", in radians per position.
+        "pairs", "axes pairs" or "axes heads pairs", in radians per position. None if frequencies are not learned.
     initial : rope_xp.RotaryEmbedding
-        The value that it began from.
+        The initial value.
     rope : rope_xp.RotaryEmbedding
-        The value; of the frequencies as they are when it is asked for, where they are learned.
+        The current value. If frequencies are learned, it has those of `inv_freq` at the time of access.
 
     Raises
     ------
     ValueError, TypeError
-        As `rope_xp.RotaryEmbedding` does; and if frequencies are learned of a value with a `softmax_scale`.
+        As `rope_xp.RotaryEmbedding` does. ValueError also if frequencies are learned and the `softmax_scale` of the
+        initial value is not 1. TypeError also if neither `rope` nor `options` are given.
 
     Examples
     --------
@@ -66,10 +67,10 @@ class RotaryEmbedding(nnx.Module):
         learned: bool = False,
         **options: Any,
     ) -> None:
-        self.initial, is_learned = value_of(rope, options, learned)
+        self.initial, is_learned = initial_value(rope, options, learned)
         self.seq_dim, self.heads_dim = seq_dim, heads_dim
-        beginning = jnp.asarray(self.initial.inv_freq, dtype=jnp.float32) if is_learned else None
-        self.inv_freq = None if beginning is None else nnx.Param(beginning)
+        inv_freq = jnp.asarray(self.initial.inv_freq, dtype=jnp.float32) if is_learned else None
+        self.inv_freq = None if inv_freq is None else nnx.Param(inv_freq)
 
     @property
     def rope(self) -> embedding.RotaryEmbedding:
@@ -106,16 +107,17 @@ class RotaryEmbedding(nnx.Module):
         Parameters
         ----------
         q, *keys : array, "*batch head_dim"
-            Any number of them.
+            The query and any number of keys.
         positions : array, "seq", "batch seq" or with one axis less than `q`, optional
-            Where each token is; by default at 0, 1, 2, ...
+            The position of each token, in tokens: integers or real numbers. The default is 0, 1, 2, ... along
+            `seq_dim`.
         sincos : (array, array), optional
-            Tables of ``module.rope.sincos``, made once for all layers.
+            Tables of ``module.rope.sincos``, "*axes pairs", which several layers can share.
 
         Returns
         -------
         array, or tuple of array
-            One for one, several for several.
+            One result for one argument, a tuple for several. Each has the shape, dtype and device of its argument.
 
         Raises
         ------

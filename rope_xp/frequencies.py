@@ -1,8 +1,8 @@
-"""Frequencies: how fast each pair of channels turns, in radians per position. Python floats in, Python floats out.
+"""Frequencies: the angle by which each pair of channels is rotated, in radians per position.
 
-A progression (`geometric` for text, `evenly_spaced` and `log_spaced` for coordinates) gives each pair its frequency.
-A scaling rule is a frozen value that changes a geometric progression so that a model reaches further than it was
-trained for; its fields are named as the keys of a checkpoint's config are.
+Everything here takes and returns Python floats. A progression (`geometric` for text, `evenly_spaced` and `log_spaced`
+for coordinates) gives each pair its frequency. A scaling rule is a frozen value that changes a geometric progression,
+so that a model handles longer sequences than it was trained on. Its fields have the names of the keys of a config.
 """
 
 from collections.abc import Sequence
@@ -18,20 +18,21 @@ from rope_xp._core import backends, checks
 def geometric(base: float, rotary_dim: int) -> tuple[float, ...]:
     """The inverse frequencies ``base ** (-2 j / rotary_dim)`` for ``j = 0, ..., rotary_dim / 2 - 1``.
 
-    Each is the float64 nearest to the exact value. A power in floating point is off by some units in the last place,
-    which at position ``2**31`` is an angle that shows, and differs between mathematics libraries.
+    Each frequency is the float64 nearest to the exact value. A power in floating point has an error of a few units in
+    the last place, which differs between mathematics libraries. At position ``2**31`` this error is visible in the
+    angle.
 
     Parameters
     ----------
     base : float
-        Greater than 0: the ratio of the longest wavelength to the shortest, had the sequence one more member.
+        The wavelength of pair j is ``2 pi * base ** (2 j / rotary_dim)`` tokens. Greater than 0.
     rotary_dim : int
-        Channels that turn, twice the number of pairs; an odd number is rounded up to whole pairs.
+        The number of rotated channels, twice the number of pairs. An odd number is rounded up to whole pairs.
 
     Returns
     -------
     tuple of float
-        Radians per position, ``rotary_dim / 2`` of them, the fastest first.
+        ``rotary_dim / 2`` frequencies in radians per position. The fastest is first.
 
     References
     ----------
@@ -61,18 +62,19 @@ def geometric(base: float, rotary_dim: int) -> tuple[float, ...]:
 def evenly_spaced(first: float, last: float, pairs: int) -> tuple[float, ...]:
     """Frequencies from `first` to `last`, both included, with equal differences.
 
-    Coordinates between -1 and 1 take ``evenly_spaced(pi, pi * max_freq / 2, pairs)``, the frequencies for pixels.
+    ``evenly_spaced(pi, pi * max_freq / 2, pairs)`` are the frequencies for pixel coordinates between -1 and 1.
 
     Parameters
     ----------
     first, last : float
         Radians per position.
     pairs : int
-        How many.
+        The number of frequencies.
 
     Returns
     -------
     tuple of float
+        Radians per position.
 
     Raises
     ------
@@ -89,7 +91,7 @@ def evenly_spaced(first: float, last: float, pairs: int) -> tuple[float, ...]:
     >>> evenly_spaced(1.0, 3.0, 5)
     (1.0, 1.5, 2.0, 2.5, 3.0)
     """
-    first, last, pairs = _ends("evenly_spaced", first, last, pairs)
+    first, last, pairs = _check_range("evenly_spaced", first, last, pairs)
     steps = [step / max(pairs - 1, 1) for step in range(pairs)]
     return tuple(first * (1.0 - step) + last * step for step in steps)
 
@@ -102,11 +104,12 @@ def log_spaced(first: float, last: float, pairs: int) -> tuple[float, ...]:
     first, last : float
         Radians per position, greater than 0.
     pairs : int
-        How many.
+        The number of frequencies.
 
     Returns
     -------
     tuple of float
+        Radians per position.
 
     Raises
     ------
@@ -125,7 +128,7 @@ def log_spaced(first: float, last: float, pairs: int) -> tuple[float, ...]:
     (1.0, 0.1, 0.01, 0.001, 0.0001)
     """
     who = "log_spaced"
-    first, last, pairs = _ends(who, first, last, pairs)
+    first, last, pairs = _check_range(who, first, last, pairs)
     first, last = checks.positive(who, "first", first), checks.positive(who, "last", last)
     with localcontext() as context:
         context.prec = 40
@@ -134,28 +137,31 @@ def log_spaced(first: float, last: float, pairs: int) -> tuple[float, ...]:
 
 
 def mixed(angles: Sequence[float], rotary_dim: int, base: float = 10.0) -> tuple[Any, ...]:
-    """Frequencies over both axes of a plane, for each head: where learned mixed frequencies start from.
+    """Initial values of learned frequencies for two position axes, with separate frequencies for each head.
 
-    In each head half of the pairs look along one direction and half along the other at right angles to it. Make an
-    array of the result and give it to `RotaryEmbedding` as `inv_freq` to train it.
+    In each head, half of the pairs follow one direction of the plane, and half follow the perpendicular direction. To
+    train the frequencies, convert the result to an array and pass it to `RotaryEmbedding` as `inv_freq`.
 
     Parameters
     ----------
     angles : list or tuple of float
-        The direction of each head in radians, drawn by the caller between 0 and 2 pi.
+        The direction of each head in radians. The caller draws them between 0 and 2 pi.
     rotary_dim : int
-        Channels that turn, a multiple of 4.
+        The number of rotated channels, a multiple of 4.
     base : float
-        The spread of frequencies in one direction.
+        Base of the geometric progression along one direction. At least 1.
 
     Returns
     -------
     tuple, "2 heads pairs"
+        Radians per position along x and along y.
 
     Raises
     ------
     ValueError
-        If `rotary_dim` is no multiple of 4, or `base` is less than 1.
+        If `rotary_dim` is not a multiple of 4, or `base` is less than 1.
+    TypeError
+        If `angles` is not a list or tuple.
 
     References
     ----------
@@ -175,14 +181,14 @@ def mixed(angles: Sequence[float], rotary_dim: int, base: float = 10.0) -> tuple
     if not isinstance(angles, (list, tuple)) or not angles:
         raise TypeError(f"{who}: angles must be a list or tuple, one for each head; got {angles!r}")
     angles = [checks.finite(who, "every angle", angle) for angle in angles]
-    magnitudes = geometric(checks.at_least(who, "base", base, 1.0), rotary_dim // 2)
-    turned = [(angle, angle + pi / 2) for angle in angles]
-    along_x = tuple(tuple(size * cos(angle) for angle in head for size in magnitudes) for head in turned)
-    along_y = tuple(tuple(size * sin(angle) for angle in head for size in magnitudes) for head in turned)
+    progression = geometric(checks.at_least(who, "base", base, 1.0), rotary_dim // 2)
+    directions = [(angle, angle + pi / 2) for angle in angles]
+    along_x = tuple(tuple(w * cos(angle) for angle in head for w in progression) for head in directions)
+    along_y = tuple(tuple(w * sin(angle) for angle in head for w in progression) for head in directions)
     return along_x, along_y
 
 
-def _ends(who: str, first: Any, last: Any, pairs: Any) -> tuple[float, float, int]:
+def _check_range(who: str, first: Any, last: Any, pairs: Any) -> tuple[float, float, int]:
     first, last = checks.finite(who, "first", first), checks.finite(who, "last", last)
     if checks.count(who, "pairs", pairs) < 1:
         raise ValueError(f"{who}: pairs must be at least 1; got {pairs}")
@@ -191,39 +197,40 @@ def _ends(who: str, first: Any, last: Any, pairs: Any) -> tuple[float, float, in
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """What scaling rules have in common: frequencies, and a magnitude for sines and cosines.
+    """A scaling rule: it gives the frequencies and the attention factor. This base class changes nothing.
 
-    `rope_type` is the rule's name in a config.
+    `rope_type` is the rule's name in a config. The constructors of all rules raise ValueError for a value out of range
+    and TypeError for a value of the wrong type.
 
     Examples
     --------
-    >>> Scaling().frequencies(10_000.0, 4), Scaling().magnitude
+    >>> Scaling().frequencies(10_000.0, 4), Scaling().resolved_attention_factor
     ((1.0, 0.01), 1.0)
     """
 
     rope_type: ClassVar[str] = "default"
 
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
-        """The scaled frequencies, in radians per position."""
+        """The scaled frequencies of ``rotary_dim / 2`` pairs, in radians per position."""
         return geometric(base, rotary_dim)
 
     @property
-    def magnitude(self) -> float:
-        """By what sines and cosines are multiplied: the attention factor."""
+    def resolved_attention_factor(self) -> float:
+        """The attention factor: the number by which sines and cosines are multiplied."""
         return 1.0
 
     @property
     def softmax_scale(self) -> float:
-        """What the scale of the softmax is multiplied by besides."""
+        """The number by which the model must multiply the scale of its softmax, in addition to the attention factor."""
         return 1.0
 
     def describe(self) -> str:
-        """The rule's name and its numbers, but for those that are as usual; lists are counted."""
-        said = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
+        """The rule's name and the fields that are not defaults. For a list, the number of its elements is shown."""
+        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
         shown = [
             f"{name}={f'({len(value)} numbers)' if isinstance(value, tuple) else value}"
-            for name, (value, usual) in said.items()
-            if value != usual
+            for name, (value, default) in values.items()
+            if value != default
         ]
         return f"{self.rope_type}, {', '.join(shown)}"
 
@@ -233,7 +240,7 @@ class Scaling:
             object.__setattr__(self, name, value)
 
     def _at_least(self, least: float, *names: str) -> None:
-        """Check fields that must be numbers, and are not None."""
+        """Check fields that must be None or numbers of at least `least`."""
         for name in names:
             if getattr(self, name) is not None:
                 self._resolve(**{name: checks.at_least(type(self).__name__, name, getattr(self, name), least)})
@@ -250,7 +257,7 @@ class Scaling:
                 self._resolve(**{name: checks.positive(type(self).__name__, name, getattr(self, name))})
 
     def _lengths(self, *names: str) -> None:
-        """Fields that are numbers of tokens."""
+        """Check fields that must be None or lengths in tokens."""
         who = type(self).__name__
         for name in names:
             value = getattr(self, name)
@@ -262,12 +269,12 @@ class Scaling:
 
 @dataclass(frozen=True, kw_only=True)
 class LinearScaling(Scaling):
-    """Position interpolation: all frequencies divided by one factor.
+    """Position interpolation: all frequencies are divided by one factor.
 
     Parameters
     ----------
     factor : float
-        At least 1.
+        The divisor, at least 1.
 
     References
     ----------
@@ -293,9 +300,10 @@ class LinearScaling(Scaling):
 
 @dataclass(frozen=True, kw_only=True)
 class NTKScaling(Scaling):
-    """NTK-aware scaling: a larger base, so that the slowest pair is interpolated by `factor` and the fastest not.
+    """NTK-aware scaling: a larger base. It divides the slowest frequency by `factor` and keeps the fastest.
 
-    ``base * factor ** (rotary_dim / (rotary_dim - 2))``. With `factor` a config's `alpha` it is Hunyuan's rule.
+    The base is ``base * factor ** (rotary_dim / (rotary_dim - 2))``. Hunyuan's rule is this one, with the `alpha` of
+    its config as `factor`.
 
     Parameters
     ----------
@@ -327,10 +335,11 @@ class NTKScaling(Scaling):
 
 @dataclass(frozen=True, kw_only=True)
 class MixedNTKScaling(Scaling):
-    """NTK scaling that interpolates each pair by its own power: pair j by ``exp(a * (j + 1) ** mixed_b)``.
+    """NTK scaling that divides the frequency of pair j by ``exp(a * (j + 1) ** mixed_b)``.
 
-    ``a = ln(factor) / (rotary_dim / 2) ** mixed_b``, so that the slowest pair is interpolated by `factor`. With
-    ``mixed_b=1`` it is the "fixed" form: base times `factor`, and everything divided by ``factor ** (2 / rotary_dim)``.
+    With ``a = ln(factor) / (rotary_dim / 2) ** mixed_b``, the slowest frequency is divided by `factor`. With
+    ``mixed_b=1`` this is the "fixed" form: the base is multiplied by `factor`, and all frequencies are divided by
+    ``factor ** (2 / rotary_dim)``.
 
     Parameters
     ----------
@@ -367,20 +376,21 @@ class MixedNTKScaling(Scaling):
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicNTKScaling(Scaling):
-    """NTK-aware scaling that grows with the length of the sequence, which is said up front.
+    """NTK-aware scaling that grows with the length of the sequence.
 
-    ``base * (factor * seq_len / max_position_embeddings - (factor - 1)) ** (rotary_dim / (rotary_dim - 2))`` where the
-    sequence is longer than `max_position_embeddings`, and unscaled otherwise. The static form that vLLM runs is
-    ``seq_len = factor * max_position_embeddings``.
+    The caller states the length as `seq_len`; it is never derived from positions. If it is greater than
+    `max_position_embeddings`, the base is
+    ``base * (factor * seq_len / max_position_embeddings - (factor - 1)) ** (rotary_dim / (rotary_dim - 2))``. Otherwise
+    nothing is scaled. vLLM uses the fixed length ``seq_len = factor * max_position_embeddings``.
 
     Parameters
     ----------
     factor : float
         At least 1.
     max_position_embeddings : int
-        Tokens, up to which nothing is scaled.
+        The length in tokens up to which nothing is scaled.
     seq_len : int, optional
-        The length of the sequence in tokens; None means within `max_position_embeddings`.
+        The length of the sequence in tokens. None stands for a length of at most `max_position_embeddings`.
 
     References
     ----------
@@ -408,29 +418,31 @@ class DynamicNTKScaling(Scaling):
 
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
         length = max(self.seq_len or 0, self.max_position_embeddings)
-        growth = self.factor * length / self.max_position_embeddings - (self.factor - 1)
-        return geometric(_rescaled(type(self).__name__, base, growth, rotary_dim), rotary_dim)
+        factor = self.factor * length / self.max_position_embeddings - (self.factor - 1)
+        return geometric(_rescaled(type(self).__name__, base, factor, rotary_dim), rotary_dim)
 
 
 @dataclass(frozen=True, kw_only=True)
 class YarnScaling(Scaling):
-    """YaRN: slow pairs interpolated, fast ones kept, a linear ramp between, and a magnitude.
+    """YaRN: low frequencies are divided by `factor`, high ones are kept, with a linear ramp between them.
 
     Parameters
     ----------
     factor : float
-        At least 1: by how much slow pairs are interpolated.
+        The divisor of low frequencies, at least 1.
     original_max_position_embeddings : int
-        Tokens of the sequences trained on, before scaling.
+        The sequence length of training in tokens, before scaling.
     beta_fast, beta_slow : float
-        Pairs that turn more than `beta_fast` times over the original length are kept, those below `beta_slow` turns are
-        interpolated, as far as the progression reaches; the ramp ends at pair ``rotary_dim - 1`` at the latest.
+        Revolutions over the original length. A pair with more than `beta_fast` revolutions keeps its frequency. The
+        frequency of a pair with fewer than `beta_slow` is divided by `factor`. The ramp between them ends at pair
+        ``rotary_dim - 1`` at the latest, as in published models.
     attention_factor : float, optional
-        The magnitude; by default ``0.1 * ln(factor) + 1``, or ``g(mscale) / g(mscale_all_dim)`` where both are given,
-        with ``g(k) = 0.1 * k * ln(factor) + 1``.
+        The attention factor. By default it is ``0.1 * ln(factor) + 1``, or ``g(mscale) / g(mscale_all_dim)`` if both
+        are given, where ``g(k) = 0.1 * k * ln(factor) + 1``.
     mscale, mscale_all_dim : float, optional
-        DeepSeek's two numbers. One alone does nothing to the magnitude, as in transformers; `from_config` reads it
-        under the name "deepseek_yarn", and gives the magnitude. `softmax_scale` is theirs too.
+        DeepSeek's two numbers. If only one is given, it does not change the attention factor, as in transformers.
+        (`from_config` resolves the rule "deepseek_yarn", in which one number counts, to an `attention_factor`.)
+        `softmax_scale` follows from `mscale_all_dim`.
     truncate : bool
         Whether the ends of the ramp are rounded to whole pairs.
 
@@ -442,7 +454,7 @@ class YarnScaling(Scaling):
     Examples
     --------
     >>> yarn = YarnScaling(factor=4.0, original_max_position_embeddings=32_768)
-    >>> [round(frequency, 5) for frequency in yarn.frequencies(10_000.0, 8)], round(yarn.magnitude, 4)
+    >>> [round(frequency, 5) for frequency in yarn.frequencies(10_000.0, 8)], round(yarn.resolved_attention_factor, 4)
     ([1.0, 0.1, 0.01, 0.00063], 1.1386)
     """
 
@@ -464,9 +476,7 @@ class YarnScaling(Scaling):
         self._positive("attention_factor")
         self._at_least(2.0**-53, "beta_fast", "beta_slow")
         self._at_least(0.0, "mscale", "mscale_all_dim")
-        self._at_most(
-            2.0**53, "beta_fast", "beta_slow", "mscale", "mscale_all_dim"
-        )  # so that all that follows is finite
+        self._at_most(2.0**53, "beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # so that all results are finite
         self._resolve(truncate=checks.boolean(who, "truncate", self.truncate))
         if self.beta_fast < self.beta_slow:
             raise ValueError(f"{who}: beta_fast must be at least beta_slow={self.beta_slow}; got {self.beta_fast}")
@@ -475,59 +485,59 @@ class YarnScaling(Scaling):
         if base <= 1.0:
             raise ValueError(f"YarnScaling: base must be greater than 1; got {base}")
 
-        def pair_that_turns(times: float) -> float:
-            return rotary_dim * log(self.original_max_position_embeddings / (times * 2 * pi)) / (2 * log(base))
+        def pair_with(revolutions: float) -> float:
+            return rotary_dim * log(self.original_max_position_embeddings / (revolutions * 2 * pi)) / (2 * log(base))
 
-        first, last = pair_that_turns(self.beta_fast), pair_that_turns(self.beta_slow)
+        first, last = pair_with(self.beta_fast), pair_with(self.beta_slow)
         if self.truncate:
             first, last = floor(first), ceil(last)
-        # The end is held below rotary_dim and not below the number of pairs, as published models were trained.
+        # The limit is rotary_dim - 1 and not the number of pairs - 1: published models were trained so.
         first, last = max(first, 0), min(last, rotary_dim - 1)
         if first == last:
             last += 0.001
-        plain = geometric(base, rotary_dim)
-        ramp = [min(max((j - first) / (last - first), 0.0), 1.0) for j in range(len(plain))]
-        return tuple(w / self.factor * share + w * (1.0 - share) for w, share in zip(plain, ramp))
+        unscaled = geometric(base, rotary_dim)
+        ramp = [min(max((j - first) / (last - first), 0.0), 1.0) for j in range(len(unscaled))]
+        return tuple(w / self.factor * share + w * (1.0 - share) for w, share in zip(unscaled, ramp))
 
     @property
-    def magnitude(self) -> float:
+    def resolved_attention_factor(self) -> float:
         if self.attention_factor is not None:
             return self.attention_factor
         if self.mscale and self.mscale_all_dim:
-            return self.growth(self.mscale) / self.growth(self.mscale_all_dim)
-        return self.growth(1.0)
+            return self.get_mscale(self.mscale) / self.get_mscale(self.mscale_all_dim)
+        return self.get_mscale(1.0)
 
     @property
     def softmax_scale(self) -> float:
-        """What DeepSeek multiplies the scale of the softmax by, beside the magnitude of the tables."""
-        return self.growth(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
+        """DeepSeek's multiplier of the softmax scale, in addition to the attention factor."""
+        return self.get_mscale(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
 
-    def growth(self, mscale: float) -> float:
-        """The magnitude ``0.1 * mscale * ln(factor) + 1``."""
+    def get_mscale(self, mscale: float) -> float:
+        """``0.1 * mscale * ln(factor) + 1``, DeepSeek's `yarn_get_mscale`."""
         return 0.1 * mscale * log(self.factor) + 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class LongRopeScaling(Scaling):
-    """LongRoPE: each pair divided by a searched factor, one list for short sequences and one for long ones.
+    """LongRoPE: each frequency has its own divisor, from one list for short sequences and one for long sequences.
 
-    Which list is used follows from the length that is said up front, never from positions.
+    The caller states the length as `seq_len`, which selects the list. It is never derived from positions.
 
     Parameters
     ----------
     short_factor, long_factor : list or tuple of float
         One divisor for each pair, greater than 0.
     original_max_position_embeddings : int
-        Tokens, beyond which a sequence is long.
+        The greatest length of a short sequence, in tokens.
     factor : float, optional
-        How much longer sequences may be; the magnitude is ``sqrt(1 + ln(factor) / ln(original length))``. Required
-        unless the magnitude is given.
+        The ratio of the extended length to the original length. The attention factor is
+        ``sqrt(1 + ln(factor) / ln(original_max_position_embeddings))``. Required unless the attention factor is given.
     attention_factor : float, optional
-        The magnitude, in place of that.
+        The attention factor, which replaces the formula.
     short_mscale, long_mscale : float, optional
-        The magnitudes for short and for long sequences (Phi-3.5-MoE).
+        The attention factors for short and for long sequences (Phi-3.5-MoE).
     seq_len : int, optional
-        The length of the sequence in tokens; None means short.
+        The length of the sequence in tokens. None stands for a short sequence.
 
     References
     ----------
@@ -581,22 +591,22 @@ class LongRopeScaling(Scaling):
 
     @property
     def is_long(self) -> bool:
-        """Whether the length is beyond the original one."""
+        """Whether `seq_len` is greater than the original length."""
         return self.seq_len is not None and self.seq_len > self.original_max_position_embeddings
 
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
-        plain = geometric(base, rotary_dim)
+        unscaled = geometric(base, rotary_dim)
         for name in ("short_factor", "long_factor"):
-            if len(getattr(self, name)) != len(plain):
+            if len(getattr(self, name)) != len(unscaled):
                 raise ValueError(
-                    f"LongRopeScaling: {name} must have one number for each of {len(plain)} pairs; "
+                    f"LongRopeScaling: {name} must have one number for each of {len(unscaled)} pairs; "
                     f"got {len(getattr(self, name))}"
                 )
         divisors = self.long_factor if self.is_long else self.short_factor
-        return tuple(w / divisor for w, divisor in zip(plain, divisors))
+        return tuple(w / divisor for w, divisor in zip(unscaled, divisors))
 
     @property
-    def magnitude(self) -> float:
+    def resolved_attention_factor(self) -> float:
         mscale = self.long_mscale if self.is_long else self.short_mscale
         if self.attention_factor is not None:
             return self.attention_factor
@@ -607,18 +617,19 @@ class LongRopeScaling(Scaling):
 
 @dataclass(frozen=True, kw_only=True)
 class Llama3Scaling(Scaling):
-    """Llama 3.1: slow pairs divided by `factor`, fast ones kept, a smooth passage between.
+    """Llama 3.1: low frequencies are divided by `factor`, high ones are kept, with a smooth transition between them.
 
     Parameters
     ----------
     factor : float
-        At least 1.
+        The divisor of low frequencies, at least 1.
     low_freq_factor, high_freq_factor : float
-        Pairs whose wavelength is above ``original length / low_freq_factor`` are divided, those below
-        ``original length / high_freq_factor`` are kept. The second must not be the smaller one; where they are equal,
-        as in Llama 4 Scout, there is no passage.
+        A frequency is divided if its wavelength is above ``original_max_position_embeddings / low_freq_factor`` tokens.
+        It is kept if its wavelength is below ``original_max_position_embeddings / high_freq_factor`` tokens.
+        `high_freq_factor` must be at least `low_freq_factor`. If they are equal, as in Llama 4 Scout, there is no
+        transition.
     original_max_position_embeddings : int
-        Tokens of the sequences trained on, before scaling.
+        The sequence length of training in tokens, before scaling.
 
     References
     ----------
@@ -654,28 +665,28 @@ class Llama3Scaling(Scaling):
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
         scaled = []
         for w in geometric(base, rotary_dim):
-            turns = self.original_max_position_embeddings * w / (2 * pi)  # over the original length
-            if turns < self.low_freq_factor or turns > self.high_freq_factor:
-                kept = float(turns > self.high_freq_factor)
+            revolutions = self.original_max_position_embeddings * w / (2 * pi)  # over the original length
+            if revolutions < self.low_freq_factor or revolutions > self.high_freq_factor:
+                kept = float(revolutions > self.high_freq_factor)
             else:
-                kept = (turns - self.low_freq_factor) / ((self.high_freq_factor - self.low_freq_factor) or 1.0)
+                kept = (revolutions - self.low_freq_factor) / ((self.high_freq_factor - self.low_freq_factor) or 1.0)
             scaled.append((1.0 - kept) * w / self.factor + kept * w)
         return tuple(scaled)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProportionalScaling(Scaling):
-    """Proportional RoPE: only the fastest pairs turn, though the progression is that of the whole head.
+    """Proportional RoPE: the progression spans the whole head, but only the fastest pairs are rotated.
 
-    The others have frequency 0. It is not the partial rotation of `rotary_dim`, which turns fewer channels with a
-    progression of its own.
+    The other pairs have frequency 0. This differs from a smaller `rotary_dim`, whose progression spans only the rotated
+    channels.
 
     Parameters
     ----------
     partial_rotary_factor : float
-        The share of pairs that turn, greater than 0 and at most 1.
+        The fraction of pairs that are rotated, greater than 0 and at most 1.
     factor : float
-        At least 1: a divisor of all frequencies.
+        A divisor of all frequencies, at least 1.
 
     References
     ----------
@@ -695,33 +706,36 @@ class ProportionalScaling(Scaling):
 
     def __post_init__(self) -> None:
         self._resolve(
-            partial_rotary_factor=checks.share(type(self).__name__, "partial_rotary_factor", self.partial_rotary_factor)
+            partial_rotary_factor=checks.fraction(
+                type(self).__name__, "partial_rotary_factor", self.partial_rotary_factor
+            )
         )
         self._at_least(1.0, "factor")
 
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
-        turning = int(self.partial_rotary_factor * rotary_dim // 2)
-        return tuple(w / self.factor if j < turning else 0.0 for j, w in enumerate(geometric(base, rotary_dim)))
+        rotated = int(self.partial_rotary_factor * rotary_dim // 2)
+        return tuple(w / self.factor if j < rotated else 0.0 for j, w in enumerate(geometric(base, rotary_dim)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class XPos:
-    """Extrapolatable position embedding: queries grow and keys shrink with position, so that distance damps scores.
+    """Extrapolatable position embedding: attention scores decay with the distance between query and key.
 
-    Pair j of a query is multiplied by ``zeta ** ((position - centre) / scale_base)``, that of a key by the inverse,
-    with ``zeta = (2 j + gamma * rotary_dim) / ((1 + gamma) * rotary_dim)``. A centre that follows the length of the
-    sequence, as upstream's do, cannot be used with a cache of keys; here it is fixed.
+    Pair j of a query is multiplied by ``zeta ** ((position - centre) / scale_base)``, and pair j of a key is divided by
+    it, with ``zeta = (2 j + gamma * rotary_dim) / ((1 + gamma) * rotary_dim)``. The centre is fixed, so that keys can
+    be cached. Upstream implementations compute it from the length of the sequence.
 
     Parameters
     ----------
     scale_base : float
-        Tokens over which a pair is damped by its zeta.
+        The distance in tokens over which the score of a pair decays by the factor zeta. At least 1.
     centre : int
-        The position, in tokens, whose magnitude is 1. Only products of queries and keys matter, and those do not
-        depend on it. Single numbers grow with the distance from it, and in float32 overflow, to infinity and NaN,
-        beyond ``88 * scale_base / -ln(zeta)`` tokens, 36,000 by default: a centre amid the sequence doubles the reach.
+        The position, in tokens, at which queries and keys are not scaled. Scores do not depend on it, but the scaled
+        numbers do. In float32 they overflow to infinity and NaN at a distance from the centre of more than
+        ``88 * scale_base / -ln(zeta)`` tokens, 36,000 by default. A centre in the middle of the sequence doubles the
+        usable length.
     gamma : float
-        Greater than 0: how little the fastest pair is damped.
+        Greater than 0. A greater value makes all decays slower.
 
     References
     ----------
@@ -750,16 +764,17 @@ class XPos:
             raise ValueError(f"XPos: scale_base must be at least 1; got {self.scale_base}")
 
     def zeta(self, rotary_dim: int) -> tuple[float, ...]:
-        """The damping of each pair over `scale_base` tokens."""
-        widest = (1.0 + self.gamma) * rotary_dim
-        return tuple((2 * j + self.gamma * rotary_dim) / widest for j in range(rotary_dim // 2))
+        """The decay of each pair over `scale_base` tokens."""
+        denominator = (1.0 + self.gamma) * rotary_dim
+        return tuple((2 * j + self.gamma * rotary_dim) / denominator for j in range(rotary_dim // 2))
 
     def rates(self, rotary_dim: int) -> tuple[float, ...]:
-        """The logarithm by which each pair of a query grows per token."""
+        """The change per token of the logarithm of each pair of a query."""
         return tuple(log(zeta) / self.scale_base for zeta in self.zeta(rotary_dim))
 
 
-def _rescaled(who: str, base: float, growth: float, rotary_dim: int) -> float:
+def _rescaled(who: str, base: float, factor: float, rotary_dim: int) -> float:
+    """The base of NTK-aware scaling by `factor`."""
     if rotary_dim < 4:
         raise ValueError(f"{who}: rotary_dim must be at least 4; got {rotary_dim}")
-    return base * growth ** (rotary_dim / (rotary_dim - 2))
+    return base * factor ** (rotary_dim / (rotary_dim - 2))

@@ -1,4 +1,4 @@
-"""A rotary embedding as ONNX's own `RotaryEmbedding` operator, which runtimes have a kernel for."""
+"""Export to the `RotaryEmbedding` operator of ONNX, for which runtimes have a kernel."""
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
@@ -14,7 +14,7 @@ except ImportError as missing:
 from rope_xp._core import checks
 from rope_xp._core.embedding import RotaryEmbedding
 
-OPSET = 23  # the first that has the operator
+OPSET = 23  # the first opset that has the operator
 TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
 DTYPES = {name: f"arithmetic and tables in {name}" for name in TYPES}
 
@@ -26,33 +26,37 @@ def to_onnx_rotary_embedding(
     num_heads: int | None = None,
     dtype: Literal["float32", "float16"] = "float32",
 ) -> Any:
-    """An ONNX model of one node, `RotaryEmbedding` of opset 23, with the tables of `rope` as its constants.
+    """An ONNX model with one node, `RotaryEmbedding` of opset 23, and the tables of `rope` as constants.
 
-    It rotates what ``rope(x, positions=position_ids, seq_dim=2)`` does, at positions 0 to ``num_positions - 1``. The
-    attention factor is in the tables, which are exact in float32 and rounded once to `dtype`.
+    It computes ``rope(x, positions=position_ids, seq_dim=2)`` at positions 0 to ``num_positions - 1``. The tables
+    include the attention factor. They are computed in float32 with exact phases and rounded once to `dtype`.
 
     Parameters
     ----------
     rope : RotaryEmbedding
+        The embedding to export.
     num_positions : int
-        Rows of the tables, ``2 * pairs`` numbers each; the operator has no angle for any other position.
+        The number of positions, in tokens, and of rows of the tables. Each row has ``2 * pairs`` numbers. The operator
+        cannot rotate at other positions.
     num_heads : int, optional
-        For `X` of "batch seq heads*head_dim", whose sequence is axis 1; by default it is "batch heads seq head_dim".
+        The number of heads of `X` if it is "batch seq heads*head_dim". By default `X` is "batch heads seq head_dim".
     dtype : "float32" or "float16"
-        Of `X`, of the tables and of the operator's arithmetic.
+        The dtype of `X`, of the tables and of the operator's arithmetic.
 
     Returns
     -------
     onnx.ModelProto
-        With inputs `X` and `position_ids`, int64 "batch seq", and output `Y`; batch, heads and seq are of any size.
+        Its inputs are `X` and `position_ids`, int64 "batch seq". Its output is `Y`, with the shape and dtype of `X`.
+        Batch, heads and seq have any size.
 
     Raises
     ------
     ValueError
-        If the operator cannot say it: pairs written where they were not read, blocks, channels before those that turn,
-        several position axes, frequencies of each head, learned ones, or xpos; or if a size is 0 or `dtype` unknown.
+        If the operator cannot express `rope`: a layout that writes other channels than it reads, blocks, a
+        `first_channel`, several position axes, frequencies for each head, learned frequencies, or xpos. Also if a size
+        is 0 or `dtype` is unknown.
     TypeError
-        If `rope` is no RotaryEmbedding or a size is no int.
+        If `rope` is not a RotaryEmbedding or a size is not an int.
 
     References
     ----------
@@ -72,7 +76,7 @@ def to_onnx_rotary_embedding(
     checks.one_of(who, "dtype", dtype, DTYPES)
     num_positions = _size(who, "num_positions", num_positions)
     num_heads = None if num_heads is None else _size(who, "num_heads", num_heads)
-    _sayable(who, rope)
+    _check_expressible(who, rope)
 
     tables = rope.sincos(np.arange(num_positions))
     constants = [
@@ -88,9 +92,9 @@ def to_onnx_rotary_embedding(
         attributes["num_heads"] = num_heads
         sizes = ("batch", "seq", num_heads * rope.head_dim)
     x, y = (helper.make_tensor_value_info(name, TYPES[dtype], sizes) for name in ("X", "Y"))
-    where = helper.make_tensor_value_info("position_ids", TensorProto.INT64, ("batch", "seq"))
+    position_ids = helper.make_tensor_value_info("position_ids", TensorProto.INT64, ("batch", "seq"))
     node = helper.make_node("RotaryEmbedding", ["X", "cos_cache", "sin_cache", "position_ids"], ["Y"], **attributes)
-    graph = helper.make_graph([node], "rotary_embedding", [x, where], [y], constants)
+    graph = helper.make_graph([node], "rotary_embedding", [x, position_ids], [y], constants)
     model = helper.make_model_gen_version(
         graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="rope_xp"
     )
@@ -104,9 +108,9 @@ def _size(who: str, name: str, number: int) -> int:
     return int(number)
 
 
-def _sayable(who: str, rope: RotaryEmbedding) -> None:
-    """Everything of `rope` must be something that the operator has."""
-    unsaid = {
+def _check_expressible(who: str, rope: RotaryEmbedding) -> None:
+    """`rope` must have only properties that the operator has."""
+    unsupported = {
         "layout": rope.layout not in ("half", "interleaved"),
         "blocks": rope.blocks != 1,
         "first_channel": rope.first_channel != 0,
@@ -115,8 +119,10 @@ def _sayable(who: str, rope: RotaryEmbedding) -> None:
         "inv_freq": not isinstance(rope.inv_freq, tuple),
         "xpos": rope.xpos is not None,
     }
-    if any(unsaid.values()):
+    if any(unsupported.values()):
         got = ", ".join(
-            name if name == "inv_freq" else f"{name}={getattr(rope, name)!r}" for name in unsaid if unsaid[name]
+            name if name == "inv_freq" else f"{name}={getattr(rope, name)!r}"
+            for name, found in unsupported.items()
+            if found
         )
-        raise ValueError(f"{who}: ONNX's RotaryEmbedding must be able to say it; got {got}")
+        raise ValueError(f"{who}: rope must be expressible by the RotaryEmbedding operator of ONNX; got {got}")

@@ -1,4 +1,4 @@
-"""`RotaryEmbedding` as a PyTorch module: no buffer, and no parameter but frequencies that are learned."""
+"""`RotaryEmbedding` as a PyTorch module. It has no buffers. Learned frequencies are its only parameter."""
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
@@ -10,46 +10,47 @@ from torch import nn
 from rope_xp._core import embedding
 from rope_xp._core.arrays import Array
 from rope_xp._core.backends import dtensor
-from rope_xp._core.modules import value_of, with_frequencies
+from rope_xp._core.modules import initial_value, with_frequencies
 
 
 class RotaryEmbedding(nn.Module):
-    """Rotate queries and keys: a `rope_xp.RotaryEmbedding` that knows the axes of its model.
+    """A module that rotates queries and keys. It holds a `rope_xp.RotaryEmbedding` and the axes of the model.
 
-    Where frequencies are fixed there is nothing in the state dict, and nothing that casting, moving or sharding a model
-    could touch. Where they are learned they are its one parameter, `inv_freq`, float32: ``.half()``, ``.bfloat16()``
-    and ``.to(torch.bfloat16)`` move it but leave it float32, as a frequency of 8 bits is wrong by radians after a few
-    hundred tokens; ``.double()`` makes it float64. What casts parameters by other ways has to leave it out (such as the
-    mixed precision of FSDP, by ``fully_shard(module)`` with a policy of its own), or the forward pass raises.
+    Fixed frequencies are not in the state dict, and casting, moving or sharding a model does not change them. Learned
+    frequencies are the only parameter, `inv_freq`, in float32. ``.half()``, ``.bfloat16()`` and
+    ``.to(torch.bfloat16)`` leave it in float32, because bfloat16 frequencies give angles that are wrong by radians
+    after a few hundred tokens. ``.double()`` makes it float64. Exclude it from other ways of casting parameters, or the
+    forward pass raises TypeError. For the mixed precision of FSDP, call ``fully_shard(module)`` with a separate policy.
 
     Parameters
     ----------
     rope : rope_xp.RotaryEmbedding, optional
-        The value to begin from, such as one of `rope_xp.from_config`; without it, it is made of `options`.
+        The initial value, for example from `rope_xp.from_config`. Without it, `options` give the value.
     seq_dim : int
         The sequence axis of queries and keys.
     heads_dim : int, optional
-        Their axis of heads, for frequencies that each head has of its own.
+        The axis of heads of queries and keys. Required if each head has its own frequencies, and not allowed otherwise.
     learned : bool
-        Whether the frequencies are a parameter, on all position axes; they are if they were given as an array of
-        another library than NumPy's, whose numbers it begins with.
+        Whether the frequencies of all position axes are a parameter. They always are if `inv_freq` is an array of a
+        library other than NumPy. The parameter is initialised with the numbers of that array.
     **options
-        Arguments of `rope_xp.RotaryEmbedding`, such as `head_dim`, `layout` and `base`; with `rope`, what to change, as
-        its `replace` does.
+        Arguments of `rope_xp.RotaryEmbedding`, such as `head_dim`, `layout` and `base`. Together with `rope`, they
+        replace its values, as `rope_xp.RotaryEmbedding.replace` does.
 
     Attributes
     ----------
     inv_freq : Parameter or None
-        "pairs", "axes pairs" or "axes heads pairs", in radians per position.
+        "pairs", "axes pairs" or "axes heads pairs", in radians per position. None if frequencies are not learned.
     initial : rope_xp.RotaryEmbedding
-        The value that it began from.
+        The initial value.
     rope : rope_xp.RotaryEmbedding
-        The value; of the frequencies as they are when it is asked for, where they are learned.
+        The current value. If frequencies are learned, it has those of `inv_freq` at the time of access.
 
     Raises
     ------
     ValueError, TypeError
-        As `rope_xp.RotaryEmbedding` does; and if frequencies are learned of a value with a `softmax_scale`.
+        As `rope_xp.RotaryEmbedding` does. ValueError also if frequencies are learned and the `softmax_scale` of the
+        initial value is not 1. TypeError also if neither `rope` nor `options` are given.
 
     Examples
     --------
@@ -74,9 +75,9 @@ class RotaryEmbedding(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        self.initial, is_learned = value_of(rope, options, learned)
+        self.initial, is_learned = initial_value(rope, options, learned)
         self.seq_dim, self.heads_dim = seq_dim, heads_dim
-        self.inv_freq = nn.Parameter(self._beginning()) if is_learned else None
+        self.inv_freq = nn.Parameter(self._initial_inv_freq()) if is_learned else None
 
     @property
     def rope(self) -> embedding.RotaryEmbedding:
@@ -90,16 +91,17 @@ class RotaryEmbedding(nn.Module):
         Parameters
         ----------
         q, *keys : tensor, "*batch head_dim"
-            Any number of them.
+            The query and any number of keys.
         positions : tensor, "seq", "batch seq" or with one axis less than `q`, optional
-            Where each token is; by default at 0, 1, 2, ...
+            The position of each token, in tokens: integers or real numbers. The default is 0, 1, 2, ... along
+            `seq_dim`.
         sincos : (tensor, tensor), optional
-            Tables of ``module.rope.sincos``, made once for all layers.
+            Tables of ``module.rope.sincos``, "*axes pairs", which several layers can share.
 
         Returns
         -------
         tensor, or tuple of tensor
-            One for one, several for several.
+            One result for one argument, a tuple for several. Each has the shape, dtype and device of its argument.
 
         Raises
         ------
@@ -114,7 +116,7 @@ class RotaryEmbedding(nn.Module):
         """
         return self.rope(q, *keys, positions=positions, sincos=sincos, seq_dim=self.seq_dim, heads_dim=self.heads_dim)
 
-    if TYPE_CHECKING:  # `nn.Module` declares its call as one of anything
+    if TYPE_CHECKING:  # `nn.Module` declares that its call takes and returns anything
 
         @overload
         def __call__(
@@ -142,7 +144,9 @@ class RotaryEmbedding(nn.Module):
         def __call__(self, q: Any, *keys: Any, positions: Any = None, sincos: Any = None) -> Any: ...
 
     def reset_parameters(self) -> None:
-        """Learned frequencies as they began: after ``to_empty``, for a model that was made on the meta device.
+        """Set learned frequencies to their initial values.
+
+        Call it after ``to_empty`` if the model was created on the meta device.
 
         Examples
         --------
@@ -154,20 +158,20 @@ class RotaryEmbedding(nn.Module):
         """
         if self.inv_freq is not None:
             with torch.no_grad():
-                beginning = self._beginning().to(self.inv_freq.device)
-                self.inv_freq.copy_(dtensor.replicated(beginning, like=self.inv_freq))
+                initial = self._initial_inv_freq().to(self.inv_freq.device)
+                self.inv_freq.copy_(dtensor.replicated(initial, like=self.inv_freq))
 
     def extra_repr(self) -> str:
         shown = [repr(self.initial).removeprefix("RotaryEmbedding(").removesuffix(")"), f"seq_dim={self.seq_dim}"]
         shown += [] if self.heads_dim is None else [f"heads_dim={self.heads_dim}"]
         return ", ".join(shown if self.inv_freq is None else [*shown, "learned=True"])
 
-    def _beginning(self) -> torch.Tensor:
+    def _initial_inv_freq(self) -> torch.Tensor:
         return torch.tensor(self.initial.inv_freq, dtype=torch.float32)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        def in_full(tensor: torch.Tensor) -> torch.Tensor:
+        def at_least_float32(tensor: torch.Tensor) -> torch.Tensor:
             applied = fn(tensor)
             return tensor.to(applied.device) if applied.dtype.itemsize < 4 else applied
 
-        return super()._apply(in_full, recurse)
+        return super()._apply(at_least_float32, recurse)

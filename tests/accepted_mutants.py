@@ -5,10 +5,10 @@ ACCEPTED: dict[tuple[str, str, str], str] = {
         "axes.py",
         "if counts != sizes:",
         "if counts > sizes:",
-    ): "Axes that take turns leave pairs to the first alone, so that other counts are always the greater tuple.",
+    ): "Pairs left over follow the first section, so that counts that differ are always the greater tuple.",
     (
         "phases.py",
         "steps = (offset + (1 << (step - 1))) >> step",
         "steps = (offset + (1 // (step - 1))) >> step",
-    ): "The remainder is at most a step in place of half of one; the split stays exact but for 2^-33.",
+    ): "The remainder is at most one step instead of half a step. The split stays exact except for 2^-33.",
 }

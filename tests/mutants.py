@@ -59,11 +59,13 @@ MUTANTS = {
         ("_core/rotation.py", "axis = checks.axis(who, seq_dim, x)", "axis = x.ndim - 2")
     ],
     "attention factor applied again by shift": [
-        ("_core/embedding.py", "sincos = self._unscaled(who, moves, k)", "sincos = self.sincos(moves, like=k)")
+        ("_core/embedding.py", "sincos = self._unscaled_sincos(who, moves, k)", "sincos = self.sincos(moves, like=k)")
     ],
     "padding not counted out": [("positions/_sequence.py", "backends.cumulative_sum(tokens) - 1", "tokens * 0")],
     "a carry dropped from the phase": [("_core/phases.py", " + (carry >> 16)", "")],
-    "negative positions taken for positive": [("_core/phases.py", "(one[opposite], row)", "(abs(one[opposite]), row)")],
+    "negative positions taken for positive": [
+        ("_core/phases.py", "(of_axis[new_axes], row)", "(abs(of_axis[new_axes]), row)")
+    ],
     "float32 returned for half precision turned back": [
         (
             "_core/kernels/reference.py",
@@ -71,7 +73,7 @@ MUTANTS = {
             "parts = [rotated if rotation.inverse else backends.astype(rotated, x.dtype)]",
         )
     ],
-    "the fraction of a position dropped": [("_core/phases.py", "+ _phase_of_part(part, turns, bits)", "")],
+    "the fraction of a position dropped": [("_core/phases.py", "+ _phase_of_part(part, revolutions, bits)", "")],
     "a mask of numbers compared with one": [("positions/_sequence.py", "real=False) != 0", "real=False) == 1")],
     "equality without the width": [
         (
@@ -80,7 +82,7 @@ MUTANTS = {
             "for each in fields(self)[1:]}\n        if not",
         )
     ],
-    "batch axes behind the sequence": [("_core/rotation.py", "len(batch) > seq or ", "")],
+    "batch axes behind the sequence": [("_core/rotation.py", "len(batch) > seq_axis or ", "")],
     "learned frequencies without their sign": [
         ("_core/phases.py", "< 0.0, -products, products", "< 0.0, products, products")
     ],
@@ -195,20 +197,22 @@ MUTANTS = {
     "the inverse multiplied once more": [
         (
             "_core/embedding.py",
-            "self._inverted(angles) if inverse else angles, rotation)\n\n    def rotate_inplace",
+            "self._invert_scale(angles) if inverse else angles, rotation)\n\n    def rotate_inplace",
             "angles, rotation)\n\n    def rotate_inplace",
         )
     ],
-    "divided by the magnitude alone": [
+    "divided by the attention factor once": [
         ("_core/embedding.py", "table / self.attention_factor / self.attention_factor", "table / self.attention_factor")
     ],
     "growth divided by its square alone": [
         ("_core/embedding.py", "(sin * sin + cos * cos) * greater", "(sin * sin + cos * cos)")
     ],
-    "a magnitude left behind by its scaling": [("_core/embedding.py", "factor == before.magnitude != 1.0", "False")],
+    "an attention factor left behind by its scaling": [
+        ("_core/embedding.py", "factor == removed.resolved_attention_factor != 1.0", "False")
+    ],
     "replaced without its width": [("_core/embedding.py", 'given["rotary_dim"] = None', "pass")],
     "tables of queries for keys of other axes": [
-        ("_core/rotation.py", "if sin is not last or axes != last_axes:", "if sin is not last:")
+        ("_core/rotation.py", "if sin is not last_sin or axes != last_axes:", "if sin is not last_sin:")
     ],
     "only neighbours kept apart": [
         (
@@ -217,15 +221,15 @@ MUTANTS = {
             "enumerate(extents[number + 1 : number + 2], number + 1)",
         )
     ],
-    "xPos without its centre": [("_core/embedding.py", "difference(where, self.xpos.centre, sin.dtype)", "where")],
+    "xPos without its centre": [("_core/embedding.py", "difference(checked, self.xpos.centre, sin.dtype)", "checked")],
     "xPos shifted without its decay": [
-        ("_core/embedding.py", "self._growth(-1, moves, sincos.sin)", "self._growth(-1, moves * 0, sincos.sin)")
+        ("_core/embedding.py", "self._xpos_scale(-1, moves, sincos.sin)", "self._xpos_scale(-1, moves * 0, sincos.sin)")
     ],
     "xPos shifted from its centre on": [
         (
             "_core/embedding.py",
-            "self._growth(-1, moves, sincos.sin)",
-            "self._growth(-1, moves - self.xpos.centre, sincos.sin)",
+            "self._xpos_scale(-1, moves, sincos.sin)",
+            "self._xpos_scale(-1, moves - self.xpos.centre, sincos.sin)",
         )
     ],
     "xPos subtracted in integers that wrap": [

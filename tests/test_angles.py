@@ -110,7 +110,7 @@ def test_phases_are_the_same_integers_everywhere(xp):
     inv_freq = (*geometric(10_000.0, 14), 3.7, -0.3, 804.25)
     (row,) = phases.Frequencies(inv_freq).rows
     positions = xp.array(INT32[:, None], "int32")
-    found = phases._phase(positions, row.turns(32, like=positions), 32, round_off=True)
+    found = phases._phase(positions, row.revolutions(32, like=positions), 32, round_off=True)
     turns = [int(oracle.mpmath.floor(w / (2 * oracle.mpmath.pi) * oracle.mpmath.mpf(2) ** 64)) for w in inv_freq]
     exact = [[(p * f >> 32) % 2**32 for f in turns] for p in INT32.tolist()]
     np.testing.assert_array_equal(xp.numpy(found).astype(np.int64) % 2**32, exact)

@@ -34,7 +34,7 @@ def test_orders_of_axes(sizes, order):
 
 
 def test_sections_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r"Sections: sizes must fit .*got \(1, 1, 30\), of which \(21, 1, 10\)"):
+    with pytest.raises(ValueError, match=r"Sections: sizes must fit .* assigns \(21, 1, 10\) .*; got \(1, 1, 30\)"):
         Sections((1, 1, 30), order="interleaved")
 
 
@@ -211,11 +211,11 @@ BAD = {
         lambda rope, x: rope(x, positions=np.arange(5), seq_dim=1),
         r"its 3 position axes first.*got shape \(5,\)",
     ),
-    "no positions": (lambda rope, x: rope(x, seq_dim=1), r"positions must be given where they have 3 axes; got None"),
+    "no positions": (lambda rope, x: rope(x, seq_dim=1), r"positions must be given for 3 position axes; got None"),
     "axes last": (lambda rope, x: rope.sincos(np.zeros((5, 3), int)), r"3 position axes first.*got shape \(5, 3\)"),
     "heads": (
         lambda rope, x: rope(x, positions=np.zeros((3, 5), int), seq_dim=1, heads_dim=2),
-        r"heads_dim must be given for frequencies .*got 2",
+        r"heads_dim must be given if, and only if, .*; got heads_dim=2",
     ),
     "delta": (lambda rope, x: rope.shift(x, np.arange(5), seq_dim=1), r"delta must have its 3 position axes first"),
 }
@@ -243,8 +243,8 @@ def test_positions_of_other_axes_are_refused(name):
         ),
         ({"sizes": (1, 2), "axis_of_section": (0, 0)}, ValueError, r"must have each of 2 axes once; got \(0, 0\)"),
         ({"sizes": (1, 2), "axis_of_section": (1, 2)}, ValueError, r"must have each of 2 axes once; got \(1, 2\)"),
-        ({"sizes": (0, 0)}, ValueError, r"sizes must have a pair"),
-        ({"sizes": (3, 2, 2), "order": "spatial_first"}, ValueError, r"height equal to width.*got \(3, 2, 2\)"),
+        ({"sizes": (0, 0)}, ValueError, r"sizes must sum to at least 1 pair"),
+        ({"sizes": (3, 2, 2), "order": "spatial_first"}, ValueError, r"equal height and width.*got \(3, 2, 2\)"),
     ],
 )
 def test_bad_sections(options, error, message):
@@ -259,13 +259,13 @@ def test_bad_sections(options, error, message):
         ({"sections": (3, 2, 2)}, TypeError, r"sections must be a Sections; got \(3, 2, 2\)"),
         ({"blocks": 2}, ValueError, r"blocks must divide the 7 pairs.*got 2"),
         ({"blocks": 0}, ValueError, r"blocks must divide.*got 0"),
-        ({"layout": "interleaved", "blocks": 7}, ValueError, r"be 1 but for layout='half'"),
-        ({"first_channel": 15}, ValueError, r"first_channel must leave a pair of head_dim=14; got 15"),
+        ({"layout": "interleaved", "blocks": 7}, ValueError, r"must be 1 unless layout='half'"),
+        ({"first_channel": 15}, ValueError, r"first_channel must leave at least one pair within head_dim=14; got 15"),
         ({"first_channel": 2, "rotary_dim": 14}, ValueError, r"at most 12; got 14"),
         ({"first_channel": -2}, ValueError, r"first_channel must not be negative; got -2"),
-        ({"base": None, "inv_freq": ((1.0,), (1.0, 2.0))}, ValueError, r"as many frequencies on each axis"),
-        ({"base": None, "inv_freq": ((1.0,), 1.0)}, ValueError, r"all at one depth"),
-        ({"base": None, "inv_freq": [[[1.0]], [2.0]]}, ValueError, r"as many frequencies on each axis"),
+        ({"base": None, "inv_freq": ((1.0,), (1.0, 2.0))}, ValueError, r"equally many frequencies for each axis"),
+        ({"base": None, "inv_freq": ((1.0,), 1.0)}, ValueError, r"all at the same depth"),
+        ({"base": None, "inv_freq": [[[1.0]], [2.0]]}, ValueError, r"equally many frequencies for each axis"),
         ({"base": None, "inv_freq": np.ones((1, 1, 1, 1))}, ValueError, r"\(axes, heads, pairs\).*got shape"),
         ({"base": None, "inv_freq": (1.0,), "reverse": True}, ValueError, r"must be given with a base"),
         ({"reverse": 1}, TypeError, r"reverse must be a bool"),

@@ -370,7 +370,10 @@ REPLACED = {
     "a layout": ({"scaling": YARN}, {"layout": "interleaved"}),
     "a magnitude that stays": ({"attention_factor": 1.5}, {"base": 500.0}),
     "a magnitude": ({"attention_factor": 1.5}, {"attention_factor": None}),
-    "a magnitude kept of a scaling": ({"scaling": YARN}, {"scaling": None, "attention_factor": YARN.magnitude}),
+    "a magnitude kept of a scaling": (
+        {"scaling": YARN},
+        {"scaling": None, "attention_factor": YARN.resolved_attention_factor},
+    ),
     "frequencies": ({}, {"base": None, "inv_freq": (1.0, 0.5)}),
     "nothing": ({"scaling": YARN, "xpos": XPos()}, {}),
 }
@@ -405,17 +408,17 @@ def test_replace_of_given_frequencies():
         rope.replace(theta=100.0)
 
 
-def test_a_scaling_does_not_leave_its_magnitude_behind():
-    """`dataclasses.replace` cannot tell what was made from what was given, so it must not decide."""
+def test_a_removed_scaling_does_not_leave_its_attention_factor_behind():
+    """`dataclasses.replace` cannot distinguish a computed value from a given one, so it must raise."""
     rope = RotaryEmbedding(head_dim=16, layout="half", base=10_000.0, scaling=YARN)
-    with pytest.raises(ValueError, match=r"^RotaryEmbedding: attention_factor must not be kept .*; got 1\.138629"):
+    with pytest.raises(ValueError, match=r"^RotaryEmbedding: attention_factor must not come from .*; got 1\.138629"):
         dataclasses.replace(rope, scaling=None, inv_freq=None)
     plain = RotaryEmbedding(head_dim=16, layout="half", base=10_000.0)
     assert dataclasses.replace(rope, scaling=None, inv_freq=None, attention_factor=None) == plain
     assert dataclasses.replace(plain, scaling=YARN, attention_factor=None, inv_freq=None) == rope
-    assert dataclasses.replace(rope, layout="interleaved").attention_factor == YARN.magnitude
-    given = RotaryEmbedding(head_dim=16, layout="half", base=10_000.0, attention_factor=YARN.magnitude)
-    assert dataclasses.replace(given, base=500.0, inv_freq=None).attention_factor == YARN.magnitude
+    assert dataclasses.replace(rope, layout="interleaved").attention_factor == YARN.resolved_attention_factor
+    given = RotaryEmbedding(head_dim=16, layout="half", base=10_000.0, attention_factor=YARN.resolved_attention_factor)
+    assert dataclasses.replace(given, base=500.0, inv_freq=None).attention_factor == YARN.resolved_attention_factor
 
 
 def test_every_field_counts():
@@ -437,11 +440,11 @@ def test_attributes():
     [
         (
             {"base": 500_000, "rotary_dim": 64},
-            ["the first 64 of 128 turn", "500000.0 ** (-2 j / 64), in radians per token"],
+            ["the first 64 of 128 are rotated", "500000.0 ** (-2 j / 64), in radians per token"],
         ),
         ({"base": 100.0, "phase": "float32"}, ["128 of 128", "float32 (float32(position) * float32(inv_freq)"]),
         ({"inv_freq": (1.0, -0.25, 0.0)}, ["6 of 128", "given, in radians per token", "6.28319 to 25.1327 tokens"]),
-        ({"inv_freq": (0.0,), "attention_factor": 1.5}, ["none: nothing turns", "attention factor  1.5"]),
+        ({"inv_freq": (0.0,), "attention_factor": 1.5}, ["none: no pair is rotated", "attention factor  1.5"]),
         (
             {
                 "base": 100.0,
@@ -451,7 +454,7 @@ def test_attributes():
             },
             [
                 "channels 64 to 127 of 128",
-                "32, of which 24 stand still",
+                "32, of which 24 pass through unrotated",
                 "proportional, partial_rotary_factor=0.25",
                 "reversed",
             ],

@@ -100,7 +100,7 @@ def test_rules(rule, truth):
     assert len(found) == DIM // 2 and all(isinstance(w, float) for w in found)
     np.testing.assert_allclose(found, [float(w) for w in truth], rtol=RTOL, atol=0)
     rope = RotaryEmbedding(head_dim=DIM, layout="half", base=BASE, scaling=rule)
-    assert (rope.inv_freq, rope.attention_factor) == (found, rule.magnitude)
+    assert (rope.inv_freq, rope.attention_factor) == (found, rule.resolved_attention_factor)
 
 
 def test_llama3_without_a_passage():
@@ -130,7 +130,7 @@ YARN = {"factor": 40.0, "original_max_position_embeddings": 4096}
     ids=str,
 )
 def test_magnitudes(rule, magnitude):
-    assert rule.magnitude == pytest.approx(float(magnitude), rel=RTOL)
+    assert rule.resolved_attention_factor == pytest.approx(float(magnitude), rel=RTOL)
 
 
 def test_the_scale_of_the_softmax_is_kept_apart():
@@ -292,14 +292,14 @@ BAD = [
     (
         lambda: RotaryEmbedding(head_dim=8, layout="half", base=1e4, scaling=NTKScaling(factor=1e300)),
         ValueError,
-        r"RotaryEmbedding: scaling must leave frequencies below 65536 .*; got NTKScaling",
+        r"RotaryEmbedding: scaling must give frequencies below 65536 .*; got NTKScaling",
     ),
     (
         lambda: RotaryEmbedding(
             head_dim=2, layout="half", base=1e4, scaling=LongRopeScaling(**{**LONG_GOOD, "short_factor": [1e-6]})
         ),
         ValueError,
-        r"scaling must leave frequencies below 65536",
+        r"scaling must give frequencies below 65536",
     ),
     (lambda: frequencies.mixed([0.0], 6), ValueError, r"multiple of 4; got 6"),
     (

@@ -365,7 +365,7 @@ def bad_in_place(xp):
     else:
         strided = np.lib.stride_tricks.as_strided
         broadcast, overlapping = strided(make(5, 1, 14), (5, 3, 14), (56, 0, 4)), strided(windows, (5, 14), (32, 4))
-    own, apart = "x must have a place of its own for each number; got", "x must share no memory .*; got"
+    own, apart = "x must hold each element in its own memory; got", "x must share no memory .*; got"
     whole = make(5, 7 + 14)
     cases = {
         "broadcast": ([broadcast], sincos, ValueError, own),
@@ -387,7 +387,7 @@ def bad_in_place(xp):
             [other_library(xp)],
             sincos,
             TypeError,
-            "x must be an array of [a-z]+, like the first; got",
+            "x must be an array of [a-z]+, like the first array; got",
         ),
         "another width": ([make(5, 3, 12)], sincos, ValueError, r"x must have head_dim=14 .*; got"),
     }
@@ -403,7 +403,7 @@ def bad_in_place(xp):
         learned = (sincos[0].clone().requires_grad_(), sincos[1])
         cases["of autograd"] = ([make(5, 3, 14).requires_grad_()], sincos, ValueError, "x must not require grad")
         cases["tables of autograd"] = ([make(5, 3, 14)], learned, ValueError, "must not require grad")
-        message = "x must be on device cpu, like what it meets; got meta"
+        message = "x must be on device cpu, like the other arrays; got meta"
         cases["another device"] = ([make(5, 3, 14).to("meta")], sincos, ValueError, message)
     return q, cases
 
@@ -437,7 +437,7 @@ def test_arrays_that_never_change_are_refused_in_place(xp):
         lambda: apply_rotary_pos_emb_inplace(x, sincos),
         lambda: RotaryEmbedding(head_dim=14, layout="half", base=1e4).rotate_inplace(x, sincos=sincos, seq_dim=0),
     ):
-        with pytest.raises(TypeError, match="x must be an array of NumPy or PyTorch, which can be written; got"):
+        with pytest.raises(TypeError, match="x must be a mutable array, of NumPy or PyTorch; got"):
             call()
 
 

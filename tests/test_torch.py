@@ -330,9 +330,9 @@ def test_learned_frequencies_cast_since_are_refused():
 
 def test_positions_of_another_device_are_refused():
     x = torch.ones(5, 14, device="meta")
-    with pytest.raises(ValueError, match="positions must be on device meta, like what it meets; got cpu"):
+    with pytest.raises(ValueError, match="positions must be on device meta, like the other arrays; got cpu"):
         embedding()(x, positions=torch.arange(5), seq_dim=0)
-    with pytest.raises(ValueError, match="sin must be on device meta, like what it meets; got cpu"):
+    with pytest.raises(ValueError, match="sin must be on device meta, like the other arrays; got cpu"):
         apply_rotary_pos_emb(x, (torch.zeros(5, 7), torch.ones(5, 7)))
 
 

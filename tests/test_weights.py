@@ -229,17 +229,17 @@ def bad_calls(xp):
         "keys with the heads of queries": (
             call(num_heads=8),
             ValueError,
-            r"number of heads on axis 0 of w \(for keys, of key-value heads\).*; got num_heads=8 .*\(28, 16\)",
+            r"number of heads on axis 0 of w \(for keys: key-value heads\).*; got num_heads=8 .*\(28, 16\)",
         ),
         "narrower than rotary_dim": (
             call(num_heads=8, axis=1, rotary_dim=8),
             ValueError,
-            r"every head must have 8 channels .*; got head_dim=2, as w has shape \(28, 16\) and num_heads=8",
+            r"every head must have 8 channels .*; got head_dim=2 \(w of shape \(28, 16\), num_heads=8\)",
         ),
         "queries' heads of keys that are as wide": (
             call(num_heads=4, axis=1, head_dim=8),
             ValueError,
-            r"^permute_projection: axis 1 of w must have num_heads=4 heads \(for keys, key-value heads\) of head_dim=8 "
+            r"^permute_projection: axis 1 of w must have num_heads=4 heads \(for keys: key-value heads\) of head_dim=8 "
             r"channels; got w of shape \(28, 16\)",
         ),
         "head_dim of a type": (call(head_dim=14.0), TypeError, r"head_dim must be an int; got float"),

@@ -21,9 +21,15 @@ PHASES = {
 
 
 class SinCos(NamedTuple):
-    """The sines and cosines of angles, half as wide as what they turn: one column for each pair of channels.
+    """The sines and cosines of angles, with one column for each pair of channels.
 
-    A plain pair `(sin, cos)` serves as well wherever a `SinCos` is taken.
+    A table is half as wide as the channels that it rotates. Functions that take a `SinCos` also take a plain tuple
+    ``(sin, cos)``.
+
+    Attributes
+    ----------
+    sin, cos : array, "*axes pairs"
+        Of one library, device, dtype and shape.
 
     Examples
     --------
@@ -40,35 +46,37 @@ class SinCos(NamedTuple):
 def fixed_pos_embedding(
     x: Array, seq_dim: int = 0, *, base: float = 10_000.0, offset: int | Array = 0, phase: Phase = "exact"
 ) -> SinCos:
-    """Sines and cosines for the consecutive positions of `x`, all of whose channels turn.
+    """Sines and cosines for consecutive positions, to rotate all channels of `x`.
 
     Parameters
     ----------
     x : array, "*batch dim"
-        Only its shape, dtype, library and device are read. `dim` is even.
+        Only its shape, dtype, library and device are used. `dim` is even.
     seq_dim : int
-        The sequence axis of `x`. The default is the notebook's: "seq heads dim".
+        The sequence axis of `x`. The default is for `x` of "seq heads dim".
     base : float
-        Pair j of dim/2 turns by ``base ** (-2 j / dim)`` radians per position.
+        Pair j is rotated by ``base ** (-2 j / dim)`` radians per position. At least 1.
     offset : int or array, ""
-        Position of the first token, in tokens; it may be traced.
+        Position of the first token, in tokens. It may be a traced value.
     phase : "exact" or "float32"
-        `"exact"` is right to 2e-7 at every int32 position; `"float32"` rounds ``position * frequency`` to float32 as
-        most implementations do, for parity with models that were trained so. (Their frequencies may be other float32
-        numbers than those nearest to the exact ones; give them to `RotaryEmbedding` as `inv_freq`.)
+        ``"exact"`` has an error of at most 2e-7 at every int32 position. ``"float32"`` rounds ``position * frequency``
+        to float32, as most implementations do. Use it to reproduce the numerics of models that were trained so. (A
+        model may use float32 frequencies that are not nearest to the exact ones. Pass those to `RotaryEmbedding` as
+        `inv_freq`.)
 
     Returns
     -------
     SinCos, each "seq dim/2"
-        Of the library and device of `x` (on JAX not committed to one); float64 for float64 `x`, else float32.
+        In the library and on the device of `x` (in JAX, not committed to a device). float64 for float64 `x`, else
+        float32.
 
     Raises
     ------
     ValueError
-        If `dim` is odd, `seq_dim` names no sequence axis, `base` is less than 1, an int `offset` leaves int32, or
-        `phase` is unknown.
+        If `dim` is odd, `seq_dim` is not an axis before the last, `base` is less than 1, an int `offset` gives
+        positions outside int32, or `phase` is unknown.
     TypeError
-        If `x` is not floating point or `offset` no integer.
+        If `x` is not floating point or `offset` is not an integer.
 
     References
     ----------
@@ -96,9 +104,9 @@ def fixed_pos_embedding(
 
 
 def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0, *, like: Array | None = None) -> Any:
-    """The sinusoidal absolute position encoding, to be added to embeddings.
+    """The sinusoidal absolute position encoding, which a model adds to its token embeddings.
 
-    Channel 2j is the sine and channel 2j + 1 the cosine of ``position * base ** (-2 j / dim)``.
+    Channel 2j is the sine of ``position * base ** (-2 j / dim)``, and channel 2j + 1 is its cosine.
 
     Parameters
     ----------
@@ -107,20 +115,22 @@ def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0,
     dim : int
         Width of the encoding, even.
     base : float
-        Ratio of the longest wavelength to the shortest, had there been one more pair.
+        The wavelength of pair j is ``2 pi * base ** (2 j / dim)`` tokens. At least 1.
     like : array, optional
-        Whose library to use, so that NumPy's positions go with it; float64 for float64, float32 for all else.
+        The result has the library and device of `like`, and is float64 if `like` is float64. The default is
+        `positions`. Positions of NumPy are accepted with any `like`.
 
     Returns
     -------
     array, "*batch seq dim"
+        float32, or float64 for float64 `like`.
 
     Raises
     ------
     ValueError
         If `dim` is odd or `base` is less than 1.
     TypeError
-        If `positions` is no array of real numbers.
+        If `positions` is not an array of integers, float32 or float64.
 
     References
     ----------
@@ -150,7 +160,10 @@ def sincos_of(
     phase: Phase = "exact",
     kernel: Kernel = "fastest",
 ) -> SinCos:
-    """Tables for any positions and frequencies, beside `like` and, for float64 `like`, in float64."""
+    """Tables for positions and frequencies, in the library and on the device of `like`.
+
+    They are float64 for float64 `like`, else float32.
+    """
     sin, cos = _sincos_of(who, positions, frequencies, like, phase, kernel)
     return SinCos(backends.materialized(sin), backends.materialized(cos))
 
@@ -161,7 +174,7 @@ def _sincos_of(
     checks.one_of(who, "phase", phase, PHASES)
     positions = checks.positions(who, "positions", positions, like=like)
     if not frequencies.are_floats:
-        # Again, as a parameter may have been cast since: `module.half()` does so behind our back.
+        # Checked in each call, because a parameter may have been cast since, for example by `module.half()`.
         checks.floating(who, "inv_freq", frequencies.inv_freq, ("float32", "float64"))
         positions = checks.convert_like(who, "positions", positions, frequencies.inv_freq)
     in_float64 = like is not None and backends.dtype_name(like.dtype) == "float64"
@@ -169,8 +182,8 @@ def _sincos_of(
         return _tables(positions, frequencies, in_float64, phase, kernel)
 
     def tables_of(positions: Any, learned: Any) -> tuple[Any, Any]:
-        own = frequencies if learned is None else phases.Frequencies(learned)
-        return _tables(positions, own, in_float64, phase, kernel)
+        local = frequencies if learned is None else phases.Frequencies(learned)
+        return _tables(positions, local, in_float64, phase, kernel)
 
     learned = None if frequencies.are_floats else frequencies.inv_freq
     return dtensor.map_local_shards(tables_of, positions, learned, first_axis=int(frequencies.axes > 1))
@@ -185,10 +198,10 @@ def _tables(
         terms = frequencies.terms(backends.astype(positions, xp.float32))
         angle = reduce(add, [columns * row.values(like=columns, dtype=xp.float32) for columns, row in terms])
         return backends.astype(xp.sin(angle), dtype), backends.astype(xp.cos(angle), dtype)
-    if kernel != "reference" and frequencies.are_a_row and not in_float64:
-        on_host = kernels.on_host(positions)
-        if on_host is not None:
-            sin, cos = host_sincos.sin_cos(on_host, frequencies)
+    if kernel != "reference" and frequencies.is_single_row and not in_float64:
+        host_positions = kernels.on_host(positions)
+        if host_positions is not None:
+            sin, cos = host_sincos.sin_cos(host_positions, frequencies)
             return memory.from_numpy(sin, positions), memory.from_numpy(cos, positions)
     sin, cos = phases.sin_cos(backends.without_gradient(positions), frequencies, dtype)
     derivative = backends.is_real(positions) or not frequencies.are_floats
@@ -200,9 +213,9 @@ def _tables(
 
 
 def _zero_with_derivative(positions: Any, frequencies: phases.Frequencies, dtype: Any) -> Any:
-    """An angle of zero whose derivatives, of every order, are those of ``positions * frequencies``.
+    """Zeros that have the derivatives, of every order, of ``positions * frequencies``.
 
-    Integer phases have no derivative of their own.
+    Exact phases are integers and have no derivative, so `_tables` adds these zeros to the angle.
     """
     changes = []
     for columns, row in frequencies.terms(positions):

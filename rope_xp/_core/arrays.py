@@ -1,10 +1,10 @@
-"""The type that goes in and comes out: any library's array."""
+"""Types of arrays: any library's array goes in, and the same type comes out."""
 
 from typing import Any, Protocol, TypeVar
 
 
 class Array(Protocol):
-    """What rope_xp asks of an array besides its library's array-API functions."""
+    """The attributes and operators that rope_xp needs of an array, in addition to its library's array-API functions."""
 
     @property
     def shape(self) -> Any: ...

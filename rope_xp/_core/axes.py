@@ -8,18 +8,21 @@ from rope_xp._core import checks
 
 ORDERS = {
     "chunked": "one axis after the other, one progression over all pairs: Qwen2-VL, XD-RoPE",
-    "interleaved": "axes take turns while they last, the rest follow axis 0: Qwen3-VL",
-    "round_robin": "axes take turns, those that are full are passed over: GLM in SGLang",
-    "balanced": "the axis that lags behind its share is next, axis 0 last: openPangu-VL",
-    "spatial_first": "the first two sections take turns, then the third: Ernie-4.5-VL, (height, width, time)",
-    "even_odd": "even frequencies, then odd ones, then the rest, a section each: Pixtral, Cohere Compass",
-    "axial": "one axis after the other, each with a progression of its own: vision towers, Flux",
-    "axial_interleaved": "axes take turns, each with a progression of its own: Kimi",
+    "interleaved": "pair j follows axis j modulo axes, and axis 0 once that axis is full: Qwen3-VL",
+    "round_robin": "axes alternate, and full axes are skipped: GLM in SGLang",
+    "balanced": "the next pair follows the axis with the lowest filled fraction, the last pair axis 0: openPangu-VL",
+    "spatial_first": "the first two sections alternate, then the third: Ernie-4.5-VL, (height, width, time)",
+    "even_odd": "one section each for even frequencies, odd frequencies and the rest: Pixtral, Cohere Compass",
+    "axial": "one axis after the other, each with its own progression: vision towers, Flux",
+    "axial_interleaved": "axes alternate, each with its own progression: Kimi",
 }
 
 
 class Column(NamedTuple):
-    """What one pair of channels follows: a position axis, and one member of a progression over `width` channels."""
+    """The position axis of one pair of channels, and its frequency.
+
+    The frequency is number `index` of the progression for `width` channels.
+    """
 
     axis: int
     index: int
@@ -28,24 +31,43 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Sections:
-    """How many pairs follow each position axis, and in which order.
+    """The position axis, such as time, height or width, that each pair of channels follows.
 
     Parameters
     ----------
     sizes : list or tuple of int
-        Pairs of each axis, in the order of the config (`mrope_section`); their sum is the number of pairs.
+        Pairs of each section, as in `mrope_section` of a config. Their sum is the number of pairs.
     order : str
-        Which pairs they are, see `ORDERS`.
+        How pairs are assigned to sections, with models that do so:
+
+        - ``"chunked"``: one section after the other (Qwen2-VL, XD-RoPE).
+        - ``"interleaved"``: pair j follows section ``j % sections``, and section 0 once that section is full
+          (Qwen3-VL).
+        - ``"round_robin"``: sections alternate, and full sections are skipped (GLM in SGLang).
+        - ``"balanced"``: the next pair follows the section with the lowest filled fraction, and the last pair follows
+          section 0 (openPangu-VL).
+        - ``"spatial_first"``: the first two sections alternate, then comes the third (Ernie-4.5-VL).
+        - ``"even_odd"``: the first section has even frequencies, the second odd ones, the third the rest (Pixtral,
+          Cohere Compass).
+        - ``"axial"``: one section after the other, each with its own frequency progression (vision towers, Flux).
+        - ``"axial_interleaved"``: sections alternate, each with its own frequency progression (Kimi).
     axis_of_section : list or tuple of int, optional
-        The position axis of each section. By default they are in the order of positions; ``(1, 2, 0)`` where an order
-        has spatial sections before a third, of time.
+        The position axis of each section. By default section i follows position axis i. For three sections in the
+        orders ``"spatial_first"`` and ``"even_odd"`` the default is ``(1, 2, 0)``: height, width, then time.
+
+    Attributes
+    ----------
+    axes, pairs : int
+        The numbers of position axes and of pairs.
+    axis_of_pair : tuple of int
+        The position axis of each pair.
 
     Raises
     ------
     ValueError
-        If `order` is unknown, or `sizes` cannot be in that order.
+        If `order` is unknown, or `sizes` or `axis_of_section` do not fit it.
     TypeError
-        If `sizes` are no ints.
+        If `sizes` or `axis_of_section` is not a list or tuple of int.
 
     References
     ----------
@@ -73,11 +95,11 @@ class Sections:
             raise TypeError(f"{who}: sizes must be a list or tuple of int; got {self.sizes!r}")
         sizes = tuple(checks.count(who, "every size", size) for size in self.sizes)
         if not sum(sizes):
-            raise ValueError(f"{who}: sizes must have a pair; got {sizes}")
+            raise ValueError(f"{who}: sizes must sum to at least 1 pair; got {sizes}")
         if self.order in ("spatial_first", "even_odd") and (len(sizes) not in (2, 3) or sizes[0] != sizes[1]):
             raise ValueError(
-                f"{who}: sizes must be (height, width) or (height, width, time), height equal to width, for "
-                f"order={self.order!r}; got {sizes}"
+                f"{who}: sizes must be (height, width) or (height, width, time), with equal height and width, "
+                f"for order={self.order!r}; got {sizes}"
             )
         axes = self.axis_of_section
         if axes is not None:
@@ -89,12 +111,12 @@ class Sections:
             object.__setattr__(self, "axis_of_section", axes)
         object.__setattr__(self, "sizes", sizes)
         if self.order == "interleaved":
-            found = _interleaved(list(sizes))
-            counts = tuple(found.count(section) for section in range(len(sizes)))
+            sections = _interleaved(list(sizes))
+            counts = tuple(sections.count(section) for section in range(len(sizes)))
             if counts != sizes:
                 raise ValueError(
-                    f"{who}: sizes must fit when {len(sizes)} axes take turns over {sum(sizes)} pairs; "
-                    f"got {sizes}, of which {counts} would be left"
+                    f"{who}: sizes must fit order='interleaved', which assigns {counts} of {sum(sizes)} pairs to the "
+                    f"{len(sizes)} sections; got {sizes}"
                 )
 
     @property
@@ -104,24 +126,24 @@ class Sections:
 
     @property
     def pairs(self) -> int:
-        """The number of pairs, of all axes."""
+        """The number of pairs of all axes together."""
         return sum(self.sizes)
 
     @property
     def axis_of_pair(self) -> tuple[int, ...]:
-        """The axis of each pair."""
+        """The position axis of each pair."""
         return tuple(column.axis for column in self.columns())
 
     def columns(self) -> tuple[Column, ...]:
-        """What each pair follows."""
+        """The position axis and the frequency of each pair."""
         axes = self.axis_of_section
         if axes is None:
             axes = (1, 2, 0) if self.order in ("spatial_first", "even_odd") and self.axes == 3 else range(self.axes)
         sizes, width = list(self.sizes), 2 * self.pairs
         sections = _ORDERS[self.order](sizes)
         if self.order in ("axial", "axial_interleaved"):
-            left = [list(range(size)) for size in sizes]
-            members = [(left[section].pop(0), 2 * sizes[section]) for section in sections]
+            unused = [list(range(size)) for size in sizes]
+            members = [(unused[section].pop(0), 2 * sizes[section]) for section in sections]
         elif self.order == "even_odd":
             spatial = 2 * sizes[0]
             members = [(j, width) for js in (range(0, spatial, 2), range(1, spatial, 2)) for j in js]
@@ -136,26 +158,26 @@ def _chunked(sizes: list[int]) -> list[int]:
 
 
 def _interleaved(sizes: list[int]) -> list[int]:
-    """Pair j follows section ``j % sections`` while this lasts, and the first otherwise."""
-    turns = [divmod(pair, len(sizes)) for pair in range(sum(sizes))]
-    return [section if rotation < sizes[section] else 0 for rotation, section in turns]
+    """Pair j follows section ``j % sections`` until that section is full, and section 0 afterwards."""
+    rounds = [divmod(pair, len(sizes)) for pair in range(sum(sizes))]
+    return [section if filled < sizes[section] else 0 for filled, section in rounds]
 
 
 def _round_robin(sizes: list[int]) -> list[int]:
-    left, order = list(sizes), []
+    unused, order = list(sizes), []
     for pair in range(sum(sizes)):
         axis = pair % len(sizes)
-        while not left[axis]:
+        while not unused[axis]:
             axis = (axis + 1) % len(sizes)
-        left[axis] -= 1
+        unused[axis] -= 1
         order.append(axis)
     return order
 
 
 def _balanced(sizes: list[int]) -> list[int]:
-    """Greedy: the axis of which the smallest share is placed, not the same one twice while another is left.
+    """Each pair follows the axis with the lowest filled fraction, but not twice in a row while another axis is left.
 
-    One pair of axis 0 is kept for the end.
+    The last pair follows axis 0.
     """
     kept = min(sizes[0], 1)
     left = [sizes[0] - kept, *sizes[1:]]

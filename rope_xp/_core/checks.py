@@ -1,4 +1,8 @@
-"""What arguments must be. Everything is decided from shapes, dtypes and host data, so that it also works under jit."""
+"""Checks of arguments, for all public functions.
+
+A check reads only shapes, dtypes and host data, so it also works under jit. Its first argument, `who`, is the name of
+the public function, and begins each message.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -12,71 +16,72 @@ from rope_xp._core.backends import dtensor, memory
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 NARROW = ("int8", "int16", "int32", "uint8", "uint16")
 WIDE = ("int64", "uint32")
-# NumPy has 64 axes, of which tables and pairs need two besides those of the array.
+# An array of NumPy has at most 64 axes, and the arithmetic adds up to two to those of the argument.
 MOST_AXES = 62
 
 
 def array(who: str, name: str, x: Any) -> Any:
-    """The namespace of `x`, which must be an array of numbers and nothing else."""
+    """The namespace of `x`. `x` must be a plain array: no mask, no units, no subclass with its own behaviour."""
     xp = backends.namespace(x)
     if xp is None:
         raise TypeError(f"{who}: {name} must be an array; got {type(x).__name__}")
     kind = backends.special_kind(x)
     if kind is not None:
-        raise TypeError(f"{who}: {name} must be a plain array, whose numbers are all there is to it; got {kind}")
+        raise TypeError(f"{who}: {name} must be a plain array, without masks, units or other additions; got {kind}")
     if backends.is_host(x):
         few_axes(who, name, x)
     return xp
 
 
 def few_axes(who: str, name: str, x: Any) -> None:
-    """`x` must have no more axes than arrays of NumPy can hold once two are added."""
+    """`x` must have at most `MOST_AXES` axes."""
     if x.ndim > MOST_AXES:
         raise ValueError(f"{who}: {name} must have at most {MOST_AXES} axes; got {x.ndim}")
 
 
 def floating(who: str, name: str, x: Any, accepted: tuple[str, ...] = FLOATING) -> Any:
-    """The namespace of `x`, which must be a floating-point array."""
+    """The namespace of `x`. `x` must be an array of one of the `accepted` dtypes."""
     xp = array(who, name, x)
-    found = backends.dtype_name(x.dtype)
-    if found not in accepted:
-        raise TypeError(f"{who}: {name} must be {' or '.join(accepted)}; got {found}")
+    dtype = backends.dtype_name(x.dtype)
+    if dtype not in accepted:
+        raise TypeError(f"{who}: {name} must be {' or '.join(accepted)}; got {dtype}")
     return xp
 
 
 def positions(who: str, name: str, x: Any, *, like: Any = None, real: bool = True) -> Any:
-    """`x` as int32 or int64, or, if `real`, as the float32 or float64 it is; NumPy's is moved beside `like`.
+    """Positions as int32 or int64 or, if `real` allows them, as float32 or float64, in the library of `like`.
 
-    Half precision is refused: bfloat16 cannot tell position 256 from 257. So is whatever would wrap around.
+    Positions of NumPy are moved to the device of `like`. Half precision is refused, because bfloat16 rounds position
+    257 to 256. Values that would wrap around are refused too.
     """
     xp = array(who, name, x)
-    found = backends.dtype_name(x.dtype)
+    dtype = backends.dtype_name(x.dtype)
     accepted = (*NARROW, *WIDE, *(("float32", "float64") if real else ()))
-    if found not in accepted:
-        wanted = "an array of integers" + (", float32 or float64" if real else "")
-        raise TypeError(f"{who}: {name} must be {wanted}, of at most 64 bits and signed beyond 32; got {found}")
+    if dtype not in accepted:
+        wanted = "an array of integers (int8 to int64, uint8 to uint32)" + (", float32 or float64" if real else "")
+        raise TypeError(f"{who}: {name} must be {wanted}; got {dtype}")
     few_axes(who, name, x)
-    if found in NARROW:
+    if dtype in NARROW:
         x = backends.astype(x, xp.int32)
-    elif found in WIDE and backends.has_64_bits(x):
+    elif dtype in WIDE and backends.has_64_bits(x):
         x = backends.astype(x, xp.int64)
-    elif found in WIDE:
-        raise TypeError(f"{who}: {name} must fit in int32 where int64 does not exist; got {found}")
+    elif dtype in WIDE:
+        raise TypeError(f"{who}: {name} must fit in int32 where int64 does not exist; got {dtype}")
     return convert_like(who, name, x, like)
 
 
 def convert_like(who: str, name: str, x: Any, like: Any) -> Any:
-    """`x`, which must be of the library and device of `like`, or NumPy's, which is moved there."""
+    """`x` in the library and on the device of `like`. `x` must be there already, or be an array of NumPy."""
     if like is None or (type(x) is type(like) and backends.on_one_device(x, like)):
         return x
     xp, wanted = array(who, name, x), array(who, "like", like)
     if wanted is xp:
         if not backends.on_one_device(x, like):
-            raise ValueError(f"{who}: {name} must be on device {like.device}, like what it meets; got {x.device}")
+            raise ValueError(f"{who}: {name} must be on device {like.device}, like the other arrays; got {x.device}")
         return dtensor.replicated(x, like=like)
     if not backends.is_host(x):
         wanted, found = backends.name(wanted), backends.name(xp)
-        raise TypeError(f"{who}: {name} must be an array of {wanted}, like what it meets, or of NumPy; got {found}")
+        raise TypeError(f"{who}: {name} must be an array of {wanted}, like the other arrays, or of NumPy; got {found}")
     if x.dtype.itemsize == 8 and not backends.has_64_bits(like):
         with np.errstate(over="ignore"):
             narrow = x.astype("int32" if x.dtype.kind == "i" else "float32")
@@ -89,16 +94,16 @@ def convert_like(who: str, name: str, x: Any, like: Any) -> Any:
     return backends.from_host(x, like=like)
 
 
-def alike(who: str, name: str, x: Any, first: Any) -> None:
-    """`x` must be of the library and device of the first array."""
+def same_library(who: str, name: str, x: Any, first: Any) -> None:
+    """`x` must have the library and device of the first array."""
     if type(x) is not type(first) and backends.namespace(x) is not backends.namespace(first):
         wanted, found = (backends.name(backends.namespace(each)) for each in (first, x))
-        raise TypeError(f"{who}: {name} must be an array of {wanted}, like the first; got {found}")
+        raise TypeError(f"{who}: {name} must be an array of {wanted}, like the first array; got {found}")
     convert_like(who, name, x, first)
 
 
 def even_width(who: str, x: Any) -> int:
-    """The size of the last axis of `x`, which must fall into pairs."""
+    """The size of the last axis of `x`, which must be even and positive."""
     if not x.ndim:
         raise ValueError(f"{who}: x must have a last axis of channels; got an array without axes")
     dim = x.shape[-1]
@@ -108,14 +113,14 @@ def even_width(who: str, x: Any) -> int:
 
 
 def one_of(who: str, name: str, value: Any, accepted: dict[str, str]) -> None:
-    """`value` must be a key of `accepted`, whose values explain the keys."""
+    """`value` must be a key of `accepted`. The values of `accepted` explain the keys in the message."""
     if not isinstance(value, str) or value not in accepted:
         choices = " or ".join(f'"{key}" ({meaning})' for key, meaning in accepted.items())
         raise ValueError(f"{who}: {name} must be {choices}; got {value!r}")
 
 
 def axis(who: str, number: Any, x: Any, name: str = "seq_dim") -> int:
-    """The axis `number` of `x` counted from the front; it must not be that of the channels."""
+    """The axis `number` of `x`, counted from the front. It must not be the last axis, the channels."""
     if not is_int(number):
         raise TypeError(f"{who}: {name} must be an int; got {type(number).__name__}")
     found = number + x.ndim if number < 0 else number
@@ -162,7 +167,7 @@ def at_least(who: str, name: str, value: Any, least: float) -> float:
     return number
 
 
-def share(who: str, name: str, value: Any) -> float:
+def fraction(who: str, name: str, value: Any) -> float:
     """`value` must be greater than 0 and at most 1."""
     number = positive(who, name, value)
     if not number <= 1.0:
@@ -171,14 +176,14 @@ def share(who: str, name: str, value: Any) -> float:
 
 
 def boolean(who: str, name: str, value: Any) -> bool:
-    """`value` must be true or false; under a trace it must not be traced."""
+    """`value` must be a bool, and not a traced one."""
     if not isinstance(value, (bool, np.bool)):
         raise TypeError(f"{who}: {name} must be a bool; got {type(value).__name__}")
     return bool(value)
 
 
 def count(who: str, name: str, value: Any) -> int:
-    """`value` must be a whole number of at least 0."""
+    """`value` must be an int of at least 0."""
     if not is_int(value):
         raise TypeError(f"{who}: {name} must be an int; got {type(value).__name__}")
     if not value >= 0:
@@ -187,68 +192,72 @@ def count(who: str, name: str, value: Any) -> int:
 
 
 def is_int(value: Any) -> bool:
-    """Whether `value` is a whole number of the host, also one that an exporter carries as a symbol."""
+    """Whether `value` is an integer on the host: an int, an integer of NumPy, or the symbol of an exporter."""
     if isinstance(value, (int, np.integer)):
         return not isinstance(value, bool)
     return backends.is_symbol(value)
 
 
 def plain(value: Any) -> Any:
-    """A Python int for NumPy's, whose arithmetic wraps; symbols stay symbols."""
+    """An integer of NumPy as a Python int, whose arithmetic does not wrap. Other values stay as they are."""
     return int(value) if isinstance(value, np.integer) else value
 
 
 def shape(x: Any) -> tuple[int, ...]:
-    """The shape of `x` as a plain tuple, as it reads best in a message."""
+    """The shape of `x` as a plain tuple, for messages."""
     return tuple(x.shape)
 
 
 def writable(who: str, arrays: Sequence[Any]) -> None:
-    """Arrays must be memory that can be written without anybody being misled."""
+    """Arrays must be safe to overwrite: writable, without gradients, and no two elements in one place of memory."""
     for x in arrays:
         if backends.is_torch(x):
             if x.requires_grad:
-                raise ValueError(f"{who}: x must not require grad, as it is written over; got a tensor that does")
+                raise ValueError(f"{who}: x must not require grad, because it is overwritten; got a tensor that does")
             if backends.is_from_inference_mode(x):
-                raise ValueError(f"{who}: x must not come from inference_mode, but within it; got a tensor that does")
+                raise ValueError(
+                    f"{who}: x must not come from inference_mode when used outside it; got a tensor that does"
+                )
         elif not backends.is_host(x):
             library = backends.name(backends.namespace(x))
-            raise TypeError(f"{who}: x must be an array of NumPy or PyTorch, which can be written; got {library}")
+            raise TypeError(f"{who}: x must be a mutable array, of NumPy or PyTorch; got {library}")
         elif not x.flags.writeable:
             raise ValueError(f"{who}: x must be writable; got a read-only array")
         if memory.is_contiguous(x):
             continue
-        # Axes from the innermost out: each must step over all that lies within.
+        # From the smallest stride to the largest, each step must be longer than the memory that inner axes cover.
         strides = memory.strides(x)
         extent = memory.unit_of_strides(x) - 1
         for step, size in sorted([(abs(step), size) for step, size in zip(strides, x.shape) if size > 1]):
             if step <= extent:
                 raise ValueError(
-                    f"{who}: x must have a place of its own for each number; "
+                    f"{who}: x must hold each element in its own memory; "
                     f"got shape {shape(x)} with strides {tuple(strides)}"
                 )
             extent += step * (size - 1)
 
 
 def constant(who: str, tables: Sequence[tuple[Any, ...]]) -> None:
-    """Tables, and positions that choose among them, must not require grad, which would go on to what is written."""
+    """Tables must not require grad, because a rotation in place passes no gradients on to them."""
     if any(backends.is_torch(table) and table.requires_grad for pair in tables for table in pair):
-        raise ValueError(f"{who}: tables must not require grad, as no derivative passes; got tables that do")
+        raise ValueError(
+            f"{who}: tables must not require grad, because a rotation in place has no derivative; got tables that do"
+        )
 
 
 def require_disjoint(
     who: str, arrays: Sequence[Any], tables: Sequence[tuple[Any, ...]], by_address: bool = True
 ) -> None:
-    """No two arrays may have a number in the same memory, and none with tables or positions.
+    """No array may share memory with another array, with the tables or with the positions.
 
-    Tensors that are traced have no addresses: not `by_address`, only an array that is given twice is seen.
+    Traced tensors have no addresses. Without `by_address`, the check finds only an array that is passed twice.
     """
-    error = f"{who}: x must share no memory with what else is given; got arrays that overlap"
+    error = f"{who}: x must share no memory with the other arguments; got arrays that overlap"
     if any(x is other for number, x in enumerate(arrays) for other in arrays[:number]):
         raise ValueError(error)
     if not by_address:
         return
-    everything = [*arrays, *{id(table): table for own in tables for table in own}.values()]
+    everything = [*arrays, *{id(table): table for group in tables for table in group}.values()]
     extents = [memory.extent(each) for each in everything]
     for number, (start, stop) in enumerate(extents[: len(arrays)]):
         for other, (first, last) in enumerate(extents[number + 1 :], number + 1):

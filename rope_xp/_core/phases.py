@@ -1,12 +1,12 @@
-"""Exact phases: `position * frequency` as a fraction of a turn, in integers, and its sine and cosine.
+"""Exact phases: `position * frequency` as a fraction of a revolution, in integers, and its sine and cosine.
 
-A float32 product `position * frequency` is off by up to `position * 2**-24` radians, and that error, not the sine, is
-what ruins long contexts. Only the fraction of a turn matters, so frequencies are carried as whole numbers of
-``2**-64`` turns (``2**-96`` at 64 bits) and multiplied in integers that wrap: the product is exact, and nothing is left
-for a compiler to reassociate. The phase of an integer position is the same integer on every backend.
+A float32 product `position * frequency` has an error of up to `position * 2**-24` radians. This error, not that of the
+sine, ruins long contexts. Only the fraction of a revolution matters. So frequencies are integers in units of ``2**-64``
+revolutions (``2**-96`` at 64 bits), and integer products wrap around at whole revolutions. The product is exact, and a
+compiler cannot change it by reassociation. The phase of an integer position is the same integer on every backend.
 
-`bits` is the width of the integers. 32 serve positions of up to 32 bits and float32 tables, so that no device needs
-float64 or int64; 64 serve wider positions and float64 tables.
+`bits` is the width of the integers. 32 bits serve positions of up to 32 bits and float32 tables, so that no device
+needs float64 or int64. 64 bits serve wider positions and float64 tables.
 """
 
 from math import factorial, pi
@@ -17,19 +17,19 @@ from rope_xp._core import backends
 # Frequencies must be below this, in radians per position.
 LIMIT = 2.0**16
 
-# floor(2**256 / (2 pi)): below LIMIT its error is less than 2**-239 turns, far beyond the 96 bits that are kept.
+# floor(2**256 / (2 pi)). For frequencies below LIMIT its error is less than 2**-239 revolutions; 96 bits are kept.
 _PER_RADIAN = 0x28BE60DB9391054A7F09D5F47D4D377036D8A5664F10E4107F9458EAF7AEF158
 _PER_RADIAN_BITS = 256
 
-# Taylor coefficients of sin(pi/2 u) / u and cos(pi/2 u) in powers of u**2, by width of phase. On |u| <= 1/2 the first
-# one left out is below 2e-9 for 32 bits and 2e-18 for 64.
+# Taylor coefficients of sin(pi/2 u) / u and cos(pi/2 u) in powers of u**2, by width of phase. For |u| <= 1/2 the first
+# omitted term is below 2e-9 at 32 bits and below 2e-18 at 64 bits.
 _TERMS = {32: 5, 64: 9}
 SINE = {b: [(-1) ** k * (pi / 2) ** (2 * k + 1) / factorial(2 * k + 1) for k in range(n)] for b, n in _TERMS.items()}
 COSINE = {b: [(-1) ** k * (pi / 2) ** (2 * k) / factorial(2 * k) for k in range(n + 1)] for b, n in _TERMS.items()}
 
 
 class Revolutions(NamedTuple):
-    """Frequencies in turns per position: `whole` turns, and a fraction cut into words.
+    """Frequencies in revolutions per position: `whole` revolutions, and a fraction split into words.
 
     At 32 bits, `high` is the first 32 bits of the fraction, `middle` and `low` the next 16 and 16. At 64 bits, `high`
     is the first 64 bits and `low` the next 32; there is no `middle`.
@@ -42,12 +42,13 @@ class Revolutions(NamedTuple):
 
 
 class Frequencies:
-    """Angular frequencies, in radians per position, ready to be multiplied exactly.
+    """Frequencies W in a form that multiplies positions exactly.
 
     Parameters
     ----------
     inv_freq : nested tuples of float, or array, "pairs", "axes pairs" or "axes heads pairs"
-        Floats are converted once, here, on the host. An array (learned, or traced) is converted where it is used.
+        In radians per position. Floats are converted once, here, on the host. An array (learned or traced) is converted
+        at each use.
     """
 
     def __init__(self, inv_freq: Any):
@@ -57,7 +58,7 @@ class Frequencies:
         self.pairs = shape[-1]
         self.axes = shape[0] if len(shape) > 1 else 1
         self.heads = shape[1] if len(shape) > 2 else None
-        self.are_a_row = self.are_floats and len(shape) == 1
+        self.is_single_row = self.are_floats and len(shape) == 1
         self.axis_of_pair: tuple[int, ...] | None = None
         row_shape = shape[1:] if len(shape) > 1 else shape
         if not self.are_floats:
@@ -74,53 +75,55 @@ class Frequencies:
         self.rows = tuple(Row(row, row_shape) for row in rows)
 
     def terms(self, positions: Any) -> list[tuple[Any, "Row"]]:
-        """Positions, opposite the pairs, and the frequencies to multiply them by; the angle is the sum of products."""
+        """Pairs (positions, row of frequencies) that broadcast; the angle is the sum of their products."""
         xp = backends.namespace(positions)
         if self.axis_of_pair is not None:
-            integer = xp.int64 if backends.has_64_bits(positions) else xp.int32  # some libraries index by 64 bits only
+            integer = (
+                xp.int64 if backends.has_64_bits(positions) else xp.int32
+            )  # some libraries take only int64 indices
             axis_of_pair = backends.from_numbers(self.axis_of_pair, like=positions, dtype=integer)
-            chosen = xp.take(positions, axis_of_pair, axis=0)
-            return [(xp.permute_dims(chosen, (*range(1, positions.ndim), 0)), self.rows[0])]
-        alone = [positions] if self.axes == 1 else [positions[axis, ...] for axis in range(self.axes)]
-        opposite = (..., None) if self.heads is None else (..., None, None)
-        return [(one[opposite], row) for one, row in zip(alone, self.rows)]
+            of_each_pair = xp.take(positions, axis_of_pair, axis=0)
+            return [(xp.permute_dims(of_each_pair, (*range(1, positions.ndim), 0)), self.rows[0])]
+        of_each_axis = [positions] if self.axes == 1 else [positions[axis, ...] for axis in range(self.axes)]
+        new_axes = (..., None) if self.heads is None else (..., None, None)
+        return [(of_axis[new_axes], row) for of_axis, row in zip(of_each_axis, self.rows)]
 
 
 class Row:
-    """The frequencies that one position is multiplied by, "pairs" or "heads pairs": floats, or one axis of an array."""
+    """Frequencies of one position axis, "pairs" or "heads pairs": floats, or one row of an array."""
 
     def __init__(self, inv_freq: Any, shape: tuple[int, ...], axis: int = 0):
         self.are_floats = isinstance(inv_freq, tuple)
         self.shape = shape
-        self._given: Any = inv_freq
+        self._inv_freq: Any = inv_freq
         self._axis = axis
         if self.are_floats:
-            self._given = tuple(w for head in inv_freq for w in head) if len(shape) > 1 else inv_freq
-            self._host = {bits: _turns_of_floats(self._given, bits) for bits in (32, 64)}
+            self._inv_freq = tuple(w for head in inv_freq for w in head) if len(shape) > 1 else inv_freq
+            self._host = {bits: _revolutions_of_floats(self._inv_freq, bits) for bits in (32, 64)}
 
     @property
     def inv_freq(self) -> Any:
-        """All frequencies in one line. An array is read anew, as it may have been changed in place."""
-        if self.are_floats or self._given.ndim == 1:
-            return self._given
-        return backends.namespace(self._given).reshape(self._given[self._axis, ...], (-1,))
+        """All frequencies as one flat row. An array is read at each use, because it may have changed in place."""
+        if self.are_floats or self._inv_freq.ndim == 1:
+            return self._inv_freq
+        return backends.namespace(self._inv_freq).reshape(self._inv_freq[self._axis, ...], (-1,))
 
-    def turns(self, bits: int, *, like: Any) -> Revolutions:
-        """The frequencies as integers to be multiplied by `like`."""
+    def revolutions(self, bits: int, *, like: Any) -> Revolutions:
+        """The frequencies as integers that broadcast against `like`."""
         if self.are_floats:
             xp = backends.namespace(like)
             words = backends.from_numbers(self._host[bits], like=like, dtype=xp.int32 if bits == 32 else xp.int64)
             return Revolutions(*(self.broadcast_to_rank(words[row, :], like) for row in range(4)))
-        return Revolutions(*(self.broadcast_to_rank(word, like) for word in _turns_of_array(self.inv_freq, bits)))
+        return Revolutions(*(self.broadcast_to_rank(word, like) for word in _revolutions_of_array(self.inv_freq, bits)))
 
     def values(self, *, like: Any, dtype: Any) -> Any:
-        """The frequencies as an array to be multiplied by `like`, rounded to `dtype`."""
+        """The frequencies rounded to `dtype`, as an array that broadcasts against `like`."""
         if self.are_floats:
             return self.broadcast_to_rank(backends.from_numbers(self.inv_freq, like=like, dtype=dtype), like)
         return self.broadcast_to_rank(backends.astype(self.inv_freq, dtype), like)
 
     def broadcast_to_rank(self, row: Any, like: Any) -> Any:
-        """A row with as many axes as `like`, as broadcasting over ranks may be forbidden."""
+        """A row with as many axes as `like`, because a user may have switched off implicit rank promotion."""
         return backends.namespace(row).reshape(row, (*[1] * (like.ndim - len(self.shape)), *self.shape))
 
 
@@ -130,14 +133,17 @@ def sin_cos(positions: Any, frequencies: Frequencies, dtype: Any) -> tuple[Any, 
     Parameters
     ----------
     positions : array, "*batch seq" or "axes *batch seq"
-        Integers, or float32 or float64 numbers below ``2**31`` or ``2**63``; beyond, and for NaN, the result is NaN.
+        In tokens: integers, or float32 numbers below ``2**31``, or float64 numbers below ``2**63``. Beyond these
+        limits, and for NaN, the result is NaN.
     frequencies : Frequencies
+        In radians per position.
     dtype : dtype
-        The library's float32 or float64.
+        The dtype of the result: float32 or float64 of the library of `positions`.
 
     Returns
     -------
     (array, array), "*batch seq pairs" or "*batch seq heads pairs"
+        Sine and cosine.
     """
     xp = backends.namespace(positions)
     in_float64 = backends.dtype_name(dtype) == "float64"
@@ -155,10 +161,10 @@ def sin_cos(positions: Any, frequencies: Frequencies, dtype: Any) -> tuple[Any, 
 
 
 def difference(positions: Any, origin: int, dtype: Any) -> Any:
-    """``positions - origin`` in a float dtype, for an int32 origin: exact where the dtype has all integers up to it.
+    """``positions - origin`` in a float dtype, for an int32 origin.
 
-    Elsewhere it is two roundings off. Halves of two integers are so far apart at most as an integer can be; what is
-    left of halving is added as a float.
+    The result is exact if the dtype represents all integers up to it, else within two roundings. Integers are halved
+    before they are subtracted, so that the difference cannot overflow. The remainders are added as floats.
     """
     if backends.is_real(positions):
         if backends.dtype_name(positions.dtype) != "float64":
@@ -170,43 +176,43 @@ def difference(positions: Any, origin: int, dtype: Any) -> Any:
 
 
 def _phase_and_rest(positions: Any, row: Row, bits: int, dtype: Any) -> tuple[Any, Any]:
-    """One product as a phase in units of ``2**-bits`` turns, and what is left in turns: None for nothing."""
+    """One product as a phase in units of ``2**-bits`` revolutions, and its remainder in revolutions (None for zero)."""
     xp = backends.namespace(positions)
     round_off = backends.dtype_name(dtype) != "float64"
-    turns = row.turns(bits, like=positions)
+    revolutions = row.revolutions(bits, like=positions)
     rest = None
     if not row.are_floats:
         rest = row.broadcast_to_rank(_not_a_number_from(row.inv_freq, LIMIT, dtype), positions)
     if backends.is_real(positions):
         whole, part, left = _split(xp, backends.astype(positions, xp.float64 if bits == 64 else xp.float32), bits)
-        phase = _phase(whole, turns, bits, round_off=round_off) + _phase_of_part(part, turns, bits)
-        left = backends.astype(left * _approximate(turns, bits, left.dtype), dtype)
+        phase = _phase(whole, revolutions, bits, round_off=round_off) + _phase_of_part(part, revolutions, bits)
+        left = backends.astype(left * _approximate(revolutions, bits, left.dtype), dtype)
         return phase, left if rest is None else left + rest
     positions = backends.astype(positions, xp.int64 if bits == 64 else xp.int32)
-    return _phase(positions, turns, bits, round_off=round_off), rest
+    return _phase(positions, revolutions, bits, round_off=round_off), rest
 
 
-def _phase(positions: Any, turns: Revolutions, bits: int, *, round_off: bool) -> Any:
-    """``floor(positions * fraction)`` modulo one turn, in units of ``2**-bits`` turns.
+def _phase(positions: Any, revolutions: Revolutions, bits: int, *, round_off: bool) -> Any:
+    """``floor(positions * fraction)`` modulo one revolution, in units of ``2**-bits`` revolutions.
 
-    With `round_off` the 64-bit product leaves out what cannot change its upper half, so that wide and narrow positions
-    have the same 32-bit phases, bit for bit.
+    With `round_off` the 64-bit product omits terms that cannot change its upper half. So wide and narrow positions have
+    the same 32-bit phases, bit for bit.
     """
     if bits == 64:
         upper = ((positions >> 31) + 1) >> 1  # the multiple of 2**32 nearest to the position; 0 for all of int32
-        phase = positions * turns.high + upper * turns.low
-        return phase if round_off else phase + (((positions - (upper << 32)) * turns.low) >> 32)
+        phase = positions * revolutions.high + upper * revolutions.low
+        return phase if round_off else phase + (((positions - (upper << 32)) * revolutions.low) >> 32)
     upper, lower = positions >> 16, positions & 0xFFFF
-    # Schoolbook multiplication of two 16-bit digits by two. Products wrap; those of `lower` are unsigned, so that a
-    # shift must be masked; the three low halves are what carries.
-    lower_middle, upper_low, lower_low = lower * turns.middle, upper * turns.low, lower * turns.low
+    # Long multiplication of two digits by two, 16 bits each. Products wrap. Those of `lower` are unsigned, so their
+    # right shifts are masked. The carry is the sum of the three low halves.
+    lower_middle, upper_low, lower_low = lower * revolutions.middle, upper * revolutions.low, lower * revolutions.low
     carry = (lower_middle & 0xFFFF) + (upper_low & 0xFFFF) + ((lower_low >> 16) & 0xFFFF)
     middle = ((lower_middle >> 16) & 0xFFFF) + (upper_low >> 16) + (carry >> 16)
-    return positions * turns.high + upper * turns.middle + middle
+    return positions * revolutions.high + upper * revolutions.middle + middle
 
 
 def _split(xp: Any, positions: Any, bits: int) -> tuple[Any, Any, Any]:
-    """Real positions as a whole number, a whole number of ``2**(1 - bits)``, and the little that is left."""
+    """Real positions as the sum of an integer, an integer multiple of ``2**(1 - bits)``, and a small remainder."""
     limit = 2.0 ** (bits - 1)
     integer = xp.int32 if bits == 32 else xp.int64
     numbers = xp.where(xp.abs(positions) < limit, positions, xp.zeros_like(positions))
@@ -220,7 +226,7 @@ def _split(xp: Any, positions: Any, bits: int) -> tuple[Any, Any, Any]:
 def _not_a_number_from(x: Any, limit: float, dtype: Any) -> Any:
     """Zero where ``abs(x) < limit``, and NaN elsewhere."""
     xp = backends.namespace(x)
-    # Constants, as a NaN that is computed trips detectors of NaN even where it is not chosen.
+    # NaN is a constant here: a computed NaN triggers NaN detectors even in elements that `where` does not select.
     zero, nan = 0.0, float("nan")
     for _ in range(x.ndim):
         zero, nan = (zero,), (nan,)
@@ -228,32 +234,39 @@ def _not_a_number_from(x: Any, limit: float, dtype: Any) -> Any:
     return xp.where(xp.abs(x) < limit, zero, nan)
 
 
-def _phase_of_part(part: Any, turns: Revolutions, bits: int) -> Any:
-    """The phase of a fractional position, given in units of ``2**(1 - bits)``: whole turns count here too."""
+def _phase_of_part(part: Any, revolutions: Revolutions, bits: int) -> Any:
+    """The phase of `part`, a fraction of a position in units of ``2**(1 - bits)``, at all digits of the frequency."""
     half = bits // 2
     low_half = (1 << half) - 1
-    fraction = _first_bits(turns, bits)
+    fraction = _first_bits(revolutions, bits)
     upper, lower = part >> half, part & low_half
     high, low = fraction >> half, fraction & low_half
-    return 2 * part * turns.whole + 4 * upper * high + ((upper * low) >> (half - 2)) + ((lower * high) >> (half - 2))
+    return (
+        2 * part * revolutions.whole + 4 * upper * high + ((upper * low) >> (half - 2)) + ((lower * high) >> (half - 2))
+    )
 
 
-def _first_bits(turns: Revolutions, bits: int) -> Any:
-    """The fraction of the frequency to ``bits - 1`` bits, which fit beside the sign."""
-    return (turns.high >> 1) & ((1 << (bits - 1)) - 1)
+def _first_bits(revolutions: Revolutions, bits: int) -> Any:
+    """The first ``bits - 1`` bits of the fraction of the frequency, as a non-negative integer."""
+    return (revolutions.high >> 1) & ((1 << (bits - 1)) - 1)
 
 
-def _approximate(turns: Revolutions, bits: int, dtype: Any) -> Any:
-    """The frequency in turns per position as a float."""
-    return backends.astype(turns.whole, dtype) + backends.astype(_first_bits(turns, bits), dtype) * 2.0 ** (1 - bits)
+def _approximate(revolutions: Revolutions, bits: int, dtype: Any) -> Any:
+    """The frequency in revolutions per position as a float."""
+    fraction = backends.astype(_first_bits(revolutions, bits), dtype)
+    return backends.astype(revolutions.whole, dtype) + fraction * 2.0 ** (1 - bits)
 
 
 def _sin_cos_of_phase(xp: Any, phase: Any, rest: Any, bits: int, dtype: Any) -> tuple[Any, Any]:
-    """Sine and cosine of `phase` in units of ``2**-bits`` turns, plus `rest` in turns, within 5e-8 at 32 bits."""
+    """Sine and cosine of `phase`, in units of ``2**-bits`` revolutions, plus `rest`, in revolutions.
+
+    The error is at most 5e-8 at 32 bits.
+    """
     quarter = (phase + (1 << (bits - 3))) >> (bits - 2)
     offset = phase - (quarter << (bits - 2))
-    # The angle from the nearest quarter turn, `u` quarter turns, as a short number and its remainder: products of the
-    # short one with the short leading coefficients 3/2 and 5/4 are exact, with fused multiply-add or without.
+    # u is the angle from the nearest multiple of 90 degrees, in units of 90 degrees. It is split into a number of few
+    # bits, `short`, and a remainder. Products of `short` with the leading coefficients 3/2 and 5/4 are exact, with or
+    # without fused multiply-add.
     step = bits - 13
     steps = (offset + (1 << (step - 1))) >> step
     short = backends.astype(steps, dtype) * 2.0**-11
@@ -279,24 +292,26 @@ def _polynomial(coefficients: list[float], x: Any) -> Any:
 
 
 def _shape(nested: Any) -> tuple[int, ...]:
-    """The sizes of nested tuples."""
+    """The shape of nested tuples."""
     return (len(nested), *_shape(nested[0])) if isinstance(nested, tuple) else ()
 
 
 @backends.host_constant
-def _turns_of_floats(inv_freq: tuple[float, ...], bits: int) -> tuple[tuple[int, ...], ...]:
+def _revolutions_of_floats(inv_freq: tuple[float, ...], bits: int) -> tuple[tuple[int, ...], ...]:
     """Convert floats, exactly, to the rows of `Revolutions`.
 
     Examples
     --------
-    >>> whole, high, middle, low = _turns_of_floats((pi / 2,), 32)
-    >>> whole, round(high[0] / 2**32, 9)  # a quarter of a turn per position
+    >>> whole, high, middle, low = _revolutions_of_floats((pi / 2,), 32)
+    >>> whole, round(high[0] / 2**32, 9)  # a quarter of a revolution per position
     ((0,), 0.25)
     """
     parts = []
     for frequency in inv_freq:
         numerator, denominator = frequency.as_integer_ratio()
-        parts.append((numerator * _PER_RADIAN << 96) // denominator >> _PER_RADIAN_BITS)  # in units of 2**-96 turns
+        parts.append(
+            (numerator * _PER_RADIAN << 96) // denominator >> _PER_RADIAN_BITS
+        )  # in units of 2**-96 revolutions
     if bits == 32:
         words = [(p >> 96, p >> 64, (p >> 48) & 0xFFFF, (p >> 32) & 0xFFFF) for p in parts]
     else:
@@ -305,28 +320,32 @@ def _turns_of_floats(inv_freq: tuple[float, ...], bits: int) -> tuple[tuple[int,
 
 
 def _wrap(number: int, bits: int) -> int:
-    """The signed integer of a width that has the same last bits."""
+    """The signed integer of `bits` bits that equals `number` modulo ``2**bits``."""
     return (number + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
 
 
-def _turns_of_array(inv_freq: Any, bits: int) -> Revolutions:
-    """Convert an array of floats where it lies: long multiplication by 1 / 2 pi in base 256.
+def _revolutions_of_array(inv_freq: Any, bits: int) -> Revolutions:
+    """Convert an array of floats on its device, by long multiplication by 1 / (2 pi) in base 256.
 
-    Every step is exact: scaling by powers of two, flooring, and sums of byte products below ``2**31``.
+    Every step is exact: scaling by powers of two, floor, and sums of byte products below ``2**31``.
     """
     xp = backends.namespace(inv_freq)
     integer = xp.int32 if bits == 32 else xp.int64
-    inv_freq = xp.where(xp.abs(inv_freq) < LIMIT, inv_freq, xp.zeros_like(inv_freq))  # the others become NaN
-    count = 11 if bits == 32 else 15  # bytes after the point: those of the words, and three to carry from
-    # Digits of the frequency, the first worth 256 radians.
+    inv_freq = xp.where(
+        xp.abs(inv_freq) < LIMIT, inv_freq, xp.zeros_like(inv_freq)
+    )  # `_phase_and_rest` makes the others NaN
+    count = 11 if bits == 32 else 15  # bytes after the point: those of the words, and three more for the carry
+    # Base-256 digits of the frequency in radians. The first is the coefficient of 256.
     scales = tuple(256.0**place for place in range(-1, count))
     scales = backends.from_numbers(scales, like=inv_freq, dtype=inv_freq.dtype)
     scaled = xp.abs(inv_freq)[..., None] * scales[None, :]
     digits = backends.astype(xp.floor(scaled) - 256.0 * xp.floor(scaled * 2.0**-8), xp.int32)
     matrix = backends.from_numbers(_per_radian_matrix(count), like=inv_freq, dtype=xp.int32)
     products = xp.sum(digits[..., None] * matrix[None, :, :], axis=-2)
-    products = backends.astype(products, xp.int32)  # afterwards, as not every sum takes a dtype
-    # The sign goes in before the carry: negative frequencies come out in two's complement.
+    products = backends.astype(
+        products, xp.int32
+    )  # a cast after the sum, because not every library sums to a given dtype
+    # The sign is applied before the carry, so that negative frequencies become two's complement.
     products = xp.where(inv_freq[..., None] < 0.0, -products, products)
 
     carry = xp.zeros_like(products[..., 0])
@@ -344,16 +363,17 @@ def _turns_of_array(inv_freq: Any, bits: int) -> Revolutions:
 
 @backends.host_constant
 def _per_radian_matrix(count: int) -> tuple[tuple[int, ...], ...]:
-    """The matrix that multiplies base-256 digits, the first worth 256, by 1 / 2 pi.
+    """The matrix that multiplies base-256 digits by 1 / (2 pi).
 
-    Row r is 1 / 2 pi moved r bytes to the right; the columns are worth 256, 1, 1/256 and so on.
+    Row r holds the bytes of 1 / (2 pi), shifted r bytes to the right. Digits and columns are the coefficients of 256,
+    1, 1/256 and so on.
     """
     per_radian = (_PER_RADIAN >> (_PER_RADIAN_BITS - 8 * (count + 1))).to_bytes(count + 1, "big")
     return tuple((0,) * (row + 1) + tuple(per_radian[: count + 1 - row]) for row in range(count + 1))
 
 
 def _join(digits: list[Any]) -> Any:
-    """The integer with these base-256 digits."""
+    """The integer that has these base-256 digits."""
     number = digits[0]
     for digit in digits[1:]:
         number = (number << 8) | digit

@@ -1,4 +1,4 @@
-"""Where the values of an embedding come from, as far as a config did not state them."""
+"""Where an embedding has those values from that its config did not state."""
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ class Default(NamedTuple):
     row : str
         The row of `RotaryEmbedding.describe` that shows the value.
     key : str
-        The key under which a config states it.
+        The config key for the value.
     source : str
-        Whose default it is, in words.
+        Where the default comes from, such as "default of llama".
     """
 
     row: str
@@ -25,14 +25,16 @@ class Default(NamedTuple):
 
 @dataclass(frozen=True)
 class Provenance:
-    """What `from_config` knows of an embedding besides its values; no part of its equality, hash or repr.
+    """What `from_config` records about an embedding, in addition to its values.
+
+    It has no part in the equality, the hash and the repr of the embedding.
 
     Parameters
     ----------
     defaults : tuple of Default
         Values that the config did not state.
     remarks : tuple of str
-        Other sentences for the reader.
+        Other sentences that `RotaryEmbedding.describe` prints.
 
     Examples
     --------
@@ -44,15 +46,15 @@ class Provenance:
     remarks: tuple[str, ...] = ()
 
     def mark(self, row: str) -> str:
-        """What follows the value of a row; nothing where the config states all of it."""
-        found = _listed(default for default in self.defaults if default.row == row)
-        return f" (not in the config: {found})" if found else ""
+        """A note to append to a row, or an empty string if the config states all values of the row."""
+        defaults = _joined(default for default in self.defaults if default.row == row)
+        return f" (not in the config: {defaults})" if defaults else ""
 
     def lines(self, rows: Container[str]) -> list[tuple[str, str]]:
-        """Rows of their own: the values that none of `rows` shows, and the remarks."""
-        others = _listed(default for default in self.defaults if default.row not in rows)
-        return [("not in the config", others)] * bool(others) + [("remark", each) for each in self.remarks]
+        """Additional rows: the defaults that none of `rows` shows, and the remarks."""
+        others = _joined(default for default in self.defaults if default.row not in rows)
+        return [("not in the config", others)] * bool(others) + [("remark", remark) for remark in self.remarks]
 
 
-def _listed(defaults: Iterable[Default]) -> str:
+def _joined(defaults: Iterable[Default]) -> str:
     return "; ".join(f"{default.key}, {default.source}" for default in defaults)

@@ -1,4 +1,4 @@
-"""Checkpoints between pairings: the channels of a projection in the order that the other layout rotates."""
+"""Conversion of weights between layouts: reorder the channels of each head."""
 
 from typing import Any, Literal
 
@@ -18,70 +18,73 @@ def permute_projection(
     head_dim: int | None = None,
     axis: int = 0,
 ) -> ArrayT:
-    """Put the channels of every head in the order that another layout rotates.
+    """Reorder the channels of each head from one layout to the other.
 
     ::
 
         to="half"          x0 x1 x2 x3 x4 x5  becomes  x0 x2 x4 x1 x3 x5
         to="interleaved"   x0 x2 x4 x1 x3 x5  becomes  x0 x1 x2 x3 x4 x5
 
-    A model that rotates by one layout, with its queries and keys in that order, gives the attention scores of a model
-    that rotates by the other. Each direction undoes the other, bit for bit. What to permute, and how:
+    A model computes the same attention scores in either layout, if the projections of its queries and keys are permuted
+    to the layout that it rotates by. The two directions are exact inverses. Permute these tensors of queries and keys:
 
     ============================================== ======================= =======================
-    tensor, of queries and of keys                 `num_heads`             `axis`
+    tensor                                         `num_heads`             `axis`
     ============================================== ======================= =======================
     weight "heads*head_dim in" of PyTorch          its heads               0
     bias or norm "heads*head_dim"                  its heads               0
     norm of one head, "head_dim"                   1                       0
     kernel "in heads*head_dim" of JAX              its heads               -1
     kernel "in heads head_dim" of Flax, its bias   1                       -1
-    the LoRA factor that makes the channels (B)    as its weight           as its weight
-    scales of quantised rows, "heads*head_dim 1"   as its weight           as its weight
+    LoRA factor B, whose output is the channels    same as the weight      same as the weight
+    scales of quantised rows, "heads*head_dim 1"   same as the weight      same as the weight
     cached keys "batch seq heads head_dim"         1                       -1
     ============================================== ======================= =======================
 
-    Values, the output projection and the other LoRA factor (A) stay as they are. Cached keys may be rotated already.
+    Do not permute values, the output projection or the LoRA factor A. Cached keys can be permuted before or after their
+    rotation.
 
     Parameters
     ----------
     w : array, "*before heads*head_dim *after"
-        Of any dtype. Its axis `axis` holds the channels, head after head. A tensor that holds queries, keys and values
-        is split first; so is one that packs several channels in a number, or scales them by the block.
+        Of any dtype. Axis `axis` holds the channels, head after head. Split a fused tensor of queries, keys and values
+        first. Unpack quantised weights first if one element holds several channels, or if several rows share a scale.
     num_heads : int
-        Heads along `axis` of this very tensor: with grouped queries, keys have fewer than queries
-        (`num_key_value_heads` of a config). A wrong number that divides the axis raises nothing unless `head_dim` is
-        given.
+        The number of heads on `axis` of this tensor. With grouped queries, keys have fewer heads than queries
+        (`num_key_value_heads` of a config). A wrong number that divides the size of the axis is an error only if
+        `head_dim` is given.
     to : "half" or "interleaved"
-        The layout of the result; `w` has the other. Nothing in a tensor tells them apart: half is what transformers'
-        Llama expects, interleaved what Meta published.
+        The layout of the result; `w` has the other layout. A tensor does not show its layout: transformers' Llama
+        expects half, and Meta published interleaved.
     rotary_dim : int, optional
-        Channels of each head that are rotated; the others stay in place. Without it, all from `first_channel` on. Where
-        it is given, `num_heads` of the queries for keys is an error if it leaves the keys narrower heads than that.
+        The number of rotated channels of each head. The other channels stay in place. By default all channels from
+        `first_channel` on are rotated.
     first_channel : int
-        The first channel of each head that is rotated.
+        The first rotated channel of each head.
     head_dim : int, optional
-        Channels of each head, rotated or not: if it is given, the axis must have `num_heads` times as many.
+        The number of channels of each head, rotated or not. If it is given, the size of `axis` must be
+        ``num_heads * head_dim``.
     axis : int
-        The axis of the channels: 0 for PyTorch's "out in", -1 for JAX's "in out" and wherever channels are last.
+        The axis of the channels: 0 for PyTorch's "out in", -1 for JAX's "in out".
 
     Returns
     -------
     array, "*before heads*head_dim *after"
-        Of the library, shape, dtype and device of `w`.
+        It has the library, shape, dtype and device of `w`.
 
     Raises
     ------
     ValueError
-        If the axis does not fall into `num_heads` heads, or they have not `head_dim` channels, or a head's rotated
-        channels do not fall into pairs, or `to` is unknown.
+        If `num_heads` does not divide the axis, the heads do not have `head_dim` channels, the number of rotated
+        channels is odd or does not fit into a head, or `to` is unknown.
     TypeError
-        If `w` is no array, or a number no int.
+        If `w` is not an array, or a number is not an int.
 
     References
     ----------
-    huggingface/transformers, `core_model_loading.py`: `PermuteForRope` is ``to="half"``, where queries and keys have as
-    many heads. pytorch/torchtune, `torchtune/models/convert_weights.py`: `hf_to_tune` is ``to="interleaved"``.
+    huggingface/transformers, `core_model_loading.py`: `PermuteForRope` is ``to="half"`` for queries and keys
+    with equal numbers of heads. pytorch/torchtune, `torchtune/models/convert_weights.py`: `hf_to_tune` is
+    ``to="interleaved"``.
 
     Examples
     --------
@@ -101,12 +104,12 @@ def permute_projection(
     before, size, after = tuple(w.shape[:axis]), w.shape[axis], tuple(w.shape[axis + 1 :])
     if num_heads < 1 or size % num_heads:
         raise ValueError(
-            f"{who}: num_heads must be the number of heads on axis {axis} of w (for keys, of key-value heads), and "
-            f"divide it; got num_heads={num_heads} for w of shape {checks.shape(w)}"
+            f"{who}: num_heads must be the number of heads on axis {axis} of w (for keys: key-value heads) and "
+            f"divide its size; got num_heads={num_heads} for w of shape {checks.shape(w)}"
         )
     if head_dim is not None and checks.count(who, "head_dim", head_dim) * num_heads != size:
         raise ValueError(
-            f"{who}: axis {axis} of w must have num_heads={num_heads} heads (for keys, key-value heads) of "
+            f"{who}: axis {axis} of w must have num_heads={num_heads} heads (for keys: key-value heads) of "
             f"head_dim={head_dim} channels; got w of shape {checks.shape(w)}"
         )
     width = size // num_heads
@@ -120,11 +123,11 @@ def permute_projection(
         return heads[(*[slice(None)] * (axis + 1), slice(start, stop), ...)]
 
     order = [*range(axis + 1), axis + 2, axis + 1, *range(axis + 3, heads.ndim + 1)]
-    turned = xp.permute_dims(xp.reshape(channels(first, end), (*before, num_heads, *grid, *after)), order)
-    turned = xp.reshape(turned, (*before, num_heads, end - first, *after))
+    reordered = xp.permute_dims(xp.reshape(channels(first, end), (*before, num_heads, *grid, *after)), order)
+    reordered = xp.reshape(reordered, (*before, num_heads, end - first, *after))
     if end - first < width:
-        turned = xp.concat([channels(0, first), turned, channels(end, width)], axis=axis + 1)
-    return xp.reshape(turned, (*before, size, *after))
+        reordered = xp.concat([channels(0, first), reordered, channels(end, width)], axis=axis + 1)
+    return xp.reshape(reordered, (*before, size, *after))
 
 
 def _axis(who: str, axis: Any, w: Any) -> int:
@@ -137,13 +140,13 @@ def _axis(who: str, axis: Any, w: Any) -> int:
 
 
 def _rotary_dim(who: str, rotary_dim: Any, first: int, head_dim: int, num_heads: int, w: Any) -> int:
-    """The number of rotated channels, which must fall into pairs and into a head."""
-    given = rotary_dim is not None
-    found = checks.even_size(who, "rotary_dim", rotary_dim) if given else head_dim - first
-    if found < 2 or found % 2 or first + found > head_dim:
-        wanted = f"{found} channels from channel {first} on" if given else f"pairs of channels from channel {first} on"
+    """The number of rotated channels, which must be even and fit into a head."""
+    is_given = rotary_dim is not None
+    count = checks.even_size(who, "rotary_dim", rotary_dim) if is_given else head_dim - first
+    if count < 2 or count % 2 or first + count > head_dim:
+        wanted = f"{count} channels" if is_given else "one or more whole pairs of channels"
         raise ValueError(
-            f"{who}: every head must have {wanted}; got head_dim={head_dim}, as w has shape {checks.shape(w)} and "
-            f"num_heads={num_heads}"
+            f"{who}: every head must have {wanted} from channel {first} on; got head_dim={head_dim} "
+            f"(w of shape {checks.shape(w)}, num_heads={num_heads})"
         )
-    return found
+    return count

@@ -144,7 +144,7 @@ def embedding_of(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: s
         if sections is not None or row.reverse or row.last:
             raise ValueError(f"{WHO}: the width that turns must be even in {keys.name}; got {rotary_dim}")
         inv_freq = frequencies_of(WHO, rule, base, rotary_dim)
-        return RotaryEmbedding(**options, inv_freq=inv_freq, attention_factor=rule.magnitude)
+        return RotaryEmbedding(**options, inv_freq=inv_freq, attention_factor=rule.resolved_attention_factor)
     if sections is not None:
         rotary_dim = 2 * sections.pairs
     return RotaryEmbedding(
@@ -387,7 +387,7 @@ def _of_tables_alone(yarn: YarnScaling) -> YarnScaling:
     """
     if yarn.softmax_scale == 1.0:
         return yarn
-    return replace(yarn, attention_factor=yarn.magnitude, mscale=None, mscale_all_dim=None)
+    return replace(yarn, attention_factor=yarn.resolved_attention_factor, mscale=None, mscale_all_dim=None)
 
 
 def _of_deepseek(yarn: YarnScaling) -> YarnScaling:
@@ -400,8 +400,8 @@ def _of_deepseek(yarn: YarnScaling) -> YarnScaling:
     if yarn.attention_factor is not None:
         return yarn
     mscale = 1.0 if yarn.mscale is None else yarn.mscale
-    magnitude = yarn.growth(mscale) / yarn.growth(yarn.mscale_all_dim or 0.0)
-    return yarn if magnitude == yarn.magnitude else replace(yarn, attention_factor=magnitude)
+    magnitude = yarn.get_mscale(mscale) / yarn.get_mscale(yarn.mscale_all_dim or 0.0)
+    return yarn if magnitude == yarn.resolved_attention_factor else replace(yarn, attention_factor=magnitude)
 
 
 def _whole(length: Any) -> Any:
