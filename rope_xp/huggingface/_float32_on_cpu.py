@@ -1,4 +1,7 @@
-"""Tensors of float32 on the CPU, whatever a program has chosen, and nothing of the process is touched."""
+"""A context in which new tensors are float32 on the CPU, whatever defaults the program has set.
+
+It changes nothing of the process, so other threads are not affected.
+"""
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
@@ -9,13 +12,16 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # for random numbers, which are made once
+FLOAT32_ON_CPU: dict[str, Any] = {
+    "dtype": torch.float32,
+    "device": "cpu",
+}  # for random numbers: asked for directly, so that none are drawn twice
 
 
-class _Plain(TorchFunctionMode):
-    """Makes a tensor again where its dtype or its device is the program's default, and no argument's.
+class _Float32OnCPU(TorchFunctionMode):
+    """Repeats an operation whose result took its dtype or device from the program's defaults, not from an argument.
 
-    A mode belongs to its thread. `torch.set_default_dtype`, and `torch.device` as a context, do not.
+    A mode belongs to one thread. `torch.set_default_dtype` and `torch.device` as a context do not.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -50,6 +56,6 @@ def _tensors(values: Iterable[Any]) -> Iterator[Any]:
 
 @contextmanager
 def float32_on_cpu() -> Iterator[None]:
-    """New tensors are float32 and on the CPU; nothing is cast, and nothing recorded for gradients."""
-    with _Plain(), torch.no_grad(), torch.autocast("cpu", enabled=False):
+    """Make new tensors float32 on the CPU, without autocast and without recording gradients."""
+    with _Float32OnCPU(), torch.no_grad(), torch.autocast("cpu", enabled=False):
         yield
