@@ -58,10 +58,10 @@ def _q_and_k(table_format, _):
 
 
 def _q_and_k_with_positions(table_format, heads):
-    own = _q_and_k(table_format, heads)
+    rotate = _q_and_k(table_format, heads)
 
     def apply_rotary_pos_emb(q, k, cos, sin, position_ids=None, unsqueeze_dim=1):
-        return own(q, k, cos, sin, unsqueeze_dim)
+        return rotate(q, k, cos, sin, unsqueeze_dim)
 
     return apply_rotary_pos_emb
 
@@ -99,19 +99,19 @@ def _last_tokens(table_format, _):
 
 
 def _complex_tables(table_format, heads):
-    own = _q_and_k_without_axis(table_format, heads)
+    rotate = _q_and_k_without_axis(table_format, heads)
 
     def apply_rotary_emb(xq, xk, freqs_cis):
-        return own(xq, xk, freqs_cis.real, freqs_cis.imag)
+        return rotate(xq, xk, freqs_cis.real, freqs_cis.imag)
 
     return apply_rotary_emb
 
 
 def _complex_tables_of_vision(table_format, heads):
-    own = _q_and_k_without_axis(table_format, heads)
+    rotate = _q_and_k_without_axis(table_format, heads)
 
     def vision_apply_rotary_emb(query, key, freqs_ci):
-        return own(query, key, freqs_ci.real, freqs_ci.imag)
+        return rotate(query, key, freqs_ci.real, freqs_ci.imag)
 
     return vision_apply_rotary_emb
 
@@ -232,14 +232,14 @@ class ClassRewriter:
         if function in self.rewritten_functions:
             return self.rewritten_functions[function]
         self.rewritten_functions[function] = function  # ends the recursion of functions that call each other
-        file, found = function.__globals__, {}
-        for name in names_used_by(function).intersection(file):
-            value = file[name]
+        module_globals, found = function.__globals__, {}
+        for name in names_used_by(function).intersection(module_globals):
+            value = module_globals[name]
             if APPLY_NAME.match(name) and callable(value):
-                found[name] = self.replacement_for(name, value, file["__name__"])
+                found[name] = self.replacement_for(name, value, module_globals["__name__"])
             elif isinstance(value, types.FunctionType) and value.__module__ == function.__module__:
                 found[name] = self.rewritten(value)
-        found = {name: value for name, value in found.items() if value is not file[name]}
+        found = {name: value for name, value in found.items() if value is not module_globals[name]}
         cells = [self._rewritten_cell(cell) for cell in function.__closure__ or ()]
         if found or any(new is not old for new, old in zip(cells, function.__closure__ or ())):
             self.rewritten_functions[function] = copy_with_globals(function, found, cells)
@@ -256,12 +256,12 @@ class ClassRewriter:
         function = self.rewritten(value)
         return cell if function is value else types.CellType(function)
 
-    def replacement_for(self, name: str, theirs: Any, file: str) -> Any:
+    def replacement_for(self, name: str, original: Any, file: str) -> Any:
         """The apply function of rope_xp that gives the same results, for some format of tables and axis of heads."""
         self.files_with_apply.add(file)
-        if (theirs, file) in self.replacements:
-            return self.replacements[theirs, file]
-        names = tuple(_parameters(theirs))
+        if (original, file) in self.replacements:
+            return self.replacements[original, file]
+        names = tuple(_parameters(original))
         if names not in APPLY_FACTORIES:
             raise ValueError(f"{name}({', '.join(names)}) has parameters that are not known")
         if file not in self.formats:
@@ -269,9 +269,9 @@ class ClassRewriter:
         errors = []
         for table_format, heads in product(_with_other_layouts(self.formats[file]), (-2, 1, None)):
             function = APPLY_FACTORIES[names](table_format, heads)
-            errors.append(largest_difference(theirs, function, table_format))
+            errors.append(largest_difference(original, function, table_format))
             if errors[-1] <= ROTATION_TOLERANCE:
-                self.replacements[theirs, file] = function
+                self.replacements[original, file] = function
                 return function
         raise ValueError(f"{name} differs from that of rope_xp by {min(errors):.2g}")
 
@@ -281,10 +281,13 @@ def copy_with_globals(function: Any, found: dict[str, Any], cells: Iterable[Any]
 
     Its globals are only the names that it uses, without `__name__`: torch.compile would look up that module.
     """
-    file = function.__globals__
+    module_globals = function.__globals__
     names = {"__builtins__", "__package__", *names_used_by(function)}
-    own = {name: file[name] for name in names if name in file and name != "__name__"} | found
-    new = types.FunctionType(function.__code__, own, function.__name__, function.__defaults__, tuple(cells) or None)
+    copied = names & module_globals.keys() - {"__name__"}
+    own_globals = {name: module_globals[name] for name in copied} | found
+    new = types.FunctionType(
+        function.__code__, own_globals, function.__name__, function.__defaults__, tuple(cells) or None
+    )
     new.__kwdefaults__ = function.__kwdefaults__
     for name in ("__module__", "__qualname__", "__doc__", "__annotations__"):
         setattr(new, name, getattr(function, name))
@@ -292,14 +295,14 @@ def copy_with_globals(function: Any, found: dict[str, Any], cells: Iterable[Any]
     return new
 
 
-def largest_difference(theirs: Any, ours: Any, table_format: TableFormat) -> float:
-    """The largest difference between two apply functions, over the arguments for which `theirs` keeps the shapes.
+def largest_difference(original: Any, replacement: Any, table_format: TableFormat) -> float:
+    """The largest difference between two apply functions, over the arguments for which `original` keeps the shapes.
 
     Infinite if there are no such arguments.
     """
     random = torch.Generator().manual_seed(0)
     errors = []
-    parameters = _parameters(theirs)
+    parameters = _parameters(original)
     arrays, tables_of = ([name for name in parameters if name in names] for names in (ARRAY_NAMES, TABLE_NAMES))
     for width in (2 * table_format.pairs, 2 * table_format.pairs + 2):
         for tables in ((2, 5), (1, 5), (5,)):
@@ -311,13 +314,13 @@ def largest_difference(theirs: Any, ours: Any, table_format: TableFormat) -> flo
                     name: torch.rand(*shape, width, generator=random, **FLOAT32_ON_CPU) * 1.4 - 0.7
                     for name, shape in shapes.items()
                 }
-                result = _results(theirs, xs | given | more)
-                if [tuple(y.shape) for y in result] != [tuple(x.shape) for x in xs.values()]:
+                expected = _results(original, xs | given | more)
+                if [tuple(y.shape) for y in expected] != [tuple(x.shape) for x in xs.values()]:
                     continue  # no model passes such arguments
-                own = _results(ours, xs | given | more)
-                if [y.shape for y in own] != [x.shape for x in xs.values()]:
+                result = _results(replacement, xs | given | more)
+                if [y.shape for y in result] != [x.shape for x in xs.values()]:
                     return float("inf")
-                errors += [(y - z).abs().max() for y, z in zip(result, own)]
+                errors += [(y - z).abs().max() for y, z in zip(expected, result)]
     return float(torch.stack(errors).max()) if errors else float("inf")  # NaN if any difference is
 
 

@@ -26,24 +26,24 @@ class _Float32OnCPU(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        made = func(*args, **kwargs)
-        if not isinstance(made, torch.Tensor):
-            return made
+        result = func(*args, **kwargs)
+        if not isinstance(result, torch.Tensor):
+            return result
         given = list(_tensors([*args, *kwargs.values()]))
         changes: dict[str, Any] = {}
-        if not given and made.device.type != "cpu" and kwargs.get("device") is None:
+        if not given and result.device.type != "cpu" and kwargs.get("device") is None:
             changes["device"] = "cpu"
-        if _is_by_default(made) and kwargs.get("dtype") is None:
+        if _is_by_default(result) and kwargs.get("dtype") is None:
             if not given:
                 changes["dtype"] = torch.float32
             elif not any(each.is_floating_point() or each.is_complex() for each in given):
                 args = [each.to(torch.float32) if isinstance(each, torch.Tensor) else each for each in args]
                 return func(*args, **kwargs)
-        return func(*args, **{**kwargs, **changes}) if changes else made
+        return func(*args, **{**kwargs, **changes}) if changes else result
 
 
-def _is_by_default(made: Any) -> bool:
-    return made.is_floating_point() and made.dtype != torch.float32 and made.dtype == torch.get_default_dtype()
+def _is_by_default(result: Any) -> bool:
+    return result.is_floating_point() and result.dtype != torch.float32 and result.dtype == torch.get_default_dtype()
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Any]:

@@ -89,11 +89,11 @@ def _row_digits(module: Any) -> Any:
     return torch.stack((rows // DIGIT_BASE, rows % DIGIT_BASE), -1)
 
 
-def _largest_difference(theirs: Any, table_format: TableFormat) -> float:
+def _largest_difference(original: Any, table_format: TableFormat) -> float:
     """Between the results of transformers' apply function and of `rotate_by_tables`, for random arrays."""
     random = torch.Generator().manual_seed(0)
     angles = torch.rand(2, 5, table_format.pairs, generator=random, **FLOAT32_ON_CPU) * 6
     x = torch.rand(2, 5, 3, 2 * table_format.pairs, generator=random, **FLOAT32_ON_CPU) * 1.4 - 0.7
     sin, cos = angles.sin(), angles.cos()
-    own = rotate_by_tables([x], cos[:, :, None], sin[:, :, None], table_format)[0]
-    return float((own - theirs(x, sin, cos)).abs().max())
+    rotated = rotate_by_tables([x], cos[:, :, None], sin[:, :, None], table_format)[0]
+    return float((rotated - original(x, sin, cos)).abs().max())

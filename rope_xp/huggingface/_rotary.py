@@ -246,9 +246,9 @@ def is_rotary(module: Any) -> bool:
 
 def forward_attributes(module: Any) -> list[str]:
     """The attributes of a module that hold the forward of its class; hooks of accelerate set them and leave them."""
-    own, method = vars(module), type(module).forward
-    names = [name for name in ("forward", "_old_forward") if getattr(own.get(name), "__func__", None) is method]
-    if "forward" in own and not names:
+    attributes, method = vars(module), type(module).forward
+    names = [name for name in ("forward", "_old_forward") if getattr(attributes.get(name), "__func__", None) is method]
+    if "forward" in attributes and not names:
         raise ValueError("its forward is not the forward of its class")
     return names
 
@@ -287,9 +287,9 @@ def _checked_rotary(original: Any) -> Rotary:
     if any(hooks for key, hooks in vars(original).items() if key.endswith("_hooks")):
         raise ValueError("it has hooks")
     rotary = Rotary(original)
-    made = _uncast_copy(rotary)
+    uncast = _uncast_copy(rotary)
     for layer_type in rotary._ropes:
-        formats = {_table_format(rotary, made, layer_type, length) for length in _lengths(rotary, layer_type)}
+        formats = {_table_format(rotary, uncast, layer_type, length) for length in _lengths(rotary, layer_type)}
         if len(formats) > 1:
             raise ValueError("the format of its tables depends on the length")
         rotary.formats[layer_type] = formats.pop()
@@ -300,12 +300,12 @@ def _checked_rotary(original: Any) -> Rotary:
 def _uncast_copy(rotary: Rotary) -> Any:
     """A copy of a rotary module that calls may change, with its buffers as they were before any cast."""
     original = rotary.original
-    made = type(original)(original.config).eval()
+    fresh = type(original)(original.config).eval()
     copy = deepcopy(original, {id(original.config): original.config}).cpu().eval()
     for layer_type in rotary._ropes:  # a call with one token brings both into the same state
-        for module in (made, copy):
+        for module in (fresh, copy):
             _example_tables(rotary, module, layer_type, 1)
-    for name, buffer in list(made.named_buffers(remove_duplicate=False)):
+    for name, buffer in list(fresh.named_buffers(remove_duplicate=False)):
         if not equal_before_casts(copy.get_buffer(name), buffer, DEVICE_ROUNDING * buffer.abs()):
             raise ValueError(f"its {name} is not that of its config")
         copy.register_buffer(name, buffer)
@@ -320,20 +320,20 @@ def _example_tables(rotary: Rotary, module: Any, layer_type: str | None, length:
     return x, positions, type(module).forward(module, *given)
 
 
-def _table_format(rotary: Rotary, made: Any, layer_type: str | None, length: int | None) -> TableFormat:
+def _table_format(rotary: Rotary, uncast: Any, layer_type: str | None, length: int | None) -> TableFormat:
     """The format of transformers' tables, once they are found to be equal for sequences of this length."""
     rope: Any = rotary._ropes[layer_type]
-    x, positions, theirs = _example_tables(rotary, made, layer_type, length)
-    is_complex = isinstance(theirs, torch.Tensor)
-    if not is_complex and (not isinstance(theirs, tuple) or len(theirs) != 2):
-        raise ValueError(f"its tables must be (cos, sin) or complex; got {type(theirs).__name__}")
+    x, positions, made_tables = _example_tables(rotary, uncast, layer_type, length)
+    is_complex = isinstance(made_tables, torch.Tensor)
+    if not is_complex and (not isinstance(made_tables, tuple) or len(made_tables) != 2):
+        raise ValueError(f"its tables must be (cos, sin) or complex; got {type(made_tables).__name__}")
     sin, cos = rotary._tables(x, rotary._positions(x, positions), layer_type)
-    tables = (theirs.real, theirs.imag) if is_complex else theirs
+    original_tables = (made_tables.real, made_tables.imag) if is_complex else made_tables
     slow = torch.zeros(rope.pairs)
     if length is None and rope.axes == 1 and positions is not None:
         slow = torch.tensor(rope.inv_freq).abs() * FAR_POSITION < SLOW_PHASE
     errors = {
-        name: _largest_difference(repeated, rope, slow, (cos, sin), tables)
+        name: _largest_difference(repeated, rope, slow, (cos, sin), original_tables)
         for name, (repeated, _) in COLUMN_LAYOUTS.items()
     }
     name = min(errors, key=lambda name: errors[name])
@@ -345,14 +345,16 @@ def _table_format(rotary: Rotary, made: Any, layer_type: str | None, length: int
     return TableFormat(name, is_complex, rotation, rope.first_channel > 0, rope.pairs)
 
 
-def _largest_difference(repeated: Any, rope: RotaryEmbedding, slow: Any, ours: Any, theirs: Any) -> float:
+def _largest_difference(
+    repeated: Any, rope: RotaryEmbedding, slow: Any, exact_tables: Any, original_tables: Any
+) -> float:
     """The largest difference at `NEAR_POSITIONS`, and for slow pairs at the last one; infinite for other widths."""
     found = []
-    for own, their in zip(ours, theirs):
-        own = repeated(own, rope.blocks)
-        if own.shape[-1] != their.shape[-1] or own.numel() != their.numel():
+    for exact, original in zip(exact_tables, original_tables):
+        exact = repeated(exact, rope.blocks)
+        if exact.shape[-1] != original.shape[-1] or exact.numel() != original.numel():
             return float("inf")
-        difference = (own - their.reshape(own.shape)).abs()
+        difference = (exact - original.reshape(exact.shape)).abs()
         far = difference[..., -1, :] * repeated(slow, rope.blocks)
         found += [difference[..., : len(NEAR_POSITIONS), :].max(), far.max()]
     return float(torch.stack(found).max())  # NaN if any difference is
