@@ -8,7 +8,7 @@ class has a forward with the same code, in which that name means an apply functi
 `_rotary`            `Rotary`, the module that replaces a rotary module; its tables are compared first
 `_apply`             the apply functions, and classes whose forward calls them
 `_gptj`              attention with a table of its own: GPT-J and CodeGen
-`_guard`             what the original modules hold stays unedited until `unpatch`
+`_guard`             keeps the buffers of the original modules unedited until `unpatch`
 `_float32_on_cpu`    the context in which tables are compared
 ===================  ================================================================================
 
