@@ -34,7 +34,7 @@ import torch
 import transformers
 
 from rope_xp.huggingface import patch, patched
-from rope_xp.huggingface._methods import APPLIES, Methods, names_in
+from rope_xp.huggingface._apply import APPLY_NAME, ClassRewriter, names_used_by
 from rope_xp.huggingface._rotary import REFUSED, rotary_of
 
 sys.path.append(str(Path(__file__).parent))  # which python -P leaves out
@@ -488,10 +488,10 @@ def classes() -> dict[str, str]:
                 rotaries[name] = rotary_of("patch", made_by_default(module, name))
             except Exception as error:  # whatever code that nobody knows raises
                 reasons[name] = str(error).rpartition("Embedding: ")[2]
-        methods = Methods("patch", rotaries.values())
+        rewriter = ClassRewriter("patch", rotaries.values())
         try:
             for function in sorted(applied(module)) if rotaries else ():
-                methods.ours(function, getattr(module, function), module.__name__)
+                rewriter.replacement_for(function, getattr(module, function), module.__name__)
         except ValueError as error:
             reasons |= dict.fromkeys(rotaries, str(error))
     return reasons
@@ -510,8 +510,8 @@ def applied(module: Any) -> set[str]:
     called = set()
     for cls in vars(module).values():
         if isinstance(cls, type) and cls.__module__ == module.__name__:
-            called.update(*(names_in(inspect.unwrap(each)) for each in vars(cls).values() if callable(each)))
-    return {name for name in called.intersection(vars(module)) if APPLIES.match(name)}
+            called.update(*(names_used_by(inspect.unwrap(each)) for each in vars(cls).values() if callable(each)))
+    return {name for name in called.intersection(vars(module)) if APPLY_NAME.match(name)}
 
 
 # Speed.

@@ -34,10 +34,10 @@ from families import FAMILIES, GRADIENTS, LOGITS, build, logits, prompt
 
 from rope_xp import RotaryEmbedding
 from rope_xp._core.kernels.pair_rotation import Rotation
-from rope_xp.huggingface import patch, patched, tables_inside, unpatch
-from rope_xp.huggingface._kept import Ours
-from rope_xp.huggingface._methods import MAKERS
-from rope_xp.huggingface._rotary import REFUSED, Form, Rotary
+from rope_xp.huggingface import _gptj, patch, patched, unpatch
+from rope_xp.huggingface._apply import APPLY_FACTORIES
+from rope_xp.huggingface._guard import PatchedType
+from rope_xp.huggingface._rotary import REFUSED, Rotary, TableFormat
 
 torch.set_num_threads(1)
 MOVES = {"pos_embed_shift": 0.1, "pos_embed_jitter": 1.2, "pos_embed_rescale": 2.0}
@@ -78,8 +78,8 @@ def test_positions_matter_in_a_family(name):
         if isinstance(module, Rotary):
             own = module._tables
             module._tables = lambda x, positions, label, own=own: own(x, positions * 2, label)
-        elif tables_inside.has_tables_inside(module):
-            type(module)._rows = property(lambda self: tables_inside._digits(self)[::2])
+        elif _gptj.holds_table(module):
+            type(module)._rows = property(lambda self: _gptj._row_digits(self)[::2])
     assert float((logits(model, inputs) - right).abs().max()) > 10 * LOGITS
 
 
@@ -229,7 +229,9 @@ def test_a_shallow_copy_uses_its_own_weights(copied):
 def test_what_is_patched_is_not_pickled(part):
     model = patch(llama())
     for write in (pickle.dumps, lambda it: torch.save(it, io.BytesIO())):
-        with pytest.raises(TypeError, match=r"^pickle: a model must not be patched; got .*: unpatch it first"):
+        with pytest.raises(
+            TypeError, match=r"^pickle: a model must not be patched; got a patched .*: unpatch it first"
+        ):
             write(part(model))
     assert pickle.loads(pickle.dumps(unpatch(model))).model.rotary_emb is not None
 
@@ -242,7 +244,7 @@ def test_code_of_transformers_reads_our_tables(name):
     theirs = logits(model, inputs)
     patch(model)
     for module in list(model.modules()):
-        if isinstance(type(module), Ours) and not isinstance(module, Rotary):
+        if isinstance(type(module), PatchedType) and not isinstance(module, Rotary):
             unpatch(module)
     assert any(isinstance(module, Rotary) for module in model.modules())
     assert float((logits(model, inputs) - theirs).abs().max()) <= LOGITS
@@ -301,9 +303,7 @@ def test_a_wrapper_around_our_forward_is_named_and_stays(wrap):
     attention = model.model.layers[1].self_attn
     wrap(attention, calls)
     before = tree(model)
-    with pytest.raises(
-        ValueError, match=r"^unpatch: .*\.LlamaAttention: its forward is another than that of its class"
-    ):
+    with pytest.raises(ValueError, match=r"^unpatch: .*\.LlamaAttention: its forward is not the forward of its class"):
         unpatch(model)
     logits(model, prompt(FAMILIES["Llama"]))
     assert tree(model) == before and calls == [attention]
@@ -369,7 +369,7 @@ def test_positions_of_every_type(dtype):
 @pytest.mark.parametrize("name", ["GPT-J", "CodeGen"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_rows_are_exact_in_every_dtype(name, dtype):
-    attention = next(m for m in patch(build(FAMILIES[name])).modules() if tables_inside.has_tables_inside(m))
+    attention = next(m for m in patch(build(FAMILIES[name])).modules() if _gptj.holds_table(m))
     rows = torch.tensor([[0, 1, 255, 256, 257, 1023, 2047]])
     high, low = attention._rows[rows].to(dtype).split(1, -1)
     x = torch.rand(1, 7, 3, 8, generator=torch.Generator().manual_seed(0))
@@ -608,17 +608,17 @@ BAD = {
     with_another_config: "its inv_freq is not that of its config",
     with_another_magnitude: r"LlamaRotaryEmbedding: its tables differ from those of its config by 0\.2",
     with_nan: r"LlamaRotaryEmbedding: its tables differ from those of its config by nan",
-    with_attention_of_another_home: "Own: its forward, which names apply_rotary_pos_emb, is not that of transformers",
-    with_a_rotary_forward: "LlamaRotaryEmbedding: its forward is another than that of its class",
+    with_attention_of_another_home: "Own: its forward, which calls apply_rotary_pos_emb, is not that of transformers",
+    with_a_rotary_forward: "LlamaRotaryEmbedding: its forward is not the forward of its class",
     with_a_rotary_subclass: "LlamaRotaryEmbedding: its forward is not that of transformers",
     with_a_rotary_backward_hook: "LlamaRotaryEmbedding: it has hooks",
-    with_a_forward_under_a_hook: "LlamaAttention: its forward is another than that of its class",
-    with_meta: "numbers in memory; got tensors on the meta device",
+    with_a_forward_under_a_hook: "LlamaAttention: its forward is not the forward of its class",
+    with_meta: "tensors in memory; got meta or fake tensors",
     with_a_quantizer: "must not be quantised",
-    with_a_forward: "LlamaAttention: its forward is another than that of its class",
+    with_a_forward: "LlamaAttention: its forward is not the forward of its class",
     with_a_hook: "LlamaRotaryEmbedding: it has hooks",
     without_attention: "LlamaRotaryEmbedding, whose tables no method of the model applies",
-    with_a_subclass_that_calls_its_parent: "Mine: its forward is not that of LlamaAttention, as transformers has it",
+    with_a_subclass_that_calls_its_parent: "Mine: it overrides the forward of LlamaAttention in transformers",
 }
 
 
@@ -666,7 +666,7 @@ def test_wrappers_before_and_after(first, wrap, one_process):
     ours = [g.full_tensor() if wrap == "shard" else g for g in families.gradients(wrapped, inputs).values()]
     by_name = dict(zip(their_gradients, ours, strict=True))  # which wrappers change
     assert families.of_gradients(by_name, their_gradients) <= GRADIENTS
-    assert not any(isinstance(type(module), Ours) for module in unpatch(wrapped).modules())
+    assert not any(isinstance(type(module), PatchedType) for module in unpatch(wrapped).modules())
 
 
 class Adapted(torch.nn.Module):
@@ -679,14 +679,14 @@ class Adapted(torch.nn.Module):
 
 
 def test_fake_tensors_are_refused():
-    with FakeTensorMode(), pytest.raises(ValueError, match="got tensors on the meta device, or fake ones"):
+    with FakeTensorMode(), pytest.raises(ValueError, match="got meta or fake tensors"):
         patch(transformers.LlamaModel(llama().config))
 
 
 def test_another_table_of_gpt_j_is_refused():
     model = build(FAMILIES["GPT-J"])
     model.transformer.h[1].attn.embed_positions[700] += 0.01
-    with pytest.raises(ValueError, match="GPTJAttention: its tables differ from those of its widths"):
+    with pytest.raises(ValueError, match="GPTJAttention: its table does not follow from head_dim and rotary_dim"):
         patch(model)
 
 
@@ -700,10 +700,10 @@ def test_an_unknown_family_is_named():
         patch(model)
 
 
-@pytest.mark.parametrize("names", MAKERS)
+@pytest.mark.parametrize("names", APPLY_FACTORIES)
 def test_apply_functions_take_what_they_are_known_by(names):
-    form = Form("halves", False, Rotation("half", "half"), False, 4)
-    assert tuple(inspect.signature(MAKERS[names](form, None)).parameters) == names
+    form = TableFormat("halves", False, Rotation("half", "half"), False, 4)
+    assert tuple(inspect.signature(APPLY_FACTORIES[names](form, None)).parameters) == names
 
 
 def _no_rotation(q, k, cos, sin, unsqueeze_dim=1):
@@ -732,7 +732,7 @@ def test_another_apply_function_is_refused(monkeypatch, apply_rotary_pos_emb):
     model = llama()
     monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", apply_rotary_pos_emb)
     before = tree(model)
-    with pytest.raises(ValueError, match=r"LlamaAttention: apply_rotary_pos_emb differs from ours by"):
+    with pytest.raises(ValueError, match=r"LlamaAttention: apply_rotary_pos_emb differs from that of rope_xp by"):
         patch(model)
     assert tree(model) == before
 
@@ -757,7 +757,7 @@ def test_what_is_no_module_is_a_type_error(function):
 def test_a_model_without_a_rotary_module():
     with pytest.raises(ValueError, match="got Linear without one"):
         patch(torch.nn.Linear(2, 2))
-    with pytest.raises(ValueError, match="must be what holds the rotary module"):
+    with pytest.raises(ValueError, match="must contain the rotary module; got the rotary module"):
         patch(llama().model.rotary_emb)
 
 

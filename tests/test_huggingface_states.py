@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from families import FAMILIES, LOGITS, build, logits, prompt
 
-from rope_xp.huggingface import patch, rotary, unpatch
+from rope_xp.huggingface import _rotary, patch, unpatch
 from rope_xp.huggingface._float32_on_cpu import float32_on_cpu
-from rope_xp.huggingface._kept import Ours
+from rope_xp.huggingface._guard import PatchedType
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:transformers.*", "ignore::FutureWarning:transformers.*")
@@ -42,7 +42,9 @@ MODELS = {
     "Gemma 3": ("sliding_attention_", "full_attention_"),
 }
 CASTS = ("half", "bfloat16", "float", "double")
-NO_EDIT = r"^patch: {} must be (read and )?edited where a model is not patched; got that of .*RotaryEmbedding: unpatch"
+NO_EDIT = (
+    r"^patch: {} can only be (read and )?edited while the model is not patched; got that of .*RotaryEmbedding: unpatch"
+)
 
 
 def rotary_of(model):
@@ -203,7 +205,7 @@ def test_a_table_inside_attention_is_not_edited(name):
         lambda: setattr(attention, "embed_positions", torch.ones(8, 8)),
         lambda: attention.register_buffer("embed_positions", torch.ones(8, 8)),
     ):
-        refused(AttributeError, r"^patch: embed_positions must be .* got that of .*Attention: unpatch", edit)
+        refused(AttributeError, r"^patch: embed_positions can only be .* got that of .*Attention: unpatch", edit)
     assert torch.equal(logits(model, inputs), right) and torch.equal(logits(unpatch(model), inputs), theirs)
 
 
@@ -232,7 +234,9 @@ def test_an_edit_of_a_config_that_is_read_in_each_call(name, edit):
     edit(model, name)
     for _ in range(2):
         refused(
-            ValueError, "^patch: rope_parameters of a config whose rule .* must stay", lambda: logits(model, inputs)
+            ValueError,
+            "^patch: rope_parameters must not change while",
+            lambda: logits(model, inputs),
         )
     model.config.rope_parameters.update(before)
     assert torch.equal(logits(model, inputs), right)
@@ -267,7 +271,7 @@ def test_two_models_share_a_rotary_module_and_one_is_patched(name):
     theirs, before = logits(build(FAMILIES[name]), inputs), tensors_of(rotary_of(one))
     patch(one)
     assert torch.equal(logits(other, inputs), theirs) and float((logits(one, inputs) - theirs).abs().max()) <= LOGITS
-    refused(ValueError, "^patch: .*RotaryEmbedding: another model that is patched holds it", lambda: patch(other))
+    refused(ValueError, "^patch: .*RotaryEmbedding: it belongs to another patched model", lambda: patch(other))
     refused(ValueError, "^unpatch: model must be patched", lambda: unpatch(other))
     unpatch(one)
     assert same(tensors_of(rotary_of(one)), before) and rotary_of(one) is rotary_of(other)
@@ -279,7 +283,7 @@ def test_what_data_parallelism_sets_on_a_replica():
     replica, table = attention._replicate_for_data_parallel(), attention._buffers["embed_positions"]
     replica.embed_positions = table.clone()
     assert attention._buffers["embed_positions"] is table
-    refused(AttributeError, "^patch: embed_positions must be read and edited", lambda: attention.embed_positions)
+    refused(AttributeError, "^patch: embed_positions can only be read and edited", lambda: attention.embed_positions)
 
 
 # Memory that is emptied.
@@ -348,7 +352,7 @@ def test_unpatch_refuses_numbers_that_were_edited_by_a_name_from_before(then):
     assert torch.isfinite(logits(model, inputs)).all()
     if then.__name__ == "<lambda>":
         frequencies.div_(2)
-        assert not any(isinstance(type(each), Ours) for each in unpatch(model).modules())
+        assert not any(isinstance(type(each), PatchedType) for each in unpatch(model).modules())
 
 
 # What belongs to a process, or to another thread.
@@ -358,7 +362,7 @@ def test_patch_in_threads_leaves_what_a_program_has_chosen(monkeypatch):
     """The first thread is done while the second is amid its proof, which began before that end."""
     models, inputs = {name: build(FAMILIES["Llama"]) for name in ("first", "second")}, prompt(FAMILIES["Llama"])
     begun, first_done = {name: threading.Event() for name in models}, threading.Event()
-    seen, proven = [], rotary._proven
+    seen, proven = [], _rotary._checked_rotary
 
     def slowly(original):
         name = threading.current_thread().name
@@ -376,7 +380,7 @@ def test_patch_in_threads_leaves_what_a_program_has_chosen(monkeypatch):
         if name == "first":
             first_done.set()
 
-    monkeypatch.setattr(rotary, "_proven", slowly)
+    monkeypatch.setattr(_rotary, "_checked_rotary", slowly)
     torch.set_default_dtype(torch.bfloat16)
     try:
         before = chosen()
@@ -533,9 +537,9 @@ class States(RuleBasedStateMachine):
     def ask_without_numbers(self):
         other = copy.deepcopy(self.ours).to("meta")
         if self.patched:
-            refused(ValueError, "^unpatch: every part .* is on the meta device", lambda: unpatch(other))
+            refused(ValueError, "^unpatch: every module .* is on the meta device", lambda: unpatch(other))
         else:
-            refused(ValueError, "^patch: model must have its numbers in memory", lambda: patch(other))
+            refused(ValueError, "^patch: model must have its tensors in memory", lambda: patch(other))
 
     @rule()
     def load(self):
@@ -566,7 +570,7 @@ class States(RuleBasedStateMachine):
         if self.theirs is None:
             return
         module, original = rotary_of(self.ours), rotary_of(self.theirs)
-        assert isinstance(type(module), Ours) == self.patched and module.training == original.training
+        assert isinstance(type(module), PatchedType) == self.patched and module.training == original.training
         if not self.patched:
             assert same(tensors_of(module), tensors_of(original))
             assert torch.equal(logits(self.ours, self.inputs), logits(self.theirs, self.inputs))

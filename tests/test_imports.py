@@ -3,6 +3,7 @@
 import ast
 import graphlib
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,10 +52,10 @@ MAY_NAME = {
     "_core/kernels/cuda": {"torch", "triton"},
     "_core/kernels/cuda_kernel": {"triton"},
     "_core/kernels/xla": {"jax"},
-    "huggingface/_kept": {"torch"},
+    "huggingface/_guard": {"torch"},
     "huggingface/_float32_on_cpu": {"torch"},
     "huggingface/_rotary": {"torch"},
-    "huggingface/_methods": {"torch"},
+    "huggingface/_apply": {"torch"},
     "huggingface/_gptj": {"torch"},
     "huggingface/__init__": {"torch", "transformers"},
     "torch": {"torch"},
@@ -109,6 +110,14 @@ def test_no_module_imports_itself_in_a_circle():
         for module in MODULES
     }
     tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+def test_contributing_has_the_map_of_modules():
+    """In the order of the layers, all of them."""
+    text = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text()
+    rows = re.findall(r"^\| `rope_xp/([\w/]+?)(?:/|\.py)` \|", text, flags=re.MULTILINE)
+    assert sorted(rows) == sorted(LAYER_OF)
+    assert [LAYER_OF[row] for row in rows] == sorted(LAYER_OF.values())
 
 
 def test_public_names():

@@ -1,11 +1,19 @@
-"""The README's snippets run, each where its library is tested; and every public name is there."""
+"""The README's snippets run, each where its library is tested, and it names everything public.
 
+What README and CONTRIBUTING name exists: links, paths and nox sessions.
+"""
+
+import doctest
 import re
+import textwrap
 from pathlib import Path
+
+import pytest
 
 import rope_xp
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README, CONTRIBUTING = ((ROOT / f"{name}.md").read_text() for name in ("README", "CONTRIBUTING"))
 SNIPPETS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 IMPORTS = {"jax": "import jax", "torch": "import torch"}
 
@@ -48,3 +56,33 @@ def test_every_public_name_is_there():
         assert name in README
     for name in rope_xp.positions.__all__:
         assert re.search(rf"`{name}[(`]", README)
+
+
+def sessions():
+    """The names of the nox sessions, read from the text of noxfile.py: nox need not be installed."""
+    text = (ROOT / "noxfile.py").read_text()
+    backends = re.search(r"for backend in \((.*)\):", text).group(1)
+    named = re.findall(r'@nox\.session\(name="([^"]+)"', text)
+    functions = re.findall(r"@nox\.session\ndef (\w+)", text)
+    return {*named, *functions, *(f"tests-{backend}" for backend in re.findall(r'"(\w+)"', backends))}
+
+
+@pytest.mark.parametrize("text", [README, CONTRIBUTING], ids=["README", "CONTRIBUTING"])
+def test_links_paths_and_sessions_exist(text):
+    links = re.findall(r"\]\((?!https?:|#)([^)]+)\)", text)
+    paths = re.findall(r"\b(?:rope_xp|tests|benchmarks|examples)/[\w./-]*\w/?", text)
+    assert paths and [path for path in (*links, *paths) if not (ROOT / path).exists()] == []
+    assert set(re.findall(r"nox -s ([\w-]+)", text.replace("\n", " "))) - {"NAME"} <= sessions()
+
+
+def test_contributing_says_what_each_session_protects():
+    table = CONTRIBUTING.partition("## What each session protects")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"^\| `([\w-]+)` \|", table, flags=re.MULTILINE)) == sorted(sessions())
+
+
+def test_the_frequency_rule_of_contributing_runs():
+    (snippet,) = re.findall(r"```python\n(.*?)```", CONTRIBUTING, flags=re.DOTALL)
+    names = {"__name__": "snippet"}
+    exec(compile(textwrap.dedent(snippet), "CONTRIBUTING.md", "exec"), names)
+    (examples,) = doctest.DocTestFinder().find(names["SquareRootScaling"], "rule", module=False, globs=names)
+    assert doctest.DocTestRunner().run(examples) == (0, 1)

@@ -1,9 +1,19 @@
 """rope_xp inside a PyTorch model of transformers 5: `patch(model)` puts it in, `unpatch(model)` takes it out.
 
-Nothing global is touched: a rotary module gives way to one of ours in its parent, and an object whose forward names an
-apply function of transformers becomes one of a class like its own, with a forward of the same code and ours under that
-name. What meets our tables all the same, such as a layer that joins later, finds them as upstream's, but in float32,
-which a layer of 16 bits does not take.
+`patch` changes one model and nothing global. It replaces each rotary module by a `Rotary` module. It also changes the
+class of each module whose forward calls an apply function of transformers, such as `apply_rotary_pos_emb`. The new
+class has a forward with the same code, in which that name means an apply function of rope_xp.
+
+===================  ================================================================================
+`_rotary`            `Rotary`, the module that replaces a rotary module; its tables are compared first
+`_apply`             the apply functions, and classes whose forward calls them
+`_gptj`              attention with a table of its own: GPT-J and CodeGen
+`_guard`             keeps the buffers of the original modules unedited until `unpatch`
+`_float32_on_cpu`    the context in which tables are compared
+===================  ================================================================================
+
+A layer that is added to a patched model later runs the code of transformers. It gets tables in the format of
+transformers, but in float32, so a layer in 16 bits cannot use them.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -25,10 +35,18 @@ except ImportError as missing:
 if int(transformers.__version__.partition(".")[0]) < 5:
     raise ImportError(f"rope_xp.huggingface: transformers must be 5 or newer; got {transformers.__version__}")
 
-from rope_xp.huggingface._gptj import TABLE, class_of, has_tables_inside
-from rope_xp.huggingface._kept import Aside, Keeper, Ours, aside, check_kept, keep, named
-from rope_xp.huggingface._methods import Methods
-from rope_xp.huggingface._rotary import Rotary, held, is_rotary, rotary_of
+from rope_xp.huggingface._apply import ClassRewriter
+from rope_xp.huggingface._gptj import TABLE_BUFFER, class_of, holds_table
+from rope_xp.huggingface._guard import (
+    GuardedModule,
+    PatchedType,
+    ReplacedRotary,
+    check_unedited,
+    class_path,
+    guard,
+    replaced_class,
+)
+from rope_xp.huggingface._rotary import Rotary, forward_attributes, is_rotary, rotary_of
 
 __all__ = ["patch", "patched", "unpatch"]
 
@@ -36,32 +54,37 @@ Model = TypeVar("Model", bound=torch.nn.Module)
 
 
 def patch(model: Model) -> Model:
-    """Put rope_xp inside a model of transformers: its rotary modules, and the functions that apply their tables.
+    """Replace the rotary modules of a transformers model, and the functions that apply their tables.
 
-    Tables are then exact at every position, and are neither rounded to the dtype of the model nor cast with it; q and k
-    turn in float32, both at once. Parameters, saved buffers, `generate`, caches, gradients, hooks and the config stay
-    as they are. Before anything is changed, the tables of every rotary module and every apply function are compared
-    with transformers' own; if one of them differs, nothing is changed.
+    The tables of a patched model are exact at every position. They are not rounded to the dtype of the model, and no
+    cast changes them. Queries and keys are rotated in float32, both in one call. Parameters, saved buffers,
+    `generate`, caches, gradients, hooks and the config stay as they are.
 
-    The config, and what a forward made again finds in its file, are read now and not in later calls; a layer that
-    joins later turns by the same tables in transformers' own way, if it is not of 16 bits. A copy is patched as its
-    model is. To be pickled whole, as `torch.save` of a model does, it must be unpatched; `save_pretrained` and a state
-    dict need nothing. Threads may patch models of their own at the same time: `patch` changes nothing of the process.
+    `patch` first compares the tables of every rotary module, and the results of every apply function, with those of
+    transformers. If one of them differs, it raises and changes nothing.
 
-    What a rotary module holds stays as it is until `unpatch`: its frequencies are not there to be read, and setting
-    them, its attention factor or another attribute raises AttributeError. To edit them, unpatch the model first; a
-    rotation of your own is `rope_xp.RotaryEmbedding`. A call raises ValueError where the rule depends on the length,
-    as LongRoPE and dynamic NTK do, and the config has other ``rope_parameters`` than when the model was patched. A
-    state dict with other frequencies, which only ESM has, raises RuntimeError.
+    `patch` reads the config and the source files of the model once; later calls do not read them again. A layer that
+    is added later runs the code of transformers with the same tables, unless it is in 16 bits. A copy of a patched
+    model is patched. A patched model cannot be pickled as a whole, as `torch.save(model)` does: unpatch it first.
+    `save_pretrained` and state dicts work. `patch` changes nothing of the process, so threads may patch different
+    models at the same time.
 
-    What transformers does by mistake is done here too, see ``compat`` of `rope_xp.from_config`. One thing is not:
-    dynamic NTK follows the longest position of each call and remembers nothing; to see it, each call waits for the
-    device.
+    The frequencies of a patched rotary module cannot be read. Setting them, the attention factor or another attribute
+    raises AttributeError. To edit them, unpatch the model first. For a rotation of your own, use
+    `rope_xp.RotaryEmbedding`.
+
+    With LongRoPE and dynamic NTK the frequencies depend on the length. A call of such a model raises ValueError if the
+    config has other ``rope_parameters`` than when the model was patched. A state dict with other frequencies raises
+    RuntimeError; among the models of transformers, only ESM saves its frequencies.
+
+    A patched model reproduces known transformers bugs; see ``compat`` of `rope_xp.from_config`. There is one exception:
+    dynamic NTK uses the longest position of each call and does not depend on earlier calls. Each call then waits for
+    the device, as it must read that position.
 
     Parameters
     ----------
     model : torch.nn.Module
-        A model of transformers, or a part of one that holds its rotary modules.
+        A model of transformers, or a part of one that contains its rotary modules.
 
     Returns
     -------
@@ -71,12 +94,13 @@ def patch(model: Model) -> Model:
     Raises
     ------
     TypeError
-        If `model` is no module.
+        If `model` is not a `torch.nn.Module`.
     ValueError
-        If it is patched already, has no rotary module, is quantised by transformers, wrapped for data parallelism, on
-        the meta device or made of fake tensors; or if a part of it cannot be patched, which is named with the reason:
-        such as a rotary module with hooks of PyTorch, with frequencies that are not those of its config or in another
-        model that is patched, or a forward that is not transformers' own.
+        If the model is patched already, has no rotary module, is quantised by transformers, is wrapped in
+        `DistributedDataParallel`, or has meta or fake tensors. Also if one of its modules cannot be patched: for
+        example a rotary module with hooks of PyTorch, with frequencies that do not follow from its config, or of
+        another patched model, or a module whose forward is not the one of transformers. The error names the module
+        and the reason.
 
     References
     ----------
@@ -91,17 +115,17 @@ def patch(model: Model) -> Model:
     'LlamaRotaryEmbedding'
     """
     who = "patch"
-    _check(who, model)
+    _check_patchable(who, model)
     rotaries = {module: rotary_of(who, module) for module in model.modules() if is_rotary(module)}
-    inside = {module: class_of(who, module) for module in model.modules() if has_tables_inside(module)}
-    if not rotaries and not inside:
+    with_tables = {module: class_of(who, module) for module in model.modules() if holds_table(module)}
+    if not rotaries and not with_tables:
         raise ValueError(f"{who}: model must have a rotary module; got {type(model).__name__} without one")
     if model in rotaries:
-        raise ValueError(f"{who}: model must be what holds the rotary module; got {named(model)} itself")
-    methods = Methods(who, rotaries.values())
-    others = [module for module in model.modules() if module not in rotaries and module not in inside]
-    classes = inside | {module: methods.class_of(module) for module in others}
-    methods.check_all_are_applied()
+        raise ValueError(f"{who}: model must contain the rotary module; got the rotary module {class_path(model)}")
+    rewriter = ClassRewriter(who, rotaries.values())
+    rest = [module for module in model.modules() if module not in rotaries and module not in with_tables]
+    classes = with_tables | {module: rewriter.class_of(module) for module in rest}
+    rewriter.check_tables_are_applied()
     classes = {module: cls for module, cls in classes.items() if cls is not type(module)}
     _check_forwards(who, classes)
 
@@ -110,28 +134,29 @@ def patch(model: Model) -> Model:
             if child in rotaries:
                 parent._modules[name] = rotaries[child]
     for module, cls in classes.items():
-        _make(module, cls)
-    for module in inside:
-        keep(module, [TABLE], {})
+        _set_class(module, cls)
+    for module in with_tables:
+        guard(module, [TABLE_BUFFER], {})
     for module, rotary in rotaries.items():
-        _make(module, aside(type(module)))
-        keep(module, rotary.kept_names(), rotary.made)
+        _set_class(module, replaced_class(type(module)))
+        guard(module, rotary.guarded_names(), rotary.initial_buffers)
     return model
 
 
 def unpatch(model: Model) -> Model:
-    """Take rope_xp out of a model: every object and every forward that `patch` replaced is put back.
+    """Take rope_xp out of a model: put back every module and every forward that `patch` replaced.
 
-    What was registered on the rotary modules meanwhile goes away with them. A part without its rotary module goes on
-    with exact tables, float32 or float64, which transformers' own functions apply; one of 16 bits does not take them.
+    What was registered on the `Rotary` modules in the meantime is lost. If only a part of a model is unpatched, without
+    its rotary module, transformers' functions apply the exact tables there. These are float32 or float64, so a part in
+    16 bits cannot use them.
 
-    Frequencies and tables are put back as transformers would have them after all casts, to the last bit, also where
-    ``to_empty`` has left memory without numbers. This is proven first: they are compared with copies on the host.
+    Frequencies and tables are put back bit for bit as transformers would have them after the same casts. This includes
+    buffers that ``to_empty`` left without values. `unpatch` first compares them with copies on the host.
 
     Parameters
     ----------
     model : torch.nn.Module
-        A patched model, a part or a copy of one.
+        A patched model, or a part or a copy of one.
 
     Returns
     -------
@@ -141,12 +166,12 @@ def unpatch(model: Model) -> Model:
     Raises
     ------
     TypeError
-        If `model` is no module.
+        If `model` is not a `torch.nn.Module`.
     ValueError
-        If it is not patched, or if the forward or the class of a part of it has been replaced or wrapped since, as
-        ``fully_shard`` of attention by itself does. If the frequencies of a part are on the meta device, or have been
-        edited through a reference from before `patch`. The part is named, and nothing is changed then. Hooks of
-        accelerate stay.
+        If the model is not patched. Also if the forward or the class of one of its modules has been replaced or
+        wrapped since `patch`; ``fully_shard`` of an attention module does this. Also if frequencies are on the meta
+        device, or were edited through a reference from before `patch`. The error names the module, and nothing is
+        changed. Hooks of accelerate are no obstacle, and stay.
 
     Examples
     --------
@@ -154,35 +179,39 @@ def unpatch(model: Model) -> Model:
     >>> unpatch(torch.nn.Linear(2, 2))
     Traceback (most recent call last):
         ...
-    ValueError: unpatch: model must be patched; got Linear that is not
+    ValueError: unpatch: model must be patched; got Linear, which is not
     """
     who = "unpatch"
-    _module(who, model)
+    _check_module(who, model)
     if not _is_patched(model):
-        raise ValueError(f"{who}: model must be patched; got {type(model).__name__} that is not")
-    remade = [module for module in model.modules() if _is_ours(module) and not isinstance(module, Rotary)]
-    _check_forwards(who, remade)
-    for module in remade:
+        raise ValueError(f"{who}: model must be patched; got {type(model).__name__}, which is not")
+    patched_modules = [
+        module for module in model.modules() if _has_patched_class(module) and not isinstance(module, Rotary)
+    ]
+    _check_forwards(who, patched_modules)
+    for module in patched_modules:
         if "forward" not in vars(type(module)):
-            raise ValueError(f"{who}: every part must have the class that patch gave it; got {named(module)}")
+            raise ValueError(f"{who}: every module must have the class that patch gave it; got {class_path(module)}")
     originals = [module.original for module in model.modules() if isinstance(module, Rotary)]
-    keepers = [*originals, *(module for module in remade if isinstance(module, Keeper))]
-    check_kept(who, keepers)
+    guarded = [*originals, *(module for module in patched_modules if isinstance(module, GuardedModule))]
+    check_unedited(who, guarded)
 
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
             if isinstance(child, Rotary):
                 parent._modules[name] = child.original
-    for module in [*originals, *remade]:
-        _make(module, type(module).__base__)
-    for module in keepers:
-        del vars(module)["_kept"]
+    for module in [*originals, *patched_modules]:
+        _set_class(module, type(module).__base__)
+    for module in guarded:
+        del vars(module)["_guarded_state"]
     return model
 
 
 @contextmanager
 def patched(model: Model) -> Iterator[Model]:
-    """`patch` on the way in and, where it is still patched, `unpatch` on the way out, also after an error.
+    """Patch a model for the duration of a ``with`` block, and unpatch it afterwards, also after an error.
+
+    A model that was unpatched inside the block stays so.
 
     Parameters
     ----------
@@ -196,7 +225,7 @@ def patched(model: Model) -> Iterator[Model]:
     Raises
     ------
     TypeError, ValueError
-        As `patch` does.
+        See `patch` and `unpatch`.
 
     Examples
     --------
@@ -214,20 +243,22 @@ def patched(model: Model) -> Iterator[Model]:
             unpatch(model)
 
 
-def _module(who: str, model: Any) -> None:
+def _check_module(who: str, model: Any) -> None:
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{who}: model must be a torch.nn.Module; got {type(model).__name__}")
 
 
-def _check(who: str, model: Any) -> None:
-    """A model whose tables can be compared, and that nobody has patched or changed."""
-    _module(who, model)
+def _check_patchable(who: str, model: Any) -> None:
+    """Check what does not depend on the kind of model: not patched, with values in memory, not quantised or wrapped."""
+    _check_module(who, model)
     if _is_patched(model):
-        raise ValueError(f"{who}: model must not be patched already; got {type(model).__name__} that is: unpatch it")
+        raise ValueError(
+            f"{who}: model must not be patched already; got a patched {type(model).__name__}: unpatch it first"
+        )
     if any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in [*model.parameters(), *model.buffers()]):
-        raise ValueError(f"{who}: model must have its numbers in memory; got tensors on the meta device, or fake ones")
+        raise ValueError(f"{who}: model must have its tensors in memory; got meta or fake tensors")
     for module in model.modules():
-        if isinstance(module, torch.nn.parallel.DistributedDataParallel):  # which has counted the buffers
+        if isinstance(module, torch.nn.parallel.DistributedDataParallel):  # it has listed the buffers
             raise ValueError(f"{who}: model must be patched before {type(module).__name__} wraps it; got it wrapped")
         config = getattr(module, "config", None)
         if getattr(module, "hf_quantizer", None) or getattr(config, "quantization_config", None):
@@ -235,26 +266,26 @@ def _check(who: str, model: Any) -> None:
 
 
 def _is_patched(model: torch.nn.Module) -> bool:
-    return any(_is_ours(module) for module in model.modules())
+    return any(_has_patched_class(module) for module in model.modules())
 
 
-def _is_ours(module: torch.nn.Module) -> bool:
-    return isinstance(type(module), Ours) and not isinstance(module, Aside)
+def _has_patched_class(module: torch.nn.Module) -> bool:
+    return isinstance(type(module), PatchedType) and not isinstance(module, ReplacedRotary)
 
 
 def _check_forwards(who: str, modules: Iterable[Any]) -> None:
-    """Objects whose forward nobody else has replaced, or wrapped, but for hooks of accelerate."""
+    """Check that each module has the forward of its class, or a hook of accelerate around it."""
     for module in modules:
         try:
-            held(module)
+            forward_attributes(module)
         except ValueError as error:
             raise ValueError(
-                f"{who}: every part must have the forward of its class; got {named(module)}: {error}"
+                f"{who}: every module must have the forward of its class; got {class_path(module)}: {error}"
             ) from None
 
 
-def _make(module: Any, cls: Any) -> None:
-    """Make an object one of another class, and what it holds of its forward itself likewise."""
-    for name in held(module):
+def _set_class(module: Any, cls: Any) -> None:
+    """Change the class of a module, and the references to the forward that the module itself holds."""
+    for name in forward_attributes(module):
         vars(module)[name] = types.MethodType(cls.forward, module)
     module.__class__ = cls

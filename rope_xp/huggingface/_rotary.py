@@ -1,4 +1,4 @@
-"""A rotary module of transformers, and ours in its place: what it makes of positions, proven equal beforehand."""
+"""`Rotary`, which replaces a rotary module of transformers after their tables are found to be equal."""
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
@@ -19,30 +19,38 @@ from rope_xp._core.kernels.pair_rotation import Rotation
 from rope_xp._core.rotation import READ_WRITE
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling
 from rope_xp.huggingface._float32_on_cpu import float32_on_cpu
-from rope_xp.huggingface._kept import LAST_BITS, Aside, Guarded, Ours, agree, named
+from rope_xp.huggingface._guard import (
+    DEVICE_ROUNDING,
+    PatchedType,
+    ReadOnlyAttributes,
+    ReplacedRotary,
+    class_path,
+    equal_before_casts,
+)
 from rope_xp.positions import grid, join, normalized
 
-# What speaks of rotation in the name of a class, and which of those are attention.
-ROTARY, ATTENTION = re.compile("Rotary|RoPE|Rope|RoFormerSinusoidal"), re.compile("Attention|Layer$")
+# Names of classes that are about rotation, and those among them that are attention.
+ROTARY_NAME, ATTENTION_NAME = re.compile("Rotary|RoPE|Rope|RoFormerSinusoidal"), re.compile("Attention|Layer$")
 
+# Classes that cannot be patched, with the reason.
 REFUSED = {
-    "ClvpRotaryPositionalEmbedding": "it counts positions itself, and values turn too",
-    "EfficientLoFTRRotaryEmbedding": "it takes a map of features, not positions",
+    "ClvpRotaryPositionalEmbedding": "it counts positions itself, and also rotates values",
+    "EfficientLoFTRRotaryEmbedding": "it takes a feature map, not positions",
     "EsmFold2RotaryEmbedding": "it takes coordinates of atoms, not positions",
-    "HunYuanVLRotaryEmbedding": "it is no rotation: the channels of a pair follow different axes",
+    "HunYuanVLRotaryEmbedding": "it is not a rotation: the channels of a pair follow different axes",
     "MistralLarge4TextRotaryEmbedding": "its frequencies are multiplied by weights",
-    "MusicFlamingoRotaryEmbedding": "it takes times, which it multiplies with windows",
+    "MusicFlamingoRotaryEmbedding": "it takes times and multiplies them by windows",
     "RoFormerSinusoidalPositionalEmbedding": "its tables are the weights of an embedding",
-    "SeamlessM4TConformerRotaryPositionalEmbedding": "it counts positions itself, for a method and not a function",
-    "VJEPA2RopeAttention": "it is no rotation: angles are laid out for halves, pairs are neighbours",
-    "Wav2Vec2BertRotaryPositionalEmbedding": "it counts positions itself, for a method and not a function",
-    "Wav2Vec2ConformerRotaryPositionalEmbedding": "it counts positions itself, for a method and not a function",
+    "SeamlessM4TConformerRotaryPositionalEmbedding": "it counts positions itself, and a method applies its tables",
+    "VJEPA2RopeAttention": "it is not a rotation: its tables are in layout half, its pairs interleaved",
+    "Wav2Vec2BertRotaryPositionalEmbedding": "it counts positions itself, and a method applies its tables",
+    "Wav2Vec2ConformerRotaryPositionalEmbedding": "it counts positions itself, and a method applies its tables",
 }
 
 
-def _centers(rotary: Any, pixels: Any) -> Any:
-    """Centers of patches, which training moves: by upstream's own function, and by the same random numbers."""
-    centers = normalized(*_patches(rotary.config, pixels), like=pixels.float())
+def _patch_centers(rotary: Any, pixels: Any) -> Any:
+    """Centers of patches. In training they are moved at random, by transformers' function and random numbers."""
+    centers = normalized(*_patch_counts(rotary.config, pixels), like=pixels.float())
     if not rotary.training:
         return centers
     move = sys.modules[type(rotary.original).__module__].augment_patches_center_coordinates
@@ -50,45 +58,47 @@ def _centers(rotary: Any, pixels: Any) -> Any:
     return move(centers.movedim(0, -1), **by).movedim(-1, 0)
 
 
-def _patches(config: Any, pixels: Any) -> tuple[int, int]:
+def _patch_counts(config: Any, pixels: Any) -> tuple[int, int]:
+    """The numbers of patches in a column and in a row."""
     size = config.patch_size
     high, wide = size if isinstance(size, (tuple, list)) else (size, size)
     return pixels.shape[-2] // high, pixels.shape[-1] // wide
 
 
-def _cells(rotary: Any, hidden_states: Any) -> Any:
-    """Cells of an image of one size, and a last place for all of it."""
+def _patch_cells(rotary: Any, hidden_states: Any) -> Any:
+    """Cells of an image of fixed size, and one last position for the whole image."""
     side = rotary.config.image_size // rotary.config.patch_size
     return join(grid(side, side, start=1, axes=(1, 0), like=hidden_states), 1)
 
 
-# Classes that find positions themselves, from the config and what they are called with.
-POSITIONS: dict[str, Callable[[Any, Any], Any]] = {
-    "DINOv3ViTRopePositionEmbedding": _centers,
-    "EomtDinov3RotaryEmbedding": _centers,
-    "Sapiens2RopePositionEmbedding": _centers,
-    "Llama4VisionRotaryEmbedding": _cells,
+# Classes that compute positions themselves, from the config and the input.
+POSITION_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "DINOv3ViTRopePositionEmbedding": _patch_centers,
+    "EomtDinov3RotaryEmbedding": _patch_centers,
+    "Sapiens2RopePositionEmbedding": _patch_centers,
+    "Llama4VisionRotaryEmbedding": _patch_cells,
 }
-# Towers that say it in no name: their position axes are the last axis.
-TOWERS = re.compile("Vision|ViT|MLCD")
-BATCHED = ("Gemma4VisionRotaryEmbedding",)  # those whose positions are (batch, tokens, axes)
-# Configs without a model_type of their own: (model_type, key of the config there, part).
+# Names of classes whose positions have the position axes last, not first.
+AXES_LAST_NAME = re.compile("Vision|ViT|MLCD")
+BATCHED_POSITIONS = ("Gemma4VisionRotaryEmbedding",)  # classes whose positions are (batch, tokens, axes)
+# Configs without a model_type: the model_type of the config that contains them, their key there, and the part.
 OWNING_CONFIG = {
     "EvollaSaProtRotaryEmbedding": ("evolla", "protein_encoder_config", "protein_encoder"),
     "Qwen3OmniMoeCode2WavConfig": ("qwen3_omni_moe", "code2wav_config", "code2wav"),
 }
-# Keys that say which layers are rotated, or with which base; a rotary module has one of its own.
-OF_LAYERS = ("layer_rope_theta", "no_rope_layers", "no_rope_layer_interval")
+# Keys with one value for each layer, which a rotary module of one layer must not read.
+PER_LAYER_KEYS = ("layer_rope_theta", "no_rope_layers", "no_rope_layer_interval")
 
-# Positions where tables are compared: below 512, where float32 phases are at most 512 * 2**-24 = 3e-5 off; and one far
-# away, for pairs with a phase below 128 there, as their frequencies are rounded too, by up to 4 times that.
-SHORT, FAR, SLOW = (0, 1, 511, 3, 8, 8, 127, 64, 300, 257), 2**20, 128
-TABLES_APART = 5e-5
-# What upstream turns into float32, and `RotaryEmbedding.sincos` does not take.
-SHORT_TYPES = (torch.bool, torch.bfloat16, torch.float16)
+# Positions at which tables are compared. Below 512, float32 phases have an error of at most 512 * 2**-24 = 3e-5. At the
+# far position, only pairs with a phase below 128 are compared. Their frequencies are rounded by up to 4 * 2**-24, so the
+# error of the phase is again at most 3e-5.
+NEAR_POSITIONS, FAR_POSITION, SLOW_PHASE = (0, 1, 511, 3, 8, 8, 127, 64, 300, 257), 2**20, 128
+TABLE_TOLERANCE = 5e-5
+# Dtypes of positions that transformers casts to float32, and that `RotaryEmbedding.sincos` refuses.
+DTYPES_CAST_TO_FLOAT32 = (torch.bool, torch.bfloat16, torch.float16)
 
-# How upstream repeats the column of a pair for its two channels, and a view of one column for each pair.
-FORMS: dict[str, tuple[Callable[[Any, int], Any], Callable[[Any, int], Any]]] = {
+# How transformers repeats the column of a pair for its two channels, and the inverse: one column for each pair.
+COLUMN_LAYOUTS: dict[str, tuple[Callable[[Any, int], Any], Callable[[Any, int], Any]]] = {
     "halves": (lambda table, _: torch.cat((table, table), -1), lambda table, _: table[..., : table.shape[-1] // 2]),
     "neighbours": (lambda table, _: table.repeat_interleave(2, -1), lambda table, _: table[..., ::2]),
     "blocks": (
@@ -99,56 +109,56 @@ FORMS: dict[str, tuple[Callable[[Any, int], Any], Callable[[Any, int], Any]]] = 
 }
 
 
-class Form(NamedTuple):
-    """How the tables of a rotary module look upstream, and what they are for."""
+class TableFormat(NamedTuple):
+    """How a rotary module of transformers lays out its tables, and which channels they rotate."""
 
-    name: str
-    is_complex: bool
+    columns: str  # a key of COLUMN_LAYOUTS
+    is_complex: bool  # one table, cos + i sin
     rotation: Rotation
-    is_last: bool  # the last channels turn, not the first
+    rotates_last: bool  # the last channels are rotated, not the first
     pairs: int
 
-    def of(self, cos: Any, sin: Any) -> Any:
-        """Tables as upstream's, from those with one column for each pair."""
-        cos, sin = (FORMS[self.name][0](table, self.rotation.blocks) for table in (cos, sin))
+    def to_upstream(self, cos: Any, sin: Any) -> Any:
+        """Tables in the format of transformers, from tables with one column for each pair."""
+        cos, sin = (COLUMN_LAYOUTS[self.columns][0](table, self.rotation.blocks) for table in (cos, sin))
         return torch.complex(cos, sin) if self.is_complex else (cos, sin)
 
-    def columns(self, cos: Any, sin: Any) -> tuple[Any, Any]:
-        """One column for each pair, from tables as upstream's."""
-        return tuple(FORMS[self.name][1](table, self.rotation.blocks) for table in (cos, sin))
+    def to_columns(self, cos: Any, sin: Any) -> tuple[Any, Any]:
+        """Tables with one column for each pair, from tables in the format of transformers."""
+        return tuple(COLUMN_LAYOUTS[self.columns][1](table, self.rotation.blocks) for table in (cos, sin))
 
 
 # Attributes of a rotary module that its tables do not depend on.
-FREE = ("training", "forward")
+UNGUARDED = ("training", "forward")
 
 
-class Rotary(Guarded, metaclass=Ours):
-    """In place of a rotary module: exact tables as upstream's, but float32, or float64 for float64 `x`.
+class Rotary(ReadOnlyAttributes, metaclass=PatchedType):
+    """Replaces a rotary module. Its tables are exact, in transformers' format, and float32 (float64 for float64 `x`).
 
-    It holds no parameter and no buffer. The module that it replaces is not in the tree, but moves, and changes its
-    dtype and mode, along with it. Its attributes are read here, but for its buffers, and none of them is set.
+    It has no parameters and no buffers. The original is not a submodule, but follows each move, cast and change of
+    mode. The attributes of the original can be read from this module, except its buffers. None of them can be set.
     """
 
     def __init__(self, original: Any):
         super().__init__()
-        self.training = False  # until all is proven
+        self.training = False  # while tables are compared
         self.config = original.config
-        self.forms: dict[str | None, Form] = {}
-        self._originals = (original,)  # in a tuple it is no submodule
-        self._ropes = {label: self._rope(label) for label in _labels(original)}
-        self._find = POSITIONS.get(type(original).__name__)
+        self.formats: dict[str | None, TableFormat] = {}
+        self._originals = (original,)  # in a tuple, so that PyTorch does not make it a submodule
+        self._ropes = {layer_type: self._rope(layer_type) for layer_type in _layer_types(original)}
+        self._find_positions = POSITION_FUNCTIONS.get(type(original).__name__)
         several = next(iter(self._ropes.values())).axes > 1
-        self._axes_come_last = several and bool(TOWERS.search(type(original).__name__))
-        self._longer = {label: each for label in self._ropes if (each := self._rope_of_longer(label))}
-        self._blocks = {label: deepcopy(_block(self.config, label)) for label in self._longer}
-        self.made: dict[str, Any] = {}  # the buffers of the original, before any cast
+        self._axes_come_last = several and bool(AXES_LAST_NAME.search(type(original).__name__))
+        self._long_ropes = {layer_type: each for layer_type in self._ropes if (each := self._long_rope(layer_type))}
+        self._config_blocks = {layer_type: deepcopy(_block(self.config, layer_type)) for layer_type in self._long_ropes}
+        self.initial_buffers: dict[str, Any] = {}  # of the original, as computed from the config
 
     @property
     def original(self) -> Any:
         return self._originals[0]
 
     def __getattr__(self, name: str) -> Any:
-        # What else a model asks of its rotary module, such as its sections.
+        # Other attributes that a model reads from its rotary module, such as its sections.
         if name.startswith("_") or "_originals" not in vars(self):
             return super().__getattr__(name)
         value = getattr(self.original, name)
@@ -156,62 +166,63 @@ class Rotary(Guarded, metaclass=Ours):
             return types.MappingProxyType(value)
         return tuple(value) if isinstance(value, list) else value
 
-    def _keeper(self) -> Any:
+    def _guarded_module(self) -> Any:
         return vars(self).get("_originals", (self,))[0]
 
-    def kept_names(self) -> Collection[str]:
-        """The attributes of the original that decide on its tables."""
-        public = [name for name in vars(self.original) if not name.startswith("_") and name not in FREE]
+    def guarded_names(self) -> Collection[str]:
+        """The attributes of the original on which its tables depend."""
+        public = [name for name in vars(self.original) if not name.startswith("_") and name not in UNGUARDED]
         return frozenset([*public, *self.original._buffers])
 
     def forward(self, x: Any, position_ids: Any = None, layer_type: str | None = None) -> Any:
-        """What upstream's module makes, but for the dtype and the digits."""
+        """The tables that the original makes, with exact values and in float32."""
         sin, cos = self._tables(x, self._positions(x, position_ids), layer_type)
-        return self.forms[layer_type].of(cos, sin)
+        return self.formats[layer_type].to_upstream(cos, sin)
 
     def _positions(self, x: Any, position_ids: Any) -> Any:
-        if self._find is not None:
-            return self._find(self, x)
-        if position_ids.dtype in SHORT_TYPES:
+        if self._find_positions is not None:
+            return self._find_positions(self, x)
+        if position_ids.dtype in DTYPES_CAST_TO_FLOAT32:
             position_ids = position_ids.float()
         return (position_ids.movedim(-1, 0) if self._axes_come_last else position_ids).to(x.device)
 
-    def _tables(self, x: Any, positions: Any, label: str | None) -> Any:
-        rope = self._ropes[label]
-        length, longer = self._longer.get(label, (0, rope))
-        if label in self._longer and _block(self.config, label) != self._blocks[label]:  # which upstream reads again
+    def _tables(self, x: Any, positions: Any, layer_type: str | None) -> Any:
+        rope = self._ropes[layer_type]
+        length, long_rope = self._long_ropes.get(layer_type, (0, rope))
+        # transformers reads these parameters again in each call.
+        if layer_type in self._long_ropes and _block(self.config, layer_type) != self._config_blocks[layer_type]:
             raise ValueError(
-                "patch: rope_parameters of a config whose rule depends on the length must stay; "
+                "patch: rope_parameters must not change while a model is patched whose rule depends on the length; "
                 f"got others than when {type(self.original).__name__} was patched: unpatch it first"
             )
-        if isinstance(longer.scaling, DynamicNTKScaling):
+        if isinstance(long_rope.scaling, DynamicNTKScaling):
             needed = int(positions.max()) + 1
             if needed > length:
-                rope = longer.replace(scaling=replace(longer.scaling, seq_len=needed))
+                rope = long_rope.replace(scaling=replace(long_rope.scaling, seq_len=needed))
         sin, cos = rope.sincos(positions, like=x)
-        if isinstance(longer.scaling, LongRopeScaling):
-            both = zip(longer.sincos(positions, like=x), (sin, cos))
+        if isinstance(long_rope.scaling, LongRopeScaling):
+            both = zip(long_rope.sincos(positions, like=x), (sin, cos))
             sin, cos = (torch.where(positions.max() >= length, *pair) for pair in both)
         return (-sin, cos) if rope.reverse else (sin, cos)
 
-    def _rope(self, label: str | None, seq_len: int | None = None) -> RotaryEmbedding:
-        """What the config means, and where upstream is mistaken, what upstream makes of it."""
-        config, part = _given(self.original)
-        rope = from_config(config, part=part, layer_type=label, seq_len=seq_len, compat="transformers")
+    def _rope(self, layer_type: str | None, seq_len: int | None = None) -> RotaryEmbedding:
+        """The rotation that transformers makes of the config, with its known bugs."""
+        config, part = _config_and_part(self.original)
+        rope = from_config(config, part=part, layer_type=layer_type, seq_len=seq_len, compat="transformers")
         if rope is None:
-            raise ValueError("the config says that nothing turns")
+            raise ValueError("the config rotates no layer")
         return rope
 
-    def _rope_of_longer(self, label: str | None) -> tuple[int, RotaryEmbedding] | None:
-        """A length and the rotation of longer sequences, where the rule is another."""
-        scaling = self._ropes[label].scaling
+    def _long_rope(self, layer_type: str | None) -> tuple[int, RotaryEmbedding] | None:
+        """A length, and the rotation of sequences beyond it; None if the rule does not depend on the length."""
+        scaling = self._ropes[layer_type].scaling
         if isinstance(scaling, LongRopeScaling):
             length = scaling.original_max_position_embeddings
-        elif _block(self.config, label).get("rope_type") == "dynamic":
+        elif _block(self.config, layer_type).get("rope_type") == "dynamic":
             length = self.config.max_position_embeddings
         else:
             return None
-        return length, self._rope(label, length + 1)
+        return length, self._rope(layer_type, length + 1)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Rotary":
         self.original._apply(fn, recurse)
@@ -229,17 +240,17 @@ class Rotary(Guarded, metaclass=Ours):
 
 
 def is_rotary(module: Any) -> bool:
-    """Whether this is a rotary module, by the names of its classes; or attention that says it is no rotation."""
-    names = [cls.__name__ for cls in type(module).__mro__ if ROTARY.search(cls.__name__)]
-    return any(not ATTENTION.search(name) or name in REFUSED for name in names)
+    """Whether a module is a rotary module by the names of its classes, or attention that `REFUSED` names."""
+    names = [cls.__name__ for cls in type(module).__mro__ if ROTARY_NAME.search(cls.__name__)]
+    return any(not ATTENTION_NAME.search(name) or name in REFUSED for name in names)
 
 
-def held(module: Any) -> list[str]:
-    """Under which names an object holds the forward of its class: hooks of accelerate do, and leave it behind."""
-    own, method = vars(module), type(module).forward
-    names = [name for name in ("forward", "_old_forward") if getattr(own.get(name), "__func__", None) is method]
-    if "forward" in own and not names:
-        raise ValueError("its forward is another than that of its class")
+def forward_attributes(module: Any) -> list[str]:
+    """The attributes of a module that hold the forward of its class; hooks of accelerate set them and leave them."""
+    attributes, method = vars(module), type(module).forward
+    names = [name for name in ("forward", "_old_forward") if getattr(attributes.get(name), "__func__", None) is method]
+    if "forward" in attributes and not names:
+        raise ValueError("its forward is not the forward of its class")
     return names
 
 
@@ -248,26 +259,26 @@ def is_of_transformers(function: Any) -> bool:
 
 
 def rotary_of(who: str, original: Any) -> Rotary:
-    """Ours in place of a rotary module, with tables that are equal to those of the original."""
+    """The `Rotary` module that replaces a rotary module, once their tables are found to be equal."""
     try:
         with float32_on_cpu():
-            return _proven(original)
-    except Exception as error:  # whatever code that nobody knows raises
+            return _checked_rotary(original)
+    except Exception as error:  # unknown code may raise anything
         raise ValueError(
-            f"{who}: every rotary module must be one that can be replaced; got {named(original)}: {error}"
+            f"{who}: every rotary module must be one that can be replaced; got {class_path(original)}: {error}"
         ) from error
 
 
-def _proven(original: Any) -> Rotary:
+def _checked_rotary(original: Any) -> Rotary:
     name = type(original).__name__
-    if isinstance(original, Aside):
-        raise ValueError("another model that is patched holds it")
+    if isinstance(original, ReplacedRotary):
+        raise ValueError("it belongs to another patched model")
     if name in REFUSED:
         raise ValueError(REFUSED[name])
     takes = tuple(inspect.signature(type(original).forward).parameters)[1:]
-    if name not in POSITIONS and takes not in (("x", "position_ids"), ("x", "position_ids", "layer_type")):
+    if name not in POSITION_FUNCTIONS and takes not in (("x", "position_ids"), ("x", "position_ids", "layer_type")):
         raise ValueError(f"its forward takes ({', '.join(takes)}), and not positions")
-    held(original)
+    forward_attributes(original)
     if not is_of_transformers(type(original).forward):
         raise ValueError("its forward is not that of transformers")
     if not hasattr(original, "config"):
@@ -277,112 +288,120 @@ def _proven(original: Any) -> Rotary:
     if any(hooks for key, hooks in vars(original).items() if key.endswith("_hooks")):
         raise ValueError("it has hooks")
     rotary = Rotary(original)
-    made = _as_made(rotary)
-    for label in rotary._ropes:
-        forms = {_form_at(rotary, made, label, length) for length in _lengths(rotary, label)}
-        if len(forms) > 1:
-            raise ValueError("its tables change their form with the length")
-        rotary.forms[label] = forms.pop()
+    uncast = _uncast_copy(rotary)
+    for layer_type in rotary._ropes:
+        formats = {_table_format(rotary, uncast, layer_type, length) for length in _lengths(rotary, layer_type)}
+        if len(formats) > 1:
+            raise ValueError("the format of its tables depends on the length")
+        rotary.formats[layer_type] = formats.pop()
     rotary.training = original.training
     return rotary
 
 
-def _as_made(rotary: Rotary) -> Any:
-    """A copy of a rotary module that a call may change, with its buffers as they are before any cast."""
+def _uncast_copy(rotary: Rotary) -> Any:
+    """A copy of a rotary module that calls may change, with its buffers as they were before any cast."""
     original = rotary.original
-    made = type(original)(original.config).eval()
+    fresh = type(original)(original.config).eval()
     copy = deepcopy(original, {id(original.config): original.config}).cpu().eval()
-    for label in rotary._ropes:  # after a sequence of one token both are in the same state
-        for module in (made, copy):
-            _called(rotary, module, label, 1)
-    for name, buffer in list(made.named_buffers(remove_duplicate=False)):
-        if not agree(copy.get_buffer(name), buffer, LAST_BITS * buffer.abs()):
+    for layer_type in rotary._ropes:  # a call with one token brings both into the same state
+        for module in (fresh, copy):
+            _example_tables(rotary, module, layer_type, 1)
+    for name, buffer in list(fresh.named_buffers(remove_duplicate=False)):
+        if not equal_before_casts(copy.get_buffer(name), buffer, DEVICE_ROUNDING * buffer.abs()):
             raise ValueError(f"its {name} is not that of its config")
         copy.register_buffer(name, buffer)
-        rotary.made[name] = buffer
+        rotary.initial_buffers[name] = buffer
     return copy
 
 
-def _called(rotary: Rotary, module: Any, label: str | None, length: int | None) -> Any:
-    """An example, the positions in it, and the tables that upstream makes of them, past hooks of accelerate."""
-    x, positions = _example(rotary, rotary._ropes[label], length)
-    given = [each for each in (x, positions, label) if each is not None]
+def _example_tables(rotary: Rotary, module: Any, layer_type: str | None, length: int | None) -> Any:
+    """An example input, its positions, and the tables that transformers makes of them, without hooks of accelerate."""
+    x, positions = _example(rotary, rotary._ropes[layer_type], length)
+    given = [each for each in (x, positions, layer_type) if each is not None]
     return x, positions, type(module).forward(module, *given)
 
 
-def _form_at(rotary: Rotary, made: Any, label: str | None, length: int | None) -> Form:
-    """How the tables of upstream look, which are equal to ours, for a sequence of some length."""
-    rope: Any = rotary._ropes[label]
-    x, positions, theirs = _called(rotary, made, label, length)
-    is_complex = isinstance(theirs, torch.Tensor)
-    if not is_complex and (not isinstance(theirs, tuple) or len(theirs) != 2):
-        raise ValueError(f"its tables are a {type(theirs).__name__}, and not (cos, sin)")
-    sin, cos = rotary._tables(x, rotary._positions(x, positions), label)
-    tables = (theirs.real, theirs.imag) if is_complex else theirs
+def _table_format(rotary: Rotary, uncast: Any, layer_type: str | None, length: int | None) -> TableFormat:
+    """The format of transformers' tables, once they are found to be equal for sequences of this length."""
+    rope: Any = rotary._ropes[layer_type]
+    x, positions, made_tables = _example_tables(rotary, uncast, layer_type, length)
+    is_complex = isinstance(made_tables, torch.Tensor)
+    if not is_complex and (not isinstance(made_tables, tuple) or len(made_tables) != 2):
+        raise ValueError(f"its tables must be (cos, sin) or complex; got {type(made_tables).__name__}")
+    sin, cos = rotary._tables(x, rotary._positions(x, positions), layer_type)
+    original_tables = (made_tables.real, made_tables.imag) if is_complex else made_tables
     slow = torch.zeros(rope.pairs)
     if length is None and rope.axes == 1 and positions is not None:
-        slow = torch.tensor(rope.inv_freq).abs() * FAR < SLOW
-    errors = {name: _difference(form[0], rope, slow, (cos, sin), tables) for name, form in FORMS.items()}
+        slow = torch.tensor(rope.inv_freq).abs() * FAR_POSITION < SLOW_PHASE
+    errors = {
+        name: _largest_difference(repeated, rope, slow, (cos, sin), original_tables)
+        for name, (repeated, _) in COLUMN_LAYOUTS.items()
+    }
     name = min(errors, key=lambda name: errors[name])
-    if not errors[name] <= TABLES_APART * max(1.0, rope.attention_factor):
+    if not errors[name] <= TABLE_TOLERANCE * max(1.0, rope.attention_factor):
         raise ValueError(f"its tables differ from those of its config by {errors[name]:.2g}")
     rotation = Rotation(*READ_WRITE[rope.layout], 0, rope.blocks, rope.reverse)
     if rope.first_channel not in (0, rope.head_dim - 2 * rope.pairs):
-        raise ValueError("neither the first channels turn nor the last")
-    return Form(name, is_complex, rotation, rope.first_channel > 0, rope.pairs)
+        raise ValueError("it rotates neither the first nor the last channels")
+    return TableFormat(name, is_complex, rotation, rope.first_channel > 0, rope.pairs)
 
 
-def _difference(form: Any, rope: RotaryEmbedding, slow: Any, ours: Any, theirs: Any) -> float:
-    """The largest difference at the positions of `SHORT`, and for slow pairs at the last; infinite for other widths."""
+def _largest_difference(
+    repeated: Any, rope: RotaryEmbedding, slow: Any, exact_tables: Any, original_tables: Any
+) -> float:
+    """The largest difference at `NEAR_POSITIONS`, and for slow pairs at the last one; infinite for other widths."""
     found = []
-    for own, their in zip(ours, theirs):
-        own = form(own, rope.blocks)
-        if own.shape[-1] != their.shape[-1] or own.numel() != their.numel():
+    for exact, original in zip(exact_tables, original_tables):
+        exact = repeated(exact, rope.blocks)
+        if exact.shape[-1] != original.shape[-1] or exact.numel() != original.numel():
             return float("inf")
-        difference = (own - their.reshape(own.shape)).abs()
-        far = difference[..., -1, :] * form(slow, rope.blocks)
-        found += [difference[..., : len(SHORT), :].max(), far.max()]
-    return float(torch.stack(found).max())  # which NaN does not get past
+        difference = (exact - original.reshape(exact.shape)).abs()
+        far = difference[..., -1, :] * repeated(slow, rope.blocks)
+        found += [difference[..., : len(NEAR_POSITIONS), :].max(), far.max()]
+    return float(torch.stack(found).max())  # NaN if any difference is
 
 
 def _example(rotary: Rotary, rope: RotaryEmbedding, length: int | None) -> tuple[Any, Any]:
-    """What to call a rotary module with: positions of `SHORT`, within a length, and behind them its last, or `FAR`."""
-    if rotary._find is not None:
+    """An input and positions to call a rotary module with.
+
+    These are `NEAR_POSITIONS`, and then the last position of a sequence of this length, or `FAR_POSITION`.
+    """
+    if rotary._find_positions is not None:
         side = getattr(rotary.config, "patch_size", 1)
         return torch.zeros(1, 3, 2 * side, 5 * side), None
-    last = FAR if length is None else length - 1
-    rows = [[min(place * (axis + 1) % 512, last) for place in SHORT] for axis in range(rope.axes)]
+    last = FAR_POSITION if length is None else length - 1
+    rows = [[min(position * (axis + 1) % 512, last) for position in NEAR_POSITIONS] for axis in range(rope.axes)]
     axes = [torch.tensor([*row, last]) for row in rows]
     x = torch.zeros(1)
     if rotary._axes_come_last:
         ids = torch.stack(axes, -1)
-        return x, ids[None] if type(rotary.original).__name__ in BATCHED else ids
+        return x, ids[None] if type(rotary.original).__name__ in BATCHED_POSITIONS else ids
     return x, torch.stack(axes)[:, None] if rope.axes > 1 else axes[0][None]
 
 
-def _lengths(rotary: Rotary, label: str | None) -> list[int | None]:
-    """The lengths at which tables are compared: up to and beyond those where rules change."""
-    if label not in rotary._longer:
+def _lengths(rotary: Rotary, layer_type: str | None) -> list[int | None]:
+    """The lengths at which tables are compared: up to and beyond the length where the rule changes."""
+    if layer_type not in rotary._long_ropes:
         return [None]
-    length, longer = rotary._longer[label]
-    return [length, 2 * length + 1 if isinstance(longer.scaling, DynamicNTKScaling) else length + 1]
+    length, long_rope = rotary._long_ropes[layer_type]
+    return [length, 2 * length + 1 if isinstance(long_rope.scaling, DynamicNTKScaling) else length + 1]
 
 
-def _labels(original: Any) -> list[str | None]:
-    """The layer types by which the rotary block is nested, of those that the module has; or None alone."""
+def _layer_types(original: Any) -> list[str | None]:
+    """The layer types of a module that have rotary parameters of their own; [None] if there are none."""
     blocks = getattr(original.config, "rope_parameters", None) or {}
-    nested = [label for label, block in blocks.items() if isinstance(block, Mapping)]
-    return [label for label in nested if label in getattr(original, "layer_types", nested)] or [None]
+    nested = [layer_type for layer_type, block in blocks.items() if isinstance(block, Mapping)]
+    return [layer_type for layer_type in nested if layer_type in getattr(original, "layer_types", nested)] or [None]
 
 
-def _block(config: Any, label: str | None) -> Mapping[str, Any]:
+def _block(config: Any, layer_type: str | None) -> Mapping[str, Any]:
     blocks = getattr(config, "rope_parameters", None) or {}
-    return blocks if label is None else blocks[label]
+    return blocks if layer_type is None else blocks[layer_type]
 
 
-def _given(original: Any) -> tuple[dict[str, Any], str | None]:
-    """The config of a rotary module as `from_config` takes it, and which part of it is meant."""
-    config: dict[str, Any] = {key: each for key, each in original.config.to_dict().items() if key not in OF_LAYERS}
+def _config_and_part(original: Any) -> tuple[dict[str, Any], str | None]:
+    """The config of a rotary module for `from_config`, and the part that it belongs to."""
+    config: dict[str, Any] = {key: each for key, each in original.config.to_dict().items() if key not in PER_LAYER_KEYS}
     part = None
     within = OWNING_CONFIG.get(type(original).__name__) or OWNING_CONFIG.get(type(original.config).__name__)
     if within is not None:
