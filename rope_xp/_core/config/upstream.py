@@ -46,7 +46,7 @@ READ_BY: dict[str, tuple[str, ...]] = {
 }
 # Families that transformers does not have. Their own code is what decides.
 _ELSEWHERE = (
-    "DFNRope_vision_transformer baichuan bailing_moe bailing_moe_v2 chatglm ernie4_5_moe_vl exaone grok-1 grok1 "
+    "DFNRope_vision_transformer baichuan bailing_moe bailing_moe_v2 chatglm ernie4_5_moe_vl exaone git grok-1 grok1 "
     "hunyuan internlm internlm2 kimi_k2 minicpm new phi3_v phi4mm qwen"
 )
 ELSEWHERE = frozenset(_ELSEWHERE.split())
@@ -137,7 +137,7 @@ def _share(config: Mapping[str, Any], block: Mapping[str, Any]) -> Any:
 
 def _whole_head(config: dict[str, Any], model_type: str, family: Family, blocks: list[dict[str, Any]]) -> None:
     """The default rule does not read the share. All others do, and then the model fails: its head is wider."""
-    own = [row.get("block", {}) for row in (vars(family), *family.by_layer.values())]
+    own = [row.get("block") or {} for row in (vars(family), *family.by_layer.values())]
     for block in blocks or own:
         rule, share = _rule(block), _share(config, block)
         if rule not in ("default", "proportional") and share not in (None, 1):
