@@ -272,6 +272,36 @@ UNSTATED = {
             ("", "uid_rope_base_frequency", "default of esmfold2_atom_encoder"),
         ],
     ),
+    "a rule of an InternLM": (
+        {"model_type": "internlm", "head_dim": 64, "rotary": {"base": 1e4}},
+        {},
+        [
+            ("scaling", "rotary", "default of internlm"),
+            ("scaling", "max_position_embeddings", "default of internlm"),
+        ],
+    ),
+    "steps of a Qwen": (
+        {"model_type": "qwen", "kv_channels": 128, "rotary_emb_base": 1e4, "seq_length": 8},
+        {"seq_len": 9},
+        [("scaling", "use_dynamic_ntk", "default of qwen")],
+    ),
+    "which ChatGLM it is": (
+        {"model_type": "chatglm", "kv_channels": 128, "partial_rotary_factor": 0.5, "rope_ratio": 2},
+        {},
+        [("frequencies", "_name_or_path", "taken as not of ChatGLM2")],
+    ),
+    "the length of a Grok": (
+        {
+            "model_type": "grok1",
+            "head_dim": 128,
+            "rope_theta": 1e4,
+            "rope_type": "yarn_log",
+            "scaling_factor": 2.0,
+            "max_position_embeddings": 8192,
+        },
+        {},
+        [("scaling", "original_max_position_embeddings", "taken from max_position_embeddings")],
+    ),
     "a block of other layers": (
         {"model_type": "olmo3", "head_dim": 16, "rope_theta": 5e5, "rope_scaling": {"type": "yarn", **YARN}},
         {"layer_type": "sliding_attention"},
@@ -532,6 +562,9 @@ GROK_1 = {
     "original_max_position_embeddings": 8192,
 }
 LARGE4 = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 512}
+# Gemma 4 takes the last layer for one of full attention, whatever the config says.
+SLIDING = {"layer_types": ["sliding_attention"] * 8}
+QUARTER = ProportionalScaling(partial_rotary_factor=0.25)
 # (model_type, other keys, arguments, options of the embedding, None for a layer without rotation), of the classes'
 # own sources; no config states a base or a share unless its name says so.
 UNSAID = [
@@ -560,6 +593,16 @@ UNSAID = [
         {"layer": 7},
         {**HALF_128, "head_dim": 512, "base": 1e6, "scaling": ProportionalScaling(partial_rotary_factor=0.25)},
     ),
+    ("embedding_gemma2_text", SLIDING, {"layer": 6}, {**HALF_128, "head_dim": 256}),
+    ("embedding_gemma2_text", SLIDING, {"layer": 7}, {**HALF_128, "head_dim": 512, "base": 1e6}),
+    *(
+        (name, SLIDING, {"layer": layer, **compat}, {**HALF_128, **options})
+        for name in ("gemma4_text", "gemma4_unified_text", "diffusion_gemma_text")
+        for compat in ({}, {"compat": "transformers"})
+        for layer, options in ((6, {"head_dim": 256}), (7, {"head_dim": 512, "base": 1e6, "scaling": QUARTER}))
+    ),
+    ("beam", {}, {"layer": 7}, None),
+    ("beam", SLIDING, {"layer": 7}, HALF_128),
     ("flint", {}, {"layer": 1}, None),
     ("flint", {}, {"layer": 4}, HALF_128),
     ("flint", {}, {"layer": 5}, None),
@@ -711,6 +754,11 @@ OWN_SPELLING = {
             "scaling": YarnScaling(factor=16.0, original_max_position_embeddings=8192, attention_factor=1.0),
         },
     ),
+    "Grok-2, a half of the head, as transformers": (
+        {"model_type": "git", "architectures": ["Grok1ForCausalLM"], "rope_rotate_half_dims": True},
+        {"compat": "transformers"},
+        {**HALF_128, "rotary_dim": 64},
+    ),
     "Grok, not yet": ({**GROK_1, "rope_type": "original"}, {}, HALF_128),
     "Ernie without sections": (
         {"model_type": "ernie4_5_moe_vl", "head_dim": 128, "freq_allocation": 24},
@@ -784,6 +832,25 @@ OWN_SPELLING = {
 def test_what_families_say_in_words_of_their_own(name):
     config, choice, options = OWN_SPELLING[name]
     assert from_config(config, **choice) == (None if options is None else RotaryEmbedding(**options))
+
+
+def test_axes_of_music_flamingo_are_a_window_and_a_frame():
+    """Of 640 channels a fifth for each: two progressions of 64 pairs, each by a position axis of its own."""
+    rope = from_config({"model_type": "musicflamingo", "audio_config": {"hidden_size": 640}})
+    w, still = [1200.0 ** (-j / 64) for j in range(64)], [0.0] * 64
+    assert (rope.axes, rope.rotary_dim) == (2, 256)
+    np.testing.assert_allclose(rope.inv_freq, [w + still, still + w], rtol=1e-14, atol=0)
+
+
+def test_colpali_is_read_where_its_model_reads():
+    """In `vlm_config`, also where a text_config that no model reads stands beside it."""
+    text = {"model_type": "gemma", "head_dim": 256, "rope_theta": 5e4}
+    config = {"model_type": "colpali", "vlm_config": {"model_type": "paligemma", "text_config": text}}
+    wanted = RotaryEmbedding(head_dim=256, layout="half", base=5e4)
+    for more in ({}, {"text_config": {**text, "rope_theta": 7e4}}):
+        assert from_config({**config, **more}) == from_config({**config, **more}, part="text") == wanted
+    with pytest.raises(ValueError, match=r"^from_config: part must be one of text, text_config; got None$"):
+        from_config({"model_type": "colpali", "text_config": text})
 
 
 def test_grok_blends_logarithms():
@@ -1721,7 +1788,53 @@ BAD |= {
             "rope_scaling": {"mrope_section": [20, 20, 24]},
         },
         ValueError,
-        r"mrope_section must be \[22, 22, 20\], as freq_allocation says; got \[20, 20, 24\]",
+        r"mrope_section must be said once; got \[20, 20, 24\] in rope_scaling and \[22, 22, 20\] beside it",
+    ),
+    "architectures of another kind": ({**GROK, "architectures": 7}, TypeError, r"architectures must be a list; got 7"),
+    "a Grok without a factor": (
+        {**GROK, "scaling_factor": None},
+        ValueError,
+        r"rope_scaling of type 'yarn_log' must have factor; got ",
+    ),
+    "the rule of Grok in another family": (
+        llama(rope_scaling={"rope_type": "yarn_log", **YARN}),
+        ValueError,
+        r"rope_type must be one of .*; got 'yarn_log'",
+    ),
+    **{
+        f"{key} in other letters": (
+            {**config, key: 2},
+            ValueError,
+            rf"got \{{'{key}': 2\}}, which is like .*{like}",
+            *choice,
+        )
+        for key, like, config, *choice in (
+            ("Rope_Ratio", "rope_ratio", {"model_type": "chatglm", **HEADS}),
+            ("NameOrPath", "_name_or_path", {"model_type": "chatglm", **HEADS, "rope_ratio": 2}),
+            ("useDynamicNTK", "use_dynamic_ntk", {"model_type": "qwen"}),
+            ("seqLength", "seq_length", {"model_type": "qwen"}),
+            ("ROTARY", "rotary", {"model_type": "internlm", **HEADS}),
+            ("scalingFactor", "scaling_factor", GROK),
+            ("freqAllocation", "freq_allocation", {"model_type": "ernie4_5_moe_vl", "head_dim": 128}),
+            (
+                "SWA_rope_theta",
+                "swa_rope_theta",
+                {"model_type": "mimo_v2_flash", **SLIDING},
+                {"layer": 0},
+            ),
+            ("Yarn_Only_Types", "yarn_only_types", {"model_type": "step3p5", **SLIDING}, {"layer": 0}),
+        )
+    },
+    "a part with no key of its own": (
+        {"model_type": "gemma3", "text_config": {"a": {"b": 1}}},
+        ValueError,
+        r"the config of model_type 'gemma3_text' must have a key that is known; got a",
+        {"layer_type": "full_attention"},
+    ),
+    "a period beyond any count": (
+        llama(model_type="smollm3", no_rope_layer_interval=10**400),
+        ValueError,
+        r"no_rope_layer_interval must be below 2\*\*53; got 1000",
     ),
     "no Grok": (
         {"model_type": "git"},
@@ -1738,10 +1851,12 @@ BAD |= {
         {
             "model_type": "mimo_v2_flash",
             "swa_rope_theta": 1e4,
-            "rope_parameters": {"full_attention": {"rope_theta": 5e6}, "sliding_attention": {"rope_theta": 2e4}},
+            "rope_parameters": {"sliding_attention": {"rope_theta": 2e4}},
+            "layer_types": ["sliding_attention"],
         },
         ValueError,
-        r"rope_theta must be 10000\.0, as swa_rope_theta says; got 20000\.0",
+        r"rope_theta must be said once; got 20000\.0 in .* and 10000\.0 beside it",
+        {"layer": 0},
     ),
     "other layers of Step-3.5": (
         {"model_type": "step3p5", "yarn_only_types": ["sliding_attention"]},

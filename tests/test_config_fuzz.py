@@ -143,6 +143,7 @@ ABSENT = {
     "rope_scaling": "nothing is scaled",
     "rope_type": "the default rule",
     "partial_rotary_factor": "all of the head",
+    "partial_rotary_factors": "all of the head, in each layer",
     "alpha": "the factor",
     "beta_fast": "YaRN's own number",
     "truncate": "YaRN rounds the ends of the ramp",

@@ -241,6 +241,31 @@ LONG_GOOD = {"short_factor": [1.0], "long_factor": [2.0], "original_max_position
 LLAMA_GOOD = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 BAD = [
     (lambda: LinearScaling(factor=0.5), ValueError, r"LinearScaling: factor must be at least 1; got 0.5"),
+    (lambda: NTKScaling(factor=0.5), ValueError, r"NTKScaling: factor must be at least 1; got 0.5"),
+    (lambda: MixedNTKScaling(factor=0.5), ValueError, r"MixedNTKScaling: factor must be at least 1; got 0.5"),
+    (
+        lambda: DynamicNTKScaling(factor=0.5, max_position_embeddings=8),
+        ValueError,
+        r"DynamicNTKScaling: factor must be at least 1; got 0.5",
+    ),
+    (lambda: YarnScaling(**{**YARN, "factor": 0.5}), ValueError, r"YarnScaling: factor must be at least 1; got 0.5"),
+    (
+        lambda: LongRopeScaling(**{**LONGROPE, "factor": 0.5}),
+        ValueError,
+        r"LongRopeScaling: factor must be at least 1; got 0.5",
+    ),
+    (
+        lambda: Llama3Scaling(
+            factor=0.5, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192
+        ),
+        ValueError,
+        r"Llama3Scaling: factor must be at least 1; got 0.5",
+    ),
+    (
+        lambda: ProportionalScaling(partial_rotary_factor=0.5, factor=0.5),
+        ValueError,
+        r"ProportionalScaling: factor must be at least 1; got 0.5",
+    ),
     (lambda: LinearScaling(factor="2"), TypeError, r"factor must be a number; got '2'"),
     (lambda: LinearScaling(factor=True), TypeError, r"factor must be a number; got True"),
     (lambda: NTKScaling(factor=float("inf")), ValueError, r"factor must be finite; got inf"),

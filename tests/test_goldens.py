@@ -199,6 +199,7 @@ DEFAULTS = {
     ("step-3.5-flash", "yarn_only_types"): FAMILY,
     ("mimo-v2-flash", "partial_rotary_factor"): FAMILY,
     ("mimo-v2-flash", "rope_theta"): FAMILY,
+    ("mimo-v2-flash", "swa_rope_theta"): FAMILY,
     ("bamba-9b", "attn_rotary_emb"): FAMILY,
     ("bamba-9b", "rope_theta"): FAMILY,
     ("stablelm-2-12b", "partial_rotary_factor"): FAMILY,

@@ -225,10 +225,10 @@ def _read(
     compat: str | None,
 ) -> tuple[RotaryEmbedding | None, Provenance]:
     """One part of a config, by its family's row, and which of its values the config does not state."""
-    mapping = in_known_spelling(mapping, model_type, seq_len)
-    if compat is not None:
-        mapping, family = as_upstream(mapping, model_type, family, seq_len)
     keys = Keys(f"the config of model_type {model_type!r}" if model_type else "the config", mapping, model_type)
+    in_known_spelling(keys, seq_len)
+    if compat is not None:
+        keys.mapping, family = as_upstream(keys.mapping, model_type, family, seq_len)
     layer_type = layer_type_of(keys, family, layer, layer_type)
     label = label_of(family, layer_type)
     block = block_of(keys, family, label)
@@ -238,11 +238,13 @@ def _read(
     if block is not None:
         row = row_of(family, label)
         rope = embedding_of(keys, block, row, layer if rotated else ..., layer_type, seq_len)
-        keys.remarks += [] if compat else remarks(mapping, block.mapping, model_type, family)
+        keys.remarks += [] if compat else remarks(keys.mapping, block.mapping, model_type, family)
     _remark_on_chunks(keys)
     for row in family.by_layer.values():
         keys.ignore(*row.get("base_keys", BASE_KEYS))  # other layer types read those
     keys.finish(speaks)
+    if mapping and not mapping.get("model_type") and not keys.stated():
+        raise ValueError(f"{WHO}: {keys.name} must have a key that is known; got {comma_separated(mapping)}")
     if rope is None or not rotated:
         return None, Provenance(choices)
     return rope, Provenance(tuple(keys.defaults.values()), tuple(keys.remarks))

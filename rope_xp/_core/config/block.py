@@ -136,10 +136,8 @@ def embedding_of(keys: Keys, block: Keys, row: Family, layer: Any, layer_type: s
     if row.last:
         options["first_channel"] = head_dim - rotary_dim
     if row.weights is not None and layer is not ...:
-        inv_freq = row.weights(keys, head_dim, base)
-        if inv_freq is not None:
-            return RotaryEmbedding(**options, inv_freq=inv_freq)
-    if rotary_dim % 2:  # rounded up to whole pairs, of the progression over the odd width
+        return RotaryEmbedding(**options, inv_freq=row.weights(keys, head_dim, base))
+    if rotary_dim % 2 or rope_type in row.rules:  # an odd width is rounded up to whole pairs
         rule = Scaling() if scaling is None else scaling
         if sections is not None or row.reverse or row.last:
             raise ValueError(f"{WHO}: the width that turns must be even in {keys.name}; got {rotary_dim}")
@@ -261,9 +259,10 @@ def _rope_type(block: Keys, row: Family) -> str:
     names = {name: block.get(name) for name in ("rope_type", "type")}
     given = [name for name in names.values() if name is not None]
     aliases = {**ALIASES, **row.aliases}
+    known = {*RULES, *row.rules, *aliases}
     for name in given:
-        if not isinstance(name, str) or (name not in RULES and name not in aliases):
-            raise ValueError(f"{WHO}: rope_type must be one of {comma_separated({*RULES, *aliases})}; got {name!r}")
+        if not isinstance(name, str) or name not in known:
+            raise ValueError(f"{WHO}: rope_type must be one of {comma_separated(known)}; got {name!r}")
     if not given and block.mapping.get("factor") is not None:
         raise ValueError(
             f"{WHO}: {block.name} must have a rope_type beside factor; got {comma_separated(block.mapping)}"
@@ -325,7 +324,7 @@ def _rotary_dim(
 
 
 def _scaling(keys: Keys, block: Keys, row: Family, rope_type: str, seq_len: int | None) -> Scaling | None:
-    rule = RULES[rope_type]
+    rule = {**RULES, **row.rules}[rope_type]
     own_length = block.get(LENGTH_KEYS[0])
     length = _whole(keys.first(*LENGTH_KEYS) if own_length is None else own_length)
     values = {each.name: block.get(each.name) for each in fields(rule) if each.name not in ("seq_len", LENGTH_KEYS[0])}
@@ -349,7 +348,7 @@ def _scaling(keys: Keys, block: Keys, row: Family, rope_type: str, seq_len: int 
             return NTKScaling(factor=alpha)
         values[LENGTH_KEYS[0]] = length
     # A factor that is null, or LongRoPE's that is left out, is the ratio of lengths.
-    ratio = rule is LongRopeScaling or (rule is YarnScaling and "factor" in block.mapping)
+    ratio = rule is LongRopeScaling or (issubclass(rule, YarnScaling) and "factor" in block.mapping)
     if ratio and values["factor"] is None and length is not None and values[ORIGINAL] is not None:
         length = checks.positive(WHO, LENGTH_KEYS[0], length)
         values["factor"] = length / checks.positive(WHO, ORIGINAL, values[ORIGINAL])
@@ -414,6 +413,10 @@ def _sections(keys: Keys, block: Keys, row: Family, rotary_dim: int) -> Sections
         return None
     order, pairs = str(row.order), rotary_dim // 2
     given = block.get("mrope_section", "xdrope_section")
+    time = keys.count("freq_allocation") if order == "spatial_first" else None
+    if time is not None:  # pairs of time; height and width have the others
+        space = (pairs - time) // 2
+        given = consistent_value("mrope_section", given, [space, space, time], block.name)
     interleaved = block.get("mrope_interleaved", "interleaved")
     if interleaved is not None and checks.boolean(WHO, "mrope_interleaved", interleaved) != (order == "interleaved"):
         if not row.any_order:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rope_xp._core import checks
 from rope_xp._core.config.keys import WHO, Keys
-from rope_xp.frequencies import YarnScaling, geometric
+from rope_xp.frequencies import Scaling, YarnScaling, geometric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Family:
     last : bool
         The last channels turn, not the first.
     weights : function, optional
-        Frequencies by a rule of their own, or None where the config has another rule.
+        Frequencies by a rule of their own.
     block : mapping or None
         The rotary block of a config that has none; None where that config rotates no layer of this type.
     legacy : mapping
@@ -61,6 +61,8 @@ class Family:
         Whether a `rope_scaling` applies, or the key that lists the layers to which the block's rule applies.
     aliases : mapping
         Names of rules that mean another rule here.
+    rules : mapping
+        Rules of the family alone, by name.
     original : int, optional
         The length trained on, where the config has none.
     echoes : tuple of str
@@ -73,6 +75,8 @@ class Family:
         The key of `by_layer` for a type in `layer_types`; `...` stands for all others.
     types : function, optional
         The type of each of so many layers, where the config has no `layer_types`.
+    full_at_end : bool
+        The last layer has full attention, whatever `layer_types` has there.
     unrotated : tuple of str
         Layer types that are not rotated.
     all_if_null : str
@@ -123,12 +127,14 @@ class Family:
     legacy: Mapping[str, Any] = field(default_factory=dict)
     scaled: bool | str = True
     aliases: Mapping[str, str] = field(default_factory=dict)
+    rules: Mapping[str, type[Scaling]] = field(default_factory=dict)
     original: int | None = None
     echoes: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     by_layer: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     labels: Mapping[Any, str] = field(default_factory=dict)
     types: Callable[[Keys, int], list[str]] | None = None
+    full_at_end: bool = False
     unrotated: tuple[str, ...] = ()
     all_if_null: str = ""
     dense_prefix: bool = False
@@ -282,19 +288,15 @@ def _weights_of_dinov3(keys: Keys, head_dim: int, base: float) -> Any:
     return own + still, still + own
 
 
-def _weights_of_grok(keys: Keys, head_dim: int, base: float) -> Any:
+class YarnInLogarithms(YarnScaling):
     """YaRN in logarithms: between kept and interpolated pairs, the geometric mean and not the arithmetic one."""
-    block = keys.within("rope_scaling").mapping
-    if block.get("rope_type") != "yarn_log":
-        return None
-    yarn = YarnScaling(**{key: value for key, value in block.items() if key != "rope_type"})
-    share = keys.get("partial_rotary_factor")
-    plain = geometric(base, head_dim if share is None else int(head_dim * share))
-    if yarn.factor == 1.0:
-        return plain
-    scaled = yarn.frequencies(base, 2 * len(plain))
-    ramp = [(1.0 - s / p) / (1.0 - 1.0 / yarn.factor) for s, p in zip(scaled, plain)]
-    return tuple(p * yarn.factor**-share for p, share in zip(plain, ramp))
+
+    def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
+        scaled, plain = super().frequencies(base, rotary_dim), geometric(base, rotary_dim)
+        if self.factor == 1.0:
+            return plain
+        ramp = [(1.0 - s / p) / (1.0 - 1.0 / self.factor) for s, p in zip(scaled, plain)]
+        return tuple(p * self.factor**-share for p, share in zip(plain, ramp))
 
 
 def _weights_of_esmfold2(keys: Keys, head_dim: int, base: float) -> Any:
@@ -444,8 +446,8 @@ FAMILIES: dict[str, Family] = {
     **_each(
         "git grok-1 grok1",
         head_dim=_head(128),
-        aliases={"yarn_linear": "yarn", "yarn_log": "yarn"},
-        weights=_weights_of_grok,
+        aliases={"yarn_linear": "yarn"},
+        rules={"yarn_log": YarnInLogarithms},
     ),
     "hunyuan": Family(head_dim=("head_dim", "attention_head_dim", _QUOTIENT), unread=_HUNYUAN_UNREAD),
     "internlm": Family(),
@@ -609,7 +611,8 @@ FAMILIES: dict[str, Family] = {
         "gemma4_text gemma4_unified_text diffusion_gemma_text",
         head_dim=_head(256),
         by_layer=_GEMMA4,
-        types=_every(6, "sliding_window_pattern", last=True),
+        types=_every(6, "sliding_window_pattern"),
+        full_at_end=True,
     ),
     "embedding_gemma2_text": Family(
         head_dim=_head(256),
@@ -617,7 +620,8 @@ FAMILIES: dict[str, Family] = {
             "full_attention": {"base": 1_000_000.0, "head_dim": ("global_head_dim", 512)},
             "sliding_attention": {"base": 10_000.0},
         },
-        types=_every(6, "sliding_window_pattern", last=True),
+        types=_every(6, "sliding_window_pattern"),
+        full_at_end=True,
     ),
     **_each(
         "modernbert modernbert-decoder",
@@ -660,7 +664,11 @@ FAMILIES: dict[str, Family] = {
         partial=0.334,
         by_layer={
             "full_attention": {"base": 5_000_000.0},
-            "sliding_attention": {"base": 10_000.0, "head_dim": ("swa_head_dim", *_head(192))},
+            "sliding_attention": {
+                "base": 10_000.0,
+                "base_keys": ("swa_rope_theta",),
+                "head_dim": ("swa_head_dim", *_head(192)),
+            },
         },
         types=_types_of_mimo,
     ),
@@ -810,7 +818,6 @@ FAMILIES: dict[str, Family] = {
         "dinov3_vit sapiens2 eomt_dinov3",
         base=100.0,
         head_dim=(_QUOTIENT,),
-        axes=2,
         weights=_weights_of_dinov3,
         note="class and register tokens are not rotated",
     ),

@@ -97,6 +97,13 @@ class Keys:
         """Remember a default: the row of `describe` that shows it, the key it stands for, and whose it is."""
         self.defaults[key] = Default(row, key, source or f"default of {self.family}")
 
+    def state(self, name: str, value: Any, source: str) -> None:
+        """State a known key as another one, the source, means it; it must not be there with another value."""
+        given = self.get(name)
+        if given is not None and given != value:
+            raise ValueError(f"{WHO}: {name} must be {value!r}, as {source} says; got {given!r}")
+        self.mapping = {**self.mapping, name: value}
+
     def fresh(self) -> "Keys":
         """The same mapping, of which nothing was read."""
         return Keys(self.name, self.mapping, self.family)
@@ -119,6 +126,8 @@ class Keys:
         value = self.get(name)
         if usual and name not in self.mapping:
             self.assume("", name)
+        if value is not None and checks.count(WHO, name, value) >= 2**53:
+            raise ValueError(f"{WHO}: {name} must be below 2**53; got {value}")
         return usual if value is None else checks.count(WHO, name, value)
 
     def number(self, name: str, usual: float) -> Any:

@@ -61,6 +61,7 @@ def nested_by(keys: Keys, family: Family) -> list[str]:
 def types_of(keys: Keys, family: Family, layer: Any = None) -> list[str]:
     """The type of each layer, or nothing; at least up to `layer`, where types follow from older keys."""
     types = _given_types(keys)
+    whole = bool(types) or layers_of(keys) is not None
     if not types:
         count = layers_of(keys) or (layer + 1 if isinstance(layer, int) else 0)
         if family.types is None:
@@ -70,6 +71,8 @@ def types_of(keys: Keys, family: Family, layer: Any = None) -> list[str]:
         keys.ignore_as(pattern)
     if not isinstance(types, (list, tuple)) or not all(isinstance(each, str) for each in types):
         raise TypeError(f"{WHO}: layer_types must be a list of strings; got {types!r}")
+    if family.full_at_end and whole and types:
+        return [*types[:-1], "full_attention"]
     return list(types)
 
 
@@ -138,8 +141,8 @@ def _is_listed(keys: Keys, family: Family, layer: int | None, layer_type: str | 
 def numbers_of(keys: Keys, family: Family, layer: int | None) -> list[Any]:
     """The list that has a number for each layer, 0 where it is not rotated, or what stands for it."""
     numbers = keys.items(family.listed)
-    interval = keys.get("no_rope_layer_interval") if family.listed == "no_rope_layers" else None
-    interval = 4 if interval is None else checks.count(WHO, "no_rope_layer_interval", interval)
+    interval = keys.count("no_rope_layer_interval") if family.listed == "no_rope_layers" else None
+    interval = 4 if interval is None else interval
     for number in numbers:
         if not isinstance(number, (bool, int, float)) or not number >= 0:
             raise TypeError(f"{WHO}: {family.listed} must be a list of numbers, none negative; got {number!r} in it")

@@ -55,7 +55,7 @@ READ_BY: dict[str, tuple[str, ...]] = {
 }
 # Families that transformers does not have. Their own code is what decides.
 _ELSEWHERE = (
-    "DFNRope_vision_transformer baichuan bailing_moe bailing_moe_v2 chatglm ernie4_5_moe_vl exaone grok-1 grok1 "
+    "DFNRope_vision_transformer baichuan bailing_moe bailing_moe_v2 chatglm ernie4_5_moe_vl exaone git grok-1 grok1 "
     "hunyuan internlm internlm2 kimi_k2 minicpm new phi3_v phi4mm qwen"
 )
 ELSEWHERE = frozenset(_ELSEWHERE.split())
