@@ -3,7 +3,7 @@
 Only ``from_config(..., compat="transformers")`` makes them, so that its tables equal upstream's there too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -224,6 +224,6 @@ def _first_of_each_type(config: dict[str, Any]) -> None:
             config[key] = [values[types.index(kind)] for kind in types]
 
 
-def _drop(config: dict[str, Any], keys: tuple[str, ...]) -> None:
+def _drop(config: dict[str, Any], keys: Iterable[str]) -> None:
     for key in keys:
         config.pop(key, None)
