@@ -603,6 +603,7 @@ UNSAID = [
     ),
     ("beam", {}, {"layer": 7}, None),
     ("beam", SLIDING, {"layer": 7}, HALF_128),
+    ("beam", {}, {"layer": 0, "compat": "transformers"}, HALF_128),
     ("flint", {}, {"layer": 1}, None),
     ("flint", {}, {"layer": 4}, HALF_128),
     ("flint", {}, {"layer": 5}, None),
