@@ -603,6 +603,7 @@ UNSAID = [
     ),
     ("beam", {}, {"layer": 7}, None),
     ("beam", SLIDING, {"layer": 7}, HALF_128),
+    ("beam", {}, {"layer": 0, "compat": "transformers"}, HALF_128),
     ("flint", {}, {"layer": 1}, None),
     ("flint", {}, {"layer": 4}, HALF_128),
     ("flint", {}, {"layer": 5}, None),
@@ -1831,6 +1832,29 @@ BAD |= {
         r"the config of model_type 'gemma3_text' must have a key that is known; got a",
         {"layer_type": "full_attention"},
     ),
+    "a pattern of MiMo in words": (
+        {"model_type": "mimo_v2_flash", "hybrid_layer_pattern": [0, "9"]},
+        ValueError,
+        r"hybrid_layer_pattern must be a list of 0 and 1; got '9' in it",
+        {"layer": 1},
+    ),
+    **{
+        f"{what}, as transformers": (
+            {"model_type": "step3p5", "rope_theta": [1e4], "layer_types": types},
+            error,
+            message,
+            {"layer": 0, "compat": "transformers"},
+        )
+        for what, types, error, message in (
+            ("types that are no list", 7, TypeError, r"layer_types must be a list; got 7"),
+            (
+                "fewer bases than types",
+                ["full_attention", "sliding_attention"],
+                ValueError,
+                r"rope_theta must have a number for each layer; got 1",
+            ),
+        )
+    },
     "a period beyond any count": (
         llama(model_type="smollm3", no_rope_layer_interval=10**400),
         ValueError,

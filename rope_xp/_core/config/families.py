@@ -213,7 +213,11 @@ def _types_of_lfm3_vl(keys: Keys, count: int) -> list[str]:
 
 def _types_of_mimo(keys: Keys, count: int) -> list[str]:
     """A list has 1 for each layer with a sliding window; without it, the first layer and each sixth have none."""
-    slides = keys.items("hybrid_layer_pattern") or [at > 0 and (at + 1) % 6 for at in range(count)]
+    slides = keys.items("hybrid_layer_pattern")
+    for each in slides:
+        if each not in (0, 1):
+            raise ValueError(f"{WHO}: hybrid_layer_pattern must be a list of 0 and 1; got {each!r} in it")
+    slides = slides or [at > 0 and (at + 1) % 6 for at in range(count)]
     return ["sliding_attention" if each else "full_attention" for each in slides]
 
 

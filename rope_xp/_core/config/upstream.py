@@ -217,11 +217,14 @@ def _lengths(config: dict[str, Any], model_type: str, block: dict[str, Any], seq
 
 def _first_of_each_type(config: dict[str, Any]) -> None:
     """Of lists of one number for each layer, the first layer of each type decides for the others."""
-    types = config.get("layer_types") or []
+    types = Keys("config", config).items("layer_types")
+    firsts = [types.index(kind) for kind in types]
     for key in ("rope_theta", "partial_rotary_factors"):
         values = config.get(key)
         if isinstance(values, list) and types:
-            config[key] = [values[types.index(kind)] for kind in types]
+            if max(firsts) >= len(values):
+                raise ValueError(f"{WHO}: {key} must have a number for each layer; got {len(values)}")
+            config[key] = [values[at] for at in firsts]
 
 
 def _drop(config: dict[str, Any], keys: Iterable[str]) -> None:
