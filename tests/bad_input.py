@@ -422,6 +422,11 @@ def builders(xp):
             ValueError,
             r"^from_cu_seqlens: every token must lie before the last boundary, 5 .*; got total=6",
         ),
+        "more tokens beyond the last boundary": (
+            lambda: positions.from_cu_seqlens([0, 1000], total=1001),
+            ValueError,
+            r"^from_cu_seqlens: every token must lie before the last boundary, 1000 .*; got total=1001",
+        ),
         "mask without axes": (
             lambda: positions.from_mask(np.asarray(True)),
             ValueError,

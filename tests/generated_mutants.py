@@ -36,8 +36,8 @@ TESTS = Path(__file__).resolve().parent
 MODULES = ("rotation", "angles", "phases", "frequencies", "axes", "embedding", "positions", "config")
 # Tests of a module that are named otherwise.
 TESTS_OF = {"phases": ("angles", "frequencies"), "embedding": ("embedding", "axes"), "config": ("config", "goldens")}
-# Not run: tests of other modules that take long.
-SLOW = ("test_kernels",)
+# Not run, as they take long: tests of compiled kernels and of broken surroundings, and the search for bad configs.
+SLOW = ("test_kernels", "test_faults", "test_config_fuzz")
 # Without effect on results (decorators only cache), or with an argument of its own.
 LEFT_OUT = ("RemoveDecorator", "VariableReplacer", "VariableInserter")
 # The types of nodes that the largest groups of operators mutate.

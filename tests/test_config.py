@@ -653,6 +653,7 @@ def test_families_without_rotation_are_none(config):
     assert from_config(config) is None
 
 
+MIMO = {"head_dim": 192, "layout": "half", "base": 5e6, "rotary_dim": 64}
 # (config, arguments, options), of the code in the checkpoints.
 OWN_SPELLING = {
     "ChatGLM2 divides positions": (
@@ -736,6 +737,12 @@ OWN_SPELLING = {
         },
         {"layer": 1},
         {"head_dim": 192, "layout": "half", "base": 1e4, "rotary_dim": 64},
+    ),
+    "MiMo's full layers": ({"model_type": "mimo_v2_flash", "swa_rope_theta": 2e4}, {"layer": 0}, MIMO),
+    "MiMo's full layers with a base": (
+        {"model_type": "mimo_v2_flash", "swa_rope_theta": 2e4, "rope_theta": 7e6},
+        {"layer": 0},
+        {**MIMO, "base": 7e6},
     ),
     "MiMo's sliding heads": (
         {"model_type": "mimo_v2_flash", "head_dim": 192, "swa_head_dim": 96},
@@ -1744,6 +1751,7 @@ def test_bad_configs(name):
         ({"layer": -1}, ValueError, r"layer must not be negative; got -1"),
         ({"part": []}, TypeError, r"part must be a string; got \[\]"),
         ({"seq_len": 10**400}, ValueError, r"seq_len must be at least 1 and below"),
+        ({"seq_len": 2**53}, ValueError, r"seq_len must be at least 1 and below 2\*\*53; got 9007199254740992"),
         ({"layer_type": "full"}, ValueError, r"layer_type must be full_attention, sliding_attention; got 'full'"),
         ({"part": "vision"}, ValueError, r"part must be None for a config without parts; got 'vision'"),
     ],

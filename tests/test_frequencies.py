@@ -241,6 +241,14 @@ LONG_GOOD = {"short_factor": [1.0], "long_factor": [2.0], "original_max_position
 LLAMA_GOOD = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 BAD = [
     (lambda: LinearScaling(factor=0.5), ValueError, r"LinearScaling: factor must be at least 1; got 0.5"),
+    (lambda: YarnScaling(**{**YARN, "factor": 0.5}), ValueError, r"YarnScaling: factor must be at least 1; got 0.5"),
+    (
+        lambda: Llama3Scaling(**{**LLAMA_GOOD, "factor": 0.5}),
+        ValueError,
+        r"Llama3Scaling: factor must be at least 1; got 0.5",
+    ),
+    (lambda: MixedNTKScaling(factor=0.5), ValueError, r"MixedNTKScaling: factor must be at least 1; got 0.5"),
+    (lambda: ProportionalScaling(factor=0.5), ValueError, r"ProportionalScaling: factor must be at least 1; got 0.5"),
     (lambda: LinearScaling(factor="2"), TypeError, r"factor must be a number; got '2'"),
     (lambda: LinearScaling(factor=True), TypeError, r"factor must be a number; got True"),
     (lambda: NTKScaling(factor=float("inf")), ValueError, r"factor must be finite; got inf"),
@@ -282,6 +290,8 @@ BAD = [
     (lambda: XPos(scale_base=0), ValueError, r"scale_base must be greater than 0; got 0"),
     (lambda: XPos(scale_base=0.5), ValueError, r"scale_base must be at least 1; got 0.5"),
     (lambda: XPos(centre=2**40), ValueError, r"centre must fit in int32; got 1099511627776"),
+    (lambda: XPos(centre=-(2**31) - 1), ValueError, r"centre must fit in int32; got -2147483649"),
+    (lambda: XPos(centre=2**31), ValueError, r"centre must fit in int32; got 2147483648"),
     (lambda: XPos(centre=0.5), TypeError, r"centre must be an int; got float"),
     (lambda: frequencies.evenly_spaced(1.0, 2.0, 0), ValueError, r"pairs must be at least 1; got 0"),
     (lambda: frequencies.log_spaced(0.0, 2.0, 3), ValueError, r"first must be greater than 0; got 0"),
