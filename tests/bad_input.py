@@ -322,6 +322,11 @@ def embeddings():
                 np.ones(2, dtype=complex),
             )
         },
+        "a frequency alone": (
+            {"head_dim": 14, "layout": "half", "inv_freq": np.asarray(1.0)},
+            ValueError,
+            r"inv_freq must be \(pairs\), .*; got shape \(\)",
+        ),
         "no frequency": (
             {"head_dim": 14, "layout": "half", "inv_freq": []},
             ValueError,

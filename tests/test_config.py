@@ -615,6 +615,12 @@ UNSAID = [
     ("step3p5_vision", {}, {}, {**HALF_64, "sections": Sections((16, 16), "axial", (1, 0))}),
     ("step3p5_vision", {}, {"compat": "transformers"}, {**HALF_64, "sections": Sections((16, 16), "axial")}),
     (
+        "cosmos3_edge_text",
+        {"rope_parameters": {"rope_type": "default"}},
+        {},
+        {**HALF_128, "base": 1e8, "sections": Sections((24, 20, 20), "interleaved")},
+    ),
+    (
         "cohere_compass_text",
         {"head_dim": 128},
         {"layer_type": "sliding_attention"},
@@ -1878,3 +1884,12 @@ def test_what_does_not_scale_is_checked_all_the_same():
     with pytest.raises(ValueError, match="factor must be at least 1"):
         from_config(bad, layer_type="sliding_attention")
     assert replace(from_config(GEMMA3, layer=0), phase="float32").phase == "float32"
+
+
+@pytest.mark.parametrize("model_type", ["phi3", "phi3_v", "phi4mm", "phi4_multimodal", "phimoe"])
+def test_the_length_that_phi_was_trained_on(model_type):
+    """4096 tokens in `configuration_phi3.py` and its descendants, however long the sequences may be."""
+    block = {"type": "longrope", "short_factor": [1.0] * 64, "long_factor": [2.0] * 64}
+    block |= {"short_mscale": 1.0, "long_mscale": 1.0} if model_type == "phimoe" else {}
+    config = {"model_type": model_type, "head_dim": 128, "max_position_embeddings": 131_072, "rope_scaling": block}
+    assert from_config(config).scaling.original_max_position_embeddings == 4096
