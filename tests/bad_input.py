@@ -322,6 +322,11 @@ def embeddings():
                 np.ones(2, dtype=complex),
             )
         },
+        "a frequency alone": (
+            {"head_dim": 14, "layout": "half", "inv_freq": np.asarray(1.0)},
+            ValueError,
+            r"inv_freq must be \(pairs\), .*; got shape \(\)",
+        ),
         "no frequency": (
             {"head_dim": 14, "layout": "half", "inv_freq": []},
             ValueError,
@@ -421,6 +426,11 @@ def builders(xp):
             lambda: positions.from_cu_seqlens([0, 3, 5], total=6, like=integers),
             ValueError,
             r"^from_cu_seqlens: total must be the last boundary, 5 .*; got 6",
+        ),
+        "more tokens beyond the last boundary": (
+            lambda: positions.from_cu_seqlens([0, 1000], total=1001),
+            ValueError,
+            r"^from_cu_seqlens: every token must lie before the last boundary, 1000 .*; got total=1001",
         ),
         "mask without axes": (
             lambda: positions.from_mask(np.asarray(True)),

@@ -36,8 +36,8 @@ TESTS = Path(__file__).resolve().parent
 MODULES = ("rotation", "angles", "phases", "frequencies", "axes", "embedding", "positions", "config")
 # Tests of a module that are named otherwise.
 TESTS_OF = {"phases": ("angles", "frequencies"), "embedding": ("embedding", "axes"), "config": ("config", "goldens")}
-# Not run: tests of other modules that take long.
-SLOW = ("test_kernels",)
+# Not run, as they take long: tests of compiled kernels and of broken surroundings, and the search for bad configs.
+SLOW = ("test_kernels", "test_faults", "test_config_fuzz")
 # Without effect on results (decorators only cache), or with an argument of its own.
 LEFT_OUT = ("RemoveDecorator", "VariableReplacer", "VariableInserter")
 # The types of nodes that the largest groups of operators mutate.
@@ -169,7 +169,8 @@ def test_in_fork(folder, file):
 def outcomes(package, mutants, workers, timeout):
     """Test mutants, so many at a time, and yield each with its outcome and the seconds it took."""
     waiting, running, free = list(mutants), {}, [package.parent]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        stack.callback(_end, running)
         for number in range(1, workers):
             copy = Path(folder, str(number))
             shutil.copytree(package.parent, copy)
@@ -183,12 +184,11 @@ def outcomes(package, mutants, workers, timeout):
             for process, (mutant, at, start) in list(running.items()):
                 seconds = time.monotonic() - start
                 if seconds > timeout:
-                    os.killpg(process, signal.SIGKILL)
+                    _end([process])
                 ended, status = os.waitpid(process, 0 if seconds > timeout else os.WNOHANG)
                 if not ended:
                     continue
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process, signal.SIGKILL)  # what its tests may have started
+                _end([process])  # what its tests may have started
                 code = os.waitstatus_to_exitcode(status)
                 outcome = "killed by time" if seconds > timeout else OUTCOMES.get(code, "killed by a crash")
                 log = (at / "log").read_text(errors="replace")
@@ -201,7 +201,13 @@ def outcomes(package, mutants, workers, timeout):
                 yield {**mutant, "outcome": outcome, "seconds": round(seconds, 1), "by": last}
 
 
-def report(results, of, seed):
+def _end(processes):
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process, signal.SIGKILL)
+
+
+def report(results, sample, of, seed):
     """The table of survivors in Markdown, the share that is killed, and how many survivors have no reason."""
     count = defaultdict(int)
     for each in results:
@@ -212,8 +218,9 @@ def report(results, of, seed):
     lines = [
         "# Generated mutants",
         "",
-        f"Made by `python tests/generated_mutants.py --sample {len(results)} --seed {seed}`: mutants by cosmic-ray's "
-        f"operators at {len(results)} of {of} places in {', '.join(MODULES)}, drawn at random.",
+        f"Made by `python tests/generated_mutants.py --sample {sample} --seed {seed}`: mutants by cosmic-ray's "
+        f"operators at {sample} of {of} places in {', '.join(MODULES)}, drawn at random. {len(results)} of them are "
+        "tested" + ("." if len(results) == sample else ", those drawn first; the run was stopped then."),
         "",
         f"{share:.1%} are killed. " + "; ".join(f"{name}: {number}" for name, number in sorted(count.items())) + ".",
         "",
@@ -259,16 +266,19 @@ def main():
         print(f"{len(sample)} of {of} places; without a mistake the tests take {time.monotonic() - start:.0f} s")
         results = [known[key] for each in sample if (key := _key(each)) in known]
         new = [each for each in sample if _key(each) not in known]
-        for each in outcomes(package, new, asked.workers, timeout):
-            del each["text"]
-            results.append(each)
-            print(
-                f"{each['outcome']:17}{each['seconds']:6.1f} s  {each['file']}:{each['line']}  {each['after']}",
-                flush=True,
-            )
-            if kept is not None:
-                print(json.dumps({**each, "sources": sources}), file=kept, flush=True)
-    text, share, unexplained = report(results, of, asked.seed)
+        with contextlib.suppress(KeyboardInterrupt):  # which leaves a table of what was tested
+            for each in outcomes(package, new, asked.workers, timeout):
+                del each["text"]
+                results.append(each)
+                print(
+                    f"{each['outcome']:17}{each['seconds']:6.1f} s  {each['file']}:{each['line']}  {each['after']}",
+                    flush=True,
+                )
+                if kept is not None:
+                    print(json.dumps({**each, "sources": sources}), file=kept, flush=True)
+    if not results:
+        sys.exit("a mutant must be tested before the run is stopped; got none")
+    text, share, unexplained = report(results, len(sample), of, asked.seed)
     if asked.out is None:
         print(text)
     else:

@@ -659,6 +659,12 @@ UNSAID = [
     ("step3p5_vision", {}, {}, {**HALF_64, "sections": Sections((16, 16), "axial", (1, 0))}),
     ("step3p5_vision", {}, {"compat": "transformers"}, {**HALF_64, "sections": Sections((16, 16), "axial")}),
     (
+        "cosmos3_edge_text",
+        {"rope_parameters": {"rope_type": "default"}},
+        {},
+        {**HALF_128, "base": 1e8, "sections": Sections((24, 20, 20), "interleaved")},
+    ),
+    (
         "cohere_compass_text",
         {"head_dim": 128},
         {"layer_type": "sliding_attention"},
@@ -697,6 +703,7 @@ def test_families_without_rotation_are_none(config):
     assert from_config(config) is None
 
 
+MIMO = {"head_dim": 192, "layout": "half", "base": 5e6, "rotary_dim": 64}
 # (config, arguments, options), of the code in the checkpoints.
 OWN_SPELLING = {
     "ChatGLM2 divides positions": (
@@ -785,6 +792,12 @@ OWN_SPELLING = {
         },
         {"layer": 1},
         {"head_dim": 192, "layout": "half", "base": 1e4, "rotary_dim": 64},
+    ),
+    "MiMo's full layers": ({"model_type": "mimo_v2_flash", "swa_rope_theta": 2e4}, {"layer": 0}, MIMO),
+    "MiMo's full layers with a base": (
+        {"model_type": "mimo_v2_flash", "swa_rope_theta": 2e4, "rope_theta": 7e6},
+        {"layer": 0},
+        {**MIMO, "base": 7e6},
     ),
     "MiMo's sliding heads": (
         {"model_type": "mimo_v2_flash", "head_dim": 192, "swa_head_dim": 96},
@@ -1923,6 +1936,7 @@ def test_bad_configs(name):
         ({"layer": -1}, ValueError, r"layer must not be negative; got -1"),
         ({"part": []}, TypeError, r"part must be a string; got \[\]"),
         ({"seq_len": 10**400}, ValueError, r"seq_len must be at least 1 and below"),
+        ({"seq_len": 2**53}, ValueError, r"seq_len must be at least 1 and below 2\*\*53; got 9007199254740992"),
         ({"layer_type": "full"}, ValueError, r"layer_type must be full_attention, sliding_attention; got 'full'"),
         ({"part": "vision"}, ValueError, r"part must be None for a config without parts; got 'vision'"),
     ],
@@ -2049,3 +2063,12 @@ def test_what_does_not_scale_is_checked_all_the_same():
     with pytest.raises(ValueError, match="factor must be at least 1"):
         from_config(bad, layer_type="sliding_attention")
     assert replace(from_config(GEMMA3, layer=0), phase="float32").phase == "float32"
+
+
+@pytest.mark.parametrize("model_type", ["phi3", "phi3_v", "phi4mm", "phi4_multimodal", "phimoe"])
+def test_the_length_that_phi_was_trained_on(model_type):
+    """4096 tokens in `configuration_phi3.py` and its descendants, however long the sequences may be."""
+    block = {"type": "longrope", "short_factor": [1.0] * 64, "long_factor": [2.0] * 64}
+    block |= {"short_mscale": 1.0, "long_mscale": 1.0} if model_type == "phimoe" else {}
+    config = {"model_type": model_type, "head_dim": 128, "max_position_embeddings": 131_072, "rope_scaling": block}
+    assert from_config(config).scaling.original_max_position_embeddings == 4096

@@ -480,6 +480,7 @@ def test_describe_says_what_runs(options, rows):
     text = RotaryEmbedding(head_dim=128, layout="half", **options).describe()
     assert all(row in text for row in rows)
     assert all(len(line) <= 110 for line in text.splitlines())
+    assert all(line[17] == " " != line[18] for line in text.splitlines())  # values stand in one column
 
 
 def test_calls_leave_no_trace(xp):

@@ -307,6 +307,8 @@ BAD = [
     (lambda: XPos(scale_base=0), ValueError, r"scale_base must be greater than 0; got 0"),
     (lambda: XPos(scale_base=0.5), ValueError, r"scale_base must be at least 1; got 0.5"),
     (lambda: XPos(centre=2**40), ValueError, r"centre must fit in int32; got 1099511627776"),
+    (lambda: XPos(centre=-(2**31) - 1), ValueError, r"centre must fit in int32; got -2147483649"),
+    (lambda: XPos(centre=2**31), ValueError, r"centre must fit in int32; got 2147483648"),
     (lambda: XPos(centre=0.5), TypeError, r"centre must be an int; got float"),
     (lambda: frequencies.evenly_spaced(1.0, 2.0, 0), ValueError, r"pairs must be at least 1; got 0"),
     (lambda: frequencies.log_spaced(0.0, 2.0, 3), ValueError, r"first must be greater than 0; got 0"),

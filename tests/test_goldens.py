@@ -369,3 +369,16 @@ def test_a_config_is_left_as_it_was():
         before = copy.deepcopy(config)
         meaning(name, config)
         assert config == before, name
+
+
+# What transformers' classes were seen to compute where their configs state nothing: see make_unstated.py.
+UNSTATED = json.loads((HERE / "unstated.json").read_text())
+# A power in float64 is not rounded alike on every platform.
+DIGITS = re.compile(r"\d+\.\d+(e-?\d+)?")
+
+
+@pytest.mark.parametrize("row", UNSTATED, ids=lambda row: f"{row['config'].get('model_type')}-{row['layer_type']}")
+def test_a_config_that_states_nothing_means_what_its_class_computes(row):
+    rope = rope_xp.from_config(row["config"], part=row["part"], layer_type=row["layer_type"])
+    found, wanted = (DIGITS.sub(lambda number: f"{float(number[0]):.12g}", text) for text in (repr(rope), row["is"]))
+    assert found == wanted

@@ -517,6 +517,11 @@ def bad(xp):
         "total of a type": (lambda: join(own, total=3.5), TypeError, r"total must be an int; got float"),
         "padding of a type": (lambda: join(own, total=5, padding=0.5), TypeError, r"padding must be an int; got float"),
         "padding beyond": (lambda: join(own, total=5, padding=2**31), ValueError, r"padding must fit in int32; got"),
+        "padding below": (
+            lambda: join(own, total=5, padding=-(2**31) - 1),
+            ValueError,
+            r"padding must fit in int32; got -2147483649",
+        ),
         "augmented integers": (
             lambda: augment(own, numpy, shift=0.1),
             TypeError,

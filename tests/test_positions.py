@@ -35,6 +35,7 @@ def test_consecutive_never_wraps(xp):
             given = xp.array(np.asarray(offset), f"int{bits}")
             result = positions.consecutive(3, given)
             assert xp.dtype_of(result) == f"int{bits}" and xp.numpy(result).tolist() == truth
+            assert xp.numpy(positions.consecutive(2, given)).tolist() == truth[:2]
             rows = positions.consecutive(3, xp.array(np.asarray([5, offset]), f"int{bits}"), axes=2)
             assert xp.numpy(rows).tolist() == [[[5, 6, 7], truth]] * 2
     if xp.name == "numpy":
