@@ -1142,7 +1142,7 @@ DEVIATIONS = [
     (
         ("HunYuanDenseV1RotaryEmbedding", "HunYuanMoEV1RotaryEmbedding"),
         "dynamic alpha, long",
-        "`alpha` is forgotten upstream beyond max_position_embeddings",
+        "`alpha` is forgotten upstream before 5.23 beyond max_position_embeddings",
     ),
     (("MiniMaxM3VLRotaryEmbedding",), ".*", "`rotary_dim` is not read upstream, which turns the whole head"),
     (("CohereCompassRotaryEmbedding",), ".*", "sections alternate upstream before 5.23, and are [22, 22, 20]"),
@@ -1169,17 +1169,24 @@ DEVIATIONS = [
             "MoonshineStreamingRotaryEmbedding",
             "MuseSparkTextRotaryEmbedding",
             "Nemotron3_5TranscribeRotaryEmbedding",
-            "PeAudioEncoderRotaryEmbedding",
-            "PeAudioVideoEncoderRotaryEmbedding",
-            "PeVideoEncoderRotaryEmbedding",
         ),
         "legacy (rope_theta|partial_rotary_factor|rotary_dim)",
         "the default block hides `rope_theta` upstream",
     ),
     (
+        ("PeAudioEncoderRotaryEmbedding", "PeAudioVideoEncoderRotaryEmbedding", "PeVideoEncoderRotaryEmbedding"),
+        "legacy (rope_theta|partial_rotary_factor|rotary_dim)",
+        "the default block hides `rope_theta` upstream before 5.23",
+    ),
+    (
         (
+            "BeamRotaryEmbedding",
             "DeepseekV4RotaryEmbedding",
             "DiffusionGemmaTextRotaryEmbedding",
+            "Dots3NoteTextRotaryEmbedding",
+            "EmbeddingGemma2RotaryEmbedding",
+            "Lfm3RotaryEmbedding",
+            "UltrabertRotaryEmbedding",
             "Gemma3RotaryEmbedding",
             "Gemma3nRotaryEmbedding",
             "Gemma4TextRotaryEmbedding",
@@ -1220,7 +1227,8 @@ def as_given(subject, config, case, default):
     given = config.to_dict()
     if case.legacy:
         silent = ("rope_parameters", "rope_theta", "rope_scaling", "layer_rope_theta", *case.silent)
-        given = {key: value for key, value in default.to_dict().items() if key not in silent} | case.changes
+        needs = {} if callable(subject.needs) else subject.needs
+        given = {key: value for key, value in (default.to_dict() | needs).items() if key not in silent} | case.changes
     return as_file(subject, given)
 
 
@@ -1374,11 +1382,19 @@ def outcome(subject, module, cls, name, needs, default, case, label):
         other = other[0] if isinstance(other, list) else other
         return case.key and np.array_equal(seens[0].cos, other.cos) and np.array_equal(seens[0].sin, other.sin)
 
+    def without():
+        """Whether ours is upstream's without the key, and without the `compat` of another version."""
+        config = make(module, name, {**needs, **deepcopy(dict(case.without))})
+        rope = ours(subject, config, replace(case, changes=case.without), default, label, seens[0].seq_len)
+        return ignored() and check(rope, seens, subject.sign, max(1.0, rope.attention_factor))[1]
+
     lenient = bool(case.key) or "without" in case.name
-    return one(*judged(cls, case.name, read, seens, subject.sign, case.contradicts, case.key, ignored, lenient))
+    return one(
+        *judged(cls, case.name, read, seens, subject.sign, case.contradicts, case.key, ignored, without, lenient)
+    )
 
 
-def judged(cls, case, read, seens, sign, contradicts=False, key="", ignored=bool, lenient=False):
+def judged(cls, case, read, seens, sign, contradicts=False, key="", ignored=bool, without=bool, lenient=False):
     """The rest of an `Outcome`: what ours is beside what upstream did.
 
     `read` gives ours, for a `compat`. Where it differs, it must be in `DEVIATIONS`, or contradict itself, or
@@ -1410,6 +1426,8 @@ def judged(cls, case, read, seens, sign, contradicts=False, key="", ignored=bool
             return "deviates" if reason else "wrong", errors, reason or f"only with compat: {notes[0]}", rope
         notes.append("differs by " + ", ".join(f"{key} {value:.1e}" for key, value in errors.items()))
         own = rope if compat is None else own
+    if key and not version("transformers").startswith(COMPAT) and without():
+        return "deviates", {}, f"`{key}` is not read upstream"
     if lenient and all(REFUSAL.match(note) for note in notes):
         return "refused", {}, notes[0]
     return "wrong", {}, "; with compat: ".join(notes)
@@ -1811,6 +1829,8 @@ def state_base(config, base):
 
 # Versions of transformers of which every class must be covered. Of others, what is new is only listed.
 VERSIONS = ("5.18.0", "5.23.0")
+# Whose mistakes `compat` makes.
+COMPAT = "5.18."
 
 
 def is_known():
