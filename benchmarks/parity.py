@@ -560,6 +560,7 @@ class Case:
     seq_len: int | None = None  # the longest call that decides, where upstream remembers
     key: str = ""  # a key in the changes that most classes do not read
     without: Mapping[str, Any] = field(default_factory=dict)  # the changes without it
+    silent: tuple[str, ...] = ()  # keys that ours is not given
     contradicts: bool = False  # itself, so that ours raises one of `REFUSALS`
 
 
@@ -1071,7 +1072,7 @@ def cases(subject: Subject, default: Any, pairs: Mapping[str | None, int], quick
     for name in ("yarn", "llama3", "longrope"):
         block = {key: value for key, value in rules(pairs[None])[name].items() if key != ORIGINAL}
         changes = {"rope_theta": BASE, "rope_scaling": block}
-        yield Case(f"{name} without {ORIGINAL}", changes, legacy=True, calls=(BELOW,))
+        yield Case(f"{name} without {ORIGINAL}", changes, legacy=True, calls=(BELOW,), silent=(ORIGINAL,))
 
 
 ORIGINAL = "original_max_position_embeddings"
@@ -1141,7 +1142,7 @@ DEVIATIONS = [
     (
         ("HunYuanDenseV1RotaryEmbedding", "HunYuanMoEV1RotaryEmbedding"),
         "dynamic alpha, long",
-        "`alpha` is forgotten upstream beyond max_position_embeddings",
+        "`alpha` is forgotten upstream before 5.23 beyond max_position_embeddings",
     ),
     (("MiniMaxM3VLRotaryEmbedding",), ".*", "`rotary_dim` is not read upstream, which turns the whole head"),
     (("CohereCompassRotaryEmbedding",), ".*", "sections alternate upstream before 5.23, and are [22, 22, 20]"),
@@ -1168,17 +1169,24 @@ DEVIATIONS = [
             "MoonshineStreamingRotaryEmbedding",
             "MuseSparkTextRotaryEmbedding",
             "Nemotron3_5TranscribeRotaryEmbedding",
-            "PeAudioEncoderRotaryEmbedding",
-            "PeAudioVideoEncoderRotaryEmbedding",
-            "PeVideoEncoderRotaryEmbedding",
         ),
         "legacy (rope_theta|partial_rotary_factor|rotary_dim)",
         "the default block hides `rope_theta` upstream",
     ),
     (
+        ("PeAudioEncoderRotaryEmbedding", "PeAudioVideoEncoderRotaryEmbedding", "PeVideoEncoderRotaryEmbedding"),
+        "legacy (rope_theta|partial_rotary_factor|rotary_dim)",
+        "the default block hides `rope_theta` upstream before 5.23",
+    ),
+    (
         (
+            "BeamRotaryEmbedding",
             "DeepseekV4RotaryEmbedding",
             "DiffusionGemmaTextRotaryEmbedding",
+            "Dots3NoteTextRotaryEmbedding",
+            "EmbeddingGemma2RotaryEmbedding",
+            "Lfm3RotaryEmbedding",
+            "UltrabertRotaryEmbedding",
             "Gemma3RotaryEmbedding",
             "Gemma3nRotaryEmbedding",
             "Gemma4TextRotaryEmbedding",
@@ -1218,8 +1226,9 @@ def as_given(subject, config, case, default):
     """What ours is given: the config as its object writes it, or as a config.json of older versions has it."""
     given = config.to_dict()
     if case.legacy:
-        silent = ("rope_parameters", "rope_theta", "rope_scaling", "layer_rope_theta")
-        given = {key: value for key, value in default.to_dict().items() if key not in silent} | case.changes
+        silent = ("rope_parameters", "rope_theta", "rope_scaling", "layer_rope_theta", *case.silent)
+        needs = {} if callable(subject.needs) else subject.needs
+        given = {key: value for key, value in (default.to_dict() | needs).items() if key not in silent} | case.changes
     return as_file(subject, given)
 
 
@@ -1373,11 +1382,19 @@ def outcome(subject, module, cls, name, needs, default, case, label):
         other = other[0] if isinstance(other, list) else other
         return case.key and np.array_equal(seens[0].cos, other.cos) and np.array_equal(seens[0].sin, other.sin)
 
+    def without():
+        """Whether ours is upstream's without the key, and without the `compat` of another version."""
+        config = make(module, name, {**needs, **deepcopy(dict(case.without))})
+        rope = ours(subject, config, replace(case, changes=case.without), default, label, seens[0].seq_len)
+        return ignored() and check(rope, seens, subject.sign, max(1.0, rope.attention_factor))[1]
+
     lenient = bool(case.key) or "without" in case.name
-    return one(*judged(cls, case.name, read, seens, subject.sign, case.contradicts, case.key, ignored, lenient))
+    return one(
+        *judged(cls, case.name, read, seens, subject.sign, case.contradicts, case.key, ignored, without, lenient)
+    )
 
 
-def judged(cls, case, read, seens, sign, contradicts=False, key="", ignored=bool, lenient=False):
+def judged(cls, case, read, seens, sign, contradicts=False, key="", ignored=bool, without=bool, lenient=False):
     """The rest of an `Outcome`: what ours is beside what upstream did.
 
     `read` gives ours, for a `compat`. Where it differs, it must be in `DEVIATIONS`, or contradict itself, or
@@ -1409,6 +1426,8 @@ def judged(cls, case, read, seens, sign, contradicts=False, key="", ignored=bool
             return "deviates" if reason else "wrong", errors, reason or f"only with compat: {notes[0]}", rope
         notes.append("differs by " + ", ".join(f"{key} {value:.1e}" for key, value in errors.items()))
         own = rope if compat is None else own
+    if key and not version("transformers").startswith(COMPAT) and without():
+        return "deviates", {}, f"`{key}` is not read upstream"
     if lenient and all(REFUSAL.match(note) for note in notes):
         return "refused", {}, notes[0]
     return "wrong", {}, "; with compat: ".join(notes)
@@ -1726,9 +1745,11 @@ def parts(model_type, whole):
     names = [(name, path) for name, (path, _) in known.items()]
     names += [(path, path) for path in kinds if path not in dict(known.values())]
     config = type(whole).__name__
+    if model_type not in FAMILIES or FAMILIES[model_type].axes == 1:  # what stands beside the parts is of text, too
+        names += [(None, path) for name, path in names if name == "text"]
     for name, path in names:
         pieces = {piece.removesuffix("_config") for piece in path.split(".")}
-        if name != path and not set(name.split(".")) <= pieces:
+        if name not in (path, None) and not set(name.split(".")) <= pieces:
             yield Outcome(config, name, None, "wrong", {}, f"{path} is not what upstream calls so")
     for case, file in files_of(whole, kinds).items():
         try:
@@ -1808,6 +1829,8 @@ def state_base(config, base):
 
 # Versions of transformers of which every class must be covered. Of others, what is new is only listed.
 VERSIONS = ("5.18.0", "5.23.0")
+# Whose mistakes `compat` makes.
+COMPAT = "5.18."
 
 
 def is_known():

@@ -367,7 +367,7 @@ def _scaling(keys: Keys, block: Keys, row: Family, rope_type: str, seq_len: int 
     if rope_type == "deepseek_yarn":
         return _of_deepseek(YarnScaling(**values))
     scaling = rule(**values)
-    if isinstance(scaling, YarnScaling) and not _is_latent(row):
+    if isinstance(scaling, YarnScaling) and not (_is_latent(row) and row.scales_softmax):
         return _of_tables_alone(scaling)
     return scaling
 

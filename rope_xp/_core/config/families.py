@@ -51,6 +51,8 @@ class Family:
         of the config.
     last : bool
         The last channels turn, not the first.
+    scales_softmax : bool
+        Multi-head latent attention multiplies the scale of its softmax as DeepSeek's does.
     weights : function, optional
         Frequencies by a rule of their own.
     block : mapping or None
@@ -122,6 +124,7 @@ class Family:
     width: Callable[[Keys, int], int] | None = None
     head_dim: tuple[str | int | Callable[[Keys], int], ...] = ("head_dim", "hidden_size/num_attention_heads")
     last: bool = False
+    scales_softmax: bool = True
     weights: Callable[[Keys, int, float], Any] | None = None
     block: Mapping[str, Any] | None = field(default_factory=dict)
     legacy: Mapping[str, Any] = field(default_factory=dict)
@@ -573,6 +576,7 @@ FAMILIES: dict[str, Family] = {
         **_NO_ROPE_LAYERS,
     ),
     "dots3_note_text": Family(
+        scales_softmax=False,
         layout="interleaved_to_half",
         head_dim=_LATENT,
         share_means=_any_share,

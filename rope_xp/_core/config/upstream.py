@@ -40,7 +40,8 @@ BASE_IN_DEFAULT = ("higgs_audio_v2", "ministral3", "pe_audio_encoder", "pe_audio
 # Families whose default blocks have these keys.
 IN_DEFAULT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
-        ("laguna", "mellum", "mimo_v2_flash", "musicflamingo", "zaya"), ("rope_theta", "partial_rotary_factor")
+        ("beam", "embedding_gemma2_text", "laguna", "mellum", "mimo_v2_flash", "musicflamingo", "zaya"),
+        ("rope_theta", "partial_rotary_factor"),
     ),
     **dict.fromkeys(("moonshine_streaming", "neomme", "step3p5"), ("partial_rotary_factor",)),
 }
