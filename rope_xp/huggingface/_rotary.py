@@ -90,8 +90,8 @@ OWNING_CONFIG = {
 PER_LAYER_KEYS = ("layer_rope_theta", "no_rope_layers", "no_rope_layer_interval")
 
 # Positions at which tables are compared. Below 512, float32 phases have an error of at most 512 * 2**-24 = 3e-5. At the
-# far position, only pairs with a phase below 128 are compared. Their frequencies are rounded by up to 4 * 2**-24, so the
-# error of the phase is again at most 3e-5.
+# far position, only pairs with a phase below 128 are compared. Their frequencies are rounded by up to 4 * 2**-24, so
+# the error of the phase is again at most 3e-5.
 NEAR_POSITIONS, FAR_POSITION, SLOW_PHASE = (0, 1, 511, 3, 8, 8, 127, 64, 300, 257), 2**20, 128
 TABLE_TOLERANCE = 5e-5
 # Dtypes of positions that transformers casts to float32, and that `RotaryEmbedding.sincos` refuses.
