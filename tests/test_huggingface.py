@@ -786,10 +786,15 @@ def test_which_apply_functions_a_file_calls():
     }
 
 
+ADDED_IN_5_23 = {"MistralLarge4TextRotaryEmbedding"}
+
+
 def test_every_refusal_names_a_class_of_transformers():
     folders = Path(transformers.__file__).parent / "models"
     text = "".join(file.read_text() for file in folders.glob("*/modeling_*.py"))
-    assert all(f"class {name}(" in text for name in REFUSED)
+    major, minor = map(int, transformers.__version__.split(".")[:2])
+    newer = ADDED_IN_5_23 if (major, minor) < (5, 23) else set()
+    assert {name for name in REFUSED if f"class {name}(" not in text} == newer
 
 
 def test_the_table_is_written_and_read(tmp_path):
