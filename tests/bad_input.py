@@ -325,7 +325,7 @@ def embeddings():
         "a frequency alone": (
             {"head_dim": 14, "layout": "half", "inv_freq": np.asarray(1.0)},
             ValueError,
-            r"inv_freq must be \(pairs\), .*; got shape \(\)",
+            r"inv_freq must be a non-empty \(pairs\), .*; got shape \(\)",
         ),
         "no frequency": (
             {"head_dim": 14, "layout": "half", "inv_freq": []},
@@ -430,7 +430,7 @@ def builders(xp):
         "more tokens beyond the last boundary": (
             lambda: positions.from_cu_seqlens([0, 1000], total=1001),
             ValueError,
-            r"^from_cu_seqlens: every token must lie before the last boundary, 1000 .*; got total=1001",
+            r"^from_cu_seqlens: total must be the last boundary, 1000 .*; got 1001",
         ),
         "mask without axes": (
             lambda: positions.from_mask(np.asarray(True)),
