@@ -219,9 +219,9 @@ def test_triton_that_does_not_import(problem, monkeypatch):
         raise problem
 
     monkeypatch.setattr(kernels, "import_module", broken)
-    module = kernels._module.__wrapped__("triton")
+    module = kernels._kernel_module.__wrapped__("triton")
     assert type(module) is ImportError and str(module) == f"{type(problem).__name__}: {problem}"
     assert module.__traceback__ is module.__context__ is module.__cause__ is None
-    own = kernels._module
-    monkeypatch.setattr(kernels, "_module", lambda name: module if name == "triton" else own(name))
+    own = kernels._kernel_module
+    monkeypatch.setattr(kernels, "_kernel_module", lambda name: module if name == "triton" else own(name))
     assert str(problem) in assert_falls_back(random(2, 5, 3, 14), random(2, 5, 2, 14, seed=1))

@@ -428,7 +428,7 @@ def test_tables_are_made_where_the_kernel_makes_no_such_angles(launches):
         truths = dataclasses.replace(rope, kernel="reference")(q, k, positions=positions, seq_dim=1)
         for one, other in zip(results, truths, strict=True):
             assert torch.allclose(one, other, rtol=0, atol=1e-5)
-    with pytest.raises(ValueError, match="heads_dim must be given for"):
+    with pytest.raises(ValueError, match="heads_dim must be given if"):
         ROPE(q, seq_dim=1, heads_dim=2)
 
 
@@ -447,7 +447,7 @@ def test_frequencies_are_copied_once(monkeypatch):
     ROPE(x, seq_dim=1)
     other = dataclasses.replace(ROPE, base=500.0, inv_freq=None)
     truth = other(x, seq_dim=1)
-    monkeypatch.setattr(phases.Row, "turns", None)
+    monkeypatch.setattr(phases.Row, "revolutions", None)
     ROPE(x, seq_dim=1)
     assert torch.equal(other(x, seq_dim=1), truth)
     assert not torch.equal(truth, ROPE(x, seq_dim=1))
