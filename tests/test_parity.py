@@ -129,3 +129,19 @@ def test_a_mistake_in_a_default_of_fuyu_is_found(monkeypatch):
     """Its text is that of Persimmon, where the file states nothing of it."""
     monkeypatch.setitem(families.FAMILIES, "fuyu", replace(families.FAMILIES["fuyu"], base=500.0))
     assert wrong(coverage.parts("fuyu", coverage.transformers.CONFIG_MAPPING["fuyu"]()))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_family_that_a_newer_transformers_adds_is_listed(known, monkeypatch):
+    """It is a mistake only where every class must be covered."""
+    monkeypatch.delitem(families.FAMILIES, "llama")
+    monkeypatch.setattr(coverage, "is_known", lambda: known)
+    (result,) = coverage.measure(quick=True, only=("LlamaRotaryEmbedding",))
+    assert not result.covered and bool(result.wrong) == known
+    assert result.why == "model_type 'llama' is not in FAMILIES"
+
+
+def test_a_class_whose_import_is_missing_is_listed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers.models.llama.modeling_llama", None)
+    (result,) = coverage.measure(quick=True, only=("LlamaRotaryEmbedding",))
+    assert not result.covered and not result.wrong and result.why.startswith("cannot be imported: ModuleNotFoundError")

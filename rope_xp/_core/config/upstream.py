@@ -129,15 +129,15 @@ def _not_read(config: Mapping[str, Any], model_type: str) -> tuple[str, ...]:
     return tuple(name for name in (*NOT_READ.get(model_type, ()), *others) if config.get(name) is not None)
 
 
-def _in_default(config: Mapping[str, Any], model_type: str, family: Family) -> list[str]:
+def _in_default(config: Mapping[str, Any], model_type: str, family: Family) -> tuple[str, ...]:
     """Keys that the default block of a family has, which comes as a whole, where the config has no block."""
     if config.get("rope_parameters") or config.get("rope_scaling"):
-        return []
+        return ()
     own = {*IN_DEFAULT.get(model_type, ())}
     for row in (vars(family), *family.by_layer.values()):
         own |= {*(row.get("block") or {})}
     names = [name for keys in (BASE_KEYS, (*PARTIAL_KEYS, "partial_rotary_factors")) if keys[0] in own for name in keys]
-    return [name for name in names if config.get(name) is not None]
+    return tuple(name for name in names if config.get(name) is not None)
 
 
 def _ignores_share(model_type: str, family: Family) -> bool:
