@@ -233,7 +233,7 @@ MUTANTS = {
         )
     ],
     "xPos subtracted in integers that wrap": [
-        ("_core/phases.py", "(positions >> 1) - (origin >> 1)", "(positions - origin) >> 1")
+        ("_core/phases.py", "positions // 2 - origin // 2", "(positions - origin) // 2")
     ],
     "a NaN carried into its sign": [
         (

@@ -171,7 +171,8 @@ def difference(positions: Any, origin: int, dtype: Any) -> Any:
             positions = backends.astype(positions, dtype)
         upper = (origin >> 16) << 16
         return backends.astype(positions - float(upper) - float(origin - upper), dtype)
-    half = backends.astype((positions >> 1) - (origin >> 1), dtype)
+    # Not `>>`, which DTensors of torch 2.13 ignore.
+    half = backends.astype(positions // 2 - origin // 2, dtype)
     return 2.0 * half + backends.astype((positions & 1) - (origin & 1), dtype)
 
 
