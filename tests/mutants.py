@@ -15,6 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 TESTS = Path(__file__).parent
+# Tests that take long and search for mistakes of other kinds.
+SLOW = ("faults", "config_fuzz")
 
 # name: (file, text that stands there exactly once, what it becomes)
 MUTANTS = {
@@ -277,9 +279,8 @@ def suite(package_parent, files):
     elif parts & {"backends", "checks"}:
         parts.add("kernels")
     first = [file for part in sorted(parts) if (file := TESTS / f"test_{part}.py").exists()]
-    tests = (
-        [*first, TESTS] if not parts or "kernels" in parts else [f"--ignore={TESTS / 'test_kernels.py'}", *first, TESTS]
-    )
+    slow = SLOW if not parts or "kernels" in parts else (*SLOW, "kernels")
+    tests = [*(f"--ignore={TESTS / f'test_{name}.py'}" for name in slow), *first, TESTS]
     environment = {**os.environ, "PYTHONPATH": str(package_parent)}
     options = ["-x", "-q", "--xp=numpy", "--xp=strict", "-p", "no:cacheprovider"]
     command = [sys.executable, "-P", "-m", "pytest", *options, *map(str, tests)]
