@@ -62,7 +62,7 @@ def test_transformers_scrambles_the_keys_of_grouped_queries():
 
     # The same mistake here: silent where the heads come out even, but not beside the width of a head.
     assert torch.equal(permute_projection(wk, num_heads=HEADS, to="half"), theirs[1])
-    with pytest.raises(ValueError, match=r"16 channels .*; got head_dim=4, as w has shape \(32, 128\) and num_heads=8"):
+    with pytest.raises(ValueError, match=r"16 channels .*; got head_dim=4 \(w of shape \(32, 128\), num_heads=8\)"):
         permute_projection(wk, num_heads=HEADS, to="half", rotary_dim=HEAD_DIM)
 
 
