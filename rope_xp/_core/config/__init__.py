@@ -17,7 +17,7 @@ from rope_xp._core.config.remote import NOT_ROTARY, UNROTATED, in_known_spelling
 from rope_xp._core.config.source import check_size, mapping_of
 from rope_xp._core.config.upstream import as_upstream, remarks
 from rope_xp._core.embedding import RotaryEmbedding, with_provenance
-from rope_xp._core.provenance import Provenance
+from rope_xp._core.provenance import Provenance, joined
 from rope_xp._core.rotation import LAYOUTS, Layout
 
 # For a model that has no rotary embedding. With `Any` in place of None a type checker lets the result be used as it is.
@@ -203,7 +203,7 @@ def _from_config(
     if beside and compat is None and not _says_the_same(rope, {**mapping, **beside}, model_type, family, *choice):
         raise ValueError(f"{WHO}: keys of rotation must stand in the part, not beside it; got {beside}")
     if strict and provenance.defaults:
-        defaults = "; ".join(f"{each.key}, {each.source}" for each in provenance.defaults)
+        defaults = joined(provenance.defaults)
         raise ValueError(f"{WHO}: every value must be in the config with strict=True; got {defaults}")
     return None if rope is None else with_provenance(rope, provenance)
 
