@@ -70,20 +70,15 @@ for backend in ("jax", "torch"):
 def tests_triton(session):
     """The kernel for CUDA, on a GPU where there is one, or else in Triton's interpreter."""
     install(session, "triton")
-    files = [f"tests/test_{name}.py" for name in ("triton", "faults_triton", "rotation", "kernels")]
     # But for what gives the CPU's threads enough to do: the interpreter takes minutes, and serves one thread.
-    session.run(*PYTEST, "--xp=triton", "-k", "not threads", *files, *session.posargs)
-
-
-PEERS = ("axes", "grids", "multimodal", "weights")
+    session.run(*PYTEST, "--xp=triton", "-k", "not threads", "tests", *session.posargs)
 
 
 @nox.session(name="tests-parity")
 def tests_parity(session):
     """Equality with transformers, diffusers and others: every rotary class, with its config and changed ones."""
     install(session, "parity")
-    files = [f"tests/test_{name}.py" for name in ("parity", *(f"peers_{of}" for of in PEERS))]
-    session.run(*PYTEST, "--xp=parity", *files, *session.posargs)
+    session.run(*PYTEST, "tests/parity", *session.posargs)
     session.run("python", "-P", "benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
 
 
@@ -102,8 +97,7 @@ def parity_newest(session):
 def tests_huggingface(session):
     """Whole models of transformers with rope_xp inside, beside the same without."""
     install(session, "huggingface", "huggingface")
-    files = ("tests/test_huggingface.py", "tests/test_huggingface_states.py")
-    session.run(*PYTEST, "--xp=huggingface", *files, *session.posargs)
+    session.run(*PYTEST, "tests/huggingface", *session.posargs)
     session.run("pytest", "--doctest-modules", "--pyargs", "rope_xp.huggingface")
     session.run("python", "-P", "benchmarks/families.py", "--quick", "--out", f"{session.create_tmp()}/families.md")
 
@@ -113,7 +107,7 @@ def tests_timm(session):
     """Equality with timm, whose dependencies are left out: they have no build for the CPU alone."""
     install(session, "timm")
     session.install("--no-deps", "timm")
-    session.run(*PYTEST, "--xp=timm", "tests/test_peers_timm.py", *session.posargs)
+    session.run(*PYTEST, "tests/timm", *session.posargs)
 
 
 @nox.session(name="tests-more")
@@ -127,14 +121,14 @@ def tests_more(session):
 def tests_distributed(session):
     """Sharded arrays, DTensors, rings: eight virtual devices of JAX, four processes of PyTorch on this machine."""
     install(session, "distributed")
-    session.run(*PYTEST, "--xp=distributed", "tests/test_distributed.py", *session.posargs)
+    session.run(*PYTEST, "tests/distributed", *session.posargs)
 
 
 @nox.session(name="tests-export")
 def tests_export(session):
     """Exporters and what runs their programs: torch.export, jax.export, ONNX from PyTorch and from ndonnx."""
     install(session, "export", "onnx")
-    session.run(*PYTEST, "--xp=export", "tests/test_export.py", *session.posargs)
+    session.run(*PYTEST, "tests/export", *session.posargs)
     modules = [f"rope_xp.{framework}" for framework in ("torch", "flax", "onnx")]
     session.run("pytest", "--doctest-modules", "--pyargs", *modules)
     session.run("python", "-P", "benchmarks/exporters.py", "--quick", "--out", f"{session.create_tmp()}/exporters.md")
@@ -144,7 +138,7 @@ def tests_export(session):
 def examples(session):
     """Every example, run and tested."""
     install(session, "examples", "examples")
-    session.run(*PYTEST, "--xp=examples", "tests/test_examples.py", *session.posargs)
+    session.run(*PYTEST, "tests/examples", *session.posargs)
 
 
 @nox.session
@@ -159,8 +153,8 @@ def benchmarks(session):
 def mutants(session):
     """Mistakes planted one at a time, each of which must turn the suite red: a list, and a few drawn at random."""
     install(session, "mutants")
-    session.run("python", "tests/mutants.py")
-    session.run("python", "tests/generated_mutants.py", "--sample", "16", "--least", "0.8")
+    session.run("python", "tests/tools/mutants.py")
+    session.run("python", "tests/tools/generated_mutants.py", "--sample", "16", "--least", "0.8")
 
 
 @nox.session(name="mutants-generated", default=False)
@@ -168,7 +162,7 @@ def mutants_generated(session):
     """500 mistakes drawn at random, of which 95 % must turn the suite red; the table goes to benchmarks/results."""
     install(session, "mutants")
     options = ("--sample", "500", "--seed", "0", "--out", "benchmarks/results/mutants.md")
-    session.run("python", "tests/generated_mutants.py", *(session.posargs or options))
+    session.run("python", "tests/tools/generated_mutants.py", *(session.posargs or options))
 
 
 @nox.session
@@ -184,4 +178,4 @@ def lint(session):
 def types(session):
     """What users' type checkers see: the README's snippets and a typed program, by mypy and pyright, both strict."""
     install(session, "types")
-    session.run("python", "tests/typed_readme.py")
+    session.run("python", "tests/tools/typed_readme.py")

@@ -1,61 +1,36 @@
-"""One suite for every array library: `pytest --xp=jax` runs it on JAX, and fails where JAX is missing.
+"""Folders show what runs where: `pytest --xp=jax` runs `tests/core` and `tests/jax`, and fails where JAX is missing.
 
-Other names choose files: those that compare with packages of models (parity, timm), of whole models (huggingface), of
-exporters and what runs their programs (export), of many devices (distributed), of examples, and of the kernel for CUDA
-(triton), which is then that of the suite.
+`tests/core` is for every array library. Each other folder is run by the name of the folder: `--xp=parity`, or
+`pytest tests/parity`.
 """
 
 import importlib.util
+from pathlib import Path
 
 import libraries
 import pytest
 from hypothesis import settings
 
-# Files that test some libraries only; the others take the `xp` fixture, or need no more than NumPy.
-FILES_OF = {
-    "test_jax.py": {"jax"},
-    "test_faults.py": {"numpy"},
-    "test_faults_triton.py": {"triton"},
-    "test_peers_jax.py": {"jax"},
-    "test_jax_speed.py": {"jax"},
-    "test_torch.py": {"torch"},
-    "test_refusals_torch.py": {"torch"},
-    "test_kernels_torch.py": {"torch"},
-    "test_modules_torch.py": {"torch"},
-    "test_modules_flax.py": {"jax"},
-    "test_export.py": {"export"},
-    "test_triton.py": {"triton"},
-    "test_peers_torch.py": {"torch"},
-    "test_peers_grids.py": {"parity"},
-    "test_peers_multimodal.py": {"parity"},
-    "test_peers_axes.py": {"parity"},
-    "test_parity.py": {"parity"},
-    "test_peers_timm.py": {"timm"},
-    "test_peers_mlx.py": {"mlx"},
-    "test_peers_weights.py": {"parity"},
-    "test_weights_jax.py": {"jax"},
-    "test_mlx.py": {"mlx"},
-    "test_distributed.py": {"distributed"},
-    "test_examples.py": {"examples"},
-    "test_huggingface.py": {"huggingface"},
-    "test_huggingface_states.py": {"huggingface"},
-    "test_readme.py": {"numpy", "jax", "torch"},
-}
+TESTS = Path(__file__).parent
+FOLDERS = {file.parent.name for file in TESTS.glob("*/test_*.py")} - {"core"}
 
 
 def pytest_addoption(parser):
     parser.addoption(
         "--xp",
         action="append",
-        choices=sorted({*libraries.LIBRARIES, *set().union(*FILES_OF.values())}),
-        help="library to test, may be repeated, or a set of files; by default the libraries that are installed",
+        choices=sorted({*libraries.LIBRARIES, *FOLDERS}),
+        help="array library or folder to test, may be repeated; by default the folders named, or all libraries found",
     )
 
 
 def pytest_configure(config):
-    config.libraries = config.getoption("--xp") or [
-        name for name, library in libraries.LIBRARIES.items() if importlib.util.find_spec(library.module.split(".")[0])
-    ]
+    paths = [Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args]
+    config.libraries = (
+        config.getoption("--xp")
+        or sorted(FOLDERS & set(map(_folder, paths)))
+        or [name for name, each in libraries.LIBRARIES.items() if importlib.util.find_spec(each.module.split(".")[0])]
+    )
     for name in libraries.LIBRARIES.keys() & set(config.libraries):
         try:
             importlib.import_module(libraries.LIBRARIES[name].module)
@@ -68,6 +43,12 @@ def pytest_configure(config):
             _import_triton()
         except ImportError as missing:
             raise pytest.UsageError(f"--xp=triton: {missing}") from missing
+
+
+def _folder(path):
+    """The folder of `tests` that a path is in, or its own name; None outside."""
+    path = path.resolve()
+    return path.relative_to(TESTS).parts[0] if TESTS in path.parents else None
 
 
 def _import_triton():
@@ -87,17 +68,19 @@ def pytest_report_header(config):
 
 
 def pytest_ignore_collect(collection_path, config):
-    theirs = FILES_OF.get(collection_path.name)
-    return True if theirs is not None and theirs.isdisjoint(config.libraries) else None
+    folder = _folder(collection_path)
+    names = {*libraries.LIBRARIES, "triton"} if folder == "core" else {folder} if folder in FOLDERS else None
+    return True if names is not None and names.isdisjoint(config.libraries) else None
 
 
 def pytest_collection_modifyitems(config, items):
-    """What tests no library runs with NumPy alone: it would be the same again with each other library."""
+    """In `core`, tests without `xp` run with NumPy only, and tests without `kernel` not with Triton alone."""
     if "numpy" in config.libraries:
         return
-    again = [item for item in items if item.path.name not in FILES_OF and "xp" not in item.fixturenames]
-    config.hook.pytest_deselected(items=again)
-    items[:] = [item for item in items if item not in set(again)]
+    fixture = "kernel" if libraries.LIBRARIES.keys().isdisjoint(config.libraries) else "xp"
+    others = [item for item in items if _folder(item.path) == "core" and fixture not in item.fixturenames]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in set(others)]
 
 
 def pytest_generate_tests(metafunc):

@@ -53,7 +53,7 @@ def test_attention_of_flax(to, other):
             rotated.append(np.asarray(rope(linear(x), seq_dim=0), dtype=np.float64))
         q, k = rotated
         scores[layout] = np.einsum("qhgd,khd->hgqk", q.reshape(5, 2, 4, 14), k)
-    # Three roundings in each channel of q and of k, as in test_weights.py, in the scores of both layouts.
+    # Three roundings in each channel of q and of k, as in tests/core/test_weights.py, in the scores of both layouts.
     length, other_length = (np.linalg.norm(x, axis=-1).max() for x in (q, k))
     atol = 2 * 2 * 3 * 2**0.5 * 2.0**-24 * length * other_length
     np.testing.assert_allclose(scores[to], scores[other], rtol=0, atol=atol)

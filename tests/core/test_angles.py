@@ -14,7 +14,7 @@ from rope_xp import RotaryEmbedding, SinCos, fixed_pos_embedding, sinusoidal_pos
 from rope_xp._core import phases
 from rope_xp.frequencies import geometric
 
-TRUTHS = json.loads(Path(__file__).with_name("truths.json").read_text())
+TRUTHS = json.loads((Path(__file__).parents[1] / "goldens" / "truths.json").read_text())
 INT32 = np.random.default_rng(0).integers(-(2**31), 2**31, 200)
 # Exact phases leave only float32's own rounding of the result and of the reduced angle.
 ROUNDING = 5e-8
@@ -101,7 +101,7 @@ def test_nothing_is_lost_but_one_rounding(xp):
 
 def test_float64_tables_are_exact_to_float64(xp):
     if "float64" not in xp.floats:
-        assert xp.name in ("jax", "mlx")  # JAX with x64 is tested in test_jax.py; MLX has no float64 arithmetic
+        assert xp.name in ("jax", "mlx")  # JAX with x64 is tested in tests/jax; MLX has no float64 arithmetic
         return
     rope = embedding(22)
     exact = oracle.sin_cos(INT32, [oracle.mpmath.mpf(w) for w in rope.inv_freq])
@@ -188,7 +188,7 @@ def test_learned_frequencies_have_the_bits_of_floats(xp):
 
 def test_learned_frequencies_out_of_range_are_not_a_number(xp):
     if xp.name == "numpy":
-        return  # its arrays are read as floats and refused: tests/bad_input.py
+        return  # its arrays are read as floats and refused: tests/support/bad_input.py
     inv_freq = np.asarray([65_535.5, 65_536.0, -1e6, np.nan, np.inf])
     for where in (xp.array(np.arange(5), "int32"), xp.array(np.arange(5) / 3, "float32")):
         for dtype in [d for d in ("float32", "float64") if d in xp.floats]:

@@ -3,8 +3,8 @@
 import numpy as np
 import oracle
 import pytest
+from errors import assert_all_raise
 from libraries import ROUNDOFF
-from test_bad_input import assert_all_raise
 
 from rope_xp import apply_rotary_pos_emb
 from rope_xp._core.weights import permute_projection

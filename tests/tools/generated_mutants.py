@@ -1,7 +1,7 @@
 """Plant mistakes that cosmic-ray's operators make, a random sample of them, and list those that no test notices.
 
-Run: `python tests/generated_mutants.py --sample 500 --out benchmarks/results/mutants.md`. A run that was stopped goes
-on where it stopped, as long as the seed and the sources are the same.
+Run: `python tests/tools/generated_mutants.py --sample 500 --out benchmarks/results/mutants.md`. A run that was stopped
+goes on where it stopped, as long as the seed and the sources are the same.
 
 A place in the source is drawn first, and then one mutant of that place, so that operators with many mutants count no
 more than others. Annotations, decorators, the text of errors and what does not compile are left out. Each mutant is a
@@ -27,12 +27,11 @@ from pathlib import Path
 
 import pytest
 from accepted_mutants import ACCEPTED
-from conftest import FILES_OF
 from cosmic_ray.ast import Visitor, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.provider import OperatorProvider
 
-TESTS = Path(__file__).resolve().parent
+TESTS = Path(__file__).resolve().parents[1]
 MODULES = ("rotation", "angles", "phases", "frequencies", "axes", "embedding", "positions", "config")
 # Tests of a module that are named otherwise.
 TESTS_OF = {"phases": ("angles", "frequencies"), "embedding": ("embedding", "axes"), "config": ("config", "goldens")}
@@ -129,12 +128,9 @@ def tests_for(package, file):
     """What pytest runs for a file: its own tests, its doctests, and all others but slow ones."""
     parts = Path(file).with_suffix("").parts if file else ()
     names = [name for part in parts for name in TESTS_OF.get(part, (part,))]
-    own = [path for name in reversed(names) if (path := TESTS / f"test_{name}.py").exists()]
-    others = [
-        path
-        for path in sorted(TESTS.glob("test_*.py"))
-        if path.stem not in SLOW and path not in own and "numpy" in FILES_OF.get(path.name, {"numpy"})
-    ]
+    own = [path for name in reversed(names) if (path := TESTS / "core" / f"test_{name}.py").exists()]
+    files = [path for folder in ("core", "numpy") for path in sorted(TESTS.glob(f"{folder}/test_*.py"))]
+    others = [path for path in files if path.stem not in SLOW and path not in own]
     return [*own, *([package / file] if file else []), *others]
 
 
@@ -218,7 +214,7 @@ def report(results, sample, of, seed):
     lines = [
         "# Generated mutants",
         "",
-        f"Made by `python tests/generated_mutants.py --sample {sample} --seed {seed}`: mutants by cosmic-ray's "
+        f"Made by `python tests/tools/generated_mutants.py --sample {sample} --seed {seed}`: mutants by cosmic-ray's "
         f"operators at {sample} of {of} places in {', '.join(MODULES)}, drawn at random. {len(results)} of them are "
         "tested" + ("." if len(results) == sample else ", those drawn first; the run was stopped then."),
         "",

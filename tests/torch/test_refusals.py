@@ -107,7 +107,7 @@ def test_every_subclass_of_torch_is_decided_on():
     refused = {"MaskedTensor", "NestedTensor", "UninitializedParameter", "UninitializedBuffer"}
     refused |= {f"SparseSemiStructuredTensor{each}" for each in ("", "CUTLASS", "CUSPARSELT")}
     accepted = {"Parameter", "Buffer", "FakeTensor", "FunctionalTensor", "TwoTensor"}
-    accepted |= {"DTensor", "AsyncCollectiveTensor"}  # tests/test_distributed.py
+    accepted |= {"DTensor", "AsyncCollectiveTensor"}  # tests/distributed
     accepted |= {"LoggingTensor", "LoggingTensorReentrant"}  # of torch's own tests
     # Of torch's own machinery, which lets through the operations that it knows.
     accepted |= {"ExpandedWeight", "FlatParameter", "LocalTensor", "ShardedTensor", "ShardedTensorBase"}

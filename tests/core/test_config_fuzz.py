@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from rope_xp import from_config
 from rope_xp._core.config.families import FAMILIES
 
-HERE = Path(__file__).parent / "goldens"
+HERE = Path(__file__).parents[1] / "goldens"
 CONFIGS = {name: entry["config"] for name, entry in json.loads((HERE / "configs.json").read_text()).items()}
 CASES = [(golden["config"], golden["kwargs"]) for golden in json.loads((HERE / "goldens.json").read_text())]
 IN_FORM = re.compile(r"from_config: .+; got .+", re.DOTALL)

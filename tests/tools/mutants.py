@@ -1,7 +1,7 @@
 """Plant the mistakes that RoPE implementations make, one at a time, and see that the suite notices each.
 
-Run: `python tests/mutants.py`. A mutant is a copy of the installed package with some text replaced; the suite tests it
-on NumPy and on array-api-strict, whose arrays can also be learned frequencies.
+Run: `python tests/tools/mutants.py`. A mutant is a copy of the installed package with some text replaced; the suite
+tests it on NumPy and on array-api-strict, whose arrays can also be learned frequencies.
 """
 
 import os
@@ -14,9 +14,9 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 # Tests that take long and search for mistakes of other kinds.
-SLOW = ("faults", "config_fuzz")
+SLOW = ("numpy/test_faults.py", "core/test_config_fuzz.py")
 
 # name: (file, text that stands there exactly once, what it becomes)
 MUTANTS = {
@@ -278,9 +278,9 @@ def suite(package_parent, files):
         parts = {"rotation"}
     elif parts & {"backends", "checks"}:
         parts.add("kernels")
-    first = [file for part in sorted(parts) if (file := TESTS / f"test_{part}.py").exists()]
-    slow = SLOW if not parts or "kernels" in parts else (*SLOW, "kernels")
-    tests = [*(f"--ignore={TESTS / f'test_{name}.py'}" for name in slow), *first, TESTS]
+    first = [file for part in sorted(parts) if (file := TESTS / "core" / f"test_{part}.py").exists()]
+    slow = SLOW if not parts or "kernels" in parts else (*SLOW, "core/test_kernels.py")
+    tests = [*(f"--ignore={TESTS / file}" for file in slow), *first, TESTS]
     environment = {**os.environ, "PYTHONPATH": str(package_parent)}
     options = ["-x", "-q", "--xp=numpy", "--xp=strict", "-p", "no:cacheprovider"]
     command = [sys.executable, "-P", "-m", "pytest", *options, *map(str, tests)]

@@ -1,6 +1,6 @@
 """The README's snippets and `typed_user.py`, checked by `mypy --strict` and by pyright as strictly.
 
-Run: `python tests/typed_readme.py`, where rope_xp, NumPy, JAX, Flax and PyTorch are installed.
+Run: `python tests/tools/typed_readme.py`, where rope_xp, NumPy, JAX, Flax and PyTorch are installed.
 """
 
 import json
@@ -10,7 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from test_readme import SNIPPETS
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+
+from readme import SNIPPETS
 
 # As strict as pyright is, but for what other libraries leave unknown, and a last line that shows a value.
 PYRIGHT = {

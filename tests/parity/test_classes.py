@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 def load():
     """The benchmark as a module; its own name is that of a well-known package."""
-    file = Path(__file__).parents[1] / "benchmarks" / "parity.py"
+    file = Path(__file__).parents[2] / "benchmarks" / "parity.py"
     spec = importlib.util.spec_from_file_location("benchmarks_parity", file)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

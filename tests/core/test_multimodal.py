@@ -5,7 +5,7 @@ from itertools import chain, product
 import array_api_strict
 import numpy as np
 import pytest
-from test_bad_input import assert_all_raise
+from errors import assert_all_raise
 
 from rope_xp import positions
 

@@ -1,36 +1,11 @@
 """Bad input gets an error that says who, what was required and what came."""
 
-import re
-
 import bad_input
 import numpy as np
 import pytest
+from errors import assert_all_raise, assert_raises
 
 from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, positions
-
-# The form of our messages, and Python's own words for an argument that is missing.
-IN_FORM = re.compile(
-    r"[\w.]+: .+; got .+"
-    r"|(RotaryEmbedding\.__\w+__|permute_projection)\(\) missing 1 required keyword-only argument: '\w+'",
-    re.S,
-)
-
-
-def assert_raises(call, error, message):
-    with pytest.raises(error, match=message) as raised:
-        call()
-    assert IN_FORM.fullmatch(str(raised.value)), raised.value
-
-
-def assert_all_raise(cases):
-    """All of them, so that a failure names every call that does not raise as it should."""
-    wrong = {}
-    for name, case in cases.items():
-        try:
-            assert_raises(*case)
-        except (Exception, pytest.fail.Exception) as failure:
-            wrong[name] = str(failure)
-    assert not wrong
 
 
 def test_arrays(xp):

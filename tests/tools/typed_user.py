@@ -1,4 +1,6 @@
-"""What a typed user sees. `tests/typed_readme.py` checks this file and the README's snippets with mypy and pyright.
+"""What a typed user sees.
+
+`tests/tools/typed_readme.py` checks this file and the README's snippets with mypy and pyright.
 
 An `ignore` marks a mistake that a checker must report; where it does not, the mark itself is an error.
 """

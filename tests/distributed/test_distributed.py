@@ -23,7 +23,7 @@ from torch.distributed.tensor import Replicate, Shard
 from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, fixed_pos_embedding
 from rope_xp.positions import consecutive, context_parallel
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "examples"), str(ROOT / "benchmarks")]
 
 devices = import_module("devices")

@@ -1,4 +1,4 @@
-"""The README's snippets run, each where its library is tested, and it names everything public.
+"""The README's snippets for NumPy run, and it names everything public.
 
 What README and CONTRIBUTING name exists: links, paths and nox sessions.
 """
@@ -9,46 +9,21 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from readme import README, SNIPPETS, library_of, run_snippet, snippets_of
 
 import rope_xp
 
-ROOT = Path(__file__).parent.parent
-README, CONTRIBUTING = ((ROOT / f"{name}.md").read_text() for name in ("README", "CONTRIBUTING"))
-SNIPPETS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-IMPORTS = {"jax": "import jax", "torch": "import torch"}
-
-
-def library_of(snippet):
-    return next((name for name, line in IMPORTS.items() if line in snippet), "numpy")
-
-
-def pytest_generate_tests(metafunc):
-    if "snippet" in metafunc.fixturenames:
-        here = [snippet for snippet in SNIPPETS if library_of(snippet) in metafunc.config.libraries]
-        metafunc.parametrize("snippet", here, ids=range(len(here)))
+ROOT = Path(__file__).parents[2]
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def test_there_is_a_snippet_for_each():
     assert {library_of(snippet) for snippet in SNIPPETS} == {"numpy", "jax", "torch"}
 
 
+@pytest.mark.parametrize("snippet", snippets_of("numpy"), ids=range(len(snippets_of("numpy"))))
 def test_snippet_runs(snippet):
-    names = {}
-    exec(compile(snippet, "README.md", "exec"), names)
-    rotated = names.get("q", names.get("y"))
-    if rotated is None:
-        assert isinstance(names["rope"], rope_xp.RotaryEmbedding)
-        return
-    assert type(rotated).__module__.partition(".")[0].removesuffix("lib") == library_of(snippet)
-    assert tuple(rotated.shape) in {
-        (2, 5, 32, 128),
-        (2, 32, 5, 128),
-        (2, 5, 8, 128),
-        (5, 3, 14),
-        (2, 5, 3, 64),
-        (1, 5, 64),
-        (7, 4, 128),
-    }
+    run_snippet(snippet)
 
 
 def test_every_public_name_is_there():

@@ -25,7 +25,7 @@ from transformers.models.llama import modeling_llama
 
 from rope_xp import apply_rotary_pos_emb
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.append(str(EXAMPLES))
 
 ATTENTION = ["numpy", "torch", "flax"]

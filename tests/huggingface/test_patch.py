@@ -27,7 +27,7 @@ with warnings.catch_warnings():
     from torch.distributed.fsdp import fully_shard
     from transformers.models.edgetam_video import modeling_edgetam_video
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import families
 from families import FAMILIES, GRADIENTS, LOGITS, build, logits, prompt

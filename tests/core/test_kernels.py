@@ -1,9 +1,5 @@
 """Every kernel against the pure expression, wherever it may be used and however arrays lie in memory."""
 
-import os
-import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -16,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from libraries import ROUNDOFF
+from programs import PROGRAM, run
 
 from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, apply_rotary_pos_emb_inplace
 from rope_xp._core import backends
@@ -521,43 +518,6 @@ def test_threads_at_once(xp, kernel):
         np.testing.assert_array_equal(xp.numpy(whole), truths[0])
 
 
-def run(tmp_path, script, *arguments, timeout=120, **environment):
-    """What a Python program prints; if it hangs, it fails, and nothing of it stays."""
-    file = tmp_path / "program.py"
-    file.write_text(script)
-    known = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment}
-    program = subprocess.Popen(
-        [sys.executable, file, *arguments],
-        env=known,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        printed, _ = program.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        os.killpg(program.pid, signal.SIGKILL)
-        pytest.fail(f"hangs after {program.communicate()[0]}")
-    assert program.returncode == 0, printed
-    return printed
-
-
-# x is large enough for several threads; what is right is known before any of them is there.
-PROGRAM = """
-import numpy as np
-from rope_xp import apply_rotary_pos_emb
-
-numbers = np.random.default_rng(0).standard_normal((257, 33, 128)).astype(np.float32)
-angles = np.random.default_rng(1).standard_normal((257, 64)).astype(np.float32)
-sincos = np.sin(angles), np.cos(angles)
-truth = apply_rotary_pos_emb(numbers, sincos, layout="half", kernel="reference")
-halves = apply_rotary_pos_emb(numbers.astype(np.float16), sincos, layout="half", kernel="reference")
-x = numbers
-
-def is_right(_=None, kernel="fastest"):
-    return np.array_equal(apply_rotary_pos_emb(x, sincos, layout="half", kernel=kernel), truth)
-"""
 WORKERS = """
 import multiprocessing
 import os

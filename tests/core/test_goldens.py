@@ -12,7 +12,7 @@ import pytest
 
 import rope_xp
 
-HERE = Path(__file__).parent / "goldens"
+HERE = Path(__file__).parents[1] / "goldens"
 CONFIGS = {name: entry["config"] for name, entry in json.loads((HERE / "configs.json").read_text()).items()}
 GOLDENS = json.loads((HERE / "goldens.json").read_text())
 

@@ -11,7 +11,7 @@ from time import perf_counter, sleep
 
 import numpy as np
 import pytest
-from test_kernels import PROGRAM, run
+from programs import PROGRAM, run
 
 from rope_xp._core.backends import threads
 

@@ -1,7 +1,13 @@
-"""Write truths.json: sines and cosines at hard positions, from exact frequencies. Run it to make them anew."""
+"""Write truths.json: sines and cosines at hard positions, from exact frequencies.
+
+Run: `python tests/goldens/make_truths.py`.
+"""
 
 import json
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "support"))
 
 import oracle
 
