@@ -382,3 +382,16 @@ def test_a_config_that_states_nothing_means_what_its_class_computes(row):
     rope = rope_xp.from_config(row["config"], part=row["part"], layer_type=row["layer_type"])
     found, wanted = (DIGITS.sub(lambda number: f"{float(number[0]):.12g}", text) for text in (repr(rope), row["is"]))
     assert found == wanted
+
+
+# The types of 13 layers that transformers' config classes fill in, and how many embeddings they have: make_layer_types.py.
+LAYER_TYPES = json.loads((HERE / "layer_types.json").read_text())
+
+
+@pytest.mark.parametrize("name", LAYER_TYPES)
+def test_layers_that_a_config_does_not_type_are_those_of_its_class(name):
+    config = {"model_type": name, "hidden_size": 1024, "num_attention_heads": 8, "num_hidden_layers": 13}
+    types, ropes = LAYER_TYPES[name]["types"], [rope_xp.from_config(config, layer=layer) for layer in range(13)]
+    of_type = {kind: rope for kind, rope in zip(types, ropes, strict=False)}
+    assert [of_type[kind] for kind in types] == ropes[: len(types)]
+    assert len(set(of_type.values())) == LAYER_TYPES[name]["embeddings"]
