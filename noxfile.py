@@ -1,38 +1,65 @@
 """Everything the README promises, one session each. `nox` runs all; `nox -s tests-jax` runs one."""
 
+import os
+import sys
+
 import nox
 
-nox.options.default_venv_backend = "virtualenv"  # whose pip finds local wheels, of PyTorch for instance
+# Sessions share environments: see `environment`.
+nox.options.default_venv_backend = "none"
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 PYTEST = ("pytest", "--numprocesses=auto", "--maxprocesses=4")
 
 
-def install(session, group, *extras):
-    """Install the built wheel and a dependency group, at the versions of constraints.txt."""
-    session.env["PIP_CONSTRAINT"] = "constraints.txt"
+def environment(session, name, *requirements, constraints="constraints.txt"):
+    """Run the session's programs in the environment of this name, with the built wheel and these requirements.
+
+    Sessions share environments, because installing PyTorch or JAX takes longer than most sessions.
+    """
+    folder = session.cache_dir.parent / name
+    programs = str(folder / ("Scripts" if os.name == "nt" else "bin"))
+    session.env |= {"PATH": os.pathsep.join([programs, os.environ["PATH"]]), "VIRTUAL_ENV": str(folder)}
+    if constraints:
+        session.env["PIP_CONSTRAINT"] = constraints
+    if not folder.exists():
+        session.run(sys.executable, "-m", "venv", str(folder))
+    pip = ("python", "-m", "pip")
     wheels = session.create_tmp()
-    session.run("python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, ".")
+    session.run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, ".")
+    # Its version is the same after a change, so it is installed again, and then what it needs.
+    ours = ("--no-index", "--find-links", wheels, "--force-reinstall", "--no-deps", "rope-xp")
+    session.run(*pip, "install", "--quiet", *ours)
+    session.run(*pip, "install", "--quiet", "--find-links", wheels, *requirements)
+
+
+def with_group(session, group, *extras):
+    """The environment of a dependency group, at the versions of constraints.txt."""
     wheel = f"rope-xp[{','.join(extras)}]" if extras else "rope-xp"
-    dependencies = nox.project.dependency_groups(PROJECT, group)
-    session.install("--find-links", wheels, "--force-reinstall", "--no-deps", "--no-index", "rope-xp")
-    session.install("--find-links", wheels, wheel, *dependencies)
+    environment(session, group, wheel, *nox.project.dependency_groups(PROJECT, group))
+
+
+def with_all(session):
+    """The environment that has every array library and every package that is compared with."""
+    with_group(session, "all", "fast", "onnx", "jax", "torch", "huggingface", "examples")
 
 
 @nox.session(name="tests-numpy")
 def tests_numpy(session):
     """The suite on NumPy, and every example in a docstring."""
-    install(session, "test")
+    with_group(session, "test")
     session.run(*PYTEST, "--xp=numpy", "tests", *session.posargs)
     # But for the kernels, which have no examples, and what imports a framework, which has sessions of its own.
     elsewhere = ("_core/kernels/*", "huggingface/*", "torch.py", "flax.py", "onnx.py")
-    session.run(
-        "pytest",
-        "--doctest-modules",
-        *(f"--ignore-glob=/*/rope_xp/{path}" for path in elsewhere),
-        "--pyargs",
-        "rope_xp",
-    )
+    ignored = (f"--ignore-glob=/*/rope_xp/{path}" for path in elsewhere)
+    session.run("pytest", "--doctest-modules", *ignored, "--pyargs", "rope_xp")
+
+
+@nox.session(name="tests-strict")
+def tests_strict(session):
+    """The suite on array-api-strict, which has the standard's functions and no others."""
+    with_group(session, "test")
+    session.run(*PYTEST, "--xp=strict", "tests", *session.posargs)
 
 
 @nox.session(name="tests-oldest")
@@ -42,42 +69,51 @@ def tests_oldest(session):
     oldest = [requirement.replace(">=", "==") + ".*" for requirement in admitted]
     # The newest array-api-strict that runs on that NumPy.
     group = [r for r in nox.project.dependency_groups(PROJECT, "test") if r not in ("array-api-strict", "numba")]
-    session.install("array-api-strict==2.3", *oldest, *group, ".")
+    environment(session, "oldest", "rope-xp", "array-api-strict==2.3", *oldest, *group, constraints=None)
     session.run(*PYTEST, "--xp=numpy", "tests", *session.posargs)
 
 
-@nox.session(name="tests-strict")
-def tests_strict(session):
-    """The suite on array-api-strict, which has the standard's functions and no others."""
-    install(session, "test")
-    session.run(*PYTEST, "--xp=strict", "tests", *session.posargs)
+@nox.session(name="tests-jax")
+def tests_jax(session):
+    """The suite on JAX, its transforms and compiler, and equality with its packages."""
+    with_group(session, "jax")
+    session.run(*PYTEST, "--xp=jax", "tests", *session.posargs)
 
 
-def tests_of(backend):
-    @nox.session(name=f"tests-{backend}")
-    def session(session):
-        install(session, backend)
-        session.run(*PYTEST, f"--xp={backend}", "tests", *session.posargs)
-
-    session.__doc__ = f"The suite on {backend}, its transforms and compiler, and equality with its packages."
+@nox.session(name="tests-torch")
+def tests_torch(session):
+    """The suite on PyTorch, its transforms and compiler, and equality with its packages."""
+    with_group(session, "torch")
+    session.run(*PYTEST, "--xp=torch", "tests", *session.posargs)
 
 
-for backend in ("jax", "torch"):
-    tests_of(backend)
+@nox.session(name="tests-timm")
+def tests_timm(session):
+    """Equality with timm, whose dependencies are left out: they have no build for the CPU alone."""
+    environment(session, "timm", "rope-xp", *nox.project.dependency_groups(PROJECT, "test"), "torch")
+    session.run("python", "-m", "pip", "install", "--quiet", "--no-deps", "timm")
+    session.run(*PYTEST, "tests/timm", *session.posargs)
 
 
 @nox.session(name="tests-triton")
 def tests_triton(session):
     """The kernel for CUDA, on a GPU where there is one, or else in Triton's interpreter."""
-    install(session, "triton")
+    with_all(session)
     # But for what gives the CPU's threads enough to do: the interpreter takes minutes, and serves one thread.
     session.run(*PYTEST, "--xp=triton", "-k", "not threads", "tests", *session.posargs)
+
+
+@nox.session(name="tests-more")
+def tests_more(session):
+    """The suite on Dask, MLX and ndonnx."""
+    with_all(session)
+    session.run(*PYTEST, "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
 
 
 @nox.session(name="tests-parity")
 def tests_parity(session):
     """Equality with transformers, diffusers and others: every rotary class, with its config and changed ones."""
-    install(session, "parity")
+    with_all(session)
     session.run(*PYTEST, "tests/parity", *session.posargs)
     session.run("python", "-P", "benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
 
@@ -88,46 +124,34 @@ def parity_newest(session):
 
     No part of what the README promises, as it changes from day to day.
     """
-    install(session, "parity")
-    session.run("python", "-m", "pip", "install", "--upgrade", "transformers", env={"PIP_CONSTRAINT": ""})
+    group = nox.project.dependency_groups(PROJECT, "all")
+    newest = [requirement for requirement in group if requirement != "transformers"]
+    environment(session, "newest", "rope-xp", *newest)
+    pip = ("python", "-m", "pip", "install", "--upgrade", "transformers")
+    session.run(*pip, env={"PIP_CONSTRAINT": ""})
     session.run("python", "-P", "benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
 
 
 @nox.session(name="tests-huggingface")
 def tests_huggingface(session):
     """Whole models of transformers with rope_xp inside, beside the same without."""
-    install(session, "huggingface", "huggingface")
+    with_all(session)
     session.run(*PYTEST, "tests/huggingface", *session.posargs)
     session.run("pytest", "--doctest-modules", "--pyargs", "rope_xp.huggingface")
     session.run("python", "-P", "benchmarks/families.py", "--quick", "--out", f"{session.create_tmp()}/families.md")
 
 
-@nox.session(name="tests-timm")
-def tests_timm(session):
-    """Equality with timm, whose dependencies are left out: they have no build for the CPU alone."""
-    install(session, "timm")
-    session.install("--no-deps", "timm")
-    session.run(*PYTEST, "tests/timm", *session.posargs)
-
-
-@nox.session(name="tests-more")
-def tests_more(session):
-    """The suite on Dask, MLX and ndonnx."""
-    install(session, "more")
-    session.run(*PYTEST, "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
-
-
 @nox.session(name="tests-distributed")
 def tests_distributed(session):
     """Sharded arrays, DTensors, rings: eight virtual devices of JAX, four processes of PyTorch on this machine."""
-    install(session, "distributed")
+    with_all(session)
     session.run(*PYTEST, "tests/distributed", *session.posargs)
 
 
 @nox.session(name="tests-export")
 def tests_export(session):
     """Exporters and what runs their programs: torch.export, jax.export, ONNX from PyTorch and from ndonnx."""
-    install(session, "export", "onnx")
+    with_all(session)
     session.run(*PYTEST, "tests/export", *session.posargs)
     modules = [f"rope_xp.{framework}" for framework in ("torch", "flax", "onnx")]
     session.run("pytest", "--doctest-modules", "--pyargs", *modules)
@@ -137,30 +161,31 @@ def tests_export(session):
 @nox.session
 def examples(session):
     """Every example, run and tested."""
-    install(session, "examples", "examples")
+    with_all(session)
     session.run(*PYTEST, "tests/examples", *session.posargs)
 
 
 @nox.session
 def benchmarks(session):
     """Accuracy with few positions, ours within its bound beside every peer's; speed with small arrays, all right."""
-    install(session, "benchmarks")
+    with_all(session)
     session.run("python", "-P", "benchmarks/accuracy.py", "--quick", "--out", f"{session.create_tmp()}/accuracy.md")
     session.run("python", "-P", "benchmarks/speed.py", "--quick", "--out", f"{session.create_tmp()}/speed.md")
 
 
 @nox.session
 def mutants(session):
-    """Mistakes planted one at a time, each of which must turn the suite red: a list, and a few drawn at random."""
-    install(session, "mutants")
+    """Mistakes planted one at a time, each of which must turn the suite red: some of a list, some drawn at random."""
+    with_all(session)
+    session.run("python", "tests/tools/mutants.py", "--sample", "12")
+    session.run("python", "tests/tools/generated_mutants.py", "--sample", "12", "--least", "0.8")
+
+
+@nox.session(name="mutants-all", default=False)
+def mutants_all(session):
+    """The whole list, and 500 drawn at random, of which 95 % must turn the suite red: benchmarks/results/mutants.md."""
+    with_all(session)
     session.run("python", "tests/tools/mutants.py")
-    session.run("python", "tests/tools/generated_mutants.py", "--sample", "16", "--least", "0.8")
-
-
-@nox.session(name="mutants-generated", default=False)
-def mutants_generated(session):
-    """500 mistakes drawn at random, of which 95 % must turn the suite red; the table goes to benchmarks/results."""
-    install(session, "mutants")
     options = ("--sample", "500", "--seed", "0", "--out", "benchmarks/results/mutants.md")
     session.run("python", "tests/tools/generated_mutants.py", *(session.posargs or options))
 
@@ -168,7 +193,7 @@ def mutants_generated(session):
 @nox.session
 def lint(session):
     """Format, lint and types."""
-    install(session, "lint")
+    with_group(session, "lint")
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
     session.run("pyright")
@@ -177,5 +202,5 @@ def lint(session):
 @nox.session
 def types(session):
     """What users' type checkers see: the README's snippets and a typed program, by mypy and pyright, both strict."""
-    install(session, "types")
+    with_all(session)
     session.run("python", "tests/tools/typed_readme.py")

@@ -384,7 +384,7 @@ def test_a_config_that_states_nothing_means_what_its_class_computes(row):
     assert found == wanted
 
 
-# The types of 13 layers that transformers' config classes fill in, and how many embeddings they have: make_layer_types.py.
+# The types of 13 layers that config classes of transformers fill in: see make_layer_types.py.
 LAYER_TYPES = json.loads((HERE / "layer_types.json").read_text())
 
 

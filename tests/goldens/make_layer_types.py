@@ -1,7 +1,7 @@
 """Write layer_types.json: the types of 13 layers that each config class of transformers fills in by itself.
 
-Run: `python tests/goldens/make_layer_types.py`, with the newest transformers. A row has the types, and how many different
-embeddings they have. A class is left out if its types do not decide the embedding, or if it cannot have 13 layers.
+Run: `python tests/goldens/make_layer_types.py`, with the newest transformers. A row has the types, and the number of
+different embeddings. A class is left out if its types do not decide the embedding, or if it cannot have 13 layers.
 """
 
 import importlib

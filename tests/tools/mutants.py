@@ -1,10 +1,12 @@
 """Plant the mistakes that RoPE implementations make, one at a time, and see that the suite notices each.
 
-Run: `python tests/tools/mutants.py`. A mutant is a copy of the installed package with some text replaced; the suite
-tests it on NumPy and on array-api-strict, whose arrays can also be learned frequencies.
+Run: `python tests/tools/mutants.py`, with names to test only these. A mutant is a copy of the installed package with
+some text replaced; the suite tests it on NumPy and on array-api-strict, whose arrays can also be learned frequencies.
 """
 
+import argparse
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -303,15 +305,25 @@ def result(source, name, replacements):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="mutants to test; by default all")
+    parser.add_argument("--sample", type=int, help="test only so many of them, drawn at random")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    if unknown := set(asked.names) - set(MUTANTS):
+        parser.error(f"NAME must be one of {', '.join(MUTANTS)}; got {', '.join(sorted(unknown))}")
+    names = asked.names or list(MUTANTS)
+    if asked.sample is not None:
+        names = random.Random(asked.seed).sample(names, min(asked.sample, len(names)))
+    mutants = {"no mistake": [], **{name: MUTANTS[name] for name in names}}
     source = Path(find_spec("rope_xp").origin).parent
-    mutants = {"no mistake": [], **MUTANTS}
     unnoticed = 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for right, line in pool.map(partial(result, source), mutants, mutants.values()):
             print(line, flush=True)
             unnoticed += not right
     if unnoticed:
-        sys.exit(f"{unnoticed} of {len(MUTANTS)} mutants went unnoticed, or the suite is red by itself")
+        sys.exit(f"{unnoticed} of {len(names)} mutants went unnoticed, or the suite is red by itself")
 
 
 if __name__ == "__main__":
