@@ -311,7 +311,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     if unknown := set(asked.names) - set(MUTANTS):
-        parser.error(f"NAME must be one of {', '.join(MUTANTS)}; got {', '.join(sorted(unknown))}")
+        parser.error(f"NAME must be a key of MUTANTS; got {', '.join(sorted(unknown))}")
     names = asked.names or list(MUTANTS)
     if asked.sample is not None:
         names = random.Random(asked.seed).sample(names, min(asked.sample, len(names)))
