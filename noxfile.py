@@ -19,9 +19,9 @@ def environment(session, name, *requirements, constraints="constraints.txt"):
     """
     folder = session.cache_dir.parent / name
     programs = str(folder / ("Scripts" if os.name == "nt" else "bin"))
-    session.env |= {"PATH": os.pathsep.join([programs, os.environ["PATH"]]), "VIRTUAL_ENV": str(folder)}
-    if constraints:
-        session.env["PIP_CONSTRAINT"] = constraints
+    session.env["PATH"] = os.pathsep.join([programs, os.environ["PATH"]])
+    session.env["VIRTUAL_ENV"] = str(folder)
+    session.env["PIP_CONSTRAINT"] = constraints
     if not folder.exists():
         session.run(sys.executable, "-m", "venv", str(folder))
     pip = ("python", "-m", "pip")
@@ -69,7 +69,7 @@ def tests_oldest(session):
     oldest = [requirement.replace(">=", "==") + ".*" for requirement in admitted]
     # The newest array-api-strict that runs on that NumPy.
     group = [r for r in nox.project.dependency_groups(PROJECT, "test") if r not in ("array-api-strict", "numba")]
-    environment(session, "oldest", "rope-xp", "array-api-strict==2.3", *oldest, *group, constraints=None)
+    environment(session, "oldest", "rope-xp", "array-api-strict==2.3", *oldest, *group, constraints="")
     session.run(*PYTEST, "--xp=numpy", "tests", *session.posargs)
 
 
