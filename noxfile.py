@@ -22,6 +22,7 @@ def environment(session, name, *requirements, constraints="constraints.txt"):
     session.env["PATH"] = os.pathsep.join([programs, os.environ["PATH"]])
     session.env["VIRTUAL_ENV"] = str(folder)
     session.env["PIP_CONSTRAINT"] = constraints
+    session.env["PIP_NO_COMPILE"] = "1"  # Python compiles what it imports, which is less
     if not folder.exists():
         session.run(sys.executable, "-m", "venv", str(folder))
     pip = ("python", "-m", "pip")
