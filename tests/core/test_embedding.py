@@ -278,6 +278,17 @@ def test_keys_shift_by_fractions_and_vectors_alone(xp):
     np.testing.assert_allclose(vector, expected(xp.numpy(k), [[3.0]], "half")[0, 0, 0], rtol=0, atol=ATOL)
 
 
+def test_keys_of_learned_frequencies_by_head_shift_by_their_own_delta(xp):
+    inv_freq = np.geomspace(1.0, 0.01, 21, dtype=np.float32).reshape(1, 3, 7)
+    rope = RotaryEmbedding(head_dim=14, layout="half", inv_freq=xp.array(inv_freq))
+    k = xp.array(random(2, 5, 3, 14))
+    for deltas in ([4], [4, -9]):
+        delta = np.asarray(deltas, np.int32)[:, None]
+        moved = rope.shift(rope(k, seq_dim=1, heads_dim=2), xp.array(delta, "int32"), seq_dim=1, heads_dim=2)
+        truth = rope(k, positions=xp.array(np.arange(5, dtype=np.int32) + delta, "int32"), seq_dim=1, heads_dim=2)
+        np.testing.assert_allclose(xp.numpy(moved), xp.numpy(truth), rtol=0, atol=2 * ATOL)
+
+
 def test_arrays_of_two_widths_share_tables(xp):
     rope, x = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0), random(2, 5, 3, 14)
     for one in xp.floats:

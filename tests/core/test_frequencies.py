@@ -351,3 +351,8 @@ BAD = [
 def test_bad_rules(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_plain_rules_leave_the_softmax_as_it_is():
+    assert LinearScaling(factor=2.0).softmax_scale == LinearScaling(factor=2.0).resolved_attention_factor == 1.0
+    assert XPos(scale_base=1.0).scale_base == 1.0

@@ -395,3 +395,38 @@ def test_layers_that_a_config_does_not_type_are_those_of_its_class(name):
     of_type = {kind: rope for kind, rope in zip(types, ropes, strict=False)}
     assert [of_type[kind] for kind in types] == ropes[: len(types)]
     assert len(set(of_type.values())) == LAYER_TYPES[name]["embeddings"]
+
+
+HEAD = {"hidden_size": 64, "num_attention_heads": 4, "head_dim": 16, "rope_theta": 1e4}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+
+
+def test_a_rule_for_listed_layers_is_for_all_without_a_list():
+    molmo = {"model_type": "molmo2_text", **HEAD, "rope_scaling": YARN}
+    scaled, plain = rope_xp.from_config(molmo), rope_xp.from_config({**molmo, "rope_scaling_layers": [0]}, layer=1)
+    assert scaled.scaling is not None and plain.scaling is None
+
+
+def test_numbers_listed_for_layers_are_those_of_the_layer_type():
+    types = ["full_attention", "sliding_attention"] * 2
+    config = {**HEAD, "model_type": "step3p5", "layer_types": types, "num_hidden_layers": 4}
+    shares = {**config, "partial_rotary_factors": [0.5, 1.0, 0.5, 1.0]}
+    rotated = {**config, "use_rope_layers": [1, 0, 1, 0]}
+    widths = [rope_xp.from_config(shares, layer_type=kind).rotary_dim for kind in types[:2]]
+    assert widths == [8, 16]
+    assert rope_xp.from_config(rotated, layer_type="full_attention").rotary_dim == 16
+    assert rope_xp.from_config(rotated, layer_type="sliding_attention") is None
+    with pytest.raises(ValueError, match="as partial_rotary_factors differ|as shares differ"):
+        rope_xp.from_config({**shares, "partial_rotary_factors": [0.5, 1.0, 0.25, 1.0]}, layer_type="full_attention")
+
+
+def test_an_extended_length_must_be_positive():
+    config = {"model_type": "llama", **HEAD, "max_position_embeddings": 512, "rope_scaling": {**YARN, "factor": None}}
+    assert rope_xp.from_config(config).scaling.factor == 4.0
+    with pytest.raises(ValueError, match="max_position_embeddings must be greater than 0; got -1"):
+        rope_xp.from_config({**config, "max_position_embeddings": -1})
+
+
+def test_sections_that_a_family_fills_in():
+    rope = rope_xp.from_config({**HEAD, "model_type": "glm_image_text", "head_dim": 64})
+    assert rope.sections.sizes == (8, 12, 12)
