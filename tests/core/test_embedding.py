@@ -289,6 +289,12 @@ def test_keys_of_learned_frequencies_by_head_shift_by_their_own_delta(xp):
         np.testing.assert_allclose(xp.numpy(moved), xp.numpy(truth), rtol=0, atol=2 * ATOL)
 
 
+def test_tables_of_fewer_heads_than_the_frequencies_have_are_refused():
+    rope, x = RotaryEmbedding(head_dim=4, layout="half", inv_freq=np.ones((1, 3, 2))), np.ones((1, 5, 2, 4), np.float32)
+    with pytest.raises(ValueError, match=r"RotaryEmbedding: tables must be \(seq, heads, pairs\) or"):
+        rope(x, sincos=(np.ones((5, 2, 2), np.float32),) * 2, seq_dim=1, heads_dim=2)
+
+
 def test_arrays_of_two_widths_share_tables(xp):
     rope, x = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0), random(2, 5, 3, 14)
     for one in xp.floats:

@@ -430,3 +430,9 @@ def test_an_extended_length_must_be_positive():
 def test_sections_that_a_family_fills_in():
     rope = rope_xp.from_config({**HEAD, "model_type": "glm_image_text", "head_dim": 64})
     assert rope.sections.sizes == (8, 12, 12)
+
+
+def test_the_lowest_base_of_coordinates():
+    encoder = {"hidden_size": 128, "num_attention_heads": 4, "spatial_rope_base_frequency": 1.0}
+    rope = rope_xp.from_config({"model_type": "esmfold2", "atom_encoder": encoder}, part="atom_encoder")
+    assert rope.inv_freq[0][:2] == (1.0, 1.0)
