@@ -377,11 +377,14 @@ UNSTATED = json.loads((HERE / "unstated.json").read_text())
 DIGITS = re.compile(r"\d+\.\d+(e-?\d+)?")
 
 
+def written(text):
+    return DIGITS.sub(lambda number: f"{float(number[0]):.12g}", text)
+
+
 @pytest.mark.parametrize("row", UNSTATED, ids=lambda row: f"{row['config'].get('model_type')}-{row['layer_type']}")
 def test_a_config_that_states_nothing_means_what_its_class_computes(row):
     rope = rope_xp.from_config(row["config"], part=row["part"], layer_type=row["layer_type"])
-    found, wanted = (DIGITS.sub(lambda number: f"{float(number[0]):.12g}", text) for text in (repr(rope), row["is"]))
-    assert found == wanted
+    assert written(repr(rope)) == written(row["is"])
 
 
 # The types of 13 layers that config classes of transformers fill in: see make_layer_types.py.
@@ -391,10 +394,9 @@ LAYER_TYPES = json.loads((HERE / "layer_types.json").read_text())
 @pytest.mark.parametrize("name", LAYER_TYPES)
 def test_layers_that_a_config_does_not_type_are_those_of_its_class(name):
     config = {"model_type": name, "hidden_size": 1024, "num_attention_heads": 8, "num_hidden_layers": 13}
-    types, ropes = LAYER_TYPES[name]["types"], [rope_xp.from_config(config, layer=layer) for layer in range(13)]
-    of_type = {kind: rope for kind, rope in zip(types, ropes, strict=False)}
-    assert [of_type[kind] for kind in types] == ropes[: len(types)]
-    assert len(set(of_type.values())) == LAYER_TYPES[name]["embeddings"]
+    types, embeddings = LAYER_TYPES[name]
+    for layer, kind in enumerate(types):
+        assert written(repr(rope_xp.from_config(config, layer=layer))) == written(embeddings[kind])
 
 
 HEAD = {"hidden_size": 64, "num_attention_heads": 4, "head_dim": 16, "rope_theta": 1e4}
@@ -408,16 +410,15 @@ def test_a_rule_for_listed_layers_is_for_all_without_a_list():
 
 
 def test_numbers_listed_for_layers_are_those_of_the_layer_type():
-    types = ["full_attention", "sliding_attention"] * 2
-    config = {**HEAD, "model_type": "step3p5", "layer_types": types, "num_hidden_layers": 4}
-    shares = {**config, "partial_rotary_factors": [0.5, 1.0, 0.5, 1.0]}
-    rotated = {**config, "use_rope_layers": [1, 0, 1, 0]}
-    widths = [rope_xp.from_config(shares, layer_type=kind).rotary_dim for kind in types[:2]]
+    types = ["full_attention", "sliding_attention"]
+    config = {**HEAD, "model_type": "step3p5", "layer_types": types, "num_hidden_layers": 2}
+    shares, rotated = {**config, "partial_rotary_factors": [0.5, 1.0]}, {**config, "use_rope_layers": [1, 0]}
+    widths = [rope_xp.from_config(shares, layer_type=kind).rotary_dim for kind in types]
     assert widths == [8, 16]
     assert rope_xp.from_config(rotated, layer_type="full_attention").rotary_dim == 16
     assert rope_xp.from_config(rotated, layer_type="sliding_attention") is None
     with pytest.raises(ValueError, match="as shares differ"):
-        rope_xp.from_config({**shares, "partial_rotary_factors": [0.5, 1.0, 0.25, 1.0]}, layer_type="full_attention")
+        rope_xp.from_config({**shares, "layer_types": types[:1] * 2}, layer_type="full_attention")
 
 
 def test_an_extended_length_must_be_positive():
@@ -436,3 +437,9 @@ def test_the_lowest_base_of_coordinates():
     encoder = {"hidden_size": 128, "num_attention_heads": 4, "spatial_rope_base_frequency": 1.0}
     rope = rope_xp.from_config({"model_type": "esmfold2", "atom_encoder": encoder}, part="atom_encoder")
     assert rope.inv_freq[0][:2] == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("key", ["rope_interleaved", "rotary_emb_interleaved", "rope_traditional"])
+def test_names_of_the_layout_that_transformers_does_not_read_are_remarked(key):
+    config = {"model_type": "deepseek_v3", **HEAD, "qk_rope_head_dim": 16, key: True}
+    assert f"transformers does not read {key} in 'deepseek_v3'" in rope_xp.from_config(config).describe()

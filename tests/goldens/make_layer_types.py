@@ -1,7 +1,7 @@
 """Write layer_types.json: the types of 13 layers that each config class of transformers fills in by itself.
 
-Run: `python tests/goldens/make_layer_types.py`, with the newest transformers. A row has the types, and the number of
-different embeddings. A class is left out if its types do not decide the embedding, or if it cannot have 13 layers.
+Run: `python tests/goldens/make_layer_types.py`, with the newest transformers. A row has the types, and the
+embedding of each type. A class is left out if its types do not decide the embedding, or if it cannot have 13 layers.
 """
 
 import importlib
@@ -32,7 +32,7 @@ def classes():
 
 
 def row_of(name, made):
-    """The types and the number of embeddings, or None."""
+    """The types, and the embedding of each, or None."""
     try:
         types = getattr(made(num_hidden_layers=13), "layer_types", None)
     except Exception:  # of any kind: the class cannot have 13 layers
@@ -42,17 +42,13 @@ def row_of(name, made):
     except (TypeError, ValueError):
         return None
     kinds = {(kind, repr(rope)) for kind, rope in zip(types or (), ropes, strict=False)}
-    return (
-        {"types": types, "embeddings": len({rope for _, rope in kinds})}
-        if len(kinds) == len({*(types or ())})
-        else None
-    )
+    return (types, dict(sorted(kinds))) if types and len(kinds) == len({*types}) else None
 
 
 def main():
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
-    rows = {name: row for name, made in classes() if (row := row_of(name, made)) is not None and row["types"]}
+    rows = {name: row for name, made in classes() if (row := row_of(name, made)) is not None}
     text = ",\n".join(f"{json.dumps(name)}: {json.dumps(rows[name])}" for name in sorted(rows))
     (Path(__file__).parent / "layer_types.json").write_text(f"{{\n{text}\n}}\n")
     print(f"transformers {transformers.__version__}: {len(rows)} rows")
