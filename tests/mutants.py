@@ -177,7 +177,7 @@ MUTANTS = {
         (
             "_core/kernels/blocked.py",
             "partner = _join_pairs(second",
-            "xp.multiply(numbers, table_parts[0], out=rotated)\n            partner = _join_pairs(second",
+            "xp.multiply(numbers, tables[0], out=rotated)\n    partner = _join_pairs(second",
         )
     ],
     "the block's remainder left as it was": [
