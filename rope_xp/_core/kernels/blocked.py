@@ -14,12 +14,12 @@ from rope_xp._core.backends import memory
 from rope_xp._core.kernels.pair_rotation import Rotation, Tables
 from rope_xp._core.kernels.reference import join_pairs
 
-PLACES = ("host memory",)
+MEMORY_KINDS = ("host memory",)
 NUMBERS_PER_BLOCK = 2**17
 
 
 def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
-    """`reference.rotate_all`; a new array has its axes in the same memory order as the input."""
+    """`reference.rotate_all`. A new array has the memory order of its input."""
     outs = [x if inplace else memory.empty_like(x) for x in xs]
     for x, (sin, cos), out in zip(xs, tables, outs):
         for block in rotation.by_block(x, sin, cos, out):
