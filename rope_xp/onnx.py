@@ -36,7 +36,8 @@ def to_onnx_rotary_embedding(
     rope : RotaryEmbedding
         The embedding to export.
     num_positions : int
-        The number of positions, in tokens: each table has one row for each. The operator cannot rotate at others.
+        The number of positions, in tokens, and of rows in each table. The operator cannot rotate at positions without a
+        row.
     num_heads : int, optional
         The number of heads of `X` if it is "batch seq heads*head_dim". By default `X` is "batch heads seq head_dim".
     dtype : "float32" or "float16"

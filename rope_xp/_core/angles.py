@@ -171,7 +171,7 @@ def sincos_of(
 def _checked_tables(
     who: str, positions: Any, frequencies: phases.Frequencies, like: Any, phase: Phase, kernel: Kernel
 ) -> tuple[Any, Any]:
-    """Check the arguments, and make the tables; those of a DTensor on each device by itself."""
+    """Check the arguments and make the tables. Each device makes its own shard of a DTensor."""
     checks.one_of(who, "phase", phase, PHASES)
     positions = checks.positions(who, "positions", positions, like=like)
     if not frequencies.are_floats:

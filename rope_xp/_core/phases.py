@@ -242,7 +242,7 @@ def _zero_or_nan(x: Any, limit: float, dtype: Any) -> Any:
 
 
 def _phase_of_part(part: Any, revolutions: Revolutions, bits: int) -> Any:
-    """The phase of `part`, a fraction of a position in units of ``2**(1 - bits)``, at all digits of the frequency."""
+    """The phase of `part` times the frequency. `part` is a fraction of a position in units of ``2**(1 - bits)``."""
     half = bits // 2
     low_half = (1 << half) - 1
     fraction = _first_bits(revolutions, bits)

@@ -77,8 +77,8 @@ class YarnScaling(Scaling):
         The attention factor. By default it is ``0.1 * ln(factor) + 1``, or ``g(mscale) / g(mscale_all_dim)`` if both
         are given, where ``g(k) = 0.1 * k * ln(factor) + 1``.
     mscale, mscale_all_dim : float, optional
-        DeepSeek's two numbers. They change the attention factor only if both are given, as in transformers. (In the
-        rule "deepseek_yarn" one of them is enough. `from_config` therefore computes its `attention_factor`.)
+        DeepSeek's two numbers. They change the attention factor only if both are given, as in transformers. (The config
+        rule "deepseek_yarn" needs only one of them: `from_config` then computes the `attention_factor`.)
         `softmax_scale` follows from `mscale_all_dim`.
     truncate : bool
         Whether the ends of the ramp are rounded to whole pairs.

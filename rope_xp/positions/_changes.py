@@ -59,13 +59,14 @@ def join(
     rows = [next(remaining) if count is None else _constant(0, count, arrays[0]) for count in counts]
     if total is not None:
         tokens = sum(row.shape[-1] for row in rows)
-        if checks.count(who, "total", total) < tokens:
+        missing = checks.count(who, "total", total) - tokens
+        if missing < 0:
             raise ValueError(f"{who}: total must be at least {tokens}, the number of tokens of the parts; got {total}")
         if not checks.is_int(padding):
             raise TypeError(f"{who}: padding must be an int; got {type(padding).__name__}")
         if not -(2**31) <= padding < 2**31:
             raise ValueError(f"{who}: padding must fit in int32; got {padding}")
-        rows.append(_constant(padding, total - tokens, arrays[0]))
+        rows.append(_constant(padding, missing, arrays[0]))
     return xp.concat([backends.astype(row, dtype) for row in rows], axis=-1)
 
 

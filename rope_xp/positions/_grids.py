@@ -41,11 +41,11 @@ EfficientLoFTR: (h, w) from 1
     ``grid(h, w, start=1)``
 DINOv3, EoMT, Sapiens 2: n class and register tokens, then (h, w) in [-1, 1]
     ``join(n, normalized(h, w))``
-timm, trained with r x r patches (`ref_feat_shape`)
+timm with ``ref_feat_shape=(r, r)``, the patches of training
     ``grid(h, w, step=(r / h, r / w))``
-timm, `grid_offset` o, `grid_indexing` "xy", such as Perception Encoder with o = 1
+timm with ``grid_offset=o`` and ``grid_indexing="xy"``, such as Perception Encoder (o = 1)
     ``grid(h, w, start=o, axes=(1, 0))``
-timm, `in_pixels`
+timm with ``in_pixels=True``
     ``grid(h, w, start=-1, last=1)``
 NeoMME: two tokens, then rows that end in a marker
     ``join(grid(2, axes=(0, 0)), grid(h, w + 1, start=2))``

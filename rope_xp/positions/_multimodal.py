@@ -4,9 +4,8 @@ All arguments are lists or NumPy arrays, because their values are read on the ho
 `qwen3_omni`. Under `jax.jit` a result is a constant of the program. With `torch.compile`, call these functions outside
 of the compiled function and pass in the result.
 
-`qwen2_vl` describes the arguments that all functions share. A tower that merges patches gives fewer tokens than
-patches: grids are in patches, as processors return them, and `spatial_merge_size` is the number of patches per token
-along each side.
+`qwen2_vl` describes the arguments that all functions share. Grids are in patches, as processors return them. A token
+may merge several patches: `spatial_merge_size` is the number of patches per token along each side.
 """
 
 from typing import Any
@@ -322,8 +321,8 @@ def _scaled_times(who: str, grids: list[Any], seconds: Any, rate: Any, *, rate_f
         second = checks.positive(who, "seconds_per_grid", second)
         if second * rate * time >= 2**31:
             raise ValueError(f"{who}: positions must fit in int32; got {time} time steps of {second} seconds")
-        # An exact product of a whole number may round to just below it, and is then truncated to the number before.
-        # So the dtype and the order of the products must be those of the models.
+        # Times are truncated later, so that a rounding error can change them by 1. The dtype and the order of products
+        # must therefore be those of the models.
         step, second, factor = np.arange(time, dtype=np.float32), np.float32(second), np.float32(rate)
         scaled.append((step * (second * factor) if rate_first else step * second * factor, height, width))
     return scaled

@@ -2,7 +2,7 @@
 
 A position is the sum of a multiple of 256 and a remainder. The angles of these two are added. Sines and cosines are
 computed in float64 and rounded to float32 once, at the end. A row does not depend on the other rows of the table. The
-short tables fit into the cache of a core, so that a long table takes no longer than writing its memory.
+short tables fit into the cache of a core, so that the time for a long table is the time to write it.
 """
 
 from typing import Any

@@ -34,8 +34,8 @@ def rotate(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
     start, end, dim = rotation.first_channel, rotation.first_channel + 2 * sin.shape[-1], x.shape[-1]
     if end - start == dim:
         return _rotate_pairs(x, sin, cos, rotation)
-    # XLA does not fuse a concatenation along a long last axis. So channels are split into short blocks, and blocks are
-    # concatenated along the axis before.
+    # XLA does not fuse a concatenation along a long last axis. So channels are split into short blocks, and the blocks
+    # are concatenated along the axis before the last.
     block, leading = gcd(start, end, dim), x.shape[:-1]
     parts = jnp.split(x.reshape(*leading, dim // block, block), [start // block, end // block], axis=-2)
     rotated = _rotate_pairs(parts[1].reshape(*leading, end - start), sin, cos, rotation)
