@@ -99,9 +99,9 @@ def to_onnx_rotary_embedding(
     return model
 
 
-def _attributes(rope: RotaryEmbedding, num_heads: int | None) -> dict[str, int]:
+def _attributes(rope: RotaryEmbedding, num_heads: int | None) -> dict[str, Any]:
     """The attributes of the operator that differ from its defaults, and `interleaved`."""
-    attributes = {"interleaved": int(rope.layout == "interleaved")}
+    attributes: dict[str, Any] = {"interleaved": int(rope.layout == "interleaved")}
     if rope.rotary_dim != rope.head_dim:
         attributes["rotary_embedding_dim"] = rope.rotary_dim
     if num_heads is not None:
