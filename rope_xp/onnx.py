@@ -36,8 +36,8 @@ def to_onnx_rotary_embedding(
     rope : RotaryEmbedding
         The embedding to export.
     num_positions : int
-        The number of positions, in tokens, and of rows of the tables. Each row has ``2 * pairs`` numbers. The operator
-        cannot rotate at other positions.
+        The number of positions, in tokens, and of rows in each table. The operator cannot rotate at positions without a
+        row.
     num_heads : int, optional
         The number of heads of `X` if it is "batch seq heads*head_dim". By default `X` is "batch heads seq head_dim".
     dtype : "float32" or "float16"
@@ -52,9 +52,9 @@ def to_onnx_rotary_embedding(
     Raises
     ------
     ValueError
-        If the operator cannot express `rope`: a layout that writes other channels than it reads, blocks, a
-        `first_channel`, several position axes, frequencies for each head, learned frequencies, or xpos. Also if a size
-        is 0 or `dtype` is unknown.
+        If the operator cannot express `rope`: if it changes the layout, or has blocks, a `first_channel`, several
+        position axes, frequencies for each head, learned frequencies or xpos. Also if a size is 0 or `dtype` is
+        unknown.
     TypeError
         If `rope` is not a RotaryEmbedding or a size is not an int.
 
@@ -83,17 +83,14 @@ def to_onnx_rotary_embedding(
         numpy_helper.from_array(table.astype(dtype), f"{name}_cache")
         for name, table in (("cos", tables.cos), ("sin", tables.sin))
     ]
-    attributes: dict[str, Any] = {"interleaved": int(rope.layout == "interleaved")}
-    if rope.rotary_dim != rope.head_dim:
-        attributes["rotary_embedding_dim"] = rope.rotary_dim
     if num_heads is None:
         sizes = ("batch", "heads", "seq", rope.head_dim)
     else:
-        attributes["num_heads"] = num_heads
         sizes = ("batch", "seq", num_heads * rope.head_dim)
     x, y = (helper.make_tensor_value_info(name, TYPES[dtype], sizes) for name in ("X", "Y"))
     position_ids = helper.make_tensor_value_info("position_ids", TensorProto.INT64, ("batch", "seq"))
-    node = helper.make_node("RotaryEmbedding", ["X", "cos_cache", "sin_cache", "position_ids"], ["Y"], **attributes)
+    inputs = ["X", "cos_cache", "sin_cache", "position_ids"]
+    node = helper.make_node("RotaryEmbedding", inputs, ["Y"], **_attributes(rope, num_heads))
     graph = helper.make_graph([node], "rotary_embedding", [x, position_ids], [y], constants)
     model = helper.make_model_gen_version(
         graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="rope_xp"
@@ -102,14 +99,25 @@ def to_onnx_rotary_embedding(
     return model
 
 
+def _attributes(rope: RotaryEmbedding, num_heads: int | None) -> dict[str, Any]:
+    """The attributes of the operator that differ from its defaults, and `interleaved`."""
+    attributes: dict[str, Any] = {"interleaved": int(rope.layout == "interleaved")}
+    if rope.rotary_dim != rope.head_dim:
+        attributes["rotary_embedding_dim"] = rope.rotary_dim
+    if num_heads is not None:
+        attributes["num_heads"] = num_heads
+    return attributes
+
+
 def _size(who: str, name: str, number: int) -> int:
+    """A size, which must be at least 1."""
     if checks.count(who, name, number) < 1:
         raise ValueError(f"{who}: {name} must be at least 1; got {number}")
     return int(number)
 
 
 def _check_expressible(who: str, rope: RotaryEmbedding) -> None:
-    """`rope` must have only properties that the operator has."""
+    """`rope` must be an embedding that the operator can compute."""
     unsupported = {
         "layout": rope.layout not in ("half", "interleaved"),
         "blocks": rope.blocks != 1,

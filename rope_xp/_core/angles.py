@@ -1,4 +1,4 @@
-"""From positions to the sines and cosines of their angles."""
+"""Tables of sines and cosines, from positions and frequencies."""
 
 from functools import reduce
 from operator import add
@@ -16,7 +16,7 @@ Phase = Literal["exact", "float32"]
 
 PHASES = {
     "exact": "sin and cos within 2e-7 at every int32 position",
-    "float32": "float32(position) * float32(inv_freq), as published models were trained",
+    "float32": "sin and cos of float32(position) * float32(inv_freq), as in the training of published models",
 }
 
 
@@ -60,8 +60,8 @@ def fixed_pos_embedding(
         Position of the first token, in tokens. It may be a traced value.
     phase : "exact" or "float32"
         ``"exact"`` has an error of at most 2e-7 at every int32 position. ``"float32"`` rounds ``position * frequency``
-        to float32, as most implementations do. Use it to reproduce the numerics of models that were trained so. (A
-        model may use float32 frequencies that are not nearest to the exact ones. Pass those to `RotaryEmbedding` as
+        to float32, as most implementations do. Use it to reproduce models that were trained with such rounding. (Some
+        models have frequencies that differ from this progression in the last bit. Pass those to `RotaryEmbedding` as
         `inv_freq`.)
 
     Returns
@@ -104,7 +104,7 @@ def fixed_pos_embedding(
 
 
 def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0, *, like: Array | None = None) -> Any:
-    """The sinusoidal absolute position encoding, which a model adds to its token embeddings.
+    """The absolute sinusoidal position encoding, which models add to token embeddings.
 
     Channel 2j is the sine of ``position * base ** (-2 j / dim)``, and channel 2j + 1 is its cosine.
 
@@ -117,8 +117,8 @@ def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0,
     base : float
         The wavelength of pair j is ``2 pi * base ** (2 j / dim)`` tokens. At least 1.
     like : array, optional
-        The result has the library and device of `like`, and is float64 if `like` is float64. The default is
-        `positions`. Positions of NumPy are accepted with any `like`.
+        The result has its library and device, and is float64 if `like` is float64. The default is `positions`. NumPy
+        positions work with any `like`.
 
     Returns
     -------
@@ -164,17 +164,18 @@ def sincos_of(
 
     They are float64 for float64 `like`, else float32.
     """
-    sin, cos = _sincos_of(who, positions, frequencies, like, phase, kernel)
+    sin, cos = _checked_tables(who, positions, frequencies, like, phase, kernel)
     return SinCos(backends.materialized(sin), backends.materialized(cos))
 
 
-def _sincos_of(
+def _checked_tables(
     who: str, positions: Any, frequencies: phases.Frequencies, like: Any, phase: Phase, kernel: Kernel
 ) -> tuple[Any, Any]:
+    """Check the arguments and make the tables. Each device makes its own shard of a DTensor."""
     checks.one_of(who, "phase", phase, PHASES)
     positions = checks.positions(who, "positions", positions, like=like)
     if not frequencies.are_floats:
-        # Checked in each call, because a parameter may have been cast since, for example by `module.half()`.
+        # Checked in each call, because a parameter may have a new dtype, for example after `module.half()`.
         checks.floating(who, "inv_freq", frequencies.inv_freq, ("float32", "float64"))
         positions = checks.convert_like(who, "positions", positions, frequencies.inv_freq)
     in_float64 = like is not None and backends.dtype_name(like.dtype) == "float64"
@@ -192,6 +193,7 @@ def _sincos_of(
 def _tables(
     positions: Any, frequencies: phases.Frequencies, in_float64: bool, phase: Phase, kernel: Kernel
 ) -> tuple[Any, Any]:
+    """Tables for checked positions on one device."""
     xp = backends.namespace(positions)
     dtype = xp.float64 if in_float64 else xp.float32
     if phase == "float32":
@@ -213,9 +215,9 @@ def _tables(
 
 
 def _zero_with_derivative(positions: Any, frequencies: phases.Frequencies, dtype: Any) -> Any:
-    """Zeros that have the derivatives, of every order, of ``positions * frequencies``.
+    """Zeros with the derivatives of ``positions * frequencies``, of every order.
 
-    Exact phases are integers and have no derivative, so `_tables` adds these zeros to the angle.
+    Exact phases are integers and have no derivatives. `_tables` therefore adds these zeros to the angles.
     """
     changes = []
     for columns, row in frequencies.terms(positions):

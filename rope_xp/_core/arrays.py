@@ -1,4 +1,4 @@
-"""Types of arrays: any library's array goes in, and the same type comes out."""
+"""Types of arrays for signatures: the result has the type of the array that a function gets."""
 
 from typing import Any, Protocol, TypeVar
 

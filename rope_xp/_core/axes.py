@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rope_xp._core import checks
 
@@ -10,9 +10,11 @@ ORDERS = {
     "chunked": "one axis after the other, one progression over all pairs: Qwen2-VL, XD-RoPE",
     "interleaved": "pair j follows axis j modulo axes, and axis 0 once that axis is full: Qwen3-VL",
     "round_robin": "axes alternate, and full axes are skipped: GLM in SGLang",
-    "balanced": "the next pair follows the axis with the lowest filled fraction, the last pair axis 0: openPangu-VL",
+    "balanced": "the next pair follows the axis with the lowest filled fraction, the last pair follows axis 0: "
+    "openPangu-VL",
     "spatial_first": "the first two sections alternate, then the third: Ernie-4.5-VL, (height, width, time)",
-    "even_odd": "one section each for even frequencies, odd frequencies and the rest: Pixtral, Cohere Compass",
+    "even_odd": "one section has the even frequencies, the next the odd ones, the last the rest: Pixtral, "
+    "Cohere Compass",
     "axial": "one axis after the other, each with its own progression: vision towers, Flux",
     "axial_interleaved": "axes alternate, each with its own progression: Kimi",
 }
@@ -36,9 +38,9 @@ class Sections:
     Parameters
     ----------
     sizes : list or tuple of int
-        Pairs of each section, as in `mrope_section` of a config. Their sum is the number of pairs.
+        The number of pairs of each section, as in `mrope_section` of a config.
     order : str
-        How pairs are assigned to sections, with models that do so:
+        How pairs are assigned to sections, with examples of models:
 
         - ``"chunked"``: one section after the other (Qwen2-VL, XD-RoPE).
         - ``"interleaved"``: pair j follows section ``j % sections``, and section 0 once that section is full
@@ -91,33 +93,10 @@ class Sections:
     def __post_init__(self) -> None:
         who = "Sections"
         checks.one_of(who, "order", self.order, ORDERS)
-        if not isinstance(self.sizes, (list, tuple)) or not self.sizes:
-            raise TypeError(f"{who}: sizes must be a list or tuple of int; got {self.sizes!r}")
-        sizes = tuple(checks.count(who, "every size", size) for size in self.sizes)
-        if not sum(sizes):
-            raise ValueError(f"{who}: sizes must sum to at least 1 pair; got {sizes}")
-        if self.order in ("spatial_first", "even_odd") and (len(sizes) not in (2, 3) or sizes[0] != sizes[1]):
-            raise ValueError(
-                f"{who}: sizes must be (height, width) or (height, width, time), with equal height and width, "
-                f"for order={self.order!r}; got {sizes}"
-            )
-        axes = self.axis_of_section
-        if axes is not None:
-            if not isinstance(axes, (list, tuple)):
-                raise TypeError(f"{who}: axis_of_section must be a list or tuple of int; got {axes!r}")
-            axes = tuple(checks.count(who, "every axis_of_section", axis) for axis in axes)
-            if sorted(axes) != list(range(len(sizes))):
-                raise ValueError(f"{who}: axis_of_section must have each of {len(sizes)} axes once; got {axes}")
+        object.__setattr__(self, "sizes", _checked_sizes(who, self.sizes, self.order))
+        if self.axis_of_section is not None:
+            axes = _checked_axes(who, self.axis_of_section, len(self.sizes))
             object.__setattr__(self, "axis_of_section", axes)
-        object.__setattr__(self, "sizes", sizes)
-        if self.order == "interleaved":
-            sections = _interleaved(list(sizes))
-            counts = tuple(sections.count(section) for section in range(len(sizes)))
-            if counts != sizes:
-                raise ValueError(
-                    f"{who}: sizes must fit order='interleaved', which assigns {counts} of {sum(sizes)} pairs to the "
-                    f"{len(sizes)} sections; got {sizes}"
-                )
 
     @property
     def axes(self) -> int:
@@ -139,18 +118,54 @@ class Sections:
         axes = self.axis_of_section
         if axes is None:
             axes = (1, 2, 0) if self.order in ("spatial_first", "even_odd") and self.axes == 3 else range(self.axes)
-        sizes, width = list(self.sizes), 2 * self.pairs
-        sections = _ORDERS[self.order](sizes)
+        sections = _ORDERS[self.order](list(self.sizes))
+        members = self._frequencies(sections)
+        return tuple(Column(axes[section], *member) for section, member in zip(sections, members))
+
+    def _frequencies(self, sections: list[int]) -> list[tuple[int, int]]:
+        """The frequency of each pair: its index in a progression, and the width of the progression in channels."""
+        sizes, width = self.sizes, 2 * self.pairs
         if self.order in ("axial", "axial_interleaved"):
             unused = [list(range(size)) for size in sizes]
-            members = [(unused[section].pop(0), 2 * sizes[section]) for section in sections]
-        elif self.order == "even_odd":
+            return [(unused[section].pop(0), 2 * sizes[section]) for section in sections]
+        indices = list(range(self.pairs))
+        if self.order == "even_odd":
             spatial = 2 * sizes[0]
-            members = [(j, width) for js in (range(0, spatial, 2), range(1, spatial, 2)) for j in js]
-            members += [(j, width) for j in range(spatial, self.pairs)]
-        else:
-            members = [(j, width) for j in range(self.pairs)]
-        return tuple(Column(axes[section], *member) for section, member in zip(sections, members))
+            indices[:spatial] = [*range(0, spatial, 2), *range(1, spatial, 2)]
+        return [(index, width) for index in indices]
+
+
+def _checked_sizes(who: str, sizes: Any, order: str) -> tuple[int, ...]:
+    """Sizes of sections, which must fit the order."""
+    if not isinstance(sizes, (list, tuple)) or not sizes:
+        raise TypeError(f"{who}: sizes must be a list or tuple of int; got {sizes!r}")
+    sizes = tuple(checks.count(who, "every size", size) for size in sizes)
+    if not sum(sizes):
+        raise ValueError(f"{who}: sizes must sum to at least 1 pair; got {sizes}")
+    if order in ("spatial_first", "even_odd") and (len(sizes) not in (2, 3) or sizes[0] != sizes[1]):
+        raise ValueError(
+            f"{who}: sizes must be (height, width) or (height, width, time), with equal height and width, "
+            f"for order={order!r}; got {sizes}"
+        )
+    if order == "interleaved":
+        sections = _interleaved(list(sizes))
+        counts = tuple(sections.count(section) for section in range(len(sizes)))
+        if counts != sizes:
+            raise ValueError(
+                f"{who}: sizes must fit order='interleaved', which assigns {counts} of {sum(sizes)} pairs to the "
+                f"{len(sizes)} sections; got {sizes}"
+            )
+    return sizes
+
+
+def _checked_axes(who: str, axes: Any, count: int) -> tuple[int, ...]:
+    """The axis of each section, where each of `count` axes must occur once."""
+    if not isinstance(axes, (list, tuple)):
+        raise TypeError(f"{who}: axis_of_section must be a list or tuple of int; got {axes!r}")
+    axes = tuple(checks.count(who, "every axis_of_section", axis) for axis in axes)
+    if sorted(axes) != list(range(count)):
+        raise ValueError(f"{who}: axis_of_section must have each of {count} axes once; got {axes}")
+    return axes
 
 
 def _chunked(sizes: list[int]) -> list[int]:
@@ -175,9 +190,9 @@ def _round_robin(sizes: list[int]) -> list[int]:
 
 
 def _balanced(sizes: list[int]) -> list[int]:
-    """Each pair follows the axis with the lowest filled fraction, but not twice in a row while another axis is left.
+    """The next pair follows the axis with the lowest filled fraction; the last pair follows axis 0.
 
-    The last pair follows axis 0.
+    Two neighbouring pairs follow different axes, as long as more than one axis is left.
     """
     kept = min(sizes[0], 1)
     left = [sizes[0] - kept, *sizes[1:]]

@@ -1,7 +1,7 @@
 """Checks of arguments, for all public functions.
 
-A check reads only shapes, dtypes and host data, so it also works under jit. Its first argument, `who`, is the name of
-the public function, and begins each message.
+A check reads only shapes, dtypes and host data, so that it also works under jit. Its first argument, `who`, is the name
+of the public function. Each message begins with this name.
 """
 
 import sys
@@ -16,7 +16,7 @@ from rope_xp._core.backends import dtensor, memory
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 NARROW = ("int8", "int16", "int32", "uint8", "uint16")
 WIDE = ("int64", "uint32")
-# An array of NumPy has at most 64 axes, and the arithmetic adds up to two to those of the argument.
+# NumPy arrays have at most 64 axes, and rope_xp adds up to two axes to those of an argument.
 MOST_AXES = 62
 
 
@@ -49,10 +49,10 @@ def floating(who: str, name: str, x: Any, accepted: tuple[str, ...] = FLOATING) 
 
 
 def positions(who: str, name: str, x: Any, *, like: Any = None, real: bool = True) -> Any:
-    """Positions as int32 or int64 or, if `real` allows them, as float32 or float64, in the library of `like`.
+    """Positions as int32 or int64, or with `real` also as float32 or float64, in the library of `like`.
 
-    Positions of NumPy are moved to the device of `like`. Half precision is refused, because bfloat16 rounds position
-    257 to 256. Values that would wrap around are refused too.
+    NumPy positions are moved to the device of `like`. Half precision is an error, because bfloat16 rounds position 257
+    to 256. Values that do not fit in the dtype of the result are an error too.
     """
     xp = array(who, name, x)
     dtype = backends.dtype_name(x.dtype)
@@ -209,7 +209,7 @@ def shape(x: Any) -> tuple[int, ...]:
 
 
 def writable(who: str, arrays: Sequence[Any]) -> None:
-    """Arrays must be safe to overwrite: writable, without gradients, and no two elements in one place of memory."""
+    """Arrays must be safe to overwrite: writable, without gradients, and each element in its own memory."""
     for x in arrays:
         if backends.is_torch(x):
             if x.requires_grad:
@@ -237,8 +237,8 @@ def writable(who: str, arrays: Sequence[Any]) -> None:
             extent += step * (size - 1)
 
 
-def constant(who: str, tables: Sequence[tuple[Any, ...]]) -> None:
-    """Tables must not require grad, because a rotation in place passes no gradients on to them."""
+def no_gradients(who: str, tables: Sequence[tuple[Any, ...]]) -> None:
+    """Tables must not require grad, because a rotation in place has no derivative."""
     if any(backends.is_torch(table) and table.requires_grad for pair in tables for table in pair):
         raise ValueError(
             f"{who}: tables must not require grad, because a rotation in place has no derivative; got tables that do"

@@ -1,12 +1,13 @@
 """Exact phases: `position * frequency` as a fraction of a revolution, in integers, and its sine and cosine.
 
-A float32 product `position * frequency` has an error of up to `position * 2**-24` radians. This error, not that of the
-sine, ruins long contexts. Only the fraction of a revolution matters. So frequencies are integers in units of ``2**-64``
-revolutions (``2**-96`` at 64 bits), and integer products wrap around at whole revolutions. The product is exact, and a
-compiler cannot change it by reassociation. The phase of an integer position is the same integer on every backend.
+A float32 product `position * frequency` has an error of up to `position * 2**-24` radians. This error ruins long
+contexts; the error of the sine does not. Only the fraction of a revolution matters. Frequencies are therefore integers
+in units of ``2**-64`` revolutions (``2**-96`` at 64 bits), and integer products wrap around at whole revolutions. The
+product is exact, and no compiler can change it by reordering. The phase of an integer position is the same integer on
+every backend.
 
-`bits` is the width of the integers. 32 bits serve positions of up to 32 bits and float32 tables, so that no device
-needs float64 or int64. 64 bits serve wider positions and float64 tables.
+`bits` is the width of the integers. For positions of up to 32 bits and float32 tables, 32 bits are enough, so that no
+device needs float64 or int64. Wider positions and float64 tables use 64 bits.
 """
 
 from math import factorial, pi
@@ -47,7 +48,7 @@ class Frequencies:
     Parameters
     ----------
     inv_freq : nested tuples of float, or array, "pairs", "axes pairs" or "axes heads pairs"
-        In radians per position. Floats are converted once, here, on the host. An array (learned or traced) is converted
+        In radians per position. Floats are converted here, once, on the host. An array (learned or traced) is converted
         at each use.
     """
 
@@ -67,26 +68,30 @@ class Frequencies:
         rows = inv_freq if len(shape) > 1 else (inv_freq,)
         if self.axes > 1 and self.heads is None:
             columns = list(zip(*rows))
-            if all(sum(frequency != 0.0 for frequency in column) <= 1 for column in columns):
-                self.axis_of_pair = tuple(
-                    max(range(self.axes), key=lambda axis: abs(column[axis])) for column in columns
-                )
+            self.axis_of_pair = _axis_of_pair(columns)
+            if self.axis_of_pair is not None:
                 rows = (tuple(column[axis] for column, axis in zip(columns, self.axis_of_pair)),)
         self.rows = tuple(Row(row, row_shape) for row in rows)
 
     def terms(self, positions: Any) -> list[tuple[Any, "Row"]]:
-        """Pairs (positions, row of frequencies) that broadcast; the angle is the sum of their products."""
+        """Pairs of positions and frequencies that broadcast. The angle is the sum of their products."""
         xp = backends.namespace(positions)
         if self.axis_of_pair is not None:
-            integer = (
-                xp.int64 if backends.has_64_bits(positions) else xp.int32
-            )  # some libraries take only int64 indices
+            # Some libraries accept only int64 indices.
+            integer = xp.int64 if backends.has_64_bits(positions) else xp.int32
             axis_of_pair = backends.from_numbers(self.axis_of_pair, like=positions, dtype=integer)
             of_each_pair = xp.take(positions, axis_of_pair, axis=0)
             return [(xp.permute_dims(of_each_pair, (*range(1, positions.ndim), 0)), self.rows[0])]
         of_each_axis = [positions] if self.axes == 1 else [positions[axis, ...] for axis in range(self.axes)]
         new_axes = (..., None) if self.heads is None else (..., None, None)
         return [(of_axis[new_axes], row) for of_axis, row in zip(of_each_axis, self.rows)]
+
+
+def _axis_of_pair(columns: list[tuple[float, ...]]) -> tuple[int, ...] | None:
+    """The position axis that each pair follows; None if a pair follows several axes."""
+    if any(sum(frequency != 0.0 for frequency in column) > 1 for column in columns):
+        return None
+    return tuple(max(range(len(column)), key=lambda axis: abs(column[axis])) for column in columns)
 
 
 class Row:
@@ -123,7 +128,7 @@ class Row:
         return self.broadcast_to_rank(backends.astype(self.inv_freq, dtype), like)
 
     def broadcast_to_rank(self, row: Any, like: Any) -> Any:
-        """A row with as many axes as `like`, because a user may have switched off implicit rank promotion."""
+        """A row with as many axes as `like`: a user of JAX may have switched off rank promotion."""
         return backends.namespace(row).reshape(row, (*[1] * (like.ndim - len(self.shape)), *self.shape))
 
 
@@ -163,8 +168,9 @@ def sin_cos(positions: Any, frequencies: Frequencies, dtype: Any) -> tuple[Any, 
 def difference(positions: Any, origin: int, dtype: Any) -> Any:
     """``positions - origin`` in a float dtype, for an int32 origin.
 
-    The result is exact if the dtype represents all integers up to it, else within two roundings. Integers are halved
-    before they are subtracted, so that the difference cannot overflow. The remainders are added as floats.
+    The result is exact if the dtype represents all integers up to it. Otherwise its error is at most two roundings.
+    Integers are halved before they are subtracted, so that the difference cannot overflow. The remainders are added as
+    floats.
     """
     if backends.is_real(positions):
         if backends.dtype_name(positions.dtype) != "float64":
@@ -177,13 +183,13 @@ def difference(positions: Any, origin: int, dtype: Any) -> Any:
 
 
 def _phase_and_rest(positions: Any, row: Row, bits: int, dtype: Any) -> tuple[Any, Any]:
-    """One product as a phase in units of ``2**-bits`` revolutions, and its remainder in revolutions (None for zero)."""
+    """One product: its phase in units of ``2**-bits`` revolutions, and the rest in revolutions (None for zero)."""
     xp = backends.namespace(positions)
     round_off = backends.dtype_name(dtype) != "float64"
     revolutions = row.revolutions(bits, like=positions)
     rest = None
     if not row.are_floats:
-        rest = row.broadcast_to_rank(_not_a_number_from(row.inv_freq, LIMIT, dtype), positions)
+        rest = row.broadcast_to_rank(_zero_or_nan(row.inv_freq, LIMIT, dtype), positions)
     if backends.is_real(positions):
         whole, part, left = _split(xp, backends.astype(positions, xp.float64 if bits == 64 else xp.float32), bits)
         phase = _phase(whole, revolutions, bits, round_off=round_off) + _phase_of_part(part, revolutions, bits)
@@ -196,8 +202,8 @@ def _phase_and_rest(positions: Any, row: Row, bits: int, dtype: Any) -> tuple[An
 def _phase(positions: Any, revolutions: Revolutions, bits: int, *, round_off: bool) -> Any:
     """``floor(positions * fraction)`` modulo one revolution, in units of ``2**-bits`` revolutions.
 
-    With `round_off` the 64-bit product omits terms that cannot change its upper half. So wide and narrow positions have
-    the same 32-bit phases, bit for bit.
+    With `round_off`, the 64-bit product of a 32-bit position uses only the first 64 bits of the frequency, like the
+    32-bit product. Its upper half is then equal to the 32-bit product, bit for bit.
     """
     if bits == 64:
         upper = ((positions >> 31) + 1) >> 1  # the multiple of 2**32 nearest to the position; 0 for all of int32
@@ -220,11 +226,11 @@ def _split(xp: Any, positions: Any, bits: int) -> tuple[Any, Any, Any]:
     whole = xp.round(numbers)
     scaled = (numbers - whole) * limit
     part = xp.round(scaled)
-    rest = (scaled - part) / limit + _not_a_number_from(positions, limit, positions.dtype)
+    rest = (scaled - part) / limit + _zero_or_nan(positions, limit, positions.dtype)
     return backends.astype(whole, integer), backends.astype(part, integer), rest
 
 
-def _not_a_number_from(x: Any, limit: float, dtype: Any) -> Any:
+def _zero_or_nan(x: Any, limit: float, dtype: Any) -> Any:
     """Zero where ``abs(x) < limit``, and NaN elsewhere."""
     xp = backends.namespace(x)
     # NaN is a constant here: a computed NaN triggers NaN detectors even in elements that `where` does not select.
@@ -236,7 +242,7 @@ def _not_a_number_from(x: Any, limit: float, dtype: Any) -> Any:
 
 
 def _phase_of_part(part: Any, revolutions: Revolutions, bits: int) -> Any:
-    """The phase of `part`, a fraction of a position in units of ``2**(1 - bits)``, at all digits of the frequency."""
+    """The phase of `part` times the frequency. `part` is a fraction of a position in units of ``2**(1 - bits)``."""
     half = bits // 2
     low_half = (1 << half) - 1
     fraction = _first_bits(revolutions, bits)
@@ -259,7 +265,7 @@ def _approximate(revolutions: Revolutions, bits: int, dtype: Any) -> Any:
 
 
 def _sin_cos_of_phase(xp: Any, phase: Any, rest: Any, bits: int, dtype: Any) -> tuple[Any, Any]:
-    """Sine and cosine of `phase`, in units of ``2**-bits`` revolutions, plus `rest`, in revolutions.
+    """Sine and cosine of `phase + rest`: `phase` in units of ``2**-bits`` revolutions, `rest` in revolutions.
 
     The error is at most 5e-8 at 32 bits.
     """
@@ -307,12 +313,10 @@ def _revolutions_of_floats(inv_freq: tuple[float, ...], bits: int) -> tuple[tupl
     >>> whole, round(high[0] / 2**32, 9)  # a quarter of a revolution per position
     ((0,), 0.25)
     """
-    parts = []
+    parts = []  # in units of 2**-96 revolutions
     for frequency in inv_freq:
         numerator, denominator = frequency.as_integer_ratio()
-        parts.append(
-            (numerator * _PER_RADIAN << 96) // denominator >> _PER_RADIAN_BITS
-        )  # in units of 2**-96 revolutions
+        parts.append((numerator * _PER_RADIAN << 96) // denominator >> _PER_RADIAN_BITS)
     if bits == 32:
         words = [(p >> 96, p >> 64, (p >> 48) & 0xFFFF, (p >> 32) & 0xFFFF) for p in parts]
     else:
@@ -332,20 +336,13 @@ def _revolutions_of_array(inv_freq: Any, bits: int) -> Revolutions:
     """
     xp = backends.namespace(inv_freq)
     integer = xp.int32 if bits == 32 else xp.int64
-    inv_freq = xp.where(
-        xp.abs(inv_freq) < LIMIT, inv_freq, xp.zeros_like(inv_freq)
-    )  # `_phase_and_rest` makes the others NaN
+    # `_phase_and_rest` makes the results of all other frequencies NaN.
+    inv_freq = xp.where(xp.abs(inv_freq) < LIMIT, inv_freq, xp.zeros_like(inv_freq))
     count = 11 if bits == 32 else 15  # bytes after the point: those of the words, and three more for the carry
-    # Base-256 digits of the frequency in radians. The first is the coefficient of 256.
-    scales = tuple(256.0**place for place in range(-1, count))
-    scales = backends.from_numbers(scales, like=inv_freq, dtype=inv_freq.dtype)
-    scaled = xp.abs(inv_freq)[..., None] * scales[None, :]
-    digits = backends.astype(xp.floor(scaled) - 256.0 * xp.floor(scaled * 2.0**-8), xp.int32)
+    digits = _base_256_digits(inv_freq, count)
     matrix = backends.from_numbers(_per_radian_matrix(count), like=inv_freq, dtype=xp.int32)
     products = xp.sum(digits[..., None] * matrix[None, :, :], axis=-2)
-    products = backends.astype(
-        products, xp.int32
-    )  # a cast after the sum, because not every library sums to a given dtype
+    products = backends.astype(products, xp.int32)  # not every library can sum to a given dtype
     # The sign is applied before the carry, so that negative frequencies become two's complement.
     products = xp.where(inv_freq[..., None] < 0.0, -products, products)
 
@@ -360,6 +357,15 @@ def _revolutions_of_array(inv_freq: Any, bits: int) -> Revolutions:
     if bits == 32:
         return Revolutions(whole, _join(fraction[:4]), _join(fraction[4:6]), _join(fraction[6:8]))
     return Revolutions(whole, _join(fraction[:8]), xp.zeros_like(whole), _join(fraction[8:12]))
+
+
+def _base_256_digits(inv_freq: Any, count: int) -> Any:
+    """Base-256 digits of absolute frequencies in radians. The first digit is the coefficient of 256."""
+    xp = backends.namespace(inv_freq)
+    scales = tuple(256.0**place for place in range(-1, count))
+    scales = backends.from_numbers(scales, like=inv_freq, dtype=inv_freq.dtype)
+    scaled = xp.abs(inv_freq)[..., None] * scales[None, :]
+    return backends.astype(xp.floor(scaled) - 256.0 * xp.floor(scaled * 2.0**-8), xp.int32)
 
 
 @backends.host_constant

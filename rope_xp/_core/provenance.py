@@ -1,4 +1,4 @@
-"""Where an embedding has those values from that its config did not state."""
+"""The values of an embedding that its config did not state, and where they come from."""
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Default(NamedTuple):
 class Provenance:
     """What `from_config` records about an embedding, in addition to its values.
 
-    It has no part in the equality, the hash and the repr of the embedding.
+    Equality, hash and repr of the embedding ignore it.
 
     Parameters
     ----------
@@ -57,5 +57,5 @@ class Provenance:
 
 
 def joined(defaults: Iterable[Default]) -> str:
-    """Defaults as words: the key of each, and whose default it is."""
+    """The keys and the sources of defaults, as text."""
     return "; ".join(f"{default.key}, {default.source}" for default in defaults)

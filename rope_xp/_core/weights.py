@@ -25,8 +25,8 @@ def permute_projection(
         to="half"          x0 x1 x2 x3 x4 x5  becomes  x0 x2 x4 x1 x3 x5
         to="interleaved"   x0 x2 x4 x1 x3 x5  becomes  x0 x1 x2 x3 x4 x5
 
-    A model computes the same attention scores in either layout, if the projections of its queries and keys are permuted
-    to the layout that it rotates by. The two directions are exact inverses. Permute these tensors of queries and keys:
+    A model computes the same attention scores in both layouts, as long as the projections of queries and keys have the
+    layout of the rotation. The two directions are exact inverses. Permute these tensors of queries and keys:
 
     ============================================== ======================= =======================
     tensor                                         `num_heads`             `axis`
@@ -36,7 +36,7 @@ def permute_projection(
     norm of one head, "head_dim"                   1                       0
     kernel "in heads*head_dim" of JAX              its heads               -1
     kernel "in heads head_dim" of Flax, its bias   1                       -1
-    LoRA factor B, whose output is the channels    same as the weight      same as the weight
+    LoRA factor B (its outputs are the channels)   same as the weight      same as the weight
     scales of quantised rows, "heads*head_dim 1"   same as the weight      same as the weight
     cached keys "batch seq heads head_dim"         1                       -1
     ============================================== ======================= =======================
@@ -47,12 +47,12 @@ def permute_projection(
     Parameters
     ----------
     w : array, "*before heads*head_dim *after"
-        Of any dtype. Axis `axis` holds the channels, head after head. Split a fused tensor of queries, keys and values
-        first. Unpack quantised weights first if one element holds several channels, or if several rows share a scale.
+        Of any dtype. Axis `axis` holds the channels, head after head. First split fused tensors of queries, keys and
+        values. First unpack quantised weights if one element holds several channels, or if several rows share a scale.
     num_heads : int
         The number of heads on `axis` of this tensor. With grouped queries, keys have fewer heads than queries
-        (`num_key_value_heads` of a config). A wrong number that divides the size of the axis is an error only if
-        `head_dim` is given.
+        (`num_key_value_heads` of a config). Without `head_dim`, a wrong number that divides the size of the axis is not
+        noticed.
     to : "half" or "interleaved"
         The layout of the result; `w` has the other layout. A tensor does not show its layout: transformers' Llama
         expects half, and Meta published interleaved.
@@ -99,9 +99,30 @@ def permute_projection(
     who = "permute_projection"
     xp = checks.array(who, "w", w)
     checks.one_of(who, "to", to, ORDERS)
-    axis = _axis(who, axis, w)
-    num_heads, first = checks.count(who, "num_heads", num_heads), checks.count(who, "first_channel", first_channel)
-    before, size, after = tuple(w.shape[:axis]), w.shape[axis], tuple(w.shape[axis + 1 :])
+    axis, first = _axis(who, axis, w), checks.count(who, "first_channel", first_channel)
+    num_heads = checks.count(who, "num_heads", num_heads)
+    width = _head_width(who, num_heads, head_dim, axis, w)
+    end = first + _rotary_dim(who, rotary_dim, first, width, num_heads, w)
+
+    before, after = tuple(w.shape[:axis]), tuple(w.shape[axis + 1 :])
+    heads: Any = xp.reshape(w, (*before, num_heads, width, *after))
+
+    def channels(start: int, stop: int) -> Any:
+        return heads[(*[slice(None)] * (axis + 1), slice(start, stop), ...)]
+
+    pairs = (end - first) // 2
+    grid = (pairs, 2) if to == "half" else (2, pairs)
+    order = [*range(axis + 1), axis + 2, axis + 1, *range(axis + 3, heads.ndim + 1)]
+    reordered = xp.permute_dims(xp.reshape(channels(first, end), (*before, num_heads, *grid, *after)), order)
+    reordered = xp.reshape(reordered, (*before, num_heads, end - first, *after))
+    if end - first < width:
+        reordered = xp.concat([channels(0, first), reordered, channels(end, width)], axis=axis + 1)
+    return xp.reshape(reordered, tuple(w.shape))
+
+
+def _head_width(who: str, num_heads: int, head_dim: Any, axis: int, w: Any) -> int:
+    """The number of channels of a head; `num_heads` heads must fill the axis."""
+    size = w.shape[axis]
     if num_heads < 1 or size % num_heads:
         raise ValueError(
             f"{who}: num_heads must be the number of heads on axis {axis} of w (for keys: key-value heads) and "
@@ -112,22 +133,7 @@ def permute_projection(
             f"{who}: axis {axis} of w must have num_heads={num_heads} heads (for keys: key-value heads) of "
             f"head_dim={head_dim} channels; got w of shape {checks.shape(w)}"
         )
-    width = size // num_heads
-    end = first + _rotary_dim(who, rotary_dim, first, width, num_heads, w)
-
-    pairs = (end - first) // 2
-    grid = (pairs, 2) if to == "half" else (2, pairs)
-    heads: Any = xp.reshape(w, (*before, num_heads, width, *after))
-
-    def channels(start: int, stop: int) -> Any:
-        return heads[(*[slice(None)] * (axis + 1), slice(start, stop), ...)]
-
-    order = [*range(axis + 1), axis + 2, axis + 1, *range(axis + 3, heads.ndim + 1)]
-    reordered = xp.permute_dims(xp.reshape(channels(first, end), (*before, num_heads, *grid, *after)), order)
-    reordered = xp.reshape(reordered, (*before, num_heads, end - first, *after))
-    if end - first < width:
-        reordered = xp.concat([channels(0, first), reordered, channels(end, width)], axis=axis + 1)
-    return xp.reshape(reordered, (*before, size, *after))
+    return size // num_heads
 
 
 def _axis(who: str, axis: Any, w: Any) -> int:

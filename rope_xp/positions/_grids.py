@@ -5,7 +5,7 @@ Four ideas are enough for every scheme below:
 - Positions along an axis of the grid are equidistant (`start`, and `step` or `last`) or are given as coordinates.
 - Cells are in row-major order, or in row-major order of blocks (`block`).
 - The rows of the result are axes of the grid, which may be reordered, left out or repeated (`axes`).
-- `join` concatenates grids, and tokens that are not rotated: these have position 0 on every axis.
+- `join` concatenates grids and other tokens. Tokens that are not rotated have position 0 on every axis.
 
 Vision towers:
 
@@ -41,15 +41,15 @@ EfficientLoFTR: (h, w) from 1
     ``grid(h, w, start=1)``
 DINOv3, EoMT, Sapiens 2: n class and register tokens, then (h, w) in [-1, 1]
     ``join(n, normalized(h, w))``
-timm, trained with r x r patches (`ref_feat_shape`)
+timm with ``ref_feat_shape=(r, r)``, the patches of training
     ``grid(h, w, step=(r / h, r / w))``
-timm, `grid_offset` o, `grid_indexing` "xy", such as Perception Encoder with o = 1
+timm with ``grid_offset=o`` and ``grid_indexing="xy"``, such as Perception Encoder (o = 1)
     ``grid(h, w, start=o, axes=(1, 0))``
-timm, `in_pixels`
+timm with ``in_pixels=True``
     ``grid(h, w, start=-1, last=1)``
 NeoMME: two tokens, then rows that end in a marker
     ``join(grid(2, axes=(0, 0)), grid(h, w + 1, start=2))``
-MiniCPM-V 4.7: h x w tokens on a canvas of H x W, from s; upstream's float32 rounds a few halves differently
+MiniCPM-V 4.7: h x w tokens on a canvas of H x W, from time s (upstream rounds a few halves differently, in float32)
     ``grid(1, np.rint(np.linspace(0, H - 1, h)).astype(int), np.rint(np.linspace(0, W - 1, w)).astype(int), start=s)``
 
 Image models:
@@ -96,7 +96,7 @@ LTX-2, with the midpoint of every frame in seconds
 Mochi: centred, scaled by s = sqrt(192 * 192 / (h * w))
     ``grid(t, h, w, start=(0, s * (1 - h) / 2, s * (1 - w) / 2), step=(1, s, s))``
 
-`grid_thw` and sizes are Python numbers: use ``grid_thw.tolist()`` for a tensor. Models that reorder or drop patches
+`grid_thw` and sizes are Python numbers: use ``grid_thw.tolist()`` for a tensor. If a model reorders or drops patches
 afterwards, for windows or masks, index the last axis of the positions in the same way.
 """
 
@@ -110,7 +110,7 @@ from rope_xp.positions._sequence import NUMPY
 
 Numbers = Sequence[int] | Sequence[float]
 
-# The choices of `normalized` for `by`, and their meaning in messages.
+# The values of `by` in `normalized`, with their meaning for messages.
 SIZES = {
     "separate": "each axis by its own size",
     "min": "all axes by the smallest size",
@@ -133,18 +133,17 @@ def grid(
     ----------
     *sizes : int, sequence of numbers or array, "size"
         Axes of the grid, for instance height and width, or time, height and width; the last axis varies fastest. An int
-        is the size of an axis with coordinates ``0, 1, ..., size - 1``. A sequence or array is the coordinates.
+        is the size of an axis with coordinates ``0, 1, ..., size - 1``. A sequence or array gives the coordinates.
     start, step : number, or one for each axis
         Positions are ``start + step * coordinate``. The defaults are 0 and 1.
     last : number, or one for each axis, optional
         Position of the last cell, in place of `step`. Positions are then evenly spaced from `start` to `last`.
     block : int, or one for each axis
         Size of blocks. Cells are ordered block by block, and in row-major order within a block. The size of each axis
-        must be divisible by that of its block.
+        must be divisible by the size of its block.
     axes : sequence of int, optional
-        Axis of the grid for each row of the result; by default all axes in order. For example, ``(1, 0)`` gives (x, y)
-        in place of (row, column), ``(1, 2)`` omits time, so that all frames have equal positions, and ``(0, 0)`` gives
-        two equal rows.
+        The axis of the grid for each row of the result; by default all axes in order. For example, ``(1, 0)`` gives
+        (x, y) instead of (row, column), ``(1, 2)`` omits time, and ``(0, 0)`` gives two equal rows.
     like : array, optional
         The result has its library and device; by default those of the coordinates, or NumPy.
 
@@ -211,9 +210,11 @@ def normalized(
     *sizes : int
         Size of each axis in cells; the last axis varies fastest.
     by : "separate", "min" or "max"
-        The number of cells that spans a length of 2: for each axis its own size (``"separate"``), or for all axes the
-        smallest or the largest size. Every axis starts at -1. With ``"min"`` longer axes therefore end beyond 1; with
-        ``"max"`` shorter axes end before 1.
+        The size that is scaled to the interval from -1 to 1. All axes start at -1.
+
+        - ``"separate"``: each axis by its own size.
+        - ``"min"``: all axes by the smallest size; longer axes end beyond 1.
+        - ``"max"``: all axes by the largest size; shorter axes end before 1.
     axes : sequence of int, optional
         Axis of the grid for each row of the result, as in `grid`.
     like : array, optional
@@ -222,7 +223,7 @@ def normalized(
     Returns
     -------
     array, "axes cells"
-        Positions as fractions of half a span (see `by`), float32.
+        Coordinates, float32.
 
     Raises
     ------
@@ -258,164 +259,6 @@ def normalized(
     return _cells(who, lines, 1, axes)
 
 
-def join(
-    *parts: int | Array,
-    total: int | None = None,
-    padding: int = 0,
-    like: Array | None = None,
-) -> Any:
-    """Concatenate positions to those of one sequence: prefix tokens, images one after the other, padding.
-
-    Parameters
-    ----------
-    *parts : int or array, "*axes cells"
-        An array of positions; all arrays have the same axes before the last. An int is a number of tokens that are not
-        rotated, such as class and register tokens: their position is 0 on every axis.
-    total : int, optional
-        Number of tokens of the result. Tokens after the last part are padding.
-    padding : int
-        Position of padding on every axis.
-    like : array, optional
-        The result has its library and device; by default those of the parts.
-
-    Returns
-    -------
-    array, "*axes total"
-        An integer dtype if all parts are integers, otherwise float32 or float64.
-
-    Raises
-    ------
-    ValueError
-        If no part is an array, parts have different axes before the last, a number of tokens is negative, `total` is
-        less than the number of tokens of all parts, or `padding` does not fit in int32.
-    TypeError
-        If a part is neither an int nor an array, or `total` or `padding` is not an integer.
-
-    Examples
-    --------
-    >>> join(1, grid(1, 2), grid(2, 1, start=5))
-    array([[0, 0, 0, 5, 6],
-           [0, 0, 1, 5, 5]], dtype=int32)
-    >>> join(grid(1, 2), total=4, padding=-1)
-    array([[ 0,  0, -1, -1],
-           [ 0,  1, -1, -1]], dtype=int32)
-    """
-    who = "join"
-    array_parts = [part for part in parts if not checks.is_int(part)]
-    if not array_parts:
-        raise ValueError(f"{who}: at least one part must be an array of positions; got {parts}")
-    for part in array_parts:
-        checks.array(who, "every part", part)
-    target: Any = like
-    if like is None:
-        target = next((part for part in array_parts if not backends.is_host(part)), NUMPY)
-    arrays = [checks.positions(who, "every part", part, like=target) for part in array_parts]
-    axes = {checks.shape(array)[:-1] for array in arrays}
-    if len(axes) > 1 or not all(array.ndim for array in arrays):
-        shapes = [checks.shape(array) for array in arrays]
-        raise ValueError(f"{who}: parts must have an axis of tokens and the same axes before it; got shapes {shapes}")
-    xp = backends.namespace(arrays[0])
-    dtype = _widest(xp, arrays)
-    remaining = iter(arrays)
-    counts = [checks.count(who, "a number of tokens", part) if checks.is_int(part) else None for part in parts]
-    rows = [next(remaining) if count is None else _constant(0, count, arrays[0]) for count in counts]
-    if total is not None:
-        missing = checks.count(who, "total", total) - sum(row.shape[-1] for row in rows)
-        if missing < 0:
-            raise ValueError(
-                f"{who}: total must be at least the number of tokens of the parts, {total - missing}; got {total}"
-            )
-        if not checks.is_int(padding):
-            raise TypeError(f"{who}: padding must be an int; got {type(padding).__name__}")
-        if not -(2**31) <= padding < 2**31:
-            raise ValueError(f"{who}: padding must fit in int32; got {padding}")
-        rows.append(_constant(padding, missing, arrays[0]))
-    return xp.concat([backends.astype(row, dtype) for row in rows], axis=-1)
-
-
-def augment(
-    positions: Array,
-    source: Any,
-    *,
-    shift: float | None = None,
-    jitter: float | None = None,
-    rescale: float | None = None,
-) -> Any:
-    """Shift and scale real positions at random, for training: the same change for all cells of an axis.
-
-    Parameters
-    ----------
-    positions : array, "axes *batch cells"
-        float32 or float64, such as the result of `normalized`.
-    source : numpy.random.Generator, torch.Generator or JAX key
-        Source of random numbers. A call advances a generator, but not a key. A NumPy generator works with all
-        libraries, but under jit its numbers become constants of the program.
-    shift : float, optional
-        First, a number from ``-shift`` to ``shift`` is added, one for each axis.
-    jitter : float, optional
-        Then positions are multiplied by a log-uniform factor from ``1 / jitter`` to ``jitter``, one for each axis.
-    rescale : float, optional
-        Then they are multiplied by a log-uniform factor from ``1 / rescale`` to ``rescale``, one for all axes.
-
-    Returns
-    -------
-    array, "axes *batch cells"
-        The library, dtype and device of `positions`; NumPy positions with a source of another library are converted to
-        that library.
-
-    Raises
-    ------
-    ValueError
-        If `shift` is negative, `jitter` or `rescale` is less than 1, or `positions` has no axes.
-    TypeError
-        If `positions` is not float32 or float64, `source` is not a random source, or it belongs to a library other than
-        NumPy and that of `positions`.
-
-    References
-    ----------
-    Siméoni et al., DINOv3 (2025), arXiv:2508.10104, section 3.2. facebookresearch/dinov3,
-    `dinov3/layers/rope_position_encoding.py`, which draws random numbers in the same order.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> still = normalized(2, 2)
-    >>> moved = augment(still, np.random.default_rng(0), shift=0.1)
-    >>> bool(np.all(np.abs(moved - still) <= 0.1))
-    True
-    """
-    who = "augment"
-    checks.floating(who, "positions", positions, ("float32", "float64"))
-    if not positions.ndim:
-        raise ValueError(f"{who}: positions must have a position axis first; got shape ()")
-    shift = None if shift is None else checks.at_least(who, "shift", shift, 0.0)
-    jitter, rescale = (
-        None if factor is None else math.log(checks.at_least(who, name, factor, 1.0))
-        for name, factor in (("jitter", jitter), ("rescale", rescale))
-    )
-    axes = positions.shape[0]
-    count = axes * ((shift is not None) + (jitter is not None)) + (rescale is not None)
-    numbers: Any = backends.uniform(count, source=source)
-    if numbers is None:
-        wanted = "a numpy.random.Generator, a torch.Generator or a JAX key"
-        raise TypeError(f"{who}: source must be {wanted}; got {type(source).__name__}")
-    moved: Any = positions
-    if backends.is_host(positions):
-        moved = checks.convert_like(who, "positions", positions, numbers)
-    else:
-        numbers = checks.convert_like(who, "numbers of source", numbers, positions)
-    xp = backends.namespace(moved)
-    numbers = 2 * backends.astype(numbers, moved.dtype) - 1
-    column = (axes,) + (1,) * (positions.ndim - 1)
-    if shift is not None:
-        moved = moved + shift * xp.reshape(numbers[:axes], column)
-        numbers = numbers[axes:]
-    if jitter is not None:
-        moved = moved * xp.exp(jitter * xp.reshape(numbers[:axes], column))
-        numbers = numbers[axes:]
-    return moved if rescale is None else moved * xp.exp(rescale * numbers[0])
-
-
 def _per_axis(who: str, name: str, values: Any, sizes: tuple[Any, ...]) -> list[Any]:
     """One number for each axis; a single number applies to all axes."""
     if backends.is_host(values):
@@ -439,32 +282,40 @@ def _is_array(size: Any) -> bool:
 
 def _line(who: str, size: Any, start: Any, step: Any, last: Any, like: Any) -> Any:
     """Positions along one axis of the grid, "size"."""
-    xp = backends.namespace(like)
-    whole = not (isinstance(start, float) or isinstance(step, float) or last is not None)
-    if checks.is_int(size):
-        size = checks.count(who, "every size", size)
-        if whole:
-            if isinstance(size, int) and isinstance(start, int):  # symbolic sizes are not compared
-                _in_int32(who, [start, step, start + step * max(size - 1, 0)])
-            return backends.arange(size, like=like) * step + start
-        coordinates = range(size)
-        if last is not None:
-            coordinates = [i / max(size - 1, 1) for i in coordinates]
-            step = checks.finite(who, "last", last) - checks.finite(who, "start", start)
-    else:
+    integers = last is None and not isinstance(start, float) and not isinstance(step, float)
+    if not checks.is_int(size):
         coordinates = _coordinates(who, size)
         if last is not None:
             raise ValueError(f"{who}: last must not be given for an axis with coordinates; got {last}")
         if _is_array(coordinates):
-            line = checks.positions(who, "coordinates", coordinates, like=like)
-            if whole and not backends.is_real(line):
-                _in_int32(who, [number for number in (start, step) if isinstance(number, int)])
-                return line * step + start
-            return backends.astype(line, xp.float32) * step + start
-        whole = whole and not any(isinstance(coordinate, float) for coordinate in coordinates)
-    if whole:
+            return _line_of_array(who, coordinates, start, step, integers, like)
+        return _line_of_numbers(who, coordinates, start, step, like)
+    size = checks.count(who, "every size", size)
+    if integers:
+        if isinstance(size, int) and isinstance(start, int):  # symbolic sizes are not compared
+            _check_int32(who, [start, step, start + step * max(size - 1, 0)])
+        return backends.arange(size, like=like) * step + start
+    if last is None:
+        return _line_of_numbers(who, range(size), start, step, like)
+    length = checks.finite(who, "last", last) - checks.finite(who, "start", start)
+    return _line_of_numbers(who, [cell / max(size - 1, 1) for cell in range(size)], start, length, like)
+
+
+def _line_of_array(who: str, coordinates: Any, start: Any, step: Any, integers: bool, like: Any) -> Any:
+    """``start + step * coordinates`` for an array of a library other than NumPy."""
+    line = checks.positions(who, "coordinates", coordinates, like=like)
+    if integers and not backends.is_real(line):
+        _check_int32(who, [number for number in (start, step) if isinstance(number, int)])
+        return line * step + start
+    return backends.astype(line, backends.namespace(like).float32) * step + start
+
+
+def _line_of_numbers(who: str, coordinates: Sequence[Any], start: Any, step: Any, like: Any) -> Any:
+    """``start + step * coordinate`` for Python numbers: int32 if all of them are integers, else float32."""
+    xp = backends.namespace(like)
+    if not any(isinstance(number, float) for number in (start, step, *coordinates)):
         values = [start + step * coordinate for coordinate in coordinates]
-        _in_int32(who, values)
+        _check_int32(who, values)
         return backends.from_numbers(tuple(values), like=like, dtype=xp.int32)
     start, step = checks.finite(who, "start", start), checks.finite(who, "step", step)
     values = [start + step * checks.finite(who, "coordinates", coordinate) for coordinate in coordinates]
@@ -488,7 +339,8 @@ def _coordinates(who: str, given: Any) -> Any:
     return [_number(who, "coordinates", coordinate) for coordinate in given]
 
 
-def _in_int32(who: str, values: Any) -> None:
+def _check_int32(who: str, values: Any) -> None:
+    """Positions must fit in int32."""
     for value in values:
         if not -(2**31) <= value < 2**31:
             raise ValueError(f"{who}: positions must fit in int32; got {value}")
@@ -505,7 +357,7 @@ def _cells(who: str, lines: list[Any], block: Any, axes: Any) -> Any:
             raise ValueError(f"{who}: block must be at least 1 and divide the size of its axis, {count}; got {size}")
     rows = _rows(who, axes, len(lines))
     xp = backends.namespace(lines[0])
-    dtype = _widest(xp, [lines[axis] for axis in rows])
+    dtype = widest_dtype(xp, [lines[axis] for axis in rows])
     shape = (*(count // size for count, size in zip(counts, blocks)), *blocks)
     result = []
     for axis in rows:
@@ -526,14 +378,8 @@ def _rows(who: str, axes: Any, count: int) -> list[int]:
     return [checks.plain(axis) for axis in axes]
 
 
-def _widest(xp: Any, arrays: list[Any]) -> Any:
-    """The common dtype: float if any array is float, and 64-bit if any array of that kind is."""
+def widest_dtype(xp: Any, arrays: list[Any]) -> Any:
+    """The common dtype of positions: float if any array is float, and the widest dtype of that kind."""
     real = [array for array in arrays if backends.is_real(array)]
     found = {backends.dtype_name(array.dtype) for array in real or arrays}
     return getattr(xp, next((name for name in ("float64", "float32", "int64") if name in found), "int32"))
-
-
-def _constant(value: int, count: Any, like: Any) -> Any:
-    """Positions of `count` tokens with one value on every axis, in the library and on the device of `like`."""
-    row = backends.arange(count, like=like) * 0 + value
-    return backends.namespace(like).broadcast_to(row, (*like.shape[:-1], count))

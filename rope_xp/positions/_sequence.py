@@ -21,9 +21,9 @@ def consecutive(seq: int, offset: int | Array = 0, *, axes: int | None = None, l
     seq : int
         Number of tokens.
     offset : int or array, "" or "batch"
-        Position of the first token: a number, a traced scalar, or one number for each row of a batch. If the values of
-        the array cannot be read on the host, positions are clipped to the greatest integer of its dtype, so that they
-        do not wrap to negative numbers.
+        Position of the first token: a number, a traced scalar, or one number for each row of a batch. If the array
+        cannot be read on the host, positions stop at the greatest integer of its dtype, so that they never become
+        negative.
     axes : int, optional
         Number of position axes. Positions are equal on all of them, as for the tokens after a prompt with images.
     like : array, optional
@@ -44,6 +44,7 @@ def consecutive(seq: int, offset: int | Array = 0, *, axes: int | None = None, l
 
     Examples
     --------
+    >>> import numpy as np
     >>> consecutive(4, offset=10)
     array([10, 11, 12, 13], dtype=int32)
     >>> consecutive(3, offset=np.asarray([0, 7], dtype=np.int32))
@@ -83,6 +84,7 @@ def from_mask(mask: Array, *, like: Array | None = None) -> Any:
 
     Examples
     --------
+    >>> import numpy as np
     >>> from_mask(np.asarray([[0, 0, 1, 1], [1, 1, 1, 1]]))
     array([[0, 0, 0, 1],
            [0, 1, 2, 3]], dtype=int32)
@@ -106,8 +108,8 @@ def from_lengths(lengths: Sequence[int] | Array, total: int | None = None, *, li
     lengths : sequence of int, or integer array, "sequences"
         Number of tokens of each sequence.
     total : int, optional
-        Number of tokens of the row, by default the sum of `lengths`. It is required if the values of `lengths` cannot
-        be read on the host. Tokens after the last sequence are padding; they too are counted from 0.
+        Number of tokens of the row, by default the sum of `lengths`. It is required if `lengths` cannot be read on the
+        host. Tokens after the last sequence are padding; they too are counted from 0.
     like : array, optional
         The result has its library and device; by default those of `lengths`.
 
@@ -147,9 +149,9 @@ def from_cu_seqlens(cu_seqlens: Sequence[int] | Array, total: int | None = None,
     cu_seqlens : sequence of int, or integer array, "sequences+1"
         Cumulative lengths, as variable-length attention kernels take them: 0, then the end of each sequence.
     total : int, optional
-        Number of tokens of the row, by default the last boundary. It is required if the values of `cu_seqlens` cannot
-        be read on the host. It must equal the last boundary: padding needs a boundary after it. If boundaries cannot
-        be read, this is not checked, and tokens after the last boundary are counted from 0.
+        Number of tokens of the row, by default the last boundary. It must equal the last boundary; if the row has
+        padding, add the end of the padding to `cu_seqlens`. If `cu_seqlens` cannot be read on the host, `total` is
+        required and is not compared, and tokens after the last boundary are counted from 0.
     like : array, optional
         The result has its library and device; by default those of `cu_seqlens`.
 
@@ -242,27 +244,33 @@ def context_parallel(seq: int, rank: int | Array, size: int, *, zigzag: bool = F
     if seq % chunks:
         raise ValueError(f"{who}: seq must be divisible by {chunks}, the number of chunks; got {seq}")
     chunk = seq // chunks
-    this: Any = rank
-    if backends.is_host(this):
-        this = checks.positions(who, "rank", this, real=False)
-        this = this if this.ndim else int(this)
-    if not checks.is_int(this):
-        this = checks.positions(who, "rank", this, like=like, real=False)
-        if this.ndim:
-            raise ValueError(f"{who}: rank must have no axis; got shape {checks.shape(this)}")
-        if isinstance(seq, int) and seq > 1 << (_bits(this) - 1):
-            raise ValueError(f"{who}: positions must fit in int{_bits(this)}; got {seq} tokens")
-    elif not 0 <= this < size:
-        raise ValueError(f"{who}: rank must be at least 0 and less than size={size}; got {this}")
-    first = count_from(who, "rank * chunk", this * chunk, chunk, like=like)
+    index = _checked_rank(who, rank, seq, size, like)
+    first = count_from(who, "rank * chunk", index * chunk, chunk, like=like)
     if not zigzag:
         return first
-    second = count_from(who, "rank * chunk", (chunks - 1 - this) * chunk, chunk, like=like)
+    second = count_from(who, "rank * chunk", (chunks - 1 - index) * chunk, chunk, like=like)
     return backends.namespace(first).concat([first, second])
 
 
+def _checked_rank(who: str, rank: Any, seq: Any, size: int, like: Any) -> Any:
+    """`rank` as an int, or as an array without axes."""
+    if backends.is_host(rank):
+        rank = checks.positions(who, "rank", rank, real=False)
+        rank = rank if rank.ndim else int(rank)
+    if checks.is_int(rank):
+        if not 0 <= rank < size:
+            raise ValueError(f"{who}: rank must be at least 0 and less than size={size}; got {rank}")
+        return rank
+    rank = checks.positions(who, "rank", rank, like=like, real=False)
+    if rank.ndim:
+        raise ValueError(f"{who}: rank must have no axis; got shape {checks.shape(rank)}")
+    if isinstance(seq, int) and seq > 1 << (_bits(rank) - 1):
+        raise ValueError(f"{who}: positions must fit in int{_bits(rank)}; got {seq} tokens")
+    return rank
+
+
 def count_from(who: str, name: str, offset: Any, seq: Any, *, like: Any = None) -> Any:
-    """`consecutive` for another function `who`, which calls its offset `name`."""
+    """`consecutive`, for a function `who` whose messages call the offset `name`."""
     if like is not None:
         checks.array(who, "like", like)
     if checks.is_int(offset):
@@ -296,7 +304,8 @@ def _bits(x: Any) -> int:
 def _fit(who: str, name: str, lowest: Any, highest: Any, seq: Any, bits: int = 32) -> None:
     """Positions from `lowest` to `highest + seq - 1` must fit in integers of `bits` bits.
 
-    An offset of 0 and a symbolic length are not compared: a comparison would limit the length of an exported program.
+    A symbolic length is not compared, and neither is an offset of 0: a comparison would limit the length of an exported
+    program.
     """
     last = highest + seq - 1 if isinstance(seq, int) and highest else highest
     if isinstance(lowest, int) and not (lowest >= -(2 ** (bits - 1)) and last < 2 ** (bits - 1)):
@@ -337,7 +346,7 @@ def _packed(who: str, name: str, boundaries: list[int], total: int | None, like:
 def _packed_positions(who: str, boundaries: Any, total: int | None) -> Any:
     """Positions for an array of boundaries, "sequences+1"."""
     if total is None:
-        raise ValueError(f"{who}: total (tokens of the row) must be given for an array that is not NumPy's; got None")
+        raise ValueError(f"{who}: total must be given for an array that cannot be read on the host; got None")
     xp = backends.namespace(boundaries)
     boundaries = boundaries + 0  # makes a contiguous array, which `searchsorted` of some libraries requires
     token = backends.astype(backends.arange(checks.count(who, "total", total), like=boundaries), boundaries.dtype)

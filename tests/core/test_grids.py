@@ -513,7 +513,7 @@ def bad(xp):
             ValueError,
             r"parts must have .* same axes before it; got shapes \[\(2, 4\), \(1, 3\)\]",
         ),
-        "short total": (lambda: join(1, own, total=3), ValueError, r"total must be at least .*, 4; got 3"),
+        "short total": (lambda: join(1, own, total=3), ValueError, r"total must be at least 4, .*; got 3"),
         "total of a type": (lambda: join(own, total=3.5), TypeError, r"total must be an int; got float"),
         "padding of a type": (lambda: join(own, total=5, padding=0.5), TypeError, r"padding must be an int; got float"),
         "padding beyond": (lambda: join(own, total=5, padding=2**31), ValueError, r"padding must fit in int32; got"),

@@ -273,7 +273,7 @@ def bad_calls(xp):
         "negative type": (lambda: qwen([-1, 0]), ValueError, r"token_types must be 0 \(text\), .*; got -1"),
         "another mask": (lambda: qwen(image, mask=[1]), ValueError, r"mask must have .*, \(3,\); got \(1,\)"),
         "real mask": (lambda: qwen(image, mask=[1.0] * 3), TypeError, r"mask must be booleans or integers; got float"),
-        "no grid": (lambda: qwen(image), ValueError, r"image_grids must have grids for all .*; got 2 without"),
+        "no grid": (lambda: qwen(image), ValueError, r"image_grids must have grids for all image tokens; got 2 "),
         "a grid too many": (lambda: qwen([0], [[1, 2, 2]]), ValueError, r"grid of image_grids must have tokens; got 1"),
         "a frame too many": (
             lambda: positions.qwen3_vl([2, 0, 2], video_grids=[[3, 2, 2]]),
@@ -285,7 +285,11 @@ def bad_calls(xp):
             ValueError,
             r"whole grids of image_grids; got .*1 x 2 x 2 .* 2",
         ),
-        "a long run": (lambda: qwen(image, [[1, 2, 2]]), ValueError, r"image_grids must have grids.*; got 1 without"),
+        "a long run": (
+            lambda: qwen(image, [[1, 2, 2]]),
+            ValueError,
+            r"image_grids must have grids for all image tokens; got 1 ",
+        ),
         "an image for a video": (lambda: qwen(video, [[1, 2, 4]]), ValueError, r"video_grids must have grids for"),
         "odd grid": (lambda: qwen(image, [[1, 2, 5]]), ValueError, r"multiples of \(1, 2, 2\), in .*; got \[1, 2, 5\]"),
         "odd time": (
@@ -315,7 +319,7 @@ def bad_calls(xp):
         ),
         "no rate": (lambda: clock(video, video_grids=[[2, 2, 2]]), ValueError, r"positions_per_second must be given"),
         "a rate of zero": (lambda: clock(video, **{**timed, "positions_per_second": 0}), ValueError, r"greater than 0"),
-        "seconds of none": (lambda: clock(video, **timed, seconds_per_grid=[]), ValueError, r"each of 1; got 0"),
+        "seconds of none": (lambda: clock(video, **timed, seconds_per_grid=[]), ValueError, r"each of 1 videos; got 0"),
         "no second": (
             lambda: clock(video, **timed, seconds_per_grid=[0.0]),
             ValueError,

@@ -473,7 +473,7 @@ def builders(xp):
         "total unknown": (
             lambda: positions.from_cu_seqlens(integers),
             ValueError,
-            r"total \(tokens of the row\) must be given.*; got",
+            r"total must be given for an array that cannot be read .*; got",
         )
         if xp.name != "numpy"
         else (lambda: positions.from_cu_seqlens([1, 3]), ValueError, r"start with 0.*; got \[1, 3\]"),

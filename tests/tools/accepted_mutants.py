@@ -23,12 +23,12 @@ ACCEPTED: dict[tuple[str, str, str], str] = {
         "if message is str(error):",
     ): "An error with one argument gives the same string again each time; a message that is not shortened is that one.",
     (
-        "positions/_multimodal.py",
+        "positions/_prompt.py",
         "if positions.max(initial=0) >= 2**31:",
         "if positions.max(initial= 1) >= 2**31:",
     ): "The number stands for a prompt without tokens; each one below 2**31 does.",
     (
-        "positions/_multimodal.py",
+        "positions/_prompt.py",
         'positions = np.zeros((axes, *types.shape), dtype="float64" if dtype == "float32" else "int64")',
         'positions = np.zeros((axes, *types.shape), dtype="float64" if dtype <= "float32" else "int64")',
     ): "The other dtype is int32, which is the greater string.",

@@ -33,8 +33,8 @@ MUTANTS = {
             "first * cos + second * sin, second * cos - first * sin",
         )
     ],
-    "another base": [("frequencies.py", "Decimal(base)", "Decimal(2 * base)")],
-    "exponent without the factor of two": [("frequencies.py", "-2 * Decimal", "-1 * Decimal")],
+    "another base": [("frequencies/_progressions.py", "Decimal(base)", "Decimal(2 * base)")],
+    "exponent without the factor of two": [("frequencies/_progressions.py", "-2 * Decimal", "-1 * Decimal")],
     "exponent over head_dim instead of rotary_dim": [
         (
             "_core/embedding.py",
@@ -42,7 +42,7 @@ MUTANTS = {
             "_progression(who, base, rotary_dim if self.sections else head_dim - first_channel, self.scaling",
         )
     ],
-    "frequencies counted from one": [("frequencies.py", "ratio**j", "ratio ** (j + 1)")],
+    "frequencies counted from one": [("frequencies/_progressions.py", "ratio**j", "ratio ** (j + 1)")],
     "sine and cosine exchanged": [
         (
             "_core/angles.py",
@@ -114,28 +114,36 @@ MUTANTS = {
         ("_core/kernels/reference.py", "x[..., rotation.first_channel : end]", "x[..., : end - rotation.first_channel]")
     ],
     "YaRN's ramp inverted": [
-        ("frequencies.py", "w / self.factor * share + w * (1.0 - share)", "w * share + w / self.factor * (1.0 - share)")
+        (
+            "frequencies/_by_length.py",
+            "w / self.factor * share + w * (1.0 - share)",
+            "w * share + w / self.factor * (1.0 - share)",
+        )
     ],
     "YaRN's ramp held below the pairs": [
-        ("frequencies.py", "min(last, rotary_dim - 1)", "min(last, rotary_dim // 2 - 1)")
+        ("frequencies/_by_length.py", "min(last, rotary_dim - 1)", "min(last, rotary_dim // 2 - 1)")
     ],
-    "YaRN's ends always rounded": [("frequencies.py", "        if self.truncate:\n", "        if True:\n")],
+    "YaRN's ends always rounded": [("frequencies/_by_length.py", "        if self.truncate:\n", "        if True:\n")],
     "one mscale of two enough": [
-        ("frequencies.py", "if self.mscale and self.mscale_all_dim:", "if self.mscale or self.mscale_all_dim:")
+        (
+            "frequencies/_by_length.py",
+            "if self.mscale and self.mscale_all_dim:",
+            "if self.mscale or self.mscale_all_dim:",
+        )
     ],
     "LongRoPE long from the length on": [
-        ("frequencies.py", "self.seq_len > self.original", "self.seq_len >= self.original")
+        ("frequencies/_by_length.py", "self.seq_len > self.original", "self.seq_len >= self.original")
     ],
     "dynamic scaling by the original length": [
         (
-            "frequencies.py",
+            "frequencies/_by_length.py",
             "max(self.seq_len or 0, self.max_position_embeddings)",
             "self.seq_len or self.max_position_embeddings",
         )
     ],
     "proportional over the part": [
         (
-            "frequencies.py",
+            "frequencies/_by_factor.py",
             "int(self.partial_rotary_factor * rotary_dim // 2)",
             "int(self.partial_rotary_factor * rotary_dim)",
         )
@@ -171,7 +179,7 @@ MUTANTS = {
         (
             "_core/kernels/blocked.py",
             "partner = _join_pairs(second",
-            "xp.multiply(numbers, table_parts[0], out=rotated)\n            partner = _join_pairs(second",
+            "xp.multiply(numbers, tables[0], out=rotated)\n    partner = _join_pairs(second",
         )
     ],
     "the block's remainder left as it was": [

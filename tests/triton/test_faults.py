@@ -187,16 +187,16 @@ def test_nothing_is_proven_where_operations_go_elsewhere(monkeypatch):
     planted = plant(monkeypatch, fails)
     q = random(2, 5, 3, 14)
     with torch.utils._python_dispatch.TorchDispatchMode():
-        assert not cuda.prove(q)
-    assert not torch.func.grad(lambda x: x.sum() * 0 + float(cuda.prove(x)))(q).any()
+        assert not cuda.self_test(q)
+    assert not torch.func.grad(lambda x: x.sum() * 0 + float(cuda.self_test(x)))(q).any()
     compiled = torch.compile(lambda x: NAMED(x, seq_dim=1), backend="eager", fullgraph=True)
     with pytest.raises(Exception, match="no kernel image"):
         compiled(q)
     assert planted.count == 1 and not kernels._obstacles
     monkeypatch.setattr(cuda_kernel, "rotate", planted.launch)
-    assert cuda.prove(q)
+    assert cuda.self_test(q)
     with torch.inference_mode():
-        assert cuda.prove(q)
+        assert cuda.self_test(q)
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="CUDA graphs are captured on a GPU")

@@ -1,9 +1,9 @@
 """Differences between array libraries: namespaces, host data, dtypes, and operations that the standard lacks.
 
-A framework is recognised through `sys.modules` and is never imported here unless its arrays are given. Nothing is
-cached: under `torch.compile` a cached lookup costs guards and prints warnings. A module named like a framework may be
-something else: a folder, a stub, or an import in progress in another thread. It then has no array class, and `()`
-stands for the class.
+A framework is recognised through `sys.modules`. It is never imported here unless its arrays are given. Nothing is
+cached, because under `torch.compile` a cached lookup adds guards and prints warnings. A module with the name of a
+framework may be something else: a folder, a stub, or an import in progress in another thread. It then has no array
+class, and `()` takes the place of the class.
 """
 
 import functools
@@ -18,7 +18,7 @@ from rope_xp._core.backends.dtensor import replicated
 
 
 def namespace(x: Any) -> Any:
-    """Return the array-API namespace of one array, or None where `x` is no array.
+    """The array-API namespace of an array, or None if `x` is not an array.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def name(xp: Any) -> str:
 
 
 def is_symbol(number: Any) -> bool:
-    """Whether this is a symbolic integer of an exporter: torch's has `__index__`, JAX's has `dimension_as_value`."""
+    """Whether `number` is a symbolic integer of an exporter: torch's has `__index__`, JAX's `dimension_as_value`."""
     if isinstance(number, type) or is_torch(number) or hasattr(number, "shape"):  # some tensors have no shape
         return False
     return hasattr(number, "__index__") or hasattr(number, "dimension_as_value")
@@ -76,8 +76,8 @@ PLAIN = (np.ndarray, np.memmap)
 def special_kind(x: Any) -> str | None:
     """The kind of an array that is not a plain block of numbers, such as a masked or sparse array; otherwise None.
 
-    All NumPy subclasses but `memmap` are special, because NumPy functions drop or misread the data that they add. Most
-    PyTorch subclasses intercept operations and handle them correctly; only those that do not are special.
+    All NumPy subclasses except `memmap` are special, because NumPy functions drop or misread the data that subclasses
+    add. Most PyTorch subclasses handle operations correctly, and are not special.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def special_kind(x: Any) -> str | None:
 
 
 def is_from_inference_mode(x: Any) -> bool:
-    """Whether a PyTorch tensor was made in `inference_mode` and is now used outside of it, where it is read-only."""
+    """Whether a PyTorch tensor was made in `inference_mode` and is used outside of it, where it is read-only."""
     return not is_traced() and not sys.modules["torch"].is_inference_mode_enabled() and x.is_inference()
 
 
@@ -117,11 +117,11 @@ def is_traced() -> bool:
 def from_host(values: Any, *, like: Any, dtype: Any = None) -> Any:
     """NumPy data in the library of `like` and on its device.
 
-    A JAX array is not committed to a device, so that it follows the array that it is combined with, sharded or not.
+    A JAX array is not committed to a device: it takes the device and sharding of the array that it is combined with.
     """
     if is_host(like):
         return values if dtype is None else astype(values, dtype)
-    # A contiguous copy in native byte order: torch accepts nothing else, and warns about read-only data.
+    # A contiguous copy in native byte order, because torch accepts nothing else and warns about read-only data.
     native = values.dtype if values.dtype.isnative else values.dtype.newbyteorder("=")
     array = namespace(like).asarray(np.array(values, dtype=native, order="C"), dtype=dtype, **_device(like))
     return replicated(array, like=like)
@@ -130,7 +130,7 @@ def from_host(values: Any, *, like: Any, dtype: Any = None) -> Any:
 def from_numbers(numbers: Any, *, like: Any, dtype: Any) -> Any:
     """A Python number, or a nested tuple of numbers, as an array in the library and on the device of `like`.
 
-    Torch makes constants from the numbers themselves: in strict mode, `torch.export` loses the values of NumPy arrays.
+    Torch gets the numbers themselves, because in strict mode `torch.export` loses the values of NumPy arrays.
     """
     if is_torch(like):
         return replicated(sys.modules["torch"].tensor(numbers, dtype=dtype, device=like.device), like=like)
@@ -144,7 +144,7 @@ def arange(count: int, *, like: Any) -> Any:
 
 
 def astype(x: Any, dtype: Any) -> Any:
-    """`x` in a dtype; `x` itself if it has that dtype already, where the standard's `astype` would copy."""
+    """`x` in a dtype. If `x` has that dtype, the result is `x` itself; the standard's `astype` would copy."""
     return x if x.dtype == dtype else namespace(x).astype(x, dtype)
 
 
@@ -215,7 +215,7 @@ def knows_sizes(x: Any) -> bool:
 
 
 def size_of(x: Any, axis: int) -> Any:
-    """The size of an axis; if it is unknown during tracing, an array that has the value when the program runs."""
+    """The size of an axis. If it is unknown during tracing: an array that gets its value when the program runs."""
     known = x.shape[axis]
     return x.dynamic_shape[axis] if known is None else known
 
@@ -268,11 +268,11 @@ def without_gradient(x: Any) -> Any:
 
 
 def materialized(x: Any) -> Any:
-    """`x`, but under `jax.jit` as an array that XLA computes once and stores in memory.
+    """`x`; under `jax.jit`, as an array that XLA computes once and stores in memory.
 
-    Otherwise XLA moves cheap operations into the loops that use them, where they are repeated for each head; it also
-    removes JAX's optimization barrier. XLA does not move a division, which is not cheap. It cannot simplify this one
-    either, since `x == x` is false for NaN.
+    XLA moves cheap operations into the loops that use them, where they are repeated for each head. It also removes
+    JAX's optimization barrier. It does not move divisions, because they are expensive. It cannot simplify this
+    division, because `x == x` is false for NaN.
     """
     traced = is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer)
     return x / astype(x == x, x.dtype) if traced else x
@@ -281,8 +281,8 @@ def materialized(x: Any) -> Any:
 def host_constant(function: Any) -> Any:
     """Mark a function of Python numbers, so that `torch.compile` calls it during tracing and does not trace it.
 
-    The mark is the attribute that `torch.compiler.assume_constant_result` sets; setting it here needs no import of
-    torch. Symbolic arguments, such as a width under ``dynamic=True``, are hashed, which replaces them by their values.
+    The mark is the attribute that `torch.compiler.assume_constant_result` sets; to set it here, torch is not needed.
+    Symbolic arguments, such as a width under ``dynamic=True``, are hashed: torch then replaces them by their values.
     """
 
     @functools.wraps(function)

@@ -21,8 +21,8 @@ def replicated(x: Any, *, like: Any) -> Any:
 def map_local_shards(function: Any, x: Any, parameter: Any, first_axis: int) -> tuple[Any, ...]:
     """Apply an elementwise function to the local shard of a DTensor on each rank; the results are DTensors.
 
-    The results of `function(shard, parameter)` have the axes of `x` from `first_axis` on, and then axes of their own.
-    Axes before `first_axis` are not sharded in the call. `parameter` is None or an array that is equal on all ranks;
+    The results of `function(shard, parameter)` have the axes of `x` from `first_axis` on, followed by new axes. Axes
+    before `first_axis` are not sharded during the call. `parameter` is None, or an array that is equal on all ranks;
     its gradient is the sum over ranks. Operations on the DTensor itself would be slow, and some are wrong: torch 2.13
     returns `x` for `x >> 16`.
     """

@@ -15,7 +15,7 @@ def threads(x: Any) -> int | None:
 
 
 def operations(x: Any) -> Any:
-    """The module of the library of `x`, `numpy` or `torch`. Its operations accept `out=`, unlike the array API."""
+    """The module of the library of `x`: `numpy` or `torch`. Unlike the array API, its operations accept `out=`."""
     return np if backends.is_host(x) else sys.modules["torch"]
 
 
@@ -66,7 +66,7 @@ def extent(x: Any) -> tuple[int, int]:
 
 
 def may_overlap(x: Any, other: Any) -> bool:
-    """Whether two arrays share memory; also true if the exact answer takes too long to find."""
+    """Whether two arrays share memory. Also true if it takes too long to find out."""
     try:
         budget: Any = 2**16  # limits a search that can take exponential time
         return np.shares_memory(_address_view(x), _address_view(other), max_work=budget)

@@ -1,13 +1,13 @@
 """Threads for compiled kernels on host memory. They reuse the thread pool that the process already has.
 
-PyTorch keeps a pool of OpenMP threads that spin for a while after each operation, so that the threads of a second pool
-would wait for processors. Work is therefore given to the OpenMP library that is loaded: that of torch, otherwise that
-of numba. The entry points are those that GCC and LLVM compile parallel regions to. Without OpenMP, plain threads run.
+PyTorch keeps a pool of OpenMP threads that stay active for a while after each operation. The threads of a second pool
+would have to wait for processors. Kernels therefore use the OpenMP library that is loaded: that of torch, otherwise
+that of numba. They call the two functions that GCC and LLVM call for a parallel region. Without OpenMP, plain threads
+run.
 
-Threads take parts of the work one by one, and so does the caller, until no part is left. OpenMP then waits for all of
-its threads, also for threads that the system has not scheduled yet. On a busy machine this wait can take longer than
-the work. Each wait is therefore measured, and after a wait that cost more than it saved the caller works alone for a
-while.
+The threads and the caller take parts of the work one by one, until no part is left. OpenMP then waits for all of its
+threads, even for threads that the system has not started yet. On a busy machine this wait can take longer than the
+work. So each wait is measured. After a wait that cost more than it saved, the caller works alone for a while.
 
 A worker process uses no threads: its sibling processes use the other processors, and a fork loses OpenMP's threads.
 """
@@ -36,9 +36,9 @@ class _Pause:
         self.end = self.length = 0.0
 
     def after(self, work: float, wait: float, share: float) -> None:
-        """Decide from the last call: seconds of work and of waiting, and the share of all parts that the caller did."""
+        """Decide after a call. `work` and `wait` are in seconds; `share` is the share of parts that the caller did."""
         if 0.0 < (work + wait) * share <= work:
-            self.length = 0.0  # alone, the caller would have taken longer
+            self.length = 0.0  # the threads saved time: alone, the caller would have taken longer
             return
         self.length = min(max(wait, 2 * self.length), LONGEST_PAUSE)
         self.end = perf_counter() + self.length
@@ -84,7 +84,7 @@ def run(entry: Any, argument: int, parts: int, count: int, *memory: Any) -> None
 
 
 def _run_in_plain_threads(entry: Any, argument: int, parts: int, count: int, memory: tuple[Any, ...]) -> None:
-    """Do the work in plain threads, and wait only for those that have begun a part."""
+    """Do the work in plain threads, and wait only for threads that have begun a part."""
     counts: SimpleQueue[int] = SimpleQueue()
     try:
         for _ in range(count - 1):
@@ -103,7 +103,7 @@ def _is_worker() -> bool:
 
 
 def _has_torch() -> bool:
-    """Whether torch is fully imported: not a folder of that name, nor an import in progress in another thread."""
+    """Whether torch is fully imported. False for a folder named torch, and for an import in progress."""
     return hasattr(sys.modules.get("torch"), "_C") and hasattr(sys.modules["torch"], "Tensor")
 
 

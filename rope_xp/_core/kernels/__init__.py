@@ -22,28 +22,28 @@ KERNELS = {
     "triton": "compiled, for torch on CUDA; rotates queries and keys in one launch",
     "xla": "the operations that XLA fuses best, for JAX",
 }
-# The module of a kernel, where its name differs from that of the kernel.
+# The modules whose names differ from those of their kernels.
 _MODULE_NAMES = {"numba": "numba_kernel", "triton": "cuda"}
 # The faster kernels for each kind of memory, fastest first.
 _FASTEST = {"host memory": ("numba", "blocked"), "cuda": ("triton",), "jax": ("xla",)}
 
 
 def rotate(who: str, xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: str = "fastest") -> list[Any]:
-    """Rotate each array by its angles, with the kernel of that name; results equal those of `reference.rotate`."""
+    """Rotate each array by its angles, with the named kernel. Results equal those of `reference.rotate`."""
     return _rotate_by([choose(who, x, kernel) for x in xs], xs, angles, rotation, requested=kernel)
 
 
 def rotate_inplace(who: str, xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: str = "fastest") -> None:
-    """`rotate`, but results overwrite the arrays. All arrays are checked before any is written."""
+    """`rotate`, but results overwrite the arrays. All arrays are checked before the first is written."""
     names = [choose(who, x, kernel) for x in xs]
     checks.writable(who, xs)
-    checks.constant(who, angles)
+    checks.no_gradients(who, angles)
     checks.require_disjoint(who, xs, angles, by_address=not _is_traced(xs[0]))
     _rotate_by(names, xs, angles, rotation, inplace=True, requested=kernel)
 
 
 def computes_angles(who: str, x: Any, kernel: str) -> bool:
-    """Whether the kernel for `x` computes angles from positions, so that `rotate_by_positions` needs no tables."""
+    """Whether the kernel for `x` computes angles itself, so that `rotate_by_positions` can be used."""
     return backends.is_torch(x) and not backends.is_traced() and choose(who, x, kernel) == "triton"
 
 
@@ -61,7 +61,7 @@ def rotate_by_positions(
 def _rotate_by(
     names: list[str], xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False, *, requested: str
 ) -> list[Any]:
-    """Rotate all arrays in one call if they have the same kernel, since that may need only one launch."""
+    """Rotate the arrays, each with the kernel of that name. Arrays with one kernel may need only one launch."""
     name = names[0]
     if len(set(names)) > 1:
         return [
@@ -83,7 +83,7 @@ def _rotate_by(
 def _launch(
     xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool = False, *, requested: str
 ) -> list[Any]:
-    """Rotate with a Triton kernel. If a launch fails, the reference runs, unless Triton was requested by name."""
+    """Rotate with a Triton kernel. If a launch fails, the reference runs instead, unless the user chose Triton."""
     autograd = _kernel_module("autograd")
     return autograd.rotate_all(
         xs,
@@ -113,8 +113,10 @@ def choose(who: str, x: Any, kernel: str) -> str:
         return _fastest(memory, x)
     module = problem = _operators() if traced else _kernel_module(kernel)
     if not isinstance(module, ImportError):
-        if memory not in module.PLACES:
-            raise ValueError(f"{who}: kernel={kernel!r} must have arrays in {' or '.join(module.PLACES)}; got {memory}")
+        if memory not in module.MEMORY_KINDS:
+            raise ValueError(
+                f"{who}: kernel={kernel!r} must have arrays in {' or '.join(module.MEMORY_KINDS)}; got {memory}"
+            )
         problem = None if traced else _obstacle(kernel, x)
     if problem is not None:
         state = "installed" if isinstance(problem, ModuleNotFoundError) else "usable here"
@@ -123,7 +125,7 @@ def choose(who: str, x: Any, kernel: str) -> str:
 
 
 def passed_over(x: Any, chosen: str) -> str:
-    """Why each kernel that is faster than the chosen one cannot rotate `x`; empty if there is no such kernel."""
+    """For each kernel that is faster than the chosen one: why it cannot rotate `x`. Empty if there is none."""
     faster = _FASTEST.get(_memory_of(x), ()) if not _is_traced(x) and not dtensor.is_dtensor(x) else ()
     obstacles = [f"no {name}: {problem}" for name in faster if name != chosen and (problem := _obstacle(name, x))]
     return "; ".join(obstacles)
@@ -134,7 +136,7 @@ def _is_traced(x: Any) -> bool:
 
 
 def _operators() -> Any:
-    """The module of the Triton kernel, or its import error. Compilers cannot trace the cache of `_kernel_module`."""
+    """The module of the Triton operators, or its import error. Compilers cannot trace the cache of `_kernel_module`."""
     try:
         from rope_xp._core.kernels import cuda
     except Exception as problem:
@@ -143,7 +145,7 @@ def _operators() -> Any:
 
 
 def _memory_of(x: Any) -> str:
-    """The kind of memory that holds an array: "host memory" is aligned, in native byte order, of NumPy or torch."""
+    """The kind of memory that holds `x`. "host memory" is aligned and in native byte order, of NumPy or torch."""
     if backends.is_host(x):
         return "host memory" if x.flags.aligned and x.dtype.isnative else "unaligned memory or non-native byte order"
     if backends.is_torch(x):
@@ -152,6 +154,7 @@ def _memory_of(x: Any) -> str:
 
 
 def _fastest(memory: str, x: Any) -> str:
+    """The fastest kernel that can rotate `x`. Warns about kernels that are installed and do not work."""
     for name in _FASTEST.get(memory, ()):
         problem = _obstacle(name, x)
         if problem is None:
@@ -161,7 +164,7 @@ def _fastest(memory: str, x: Any) -> str:
     return "reference"
 
 
-# For each kernel, dtype and device: why the kernel cannot rotate such arrays, or None.
+# Why a kernel cannot rotate arrays of a dtype on a device, or None if it can.
 _obstacles: dict[tuple[str, Any, Any], ImportError | None] = {}
 
 
@@ -173,8 +176,8 @@ def _obstacle(name: str, x: Any) -> ImportError | None:
         try:
             if isinstance(module, ImportError):
                 problem = module
-            elif hasattr(module, "prove") and not module.prove(x):
-                return None  # no check is possible now; a later call repeats it
+            elif hasattr(module, "self_test") and not module.self_test(x):
+                return None  # no test is possible now; a later call tries again
         except Exception as found:
             problem = ImportError(faults.reason(found))
         _obstacles[key] = problem
@@ -193,10 +196,10 @@ def _report_failure(x: Any, problem: Exception) -> None:
 
 @cache
 def _kernel_module(name: str) -> Any:
-    """The module of a kernel, or its import error. The result is cached because an import that fails is slow.
+    """The module of a kernel, or its import error. The result is cached, because an import that fails is slow.
 
-    The error has no traceback: a traceback would keep the arrays of the call alive. The error is a
-    `ModuleNotFoundError` if the package that gives the kernel its name is not installed.
+    The error has no traceback, because a traceback would keep the arrays of the call alive. It is a
+    `ModuleNotFoundError` if the package with the name of the kernel is not installed.
     """
     try:
         return import_module(f"rope_xp._core.kernels.{_MODULE_NAMES.get(name, name)}")

@@ -17,10 +17,10 @@ _functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIs
 
 
 def rotate_all(xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool = False) -> list[Any]:
-    """Rotate with a kernel, or with the reference if tensors carry more than numbers in memory.
+    """Rotate with a kernel, or with the reference if tensors are not plain memory.
 
-    A kernel and its caller decide what `angles` contain: the same number of tensors for each array, without
-    derivatives. A kernel whose angles `reference.tables_of` does not accept has its own `tables_of(xs, angles)`.
+    `angles` are whatever the kernel accepts: the same number of tensors for each array, without derivatives. If they
+    are not `Angles` of `reference.tables_of`, the kernel has a function `tables_of(xs, angles)` of its own.
     """
     # Compilers reach this line only when they trace the autograd engine.
     constant = not torch.compiler.is_compiling() and not _is_intercepted()
@@ -51,15 +51,16 @@ def _tables_of(kernel: Any, xs: Sequence[Any], angles: Angles) -> Tables:
 
 
 class WithFallback(NamedTuple):
-    """A kernel that falls back to the reference if a launch fails, after a call of `on_failure(x, error)`."""
+    """A kernel with a fallback: if a launch fails, it calls `on_failure(x, error)`, and the reference runs."""
 
     kernel: Any
     on_failure: Callable[[Any, LaunchError], None]
 
     def rotate_all(self, xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False) -> list[Any]:
-        """Rotate all arrays in one call, except in place where dtypes differ.
+        """Rotate all arrays in one call, or one by one if dtypes differ and results overwrite the arrays.
 
-        Each dtype is one launch, and an array that a launch has written must not be rotated again by the fallback.
+        There is one launch for each dtype. If the second launch fails, the fallback must not rotate the arrays of the
+        first again.
         """
         if inplace and len(xs) > 1 and len({x.dtype for x in xs}) > 1:
             return [self.rotate_all([x], [group], rotation, inplace)[0] for x, group in zip(xs, angles)]
@@ -74,7 +75,7 @@ class WithFallback(NamedTuple):
 
 
 class _Rotation(torch.autograd.Function):
-    """Rotations for autograd. Their derivatives are rotations too, so that only the angles are saved."""
+    """Rotations for autograd. Their derivatives are rotations too, so only the angles are saved."""
 
     @staticmethod
     def forward(rotation: Rotation, kernel: Any, count: int, *tensors: Any) -> Any:

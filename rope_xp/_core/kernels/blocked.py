@@ -14,12 +14,12 @@ from rope_xp._core.backends import memory
 from rope_xp._core.kernels.pair_rotation import Rotation, Tables
 from rope_xp._core.kernels.reference import join_pairs
 
-PLACES = ("host memory",)
+MEMORY_KINDS = ("host memory",)
 NUMBERS_PER_BLOCK = 2**17
 
 
 def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
-    """`reference.rotate_all`; a new array has its axes in the same memory order as the input."""
+    """`reference.rotate_all`. A new array has the memory order of its input."""
     outs = [x if inplace else memory.empty_like(x) for x in xs]
     for x, (sin, cos), out in zip(xs, tables, outs):
         for block in rotation.by_block(x, sin, cos, out):
@@ -38,29 +38,34 @@ def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, rotation: Rotation) -> N
         if numbers is not None and rotated is not None:
             xp.multiply(numbers, angles, out=rotated)
             return
-    tables = (
-        (angles,)
-        if angles is not None and converted
-        else (_join_pairs(cos, cos, rotation), _join_pairs(-sin, sin, rotation))
-    )
+    if angles is not None and converted:
+        tables = (angles,)
+    else:
+        tables = (_join_pairs(cos, cos, rotation), _join_pairs(-sin, sin, rotation))
     size = NUMBERS_PER_BLOCK * (memory.threads(x) or 1)
     for part in _parts(tuple(x.shape[:-1]), x.shape[-1], size):
         numbers = memory.contiguous_copy(x[part], sin.dtype) if converted else x[part]
         rotated = memory.empty_like(numbers) if converted else out[part]
-        table_parts = [table[_part_of_table(part, table)] for table in tables]
-        if len(table_parts) == 1:
-            xp.multiply(memory.complex_view(numbers), table_parts[0], out=memory.complex_view(rotated))
-        else:  # each product is one pass over contiguous memory; only the partner channels are copied first
-            if rotation.read != rotation.write:
-                numbers = _join_pairs(*_split_pairs(numbers, rotation.read), rotation)
-            first, second = _split_pairs(numbers, rotation.write)
-            partner = _join_pairs(second, first, rotation)
-            xp.multiply(partner, table_parts[1], out=partner)
-            xp.multiply(numbers, table_parts[0], out=rotated)
-            xp.add(rotated, partner, out=rotated)
+        _rotate_part(numbers, [table[_part_of_table(part, table)] for table in tables], rotated, rotation)
         if converted:
             with np.errstate(over="ignore"):  # overflow gives infinity, as in the other kernels
                 out[part] = rotated
+
+
+def _rotate_part(numbers: Any, tables: Sequence[Any], rotated: Any, rotation: Rotation) -> None:
+    """Rotate by one table of complex numbers, or by a table of cosines and a table of sines with their signs."""
+    xp = memory.operations(numbers)
+    if len(tables) == 1:
+        xp.multiply(memory.complex_view(numbers), tables[0], out=memory.complex_view(rotated))
+        return
+    # Each product is one pass over contiguous memory; only the partner channels are copied first.
+    if rotation.read != rotation.write:
+        numbers = _join_pairs(*_split_pairs(numbers, rotation.read), rotation)
+    first, second = _split_pairs(numbers, rotation.write)
+    partner = _join_pairs(second, first, rotation)
+    xp.multiply(partner, tables[1], out=partner)
+    xp.multiply(numbers, tables[0], out=rotated)
+    xp.add(rotated, partner, out=rotated)
 
 
 def _join_pairs(first: Any, second: Any, rotation: Rotation) -> Any:

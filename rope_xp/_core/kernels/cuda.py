@@ -1,9 +1,9 @@
 """CUDA: one launch of a Triton kernel rotates several arrays. Graphs call the kernel through two operators.
 
-Angles come from full tables, from the rows of a table that positions select, or from positions alone. In the last case
-the kernel computes the exact phases of `rope_xp._core.phases` itself. `torch.compile` and `torch.export` put the
+Angles come from full tables, from the rows of a table that positions select, or from positions alone. From positions,
+the kernel itself computes the exact phases of `rope_xp._core.phases`. `torch.compile` and `torch.export` put the
 operators `torch.ops.rope_xp.rotate` and `torch.ops.rope_xp.rotate_` into their graphs. Operators accept only full
-tables, since compilers fuse the operations that make them. Importing this module registers the operators.
+tables, because compilers fuse the operations that make tables. Importing this module registers the operators.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportIndexIssue=false
@@ -29,9 +29,9 @@ Axes = tuple[int, ...]
 
 _functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
 
-# Triton interprets kernels on the CPU if the environment requests that when they are defined.
+# Whether Triton interprets kernels on the CPU. The environment decides this when kernels are defined.
 INTERPRETED = knobs.runtime.interpret
-PLACES = ("cuda", "host memory") if INTERPRETED else ("cuda",)
+MEMORY_KINDS = ("cuda", "host memory") if INTERPRETED else ("cuda",)
 
 if torch.cuda.is_available() and not INTERPRETED:
     try:
@@ -40,9 +40,9 @@ if torch.cuda.is_available() and not INTERPRETED:
         raise ImportError(f"Triton cannot launch kernels here: {problem}") from problem
 
 WARPS = 4
-# A program rotates up to HEADS heads of its rows, so that their sines and cosines are loaded only once: these are as
-# many bytes as a bfloat16 head that is read and written. With fewer than PROGRAMS programs, a device would be partly
-# idle; then a program rotates one head only.
+# A program loads sines and cosines once and rotates up to HEADS heads with them: they are as many bytes as one bfloat16
+# head that is read and written. With fewer than PROGRAMS programs a device would be partly idle, so a program then
+# rotates fewer heads.
 HEADS, PROGRAMS = 8, 1024
 
 # The coefficients of `phases` by number of bits. The kernel adds the constants 1.5 and -1.25 separately.
@@ -53,7 +53,7 @@ COSINE = {0: (), **{bits: (terms[1] + 1.25, *terms[2:]) for bits, terms in phase
 def rotate_all(
     xs: Sequence[torch.Tensor], angles: Angles, rotation: Rotation, inplace: bool = False, scale: float = 1.0
 ) -> list[torch.Tensor]:
-    """`reference.rotate_all`, in one launch for all arrays of a dtype; a new array has the memory order of its input.
+    """`reference.rotate_all`, in one launch for all arrays of a dtype. A new array has the memory order of its input.
 
     Angles are full tables, rows of tables that positions select (a position without a row gives NaN), or the
     frequencies and positions of `ByPositions`.
@@ -67,9 +67,9 @@ def rotate_all(
 
 
 class ByPositions(NamedTuple):
-    """The kernel that computes exact angles, integer positions times frequencies, and multiplies tables by `scale`.
+    """The kernel that computes tables itself: exact angles from integer positions, and sines and cosines times `scale`.
 
-    Its `angles` are positions alone: they broadcast against all axes of their array but the last.
+    Its `angles` are positions alone. They broadcast against all axes of their array except the last.
     """
 
     frequencies: phases.Frequencies
@@ -91,11 +91,11 @@ class ByPositions(NamedTuple):
         return tables
 
 
-def prove(x: torch.Tensor) -> bool:
+def self_test(x: torch.Tensor) -> bool:
     """Compare the kernel with the reference on small arrays of the dtype and device of `x`, and raise if they differ.
 
-    This reads values from the device, but no values of the user. The result is False if no check is possible now: while
-    a CUDA graph is captured, which would record these launches, or if operations are intercepted.
+    This reads values from the device, but no values of the user. The result is False if no test is possible now: if
+    operations are intercepted, or while a CUDA graph is captured, because it would record the launches of the test.
     """
     if (
         not autograd.runs_eagerly(x)
@@ -129,9 +129,9 @@ _words_of: WeakKeyDictionary[phases.Frequencies, dict[torch.device, torch.Tensor
 def _frequency_words(frequencies: phases.Frequencies, device: torch.device) -> torch.Tensor:
     """Frequencies in revolutions per position: 64 fractional bits and the next 32, as int64 "two pairs".
 
-    The tensor is kept as long as `frequencies`: a copy from the host waits for the device, and a CUDA graph cannot
-    capture it. A captured graph holds only the address of the tensor, so that its owner must hold `frequencies` too.
-    The tensor is never written. If a capture comes before any other call, CUDA raises, and nothing is kept.
+    The tensor is kept as long as `frequencies`, because a copy from the host waits for the device, and a CUDA graph
+    cannot capture it. A captured graph holds only the address of the tensor, so the owner of the graph must also hold
+    `frequencies`. The tensor is never written. If the first call is captured, CUDA raises, and nothing is kept.
     """
     words_on = _words_of.setdefault(frequencies, {})
     if device not in words_on:
@@ -166,8 +166,8 @@ def _(xs: list, sin: list, cos: list, *rotation: Any) -> list:
 @torch.library.impl("rope_xp::rotate_", "default")
 def _(xs: list, sin: list, cos: list, *rotation: Any) -> None:
     tables = list(zip(sin, cos, strict=True))
-    checks.require_disjoint("rotate_", xs, tables)  # checked here, since traced tensors have no addresses
-    # `rotate_` has no autograd kernel that would do this.
+    checks.require_disjoint("rotate_", xs, tables)  # here, because traced tensors have no addresses
+    # `rotate_` has no autograd kernel that does this.
     torch.autograd.graph.increment_version([x for x in xs if not x.is_inference()])
     rotate_all(xs, tables, Rotation(*rotation), inplace=True)
 
@@ -207,22 +207,9 @@ def _launch(arrays: list, rotation: Rotation, inplace: bool, scale: float) -> No
     source = "tables" if len(others) == 1 else "rows" if table.is_floating_point() else "frequencies"
     bits = 0 if source != "frequencies" else 64 if first.dtype == torch.float64 else 32
     tasks, units, programs = [], [], 0
-    for x, out, (sin, cos, *selection) in arrays:
-        if sin.shape != cos.shape or sin.shape[-1] != pairs or rotation.first_channel + 2 * pairs > x.shape[-1]:
-            raise ValueError(
-                f"rotate: tables must have equal shapes and {pairs} pairs, and the channels of x from "
-                f"{rotation.first_channel} on must hold them; got {tuple(sin.shape)} and {tuple(cos.shape)} for x of "
-                f"shape {tuple(x.shape)}"
-            )
-        if sin.stride() != cos.stride():
-            sin, cos = sin.contiguous(), cos.contiguous()
-        positions = selection[0] if selection else None
-        layout = None if positions is None else (positions.shape, positions.stride())
-        count, geometry, units_of_task = _geometry(
-            x.shape, x.stride(), out.stride(), sin.shape, sin.stride(), layout, rows, HEADS, PROGRAMS
-        )
-        programs += count
-        tasks.append(Task(x, out, sin, cos, positions, packed(programs), *geometry))
+    for x, out, angles in arrays:
+        task, units_of_task, programs = _task(x, out, angles, rotation, pairs, rows, programs)
+        tasks.append(task)
         units.append(units_of_task)
     try:
         with nullcontext() if first.is_cpu else torch.cuda.device_of(first):
@@ -250,6 +237,31 @@ def _launch(arrays: list, rotation: Rotation, inplace: bool, scale: float) -> No
         raise faults.LaunchError(faults.reason(problem)) from None
 
 
+def _task(
+    x: torch.Tensor, out: torch.Tensor, angles: tuple, rotation: Rotation, pairs: int, rows: int, programs: int
+) -> tuple[Task, tuple[int, int, int], int]:
+    """The task of an array, the units of its strides, and the number of programs of this and all earlier arrays.
+
+    `programs` is the number of programs of all earlier arrays.
+    """
+    sin, cos, *selection = angles
+    if sin.shape != cos.shape or sin.shape[-1] != pairs or rotation.first_channel + 2 * pairs > x.shape[-1]:
+        raise ValueError(
+            f"rotate: tables must have equal shapes and {pairs} pairs, and the channels of x from "
+            f"{rotation.first_channel} on must hold them; got {tuple(sin.shape)} and {tuple(cos.shape)} for x of "
+            f"shape {tuple(x.shape)}"
+        )
+    if sin.stride() != cos.stride():
+        sin, cos = sin.contiguous(), cos.contiguous()
+    positions = selection[0] if selection else None
+    layout = None if positions is None else (positions.shape, positions.stride())
+    count, geometry, units = _geometry(
+        x.shape, x.stride(), out.stride(), sin.shape, sin.stride(), layout, rows, HEADS, PROGRAMS
+    )
+    programs += count
+    return Task(x, out, sin, cos, positions, packed(programs), *geometry), units, programs
+
+
 @lru_cache(maxsize=256)  # all layers and all decoding steps have the same arguments
 def _geometry(
     sizes: Axes,
@@ -271,7 +283,7 @@ def _geometry(
         shape, angle_strides, table_rows, table_row = table_shape[:-1], table_strides, 0, 0
     else:
         (shape, angle_strides), table_rows, table_row = positions, table_shape[0], table_strides[0]
-    # Anyone may call the operators: shapes that do not fit would read or write foreign memory.
+    # Anyone may call the operators. With shapes that do not fit, the kernel would read or write the memory of others.
     if len(shape) != len(sizes) - 1 or not all(given in (1, size) for given, size in zip(shape, sizes)):
         raise ValueError(f"rotate: angles must broadcast against x of shape {tuple(sizes)}; got {tuple(shape)}")
     # The stride of an axis of size 1 has no meaning.

@@ -1,7 +1,7 @@
 # type: ignore - Triton's language looks like Python, but has types of its own
 """The Triton kernel of `rope_xp._core.kernels.cuda`: its arguments, and the code of one program.
 
-Parameters in capitals are compile-time constants. Offsets have 64 bits, since tensors may be that large.
+Parameters in capitals are compile-time constants. Offsets have 64 bits, because large tensors need them.
 """
 
 from typing import Any, NamedTuple
@@ -14,8 +14,8 @@ class Task(NamedTuple):
     """One array, its angles, its sizes, and its strides in elements.
 
     Triton compiles a variant for integers that are 1, one for multiples of 16, and one for all others. Column strides
-    need these variants. All other numbers are `packed`, so that they do not cause more compilations. Other strides are
-    first divided by their UNIT, because the compiler must know a divisor to make wide accesses.
+    need these variants. All other numbers are `packed`, so that they do not cause more compilations. All other strides
+    are first divided by a constant, their UNIT: the compiler must know a divisor of strides to make wide accesses.
     """
 
     x: Any

@@ -1,8 +1,8 @@
 """Float32 tables on the host, made from two short float64 tables by the addition of angles.
 
-A position is split into a multiple of 256 and a remainder, and the angles of the two are added. Both sines and cosines
-are exact to float64, and the only rounding to float32 comes last. A row does not depend on the other rows of the table.
-The short tables fit into the cache of a core, so that a long table costs no more than writing its memory.
+A position is the sum of a multiple of 256 and a remainder. The angles of these two are added. Sines and cosines are
+computed in float64 and rounded to float32 once, at the end. A row does not depend on the other rows of the table. The
+short tables fit into the cache of a core, so that the time for a long table is the time to write it.
 """
 
 from typing import Any
@@ -55,7 +55,7 @@ def sin_cos(positions: Any, frequencies: phases.Frequencies) -> tuple[Any, Any]:
 
 
 def _integers_and_fractions(numbers: Any) -> tuple[Any, Any]:
-    """The nearest integers, and the fractions left: None for integers, NaN for numbers too large, as in `phases`."""
+    """The nearest integers, and the remainders: None for integers, and NaN for numbers too large for `phases`."""
     if numbers.dtype.kind != "f":
         return numbers, None
     known = np.abs(numbers) < (2.0**31 if numbers.itemsize == 4 else 2.0**63)
@@ -64,9 +64,9 @@ def _integers_and_fractions(numbers: Any) -> tuple[Any, Any]:
 
 
 def _distinct(digits: Any) -> tuple[Any, Any]:
-    """Numbers that contain all digits, and the index of each digit among them.
+    """Numbers that include all digits, and the index of each digit in these numbers.
 
-    The numbers are one range without repetitions if that is not longer than the digits; otherwise the digits.
+    The numbers are the range from the smallest digit to the largest, or the digits themselves if that is shorter.
     """
     if len(digits) > 1:
         least, most = int(digits.min()), int(digits.max())

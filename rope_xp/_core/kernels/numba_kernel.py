@@ -1,7 +1,7 @@
 """The rotation compiled by numba, for host memory: NumPy arrays, and torch tensors on the CPU.
 
-Each row is read once and written once, for any strides. Results equal the reference bit for bit, since no operation is
-fused or reordered. Numba caches the compiled kernels on disk. They run without the GIL and in several threads
+Each row is read once and written once, for any strides. Results equal the reference bit for bit, because no operation
+is fused or reordered. Numba caches the compiled kernels on disk. They run without the GIL and in several threads
 (`rope_xp._core.backends.threads`).
 """
 
@@ -29,7 +29,7 @@ from rope_xp._core.kernels.pair_rotation import Rotation, Tables
 
 Axes = tuple[int, ...]
 
-PLACES = ("host memory",)
+MEMORY_KINDS = ("host memory",)
 _settings: Any = numba.config
 if _settings.DISABLE_JIT:
     raise ImportError("numba must be allowed to compile; got NUMBA_DISABLE_JIT=1")
@@ -39,7 +39,8 @@ _machine, _, _features = _target.codegen().magic_tuple()
 if "x86" in _machine and "+f16c" not in _features:
     raise ImportError(f"numba must have a processor that converts float16 (f16c); got {_features or 'no features'}")
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
-# These integers represent 16-bit dtypes in kernel arguments: numba has no bfloat16 and only partly supports float16.
+# A kernel gets a number of each dtype as a tag. Integers stand for 16-bit dtypes: numba has no bfloat16 and only partly
+# supports float16.
 _HALF, _BFLOAT16 = types.int16, types.uint16
 _TAGS: dict[str, Any] = {
     "float32": np.float32(0),
@@ -47,13 +48,13 @@ _TAGS: dict[str, Any] = {
     "float16": np.int16(0),
     "float64": np.float64(0),
 }
-WORDS_PER_JOB = 1 << 16  # an upper limit, enough for 10,000 axes
+WORDS_PER_JOB = 1 << 16  # an upper limit, enough for arrays of 10,000 axes
 # The size of the parts that threads take, in bytes of x.
 BYTES_PER_PART = 2**18
 
 
 def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
-    """`reference.rotate_all`, bit for bit; a new array has the memory order of its input."""
+    """`reference.rotate_all`, bit for bit. A new array has the memory order of its input."""
     outs = [x if inplace else memory.empty_like(x) for x in xs]
     for x, (sin, cos), out in zip(xs, tables, outs):
         if rotation.blocks == 1:
@@ -64,7 +65,7 @@ def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: b
     return outs
 
 
-def prove(x: Any) -> bool:
+def self_test(x: Any) -> bool:
     """Compile the kernel for the dtype of `x`, or load it from disk; raise if neither is possible."""
     _entry(backends.dtype_name(x.dtype))
     return True
@@ -91,9 +92,9 @@ def _geometry(
     strides: tuple[Axes, ...],
     in_bytes: bool,
 ) -> tuple[int, array]:
-    """The number of parts, and the numbers of a job (see `_rotate_rows`) after the addresses.
+    """The number of parts, and the numbers of a job that follow the addresses (see `_rotate_rows`).
 
-    Shapes are checked here, since a kernel that gets wrong shapes would read or write foreign memory.
+    Shapes are checked here, because with wrong shapes a kernel would read or write the memory of others.
     """
     if not (
         len(shape) == len(table_shape)
@@ -114,7 +115,7 @@ def _geometry(
 
 @intrinsic
 def _load(context: Any, tag: Any, address: Any, index: Any) -> Any:
-    """Number `index` of the array at an address, which has the dtype of the tag; 16-bit numbers become float32."""
+    """Load element `index` of the array at an address, in the dtype of the tag. 16-bit numbers become float32."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, address, index = arguments
@@ -131,7 +132,7 @@ def _load(context: Any, tag: Any, address: Any, index: Any) -> Any:
 
 @intrinsic
 def _store(context: Any, tag: Any, address: Any, index: Any, number: Any) -> Any:
-    """Store number `index` of the array at an address, rounded to the dtype of the tag: to nearest, ties to even."""
+    """Store element `index` of the array at an address, rounded to the dtype of the tag: to nearest, ties to even."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, address, index, number = arguments
@@ -153,7 +154,7 @@ def _store(context: Any, tag: Any, address: Any, index: Any, number: Any) -> Any
 
 @intrinsic
 def _copy(context: Any, tag: Any, source: Any, index: Any, target: Any, target_index: Any) -> Any:
-    """Copy one number bit for bit. Rounding would change a signalling NaN."""
+    """Copy one element bit for bit. Conversion to float32 and back would change a signalling NaN."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, source, index, target, target_index = arguments
@@ -176,7 +177,7 @@ def _in_memory(tag: Any) -> Any:
 
 @numba.njit(error_model="numpy")
 def _axes(shape, table_shape, strides, unit, table_unit):
-    """The axes of rows as (size, strides of x, y, sin and cos), in the order of decreasing strides of x."""
+    """For each axis of rows: its size and its strides in x, y, sin and cos. Strides of x decrease."""
     axes = np.zeros((len(shape), 5), dtype=np.int64)
     axes[0, 0] = 1
     found = 0
@@ -199,8 +200,8 @@ def _axes(shape, table_shape, strides, unit, table_unit):
 def _rotate_rows(tag, wide, job, start, stop):
     """Rotate the rows from `start` to `stop`, counted in the memory order of x.
 
-    All pairs of a row are read before any is written, so that y may be x. A loop compiles to vector instructions if its
-    strides are constants; therefore the same loop is written for several strides.
+    All pairs of a row are read before the first is written, so that y may be x. A loop compiles to vector instructions
+    only if its strides are constants. So the same loop is written several times, for different strides.
     """
     x, y, sin, cos = job[1], job[2], job[3], job[4]
     read_halves, write_halves, first_channel, inverse = job[7] != 0, job[8] != 0, job[9], job[10]
@@ -215,7 +216,7 @@ def _rotate_rows(tag, wide, job, start, stop):
     sign = first.dtype.type(-1 if inverse else 1)
     end = first_channel + 2 * width
     while start < stop:
-        # The offsets of the next row, and below the rows that follow it along the innermost axis.
+        # The offsets of the row `start`. The loop below continues along the innermost axis.
         x_row, y_row, sin_row, cos_row = 0, 0, 0, 0
         rest = start
         for axis in range(len(axes) - 1, -1, -1):
@@ -292,11 +293,11 @@ def _fetch_and_add(context: Any, counter: Any) -> Any:
 
 @cache
 def _entry(kind: str) -> Any:
-    """The C function of the address of a job, which rotates arrays of one dtype; cached on disk if possible."""
+    """The C function that rotates arrays of one dtype, given the address of a job. Cached on disk if possible."""
     tag, wide = _TAGS[kind], np.float64(0) if kind == "float64" else np.float32(0)
 
     def rotate(address):
-        """Rotate parts of the rows until none is left, and return their number. Several threads may call this."""
+        """Rotate parts until none is left, and return how many. Several threads may call this at the same time."""
         job = numba.carray(_pointer(address), WORDS_PER_JOB)
         parts, rows = job[5], job[6]
         done = 0

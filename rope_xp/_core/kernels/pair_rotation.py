@@ -1,16 +1,16 @@
-"""The task of a kernel: which channels form pairs, and in which direction they rotate."""
+"""What a kernel must do: which channels form pairs, and in which direction they rotate."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-# Sine and cosine for each of several arrays. They have the rank of the array, broadcast against it, and have one column
-# for each pair. Their dtype is float64 for float64 arrays, otherwise float32.
+# Sine and cosine for each of several arrays. Both have the rank of their array and broadcast against it. They have one
+# column for each pair. Their dtype is float64 for float64 arrays, otherwise float32.
 Tables = Sequence[tuple[Any, Any]]
 # One of three forms for each array:
 # - tables: sine and cosine;
-# - rows of tables: sine and cosine "rows pairs", and integer positions, each of which selects a row;
+# - rows of tables: sine and cosine "rows pairs", and integer positions that select a row each;
 # - positions alone, for a kernel that computes angles.
-# Positions broadcast against all axes of the array but the last.
+# Positions broadcast against all axes of the array except the last.
 Angles = Sequence[tuple[Any, ...]]
 
 

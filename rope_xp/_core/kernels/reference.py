@@ -12,7 +12,7 @@ from rope_xp._core.kernels.pair_rotation import Angles, Rotation, Tables
 def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
     """Rotate the pairs of each array by the angles of its tables; with `inplace`, results overwrite the arrays.
 
-    Every kernel has a function of this name. Other kernels accept only arrays in the memory that their PLACES list.
+    Every kernel has a function of this name. The other kernels accept only arrays in one of their MEMORY_KINDS.
     """
     rotated = [rotate(x, sin, cos, rotation) for x, (sin, cos) in zip(xs, tables)]
     if inplace:
@@ -42,7 +42,7 @@ def rotate(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
         sin = -sin
     end, dim = rotation.first_channel + 2 * sin.shape[-1], x.shape[-1]
     span = x if rotation.first_channel == 0 and end == dim else x[..., rotation.first_channel : end]
-    # Compilers fuse the conversion of halves with the rotation; interleaved 16-bit channels are faster converted first.
+    # Compilers fuse the conversion of halves with the rotation. Interleaved 16-bit channels are faster converted first.
     halves = rotation.read == "half"
     read = split_pairs(xp, span if halves else backends.astype(span, sin.dtype), rotation.read, rotation.blocks)
     first, second = (backends.astype(channels, sin.dtype) for channels in read)
@@ -59,7 +59,7 @@ def rotate(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
 
 
 def tables_of(angles: Angles) -> Tables:
-    """Tables of the rows that positions select; a position without a row gives NaN."""
+    """The tables for all angles: positions select rows of tables, and a position without a row gives NaN."""
     if len(angles[0]) == 2:
         return angles  # pyright: ignore[reportReturnType]
     tables: list[tuple[Any, Any]] = []
@@ -75,7 +75,7 @@ def _select_rows(table: Any, positions: Any) -> Any:
     xp = backends.namespace(table)
     known = (positions >= 0) & (positions < backends.size_of(table, 0))
     rows = backends.take_rows(table, xp.where(known, positions, xp.zeros_like(positions)))
-    # A constant NaN: one that is computed would trigger NaN checkers even where it is not selected.
+    # A constant NaN: a computed NaN triggers NaN detectors, even in rows where it is not selected.
     nan = backends.from_numbers((float("nan"),), like=table, dtype=table.dtype)
     return xp.where(known[..., None], rows, xp.reshape(nan, (1,) * rows.ndim))
 
@@ -96,7 +96,7 @@ def split_pairs(xp: Any, x: Any, layout: str, blocks: int = 1) -> tuple[Any, Any
 
 
 def join_pairs(xp: Any, first: Any, second: Any, layout: str, blocks: int = 1) -> Any:
-    """The inverse of `split_pairs`. It stacks and reshapes, since compilers do not fuse concatenation."""
+    """The inverse of `split_pairs`. It stacks and reshapes, because compilers do not fuse concatenation."""
     leading, count = first.shape[:-1], first.shape[-1]
     if not backends.knows_sizes(first):
         return _reorder(xp, backends.concat([first, second]), np.argsort(_pair_order(count, layout, blocks)))
@@ -107,7 +107,7 @@ def join_pairs(xp: Any, first: Any, second: Any, layout: str, blocks: int = 1) -
 
 
 def _pair_order(count: int, layout: str, blocks: int) -> np.ndarray:
-    """The indices of all first channels, then of all second channels; used where the sizes of axes are unknown."""
+    """The indices of all first channels, then of all second channels. Used if sizes of axes are unknown."""
     grid = np.arange(2 * count).reshape((count, 2, 1) if layout == "interleaved" else (blocks, 2, count // blocks))
     return grid.swapaxes(0, 1).reshape(-1)
 

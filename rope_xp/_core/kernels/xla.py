@@ -13,11 +13,11 @@ import jax.numpy as jnp
 from rope_xp._core.kernels.pair_rotation import Rotation, Tables
 from rope_xp._core.kernels.reference import join_pairs
 
-PLACES = ("jax",)
+MEMORY_KINDS = ("jax",)
 
 
 def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
-    """`reference.rotate_all`; callers refuse `inplace`, since JAX arrays are immutable."""
+    """`reference.rotate_all`. `inplace` is always False, because JAX arrays are immutable."""
     return [rotate(x, sin, cos, rotation) for x, (sin, cos) in zip(xs, tables)]
 
 
@@ -25,16 +25,17 @@ def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: b
 def rotate(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
     """`reference.rotate` in operations that are transposes of each other: split and join, unstack and stack.
 
-    JAX therefore derives gradients of any order in the same form: a rotation by the negated angle, for which only the
-    tables are saved. Indexing has sums of padded arrays as its transpose, which take three times as long in bfloat16
-    and longer in float16.
+    The gradients that JAX derives are therefore rotations by the negated angles, for any order, and only the tables are
+    saved. The transpose of indexing would be a sum of padded arrays. It takes three times as long in bfloat16, and
+    longer in float16.
     """
     if rotation.inverse:
         sin = -sin
     start, end, dim = rotation.first_channel, rotation.first_channel + 2 * sin.shape[-1], x.shape[-1]
     if end - start == dim:
         return _rotate_pairs(x, sin, cos, rotation)
-    # XLA does not fuse a concatenation along a long last axis, so that blocks of channels are joined one axis before.
+    # XLA does not fuse a concatenation along a long last axis. So channels are split into short blocks, and the blocks
+    # are concatenated along the axis before the last.
     block, leading = gcd(start, end, dim), x.shape[:-1]
     parts = jnp.split(x.reshape(*leading, dim // block, block), [start // block, end // block], axis=-2)
     rotated = _rotate_pairs(parts[1].reshape(*leading, end - start), sin, cos, rotation)
