@@ -34,8 +34,8 @@ import torch
 import transformers
 
 from rope_xp.huggingface import patch, patched
-from rope_xp.huggingface._apply import APPLY_NAME, ClassRewriter, names_used_by
-from rope_xp.huggingface._rotary import REFUSED, rotary_of
+from rope_xp.huggingface._compare_tables import REFUSED, rotary_of
+from rope_xp.huggingface._rewrite import APPLY_NAME, ClassRewriter, names_used_by
 
 sys.path.append(str(Path(__file__).parent))  # which python -P leaves out
 import parity

@@ -2,18 +2,16 @@
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from rope_xp._core import embedding
-from rope_xp._core.arrays import Array
 from rope_xp._core.backends import dtensor
-from rope_xp._core.modules import initial_value, with_frequencies
+from rope_xp._core.modules import RotaryModule
 
 
-class RotaryEmbedding(nn.Module):
+class RotaryEmbedding(RotaryModule, nn.Module):
     """A module that rotates queries and keys. It holds a `rope_xp.RotaryEmbedding` and the axes of the model.
 
     Fixed frequencies are not in the state dict, and casting, moving or sharding a model does not change them. Learned
@@ -22,20 +20,7 @@ class RotaryEmbedding(nn.Module):
     after a few hundred tokens. ``.double()`` makes it float64. Exclude it from other ways of casting parameters, or the
     forward pass raises TypeError. For the mixed precision of FSDP, call ``fully_shard(module)`` with a separate policy.
 
-    Parameters
-    ----------
-    rope : rope_xp.RotaryEmbedding, optional
-        The initial value, for example from `rope_xp.from_config`. Without it, `options` give the value.
-    seq_dim : int
-        The sequence axis of queries and keys.
-    heads_dim : int, optional
-        The axis of heads of queries and keys. Required if each head has its own frequencies, and not allowed otherwise.
-    learned : bool
-        Whether the frequencies of all position axes are a parameter. They always are if `inv_freq` is an array of a
-        library other than NumPy. The parameter is initialised with the numbers of that array.
-    **options
-        Arguments of `rope_xp.RotaryEmbedding`, such as `head_dim`, `layout` and `base`. Together with `rope`, they
-        replace its values, as `rope_xp.RotaryEmbedding.replace` does.
+    `__init__` lists the parameters, and `forward` the arguments of a call.
 
     Attributes
     ----------
@@ -43,14 +28,6 @@ class RotaryEmbedding(nn.Module):
         "pairs", "axes pairs" or "axes heads pairs", in radians per position. None if frequencies are not learned.
     initial : rope_xp.RotaryEmbedding
         The initial value.
-    rope : rope_xp.RotaryEmbedding
-        The current value. If frequencies are learned, it has those of `inv_freq` at the time of access.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As `rope_xp.RotaryEmbedding` does. ValueError also if frequencies are learned and the `softmax_scale` of the
-        initial value is not 1. TypeError also if neither `rope` nor `options` are given.
 
     Examples
     --------
@@ -63,85 +40,15 @@ class RotaryEmbedding(nn.Module):
     OrderedDict()
     >>> [tuple(p.shape) for p in RotaryEmbedding(module.rope, seq_dim=1, learned=True).parameters()]
     [(32,)]
+    >>> unit = RotaryEmbedding(head_dim=2, layout="half", base=10_000.0, seq_dim=0)
+    >>> unit(torch.tensor([[1.0, 0.0]]), positions=torch.tensor([1]))
+    tensor([[0.5403, 0.8415]])
     """
 
-    def __init__(
-        self,
-        rope: embedding.RotaryEmbedding | None = None,
-        *,
-        seq_dim: int,
-        heads_dim: int | None = None,
-        learned: bool = False,
-        **options: Any,
-    ) -> None:
-        super().__init__()
-        self.initial, is_learned = initial_value(rope, options, learned)
-        self.seq_dim, self.heads_dim = seq_dim, heads_dim
-        self.inv_freq = nn.Parameter(self._initial_inv_freq()) if is_learned else None
-
-    @property
-    def rope(self) -> embedding.RotaryEmbedding:
-        return self.initial if self.inv_freq is None else with_frequencies(self.initial, self.inv_freq)
-
-    def forward(
-        self, q: Any, *keys: Any, positions: Array | None = None, sincos: tuple[Array, Array] | None = None
-    ) -> Any:
-        """Rotate queries and keys, as `rope_xp.RotaryEmbedding.__call__` does.
-
-        Parameters
-        ----------
-        q, *keys : tensor, "*batch head_dim"
-            The query and any number of keys.
-        positions : tensor, "seq", "batch seq" or with one axis less than `q`, optional
-            The position of each token, in tokens: integers or real numbers. The default is 0, 1, 2, ... along
-            `seq_dim`.
-        sincos : (tensor, tensor), optional
-            Tables of ``module.rope.sincos``, "*axes pairs", which several layers can share.
-
-        Returns
-        -------
-        tensor, or tuple of tensor
-            One result for one argument, a tuple for several. Each has the shape, dtype and device of its argument.
-
-        Raises
-        ------
-        ValueError, TypeError
-            As `rope_xp.RotaryEmbedding.__call__` does.
-
-        Examples
-        --------
-        >>> module = RotaryEmbedding(head_dim=2, layout="half", base=10_000.0, seq_dim=0)
-        >>> module(torch.tensor([[1.0, 0.0]]), positions=torch.tensor([1]))
-        tensor([[0.5403, 0.8415]])
-        """
-        return self.rope(q, *keys, positions=positions, sincos=sincos, seq_dim=self.seq_dim, heads_dim=self.heads_dim)
-
-    if TYPE_CHECKING:  # `nn.Module` declares that its call takes and returns anything
-
-        @overload
-        def __call__(
-            self, q: torch.Tensor, *, positions: Array | None = None, sincos: tuple[Array, Array] | None = None
-        ) -> torch.Tensor: ...
-        @overload
-        def __call__(
-            self,
-            q: torch.Tensor,
-            k: torch.Tensor,
-            /,
-            *,
-            positions: Array | None = None,
-            sincos: tuple[Array, Array] | None = None,
-        ) -> tuple[torch.Tensor, torch.Tensor]: ...
-        @overload
-        def __call__(
-            self,
-            q: torch.Tensor,
-            /,
-            *keys: torch.Tensor,
-            positions: Array | None = None,
-            sincos: tuple[Array, Array] | None = None,
-        ) -> tuple[torch.Tensor, ...]: ...
-        def __call__(self, q: Any, *keys: Any, positions: Any = None, sincos: Any = None) -> Any: ...
+    inv_freq: nn.Parameter | None
+    forward = RotaryModule.__call__
+    if not TYPE_CHECKING:  # PyTorch's own call runs hooks and then `forward`, but its type is that of any function
+        __call__ = nn.Module.__call__
 
     def reset_parameters(self) -> None:
         """Set learned frequencies to their initial values.
@@ -158,7 +65,7 @@ class RotaryEmbedding(nn.Module):
         """
         if self.inv_freq is not None:
             with torch.no_grad():
-                initial = self._initial_inv_freq().to(self.inv_freq.device)
+                initial = self._parameter().to(self.inv_freq.device)
                 self.inv_freq.copy_(dtensor.replicated(initial, like=self.inv_freq))
 
     def extra_repr(self) -> str:
@@ -166,8 +73,8 @@ class RotaryEmbedding(nn.Module):
         shown += [] if self.heads_dim is None else [f"heads_dim={self.heads_dim}"]
         return ", ".join(shown if self.inv_freq is None else [*shown, "learned=True"])
 
-    def _initial_inv_freq(self) -> torch.Tensor:
-        return torch.tensor(self.initial.inv_freq, dtype=torch.float32)
+    def _parameter(self) -> nn.Parameter:
+        return nn.Parameter(torch.tensor(self.initial.inv_freq, dtype=torch.float32))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         def at_least_float32(tensor: torch.Tensor) -> torch.Tensor:

@@ -5,11 +5,13 @@ class of each module whose forward calls an apply function of transformers, such
 class has a forward with the same code, in which that name means an apply function of rope_xp.
 
 ===================  ================================================================================
-`_rotary`            `Rotary`, the module that replaces a rotary module; its tables are compared first
-`_apply`             the apply functions, and classes whose forward calls them
-`_gptj`              attention with a table of its own: GPT-J and CodeGen
+`_rotary`            `Rotary`, the module that replaces a rotary module
+`_compare_tables`    compares its tables with those of the rotary module
+`_apply`             the apply functions of rope_xp
+`_rewrite`           classes whose forward calls them
+`_gptj`              attention that holds its own table: GPT-J and CodeGen
 `_guard`             keeps the buffers of the original modules unedited until `unpatch`
-`_float32_on_cpu`    the context in which tables are compared
+`_comparison`        the contexts in which code of transformers is called
 ===================  ================================================================================
 
 A layer that is added to a patched model later runs the code of transformers. It gets tables in the format of
@@ -35,7 +37,7 @@ except ImportError as missing:
 if int(transformers.__version__.partition(".")[0]) < 5:
     raise ImportError(f"rope_xp.huggingface: transformers must be 5 or newer; got {transformers.__version__}")
 
-from rope_xp.huggingface._apply import ClassRewriter
+from rope_xp.huggingface._compare_tables import is_rotary, rotary_of
 from rope_xp.huggingface._gptj import TABLE_BUFFER, class_of, holds_table
 from rope_xp.huggingface._guard import (
     GuardedModule,
@@ -43,10 +45,12 @@ from rope_xp.huggingface._guard import (
     ReplacedRotary,
     check_unedited,
     class_path,
+    forward_attributes,
     guard,
     replaced_class,
 )
-from rope_xp.huggingface._rotary import Rotary, forward_attributes, is_rotary, rotary_of
+from rope_xp.huggingface._rewrite import ClassRewriter
+from rope_xp.huggingface._rotary import Rotary
 
 __all__ = ["patch", "patched", "unpatch"]
 
@@ -60,8 +64,8 @@ def patch(model: Model) -> Model:
     cast changes them. Queries and keys are rotated in float32, both in one call. Parameters, saved buffers,
     `generate`, caches, gradients, hooks and the config stay as they are.
 
-    `patch` first compares the tables of every rotary module, and the results of every apply function, with those of
-    transformers. If one of them differs, it raises and changes nothing.
+    `patch` first compares its tables and its apply functions with those of transformers. If a result differs, it raises
+    ValueError and changes nothing.
 
     `patch` reads the config and the source files of the model once; later calls do not read them again. A layer that
     is added later runs the code of transformers with the same tables, unless it is in 16 bits. A copy of a patched
@@ -77,9 +81,9 @@ def patch(model: Model) -> Model:
     config has other ``rope_parameters`` than when the model was patched. A state dict with other frequencies raises
     RuntimeError; among the models of transformers, only ESM saves its frequencies.
 
-    A patched model reproduces known transformers bugs; see ``compat`` of `rope_xp.from_config`. There is one exception:
-    dynamic NTK uses the longest position of each call and does not depend on earlier calls. Each call then waits for
-    the device, as it must read that position.
+    A patched model reproduces the known bugs of the installed transformers; see ``compat`` of `rope_xp.from_config`.
+    There is one exception: dynamic NTK uses the longest position of each call and does not depend on earlier calls.
+    Each call then waits for the device, as it must read that position.
 
     Parameters
     ----------
@@ -122,17 +126,10 @@ def patch(model: Model) -> Model:
         raise ValueError(f"{who}: model must have a rotary module; got {type(model).__name__} without one")
     if model in rotaries:
         raise ValueError(f"{who}: model must contain the rotary module; got the rotary module {class_path(model)}")
-    rewriter = ClassRewriter(who, rotaries.values())
-    rest = [module for module in model.modules() if module not in rotaries and module not in with_tables]
-    classes = with_tables | {module: rewriter.class_of(module) for module in rest}
-    rewriter.check_tables_are_applied()
-    classes = {module: cls for module, cls in classes.items() if cls is not type(module)}
+    classes = with_tables | _rewritten_classes(who, model, rotaries)
     _check_forwards(who, classes)
 
-    for parent in list(model.modules()):
-        for name, child in parent._modules.items():
-            if child in rotaries:
-                parent._modules[name] = rotaries[child]
+    _replace_submodules(model, rotaries)
     for module, cls in classes.items():
         _set_class(module, cls)
     for module in with_tables:
@@ -146,9 +143,9 @@ def patch(model: Model) -> Model:
 def unpatch(model: Model) -> Model:
     """Take rope_xp out of a model: put back every module and every forward that `patch` replaced.
 
-    What was registered on the `Rotary` modules in the meantime is lost. If only a part of a model is unpatched, without
-    its rotary module, transformers' functions apply the exact tables there. These are float32 or float64, so a part in
-    16 bits cannot use them.
+    Hooks and submodules that were registered on the `Rotary` modules are lost. If only a part of a model is unpatched,
+    without its rotary module, the functions of transformers apply the exact tables there. These are float32 or float64,
+    so a part in 16 bits cannot use them.
 
     Frequencies and tables are put back bit for bit as transformers would have them after the same casts. This includes
     buffers that ``to_empty`` left without values. `unpatch` first compares them with copies on the host.
@@ -188,18 +185,16 @@ def unpatch(model: Model) -> Model:
     patched_modules = [
         module for module in model.modules() if _has_patched_class(module) and not isinstance(module, Rotary)
     ]
+    rotaries = [module for module in model.modules() if isinstance(module, Rotary)]
     _check_forwards(who, patched_modules)
     for module in patched_modules:
         if "forward" not in vars(type(module)):
             raise ValueError(f"{who}: every module must have the class that patch gave it; got {class_path(module)}")
-    originals = [module.original for module in model.modules() if isinstance(module, Rotary)]
+    originals = [module.original for module in rotaries]
     guarded = [*originals, *(module for module in patched_modules if isinstance(module, GuardedModule))]
     check_unedited(who, guarded)
 
-    for parent in list(model.modules()):
-        for name, child in parent._modules.items():
-            if isinstance(child, Rotary):
-                parent._modules[name] = child.original
+    _replace_submodules(model, {module: module.original for module in rotaries})
     for module in [*originals, *patched_modules]:
         _set_class(module, type(module).__base__)
     for module in guarded:
@@ -243,13 +238,29 @@ def patched(model: Model) -> Iterator[Model]:
             unpatch(model)
 
 
+def _rewritten_classes(who: str, model: Any, rotaries: dict[Any, Rotary]) -> dict[Any, type]:
+    """For each module whose forward calls an apply function, the class that calls those of rope_xp."""
+    rewriter = ClassRewriter(who, rotaries.values())
+    others = [module for module in model.modules() if module not in rotaries and not holds_table(module)]
+    classes = {module: rewriter.class_of(module) for module in others}
+    rewriter.check_tables_are_applied()
+    return {module: cls for module, cls in classes.items() if cls is not type(module)}
+
+
+def _replace_submodules(model: Any, replacements: dict[Any, Any]) -> None:
+    for parent in list(model.modules()):
+        for name, child in parent._modules.items():
+            if child in replacements:
+                parent._modules[name] = replacements[child]
+
+
 def _check_module(who: str, model: Any) -> None:
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{who}: model must be a torch.nn.Module; got {type(model).__name__}")
 
 
 def _check_patchable(who: str, model: Any) -> None:
-    """Check what does not depend on the kind of model: not patched, with values in memory, not quantised or wrapped."""
+    """Check that a model is not patched, has its values in memory, and is not quantised or wrapped."""
     _check_module(who, model)
     if _is_patched(model):
         raise ValueError(

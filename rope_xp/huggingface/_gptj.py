@@ -1,4 +1,4 @@
-"""Attention with a table of sines and cosines of its own, and no rotary module: GPT-J and CodeGen."""
+"""Attention that holds its own table of sines and cosines, without a rotary module: GPT-J and CodeGen."""
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
@@ -9,10 +9,12 @@ import torch
 
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._core.kernels.pair_rotation import Rotation
-from rope_xp.huggingface._apply import ROTATION_TOLERANCE, copy_with_globals, names_used_by, rotate_by_tables
-from rope_xp.huggingface._float32_on_cpu import FLOAT32_ON_CPU, float32_on_cpu
-from rope_xp.huggingface._guard import GuardedModule, class_path, equal_before_casts, subclass_of
-from rope_xp.huggingface._rotary import TABLE_TOLERANCE, TableFormat, is_of_transformers
+from rope_xp.huggingface._apply import ROTATION_TOLERANCE, apply_function, known_signature, largest_difference
+from rope_xp.huggingface._compare_tables import TABLE_TOLERANCE
+from rope_xp.huggingface._comparison import comparison
+from rope_xp.huggingface._guard import GuardedModule, equal_before_casts, is_of_transformers, subclass_of
+from rope_xp.huggingface._rewrite import copy_with_globals, names_used_by
+from rope_xp.huggingface._rotary import TableFormat
 
 ATTENTION_CLASSES = ("GPTJAttention", "CodeGenAttention")
 APPLY_FUNCTION, TABLE_BUFFER = "apply_rotary_pos_emb", "embed_positions"
@@ -32,23 +34,17 @@ def class_of(who: str, module: Any) -> Any:
     to 16 bits leave exact. The number of rows stays the same. The table cannot be read or edited while the model is
     patched.
     """
-    try:
-        with float32_on_cpu():
-            return _patched_class(module)
-    except Exception as error:  # unknown code may raise anything
-        raise ValueError(
-            f"{who}: every module must be one that can be patched; got {class_path(module)}: {error}"
-        ) from error
+    with comparison(who, "every module must be one that can be patched", module):
+        if not is_of_transformers(type(module).forward):
+            raise ValueError("its forward is not that of transformers")
+        options: dict[str, Any] = {"head_dim": module.head_dim, "rotary_dim": module.pos_embd_dim}
+        rope = RotaryEmbedding(**options, **FIXED_OPTIONS)
+        _check_table(module, rope)
+        return _patched_class(type(module), rope)
 
 
-def _patched_class(module: Any) -> Any:
-    cls = type(module)
-    forward: Any = cls.forward
-    if not is_of_transformers(forward):
-        raise ValueError("its forward is not that of transformers")
-    options: dict[str, Any] = {"head_dim": module.head_dim, "rotary_dim": module.pos_embd_dim}
-    rope = RotaryEmbedding(**options, **FIXED_OPTIONS)
-    table_format = TableFormat("once", False, Rotation("interleaved", "interleaved"), False, rope.pairs)
+def _check_table(module: Any, rope: RotaryEmbedding) -> None:
+    """Check that the table of a module has the sines and cosines of `rope`, and not too many rows."""
     table = getattr(module, TABLE_BUFFER)
     rows = torch.arange(len(table))
     if len(rows) > DIGIT_BASE**2:
@@ -56,22 +52,29 @@ def _patched_class(module: Any) -> Any:
     exact = torch.cat(rope.sincos(rows, like=torch.zeros(1)), -1)
     if not equal_before_casts(table, exact, TABLE_TOLERANCE * (1 + rows[:, None] / 512)):
         raise ValueError("its table does not follow from head_dim and rotary_dim")
-    if not (error := _largest_difference(forward.__globals__[APPLY_FUNCTION], table_format)) <= ROTATION_TOLERANCE:
+
+
+def _patched_class(cls: Any, rope: RotaryEmbedding) -> Any:
+    """A subclass whose methods look up row numbers, and an apply function that computes exact tables from them."""
+    table_format = TableFormat("once", False, Rotation("interleaved", "interleaved"), False, rope.pairs)
+    original = cls.forward.__globals__[APPLY_FUNCTION]
+    rotate = apply_function(known_signature(APPLY_FUNCTION, original), table_format, heads_axis=-2)
+    error = largest_difference(original, rotate, table_format)
+    if not error <= ROTATION_TOLERANCE:
         raise ValueError(f"{APPLY_FUNCTION} differs from that of rope_xp by {error:.2g}")
 
-    def apply(tensor, high, low):
+    def apply_rotary_pos_emb(tensor, high, low):
         row = (DIGIT_BASE * high.to(torch.int64) + low.to(torch.int64))[..., 0]
         sin, cos = rope.sincos(row, like=tensor)
-        return rotate_by_tables([tensor], cos[:, :, None], sin[:, :, None], table_format)[0]
+        return rotate(tensor, sin, cos)
 
     methods = {
-        name: _looking_up_rows(function, {APPLY_FUNCTION: apply})
+        name: _looking_up_rows(function, {APPLY_FUNCTION: apply_rotary_pos_emb})
         for name, function in inspect.getmembers(cls, inspect.isfunction)
         if name != "__init__" and {APPLY_FUNCTION, TABLE_BUFFER} & names_used_by(function)
     }
-    return subclass_of(
-        cls, GuardedModule, **methods, **{ROW_ATTRIBUTE: property(_row_digits, lambda _module, _value: None)}
-    )
+    row_digits = property(_row_digits, lambda _module, _value: None)
+    return subclass_of(cls, GuardedModule, **methods, **{ROW_ATTRIBUTE: row_digits})
 
 
 def _looking_up_rows(function: Any, found: dict[str, Any]) -> Any:
@@ -87,13 +90,3 @@ def _row_digits(module: Any) -> Any:
     table = module._buffers[TABLE_BUFFER]
     rows = torch.arange(len(table), device=table.device)
     return torch.stack((rows // DIGIT_BASE, rows % DIGIT_BASE), -1)
-
-
-def _largest_difference(original: Any, table_format: TableFormat) -> float:
-    """Between the results of transformers' apply function and of `rotate_by_tables`, for random arrays."""
-    random = torch.Generator().manual_seed(0)
-    angles = torch.rand(2, 5, table_format.pairs, generator=random, **FLOAT32_ON_CPU) * 6
-    x = torch.rand(2, 5, 3, 2 * table_format.pairs, generator=random, **FLOAT32_ON_CPU) * 1.4 - 0.7
-    sin, cos = angles.sin(), angles.cos()
-    rotated = rotate_by_tables([x], cos[:, :, None], sin[:, :, None], table_format)[0]
-    return float((rotated - original(x, sin, cos)).abs().max())

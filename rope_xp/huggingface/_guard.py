@@ -1,12 +1,13 @@
 """The original modules of a patched model: their attributes cannot be edited, and their buffers follow every cast.
 
-`guard` makes a module record its buffers. `check_unedited` compares them before `unpatch`. `subclass_of` makes the
-classes that `patch` gives to modules.
+`subclass_of` makes the classes that `patch` gives to modules. `guard` makes a module record its buffers, and
+`check_unedited` compares them before `unpatch`.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 import copyreg
+import types
 from collections.abc import Collection, Iterable, Mapping
 from functools import reduce
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ DEVICE_ROUNDING = 2.0**-20
 
 
 class PatchedType(type):
-    """The type of the classes that `patch` makes. No module holds them under their names, so they cannot be pickled."""
+    """The type of the classes that `patch` makes. They cannot be pickled, because no file contains them."""
 
 
 def _refuse_pickle(cls: PatchedType) -> Any:
@@ -30,9 +31,9 @@ copyreg.pickle(PatchedType, _refuse_pickle)
 
 
 def subclass_of(cls: Any, *more: Any, **changes: Any) -> Any:
-    """A subclass with the same name and with other methods; its `__base__` is `cls`.
+    """A subclass with the same name and with other methods. Its `__base__` is `cls`.
 
-    Methods of the class, unlike methods set on an object, are kept by every kind of copy.
+    Every kind of copy of a module keeps the methods of its class, but not always methods set on the module itself.
     """
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     return PatchedType(cls.__name__, (cls, *more), names | changes)
@@ -41,6 +42,19 @@ def subclass_of(cls: Any, *more: Any, **changes: Any) -> Any:
 def class_path(module: Any) -> str:
     """The file and the name of a module's class, for errors: ``llama.modeling_llama.LlamaAttention``."""
     return f"{type(module).__module__.removeprefix('transformers.models.')}.{type(module).__name__}"
+
+
+def forward_attributes(module: Any) -> list[str]:
+    """The attributes of a module that hold the forward of its class. Hooks of accelerate set them."""
+    attributes, method = vars(module), type(module).forward
+    names = [name for name in ("forward", "_old_forward") if getattr(attributes.get(name), "__func__", None) is method]
+    if "forward" in attributes and not names:
+        raise ValueError("its forward is not the forward of its class")
+    return names
+
+
+def is_of_transformers(function: Any) -> bool:
+    return isinstance(function, types.FunctionType) and function.__module__.startswith("transformers.")
 
 
 def equal_before_casts(buffer: Any, computed: Any, tolerance: Any) -> bool:
@@ -74,8 +88,8 @@ class GuardedState(NamedTuple):
     def after_cast(self, module: Any, edited: Collection[str]) -> "GuardedState":
         """The state after a module was cast or moved.
 
-        Buffers that were edited before stay edited. Others that have lost their values, as ``to_empty`` does, get them
-        back.
+        Buffers that were `edited` before stay as they are. Other buffers that have lost their values get them back;
+        ``to_empty`` loses them.
         """
         casts = {}
         for name, before in self.casts.items():
@@ -128,7 +142,7 @@ def check_unedited(who: str, modules: Iterable[Any]) -> None:
 
 
 class ReadOnlyAttributes(torch.nn.Module):
-    """A module whose guarded attributes cannot be set or deleted, as this would change no table."""
+    """A module whose guarded attributes cannot be set or deleted: an edit would not change the exact tables."""
 
     def _guarded_module(self) -> Any:
         """The module whose attributes are guarded."""
@@ -150,9 +164,8 @@ class ReadOnlyAttributes(torch.nn.Module):
         self._refuse_if_guarded(name)
         super().__delattr__(name)
 
-    def register_buffer(
-        self, name: str, tensor: Any, persistent: bool = True
-    ) -> None:  # PyTorch inspects this signature
+    # PyTorch inspects this signature.
+    def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
         self._refuse_if_guarded(name)
         super().register_buffer(name, tensor, persistent)
 
@@ -162,10 +175,10 @@ class ReadOnlyAttributes(torch.nn.Module):
 
 
 class GuardedModule(ReadOnlyAttributes):
-    """A base of the classes of guarded modules: their guarded buffers cannot be read, and every cast is recorded."""
+    """A base of the classes of guarded modules. Their guarded buffers cannot be read. They record every cast."""
 
     def __getattr__(self, name: str) -> Any:
-        self._refuse_if_guarded(name, "read and edited")  # only buffers and modules get here
+        self._refuse_if_guarded(name, "read and edited")  # Python calls this method for buffers and modules only
         return super().__getattr__(name)
 
     def _replicate_for_data_parallel(self) -> Any:
@@ -194,12 +207,7 @@ class GuardedModule(ReadOnlyAttributes):
         saved = [name for name in state.values if name not in self._non_persistent_buffers_set]
         loaded = [name for name in saved if prefix + name in state_dict]
         for name in loaded:
-            new, initial = state_dict[prefix + name], state.initial[name]
-            if (
-                new.is_meta
-                or new.shape != initial.shape
-                or not equal_before_casts(new, initial, DEVICE_ROUNDING * initial.abs())
-            ):
+            if not _is_equal(state_dict[prefix + name], state.initial[name]):
                 errors.append(f"patch: {prefix}{name} must be that of the config; got another: unpatch the model first")
                 return
         del self.__dict__["_guarded_state"]  # PyTorch sets the attribute
@@ -207,6 +215,13 @@ class GuardedModule(ReadOnlyAttributes):
             super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
         finally:
             self.__dict__["_guarded_state"] = state.after_load(self, loaded)
+
+
+def _is_equal(loaded: Any, initial: Any) -> bool:
+    """Whether a buffer of a state dict is the one computed from the config, up to a cast."""
+    if loaded.is_meta or loaded.shape != initial.shape:
+        return False
+    return equal_before_casts(loaded, initial, DEVICE_ROUNDING * initial.abs())
 
 
 class ReplacedRotary(GuardedModule):
@@ -217,7 +232,8 @@ def replaced_class(cls: Any) -> Any:
     """The class of a rotary module while it is replaced. Other code that holds the module may still call it."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        other = object.__new__(cls)  # a copy: rules that depend on the length set attributes and write to buffers
+        # The call gets a copy, because rules that depend on the length set attributes and write to buffers.
+        other = object.__new__(cls)
         vars(other).update(vars(self), _buffers={name: buffer.clone() for name, buffer in self._buffers.items()})
         del vars(other)["_guarded_state"]
         return cls.forward(other, *args, **kwargs)

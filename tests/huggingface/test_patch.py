@@ -2,6 +2,7 @@
 
 # pyright: reportMissingImports=false
 
+import ast
 import copy
 import functools
 import inspect
@@ -32,12 +33,14 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import families
 from families import FAMILIES, GRADIENTS, LOGITS, build, logits, prompt
 
-from rope_xp import RotaryEmbedding
+from rope_xp import RotaryEmbedding, from_config
 from rope_xp._core.kernels.pair_rotation import Rotation
-from rope_xp.huggingface import _gptj, patch, patched, unpatch
-from rope_xp.huggingface._apply import APPLY_FACTORIES
+from rope_xp.huggingface import _gptj, _rotary, patch, patched, unpatch
+from rope_xp.huggingface._apply import APPLY_SIGNATURES, ARRAY_NAMES, ROTATION_TOLERANCE, apply_function
+from rope_xp.huggingface._compare_tables import REFUSED
 from rope_xp.huggingface._guard import PatchedType
-from rope_xp.huggingface._rotary import REFUSED, Rotary, TableFormat
+from rope_xp.huggingface._rewrite import APPLY_NAME
+from rope_xp.huggingface._rotary import Rotary, TableFormat
 
 torch.set_num_threads(1)
 MOVES = {"pos_embed_shift": 0.1, "pos_embed_jitter": 1.2, "pos_embed_rescale": 2.0}
@@ -700,10 +703,25 @@ def test_an_unknown_family_is_named():
         patch(model)
 
 
-@pytest.mark.parametrize("names", APPLY_FACTORIES)
-def test_apply_functions_take_what_they_are_known_by(names):
-    form = TableFormat("halves", False, Rotation("half", "half"), False, 4)
-    assert tuple(inspect.signature(APPLY_FACTORIES[names](form, None)).parameters) == names
+def apply_signatures():
+    """The signature of each apply function in the source files of transformers."""
+    folders = Path(transformers.__file__).parent / "models"
+    for file in folders.glob("*/modeling_*.py"):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and APPLY_NAME.match(node.name):
+                for argument in node.args.args:
+                    argument.annotation = None
+                if node.args.kwarg:
+                    node.args.kwarg.annotation = None
+                yield f"({ast.unparse(node.args)})"
+
+
+# The signatures of classes that `REFUSED` names.
+REFUSED_SIGNATURES = {"(q, k, v, cos, sin, position_ids, unsqueeze_dim=1)", "(hidden_states, cos, sin)"}
+
+
+def test_the_known_signatures_are_those_of_transformers():
+    assert set(apply_signatures()) == APPLY_SIGNATURES.keys() | REFUSED_SIGNATURES
 
 
 def _no_rotation(q, k, cos, sin, unsqueeze_dim=1):
@@ -724,17 +742,76 @@ def _of_another_default(q, k, cos, sin, unsqueeze_dim=2):
     return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
 
 
-@pytest.mark.parametrize("apply_rotary_pos_emb", [_no_rotation, _not_a_number, _of_another_default])
-def test_another_apply_function_is_refused(monkeypatch, apply_rotary_pos_emb):
+@pytest.mark.parametrize(
+    "apply_rotary_pos_emb, reason",
+    [
+        (_no_rotation, "apply_rotary_pos_emb differs from that of rope_xp by"),
+        (_not_a_number, "apply_rotary_pos_emb differs from that of rope_xp by"),
+        (_of_another_default, r"the signature apply_rotary_pos_emb\(q, k, cos, sin, unsqueeze_dim=2\) is not known"),
+    ],
+)
+def test_another_apply_function_is_refused(monkeypatch, apply_rotary_pos_emb, reason):
     """As if another version of transformers computed something else."""
     from transformers.models.llama import modeling_llama
 
     model = llama()
     monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", apply_rotary_pos_emb)
     before = tree(model)
-    with pytest.raises(ValueError, match=r"LlamaAttention: apply_rotary_pos_emb differs from that of rope_xp by"):
+    with pytest.raises(ValueError, match=rf"LlamaAttention: {reason}"):
         patch(model)
     assert tree(model) == before
+
+
+def wrong_base(*modes):
+    """`from_config`, which gives another base for these values of `compat`."""
+
+    def changed(config, **options):
+        rope = from_config(config, **options)
+        return rope.replace(base=100.0) if options["compat"] in modes else rope
+
+    return changed
+
+
+def test_a_bug_that_the_installed_transformers_has_fixed(monkeypatch):
+    """The tables of `compat="transformers"` differ from the module's, and those without `compat` are equal."""
+    model, inputs = llama(), prompt(FAMILIES["Llama"])
+    theirs = logits(model, inputs)
+    monkeypatch.setattr(_rotary, "from_config", wrong_base("transformers"))
+    assert float((logits(patch(model), inputs) - theirs).abs().max()) <= LOGITS
+
+
+def test_tables_that_differ_with_and_without_compat(monkeypatch):
+    monkeypatch.setattr(_rotary, "from_config", wrong_base("transformers", None))
+    with pytest.raises(ValueError, match=r"LlamaRotaryEmbedding: its tables differ from those of its config by \d"):
+        patch(llama())
+
+
+@pytest.mark.parametrize("signature", APPLY_SIGNATURES)
+def test_apply_functions_take_arguments_by_position_and_by_name(signature):
+    random = torch.Generator().manual_seed(0)
+    table = torch.rand(5, 4, generator=random)
+    arguments = {}
+    for name, parameter in inspect.signature(APPLY_SIGNATURES[signature]).parameters.items():
+        if name in ARRAY_NAMES:
+            arguments[name] = torch.rand(2, 3, 5, 8, generator=random)
+        elif name.startswith("freqs"):
+            arguments[name] = torch.complex(table.cos(), table.sin())
+        elif "cos" in name or "sin" in name:
+            arguments[name] = table.cos() if "cos" in name else table.sin()
+        elif parameter.kind is not parameter.VAR_KEYWORD:
+            arguments[name] = {"unsqueeze_dim": 0, "repeat_freqs_k": 1}.get(name, 0)
+    table_format = TableFormat("once", "freqs" in signature, Rotation("half", "half"), False, 4)
+    apply = apply_function(signature, table_format, None)
+    by_position, by_name = apply(*arguments.values()), apply(**arguments)
+    expected = [array * 1 for name, array in arguments.items() if name in ARRAY_NAMES]
+    for array in expected:
+        first, second = array[..., :4].clone(), array[..., 4:].clone()
+        array[..., :4] = first * table.cos() - second * table.sin()
+        array[..., 4:] = second * table.cos() + first * table.sin()
+    for found in (by_position, by_name):
+        found = found if len(expected) > 1 else (found,)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=ROTATION_TOLERANCE)
 
 
 def test_patching_twice_and_unpatching_what_is_not():

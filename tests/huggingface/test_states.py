@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from families import FAMILIES, LOGITS, build, logits, prompt
 
-from rope_xp.huggingface import _rotary, patch, unpatch
-from rope_xp.huggingface._float32_on_cpu import float32_on_cpu
+from rope_xp.huggingface import _compare_tables, patch, unpatch
+from rope_xp.huggingface._comparison import float32_on_cpu
 from rope_xp.huggingface._guard import PatchedType
 
 torch.set_num_threads(1)
@@ -362,7 +362,7 @@ def test_patch_in_threads_leaves_what_a_program_has_chosen(monkeypatch):
     """The first thread is done while the second is amid its proof, which began before that end."""
     models, inputs = {name: build(FAMILIES["Llama"]) for name in ("first", "second")}, prompt(FAMILIES["Llama"])
     begun, first_done = {name: threading.Event() for name in models}, threading.Event()
-    seen, proven = [], _rotary._checked_rotary
+    seen, proven = [], _compare_tables._checked_rotary
 
     def slowly(original):
         name = threading.current_thread().name
@@ -380,7 +380,7 @@ def test_patch_in_threads_leaves_what_a_program_has_chosen(monkeypatch):
         if name == "first":
             first_done.set()
 
-    monkeypatch.setattr(_rotary, "_checked_rotary", slowly)
+    monkeypatch.setattr(_compare_tables, "_checked_rotary", slowly)
     torch.set_default_dtype(torch.bfloat16)
     try:
         before = chosen()
