@@ -181,9 +181,14 @@ def test_learned_frequencies_have_the_bits_of_floats(xp):
     inv_freq = np.asarray([*geometric(10_000.0, 14), 3.7, -0.3, 804.25, 0.0, 1e-30, -1e-9], dtype=np.float32)
     fixed = RotaryEmbedding(head_dim=26, layout="half", inv_freq=inv_freq.tolist(), kernel="reference")
     learned = RotaryEmbedding(head_dim=26, layout="half", inv_freq=xp.array(inv_freq), kernel="reference")
-    for positions in (xp.array(INT32, "int32"), xp.array(INT32 / 7e3, "float32")):
-        for one, other in zip(fixed.sincos(positions), learned.sincos(positions)):
-            np.testing.assert_array_equal(xp.numpy(one), xp.numpy(other))
+    positions = [xp.array(INT32, "int32"), xp.array(INT32 / 7e3, "float32")]
+    if "int64" in xp.integers:
+        positions.append(xp.array(INT32 * 2**20 + 12_345, "int64"))
+    likes = [xp.array(np.zeros(1), dtype) for dtype in ("float32", "float64") if dtype in xp.floats]
+    for where in positions:
+        for like in likes:
+            for one, other in zip(fixed.sincos(where, like=like), learned.sincos(where, like=like)):
+                np.testing.assert_array_equal(xp.numpy(one), xp.numpy(other))
 
 
 def test_learned_frequencies_out_of_range_are_not_a_number(xp):

@@ -443,3 +443,16 @@ def test_the_lowest_base_of_coordinates():
 def test_names_of_the_layout_that_transformers_does_not_read_are_remarked(key):
     config = {"model_type": "deepseek_v3", **HEAD, "qk_rope_head_dim": 16, key: True}
     assert f"transformers does not read {key} in 'deepseek_v3'" in rope_xp.from_config(config).describe()
+
+
+def test_another_name_of_the_default_rule_leaves_the_head_whole():
+    block = {"type": "mrope", "mrope_section": [2, 3, 3]}
+    config = {"model_type": "qwen2_vl_text", **HEAD, "partial_rotary_factor": 0.5, "rope_scaling": block}
+    assert rope_xp.from_config(config, compat="transformers").rotary_dim == 16
+
+
+def test_a_base_that_no_config_changes():
+    config = {"model_type": "roformer", "hidden_size": 64, "num_attention_heads": 4}
+    assert rope_xp.from_config(config).base == 10_000.0
+    with pytest.raises(ValueError, match=r"must be known; got \{'rope_theta': 500000.0\}"):
+        rope_xp.from_config({**config, "rope_theta": 5e5})

@@ -3,12 +3,15 @@
 import ast
 import graphlib
 import importlib.util
+import inspect
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import rope_xp
 
 FRAMEWORKS = ("torch", "jax", "numba", "triton", "cupy", "mlx", "dask", "ndonnx", "onnx", "flax", "einops")
 
@@ -126,3 +129,33 @@ def test_public_names():
 
     assert sorted(rope_xp.__all__) == rope_xp.__all__
     assert all(getattr(rope_xp, name).__doc__ for name in rope_xp.__all__)
+
+
+# The arguments that may be given by position; all others must be named.
+BY_POSITION = {
+    rope_xp.apply_rotary_pos_emb: "x sincos",
+    rope_xp.apply_rotary_pos_emb_inplace: "x sincos",
+    rope_xp.fixed_pos_embedding: "x seq_dim",
+    rope_xp.from_config: "config",
+    rope_xp.permute_projection: "w",
+    rope_xp.rotate_every_two: "x",
+    rope_xp.rotate_half: "x",
+    rope_xp.sinusoidal_pos_embedding: "positions dim base",
+    rope_xp.RotaryEmbedding: "",
+    rope_xp.RotaryEmbedding.__call__: "self x",
+    rope_xp.RotaryEmbedding.describe: "self x",
+    rope_xp.RotaryEmbedding.replace: "self",
+    rope_xp.RotaryEmbedding.rotate: "self x sincos",
+    rope_xp.RotaryEmbedding.rotate_inplace: "self x",
+    rope_xp.RotaryEmbedding.shift: "self k delta",
+    rope_xp.RotaryEmbedding.sincos: "self positions",
+    rope_xp.RotaryEmbedding.to_config: "self",
+}
+
+
+@pytest.mark.parametrize("function", BY_POSITION, ids=lambda function: function.__qualname__)
+def test_arguments_by_position(function):
+    parameters = inspect.signature(function).parameters.values()
+    assert (
+        " ".join(each.name for each in parameters if each.kind <= each.POSITIONAL_OR_KEYWORD) == BY_POSITION[function]
+    )

@@ -32,4 +32,100 @@ ACCEPTED: dict[tuple[str, str, str], str] = {
         'positions = np.zeros((axes, *types.shape), dtype="float64" if dtype == "float32" else "int64")',
         'positions = np.zeros((axes, *types.shape), dtype="float64" if dtype <= "float32" else "int64")',
     ): "The other dtype is int32, which is the greater string.",
+    (
+        "positions/_sequence.py",
+        "if not (backends.is_host(first) or (isinstance(seq, int) and seq <= 1)):",
+        "if not (backends.is_host(first) or (isinstance(seq, int) and seq < 1)):",
+    ): "The branch only keeps sums from wrapping; for one token there is nothing to keep.",
+    (
+        "positions/_sequence.py",
+        "if not (backends.is_host(first) or (isinstance(seq, int) and seq <= 1)):",
+        "if not (backends.is_host(first) or (isinstance(seq, int) and seq <= 0)):",
+    ): "The branch only keeps sums from wrapping; for one token there is nothing to keep.",
+    (
+        "_core/phases.py",
+        "words = backends.from_numbers(self._host[bits], like=like, dtype=xp.int32 if bits == 32 else xp.int64)",
+        "words = backends.from_numbers(self._host[bits], like=like, dtype=xp.int32 if bits <= 32 else xp.int64)",
+    ): "There are 32 and 64 bits, no fewer.",
+    (
+        "frequencies.py",
+        "kept = float(revolutions > self.high_freq_factor)",
+        "kept = float(revolutions >= self.high_freq_factor)",
+    ): "At the boundary the other branch gives 1 too.",
+    (
+        "positions/_grids.py",
+        "counts = [line.shape[0] for line in lines]",
+        "counts = [line.shape[ -1] for line in lines]",
+    ): "The lines have one axis.",
+    (
+        "_core/embedding.py",
+        "if removed is not None and factor is not None and factor == removed.resolved_attention_factor != 1.0:",
+        "if removed is not None and factor is not None and factor == removed.resolved_attention_factor != 2.0:",
+    ): "No scaling has a factor of 2, and a factor of 1 that is left behind changes nothing.",
+    (
+        "_core/angles.py",
+        "return sin * cos_change + cos * sin_change, cos * cos_change - sin * sin_change",
+        "return sin & cos_change + cos * sin_change, cos * cos_change - sin * sin_change",
+    ): "NumPy has no derivatives; on PyTorch, test_gradients_of_learned_frequencies_and_real_positions fails.",
+    (
+        "positions/_sequence.py",
+        "if boundaries[-1] >= 2**31:",
+        "if boundaries[-1] >= 2** 30:",
+    ): "Only a row of 2^30 tokens shows it, which takes 4 GB.",
+    (
+        "_core/phases.py",
+        "carry = (lower_middle & 0xFFFF) + (upper_low & 0xFFFF) + ((lower_low >> 16) & 0xFFFF)",
+        "carry = (lower_middle & 0xFFFF) + (upper_low & 65534) + ((lower_low >> 16) & 0xFFFF)",
+    ): "It changes phases by 2^-32 of a revolution, for one position in 65,536.",
+    (
+        "positions/_multimodal.py",
+        "extent = max(height, width) if compat else cells.max(initial=-1) + 1",
+        "extent = max(height, width) if compat else cells.max(initial=- 0) + 1",
+    ): "The number stands for a grid without cells, which is refused before.",
+    (
+        "_core/config/layers.py",
+        "count = layers_of(keys) or (layer + 1 if isinstance(layer, int) else 0)",
+        "count = layers_of(keys) or (layer + 1 if isinstance(layer, int) else 1)",
+    ): "The count of layers is asked for again where a family's types need it.",
+    (
+        "_core/phases.py",
+        "return backends.namespace(self._inv_freq).reshape(self._inv_freq[self._axis, ...], (-1,))",
+        "return backends.namespace(self._inv_freq).reshape(self._inv_freq[self._axis, ...], (- 2,))",
+    ): "NumPy takes any negative number for the size that is left.",
+    (
+        "_core/config/block.py",
+        "if block.name == OWN:",
+        "if block.name >= OWN:",
+    ): "No other name of a block is a greater string.",
+    (
+        "_core/config/layers.py",
+        'if family.null_base and isinstance(block, Mapping) and block.get("rope_theta", 1) is None:',
+        'if family.null_base and isinstance(block, Mapping) and block.get("rope_theta", 2) is None:',
+    ): "Only None differs from both numbers.",
+    (
+        "_core/phases.py",
+        "integer = xp.int32 if bits == 32 else xp.int64",
+        "integer = xp.int32 if bits == 31 else xp.int64",
+    ): "Integers of 64 bits hold the same numbers.",
+    (
+        "_core/rotation.py",
+        'table = table.astype("float64" if in_float64 else "float32", copy=False)',
+        'table = table.astype("float64" if not in_float64 else "float32", copy=False)',
+    ): "NumPy converts once more at the end; on JAX without 64 bits, tests of tables from NumPy fail.",
+    (
+        "_core/angles.py",
+        "derivative = backends.is_real(positions) or not frequencies.are_floats",
+        "derivative = backends.is_real(positions) or  frequencies.are_floats",
+    ): "NumPy has no derivatives; on PyTorch, test_gradients_of_learned_frequencies_and_real_positions fails.",
+    (
+        "_core/phases.py",
+        "for _ in range(x.ndim):",
+        "for _ in []:",
+    ): "NumPy's arrays broadcast without axes added; array libraries that do not are tested elsewhere.",
+    (
+        "positions/_sequence.py",
+        "if isinstance(seq, int) and seq > 1 << (_bits(this) - 1):",
+        "if isinstance(seq, int) and seq > 1 << (_bits(this) - 2):",
+    ): "Only a row of 2^30 tokens shows it, which takes 4 GB.",
+    ("_core/angles.py", "*,", "/,"): "The function is private, and each call names these arguments.",
 }
