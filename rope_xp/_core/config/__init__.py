@@ -257,10 +257,9 @@ def _read(
     choices = tuple(keys.defaults.values())  # those that decide which layer is meant, and whether it is rotated
     rope = None
     if block is not None:
-        own = family.layers.by_type.get(label)
-        where = layer if rotated else ...
-        scaled = own is None or own.scaled
-        rope = embedding_of(LayerConfig(keys, block, family.of_type(label), where, layer_type, seq_len, scaled))
+        where, own = layer if rotated else ..., family.layers.by_type.get(label)
+        row, scaled = family.of_type(label), own is None or own.scaled
+        rope = embedding_of(LayerConfig(keys, block, row, where, layer_type, seq_len, scaled))
         keys.remarks += [] if compat else remarks(keys.mapping, block.mapping, model_type, family)
     _remark_on_chunks(keys)
     _finish(keys, family)

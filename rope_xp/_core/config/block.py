@@ -77,37 +77,31 @@ def embedding_of(config: LayerConfig) -> RotaryEmbedding | None:
         raise ValueError(f"{WHO}: the width that turns must be at least 1; got {rotary_dim} of head_dim={head_dim}")
     if config.row.pairing.last_channels:
         options["first_channel"] = head_dim - rotary_dim
-    inv_freq = _own_frequencies(config, head_dim, base)
-    if inv_freq is not None:
-        return RotaryEmbedding(**options, inv_freq=inv_freq)
-    if rotary_dim % 2 or rope_type in config.row.quirks.rules:
-        options |= _in_numbers(config, base, rotary_dim, scaling, sections)
-        return RotaryEmbedding(**options)
-    options |= {
-        "rotary_dim": rotary_dim if sections is None else 2 * sections.pairs,
-        "reverse": config.row.pairing.reverse,
-    }
-    return RotaryEmbedding(**options, base=base, scaling=scaling, sections=sections)
+    return RotaryEmbedding(**options, **_frequencies(config, head_dim, base, rotary_dim, rope_type, scaling, sections))
 
 
-def _own_frequencies(config: LayerConfig, head_dim: int, base: float) -> Any:
-    """Frequencies by a function of the family, None without one."""
-    function = config.row.quirks.inv_freq
-    return None if function is None or config.layer is ... else function(config.keys, head_dim, base)
-
-
-def _in_numbers(
-    config: LayerConfig, base: float, rotary_dim: int, scaling: Scaling | None, sections: Sections | None
+def _frequencies(
+    config: LayerConfig,
+    head_dim: int,
+    base: float,
+    rotary_dim: int,
+    rope_type: str,
+    scaling: Scaling | None,
+    sections: Sections | None,
 ) -> dict[str, Any]:
-    """Frequencies as numbers, for rules of the family and for an odd width, which is rounded up to whole pairs."""
-    pairing = config.row.pairing
+    """The arguments of a `RotaryEmbedding` for its frequencies, by their rule or as numbers."""
+    pairing, quirks = config.row.pairing, config.row.quirks
+    if quirks.inv_freq is not None and config.layer is not ...:
+        return {"inv_freq": quirks.inv_freq(config.keys, head_dim, base)}
+    if rotary_dim % 2 == 0 and rope_type not in quirks.rules:
+        width = rotary_dim if sections is None else 2 * sections.pairs
+        return dict(base=base, rotary_dim=width, scaling=scaling, sections=sections, reverse=pairing.reverse)
+    # As numbers, for a rule of the family, and for an odd width, which is rounded up to whole pairs.
     if sections is not None or pairing.reverse or pairing.last_channels:
         raise ValueError(f"{WHO}: the width that turns must be even in {config.keys.name}; got {rotary_dim}")
     rule = Scaling() if scaling is None else scaling
-    return {
-        "inv_freq": frequencies_of(WHO, rule, base, rotary_dim),
-        "attention_factor": rule.resolved_attention_factor,
-    }
+    inv_freq = frequencies_of(WHO, rule, base, rotary_dim)
+    return {"inv_freq": inv_freq, "attention_factor": rule.resolved_attention_factor}
 
 
 def _is_scaled(config: LayerConfig) -> bool:

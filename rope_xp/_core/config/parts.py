@@ -167,15 +167,20 @@ def part_of(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, A
     # What stands outside the parts may be of text, but not where it has axes of its own, as MusicFlamingo's times.
     of_text = model_type not in FAMILIES or not FAMILIES[model_type].divides_axes
     found = _at(config, path, flat=bool(wanted == "text" and usual and of_text))
-    if not isinstance(found, Mapping):
-        if wanted == "text" and model_type in FAMILIES and of_text:
-            return config, model_type, {}  # text alone
-        known = comma_separated({*parts, *sub_configs(config)})
-        known = f"one of {known}" if known else "None for a config without parts"
-        raise ValueError(f"{WHO}: part must be {known}; got {part!r}")
-    outside = _stated_outside(config, found) if of_text and wanted in ("text", "text_config") else {}
+    if isinstance(found, Mapping):
+        outside = _stated_outside(config, found) if of_text and wanted in ("text", "text_config") else {}
+        return found, _type_of_part(found, usual, model_type), outside
+    if wanted == "text" and model_type in FAMILIES and of_text:
+        return config, model_type, {}  # text alone
+    known = comma_separated({*parts, *sub_configs(config)})
+    known = f"one of {known}" if known else "None for a config without parts"
+    raise ValueError(f"{WHO}: part must be {known}; got {part!r}")
+
+
+def _type_of_part(found: Mapping[str, Any], usual: str, composite: str) -> str:
+    """The `model_type` of a part, where it may be missing, or be that of a composite."""
     own = _model_type(found)
-    return found, usual if usual and (not own or own == model_type or own in PARTS) else own, outside
+    return usual if usual and (own in ("", composite) or own in PARTS) else own
 
 
 def sub_configs(config: Mapping[str, Any]) -> Iterator[str]:

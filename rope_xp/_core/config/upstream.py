@@ -92,10 +92,7 @@ def as_upstream(
         raise ValueError(
             f"{WHO}: compat must be None for {model_type!r}, of which transformers makes no rotation; got transformers"
         )
-    for name in ("rope_parameters", "rope_scaling"):
-        Keys("config", given).within(name)  # must be mappings
-    config: dict[str, Any] = _plain(given)
-    _drop(config, _not_read(config, model_type))
+    config = _read_by_upstream(given, model_type)
     scaling = _replace_block(config, family)
     blocks = _blocks(config)
     _truncate(config, blocks)
@@ -107,9 +104,18 @@ def as_upstream(
     _drop(config, _in_default(config, model_type, family))
     if model_type == "step3p5":
         _first_of_each_type(config)
-    if scaling and model_type == "dots3_note_text":
-        _drop(config, ("swa_rope_theta",))
-    return config, _row(family, model_type, bool(blocks), scaling)
+    sliding = SLIDING.get(model_type) if scaling or (model_type == "olmo3" and not blocks) else None
+    _drop(config, () if sliding is None else ("swa_rope_theta",))
+    return config, _row(family, model_type, bool(blocks), sliding)
+
+
+def _read_by_upstream(given: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+    """A copy of a config, without keys that the family's class does not read."""
+    for name in ("rope_parameters", "rope_scaling"):
+        Keys("config", given).within(name)  # must be mappings
+    config = _plain(given)
+    _drop(config, _not_read(config, model_type))
+    return config
 
 
 def _replace_block(config: dict[str, Any], family: Family) -> bool:
@@ -122,13 +128,13 @@ def _replace_block(config: dict[str, Any], family: Family) -> bool:
     return bool(scaling)
 
 
-def _row(family: Family, model_type: str, has_block: bool, scaling: bool) -> Family:
-    """The row with which the reader computes what transformers does."""
+def _row(family: Family, model_type: str, has_block: bool, sliding: LayerType | None) -> Family:
+    """The row with which the reader computes what transformers does; with `sliding`, other layers of this type."""
     changes: dict[str, Any] = {}
     if has_block and model_type in BASE_IN_DEFAULT:
         changes = {"defaults": {**family.defaults, "rope_theta": 10_000.0}}
-    if model_type in SLIDING and (scaling or (model_type == "olmo3" and not has_block)):
-        by_type = {**family.layers.by_type, "sliding_attention": SLIDING[model_type]}
+    if sliding is not None:
+        by_type = {**family.layers.by_type, "sliding_attention": sliding}
         changes["layers"] = replace(family.layers, by_type=by_type)
     changes |= ROWS.get(model_type, {})
     axes = changes.get("axes", family.axes)
