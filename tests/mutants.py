@@ -140,9 +140,7 @@ MUTANTS = {
     ],
     "xPos keys grow too": [("_core/embedding.py", '1 if role == "query" else -1', '1 if role == "query" else 1')],
     "a key of a config lost": [("_core/config/keys.py", "if unread:", "if False:")],
-    "a scaling rule dropped": [
-        ("_core/config/scaling.py", "scaling = rule(**_complete(config, rope_type, rule, values))", "return None")
-    ],
+    "a scaling rule dropped": [("_core/config/scaling.py", "scaling = rule(**values)", "return None")],
     "a legacy base ignored": [
         ("_core/config/scaling.py", "    base = usual if base is None else base\n", "    base = usual\n")
     ],

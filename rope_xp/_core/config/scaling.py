@@ -102,9 +102,10 @@ def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
             return NTKScaling(factor=alpha)
         values[LENGTH_KEYS[0]] = length
     _fill_in(config, rule, values, length)
-    scaling = rule(**_complete(config, rope_type, rule, values))
+    values = _complete(config, rope_type, rule, values)
     if rope_type == "deepseek_yarn":
-        return _of_deepseek(scaling)
+        return _of_deepseek(YarnScaling(**values))
+    scaling = rule(**values)
     if isinstance(scaling, YarnScaling) and not (config.row.is_latent and config.row.quirks.scales_softmax):
         return _of_tables_alone(scaling)
     return scaling
