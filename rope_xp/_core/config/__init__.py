@@ -262,19 +262,19 @@ def _read(
         rope = embedding_of(LayerConfig(keys, block, row, where, layer_type, seq_len, scaled))
         keys.remarks += [] if compat else remarks(keys.mapping, block.mapping, model_type, family)
     _remark_on_chunks(keys)
-    _finish(keys, family)
+    _finish(keys, family, mapping)
     if rope is None or not rotated:
         return None, Provenance(choices)
     return rope, Provenance(tuple(keys.defaults.values()), tuple(keys.remarks))
 
 
-def _finish(keys: Keys, family: Family) -> None:
+def _finish(keys: Keys, family: Family, mapping: Mapping[str, Any]) -> None:
     """All other keys that state something about rotation must have been read."""
     for of_type in family.layers.by_type.values():
         keys.ignore(*(of_type.base_keys or BASE_KEYS))  # other layer types read those
     keys.finish(speaks)
-    if keys.mapping and not keys.mapping.get("model_type") and not keys.stated():
-        raise ValueError(f"{WHO}: {keys.name} must have a key that is known; got {comma_separated(keys.mapping)}")
+    if mapping and not mapping.get("model_type") and not keys.stated():
+        raise ValueError(f"{WHO}: {keys.name} must have a key that is known; got {comma_separated(mapping)}")
 
 
 def _remark_on_chunks(keys: Keys) -> None:
