@@ -35,7 +35,8 @@ import transformers
 
 import rope_xp
 from rope_xp import positions as places
-from rope_xp._core.config.families import FAMILIES, PARTS
+from rope_xp._core.config.families import FAMILIES
+from rope_xp._core.config.parts import PARTS
 
 MODELS = Path(transformers.__file__).parent / "models"
 RESULTS = Path(__file__).parent / "results"
@@ -1750,7 +1751,9 @@ def parts(model_type, whole):
     names = [(name, path) for name, (path, _) in known.items()]
     names += [(path, path) for path in kinds if path not in dict(known.values())]
     config = type(whole).__name__
-    if model_type not in FAMILIES or FAMILIES[model_type].axes == 1:  # what stands beside the parts is of text, too
+    if (
+        model_type not in FAMILIES or not FAMILIES[model_type].divides_axes
+    ):  # what stands beside the parts is of text, too
         names += [(None, path) for name, path in names if name == "text"]
     for name, path in names:
         pieces = {piece.removesuffix("_config") for piece in path.split(".")}

@@ -26,9 +26,10 @@ from rope_xp import (
     YarnScaling,
     from_config,
 )
-from rope_xp._core.config import families
-from rope_xp._core.config.block import row_of
-from rope_xp._core.config.families import FAMILIES, PARTS
+from rope_xp._core.config import families, families_of_axes
+from rope_xp._core.config.families import FAMILIES
+from rope_xp._core.config.family import USUAL
+from rope_xp._core.config.parts import PARTS
 from rope_xp._core.embedding import with_provenance
 from rope_xp._core.provenance import Provenance
 from rope_xp.frequencies import geometric
@@ -471,19 +472,21 @@ def test_the_table_is_whole():
             "bailing_moe_v2": {"rope_theta": 6e5},
         }
         sections |= own.get(model_type, {})
-        if family.sizes is not None:
-            width = 2 * sum(family.sizes)
+        sizes, by_type = family.defaults.get("mrope_section"), family.layers.by_type
+        if sizes is not None:
+            width = 2 * sum(sizes)
             sections = {"rope_parameters": {"partial_rotary_factor": 0.5}, "head_dim": 2 * width}
-            if family.by_layer:
+            if by_type:
                 sections = {"head_dim": width}
         config = {"model_type": model_type, **enough, **sections}
-        for label in family.by_layer or [None]:
+        for label in by_type or [None]:
             compat = "transformers" if model_type == "mistral_large4_text" else None  # whose frequencies are trained
             rope = from_config(config, layer_type=label, compat=compat)
-            if row_of(family, label).block is None:
+            if family.of_type(label).defaults.get("rope_parameters", {}) is None:
                 assert rope is None
                 continue
-            assert (rope is None) == (family.rotated_if is not None and family.rotated_if[1] != family.rotated_if[2])
+            only_if = family.layers.only_if
+            assert (rope is None) == (only_if is not None and family.default(only_if[0]) != only_if[1])
 
 
 # Frequencies that each family's block makes, written out for one that is unlike the others.
@@ -902,12 +905,22 @@ def test_some_layers_are_scaled():
 
 
 def test_every_family_has_one_row():
-    tree = ast.parse(Path(families.__file__).read_text())
-    (table,) = [node.value for node in tree.body if getattr(getattr(node, "target", None), "id", "") == "FAMILIES"]
     names = []
-    for key, value in zip(table.keys, table.values, strict=True):
-        names += [key.value] if key is not None else ast.literal_eval(value.args[0]).split()
+    for module, name in ((families, "TEXT"), (families_of_axes, "TEXT_AND_VISION")):
+        tree = ast.parse(Path(module.__file__).read_text())
+        (table,) = [node.value for node in tree.body if getattr(getattr(node, "target", None), "id", "") == name]
+        names += [each for key in table.keys for each in ast.literal_eval(key).split()]
     assert len(names) == len(set(names)) == len(FAMILIES)
+
+
+def test_every_default_is_read():
+    """A default that a row misspells would change nothing, and nobody would see it."""
+    known = {*USUAL, "rope_parameters", "original_max_position_embeddings", "mrope_section", "qk_rope_head_dim"}
+    for name, family in FAMILIES.items():
+        rows = [family, *family.layers.by_type.values()]
+        widths = {key for row in rows if isinstance(row.head_dim, str) for key in row.head_dim.split(" | ")}
+        for row in rows:
+            assert {*row.defaults} <= known | widths | {*(family.layers.only_if or ())[:1]}, name
 
 
 def test_special_rules():

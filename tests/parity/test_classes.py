@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rope_xp._core.config import families
+from rope_xp._core.config import families, parts
+from rope_xp._core.config.family import LayerType, Pairing
 
 # Upstream warns of many of the configs tried, and of its own deprecations.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -73,38 +74,53 @@ def test_a_class_is_covered_only_if_it_was_compared():
     assert not covered() and not covered("refused upstream", "refused") and not covered("agrees", "wrong")
 
 
-# Mistakes in what a family takes where a config says nothing: (rotary class, family, fields of its row).
+def says(family, **defaults):
+    """The row of a family with other defaults."""
+    row = families.FAMILIES[family]
+    return replace(row, defaults={**row.defaults, **defaults})
+
+
+def with_types(family, **by_type):
+    """The row of a family whose types of layers differ in another way."""
+    row = families.FAMILIES[family]
+    return replace(row, layers=replace(row.layers, by_type={**row.layers.by_type, **by_type}))
+
+
+# Mistakes in what a family takes where a config says nothing: (rotary class, family, its row).
 MISTAKES = {
-    "base of Qwen3-VL": ("Qwen3VLTextRotaryEmbedding", "qwen3_vl_text", {"base": 5_000_000.0}),
-    "base of MiniMax-M2": ("MiniMaxM2RotaryEmbedding", "minimax_m2", {"base": 10_000.0}),
-    "share of Phi": ("PhiRotaryEmbedding", "phi", {"partial": 1.0}),
-    "share of Persimmon": ("PersimmonRotaryEmbedding", "persimmon", {"partial": 1.0}),
-    "share of Nemotron": ("NemotronRotaryEmbedding", "nemotron", {"partial": 0.25}),
-    "pairing of Kimi-K2": ("DeepseekV3RotaryEmbedding", "kimi_k2", {"layout": "half"}),
-    "length of Phi-3": ("Phi3RotaryEmbedding", "phi3", {"original": 8192}),
-    "head of Seed-OSS": ("SeedOssRotaryEmbedding", "seed_oss", {"head_dim": ("head_dim", 64)}),
+    "base of Qwen3-VL": ("Qwen3VLTextRotaryEmbedding", "qwen3_vl_text", says("qwen3_vl_text", rope_theta=5e6)),
+    "base of MiniMax-M2": ("MiniMaxM2RotaryEmbedding", "minimax_m2", says("minimax_m2", rope_theta=1e4)),
+    "share of Phi": ("PhiRotaryEmbedding", "phi", says("phi", partial_rotary_factor=1.0)),
+    "share of Persimmon": ("PersimmonRotaryEmbedding", "persimmon", says("persimmon", partial_rotary_factor=1.0)),
+    "share of Nemotron": ("NemotronRotaryEmbedding", "nemotron", says("nemotron", partial_rotary_factor=0.25)),
+    "pairing of Kimi-K2": (
+        "DeepseekV3RotaryEmbedding",
+        "kimi_k2",
+        replace(families.FAMILIES["kimi_k2"], pairing=Pairing("half")),
+    ),
+    "length of Phi-3": ("Phi3RotaryEmbedding", "phi3", says("phi3", original_max_position_embeddings=8192)),
+    "head of Seed-OSS": ("SeedOssRotaryEmbedding", "seed_oss", says("seed_oss", head_dim=64)),
     "base of Gemma 4's sliding layers": (
         "Gemma4TextRotaryEmbedding",
         "gemma4_text",
-        {"by_layer": {**families._GEMMA4, "sliding_attention": {"base": 100_000.0}}},
+        with_types("gemma4_text", sliding_attention=LayerType({"rope_theta": 100_000.0})),
     ),
     "keys of ModernBERT": (
         "ModernBertRotaryEmbedding",
         "modernbert",
-        {
-            "by_layer": {
-                "full_attention": {"base": 160_000.0, "base_keys": ("local_rope_theta",)},
-                "sliding_attention": {"base": 10_000.0, "base_keys": ("global_rope_theta",)},
-            }
-        },
+        with_types(
+            "modernbert",
+            full_attention=LayerType({"rope_theta": 160_000.0}, base_keys=("local_rope_theta",)),
+            sliding_attention=LayerType({"rope_theta": 10_000.0}, base_keys=("global_rope_theta",)),
+        ),
     ),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_in_defaults_are_found(mistake, monkeypatch):
-    name, family, fields = MISTAKES[mistake]
-    monkeypatch.setitem(families.FAMILIES, family, replace(families.FAMILIES[family], **fields))
+    name, family, row = MISTAKES[mistake]
+    monkeypatch.setitem(families.FAMILIES, family, row)
     assert wrong(coverage.outcomes(*FILES[name], quick=mistake != "length of Phi-3"))
 
 
@@ -119,15 +135,15 @@ MISTAKES_IN_PARTS = {
 @pytest.mark.parametrize("mistake", MISTAKES_IN_PARTS)
 def test_mistakes_in_paths_are_found(mistake, monkeypatch):
     model_type, part, path = MISTAKES_IN_PARTS[mistake]
-    parts = families.PARTS[model_type]
-    monkeypatch.setitem(families.PARTS, model_type, {**parts, part: (path, parts[part][1])})
+    usual = parts.PARTS[model_type]
+    monkeypatch.setitem(parts.PARTS, model_type, {**usual, part: (path, usual[part][1])})
     whole = coverage.transformers.CONFIG_MAPPING[model_type]()
     assert wrong(coverage.parts(model_type, whole))
 
 
 def test_a_mistake_in_a_default_of_fuyu_is_found(monkeypatch):
     """Its text is that of Persimmon, where the file states nothing of it."""
-    monkeypatch.setitem(families.FAMILIES, "fuyu", replace(families.FAMILIES["fuyu"], base=500.0))
+    monkeypatch.setitem(families.FAMILIES, "fuyu", says("fuyu", rope_theta=500.0))
     assert wrong(coverage.parts("fuyu", coverage.transformers.CONFIG_MAPPING["fuyu"]()))
 
 

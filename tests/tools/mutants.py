@@ -150,19 +150,19 @@ MUTANTS = {
     ],
     "xPos keys grow too": [("_core/embedding.py", '1 if role == "query" else -1', '1 if role == "query" else 1')],
     "a key of a config lost": [("_core/config/keys.py", "if unread:", "if False:")],
-    "a scaling rule dropped": [("_core/config/block.py", "scaling = rule(**values)", "return None")],
+    "a scaling rule dropped": [("_core/config/scaling.py", "scaling = rule(**values)", "return None")],
     "a legacy base ignored": [
-        ("_core/config/block.py", "    base = row.base if base is None else base\n", "    base = row.base\n")
+        ("_core/config/scaling.py", "    base = usual if base is None else base\n", "    base = usual\n")
     ],
     "NoPE layers rotated": [("_core/config/__init__.py", "if rope is None or not rotated:", "if rope is None:")],
     "a default that is not marked": [
-        ("_core/config/block.py", "if base is None or (block.name == OWN and outer is None):", "if False:")
+        ("_core/config/scaling.py", "if base is None or (config.block_is_default and outer is None):", "if False:")
     ],
     "a key that stands twice": [("_core/config/source.py", "if len(found) < len(pairs):", "if False:")],
     "a key in other letters": [("_core/config/keys.py", " or respelled(key, plain)", "")],
     "alibi let through": [("_core/config/keys.py", "return value is not None and value is not False", "return False")],
-    "mscale of DeepSeek alone": [("_core/config/block.py", 'if rope_type == "deepseek_yarn":', "if False:")],
-    "local layers scaled": [("_core/config/block.py", 'block = Keys("no block", {key', '_ = Keys("no block", {key')],
+    "mscale of DeepSeek alone": [("_core/config/scaling.py", 'if rope_type == "deepseek_yarn":', "if False:")],
+    "local layers scaled": [("_core/config/block.py", 'block=Keys("no block", kept), ', "")],
     "heads of q for k": [("_core/weights.py", 'if to == "half" else (2, pairs)', 'if to != "half" else (2, pairs)')],
     "bfloat16 cut off in place of rounded": [("_core/kernels/numba_kernel.py", "word(0x7FFF)", "word(0)")],
     "compiled rows that rotate the other way": [

@@ -6,13 +6,15 @@ Every key of the rotary block, and every key beside it that speaks of rotation, 
 from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 from rope_xp._core import checks
-from rope_xp._core.config.block import BASE_KEYS, block_of, embedding_of, row_of
-from rope_xp._core.config.families import FAMILIES, OWNING_CONFIG, PARTS, Family
-from rope_xp._core.config.keys import WHO, Keys, comma_separated, respelled, shortened, speaks, spellings
-from rope_xp._core.config.layers import is_rotated, label_of, layer_type_of
+from rope_xp._core.config.block import block_of, embedding_of
+from rope_xp._core.config.families import FAMILIES
+from rope_xp._core.config.family import Axes, Family
+from rope_xp._core.config.keys import BASE_KEYS, WHO, Keys, comma_separated, shortened, speaks
+from rope_xp._core.config.layers import LayerConfig, is_rotated, label_of, layer_type_of
+from rope_xp._core.config.parts import DEFAULTS_IN_COMPOSITE, part_of, sub_configs
 from rope_xp._core.config.remote import NOT_ROTARY, UNROTATED, in_known_spelling
 from rope_xp._core.config.source import check_size, mapping_of
 from rope_xp._core.config.upstream import as_upstream, remarks
@@ -23,8 +25,6 @@ from rope_xp._core.rotation import LAYOUTS, Layout
 # For a model that has no rotary embedding. With `Any` in place of None a type checker lets the result be used as it is.
 MaybeNone: TypeAlias = Any
 
-# A config of text has one of these.
-OF_TEXT = {"hidden_size", "n_embd", "d_model", "head_dim"}
 COMPATS = {"transformers": "what transformers 5.18 computes, also where that is a mistake"}
 
 
@@ -146,7 +146,8 @@ def from_config(
     RotaryEmbedding(head_dim=128, layout='half', base=500000.0, scaling=LinearScaling(factor=4.0))
     """
     try:
-        return _from_config(config, part, layer, layer_type, seq_len, layout, compat, strict)
+        choice = _checked_choice(layer, layer_type, seq_len, compat, part, layout)
+        return _from_config(config, part, layout, checks.boolean(WHO, "strict", strict), choice)
     except (TypeError, ValueError, OSError) as error:
         message = shortened(error)
         if message == str(error):
@@ -156,9 +157,16 @@ def from_config(
         raise kind(message).with_traceback(error.__traceback__) from None
 
 
-def _from_config(
-    config: Any, part: Any, layer: Any, layer_type: Any, seq_len: Any, layout: Any, compat: Any, strict: Any
-) -> RotaryEmbedding | None:
+class Choice(NamedTuple):
+    """Which layer of a config is meant, and how it is read."""
+
+    layer: int | None
+    layer_type: str | None
+    seq_len: int | None
+    compat: str | None
+
+
+def _checked_choice(layer: Any, layer_type: Any, seq_len: Any, compat: Any, part: Any, layout: Any) -> Choice:
     check_size([part, layer, layer_type, seq_len])
     if layout is not None:
         checks.one_of(WHO, "layout", layout, LAYOUTS)
@@ -166,88 +174,107 @@ def _from_config(
         checks.one_of(WHO, "compat", compat, COMPATS)
     if seq_len is not None and not 1 <= checks.count(WHO, "seq_len", seq_len) < 2**53:
         raise ValueError(f"{WHO}: seq_len must be at least 1 and below 2**53; got {seq_len}")
-    strict = checks.boolean(WHO, "strict", strict)
     if layer is not None:
         layer = checks.count(WHO, "layer", layer)
     if layer_type is not None and not isinstance(layer_type, str):
         raise TypeError(f"{WHO}: layer_type must be a string; got {layer_type!r}")
     if layer is not None and layer_type is not None:
         raise ValueError(f"{WHO}: layer or layer_type must be given, not both; got {layer} and {layer_type!r}")
+    return Choice(layer, layer_type, seq_len, compat)
+
+
+def _from_config(config: Any, part: Any, layout: Any, strict: bool, choice: Choice) -> RotaryEmbedding | None:
     whole = mapping_of(config)
-    mapping, model_type, beside = _part(whole, part)
+    mapping, model_type, outside = part_of(whole, part)
     if model_type in UNROTATED:
         return None
-    family = FAMILIES.get(model_type)
-    if family is None:
-        if model_type in NOT_ROTARY:
-            raise ValueError(
-                f"{WHO}: model_type must be of a family with a rotary embedding; got {model_type!r}, whose attention "
-                f"has {NOT_ROTARY[model_type]}"
-            )
-        if layout is None and not model_type:
-            raise ValueError(f"{WHO}: model_type must be in the config, or layout be given; got neither")
-        if layout is None:
-            like = ", ".join(get_close_matches(model_type[:100], FAMILIES)) or "no such name"
-            parts = [str(key) for key, value in mapping.items() if isinstance(value, Mapping) and "_config" in str(key)]
-            among = f", or part be one of {comma_separated(parts)}" if parts else ""
-            raise ValueError(
-                f"{WHO}: model_type must be one of the {len(FAMILIES)} rotary families that rope_xp knows, "
-                f"or layout be given{among}; got {model_type!r}, which is like {like}"
-            )
-        family = Family(base=None, order="chunked", any_order=True)
-    family = replace(family, **OWNING_CONFIG.get((whole.get("model_type"), model_type), {}))
-    if layout is not None:
-        family = replace(family, layout=layout, layout_said=True)
-    choice = (layer, layer_type, seq_len, compat)
-    rope, provenance = _read(mapping, model_type, family, *choice)
-    if beside and compat is None and not _says_the_same(rope, {**mapping, **beside}, model_type, family, *choice):
-        raise ValueError(f"{WHO}: keys of rotation must stand in the part, not beside it; got {beside}")
+    family = _family_of(mapping, model_type, layout)
+    defaults = DEFAULTS_IN_COMPOSITE.get((whole.get("model_type"), model_type), {})
+    family = replace(family, defaults={**family.defaults, **defaults})
+    rope, provenance = _read(mapping, model_type, family, choice)
+    if (
+        outside
+        and choice.compat is None
+        and not _says_the_same(rope, {**mapping, **outside}, model_type, family, choice)
+    ):
+        raise ValueError(f"{WHO}: keys of rotation must stand in the part, not beside it; got {outside}")
     if strict and provenance.defaults:
         defaults = joined(provenance.defaults)
         raise ValueError(f"{WHO}: every value must be in the config with strict=True; got {defaults}")
     return None if rope is None else with_provenance(rope, provenance)
 
 
-def _says_the_same(rope: Any, mapping: Mapping[str, Any], *choice: Any) -> bool:
+def _family_of(mapping: Mapping[str, Any], model_type: str, layout: str | None) -> Family:
+    """The row of a family; with a layout, the family may be unknown."""
+    family = FAMILIES.get(model_type)
+    if family is None and (model_type in NOT_ROTARY or layout is None):
+        raise _unknown(mapping, model_type)
+    if family is None:
+        family = Family({"rope_theta": None}, axes=Axes("chunked", any_order=True))
+    if layout is None:
+        return family
+    return replace(family, pairing=replace(family.pairing, layout=layout, from_caller=True))
+
+
+def _unknown(mapping: Mapping[str, Any], model_type: str) -> ValueError:
+    """The error for a family without a row."""
+    if model_type in NOT_ROTARY:
+        return ValueError(
+            f"{WHO}: model_type must be of a family with a rotary embedding; got {model_type!r}, whose attention has "
+            f"{NOT_ROTARY[model_type]}"
+        )
+    if not model_type:
+        return ValueError(f"{WHO}: model_type must be in the config, or layout be given; got neither")
+    like = ", ".join(get_close_matches(model_type[:100], FAMILIES)) or "no such name"
+    parts = comma_separated(sub_configs(mapping))
+    among = f", or part be one of {parts}" if parts else ""
+    return ValueError(
+        f"{WHO}: model_type must be one of the {len(FAMILIES)} rotary families that rope_xp knows, or layout be given"
+        f"{among}; got {model_type!r}, which is like {like}"
+    )
+
+
+def _says_the_same(rope: Any, mapping: Mapping[str, Any], model_type: str, family: Family, choice: Choice) -> bool:
     try:
-        return _read(mapping, *choice)[0] == rope
+        return _read(mapping, model_type, family, choice)[0] == rope
     except (TypeError, ValueError):  # they contradict each other
         return False
 
 
 def _read(
-    mapping: Mapping[str, Any],
-    model_type: str,
-    family: Family,
-    layer: int | None,
-    layer_type: str | None,
-    seq_len: int | None,
-    compat: str | None,
+    mapping: Mapping[str, Any], model_type: str, family: Family, choice: Choice
 ) -> tuple[RotaryEmbedding | None, Provenance]:
     """One part of a config, by its family's row, and which of its values the config does not state."""
     keys = Keys(f"the config of model_type {model_type!r}" if model_type else "the config", mapping, model_type)
+    layer, _, seq_len, compat = choice
     in_known_spelling(keys, seq_len)
     if compat is not None:
         keys.mapping, family = as_upstream(keys.mapping, model_type, family, seq_len)
-    layer_type = layer_type_of(keys, family, layer, layer_type)
-    label = label_of(family, layer_type)
+    layer_type = layer_type_of(keys, family, layer, choice.layer_type)
+    label = label_of(family.layers, layer_type)
     block = block_of(keys, family, label)
     rotated = is_rotated(keys, family, layer, layer_type)
     choices = tuple(keys.defaults.values())  # those that decide which layer is meant, and whether it is rotated
     rope = None
     if block is not None:
-        row = row_of(family, label)
-        rope = embedding_of(keys, block, row, layer if rotated else ..., layer_type, seq_len)
+        where, own = layer if rotated else ..., family.layers.by_type.get(label)
+        row, scaled = family.of_type(label), own is None or own.scaled
+        rope = embedding_of(LayerConfig(keys, block, row, where, layer_type, seq_len, scaled))
         keys.remarks += [] if compat else remarks(keys.mapping, block.mapping, model_type, family)
     _remark_on_chunks(keys)
-    for row in family.by_layer.values():
-        keys.ignore(*row.get("base_keys", BASE_KEYS))  # other layer types read those
-    keys.finish(speaks)
-    if mapping and not mapping.get("model_type") and not keys.stated():
-        raise ValueError(f"{WHO}: {keys.name} must have a key that is known; got {comma_separated(mapping)}")
+    _finish(keys, family, mapping)
     if rope is None or not rotated:
         return None, Provenance(choices)
     return rope, Provenance(tuple(keys.defaults.values()), tuple(keys.remarks))
+
+
+def _finish(keys: Keys, family: Family, mapping: Mapping[str, Any]) -> None:
+    """All other keys that state something about rotation must have been read."""
+    for of_type in family.layers.by_type.values():
+        keys.ignore(*(of_type.base_keys or BASE_KEYS))  # other layer types read those
+    keys.finish(speaks)
+    if mapping and not mapping.get("model_type") and not keys.stated():
+        raise ValueError(f"{WHO}: {keys.name} must have a key that is known; got {comma_separated(mapping)}")
 
 
 def _remark_on_chunks(keys: Keys) -> None:
@@ -259,59 +286,3 @@ def _remark_on_chunks(keys: Keys) -> None:
             f"dual_chunk_attention_config is not applied: beyond chunk_size={size} tokens, attention has to choose "
             "the positions of queries for each chunk of keys"
         )
-
-
-def _part(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any], str, dict[str, Any]]:
-    """The part of a config that is meant, its `model_type`, and keys of rotation beside it that say something else."""
-    model_type = _model_type(config)
-    if part is not None and not isinstance(part, str):
-        raise TypeError(f"{WHO}: part must be a string; got {part!r}")
-    parts = PARTS.get(model_type, {})
-    places = spellings(("model_type", "text_config", *(path.split(".")[0] for path, _ in parts.values())))
-    for key in config:
-        name = respelled(key, places)
-        if name is not None:
-            raise ValueError(f"{WHO}: {name} must be spelled so; got {key!r}")
-    if part is None and ("text" not in parts and not isinstance(config.get("text_config"), Mapping)):
-        if model_type in FAMILIES or not parts:
-            return config, model_type, {}
-        raise ValueError(f"{WHO}: part must be one of {comma_separated(parts)} for model_type {model_type!r}; got None")
-    if part is None and model_type in FAMILIES and not isinstance(config.get("text_config"), Mapping):
-        return config, model_type, {}
-    wanted = "text" if part is None else part
-    by_path = dict(parts.values())
-    path, usual = parts.get(wanted, (wanted if wanted in config else f"{wanted}_config", by_path.get(wanted, "")))
-    # What stands beside the parts may be of text, but not where it has axes of its own, as MusicFlamingo's times.
-    of_text = model_type not in FAMILIES or FAMILIES[model_type].axes == 1
-    flat = bool(wanted == "text" and usual and of_text)
-    found: Any = config
-    for key in path.split("."):
-        if not isinstance(found, Mapping):
-            break
-        if flat and not isinstance(found.get(key), Mapping) and OF_TEXT & found.keys():
-            break  # older configs have the keys of text beside those of other parts
-        found = found.get(key)
-    if wanted == "text" and model_type in FAMILIES and of_text and not isinstance(found, Mapping):
-        return config, model_type, {}  # text alone
-    if not isinstance(found, Mapping):
-        subs = [key for key, value in config.items() if isinstance(value, Mapping) and "_config" in str(key)]
-        known = comma_separated({*parts, *subs})
-        raise ValueError(
-            f"{WHO}: part must be {f'one of {known}' if known else 'None for a config without parts'}; got {part!r}"
-        )
-    beside = {}
-    if found is not config and wanted in ("text", "text_config") and of_text:
-        beside = {key: value for key, value in config.items() if speaks(key, value) and found.get(key) != value}
-        beside = {key: value for key, value in beside.items() if value is not None}
-    own = _model_type(found)
-    if usual and (not own or own == model_type or own in PARTS):
-        own = usual
-    return found, own, beside
-
-
-def _model_type(config: Mapping[str, Any]) -> str:
-    """The family's name, empty where there is none."""
-    found = config.get("model_type")
-    if found is not None and not isinstance(found, str):
-        raise TypeError(f"{WHO}: model_type must be a string; got {found!r}")
-    return found or ""

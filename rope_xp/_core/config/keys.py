@@ -10,6 +10,14 @@ from rope_xp._core.provenance import Default
 
 WHO = "from_config"
 
+# Names of keys that mean the same.
+BASE_KEYS = ("rope_theta", "theta", "rotary_emb_base", "rotary_embedding_base", "rope_base")
+PARTIAL_KEYS = ("partial_rotary_factor", "rotary_pct", "rotary_percent", "rope_pct", "rope_percent", "rope_percentage")
+PARTIAL_KEYS += ("rotary_emb_fraction",)
+INTERLEAVE_KEYS = ("rope_interleave", "rope_interleaved", "rotary_emb_interleaved", "rope_traditional")
+LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length")
+ORIGINAL = "original_max_position_embeddings"
+
 # A bound on channels of a head and on layers, far above any model's.
 MOST = 2**14
 

@@ -58,18 +58,7 @@ def check_size(given: Any) -> None:
 
 def _from_file(path: Path) -> Any:
     """The JSON of a file, or of `config.json` in a folder."""
-    try:
-        path = path / "config.json" if path.is_dir() else path
-        exists, regular = path.exists(), path.is_file()
-    except OSError:  # the name is too long
-        exists = regular = False
-    if not exists:
-        raise FileNotFoundError(
-            f"{WHO}: config must be a config.json on this machine, or the folder it is in (download a model of the Hub "
-            f"first); got {str(path)!r}, which does not exist"
-        )
-    if not regular:
-        raise ValueError(f"{WHO}: config must be a regular file; got {str(path)!r}")
+    path = _regular_file(path)
     try:
         with open(path, "rb") as file:
             text = file.read(MOST_BYTES + 1)
@@ -87,6 +76,22 @@ def _from_file(path: Path) -> Any:
         ) from None
     except RecursionError:
         raise ValueError(f"{WHO}: {path} must be nested at most {DEEPEST} deep; got more") from None
+
+
+def _regular_file(path: Path) -> Path:
+    try:
+        path = path / "config.json" if path.is_dir() else path
+        exists, regular = path.exists(), path.is_file()
+    except OSError:  # the name is too long
+        exists = regular = False
+    if not exists:
+        raise FileNotFoundError(
+            f"{WHO}: config must be a config.json on this machine, or the folder it is in (download a model of the Hub "
+            f"first); got {str(path)!r}, which does not exist"
+        )
+    if not regular:
+        raise ValueError(f"{WHO}: config must be a regular file; got {str(path)!r}")
+    return path
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -7,9 +7,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from rope_xp._core.config.block import ALIASES, BASE_KEYS, INTERLEAVE_KEYS, LENGTH_KEYS, ORIGINAL, PARTIAL_KEYS
-from rope_xp._core.config.families import FAMILIES, Family
-from rope_xp._core.config.keys import WHO, Keys, comma_separated
+from rope_xp._core.config.families import FAMILIES
+from rope_xp._core.config.family import Axes, Family, LayerType, Quirks
+from rope_xp._core.config.family_rules import head_of_sliding_latent
+from rope_xp._core.config.keys import (
+    BASE_KEYS,
+    INTERLEAVE_KEYS,
+    LENGTH_KEYS,
+    ORIGINAL,
+    PARTIAL_KEYS,
+    WHO,
+    Keys,
+    comma_separated,
+)
+from rope_xp._core.config.scaling import ALIASES
 
 # Of whose pairs the two channels turn by angles of different axes.
 NO_ROTATION = ("hunyuan_vl_text",)
@@ -62,9 +73,14 @@ _ELSEWHERE = (
 ELSEWHERE = frozenset(_ELSEWHERE.split())
 # Rows of the table, which follows 5.23, that are others in 5.18; and frequencies before any training.
 ROWS: dict[str, dict[str, Any]] = {
-    "cohere_compass_text": {"order": "even_odd", "sizes": (22, 22, 20)},
-    "mistral_large4_text": {"weights": None},
-    "step3p5_vision": {"axis_of_section": None},
+    "cohere_compass_text": {"axes": Axes("even_odd"), "defaults": {"mrope_section": (22, 22, 20)}},
+    "mistral_large4_text": {"quirks": Quirks()},
+    "step3p5_vision": {"axes": Axes("axial", 2)},
+}
+# Layers with a sliding window of a config with a `rope_scaling`, and those of OLMo-3 also without a rotary block.
+SLIDING = {
+    "dots3_note_text": LayerType({"rope_theta": 80_000_000.0}, head_of_sliding_latent),
+    "olmo3": LayerType(base_keys=(), scaled=False),
 }
 
 
@@ -76,15 +92,8 @@ def as_upstream(
         raise ValueError(
             f"{WHO}: compat must be None for {model_type!r}, of which transformers makes no rotation; got transformers"
         )
-    for name in ("rope_parameters", "rope_scaling"):
-        Keys("config", given).within(name)  # must be mappings
-    config: dict[str, Any] = _plain(given)
-    _drop(config, _not_read(config, model_type))
-    scaling = config.get("rope_scaling") or {}
-    if family.by_layer and "type" in scaling and "rope_type" not in scaling:
-        scaling = config["rope_scaling"] = {}  # the default block has a rope_type already
-    if scaling:
-        config["rope_parameters"] = None  # replaced, not merged
+    config = _read_by_upstream(given, model_type)
+    scaling = _replace_block(config, family)
     blocks = _blocks(config)
     _truncate(config, blocks)
     if _ignores_share(model_type, family):
@@ -93,16 +102,43 @@ def as_upstream(
         _said_beside(config, block, family)
         _lengths(config, model_type, block, seq_len)
     _drop(config, _in_default(config, model_type, family))
-    if blocks and model_type in BASE_IN_DEFAULT:
-        family = replace(family, base=10_000.0)
     if model_type == "step3p5":
         _first_of_each_type(config)
-    changed = {"olmo3": {"base_fixed": True}, "dots3_note_text": {"base": 80_000_000.0, "base_keys": BASE_KEYS}}
-    if model_type in changed and (scaling or (model_type == "olmo3" and not blocks)):
-        sliding = {**family.by_layer["sliding_attention"], **changed[model_type]}
-        family = replace(family, by_layer={**family.by_layer, "sliding_attention": sliding})
-        _drop(config, ("swa_rope_theta",))
-    return config, replace(family, clamped=True, **ROWS.get(model_type, {}))
+    sliding = SLIDING.get(model_type) if scaling or (model_type == "olmo3" and not blocks) else None
+    _drop(config, () if sliding is None else ("swa_rope_theta",))
+    return config, _row(family, model_type, bool(blocks), sliding)
+
+
+def _read_by_upstream(given: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+    """A copy of a config, without keys that the family's class does not read."""
+    for name in ("rope_parameters", "rope_scaling"):
+        Keys("config", given).within(name)  # must be mappings
+    config = _plain(given)
+    _drop(config, _not_read(config, model_type))
+    return config
+
+
+def _replace_block(config: dict[str, Any], family: Family) -> bool:
+    """Whether a `rope_scaling` replaces the `rope_parameters`; they are not merged."""
+    scaling = config.get("rope_scaling") or {}
+    if family.layers.by_type and "type" in scaling and "rope_type" not in scaling:
+        scaling = config["rope_scaling"] = {}  # the default block has a rope_type already
+    if scaling:
+        config["rope_parameters"] = None
+    return bool(scaling)
+
+
+def _row(family: Family, model_type: str, has_block: bool, sliding: LayerType | None) -> Family:
+    """The row with which the reader computes what transformers does; with `sliding`, other layers of this type."""
+    changes: dict[str, Any] = {}
+    if has_block and model_type in BASE_IN_DEFAULT:
+        changes = {"defaults": {**family.defaults, "rope_theta": 10_000.0}}
+    if sliding is not None:
+        by_type = {**family.layers.by_type, "sliding_attention": sliding}
+        changes["layers"] = replace(family.layers, by_type=by_type)
+    changes |= ROWS.get(model_type, {})
+    axes = changes.get("axes", family.axes)
+    return replace(family, **{**changes, "axes": axes and replace(axes, clamped=True)})
 
 
 def remarks(config: Mapping[str, Any], block: Mapping[str, Any], model_type: str, family: Family) -> list[str]:
@@ -134,14 +170,19 @@ def _in_default(config: Mapping[str, Any], model_type: str, family: Family) -> t
     if config.get("rope_parameters") or config.get("rope_scaling"):
         return ()
     own = {*IN_DEFAULT.get(model_type, ())}
-    for row in (vars(family), *family.by_layer.values()):
-        own |= {*(row.get("block") or {})}
+    for block in _default_blocks(family):
+        own |= {*block}
     names = [name for keys in (BASE_KEYS, (*PARTIAL_KEYS, "partial_rotary_factors")) if keys[0] in own for name in keys]
     return tuple(name for name in names if config.get(name) is not None)
 
 
+def _default_blocks(family: Family) -> list[dict[str, Any]]:
+    """The rotary blocks that a family has by default, of itself and of each type of layers."""
+    return [row.defaults.get("rope_parameters") or {} for row in (family, *family.layers.by_type.values())]
+
+
 def _ignores_share(model_type: str, family: Family) -> bool:
-    return model_type in FAMILIES and model_type not in READ_SHARE | ELSEWHERE and family.share_means is None
+    return model_type in FAMILIES and model_type not in READ_SHARE | ELSEWHERE and family.quirks.only_share is None
 
 
 def _rule(block: Mapping[str, Any]) -> Any:
@@ -157,8 +198,7 @@ def _share(config: Mapping[str, Any], block: Mapping[str, Any]) -> Any:
 
 def _whole_head(config: dict[str, Any], model_type: str, family: Family, blocks: list[dict[str, Any]]) -> None:
     """The default rule does not read the share. All others do, and then the model fails: its head is wider."""
-    own = [row.get("block") or {} for row in (vars(family), *family.by_layer.values())]
-    for block in blocks or own:
+    for block in blocks or _default_blocks(family):
         rule, share = _rule(block), _share(config, block)
         if rule not in ("default", "proportional") and share not in (None, 1):
             raise ValueError(
@@ -199,8 +239,8 @@ def _said_beside(config: dict[str, Any], block: dict[str, Any], family: Family) 
     """A base and a share in the block win over those beside it; the length trained on beside it wins."""
     if "rope_theta" in block:
         _drop(config, BASE_KEYS)
-        for row in family.by_layer.values():
-            _drop(config, row.get("base_keys", ()))
+        for of_type in family.layers.by_type.values():
+            _drop(config, of_type.base_keys or ())
     if "partial_rotary_factor" in block:
         _drop(config, PARTIAL_KEYS)
     if config.get(ORIGINAL) is not None and ORIGINAL in block:

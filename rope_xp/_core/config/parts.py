@@ -1,0 +1,234 @@
+"""The parts of composite configs: where each part stands, and its `model_type` where the part does not state it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rope_xp._core.config.families import FAMILIES
+from rope_xp._core.config.keys import WHO, comma_separated, respelled, speaks, spellings
+
+# By part, its `model_type`, in which "*" is the name of the composite. The part is in the key <part>_config, or at the
+# path that stands before the `model_type`.
+COMPOSITES: dict[str, dict[str, str | tuple[str, str]]] = {
+    "aria cosmos3_edge gemma3 gemma3n gemma4_unified glm_image granite4_vision granite_docling hunyuan_vl molmo2 "
+    "unlimited_ocr": {"text": "*_text"},
+    "audioflamingo3 fast_vlm got_ocr2 internvl llava_onevision musicflamingo ovis2 pp_chart2table qwen2_audio "
+    "vibevoice vibevoice_asr": {"text": "qwen2"},
+    "aya_vision cohere2_vision": {"text": "cohere2"},
+    "blt": {
+        "patcher": "*_patcher",
+        "encoder": "*_local_encoder",
+        "decoder": "*_local_decoder",
+        "global": "*_global_transformer",
+    },
+    "chmv2": {"backbone": "dinov3_vit"},
+    "clvp": {"text": "*_encoder", "speech": "*_encoder"},
+    "colmodernvbert": {"text": ("vlm_config.text_config", "modernbert")},
+    "colpali": {"text": ("vlm_config.text_config", "gemma")},
+    "colqwen2": {
+        "vision": ("vlm_config.vision_config", "qwen2_vl_vision"),
+        "text": ("vlm_config.text_config", "qwen2_vl_text"),
+    },
+    "cosmos3_omni": {"vision": "qwen3_vl_vision", "text": "qwen3_vl_text"},
+    "csm": {"codec": "mimi", "depth_decoder": "*_depth_decoder_model"},
+    "deepseek_ocr2": {"encoder": ("vision_config.encoder_config", "*_encoder"), "text": "*_text"},
+    "deepseek_ocr2_vision": {"encoder": "deepseek_ocr2_encoder"},
+    "deepseek_vl deepseek_vl_hybrid idefics3 janus llava llava_next llava_next_video perception_lm smolvlm "
+    "video_llava vipllava voxtral": {"text": "llama"},
+    "dia": {"encoder": "*_encoder", "decoder": "*_decoder"},
+    "diffusion_gemma embedding_gemma2": {"text": "*_text", "vision": "gemma4_vision"},
+    "dots3_note": {"text": "*_text", "vision": "*_vision_encoder", "audio": "*_audio_encoder"},
+    "emu3 mllama": {"text": "*_text_model"},
+    "ernie4_5_moe_vl": {"vision": "ernie4_5_vl_moe_vision"},
+    "cohere_compass ernie4_5_vl_moe gemma4 glm4v glm4v_moe glm_ocr minimax_m3_vl muse_glimmer muse_spark paddleocr_vl "
+    "qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe qwen3_vl qwen3_vl_moe qwen4_exp": {"text": "*_text", "vision": "*_vision"},
+    "esmfold2": {
+        "esmc": "esmc",
+        "atom_encoder": ("atom_encoder", "*_atom_encoder"),
+        "structure_head.diffusion_module.atom_encoder": (
+            "structure_head.diffusion_module.atom_encoder",
+            "*_atom_encoder",
+        ),
+    },
+    "evolla": {"protein_encoder": "saprot"},
+    "exaone4_5": {"vision": "*_vision", "text": "exaone4"},
+    "fun_asr_nano moss_transcribe_diarize qianfan_ocr qwen3_asr": {"text": "qwen3"},
+    "fuyu": {"text": "persimmon"},
+    "gemma4_assistant": {"text": "gemma4_text"},
+    "gemma4_unified_assistant": {"text": "gemma4_unified_text"},
+    "glm46v glmga": {"text": "glm4v_text", "vision": "glm4v_vision"},
+    "glm5_next inkling2": {"vision": "*_vision"},
+    "glmasr": {"text": "llama", "audio": "*_encoder"},
+    "granite_speech granite_speech_plus": {"text": "granite"},
+    "hyperclovax_vision_v2": {"text": "hyperclovax", "vision": "qwen2_5_vl_vision"},
+    "idefics2": {"text": "mistral"},
+    "jev minicpm_ocr minicpmv4_6 minicpmv4_7": {"text": "qwen3_5_text"},
+    "kimi_k25": {"text": "deepseek_v3", "vision": "*_vision"},
+    "kyutai_speech_to_text": {"codec": "mimi"},
+    "lasr_ctc": {"encoder": "lasr_encoder"},
+    "lfm2_vl": {"text": "lfm2"},
+    "lfm3_vl": {"text": "lfm3", "vision": "*_vision"},
+    "lighton_ocr": {"text": "qwen3", "vision": "pixtral"},
+    "llama4": {"text": "*_text", "vision": "*_vision_model"},
+    "mistral_large4": {"text": "*_text", "vision": "pixtral"},
+    "mistral3": {"text": "mistral", "vision": "pixtral"},
+    "modernvbert": {"text": "modernbert"},
+    "moshi": {"audio_encoder": "mimi"},
+    "nemo_speechlm": {
+        "audio": ("audio_config.asr_config", "nemotron3_5_transcribe_asr_audio"),
+        "diarization": ("audio_config.diarization_config.audio_config", "nemotron3_diarization_audio"),
+        "word_timestamp": "nemotron3_5_transcribe_word_timestamp",
+    },
+    "nemotron3_5_transcribe_audio": {
+        "asr": "nemotron3_5_transcribe_asr_audio",
+        "diarization": ("diarization_config.audio_config", "nemotron3_diarization_audio"),
+    },
+    "nemotron3_diarization": {"audio": "*_audio"},
+    "neucodec xcodec2": {"semantic_model": "wav2vec2-bert"},
+    "paligemma": {"text": "gemma"},
+    "pe_audio": {"text": "modernbert", "audio": "*_encoder"},
+    "pe_audio_video": {
+        "text": "modernbert",
+        "audio_video": "*_encoder",
+        "audio": ("audio_video_config.audio_config", "pe_audio_encoder"),
+        "video": ("audio_video_config.video_config", "pe_video_encoder"),
+    },
+    "pe_audio_video_encoder": {"audio": "pe_audio_encoder", "video": "pe_video_encoder"},
+    "pe_video": {"text": "modernbert", "video": "*_encoder"},
+    "pi0": {"text": ("vlm_config.text_config", "gemma"), "dit": "gemma"},
+    "qwen2_5_omni": {
+        "vision": ("thinker_config.vision_config", "*_vision_encoder"),
+        "text": ("thinker_config.text_config", "*_text"),
+        "talker": "*_talker",
+        "dit": ("token2wav_config.dit_config", "*_dit"),
+    },
+    "qwen2_5_omni_thinker": {"vision": "qwen2_5_omni_vision_encoder", "text": "qwen2_5_omni_text"},
+    "qwen2_5_omni_token2wav": {"dit": "qwen2_5_omni_dit"},
+    "qwen3_omni_moe": {
+        "vision": ("thinker_config.vision_config", "*_vision_encoder"),
+        "text": ("thinker_config.text_config", "*_text"),
+        "code_predictor": ("talker_config.code_predictor_config", "*_talker_code_predictor"),
+        "talker.text": ("talker_config.text_config", "*_talker_text"),
+        "code2wav": "*_code2wav",
+    },
+    "qwen3_omni_moe_thinker": {"vision": "qwen3_omni_moe_vision_encoder", "text": "qwen3_omni_moe_text"},
+    "sam3": {"backbone": ("vision_config.backbone_config", "*_vit_model")},
+    "sam3_lite_text sam3_tracker sam3_tracker_video": {"backbone": ("vision_config.backbone_config", "sam3_vit_model")},
+    "sam3_video": {
+        "backbone": ("detector_config.vision_config.backbone_config", "sam3_vit_model"),
+        "tracker": "sam3_tracker_video",
+        "tracker.vision.backbone": ("tracker_config.vision_config.backbone_config", "sam3_vit_model"),
+    },
+    "sam3_vision_model": {"backbone": "sam3_vit_model"},
+    "shieldgemma2": {"text": "gemma3_text"},
+    "step3p7": {"vision": "step3p5_vision", "text": "step3p5"},
+    "t5gemma": {"encoder": ("encoder", "t5_gemma_module"), "decoder": ("decoder", "t5_gemma_module")},
+    "t5gemma2": {"text": ("encoder.text_config", "*_text"), "decoder": ("decoder", "*_decoder")},
+    "t5gemma2_encoder": {"text": "t5gemma2_text"},
+    "ultravbert": {"text": "ultrabert"},
+    "video_llama_3": {"vision": "*_vision", "text": "qwen2"},
+    "voxtral_realtime": {"text": "*_text", "audio": "*_encoder"},
+}
+
+
+def _located(composite: str, part: str, where: str | tuple[str, str]) -> tuple[str, str]:
+    path, model_type = (f"{part}_config", where) if isinstance(where, str) else where
+    return path, model_type.replace("*", composite)
+
+
+# By composite and part: the path of the part, and its `model_type`.
+PARTS: dict[str, dict[str, tuple[str, str]]] = {
+    composite: {part: _located(composite, part, where) for part, where in parts.items()}
+    for composites, parts in COMPOSITES.items()
+    for composite in composites.split()
+}
+
+# Defaults that a family has only as a part of a composite config: by the composite and the family.
+DEFAULTS_IN_COMPOSITE: dict[tuple[Any, str], dict[str, Any]] = {
+    ("voxtral", "llama"): dict(rope_theta=100_000_000.0, head_dim=128),
+    ("voxtral_realtime", "voxtral_realtime_text"): dict(rope_theta=1_000_000.0),
+}
+
+# A config of text has one of these.
+OF_TEXT = {"hidden_size", "n_embd", "d_model", "head_dim"}
+
+
+def part_of(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any], str, dict[str, Any]]:
+    """The part of a config that is meant, its `model_type`, and keys of rotation outside it that say something else."""
+    model_type = _model_type(config)
+    if part is not None and not isinstance(part, str):
+        raise TypeError(f"{WHO}: part must be a string; got {part!r}")
+    parts = PARTS.get(model_type, {})
+    _check_spelling(config, parts)
+    if part is None and _is_whole(config, model_type, parts):
+        return config, model_type, {}
+    wanted = "text" if part is None else part
+    path = wanted if wanted in config else f"{wanted}_config"
+    path, usual = parts.get(wanted, (path, dict(parts.values()).get(wanted, "")))
+    # What stands outside the parts may be of text, but not where it has axes of its own, as MusicFlamingo's times.
+    of_text = model_type not in FAMILIES or not FAMILIES[model_type].divides_axes
+    found = _at(config, path, flat=bool(wanted == "text" and usual and of_text))
+    if isinstance(found, Mapping):
+        outside = _stated_outside(config, found) if of_text and wanted in ("text", "text_config") else {}
+        return found, _type_of_part(found, usual, model_type), outside
+    if wanted == "text" and model_type in FAMILIES and of_text:
+        return config, model_type, {}  # text alone
+    known = comma_separated({*parts, *sub_configs(config)})
+    known = f"one of {known}" if known else "None for a config without parts"
+    raise ValueError(f"{WHO}: part must be {known}; got {part!r}")
+
+
+def _type_of_part(found: Mapping[str, Any], usual: str, composite: str) -> str:
+    """The `model_type` of a part, where it may be missing, or be that of a composite."""
+    own = _model_type(found)
+    return usual if usual and (own in ("", composite) or own in PARTS) else own
+
+
+def sub_configs(config: Mapping[str, Any]) -> Iterator[str]:
+    """Keys of the config that hold another config."""
+    return (str(key) for key, value in config.items() if isinstance(value, Mapping) and "_config" in str(key))
+
+
+def _check_spelling(config: Mapping[str, Any], parts: Mapping[str, tuple[str, str]]) -> None:
+    places = spellings(("model_type", "text_config", *(path.split(".")[0] for path, _ in parts.values())))
+    for key in config:
+        name = respelled(key, places)
+        if name is not None:
+            raise ValueError(f"{WHO}: {name} must be spelled so; got {key!r}")
+
+
+def _is_whole(config: Mapping[str, Any], model_type: str, parts: Mapping[str, Any]) -> bool:
+    """Whether no part is meant where none is named."""
+    if isinstance(config.get("text_config"), Mapping):
+        return False
+    if model_type in FAMILIES or not parts:
+        return True
+    if "text" not in parts:
+        raise ValueError(f"{WHO}: part must be one of {comma_separated(parts)} for model_type {model_type!r}; got None")
+    return False
+
+
+def _at(config: Mapping[str, Any], path: str, *, flat: bool) -> Any:
+    """What stands at a path; with `flat`, a config on the way that has the keys of text itself."""
+    found: Any = config
+    for key in path.split("."):
+        if not isinstance(found, Mapping):
+            break
+        if flat and not isinstance(found.get(key), Mapping) and OF_TEXT & found.keys():
+            break  # older configs have the keys of text beside those of other parts
+        found = found.get(key)
+    return found
+
+
+def _stated_outside(config: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    if found is config:
+        return {}
+    outside = {key: value for key, value in config.items() if speaks(key, value) and found.get(key) != value}
+    return {key: value for key, value in outside.items() if value is not None}
+
+
+def _model_type(config: Mapping[str, Any]) -> str:
+    """The family's name, empty where there is none."""
+    found = config.get("model_type")
+    if found is not None and not isinstance(found, str):
+        raise TypeError(f"{WHO}: model_type must be a string; got {found!r}")
+    return found or ""

@@ -1,0 +1,193 @@
+"""The scaling rule of a rotary block, and the base."""
+
+from dataclasses import MISSING, fields, replace
+from typing import Any
+
+from rope_xp._core import checks
+from rope_xp._core.config.keys import BASE_KEYS, LENGTH_KEYS, ORIGINAL, WHO, comma_separated, consistent_value, speaks
+from rope_xp._core.config.layers import LayerConfig, numbers_of
+from rope_xp.frequencies import (
+    DynamicNTKScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    MixedNTKScaling,
+    NTKScaling,
+    ProportionalScaling,
+    Scaling,
+    YarnScaling,
+)
+
+RULES: dict[str, type[Scaling]] = {
+    "default": Scaling,
+    "linear": LinearScaling,
+    "dynamic": DynamicNTKScaling,
+    "yarn": YarnScaling,
+    "deepseek_yarn": YarnScaling,
+    "longrope": LongRopeScaling,
+    "llama3": Llama3Scaling,
+    "proportional": ProportionalScaling,
+    "ntk": MixedNTKScaling,
+}
+# Other names of rules.
+ALIASES = {"su": "longrope", "mrope": "default", "axial": "default", "xdrope": "dynamic"}
+
+
+def base_of(config: LayerConfig) -> float:
+    """The base of the frequencies."""
+    keys, quirks, usual = config.keys, config.row.quirks, config.row.default("rope_theta")
+    if not quirks.base_keys:
+        return usual
+    inner, outer = _stated_bases(config)
+    if config.block_is_default:
+        base = inner if outer is None else outer
+    elif inner is not None and {*quirks.redundant_keys} & {*BASE_KEYS, *quirks.base_keys}:
+        base = inner
+    else:
+        base = consistent_value("rope_theta", inner, outer, config.block.name)
+    if base is None or (config.block_is_default and outer is None):
+        keys.assume("frequencies", quirks.base_keys[0])
+    base = usual if base is None else base
+    if base is None:
+        raise ValueError(f"{WHO}: rope_theta, the base, must be given in {keys.name}; got none")
+    return checks.at_least(WHO, "rope_theta", base, 1.0)
+
+
+def _stated_bases(config: LayerConfig) -> tuple[Any, Any]:
+    """The base that the rotary block states, and the one outside it; each may be None."""
+    keys, quirks, listed = config.keys, config.row.quirks, config.row.layers.listed
+    inner, outer = config.block.get("rope_theta"), keys.get(*quirks.base_keys)
+    if quirks.base_in:
+        inside = keys.within(quirks.base_in)
+        outer = consistent_value("rope_theta", inside.get("rope_theta"), outer, quirks.base_in)
+        inside.finish(speaks)
+    if listed is not None and listed.bases and keys.get(listed.key):
+        outer, inner = numbers_of(keys, listed, None), None
+    return inner, config.number("bases", outer)
+
+
+def rope_type_of(config: LayerConfig) -> str:
+    """The name of a block's rule."""
+    block, known = config.block, {**RULES, **ALIASES, **config.row.quirks.rules}
+    names = {name: block.get(name) for name in ("rope_type", "type")}
+    given = [name for name in names.values() if name is not None]
+    for name in given:
+        if not isinstance(name, str) or name not in known:
+            raise ValueError(f"{WHO}: rope_type must be one of {comma_separated(known)}; got {name!r}")
+    if not given and block.mapping.get("factor") is not None:
+        raise ValueError(
+            f"{WHO}: {block.name} must have a rope_type beside factor; got {comma_separated(block.mapping)}"
+        )
+    types = {rule if isinstance(rule := known[name], str) else name for name in given}
+    if "deepseek_yarn" in types:
+        types.discard("yarn")  # it is one: an older `type` says so beside it
+    if len(types) > 1:
+        raise ValueError(f"{WHO}: rope_type and type must not contradict each other; got {names}")
+    return types.pop() if types else "default"
+
+
+def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
+    """The scaling rule, or None."""
+    rule: Any = {**RULES, **config.row.quirks.rules}[rope_type]
+    own_length = config.block.get(LENGTH_KEYS[0])
+    length = _whole(config.keys.first(*LENGTH_KEYS) if own_length is None else own_length)
+    values = _stated_values(config, rule, length)
+    if rule is Scaling:
+        return None
+    if config.block_is_default:
+        config.keys.assume("scaling", "rope_parameters")
+    if rule is DynamicNTKScaling:
+        alpha = _alpha(config, values)
+        if alpha is not None:
+            return NTKScaling(factor=alpha)
+        values[LENGTH_KEYS[0]] = length
+    _fill_in(config, rule, values, length)
+    values = _complete(config, rope_type, rule, values)
+    if rope_type == "deepseek_yarn":
+        return _of_deepseek(YarnScaling(**values))
+    scaling = rule(**values)
+    if isinstance(scaling, YarnScaling) and not (config.row.is_latent and config.row.quirks.scales_softmax):
+        return _of_tables_alone(scaling)
+    return scaling
+
+
+def _stated_values(config: LayerConfig, rule: type[Scaling], length: Any) -> dict[str, Any]:
+    """What the block and the config state for the parameters of a rule, None for the others."""
+    keys, block = config.keys, config.block
+    names = {each.name for each in fields(rule)}
+    values = {name: block.get(name) for name in names - {"seq_len", LENGTH_KEYS[0]}}
+    outside = keys.get(ORIGINAL)
+    if ORIGINAL in values:
+        stated = _whole(consistent_value(ORIGINAL, values[ORIGINAL], outside, block.name))
+        usual = config.row.default(ORIGINAL)
+        values[ORIGINAL] = next((each for each in (stated, usual, length) if each is not None), None)
+        if stated is None:
+            keys.assume("scaling", ORIGINAL, "" if usual is not None else f"taken from {LENGTH_KEYS[0]}")
+    if "seq_len" in names:
+        values["seq_len"] = config.seq_len
+    return values
+
+
+def _alpha(config: LayerConfig, values: dict[str, Any]) -> Any:
+    """Hunyuan's parameter of the dynamic rule, in place of a factor."""
+    alpha, factor = config.block.get("alpha"), values["factor"]
+    if alpha is not None and "factor" not in config.row.quirks.ignored_in_block and factor not in (None, 1):
+        raise ValueError(f"{WHO}: alpha or factor must be given, not both; got {alpha} and {factor}")
+    return alpha
+
+
+def _fill_in(config: LayerConfig, rule: type[Scaling], values: dict[str, Any], length: Any) -> None:
+    """Add what follows from other values, and the defaults of the family for a `rope_scaling`."""
+    # A factor that is null, or LongRoPE's that is left out, is the ratio of lengths.
+    ratio = rule is LongRopeScaling or (issubclass(rule, YarnScaling) and "factor" in config.block.mapping)
+    if ratio and values["factor"] is None and length is not None and values[ORIGINAL] is not None:
+        length = checks.positive(WHO, LENGTH_KEYS[0], length)
+        values["factor"] = length / checks.positive(WHO, ORIGINAL, values[ORIGINAL])
+    if config.block.name == "rope_scaling":
+        for name, value in config.row.quirks.scaling_defaults.items():
+            if name in values and values[name] is None:
+                values[name] = value
+                config.keys.assume("attention factor", name)
+
+
+def _complete(config: LayerConfig, rope_type: str, rule: type[Scaling], values: dict[str, Any]) -> dict[str, Any]:
+    """The values that are not None, which must have all parameters without a default."""
+    values = {name: value for name, value in values.items() if value is not None}
+    missing = [each.name for each in fields(rule) if each.default is MISSING and each.name not in values]
+    if missing:
+        raise ValueError(
+            f"{WHO}: {config.block.name} of type {rope_type!r} must have {comma_separated(missing)}; "
+            f"got {comma_separated(config.block.mapping)}"
+        )
+    return values
+
+
+def _of_tables_alone(yarn: YarnScaling) -> YarnScaling:
+    """The same tables; only multi-head latent attention multiplies the scale of its softmax too.
+
+    References
+    ----------
+    transformers, `yarn_apply_mscale` of `modeling_deepseek_v3.py`, which is in the files of such models alone.
+    """
+    if yarn.softmax_scale == 1.0:
+        return yarn
+    return replace(yarn, attention_factor=yarn.resolved_attention_factor, mscale=None, mscale_all_dim=None)
+
+
+def _of_deepseek(yarn: YarnScaling) -> YarnScaling:
+    """DeepSeek's own YaRN, where a number that is absent is 1 or 0; transformers' rule reads both numbers or none.
+
+    References
+    ----------
+    DeepSeek, `modeling_deepseek.py`, `DeepseekV3YarnRotaryEmbedding`; vLLM, `deepseek_scaling_rope.py`.
+    """
+    if yarn.attention_factor is not None:
+        return yarn
+    mscale = 1.0 if yarn.mscale is None else yarn.mscale
+    factor = yarn.get_mscale(mscale) / yarn.get_mscale(yarn.mscale_all_dim or 0.0)
+    return yarn if factor == yarn.resolved_attention_factor else replace(yarn, attention_factor=factor)
+
+
+def _whole(length: Any) -> Any:
+    """A length as configs have it, which may be a float without a fraction."""
+    return int(length) if isinstance(length, float) and length.is_integer() else length
