@@ -30,7 +30,9 @@ with warnings.catch_warnings():
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import families
-from families import FAMILIES, GRADIENTS, LOGITS, build, logits, prompt
+from tiny_models import compare, patchable
+from tiny_models.compare import GRADIENTS, LOGITS, logits
+from tiny_models.models import FAMILIES, TINY, Family, build, prompt
 
 from rope_xp import RotaryEmbedding
 from rope_xp._core.kernels.pair_rotation import Rotation
@@ -45,7 +47,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:transformers.*", "i
 
 
 def llama(**changes):
-    return build(families.Family("LlamaForCausalLM", changes))
+    return build(Family("LlamaForCausalLM", changes))
 
 
 def tree(model):
@@ -59,7 +61,7 @@ def tree(model):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_is_equal_with_and_without(name):
     model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
-    theirs, row = logits(model, inputs), families.measure(name, model, seeds=0)
+    theirs, row = logits(model, inputs), compare.measure(name, model, seeds=0)
     assert row.good, row
     before = tree(model)  # after calls, as upstream's modules remember some
     with patched(model):
@@ -87,17 +89,17 @@ def test_positions_matter_in_a_family(name):
 def test_rows_matter_in_a_family(name):
     """So do tables of the first row for all rows."""
     model = patch(build(FAMILIES[name]))
-    right = families.answers(model, FAMILIES[name])
+    right = compare.answers(model, FAMILIES[name])
     for module in model.modules():
         if isinstance(module, Rotary):
             own = module._positions
             module._positions = lambda x, positions, own=own: own(x, positions)[..., :1, :]
-    assert families.difference(families.answers(model, FAMILIES[name]), right) > 10 * LOGITS
+    assert compare.difference(compare.answers(model, FAMILIES[name]), right) > 10 * LOGITS
 
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen3", "Cohere", "GPT-OSS", "Granite", "Qwen2.5-VL"])
 def test_in_bfloat16_models_are_closer_to_float64(name):
-    errors = families.in_bfloat16(FAMILIES[name], 2)
+    errors = compare.in_bfloat16(FAMILIES[name], 2)
     theirs, ours = errors["long"]
     assert ours < 0.97 * theirs
     if name != "Qwen2.5-VL":  # which counts positions itself
@@ -134,7 +136,7 @@ def test_training_moves_patches_as_upstream_does(name):
         torch.manual_seed(0)
         return torch.stack([logits(model.train(), prompt(FAMILIES[name])) for _ in range(3)])
 
-    model = build(families.replace(FAMILIES[name], changes={**FAMILIES[name].changes, **MOVES}))
+    model = build(replace(FAMILIES[name], changes={**FAMILIES[name].changes, **MOVES}))
     theirs = three(model)
     ours = three(patch(model))
     assert float((ours - theirs).abs().max()) <= LOGITS
@@ -144,7 +146,7 @@ def test_training_moves_patches_as_upstream_does(name):
 @pytest.mark.filterwarnings("ignore:Casting complex values to real:UserWarning")
 def test_a_cast_to_bfloat16_leaves_complex_tables_whole():
     """Upstream's lose their imaginary part."""
-    theirs, ours = families.in_bfloat16(FAMILIES["Llama 4, tower"], 1)["short"]
+    theirs, ours = compare.in_bfloat16(FAMILIES["Llama 4, tower"], 1)["short"]
     assert ours < 0.3 * theirs
 
 
@@ -153,7 +155,7 @@ def test_a_cast_to_bfloat16_leaves_complex_tables_whole():
 def test_a_model_of_one_type_of_layers(name, of_layers):
     """Its rotary module has frequencies of that type alone, though its config has a block of each."""
     changes = {**FAMILIES[name].changes, "layer_types": 2 * [of_layers]}
-    model = build(families.Family(FAMILIES[name].model, changes))
+    model = build(Family(FAMILIES[name].model, changes))
     theirs = logits(model, prompt(FAMILIES[name]))
     assert float((logits(patch(model), prompt(FAMILIES[name])) - theirs).abs().max()) <= LOGITS
 
@@ -236,7 +238,7 @@ def test_what_is_patched_is_not_pickled(part):
     assert pickle.loads(pickle.dumps(unpatch(model))).model.rotary_emb is not None
 
 
-@pytest.mark.parametrize("name", ["GPT-NeoX", "Llama", "Cohere", "DeepSeek-V2", "Qwen2-VL", "Llama 4, text"])
+@pytest.mark.parametrize("name", ["GPTNeoX", "Llama", "Cohere", "DeepSeek-V2", "Qwen2-VL", "Llama 4, text"])
 def test_code_of_transformers_reads_our_tables(name):
     """A layer that joins later, or whose patch was taken out alone, finds them as upstream's."""
     family = FAMILIES[name]
@@ -389,9 +391,9 @@ def test_gpt_j_beside_others_and_in_parts():
 
 def test_gradient_checkpointing():
     model, inputs = llama().train(), prompt(FAMILIES["Llama"])
-    theirs = families.gradients(model, inputs)
+    theirs = compare.gradients(model, inputs)
     patch(model).gradient_checkpointing_enable()
-    assert families.of_gradients(families.gradients(model, inputs), theirs) <= GRADIENTS
+    assert compare.of_gradients(compare.gradients(model, inputs), theirs) <= GRADIENTS
 
 
 @pytest.mark.parametrize("name", ["Llama", "Phi-3, LongRoPE long", "DeepSeek-V2", "Qwen3", "GPT-J", "CodeGen"])
@@ -646,7 +648,7 @@ def test_a_wrapper_that_has_counted_the_buffers_is_refused(one_process):
 def test_wrappers_before_and_after(first, wrap, one_process):
     """What trains and serves models wraps them, or their layers."""
     model, inputs = llama(), prompt(FAMILIES["Llama"])
-    theirs, their_gradients = logits(model, inputs), families.gradients(model, inputs)
+    theirs, their_gradients = logits(model, inputs), compare.gradients(model, inputs)
     if first == "patch":
         patch(model)
     wrapped = model
@@ -663,9 +665,9 @@ def test_wrappers_before_and_after(first, wrap, one_process):
     if first == "wrap":
         patch(wrapped)
     assert float((logits(wrapped, inputs) - theirs).abs().max()) <= LOGITS
-    ours = [g.full_tensor() if wrap == "shard" else g for g in families.gradients(wrapped, inputs).values()]
+    ours = [g.full_tensor() if wrap == "shard" else g for g in compare.gradients(wrapped, inputs).values()]
     by_name = dict(zip(their_gradients, ours, strict=True))  # which wrappers change
-    assert families.of_gradients(by_name, their_gradients) <= GRADIENTS
+    assert compare.of_gradients(by_name, their_gradients) <= GRADIENTS
     assert not any(isinstance(type(module), PatchedType) for module in unpatch(wrapped).modules())
 
 
@@ -694,7 +696,7 @@ def test_an_unknown_family_is_named():
     class Config(transformers.LlamaConfig):
         model_type = "mine"
 
-    config = Config(**{**families.TINY, "eos_token_id": None})
+    config = Config(**{**TINY, "eos_token_id": None})
     model = transformers.LlamaForCausalLM(config)
     with pytest.raises(ValueError, match=r"LlamaRotaryEmbedding: .*model_type must be one of .*; got 'mine'"):
         patch(model)
@@ -780,7 +782,7 @@ def test_a_missing_transformers_is_an_import_error():
 
 
 def test_which_apply_functions_a_file_calls():
-    assert families.applied(modeling_edgetam_video) == {
+    assert patchable.applied(modeling_edgetam_video) == {
         "apply_rotary_pos_emb_2d_cross_attn",
         "apply_rotary_pos_emb_2d_self_attn",
     }
@@ -798,7 +800,8 @@ def test_every_refusal_names_a_class_of_transformers():
 
 
 def test_the_table_is_written_and_read(tmp_path):
-    row = families.measure("Llama", llama(), seeds=1)
-    families.write([row], {"A": "", "B": "why"}, {"x": [(1.0, 2.0), (3.0, 4.0)]}, tmp_path / "families.md")
-    assert "1 of 2 rotary classes can be patched" in (tmp_path / "families.md").read_text()
-    assert json.loads((tmp_path / "families.json").read_text())["families"][0]["family"] == "Llama"
+    row = compare.measure("Llama", llama(), seeds=1)
+    arguments = types.SimpleNamespace(out=tmp_path / "families.md", quick=True)
+    families.write(arguments, [], [row], {"A": "", "B": "why"}, {"x": [(1.0, 2.0), (3.0, 4.0)]})
+    assert "1 of 2 rotary classes can be patched" in (tmp_path / "families.md").read_text().replace("\n", " ")
+    assert json.loads((tmp_path / "families.json").read_text())["rows"][0]["family"] == "Llama"
