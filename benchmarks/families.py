@@ -58,6 +58,7 @@ def summary(rows, reasons):
 
 def write(arguments, argv, rows, reasons, times):
     """Print and write the tables; the JSON file has a row for each family, refused class and time."""
+    heads = ("without", "with")
     refused = [[name, why] for name, why in reasons.items() if why]
     least = [[name, *(f"{each:.2f}" for pair in pairs for each in pair)] for name, pairs in times.items()]
     tables = [
@@ -65,12 +66,12 @@ def write(arguments, argv, rows, reasons, times):
         common.Table("Milliseconds", ("", "without, least", "median", "with, least", "median"), least),
         common.Table("Rotary classes that are refused", ("class", "why"), refused),
     ]
-    named = [
-        {**vars(row), "bfloat16": {k: dict(zip(("without", "with"), v)) for k, v in row.bfloat16.items()}}
-        for row in rows
-    ]
+    named = [{**vars(row), "bfloat16": {k: dict(zip(heads, v)) for k, v in row.bfloat16.items()}} for row in rows]
     named += [{"refused": name, "why": why} for name, why in refused]
-    named += [{"milliseconds": row[0], **dict(zip(tables[1].heads[1:], map(float, row[1:])))} for row in least]
+    named += [
+        {"milliseconds": k, **{n: dict(zip(("least", "median"), v)) for n, v in zip(heads, pairs)}}
+        for k, pairs in times.items()
+    ]
     made_with = common.facts(__file__, argv, "transformers", "torch")
     common.publish(arguments, "families", "Whole models", NOTES, made_with, tables, named)
 

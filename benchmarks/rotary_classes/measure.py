@@ -1,11 +1,12 @@
 """The result for each class that is found."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from .classes import found, message, targets
 from .deviations import NOT_ROTATIONS
-from .observe import text
 from .outcomes import outcomes
 from .rows import Outcome, Result, is_known
 
@@ -33,8 +34,8 @@ def norms(folder, file, name):
     """The smallest and largest factor by which a class that is no rotation changes the length of a token's vector."""
     target = next(targets(folder, file, name))
     run = target.run(target.default)
-    # The observation of HunYuanVL has all axes equal, where it is a rotation.
-    seen = text(run) if name == "HunYuanVLRotaryEmbedding" else target.subject.drive(run)
+    run = replace(run, subject=replace(target.subject, equal_axes=False))  # where all are equal, it may be a rotation
+    seen = target.subject.drive(run)
     x = np.random.default_rng(0).normal(size=(3, seen.heads, seen.positions.shape[-1], seen.dim)).astype(np.float32)
     ratio = np.linalg.norm(seen.rotate(*torch.tensor(x))[0].numpy(), axis=-1) / np.linalg.norm(x[0], axis=-1)
     return float(ratio.min()), float(ratio.max())

@@ -108,6 +108,7 @@ def text(run, calls=None):
     labels = () if run.label is None else (run.label,)
     for positions in calls:
         rows = [np.roll(positions, a) if positions is LONG else positions * (a + 1) % 509 for a in range(count)]
+        rows = [positions] * count if run.subject.equal_axes else rows
         axes = torch.tensor(np.stack(rows))
         tables = module(torch.zeros(1), axes[:, None] if count > 1 else axes, *labels)
     function = getattr(run.module, apply_name(run))
@@ -131,16 +132,10 @@ def text(run, calls=None):
     )
 
 
-def observe(run):
-    """The observations of a run, of which upstream's own function takes its own heads."""
+def observe(run, checked=True):
+    """The observations of a run; where `checked`, upstream's own function takes its own heads."""
     found = run.subject.drive(run)
     found = found if isinstance(found, list) else [found]
-    found[0].rotate(*torch.zeros(3, found[0].heads, found[0].positions.shape[-1], found[0].dim))
+    if checked:
+        found[0].rotate(*torch.zeros(3, found[0].heads, found[0].positions.shape[-1], found[0].dim))
     return found
-
-
-def first_tables(run):
-    """The cosines and sines of the first observation, without its function."""
-    found = run.subject.drive(run)
-    found = found[0] if isinstance(found, list) else found
-    return found.cos, found.sin

@@ -13,7 +13,7 @@ from .classes import ROTARY, labels, message, plain, targets
 from .compare import check
 from .deviations import NOT_ROTATIONS, REFUSAL, reason_for, refusal_of
 from .layers import LAYERED, layers
-from .observe import first_tables, observe
+from .observe import observe
 from .ours import is_family, read_case, read_file, read_or_none
 from .rows import Outcome
 
@@ -34,8 +34,8 @@ def outcomes_of(target, quick):
     pairs = {}
     for label in labels(default):
         try:
-            cos, _ = first_tables(target.run(default, label))
-            pairs[label] = 0 if cos is None else cos.shape[-1]
+            seen = observe(target.run(default, label), checked=False)[0]
+            pairs[label] = 0 if seen.cos is None else seen.cos.shape[-1]
         except Exception as error:
             yield Outcome(name, "default", label, "refused upstream", note=message(error))
     if not pairs:
@@ -71,7 +71,7 @@ class Comparison:
     read: Any  # ours, for a `compat`
     contradicts: bool = False
     key: str = ""  # that most classes do not read
-    without_key: Any = None  # upstream's tables and ours without the key, as functions
+    without_key: Any = None  # upstream's observation and ours without the key, as functions
     lenient: bool = False
 
     def judged(self):
@@ -114,8 +114,8 @@ class Comparison:
 
     def ignores_key(self):
         """Whether upstream computes the same without the key."""
-        tables, _ = self.without_key
-        return all(map(np.array_equal, (self.seens[0].cos, self.seens[0].sin), tables()))
+        first, other = self.seens[0], self.without_key[0]()
+        return np.array_equal(first.cos, other.cos) and np.array_equal(first.sin, other.sin)
 
     def is_ours_without_key(self):
         """Whether ours, without the key and without `compat`, is upstream's."""
@@ -152,7 +152,7 @@ def outcome(target, case, label):
         contradicts=case.contradicts,
         key=case.key,
         without_key=(
-            lambda: first_tables(target.run(other(), label, case.calls)),
+            lambda: observe(target.run(other(), label, case.calls), checked=False)[0],
             lambda: read(None, other(), replace(case, changes=case.without)),
         ),
         lenient=bool(case.key) or "without" in case.name,

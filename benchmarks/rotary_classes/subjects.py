@@ -18,6 +18,7 @@ class Subject:
     config: str = ""  # its name, where the signature of the rotary class has another or none
     drive: Callable[..., Any] | None = None  # makes observations; by default `text`, or `tower` for such configs
     axes: int = 1
+    equal_axes: bool = False  # text has the same position on each
     sections: tuple[int, ...] = ()  # of three axes, for heads of 96, other than the default ones
     needs: Any = field(default_factory=dict)  # changes without which the default config does not run, or a function
     why: str = ""  # the reason for them
@@ -61,8 +62,21 @@ def one_case(name, **changes):
     return {"more": (Case(name, changes),)}
 
 
+def own_case(name, **changes):
+    """One changed config, of a class that has no rotary block."""
+    return {"rules": False, **one_case(name, **changes)}
+
+
+def configs(*stems, **more):
+    return tuple(Subject(f"{stem}Config", **more) for stem in stems)
+
+
 def block(**more):
     return {"rope_parameters": {"rope_type": "default", **more}}
+
+
+def by_type(**more):
+    return {"sliding_attention": {"rope_type": "default", **more}, "full_attention": None}
 
 
 def without_timm(module):
@@ -89,66 +103,62 @@ ALPHA = {"head_dim": 64, "max_position_embeddings": 256, "rope_parameters": ALPH
 NULL_HEAD = Subject(
     needs={"head_dim": 64}, why="head_dim is null by default, with which dynamic, yarn and longrope raise upstream"
 )
-DYNAMIC_ALPHA = (Subject(more=short_and_long("dynamic alpha", ALPHA)), NULL_HEAD)
-HALF = {"needs": {SHARE: 0.5}, "why": "the default config rotates 64 pairs, but its sections are for 32"}
+HALF_WHY = "the default config rotates 64 pairs, but its sections are for 32"
 HALF_IN_BLOCK = one_case(
     "half the head", **block(rope_theta=BASE, partial_rotary_factor=0.5, mrope_section=[24, 20, 20])
 )
 TIMM = "timm_wrapper, the default config of its vision part, needs timm, which has no part in rotation"
+TALKER_WHY = "the default sections are for heads of 128, the default heads have 64"
 ONLY_THEN = {"why": "rotates only then", "off": True}
-FULL = {"why": "the default has full attention alone", "needs": two("full_attention", "sliding_attention")}
+FULL = Subject(why="the default has full attention alone", needs=two("full_attention", "sliding_attention"))
+HYBRID = two("hybrid", "hybrid_sliding", sliding_window=64)
+SLIDING = two("sliding_attention", "sliding_attention")
+FOUR = block(rope_theta=1e4, mrope_section=[16, 16, 16, 16])
+HEAD = {"needs": {"head_dim": 128}}
 WIDER = Subject(keep=(), width=width_by_layer_type)
-CHUNKED, ALTERNATING = (10, 18, 20), (20, 14, 14)
-MEMORY, CROPPED = Subject(drive=towers.memory), Subject(cropped=True)
+CHUNKED, ALTERNATING, EIGHTS, QUARTER = (10, 18, 20), (20, 14, 14), (8, 8, 8), (4, 4, 4)
 NOT_SQUARE = {"needs": {"image_size": [70, 42]}, "why": "a grid that is not square"}
 CONFORMER = {"needs": {"position_embeddings_type": "rotary"}, **ONLY_THEN, "rules": False, "drive": unusual.counted}
 BASE_AND_HEADS = one_case("base and heads", rotary_embedding_base=500, num_attention_heads=8)
-DINOV3 = Subject(drive=towers.dinov3, rules=False, **one_case("base", rope_theta=50.0))
-ESM_BASE = {"rules": False, **one_case("base", rope_theta=5_000.0)}
+DINOV3 = Subject(drive=towers.dinov3, **own_case("base", rope_theta=50.0))
+ESM_BASE = own_case("base", rope_theta=5_000.0)
+COMPASS = two("sliding_attention", "full_attention", rope_parameters=by_type(rope_theta=50_000.0))
+COMPASS_SECTIONS = by_type(rope_theta=9_000.0, mrope_section=[16, 16, 16])
 
 
-def compass(**more):
-    full = {"full_attention": None}
-    return {"rope_parameters": {"sliding_attention": {"rope_type": "default", **more}, **full}}
+def same_for(names, *found):
+    """The same for several classes."""
+    return dict.fromkeys(names.split(), found)
 
 
 # By the name of the class, without "RotaryEmbedding" in the end.
 SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
     # Several configs, or not the one in the signature.
-    "Blt": tuple(
-        Subject(f"Blt{name}Config") for name in ("LocalEncoder", "LocalDecoder", "GlobalTransformer", "Patcher")
-    ),
-    "Csm": (Subject("CsmConfig"), Subject("CsmDepthDecoderConfig")),
-    "DeepseekOcr2Vision": Subject("DeepseekOcr2VisionEncoderConfig"),
-    "Dia": (Subject("DiaEncoderConfig"), Subject("DiaDecoderConfig")),
-    "GlmAsr": Subject("GlmAsrEncoderConfig"),
-    "MiniMaxM3VL": Subject("MiniMaxM3VLTextConfig"),
-    "Nemotron3Diarization": Subject("Nemotron3DiarizationAudioConfig"),
-    "Nemotron3_5Transcribe": tuple(
-        Subject(f"Nemotron3_5Transcribe{name}Config") for name in ("AsrAudio", "WordTimestamp")
-    ),
+    "Blt": configs("BltLocalEncoder", "BltLocalDecoder", "BltGlobalTransformer", "BltPatcher"),
+    "Csm": configs("Csm", "CsmDepthDecoder"),
+    "DeepseekOcr2Vision": configs("DeepseekOcr2VisionEncoder"),
+    "Dia": configs("DiaEncoder", "DiaDecoder"),
+    "GlmAsr": configs("GlmAsrEncoder"),
+    "MiniMaxM3VL": configs("MiniMaxM3VLText"),
+    "Nemotron3Diarization": configs("Nemotron3DiarizationAudio"),
+    "Nemotron3_5Transcribe": configs("Nemotron3_5TranscribeAsrAudio", "Nemotron3_5TranscribeWordTimestamp"),
     "Qwen3OmniMoe": (
-        Subject("Qwen3OmniMoeTalkerCodePredictorConfig"),
-        Subject("Qwen3OmniMoeCode2WavConfig", part="qwen3_omni_moe/code2wav"),
+        *configs("Qwen3OmniMoeTalkerCodePredictor"),
+        *configs("Qwen3OmniMoeCode2Wav", part="qwen3_omni_moe/code2wav"),
     ),
-    "T5Gemma": Subject("T5GemmaModuleConfig"),
-    "T5Gemma2": (Subject("T5Gemma2TextConfig"), Subject("T5Gemma2DecoderConfig")),
-    "VoxtralRealtime": (Subject("VoxtralRealtimeEncoderConfig"), Subject("VoxtralRealtimeTextConfig")),
-    "PeVideoEncoder": Subject(needs=without_timm, why=TIMM),
-    "PeAudioVideoEncoder": Subject(needs=without_timm, why=TIMM),
+    "T5Gemma": configs("T5GemmaModule"),
+    "T5Gemma2": configs("T5Gemma2Text", "T5Gemma2Decoder"),
+    "VoxtralRealtime": configs("VoxtralRealtimeEncoder", "VoxtralRealtimeText"),
+    **same_for("PeVideoEncoder PeAudioVideoEncoder", Subject(needs=without_timm, why=TIMM)),
     # Others of text.
+    **same_for("GPTNeoXJapanese Persimmon Phi StableLm", Subject(cropped=True)),
+    **same_for("MiniMax Ministral Mixtral", Subject(), NULL_HEAD),
+    **same_for("HunYuanDenseV1 HunYuanMoEV1", Subject(more=short_and_long("dynamic alpha", ALPHA)), NULL_HEAD),
+    **same_for("Gemma4Text Gemma4UnifiedText DiffusionGemmaText EmbeddingGemma2", WIDER),
+    **same_for("Laguna Mellum Step3p7", FULL),
     "DeepseekV3": Subject(also=("kimi_k2",)),
     "LongcatFlash": Subject(skip="^width$", **one_case("both widths", head_dim=32, qk_rope_head_dim=32)),
     "Llama4Text": Subject(tokens_first=True),
-    "GPTNeoXJapanese": CROPPED,
-    "Persimmon": CROPPED,
-    "Phi": CROPPED,
-    "StableLm": CROPPED,
-    "MiniMax": (Subject(), NULL_HEAD),
-    "Ministral": (Subject(), NULL_HEAD),
-    "Mixtral": (Subject(), NULL_HEAD),
-    "HunYuanDenseV1": DYNAMIC_ALPHA,
-    "HunYuanMoEV1": DYNAMIC_ALPHA,
     "Glm4Moe": (Subject(), Subject(needs={"head_dim": 128}, why="half of the default head of 42 is odd")),
     "Phimoe": Subject(more=short_and_long("longrope", {"rope_parameters": PHIMOE})),
     "Phi3": Subject(more=PHI3_CASES, also=("phi3_v",)),
@@ -156,26 +166,14 @@ SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
     "NanoChat": Subject(sign=-1),
     # The model splits qk_rope_head_dim channels off, whatever the share says.
     "DeepseekV4": Subject(latent=False, width=lambda run: run.config.head_dim, skip="half|proportional"),
-    "Gemma4Text": WIDER,
-    "Gemma4UnifiedText": WIDER,
-    "DiffusionGemmaText": WIDER,
-    "EmbeddingGemma2": WIDER,
-    "Laguna": Subject(**FULL),
-    "Mellum": Subject(**FULL),
-    "Step3p7": Subject(**FULL),
     "Lfm3": Subject(keep=()),
-    "Zaya": Subject(needs=two("hybrid", "hybrid_sliding", sliding_window=64), why="the default has one type of layers"),
+    "Zaya": Subject(needs=HYBRID, why="the default has one type of layers"),
     "Zamba2": Subject(needs={"use_mem_rope": True}, **ONLY_THEN),
     "GraniteMoeHybrid": Subject(needs={"position_embedding_type": "rope"}, **ONLY_THEN),
     "Esm": Subject(needs={"position_embedding_type": "rotary"}, **ONLY_THEN, **ESM_BASE),
     "EvollaSaProt": Subject(part="evolla/protein_encoder", **ESM_BASE),
     "Moonshine": Subject(width=lambda run: run.config.hidden_size // run.config.decoder_num_attention_heads),
-    "Beam": (
-        Subject(rules=False),
-        Subject(
-            needs=two("sliding_attention", "sliding_attention"), why="the block of layers of full attention is null"
-        ),
-    ),
+    "Beam": (Subject(rules=False), Subject(needs=SLIDING, why="the block of layers of full attention is null")),
     "Dots3NoteText": Subject(
         width=lambda run: run.config.per_layer_config[run.label].qk_rope_head_dim,
         skip="half|width|proportional",  # the class computes the share from the widths, whatever the block says
@@ -185,50 +183,28 @@ SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
     "UnlimitedOcrText": Subject(skip="^width$"),
     "Qwen2_5OmniDiT": Subject(drive=unusual.dit),
     # Text on several axes.
-    "Qwen2VL": Subject(sections=CHUNKED),
-    "Qwen2_5_VL": Subject(sections=CHUNKED),
-    "Qwen2_5Omni": tuple(Subject(f"Qwen2_5Omni{name}Config", sections=CHUNKED) for name in ("Text", "Talker")),
-    "PaddleOCR": Subject(sections=CHUNKED),
-    "Glm4vText": Subject(sections=(8, 8, 8), **HALF),
+    **same_for("Qwen2VL Qwen2_5_VL PaddleOCR", Subject(sections=CHUNKED)),
+    **same_for("Qwen3VLText Qwen3VLMoeText Cosmos3EdgeText", Subject(sections=ALTERNATING)),
+    **same_for("Glm4vText GlmImageText", Subject(sections=EIGHTS, needs={SHARE: 0.5}, why=HALF_WHY)),
+    **same_for("Qwen3_5Text Qwen3_5MoeText", Subject(sections=QUARTER, **HALF_IN_BLOCK)),
+    "Qwen2_5Omni": configs("Qwen2_5OmniText", "Qwen2_5OmniTalker", sections=CHUNKED),
     "GlmOcrText": Subject(sections=(8, 20, 20)),
-    "Glm4vMoeText": Subject(
-        sections=(8, 8, 8), needs={"head_dim": 128}, why="the default head of 42 does not fit its sections"
-    ),
-    "GlmImageText": Subject(sections=(8, 8, 8), **HALF),
-    "Qwen3VLText": Subject(sections=ALTERNATING),
-    "Qwen3VLMoeText": Subject(sections=ALTERNATING),
-    "Qwen3OmniMoeThinkerText": Subject(
-        sections=ALTERNATING, needs={"head_dim": 128}, why="the default head of 73 is odd"
-    ),
-    "Qwen3OmniMoeTalker": Subject(
-        "Qwen3OmniMoeTalkerTextConfig",
-        sections=ALTERNATING,
-        needs={"head_dim": 128},
-        why="the default sections are for heads of 128, the default heads have 64",
-    ),
-    "Cosmos3EdgeText": Subject(sections=ALTERNATING),
-    "Qwen3_5Text": Subject(sections=(4, 4, 4), **HALF_IN_BLOCK),
-    "Qwen3_5MoeText": Subject(sections=(4, 4, 4), **HALF_IN_BLOCK),
-    "Qwen4ExpText": Subject(sections=(4, 4, 4), needs={SHARE: 0.25}, why="the default sections are for a quarter"),
+    "Glm4vMoeText": Subject(sections=EIGHTS, **HEAD, why="the default head of 42 does not fit its sections"),
+    "Qwen3OmniMoeThinkerText": Subject(sections=ALTERNATING, **HEAD, why="the default head of 73 is odd"),
+    "Qwen3OmniMoeTalker": configs("Qwen3OmniMoeTalkerText", sections=ALTERNATING, **HEAD, why=TALKER_WHY),
+    "Qwen4ExpText": Subject(sections=QUARTER, needs={SHARE: 0.25}, why="the default sections are for a quarter"),
     "Ernie4_5_VLMoeText": Subject(sections=(14, 14, 20)),
     "CohereCompass": Subject(
         axes=3,
-        needs=two("sliding_attention", "full_attention", **compass(rope_theta=50_000.0)),
+        rules=False,
+        needs=COMPASS,
         why="the default has no base",
-        rules=False,
-        **one_case("sections and width", head_dim=96, **compass(rope_theta=9_000.0, mrope_section=[16, 16, 16])),
+        **one_case("sections and width", head_dim=96, rope_parameters=COMPASS_SECTIONS),
     ),
-    "HunYuanVL": Subject(
-        drive=towers.hunyuan_vl,
-        axes=4,
-        needs=block(rope_theta=1e4, mrope_section=[16, 16, 16, 16]),
-        why="the default config has no sections",
-        rules=False,
-    ),
+    "HunYuanVL": Subject(axes=4, equal_axes=True, rules=False, needs=FOUR, why="the default config has no sections"),
     "NeoMME": Subject(axes=2),
     # Towers that differ from that of Qwen.
-    "MuseSparkVision": Subject(flip=True),
-    "MuseGlimmerVision": Subject(flip=True),
+    **same_for("MuseSparkVision MuseGlimmerVision", Subject(flip=True)),
     "VideoLlama3Vision": Subject(merge=2),
     "PaddleOCRVision": Subject(merge=1),
     "MiniMaxM3VLVision": Subject(axes=3),
@@ -236,45 +212,39 @@ SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
     "Gemma4Vision": Subject(drive=towers.gemma4_vision, **one_case("head_dim", head_dim=48)),
     # The class never reads rope_type.
     "Llama4Vision": Subject(drive=towers.llama4_vision, skip="linear", **one_case("heads", num_attention_heads=8)),
-    "Sam2VideoVision": MEMORY,
-    "Sam3TrackerVideoVision": MEMORY,
-    "EdgeTamVideoVision": MEMORY,
-    "Sam2VideoRoPEAttention": Subject(drive=towers.memory_attention),
-    "Sam3TrackerVideoRoPEAttention": Subject(drive=towers.memory_attention),
-    "EdgeTamVideoRoPESelfAttention": Subject(drive=towers.memory_attention),
-    "EdgeTamVideoRoPECrossAttention": Subject(drive=towers.edgetam_cross_attention),
+    **same_for("Sam2VideoVision Sam3TrackerVideoVision EdgeTamVideoVision", Subject(drive=towers.memory)),
+    **same_for("Sam2VideoRoPEAttention Sam3TrackerVideoRoPEAttention", Subject(drive=towers.memory_attention)),
+    **same_for("EdgeTamVideoRoPESelfAttention EdgeTamVideoRoPECrossAttention", Subject(drive=towers.memory_attention)),
     "Sam3ViT": Subject(drive=towers.sam3_vit, **NOT_SQUARE),
     "Sam3ViTRoPEAttention": Subject(drive=towers.sam3_attention, **NOT_SQUARE),
-    "DINOv3ViTRopePositionEmbedding": DINOV3,
-    "Sapiens2RopePositionEmbedding": DINOV3,
+    **same_for("DINOv3ViTRopePositionEmbedding Sapiens2RopePositionEmbedding", DINOV3),
     "EomtDinov3": Subject(drive=towers.dinov3),
     "EfficientLoFTR": Subject(drive=towers.loftr),
     "VJEPA2RopeAttention": Subject(drive=towers.vjepa2, rules=False),
     # Speech, molecules, and classes that no name gives away.
-    "Wav2Vec2BertRotaryPositionalEmbedding": Subject("Wav2Vec2BertConfig", **CONFORMER, **BASE_AND_HEADS),
-    "Wav2Vec2ConformerRotaryPositionalEmbedding": Subject("Wav2Vec2ConformerConfig", **CONFORMER, **BASE_AND_HEADS),
-    "SeamlessM4TConformerRotaryPositionalEmbedding": Subject(
-        "SeamlessM4TConfig",
+    "Wav2Vec2BertRotaryPositionalEmbedding": configs("Wav2Vec2Bert", **CONFORMER, **BASE_AND_HEADS),
+    "Wav2Vec2ConformerRotaryPositionalEmbedding": configs("Wav2Vec2Conformer", **CONFORMER, **BASE_AND_HEADS),
+    "SeamlessM4TConformerRotaryPositionalEmbedding": configs(
+        "SeamlessM4T",
         **CONFORMER,
         heads="speech_encoder_attention_heads",
         **one_case("base and heads", rotary_embedding_base=500, speech_encoder_attention_heads=8),
     ),
-    "ClvpRotaryPositionalEmbedding": Subject(
-        "ClvpEncoderConfig", unusual.clvp, rules=False, **one_case("width", projection_dim=1024, num_attention_heads=8)
+    "ClvpRotaryPositionalEmbedding": configs(
+        "ClvpEncoder", drive=unusual.clvp, **own_case("width", projection_dim=1024, num_attention_heads=8)
     ),
-    "EsmFold2": Subject(
-        "EsmFold2AtomEncoderConfig",
-        unusual.esmfold2,
+    "EsmFold2": configs(
+        "EsmFold2AtomEncoder",
+        drive=unusual.esmfold2,
         part="esmfold2/atom_encoder",
-        rules=False,
-        **one_case("bases", spatial_rope_base_frequency=30.0, uid_rope_base_frequency=5_000.0),
+        **own_case("bases", spatial_rope_base_frequency=30.0, uid_rope_base_frequency=5_000.0),
     ),
     "MusicFlamingo": Subject(drive=unusual.musicflamingo, without=("text_config",)),
-    "RoFormerSinusoidalPositionalEmbedding": Subject(
-        "RoFormerConfig", unusual.roformer, rules=False, **one_case("heads", num_attention_heads=8)
+    "RoFormerSinusoidalPositionalEmbedding": configs(
+        "RoFormer", drive=unusual.roformer, **own_case("heads", num_attention_heads=8)
     ),
-    "GPTJAttention": Subject("GPTJConfig", unusual.gptj, rules=False, **one_case("width", rotary_dim=32)),
-    "CodeGenAttention": Subject("CodeGenConfig", unusual.gptj, rules=False, **one_case("width", rotary_dim=16)),
+    "GPTJAttention": configs("GPTJ", drive=unusual.gptj, **own_case("width", rotary_dim=32)),
+    "CodeGenAttention": configs("CodeGen", drive=unusual.gptj, **own_case("width", rotary_dim=16)),
 }
 
 

@@ -5,7 +5,7 @@ import torch
 
 from rope_xp import positions as places
 
-from .observe import SHORT, Observation, applied, halves, head_width, observed
+from .observe import Observation, applied, halves, head_width, observed
 
 GRIDS = [(2, 6, 50), (1, 126, 8)]
 
@@ -14,13 +14,6 @@ def require_same(theirs, ours, tolerance=0.0):
     """The positions of upstream are those of our builder."""
     if not np.abs(np.asarray(theirs) - ours).max() <= tolerance:
         raise AssertionError("positions of upstream are not those of rope_xp.positions")
-
-
-def hunyuan_vl(run):
-    """Text, which has the same position on each axis; where they differ it is no rotation, see NOT_ROTATIONS."""
-    ours = np.stack([SHORT] * 4)
-    tables = run.cls(run.config)(torch.zeros(1), torch.tensor(ours)[:, None])
-    return observed(ours, head_width(run), tables, run.module.apply_rotary_pos_emb)
 
 
 def tower(run):
@@ -150,40 +143,30 @@ def memory(run):
     return observed(*memory_tables(run)[:3], function)
 
 
-def attended(ours, dim, heads, queries, tables=None):
+def attended(ours, dim, heads, rotate, tables=None):
     """An observation of what an attention class hands to its kernel."""
     cos, sin = (None, None) if tables is None else (halves(table[0]) for table in tables)
-    return Observation(ours, dim, queries, cos, sin, heads=heads)
+    return Observation(ours, dim, rotate, cos, sin, heads=heads)
 
 
 def memory_attention(run):
-    """Keys are those of several frames, then of object pointers, which are not rotated."""
-    ours, dim, tables, _ = memory_tables(run)
-    heads, cells = run.config.memory_attention_num_attention_heads, ours.shape[-1]
+    """Keys are those of several frames, then of object pointers, which are not rotated.
 
-    def queries(q, k, *_):
-        return attention(run, (flat(q), flat(k), flat(k)), flat(k), position_embeddings=tables)
-
-    def keys(x, *_):
-        more = {"make": {"rope_k_repeat": True}, "num_k_exclude_rope": 3}
-        return attention(run, (flat(x[:, :cells]), flat(x), flat(x)), None, position_embeddings=tables, **more)[1:]
-
-    first = attended(ours, dim, heads, queries, tables)
-    return first if "Self" in run.cls.__name__ else [first, attended(places.join(ours, ours, 3), dim, heads, keys)]
-
-
-def edgetam_cross_attention(run):
-    """Keys: three memories of two latents and a grid of 4 x 4, which alone is rotated, then four object pointers."""
+    EdgeTAM's cross-attention: three memories of two latents and a grid of 4 x 4, which alone is rotated; four pointers.
+    """
     ours, dim, tables, rotary = memory_tables(run)
-    small, heads = places.grid(2, 4, axes=(1, 0)), run.config.memory_attention_num_attention_heads
-    many = places.join(2, small, 2, small, 2, small, 4)
-    options = {
-        "make": {"kv_in_dim": dim * heads},
-        "num_k_exclude_rope": 4,
-        "rope_k_repeat": 3,
-        "position_embeddings": tables,
-        "position_embeddings_k": rotary(run.config)(torch.zeros(1), torch.tensor(small.T)),
-    }
+    heads, name = run.config.memory_attention_num_attention_heads, run.cls.__name__
+    plain = {"position_embeddings": tables}
+    options = {**plain, "make": {"rope_k_repeat": True}, "num_k_exclude_rope": 3}
+    many = places.join(ours, ours, 3)
+    if "Cross" in name:
+        small = places.grid(2, 4, axes=(1, 0))
+        many = places.join(2, small, 2, small, 2, small, 4)
+        options = {**plain, "make": {"kv_in_dim": dim * heads}, "num_k_exclude_rope": 4, "rope_k_repeat": 3}
+        options["position_embeddings_k"] = rotary(run.config)(torch.zeros(1), torch.tensor(small.T))
+
+    def both(q, k, *_):
+        return attention(run, (flat(q), flat(k), flat(k)), flat(k), **plain)
 
     def queries(x, *_):
         k = flat(torch.zeros(heads, many.shape[-1], dim))
@@ -193,7 +176,8 @@ def edgetam_cross_attention(run):
         q = flat(torch.zeros(heads, ours.shape[-1], dim))
         return attention(run, (q, flat(x), flat(x)), None, **options)[1:]
 
-    return [attended(ours, dim, heads, queries, tables), attended(many, dim, heads, keys)]
+    first = attended(ours, dim, heads, queries if "Cross" in name else both, tables)
+    return first if "Self" in name else [first, attended(many, dim, heads, keys)]
 
 
 def sam3_tables(run):
