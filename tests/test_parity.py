@@ -55,7 +55,7 @@ def test_parity(folder, file, name):
         low, high = measures.norms(folder, file, name)
         assert low < 0.99 or high > 1.01
     else:
-        assert rows.Result(folder, name, every).covered
+        assert rows.Result(name, every).covered
 
 
 def test_parts_of_composite_configs():
@@ -66,7 +66,7 @@ def test_parts_of_composite_configs():
 
 def test_a_class_is_covered_only_if_it_was_compared():
     def covered(*statuses):
-        return rows.Result("", "", [rows.Outcome("", "", None, each) for each in statuses]).covered
+        return rows.Result("", [rows.Outcome("", "", None, each) for each in statuses]).covered
 
     assert covered("refused upstream", "agrees") and covered("deviates")
     assert not covered() and not covered("refused upstream", "refused") and not covered("agrees", "wrong")

@@ -6,47 +6,35 @@ from .cases import ORIGINAL, SHARE
 
 ONLY_BEFORE = "upstream before"  # in reasons that newer versions do not have
 PE_ENCODERS = "PeAudioEncoder PeAudioVideoEncoder PeVideoEncoder"
+HIDING = """
+Apertus Cosmos3EdgeText Cwm HiggsAudioV2 Ministral3 Mistral4 MoonshineStreaming MuseSparkText Nemotron3_5Transcribe
+"""
+NESTED = """
+Beam DeepseekV4 DiffusionGemmaText Dots3NoteText EmbeddingGemma2 Lfm3 Ultrabert Gemma3 Gemma3n Gemma4Text
+Gemma4UnifiedText Laguna Mellum MiMoV2Flash ModernBert ModernBertDecoder Olmo3 Step3p7 T5Gemma2 Zaya
+"""
+NO_BASE = "a block without a base has 10,000 {}, and not that of the default block"
+FORGOTTEN = "`alpha` is forgotten upstream before 5.23 beyond max_position_embeddings"
+TRAINED = "refused: frequencies are multiplied by the exponential of a weight, which is 0 before training"
 THETA, THETA_BY_KEY = "(legacy )?yarn without rope_theta", "legacy (rope_theta|partial_rotary_factor|rotary_dim)"
 NO_LENGTH = "(yarn|llama3|longrope) without original.*"
 # Classes, without "RotaryEmbedding" in the end; cases as a regular expression; the reason.
 DEVIATIONS = [
     ("Cohere2Moe", f"legacy (linear|yarn.*)|{NO_LENGTH}", "`rope_scaling` is not read upstream"),
-    (
-        "HiggsAudioV2 Ministral3",
-        THETA,
-        "a block without a base has 10,000 upstream, and not that of the default block",
-    ),
-    (PE_ENCODERS, THETA, "a block without a base has 10,000 upstream before 5.23, and not that of the default block"),
+    ("HiggsAudioV2 Ministral3", THETA, NO_BASE.format("upstream")),
+    (PE_ENCODERS, THETA, NO_BASE.format("upstream before 5.23")),
     ("GPTNeoX GPTNeoXJapanese", f"legacy (rope_theta|linear|yarn.*)|{NO_LENGTH}", "`rope_theta` is not read upstream"),
     ("ModernBert ModernBertDecoder Olmo3", "legacy yarn", "`rope_theta` is not read upstream"),
-    (
-        "HunYuanDenseV1 HunYuanMoEV1",
-        "dynamic alpha, long",
-        "`alpha` is forgotten upstream before 5.23 beyond max_position_embeddings",
-    ),
+    ("HunYuanDenseV1 HunYuanMoEV1", "dynamic alpha, long", FORGOTTEN),
     ("MiniMaxM3VL", ".*", "`rotary_dim` is not read upstream, which turns the whole head"),
     ("CohereCompass", ".*", "sections alternate upstream before 5.23, and are [22, 22, 20]"),
     ("Dots3NoteText", "legacy yarn.*", "`swa_rope_theta` is not read upstream where there is a `rope_scaling`"),
     ("Step3p7Vision", ".*", "axes are (h, w) upstream before 5.23"),
-    (
-        "MistralLarge4Text",
-        ".*",
-        "refused: frequencies are multiplied by the exponential of a weight, which is 0 before training",
-    ),
+    ("MistralLarge4Text", ".*", TRAINED),
     ("Phimoe", "longrope, long", "`long_factor` is never used upstream"),
-    (
-        "Apertus Cosmos3EdgeText Cwm HiggsAudioV2 Ministral3 Mistral4 MoonshineStreaming MuseSparkText"
-        " Nemotron3_5Transcribe",
-        THETA_BY_KEY,
-        "the default block hides `rope_theta` upstream",
-    ),
+    (HIDING, THETA_BY_KEY, "the default block hides `rope_theta` upstream"),
     (PE_ENCODERS, THETA_BY_KEY, "the default block hides `rope_theta` upstream before 5.23"),
-    (
-        "Beam DeepseekV4 DiffusionGemmaText Dots3NoteText EmbeddingGemma2 Lfm3 Ultrabert Gemma3 Gemma3n Gemma4Text"
-        " Gemma4UnifiedText Laguna Mellum MiMoV2Flash ModernBert ModernBertDecoder Olmo3 Step3p7 T5Gemma2 Zaya",
-        "yarn, truncate false",
-        "`truncate` of a block that is nested by layer type is not read upstream",
-    ),
+    (NESTED, "yarn, truncate false", "`truncate` of a block that is nested by layer type is not read upstream"),
 ]
 # Classes that are no rotations, and what upstream does.
 NOT_ROTATIONS = {

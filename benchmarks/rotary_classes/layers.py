@@ -14,23 +14,11 @@ from .compare import TOLERANCE, largest
 from .observe import apply_name, halves
 from .rows import Outcome
 
-TINY = {
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "intermediate_size": 64,
-    "num_hidden_layers": 8,
-    "vocab_size": 64,
-    "vocab_size_per_layer_input": 64,
-    "pad_token_id": 0,
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-    "max_position_embeddings": 128,
-}
+WIDTHS = ("hidden_size", "intermediate_size", "vocab_size", "vocab_size_per_layer_input")
+FOURS = ("num_attention_heads", "num_experts", "num_local_experts", "n_routed_experts")
+TINY = {**dict.fromkeys(WIDTHS, 64), **dict.fromkeys(FOURS, 4), "num_key_value_heads": 2, "num_experts_per_tok": 2}
+TINY |= {"head_dim": 16, "moe_intermediate_size": 32, "num_hidden_layers": 8, "pad_token_id": 0}
+TINY |= {"max_position_embeddings": 128}
 # Lists of one entry for each layer, which config objects write and older files leave out.
 BY_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers", "layer_rope_theta", "per_layer_config")
 ONE_GROUP = {"n_group": 1, "topk_group": 1, "num_key_value_heads": 4}
@@ -115,10 +103,10 @@ def model_of(module, name):
 def layers(target):
     """An outcome for each model, as its config object writes it and without lists of layers."""
     name, count = target.cls.__name__, 7
+    config_class = type(target.config(needs={}))
+    known = {*config_class.__dataclass_fields__, *config_class.attribute_map}
     for changes in LAYERED[name]:
         case = ", ".join(["every layer", *changes])
-        config_class = type(target.config(needs={}))
-        known = {*config_class.__dataclass_fields__, *config_class.attribute_map}
         try:
             config = config_class(**{k: v for k, v in TINY.items() if k in known} | deepcopy(changes))
             config._attn_implementation = "eager"
@@ -130,22 +118,25 @@ def layers(target):
         whole = config.to_dict()
         older = {key: value for key, value in whole.items() if key not in BY_LAYER} | changes
         for kind, given in (("", whole), (", lists left out", older)):
-            yield outcome_of_layers(target.config_name, case + kind, given, seen, count, config.num_hidden_layers)
+            errors, wrong, refused = differences_by_layer(given, seen, count, config.num_hidden_layers)
+            good = not wrong and largest(errors) <= TOLERANCE
+            status = "agrees" if good and not refused else "refused" if good and kind else "wrong"
+            notes = "; ".join([*wrong, *refused])[:300]
+            yield Outcome(target.config_name, case + kind, None, status, {"tables": largest(errors)}, notes)
 
 
-def outcome_of_layers(name, case, given, seen, count, layers_count):
-    """Ours of every layer, compared with the tables that upstream's layers applied."""
+def differences_by_layer(given, seen, count, layers_count):
+    """Errors of the tables of all layers, layers where only one of both rotates, and errors of ours."""
     errors, wrong, refused = [], [], []
     for index in range(layers_count):
         try:
             rope = rope_xp.from_config(given, layer=index)
-            if (rope is None) != (index not in seen):
-                wrong.append(f"layer {index}: ours {'rotates' if rope else 'does not rotate'}")
-            elif rope is not None:
-                sin, cos = rope.sincos(np.arange(count))
-                errors += [float(np.abs(x - y).max()) for x, y in zip((cos, sin), seen[index])]
         except ValueError as error:
             refused.append(f"layer {index}: {message(error)}")
-    good = not wrong and largest(errors) <= TOLERANCE
-    status = "agrees" if good and not refused else "refused" if good and "left out" in case else "wrong"
-    return Outcome(name, case, None, status, {"tables": largest(errors)}, "; ".join([*wrong, *refused])[:300])
+            continue
+        if (rope is None) != (index not in seen):
+            wrong.append(f"layer {index}: ours {'rotates' if rope else 'does not rotate'}")
+        elif rope is not None:
+            sin, cos = rope.sincos(np.arange(count))
+            errors += [float(np.abs(x - y).max()) for x, y in zip((cos, sin), seen[index])]
+    return errors, wrong, refused

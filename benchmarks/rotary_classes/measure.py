@@ -27,7 +27,7 @@ def measure(quick, only=()):
         except Exception as error:
             # What a class of another version needs is not known.
             rows = [Outcome(name, "default", None, "wrong" if is_known() else "unknown", {}, message(error))]
-        yield Result(folder, name, rows, reason)
+        yield Result(name, rows, reason)
 
 
 def norms(folder, file, name):

@@ -40,7 +40,6 @@ class Outcome:
 class Result:
     """One class."""
 
-    folder: str
     name: str
     rows: list[Outcome]
     reason: str = ""  # why it cannot be covered

@@ -39,8 +39,9 @@ class Family:
         return self.vision is not None or self.features is not None or self.model.startswith("Esm")
 
 
-def causal(stem, *changes, **more):
-    return Family(f"{stem}ForCausalLM", *changes, **more)
+def causal(stems, *changes, variant="", **more):
+    """Models of text with the same changes."""
+    return {stem + variant: Family(f"{stem}ForCausalLM", *changes, **more) for stem in stems.split()}
 
 
 def with_image(stem, rule, **vision):
@@ -74,62 +75,53 @@ GPTJ = {"rotary_dim": 8, "n_embd": 64, "n_head": 4, "n_layer": 2}
 ONE_GROUP = {"n_group": 1, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1}
 PROJECTOR = {"intermediate_size": 256, "projector_input_dim": 64, "projector_output_dim": 64}
 QWEN = {"hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 32}
-# Models of text that need no change.
+SLIDING = {"sliding_window": 6}
+# Models of text by their changes.
 PLAIN = """
 Llama Mixtral Ministral Ministral3 Qwen2 Qwen3 Qwen3Moe Phi Phi3 Phimoe Gemma VaultGemma GPTNeoX GPTNeoXJapanese Glm
 Glm4 Glm4Moe ModernBertDecoder Olmo Olmo2 Olmoe StableLm Starcoder2 Nemotron NanoChat Persimmon Granite GraniteMoe
 HunYuanDenseV1 HunYuanMoEV1 Ernie4_5 Helium Afmoe Apertus Arcee BitNet DiffLlama MiniMaxM2 MiMoV2Flash SeedOss HYV3
 """
-FAMILIES: dict[str, Family] = {stem: causal(stem) for stem in PLAIN.split()} | {
-    "Llama, llama3": causal("Llama", LLAMA3),
-    "Llama, linear": causal("Llama", block(rope_type="linear", factor=4.0)),
-    "Llama, yarn": causal("Llama", block(rope_type="yarn", factor=4.0, **ORIGINAL)),
-    "Llama, dynamic": causal("Llama", DYNAMIC, longest=12),
-    "Llama 4, text": causal("Llama4", {"no_rope_layers": [1, 0], "interleave_moe_layer_step": 2}),
-    "Mistral": causal("Mistral", {"sliding_window": 6}),
-    "Qwen2-MoE": causal("Qwen2Moe", {"shared_expert_intermediate_size": 32}),
-    "Qwen3-Next": causal("Qwen3Next", {**LINEAR, "shared_expert_intermediate_size": 32}),
-    "Qwen2-VL": with_image("Qwen2VL", {}, embed_dim=32),
-    "Qwen2.5-VL": with_image("Qwen2_5_VL", {}, **QWEN, window_size=16, fullatt_block_indexes=[1]),
-    "Qwen3-VL": with_image(
+FAMILIES: dict[str, Family] = {
+    **causal(PLAIN),
+    **causal("Gemma3 GptOss Olmo3 Exaone4", BOTH),
+    **causal("Mistral Gemma2 Gemma4", SLIDING),
+    **causal("GPTJ CodeGen", GPTJ),
+    **causal("DeepseekV2 DeepseekV3 Glm4MoeLite", LATENT),
+    **causal("MiniCPM3 Youtu", LATENT, scale=2.0),
+    **causal("DeepseekV4 Doge MiniMax", pads=False),
+    **causal("Lfm2", {"layer_types": ["full_attention", "conv"]}, pads=False),
+    **causal("Qwen2Moe", {"shared_expert_intermediate_size": 32}),
+    **causal("Qwen3Next", {**LINEAR, "shared_expert_intermediate_size": 32}),
+    **causal("Llama4", {"no_rope_layers": [1, 0], "interleave_moe_layer_step": 2}),
+    **causal("SmolLM3", {"no_rope_layers": [1, 0]}),
+    **causal("GraniteSWA", {"layer_rope_theta": [100.0, 1e4]}),
+    **causal("Falcon", {"alibi": False}),
+    **causal("Cohere", {"logit_scale": 1.0}),
+    **causal("Cohere2", {**BOTH, "logit_scale": 1.0}),
+    **causal("Dots1", ONE_GROUP),
+    **causal("JetMoe", {"kv_channels": 16}),
+    **causal("Llama", LLAMA3, variant=", llama3"),
+    **causal("Llama", block(rope_type="linear", factor=4.0), variant=", linear"),
+    **causal("Llama", block(rope_type="yarn", factor=4.0, **ORIGINAL), variant=", yarn"),
+    **causal("Llama", DYNAMIC, variant=", dynamic", longest=12),
+    **causal("Phi3", LONGROPE, variant=", LongRoPE short"),
+    **causal("Phi3", LONGROPE, variant=", LongRoPE long", longest=24),
+    "ModernBert": Family("ModernBertForMaskedLM", generates=False),
+    "Esm": Family("EsmForMaskedLM", {"position_embedding_type": "rotary"}, generates=False, pads=False),
+    "Qwen2VL": with_image("Qwen2VL", {}, embed_dim=32),
+    "Qwen2_5_VL": with_image("Qwen2_5_VL", {}, **QWEN, window_size=16, fullatt_block_indexes=[1]),
+    "Qwen3VL": with_image(
         "Qwen3VL", {"mrope_interleaved": True}, **QWEN, deepstack_visual_indexes=[0], num_position_embeddings=64
     ),
-    "Phi-3, LongRoPE short": causal("Phi3", LONGROPE),
-    "Phi-3, LongRoPE long": causal("Phi3", LONGROPE, longest=24),
-    "Gemma 2": causal("Gemma2", {"sliding_window": 6}),
-    "Gemma 3": causal("Gemma3", BOTH),
-    "Gemma 4": causal("Gemma4", {"sliding_window": 6}),
-    "GPT-J": causal("GPTJ", GPTJ),
-    "CodeGen": causal("CodeGen", GPTJ),
-    "GPT-OSS": causal("GptOss", BOTH),
-    "Falcon": causal("Falcon", {"alibi": False}),
-    "Cohere": causal("Cohere", {"logit_scale": 1.0}),
-    "Cohere 2": causal("Cohere2", {**BOTH, "logit_scale": 1.0}),
-    "GLM-4-MoE-Lite": causal("Glm4MoeLite", LATENT),
-    "DeepSeek-V2": causal("DeepseekV2", LATENT),
-    "DeepSeek-V3": causal("DeepseekV3", LATENT),
-    "DeepSeek-V4": causal("DeepseekV4", pads=False),
-    "MiniCPM3": causal("MiniCPM3", LATENT, scale=2.0),
-    "Youtu": causal("Youtu", LATENT, scale=2.0),
-    "ModernBERT": Family("ModernBertForMaskedLM", generates=False),
-    "ESM": Family("EsmForMaskedLM", {"position_embedding_type": "rotary"}, generates=False, pads=False),
-    "SmolLM3": causal("SmolLM3", {"no_rope_layers": [1, 0]}),
-    "OLMo-3": causal("Olmo3", BOTH),
-    "Granite-SWA": causal("GraniteSWA", {"layer_rope_theta": [100.0, 1e4]}),
-    "Dots1": causal("Dots1", ONE_GROUP),
-    "EXAONE 4": causal("Exaone4", BOTH),
-    "Doge": causal("Doge", pads=False),
-    "JetMoE": causal("JetMoe", {"kv_channels": 16}),
-    "LFM2": causal("Lfm2", {"layer_types": ["full_attention", "conv"]}, pads=False),
-    "MiniMax": causal("MiniMax", pads=False),
     "DINOv3": tower("DINOv3ViTModel"),
-    "Sapiens 2": tower("Sapiens2Model"),
+    "Sapiens2": tower("Sapiens2Model"),
     "MLCD": tower("MLCDVisionModel", scale=2.0),
     "Pixtral, tower": tower("PixtralVisionModel"),
-    "SAM 3, tower": tower("Sam3ViTModel"),
-    "Llama 4, tower": tower("Llama4VisionModel", PROJECTOR),
-    "GLM-ASR, encoder": tower("GlmAsrEncoder", input_features=(16, 64)),
-    "LASR, encoder": tower("LasrEncoder", {"conv_kernel_size": 5}, input_features=(40, 16)),
+    "Sam3, tower": tower("Sam3ViTModel"),
+    "Llama4, tower": tower("Llama4VisionModel", PROJECTOR),
+    "GlmAsr, encoder": tower("GlmAsrEncoder", input_features=(16, 64)),
+    "Lasr, encoder": tower("LasrEncoder", {"conv_kernel_size": 5}, input_features=(40, 16)),
     "Voxtral, encoder": tower("VoxtralRealtimeEncoder", input_features=(16, 64)),
 }
 
