@@ -291,7 +291,7 @@ def test_what_data_parallelism_sets_on_a_replica():
 
 
 @pytest.mark.parametrize("by_meta", [True, False])
-@pytest.mark.parametrize("name", [*MODELS, "GPTJ", "Phi-3, LongRoPE short", "Esm"])
+@pytest.mark.parametrize("name", [*MODELS, "GPTJ", "Phi3, LongRoPE short", "Esm"])
 def test_unpatch_puts_back_right_numbers_after_memory_was_emptied(name, by_meta):
     model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
     holders = [
