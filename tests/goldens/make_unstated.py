@@ -4,8 +4,6 @@ Run: `python tests/goldens/make_unstated.py`, with the newest transformers. A ro
 what the class computes (`benchmarks/parity.py` compares both). Keys that do not matter are left out of its config.
 """
 
-import importlib
-import importlib.util
 import json
 import sys
 import warnings
@@ -15,16 +13,13 @@ import transformers
 
 import rope_xp
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from rotary_classes.classes import ROTARY, found, labels, message, plain, targets
+from rotary_classes.ours import as_file
+from rotary_classes.outcomes import outcome_of_file
+
 HERE = Path(__file__).parent
-
-
-def load():
-    """The benchmark as a module."""
-    file = HERE.parents[1] / "benchmarks" / "parity.py"
-    spec = importlib.util.spec_from_file_location("benchmarks_parity", file)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def read(config, part, layer_type):
@@ -49,21 +44,17 @@ def smallest(config, part, layer_type):
     return config
 
 
-def rows_of(parity, module, cls, subject):
+def rows_of(target):
     """A row for each layer type of a class whose config states nothing, or no more than the default rule."""
-    name = subject.config or parity.annotated(cls)
-    needs = subject.needs(module) if callable(subject.needs) else dict(subject.needs)
-    default = parity.make(module, name, needs)
-    whole = parity.plain(default)
-    rest = {key: value for key, value in whole.items() if key in needs or not parity.ROTARY.search(key)}
+    subject, default = target.subject, target.default
+    rest = {key: value for key, value in plain(default).items() if key in target.needs or not ROTARY.search(key)}
     for keys in ({}, {"rope_parameters": {"rope_type": "default"}}):
         config = type(default).from_dict(json.loads(json.dumps({**rest, **keys})))
         for model_type in (default.model_type, *subject.also):
             given = {**rest, **keys, **({} if subject.part else {"model_type": model_type})}
-            for label in parity.labels(config):
-                found = parity.driven(subject, module, cls, name, config, given, "no rotary key", label)
-                if found.status == "agrees":
-                    file, part = parity.as_file(subject, given)
+            for label in labels(config):
+                if outcome_of_file(target, config, given, "no rotary key", label).status == "agrees":
+                    file, part = as_file(subject, given)
                     wanted = read(file, part, label)
                     yield {"config": smallest(file, part, label), "part": part, "layer_type": label, "is": wanted}
 
@@ -71,14 +62,13 @@ def rows_of(parity, module, cls, subject):
 def main():
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
-    parity, rows = load(), []
-    for folder, file, name in parity.found():
-        module = importlib.import_module(f"transformers.models.{folder}.{file}")
-        for subject in parity.listed(parity.SUBJECTS.get(name, parity.Subject())):
+    rows = []
+    for each in found():
+        for target in targets(*each):
             try:
-                rows += rows_of(parity, module, getattr(module, name), subject)
+                rows += rows_of(target)
             except Exception as error:  # upstream's config cannot be made without its rotary keys
-                print(f"{name}: {parity.said(error)}")
+                print(f"{target.cls.__name__}: {message(error)}")
     texts = sorted({json.dumps(row) for row in rows})
     (HERE / "unstated.json").write_text("[\n" + ",\n".join(texts) + "\n]\n")
     print(f"transformers {transformers.__version__}: {len(texts)} rows")

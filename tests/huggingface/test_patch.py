@@ -31,7 +31,9 @@ with warnings.catch_warnings():
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import families
-from families import FAMILIES, GRADIENTS, LOGITS, build, logits, prompt
+from tiny_models import compare, patchable
+from tiny_models.compare import GRADIENTS, LOGITS, logits
+from tiny_models.models import FAMILIES, TINY, Family, build, prompt
 
 from rope_xp import RotaryEmbedding, from_config
 from rope_xp._core.kernels.pair_rotation import Rotation
@@ -48,7 +50,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:transformers.*", "i
 
 
 def llama(**changes):
-    return build(families.Family("LlamaForCausalLM", changes))
+    return build(Family("LlamaForCausalLM", changes))
 
 
 def tree(model):
@@ -62,7 +64,7 @@ def tree(model):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_is_equal_with_and_without(name):
     model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
-    theirs, row = logits(model, inputs), families.measure(name, model, seeds=0)
+    theirs, row = logits(model, inputs), compare.measure(name, model, seeds=0)
     assert row.good, row
     before = tree(model)  # after calls, as upstream's modules remember some
     with patched(model):
@@ -71,7 +73,7 @@ def test_a_family_is_equal_with_and_without(name):
     assert torch.equal(logits(model, inputs), theirs)
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("ESM",)])
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("Esm",)])
 def test_positions_matter_in_a_family(name):
     """The test above can fail: tables of other positions change logits by far more than it allows."""
     family = FAMILIES[name]
@@ -86,24 +88,24 @@ def test_positions_matter_in_a_family(name):
     assert float((logits(model, inputs) - right).abs().max()) > 10 * LOGITS
 
 
-@pytest.mark.parametrize("name", ["Llama", "Gemma 3", "Cohere", "DeepSeek-V3"])
+@pytest.mark.parametrize("name", ["Llama", "Gemma3", "Cohere", "DeepseekV3"])
 def test_rows_matter_in_a_family(name):
     """So do tables of the first row for all rows."""
     model = patch(build(FAMILIES[name]))
-    right = families.answers(model, FAMILIES[name])
+    right = compare.answers(model, FAMILIES[name])
     for module in model.modules():
         if isinstance(module, Rotary):
             own = module._positions
             module._positions = lambda x, positions, own=own: own(x, positions)[..., :1, :]
-    assert families.difference(families.answers(model, FAMILIES[name]), right) > 10 * LOGITS
+    assert compare.difference(compare.answers(model, FAMILIES[name]), right) > 10 * LOGITS
 
 
-@pytest.mark.parametrize("name", ["Llama", "Qwen3", "Cohere", "GPT-OSS", "Granite", "Qwen2.5-VL"])
+@pytest.mark.parametrize("name", ["Llama", "Qwen3", "Cohere", "GptOss", "Granite", "Qwen2_5_VL"])
 def test_in_bfloat16_models_are_closer_to_float64(name):
-    errors = families.in_bfloat16(FAMILIES[name], 2)
+    errors = compare.in_bfloat16(FAMILIES[name], 2)
     theirs, ours = errors["long"]
     assert ours < 0.97 * theirs
-    if name != "Qwen2.5-VL":  # which counts positions itself
+    if name != "Qwen2_5_VL":  # which counts positions itself
         theirs, ours = errors["far"]
         assert ours < 0.6 * theirs
 
@@ -129,7 +131,7 @@ def test_memories_of_videos(groups, pointers):
         assert float((patch(model)(*given) - theirs).abs().max()) <= LOGITS
 
 
-@pytest.mark.parametrize("name", ["DINOv3", "Sapiens 2"])
+@pytest.mark.parametrize("name", ["DINOv3", "Sapiens2"])
 def test_training_moves_patches_as_upstream_does(name):
     """By the same random numbers, in the same order."""
 
@@ -137,7 +139,7 @@ def test_training_moves_patches_as_upstream_does(name):
         torch.manual_seed(0)
         return torch.stack([logits(model.train(), prompt(FAMILIES[name])) for _ in range(3)])
 
-    model = build(families.replace(FAMILIES[name], changes={**FAMILIES[name].changes, **MOVES}))
+    model = build(replace(FAMILIES[name], changes={**FAMILIES[name].changes, **MOVES}))
     theirs = three(model)
     ours = three(patch(model))
     assert float((ours - theirs).abs().max()) <= LOGITS
@@ -147,21 +149,21 @@ def test_training_moves_patches_as_upstream_does(name):
 @pytest.mark.filterwarnings("ignore:Casting complex values to real:UserWarning")
 def test_a_cast_to_bfloat16_leaves_complex_tables_whole():
     """Upstream's lose their imaginary part."""
-    theirs, ours = families.in_bfloat16(FAMILIES["Llama 4, tower"], 1)["short"]
+    theirs, ours = compare.in_bfloat16(FAMILIES["Llama4, tower"], 1)["short"]
     assert ours < 0.3 * theirs
 
 
 @pytest.mark.parametrize("of_layers", ["sliding_attention", "full_attention"])
-@pytest.mark.parametrize("name", ["Gemma 3", "OLMo-3"])
+@pytest.mark.parametrize("name", ["Gemma3", "Olmo3"])
 def test_a_model_of_one_type_of_layers(name, of_layers):
     """Its rotary module has frequencies of that type alone, though its config has a block of each."""
     changes = {**FAMILIES[name].changes, "layer_types": 2 * [of_layers]}
-    model = build(families.Family(FAMILIES[name].model, changes))
+    model = build(Family(FAMILIES[name].model, changes))
     theirs = logits(model, prompt(FAMILIES[name]))
     assert float((logits(patch(model), prompt(FAMILIES[name])) - theirs).abs().max()) <= LOGITS
 
 
-@pytest.mark.parametrize("name", ["Llama", "GPT-J", "Phi-3, LongRoPE long"])
+@pytest.mark.parametrize("name", ["Llama", "GPTJ", "Phi3, LongRoPE long"])
 def test_float64_models_have_exact_tables(name):
     model = build(FAMILIES[name]).double()
     inputs = prompt(FAMILIES[name])
@@ -239,7 +241,7 @@ def test_what_is_patched_is_not_pickled(part):
     assert pickle.loads(pickle.dumps(unpatch(model))).model.rotary_emb is not None
 
 
-@pytest.mark.parametrize("name", ["GPT-NeoX", "Llama", "Cohere", "DeepSeek-V2", "Qwen2-VL", "Llama 4, text"])
+@pytest.mark.parametrize("name", ["GPTNeoX", "Llama", "Cohere", "DeepseekV2", "Qwen2VL", "Llama4"])
 def test_code_of_transformers_reads_our_tables(name):
     """A layer that joins later, or whose patch was taken out alone, finds them as upstream's."""
     family = FAMILIES[name]
@@ -315,7 +317,7 @@ def test_a_wrapper_around_our_forward_is_named_and_stays(wrap):
 
 
 @pytest.mark.parametrize("cast", ["bfloat16 float", "half double", "half bfloat16", "double"])
-@pytest.mark.parametrize("name", ["Llama", "GPT-J", "Gemma 3", "Phi-3, LongRoPE long"])
+@pytest.mark.parametrize("name", ["Llama", "GPTJ", "Gemma3", "Phi3, LongRoPE long"])
 def test_casts_before_and_after(name, cast):
     first, second = build(FAMILIES[name]), patch(build(FAMILIES[name]))
     for step in cast.split():
@@ -325,7 +327,7 @@ def test_casts_before_and_after(name, cast):
     assert torch.equal(logits(unpatch(first), inputs), logits(unpatch(second), inputs))
 
 
-@pytest.mark.parametrize("name", ["Llama", "GPT-J", "DeepSeek-V2", "Qwen2-VL", "Phi-3, LongRoPE long"])
+@pytest.mark.parametrize("name", ["Llama", "GPTJ", "DeepseekV2", "Qwen2VL", "Phi3, LongRoPE long"])
 def test_the_defaults_of_a_program_do_not_matter(name):
     model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
     right = logits(patch(model), inputs)
@@ -369,7 +371,7 @@ def test_positions_of_every_type(dtype):
     assert float((logits(patch(model), inputs, **more) - theirs).abs().max()) <= LOGITS
 
 
-@pytest.mark.parametrize("name", ["GPT-J", "CodeGen"])
+@pytest.mark.parametrize("name", ["GPTJ", "CodeGen"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_rows_are_exact_in_every_dtype(name, dtype):
     attention = next(m for m in patch(build(FAMILIES[name])).modules() if _gptj.holds_table(m))
@@ -382,7 +384,7 @@ def test_rows_are_exact_in_every_dtype(name, dtype):
 
 
 def test_gpt_j_beside_others_and_in_parts():
-    both = torch.nn.ModuleDict({"llama": llama(), "gptj": build(FAMILIES["GPT-J"])})
+    both = torch.nn.ModuleDict({"llama": llama(), "gptj": build(FAMILIES["GPTJ"])})
     theirs = [logits(model, prompt(FAMILIES["Llama"])) for model in both.values()]
     patch(both)
     for model, right in zip(both.values(), theirs):
@@ -392,12 +394,12 @@ def test_gpt_j_beside_others_and_in_parts():
 
 def test_gradient_checkpointing():
     model, inputs = llama().train(), prompt(FAMILIES["Llama"])
-    theirs = families.gradients(model, inputs)
+    theirs = compare.gradients(model, inputs)
     patch(model).gradient_checkpointing_enable()
-    assert families.of_gradients(families.gradients(model, inputs), theirs) <= GRADIENTS
+    assert compare.of_gradients(compare.gradients(model, inputs), theirs) <= GRADIENTS
 
 
-@pytest.mark.parametrize("name", ["Llama", "Phi-3, LongRoPE long", "DeepSeek-V2", "Qwen3", "GPT-J", "CodeGen"])
+@pytest.mark.parametrize("name", ["Llama", "Phi3, LongRoPE long", "DeepseekV2", "Qwen3", "GPTJ", "CodeGen"])
 def test_compiles_in_one_graph(name):
     dense = {"first_k_dense_replace": 2}  # the experts of transformers break the graph
     family = FAMILIES[name]
@@ -419,8 +421,8 @@ def test_compiles_with_inductor():
 
 
 def test_threads_share_a_model():
-    model = patch(build(FAMILIES["GPT-J"]))
-    every = [prompt(FAMILIES["GPT-J"], seed) for seed in range(8)]
+    model = patch(build(FAMILIES["GPTJ"]))
+    every = [prompt(FAMILIES["GPTJ"], seed) for seed in range(8)]
     right, found = [logits(model, inputs) for inputs in every], [None] * 8
 
     def run(index):
@@ -436,7 +438,7 @@ def test_threads_share_a_model():
 
 
 def test_longrope_switches_without_looking_at_the_host():
-    family = FAMILIES["Phi-3, LongRoPE long"]
+    family = FAMILIES["Phi3, LongRoPE long"]
     model = build(family)
     for count in (15, 16, 17, 40):
         inputs = {"input_ids": torch.arange(count)[None] % 60}
@@ -455,7 +457,7 @@ def test_dynamic_ntk_remembers_nothing():
 
 @pytest.mark.parametrize("name", ["text", "vision"])
 def test_a_part_of_a_model(name):
-    family = FAMILIES["Qwen2-VL"]
+    family = FAMILIES["Qwen2VL"]
     model, inputs = build(family), prompt(family)
     theirs = logits(model, inputs)
     patch(model.model.language_model if name == "text" else model.model.visual)
@@ -649,7 +651,7 @@ def test_a_wrapper_that_has_counted_the_buffers_is_refused(one_process):
 def test_wrappers_before_and_after(first, wrap, one_process):
     """What trains and serves models wraps them, or their layers."""
     model, inputs = llama(), prompt(FAMILIES["Llama"])
-    theirs, their_gradients = logits(model, inputs), families.gradients(model, inputs)
+    theirs, their_gradients = logits(model, inputs), compare.gradients(model, inputs)
     if first == "patch":
         patch(model)
     wrapped = model
@@ -666,9 +668,9 @@ def test_wrappers_before_and_after(first, wrap, one_process):
     if first == "wrap":
         patch(wrapped)
     assert float((logits(wrapped, inputs) - theirs).abs().max()) <= LOGITS
-    ours = [g.full_tensor() if wrap == "shard" else g for g in families.gradients(wrapped, inputs).values()]
+    ours = [g.full_tensor() if wrap == "shard" else g for g in compare.gradients(wrapped, inputs).values()]
     by_name = dict(zip(their_gradients, ours, strict=True))  # which wrappers change
-    assert families.of_gradients(by_name, their_gradients) <= GRADIENTS
+    assert compare.of_gradients(by_name, their_gradients) <= GRADIENTS
     assert not any(isinstance(type(module), PatchedType) for module in unpatch(wrapped).modules())
 
 
@@ -687,7 +689,7 @@ def test_fake_tensors_are_refused():
 
 
 def test_another_table_of_gpt_j_is_refused():
-    model = build(FAMILIES["GPT-J"])
+    model = build(FAMILIES["GPTJ"])
     model.transformer.h[1].attn.embed_positions[700] += 0.01
     with pytest.raises(ValueError, match="GPTJAttention: its table does not follow from head_dim and rotary_dim"):
         patch(model)
@@ -697,7 +699,7 @@ def test_an_unknown_family_is_named():
     class Config(transformers.LlamaConfig):
         model_type = "mine"
 
-    config = Config(**{**families.TINY, "eos_token_id": None})
+    config = Config(**{**TINY, "eos_token_id": None})
     model = transformers.LlamaForCausalLM(config)
     with pytest.raises(ValueError, match=r"LlamaRotaryEmbedding: .*model_type must be one of .*; got 'mine'"):
         patch(model)
@@ -857,7 +859,7 @@ def test_a_missing_transformers_is_an_import_error():
 
 
 def test_which_apply_functions_a_file_calls():
-    assert families.applied(modeling_edgetam_video) == {
+    assert patchable.applied(modeling_edgetam_video) == {
         "apply_rotary_pos_emb_2d_cross_attn",
         "apply_rotary_pos_emb_2d_self_attn",
     }
@@ -875,7 +877,8 @@ def test_every_refusal_names_a_class_of_transformers():
 
 
 def test_the_table_is_written_and_read(tmp_path):
-    row = families.measure("Llama", llama(), seeds=1)
-    families.write([row], {"A": "", "B": "why"}, {"x": [(1.0, 2.0), (3.0, 4.0)]}, tmp_path / "families.md")
-    assert "1 of 2 rotary classes can be patched" in (tmp_path / "families.md").read_text()
-    assert json.loads((tmp_path / "families.json").read_text())["families"][0]["family"] == "Llama"
+    row = compare.measure("Llama", llama(), seeds=1)
+    arguments = types.SimpleNamespace(out=tmp_path / "families.md", quick=True)
+    families.write(arguments, [], [row], {"A": "", "B": "why"}, {"x": [(1.0, 2.0), (3.0, 4.0)]})
+    assert "1 of 2 rotary classes can be patched" in (tmp_path / "families.md").read_text().replace("\n", " ")
+    assert json.loads((tmp_path / "families.json").read_text())["rows"][0]["family"] == "Llama"

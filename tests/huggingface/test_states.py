@@ -26,7 +26,8 @@ with warnings.catch_warnings():
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from families import FAMILIES, LOGITS, build, logits, prompt
+from tiny_models.compare import LOGITS, logits
+from tiny_models.models import FAMILIES, build, prompt
 
 from rope_xp.huggingface import _compare_tables, patch, unpatch
 from rope_xp.huggingface._comparison import float32_on_cpu
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:transformers.*", "i
 MODELS = {
     "Llama": ("",),
     "Llama, yarn": ("",),
-    "Gemma 3": ("sliding_attention_", "full_attention_"),
+    "Gemma3": ("sliding_attention_", "full_attention_"),
 }
 CASTS = ("half", "bfloat16", "float", "double")
 NO_EDIT = (
@@ -183,7 +184,7 @@ def test_transformers_takes_each_edit(name, edit):
 
 
 def test_attributes_are_read_and_what_they_hold_stays():
-    model = build(FAMILIES["Gemma 3"])
+    model = build(FAMILIES["Gemma3"])
     kinds = list(rotary_of(model).layer_types)
     module = rotary_of(patch(model))
     assert module.full_attention_attention_scaling == 1.0 and list(module.layer_types) == kinds
@@ -195,7 +196,7 @@ def test_attributes_are_read_and_what_they_hold_stays():
     assert module.note and not hasattr(module, "full_attention_inv_freq")
 
 
-@pytest.mark.parametrize("name", ["GPT-J", "CodeGen"])
+@pytest.mark.parametrize("name", ["GPTJ", "CodeGen"])
 def test_a_table_inside_attention_is_not_edited(name):
     model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
     theirs = logits(model, inputs)
@@ -211,7 +212,7 @@ def test_a_table_inside_attention_is_not_edited(name):
 
 def test_a_table_inside_attention_stays_when_positions_are_elsewhere():
     """Upstream's code moves its table to the device of positions, and remembers it."""
-    attention = patch(build(FAMILIES["GPT-J"])).transformer.h[0].attn
+    attention = patch(build(FAMILIES["GPTJ"])).transformer.h[0].attn
     table = attention._buffers["embed_positions"]
     rows = attention._get_embed_positions(torch.zeros(2, 3, dtype=torch.int64, device="meta"))
     assert rows.is_meta and rows.shape == (2, len(table), 2) and attention._buffers["embed_positions"] is table
@@ -226,7 +227,7 @@ def factors(model, _family):
 
 
 @pytest.mark.parametrize(
-    "name, edit", [("Phi-3, LongRoPE long", longest), ("Phi-3, LongRoPE long", factors), ("Llama, dynamic", factors)]
+    "name, edit", [("Phi3, LongRoPE long", longest), ("Phi3, LongRoPE long", factors), ("Llama, dynamic", factors)]
 )
 def test_an_edit_of_a_config_that_is_read_in_each_call(name, edit):
     model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
@@ -248,7 +249,7 @@ def test_an_edit_of_a_config_that_is_read_in_each_call(name, edit):
 
 def test_a_state_dict_with_other_frequencies():
     """The only ones that a state dict holds are those of ESM."""
-    model, inputs = build(FAMILIES["ESM"]), prompt(FAMILIES["ESM"])
+    model, inputs = build(FAMILIES["Esm"]), prompt(FAMILIES["Esm"])
     theirs, weights = logits(model, inputs), {name: each.clone() for name, each in model.state_dict().items()}
     names = [name for name in weights if name.endswith("inv_freq")]
     right = logits(patch(model), inputs)
@@ -264,7 +265,7 @@ def test_a_state_dict_with_other_frequencies():
     assert torch.equal(logits(unpatch(model), inputs), theirs)
 
 
-@pytest.mark.parametrize("name", [*MODELS, "Phi-3, LongRoPE long", "Llama, dynamic"])
+@pytest.mark.parametrize("name", [*MODELS, "Phi3, LongRoPE long", "Llama, dynamic"])
 def test_two_models_share_a_rotary_module_and_one_is_patched(name):
     one, other, inputs = build(FAMILIES[name]), build(FAMILIES[name]), prompt(FAMILIES[name])
     other.model.rotary_emb = rotary_of(one)
@@ -279,7 +280,7 @@ def test_two_models_share_a_rotary_module_and_one_is_patched(name):
 
 
 def test_what_data_parallelism_sets_on_a_replica():
-    attention = patch(build(FAMILIES["GPT-J"])).transformer.h[0].attn
+    attention = patch(build(FAMILIES["GPTJ"])).transformer.h[0].attn
     replica, table = attention._replicate_for_data_parallel(), attention._buffers["embed_positions"]
     replica.embed_positions = table.clone()
     assert attention._buffers["embed_positions"] is table
@@ -290,7 +291,7 @@ def test_what_data_parallelism_sets_on_a_replica():
 
 
 @pytest.mark.parametrize("by_meta", [True, False])
-@pytest.mark.parametrize("name", [*MODELS, "GPT-J", "Phi-3, LongRoPE short", "ESM"])
+@pytest.mark.parametrize("name", [*MODELS, "GPTJ", "Phi3, LongRoPE short", "Esm"])
 def test_unpatch_puts_back_right_numbers_after_memory_was_emptied(name, by_meta):
     model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
     holders = [
@@ -309,7 +310,7 @@ def test_unpatch_puts_back_right_numbers_after_memory_was_emptied(name, by_meta)
     assert torch.equal(logits(model, inputs), theirs)
 
 
-@pytest.mark.parametrize("name", ["Llama", "Gemma 3", "GPT-J"])
+@pytest.mark.parametrize("name", ["Llama", "Gemma3", "GPTJ"])
 @pytest.mark.parametrize("cast", ["half", "half double", "half bfloat16", "bfloat16 float"])
 def test_numbers_put_back_are_cast_as_transformers_casts_them(name, cast):
     """And so are those that come after memory was emptied."""
@@ -329,7 +330,7 @@ def state_of(model):
 
 
 def test_unpatch_without_numbers_is_refused_and_nothing_is_half_done():
-    model = patch(build(FAMILIES["Gemma 3"])).to("meta")
+    model = patch(build(FAMILIES["Gemma3"])).to("meta")
     before = state_of(model)
     for _ in range(2):
         refused(

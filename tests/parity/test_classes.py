@@ -1,27 +1,28 @@
 """Rotary classes of transformers, rebuilt from their configs: benchmarks/parity.py in short, one test per class."""
 
-import importlib.util
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
-from rope_xp._core.config import families, parts
+from rope_xp._core.config import families
+from rope_xp._core.config import parts as family_parts
 from rope_xp._core.config.family import LayerType, Pairing
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from rotary_classes import measure as measures
+from rotary_classes import outcomes, parts, rows
+from rotary_classes.classes import found
+from rotary_classes.deviations import NOT_ROTATIONS
+from rotary_classes.subjects import SUBJECTS
 
 # Upstream warns of many of the configs tried, and of its own deprecations.
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-def load():
-    """The benchmark as a module; its own name is that of a well-known package."""
-    file = Path(__file__).parents[2] / "benchmarks" / "parity.py"
-    spec = importlib.util.spec_from_file_location("benchmarks_parity", file)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,42 +34,41 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-coverage = load()
-CLASSES = list(coverage.found())
+CLASSES = list(found())
 FILES = {name: (folder, file, name) for folder, file, name in CLASSES}
 
 
-def wrong(rows):
-    return [(row.case, row.label, row.note) for row in rows if row.status == "wrong"]
+def wrong(found):
+    return [(row.case, row.label, row.note) for row in found if row.status == "wrong"]
 
 
 def test_classes_are_found():
-    assert len(CLASSES) > 200
-    if coverage.version("transformers") == coverage.VERSIONS[-1]:  # those before it have fewer
-        assert FILES.keys() >= coverage.SUBJECTS.keys()
+    assert len(CLASSES) == rows.VERSIONS.get(version("transformers"), len(CLASSES)) > 200
+    if version("transformers") == list(rows.VERSIONS)[-1]:  # those before it have fewer
+        assert {name.removesuffix("RotaryEmbedding") for name in FILES} >= SUBJECTS.keys()
 
 
 @pytest.mark.parametrize(("folder", "file", "name"), CLASSES, ids=[name for _, _, name in CLASSES])
 def test_parity(folder, file, name):
-    rows = list(coverage.outcomes(folder, file, name, quick=True))
-    assert not wrong(rows)
-    assert [row for row in rows if row.case == "no rotary key"]  # compared, or raised by upstream or by us
-    if name in coverage.NOT_ROTATIONS:
-        low, high = coverage.norms(folder, file, name)
+    every = list(outcomes.outcomes(folder, file, name, quick=True))
+    assert not wrong(every)
+    assert [row for row in every if row.case == "no rotary key"]  # compared, or raised by upstream or by us
+    if name in NOT_ROTATIONS:
+        low, high = measures.norms(folder, file, name)
         assert low < 0.99 or high > 1.01
     else:
-        assert coverage.Result(folder, name, "", rows).covered
+        assert rows.Result(name, every).covered
 
 
 def test_parts_of_composite_configs():
-    rows = [row for each in coverage.composites() for row in coverage.parts(*each)]
-    assert not [(row.config, *pair) for row in rows for pair in wrong([row])]
-    assert sum(row.status == "agrees" for row in rows) > 400
+    every = [row for each in parts.composites() for row in parts.parts(*each)]
+    assert not [(row.config, *pair) for row in every for pair in wrong([row])]
+    assert sum(row.status == "agrees" for row in every) > 400
 
 
 def test_a_class_is_covered_only_if_it_was_compared():
     def covered(*statuses):
-        return coverage.Result("", "", "", [coverage.Outcome("", "", None, each) for each in statuses]).covered
+        return rows.Result("", [rows.Outcome("", "", None, each) for each in statuses]).covered
 
     assert covered("refused upstream", "agrees") and covered("deviates")
     assert not covered() and not covered("refused upstream", "refused") and not covered("agrees", "wrong")
@@ -121,7 +121,7 @@ MISTAKES = {
 def test_mistakes_in_defaults_are_found(mistake, monkeypatch):
     name, family, row = MISTAKES[mistake]
     monkeypatch.setitem(families.FAMILIES, family, row)
-    assert wrong(coverage.outcomes(*FILES[name], quick=mistake != "length of Phi-3"))
+    assert wrong(outcomes.outcomes(*FILES[name], quick=mistake != "length of Phi-3"))
 
 
 MISTAKES_IN_PARTS = {
@@ -135,29 +135,29 @@ MISTAKES_IN_PARTS = {
 @pytest.mark.parametrize("mistake", MISTAKES_IN_PARTS)
 def test_mistakes_in_paths_are_found(mistake, monkeypatch):
     model_type, part, path = MISTAKES_IN_PARTS[mistake]
-    usual = parts.PARTS[model_type]
-    monkeypatch.setitem(parts.PARTS, model_type, {**usual, part: (path, usual[part][1])})
-    whole = coverage.transformers.CONFIG_MAPPING[model_type]()
-    assert wrong(coverage.parts(model_type, whole))
+    usual = family_parts.PARTS[model_type]
+    monkeypatch.setitem(family_parts.PARTS, model_type, {**usual, part: (path, usual[part][1])})
+    whole = transformers.CONFIG_MAPPING[model_type]()
+    assert wrong(parts.parts(model_type, whole))
 
 
 def test_a_mistake_in_a_default_of_fuyu_is_found(monkeypatch):
     """Its text is that of Persimmon, where the file states nothing of it."""
     monkeypatch.setitem(families.FAMILIES, "fuyu", says("fuyu", rope_theta=500.0))
-    assert wrong(coverage.parts("fuyu", coverage.transformers.CONFIG_MAPPING["fuyu"]()))
+    assert wrong(parts.parts("fuyu", transformers.CONFIG_MAPPING["fuyu"]()))
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_family_that_a_newer_transformers_adds_is_listed(known, monkeypatch):
     """It is a mistake only where every class must be covered."""
     monkeypatch.delitem(families.FAMILIES, "llama")
-    monkeypatch.setattr(coverage, "is_known", lambda: known)
-    (result,) = coverage.measure(quick=True, only=("LlamaRotaryEmbedding",))
+    monkeypatch.setattr(rows, "is_known", lambda: known)
+    (result,) = measures.measure(quick=True, only=("LlamaRotaryEmbedding",))
     assert not result.covered and bool(result.wrong) == known
     assert result.why == "model_type 'llama' is not in FAMILIES"
 
 
 def test_a_class_whose_import_is_missing_is_listed(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers.models.llama.modeling_llama", None)
-    (result,) = coverage.measure(quick=True, only=("LlamaRotaryEmbedding",))
+    (result,) = measures.measure(quick=True, only=("LlamaRotaryEmbedding",))
     assert not result.covered and not result.wrong and result.why.startswith("cannot be imported: ModuleNotFoundError")

@@ -1,0 +1,106 @@
+"""Finds the rotary classes of transformers and makes their configs."""
+
+import ast
+import importlib
+import inspect
+import json
+import re
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from .observe import SHORT, Run
+from .subjects import Subject, subjects_of
+
+MODELS = Path(transformers.__file__).parent / "models"
+NAMED = re.compile("Rotary|RoPE|Rope")
+# Rotary, though the name does not tell: (folder, class).
+UNNAMED = [
+    ("roformer", "RoFormerSinusoidalPositionalEmbedding"),
+    ("gptj", "GPTJAttention"),
+    ("codegen", "CodeGenAttention"),
+]
+# Keys of rotation and of widths of heads, which a file may leave to its class.
+ROTARY = re.compile(r"rope|rotary|theta|yarn|original_max_position|head_dim")
+
+
+def found():
+    """Every class of transformers whose name tells that it rotates: (folder, file, class)."""
+    for file in sorted(MODELS.glob("*/modeling_*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and (NAMED.search(node.name) or (file.parent.name, node.name) in UNNAMED):
+                yield file.parent.name, file.stem, node.name
+
+
+@dataclass(frozen=True)
+class Target:
+    """A rotary class with one of its config classes, whose name is `config_name`."""
+
+    subject: Subject
+    module: Any
+    cls: type
+    config_name: str
+
+    @cached_property
+    def needs(self):
+        return self.subject.needs(self.module) if callable(self.subject.needs) else dict(self.subject.needs)
+
+    @cached_property
+    def default(self):
+        return self.config()
+
+    def config(self, changes=(), needs=None):
+        """A changed config; of parts that the module imports, too."""
+        config_class = getattr(self.module, self.config_name, None) or class_of_folder(self.module, self.config_name)
+        return config_class(**{**(self.needs if needs is None else needs), **deepcopy(dict(changes))})
+
+    def run(self, config, label=None, calls=(SHORT,)):
+        return Run(self.subject, self.module, self.cls, config, label, calls)
+
+
+def class_of_folder(module, name):
+    """A config class of the folder of a module that does not import it."""
+    folder = module.__name__.split(".")[-2]
+    return getattr(importlib.import_module(f"transformers.models.{folder}.configuration_{folder}"), name)
+
+
+def targets(folder, file, name):
+    """A target for each config class of a rotary class."""
+    module = importlib.import_module(f"transformers.models.{folder}.{file}")
+    cls = getattr(module, name)
+    for subject in subjects_of(name):
+        config = subject.config or text_config(module, annotated(cls))
+        yield Target(subject.resolved(module, config), module, cls, config)
+
+
+def annotated(cls):
+    """The name of the config class in the signature of a rotary class."""
+    return re.search(r"\w+Config", str(inspect.signature(cls.__init__))).group()
+
+
+def text_config(module, name):
+    """The config class of text within a composite one, or the same."""
+    config_class = getattr(module, name, None) or class_of_folder(module, name)
+    text = config_class.sub_configs.get("text_config")
+    return text.__name__ if text and text.__name__.endswith("TextConfig") else name
+
+
+def plain(config):
+    """What a config holds, as JSON has it."""
+    return json.loads(json.dumps(config.to_dict(), default=str))
+
+
+def labels(config):
+    """The layer types by which the rotary block is nested, or None alone."""
+    blocks = getattr(config, "rope_parameters", None) or {}
+    nested = sorted(label for label, block in blocks.items() if isinstance(block, Mapping))  # some come from a set
+    return nested or [None]
+
+
+def message(error):
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

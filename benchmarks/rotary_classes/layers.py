@@ -1,0 +1,142 @@
+"""Small models of transformers, of which each layer must rotate as ours does for that layer, or not at all."""
+
+import inspect
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import torch
+
+import rope_xp
+
+from .classes import message
+from .compare import TOLERANCE, largest
+from .observe import apply_name, halves
+from .rows import Outcome
+
+WIDTHS = ("hidden_size", "intermediate_size", "vocab_size", "vocab_size_per_layer_input")
+FOURS = ("num_attention_heads", "num_experts", "num_local_experts", "n_routed_experts")
+TINY = {**dict.fromkeys(WIDTHS, 64), **dict.fromkeys(FOURS, 4), "num_key_value_heads": 2, "num_experts_per_tok": 2}
+TINY |= {"head_dim": 16, "moe_intermediate_size": 32, "num_hidden_layers": 8, "pad_token_id": 0}
+TINY |= {"max_position_embeddings": 128}
+# Lists of one entry for each layer, which config objects write and older files leave out.
+BY_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers", "layer_rope_theta", "per_layer_config")
+ONE_GROUP = {"n_group": 1, "topk_group": 1, "num_key_value_heads": 4}
+DOTS3 = {"num_key_value_heads": 4, "swa_num_attention_heads": 4, "swa_num_key_value_heads": 4}
+SLIDING_AND_FULL = ["sliding_attention", "full_attention"] * 4
+MIXED = {"layer_types": SLIDING_AND_FULL}
+MIXED_WINDOW = {**MIXED, "sliding_window": 4}
+SOME_FULL = {"layer_types": ["conv", "full_attention"] * 4}
+NO_ROPE = ({}, {"no_rope_layer_interval": 3}, {"no_rope_layers": [1, 0, 0, 1, 1, 1, 0, 1]})
+BASES = ({}, {"layer_rope_theta": [0, 100.0, 1e4, 0, 1e4, 100.0, 0, 5e5]})
+SOME_BASES = ({}, {"num_hidden_layers": 7}, {"layer_rope_theta": [0, 1, 1, 0, 1, 1, 1, 0]})
+PATTERN = ({}, {"sliding_window_pattern": 3})
+MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 32}
+PREFIX = {"first_k_dense_replace": 3}
+GEMMA3N = {"num_hidden_layers": 10, "num_kv_shared_layers": 0}
+GEMMA3N |= {"activation_sparsity_pattern": [0.0] * 10, "intermediate_size": [64] * 10}
+UNCHANGED: tuple[dict[str, Any], ...] = ({},)
+# Changed configs, by the name of the rotary class and the model without "RotaryEmbedding" and "Model".
+STEMS: dict[str, tuple[dict[str, Any], ...]] = {
+    **dict.fromkeys(("DeepseekV4", "Gemma4Text", "Gemma4UnifiedText", "Kolibri1"), UNCHANGED),
+    **dict.fromkeys(("MiMoV2Flash", "MiniMax", "RecurrentGemma"), UNCHANGED),
+    **dict.fromkeys(("EmbeddingGemma2", "ExaoneMoe", "Gemma3"), PATTERN),
+    **dict.fromkeys(("GraniteSWA", "GraniteMoeSWA"), BASES),
+    **dict.fromkeys(("Laguna", "Mellum"), ({}, MIXED_WINDOW)),
+    **dict.fromkeys(("Llama4Text", "SmolLM3"), NO_ROPE),
+    **dict.fromkeys(("ModernBert", "ModernBertDecoder"), ({}, {"global_attn_every_n_layers": 4})),
+    **dict.fromkeys(("MuseGlimmerText", "MuseSparkText"), SOME_BASES),
+    "Afmoe": ({}, {"global_attn_every_n_layers": 3}),
+    "BailingHybrid": (ONE_GROUP, {**ONE_GROUP, "layer_group_size": 3}),
+    "Bamba": ({"attn_layer_indices": [0, 3], **MAMBA},),
+    "Beam": (ONE_GROUP,),
+    "Cohere2": (*PATTERN, MIXED),
+    "Cohere2Moe": ({}, PREFIX, {**PREFIX, "prefix_dense_sliding_window_pattern": 2}),
+    "Dots3NoteText": (DOTS3, {**DOTS3, "use_dsa": False}, {**DOTS3, "use_sliding_window": False}),
+    "Exaone4": ({}, {"sliding_window": None, "layer_types": ["full_attention"] * 8}),
+    "Flint": SOME_BASES[:2],
+    "Gemma3n": (GEMMA3N,),
+    "GraniteMoeHybrid": ({"position_embedding_type": "rope", "layer_types": ["attention", "mamba"] * 4, **MAMBA},),
+    "Lfm2": ({}, SOME_FULL),
+    "Lfm2Moe": (SOME_FULL,),
+    "Lfm3": ({}, {"layer_types": ["conv", *SLIDING_AND_FULL[1:]]}),
+    "Molmo2": ({}, {"rope_scaling_layers": [1, 3], "rope_parameters": {"rope_type": "linear", "factor": 4.0}}),
+    "Olmo3": ({}, MIXED),
+    "OlmoHybrid": ({}, {"rope_parameters": {"rope_theta": None}}),
+    "Qwen3Next": ({}, {"full_attention_interval": 3}),
+    "Step3p7": (MIXED_WINDOW,),
+    "Ultrabert": ({}, {"attention_windows": [0, 4, 4, 0, 4, 4, 4, 4]}),
+    "Zaya": ({"num_experts_per_tok": 1, "sliding_window": 4, "layer_types": ["hybrid", "hybrid_sliding"] * 4},),
+}
+LAYERED = {f"{stem}RotaryEmbedding": changed for stem, changed in STEMS.items()}
+
+
+def tables_by_layer(module, model, count, name):
+    """The cosines and sines that each layer of a model applies by the function of this name."""
+    function, layer, seen = getattr(module, name), [0], {}
+    signature = inspect.signature(function)
+
+    def watching(*args, **kwargs):
+        given = signature.bind(*args, **kwargs).arguments
+        complex_table = given.get("freqs_cis")
+        tables = (given["cos"], given["sin"]) if complex_table is None else (complex_table.real, complex_table.imag)
+        seen.setdefault(layer[0], tuple(halves(table.reshape(-1, table.shape[-1])) for table in tables))
+        return function(*args, **kwargs)
+
+    for index, each in enumerate(model.layers):
+        each.register_forward_pre_hook(lambda *_, index=index: layer.__setitem__(0, index))
+    setattr(module, name, watching)
+    try:
+        with torch.no_grad():
+            model(input_ids=torch.arange(1, count + 1)[None])
+    finally:
+        setattr(module, name, function)
+    return seen
+
+
+def model_of(module, name):
+    """The class of whole models that a rotary class serves."""
+    stem = name.removesuffix("RotaryEmbedding")
+    return getattr(module, f"{stem}TextModel", None) or getattr(module, f"{stem}Model")
+
+
+def layers(target):
+    """An outcome for each model, as its config object writes it and without lists of layers."""
+    name, count = target.cls.__name__, 7
+    config_class = type(target.config(needs={}))
+    known = {*config_class.__dataclass_fields__, *config_class.attribute_map}
+    for changes in LAYERED[name]:
+        case = ", ".join(["every layer", *changes])
+        try:
+            config = config_class(**{k: v for k, v in TINY.items() if k in known} | deepcopy(changes))
+            config._attn_implementation = "eager"
+            model = model_of(target.module, name)(config).eval()
+            seen = tables_by_layer(target.module, model, count, apply_name(target.run(config)))
+        except Exception as error:
+            yield Outcome(target.config_name, case, None, "refused upstream", {}, message(error))
+            continue
+        whole = config.to_dict()
+        older = {key: value for key, value in whole.items() if key not in BY_LAYER} | changes
+        for kind, given in (("", whole), (", lists left out", older)):
+            errors, wrong, refused = differences_by_layer(given, seen, count, config.num_hidden_layers)
+            good = not wrong and largest(errors) <= TOLERANCE
+            status = "agrees" if good and not refused else "refused" if good and kind else "wrong"
+            notes = "; ".join([*wrong, *refused])[:300]
+            yield Outcome(target.config_name, case + kind, None, status, {"tables": largest(errors)}, notes)
+
+
+def differences_by_layer(given, seen, count, layers_count):
+    """Errors of the tables of all layers, layers where only one of both rotates, and errors of ours."""
+    errors, wrong, refused = [], [], []
+    for index in range(layers_count):
+        try:
+            rope = rope_xp.from_config(given, layer=index)
+        except ValueError as error:
+            refused.append(f"layer {index}: {message(error)}")
+            continue
+        if (rope is None) != (index not in seen):
+            wrong.append(f"layer {index}: ours {'rotates' if rope else 'does not rotate'}")
+        elif rope is not None:
+            sin, cos = rope.sincos(np.arange(count))
+            errors += [float(np.abs(x - y).max()) for x, y in zip((cos, sin), seen[index])]
+    return errors, wrong, refused

@@ -1,0 +1,141 @@
+"""What a rotary class of transformers computes: its tables, and queries and keys that its model rotates."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+# Positions of the comparison, below 512, where float32 phases are at most 512 * 2**-24 = 3e-5 off.
+SHORT = np.array([0, 1, 511, 3, 8, 8, 127, 64, 300, 257, 33, 510, 2, 90, 205, 17, 450, 399, 5])
+# Positions where both sides must make the same float32 products: phase="float32", with upstream's own frequencies.
+LONG = np.array([8192, 8193, 12_345, 20_000, 32_767, 65_537, 99_999, 131_071])
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one module of transformers computed for some positions."""
+
+    positions: Any  # as `RotaryEmbedding` takes them
+    dim: int  # channels of a head
+    rotate: Callable[..., tuple[Any, ...]]  # queries, keys, values (heads, seq, dim), to those that the model rotates
+    cos: Any = None  # "seq pairs"; None where the module has no tables
+    sin: Any = None
+    frequencies: Any = None  # the module's own, float32
+    heads: int = 2
+    seq_len: int | None = None
+    softmax: float = 1.0  # factor of the attention's scale
+    long: Callable[[], "Observation"] | None = None  # the same at LONG
+
+
+@dataclass(frozen=True)
+class Run:
+    """A rotary class, a config for it, a layer type and the positions of each call; the last call is compared."""
+
+    subject: Any
+    module: Any
+    cls: type
+    config: Any
+    label: str | None = None
+    calls: tuple[Any, ...] = (SHORT,)
+
+
+def halves(table, blocks=1):
+    """A table at half width, whether upstream has each angle once, repeated in place or block by block."""
+    table = np.asarray(table.detach(), dtype=np.float64)
+    pairs = table.shape[-1] // 2
+    if table.shape[-1] % (2 * blocks) == 0:
+        first, second = np.split(np.stack(np.split(table, blocks, -1), -2), 2, -1)
+        if np.array_equal(first, second) and not (blocks == 1 and pairs == 1):
+            return first.reshape(*table.shape[:-1], pairs)
+    if table.shape[-1] % 2 == 0 and np.array_equal(table[..., ::2], table[..., 1::2]):
+        return table[..., ::2]
+    return table
+
+
+def applied(function, *tables, tokens_first=False, batched=True, crop=None, **options):
+    """A function of a model as one of queries, keys and values (heads, seq, dim).
+
+    `tokens_first`: upstream's axes are seq, heads, dim. `crop`: how many channels the attention hands over.
+    """
+    names = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+    count = 1 if names[0] in ("x", "hidden_states", "tensor", "qk") else 3 if "v" in names else 2
+
+    def rotate(*given):
+        given = [x.transpose(0, 1) if tokens_first else x for x in given[:count]]
+        given = [x[None] if batched else x for x in given]
+        rotated = function(*(x[..., :crop] for x in given), *tables, **options)
+        rotated = (rotated,) if count == 1 else rotated
+        whole = (torch.cat([y, x[..., crop:]], -1) if crop else y for x, y in zip(given, rotated))
+        whole = (y[0] if batched else y for y in whole)
+        return tuple(y.transpose(0, 1) if tokens_first else y for y in whole)
+
+    return rotate
+
+
+def observed(positions, dim, tables, function, *more, blocks=1, heads=2, **options):
+    """An observation of tables, with or without an axis of batches, and the function that applies them."""
+    cos, sin = (halves(table.reshape(-1, table.shape[-1]), blocks) for table in tables)
+    return Observation(positions, dim, applied(function, *tables, *more, **options), cos, sin, heads=heads)
+
+
+def head_width(run):
+    """Channels of a head that the model hands to its apply function, as its attention computes it."""
+    config, subject = run.config, run.subject
+    if subject.width is not None:
+        return subject.width(run)
+    if getattr(config, "qk_rope_head_dim", None) and subject.latent:
+        return config.qk_rope_head_dim
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def apply_name(run):
+    """The name of the function that rotates queries and keys."""
+    own = "apply_rotary_pos_emb_interleave"
+    if run.subject.function:
+        return run.subject.function
+    if hasattr(run.module, own) and getattr(run.config, "rope_interleave", True):
+        return own
+    return "apply_rotary_pos_emb" if hasattr(run.module, "apply_rotary_pos_emb") else "apply_rotary_emb"
+
+
+def text(run, calls=None):
+    """Modules that take positions: text, also on several axes, and towers with one axis."""
+    calls = run.calls if calls is None else calls
+    count, module = run.subject.axes, run.cls(run.config)
+    labels = () if run.label is None else (run.label,)
+    for positions in calls:
+        rows = [np.roll(positions, a) if positions is LONG else positions * (a + 1) % 509 for a in range(count)]
+        rows = [positions] * count if run.subject.equal_axes else rows
+        axes = torch.tensor(np.stack(rows))
+        tables = module(torch.zeros(1), axes[:, None] if count > 1 else axes, *labels)
+    function = getattr(run.module, apply_name(run))
+    if isinstance(tables, torch.Tensor):
+        cos, sin = tables.real[0], tables.imag[0]
+        rotate = applied(function, tables, tokens_first=run.subject.tokens_first)
+    else:
+        cos, sin = halves(tables[0][0]), halves(tables[1][0])
+        rotate = applied(function, *tables, crop=2 * cos.shape[-1] if run.subject.cropped else None)
+    scale = getattr(run.module, "yarn_apply_mscale", None) if run.label is None else None
+    return Observation(
+        positions=axes.numpy() if count > 1 else axes[0].numpy(),
+        dim=head_width(run),
+        rotate=rotate,
+        cos=np.asarray(cos, dtype=np.float64),
+        sin=np.asarray(sin, dtype=np.float64),
+        frequencies=getattr(module, "_".join([*labels, "inv_freq"])).numpy(),
+        seq_len=int(axes.max()) + 1,
+        softmax=scale(run.config.rope_parameters, 1.0) if scale else 1.0,
+        long=(lambda: text(run, (LONG,))) if calls is run.calls and calls[-1] is SHORT else None,
+    )
+
+
+def observe(run, checked=True):
+    """The observations of a run; where `checked`, upstream's own function takes its own heads."""
+    found = run.subject.drive(run)
+    found = found if isinstance(found, list) else [found]
+    if checked:
+        found[0].rotate(*torch.zeros(3, found[0].heads, found[0].positions.shape[-1], found[0].dim))
+    return found

@@ -1,0 +1,212 @@
+"""Every changed config of a class, with what became of it in upstream and in ours."""
+
+import re
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from .cases import cases
+from .classes import ROTARY, labels, message, plain, targets
+from .compare import check
+from .deviations import NOT_ROTATIONS, REFUSAL, reason_for, refusal_of
+from .layers import LAYERED, layers
+from .observe import observe
+from .ours import is_family, read_case, read_file, read_or_none
+from .rows import Outcome
+
+COMPAT = "5.18."  # the versions whose mistakes `compat` makes
+
+
+def outcomes(folder, file, name, quick):
+    """Every case of one class."""
+    every = list(targets(folder, file, name))
+    for target in every:
+        yield from outcomes_of(target, quick)
+    if name in LAYERED:
+        yield from layers(every[0])
+
+
+def outcomes_of(target, quick):
+    subject, name, default = target.subject, target.config_name, target.default
+    pairs = {}
+    for label in labels(default):
+        try:
+            seen = observe(target.run(default, label), checked=False)[0]
+            pairs[label] = 0 if seen.cos is None else seen.cos.shape[-1]
+        except Exception as error:
+            yield Outcome(name, "default", label, "refused upstream", note=message(error))
+    if not pairs:
+        return
+    if subject.off:
+        yield not_rotated(name, "not rotated", read_file(subject, target.config(needs={}).to_dict(), None))
+    if not (is_family(default.model_type) or subject.part or target.cls.__name__ in NOT_ROTATIONS):
+        yield Outcome(name, "default", None, "unknown", note=f"model_type {default.model_type!r} is not in FAMILIES")
+        return
+    for case in cases(target, pairs, quick):
+        if not re.search(subject.skip, case.name):
+            for label in pairs:
+                yield outcome(target, case, label)
+    yield from unstated(target)
+
+
+def not_rotated(name, case, rope):
+    """The outcome of a config that rotates nothing."""
+    return Outcome(name, case, None, *(("agrees",) if rope is None else ("wrong", {}, f"ours is {rope}")))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One config of a class for one layer type, as upstream computes it and as ours reads it.
+
+    Where `lenient`, ours may raise, also with `compat`.
+    """
+
+    name: str  # of the class
+    case: str
+    seens: Any
+    sign: int
+    read: Any  # ours, for a `compat`
+    contradicts: bool = False
+    key: str = ""  # that most classes do not read
+    without_key: Any = None  # upstream's observation and ours without the key, as functions
+    lenient: bool = False
+
+    def judged(self):
+        """The rest of an `Outcome`.
+
+        Where ours differs, that must be in `DEVIATIONS`, or the config contradict itself, or it must follow from a key
+        that upstream does not read and `describe` names.
+        """
+        notes, own = [], None
+        for compat in (None, "transformers"):
+            try:
+                rope = self.read(compat)
+                errors, good = check(rope, self.seens, self.sign)
+            except Exception as error:
+                notes.append(message(error))
+                if self.name in NOT_ROTATIONS and "model_type must be one of the" in str(error):
+                    return "refused", {}, "ours refuses"
+                continue
+            if good:
+                return ("agrees", errors, "", rope) if compat is None else self.deviating(rope, errors, notes, own)
+            notes.append("differs by " + ", ".join(f"{key} {value:.1e}" for key, value in errors.items()))
+            own = rope if compat is None else own
+        if self.key and not version("transformers").startswith(COMPAT) and self.is_ours_without_key():
+            return "deviates", {}, f"`{self.key}` is not read upstream"
+        if self.lenient and all(REFUSAL.match(note) for note in notes):
+            return "refused", {}, notes[0]
+        return "wrong", {}, "; with compat: ".join(notes)
+
+    def deviating(self, rope, errors, notes, own):
+        """The rest of an `Outcome` where ours, which is `own`, is upstream's with `compat` alone."""
+        reason = reason_for(self.name, self.case)
+        if not reason and notes and (self.contradicts or self.lenient):
+            reason = refusal_of(notes[0])
+        if not reason and self.key and self.ignores_key():
+            reason = f"`{self.key}` is not read upstream"
+            remark = f"remark .* does not read .*{self.key}"
+            if own is not None and not re.search(remark, " ".join(own.describe().split())):
+                return "wrong", errors, f"describe does not say that {reason}", rope
+        return "deviates" if reason else "wrong", errors, reason or f"only with compat: {notes[0]}", rope
+
+    def ignores_key(self):
+        """Whether upstream computes the same without the key."""
+        first, other = self.seens[0], self.without_key[0]()
+        return np.array_equal(first.cos, other.cos) and np.array_equal(first.sin, other.sin)
+
+    def is_ours_without_key(self):
+        """Whether ours, without the key and without `compat`, is upstream's."""
+        try:
+            rope = self.without_key[1]()
+        except ValueError:
+            return False
+        return self.ignores_key() and check(rope, self.seens, self.sign)[1]
+
+
+def outcome(target, case, label):
+    """What became of one changed config, for one layer type."""
+    start, needs = (target.config_name, case.name, label), target.needs
+    try:
+        if case.legacy:
+            needs = {key: value for key, value in needs.items() if key != "rope_parameters"}
+        config = target.config(case.changes, needs)
+        seens = observe(target.run(config, label, case.calls))
+    except Exception as error:
+        return Outcome(*start, "refused upstream", {}, message(error))
+
+    def read(compat, config=config, case=case):
+        return read_case(target, config, case, label, seens[0].seq_len, compat)
+
+    def other():
+        return target.config(case.without, needs)
+
+    compared = Comparison(
+        name=target.cls.__name__,
+        case=case.name,
+        seens=seens,
+        sign=target.subject.sign,
+        read=read,
+        contradicts=case.contradicts,
+        key=case.key,
+        without_key=(
+            lambda: observe(target.run(other(), label, case.calls), checked=False)[0],
+            lambda: read(None, other(), replace(case, changes=case.without)),
+        ),
+        lenient=bool(case.key) or "without" in case.name,
+    )
+    return Outcome(*start, *compared.judged())
+
+
+def unstated(target):
+    """The default config without all of its rotary keys, with its type alone, and without each single key.
+
+    Upstream reads what is left as a file, and so does ours. Where both are as with nothing left out, which is
+    compared by itself, upstream is not run.
+    """
+    subject, default, needs = target.subject, target.default, target.needs
+    whole = plain(default)
+    files = {
+        "no rotary key": {key: value for key, value in whole.items() if key in needs or not ROTARY.search(key)},
+        "nothing but its type": {key: value for key, value in whole.items() if key in needs or key == "model_type"},
+        **{f"without {key}": {k: v for k, v in whole.items() if k != key} for key in whole if key != "model_type"},
+    }
+    for model_type in (default.model_type, *subject.also):
+        full = {label: read_or_none(subject, whole, label) for label in labels(default)}
+        for case, rest in files.items():
+            start = target.config_name, case if model_type == default.model_type else f"{case}, {model_type}"
+            given = rest if subject.part else {**rest, "model_type": model_type}
+            try:
+                config = type(default).from_dict(deepcopy(rest))
+                as_default = case.startswith("without") and plain(config) == whole
+                types = labels(config)
+            except Exception as error:
+                if ROTARY.search(case):
+                    yield Outcome(*start, None, "refused upstream", {}, message(error))
+                continue
+            if subject.off and not needs.keys() <= rest.keys():
+                yield not_rotated(*start, read_file(subject, given, None))
+                continue
+            for label in types:
+                rope = read_or_none(subject, given, label)
+                if not as_default or rope is None or rope != full.get(label):
+                    yield outcome_of_file(target, config, given, start[1], label)
+                elif ROTARY.search(case):
+                    yield Outcome(*start, label, "agrees", {}, "", rope)
+
+
+def outcome_of_file(target, config, given, case, label):
+    """What became of a file that leaves keys out."""
+    start = target.config_name, case, label
+    try:
+        seens = observe(target.run(config, label))
+    except Exception as error:
+        return Outcome(*start, "refused upstream", {}, message(error))
+
+    def read(compat):
+        return read_file(target.subject, given, label, compat)
+
+    compared = Comparison(target.cls.__name__, case, seens, target.subject.sign, read, lenient=True)
+    return Outcome(*start, *compared.judged())

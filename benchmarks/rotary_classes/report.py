@@ -1,0 +1,108 @@
+"""The results in Markdown, in a few lines, and as mistakes."""
+
+from collections import Counter, defaultdict
+from importlib.metadata import version
+
+from .classes import UNNAMED
+from .compare import LONG_ROTATED, LONG_TABLES, TOLERANCE
+from .deviations import unused
+from .observe import LONG
+from .rows import STATUSES, is_known
+from .subjects import subjects_of
+
+HEADS = "class | behaviour | configs | agree | unstated | tables | q and k | tables, float32 | q and k, float32"
+
+
+def shown(error):
+    return "-" if error is None else f"{error:.1e}"
+
+
+def counts(rows):
+    """How many rows have which status, in words."""
+    return [(count, STATUSES[status]) for status, count in Counter(row.status for row in rows).items()]
+
+
+def parts_in_words(rows):
+    configs = len({row.config for row in rows})
+    statuses = "; ".join(f"{count}: {status}" for count, status in counts(rows))
+    return f"Parts of {configs} composite configs, in files that state them in four ways: {statuses}."
+
+
+def summary(results, of_parts):
+    """Lines for the terminal."""
+    lines = [f"{count} configs: {status}" for count, status in counts(row for each in results for row in each.rows)]
+    lines += [parts_in_words(of_parts)] if of_parts else []
+    lines.append(f"{sum(each.covered for each in results)} of {len(results)} classes of {version('transformers')}")
+    return lines + [f"not covered: {each.name}: {each.why}" for each in results if not each.covered]
+
+
+def in_detail(results):
+    """A line for each config."""
+    for row in (row for each in results for row in each.rows):
+        errors = ", ".join(f"{key} {error:.1e}" for key, error in row.errors.items())
+        yield f"{row.status}: {row.config}, {row.case}, {row.label}: {errors} {row.note}"
+
+
+def table(head, rows):
+    """A table in Markdown, whose first line is a blank one."""
+    return [
+        f"\n| {head} |",
+        f"|{'---|' * (head.count('|') + 1)}",
+        *(f"| {' | '.join(map(str, row))} |" for row in rows),
+    ]
+
+
+def deviations(results):
+    """Rows of reasons, with the classes and configs that have them."""
+    classes, cases = defaultdict(dict), defaultdict(set)
+    for name, row in ((each.name, row) for each in results for row in each.rows if row.status == "deviates"):
+        classes[row.note][name] = True
+        cases[row.note].add(row.case)
+    for reason, names in classes.items():
+        shown = ", ".join(names) if len(names) < 20 else f"{len(names)} classes"
+        yield reason, shown, "; ".join(sorted(cases[reason]))
+
+
+def markdown(results, of_parts, quick):
+    unnamed = {name for _, name in UNNAMED}
+    named = [result for result in results if result.name not in unnamed]
+    covered, of_named = (sum(each.covered for each in some) for some in (results, named))
+    lines = [
+        f"Rotary classes of transformers {version('transformers')}, rebuilt from their configs alone.\n",
+        f"Made by `python benchmarks/parity.py{' --quick' if quick else ''}`. Each class is made with its default "
+        "config and with changed ones, also with files that state no rotary key (column unstated) or all keys but one; "
+        "ours comes from `rope_xp.from_config` of the same. Compared are the scale of the softmax, tables, "
+        "and what the model's own function makes of queries and keys, float32, at positions below 512: within "
+        f"{TOLERANCE:g}, times the attention factor where it is above 1. Errors are largest differences. float32: with "
+        '`phase="float32"` and the frequencies of upstream\'s own buffer, at positions '
+        f"{LONG[0]} to {LONG[-1]}: within {LONG_TABLES:.1e} (tables) and {LONG_ROTATED:.1e} (queries and keys), times "
+        "the same.\n",
+        f"**{of_named} of {len(named)} classes** whose name speaks of rotation, and "
+        f"{covered - of_named} of {len(results) - len(named)} others.",
+    ]
+    lines += table("configs |", counts(row for each in results for row in each.rows))
+    lines += table("not covered | why", [(each.name, each.why) for each in results if not each.covered])
+    lines += table("ours differs on purpose | classes | configs", deviations(results))
+    needs = [(each.name, subject.why) for each in results for subject in subjects_of(each.name) if subject.why]
+    lines += table("not with the default config alone | why", needs)
+    lines.append(f"\n{parts_in_words(of_parts)}")
+    rows = []
+    for each in results:
+        errors = [each.worst(f"{key}{far}") for far in ("", ", float32") for key in ("tables", "rotated")]
+        tried = [row.status for row in each.rows if row.status != "refused upstream"]
+        cells = [each.name, each.behaviour, len(tried), tried.count("agrees"), each.unstated]
+        rows.append([*cells, *map(shown, errors)])
+    return "\n".join([*lines, *table(HEADS, rows), ""])
+
+
+def mistakes(results, of_parts, everything):
+    """Notes on what is wrong, by class or config; `everything` was tried."""
+    wrong = {each.name: [f"{row.case}: {row.note}" for row in each.wrong] for each in results if each.wrong}
+    for row in of_parts:
+        if row.status == "wrong":
+            wrong.setdefault(row.config, []).append(f"{row.case}: {row.note}")
+    if is_known():
+        wrong |= {each.name: [each.why] for each in results if not (each.covered or each.reason or each.wrong)}
+        if everything:
+            wrong |= {name: [f"it does not differ any more: {why}"] for name, why in unused(results)}
+    return wrong

@@ -1,0 +1,204 @@
+"""Rotary classes of images, video and memories, whose positions are cells of grids."""
+
+import numpy as np
+import torch
+
+from rope_xp import positions as places
+
+from .observe import Observation, applied, halves, head_width, observed
+
+GRIDS = [(2, 6, 50), (1, 126, 8)]
+
+
+def require_same(theirs, ours, tolerance=0.0):
+    """The positions of upstream are those of our builder."""
+    if not np.abs(np.asarray(theirs) - ours).max() <= tolerance:
+        raise AssertionError("positions of upstream are not those of rope_xp.positions")
+
+
+def tower(run):
+    """Towers like that of Qwen: positions (tokens, axes) of a video and an image of another shape."""
+    from transformers.vision_utils import get_vision_position_ids
+
+    config, subject = run.config, run.subject
+    merge = subject.merge or getattr(config, "spatial_merge_size", 1)
+    ids = get_vision_position_ids(torch.tensor(GRIDS), merge, include_temporal=subject.axes == 3)
+    axes = None if subject.axes == 3 else (1, 2)
+    ours = places.join(*(places.grid(*thw, block=(1, merge, merge), axes=axes) for thw in GRIDS))
+    if subject.flip:  # the model itself flips these to (w, h) and counts from 1 before its module
+        ids = ids.flip(-1) + 1
+        ours = places.join(*(places.grid(*thw, start=1, axes=(2, 1)) for thw in GRIDS))
+    require_same(ids.T, ours)
+    tables = run.cls(config)(torch.zeros(1), ids)
+    dim = getattr(config, "embed_dim", None) or config.hidden_size
+    dim = getattr(config, "head_dim", None) or dim // config.num_attention_heads
+    batched = "MiniMax" in run.cls.__name__
+    return observed(ours, dim, tables, run.module.apply_rotary_pos_emb_vision, tokens_first=True, batched=batched)
+
+
+def pixtral(run):
+    """Two images, one after the other; the odd pairs follow the column."""
+    ours = places.join(places.grid(3, 5), places.grid(40, 2))
+    tables = run.cls(run.config)(torch.zeros(1), torch.tensor(ours.T))
+    return observed(ours, head_width(run), tables, run.module.apply_rotary_pos_emb, unsqueeze_dim=0)
+
+
+def gemma4_vision(run):
+    ours = places.join(places.grid(3, 25, axes=(1, 0)), total=80, padding=-1)
+    ids = torch.tensor(ours.T)[None]
+    tables = run.cls(run.config)(torch.zeros(1), ids)
+    function = run.module.apply_multidimensional_rope
+    return observed(ours, head_width(run), tables, function, ids, blocks=2, tokens_first=True)
+
+
+def llama4_vision(run):
+    table = run.cls(run.config)(torch.zeros(1))  # (tokens + 1, 1, pairs), complex
+    side = run.config.image_size // run.config.patch_size
+    ours = places.join(places.grid(side, side, start=1, axes=(1, 0)), 1)
+    rotate = applied(run.module.vision_apply_rotary_emb, table, tokens_first=True)
+    return Observation(ours, head_width(run), rotate, np.asarray(table.real[:, 0]), np.asarray(table.imag[:, 0]))
+
+
+def dinov3(run):
+    """The module takes pixels; class and register tokens come first and are not rotated."""
+    prefix, high, wide = 5, 3, 5
+    pixels = torch.zeros(1, 3, high * run.config.patch_size, wide * run.config.patch_size)
+    tables = run.cls(run.config).eval()(pixels)
+    cos, sin = map(halves, tables)
+    still = np.zeros((prefix, cos.shape[-1]))
+    rotate = applied(run.module.apply_rotary_pos_emb, *tables)
+    ours = places.join(prefix, places.normalized(high, wide))
+    return Observation(ours, head_width(run), rotate, np.concatenate([still + 1, cos]), np.concatenate([still, sin]))
+
+
+def loftr(run):
+    """The module takes a map of features; all heads are rotated as one."""
+    stride, config = run.config.q_aggregation_stride, run.config
+    tables = [y.flatten(1, 2) for y in run.cls(config)(torch.zeros(1, 8, 3 * stride, 5 * stride))]
+    function, ours = run.module.apply_rotary_pos_emb, places.grid(3, 5, start=1)
+    return observed(ours, config.hidden_size, tables, function, tokens_first=True, unsqueeze_dim=2)
+
+
+def vjepa2(run):
+    layer = run.cls(run.config, run.config.hidden_size, run.config.num_attention_heads)
+    side = layer.grid_size
+    ids = [p.float() for p in layer.get_position_ids(torch.zeros(1, 2 * side * side, 1))]
+    ours = places.grid(2, side, side)
+    require_same(torch.stack(ids), ours)
+    rotate = applied(layer.apply_rotary_embeddings, [p.view(1, 1, -1) for p in ids])
+    return Observation(ours, layer.attention_head_size, rotate)
+
+
+class Fixed(torch.nn.Module):
+    """A projection that returns this, whatever its input."""
+
+    def __init__(self, x):
+        super().__init__()
+        self.x = x
+
+    def forward(self, _):
+        return self.x
+
+
+def attention(run, inputs, keys, make=None, **options):
+    """Run an attention class without its projections, and return the queries and keys that reach its kernel."""
+    run.config._attn_implementation = "eager"
+    layer = run.cls(run.config, **(make or {}))
+    for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+        setattr(layer, name, torch.nn.Identity() if keys is None or name != "k_proj" else Fixed(keys))
+    caught = {}
+
+    def kernel(_, query, key, value, *args, **more):
+        caught.update(query=query, key=key)
+        return query.transpose(1, 2), None
+
+    own, run.module.eager_attention_forward = run.module.eager_attention_forward, kernel
+    try:
+        layer(*inputs, **options)
+    finally:
+        run.module.eager_attention_forward = own
+    return caught["query"][0], caught["key"][0]
+
+
+def flat(x):
+    """(heads, seq, dim) as hidden states (1, 1, seq, heads * dim)."""
+    return x.transpose(0, 1).reshape(1, 1, x.shape[1], -1)
+
+
+def memory_tables(run):
+    """Positions, head width and tables of SAM 2's memory attention and its successors', over 3 rows and 5 columns."""
+    config, classes = run.config, vars(run.module).items()
+    stack = next(c for name, c in classes if name.endswith("MemoryAttention"))
+    rotary = next(c for name, c in classes if name.endswith("VideoVisionRotaryEmbedding"))
+    config.memory_attention_rope_feat_sizes = [5, 3]  # here, as SAM 3's tracker replaces what it is given
+    ids, ours = stack.precompute_positions(config), places.grid(3, 5, axes=(1, 0))
+    require_same(ids.T, ours)
+    inner = config.memory_attention_hidden_size // config.memory_attention_downsample_rate
+    return ours, inner // config.memory_attention_num_attention_heads, rotary(config)(torch.zeros(1), ids), rotary
+
+
+def memory(run):
+    name = "apply_rotary_pos_emb_2d"
+    function = getattr(run.module, name, None) or getattr(run.module, f"{name}_self_attn")
+    return observed(*memory_tables(run)[:3], function)
+
+
+def attended(ours, dim, heads, rotate, tables=None):
+    """An observation of what an attention class hands to its kernel."""
+    cos, sin = (None, None) if tables is None else (halves(table[0]) for table in tables)
+    return Observation(ours, dim, rotate, cos, sin, heads=heads)
+
+
+def memory_attention(run):
+    """Keys are those of several frames, then of object pointers, which are not rotated.
+
+    EdgeTAM's cross-attention: three memories of two latents and a grid of 4 x 4, which alone is rotated; four pointers.
+    """
+    ours, dim, tables, rotary = memory_tables(run)
+    heads, name = run.config.memory_attention_num_attention_heads, run.cls.__name__
+    plain = {"position_embeddings": tables}
+    options = {**plain, "make": {"rope_k_repeat": True}, "num_k_exclude_rope": 3}
+    many = places.join(ours, ours, 3)
+    if "Cross" in name:
+        small = places.grid(2, 4, axes=(1, 0))
+        many = places.join(2, small, 2, small, 2, small, 4)
+        options = {**plain, "make": {"kv_in_dim": dim * heads}, "num_k_exclude_rope": 4, "rope_k_repeat": 3}
+        options["position_embeddings_k"] = rotary(run.config)(torch.zeros(1), torch.tensor(small.T))
+
+    def both(q, k, *_):
+        return attention(run, (flat(q), flat(k), flat(k)), flat(k), **plain)
+
+    def queries(x, *_):
+        k = flat(torch.zeros(heads, many.shape[-1], dim))
+        return attention(run, (flat(x), k, k), None, **options)[:1]
+
+    def keys(x, *_):
+        q = flat(torch.zeros(heads, ours.shape[-1], dim))
+        return attention(run, (q, flat(x), flat(x)), None, **options)[1:]
+
+    first = attended(ours, dim, heads, queries if "Cross" in name else both, tables)
+    return first if "Self" in name else [first, attended(many, dim, heads, keys)]
+
+
+def sam3_tables(run):
+    config = run.config
+    ids = run.module.Sam3ViTLayer.precompute_positions(config, 0)
+    wide, high = (side // config.patch_size for side in config.image_size)  # upstream reads image_size as (w, h)
+    ours = places.grid(high, wide, step=config.window_size / wide, axes=(1, 0))
+    require_same(ids.numpy().T, ours, 2.0**-20)  # the product with a scale, rounded once or twice
+    return ours, high, wide, run.module.Sam3ViTRotaryEmbedding(config)(torch.zeros(1), ids)
+
+
+def sam3_vit(run):
+    ours, _, _, tables = sam3_tables(run)
+    return observed(ours, head_width(run), tables, run.module.apply_rotary_pos_emb_2d)
+
+
+def sam3_attention(run):
+    ours, high, wide, tables = sam3_tables(run)
+
+    def rotate(q, k, *_):
+        hidden, keys = (x.transpose(0, 1).reshape(1, high, wide, -1) for x in (q, k))
+        return attention(run, (hidden,), keys, position_embeddings=tables)
+
+    return attended(ours, head_width(run), run.config.num_attention_heads, rotate, tables)

@@ -1,0 +1,5 @@
+"""Whole models of transformers, tiny, with random weights: built, compared with and without rope_xp, and timed."""
+
+import os
+
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
