@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from rope_xp._core import kernels
-from rope_xp._core.rotation import READ_WRITE, align_tables
+from rope_xp._core.alignment import align_tables
+from rope_xp._core.channels import READ_WRITE
 from rope_xp.huggingface._float32_on_cpu import FLOAT32_ON_CPU, float32_on_cpu
 from rope_xp.huggingface._guard import class_path, subclass_of
 from rope_xp.huggingface._rotary import ROTARY_NAME, Rotary, TableFormat, is_of_transformers

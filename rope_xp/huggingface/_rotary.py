@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from rope_xp._core.channels import READ_WRITE
 from rope_xp._core.config import from_config
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._core.kernels.pair_rotation import Rotation
-from rope_xp._core.rotation import READ_WRITE
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling
 from rope_xp.huggingface._float32_on_cpu import float32_on_cpu
 from rope_xp.huggingface._guard import (

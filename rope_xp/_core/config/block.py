@@ -8,7 +8,8 @@ from rope_xp._core.axes import Sections
 from rope_xp._core.config.families import Family
 from rope_xp._core.config.keys import MOST, WHO, Keys, comma_separated, consistent_value, speaks
 from rope_xp._core.config.layers import layers_of, nested_by, numbers_of, types_of
-from rope_xp._core.embedding import RotaryEmbedding, frequencies_of
+from rope_xp._core.embedding import RotaryEmbedding
+from rope_xp._core.spectrum import frequencies_of
 from rope_xp.frequencies import (
     DynamicNTKScaling,
     LinearScaling,
