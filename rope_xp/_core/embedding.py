@@ -138,15 +138,7 @@ class RotaryEmbedding(Calls):
         span = span_of(who, self.head_dim, self.first_channel, self.rotary_dim, is_open=self.inv_freq is not None)
         _check_options(who, self)
         reverse = checks.boolean(who, "reverse", self.reverse)
-        spectrum = spectrum_of(
-            who,
-            span,
-            base=self.base,
-            scaling=self.scaling,
-            sections=self.sections,
-            reverse=reverse,
-            inv_freq=self.inv_freq,
-        )
+        spectrum = spectrum_of(who, span, self.base, self.scaling, self.sections, reverse, self.inv_freq)
         frequencies = spectrum.frequencies
         channels = channels_of(who, self.layout, span, self.blocks, frequencies.pairs)
         removed = self._scaling if self.scaling is None else None

@@ -26,14 +26,7 @@ class Spectrum(NamedTuple):
 
 
 def spectrum_of(
-    who: str,
-    span: Span,
-    *,
-    base: Any,
-    scaling: Scaling | None,
-    sections: Sections | None,
-    reverse: bool,
-    inv_freq: Any,
+    who: str, span: Span, base: Any, scaling: Scaling | None, sections: Sections | None, reverse: bool, inv_freq: Any
 ) -> Spectrum:
     """The spectrum of a base or of given frequencies. If both are given, they must agree."""
     base = None if base is None else checks.at_least(who, "base", base, 1.0)
