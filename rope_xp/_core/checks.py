@@ -16,6 +16,8 @@ from rope_xp._core.backends import dtensor, memory
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 NARROW = ("int8", "int16", "int32", "uint8", "uint16")
 WIDE = ("int64", "uint32")
+INTEGERS = (*NARROW, *WIDE)
+NUMBERS = (*INTEGERS, "float32", "float64")
 # NumPy arrays have at most 64 axes, and rope_xp adds up to two axes to those of an argument.
 MOST_AXES = 62
 
@@ -54,34 +56,52 @@ def positions(who: str, name: str, x: Any, *, like: Any = None, real: bool = Tru
     NumPy positions are moved to the device of `like`. Half precision is an error, because bfloat16 rounds position 257
     to 256. Values that do not fit in the dtype of the result are an error too.
     """
-    xp = array(who, name, x)
+    position_dtype(who, name, x, real=real)
+    return convert_positions(who, name, x, like)
+
+
+def position_dtype(who: str, name: str, x: Any, *, real: bool = True) -> None:
+    """`x` must be an array of integers or, if `real` allows them, of float32 or float64."""
+    array(who, name, x)
     dtype = backends.dtype_name(x.dtype)
-    accepted = (*NARROW, *WIDE, *(("float32", "float64") if real else ()))
-    if dtype not in accepted:
+    if dtype not in (NUMBERS if real else INTEGERS):
         wanted = "an array of integers (int8 to int64, uint8 to uint32)" + (", float32 or float64" if real else "")
         raise TypeError(f"{who}: {name} must be {wanted}; got {dtype}")
     few_axes(who, name, x)
+    if dtype in WIDE and not backends.has_64_bits(x):
+        raise TypeError(f"{who}: {name} must fit in int32 where int64 does not exist; got {dtype}")
+
+
+def convert_positions(who: str, name: str, x: Any, like: Any) -> Any:
+    """Positions of a checked dtype, as `positions` returns them."""
+    xp, dtype = backends.namespace(x), backends.dtype_name(x.dtype)
     if dtype in NARROW:
         x = backends.astype(x, xp.int32)
-    elif dtype in WIDE and backends.has_64_bits(x):
-        x = backends.astype(x, xp.int64)
     elif dtype in WIDE:
-        raise TypeError(f"{who}: {name} must fit in int32 where int64 does not exist; got {dtype}")
+        x = backends.astype(x, xp.int64)
     return convert_like(who, name, x, like)
+
+
+def convertible(who: str, name: str, x: Any, like: Any) -> None:
+    """`x` must be in the library and on the device of `like`, or be an array of NumPy."""
+    if type(x) is type(like) and backends.on_one_device(x, like):
+        return
+    xp, wanted = array(who, name, x), array(who, "like", like)
+    if wanted is xp:
+        if not backends.on_one_device(x, like):
+            raise ValueError(f"{who}: {name} must be on device {like.device}, like the other arrays; got {x.device}")
+    elif not backends.is_host(x):
+        wanted, found = backends.name(wanted), backends.name(xp)
+        raise TypeError(f"{who}: {name} must be an array of {wanted}, like the other arrays, or of NumPy; got {found}")
 
 
 def convert_like(who: str, name: str, x: Any, like: Any) -> Any:
     """`x` in the library and on the device of `like`. `x` must be there already, or be an array of NumPy."""
     if like is None or (type(x) is type(like) and backends.on_one_device(x, like)):
         return x
-    xp, wanted = array(who, name, x), array(who, "like", like)
-    if wanted is xp:
-        if not backends.on_one_device(x, like):
-            raise ValueError(f"{who}: {name} must be on device {like.device}, like the other arrays; got {x.device}")
+    convertible(who, name, x, like)
+    if backends.namespace(x) is backends.namespace(like):
         return dtensor.replicated(x, like=like)
-    if not backends.is_host(x):
-        wanted, found = backends.name(wanted), backends.name(xp)
-        raise TypeError(f"{who}: {name} must be an array of {wanted}, like the other arrays, or of NumPy; got {found}")
     if x.dtype.itemsize == 8 and not backends.has_64_bits(like):
         with np.errstate(over="ignore"):
             narrow = x.astype("int32" if x.dtype.kind == "i" else "float32")

@@ -2,10 +2,11 @@
 
 from typing import Any, Literal
 
-from rope_xp._core import checks, rotation
+from rope_xp._core import checks
 from rope_xp._core.arrays import ArrayT
+from rope_xp._core.channels import LAYOUTS
 
-ORDERS = {layout: rotation.LAYOUTS[layout] for layout in ("half", "interleaved")}
+ORDERS = {layout: LAYOUTS[layout] for layout in ("half", "interleaved")}
 
 
 def permute_projection(

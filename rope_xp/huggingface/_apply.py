@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rope_xp._core import kernels
-from rope_xp._core.rotation import align_tables
+from rope_xp._core.alignment import align_tables
 from rope_xp.huggingface._comparison import FLOAT32_ON_CPU
 from rope_xp.huggingface._rotary import TableFormat
 

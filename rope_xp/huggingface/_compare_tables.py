@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from rope_xp._core.channels import READ_WRITE
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._core.kernels.pair_rotation import Rotation
-from rope_xp._core.rotation import READ_WRITE
 from rope_xp.frequencies import DynamicNTKScaling
 from rope_xp.huggingface._comparison import comparison
 from rope_xp.huggingface._guard import (

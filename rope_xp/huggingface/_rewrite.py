@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
-from rope_xp._core.rotation import READ_WRITE
+from rope_xp._core.channels import READ_WRITE
 from rope_xp.huggingface._apply import ROTATION_TOLERANCE, apply_function, known_signature, largest_difference
 from rope_xp.huggingface._compare_tables import ROTARY_NAME
 from rope_xp.huggingface._comparison import comparison

@@ -37,9 +37,10 @@ _core/backends _core/arrays _core/provenance
 _core/checks
 _core/phases _core/axes frequencies
 _core/kernels
-positions
-_core/rotation
-_core/angles _core/weights
+positions _core/channels _core/tables _core/table_scale
+_core/alignment _core/spectrum _core/rope_parameters _core/weights
+_core/plan _core/rotation _core/angles
+_core/calls _core/description
 _core/embedding
 _core/config
 _core/modules

@@ -178,5 +178,5 @@ def public_functions():
     """The names of all functions of the package, and the methods of its class."""
     found = {name for name in rope_xp.__all__ if inspect.isfunction(getattr(rope_xp, name))}
     found |= {f"positions.{name}" for name in positions.__all__ if inspect.isfunction(getattr(positions, name))}
-    methods = [name for name, value in vars(RotaryEmbedding).items() if inspect.isfunction(value)]
+    methods = [name for name, _ in inspect.getmembers(RotaryEmbedding, inspect.isfunction)]
     return found | {f"RotaryEmbedding.{name}" for name in methods if not name.startswith("_") or name == "__call__"}

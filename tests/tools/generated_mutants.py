@@ -32,9 +32,35 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.provider import OperatorProvider
 
 TESTS = Path(__file__).resolve().parents[1]
-MODULES = ("rotation", "angles", "phases", "frequencies", "axes", "embedding", "positions", "config")
+MODULES = (
+    "rotation",
+    "channels",
+    "tables",
+    "table_scale",
+    "alignment",
+    "plan",
+    "calls",
+    "angles",
+    "phases",
+    "frequencies",
+    "spectrum",
+    "axes",
+    "description",
+    "rope_parameters",
+    "embedding",
+    "positions",
+    "config",
+)
 # Tests of a module that are named otherwise.
-TESTS_OF = {"phases": ("angles", "frequencies"), "embedding": ("embedding", "axes"), "config": ("config", "goldens")}
+TESTS_OF = {
+    "phases": ("angles", "frequencies"),
+    "config": ("config", "goldens"),
+    "alignment": ("rotation", "axes"),
+    "tables": ("rotation", "embedding"),
+} | dict.fromkeys(
+    ("embedding", "spectrum", "channels", "table_scale", "plan", "calls", "description", "rope_parameters"),
+    ("embedding", "axes"),
+)
 # Not run, as they take long: tests of compiled kernels and of broken surroundings, and the search for bad configs.
 SLOW = ("test_kernels", "test_faults", "test_config_fuzz")
 # Without effect on results (decorators only cache), or with an argument of its own.

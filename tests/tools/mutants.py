@@ -37,9 +37,9 @@ MUTANTS = {
     "exponent without the factor of two": [("frequencies/_progressions.py", "-2 * Decimal", "-1 * Decimal")],
     "exponent over head_dim instead of rotary_dim": [
         (
-            "_core/embedding.py",
-            "_progression(who, base, rotary_dim, self.scaling",
-            "_progression(who, base, rotary_dim if self.sections else head_dim - first_channel, self.scaling",
+            "_core/spectrum.py",
+            "_progression(who, base, span.rotary_dim, scaling",
+            "_progression(who, base, span.rotary_dim if sections else span.head_dim - span.first_channel, scaling",
         )
     ],
     "frequencies counted from one": [("frequencies/_progressions.py", "ratio**j", "ratio ** (j + 1)")],
@@ -60,10 +60,10 @@ MUTANTS = {
         ),
     ],
     "the heads' axis taken for the sequence": [
-        ("_core/rotation.py", "axis = checks.axis(who, seq_dim, x)", "axis = x.ndim - 2")
+        ("_core/alignment.py", "axis = checks.axis(who, seq_dim, x) if", "axis = x.ndim - 2 if")
     ],
     "attention factor applied again by shift": [
-        ("_core/embedding.py", "sincos = self._unscaled_sincos(who, moves, k)", "sincos = self.sincos(moves, like=k)")
+        ("_core/calls.py", "sincos = self._unscaled_sincos(who, moves, k)", "sincos = self.sincos(moves, like=k)")
     ],
     "padding not counted out": [("positions/_sequence.py", "backends.cumulative_sum(tokens) - 1", "tokens * 0")],
     "a carry dropped from the phase": [("_core/phases.py", " + (carry >> 16)", "")],
@@ -86,7 +86,7 @@ MUTANTS = {
             "for each in fields(self)[1:]}\n        if not",
         )
     ],
-    "batch axes behind the sequence": [("_core/rotation.py", "len(batch) > seq_axis or ", "")],
+    "batch axes behind the sequence": [("_core/alignment.py", "len(batch) > seq_axis or ", "")],
     "learned frequencies without their sign": [
         ("_core/phases.py", "< 0.0, -products, products", "< 0.0, products, products")
     ],
@@ -148,7 +148,7 @@ MUTANTS = {
             "int(self.partial_rotary_factor * rotary_dim)",
         )
     ],
-    "xPos keys grow too": [("_core/embedding.py", '1 if role == "query" else -1', '1 if role == "query" else 1')],
+    "xPos keys grow too": [("_core/calls.py", '1 if role == "query" else -1', '1 if role == "query" else 1')],
     "a key of a config lost": [("_core/config/keys.py", "if unread:", "if False:")],
     "a scaling rule dropped": [("_core/config/scaling.py", "scaling = rule(**values)", "return None")],
     "a legacy base ignored": [
@@ -208,23 +208,27 @@ MUTANTS = {
     ],
     "the inverse multiplied once more": [
         (
-            "_core/embedding.py",
-            "self._invert_scale(angles) if inverse else angles, rotation)\n\n    def rotate_inplace",
-            "angles, rotation)\n\n    def rotate_inplace",
+            "_core/calls.py",
+            "self._scale.inverted(angles) if inverse else angles, rotation)",
+            "angles, rotation)",
         )
     ],
     "divided by the attention factor once": [
-        ("_core/embedding.py", "table / self.attention_factor / self.attention_factor", "table / self.attention_factor")
+        (
+            "_core/table_scale.py",
+            "table / self.attention_factor / self.attention_factor",
+            "table / self.attention_factor",
+        )
     ],
     "growth divided by its square alone": [
-        ("_core/embedding.py", "(sin * sin + cos * cos) * greater", "(sin * sin + cos * cos)")
+        ("_core/table_scale.py", "(sin * sin + cos * cos) * greater", "(sin * sin + cos * cos)")
     ],
     "an attention factor left behind by its scaling": [
-        ("_core/embedding.py", "factor == removed.resolved_attention_factor != 1.0", "False")
+        ("_core/table_scale.py", "factor == removed.resolved_attention_factor != 1.0", "False")
     ],
     "replaced without its width": [("_core/embedding.py", 'given["rotary_dim"] = None', "pass")],
     "tables of queries for keys of other axes": [
-        ("_core/rotation.py", "if sin is not last_sin or axes != last_axes:", "if sin is not last_sin:")
+        ("_core/alignment.py", "if sin is not last_sin or alignment != last_alignment:", "if sin is not last_sin:")
     ],
     "only neighbours kept apart": [
         (
@@ -233,15 +237,17 @@ MUTANTS = {
             "enumerate(extents[number + 1 : number + 2], number + 1)",
         )
     ],
-    "xPos without its centre": [("_core/embedding.py", "difference(checked, self.xpos.centre, sin.dtype)", "checked")],
+    "xPos without its centre": [
+        ("_core/table_scale.py", "difference(positions, self.xpos.centre, like.dtype)", "positions")
+    ],
     "xPos shifted without its decay": [
-        ("_core/embedding.py", "self._xpos_scale(-1, moves, sincos.sin)", "self._xpos_scale(-1, moves * 0, sincos.sin)")
+        ("_core/calls.py", "self._scale.over(moves, -1, sincos.sin)", "self._scale.over(moves * 0, -1, sincos.sin)")
     ],
     "xPos shifted from its centre on": [
         (
-            "_core/embedding.py",
-            "self._xpos_scale(-1, moves, sincos.sin)",
-            "self._xpos_scale(-1, moves - self.xpos.centre, sincos.sin)",
+            "_core/calls.py",
+            "self._scale.over(moves, -1, sincos.sin)",
+            "self._scale.over(moves - self._scale.xpos.centre, -1, sincos.sin)",
         )
     ],
     "xPos subtracted in integers that wrap": [
@@ -288,6 +294,8 @@ def suite(package_parent, files):
         parts = {"rotation"}
     elif parts & {"backends", "checks"}:
         parts.add("kernels")
+    elif parts & {"spectrum", "alignment", "calls", "table_scale"}:
+        parts.add("embedding")
     first = [file for part in sorted(parts) if (file := TESTS / "core" / f"test_{part}.py").exists()]
     slow = SLOW if not parts or "kernels" in parts else (*SLOW, "core/test_kernels.py")
     tests = [*(f"--ignore={TESTS / file}" for file in slow), *first, TESTS]

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 from rope_xp._core import checks
+from rope_xp._core.channels import LAYOUTS, Layout
 from rope_xp._core.config.block import block_of, embedding_of
 from rope_xp._core.config.families import FAMILIES
 from rope_xp._core.config.family import Axes, Family
@@ -20,7 +21,6 @@ from rope_xp._core.config.source import check_size, mapping_of
 from rope_xp._core.config.upstream import as_upstream, remarks
 from rope_xp._core.embedding import RotaryEmbedding, with_provenance
 from rope_xp._core.provenance import Provenance, joined
-from rope_xp._core.rotation import LAYOUTS, Layout
 
 # For a model that has no rotary embedding. With `Any` in place of None a type checker lets the result be used as it is.
 MaybeNone: TypeAlias = Any

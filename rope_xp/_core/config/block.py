@@ -10,7 +10,8 @@ from rope_xp._core.config.family import Family
 from rope_xp._core.config.keys import WHO, Keys, comma_separated
 from rope_xp._core.config.layers import OWN, LayerConfig, layers_of, nested_by
 from rope_xp._core.config.scaling import base_of, rope_type_of, scaling_of
-from rope_xp._core.embedding import RotaryEmbedding, frequencies_of
+from rope_xp._core.embedding import RotaryEmbedding
+from rope_xp._core.spectrum import frequencies_of
 from rope_xp.frequencies import Scaling
 
 # Keys that checkpoints carry in any family and that change nothing: in the block, and outside it while they are null.

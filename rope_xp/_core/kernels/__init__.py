@@ -30,16 +30,21 @@ _FASTEST = {"host memory": ("numba", "blocked"), "cuda": ("triton",), "jax": ("x
 
 def rotate(who: str, xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: str = "fastest") -> list[Any]:
     """Rotate each array by its angles, with the named kernel. Results equal those of `reference.rotate`."""
-    return _rotate_by([choose(who, x, kernel) for x in xs], xs, angles, rotation, requested=kernel)
+    return rotate_by([choose(who, x, kernel) for x in xs], xs, angles, rotation, requested=kernel)
 
 
 def rotate_inplace(who: str, xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: str = "fastest") -> None:
     """`rotate`, but results overwrite the arrays. All arrays are checked before the first is written."""
     names = [choose(who, x, kernel) for x in xs]
+    require_writable(who, xs, angles)
+    rotate_by(names, xs, angles, rotation, inplace=True, requested=kernel)
+
+
+def require_writable(who: str, xs: Sequence[Any], angles: Angles) -> None:
+    """Results must be able to overwrite the arrays."""
     checks.writable(who, xs)
     checks.no_gradients(who, angles)
     checks.require_disjoint(who, xs, angles, by_address=not _is_traced(xs[0]))
-    _rotate_by(names, xs, angles, rotation, inplace=True, requested=kernel)
 
 
 def computes_angles(who: str, x: Any, kernel: str) -> bool:
@@ -58,14 +63,17 @@ def rotate_by_positions(
     return _launch(xs, [(positions_of_x,) for positions_of_x in positions], rotation, by_positions, requested=kernel)
 
 
-def _rotate_by(
+def rotate_by(
     names: list[str], xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False, *, requested: str
 ) -> list[Any]:
-    """Rotate the arrays, each with the kernel of that name. Arrays with one kernel may need only one launch."""
+    """Rotate the arrays, each with the kernel of that name. Arrays with one kernel may need only one launch.
+
+    `requested` is the kernel that the caller asked for. One that was asked for by name is not replaced if it fails.
+    """
     name = names[0]
-    if len(set(names)) > 1:
+    if len(names) > 1 and len(set(names)) > 1:
         return [
-            _rotate_by([name], [x], [angles_of_x], rotation, inplace, requested=requested)[0]
+            rotate_by([name], [x], [angles_of_x], rotation, inplace, requested=requested)[0]
             for name, x, angles_of_x in zip(names, xs, angles)
         ]
     if name == "triton" and not _is_traced(xs[0]):

@@ -1,0 +1,404 @@
+"""The methods of `RotaryEmbedding` that take arrays. Each makes a plan first, and then computes by it."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
+from rope_xp._core import backends, checks, kernels
+from rope_xp._core.alignment import align_pairs, align_positions, leading_axes
+from rope_xp._core.angles import Phase, SinCos, sincos_of
+from rope_xp._core.arrays import Array, ArrayT, OtherT
+from rope_xp._core.channels import Channels
+from rope_xp._core.kernels import Kernel
+from rope_xp._core.kernels.pair_rotation import Angles, Rotation
+from rope_xp._core.plan import CallPlan, plan_call, plan_rotation, plan_shift
+from rope_xp._core.spectrum import Spectrum
+from rope_xp._core.table_scale import TableScale
+from rope_xp._core.tables import convert_tables, pair_of
+from rope_xp.positions._sequence import count_from
+
+Role = Literal["query", "key"]
+
+ROLES = {"query": "its scale grows with position", "key": "its scale shrinks with position"}
+
+
+class Calls:
+    """A rotation by the frequencies of a spectrum, of pairs of channels, with tables that have a scale."""
+
+    phase: Phase
+    kernel: Kernel
+    _spectrum: Spectrum
+    _channels: Channels
+    _scale: TableScale
+
+    @overload
+    def __call__(
+        self,
+        x: ArrayT,
+        *,
+        positions: Array | None = None,
+        sincos: tuple[Array, Array] | None = None,
+        seq_dim: int,
+        heads_dim: int | None = None,
+    ) -> ArrayT: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayT,
+        other: OtherT,
+        /,
+        *,
+        positions: Array | None = None,
+        sincos: tuple[Array, Array] | None = None,
+        seq_dim: int,
+        heads_dim: int | None = None,
+    ) -> tuple[ArrayT, OtherT]: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayT,
+        /,
+        *others: ArrayT,
+        positions: Array | None = None,
+        sincos: tuple[Array, Array] | None = None,
+        seq_dim: int,
+        heads_dim: int | None = None,
+    ) -> tuple[ArrayT, ...]: ...
+    def __call__(
+        self,
+        x: Array,
+        *others: Array,
+        positions: Array | None = None,
+        sincos: tuple[Array, Array] | None = None,
+        seq_dim: int,
+        heads_dim: int | None = None,
+    ) -> Any:
+        """Rotate queries and keys.
+
+        Parameters
+        ----------
+        x, *others : array, "*batch head_dim"
+            Arrays such as q and k. The tables are computed once for all of them.
+        positions : array, "seq", "batch seq" or with one axis less than `x`, optional
+            The position of each token, in tokens: integers of any sign and order, or real numbers. The default is 0, 1,
+            2, ... along `seq_dim`. When decoding, always pass `positions`; otherwise each new token is treated as
+            position 0 and is not rotated. Several position axes come first, as "axes seq" or "axes batch seq", and have
+            no default. Together with `sincos`, positions are the indices of its rows. If `x` is a DTensor of PyTorch,
+            plain tensors must be equal on all ranks.
+        sincos : (array, array), "*axes pairs", or "rows pairs" with positions, optional
+            Tables from the method `sincos`. Without `positions`, they are the tables of these tokens. With `positions`,
+            they have one row for each position 0, 1, 2, ..., and `positions` select the rows. For a position without a
+            row, such as -1, all rotated channels of the result and of its gradient are NaN.
+        seq_dim : int
+            The sequence axis of `x` and of each of the others.
+        heads_dim : int, optional
+            The axis of heads. Required if each head has its own frequencies, and not allowed otherwise.
+
+        Returns
+        -------
+        array, or tuple of array
+            One result for one argument, a tuple for several. Each result has the library, shape, dtype and device of
+            its argument.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit, `sincos` is given and the value has `xpos`, positions select rows and `heads_dim` is
+            given, or the kernel is not installed or does not support `x`.
+        TypeError
+            If a dtype is not floating point, arrays belong to two libraries, or positions that select rows are not
+            integers.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from rope_xp import RotaryEmbedding
+        >>> rope = RotaryEmbedding(head_dim=2, layout="half", base=10_000.0)
+        >>> x, positions = np.asarray([[1.0, 0.0], [1.0, 0.0]]), np.asarray([0, 1])
+        >>> rope(x, positions=positions, seq_dim=0).round(3)
+        array([[1.   , 0.   ],
+               [0.54 , 0.841]])
+        >>> sincos = rope.sincos(np.arange(4096), like=x)  # one row for each of 4096 positions
+        >>> rope(x, sincos=sincos, positions=positions, seq_dim=0).round(3)
+        array([[1.   , 0.   ],
+               [0.54 , 0.841]])
+        """
+        who = "RotaryEmbedding"
+        arrays = (x, *others)
+        sincos = None if sincos is None else pair_of(who, sincos)
+        plan = plan_call(who, self, arrays, sincos, positions, seq_dim, heads_dim)
+        if sincos is not None:
+            return self._run(plan, arrays, _given_angles(who, plan, arrays, sincos, positions))
+        if positions is None:
+            length = backends.size_of(x, plan.seq_axis)
+            positions = count_from(who, "positions", 0, length, like=x)
+        else:
+            positions = checks.convert_positions(who, "positions", positions, x)
+        if plan.source == "positions":
+            return _array_or_tuple(self._rotate_by_positions(arrays, align_positions(positions, plan.alignments)))
+        return self._run(plan, arrays, self._computed_tables(who, plan, arrays, positions))
+
+    def sincos(self, positions: Array, *, like: Array | None = None, role: Role | None = None) -> SinCos:
+        """Tables of sines and cosines. Compute them once in a forward pass and share them between layers.
+
+        Parameters
+        ----------
+        positions : array, "*batch seq", or "axes *batch seq" for several position axes
+            In tokens: integers, float32 numbers below ``2**31`` or float64 numbers below ``2**63``. Tables are NaN
+            beyond these limits. Positions of NumPy are accepted with any `like`.
+        like : array, optional
+            The tables have the library and device of `like`, and are float64 if `like` is float64, else float32. The
+            default is `positions`. On PyTorch, `positions` must be on the device of `like`.
+        role : "query" or "key", optional
+            What the tables rotate. Required with `xpos`, whose tables of queries and keys differ.
+
+        Returns
+        -------
+        SinCos, each "*batch seq pairs", or "*batch seq heads pairs" if each head has its own frequencies
+
+        Raises
+        ------
+        TypeError
+            If `positions` is not an array of integers, float32 or float64, or belongs neither to NumPy nor to the
+            library of `like`.
+        ValueError
+            If 64-bit positions do not fit into the 32 bits of a library, the number of position axes is wrong, or
+            `role` is unknown or missing.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from rope_xp import RotaryEmbedding
+        >>> RotaryEmbedding(head_dim=2, layout="half", base=10_000.0).sincos(np.asarray([0, 2**31 - 1])).sin
+        array([[ 0.       ],
+               [-0.7249166]], dtype=float32)
+        """
+        who = "RotaryEmbedding.sincos"
+        sin, cos = self._unscaled_sincos(who, positions, like)
+        if role is not None or self._scale.xpos is not None:
+            checks.one_of(who, "role", role, ROLES)
+        scale = self._scale.at(who, positions, 1 if role == "query" else -1, sin)
+        return SinCos(sin, cos) if scale is None else SinCos(sin * scale, cos * scale)
+
+    def rotate(
+        self,
+        x: ArrayT,
+        sincos: tuple[Array, Array],
+        *,
+        seq_dim: int,
+        inverse: bool = False,
+        transpose: bool = False,
+        heads_dim: int | None = None,
+    ) -> ArrayT:
+        """Rotate one array by tables of `sincos`.
+
+        Parameters
+        ----------
+        x : array, "*batch head_dim"
+            Floating point.
+        sincos : (array, array), "*axes pairs"
+            Tables from the method `sincos`. `apply_rotary_pos_emb` explains their axes.
+        seq_dim : int
+            The sequence axis of `x`.
+        inverse : bool
+            Restore what was rotated by these tables: rotate by the negative angles, and divide by the attention factor
+            and, with `xpos`, by the scale of each pair. The layout is inverted too: channels are read where the
+            rotation wrote them. The result is NaN where tables are 0 or infinite.
+        transpose : bool
+            Rotate by the negative angles, and multiply by the attention factor and the scale again. This is the
+            transpose of the rotation, and the gradient of the rotation uses it. It equals `inverse` if the tables are
+            not scaled. Only one of the two may be true.
+        heads_dim : int, optional
+            The axis of heads. Required if each head has its own frequencies, and not allowed otherwise.
+
+        Returns
+        -------
+        array, "*batch head_dim"
+            It has the library, shape, dtype and device of `x`.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit, or both `inverse` and `transpose` are true.
+        TypeError
+            If dtypes or libraries do not fit.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from rope_xp import RotaryEmbedding
+        >>> rope = RotaryEmbedding(head_dim=4, layout="interleaved", base=10_000.0)
+        >>> x, sincos = np.ones((3, 4)), rope.sincos(np.arange(3), like=np.zeros(1))
+        >>> bool(np.allclose(rope.rotate(rope.rotate(x, sincos, seq_dim=0), sincos, seq_dim=0, inverse=True), x))
+        True
+        """
+        who = "RotaryEmbedding.rotate"
+        rotation, sincos = self._select_rotation(who, inverse, transpose), pair_of(who, sincos)
+        plan = plan_rotation(who, self, [x], sincos, None, seq_dim, heads_dim)
+        angles = _given_angles(who, plan, [x], sincos, None)
+        return self._run(plan, [x], self._scale.inverted(angles) if inverse else angles, rotation)
+
+    def rotate_inplace(
+        self,
+        x: ArrayT,
+        *others: ArrayT,
+        sincos: tuple[Array, Array],
+        positions: Array | None = None,
+        seq_dim: int,
+        inverse: bool = False,
+        transpose: bool = False,
+        heads_dim: int | None = None,
+    ) -> None:
+        """Rotate arrays by tables of `sincos`, and write the results into the arrays.
+
+        This is for inference: it has no derivative. All arguments are checked before the first write.
+
+        Parameters
+        ----------
+        x, *others : array of NumPy or PyTorch, "*batch head_dim"
+            Arrays such as q and k. They must be writable. They must not share memory with each other, with the tables
+            or with the positions.
+        sincos, seq_dim, inverse, transpose, heads_dim
+            As in `rotate`.
+        positions : array, "seq", "batch seq" or with one axis less than `x`, optional
+            Indices of the rows of `sincos`, "rows pairs". For a position without a row, NaN is written.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit, both `inverse` and `transpose` are true, memory is read-only or shared, or a tensor
+            requires grad.
+        TypeError
+            If dtypes or libraries do not fit, or the arrays are immutable, such as those of JA>>> import numpy as np
+        >>> from rope_xp import RotaryEmbedding
+        >>> rope.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from rope_xp import RotaryEmbedding
+        >>> rope = RotaryEmbedding(head_dim=4, layout="interleaved", base=10_000.0)
+        >>> q, k = np.ones((3, 2, 4)), np.ones((3, 1, 4))
+        >>> sincos = rope.sincos(np.arange(3), like=q)
+        >>> rotated = rope.rotate(q, sincos, seq_dim=0)
+        >>> rope.rotate_inplace(q, k, sincos=sincos, seq_dim=0)
+        >>> bool((q == rotated).all())
+        True
+        """
+        who = "RotaryEmbedding.rotate_inplace"
+        arrays = (x, *others)
+        rotation, sincos = self._select_rotation(who, inverse, transpose), pair_of(who, sincos)
+        plan = plan_rotation(who, self, arrays, sincos, positions, seq_dim, heads_dim)
+        angles = _given_angles(who, plan, arrays, sincos, positions)
+        angles = self._scale.inverted(angles) if inverse else angles
+        kernels.require_writable(who, arrays, angles)
+        kernels.rotate_by(plan.kernels, arrays, angles, rotation, inplace=True, requested=self.kernel)
+
+    def shift(self, k: ArrayT, delta: int | Array, *, seq_dim: int, heads_dim: int | None = None) -> ArrayT:
+        """Move rotated keys, such as those of a cache, by `delta` positions.
+
+        Rotated keys contain the attention factor already. It is not applied again.
+
+        Parameters
+        ----------
+        k : array, "*batch head_dim"
+            Rotated keys.
+        delta : int or array, "", "seq", "batch seq", "batch 1" or with one axis less than `k`
+            The change of position in tokens: one for all keys, for each token, or for each batch row. Arrays may hold
+            real numbers. Several position axes come first. An int moves keys along all position axes.
+        seq_dim : int
+            The sequence axis of `k`.
+        heads_dim : int, optional
+            The axis of heads. Required if each head has its own frequencies, and not allowed otherwise.
+
+        Returns
+        -------
+        array, "*batch head_dim"
+            It has the library, shape, dtype and device of `k`.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit.
+        TypeError
+            If `delta` is neither an int nor an array of real numbers.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from rope_xp import RotaryEmbedding
+        >>> rope = RotaryEmbedding(head_dim=4, layout="half", base=10_000.0)
+        >>> k = np.ones((3, 4))
+        >>> moved = rope.shift(rope(k, positions=np.asarray([5, 6, 7]), seq_dim=0), -5, seq_dim=0)
+        >>> bool(np.allclose(moved, rope(k, seq_dim=0)))
+        True
+        """
+        who = "RotaryEmbedding.shift"
+        plan = plan_shift(who, self, k, delta, seq_dim, heads_dim)
+        if checks.is_int(delta):
+            delta = count_from(who, "delta", delta, 1, like=k)[0]
+            if self._spectrum.frequencies.axes > 1:
+                delta = backends.namespace(delta).stack([delta] * self._spectrum.frequencies.axes)
+        moves: Any = checks.convert_positions(who, "delta", delta, k)
+        moves = backends.with_axes(backends.namespace(moves), moves, plan.delta_shape)
+        sincos = self._unscaled_sincos(who, moves, k)
+        if self._scale.xpos is not None:
+            # The change of a key's scale over `delta` tokens does not depend on the centre.
+            scale = self._scale.over(moves, -1, sincos.sin)
+            sincos = SinCos(sincos.sin * scale, sincos.cos * scale)
+        angles = align_pairs(convert_tables(who, [k], sincos), plan.alignments)
+        rotation = self._channels.rotation
+        # Rotated keys are in the order that was written.
+        return self._run(plan, [k], angles, rotation._replace(read=rotation.write))
+
+    def _select_rotation(self, who: str, inverse: bool, transpose: bool) -> Rotation:
+        """The rotation, or the inverse rotation if one of the two flags is true."""
+        inverse, transpose = checks.boolean(who, "inverse", inverse), checks.boolean(who, "transpose", transpose)
+        if inverse and transpose:
+            raise ValueError(f"{who}: only one of inverse and transpose must be true; got both")
+        rotation = self._channels.rotation
+        return rotation.inverted() if inverse or transpose else rotation
+
+    def _run(self, plan: CallPlan, arrays: Sequence[Any], angles: Angles, rotation: Rotation | None = None) -> Any:
+        """Rotate arrays with the kernels of a plan. The default is the rotation of the value."""
+        rotation = self._channels.rotation if rotation is None else rotation
+        return _array_or_tuple(kernels.rotate_by(plan.kernels, arrays, angles, rotation, requested=self.kernel))
+
+    def _rotate_by_positions(self, arrays: Sequence[Any], positions: Sequence[Any]) -> list[Any]:
+        """Rotate arrays with a kernel that computes angles from aligned positions."""
+        frequencies, factor = self._spectrum.frequencies, self._scale.attention_factor
+        return kernels.rotate_by_positions(arrays, positions, frequencies, factor, self._channels.rotation, self.kernel)
+
+    def _computed_tables(self, who: str, plan: CallPlan, arrays: Sequence[Any], positions: Any) -> Angles:
+        """Tables for each array, computed from positions. With `xpos`, those of the query and of keys differ."""
+        widest = next((array for array in arrays if backends.dtype_name(array.dtype) == "float64"), arrays[0])
+        if self._scale.xpos is None:
+            tables = convert_tables(who, arrays, self.sincos(positions, like=widest))
+        else:
+            query, key = (self.sincos(positions, like=widest, role=role) for role in ("query", "key"))
+            tables = convert_tables(who, arrays[:1], query) + convert_tables(who, arrays[1:], key)
+        return align_pairs(tables, plan.alignments)
+
+    def _unscaled_sincos(self, who: str, positions: Any, like: Any) -> SinCos:
+        """Tables without the attention factor and the scales of `xpos`."""
+        frequencies = self._spectrum.frequencies
+        leading_axes(who, "positions", positions, frequencies.axes)
+        return sincos_of(who, positions, frequencies, like=like, phase=self.phase, kernel=self.kernel)
+
+
+def _given_angles(who: str, plan: CallPlan, arrays: Sequence[Any], sincos: tuple[Any, Any], positions: Any) -> Angles:
+    """Given tables for each array, aligned, or the rows of tables that positions select."""
+    tables = convert_tables(who, arrays, sincos, plan.are_ready)
+    if plan.source == "tables":
+        return align_pairs(tables, plan.alignments)
+    rows = align_positions(checks.convert_positions(who, "positions", positions, arrays[0]), plan.alignments)
+    return [(*pair, row) for pair, row in zip(tables, rows)]
+
+
+def _array_or_tuple(rotated: list[Any]) -> Any:
+    """The array of a list of one, a tuple for several."""
+    return tuple(rotated) if len(rotated) > 1 else rotated[0]
+
+
+# Python names the class of a method in errors about missing arguments; users know only the public class.
+for _method in (Calls.__call__, Calls.sincos, Calls.rotate, Calls.rotate_inplace, Calls.shift):
+    _method.__qualname__ = f"RotaryEmbedding.{_method.__name__}"

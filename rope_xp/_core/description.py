@@ -1,0 +1,85 @@
+"""The text that describes an embedding."""
+
+from math import pi
+from textwrap import fill
+from typing import Any
+
+from rope_xp._core import checks, kernels
+from rope_xp._core.angles import PHASES
+from rope_xp._core.axes import ORDERS
+from rope_xp._core.channels import LAYOUTS
+from rope_xp._core.kernels import KERNELS
+
+NAME_WIDTH, LINE_WIDTH = 18, 100
+
+
+def describe(who: str, rope: Any, x: Any) -> str:
+    """A text with one row for each property of a `RotaryEmbedding`, and the kernel for arrays like `x`."""
+    kernel = _kernel(who, rope, x)
+    softmax_scale = rope.softmax_scale
+    rows = {
+        "channels": _channels(rope),
+        "pairs": _pairs(rope),
+        "position axes": _position_axes(rope),
+        "heads": "" if rope.heads is None else f"{rope.heads}, each with its own frequencies",
+        "layout": f"{rope.layout} ({LAYOUTS[rope.layout]})",
+        "frequencies": f"{_formula(rope)}, in radians per token",
+        "wavelengths": _wavelengths(rope),
+        "direction": "reversed" if rope.reverse else "",
+        "scaling": "none" if rope.scaling is None else rope.scaling.describe(),
+        "attention factor": str(rope.attention_factor),
+        "softmax scale": "" if softmax_scale == 1.0 else f"x {softmax_scale}, to be applied by the model",
+        "decay": "" if rope.xpos is None else str(rope.xpos),
+        "phase": f"{rope.phase} ({PHASES[rope.phase]})",
+        "kernel": kernel,
+    }
+    rows = {name: value + rope._provenance.mark(name) for name, value in rows.items() if value}
+    lines = [*rows.items(), *rope._provenance.lines(rows)]
+    indent = " " * NAME_WIDTH
+    return "\n".join(
+        fill(f"{name:<{NAME_WIDTH}}{value}", LINE_WIDTH, subsequent_indent=indent) for name, value in lines
+    )
+
+
+def _kernel(who: str, rope: Any, x: Any) -> str:
+    """The kernel of the embedding. With `x`, the kernel that will run for such arrays, and why no faster one does."""
+    kernel, passed_over = rope.kernel, ""
+    if x is not None:
+        checks.floating(who, "x", x)
+        kernel = kernels.choose(who, x, kernel)
+        passed_over = kernels.passed_over(x, kernel) if rope.kernel == "fastest" else ""
+    return f"{kernel} ({KERNELS[kernel]})" + (f"; {passed_over}" if passed_over else "")
+
+
+def _channels(rope: Any) -> str:
+    last = rope.first_channel + 2 * rope.pairs - 1
+    span = f"the first {rope.rotary_dim}" if not rope.first_channel else f"channels {rope.first_channel} to {last}"
+    blocks = "" if rope.blocks == 1 else f", in {rope.blocks} blocks"
+    return f"{span} of {rope.head_dim} are rotated{blocks}"
+
+
+def _pairs(rope: Any) -> str:
+    are_known = isinstance(rope.inv_freq, tuple) and rope.axes == 1
+    zeros = rope._spectrum.frequencies.rows[0].inv_freq.count(0.0) if are_known else 0
+    return f"{rope.pairs}" + (f", of which {zeros} pass through unrotated" if zeros else "")
+
+
+def _position_axes(rope: Any) -> str:
+    axes, sections = "" if rope.axes == 1 else str(rope.axes), rope.sections
+    return axes if sections is None else f"{axes}, {sections.order} {sections.sizes} ({ORDERS[sections.order]})"
+
+
+def _formula(rope: Any) -> str:
+    if not isinstance(rope.inv_freq, tuple):
+        return "given as an array"
+    if rope.base is None:
+        return "given"
+    is_plain = rope.sections is None and rope.scaling is None
+    return f"{rope.base} ** (-2 j / {rope.rotary_dim})" if is_plain else f"of base {rope.base}"
+
+
+def _wavelengths(rope: Any) -> str:
+    if not isinstance(rope.inv_freq, tuple):
+        return "those of the array"
+    lengths = [2 * pi / abs(w) for row in rope._spectrum.frequencies.rows for w in row.inv_freq if w]
+    return f"{min(lengths):g} to {max(lengths):g} tokens" if lengths else "none: no pair is rotated"

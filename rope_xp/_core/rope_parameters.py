@@ -1,0 +1,55 @@
+"""Write an embedding as the `rope_parameters` of a transformers config."""
+
+from dataclasses import fields
+from math import nextafter
+from typing import Any
+
+from rope_xp.frequencies import NTKScaling, Scaling
+
+ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
+ORDERS = ("chunked", "interleaved", "spatial_first", "even_odd")
+# Fields of scaling rules that a config has outside `rope_parameters`.
+OUTSIDE = ("seq_len", "max_position_embeddings")
+
+
+def rope_parameters(who: str, rope: Any) -> dict[str, Any]:
+    """The `rope_parameters` of a `RotaryEmbedding`, if transformers can express it."""
+    unsupported = {"inv_freq": rope.base is None, "xpos": rope.xpos is not None, "reverse": rope.reverse}
+    if any(unsupported.values()):
+        names = ", ".join(name for name, found in unsupported.items() if found)
+        raise ValueError(f"{who}: the embedding must be expressible in a transformers config; got {names}")
+    rule = Scaling() if rope.scaling is None else rope.scaling
+    block = {"rope_type": rule.rope_type, "rope_theta": rope.base} | _of_rule(who, rule)
+    if rope.attention_factor != rule.resolved_attention_factor:
+        raise ValueError(f"{who}: attention_factor must be that of scaling; got {rope.attention_factor}")
+    if rope.rotary_dim != rope.head_dim:
+        if "partial_rotary_factor" in block:
+            raise ValueError(f"{who}: rotary_dim must be head_dim with {rule}; got {rope.rotary_dim}")
+        block["partial_rotary_factor"] = _rotated_share(rope)
+    return block if rope.sections is None else block | _of_sections(who, rope.sections)
+
+
+def _of_rule(who: str, rule: Scaling) -> dict[str, Any]:
+    """The keys of a scaling rule."""
+    if isinstance(rule, NTKScaling):
+        return {"rope_type": "dynamic", "alpha": rule.factor, "factor": 1.0}
+    if rule.rope_type not in ROPE_TYPES:
+        raise ValueError(f"{who}: scaling must be a rule that transformers has; got {rule}")
+    values = {each.name: getattr(rule, each.name) for each in fields(rule) if each.name not in OUTSIDE}
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value is not None
+    }
+
+
+def _rotated_share(rope: Any) -> float:
+    """The share of channels that are rotated. transformers multiplies it by `head_dim` and rounds down."""
+    share = 2 * rope.pairs / rope.head_dim
+    return share if int(share * rope.head_dim) == rope.rotary_dim else nextafter(share, 1.0)
+
+
+def _of_sections(who: str, sections: Any) -> dict[str, Any]:
+    """The keys of several position axes."""
+    if sections.order not in ORDERS:
+        raise ValueError(f"{who}: sections must be in an order that transformers has; got {sections}")
+    interleaved = {"mrope_interleaved": True} if sections.order == "interleaved" else {}
+    return {"mrope_section": list(sections.sizes), **interleaved}
