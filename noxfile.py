@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 
 import nox
 
@@ -9,58 +10,56 @@ import nox
 nox.options.default_venv_backend = "none"
 
 PROJECT = nox.project.load_toml("pyproject.toml")
-PYTEST = ("pytest", "--numprocesses=auto", "--maxprocesses=4")
+PYTEST = ("-P", "-m", "pytest", "--numprocesses=auto", "--maxprocesses=4")
 
 
 def environment(session, name, *requirements, constraints="constraints.txt"):
-    """Run the session's programs in the environment of this name, with the built wheel and these requirements.
+    """An environment with the built wheel and these requirements; returns a function that runs its Python.
 
     Sessions share environments, because installing PyTorch or JAX takes longer than most sessions.
     """
     folder = session.cache_dir.parent / name
-    programs = str(folder / ("Scripts" if os.name == "nt" else "bin"))
-    session.env["PATH"] = os.pathsep.join([programs, os.environ["PATH"]])
-    session.env["VIRTUAL_ENV"] = str(folder)
-    session.env["PIP_CONSTRAINT"] = constraints
-    session.env["PIP_NO_COMPILE"] = "1"  # Python compiles what it imports, which is less
+    program = str(folder / ("Scripts" if os.name == "nt" else "bin") / "python")
+    # Packages are compiled when they are imported, which is less than all.
+    session.env.update({"PIP_CONSTRAINT": constraints, "PIP_NO_COMPILE": "1"})
     if not folder.exists():
         session.run(sys.executable, "-m", "venv", str(folder))
-    pip = ("python", "-m", "pip")
-    wheels = session.create_tmp()
-    session.run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, ".")
+    python = partial(session.run, program)
+    pip, wheels = ("-m", "pip", "--quiet"), session.create_tmp()
+    python(*pip, "wheel", "--no-deps", "--wheel-dir", wheels, ".")
     # Its version is the same after a change, so it is installed again, and then what it needs.
-    ours = ("--no-index", "--find-links", wheels, "--force-reinstall", "--no-deps", "rope-xp")
-    session.run(*pip, "install", "--quiet", *ours)
-    session.run(*pip, "install", "--quiet", "--find-links", wheels, *requirements)
+    python(*pip, "install", "--no-index", "--find-links", wheels, "--force-reinstall", "--no-deps", "rope-xp")
+    python(*pip, "install", "--find-links", wheels, *requirements)
+    return python
 
 
 def with_group(session, group, *extras):
     """The environment of a dependency group, at the versions of constraints.txt."""
     wheel = f"rope-xp[{','.join(extras)}]" if extras else "rope-xp"
-    environment(session, group, wheel, *nox.project.dependency_groups(PROJECT, group))
+    return environment(session, group, wheel, *nox.project.dependency_groups(PROJECT, group))
 
 
 def with_all(session):
     """The environment that has every array library and every package that is compared with."""
-    with_group(session, "all", "fast", "onnx", "jax", "torch", "huggingface", "examples")
+    return with_group(session, "all", "fast", "onnx", "jax", "torch", "huggingface", "examples")
 
 
 @nox.session(name="tests-numpy")
 def tests_numpy(session):
     """The suite on NumPy, and every example in a docstring."""
-    with_group(session, "test")
-    session.run(*PYTEST, "--xp=numpy", "tests", *session.posargs)
+    python = with_group(session, "test")
+    python(*PYTEST, "--xp=numpy", "tests", *session.posargs)
     # But for the kernels, which have no examples, and what imports a framework, which has sessions of its own.
     elsewhere = ("_core/kernels/*", "huggingface/*", "torch.py", "flax.py", "onnx.py")
     ignored = (f"--ignore-glob=/*/rope_xp/{path}" for path in elsewhere)
-    session.run("pytest", "--doctest-modules", *ignored, "--pyargs", "rope_xp")
+    python("-P", "-m", "pytest", "--doctest-modules", *ignored, "--pyargs", "rope_xp")
 
 
 @nox.session(name="tests-strict")
 def tests_strict(session):
     """The suite on array-api-strict, which has the standard's functions and no others."""
-    with_group(session, "test")
-    session.run(*PYTEST, "--xp=strict", "tests", *session.posargs)
+    python = with_group(session, "test")
+    python(*PYTEST, "--xp=strict", "tests", *session.posargs)
 
 
 @nox.session(name="tests-oldest")
@@ -70,53 +69,53 @@ def tests_oldest(session):
     oldest = [requirement.replace(">=", "==") + ".*" for requirement in admitted]
     # The newest array-api-strict that runs on that NumPy.
     group = [r for r in nox.project.dependency_groups(PROJECT, "test") if r not in ("array-api-strict", "numba")]
-    environment(session, "oldest", "rope-xp", "array-api-strict==2.3", *oldest, *group, constraints="")
-    session.run(*PYTEST, "--xp=numpy", "tests", *session.posargs)
+    python = environment(session, "oldest", "rope-xp", "array-api-strict==2.3", *oldest, *group, constraints="")
+    python(*PYTEST, "--xp=numpy", "tests", *session.posargs)
 
 
 @nox.session(name="tests-jax")
 def tests_jax(session):
     """The suite on JAX, its transforms and compiler, and equality with its packages."""
-    with_group(session, "jax")
-    session.run(*PYTEST, "--xp=jax", "tests", *session.posargs)
+    python = with_group(session, "jax")
+    python(*PYTEST, "--xp=jax", "tests", *session.posargs)
 
 
 @nox.session(name="tests-torch")
 def tests_torch(session):
     """The suite on PyTorch, its transforms and compiler, and equality with its packages."""
-    with_group(session, "torch")
-    session.run(*PYTEST, "--xp=torch", "tests", *session.posargs)
+    python = with_group(session, "torch")
+    python(*PYTEST, "--xp=torch", "tests", *session.posargs)
 
 
 @nox.session(name="tests-timm")
 def tests_timm(session):
     """Equality with timm, whose dependencies are left out: they have no build for the CPU alone."""
-    environment(session, "timm", "rope-xp", *nox.project.dependency_groups(PROJECT, "test"), "torch")
-    session.run("python", "-m", "pip", "install", "--quiet", "--no-deps", "timm")
-    session.run(*PYTEST, "tests/timm", *session.posargs)
+    python = environment(session, "timm", "rope-xp", *nox.project.dependency_groups(PROJECT, "test"), "torch")
+    python("-m", "pip", "install", "--quiet", "--no-deps", "timm")
+    python(*PYTEST, "tests/timm", *session.posargs)
 
 
 @nox.session(name="tests-triton")
 def tests_triton(session):
     """The kernel for CUDA, on a GPU where there is one, or else in Triton's interpreter."""
-    with_all(session)
+    python = with_all(session)
     # But for what gives the CPU's threads enough to do: the interpreter takes minutes, and serves one thread.
-    session.run(*PYTEST, "--xp=triton", "-k", "not threads", "tests", *session.posargs)
+    python(*PYTEST, "--xp=triton", "-k", "not threads", "tests", *session.posargs)
 
 
 @nox.session(name="tests-more")
 def tests_more(session):
     """The suite on Dask, MLX and ndonnx."""
-    with_all(session)
-    session.run(*PYTEST, "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
+    python = with_all(session)
+    python(*PYTEST, "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
 
 
 @nox.session(name="tests-parity")
 def tests_parity(session):
     """Equality with transformers, diffusers and others: every rotary class, with its config and changed ones."""
-    with_all(session)
-    session.run(*PYTEST, "tests/parity", *session.posargs)
-    session.run("python", "-P", "benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
+    python = with_all(session)
+    python(*PYTEST, "tests/parity", *session.posargs)
+    python("-P", "benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
 
 
 @nox.session(name="parity-newest", default=False)
@@ -127,81 +126,80 @@ def parity_newest(session):
     """
     group = nox.project.dependency_groups(PROJECT, "all")
     newest = [requirement for requirement in group if requirement != "transformers"]
-    environment(session, "newest", "rope-xp", *newest)
-    pip = ("python", "-m", "pip", "install", "--upgrade", "transformers")
-    session.run(*pip, env={"PIP_CONSTRAINT": ""})
-    session.run("python", "-P", "benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
+    python = environment(session, "newest", "rope-xp", *newest)
+    python("-m", "pip", "install", "--upgrade", "transformers", env={"PIP_CONSTRAINT": ""})
+    python("-P", "benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
 
 
 @nox.session(name="tests-huggingface")
 def tests_huggingface(session):
     """Whole models of transformers with rope_xp inside, beside the same without."""
-    with_all(session)
-    session.run(*PYTEST, "tests/huggingface", *session.posargs)
-    session.run("pytest", "--doctest-modules", "--pyargs", "rope_xp.huggingface")
-    session.run("python", "-P", "benchmarks/families.py", "--quick", "--out", f"{session.create_tmp()}/families.md")
+    python = with_all(session)
+    python(*PYTEST, "tests/huggingface", *session.posargs)
+    python("-P", "-m", "pytest", "--doctest-modules", "--pyargs", "rope_xp.huggingface")
+    python("-P", "benchmarks/families.py", "--quick", "--out", f"{session.create_tmp()}/families.md")
 
 
 @nox.session(name="tests-distributed")
 def tests_distributed(session):
     """Sharded arrays, DTensors, rings: eight virtual devices of JAX, four processes of PyTorch on this machine."""
-    with_all(session)
-    session.run(*PYTEST, "tests/distributed", *session.posargs)
+    python = with_all(session)
+    python(*PYTEST, "tests/distributed", *session.posargs)
 
 
 @nox.session(name="tests-export")
 def tests_export(session):
     """Exporters and what runs their programs: torch.export, jax.export, ONNX from PyTorch and from ndonnx."""
-    with_all(session)
-    session.run(*PYTEST, "tests/export", *session.posargs)
+    python = with_all(session)
+    python(*PYTEST, "tests/export", *session.posargs)
     modules = [f"rope_xp.{framework}" for framework in ("torch", "flax", "onnx")]
-    session.run("pytest", "--doctest-modules", "--pyargs", *modules)
-    session.run("python", "-P", "benchmarks/exporters.py", "--quick", "--out", f"{session.create_tmp()}/exporters.md")
+    python("-P", "-m", "pytest", "--doctest-modules", "--pyargs", *modules)
+    python("-P", "benchmarks/exporters.py", "--quick", "--out", f"{session.create_tmp()}/exporters.md")
 
 
 @nox.session
 def examples(session):
     """Every example, run and tested."""
-    with_all(session)
-    session.run(*PYTEST, "tests/examples", *session.posargs)
+    python = with_all(session)
+    python(*PYTEST, "tests/examples", *session.posargs)
 
 
 @nox.session
 def benchmarks(session):
     """Accuracy with few positions, ours within its bound beside every peer's; speed with small arrays, all right."""
-    with_all(session)
-    session.run("python", "-P", "benchmarks/accuracy.py", "--quick", "--out", f"{session.create_tmp()}/accuracy.md")
-    session.run("python", "-P", "benchmarks/speed.py", "--quick", "--out", f"{session.create_tmp()}/speed.md")
+    python = with_all(session)
+    python("-P", "benchmarks/accuracy.py", "--quick", "--out", f"{session.create_tmp()}/accuracy.md")
+    python("-P", "benchmarks/speed.py", "--quick", "--out", f"{session.create_tmp()}/speed.md")
 
 
 @nox.session
 def mutants(session):
     """Mistakes planted one at a time, each of which must turn the suite red: some of a list, some drawn at random."""
-    with_all(session)
-    session.run("python", "tests/tools/mutants.py", "--sample", "12")
-    session.run("python", "tests/tools/generated_mutants.py", "--sample", "12", "--least", "0.8")
+    python = with_all(session)
+    python("tests/tools/mutants.py", "--sample", "12")
+    python("tests/tools/generated_mutants.py", "--sample", "12", "--least", "0.8")
 
 
 @nox.session(name="mutants-all", default=False)
 def mutants_all(session):
     """The whole list, and 500 drawn at random, of which 95 % must turn the suite red: benchmarks/results/mutants.md."""
-    with_all(session)
-    session.run("python", "tests/tools/mutants.py")
+    python = with_all(session)
+    python("tests/tools/mutants.py")
     options = ("--sample", "500", "--seed", "0", "--out", "benchmarks/results/mutants.md")
-    session.run("python", "tests/tools/generated_mutants.py", *(session.posargs or options))
+    python("tests/tools/generated_mutants.py", *(session.posargs or options))
 
 
 @nox.session
 def lint(session):
     """Format, lint and types."""
-    with_group(session, "lint")
-    session.run("ruff", "format", "--check", ".")
-    session.run("ruff", "check", ".")
-    session.run("pyright")
+    python = with_group(session, "lint")
+    python("-m", "ruff", "format", "--check", ".")
+    python("-m", "ruff", "check", ".")
+    python("-m", "pyright")
 
 
 @nox.session
 def types(session):
     """What users' type checkers see: the README's snippets and a typed program, by mypy and pyright, both strict."""
-    with_all(session)
-    session.run("python", "tests/tools/typed_readme.py")
+    python = with_all(session)
+    python("tests/tools/typed_readme.py")
