@@ -1,4 +1,7 @@
-"""Rotary classes of transformers, rebuilt from their configs: benchmarks/parity.py in short, one test per class."""
+"""benchmarks/parity.py finds all rotary classes of transformers and the mistakes that are planted here.
+
+It compares every class itself, and fails where one disagrees.
+"""
 
 import importlib.util
 import sys
@@ -47,22 +50,8 @@ def test_classes_are_found():
         assert FILES.keys() >= coverage.SUBJECTS.keys()
 
 
-@pytest.mark.parametrize(("folder", "file", "name"), CLASSES, ids=[name for _, _, name in CLASSES])
-def test_parity(folder, file, name):
-    rows = list(coverage.outcomes(folder, file, name, quick=True))
-    assert not wrong(rows)
-    assert [row for row in rows if row.case == "no rotary key"]  # compared, or raised by upstream or by us
-    if name in coverage.NOT_ROTATIONS:
-        low, high = coverage.norms(folder, file, name)
-        assert low < 0.99 or high > 1.01
-    else:
-        assert coverage.Result(folder, name, "", rows).covered
-
-
-def test_parts_of_composite_configs():
-    rows = [row for each in coverage.composites() for row in coverage.parts(*each)]
-    assert not [(row.config, *pair) for row in rows for pair in wrong([row])]
-    assert sum(row.status == "agrees" for row in rows) > 400
+def test_composite_configs_are_found():
+    assert {name for name, _ in coverage.composites()} >= {name for name, *_ in MISTAKES_IN_PARTS.values()}
 
 
 def test_a_class_is_covered_only_if_it_was_compared():
