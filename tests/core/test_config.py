@@ -487,6 +487,7 @@ BY_LAYER = [
     ("embedding_gemma2_text", {}, {4: half(256), 5: half(512, 1e6), 7: half(512, 1e6)}),
     ("embedding_gemma2_text", ALL_SLIDE, {6: half(256), 7: half(512, 1e6)}),
     ("gemma4_text", {}, {6: GEMMA4_SLIDING, 7: GEMMA4_FULL}),
+    ("gemma4_text", {"num_hidden_layers": None}, {0: GEMMA4_SLIDING, 5: GEMMA4_FULL}),
     *(
         (name, ALL_SLIDE, {6: GEMMA4_SLIDING, 7: GEMMA4_FULL})
         for name in ("gemma4_text", "gemma4_unified_text", "diffusion_gemma_text")
@@ -599,20 +600,13 @@ OWN_SPELLING = [
     ({"model_type": "xlm-roberta", **FEW_HEADS}, {}, None),
     ({"model_type": "new", **FEW_HEADS, "position_embedding_type": "absolute"}, {}, None),
     (headed("smollm3", no_rope_layers=[0, 0]), {}, None),
+    ({"model_type": "deepseek_v3", "qk_rope_head_dim": 0}, {}, None),
 ]
 
 
 @pytest.mark.parametrize("config, choice, expected", OWN_SPELLING, ids=name_of)
 def test_what_families_say_in_words_of_their_own(config, choice, expected):
     assert from_config(config, **choice) == expected
-
-
-def test_axes_of_music_flamingo_are_a_window_and_a_frame():
-    """Of 640 channels a fifth for each: two progressions of 64 pairs, each by a position axis of its own."""
-    rope = from_config({"model_type": "musicflamingo", "audio_config": {"hidden_size": 640}})
-    w, still = [1200.0 ** (-j / 64) for j in range(64)], [0.0] * 64
-    assert (rope.axes, rope.rotary_dim) == (2, 256)
-    np.testing.assert_allclose(rope.inv_freq, [w + still, still + w], rtol=1e-14, atol=0)
 
 
 def test_colpali_is_read_where_its_model_reads():
@@ -800,6 +794,10 @@ def test_what_is_right_and_what_upstream_does(config, choice, name, right, upstr
     assert config == before
 
 
+def qwen3_vl(head_dim, *sizes):
+    return headed("qwen3_vl_text", head_dim, rope_parameters={"mrope_section": [*sizes]})
+
+
 # What is refused, as two keys contradict each other, and what upstream makes of it.
 SHARES = {"rope_parameters": {**DEFAULT, "partial_rotary_factor": 0.25}, "partial_rotary_factor": 0.5}
 CONTRADICTIONS = [
@@ -823,12 +821,8 @@ CONTRADICTIONS = [
         LinearScaling(factor=8.0),
     ),
     (r"every key .* must be known; got \{'rope_theta': 500.0\}", bare("modernbert", rope_theta=500.0), "base", 1.6e5),
-    (
-        r"Sections: sizes must fit",
-        {"model_type": "qwen3_vl_text", "rope_parameters": {"mrope_section": [33, 1, 30]}},
-        "sections.sizes",
-        (42, 1, 21),
-    ),
+    (r"Sections: sizes must fit", qwen3_vl(128, 33, 1, 30), "sections.sizes", (42, 1, 21)),
+    (r"Sections: sizes must fit", qwen3_vl(64, 5, 22, 5), "sections.sizes", (16, 11, 5)),
 ]
 
 
@@ -1086,6 +1080,7 @@ BAD_VALUES = [
     ),
     # Bases and rules.
     (r"rope_theta must be at least 1; got 0", llama(rope_theta=0)),
+    (r"must not contradict each other; got \{'rope_theta': 500000.0, 'theta': 10000.0\}", llama(theta=1e4)),
     (r"rope_type must be one of .*llama3, longrope.*; got 'yarm'", scaled("yarm", **YARN)),
     (r"rope_type must be one of .*; got 'linearlinear.* \.\.\. .*linear'$", scaled("linear" * 1000)),
     (r"rope_type must be one of .*; got 'yarn_log'", scaled("yarn_log", **YARN)),
@@ -1161,7 +1156,12 @@ BAD_VALUES = [
         headed("gemma3_text", rope_parameters={"rope_theta": 1e4}, layer_types=[FULL]),
         OF_FULL,
     ),
-    (r"no_rope_layer_interval must be below 2\*\*53; got 1000", llama("smollm3", no_rope_layer_interval=10**400)),
+    (r"no_rope_layer_interval must be below 2\*\*53; got 9007", llama("smollm3", no_rope_layer_interval=2**53)),
+    (
+        r"layer must be given, as layers of type 'full_attention' differ in no_rope_layers",
+        llama("smollm3", no_rope_layers=[0, 1], layer_types=[FULL, FULL]),
+        OF_FULL,
+    ),
     (
         r"hybrid_layer_pattern must be a list of 0 and 1; got '9' in it",
         {**MIMO_V2, "hybrid_layer_pattern": [0, "9"]},
