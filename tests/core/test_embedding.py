@@ -459,7 +459,10 @@ def test_attributes():
             {"base": 500_000, "rotary_dim": 64},
             ["the first 64 of 128 are rotated", "500000.0 ** (-2 j / 64), in radians per token"],
         ),
-        ({"base": 100.0, "phase": "float32"}, ["128 of 128", "float32 (float32(position) * float32(inv_freq)"]),
+        (
+            {"base": 100.0, "phase": "float32"},
+            ["128 of 128", "float32 (sin and cos of float32(position) * float32(inv_freq)"],
+        ),
         ({"inv_freq": (1.0, -0.25, 0.0)}, ["6 of 128", "given, in radians per token", "6.28319 to 25.1327 tokens"]),
         ({"inv_freq": (0.0,), "attention_factor": 1.5}, ["none: no pair is rotated", "attention factor  1.5"]),
         (

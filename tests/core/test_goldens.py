@@ -6,15 +6,11 @@ import json
 import re
 import runpy
 import sys
-from pathlib import Path
 
 import pytest
+from configs import CONFIGS, GOLDENS, HERE, at, changed, paths_of, without
 
 import rope_xp
-
-HERE = Path(__file__).parents[1] / "goldens"
-CONFIGS = {name: entry["config"] for name, entry in json.loads((HERE / "configs.json").read_text()).items()}
-GOLDENS = json.loads((HERE / "goldens.json").read_text())
 
 # The goldens are rounded once. A power in float64 is off by the rounding of its exponent, times ln(base) < 21 and an
 # exponent < 1, so by a few 1e-15; each rule adds a handful of roundings.
@@ -25,188 +21,123 @@ ROTARY_KEY = re.compile(r"rope|rotary|partial|theta|original_max_position|mrope|
 BLOCKS = ("rope_scaling", "rope_parameters")
 PARTS = {"text_config": "text", "vision_config": "vision"}
 
-FAMILY = "the value is the family's documented default"
-NULL = "null says what no key says"
-TWIN = "rope_type and type name the same rule; either suffices"
-DEFAULT = "rope_type is 'default' where a block has none"
-BETA = "YaRN's documented default: beta_fast 32, beta_slow 1"
-ORDER = "the family decides the order of axes; the key may only agree"
-LENGTH = "without it the length trained on is max_position_embeddings, which is the same here"
-NEUTRAL = "the key says what is so without it; with another value it is read or refused"
-INERT = "a key that this rule does not use, known and carried by the checkpoint"
-
-# (config, key) where a config without the key means the same, and why. Every row must hold: see test_no_row_is_stale.
+# Keys that a config may lack and mean the same, in which configs, and why. Each must be there and be without effect.
 DEFAULTS = {
-    ("llama-2-7b", "rope_scaling"): NULL,
-    ("mistral-7b-v0.1", "rope_theta"): FAMILY,
-    ("mixtral-8x7b-v0.1", "rope_theta"): FAMILY,
-    ("deepseek-v3", "rope_theta"): FAMILY,
-    ("deepseek-v3", "qk_rope_head_dim"): FAMILY,
-    ("deepseek-v3", "rope_scaling/beta_fast"): BETA,
-    ("deepseek-v3", "rope_scaling/beta_slow"): BETA,
-    ("deepseek-v2-lite", "rope_theta"): FAMILY,
-    ("deepseek-v2-lite", "qk_rope_head_dim"): FAMILY,
-    ("deepseek-v2-lite", "rope_scaling/beta_fast"): BETA,
-    ("deepseek-v2-lite", "rope_scaling/beta_slow"): BETA,
-    ("deepseek-v2-lite-saved-by-transformers-5", "qk_rope_head_dim"): FAMILY,
-    ("deepseek-v2-lite-saved-by-transformers-5", "rope_parameters/rope_theta"): FAMILY,
-    ("deepseek-v2-lite-saved-by-transformers-5", "rope_parameters/beta_fast"): BETA,
-    ("deepseek-v2-lite-saved-by-transformers-5", "rope_parameters/beta_slow"): BETA,
-    ("deepseek-v2-lite-saved-by-transformers-5", "rope_parameters/rope_type"): TWIN,
-    ("deepseek-v2-lite-saved-by-transformers-5", "rope_parameters/type"): TWIN,
-    ("kimi-k2-instruct", "qk_rope_head_dim"): FAMILY,
-    ("kimi-k2-instruct", "rope_scaling/beta_slow"): BETA,
-    ("deepseek-v4-flash", "rope_theta"): FAMILY,
-    ("deepseek-v4-flash", "compress_rope_theta"): FAMILY,
-    ("deepseek-v4-flash", "qk_rope_head_dim"): FAMILY,
-    ("deepseek-v4-flash", "rope_scaling/beta_fast"): BETA,
-    ("deepseek-v4-flash", "rope_scaling/beta_slow"): BETA,
-    ("gpt-oss-20b", "rope_theta"): FAMILY,
-    ("gpt-oss-20b", "rope_scaling/beta_fast"): BETA,
-    ("gpt-oss-20b", "rope_scaling/beta_slow"): BETA,
-    ("olmo-3-7b", "rope_theta"): FAMILY,
-    ("olmo-3-7b", "rope_scaling/attention_factor"): "it is the one YaRN derives, 0.1 ln 8 + 1",
-    ("olmo-3-7b", "rope_scaling/beta_fast"): BETA,
-    ("olmo-3-7b", "rope_scaling/beta_slow"): BETA,
-    ("ministral-3-8b", "text_config/rope_parameters/beta_fast"): BETA,
-    ("ministral-3-8b", "text_config/rope_parameters/beta_slow"): BETA,
-    ("ministral-3-8b", "text_config/rope_parameters/rope_type"): TWIN,
-    ("ministral-3-8b", "text_config/rope_parameters/type"): TWIN,
-    ("ministral-3-8b", "text_config/rope_parameters/llama_4_scaling_beta"): "a temperature of queries, no rotation",
-    ("ministral-3-8b", "vision_config/rope_parameters"): FAMILY,
-    ("ministral-3-8b", "vision_config/rope_parameters/rope_theta"): FAMILY,
-    ("ministral-3-8b", "vision_config/rope_parameters/rope_type"): DEFAULT,
-    ("hy-mt1.5-1.8b", "rope_theta"): FAMILY,
-    ("hy-mt1.5-1.8b", "rope_scaling/beta_fast"): INERT,
-    ("hy-mt1.5-1.8b", "rope_scaling/beta_slow"): INERT,
-    ("hy-mt1.5-1.8b", "rope_scaling/mscale"): INERT,
-    ("hy-mt1.5-1.8b", "rope_scaling/mscale_all_dim"): INERT,
-    ("hunyuan-ocr", "rope_theta"): FAMILY,
-    ("hunyuan-ocr", "rope_scaling/beta_fast"): INERT,
-    ("hunyuan-ocr", "rope_scaling/beta_slow"): INERT,
-    ("hunyuan-ocr", "rope_scaling/mscale"): INERT,
-    ("hunyuan-ocr", "rope_scaling/mscale_all_dim"): INERT,
-    ("phi-3-vision-128k-text", "rope_theta"): FAMILY,
-    ("phi-3-vision-128k-text", "original_max_position_embeddings"): FAMILY,
-    ("phi-3.5-mini-instruct", "rope_theta"): FAMILY,
-    ("phi-3.5-mini-instruct", "original_max_position_embeddings"): FAMILY,
-    ("phi-4-mini-instruct", "rope_theta"): FAMILY,
-    ("phi-4-mini-instruct", "original_max_position_embeddings"): FAMILY,
-    ("phi-3.5-moe-synthetic-factors", "original_max_position_embeddings"): "the rope block says it too",
-    ("phi-3.5-moe-synthetic-factors", "rope_scaling/original_max_position_embeddings"): "the config says it too",
-    ("phi-2", "rope_theta"): FAMILY,
-    ("phi-2", "rope_scaling"): NULL,
-    ("stablelm-2-1_6b", "rope_theta"): FAMILY,
-    ("stablelm-2-1_6b", "partial_rotary_factor"): FAMILY,
-    ("pythia-1.4b", "rotary_emb_base"): FAMILY,
-    ("pythia-1.4b", "rotary_pct"): FAMILY,
-    ("gpt-neox-20b", "rotary_emb_base"): FAMILY,
-    ("gpt-neox-20b", "rotary_pct"): FAMILY,
-    ("gpt-j-6b", "rotary"): "GPT-J always rotates",
-    ("gpt-j-6b", "rotary_dim"): FAMILY,
-    ("glm-4-9b-0414", "rope_theta"): FAMILY,
-    ("glm-4-9b-0414", "partial_rotary_factor"): FAMILY,
-    ("minitron-4b-base", "rope_theta"): FAMILY,
-    ("minitron-4b-base", "partial_rotary_factor"): FAMILY,
-    ("persimmon-8b-base", "partial_rotary_factor"): FAMILY,
-    ("gemma-2-9b", "rope_theta"): FAMILY,
-    ("gemma-3-12b-it", "text_config/rope_theta"): FAMILY,
-    ("gemma-3-12b-it", "text_config/rope_local_base_freq"): FAMILY,
-    ("gemma-4-e2b-it", "text_config/rope_parameters/sliding_attention/rope_type"): DEFAULT,
-    ("gemma-4-e2b-it", "vision_config/rope_parameters"): FAMILY,
-    ("gemma-4-e2b-it", "vision_config/rope_parameters/rope_theta"): FAMILY,
-    ("gemma-4-e2b-it", "vision_config/rope_parameters/rope_type"): DEFAULT,
-    ("command-r7b-12-2024", "rope_scaling"): NULL,
-    ("command-r7b-12-2024", "rotary_pct"): FAMILY,
-    ("llama-4-scout-17b-16e", "text_config/rope_theta"): FAMILY,
-    ("llama-4-scout-17b-16e", "text_config/no_rope_layers"): "an empty list means every fourth layer, as no list does",
-    ("llama-4-scout-17b-16e", "vision_config/rope_theta"): FAMILY,
-    ("llama-4-scout-17b-16e-instruct", "text_config/rope_theta"): FAMILY,
-    (
-        "llama-4-scout-17b-16e-instruct",
-        "text_config/no_rope_layers",
-    ): "the list is every fourth layer, as no list means",
-    ("smollm3-3b", "no_rope_layer_interval"): FAMILY,
-    ("smollm3-3b", "rope_scaling"): NULL,
-    ("pixtral-12b", "vision_config/rope_theta"): FAMILY,
-    ("qwen2-vl-7b-instruct", "rope_theta"): FAMILY,
-    ("qwen2.5-vl-7b-instruct", "rope_theta"): FAMILY,
-    ("qwen3-vl-2b-instruct", "text_config/rope_scaling/rope_type"): DEFAULT,
-    ("qwen3.5-0.8b", "text_config/rope_parameters/rope_type"): DEFAULT,
-    ("qwen3.5-0.8b", "text_config/rope_parameters/partial_rotary_factor"): FAMILY,
-    ("glm-4.1v-9b-thinking", "text_config/rope_theta"): FAMILY,
-    ("glm-4.1v-9b-thinking", "text_config/rope_scaling/rope_type"): DEFAULT,
-    ("ernie-4.5-vl-28b-a3b", "text_config/rope_parameters/rope_theta"): FAMILY,
-    ("ernie-4.5-vl-28b-a3b", "text_config/rope_parameters/rope_type"): DEFAULT,
-    ("modernbert-base", "global_rope_theta"): FAMILY,
-    ("modernbert-base", "local_rope_theta"): FAMILY,
-    ("lfm2-1.2b", "rope_theta"): FAMILY,
-    ("zamba2-7b-instruct", "rope_theta"): FAMILY,
-    ("nomic-embed-text-v1.5", "rotary_emb_base"): FAMILY,
-    ("nomic-embed-text-v1.5", "rotary_emb_fraction"): FAMILY,
-    ("nomic-embed-text-v1.5", "rotary_emb_interleaved"): FAMILY,
-    ("nomic-embed-text-v1.5", "rotary_emb_scale_base"): NULL,
-    ("nomic-embed-text-v1.5", "rotary_scaling_factor"): NULL,
-    ("dinov3-vitl16-lvd1689m", "rope_theta"): FAMILY,
-    ("qwen2.5-7b-instruct-yarn", "rope_scaling/original_max_position_embeddings"): LENGTH,
-    ("gpt-oss-20b", "rope_scaling"): FAMILY,
-    ("ministral-3-8b", "text_config/rope_parameters"): FAMILY,
-    ("ministral-3-8b", "text_config/rope_parameters/rope_theta"): FAMILY,
-    ("hy-mt1.5-1.8b", "rope_scaling/factor"): INERT,
-    ("hunyuan-ocr", "rope_scaling/factor"): INERT,
-    ("gemma-4-e2b-it", "text_config/rope_parameters"): FAMILY,
-    ("gemma-4-e2b-it", "text_config/rope_parameters/full_attention/rope_theta"): FAMILY,
-    ("gemma-4-e2b-it", "text_config/rope_parameters/sliding_attention/rope_theta"): FAMILY,
-    ("qwen2-vl-7b-instruct", "rope_scaling"): FAMILY,
-    ("qwen2-vl-7b-instruct", "rope_scaling/type"): DEFAULT,
-    ("qwen2-vl-7b-instruct", "rope_scaling/mrope_section"): FAMILY,
-    ("qwen2.5-vl-7b-instruct", "rope_scaling"): FAMILY,
-    ("qwen2.5-vl-7b-instruct", "rope_scaling/type"): DEFAULT,
-    ("qwen2.5-vl-7b-instruct", "rope_scaling/mrope_section"): FAMILY,
-    ("qwen3-vl-2b-instruct", "text_config/rope_scaling"): FAMILY,
-    ("qwen3-vl-2b-instruct", "text_config/rope_scaling/mrope_interleaved"): ORDER,
-    ("qwen3-vl-2b-instruct", "text_config/rope_scaling/mrope_section"): FAMILY,
-    ("qwen3.5-0.8b", "text_config/rope_parameters/mrope_interleaved"): ORDER,
-    ("qwen3.5-0.8b", "text_config/rope_parameters/mrope_section"): FAMILY,
-    ("glm-4.1v-9b-thinking", "text_config/rope_scaling"): FAMILY,
-    ("glm-4.1v-9b-thinking", "text_config/rope_scaling/mrope_section"): FAMILY,
-    ("ernie-4.5-vl-28b-a3b", "text_config/rope_parameters"): FAMILY,
-    ("ernie-4.5-vl-28b-a3b", "text_config/rope_parameters/mrope_section"): FAMILY,
-    ("qwen-7b-chat", "rotary_pct"): FAMILY,
-    ("qwen-7b-chat", "rotary_emb_base"): FAMILY,
-    ("qwen-7b-chat", "use_dynamic_ntk"): FAMILY,
-    ("chatglm3-6b-32k", "original_rope"): NEUTRAL,
-    ("glm-4-9b-chat", "original_rope"): NEUTRAL,
-    ("ling-mini-2.0", "rope_scaling"): NULL,
-    ("internlm-20b", "rotary"): FAMILY,
-    ("ernie-4.5-vl-28b-a3b-remote", "rope_theta"): FAMILY,
-    ("ernie-4.5-vl-28b-a3b-remote", "rope_3d"): NEUTRAL,
-    ("ernie-4.5-vl-28b-a3b-remote", "rope_scaling"): "freq_allocation says it too",
-    ("ernie-4.5-vl-28b-a3b-remote", "rope_scaling/mrope_section"): "freq_allocation says it too",
-    ("ernie-4.5-vl-28b-a3b-remote", "rope_scaling/type"): DEFAULT,
-    ("hunyuan-a13b-instruct", "position_embedding_xdrope"): NEUTRAL,
-    ("hunyuan-a13b-instruct", "use_rotary_pos_emb"): NEUTRAL,
-    ("hunyuan-a13b-instruct", "rope_theta"): FAMILY,
-    ("hunyuan-a13b-instruct", "rope_scaling/beta_fast"): INERT,
-    ("hunyuan-a13b-instruct", "rope_scaling/beta_slow"): INERT,
-    ("hunyuan-a13b-instruct", "rope_scaling/factor"): INERT,
-    ("hunyuan-a13b-instruct", "rope_scaling/mscale"): INERT,
-    ("hunyuan-a13b-instruct", "rope_scaling/mscale_all_dim"): INERT,
-    ("hunyuan-large", "use_rotary_pos_emb"): NEUTRAL,
-    ("hunyuan-large", "rope_theta"): FAMILY,
-    ("hunyuan-large", "rope_scaling/factor"): INERT,
-    ("step-3.5-flash", "use_rope_layers"): "an empty list means every layer, as no list does",
-    ("step-3.5-flash", "yarn_only_types"): FAMILY,
-    ("mimo-v2-flash", "partial_rotary_factor"): FAMILY,
-    ("mimo-v2-flash", "rope_theta"): FAMILY,
-    ("mimo-v2-flash", "swa_rope_theta"): FAMILY,
-    ("bamba-9b", "attn_rotary_emb"): FAMILY,
-    ("bamba-9b", "rope_theta"): FAMILY,
-    ("stablelm-2-12b", "partial_rotary_factor"): FAMILY,
-    ("stablelm-2-12b", "rope_theta"): FAMILY,
-    ("stablelm-2-12b", "rotary_scaling_factor"): NEUTRAL,
-    ("llama-3.2-1b-mlx", "rope_traditional"): NEUTRAL,
+    "the value is the family's documented default": {
+        "rope_theta": (
+            "mistral-7b-v0.1 mixtral-8x7b-v0.1 deepseek-v3 deepseek-v2-lite deepseek-v4-flash gpt-oss-20b "
+            "olmo-3-7b hy-mt1.5-1.8b hunyuan-ocr phi-3-vision-128k-text phi-3.5-mini-instruct phi-4-mini-instruct "
+            "phi-2 stablelm-2-1_6b glm-4-9b-0414 minitron-4b-base gemma-2-9b qwen2-vl-7b-instruct "
+            "qwen2.5-vl-7b-instruct lfm2-1.2b zamba2-7b-instruct dinov3-vitl16-lvd1689m "
+            "ernie-4.5-vl-28b-a3b-remote hunyuan-a13b-instruct hunyuan-large mimo-v2-flash bamba-9b "
+            "stablelm-2-12b"
+        ),
+        "qk_rope_head_dim": (
+            "deepseek-v3 deepseek-v2-lite deepseek-v2-lite-saved-by-transformers-5 kimi-k2-instruct deepseek-v4-flash"
+        ),
+        "rope_parameters/rope_theta": "deepseek-v2-lite-saved-by-transformers-5",
+        "compress_rope_theta": "deepseek-v4-flash",
+        "vision_config/rope_parameters": "ministral-3-8b gemma-4-e2b-it",
+        "vision_config/rope_parameters/rope_theta": "ministral-3-8b gemma-4-e2b-it",
+        "original_max_position_embeddings": "phi-3-vision-128k-text phi-3.5-mini-instruct phi-4-mini-instruct",
+        "partial_rotary_factor": (
+            "stablelm-2-1_6b glm-4-9b-0414 minitron-4b-base persimmon-8b-base mimo-v2-flash stablelm-2-12b"
+        ),
+        "rotary_emb_base": "pythia-1.4b gpt-neox-20b nomic-embed-text-v1.5 qwen-7b-chat",
+        "rotary_pct": "pythia-1.4b gpt-neox-20b command-r7b-12-2024 qwen-7b-chat",
+        "rotary_dim": "gpt-j-6b",
+        "text_config/rope_theta": (
+            "gemma-3-12b-it llama-4-scout-17b-16e llama-4-scout-17b-16e-instruct glm-4.1v-9b-thinking"
+        ),
+        "text_config/rope_local_base_freq": "gemma-3-12b-it",
+        "vision_config/rope_theta": "llama-4-scout-17b-16e pixtral-12b",
+        "no_rope_layer_interval": "smollm3-3b",
+        "text_config/rope_parameters/partial_rotary_factor": "qwen3.5-0.8b",
+        "text_config/rope_parameters/rope_theta": "ernie-4.5-vl-28b-a3b ministral-3-8b",
+        "global_rope_theta": "modernbert-base",
+        "local_rope_theta": "modernbert-base",
+        "rotary_emb_fraction": "nomic-embed-text-v1.5",
+        "rotary_emb_interleaved": "nomic-embed-text-v1.5",
+        "rope_scaling": "gpt-oss-20b qwen2-vl-7b-instruct qwen2.5-vl-7b-instruct",
+        "text_config/rope_parameters": "ministral-3-8b gemma-4-e2b-it ernie-4.5-vl-28b-a3b",
+        "text_config/rope_parameters/full_attention/rope_theta": "gemma-4-e2b-it",
+        "text_config/rope_parameters/sliding_attention/rope_theta": "gemma-4-e2b-it",
+        "rope_scaling/mrope_section": "qwen2-vl-7b-instruct qwen2.5-vl-7b-instruct",
+        "text_config/rope_scaling": "qwen3-vl-2b-instruct glm-4.1v-9b-thinking",
+        "text_config/rope_scaling/mrope_section": "qwen3-vl-2b-instruct glm-4.1v-9b-thinking",
+        "text_config/rope_parameters/mrope_section": "qwen3.5-0.8b ernie-4.5-vl-28b-a3b",
+        "use_dynamic_ntk": "qwen-7b-chat",
+        "rotary": "internlm-20b",
+        "yarn_only_types": "step-3.5-flash",
+        "swa_rope_theta": "mimo-v2-flash",
+        "attn_rotary_emb": "bamba-9b",
+    },
+    "a key that this rule does not use, known and carried by the checkpoint": {
+        "rope_scaling/beta_fast": "hy-mt1.5-1.8b hunyuan-ocr hunyuan-a13b-instruct",
+        "rope_scaling/beta_slow": "hy-mt1.5-1.8b hunyuan-ocr hunyuan-a13b-instruct",
+        "rope_scaling/mscale": "hy-mt1.5-1.8b hunyuan-ocr hunyuan-a13b-instruct",
+        "rope_scaling/mscale_all_dim": "hy-mt1.5-1.8b hunyuan-ocr hunyuan-a13b-instruct",
+        "rope_scaling/factor": "hy-mt1.5-1.8b hunyuan-ocr hunyuan-a13b-instruct hunyuan-large",
+    },
+    "YaRN's documented default: beta_fast 32, beta_slow 1": {
+        "rope_scaling/beta_fast": "deepseek-v3 deepseek-v2-lite deepseek-v4-flash gpt-oss-20b olmo-3-7b",
+        "rope_scaling/beta_slow": (
+            "deepseek-v3 deepseek-v2-lite kimi-k2-instruct deepseek-v4-flash gpt-oss-20b olmo-3-7b"
+        ),
+        "rope_parameters/beta_fast": "deepseek-v2-lite-saved-by-transformers-5",
+        "rope_parameters/beta_slow": "deepseek-v2-lite-saved-by-transformers-5",
+        "text_config/rope_parameters/beta_fast": "ministral-3-8b",
+        "text_config/rope_parameters/beta_slow": "ministral-3-8b",
+    },
+    "rope_type is 'default' where a block has none": {
+        "vision_config/rope_parameters/rope_type": "ministral-3-8b gemma-4-e2b-it",
+        "text_config/rope_parameters/sliding_attention/rope_type": "gemma-4-e2b-it",
+        "text_config/rope_scaling/rope_type": "qwen3-vl-2b-instruct glm-4.1v-9b-thinking",
+        "text_config/rope_parameters/rope_type": "qwen3.5-0.8b ernie-4.5-vl-28b-a3b",
+        "rope_scaling/type": "qwen2-vl-7b-instruct qwen2.5-vl-7b-instruct ernie-4.5-vl-28b-a3b-remote",
+    },
+    "the key says what is so without it; with another value it is read or refused": {
+        "original_rope": "chatglm3-6b-32k glm-4-9b-chat",
+        "rope_3d": "ernie-4.5-vl-28b-a3b-remote",
+        "position_embedding_xdrope": "hunyuan-a13b-instruct",
+        "use_rotary_pos_emb": "hunyuan-a13b-instruct hunyuan-large",
+        "rotary_scaling_factor": "stablelm-2-12b",
+        "rope_traditional": "llama-3.2-1b-mlx",
+    },
+    "null says what no key says": {
+        "rope_scaling": "llama-2-7b phi-2 command-r7b-12-2024 smollm3-3b ling-mini-2.0",
+        "rotary_emb_scale_base": "nomic-embed-text-v1.5",
+        "rotary_scaling_factor": "nomic-embed-text-v1.5",
+    },
+    "rope_type and type name the same rule; either suffices": {
+        "rope_parameters/rope_type": "deepseek-v2-lite-saved-by-transformers-5",
+        "rope_parameters/type": "deepseek-v2-lite-saved-by-transformers-5",
+        "text_config/rope_parameters/rope_type": "ministral-3-8b",
+        "text_config/rope_parameters/type": "ministral-3-8b",
+    },
+    "the family decides the order of axes; the key may only agree": {
+        "text_config/rope_scaling/mrope_interleaved": "qwen3-vl-2b-instruct",
+        "text_config/rope_parameters/mrope_interleaved": "qwen3.5-0.8b",
+    },
+    "freq_allocation says it too": {
+        "rope_scaling": "ernie-4.5-vl-28b-a3b-remote",
+        "rope_scaling/mrope_section": "ernie-4.5-vl-28b-a3b-remote",
+    },
+    "it is the one YaRN derives, 0.1 ln 8 + 1": {"rope_scaling/attention_factor": "olmo-3-7b"},
+    "a temperature of queries, no rotation": {"text_config/rope_parameters/llama_4_scaling_beta": "ministral-3-8b"},
+    "the rope block says it too": {"original_max_position_embeddings": "phi-3.5-moe-synthetic-factors"},
+    "the config says it too": {"rope_scaling/original_max_position_embeddings": "phi-3.5-moe-synthetic-factors"},
+    "GPT-J always rotates": {"rotary": "gpt-j-6b"},
+    "an empty list means every fourth layer, as no list does": {"text_config/no_rope_layers": "llama-4-scout-17b-16e"},
+    "the list is every fourth layer, as no list means": {
+        "text_config/no_rope_layers": "llama-4-scout-17b-16e-instruct"
+    },
+    "without it the length trained on is max_position_embeddings, which is the same here": {
+        "rope_scaling/original_max_position_embeddings": "qwen2.5-7b-instruct-yarn"
+    },
+    "an empty list means every layer, as no list does": {"use_rope_layers": "step-3.5-flash"},
 }
+EXCUSED = {(name, key) for rows in DEFAULTS.values() for key, names in rows.items() for name in names.split()}
 
 
 def called(golden):
@@ -263,19 +194,10 @@ def spoken(config):
     paths = [(key,) for key in config if ROTARY_KEY.search(key)]
     for block in BLOCKS:
         if isinstance(config.get(block), dict):
-            paths += within(config[block], (block,))
+            paths += [path for path in paths_of(config[block], (block,)) if isinstance(path[-1], str)]
     for part in PARTS:
         if part in config:
             paths += [(part, *path) for path in spoken(config[part])]
-    return paths
-
-
-def within(block, path):
-    paths = []
-    for key, value in block.items():
-        paths.append((*path, key))
-        if isinstance(value, dict):
-            paths += within(value, (*path, key))
     return paths
 
 
@@ -294,12 +216,6 @@ def homes(name):
     return paths + blocks
 
 
-def at(config, path):
-    for key in path:
-        config = config[key]
-    return config
-
-
 def goldens_of(name):
     return [golden for golden in GOLDENS if golden["config"] == name]
 
@@ -313,17 +229,11 @@ def outcome(config, kwargs):
     try:
         rope = rope_xp.from_config(config, **kwargs)
     except (ValueError, TypeError) as error:
-        return type(error).__name__
+        return str(error)
     if rope is None:
         return None
     names = ("head_dim", "rotary_dim", "layout", "first_channel", "blocks", "attention_factor", "inv_freq", "reverse")
     return tuple(getattr(rope, name) for name in names)
-
-
-def without(name, path):
-    config = copy.deepcopy(CONFIGS[name])
-    del at(config, path[:-1])[path[-1]]
-    return config
 
 
 KEYS = [(name, path) for name, config in CONFIGS.items() for path in spoken(config)]
@@ -337,31 +247,19 @@ def slashed(value):
 @pytest.mark.parametrize(("name", "path"), KEYS, ids=slashed)
 def test_a_dropped_key_changes_the_meaning(name, path):
     same = meaning(name, without(name, path)) == meaning(name, CONFIGS[name])
-    excused = (name, slashed(path)) in DEFAULTS
+    excused = (name, slashed(path)) in EXCUSED
     assert same == excused, "this row of DEFAULTS is stale" if excused else "a dropped key went unnoticed"
-
-
-@pytest.mark.parametrize(("name", "path"), KEYS, ids=slashed)
-def test_a_misspelt_key_changes_the_meaning(name, path):
-    config = without(name, path)
-    at(config, path[:-1])[path[-1] + "_x"] = at(CONFIGS[name], path)
-    assert meaning(name, config) != meaning(name, CONFIGS[name])
 
 
 @pytest.mark.parametrize(("name", "path"), HOMES, ids=lambda value: slashed(value) or "top")
 def test_an_unknown_key_raises_and_is_named(name, path):
-    config = copy.deepcopy(CONFIGS[name])
-    at(config, path)["rope_extra_thing"] = 1.5
-    changed = [m for m in meaning(name, config) if m in ("ValueError", "TypeError")]
-    assert changed, "an unknown key went unnoticed"
-    failing = next(g["kwargs"] for g in goldens_of(name) if outcome(config, g["kwargs"]) in ("ValueError", "TypeError"))
-    with pytest.raises((ValueError, TypeError), match="rope_extra_thing"):
-        rope_xp.from_config(config, **failing)
+    config = changed(name, (*path, "rope_extra_thing"), 1.5)
+    assert any("rope_extra_thing" in str(each) for each in meaning(name, config))
 
 
 def test_no_row_is_stale():
     """Rows name keys that exist; that each still holds is tested with its key."""
-    assert set(DEFAULTS) <= {(name, slashed(path)) for name, path in KEYS}
+    assert not EXCUSED - {(name, slashed(path)) for name, path in KEYS}
 
 
 def test_a_config_is_left_as_it_was():

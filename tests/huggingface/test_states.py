@@ -12,6 +12,7 @@ import sys
 import threading
 import warnings
 from contextlib import contextmanager
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,7 @@ torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:transformers.*", "ignore::FutureWarning:transformers.*")
 
 # Models, and the front of the names of what their rotary modules hold, one of each rotation.
-MODELS = {
-    "Llama": ("",),
-    "Llama, yarn": ("",),
-    "Gemma3": ("sliding_attention_", "full_attention_"),
-}
+MODELS = {"Llama": ("",), "Llama, yarn": ("",), "Gemma3": ("sliding_attention_", "full_attention_")}
 CASTS = ("half", "bfloat16", "float", "double")
 NO_EDIT = (
     r"^patch: {} can only be (read and )?edited while the model is not patched; got that of .*RotaryEmbedding: unpatch"
@@ -90,90 +87,47 @@ def refused(kind, said, action):
 # Edits of what a rotary module holds, by the front of its names. Each is taken by transformers.
 
 
-def assigned(module, front):
-    setattr(module, f"{front}inv_freq", getattr(module, f"{front}inv_freq") * 2)
-
-
 def assigned_by_data(module, front):
     getattr(module, f"{front}inv_freq").data = getattr(module, f"{front}inv_freq") * 2
 
 
-def assigned_without_reading(module, front):
-    setattr(module, f"{front}inv_freq", torch.ones(8))
-
-
-def in_place(module, front):
-    getattr(module, f"{front}inv_freq").mul_(2)
-
-
-def in_place_at_an_index(module, front):
-    getattr(module, f"{front}inv_freq")[1] = 0.7
-
-
-def registered(module, front):
-    module.register_buffer(f"{front}inv_freq", torch.ones(8), persistent=False)
-
-
-def scaled(module, front):
-    setattr(module, f"{front}attention_scaling", getattr(module, f"{front}attention_scaling") * 1.5)
-
-
-# Edits that change no logits of a model of a fixed rule, but would of another.
-
-
-def assigned_original(module, front):
-    setattr(module, f"{front}original_inv_freq", torch.ones(8))
-
-
-def deleted(module, front):
-    delattr(module, f"{front}inv_freq")
-
-
-def registered_as_parameter(module, front):
-    module.register_parameter(f"{front}inv_freq", torch.nn.Parameter(torch.ones(8)))
-
-
-def with_another_config(module, front):
-    module.config = copy.deepcopy(module.config)
-
-
-def with_another_length(module, front):
-    module.max_seq_len_cached = 4
-
-
 EDITS = (
-    assigned,
+    lambda module, front: setattr(module, f"{front}inv_freq", getattr(module, f"{front}inv_freq") * 2),
+    lambda module, front: setattr(module, f"{front}inv_freq", torch.ones(8)),
     assigned_by_data,
-    assigned_without_reading,
-    in_place,
-    in_place_at_an_index,
-    registered,
-    scaled,
+    lambda module, front: getattr(module, f"{front}inv_freq").mul_(2),
+    lambda module, front: getattr(module, f"{front}inv_freq").__setitem__(1, 0.7),
+    lambda module, front: module.register_buffer(f"{front}inv_freq", torch.ones(8), persistent=False),
+    lambda module, front: setattr(
+        module, f"{front}attention_scaling", getattr(module, f"{front}attention_scaling") * 1.5
+    ),
 )
-OTHER_EDITS = (assigned_original, deleted, registered_as_parameter, with_another_config, with_another_length)
+# Edits that change no logits of a model of a fixed rule, but would of another.
+OTHER_EDITS = (
+    lambda module, front: setattr(module, f"{front}original_inv_freq", torch.ones(8)),
+    lambda module, front: delattr(module, f"{front}inv_freq"),
+    lambda module, front: module.register_parameter(f"{front}inv_freq", torch.nn.Parameter(torch.ones(8))),
+    lambda module, front: setattr(module, "config", copy.deepcopy(module.config)),
+    lambda module, front: setattr(module, "max_seq_len_cached", 4),
+)
 
 
-@pytest.mark.parametrize("which", ["ours", "held"])
-@pytest.mark.parametrize("edit", (*EDITS, *OTHER_EDITS), ids=lambda edit: edit.__name__)
 @pytest.mark.parametrize("name", MODELS)
-def test_an_edit_raises_and_changes_nothing(name, edit, which):
+def test_an_edit_raises_and_changes_nothing(name):
     """Of our module, and of transformers' own by a name from before."""
     model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
     theirs, held = logits(model, inputs), rotary_of(model)
     before = tensors_of(held)
     right = logits(patch(model), inputs)
-    for front in MODELS[name]:
-        refused(AttributeError, NO_EDIT.format(".*"), lambda front=front: edit(_either(model, held, which), front))
+    for edit, front, module in product(EDITS + OTHER_EDITS, MODELS[name], (rotary_of(model), held)):
+        with pytest.raises(AttributeError, match=NO_EDIT.format(".*")):
+            edit(module, front)
+        assert same(tensors_of(held), before)
     assert torch.equal(logits(model, inputs), right)
     assert torch.equal(logits(unpatch(model), inputs), theirs) and same(tensors_of(held), before)
 
 
-def _either(model, held, which):
-    return rotary_of(model) if which == "ours" else held
-
-
-@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name, edit", [*zip(cycle(MODELS), EDITS, strict=False)])
 def test_transformers_takes_each_edit(name, edit):
     """The test above is about what would change logits; and what was edited before is refused."""
     model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
@@ -218,32 +172,25 @@ def test_a_table_inside_attention_stays_when_positions_are_elsewhere():
     assert rows.is_meta and rows.shape == (2, len(table), 2) and attention._buffers["embed_positions"] is table
 
 
-def longest(model, _family):
-    model.config.rope_parameters["original_max_position_embeddings"] = 4
-
-
-def factors(model, _family):
-    model.config.rope_parameters["factor"] = 2.0
-
-
 @pytest.mark.parametrize(
-    "name, edit", [("Phi3, LongRoPE long", longest), ("Phi3, LongRoPE long", factors), ("Llama, dynamic", factors)]
+    "name, edit",
+    [
+        ("Phi3, LongRoPE long", {"original_max_position_embeddings": 4}),
+        ("Phi3, LongRoPE long", {"factor": 2.0}),
+        ("Llama, dynamic", {"factor": 2.0}),
+    ],
 )
 def test_an_edit_of_a_config_that_is_read_in_each_call(name, edit):
     model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
     right, before = logits(patch(model), inputs), copy.deepcopy(model.config.rope_parameters)
-    edit(model, name)
+    model.config.rope_parameters.update(edit)
     for _ in range(2):
-        refused(
-            ValueError,
-            "^patch: rope_parameters must not change while",
-            lambda: logits(model, inputs),
-        )
+        refused(ValueError, "^patch: rope_parameters must not change while", lambda: logits(model, inputs))
     model.config.rope_parameters.update(before)
     assert torch.equal(logits(model, inputs), right)
-    edit(model, name)
     theirs = build(FAMILIES[name])
-    edit(theirs, name)
+    for each in (model, theirs):
+        each.config.rope_parameters.update(edit)
     assert torch.equal(logits(unpatch(model), inputs), logits(theirs, inputs))
 
 

@@ -34,9 +34,8 @@ def assert_same(ours, theirs, last, *, powers=True):
 @pytest.mark.parametrize("base", [500.0, 1e6])
 def test_module(layout, offset, scale, base):
     theirs = nn.RoPE(12, traditional=LAYOUTS[layout], base=base, scale=scale)
-    rope = RotaryEmbedding(
-        head_dim=DIM, layout=layout, base=base, rotary_dim=12, scaling=LinearScaling(factor=1 / scale)
-    )
+    scaling = LinearScaling(factor=1 / scale)
+    rope = RotaryEmbedding(head_dim=DIM, layout=layout, base=base, rotary_dim=12, scaling=scaling)
     x = mx.array(random(BATCH, HEADS, SEQ, DIM))
     ours = rope(x, positions=positions.consecutive(SEQ, offset, like=x), seq_dim=2)
     assert_same(ours, theirs(x, offset=offset), offset + SEQ)
@@ -95,7 +94,7 @@ def test_half_precision(layout, dtype):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_gradient_of_x(layout):
+def test_gradient_of_x_and_compiler(layout):
     rope = RotaryEmbedding(head_dim=DIM, layout=layout, base=500.0, rotary_dim=12)
     x, g = (mx.array(random(BATCH, HEADS, SEQ, DIM, seed=seed)) for seed in (0, 1))
     where = positions.consecutive(SEQ, 300, like=x)
@@ -103,15 +102,14 @@ def test_gradient_of_x(layout):
     _, (ours,) = mx.vjp(lambda x: rope(x, positions=where, seq_dim=2), [x], [g])
     _, (expected,) = mx.vjp(lambda x: theirs(x, offset=300), [x], [g])
     assert_same(ours, expected, 305)
+    compiled = mx.compile(lambda x: rope(x, positions=where, seq_dim=2))(x)
+    np.testing.assert_allclose(np.array(compiled), np.array(rope(x, positions=where, seq_dim=2)), rtol=0, atol=1e-6)
 
 
 def test_learned_frequencies():
     """Against the rotation written with MLX's sines, as its own does not differentiate frequencies."""
-    x, g, w = (
-        mx.array(random(SEQ, HEADS, 16)),
-        mx.array(random(SEQ, HEADS, 16, seed=1)),
-        mx.array(random(2, HEADS, 8)),
-    )
+    x, g = (mx.array(random(SEQ, HEADS, 16, seed=seed)) for seed in (0, 1))
+    w = mx.array(random(2, HEADS, 8))
     where = positions.grid(1, SEQ, start=(2, 0), like=x)
 
     def ours(w):

@@ -43,9 +43,8 @@ def test_axial_frequencies(sizes, offsets):
     rope = axial([8] * len(sizes), base=500.0)
     where, x = grid(*sizes, start=offsets or 0, like=TORCH), random(2, math.prod(sizes), 3, rope.head_dim)
     atol = off_by(rope, where)
-    sin, cos = rope.sincos(where)
-    assert_same(sin, angles.sin().flatten(0, -2)[:, ::2], atol)
-    assert_same(cos, angles.cos().flatten(0, -2)[:, ::2], atol)
+    tables = tuple(table.flatten(0, -2)[:, ::2] for table in (angles.sin(), angles.cos()))
+    assert_same(rope.sincos(where), tables, atol)
     field = x.transpose(1, 2).unflatten(2, sizes)  # batch heads *sizes dim
     expected = lucid_apply(angles, field)
     assert_same(rope(x, positions=where, seq_dim=1), expected.flatten(2, -2).transpose(1, 2), rotated(atol))
@@ -77,10 +76,7 @@ def test_a_span_that_begins_later():
 
 @pytest.mark.parametrize(
     "options, scaling",
-    [
-        ({"interpolate_factor": 4.0}, LinearScaling(factor=4.0)),
-        ({"theta_rescale_factor": 8.0}, NTKScaling(factor=8.0)),
-    ],
+    [({"interpolate_factor": 4.0}, LinearScaling(factor=4.0)), ({"theta_rescale_factor": 8.0}, NTKScaling(factor=8.0))],
 )
 @pytest.mark.parametrize("seq_before_heads", [False, True])
 def test_scaling(options, scaling, seq_before_heads):
@@ -214,6 +210,14 @@ def test_vision_rope_of_torchtune(append_cls_token):
 # diffusers
 
 
+TEXT_AND_IMAGE = join(5, grid(1, H, W, start=(0, 400, 9)), like=TORCH)
+TEXT_AND_VIDEO = join(grid(6, start=7, axes=(0, 0, 0)), grid(T, H, W, start=(13, 400, 2)), like=TORCH)
+FOUR_AXES = join(grid(1, 1, 1, 5), grid(1, H, W, 1, start=(10, 400, 9, 0)), like=TORCH)
+INTERLEAVED_SECTIONS = RotaryEmbedding(
+    head_dim=128, layout="half", base=5e6, sections=Sections((24, 20, 20), order="interleaved")
+)
+
+
 def of_diffusers(model, name):
     """A class or function of a model of diffusers."""
     return getattr(import_module(f"diffusers.models.transformers.transformer_{model}"), name)
@@ -249,22 +253,15 @@ def multiply(x, matrices):
     return (matrices[:, None] * x.unflatten(-1, (-1, 1, 2))).sum(-1).flatten(-2)
 
 
-def flux():
-    where = join(5, grid(1, H, W, start=(0, 400, 9)), like=TORCH)
-    theirs = of_diffusers("flux", "FluxPosEmbed")(10_000, [16, 56, 56])
-    return axial((16, 56, 56)), where, *by_real(*theirs(where.T))
+def by_positions(model, name, base, dims, where):
+    """Of a class that takes positions."""
+    return axial(dims, base=float(base)), where, *by_real(*of_diffusers(model, name)(base, [*dims])(where.T))
 
 
-def flux_2():
-    where = join(grid(1, 1, 1, 5), grid(1, H, W, 1, start=(10, 400, 9, 0)), like=TORCH)
-    theirs = of_diffusers("flux2", "Flux2PosEmbed")(2000, [32, 32, 32, 32])
-    return axial((32, 32, 32, 32), base=2000.0), where, *by_real(*theirs(where.T))
-
-
-def krea_2():
-    where = join(5, grid(1, H, W, start=(0, 400, 9)), like=TORCH)
-    theirs = of_diffusers("krea2", "Krea2RotaryPosEmbed")(1000, [32, 48, 48])
-    return axial((32, 48, 48), base=1000.0), where, *by_real(*theirs(where.T))
+def by_size(model, name, dims, base, *arguments):
+    """Of a class that takes a video."""
+    theirs = of_diffusers(model, name)(*arguments)(video())
+    return axial(dims, base=base), grid(T, H, W, like=TORCH), *by_real(*theirs)
 
 
 def hidream():
@@ -288,16 +285,6 @@ def kandinsky_5():
     matrices = matrices.reshape(T * H * W, 32, 2, 2)
     where = grid(T, H, W, start=(9, 9 / 2.0, 9 / 3.16), step=(1, 1 / 2.0, 1 / 3.16), like=TORCH)
     return axial((16, 24, 24)), where, *by_matrices(matrices, lambda x: multiply(x, matrices))
-
-
-def wan():
-    theirs = of_diffusers("wan", "WanRotaryPosEmbed")(128, (1, 2, 2), 1024)
-    return axial((44, 42, 42)), grid(T, H, W, like=TORCH), *by_real(*theirs(video()))
-
-
-def hunyuan_video():
-    theirs = of_diffusers("hunyuan_video", "HunyuanVideoRotaryPosEmbed")(2, 1, [16, 56, 56])
-    return axial((16, 56, 56), base=256.0), grid(T, H, W, like=TORCH), *by_real(*theirs(video()))
 
 
 def framepack():
@@ -356,13 +343,8 @@ def hunyuan_dit():
 def lumina_next():
     """Both axes take turns."""
     turns = embeddings.get_2d_rotary_pos_embed_lumina(32, H, W, linear_factor=2.0, ntk_factor=3.0).flatten(0, 1)
-    rope = RotaryEmbedding(
-        head_dim=32,
-        layout="interleaved",
-        base=30_000.0,
-        scaling=LinearScaling(factor=2.0),
-        sections=Sections((8, 8), order="axial_interleaved"),
-    )
+    scaling, sections = LinearScaling(factor=2.0), Sections((8, 8), order="axial_interleaved")
+    rope = RotaryEmbedding(head_dim=32, layout="interleaved", base=30_000.0, scaling=scaling, sections=sections)
     return rope, grid(H, W, like=TORCH), *by_complex(turns)
 
 
@@ -397,17 +379,13 @@ def cosmos():
 
 def cosmos_3():
     theirs = of_diffusers("cosmos3", "Cosmos3VLTextRotaryEmbedding")(128, 5e6, (24, 20, 20))
-    where = join(grid(6, start=7, axes=(0, 0, 0)), grid(T, H, W, start=(13, 400, 2)), like=TORCH)
-    cos, sin = theirs(where[:, None], CPU, torch.float32)
-    rope = RotaryEmbedding(head_dim=128, layout="half", base=5e6, sections=Sections((24, 20, 20), order="interleaved"))
-    return rope, where, *by_real(cos, sin, neighbours=False)
+    cos, sin = theirs(TEXT_AND_VIDEO[:, None], CPU, torch.float32)
+    return INTERLEAVED_SECTIONS, TEXT_AND_VIDEO, *by_real(cos, sin, neighbours=False)
 
 
 def ideogram_4():
     theirs = of_diffusers("ideogram4", "Ideogram4MRoPE")(128, 5_000_000, (24, 20, 20))
-    where = join(grid(6, start=7, axes=(0, 0, 0)), grid(T, H, W, start=(13, 400, 2)), like=TORCH)
-    rope = RotaryEmbedding(head_dim=128, layout="half", base=5e6, sections=Sections((24, 20, 20), order="interleaved"))
-    return rope, where, *by_real(*theirs(where.T[None]), neighbours=False)
+    return INTERLEAVED_SECTIONS, TEXT_AND_VIDEO, *by_real(*theirs(TEXT_AND_VIDEO.T[None]), neighbours=False)
 
 
 def minimax_h3():
@@ -430,51 +408,35 @@ def allegro():
         at = [axis.expand(x.shape[0], -1).long() for axis in cells]
         return embeddings.apply_rotary_emb_allegro(x.transpose(1, 2), tables, at).transpose(1, 2)
 
-    return (
-        axial((16, 16, 16), "half", blocks=3),
-        grid(T, H, W, step=(1 / 2.0, 1 / 1.5, 1 / 1.25), like=TORCH),
-        sin,
-        cos,
-        rotation,
-    )
+    where = grid(T, H, W, step=(1 / 2.0, 1 / 1.5, 1 / 1.25), like=TORCH)
+    return axial((16, 16, 16), "half", blocks=3), where, sin, cos, rotation
 
 
 # How many roundings tables have: none of float64 angles, one where those are rounded, two more for real positions.
 MODELS = {
-    flux: 0,
-    flux_2: 0,
-    krea_2: 0,
-    hidream: 0,
-    prx: 0,
-    kandinsky_5: 6,
-    wan: 0,
-    hunyuan_video: 4,
-    framepack: 4,
-    hunyuan_image: 4,
-    qwen_image_edit: 4,
-    qwen_image_layered: 4,
-    cogvideox: 6,
-    cogvideox_1_5: 4,
-    hunyuan_dit: 6,
-    lumina_next: 5,
-    lumina_2: 0,
-    z_image: 1,
-    cogview_4: 4,
-    cosmos: 6,
-    cosmos_3: 4,
-    ideogram_4: 4,
-    minimax_h3: 4,
-    allegro: 6,
+    "flux": (0, by_positions, "flux", "FluxPosEmbed", 10_000, (16, 56, 56), TEXT_AND_IMAGE),
+    "flux_2": (0, by_positions, "flux2", "Flux2PosEmbed", 2000, (32, 32, 32, 32), FOUR_AXES),
+    "krea_2": (0, by_positions, "krea2", "Krea2RotaryPosEmbed", 1000, (32, 48, 48), TEXT_AND_IMAGE),
+    "wan": (0, by_size, "wan", "WanRotaryPosEmbed", (44, 42, 42), 1e4, 128, (1, 2, 2), 1024),
+    "hunyuan_video": (
+        *(4, by_size, "hunyuan_video", "HunyuanVideoRotaryPosEmbed", (16, 56, 56), 256.0),
+        *(2, 1, [16, 56, 56]),
+    ),
+    **{each.__name__: (0, each) for each in (hidream, prx, lumina_2)},
+    **{each.__name__: (1, each) for each in (z_image,)},
+    **{each.__name__: (4, each) for each in (framepack, hunyuan_image, qwen_image_edit, qwen_image_layered)},
+    **{each.__name__: (4, each) for each in (cogvideox_1_5, cogview_4, cosmos_3, ideogram_4, minimax_h3)},
+    **{each.__name__: (5, each) for each in (lumina_next,)},
+    **{each.__name__: (6, each) for each in (kandinsky_5, cogvideox, hunyuan_dit, cosmos, allegro)},
 }
 
 
-@pytest.mark.parametrize("model, roundings", MODELS.items(), ids=[model.__name__ for model in MODELS])
-def test_diffusers(model, roundings):
-    rope, where, sin, cos, rotation = model()
-    atol = off_by(rope, where, roundings)
-    sincos = rope.sincos(where)
-    assert_same(sincos.sin, sin, atol)
-    assert_same(sincos.cos, cos, atol)
+@pytest.mark.parametrize("name", MODELS)
+def test_diffusers(name):
+    roundings, model, *arguments = MODELS[name]
+    rope, where, sin, cos, rotation = model(*arguments)
+    atol, sincos = off_by(rope, where, roundings), rope.sincos(where)
+    assert_same(sincos, (sin, cos), atol)
     q, k = random(2, where.shape[-1], 3, rope.head_dim), random(2, where.shape[-1], 1, rope.head_dim, seed=1)
     for x, ours in zip((q, k), rope(q, k, positions=where, seq_dim=1), strict=True):
         assert_same(ours, rotation(x), rotated(atol))
@@ -515,8 +477,7 @@ def test_ltx_video():
     w = np.kron(log_spaced(math.pi / 2, 10_000 * math.pi / 2, 10), np.eye(3))  # the axes take turns
     rope = RotaryEmbedding(head_dim=dim, first_channel=4, layout="interleaved", inv_freq=w)
     atol = off_by(rope, where, LTX)
-    assert_same(rope.sincos(where).sin, sin[0, :, 4::2], atol)
-    assert_same(rope.sincos(where).cos, cos[0, :, 4::2], atol)
+    assert_same(rope.sincos(where), (sin[0, :, 4::2], cos[0, :, 4::2]), atol)
     expected = of_diffusers("ltx", "apply_rotary_emb")(x, (cos, sin))
     assert_same(rope(x, positions=where, seq_dim=1), expected, rotated(atol))
 
@@ -563,8 +524,7 @@ def test_ltx_2_audio():
     where = torch.tensor(2 * seconds / 20 - 1, dtype=torch.float32)
     frequencies = log_spaced(math.pi / 2, 10_000 * math.pi / 2, 32)
     rope = RotaryEmbedding(head_dim=64, layout="interleaved", inv_freq=frequencies)
-    assert_same(rope.sincos(where).sin, sin[0, :, ::2], off_by(rope, where, LTX_2))
-    assert_same(rope.sincos(where).cos, cos[0, :, ::2], off_by(rope, where, LTX_2))
+    assert_same(rope.sincos(where), (sin[0, :, ::2], cos[0, :, ::2]), off_by(rope, where, LTX_2))
 
 
 # It asks a CPU for autocasting to float32, which has none to offer and warns.
@@ -581,9 +541,7 @@ def test_mochi():
     rope = RotaryEmbedding(head_dim=2 * pairs, layout="interleaved", inv_freq=mine)
     # Edges and midpoints of cells are rounded six times, an edge up to 7 / 6 of a midpoint; three products, two sums.
     atol = off_by(rope, where, 6 * 7 / 6 + 5)
-    sincos = rope.sincos(where)
-    assert_same(sincos.sin, sin, atol)
-    assert_same(sincos.cos, cos, atol)
+    assert_same(rope.sincos(where), (sin, cos), atol)
     x, g = random(2, T * H * W, heads, 2 * pairs), random(2, T * H * W, heads, 2 * pairs, seed=1)
     even, odd = x[..., ::2], x[..., 1::2]
     expected = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)

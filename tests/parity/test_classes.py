@@ -1,4 +1,7 @@
-"""Rotary classes of transformers, rebuilt from their configs: benchmarks/parity.py in short, one test per class."""
+"""benchmarks/parity.py finds all rotary classes of transformers and the mistakes that are planted here.
+
+It compares every class itself, and fails where one disagrees.
+"""
 
 import sys
 from dataclasses import replace
@@ -18,7 +21,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from rotary_classes import measure as measures
 from rotary_classes import outcomes, parts, rows
 from rotary_classes.classes import found
-from rotary_classes.deviations import NOT_ROTATIONS
 from rotary_classes.subjects import SUBJECTS
 
 # Upstream warns of many of the configs tried, and of its own deprecations.
@@ -48,22 +50,8 @@ def test_classes_are_found():
         assert {name.removesuffix("RotaryEmbedding") for name in FILES} >= SUBJECTS.keys()
 
 
-@pytest.mark.parametrize(("folder", "file", "name"), CLASSES, ids=[name for _, _, name in CLASSES])
-def test_parity(folder, file, name):
-    every = list(outcomes.outcomes(folder, file, name, quick=True))
-    assert not wrong(every)
-    assert [row for row in every if row.case == "no rotary key"]  # compared, or raised by upstream or by us
-    if name in NOT_ROTATIONS:
-        low, high = measures.norms(folder, file, name)
-        assert low < 0.99 or high > 1.01
-    else:
-        assert rows.Result(name, every).covered
-
-
-def test_parts_of_composite_configs():
-    every = [row for each in parts.composites() for row in parts.parts(*each)]
-    assert not [(row.config, *pair) for row in every for pair in wrong([row])]
-    assert sum(row.status == "agrees" for row in every) > 400
+def test_composite_configs_are_found():
+    assert {name for name, _ in parts.composites()} >= {name for name, *_ in MISTAKES_IN_PARTS.values()}
 
 
 def test_a_class_is_covered_only_if_it_was_compared():

@@ -51,10 +51,13 @@ def assert_same(ours, theirs):
     assert ours.tolist() == theirs.tolist()
 
 
-def merged(m):
-    return join(*(grid(*thw, block=(1, m, m), axes=(1, 2), like=TORCH) for thw in GRID_THW))
+def merged(*merges, axes=(1, 2)):
+    """Patches in blocks, of one size or of one for each image."""
+    merges = merges * 2 if len(merges) == 1 else merges
+    return join(*(grid(*thw, block=(1, m, m), axes=axes, like=TORCH) for thw, m in zip(GRID_THW, merges)))
 
 
+ERNIE = "Ernie4_5_VLMoeVision"
 # Model, config, class, what a patch holds beside 2 x 2 pixels, and the positions.
 PACKED = [
     ("qwen2_vl", "Qwen2VLVisionConfig", "Qwen2VisionTransformerPretrainedModel", (24,), merged(2)),
@@ -63,24 +66,12 @@ PACKED = [
     ("glm4v", "Glm4vVisionConfig", "Glm4vVisionModel", (24,), merged(2)),
     ("glm_ocr", "GlmOcrVisionConfig", "GlmOcrVisionModel", (24,), merged(2)),
     ("glm5_next", "Glm5NextVisionConfig", "Glm5NextVisionModel", (24,), merged(2)),
-    (
-        "ernie4_5_vl_moe",
-        "Ernie4_5_VLMoeVisionConfig",
-        "Ernie4_5_VLMoeVisionTransformerPretrainedModel",
-        (12,),
-        merged(2),
-    ),
+    ("ernie4_5_vl_moe", f"{ERNIE}Config", f"{ERNIE}TransformerPretrainedModel", (12,), merged(2)),
     ("cohere_compass", "CohereCompassVisionConfig", "CohereCompassVisionModel", (24,), merged(2)),
     ("exaone4_5", "Exaone4_5_VisionConfig", "Exaone4_5_VisionModel", (24,), merged(2)),
     ("paddleocr_vl", "PaddleOCRVisionConfig", "PaddleOCRVisionTransformer", (3, 2, 2), merged(1)),
     ("kimi_k25", "Kimi_K25VisionConfig", "Kimi_K25VisionModel", (3, 2, 2), merged(1)),
-    (
-        "minimax_m3_vl",
-        "MiniMaxM3VLVisionConfig",
-        "MiniMaxM3VLVisionModel",
-        (24,),
-        join(*(grid(*thw, block=(1, 2, 2), like=TORCH) for thw in GRID_THW)),
-    ),
+    ("minimax_m3_vl", "MiniMaxM3VLVisionConfig", "MiniMaxM3VLVisionModel", (24,), merged(2, axes=(0, 1, 2))),
 ]
 
 
@@ -98,8 +89,7 @@ def test_video_llama_3():
         config("video_llama_3", "VideoLlama3VisionConfig", **TINY)
     )
     theirs = given(tower, torch.zeros(72, 12), grid_thw=torch.tensor(GRID_THW), merge_sizes=torch.tensor(merges))
-    parts = (grid(*thw, block=(1, m, m), axes=(1, 2), like=TORCH) for thw, m in zip(GRID_THW, merges))
-    assert_same(join(*parts), theirs)
+    assert_same(merged(*merges), theirs)
 
 
 def test_muse_glimmer():

@@ -95,34 +95,31 @@ def assert_equal(found, theirs, mask, atol=0.0):
     np.testing.assert_allclose(found.delta, deltas[:, 0], rtol=0, atol=atol)
 
 
-def assert_prompts_equal(ours, theirs, seeds=30, **shape):
+def arrays_of(grids):
+    """The images' and the videos' grids of all rows."""
+    return (np.asarray([*chain(*each)], dtype=np.int64).reshape(-1, 3) for each in grids)
+
+
+def assert_prompts_equal(upstream, ours, options, seeds=30, timed=False, **shape):
     """30 batches of 3 rows, with and without padding."""
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
         rows, *grids = zip(*(random_row(rng, **shape) for _ in range(3 if seed % 2 else 1)))
         ids, mask = padded(rows, rng)
         mask = np.ones_like(mask) if seed % 3 == 0 else mask
-        images, videos = (np.asarray([*chain(*each)], dtype=np.int64).reshape(-1, 3) for each in grids)
-        seconds = seconds_of(videos, rng)
-        found = ours(types_of(ids), images, videos, seconds=seconds, mask=mask)
-        tensors = [torch.from_numpy(array) for array in (ids, types_of(ids), images, videos, seconds, mask)]
-        assert_equal(found, theirs(*tensors), mask)
-
-
-def grids_of(images, videos):
-    return {"image_grid_thw": images, "video_grid_thw": videos}
+        images, videos = arrays_of(grids)
+        given, more = {"image_grid_thw": images, "video_grid_thw": videos, "attention_mask": mask}, dict(options)
+        if timed:
+            more["seconds_per_grid"] = given["second_per_grid_ts"] = seconds_of(videos, rng)
+        found = ours(types_of(ids), images, videos, mask=mask, **more)
+        tensors = {name: torch.from_numpy(array) for name, array in given.items()}
+        theirs = upstream.get_rope_index(torch.from_numpy(ids), torch.from_numpy(types_of(ids)), **tensors)
+        assert_equal(found, theirs, mask)
 
 
 @pytest.mark.parametrize("name, kind", FRAMES)
 def test_frames(name, kind):
-    upstream = model(name, kind)
-    assert_prompts_equal(
-        lambda types, *grids, seconds, mask: positions.qwen3_vl(types, *grids, mask=mask),
-        lambda ids, types, images, videos, _, mask: upstream.get_rope_index(
-            ids, types, **grids_of(images, videos), attention_mask=mask
-        ),
-        frames=True,
-    )
+    assert_prompts_equal(model(name, kind), positions.qwen3_vl, {}, frames=True)
 
 
 @pytest.mark.parametrize(
@@ -135,39 +132,15 @@ def test_frames(name, kind):
 )
 def test_videos_whole(name, kind, function, temporal):
     upstream = model(name, kind)
-
-    def theirs(ids, types, images, videos, _, mask):
-        return upstream.get_rope_index(ids, types, **grids_of(images, videos), attention_mask=mask)
-
-    assert_prompts_equal(
-        lambda types, *grids, seconds, mask: function(types, *grids, mask=mask, **COMPAT), theirs, temporal=temporal
-    )
+    assert_prompts_equal(upstream, function, COMPAT, temporal=temporal)
     # Without videos there is nothing to differ in.
-    assert_prompts_equal(
-        lambda types, *grids, seconds, mask: function(types, *grids, mask=mask), theirs, seeds=10, videos=False
-    )
+    assert_prompts_equal(upstream, function, {}, seeds=10, videos=False)
 
 
-def test_qwen2_5_vl():
-    upstream = model("qwen2_5_vl", "Qwen2_5_VLModel")
-    for timed in (True, False):
-        assert_prompts_equal(
-            lambda types, *grids, seconds, mask, timed=timed: positions.qwen2_5_vl(
-                types,
-                *grids,
-                positions_per_second=VISION.tokens_per_second,
-                seconds_per_grid=seconds if timed else None,
-                mask=mask,
-                **COMPAT,
-            ),
-            lambda ids, types, images, videos, seconds, mask, timed=timed: upstream.get_rope_index(
-                ids,
-                types,
-                **grids_of(images, videos),
-                second_per_grid_ts=seconds if timed else None,
-                attention_mask=mask,
-            ),
-        )
+@pytest.mark.parametrize("timed", [True, False])
+def test_qwen2_5_vl(timed):
+    options = {"positions_per_second": VISION.tokens_per_second, **COMPAT}
+    assert_prompts_equal(model("qwen2_5_vl", "Qwen2_5_VLModel"), positions.qwen2_5_vl, options, timed=timed)
 
 
 def hunyuan_row(rng):
@@ -190,7 +163,7 @@ def test_hunyuan(axes):
         ends_in_text = seed % 3 > 0
         rows = rows if ends_in_text else [row[: len(row) - row[::-1].index(4)] if 4 in row else row for row in rows]
         ids, mask = padded(rows, rng)
-        grids = np.asarray([*chain(*grids)], dtype=np.int64).reshape(-1, 3)
+        (grids,) = arrays_of([grids])
         tensors = [torch.from_numpy(array) for array in (ids, types_of(ids), grids, mask)]
         theirs = upstream.get_rope_index(*tensors)
         assert_equal(positions.hunyuan_vl(types_of(ids), grids, mask=mask, axes=axes, **COMPAT), theirs, mask)
@@ -222,7 +195,7 @@ def test_omni(name, kind, dyadic):
                 tokens = int(module._get_feat_extract_output_lengths(torch.tensor(length), 50))
             row += [7, *[6] * tokens, 8, 1]
         ids, mask = padded(rows, rng)
-        images, videos = (np.asarray([*chain(*each)], dtype=np.int64).reshape(-1, 3) for each in grids)
+        images, videos = arrays_of(grids)
         seconds = np.full(len(videos), 0.25, np.float32) if dyadic else seconds_of(videos, rng)
         tensors = [torch.from_numpy(array) for array in (ids, images, videos, mask)]
         theirs = upstream.get_rope_index(

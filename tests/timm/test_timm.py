@@ -14,6 +14,8 @@ from unittest import mock
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from peers import assert_same, block_diagonal, gradient_off_by, off_by, random, rotated
 
 from rope_xp import RotaryEmbedding, Sections
@@ -36,6 +38,11 @@ def file_of_embeddings():
 
 
 timm = file_of_embeddings()
+AXIAL = Sections((DIM // 4, DIM // 4), order="axial")
+
+
+def embedding(half, **options):
+    return RotaryEmbedding(head_dim=DIM, layout="half" if half else "interleaved", **options)
 
 
 def assert_equal(rope, where, theirs, half, atol, **heads):
@@ -58,26 +65,21 @@ BANDS = {
 CAT = 10 + 1 + 2 * 6
 
 
-@pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("indexing", AXES)
-@pytest.mark.parametrize("reference", [None, (14, 11)])
-@pytest.mark.parametrize("offset", [0.0, 1.0, 300.5])
-@pytest.mark.parametrize("kind", ["index", "pixel", "separate", "min", "max"])
-@pytest.mark.parametrize("bands", BANDS)
+@settings(max_examples=40, deadline=None)
+@given(
+    bands=st.sampled_from(list(BANDS)),
+    kind=st.sampled_from(["index", "pixel", "separate", "min", "max"]),
+    offset=st.sampled_from([0.0, 1.0, 300.5]),
+    reference=st.sampled_from([None, (14, 11)]),
+    indexing=st.sampled_from(list(AXES)),
+    half=st.booleans(),
+)
 def test_cat(bands, kind, offset, reference, indexing, half):
     options, frequencies = BANDS[bands]
-    names = (
-        {"grid_type": "centered", "normalize_coords": kind} if kind not in ("index", "pixel") else {"grid_type": kind}
-    )
-    theirs = timm.RotaryEmbeddingCat(
-        DIM,
-        ref_feat_shape=reference,
-        grid_offset=offset,
-        grid_indexing=indexing,
-        rotate_half=half,
-        **names,
-        **options,
-    )
+    centred = kind not in ("index", "pixel")
+    names = {"grid_type": "centered", "normalize_coords": kind} if centred else {"grid_type": kind}
+    names |= {"ref_feat_shape": reference, "grid_offset": offset, "grid_indexing": indexing}
+    theirs = timm.RotaryEmbeddingCat(DIM, rotate_half=half, **names, **options)
     starts, steps = [], []
     lengths = {"min": [min(H, W)] * 2, "max": [max(H, W)] * 2}.get(kind, [H, W])
     for size, length, wanted in zip((H, W), lengths, reference or (H, W), strict=True):
@@ -91,19 +93,14 @@ def test_cat(bands, kind, offset, reference, indexing, half):
         starts.append(start)
         steps.append(step)
     where = grid(H, W, start=starts, step=steps, axes=AXES[indexing], like=TORCH)
-    rope = RotaryEmbedding(
-        head_dim=DIM,
-        layout="half" if half else "interleaved",
-        inv_freq=block_diagonal(frequencies, frequencies),
-    )
+    rope = embedding(half, inv_freq=block_diagonal(frequencies, frequencies))
     assert_equal(rope, where, theirs.get_embed((H, W)), half, off_by(rope, where, CAT))
 
 
 @pytest.mark.parametrize("half", [False, True])
 def test_cat_of_several_shapes(half):
     theirs = timm.RotaryEmbeddingCat(DIM, in_pixels=False, rotate_half=half)
-    sections = Sections((DIM // 4, DIM // 4), order="axial")
-    rope = RotaryEmbedding(head_dim=DIM, layout="half" if half else "interleaved", base=10_000.0, sections=sections)
+    rope = embedding(half, base=10_000.0, sections=AXIAL)
     for (h, w), table in zip([(4, 7), (9, 2)], theirs.get_batch_embeds([(4, 7), (9, 2)]), strict=True):
         where = grid(h, w, like=TORCH)
         assert_equal(rope, where, table, half, off_by(rope, where))
@@ -117,8 +114,7 @@ def test_cat_of_several_shapes(half):
 def test_modules_turn_images(indexing):
     """Channels come first, and positions have axes of their own."""
     theirs = timm.RotaryEmbeddingCat(DIM, in_pixels=False, grid_indexing=indexing, rotate_half=True)
-    sections = Sections((DIM // 4, DIM // 4), order="axial")
-    rope = RotaryEmbedding(head_dim=DIM, layout="half", base=10_000.0, sections=sections)
+    rope = embedding(True, base=10_000.0, sections=AXIAL)
     x, where = random(2, H, W, DIM), grid(H, W, axes=AXES[indexing], like=TORCH)
     ours = rope(x, positions=where.reshape(2, 1, H, W), seq_dim=1)
     assert_same(ours.movedim(-1, 1), theirs(x.movedim(-1, 1)), rotated(off_by(rope, where)))
@@ -140,13 +136,11 @@ def test_mixed(indexing):
     where, tables = grid(H, W, axes=AXES[indexing], like=TORCH), theirs.get_embed((H, W))
     x, g = random(2, HEADS, H * W, DIM), random(2, HEADS, H * W, DIM, seed=1)
     for layer in range(depth):
-        rope = RotaryEmbedding(head_dim=DIM, layout="interleaved", inv_freq=learned[:, layer])
+        rope = embedding(False, inv_freq=learned[:, layer])
         atol = off_by(rope, where, 3)  # two products and a sum
         assert_equal(rope, where, tables[layer].detach(), False, atol, heads_dim=1)
-        for y in (
-            rope(x, positions=where, seq_dim=2, heads_dim=1),
-            timm.apply_rot_embed_cat(x, tables[layer]),
-        ):
+        ours = rope(x, positions=where, seq_dim=2, heads_dim=1)
+        for y in (ours, timm.apply_rot_embed_cat(x, tables[layer])):
             ((layer + 1) * y * g).sum().backward(retain_graph=True)
     weight = 2 * depth * where.sum(dim=1).max()
     assert_same(learned.grad, theirs.freqs.grad, gradient_off_by(atol, 2 * H * W, weight))
@@ -169,12 +163,10 @@ def dinov3(periods, half, **options):
     """Theirs, and ours."""
     settings, frequencies = PERIODS[periods]
     theirs = timm.RotaryEmbeddingDinoV3(DIM, rotate_half=half, **settings, **options)
-    layout = "half" if half else "interleaved"
-    return theirs, RotaryEmbedding(head_dim=DIM, layout=layout, inv_freq=block_diagonal(frequencies, frequencies))
+    return theirs, embedding(half, inv_freq=block_diagonal(frequencies, frequencies))
 
 
-@pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("indexing", AXES)
+@pytest.mark.parametrize("half, indexing", [(False, "ij"), (True, "xy")])
 @pytest.mark.parametrize("by", ["separate", "min", "max"])
 @pytest.mark.parametrize("periods", PERIODS)
 def test_dinov3(periods, by, indexing, half):
@@ -201,23 +193,17 @@ def test_augmentations_of_dinov3(by, augmentations):
     assert_equal(rope, still, theirs.eval().get_embed((H, W)), True, off_by(rope, still, DINO))
 
 
-@pytest.mark.parametrize(
-    "sizes, sections",
-    [
-        ((3, 3, 2), (3, 3, 2)),
-        ((2, 3, 3), (3, 3, 2)),
-        ((9, 9, 9), (3, 3, 2)),
-        ((0, 1, 2), (5, 1, 2)),
-        ((8, 0, 0), (8, 0, 0)),
-    ],
-)
+FITTED = {(3, 3, 2): (3, 3, 2), (2, 3, 3): (3, 3, 2), (9, 9, 9): (3, 3, 2), (0, 1, 2): (5, 1, 2), (8, 0, 0): (8, 0, 0)}
+
+
+@pytest.mark.parametrize("sizes, sections", FITTED.items())
 def test_mrope(sizes, sections):
     """An image has no time: pairs that follow it do not turn.
 
     Theirs leaves to time what other sections do not take, and cuts those that do not fit; ours asks for what is left.
     """
     theirs = timm.RotaryEmbeddingMRope(DIM, mrope_section=sizes, temperature=500.0)
-    rope = RotaryEmbedding(head_dim=DIM, layout="half", base=500.0, sections=Sections(sections, order="interleaved"))
+    rope = embedding(True, base=500.0, sections=Sections(sections, order="interleaved"))
     where = grid(1, H, W, like=TORCH)
     assert theirs.axis.tolist() == list(rope.sections.axis_of_pair)
     assert_equal(rope, where, theirs.get_embed((H, W)), True, off_by(rope, where))
@@ -227,9 +213,7 @@ def test_augmentations_of_mrope():
     """In units of patches, and time stays where it is."""
     options = {"shift": 1.5, "jitter": 1.5, "rescale": 2.0}
     theirs = timm.RotaryEmbeddingMRope(DIM, (3, 3, 2), **{f"{name}_coords": option for name, option in options.items()})
-    rope = RotaryEmbedding(
-        head_dim=DIM, layout="half", base=10_000.0, sections=Sections((3, 3, 2), order="interleaved")
-    )
+    rope = embedding(True, base=10_000.0, sections=Sections((3, 3, 2), order="interleaved"))
     torch.manual_seed(7)
     table = theirs.train().get_embed((H, W))
     moved = augment(grid(H, W, like=TORCH).to(torch.float32), torch.Generator().manual_seed(7), **options)

@@ -1,0 +1,38 @@
+"""Real configs and what a person read in them, and how one of their keys is found, left out or changed."""
+
+import copy
+import json
+from pathlib import Path
+
+HERE = Path(__file__).parents[1] / "goldens"
+CONFIGS = {name: entry["config"] for name, entry in json.loads((HERE / "configs.json").read_text()).items()}
+GOLDENS = json.loads((HERE / "goldens.json").read_text())
+
+
+def at(config, path):
+    """What a config has at a path of keys and indices."""
+    for key in path:
+        config = config[key]
+    return config
+
+
+def paths_of(value, path=()):
+    """The path of each value of a config; of a list, those of the first two."""
+    if isinstance(value, (dict, list)):
+        for key in value if isinstance(value, dict) else range(min(len(value), 2)):
+            yield (*path, key)
+            yield from paths_of(value[key], (*path, key))
+
+
+def without(name, path):
+    """A copy of a config that lacks one of its keys."""
+    config = copy.deepcopy(CONFIGS[name])
+    del at(config, path[:-1])[path[-1]]
+    return config
+
+
+def changed(name, path, value):
+    """A copy of a config with a value at a path, which may be new."""
+    config = copy.deepcopy(CONFIGS[name])
+    at(config, path[:-1])[path[-1]] = value
+    return config
