@@ -20,6 +20,7 @@ import rotary_embedding_torch
 import torch
 from einops import rearrange
 from peers import file_of_torchtune
+from samples import random
 from transformers import LlamaConfig
 from transformers.models.llama import modeling_llama
 
@@ -29,10 +30,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.append(str(EXAMPLES))
 
 ATTENTION = ["numpy", "torch", "flax"]
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
 
 
 def angles(seq, dim):
@@ -85,20 +82,15 @@ def test_quickstart_needs_numpy_alone():
 
 
 @pytest.mark.parametrize("library", ATTENTION)
-@pytest.mark.parametrize("num_heads", [1, 3])
-def test_attention_is_the_truth_on_every_library(library, num_heads):
+def test_attention_is_the_truth_on_every_library(library):
+    """Also with positions of each row."""
     x, weights = random(2, 5, 24, seed=9), random_weights(24)
-    # Each within 5e-6 of the truth: any two within 1e-5 of each other.
-    np.testing.assert_allclose(attend(library, weights, num_heads, x), true_attention(x, weights, num_heads), atol=5e-6)
-
-
-@pytest.mark.parametrize("library", ATTENTION)
-def test_attention_takes_positions_of_every_row(library):
-    x, weights = random(2, 5, 24, seed=9), random_weights(24)
-    y = attend(library, weights, 3, x, positions=np.arange(5) + np.asarray([[0], [70_000]]))
-    np.testing.assert_allclose(y, true_attention(x, weights, 3), atol=5e-6)
-    reversed_positions = attend(library, weights, 3, x, positions=np.arange(5)[::-1].copy())
-    assert np.abs(reversed_positions - y).max() > 0.1
+    for num_heads, where in ((1, None), (3, None), (3, np.arange(5) + np.asarray([[0], [70_000]]))):
+        y, truth = attend(library, weights, num_heads, x, where), true_attention(x, weights, num_heads)
+        # Each within 5e-6 of the truth: any two within 1e-5 of each other.
+        np.testing.assert_allclose(y, truth, atol=5e-6)
+    backwards = attend(library, weights, 3, x, positions=np.arange(5)[::-1].copy())
+    assert np.abs(backwards - truth).max() > 0.1
 
 
 @pytest.mark.parametrize("library", ATTENTION)
@@ -108,18 +100,16 @@ def test_attention_program(library, capsys):
     assert "(2, 16, 64)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("base", [10_000.0, 500.0])
-def test_interleaved_module_is_rotary_embedding_torch(base):
-    x = torch.asarray(random(2, 5, 3, 14))  # batch seq heads dim
+def test_interleaved_module_is_rotary_embedding_torch():
+    x, base = torch.asarray(random(2, 5, 3, 14)), 500.0  # batch seq heads dim
     module = import_module("modules_torch").RoPEPositionEmbedding(14, max_len=5, base=base)
     peer = rotary_embedding_torch.RotaryEmbedding(14, theta=base).rotate_queries_or_keys
     torch.testing.assert_close(module(x), peer(x.transpose(1, 2)).transpose(1, 2), atol=1e-5, rtol=0)
     torch.testing.assert_close(module(x[:, :, 0]), peer(x[:, :, 0]), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("base", [10_000.0, 500.0])
-def test_half_module_is_transformers_llama(base):
-    x = torch.asarray(random(2, 5, 3, 14))  # batch seq heads dim
+def test_half_module_is_transformers_llama():
+    x, base = torch.asarray(random(2, 5, 3, 14)), 500.0  # batch seq heads dim
     module = import_module("modules_torch").HFRoPEPositionEmbedding(14, max_len=5, base=base)
     rope_parameters = {"rope_type": "default", "rope_theta": base}
     config = LlamaConfig(hidden_size=42, num_attention_heads=3, head_dim=14, rope_parameters=rope_parameters)
@@ -136,8 +126,7 @@ def test_modules_take_positions_and_refuse_long_input():
         module(torch.zeros(2, 6, 14))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("base", [10_000, 500])
+@pytest.mark.parametrize("base, dtype", [(10_000, torch.float32), (500, torch.bfloat16)])
 def test_drop_in_for_torchtune(base, dtype):
     ours = import_module("modules_torch").RotaryPositionalEmbeddings
     peer = file_of_torchtune("modules", "position_embeddings.py").RotaryPositionalEmbeddings
@@ -155,8 +144,7 @@ def test_drop_in_for_torchtune(base, dtype):
     assert one.state_dict() == {} == other.state_dict()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("options", [{}, {"theta": 500.0}])
+@pytest.mark.parametrize("options, dtype", [({}, "float32"), ({"theta": 500.0}, "bfloat16")])
 def test_drop_in_for_equinox(options, dtype):
     ours = import_module("modules_equinox").RotaryPositionalEmbedding
     peer = eqx.nn.RotaryPositionalEmbedding
@@ -187,6 +175,7 @@ def test_equinox_attention_holds_a_value():
     assert cast.rope is attention.rope
 
 
+@pytest.mark.slow
 def test_equinox_program():
     moved, losses = import_module("modules_equinox").main()
     assert moved < 5e-6 and losses[-1] < 0.1 * losses[0]
@@ -223,6 +212,7 @@ def test_convert_checkpoint(capsys):
 SUMS = 32 * 25 * 2.0**-24 / 32**0.5 * 2 * 25
 
 
+@pytest.mark.slow
 def test_sharded_jax(capsys):
     results = import_module("sharded_jax").main()
     count, difference = results.pop("ring attention, zigzag")
@@ -231,6 +221,7 @@ def test_sharded_jax(capsys):
     assert len(capsys.readouterr().out.splitlines()) == 6
 
 
+@pytest.mark.slow
 def test_distributed_torch(capsys):
     results = import_module("distributed_torch").main()
     differences = [difference for _, difference in results.values()]
@@ -243,6 +234,7 @@ def test_distributed_torch(capsys):
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_decoding():
     decoding = import_module("decoding")
     errors = decoding.main()
@@ -252,6 +244,7 @@ def test_decoding():
     assert all(error <= (16 + 3 * 10) * 25 * 2.0**-24 / 4 * 5 for error in errors.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_language_model(backend, tmp_path):
     figure = tmp_path / "a.png"
@@ -262,7 +255,7 @@ def test_language_model(backend, tmp_path):
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
-# Mistakes often written by hand. A cache, (seq, pairs), must meet the second and the fourth axis of x, which is
+# A mistake often written by hand: a cache, (seq, pairs), must meet the second and the fourth axis of x, which is
 # (batch, seq, heads, pairs, 2).
 RIGHT = np.s_[None, :, None, :, None]
 SEQ_ON_BATCH = np.s_[:, None, None, :, None]
@@ -278,47 +271,12 @@ def rotate_by_cache(x, index):
     return rearrange(x * cos + turned * sin, "b s h pairs two -> b s h (pairs two)").numpy()
 
 
-def rotate_rightly(x):
-    truth = oracle.rotate(x, angles(x.shape[1], x.shape[-1])[:, None], "interleaved")
-    cache = angles(x.shape[1], x.shape[-1])
-    y = apply_rotary_pos_emb(torch.asarray(x), (np.sin(cache), np.cos(cache)), seq_dim=1).numpy()
-    np.testing.assert_allclose(y, truth, atol=1e-6)
-    return y
-
-
-@pytest.mark.parametrize("index", [SEQ_ON_BATCH, PAIRS_LAST])
-def test_a_cache_on_the_wrong_axes_raises(index):
-    x = random(2, 5, 3, 14)
-    np.testing.assert_allclose(rotate_by_cache(x, RIGHT), rotate_rightly(x), atol=1e-6)
-    with pytest.raises(RuntimeError, match="must match"):
-        rotate_by_cache(x, index)
-
-
-def test_a_cache_on_the_wrong_axes_grows_a_batch_of_one():
-    x = random(1, 5, 3, 14)
-    assert rotate_rightly(x).shape == x.shape
-    assert rotate_by_cache(x, SEQ_ON_BATCH).shape == (5, 5, 3, 14)
-
-
 @pytest.mark.parametrize("index, shape", [(SEQ_ON_BATCH, (5, 5, 3, 14)), (PAIRS_LAST, (2, 5, 3, 4))])
-def test_a_cache_on_the_wrong_axes_is_silent_where_sizes_agree(index, shape):
-    x = random(*shape)
+def test_a_cache_on_the_wrong_axes_raises_but_is_silent_where_sizes_agree(index, shape):
+    with pytest.raises(RuntimeError, match="must match"):
+        rotate_by_cache(random(2, 5, 3, 14), index)
+    x, cache = random(*shape), angles(shape[1], shape[-1])
+    ours = apply_rotary_pos_emb(torch.asarray(x), (np.sin(cache), np.cos(cache)), seq_dim=1).numpy()
+    np.testing.assert_allclose(rotate_by_cache(x, RIGHT), ours, atol=1e-6)
     wrong = rotate_by_cache(x, index)
-    assert wrong.shape == x.shape and np.abs(wrong - rotate_rightly(x)).max() > 0.1
-
-
-def test_scores_without_a_second_sequence_axis_attend_to_one_position():
-    q, k, v = (random(2, 5, 1, 24, seed=seed) for seed in range(3))  # batch seq 1 dim
-    scores = np.einsum("bnid,bnjd->bnij", q, k)
-    probabilities = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
-    assert probabilities.shape == (2, 5, 1, 1)
-    np.testing.assert_array_equal(np.einsum("bnij,bnjd->bnid", probabilities, v), v)
-
-
-@pytest.mark.parametrize("library", ATTENTION)
-def test_attention_mixes_positions(library):
-    x, weights = random(2, 5, 24), random_weights(24)
-    weights["wv"] = weights["wo"] = np.eye(24, dtype=np.float32)  # so that v is x
-    y = attend(library, weights, 1, x)
-    np.testing.assert_allclose(y[:, 0], x[:, 0], atol=1e-6)  # the first token sees itself alone
-    assert (np.abs(y[:, 1:] - x[:, 1:]).max(axis=-1) > 0.1).all()
+    assert wrong.shape == x.shape and np.abs(wrong - ours).max() > 0.1

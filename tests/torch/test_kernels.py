@@ -3,10 +3,12 @@
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
+from compare import assert_same
+from libraries import LIBRARIES
 from programs import PROGRAM, run
+from samples import radians
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.two_tensor import TwoTensor
@@ -16,17 +18,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, apply_rotary_pos_emb_inplace
 
+random = LIBRARIES["torch"].random
 LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
 KERNELS = ["blocked", "numba"]
 
 
-def random(*shape, seed=0, dtype=torch.float32):
-    return torch.tensor(np.random.default_rng(seed).standard_normal(shape), dtype=dtype)
-
-
 def tables(dtype=torch.float32, rows=5):
-    angles = random(rows, 6, seed=1, dtype=dtype)
-    return angles.sin(), angles.cos()
+    return LIBRARIES["torch"].tables(radians(rows, 6), dtype)
 
 
 X, SINCOS = random(5, 3, 14), tables()
@@ -41,20 +39,12 @@ def rotate_inplace(x, sin=SINCOS[0], cos=SINCOS[1], *, layout="half", kernel="nu
     return x
 
 
-def assert_same(one, other, atol=4e-6):
-    if isinstance(one, (tuple, list)):
-        for each in zip(one, other, strict=True):
-            assert_same(*each, atol)
-        return
-    assert one.dtype == other.dtype and one.shape == other.shape
-    assert (one.detach().double() - other.detach().double()).abs().max() <= atol
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("by", KERNELS)
 def test_derivatives_of_first_and_second_order(by, layout):
-    call = partial(rotate, sin=tables(torch.float64)[0], cos=tables(torch.float64)[1], layout=layout, kernel=by)
-    x = random(5, 2, 14, dtype=torch.float64).requires_grad_()
+    sin, cos = tables(torch.float64, rows=2)
+    call = partial(rotate, sin=sin, cos=cos, layout=layout, kernel=by)
+    x = random(2, 2, 14, dtype=torch.float64).requires_grad_()
     everything = {"check_forward_ad": True, "check_batched_grad": True, "check_batched_forward_grad": True}
     assert torch.autograd.gradcheck(call, x, **everything)
     assert torch.autograd.gradgradcheck(call, x, check_fwd_over_rev=True, check_rev_over_rev=True)
@@ -109,16 +99,9 @@ def loss(f):
 
 
 TRANSFORMS = {
-    "grad": lambda f: torch.func.grad(loss(f)),
-    "grad of grad": lambda f: torch.func.grad(lambda x: torch.func.grad(loss(f))(x).pow(2).sum()),
-    "vjp": lambda f: lambda x: torch.func.vjp(f, x)[1](x.cos())[0],
     "jvp": lambda f: lambda x: torch.func.jvp(f, (x,), (x.cos(),)),
-    "jacrev": torch.func.jacrev,
-    "jacfwd": torch.func.jacfwd,
     "hessian": lambda f: torch.func.hessian(loss(f)),
     "jacfwd of jacfwd": lambda f: torch.func.jacfwd(torch.func.jacfwd(loss(f))),
-    "vmap": lambda f: lambda x: torch.func.vmap(f)(torch.stack([x, 2 * x])),
-    "vmap of axis 2": lambda f: lambda x: torch.func.vmap(f, in_dims=2, out_dims=1)(torch.stack([x, 2 * x], dim=2)),
     "vmap of the last axis": lambda f: lambda x: torch.func.vmap(f, in_dims=-1)(torch.stack([x, 2 * x], dim=-1)),
     "vmap in chunks": lambda f: lambda x: torch.func.vmap(f, chunk_size=2)(torch.stack([x, 2 * x, 3 * x])),
     "vmap of vmap": lambda f: (
@@ -131,9 +114,7 @@ TRANSFORMS = {
     "jvp of vmap": lambda f: lambda x: torch.func.jvp(torch.func.vmap(f), (x[None],), (x[None].cos(),)),
     "jvp of grad": lambda f: lambda x: torch.func.jvp(torch.func.grad(loss(f)), (x,), (x.cos(),)),
     "linearize": lambda f: lambda x: torch.func.linearize(f, x)[1](x.cos()),
-    "functionalize": torch.func.functionalize,
     "functionalize of grad": lambda f: torch.func.functionalize(torch.func.grad(loss(f))),
-    "dual numbers": dual,
     "dual numbers through a gradient": lambda f: dual(torch.func.grad(loss(f))),
     "jacobian": lambda f: lambda x: torch.autograd.functional.jacobian(f, x, vectorize=True),
     "jacobian, forward": lambda f: partial(
@@ -158,11 +139,9 @@ def test_transforms(name, layout):
 
 OF_TABLES = {
     "grad": lambda f: torch.func.grad(lambda *all: f(*all).pow(3).sum(), argnums=(0, 1, 2)),
-    "grad of tables": lambda f: torch.func.grad(lambda *all: f(*all).pow(3).sum(), argnums=(1, 2)),
     "jvp": lambda f: lambda *all: torch.func.jvp(f, all, tuple(each.cos() for each in all)),
     "jvp of tables": lambda f: lambda x, *two: torch.func.jvp(partial(f, x), two, tuple(each.cos() for each in two)),
     "vmap": lambda f: lambda *all: torch.func.vmap(f)(*(torch.stack([each, 2 * each]) for each in all)),
-    "vmap of tables": lambda f: lambda x, *two: torch.func.vmap(partial(f, x))(*(torch.stack([t, -t]) for t in two)),
     "vmap of one table": lambda f: (
         lambda x, s, c: torch.func.vmap(f, in_dims=(None, 1, None))(x, torch.stack([s, -s], 1), c)
     ),
@@ -174,7 +153,6 @@ OF_TABLES = {
     "autograd": lambda f: (
         lambda x, s, c: torch.autograd.grad(f(x, s.requires_grad_(), c.requires_grad_()).pow(3).sum(), (s, c))
     ),
-    "dual numbers": lambda f: lambda x, s, c: dual(lambda s: f(x, s, c))(s),
     "dual numbers of both": lambda f: lambda x, s, c: dual(lambda x: f(x, x[:, 0, :6], c))(x),
 }
 
@@ -227,7 +205,8 @@ def test_modules_and_checkpoints(by):
         assert_same(layer.weight.grad, truth, atol=1e-5 * size)
 
 
-@pytest.mark.parametrize("by", ["fastest", *KERNELS])
+@pytest.mark.compile
+@pytest.mark.parametrize("by", KERNELS)
 def test_compiles_whole_to_one_graph_forward_and_backward(by):
     torch._dynamo.reset()
     graphs = []
@@ -245,6 +224,7 @@ def test_compiles_whole_to_one_graph_forward_and_backward(by):
     assert_same(gradient, torch.autograd.grad(loss(call)(x), x)[0], atol=1e-4)
 
 
+@pytest.mark.compile
 def test_the_first_call_of_a_process_may_be_compiled(tmp_path):
     script = """
 import torch
@@ -257,6 +237,7 @@ print(torch.allclose(compiled(x), rope(x, seq_dim=0), rtol=0, atol=1e-6))
     assert run(tmp_path, script).endswith("True\n")
 
 
+@pytest.mark.compile
 def test_compiles_in_place():
     torch._dynamo.reset()
     x = X.clone()
@@ -264,6 +245,7 @@ def test_compiles_in_place():
     assert_same(result, rotate(X))
 
 
+@pytest.mark.compile
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # the compiler's
 def test_gradients_under_compiled_autograd():
     torch._dynamo.reset()
@@ -273,25 +255,12 @@ def test_gradients_under_compiled_autograd():
     assert_same(x.grad, torch.func.grad(loss(partial(rotate, kernel="reference")))(X), atol=1e-4)
 
 
-@pytest.mark.parametrize("pre_dispatch", [False, True])
-@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+@pytest.mark.parametrize("mode, pre_dispatch", [("real", False), ("symbolic", False), ("symbolic", True)])
 def test_tracers_see_the_operations(mode, pre_dispatch):
     for call in (lambda x, s, c: rotate(x, s, c), lambda x, s, c: rotate_inplace(x.clone(), s, c)):
         graph = make_fx(call, tracing_mode=mode, pre_dispatch=pre_dispatch)(X, *SINCOS)
         other = random(5, 3, 14, seed=7)
         assert_same(graph(other, *SINCOS), rotate(other, kernel="reference"))
-
-
-@pytest.mark.parametrize("strict", [True, False])
-def test_exports(strict):
-    class Rotates(torch.nn.Module):
-        def forward(self, x):
-            return RotaryEmbedding(head_dim=14, layout="half", base=1e4, kernel="numba")(x, seq_dim=0)
-
-    sizes = {"x": {0: torch.export.Dim("seq", min=2), 1: torch.export.Dim("heads", min=2)}}
-    program = torch.export.export(Rotates(), (X,), dynamic_shapes=sizes, strict=strict)
-    longer = random(11, 2, 14)
-    assert_same(program.module()(longer), Rotates()(longer))
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
@@ -313,6 +282,9 @@ def test_tensors_without_numbers():
             assert isinstance(fake, FakeTensor) and fake.shape == X.shape
     with pytest.raises(ValueError, match="kernel='numba' must have arrays in host memory; got meta"):
         rotate(X.to("meta"), *(table.to("meta") for table in SINCOS))
+    assert rotate_inplace(meta, *(table.to("meta") for table in SINCOS), kernel="fastest") is meta
+    rope = RotaryEmbedding(head_dim=14, layout="half", base=1e4)
+    rope.rotate_inplace(meta, meta.clone(), sincos=rope.sincos(torch.arange(5, device="meta"), like=meta), seq_dim=0)
 
 
 @pytest.mark.parametrize("by", KERNELS)
@@ -389,13 +361,21 @@ def test_views_that_are_negated_when_read(by):
     assert_same(rotate(X, sin, SINCOS[1], kernel=by), truth)
 
 
-@pytest.mark.parametrize("by", KERNELS)
+@pytest.mark.parametrize("by", ["reference", *KERNELS])
 def test_no_ambient_state_changes_a_bit(by):
-    large = random(2, 257, 8, 130)
-    sincos = [table for table in RotaryEmbedding(head_dim=130, layout="half", base=1e4).sincos(torch.arange(257))]
-    call = partial(rotate, large, *sincos, seq_dim=1, kernel=by)
-    truth, threads = call(), torch.get_num_threads()
-    assert torch.equal(call(), truth)
+    large, where = random(2, 257, 8, 130), torch.arange(257) * 4095
+    rope = RotaryEmbedding(head_dim=130, layout="half", base=1e4, kernel=by)
+    sincos, threads = rope.sincos(where), torch.get_num_threads()
+
+    def calls():
+        given = {dtype: large.to(dtype, copy=True) for dtype in (torch.float32, torch.bfloat16)}
+        return [rope(x, seq_dim=1, **way) for x in given.values() for way in ({"positions": where}, {"sincos": sincos})]
+
+    truths = calls()
+
+    def assert_unchanged():
+        assert all(map(torch.equal, calls(), truths))
+
     for context in (
         torch.no_grad(),
         torch.inference_mode(),
@@ -404,14 +384,17 @@ def test_no_ambient_state_changes_a_bit(by):
         torch.autograd.set_detect_anomaly(False),
     ):
         with context:
-            assert torch.equal(call(), truth)
+            assert_unchanged()
     torch.use_deterministic_algorithms(True)
+    torch.set_float32_matmul_precision("medium")
     torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float64)
     try:
-        assert torch.equal(call(), truth)
+        for dtype in (torch.float64, torch.bfloat16):
+            torch.set_default_dtype(dtype)
+            assert_unchanged()
     finally:
         torch.use_deterministic_algorithms(False)
+        torch.set_float32_matmul_precision("highest")
         torch.set_num_threads(threads)
         torch.set_default_dtype(torch.float32)
 
@@ -478,13 +461,6 @@ def test_in_place_within_transforms(by):
             assert_same(stack, rotate(before, seq_dim=stack.ndim - 3))
 
 
-def test_in_place_without_numbers():
-    x = X.to("meta")
-    assert rotate_inplace(x, *(table.to("meta") for table in SINCOS), kernel="fastest") is x
-    rope = RotaryEmbedding(head_dim=14, layout="half", base=1e4)
-    rope.rotate_inplace(x, x.clone(), sincos=rope.sincos(torch.arange(5, device="meta"), like=x), seq_dim=0)
-
-
 def test_threads_differentiate_at_once():
     xs = [random(257, 8, 130, seed=seed).requires_grad_() for seed in range(8)]
     sincos = RotaryEmbedding(head_dim=130, layout="half", base=1e4).sincos(torch.arange(257))
@@ -528,6 +504,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["used", "unused"])
 def test_workers_of_a_loader(before, tmp_path):
     """Workers that fork after the parent has used a kernel, or before anybody has; and such as are spawned."""
