@@ -20,6 +20,7 @@ import rotary_embedding_torch
 import torch
 from einops import rearrange
 from peers import file_of_torchtune
+from samples import random
 from transformers import LlamaConfig
 from transformers.models.llama import modeling_llama
 
@@ -29,10 +30,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.append(str(EXAMPLES))
 
 ATTENTION = ["numpy", "torch", "flax"]
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
 
 
 def angles(seq, dim):

@@ -13,8 +13,10 @@ import onnxruntime
 import oracle
 import pytest
 import torch
+from compare import assert_same
 from jax import export
 from onnx.reference import ReferenceEvaluator
+from samples import embedding, random
 
 from rope_xp import (
     RotaryEmbedding,
@@ -38,22 +40,8 @@ YARN = YarnScaling(factor=4.0, original_max_position_embeddings=4096)
 ATOL = 1e-6
 
 
-def random(*shape, seed=0, dtype=np.float32):
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
-
-
 def anywhere(*shape, seed=0):
     return np.random.default_rng(seed).integers(-(2**31), 2**31, shape)
-
-
-def embedding(layout="half", **options):
-    return RotaryEmbedding(head_dim=14, layout=layout, base=10_000.0, **options)
-
-
-def assert_same(one, other, atol=ATOL):
-    one, other = np.asarray(one), np.asarray(other)
-    assert one.dtype == other.dtype and one.shape == other.shape
-    np.testing.assert_allclose(one, other, rtol=0, atol=atol)
 
 
 def assert_right(x, turned, where, rope):

@@ -8,11 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from compare import assert_same
 from flax import nnx
+from libraries import LIBRARIES
 
 import rope_xp
 from rope_xp import Sections, YarnScaling
 from rope_xp.flax import RotaryEmbedding
+
+random = LIBRARIES["jax"].random
 
 OPTIONS = {"head_dim": 14, "layout": "half", "base": 10_000.0}
 KINDS = {
@@ -22,15 +26,6 @@ KINDS = {
     "axes": {"sections": Sections((3, 4), order="axial")},
     "reversed": {"reverse": True},
 }
-
-
-def random(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), dtype=jnp.float32)
-
-
-def assert_same(one, other, atol=1e-6):
-    """By default for numbers below 4, turned by tables that are one rounding of float32 apart: 2 * 4 * 2**-23."""
-    np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("learned", [False, True], ids=["fixed", "learned"])

@@ -11,31 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from compare import assert_same
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.test_util import check_grads
 from libraries import LIBRARIES
+from samples import embedding
 
 from rope_xp import RotaryEmbedding, Sections, XPos, apply_rotary_pos_emb, fixed_pos_embedding, positions
 
 LAYOUTS = ["half", "interleaved"]
 XP = LIBRARIES["jax"]
-
-
-def random(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), dtype=jnp.float32)
-
-
-def embedding(layout="half", **options):
-    return RotaryEmbedding(head_dim=14, layout=layout, base=10_000.0, **options)
+random = XP.random
 
 
 def notebook(x, offset=0):
     return apply_rotary_pos_emb(x, fixed_pos_embedding(x, offset=offset))
-
-
-def assert_same(one, other, atol=1e-6):
-    np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -241,10 +232,9 @@ def test_numpy_positions_that_do_not_fit_are_refused():
 
 def test_bad_input_is_refused_while_tracing():
     x = jnp.ones((2, 5, 3, 14))
-    for name in bad_input.arrays(XP, x):
-        _, error, message = bad_input.arrays(XP, x)[name]
+    for number, (_, error, message) in enumerate(bad_input.arrays(XP, x)):
         with pytest.raises(error, match=message):
-            jax.jit(lambda x, name=name: bad_input.arrays(XP, x)[name][0]())(x)
+            jax.jit(lambda x, number=number: bad_input.arrays(XP, x)[number][0]())(x)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -5,13 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from samples import random
 
 from rope_xp import RotaryEmbedding
 from rope_xp._core.weights import permute_projection
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
 
 
 def permute(w):

@@ -15,12 +15,17 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.test_util import check_grads
+from libraries import LIBRARIES
+from samples import radians
 
 from rope_xp import RotaryEmbedding, Sections, apply_rotary_pos_emb, fixed_pos_embedding
 from rope_xp._core import kernels
 from rope_xp._core.kernels import xla as kernel
 from rope_xp._core.kernels.pair_rotation import Rotation
 
+pytestmark = pytest.mark.compile
+
+random = LIBRARIES["jax"].random
 DTYPES = [jnp.float32, jnp.bfloat16, jnp.float16]
 LAYOUTS = {
     "half": Rotation("half", "half"),
@@ -61,13 +66,8 @@ SOME = [
 ]
 
 
-def random(*shape, seed=0, dtype=jnp.float32):
-    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), dtype=dtype)
-
-
-def tables(*shape, seed=1, dtype=jnp.float32):
-    angles = 10 * np.random.default_rng(seed).standard_normal(shape)
-    return jnp.asarray(np.sin(angles), dtype=dtype), jnp.asarray(np.cos(angles), dtype=dtype)
+def tables(*shape, dtype="float32"):
+    return LIBRARIES["jax"].tables(radians(*shape), dtype)
 
 
 def places(pairs, layout, rotation):
@@ -366,7 +366,7 @@ def test_jacobians_forward_and_backward(name):
 def test_derivatives_by_learned_tables(name):
     dim, pairs, rotation = TURNS[name]
     with jax.enable_x64(True):
-        x, (sin, cos) = random(2, 3, dim, dtype=jnp.float64), tables(1, 3, pairs, dtype=jnp.float64)
+        x, (sin, cos) = random(2, 3, dim, dtype=jnp.float64), tables(1, 3, pairs, dtype="float64")
         call = jax.jit(lambda *a: kernel.rotate(*a, rotation))
         assert call(x, sin, cos).dtype == jnp.float64
         check_grads(call, (x, sin, cos), order=2, modes=("fwd", "rev"))

@@ -46,7 +46,7 @@ def given(model, *arguments, **options):
     return found.value.args[0].T
 
 
-def assert_same(ours, theirs):
+def assert_same_cells(ours, theirs):
     assert ours.dtype == torch.int32
     assert ours.tolist() == theirs.tolist()
 
@@ -89,7 +89,7 @@ def test_towers_of_packed_images(model, settings, name, patch, ours):
     tower = upstream(model, name)(config(model, settings, **TINY))
     patches = torch.zeros(sum(map(math.prod, GRID_THW)), *patch)
     patches = patches[None] if model == "paddleocr_vl" else patches
-    assert_same(ours, given(tower, patches, grid_thw=torch.tensor(GRID_THW)))
+    assert_same_cells(ours, given(tower, patches, grid_thw=torch.tensor(GRID_THW)))
 
 
 def test_video_llama_3():
@@ -99,7 +99,7 @@ def test_video_llama_3():
     )
     theirs = given(tower, torch.zeros(72, 12), grid_thw=torch.tensor(GRID_THW), merge_sizes=torch.tensor(merges))
     parts = (grid(*thw, block=(1, m, m), axes=(1, 2), like=TORCH) for thw, m in zip(GRID_THW, merges))
-    assert_same(join(*parts), theirs)
+    assert_same_cells(join(*parts), theirs)
 
 
 def test_muse_glimmer():
@@ -109,7 +109,7 @@ def test_muse_glimmer():
     window, _ = get_vision_window_index(torch.tensor(GRID_THW), 1, tower.window_size, tower.patch_size)
     assert window.tolist() != sorted(window.tolist())
     ours = join(*(grid(*thw, start=1, axes=(2, 1), like=TORCH) for thw in GRID_THW))
-    assert_same(ours[:, window], theirs)
+    assert_same_cells(ours[:, window], theirs)
 
 
 @pytest.mark.parametrize(
@@ -119,14 +119,14 @@ def test_muse_glimmer():
 def test_towers_of_one_image(model, settings, name):
     tower = upstream(model, name)(config(model, settings, **TINY, image_size=20))
     pixels = torch.zeros(1, 3, 20, 20) if model == "mlcd" else torch.zeros(1, 3, 8, 20)
-    assert_same(grid(pixels.shape[2] // 2, 10, like=TORCH), given(tower, pixels))
+    assert_same_cells(grid(pixels.shape[2] // 2, 10, like=TORCH), given(tower, pixels))
 
 
 def test_pixtral():
     tower = upstream("pixtral", "PixtralVisionModel")(config("pixtral", "PixtralVisionConfig", **TINY, image_size=20))
     sizes = [(8, 12), (6, 20)]
     theirs = given(tower, torch.zeros(2, 3, 20, 20), image_sizes=torch.tensor(sizes))
-    assert_same(join(*(grid(h // 2, w // 2, like=TORCH) for h, w in sizes)), theirs)
+    assert_same_cells(join(*(grid(h // 2, w // 2, like=TORCH) for h, w in sizes)), theirs)
 
 
 def test_gemma_4():
@@ -136,7 +136,7 @@ def test_gemma_4():
     ]
     h, w = (int(theirs[:, axis].max()) + 1 for axis in (1, 0))
     assert h != w and h * w < len(theirs)
-    assert_same(join(grid(h, w, axes=(1, 0), like=TORCH), total=len(theirs), padding=-1), theirs.T)
+    assert_same_cells(join(grid(h, w, axes=(1, 0), like=TORCH), total=len(theirs), padding=-1), theirs.T)
 
 
 def test_llama_4():
@@ -162,10 +162,12 @@ def test_sam_2_and_its_kin(model, name, settings):
     settings = config(model, settings)
     settings.memory_attention_rope_feat_sizes = [7, 4]
     theirs = upstream(model, name).precompute_positions(settings)
-    assert_same(grid(4, 7, axes=(1, 0), like=TORCH), theirs.T)
+    assert_same_cells(grid(4, 7, axes=(1, 0), like=TORCH), theirs.T)
     if model == "edgetam_video":
         settings.memory_attention_rope_k_sizes = [3, 5]
-        assert_same(grid(5, 3, axes=(1, 0), like=TORCH), upstream(model, name).precompute_positions(settings, True).T)
+        assert_same_cells(
+            grid(5, 3, axes=(1, 0), like=TORCH), upstream(model, name).precompute_positions(settings, True).T
+        )
 
 
 def test_sam_3():
@@ -204,20 +206,20 @@ def test_prefix_tokens_of_dinov3():
 
 def test_efficientloftr():
     theirs = upstream("efficientloftr", "compute_embeddings")(torch.ones(1), 4, 7, 4)[0].flatten(0, 1).T
-    assert_same(grid(4, 7, start=1, like=TORCH), theirs)
+    assert_same_cells(grid(4, 7, start=1, like=TORCH), theirs)
 
 
 def test_vjepa2():
     settings = config("vjepa2", "VJEPA2Config", crop_size=10, patch_size=2, frames_per_clip=6, tubelet_size=2)
     attention = upstream("vjepa2", "VJEPA2RopeAttention")(settings, hidden_size=32, num_attention_heads=2)
     theirs = torch.stack(attention.get_position_ids(torch.zeros(1, 3 * 5 * 5, 32)))
-    assert_same(grid(3, 5, 5, like=TORCH), theirs)
+    assert_same_cells(grid(3, 5, 5, like=TORCH), theirs)
 
 
 def test_neomme():
     processor = import_module("transformers.models.neomme.processing_neomme").NeoMMEProcessor
     ours = join(grid(2, axes=(0, 0), like=TORCH), grid(4, 7 + 1, start=2, like=TORCH))
-    assert_same(ours, processor._image_positions(4, 7).T)
+    assert_same_cells(ours, processor._image_positions(4, 7).T)
 
 
 @pytest.mark.parametrize("canvas", [(0, 0), (13, 31), (24, 9), (40, 40)])
@@ -227,14 +229,14 @@ def test_minicpmv(canvas):
     rows, columns = (
         np.rint(np.linspace(0, (cells or own) - 1, own)).astype(int) for cells, own in zip(canvas, (4, 7), strict=True)
     )
-    assert_same(grid(1, rows, columns, start=(9, 9 + 3, 9 + 2), like=TORCH), theirs)
+    assert_same_cells(grid(1, rows, columns, start=(9, 9 + 3, 9 + 2), like=TORCH), theirs)
 
 
 def test_halves_of_minicpmv_are_those_of_float32():
     class_ = upstream("minicpmv4_7", "MiniCPMV4_7Model")
     theirs = class_.get_vision_position_ids(None, 0, [23, 29], 26, 30)
     lines = [torch.linspace(0, last, size).round().int() for last, size in ((25, 23), (29, 29))]
-    assert_same(grid(1, *lines), theirs)
+    assert_same_cells(grid(1, *lines), theirs)
     rows, columns = (np.rint(np.linspace(0, last, size)).astype(int) for last, size in ((25, 23), (29, 29)))
     differ = (grid(1, rows, columns, like=TORCH) - theirs).abs()
     assert differ.max() == 1 and differ[1].reshape(23, 29).any(dim=1).sum() <= 1

@@ -1,30 +1,16 @@
 """Projections between layouts: equal to the converters people use on PyTorch."""
 
-import importlib.util
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from peers import file_of_torchtune, random
 from transformers.core_model_loading import PermuteForRope
 
 from rope_xp import RotaryEmbedding
 from rope_xp._core.weights import permute_projection
 
 HEADS, KV_HEADS, HEAD_DIM, DIM = 8, 2, 16, 128
-
-
-def random(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def torchtune():
-    """The converters of torchtune: their file alone, as the package needs more than it says."""
-    file = Path(importlib.util.find_spec("torchtune").origin).parent / "models" / "convert_weights.py"
-    spec = importlib.util.spec_from_file_location("torchtune_convert_weights", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def convert_by_transformers(name, w, to, **config):
@@ -68,7 +54,10 @@ def test_transformers_scrambles_the_keys_of_grouped_queries():
 
 def test_torchtune():
     """Its models rotate interleaved: from Hugging Face's order, and back."""
-    theirs, model = torchtune(), {"num_heads": HEADS, "num_kv_heads": KV_HEADS, "dim": DIM}
+    theirs, model = (
+        file_of_torchtune("models", "convert_weights.py"),
+        {"num_heads": HEADS, "num_kv_heads": KV_HEADS, "dim": DIM},
+    )
     names = {f"model.layers.0.self_attn.{name}_proj.weight": heads for name, heads in (("q", HEADS), ("k", KV_HEADS))}
     published = {name: random(heads * HEAD_DIM, DIM, seed=heads) for name, heads in names.items()}
     tuned = theirs.hf_to_tune(published, **model)
@@ -80,7 +69,7 @@ def test_torchtune():
 
 
 def test_lora_of_torchtune():
-    theirs, prefix = torchtune(), "layers.0.attn."
+    theirs, prefix = file_of_torchtune("models", "convert_weights.py"), "layers.0.attn."
     factors = {
         f"{prefix}{name}_proj.lora_{factor}.weight": random(*shape, seed=heads)
         for name, heads in (("q", HEADS), ("k", KV_HEADS))

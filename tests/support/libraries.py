@@ -5,8 +5,14 @@ from importlib import import_module
 
 import ml_dtypes
 import numpy as np
+import samples
 
 HALF = ("float16", "bfloat16")
+
+
+def _name(dtype):
+    """The name of a dtype of any library."""
+    return getattr(dtype, "__name__", None) or str(dtype).rpartition(".")[2]
 
 
 @dataclass(frozen=True)
@@ -17,11 +23,25 @@ class Library:
     integers: tuple[str, ...] = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
     kernels: tuple[str, ...] = ("reference",)
 
+    def random(self, *shape, seed=0, dtype="float32"):
+        """Normal numbers between -3 and 3, the same for each seed."""
+        return self.array(samples.random(*shape, seed=seed, dtype="float64"), dtype)
+
+    def tables(self, angles, dtype="float32"):
+        """The sines and cosines of `angles`, for `x` of this dtype."""
+        wide = "float64" if _name(dtype) == "float64" else "float32"
+        return self.array(np.sin(angles), wide), self.array(np.cos(angles), wide)
+
+    def like(self):
+        """An array for results to be like."""
+        return self.array(np.zeros(1), "float32")
+
     def array(self, values, dtype=None):
-        """An array of this library with NumPy values, exact in `dtype` by way of NumPy."""
+        """An array of this library with NumPy values, exact in `dtype`, or a dtype of that name, by way of NumPy."""
         module = import_module(self.module)
         values = np.asarray(values)
         if dtype is not None:
+            dtype = _name(dtype)
             values = values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
         if self.name == "numpy":
             return values

@@ -14,7 +14,10 @@ from unittest import mock
 
 import pytest
 import torch
-from peers import assert_same, block_diagonal, gradient_off_by, off_by, random, rotated
+from compare import assert_same
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from peers import block_diagonal, gradient_off_by, off_by, random, rotated
 
 from rope_xp import RotaryEmbedding, Sections
 from rope_xp.frequencies import evenly_spaced, geometric, log_spaced, mixed
@@ -58,17 +61,19 @@ BANDS = {
 CAT = 10 + 1 + 2 * 6
 
 
-@pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("indexing", AXES)
-@pytest.mark.parametrize("reference", [None, (14, 11)])
-@pytest.mark.parametrize("offset", [0.0, 1.0, 300.5])
 @pytest.mark.parametrize("kind", ["index", "pixel", "separate", "min", "max"])
 @pytest.mark.parametrize("bands", BANDS)
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(
+    half=st.booleans(),
+    indexing=st.sampled_from(sorted(AXES)),
+    reference=st.sampled_from([None, (14, 11)]),
+    offset=st.sampled_from([0.0, 1.0, 300.5]),
+)
 def test_cat(bands, kind, offset, reference, indexing, half):
     options, frequencies = BANDS[bands]
-    names = (
-        {"grid_type": "centered", "normalize_coords": kind} if kind not in ("index", "pixel") else {"grid_type": kind}
-    )
+    centred = {"grid_type": "centered", "normalize_coords": kind}
+    names = {"grid_type": kind} if kind in ("index", "pixel") else centred
     theirs = timm.RotaryEmbeddingCat(
         DIM,
         ref_feat_shape=reference,

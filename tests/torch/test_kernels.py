@@ -3,10 +3,12 @@
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
+from compare import assert_same
+from libraries import LIBRARIES
 from programs import PROGRAM, run
+from samples import radians
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.two_tensor import TwoTensor
@@ -16,17 +18,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, apply_rotary_pos_emb_inplace
 
+random = LIBRARIES["torch"].random
 LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
 KERNELS = ["blocked", "numba"]
 
 
-def random(*shape, seed=0, dtype=torch.float32):
-    return torch.tensor(np.random.default_rng(seed).standard_normal(shape), dtype=dtype)
-
-
 def tables(dtype=torch.float32, rows=5):
-    angles = random(rows, 6, seed=1, dtype=dtype)
-    return angles.sin(), angles.cos()
+    return LIBRARIES["torch"].tables(radians(rows, 6), dtype)
 
 
 X, SINCOS = random(5, 3, 14), tables()
@@ -39,15 +37,6 @@ def rotate(x, sin=SINCOS[0], cos=SINCOS[1], *, layout="half", kernel="numba", **
 def rotate_inplace(x, sin=SINCOS[0], cos=SINCOS[1], *, layout="half", kernel="numba"):
     apply_rotary_pos_emb_inplace(x, (sin, cos), layout=layout, kernel=kernel)
     return x
-
-
-def assert_same(one, other, atol=4e-6):
-    if isinstance(one, (tuple, list)):
-        for each in zip(one, other, strict=True):
-            assert_same(*each, atol)
-        return
-    assert one.dtype == other.dtype and one.shape == other.shape
-    assert (one.detach().double() - other.detach().double()).abs().max() <= atol
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -227,6 +216,7 @@ def test_modules_and_checkpoints(by):
         assert_same(layer.weight.grad, truth, atol=1e-5 * size)
 
 
+@pytest.mark.compile
 @pytest.mark.parametrize("by", ["fastest", *KERNELS])
 def test_compiles_whole_to_one_graph_forward_and_backward(by):
     torch._dynamo.reset()
@@ -245,6 +235,7 @@ def test_compiles_whole_to_one_graph_forward_and_backward(by):
     assert_same(gradient, torch.autograd.grad(loss(call)(x), x)[0], atol=1e-4)
 
 
+@pytest.mark.compile
 def test_the_first_call_of_a_process_may_be_compiled(tmp_path):
     script = """
 import torch
@@ -257,6 +248,7 @@ print(torch.allclose(compiled(x), rope(x, seq_dim=0), rtol=0, atol=1e-6))
     assert run(tmp_path, script).endswith("True\n")
 
 
+@pytest.mark.compile
 def test_compiles_in_place():
     torch._dynamo.reset()
     x = X.clone()
@@ -264,6 +256,7 @@ def test_compiles_in_place():
     assert_same(result, rotate(X))
 
 
+@pytest.mark.compile
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # the compiler's
 def test_gradients_under_compiled_autograd():
     torch._dynamo.reset()
@@ -528,6 +521,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["used", "unused"])
 def test_workers_of_a_loader(before, tmp_path):
     """Workers that fork after the parent has used a kernel, or before anybody has; and such as are spawned."""

@@ -7,6 +7,7 @@ import bad_input
 import numpy as np
 import pytest
 import torch
+from libraries import LIBRARIES
 from torch._dynamo.testing import CompileCounter
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -16,6 +17,7 @@ from rope_xp import Sections, XPos, YarnScaling
 from rope_xp.torch import RotaryEmbedding
 
 OPTIONS = {"head_dim": 14, "layout": "half", "base": 10_000.0}
+random = LIBRARIES["torch"].random
 CASTS = {
     "half": lambda module: module.half(),
     "bfloat16": lambda module: module.bfloat16(),
@@ -31,10 +33,6 @@ KINDS = {
     "reversed": {"reverse": True},
     "decays": {"xpos": XPos()},
 }
-
-
-def random(*shape, seed=0):
-    return torch.tensor(np.random.default_rng(seed).standard_normal(shape), dtype=torch.float32)
 
 
 def arguments(kind):
@@ -183,6 +181,7 @@ def test_it_says_what_it_is():
     assert module.rope.kernel == "reference" and RotaryEmbedding(rope, seq_dim=0).rope is not None
 
 
+@pytest.mark.compile
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("learned", [False, True], ids=["fixed", "learned"])
 def test_compiles_whole_without_a_warning(learned, dynamic):
@@ -197,6 +196,7 @@ def test_compiles_whole_without_a_warning(learned, dynamic):
     assert counter.frame_count <= 2
 
 
+@pytest.mark.compile
 def test_compiled_gradient():
     torch._dynamo.reset()
     module, q = RotaryEmbedding(**OPTIONS, seq_dim=1, learned=True), random(2, 5, 3, 14)

@@ -5,7 +5,9 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from compare import assert_same
 from libraries import LIBRARIES
+from samples import embedding
 from torch._dynamo.testing import CompileCounter
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -13,14 +15,7 @@ from rope_xp import RotaryEmbedding, Sections, XPos, YarnScaling, apply_rotary_p
 
 LAYOUTS = ["half", "interleaved"]
 XP = LIBRARIES["torch"]
-
-
-def random(*shape, seed=0, dtype=torch.float32):
-    return torch.tensor(np.random.default_rng(seed).standard_normal(shape), dtype=dtype)
-
-
-def embedding(layout="half", **options):
-    return RotaryEmbedding(head_dim=14, layout=layout, base=10_000.0, **options)
+random = XP.random
 
 
 def learned(x, inv_freq, where=None):
@@ -29,12 +24,6 @@ def learned(x, inv_freq, where=None):
 
 def notebook(x, offset=0):
     return apply_rotary_pos_emb(x, fixed_pos_embedding(x, 1, offset=offset), seq_dim=1)
-
-
-def assert_same(one, other, atol=1e-6):
-    """By default for numbers below 4, turned by tables that are one rounding of float32 apart: 2 * 4 * 2**-23."""
-    assert one.dtype == other.dtype and one.shape == other.shape
-    assert (one.double() - other.double()).abs().max() <= atol
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -76,6 +65,7 @@ def test_gradients_of_learned_frequencies_and_real_positions():
     assert torch.autograd.gradcheck(lambda w: learned(x, w), inv_freq)
 
 
+@pytest.mark.compile
 @pytest.mark.parametrize("shape", [(2, 7), (2, 3, 7)], ids=["axes pairs", "axes heads pairs"])
 def test_gradients_of_frequencies_learned_for_each_axis_and_head(shape):
     x = random(2, 5, 3, 14, dtype=torch.float64)
@@ -182,6 +172,7 @@ CALLS = {
 }
 
 
+@pytest.mark.compile
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", CALLS)
 def test_compiles_whole_without_a_warning(name, dynamic):
@@ -194,6 +185,7 @@ def test_compiles_whole_without_a_warning(name, dynamic):
     assert counter.frame_count <= 2
 
 
+@pytest.mark.compile
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_inductor_equals_eager(layout, dtype):
@@ -206,6 +198,7 @@ def test_inductor_equals_eager(layout, dtype):
     assert_same(result, truth, atol=1e-6 if dtype == torch.float32 else 0)
 
 
+@pytest.mark.compile
 def test_compiled_tables_are_exact_and_step_by_step_the_same():
     torch._dynamo.reset()
     where = np.random.default_rng(0).integers(-(2**31), 2**31, 100).astype(np.int32)
@@ -303,6 +296,7 @@ def test_strided_tensors_and_subclasses():
     assert parameter.grad.shape == x.shape
 
 
+@pytest.mark.compile
 def test_bad_input_is_refused_while_compiling():
     x = torch.ones(2, 5, 3, 14)
     torch._dynamo.reset()
@@ -336,6 +330,7 @@ def test_positions_of_another_device_are_refused():
         apply_rotary_pos_emb(x, (torch.zeros(5, 7), torch.ones(5, 7)))
 
 
+@pytest.mark.compile
 def test_numpy_positions_do_not_trace():
     """The README says so; when torch learns it, the sentence goes."""
     torch._dynamo.reset()
@@ -346,6 +341,7 @@ def test_numpy_positions_do_not_trace():
         compiled(torch.ones(2, 5, 3, 14))
 
 
+@pytest.mark.compile
 def test_lengths_are_packed_while_compiling():
     torch._dynamo.reset()
     call = lambda x: positions.from_lengths([2, 1], x.shape[1], like=x)  # noqa: E731
