@@ -17,9 +17,13 @@ LAYOUTS = ["half", "interleaved"]
 ATOL = 5 * (4 * 2.0**-24 + 2e-7)
 
 
+def powers(base, dim):
+    return tuple(float(w) for w in oracle.geometric(base, dim))
+
+
 def expected(x, where, layout, base=10_000.0, pairs=7):
     """The oracle for x of batch seq heads dim and positions of batch seq."""
-    angles = np.asarray(where)[..., None] * np.asarray([float(w) for w in oracle.geometric(base, 2 * pairs)])
+    angles = np.asarray(where)[..., None] * np.asarray(powers(base, 2 * pairs))
     return oracle.rotate(x, angles[..., None, :], layout)
 
 
@@ -33,25 +37,19 @@ def test_a_negative_axis_is_counted_in_each_array(xp):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_rotates_queries_and_keys_of_other_head_counts(xp, layout):
-    rope = embedding(layout)
+@pytest.mark.parametrize("pairs, base", [(7, 10_000.0), (3, 500.0)])
+def test_rotates_queries_and_keys_of_other_head_counts(xp, layout, pairs, base):
+    """All channels or a part of them, over whose width frequencies are counted."""
+    rope = embedding(layout, base=base, rotary_dim=2 * pairs)
     q, k = random(2, 5, 6, 14), random(2, 5, 3, 14, seed=1)
     rotated = rope(xp.array(q), xp.array(k), seq_dim=1)
     assert isinstance(rotated, tuple)
-    for x, result in zip((q, k), rotated, strict=True):
-        np.testing.assert_allclose(xp.numpy(result), expected(x, np.arange(5)[None], layout), rtol=0, atol=ATOL)
+    for x, result in zip((q, k), map(xp.numpy, rotated), strict=True):
+        truth = expected(x, np.arange(5)[None], layout, base, pairs)
+        np.testing.assert_allclose(result, truth, rtol=0, atol=ATOL)
+        np.testing.assert_array_equal(result[..., 2 * pairs :], x[..., 2 * pairs :])
     alone = rope(xp.array(q), seq_dim=1)
     np.testing.assert_array_equal(xp.numpy(alone), xp.numpy(rotated[0]))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_partial_width_counts_frequencies_over_what_turns(xp, layout):
-    rope = RotaryEmbedding(head_dim=14, layout=layout, base=500.0, rotary_dim=6)
-    x = random(2, 5, 3, 14)
-    result = xp.numpy(rope(xp.array(x), seq_dim=1))
-    truth = expected(x, np.arange(5)[None], layout, base=500.0, pairs=3)
-    np.testing.assert_allclose(result, truth, rtol=0, atol=ATOL)
-    np.testing.assert_array_equal(result[..., 6:], x[..., 6:])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -337,9 +335,7 @@ def test_is_a_value(rope):
 
 def test_a_field_can_be_replaced():
     rope = ROPES[3]
-    assert dataclasses.replace(rope, base=500.0, inv_freq=None).inv_freq == tuple(
-        float(w) for w in oracle.geometric(500, 10)
-    )
+    assert dataclasses.replace(rope, base=500.0, inv_freq=None).inv_freq == powers(500, 10)
     assert dataclasses.replace(rope, rotary_dim=6, inv_freq=None).pairs == 3
     assert set(dataclasses.asdict(rope)) == {field.name for field in dataclasses.fields(rope)}
 
@@ -373,23 +369,17 @@ def test_replace_is_the_value_made_of_the_changed_arguments(name):
     arguments = {"head_dim": 16, "layout": "half", "base": 10_000.0, **before}
     truth = RotaryEmbedding(**{**arguments, **changes})
     rope = RotaryEmbedding(**arguments)
-    for result in (
-        rope.replace(**changes),
-        rope.__replace__(**changes),
-        pickle.loads(pickle.dumps(rope)).replace(**changes),
-    ):
+    again = pickle.loads(pickle.dumps(rope))
+    for result in (rope.replace(**changes), rope.__replace__(**changes), again.replace(**changes)):
         assert result == truth and repr(result) == repr(truth)
     assert rope == RotaryEmbedding(**arguments)
 
 
 def test_replace_of_given_frequencies():
     rope = RotaryEmbedding(head_dim=16, layout="half", inv_freq=(1.0, 0.5), attention_factor=1.5)
-    assert rope.replace(head_dim=8) == RotaryEmbedding(
-        head_dim=8, layout="half", inv_freq=(1.0, 0.5), attention_factor=1.5
-    )
-    assert rope.replace(inv_freq=None, base=100.0, rotary_dim=None).inv_freq == tuple(
-        float(w) for w in oracle.geometric(100, 16)
-    )
+    smaller = RotaryEmbedding(head_dim=8, layout="half", inv_freq=(1.0, 0.5), attention_factor=1.5)
+    assert rope.replace(head_dim=8) == smaller
+    assert rope.replace(inv_freq=None, base=100.0, rotary_dim=None).inv_freq == powers(100, 16)
     with pytest.raises(ValueError, match="must not contradict inv_freq"):
         rope.replace(base=100.0)
     with pytest.raises(TypeError, match="unexpected keyword argument 'theta'"):
@@ -420,7 +410,7 @@ def test_attributes():
     same = RotaryEmbedding(head_dim=np.int64(128), layout="half", base=np.float32(500_000), rotary_dim=np.int32(64))
     assert same == rope and repr(same) == repr(rope)
     assert rope.base == 500_000.0 and isinstance(rope.base, float)
-    assert rope.inv_freq == tuple(float(w) for w in oracle.geometric(500_000, 64))
+    assert rope.inv_freq == powers(500_000, 64)
 
 
 @pytest.mark.parametrize(
