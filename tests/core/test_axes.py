@@ -1,8 +1,12 @@
 """Several position axes, pairings and spans of every kind: all of them frequencies and pairs."""
 
+from functools import partial
+
 import numpy as np
 import oracle
 import pytest
+from errors import assert_all_raise, raising
+from samples import embedding, random
 
 from rope_xp import RotaryEmbedding, Sections
 from rope_xp.frequencies import geometric, mixed
@@ -22,20 +26,11 @@ KNOWN_ORDERS = {
 }
 
 
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).clip(-3, 3).astype(np.float32)
-
-
 @pytest.mark.parametrize("sizes, order", KNOWN_ORDERS)
 def test_orders_of_axes(sizes, order):
     sections = Sections(sizes, order=order)
     assert list(sections.axis_of_pair) == KNOWN_ORDERS[sizes, order]
     assert sections.axes == len(sizes) and sections.pairs == sum(sizes)
-
-
-def test_sections_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r"Sections: sizes must fit .* assigns \(21, 1, 10\) .*; got \(1, 1, 30\)"):
-        Sections((1, 1, 30), order="interleaved")
 
 
 def weights_by_hand(sections, base):
@@ -181,17 +176,15 @@ def test_blocks_are_halves_of_their_own(xp, blocks):
 
 
 def test_position_zero_leaves_prefix_tokens_alone(xp):
-    x = xp.array(random(2, 5, 3, 14))
-    rope = RotaryEmbedding(head_dim=14, layout="half", base=100.0, sections=Sections((3, 4), order="axial"))
+    x = xp.random(2, 5, 3, 14)
+    rope = embedding(base=100.0, sections=Sections((3, 4), order="axial"))
     where = np.asarray([[0, 0, 1, 2, 3], [0, 0, 4, 5, 6]], np.int32)
     np.testing.assert_array_equal(xp.numpy(rope(x, positions=where, seq_dim=1))[:, :2], xp.numpy(x)[:, :2])
 
 
 def test_reverse_turns_the_other_way(xp):
-    x = xp.array(random(2, 5, 3, 14))
-    forth, back = (
-        RotaryEmbedding(head_dim=14, layout="half", base=100.0, reverse=reverse) for reverse in (False, True)
-    )
+    x = xp.random(2, 5, 3, 14)
+    forth, back = (embedding(base=100.0, reverse=reverse) for reverse in (False, True))
     sincos = forth.sincos(xp.array(np.arange(5)), like=x)
     unturned = forth.rotate(x, sincos, seq_dim=1, inverse=True)
     reversed_ = back(x, positions=np.arange(5), seq_dim=1)
@@ -199,78 +192,65 @@ def test_reverse_turns_the_other_way(xp):
 
 
 def test_shift_moves_along_all_axes(xp):
-    x = xp.array(random(2, 5, 3, 14))
-    rope = RotaryEmbedding(head_dim=14, layout="half", base=100.0, sections=Sections((3, 2, 2)))
+    x = xp.random(2, 5, 3, 14)
+    rope = embedding(base=100.0, sections=Sections((3, 2, 2)))
     where = np.random.default_rng(3).integers(0, 50, (3, 2, 5)).astype(np.int32)
     rotated, expected = (rope(x, positions=positions, seq_dim=1) for positions in (where, where + 9))
     np.testing.assert_allclose(xp.numpy(rope.shift(rotated, 9, seq_dim=1)), xp.numpy(expected), rtol=0, atol=2 * ATOL)
 
 
-BAD = {
-    "no axis": (
-        lambda rope, x: rope(x, positions=np.arange(5), seq_dim=1),
-        r"its 3 position axes first.*got shape \(5,\)",
-    ),
-    "no positions": (lambda rope, x: rope(x, seq_dim=1), r"positions must be given for 3 position axes; got None"),
-    "axes last": (lambda rope, x: rope.sincos(np.zeros((5, 3), int)), r"3 position axes first.*got shape \(5, 3\)"),
-    "heads": (
-        lambda rope, x: rope(x, positions=np.zeros((3, 5), int), seq_dim=1, heads_dim=2),
-        r"heads_dim must be given if, and only if, .*; got heads_dim=2",
-    ),
-    "delta": (lambda rope, x: rope.shift(x, np.arange(5), seq_dim=1), r"delta must have its 3 position axes first"),
-}
+def test_positions_of_other_axes_are_refused():
+    rope, x = embedding(base=100.0, sections=Sections((3, 2, 2))), random(2, 5, 3, 14)
+    call, three = partial(rope, x, seq_dim=1), np.zeros((3, 5), int)
+    values = [
+        (partial(call, positions=np.arange(5)), r"its 3 position axes first.*got shape \(5,\)"),
+        (call, r"positions must be given for 3 position axes; got None"),
+        (lambda: rope.sincos(three.T), r"3 position axes first.*got shape \(5, 3\)"),
+        (partial(call, positions=three, heads_dim=2), r"heads_dim must be given if, and only if, .*; got heads_dim=2"),
+        (lambda: rope.shift(x, np.arange(5), seq_dim=1), r"delta must have its 3 position axes first"),
+    ]
+    assert_all_raise(raising(values))
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_positions_of_other_axes_are_refused(name):
-    call, message = BAD[name]
-    rope = RotaryEmbedding(head_dim=14, layout="half", base=100.0, sections=Sections((3, 2, 2)))
-    with pytest.raises(ValueError, match=message):
-        call(rope, random(2, 5, 3, 14))
-
-
-@pytest.mark.parametrize(
-    "options, error, message",
-    [
-        ({"sizes": (3, 2, 2), "order": "woven"}, ValueError, r"Sections: order must be .*got 'woven'"),
-        ({"sizes": 7}, TypeError, r"sizes must be a list or tuple of int; got 7"),
-        ({"sizes": (3, 2.0)}, TypeError, r"every size must be an int; got float"),
-        ({"sizes": (3, -1)}, ValueError, r"every size must not be negative; got -1"),
+def test_bad_sections():
+    values = [
+        (lambda: Sections((3, 2, 2), order="woven"), r"Sections: order must be .*got 'woven'"),
+        (lambda: Sections((3, -1)), r"every size must not be negative; got -1"),
+        (lambda: Sections((1, 2), axis_of_section=(0, 0)), r"must have each of 2 axes once; got \(0, 0\)"),
+        (lambda: Sections((1, 2), axis_of_section=(1, 2)), r"must have each of 2 axes once; got \(1, 2\)"),
+        (lambda: Sections((0, 0)), r"sizes must sum to at least 1 pair"),
+        (lambda: Sections((3, 2, 2), order="spatial_first"), r"equal height and width.*got \(3, 2, 2\)"),
         (
-            {"sizes": (1, 2), "axis_of_section": (None, 0)},
-            TypeError,
-            r"every axis_of_section must be an int; got NoneType",
+            lambda: Sections((1, 1, 30), order="interleaved"),
+            r"sizes must fit .* assigns \(21, 1, 10\) .*; got \(1, 1, 30",
         ),
-        ({"sizes": (1, 2), "axis_of_section": (0, 0)}, ValueError, r"must have each of 2 axes once; got \(0, 0\)"),
-        ({"sizes": (1, 2), "axis_of_section": (1, 2)}, ValueError, r"must have each of 2 axes once; got \(1, 2\)"),
-        ({"sizes": (0, 0)}, ValueError, r"sizes must sum to at least 1 pair"),
-        ({"sizes": (3, 2, 2), "order": "spatial_first"}, ValueError, r"equal height and width.*got \(3, 2, 2\)"),
-    ],
-)
-def test_bad_sections(options, error, message):
-    with pytest.raises(error, match=message):
-        Sections(**options)
+    ]
+    types = [
+        (lambda: Sections(7), r"sizes must be a list or tuple of int; got 7"),
+        (lambda: Sections((3, 2.0)), r"every size must be an int; got float"),
+        (lambda: Sections((1, 2), axis_of_section=(None, 0)), r"every axis_of_section must be an int; got NoneType"),
+    ]
+    assert_all_raise(raising(values, types))
 
 
-@pytest.mark.parametrize(
-    "options, error, message",
-    [
-        ({"sections": Sections((3, 2))}, ValueError, r"sections must have rotary_dim / 2 = 7 pairs; got 5"),
-        ({"sections": (3, 2, 2)}, TypeError, r"sections must be a Sections; got \(3, 2, 2\)"),
-        ({"blocks": 2}, ValueError, r"blocks must divide the 7 pairs.*got 2"),
-        ({"blocks": 0}, ValueError, r"blocks must divide.*got 0"),
-        ({"layout": "interleaved", "blocks": 7}, ValueError, r"must be 1 unless layout='half'"),
-        ({"first_channel": 15}, ValueError, r"first_channel must leave at least one pair within head_dim=14; got 15"),
-        ({"first_channel": 2, "rotary_dim": 14}, ValueError, r"at most 12; got 14"),
-        ({"first_channel": -2}, ValueError, r"first_channel must not be negative; got -2"),
-        ({"base": None, "inv_freq": ((1.0,), (1.0, 2.0))}, ValueError, r"equally many frequencies for each axis"),
-        ({"base": None, "inv_freq": ((1.0,), 1.0)}, ValueError, r"all at the same depth"),
-        ({"base": None, "inv_freq": [[[1.0]], [2.0]]}, ValueError, r"equally many frequencies for each axis"),
-        ({"base": None, "inv_freq": np.ones((1, 1, 1, 1))}, ValueError, r"\(axes, heads, pairs\).*got shape"),
-        ({"base": None, "inv_freq": (1.0,), "reverse": True}, ValueError, r"must be given with a base"),
-        ({"reverse": 1}, TypeError, r"reverse must be a bool"),
-    ],
-)
-def test_bad_spans(options, error, message):
-    with pytest.raises(error, match=message):
-        RotaryEmbedding(**{"head_dim": 14, "layout": "half", "base": 100.0, **options})
+def test_bad_spans():
+    given = partial(embedding, base=None)
+    values = [
+        (lambda: embedding(sections=Sections((3, 2))), r"sections must have rotary_dim / 2 = 7 pairs; got 5"),
+        (lambda: embedding(blocks=2), r"blocks must divide the 7 pairs.*got 2"),
+        (lambda: embedding(blocks=0), r"blocks must divide.*got 0"),
+        (lambda: embedding("interleaved", blocks=7), r"must be 1 unless layout='half'"),
+        (lambda: embedding(first_channel=15), r"first_channel must leave at least one pair within head_dim=14; got 15"),
+        (lambda: embedding(first_channel=2, rotary_dim=14), r"at most 12; got 14"),
+        (lambda: embedding(first_channel=-2), r"first_channel must not be negative; got -2"),
+        (lambda: given(inv_freq=((1.0,), (1.0, 2.0))), r"equally many frequencies for each axis"),
+        (lambda: given(inv_freq=((1.0,), 1.0)), r"all at the same depth"),
+        (lambda: given(inv_freq=[[[1.0]], [2.0]]), r"equally many frequencies for each axis"),
+        (lambda: given(inv_freq=np.ones((1, 1, 1, 1))), r"\(axes, heads, pairs\).*got shape"),
+        (lambda: given(inv_freq=(1.0,), reverse=True), r"must be given with a base"),
+    ]
+    types = [
+        (lambda: embedding(sections=(3, 2, 2)), r"sections must be a Sections; got \(3, 2, 2\)"),
+        (lambda: embedding(reverse=1), r"reverse must be a bool"),
+    ]
+    assert_all_raise(raising(values, types))

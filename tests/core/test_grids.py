@@ -5,29 +5,15 @@ import re
 
 import numpy as np
 import pytest
-from libraries import LIBRARIES, ROUNDOFF
+from compare import assert_positions
+from errors import assert_all_raise, raising
+from libraries import LIBRARIES
 
 import rope_xp.positions._grids
 from rope_xp import RotaryEmbedding, positions
 from rope_xp.positions import augment, grid, join, normalized
 
 NUMPY = LIBRARIES["numpy"]
-
-
-def like(xp):
-    return xp.array(np.zeros(1), "float32")
-
-
-def assert_positions(xp, result, truth, atol=0.0, roundings=1):
-    """Integers are equal, reals are the truth rounded to float32 so many times, but for `atol`."""
-    truth = np.asarray(truth)
-    assert tuple(result.shape) == truth.shape
-    if truth.dtype.kind == "i":
-        assert xp.dtype_of(result) == "int32"
-        np.testing.assert_array_equal(xp.numpy(result), truth)
-    else:
-        assert xp.dtype_of(result) == "float32"
-        np.testing.assert_allclose(xp.numpy(result), truth, rtol=roundings * ROUNDOFF["float32"], atol=atol)
 
 
 def cells(*lines):
@@ -38,58 +24,50 @@ def cells(*lines):
 
 @pytest.mark.parametrize("sizes", [(7,), (2, 5), (3, 2, 4), (2, 0), (1, 1)])
 def test_start_and_step_of_integers(xp, sizes):
+    assert_positions(xp, grid(*sizes, like=xp.like()), cells(*map(range, sizes)).astype(int))
     truth = cells(*([-3 + 2 * i for i in range(size)] for size in sizes))
-    assert_positions(xp, grid(*sizes, start=-3, step=2, like=like(xp)), truth.astype(int))
+    assert_positions(xp, grid(*sizes, start=-3, step=2, like=xp.like()), truth.astype(int))
     starts, steps = (5, -70_000, 2)[: len(sizes)], (-1, 0, 3)[: len(sizes)]
     truth = cells(*([a + b * i for i in range(size)] for size, a, b in zip(sizes, starts, steps)))
-    assert_positions(xp, grid(*sizes, start=starts, step=steps, like=like(xp)), truth.astype(int))
+    assert_positions(xp, grid(*sizes, start=starts, step=steps, like=xp.like()), truth.astype(int))
 
 
 @pytest.mark.parametrize("sizes", [(7,), (2, 5), (3, 2, 4), (2, 0), (1, 1)])
 def test_start_and_step_of_reals(xp, sizes):
     starts, steps = (0.1, -7, 1e6)[: len(sizes)], (1 / 3, 0.7, -2)[: len(sizes)]
     truth = cells(*([a + b * i for i in range(size)] for size, a, b in zip(sizes, starts, steps)))
-    assert_positions(xp, grid(*sizes, start=starts, step=steps, like=like(xp)), truth.astype(float))
+    assert_positions(xp, grid(*sizes, start=starts, step=steps, like=xp.like()), truth.astype(float))
 
 
 def test_one_real_axis_makes_all_real(xp):
-    assert_positions(xp, grid(2, 2, step=(1, 0.5), like=like(xp)), [[0.0, 0.0, 1.0, 1.0], [0.0, 0.5, 0.0, 0.5]])
+    assert_positions(xp, grid(2, 2, step=(1, 0.5), like=xp.like()), [[0.0, 0.0, 1.0, 1.0], [0.0, 0.5, 0.0, 0.5]])
 
 
 @pytest.mark.parametrize("sizes", [(7,), (2, 5), (1, 3), (2, 0)])
 def test_from_start_to_last(xp, sizes):
     starts, lasts = (-1, 3.5)[: len(sizes)], (1, 0.1)[: len(sizes)]
     truth = cells(*(np.linspace(a, b, size) for size, a, b in zip(sizes, starts, lasts)))
-    assert_positions(xp, grid(*sizes, start=starts, last=lasts, like=like(xp)), truth)
+    assert_positions(xp, grid(*sizes, start=starts, last=lasts, like=xp.like()), truth)
 
 
 def test_the_last_cell_is_exactly_there(xp):
     for size in (2, 3, 7, 48, 101):
-        ends = xp.numpy(grid(size, start=0.1, last=0.7, like=like(xp)))[0, [0, -1]]
+        ends = xp.numpy(grid(size, start=0.1, last=0.7, like=xp.like()))[0, [0, -1]]
         assert ends.tolist() == [np.float32(0.1), np.float32(0.7)]
 
 
 @pytest.mark.parametrize("of", ["numbers", "numpy", "own"])
 def test_coordinates(xp, of):
-    def array(numbers, dtype):
-        own = {
-            "numbers": lambda: numbers,
-            "numpy": lambda: np.asarray(numbers),
-            "own": lambda: xp.array(numbers, dtype),
-        }
-        return own[of]()
-
-    frames, seconds = [3, 17, -4, 17], [0.5, 0.75]
-    truth = cells(frames, range(3))
-    assert_positions(xp, grid(array(frames, "int32"), 3, like=like(xp)), truth)
-    assert_positions(
-        xp, grid(array(frames, "int32"), 3, start=(1, 0), step=(2, 1), like=like(xp)), truth * [[2], [1]] + [[1], [0]]
-    )
-    assert_positions(xp, grid(3, array(seconds, "float32"), like=like(xp)), cells(range(3), seconds))
-    truth = cells([1 + 0.5 * frame for frame in frames], range(3))
-    assert_positions(xp, grid(array(frames, "int32"), 3, start=(1, 0), step=(0.5, 1), like=like(xp)), truth)
+    kind = {"numbers": lambda x, _: x, "numpy": lambda x, _: np.asarray(x), "own": xp.array}[of]
+    frames, seconds, like = [3, 17, -4, 17], [0.5, 0.75], xp.like()
+    given = kind(frames, "int32")
+    assert_positions(xp, grid(given, 3, like=like), cells(frames, range(3)))
+    assert_positions(xp, grid(3, kind(seconds, "float32"), like=like), cells(range(3), seconds))
+    for step in (2, 0.5):
+        truth = cells([1 + step * frame for frame in frames], range(3))
+        assert_positions(xp, grid(given, 3, start=(1, 0), step=(step, 1), like=like), truth)
     if of == "own":
-        assert type(grid(array(frames, "int32"), 3)) is type(like(xp))
+        assert type(grid(given, 3)) is type(like)
 
 
 def test_int64_coordinates_of_an_array_stay_int64(xp):
@@ -110,13 +88,13 @@ def test_blocks(xp, sizes, block):
         for inner in np.ndindex(*blocks)
     ]
     truth = np.asarray(truth, dtype=int).reshape(-1, len(sizes)).T
-    assert_positions(xp, grid(*sizes, block=block, like=like(xp)), truth)
+    assert_positions(xp, grid(*sizes, block=block, like=xp.like()), truth)
 
 
 @pytest.mark.parametrize("axes", [(1, 0), (2,), [1, 2], (0, 0), (2, 1, 0, 1)])
 def test_axes(xp, axes):
     truth = cells(range(2), range(5, 8), range(4))[list(axes)]
-    assert_positions(xp, grid(2, 3, 4, start=(0, 5, 0), axes=axes, like=like(xp)), truth)
+    assert_positions(xp, grid(2, 3, 4, start=(0, 5, 0), axes=axes, like=xp.like()), truth)
 
 
 @pytest.mark.parametrize("by", ["separate", "min", "max"])
@@ -126,18 +104,18 @@ def test_normalized(xp, sizes, by):
     truth = cells(*([2 * (i + 0.5) / length - 1 for i in range(size)] for size, length in zip(sizes, lengths)))
     # One rounding, or two where a compiler multiplies by the inverse; and the truth's own cancellation, in float64.
     options = {"atol": 2.0**-52, "roundings": 2 if xp.name == "jax" else 1}
-    assert_positions(xp, normalized(*sizes, by=by, like=like(xp)), truth, **options)
-    assert_positions(xp, normalized(*sizes, by=by, axes=(0,), like=like(xp)), truth[:1], **options)
+    assert_positions(xp, normalized(*sizes, by=by, like=xp.like()), truth, **options)
+    assert_positions(xp, normalized(*sizes, by=by, axes=(0,), like=xp.like()), truth[:1], **options)
 
 
 def test_normalized_positions_are_symmetric(xp):
     for size in (3, 14, 37, 48):
-        line = xp.numpy(normalized(size, like=like(xp)))[0]
+        line = xp.numpy(normalized(size, like=xp.like()))[0]
         np.testing.assert_array_equal(line, -line[::-1])
 
 
 def test_join(xp):
-    one, other = grid(2, 3, like=like(xp)), grid(1, 2, start=7, like=like(xp))
+    one, other = grid(2, 3, like=xp.like()), grid(1, 2, start=7, like=xp.like())
     truth = np.concatenate([np.zeros((2, 2)), cells(range(2), range(3)), np.zeros((2, 1)), [[7, 7], [7, 8]]], axis=1)
     assert_positions(xp, join(2, one, 1, other), truth.astype(int))
     padded = np.concatenate([truth, np.full((2, 4), -1)], axis=1)
@@ -146,7 +124,7 @@ def test_join(xp):
 
 
 def test_join_of_integers_and_reals_is_real(xp):
-    result = join(grid(2, like=like(xp)), 1, normalized(2, like=like(xp)))
+    result = join(grid(2, like=xp.like()), 1, normalized(2, like=xp.like()))
     assert_positions(xp, result, [[0.0, 1.0, 0.0, -0.5, 0.5]])
 
 
@@ -154,18 +132,18 @@ def test_join_in_a_batch_and_without_axes(xp):
     one, other = np.arange(6).reshape(2, 3), np.arange(4).reshape(2, 2)
     truth = np.concatenate([np.zeros((2, 1), int), one, other], axis=1)
     assert_positions(xp, join(1, xp.array(one[None], "int32"), xp.array(other[None], "int32")), truth[None])
-    assert_positions(xp, join(positions.consecutive(2, like=like(xp)), 1), [0, 1, 0])
+    assert_positions(xp, join(positions.consecutive(2, like=xp.like()), 1), [0, 1, 0])
 
 
 def test_numpy_parts_go_with_any_library(xp):
-    assert_positions(xp, join(grid(2), grid(2, like=like(xp))), [[0, 1, 0, 1]])
-    assert_positions(xp, join(grid(2), like=like(xp)), [[0, 1]])
+    assert_positions(xp, join(grid(2), grid(2, like=xp.like())), [[0, 1, 0, 1]])
+    assert_positions(xp, join(grid(2), like=xp.like()), [[0, 1]])
 
 
 def test_joined_tokens_are_not_rotated(xp):
     rope = RotaryEmbedding(head_dim=6, layout="half", base=100.0)
     x = xp.array(np.random.default_rng(0).standard_normal((5, 6)), "float32")
-    where = join(1, grid(3, start=1, like=like(xp)), 1)[0, :]
+    where = join(1, grid(3, start=1, like=xp.like()), 1)[0, :]
     moved, x = xp.numpy(rope(x, positions=where, seq_dim=0)), xp.numpy(x)
     np.testing.assert_array_equal(moved[[0, -1]], x[[0, -1]])
     assert (moved[1:-1] != x[1:-1]).all()
@@ -186,7 +164,7 @@ def sources(xp):
 
 
 def test_augment(xp):
-    still = normalized(2, 4, like=like(xp))
+    still = normalized(2, 4, like=xp.like())
     x = xp.numpy(still)
     for source in sources(xp):
 
@@ -228,7 +206,7 @@ def test_a_generator_moves_on():
 def test_numpy_positions_go_with_any_source(xp):
     for source in sources(xp):
         result = augment(normalized(3, 4), source(), shift=0.25)
-        moved = augment(normalized(3, 4, like=like(xp)), source(), shift=0.25)
+        moved = augment(normalized(3, 4, like=xp.like()), source(), shift=0.25)
         np.testing.assert_array_equal(np.asarray(result), xp.numpy(moved))
 
 
@@ -436,126 +414,77 @@ def bad(xp):
     """Bad calls: (call, error, what it must say)."""
     own = xp.array(np.ones(3), "int32")
     one = xp.array(np.asarray(1), "int32")
-    real = normalized(2, 2, like=like(xp))
+    real = normalized(2, 2, like=xp.like())
     numpy = np.random.default_rng(0)
-    return {
-        "size of a type": (lambda: grid(2, 2.0), TypeError, r"^grid: every size must be an int, or coor.*; got float"),
-        "a word": (lambda: grid("23"), TypeError, r"every size must be an int, or coordinates; got str"),
-        "size of a truth": (lambda: grid(True), TypeError, r"every size must be an int.*; got bool"),
-        "size in an array": (lambda: grid(one), ValueError, r"or coordinates of one axis; got shape \(\)"),
-        "coordinates of two axes": (
-            lambda: grid(own[None, :]),
-            ValueError,
-            r"or coordinates of one axis; got shape \(1, 3\)",
-        ),
-        "coordinates of words": (lambda: grid(["a"]), TypeError, r"coordinates must be a number; got"),
-        "coordinates of truths": (lambda: grid(np.asarray([True])), TypeError, r"coordinates must be a number; got"),
-        "boolean coordinates": (
-            lambda: grid(xp.array([True], "bool")),
-            TypeError,
-            r"^grid: coordinates must be .*; got",
-        ),
-        "coordinates that are none": (
-            lambda: grid([0.5, math.nan]),
-            ValueError,
-            r"coordinates must be finite; got nan",
-        ),
-        "coordinates beyond": (lambda: grid([2**31]), ValueError, r"positions must fit in int32; got 2147483648"),
-        "start of a type": (lambda: grid(2, start="1"), TypeError, r"^grid: start must be a number; got '1'"),
-        "starts of another number": (
-            lambda: grid(2, 2, start=(1, 2, 3)),
-            ValueError,
-            r"start must be a number, or one for each of 2 axes; got 3",
-        ),
-        "start beyond": (lambda: grid(3, start=2**31 - 2), ValueError, r"positions must fit in int32; got 2147483648"),
-        "start before": (lambda: grid(3, start=-(2**31), step=-1), ValueError, r"must fit in int32; got -2147483650"),
-        "step not a number": (lambda: grid(2, step=math.inf), ValueError, r"step must be finite; got inf"),
-        "step beyond": (lambda: grid(2, step=1e39), ValueError, r"positions must fit in float32; got 1e\+39"),
-        "huge start": (lambda: grid(2, start=10**400, step=0.5), ValueError, r"start must be finite; got 1000"),
-        "step and last": (
-            lambda: grid(2, step=1, last=1),
-            ValueError,
-            r"at most one of step and last .*; got step=1 and",
-        ),
-        "last of coordinates": (lambda: grid([1, 2], last=1), ValueError, r"last must not be given for .*; got 1"),
-        "last of a type": (lambda: grid(2, last=[None]), TypeError, r"last must be a number; got None"),
-        "block of nothing": (lambda: grid(2, block=0), ValueError, r"block must be at least 1 and .*, 2; got 0"),
-        "block that does not divide": (
-            lambda: grid(4, 6, block=(2, 4)),
-            ValueError,
-            r"^grid: block must .* divide the size of its axis, 6; got 4",
-        ),
-        "block of a type": (lambda: grid(4, block=2.0), TypeError, r"block must be an int.*; got 2.0"),
-        "blocks of another number": (lambda: grid(4, block=(2, 2)), ValueError, r"one for each of 1 axes; got 2"),
-        "axes beyond": (lambda: grid(2, 2, axes=(0, 2)), ValueError, r"axes must be axes .*, 0 to 1; got \(0, 2\)"),
-        "no axes": (lambda: grid(2, 2, axes=()), ValueError, r"axes must be axes of the grid.*; got \(\)"),
-        "axes of a type": (lambda: grid(2, 2, axes="xy"), TypeError, r"axes must be a sequence of int; got 'xy'"),
-        "axes of one": (lambda: grid(2, 2, axes=1), TypeError, r"axes must be a sequence of int; got 1"),
-        "like a word": (lambda: grid(2, like="a"), TypeError, r"^grid: like must be an array; got str"),
-        "nothing normalized": (lambda: normalized(), ValueError, r"^normalized: at least one size .*; got none"),
-        "size zero": (lambda: normalized(2, 0), ValueError, r"^normalized: every size must be at least 1; got 0"),
-        "size negative": (lambda: normalized(-2), ValueError, r"^normalized: every size must not be negative; got -2"),
-        "coordinates normalized": (lambda: normalized([1, 2]), TypeError, r"every size must be an int; got list"),
-        "unknown by": (
-            lambda: normalized(2, by="mean"),
-            ValueError,
-            r'^normalized: by must be "separate".*; got .mean',
-        ),
-        "normalized axes": (lambda: normalized(2, axes=(1,)), ValueError, r"^normalized: axes must be axes .*; got"),
-        "nothing joined": (lambda: join(), ValueError, r"^join: at least one part must be an array .*; got \(\)"),
-        "joined numbers": (lambda: join(1, 2), ValueError, r"at least one part must be an array .*; got \(1, 2\)"),
-        "joined lists": (lambda: join([1, 2]), TypeError, r"^join: every part must be an array; got list"),
-        "joined truths": (lambda: join(own > 0), TypeError, r"^join: every part must be .*; got bool"),
-        "joined numbers negative": (lambda: join(own, -1), ValueError, r"a number of tokens must not be negative; got"),
-        "joined without axes": (lambda: join(one), ValueError, r"parts must have an axis of tokens.*; got .*\(\)"),
-        "joined axes": (
+    values = [
+        (lambda: grid(one), r"or coordinates of one axis; got shape \(\)"),
+        (lambda: grid(own[None, :]), r"or coordinates of one axis; got shape \(1, 3\)"),
+        (lambda: grid([0.5, math.nan]), r"coordinates must be finite; got nan"),
+        (lambda: grid([2**31]), r"positions must fit in int32; got 2147483648"),
+        (lambda: grid(2, 2, start=(1, 2, 3)), r"start must be a number, or one for each of 2 axes; got 3"),
+        (lambda: grid(3, start=2**31 - 2), r"positions must fit in int32; got 2147483648"),
+        (lambda: grid(3, start=-(2**31), step=-1), r"must fit in int32; got -2147483650"),
+        (lambda: grid(2, step=math.inf), r"step must be finite; got inf"),
+        (lambda: grid(2, step=1e39), r"positions must fit in float32; got 1e\+39"),
+        (lambda: grid(2, start=10**400, step=0.5), r"start must be finite; got 1000"),
+        (lambda: grid(2, step=1, last=1), r"at most one of step and last .*; got step=1 and"),
+        (lambda: grid([1, 2], last=1), r"last must not be given for .*; got 1"),
+        (lambda: grid(2, block=0), r"block must be at least 1 and .*, 2; got 0"),
+        (lambda: grid(4, 6, block=(2, 4)), r"^grid: block must .* divide the size of its axis, 6; got 4"),
+        (lambda: grid(4, block=(2, 2)), r"one for each of 1 axes; got 2"),
+        (lambda: grid(2, 2, axes=(0, 2)), r"axes must be axes .*, 0 to 1; got \(0, 2\)"),
+        (lambda: grid(2, 2, axes=()), r"axes must be axes of the grid.*; got \(\)"),
+        (lambda: normalized(), r"^normalized: at least one size .*; got none"),
+        (lambda: normalized(2, 0), r"^normalized: every size must be at least 1; got 0"),
+        (lambda: normalized(-2), r"^normalized: every size must not be negative; got -2"),
+        (lambda: normalized(2, by="mean"), r'^normalized: by must be "separate".*; got .mean'),
+        (lambda: normalized(2, axes=(1,)), r"^normalized: axes must be axes .*; got"),
+        (lambda: join(), r"^join: at least one part must be an array .*; got \(\)"),
+        (lambda: join(1, 2), r"at least one part must be an array .*; got \(1, 2\)"),
+        (lambda: join(own, -1), r"a number of tokens must not be negative; got"),
+        (lambda: join(one), r"parts must have an axis of tokens.*; got .*\(\)"),
+        (
             lambda: join(grid(2, 2, like=own), grid(3, like=own)),
-            ValueError,
             r"parts must have .* same axes before it; got shapes \[\(2, 4\), \(1, 3\)\]",
         ),
-        "short total": (lambda: join(1, own, total=3), ValueError, r"total must be at least 4, .*; got 3"),
-        "total of a type": (lambda: join(own, total=3.5), TypeError, r"total must be an int; got float"),
-        "padding of a type": (lambda: join(own, total=5, padding=0.5), TypeError, r"padding must be an int; got float"),
-        "padding beyond": (lambda: join(own, total=5, padding=2**31), ValueError, r"padding must fit in int32; got"),
-        "padding below": (
-            lambda: join(own, total=5, padding=-(2**31) - 1),
-            ValueError,
-            r"padding must fit in int32; got -2147483649",
-        ),
-        "augmented integers": (
-            lambda: augment(own, numpy, shift=0.1),
-            TypeError,
-            r"^augment: positions must be float32 or float64; got int32",
-        ),
-        "augmented list": (
-            lambda: augment([0.5], numpy, shift=0.1),
-            TypeError,
-            r"positions must be an array; got list",
-        ),
-        "augmented number": (
-            lambda: augment(real[0, 0], numpy),
-            ValueError,
-            r"positions must have a position axis .*; got",
-        ),
-        "no source": (lambda: augment(real, None, shift=0.1), TypeError, r"source must be a numpy.*; got NoneType"),
-        "a seed": (lambda: augment(real, 0, shift=0.1), TypeError, r"^augment: source must be a numpy.*; got int"),
-        "no key": (lambda: augment(real, own, shift=0.1), TypeError, r"source must be a numpy.*; got"),
-        "negative shift": (lambda: augment(real, numpy, shift=-0.1), ValueError, r"shift must be at least 0; got -0.1"),
-        "jitter below 1": (lambda: augment(real, numpy, jitter=0.5), ValueError, r"jitter must be at least 1; got 0.5"),
-        "rescale below 1": (lambda: augment(real, numpy, rescale=0), ValueError, r"rescale must be at least 1; got 0"),
-        "rescale of a type": (lambda: augment(real, numpy, rescale="2"), TypeError, r"rescale must be a number; got"),
-    }
+        (lambda: join(1, own, total=3), r"total must be at least 4, .*; got 3"),
+        (lambda: join(own, total=5, padding=2**31), r"padding must fit in int32; got"),
+        (lambda: join(own, total=5, padding=-(2**31) - 1), r"padding must fit in int32; got -2147483649"),
+        (lambda: augment(real[0, 0], numpy), r"positions must have a position axis .*; got"),
+        (lambda: augment(real, numpy, shift=-0.1), r"shift must be at least 0; got -0.1"),
+        (lambda: augment(real, numpy, jitter=0.5), r"jitter must be at least 1; got 0.5"),
+        (lambda: augment(real, numpy, rescale=0), r"rescale must be at least 1; got 0"),
+    ]
+    types = [
+        (lambda: grid(2, 2.0), r"^grid: every size must be an int, or coor.*; got float"),
+        (lambda: grid("23"), r"every size must be an int, or coordinates; got str"),
+        (lambda: grid(True), r"every size must be an int.*; got bool"),
+        (lambda: grid(["a"]), r"coordinates must be a number; got"),
+        (lambda: grid(np.asarray([True])), r"coordinates must be a number; got"),
+        (lambda: grid(xp.array([True], "bool")), r"^grid: coordinates must be .*; got"),
+        (lambda: grid(2, start="1"), r"^grid: start must be a number; got '1'"),
+        (lambda: grid(2, last=[None]), r"last must be a number; got None"),
+        (lambda: grid(4, block=2.0), r"block must be an int.*; got 2.0"),
+        (lambda: grid(2, 2, axes="xy"), r"axes must be a sequence of int; got 'xy'"),
+        (lambda: grid(2, 2, axes=1), r"axes must be a sequence of int; got 1"),
+        (lambda: grid(2, like="a"), r"^grid: like must be an array; got str"),
+        (lambda: normalized([1, 2]), r"every size must be an int; got list"),
+        (lambda: join([1, 2]), r"^join: every part must be an array; got list"),
+        (lambda: join(own > 0), r"^join: every part must be .*; got bool"),
+        (lambda: join(own, total=3.5), r"total must be an int; got float"),
+        (lambda: join(own, total=5, padding=0.5), r"padding must be an int; got float"),
+        (lambda: augment(own, numpy, shift=0.1), r"^augment: positions must be float32 or float64; got int32"),
+        (lambda: augment([0.5], numpy, shift=0.1), r"positions must be an array; got list"),
+        (lambda: augment(real, None, shift=0.1), r"source must be a numpy.*; got NoneType"),
+        (lambda: augment(real, 0, shift=0.1), r"^augment: source must be a numpy.*; got int"),
+        (lambda: augment(real, own, shift=0.1), r"source must be a numpy.*; got"),
+        (lambda: augment(real, numpy, rescale="2"), r"rescale must be a number; got"),
+    ]
+    return raising(values, types)
 
 
 def test_bad_input(xp):
-    wrong = {}
-    for name, (call, error, message) in bad(xp).items():
-        try:
-            with pytest.raises(error, match=message):
-                call()
-        except (Exception, pytest.fail.Exception) as failure:
-            wrong[name] = str(failure)
-    assert not wrong
+    assert_all_raise(bad(xp))
 
 
 def test_parts_of_two_libraries(xp):
@@ -565,8 +494,8 @@ def test_parts_of_two_libraries(xp):
     if other is not None:
         foreign = other.asarray(np.zeros((1, 2), dtype=np.int32))
         for call in (
-            lambda: join(grid(2, like=like(xp)), foreign, like=like(xp)),
-            lambda: grid(foreign[0, :], like=like(xp)),
+            lambda: join(grid(2, like=xp.like()), foreign, like=xp.like()),
+            lambda: grid(foreign[0, :], like=xp.like()),
         ):
             with pytest.raises(TypeError, match=r"must be an array of .*, or of NumPy; got"):
                 call()

@@ -65,20 +65,26 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-@pytest.mark.parametrize("name, argument, plain, call", CASES, ids=[case[0] for case in CASES])
-def test_what_is_more_than_numbers_is_refused(name, argument, plain, call, kind):
-    with pytest.raises(TypeError, match=rf"^[\w.]+: .*{kind}"):
-        call(REFUSED[kind](plain.copy()), np.array)
+def test_what_is_more_than_numbers_is_refused(kind):
+    wrong = {}
+    for name, _, plain, call in CASES:
+        try:
+            with pytest.raises(TypeError, match=rf"^[\w.]+: .*{kind}"):
+                call(REFUSED[kind](plain.copy()), np.array)
+        except (Exception, pytest.fail.Exception) as failure:
+            wrong[name] = str(failure)
+    assert not wrong
 
 
 @pytest.mark.parametrize("kind", ACCEPTED)
-@pytest.mark.parametrize("name, argument, plain, call", CASES, ids=[case[0] for case in CASES])
-def test_numbers_count_wherever_they_lie(name, argument, plain, call, kind, tmp_path):
-    result, truth = call(ACCEPTED[kind](plain, tmp_path), np.array), call(plain.copy(), np.array)
-    for one, other in zip(result, truth, strict=True) if isinstance(truth, tuple) else [(result, truth)]:
-        assert one.dtype.name == other.dtype.name
-        # Another kernel, which serves this memory, may round products of numbers below 8 otherwise.
-        np.testing.assert_allclose(one, other, rtol=0, atol=8 * 2.0**-23 if one.dtype.kind == "f" else 0)
+def test_numbers_count_wherever_they_lie(kind, tmp_path):
+    for name, _, plain, call in CASES:
+        result, truth = call(ACCEPTED[kind](plain, tmp_path), np.array), call(plain.copy(), np.array)
+        for one, other in zip(result, truth, strict=True) if isinstance(truth, tuple) else [(result, truth)]:
+            assert one.dtype.name == other.dtype.name, name
+            # Another kernel, which serves this memory, may round products of numbers below 8 otherwise.
+            atol = 8 * 2.0**-23 if one.dtype.kind == "f" else 0
+            np.testing.assert_allclose(one, other, rtol=0, atol=atol, err_msg=name)
 
 
 def test_every_public_function_is_here():

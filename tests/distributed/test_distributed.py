@@ -18,16 +18,20 @@ import pytest
 import ranks
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from libraries import LIBRARIES
 from torch.distributed.tensor import Replicate, Shard
 
 from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, fixed_pos_embedding
 from rope_xp.positions import consecutive, context_parallel
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "examples"), str(ROOT / "benchmarks")]
 
 devices = import_module("devices")
 
+random = LIBRARIES["jax"].random
 LAYOUTS = ["half", "interleaved"]
 DTYPES = [jnp.float32, jnp.bfloat16]
 BATCH, SEQ, HEADS, KV_HEADS, DIM = 8, 16, 8, 4, 32
@@ -71,10 +75,6 @@ CALLS = {
     "shift": lambda rope, q, k, where: (rope.shift(q, -3, seq_dim=1), rope.shift(k, where, seq_dim=1)),
     "notebook": by_notebook,
 }
-
-
-def random(*shape, seed=0, dtype=jnp.float32):
-    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), dtype=dtype)
 
 
 def queries_and_keys(dtype=jnp.float32):

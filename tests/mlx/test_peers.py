@@ -6,15 +6,12 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
+from samples import random
 
 from rope_xp import LinearScaling, Llama3Scaling, ProportionalScaling, RotaryEmbedding, YarnScaling, positions
 
 LAYOUTS = {"half": False, "interleaved": True}
 BATCH, HEADS, SEQ, DIM = 2, 3, 5, 20
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).clip(-3, 3).astype(np.float32)
 
 
 def assert_same(ours, theirs, last, *, powers=True):

@@ -15,6 +15,8 @@ from programs import PROGRAM, run
 
 from rope_xp._core.backends import threads
 
+pytestmark = pytest.mark.slow
+
 # Two dtypes, twice each, and by description; then the number of warnings, and the first.
 CALLS = """
 import warnings

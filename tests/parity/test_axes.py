@@ -10,8 +10,9 @@ from importlib import import_module
 import numpy as np
 import pytest
 import torch
+from compare import assert_same
 from diffusers.models import embeddings
-from peers import assert_same, block_diagonal, file_of_torchtune, gradient_off_by, off_by, random, rotated
+from peers import block_diagonal, file_of_torchtune, gradient_off_by, off_by, random, rotated
 from rotary_embedding_torch import RotaryEmbedding as LucidRotaryEmbedding
 from rotary_embedding_torch import apply_rotary_emb as lucid_apply
 from x_transformers import x_transformers

@@ -1,10 +1,11 @@
 """Whether arrays of any library are the same."""
 
 import numpy as np
+from libraries import ROUNDOFF
 
 
 def assert_same(one, other, atol=1e-6):
-    """Equal shapes, dtypes and numbers, also in tuples and lists.
+    """Equal shapes, dtypes and numbers, NaN where NaN is, also in tuples and lists.
 
     By default for numbers below 4, rotated by tables that are one rounding of float32 apart: 2 * 4 * 2**-23.
     """
@@ -13,7 +14,19 @@ def assert_same(one, other, atol=1e-6):
             assert_same(*pair, atol)
         return
     assert _dtype(one) == _dtype(other) and tuple(one.shape) == tuple(other.shape)
-    np.testing.assert_allclose(_float64(one), _float64(other), rtol=0, atol=atol, equal_nan=False)
+    np.testing.assert_allclose(_float64(one), _float64(other), rtol=0, atol=atol)
+
+
+def assert_positions(xp, result, truth, atol=0.0, roundings=1):
+    """Integers are equal, reals are the truth rounded to float32 so many times, but for `atol`."""
+    truth = np.asarray(truth)
+    assert tuple(result.shape) == truth.shape
+    if truth.dtype.kind == "i":
+        assert xp.dtype_of(result) == "int32"
+        np.testing.assert_array_equal(xp.numpy(result), truth)
+    else:
+        assert xp.dtype_of(result) == "float32"
+        np.testing.assert_allclose(xp.numpy(result), truth, rtol=roundings * ROUNDOFF["float32"], atol=atol)
 
 
 def _dtype(x):

@@ -12,6 +12,12 @@ IN_FORM = re.compile(
 )
 
 
+def raising(values, types=()):
+    """Calls that must raise ValueError and such that must raise TypeError, each with what it must say, as cases."""
+    rows = [(ValueError, row) for row in values] + [(TypeError, row) for row in types]
+    return [(call, error, message) for error, (call, message) in rows]
+
+
 def assert_raises(call, error, message):
     with pytest.raises(error, match=message) as raised:
         call()
@@ -21,9 +27,9 @@ def assert_raises(call, error, message):
 def assert_all_raise(cases):
     """All of them, so that a failure names every call that does not raise as it should."""
     wrong = {}
-    for name, case in cases.items():
+    for number, (call, error, message) in enumerate(cases):
         try:
-            assert_raises(*case)
+            assert_raises(call, error, message)
         except (Exception, pytest.fail.Exception) as failure:
-            wrong[name] = str(failure)
+            wrong[number, message] = str(failure)
     assert not wrong

@@ -32,6 +32,10 @@ class Library:
         wide = "float64" if _name(dtype) == "float64" else "float32"
         return self.array(np.sin(angles), wide), self.array(np.cos(angles), wide)
 
+    def like(self):
+        """An array for results to be like."""
+        return self.array(np.zeros(1), "float32")
+
     def array(self, values, dtype=None):
         """An array of this library with NumPy values, exact in `dtype`, or a dtype of that name, by way of NumPy."""
         module = import_module(self.module)

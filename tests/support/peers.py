@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from libraries import LIBRARIES
 
-
-def random(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).clip(-3, 3)
+random = LIBRARIES["torch"].random
 
 
 def file_of_torchtune(*parts):
@@ -26,10 +25,6 @@ def block_diagonal(*rows):
     ends = np.cumsum([len(row) for row in rows])
     total = int(ends[-1])
     return [[0.0] * int(end - len(row)) + list(row) + [0.0] * (total - int(end)) for row, end in zip(rows, ends)]
-
-
-def assert_same(ours, theirs, atol):
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=atol)
 
 
 def off_by(rope, where, roundings=4):

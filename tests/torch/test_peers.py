@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from peers import random
 from rotary_embedding_torch import RotaryEmbedding as LucidRotaryEmbedding
 from transformers import GPTJConfig, LlamaConfig
 from transformers.models.gptj import modeling_gptj
@@ -12,10 +13,6 @@ from transformers.models.llama import modeling_llama
 from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, fixed_pos_embedding, positions
 
 ATOL = 5e-5
-
-
-def random(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("offset", [0, 37])

@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from libraries import LIBRARIES
 
 from rope_xp import RotaryEmbedding
 from rope_xp._core import kernels
@@ -27,7 +28,7 @@ def fresh(monkeypatch):
 
 
 def random(*shape, dtype=torch.float32, seed=0):
-    return torch.tensor(np.random.default_rng(seed).standard_normal(shape), dtype=dtype, device=DEVICE)
+    return LIBRARIES["torch"].random(*shape, seed=seed, dtype=dtype).to(DEVICE)
 
 
 class Planted:

@@ -32,12 +32,11 @@ NUMPY = LIBRARIES["torch"].numpy
 
 
 def random(*shape, seed=0, dtype="float32"):
-    return torch.tensor(np.random.default_rng(seed).standard_normal(shape), dtype=DTYPES[dtype], device=DEVICE)
+    return LIBRARIES["torch"].random(*shape, seed=seed, dtype=dtype).to(DEVICE)
 
 
 def tables(angles, dtype="float32"):
-    wide = "float64" if dtype == "float64" else "float32"
-    return tuple(torch.tensor(f(angles), dtype=DTYPES[wide], device=DEVICE) for f in (np.sin, np.cos))
+    return tuple(table.to(DEVICE) for table in LIBRARIES["torch"].tables(angles, dtype))
 
 
 def rotate(x, sin, cos, rotation):
@@ -503,6 +502,7 @@ CALLS = {
 }
 
 
+@pytest.mark.compile
 @pytest.mark.parametrize("name", CALLS)
 def test_compiles_whole_to_one_operator(name):
     torch._dynamo.reset()
@@ -521,6 +521,7 @@ def test_compiles_whole_to_one_operator(name):
     assert torch.allclose(gradient, q.grad, rtol=0, atol=1e-5)
 
 
+@pytest.mark.compile
 def test_compiles_derivatives_that_operators_lack():
     """Of tables that are learned, and of transforms: by the reference."""
     x, inv_freq = qk()[0], torch.linspace(0.1, 1, 5, device=DEVICE)
@@ -542,6 +543,7 @@ def test_compiles_derivatives_that_operators_lack():
         assert torch.allclose(found, call(given), rtol=0, atol=1e-3)
 
 
+@pytest.mark.compile
 def test_compiles_in_place_what_does_not_overlap():
     """What does is refused: while it is traced if the same tensor comes twice, else when it runs."""
     torch._dynamo.reset()
@@ -577,6 +579,7 @@ def test_positions_may_change_before_the_derivative_and_come_from_inference_mode
         assert torch.equal(torch.autograd.grad(rotated, x)[0], truth)
 
 
+@pytest.mark.compile
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiles_in_place(backend):
     torch._dynamo.reset()
@@ -620,6 +623,7 @@ def test_exports(strict, name):
         assert torch.allclose(one, other, rtol=0, atol=1e-5)
 
 
+@pytest.mark.compile
 def test_the_first_call_of_a_process_may_be_compiled(tmp_path):
     script = """
         import torch
