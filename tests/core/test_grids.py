@@ -355,9 +355,9 @@ FAMILIES = {
     "DINOv3": lambda: beside(
         text(5, 0, 0), cells([2 * (y + 0.5) / 4 - 1 for y in HEIGHT], [2 * (x + 0.5) / 10 - 1 for x in WIDTH])
     ),
-    "timm, trained": lambda: cells([y / 4 * 16 for y in HEIGHT], [x / 10 * 16 for x in WIDTH]),
-    "timm, `grid_offset`": lambda: cells(HEIGHT, WIDTH)[::-1] + 1,
-    "timm, `in_pixels`": lambda: cells(np.linspace(-1, 1, 4), np.linspace(-1, 1, 10)),
+    "timm with ``ref_feat_shape=(r, r)``": lambda: cells([y / 4 * 16 for y in HEIGHT], [x / 10 * 16 for x in WIDTH]),
+    "timm with ``grid_offset=o``": lambda: cells(HEIGHT, WIDTH)[::-1] + 1,
+    "timm with ``in_pixels=True``": lambda: cells(np.linspace(-1, 1, 4), np.linspace(-1, 1, 10)),
     "NeoMME": lambda: beside(text(2, 1, 1), cells(range(2, 6), range(2, 13))),
     "MiniCPM-V": lambda: cells([9], [9, 13, 17, 21], [9, 12, 16, 19, 22, 26, 29, 32, 36, 39]),
     "Flux, Chroma": lambda: beside(text(5, 0, 0, 0), image(0)),
