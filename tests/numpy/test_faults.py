@@ -46,13 +46,7 @@ def calls(tmp_path, prelude="", **environment):
 
 # Numba's import and its compiler, broken: (before the import of rope_xp, environment, what the reason must be).
 BROKEN = {
-    "import raises SystemError": (
-        "FAIL = SystemError('initialization failed')",
-        {},
-        "SystemError: initialization failed",
-    ),
-    "import raises AttributeError": ("FAIL = AttributeError('no core')", {}, "AttributeError: no core"),
-    "import raises OSError": ("FAIL = OSError('libsvml.so: cannot open')", {}, "OSError: libsvml.so: cannot open"),
+    "import raises SystemError": ("FAIL = SystemError('no core')", {}, "SystemError: no core"),
     "import raises ImportError": ("FAIL = ImportError('Numba needs NumPy 2.3')", {}, "Numba needs NumPy 2.3"),
     "a folder named numba": ("FAIL = None", {}, "cannot import name"),
     "told not to compile": ("", {"NUMBA_DISABLE_JIT": "1"}, "numba must be allowed to compile"),
@@ -90,20 +84,31 @@ def test_numba_that_is_broken_is_passed_over(name, tmp_path):
     assert warned.startswith("1 rope_xp: kernel='numba' is not used") and reason in warned
 
 
-def test_a_broken_import_leaves_no_module_of_ours_and_no_array(tmp_path):
+def test_a_broken_import_is_told_once_and_leaves_no_module_of_ours_and_no_array(tmp_path):
+    """To threads that are first at once."""
     script = """
-import gc, weakref
+import gc, sys, warnings, weakref
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
-assert is_right()
+sys.setswitchinterval(1e-6)
+barrier = Barrier(8)
+def work(_):
+    barrier.wait(60)
+    return is_right()
+
+with warnings.catch_warnings(record=True) as caught, ThreadPoolExecutor(8) as pool:
+    warnings.simplefilter("always")
+    assert all(pool.map(work, range(8)))
 assert "rope_xp._core.kernels.numba_kernel" not in sys.modules and "numba" not in sys.modules
 x = np.ones((2, 4))
 kept = weakref.ref(x)
 apply_rotary_pos_emb(x, (np.ones((2, 2)), np.ones((2, 2))), layout="half")
 del x
-print(kept() is None)
+print(len(caught), kept() is None)
 """
     prelude = "FAIL = SystemError('half')" + PLANT
-    assert run(tmp_path, prelude + PROGRAM + script, PYTHONWARNINGS="ignore").splitlines()[-1] == "True"
+    assert run(tmp_path, prelude + PROGRAM + script).splitlines()[-1] == "1 True"
 
 
 def test_numba_that_nobody_installed_is_no_reason_to_warn(tmp_path):
@@ -113,18 +118,11 @@ def test_numba_that_nobody_installed_is_no_reason_to_warn(tmp_path):
     assert warned == "0"
 
 
-def rewrite(files, change):
-    assert files
-    for file in files:
-        file.write_bytes(change(file.read_bytes()))
-
-
 # What happens to numba's files between two processes.
 DAMAGES = {
     "index cut": ("*.nbi", lambda text: text[: len(text) // 2]),
     "index of other bytes": ("*.nbi", lambda text: b"\x80\x04garbage" + bytes(range(256))),
     "code empty": ("*.nbc", lambda text: b""),
-    "code of other bytes": ("*.nbc", lambda text: bytes(reversed(text))),
 }
 
 
@@ -141,28 +139,23 @@ def warm(tmp_path_factory):
 def test_damaged_files_of_numba_are_compiled_anew(name, warm, tmp_path):
     pattern, change = DAMAGES[name]
     shutil.copytree(warm, tmp_path / "cache")
-    rewrite(list((tmp_path / "cache").rglob(pattern)), change)
+    files = list((tmp_path / "cache").rglob(pattern))
+    assert files
+    for file in files:
+        file.write_bytes(change(file.read_bytes()))
     described, by_name, warned = calls(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
     assert described.startswith("numba (") and by_name == "(33, 128)"
     assert warned.startswith("1 rope_xp: numba compiles in each process, because its cache in ")
     assert str(tmp_path / "cache") in warned
 
 
-WARM_FAULTS = {
-    "removed code": ("*.nbc", "0"),
-    "told not to compile": (None, "1 rope_xp: kernel='numba' is not used"),
-}
-
-
-@pytest.mark.parametrize("name", WARM_FAULTS)
-def test_other_faults_with_a_warm_cache(name, warm, tmp_path):
-    pattern, expected = WARM_FAULTS[name]
+def test_code_that_was_removed_is_compiled_anew_if_that_is_allowed(warm, tmp_path):
     shutil.copytree(warm, tmp_path / "cache")
-    if pattern:
-        for file in (tmp_path / "cache").rglob(pattern):
-            file.unlink()
-    environment = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "NUMBA_DISABLE_JIT": str(int(pattern is None))}
-    assert calls(tmp_path, **environment)[-1].startswith(expected)
+    for file in (tmp_path / "cache").rglob("*.nbc"):
+        file.unlink()
+    environment = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    assert calls(tmp_path, **environment)[-1] == "0"
+    assert calls(tmp_path, NUMBA_DISABLE_JIT="1", **environment)[-1].startswith("1 rope_xp: kernel='numba' is not used")
 
 
 UNWRITABLE = {
@@ -185,27 +178,6 @@ def test_nowhere_to_keep_what_numba_compiles(name, tmp_path):
     assert described.startswith("numba (") and by_name == "(33, 128)"
     assert warned.startswith("1 rope_xp: numba compiles in each process, because its cache in ")
     assert ("No space left" if "full" in name else "cannot cache function") in warned
-
-
-def test_threads_that_are_first_at_once_hear_of_a_fault_once(tmp_path):
-    script = """
-import sys, warnings
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
-
-sys.setswitchinterval(1e-6)
-barrier = Barrier(8)
-def work(_):
-    barrier.wait(60)
-    return is_right()
-
-with warnings.catch_warnings(record=True) as caught, ThreadPoolExecutor(8) as pool:
-    warnings.simplefilter("always")
-    assert all(pool.map(work, range(8)))
-print(len(caught))
-"""
-    prelude = "FAIL = SystemError('half')" + PLANT
-    assert run(tmp_path, prelude + PROGRAM + script).splitlines()[-1] == "1"
 
 
 # Frameworks that are none.
@@ -374,9 +346,9 @@ def test_a_process_without_further_threads_works_alone(pause, monkeypatch):
 
     monkeypatch.setattr(threads, "_openmp", lambda of_torch: None)
     monkeypatch.setattr(threads, "start_new_thread", refuse)
-    calls = []
-    threads.run(entry_of(lambda _: calls.append(1) or 3), 0, 3, 2)
-    assert calls == [1]
+    done = []
+    threads.run(entry_of(lambda _: done.append(1) or 3), 0, 3, 2)
+    assert done == [1]
 
 
 def test_the_region_is_left_when_the_work_is_interrupted(pause, monkeypatch):

@@ -20,28 +20,29 @@ BATCH, SEQ, HEADS, KV_HEADS, DIM = 4, 8, 6, 2, 16
 SIZES = (BATCH, SEQ, HEADS, DIM), (BATCH, SEQ, KV_HEADS, DIM)
 
 
-def on_ranks(size, function, *arguments):
-    """Call a function of this file on so many processes; an error in one ends all, and is raised here."""
+def on_ranks(size, *calls):
+    """Call functions of this file, (function, *arguments), on so many processes; an error in one is raised here."""
     with tempfile.TemporaryDirectory() as folder:
-        everything = (size, f"{folder}/store", function, arguments)
+        everything = (size, f"{folder}/store", calls)
         started = torch.multiprocessing.start_processes(_run, everything, nprocs=size, join=False)
         deadline = time.monotonic() + LIMIT
         while not started.join(timeout=1):
             if time.monotonic() > deadline:
                 for process in started.processes:
                     process.kill()
-                raise TimeoutError(f"{function.__name__} did not end within {LIMIT} seconds")
+                raise TimeoutError(f"{[call[0].__name__ for call in calls]} did not end within {LIMIT} seconds")
 
 
-def _run(rank, size, store, function, arguments):
+def _run(rank, size, store, calls):
     warnings.simplefilter("error")
     torch.set_num_threads(1)
-    torch.manual_seed(0)  # the same numbers everywhere
     store = dist.FileStore(store, size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=LIMIT))
     dist.barrier()  # all are there, and nobody leaves before
-    function(*arguments)
-    dist.barrier()
+    for function, *arguments in calls:
+        torch.manual_seed(0)  # the same numbers everywhere
+        function(*arguments)
+        dist.barrier()
     dist.destroy_process_group()
 
 
@@ -54,38 +55,56 @@ def embedding(layout="half", **options):
     return RotaryEmbedding(head_dim=DIM, layout=layout, base=10_000.0, kernel="reference", **options)
 
 
-# Each a function of q, k and positions.
-CALLS = {
-    "counted": lambda rope, q, k, where: rope(q, k, seq_dim=1),
-    "positions": lambda rope, q, k, where: rope(q, k, positions=where, seq_dim=1),
-    "positions of rows": lambda rope, q, k, where: rope(
-        q, k, positions=consecutive(SEQ, torch.arange(BATCH) + 100_000), seq_dim=1
-    ),
+def in_two_layers(rope, q, k, sincos):
+    q, k = rope(q, k, sincos=sincos, seq_dim=1)
+    return rope(q, k, sincos=sincos, seq_dim=1)
+
+
+def by_notebook(rope, *arrays):
+    sincos = [fixed_pos_embedding(x, 1, offset=7) for x in arrays]
+    ways = {"layout": rope.layout, "seq_dim": 1, "kernel": rope.kernel}
+    return [apply_rotary_pos_emb(x, each, **ways) for x, each in zip(arrays, sincos)]
+
+
+def calls(arange):
+    """Functions of a value, q, k and positions, (seq), for the library that `arange` is of."""
+    return {
+        "counted": lambda rope, q, k, where: rope(q, k, seq_dim=1),
+        "positions": lambda rope, q, k, where: rope(q, k, positions=where, seq_dim=1),
+        "positions of rows": lambda rope, q, k, where: rope(
+            q, k, positions=consecutive(q.shape[1], arange(q.shape[0]) + 100_000), seq_dim=1
+        ),
+        "tables": lambda rope, q, k, where: in_two_layers(rope, q, k, rope.sincos(where, like=q)),
+        "rows of tables": lambda rope, q, k, where: rope(
+            q, k, sincos=rope.sincos(arange(2 * q.shape[1])), positions=arange(q.shape[1]) + 3, seq_dim=1
+        ),
+        "shift": lambda rope, q, k, where: (rope.shift(q, -3, seq_dim=1), rope.shift(k, where, seq_dim=1)),
+        "notebook": lambda rope, q, k, where: by_notebook(rope, q, k),
+    }
+
+
+CALLS = calls(torch.arange) | {
     "positions of NumPy": lambda rope, q, k, where: rope(q, k, positions=where.numpy(), seq_dim=1),
-    "tables": lambda rope, q, k, where: rope(q, k, sincos=rope.sincos(where, like=q), seq_dim=1),
     "plain tables": lambda rope, q, k, where: rope(q, k, sincos=rope.sincos(where), seq_dim=1),
-    "rows of tables": lambda rope, q, k, where: rope(
-        q, k, sincos=rope.sincos(torch.arange(2 * SEQ)), positions=torch.arange(SEQ) + 3, seq_dim=1
-    ),
-    "shift": lambda rope, q, k, where: (rope.shift(q, -3, seq_dim=1), rope.shift(k, torch.arange(SEQ), seq_dim=1)),
     "inverse": lambda rope, q, k, where: [rope.rotate(x, rope.sincos(where), seq_dim=1, inverse=True) for x in (q, k)],
-    "notebook": lambda rope, q, k, where: [
-        apply_rotary_pos_emb(x, fixed_pos_embedding(x, 1, offset=7), layout=rope.layout, seq_dim=1, kernel="reference")
-        for x in (q, k)
-    ],
     "real positions": lambda rope, q, k, where: rope(q, k, positions=where / 7, seq_dim=1),
-    "float32 phases": lambda rope, q, k, where: embedding(rope.layout, phase="float32")(
-        q, k, positions=where, seq_dim=1
-    ),
-    "xpos": lambda rope, q, k, where: embedding(rope.layout, xpos=XPos(centre=100_000))(
-        q, k, positions=where, seq_dim=1
-    ),
-    "a part of the channels": lambda rope, q, k, where: embedding(rope.layout, rotary_dim=8, first_channel=4)(
+    "float32 phases": lambda rope, q, k, where: rope.replace(phase="float32")(q, k, positions=where, seq_dim=1),
+    "xpos": lambda rope, q, k, where: rope.replace(xpos=XPos(centre=100_000))(q, k, positions=where, seq_dim=1),
+    "a part of the channels": lambda rope, q, k, where: rope.replace(rotary_dim=8, first_channel=4)(
         q, k, positions=where, seq_dim=1
     ),
 }
 
-OF_POSITIONS = ("positions", "tables", "inverse", "real positions", "float32 phases", "xpos", "a part of the channels")
+OF_POSITIONS = (
+    "positions",
+    "tables",
+    "shift",
+    "inverse",
+    "real positions",
+    "float32 phases",
+    "xpos",
+    "a part of the channels",
+)
 # `exp` of float32 is another number at the end of a vector than within: an ulp of the growth, in two products of
 # numbers below 8.
 ROUNDED = {"xpos": 2 * 8 * 2 * 2.0**-23}

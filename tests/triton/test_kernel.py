@@ -3,9 +3,6 @@
 import dataclasses
 import io
 import math
-import os
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
@@ -13,6 +10,7 @@ import oracle
 import pytest
 import torch
 from libraries import LIBRARIES, ROUNDOFF
+from programs import run
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
@@ -109,14 +107,13 @@ def strided(rng, shape, dtype):
     return view[tuple(slice(None, None, int(step)) for step in steps)], whole
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_any_arrays_in_one_launch(seed, launches, monkeypatch):
-    rng = np.random.default_rng(seed)
+@pytest.mark.parametrize("draw", range(16))
+def test_any_arrays_in_one_launch(draw, launches, monkeypatch):
+    """Each dtype with each pair of layouts; the rest is random."""
+    rng, dtype, (read, write, *_) = np.random.default_rng(draw), list(DTYPES)[draw % 4], TURNS[(draw + draw // 4) % 4]
     monkeypatch.setattr(kernel, "PROGRAMS", int(rng.choice([1, 3, 1024])))  # so that programs take several heads
-    dtype = str(rng.choice(list(DTYPES)))
-    blocks = int(rng.choice([1, 1, 2, 3]))
-    read, write = ("half", "half") if blocks > 1 else rng.choice(["half", "interleaved"], 2).tolist()
-    rotation = Rotation(read, write, int(rng.choice([0, 0, 3, 8])), blocks, bool(rng.random() < 0.5))
+    blocks = int(rng.choice([1, 2, 3])) if read == write == "half" else 1
+    rotation = Rotation(read, write, int(rng.choice([0, 3, 8])), blocks, inverse=bool(rng.random() < 0.5))
     pairs = blocks * int(rng.integers(1, 7))
     inplace = bool(rng.random() < 0.4)
     arrays, wholes, sincos, truths, references = [], [], [], [], []
@@ -161,8 +158,7 @@ def test_any_arrays_in_one_launch(seed, launches, monkeypatch):
         assert torch.equal(whole, old)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rotation", TURNS, ids=lambda rotation: f"{rotation.read} to {rotation.write}")
+@pytest.mark.parametrize("rotation, dtype", [*zip(TURNS, DTYPES)], ids=str)
 def test_in_place_equals_out_of_place(rotation, dtype):
     """Also where what is written lies where something else is read."""
     q, k = random(2, 3, 5, 42, dtype=dtype), random(2, 5, 5, 42, seed=1, dtype=dtype)
@@ -176,7 +172,7 @@ def test_in_place_equals_out_of_place(rotation, dtype):
         assert (x - random(*x.shape, seed=seed, dtype=dtype)).abs().max() <= size
 
 
-@pytest.mark.parametrize("shape", [(0, 3, 14), (5, 0, 14), (0, 0, 14)])
+@pytest.mark.parametrize("shape", [(0, 3, 14), (5, 0, 14)])
 def test_empty_axes_launch_nothing(shape, launches):
     x, sincos = random(*shape), tables(np.zeros((shape[0], 1, 5)))
     assert rotate(x, *sincos, HALVES).shape == shape
@@ -210,19 +206,6 @@ def test_results_lie_like_their_arrays():
 INTEGERS = (torch.int32, torch.int64)
 
 
-@pytest.mark.parametrize("integer", INTEGERS, ids=str)
-def test_rows_of_a_table(integer, launches):
-    angles = np.random.default_rng(0).standard_normal((100, 7))
-    q, k = random(2, 5, 3, 14, dtype="bfloat16"), random(2, 5, 2, 14, seed=1, dtype="bfloat16")
-    where = torch.tensor([[0, 99, 7, 7, 50], [1, 2, 3, 4, 98]], device=DEVICE)[..., None].to(integer)
-    for inplace in (False, True):
-        truths = [expected(NUMPY(x), angles[NUMPY(where).astype(int)], HALVES) for x in (q, k)]
-        results = kernel.rotate_all([q, k], [(*tables(angles), where)] * 2, HALVES, inplace)
-        for result, truth in zip(results, truths, strict=True):
-            assert_rounded_once(result, truth, 8.0)
-    assert len(launches) == 2
-
-
 def test_rows_of_a_strided_table_for_some_axes():
     angles = np.random.default_rng(0).standard_normal((10, 14))
     sincos = tuple(table[::2, ::2] for table in tables(angles))
@@ -232,26 +215,16 @@ def test_rows_of_a_strided_table_for_some_axes():
         assert_rounded_once(kernel.rotate_all([x], [(*sincos, given)], NEIGHBOURS)[0], truth, 8.0)
 
 
-def test_rows_that_a_table_lacks_are_not_a_number():
-    x = random(5, 16)
-    where = torch.tensor([0, -1, 3, 2**40, -(2**63)], device=DEVICE)
-    (out,) = kernel.rotate_all([x], [(*tables(np.zeros((3, 7))), where)], HALVES)
-    missing = torch.tensor([False, True, True, True, True], device=DEVICE)
-    assert torch.equal(out[:, :14].isnan(), missing[:, None].expand(5, 14))
-    assert torch.equal(out[:, 14:], x[:, 14:]) and torch.equal(out[0], x[0])
-
-
 FREQUENCIES = tuple(float(w) for w in oracle.geometric(10_000.0, 14))
 POSITIONS = [0, 1, -1, 7, 4095, 131_071, -131_071, 2**24 + 1, 2**31 - 1, -(2**31), 123_456_789, -987_654_321]
 WIDE = [2**31, -(2**31) - 1, 2**40 + 12_345, 2**62 + 1, -(2**63), 2**63 - 1]
 
 
-def rows_of(where, dtype, scale=1.0):
+def rows_of(where, dtype):
     """Sine and cosine that the kernel computes: it turns the pair (0, 1) to (-sin, cos), and (1, 0) to (cos, sin)."""
-    where = torch.tensor(where, device=DEVICE) if not isinstance(where, torch.Tensor) else where
     unit = torch.zeros(len(where), 14, dtype=DTYPES[dtype], device=DEVICE)
     unit[:, :7] = 1.0
-    (out,) = kernel.ByPositions(phases.Frequencies(FREQUENCIES), scale).rotate_all([unit], [(where,)], HALVES)
+    (out,) = kernel.ByPositions(phases.Frequencies(FREQUENCIES), 1.0).rotate_all([unit], [(where,)], HALVES)
     return NUMPY(out[:, 7:]), NUMPY(out[:, :7])
 
 
@@ -273,14 +246,7 @@ def test_computed_tables_are_exact(integer):
             assert np.abs(result - NUMPY(table)).max() <= (2 * torch.finfo(dtype).eps if ON_GPU else 0.0)
 
 
-def test_computed_tables_are_scaled():
-    plain, scaled = rows_of([1, 5, 131_071], "float32"), rows_of([1, 5, 131_071], "float32", scale=1.25)
-    for one, other in zip(plain, scaled, strict=True):
-        np.testing.assert_allclose(other, 1.25 * one, rtol=2.0**-23)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rotation", [*TURNS, HALVES.inverted()], ids=str)
+@pytest.mark.parametrize("rotation, dtype", [*zip([*TURNS, HALVES.inverted()], [*DTYPES, "bfloat16"])], ids=str)
 def test_positions_give_what_their_tables_give(rotation, dtype, launches):
     by_positions = kernel.ByPositions(phases.Frequencies(FREQUENCIES), 1.0)
     where = torch.tensor([[3, 131_071, -7], [2**31 - 1, 0, 12]], device=DEVICE)[:, None]
@@ -381,22 +347,26 @@ def same(one, other):
     return torch.equal(one.nan_to_num(1e3), other.nan_to_num(1e3))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_by_hand_are_those_of_the_kernel(dtype, launches):
+@pytest.mark.parametrize("dtype, integer", [*zip(["bfloat16", "float64"], INTEGERS)], ids=str)
+def test_rows_by_hand_are_those_of_the_kernel(dtype, integer, launches):
+    """Those that a table lacks are not a number."""
     q, k = qk(dtype)
     sincos = ROPE.sincos(torch.arange(50, device=DEVICE), like=q)
-    for given in ([3, 49, 7, 7, 0], [-1, 50, 2**31 - 1, 3, -(2**31)]), [3, 49, -7, 7, 0]:
-        where = torch.tensor(given, dtype=torch.int32, device=DEVICE)
+    last = torch.iinfo(integer).max
+    for given in ([3, 49, 7, 7, 0], [-1, 50, last, 3, -last - 1]), [3, 49, -7, 7, 0]:
+        where = torch.tensor(given, dtype=integer, device=DEVICE)
         truth = ROPE(q, k, sincos=reference.tables_of([(*sincos, where)])[0], seq_dim=1)
         del launches[:]
         results = ROPE(q, k, sincos=sincos, positions=where, seq_dim=1)
         assert all(map(same, results, truth))
+        known = ((where >= 0) & (where < 50)).expand(2, 5)
+        assert torch.equal(~results[0][..., 2:12].isnan().any(-1).any(-1), known)
         written = [x.clone() for x in (q, k)]
         ROPE.rotate_inplace(*written, sincos=sincos, positions=where, seq_dim=1)
         assert all(map(same, written, truth)) and len(launches) == 2
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_positions_give_what_tables_give(dtype, launches):
     q, k = qk(dtype)
     for given in (None, [3, 1, 7, 100_003, -(2**31)], [[3, 1, 7, 2**31 - 1, -5], [0, 1, 2, 3, 4]]):
@@ -508,7 +478,7 @@ def test_compiles_whole_to_one_operator(name):
     torch._dynamo.reset()
     counter, call = CompileCounterWithBackend("aot_eager"), CALLS[name]
     compiled = torch.compile(lambda q, k: call(ROPE, q, k), fullgraph=True, dynamic=True, backend=counter)
-    for seq in (7, 8, 9):
+    for seq in (7, 8):
         q, k = qk(seq=seq)
         for one, other in zip(compiled(q, k), call(ROPE, q, k), strict=True):
             assert torch.allclose(one, other, rtol=0, atol=1e-5)
@@ -529,18 +499,19 @@ def test_compiles_derivatives_that_operators_lack():
         ROPE, base=None, rotary_dim=None, inv_freq=inv_freq
     )(x, seq_dim=1)
     for call, given in (
-        (lambda w: torch.autograd.grad(learned(w).pow(3).sum(), w)[0], inv_freq.requires_grad_()),
         (torch.vmap(lambda x: ROPE(x, seq_dim=0)), x),
         (torch.func.grad(lambda x: ROPE(x, seq_dim=1).pow(3).sum()), x),
         (lambda x: torch.func.jvp(lambda x: ROPE(x, seq_dim=1), (x,), (x.cos(),))[1], x),
     ):
         torch._dynamo.reset()
-        if given is inv_freq:
-            compiled = torch.compile(learned, fullgraph=True, backend="aot_eager")
-            found = torch.autograd.grad(compiled(given).pow(3).sum(), given)[0]
-        else:
-            found = torch.compile(call, fullgraph=True, backend="aot_eager")(given)
+        found = torch.compile(call, fullgraph=True, backend="aot_eager")(given)
         assert torch.allclose(found, call(given), rtol=0, atol=1e-3)
+    torch._dynamo.reset()
+    gradients = [
+        torch.autograd.grad(call(inv_freq.requires_grad_()).pow(3).sum(), inv_freq)[0]
+        for call in (learned, torch.compile(learned, fullgraph=True, backend="aot_eager"))
+    ]
+    assert torch.allclose(*gradients, rtol=0, atol=1e-3)
 
 
 @pytest.mark.compile
@@ -580,8 +551,7 @@ def test_positions_may_change_before_the_derivative_and_come_from_inference_mode
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compiles_in_place(backend):
+def test_compiles_in_place():
     torch._dynamo.reset()
     sincos = ROPE.sincos(np.arange(5), like=qk()[0])
 
@@ -595,7 +565,7 @@ def test_compiles_in_place(backend):
     torch.compile(call, fullgraph=True, backend=lambda graph, _: graphs.append(graph) or graph)(x.clone())
     assert operators(graphs[0].graph) == ["rope_xp.rotate_"]
     torch._dynamo.reset()
-    results = torch.compile(call, fullgraph=True, backend=backend)(x)
+    results = torch.compile(call, fullgraph=True, backend="inductor")(x)
     for one, truth in zip((x, *results), (other, *call(other)), strict=True):
         assert torch.equal(one, truth)
 
@@ -609,9 +579,9 @@ class Rotates(torch.nn.Module):
         return self.call(ROPE, q, k)
 
 
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("strict", [True, False])
-def test_exports(strict, name):
+@pytest.mark.compile
+@pytest.mark.parametrize("name, strict", [("positions", True), ("rows", False)])
+def test_exports(name, strict):
     sizes = {1: torch.export.Dim("seq", min=2, max=4096)}
     program = torch.export.export(Rotates(name), qk(), dynamic_shapes={"q": sizes, "k": sizes}, strict=strict)
     assert operators(program.graph) == ["rope_xp.rotate.default"]
@@ -700,17 +670,14 @@ COMPILES = """
 
 
 def run_in_another_process(script, tmp_path, **environment):
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0", **environment}
-    source = tmp_path / "script.py"  # as Triton reads the text of kernels
-    source.write_text(textwrap.dedent(script))
-    run = subprocess.run([sys.executable, str(source)], env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
+    run(tmp_path, textwrap.dedent(script), TRITON_CACHE_DIR=str(tmp_path), **{"TRITON_INTERPRET": "0", **environment})
 
 
 def compile_in_another_process(script, tmp_path, capability="90"):
     run_in_another_process(textwrap.dedent(COMPILES) + textwrap.dedent(script), tmp_path, CAPABILITY=capability)
 
 
+@pytest.mark.slow
 def test_compiles_for_gpus(tmp_path):
     script = """
         import re
@@ -738,10 +705,12 @@ def test_compiles_for_gpus(tmp_path):
     compile_in_another_process(script, tmp_path)
 
 
+@pytest.mark.slow
 def test_compiles_for_older_gpus(tmp_path):
     compile_in_another_process('compile_all(Rotation("interleaved", "half"))', tmp_path, capability="80")
 
 
+@pytest.mark.slow
 def test_lengths_compile_nothing_anew(tmp_path):
     """From decoding to long prefill. What strides are multiples of depends on the width alone, and is kept."""
     script = """
