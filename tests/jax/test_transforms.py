@@ -192,10 +192,9 @@ def test_numpy_positions_that_do_not_fit_are_refused():
 
 def test_bad_input_is_refused_while_tracing():
     x = jnp.ones((2, 5, 3, 14))
-    for name in bad_input.arrays(XP, x):
-        _, error, message = bad_input.arrays(XP, x)[name]
+    for number, (_, error, message) in enumerate(bad_input.arrays(XP, x)):
         with pytest.raises(error, match=message):
-            jax.jit(lambda x, name=name: bad_input.arrays(XP, x)[name][0]())(x)
+            jax.jit(lambda x, number=number: bad_input.arrays(XP, x)[number][0]())(x)
 
 
 def test_attribute_of_a_flax_module():
