@@ -105,10 +105,10 @@ GOLDENS = []
 def rope(
     config,
     kwargs,
-    *,
     head_dim,
     layout,
     freqs,
+    *,
     axis=None,
     rotary_dim=None,
     attention_factor=1,
@@ -150,108 +150,75 @@ def make():
 
 def one_axis():
     # 4096 / 32 heads = 128. Llama's base is 10000 where the config has none.
-    rope("llama-2-7b", {}, head_dim=128, layout="half", freqs=geometric(10000, 128))
-    rope("llama-3.1-8b", {}, head_dim=128, layout="half", freqs=llama3(500000, 128, 8, 1, 4, 8192))
+    rope("llama-2-7b", {}, 128, "half", geometric(10000, 128))
+    rope("llama-3.1-8b", {}, 128, "half", llama3(500000, 128, 8, 1, 4, 8192))
     # Same block but for the factor, and heads of 64.
-    rope("llama-3.2-1b", {}, head_dim=64, layout="half", freqs=llama3(500000, 64, 32, 1, 4, 8192))
-    rope("mistral-7b-v0.1", {}, head_dim=128, layout="half", freqs=geometric(10000, 128))
-    rope("mistral-7b-v0.3", {}, head_dim=128, layout="half", freqs=geometric(1000000, 128))
-    rope("mixtral-8x7b-v0.1", {}, head_dim=128, layout="half", freqs=geometric(1000000, 128))
+    rope("llama-3.2-1b", {}, 64, "half", llama3(500000, 64, 32, 1, 4, 8192))
+    rope("mistral-7b-v0.1", {}, 128, "half", geometric(10000, 128))
+    rope("mistral-7b-v0.3", {}, 128, "half", geometric(1000000, 128))
+    rope("mixtral-8x7b-v0.1", {}, 128, "half", geometric(1000000, 128))
 
     # 3584 / 28 = 128. No magnitude is given: 0.1 ln 4 + 1.
-    rope(
-        "qwen2.5-7b-instruct-yarn",
-        {},
-        head_dim=128,
-        layout="half",
-        freqs=yarn(1000000, 128, 4, 32768),
-        attention_factor=yarn_magnitude(4),
-    )
+    rope("qwen2.5-7b-instruct-yarn", {}, 128, "half", yarn(1000000, 128, 4, 32768), attention_factor=yarn_magnitude(4))
     # Dual chunk attention changes positions, not frequencies.
-    rope("qwen2.5-7b-instruct-1m", {}, head_dim=128, layout="half", freqs=geometric(10000000, 128))
-    rope(
-        "qwen3-8b-yarn",
-        {},
-        head_dim=128,
-        layout="half",
-        freqs=yarn(1000000, 128, 4, 32768),
-        attention_factor=yarn_magnitude(4),
-    )
+    rope("qwen2.5-7b-instruct-1m", {}, 128, "half", geometric(10000000, 128))
+    rope("qwen3-8b-yarn", {}, 128, "half", yarn(1000000, 128, 4, 32768), attention_factor=yarn_magnitude(4))
 
     # Latent attention: the 64 rotary channels are an array of their own. V3 reads neighbouring channels as pairs and
     # writes halves; V2 stays interleaved. Both mscales are equal, so that their quotient is 1.
-    rope("deepseek-v3", {}, head_dim=64, layout="interleaved_to_half", freqs=yarn(10000, 64, 40, 4096))
-    rope("deepseek-v2-lite", {}, head_dim=64, layout="interleaved", freqs=yarn(10000, 64, 40, 4096))
-    rope(
-        "deepseek-v2-lite-saved-by-transformers-5",
-        {},
-        head_dim=64,
-        layout="interleaved",
-        freqs=yarn(10000, 64, 40, 4096),
-    )
+    rope("deepseek-v3", {}, 64, "interleaved_to_half", yarn(10000, 64, 40, 4096))
+    rope("deepseek-v2-lite", {}, 64, "interleaved", yarn(10000, 64, 40, 4096))
+    rope("deepseek-v2-lite-saved-by-transformers-5", {}, 64, "interleaved", yarn(10000, 64, 40, 4096))
     # beta_fast = beta_slow = 1: the ramp is one pair wide.
-    rope("kimi-k2-instruct", {}, head_dim=64, layout="interleaved_to_half", freqs=yarn(50000, 64, 32, 4096, 1, 1))
+    rope("kimi-k2-instruct", {}, 64, "interleaved_to_half", yarn(50000, 64, 32, 4096, 1, 1))
     # The last 64 of 512 channels. Plain layers have no scaling, compressed ones YaRN without a magnitude.
     rope(
         "deepseek-v4-flash",
         {"layer_type": "main"},
-        head_dim=512,
+        512,
+        "interleaved",
+        geometric(10000, 64),
         rotary_dim=64,
         first_channel=448,
-        layout="interleaved",
-        freqs=geometric(10000, 64),
     )
     rope(
         "deepseek-v4-flash",
         {"layer_type": "compress"},
-        head_dim=512,
+        512,
+        "interleaved",
+        yarn(160000, 64, 16, 65536),
         rotary_dim=64,
         first_channel=448,
-        layout="interleaved",
-        freqs=yarn(160000, 64, 16, 65536),
     )
     # Ramp bounds are not rounded; both layer types share the block.
     for kwargs in ({}, {"layer_type": "sliding_attention"}, {"layer": 1}):
         rope(
             "gpt-oss-20b",
             kwargs,
-            head_dim=64,
-            layout="half",
-            freqs=yarn(150000, 64, 32, 4096, truncate=False),
+            64,
+            "half",
+            yarn(150000, 64, 32, 4096, truncate=False),
             attention_factor=yarn_magnitude(32),
         )
     # YaRN on full layers only; its magnitude is given, and is 0.1 ln 8 + 1.
     for kwargs in ({"layer_type": "full_attention"}, {"layer": 3}):
-        rope(
-            "olmo-3-7b",
-            kwargs,
-            head_dim=128,
-            layout="half",
-            freqs=yarn(500000, 128, 8, 8192),
-            attention_factor=1.2079441541679836,
-        )
+        rope("olmo-3-7b", kwargs, 128, "half", yarn(500000, 128, 8, 8192), attention_factor=1.2079441541679836)
     for kwargs in ({"layer_type": "sliding_attention"}, {"layer": 0}):
-        rope("olmo-3-7b", kwargs, head_dim=128, layout="half", freqs=geometric(500000, 128))
+        rope("olmo-3-7b", kwargs, 128, "half", geometric(500000, 128))
     # mscale / mscale_all_dim = 1; llama_4_scaling_beta is a temperature of queries, no rotation.
-    rope("ministral-3-8b", {}, head_dim=128, layout="half", freqs=yarn(1000000, 128, 16, 16384))
+    rope("ministral-3-8b", {}, 128, "half", yarn(1000000, 128, 16, 16384))
 
     # Dynamic NTK by length: at most 32768, one more, and twice as long.
     for kwargs in ({}, {"seq_len": 32768}):
-        rope("internlm2-7b", kwargs, head_dim=128, layout="half", freqs=geometric(1000000, 128))
+        rope("internlm2-7b", kwargs, 128, "half", geometric(1000000, 128))
     for length in (32769, 65536):
-        rope(
-            "internlm2-7b",
-            {"seq_len": length},
-            head_dim=128,
-            layout="half",
-            freqs=dynamic(1000000, 128, 2, 32768, length),
-        )
+        rope("internlm2-7b", {"seq_len": length}, 128, "half", dynamic(1000000, 128, 2, 32768, length))
     # alpha stretches the base at every length; mscale and the betas belong to YaRN and say nothing here.
     for kwargs in ({}, {"seq_len": 262144}, {"seq_len": 262145}):
-        rope("hy-mt1.5-1.8b", kwargs, head_dim=128, layout="half", freqs=ntk(10000, 128, 1000))
+        rope("hy-mt1.5-1.8b", kwargs, 128, "half", ntk(10000, 128, 1000))
 
-    rope("deepseek-coder-6.7b", {}, head_dim=128, layout="half", freqs=linear(geometric(100000, 128), 4))
-    rope("longchat-7b-v1.5-32k", {}, head_dim=128, layout="half", freqs=linear(geometric(10000, 128), 8))
+    rope("deepseek-coder-6.7b", {}, 128, "half", linear(geometric(100000, 128), 4))
+    rope("longchat-7b-v1.5-32k", {}, 128, "half", linear(geometric(10000, 128), 8))
 
     # 3072 / 32 = 96, 48 pairs. The magnitude comes from 131072 / 4096 = 32 at every length.
     for config in ("phi-3-vision-128k-text", "phi-3.5-mini-instruct"):
@@ -263,9 +230,9 @@ def one_axis():
             rope(
                 config,
                 kwargs,
-                head_dim=96,
-                layout="half",
-                freqs=longrope(10000, 96, numbers(config, which)),
+                96,
+                "half",
+                longrope(10000, 96, numbers(config, which)),
                 attention_factor=longrope_magnitude(32, 4096),
             )
     # 3072 / 24 = 128, three quarters of it rotated: 48 pairs.
@@ -277,10 +244,10 @@ def one_axis():
         rope(
             "phi-4-mini-instruct",
             kwargs,
-            head_dim=128,
+            128,
+            "half",
+            longrope(10000, 96, numbers("phi-4-mini-instruct", which)),
             rotary_dim=96,
-            layout="half",
-            freqs=longrope(10000, 96, numbers("phi-4-mini-instruct", which)),
             attention_factor=longrope_magnitude(32, 4096),
         )
     # The magnitudes are given.
@@ -292,94 +259,76 @@ def one_axis():
         rope(
             "phi-3.5-moe-synthetic-factors",
             kwargs,
-            head_dim=128,
-            layout="half",
-            freqs=longrope(10000, 128, numbers("phi-3.5-moe-synthetic-factors", which)),
+            128,
+            "half",
+            longrope(10000, 128, numbers("phi-3.5-moe-synthetic-factors", which)),
             attention_factor=1.243163121016122,
         )
 
     # The first channels turn, with exponents over the channels that turn.
     # 2560 / 32 = 80, 0.4 of it.
-    rope("phi-2", {}, head_dim=80, rotary_dim=32, layout="half", freqs=geometric(10000, 32))
+    rope("phi-2", {}, 80, "half", geometric(10000, 32), rotary_dim=32)
     # 2048 / 32 = 64, a quarter.
-    rope("stablelm-2-1_6b", {}, head_dim=64, rotary_dim=16, layout="half", freqs=geometric(10000, 16))
+    rope("stablelm-2-1_6b", {}, 64, "half", geometric(10000, 16), rotary_dim=16)
     # 2048 / 16 = 128, a quarter.
-    rope("pythia-1.4b", {}, head_dim=128, rotary_dim=32, layout="half", freqs=geometric(10000, 32))
+    rope("pythia-1.4b", {}, 128, "half", geometric(10000, 32), rotary_dim=32)
     # 6144 / 64 = 96, a quarter.
-    rope("gpt-neox-20b", {}, head_dim=96, rotary_dim=24, layout="half", freqs=geometric(10000, 24))
+    rope("gpt-neox-20b", {}, 96, "half", geometric(10000, 24), rotary_dim=24)
     # 4096 / 16 = 256, 64 of it; GPT-J's base is 10000 and cannot be set.
-    rope("gpt-j-6b", {}, head_dim=256, rotary_dim=64, layout="interleaved", freqs=geometric(10000, 64))
-    rope("glm-4-9b-0414", {}, head_dim=128, rotary_dim=64, layout="interleaved", freqs=geometric(10000, 64))
-    rope("minitron-4b-base", {}, head_dim=128, rotary_dim=64, layout="half", freqs=geometric(10000, 64))
-    rope("persimmon-8b-base", {}, head_dim=64, rotary_dim=32, layout="half", freqs=geometric(25000, 32))
+    rope("gpt-j-6b", {}, 256, "interleaved", geometric(10000, 64), rotary_dim=64)
+    rope("glm-4-9b-0414", {}, 128, "interleaved", geometric(10000, 64), rotary_dim=64)
+    rope("minitron-4b-base", {}, 128, "half", geometric(10000, 64), rotary_dim=64)
+    rope("persimmon-8b-base", {}, 64, "half", geometric(25000, 32), rotary_dim=32)
 
-    rope("gemma-2-9b", {}, head_dim=256, layout="half", freqs=geometric(10000, 256))
+    rope("gemma-2-9b", {}, 256, "half", geometric(10000, 256))
     # Every sixth layer is global: base 1e6, interpolated 8 times. Local layers: base 1e4, no scaling.
     for kwargs in ({"layer_type": "full_attention"}, {"layer": 5}, {"layer": 47, "part": "text"}):
-        rope("gemma-3-12b-it", kwargs, head_dim=256, layout="half", freqs=linear(geometric(1000000, 256), 8))
+        rope("gemma-3-12b-it", kwargs, 256, "half", linear(geometric(1000000, 256), 8))
     for kwargs in ({"layer_type": "sliding_attention"}, {"layer": 4}):
-        rope("gemma-3-12b-it", kwargs, head_dim=256, layout="half", freqs=geometric(10000, 256))
+        rope("gemma-3-12b-it", kwargs, 256, "half", geometric(10000, 256))
     # Full layers have heads of 512, of whose 256 pairs the first quarter turns, with exponents over all 512.
     for kwargs in ({"layer_type": "full_attention"}, {"layer": 4}):
-        rope(
-            "gemma-4-e2b-it",
-            kwargs,
-            head_dim=512,
-            layout="half",
-            freqs=geometric(1000000, 512)[:64] + [D(0)] * 192,
-        )
+        rope("gemma-4-e2b-it", kwargs, 512, "half", geometric(1000000, 512)[:64] + [D(0)] * 192)
     for kwargs in ({"layer_type": "sliding_attention"}, {"layer": 0}):
-        rope("gemma-4-e2b-it", kwargs, head_dim=256, layout="half", freqs=geometric(10000, 256))
+        rope("gemma-4-e2b-it", kwargs, 256, "half", geometric(10000, 256))
 
-    rope("command-r-v01", {}, head_dim=128, layout="interleaved", freqs=geometric(8000000, 128))
+    rope("command-r-v01", {}, 128, "interleaved", geometric(8000000, 128))
     # Every fourth layer is global and not rotated.
     for kwargs in ({"layer_type": "sliding_attention"}, {"layer": 0}, {"layer": 2}):
-        rope("command-r7b-12-2024", kwargs, head_dim=128, layout="interleaved", freqs=geometric(50000, 128))
+        rope("command-r7b-12-2024", kwargs, 128, "interleaved", geometric(50000, 128))
     nope("command-r7b-12-2024", {"layer": 3})
     nope("command-r7b-12-2024", {"layer_type": "full_attention"})
     # An empty no_rope_layers means every fourth layer; 1 in the list means that the layer IS rotated.
     for layer in (0, 46):
-        rope(
-            "llama-4-scout-17b-16e",
-            {"layer": layer},
-            head_dim=128,
-            layout="interleaved",
-            freqs=llama3(500000, 128, 8, 1, 4, 8192),
-        )
+        rope("llama-4-scout-17b-16e", {"layer": layer}, 128, "interleaved", llama3(500000, 128, 8, 1, 4, 8192))
     nope("llama-4-scout-17b-16e", {"layer": 3})
     nope("llama-4-scout-17b-16e", {"layer": 47, "part": "text"})
     # low = high = 1: no blend, a step at wavelength 8192.
-    rope(
-        "llama-4-scout-17b-16e-instruct",
-        {"layer": 2},
-        head_dim=128,
-        layout="interleaved",
-        freqs=llama3(500000, 128, 16, 1, 1, 8192),
-    )
+    rope("llama-4-scout-17b-16e-instruct", {"layer": 2}, 128, "interleaved", llama3(500000, 128, 16, 1, 1, 8192))
     nope("llama-4-scout-17b-16e-instruct", {"layer": 7})
     for layer in (0, 34):
-        rope("smollm3-3b", {"layer": layer}, head_dim=128, layout="half", freqs=geometric(5000000, 128))
+        rope("smollm3-3b", {"layer": layer}, 128, "half", geometric(5000000, 128))
     nope("smollm3-3b", {"layer": 3})
     nope("smollm3-3b", {"layer": 35})
     # 4544 / 71 = 64.
-    rope("falcon-7b", {}, head_dim=64, layout="half", freqs=geometric(10000, 64))
+    rope("falcon-7b", {}, 64, "half", geometric(10000, 64))
     # head_dim is given: 5120 / 32 would be 160.
-    rope("pixtral-12b", {}, head_dim=128, layout="half", freqs=geometric(1000000000, 128))
+    rope("pixtral-12b", {}, 128, "half", geometric(1000000000, 128))
     # Layers 0, 3, 6, ... are global.
     for kwargs in ({"layer_type": "full_attention"}, {"layer": 0}, {"layer": 21}):
-        rope("modernbert-base", kwargs, head_dim=64, layout="half", freqs=geometric(160000, 64))
+        rope("modernbert-base", kwargs, 64, "half", geometric(160000, 64))
     for kwargs in ({"layer_type": "sliding_attention"}, {"layer": 1}):
-        rope("modernbert-base", kwargs, head_dim=64, layout="half", freqs=geometric(10000, 64))
-    rope("lfm2-1.2b", {}, head_dim=64, layout="half", freqs=geometric(1000000, 64))
-    rope("lfm2-1.2b", {"layer": 2}, head_dim=64, layout="half", freqs=geometric(1000000, 64))
+        rope("modernbert-base", kwargs, 64, "half", geometric(10000, 64))
+    rope("lfm2-1.2b", {}, 64, "half", geometric(1000000, 64))
+    rope("lfm2-1.2b", {"layer": 2}, 64, "half", geometric(1000000, 64))
     # The shared block attends over 2 * 3584 channels: 7168 / 32 = 224.
-    rope("zamba2-7b-instruct", {}, head_dim=224, layout="half", freqs=geometric(10000, 224))
+    rope("zamba2-7b-instruct", {}, 224, "half", geometric(10000, 224))
     # Full layers are not rotated.
     for kwargs in ({"layer_type": "sliding_attention"}, {"layer": 0}):
-        rope("exaone-4.0-32b", kwargs, head_dim=128, layout="half", freqs=llama3(1000000, 128, 16, 1, 4, 8192))
+        rope("exaone-4.0-32b", kwargs, 128, "half", llama3(1000000, 128, 16, 1, 4, 8192))
     nope("exaone-4.0-32b", {"layer": 3})
     nope("exaone-4.0-32b", {"layer_type": "full_attention"})
-    rope("nomic-embed-text-v1.5", {}, head_dim=64, layout="half", freqs=geometric(1000, 64))
+    rope("nomic-embed-text-v1.5", {}, 64, "half", geometric(1000, 64))
 
 
 def several_axes():
@@ -389,194 +338,95 @@ def several_axes():
     # Axes t, h, w in runs of pairs.
     for config in ("qwen2-vl-7b-instruct", "qwen2.5-vl-7b-instruct"):
         for kwargs in ({}, {"part": "text"}):
-            rope(
-                config,
-                kwargs,
-                head_dim=128,
-                layout="half",
-                freqs=geometric(1000000, 128),
-                axis=sections(16, 24, 24),
-            )
+            rope(config, kwargs, 128, "half", geometric(1000000, 128), axis=sections(16, 24, 24))
         # 1280 / 16 = 80, where Qwen2-VL's hidden_size is the text model's. Row frequencies, then the same for columns.
-        rope(
-            config,
-            {"part": "vision"},
-            head_dim=80,
-            layout="half",
-            freqs=2 * geometric(10000, 40),
-            axis=20 * (0,) + 20 * (1,),
-        )
+        rope(config, {"part": "vision"}, 80, "half", 2 * geometric(10000, 40), axis=20 * (0,) + 20 * (1,))
     # t, h, w in turn while h and w have pairs left, then t.
-    rope(
-        "qwen3-vl-2b-instruct",
-        {},
-        head_dim=128,
-        layout="half",
-        freqs=geometric(5000000, 128),
-        axis=20 * ROUND_ROBIN + 4 * (0,),
-    )
-    rope(
-        "qwen3-vl-2b-instruct",
-        {"part": "vision"},
-        head_dim=64,
-        layout="half",
-        freqs=2 * geometric(10000, 32),
-        axis=sections(16, 16),
-    )
+    rope("qwen3-vl-2b-instruct", {}, 128, "half", geometric(5000000, 128), axis=20 * ROUND_ROBIN + 4 * (0,))
+    rope("qwen3-vl-2b-instruct", {"part": "vision"}, 64, "half", 2 * geometric(10000, 32), axis=sections(16, 16))
     # A quarter of 256; 11, 11 and 10 pairs in turn.
-    rope(
-        "qwen3.5-0.8b",
-        {},
-        head_dim=256,
-        rotary_dim=64,
-        layout="half",
-        freqs=geometric(10000000, 64),
-        axis=10 * ROUND_ROBIN + (0, 1),
-    )
-    rope(
-        "glm-4.1v-9b-thinking",
-        {},
-        head_dim=128,
-        rotary_dim=64,
-        layout="interleaved",
-        freqs=geometric(10000, 64),
-        axis=sections(8, 12, 12),
-    )
+    rope("qwen3.5-0.8b", {}, 256, "half", geometric(10000000, 64), rotary_dim=64, axis=10 * ROUND_ROBIN + (0, 1))
+    rope("glm-4.1v-9b-thinking", {}, 128, "interleaved", geometric(10000, 64), rotary_dim=64, axis=sections(8, 12, 12))
     # 1536 / 12 = 128.
-    rope(
-        "glm-4.1v-9b-thinking",
-        {"part": "vision"},
-        head_dim=128,
-        layout="half",
-        freqs=2 * geometric(10000, 64),
-        axis=sections(32, 32),
-    )
+    rope("glm-4.1v-9b-thinking", {"part": "vision"}, 128, "half", 2 * geometric(10000, 64), axis=sections(32, 32))
     # Sections are given as h, w, t; the axes are t, h, w: 22 times (h, w), then 20 times t.
-    rope(
-        "ernie-4.5-vl-28b-a3b",
-        {},
-        head_dim=128,
-        layout="interleaved",
-        freqs=geometric(500000, 128),
-        axis=22 * (1, 2) + 20 * (0,),
-    )
+    rope("ernie-4.5-vl-28b-a3b", {}, 128, "interleaved", geometric(500000, 128), axis=22 * (1, 2) + 20 * (0,))
     # Four axes, and the base stretched by alpha.
-    rope(
-        "hunyuan-ocr",
-        {},
-        head_dim=128,
-        layout="half",
-        freqs=ntk(10000, 128, 1000),
-        axis=sections(16, 16, 16, 16),
-    )
+    rope("hunyuan-ocr", {}, 128, "half", ntk(10000, 128, 1000), axis=sections(16, 16, 16, 16))
     # Pair j of 32 has the frequency of position j in one series; rows take the even ones, columns the odd ones.
     for config in ("pixtral-12b", "ministral-3-8b"):
         rope(
             config,
             {"part": "vision"},
-            head_dim=64,
-            layout="half",
-            freqs=geometric(10000, 64)[0::2] + geometric(10000, 64)[1::2],
+            64,
+            "half",
+            geometric(10000, 64)[0::2] + geometric(10000, 64)[1::2],
             axis=sections(16, 16),
         )
     # Two blocks of 32 channels, x and y, each in halves of its own; base 100.
-    rope(
-        "gemma-4-e2b-it",
-        {"part": "vision"},
-        head_dim=64,
-        layout="half",
-        blocks=2,
-        freqs=2 * geometric(100, 32),
-        axis=sections(16, 16),
-    )
+    rope("gemma-4-e2b-it", {"part": "vision"}, 64, "half", 2 * geometric(100, 32), blocks=2, axis=sections(16, 16))
     # 1408 / 16 = 88: 22 pairs for x, the same for y.
     rope(
-        "llama-4-scout-17b-16e",
-        {"part": "vision"},
-        head_dim=88,
-        layout="interleaved",
-        freqs=2 * geometric(10000, 44),
-        axis=sections(22, 22),
+        "llama-4-scout-17b-16e", {"part": "vision"}, 88, "interleaved", 2 * geometric(10000, 44), axis=sections(22, 22)
     )
     # 2 pi over periods 100 ** (4 j / 64), for rows and again for columns; positions lie in [-1, 1].
-    rope(
-        "dinov3-vitl16-lvd1689m",
-        {},
-        head_dim=64,
-        layout="half",
-        freqs=2 * [2 * PI * f for f in geometric(100, 32)],
-        axis=sections(16, 16),
-    )
+    rope("dinov3-vitl16-lvd1689m", {}, 64, "half", 2 * [2 * PI * f for f in geometric(100, 32)], axis=sections(16, 16))
 
 
 def code_in_the_checkpoint():
     """Families that no release of transformers has, or has under another name."""
     # Up to seq_length nothing grows. 9000 is 1.1 times 8192: log2 rounds up to 1, the ratio is 2 ** 2 - 1.
-    rope("qwen-7b-chat", {}, head_dim=128, layout="half", freqs=geometric(10000, 128))
-    rope("qwen-7b-chat", {"seq_len": 8192}, head_dim=128, layout="half", freqs=geometric(10000, 128))
-    rope("qwen-7b-chat", {"seq_len": 9000}, head_dim=128, layout="half", freqs=ntk(10000, 128, 3))
-    rope("qwen-7b-chat", {"seq_len": 30000}, head_dim=128, layout="half", freqs=ntk(10000, 128, 7))
+    rope("qwen-7b-chat", {}, 128, "half", geometric(10000, 128))
+    rope("qwen-7b-chat", {"seq_len": 8192}, 128, "half", geometric(10000, 128))
+    rope("qwen-7b-chat", {"seq_len": 9000}, 128, "half", ntk(10000, 128, 3))
+    rope("qwen-7b-chat", {"seq_len": 30000}, 128, "half", ntk(10000, 128, 7))
     # Half of the head, in neighbours; the base is 10000 times rope_ratio.
-    rope("chatglm3-6b-32k", {}, head_dim=128, rotary_dim=64, layout="interleaved", freqs=geometric(500000, 64))
-    rope("glm-4-9b-chat", {}, head_dim=128, rotary_dim=64, layout="interleaved", freqs=geometric(5000000, 64))
+    rope("chatglm3-6b-32k", {}, 128, "interleaved", geometric(500000, 64), rotary_dim=64)
+    rope("glm-4-9b-chat", {}, 128, "interleaved", geometric(5000000, 64), rotary_dim=64)
     # 7B is rotated, 13B has ALiBi.
-    rope("baichuan2-7b-chat", {}, head_dim=128, layout="half", freqs=geometric(10000, 128))
+    rope("baichuan2-7b-chat", {}, 128, "half", geometric(10000, 128))
     nope("baichuan2-13b-chat", {})
-    rope("ling-mini-2.0", {}, head_dim=128, rotary_dim=64, layout="half", freqs=geometric(600000, 64))
-    rope("exaone-3.5-7.8b-instruct", {}, head_dim=128, layout="half", freqs=llama3(1000000, 128, 8, 1, 4, 8192))
-    rope("internlm-20b", {}, head_dim=128, layout="half", freqs=geometric(10000, 128))
-    rope("internlm-20b", {"seq_len": 6000}, head_dim=128, layout="half", freqs=dynamic(10000, 128, 1, 4096, 6000))
+    rope("ling-mini-2.0", {}, 128, "half", geometric(600000, 64), rotary_dim=64)
+    rope("exaone-3.5-7.8b-instruct", {}, 128, "half", llama3(1000000, 128, 8, 1, 4, 8192))
+    rope("internlm-20b", {}, 128, "half", geometric(10000, 128))
+    rope("internlm-20b", {"seq_len": 6000}, 128, "half", dynamic(10000, 128, 1, 4096, 6000))
     # Height and width alternate over 44 pairs, time has the last 20.
-    rope(
-        "ernie-4.5-vl-28b-a3b-remote",
-        {},
-        head_dim=128,
-        layout="interleaved",
-        freqs=geometric(500000, 128),
-        axis=22 * (1, 2) + 20 * (0,),
-    )
+    rope("ernie-4.5-vl-28b-a3b-remote", {}, 128, "interleaved", geometric(500000, 128), axis=22 * (1, 2) + 20 * (0,))
     # 1280 / 16 = 80: 20 pairs for rows, the same for columns.
     rope(
         "ernie-4.5-vl-28b-a3b-remote",
         {"part": "vision"},
-        head_dim=80,
-        layout="half",
-        freqs=2 * geometric(10000, 40),
+        80,
+        "half",
+        2 * geometric(10000, 40),
         axis=20 * (0,) + 20 * (1,),
     )
-    rope("hunyuan-large", {}, head_dim=80, layout="half", freqs=ntk(10000, 80, 1000))
-    rope("grok-2", {}, head_dim=128, layout="half", freqs=yarn_log(208533496, 128, 16, 8192, 8, 1))
+    rope("hunyuan-large", {}, 80, "half", ntk(10000, 80, 1000))
+    rope("grok-2", {}, 128, "half", yarn_log(208533496, 128, 16, 8192, 8, 1))
     # NTK by powers, the fixed form: pair j of 32 is slowed by 8 ** ((j + 1) / 32).
     rope(
         "gte-multilingual-base",
         {},
-        head_dim=64,
-        layout="half",
-        freqs=[f / D(8) ** (D(j + 1) / 32) for j, f in enumerate(geometric(20000, 64))],
+        64,
+        "half",
+        [f / D(8) ** (D(j + 1) / 32) for j, f in enumerate(geometric(20000, 64))],
     )
-    rope("jina-embeddings-v3", {}, head_dim=64, layout="half", freqs=geometric(20000, 64))
+    rope("jina-embeddings-v3", {}, 64, "half", geometric(20000, 64))
 
 
 def keys_of_their_own():
     """Keys that only some files of a known family carry."""
     # Full layers turn half of the head and alone are scaled.
-    rope(
-        "step-3.5-flash",
-        {"layer": 0},
-        head_dim=128,
-        rotary_dim=64,
-        layout="half",
-        freqs=llama3(5000000, 64, 2, 1, 32, 131072),
-    )
-    rope("step-3.5-flash", {"layer": 1}, head_dim=128, layout="half", freqs=geometric(10000, 128))
+    rope("step-3.5-flash", {"layer": 0}, 128, "half", llama3(5000000, 64, 2, 1, 32, 131072), rotary_dim=64)
+    rope("step-3.5-flash", {"layer": 1}, 128, "half", geometric(10000, 128))
     # int(192 * 0.334) = 64.
-    rope("mimo-v2-flash", {"layer": 0}, head_dim=192, rotary_dim=64, layout="half", freqs=geometric(5000000, 64))
-    rope("mimo-v2-flash", {"layer": 1}, head_dim=192, rotary_dim=64, layout="half", freqs=geometric(10000, 64))
-    rope("bamba-9b", {"layer": 9}, head_dim=128, rotary_dim=64, layout="half", freqs=geometric(10000, 64))
+    rope("mimo-v2-flash", {"layer": 0}, 192, "half", geometric(5000000, 64), rotary_dim=64)
+    rope("mimo-v2-flash", {"layer": 1}, 192, "half", geometric(10000, 64), rotary_dim=64)
+    rope("bamba-9b", {"layer": 9}, 128, "half", geometric(10000, 64), rotary_dim=64)
     nope("bamba-9b", {"layer": 8})
-    rope("stablelm-2-12b", {}, head_dim=160, rotary_dim=40, layout="half", freqs=geometric(10000, 40))
-    rope("hunyuan-a13b-instruct", {}, head_dim=128, layout="half", freqs=ntk(10000, 128, 1000))
-    rope("llama-3.2-1b-mlx", {}, head_dim=64, layout="half", freqs=geometric(500000, 64))
+    rope("stablelm-2-12b", {}, 160, "half", geometric(10000, 40), rotary_dim=40)
+    rope("hunyuan-a13b-instruct", {}, 128, "half", ntk(10000, 128, 1000))
+    rope("llama-3.2-1b-mlx", {}, 64, "half", geometric(500000, 64))
 
 
 if __name__ == "__main__":
