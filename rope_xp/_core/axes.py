@@ -118,9 +118,9 @@ class Sections:
         axes = self.axis_of_section
         if axes is None:
             axes = (1, 2, 0) if self.order in ("spatial_first", "even_odd") and self.axes == 3 else range(self.axes)
-        sections = _ORDERS[self.order](list(self.sizes))
-        members = self._frequencies(sections)
-        return tuple(Column(axes[section], *member) for section, member in zip(sections, members))
+        sections = _SECTION_OF_PAIR[self.order](list(self.sizes))
+        frequencies = self._frequencies(sections)
+        return tuple(Column(axes[section], *frequency) for section, frequency in zip(sections, frequencies))
 
     def _frequencies(self, sections: list[int]) -> list[tuple[int, int]]:
         """The frequency of each pair: its index in a progression, and the width of the progression in channels."""
@@ -210,7 +210,7 @@ def _spatial_first(sizes: list[int]) -> list[int]:
     return [0, 1] * sizes[0] + [2] * sum(sizes[2:])
 
 
-_ORDERS: dict[str, Callable[[list[int]], list[int]]] = {
+_SECTION_OF_PAIR: dict[str, Callable[[list[int]], list[int]]] = {
     "chunked": _chunked,
     "interleaved": _interleaved,
     "round_robin": _round_robin,
