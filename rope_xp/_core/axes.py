@@ -194,16 +194,16 @@ def _balanced(sizes: list[int]) -> list[int]:
 
     Two neighbouring pairs follow different axes, as long as more than one axis is left.
     """
-    kept = min(sizes[0], 1)
-    left = [sizes[0] - kept, *sizes[1:]]
+    reserved = min(sizes[0], 1)
+    capacities = [sizes[0] - reserved, *sizes[1:]]
     placed, order = [0] * len(sizes), []
-    for _ in range(sum(left)):
-        available = [axis for axis, size in enumerate(left) if placed[axis] < size]
+    for _ in range(sum(capacities)):
+        available = [axis for axis, size in enumerate(capacities) if placed[axis] < size]
         others = [axis for axis in available if order[-1:] != [axis]] or available
-        axis = min(others, key=lambda axis: placed[axis] / left[axis])
+        axis = min(others, key=lambda axis: placed[axis] / capacities[axis])
         placed[axis] += 1
         order.append(axis)
-    return order + [0] * kept
+    return order + [0] * reserved
 
 
 def _spatial_first(sizes: list[int]) -> list[int]:

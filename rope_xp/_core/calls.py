@@ -102,8 +102,8 @@ class Calls:
         Raises
         ------
         ValueError
-            If shapes do not fit, `sincos` is given with `xpos`, positions select rows and `heads_dim` is
-            given, or the kernel is not installed or does not support `x`.
+            If shapes do not fit, `sincos` is given with `xpos`, positions select rows and `heads_dim` is given, or the
+            kernel is not installed or does not support `x`.
         TypeError
             If a dtype is not floating point, arrays belong to two libraries, or positions that select rows are not
             integers.

@@ -1159,7 +1159,7 @@ BAD_VALUES = [
     (r"layer must be below 16384; got 16384", llama(), {"layer": 2**14}),
     (r"num_hidden_layers must be at most 16384; got 1000000000", {**GEMMA3, "num_hidden_layers": 10**9}, LAYER_0),
     (
-        r"num_hidden_layers must be given where layers are counted from the end; got None",
+        r"num_hidden_layers must be given if layers are counted from the end; got None",
         {"model_type": "muse_glimmer_text", "rope_theta": 1e4},
         LAYER_0,
     ),

@@ -64,9 +64,9 @@ def from_config(
 ) -> RotaryEmbedding | None:
     """The rotary embedding that a checkpoint's config describes.
 
-    Configs are those of transformers 5 (`rope_parameters`, also nested by layer type) and all older by_plain_spelling
-    (`rope_theta`, `rope_scaling` with `type` or `rope_type`, `rotary_pct`, `rotary_emb_base`, ...). Values
-    that a config does not state follow from its `model_type`.
+    Configs are those of transformers 5 (`rope_parameters`, also nested by layer type) and all older keys
+    (`rope_theta`, `rope_scaling` with `type` or `rope_type`, `rotary_pct`, `rotary_emb_base`, ...). Values that a
+    config does not state follow from its `model_type`.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def from_config(
         is too large (16 MB, 32 levels, a million values, 16,384 layers or channels of a head); or if a value is not
         stated and `strict` is true.
     TypeError
-        If a value is of the wrong kind.
+        If a value has the wrong type.
     FileNotFoundError
         If the file does not exist on this machine. A model of the Hub must be downloaded first.
 
@@ -126,8 +126,9 @@ def from_config(
     - Ministral 3, Higgs Audio and PE use the base 10,000 if a block states none.
     - Most families rotate the whole head and ignore `partial_rotary_factor` and `rotary_dim`. They fail if a scaling
       rule reads that fraction, which is an error here.
-    - Keys of other families are not read. Sliding layers of OLMo-3, ModernBERT and GPT-NeoX do not read `rope_theta`.
-      GPT-NeoX and Bamba do not read a top-level `partial_rotary_factor`. DBRX does not read the base of `attn_config`.
+    - Keys of other families are not read. ModernBERT, GPT-NeoX and the sliding layers of OLMo-3 do not read
+      `rope_theta`. GPT-NeoX and Bamba do not read a top-level `partial_rotary_factor`. DBRX does not read the base of
+      `attn_config`.
     - All layers of one type have the base of the first such layer in Step-3.5.
     - Interleaved sections that do not fit lose pairs to the first axis.
     - The position axes of Step-3.7's vision tower are (height, width), and Cohere Compass has sections [22, 22, 20] of

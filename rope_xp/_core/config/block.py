@@ -70,15 +70,19 @@ def embedding_of(config: LayerConfig) -> RotaryEmbedding | None:
     scaling = scaling_of(config, rope_type)
     sections = sections_of(config, rotary_dim)
     _check_switches(config)
-    options: dict[str, Any] = {"head_dim": head_dim, "layout": layout_of(config), "blocks": config.row.pairing.blocks}
+    options: dict[str, Any] = {
+        "head_dim": head_dim,
+        "layout": layout_of(config),
+        "blocks": config.family.pairing.blocks,
+    }
     _ignore_known_keys(config)
-    if config.row.is_latent and not head_dim:
+    if config.family.is_latent and not head_dim:
         return None  # a latent attention without a rotated part
     if rotary_dim < 1:
         raise ValueError(
             f"{WHO}: the number of rotated channels must be at least 1; got {rotary_dim} of head_dim={head_dim}"
         )
-    if config.row.pairing.last_channels:
+    if config.family.pairing.last_channels:
         options["first_channel"] = head_dim - rotary_dim
     return RotaryEmbedding(**options, **_frequencies(config, head_dim, base, rotary_dim, rope_type, scaling, sections))
 
@@ -93,7 +97,7 @@ def _frequencies(
     sections: Sections | None,
 ) -> dict[str, Any]:
     """The arguments of a `RotaryEmbedding` for its frequencies: a base with its rule, or numbers."""
-    pairing, quirks = config.row.pairing, config.row.quirks
+    pairing, quirks = config.family.pairing, config.family.quirks
     if quirks.inv_freq is not None and config.layer is not ...:
         return {"inv_freq": quirks.inv_freq(config.keys, head_dim, base)}
     if rotary_dim % 2 == 0 and rope_type not in quirks.rules:
@@ -109,7 +113,7 @@ def _frequencies(
 
 def _is_scaled(config: LayerConfig) -> bool:
     """Whether the rule of the block applies to a layer."""
-    keys, key = config.keys, config.row.layers.scaled
+    keys, key = config.keys, config.family.layers.scaled
     if not key:
         return config.scaled or config.block.name != "rope_scaling"
     scaled = keys.list_of(key)
@@ -129,14 +133,14 @@ def _without_scaling(config: LayerConfig) -> LayerConfig:
     embedding_of(replace(config, keys=others, layer=..., scaled=True))
     config.keys.ignore_as(others)
     block = config.block.mapping
-    kept = {"rope_theta": block["rope_theta"]} if config.row.layers.scaled and "rope_theta" in block else {}
+    kept = {"rope_theta": block["rope_theta"]} if config.family.layers.scaled and "rope_theta" in block else {}
     return replace(config, block=Keys("no block", kept), scaled=True)
 
 
 def _check_switches(config: LayerConfig) -> None:
     """Switches for rotation and for sections must agree with the family."""
     keys = config.keys
-    for name, wanted in (("use_rotary_pos_emb", True), ("use_mrope", config.row.axes is not None)):
+    for name, wanted in (("use_rotary_pos_emb", True), ("use_mrope", config.family.axes is not None)):
         stated = keys.get(name)
         if stated is not None and checks.boolean(WHO, name, stated) != wanted:
             raise ValueError(f"{WHO}: {name} must be {wanted} in {keys.name}; got {stated}")
@@ -144,7 +148,7 @@ def _check_switches(config: LayerConfig) -> None:
 
 def _ignore_known_keys(config: LayerConfig) -> None:
     """Mark the keys that change nothing as read. All other keys of the block must have been read."""
-    keys, block, quirks = config.keys, config.block, config.row.quirks
+    keys, block, quirks = config.keys, config.block, config.family.quirks
     block.ignore(*quirks.ignored_in_block, *IGNORED_IN_BLOCK)
     block.require_all_read()
     keys.ignore(*quirks.ignored_keys, *(name for name in IGNORED_IF_NULL if keys.mapping.get(name) is None))

@@ -22,8 +22,8 @@ def head_dim_of(config: LayerConfig) -> int:
     """The number of channels of a head."""
     width = _width_of_layer(config)
     if width is None:
-        where = config.row.head_dim
-        width = _first_width(config, where.split(" | ")) if isinstance(where, str) else where(config.keys)
+        rule = config.family.head_dim
+        width = _first_width(config, rule.split(" | ")) if isinstance(rule, str) else rule(config.keys)
     if width > MAX_SIZE:
         raise ValueError(f"{WHO}: head_dim must be at most {MAX_SIZE}; got {width}")
     return width
@@ -31,15 +31,15 @@ def head_dim_of(config: LayerConfig) -> int:
 
 def _first_width(config: LayerConfig, ways: list[str]) -> int:
     """The first of these keys, or quotients of keys, that has a value."""
-    keys, row = config.keys, config.row
+    keys, family = config.keys, config.family
     for way in ways:
         names = way.split("/")
         values = [keys.count(name) for name in names]
         if None not in values:
             return _quotient(names, values)
-        if way in row.defaults:
+        if way in family.defaults:
             keys.assume("channels", ways[0])
-            return row.defaults[way]
+            return family.defaults[way]
     tried = " or ".join(" / ".join(way.split("/")) for way in ways)
     raise ValueError(
         f"{WHO}: {tried} must be given; got neither in {keys.name}: its class in transformers may have a default (load "
@@ -66,8 +66,8 @@ def _width_of_layer(config: LayerConfig) -> int | None:
         raise ValueError(f"{WHO}: keys of per_layer_config must be indices of layers; got {comma_separated(given)}")
     # Indices may have leading zeros.
     own = Keys("per_layer_config", {str(int(index)): each for index, each in given.items()})
-    types = types_of(keys, config.row)
-    name = "qk_rope_head_dim" if "qk_rope_head_dim" in config.row.defaults else "head_dim"
+    types = types_of(keys, config.family)
+    name = "qk_rope_head_dim" if "qk_rope_head_dim" in config.family.defaults else "head_dim"
     if not any(own.nested(index).get(name) for index in own.mapping):
         return None
     layers = [layer]
@@ -81,7 +81,7 @@ def _width_of_layer(config: LayerConfig) -> int | None:
 
 def rotated_channels_of(config: LayerConfig, rope_type: str, head_dim: int) -> int:
     """The number of rotated channels. It may be odd."""
-    row, quirks = config.row, config.row.quirks
+    family, quirks = config.family, config.family.quirks
     fraction, assumed = _rotated_fraction(config, rope_type, head_dim)
     if quirks.only_fraction is not None:
         only = None if fraction is None else quirks.only_fraction(config.keys, head_dim)
@@ -94,9 +94,9 @@ def rotated_channels_of(config: LayerConfig, rope_type: str, head_dim: int) -> i
     if width is None:
         if assumed:
             config.keys.assume("channels", PARTIAL_KEYS[0])
-        width = int(head_dim * (row.default(PARTIAL_KEYS[0]) if fraction is None else fraction))
-    if row.axes is not None and row.axes.fraction_of_each:
-        width *= row.axes.count
+        width = int(head_dim * (family.default(PARTIAL_KEYS[0]) if fraction is None else fraction))
+    if family.axes is not None and family.axes.fraction_of_each:
+        width *= family.axes.count
     if width > head_dim:
         raise ValueError(f"{WHO}: the number of rotated channels must be at most head_dim={head_dim}; got {width}")
     return width
@@ -104,17 +104,17 @@ def rotated_channels_of(config: LayerConfig, rope_type: str, head_dim: int) -> i
 
 def _rotated_fraction(config: LayerConfig, rope_type: str, head_dim: int) -> tuple[float | None, bool]:
     """The fraction of a head that is rotated, None if it is not stated; and whether it is a default."""
-    keys, row = config.keys, config.row
+    keys, family = config.keys, config.family
     inner = None if rope_type == "proportional" else config.block.get(*PARTIAL_KEYS)
     listed = config.number("partial_rotary_factors", keys.get("partial_rotary_factors"))
     outer = consistent_value(PARTIAL_KEYS[0], keys.get(*PARTIAL_KEYS), listed, keys.name)
     if config.block_is_default and outer is not None:
         inner = None
-    if inner is not None and {*row.quirks.redundant_keys} & {*PARTIAL_KEYS}:
+    if inner is not None and {*family.quirks.redundant_keys} & {*PARTIAL_KEYS}:
         outer = None
     fraction = consistent_value(PARTIAL_KEYS[0], inner, outer, config.block.name)
     if fraction is None:
-        return None, row.default(PARTIAL_KEYS[0]) != 1.0
+        return None, family.default(PARTIAL_KEYS[0]) != 1.0
     fraction = checks.positive(WHO, PARTIAL_KEYS[0], fraction)
     if fraction > head_dim:
         raise ValueError(f"{WHO}: partial_rotary_factor must be at most {head_dim}, the head_dim; got {fraction}")
@@ -123,7 +123,7 @@ def _rotated_fraction(config: LayerConfig, rope_type: str, head_dim: int) -> tup
 
 def _stated_width(config: LayerConfig, fraction: float | None, head_dim: int) -> int | None:
     """The number of rotated channels that a key states, or None. It must agree with the fraction."""
-    quirks = config.row.quirks
+    quirks = config.family.quirks
     width = config.keys.get(*quirks.rotated_keys)
     if quirks.rotated_width is not None:
         width = quirks.rotated_width(config.keys, head_dim)
@@ -140,7 +140,7 @@ def _stated_width(config: LayerConfig, fraction: float | None, head_dim: int) ->
 
 def layout_of(config: LayerConfig) -> str:
     """The layout of the family, or the one that a key states."""
-    pairing, interleave = config.row.pairing, config.keys.get(*INTERLEAVE_KEYS)
+    pairing, interleave = config.family.pairing, config.keys.get(*INTERLEAVE_KEYS)
     if interleave is None or pairing.from_caller:
         return pairing.layout
     wanted = pairing.layout != "half"
@@ -153,12 +153,12 @@ def layout_of(config: LayerConfig) -> str:
 
 def sections_of(config: LayerConfig, rotary_dim: int) -> Sections | None:
     """The sections of all position axes, or None for one axis."""
-    axes, pairs = config.row.axes, rotary_dim // 2
+    axes, pairs = config.family.axes, rotary_dim // 2
     if axes is None:
         return None
     given = _stated_sizes(config, pairs)
     order = _order(config)
-    default = config.row.default("mrope_section")
+    default = config.family.default("mrope_section")
     if given is None and default is not None:
         config.keys.assume("position axes", "mrope_section")
     sizes = default if given is None else given
@@ -176,7 +176,7 @@ def sections_of(config: LayerConfig, rotary_dim: int) -> Sections | None:
 
 def _stated_sizes(config: LayerConfig, pairs: int) -> Any:
     given = config.block.get("mrope_section", "xdrope_section")
-    if config.row.axes is None or config.row.axes.order != "spatial_first":
+    if config.family.axes is None or config.family.axes.order != "spatial_first":
         return given
     time = config.keys.count("freq_allocation")
     if time is None:
@@ -187,11 +187,11 @@ def _stated_sizes(config: LayerConfig, pairs: int) -> Any:
 
 def _order(config: LayerConfig) -> str:
     """The order of the family, or the one that a key states."""
-    assert config.row.axes is not None
-    block, order = config.block, config.row.axes.order
+    assert config.family.axes is not None
+    block, order = config.block, config.family.axes.order
     interleaved = block.get("mrope_interleaved", "interleaved")
     if interleaved is not None and checks.boolean(WHO, "mrope_interleaved", interleaved) != (order == "interleaved"):
-        if not config.row.axes.any_order:
+        if not config.family.axes.any_order:
             raise ValueError(
                 f"{WHO}: mrope_interleaved must be {order == 'interleaved'} for this model_type; got {interleaved}"
             )

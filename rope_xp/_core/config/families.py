@@ -6,7 +6,7 @@ both (`benchmarks/parity.py`). If the two differ, a row follows 5.23. `Family` d
 
 from typing import Any
 
-from rope_xp._core.config import family_rules as own
+from rope_xp._core.config import family_rules as rules
 from rope_xp._core.config import layer_types as types
 from rope_xp._core.config.families_of_axes import TEXT_AND_VISION
 from rope_xp._core.config.family import (
@@ -24,14 +24,14 @@ from rope_xp._core.config.family import (
 )
 from rope_xp._core.config.layer_types import every, listed_at, no_rope_layers, sliding_only
 
-LINEAR = every(4, "full_attention_interval", other="linear_attention")
+LINEAR_ATTENTION_TYPES = every(4, "full_attention_interval", other="linear_attention")
 REDUNDANT_FRACTION = Quirks(redundant_keys=("partial_rotary_factor",))
 TEMPERATURE = ("llama_4_scaling_beta",)
 HUNYUAN = Quirks(ignored_in_block=("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"))
 NO_ALIBI = Layers(only_if=("alibi", False, True))
 RELATIVE = ("relative_key", "relative_key_query")
 CONFORMER = Layers(only_if=("position_embeddings_type", "rotary", "relative_key", "none"))
-BY_ZEROS = Layers(listed=LayerList("layer_rope_theta", "from the end"))
+ZEROS_ARE_NOT_ROTATED = Layers(listed=LayerList("layer_rope_theta", "from the end"))
 
 
 def block(**parameters: Any) -> dict[str, Any]:
@@ -39,9 +39,9 @@ def block(**parameters: Any) -> dict[str, Any]:
     return {"rope_theta": parameters["rope_theta"], "rope_parameters": parameters}
 
 
-def of_type(where: Any = None, *, key: str = "", scaled: bool = True, **defaults: Any) -> LayerType:
+def of_type(head_dim: Any = None, *, key: str = "", scaled: bool = True, **defaults: Any) -> LayerType:
     """The properties of a type of layers. `key` is the config key of its base."""
-    return LayerType(defaults, where, (key,) if key else None, scaled)
+    return LayerType(defaults, head_dim, (key,) if key else None, scaled)
 
 
 def bases(**by_type: float) -> dict[str, LayerType]:
@@ -76,7 +76,7 @@ MODERNBERT = full_and_sliding(
 )
 DOTS3_NOTE = {
     **bases(full_attention=80_000_000.0, indexed_attention=80_000_000.0),
-    "sliding_attention": of_type(own.head_dim_of_sliding_latent, rope_theta=50_000.0, key="swa_rope_theta"),
+    "sliding_attention": of_type(rules.head_dim_of_sliding_latent, rope_theta=50_000.0, key="swa_rope_theta"),
 }
 SLIDING_PATTERN = every(6, "sliding_window_pattern")
 NOT_SCALED = full_and_sliding(sliding=of_type(scaled=False))
@@ -135,7 +135,7 @@ TEXT: dict[str, Family] = {
     ),
     # Families with their own scaling rules. `remote.py` reads their keys.
     "git grok-1 grok1": Family(
-        dict(head_dim=128), quirks=Quirks(rules={"yarn_linear": "yarn", "yarn_log": own.YarnInLogarithms})
+        dict(head_dim=128), quirks=Quirks(rules={"yarn_linear": "yarn", "yarn_log": rules.YarnInLogarithms})
     ),
     # Families with a default rotary block.
     "apertus": Family(block(**LLAMA3, rope_theta=12_000_000.0, factor=8.0)),
@@ -173,7 +173,7 @@ TEXT: dict[str, Family] = {
     ),
     "moonshine_streaming": Family(block(rope_theta=10_000.0, partial_rotary_factor=0.8), pairing=INTERLEAVED),
     "gptj codegen": Family(
-        {}, f"{QUOTIENT} | n_embd/n_head", INTERLEAVED, quirks=Quirks(base_keys=(), rotated_width=own.width_of_gptj)
+        {}, f"{QUOTIENT} | n_embd/n_head", INTERLEAVED, quirks=Quirks(base_keys=(), rotated_width=rules.width_of_gptj)
     ),
     "roformer": Family({}, QUOTIENT, INTERLEAVED, quirks=Quirks(base_keys=(), ignored_keys=("rotary_value",))),
     "qwen2_5_omni_dit": Family(dict(head_dim=64), pairing=TO_HALF),  # only the first head is rotated
@@ -194,14 +194,14 @@ TEXT: dict[str, Family] = {
         ),
         LATENT,
         Pairing("interleaved_to_half", key_decides=True),
-        quirks=Quirks(ignored_in_block=TEMPERATURE, only_fraction=own.fraction_of_latent),
+        quirks=Quirks(ignored_in_block=TEMPERATURE, only_fraction=rules.fraction_of_latent),
     ),
     "bailing_hybrid": Family(
         dict(rope_theta=6_000_000.0, qk_rope_head_dim=64),
         LATENT,
         TO_HALF,
         Layers(every(6, "layer_group_size", other="linear_attention")),
-        quirks=Quirks(only_fraction=own.any_fraction, redundant_keys=("rope_theta",)),
+        quirks=Quirks(only_fraction=rules.any_fraction, redundant_keys=("rope_theta",)),
     ),
     "mistral_large4_text": Family(
         dict(
@@ -213,7 +213,7 @@ TEXT: dict[str, Family] = {
         LATENT,
         TO_HALF,
         Layers(listed=no_rope_layers()),
-        quirks=Quirks(inv_freq=own.trained_frequencies),
+        quirks=Quirks(inv_freq=rules.trained_frequencies),
     ),
     "dots3_note_text": Family(
         dict(qk_rope_head_dim=64),
@@ -221,7 +221,7 @@ TEXT: dict[str, Family] = {
         TO_HALF,
         Layers(types.dots3_note, DOTS3_NOTE),
         quirks=Quirks(
-            only_fraction=own.any_fraction,
+            only_fraction=rules.any_fraction,
             scales_softmax=False,
             ignored_keys=("qk_rope_head_dim", "swa_qk_rope_head_dim"),
         ),
@@ -256,16 +256,16 @@ TEXT: dict[str, Family] = {
         layers=Layers(types.cycle("recurrent", "recurrent", "attention", key="block_types")),
     ),
     "qwen3_next": Family(
-        dict(head_dim=256, partial_rotary_factor=0.25), layers=Layers(LINEAR), quirks=REDUNDANT_FRACTION
+        dict(head_dim=256, partial_rotary_factor=0.25), layers=Layers(LINEAR_ATTENTION_TYPES), quirks=REDUNDANT_FRACTION
     ),
     "qwen3_5_text qwen3_5_moe_text": Family(
         dict(head_dim=256, partial_rotary_factor=0.25, mrope_section=(11, 11, 10)),
-        layers=Layers(LINEAR),
+        layers=Layers(LINEAR_ATTENTION_TYPES),
         axes=Axes("interleaved"),
         quirks=REDUNDANT_FRACTION,
     ),
     "qwen4_exp_text": Family(
-        dict(head_dim=256, mrope_section=(11, 11, 10)), layers=Layers(LINEAR), axes=Axes("interleaved")
+        dict(head_dim=256, mrope_section=(11, 11, 10)), layers=Layers(LINEAR_ATTENTION_TYPES), axes=Axes("interleaved")
     ),
     "minimax": Family(dict(rope_theta=1_000_000.0), layers=Layers(every(2, first=True, other="linear_attention"))),
     "olmo_hybrid": Family(layers=Layers(every(4, other="linear_attention"), rotated=types.unless_base_is_null)),
@@ -352,8 +352,10 @@ TEXT: dict[str, Family] = {
     ),
     "smollm3": Family(dict(rope_theta=2_000_000.0), layers=Layers(listed=no_rope_layers())),
     "granite_swa granitemoe_swa": Family(layers=Layers(listed=LayerList("layer_rope_theta", bases=True))),
-    "muse_glimmer_text": Family(dict(head_dim=128), layers=BY_ZEROS),
-    "muse_spark_text": Family(dict(head_dim=64, rope_parameters={"rope_theta": 500_000.0}), layers=BY_ZEROS),
+    "muse_glimmer_text": Family(dict(head_dim=128), layers=ZEROS_ARE_NOT_ROTATED),
+    "muse_spark_text": Family(
+        dict(head_dim=64, rope_parameters={"rope_theta": 500_000.0}), layers=ZEROS_ARE_NOT_ROTATED
+    ),
     # Families that are rotated only if a key has a certain value.
     "baichuan": Family(dict(alibi=False), layers=NO_ALIBI),
     "esm": Family(
@@ -386,7 +388,7 @@ TEXT: dict[str, Family] = {
         dict(use_rotary_embedding=True),
         QUOTIENT,
         layers=Layers(only_if=("use_rotary_embedding", True, False)),
-        quirks=Quirks(base_keys=(), rotated_width=own.width_of_clvp),
+        quirks=Quirks(base_keys=(), rotated_width=rules.width_of_clvp),
     ),
 }
 

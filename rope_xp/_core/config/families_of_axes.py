@@ -1,6 +1,6 @@
 """Rows of families with several position axes: text with images, vision encoders, and audio with two times."""
 
-from rope_xp._core.config import family_rules as own
+from rope_xp._core.config import family_rules as rules
 from rope_xp._core.config import layer_types as types
 from rope_xp._core.config.family import INTERLEAVED, QUOTIENT, Axes, Family, Layers, LayerType, Pairing, Quirks
 
@@ -81,18 +81,18 @@ TEXT_AND_VISION: dict[str, Family] = {
         "hidden_size",
         INTERLEAVED,
         axes=Axes("axial_interleaved", 2),
-        quirks=Quirks(only_fraction=own.fraction_of_hidden_state),
+        quirks=Quirks(only_fraction=rules.fraction_of_hidden_state),
     ),
     # Class and register tokens are not rotated.
     "dinov3_vit sapiens2 eomt_dinov3": Family(
-        dict(rope_theta=100.0), QUOTIENT, quirks=Quirks(inv_freq=own.frequencies_of_dinov3)
+        dict(rope_theta=100.0), QUOTIENT, quirks=Quirks(inv_freq=rules.frequencies_of_dinov3)
     ),
     # Others.
-    "esmfold2_atom_encoder": Family(quirks=Quirks(inv_freq=own.frequencies_of_esmfold2)),
+    "esmfold2_atom_encoder": Family(quirks=Quirks(inv_freq=rules.frequencies_of_esmfold2)),
     # The two positions of a token are its time multiplied by its window, and by its frame.
     "musicflamingo": Family(
         dict(rope_theta=1_200.0, partial_rotary_factor=0.2),
-        own.head_dim_of_audio,
+        rules.head_dim_of_audio,
         INTERLEAVED,
         axes=Axes("axial", 2, fraction_of_each=True),
     ),

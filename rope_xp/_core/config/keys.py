@@ -82,7 +82,7 @@ class Keys:
     name : str
         The name of the mapping in error messages.
     mapping : mapping
-    family : str
+    model_type : str
         The model family that has the defaults.
 
     Attributes
@@ -93,17 +93,17 @@ class Keys:
         Other sentences that `RotaryEmbedding.describe` prints.
     """
 
-    def __init__(self, name: str, mapping: Mapping[str, Any], family: str = ""):
+    def __init__(self, name: str, mapping: Mapping[str, Any], model_type: str = ""):
         self.name = name
         self.mapping = mapping
-        self.family = family
+        self.model_type = model_type
         self.defaults: dict[str, Default] = {}
         self.remarks: list[str] = []
         self._read: set[str] = set()
 
     def assume(self, row: str, key: str, source: str = "") -> None:
         """Record a default: the row of `describe` that shows it, its key, and its source."""
-        self.defaults[key] = Default(row, key, source or f"default of {self.family}")
+        self.defaults[key] = Default(row, key, source or f"default of {self.model_type}")
 
     def set_known(self, name: str, value: Any, source: str) -> None:
         """Set a known key to the value that another key, `source`, implies. It must not have a different value."""
@@ -114,7 +114,7 @@ class Keys:
 
     def fresh(self) -> "Keys":
         """The same mapping, with no key marked as read."""
-        return Keys(self.name, self.mapping, self.family)
+        return Keys(self.name, self.mapping, self.model_type)
 
     def found_any(self) -> bool:
         """Whether any of the keys that were read has a value that is not null."""
@@ -157,7 +157,7 @@ class Keys:
         value = self.get(name)
         if value is not None and not isinstance(value, Mapping):
             raise TypeError(f"{WHO}: {name} must be a mapping; got {value!r}")
-        return Keys(name, value or {}, self.family)
+        return Keys(name, value or {}, self.model_type)
 
     def ignore(self, *names: str) -> None:
         """Mark known keys as read, because they change nothing."""
@@ -181,7 +181,7 @@ class Keys:
             if key not in self._read and (matters is None or matters(key, value) or known_spelling(key, plain))
         }
         if unread:
-            known = comma_separated(self._read & self.mapping.keys())
+            known = comma_separated(self._read & self.mapping.keys()) or "none"
             like = similar_names(unread, self._read)
             raise ValueError(
                 f"{WHO}: every key of {self.name} must be known; got {unread}{like}; known keys are {known}"

@@ -126,7 +126,7 @@ def sliding_only(*, unless_null: str = "", dense_prefix: bool = False) -> Rotate
 
 
 def unless_base_is_null(keys: Keys, layer: int | None, layer_type: str | None) -> bool:
-    """Whether layers are rotated: none is if the base in the block is null."""
+    """True unless the base in the block is null. No layer is rotated then."""
     block = keys.mapping.get("rope_parameters")
     return not isinstance(block, Mapping) or block.get("rope_theta", 1) is not None
 

@@ -20,7 +20,7 @@ class LayerConfig:
 
     keys: Keys  # the config
     block: Keys  # its rotary block
-    row: Family  # for this type of layers
+    family: Family  # its row, for this type of layers
     layer: Any  # an int, None, or `...` for any layer
     layer_type: str | None
     seq_len: int | None
@@ -42,7 +42,7 @@ class LayerConfig:
             if self.layer >= len(value):
                 raise ValueError(f"{WHO}: {name} must have a number for each layer; got {len(value)}")
             return value[self.layer]
-        types = types_of(self.keys, self.row)
+        types = types_of(self.keys, self.family)
         found = [
             n
             for index, n in enumerate(value)
@@ -203,5 +203,5 @@ def _numbers_without_list(keys: Keys, listed: LayerList, layer: int | None, inte
     if listed.otherwise == "":
         return [1] * count
     if layer is not None and known is None:
-        raise ValueError(f"{WHO}: num_hidden_layers must be given where layers are counted from the end; got {known}")
+        raise ValueError(f"{WHO}: num_hidden_layers must be given if layers are counted from the end; got {known}")
     return [(count - 1 - index) % 4 for index in range(count)]

@@ -1,4 +1,7 @@
-"""The parts of composite configs: the path of each part, and its `model_type` if the part does not state it."""
+"""The parts of composite configs: the path of each part, and its `model_type` if the part does not state it.
+
+A composite config contains the configs of several models, such as a text model and a vision encoder.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -165,12 +168,12 @@ def part_of(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, A
     path = wanted if wanted in config else f"{wanted}_config"
     path, default = parts.get(wanted, (path, dict(parts.values()).get(wanted, "")))
     # Keys outside the parts may belong to the text, unless the composite has position axes itself, like MusicFlamingo.
-    of_text = model_type not in FAMILIES or not FAMILIES[model_type].divides_axes
-    found = _at(config, path, flat=bool(wanted == "text" and default and of_text))
+    outside_is_text = model_type not in FAMILIES or not FAMILIES[model_type].divides_axes
+    found = _value_at(config, path, flat=bool(wanted == "text" and default and outside_is_text))
     if isinstance(found, Mapping):
-        outside = _stated_outside(config, found) if of_text and wanted in ("text", "text_config") else {}
+        outside = _stated_outside(config, found) if outside_is_text and wanted in ("text", "text_config") else {}
         return found, _type_of_part(found, default, model_type), outside
-    if wanted == "text" and model_type in FAMILIES and of_text:
+    if wanted == "text" and model_type in FAMILIES and outside_is_text:
         return config, model_type, {}  # a config of text without parts
     known = comma_separated({*parts, *sub_configs(config)})
     known = f"one of {known}" if known else "None for a config without parts"
@@ -207,7 +210,7 @@ def _is_whole(config: Mapping[str, Any], model_type: str, parts: Mapping[str, An
     return False
 
 
-def _at(config: Mapping[str, Any], path: str, *, flat: bool) -> Any:
+def _value_at(config: Mapping[str, Any], path: str, *, flat: bool) -> Any:
     """The value at a path. With `flat`, the first config on the path that has the keys of text itself."""
     found: Any = config
     for key in path.split("."):

@@ -31,12 +31,12 @@ GROK_BLOCK = {"rope_type": "rope_type", "scaling_factor": "factor", "beta_fast":
 
 def set_known_keys(keys: Keys, seq_len: int | None) -> None:
     """Set the known keys that a family's own keys determine."""
-    for key, wanted in REQUIRED_VALUES.get(keys.family, {}).items():
+    for key, wanted in REQUIRED_VALUES.get(keys.model_type, {}).items():
         value = keys.get(key)
         if value is not None and value != wanted:
-            raise ValueError(f"{WHO}: {key} must be {wanted!r} in model_type {keys.family!r}; got {value!r}")
-    if keys.family in SET_KNOWN_KEYS:
-        SET_KNOWN_KEYS[keys.family](keys, seq_len)
+            raise ValueError(f"{WHO}: {key} must be {wanted!r} in model_type {keys.model_type!r}; got {value!r}")
+    if keys.model_type in SET_KNOWN_KEYS:
+        SET_KNOWN_KEYS[keys.model_type](keys, seq_len)
 
 
 def _chatglm(keys: Keys, seq_len: int | None) -> None:
@@ -101,7 +101,7 @@ def _internlm(keys: Keys, seq_len: int | None) -> None:
 
 def _grok(keys: Keys, seq_len: int | None) -> None:
     """Grok-2 has the model_type 'git'. A switch states the fraction. The keys of the block are at top level."""
-    if keys.family == "git" and "Grok1ForCausalLM" not in keys.list_of("architectures"):
+    if keys.model_type == "git" and "Grok1ForCausalLM" not in keys.list_of("architectures"):
         raise ValueError(
             f"{WHO}: architectures must have 'Grok1ForCausalLM' in model_type 'git'; got other architectures"
         )

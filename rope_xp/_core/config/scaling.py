@@ -43,7 +43,7 @@ ALIASES = {"su": "longrope", "mrope": "default", "axial": "default", "xdrope": "
 
 def base_of(config: LayerConfig) -> float:
     """The base of the frequencies."""
-    keys, quirks, default = config.keys, config.row.quirks, config.row.default("rope_theta")
+    keys, quirks, default = config.keys, config.family.quirks, config.family.default("rope_theta")
     if not quirks.base_keys:
         return default
     inner, outer = _stated_bases(config)
@@ -63,7 +63,7 @@ def base_of(config: LayerConfig) -> float:
 
 def _stated_bases(config: LayerConfig) -> tuple[Any, Any]:
     """The base that the rotary block states, and the base outside the block. Each may be None."""
-    keys, quirks, listed = config.keys, config.row.quirks, config.row.layers.listed
+    keys, quirks, listed = config.keys, config.family.quirks, config.family.layers.listed
     inner, outer = config.block.get("rope_theta"), keys.get(*quirks.base_keys)
     if quirks.base_in:
         inside = keys.nested(quirks.base_in)
@@ -76,7 +76,7 @@ def _stated_bases(config: LayerConfig) -> tuple[Any, Any]:
 
 def rope_type_of(config: LayerConfig) -> str:
     """The name of a block's rule."""
-    block, known = config.block, {**RULES, **ALIASES, **config.row.quirks.rules}
+    block, known = config.block, {**RULES, **ALIASES, **config.family.quirks.rules}
     names = {name: block.get(name) for name in ("rope_type", "type")}
     given = [name for name in names.values() if name is not None]
     for name in given:
@@ -96,7 +96,7 @@ def rope_type_of(config: LayerConfig) -> str:
 
 def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
     """The scaling rule, or None."""
-    rule: Any = {**RULES, **config.row.quirks.rules}[rope_type]
+    rule: Any = {**RULES, **config.family.quirks.rules}[rope_type]
     own_length = config.block.get(LENGTH_KEYS[0])
     length = _whole(config.keys.first(*LENGTH_KEYS) if own_length is None else own_length)
     values = _stated_values(config, rule, length)
@@ -114,7 +114,7 @@ def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
     if rope_type == "deepseek_yarn":
         return _deepseek_yarn(YarnScaling(**values))
     scaling = rule(**values)
-    if isinstance(scaling, YarnScaling) and not (config.row.is_latent and config.row.quirks.scales_softmax):
+    if isinstance(scaling, YarnScaling) and not (config.family.is_latent and config.family.quirks.scales_softmax):
         return _without_softmax_scale(scaling)
     return scaling
 
@@ -127,7 +127,7 @@ def _stated_values(config: LayerConfig, rule: type[Scaling], length: Any) -> dic
     outside = keys.get(ORIGINAL)
     if ORIGINAL in values:
         stated = _whole(consistent_value(ORIGINAL, values[ORIGINAL], outside, block.name))
-        default = config.row.default(ORIGINAL)
+        default = config.family.default(ORIGINAL)
         values[ORIGINAL] = next((each for each in (stated, default, length) if each is not None), None)
         if stated is None:
             keys.assume("scaling", ORIGINAL, "" if default is not None else f"equal to {LENGTH_KEYS[0]}")
@@ -139,7 +139,7 @@ def _stated_values(config: LayerConfig, rule: type[Scaling], length: Any) -> dic
 def _alpha(config: LayerConfig, values: dict[str, Any]) -> Any:
     """The parameter `alpha` that Hunyuan's dynamic rule has in place of a factor, or None."""
     alpha, factor = config.block.get("alpha"), values["factor"]
-    if alpha is not None and "factor" not in config.row.quirks.ignored_in_block and factor not in (None, 1):
+    if alpha is not None and "factor" not in config.family.quirks.ignored_in_block and factor not in (None, 1):
         raise ValueError(f"{WHO}: alpha or factor must be given, not both; got {alpha} and {factor}")
     return alpha
 
@@ -152,7 +152,7 @@ def _fill_in(config: LayerConfig, rule: type[Scaling], values: dict[str, Any], l
         length = checks.positive(WHO, LENGTH_KEYS[0], length)
         values["factor"] = length / checks.positive(WHO, ORIGINAL, values[ORIGINAL])
     if config.block.name == "rope_scaling":
-        for name, value in config.row.quirks.scaling_defaults.items():
+        for name, value in config.family.quirks.scaling_defaults.items():
             if name in values and values[name] is None:
                 values[name] = value
                 config.keys.assume("attention factor", name)

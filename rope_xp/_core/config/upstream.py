@@ -207,8 +207,8 @@ def _drop_fraction(config: dict[str, Any], model_type: str, family: Family, bloc
         rule, fraction = _rule(block), _rotated_fraction(config, block)
         if rule not in ("default", "proportional") and fraction not in (None, 1):
             raise ValueError(
-                f"{WHO}: compat must be None for {PARTIAL_KEYS[0]}={fraction} and rope_type {rule!r} in {model_type!r}, "
-                "because transformers fails; got transformers"
+                f"{WHO}: compat must be None for {PARTIAL_KEYS[0]}={fraction} and rope_type {rule!r} in "
+                f"{model_type!r}, because transformers fails; got transformers"
             )
     for block in blocks:
         if _rule(block) == "default":
