@@ -50,9 +50,9 @@ class Channels(NamedTuple):
 
 
 def span_of(who: str, head_dim: Any, first_channel: Any, rotary_dim: Any, *, is_open: bool) -> Span:
-    """The rotated channels. If `rotary_dim` is None, frequencies decide their number with `is_open`.
+    """The rotated channels. If `rotary_dim` is None, the span has all channels from `first_channel` on.
 
-    Otherwise all channels from `first_channel` on are rotated.
+    If the span also `is_open`, the number of frequencies decides instead.
     """
     head_dim = checks.even_size(who, "head_dim", head_dim)
     first_channel = checks.count(who, "first_channel", first_channel)

@@ -36,7 +36,7 @@ def array(who: str, name: str, x: Any) -> Any:
 
 
 def few_axes(who: str, name: str, x: Any) -> None:
-    """`x` must have at most `MOST_AXES` axes."""
+    """`x` must have at most `MAX_AXES` axes."""
     if x.ndim > MAX_AXES:
         raise ValueError(f"{who}: {name} must have at most {MAX_AXES} axes; got {x.ndim}")
 

@@ -26,10 +26,10 @@ from rope_xp._core.config.layer_types import every, listed_at, no_rope_layers, s
 
 LINEAR_ATTENTION_TYPES = every(4, "full_attention_interval", other="linear_attention")
 REDUNDANT_FRACTION = Quirks(redundant_keys=("partial_rotary_factor",))
-TEMPERATURE = ("llama_4_scaling_beta",)
+ATTENTION_TEMPERATURE = ("llama_4_scaling_beta",)
 HUNYUAN = Quirks(ignored_in_block=("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"))
 NO_ALIBI = Layers(only_if=("alibi", False, True))
-RELATIVE = ("relative_key", "relative_key_query")
+RELATIVE_POSITIONS = ("relative_key", "relative_key_query")
 CONFORMER = Layers(only_if=("position_embeddings_type", "rotary", "relative_key", "none"))
 ZEROS_ARE_NOT_ROTATED = Layers(listed=LayerList("layer_rope_theta", "from the end"))
 
@@ -148,7 +148,7 @@ TEXT: dict[str, Family] = {
             head_dim=128,
             **block(**MISTRAL, rope_theta=1_000_000.0, factor=16.0, original_max_position_embeddings=16_384),
         ),
-        quirks=Quirks(ignored_in_block=TEMPERATURE),
+        quirks=Quirks(ignored_in_block=ATTENTION_TEMPERATURE),
     ),
     "nemotron3_5_transcribe_asr_audio nemotron3_5_transcribe_word_timestamp": Family(
         block(rope_theta=10_000.0, partial_rotary_factor=0.5)
@@ -194,7 +194,7 @@ TEXT: dict[str, Family] = {
         ),
         LATENT,
         Pairing("interleaved_to_half", key_decides=True),
-        quirks=Quirks(ignored_in_block=TEMPERATURE, only_fraction=rules.fraction_of_latent),
+        quirks=Quirks(ignored_in_block=ATTENTION_TEMPERATURE, only_fraction=rules.fraction_of_latent),
     ),
     "bailing_hybrid": Family(
         dict(rope_theta=6_000_000.0, qk_rope_head_dim=64),
@@ -361,7 +361,7 @@ TEXT: dict[str, Family] = {
     "esm": Family(
         dict(position_embedding_type="absolute"),
         QUOTIENT,
-        layers=Layers(only_if=("position_embedding_type", "rotary", *RELATIVE)),
+        layers=Layers(only_if=("position_embedding_type", "rotary", *RELATIVE_POSITIONS)),
     ),
     "saprot": Family(
         dict(position_embedding_type="rotary"),
@@ -370,7 +370,7 @@ TEXT: dict[str, Family] = {
     ),
     "xlm-roberta": Family(
         dict(position_embedding_type="absolute"),
-        layers=Layers(only_if=("position_embedding_type", "rotary", *RELATIVE)),
+        layers=Layers(only_if=("position_embedding_type", "rotary", *RELATIVE_POSITIONS)),
         quirks=Quirks(rotated_keys=("rotary_emb_dim",)),
     ),
     "new": Family(
