@@ -94,7 +94,7 @@ def judged(file, name, theirs, kind, case):
         if ours == wanted:
             return "agrees", {}, ""
         refusal = next((note for note in ours.values() if isinstance(note, str)), "")
-    if REFUSAL.match(refusal) and (case != "whole" or "must stand in the part, not beside it" in refusal):
+    if REFUSAL.match(refusal) and (case != "whole" or "must be in the part, not outside it" in refusal):
         return "refused", {}, refusal
     return "wrong", {}, f"{ours}, but alone {wanted}"[:600]
 

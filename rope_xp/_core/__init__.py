@@ -1,1 +1,1 @@
-"""What the public modules are made of. Nothing here is public: names and places may change."""
+"""The private implementation of the public modules. Names and modules here may change."""

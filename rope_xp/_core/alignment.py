@@ -60,7 +60,7 @@ def _aligned(xp: Any, x: Any, alignment: Alignment) -> Any:
 def alignments_of_positions(
     who: str, name: str, shape: Sequence[int], arrays: Sequence[Any], seq_dim: int
 ) -> list[Alignment]:
-    """How positions of this shape, without position axes, are aligned with all axes of each array but its channels."""
+    """How positions of this shape, without position axes, are aligned with each array, channels excluded."""
     return [Alignment(_aligned_axes(who, name, shape, 0, x, seq_dim)) for x in arrays]
 
 
@@ -79,7 +79,7 @@ def alignments_of_tables(
 
 
 def leading_axes(who: str, name: str, positions: Any, axes: int) -> int:
-    """How many axes of positions are not of tokens: 1 for several position axes, which come first, else 0."""
+    """The number of axes before those of tokens: 1 if there are several position axes, else 0."""
     if axes == 1:
         return 0
     checks.array(who, name, positions)
@@ -92,7 +92,7 @@ def leading_axes(who: str, name: str, positions: Any, axes: int) -> int:
 
 
 def shape_of_delta(shape: Sequence[int], leading: int, axes: int) -> tuple[int, ...]:
-    """The shape of a change of positions for keys with that many axes.
+    """The shape of `delta`, a change of positions, extended to `axes` axes.
 
     A change for all keys, or for each batch row, gets more axes of size 1 at the end.
     """
@@ -101,8 +101,8 @@ def shape_of_delta(shape: Sequence[int], leading: int, axes: int) -> tuple[int, 
     return (*shape, *[1] * missing) if missing > 0 and applies_to_rows else tuple(shape)
 
 
-def equal_lengths(who: str, arrays: Sequence[Any], seq_dim: int) -> int:
-    """The sequence axis of the first array. All arrays must have equally many tokens."""
+def checked_seq_axis(who: str, arrays: Sequence[Any], seq_dim: int) -> int:
+    """Check that all arrays have equally many tokens, and return the sequence axis of the first array."""
     axes = [checks.axis(who, seq_dim, x) for x in arrays]
     lengths = [x.shape[axis] for x, axis in zip(arrays, axes)]
     if any(length != lengths[0] for length in lengths):

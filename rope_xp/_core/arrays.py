@@ -1,10 +1,10 @@
-"""Types of arrays for signatures: the result has the type of the array that a function gets."""
+"""Types of arrays for signatures. With `ArrayT`, the result has the type of the argument."""
 
 from typing import Any, Protocol, TypeVar
 
 
 class Array(Protocol):
-    """The attributes and operators that rope_xp needs of an array, in addition to its library's array-API functions."""
+    """The attributes and operators that an array must have, in addition to the array-API functions of its library."""
 
     @property
     def shape(self) -> Any: ...

@@ -118,9 +118,9 @@ class Sections:
         axes = self.axis_of_section
         if axes is None:
             axes = (1, 2, 0) if self.order in ("spatial_first", "even_odd") and self.axes == 3 else range(self.axes)
-        sections = _ORDERS[self.order](list(self.sizes))
-        members = self._frequencies(sections)
-        return tuple(Column(axes[section], *member) for section, member in zip(sections, members))
+        sections = _SECTION_OF_PAIR[self.order](list(self.sizes))
+        frequencies = self._frequencies(sections)
+        return tuple(Column(axes[section], *frequency) for section, frequency in zip(sections, frequencies))
 
     def _frequencies(self, sections: list[int]) -> list[tuple[int, int]]:
         """The frequency of each pair: its index in a progression, and the width of the progression in channels."""
@@ -194,23 +194,23 @@ def _balanced(sizes: list[int]) -> list[int]:
 
     Two neighbouring pairs follow different axes, as long as more than one axis is left.
     """
-    kept = min(sizes[0], 1)
-    left = [sizes[0] - kept, *sizes[1:]]
+    reserved = min(sizes[0], 1)
+    capacities = [sizes[0] - reserved, *sizes[1:]]
     placed, order = [0] * len(sizes), []
-    for _ in range(sum(left)):
-        available = [axis for axis, size in enumerate(left) if placed[axis] < size]
+    for _ in range(sum(capacities)):
+        available = [axis for axis, size in enumerate(capacities) if placed[axis] < size]
         others = [axis for axis in available if order[-1:] != [axis]] or available
-        axis = min(others, key=lambda axis: placed[axis] / left[axis])
+        axis = min(others, key=lambda axis: placed[axis] / capacities[axis])
         placed[axis] += 1
         order.append(axis)
-    return order + [0] * kept
+    return order + [0] * reserved
 
 
 def _spatial_first(sizes: list[int]) -> list[int]:
     return [0, 1] * sizes[0] + [2] * sum(sizes[2:])
 
 
-_ORDERS: dict[str, Callable[[list[int]], list[int]]] = {
+_SECTION_OF_PAIR: dict[str, Callable[[list[int]], list[int]]] = {
     "chunked": _chunked,
     "interleaved": _interleaved,
     "round_robin": _round_robin,

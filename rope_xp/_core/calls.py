@@ -1,4 +1,4 @@
-"""The methods of `RotaryEmbedding` that take arrays. Each makes a plan first, and then computes by it."""
+"""The methods of `RotaryEmbedding` that take arrays. Each makes a plan first, and then executes it."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, overload
@@ -22,7 +22,7 @@ ROLES = {"query": "its scale grows with position", "key": "its scale shrinks wit
 
 
 class Calls:
-    """A rotation by the frequencies of a spectrum, of pairs of channels, with tables that have a scale."""
+    """The calls of an embedding, which has a spectrum, channels and a scale of its tables."""
 
     phase: Phase
     kernel: Kernel
@@ -102,8 +102,8 @@ class Calls:
         Raises
         ------
         ValueError
-            If shapes do not fit, `sincos` is given and the value has `xpos`, positions select rows and `heads_dim` is
-            given, or the kernel is not installed or does not support `x`.
+            If shapes do not fit, `sincos` is given with `xpos`, positions select rows and `heads_dim` is given, or the
+            kernel is not installed or does not support `x`.
         TypeError
             If a dtype is not floating point, arrays belong to two libraries, or positions that select rows are not
             integers.
@@ -149,7 +149,7 @@ class Calls:
             The tables have the library and device of `like`, and are float64 if `like` is float64, else float32. The
             default is `positions`. On PyTorch, `positions` must be on the device of `like`.
         role : "query" or "key", optional
-            What the tables rotate. Required with `xpos`, whose tables of queries and keys differ.
+            Whether the tables rotate queries or keys. Required with `xpos`, because these tables differ.
 
         Returns
         -------
@@ -268,9 +268,7 @@ class Calls:
             If shapes do not fit, both `inverse` and `transpose` are true, memory is read-only or shared, or a tensor
             requires grad.
         TypeError
-            If dtypes or libraries do not fit, or the arrays are immutable, such as those of JA>>> import numpy as np
-        >>> from rope_xp import RotaryEmbedding
-        >>> rope.
+            If dtypes or libraries do not fit, or the arrays are immutable, such as those of JAX.
 
         Examples
         --------
@@ -338,16 +336,16 @@ class Calls:
             delta = count_from(who, "delta", delta, 1, like=k)[0]
             if self._spectrum.frequencies.axes > 1:
                 delta = backends.namespace(delta).stack([delta] * self._spectrum.frequencies.axes)
-        moves: Any = checks.convert_positions(who, "delta", delta, k)
-        moves = backends.with_axes(backends.namespace(moves), moves, plan.delta_shape)
-        sincos = self._unscaled_sincos(who, moves, k)
+        change: Any = checks.convert_positions(who, "delta", delta, k)
+        change = backends.with_axes(backends.namespace(change), change, plan.delta_shape)
+        sincos = self._unscaled_sincos(who, change, k)
         if self._scale.xpos is not None:
             # The change of a key's scale over `delta` tokens does not depend on the centre.
-            scale = self._scale.over(moves, -1, sincos.sin)
+            scale = self._scale.over(change, -1, sincos.sin)
             sincos = SinCos(sincos.sin * scale, sincos.cos * scale)
         angles = align_pairs(convert_tables(who, [k], sincos), plan.alignments)
         rotation = self._channels.rotation
-        # Rotated keys are in the order that was written.
+        # Rotated keys have the layout that the rotation wrote.
         return self._run(plan, [k], angles, rotation._replace(read=rotation.write))
 
     def _select_rotation(self, who: str, inverse: bool, transpose: bool) -> Rotation:
@@ -359,7 +357,7 @@ class Calls:
         return rotation.inverted() if inverse or transpose else rotation
 
     def _run(self, plan: CallPlan, arrays: Sequence[Any], angles: Angles, rotation: Rotation | None = None) -> Any:
-        """Rotate arrays with the kernels of a plan. The default is the rotation of the value."""
+        """Rotate arrays with the kernels of a plan. The default is the rotation of the embedding."""
         rotation = self._channels.rotation if rotation is None else rotation
         return _array_or_tuple(kernels.rotate_by(plan.kernels, arrays, angles, rotation, requested=self.kernel))
 
@@ -386,7 +384,7 @@ class Calls:
 
 
 def _given_angles(who: str, plan: CallPlan, arrays: Sequence[Any], sincos: tuple[Any, Any], positions: Any) -> Angles:
-    """Given tables for each array, aligned, or the rows of tables that positions select."""
+    """Angles for each array from given tables: aligned tables, or tables and the positions that select their rows."""
     tables = convert_tables(who, arrays, sincos, plan.are_ready)
     if plan.source == "tables":
         return align_pairs(tables, plan.alignments)
@@ -395,7 +393,7 @@ def _given_angles(who: str, plan: CallPlan, arrays: Sequence[Any], sincos: tuple
 
 
 def _array_or_tuple(rotated: list[Any]) -> Any:
-    """The array of a list of one, a tuple for several."""
+    """The array if there is only one, otherwise a tuple of all arrays."""
     return tuple(rotated) if len(rotated) > 1 else rotated[0]
 
 

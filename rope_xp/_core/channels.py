@@ -28,7 +28,7 @@ class Span(NamedTuple):
     rotary_dim: int | None
 
     def require_pairs(self, who: str, pairs: int) -> None:
-        """This many pairs must fit."""
+        """Check that this many pairs fit into the span."""
         rotary_dim = 2 * pairs if self.rotary_dim is None else self.rotary_dim
         if 2 * pairs != rotary_dim or self.first_channel + rotary_dim > self.head_dim:
             raise ValueError(
@@ -50,7 +50,10 @@ class Channels(NamedTuple):
 
 
 def span_of(who: str, head_dim: Any, first_channel: Any, rotary_dim: Any, *, is_open: bool) -> Span:
-    """The rotated channels. Without `rotary_dim`, frequencies decide if the span `is_open`; else it fills the head."""
+    """The rotated channels. If `rotary_dim` is None, the span has all channels from `first_channel` on.
+
+    If the span also `is_open`, the number of frequencies decides instead.
+    """
     head_dim = checks.even_size(who, "head_dim", head_dim)
     first_channel = checks.count(who, "first_channel", first_channel)
     if first_channel > head_dim - 2:

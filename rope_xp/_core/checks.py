@@ -19,7 +19,7 @@ WIDE = ("int64", "uint32")
 INTEGERS = (*NARROW, *WIDE)
 NUMBERS = (*INTEGERS, "float32", "float64")
 # NumPy arrays have at most 64 axes, and rope_xp adds up to two axes to those of an argument.
-MOST_AXES = 62
+MAX_AXES = 62
 
 
 def array(who: str, name: str, x: Any) -> Any:
@@ -36,9 +36,9 @@ def array(who: str, name: str, x: Any) -> Any:
 
 
 def few_axes(who: str, name: str, x: Any) -> None:
-    """`x` must have at most `MOST_AXES` axes."""
-    if x.ndim > MOST_AXES:
-        raise ValueError(f"{who}: {name} must have at most {MOST_AXES} axes; got {x.ndim}")
+    """`x` must have at most `MAX_AXES` axes."""
+    if x.ndim > MAX_AXES:
+        raise ValueError(f"{who}: {name} must have at most {MAX_AXES} axes; got {x.ndim}")
 
 
 def floating(who: str, name: str, x: Any, accepted: tuple[str, ...] = FLOATING) -> Any:

@@ -43,12 +43,12 @@ def describe(who: str, rope: Any, x: Any) -> str:
 
 def _kernel(who: str, rope: Any, x: Any) -> str:
     """The kernel of the embedding. With `x`, the kernel that will run for such arrays, and why no faster one does."""
-    kernel, passed_over = rope.kernel, ""
+    kernel, why_not_faster = rope.kernel, ""
     if x is not None:
         checks.floating(who, "x", x)
         kernel = kernels.choose(who, x, kernel)
-        passed_over = kernels.passed_over(x, kernel) if rope.kernel == "fastest" else ""
-    return f"{kernel} ({KERNELS[kernel]})" + (f"; {passed_over}" if passed_over else "")
+        why_not_faster = kernels.why_not_faster(x, kernel) if rope.kernel == "fastest" else ""
+    return f"{kernel} ({KERNELS[kernel]})" + (f"; {why_not_faster}" if why_not_faster else "")
 
 
 def _channels(rope: Any) -> str:

@@ -130,7 +130,7 @@ class RotaryEmbedding(Calls):
     # A copy of `scaling`. `dataclasses.replace` passes the old copy, so that `__post_init__` can refuse an attention
     # factor that came from a removed scaling.
     _scaling: Scaling | None = field(default=None, repr=False)
-    # `with_provenance` sets another one for values of `from_config`.
+    # `with_provenance` sets another one for embeddings that `from_config` returns.
     _provenance: ClassVar[Provenance] = Provenance()
 
     def __post_init__(self) -> None:
@@ -324,7 +324,7 @@ def with_provenance(rope: RotaryEmbedding, provenance: Provenance) -> RotaryEmbe
 
 
 def _check_options(who: str, rope: RotaryEmbedding) -> None:
-    """Options must be known, and values of the right class."""
+    """Options must be known; scaling, sections and xpos must be of the right class."""
     checks.one_of(who, "layout", rope.layout, LAYOUTS)
     checks.one_of(who, "phase", rope.phase, PHASES)
     checks.one_of(who, "kernel", rope.kernel, KERNELS)

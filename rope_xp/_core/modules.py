@@ -34,8 +34,8 @@ class RotaryModule:
             The axis of heads of queries and keys. Required if each head has its own frequencies, and not allowed
             otherwise.
         learned : bool
-            Whether the frequencies of all position axes are a parameter. They always are if `inv_freq` is an array of a
-            library other than NumPy. The parameter is initialised with the numbers of that array.
+            Whether the frequencies of all position axes are a parameter. If `inv_freq` is an array of a library other
+            than NumPy, they always are a parameter, and that array has its initial numbers.
         **options
             Arguments of `rope_xp.RotaryEmbedding`, such as `head_dim`, `layout` and `base`. Together with `rope`, they
             replace its values, as `rope_xp.RotaryEmbedding.replace` does.
@@ -122,8 +122,9 @@ def initial_value(rope: RotaryEmbedding | None, options: dict[str, Any], learned
         return rope.replace(inv_freq=inv_freq.tolist()), True
     if learned and rope.softmax_scale != 1.0:
         raise ValueError(
-            "RotaryEmbedding: learned frequencies must start from a value with softmax_scale 1, because they keep no "
-            f"scaling; got {rope.softmax_scale}: pass its inv_freq and attention_factor, and scale the softmax yourself"
+            "RotaryEmbedding: learned frequencies must start from an embedding with softmax_scale 1, because they "
+            f"have no scaling; got {rope.softmax_scale}: pass its inv_freq and attention_factor, and scale the softmax "
+            "yourself"
         )
     return rope, learned
 

@@ -157,9 +157,9 @@ def sin_cos(positions: Any, frequencies: Frequencies, dtype: Any) -> tuple[Any, 
     terms = frequencies.terms(positions)
     phase, rest = _phase_and_rest(*terms[0], bits, dtype)
     for columns, row in terms[1:]:
-        more, left = _phase_and_rest(columns, row, bits, dtype)
-        phase = phase + more
-        rest = rest if left is None else left + rest
+        next_phase, next_rest = _phase_and_rest(columns, row, bits, dtype)
+        phase = phase + next_phase
+        rest = rest if next_rest is None else next_rest + rest
     if wide and not in_float64:
         phase, bits = backends.astype(phase >> 32, xp.int32), 32
     return _sin_cos_of_phase(xp, phase, rest, bits, dtype)
@@ -191,10 +191,10 @@ def _phase_and_rest(positions: Any, row: Row, bits: int, dtype: Any) -> tuple[An
     if not row.are_floats:
         rest = row.broadcast_to_rank(_zero_or_nan(row.inv_freq, LIMIT, dtype), positions)
     if backends.is_real(positions):
-        whole, part, left = _split(xp, backends.astype(positions, xp.float64 if bits == 64 else xp.float32), bits)
+        whole, part, remainder = _split(xp, backends.astype(positions, xp.float64 if bits == 64 else xp.float32), bits)
         phase = _phase(whole, revolutions, bits, round_off=round_off) + _phase_of_part(part, revolutions, bits)
-        left = backends.astype(left * _approximate(revolutions, bits, left.dtype), dtype)
-        return phase, left if rest is None else left + rest
+        remainder = backends.astype(remainder * _approximate(revolutions, bits, remainder.dtype), dtype)
+        return phase, remainder if rest is None else remainder + rest
     positions = backends.astype(positions, xp.int64 if bits == 64 else xp.int32)
     return _phase(positions, revolutions, bits, round_off=round_off), rest
 

@@ -13,7 +13,7 @@ from rope_xp._core.alignment import (
     Alignment,
     alignments_of_positions,
     alignments_of_tables,
-    equal_lengths,
+    checked_seq_axis,
     leading_axes,
     shape_of_delta,
 )
@@ -23,10 +23,10 @@ from rope_xp._core.tables import check_tables
 class CallPlan(NamedTuple):
     """What a call will do.
 
-    `source` says from what angles come: aligned tables, rows of tables that positions select, positions of which a
-    kernel computes angles, or positions of which tables are computed. `alignments` aligns these tables or positions
+    `source` is where the angles come from: aligned tables, rows of tables that positions select, positions from which
+    a kernel computes angles, or positions from which tables are computed. `alignments` aligns these tables or positions
     with each array. `kernels` has the name of the kernel for each array, unless the kernel computes angles. `are_ready`
-    says that given tables need no conversion. `seq_axis` is the sequence axis of the first array if no positions are
+    is true if given tables need no conversion. `seq_axis` is the sequence axis of the first array if no positions are
     given. `delta_shape` is the shape of a change of positions, with additional axes of size 1.
     """
 
@@ -113,7 +113,7 @@ def _plan_positions(
     elif rope.axes > 1:
         raise ValueError(f"{who}: positions must be given for {rope.axes} position axes; got None")
     else:
-        seq_axis = equal_lengths(who, arrays, seq_dim)
+        seq_axis = checked_seq_axis(who, arrays, seq_dim)
         shape = (arrays[0].shape[seq_axis],)
     alignments = _alignments_of_positions(who, "positions", rope, shape, arrays, seq_dim)
     if heads_dim is None and _kernel_computes_angles(who, rope, positions, arrays[0]):

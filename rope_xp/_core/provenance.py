@@ -47,15 +47,15 @@ class Provenance:
 
     def mark(self, row: str) -> str:
         """A note to append to a row, or an empty string if the config states all values of the row."""
-        defaults = joined(default for default in self.defaults if default.row == row)
+        defaults = defaults_as_text(default for default in self.defaults if default.row == row)
         return f" (not in the config: {defaults})" if defaults else ""
 
     def lines(self, rows: Container[str]) -> list[tuple[str, str]]:
         """Additional rows: the defaults that none of `rows` shows, and the remarks."""
-        others = joined(default for default in self.defaults if default.row not in rows)
+        others = defaults_as_text(default for default in self.defaults if default.row not in rows)
         return [("not in the config", others)] * bool(others) + [("remark", remark) for remark in self.remarks]
 
 
-def joined(defaults: Iterable[Default]) -> str:
+def defaults_as_text(defaults: Iterable[Default]) -> str:
     """The keys and the sources of defaults, as text."""
     return "; ".join(f"{default.key}, {default.source}" for default in defaults)

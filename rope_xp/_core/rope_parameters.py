@@ -9,7 +9,7 @@ from rope_xp.frequencies import NTKScaling, Scaling
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
 ORDERS = ("chunked", "interleaved", "spatial_first", "even_odd")
 # Fields of scaling rules that a config has outside `rope_parameters`.
-OUTSIDE = ("seq_len", "max_position_embeddings")
+NOT_IN_BLOCK = ("seq_len", "max_position_embeddings")
 
 
 def rope_parameters(who: str, rope: Any) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def rope_parameters(who: str, rope: Any) -> dict[str, Any]:
     if rope.rotary_dim != rope.head_dim:
         if "partial_rotary_factor" in block:
             raise ValueError(f"{who}: rotary_dim must be head_dim with {rule}; got {rope.rotary_dim}")
-        block["partial_rotary_factor"] = _rotated_share(rope)
+        block["partial_rotary_factor"] = _rotated_fraction(rope)
     return block if rope.sections is None else block | _of_sections(who, rope.sections)
 
 
@@ -35,16 +35,16 @@ def _of_rule(who: str, rule: Scaling) -> dict[str, Any]:
         return {"rope_type": "dynamic", "alpha": rule.factor, "factor": 1.0}
     if rule.rope_type not in ROPE_TYPES:
         raise ValueError(f"{who}: scaling must be a rule that transformers has; got {rule}")
-    values = {each.name: getattr(rule, each.name) for each in fields(rule) if each.name not in OUTSIDE}
+    values = {each.name: getattr(rule, each.name) for each in fields(rule) if each.name not in NOT_IN_BLOCK}
     return {
         name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value is not None
     }
 
 
-def _rotated_share(rope: Any) -> float:
-    """The share of channels that are rotated. transformers multiplies it by `head_dim` and rounds down."""
-    share = 2 * rope.pairs / rope.head_dim
-    return share if int(share * rope.head_dim) == rope.rotary_dim else nextafter(share, 1.0)
+def _rotated_fraction(rope: Any) -> float:
+    """The fraction of channels that are rotated. transformers multiplies it by `head_dim` and rounds down."""
+    fraction = 2 * rope.pairs / rope.head_dim
+    return fraction if int(fraction * rope.head_dim) == rope.rotary_dim else nextafter(fraction, 1.0)
 
 
 def _of_sections(who: str, sections: Any) -> dict[str, Any]:

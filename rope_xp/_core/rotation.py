@@ -50,7 +50,7 @@ def rotate_every_two(x: ArrayT) -> ArrayT:
     >>> rotate_every_two(np.asarray([1.0, 2.0, 3.0, 4.0]))
     array([-2.,  1., -4.,  3.])
     """
-    return _quarter_turn("rotate_every_two", x, "interleaved")
+    return _rotate_by_90_degrees("rotate_every_two", x, "interleaved")
 
 
 def rotate_half(x: ArrayT) -> ArrayT:
@@ -93,7 +93,7 @@ def rotate_half(x: ArrayT) -> ArrayT:
     >>> rotate_half(np.asarray([1.0, 2.0, 3.0, 4.0]))
     array([-3., -4.,  1.,  2.])
     """
-    return _quarter_turn("rotate_half", x, "half")
+    return _rotate_by_90_degrees("rotate_half", x, "half")
 
 
 def apply_rotary_pos_emb(
@@ -223,7 +223,7 @@ def apply_rotary_pos_emb_inplace(
 
 
 def _rotation(who: str, x: Any, layout: str, inverse: bool, kernel: str) -> Rotation:
-    """The rotation that the arguments ask for, after all of them are checked."""
+    """Check all arguments, and return the rotation that they describe."""
     checks.floating(who, "x", x)
     checks.even_width(who, x)
     checks.one_of(who, "layout", layout, LAYOUTS)
@@ -232,7 +232,7 @@ def _rotation(who: str, x: Any, layout: str, inverse: bool, kernel: str) -> Rota
     return rotation.inverted() if checks.boolean(who, "inverse", inverse) else rotation
 
 
-def _quarter_turn(who: str, x: Any, layout: Layout) -> Any:
+def _rotate_by_90_degrees(who: str, x: Any, layout: Layout) -> Any:
     xp = checks.floating(who, "x", x)
     checks.even_width(who, x)
     first, second = split_pairs(xp, x, layout)

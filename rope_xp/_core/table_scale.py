@@ -9,7 +9,7 @@ from rope_xp.frequencies import Scaling, XPos
 
 
 class TableScale(NamedTuple):
-    """What tables are multiplied by. `rates` has the rate of each pair, and is empty without `xpos`.
+    """The factors of tables. `rates` has the rate of each pair, and is empty without `xpos`.
 
     `scale_of` creates it from checked arguments.
     """

@@ -7,7 +7,7 @@ from rope_xp._core import backends, checks
 
 
 def pair_of(who: str, sincos: Any) -> tuple[Any, Any]:
-    """Sine and cosine of what is given as a pair of tables."""
+    """Unpack a pair of tables into sine and cosine."""
     try:
         sin, cos = sincos
     except (TypeError, ValueError):
@@ -38,7 +38,7 @@ def check_tables(who: str, arrays: Sequence[Any], sincos: tuple[Any, Any], colum
 def convert_tables(
     who: str, arrays: Sequence[Any], sincos: tuple[Any, Any], are_ready: bool = False
 ) -> list[tuple[Any, Any]]:
-    """Checked tables for each array, in its library and in the dtype of its arithmetic: `are_ready` if they are so."""
+    """Convert checked tables to the library of each array and the dtype of its arithmetic, unless they `are_ready`."""
     sin, cos = sincos
     if are_ready:
         return [(sin, cos)] * len(arrays)
@@ -52,7 +52,7 @@ def convert_tables(
 
 
 def _is_ready(table: Any, x: Any, dtype: Any) -> bool:
-    """Whether a table can be used for `x`, whose arithmetic has this dtype, as it is."""
+    """Whether a table can be used for `x` without conversion. `dtype` is that of the arithmetic."""
     same_kind = type(table) is type(x) and table.dtype == dtype and backends.on_one_device(table, x)
     return same_kind and backends.special_kind(table) is None
 

@@ -6,7 +6,7 @@ from rope_xp._core import checks
 from rope_xp._core.arrays import ArrayT
 from rope_xp._core.channels import LAYOUTS
 
-ORDERS = {layout: LAYOUTS[layout] for layout in ("half", "interleaved")}
+WEIGHT_LAYOUTS = {layout: LAYOUTS[layout] for layout in ("half", "interleaved")}
 
 
 def permute_projection(
@@ -99,7 +99,7 @@ def permute_projection(
     """
     who = "permute_projection"
     xp = checks.array(who, "w", w)
-    checks.one_of(who, "to", to, ORDERS)
+    checks.one_of(who, "to", to, WEIGHT_LAYOUTS)
     axis, first = _axis(who, axis, w), checks.count(who, "first_channel", first_channel)
     num_heads = checks.count(who, "num_heads", num_heads)
     width = _head_width(who, num_heads, head_dim, axis, w)

@@ -30,7 +30,7 @@ from rope_xp import (
 )
 from rope_xp._core.config import families, families_of_axes
 from rope_xp._core.config.families import FAMILIES
-from rope_xp._core.config.family import USUAL
+from rope_xp._core.config.family import COMMON_DEFAULTS
 from rope_xp._core.config.parts import PARTS
 from rope_xp._core.embedding import with_provenance
 from rope_xp._core.provenance import Provenance
@@ -202,7 +202,7 @@ UNSTATED = [
     (LLAMA, {}, ["frequencies: rope_theta"]),
     (llama(rope_theta=None), {}, ["frequencies: rope_theta"]),
     (bare(rope_scaling={"type": "yarn", **YARN}), {}, ["frequencies: rope_theta"]),
-    (scaled("yarn", factor=4.0), {}, [f"scaling: {LENGTH}: taken from max_position_embeddings"]),
+    (scaled("yarn", factor=4.0), {}, [f"scaling: {LENGTH}: equal to max_position_embeddings"]),
     (llama("phi3", rope_scaling={"type": "su", **FACTORS}), {}, [f"scaling: {LENGTH}"]),
     (llama("phi"), {}, ["channels: partial_rotary_factor"]),
     ({"model_type": "gptj", "n_embd": 4096, "n_head": 16}, {}, [": rotary_dim"]),
@@ -249,12 +249,12 @@ UNSTATED = [
     (
         {"model_type": "chatglm", "kv_channels": 128, "partial_rotary_factor": 0.5, "rope_ratio": 2},
         {},
-        ["frequencies: _name_or_path: taken as not of ChatGLM2"],
+        ["frequencies: _name_or_path: assumed not to be ChatGLM2"],
     ),
     (
         headed(**GROK_1 | {LENGTH: None}, head_dim=128, rope_theta=1e4, max_position_embeddings=8192),
         {},
-        [f"scaling: {LENGTH}: taken from max_position_embeddings"],
+        [f"scaling: {LENGTH}: equal to max_position_embeddings"],
     ),
     (headed("olmo3", rope_theta=5e5, rope_scaling={"type": "yarn", **YARN}), {"layer_type": SLIDING}, []),
 ]
@@ -363,7 +363,7 @@ def test_what_differs_between_layers_needs_the_layer():
         (types, {"layer_type": "b"}, "per_layer_config differs"),
         ({**listed, "rope_scaling_layers": [1, 2]}, {}, "rope_scaling_layers has some layers only"),
     ):
-        with pytest.raises(ValueError, match=f"layer must be given, as {why}"):
+        with pytest.raises(ValueError, match=f"layer must be given, because {why}"):
             from_config(each, **choice)
 
 
@@ -459,7 +459,7 @@ def test_keys_beside_a_part_may_say_the_same_in_other_words():
     config = {"model_type": "qwen2_vl", "text_config": text}
     assert from_config({**config, **outer}) == from_config(config)
     outer["rope_scaling"]["mrope_section"] = [24, 20, 20]
-    with pytest.raises(ValueError, match="keys of rotation must stand in the part"):
+    with pytest.raises(ValueError, match="keys about positions must be in the part"):
         from_config({**config, **outer})
 
 
@@ -637,7 +637,7 @@ def test_grok_blends_logarithms():
 
 def test_frequencies_that_are_trained_are_refused():
     config = {"model_type": "mistral_large4_text", **HEADS, "rope_parameters": LARGE4}
-    with pytest.raises(ValueError, match=r"frequencies must be those of the config; got .*exponential of its weight"):
+    with pytest.raises(ValueError, match=r"frequencies must not depend on weights; got .*exponential of the weight"):
         from_config(config)
     yarn = YarnScaling(factor=2.0, original_max_position_embeddings=512)
     assert from_config(config, **UPSTREAM) == latent(scaling=yarn)
@@ -654,7 +654,13 @@ def test_every_family_has_one_row():
 
 def test_every_default_is_read():
     """A default that a row misspells would change nothing, and nobody would see it."""
-    known = {*USUAL, "rope_parameters", "original_max_position_embeddings", "mrope_section", "qk_rope_head_dim"}
+    known = {
+        *COMMON_DEFAULTS,
+        "rope_parameters",
+        "original_max_position_embeddings",
+        "mrope_section",
+        "qk_rope_head_dim",
+    }
     for name, family in FAMILIES.items():
         rows = [family, *family.layers.by_type.values()]
         widths = {key for row in rows if isinstance(row.head_dim, str) for key in row.head_dim.split(" | ")}
@@ -712,7 +718,9 @@ def test_a_partial_width_is_cut_off_not_rounded(head_dim, share, width):
     """44.8 channels, and 29 that float64 makes 28.999999999999996: `int(head_dim * share)` in transformers."""
     config = bare(head_dim=head_dim, partial_rotary_factor=share)
     assert from_config(config).rotary_dim == from_config({**config, "rotary_dim": width}).rotary_dim == width
-    with pytest.raises(ValueError, match=f"the width that turns must be said once; got {width + 1} channels"):
+    with pytest.raises(
+        ValueError, match=f"the number of rotated channels must not be contradicted; got {width + 1} channels"
+    ):
         from_config({**config, "rotary_dim": width + 1})
 
 
@@ -814,18 +822,18 @@ def qwen3_vl(head_dim, *sizes):
 SHARES = {"rope_parameters": {**DEFAULT, "partial_rotary_factor": 0.25}, "partial_rotary_factor": 0.5}
 CONTRADICTIONS = [
     (
-        r"original_max_position_embeddings must be said once; got 2048 .* and 4096",
+        r"original_max_position_embeddings must not be contradicted; got 2048 .* and 4096",
         scaled("yarn", **YARN) | {"original_max_position_embeddings": 4096},
         "scaling.original_max_position_embeddings",
         4096,
     ),
     (
-        r"rope_theta must be said once; got 10000.0 .* and 500000.0",
+        r"rope_theta must not be contradicted; got 10000.0 .* and 500000.0",
         llama(rope_parameters={**DEFAULT, "rope_theta": 1e4}),
         "base",
         1e4,
     ),
-    (r"partial_rotary_factor must be said once; got 0.25 .* and 0.5", bare("phi", **SHARES), "rotary_dim", 32),
+    (r"partial_rotary_factor must not be contradicted; got 0.25 .* and 0.5", bare("phi", **SHARES), "rotary_dim", 32),
     (
         r"rope_parameters or rope_scaling must be given, not both",
         llama(rope_parameters=DEFAULT, rope_scaling=LINEAR),
@@ -877,7 +885,7 @@ def test_what_is_not_read_or_not_applied_is_remarked(config, remarks):
 
 
 def test_what_transformers_cannot_do_is_refused_there():
-    fails = r"^from_config: compat must be None for partial_rotary_factor=0.5 and rope_type '{}' in '{}', with which"
+    fails = r"^from_config: compat must be None for partial_rotary_factor=0.5 and rope_type '{}' in '{}', because"
     config = scaled("linear", factor=2.0) | {SHARE: 0.5}
     assert from_config(config).rotary_dim == 64
     own = {"model_type": "cwm", "rope_theta": 1e6, SHARE: 0.5}  # whose own block has a rule
@@ -887,7 +895,7 @@ def test_what_transformers_cannot_do_is_refused_there():
     for each, message in (
         (config, fails.format("linear", "llama")),
         (own, fails.format("llama3", "cwm")),
-        (hunyuan, "of which transformers makes no rotation"),
+        (hunyuan, "because its tables in transformers are no rotation"),
     ):
         with pytest.raises(ValueError, match=message):
             from_config(each, **UPSTREAM)
@@ -1039,24 +1047,24 @@ SPEAKING = {
 # Configs whose values are wrong: what the message says after "from_config: ", the config, and arguments.
 BAD_VALUES = [
     *(
-        (unknown(key, 2, ".*", f", which is like .*{like}.*beside"), {**config, key: 2}, *choice)
+        (unknown(key, 2, ".*", f", similar to .*{like}.*; known keys are "), {**config, key: 2}, *choice)
         for key, like, config, *choice in MISSPELT
     ),
-    (unknown("ROPE_SCALING", None, after=", which is like rope_scaling"), {**LLAMA, "ROPE_SCALING": None}),
+    (unknown("ROPE_SCALING", None, after=", similar to rope_scaling"), {**LLAMA, "ROPE_SCALING": None}),
     *((unknown(key, value), llama(**{key: value})) for key, value in SPEAKING.items()),
     # Families and parts.
-    (r"model_type must be one of the .* rotary families .*; got 'bert', which is like .*", {"model_type": "bert"}),
+    (r"model_type must be one of the .* rotary families .*; got 'bert', similar to .*", {"model_type": "bert"}),
     (r"model_type must be in the config, or layout be given; got neither", {"hidden_size": 64}),
-    (r"model_type must be one of .*; got 'llama2', which is like llama", bare("llama2")),
+    (r"model_type must be one of .*; got 'llama2', similar to llama", bare("llama2")),
     (r"model_type must be one of .* \.\.\. ", {"model_type": "l" * 10**6}),
-    (r"must be of a family with a rotary embedding; got 'mpt', whose attention has .*ALiBi", {"model_type": "mpt"}),
-    (r"architectures must have 'Grok1ForCausalLM' .*; got none of a Grok", {"model_type": "git"}),
+    (r"must be of a family with a rotary embedding; got 'mpt', which has .*ALiBi", {"model_type": "mpt"}),
+    (r"architectures must have 'Grok1ForCausalLM' .*; got other architectures", {"model_type": "git"}),
     (r"one of the \d+ rotary families .*; got 'opt'", {"model_type": "llava", "text_config": {"model_type": "opt"}}),
-    (r"text_config must be spelled so; got 'Text_Config'", {"model_type": "gemma3", "Text_Config": GEMMA3}),
-    (r"model_type must be spelled so; got 'Model_Type'", {**LLAMA, "Model_Type": "gptj"}),
+    (r"text_config must have this spelling; got 'Text_Config'", {"model_type": "gemma3", "Text_Config": GEMMA3}),
+    (r"model_type must have this spelling; got 'Model_Type'", {**LLAMA, "Model_Type": "gptj"}),
     *(
         (
-            rf"keys of rotation must stand in the part, not beside it; got \{{'{key}': {value}\}}",
+            rf"keys about positions must be in the part, not outside it; got \{{'{key}': {value}\}}",
             {"model_type": "llava", "text_config": llama(), key: value},
             *choice,
         )
@@ -1075,17 +1083,17 @@ BAD_VALUES = [
     (r"num_attention_heads must be at least 1; got 0", llama(num_attention_heads=0)),
     (r"RotaryEmbedding: head_dim must be even, at least 2; got 127", llama(head_dim=127)),
     (r"head_dim must be at most 16384; got 16386", llama(head_dim=2**14 + 2)),
-    (r"the width that turns must be at least 1; got 0 of head_dim=0", llama(head_dim=0)),
+    (r"the number of rotated channels must be at least 1; got 0 of head_dim=0", llama(head_dim=0)),
     (r"at least 1; got 0 of head_dim=128", llama(partial_rotary_factor=0.001)),
     (r"at most head_dim=128; got 192", llama(partial_rotary_factor=1.5)),
     (r"partial_rotary_factor must be at most 128, the head_dim; got 1e\+308", llama(partial_rotary_factor=1e308)),
     (r"partial_rotary_factor must be greater than 0", llama(partial_rotary_factor=0.0)),
-    (r"must be said once; got 32 channels", llama(partial_rotary_factor=0.5, rotary_dim=32)),
+    (r"must not be contradicted; got 32 channels", llama(partial_rotary_factor=0.5, rotary_dim=32)),
     (
-        r"the width that turns must be said once; got 32 channels and partial_rotary_factor=0\.5 of 128",
+        r"number of rotated channels must not be contradicted; got 32 channels and partial_rotary_factor=0\.5 of 128",
         headed("bamba", 128, attn_rotary_emb=32, partial_rotary_factor=0.5),
     ),
-    (r"the width that turns must be even .*; got 9", PHI_SECTIONS),
+    (r"the number of rotated channels must be even .*; got 9", PHI_SECTIONS),
     (
         r"head_dim must be a multiple of 4 .*; got 6",
         {"model_type": "dinov3_vit", "hidden_size": 12, "num_attention_heads": 2},
@@ -1102,22 +1110,25 @@ BAD_VALUES = [
         scaled("yarn", rope_type="linear", **YARN),
     ),
     (
-        unknown("rope_scalling", {"type": "linear"}, after=", which is like rope_scaling, beside hidden_size, "),
+        unknown("rope_scalling", {"type": "linear"}, after=", similar to rope_scaling; known keys are hidden_size, "),
         llama(rope_scalling={"type": "linear"}),
     ),
-    (unknown("beta", 1, "rope_scaling", ", beside factor, .*, type$"), scaled("yarn", **YARN, beta=1)),
-    (unknown("beta_fsat", 1, "rope_scaling", ", which is like beta_fast, beside"), scaled("yarn", **YARN, beta_fsat=1)),
-    (unknown("Beta_Fast", 16, "rope_scaling", ", which is like beta_fast"), scaled("yarn", **YARN, Beta_Fast=16)),
-    (unknown("factor", 2.0, "rope_scaling", ", beside type"), scaled("default", factor=2.0)),
+    (unknown("beta", 1, "rope_scaling", "; known keys are factor, .*, type$"), scaled("yarn", **YARN, beta=1)),
     (
-        unknown("alibi", True, "attn_config", ", beside rope_theta"),
+        unknown("beta_fsat", 1, "rope_scaling", ", similar to beta_fast; known keys are "),
+        scaled("yarn", **YARN, beta_fsat=1),
+    ),
+    (unknown("Beta_Fast", 16, "rope_scaling", ", similar to beta_fast"), scaled("yarn", **YARN, Beta_Fast=16)),
+    (unknown("factor", 2.0, "rope_scaling", "; known keys are type"), scaled("default", factor=2.0)),
+    (
+        unknown("alibi", True, "attn_config", "; known keys are rope_theta"),
         {**DBRX, "attn_config": {"alibi": True, "rope_theta": 1e4}},
     ),
     (
         r"rope_scaling of type 'llama3' must have high_freq_factor, low_freq_factor; got factor, type",
         scaled("llama3", factor=8.0),
     ),
-    (r"rope_scaling must have a rope_type beside factor; got factor", llama(rope_scaling={"factor": 2.0})),
+    (r"rope_scaling must have a rope_type in addition to factor; got factor", llama(rope_scaling={"factor": 2.0})),
     (r"must have factor; got type", scaled("linear")),
     (r"rope_scaling of type 'yarn_log' must have factor; got ", {**GROK, "scaling_factor": None}),
     (r"factor must be at least 1; got 0.5", scaled("linear", factor=0.5)),
@@ -1134,7 +1145,7 @@ BAD_VALUES = [
     ),
     # Sections and order.
     (r"mrope_section must have 3 numbers in this family; got \[32, 32\]", qwen2_vl(mrope_section=[32, 32])),
-    (r"mrope_section must sum to the 64 pairs that turn; got \[16, 24, 23\]", qwen2_vl(mrope_section=[16, 24, 23])),
+    (r"mrope_section must sum to the 64 rotated pairs; got \[16, 24, 23\]", qwen2_vl(mrope_section=[16, 24, 23])),
     (r"mrope_interleaved must be False for this model_type; got True", qwen2_vl(mrope_interleaved=True)),
     (
         r"mrope_section must have at most 16 numbers; got 17",
@@ -1148,18 +1159,18 @@ BAD_VALUES = [
     (r"layer must be below 16384; got 16384", llama(), {"layer": 2**14}),
     (r"num_hidden_layers must be at most 16384; got 1000000000", {**GEMMA3, "num_hidden_layers": 10**9}, LAYER_0),
     (
-        r"num_hidden_layers must be given where layers are counted from the end; got None",
+        r"num_hidden_layers must be given if layers are counted from the end; got None",
         {"model_type": "muse_glimmer_text", "rope_theta": 1e4},
         LAYER_0,
     ),
     (r"keys of per_layer_config must be indices of layers; got 999", llama(per_layer_config={"9" * 5000: {}})),
     (r"layer or layer_type must be given, full_attention, sliding_attention", GEMMA3),
     (
-        r"layer or layer_type must be given, a, b, as rope_parameters are nested",
+        r"layer or layer_type must be given, a, b, because rope_parameters are nested",
         bare(rope_parameters={"a": DEFAULT, "b": DEFAULT}),
     ),
     (
-        r"rope_parameters must be nested by layer type, full_attention, or not at all; got \{'factor': 2\} beside",
+        r"rope_parameters must have only blocks of layer types, full_attention, or none; got both: \{'factor': 2\}",
         headed("gemma3_text", rope_local_base_freq=1e4, rope_parameters={FULL: {}, "factor": 2}),
         OF_FULL,
     ),
@@ -1170,7 +1181,7 @@ BAD_VALUES = [
     ),
     (r"no_rope_layer_interval must be below 2\*\*53; got 9007", llama("smollm3", no_rope_layer_interval=2**53)),
     (
-        r"layer must be given, as layers of type 'full_attention' differ in no_rope_layers",
+        r"layer must be given, because layers of type 'full_attention' differ in no_rope_layers",
         llama("smollm3", no_rope_layers=[0, 1], layer_types=[FULL, FULL]),
         OF_FULL,
     ),
@@ -1191,7 +1202,7 @@ BAD_VALUES = [
         {**CHATGLM_1, "position_encoding_2d": True},
     ),
     (
-        r"rope_theta must be 500000\.0, as rope_ratio says; got 10000\.0",
+        r"rope_theta must be 500000\.0, because of rope_ratio; got 10000\.0",
         {**CHATGLM_1, "rope_ratio": 50, "rope_theta": 1e4},
     ),
     (r"pos_emb must be 'rotary' in model_type 'qwen'; got 'alibi'", {**QWEN, "pos_emb": "alibi"}),
@@ -1203,12 +1214,12 @@ BAD_VALUES = [
     (unknown("scale", 2, "rotary"), {**INTERNLM, "rotary": {"type": "origin", "scale": 2}}),
     (r"rope_3d must be True in model_type 'ernie4_5_moe_vl'; got False", {**ERNIE, "rope_3d": False}),
     (
-        r"mrope_section must be said once; got \[20, 20, 24\] in rope_scaling and \[22, 22, 20\] beside it",
+        r"mrope_section must not be contradicted; got \[20, 20, 24\] in rope_scaling and \[22, 22, 20\] outside it",
         {**ERNIE, "freq_allocation": 20, "rope_scaling": {"mrope_section": [20, 20, 24]}},
     ),
     (r"extrapolation_factor must be 1\.0 in model_type 'git'; got 0\.5", {**GROK, "extrapolation_factor": 0.5}),
     (
-        r"rope_theta must be said once; got 20000\.0 in .* and 10000\.0 beside it",
+        r"rope_theta must not be contradicted; got 20000\.0 in .* and 10000\.0 outside it",
         {**MIMO_V2, **ALL_SLIDE, "swa_rope_theta": 1e4, "rope_parameters": {SLIDING: {"rope_theta": 2e4}}},
         LAYER_0,
     ),
@@ -1219,8 +1230,8 @@ BAD_VALUES = [
     # Sizes.
     (r"an int must have at most 2048 bits; got 16610 bits", llama(vocab_size=10**5000)),
     (r"an int must have at most 2048 bits; got 16610 bits", llama(), {"layer": 10**5000}),
-    (r"config must be nested at most 32 deep; got more", llama(other=nested(32))),
-    (r"config must be nested at most 32 deep; got more", llama(other=ENDLESS)),
+    (r"config must have at most 32 levels; got more", llama(other=nested(32))),
+    (r"config must have at most 32 levels; got more", llama(other=ENDLESS)),
     (r"config must hold at most 1000000 values; got more", llama(other=DOUBLED)),
     # Arguments.
     (r"layout must be .*; got 'neox'", GEMMA3, {"layout": "neox"}),
@@ -1260,7 +1271,7 @@ BAD_TYPES = [
         {**LAYER_0, **UPSTREAM},
     ),
     (
-        r"no_rope_layers must be a list of numbers, none negative; got '0' in it",
+        r"no_rope_layers must be a list of numbers that are not negative; got '0' in it",
         headed("smollm3", no_rope_layers=["0", "1"]),
     ),
     (r"must be a list; got 3", headed("smollm3", no_rope_layers=3)),
@@ -1289,14 +1300,14 @@ def test_bad_configs(error, row):
 
 
 # What a file may hold that is no config.
-TWICE = "every key must be in an object of JSON once; got '{}' 2 times$"
+TWICE = "every key must occur once in a JSON object; got '{}' 2 times$"
 BAD_FILES = [
     (b"\xff\xfe\x00", r"\S*config.json must be JSON in UTF-8"),
     (
         b'{\n  "model_type": "llama",\n  "rope_theta": 1e4,\n}',
         r"\S*config.json must be JSON; got .* on line \d, column",
     ),
-    (b"[" * 10**5 + b"]" * 10**5, r"\S*config.json must be nested at most 32 deep; got more$"),
+    (b"[" * 10**5 + b"]" * 10**5, r"\S*config.json must have at most 32 levels; got more$"),
     (b'{"vocab_size": ' + b"9" * 5000 + b"}", r"an int must have at most 2048 bits; got 5000 digits$"),
     (b'{"rope_scaling": {"type": "linear"}, "rope_scaling": null}', TWICE.format("rope_scaling")),
     (b'{"rope_scaling": {"type": "linear", "factor": 2.0, "factor": 2.0}}', TWICE.format("factor")),
@@ -1328,7 +1339,7 @@ def test_a_file_that_does_not_exist(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
         FileNotFoundError,
-        match=r"^from_config: config must be a config.json on this machine, or the folder it is in .*; "
+        match=r"^from_config: config must be a config.json on this machine, or its folder .*; "
         r"got .*, which does not exist$",
     ) as raised:
         from_config(name)

@@ -315,7 +315,7 @@ def test_numbers_listed_for_layers_are_those_of_the_layer_type():
     assert widths == [8, 16]
     assert rope_xp.from_config(rotated, layer_type="full_attention").rotary_dim == 16
     assert rope_xp.from_config(rotated, layer_type="sliding_attention") is None
-    with pytest.raises(ValueError, match="as shares differ"):
+    with pytest.raises(ValueError, match="because partial_rotary_factors differ"):
         rope_xp.from_config({**shares, "layer_types": types[:1] * 2}, layer_type="full_attention")
 
 

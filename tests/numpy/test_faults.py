@@ -289,18 +289,18 @@ def test_openmp_is_not_asked_again_after_a_wait_that_did_not_pay(pause, monkeypa
 
 def test_a_pause_is_decided_from_what_the_caller_did_and_waited():
     pause = threads._Pause()
-    pause.after(work=1.0, wait=0.9, share=0.5)  # 1.9 seconds, of work that takes 2
+    pause.after(work=1.0, wait=0.9, fraction=0.5)  # 1.9 seconds, of work that takes 2
     assert pause.end == pause.length == 0.0
-    pause.after(work=0.1, wait=0.02, share=1.0)  # nobody else did any
+    pause.after(work=0.1, wait=0.02, fraction=1.0)  # nobody else did any
     assert pause.length == 0.02 and 0.0 < pause.end - perf_counter() <= 0.02
-    pause.after(work=0.1, wait=0.02, share=0.9)
+    pause.after(work=0.1, wait=0.02, fraction=0.9)
     assert pause.length == 0.04
-    pause.after(work=0.0, wait=0.03, share=0.0)  # it could not even begin
+    pause.after(work=0.0, wait=0.03, fraction=0.0)  # it could not even begin
     assert pause.length == 0.08
     for _ in range(9):
-        pause.after(work=0.1, wait=0.2, share=0.5)
+        pause.after(work=0.1, wait=0.2, fraction=0.5)
     assert pause.length == threads.LONGEST_PAUSE
-    pause.after(work=0.1, wait=0.001, share=0.5)
+    pause.after(work=0.1, wait=0.001, fraction=0.5)
     assert pause.length == 0.0
 
 

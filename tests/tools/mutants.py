@@ -63,7 +63,7 @@ MUTANTS = {
         ("_core/alignment.py", "axis = checks.axis(who, seq_dim, x) if", "axis = x.ndim - 2 if")
     ],
     "attention factor applied again by shift": [
-        ("_core/calls.py", "sincos = self._unscaled_sincos(who, moves, k)", "sincos = self.sincos(moves, like=k)")
+        ("_core/calls.py", "sincos = self._unscaled_sincos(who, change, k)", "sincos = self.sincos(change, like=k)")
     ],
     "padding not counted out": [("positions/_sequence.py", "backends.cumulative_sum(tokens) - 1", "tokens * 0")],
     "a carry dropped from the phase": [("_core/phases.py", " + (carry >> 16)", "")],
@@ -92,7 +92,9 @@ MUTANTS = {
     ],
     "axes in another order": [("_core/axes.py", "return [0, 1] * sizes[0]", "return [1, 0] * sizes[0]")],
     "an axial progression over all pairs": [("_core/axes.py", "2 * sizes[section]) for section", "width) for section")],
-    "only the first axis counted": [("_core/phases.py", "phase = phase + more\n", "phase = phase + 0 * more\n")],
+    "only the first axis counted": [
+        ("_core/phases.py", "phase = phase + next_phase\n", "phase = phase + 0 * next_phase\n")
+    ],
     "the axes' positions gathered from the first": [
         (
             "_core/phases.py",
@@ -152,14 +154,14 @@ MUTANTS = {
     "a key of a config lost": [("_core/config/keys.py", "if unread:", "if False:")],
     "a scaling rule dropped": [("_core/config/scaling.py", "scaling = rule(**values)", "return None")],
     "a legacy base ignored": [
-        ("_core/config/scaling.py", "    base = usual if base is None else base\n", "    base = usual\n")
+        ("_core/config/scaling.py", "    base = default if base is None else base\n", "    base = default\n")
     ],
     "NoPE layers rotated": [("_core/config/__init__.py", "if rope is None or not rotated:", "if rope is None:")],
     "a default that is not marked": [
         ("_core/config/scaling.py", "if base is None or (config.block_is_default and outer is None):", "if False:")
     ],
     "a key that stands twice": [("_core/config/source.py", "if len(found) < len(pairs):", "if False:")],
-    "a key in other letters": [("_core/config/keys.py", " or respelled(key, plain)", "")],
+    "a key in other letters": [("_core/config/keys.py", " or known_spelling(key, plain)", "")],
     "alibi let through": [("_core/config/keys.py", "return value is not None and value is not False", "return False")],
     "mscale of DeepSeek alone": [("_core/config/scaling.py", 'if rope_type == "deepseek_yarn":', "if False:")],
     "local layers scaled": [("_core/config/block.py", 'block=Keys("no block", kept), ', "")],
@@ -241,13 +243,13 @@ MUTANTS = {
         ("_core/table_scale.py", "difference(positions, self.xpos.centre, like.dtype)", "positions")
     ],
     "xPos shifted without its decay": [
-        ("_core/calls.py", "self._scale.over(moves, -1, sincos.sin)", "self._scale.over(moves * 0, -1, sincos.sin)")
+        ("_core/calls.py", "self._scale.over(change, -1, sincos.sin)", "self._scale.over(change * 0, -1, sincos.sin)")
     ],
     "xPos shifted from its centre on": [
         (
             "_core/calls.py",
-            "self._scale.over(moves, -1, sincos.sin)",
-            "self._scale.over(moves - self._scale.xpos.centre, -1, sincos.sin)",
+            "self._scale.over(change, -1, sincos.sin)",
+            "self._scale.over(change - self._scale.xpos.centre, -1, sincos.sin)",
         )
     ],
     "xPos subtracted in integers that wrap": [

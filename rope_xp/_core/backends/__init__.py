@@ -210,7 +210,7 @@ def concat(arrays: list[Any]) -> Any:
 
 
 def knows_sizes(x: Any) -> bool:
-    """Whether every size of `x` is a number or a symbol; an unknown size, as ndonnx has them, is None."""
+    """Whether every size of `x` is a number or a symbol; an unknown size, as in ndonnx, is None."""
     return None not in x.shape
 
 
@@ -281,7 +281,7 @@ def materialized(x: Any) -> Any:
 def host_constant(function: Any) -> Any:
     """Mark a function of Python numbers, so that `torch.compile` calls it during tracing and does not trace it.
 
-    The mark is the attribute that `torch.compiler.assume_constant_result` sets; to set it here, torch is not needed.
+    `torch.compiler.assume_constant_result` sets the same attribute. It is set here directly, without importing torch.
     Symbolic arguments, such as a width under ``dynamic=True``, are hashed: torch then replaces them by their values.
     """
 

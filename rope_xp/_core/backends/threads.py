@@ -35,9 +35,9 @@ class _Pause:
     def __init__(self) -> None:
         self.end = self.length = 0.0
 
-    def after(self, work: float, wait: float, share: float) -> None:
-        """Decide after a call. `work` and `wait` are in seconds; `share` is the share of parts that the caller did."""
-        if 0.0 < (work + wait) * share <= work:
+    def after(self, work: float, wait: float, fraction: float) -> None:
+        """Decide after a call. `work` and `wait` are in seconds. The caller did this `fraction` of the parts."""
+        if 0.0 < (work + wait) * fraction <= work:
             self.length = 0.0  # the threads saved time: alone, the caller would have taken longer
             return
         self.length = min(max(wait, 2 * self.length), LONGEST_PAUSE)

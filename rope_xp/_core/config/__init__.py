@@ -1,6 +1,7 @@
-"""From a checkpoint's config to its rotary embedding, by the table of `families.py`. Nothing here imports a framework.
+"""Read the rotary embedding from a checkpoint's config, with the table of `families.py`. No framework is imported.
 
-Every key of the rotary block, and every key beside it that speaks of rotation, is read or is an error.
+A rotary block is the mapping `rope_parameters` or `rope_scaling` of a config. Every key of the block, and every key
+outside it that is about positions, must be known: other keys are errors.
 """
 
 from collections.abc import Mapping
@@ -13,19 +14,19 @@ from rope_xp._core.channels import LAYOUTS, Layout
 from rope_xp._core.config.block import block_of, embedding_of
 from rope_xp._core.config.families import FAMILIES
 from rope_xp._core.config.family import Axes, Family
-from rope_xp._core.config.keys import BASE_KEYS, WHO, Keys, comma_separated, shortened, speaks
+from rope_xp._core.config.keys import BASE_KEYS, WHO, Keys, comma_separated, is_about_positions, shortened
 from rope_xp._core.config.layers import LayerConfig, is_rotated, label_of, layer_type_of
 from rope_xp._core.config.parts import DEFAULTS_IN_COMPOSITE, part_of, sub_configs
-from rope_xp._core.config.remote import NOT_ROTARY, UNROTATED, in_known_spelling
+from rope_xp._core.config.remote import NOT_ROTARY, UNROTATED, set_known_keys
 from rope_xp._core.config.source import check_size, mapping_of
-from rope_xp._core.config.upstream import as_upstream, remarks
+from rope_xp._core.config.upstream import as_transformers, remarks
 from rope_xp._core.embedding import RotaryEmbedding, with_provenance
-from rope_xp._core.provenance import Provenance, joined
+from rope_xp._core.provenance import Provenance, defaults_as_text
 
-# For a model that has no rotary embedding. With `Any` in place of None a type checker lets the result be used as it is.
+# For a model without a rotary embedding. With `Any` in place of None, type checkers ask for no test of the result.
 MaybeNone: TypeAlias = Any
 
-COMPATS = {"transformers": "what transformers 5.18 computes, also where that is a mistake"}
+COMPATS = {"transformers": "what transformers 5.18 computes, known bugs included"}
 
 
 @overload
@@ -61,76 +62,82 @@ def from_config(
     compat: Literal["transformers"] | None = None,
     strict: bool = False,
 ) -> RotaryEmbedding | None:
-    """The rotary embedding that a checkpoint's config means.
+    """The rotary embedding that a checkpoint's config describes.
 
-    Configs are those of transformers 5 (`rope_parameters`, also nested by layer type) and all older spellings
-    (`rope_theta`, `rope_scaling` with `type` or `rope_type`, `rotary_pct`, `rotary_emb_base`, ...). What a config
-    leaves unsaid follows from its `model_type`.
+    Configs are those of transformers 5 (`rope_parameters`, also nested by layer type) and all older keys
+    (`rope_theta`, `rope_scaling` with `type` or `rope_type`, `rotary_pct`, `rotary_emb_base`, ...). Values that a
+    config does not state follow from its `model_type`.
 
     Parameters
     ----------
     config : path, mapping, or object with `to_dict()`
-        A config.json or the folder it is in, what it holds, or a config of transformers.
+        A config.json or its folder, the content of a config.json, or a config of transformers.
     part : str, optional
-        Which part of a composite config: "text" (the default), "vision", "audio", another of its parts, or the key of a
+        The part of a composite config: "text" (the default), "vision", "audio", another of its parts, or the key of a
         sub-config.
     layer : int, optional
-        Which layer, where layers differ. Without it, layers that are not rotated are not asked about: the embedding is
-        that of the others.
+        The index of a layer, if layers differ. The default is the embedding that all rotated layers have.
     layer_type : str, optional
-        Which kind of layer, such as "sliding_attention", in place of `layer`.
+        The type of a layer, such as "sliding_attention", in place of `layer`.
     seq_len : int, optional
-        The length of the sequence in tokens, for rules that depend on it (dynamic NTK, LongRoPE); None means within the
-        original length.
+        The length of the sequence in tokens, for rules that depend on it (dynamic NTK, LongRoPE). The default is a
+        sequence within the original length.
     layout : "half", "interleaved" or "interleaved_to_half", optional
-        In place of the family's, for checkpoints whose projections are in another order, such as Meta's. With it, a
-        `model_type` may be unknown.
+        It replaces the layout of the family, for checkpoints whose projections have another order, such as Meta's. With
+        it, the `model_type` may be unknown.
     compat : "transformers", optional
-        Compute what transformers 5.18 does where that is a mistake, see Notes.
+        Reproduce known bugs of transformers 5.18; see Notes.
     strict : bool
-        Refuse to take a default of the family, or any other value that the config does not state; without it,
-        `describe` marks such values. What a `model_type` always means, such as the pairing, is no default.
+        Raise an error for values that the config does not state, such as a default of the family. Without it,
+        `describe` marks such values. Properties that a `model_type` always has, such as the pairing, are not defaults.
 
     Returns
     -------
     RotaryEmbedding or None
-        None where the layer is not rotated; without `layer` and `layer_type`, where the model has no rotary embedding
-        at all. The annotation has `Any` in place of this second None, so that type checkers ask for a test of the
-        result only where a layer was named.
+        None if the layer is not rotated. Without `layer` and `layer_type`: None if the model has no rotary embedding.
+        Type checkers require a test for None only with `layer` or `layer_type`.
 
     Raises
     ------
     ValueError
         If a key is unknown, missing or contradicts another, a value is out of range, the family is unknown, or layers
-        differ and none is named. Also if a file is no JSON, has a key twice, or is no regular file; if a config is
-        beyond any that a model has (16 MB, 32 levels, a million values, 16,384 layers or channels of a head); or if a
-        value is not stated and `strict` is true.
+        differ and no layer is given. Also if a file is not JSON, has a key twice, or is not a regular file; if a config
+        is too large (16 MB, 32 levels, a million values, 16,384 layers or channels of a head); or if a value is not
+        stated and `strict` is true.
     TypeError
-        If a value is of the wrong kind.
+        If a value has the wrong type.
     FileNotFoundError
-        If there is no such file on this machine; a model of the Hub must be downloaded first.
+        If the file does not exist on this machine. A model of the Hub must be downloaded first.
 
     Notes
     -----
-    Keys are matched as they are spelled; one that a config has in other letters (`Rope_Theta`) is an error. So is a key
-    of another kind of position (`alibi`, `no_pos_emb`, `position_embedding_type`) unless it denies it or names a rotary
-    one. The numbers of a scaling rule that have a default of the rule's own, such as YaRN's `beta_fast`, are no
-    defaults of a family: `strict` does not ask for them.
+    A key with other capital letters or underscores (`Rope_Theta`) is an error. A key of another kind of position
+    (`alibi`, `no_pos_emb`, `position_embedding_type`) is an error too, unless its value is false or names a rotary one.
+    Some parameters of scaling rules, such as YaRN's `beta_fast`, have a default in the rule. They are not defaults of a
+    family, and `strict` does not require them.
 
-    With ``compat="transformers"``: `alpha` is forgotten beyond `max_position_embeddings` (Hunyuan); `truncate` of a
-    block that is nested by layer type is not read; Phi-3.5-MoE never uses `long_factor`; `rope_scaling` spelled with
-    `type` is not read where layer types differ, nor at all by Cohere2-MoE; a top-level
-    `original_max_position_embeddings` wins over the block's; a block wins over top-level keys that contradict it; a
-    default block wins over a top-level base and share; a block that states no base has 10,000 in Ministral 3, Higgs
-    Audio and PE; most families rotate the whole head, whatever `partial_rotary_factor` or `rotary_dim` is, and fail
-    where a scaling rule reads that share (refused here); keys of other families are not read; OLMo-3's sliding layers
-    and ModernBERT do not read `rope_theta`, GPT-NeoX neither that nor `partial_rotary_factor`, DBRX not the base of
-    `attn_config`, Bamba no top-level share; Step-3.5 has one base for each layer type, that of the first; and
-    interleaved sections that do not fit lose pairs to the first axis. HunYuan-VL's tables in transformers are no
-    rotation, and are refused. Two families are as in 5.18, which 5.23 corrected: axes of Step-3.7's tower are (height,
-    width), and Cohere Compass has sections [22, 22, 20] of alternating axes. Mistral Large 4 has the frequencies of a
-    model that is not trained; without `compat` it is refused, as its checkpoint multiplies them by weights. Keys beside
-    a part are not read.
+    ``compat="transformers"`` reproduces these bugs:
+
+    - Hunyuan ignores `alpha` beyond `max_position_embeddings`. Phi-3.5-MoE never uses `long_factor`.
+    - `truncate` is not read in a block that is nested by layer type.
+    - `rope_scaling` with `type` is not read if layer types differ. Cohere2-MoE never reads `rope_scaling`.
+    - A top-level `original_max_position_embeddings` replaces that of the block. Other keys of a block replace top-level
+      keys that contradict them. A default block replaces a top-level base and `partial_rotary_factor`.
+    - Ministral 3, Higgs Audio and PE use the base 10,000 if a block states none.
+    - Most families rotate the whole head and ignore `partial_rotary_factor` and `rotary_dim`. They fail if a scaling
+      rule reads that fraction, which is an error here.
+    - Keys of other families are not read. ModernBERT, GPT-NeoX and the sliding layers of OLMo-3 do not read
+      `rope_theta`. GPT-NeoX and Bamba do not read a top-level `partial_rotary_factor`. DBRX does not read the base of
+      `attn_config`.
+    - All layers of one type have the base of the first such layer in Step-3.5.
+    - Interleaved sections that do not fit lose pairs to the first axis.
+    - The position axes of Step-3.7's vision tower are (height, width), and Cohere Compass has sections [22, 22, 20] of
+      alternating axes. Version 5.23 corrects both.
+    - Mistral Large 4 has the frequencies of an untrained model. Without `compat` it is an error, because its checkpoint
+      multiplies them by weights.
+    - Keys outside a part are not read.
+
+    The tables of HunYuan-VL in transformers are not a rotation, and are an error.
 
     References
     ----------
@@ -158,7 +165,7 @@ def from_config(
 
 
 class Choice(NamedTuple):
-    """Which layer of a config is meant, and how it is read."""
+    """The arguments of `from_config` that select a layer, and how it is read."""
 
     layer: int | None
     layer_type: str | None
@@ -195,17 +202,17 @@ def _from_config(config: Any, part: Any, layout: Any, strict: bool, choice: Choi
     if (
         outside
         and choice.compat is None
-        and not _says_the_same(rope, {**mapping, **outside}, model_type, family, choice)
+        and not _gives_same_embedding(rope, {**mapping, **outside}, model_type, family, choice)
     ):
-        raise ValueError(f"{WHO}: keys of rotation must stand in the part, not beside it; got {outside}")
+        raise ValueError(f"{WHO}: keys about positions must be in the part, not outside it; got {outside}")
     if strict and provenance.defaults:
-        defaults = joined(provenance.defaults)
+        defaults = defaults_as_text(provenance.defaults)
         raise ValueError(f"{WHO}: every value must be in the config with strict=True; got {defaults}")
     return None if rope is None else with_provenance(rope, provenance)
 
 
 def _family_of(mapping: Mapping[str, Any], model_type: str, layout: str | None) -> Family:
-    """The row of a family; with a layout, the family may be unknown."""
+    """The row of a family. If a layout is given, the family may be unknown."""
     family = FAMILIES.get(model_type)
     if family is None and (model_type in NOT_ROTARY or layout is None):
         raise _unknown(mapping, model_type)
@@ -220,66 +227,68 @@ def _unknown(mapping: Mapping[str, Any], model_type: str) -> ValueError:
     """The error for a family without a row."""
     if model_type in NOT_ROTARY:
         return ValueError(
-            f"{WHO}: model_type must be of a family with a rotary embedding; got {model_type!r}, whose attention has "
+            f"{WHO}: model_type must be of a family with a rotary embedding; got {model_type!r}, which has "
             f"{NOT_ROTARY[model_type]}"
         )
     if not model_type:
         return ValueError(f"{WHO}: model_type must be in the config, or layout be given; got neither")
-    like = ", ".join(get_close_matches(model_type[:100], FAMILIES)) or "no such name"
+    like = ", ".join(get_close_matches(model_type[:100], FAMILIES)) or "no known name"
     parts = comma_separated(sub_configs(mapping))
     among = f", or part be one of {parts}" if parts else ""
     return ValueError(
         f"{WHO}: model_type must be one of the {len(FAMILIES)} rotary families that rope_xp knows, or layout be given"
-        f"{among}; got {model_type!r}, which is like {like}"
+        f"{among}; got {model_type!r}, similar to {like}"
     )
 
 
-def _says_the_same(rope: Any, mapping: Mapping[str, Any], model_type: str, family: Family, choice: Choice) -> bool:
+def _gives_same_embedding(
+    rope: Any, mapping: Mapping[str, Any], model_type: str, family: Family, choice: Choice
+) -> bool:
     try:
         return _read(mapping, model_type, family, choice)[0] == rope
-    except (TypeError, ValueError):  # they contradict each other
+    except (TypeError, ValueError):  # the keys contradict each other
         return False
 
 
 def _read(
     mapping: Mapping[str, Any], model_type: str, family: Family, choice: Choice
 ) -> tuple[RotaryEmbedding | None, Provenance]:
-    """One part of a config, by its family's row, and which of its values the config does not state."""
+    """Read one part of a config with the row of its family. The provenance has the values that it does not state."""
     keys = Keys(f"the config of model_type {model_type!r}" if model_type else "the config", mapping, model_type)
     layer, _, seq_len, compat = choice
-    in_known_spelling(keys, seq_len)
+    set_known_keys(keys, seq_len)
     if compat is not None:
-        keys.mapping, family = as_upstream(keys.mapping, model_type, family, seq_len)
+        keys.mapping, family = as_transformers(keys.mapping, model_type, family, seq_len)
     layer_type = layer_type_of(keys, family, layer, choice.layer_type)
     label = label_of(family.layers, layer_type)
     block = block_of(keys, family, label)
     rotated = is_rotated(keys, family, layer, layer_type)
-    choices = tuple(keys.defaults.values())  # those that decide which layer is meant, and whether it is rotated
+    choices = tuple(keys.defaults.values())  # they decide the type of the layer, and whether it is rotated
     rope = None
     if block is not None:
         where, own = layer if rotated else ..., family.layers.by_type.get(label)
         row, scaled = family.of_type(label), own is None or own.scaled
         rope = embedding_of(LayerConfig(keys, block, row, where, layer_type, seq_len, scaled))
         keys.remarks += [] if compat else remarks(keys.mapping, block.mapping, model_type, family)
-    _remark_on_chunks(keys)
-    _finish(keys, family, mapping)
+    _add_remark_on_chunks(keys)
+    _check_all_read(keys, family, mapping)
     if rope is None or not rotated:
         return None, Provenance(choices)
     return rope, Provenance(tuple(keys.defaults.values()), tuple(keys.remarks))
 
 
-def _finish(keys: Keys, family: Family, mapping: Mapping[str, Any]) -> None:
-    """All other keys that state something about rotation must have been read."""
+def _check_all_read(keys: Keys, family: Family, mapping: Mapping[str, Any]) -> None:
+    """All keys about positions must have been read."""
     for of_type in family.layers.by_type.values():
-        keys.ignore(*(of_type.base_keys or BASE_KEYS))  # other layer types read those
-    keys.finish(speaks)
-    if mapping and not mapping.get("model_type") and not keys.stated():
+        keys.ignore(*(of_type.base_keys or BASE_KEYS))  # keys for other layer types
+    keys.require_all_read(is_about_positions)
+    if mapping and not mapping.get("model_type") and not keys.found_any():
         raise ValueError(f"{WHO}: {keys.name} must have a key that is known; got {comma_separated(mapping)}")
 
 
-def _remark_on_chunks(keys: Keys) -> None:
-    """Dual chunk attention rotates as usual within a chunk; what is further apart is the work of attention."""
-    chunks = keys.within("dual_chunk_attention_config")
+def _add_remark_on_chunks(keys: Keys) -> None:
+    """Add a remark on dual chunk attention. Within a chunk, nothing changes; attention does the rest."""
+    chunks = keys.nested("dual_chunk_attention_config")
     if chunks.mapping:
         size = chunks.count("chunk_size")
         keys.remarks.append(

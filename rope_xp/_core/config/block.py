@@ -1,4 +1,4 @@
-"""From the rotary block of a config, and the keys outside it, to a `RotaryEmbedding`."""
+"""Make a `RotaryEmbedding` from the rotary block of a config and the keys outside the block."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,47 +8,47 @@ from rope_xp._core.axes import Sections
 from rope_xp._core.config.channels import head_dim_of, layout_of, rotated_channels_of, sections_of
 from rope_xp._core.config.family import Family
 from rope_xp._core.config.keys import WHO, Keys, comma_separated
-from rope_xp._core.config.layers import OWN, LayerConfig, layers_of, nested_by
+from rope_xp._core.config.layers import DEFAULT_BLOCK_NAME, LayerConfig, layers_of, nested_by
 from rope_xp._core.config.scaling import base_of, rope_type_of, scaling_of
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._core.spectrum import frequencies_of
 from rope_xp.frequencies import Scaling
 
-# Keys that checkpoints carry in any family and that change nothing: in the block, and outside it while they are null.
-UNREAD = ("finetuned",)
-UNREAD_IF_NULL = ("rope_scaling", "rope_parameters", "rotary_scaling_factor", "rotary_emb_scale_base")
-# Keys with a value that changes nothing; no rule reads them with another.
-NEUTRAL = {"rotary_scaling_factor": 1, "position_embedding_xdrope": False}
+# Keys that change nothing in any family: in the block, and outside it if they are null.
+IGNORED_IN_BLOCK = ("finetuned",)
+IGNORED_IF_NULL = ("rope_scaling", "rope_parameters", "rotary_scaling_factor", "rotary_emb_scale_base")
+# Keys outside the block, and the only values that are accepted. They change nothing.
+ONLY_VALUES = {"rotary_scaling_factor": 1, "position_embedding_xdrope": False}
 
 
 def block_of(keys: Keys, family: Family, label: str) -> Keys | None:
-    """The rotary block of a layer type; None where it is null for that type."""
-    parameters, scaling = keys.within("rope_parameters").mapping, keys.within("rope_scaling").mapping
+    """The rotary block of a layer type; None if it is null for that type."""
+    parameters, scaling = keys.nested("rope_parameters").mapping, keys.nested("rope_scaling").mapping
     if parameters and scaling and parameters != scaling:
         raise ValueError(f"{WHO}: rope_parameters or rope_scaling must be given, not both; got both")
     labels, by_type = nested_by(keys, family), family.layers.by_type
     if labels:
         return _nested_block(parameters, labels, label, family.quirks.redundant_keys)
     if by_type:
-        _check_label(by_type, label, "they differ")
+        _check_label(by_type, label, "layer types differ")
     if parameters and len(by_type) > 1:
         raise ValueError(
             f"{WHO}: rope_parameters must be nested by layer type, {comma_separated(by_type)}; got {dict(parameters)}"
         )
     if parameters or scaling:
         return Keys("rope_parameters" if parameters else "rope_scaling", parameters or scaling)
-    usual = family.of_type(label).defaults.get("rope_parameters", {})
-    return None if usual is None else Keys(OWN, usual)
+    default = family.of_type(label).defaults.get("rope_parameters", {})
+    return None if default is None else Keys(DEFAULT_BLOCK_NAME, default)
 
 
 def _nested_block(parameters: Any, labels: list[str], label: str, redundant: tuple[str, ...]) -> Keys | None:
-    """The block of a layer type, of those that are nested by layer type."""
+    """The block of one layer type, if blocks are nested by layer type."""
     _check_label(labels, label, "rope_parameters are nested")
     outer = {key: value for key, value in parameters.items() if key not in labels and key not in redundant}
     if outer:
         raise ValueError(
-            f"{WHO}: rope_parameters must be nested by layer type, {comma_separated(labels)}, or not at all; "
-            f"got {outer} beside"
+            f"{WHO}: rope_parameters must have only blocks of layer types, {comma_separated(labels)}, or none; "
+            f"got both: {outer}"
         )
     return None if parameters[label] is None else Keys(f"rope_parameters of {label!r}", parameters[label])
 
@@ -56,13 +56,13 @@ def _nested_block(parameters: Any, labels: list[str], label: str, redundant: tup
 def _check_label(labels: Any, label: str, why: str) -> None:
     if label not in labels:
         raise ValueError(
-            f"{WHO}: layer or layer_type must be given, {comma_separated(labels)}, as {why}; "
+            f"{WHO}: layer or layer_type must be given, {comma_separated(labels)}, because {why}; "
             f"got layer_type={label or None!r}"
         )
 
 
 def embedding_of(config: LayerConfig) -> RotaryEmbedding | None:
-    """The `RotaryEmbedding` of a layer, or None where no channel is rotated."""
+    """The `RotaryEmbedding` of a layer, or None if no channel is rotated."""
     if not _is_scaled(config):
         config = _without_scaling(config)
     head_dim, base, rope_type = head_dim_of(config), base_of(config), rope_type_of(config)
@@ -70,13 +70,19 @@ def embedding_of(config: LayerConfig) -> RotaryEmbedding | None:
     scaling = scaling_of(config, rope_type)
     sections = sections_of(config, rotary_dim)
     _check_switches(config)
-    options: dict[str, Any] = {"head_dim": head_dim, "layout": layout_of(config), "blocks": config.row.pairing.blocks}
-    _ignore_what_changes_nothing(config)
-    if config.row.is_latent and not head_dim:
+    options: dict[str, Any] = {
+        "head_dim": head_dim,
+        "layout": layout_of(config),
+        "blocks": config.family.pairing.blocks,
+    }
+    _ignore_known_keys(config)
+    if config.family.is_latent and not head_dim:
         return None  # a latent attention without a rotated part
     if rotary_dim < 1:
-        raise ValueError(f"{WHO}: the width that turns must be at least 1; got {rotary_dim} of head_dim={head_dim}")
-    if config.row.pairing.last_channels:
+        raise ValueError(
+            f"{WHO}: the number of rotated channels must be at least 1; got {rotary_dim} of head_dim={head_dim}"
+        )
+    if config.family.pairing.last_channels:
         options["first_channel"] = head_dim - rotary_dim
     return RotaryEmbedding(**options, **_frequencies(config, head_dim, base, rotary_dim, rope_type, scaling, sections))
 
@@ -90,16 +96,16 @@ def _frequencies(
     scaling: Scaling | None,
     sections: Sections | None,
 ) -> dict[str, Any]:
-    """The arguments of a `RotaryEmbedding` for its frequencies, by their rule or as numbers."""
-    pairing, quirks = config.row.pairing, config.row.quirks
+    """The arguments of a `RotaryEmbedding` for its frequencies: a base with its rule, or numbers."""
+    pairing, quirks = config.family.pairing, config.family.quirks
     if quirks.inv_freq is not None and config.layer is not ...:
         return {"inv_freq": quirks.inv_freq(config.keys, head_dim, base)}
     if rotary_dim % 2 == 0 and rope_type not in quirks.rules:
         width = rotary_dim if sections is None else 2 * sections.pairs
         return dict(base=base, rotary_dim=width, scaling=scaling, sections=sections, reverse=pairing.reverse)
-    # As numbers, for a rule of the family, and for an odd width, which is rounded up to whole pairs.
+    # Numbers are needed for a rule of the family, and for an odd width. An odd width is rounded up to whole pairs.
     if sections is not None or pairing.reverse or pairing.last_channels:
-        raise ValueError(f"{WHO}: the width that turns must be even in {config.keys.name}; got {rotary_dim}")
+        raise ValueError(f"{WHO}: the number of rotated channels must be even in {config.keys.name}; got {rotary_dim}")
     rule = Scaling() if scaling is None else scaling
     inv_freq = frequencies_of(WHO, rule, base, rotary_dim)
     return {"inv_freq": inv_freq, "attention_factor": rule.resolved_attention_factor}
@@ -107,10 +113,10 @@ def _frequencies(
 
 def _is_scaled(config: LayerConfig) -> bool:
     """Whether the rule of the block applies to a layer."""
-    keys, key = config.keys, config.row.layers.scaled
+    keys, key = config.keys, config.family.layers.scaled
     if not key:
         return config.scaled or config.block.name != "rope_scaling"
-    scaled = keys.items(key)
+    scaled = keys.list_of(key)
     count = layers_of(keys)
     if keys.get(key) is None or config.layer is ... or rope_type_of(config) == "default":
         return True
@@ -118,32 +124,32 @@ def _is_scaled(config: LayerConfig) -> bool:
         return config.layer in scaled
     if not scaled or (count is not None and {*range(count)} <= {*scaled}):
         return bool(scaled)
-    raise ValueError(f"{WHO}: layer must be given, as {key} has some layers only; got layer=None")
+    raise ValueError(f"{WHO}: layer must be given, because {key} has some layers only; got layer=None")
 
 
 def _without_scaling(config: LayerConfig) -> LayerConfig:
-    """The config without the block, which is for other layers and must make sense all the same."""
+    """The config of a layer to which the block does not apply. The block is checked all the same."""
     others = config.keys.fresh()
     embedding_of(replace(config, keys=others, layer=..., scaled=True))
     config.keys.ignore_as(others)
     block = config.block.mapping
-    kept = {"rope_theta": block["rope_theta"]} if config.row.layers.scaled and "rope_theta" in block else {}
+    kept = {"rope_theta": block["rope_theta"]} if config.family.layers.scaled and "rope_theta" in block else {}
     return replace(config, block=Keys("no block", kept), scaled=True)
 
 
 def _check_switches(config: LayerConfig) -> None:
-    """Keys that say whether there is a rotation, or sections, must agree with the family."""
+    """Switches for rotation and for sections must agree with the family."""
     keys = config.keys
-    for name, wanted in (("use_rotary_pos_emb", True), ("use_mrope", config.row.axes is not None)):
+    for name, wanted in (("use_rotary_pos_emb", True), ("use_mrope", config.family.axes is not None)):
         stated = keys.get(name)
         if stated is not None and checks.boolean(WHO, name, stated) != wanted:
             raise ValueError(f"{WHO}: {name} must be {wanted} in {keys.name}; got {stated}")
 
 
-def _ignore_what_changes_nothing(config: LayerConfig) -> None:
-    """All other keys of the block must have been read."""
-    keys, block, quirks = config.keys, config.block, config.row.quirks
-    block.ignore(*quirks.ignored_in_block, *UNREAD)
-    block.finish()
-    keys.ignore(*quirks.ignored_keys, *(name for name in UNREAD_IF_NULL if keys.mapping.get(name) is None))
-    keys.ignore(*(name for name, value in NEUTRAL.items() if keys.mapping.get(name, value) == value))
+def _ignore_known_keys(config: LayerConfig) -> None:
+    """Mark the keys that change nothing as read. All other keys of the block must have been read."""
+    keys, block, quirks = config.keys, config.block, config.family.quirks
+    block.ignore(*quirks.ignored_in_block, *IGNORED_IN_BLOCK)
+    block.require_all_read()
+    keys.ignore(*quirks.ignored_keys, *(name for name in IGNORED_IF_NULL if keys.mapping.get(name) is None))
+    keys.ignore(*(name for name, value in ONLY_VALUES.items() if keys.mapping.get(name, value) == value))

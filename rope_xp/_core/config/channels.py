@@ -1,41 +1,49 @@
-"""The channels of a head, those that are rotated, their layout, and the position axis of each, from a config."""
+"""Read the channels of a head from a config: how many are rotated, their layout, and the position axis of each pair."""
 
 from typing import Any
 
 from rope_xp._core import checks
 from rope_xp._core.axes import Sections
-from rope_xp._core.config.keys import INTERLEAVE_KEYS, MOST, PARTIAL_KEYS, WHO, Keys, comma_separated, consistent_value
+from rope_xp._core.config.keys import (
+    INTERLEAVE_KEYS,
+    MAX_SIZE,
+    PARTIAL_KEYS,
+    WHO,
+    Keys,
+    comma_separated,
+    consistent_value,
+)
 from rope_xp._core.config.layers import LayerConfig, types_of
 
-MOST_AXES = 16
+MAX_AXES = 16
 
 
 def head_dim_of(config: LayerConfig) -> int:
     """The number of channels of a head."""
     width = _width_of_layer(config)
     if width is None:
-        where = config.row.head_dim
-        width = _first_width(config, where.split(" | ")) if isinstance(where, str) else where(config.keys)
-    if width > MOST:
-        raise ValueError(f"{WHO}: head_dim must be at most {MOST}; got {width}")
+        rule = config.family.head_dim
+        width = _first_width(config, rule.split(" | ")) if isinstance(rule, str) else rule(config.keys)
+    if width > MAX_SIZE:
+        raise ValueError(f"{WHO}: head_dim must be at most {MAX_SIZE}; got {width}")
     return width
 
 
 def _first_width(config: LayerConfig, ways: list[str]) -> int:
     """The first of these keys, or quotients of keys, that has a value."""
-    keys, row = config.keys, config.row
+    keys, family = config.keys, config.family
     for way in ways:
         names = way.split("/")
         values = [keys.count(name) for name in names]
         if None not in values:
             return _quotient(names, values)
-        if way in row.defaults:
+        if way in family.defaults:
             keys.assume("channels", ways[0])
-            return row.defaults[way]
+            return family.defaults[way]
     tried = " or ".join(" / ".join(way.split("/")) for way in ways)
     raise ValueError(
-        f"{WHO}: {tried} must be given, which a part may leave to its class in transformers (load it there, and pass "
-        f"that); got neither in {keys.name}"
+        f"{WHO}: {tried} must be given; got neither in {keys.name}: its class in transformers may have a default (load "
+        f"the config with it, and pass the object)"
     )
 
 
@@ -51,85 +59,88 @@ def _quotient(names: list[str], values: list[int]) -> int:
 def _width_of_layer(config: LayerConfig) -> int | None:
     """The width that `per_layer_config` gives a layer, or all layers of a type."""
     keys, layer = config.keys, config.layer
-    given = keys.within("per_layer_config").mapping
+    given = keys.nested("per_layer_config").mapping
     if not given:
         return None
-    if not all(str(at).isdecimal() and len(str(at)) < 10 for at in given):
+    if not all(str(index).isdecimal() and len(str(index)) < 10 for index in given):
         raise ValueError(f"{WHO}: keys of per_layer_config must be indices of layers; got {comma_separated(given)}")
-    own = Keys("per_layer_config", {str(int(at)): each for at, each in given.items()})  # which may be padded
-    types = types_of(keys, config.row)
-    name = "qk_rope_head_dim" if "qk_rope_head_dim" in config.row.defaults else "head_dim"
-    if not any(own.within(at).get(name) for at in own.mapping):
+    # Indices may have leading zeros.
+    own = Keys("per_layer_config", {str(int(index)): each for index, each in given.items()})
+    types = types_of(keys, config.family)
+    name = "qk_rope_head_dim" if "qk_rope_head_dim" in config.family.defaults else "head_dim"
+    if not any(own.nested(index).get(name) for index in own.mapping):
         return None
-    layers = [layer] if isinstance(layer, int) else [at for at, kind in enumerate(types) if kind == config.layer_type]
-    widths = {own.within(str(at)).count(name) for at in layers}
+    layers = [layer]
+    if not isinstance(layer, int):
+        layers = [index for index, kind in enumerate(types) if kind == config.layer_type]
+    widths = {own.nested(str(index)).count(name) for index in layers}
     if len(widths) > 1 or (layer is None and not layers):
-        raise ValueError(f"{WHO}: layer must be given, as per_layer_config differs; got layer=None")
+        raise ValueError(f"{WHO}: layer must be given, because per_layer_config differs; got layer=None")
     return widths.pop() if widths else None
 
 
 def rotated_channels_of(config: LayerConfig, rope_type: str, head_dim: int) -> int:
-    """How many channels are rotated, which may be odd."""
-    row, quirks = config.row, config.row.quirks
-    share, assumed = _share(config, rope_type, head_dim)
-    if quirks.only_share is not None:
-        only = None if share is None else quirks.only_share(config.keys, head_dim)
-        if only is not None and share != only:
-            raise ValueError(f"{WHO}: partial_rotary_factor must be {only:g} in {config.keys.name}; got {share}")
+    """The number of rotated channels. It may be odd."""
+    family, quirks = config.family, config.family.quirks
+    fraction, assumed = _rotated_fraction(config, rope_type, head_dim)
+    if quirks.only_fraction is not None:
+        only = None if fraction is None else quirks.only_fraction(config.keys, head_dim)
+        if only is not None and fraction != only:
+            raise ValueError(f"{WHO}: partial_rotary_factor must be {only:g} in {config.keys.name}; got {fraction}")
         return head_dim
     if rope_type == "proportional":
         return head_dim
-    width = _stated_width(config, share, head_dim)
+    width = _stated_width(config, fraction, head_dim)
     if width is None:
         if assumed:
             config.keys.assume("channels", PARTIAL_KEYS[0])
-        width = int(head_dim * (row.default(PARTIAL_KEYS[0]) if share is None else share))
-    if row.axes is not None and row.axes.share_of_each:
-        width *= row.axes.count
+        width = int(head_dim * (family.default(PARTIAL_KEYS[0]) if fraction is None else fraction))
+    if family.axes is not None and family.axes.fraction_of_each:
+        width *= family.axes.count
     if width > head_dim:
-        raise ValueError(f"{WHO}: the width that turns must be at most head_dim={head_dim}; got {width}")
+        raise ValueError(f"{WHO}: the number of rotated channels must be at most head_dim={head_dim}; got {width}")
     return width
 
 
-def _share(config: LayerConfig, rope_type: str, head_dim: int) -> tuple[float | None, bool]:
-    """The share of a head that is rotated, None where it is not stated; and whether it is a default."""
-    keys, row = config.keys, config.row
+def _rotated_fraction(config: LayerConfig, rope_type: str, head_dim: int) -> tuple[float | None, bool]:
+    """The fraction of a head that is rotated, None if it is not stated; and whether it is a default."""
+    keys, family = config.keys, config.family
     inner = None if rope_type == "proportional" else config.block.get(*PARTIAL_KEYS)
-    listed = config.number("shares", keys.get("partial_rotary_factors"))
+    listed = config.number("partial_rotary_factors", keys.get("partial_rotary_factors"))
     outer = consistent_value(PARTIAL_KEYS[0], keys.get(*PARTIAL_KEYS), listed, keys.name)
     if config.block_is_default and outer is not None:
         inner = None
-    if inner is not None and {*row.quirks.redundant_keys} & {*PARTIAL_KEYS}:
+    if inner is not None and {*family.quirks.redundant_keys} & {*PARTIAL_KEYS}:
         outer = None
-    share = consistent_value(PARTIAL_KEYS[0], inner, outer, config.block.name)
-    if share is None:
-        return None, row.default(PARTIAL_KEYS[0]) != 1.0
-    share = checks.positive(WHO, PARTIAL_KEYS[0], share)
-    if share > head_dim:
-        raise ValueError(f"{WHO}: partial_rotary_factor must be at most {head_dim}, the head_dim; got {share}")
-    return share, config.block_is_default and inner is not None
+    fraction = consistent_value(PARTIAL_KEYS[0], inner, outer, config.block.name)
+    if fraction is None:
+        return None, family.default(PARTIAL_KEYS[0]) != 1.0
+    fraction = checks.positive(WHO, PARTIAL_KEYS[0], fraction)
+    if fraction > head_dim:
+        raise ValueError(f"{WHO}: partial_rotary_factor must be at most {head_dim}, the head_dim; got {fraction}")
+    return fraction, config.block_is_default and inner is not None
 
 
-def _stated_width(config: LayerConfig, share: float | None, head_dim: int) -> int | None:
-    """The number of rotated channels where a key has it, which must agree with the share."""
-    quirks = config.row.quirks
+def _stated_width(config: LayerConfig, fraction: float | None, head_dim: int) -> int | None:
+    """The number of rotated channels that a key states, or None. It must agree with the fraction."""
+    quirks = config.family.quirks
     width = config.keys.get(*quirks.rotated_keys)
     if quirks.rotated_width is not None:
         width = quirks.rotated_width(config.keys, head_dim)
     if width is None:
         return None
     width = checks.count(WHO, quirks.rotated_keys[0], width)
-    if share is not None and int(head_dim * share) != width:
+    if fraction is not None and int(head_dim * fraction) != width:
         raise ValueError(
-            f"{WHO}: the width that turns must be said once; got {width} channels and "
-            f"partial_rotary_factor={share} of {head_dim}"
+            f"{WHO}: the number of rotated channels must not be contradicted; got {width} channels and "
+            f"partial_rotary_factor={fraction} of {head_dim}"
         )
     return width
 
 
 def layout_of(config: LayerConfig) -> str:
     """The layout of the family, or the one that a key states."""
-    pairing, interleave = config.row.pairing, config.keys.get(*INTERLEAVE_KEYS)
+    pairing, interleave = config.family.pairing, config.keys.get(*INTERLEAVE_KEYS)
     if interleave is None or pairing.from_caller:
         return pairing.layout
     wanted = pairing.layout != "half"
@@ -142,45 +153,45 @@ def layout_of(config: LayerConfig) -> str:
 
 def sections_of(config: LayerConfig, rotary_dim: int) -> Sections | None:
     """The sections of all position axes, or None for one axis."""
-    axes, pairs = config.row.axes, rotary_dim // 2
+    axes, pairs = config.family.axes, rotary_dim // 2
     if axes is None:
         return None
     given = _stated_sizes(config, pairs)
     order = _order(config)
-    usual = config.row.default("mrope_section")
-    if given is None and usual is not None:
+    default = config.family.default("mrope_section")
+    if given is None and default is not None:
         config.keys.assume("position axes", "mrope_section")
-    sizes = usual if given is None else given
+    sizes = default if given is None else given
     if sizes is None:
         return Sections((pairs // axes.count,) * axes.count, order, axes.axis_of_section) if axes.count > 1 else None
-    sizes = _checked(sizes, usual)
+    sizes = _checked(sizes, default)
     if axes.clamped and order == "interleaved" and len(sizes) == 3:
-        # As the slices of upstream leave them: at most one pair of each group of three, and the rest for the first.
+        # As in transformers: height and width get at most one pair of each three, and the first axis gets the rest.
         height, width = min(sizes[1], (pairs + 1) // 3), min(sizes[2], pairs // 3)
         sizes = (pairs - height - width, height, width)
     if sum(sizes) != pairs:
-        raise ValueError(f"{WHO}: mrope_section must sum to the {pairs} pairs that turn; got {list(sizes)}")
+        raise ValueError(f"{WHO}: mrope_section must sum to the {pairs} rotated pairs; got {list(sizes)}")
     return Sections(sizes, order, axes.axis_of_section)
 
 
 def _stated_sizes(config: LayerConfig, pairs: int) -> Any:
     given = config.block.get("mrope_section", "xdrope_section")
-    if config.row.axes is None or config.row.axes.order != "spatial_first":
+    if config.family.axes is None or config.family.axes.order != "spatial_first":
         return given
     time = config.keys.count("freq_allocation")
     if time is None:
         return given
-    space = (pairs - time) // 2  # pairs of height and of width, which have what time leaves
+    space = (pairs - time) // 2  # pairs of height, and of width
     return consistent_value("mrope_section", given, [space, space, time], config.block.name)
 
 
 def _order(config: LayerConfig) -> str:
     """The order of the family, or the one that a key states."""
-    assert config.row.axes is not None
-    block, order = config.block, config.row.axes.order
+    assert config.family.axes is not None
+    block, order = config.block, config.family.axes.order
     interleaved = block.get("mrope_interleaved", "interleaved")
     if interleaved is not None and checks.boolean(WHO, "mrope_interleaved", interleaved) != (order == "interleaved"):
-        if not config.row.axes.any_order:
+        if not config.family.axes.any_order:
             raise ValueError(
                 f"{WHO}: mrope_interleaved must be {order == 'interleaved'} for this model_type; got {interleaved}"
             )
@@ -191,12 +202,12 @@ def _order(config: LayerConfig) -> str:
     return order
 
 
-def _checked(sizes: Any, usual: tuple[int, ...] | None) -> tuple[int, ...]:
+def _checked(sizes: Any, default: tuple[int, ...] | None) -> tuple[int, ...]:
     if not isinstance(sizes, (list, tuple)):
         raise TypeError(f"{WHO}: mrope_section must be a list of int; got {sizes!r}")
     sizes = tuple(checks.count(WHO, "every mrope_section", size) for size in sizes)
-    if len(sizes) > MOST_AXES:
-        raise ValueError(f"{WHO}: mrope_section must have at most {MOST_AXES} numbers; got {len(sizes)}")
-    if usual is not None and len(sizes) != len(usual):
-        raise ValueError(f"{WHO}: mrope_section must have {len(usual)} numbers in this family; got {list(sizes)}")
+    if len(sizes) > MAX_AXES:
+        raise ValueError(f"{WHO}: mrope_section must have at most {MAX_AXES} numbers; got {len(sizes)}")
+    if default is not None and len(sizes) != len(default):
+        raise ValueError(f"{WHO}: mrope_section must have {len(default)} numbers in this family; got {list(sizes)}")
     return sizes

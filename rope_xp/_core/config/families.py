@@ -1,12 +1,12 @@
-"""What each model family means by its config: one row for each `model_type`.
+"""The model families: one row for each `model_type`.
 
-A row has what the config does not state, read from and checked against transformers 5.18 and 5.23
-(`benchmarks/parity.py`). Where the two differ, it is that of 5.23. `Family` documents what a row may have.
+A row has the properties that a config does not state. They come from transformers 5.18 and 5.23, and are compared with
+both (`benchmarks/parity.py`). If the two differ, a row follows 5.23. `Family` documents the fields of a row.
 """
 
 from typing import Any
 
-from rope_xp._core.config import family_rules as own
+from rope_xp._core.config import family_rules as rules
 from rope_xp._core.config import layer_types as types
 from rope_xp._core.config.families_of_axes import TEXT_AND_VISION
 from rope_xp._core.config.family import (
@@ -24,24 +24,24 @@ from rope_xp._core.config.family import (
 )
 from rope_xp._core.config.layer_types import every, listed_at, no_rope_layers, sliding_only
 
-LINEAR = every(4, "full_attention_interval", other="linear_attention")
-SHARE = Quirks(redundant_keys=("partial_rotary_factor",))
-TEMPERATURE = ("llama_4_scaling_beta",)
+LINEAR_ATTENTION_TYPES = every(4, "full_attention_interval", other="linear_attention")
+REDUNDANT_FRACTION = Quirks(redundant_keys=("partial_rotary_factor",))
+ATTENTION_TEMPERATURE = ("llama_4_scaling_beta",)
 HUNYUAN = Quirks(ignored_in_block=("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"))
 NO_ALIBI = Layers(only_if=("alibi", False, True))
-RELATIVE = ("relative_key", "relative_key_query")
+RELATIVE_POSITIONS = ("relative_key", "relative_key_query")
 CONFORMER = Layers(only_if=("position_embeddings_type", "rotary", "relative_key", "none"))
-BY_ZEROS = Layers(listed=LayerList("layer_rope_theta", "from the end"))
+ZEROS_ARE_NOT_ROTATED = Layers(listed=LayerList("layer_rope_theta", "from the end"))
 
 
 def block(**parameters: Any) -> dict[str, Any]:
-    """Defaults with a rotary block, whose base a block without a base has, too."""
+    """Defaults with a rotary block. The base of this block is also the default base of other blocks."""
     return {"rope_theta": parameters["rope_theta"], "rope_parameters": parameters}
 
 
-def of_type(where: Any = None, *, key: str = "", scaled: bool = True, **defaults: Any) -> LayerType:
-    """What differs for a type of layers; `key` has its base."""
-    return LayerType(defaults, where, (key,) if key else None, scaled)
+def of_type(head_dim: Any = None, *, key: str = "", scaled: bool = True, **defaults: Any) -> LayerType:
+    """The properties of a type of layers. `key` is the config key of its base."""
+    return LayerType(defaults, head_dim, (key,) if key else None, scaled)
 
 
 def bases(**by_type: float) -> dict[str, LayerType]:
@@ -50,7 +50,7 @@ def bases(**by_type: float) -> dict[str, LayerType]:
 
 
 def full_and_sliding(full: LayerType | None = None, sliding: LayerType | None = None) -> dict[str, LayerType]:
-    """Layers with full attention and with a sliding window, and what differs in each."""
+    """The properties of layers with full attention, and of layers with a sliding window."""
     return {"full_attention": full or LayerType(), "sliding_attention": sliding or LayerType()}
 
 
@@ -76,13 +76,13 @@ MODERNBERT = full_and_sliding(
 )
 DOTS3_NOTE = {
     **bases(full_attention=80_000_000.0, indexed_attention=80_000_000.0),
-    "sliding_attention": of_type(own.head_of_sliding_latent, rope_theta=50_000.0, key="swa_rope_theta"),
+    "sliding_attention": of_type(rules.head_dim_of_sliding_latent, rope_theta=50_000.0, key="swa_rope_theta"),
 }
 SLIDING_PATTERN = every(6, "sliding_window_pattern")
 NOT_SCALED = full_and_sliding(sliding=of_type(scaled=False))
 
 TEXT: dict[str, Family] = {
-    # One table, halves, every layer.
+    # The layout "half", and the same frequencies in every layer.
     "arcee aria_text chameleon deepseek_ocr2_encoder diffllama doge dots1 esmc eurobert falcon_h1 exaone "
     "gpt_neox_japanese gradium_phonon_tts granite granite4_vision_text granite_docling_text granitemoe "
     "granitemoeshared hyperclovax internlm internlm2 internlm3 jais2 kyutai_speech_to_text lasr_encoder llama mimi "
@@ -105,17 +105,17 @@ TEXT: dict[str, Family] = {
     "bailing_moe bailing_moe_v2": Family(dict(rope_theta=None)),
     "hy_v3": Family(dict(rope_theta=11_158_840.0, head_dim=128)),
     "minimax_m2 minimax_m3_vl_text": Family(dict(rope_theta=5_000_000.0, head_dim=128)),
-    "muse_glimmer_assistant": Family(dict(rope_theta=500_000.0, head_dim=128)),  # queries take the last positions
+    "muse_glimmer_assistant": Family(dict(rope_theta=500_000.0, head_dim=128)),  # queries have the last positions
     "solar_open": Family(dict(rope_theta=1_000_000.0, head_dim=128)),
     "fuyu glm4_moe glmasr_encoder nemotron persimmon phi": Family(dict(partial_rotary_factor=0.5)),
     "gpt_neox": Family(dict(partial_rotary_factor=0.25)),
-    "stablelm": Family(dict(partial_rotary_factor=0.25), quirks=SHARE),
+    "stablelm": Family(dict(partial_rotary_factor=0.25), quirks=REDUNDANT_FRACTION),
     "phi3 phi3_v phi4mm phi4_multimodal": Family(
         dict(original_max_position_embeddings=4096), quirks=Quirks(rules={"yarn": "longrope"})
     ),
     "phimoe": Family(dict(rope_theta=1_000_000.0, original_max_position_embeddings=4096)),
     "nanochat": Family(pairing=Pairing(reverse=True)),
-    # The width of a head under other keys.
+    # Families with other keys for the width of a head.
     "deepseek_ocr2_text unlimited_ocr_text": Family(head_dim=QUOTIENT),
     "dots3_note_audio_encoder": Family(dict(partial_rotary_factor=0.5), QUOTIENT),
     "falcon": Family(dict(alibi=False), QUOTIENT, layers=NO_ALIBI),
@@ -133,11 +133,11 @@ TEXT: dict[str, Family] = {
         "attention_head_dim | attention_hidden_size/num_attention_heads",
         layers=Layers(only_if=("use_mem_rope", True)),
     ),
-    # Rules of their own, also of those whose code is in their checkpoints: see `remote.py` for their keys.
+    # Families with their own scaling rules. `remote.py` reads their keys.
     "git grok-1 grok1": Family(
-        dict(head_dim=128), quirks=Quirks(rules={"yarn_linear": "yarn", "yarn_log": own.YarnInLogarithms})
+        dict(head_dim=128), quirks=Quirks(rules={"yarn_linear": "yarn", "yarn_log": rules.YarnInLogarithms})
     ),
-    # A rotary block where the config has none.
+    # Families with a default rotary block.
     "apertus": Family(block(**LLAMA3, rope_theta=12_000_000.0, factor=8.0)),
     "cwm": Family(dict(head_dim=128, **block(**LLAMA3, rope_theta=1_000_000.0, factor=16.0))),
     "higgs_audio_v2": Family(dict(head_dim=128, **block(**HIGGS, rope_theta=500_000.0, factor=32.0))),
@@ -148,12 +148,12 @@ TEXT: dict[str, Family] = {
             head_dim=128,
             **block(**MISTRAL, rope_theta=1_000_000.0, factor=16.0, original_max_position_embeddings=16_384),
         ),
-        quirks=Quirks(ignored_in_block=TEMPERATURE),
+        quirks=Quirks(ignored_in_block=ATTENTION_TEMPERATURE),
     ),
     "nemotron3_5_transcribe_asr_audio nemotron3_5_transcribe_word_timestamp": Family(
         block(rope_theta=10_000.0, partial_rotary_factor=0.5)
     ),
-    # Neighbouring channels.
+    # The layout "interleaved".
     "blt_patcher": Family(pairing=INTERLEAVED),
     "cohere blt_local_encoder blt_local_decoder blt_global_transformer ernie4_5_moe": Family(
         dict(rope_theta=500_000.0), pairing=INTERLEAVED
@@ -169,11 +169,11 @@ TEXT: dict[str, Family] = {
         dict(partial_rotary_factor=0.9),
         f"head_dim | {QUOTIENT} | hidden_size/decoder_num_attention_heads",
         INTERLEAVED,
-        quirks=SHARE,
+        quirks=REDUNDANT_FRACTION,
     ),
     "moonshine_streaming": Family(block(rope_theta=10_000.0, partial_rotary_factor=0.8), pairing=INTERLEAVED),
     "gptj codegen": Family(
-        {}, f"{QUOTIENT} | n_embd/n_head", INTERLEAVED, quirks=Quirks(base_keys=(), rotated_width=own.width_of_gptj)
+        {}, f"{QUOTIENT} | n_embd/n_head", INTERLEAVED, quirks=Quirks(base_keys=(), rotated_width=rules.width_of_gptj)
     ),
     "roformer": Family({}, QUOTIENT, INTERLEAVED, quirks=Quirks(base_keys=(), ignored_keys=("rotary_value",))),
     "qwen2_5_omni_dit": Family(dict(head_dim=64), pairing=TO_HALF),  # only the first head is rotated
@@ -194,14 +194,14 @@ TEXT: dict[str, Family] = {
         ),
         LATENT,
         Pairing("interleaved_to_half", key_decides=True),
-        quirks=Quirks(ignored_in_block=TEMPERATURE, only_share=own.share_of_latent),
+        quirks=Quirks(ignored_in_block=ATTENTION_TEMPERATURE, only_fraction=rules.fraction_of_latent),
     ),
     "bailing_hybrid": Family(
         dict(rope_theta=6_000_000.0, qk_rope_head_dim=64),
         LATENT,
         TO_HALF,
         Layers(every(6, "layer_group_size", other="linear_attention")),
-        quirks=Quirks(only_share=own.any_share, redundant_keys=("rope_theta",)),
+        quirks=Quirks(only_fraction=rules.any_fraction, redundant_keys=("rope_theta",)),
     ),
     "mistral_large4_text": Family(
         dict(
@@ -213,7 +213,7 @@ TEXT: dict[str, Family] = {
         LATENT,
         TO_HALF,
         Layers(listed=no_rope_layers()),
-        quirks=Quirks(inv_freq=own.trained_frequencies),
+        quirks=Quirks(inv_freq=rules.trained_frequencies),
     ),
     "dots3_note_text": Family(
         dict(qk_rope_head_dim=64),
@@ -221,7 +221,9 @@ TEXT: dict[str, Family] = {
         TO_HALF,
         Layers(types.dots3_note, DOTS3_NOTE),
         quirks=Quirks(
-            only_share=own.any_share, scales_softmax=False, ignored_keys=("qk_rope_head_dim", "swa_qk_rope_head_dim")
+            only_fraction=rules.any_fraction,
+            scales_softmax=False,
+            ignored_keys=("qk_rope_head_dim", "swa_qk_rope_head_dim"),
         ),
     ),
     "deepseek_v4": Family(  # the output of attention is rotated back
@@ -240,7 +242,7 @@ TEXT: dict[str, Family] = {
             redundant_keys=("rope_theta", "compress_rope_theta", "partial_rotary_factor"),
         ),
     ),
-    # Layers of several kinds.
+    # Families with several types of layers.
     "lfm2 lfm2_moe": Family(
         dict(rope_theta=1_000_000.0), layers=Layers(listed_at("full_attn_idxs", "conv", otherwise=True))
     ),
@@ -253,15 +255,17 @@ TEXT: dict[str, Family] = {
         dict(partial_rotary_factor=0.5),
         layers=Layers(types.cycle("recurrent", "recurrent", "attention", key="block_types")),
     ),
-    "qwen3_next": Family(dict(head_dim=256, partial_rotary_factor=0.25), layers=Layers(LINEAR), quirks=SHARE),
+    "qwen3_next": Family(
+        dict(head_dim=256, partial_rotary_factor=0.25), layers=Layers(LINEAR_ATTENTION_TYPES), quirks=REDUNDANT_FRACTION
+    ),
     "qwen3_5_text qwen3_5_moe_text": Family(
         dict(head_dim=256, partial_rotary_factor=0.25, mrope_section=(11, 11, 10)),
-        layers=Layers(LINEAR),
+        layers=Layers(LINEAR_ATTENTION_TYPES),
         axes=Axes("interleaved"),
-        quirks=SHARE,
+        quirks=REDUNDANT_FRACTION,
     ),
     "qwen4_exp_text": Family(
-        dict(head_dim=256, mrope_section=(11, 11, 10)), layers=Layers(LINEAR), axes=Axes("interleaved")
+        dict(head_dim=256, mrope_section=(11, 11, 10)), layers=Layers(LINEAR_ATTENTION_TYPES), axes=Axes("interleaved")
     ),
     "minimax": Family(dict(rope_theta=1_000_000.0), layers=Layers(every(2, first=True, other="linear_attention"))),
     "olmo_hybrid": Family(layers=Layers(every(4, other="linear_attention"), rotated=types.unless_base_is_null)),
@@ -281,7 +285,9 @@ TEXT: dict[str, Family] = {
     ),
     "modernbert modernbert-decoder": Family(
         layers=Layers(every(3, "global_attn_every_n_layers", first=True), MODERNBERT),
-        quirks=Quirks(ignored_keys=("position_embedding_type",)),  # "absolute", in spite of the rotation
+        quirks=Quirks(
+            ignored_keys=("position_embedding_type",)
+        ),  # it is "absolute", although queries and keys are rotated
     ),
     "olmo3": Family(dict(rope_theta=500_000.0), layers=Layers(every(4), NOT_SCALED)),
     "laguna": Family(
@@ -324,7 +330,7 @@ TEXT: dict[str, Family] = {
         layers=Layers(by_type=full_and_sliding(of_type(rope_theta=1_000_000.0, partial_rotary_factor=0.25))),
         axes=Axes("interleaved", 2),
     ),
-    # Layers that are not rotated.
+    # Families with layers that are not rotated.
     "cohere2": Family(pairing=INTERLEAVED, layers=Layers(every(4, "sliding_window_pattern"), rotated=sliding_only())),
     "cohere2_moe": Family(
         dict(head_dim=128),
@@ -346,14 +352,16 @@ TEXT: dict[str, Family] = {
     ),
     "smollm3": Family(dict(rope_theta=2_000_000.0), layers=Layers(listed=no_rope_layers())),
     "granite_swa granitemoe_swa": Family(layers=Layers(listed=LayerList("layer_rope_theta", bases=True))),
-    "muse_glimmer_text": Family(dict(head_dim=128), layers=BY_ZEROS),
-    "muse_spark_text": Family(dict(head_dim=64, rope_parameters={"rope_theta": 500_000.0}), layers=BY_ZEROS),
-    # Rotated with one value of a key only.
+    "muse_glimmer_text": Family(dict(head_dim=128), layers=ZEROS_ARE_NOT_ROTATED),
+    "muse_spark_text": Family(
+        dict(head_dim=64, rope_parameters={"rope_theta": 500_000.0}), layers=ZEROS_ARE_NOT_ROTATED
+    ),
+    # Families that are rotated only if a key has a certain value.
     "baichuan": Family(dict(alibi=False), layers=NO_ALIBI),
     "esm": Family(
         dict(position_embedding_type="absolute"),
         QUOTIENT,
-        layers=Layers(only_if=("position_embedding_type", "rotary", *RELATIVE)),
+        layers=Layers(only_if=("position_embedding_type", "rotary", *RELATIVE_POSITIONS)),
     ),
     "saprot": Family(
         dict(position_embedding_type="rotary"),
@@ -362,7 +370,7 @@ TEXT: dict[str, Family] = {
     ),
     "xlm-roberta": Family(
         dict(position_embedding_type="absolute"),
-        layers=Layers(only_if=("position_embedding_type", "rotary", *RELATIVE)),
+        layers=Layers(only_if=("position_embedding_type", "rotary", *RELATIVE_POSITIONS)),
         quirks=Quirks(rotated_keys=("rotary_emb_dim",)),
     ),
     "new": Family(
@@ -371,16 +379,16 @@ TEXT: dict[str, Family] = {
     "granitemoehybrid": Family(
         dict(position_embedding_type="nope"), layers=Layers(only_if=("position_embedding_type", "rope"))
     ),
-    # These rotate hidden states, cut into heads, before the projections of queries and keys.
+    # Hidden states are split into heads and rotated before the projections of queries and keys.
     "wav2vec2-bert wav2vec2-conformer": Family(dict(position_embeddings_type="relative"), QUOTIENT, layers=CONFORMER),
     "seamless_m4t": Family(
         dict(position_embeddings_type="relative"), "hidden_size/speech_encoder_attention_heads", layers=CONFORMER
     ),
-    "clvp_encoder": Family(  # values are rotated, too
+    "clvp_encoder": Family(  # values are rotated too
         dict(use_rotary_embedding=True),
         QUOTIENT,
         layers=Layers(only_if=("use_rotary_embedding", True, False)),
-        quirks=Quirks(base_keys=(), rotated_width=own.width_of_clvp),
+        quirks=Quirks(base_keys=(), rotated_width=rules.width_of_clvp),
     ),
 }
 

@@ -1,6 +1,6 @@
-"""Rows of families with several position axes: text with images, towers of vision, and audio with two times."""
+"""Rows of families with several position axes: text with images, vision encoders, and audio with two times."""
 
-from rope_xp._core.config import family_rules as own
+from rope_xp._core.config import family_rules as rules
 from rope_xp._core.config import layer_types as types
 from rope_xp._core.config.family import INTERLEAVED, QUOTIENT, Axes, Family, Layers, LayerType, Pairing, Quirks
 
@@ -43,12 +43,12 @@ TEXT_AND_VISION: dict[str, Family] = {
     "ernie4_5_moe_vl ernie4_5_vl_moe_text": Family(
         dict(rope_theta=500_000.0, mrope_section=(22, 22, 20)), pairing=INTERLEAVED, axes=Axes("spatial_first")
     ),
-    # Towers of vision.
+    # Vision encoders.
     "cohere_compass_vision ernie4_5_vl_moe_vision exaone4_5_vision glm4v_vision glm4v_moe_vision glm5_next_vision "
     "glm_ocr_vision paddleocr_vl_vision qwen2_5_omni_vision_encoder qwen2_5_vl_vision qwen3_5_vision "
     "qwen3_5_moe_vision qwen3_omni_moe_vision_encoder qwen3_vl_vision qwen3_vl_moe_vision qwen4_exp_vision "
     "video_llama_3_vision muse_glimmer_vision muse_spark_vision": Family(head_dim=HEADS, axes=Axes("axial", 2)),
-    "mlcd_vision_model": Family(head_dim=HEADS, axes=Axes("axial", 2)),  # the class token has angles that are learned
+    "mlcd_vision_model": Family(head_dim=HEADS, axes=Axes("axial", 2)),  # the class token has learned angles
     "minimax_m3_vl_vision": Family(head_dim=HEADS, axes=Axes("axial", 3)),
     "step3p5_vision": Family(head_dim=HEADS, axes=Axes("axial", 2, WIDTH_FIRST)),
     "lfm3_vl_vision": Family(dict(rope_theta=1_000_000.0), HEADS, layers=Layers(types.lfm3_vl), axes=Axes("axial", 2)),
@@ -60,7 +60,7 @@ TEXT_AND_VISION: dict[str, Family] = {
     ),
     "gemma4_vision": Family(dict(rope_theta=100.0), HEADS, Pairing(blocks=2), axes=Axes("axial", 2)),
     "inkling2_vision": Family({}, HEADS, INTERLEAVED, axes=Axes("axial", 2, WIDTH_FIRST)),
-    # The class token stands last, at position 0.
+    # The class token is the last token, at position 0.
     "llama4_vision_model": Family({}, HEADS, INTERLEAVED, axes=Axes("axial", 2)),
     # Positions are scaled by the size of the window.
     "sam3_vit_model": Family({}, HEADS, INTERLEAVED, axes=Axes("axial", 2)),
@@ -75,25 +75,25 @@ TEXT_AND_VISION: dict[str, Family] = {
             ignored_keys=tuple(f"{MEMORY}rope_{what}" for what in ("feat_sizes", "q_sizes", "k_sizes", "dropout")),
         ),
     ),
-    # Rotates the hidden state, before it is cut into heads.
+    # The hidden state is rotated before it is split into heads.
     "efficientloftr": Family(
         {},
         "hidden_size",
         INTERLEAVED,
         axes=Axes("axial_interleaved", 2),
-        quirks=Quirks(only_share=own.share_of_hidden_state),
+        quirks=Quirks(only_fraction=rules.fraction_of_hidden_state),
     ),
     # Class and register tokens are not rotated.
     "dinov3_vit sapiens2 eomt_dinov3": Family(
-        dict(rope_theta=100.0), QUOTIENT, quirks=Quirks(inv_freq=own.frequencies_of_dinov3)
+        dict(rope_theta=100.0), QUOTIENT, quirks=Quirks(inv_freq=rules.frequencies_of_dinov3)
     ),
     # Others.
-    "esmfold2_atom_encoder": Family(quirks=Quirks(inv_freq=own.frequencies_of_esmfold2)),
-    # Positions are products of a time with its window and with its frame.
+    "esmfold2_atom_encoder": Family(quirks=Quirks(inv_freq=rules.frequencies_of_esmfold2)),
+    # The two positions of a token are its time multiplied by its window, and by its frame.
     "musicflamingo": Family(
         dict(rope_theta=1_200.0, partial_rotary_factor=0.2),
-        own.head_of_audio,
+        rules.head_dim_of_audio,
         INTERLEAVED,
-        axes=Axes("axial", 2, share_of_each=True),
+        axes=Axes("axial", 2, fraction_of_each=True),
     ),
 }

@@ -1,4 +1,4 @@
-"""Reading a mapping so that no key of it is lost in silence."""
+"""Read a mapping, and raise an error for keys that nothing reads."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -18,20 +18,20 @@ INTERLEAVE_KEYS = ("rope_interleave", "rope_interleaved", "rotary_emb_interleave
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length")
 ORIGINAL = "original_max_position_embeddings"
 
-# A bound on channels of a head and on layers, far above any model's.
-MOST = 2**14
+# The largest number of channels of a head, and of layers. No model comes near it.
+MAX_SIZE = 2**14
 
-# Keys beside the rotary block that speak of rotation, in small letters.
+# Keys about rotation outside the rotary block, in lower case.
 ROTARY_KEY = re.compile(r"rope|rotary|partial_?rot|theta|yarn|(^|_)ntk|original_?max_?position")
-# Keys that speak of another kind of position, unless they deny it.
+# Keys about another kind of position, unless their value is false.
 OTHER_POSITIONS = re.compile(r"alibi|dual_?chunk|(^|_)nope(?!_?head)|^no_?pos")
-# Keys that name the kind of position: a rotary one, unless a family reads the key.
+# Keys that name the kind of position. Unless a family reads them, they must name a rotary one.
 KIND_OF_POSITION = re.compile(r"pos(ition(al)?)?_?(emb(ed(ding)?)?|enc(oding)?)s?(_?type)?")
 ROTARY_KIND = re.compile(r"(rope|rotary)(_\w+)?")
 
 
-def speaks(key: Any, value: Any) -> bool:
-    """Whether a key beside the rotary block speaks of positions, so that it must not pass unread."""
+def is_about_positions(key: Any, value: Any) -> bool:
+    """Whether a key outside the rotary block is about positions, so that it must be read."""
     name = str(key).lower()
     if ROTARY_KEY.search(name):
         return True
@@ -42,13 +42,13 @@ def speaks(key: Any, value: Any) -> bool:
     return False
 
 
-def spellings(known: Iterable[str]) -> dict[str, str]:
-    """Names by what is left of them without capital letters and underscores."""
+def by_plain_spelling(known: Iterable[str]) -> dict[str, str]:
+    """Names by their spelling in lower case, without underscores, hyphens and spaces."""
     return {_plain(name): name for name in known}
 
 
-def respelled(key: Any, known: Mapping[str, str]) -> str | None:
-    """The name, one of `spellings`, that a key is but for capital letters and underscores."""
+def known_spelling(key: Any, known: Mapping[str, str]) -> str | None:
+    """The known name that differs from a key only in case, underscores, hyphens and spaces; None if there is none."""
     name = known.get(_plain(key))
     return None if name == key else name
 
@@ -57,71 +57,71 @@ def _plain(key: Any) -> str:
     return str(key).lower().replace("_", "").replace("-", "").replace(" ", "")
 
 
-def near(keys: Iterable[Any], known: Iterable[str]) -> str:
-    """Which known names are like those that are not known, as words that end a message."""
+def similar_names(keys: Iterable[Any], known: Iterable[str]) -> str:
+    """The known names that are similar to unknown keys, as words for a message."""
     names = sorted(known)
-    plain, found = spellings(names), {}
+    plain, found = by_plain_spelling(names), {}
     for key in list(keys)[:8]:
-        close = [respelled(key, plain), *get_close_matches(str(key)[:100], names, 1, 0.8)]
+        close = [known_spelling(key, plain), *get_close_matches(str(key)[:100], names, 1, 0.8)]
         found |= dict.fromkeys(name for name in close if name)
-    return f", which is like {comma_separated(found)}" if found else ""
+    return f", similar to {comma_separated(found)}" if found else ""
 
 
 def shortened(error: Exception) -> str:
-    """The message of an error, which says who raised it and has less than 1,000 characters."""
+    """The message of an error, with the name of the function first and fewer than 1,000 characters."""
     message = str(error)
     message = message if message.startswith(f"{WHO}: ") else f"{WHO}: {message}"
     return message if len(message) < 1000 else f"{message[:600]} ... {message[-300:]}"
 
 
 class Keys:
-    """A mapping that remembers which of its keys were read, and what was taken in place of keys that it lacks.
+    """A mapping that records which of its keys were read, and which defaults replaced missing keys.
 
     Parameters
     ----------
     name : str
-        What errors call it.
+        The name of the mapping in error messages.
     mapping : mapping
-    family : str
-        Whose defaults are taken.
+    model_type : str
+        The model family that has the defaults.
 
     Attributes
     ----------
     defaults : dict of str to Default
-        By key, what was taken because the mapping does not state it.
+        By key, the defaults that were used because the mapping does not state a value.
     remarks : list of str
-        What `RotaryEmbedding.describe` says besides.
+        Other sentences that `RotaryEmbedding.describe` prints.
     """
 
-    def __init__(self, name: str, mapping: Mapping[str, Any], family: str = ""):
+    def __init__(self, name: str, mapping: Mapping[str, Any], model_type: str = ""):
         self.name = name
         self.mapping = mapping
-        self.family = family
+        self.model_type = model_type
         self.defaults: dict[str, Default] = {}
         self.remarks: list[str] = []
         self._read: set[str] = set()
 
     def assume(self, row: str, key: str, source: str = "") -> None:
-        """Remember a default: the row of `describe` that shows it, the key it stands for, and whose it is."""
-        self.defaults[key] = Default(row, key, source or f"default of {self.family}")
+        """Record a default: the row of `describe` that shows it, its key, and its source."""
+        self.defaults[key] = Default(row, key, source or f"default of {self.model_type}")
 
-    def state(self, name: str, value: Any, source: str) -> None:
-        """State a known key as another one, the source, means it; it must not be there with another value."""
+    def set_known(self, name: str, value: Any, source: str) -> None:
+        """Set a known key to the value that another key, `source`, implies. It must not have a different value."""
         given = self.get(name)
         if given is not None and given != value:
-            raise ValueError(f"{WHO}: {name} must be {value!r}, as {source} says; got {given!r}")
+            raise ValueError(f"{WHO}: {name} must be {value!r}, because of {source}; got {given!r}")
         self.mapping = {**self.mapping, name: value}
 
     def fresh(self) -> "Keys":
-        """The same mapping, of which nothing was read."""
-        return Keys(self.name, self.mapping, self.family)
+        """The same mapping, with no key marked as read."""
+        return Keys(self.name, self.mapping, self.model_type)
 
-    def stated(self) -> bool:
-        """Whether any of the keys that were read is there and not null."""
+    def found_any(self) -> bool:
+        """Whether any of the keys that were read has a value that is not null."""
         return any(self.mapping.get(name) is not None for name in self._read)
 
     def get(self, *names: str) -> Any:
-        """The value of whichever of these keys is given and not null; two must not contradict each other."""
+        """The value of a key that may have several names, or None. Two names must not have different values."""
         self._read.update(names)
         found = {name: self.mapping[name] for name in names if self.mapping.get(name) is not None}
         values = list(found.values())
@@ -129,42 +129,42 @@ class Keys:
             raise ValueError(f"{WHO}: keys of {self.name} must not contradict each other; got {found}")
         return values[0] if values else None
 
-    def count(self, name: str, usual: int | None = None) -> Any:
-        """A whole number, or what is usual where it is not given or null."""
+    def count(self, name: str, default: int | None = None) -> Any:
+        """An integer, or the default if the key is missing or null."""
         value = self.get(name)
-        if usual and name not in self.mapping:
+        if default and name not in self.mapping:
             self.assume("", name)
         if value is not None and checks.count(WHO, name, value) >= 2**53:
             raise ValueError(f"{WHO}: {name} must be below 2**53; got {value}")
-        return usual if value is None else checks.count(WHO, name, value)
+        return default if value is None else checks.count(WHO, name, value)
 
-    def number(self, name: str, usual: float) -> Any:
-        """What is given, or what is usual where it is not given or null."""
+    def number(self, name: str, default: float) -> Any:
+        """The value, or the default if the key is missing or null."""
         value = self.get(name)
         if value is None:
             self.assume("", name)
-        return usual if value is None else value
+        return default if value is None else value
 
-    def items(self, name: str) -> list[Any]:
-        """A list, empty where it is not given or null."""
+    def list_of(self, name: str) -> list[Any]:
+        """A list; empty if the key is missing or null."""
         value = self.get(name)
         if value is not None and not isinstance(value, (list, tuple)):
             raise TypeError(f"{WHO}: {name} must be a list; got {value!r}")
         return list(value or ())
 
-    def within(self, name: str) -> "Keys":
-        """A mapping in this one, empty where it is not given or null."""
+    def nested(self, name: str) -> "Keys":
+        """The mapping that a key holds; empty if the key is missing or null."""
         value = self.get(name)
         if value is not None and not isinstance(value, Mapping):
             raise TypeError(f"{WHO}: {name} must be a mapping; got {value!r}")
-        return Keys(name, value or {}, self.family)
+        return Keys(name, value or {}, self.model_type)
 
     def ignore(self, *names: str) -> None:
-        """Keys that are known and say nothing here."""
+        """Mark known keys as read, because they change nothing."""
         self._read.update(names)
 
     def ignore_as(self, other: "Keys") -> None:
-        """The keys that another reader of the same mapping has read."""
+        """Mark the keys as read that `other`, a copy of this mapping, has read."""
         self._read |= other._read
 
     def first(self, *names: str) -> Any:
@@ -172,24 +172,26 @@ class Keys:
         self._read.update(names)
         return next((self.mapping[name] for name in names if self.mapping.get(name) is not None), None)
 
-    def finish(self, matters: Callable[[Any, Any], bool] | None = None) -> None:
-        """Every key that matters must have been read; so must one that is a known key in other letters."""
-        plain = spellings(self._read)
+    def require_all_read(self, matters: Callable[[Any, Any], bool] | None = None) -> None:
+        """All keys for which `matters` is true must have been read. A known key in another spelling is an error too."""
+        plain = by_plain_spelling(self._read)
         unread = {
             key: value
             for key, value in self.mapping.items()
-            if key not in self._read and (matters is None or matters(key, value) or respelled(key, plain))
+            if key not in self._read and (matters is None or matters(key, value) or known_spelling(key, plain))
         }
         if unread:
-            known = comma_separated(self._read & self.mapping.keys())
-            like = near(unread, self._read)
-            raise ValueError(f"{WHO}: every key of {self.name} must be known; got {unread}{like}, beside {known}")
+            known = comma_separated(self._read & self.mapping.keys()) or "none"
+            like = similar_names(unread, self._read)
+            raise ValueError(
+                f"{WHO}: every key of {self.name} must be known; got {unread}{like}; known keys are {known}"
+            )
 
 
 def consistent_value(name: str, inner: Any, outer: Any, where: str) -> Any:
-    """What a block says, or what stands beside it; both must agree."""
+    """The value that is stated in the block or outside it. If both are stated, they must be equal."""
     if inner is not None and outer is not None and inner != outer:
-        raise ValueError(f"{WHO}: {name} must be said once; got {inner} in {where} and {outer} beside it")
+        raise ValueError(f"{WHO}: {name} must not be contradicted; got {inner} in {where} and {outer} outside it")
     return outer if inner is None else inner
 
 

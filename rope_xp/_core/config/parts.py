@@ -1,13 +1,16 @@
-"""The parts of composite configs: where each part stands, and its `model_type` where the part does not state it."""
+"""The parts of composite configs: the path of each part, and its `model_type` if the part does not state it.
+
+A composite config contains the configs of several models, such as a text model and a vision encoder.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rope_xp._core.config.families import FAMILIES
-from rope_xp._core.config.keys import WHO, comma_separated, respelled, speaks, spellings
+from rope_xp._core.config.keys import WHO, by_plain_spelling, comma_separated, is_about_positions, known_spelling
 
-# By part, its `model_type`, in which "*" is the name of the composite. The part is in the key <part>_config, or at the
-# path that stands before the `model_type`.
+# For each part of a composite, its `model_type`, in which "*" means the name of the composite. The path of a part is
+# the key <part>_config, or is given before the `model_type`.
 COMPOSITES: dict[str, dict[str, str | tuple[str, str]]] = {
     "aria cosmos3_edge gemma3 gemma3n gemma4_unified glm_image granite4_vision granite_docling hunyuan_vl molmo2 "
     "unlimited_ocr": {"text": "*_text"},
@@ -135,25 +138,25 @@ def _located(composite: str, part: str, where: str | tuple[str, str]) -> tuple[s
     return path, model_type.replace("*", composite)
 
 
-# By composite and part: the path of the part, and its `model_type`.
+# For each composite and part: the path of the part, and its `model_type`.
 PARTS: dict[str, dict[str, tuple[str, str]]] = {
     composite: {part: _located(composite, part, where) for part, where in parts.items()}
     for composites, parts in COMPOSITES.items()
     for composite in composites.split()
 }
 
-# Defaults that a family has only as a part of a composite config: by the composite and the family.
+# Defaults that a family has only in a composite config. A key is the composite and the family.
 DEFAULTS_IN_COMPOSITE: dict[tuple[Any, str], dict[str, Any]] = {
     ("voxtral", "llama"): dict(rope_theta=100_000_000.0, head_dim=128),
     ("voxtral_realtime", "voxtral_realtime_text"): dict(rope_theta=1_000_000.0),
 }
 
-# A config of text has one of these.
-OF_TEXT = {"hidden_size", "n_embd", "d_model", "head_dim"}
+# Each config of a text model has one of these keys.
+TEXT_KEYS = {"hidden_size", "n_embd", "d_model", "head_dim"}
 
 
 def part_of(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any], str, dict[str, Any]]:
-    """The part of a config that is meant, its `model_type`, and keys of rotation outside it that say something else."""
+    """The selected part of a config, its `model_type`, and the keys about positions outside it that differ from it."""
     model_type = _model_type(config)
     if part is not None and not isinstance(part, str):
         raise TypeError(f"{WHO}: part must be a string; got {part!r}")
@@ -163,24 +166,24 @@ def part_of(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, A
         return config, model_type, {}
     wanted = "text" if part is None else part
     path = wanted if wanted in config else f"{wanted}_config"
-    path, usual = parts.get(wanted, (path, dict(parts.values()).get(wanted, "")))
-    # What stands outside the parts may be of text, but not where it has axes of its own, as MusicFlamingo's times.
-    of_text = model_type not in FAMILIES or not FAMILIES[model_type].divides_axes
-    found = _at(config, path, flat=bool(wanted == "text" and usual and of_text))
+    path, default = parts.get(wanted, (path, dict(parts.values()).get(wanted, "")))
+    # Keys outside the parts may belong to the text, unless the composite has position axes itself, like MusicFlamingo.
+    outside_is_text = model_type not in FAMILIES or not FAMILIES[model_type].divides_axes
+    found = _value_at(config, path, flat=bool(wanted == "text" and default and outside_is_text))
     if isinstance(found, Mapping):
-        outside = _stated_outside(config, found) if of_text and wanted in ("text", "text_config") else {}
-        return found, _type_of_part(found, usual, model_type), outside
-    if wanted == "text" and model_type in FAMILIES and of_text:
-        return config, model_type, {}  # text alone
+        outside = _stated_outside(config, found) if outside_is_text and wanted in ("text", "text_config") else {}
+        return found, _type_of_part(found, default, model_type), outside
+    if wanted == "text" and model_type in FAMILIES and outside_is_text:
+        return config, model_type, {}  # a config of text without parts
     known = comma_separated({*parts, *sub_configs(config)})
     known = f"one of {known}" if known else "None for a config without parts"
     raise ValueError(f"{WHO}: part must be {known}; got {part!r}")
 
 
-def _type_of_part(found: Mapping[str, Any], usual: str, composite: str) -> str:
-    """The `model_type` of a part, where it may be missing, or be that of a composite."""
+def _type_of_part(found: Mapping[str, Any], default: str, composite: str) -> str:
+    """The `model_type` of a part, which may be missing or be that of a composite."""
     own = _model_type(found)
-    return usual if usual and (own in ("", composite) or own in PARTS) else own
+    return default if default and (own in ("", composite) or own in PARTS) else own
 
 
 def sub_configs(config: Mapping[str, Any]) -> Iterator[str]:
@@ -189,15 +192,15 @@ def sub_configs(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _check_spelling(config: Mapping[str, Any], parts: Mapping[str, tuple[str, str]]) -> None:
-    places = spellings(("model_type", "text_config", *(path.split(".")[0] for path, _ in parts.values())))
+    places = by_plain_spelling(("model_type", "text_config", *(path.split(".")[0] for path, _ in parts.values())))
     for key in config:
-        name = respelled(key, places)
+        name = known_spelling(key, places)
         if name is not None:
-            raise ValueError(f"{WHO}: {name} must be spelled so; got {key!r}")
+            raise ValueError(f"{WHO}: {name} must have this spelling; got {key!r}")
 
 
 def _is_whole(config: Mapping[str, Any], model_type: str, parts: Mapping[str, Any]) -> bool:
-    """Whether no part is meant where none is named."""
+    """Whether the config itself is read if no part is given."""
     if isinstance(config.get("text_config"), Mapping):
         return False
     if model_type in FAMILIES or not parts:
@@ -207,14 +210,14 @@ def _is_whole(config: Mapping[str, Any], model_type: str, parts: Mapping[str, An
     return False
 
 
-def _at(config: Mapping[str, Any], path: str, *, flat: bool) -> Any:
-    """What stands at a path; with `flat`, a config on the way that has the keys of text itself."""
+def _value_at(config: Mapping[str, Any], path: str, *, flat: bool) -> Any:
+    """The value at a path. With `flat`, the first config on the path that has the keys of text itself."""
     found: Any = config
     for key in path.split("."):
         if not isinstance(found, Mapping):
             break
-        if flat and not isinstance(found.get(key), Mapping) and OF_TEXT & found.keys():
-            break  # older configs have the keys of text beside those of other parts
+        if flat and not isinstance(found.get(key), Mapping) and TEXT_KEYS & found.keys():
+            break  # older configs have the keys of text on the same level as other parts
         found = found.get(key)
     return found
 
@@ -222,12 +225,14 @@ def _at(config: Mapping[str, Any], path: str, *, flat: bool) -> Any:
 def _stated_outside(config: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
     if found is config:
         return {}
-    outside = {key: value for key, value in config.items() if speaks(key, value) and found.get(key) != value}
+    outside = {
+        key: value for key, value in config.items() if is_about_positions(key, value) and found.get(key) != value
+    }
     return {key: value for key, value in outside.items() if value is not None}
 
 
 def _model_type(config: Mapping[str, Any]) -> str:
-    """The family's name, empty where there is none."""
+    """The `model_type` of a config; empty if it has none."""
     found = config.get("model_type")
     if found is not None and not isinstance(found, str):
         raise TypeError(f"{WHO}: model_type must be a string; got {found!r}")

@@ -1,7 +1,7 @@
-"""Configs in a spelling of their own, mostly of families whose code is in their checkpoints, in the known spelling.
+"""Families with their own keys: replace these keys by the known ones. Most have their code in their checkpoints.
 
-Each function reads the keys of its family, and states the known keys that they mean. Facts are of the code in the
-checkpoints, and of vLLM and SGLang.
+Each function reads the keys of its family, and sets the known keys that have the same meaning. The source is the code
+in the checkpoints, and in vLLM and SGLang.
 """
 
 from collections.abc import Callable
@@ -13,45 +13,45 @@ from rope_xp._core.config.keys import WHO, Keys
 
 # Families whose attention is not rotated.
 UNROTATED = ("glm5_next_text", "inkling2_text", "jamba", "kimi_linear", "nemotron_h")
-# Families of which an embedding is asked by mistake: what their attention has in its place.
+# Families without a rotary embedding, and what their attention has in its place.
 NOT_ROTARY = {name: "biases that grow with the distance (ALiBi)" for name in ("bloom", "mpt")}
 
 _GROK = ("git", "grok-1", "grok1")
-# Keys that have one value in a family.
-FIXED: dict[str, dict[str, Any]] = {
+# Keys that must have this value in a family.
+REQUIRED_VALUES: dict[str, dict[str, Any]] = {
     "chatglm": {"position_encoding_2d": False},
     "ernie4_5_moe_vl": {"rope_3d": True},
     "qwen": {"pos_emb": "rotary"},
-    "step3p5": {"yarn_only_types": ["full_attention"]},  # the types of layers that a scaling rule is for
+    "step3p5": {"yarn_only_types": ["full_attention"]},  # the types of layers to which a scaling rule applies
     **{name: {"extrapolation_factor": 1.0} for name in _GROK},
 }
-# Keys of the rotary block that stand beside it in a family, and their known names.
+# Keys that Grok has at the top level, and their names in a rotary block.
 GROK_BLOCK = {"rope_type": "rope_type", "scaling_factor": "factor", "beta_fast": "beta_fast", "beta_slow": "beta_slow"}
 
 
-def in_known_spelling(keys: Keys, seq_len: int | None) -> None:
-    """State the known keys that a family's own keys mean."""
-    for key, wanted in FIXED.get(keys.family, {}).items():
+def set_known_keys(keys: Keys, seq_len: int | None) -> None:
+    """Set the known keys that a family's own keys determine."""
+    for key, wanted in REQUIRED_VALUES.get(keys.model_type, {}).items():
         value = keys.get(key)
         if value is not None and value != wanted:
-            raise ValueError(f"{WHO}: {key} must be {wanted!r} in model_type {keys.family!r}; got {value!r}")
-    if keys.family in SPELLINGS:
-        SPELLINGS[keys.family](keys, seq_len)
+            raise ValueError(f"{WHO}: {key} must be {wanted!r} in model_type {keys.model_type!r}; got {value!r}")
+    if keys.model_type in SET_KNOWN_KEYS:
+        SET_KNOWN_KEYS[keys.model_type](keys, seq_len)
 
 
 def _chatglm(keys: Keys, seq_len: int | None) -> None:
-    """`rope_ratio` multiplies the base; ChatGLM2, which only its name tells apart, divides positions by it."""
+    """`rope_ratio` multiplies the base. ChatGLM2, known only by its model name, divides positions by it."""
     keys.ignore("original_rope")  # both values compute the same
     ratio, name = keys.get("rope_ratio"), keys.get("_name_or_path")
     if ratio is None:
         return
     ratio = checks.positive(WHO, "rope_ratio", ratio)
     if name is None:
-        keys.assume("frequencies", "_name_or_path", "taken as not of ChatGLM2")
+        keys.assume("frequencies", "_name_or_path", "assumed not to be ChatGLM2")
     if "chatglm2" in str(name).lower():
-        keys.state("rope_scaling", {"rope_type": "linear", "factor": ratio}, "rope_ratio")
+        keys.set_known("rope_scaling", {"rope_type": "linear", "factor": ratio}, "rope_ratio")
     else:
-        keys.state("rope_theta", 10_000.0 * ratio, "rope_ratio")
+        keys.set_known("rope_theta", 10_000.0 * ratio, "rope_ratio")
 
 
 def _qwen(keys: Keys, seq_len: int | None) -> None:
@@ -65,7 +65,7 @@ def _qwen(keys: Keys, seq_len: int | None) -> None:
         if grows is None:
             keys.assume("scaling", "use_dynamic_ntk")
         alpha = 2 ** ceil(log(seq_len / length, 2) + 1) - 1
-        keys.state("rope_scaling", {"rope_type": "dynamic", "alpha": alpha}, "use_dynamic_ntk")
+        keys.set_known("rope_scaling", {"rope_type": "dynamic", "alpha": alpha}, "use_dynamic_ntk")
 
 
 def _baichuan(keys: Keys, seq_len: int | None) -> None:
@@ -77,43 +77,45 @@ def _baichuan(keys: Keys, seq_len: int | None) -> None:
                 f"{WHO}: hidden_size must be 4096 (7B, rotated) or 5120 (13B, not rotated), or alibi be given, in "
                 f"model_type 'baichuan'; got {size!r}"
             )
-        keys.state("alibi", size == 5120, "hidden_size")
+        keys.set_known("alibi", size == 5120, "hidden_size")
 
 
 def _internlm(keys: Keys, seq_len: int | None) -> None:
-    """The block is named `rotary`; without one, dynamic NTK."""
-    block = keys.within("rotary")
+    """The block is named `rotary`. Without this block, the rule is dynamic NTK."""
+    block = keys.nested("rotary")
     kind, base, factor = block.get("type"), block.get("base"), block.get("scaling_factor")
-    block.finish()
+    block.require_all_read()
     if kind not in (None, "dynamic", "origin"):
         raise ValueError(f"{WHO}: type of rotary must be 'dynamic' or 'origin'; got {kind!r}")
     if base is not None:
-        keys.state("rope_theta", base, "rotary")
+        keys.set_known("rope_theta", base, "rotary")
     if kind == "origin":
         return
     if kind is None or factor is None:
         keys.assume("scaling", "rotary")
-    keys.state("rope_scaling", {"rope_type": "dynamic", "factor": 1.0 if factor is None else factor}, "rotary")
+    keys.set_known("rope_scaling", {"rope_type": "dynamic", "factor": 1.0 if factor is None else factor}, "rotary")
     if keys.get("max_position_embeddings") is None:
         keys.assume("scaling", "max_position_embeddings")
-        keys.state("max_position_embeddings", 2048, "rotary")
+        keys.set_known("max_position_embeddings", 2048, "rotary")
 
 
 def _grok(keys: Keys, seq_len: int | None) -> None:
-    """Grok-2 says that it is a GIT; the share of a head is a switch, and the block lies flat in the config."""
-    if keys.family == "git" and "Grok1ForCausalLM" not in keys.items("architectures"):
-        raise ValueError(f"{WHO}: architectures must have 'Grok1ForCausalLM' in model_type 'git'; got none of a Grok")
+    """Grok-2 has the model_type 'git'. A switch states the fraction. The keys of the block are at top level."""
+    if keys.model_type == "git" and "Grok1ForCausalLM" not in keys.list_of("architectures"):
+        raise ValueError(
+            f"{WHO}: architectures must have 'Grok1ForCausalLM' in model_type 'git'; got other architectures"
+        )
     half = keys.get("rope_rotate_half_dims")
     if half is not None and checks.boolean(WHO, "rope_rotate_half_dims", half):
-        keys.state("partial_rotary_factor", 0.5, "rope_rotate_half_dims")
+        keys.set_known("partial_rotary_factor", 0.5, "rope_rotate_half_dims")
     block = {known: keys.get(key) for key, known in GROK_BLOCK.items()}
     if block["rope_type"] not in (None, "original"):
-        block["attention_factor"] = 1.0  # the tables of SGLang have none
+        block["attention_factor"] = 1.0  # SGLang does not multiply tables by an attention factor
         block = {name: value for name, value in block.items() if value is not None}
-        keys.state("rope_scaling", block, "rope_type")
+        keys.set_known("rope_scaling", block, "rope_type")
 
 
-SPELLINGS: dict[str, Callable[[Keys, int | None], None]] = {
+SET_KNOWN_KEYS: dict[str, Callable[[Keys, int | None], None]] = {
     "baichuan": _baichuan,
     "chatglm": _chatglm,
     "internlm": _internlm,

@@ -1,10 +1,18 @@
-"""The scaling rule of a rotary block, and the base."""
+"""Read the scaling rule and the base of a rotary block."""
 
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
 from rope_xp._core import checks
-from rope_xp._core.config.keys import BASE_KEYS, LENGTH_KEYS, ORIGINAL, WHO, comma_separated, consistent_value, speaks
+from rope_xp._core.config.keys import (
+    BASE_KEYS,
+    LENGTH_KEYS,
+    ORIGINAL,
+    WHO,
+    comma_separated,
+    consistent_value,
+    is_about_positions,
+)
 from rope_xp._core.config.layers import LayerConfig, numbers_of
 from rope_xp.frequencies import (
     DynamicNTKScaling,
@@ -35,9 +43,9 @@ ALIASES = {"su": "longrope", "mrope": "default", "axial": "default", "xdrope": "
 
 def base_of(config: LayerConfig) -> float:
     """The base of the frequencies."""
-    keys, quirks, usual = config.keys, config.row.quirks, config.row.default("rope_theta")
+    keys, quirks, default = config.keys, config.family.quirks, config.family.default("rope_theta")
     if not quirks.base_keys:
-        return usual
+        return default
     inner, outer = _stated_bases(config)
     if config.block_is_default:
         base = inner if outer is None else outer
@@ -47,20 +55,20 @@ def base_of(config: LayerConfig) -> float:
         base = consistent_value("rope_theta", inner, outer, config.block.name)
     if base is None or (config.block_is_default and outer is None):
         keys.assume("frequencies", quirks.base_keys[0])
-    base = usual if base is None else base
+    base = default if base is None else base
     if base is None:
         raise ValueError(f"{WHO}: rope_theta, the base, must be given in {keys.name}; got none")
     return checks.at_least(WHO, "rope_theta", base, 1.0)
 
 
 def _stated_bases(config: LayerConfig) -> tuple[Any, Any]:
-    """The base that the rotary block states, and the one outside it; each may be None."""
-    keys, quirks, listed = config.keys, config.row.quirks, config.row.layers.listed
+    """The base that the rotary block states, and the base outside the block. Each may be None."""
+    keys, quirks, listed = config.keys, config.family.quirks, config.family.layers.listed
     inner, outer = config.block.get("rope_theta"), keys.get(*quirks.base_keys)
     if quirks.base_in:
-        inside = keys.within(quirks.base_in)
+        inside = keys.nested(quirks.base_in)
         outer = consistent_value("rope_theta", inside.get("rope_theta"), outer, quirks.base_in)
-        inside.finish(speaks)
+        inside.require_all_read(is_about_positions)
     if listed is not None and listed.bases and keys.get(listed.key):
         outer, inner = numbers_of(keys, listed, None), None
     return inner, config.number("bases", outer)
@@ -68,7 +76,7 @@ def _stated_bases(config: LayerConfig) -> tuple[Any, Any]:
 
 def rope_type_of(config: LayerConfig) -> str:
     """The name of a block's rule."""
-    block, known = config.block, {**RULES, **ALIASES, **config.row.quirks.rules}
+    block, known = config.block, {**RULES, **ALIASES, **config.family.quirks.rules}
     names = {name: block.get(name) for name in ("rope_type", "type")}
     given = [name for name in names.values() if name is not None]
     for name in given:
@@ -76,11 +84,11 @@ def rope_type_of(config: LayerConfig) -> str:
             raise ValueError(f"{WHO}: rope_type must be one of {comma_separated(known)}; got {name!r}")
     if not given and block.mapping.get("factor") is not None:
         raise ValueError(
-            f"{WHO}: {block.name} must have a rope_type beside factor; got {comma_separated(block.mapping)}"
+            f"{WHO}: {block.name} must have a rope_type in addition to factor; got {comma_separated(block.mapping)}"
         )
     types = {rule if isinstance(rule := known[name], str) else name for name in given}
     if "deepseek_yarn" in types:
-        types.discard("yarn")  # it is one: an older `type` says so beside it
+        types.discard("yarn")  # older configs have `type` "yarn" in addition to it
     if len(types) > 1:
         raise ValueError(f"{WHO}: rope_type and type must not contradict each other; got {names}")
     return types.pop() if types else "default"
@@ -88,7 +96,7 @@ def rope_type_of(config: LayerConfig) -> str:
 
 def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
     """The scaling rule, or None."""
-    rule: Any = {**RULES, **config.row.quirks.rules}[rope_type]
+    rule: Any = {**RULES, **config.family.quirks.rules}[rope_type]
     own_length = config.block.get(LENGTH_KEYS[0])
     length = _whole(config.keys.first(*LENGTH_KEYS) if own_length is None else own_length)
     values = _stated_values(config, rule, length)
@@ -102,56 +110,58 @@ def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
             return NTKScaling(factor=alpha)
         values[LENGTH_KEYS[0]] = length
     _fill_in(config, rule, values, length)
-    values = _complete(config, rope_type, rule, values)
+    values = _require_all_parameters(config, rope_type, rule, values)
     if rope_type == "deepseek_yarn":
-        return _of_deepseek(YarnScaling(**values))
+        return _deepseek_yarn(YarnScaling(**values))
     scaling = rule(**values)
-    if isinstance(scaling, YarnScaling) and not (config.row.is_latent and config.row.quirks.scales_softmax):
-        return _of_tables_alone(scaling)
+    if isinstance(scaling, YarnScaling) and not (config.family.is_latent and config.family.quirks.scales_softmax):
+        return _without_softmax_scale(scaling)
     return scaling
 
 
 def _stated_values(config: LayerConfig, rule: type[Scaling], length: Any) -> dict[str, Any]:
-    """What the block and the config state for the parameters of a rule, None for the others."""
+    """The values that the config states for the parameters of a rule; None for the other parameters."""
     keys, block = config.keys, config.block
     names = {each.name for each in fields(rule)}
     values = {name: block.get(name) for name in names - {"seq_len", LENGTH_KEYS[0]}}
     outside = keys.get(ORIGINAL)
     if ORIGINAL in values:
         stated = _whole(consistent_value(ORIGINAL, values[ORIGINAL], outside, block.name))
-        usual = config.row.default(ORIGINAL)
-        values[ORIGINAL] = next((each for each in (stated, usual, length) if each is not None), None)
+        default = config.family.default(ORIGINAL)
+        values[ORIGINAL] = next((each for each in (stated, default, length) if each is not None), None)
         if stated is None:
-            keys.assume("scaling", ORIGINAL, "" if usual is not None else f"taken from {LENGTH_KEYS[0]}")
+            keys.assume("scaling", ORIGINAL, "" if default is not None else f"equal to {LENGTH_KEYS[0]}")
     if "seq_len" in names:
         values["seq_len"] = config.seq_len
     return values
 
 
 def _alpha(config: LayerConfig, values: dict[str, Any]) -> Any:
-    """Hunyuan's parameter of the dynamic rule, in place of a factor."""
+    """The parameter `alpha` that Hunyuan's dynamic rule has in place of a factor, or None."""
     alpha, factor = config.block.get("alpha"), values["factor"]
-    if alpha is not None and "factor" not in config.row.quirks.ignored_in_block and factor not in (None, 1):
+    if alpha is not None and "factor" not in config.family.quirks.ignored_in_block and factor not in (None, 1):
         raise ValueError(f"{WHO}: alpha or factor must be given, not both; got {alpha} and {factor}")
     return alpha
 
 
 def _fill_in(config: LayerConfig, rule: type[Scaling], values: dict[str, Any], length: Any) -> None:
-    """Add what follows from other values, and the defaults of the family for a `rope_scaling`."""
-    # A factor that is null, or LongRoPE's that is left out, is the ratio of lengths.
+    """Add values that follow from other values, and the family's defaults for a `rope_scaling`."""
+    # The default of a factor is the ratio of lengths: in LongRoPE, and in YaRN if the factor is null.
     ratio = rule is LongRopeScaling or (issubclass(rule, YarnScaling) and "factor" in config.block.mapping)
     if ratio and values["factor"] is None and length is not None and values[ORIGINAL] is not None:
         length = checks.positive(WHO, LENGTH_KEYS[0], length)
         values["factor"] = length / checks.positive(WHO, ORIGINAL, values[ORIGINAL])
     if config.block.name == "rope_scaling":
-        for name, value in config.row.quirks.scaling_defaults.items():
+        for name, value in config.family.quirks.scaling_defaults.items():
             if name in values and values[name] is None:
                 values[name] = value
                 config.keys.assume("attention factor", name)
 
 
-def _complete(config: LayerConfig, rope_type: str, rule: type[Scaling], values: dict[str, Any]) -> dict[str, Any]:
-    """The values that are not None, which must have all parameters without a default."""
+def _require_all_parameters(
+    config: LayerConfig, rope_type: str, rule: type[Scaling], values: dict[str, Any]
+) -> dict[str, Any]:
+    """The values that are not None. Parameters without a default must be among them."""
     values = {name: value for name, value in values.items() if value is not None}
     missing = [each.name for each in fields(rule) if each.default is MISSING and each.name not in values]
     if missing:
@@ -162,20 +172,20 @@ def _complete(config: LayerConfig, rope_type: str, rule: type[Scaling], values: 
     return values
 
 
-def _of_tables_alone(yarn: YarnScaling) -> YarnScaling:
-    """The same tables; only multi-head latent attention multiplies the scale of its softmax too.
+def _without_softmax_scale(yarn: YarnScaling) -> YarnScaling:
+    """The same tables without a softmax scale, which only multi-head latent attention has.
 
     References
     ----------
-    transformers, `yarn_apply_mscale` of `modeling_deepseek_v3.py`, which is in the files of such models alone.
+    transformers, `yarn_apply_mscale` of `modeling_deepseek_v3.py`. Only models with latent attention have it.
     """
     if yarn.softmax_scale == 1.0:
         return yarn
     return replace(yarn, attention_factor=yarn.resolved_attention_factor, mscale=None, mscale_all_dim=None)
 
 
-def _of_deepseek(yarn: YarnScaling) -> YarnScaling:
-    """DeepSeek's own YaRN, where a number that is absent is 1 or 0; transformers' rule reads both numbers or none.
+def _deepseek_yarn(yarn: YarnScaling) -> YarnScaling:
+    """YaRN of DeepSeek: the defaults are 1 for `mscale` and 0 for `mscale_all_dim`. transformers needs both or neither.
 
     References
     ----------
@@ -189,5 +199,5 @@ def _of_deepseek(yarn: YarnScaling) -> YarnScaling:
 
 
 def _whole(length: Any) -> Any:
-    """A length as configs have it, which may be a float without a fraction."""
+    """A length as an int, if a config has it as a float such as 4096.0."""
     return int(length) if isinstance(length, float) and length.is_integer() else length

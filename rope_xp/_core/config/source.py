@@ -1,4 +1,4 @@
-"""From what the caller gives to a mapping: a file's JSON, or what an object holds, of a size that can be read."""
+"""Read a config from a file or an object into a mapping, and check its size."""
 
 import json
 import os
@@ -8,15 +8,15 @@ from typing import Any
 
 from rope_xp._core.config.keys import WHO
 
-# Bounds far above any checkpoint's config, so that none costs more than a second and some hundred MB.
-MOST_BYTES = 2**24
-MOST_VALUES = 10**6
-DEEPEST = 32
-MOST_BITS = 2048  # of an int, which Python can then print
+# Limits far above any checkpoint's config. Within them, reading takes at most a second and a few hundred MB.
+MAX_BYTES = 2**24
+MAX_VALUES = 10**6
+MAX_LEVELS = 32
+MAX_BITS = 2048  # of an int, so that Python can print it
 
 
 def mapping_of(config: Any) -> Mapping[str, Any]:
-    """What a config holds."""
+    """The content of a config."""
     if isinstance(config, Mapping):
         found = config
     elif isinstance(config, (str, os.PathLike)):
@@ -35,25 +35,25 @@ def mapping_of(config: Any) -> Mapping[str, Any]:
 
 
 def check_size(given: Any) -> None:
-    """Refuse what is nested too deeply, too long, or has an int of too many digits to print."""
+    """Raise an error if a value is nested too deeply, is too long, or has an int with too many digits to print."""
     level, count = [given], 0
-    for _ in range(DEEPEST):
+    for _ in range(MAX_LEVELS):
         below: list[Any] = []
         for value in level:
-            if isinstance(value, int) and value.bit_length() > MOST_BITS:
-                raise ValueError(f"{WHO}: an int must have at most {MOST_BITS} bits; got {value.bit_length()} bits")
+            if isinstance(value, int) and value.bit_length() > MAX_BITS:
+                raise ValueError(f"{WHO}: an int must have at most {MAX_BITS} bits; got {value.bit_length()} bits")
             if not isinstance(value, (Mapping, list, tuple)):
                 continue
             count += len(value)
-            if count > MOST_VALUES:
-                raise ValueError(f"{WHO}: config must hold at most {MOST_VALUES} values; got more")
+            if count > MAX_VALUES:
+                raise ValueError(f"{WHO}: config must hold at most {MAX_VALUES} values; got more")
             below.extend(value)
             if isinstance(value, Mapping):
                 below.extend(value.values())
         if not below:
             return
         level = below
-    raise ValueError(f"{WHO}: config must be nested at most {DEEPEST} deep; got more")
+    raise ValueError(f"{WHO}: config must have at most {MAX_LEVELS} levels; got more")
 
 
 def _from_file(path: Path) -> Any:
@@ -61,13 +61,13 @@ def _from_file(path: Path) -> Any:
     path = _regular_file(path)
     try:
         with open(path, "rb") as file:
-            text = file.read(MOST_BYTES + 1)
+            text = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise type(error)(f"{WHO}: {path} must be readable; got {error.strerror}") from None
-    if len(text) > MOST_BYTES:
-        raise ValueError(f"{WHO}: {path} must have at most {MOST_BYTES} bytes; got more")
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"{WHO}: {path} must have at most {MAX_BYTES} bytes; got more")
     try:
-        return json.loads(text.decode("utf-8-sig"), object_pairs_hook=_each_once, parse_int=_int)
+        return json.loads(text.decode("utf-8-sig"), object_pairs_hook=_with_unique_keys, parse_int=_int)
     except UnicodeDecodeError as error:
         raise ValueError(f"{WHO}: {path} must be JSON in UTF-8; got {error.reason}") from None
     except json.JSONDecodeError as error:
@@ -75,7 +75,7 @@ def _from_file(path: Path) -> Any:
             f"{WHO}: {path} must be JSON; got {error.msg} on line {error.lineno}, column {error.colno}"
         ) from None
     except RecursionError:
-        raise ValueError(f"{WHO}: {path} must be nested at most {DEEPEST} deep; got more") from None
+        raise ValueError(f"{WHO}: {path} must have at most {MAX_LEVELS} levels; got more") from None
 
 
 def _regular_file(path: Path) -> Path:
@@ -86,7 +86,7 @@ def _regular_file(path: Path) -> Path:
         exists = regular = False
     if not exists:
         raise FileNotFoundError(
-            f"{WHO}: config must be a config.json on this machine, or the folder it is in (download a model of the Hub "
+            f"{WHO}: config must be a config.json on this machine, or its folder (download a model of the Hub "
             f"first); got {str(path)!r}, which does not exist"
         )
     if not regular:
@@ -94,17 +94,17 @@ def _regular_file(path: Path) -> Path:
     return path
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, in which a key must not stand twice: readers do not agree on which of them counts."""
+def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object in which each key must occur once, because JSON readers treat repeated keys differently."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in found if keys.count(key) > 1)
-        raise ValueError(f"{WHO}: every key must be in an object of JSON once; got {twice!r} {keys.count(twice)} times")
+        raise ValueError(f"{WHO}: every key must occur once in a JSON object; got {twice!r} {keys.count(twice)} times")
     return found
 
 
 def _int(digits: str) -> int:
-    if len(digits) * 3 > MOST_BITS:  # more than 3 bits each
-        raise ValueError(f"{WHO}: an int must have at most {MOST_BITS} bits; got {len(digits)} digits")
+    if len(digits) * 3 > MAX_BITS:  # a digit has more than 3 bits
+        raise ValueError(f"{WHO}: an int must have at most {MAX_BITS} bits; got {len(digits)} digits")
     return int(digits)

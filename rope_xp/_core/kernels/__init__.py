@@ -68,7 +68,7 @@ def rotate_by(
 ) -> list[Any]:
     """Rotate the arrays, each with the kernel of that name. Arrays with one kernel may need only one launch.
 
-    `requested` is the kernel that the caller asked for. One that was asked for by name is not replaced if it fails.
+    `requested` is the kernel that the user chose. If Triton was chosen by name and fails, no other kernel replaces it.
     """
     name = names[0]
     if len(names) > 1 and len(set(names)) > 1:
@@ -132,7 +132,7 @@ def choose(who: str, x: Any, kernel: str) -> str:
     return kernel
 
 
-def passed_over(x: Any, chosen: str) -> str:
+def why_not_faster(x: Any, chosen: str) -> str:
     """For each kernel that is faster than the chosen one: why it cannot rotate `x`. Empty if there is none."""
     faster = _FASTEST.get(_memory_of(x), ()) if not _is_traced(x) and not dtensor.is_dtensor(x) else ()
     obstacles = [f"no {name}: {problem}" for name in faster if name != chosen and (problem := _obstacle(name, x))]

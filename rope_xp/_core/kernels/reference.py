@@ -42,7 +42,7 @@ def rotate(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
         sin = -sin
     end, dim = rotation.first_channel + 2 * sin.shape[-1], x.shape[-1]
     span = x if rotation.first_channel == 0 and end == dim else x[..., rotation.first_channel : end]
-    # Compilers fuse the conversion of halves with the rotation. Interleaved 16-bit channels are faster converted first.
+    # With "half", compilers fuse conversion and rotation. Interleaved 16-bit channels are faster if converted first.
     halves = rotation.read == "half"
     read = split_pairs(xp, span if halves else backends.astype(span, sin.dtype), rotation.read, rotation.blocks)
     first, second = (backends.astype(channels, sin.dtype) for channels in read)
