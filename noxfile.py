@@ -20,14 +20,14 @@ def environment(session, name, *requirements, constraints="constraints.txt"):
     """
     folder = session.cache_dir.parent / name
     program = str(folder / ("Scripts" if os.name == "nt" else "bin") / "python")
-    # Packages are compiled when they are imported, which is less than all.
+    # Python compiles a module when it is first imported. Most modules are never imported.
     session.env.update({"PIP_CONSTRAINT": constraints, "PIP_NO_COMPILE": "1"})
     if not folder.exists():
         session.run(sys.executable, "-m", "venv", str(folder))
     python = partial(session.run, program)
     pip, wheels = ("-m", "pip", "--quiet"), session.create_tmp()
     python(*pip, "wheel", "--no-deps", "--wheel-dir", wheels, ".")
-    # Its version is the same after a change, so it is installed again, and then what it needs.
+    # A changed wheel has the same version, so pip must be forced to reinstall it. Then it installs the requirements.
     python(*pip, "install", "--no-index", "--find-links", wheels, "--force-reinstall", "--no-deps", "rope-xp")
     python(*pip, "install", "--find-links", wheels, *requirements)
     return python
@@ -49,9 +49,9 @@ def tests_numpy(session):
     """The suite on NumPy, and every example in a docstring."""
     python = with_group(session, "test")
     python(*PYTEST, "--xp=numpy", "tests", *session.posargs)
-    # But for the kernels, which have no examples, and what imports a framework, which has sessions of its own.
-    elsewhere = ("_core/kernels/*", "huggingface/*", "torch.py", "flax.py", "onnx.py")
-    ignored = (f"--ignore-glob=/*/rope_xp/{path}" for path in elsewhere)
+    # Kernels have no examples. Other sessions run the examples of modules that import a framework.
+    without_examples = ("_core/kernels/*", "huggingface/*", "torch.py", "flax.py", "onnx.py")
+    ignored = (f"--ignore-glob=/*/rope_xp/{path}" for path in without_examples)
     python("-P", "-m", "pytest", "--doctest-modules", *ignored, "--pyargs", "rope_xp")
 
 
@@ -64,9 +64,9 @@ def tests_strict(session):
 
 @nox.session(name="tests-oldest")
 def tests_oldest(session):
-    """The suite on the oldest NumPy, array-api-compat and numba that pyproject.toml admits."""
-    admitted = [*PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"]["fast"]]
-    oldest = [requirement.replace(">=", "==") + ".*" for requirement in admitted]
+    """The suite on the oldest NumPy, array-api-compat and numba that pyproject.toml allows."""
+    allowed = [*PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"]["fast"]]
+    oldest = [requirement.replace(">=", "==") + ".*" for requirement in allowed]
     # The newest array-api-strict that runs on that NumPy.
     group = [r for r in nox.project.dependency_groups(PROJECT, "test") if r not in ("array-api-strict", "numba")]
     python = environment(session, "oldest", "rope-xp", "array-api-strict==2.3", *oldest, *group, constraints="")
@@ -89,7 +89,7 @@ def tests_torch(session):
 
 @nox.session(name="tests-timm")
 def tests_timm(session):
-    """Equality with timm, whose dependencies are left out: they have no build for the CPU alone."""
+    """Equality with timm, without its dependencies: they have no build for the CPU alone."""
     python = environment(session, "timm", "rope-xp", *nox.project.dependency_groups(PROJECT, "test"), "torch")
     python("-m", "pip", "install", "--quiet", "--no-deps", "timm")
     python(*PYTEST, "tests/timm", *session.posargs)
@@ -97,9 +97,9 @@ def tests_timm(session):
 
 @nox.session(name="tests-triton")
 def tests_triton(session):
-    """The kernel for CUDA, on a GPU where there is one, or else in Triton's interpreter."""
+    """The kernel for CUDA: on a GPU if there is one, else in Triton's interpreter."""
     python = with_all(session)
-    # But for what gives the CPU's threads enough to do: the interpreter takes minutes, and serves one thread.
+    # Tests of threads need large arrays, for which the interpreter, with its one thread, takes minutes.
     python(*PYTEST, "--xp=triton", "-k", "not threads", "tests", *session.posargs)
 
 
@@ -112,7 +112,7 @@ def tests_more(session):
 
 @nox.session(name="tests-parity")
 def tests_parity(session):
-    """Equality with transformers, diffusers and others: every rotary class, with its config and changed ones."""
+    """Equality with transformers, diffusers and others: every rotary class, with default and changed configs."""
     python = with_all(session)
     python(*PYTEST, "tests/parity", *session.posargs)
     python("-P", "benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
@@ -120,9 +120,9 @@ def tests_parity(session):
 
 @nox.session(name="parity-newest", default=False)
 def parity_newest(session):
-    """The same with the newest transformers of the index, which may have classes that are not known: they are listed.
+    """Equality with the newest transformers. Classes that are not known are listed.
 
-    No part of what the README promises, as it changes from day to day.
+    The README does not promise this, because the newest version changes.
     """
     group = nox.project.dependency_groups(PROJECT, "all")
     newest = [requirement for requirement in group if requirement != "transformers"]
@@ -133,7 +133,7 @@ def parity_newest(session):
 
 @nox.session(name="tests-huggingface")
 def tests_huggingface(session):
-    """Whole models of transformers with rope_xp inside, beside the same without."""
+    """Whole models of transformers, patched and not patched."""
     python = with_all(session)
     python(*PYTEST, "tests/huggingface", *session.posargs)
     python("-P", "-m", "pytest", "--doctest-modules", "--pyargs", "rope_xp.huggingface")
@@ -142,14 +142,14 @@ def tests_huggingface(session):
 
 @nox.session(name="tests-distributed")
 def tests_distributed(session):
-    """Sharded arrays, DTensors, rings: eight virtual devices of JAX, four processes of PyTorch on this machine."""
+    """Sharded arrays, DTensors and ring attention: eight virtual devices of JAX, four processes of PyTorch."""
     python = with_all(session)
     python(*PYTEST, "tests/distributed", *session.posargs)
 
 
 @nox.session(name="tests-export")
 def tests_export(session):
-    """Exporters and what runs their programs: torch.export, jax.export, ONNX from PyTorch and from ndonnx."""
+    """Exporters, and the runtimes of their programs: torch.export, jax.export, ONNX from PyTorch and from ndonnx."""
     python = with_all(session)
     python(*PYTEST, "tests/export", *session.posargs)
     modules = [f"rope_xp.{framework}" for framework in ("torch", "flax", "onnx")]
@@ -166,7 +166,7 @@ def examples(session):
 
 @nox.session
 def benchmarks(session):
-    """Accuracy with few positions, ours within its bound beside every peer's; speed with small arrays, all right."""
+    """Accuracy at few positions, with a bound for rope_xp; speed with small arrays, all with right results."""
     python = with_all(session)
     python("-P", "benchmarks/accuracy.py", "--quick", "--out", f"{session.create_tmp()}/accuracy.md")
     python("-P", "benchmarks/speed.py", "--quick", "--out", f"{session.create_tmp()}/speed.md")
@@ -174,7 +174,7 @@ def benchmarks(session):
 
 @nox.session
 def mutants(session):
-    """Mistakes planted one at a time, each of which must turn the suite red: some of a list, some drawn at random."""
+    """Planted mistakes, one at a time, must each make a test fail: some of a list, and some random ones."""
     python = with_all(session)
     python("tests/tools/mutants.py", "--sample", "12")
     python("tests/tools/generated_mutants.py", "--sample", "12", "--least", "0.8")
@@ -182,7 +182,7 @@ def mutants(session):
 
 @nox.session(name="mutants-all", default=False)
 def mutants_all(session):
-    """The whole list, and 500 drawn at random, of which 95 % must turn the suite red: benchmarks/results/mutants.md."""
+    """The whole list, and 500 random mistakes, of which tests must find 95 %: benchmarks/results/mutants.md."""
     python = with_all(session)
     python("tests/tools/mutants.py")
     options = ("--sample", "500", "--seed", "0", "--out", "benchmarks/results/mutants.md")

@@ -1,8 +1,8 @@
-"""How far sines and cosines are from the truth, ours and those of installed packages, by position.
+"""Errors of sines and cosines by position: those of rope_xp and of installed packages.
 
 Run: `python benchmarks/accuracy.py [--quick] [--out FILE]`. It prints a table and writes it to
 benchmarks/results/accuracy.md and accuracy.json. The truth is computed by mpmath from exact frequencies; head_dim is
-128 and the base is 10,000. It fails where an exact table of rope_xp is more than 2e-7 off.
+128 and the base is 10,000. It fails if an exact table of rope_xp has an error above 2e-7.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # python -P leaves it out
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -P` does not add this folder
 import common
 from common import BASE, DIM
 
@@ -27,7 +27,7 @@ WHOLE_TABLES = ("torchtune", "equinox")
 BOUND = 2e-7  # for the exact tables of rope_xp
 
 
-def ours(backend, phase="exact"):
+def rope_xp_tables(backend, phase="exact"):
     """Tables of rope_xp on numpy, torch, torch.compile, jax.jit or mlx."""
     sincos = rope_xp.RotaryEmbedding(head_dim=DIM, layout="half", base=BASE, phase=phase).sincos
     if backend == "numpy":
@@ -43,18 +43,18 @@ def ours(backend, phase="exact"):
 
 
 def notebook():
-    """The notebook multiplies in float64 of NumPy, and gives the tables to JAX as float32."""
+    """The notebook computes tables in float64 with NumPy. JAX converts them to float32."""
     inv_freq = 1.0 / BASE ** (np.arange(0, DIM, 2) / DIM)
     return lambda positions: [f(np.outer(positions, inv_freq)).astype(np.float32) for f in (np.sin, np.cos)]
 
 
-def of_angles(angles):
-    """Tables of a function that computes angles, in torch."""
+def from_angles(angles):
+    """Tables from a function that computes angles in torch."""
     return lambda positions: (angles(positions).sin(), angles(positions).cos())
 
 
 def transformers(cast=None):
-    module = common.llama_tables()
+    module = common.llama_rotary()
     module = module.to(getattr(torch, cast)) if cast else module
 
     def tables(positions):
@@ -68,14 +68,14 @@ def rotary_embedding_torch():
     from rotary_embedding_torch import RotaryEmbedding
 
     module = RotaryEmbedding(dim=DIM, theta=BASE, cache_if_possible=False)
-    return of_angles(lambda positions: module(torch.tensor(positions))[:, ::2])
+    return from_angles(lambda positions: module(torch.tensor(positions))[:, ::2])
 
 
 def x_transformers():
     from x_transformers.x_transformers import RotaryEmbedding
 
     module = RotaryEmbedding(DIM, base=BASE)
-    return of_angles(lambda positions: module(torch.tensor(positions))[0][0, :, ::2])
+    return from_angles(lambda positions: module(torch.tensor(positions))[0][0, :, ::2])
 
 
 def torchtune():
@@ -100,7 +100,7 @@ def equinox():
 
 
 def mlx():
-    """mx.fast.rope has no tables: it rotates vectors of cos 1 and sin 0, which gives them."""
+    """mx.fast.rope has no tables. Rotating the pair (1, 0) gives the cosine and the sine."""
     mx = importlib.import_module("mlx.core")
     x, options = mx.array(np.repeat([1.0, 0.0], PAIRS).astype(np.float32))[None, None, None], {"traditional": False}
 
@@ -112,16 +112,16 @@ def mlx():
     return tables
 
 
-# For each row: the package whose tables they are, and a function that makes the function of positions.
+# For each row: the package that makes the tables, and a function that returns a function from positions to tables.
 EXACT = {
-    "rope_xp, NumPy": ("numpy", lambda: ours("numpy")),
-    "rope_xp, torch": ("torch", lambda: ours("torch")),
-    "rope_xp, torch.compile": ("torch", lambda: ours("torch.compile")),
-    "rope_xp, jax.jit": ("jax", lambda: ours("jax.jit")),
-    "rope_xp, MLX": ("mlx", lambda: ours("mlx")),
+    "rope_xp, NumPy": ("numpy", lambda: rope_xp_tables("numpy")),
+    "rope_xp, torch": ("torch", lambda: rope_xp_tables("torch")),
+    "rope_xp, torch.compile": ("torch", lambda: rope_xp_tables("torch.compile")),
+    "rope_xp, jax.jit": ("jax", lambda: rope_xp_tables("jax.jit")),
+    "rope_xp, MLX": ("mlx", lambda: rope_xp_tables("mlx")),
 }
 OTHERS = {
-    'rope_xp, phase="float32"': ("numpy", lambda: ours("numpy", "float32")),
+    'rope_xp, phase="float32"': ("numpy", lambda: rope_xp_tables("numpy", "float32")),
     "the notebook (float64)": ("numpy", notebook),
     "transformers Llama": ("transformers", transformers),
     "Llama .to(bfloat16)": ("transformers", lambda: transformers("bfloat16")),
@@ -135,7 +135,7 @@ OTHERS = {
 
 
 def measure(count, missing):
-    """Yield the largest error of each row below each limit; None where a package makes no such table."""
+    """Yield the largest errors of each row, one for each limit; None if a package is not measured up to this limit."""
     random = np.random.default_rng(0)
     groups = [np.append(random.integers(0, limit, count), limit - 1) for limit in LIMITS.values()]
     truths = [common.exact_rotations(positions) for positions in groups]
@@ -149,15 +149,15 @@ def measure(count, missing):
             missing[name] = " ".join(str(error).split())
             continue
         errors = dict.fromkeys(LIMITS)
-        for head, positions, truth in zip(LIMITS, groups, truths):
+        for limit, positions, truth in zip(LIMITS, groups, truths):
             if name not in WHOLE_TABLES or positions.max() <= LARGEST_TABLE:
                 sin, cos = (common.to_numpy(table) for table in tables(positions))
-                errors[head] = common.largest_difference(cos + 1j * sin, truth)
+                errors[limit] = common.largest_difference(cos + 1j * sin, truth)
         yield {"tables": name, "errors": errors}
 
 
 def main(argv=None):
-    arguments = common.parser(__doc__).parse_args(argv)
+    arguments = common.option_parser(__doc__).parse_args(argv)
     warnings.simplefilter("ignore")  # the other packages warn
     missing = {}
     rows = list(measure(20 if arguments.quick else 400, missing))
@@ -165,15 +165,15 @@ def main(argv=None):
     for row in rows:
         errors = row["errors"].values()
         lines.append([row["tables"], *("-" if error is None else f"{error:.1e}" for error in errors)])
-    note = "-: this package makes no table of so many positions here."
+    note = "-: not measured, since this package needs a table of all positions."
     table = common.Table("Largest error of sin and cos, by largest position", ("", *LIMITS), lines, note)
     packages = dict.fromkeys(package for package, _ in (EXACT | OTHERS).values())
-    made_with = common.facts(__file__, argv, *packages) | ({"not measured": missing} if missing else {})
-    notes = f"Errors at random positions below the head of a column; head_dim {DIM}, base {BASE:g}; truth by mpmath."
+    made_with = common.run_facts(__file__, argv, *packages) | ({"not measured": missing} if missing else {})
+    notes = f"Errors at random positions below the limit of a column; head_dim {DIM}, base {BASE:g}; truth by mpmath."
     common.publish(arguments, "accuracy", "Accuracy", notes, made_with, [table], rows)
-    off = [row for row in rows if row["tables"] in EXACT and not np.max([*row["errors"].values()]) <= BOUND]
-    if off:
-        sys.exit(f"more than {BOUND} off: {off}")
+    wrong = [row for row in rows if row["tables"] in EXACT and not np.max([*row["errors"].values()]) <= BOUND]
+    if wrong:
+        sys.exit(f"errors above {BOUND}: {wrong}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the benchmarks share: a command line, the machine, exact rotations, and how results are printed and written."""
+"""Helpers of all benchmarks: the command line, the machine, exact rotations, and the output of results."""
 
 import argparse
 import importlib.util
@@ -22,17 +22,17 @@ RESULTS = Path(__file__).parent / "results"
 
 class Table(NamedTuple):
     title: str
-    heads: tuple[str, ...]
-    rows: list[list[str]]  # a row of one cell is a heading for the rows below it
+    headings: tuple[str, ...]
+    rows: list[list[str]]  # a row of one cell is a heading of the rows below it
     note: str = ""
 
 
-def parser(doc):
-    """A command line with the options that all scripts have."""
-    made = argparse.ArgumentParser(description=doc.splitlines()[0])
-    made.add_argument("--quick", action="store_true", help="small inputs: a test of the script, not a measurement")
-    made.add_argument("--out", type=Path, help="Markdown file to write; a JSON file of the same name is written too")
-    return made
+def option_parser(doc):
+    """A parser of the options that all scripts have."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small inputs: a test of the script, not a measurement")
+    parser.add_argument("--out", type=Path, help="Markdown file to write; a JSON file of the same name is written too")
+    return parser
 
 
 def is_installed(package):
@@ -47,8 +47,8 @@ def machine():
     return f"{model[1] if model else platform.processor() or platform.machine()}, {cores} cores"
 
 
-def facts(script, argv, *packages):
-    """What a run was made with."""
+def run_facts(script, argv, *packages):
+    """How a run was made: the command, the machine and the versions of packages."""
     arguments = sys.argv[1:] if argv is None else argv
     return {
         "command": shlex.join(["python", f"benchmarks/{Path(script).name}", *arguments]),
@@ -64,13 +64,13 @@ def load_file(package, path):
         raise ImportError(f"No module named {package!r}")
     file = Path(found.origin).parent / path
     spec: Any = importlib.util.spec_from_file_location(f"{package}_{file.stem}", file)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # torch.compile looks for it there
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # torch.compile looks it up there
     spec.loader.exec_module(module)
     return module
 
 
-def llama_tables():
-    """The module of transformers that makes cosines and sines from an array, for its dtype, and positions."""
+def llama_rotary():
+    """The rotary module of Llama in transformers. A call takes an array, for its dtype, and positions."""
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -93,36 +93,36 @@ def to_numpy(x):
 
 
 def complex_pairs(x, layout):
-    """The two channels of each pair of float64 numbers as one complex number."""
+    """Each pair of channels as one complex number."""
     first, second = np.split(x, 2, axis=-1) if layout == "half" else (x[..., ::2], x[..., 1::2])
     return first + 1j * second
 
 
-def largest_difference(found, wanted):
-    """The largest difference of real or imaginary parts; NaN where there is one."""
-    off = np.asarray(found) - np.asarray(wanted)
-    return float(np.max([np.abs(off.real).max(), np.abs(off.imag).max()]))
+def largest_difference(found, expected):
+    """The largest difference of real or imaginary parts; NaN if any is NaN."""
+    difference = np.asarray(found) - np.asarray(expected)
+    return float(np.max([np.abs(difference.real).max(), np.abs(difference.imag).max()]))
 
 
-def digits(value):
+def rounded(value):
     """The same value with its floats cut to three significant digits."""
     if isinstance(value, dict):
-        return {key: digits(each) for key, each in value.items()}
+        return {key: rounded(each) for key, each in value.items()}
     if not isinstance(value, float):
         return value
     return int(float(f"{value:.3g}")) if 100 <= value < 1e15 else float(f"{value:.3g}")
 
 
 def publish(arguments, name, title, notes, made_with, tables, rows):
-    """Print tables, write them as Markdown and `rows` as JSON, one row a line; return the rows as they are written.
+    """Print tables, write them as Markdown and `rows` as JSON, one row a line. Return the rounded rows.
 
-    `name` is that of the files, without `--out`. `made_with` are the facts of the run: texts, lists or dictionaries.
+    Without `--out`, the files are called `name`. `made_with` has the facts of the run: texts, lists or dictionaries.
     """
     from rich.console import Console
     from rich.markdown import Markdown
 
     out = arguments.out or RESULTS / ("quick" if arguments.quick else "") / f"{name}.md"
-    rows, text = [digits(row) for row in rows], markdown(title, notes, made_with, tables)
+    rows, text = [rounded(row) for row in rows], markdown(title, notes, made_with, tables)
     Console(width=80).print(Markdown(text))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text)
@@ -133,9 +133,9 @@ def publish(arguments, name, title, notes, made_with, tables, rows):
     return rows
 
 
-def is_numeric(table, place):
-    """Whether a column holds numbers, or nothing."""
-    cells = [row[place].strip("*-") for row in table.rows if len(row) > place]
+def is_numeric(table, column):
+    """Whether each cell of a column is a number or empty."""
+    cells = [row[column].strip("*-") for row in table.rows if len(row) > column]
     return all(re.fullmatch(r"[\d.e+-]*", cell) for cell in cells)
 
 
@@ -148,8 +148,8 @@ def markdown(title, notes, made_with, tables):
         lines += textwrap.wrap(text, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     for table in tables:
         lines += ["", f"## {table.title}", "", *textwrap.wrap(table.note, 80), *([""] if table.note else [])]
-        rule = ["---", *("---:" if is_numeric(table, n + 1) else "---" for n in range(len(table.heads) - 1))]
-        for row in (table.heads, rule, *table.rows):
-            cells = [f"**{row[0]}**", *[""] * (len(table.heads) - 1)] if len(row) == 1 else row
+        rule = ["---", *("---:" if is_numeric(table, n + 1) else "---" for n in range(len(table.headings) - 1))]
+        for row in (table.headings, rule, *table.rows):
+            cells = [f"**{row[0]}**", *[""] * (len(table.headings) - 1)] if len(row) == 1 else row
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])

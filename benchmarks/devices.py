@@ -1,9 +1,9 @@
-"""What rotations of arrays on many devices communicate, and how far their results are from those on one device.
+"""Communication of rotations on several devices, and how their results differ from those on one device.
 
 Run: `python benchmarks/devices.py [--quick] [--out FILE]`. JAX has eight virtual devices, and its compiled programs are
 read. PyTorch has four processes that communicate by gloo on this machine, and CommDebugMode counts their collectives.
-It prints a table, writes it to benchmarks/results/devices.md and devices.json, and fails where a collective is not
-needed, or where results are not those of one device.
+It prints a table and writes it to benchmarks/results/devices.md and devices.json. It fails if a collective is not
+needed, or if results differ from those of one device.
 """
 
 import os
@@ -29,7 +29,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # python -P leaves it out
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -P` does not add this folder
 import common
 from common import BASE, LAYOUTS
 
@@ -46,12 +46,12 @@ def rope_of(layout):
     return RotaryEmbedding(head_dim=DIM, layout=layout, base=BASE)
 
 
-def by_tables(layout, q, k, positions):
+def with_tables(layout, q, k, positions):
     rope = rope_of(layout)
     return rope(q, k, sincos=rope.sincos(positions, like=q), seq_dim=1)
 
 
-def by_notebook(layout, q, k, positions):
+def with_notebook(layout, q, k, positions):
     sincos = fixed_pos_embedding(q, 1)
     return tuple(apply_rotary_pos_emb(x, sincos, layout=layout, seq_dim=1) for x in (q, k))
 
@@ -60,15 +60,16 @@ def by_notebook(layout, q, k, positions):
 CALLS = {
     "rope(q, k)": lambda layout, q, k, positions: rope_of(layout)(q, k, seq_dim=1),
     "positions=": lambda layout, q, k, positions: rope_of(layout)(q, k, positions=positions, seq_dim=1),
-    "sincos=": by_tables,
-    "fixed_pos_embedding": by_notebook,
+    "sincos=": with_tables,
+    "fixed_pos_embedding": with_notebook,
 }
 
 
 LEARNED = "learned inv_freq"
-# Collectives of a gradient of frequencies, a sum over devices. A DTensor not sharded as its positions sums its tables'.
+# Collectives of a gradient of frequencies. It is a sum over devices; with DTensors that are not sharded as their
+# positions, PyTorch sums the gradients of sines and of cosines.
 NEEDED = {(framework, axis): 1 for framework in ("JAX", "PyTorch") for axis in AXES}
-NEEDED |= {("PyTorch", axis): 2 for axis in ("batch", "heads")}  # of sin and of cos
+NEEDED |= {("PyTorch", axis): 2 for axis in ("batch", "heads")}
 
 
 def learned(inv_freq, x, positions):
@@ -76,7 +77,7 @@ def learned(inv_freq, x, positions):
 
 
 def subjects(q, k, positions, inv_freq):
-    """Yield labels, calls, the arrays that have gradients, the other arguments and cotangents (None: the results)."""
+    """Yield labels, calls, arrays with gradients, other arguments, and cotangents (None: the results)."""
     for label, call in CALLS.items():
         for layout in LAYOUTS:
             yield label, partial(call, layout), (q, k), (positions,), None
@@ -90,20 +91,20 @@ def numbers(seq):
     return q, k, np.arange(seq, dtype=np.int32), inv_freq
 
 
-def difference(label, found, wanted):
-    """The largest difference of results and gradients from those of one device; NaN where there is one.
+def difference(label, found, expected):
+    """The largest difference of results and gradients from those of one device; NaN if any is NaN.
 
-    A gradient of frequencies is a sum of many products: its difference is relative to its largest number.
+    A gradient of frequencies is a sum of many products. Its difference is relative to its largest number.
     """
     if label == LEARNED:
-        (found,), (wanted,) = found[1], wanted[1]
-        return common.largest_difference(found, wanted) / float(np.abs(np.asarray(wanted)).max())
-    pairs = zip((*found[0], *found[1]), (*wanted[0], *wanted[1]), strict=True)
+        (found,), (expected,) = found[1], expected[1]
+        return common.largest_difference(found, expected) / float(np.abs(np.asarray(expected)).max())
+    pairs = zip((*found[0], *found[1]), (*expected[0], *expected[1]), strict=True)
     return float(np.max([common.largest_difference(*pair) for pair in pairs]))
 
 
 def in_jax(seq):
-    """Yield the sharded axis, the label, collectives forward and in all, and the difference."""
+    """Yield the sharded axis, the label, the collectives of the forward pass and of both passes, and the difference."""
     mesh = jax.make_mesh((DEVICES,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,))
     arrays = [jnp.asarray(x) for x in numbers(seq)]
     for name, axis in AXES.items():
@@ -120,8 +121,8 @@ def in_jax(seq):
                 return results, pull(cotangents or results)
 
             counts = counted(forward, *given[:2]), counted(both, *given)
-            found, wanted = jax.jit(both)(*given), jax.jit(both)(inputs, others, cotangents)
-            yield name, label, *counts, difference(label, found, wanted)
+            found, expected = jax.jit(both)(*given), jax.jit(both)(inputs, others, cotangents)
+            yield name, label, *counts, difference(label, found, expected)
 
 
 def counted(function, *arguments):
@@ -129,7 +130,7 @@ def counted(function, *arguments):
 
 
 def in_torch(rank, folder, seq):
-    """The same on one of the processes; the first writes what it found."""
+    """The same in one of the processes. The first process writes the rows to a file."""
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/store", RANKS)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=timedelta(minutes=5))
@@ -137,16 +138,16 @@ def in_torch(rank, folder, seq):
     for name, axis in AXES.items():
         placements = (Shard(axis), Shard(axis), Shard(0) if name == "seq" else Replicate(), Replicate())
         sharded = [distribute_tensor(x, mesh, [placement]) for x, placement in zip(arrays, placements)]
-        for (label, *given), (_, *alone) in zip(subjects(*sharded), subjects(*arrays)):
+        for (label, *given), (_, *on_one_device) in zip(subjects(*sharded), subjects(*arrays)):
             forward, both, *found = run_in_torch(label, *given)
-            rows.append((name, label, forward, both, difference(label, found, run_in_torch(label, *alone)[2:])))
+            rows.append((name, label, forward, both, difference(label, found, run_in_torch(label, *on_one_device)[2:])))
     if rank == 0:
         Path(folder, "rows").write_text(json.dumps(rows))
     dist.destroy_process_group()
 
 
 def run_in_torch(label, call, inputs, others, cotangents):
-    """Collectives forward and in all, and the whole results and gradients."""
+    """The collectives of the forward pass and of both passes, and whole results and gradients."""
     inputs = [x.detach().requires_grad_() for x in inputs]
     with CommDebugMode() as forward:
         results = call(*inputs, *others)
@@ -159,26 +160,28 @@ def run_in_torch(label, call, inputs, others, cotangents):
 
 
 def measure(seq):
-    """Rows for each framework, sharded axis and call: of its layouts the worst."""
+    """A row for each framework, sharded axis and call: the worst of both layouts."""
     found = [("JAX", *row) for row in in_jax(seq)]
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(in_torch, (folder, seq), nprocs=RANKS)
         found += [("PyTorch", *row) for row in json.loads(Path(folder, "rows").read_text())]
     rows = []
     for key in dict.fromkeys(row[:3] for row in found):
-        forward, both, off = (float(np.max(figures)) for figures in zip(*(row[3:] for row in found if row[:3] == key)))
+        forward, both, error = (
+            float(np.max(figures)) for figures in zip(*(row[3:] for row in found if row[:3] == key))
+        )
         row = dict(zip(("framework", "sharded", "call"), key)) | {"forward": int(forward), "collectives": int(both)}
-        rows.append(row | {"difference": off, "expected": NEEDED[key[:2]] if key[2] == LEARNED else 0})
+        rows.append(row | {"difference": error, "expected": NEEDED[key[:2]] if key[2] == LEARNED else 0})
     return rows
 
 
 def main(argv=None):
-    arguments = common.parser(__doc__).parse_args(argv)
+    arguments = common.option_parser(__doc__).parse_args(argv)
     seq = 16 if arguments.quick else 512
     rows = measure(seq)
     cells = [[*map(str, [*row.values()][:5]), f"{row['difference']:.1e}"] for row in rows]
-    heads = ("", "sharded", "call", "forward", "in all", "difference")
-    table = common.Table(f"{DEVICES} devices of JAX, {RANKS} ranks of PyTorch", heads, cells)
+    headings = ("", "sharded", "call", "forward", "both passes", "difference")
+    table = common.Table(f"{DEVICES} devices of JAX, {RANKS} ranks of PyTorch", headings, cells)
     notes = (
         f"Collectives of rotations of q ({BATCH}, {seq}, {HEADS}, {DIM}) and k ({BATCH}, {seq}, {KV_HEADS}, {DIM}), "
         "float32, both layouts, as the compiled program of JAX has them and CommDebugMode of PyTorch counts them. "
@@ -186,14 +189,14 @@ def main(argv=None):
         "gradients; for learned frequencies it is relative to the largest gradient. A gradient of frequencies is a sum "
         "over devices and needs one collective, or two (sines, cosines) for a DTensor that is not sharded as positions."
     )
-    made_with = common.facts(__file__, argv, "jax", "torch")
+    made_with = common.run_facts(__file__, argv, "jax", "torch")
     written = common.publish(arguments, "devices", "Collectives of rotations", notes, made_with, [table], rows)
     wrong = [row for row in rows if row["collectives"] != row["expected"] or row["forward"]]
     if wrong:
         sys.exit(f"collectives that are not needed: {json.dumps(wrong, indent=1)}")
     wrong = [row for row in rows if not row["difference"] <= TOLERANCE]
     if wrong:
-        sys.exit(f"not as on one device: {json.dumps(wrong, indent=1)}")
+        sys.exit(f"results differ from one device: {json.dumps(wrong, indent=1)}")
     return written
 
 

@@ -1,8 +1,8 @@
-"""How far the programs of exporters are from the truth and from eager code, at sizes other than they were traced with.
+"""Errors of exported programs, from the truth and from eager code, at sizes other than those of the trace.
 
 Run: `python benchmarks/exporters.py [--quick] [--out FILE]`. It prints a table and writes it to
 benchmarks/results/exporters.md and exporters.json. The truth is a complex product in float64 with angles of mpmath;
-head_dim is 128, the base is 10,000, and numbers are float32 up to 3. It fails where a program is more than 1e-6 from
+head_dim is 128, the base is 10,000, and numbers are float32 up to 3. It fails if a program is more than 1e-6 from
 the eager result, or more than 2e-6 from the truth.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 import onnxruntime
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # python -P leaves it out
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -P` does not add this folder
 import common
 from common import BASE, DIM, LAYOUTS
 
@@ -29,27 +29,27 @@ from rope_xp.torch import RotaryEmbedding as Module
 
 HEADS = 2
 NEAR, FAR = 2**17, 2**31
-# Tables are right to 2e-7; two products of numbers up to 3, and three roundings of numbers up to 4.3, of 2**-24 each.
+# Errors of tables up to 2e-7, in two products with numbers up to 3; and three roundings of numbers up to 4.3.
 FROM_TRUTH = 2 * 3 * 2e-7 + 3 * 4.3 * 2.0**-24
 FROM_EAGER = 1e-6
 
 
-class RotatesAt(torch.nn.Module):
+class RotateAt(torch.nn.Module):
     def __init__(self, rope):
         super().__init__()
         self.rotary = Module(rope, seq_dim=2)
 
-    def forward(self, x, where):
-        return self.rotary(x, positions=where)
+    def forward(self, x, positions):
+        return self.rotary(x, positions=positions)
 
 
 def torch_program(rope):
-    """The arguments of both of torch's exporters: a module, an example of sizes and which sizes may change."""
+    """The arguments of both exporters of PyTorch: a module, example arrays, and the axes of any size."""
     sizes = {0: torch.export.Dim.DYNAMIC, 2: torch.export.Dim.DYNAMIC}, {i: torch.export.Dim.DYNAMIC for i in (0, 1)}
-    return RotatesAt(rope).eval(), (torch.ones(2, HEADS, 5, DIM), torch.ones(2, 5, dtype=torch.int64)), sizes
+    return RotateAt(rope).eval(), (torch.ones(2, HEADS, 5, DIM), torch.ones(2, 5, dtype=torch.int64)), sizes
 
 
-def session(model):
+def onnx_program(model):
     run = onnxruntime.InferenceSession(model.SerializeToString()).run
     names = [each.name for each in model.graph.input]
     opset = next(each.version for each in model.opset_import if each.domain == "")
@@ -57,8 +57,8 @@ def session(model):
 
 
 def torch_export(rope, strict):
-    module, example, sizes = torch_program(rope)
-    program = torch.export.export(module, example, dynamic_shapes=sizes, strict=strict)
+    module, example, any_sizes = torch_program(rope)
+    program = torch.export.export(module, example, dynamic_shapes=any_sizes, strict=strict)
     saved = io.BytesIO()
     torch.export.save(program, saved)
     saved.seek(0)
@@ -68,34 +68,34 @@ def torch_export(rope, strict):
 
 
 def torch_onnx(rope):
-    module, example, sizes = torch_program(rope)
-    program = torch.onnx.export(module, example, dynamic_shapes=sizes, dynamo=True, verbose=False)
-    return session(program.model_proto)
+    module, example, any_sizes = torch_program(rope)
+    program = torch.onnx.export(module, example, dynamic_shapes=any_sizes, dynamo=True, verbose=False)
+    return onnx_program(program.model_proto)
 
 
 def from_ndonnx(rope):
     x = ndx.argument(shape=("batch", HEADS, "seq", DIM), dtype=ndx.float32)
-    where = ndx.argument(shape=("batch", "seq"), dtype=ndx.int64)
-    return session(ndx.build({"x": x, "where": where}, {"y": rope(x, positions=where, seq_dim=2)}))
+    positions = ndx.argument(shape=("batch", "seq"), dtype=ndx.int64)
+    return onnx_program(ndx.build({"x": x, "positions": positions}, {"y": rope(x, positions=positions, seq_dim=2)}))
 
 
 def operator(rope):
-    return session(to_onnx_rotary_embedding(rope, NEAR))
+    return onnx_program(to_onnx_rotary_embedding(rope, NEAR))
 
 
 def jax_export(rope):
     batch, seq = jax.export.symbolic_shape("batch, seq")
     x = jax.ShapeDtypeStruct((batch, HEADS, seq, DIM), jnp.float32)
-    where = jax.ShapeDtypeStruct((batch, seq), jnp.int32)
-    call = jax.jit(lambda x, where: rope(x, positions=where, seq_dim=2))
-    exported = jax.export.deserialize(jax.export.export(call)(x, where).serialize())
+    positions = jax.ShapeDtypeStruct((batch, seq), jnp.int32)
+    call = jax.jit(lambda x, positions: rope(x, positions=positions, seq_dim=2))
+    exported = jax.export.deserialize(jax.export.export(call)(x, positions).serialize())
     nodes = sum(" = stablehlo." in line for line in exported.mlir_module().splitlines())
-    return "StableHLO", nodes, lambda x, where: np.asarray(exported.call(x, where.astype(np.int32)))
+    return "StableHLO", nodes, lambda x, positions: np.asarray(exported.call(x, positions.astype(np.int32)))
 
 
-COLUMNS = {NEAR: "< 2^17", FAR: "int32"}  # errors at such positions, from the truth
+COLUMNS = {NEAR: "< 2^17", FAR: "int32"}  # columns of errors from the truth, by the limit of positions
 ERRORS = (*COLUMNS.values(), "eager")
-# What makes the format, the number of nodes and what runs the program; and the largest position.
+# For each exporter: a function that returns the format, the number of nodes and the program; and the largest position.
 EXPORTERS = {
     "torch.export": (lambda rope: torch_export(rope, strict=False), FAR),
     "torch.export, strict": (lambda rope: torch_export(rope, strict=True), FAR),
@@ -107,11 +107,11 @@ EXPORTERS = {
 
 
 def truths(layout, cases):
-    """Every case rotated by complex numbers, as pairs; angles are exact in float64."""
-    used = np.unique(np.concatenate([where.reshape(-1) for _, where in cases]))
+    """The pairs of every case, rotated as complex numbers. Angles are exact in float64."""
+    used = np.unique(np.concatenate([positions.reshape(-1) for _, positions in cases]))
     exact = common.exact_rotations(used)
-    for x, where in cases:
-        yield common.complex_pairs(common.to_numpy(x), layout) * exact[np.searchsorted(used, where)][:, None]
+    for x, positions in cases:
+        yield common.complex_pairs(common.to_numpy(x), layout) * exact[np.searchsorted(used, positions)][:, None]
 
 
 def cases(sizes, limit):
@@ -134,19 +134,19 @@ def measure(sizes):
             row, from_eager = {"exporter": name, "layout": layout, "format": form, "nodes": nodes}, []
             for limit in (NEAR, FAR) if largest == FAR else (NEAR,):
                 from_truth = []
-                for (x, where), truth in zip(given[limit], exact[limit]):
-                    y = run(x, where)
+                for (x, positions), truth in zip(given[limit], exact[limit]):
+                    y = run(x, positions)
                     from_truth.append(
                         common.largest_difference(common.complex_pairs(common.to_numpy(y), layout), truth)
                     )
-                    from_eager.append(common.largest_difference(y, rope(x, positions=where, seq_dim=2)))
+                    from_eager.append(common.largest_difference(y, rope(x, positions=positions, seq_dim=2)))
                 row[COLUMNS[limit]] = float(np.max(from_truth))
             yield row | {"eager": float(np.max(from_eager))}
 
 
 def main(argv=None):
-    arguments = common.parser(__doc__).parse_args(argv)
-    warnings.simplefilter("ignore")  # the exporters warn
+    arguments = common.option_parser(__doc__).parse_args(argv)
+    warnings.simplefilter("ignore")  # exporters warn
     logging.disable(logging.WARNING)  # and log
     sizes = [(1, 1), (3, 17)] if arguments.quick else [(1, 1), (2, 5), (3, 100), (1, 4097)]
 
@@ -162,12 +162,12 @@ def main(argv=None):
         "the truth, and from the eager result of NumPy. Programs are traced with dynamic batch and sequence at 2 x 5, "
         f"and run at {', '.join(f'{batch} x {seq}' for batch, seq in sizes)}."
     )
-    made_with = common.facts(__file__, argv, "torch", "jax", "ndonnx", "onnx", "onnxscript", "onnxruntime")
+    made_with = common.run_facts(__file__, argv, "torch", "jax", "ndonnx", "onnx", "onnxscript", "onnxruntime")
     common.publish(arguments, "exporters", "Exported programs", notes, made_with, tables, rows)
     bounds = dict.fromkeys(COLUMNS.values(), FROM_TRUTH) | {"eager": FROM_EAGER}
     wrong = [row for row in rows if not all(row.get(name, 0.0) <= bound for name, bound in bounds.items())]
     if wrong:
-        sys.exit(f"too large an error: {wrong}")
+        sys.exit(f"errors above their bounds: {wrong}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Whole models of transformers with rope_xp inside, and the same models without.
+"""Whole models of transformers, patched by rope_xp and not patched.
 
 Run: `python benchmarks/families.py [--quick] [--only NAME] [--out FILE]`. Each family is a tiny model with random
-weights. Compared are logits, gradients, a greedy `generate` with its cache, a batch padded at the left with its single
-rows, what `save_pretrained` writes, and how far the model is from itself in float64 after `.to(bfloat16)`, without and
-with rope_xp. Then a decoder layer of Llama 3 8B is timed. It prints tables, writes benchmarks/results/families.md and
-families.json, and fails where a family is not equal.
+weights. It compares logits, gradients, a greedy `generate` with its cache, a row that is padded at the left with the
+same row alone, and the files of `save_pretrained`. It measures the error of `.to(bfloat16)` against float64, without
+and with rope_xp. Then it times the attention of Llama 3 8B. It prints tables and writes benchmarks/results/families.md
+and families.json. It fails if a patched family is not equal.
 """
 
 import sys
@@ -12,7 +12,7 @@ import warnings
 from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # python -P leaves it out
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -P` does not add this folder
 import common
 import torch
 import transformers
@@ -21,14 +21,15 @@ from tiny_models.models import FAMILIES, build
 from tiny_models.patchable import classes
 from tiny_models.timing import speeds
 
-HEADS = ("family", "logits", "generate", "padded", "grads", "saved", *(f"bf16, {name}" for name in PROMPTS))
+HEADINGS = ("family", "logits", "generate", "padded", "grads", "saved", *(f"bf16, {name}" for name in PROMPTS))
 NOTES = (
-    "Tiny models of transformers with rope_xp inside, and the same without, on the CPU. logits: the largest "
-    "difference, float32, of logits of order 1. generate: 12 tokens, greedily, with the cache, of two prompts, and "
-    "with one of them padded at the left. padded: a row padded at the left, and alone. grads: relative to the largest. "
-    "saved: every byte that `save_pretrained` writes. bf16: the mean distance of logits after `.to(bfloat16)` from "
-    "those of the same weights in float64 without rope_xp, with it, of that without; short: 9 tokens in a row, from 0 "
-    "and from 4000 on; long: 512 tokens in a row; far: 9 tokens, 400 apart."
+    "Tiny models of transformers on the CPU, patched and not patched. logits: the largest difference, float32, of "
+    "logits of order 1. generate: 12 greedy tokens with the cache, for two prompts, also with one of them padded at "
+    "the left. padded: difference between a row padded at the left and the same row alone. grads: relative to the "
+    "largest gradient. saved: every byte that `save_pretrained` writes. bf16: the mean error of logits after "
+    "`.to(bfloat16)`, against float64 with the same weights; the error with rope_xp, as a multiple of the error "
+    "without; short: 9 tokens in a row, from 0 and from 4000 on; long: 512 tokens in a row; far: 9 tokens at a "
+    "distance of 400."
 )
 
 
@@ -41,46 +42,46 @@ def columns(row):
     return [row.family, *errors, *ratios]
 
 
-def closeness(rows, name):
-    """The median error of a prompt in bfloat16, of that without rope_xp; how many are less; and of how many."""
+def error_ratios(rows, name):
+    """The median ratio of bfloat16 errors with and without rope_xp, the number of ratios below 1, and of all ratios."""
     ratios = [ours / theirs for row in rows if name in row.bfloat16 for theirs, ours in [row.bfloat16[name]]]
     return median(ratios or [0.0]), sum(ratio < 1 for ratio in ratios), len(ratios)
 
 
 def summary(rows, reasons):
-    lines = [f"{sum(row.good for row in rows)} of {len(rows)} families are equal."]
-    for name, (ratio, closer, count) in ((name, closeness(rows, name)) for name in PROMPTS):
+    lines = [f"{sum(row.is_equal for row in rows)} of {len(rows)} families are equal."]
+    for name, (ratio, closer, count) in ((name, error_ratios(rows, name)) for name in PROMPTS):
         if count:
             closer = f"{closer} of {count} are closer to float64 with rope_xp"
-            lines.append(f"In bfloat16, {name}: {closer}; their median error is {ratio:.2f} of that without.")
+            lines.append(f"In bfloat16, {name}: {closer}; the median error is {ratio:.2f} times that without.")
     return [*lines, f"{sum(not why for why in reasons.values())} of {len(reasons)} rotary classes can be patched."]
 
 
 def write(arguments, argv, rows, reasons, times):
-    """Print and write the tables; the JSON file has a row for each family, refused class and time."""
-    heads = ("without", "with")
+    """Print and write the tables. The JSON file has a row for each family, each refused class and each time."""
+    sides = ("without", "with")
     refused = [[name, why] for name, why in reasons.items() if why]
     least = [[name, *(f"{each:.2f}" for pair in pairs for each in pair)] for name, pairs in times.items()]
     tables = [
-        common.Table("Families", HEADS, [columns(row) for row in rows], " ".join(summary(rows, reasons))),
+        common.Table("Families", HEADINGS, [columns(row) for row in rows], " ".join(summary(rows, reasons))),
         common.Table("Milliseconds", ("", "without, least", "median", "with, least", "median"), least),
-        common.Table("Rotary classes that are refused", ("class", "why"), refused),
+        common.Table("Rotary classes that cannot be patched", ("class", "reason"), refused),
     ]
-    named = [{**vars(row), "bfloat16": {k: dict(zip(heads, v)) for k, v in row.bfloat16.items()}} for row in rows]
+    named = [{**vars(row), "bfloat16": {k: dict(zip(sides, v)) for k, v in row.bfloat16.items()}} for row in rows]
     named += [{"refused": name, "why": why} for name, why in refused]
     named += [
-        {"milliseconds": k, **{n: dict(zip(("least", "median"), v)) for n, v in zip(heads, pairs)}}
+        {"milliseconds": k, **{n: dict(zip(("least", "median"), v)) for n, v in zip(sides, pairs)}}
         for k, pairs in times.items()
     ]
-    made_with = common.facts(__file__, argv, "transformers", "torch")
+    made_with = common.run_facts(__file__, argv, "transformers", "torch")
     common.publish(arguments, "families", "Whole models", NOTES, made_with, tables, named)
 
 
 def main(argv=None):
-    parser = common.parser(__doc__)
+    parser = common.option_parser(__doc__)
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a family")
     arguments = parser.parse_args(argv)
-    warnings.simplefilter("ignore")  # those of configs that upstream finds odd
+    warnings.simplefilter("ignore")  # transformers warns about unusual configs
     transformers.utils.logging.disable_progress_bar()
     names = arguments.only or list(FAMILIES)[:: 8 if arguments.quick else 1]
     threads = torch.get_num_threads()
@@ -90,8 +91,8 @@ def main(argv=None):
         print(name, file=sys.stderr)
         try:
             model = build(FAMILIES[name])
-        except (ImportError, AttributeError) as error:  # this transformers lacks it, or what it needs is not installed
-            reasons[name] = f"cannot be made: {error}"
+        except (ImportError, AttributeError) as error:  # it is not in this transformers, or a package is missing
+            reasons[name] = f"cannot be created: {error}"
             continue
         rows.append(measure(name, model, 1 if arguments.quick else 6))
     if arguments.only:
@@ -100,10 +101,10 @@ def main(argv=None):
         reasons |= classes()
         torch.set_num_threads(threads)
         write(arguments, argv, rows, reasons, speeds(arguments.quick))
-    if wrong := [row.family for row in rows if not row.good]:
+    if wrong := [row.family for row in rows if not row.is_equal]:
         sys.exit(f"not equal: {', '.join(wrong)}")
-    for name in () if arguments.only else ("long", "far"):  # of many families, as single ones scatter
-        if (ratio := closeness(rows, name)[0]) >= 1:
+    for name in () if arguments.only else ("long", "far"):  # ratios of single families vary too much
+        if (ratio := error_ratios(rows, name)[0]) >= 1:
             sys.exit(f"no closer to float64 in bfloat16: {name}: {ratio}")
 
 

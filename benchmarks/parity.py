@@ -1,11 +1,11 @@
-"""Every rotary class of transformers, rebuilt from its config alone and compared with the class itself.
+"""Comparison of every rotary class of transformers with `rope_xp.from_config` of the same config.
 
-Run: `python benchmarks/parity.py [--quick] [--only NAME]`. It walks `transformers.models`, finds every class whose
-name tells that it rotates, makes it with the default config and with changed ones, builds ours with
-`rope_xp.from_config`, and compares tables and what the model's own apply function makes of queries and keys; where
-layers differ it also compares each layer of small models. Then it reads every part of every composite config. It
-prints a summary, writes benchmarks/results/coverage-VERSION.md, and fails where ours is neither upstream's nor a known
-deviation. Classes that a newer transformers adds are listed.
+Run: `python benchmarks/parity.py [--quick] [--only NAME]`. It finds every class of `transformers.models`
+with a rotary name, and creates it with the default config and with changed ones. It compares the tables, and queries
+and keys that the model's own apply function rotates. If layers differ, it also compares each layer of small models.
+Then it reads every part of every composite config. It prints a summary and writes
+benchmarks/results/coverage-VERSION.md. It fails if rope_xp differs from transformers and this is not a known deviation.
+New classes of a newer transformers are listed.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import warnings
 from importlib.metadata import version
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # python -P leaves it out
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -P` does not add this folder
 import torch
 from rotary_classes import report
 from rotary_classes.measure import measure
@@ -34,18 +34,20 @@ def main(argv=None):
     quick, only = arguments.quick, arguments.only
     minor = version("transformers").rpartition(".")[0]
     out = arguments.out or RESULTS / ("quick" if quick else "") / f"coverage-{minor}.md"
-    warnings.simplefilter("ignore")  # those of configs that upstream finds odd
+    warnings.simplefilter("ignore")  # transformers warns about unusual configs
     logging.disable(logging.CRITICAL)
     torch.manual_seed(0)
     torch.set_num_threads(1)  # thousands of small products: threads only wait for each other
 
     results = list(measure(quick, only))
-    of_parts = [] if only else [row for each in composites() for row in parts(*each)]
-    print(*(report.in_detail(results) if only else ()), *report.summary(results, of_parts), sep="\n")
+    if only and not results:
+        parser.error(f"--only must name a class, or a folder of models; got {only}")
+    part_rows = [] if only else [row for each in composites() for row in parts(*each)]
+    print(*(report.in_detail(results) if only else ()), *report.summary(results, part_rows), sep="\n")
     if not only:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(report.markdown(results, of_parts, quick))
-    if wrong := report.mistakes(results, of_parts, not (quick or only)):
+        out.write_text(report.markdown(results, part_rows, quick))
+    if wrong := report.mistakes(results, part_rows, not (quick or only)):
         sys.exit(f"{len(wrong)} classes disagree: {json.dumps(wrong, indent=1)}")
 
 

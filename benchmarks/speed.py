@@ -1,9 +1,9 @@
-"""How fast queries and keys are rotated and tables are made, by this package and by others that are installed.
+"""Times of rotating queries and keys and of computing tables: rope_xp and other installed packages.
 
 Run: `python benchmarks/speed.py [--backend torch] [--workload prefill] [--quick] [--out FILE]`. It prints tables and
 writes them as Markdown and JSON to benchmarks/results/speed-<machine>. Calls of all candidates alternate within a run,
-and a figure is the shortest time. A candidate that fails or gives a wrong answer is not timed, and the script fails in
-the end; no time makes it fail. head_dim is 128 and the base is 10,000.
+and a figure is the shortest time. A candidate that raises or gives a wrong result is not timed, and the script exits
+with an error at the end. A long time is not an error. head_dim is 128 and the base is 10,000.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # python -P leaves it out
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -P` does not add this folder
 import common
 import speed_report
 from speed_candidates import CANDIDATES, OURS, tables_of
@@ -30,7 +30,7 @@ LARGER_THAN_CACHES = np.ones(2**25)  # 256 MiB
 
 
 class Bench:
-    """All that one run measures, and what it could not measure."""
+    """The measurements of one run, and the candidates that failed."""
 
     def __init__(self, quick):
         self.quick, self.rows, self.wrong = quick, [], []
@@ -43,20 +43,20 @@ class Bench:
                 backend.functions.compiler.reset()
             arrays = case.draw()
             references = backend.references(arrays)
-            for run in references.values():  # compiles, if anything does; candidates run when they are checked
+            for run in references.values():  # so that it is compiled; candidates run once when they are checked
                 run()
             times = shortest(workload, references | dict(self.calls(case, arrays)))
             self.rows.append({"backend": backend.name, "workload": name, **case.labels, "us": times})
 
     def smaller(self, workload):
-        """With `--quick`: few tokens, fewer dtypes, one round."""
+        """The workload, or with `--quick` one of few tokens, fewer dtypes and one round."""
         if not self.quick:
             return workload
         short = {"seq": min(workload.seq, 256), "rounds": 1, "seconds": 0.0}
         return replace(workload, **short, dtypes=workload.dtypes[:2][-1:], trained=workload.trained[1:])
 
     def calls(self, case, arrays):
-        """Yield the names of candidates and their calls, of those that give the right answer."""
+        """Yield the name and the call of each candidate that gives the right result."""
         for one in (one for one in CANDIDATES if one.takes(case)):
             label = ", ".join([one.name, case.backend.name, *case.labels.values()])
             own = case.backend.references(arrays)["clone"]() if one.in_place else arrays
@@ -64,13 +64,13 @@ class Bench:
                 function, tables = one.make(case)
                 run = case.backend.runner(function, own, tables, case.backward)
                 excess = case.excess(arrays, run(), one.pairs or case.layout, one.name.startswith(OURS))
-            except Exception as error:  # the others are still measured; the script fails in the end
+            except Exception as error:  # the other candidates are still measured
                 self.wrong.append(f"{label}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
                 continue
             if excess <= 1:
                 yield one.name, run
             else:
-                self.wrong.append(f"{label}: {excess:.1e} times the error that is allowed")
+                self.wrong.append(f"{label}: {excess:.1e} times the allowed error")
 
     def tables(self, backend):
         """Tables of many positions and of few."""
@@ -87,10 +87,10 @@ class Bench:
 
 
 def shortest(workload, runs):
-    """The shortest time of each call, in µs. Calls alternate, in an order drawn anew in each round."""
+    """The shortest time of each call, in µs. Calls alternate, in a new random order in each round."""
     calls = dict.fromkeys(runs, 1)
-    if workload.lasting:
-        calls = {name: max(10, int(workload.lasting / seconds(run, 10))) for name, run in runs.items()}
+    if workload.repeat_seconds:
+        calls = {name: max(10, int(workload.repeat_seconds / seconds(run, 10))) for name, run in runs.items()}
     least, order = dict.fromkeys(runs, math.inf), list(runs)
     draw, start, rounds = random.Random(0), time.perf_counter(), 0
     while rounds < workload.rounds or time.perf_counter() - start < workload.seconds:
@@ -102,7 +102,7 @@ def shortest(workload, runs):
 
 
 def seconds(run, calls):
-    """The mean time of `calls` in a row. A single call begins with cold caches, as it does in a model."""
+    """The mean time of several calls in a row. A single call begins with cold caches, as in a model."""
     if calls == 1:
         LARGER_THAN_CACHES.max()
     start = time.perf_counter()
@@ -112,12 +112,12 @@ def seconds(run, calls):
 
 
 def main(argv=None):
-    parser = common.parser(__doc__)
+    parser = common.option_parser(__doc__)
     workloads = [*WORKLOADS, "tables"]
     parser.add_argument("--backend", action="append", choices=BACKENDS, help="repeatable; default: all installed")
     parser.add_argument("--workload", action="append", choices=workloads, help="repeatable; default: all")
     arguments = parser.parse_args(argv)
-    warnings.simplefilter("ignore")  # the other packages warn
+    warnings.simplefilter("ignore")  # other packages warn
     installed = [name for name in BACKENDS if importlib.util.find_spec(name.split(".")[0])]
     backends, chosen = arguments.backend or installed, arguments.workload or workloads
     load, bench = os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan, Bench(arguments.quick)
@@ -128,14 +128,14 @@ def main(argv=None):
 
     libraries = ("numpy", "ml_dtypes", "numba", "torch", "jax", "jaxlib")
     packages = dict.fromkeys([*libraries, *(one.package for one in CANDIDATES if one.package)])
-    made_with = common.facts(__file__, argv, *packages) | {"load before the run": f"{load:.1f}"}
+    made_with = common.run_facts(__file__, argv, *packages) | {"load before the run": f"{load:.1f}"}
     made_with["arrays"] = {name: str(bench.smaller(WORKLOADS[name])) for name in chosen if name in WORKLOADS}
     made_with |= {"wrong": bench.wrong} if bench.wrong else {}
     name = re.sub(r"[^a-z0-9]+", "-", f"speed-cpu-{common.machine()}".lower()).strip("-")
     tables = list(speed_report.tables(bench.rows))
     common.publish(arguments, name, "Speed", speed_report.NOTES, made_with, tables, bench.rows)
     if bench.wrong:
-        sys.exit("wrong answers:\n" + "\n".join(bench.wrong))
+        sys.exit("wrong results:\n" + "\n".join(bench.wrong))
 
 
 if __name__ == "__main__":

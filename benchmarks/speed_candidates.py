@@ -1,6 +1,6 @@
-"""Who rotates queries and keys in `speed.py`: this package, installed packages as they are, and formulas of others.
+"""The candidates of `speed.py`: rope_xp, installed packages, and formulas of other packages.
 
-A candidate makes, for a case, a function of q, k and tables, and the tables.
+For each case, a candidate returns a function of q, k and tables, and the tables.
 """
 
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from common import BASE, DIM, LAYOUTS, is_installed, llama_tables, load_file
+from common import BASE, DIM, LAYOUTS, is_installed, llama_rotary, load_file
 from speed_cases import HEADS_FIRST, INV_FREQ, SEQ_FIRST, Case
 
 HALF, INTERLEAVED = LAYOUTS[:1], LAYOUTS[1:]
@@ -21,13 +21,13 @@ class Candidate(NamedTuple):
     name: str
     make: Callable[[Case], tuple[Callable[..., Any], tuple[Any, ...]]]
     libraries: tuple[str, ...]
-    package: str | None = None  # None: rope_xp, or a formula that is written here
+    package: str | None = None  # None: rope_xp, or a formula in this file
     layouts: tuple[str, ...] = LAYOUTS
     orders: tuple[str, ...] = HEADS_FIRST + SEQ_FIRST
     given: tuple[str, ...] = ("tables",)
-    compiles: bool = False  # is timed under torch.compile too
+    compiles: bool = False  # whether it is timed under torch.compile too
     in_place: bool = False
-    pairs: str | None = None  # the layout it rotates in every case, if it has only that one
+    pairs: str | None = None  # its layout, if it has only one
 
     def takes(self, case):
         workload = case.workload
@@ -54,7 +54,7 @@ def candidate(name, *libraries, **options):
     return register
 
 
-def each(rotate):
+def on_both(rotate):
     return lambda q, k, *tables: (rotate(q, *tables), rotate(k, *tables))
 
 
@@ -96,7 +96,7 @@ def transformers_llama(case):
     rotate = partial(apply_rotary_pos_emb, unsqueeze_dim=3 - case.seq_dim)
     if case.workload.given == "tables":
         return rotate, tuple(table[None] for table in case.cos_sin(wide=True))
-    tables, positions = llama_tables(), case.backend.array(case.positions[None], "int64")
+    tables, positions = llama_rotary(), case.backend.array(case.positions[None], "int64")
     return lambda q, k, positions: rotate(q, k, *tables(q, positions)), (positions,)
 
 
@@ -105,17 +105,17 @@ def transformers_gptj(case):
     from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb
 
     tables = tuple(table[None] for table in case.cos_sin())
-    return each(lambda x, cos, sin: apply_rotary_pos_emb(x, sin, cos)), tables
+    return on_both(lambda x, cos, sin: apply_rotary_pos_emb(x, sin, cos)), tables
 
 
 @candidate("rotary-embedding-torch", "torch", package="rotary-embedding-torch", layouts=INTERLEAVED)
 def rotary_embedding_torch(case):
-    """Its function; its module takes positions in the dtype of x, which are wrong in bfloat16."""
+    """Its function. Its module casts positions to the dtype of x, and bfloat16 cannot represent them."""
     from rotary_embedding_torch import apply_rotary_emb
 
     seq_dim = case.seq_dim - 4
     angles = case.table(np.asarray, "float32", wide=True, heads=True)
-    return each(lambda x, angles: apply_rotary_emb(angles, x, seq_dim=seq_dim)), (angles,)
+    return on_both(lambda x, angles: apply_rotary_emb(angles, x, seq_dim=seq_dim)), (angles,)
 
 
 @candidate("torchtune", "torch", package="torchtune", layouts=INTERLEAVED, orders=SEQ_FIRST, compiles=True)
@@ -123,29 +123,29 @@ def torchtune(case):
     module = load_file("torchtune", "modules/position_embeddings.py").RotaryPositionalEmbeddings
     rope = module(DIM, max_seq_len=int(case.positions[-1]) + 1, base=BASE)
     if case.workload.first == 0:
-        return each(lambda x: rope(x)), ()
+        return on_both(lambda x: rope(x)), ()
     positions = case.backend.array(case.positions[None], "int64")
-    return each(lambda x, positions: rope(x, input_pos=positions)), (positions,)
+    return on_both(lambda x, positions: rope(x, input_pos=positions)), (positions,)
 
 
 @candidate(META, "torch", pairs="interleaved")
 def meta(case):
-    """The formula of Llama's first code. It rotates neighbours, whatever layout it is compared with."""
+    """The formula of Meta's first Llama code. It rotates neighbouring channels in every case."""
     torch = case.backend.functions
 
     def rotate(x, rotations):
         pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
         return torch.view_as_real(pairs * rotations).flatten(-2).type_as(x)
 
-    return each(rotate), (torch.complex(*case.cos_sin(dtype="float32", heads=True)),)
+    return on_both(rotate), (torch.complex(*case.cos_sin(dtype="float32", heads=True)),)
 
 
 def formula(swap):
-    """x * cos + swap(x) * sin with tables in the dtype of x, as others write it."""
+    """``x * cos + swap(x) * sin`` with tables in the dtype of x, as in other packages."""
 
     def make(case):
         xp = case.backend.functions
-        return each(lambda x, cos, sin: x * cos + swap(xp, x) * sin), case.cos_sin(wide=True, heads=True)
+        return on_both(lambda x, cos, sin: x * cos + swap(xp, x) * sin), case.cos_sin(wide=True, heads=True)
 
     return make
 
@@ -170,11 +170,11 @@ def flax_llama(case):
         swapped = xp.concatenate([-x[..., DIM // 2 :], x[..., : DIM // 2]], axis=-1)
         return (x * cos + swapped * sin).astype(x.dtype)
 
-    return each(rotate), case.cos_sin(dtype="float32", wide=True, heads=True)
+    return on_both(rotate), case.cos_sin(dtype="float32", wide=True, heads=True)
 
 
 def tables_of(case):
-    """For each name a function that makes tables, its arguments and the error that is allowed."""
+    """For each name: a function that computes tables, its arguments, and the allowed error."""
     xp, positions = case.backend.functions, case.positions
     inv_freq = case.backend.array(INV_FREQ, "float32")
 

@@ -1,9 +1,9 @@
-"""What `speed.py` rotates, and how each library makes arrays, copies, gradients and compiled functions."""
+"""The arrays that `speed.py` rotates, and how each library makes arrays, copies, gradients and compiled functions."""
 
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes  # noqa: F401  gives NumPy bfloat16
+import ml_dtypes  # noqa: F401  adds bfloat16 to NumPy
 import numpy as np
 from common import BASE, DIM, LAYOUTS, complex_pairs, largest_difference, to_numpy
 
@@ -20,13 +20,13 @@ class Workload:
     heads: tuple[int, int]
     seq: int
     first: int = 0
-    given: str = "tables"  # or "positions": what a call takes with q and k
+    given: str = "tables"  # or "positions": the argument besides q and k
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
-    trained: tuple[str, ...] = ()  # dtypes in which forward + backward is timed too
-    peers: bool = True  # whether others than this package's default are timed
-    rounds: int = 6  # at least; more, until `seconds` have passed
+    trained: tuple[str, ...] = ()  # dtypes for which the backward pass is timed too
+    peers: bool = True  # whether candidates other than the default of rope_xp are timed
+    rounds: int = 6  # the least number; more follow until `seconds` have passed
     seconds: float = 2.0
-    lasting: float = 0.0  # short calls are repeated for so many seconds, and the mean is one time
+    repeat_seconds: float = 0.0  # seconds for which a short call is repeated; the mean is one time
 
     def __str__(self):
         return ", ".join(f"{x} {(self.batch, n, self.seq, DIM)}" for x, n in zip("qk", self.heads))
@@ -36,18 +36,18 @@ WORKLOADS = {
     "prefill": Workload(1, (32, 8), 2048, dtypes=("float32", "bfloat16", "float16"), trained=("float32", "bfloat16")),
     "long": Workload(1, (32, 8), 8192, rounds=3),
     "longest": Workload(1, (1, 1), 2**20, dtypes=("float32",), peers=False, rounds=3),
-    "decode": Workload(8, (32, 8), 1, first=1000, seconds=0.3, lasting=0.001),
-    "positions": Workload(8, (32, 8), 1, first=1000, given="positions", seconds=0.3, lasting=0.001),
+    "decode": Workload(8, (32, 8), 1, first=1000, seconds=0.3, repeat_seconds=0.001),
+    "positions": Workload(8, (32, 8), 1, first=1000, given="positions", seconds=0.3, repeat_seconds=0.001),
 }
 TABLES = (
-    *(Workload(1, (1, 1), seq, seconds=0.5, lasting=0.001) for seq in (8, 256, 1024)),
+    *(Workload(1, (1, 1), seq, seconds=0.5, repeat_seconds=0.001) for seq in (8, 256, 1024)),
     *(Workload(1, (1, 1), seq, seconds=0.5) for seq in (8192, 2**16, 2**20)),
 )
 
 
 class NumPy:
     name = library = "numpy"
-    functions: Any = np  # stack, concatenate, sin and others, by names that all libraries have
+    functions: Any = np  # the namespace of stack, concatenate, sin and others
     clone: Any = staticmethod(np.copy)
     copy: Any = staticmethod(np.copyto)
 
@@ -55,12 +55,12 @@ class NumPy:
         return np.array(x, dtype)
 
     def references(self, arrays):
-        """What rotations are compared with: copies in new memory, and in memory that was there before."""
+        """The copies that rotations are compared with: to new memory, and to existing memory."""
         clone, copy, out = self.clone, self.copy, list(map(self.clone, arrays))
         return {"clone": lambda: list(map(clone, arrays)), "copy": lambda: list(map(copy, out, arrays))}
 
     def runner(self, function, arrays, tables, backward=False):
-        """The call that is timed. It returns when results are there. With `backward`, `arrays` end in cotangents."""
+        """The call that is timed. It returns when results are ready. With `backward`, cotangents follow the arrays."""
         return lambda: function(*arrays, *tables)
 
 
@@ -104,7 +104,7 @@ class Jax(NumPy):
         return self.functions.array(x, dtype)
 
     def references(self, arrays):
-        """One multiplication: `jit` removes copies."""
+        """One multiplication, because `jit` removes copies."""
         scale = self.array(1.5, arrays[0].dtype)
         return {"clone": self.runner(lambda scale, *arrays: [x * scale for x in arrays], [scale, *arrays], ())}
 
@@ -123,7 +123,7 @@ BACKENDS = {"numpy": NumPy, "torch": Torch, "torch.compile": lambda: Torch("torc
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of arrays to rotate, without the numbers in them."""
+    """A kind of arrays to rotate."""
 
     backend: Any
     workload: Workload
@@ -147,12 +147,12 @@ class Case:
 
     def draw(self):
         """q and k, and with `backward` a cotangent of each."""
-        random, one = np.random.default_rng(0).standard_normal, self.workload
-        shapes = [(one.batch, *((n, one.seq) if self.seq_dim == 2 else (one.seq, n)), DIM) for n in one.heads]
+        random, load = np.random.default_rng(0).standard_normal, self.workload
+        shapes = [(load.batch, *((n, load.seq) if self.seq_dim == 2 else (load.seq, n)), DIM) for n in load.heads]
         return [self.backend.array(random(shape, np.float32), self.dtype) for shape in shapes * (1 + self.backward)]
 
     def table(self, function, dtype=None, wide=False, heads=False):
-        """A function of angles "seq pairs" as an array: `wide` has all channels, `heads` an axis for heads."""
+        """A function of angles as an array "seq pairs"; "seq dim" if `wide`, and with an axis of heads if `heads`."""
         numbers = function(np.outer(self.positions, INV_FREQ))
         if wide:
             numbers = np.tile(numbers, 2) if self.layout == "half" else np.repeat(numbers, 2, axis=-1)
@@ -169,18 +169,18 @@ class Case:
         return rows, np.exp(1j * np.outer(self.positions[rows], INV_FREQ))
 
     def excess(self, arrays, found, layout, exact):
-        """The largest error of the results, as a multiple of the error that is allowed.
+        """The largest error of the results, as a multiple of the allowed error.
 
-        An `exact` rotation computes in float32 and rounds once; others have angles in float32 and round each step.
+        An `exact` rotation computes in float32 and rounds once. Others have float32 angles and round every step.
         """
         rows, rotations = self.rows_to_check()
         rotations = rotations if self.seq_dim == 2 else rotations[:, None]
         epsilon, worst = EPSILON[self.dtype], []
-        of_steps = 4 * epsilon + 2.0**-22 * self.positions[-1] + 1e-6
+        error_of_steps = 4 * epsilon + 2.0**-22 * self.positions[-1] + 1e-6
         for place, (x, y) in enumerate(zip(arrays, found, strict=True)):
             x, y = (complex_pairs(to_numpy(each).take(rows, self.seq_dim), layout) for each in (x, y))
             right, largest = x * (rotations.conj() if place >= 2 else rotations), np.abs(x).max()
-            allowed = epsilon * np.abs(right) + 1e-6 * largest if exact else of_steps * largest
+            allowed = epsilon * np.abs(right) + 1e-6 * largest if exact else error_of_steps * largest
             worst.append(np.max(np.abs(y - right) / allowed))
         return float(np.max(worst))
 
@@ -191,7 +191,7 @@ class Case:
 
 
 def cases(backend, workload):
-    """All cases of a workload: orders, dtypes and layouts; with backward too in the dtypes that are trained."""
+    """All cases of a workload: orders, dtypes and layouts, also with the backward pass for dtypes in `trained`."""
     for order in HEADS_FIRST + SEQ_FIRST:
         for dtype in workload.dtypes:
             for layout in LAYOUTS:

@@ -1,4 +1,4 @@
-"""What `speed.py` says of its figures: goals, where another is faster, and all candidates of each backend."""
+"""The tables of `speed.py`: goals, cases in which another package is faster, and all candidates of each backend."""
 
 from typing import Any, NamedTuple
 
@@ -8,14 +8,14 @@ from speed_cases import TABLES, WORKLOADS
 
 NOTES = (
     "Shortest times of calls that alternate within one run, on one machine; figures of a machine with other work are "
-    "unreliable. clone and copy: q and k copied to new memory, and to memory that was there before; on JAX, clone is "
-    "one multiplication. In 16 bits, transformers, keras-hub and the notebook compute in that dtype; all others "
+    "unreliable. clone and copy: q and k copied to new memory, and to existing memory; on JAX, clone is one "
+    "multiplication. In 16 bits, transformers, keras-hub and the notebook compute in that dtype; all others "
     "compute in float32 and round once. The JSON file has every figure, in µs."
 )
 
 
 class Goal(NamedTuple):
-    """A bound on `name`'s time: in times of `per`, or in µs, in all rows that `where` selects."""
+    """A bound on the time of `name`, as a multiple of `per` or in µs, in all rows that `where` selects."""
 
     text: str
     bound: float
@@ -64,15 +64,16 @@ COLUMNS = {
     "positions": ("positions", "forward", "float32"),
 }
 LEGEND = (
-    "f32, bf16, backward (f32, forward + backward): prefill, in times of clone (in place: of copy); long: the same, "
-    "bf16. decode, positions: µs of a step in f32, tables or positions given. *: sequence first; others: heads first."
+    "f32, bf16, backward (f32, forward + backward): prefill, as a multiple of clone (in place: of copy); long: "
+    "the same, bf16. decode, positions: µs of a step in f32, with tables or with "
+    "positions. *: sequence first; others: heads first."
 )
 SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "interleaved": "interl."}
 SHORT |= {"forward + backward": "backward", "heads first": "heads", "sequence first": "seq."}
 
 
 def tables(rows):
-    """All tables: goals, where another is faster, and the candidates of each backend."""
+    """All tables: goals, cases in which another package is faster, and the candidates of each backend."""
     yield goals(rows)
     yield faster(rows)
     for backend in distinct(row["backend"] for row in rows if row["workload"] in WORKLOADS):
@@ -87,8 +88,8 @@ def number(value):
     return f"{value:.0f}" if value >= 99.5 else f"{value:#.3g}".rstrip(".")
 
 
-def place(row, *axes):
-    """Where a row is, in few letters."""
+def short_label(row, *axes):
+    """The axes of a row, in a few letters."""
     return ", ".join(SHORT.get(row[axis], str(row[axis])) for axis in axes if row.get(axis, "forward") != "forward")
 
 
@@ -108,10 +109,10 @@ def goals(rows):
         line = ["-", "-", ""]
         if found:
             worst, row = max(found, key=lambda pair: pair[0])
-            at = place(row, "backend", "seq", "layout", "order", "dtype")
+            at = short_label(row, "backend", "seq", "layout", "order", "dtype")
             line = [number(worst), "yes" if worst <= goal.bound else "no", at]
         lines.append([f"{goal.text} ≤ {goal.bound:g}", *line])
-    return Table("Goals", ("goal", "seen", "met", "at worst"), lines, GOALS_NOTE)
+    return Table("Goals", ("goal", "measured", "met", "worst case"), lines, GOALS_NOTE)
 
 
 def faster(rows):
@@ -119,12 +120,12 @@ def faster(rows):
     for row in (row for row in rows if row["workload"] in WORKLOADS):
         for name, time in row["us"].items():
             if OURS in row["us"] and not name.startswith((OURS, "clone", "copy")):
-                key, share = (row["backend"], row["workload"], row["pass"]), time / row["us"][OURS]
-                found[key] = min(found.get(key, (1.0, "", {})), (share, name, row), key=lambda each: each[0])
+                key, ratio = (row["backend"], row["workload"], row["pass"]), time / row["us"][OURS]
+                found[key] = min(found.get(key, (1.0, "", {})), (ratio, name, row), key=lambda each: each[0])
     axes = ("backend", "workload", "pass", "layout", "order", "dtype")
-    lines = [[place(row, *axes), name, number(share)] for share, name, row in found.values() if name]
-    note = "Of each backend, workload and pass the least time, in times that rope_xp takes."
-    return Table("Where another is faster", ("", "who", "takes"), lines, note)
+    lines = [[short_label(row, *axes), name, number(ratio)] for ratio, name, row in found.values() if name]
+    note = "The fastest for each backend, workload and pass; its time as a multiple of that of rope_xp."
+    return Table("Other packages", ("", "fastest", "time"), lines, note)
 
 
 def candidates(backend, rows):
@@ -141,6 +142,6 @@ def cell(rows, name, *column):
         times = row["us"]
         if (row["workload"], row["pass"], row["dtype"]) == column and name in times:
             reference = "copy" if name == IN_PLACE or "clone" not in times else "clone"
-            one = times[reference] if column[0] in ("prefill", "long") else 1
-            return number(times[name] / one) + ("" if row["order"] == "heads first" else "*")
+            unit = times[reference] if column[0] in ("prefill", "long") else 1
+            return number(times[name] / unit) + ("" if row["order"] == "heads first" else "*")
     return "-"

@@ -1,6 +1,6 @@
-"""Turn a checkpoint in Meta's order into one for code that rotates halves, as transformers does: NumPy alone.
+"""Convert a checkpoint with Meta's order of channels for code that rotates halves, as transformers does, in NumPy.
 
-Queries have eight heads and keys two, with biases. Attention scores stay. Run: `python convert_checkpoint.py`.
+Queries have eight heads and keys two, with biases. Attention scores do not change. Run: `python convert_checkpoint.py`.
 """
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from rope_xp import RotaryEmbedding, permute_projection
 
 DIM, HEADS, KV_HEADS, HEAD_DIM, SEQ = 64, 8, 2, 16, 10
-HEADS_OF = {"wq": HEADS, "wk": KV_HEADS}  # what is rotated, and so converted: not wv, not wo
+HEADS_OF = {"wq": HEADS, "wk": KV_HEADS}  # projections of rotated arrays are converted: not wv, not wo
 
 
 def random_checkpoint():
@@ -26,13 +26,13 @@ def convert(checkpoint):
     converted = dict(checkpoint)
     for name, heads in HEADS_OF.items():
         for key in (f"{name}.weight", f"{name}.bias"):
-            # Saying rotary_dim makes a wrong number of heads, such as the queries' for keys, an error.
+            # With rotary_dim, a wrong number of heads is an error, such as that of queries for keys.
             converted[key] = permute_projection(checkpoint[key], num_heads=heads, to="half", rotary_dim=HEAD_DIM)
     return converted
 
 
 def attention_scores(checkpoint, layout, x):
-    """Scaled scores before the softmax, (kv_heads, group, query, key), in the float64 of x."""
+    """Scaled scores before the softmax, (kv_heads, group, query, key), in float64 like x."""
     q, k = (
         (x @ checkpoint[f"{name}.weight"].T + checkpoint[f"{name}.bias"]).reshape(SEQ, heads, HEAD_DIM)
         for name, heads in HEADS_OF.items()
@@ -49,7 +49,7 @@ def main():
         for name, checkpoint in {"as published": published, "converted": convert(published)}.items()
     }
     for name, change in changes.items():
-        print(f"{name + ', rotated by halves:':34} scores change by {change:.1e}, of at most {abs(truth).max():.1f}")
+        print(f"{name + ', rotated by halves:':34} scores up to {abs(truth).max():.1f} change by {change:.1e}")
     return changes
 
 

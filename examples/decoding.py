@@ -1,6 +1,6 @@
-"""Serving with cached keys, in PyTorch and under `jax.jit`: each way of decoding against computing everything again.
+"""Decoding with cached keys, in PyTorch and under `jax.jit`, compared with computing all tokens at once.
 
-Keys are cached as they are rotated; where a token is, is all that differs. Run: `python decoding.py`.
+The cache holds rotated keys. The ways of decoding differ only in their positions. Run: `python decoding.py`.
 """
 
 import jax
@@ -28,34 +28,34 @@ def project(x):
 
 
 def attend(q, k, v, seen):
-    """Attention of each query to the keys it has `seen`, (queries, keys) or (batch, queries, keys)."""
+    """Attention of each query to keys where the mask `seen` is true, (queries, keys) or (batch, queries, keys)."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     seen = seen if seen.ndim == 2 else seen[:, None]
     return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True).transpose(1, 2)
 
 
 def recomputed(x):
-    """What a cache has to give: causal attention to all tokens at once, at 0, 1, 2, ..."""
+    """The result that a cache must give: causal attention of all tokens at once, at positions 0, 1, 2, ..."""
     q, k, v = project(x)
     return attend(*rope(q, k, seq_dim=1), v, torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril())
 
 
 class Cache:
-    """Rotated keys, and values, in a fixed number of places."""
+    """Rotated keys, and values, in a fixed number of slots."""
 
-    def __init__(self, batch, places):
-        self.k, self.v = torch.zeros(2, batch, places, KV_HEADS, HEAD_DIM)
+    def __init__(self, batch, slots):
+        self.k, self.v = torch.zeros(2, batch, slots, KV_HEADS, HEAD_DIM)
 
-    def step(self, x, positions, places, seen):
-        """Tokens are written to `places` of each row, at their `positions`, and attend to the places they have seen."""
+    def step(self, x, positions, slots, seen):
+        """Write tokens to `slots` of each row, rotated at their `positions`. They attend to the slots in `seen`."""
         q, k, v = project(x)
         q, k = rope(q, k, positions=positions, seq_dim=1)
         rows = torch.arange(len(x))[:, None]
-        self.k[rows, places], self.v[rows, places] = k, v
+        self.k[rows, slots], self.v[rows, slots] = k, v
         return attend(q, self.k, self.v, seen)
 
     def append(self, x, positions):
-        """Where a token's place is its position, it has seen those up to its own."""
+        """Write tokens whose slot is their position. They attend to all slots up to their own."""
         return self.step(x, positions, positions, torch.arange(self.k.shape[1]) <= positions[..., None])
 
 
@@ -64,25 +64,25 @@ def tokens(batch, seq):
 
 
 def static_cache():
-    """A prompt, then token after token; the offset may be a tensor, so that a compiled step serves all of them."""
-    x, cache = tokens(2, 24), Cache(2, places=32)
+    """A prompt, then token after token. The offset may be a tensor, so that one compiled step serves all tokens."""
+    x, cache = tokens(2, 24), Cache(2, slots=32)
     y = [cache.append(x[:, :9], consecutive(9, like=x))]
     y += [cache.append(x[:, t : t + 1], consecutive(1, torch.tensor(t))) for t in range(9, 24)]
     return torch.cat(y, dim=1), recomputed(x)
 
 
 def chunked_prefill():
-    """A long prompt in chunks, of any sizes."""
-    x, cache = tokens(2, 24), Cache(2, places=32)
+    """A long prompt in chunks of any sizes."""
+    x, cache = tokens(2, 24), Cache(2, slots=32)
     chunks = [(0, 7), (7, 20), (20, 24)]
     y = [cache.append(x[:, start:stop], consecutive(stop - start, start, like=x)) for start, stop in chunks]
     return torch.cat(y, dim=1), recomputed(x)
 
 
 def ragged_batch():
-    """Prompts of several lengths, padded at the right: every row goes on where its own prompt ended."""
-    x, cache, lengths, steps = tokens(3, 20), Cache(3, places=32), torch.tensor([5, 1, 12]), 8
-    cache.append(x[:, :12], consecutive(12, like=x).expand(3, 12))  # padding is written over before it is seen
+    """Prompts of several lengths, padded at the right: every row continues where its own prompt ended."""
+    x, cache, lengths, steps = tokens(3, 20), Cache(3, slots=32), torch.tensor([5, 1, 12]), 8
+    cache.append(x[:, :12], consecutive(12, like=x).expand(3, 12))  # padding is overwritten before it is read
     y = [
         cache.append(x[torch.arange(3), lengths + step][:, None], consecutive(1, lengths + step))
         for step in range(steps)
@@ -92,9 +92,9 @@ def ragged_batch():
 
 
 def left_padding():
-    """Prompts padded at the left: a token's place is its column, but it counts from its row's first token."""
+    """Prompts padded at the left: the slot of a token is its column, but positions count from the row's first token."""
     lengths, columns = torch.tensor([9, 4]), torch.arange(16)
-    mask, x, cache = columns >= 9 - lengths[:, None], tokens(2, 16), Cache(2, places=16)
+    mask, x, cache = columns >= 9 - lengths[:, None], tokens(2, 16), Cache(2, slots=16)
     seen = (columns <= columns[:, None]) & mask[:, None]
     y = [cache.step(x[:, :9], from_mask(mask[:, :9]), columns[:9], seen[:, :9])]
     for t in range(9, 16):
@@ -105,26 +105,26 @@ def left_padding():
 
 
 def sliding_window():
-    """The first tokens and the last ones, at positions without a gap: kept keys move down as one is dropped.
+    """The first tokens and the last ones, at positions without a gap: when a key is dropped, later keys move by one.
 
-    StreamingLLM (arXiv:2309.17453), section 3.2. A key is moved once for each token that comes after it, and carries
-    as many roundings.
+    StreamingLLM (arXiv:2309.17453), section 3.2. A key is moved once for each new token, and rounded
+    each time.
     """
-    first, places, x, cache = 2, 12, tokens(1, 40), Cache(1, places=12)
-    y = [cache.append(x[:, :places], consecutive(places, like=x))[:, -1:]]
-    truth = [recomputed(x[:, :places])[:, -1:]]
-    for t in range(places, 40):
+    first, slots, x, cache = 2, 12, tokens(1, 40), Cache(1, slots=12)
+    y = [cache.append(x[:, :slots], consecutive(slots, like=x))[:, -1:]]
+    truth = [recomputed(x[:, :slots])[:, -1:]]
+    for t in range(slots, 40):
         for kept, moved in ((cache.k, rope.shift(cache.k, -1, seq_dim=1)), (cache.v, cache.v.clone())):
             kept[:, first:-1] = moved[:, first + 1 :]
-        y.append(cache.append(x[:, t : t + 1], torch.tensor([places - 1])))
-        truth.append(recomputed(torch.cat([x[:, :first], x[:, t - places + first + 1 : t + 1]], dim=1))[:, -1:])
+        y.append(cache.append(x[:, t : t + 1], torch.tensor([slots - 1])))
+        truth.append(recomputed(torch.cat([x[:, :first], x[:, t - slots + first + 1 : t + 1]], dim=1))[:, -1:])
     return torch.cat(y, dim=1), torch.cat(truth, dim=1)
 
 
 def speculative_tree():
-    """Drafts that branch: tokens of one depth share a position, and see the prompt and their own ancestors."""
+    """Drafts that branch: tokens of one depth share a position, and attend to the prompt and their own ancestors."""
     branches = [[0], [0, 1], [0, 2], [0, 1, 3], [0, 1, 4], [0, 2, 5]]  # from the root to each of six drafted tokens
-    prompt, drafts, cache = tokens(1, 10), tokens(1, 6), Cache(1, places=20)
+    prompt, drafts, cache = tokens(1, 10), tokens(1, 6), Cache(1, slots=20)
     cache.append(prompt, consecutive(10, like=prompt))
     depths = torch.tensor([len(branch) - 1 for branch in branches])
     seen = (torch.arange(20) < 10).repeat(6, 1)
@@ -133,7 +133,7 @@ def speculative_tree():
     y = cache.step(drafts, 10 + depths, torch.arange(10, 16), seen)
     truth = [recomputed(torch.cat([prompt, drafts[:, branch]], dim=1))[:, -1:] for branch in branches]
 
-    accepted = branches[4]  # its keys stand at their positions already, and only change places
+    accepted = branches[4]  # its keys are already rotated at their positions, and only change slots
     kept = slice(10, 10 + len(accepted))
     for cached in (cache.k, cache.v):
         cached[:, kept] = cached[:, [10 + draft for draft in accepted]]
@@ -144,19 +144,19 @@ def speculative_tree():
 
 
 def reused_prefix():
-    """A document that was cached at position 0, behind headings of several lengths: one move for each row.
+    """A document that was cached at position 0, after headings of several lengths: one shift for each row.
 
-    In the first layer, whose keys and values know nothing of what stands before, this is exact.
+    This is exact in the first layer, because its keys and values do not depend on other tokens.
     """
     document, question = tokens(1, 12), tokens(2, 5)
-    stored = Cache(1, places=12)
+    stored = Cache(1, slots=12)
     stored.append(document, consecutive(12, like=document))
-    headings, cache = [tokens(1, 3), tokens(1, 8)], Cache(2, places=25)
+    headings, cache = [tokens(1, 3), tokens(1, 8)], Cache(2, slots=25)
     offsets = torch.tensor([3, 8])
     moved = rope.shift(stored.k.expand(2, -1, -1, -1), offsets[:, None], seq_dim=1)
     for row, heading in enumerate(headings):
         start = heading.shape[1]
-        own = Cache(1, places=start)
+        own = Cache(1, slots=start)
         own.append(heading, consecutive(start, like=heading))
         cache.k[row, : start + 12] = torch.cat([own.k[0], moved[row]])
         cache.v[row, : start + 12] = torch.cat([own.v[0], stored.v[0]])
@@ -166,7 +166,7 @@ def reused_prefix():
 
 
 def jitted_scan():
-    """The whole loop as one program of JAX: the cache and the offset are carried, and no shape changes."""
+    """The whole loop as one JAX program: the scan carries the cache and the offset, and no shape changes."""
     x = tokens(2, 24)
     wq, wk, wv = (jnp.asarray(w).reshape(WIDTH, -1, HEAD_DIM) for w in WEIGHTS)
 
@@ -174,7 +174,9 @@ def jitted_scan():
         keys, values, offset = carry
         q, k, v = (jnp.einsum("bw,whd->bhd", token, w)[:, None] for w in (wq, wk, wv))
         q, k = rope(q, k, positions=consecutive(1, offset), seq_dim=1)
-        keys, values = (jax.lax.dynamic_update_slice_in_dim(*at, offset, axis=1) for at in ((keys, k), (values, v)))
+        keys, values = (
+            jax.lax.dynamic_update_slice_in_dim(*update, offset, axis=1) for update in ((keys, k), (values, v))
+        )
         seen = jnp.arange(keys.shape[1]) <= offset
         y = jax.nn.dot_product_attention(q, keys, values, mask=seen[None, None, None])
         return (keys, values, offset + 1), y[:, 0]
@@ -199,7 +201,7 @@ WAYS = (
 @torch.inference_mode()
 def main():
     errors = {}
-    print(f"{'decoding, against computing everything again':<46}{'tokens':>8}{'difference':>14}")
+    print(f"{'decoding, compared with all tokens at once':<46}{'tokens':>8}{'difference':>14}")
     for way in WAYS:
         y, truth = way()
         errors[way.__name__] = (y - truth).abs().max().item()

@@ -1,7 +1,7 @@
 """Rotary positions on four processes in PyTorch: DTensors, FSDP and tensor-parallel attention, causal ring attention.
 
-Run: `python distributed_torch.py`. It starts its own processes, which talk by gloo on this machine, and compares with
-one.
+Run: `python distributed_torch.py`. It starts processes that communicate by gloo on this machine, and compares with one
+process.
 """
 
 import tempfile
@@ -22,13 +22,13 @@ from rope_xp import RotaryEmbedding
 from rope_xp.positions import context_parallel
 
 RANKS, BATCH, SEQ, HEADS, KV_HEADS, HEAD_DIM = 4, 4, 64, 8, 4, 32
-AXES = {"batch": 0, "sequence": 1, "heads": 2}  # of q and k, whose last axis are the channels
+AXES = {"batch": 0, "sequence": 1, "heads": 2}  # of q and k; their last axis is the channels
 
 rope = RotaryEmbedding(head_dim=HEAD_DIM, layout="half", base=500_000.0)
 
 
 class SelfAttention(nn.Module):
-    """Grouped queries; under tensor parallelism, as many heads as this rank has."""
+    """Attention with grouped queries. Under tensor parallelism, each rank has some of the heads."""
 
     def __init__(self):
         super().__init__()
@@ -44,36 +44,36 @@ class SelfAttention(nn.Module):
 
 
 class PassOn(torch.autograd.Function):
-    """What the rank before this one has; gradients go back to it."""
+    """Receive an array from the rank before this one, and send gradients back to it."""
 
     @staticmethod
     def forward(ctx, x):
-        return passed_on(x, by=1)
+        return pass_on(x, by=1)
 
     @staticmethod
     def backward(ctx, gradient):
-        return passed_on(gradient, by=-1)
+        return pass_on(gradient, by=-1)
 
 
-def passed_on(x, by):
+def pass_on(x, by):
     rank, size, received = dist.get_rank(), dist.get_world_size(), torch.empty_like(x)
-    to = dist.P2POp(dist.isend, x.contiguous(), (rank + by) % size)
-    come = dist.P2POp(dist.irecv, received, (rank - by) % size)
-    for work in dist.batch_isend_irecv([to, come]):
+    send = dist.P2POp(dist.isend, x.contiguous(), (rank + by) % size)
+    receive = dist.P2POp(dist.irecv, received, (rank - by) % size)
+    for work in dist.batch_isend_irecv([send, receive]):
         work.wait()
     return received
 
 
 def ring_attention(q, k, v):
-    """Causal attention to keys and values that go around from rank to rank; axes are batch heads seq dim.
+    """Causal attention to keys and values that move from rank to rank. Axes are batch heads seq dim.
 
-    Each rank has its tokens in the order of `context_parallel(zigzag=True)`, so that all have as much to do.
+    Each rank has the tokens of `context_parallel(zigzag=True)`, so that all ranks have the same work.
     """
     rank, size = dist.get_rank(), dist.get_world_size()
     mine, *others = (
         context_parallel(size * q.shape[2], (rank - step) % size, size, zigzag=True, like=q) for step in range(size)
     )
-    q, k = rope(q, k, positions=mine, seq_dim=2)  # once, before keys leave
+    q, k = rope(q, k, positions=mine, seq_dim=2)  # once, before keys are sent
     group = q.shape[1] // k.shape[1]
     highest, total, y, kv = torch.tensor(-torch.inf), 0.0, 0.0, torch.stack([k, v])
     for theirs in (mine, *others):
@@ -81,7 +81,7 @@ def ring_attention(q, k, v):
         k, v = kv.repeat_interleave(group, dim=2)
         scores = q @ k.mT / q.shape[-1] ** 0.5
         scores = scores.masked_fill(theirs > mine[:, None], -torch.inf)
-        # Sums of exponentials so far, of scores less the highest so far.
+        # Running sums of exponentials, relative to the highest score so far.
         before, highest = highest, torch.maximum(highest, scores.detach().amax(dim=-1, keepdim=True))
         weights, shrink = torch.exp(scores - highest), torch.exp(before - highest)
         total = total * shrink + weights.sum(dim=-1, keepdim=True)
@@ -90,7 +90,7 @@ def ring_attention(q, k, v):
 
 
 def with_gradients(function, arrays, weights):
-    """The result, or several, and the gradients of its sum with these weights."""
+    """The results, and the gradients of their sum with these weights."""
     arrays = [x.detach().requires_grad_() for x in arrays]
     y = function(*arrays)
     y = y if isinstance(y, tuple) else (y,)
@@ -107,7 +107,7 @@ def compare(sharded, alone):
 
 
 def rotation(axis):
-    """DTensors, and positions that are plain tensors, the same on every rank."""
+    """Rotate DTensors at positions that are plain tensors, the same on every rank."""
 
     def rotate(q, k):
         return rope(q, k, positions=torch.arange(100_000, 100_000 + SEQ), seq_dim=1)
@@ -121,7 +121,7 @@ def rotation(axis):
 
 
 def attention(split):
-    """A module that holds a rope is split like any other: `split` does it, and says which rows of a batch are ours."""
+    """Split a module that contains a rope. `split` returns the rows of the batch that belong to this rank."""
     alone, positions = SelfAttention(), torch.arange(SEQ)
     sharded = deepcopy(alone)
     mine = split(sharded, init_device_mesh("cpu", (RANKS,)))
@@ -151,7 +151,7 @@ def by_heads(module, mesh):
 
 
 def ring():
-    """Every rank has its own tokens, as plain tensors."""
+    """Ring attention. Every rank has its own tokens, as plain tensors."""
     q, k, v, g = (torch.randn(BATCH, heads, SEQ, HEAD_DIM) for heads in (HEADS, KV_HEADS, KV_HEADS, HEADS))
     mine = context_parallel(SEQ, dist.get_rank(), RANKS, zigzag=True, like=q)
     with CommDebugMode() as communication:
@@ -182,11 +182,11 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(on_rank, (folder,), nprocs=RANKS)
         results = torch.load(f"{folder}/results")
-    print(f"{RANKS} processes against one, forward and backward:")
+    print(f"{RANKS} processes compared with one, forward and backward:")
     print(f"{'':<32}{'collectives':>12}{'difference':>14}")
     for name, (count, difference) in results.items():
         print(f"{name:<32}{count:>12}{difference:>14.1e}")
-    print("The ring sends messages from rank to rank, which are no collectives.")
+    print("The ring sends messages from rank to rank. They are not collectives.")
     return results
 
 

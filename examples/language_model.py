@@ -1,4 +1,4 @@
-"""Position embeddings compared: one small language model with three of them, read beyond its training length.
+"""Position embeddings compared: one small language model with three of them, tested beyond its training length.
 
 A byte-level transformer learns the reference text that comes with Python, three times: from the same initial weights,
 on the same batches. Only the position embedding differs: sinusoids added to the input, a learned table added to the
@@ -10,11 +10,11 @@ four times the training length.
 
 It prints a table of bits per byte and draws the loss against the position in the context. At the training length the
 rotary model is the best by far and the learned table the worst. At the first position beyond it the absolute embeddings
-break, as those positions were never trained. Rotary attention sees only distances, most of which are still familiar:
-it keeps its loss for some tokens more and is the best at twice the length. Farther out it fails as well; that a model
-turns queries and keys does not by itself make it read longer texts than it was trained on.
+break, as those positions were never trained. Rotary attention depends only on distances, and most distances were
+trained: its loss stays the same for some more tokens, and it is the best at twice the length. At larger positions it
+fails as well. Rotating queries and keys alone does not let a model read longer texts than it was trained on.
 
-The text varies between versions of Python, and the numbers with it.
+The text, and so the numbers, differ between versions of Python.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from tqdm import tqdm
 from rope_xp import RotaryEmbedding, sinusoidal_pos_embedding
 
 VARIANTS = ("sinusoidal", "learned", "rotary")
-STRETCHES = (1, 2, 4)  # evaluation lengths, as multiples of the training length
+LENGTH_FACTORS = (1, 2, 4)  # evaluation lengths, as multiples of the training length
 BYTES = 256
 
 TrainStep = Callable[[np.ndarray], float]  # tokens, "batch seq+1" -> mean loss in nats, before the update
@@ -56,7 +56,7 @@ class Hyperparameters:
 
     @property
     def longest(self) -> int:
-        return max(STRETCHES) * self.context
+        return max(LENGTH_FACTORS) * self.context
 
     def rope(self) -> RotaryEmbedding:
         return RotaryEmbedding(head_dim=self.dim // self.heads, layout="half", base=10_000.0)
@@ -73,7 +73,7 @@ def read_text() -> tuple[np.ndarray, np.ndarray]:
 
 
 def training_batches(text: np.ndarray, hyper: Hyperparameters, seed: int) -> Iterator[np.ndarray]:
-    """Windows at random places, "batch seq+1": inputs and, one to the right, targets."""
+    """Windows that start at random, "batch seq+1": inputs, and targets one token to the right."""
     random = np.random.default_rng(seed)
     for _ in range(hyper.steps):
         starts = random.integers(len(text) - hyper.context, size=hyper.batch)
@@ -81,7 +81,7 @@ def training_batches(text: np.ndarray, hyper: Hyperparameters, seed: int) -> Ite
 
 
 def evaluation_batches(text: np.ndarray, hyper: Hyperparameters, length: int) -> Iterator[np.ndarray]:
-    """Windows spread evenly over the text, which overlap where they are long."""
+    """Windows at equal distances in the text. Long windows overlap."""
     starts = np.linspace(0, len(text) - length - 1, hyper.evaluation_windows, dtype=int)
     for batch in rearrange(starts, "(step batch) -> step batch 1", batch=hyper.batch):
         yield text[batch + np.arange(length + 1)]
@@ -123,7 +123,7 @@ def torch_model(variant: str, hyper: Hyperparameters, seed: int) -> tuple[TrainS
             self.embed = table(BYTES)
             self.blocks = nn.Sequential(*[Block() for _ in range(hyper.layers)])
             self.norm, self.unembed = norm(), linear(hyper.dim, BYTES)
-            # Made last, so that all other weights start as they do in the other variants. Training reaches only the
+            # Created last, so that all other weights start as in the other variants. Training reaches only the
             # rows of the training length, the first quarter; the others keep their random initial values.
             self.table = table(hyper.longest) if variant == "learned" else None
 
@@ -193,7 +193,7 @@ def jax_model(variant: str, hyper: Hyperparameters, seed: int) -> tuple[TrainSte
             self.embed = table(BYTES)
             self.blocks = nnx.List([Block() for _ in range(hyper.layers)])
             self.norm, self.unembed = norm(), linear(hyper.dim, BYTES)
-            self.table = table(hyper.longest) if variant == "learned" else None  # last, for the reasons given above
+            self.table = table(hyper.longest) if variant == "learned" else None  # last, as in PyTorch
 
         def __call__(self, tokens):
             x, positions = self.embed(tokens), jnp.arange(tokens.shape[1])
@@ -248,8 +248,8 @@ def print_table(bits: dict[str, dict[int, float]], title: str) -> None:
 
 
 def draw(curves: dict[str, np.ndarray], hyper: Hyperparameters, title: str, path: Path) -> None:
-    """Draw loss against position. A figure of its own, without pyplot, needs no display."""
-    width = hyper.context // 8  # positions are averaged in bins, none of which straddles the training length
+    """Draw loss against position. A figure without pyplot needs no display."""
+    width = hyper.context // 8  # positions are averaged in bins; one bin ends at the training length
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for variant, curve in curves.items():
@@ -283,7 +283,7 @@ def main(argv: list[str] | None = None) -> dict[str, dict[int, float]]:
         progress = tqdm(training_batches(training_text, hyper, args.seed), desc=f"{variant:>10}", total=hyper.steps)
         for tokens in progress:
             progress.set_postfix_str(f"{train_step(tokens) / log(2):.2f} bits per byte", refresh=False)
-        lengths = [stretch * hyper.context for stretch in STRETCHES]
+        lengths = [factor * hyper.context for factor in LENGTH_FACTORS]
         by_position = {length: bits_per_position(losses, held_out, hyper, length) for length in lengths}
         bits[variant] = {length: float(curve.mean()) for length, curve in by_position.items()}
         curves[variant] = by_position[hyper.longest]

@@ -1,4 +1,4 @@
-"""Rotary embeddings in Equinox: attention that holds one, with fixed or learned frequencies, and a drop-in for
+"""Rotary embeddings in Equinox: attention with one, learned frequencies, and a replacement for
 `equinox.nn.RotaryPositionalEmbedding`.
 
 Run: `python modules_equinox.py`.
@@ -14,7 +14,7 @@ from rope_xp import RotaryEmbedding
 class Attention(eqx.Module):
     """Causal self-attention over x, (seq, dim); `jax.vmap` adds a batch.
 
-    The rotary embedding is a static field, which has no leaves: nothing that casts or trains a model can touch it.
+    The rotary embedding is a static field without leaves, so casting or training a model does not change it.
     """
 
     rope: RotaryEmbedding = eqx.field(static=True)
@@ -33,7 +33,7 @@ class Attention(eqx.Module):
 
 
 class LearnedRotary(eqx.Module):
-    """Frequencies that are learned: an array of the module, from which every call makes the value."""
+    """Learned frequencies: the module holds an array, and each call creates a `RotaryEmbedding` from it."""
 
     inv_freq: jax.Array
 
@@ -45,8 +45,8 @@ class LearnedRotary(eqx.Module):
 class RotaryPositionalEmbedding(eqx.Module):
     """Equinox's module: the same arguments, for x of (seq, embedding_size) at positions 0, 1, 2, ...
 
-    Its tables are kept nowhere, so that modules with different `theta` do not share them, and are never rounded to
-    `dtype`, which is there for the signature.
+    It keeps no tables, so modules with different `theta` share nothing. Tables are never rounded to `dtype`, which is
+    only there for the same signature.
     """
 
     embedding_size: int = eqx.field(static=True)

@@ -1,5 +1,5 @@
-"""Rotary embeddings as PyTorch modules, in both pairings: what rotary-embedding-torch and transformers compute; and
-a drop-in for torchtune's.
+"""Rotary embeddings as PyTorch modules, in both pairings: the results of rotary-embedding-torch and transformers; and a
+replacement for the module of torchtune.
 
 Run: `python modules_torch.py`.
 """
@@ -14,8 +14,8 @@ from rope_xp import RotaryEmbedding
 class RoPEPositionEmbedding(nn.Module):
     """Rotate x, (batch, seq, dim) or (batch, seq, heads, dim), at positions 0, 1, 2, ... or those given.
 
-    Neighbouring channels form a pair, as in rotary-embedding-torch. No table is stored: all that `max_len` does is to
-    refuse a longer `x`.
+    Neighbouring channels form a pair, as in rotary-embedding-torch. No table is stored. A longer `x` than `max_len`
+    is an error.
     """
 
     layout = "interleaved"
@@ -40,7 +40,7 @@ class HFRoPEPositionEmbedding(RoPEPositionEmbedding):
 class RotaryPositionalEmbeddings(nn.Module):
     """torchtune's module: the same arguments, for x of (batch, seq, heads, dim) with neighbouring channels as a pair.
 
-    `max_seq_len` is there for the signature: no table is kept, and no position is too large.
+    `max_seq_len` is only there for the same signature: no table is kept, and no position is too large.
     """
 
     def __init__(self, dim, max_seq_len=4096, base=10_000):
@@ -58,7 +58,7 @@ def main():
     y_half = HFRoPEPositionEmbedding(64, max_len=512)(reordered)
     difference = float((rearrange(y_half, "... (two pairs) -> ... (pairs two)", two=2) - y).abs().max())
     print(f"output: {(*y.shape,)}")
-    print(f"difference between the pairings but for the order of channels: {difference}")
+    print(f"difference between the pairings, after reordering channels: {difference}")
     return difference
 
 

@@ -1,4 +1,4 @@
-"""Rotary embeddings the way a notebook uses them: two functions, x as (seq, heads, dim), plain and under `jax.jit`.
+"""Rotary embeddings as in the notebook: two functions, x as (seq, heads, dim), plain and under `jax.jit`.
 
 Run: `python notebook_jax.py`.
 """
@@ -15,7 +15,7 @@ def rotate(x):
 
 
 def rotate_as_gpt_j(x):
-    """GPT-J turns 64 of the 256 channels of a head: the width of the tables says how many."""
+    """GPT-J rotates 64 of the 256 channels of a head. The width of the tables gives this number."""
     sincos = fixed_pos_embedding(x[..., :64])
     return apply_rotary_pos_emb(x, sincos)
 
@@ -25,9 +25,9 @@ def main():
     differences = {}
     for function in (rotate, rotate_as_gpt_j):
         plain, jitted = function(x), jax.jit(function)(x)
-        turned = int((plain != x).any(axis=(0, 1)).sum())
-        differences[turned] = float(jnp.abs(plain - jitted).max())
-        print(f"{turned} of {x.shape[-1]} channels turn; plain and jitted differ by at most {differences[turned]:.1e}")
+        rotated = int((plain != x).any(axis=(0, 1)).sum())
+        differences[rotated] = float(jnp.abs(plain - jitted).max())
+        print(f"{rotated} of {x.shape[-1]} channels are rotated; jit changes at most {differences[rotated]:.1e}")
     return differences
 
 

@@ -1,6 +1,6 @@
-"""Attention scores at Llama 3.1 8B's shapes, 100,000 tokens into a text: where exact phases matter.
+"""Attention scores with the shapes of Llama 3.1 8B, at position 100,000: exact phases matter there.
 
-Attention sees positions only in its scores, and there only as differences: text must score the same wherever it stands.
+Scores depend only on differences of positions, so the same text must have the same scores at any position.
 Run: `python quickstart.py [--backend numpy|jax|torch]`.
 """
 
@@ -23,9 +23,9 @@ def attention_scores(xp, rope, q, k, positions):
 
 
 def true_scores(q, k, positions):
-    """The same by other means: channels j and j + 64 are a complex number, in float64."""
-    turn = np.exp(1j * np.outer(positions, BASE ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM)))[:, None, :]
-    q, k = ((x[..., : HEAD_DIM // 2] + 1j * x[..., HEAD_DIM // 2 :]) * turn for x in (q, k))
+    """The same scores by complex numbers in float64: channels j and j + 64 are one number."""
+    rotation = np.exp(1j * np.outer(positions, BASE ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM)))[:, None, :]
+    q, k = ((x[..., : HEAD_DIM // 2] + 1j * x[..., HEAD_DIM // 2 :]) * rotation for x in (q, k))
     q = q.reshape(SEQ, KV_HEADS, HEADS // KV_HEADS, HEAD_DIM // 2)
     return np.einsum("qhgd,khd->hgqk", q, k.conj()).real / HEAD_DIM**0.5
 
@@ -51,7 +51,7 @@ def main(argv=None):
     for name, error in errors["exact"].items():
         print(f"{name:<14}{error:>10.1e}{errors['float32'][name]:>26.1e}")
     worse = round(errors["float32"]["far - truth"] / errors["exact"]["far - truth"])
-    print(f"rope_xp's scores are as good far as near; the usual ones are {worse:,} times worse.")
+    print(f"rope_xp is as exact far away as near; usual positions are {worse:,} times worse.")
     return errors
 
 

@@ -1,6 +1,6 @@
 """Rotary positions on eight devices in JAX: arrays sharded on any axis but the channels, and causal ring attention.
 
-Run: `python sharded_jax.py`. The devices are the CPU's, made on the spot. It compares with one device.
+Run: `python sharded_jax.py`. It creates virtual devices of the CPU, and compares with one device.
 """
 
 import re
@@ -16,32 +16,32 @@ from rope_xp.positions import context_parallel
 
 DEVICES, BATCH, SEQ, HEADS, KV_HEADS, HEAD_DIM = 8, 8, 64, 16, 8, 32
 COLLECTIVES = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
-AXES = {"batch": 0, "sequence": 1, "heads": 2}  # of q and k, whose last axis are the channels
+AXES = {"batch": 0, "sequence": 1, "heads": 2}  # of q and k; their last axis is the channels
 
 rope = RotaryEmbedding(head_dim=HEAD_DIM, layout="half", base=500_000.0)
 
 
 def rotate(q, k, positions):
-    """Nothing to do for many devices: positions are data, sharded like the sequence or replicated."""
+    """The same call as on one device: positions are data, sharded like the sequence or replicated."""
     return rope(q, k, positions=positions, seq_dim=1)
 
 
 def ring_attention(q, k, v):
-    """Causal attention, inside `shard_map` over "ranks", to keys and values that go around from rank to rank.
+    """Causal attention, inside `shard_map` over "ranks", to keys and values that move from rank to rank.
 
-    Each rank has its tokens in the order of `context_parallel(zigzag=True)`, so that all have as much to do.
+    Each rank has the tokens of `context_parallel(zigzag=True)`, so that all ranks have the same work.
     """
     size, rank = lax.axis_size("ranks"), lax.axis_index("ranks")
     tokens_of = partial(context_parallel, size * q.shape[1], size=size, zigzag=True)
     mine = tokens_of(rank)
-    q, k = rotate(q, k, mine)  # once, before keys leave
+    q, k = rotate(q, k, mine)  # once, before keys are sent
     group = q.shape[2] // k.shape[2]
     highest, total, y = -jnp.inf, 0.0, 0.0
     for step in range(size):
         theirs = tokens_of((rank - step) % size)
         scores = jnp.einsum("bqhd,bkhd->bhqk", q, k.repeat(group, axis=2)) / q.shape[-1] ** 0.5
         scores = jnp.where(theirs <= mine[:, None], scores, -jnp.inf)
-        # Sums of exponentials so far, of scores less the highest so far.
+        # Running sums of exponentials, relative to the highest score so far.
         before, highest = highest, lax.stop_gradient(jnp.maximum(highest, scores.max(axis=-1, keepdims=True)))
         weights, shrink = jnp.exp(scores - highest), jnp.exp(before - highest)
         total = total * shrink + weights.sum(axis=-1, keepdims=True)
@@ -74,7 +74,7 @@ def collectives(compiled):
 
 
 def compare(sharded, alone):
-    """The largest difference of any numbers."""
+    """The largest difference of all numbers."""
     pairs = zip(jax.tree.leaves(sharded), jax.tree.leaves(alone), strict=True)
     return jnp.stack([abs(jax.device_get(one) - jax.device_get(other)).max() for one, other in pairs]).max().item()
 
@@ -100,7 +100,7 @@ def main():
     alone = jax.tree.map(lambda x: x[:, order], with_gradients(attention)((q, k, v), g))
     results["ring attention, zigzag"] = count, compare(both(*shards), alone)
 
-    print(f"{DEVICES} devices against one, forward and backward:")
+    print(f"{DEVICES} devices compared with one, forward and backward:")
     print(f"{'':<32}{'collectives':>12}{'difference':>14}")
     for name, (count, difference) in results.items():
         print(f"{name:<32}{count:>12}{difference:>14.1e}")

@@ -22,7 +22,7 @@ class RotaryEmbedding(RotaryModule, nnx.Module):
     inv_freq : nnx.Param or None
         "pairs", "axes pairs" or "axes heads pairs", in radians per position. None if frequencies are not learned.
     initial : rope_xp.RotaryEmbedding
-        The initial value.
+        The embedding that the module was created from.
 
     Examples
     --------

@@ -27,7 +27,7 @@ class RotaryEmbedding(RotaryModule, nn.Module):
     inv_freq : Parameter or None
         "pairs", "axes pairs" or "axes heads pairs", in radians per position. None if frequencies are not learned.
     initial : rope_xp.RotaryEmbedding
-        The initial value.
+        The embedding that the module was created from.
 
     Examples
     --------
@@ -47,7 +47,9 @@ class RotaryEmbedding(RotaryModule, nn.Module):
 
     inv_freq: nn.Parameter | None
     forward = RotaryModule.__call__
-    if not TYPE_CHECKING:  # PyTorch's own call runs hooks and then `forward`, but its type is that of any function
+    if (
+        not TYPE_CHECKING
+    ):  # PyTorch's `__call__` runs hooks and then `forward`, but type checkers cannot see the arguments
         __call__ = nn.Module.__call__
 
     def reset_parameters(self) -> None:

@@ -1,4 +1,4 @@
-"""Every rotary class of transformers, made from configs and compared with what `rope_xp.from_config` makes of them."""
+"""Every rotary class of transformers, compared with `rope_xp.from_config` of the same config."""
 
 import os
 

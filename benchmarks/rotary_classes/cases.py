@@ -1,4 +1,4 @@
-"""Changed configs: every scaling rule, old spellings of keys, other bases, widths and shares of the head."""
+"""Changed configs: every scaling rule, old names of keys, other bases, head widths and rotated fractions."""
 
 import inspect
 import re
@@ -11,10 +11,14 @@ import numpy as np
 
 from .observe import SHORT, text
 
-BELOW, BEYOND, LONGEST = np.arange(97), np.arange(301), np.arange(450)  # positions around lengths trained on
+BELOW, BEYOND, LONGEST = (
+    np.arange(97),
+    np.arange(301),
+    np.arange(450),
+)  # positions below and beyond the original lengths
 BASE = 12_345.0
-SHARE, ORIGINAL = "partial_rotary_factor", "original_max_position_embeddings"
-# Keys of bases in a file of upstream.
+PARTIAL, ORIGINAL = "partial_rotary_factor", "original_max_position_embeddings"
+# Keys of bases in a source file of transformers.
 LEGACY_BASE = re.compile(
     r"\b(?!default_)((?:\w+_)?(?:rope_theta|rotary_emb_base|rotary_embedding_base|rope_local_base_freq))\b"
 )
@@ -26,13 +30,15 @@ class Case:
 
     name: str
     changes: Mapping[str, Any] = field(default_factory=dict)
-    legacy: bool = False  # ours reads the changes as they are, not as a config object of transformers 5 writes them
+    legacy: bool = (
+        False  # whether rope_xp reads the changes themselves, not what a config object of transformers 5 writes
+    )
     calls: tuple[Any, ...] = (SHORT,)  # positions of each call; the last is compared
-    seq_len: int | None = None  # the longest call, where upstream remembers it
+    seq_len: int | None = None  # the longest call, if transformers remembers it
     key: str = ""  # a key in the changes that most classes do not read
     without: Mapping[str, Any] = field(default_factory=dict)  # the changes without it
-    silent: tuple[str, ...] = ()  # keys that ours is not given
-    contradicts: bool = False  # itself, so that ours raises one of `REFUSALS`
+    silent: tuple[str, ...] = ()  # keys that rope_xp does not get
+    contradicts: bool = False  # whether the config contradicts itself; rope_xp then raises one of `REFUSALS`
 
 
 def rules(pairs):
@@ -51,7 +57,7 @@ def rules(pairs):
         "longrope": {
             "rope_type": "longrope", "factor": 16.0, ORIGINAL: 256, "short_factor": short, "long_factor": long
         },
-        "proportional": {"rope_type": "proportional", "factor": 2.0, SHARE: 0.25},
+        "proportional": {"rope_type": "proportional", "factor": 2.0, PARTIAL: 0.25},
     }  # fmt: skip
 
 
@@ -64,22 +70,22 @@ def short_and_long(name, changes, **more):
 
 
 def cases(target, pairs, quick):
-    """The default config, and changed ones as far as the config class has what they change.
+    """The default config, and changed ones if the config class has the keys that they change.
 
-    `pairs` are the pairs that are rotated by default, for each layer type.
+    `pairs` is the number of pairs that are rotated by default, for each layer type.
     """
     subject, default = target.subject, target.default
     blocks = getattr(default, "rope_parameters", None) if subject.rules else None
     yield Case("default")
     yield from subject.more
-    if hasattr(default, "rope_interleave") and subject.drive is text:
+    if hasattr(default, "rope_interleave") and subject.observer is text:
         yield Case("rope_interleave false", {"rope_interleave": False})
     yield from legacy_keys(default, {"rope_theta": BASE} if blocks else {})
     if not blocks:
         return
 
     def changed(make):
-        """A rotary block for each layer type, each with a base of its own."""
+        """Rotary parameters with a different base for each layer type."""
         made = {}
         for i, (label, count) in enumerate(pairs.items()):
             kept = blocks if label is None else blocks[label]
@@ -89,12 +95,14 @@ def cases(target, pairs, quick):
 
     plain = changed(lambda _: {"rope_type": "default"})
     yield Case("base", plain)
-    yield Case(SHARE, changed(lambda _: {"rope_type": "default", SHARE: 0.5}), key=SHARE, without=plain)
-    if subject.drive is not text:
+    yield Case(PARTIAL, changed(lambda _: {"rope_type": "default", PARTIAL: 0.5}), key=PARTIAL, without=plain)
+    if subject.observer is not text:
         return
     yarn = changed(lambda count: rules(count)["yarn"])
     yield Case("yarn", yarn)
-    yield Case(f"yarn, {SHARE}", changed(lambda count: {**rules(count)["yarn"], SHARE: 0.5}), key=SHARE, without=yarn)
+    yield Case(
+        f"yarn, {PARTIAL}", changed(lambda count: {**rules(count)["yarn"], PARTIAL: 0.5}), key=PARTIAL, without=yarn
+    )
     if quick:
         return
     if subject.axes > 1:
@@ -106,8 +114,8 @@ def cases(target, pairs, quick):
 
 
 def legacy_keys(default, base):
-    """Keys of older versions, beside the block; `base` are the changes of other cases that have them."""
-    for key, value in ((SHARE, 0.5), ("rotary_dim", 16)):
+    """Keys of older versions, outside the rotary parameters. `base` has the changes that some of these cases need."""
+    for key, value in ((PARTIAL, 0.5), ("rotary_dim", 16)):
         yield Case(f"legacy {key}", {**base, key: value}, legacy=True, key=key, without=base)
     source = inspect.getsource(sys.modules[type(default).__module__])
     names = {*LEGACY_BASE.findall(source)} - {"rope_theta", "layer_rope_theta"}
@@ -137,14 +145,14 @@ def every_rule(changed):
 
 
 def other_width(keys, latent):
-    """Changes to another width of the head."""
+    """Changes that give heads another width."""
     if latent and keys.get("qk_rope_head_dim"):
         return {"qk_rope_head_dim": 32}
     return {"head_dim": 48} if keys.get("head_dim") else {"hidden_size": 768, "num_attention_heads": 8}
 
 
 def old_blocks(pairs):
-    """Blocks as files of older versions have them: `rope_scaling`, or without a base or the original length."""
+    """Rotary parameters as in files of older versions: `rope_scaling`, or no base, or no original length."""
     yarn = rules(4)["yarn"]
     old = {"rope_theta": BASE, "rope_scaling": yarn}
     yield Case("legacy yarn", old, legacy=True)
@@ -154,7 +162,7 @@ def old_blocks(pairs):
     yield Case("legacy rope_theta", {"rope_theta": BASE}, legacy=True)
     linear = {"type": "linear", "factor": 4.0}
     yield Case("legacy linear", {"rope_theta": BASE, "rope_scaling": linear}, legacy=True)
-    yield Case("legacy yarn, original length beside", {**old, ORIGINAL: 32}, legacy=True, contradicts=True)
+    yield Case("legacy yarn, original length outside", {**old, ORIGINAL: 32}, legacy=True, contradicts=True)
     yield Case("yarn without rope_theta", {"rope_parameters": yarn}, legacy=True)
     for name in ("yarn", "llama3", "longrope"):
         block = {key: value for key, value in rules(pairs[None])[name].items() if key != ORIGINAL}

@@ -1,4 +1,4 @@
-"""Finds the rotary classes of transformers and makes their configs."""
+"""Finds the rotary classes of transformers and creates their configs."""
 
 import ast
 import importlib
@@ -19,18 +19,18 @@ from .subjects import Subject, subjects_of
 
 MODELS = Path(transformers.__file__).parent / "models"
 NAMED = re.compile("Rotary|RoPE|Rope")
-# Rotary, though the name does not tell: (folder, class).
+# Rotary classes without a rotary name: (folder, class).
 UNNAMED = [
     ("roformer", "RoFormerSinusoidalPositionalEmbedding"),
     ("gptj", "GPTJAttention"),
     ("codegen", "CodeGenAttention"),
 ]
-# Keys of rotation and of widths of heads, which a file may leave to its class.
+# Keys of rotation and of head widths, which a config file may leave out.
 ROTARY = re.compile(r"rope|rotary|theta|yarn|original_max_position|head_dim")
 
 
 def found():
-    """Every class of transformers whose name tells that it rotates: (folder, file, class)."""
+    """Every rotary class of transformers, by its name: (folder, file, class)."""
     for file in sorted(MODELS.glob("*/modeling_*.py")):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and (NAMED.search(node.name) or (file.parent.name, node.name) in UNNAMED):
@@ -55,7 +55,7 @@ class Target:
         return self.config()
 
     def config(self, changes=(), needs=None):
-        """A changed config; of parts that the module imports, too."""
+        """A changed config. The module need not import its class."""
         config_class = getattr(self.module, self.config_name, None) or class_of_folder(self.module, self.config_name)
         return config_class(**{**(self.needs if needs is None else needs), **deepcopy(dict(changes))})
 
@@ -64,7 +64,7 @@ class Target:
 
 
 def class_of_folder(module, name):
-    """A config class of the folder of a module that does not import it."""
+    """A config class from the configuration file in the folder of a module."""
     folder = module.__name__.split(".")[-2]
     return getattr(importlib.import_module(f"transformers.models.{folder}.configuration_{folder}"), name)
 
@@ -84,21 +84,21 @@ def annotated(cls):
 
 
 def text_config(module, name):
-    """The config class of text within a composite one, or the same."""
+    """The name of the text config in a composite config class, or the same name."""
     config_class = getattr(module, name, None) or class_of_folder(module, name)
     text = config_class.sub_configs.get("text_config")
     return text.__name__ if text and text.__name__.endswith("TextConfig") else name
 
 
 def plain(config):
-    """What a config holds, as JSON has it."""
+    """The contents of a config, as in its JSON file."""
     return json.loads(json.dumps(config.to_dict(), default=str))
 
 
 def labels(config):
-    """The layer types by which the rotary block is nested, or None alone."""
+    """The layer types that have rotary parameters of their own; [None] if there are none."""
     blocks = getattr(config, "rope_parameters", None) or {}
-    nested = sorted(label for label, block in blocks.items() if isinstance(block, Mapping))  # some come from a set
+    nested = sorted(label for label, block in blocks.items() if isinstance(block, Mapping))  # a set has no order
     return nested or [None]
 
 

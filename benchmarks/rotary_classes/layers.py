@@ -1,4 +1,4 @@
-"""Small models of transformers, of which each layer must rotate as ours does for that layer, or not at all."""
+"""Small models of transformers, compared with rope_xp layer by layer."""
 
 import inspect
 from copy import deepcopy
@@ -11,7 +11,7 @@ import rope_xp
 
 from .classes import message
 from .compare import TOLERANCE, largest
-from .observe import apply_name, halves
+from .observe import apply_name, half_width
 from .rows import Outcome
 
 WIDTHS = ("hidden_size", "intermediate_size", "vocab_size", "vocab_size_per_layer_input")
@@ -19,7 +19,7 @@ FOURS = ("num_attention_heads", "num_experts", "num_local_experts", "n_routed_ex
 TINY = {**dict.fromkeys(WIDTHS, 64), **dict.fromkeys(FOURS, 4), "num_key_value_heads": 2, "num_experts_per_tok": 2}
 TINY |= {"head_dim": 16, "moe_intermediate_size": 32, "num_hidden_layers": 8, "pad_token_id": 0}
 TINY |= {"max_position_embeddings": 128}
-# Lists of one entry for each layer, which config objects write and older files leave out.
+# Lists with one entry for each layer. Config objects write them; older files do not have them.
 BY_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers", "layer_rope_theta", "per_layer_config")
 ONE_GROUP = {"n_group": 1, "topk_group": 1, "num_key_value_heads": 4}
 DOTS3 = {"num_key_value_heads": 4, "swa_num_attention_heads": 4, "swa_num_key_value_heads": 4}
@@ -36,7 +36,7 @@ PREFIX = {"first_k_dense_replace": 3}
 GEMMA3N = {"num_hidden_layers": 10, "num_kv_shared_layers": 0}
 GEMMA3N |= {"activation_sparsity_pattern": [0.0] * 10, "intermediate_size": [64] * 10}
 UNCHANGED: tuple[dict[str, Any], ...] = ({},)
-# Changed configs, by the name of the rotary class and the model without "RotaryEmbedding" and "Model".
+# Changed configs, by the name of the rotary class without "RotaryEmbedding".
 STEMS: dict[str, tuple[dict[str, Any], ...]] = {
     **dict.fromkeys(("DeepseekV4", "Gemma4Text", "Gemma4UnifiedText", "Kolibri1"), UNCHANGED),
     **dict.fromkeys(("MiMoV2Flash", "MiniMax", "RecurrentGemma"), UNCHANGED),
@@ -73,35 +73,35 @@ LAYERED = {f"{stem}RotaryEmbedding": changed for stem, changed in STEMS.items()}
 
 def tables_by_layer(module, model, count, name):
     """The cosines and sines that each layer of a model applies by the function of this name."""
-    function, layer, seen = getattr(module, name), [0], {}
+    function, layer, tables_by_index = getattr(module, name), [0], {}
     signature = inspect.signature(function)
 
-    def watching(*args, **kwargs):
+    def recording(*args, **kwargs):
         given = signature.bind(*args, **kwargs).arguments
         complex_table = given.get("freqs_cis")
         tables = (given["cos"], given["sin"]) if complex_table is None else (complex_table.real, complex_table.imag)
-        seen.setdefault(layer[0], tuple(halves(table.reshape(-1, table.shape[-1])) for table in tables))
+        tables_by_index.setdefault(layer[0], tuple(half_width(table.reshape(-1, table.shape[-1])) for table in tables))
         return function(*args, **kwargs)
 
     for index, each in enumerate(model.layers):
         each.register_forward_pre_hook(lambda *_, index=index: layer.__setitem__(0, index))
-    setattr(module, name, watching)
+    setattr(module, name, recording)
     try:
         with torch.no_grad():
             model(input_ids=torch.arange(1, count + 1)[None])
     finally:
         setattr(module, name, function)
-    return seen
+    return tables_by_index
 
 
 def model_of(module, name):
-    """The class of whole models that a rotary class serves."""
+    """The model class that uses a rotary class."""
     stem = name.removesuffix("RotaryEmbedding")
     return getattr(module, f"{stem}TextModel", None) or getattr(module, f"{stem}Model")
 
 
 def layers(target):
-    """An outcome for each model, as its config object writes it and without lists of layers."""
+    """Outcomes for each model: from the whole config, and from the config without lists of layers."""
     name, count = target.cls.__name__, 7
     config_class = type(target.config(needs={}))
     known = {*config_class.__dataclass_fields__, *config_class.attribute_map}
@@ -111,22 +111,22 @@ def layers(target):
             config = config_class(**{k: v for k, v in TINY.items() if k in known} | deepcopy(changes))
             config._attn_implementation = "eager"
             model = model_of(target.module, name)(config).eval()
-            seen = tables_by_layer(target.module, model, count, apply_name(target.run(config)))
+            applied = tables_by_layer(target.module, model, count, apply_name(target.run(config)))
         except Exception as error:
             yield Outcome(target.config_name, case, None, "refused upstream", {}, message(error))
             continue
         whole = config.to_dict()
         older = {key: value for key, value in whole.items() if key not in BY_LAYER} | changes
         for kind, given in (("", whole), (", lists left out", older)):
-            errors, wrong, refused = differences_by_layer(given, seen, count, config.num_hidden_layers)
+            errors, wrong, refused = differences_by_layer(given, applied, count, config.num_hidden_layers)
             good = not wrong and largest(errors) <= TOLERANCE
             status = "agrees" if good and not refused else "refused" if good and kind else "wrong"
             notes = "; ".join([*wrong, *refused])[:300]
             yield Outcome(target.config_name, case + kind, None, status, {"tables": largest(errors)}, notes)
 
 
-def differences_by_layer(given, seen, count, layers_count):
-    """Errors of the tables of all layers, layers where only one of both rotates, and errors of ours."""
+def differences_by_layer(given, applied, count, layers_count):
+    """Errors of tables, layers that only one side rotates, and errors that rope_xp raises."""
     errors, wrong, refused = [], [], []
     for index in range(layers_count):
         try:
@@ -134,9 +134,9 @@ def differences_by_layer(given, seen, count, layers_count):
         except ValueError as error:
             refused.append(f"layer {index}: {message(error)}")
             continue
-        if (rope is None) != (index not in seen):
-            wrong.append(f"layer {index}: ours {'rotates' if rope else 'does not rotate'}")
+        if (rope is None) != (index not in applied):
+            wrong.append(f"layer {index}: rope_xp {'rotates' if rope else 'does not rotate'}")
         elif rope is not None:
             sin, cos = rope.sincos(np.arange(count))
-            errors += [float(np.abs(x - y).max()) for x, y in zip((cos, sin), seen[index])]
+            errors += [float(np.abs(x - y).max()) for x, y in zip((cos, sin), applied[index])]
     return errors, wrong, refused

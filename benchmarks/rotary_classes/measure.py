@@ -1,4 +1,4 @@
-"""The result for each class that is found."""
+"""The results of all classes."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from .rows import Outcome, Result, is_known
 
 
 def measure(quick, only=()):
-    """Yield a result for each class, or for those of these names and folders."""
+    """Yield the result of each class, or of classes with these names or in these folders."""
     for folder, file, name in found():
         if only and name not in only and folder not in only:
             continue
@@ -25,17 +25,21 @@ def measure(quick, only=()):
         except ImportError as error:
             rows, reason = [], f"cannot be imported: {message(error)}"
         except Exception as error:
-            # What a class of another version needs is not known.
+            # Another version of transformers may have classes that need more than a config.
             rows = [Outcome(name, "default", None, "wrong" if is_known() else "unknown", {}, message(error))]
         yield Result(name, rows, reason)
 
 
 def norms(folder, file, name):
-    """The smallest and largest factor by which a class that is no rotation changes the length of a token's vector."""
+    """The smallest and largest ratio of a rotated vector's norm to its norm before: 1 for a rotation."""
     target = next(targets(folder, file, name))
     run = target.run(target.default)
-    run = replace(run, subject=replace(target.subject, equal_axes=False))  # where all are equal, it may be a rotation
-    seen = target.subject.drive(run)
-    x = np.random.default_rng(0).normal(size=(3, seen.heads, seen.positions.shape[-1], seen.dim)).astype(np.float32)
-    ratio = np.linalg.norm(seen.rotate(*torch.tensor(x))[0].numpy(), axis=-1) / np.linalg.norm(x[0], axis=-1)
+    run = replace(run, subject=replace(target.subject, equal_axes=False))  # with equal positions it may be a rotation
+    observation = target.subject.observer(run)
+    x = (
+        np.random.default_rng(0)
+        .normal(size=(3, observation.heads, observation.positions.shape[-1], observation.dim))
+        .astype(np.float32)
+    )
+    ratio = np.linalg.norm(observation.rotate(*torch.tensor(x))[0].numpy(), axis=-1) / np.linalg.norm(x[0], axis=-1)
     return float(ratio.min()), float(ratio.max())

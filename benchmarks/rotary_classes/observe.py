@@ -1,4 +1,4 @@
-"""What a rotary class of transformers computes: its tables, and queries and keys that its model rotates."""
+"""Observations of a rotary class of transformers: its tables, and queries and keys that its model rotates."""
 
 import inspect
 from collections.abc import Callable
@@ -8,20 +8,22 @@ from typing import Any
 import numpy as np
 import torch
 
-# Positions of the comparison, below 512, where float32 phases are at most 512 * 2**-24 = 3e-5 off.
+# Positions of the comparison, below 512, where float32 phases have an error of at most 512 * 2**-24 = 3e-5.
 SHORT = np.array([0, 1, 511, 3, 8, 8, 127, 64, 300, 257, 33, 510, 2, 90, 205, 17, 450, 399, 5])
-# Positions where both sides must make the same float32 products: phase="float32", with upstream's own frequencies.
+# Positions for phase="float32" with the frequencies of transformers: both sides must compute the same products.
 LONG = np.array([8192, 8193, 12_345, 20_000, 32_767, 65_537, 99_999, 131_071])
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What one module of transformers computed for some positions."""
+    """The results of one module of transformers for some positions."""
 
     positions: Any  # as `RotaryEmbedding` takes them
     dim: int  # channels of a head
-    rotate: Callable[..., tuple[Any, ...]]  # queries, keys, values (heads, seq, dim), to those that the model rotates
-    cos: Any = None  # "seq pairs"; None where the module has no tables
+    rotate: Callable[
+        ..., tuple[Any, ...]
+    ]  # takes queries, keys, values (heads, seq, dim), and returns those that the model rotates
+    cos: Any = None  # "seq pairs"; None if the module has no tables
     sin: Any = None
     frequencies: Any = None  # the module's own, float32
     heads: int = 2
@@ -42,8 +44,8 @@ class Run:
     calls: tuple[Any, ...] = (SHORT,)
 
 
-def halves(table, blocks=1):
-    """A table at half width, whether upstream has each angle once, repeated in place or block by block."""
+def half_width(table, blocks=1):
+    """A table with one column for each pair. Columns may be repeated: as halves, as neighbours, or in each block."""
     table = np.asarray(table.detach(), dtype=np.float64)
     pairs = table.shape[-1] // 2
     if table.shape[-1] % (2 * blocks) == 0:
@@ -56,9 +58,9 @@ def halves(table, blocks=1):
 
 
 def applied(function, *tables, tokens_first=False, batched=True, crop=None, **options):
-    """A function of a model as one of queries, keys and values (heads, seq, dim).
+    """A function of queries, keys and values (heads, seq, dim) that calls a function of a model.
 
-    `tokens_first`: upstream's axes are seq, heads, dim. `crop`: how many channels the attention hands over.
+    `tokens_first`: the axes of that function are seq, heads, dim. `crop`: the number of channels that it gets.
     """
     names = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
     count = 1 if names[0] in ("x", "hidden_states", "tensor", "qk") else 3 if "v" in names else 2
@@ -76,13 +78,13 @@ def applied(function, *tables, tokens_first=False, batched=True, crop=None, **op
 
 
 def observed(positions, dim, tables, function, *more, blocks=1, heads=2, **options):
-    """An observation of tables, with or without an axis of batches, and the function that applies them."""
-    cos, sin = (halves(table.reshape(-1, table.shape[-1]), blocks) for table in tables)
+    """An observation of tables, with or without a batch axis, and of the function that applies them."""
+    cos, sin = (half_width(table.reshape(-1, table.shape[-1]), blocks) for table in tables)
     return Observation(positions, dim, applied(function, *tables, *more, **options), cos, sin, heads=heads)
 
 
 def head_width(run):
-    """Channels of a head that the model hands to its apply function, as its attention computes it."""
+    """The number of channels of a head that the model passes to its apply function."""
     config, subject = run.config, run.subject
     if subject.width is not None:
         return subject.width(run)
@@ -102,7 +104,7 @@ def apply_name(run):
 
 
 def text(run, calls=None):
-    """Modules that take positions: text, also on several axes, and towers with one axis."""
+    """Observe a module that takes positions: of text, also with several axes, or of a tower with one axis."""
     calls = run.calls if calls is None else calls
     count, module = run.subject.axes, run.cls(run.config)
     labels = () if run.label is None else (run.label,)
@@ -116,7 +118,7 @@ def text(run, calls=None):
         cos, sin = tables.real[0], tables.imag[0]
         rotate = applied(function, tables, tokens_first=run.subject.tokens_first)
     else:
-        cos, sin = halves(tables[0][0]), halves(tables[1][0])
+        cos, sin = half_width(tables[0][0]), half_width(tables[1][0])
         rotate = applied(function, *tables, crop=2 * cos.shape[-1] if run.subject.cropped else None)
     scale = getattr(run.module, "yarn_apply_mscale", None) if run.label is None else None
     return Observation(
@@ -133,8 +135,8 @@ def text(run, calls=None):
 
 
 def observe(run, checked=True):
-    """The observations of a run; where `checked`, upstream's own function takes its own heads."""
-    found = run.subject.drive(run)
+    """The observations of a run. If `checked`, try the function of transformers with heads of the observed width."""
+    found = run.subject.observer(run)
     found = found if isinstance(found, list) else [found]
     if checked:
         found[0].rotate(*torch.zeros(3, found[0].heads, found[0].positions.shape[-1], found[0].dim))

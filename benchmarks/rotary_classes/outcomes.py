@@ -1,4 +1,4 @@
-"""Every changed config of a class, with what became of it in upstream and in ours."""
+"""The outcome of every changed config of a class."""
 
 import re
 from copy import deepcopy
@@ -14,10 +14,10 @@ from .compare import check
 from .deviations import NOT_ROTATIONS, REFUSAL, reason_for, refusal_of
 from .layers import LAYERED, layers
 from .observe import observe
-from .ours import is_family, read_case, read_file, read_or_none
+from .reading import is_family, read_case, read_file, read_or_none
 from .rows import Outcome
 
-COMPAT = "5.18."  # the versions whose mistakes `compat` makes
+COMPAT = "5.18."  # the versions whose bugs `compat` reproduces
 
 
 def outcomes(folder, file, name, quick):
@@ -34,13 +34,13 @@ def outcomes_of(target, quick):
     pairs = {}
     for label in labels(default):
         try:
-            seen = observe(target.run(default, label), checked=False)[0]
-            pairs[label] = 0 if seen.cos is None else seen.cos.shape[-1]
+            observation = observe(target.run(default, label), checked=False)[0]
+            pairs[label] = 0 if observation.cos is None else observation.cos.shape[-1]
         except Exception as error:
             yield Outcome(name, "default", label, "refused upstream", note=message(error))
     if not pairs:
         return
-    if subject.off:
+    if subject.unrotated:
         yield not_rotated(name, "not rotated", read_file(subject, target.config(needs={}).to_dict(), None))
     if not (is_family(default.model_type) or subject.part or target.cls.__name__ in NOT_ROTATIONS):
         yield Outcome(name, "default", None, "unknown", note=f"model_type {default.model_type!r} is not in FAMILIES")
@@ -54,41 +54,41 @@ def outcomes_of(target, quick):
 
 def not_rotated(name, case, rope):
     """The outcome of a config that rotates nothing."""
-    return Outcome(name, case, None, *(("agrees",) if rope is None else ("wrong", {}, f"ours is {rope}")))
+    return Outcome(name, case, None, *(("agrees",) if rope is None else ("wrong", {}, f"rope_xp has {rope}")))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One config of a class for one layer type, as upstream computes it and as ours reads it.
+    """One config of a class for one layer type: observations of transformers, and how rope_xp reads it.
 
-    Where `lenient`, ours may raise, also with `compat`.
+    If `lenient`, rope_xp may raise, also with `compat`.
     """
 
     name: str  # of the class
     case: str
-    seens: Any
+    observations: Any
     sign: int
-    read: Any  # ours, for a `compat`
+    read: Any  # a function from `compat` to the embedding of rope_xp
     contradicts: bool = False
     key: str = ""  # that most classes do not read
-    without_key: Any = None  # upstream's observation and ours without the key, as functions
+    without_key: Any = None  # two functions: the observation and the embedding without the key
     lenient: bool = False
 
     def judged(self):
         """The rest of an `Outcome`.
 
-        Where ours differs, that must be in `DEVIATIONS`, or the config contradict itself, or it must follow from a key
-        that upstream does not read and `describe` names.
+        If rope_xp differs, the reason must be an entry of `DEVIATIONS`, a config that contradicts itself, or a key that
+        transformers does not read and `describe` names.
         """
         notes, own = [], None
         for compat in (None, "transformers"):
             try:
                 rope = self.read(compat)
-                errors, good = check(rope, self.seens, self.sign)
+                errors, good = check(rope, self.observations, self.sign)
             except Exception as error:
                 notes.append(message(error))
                 if self.name in NOT_ROTATIONS and "model_type must be one of the" in str(error):
-                    return "refused", {}, "ours refuses"
+                    return "refused", {}, "rope_xp raises"
                 continue
             if good:
                 return ("agrees", errors, "", rope) if compat is None else self.deviating(rope, errors, notes, own)
@@ -101,7 +101,7 @@ class Comparison:
         return "wrong", {}, "; with compat: ".join(notes)
 
     def deviating(self, rope, errors, notes, own):
-        """The rest of an `Outcome` where ours, which is `own`, is upstream's with `compat` alone."""
+        """The rest of an `Outcome` if only `compat` makes rope_xp equal. `own` is the embedding without it."""
         reason = reason_for(self.name, self.case)
         if not reason and notes and (self.contradicts or self.lenient):
             reason = refusal_of(notes[0])
@@ -109,36 +109,36 @@ class Comparison:
             reason = f"`{self.key}` is not read upstream"
             remark = f"remark .* does not read .*{self.key}"
             if own is not None and not re.search(remark, " ".join(own.describe().split())):
-                return "wrong", errors, f"describe does not say that {reason}", rope
+                return "wrong", errors, f"describe does not state that {reason}", rope
         return "deviates" if reason else "wrong", errors, reason or f"only with compat: {notes[0]}", rope
 
     def ignores_key(self):
-        """Whether upstream computes the same without the key."""
-        first, other = self.seens[0], self.without_key[0]()
+        """Whether transformers computes the same without the key."""
+        first, other = self.observations[0], self.without_key[0]()
         return np.array_equal(first.cos, other.cos) and np.array_equal(first.sin, other.sin)
 
     def is_ours_without_key(self):
-        """Whether ours, without the key and without `compat`, is upstream's."""
+        """Whether rope_xp, without the key and without `compat`, equals transformers."""
         try:
             rope = self.without_key[1]()
         except ValueError:
             return False
-        return self.ignores_key() and check(rope, self.seens, self.sign)[1]
+        return self.ignores_key() and check(rope, self.observations, self.sign)[1]
 
 
 def outcome(target, case, label):
-    """What became of one changed config, for one layer type."""
+    """The outcome of one changed config for one layer type."""
     start, needs = (target.config_name, case.name, label), target.needs
     try:
         if case.legacy:
             needs = {key: value for key, value in needs.items() if key != "rope_parameters"}
         config = target.config(case.changes, needs)
-        seens = observe(target.run(config, label, case.calls))
+        observations = observe(target.run(config, label, case.calls))
     except Exception as error:
         return Outcome(*start, "refused upstream", {}, message(error))
 
     def read(compat, config=config, case=case):
-        return read_case(target, config, case, label, seens[0].seq_len, compat)
+        return read_case(target, config, case, label, observations[0].seq_len, compat)
 
     def other():
         return target.config(case.without, needs)
@@ -146,7 +146,7 @@ def outcome(target, case, label):
     compared = Comparison(
         name=target.cls.__name__,
         case=case.name,
-        seens=seens,
+        observations=observations,
         sign=target.subject.sign,
         read=read,
         contradicts=case.contradicts,
@@ -161,10 +161,10 @@ def outcome(target, case, label):
 
 
 def unstated(target):
-    """The default config without all of its rotary keys, with its type alone, and without each single key.
+    """Files of the default config: without rotary keys, with its type alone, and without each single key.
 
-    Upstream reads what is left as a file, and so does ours. Where both are as with nothing left out, which is
-    compared by itself, upstream is not run.
+    Both sides read each file. If both read the same as from the whole config, which is another case, transformers is
+    not run.
     """
     subject, default, needs = target.subject, target.default, target.needs
     whole = plain(default)
@@ -173,7 +173,7 @@ def unstated(target):
         "nothing but its type": {key: value for key, value in whole.items() if key in needs or key == "model_type"},
         **{f"without {key}": {k: v for k, v in whole.items() if k != key} for key in whole if key != "model_type"},
     }
-    for model_type in (default.model_type, *subject.also):
+    for model_type in (default.model_type, *subject.model_types):
         full = {label: read_or_none(subject, whole, label) for label in labels(default)}
         for case, rest in files.items():
             start = target.config_name, case if model_type == default.model_type else f"{case}, {model_type}"
@@ -186,7 +186,7 @@ def unstated(target):
                 if ROTARY.search(case):
                     yield Outcome(*start, None, "refused upstream", {}, message(error))
                 continue
-            if subject.off and not needs.keys() <= rest.keys():
+            if subject.unrotated and not needs.keys() <= rest.keys():
                 yield not_rotated(*start, read_file(subject, given, None))
                 continue
             for label in types:
@@ -198,15 +198,15 @@ def unstated(target):
 
 
 def outcome_of_file(target, config, given, case, label):
-    """What became of a file that leaves keys out."""
+    """The outcome of a file that leaves keys out."""
     start = target.config_name, case, label
     try:
-        seens = observe(target.run(config, label))
+        observations = observe(target.run(config, label))
     except Exception as error:
         return Outcome(*start, "refused upstream", {}, message(error))
 
     def read(compat):
         return read_file(target.subject, given, label, compat)
 
-    compared = Comparison(target.cls.__name__, case, seens, target.subject.sign, read, lenient=True)
+    compared = Comparison(target.cls.__name__, case, observations, target.subject.sign, read, lenient=True)
     return Outcome(*start, *compared.judged())

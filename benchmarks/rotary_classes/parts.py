@@ -1,5 +1,6 @@
-"""Every rotated part of every composite config, read from the whole file and as a config of its own."""
+"""Every rotated part of every composite config, read from the whole file and as a separate config."""
 
+import re
 from copy import deepcopy
 
 import transformers
@@ -8,7 +9,7 @@ import rope_xp
 
 from .classes import ROTARY, labels, message, plain
 from .deviations import REFUSAL
-from .ours import has_one_axis, is_family, parts_of
+from .reading import has_one_axis, is_family, parts_of
 from .rows import Outcome
 
 
@@ -17,7 +18,7 @@ def composites():
     for model_type in transformers.CONFIG_MAPPING:
         try:
             config = transformers.CONFIG_MAPPING[model_type]()
-        except Exception:  # it needs arguments, or a package that is missing
+        except Exception:  # it needs arguments, or a missing package
             continue
         if within(config):
             yield model_type, config
@@ -33,18 +34,18 @@ def within(config, path=""):
 
 
 def parts(model_type, whole):
-    """Every part that is rotated, which ours must find and read as upstream's config of that part is read alone."""
+    """An outcome for each rotated part: read from the whole file, it must equal the part's config read alone."""
     known, own, config = parts_of(model_type), within(whole), type(whole).__name__
     named = dict(known.values())  # model_type by path
     others = {path: each.model_type for path, each in own.items() if path not in named and is_family(each.model_type)}
     kinds = named | others
     names = [(name, path) for name, (path, _) in known.items()] + [(path, path) for path in others]
-    if has_one_axis(model_type):  # keys outside the parts are those of text, too
+    if has_one_axis(model_type):  # keys outside the parts belong to text, too
         names += [(None, path) for name, path in names if name == "text"]
     for name, path in names:
         pieces = {piece.removesuffix("_config") for piece in path.split(".")}
         if name not in (path, None) and not set(name.split(".")) <= pieces:
-            yield Outcome(config, name, None, "wrong", {}, f"{path} is not what upstream calls so")
+            yield Outcome(config, name, None, "wrong", {}, f"{path} has another name in transformers")
     for case, file in files_of(whole, kinds).items():
         try:
             theirs = within(type(whole).from_dict(deepcopy(file)))
@@ -55,11 +56,11 @@ def parts(model_type, whole):
             if path in theirs:
                 yield Outcome(config, f"{name}: {case}", None, *judged(file, name, theirs[path], kinds[path], case))
             elif getattr(whole, path, ...) is not None:
-                yield Outcome(config, f"{name}: {case}", None, "wrong", {}, f"upstream has no {path}")
+                yield Outcome(config, f"{name}: {case}", None, "wrong", {}, f"transformers has no {path}")
 
 
 def files_of(whole, paths):
-    """Files by what they leave out of each part; where they leave out nothing, each has a base of its own."""
+    """Files by what they leave out of each part. In the file "whole", each part has a different base."""
     files = {name: plain(whole) for name in ("whole", "no rotary key", "no model_type", "left out", "nothing")}
     for at, path in enumerate(paths):
         *outer, last = path.split(".")
@@ -87,20 +88,20 @@ def files_of(whole, paths):
 
 
 def judged(file, name, theirs, kind, case):
-    """The rest of an `Outcome`: ours of a part of a file, compared with ours of upstream's config of that part."""
+    """The rest of an `Outcome`: rope_xp from a part of a file, compared with rope_xp from the part's config."""
     alone = {key: value for key, value in plain(theirs).items() if not key.endswith("_config")} | {"model_type": kind}
     for compat in (None, "transformers"):
-        ours, wanted = (read(given, part, labels(theirs), compat) for given, part in ((file, name), (alone, None)))
-        if ours == wanted:
+        ours, expected = (read(given, part, labels(theirs), compat) for given, part in ((file, name), (alone, None)))
+        if ours == expected:
             return "agrees", {}, ""
         refusal = next((note for note in ours.values() if isinstance(note, str)), "")
     if REFUSAL.match(refusal) and (case != "whole" or "must be in the part, not outside it" in refusal):
         return "refused", {}, refusal
-    return "wrong", {}, f"{ours}, but alone {wanted}"[:600]
+    return "wrong", {}, f"{ours}, but from its own config {expected}"[:600]
 
 
 def read(given, part, types, compat):
-    """Ours by layer type, or its error."""
+    """The embeddings of rope_xp by layer type, or their errors."""
     found = {}
     for label in types:
         try:

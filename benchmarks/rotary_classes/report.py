@@ -1,4 +1,4 @@
-"""The results in Markdown, in a few lines, and as mistakes."""
+"""Reports: a table in Markdown, a summary, and a list of mistakes."""
 
 from collections import Counter, defaultdict
 from importlib.metadata import version
@@ -18,11 +18,11 @@ def shown(error):
 
 
 def counts(rows):
-    """How many rows have which status, in words."""
+    """The number of rows for each status, with the meaning of the status."""
     return [(count, STATUSES[status]) for status, count in Counter(row.status for row in rows).items()]
 
 
-def parts_in_words(rows):
+def parts_summary(rows):
     configs = len({row.config for row in rows})
     statuses = "; ".join(f"{count}: {status}" for count, status in counts(rows))
     return f"Parts of {configs} composite configs, in files that state them in four ways: {statuses}."
@@ -31,7 +31,7 @@ def parts_in_words(rows):
 def summary(results, of_parts):
     """Lines for the terminal."""
     lines = [f"{count} configs: {status}" for count, status in counts(row for each in results for row in each.rows)]
-    lines += [parts_in_words(of_parts)] if of_parts else []
+    lines += [parts_summary(of_parts)] if of_parts else []
     lines.append(f"{sum(each.covered for each in results)} of {len(results)} classes of {version('transformers')}")
     return lines + [f"not covered: {each.name}: {each.why}" for each in results if not each.covered]
 
@@ -44,7 +44,7 @@ def in_detail(results):
 
 
 def table(head, rows):
-    """A table in Markdown, whose first line is a blank one."""
+    """A table in Markdown, after a blank line."""
     return [
         f"\n| {head} |",
         f"|{'---|' * (head.count('|') + 1)}",
@@ -53,7 +53,7 @@ def table(head, rows):
 
 
 def deviations(results):
-    """Rows of reasons, with the classes and configs that have them."""
+    """For each reason: the classes and the configs to which it applies."""
     classes, cases = defaultdict(dict), defaultdict(set)
     for name, row in ((each.name, row) for each in results for row in each.rows if row.status == "deviates"):
         classes[row.note][name] = True
@@ -68,24 +68,24 @@ def markdown(results, of_parts, quick):
     named = [result for result in results if result.name not in unnamed]
     covered, of_named = (sum(each.covered for each in some) for some in (results, named))
     lines = [
-        f"Rotary classes of transformers {version('transformers')}, rebuilt from their configs alone.\n",
-        f"Made by `python benchmarks/parity.py{' --quick' if quick else ''}`. Each class is made with its default "
-        "config and with changed ones, also with files that state no rotary key (column unstated) or all keys but one; "
-        "ours comes from `rope_xp.from_config` of the same. Compared are the scale of the softmax, tables, "
-        "and what the model's own function makes of queries and keys, float32, at positions below 512: within "
-        f"{TOLERANCE:g}, times the attention factor where it is above 1. Errors are largest differences. float32: with "
-        '`phase="float32"` and the frequencies of upstream\'s own buffer, at positions '
+        f"Rotary classes of transformers {version('transformers')}, compared with `rope_xp.from_config`.\n",
+        f"Made by `python benchmarks/parity.py{' --quick' if quick else ''}`. Each class is created with its "
+        "default config and with changed ones, also from files without rotary keys (column unstated) and files that "
+        "lack one key. `rope_xp.from_config` reads the same config. The scale of the softmax, the tables, and queries "
+        "and keys rotated by the model's own function must be equal in float32 at positions below 512: within "
+        f"{TOLERANCE:g}, times the attention factor if it is above 1. Errors are largest differences. float32: with "
+        '`phase="float32"` and the frequencies in the buffer of transformers, at positions '
         f"{LONG[0]} to {LONG[-1]}: within {LONG_TABLES:.1e} (tables) and {LONG_ROTATED:.1e} (queries and keys), times "
-        "the same.\n",
-        f"**{of_named} of {len(named)} classes** whose name speaks of rotation, and "
+        "the same factor.\n",
+        f"**{of_named} of {len(named)} classes** with a rotary name, and "
         f"{covered - of_named} of {len(results) - len(named)} others.",
     ]
     lines += table("configs |", counts(row for each in results for row in each.rows))
-    lines += table("not covered | why", [(each.name, each.why) for each in results if not each.covered])
-    lines += table("ours differs on purpose | classes | configs", deviations(results))
+    lines += table("not covered | reason", [(each.name, each.why) for each in results if not each.covered])
+    lines += table("rope_xp differs on purpose: reason | classes | configs", deviations(results))
     needs = [(each.name, subject.why) for each in results for subject in subjects_of(each.name) if subject.why]
-    lines += table("not with the default config alone | why", needs)
-    lines.append(f"\n{parts_in_words(of_parts)}")
+    lines += table("needs more than the default config | reason", needs)
+    lines.append(f"\n{parts_summary(of_parts)}")
     rows = []
     for each in results:
         errors = [each.worst(f"{key}{far}") for far in ("", ", float32") for key in ("tables", "rotated")]
@@ -96,7 +96,7 @@ def markdown(results, of_parts, quick):
 
 
 def mistakes(results, of_parts, everything):
-    """Notes on what is wrong, by class or config; `everything` was tried."""
+    """Notes on mistakes, by class or config. `everything`: whether all cases of all classes were compared."""
     wrong = {each.name: [f"{row.case}: {row.note}" for row in each.wrong] for each in results if each.wrong}
     for row in of_parts:
         if row.status == "wrong":
@@ -104,5 +104,5 @@ def mistakes(results, of_parts, everything):
     if is_known():
         wrong |= {each.name: [each.why] for each in results if not (each.covered or each.reason or each.wrong)}
         if everything:
-            wrong |= {name: [f"it does not differ any more: {why}"] for name, why in unused(results)}
+            wrong |= {name: [f"it no longer differs: {why}"] for name, why in unused(results)}
     return wrong

@@ -1,20 +1,20 @@
-"""What a comparison found: outcomes of configs, and the result for a class."""
+"""Outcomes of configs, and the result of a class."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-# Versions of transformers of which every class must be covered, and how many they have. Of others, what is new is
-# only listed.
+# Versions of transformers whose classes must all be covered, and their number of classes. New classes of other
+# versions are only listed.
 VERSIONS = {"5.18.0": 214, "5.23.0": 236}
 STATUSES = {
-    "agrees": "ours is upstream's",
-    "deviates": "ours differs on purpose, and is upstream's with compat='transformers'",
-    "refused upstream": "upstream raises",
-    "refused": "ours raises, rather than guess",
-    "wrong": "ours differs, or raises",
-    "unknown": "a family that ours does not have",
+    "agrees": "rope_xp equals transformers",
+    "deviates": "rope_xp differs on purpose, and is equal with compat='transformers'",
+    "refused upstream": "transformers raises",
+    "refused": "rope_xp raises, and does not guess",
+    "wrong": "rope_xp differs, or raises",
+    "unknown": "rope_xp does not have the family",
 }
 
 
@@ -33,7 +33,7 @@ class Outcome:
     status: str  # a key of STATUSES
     errors: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
-    rope: Any = None  # ours
+    rope: Any = None  # the embedding of rope_xp
 
 
 @dataclass
@@ -46,12 +46,12 @@ class Result:
 
     @property
     def covered(self):
-        """Whether ours is upstream's at least once, and never what it must not be."""
+        """Whether at least one config is equal or deviates on purpose, and none is wrong."""
         return not self.reason and not self.wrong and any(row.status in ("agrees", "deviates") for row in self.rows)
 
     @property
     def unstated(self):
-        """The outcome with no rotary key stated."""
+        """The outcome of a file without rotary keys."""
         found = [row for row in self.rows if row.case == "no rotary key"]
         return ", ".join(dict.fromkeys(row.status for row in found)) or "-"
 
@@ -63,20 +63,20 @@ class Result:
 
     @property
     def wrong(self):
-        """Outcomes that must not be; of a class that is no rotation, none is looked at."""
+        """Outcomes that are mistakes; none for a class that cannot be covered."""
         statuses = ("wrong", "unknown") if is_known() else ("wrong",)
         return [row for row in self.rows if row.status in statuses] if not self.reason else []
 
     @property
     def behaviour(self):
-        """What the class does, in a few words, from ours of the first config that agrees, over its layer types."""
+        """The rotation of the class in a few words, from the embeddings of its first equal config."""
         first = [row for row in self.rows if row.rope is not None]
         ropes = [row.rope for row in first if (row.config, row.case) == (first[0].config, first[0].case)]
         if not ropes:
             return "not a rotation"
         rope, words = ropes[0], []
         if rope.sections is not None or rope.axes > 1:
-            words = [f"{rope.axes} axes", rope.sections.order if rope.sections else "frequencies of its own"]
+            words = [f"{rope.axes} axes", rope.sections.order if rope.sections else "frequencies for each axis"]
         words.append(rope.layout)
         words += ["reversed"] if rope.reverse else []
         words += [f"{rope.blocks} blocks"] if rope.blocks > 1 else []

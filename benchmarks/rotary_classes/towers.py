@@ -1,96 +1,96 @@
-"""Rotary classes of images, video and memories, whose positions are cells of grids."""
+"""Rotary classes of images, videos and memories. Their positions are cells of grids."""
 
 import numpy as np
 import torch
 
-from rope_xp import positions as places
+from rope_xp import positions
 
-from .observe import Observation, applied, halves, head_width, observed
+from .observe import Observation, applied, half_width, head_width, observed
 
 GRIDS = [(2, 6, 50), (1, 126, 8)]
 
 
-def require_same(theirs, ours, tolerance=0.0):
-    """The positions of upstream are those of our builder."""
-    if not np.abs(np.asarray(theirs) - ours).max() <= tolerance:
-        raise AssertionError("positions of upstream are not those of rope_xp.positions")
+def require_same(found, cells, tolerance=0.0):
+    """Check that transformers and `rope_xp.positions` compute the same positions."""
+    if not np.abs(np.asarray(found) - cells).max() <= tolerance:
+        raise AssertionError("positions of transformers are not those of rope_xp.positions")
 
 
 def tower(run):
-    """Towers like that of Qwen: positions (tokens, axes) of a video and an image of another shape."""
+    """Towers like that of Qwen, for a video and an image of another shape. Positions are (tokens, axes)."""
     from transformers.vision_utils import get_vision_position_ids
 
     config, subject = run.config, run.subject
     merge = subject.merge or getattr(config, "spatial_merge_size", 1)
     ids = get_vision_position_ids(torch.tensor(GRIDS), merge, include_temporal=subject.axes == 3)
     axes = None if subject.axes == 3 else (1, 2)
-    ours = places.join(*(places.grid(*thw, block=(1, merge, merge), axes=axes) for thw in GRIDS))
-    if subject.flip:  # the model itself flips these to (w, h) and counts from 1 before its module
+    cells = positions.join(*(positions.grid(*thw, block=(1, merge, merge), axes=axes) for thw in GRIDS))
+    if subject.flip:  # the model flips them to (w, h) and counts from 1, before it calls its rotary module
         ids = ids.flip(-1) + 1
-        ours = places.join(*(places.grid(*thw, start=1, axes=(2, 1)) for thw in GRIDS))
-    require_same(ids.T, ours)
+        cells = positions.join(*(positions.grid(*thw, start=1, axes=(2, 1)) for thw in GRIDS))
+    require_same(ids.T, cells)
     tables = run.cls(config)(torch.zeros(1), ids)
     dim = getattr(config, "embed_dim", None) or config.hidden_size
     dim = getattr(config, "head_dim", None) or dim // config.num_attention_heads
     batched = "MiniMax" in run.cls.__name__
-    return observed(ours, dim, tables, run.module.apply_rotary_pos_emb_vision, tokens_first=True, batched=batched)
+    return observed(cells, dim, tables, run.module.apply_rotary_pos_emb_vision, tokens_first=True, batched=batched)
 
 
 def pixtral(run):
-    """Two images, one after the other; the odd pairs follow the column."""
-    ours = places.join(places.grid(3, 5), places.grid(40, 2))
-    tables = run.cls(run.config)(torch.zeros(1), torch.tensor(ours.T))
-    return observed(ours, head_width(run), tables, run.module.apply_rotary_pos_emb, unsqueeze_dim=0)
+    """Two images, one after the other. The odd pairs follow the column."""
+    cells = positions.join(positions.grid(3, 5), positions.grid(40, 2))
+    tables = run.cls(run.config)(torch.zeros(1), torch.tensor(cells.T))
+    return observed(cells, head_width(run), tables, run.module.apply_rotary_pos_emb, unsqueeze_dim=0)
 
 
 def gemma4_vision(run):
-    ours = places.join(places.grid(3, 25, axes=(1, 0)), total=80, padding=-1)
-    ids = torch.tensor(ours.T)[None]
+    cells = positions.join(positions.grid(3, 25, axes=(1, 0)), total=80, padding=-1)
+    ids = torch.tensor(cells.T)[None]
     tables = run.cls(run.config)(torch.zeros(1), ids)
     function = run.module.apply_multidimensional_rope
-    return observed(ours, head_width(run), tables, function, ids, blocks=2, tokens_first=True)
+    return observed(cells, head_width(run), tables, function, ids, blocks=2, tokens_first=True)
 
 
 def llama4_vision(run):
     table = run.cls(run.config)(torch.zeros(1))  # (tokens + 1, 1, pairs), complex
     side = run.config.image_size // run.config.patch_size
-    ours = places.join(places.grid(side, side, start=1, axes=(1, 0)), 1)
+    cells = positions.join(positions.grid(side, side, start=1, axes=(1, 0)), 1)
     rotate = applied(run.module.vision_apply_rotary_emb, table, tokens_first=True)
-    return Observation(ours, head_width(run), rotate, np.asarray(table.real[:, 0]), np.asarray(table.imag[:, 0]))
+    return Observation(cells, head_width(run), rotate, np.asarray(table.real[:, 0]), np.asarray(table.imag[:, 0]))
 
 
 def dinov3(run):
-    """The module takes pixels; class and register tokens come first and are not rotated."""
+    """The module takes pixels. Class and register tokens come first and are not rotated."""
     prefix, high, wide = 5, 3, 5
     pixels = torch.zeros(1, 3, high * run.config.patch_size, wide * run.config.patch_size)
     tables = run.cls(run.config).eval()(pixels)
-    cos, sin = map(halves, tables)
-    still = np.zeros((prefix, cos.shape[-1]))
+    cos, sin = map(half_width, tables)
+    zeros = np.zeros((prefix, cos.shape[-1]))
     rotate = applied(run.module.apply_rotary_pos_emb, *tables)
-    ours = places.join(prefix, places.normalized(high, wide))
-    return Observation(ours, head_width(run), rotate, np.concatenate([still + 1, cos]), np.concatenate([still, sin]))
+    cells = positions.join(prefix, positions.normalized(high, wide))
+    return Observation(cells, head_width(run), rotate, np.concatenate([zeros + 1, cos]), np.concatenate([zeros, sin]))
 
 
 def loftr(run):
-    """The module takes a map of features; all heads are rotated as one."""
+    """The module takes a feature map. All heads are rotated as one."""
     stride, config = run.config.q_aggregation_stride, run.config
     tables = [y.flatten(1, 2) for y in run.cls(config)(torch.zeros(1, 8, 3 * stride, 5 * stride))]
-    function, ours = run.module.apply_rotary_pos_emb, places.grid(3, 5, start=1)
-    return observed(ours, config.hidden_size, tables, function, tokens_first=True, unsqueeze_dim=2)
+    function, cells = run.module.apply_rotary_pos_emb, positions.grid(3, 5, start=1)
+    return observed(cells, config.hidden_size, tables, function, tokens_first=True, unsqueeze_dim=2)
 
 
 def vjepa2(run):
     layer = run.cls(run.config, run.config.hidden_size, run.config.num_attention_heads)
     side = layer.grid_size
     ids = [p.float() for p in layer.get_position_ids(torch.zeros(1, 2 * side * side, 1))]
-    ours = places.grid(2, side, side)
-    require_same(torch.stack(ids), ours)
+    cells = positions.grid(2, side, side)
+    require_same(torch.stack(ids), cells)
     rotate = applied(layer.apply_rotary_embeddings, [p.view(1, 1, -1) for p in ids])
-    return Observation(ours, layer.attention_head_size, rotate)
+    return Observation(cells, layer.attention_head_size, rotate)
 
 
 class Fixed(torch.nn.Module):
-    """A projection that returns this, whatever its input."""
+    """A projection that always returns `x`."""
 
     def __init__(self, x):
         super().__init__()
@@ -101,7 +101,7 @@ class Fixed(torch.nn.Module):
 
 
 def attention(run, inputs, keys, make=None, **options):
-    """Run an attention class without its projections, and return the queries and keys that reach its kernel."""
+    """Run an attention class without its projections, and return the queries and keys that its kernel gets."""
     run.config._attn_implementation = "eager"
     layer = run.cls(run.config, **(make or {}))
     for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
@@ -126,15 +126,15 @@ def flat(x):
 
 
 def memory_tables(run):
-    """Positions, head width and tables of SAM 2's memory attention and its successors', over 3 rows and 5 columns."""
+    """Positions, head width and tables of the memory attention of SAM 2 and its successors, on a grid of 3 x 5."""
     config, classes = run.config, vars(run.module).items()
     stack = next(c for name, c in classes if name.endswith("MemoryAttention"))
     rotary = next(c for name, c in classes if name.endswith("VideoVisionRotaryEmbedding"))
-    config.memory_attention_rope_feat_sizes = [5, 3]  # here, as SAM 3's tracker replaces what it is given
-    ids, ours = stack.precompute_positions(config), places.grid(3, 5, axes=(1, 0))
-    require_same(ids.T, ours)
+    config.memory_attention_rope_feat_sizes = [5, 3]  # set here, because SAM 3's tracker replaces the argument
+    ids, cells = stack.precompute_positions(config), positions.grid(3, 5, axes=(1, 0))
+    require_same(ids.T, cells)
     inner = config.memory_attention_hidden_size // config.memory_attention_downsample_rate
-    return ours, inner // config.memory_attention_num_attention_heads, rotary(config)(torch.zeros(1), ids), rotary
+    return cells, inner // config.memory_attention_num_attention_heads, rotary(config)(torch.zeros(1), ids), rotary
 
 
 def memory(run):
@@ -143,25 +143,25 @@ def memory(run):
     return observed(*memory_tables(run)[:3], function)
 
 
-def attended(ours, dim, heads, rotate, tables=None):
-    """An observation of what an attention class hands to its kernel."""
-    cos, sin = (None, None) if tables is None else (halves(table[0]) for table in tables)
-    return Observation(ours, dim, rotate, cos, sin, heads=heads)
+def attended(cells, dim, heads, rotate, tables=None):
+    """An observation of the queries or keys that an attention class passes to its kernel."""
+    cos, sin = (None, None) if tables is None else (half_width(table[0]) for table in tables)
+    return Observation(cells, dim, rotate, cos, sin, heads=heads)
 
 
 def memory_attention(run):
-    """Keys are those of several frames, then of object pointers, which are not rotated.
+    """Keys of several frames, and then of object pointers, which are not rotated.
 
-    EdgeTAM's cross-attention: three memories of two latents and a grid of 4 x 4, which alone is rotated; four pointers.
+    Keys of EdgeTAM's cross-attention: three times two latents and a grid, then four pointers. Only grids are rotated.
     """
-    ours, dim, tables, rotary = memory_tables(run)
+    cells, dim, tables, rotary = memory_tables(run)
     heads, name = run.config.memory_attention_num_attention_heads, run.cls.__name__
     plain = {"position_embeddings": tables}
     options = {**plain, "make": {"rope_k_repeat": True}, "num_k_exclude_rope": 3}
-    many = places.join(ours, ours, 3)
+    many = positions.join(cells, cells, 3)
     if "Cross" in name:
-        small = places.grid(2, 4, axes=(1, 0))
-        many = places.join(2, small, 2, small, 2, small, 4)
+        small = positions.grid(2, 4, axes=(1, 0))
+        many = positions.join(2, small, 2, small, 2, small, 4)
         options = {**plain, "make": {"kv_in_dim": dim * heads}, "num_k_exclude_rope": 4, "rope_k_repeat": 3}
         options["position_embeddings_k"] = rotary(run.config)(torch.zeros(1), torch.tensor(small.T))
 
@@ -173,32 +173,32 @@ def memory_attention(run):
         return attention(run, (flat(x), k, k), None, **options)[:1]
 
     def keys(x, *_):
-        q = flat(torch.zeros(heads, ours.shape[-1], dim))
+        q = flat(torch.zeros(heads, cells.shape[-1], dim))
         return attention(run, (q, flat(x), flat(x)), None, **options)[1:]
 
-    first = attended(ours, dim, heads, queries if "Cross" in name else both, tables)
+    first = attended(cells, dim, heads, queries if "Cross" in name else both, tables)
     return first if "Self" in name else [first, attended(many, dim, heads, keys)]
 
 
 def sam3_tables(run):
     config = run.config
     ids = run.module.Sam3ViTLayer.precompute_positions(config, 0)
-    wide, high = (side // config.patch_size for side in config.image_size)  # upstream reads image_size as (w, h)
-    ours = places.grid(high, wide, step=config.window_size / wide, axes=(1, 0))
-    require_same(ids.numpy().T, ours, 2.0**-20)  # the product with a scale, rounded once or twice
-    return ours, high, wide, run.module.Sam3ViTRotaryEmbedding(config)(torch.zeros(1), ids)
+    wide, high = (side // config.patch_size for side in config.image_size)  # transformers reads image_size as (w, h)
+    cells = positions.grid(high, wide, step=config.window_size / wide, axes=(1, 0))
+    require_same(ids.numpy().T, cells, 2.0**-20)  # the product with a scale, rounded once or twice
+    return cells, high, wide, run.module.Sam3ViTRotaryEmbedding(config)(torch.zeros(1), ids)
 
 
 def sam3_vit(run):
-    ours, _, _, tables = sam3_tables(run)
-    return observed(ours, head_width(run), tables, run.module.apply_rotary_pos_emb_2d)
+    cells, _, _, tables = sam3_tables(run)
+    return observed(cells, head_width(run), tables, run.module.apply_rotary_pos_emb_2d)
 
 
 def sam3_attention(run):
-    ours, high, wide, tables = sam3_tables(run)
+    cells, high, wide, tables = sam3_tables(run)
 
     def rotate(q, k, *_):
         hidden, keys = (x.transpose(0, 1).reshape(1, high, wide, -1) for x in (q, k))
         return attention(run, (hidden,), keys, position_embeddings=tables)
 
-    return attended(ours, head_width(run), run.config.num_attention_heads, rotate, tables)
+    return attended(cells, head_width(run), run.config.num_attention_heads, rotate, tables)

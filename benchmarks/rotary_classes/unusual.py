@@ -1,4 +1,4 @@
-"""Rotary classes of sound, speech and molecules, and those of older models of text."""
+"""Rotary classes of speech, sound and molecules, and of older text models."""
 
 import types
 from dataclasses import replace
@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from .observe import SHORT, Observation, applied, halves, head_width, observed, text
+from .observe import SHORT, Observation, applied, half_width, head_width, observed, text
 
 
 def counted(run):
-    """Speech encoders: positions from the length, and hidden states rotated before the projections."""
+    """Speech encoders. Positions follow from the length; hidden states are rotated before the projections."""
     n, hidden = 300, run.config.hidden_size
     dim = hidden // getattr(run.config, run.subject.heads)
     table = run.cls(run.config)(torch.zeros(1, n, hidden))  # (2, seq, 1, 1, dim)
@@ -21,11 +21,11 @@ def counted(run):
         y = owner._apply_rotary_embedding(me, x.transpose(0, 1).reshape(1, n, -1), table)
         return (y.view(n, -1, dim).transpose(0, 1),)
 
-    return Observation(np.arange(n), dim, rotate, *(halves(part[:, 0, 0]) for part in table))
+    return Observation(np.arange(n), dim, rotate, *(half_width(part[:, 0, 0]) for part in table))
 
 
 def clvp(run):
-    """The module returns angles of the first channels; queries, keys and values are rotated."""
+    """The module returns angles of the first channels. Queries, keys and values are rotated."""
     n = 300
     angles = run.cls(run.config)(torch.zeros(1, n, 1))[0]
     function, tables, crop = run.module.apply_rotary_pos_emb, (angles.cos(), angles.sin()), angles.shape[-1]
@@ -33,15 +33,15 @@ def clvp(run):
 
 
 def dit(run):
-    """The model brings the channels of a pair together before it rotates them."""
-    found, apart = text(run), run.module.deinterleave_head_dim
+    """The model reorders channels before it rotates them, so that the channels of a pair are neighbours."""
+    found, reorder = text(run), run.module.deinterleave_head_dim
     tables = run.cls(run.config)(torch.zeros(1), torch.tensor(found.positions)[None])
-    rotate = applied(lambda q, k: run.module.apply_rotary_pos_emb(apart(q), apart(k), *tables))
+    rotate = applied(lambda q, k: run.module.apply_rotary_pos_emb(reorder(q), reorder(k), *tables))
     return replace(found, rotate=rotate, long=None)
 
 
 def esmfold2(run):
-    """Positions are coordinates of atoms and a number of each."""
+    """Positions are the coordinates of atoms, and a number for each atom."""
     random = np.random.default_rng(1)
     xyz, uid = random.normal(size=(3, 13)).astype(np.float32) * 30, random.integers(0, 512, 13)
     tables = run.cls(run.config)(torch.tensor(xyz.T)[None], torch.tensor(uid)[None], torch.float32)
@@ -62,7 +62,7 @@ def musicflamingo(run):
 
 
 def roformer(run):
-    """One table, sine first, then cosine."""
+    """One table holds the sines, then the cosines."""
     n, dim = 300, head_width(run)
     module = run.cls(run.config.max_position_embeddings, dim)
     module.weight = torch.nn.Parameter(module.create_weight())
@@ -74,7 +74,7 @@ def roformer(run):
 
 
 def gptj(run):
-    """The attention class keeps its sines and cosines in a buffer, sine first."""
+    """The attention class keeps one table in a buffer: the sines, then the cosines."""
     config = run.config
     rows = run.module.create_sinusoidal_positions(1024, config.rotary_dim or config.n_embd)
     sin, cos = rows[torch.tensor(SHORT)].chunk(2, -1)

@@ -1,4 +1,4 @@
-"""Whole models of transformers, tiny, with random weights: built, compared with and without rope_xp, and timed."""
+"""Tiny whole models of transformers with random weights: built, compared with and without rope_xp, and timed."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A model without rope_xp and with it: logits, gradients, generation, padding, what is saved, and bfloat16."""
+"""A model without rope_xp and with it: logits, gradients, generation, padding, saved files, and bfloat16."""
 
 import hashlib
 import tempfile
@@ -14,7 +14,7 @@ from rope_xp.huggingface import patch, patched
 from .models import FAMILIES, build, padded_prompt, prompt
 
 LOGITS = 1e-4  # the largest difference of logits of order 1, float32
-# Gradients relative to the largest of all: those of rotated projections reach 0.06 of it or more, where looked at.
+# Relative to the largest gradient. In the families measured, projections of rotated arrays have 0.06 of it or more.
 GRADIENTS = 1e-5
 
 
@@ -36,76 +36,76 @@ def gradients(model, inputs):
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None and p.numel()}
 
 
-def of_gradients(ours, theirs):
-    """The largest difference of a parameter's gradients, relative to their largest; the same parameters have some."""
+def gradient_difference(ours, theirs):
+    """The largest difference, relative to the largest gradient; infinite if other parameters have gradients."""
     if ours.keys() != theirs.keys():
         return float("inf")
     scale = float(torch.stack([g.abs().max() for g in theirs.values()]).max())
     return difference(ours.values(), [theirs[name] for name in ours]) / scale
 
 
-def answers(model, family):
-    """Logits: of tokens in a row, and of two rows where tokens are not as far apart as in the other."""
+def all_logits(model, family):
+    """Logits of consecutive tokens, and of two rows with different distances between tokens."""
     inputs = prompt(family)
     found = [logits(model, inputs)]
-    if not family.counts:
+    if not family.counts_positions:
         ids = inputs["input_ids"]
         positions = torch.arange(ids.shape[1]) * torch.tensor([[1], [3]])
-        if reaches(model, positions):
+        if fits(model, positions):
             found.append(logits(model, inputs, attention_mask=torch.ones_like(ids), position_ids=positions))
     return found
 
 
-def reaches(model, positions):
+def fits(model, positions):
     return bool(positions.max() < model.config.get_text_config().max_position_embeddings)
 
 
 def difference(ours, theirs):
-    """The largest of any numbers; NaN where there is one."""
+    """The largest difference of any numbers; NaN if any is NaN."""
     return float(torch.stack([(one - other).abs().max() for one, other in zip(ours, theirs, strict=True)]).max())
 
 
 def generated(model, family):
-    """Greedily with a cache, from a prompt and from one that is padded at the left."""
+    """Tokens generated greedily with a cache, from a prompt and from one that is padded at the left."""
     prompts = [prompt(family), padded_prompt(family)] if family.pads else [prompt(family)]
     return [model.generate(**each, max_new_tokens=12, do_sample=False, pad_token_id=0) for each in prompts]
 
 
 def padded(model, family):
-    """The largest difference of the last token's logits in a row that is padded at the left from those of it alone."""
+    """The largest difference of the last token's logits, between a row padded at the left and the row alone."""
     both = padded_prompt(family)
     where = (both["attention_mask"].cumsum(-1) - 1).clamp(min=0)
     alone = {"input_ids": both["input_ids"][1:, 3:]}
     return difference([logits(model, both, position_ids=where)[1, -1]], [logits(model, alone)[0, -1]])
 
 
-def written(model):
-    """What `save_pretrained` writes, by file."""
+def saved_files(model):
+    """The hash of each file that `save_pretrained` writes."""
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in Path(folder).iterdir()}
 
 
-# Prompts in bfloat16: tokens (the family's own where 0), the first position, and the step from token to token.
+# Prompts in bfloat16: number of tokens (0: that of the family), first position, and distance between tokens.
 PROMPTS = {
     "short": ((0, 0, 1), (0, 4000, 1)),
     "long": ((512, 0, 1),),
-    "far": ((0, 0, 400),),  # as in a long prompt of which attention reads a few
+    "far": ((0, 0, 400),),  # as in a long prompt, if attention reads only a few tokens
 }
 
 
 def in_bfloat16(family, seeds):
-    """Mean distances of logits in bfloat16 from those in float64, without and with rope_xp, for each of `PROMPTS`."""
+    """Mean errors of bfloat16 logits against float64, without and with rope_xp, for each of `PROMPTS`."""
     found = {name: [] for name in PROMPTS}
     for seed in range(seeds):
         exact = build(family, seed)
         with torch.no_grad():
             for weight in exact.parameters():
                 weight.copy_(weight.to(torch.bfloat16))
-        exact.double()  # and not .to(torch.float64), which makes real numbers of complex ones
+        exact.double()  # .to(torch.float64) would convert complex numbers to real ones
         theirs, ours = build(family, seed).to(torch.bfloat16), patch(build(family, seed).to(torch.bfloat16))
         for name, tokens, first, step in ((name, *each) for name, prompts in PROMPTS.items() for each in prompts):
-            if (family.counts and (first, step) != (0, 1)) or (family.features and tokens):
+            if (family.counts_positions and (first, step) != (0, 1)) or (family.features and tokens):
                 continue
             inputs = prompt(replace(family, longest=tokens or family.longest), seed, 1, torch.float64)
             small = {key: x.to(torch.bfloat16) if x.is_floating_point() else x for key, x in inputs.items()}
@@ -113,10 +113,10 @@ def in_bfloat16(family, seeds):
             if not family.features:
                 ids = inputs["input_ids"]
                 positions = first + step * torch.arange(ids.shape[1])
-                if not reaches(exact, positions):
+                if not fits(exact, positions):
                     continue
                 more["attention_mask"] = torch.ones_like(ids)  # far positions are not packed sequences
-                if not family.counts:
+                if not family.counts_positions:
                     more["position_ids"] = positions[None]
             truth = logits(exact, inputs, **more)
             pair = (float((logits(model, small, **more) - truth).abs().mean()) for model in (theirs, ours))
@@ -126,7 +126,7 @@ def in_bfloat16(family, seeds):
 
 @dataclass(frozen=True)
 class Row:
-    """What was found for a family."""
+    """The measurements of a family."""
 
     family: str
     model: str
@@ -139,25 +139,26 @@ class Row:
     bfloat16: Mapping[str, tuple[float, float]]
 
     @property
-    def good(self):
+    def is_equal(self):
         close = self.logits <= LOGITS and self.gradients <= GRADIENTS and (self.padded or 0.0) <= LOGITS
         return close and self.generation is not False and self.saved
 
 
 def measure(name, model, seeds):
-    """A model of a family, without rope_xp and with it, and others like it in bfloat16."""
+    """Measure a model of a family without rope_xp and with it, and similar models in bfloat16."""
     family = FAMILIES[name]
-    theirs, their_gradients, their_files = answers(model, family), gradients(model, prompt(family)), written(model)
+    theirs, their_gradients = all_logits(model, family), gradients(model, prompt(family))
+    their_files = saved_files(model)
     their_tokens = generated(model, family) if family.generates else None
     with patched(model):
         return Row(
             family=name,
             model=family.model,
             size=float(theirs[0].std()),
-            logits=difference(answers(model, family), theirs),
+            logits=difference(all_logits(model, family), theirs),
             generation=all(map(torch.equal, generated(model, family), their_tokens)) if their_tokens else None,
             padded=padded(model, family) if family.pads else None,
-            gradients=of_gradients(gradients(model, prompt(family)), their_gradients),
-            saved=written(model) == their_files,
+            gradients=gradient_difference(gradients(model, prompt(family)), their_gradients),
+            saved=saved_files(model) == their_files,
             bfloat16=in_bfloat16(family, seeds),
         )

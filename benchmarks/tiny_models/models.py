@@ -1,4 +1,4 @@
-"""Tiny models with random weights, large enough that logits are of order 1, and their inputs."""
+"""Tiny models with random weights, and their inputs. Weights are so large that logits are of order 1."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -22,20 +22,20 @@ IMAGE = {"image_token_id": 60, "video_token_id": 61, "vision_start_token_id": 62
 
 @dataclass(frozen=True)
 class Family:
-    """A model class of transformers and what makes it tiny."""
+    """A model class of transformers, and the changes that make it tiny."""
 
     model: str
     changes: Mapping[str, Any] = field(default_factory=dict)
-    vision: Mapping[str, Any] | None = None  # of a tower, with an image in the prompt
-    features: Mapping[str, tuple[int, ...]] | None = None  # of a tower alone: what it takes, and of which shape
+    vision: Mapping[str, Any] | None = None  # the vision config, if the prompt has an image
+    features: Mapping[str, tuple[int, ...]] | None = None  # the inputs of a tower alone, with their shapes
     generates: bool = True
-    longest: int = 0  # tokens of the prompt, where the usual ones are too few for a rule
+    longest: int = 0  # tokens of the prompt, if a rule needs more than usual
     scale: float = 5.0  # of weights, for logits of order 1
-    pads: bool = True  # whether a padded row is equal to a single one upstream, and has no image
+    pads: bool = True  # whether padding changes nothing in transformers; prompts with images are not padded
 
     @property
-    def counts(self):
-        """Whether it counts positions itself, from 0."""
+    def counts_positions(self):
+        """Whether the model counts positions itself, from 0."""
         return self.vision is not None or self.features is not None or self.model.startswith("Esm")
 
 
@@ -45,13 +45,13 @@ def causal(stems, *changes, variant="", **more):
 
 
 def with_image(stem, rule, **vision):
-    """A model of text and images, whose positions have three axes."""
+    """A model of text and images. Its positions have three axes."""
     rule = {"rope_type": "default", "mrope_section": [2, 3, 3], **rule}
     return Family(f"{stem}ForConditionalGeneration", block(**rule), vision, pads=False)
 
 
 def tower(model, changes=(), scale=5.0, **features):
-    """A model of images, or of features of sound, alone."""
+    """A model of images alone, or of sound features alone."""
     changes = {"patch_size": 4, "image_size": 24, "num_mel_bins": 16, **dict(changes)}
     features = features or {"pixel_values": (3, 24, 24)}
     return Family(model, changes, features=features, generates=False, pads=False, scale=scale)
@@ -132,12 +132,12 @@ def build(family, seed=0):
     config_class, changes = cls.config_class, deepcopy(dict(family.changes))
     if family.vision is not None:
         subs = config_class.sub_configs
-        text = known(subs["text_config"], {**TINY, **changes})
-        vision = known(subs["vision_config"], {**VISION, "hidden_size": 64, **family.vision})
+        text = known_changes(subs["text_config"], {**TINY, **changes})
+        vision = known_changes(subs["vision_config"], {**VISION, "hidden_size": 64, **family.vision})
         config = config_class(text_config=text, vision_config=vision, **IMAGE)
     else:
-        config = config_class(**known(config_class, {**TINY, **changes}))
-    config._attn_implementation = config._experts_implementation = "eager"  # which do float64 too
+        config = config_class(**known_changes(config_class, {**TINY, **changes}))
+    config._attn_implementation = config._experts_implementation = "eager"  # these support float64
     torch.manual_seed(seed)
     model = cls(config).eval()
     with torch.no_grad():
@@ -147,14 +147,14 @@ def build(family, seed=0):
     return model
 
 
-def known(config_class, changes):
-    """Changes without those that many families share and this one has no name for."""
+def known_changes(config_class, changes):
+    """The changes, without shared ones that this config does not have."""
     names = {*config_class.__dataclass_fields__, *config_class.attribute_map}
     return {key: value for key, value in changes.items() if key in names or key not in {*TINY, *LATENT, *VISION}}
 
 
 def prompt(family, seed=0, rows=2, dtype=torch.float32):
-    """Token ids, with an image of 4 x 8 patches, or 8 x 4, where the model has a tower."""
+    """Token ids. If the model has a tower, also an image of 4 x 8 patches for one row and 8 x 4 for the other."""
     random = torch.Generator().manual_seed(seed)
     if family.features is not None:
         shapes = family.features.items()
@@ -171,7 +171,7 @@ def prompt(family, seed=0, rows=2, dtype=torch.float32):
 
 
 def padded_prompt(family):
-    """Two rows, of which the second begins with padding."""
+    """Two rows. The second begins with padding."""
     ids = prompt(family)["input_ids"].flip(0)
     ids[1, 3:] = ids[1, :-3].clone()
     ids[1, :3] = 0

@@ -1,4 +1,4 @@
-"""Every rotary class, apart from any model: whether it can be patched."""
+"""Whether each rotary class can be patched, tested without a model."""
 
 import importlib
 import inspect
@@ -11,25 +11,25 @@ from rope_xp.huggingface._rewrite import APPLY_NAME, ClassRewriter, names_used_b
 
 
 def classes():
-    """Why each rotary class of `benchmarks/parity.py` cannot be patched, or nothing."""
+    """For each rotary class of `benchmarks/parity.py`: why it cannot be patched, or an empty string."""
     reasons = {}
     for (folder, file), classes in groupby(found(), lambda each: each[:2]):
         try:
             module = importlib.import_module(f"transformers.models.{folder}.{file}")
-        except ImportError as error:  # of a package that this one class needs
+        except ImportError as error:  # a package that this class needs is missing
             reasons |= {name: f"cannot be imported: {error}" for *_, name in classes}
             continue
-        # Without attention: its tables are those of another class, or its own, as of GPT-J.
+        # Attention classes are left out: their tables come from another class, or from themselves as in GPT-J.
         names = [name for *_, name in classes if name in REFUSED or not name.endswith("Attention")]
         rotaries = {}
         for name in names:
             reasons[name] = REFUSED.get(name, "")
             if name in REFUSED:
-                continue  # before it is made, which may need more than a config
+                continue  # do not create it: that may need more than a config
             try:
                 target = next(targets(folder, file, name))
                 rotaries[name] = rotary_of("patch", target.cls(target.default))
-            except Exception as error:  # whatever code that nobody knows raises
+            except Exception as error:  # unknown code may raise anything
                 reasons[name] = str(error).rpartition("Embedding: ")[2]
         rewriter = ClassRewriter("patch", rotaries.values())
         try:

@@ -1,4 +1,4 @@
-"""Times of attention of Llama 3 8B and of the parts that rope_xp replaces, without and with it."""
+"""Times of the attention of Llama 3 8B, and of its rotation alone, without and with rope_xp."""
 
 import time
 from copy import deepcopy
@@ -12,7 +12,7 @@ from rope_xp.huggingface import patch
 
 
 def timed(repeats, *calls):
-    """The least and the median of the milliseconds that each call takes; calls alternate."""
+    """The least and the median time of each call, in milliseconds. Calls alternate."""
     times = [[] for _ in calls]
     for call in calls:
         call()
@@ -25,7 +25,7 @@ def timed(repeats, *calls):
 
 
 def speeds(quick):
-    """By what is timed: least and median milliseconds without rope_xp, and with it."""
+    """For each name: the least and the median time without rope_xp, and with it."""
     from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
     heads, kv_heads = (4, 1) if quick else (32, 8)

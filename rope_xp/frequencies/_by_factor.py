@@ -147,7 +147,7 @@ class ProportionalScaling(Scaling):
     factor: float = 1.0
 
     def __post_init__(self) -> None:
-        self._resolve(
+        self._set_fields(
             partial_rotary_factor=checks.fraction(
                 type(self).__name__, "partial_rotary_factor", self.partial_rotary_factor
             )

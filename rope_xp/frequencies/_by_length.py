@@ -51,7 +51,7 @@ class DynamicNTKScaling(Scaling):
 
     def __post_init__(self) -> None:
         self._at_least(1.0, "factor")
-        self._lengths("max_position_embeddings", "seq_len")
+        self._check_lengths("max_position_embeddings", "seq_len")
 
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
         length = max(self.seq_len or 0, self.max_position_embeddings)
@@ -109,12 +109,12 @@ class YarnScaling(Scaling):
     def __post_init__(self) -> None:
         who = "YarnScaling"
         self._at_least(1.0, "factor")
-        self._lengths("original_max_position_embeddings")
+        self._check_lengths("original_max_position_embeddings")
         self._positive("attention_factor")
         self._at_least(2.0**-53, "beta_fast", "beta_slow")
         self._at_least(0.0, "mscale", "mscale_all_dim")
         self._at_most(2.0**53, "beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # so that all results are finite
-        self._resolve(truncate=checks.boolean(who, "truncate", self.truncate))
+        self._set_fields(truncate=checks.boolean(who, "truncate", self.truncate))
         if self.beta_fast < self.beta_slow:
             raise ValueError(f"{who}: beta_fast must be at least beta_slow={self.beta_slow}; got {self.beta_fast}")
 
@@ -134,7 +134,7 @@ class YarnScaling(Scaling):
             last += 0.001
         unscaled = geometric(base, rotary_dim)
         ramp = [min(max((j - first) / (last - first), 0.0), 1.0) for j in range(len(unscaled))]
-        return tuple(w / self.factor * share + w * (1.0 - share) for w, share in zip(unscaled, ramp))
+        return tuple(w / self.factor * fraction + w * (1.0 - fraction) for w, fraction in zip(unscaled, ramp))
 
     @property
     def resolved_attention_factor(self) -> float:
@@ -207,8 +207,8 @@ class LongRopeScaling(Scaling):
             values = getattr(self, name)
             if not isinstance(values, (list, tuple)) or not values:
                 raise TypeError(f"{who}: {name} must be a list or tuple of numbers; got {values!r}")
-            self._resolve(**{name: tuple(checks.positive(who, f"every {name}", value) for value in values)})
-        self._lengths("original_max_position_embeddings", "seq_len")
+            self._set_fields(**{name: tuple(checks.positive(who, f"every {name}", value) for value in values)})
+        self._check_lengths("original_max_position_embeddings", "seq_len")
         self._at_least(1.0, "factor")
         self._positive("attention_factor", "short_mscale", "long_mscale")
         if (self.short_mscale is None) != (self.long_mscale is None):
@@ -292,7 +292,7 @@ class Llama3Scaling(Scaling):
     def __post_init__(self) -> None:
         self._at_least(1.0, "factor")
         self._positive("low_freq_factor", "high_freq_factor")
-        self._lengths("original_max_position_embeddings")
+        self._check_lengths("original_max_position_embeddings")
         if self.high_freq_factor < self.low_freq_factor:
             raise ValueError(
                 f"Llama3Scaling: high_freq_factor must be at least low_freq_factor={self.low_freq_factor}; "
@@ -304,9 +304,9 @@ class Llama3Scaling(Scaling):
         for w in geometric(base, rotary_dim):
             revolutions = self.original_max_position_embeddings * w / (2 * pi)  # over the original length
             if revolutions < self.low_freq_factor or revolutions > self.high_freq_factor:
-                kept_share = float(revolutions > self.high_freq_factor)
+                kept_fraction = float(revolutions > self.high_freq_factor)
             else:
                 width = (self.high_freq_factor - self.low_freq_factor) or 1.0
-                kept_share = (revolutions - self.low_freq_factor) / width
-            scaled.append((1.0 - kept_share) * w / self.factor + kept_share * w)
+                kept_fraction = (revolutions - self.low_freq_factor) / width
+            scaled.append((1.0 - kept_fraction) * w / self.factor + kept_fraction * w)
         return tuple(scaled)

@@ -12,8 +12,8 @@ from rope_xp._core import backends, checks
 def geometric(base: float, rotary_dim: int) -> tuple[float, ...]:
     """The inverse frequencies ``base ** (-2 j / rotary_dim)`` for ``j = 0, ..., rotary_dim / 2 - 1``.
 
-    Each frequency is the float64 nearest to the exact value. A floating-point power would be wrong in the last few
-    bits, and differently in each mathematics library. At position ``2**31`` such an error is visible in the angle.
+    Each frequency is the float64 nearest to the exact value. A floating-point power has errors in the last few bits,
+    which differ between mathematics libraries. At position ``2**31`` such an error is visible in the angle.
 
     Parameters
     ----------

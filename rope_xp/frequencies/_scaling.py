@@ -46,8 +46,8 @@ class Scaling:
         ]
         return f"{self.rope_type}, {', '.join(shown)}"
 
-    def _resolve(self, **values: Any) -> None:
-        """Set fields of this frozen value; only for use while it is made."""
+    def _set_fields(self, **values: Any) -> None:
+        """Set fields of this frozen value. Only `__post_init__` may call it."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -55,7 +55,7 @@ class Scaling:
         """Check fields that must be None or numbers of at least `least`."""
         for name in names:
             if getattr(self, name) is not None:
-                self._resolve(**{name: checks.at_least(type(self).__name__, name, getattr(self, name), least)})
+                self._set_fields(**{name: checks.at_least(type(self).__name__, name, getattr(self, name), least)})
 
     def _at_most(self, most: float, *names: str) -> None:
         """Check fields that must be None or numbers of at most `most`."""
@@ -68,14 +68,14 @@ class Scaling:
         """Check fields that must be None or numbers greater than 0."""
         for name in names:
             if getattr(self, name) is not None:
-                self._resolve(**{name: checks.positive(type(self).__name__, name, getattr(self, name))})
+                self._set_fields(**{name: checks.positive(type(self).__name__, name, getattr(self, name))})
 
-    def _lengths(self, *names: str) -> None:
+    def _check_lengths(self, *names: str) -> None:
         """Check fields that must be None or lengths in tokens."""
         who = type(self).__name__
         for name in names:
             value = getattr(self, name)
             if value is not None:
-                self._resolve(**{name: checks.count(who, name, value)})
+                self._set_fields(**{name: checks.count(who, name, value)})
                 if not 1 <= value < 2**53:
                     raise ValueError(f"{who}: {name} must be at least 1 and below 2**53; got {value}")

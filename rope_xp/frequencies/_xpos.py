@@ -58,5 +58,5 @@ class XPos:
         return tuple((2 * j + self.gamma * rotary_dim) / denominator for j in range(rotary_dim // 2))
 
     def rates(self, rotary_dim: int) -> tuple[float, ...]:
-        """For each pair of a query, the change of the logarithm of its scale per token."""
+        """The change per token of the logarithm of a query's scale, for each pair."""
         return tuple(log(zeta) / self.scale_base for zeta in self.zeta(rotary_dim))

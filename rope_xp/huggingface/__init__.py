@@ -14,7 +14,7 @@ class has a forward with the same code, in which that name means an apply functi
 `_comparison`        the contexts in which code of transformers is called
 ===================  ================================================================================
 
-A layer that is added to a patched model later runs the code of transformers. It gets tables in the format of
+If a layer is added to a patched model, the new layer runs the code of transformers. It gets tables in the format of
 transformers, but in float32, so a layer in 16 bits cannot use them.
 """
 
@@ -67,11 +67,11 @@ def patch(model: Model) -> Model:
     `patch` first compares its tables and its apply functions with those of transformers. If a result differs, it raises
     ValueError and changes nothing.
 
-    `patch` reads the config and the source files of the model once; later calls do not read them again. A layer that
-    is added later runs the code of transformers with the same tables, unless it is in 16 bits. A copy of a patched
-    model is patched. A patched model cannot be pickled as a whole, as `torch.save(model)` does: unpatch it first.
-    `save_pretrained` and state dicts work. `patch` changes nothing of the process, so threads may patch different
-    models at the same time.
+    `patch` reads the config and the source files of the model once; later calls do not read them again. If a
+    layer is added to a patched model, the new layer runs the code of transformers with the same tables. This does not
+    work in 16 bits. A copy of a patched model is patched. A patched model cannot be pickled as a whole, as
+    `torch.save(model)` does: unpatch it first. `save_pretrained` and state dicts work. `patch` changes no global state,
+    so threads may patch different models at the same time.
 
     The frequencies of a patched rotary module cannot be read. Setting them, the attention factor or another attribute
     raises AttributeError. To edit them, unpatch the model first. For a rotation of your own, use
@@ -82,7 +82,7 @@ def patch(model: Model) -> Model:
     RuntimeError; among the models of transformers, only ESM saves its frequencies.
 
     A patched model reproduces the known bugs of the installed transformers; see ``compat`` of `rope_xp.from_config`.
-    There is one exception: dynamic NTK uses the longest position of each call and does not depend on earlier calls.
+    There is one exception: dynamic NTK uses the largest position of each call and does not depend on earlier calls.
     Each call then waits for the device, as it must read that position.
 
     Parameters
@@ -168,7 +168,7 @@ def unpatch(model: Model) -> Model:
         If the model is not patched. Also if the forward or the class of one of its modules has been replaced or
         wrapped since `patch`; ``fully_shard`` of an attention module does this. Also if frequencies are on the meta
         device, or were edited through a reference from before `patch`. The error names the module, and nothing is
-        changed. Hooks of accelerate are no obstacle, and stay.
+        changed. Hooks of accelerate are allowed, and are kept.
 
     Examples
     --------
@@ -206,7 +206,7 @@ def unpatch(model: Model) -> Model:
 def patched(model: Model) -> Iterator[Model]:
     """Patch a model for the duration of a ``with`` block, and unpatch it afterwards, also after an error.
 
-    A model that was unpatched inside the block stays so.
+    A model that was unpatched inside the block stays unpatched.
 
     Parameters
     ----------
@@ -260,7 +260,7 @@ def _check_module(who: str, model: Any) -> None:
 
 
 def _check_patchable(who: str, model: Any) -> None:
-    """Check that a model is not patched, has its values in memory, and is not quantised or wrapped."""
+    """Check that a model is not patched, quantised or wrapped, and has its tensors in memory."""
     _check_module(who, model)
     if _is_patched(model):
         raise ValueError(
@@ -269,8 +269,10 @@ def _check_patchable(who: str, model: Any) -> None:
     if any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in [*model.parameters(), *model.buffers()]):
         raise ValueError(f"{who}: model must have its tensors in memory; got meta or fake tensors")
     for module in model.modules():
-        if isinstance(module, torch.nn.parallel.DistributedDataParallel):  # it has listed the buffers
-            raise ValueError(f"{who}: model must be patched before {type(module).__name__} wraps it; got it wrapped")
+        if isinstance(module, torch.nn.parallel.DistributedDataParallel):  # it keeps a list of the buffers
+            raise ValueError(
+                f"{who}: model must be patched before {type(module).__name__} wraps it; got a wrapped model"
+            )
         config = getattr(module, "config", None)
         if getattr(module, "hf_quantizer", None) or getattr(config, "quantization_config", None):
             raise ValueError(f"{who}: model must not be quantised; got {type(module).__name__} with a quantizer")

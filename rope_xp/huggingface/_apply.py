@@ -1,7 +1,8 @@
 """The apply functions of rope_xp: they take the arguments of transformers' functions, and give the same results.
 
 An apply function of transformers rotates arrays by tables, for example ``apply_rotary_pos_emb(q, k, cos, sin)``. Some
-models pass arguments by name, so ours has the same parameters. `APPLY_SIGNATURES` lists all parameters that are known.
+models pass arguments by name, so the apply functions of rope_xp have the same parameters. `APPLY_SIGNATURES` lists all
+signatures that are known.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -86,7 +87,7 @@ class Call(NamedTuple):
 def signature_of(function: Any) -> str:
     """The parameters of a function as text, without annotations.
 
-    It may also be a module: the decorator of the package `kernels` makes one of a function.
+    `function` may also be a module: the decorator of the package `kernels` replaces a function by a module.
     """
     parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
     return str(inspect.Signature([each.replace(annotation=inspect.Parameter.empty) for each in parameters]))
@@ -143,9 +144,10 @@ def apply_function(signature: str, table_format: TableFormat, heads_axis: int | 
 
 
 def largest_difference(original: Any, replacement: Any, table_format: TableFormat) -> float:
-    """The largest difference between the results of two apply functions, over examples that keep the shapes.
+    """The largest difference between the results of two apply functions, over a list of examples.
 
-    Other examples are left out, as no model passes such arguments. Infinite if there are no examples.
+    If the result of `original` has another shape than its argument, the example is skipped: no model passes such
+    arguments. Infinite if no example remains.
     """
     errors = []
     for arrays, others in _examples(signature_of(original), table_format):
@@ -157,7 +159,7 @@ def largest_difference(original: Any, replacement: Any, table_format: TableForma
         if [each.shape for each in found] != shapes:
             return float("inf")
         errors += [(one - other).abs().max() for one, other in zip(expected, found)]
-    return float(torch.stack(errors).max()) if errors else float("inf")  # NaN if any difference is
+    return float(torch.stack(errors).max()) if errors else float("inf")  # NaN if any difference is NaN
 
 
 def _examples(signature: str, table_format: TableFormat) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -208,7 +210,7 @@ def _example_shapes(parameters: Mapping[str, inspect.Parameter]) -> Iterator[tup
 
 
 def _example_memories(kind: type) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Shapes of queries and keys of a memory. `repeat_freqs_k` is an int, how often, or a bool, whether."""
+    """Shapes of queries and keys of a memory. `repeat_freqs_k` is a number of repetitions, or a bool."""
     for first, last, frames in product((0, 2), (0, 2), (1, 2)):
         keys = (2, 3, (first + 5) * frames + last)
         options = {"num_k_exclude_rope": last, "repeat_freqs_k": frames if kind is int else frames > 1}

@@ -23,7 +23,7 @@ from rope_xp.huggingface._guard import (
 )
 from rope_xp.huggingface._rotary import COLUMN_LAYOUTS, POSITION_FUNCTIONS, Rotary, TableFormat
 
-# Names of classes that are about rotation, and names of attention among them.
+# Patterns: names of classes with rotary code, and names of attention classes among them.
 ROTARY_NAME, ATTENTION_NAME = re.compile("Rotary|RoPE|Rope|RoFormerSinusoidal"), re.compile("Attention|Layer$")
 
 # Classes that cannot be patched, with the reason.
@@ -78,7 +78,7 @@ def _checked_rotary(original: Any) -> Rotary:
 
 
 def _check_replaceable(original: Any) -> None:
-    """Check a rotary module apart from its tables: its class, its forward and what it holds."""
+    """Check a rotary module apart from its tables: its class, its forward and its attributes."""
     name = type(original).__name__
     if isinstance(original, ReplacedRotary):
         raise ValueError("it belongs to another patched model")
@@ -177,7 +177,7 @@ def _largest_difference(
         difference = (exact - original.reshape(exact.shape)).abs()
         far = difference[..., -1, :] * repeated(slow, rope.blocks)
         found += [difference[..., : len(NEAR_POSITIONS), :].max(), far.max()]
-    return float(torch.stack(found).max())  # NaN if any difference is
+    return float(torch.stack(found).max())  # NaN if any difference is NaN
 
 
 def _example(rotary: Rotary, rope: RotaryEmbedding, length: int | None) -> tuple[Any, Any]:

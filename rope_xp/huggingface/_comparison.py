@@ -1,6 +1,6 @@
 """Contexts in which `patch` compares its results with those of transformers.
 
-They change nothing of the process, so other threads are not affected.
+They change no global state, so other threads are not affected.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -19,7 +19,7 @@ FLOAT32_ON_CPU: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 
 
 class _Float32OnCPU(TorchFunctionMode):
-    """Repeats an operation if its result has a default dtype or device of the program, which no argument states.
+    """Repeats an operation if only the program's defaults decided the dtype or device of its result.
 
     A mode belongs to one thread. `torch.set_default_dtype` changes all threads.
     """
@@ -29,7 +29,7 @@ class _Float32OnCPU(TorchFunctionMode):
         result = func(*args, **kwargs)
         if not isinstance(result, torch.Tensor):
             return result
-        has_default_dtype = _is_by_default(result) and kwargs.get("dtype") is None
+        has_default_dtype = _has_default_dtype(result) and kwargs.get("dtype") is None
         given = list(_tensors([*args, *kwargs.values()]))
         if not given:
             changes: dict[str, Any] = {"dtype": torch.float32} if has_default_dtype else {}
@@ -42,7 +42,7 @@ class _Float32OnCPU(TorchFunctionMode):
         return result
 
 
-def _is_by_default(result: Any) -> bool:
+def _has_default_dtype(result: Any) -> bool:
     return result.is_floating_point() and result.dtype != torch.float32 and result.dtype == torch.get_default_dtype()
 
 

@@ -69,7 +69,7 @@ def _patched_class(cls: Any, rope: RotaryEmbedding) -> Any:
         return rotate(tensor, sin, cos)
 
     methods = {
-        name: _looking_up_rows(function, {APPLY_FUNCTION: apply_rotary_pos_emb})
+        name: _with_row_lookup(function, {APPLY_FUNCTION: apply_rotary_pos_emb})
         for name, function in inspect.getmembers(cls, inspect.isfunction)
         if name != "__init__" and {APPLY_FUNCTION, TABLE_BUFFER} & names_used_by(function)
     }
@@ -77,7 +77,7 @@ def _patched_class(cls: Any, rope: RotaryEmbedding) -> Any:
     return subclass_of(cls, GuardedModule, **methods, **{ROW_ATTRIBUTE: row_digits})
 
 
-def _looking_up_rows(function: Any, found: dict[str, Any]) -> Any:
+def _with_row_lookup(function: Any, found: dict[str, Any]) -> Any:
     """A copy of a function that reads `ROW_ATTRIBUTE` in place of the table."""
     new = copy_with_globals(function, found, function.__closure__ or ())
     names = tuple(ROW_ATTRIBUTE if name == TABLE_BUFFER else name for name in new.__code__.co_names)

@@ -88,8 +88,8 @@ class GuardedState(NamedTuple):
     def after_cast(self, module: Any, edited: Collection[str]) -> "GuardedState":
         """The state after a module was cast or moved.
 
-        Buffers that were `edited` before stay as they are. Other buffers that have lost their values get them back;
-        ``to_empty`` loses them.
+        Buffers that were `edited` before stay as they are. Other buffers get their values back if the call has lost
+        them, as ``to_empty`` does.
         """
         casts = {}
         for name, before in self.casts.items():
@@ -104,7 +104,7 @@ class GuardedState(NamedTuple):
     def after_load(self, module: Any, names: Collection[str]) -> "GuardedState":
         """The state after some buffers were loaded from a state dict."""
         return self._replace(
-            values={**self.values, **{name: _on_host(module._buffers[name]) for name in names}},
+            values={**self.values, **{name: _host_copy(module._buffers[name]) for name in names}},
             casts={**self.casts, **dict.fromkeys(names, ())},
         )
 
@@ -118,13 +118,13 @@ def has_values(module: Any, name: str) -> bool:
     return not buffer.is_meta and not isinstance(buffer, FakeTensor)
 
 
-def _on_host(buffer: Any) -> Any:
+def _host_copy(buffer: Any) -> Any:
     return buffer.detach().cpu().clone()
 
 
 def guard(module: Any, names: Collection[str], initial: Mapping[str, Any]) -> None:
     """Record the named attributes of a `GuardedModule`; from now on they cannot be edited."""
-    values = {name: _on_host(buffer) for name, buffer in module._buffers.items() if name in names}
+    values = {name: _host_copy(buffer) for name, buffer in module._buffers.items() if name in names}
     vars(module)["_guarded_state"] = GuardedState(names, initial, values, dict.fromkeys(values, ()))
 
 
@@ -175,7 +175,7 @@ class ReadOnlyAttributes(torch.nn.Module):
 
 
 class GuardedModule(ReadOnlyAttributes):
-    """A base of the classes of guarded modules. Their guarded buffers cannot be read. They record every cast."""
+    """The base class of guarded modules. Their guarded buffers cannot be read. They record every cast."""
 
     def __getattr__(self, name: str) -> Any:
         self._refuse_if_guarded(name, "read and edited")  # Python calls this method for buffers and modules only
@@ -183,7 +183,7 @@ class GuardedModule(ReadOnlyAttributes):
 
     def _replicate_for_data_parallel(self) -> Any:
         replica: Any = super()._replicate_for_data_parallel()
-        del vars(replica)["_guarded_state"]  # PyTorch sets the attributes of a replica, which lives for one call
+        del vars(replica)["_guarded_state"]  # PyTorch sets the attributes of a replica, which exists for one call
         return replica
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
@@ -208,7 +208,7 @@ class GuardedModule(ReadOnlyAttributes):
         loaded = [name for name in saved if prefix + name in state_dict]
         for name in loaded:
             if not _is_equal(state_dict[prefix + name], state.initial[name]):
-                errors.append(f"patch: {prefix}{name} must be that of the config; got another: unpatch the model first")
+                errors.append(f"patch: {prefix}{name} must have the values of the config; got others: unpatch it first")
                 return
         del self.__dict__["_guarded_state"]  # PyTorch sets the attribute
         try:
@@ -225,7 +225,7 @@ def _is_equal(loaded: Any, initial: Any) -> bool:
 
 
 class ReplacedRotary(GuardedModule):
-    """A base of the classes of rotary modules that a `Rotary` module replaces."""
+    """The base class of rotary modules that a `Rotary` module replaces."""
 
 
 def replaced_class(cls: Any) -> Any:

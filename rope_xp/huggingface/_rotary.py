@@ -33,8 +33,8 @@ def _patch_centers(rotary: Any, pixels: Any) -> Any:
 def _patch_counts(config: Any, pixels: Any) -> tuple[int, int]:
     """The numbers of patches in a column and in a row."""
     size = config.patch_size
-    high, wide = size if isinstance(size, (tuple, list)) else (size, size)
-    return pixels.shape[-2] // high, pixels.shape[-1] // wide
+    height, width = size if isinstance(size, (tuple, list)) else (size, size)
+    return pixels.shape[-2] // height, pixels.shape[-1] // width
 
 
 def _patch_cells(rotary: Any, hidden_states: Any) -> Any:
@@ -118,10 +118,12 @@ class Rotary(ReadOnlyAttributes, metaclass=PatchedType):
         self._originals = (original,)  # in a tuple, so that PyTorch does not make it a submodule
         self._ropes = {layer_type: self._rope(layer_type) for layer_type in _layer_types(original)}
         self._find_positions = POSITION_FUNCTIONS.get(type(original).__name__)
-        several = next(iter(self._ropes.values())).axes > 1
-        self._axes_come_last = several and bool(AXES_LAST_NAME.search(type(original).__name__))
-        self._long_ropes = {layer_type: each for layer_type in self._ropes if (each := self._long_rope(layer_type))}
-        self._config_blocks = {layer_type: deepcopy(_block(self.config, layer_type)) for layer_type in self._long_ropes}
+        has_axes = next(iter(self._ropes.values())).axes > 1
+        self._axes_come_last = has_axes and bool(AXES_LAST_NAME.search(type(original).__name__))
+        self._long_ropes = {layer_type: found for layer_type in self._ropes if (found := self._long_rope(layer_type))}
+        self._initial_parameters = {
+            layer_type: deepcopy(_rope_parameters(self.config, layer_type)) for layer_type in self._long_ropes
+        }
         self.initial_buffers: dict[str, Any] = {}  # of the original, as computed from the config
 
     @property
@@ -181,7 +183,7 @@ class Rotary(ReadOnlyAttributes, metaclass=PatchedType):
 
     def _check_config_unchanged(self, layer_type: str | None) -> None:
         """Check that the config is as it was: transformers reads these parameters again in each call."""
-        if _block(self.config, layer_type) != self._config_blocks[layer_type]:
+        if _rope_parameters(self.config, layer_type) != self._initial_parameters[layer_type]:
             raise ValueError(
                 "patch: rope_parameters must not change while a model is patched whose rule depends on the length; "
                 f"got others than when {type(self.original).__name__} was patched: unpatch it first"
@@ -200,7 +202,7 @@ class Rotary(ReadOnlyAttributes, metaclass=PatchedType):
         scaling = self._ropes[layer_type].scaling
         if isinstance(scaling, LongRopeScaling):
             length = scaling.original_max_position_embeddings
-        elif _block(self.config, layer_type).get("rope_type") == "dynamic":
+        elif _rope_parameters(self.config, layer_type).get("rope_type") == "dynamic":
             length = self.config.max_position_embeddings
         else:
             return None
@@ -223,19 +225,20 @@ class Rotary(ReadOnlyAttributes, metaclass=PatchedType):
 
 def _layer_types(original: Any) -> list[str | None]:
     """The layer types of a module that have rotary parameters of their own; [None] if there are none."""
-    blocks = getattr(original.config, "rope_parameters", None) or {}
-    nested = [layer_type for layer_type, block in blocks.items() if isinstance(block, Mapping)]
+    parameters = getattr(original.config, "rope_parameters", None) or {}
+    nested = [layer_type for layer_type, value in parameters.items() if isinstance(value, Mapping)]
     return [layer_type for layer_type in nested if layer_type in getattr(original, "layer_types", nested)] or [None]
 
 
-def _block(config: Any, layer_type: str | None) -> Mapping[str, Any]:
-    blocks = getattr(config, "rope_parameters", None) or {}
-    return blocks if layer_type is None else blocks[layer_type]
+def _rope_parameters(config: Any, layer_type: str | None) -> Mapping[str, Any]:
+    parameters = getattr(config, "rope_parameters", None) or {}
+    return parameters if layer_type is None else parameters[layer_type]
 
 
 def _config_and_part(original: Any) -> tuple[dict[str, Any], str | None]:
     """The config of a rotary module for `from_config`, and the part that it belongs to."""
-    config: dict[str, Any] = {key: each for key, each in original.config.to_dict().items() if key not in PER_LAYER_KEYS}
+    config: dict[str, Any] = original.config.to_dict()
+    config = {key: value for key, value in config.items() if key not in PER_LAYER_KEYS}
     parent = PARENT_CONFIG.get(type(original).__name__) or PARENT_CONFIG.get(type(original.config).__name__)
     if parent is None:
         return config, None

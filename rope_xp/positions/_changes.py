@@ -131,9 +131,9 @@ def augment(
     Examples
     --------
     >>> import numpy as np
-    >>> still = normalized(2, 2)
-    >>> moved = augment(still, np.random.default_rng(0), shift=0.1)
-    >>> bool(np.all(np.abs(moved - still) <= 0.1))
+    >>> centres = normalized(2, 2)
+    >>> moved = augment(centres, np.random.default_rng(0), shift=0.1)
+    >>> bool(np.all(np.abs(moved - centres) <= 0.1))
     True
     """
     who = "augment"

@@ -193,8 +193,8 @@ def grid(
     if like is None:
         target = next((size for size in sizes if _is_array(size) and not backends.is_host(size)), NUMPY)
     checks.array(who, "like", target)
-    lines = [_line(who, *numbers, target) for numbers in zip(sizes, starts, steps, lasts)]
-    return _cells(who, lines, block, axes)
+    along_axes = [_axis_positions(who, *numbers, target) for numbers in zip(sizes, starts, steps, lasts)]
+    return _cells(who, along_axes, block, axes)
 
 
 def normalized(
@@ -253,10 +253,10 @@ def normalized(
     like = NUMPY if like is None else like
     xp = checks.array(who, "like", like)
     lengths = counts if by == "separate" else [min(counts) if by == "min" else max(counts)] * len(counts)
-    lines = []
+    along_axes = []
     for size, length in zip(counts, lengths):  # in integers, so that only the division rounds
-        lines.append(backends.astype(2 * backends.arange(size, like=like) + (1 - length), xp.float32) / length)
-    return _cells(who, lines, 1, axes)
+        along_axes.append(backends.astype(2 * backends.arange(size, like=like) + (1 - length), xp.float32) / length)
+    return _cells(who, along_axes, 1, axes)
 
 
 def _per_axis(who: str, name: str, values: Any, sizes: tuple[Any, ...]) -> list[Any]:
@@ -280,7 +280,7 @@ def _is_array(size: Any) -> bool:
     return not checks.is_int(size) and backends.namespace(size) is not None
 
 
-def _line(who: str, size: Any, start: Any, step: Any, last: Any, like: Any) -> Any:
+def _axis_positions(who: str, size: Any, start: Any, step: Any, last: Any, like: Any) -> Any:
     """Positions along one axis of the grid, "size"."""
     integers = last is None and not isinstance(start, float) and not isinstance(step, float)
     if not checks.is_int(size):
@@ -288,29 +288,29 @@ def _line(who: str, size: Any, start: Any, step: Any, last: Any, like: Any) -> A
         if last is not None:
             raise ValueError(f"{who}: last must not be given for an axis with coordinates; got {last}")
         if _is_array(coordinates):
-            return _line_of_array(who, coordinates, start, step, integers, like)
-        return _line_of_numbers(who, coordinates, start, step, like)
+            return _axis_from_array(who, coordinates, start, step, integers, like)
+        return _axis_from_numbers(who, coordinates, start, step, like)
     size = checks.count(who, "every size", size)
     if integers:
         if isinstance(size, int) and isinstance(start, int):  # symbolic sizes are not compared
             _check_int32(who, [start, step, start + step * max(size - 1, 0)])
         return backends.arange(size, like=like) * step + start
     if last is None:
-        return _line_of_numbers(who, range(size), start, step, like)
+        return _axis_from_numbers(who, range(size), start, step, like)
     length = checks.finite(who, "last", last) - checks.finite(who, "start", start)
-    return _line_of_numbers(who, [cell / max(size - 1, 1) for cell in range(size)], start, length, like)
+    return _axis_from_numbers(who, [cell / max(size - 1, 1) for cell in range(size)], start, length, like)
 
 
-def _line_of_array(who: str, coordinates: Any, start: Any, step: Any, integers: bool, like: Any) -> Any:
+def _axis_from_array(who: str, coordinates: Any, start: Any, step: Any, integers: bool, like: Any) -> Any:
     """``start + step * coordinates`` for an array of a library other than NumPy."""
-    line = checks.positions(who, "coordinates", coordinates, like=like)
-    if integers and not backends.is_real(line):
+    given = checks.positions(who, "coordinates", coordinates, like=like)
+    if integers and not backends.is_real(given):
         _check_int32(who, [number for number in (start, step) if isinstance(number, int)])
-        return line * step + start
-    return backends.astype(line, backends.namespace(like).float32) * step + start
+        return given * step + start
+    return backends.astype(given, backends.namespace(like).float32) * step + start
 
 
-def _line_of_numbers(who: str, coordinates: Sequence[Any], start: Any, step: Any, like: Any) -> Any:
+def _axis_from_numbers(who: str, coordinates: Sequence[Any], start: Any, step: Any, like: Any) -> Any:
     """``start + step * coordinate`` for Python numbers: int32 if all of them are integers, else float32."""
     xp = backends.namespace(like)
     if not any(isinstance(number, float) for number in (start, step, *coordinates)):
@@ -346,24 +346,24 @@ def _check_int32(who: str, values: Any) -> None:
             raise ValueError(f"{who}: positions must fit in int32; got {value}")
 
 
-def _cells(who: str, lines: list[Any], block: Any, axes: Any) -> Any:
+def _cells(who: str, along_axes: list[Any], block: Any, axes: Any) -> Any:
     """Positions of all cells, from the positions along each axis."""
-    counts = [line.shape[0] for line in lines]
+    counts = [positions.shape[0] for positions in along_axes]
     blocks = _per_axis(who, "block", block, tuple(counts))
     for count, size in zip(counts, blocks):
         if not isinstance(size, int):
             raise TypeError(f"{who}: block must be an int, or one for each axis; got {size!r}")
         if size < 1 or (size > 1 and count % size):
             raise ValueError(f"{who}: block must be at least 1 and divide the size of its axis, {count}; got {size}")
-    rows = _rows(who, axes, len(lines))
-    xp = backends.namespace(lines[0])
-    dtype = widest_dtype(xp, [lines[axis] for axis in rows])
+    rows = _rows(who, axes, len(along_axes))
+    xp = backends.namespace(along_axes[0])
+    dtype = widest_dtype(xp, [along_axes[axis] for axis in rows])
     shape = (*(count // size for count, size in zip(counts, blocks)), *blocks)
     result = []
     for axis in rows:
-        sizes = tuple(size if index % len(lines) == axis else 1 for index, size in enumerate(shape))
-        line = xp.reshape(backends.astype(lines[axis], dtype), sizes)
-        result.append(xp.reshape(xp.broadcast_to(line, shape), (math.prod(counts),)))
+        sizes = tuple(size if index % len(counts) == axis else 1 for index, size in enumerate(shape))
+        row = xp.reshape(backends.astype(along_axes[axis], dtype), sizes)
+        result.append(xp.reshape(xp.broadcast_to(row, shape), (math.prod(counts),)))
     return xp.stack(result)
 
 

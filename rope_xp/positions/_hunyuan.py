@@ -38,7 +38,7 @@ def hunyuan_vl(
     Parameters
     ----------
     token_types, image_grids, mask, spatial_merge_size, like
-        As in `qwen2_vl`. Videos are not supported. Text must stand between two images.
+        As in `qwen2_vl`. Videos are not supported. There must be text between two images.
     axes : int
         The number of position axes: the length of `mrope_section`. The last three axes are column, row and image
         number; the axes before them are the index.
@@ -77,12 +77,12 @@ def hunyuan_vl(
     if axes < 3:
         raise ValueError(f"{who}: axes must be at least 3, for column, row and image; got {axes}")
     grids = iter(merged_grids(who, "image_grids", image_grids, spatial_merge_size))
-    number_all = checked_compat(who, compat) is not None
+    number_through_batch = checked_compat(who, compat) is not None
     image = 0
 
     def row_positions(types: Any) -> tuple[Any, int]:
         nonlocal image
-        image = image if number_all else 0
+        image = image if number_through_batch else 0
         positions = np.tile(np.arange(len(types)), (axes, 1))
         for kind, start, tokens in runs_of_types(types):
             if kind == VIDEO:
@@ -94,7 +94,7 @@ def hunyuan_vl(
                 numbers = np.full_like(cells, image)
                 positions[-3:, start : start + len(cells)] = [cells % columns, cells // columns, numbers]
                 image += 1
-        return positions, int(positions.max(initial=-1)) + 1 - len(types) if number_all else 0
+        return positions, int(positions.max(initial=-1)) + 1 - len(types) if number_through_batch else 0
 
     result = positions_of_rows(who, token_types, mask, row_positions, axes=axes, dtype="int32", like=like)
     require_all_used(who, "image_grids", grids)

@@ -154,21 +154,21 @@ def _runs_with_grids(who: str, types: Any, grids: dict[int, Iterator[Any]]) -> I
         if kind not in grids:
             yield tokens
             continue
-        name, left = GRID_NAMES[kind], tokens
+        name, remaining = GRID_NAMES[kind], tokens
         wanted = f"{name} must have grids for all {name.removesuffix('_grids')} tokens"
-        while left:
+        while remaining:
             grid = next(grids[kind], None)
             if grid is None:
-                raise ValueError(f"{who}: {wanted}; got {left} without a grid")
+                raise ValueError(f"{who}: {wanted}; got {remaining} without a grid")
             times, height, width = grid
             times = np.arange(times) if isinstance(times, int) else times
             cells = len(times) * height * width
-            if cells > left:
+            if cells > remaining:
                 raise ValueError(
                     f"{who}: every run of tokens must consist of whole grids of {name}; got a grid of "
-                    f"{len(times)} x {height} x {width} tokens for the last {left} tokens of a run of {tokens}"
+                    f"{len(times)} x {height} x {width} tokens for the last {remaining} tokens of a run of {tokens}"
                 )
-            left -= cells
+            remaining -= cells
             yield times, height, width
 
 
@@ -180,10 +180,10 @@ def runs_of_types(types: Any) -> Iterator[tuple[int, int, int]]:
 
 
 def require_all_used(who: str, name: str, grids: Iterator[Any]) -> None:
-    """No grid may be left when all tokens have their positions."""
-    left = len(list(grids))
-    if left:
-        raise ValueError(f"{who}: every grid of {name} must have tokens; got {left} without tokens")
+    """Check that all grids have been used, once all tokens have their positions."""
+    unused = len(list(grids))
+    if unused:
+        raise ValueError(f"{who}: every grid of {name} must have tokens; got {unused} without tokens")
 
 
 def positions_of_rows(
@@ -242,7 +242,7 @@ def checked_compat(who: str, compat: str | None) -> str | None:
 
 
 def host_array(who: str, name: str, values: Any, kinds: str, axes: tuple[int, ...]) -> Any:
-    """Lists of numbers, or NumPy data, as an array with one of the `kinds` of dtype and one of the numbers of axes."""
+    """Lists or NumPy data as an array. Its kind of dtype must be one of `kinds`, its number of axes one of `axes`."""
     if backends.is_host(values):
         checks.array(who, name, values)
     elif not _is_nested_numbers(values):

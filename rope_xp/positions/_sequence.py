@@ -270,12 +270,12 @@ def _checked_rank(who: str, rank: Any, seq: Any, size: int, like: Any) -> Any:
 
 
 def count_from(who: str, name: str, offset: Any, seq: Any, *, like: Any = None) -> Any:
-    """`consecutive`, for a function `who` whose messages call the offset `name`."""
+    """The same as `consecutive`. Error messages begin with `who` and call the offset `name`."""
     if like is not None:
         checks.array(who, "like", like)
     if checks.is_int(offset):
         offset = checks.plain(offset)
-        _fit(who, name, offset, offset, seq)
+        _check_fits(who, name, offset, offset, seq)
         return backends.arange(seq, like=NUMPY if like is None else like) + offset
     if backends.namespace(offset) is None:
         raise TypeError(f"{who}: {name} must be an int or an integer array; got {type(offset).__name__}")
@@ -283,7 +283,7 @@ def count_from(who: str, name: str, offset: Any, seq: Any, *, like: Any = None) 
         offset = checks.positions(who, name, offset, real=False)
         if offset.size:
             bits = _bits(offset) if backends.has_64_bits(like) else 32
-            _fit(who, name, int(offset.min()), int(offset.max()), seq, bits)
+            _check_fits(who, name, int(offset.min()), int(offset.max()), seq, bits)
     first: Any = checks.positions(who, name, offset, like=like, real=False)
     if first.ndim > 1:
         raise ValueError(f"{who}: {name} must have no axis or one; got shape {checks.shape(first)}")
@@ -301,7 +301,7 @@ def _bits(x: Any) -> int:
     return 64 if backends.dtype_name(x.dtype) == "int64" else 32
 
 
-def _fit(who: str, name: str, lowest: Any, highest: Any, seq: Any, bits: int = 32) -> None:
+def _check_fits(who: str, name: str, lowest: Any, highest: Any, seq: Any, bits: int = 32) -> None:
     """Positions from `lowest` to `highest + seq - 1` must fit in integers of `bits` bits.
 
     A symbolic length is not compared, and neither is an offset of 0: a comparison would limit the length of an exported

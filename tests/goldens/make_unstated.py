@@ -16,8 +16,8 @@ import rope_xp
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from rotary_classes.classes import ROTARY, found, labels, message, plain, targets
-from rotary_classes.ours import as_file
 from rotary_classes.outcomes import outcome_of_file
+from rotary_classes.reading import as_file
 
 HERE = Path(__file__).parent
 

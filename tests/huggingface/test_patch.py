@@ -93,12 +93,12 @@ def double_positions(model):
 def test_rows_matter_in_a_family(name):
     """So do tables of the first row for all rows."""
     model = patch(build(FAMILIES[name]))
-    right = compare.answers(model, FAMILIES[name])
+    right = compare.all_logits(model, FAMILIES[name])
     for module in model.modules():
         if isinstance(module, Rotary):
             own = module._positions
             module._positions = lambda x, positions, own=own: own(x, positions)[..., :1, :]
-    assert compare.difference(compare.answers(model, FAMILIES[name]), right) > 10 * LOGITS
+    assert compare.difference(compare.all_logits(model, FAMILIES[name]), right) > 10 * LOGITS
 
 
 @pytest.mark.parametrize("name", ["Llama", "Cohere", "Qwen2_5_VL"])
@@ -392,7 +392,7 @@ def test_gradient_checkpointing():
     model, inputs = llama().train(), prompt(FAMILIES["Llama"])
     theirs = compare.gradients(model, inputs)
     patch(model).gradient_checkpointing_enable()
-    assert compare.of_gradients(compare.gradients(model, inputs), theirs) <= GRADIENTS
+    assert compare.gradient_difference(compare.gradients(model, inputs), theirs) <= GRADIENTS
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method:DeprecationWarning")
@@ -622,7 +622,7 @@ def test_wrappers_before_and_after(first, wrap, one_process):
     assert off(wrapped, inputs, theirs) <= LOGITS
     ours = [g.full_tensor() if wrap == "shard" else g for g in compare.gradients(wrapped, inputs).values()]
     by_name = dict(zip(their_gradients, ours, strict=True))  # which wrappers change
-    assert compare.of_gradients(by_name, their_gradients) <= GRADIENTS
+    assert compare.gradient_difference(by_name, their_gradients) <= GRADIENTS
     assert not any(isinstance(type(module), PatchedType) for module in unpatch(wrapped).modules())
 
 

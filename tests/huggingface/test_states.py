@@ -202,7 +202,7 @@ def test_a_state_dict_with_other_frequencies():
     right = logits(patch(model), inputs)
     for assign in (False, True):
         other = {name: each * 2 if name in names else each.clone() for name, each in weights.items()}
-        said = r"patch: esm\..*inv_freq must be that of the config; got another"
+        said = r"patch: esm\..*inv_freq must have the values of the config; got others"
         refused(RuntimeError, said, lambda other=other, assign=assign: model.load_state_dict(other, assign=assign))
         assert torch.equal(logits(model, inputs), right)
         model.load_state_dict(weights, assign=assign)

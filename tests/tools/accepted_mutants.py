@@ -48,15 +48,15 @@ ACCEPTED: dict[tuple[str, str, str], str] = {
         "words = backends.from_numbers(self._host[bits], like=like, dtype=xp.int32 if bits <= 32 else xp.int64)",
     ): "There are 32 and 64 bits, no fewer.",
     (
-        "frequencies.py",
-        "kept = float(revolutions > self.high_freq_factor)",
-        "kept = float(revolutions >= self.high_freq_factor)",
+        "frequencies/_by_length.py",
+        "kept_fraction = float(revolutions > self.high_freq_factor)",
+        "kept_fraction = float(revolutions >= self.high_freq_factor)",
     ): "At the boundary the other branch gives 1 too.",
     (
         "positions/_grids.py",
-        "counts = [line.shape[0] for line in lines]",
-        "counts = [line.shape[ -1] for line in lines]",
-    ): "The lines have one axis.",
+        "counts = [positions.shape[0] for positions in along_axes]",
+        "counts = [positions.shape[ -1] for positions in along_axes]",
+    ): "Positions along an axis have one axis.",
     (
         "_core/embedding.py",
         "if removed is not None and factor is not None and factor == removed.resolved_attention_factor != 1.0:",
@@ -78,7 +78,7 @@ ACCEPTED: dict[tuple[str, str, str], str] = {
         "carry = (lower_middle & 0xFFFF) + (upper_low & 65534) + ((lower_low >> 16) & 0xFFFF)",
     ): "It changes phases by 2^-32 of a revolution, for one position in 65,536.",
     (
-        "positions/_multimodal.py",
+        "positions/_prompt.py",
         "extent = max(height, width) if compat else cells.max(initial=-1) + 1",
         "extent = max(height, width) if compat else cells.max(initial=- 0) + 1",
     ): "The number stands for a grid without cells, which is refused before.",
@@ -124,8 +124,8 @@ ACCEPTED: dict[tuple[str, str, str], str] = {
     ): "NumPy's arrays broadcast without axes added; array libraries that do not are tested elsewhere.",
     (
         "positions/_sequence.py",
-        "if isinstance(seq, int) and seq > 1 << (_bits(this) - 1):",
-        "if isinstance(seq, int) and seq > 1 << (_bits(this) - 2):",
+        "if isinstance(seq, int) and seq > 1 << (_bits(rank) - 1):",
+        "if isinstance(seq, int) and seq > 1 << (_bits(rank) - 2):",
     ): "Only a row of 2^30 tokens shows it, which takes 4 GB.",
     ("_core/angles.py", "*,", "/,"): "The function is private, and each call names these arguments.",
 }

@@ -118,8 +118,8 @@ MUTANTS = {
     "YaRN's ramp inverted": [
         (
             "frequencies/_by_length.py",
-            "w / self.factor * share + w * (1.0 - share)",
-            "w * share + w / self.factor * (1.0 - share)",
+            "w / self.factor * fraction + w * (1.0 - fraction)",
+            "w * fraction + w / self.factor * (1.0 - fraction)",
         )
     ],
     "YaRN's ramp held below the pairs": [

@@ -1,4 +1,4 @@
-"""What rope_xp makes of a config. The only file here that reads the package's tables of families."""
+"""Embeddings of rope_xp from configs. Only this file imports the package's tables of families."""
 
 import rope_xp
 from rope_xp._core.config.families import FAMILIES
@@ -20,7 +20,7 @@ def parts_of(model_type):
 
 
 def as_file(subject, given):
-    """A config as a file has it, within a composite one where it has no type of its own; and the name of the part."""
+    """The config of a file, and the part to read: a config without a model_type is put into its composite config."""
     given, part = {key: value for key, value in given.items() if key not in subject.without}, None
     if subject.part:
         whole, part = subject.part.split("/")
@@ -32,13 +32,13 @@ def as_file(subject, given):
 
 
 def read_file(subject, given, label, compat=None, seq_len=None):
-    """Ours, or its error."""
+    """The embedding of rope_xp, or its error is raised."""
     file, part = as_file(subject, given)
     return rope_xp.from_config(file, part=part, layer_type=label, seq_len=seq_len, compat=compat)
 
 
 def read_case(target, config, case, label, seq_len, compat=None):
-    """Ours from a changed config, as its object writes it or as a config.json of older versions has it."""
+    """The embedding from a changed config, as its object writes it or as in a file of older versions."""
     given = config.to_dict()
     if case.legacy:
         silent = ("rope_parameters", "rope_theta", "rope_scaling", "layer_rope_theta", *case.silent)
@@ -49,7 +49,7 @@ def read_case(target, config, case, label, seq_len, compat=None):
 
 
 def read_or_none(subject, given, label):
-    """Ours, or None where it raises."""
+    """The embedding of rope_xp, or None if it raises."""
     try:
         return read_file(subject, given, label)
     except (TypeError, ValueError):
