@@ -1,6 +1,5 @@
 """Every rotated part of every composite config, read from the whole file and as a separate config."""
 
-import re
 from copy import deepcopy
 
 import transformers
