@@ -58,7 +58,7 @@ ACCEPTED: dict[tuple[str, str, str], str] = {
         "counts = [positions.shape[ -1] for positions in along_axes]",
     ): "Positions along an axis have one axis.",
     (
-        "_core/embedding.py",
+        "_core/table_scale.py",
         "if removed is not None and factor is not None and factor == removed.resolved_attention_factor != 1.0:",
         "if removed is not None and factor is not None and factor == removed.resolved_attention_factor != 2.0:",
     ): "No scaling has a factor of 2, and a factor of 1 that is left behind changes nothing.",
@@ -93,14 +93,14 @@ ACCEPTED: dict[tuple[str, str, str], str] = {
         "return backends.namespace(self._inv_freq).reshape(self._inv_freq[self._axis, ...], (- 2,))",
     ): "NumPy takes any negative number for the size that is left.",
     (
-        "_core/config/block.py",
-        "if block.name == OWN:",
-        "if block.name >= OWN:",
+        "_core/config/layers.py",
+        "return self.block.name == DEFAULT_BLOCK_NAME",
+        "return self.block.name >= DEFAULT_BLOCK_NAME",
     ): "No other name of a block is a greater string.",
     (
-        "_core/config/layers.py",
-        'if family.null_base and isinstance(block, Mapping) and block.get("rope_theta", 1) is None:',
-        'if family.null_base and isinstance(block, Mapping) and block.get("rope_theta", 2) is None:',
+        "_core/config/layer_types.py",
+        'return not isinstance(block, Mapping) or block.get("rope_theta", 1) is not None',
+        'return not isinstance(block, Mapping) or block.get("rope_theta", 2) is not None',
     ): "Only None differs from both numbers.",
     (
         "_core/phases.py",
@@ -108,7 +108,7 @@ ACCEPTED: dict[tuple[str, str, str], str] = {
         "integer = xp.int32 if bits == 31 else xp.int64",
     ): "Integers of 64 bits hold the same numbers.",
     (
-        "_core/rotation.py",
+        "_core/tables.py",
         'table = table.astype("float64" if in_float64 else "float32", copy=False)',
         'table = table.astype("float64" if not in_float64 else "float32", copy=False)',
     ): "NumPy converts once more at the end; on JAX without 64 bits, tests of tables from NumPy fail.",
