@@ -70,7 +70,7 @@ def tree(model):
 def test_a_family_is_equal_with_and_without(name):
     model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
     theirs, row = logits(model, inputs), compare.measure(name, model, seeds=0)
-    assert row.good, row
+    assert row.is_equal, row
     before = tree(model)  # after calls, as upstream's modules remember some
     with patched(model):
         right = logits(model, inputs)
