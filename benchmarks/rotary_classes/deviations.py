@@ -43,8 +43,8 @@ NOT_ROTATIONS = {
 }
 # Errors of rope_xp for contradictions, and what transformers does with them.
 REFUSALS = {
-    f"{ORIGINAL} must be \\w+ once": "refused: the original length is stated twice; upstream uses the outer one",
-    f"{PARTIAL} must be \\w+ once": "refused: the rotated fraction is stated twice; upstream uses the inner one",
+    f"{ORIGINAL} must not be contradicted": "refused: the original length is stated twice; upstream uses the outer one",
+    f"{PARTIAL} must not be contradicted": "refused: the rotated fraction is stated twice; upstream uses the inner one",
     "mrope_section must sum|sizes must fit": "refused: sections do not fit the pairs; upstream cuts them",
 }
 # An error that rope_xp raises on purpose.
