@@ -14,9 +14,10 @@ from unittest import mock
 
 import pytest
 import torch
+from compare import assert_same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from peers import assert_same, block_diagonal, gradient_off_by, off_by, random, rotated
+from peers import block_diagonal, gradient_off_by, off_by, random, rotated
 
 from rope_xp import RotaryEmbedding, Sections
 from rope_xp.frequencies import evenly_spaced, geometric, log_spaced, mixed
