@@ -119,8 +119,7 @@ def rope(config, choices, head_dim, layout, freqs, *, axis=None, rotary_dim=None
 
 def nope(config, *choices):
     """Layers that are not rotated."""
-    for kwargs in choices:
-        GOLDENS.append({"config": config, "kwargs": kwargs, "rotated": False})
+    GOLDENS.extend({"config": config, "kwargs": kwargs, "rotated": False} for kwargs in choices)
 
 
 def numbers(config, name):
