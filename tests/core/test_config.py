@@ -86,6 +86,11 @@ GROK_1 = of("grok1", rope_type="yarn_log", scaling_factor=16.0, original_max_pos
 GROK = {**GROK_1, "model_type": "git", "architectures": ["Grok1ForCausalLM"]}
 
 
+def read(config, choice=None):
+    """The embedding of a row: a config, and arguments if there are any."""
+    return from_config(config, **(choice or {}))
+
+
 def one_line(text):
     """The rows of a description, each on one line."""
     return re.sub(r"\n +", " ", text).splitlines()
@@ -186,6 +191,8 @@ def test_yarn_of_deepseek_and_of_transformers(mscale, all_dim, factor):
 # is not the family's; the config; and the choice.
 GPTJ = of("gptj", n_embd=4096, n_head=16)
 ATOMS = of("esmfold2_atom_encoder", 128, num_spatial_rope_pairs_per_axis=4)
+OF_ATOMS = "frequencies: rope_theta; : num_uid_rope_pairs; : spatial_rope_base_frequency; : uid_rope_base_frequency"
+CHATGLM_50 = of("chatglm", kv_channels=128, partial_rotary_factor=0.5, rope_ratio=50)
 OF_LENGTH = f"scaling: {LENGTH}: equal to max_position_embeddings"
 V4 = of("deepseek_v4", 512, qk_rope_head_dim=64, compress_rope_theta=1.6e5, rope_scaling=YARN_BLOCK)
 LOCAL = {**GEMMA3, "rope_local_base_freq": None, "sliding_window_pattern": 6}
@@ -215,21 +222,10 @@ UNSTATED = [
     ([], llama("smollm3", no_rope_layer_interval=4), LAYER_0),
     ([": alibi"], llama("falcon")),
     ([], llama("falcon", alibi=False)),
-    (
-        [
-            "frequencies: rope_theta",
-            ": num_uid_rope_pairs",
-            ": spatial_rope_base_frequency",
-            ": uid_rope_base_frequency",
-        ],
-        ATOMS,
-    ),
+    (OF_ATOMS.split("; "), ATOMS),
     (["scaling: rotary", "scaling: max_position_embeddings"], of("internlm", 64, rotary={"base": 1e4})),
     (["scaling: use_dynamic_ntk"], of("qwen", kv_channels=128, rotary_emb_base=1e4, seq_length=8), {"seq_len": 9}),
-    (
-        ["frequencies: _name_or_path: assumed not to be ChatGLM2"],
-        of("chatglm", kv_channels=128, partial_rotary_factor=0.5, rope_ratio=2),
-    ),
+    (["frequencies: _name_or_path: assumed not to be ChatGLM2"], CHATGLM_50),
     ([OF_LENGTH], GROK_OF_LENGTH),
     ([], of("olmo3", 16, rope_theta=5e5, rope_scaling=YARN_BLOCK), OF_SLIDING),
 ]
@@ -518,7 +514,7 @@ OWN_SPELLING = [
     (of("step3p5_vision", **HEADS), half(64, sections=Sections((16, 16), "axial")), UPSTREAM),
     (COMPASS, half(sections=Sections((24, 20, 20), "interleaved")), OF_SLIDING),
     (COMPASS, half(sections=Sections((22, 22, 20), "even_odd")), {**OF_SLIDING, **UPSTREAM}),
-    (of("beam", **HEADS), half(), {**LAYER_0, **UPSTREAM}),
+    (of("beam", **HEADS), half(), {"layer": 0, **UPSTREAM}),
     (of("molmo2_text", **HEADS, rope_scaling=LINEAR), half(scaling=EIGHT)),
     (STEP_SHARES, half(rotary_dim=64), OF_FULL),
     (STEP_SHARES, half(), OF_SLIDING),
@@ -541,7 +537,7 @@ OWN_SPELLING = [
 @pytest.mark.parametrize("row", OWN_SPELLING, ids=lambda row: name_of(row[0]))
 def test_keys_of_single_families(row):
     config, expected, *choice = row
-    assert from_config(config, **(choice[0] if choice else {})) == expected
+    assert read(config, *choice) == expected
 
 
 def test_colpali_is_read_where_its_model_reads():
@@ -692,9 +688,9 @@ MISTAKES = [
 @pytest.mark.parametrize("row", MISTAKES, ids=lambda row: name_of(row[0]))
 def test_what_is_right_and_what_upstream_does(row):
     config, name, right, upstream, *choice = row
-    choice, before, read = choice[0] if choice else {}, copy.deepcopy(config), attrgetter(name)
-    assert read(from_config(config, **choice)) == right
-    assert read(from_config(config, **choice, **UPSTREAM)) == upstream
+    choice, before = choice[0] if choice else {}, copy.deepcopy(config)
+    assert attrgetter(name)(read(config, choice)) == right
+    assert attrgetter(name)(read(config, {**choice, **UPSTREAM})) == upstream
     assert config == before
 
 
@@ -777,30 +773,25 @@ def test_what_transformers_cannot_do_is_refused_there():
 SCALINGS = [scaling for _, scaling in RULES if not isinstance(scaling, (MixedNTKScaling, NTKScaling))]
 SCALINGS += [NTKScaling(factor=1000.0), YarnScaling(**YARN, mscale=0.7, mscale_all_dim=0.5)]
 SCALINGS += [YarnScaling(**YARN, beta_fast=16.0, truncate=False)]
-
-
-@pytest.mark.parametrize("options", [{"rotary_dim": 64}, *({"scaling": each} for each in SCALINGS)], ids=str)
-def test_to_config_is_read_back(options):
-    rope = half(base=5e5, **options)
-    block = json.loads(json.dumps(rope.to_config()))
-    if rope.softmax_scale == 1.0:
-        assert from_config(bare(rope_parameters=block)) == rope
-    keys = {"qk_rope_head_dim": 128, "rope_interleave": False, "rope_parameters": block}
-    assert from_config(bare("deepseek_v3", **keys)) == rope
-
-
-INTERLEAVED = {"layout": "interleaved", "sections": Sections((22, 22, 20), order="spatial_first")}
-SECTIONS = [
+SPATIAL_FIRST = Sections((22, 22, 20), order="spatial_first")
+READ_BACK = [
+    ("llama", {"rotary_dim": 64}),
+    *(("llama", {"scaling": each}) for each in SCALINGS),
     ("qwen2_vl_text", {"sections": Sections((16, 24, 24))}),
     ("qwen3_vl_text", {"sections": Sections((24, 20, 20), order="interleaved")}),
-    ("ernie4_5_vl_moe_text", INTERLEAVED),
+    ("ernie4_5_vl_moe_text", {"sections": SPATIAL_FIRST, "layout": "interleaved"}),
 ]
 
 
-@pytest.mark.parametrize("model_type, options", SECTIONS)
-def test_sections_are_read_back(model_type, options):
+@pytest.mark.parametrize("model_type, options", READ_BACK, ids=str)
+def test_to_config_is_read_back(model_type, options):
     rope = half(base=5e5, **options)
-    assert from_config(bare(model_type, rope_parameters=rope.to_config())) == rope
+    block = json.loads(json.dumps(rope.to_config()))
+    if rope.softmax_scale == 1.0:
+        assert from_config(bare(model_type, rope_parameters=block)) == rope
+    if rope.sections is None:
+        keys = {"qk_rope_head_dim": 128, "rope_interleave": False}
+        assert from_config(bare("deepseek_v3", rope_parameters=block, **keys)) == rope
 
 
 def test_every_share_is_read_back():
@@ -858,7 +849,9 @@ for _ in range(25):
 ESM = of("esm", **FEW_HEADS)
 CHATGLM_1, INTERNLM, QWEN = (of(name, **HEADS) for name in ("chatglm", "internlm", "qwen"))
 ERNIE, MIMO_V2, STEP = of("ernie4_5_moe_vl", 128), of("mimo_v2_flash"), of("step3p5", rope_theta=[1e4])
-SWA_BASES = {"swa_rope_theta": 1e4, "rope_parameters": {SLIDING: {"rope_theta": 2e4}}}
+TWO_SWA = {**MIMO_V2, **ALL_SLIDE, "swa_rope_theta": 1e4, "rope_parameters": {SLIDING: {"rope_theta": 2e4}}}
+ALIBI_DBRX = {**DBRX, "attn_config": {"alibi": True, "rope_theta": 1e4}}
+PATTERN, UPSTREAM_0 = {"hybrid_layer_pattern": [0, "9"]}, {**LAYER_0, **UPSTREAM}
 
 
 def qwen2_vl(**block):
@@ -962,22 +955,13 @@ BAD_VALUES = [
     (rf"{RULE}; got 'linearlinear.* \.\.\. .*linear'$", scaled("linear" * 1000)),
     (rf"{RULE}; got 'yarn_log'", scaled("yarn_log", **YARN)),
     (rf"{RULE}'theta_scale'", {**GROK, "rope_type": "theta_scale"}),
-    (
-        r"contradict each other; got \{'rope_type': 'linear', 'type': 'yarn'\}",
-        scaled("yarn", rope_type="linear", **YARN),
-    ),
-    (
-        unknown("rope_scalling", {}, after=", similar to rope_scaling; known keys are hidden_size, "),
-        llama(rope_scalling={}),
-    ),
+    (r"contradict each other; got \{'rope_type': 'yarn', 'type': 'linear'\}", scaled("linear", rope_type="yarn")),
+    (unknown("rope_scalling", 1, after=", similar to rope_scaling; known keys are hid"), llama(rope_scalling=1)),
     (unknown("beta", 1, "rope_scaling", "; known keys are factor, .*, type$"), scaled("yarn", **YARN, beta=1)),
     (unknown("beta_fsat", 1, "rope_scaling", ", similar to beta_fast; known"), scaled("yarn", **YARN, beta_fsat=1)),
     (unknown("Beta_Fast", 16, "rope_scaling", ", similar to beta_fast"), scaled("yarn", **YARN, Beta_Fast=16)),
     (unknown("factor", 2.0, "rope_scaling", "; known keys are type"), scaled("default", factor=2.0)),
-    (
-        unknown("alibi", True, "attn_config", "; known keys are rope_theta"),
-        {**DBRX, "attn_config": {"alibi": True, "rope_theta": 1e4}},
-    ),
+    (unknown("alibi", True, "attn_config", "; known keys are rope_theta"), ALIBI_DBRX),
     (r"'llama3' must have high_freq_factor, low_freq_factor; got factor, type", scaled("llama3", factor=8.0)),
     (r"rope_scaling must have a rope_type in addition to factor; got factor", llama(rope_scaling={"factor": 2.0})),
     (r"must have factor; got type", scaled("linear")),
@@ -1007,16 +991,8 @@ BAD_VALUES = [
     (r"no_rope_layer_interval must be below 2\*\*53; got 9007", llama("smollm3", no_rope_layer_interval=2**53)),
     (OF_TYPE, SMOLLM3, OF_FULL),
     (r"because partial_rotary_factors differ", {**STEP_SHARES, "layer_types": [FULL] * 2}, OF_FULL),
-    (
-        r"hybrid_layer_pattern must be a list of 0 and 1; got '9' in it",
-        {**MIMO_V2, "hybrid_layer_pattern": [0, "9"]},
-        {"layer": 1},
-    ),
-    (
-        r"rope_theta must have a number for each layer; got 1",
-        {**STEP, "layer_types": [FULL, SLIDING]},
-        {**LAYER_0, **UPSTREAM},
-    ),
+    (r"hybrid_layer_pattern must be a list of 0 and 1; got '9' in it", of("mimo_v2_flash", **PATTERN), {"layer": 1}),
+    (r"rope_theta must have a number for each layer; got 1", {**STEP, "layer_types": [FULL, SLIDING]}, UPSTREAM_0),
     # Keys of a family's own.
     (r"position_embedding_type must be one of .*rotary; got 'rotray'", {**ESM, "position_embedding_type": "rotray"}),
     (r"position_encoding_2d must be False in .* 'chatglm'; got True", {**CHATGLM_1, "position_encoding_2d": True}),
@@ -1028,15 +1004,8 @@ BAD_VALUES = [
     (r"rope_3d must be True in model_type 'ernie4_5_moe_vl'; got False", {**ERNIE, "rope_3d": False}),
     (AS_LISTED, {**ERNIE, "freq_allocation": 20, "rope_scaling": {"mrope_section": [20, 20, 24]}}),
     (r"extrapolation_factor must be 1\.0 in model_type 'git'; got 0\.5", {**GROK, "extrapolation_factor": 0.5}),
-    (
-        r"rope_theta must not be contradicted; got 20000\.0 in .* and 10000\.0 outside it",
-        {**MIMO_V2, **ALL_SLIDE, **SWA_BASES},
-        LAYER_0,
-    ),
-    (
-        r"yarn_only_types must be \['full_attention'\] .*; got \['sliding_attention'\]",
-        of("step3p5", yarn_only_types=[SLIDING]),
-    ),
+    (r"rope_theta must not be contradicted; got 20000\.0 in .* and 10000\.0 outside it", TWO_SWA, LAYER_0),
+    (rf"yarn_only_types must be \['{FULL}'\] .*; got \['{SLIDING}'\]", of("step3p5", yarn_only_types=[SLIDING])),
     # Sizes.
     (r"an int must have at most 2048 bits; got 16610 bits", llama(vocab_size=10**5000)),
     (r"an int must have at most 2048 bits; got 16610 bits", llama(), {"layer": 10**5000}),
@@ -1074,7 +1043,7 @@ BAD_TYPES = [
     (r"mrope_section must be a list of int; got '16'", qwen2_vl(mrope_section="16")),
     (rf"{STRINGS}\['full_attention', 3\]", llama(layer_types=[FULL, 3])),
     (rf"{STRINGS}\[1, 1, 1\]", of("recurrent_gemma", 16, block_types=[1], num_hidden_layers=3)),
-    (r"layer_types must be a list; got 7", {**STEP, "layer_types": 7}, {**LAYER_0, **UPSTREAM}),
+    (r"layer_types must be a list; got 7", {**STEP, "layer_types": 7}, UPSTREAM_0),
     (NUMBERS, of("smollm3", 16, no_rope_layers=["0", "1"])),
     (r"must be a list; got 3", of("smollm3", 16, no_rope_layers=3)),
     (r"attn_config must be a mapping; got 'x'", {**DBRX, "attn_config": "x"}),
@@ -1094,7 +1063,7 @@ BAD_CONFIGS = [(error, row) for error, rows in ((ValueError, BAD_VALUES), (TypeE
 def test_bad_configs(error, row):
     message, config, *choice = row
     with pytest.raises(error, match=f"^from_config: .*{message}") as raised:
-        from_config(config, **(choice[0] if choice else {}))
+        read(config, *choice)
     assert type(raised.value) is error and len(str(raised.value)) < 1000
 
 
@@ -1124,8 +1093,7 @@ def test_a_file_is_read_up_to_a_bound(tmp_path):
     path.write_text("[]")
     with pytest.raises(TypeError, match=r"config must hold a mapping; got list"):
         from_config(path)
-    with open(path, "wb") as file:
-        file.truncate(2**40)  # of zeros that no disk holds
+    os.truncate(path, 2**40)  # of zeros that no disk holds
     with pytest.raises(ValueError, match=r"^from_config: .*config\.json must have at most 16777216 bytes; got more$"):
         from_config(path)
 
