@@ -26,92 +26,85 @@ PARTS = {"text_config": "text", "vision_config": "vision"}
 # them. Each key must be there and be without effect.
 WITHOUT_EFFECT = """
 # the value is the family's documented default
-rope_theta: mistral-7b-v0.1 mixtral-8x7b-v0.1 deepseek-v3 deepseek-v2-lite deepseek-v4-flash gpt-oss-20b olmo-3-7b
-rope_theta: hy-mt1.5-1.8b hunyuan-ocr phi-3-vision-128k-text phi-3.5-mini-instruct phi-4-mini-instruct phi-2
-rope_theta: stablelm-2-1_6b glm-4-9b-0414 minitron-4b-base gemma-2-9b qwen2-vl-7b-instruct qwen2.5-vl-7b-instruct
-rope_theta: lfm2-1.2b zamba2-7b-instruct dinov3-vitl16-lvd1689m ernie-4.5-vl-28b-a3b-remote hunyuan-a13b-instruct
-rope_theta: hunyuan-large mimo-v2-flash bamba-9b stablelm-2-12b
-qk_rope_head_dim: deepseek-v3 deepseek-v2-lite deepseek-v2-lite-saved-by-transformers-5 kimi-k2-instruct
-qk_rope_head_dim: deepseek-v4-flash
-rope_parameters/rope_theta: deepseek-v2-lite-saved-by-transformers-5
-compress_rope_theta: deepseek-v4-flash
-vision_config/rope_parameters vision_config/rope_parameters/rope_theta: ministral-3-8b gemma-4-e2b-it
-original_max_position_embeddings: phi-3-vision-128k-text phi-3.5-mini-instruct phi-4-mini-instruct
-partial_rotary_factor: stablelm-2-1_6b glm-4-9b-0414 minitron-4b-base persimmon-8b-base mimo-v2-flash stablelm-2-12b
-rotary_emb_base: pythia-1.4b gpt-neox-20b nomic-embed-text-v1.5 qwen-7b-chat
-rotary_pct: pythia-1.4b gpt-neox-20b command-r7b-12-2024 qwen-7b-chat
-rotary_dim: gpt-j-6b
-text_config/rope_theta: gemma-3-12b-it llama-4-scout-17b-16e llama-4-scout-17b-16e-instruct glm-4.1v-9b-thinking
-text_config/rope_local_base_freq: gemma-3-12b-it
-vision_config/rope_theta: llama-4-scout-17b-16e pixtral-12b
-no_rope_layer_interval: smollm3-3b
-text_config/rope_parameters/partial_rotary_factor: qwen3.5-0.8b
-text_config/rope_parameters/rope_theta: ernie-4.5-vl-28b-a3b ministral-3-8b
-global_rope_theta local_rope_theta: modernbert-base
-rotary_emb_fraction rotary_emb_interleaved: nomic-embed-text-v1.5
-rope_scaling: gpt-oss-20b qwen2-vl-7b-instruct qwen2.5-vl-7b-instruct
-text_config/rope_parameters: ministral-3-8b gemma-4-e2b-it ernie-4.5-vl-28b-a3b
-text_config/rope_parameters/full_attention/rope_theta: gemma-4-e2b-it
-text_config/rope_parameters/sliding_attention/rope_theta: gemma-4-e2b-it
-rope_scaling/mrope_section: qwen2-vl-7b-instruct qwen2.5-vl-7b-instruct
-text_config/rope_scaling text_config/rope_scaling/mrope_section: qwen3-vl-2b-instruct glm-4.1v-9b-thinking
-text_config/rope_parameters/mrope_section: qwen3.5-0.8b ernie-4.5-vl-28b-a3b
-use_dynamic_ntk: qwen-7b-chat
-rotary: internlm-20b
-yarn_only_types: step-3.5-flash
-swa_rope_theta: mimo-v2-flash
 attn_rotary_emb: bamba-9b
+compress_rope_theta: deepseek-v4-flash
+global_rope_theta local_rope_theta: modernbert-base
+no_rope_layer_interval: smollm3-3b
+original_max_position_embeddings: phi-3-vision-128k-text phi-3.5-mini-instruct phi-4-mini-instruct
+partial_rotary_factor: persimmon-8b-base
+partial_rotary_factor rope_theta: glm-4-9b-0414 mimo-v2-flash minitron-4b-base stablelm-2-12b stablelm-2-1_6b
+qk_rope_head_dim: deepseek-v2-lite deepseek-v2-lite-saved-by-transformers-5 deepseek-v3 deepseek-v4-flash
+qk_rope_head_dim: kimi-k2-instruct
+rope_parameters/rope_theta: deepseek-v2-lite-saved-by-transformers-5
+rope_scaling: gpt-oss-20b
+rope_scaling rope_scaling/mrope_section rope_theta: qwen2-vl-7b-instruct qwen2.5-vl-7b-instruct
+rope_theta: bamba-9b deepseek-v2-lite deepseek-v3 deepseek-v4-flash dinov3-vitl16-lvd1689m ernie-4.5-vl-28b-a3b-remote
+rope_theta: gemma-2-9b gpt-oss-20b hunyuan-a13b-instruct hunyuan-large hunyuan-ocr hy-mt1.5-1.8b lfm2-1.2b olmo-3-7b
+rope_theta: mistral-7b-v0.1 mixtral-8x7b-v0.1 phi-2 phi-3-vision-128k-text phi-3.5-mini-instruct phi-4-mini-instruct
+rope_theta: zamba2-7b-instruct
+rotary: internlm-20b
+rotary_dim: gpt-j-6b
+rotary_emb_base rotary_emb_fraction rotary_emb_interleaved: nomic-embed-text-v1.5
+rotary_emb_base rotary_pct: gpt-neox-20b pythia-1.4b qwen-7b-chat
+rotary_pct: command-r7b-12-2024
+swa_rope_theta: mimo-v2-flash
+text_config/rope_local_base_freq: gemma-3-12b-it
+text_config/rope_parameters text_config/rope_parameters/full_attention/rope_theta: gemma-4-e2b-it
+text_config/rope_parameters text_config/rope_parameters/rope_theta: ernie-4.5-vl-28b-a3b ministral-3-8b
+text_config/rope_parameters/mrope_section: ernie-4.5-vl-28b-a3b qwen3.5-0.8b
+text_config/rope_parameters/partial_rotary_factor: qwen3.5-0.8b
+text_config/rope_parameters/sliding_attention/rope_theta: gemma-4-e2b-it
+text_config/rope_scaling text_config/rope_scaling/mrope_section: glm-4.1v-9b-thinking qwen3-vl-2b-instruct
+text_config/rope_theta: gemma-3-12b-it glm-4.1v-9b-thinking llama-4-scout-17b-16e llama-4-scout-17b-16e-instruct
+use_dynamic_ntk: qwen-7b-chat
+vision_config/rope_parameters vision_config/rope_parameters/rope_theta: gemma-4-e2b-it ministral-3-8b
+vision_config/rope_theta: llama-4-scout-17b-16e pixtral-12b
+yarn_only_types: step-3.5-flash
 # a key that this rule does not use, known and carried by the checkpoint
-rope_scaling/beta_fast rope_scaling/beta_slow rope_scaling/mscale rope_scaling/mscale_all_dim: hy-mt1.5-1.8b hunyuan-ocr
-rope_scaling/beta_fast rope_scaling/beta_slow rope_scaling/mscale rope_scaling/mscale_all_dim: hunyuan-a13b-instruct
-rope_scaling/factor: hy-mt1.5-1.8b hunyuan-ocr hunyuan-a13b-instruct hunyuan-large
+rope_scaling/beta_fast rope_scaling/beta_slow rope_scaling/factor: hunyuan-a13b-instruct hunyuan-ocr hy-mt1.5-1.8b
+rope_scaling/factor: hunyuan-large
+rope_scaling/mscale rope_scaling/mscale_all_dim: hunyuan-a13b-instruct hunyuan-ocr hy-mt1.5-1.8b
 # YaRN's documented default: beta_fast 32, beta_slow 1
-rope_scaling/beta_fast: deepseek-v3 deepseek-v2-lite deepseek-v4-flash gpt-oss-20b olmo-3-7b
-rope_scaling/beta_slow: deepseek-v3 deepseek-v2-lite kimi-k2-instruct deepseek-v4-flash gpt-oss-20b olmo-3-7b
 rope_parameters/beta_fast rope_parameters/beta_slow: deepseek-v2-lite-saved-by-transformers-5
+rope_scaling/beta_fast rope_scaling/beta_slow: deepseek-v2-lite deepseek-v3 deepseek-v4-flash gpt-oss-20b olmo-3-7b
+rope_scaling/beta_slow: kimi-k2-instruct
 text_config/rope_parameters/beta_fast text_config/rope_parameters/beta_slow: ministral-3-8b
 # rope_type is 'default' where a block has none
-vision_config/rope_parameters/rope_type: ministral-3-8b gemma-4-e2b-it
+rope_scaling/type: ernie-4.5-vl-28b-a3b-remote qwen2-vl-7b-instruct qwen2.5-vl-7b-instruct
+text_config/rope_parameters/rope_type: ernie-4.5-vl-28b-a3b qwen3.5-0.8b
 text_config/rope_parameters/sliding_attention/rope_type: gemma-4-e2b-it
-text_config/rope_scaling/rope_type: qwen3-vl-2b-instruct glm-4.1v-9b-thinking
-text_config/rope_parameters/rope_type: qwen3.5-0.8b ernie-4.5-vl-28b-a3b
-rope_scaling/type: qwen2-vl-7b-instruct qwen2.5-vl-7b-instruct ernie-4.5-vl-28b-a3b-remote
+text_config/rope_scaling/rope_type: glm-4.1v-9b-thinking qwen3-vl-2b-instruct
+vision_config/rope_parameters/rope_type: gemma-4-e2b-it ministral-3-8b
 # the key says what is so without it; with another value it is read or refused
 original_rope: chatglm3-6b-32k glm-4-9b-chat
-rope_3d: ernie-4.5-vl-28b-a3b-remote
 position_embedding_xdrope: hunyuan-a13b-instruct
-use_rotary_pos_emb: hunyuan-a13b-instruct hunyuan-large
-rotary_scaling_factor: stablelm-2-12b
+rope_3d: ernie-4.5-vl-28b-a3b-remote
 rope_traditional: llama-3.2-1b-mlx
+rotary_scaling_factor: stablelm-2-12b
+use_rotary_pos_emb: hunyuan-a13b-instruct hunyuan-large
 # null says what no key says
-rope_scaling: llama-2-7b phi-2 command-r7b-12-2024 smollm3-3b ling-mini-2.0
+rope_scaling: command-r7b-12-2024 ling-mini-2.0 llama-2-7b phi-2 smollm3-3b
 rotary_emb_scale_base rotary_scaling_factor: nomic-embed-text-v1.5
 # rope_type and type name the same rule; either suffices
 rope_parameters/rope_type rope_parameters/type: deepseek-v2-lite-saved-by-transformers-5
 text_config/rope_parameters/rope_type text_config/rope_parameters/type: ministral-3-8b
 # the family decides the order of axes; the key may only agree
-text_config/rope_scaling/mrope_interleaved: qwen3-vl-2b-instruct
 text_config/rope_parameters/mrope_interleaved: qwen3.5-0.8b
-# freq_allocation says it too
+text_config/rope_scaling/mrope_interleaved: qwen3-vl-2b-instruct
+# another key says it too
+original_max_position_embeddings rope_scaling/original_max_position_embeddings: phi-3.5-moe-synthetic-factors
 rope_scaling rope_scaling/mrope_section: ernie-4.5-vl-28b-a3b-remote
 # it is the one YaRN derives, 0.1 ln 8 + 1
 rope_scaling/attention_factor: olmo-3-7b
 # a temperature of queries, no rotation
 text_config/rope_parameters/llama_4_scaling_beta: ministral-3-8b
-# the rope block says it too
-original_max_position_embeddings: phi-3.5-moe-synthetic-factors
-# the config says it too
-rope_scaling/original_max_position_embeddings: phi-3.5-moe-synthetic-factors
 # GPT-J always rotates
 rotary: gpt-j-6b
-# an empty list means every fourth layer, as no list does
-text_config/no_rope_layers: llama-4-scout-17b-16e
-# the list is every fourth layer, as no list means
-text_config/no_rope_layers: llama-4-scout-17b-16e-instruct
+# the list is what no list means
+text_config/no_rope_layers: llama-4-scout-17b-16e llama-4-scout-17b-16e-instruct
+use_rope_layers: step-3.5-flash
 # without it the length trained on is max_position_embeddings, which is the same here
 rope_scaling/original_max_position_embeddings: qwen2.5-7b-instruct-yarn
-# an empty list means every layer, as no list does
-use_rope_layers: step-3.5-flash
 """
 ROWS = [line.partition(": ") for line in WITHOUT_EFFECT.splitlines() if not line.startswith("#")]
 EXCUSED = {pair for keys, _, names in ROWS for pair in product(names.split(), keys.split())}
