@@ -296,6 +296,7 @@ ROTATED = [
     ("zamba2", {"use_mem_rope": True}, "1"),
     ("esm", {}, "0"),
     ("esm", {"position_embedding_type": "rotary"}, "1"),
+    ("cohere2_moe", {"first_k_dense_replace": 1, "num_hidden_layers": 5}, "11110"),
     ("cohere2_moe", {"layer_types": [FULL, FULL, SLIDING], "mlp_layer_types": ["dense", "sparse", "sparse"]}, "101"),
 ]
 
