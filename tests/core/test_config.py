@@ -8,7 +8,7 @@ import pickle
 import re
 from dataclasses import replace
 from itertools import product
-from math import log, pi, sqrt
+from math import log, sqrt
 from operator import attrgetter
 from pathlib import Path
 
@@ -36,8 +36,11 @@ from rope_xp._core.embedding import with_provenance
 from rope_xp._core.provenance import Provenance
 from rope_xp.frequencies import geometric
 
-ORIGINAL = {"original_max_position_embeddings": 2048}
+FULL, SLIDING = "full_attention", "sliding_attention"
+LENGTH, SHARE = "original_max_position_embeddings", "partial_rotary_factor"
+ORIGINAL = {LENGTH: 2048}
 YARN = {"factor": 4.0, **ORIGINAL}
+YARN_BLOCK = {"type": "yarn", **YARN}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **ORIGINAL}
 FACTORS = {"short_factor": [1.0] * 64, "long_factor": [4.0] * 64}
 LONG = {**FACTORS, "factor": 4.0, **ORIGINAL}
@@ -46,13 +49,18 @@ DEFAULT = {"rope_type": "default"}
 LINEAR = {"rope_type": "linear", "factor": 8.0}
 HEADS = {"hidden_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 8}
 FEW_HEADS = {"hidden_size": 64, "num_attention_heads": 4}
-FULL, SLIDING = "full_attention", "sliding_attention"
+UPSTREAM, LAYER_0 = {"compat": "transformers"}, {"layer": 0}
+OF_FULL, OF_SLIDING = {"layer_type": FULL}, {"layer_type": SLIDING}
+
+
+def of(model_type, head_dim=None, **keys):
+    """A config that states these keys only."""
+    return {"model_type": model_type, **({} if head_dim is None else {"head_dim": head_dim}), **keys}
 
 
 def bare(model_type="llama", **keys):
     """A config that states widths and no base: heads of 128 channels."""
-    widths = {"hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 8192}
-    return {"model_type": model_type, **widths, **keys}
+    return of(model_type, **{"hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 8192, **keys})
 
 
 def llama(model_type="llama", **keys):
@@ -64,11 +72,6 @@ def scaled(rope_type, /, **keys):
     return llama(rope_scaling={"type": rope_type, **keys})
 
 
-def headed(model_type, head_dim=16, **keys):
-    """A config that states the width of a head and nothing else of it."""
-    return {"model_type": model_type, "head_dim": head_dim, **keys}
-
-
 def half(head_dim=128, base=1e4, **options):
     return RotaryEmbedding(head_dim=head_dim, **{"layout": "half", "base": base, **options})
 
@@ -78,13 +81,14 @@ def latent(head_dim=64, base=1e4, **options):
 
 
 LLAMA = bare()
-GEMMA3 = headed("gemma3_text", rope_theta=1e6, rope_local_base_freq=1e4, rope_scaling=LINEAR, num_hidden_layers=12)
-GROK_1 = {
-    "model_type": "grok1",
-    "rope_type": "yarn_log",
-    "scaling_factor": 16.0,
-    "original_max_position_embeddings": 8192,
-}
+GEMMA3 = of("gemma3_text", 16, rope_theta=1e6, rope_local_base_freq=1e4, rope_scaling=LINEAR, num_hidden_layers=12)
+GROK_1 = of("grok1", rope_type="yarn_log", scaling_factor=16.0, original_max_position_embeddings=8192)
+GROK = {**GROK_1, "model_type": "git", "architectures": ["Grok1ForCausalLM"]}
+
+
+def read(config, choice=None):
+    """The embedding of a row: a config, and arguments if there are any."""
+    return from_config(config, **(choice or {}))
 
 
 def one_line(text):
@@ -98,37 +102,34 @@ def name_of(value):
     return str(*names[:1])[:60]
 
 
-@pytest.mark.parametrize(
-    "block, scaling",
-    [
-        ({"rope_type": "linear", "factor": 4.0}, LinearScaling(factor=4.0)),
-        ({"rope_type": "yarn", **YARN}, YarnScaling(**YARN)),
-        ({"rope_type": "yarn", **YARN, "truncate": False}, YarnScaling(**YARN, truncate=False)),
-        ({"rope_type": "llama3", **LLAMA3}, Llama3Scaling(**LLAMA3)),
-        ({"rope_type": "longrope", **LONG}, LongRopeScaling(**LONG)),
-        ({"rope_type": "dynamic", "factor": 2.0}, DynamicNTKScaling(factor=2.0, max_position_embeddings=8192)),
-        ({"rope_type": "dynamic", "alpha": 50.0}, NTKScaling(factor=50.0)),
-        ({"rope_type": "ntk", "factor": 4.0, "mixed_b": 0.6}, MixedNTKScaling(factor=4.0, mixed_b=0.6)),
-        ({"rope_type": "proportional", "partial_rotary_factor": 0.5}, ProportionalScaling(partial_rotary_factor=0.5)),
-        (DEFAULT, None),
-    ],
-    ids=name_of,
-)
+RULES = [
+    (LINEAR, LinearScaling(factor=8.0)),
+    ({"rope_type": "yarn", **YARN}, YarnScaling(**YARN)),
+    ({"rope_type": "yarn", **YARN, "truncate": False}, YarnScaling(**YARN, truncate=False)),
+    ({"rope_type": "llama3", **LLAMA3}, Llama3Scaling(**LLAMA3)),
+    ({"rope_type": "longrope", **LONG}, LongRopeScaling(**LONG)),
+    ({"rope_type": "dynamic", "factor": 2.0}, DynamicNTKScaling(factor=2.0, max_position_embeddings=8192)),
+    ({"rope_type": "dynamic", "alpha": 50.0}, NTKScaling(factor=50.0)),
+    ({"rope_type": "ntk", "factor": 4.0, "mixed_b": 0.6}, MixedNTKScaling(factor=4.0, mixed_b=0.6)),
+    ({"rope_type": "proportional", SHARE: 0.5}, ProportionalScaling(partial_rotary_factor=0.5)),
+    (DEFAULT, None),
+]
+
+
+@pytest.mark.parametrize("block, scaling", RULES, ids=name_of)
 def test_one_meaning_in_every_spelling(block, scaling):
     numbers = {key: value for key, value in block.items() if key != "rope_type"}
     old, based = {"type": block["rope_type"], **numbers}, {**block, "rope_theta": 5e5}
     nested = bare(layer_types=[FULL], rope_parameters={FULL: based})
-    spellings = [
-        (llama(rope_scaling=block), {}),
-        (llama(rope_scaling=old), {}),
-        (bare(rope_scaling=based), {}),
-        (bare(rope_parameters=based), {}),
-        (bare(rope_parameters={**old, "rope_theta": 5e5}), {}),
-        (nested, {"layer": 0}),
-        (nested, {"layer_type": FULL}),
-    ]
-    for config, choice in spellings:
-        assert from_config(config, **choice) == half(base=5e5, scaling=scaling)
+    for config in (
+        llama(rope_scaling=block),
+        llama(rope_scaling=old),
+        bare(rope_scaling=based),
+        bare(rope_parameters=based),
+        bare(rope_parameters={**old, "rope_theta": 5e5}),
+    ):
+        assert from_config(config) == half(base=5e5, scaling=scaling)
+    assert from_config(nested, layer=0) == from_config(nested, **OF_FULL) == half(base=5e5, scaling=scaling)
 
 
 class Config:
@@ -144,14 +145,6 @@ def test_a_path_a_mapping_or_an_object(tmp_path):
     assert [from_config(given) for given in (path, str(path), llama(), Config())] == 4 * [half(base=5e5)]
 
 
-def test_rules_that_follow_the_length():
-    config = scaled("longrope", **LONG)
-    assert [from_config(config, seq_len=n).scaling.is_long for n in (None, 2048, 2049)] == [False, False, True]
-    dynamic = scaled("dynamic", factor=2.0)
-    assert from_config(dynamic, seq_len=8192).inv_freq == from_config(llama()).inv_freq
-    assert from_config(dynamic, seq_len=16384).inv_freq == geometric(5e5 * 3.0 ** (128 / 126), 128)
-
-
 def test_layout_overrides_the_family_and_admits_unknown_ones():
     assert from_config(llama(), layout="interleaved").layout == "interleaved"
     assert from_config(llama("my_own_model"), layout="half") == from_config(llama())
@@ -160,7 +153,7 @@ def test_layout_overrides_the_family_and_admits_unknown_ones():
     assert rope.sections == Sections((24, 20, 20), order="interleaved")
     with pytest.raises(ValueError, match="rope_theta, the base, must be given"):
         from_config(bare("my_own_model"), layout="half")
-    config = {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "rope_interleave": False}
+    config = of("deepseek_v3", qk_rope_head_dim=64, rope_interleave=False)
     assert from_config(config).layout == "half"
     assert from_config(config, layout="interleaved").layout == "interleaved"
 
@@ -177,9 +170,9 @@ def test_yarn_of_deepseek_and_of_transformers(mscale, all_dim, factor):
     """A number that is null, or absent, is DeepSeek's default; transformers reads both numbers or none."""
     given = {"mscale": mscale, "mscale_all_dim": all_dim}
     stated = {name: value for name, value in given.items() if value is not None}
-    config = {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "rope_theta": 1e4}
+    config = of("deepseek_v3", qk_rope_head_dim=64, rope_theta=1e4)
     for numbers in (given, stated):
-        block = {"factor": factor, "original_max_position_embeddings": 4096, **numbers}
+        block = {"factor": factor, LENGTH: 4096, **numbers}
         theirs = from_config({**config, "rope_scaling": {"rope_type": "deepseek_yarn", **block}})
         plain = from_config({**config, "rope_scaling": {"type": "yarn", **block}})
         expected = deepseek_attention_factor(factor, **(stated if mscale and all_dim else {}))
@@ -194,74 +187,54 @@ def test_yarn_of_deepseek_and_of_transformers(mscale, all_dim, factor):
         assert from_config({**config, "rope_parameters": theirs.to_config()}) == theirs
 
 
-# What a config leaves out: config, choice, and the row of `describe` that shows it, its key, and whose default it is
-# where that is not the family's.
-LENGTH = "original_max_position_embeddings"
+# What a config leaves out: the rows of `describe` that show it, each with its key, and whose default it is where that
+# is not the family's; the config; and the choice.
+GPTJ = of("gptj", n_embd=4096, n_head=16)
+ATOMS = of("esmfold2_atom_encoder", 128, num_spatial_rope_pairs_per_axis=4)
+OF_ATOMS = "frequencies: rope_theta; : num_uid_rope_pairs; : spatial_rope_base_frequency; : uid_rope_base_frequency"
+CHATGLM_50 = of("chatglm", kv_channels=128, partial_rotary_factor=0.5, rope_ratio=50)
+OF_LENGTH = f"scaling: {LENGTH}: equal to max_position_embeddings"
+V4 = of("deepseek_v4", 512, qk_rope_head_dim=64, compress_rope_theta=1.6e5, rope_scaling=YARN_BLOCK)
+LOCAL = {**GEMMA3, "rope_local_base_freq": None, "sliding_window_pattern": 6}
+GROK_OF_LENGTH = {**GROK_1, LENGTH: None, "head_dim": 128, "rope_theta": 1e4, "max_position_embeddings": 8192}
 UNSTATED = [
-    (llama(), {}, []),
-    (LLAMA, {}, ["frequencies: rope_theta"]),
-    (llama(rope_theta=None), {}, ["frequencies: rope_theta"]),
-    (bare(rope_scaling={"type": "yarn", **YARN}), {}, ["frequencies: rope_theta"]),
-    (scaled("yarn", factor=4.0), {}, [f"scaling: {LENGTH}: equal to max_position_embeddings"]),
-    (llama("phi3", rope_scaling={"type": "su", **FACTORS}), {}, [f"scaling: {LENGTH}"]),
-    (llama("phi"), {}, ["channels: partial_rotary_factor"]),
-    ({"model_type": "gptj", "n_embd": 4096, "n_head": 16}, {}, [": rotary_dim"]),
-    ({"model_type": "gptj", "n_embd": 4096, "n_head": 16, "rotary_dim": None}, {}, []),
-    ({"model_type": "qwen3", "rope_theta": 1e6}, {}, ["channels: head_dim"]),
-    ({"model_type": "deepseek_v3", "rope_theta": 1e4}, {}, ["channels: qk_rope_head_dim"]),
-    (headed("gpt_oss", 64, rope_theta=1.5e5), {}, ["scaling: rope_parameters"]),
-    (headed("pe_audio_encoder", 128), {}, ["frequencies: rope_theta"]),
-    (llama("moonshine_streaming"), {}, ["channels: partial_rotary_factor"]),
-    (llama("qwen2_vl_text"), {}, ["position axes: mrope_section"]),
-    (
-        headed(
-            "deepseek_v4", 512, qk_rope_head_dim=64, compress_rope_theta=1.6e5, rope_scaling={"type": "yarn", **YARN}
-        ),
-        {"layer_type": "compress"},
-        ["attention factor: attention_factor"],
-    ),
-    (
-        {**GEMMA3, "rope_local_base_freq": None, "sliding_window_pattern": 6},
-        {"layer": 0},
-        ["frequencies: rope_local_base_freq"],
-    ),
-    (GEMMA3, {"layer": 5}, [": layer_types"]),
-    (GEMMA3, {"layer_type": FULL}, []),
-    ({**GEMMA3, "sliding_window_pattern": 6}, {"layer": 5}, []),
-    (llama("smollm3"), {"layer": 0}, [": no_rope_layers"]),
-    (llama("smollm3", no_rope_layer_interval=4), {"layer": 0}, []),
-    (llama("falcon"), {}, [": alibi"]),
-    (llama("falcon", alibi=False), {}, []),
-    (
-        headed("esmfold2_atom_encoder", 128, num_spatial_rope_pairs_per_axis=4),
-        {},
-        [
-            "frequencies: rope_theta",
-            *(f": {key}" for key in ("num_uid_rope_pairs", "spatial_rope_base_frequency", "uid_rope_base_frequency")),
-        ],
-    ),
-    (headed("internlm", 64, rotary={"base": 1e4}), {}, ["scaling: rotary", "scaling: max_position_embeddings"]),
-    (
-        {"model_type": "qwen", "kv_channels": 128, "rotary_emb_base": 1e4, "seq_length": 8},
-        {"seq_len": 9},
-        ["scaling: use_dynamic_ntk"],
-    ),
-    (
-        {"model_type": "chatglm", "kv_channels": 128, "partial_rotary_factor": 0.5, "rope_ratio": 2},
-        {},
-        ["frequencies: _name_or_path: assumed not to be ChatGLM2"],
-    ),
-    (
-        headed(**GROK_1 | {LENGTH: None}, head_dim=128, rope_theta=1e4, max_position_embeddings=8192),
-        {},
-        [f"scaling: {LENGTH}: equal to max_position_embeddings"],
-    ),
-    (headed("olmo3", rope_theta=5e5, rope_scaling={"type": "yarn", **YARN}), {"layer_type": SLIDING}, []),
+    ([], llama()),
+    (["frequencies: rope_theta"], LLAMA),
+    (["frequencies: rope_theta"], llama(rope_theta=None)),
+    (["frequencies: rope_theta"], bare(rope_scaling=YARN_BLOCK)),
+    ([OF_LENGTH], scaled("yarn", factor=4.0)),
+    ([f"scaling: {LENGTH}"], llama("phi3", rope_scaling={"type": "su", **FACTORS})),
+    ([f"channels: {SHARE}"], llama("phi")),
+    ([": rotary_dim"], GPTJ),
+    ([], {**GPTJ, "rotary_dim": None}),
+    (["channels: head_dim"], of("qwen3", rope_theta=1e6)),
+    (["channels: qk_rope_head_dim"], of("deepseek_v3", rope_theta=1e4)),
+    (["scaling: rope_parameters"], of("gpt_oss", 64, rope_theta=1.5e5)),
+    (["frequencies: rope_theta"], of("pe_audio_encoder", 128)),
+    ([f"channels: {SHARE}"], llama("moonshine_streaming")),
+    (["position axes: mrope_section"], llama("qwen2_vl_text")),
+    (["attention factor: attention_factor"], V4, {"layer_type": "compress"}),
+    (["frequencies: rope_local_base_freq"], LOCAL, LAYER_0),
+    ([": layer_types"], GEMMA3, {"layer": 5}),
+    ([], GEMMA3, OF_FULL),
+    ([], {**GEMMA3, "sliding_window_pattern": 6}, {"layer": 5}),
+    ([": no_rope_layers"], llama("smollm3"), LAYER_0),
+    ([], llama("smollm3", no_rope_layer_interval=4), LAYER_0),
+    ([": alibi"], llama("falcon")),
+    ([], llama("falcon", alibi=False)),
+    (OF_ATOMS.split("; "), ATOMS),
+    (["scaling: rotary", "scaling: max_position_embeddings"], of("internlm", 64, rotary={"base": 1e4})),
+    (["scaling: use_dynamic_ntk"], of("qwen", kv_channels=128, rotary_emb_base=1e4, seq_length=8), {"seq_len": 9}),
+    (["frequencies: _name_or_path: assumed not to be ChatGLM2"], CHATGLM_50),
+    ([OF_LENGTH], GROK_OF_LENGTH),
+    ([], of("olmo3", 16, rope_theta=5e5, rope_scaling=YARN_BLOCK), OF_SLIDING),
 ]
 
 
-@pytest.mark.parametrize("config, choice, unstated", UNSTATED, ids=name_of)
-def test_values_that_a_config_does_not_state(config, choice, unstated):
+@pytest.mark.parametrize("row", UNSTATED, ids=lambda row: name_of(row[1]))
+def test_values_that_a_config_does_not_state(row):
+    unstated, config, *choice = row
+    choice = choice[0] if choice else {}
     rope = from_config(config, **choice)
     rows = [
         (row, key, *(source or [f"default of {config['model_type']}"]))
@@ -281,84 +254,73 @@ def test_values_that_a_config_does_not_state(config, choice, unstated):
 
 def test_strict_names_every_key_that_is_missing():
     with pytest.raises(ValueError, match=r"got head_dim, default of qwen3; rope_theta, default of qwen3$"):
-        from_config({"model_type": "qwen3"}, strict=True)
+        from_config(of("qwen3"), strict=True)
     with pytest.raises(ValueError, match=r"got position_embedding_type, default of esm$"):  # None, without `strict`
-        from_config({"model_type": "esm", **FEW_HEADS}, strict=True)
+        from_config(of("esm", **FEW_HEADS), strict=True)
 
 
 def test_provenance_is_no_part_of_the_value():
     stated, unstated = from_config(llama(rope_theta=1e4)), from_config(LLAMA)
     assert stated == unstated and hash(stated) == hash(unstated) and repr(stated) == repr(unstated)
-    marked = "not in the config: rope_theta"
     for kept in (copy.copy(unstated), copy.deepcopy(unstated), pickle.loads(pickle.dumps(unstated))):
-        assert kept == unstated and marked in kept.describe()
-    assert marked not in replace(unstated).describe() == stated.describe() == half().describe()
+        assert kept == unstated and "not in the config: rope_theta" in kept.describe()
+    assert "not in the config" not in replace(unstated).describe() == stated.describe() == half().describe()
     remarked = with_provenance(stated, Provenance(remarks=("one", "two")))
     assert remarked.describe() == stated.describe() + "\nremark            one\nremark            two"
 
 
-def test_layers_differ():
+def test_blocks_of_layer_types():
     full, sliding = half(16, 1e6, scaling=LinearScaling(factor=8.0)), half(16)
     assert [from_config(GEMMA3, layer=layer) for layer in (4, 5, 6)] == [sliding, full, sliding]
-    assert from_config(GEMMA3, layer_type=FULL) == full
     blocks = {FULL: full.to_config(), SLIDING: sliding.to_config()}
-    nested = headed("gemma3_text", layer_types=[SLIDING, FULL], rope_parameters=blocks)
+    nested = of("gemma3_text", 16, layer_types=[SLIDING, FULL], rope_parameters=blocks)
     assert [from_config(nested, layer=layer) for layer in (0, 1)] == [sliding, full]
     blocks[FULL] = None
     assert from_config(nested, layer=1) is None
 
 
-# Which layers are rotated: model_type, other keys, and a 1 for each layer that is.
+# Which layers are rotated: model_type, other keys, and a 1 for each layer that is. The patterns of families that state
+# no key about layers are in tests/goldens/layer_types.json.
 ROTATED = [
-    ("cohere2", {"num_hidden_layers": 5}, "11101"),
-    ("smollm3", {"num_hidden_layers": 5}, "11101"),
     ("smollm3", {"no_rope_layers": [0, 1, 0]}, "010"),
     ("llama4_text", {"no_rope_layers": [], "no_rope_layer_interval": 2}, "1010"),
     ("exaone4", {"sliding_window": 64, "num_hidden_layers": 4}, "1110"),
     ("exaone4", {"sliding_window": None, "num_hidden_layers": 4}, "1111"),
     ("exaone4", {"sliding_window_pattern": "LLG", "num_hidden_layers": 6}, "110110"),
-    ("qwen3_next", {"num_hidden_layers": 5}, "00010"),
     ("qwen3_next", {"layer_types": ["linear_attention", FULL]}, "01"),
-    ("minimax", {"num_hidden_layers": 4}, "1010"),
     ("bamba", {"attn_layer_indices": [1], "num_hidden_layers": 3}, "010"),
     ("lfm2", {"full_attn_idxs": [0, 2], "num_hidden_layers": 3}, "101"),
-    ("recurrent_gemma", {"num_hidden_layers": 4}, "0010"),
     ("granite_swa", {"layer_rope_theta": [1e4, 0, 500.0]}, "101"),
-    ("muse_glimmer_text", {"num_hidden_layers": 5}, "01110"),
     ("muse_glimmer_text", {"num_hidden_layers": 6}, "101110"),
     ("falcon", {"alibi": True}, "0"),
     ("zamba2", {"use_mem_rope": True}, "1"),
     ("esm", {}, "0"),
     ("esm", {"position_embedding_type": "rotary"}, "1"),
+    ("cohere2_moe", {"first_k_dense_replace": 1, "num_hidden_layers": 5}, "11110"),
     ("cohere2_moe", {"layer_types": [FULL, FULL, SLIDING], "mlp_layer_types": ["dense", "sparse", "sparse"]}, "101"),
 ]
 
 
 @pytest.mark.parametrize("model_type, keys, rotated", ROTATED)
 def test_layers_without_rotation_are_none(model_type, keys, rotated):
-    config = headed(model_type, attention_head_dim=16, **FEW_HEADS, **keys)
-    found = [from_config(config, layer=layer) is not None for layer in range(len(rotated))]
-    assert found == [each == "1" for each in rotated]
+    config = of(model_type, 16, attention_head_dim=16, **FEW_HEADS, **keys)
+    assert "".join("01"[from_config(config, layer=layer) is not None] for layer in range(len(rotated))) == rotated
 
 
 def test_what_differs_between_layers_needs_the_layer():
-    config = headed("granite_swa", layer_rope_theta=[1e4, 0, 500.0])
-    assert [from_config(config, layer=layer).base for layer in (0, 2)] == [1e4, 500.0]
+    bases = of("granite_swa", 16, layer_rope_theta=[1e4, 0, 500.0])
+    assert [from_config(bases, layer=layer).base for layer in (0, 2)] == [1e4, 500.0]
     widths = llama(num_hidden_layers=3, per_layer_config={"00": {"head_dim": 8}, "01": {"head_dim": 16}})
     assert [from_config(widths, layer=layer).head_dim for layer in range(3)] == [8, 16, 128]
     types = {**widths, "layer_types": ["a", "b", "b"]}
     assert from_config(types, layer_type="a").head_dim == 8
-    some = {"rope_parameters": LINEAR, "rope_scaling_layers": [*range(8)]}
-    listed = {"model_type": "molmo2_text", **HEADS, **some}
+    listed = of("molmo2_text", **HEADS, rope_parameters=LINEAR, rope_scaling_layers=[*range(8)])
     assert from_config(listed) == half(scaling=LinearScaling(factor=8.0))
     assert from_config({**listed, "rope_scaling_layers": []}) == half()
-    numbered = np.int64(1)
-    assert (
-        from_config({"model_type": "step3p5", "rope_theta": [1e4, 5e4], "layer_types": [FULL] * 2}, layer=numbered).base
-        == 5e4
-    )
+    step = of("step3p5", rope_theta=[1e4, 5e4], layer_types=[FULL] * 2)
+    assert from_config(step, layer=np.int64(1)).base == 5e4
     for each, choice, why in (
-        (config, {}, "bases differ"),
+        (bases, {}, "bases differ"),
         (widths, {}, "per_layer_config differs"),
         (types, {"layer_type": "b"}, "per_layer_config differs"),
         ({**listed, "rope_scaling_layers": [1, 2]}, {}, "rope_scaling_layers has some layers only"),
@@ -368,16 +330,11 @@ def test_what_differs_between_layers_needs_the_layer():
 
 
 def test_parts_of_a_composite_config():
-    config = {
-        "model_type": "qwen2_5_omni",
-        "thinker_config": {
-            "model_type": "qwen2_5_omni_thinker",
-            "text_config": {"hidden_size": 1024, "num_attention_heads": 8},
-            "vision_config": {"hidden_size": 320, "num_heads": 4},
-        },
-        "talker_config": {"model_type": "qwen2_5_omni_talker", "hidden_size": 1024, "num_attention_heads": 8},
-        "token2wav_config": {"dit_config": {"model_type": "qwen2_5_omni_dit"}},
-    }
+    heads = {"hidden_size": 1024, "num_attention_heads": 8}
+    thinker = of("qwen2_5_omni_thinker", text_config=heads, vision_config={"hidden_size": 320, "num_heads": 4})
+    dit = {"dit_config": of("qwen2_5_omni_dit")}
+    talker = of("qwen2_5_omni_talker", **heads)
+    config = of("qwen2_5_omni", thinker_config=thinker, talker_config=talker, token2wav_config=dit)
     ropes = {part: from_config(config, part=part) for part in ("text", "vision", "talker", "dit", None)}
     assert {part: (rope.head_dim, rope.axes, rope.layout) for part, rope in ropes.items()} == {
         **dict.fromkeys(("text", "talker", None), (128, 3, "half")),
@@ -388,33 +345,35 @@ def test_parts_of_a_composite_config():
         from_config(config, part="thinker_config")
 
 
+# Widths that are enough for most families, and what the others need.
+SIX_HEADS = "num_heads n_head speech_encoder_attention_heads num_attention_heads"
+ENOUGH = {
+    **dict.fromkeys(SIX_HEADS.split(), 6),
+    **dict.fromkeys(("hidden_size", "embed_dim", "n_embd"), 768),
+    "attention_head_dim": 128,
+    "memory_attention_hidden_size": 256,
+    "memory_attention_downsample_rate": 1,
+    "memory_attention_num_attention_heads": 1,
+    "max_position_embeddings": 8192,
+}
+OWN = {
+    "hunyuan_vl_text": {"rope_parameters": {"mrope_section": [16] * 4}},
+    "baichuan": {"hidden_size": 4096, "num_attention_heads": 32},
+    "git": {"architectures": ["Grok1ForCausalLM"]},
+    "bailing_moe": {"rope_theta": 6e5},
+    "bailing_moe_v2": {"rope_theta": 6e5},
+}
+
+
 def test_the_table_is_whole():
     """Every part of a composite has a row, and every row makes an embedding of its own defaults or asks for a width."""
     assert {model_type for parts in PARTS.values() for _, model_type in parts.values()} <= set(FAMILIES)
-    names = "num_heads n_head speech_encoder_attention_heads num_attention_heads"
-    enough = {
-        **dict.fromkeys(names.split(), 6),
-        **dict.fromkeys(("hidden_size", "embed_dim", "n_embd"), 768),
-        "attention_head_dim": 128,
-        "memory_attention_hidden_size": 256,
-        "memory_attention_downsample_rate": 1,
-        "memory_attention_num_attention_heads": 1,
-        "max_position_embeddings": 8192,
-    }
-    own = {
-        "hunyuan_vl_text": {"rope_parameters": {"mrope_section": [16] * 4}},
-        "baichuan": {"hidden_size": 4096, "num_attention_heads": 32},
-        "git": {"architectures": ["Grok1ForCausalLM"]},
-        "bailing_moe": {"rope_theta": 6e5},
-        "bailing_moe_v2": {"rope_theta": 6e5},
-    }
     for model_type, family in FAMILIES.items():
-        config = {"model_type": model_type, **enough, **own.get(model_type, {})}
+        config = of(model_type, **{**ENOUGH, **OWN.get(model_type, {})})
         sizes, by_type = family.defaults.get("mrope_section"), family.layers.by_type
         if sizes is not None:
             width = 2 * sum(sizes)
-            half_head = {"rope_parameters": {"partial_rotary_factor": 0.5}, "head_dim": 2 * width}
-            config |= {"head_dim": width} if by_type else half_head
+            config |= {"head_dim": width} if by_type else {"rope_parameters": {SHARE: 0.5}, "head_dim": 2 * width}
         for label in by_type or [None]:
             compat = "transformers" if model_type == "mistral_large4_text" else None  # whose frequencies are trained
             rope = from_config(config, layer_type=label, compat=compat)
@@ -423,23 +382,24 @@ def test_the_table_is_whole():
 
 
 # Keys that real configs carry and that change nothing.
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"use_mrope": False, "rope_interleaved": False, "use_rotary_pos_emb": True, "theta": 5e5, "rope_percent": 1.0},
-        {"dual_chunk_attention_config": {"chunk_size": 4096}},
-        {"alibi": False, "use_alibi": None, "no_pos_emb": False, "dual_chunk_attention_config": None},
-        {"position_embedding_type": "rotary", "pos_emb": "RoPE", "positional_encoding": "rope_gptj"},
-        {"position_embedding_type": None, "qk_nope_head_dim": 128, "num_position_embeddings": 2304},
-        {"position_embedding_size": 10, "pos_emb_height": 32, "pos_embed_rescale": 2.0, "Extra_Thing": 1},
-        {"max_source_positions": 3, "dropout_positions": 0.0, "position_embedding_type": "rope"},
-    ],
-    ids=str,
-)
+WITHOUT_EFFECT = [
+    {"use_mrope": False, "rope_interleaved": False, "use_rotary_pos_emb": True, "theta": 5e5, "rope_percent": 1.0},
+    {"alibi": False, "use_alibi": None, "no_pos_emb": False, "dual_chunk_attention_config": None},
+    {"position_embedding_type": "rotary", "pos_emb": "RoPE", "positional_encoding": "rope_gptj"},
+    {"position_embedding_type": None, "qk_nope_head_dim": 128, "num_position_embeddings": 2304},
+    {"position_embedding_size": 10, "pos_emb_height": 32, "pos_embed_rescale": 2.0, "Extra_Thing": 1},
+    {"max_source_positions": 3, "dropout_positions": 0.0, "position_embedding_type": "rope"},
+    {"dual_chunk_attention_config": {"chunk_size": 4096}},
+]
+
+
+@pytest.mark.parametrize("keys", WITHOUT_EFFECT, ids=str)
 def test_keys_that_change_no_position(keys):
-    assert from_config(llama(**keys)) == from_config(llama()) == half(base=5e5)
-    whole = {**YARN, "original_max_position_embeddings": 2048.0}
-    assert from_config(scaled("yarn", **whole)) == half(base=5e5, scaling=YarnScaling(**YARN))
+    assert from_config(llama(**keys)) == half(base=5e5)
+
+
+def test_a_length_may_be_a_whole_number_in_floating_point():
+    assert from_config(scaled("yarn", **{**YARN, LENGTH: 2048.0})) == from_config(scaled("yarn", **YARN))
 
 
 def test_what_is_meant_by_a_part():
@@ -447,16 +407,15 @@ def test_what_is_meant_by_a_part():
     config = bare("qwen2_5_vl", vision_config=sub)
     assert from_config(config, part="vision") == from_config(config, part="vision_config")
     assert from_config(LLAMA) == from_config(LLAMA, part="text") == from_config(LLAMA, layer_type=FULL)
-    assert from_config({"model_type": "colqwen2", "vlm_config": bare("qwen2_vl", vision_config=sub)}).axes == 3
+    assert from_config(of("colqwen2", vlm_config=bare("qwen2_vl", vision_config=sub))).axes == 3
     flat = {"type": "mrope", "mrope_section": [2, 3, 3]}
-    assert from_config({"model_type": "qwen2_vl", **FEW_HEADS, "rope_scaling": flat}).head_dim == 16
+    assert from_config(of("qwen2_vl", **FEW_HEADS, rope_scaling=flat)).head_dim == 16
 
 
-def test_keys_beside_a_part_may_say_the_same_in_other_words():
+def test_keys_outside_a_part_may_agree_with_it_in_other_words():
     inner = {"type": "default", **DEFAULT, "mrope_section": [16, 24, 24]}
-    text = {"hidden_size": 1024, "num_attention_heads": 8, "rope_scaling": inner}
+    config = of("qwen2_vl", text_config={"hidden_size": 1024, "num_attention_heads": 8, "rope_scaling": inner})
     outer = {"rope_theta": 1e6, "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}
-    config = {"model_type": "qwen2_vl", "text_config": text}
     assert from_config({**config, **outer}) == from_config(config)
     outer["rope_scaling"]["mrope_section"] = [24, 20, 20]
     with pytest.raises(ValueError, match="keys about positions must be in the part"):
@@ -465,59 +424,43 @@ def test_keys_beside_a_part_may_say_the_same_in_other_words():
 
 GEMMA4_SLIDING = half(256)
 GEMMA4_FULL = half(512, 1e6, scaling=ProportionalScaling(partial_rotary_factor=0.25))
-LARGE4 = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 512}
-MIMO = half(192, 5e6, rotary_dim=64)
+LARGE4 = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, LENGTH: 512}
 ONE_SCALED = {"rope_scaling_layers": [1], "rope_parameters": {**LINEAR, "rope_theta": 1e6}}
 # Layers whose types are all said to slide: Gemma 4 takes the last one for full attention all the same.
 ALL_SLIDE = {"layer_types": [SLIDING] * 8}
 SWA = {"swa_rope_theta": 7e4}
 WINDOWS = {"attention_windows": [0, 4] * 4}
-UPSTREAM = {"compat": "transformers"}
+TWO_BASES = {FULL: {"rope_theta": 7e6}, SLIDING: {"rope_theta": 1e4}}
 # What differs between layers, of the classes' own sources: model_type, other keys, and by layer the embedding, None for
-# one that is not rotated. No config states a base or a share unless its keys say so.
+# one that is not rotated. No config states a base or a share unless its keys say so. tests/goldens/layer_types.json has
+# the families without such keys.
 BY_LAYER = [
-    ("bailing_hybrid", {}, {5: latent(base=6e6), 6: None}),
     ("bailing_hybrid", {"layer_group_size": 3}, {2: latent(base=6e6)}),
-    ("bailing_hybrid", {"head_dim": 128, "partial_rotary_factor": 0.5}, {None: latent(base=6e6)}),
-    ("beam", {}, {5: None, 6: half(), 7: None}),
+    ("bailing_hybrid", {"head_dim": 128, SHARE: 0.5}, {None: latent(base=6e6)}),
     ("beam", ALL_SLIDE, {7: half()}),
     ("beam", {"rope_parameters": {FULL: {"rope_theta": 5e4}}}, {5: half(base=5e4)}),
-    ("dots3_note_text", {}, {1: latent(base=8e7), 3: latent(base=5e4)}),
     ("dots3_note_text", {"swa_head_dim": 224}, {3: latent(32, 5e4)}),
     ("dots3_note_text", SWA, {3: latent(base=7e4)}),
     ("dots3_note_text", {**SWA, "use_sliding_window": False}, {3: latent(base=8e7)}),
-    ("embedding_gemma2_text", {}, {4: half(256), 5: half(512, 1e6), 7: half(512, 1e6)}),
     ("embedding_gemma2_text", ALL_SLIDE, {6: half(256), 7: half(512, 1e6)}),
-    ("gemma4_text", {}, {6: GEMMA4_SLIDING, 7: GEMMA4_FULL}),
     ("gemma4_text", {"num_hidden_layers": None}, {0: GEMMA4_SLIDING, 5: GEMMA4_FULL}),
-    *(
-        (name, ALL_SLIDE, {6: GEMMA4_SLIDING, 7: GEMMA4_FULL})
-        for name in ("gemma4_text", "gemma4_unified_text", "diffusion_gemma_text")
-    ),
-    ("flint", {}, {1: None, 4: half(), 5: None, 7: None}),
+    ("gemma4_text", ALL_SLIDE, {6: GEMMA4_SLIDING, 7: GEMMA4_FULL}),
+    ("gemma4_unified_text", ALL_SLIDE, {6: GEMMA4_SLIDING, 7: GEMMA4_FULL}),
+    ("diffusion_gemma_text", ALL_SLIDE, {6: GEMMA4_SLIDING, 7: GEMMA4_FULL}),
     ("iquestcoder", {}, {None: half()}),
     ("kolibri1", {"sliding_window": 513}, {4: None, 5: half()}),
     ("kolibri1", {"sliding_window": None}, {4: half()}),
-    ("lfm3", {}, {0: None, 1: None, 4: half()}),
-    ("lfm3", {}, {2: half(base=1e6, scaling=ProportionalScaling(partial_rotary_factor=0.5))}),
     ("lfm3", {"rope_parameters": {SLIDING: {}}}, {4: half(base=1e6)}),
-    ("lfm3_vl_vision", {}, {0: None, 2: half(64, 1e6, sections=Sections((16, 16), "axial"))}),
     ("mistral_large4_text", {}, {3: None}),
     ("molmo2_text", {"rope_scaling_layers": [1]}, {None: half()}),
     ("molmo2_text", ONE_SCALED, {0: half(base=1e6), 1: half(base=1e6, scaling=LinearScaling(factor=8.0))}),
-    ("muse_spark_text", {}, {6: half(64, 5e5), 3: None}),
     ("muse_spark_text", {"rope_parameters": DEFAULT}, {6: half(64)}),
-    ("ultrabert", {}, {1: half(64), 2: half(64, 2.56e6)}),
     ("ultrabert", WINDOWS, {2: half(64, 2.56e6), 3: half(64)}),
     ("ultrabert", {"rope_theta": [1e3, 1e3, 2e3] * 3}, {2: half(64, 2e3)}),
-    ("mimo_v2_flash", {"swa_rope_theta": 2e4}, {0: MIMO}),
+    ("mimo_v2_flash", {"swa_rope_theta": 2e4}, {0: half(192, 5e6, rotary_dim=64)}),
     ("mimo_v2_flash", {"swa_rope_theta": 2e4, "rope_theta": 7e6}, {0: half(192, 7e6, rotary_dim=64)}),
     ("mimo_v2_flash", {"head_dim": 192, "swa_head_dim": 96}, {1: half(96, rotary_dim=32)}),
-    (
-        "mimo_v2_flash",
-        {"swa_rope_theta": 1e4, "rope_parameters": {FULL: {"rope_theta": 7e6}, SLIDING: {"rope_theta": 1e4}}},
-        {1: half(192, rotary_dim=64)},
-    ),
+    ("mimo_v2_flash", {"swa_rope_theta": 1e4, "rope_parameters": TWO_BASES}, {1: half(192, rotary_dim=64)}),
     ("step3p5", {"use_rope_layers": [True, False]}, {0: half(), 1: None}),
     ("step3p5", {"rope_scaling": LINEAR}, {0: half(scaling=LinearScaling(factor=8.0))}),
 ]
@@ -525,118 +468,85 @@ BY_LAYER = [
 
 @pytest.mark.parametrize("model_type, keys, by_layer", BY_LAYER)
 def test_what_a_family_means_for_each_layer(model_type, keys, by_layer):
-    config = {"model_type": model_type, **HEADS, **keys}
-    assert {layer: from_config(config, layer=layer) for layer in by_layer} == by_layer
-    if keys is ALL_SLIDE:
-        rotated = {layer: from_config(config, layer=layer, **UPSTREAM) for layer in by_layer}
-        assert rotated == by_layer
+    config = of(model_type, **{**HEADS, **keys})
+    for more in ({}, UPSTREAM) if keys is ALL_SLIDE else ({},):
+        assert {layer: from_config(config, layer=layer, **more) for layer in by_layer} == by_layer
 
 
-GROK = {**GROK_1, "model_type": "git", "architectures": ["Grok1ForCausalLM"]}
 CHATGLM = {"head_dim": 128, "layout": "interleaved", "rotary_dim": 64}
-COMPASS = headed("cohere_compass_text", 128, num_hidden_layers=8)
+CHATGLM_2 = of("chatglm", kv_channels=128, rope_ratio=16, _name_or_path="THUDM/ChatGLM2-6b-32k")
+COMPASS = of("cohere_compass_text", 128, num_hidden_layers=8)
 DYNAMIC = DynamicNTKScaling(factor=1.0, max_position_embeddings=2048, seq_len=4096)
-# Keys of a family's own, of the code in the checkpoints: config, arguments, embedding.
+GROK_YARN = YarnScaling(factor=16.0, original_max_position_embeddings=8192, attention_factor=1.0)
+ROTARY = {"type": "dynamic", "scaling_factor": 2.0}
+QWEN_100 = of("qwen", seq_length=100)
+XLM = of("xlm-roberta", **HEADS, position_embedding_type="rotary", rotary_emb_dim=32)
+MUSIC = half(640, 1200.0, layout="interleaved", rotary_dim=256, sections=Sections((64, 64), "axial"))
+SPATIAL = half(base=5e5, layout="interleaved", sections=Sections((20, 20, 24), "spatial_first"))
+STEP_SHARES = of("step3p5", layer_types=[FULL, SLIDING], partial_rotary_factors=[0.5, 1.0], rope_theta=1e4)
+STEP_LAYERS = of("step3p5", layer_types=[FULL, SLIDING], use_rope_layers=[1, 0], rope_theta=1e4)
+EIGHT = LinearScaling(factor=8.0)
+# Keys of a family's own, of the code in the checkpoints: config, embedding, arguments.
 OWN_SPELLING = [
-    (
-        {"model_type": "chatglm", "kv_channels": 128, "rope_ratio": 16, "_name_or_path": "THUDM/ChatGLM2-6b-32k"},
-        {},
-        half(**CHATGLM, scaling=LinearScaling(factor=16)),
-    ),
-    ({"model_type": "chatglm", "kv_channels": 128}, {}, half(**CHATGLM)),
-    ({"model_type": "qwen", "use_dynamic_ntk": False}, {"seq_len": 9000}, half()),
-    ({"model_type": "qwen", "rotary_pct": 0.25, "rotary_emb_base": 5e4}, {}, half(rotary_dim=32, base=5e4)),
-    ({"model_type": "qwen", "seq_length": 100}, {"seq_len": 200}, half(scaling=NTKScaling(factor=3.0))),
-    ({"model_type": "qwen", "seq_length": 100}, {"seq_len": 201}, half(scaling=NTKScaling(factor=7.0))),
-    (headed("internlm", 64, rotary={"base": 3e4, "type": "origin"}), {"seq_len": 9000}, half(64, 3e4)),
-    (
-        headed("internlm", 64, rotary={"type": "dynamic", "scaling_factor": 2.0}),
-        {"seq_len": 4096},
-        half(64, scaling=replace(DYNAMIC, factor=2.0)),
-    ),
-    (headed("internlm", 64), {"seq_len": 4096}, half(64, scaling=DYNAMIC)),
-    ({"model_type": "baichuan", "alibi": False, **HEADS}, {}, half(64)),
-    ({"model_type": "grok-1"}, {}, half()),
-    ({"model_type": "grok1", "rope_rotate_half_dims": True}, {}, half(rotary_dim=64)),
-    (
-        {**GROK_1, "rope_type": "yarn"},
-        {},
-        half(scaling=YarnScaling(factor=16.0, original_max_position_embeddings=8192, attention_factor=1.0)),
-    ),
-    (
-        {"model_type": "git", "architectures": ["Grok1ForCausalLM"], "rope_rotate_half_dims": True},
-        UPSTREAM,
-        half(rotary_dim=64),
-    ),
-    ({**GROK_1, "rope_type": "original"}, {}, half()),
-    (
-        headed("ernie4_5_moe_vl", 128, freq_allocation=24),
-        {},
-        half(base=5e5, layout="interleaved", sections=Sections((20, 20, 24), "spatial_first")),
-    ),
-    ({"model_type": "new", **HEADS}, {}, half(64)),
-    (
-        {"model_type": "xlm-roberta", **HEADS, "position_embedding_type": "rotary", "rotary_emb_dim": 32},
-        {},
-        half(64, rotary_dim=32),
-    ),
-    (headed("bamba", 128, attn_rotary_emb=32), {}, half(rotary_dim=32)),
-    (
-        {"model_type": "musicflamingo", "audio_config": {"hidden_size": 640}},
-        {},
-        half(640, 1200.0, layout="interleaved", rotary_dim=256, sections=Sections((64, 64), "axial")),
-    ),
-    ({"model_type": "fuyu", **HEADS}, {}, half(64, rotary_dim=32)),
-    (headed("glm4v_moe_text", 128), {}, half(rotary_dim=64, sections=Sections((8, 12, 12), "chunked"))),
-    ({"model_type": "minicpm3"}, {}, half(32)),
-    ({"model_type": "axk2"}, {}, latent(32)),
-    ({"model_type": "step3p5_vision", **HEADS}, UPSTREAM, half(64, sections=Sections((16, 16), "axial"))),
-    (COMPASS, {"layer_type": SLIDING}, half(sections=Sections((24, 20, 20), "interleaved"))),
-    (COMPASS, {"layer_type": SLIDING, **UPSTREAM}, half(sections=Sections((22, 22, 20), "even_odd"))),
-    ({"model_type": "beam", **HEADS}, {"layer": 0, **UPSTREAM}, half()),
+    (CHATGLM_2, half(**CHATGLM, scaling=LinearScaling(factor=16))),
+    (of("chatglm", kv_channels=128), half(**CHATGLM)),
+    (of("qwen", use_dynamic_ntk=False), half(), {"seq_len": 9000}),
+    (of("qwen", rotary_pct=0.25, rotary_emb_base=5e4), half(rotary_dim=32, base=5e4)),
+    (QWEN_100, half(scaling=NTKScaling(factor=3.0)), {"seq_len": 200}),
+    (QWEN_100, half(scaling=NTKScaling(factor=7.0)), {"seq_len": 201}),
+    (of("internlm", 64, rotary={"base": 3e4, "type": "origin"}), half(64, 3e4), {"seq_len": 9000}),
+    (of("internlm", 64, rotary=ROTARY), half(64, scaling=replace(DYNAMIC, factor=2.0)), {"seq_len": 4096}),
+    (of("internlm", 64), half(64, scaling=DYNAMIC), {"seq_len": 4096}),
+    (of("baichuan", alibi=False, **HEADS), half(64)),
+    (of("grok-1"), half()),
+    (of("grok1", rope_rotate_half_dims=True), half(rotary_dim=64)),
+    ({**GROK_1, "rope_type": "yarn"}, half(scaling=GROK_YARN)),
+    (of("git", architectures=["Grok1ForCausalLM"], rope_rotate_half_dims=True), half(rotary_dim=64), UPSTREAM),
+    ({**GROK_1, "rope_type": "original"}, half()),
+    (of("ernie4_5_moe_vl", 128, freq_allocation=24), SPATIAL),
+    (of("new", **HEADS), half(64)),
+    (XLM, half(64, rotary_dim=32)),
+    (of("bamba", 128, attn_rotary_emb=32), half(rotary_dim=32)),
+    (of("musicflamingo", audio_config={"hidden_size": 640}), MUSIC),
+    (of("fuyu", **HEADS), half(64, rotary_dim=32)),
+    (of("step3p5_vision", **HEADS), half(64, sections=Sections((16, 16), "axial")), UPSTREAM),
+    (COMPASS, half(sections=Sections((24, 20, 20), "interleaved")), OF_SLIDING),
+    (COMPASS, half(sections=Sections((22, 22, 20), "even_odd")), {**OF_SLIDING, **UPSTREAM}),
+    (of("beam", **HEADS), half(), {"layer": 0, **UPSTREAM}),
+    (of("molmo2_text", **HEADS, rope_scaling=LINEAR), half(scaling=EIGHT)),
+    (STEP_SHARES, half(rotary_dim=64), OF_FULL),
+    (STEP_SHARES, half(), OF_SLIDING),
+    (STEP_LAYERS, half(), OF_FULL),
+    (STEP_LAYERS, None, OF_SLIDING),
+    (scaled("yarn", factor=None, **ORIGINAL), half(base=5e5, scaling=YarnScaling(**YARN))),  # of 8192 / 2048
+    (of("glm_image_text", 64), half(64, sections=Sections((8, 12, 12)))),
     # Families whose attention is not rotated, and a size of one that is not.
-    ({"model_type": "jamba", "num_attention_heads": 32, "attn_layer_period": 8}, {}, None),
-    (headed("nemotron_h", 128, hidden_size=4096, rope_theta=10_000), {}, None),
-    ({"model_type": "inkling2", "text_config": {"model_type": "inkling2_text"}}, {}, None),
-    ({"model_type": "baichuan", "hidden_size": 5120, "num_attention_heads": 40}, {}, None),
-    ({"model_type": "xlm-roberta", **FEW_HEADS}, {}, None),
-    ({"model_type": "new", **FEW_HEADS, "position_embedding_type": "absolute"}, {}, None),
-    (headed("smollm3", no_rope_layers=[0, 0]), {}, None),
-    ({"model_type": "deepseek_v3", "qk_rope_head_dim": 0}, {}, None),
+    (of("jamba", num_attention_heads=32, attn_layer_period=8), None),
+    (of("nemotron_h", 128, hidden_size=4096, rope_theta=10_000), None),
+    (of("inkling2", text_config=of("inkling2_text")), None),
+    (of("xlm-roberta", **FEW_HEADS), None),
+    (of("new", **FEW_HEADS, position_embedding_type="absolute"), None),
+    (of("smollm3", 16, no_rope_layers=[0, 0]), None),
+    (of("deepseek_v3", qk_rope_head_dim=0), None),
 ]
 
 
-@pytest.mark.parametrize("config, choice, expected", OWN_SPELLING, ids=name_of)
-def test_what_families_say_in_words_of_their_own(config, choice, expected):
-    assert from_config(config, **choice) == expected
+@pytest.mark.parametrize("row", OWN_SPELLING, ids=lambda row: name_of(row[0]))
+def test_keys_of_single_families(row):
+    config, expected, *choice = row
+    assert read(config, *choice) == expected
 
 
 def test_colpali_is_read_where_its_model_reads():
-    """In `vlm_config`, also where a text_config that no model reads stands beside it."""
-    text = headed("gemma", 256, rope_theta=5e4)
-    config = {"model_type": "colpali", "vlm_config": {"model_type": "paligemma", "text_config": text}}
+    """In `vlm_config`, also if there is a text_config that no model reads."""
+    text = of("gemma", 256, rope_theta=5e4)
+    config = of("colpali", vlm_config=of("paligemma", text_config=text))
     for more in ({}, {"text_config": {**text, "rope_theta": 7e4}}):
         assert from_config({**config, **more}) == from_config({**config, **more}, part="text") == half(256, 5e4)
 
 
-def test_grok_blends_logarithms():
-    """Of the frequency f that is kept and f / 16: exp(ln f * kept + ln(f / 16) * (1 - kept)), for pairs in the ramp."""
-    rope = from_config({**GROK_1, "rope_theta": 1e6, "beta_fast": 8, "beta_slow": 1, "rope_rotate_half_dims": True})
-    assert (rope.rotary_dim, rope.attention_factor) == (64, 1.0)
-
-    def pair(turns):
-        return 64 * log(8192 / (turns * 2 * pi)) / (2 * log(1e6))
-
-    low, high = np.floor(pair(8)), np.ceil(pair(1))
-    j = np.arange(32)
-    kept = 1 - np.clip((j - low) / (high - low), 0, 1)
-    f = 1e6 ** (-2.0 * j / 64)
-    assert 0 < low < high < 31
-    np.testing.assert_allclose(rope.inv_freq, np.exp(np.log(f) * kept + np.log(f / 16) * (1 - kept)), rtol=1e-12)
-
-
 def test_frequencies_that_are_trained_are_refused():
-    config = {"model_type": "mistral_large4_text", **HEADS, "rope_parameters": LARGE4}
+    config = of("mistral_large4_text", **HEADS, rope_parameters=LARGE4)
     with pytest.raises(ValueError, match=r"frequencies must not depend on weights; got .*exponential of the weight"):
         from_config(config)
     yarn = YarnScaling(factor=2.0, original_max_position_embeddings=512)
@@ -654,13 +564,7 @@ def test_every_family_has_one_row():
 
 def test_every_default_is_read():
     """A default that a row misspells would change nothing, and nobody would see it."""
-    known = {
-        *COMMON_DEFAULTS,
-        "rope_parameters",
-        "original_max_position_embeddings",
-        "mrope_section",
-        "qk_rope_head_dim",
-    }
+    known = {*COMMON_DEFAULTS, "rope_parameters", LENGTH, "mrope_section", "qk_rope_head_dim"}
     for name, family in FAMILIES.items():
         rows = [family, *family.layers.by_type.values()]
         widths = {key for row in rows if isinstance(row.head_dim, str) for key in row.head_dim.split(" | ")}
@@ -669,32 +573,21 @@ def test_every_default_is_read():
 
 
 def test_rules_of_single_families():
-    """Hunyuan's alpha, Phi's two lengths, DeepSeek-V4's two kinds of layers and DINOv3's turns."""
-    numbers = {"alpha": 1000.0, "factor": 1.0, "mscale": 1.0, "beta_fast": 32}
-    hunyuan = headed("hunyuan_v1_dense", 128, rope_theta=1e4, rope_scaling={"type": "dynamic", **numbers})
-    assert from_config(hunyuan).inv_freq == geometric(1e4 * 1000.0 ** (128 / 126), 128)
+    """Phi's names and lengths of LongRoPE, DeepSeek-V4's two kinds of layers, and bases of coordinates."""
     moe = bare("phimoe", rope_scaling={"type": "longrope", **LONG, **MSCALES})
     assert [from_config(moe, seq_len=n).attention_factor for n in (None, 5000)] == [1.1, 1.3]
     assert from_config(moe, seq_len=5000).inv_freq[0] == 0.25
-    su, phi3 = (
-        ({"type": name, **FACTORS} for name in ("su", "yarn")),
-        bare("phi3", original_max_position_embeddings=2048),
-    )
-    first, second = (from_config({**phi3, "rope_scaling": block}) for block in su)
+    phi3 = bare("phi3", original_max_position_embeddings=2048)
+    first, second = (from_config({**phi3, "rope_scaling": {"type": name, **FACTORS}}) for name in ("su", "yarn"))
     assert first == second and first.attention_factor == sqrt(1 + log(4.0) / log(2048))
     assert from_config(phi3).scaling is None
-    yarn = {"type": "yarn", "factor": 16, "original_max_position_embeddings": 65536}
-    types = [SLIDING, "compressed_sparse_attention"]
-    v4 = headed("deepseek_v4", 512, qk_rope_head_dim=64, rope_scaling=yarn, layer_types=types)
-    v4 |= {"rope_theta": 1e4, "compress_rope_theta": 1.6e5}
-    main, compress = (from_config(v4, layer=layer) for layer in (0, 1))
+    types = {"layer_types": [SLIDING, "compressed_sparse_attention"], "rope_theta": 1e4}
+    main, compress = (from_config({**V4, **types}, layer=layer) for layer in (0, 1))
     assert (main.first_channel, main.rotary_dim, main.base, main.scaling) == (448, 64, 1e4, None)
-    assert (compress.base, compress.attention_factor, compress.scaling.factor) == (1.6e5, 1.0, 16.0)
-    dino = from_config({"model_type": "dinov3_vit", **FEW_HEADS, "rope_theta": 100.0})
-    own, still = tuple(2 * pi * w for w in geometric(100.0, 8)), (0.0,) * 4
-    assert dino.inv_freq == (own + still, still + own)
-    assert from_config({"model_type": "gptj", "n_embd": 4096, "n_head": 16}).rotary_dim == 64
-    assert from_config({"model_type": "gptj", "n_embd": 4096, "n_head": 16, "rotary_dim": None}).rotary_dim == 256
+    assert (compress.base, compress.attention_factor, compress.scaling.factor) == (1.6e5, 1.0, 4.0)
+    atoms = {**FEW_HEADS, "hidden_size": 128, "spatial_rope_base_frequency": 1.0}
+    assert from_config(of("esmfold2", atom_encoder=atoms), part="atom_encoder").inv_freq[0][:2] == (1.0, 1.0)
+    assert [from_config({**GPTJ, **more}).rotary_dim for more in ({}, {"rotary_dim": None})] == [64, 256]
 
 
 @pytest.mark.parametrize("model_type", ["phi3", "phi3_v", "phi4mm", "phi4_multimodal", "phimoe"])
@@ -718,129 +611,101 @@ def test_a_partial_width_is_cut_off_not_rounded(head_dim, share, width):
     """44.8 channels, and 29 that float64 makes 28.999999999999996: `int(head_dim * share)` in transformers."""
     config = bare(head_dim=head_dim, partial_rotary_factor=share)
     assert from_config(config).rotary_dim == from_config({**config, "rotary_dim": width}).rotary_dim == width
-    with pytest.raises(
-        ValueError, match=f"the number of rotated channels must not be contradicted; got {width + 1} channels"
-    ):
+    with pytest.raises(ValueError, match=f"rotated channels must not be contradicted; got {width + 1} channels"):
         from_config({**config, "rotary_dim": width + 1})
 
 
 def test_a_base_of_null_means_not_rotated_where_the_family_says_so():
-    config = headed("olmo_hybrid", 64, rope_parameters={**DEFAULT, "rope_theta": 5e5})
+    config = of("olmo_hybrid", 64, rope_parameters={**DEFAULT, "rope_theta": 5e5})
     assert from_config(config).base == 5e5
     config["rope_parameters"]["rope_theta"] = None
     assert from_config(config) is None
     assert from_config({**config, "model_type": "llama"}).base == 1e4
 
 
-@pytest.mark.parametrize("block", [{}, {"type": "yarn", **YARN, "mscale": 0.7, "mscale_all_dim": 0.5}])
+@pytest.mark.parametrize("block", [{}, {**YARN_BLOCK, "mscale": 0.7, "mscale_all_dim": 0.5}])
 def test_only_latent_attention_scales_its_softmax(block):
     """Ministral 3's own block has both numbers too, and its attention does not read them."""
-    ropes = [
-        from_config(bare(name, **({"rope_scaling": block} if block else {}))) for name in ("mistral4", "ministral3")
-    ]
+    keys = {"rope_scaling": block} if block else {}
+    ropes = [from_config(bare(name, **keys)) for name in ("mistral4", "ministral3")]
     growth = [0.1 * k * log(ropes[0].scaling.factor) + 1 for k in ((0.7, 0.5) if block else (1.0, 1.0))]
     assert [rope.softmax_scale for rope in ropes] == [pytest.approx(growth[1] ** 2, rel=1e-15), 1.0]
     assert [rope.attention_factor for rope in ropes] == 2 * [pytest.approx(growth[0] / growth[1], rel=1e-15)]
 
 
 def test_parts_with_defaults_and_keys_of_their_own():
-    """Voxtral's text, and blocks beside the text of Qwen3-Next and Music Flamingo that are not its own."""
-    rope = from_config({"model_type": "voxtral", "text_config": {"model_type": "llama"}})
+    """Voxtral's text, and blocks outside the text of Qwen3-Next and Music Flamingo that are not its own."""
+    rope = from_config(of("voxtral", text_config=of("llama")))
     assert (rope.base, rope.head_dim) == (1e8, 128)
-    text = {"model_type": "voxtral_realtime_text"}
-    assert from_config({"model_type": "voxtral_realtime", "text_config": text}).base == 1e6
-    assert from_config(text).base == 1e4
-    beside = headed("qwen3_next", 256, partial_rotary_factor=0.25)  # as upstream writes it
-    beside["rope_parameters"] = {**DEFAULT, "rope_theta": 1e4, "partial_rotary_factor": 0.5}
-    assert from_config(beside).rotary_dim == 128
-    text = {"model_type": "qwen2", **FEW_HEADS, "rope_theta": 1e4}
-    block = {"rope_theta": 1200.0, "partial_rotary_factor": 0.2}
-    assert from_config({"model_type": "musicflamingo", "rope_parameters": block, "text_config": text}) == from_config(
-        text
-    )
+    text = of("voxtral_realtime_text")
+    assert [from_config(each).base for each in (of("voxtral_realtime", text_config=text), text)] == [1e6, 1e4]
+    block = {**DEFAULT, "rope_theta": 1e4, SHARE: 0.5}  # as upstream writes it
+    assert from_config(of("qwen3_next", 256, partial_rotary_factor=0.25, rope_parameters=block)).rotary_dim == 128
+    text, block = of("qwen2", **FEW_HEADS, rope_theta=1e4), {"rope_theta": 1200.0, SHARE: 0.2}
+    assert from_config(of("musicflamingo", rope_parameters=block, text_config=text)) == from_config(text)
 
 
-# What transformers 5.18 does that is a mistake: config, arguments, an attribute, its right value, and upstream's.
-ALPHA = {"type": "dynamic", "alpha": 50.0, "factor": 2.0}
+# What transformers 5.18 does that is a mistake: config, an attribute, its right value, upstream's, and arguments.
+HUNYUAN = of("hunyuan_v1_dense", 128, max_position_embeddings=8192)
+HUNYUAN["rope_scaling"] = {"type": "dynamic", "alpha": 50.0, "factor": 2.0}
+HUNYUAN_LONG = DynamicNTKScaling(factor=2.0, max_position_embeddings=8192, seq_len=10_000)
 YARN_OF_FULL = {FULL: {"rope_type": "yarn", **YARN, "truncate": False}}
+PHIMOE = bare("phimoe", rope_scaling={"type": "longrope", **LONG, **MSCALES})
+OLD_GEMMA3 = {**GEMMA3, "rope_scaling": {"type": "linear", "factor": 8.0}}
+DBRX = of("dbrx", d_model=64, n_heads=4)
+HYBRID = {"layer_type": "hybrid"}
 MISTAKES = [
-    (
-        headed("hunyuan_v1_dense", 128, max_position_embeddings=8192, rope_scaling=ALPHA),
-        {"seq_len": 10_000},
-        "scaling",
-        NTKScaling(factor=50.0),
-        DynamicNTKScaling(factor=2.0, max_position_embeddings=8192, seq_len=10_000),
-    ),
-    (bare(layer_types=[FULL], rope_parameters=YARN_OF_FULL), {"layer": 0}, "scaling.truncate", False, True),
-    (
-        bare("phimoe", rope_scaling={"type": "longrope", **LONG, **MSCALES}),
-        {"seq_len": 5000},
-        "scaling.long_factor",
-        (4.0,) * 64,
-        (1.0,) * 64,
-    ),
-    (
-        {**GEMMA3, "rope_scaling": {"type": "linear", "factor": 8.0}},
-        {"layer": 5},
-        "scaling",
-        LinearScaling(factor=8.0),
-        None,
-    ),
-    (headed("cohere2_moe", rope_scaling=LINEAR), {}, "scaling", LinearScaling(factor=8.0), None),
-    (llama("olmo3", rope_theta=1e6, rope_scaling=LINEAR), {"layer_type": SLIDING}, "base", 1e6, 5e5),
-    (bare("gpt_neox", rope_theta=500.0), {}, "base", 500.0, 1e4),
-    (bare("gpt_neox", partial_rotary_factor=0.5), {}, "rotary_dim", 64, 32),
-    ({"model_type": "dbrx", "d_model": 64, "n_heads": 4, "attn_config": {"rope_theta": 5e5}}, {}, "base", 5e5, 1e4),
-    (headed("minimax_m3_vl_text", 128, rotary_dim=64), {}, "rotary_dim", 64, 128),
-    (bare("bamba", partial_rotary_factor=0.25), {}, "rotary_dim", 32, 64),
-    ({"model_type": "ministral3", "rope_parameters": {"rope_type": "yarn", **YARN}}, {}, "base", 1e6, 1e4),
-    ({"model_type": "zaya", "rope_theta": 500.0}, {"layer_type": "hybrid"}, "base", 500.0, 5e6),
-    ({"model_type": "zaya", "partial_rotary_factor": 0.25}, {"layer_type": "hybrid"}, "rotary_dim", 32, 64),
-    (llama(partial_rotary_factor=0.5), {}, "rotary_dim", 64, 128),
-    (bare(rope_parameters={"rope_theta": 1e4, "partial_rotary_factor": 0.5}), {}, "rotary_dim", 64, 128),
-    (llama(rotary_dim=64), {}, "rotary_dim", 64, 128),
-    (llama(rotary_pct=0.5), {}, "rotary_dim", 64, 128),  # GPT-NeoX's name of a share
-    (bare(rotary_emb_base=500.0), {}, "base", 500.0, 1e4),  # and of a base
-    (bare("apertus", rope_theta=500.0), {}, "base", 500.0, 1.2e7),
-    ({"model_type": "step3p5", "layer_types": [FULL] * 2, "rope_theta": [1e4, 5e4]}, {"layer": 1}, "base", 5e4, 1e4),
+    (HUNYUAN, "scaling", NTKScaling(factor=50.0), HUNYUAN_LONG, {"seq_len": 10_000}),
+    (bare(layer_types=[FULL], rope_parameters=YARN_OF_FULL), "scaling.truncate", False, True, LAYER_0),
+    (PHIMOE, "scaling.long_factor", (4.0,) * 64, (1.0,) * 64, {"seq_len": 5000}),
+    (OLD_GEMMA3, "scaling", EIGHT, None, {"layer": 5}),
+    (of("cohere2_moe", 16, rope_scaling=LINEAR), "scaling", EIGHT, None),
+    (llama("olmo3", rope_theta=1e6, rope_scaling=LINEAR), "base", 1e6, 5e5, OF_SLIDING),
+    (bare("gpt_neox", rope_theta=500.0), "base", 500.0, 1e4),
+    (bare("gpt_neox", partial_rotary_factor=0.5), "rotary_dim", 64, 32),
+    ({**DBRX, "attn_config": {"rope_theta": 5e5}}, "base", 5e5, 1e4),
+    (of("minimax_m3_vl_text", 128, rotary_dim=64), "rotary_dim", 64, 128),
+    (bare("bamba", partial_rotary_factor=0.25), "rotary_dim", 32, 64),
+    (of("ministral3", rope_parameters={"rope_type": "yarn", **YARN}), "base", 1e6, 1e4),
+    (of("zaya", rope_theta=500.0), "base", 500.0, 5e6, HYBRID),
+    (of("zaya", partial_rotary_factor=0.25), "rotary_dim", 32, 64, HYBRID),
+    (llama(partial_rotary_factor=0.5), "rotary_dim", 64, 128),
+    (bare(rope_parameters={"rope_theta": 1e4, SHARE: 0.5}), "rotary_dim", 64, 128),
+    (llama(rotary_dim=64), "rotary_dim", 64, 128),
+    (llama(rotary_pct=0.5), "rotary_dim", 64, 128),  # GPT-NeoX's name of a share
+    (bare(rotary_emb_base=500.0), "base", 500.0, 1e4),  # and of a base
+    (bare("apertus", rope_theta=500.0), "base", 500.0, 1.2e7),
+    (of("step3p5", layer_types=[FULL] * 2, rope_theta=[1e4, 5e4]), "base", 5e4, 1e4, {"layer": 1}),
 ]
 
 
-@pytest.mark.parametrize("config, choice, name, right, upstream", MISTAKES, ids=name_of)
-def test_what_is_right_and_what_upstream_does(config, choice, name, right, upstream):
-    before, read = copy.deepcopy(config), attrgetter(name)
-    assert read(from_config(config, **choice)) == right
-    assert read(from_config(config, **choice, **UPSTREAM)) == upstream
+@pytest.mark.parametrize("row", MISTAKES, ids=lambda row: name_of(row[0]))
+def test_what_is_right_and_what_upstream_does(row):
+    config, name, right, upstream, *choice = row
+    choice, before = choice[0] if choice else {}, copy.deepcopy(config)
+    assert attrgetter(name)(read(config, choice)) == right
+    assert attrgetter(name)(read(config, {**choice, **UPSTREAM})) == upstream
     assert config == before
 
 
 def qwen3_vl(head_dim, *sizes):
-    return headed("qwen3_vl_text", head_dim, rope_parameters={"mrope_section": [*sizes]})
+    return of("qwen3_vl_text", head_dim, rope_parameters={"mrope_section": [*sizes]})
 
 
 # What is refused, as two keys contradict each other, and what upstream makes of it.
-SHARES = {"rope_parameters": {**DEFAULT, "partial_rotary_factor": 0.25}, "partial_rotary_factor": 0.5}
+LENGTHS = scaled("yarn", **YARN) | {LENGTH: 4096}
+BASES = llama(rope_parameters={**DEFAULT, "rope_theta": 1e4})
+SHARES = {"rope_parameters": {**DEFAULT, SHARE: 0.25}, SHARE: 0.5}
+HALF_SECTIONS = of("qwen2_vl_text", 16, partial_rotary_factor=0.5)
+HALF_SECTIONS["rope_scaling"] = {"type": "mrope", "mrope_section": [2, 3, 3]}
+BLOCKS = llama(rope_parameters=DEFAULT, rope_scaling=LINEAR)
 CONTRADICTIONS = [
-    (
-        r"original_max_position_embeddings must not be contradicted; got 2048 .* and 4096",
-        scaled("yarn", **YARN) | {"original_max_position_embeddings": 4096},
-        "scaling.original_max_position_embeddings",
-        4096,
-    ),
-    (
-        r"rope_theta must not be contradicted; got 10000.0 .* and 500000.0",
-        llama(rope_parameters={**DEFAULT, "rope_theta": 1e4}),
-        "base",
-        1e4,
-    ),
-    (r"partial_rotary_factor must not be contradicted; got 0.25 .* and 0.5", bare("phi", **SHARES), "rotary_dim", 32),
-    (
-        r"rope_parameters or rope_scaling must be given, not both",
-        llama(rope_parameters=DEFAULT, rope_scaling=LINEAR),
-        "scaling",
-        LinearScaling(factor=8.0),
-    ),
+    (f"{LENGTH} must not be contradicted; got 2048 .* and 4096", LENGTHS, f"scaling.{LENGTH}", 4096),
+    (r"rope_theta must not be contradicted; got 10000.0 .* and 500000.0", BASES, "base", 1e4),
+    (f"{SHARE} must not be contradicted; got 0.25 .* and 0.5", bare("phi", **SHARES), "rotary_dim", 32),
+    (r"rope_parameters or rope_scaling must be given, not both", BLOCKS, "scaling", EIGHT),
     (r"every key .* must be known; got \{'rope_theta': 500.0\}", bare("modernbert", rope_theta=500.0), "base", 1.6e5),
+    (r"must sum to the 4 rotated pairs", HALF_SECTIONS, "rotary_dim", 16),
     (r"Sections: sizes must fit", qwen3_vl(128, 33, 1, 30), "sections.sizes", (42, 1, 21)),
     (r"Sections: sizes must fit", qwen3_vl(64, 5, 22, 5), "sections.sizes", (16, 11, 5)),
 ]
@@ -848,52 +713,50 @@ CONTRADICTIONS = [
 
 @pytest.mark.parametrize("message, config, name, upstream", CONTRADICTIONS, ids=name_of)
 def test_contradictions_are_refused_or_resolved_as_upstream(message, config, name, upstream):
-    choice = {"layer_type": FULL} if config["model_type"] == "modernbert" else {}
+    choice = OF_FULL if config["model_type"] == "modernbert" else {}
     with pytest.raises(ValueError, match=message):
         from_config(config, **choice)
     assert attrgetter(name)(from_config(config, **choice, **UPSTREAM)) == upstream
 
 
-SHARE = "partial_rotary_factor"
+CHUNKS = {"dual_chunk_attention_config": {"chunk_size": 4096, "local_size": 512}}
+LINEAR_SHARE = scaled("linear", factor=2.0) | {SHARE: 0.5}
 NOT_READ = f"transformers does not read {SHARE} in 'llama'"
+DEEPSEEK = of("deepseek_v3", **FEW_HEADS, qk_rope_head_dim=16)
+# What `describe` remarks of a config: it is not read, with which transformers fails, or it is not applied.
 REMARKS = [
-    (llama(), []),
-    (llama(partial_rotary_factor=1.0), []),
-    (llama("phi", partial_rotary_factor=0.25), []),  # which reads it
-    (llama("minicpm", partial_rotary_factor=0.5), []),  # which transformers does not have
-    (llama(partial_rotary_factor=0.5), [NOT_READ]),
-    (bare(rope_parameters={"rope_theta": 1e4, SHARE: 0.5}), [NOT_READ]),
-    (llama(rotary_dim=64), ["transformers does not read rotary_dim in 'llama'"]),
-    (
-        scaled("linear", factor=2.0) | {SHARE: 0.5},
-        [f"transformers fails with {SHARE} and rope_type 'linear' in 'llama'"],
+    (llama(partial_rotary_factor=1.0), ""),
+    (llama("phi", partial_rotary_factor=0.25), ""),  # which reads it
+    (llama("minicpm", partial_rotary_factor=0.5), ""),  # which transformers does not have
+    (llama(partial_rotary_factor=0.5), NOT_READ),
+    (bare(rope_parameters={"rope_theta": 1e4, SHARE: 0.5}), NOT_READ),
+    (llama(rotary_dim=64), "transformers does not read rotary_dim in 'llama'"),
+    *(
+        ({**DEEPSEEK, key: True}, f"transformers does not read {key} in 'deepseek_v3'")
+        for key in ("rope_interleaved", "rotary_emb_interleaved", "rope_traditional")
     ),
-    (
-        llama(dual_chunk_attention_config={"chunk_size": 4096, "local_size": 512}),
-        ["dual_chunk_attention_config is not applied: beyond chunk_size=4096"],
-    ),
+    (LINEAR_SHARE, f"transformers fails with {SHARE} and rope_type 'linear' in 'llama'"),
+    (llama(**CHUNKS), "dual_chunk_attention_config is not applied: beyond chunk_size=4096"),
 ]
 
 
-@pytest.mark.parametrize("config, remarks", REMARKS)
-def test_what_is_not_read_or_not_applied_is_remarked(config, remarks):
+@pytest.mark.parametrize("config, remark", REMARKS)
+def test_what_is_not_read_or_not_applied_is_remarked(config, remark):
     found = [line for line in one_line(from_config(config).describe()) if line.startswith("remark")]
-    assert len(found) == len(remarks)
-    assert all(line.startswith(f"remark            {remark}") for line, remark in zip(found, remarks))
-    if not any(word in remark for remark in remarks for word in ("fails", "dual")):
+    assert len(found) == bool(remark)
+    assert all(line.startswith(f"remark            {remark}") for line in found)
+    if "fails" not in remark and "dual" not in remark:
         assert "remark" not in from_config(config, **UPSTREAM).describe()
 
 
 def test_what_transformers_cannot_do_is_refused_there():
-    fails = r"^from_config: compat must be None for partial_rotary_factor=0.5 and rope_type '{}' in '{}', because"
-    config = scaled("linear", factor=2.0) | {SHARE: 0.5}
-    assert from_config(config).rotary_dim == 64
-    own = {"model_type": "cwm", "rope_theta": 1e6, SHARE: 0.5}  # whose own block has a rule
-    xdrope = {"type": "xdrope", "alpha": 5.0, "xdrope_section": [2] * 4}
-    hunyuan = headed("hunyuan_vl", rope_scaling=xdrope)
+    fails = rf"^from_config: compat must be None for {SHARE}=0.5 and rope_type '{{}}' in '{{}}', because"
+    assert from_config(LINEAR_SHARE).rotary_dim == 64
+    own = of("cwm", rope_theta=1e6, partial_rotary_factor=0.5)  # whose own block has a rule
+    hunyuan = of("hunyuan_vl", 16, rope_scaling={"type": "xdrope", "alpha": 5.0, "xdrope_section": [2] * 4})
     assert from_config(hunyuan).axes == 4
     for each, message in (
-        (config, fails.format("linear", "llama")),
+        (LINEAR_SHARE, fails.format("linear", "llama")),
         (own, fails.format("llama3", "cwm")),
         (hunyuan, "because its tables in transformers are no rotation"),
     ):
@@ -901,65 +764,50 @@ def test_what_transformers_cannot_do_is_refused_there():
             from_config(each, **UPSTREAM)
 
 
-ROPES = [
-    {},
-    {"rotary_dim": 64},
-    {"scaling": LinearScaling(factor=4.0)},
-    {"scaling": YarnScaling(**YARN, beta_fast=16.0, truncate=False)},
-    {"scaling": YarnScaling(**YARN, mscale=0.7, mscale_all_dim=0.5)},
-    {"scaling": Llama3Scaling(**LLAMA3)},
-    {"scaling": LongRopeScaling(**LONG)},
-    {"scaling": ProportionalScaling(partial_rotary_factor=0.25)},
-    {"scaling": DynamicNTKScaling(factor=2.0, max_position_embeddings=8192)},
-    {"scaling": NTKScaling(factor=1000.0)},
+SCALINGS = [scaling for _, scaling in RULES if not isinstance(scaling, (MixedNTKScaling, NTKScaling))]
+SCALINGS += [NTKScaling(factor=1000.0), YarnScaling(**YARN, mscale=0.7, mscale_all_dim=0.5)]
+SCALINGS += [YarnScaling(**YARN, beta_fast=16.0, truncate=False)]
+SPATIAL_FIRST = Sections((22, 22, 20), order="spatial_first")
+READ_BACK = [
+    ("llama", {"rotary_dim": 64}),
+    *(("llama", {"scaling": each}) for each in SCALINGS),
+    ("qwen2_vl_text", {"sections": Sections((16, 24, 24))}),
+    ("qwen3_vl_text", {"sections": Sections((24, 20, 20), order="interleaved")}),
+    ("ernie4_5_vl_moe_text", {"sections": SPATIAL_FIRST, "layout": "interleaved"}),
 ]
 
 
-@pytest.mark.parametrize("options", ROPES, ids=str)
-def test_to_config_is_read_back(options):
+@pytest.mark.parametrize("model_type, options", READ_BACK, ids=str)
+def test_to_config_is_read_back(model_type, options):
     rope = half(base=5e5, **options)
     block = json.loads(json.dumps(rope.to_config()))
     if rope.softmax_scale == 1.0:
-        assert from_config(bare(rope_parameters=block)) == rope
-    latent = {"qk_rope_head_dim": 128, "rope_interleave": False, "rope_parameters": block}
-    assert from_config(bare("deepseek_v3", **latent)) == rope
-
-
-@pytest.mark.parametrize(
-    "model_type, sections, layout",
-    [
-        ("qwen2_vl_text", Sections((16, 24, 24)), "half"),
-        ("qwen3_vl_text", Sections((24, 20, 20), order="interleaved"), "half"),
-        ("ernie4_5_vl_moe_text", Sections((22, 22, 20), order="spatial_first"), "interleaved"),
-    ],
-)
-def test_sections_are_read_back(model_type, sections, layout):
-    rope = half(base=5e5, layout=layout, sections=sections)
-    assert from_config(bare(model_type, rope_parameters=rope.to_config())) == rope
+        assert from_config(bare(model_type, rope_parameters=block)) == rope
+    if rope.sections is None:
+        keys = {"qk_rope_head_dim": 128, "rope_interleave": False}
+        assert from_config(bare("deepseek_v3", rope_parameters=block, **keys)) == rope
 
 
 def test_every_share_is_read_back():
     for head_dim in range(2, 130, 2):
         for rotary_dim in range(2, head_dim + 1, 2):
             block = half(head_dim, 100.0, rotary_dim=rotary_dim).to_config()
-            assert int(block.get("partial_rotary_factor", 1.0) * head_dim) == rotary_dim
+            assert int(block.get(SHARE, 1.0) * head_dim) == rotary_dim
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"base": None, "inv_freq": (1.0, 0.5)}, "got inv_freq"),
-        (
-            {"rotary_dim": 8, "scaling": ProportionalScaling(partial_rotary_factor=0.5)},
-            "rotary_dim must be head_dim with ProportionalScaling.*; got 8",
-        ),
-        ({"reverse": True}, "got reverse"),
-        ({"scaling": MixedNTKScaling(factor=2.0)}, "a rule that transformers has; got MixedNTKScaling"),
-        ({"attention_factor": 2.0}, "attention_factor must be that of scaling; got 2.0"),
-        ({"sections": Sections((4, 4), order="axial")}, "an order that transformers has; got Sections"),
-    ],
-)
-def test_what_no_config_can_say(options, message):
+PROPORTIONAL = {"rotary_dim": 8, "scaling": ProportionalScaling(partial_rotary_factor=0.5)}
+NOT_IN_CONFIGS = [
+    ({"base": None, "inv_freq": (1.0, 0.5)}, "got inv_freq"),
+    (PROPORTIONAL, "rotary_dim must be head_dim with ProportionalScaling.*; got 8"),
+    ({"reverse": True}, "got reverse"),
+    ({"scaling": MixedNTKScaling(factor=2.0)}, "a rule that transformers has; got MixedNTKScaling"),
+    ({"attention_factor": 2.0}, "attention_factor must be that of scaling; got 2.0"),
+    ({"sections": Sections((4, 4), order="axial")}, "an order that transformers has; got Sections"),
+]
+
+
+@pytest.mark.parametrize("options, message", NOT_IN_CONFIGS)
+def test_what_no_config_can_express(options, message):
     with pytest.raises(ValueError, match=f"RotaryEmbedding.to_config: .*{message}"):
         half(16, **options).to_config()
 
@@ -979,15 +827,12 @@ class Holder:
 
 
 def unknown(key, value, where="the config of model_type 'llama'", after=""):
-    """What is said of a key that nobody knows; `where` and `after` are patterns."""
+    """The message for a key that nobody knows; `where` and `after` are patterns."""
     return rf"every key of {where} must be known; got \{{'{key}': {re.escape(repr(value))}\}}{after}"
 
 
 def nested(depth):
-    found = 0
-    for _ in range(depth):
-        found = [found]
-    return found
+    return [nested(depth - 1)] if depth else 0
 
 
 ENDLESS = {}
@@ -995,16 +840,16 @@ ENDLESS["itself"] = ENDLESS
 DOUBLED = [0, 0]
 for _ in range(25):
     DOUBLED = [DOUBLED, DOUBLED]
-LAYER_0, OF_FULL = {"layer": 0}, {"layer_type": FULL}
-ESM = {"model_type": "esm", **FEW_HEADS}
-DBRX = {"model_type": "dbrx", "d_model": 64, "n_heads": 4}
-CHATGLM_1, INTERNLM, QWEN = ({"model_type": name, **HEADS} for name in ("chatglm", "internlm", "qwen"))
-ERNIE, MIMO_V2 = headed("ernie4_5_moe_vl", 128), {"model_type": "mimo_v2_flash"}
-PHI_SECTIONS = headed("glm4v_text", partial_rotary_factor=9 / 16, rope_scaling={"mrope_section": [2, 1, 1]})
+ESM = of("esm", **FEW_HEADS)
+CHATGLM_1, INTERNLM, QWEN = (of(name, **HEADS) for name in ("chatglm", "internlm", "qwen"))
+ERNIE, MIMO_V2, STEP = of("ernie4_5_moe_vl", 128), of("mimo_v2_flash"), of("step3p5", rope_theta=[1e4])
+TWO_SWA = {**MIMO_V2, **ALL_SLIDE, "swa_rope_theta": 1e4, "rope_parameters": {SLIDING: {"rope_theta": 2e4}}}
+ALIBI_DBRX = {**DBRX, "attn_config": {"alibi": True, "rope_theta": 1e4}}
+PATTERN, UPSTREAM_0 = {"hybrid_layer_pattern": [0, "9"]}, {**LAYER_0, **UPSTREAM}
 
 
 def qwen2_vl(**block):
-    return headed("qwen2_vl_text", 128, rope_scaling={"type": "mrope", **block})
+    return of("qwen2_vl_text", 128, rope_scaling={"type": "mrope", **block})
 
 
 # Of other letters than a known key: the key, the known one, and a config that reads it.
@@ -1012,27 +857,22 @@ MISSPELT = [
     ("Rope_Theta", "rope_theta", LLAMA),
     ("ropeTheta", "rope_theta", LLAMA),
     ("ROPE_SCALING", "rope_scaling", LLAMA),
-    ("Rotary_Dim", "rotary_dim", LLAMA),
-    ("Head_Dim", "head_dim", LLAMA),
     ("headdim", "head_dim", LLAMA),
-    ("Max_Position_Embeddings", "max_position_embeddings", LLAMA),
-    ("originalMaxPositionEmbeddings", "original_max_position_embeddings", LLAMA),
-    ("Sliding_Window", "sliding_window", headed("exaone4", rope_theta=1e4), OF_FULL),
-    ("noropelayers", "no_rope_layers", headed("smollm3", rope_theta=1e4)),
-    ("Rope_Ratio", "rope_ratio", CHATGLM_1),
+    ("originalMaxPositionEmbeddings", LENGTH, LLAMA),
+    ("Sliding_Window", "sliding_window", of("exaone4", 16, rope_theta=1e4), OF_FULL),
+    ("noropelayers", "no_rope_layers", of("smollm3", 16, rope_theta=1e4)),
     ("NameOrPath", "_name_or_path", {**CHATGLM_1, "rope_ratio": 2}),
     ("useDynamicNTK", "use_dynamic_ntk", QWEN),
-    ("seqLength", "seq_length", QWEN),
     ("ROTARY", "rotary", INTERNLM),
     ("scalingFactor", "scaling_factor", GROK),
     ("freqAllocation", "freq_allocation", ERNIE),
     ("SWA_rope_theta", "swa_rope_theta", {**MIMO_V2, **ALL_SLIDE}, LAYER_0),
-    ("Yarn_Only_Types", "yarn_only_types", {"model_type": "step3p5", **ALL_SLIDE}, LAYER_0),
+    ("Yarn_Only_Types", "yarn_only_types", of("step3p5", **ALL_SLIDE), LAYER_0),
 ]
-# Keys of other positions, and those that speak of rotation in words that nobody knows.
+# Keys of other positions, and keys about rotation in words that nobody knows.
 NAMES = "alibi use_alibi AliBi no_pos_emb noPosEmb use_nope position_embedding_xdrope "
 NAMES += "partialRot mrope_x rotary_x local_theta_x yarn_x use_ntk original_maxposition"
-SPEAKING = {
+ABOUT_POSITIONS = {
     **dict.fromkeys(NAMES.split(), True),
     "position_embedding_type": "nope",
     "Position_Embedding_Type": "alibi",
@@ -1044,6 +884,23 @@ SPEAKING = {
     "DualChunkAttentionConfig": {"chunk_size": 1},
     "rotary_scaling_factor": 2.0,
 }
+OUTSIDE = r"keys about positions must be in the part, not outside it; got \{'%s': %s\}"
+LLAVA = of("llava", text_config=llama())
+RULE = "rope_type must be one of .*"
+NEED = "layer or layer_type must be given"
+COUNTED = "num_hidden_layers must be given if layers are counted from the end; got None"
+OF_TYPE = "layer must be given, because layers of type 'full_attention' differ in no_rope_layers"
+WIDTH = "number of rotated channels must not be contradicted; got 32 channels and partial_rotary_factor=0.5 of 128"
+AS_LISTED = r"mrope_section must not be contradicted; got \[20, 20, 24\] in rope_scaling and \[22, 22, 20\] outside it"
+NESTED = r"rope_parameters must be nested by layer type, full_attention, sliding_attention; got \{'rope_theta': 10000"
+BOTH = r"rope_parameters must have only blocks of layer types, full_attention, or none; got both: \{'factor': 2\}"
+SLIDING_GEMMA3 = {**GEMMA3, "rope_scaling": {**LINEAR, "factor": 0.5}, "layer_types": [SLIDING]}
+MIXED_GEMMA3 = of("gemma3_text", 16, rope_local_base_freq=1e4, rope_parameters={FULL: {}, "factor": 2})
+FLAT_GEMMA3 = of("gemma3_text", 16, rope_parameters={"rope_theta": 1e4}, layer_types=[FULL])
+ODD_GLM = of("glm4v_text", 16, partial_rotary_factor=9 / 16, rope_scaling={"mrope_section": [2, 1, 1]})
+SMOLLM3 = llama("smollm3", no_rope_layers=[0, 1], layer_types=[FULL, FULL])
+YARN_OF_NONE = llama(max_position_embeddings=-1, rope_scaling={"type": "yarn", "factor": None, **ORIGINAL})
+MANY_AXES = llama("unknown", rope_scaling={"type": "mrope", "mrope_section": [4] * 17})
 # Configs whose values are wrong: what the message says after "from_config: ", the config, and arguments.
 BAD_VALUES = [
     *(
@@ -1051,35 +908,26 @@ BAD_VALUES = [
         for key, like, config, *choice in MISSPELT
     ),
     (unknown("ROPE_SCALING", None, after=", similar to rope_scaling"), {**LLAMA, "ROPE_SCALING": None}),
-    *((unknown(key, value), llama(**{key: value})) for key, value in SPEAKING.items()),
+    *((unknown(key, value), llama(**{key: value})) for key, value in ABOUT_POSITIONS.items()),
     # Families and parts.
-    (r"model_type must be one of the .* rotary families .*; got 'bert', similar to .*", {"model_type": "bert"}),
+    (r"model_type must be one of the .* rotary families .*; got 'bert', similar to .*", of("bert")),
     (r"model_type must be in the config, or layout be given; got neither", {"hidden_size": 64}),
     (r"model_type must be one of .*; got 'llama2', similar to llama", bare("llama2")),
-    (r"model_type must be one of .* \.\.\. ", {"model_type": "l" * 10**6}),
-    (r"must be of a family with a rotary embedding; got 'mpt', which has .*ALiBi", {"model_type": "mpt"}),
-    (r"architectures must have 'Grok1ForCausalLM' .*; got other architectures", {"model_type": "git"}),
-    (r"one of the \d+ rotary families .*; got 'opt'", {"model_type": "llava", "text_config": {"model_type": "opt"}}),
-    (r"text_config must have this spelling; got 'Text_Config'", {"model_type": "gemma3", "Text_Config": GEMMA3}),
+    (r"model_type must be one of .* \.\.\. ", of("l" * 10**6)),
+    (r"must be of a family with a rotary embedding; got 'mpt', which has .*ALiBi", of("mpt")),
+    (r"architectures must have 'Grok1ForCausalLM' .*; got other architectures", of("git")),
+    (r"one of the \d+ rotary families .*; got 'opt'", of("llava", text_config=of("opt"))),
+    (r"text_config must have this spelling; got 'Text_Config'", of("gemma3", Text_Config=GEMMA3)),
     (r"model_type must have this spelling; got 'Model_Type'", {**LLAMA, "Model_Type": "gptj"}),
-    *(
-        (
-            rf"keys about positions must be in the part, not outside it; got \{{'{key}': {value}\}}",
-            {"model_type": "llava", "text_config": llama(), key: value},
-            *choice,
-        )
-        for key, value, *choice in (("alibi", True), ("rope_theta", 7.0), ("rope_theta", 7.0, {"part": "text"}))
-    ),
-    (
-        r"the config of model_type 'gemma3_text' must have a key that is known; got a",
-        {"model_type": "gemma3", "text_config": {"a": {"b": 1}}},
-        OF_FULL,
-    ),
-    (r"part must be one of .*; got 'text'", {"model_type": "lighton_ocr"}, {"part": "text"}),
-    (r"part must be one of .*; got 'text'", headed("musicflamingo", 1280), {"part": "text"}),
-    (r"part must be one of text, text_config; got None$", {"model_type": "colpali", "text_config": {}}),
+    (OUTSIDE % ("alibi", True), {**LLAVA, "alibi": True}),
+    (OUTSIDE % ("rope_theta", 7.0), {**LLAVA, "rope_theta": 7.0}),
+    (OUTSIDE % ("rope_theta", 7.0), {**LLAVA, "rope_theta": 7.0}, {"part": "text"}),
+    (r"'gemma3_text' must have a key that is known; got a", of("gemma3", text_config={"a": {"b": 1}}), OF_FULL),
+    (r"part must be one of .*; got 'text'", of("lighton_ocr"), {"part": "text"}),
+    (r"part must be one of .*; got 'text'", of("musicflamingo", 1280), {"part": "text"}),
+    (r"part must be one of text, text_config; got None$", of("colpali", text_config={})),
     # Widths.
-    (r"head_dim or hidden_size / num_attention_heads must be given", {"model_type": "llama"}),
+    (r"head_dim or hidden_size / num_attention_heads must be given", of("llama")),
     (r"num_attention_heads must be at least 1; got 0", llama(num_attention_heads=0)),
     (r"RotaryEmbedding: head_dim must be even, at least 2; got 127", llama(head_dim=127)),
     (r"head_dim must be at most 16384; got 16386", llama(head_dim=2**14 + 2)),
@@ -1089,144 +937,69 @@ BAD_VALUES = [
     (r"partial_rotary_factor must be at most 128, the head_dim; got 1e\+308", llama(partial_rotary_factor=1e308)),
     (r"partial_rotary_factor must be greater than 0", llama(partial_rotary_factor=0.0)),
     (r"must not be contradicted; got 32 channels", llama(partial_rotary_factor=0.5, rotary_dim=32)),
-    (
-        r"number of rotated channels must not be contradicted; got 32 channels and partial_rotary_factor=0\.5 of 128",
-        headed("bamba", 128, attn_rotary_emb=32, partial_rotary_factor=0.5),
-    ),
-    (r"the number of rotated channels must be even .*; got 9", PHI_SECTIONS),
-    (
-        r"head_dim must be a multiple of 4 .*; got 6",
-        {"model_type": "dinov3_vit", "hidden_size": 12, "num_attention_heads": 2},
-    ),
+    (WIDTH, of("bamba", 128, attn_rotary_emb=32, partial_rotary_factor=0.5)),
+    (r"the number of rotated channels must be even .*; got 9", ODD_GLM),
+    (r"head_dim must be a multiple of 4 .*; got 6", of("dinov3_vit", hidden_size=12, num_attention_heads=2)),
     # Bases and rules.
+    (unknown("rope_theta", 5e5, ".* 'roformer'"), of("roformer", **FEW_HEADS, rope_theta=5e5)),
+    (r"max_position_embeddings must be greater than 0; got -1", YARN_OF_NONE),
     (r"rope_theta must be at least 1; got 0", llama(rope_theta=0)),
     (r"must not contradict each other; got \{'rope_theta': 500000.0, 'theta': 10000.0\}", llama(theta=1e4)),
-    (r"rope_type must be one of .*llama3, longrope.*; got 'yarm'", scaled("yarm", **YARN)),
-    (r"rope_type must be one of .*; got 'linearlinear.* \.\.\. .*linear'$", scaled("linear" * 1000)),
-    (r"rope_type must be one of .*; got 'yarn_log'", scaled("yarn_log", **YARN)),
-    (r"rope_type must be one of .*'theta_scale'", {**GROK, "rope_type": "theta_scale"}),
-    (
-        r"rope_type and type must not contradict each other; got \{'rope_type': 'linear', 'type': 'yarn'\}",
-        scaled("yarn", rope_type="linear", **YARN),
-    ),
-    (
-        unknown("rope_scalling", {"type": "linear"}, after=", similar to rope_scaling; known keys are hidden_size, "),
-        llama(rope_scalling={"type": "linear"}),
-    ),
+    (rf"{RULE}llama3, longrope.*; got 'yarm'", scaled("yarm", **YARN)),
+    (rf"{RULE}; got 'linearlinear.* \.\.\. .*linear'$", scaled("linear" * 1000)),
+    (rf"{RULE}; got 'yarn_log'", scaled("yarn_log", **YARN)),
+    (rf"{RULE}'theta_scale'", {**GROK, "rope_type": "theta_scale"}),
+    (r"contradict each other; got \{'rope_type': 'yarn', 'type': 'linear'\}", scaled("linear", rope_type="yarn")),
+    (unknown("rope_scalling", 1, after=", similar to rope_scaling; known keys are hid"), llama(rope_scalling=1)),
     (unknown("beta", 1, "rope_scaling", "; known keys are factor, .*, type$"), scaled("yarn", **YARN, beta=1)),
-    (
-        unknown("beta_fsat", 1, "rope_scaling", ", similar to beta_fast; known keys are "),
-        scaled("yarn", **YARN, beta_fsat=1),
-    ),
+    (unknown("beta_fsat", 1, "rope_scaling", ", similar to beta_fast; known"), scaled("yarn", **YARN, beta_fsat=1)),
     (unknown("Beta_Fast", 16, "rope_scaling", ", similar to beta_fast"), scaled("yarn", **YARN, Beta_Fast=16)),
     (unknown("factor", 2.0, "rope_scaling", "; known keys are type"), scaled("default", factor=2.0)),
-    (
-        unknown("alibi", True, "attn_config", "; known keys are rope_theta"),
-        {**DBRX, "attn_config": {"alibi": True, "rope_theta": 1e4}},
-    ),
-    (
-        r"rope_scaling of type 'llama3' must have high_freq_factor, low_freq_factor; got factor, type",
-        scaled("llama3", factor=8.0),
-    ),
+    (unknown("alibi", True, "attn_config", "; known keys are rope_theta"), ALIBI_DBRX),
+    (r"'llama3' must have high_freq_factor, low_freq_factor; got factor, type", scaled("llama3", factor=8.0)),
     (r"rope_scaling must have a rope_type in addition to factor; got factor", llama(rope_scaling={"factor": 2.0})),
     (r"must have factor; got type", scaled("linear")),
     (r"rope_scaling of type 'yarn_log' must have factor; got ", {**GROK, "scaling_factor": None}),
     (r"factor must be at least 1; got 0.5", scaled("linear", factor=0.5)),
     (r"factor must be finite; got nan", scaled("linear", factor=float("nan"))),
-    (
-        r"LinearScaling: factor must be at least 1; got 0.5",  # of other layers
-        {**GEMMA3, "rope_scaling": {"rope_type": "linear", "factor": 0.5}, "layer_types": [SLIDING]},
-        {"layer_type": SLIDING},
-    ),
+    (r"LinearScaling: factor must be at least 1; got 0.5", SLIDING_GEMMA3, OF_SLIDING),  # of other layers
     (r"alpha or factor must be given, not both; got 3.0 and 2.0", scaled("dynamic", alpha=3.0, factor=2.0)),
-    (
-        r"short_factor must have one number for each of 64 pairs; got 63",
-        scaled("longrope", **{**LONG, "short_factor": [1.0] * 63}),
-    ),
+    (r"one number for each of 64 pairs; got 63", scaled("longrope", **{**LONG, "short_factor": [1.0] * 63})),
     # Sections and order.
     (r"mrope_section must have 3 numbers in this family; got \[32, 32\]", qwen2_vl(mrope_section=[32, 32])),
     (r"mrope_section must sum to the 64 rotated pairs; got \[16, 24, 23\]", qwen2_vl(mrope_section=[16, 24, 23])),
     (r"mrope_interleaved must be False for this model_type; got True", qwen2_vl(mrope_interleaved=True)),
-    (
-        r"mrope_section must have at most 16 numbers; got 17",
-        llama("unknown", rope_scaling={"type": "mrope", "mrope_section": [4] * 17}),
-        {"layout": "half"},
-    ),
+    (r"mrope_section must have at most 16 numbers; got 17", MANY_AXES, {"layout": "half"}),
     (r"use_mrope must be False .*; got True", llama(use_mrope=True)),
     (r"rope_interleave must be False .*; got True", llama(rope_interleave=True)),
     (r"rope_interleave must be False for this model_type", llama(rope_traditional=True)),
     # Layers.
     (r"layer must be below 16384; got 16384", llama(), {"layer": 2**14}),
     (r"num_hidden_layers must be at most 16384; got 1000000000", {**GEMMA3, "num_hidden_layers": 10**9}, LAYER_0),
-    (
-        r"num_hidden_layers must be given if layers are counted from the end; got None",
-        {"model_type": "muse_glimmer_text", "rope_theta": 1e4},
-        LAYER_0,
-    ),
+    (COUNTED, of("muse_glimmer_text", rope_theta=1e4), LAYER_0),
     (r"keys of per_layer_config must be indices of layers; got 999", llama(per_layer_config={"9" * 5000: {}})),
-    (r"layer or layer_type must be given, full_attention, sliding_attention", GEMMA3),
-    (
-        r"layer or layer_type must be given, a, b, because rope_parameters are nested",
-        bare(rope_parameters={"a": DEFAULT, "b": DEFAULT}),
-    ),
-    (
-        r"rope_parameters must have only blocks of layer types, full_attention, or none; got both: \{'factor': 2\}",
-        headed("gemma3_text", rope_local_base_freq=1e4, rope_parameters={FULL: {}, "factor": 2}),
-        OF_FULL,
-    ),
-    (
-        r"rope_parameters must be nested by layer type, full_attention, sliding_attention; got \{'rope_theta': 10000",
-        headed("gemma3_text", rope_parameters={"rope_theta": 1e4}, layer_types=[FULL]),
-        OF_FULL,
-    ),
+    (f"{NEED}, full_attention, sliding_attention", GEMMA3),
+    (f"{NEED}, a, b, because rope_parameters are nested", bare(rope_parameters={"a": DEFAULT, "b": DEFAULT})),
+    (BOTH, MIXED_GEMMA3, OF_FULL),
+    (NESTED, FLAT_GEMMA3, OF_FULL),
     (r"no_rope_layer_interval must be below 2\*\*53; got 9007", llama("smollm3", no_rope_layer_interval=2**53)),
-    (
-        r"layer must be given, because layers of type 'full_attention' differ in no_rope_layers",
-        llama("smollm3", no_rope_layers=[0, 1], layer_types=[FULL, FULL]),
-        OF_FULL,
-    ),
-    (
-        r"hybrid_layer_pattern must be a list of 0 and 1; got '9' in it",
-        {**MIMO_V2, "hybrid_layer_pattern": [0, "9"]},
-        {"layer": 1},
-    ),
-    (
-        r"rope_theta must have a number for each layer; got 1",
-        {"model_type": "step3p5", "rope_theta": [1e4], "layer_types": [FULL, SLIDING]},
-        {**LAYER_0, **UPSTREAM},
-    ),
+    (OF_TYPE, SMOLLM3, OF_FULL),
+    (r"because partial_rotary_factors differ", {**STEP_SHARES, "layer_types": [FULL] * 2}, OF_FULL),
+    (r"hybrid_layer_pattern must be a list of 0 and 1; got '9' in it", of("mimo_v2_flash", **PATTERN), {"layer": 1}),
+    (r"rope_theta must have a number for each layer; got 1", {**STEP, "layer_types": [FULL, SLIDING]}, UPSTREAM_0),
     # Keys of a family's own.
     (r"position_embedding_type must be one of .*rotary; got 'rotray'", {**ESM, "position_embedding_type": "rotray"}),
-    (
-        r"position_encoding_2d must be False in model_type 'chatglm'; got True",
-        {**CHATGLM_1, "position_encoding_2d": True},
-    ),
-    (
-        r"rope_theta must be 500000\.0, because of rope_ratio; got 10000\.0",
-        {**CHATGLM_1, "rope_ratio": 50, "rope_theta": 1e4},
-    ),
+    (r"position_encoding_2d must be False in .* 'chatglm'; got True", {**CHATGLM_1, "position_encoding_2d": True}),
+    (r"must be 500000\.0, because of rope_ratio; got 10000", {**CHATGLM_1, "rope_ratio": 50, "rope_theta": 1e4}),
     (r"pos_emb must be 'rotary' in model_type 'qwen'; got 'alibi'", {**QWEN, "pos_emb": "alibi"}),
-    (
-        r"hidden_size must be 4096 \(7B, rotated\) or 5120 .*; got 2048",
-        {"model_type": "baichuan", "hidden_size": 2048, "num_attention_heads": 16},
-    ),
+    (r"hidden_size must be 4096 \(7B, rotated\) or 5120 .*; got 1024", of("baichuan", **HEADS)),
     (r"type of rotary must be 'dynamic' or 'origin'; got 'linear'", {**INTERNLM, "rotary": {"type": "linear"}}),
     (unknown("scale", 2, "rotary"), {**INTERNLM, "rotary": {"type": "origin", "scale": 2}}),
     (r"rope_3d must be True in model_type 'ernie4_5_moe_vl'; got False", {**ERNIE, "rope_3d": False}),
-    (
-        r"mrope_section must not be contradicted; got \[20, 20, 24\] in rope_scaling and \[22, 22, 20\] outside it",
-        {**ERNIE, "freq_allocation": 20, "rope_scaling": {"mrope_section": [20, 20, 24]}},
-    ),
+    (AS_LISTED, {**ERNIE, "freq_allocation": 20, "rope_scaling": {"mrope_section": [20, 20, 24]}}),
     (r"extrapolation_factor must be 1\.0 in model_type 'git'; got 0\.5", {**GROK, "extrapolation_factor": 0.5}),
-    (
-        r"rope_theta must not be contradicted; got 20000\.0 in .* and 10000\.0 outside it",
-        {**MIMO_V2, **ALL_SLIDE, "swa_rope_theta": 1e4, "rope_parameters": {SLIDING: {"rope_theta": 2e4}}},
-        LAYER_0,
-    ),
-    (
-        r"yarn_only_types must be \['full_attention'\] .*; got \['sliding_attention'\]",
-        {"model_type": "step3p5", "yarn_only_types": [SLIDING]},
-    ),
+    (r"rope_theta must not be contradicted; got 20000\.0 in .* and 10000\.0 outside it", TWO_SWA, LAYER_0),
+    (rf"yarn_only_types must be \['{FULL}'\] .*; got \['{SLIDING}'\]", of("step3p5", yarn_only_types=[SLIDING])),
     # Sizes.
     (r"an int must have at most 2048 bits; got 16610 bits", llama(vocab_size=10**5000)),
     (r"an int must have at most 2048 bits; got 16610 bits", llama(), {"layer": 10**5000}),
@@ -1247,34 +1020,26 @@ BAD_VALUES = [
 ]
 # Configs whose values are of the wrong kind.
 OBJECT = r"config must be a path, a mapping or an object with to_dict\(\); got "
+STRINGS = "layer_types must be a list of strings; got "
+NUMBERS = "no_rope_layers must be a list of numbers that are not negative; got '0' in it"
 BAD_TYPES = [
     (f"{OBJECT}int$", 7),
     (rf"{OBJECT}Model: pass its config, model\.config$", Model()),
     (f"{OBJECT}type", Config),
     (r"config must hold a mapping; got list", Holder()),
-    (r"model_type must be a string; got \['llama'\]", {"model_type": ["llama"]}),
-    (r"model_type must be a string; got \[1\]", {"model_type": "llava", "text_config": {"model_type": [1]}}),
+    (r"model_type must be a string; got \['llama'\]", of(["llama"])),
+    (r"model_type must be a string; got \[1\]", of("llava", text_config=of([1]))),
     (r"head_dim must be an int; got str", llama(head_dim="128")),
     (r"rope_theta must be a number; got '1e4'", llama(rope_theta="1e4")),
     (r"rope_scaling must be a mapping; got 'linear'", llama(rope_scaling="linear")),
     (r"factor must be a number; got '2'", scaled("linear", factor="2")),
     (r"long_factor must be a list or tuple of numbers; got '4'", scaled("longrope", **{**LONG, "long_factor": "4"})),
     (r"mrope_section must be a list of int; got '16'", qwen2_vl(mrope_section="16")),
-    (r"layer_types must be a list of strings; got \['full_attention', 3\]", llama(layer_types=[FULL, 3])),
-    (
-        r"layer_types must be a list of strings; got \[1, 1, 1\]",
-        headed("recurrent_gemma", block_types=[1], num_hidden_layers=3),
-    ),
-    (
-        r"layer_types must be a list; got 7",
-        {"model_type": "step3p5", "rope_theta": [1e4], "layer_types": 7},
-        {**LAYER_0, **UPSTREAM},
-    ),
-    (
-        r"no_rope_layers must be a list of numbers that are not negative; got '0' in it",
-        headed("smollm3", no_rope_layers=["0", "1"]),
-    ),
-    (r"must be a list; got 3", headed("smollm3", no_rope_layers=3)),
+    (rf"{STRINGS}\['full_attention', 3\]", llama(layer_types=[FULL, 3])),
+    (rf"{STRINGS}\[1, 1, 1\]", of("recurrent_gemma", 16, block_types=[1], num_hidden_layers=3)),
+    (r"layer_types must be a list; got 7", {**STEP, "layer_types": 7}, UPSTREAM_0),
+    (NUMBERS, of("smollm3", 16, no_rope_layers=["0", "1"])),
+    (r"must be a list; got 3", of("smollm3", 16, no_rope_layers=3)),
     (r"attn_config must be a mapping; got 'x'", {**DBRX, "attn_config": "x"}),
     (r"dual_chunk_attention_config must be a mapping; got 'yes'", llama(dual_chunk_attention_config="yes")),
     (r"rope_ratio must be a number; got '50'", {**CHATGLM_1, "rope_ratio": "50"}),
@@ -1285,17 +1050,14 @@ BAD_TYPES = [
     (r"part must be a string; got \[\]", GEMMA3, {"part": []}),
     (r"strict must be a bool; got str", LLAMA, {"strict": "yes"}),
 ]
+BAD_CONFIGS = [(error, row) for error, rows in ((ValueError, BAD_VALUES), (TypeError, BAD_TYPES)) for row in rows]
 
 
-@pytest.mark.parametrize(
-    "error, row",
-    [(error, row) for error, table in ((ValueError, BAD_VALUES), (TypeError, BAD_TYPES)) for row in table],
-    ids=lambda value: value[0] if isinstance(value, tuple) else value.__name__,
-)
+@pytest.mark.parametrize("error, row", BAD_CONFIGS, ids=lambda value: name_of(value[0]) if type(value) is tuple else "")
 def test_bad_configs(error, row):
     message, config, *choice = row
     with pytest.raises(error, match=f"^from_config: .*{message}") as raised:
-        from_config(config, **(choice[0] if choice else {}))
+        read(config, *choice)
     assert type(raised.value) is error and len(str(raised.value)) < 1000
 
 
@@ -1303,10 +1065,7 @@ def test_bad_configs(error, row):
 TWICE = "every key must occur once in a JSON object; got '{}' 2 times$"
 BAD_FILES = [
     (b"\xff\xfe\x00", r"\S*config.json must be JSON in UTF-8"),
-    (
-        b'{\n  "model_type": "llama",\n  "rope_theta": 1e4,\n}',
-        r"\S*config.json must be JSON; got .* on line \d, column",
-    ),
+    (b'{\n  "model_type": "llama",\n}', r"\S*config.json must be JSON; got .* on line \d, column"),
     (b"[" * 10**5 + b"]" * 10**5, r"\S*config.json must have at most 32 levels; got more$"),
     (b'{"vocab_size": ' + b"9" * 5000 + b"}", r"an int must have at most 2048 bits; got 5000 digits$"),
     (b'{"rope_scaling": {"type": "linear"}, "rope_scaling": null}', TWICE.format("rope_scaling")),
@@ -1328,8 +1087,7 @@ def test_a_file_is_read_up_to_a_bound(tmp_path):
     path.write_text("[]")
     with pytest.raises(TypeError, match=r"config must hold a mapping; got list"):
         from_config(path)
-    with open(path, "wb") as file:
-        file.truncate(2**40)  # of zeros that no disk holds
+    os.truncate(path, 2**40)  # of zeros that no disk holds
     with pytest.raises(ValueError, match=r"^from_config: .*config\.json must have at most 16777216 bytes; got more$"):
         from_config(path)
 
@@ -1337,11 +1095,10 @@ def test_a_file_is_read_up_to_a_bound(tmp_path):
 @pytest.mark.parametrize("name", ["none.json", "meta-llama/Llama-3.1-8B", "\0", "n" * 5000, '{"model_type": "llama"}'])
 def test_a_file_that_does_not_exist(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        FileNotFoundError,
-        match=r"^from_config: config must be a config.json on this machine, or its folder .*; "
-        r"got .*, which does not exist$",
-    ) as raised:
+    message = (
+        "^from_config: config must be a config.json on this machine, or its folder .*; got .*, which does not exist$"
+    )
+    with pytest.raises(FileNotFoundError, match=message) as raised:
         from_config(name)
     assert len(str(raised.value)) < 1000
     with pytest.raises(FileNotFoundError, match=rf"got '{re.escape(str(tmp_path / 'config.json'))}', which does not"):

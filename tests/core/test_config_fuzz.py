@@ -88,8 +88,7 @@ def test_a_key_in_other_letters_is_refused_or_was_not_read(case, data, letters):
     path = data.draw(st.sampled_from(KEYS[name]))
     config = without(name, path)
     at(config, path[:-1])[letters(path[-1])] = at(CONFIGS[name], path)
-    found = outcome(config, choice)
-    assert found in (ERROR, whole(name, **choice))
+    assert outcome(config, choice) in (ERROR, whole(name, **choice))
 
 
 # Keys whose absence says something by itself, and what: no default of a family takes their place.
@@ -118,8 +117,7 @@ def test_a_key_that_is_left_out_is_told_of():
             found = outcome(without(name, path), choice)
             if found not in (ERROR, None, rope):
                 before = () if rope is None else rope._provenance.defaults
-                if set(found._provenance.defaults) <= set(before):
-                    silent.add(path[-1])
+                silent |= {path[-1]} if set(found._provenance.defaults) <= set(before) else set()
     assert silent == set(ABSENT)
 
 
@@ -143,19 +141,16 @@ def test_junk_is_refused_or_was_not_read(case, data, junk):
 EXTRA = sorted({path[-1] for paths in KEYS.values() for path in paths})
 KIND = st.sampled_from(["value", "delete", "extra", "family"])
 CHANGE = st.tuples(KIND, st.integers(0), st.sampled_from(SMALL + JUNK))
-CHOICES = st.fixed_dictionaries(
-    {},
-    optional={
-        "seq_len": st.sampled_from([1, 10**6, 2**53 - 1]),
-        "compat": st.just("transformers"),
-        "layout": st.sampled_from(["half", "interleaved"]),
-        "strict": st.booleans(),
-    },
-)
+CHOICES = {
+    "seq_len": st.sampled_from([1, 10**6, 2**53 - 1]),
+    "compat": st.just("transformers"),
+    "layout": st.sampled_from(["half", "interleaved"]),
+    "strict": st.booleans(),
+}
 
 
 @settings(max_examples=800, deadline=None)
-@given(CASE, st.lists(CHANGE, min_size=1, max_size=4), CHOICES)
+@given(CASE, st.lists(CHANGE, min_size=1, max_size=4), st.fixed_dictionaries({}, optional=CHOICES))
 def test_any_changes_give_a_usable_value_or_an_error_in_form(case, changes, more):
     name, choice = case
     config = copy.deepcopy(CONFIGS[name])

@@ -100,40 +100,46 @@ def longrope_magnitude(factor, original):
 
 
 GOLDENS = []
+FULL, SLIDING = {"layer_type": "full_attention"}, {"layer_type": "sliding_attention"}
+TEXT, VISION = {"part": "text"}, {"part": "vision"}
 
 
-def rope(
-    config,
-    kwargs,
-    head_dim,
-    layout,
-    freqs,
-    *,
-    axis=None,
-    rotary_dim=None,
-    attention_factor=1,
-    first_channel=0,
-    blocks=1,
-):
-    """One golden. `axis` says which position axis each pair follows."""
-    golden = {"config": config, "kwargs": kwargs, "rotated": True, "head_dim": head_dim}
-    golden |= {"rotary_dim": rotary_dim or head_dim, "layout": layout, "attention_factor": float(attention_factor)}
-    golden |= {"first_channel": first_channel, "blocks": blocks, "inv_freq": [float(f) for f in freqs]}
-    assert 2 * len(freqs) == golden["rotary_dim"]
-    if axis is not None:
-        golden["axis"] = list(axis)
-        assert len(golden["axis"]) == len(freqs)
-    GOLDENS.append(golden)
+def rope(config, choices, head_dim, layout, freqs, *, axis=None, rotary_dim=None, attention_factor=1, **others):
+    """A golden of each choice, which may be one or several. `axis` says which position axis each pair follows."""
+    for kwargs in [choices] if isinstance(choices, dict) else choices:
+        golden = {"config": config, "kwargs": kwargs, "rotated": True, "head_dim": head_dim}
+        golden |= {"rotary_dim": rotary_dim or head_dim, "layout": layout, "attention_factor": float(attention_factor)}
+        golden |= {"first_channel": 0, "blocks": 1, "inv_freq": [float(f) for f in freqs], **others}
+        assert 2 * len(freqs) == golden["rotary_dim"]
+        if axis is not None:
+            golden["axis"] = list(axis)
+            assert len(golden["axis"]) == len(freqs)
+        GOLDENS.append(golden)
 
 
-def nope(config, kwargs):
-    """A layer that is not rotated."""
-    GOLDENS.append({"config": config, "kwargs": kwargs, "rotated": False})
+def nope(config, *choices):
+    """Layers that are not rotated."""
+    GOLDENS.extend({"config": config, "kwargs": kwargs, "rotated": False} for kwargs in choices)
 
 
 def numbers(config, name):
     """A long list of numbers of a config."""
     return json.loads((HERE / "configs.json").read_text())[config]["config"]["rope_scaling"][name]
+
+
+def short_and_long(config, head_dim, rotary_dim, attention_factor):
+    """LongRoPE on base 10000: short factors up to 4096 tokens, long ones for one token more."""
+    for choice, which in (({}, "short"), ({"seq_len": 4096}, "short"), ({"seq_len": 4097}, "long")):
+        freqs = longrope(10000, rotary_dim, numbers(config, f"{which}_factor"))
+        rope(config, choice, head_dim, "half", freqs, rotary_dim=rotary_dim, attention_factor=attention_factor)
+
+
+def layers(*indices):
+    return [{"layer": index} for index in indices]
+
+
+def lengths(*numbers):
+    return [{"seq_len": number} for number in numbers]
 
 
 def make():
@@ -172,98 +178,36 @@ def one_axis():
     # beta_fast = beta_slow = 1: the ramp is one pair wide.
     rope("kimi-k2-instruct", {}, 64, "interleaved_to_half", yarn(50000, 64, 32, 4096, 1, 1))
     # The last 64 of 512 channels. Plain layers have no scaling, compressed ones YaRN without a magnitude.
-    rope(
-        "deepseek-v4-flash",
-        {"layer_type": "main"},
-        512,
-        "interleaved",
-        geometric(10000, 64),
-        rotary_dim=64,
-        first_channel=448,
-    )
-    rope(
-        "deepseek-v4-flash",
-        {"layer_type": "compress"},
-        512,
-        "interleaved",
-        yarn(160000, 64, 16, 65536),
-        rotary_dim=64,
-        first_channel=448,
-    )
+    for label, freqs in (("main", geometric(10000, 64)), ("compress", yarn(160000, 64, 16, 65536))):
+        choice = {"layer_type": label}
+        rope("deepseek-v4-flash", choice, 512, "interleaved", freqs, rotary_dim=64, first_channel=448)
     # Ramp bounds are not rounded; both layer types share the block.
-    for kwargs in ({}, {"layer_type": "sliding_attention"}, {"layer": 1}):
-        rope(
-            "gpt-oss-20b",
-            kwargs,
-            64,
-            "half",
-            yarn(150000, 64, 32, 4096, truncate=False),
-            attention_factor=yarn_magnitude(32),
-        )
+    freqs = yarn(150000, 64, 32, 4096, truncate=False)
+    rope("gpt-oss-20b", ({}, SLIDING, {"layer": 1}), 64, "half", freqs, attention_factor=yarn_magnitude(32))
     # YaRN on full layers only; its magnitude is given, and is 0.1 ln 8 + 1.
-    for kwargs in ({"layer_type": "full_attention"}, {"layer": 3}):
-        rope("olmo-3-7b", kwargs, 128, "half", yarn(500000, 128, 8, 8192), attention_factor=1.2079441541679836)
-    for kwargs in ({"layer_type": "sliding_attention"}, {"layer": 0}):
-        rope("olmo-3-7b", kwargs, 128, "half", geometric(500000, 128))
+    freqs = yarn(500000, 128, 8, 8192)
+    rope("olmo-3-7b", (FULL, {"layer": 3}), 128, "half", freqs, attention_factor=1.2079441541679836)
+    rope("olmo-3-7b", (SLIDING, {"layer": 0}), 128, "half", geometric(500000, 128))
     # mscale / mscale_all_dim = 1; llama_4_scaling_beta is a temperature of queries, no rotation.
     rope("ministral-3-8b", {}, 128, "half", yarn(1000000, 128, 16, 16384))
 
     # Dynamic NTK by length: at most 32768, one more, and twice as long.
-    for kwargs in ({}, {"seq_len": 32768}):
-        rope("internlm2-7b", kwargs, 128, "half", geometric(1000000, 128))
+    rope("internlm2-7b", ({}, *lengths(32768)), 128, "half", geometric(1000000, 128))
     for length in (32769, 65536):
         rope("internlm2-7b", {"seq_len": length}, 128, "half", dynamic(1000000, 128, 2, 32768, length))
     # alpha stretches the base at every length; mscale and the betas belong to YaRN and say nothing here.
-    for kwargs in ({}, {"seq_len": 262144}, {"seq_len": 262145}):
-        rope("hy-mt1.5-1.8b", kwargs, 128, "half", ntk(10000, 128, 1000))
+    rope("hy-mt1.5-1.8b", ({}, *lengths(262144, 262145)), 128, "half", ntk(10000, 128, 1000))
 
     rope("deepseek-coder-6.7b", {}, 128, "half", linear(geometric(100000, 128), 4))
     rope("longchat-7b-v1.5-32k", {}, 128, "half", linear(geometric(10000, 128), 8))
 
     # 3072 / 32 = 96, 48 pairs. The magnitude comes from 131072 / 4096 = 32 at every length.
-    for config in ("phi-3-vision-128k-text", "phi-3.5-mini-instruct"):
-        for kwargs, which in (
-            ({}, "short_factor"),
-            ({"seq_len": 4096}, "short_factor"),
-            ({"seq_len": 4097}, "long_factor"),
-        ):
-            rope(
-                config,
-                kwargs,
-                96,
-                "half",
-                longrope(10000, 96, numbers(config, which)),
-                attention_factor=longrope_magnitude(32, 4096),
-            )
+    short_and_long("phi-3-vision-128k-text", 96, 96, longrope_magnitude(32, 4096))
+    short_and_long("phi-3.5-mini-instruct", 96, 96, longrope_magnitude(32, 4096))
     # 3072 / 24 = 128, three quarters of it rotated: 48 pairs.
-    for kwargs, which in (
-        ({}, "short_factor"),
-        ({"seq_len": 4096}, "short_factor"),
-        ({"seq_len": 4097}, "long_factor"),
-    ):
-        rope(
-            "phi-4-mini-instruct",
-            kwargs,
-            128,
-            "half",
-            longrope(10000, 96, numbers("phi-4-mini-instruct", which)),
-            rotary_dim=96,
-            attention_factor=longrope_magnitude(32, 4096),
-        )
+    short_and_long("phi-4-mini-instruct", 128, 96, longrope_magnitude(32, 4096))
     # The magnitudes are given.
-    for kwargs, which in (
-        ({}, "short_factor"),
-        ({"seq_len": 4096}, "short_factor"),
-        ({"seq_len": 4097}, "long_factor"),
-    ):
-        rope(
-            "phi-3.5-moe-synthetic-factors",
-            kwargs,
-            128,
-            "half",
-            longrope(10000, 128, numbers("phi-3.5-moe-synthetic-factors", which)),
-            attention_factor=1.243163121016122,
-        )
+    short_and_long("phi-3.5-moe-synthetic-factors", 128, 128, 1.243163121016122)
 
     # The first channels turn, with exponents over the channels that turn.
     # 2560 / 32 = 80, 0.4 of it.
@@ -282,93 +226,71 @@ def one_axis():
 
     rope("gemma-2-9b", {}, 256, "half", geometric(10000, 256))
     # Every sixth layer is global: base 1e6, interpolated 8 times. Local layers: base 1e4, no scaling.
-    for kwargs in ({"layer_type": "full_attention"}, {"layer": 5}, {"layer": 47, "part": "text"}):
-        rope("gemma-3-12b-it", kwargs, 256, "half", linear(geometric(1000000, 256), 8))
-    for kwargs in ({"layer_type": "sliding_attention"}, {"layer": 4}):
-        rope("gemma-3-12b-it", kwargs, 256, "half", geometric(10000, 256))
+    freqs = linear(geometric(1000000, 256), 8)
+    rope("gemma-3-12b-it", (FULL, {"layer": 5}, {"layer": 47, **TEXT}), 256, "half", freqs)
+    rope("gemma-3-12b-it", (SLIDING, {"layer": 4}), 256, "half", geometric(10000, 256))
     # Full layers have heads of 512, of whose 256 pairs the first quarter turns, with exponents over all 512.
-    for kwargs in ({"layer_type": "full_attention"}, {"layer": 4}):
-        rope("gemma-4-e2b-it", kwargs, 512, "half", geometric(1000000, 512)[:64] + [D(0)] * 192)
-    for kwargs in ({"layer_type": "sliding_attention"}, {"layer": 0}):
-        rope("gemma-4-e2b-it", kwargs, 256, "half", geometric(10000, 256))
+    rope("gemma-4-e2b-it", (FULL, {"layer": 4}), 512, "half", geometric(1000000, 512)[:64] + [D(0)] * 192)
+    rope("gemma-4-e2b-it", (SLIDING, {"layer": 0}), 256, "half", geometric(10000, 256))
 
     rope("command-r-v01", {}, 128, "interleaved", geometric(8000000, 128))
     # Every fourth layer is global and not rotated.
-    for kwargs in ({"layer_type": "sliding_attention"}, {"layer": 0}, {"layer": 2}):
-        rope("command-r7b-12-2024", kwargs, 128, "interleaved", geometric(50000, 128))
-    nope("command-r7b-12-2024", {"layer": 3})
-    nope("command-r7b-12-2024", {"layer_type": "full_attention"})
+    rope("command-r7b-12-2024", (SLIDING, *layers(0, 2)), 128, "interleaved", geometric(50000, 128))
+    nope("command-r7b-12-2024", {"layer": 3}, FULL)
     # An empty no_rope_layers means every fourth layer; 1 in the list means that the layer IS rotated.
-    for layer in (0, 46):
-        rope("llama-4-scout-17b-16e", {"layer": layer}, 128, "interleaved", llama3(500000, 128, 8, 1, 4, 8192))
-    nope("llama-4-scout-17b-16e", {"layer": 3})
-    nope("llama-4-scout-17b-16e", {"layer": 47, "part": "text"})
+    rope("llama-4-scout-17b-16e", layers(0, 46), 128, "interleaved", llama3(500000, 128, 8, 1, 4, 8192))
+    nope("llama-4-scout-17b-16e", {"layer": 3}, {"layer": 47, **TEXT})
     # low = high = 1: no blend, a step at wavelength 8192.
     rope("llama-4-scout-17b-16e-instruct", {"layer": 2}, 128, "interleaved", llama3(500000, 128, 16, 1, 1, 8192))
     nope("llama-4-scout-17b-16e-instruct", {"layer": 7})
-    for layer in (0, 34):
-        rope("smollm3-3b", {"layer": layer}, 128, "half", geometric(5000000, 128))
-    nope("smollm3-3b", {"layer": 3})
-    nope("smollm3-3b", {"layer": 35})
+    rope("smollm3-3b", layers(0, 34), 128, "half", geometric(5000000, 128))
+    nope("smollm3-3b", *layers(3, 35))
     # 4544 / 71 = 64.
     rope("falcon-7b", {}, 64, "half", geometric(10000, 64))
     # head_dim is given: 5120 / 32 would be 160.
     rope("pixtral-12b", {}, 128, "half", geometric(1000000000, 128))
     # Layers 0, 3, 6, ... are global.
-    for kwargs in ({"layer_type": "full_attention"}, {"layer": 0}, {"layer": 21}):
-        rope("modernbert-base", kwargs, 64, "half", geometric(160000, 64))
-    for kwargs in ({"layer_type": "sliding_attention"}, {"layer": 1}):
-        rope("modernbert-base", kwargs, 64, "half", geometric(10000, 64))
-    rope("lfm2-1.2b", {}, 64, "half", geometric(1000000, 64))
-    rope("lfm2-1.2b", {"layer": 2}, 64, "half", geometric(1000000, 64))
+    rope("modernbert-base", (FULL, *layers(0, 21)), 64, "half", geometric(160000, 64))
+    rope("modernbert-base", (SLIDING, {"layer": 1}), 64, "half", geometric(10000, 64))
+    rope("lfm2-1.2b", ({}, {"layer": 2}), 64, "half", geometric(1000000, 64))
     # The shared block attends over 2 * 3584 channels: 7168 / 32 = 224.
     rope("zamba2-7b-instruct", {}, 224, "half", geometric(10000, 224))
     # Full layers are not rotated.
-    for kwargs in ({"layer_type": "sliding_attention"}, {"layer": 0}):
-        rope("exaone-4.0-32b", kwargs, 128, "half", llama3(1000000, 128, 16, 1, 4, 8192))
-    nope("exaone-4.0-32b", {"layer": 3})
-    nope("exaone-4.0-32b", {"layer_type": "full_attention"})
+    rope("exaone-4.0-32b", (SLIDING, {"layer": 0}), 128, "half", llama3(1000000, 128, 16, 1, 4, 8192))
+    nope("exaone-4.0-32b", {"layer": 3}, FULL)
     rope("nomic-embed-text-v1.5", {}, 64, "half", geometric(1000, 64))
 
 
-def several_axes():
-    def sections(*sizes):
-        return [axis for axis, size in enumerate(sizes) for _ in range(size)]
+def sections(*sizes):
+    return [axis for axis, size in enumerate(sizes) for _ in range(size)]
 
+
+def several_axes():
     # Axes t, h, w in runs of pairs.
     for config in ("qwen2-vl-7b-instruct", "qwen2.5-vl-7b-instruct"):
-        for kwargs in ({}, {"part": "text"}):
-            rope(config, kwargs, 128, "half", geometric(1000000, 128), axis=sections(16, 24, 24))
+        rope(config, ({}, TEXT), 128, "half", geometric(1000000, 128), axis=sections(16, 24, 24))
         # 1280 / 16 = 80, where Qwen2-VL's hidden_size is the text model's. Row frequencies, then the same for columns.
-        rope(config, {"part": "vision"}, 80, "half", 2 * geometric(10000, 40), axis=20 * (0,) + 20 * (1,))
+        rope(config, VISION, 80, "half", 2 * geometric(10000, 40), axis=sections(20, 20))
     # t, h, w in turn while h and w have pairs left, then t.
     rope("qwen3-vl-2b-instruct", {}, 128, "half", geometric(5000000, 128), axis=20 * ROUND_ROBIN + 4 * (0,))
-    rope("qwen3-vl-2b-instruct", {"part": "vision"}, 64, "half", 2 * geometric(10000, 32), axis=sections(16, 16))
+    rope("qwen3-vl-2b-instruct", VISION, 64, "half", 2 * geometric(10000, 32), axis=sections(16, 16))
     # A quarter of 256; 11, 11 and 10 pairs in turn.
     rope("qwen3.5-0.8b", {}, 256, "half", geometric(10000000, 64), rotary_dim=64, axis=10 * ROUND_ROBIN + (0, 1))
     rope("glm-4.1v-9b-thinking", {}, 128, "interleaved", geometric(10000, 64), rotary_dim=64, axis=sections(8, 12, 12))
     # 1536 / 12 = 128.
-    rope("glm-4.1v-9b-thinking", {"part": "vision"}, 128, "half", 2 * geometric(10000, 64), axis=sections(32, 32))
+    rope("glm-4.1v-9b-thinking", VISION, 128, "half", 2 * geometric(10000, 64), axis=sections(32, 32))
     # Sections are given as h, w, t; the axes are t, h, w: 22 times (h, w), then 20 times t.
     rope("ernie-4.5-vl-28b-a3b", {}, 128, "interleaved", geometric(500000, 128), axis=22 * (1, 2) + 20 * (0,))
     # Four axes, and the base stretched by alpha.
     rope("hunyuan-ocr", {}, 128, "half", ntk(10000, 128, 1000), axis=sections(16, 16, 16, 16))
     # Pair j of 32 has the frequency of position j in one series; rows take the even ones, columns the odd ones.
+    freqs = geometric(10000, 64)[0::2] + geometric(10000, 64)[1::2]
     for config in ("pixtral-12b", "ministral-3-8b"):
-        rope(
-            config,
-            {"part": "vision"},
-            64,
-            "half",
-            geometric(10000, 64)[0::2] + geometric(10000, 64)[1::2],
-            axis=sections(16, 16),
-        )
+        rope(config, VISION, 64, "half", freqs, axis=sections(16, 16))
     # Two blocks of 32 channels, x and y, each in halves of its own; base 100.
-    rope("gemma-4-e2b-it", {"part": "vision"}, 64, "half", 2 * geometric(100, 32), blocks=2, axis=sections(16, 16))
+    rope("gemma-4-e2b-it", VISION, 64, "half", 2 * geometric(100, 32), blocks=2, axis=sections(16, 16))
     # 1408 / 16 = 88: 22 pairs for x, the same for y.
-    rope(
-        "llama-4-scout-17b-16e", {"part": "vision"}, 88, "interleaved", 2 * geometric(10000, 44), axis=sections(22, 22)
-    )
+    rope("llama-4-scout-17b-16e", VISION, 88, "interleaved", 2 * geometric(10000, 44), axis=sections(22, 22))
     # 2 pi over periods 100 ** (4 j / 64), for rows and again for columns; positions lie in [-1, 1].
     rope("dinov3-vitl16-lvd1689m", {}, 64, "half", 2 * [2 * PI * f for f in geometric(100, 32)], axis=sections(16, 16))
 
@@ -376,8 +298,7 @@ def several_axes():
 def code_in_the_checkpoint():
     """Families that no release of transformers has, or has under another name."""
     # Up to seq_length nothing grows. 9000 is 1.1 times 8192: log2 rounds up to 1, the ratio is 2 ** 2 - 1.
-    rope("qwen-7b-chat", {}, 128, "half", geometric(10000, 128))
-    rope("qwen-7b-chat", {"seq_len": 8192}, 128, "half", geometric(10000, 128))
+    rope("qwen-7b-chat", ({}, *lengths(8192)), 128, "half", geometric(10000, 128))
     rope("qwen-7b-chat", {"seq_len": 9000}, 128, "half", ntk(10000, 128, 3))
     rope("qwen-7b-chat", {"seq_len": 30000}, 128, "half", ntk(10000, 128, 7))
     # Half of the head, in neighbours; the base is 10000 times rope_ratio.
@@ -393,24 +314,12 @@ def code_in_the_checkpoint():
     # Height and width alternate over 44 pairs, time has the last 20.
     rope("ernie-4.5-vl-28b-a3b-remote", {}, 128, "interleaved", geometric(500000, 128), axis=22 * (1, 2) + 20 * (0,))
     # 1280 / 16 = 80: 20 pairs for rows, the same for columns.
-    rope(
-        "ernie-4.5-vl-28b-a3b-remote",
-        {"part": "vision"},
-        80,
-        "half",
-        2 * geometric(10000, 40),
-        axis=20 * (0,) + 20 * (1,),
-    )
+    rope("ernie-4.5-vl-28b-a3b-remote", VISION, 80, "half", 2 * geometric(10000, 40), axis=sections(20, 20))
     rope("hunyuan-large", {}, 80, "half", ntk(10000, 80, 1000))
     rope("grok-2", {}, 128, "half", yarn_log(208533496, 128, 16, 8192, 8, 1))
     # NTK by powers, the fixed form: pair j of 32 is slowed by 8 ** ((j + 1) / 32).
-    rope(
-        "gte-multilingual-base",
-        {},
-        64,
-        "half",
-        [f / D(8) ** (D(j + 1) / 32) for j, f in enumerate(geometric(20000, 64))],
-    )
+    freqs = [f / D(8) ** (D(j + 1) / 32) for j, f in enumerate(geometric(20000, 64))]
+    rope("gte-multilingual-base", {}, 64, "half", freqs)
     rope("jina-embeddings-v3", {}, 64, "half", geometric(20000, 64))
 
 

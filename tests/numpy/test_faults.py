@@ -45,16 +45,17 @@ def calls(tmp_path, prelude="", **environment):
 
 
 # Numba's import and its compiler, broken: (before the import of rope_xp, environment, what the reason must be).
+NO_COMPILER = """
+import numba
+def fail(*_, **__): raise RuntimeError('LLVM is gone')
+numba.cfunc = lambda *_, **__: fail
+"""
 BROKEN = {
     "import raises SystemError": ("FAIL = SystemError('no core')", {}, "SystemError: no core"),
     "import raises ImportError": ("FAIL = ImportError('Numba needs NumPy 2.3')", {}, "Numba needs NumPy 2.3"),
     "a folder named numba": ("FAIL = None", {}, "cannot import name"),
     "told not to compile": ("", {"NUMBA_DISABLE_JIT": "1"}, "numba must be allowed to compile"),
-    "a compiler that fails": (
-        "import numba\ndef fail(*_, **__): raise RuntimeError('LLVM is gone')\nnumba.cfunc = lambda *_, **__: fail",
-        {},
-        "RuntimeError: LLVM is gone",
-    ),
+    "a compiler that fails": (NO_COMPILER, {}, "RuntimeError: LLVM is gone"),
 }
 # Numba's import fails as FAIL says, after half of it has run; or there is a folder of its name.
 PLANT = """
@@ -118,7 +119,7 @@ def test_numba_that_nobody_installed_is_no_reason_to_warn(tmp_path):
     assert warned == "0"
 
 
-# What happens to numba's files between two processes.
+# What happens to numba's files between two processes: which files, and their bytes afterwards.
 DAMAGES = {
     "index cut": ("*.nbi", lambda text: text[: len(text) // 2]),
     "index of other bytes": ("*.nbi", lambda text: b"\x80\x04garbage" + bytes(range(256))),
@@ -135,6 +136,15 @@ def warm(tmp_path_factory):
     return folder / "cache"
 
 
+def compiles_each_time(tmp_path, prelude=""):
+    """Assert that numba is used, and that one warning names its cache; return the warning."""
+    cache = str(tmp_path / "cache")
+    described, by_name, warned = calls(tmp_path, prelude, NUMBA_CACHE_DIR=cache)
+    assert described.startswith("numba (") and by_name == "(33, 128)"
+    assert warned.startswith("1 rope_xp: numba compiles in each process, because its cache in ")
+    return warned
+
+
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damaged_files_of_numba_are_compiled_anew(name, warm, tmp_path):
     pattern, change = DAMAGES[name]
@@ -143,10 +153,7 @@ def test_damaged_files_of_numba_are_compiled_anew(name, warm, tmp_path):
     assert files
     for file in files:
         file.write_bytes(change(file.read_bytes()))
-    described, by_name, warned = calls(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
-    assert described.startswith("numba (") and by_name == "(33, 128)"
-    assert warned.startswith("1 rope_xp: numba compiles in each process, because its cache in ")
-    assert str(tmp_path / "cache") in warned
+    assert str(tmp_path / "cache") in compiles_each_time(tmp_path)
 
 
 def test_code_that_was_removed_is_compiled_anew_if_that_is_allowed(warm, tmp_path):
@@ -158,9 +165,8 @@ def test_code_that_was_removed_is_compiled_anew_if_that_is_allowed(warm, tmp_pat
     assert calls(tmp_path, NUMBA_DISABLE_JIT="1", **environment)[-1].startswith("1 rope_xp: kernel='numba' is not used")
 
 
-UNWRITABLE = {
-    "no folder can be written": "import numba.core.caching as c; c.CacheImpl._locator_classes = []\n",
-    "the disk is full": """
+NO_FOLDER = "import numba.core.caching as c; c.CacheImpl._locator_classes = []\n"
+FULL_DISK = """
 import contextlib
 import numba.core.caching as c
 @contextlib.contextmanager
@@ -168,16 +174,12 @@ def full(self, path):
     raise OSError(28, "No space left on device")
     yield
 c.IndexDataCacheFile._open_for_write = full
-""",
-}
+"""
 
 
-@pytest.mark.parametrize("name", UNWRITABLE)
-def test_nowhere_to_keep_what_numba_compiles(name, tmp_path):
-    described, by_name, warned = calls(tmp_path, UNWRITABLE[name], NUMBA_CACHE_DIR=str(tmp_path / "cache"))
-    assert described.startswith("numba (") and by_name == "(33, 128)"
-    assert warned.startswith("1 rope_xp: numba compiles in each process, because its cache in ")
-    assert ("No space left" if "full" in name else "cannot cache function") in warned
+@pytest.mark.parametrize("prelude, reason", [(NO_FOLDER, "cannot cache function"), (FULL_DISK, "No space left")])
+def test_nowhere_to_keep_what_numba_compiles(prelude, reason, tmp_path):
+    assert reason in compiles_each_time(tmp_path, prelude)
 
 
 # Frameworks that are none.
@@ -246,11 +248,10 @@ def test_numpy_while_another_thread_imports_a_framework(framework, tmp_path):
     *parents, last = framework.split(".")
     folder.mkdir()
     (folder / "half.py").write_text("")
-    package = folder
-    for parent in parents:
-        package = package / parent
-        package.mkdir()
-        (package / "__init__.py").write_text("")
+    package = folder.joinpath(*parents)
+    package.mkdir(parents=True, exist_ok=True)
+    for parent in range(len(parents)):
+        folder.joinpath(*parents[: parent + 1], "__init__.py").write_text("")
     (package / f"{last}.py").write_text("import half\nhalf.begun.set()\nassert half.end.wait(60)\nclass Tensor: pass\n")
     prelude = f"FOLDER, NAME = {str(folder)!r}, {framework!r}\n" + HALF_IMPORTED
     assert run(tmp_path, prelude + PROGRAM + EVERYTHING + AFTERWARDS).splitlines()[-2:] == ["True", "True"]
@@ -265,9 +266,10 @@ def entry_of(function):
 
 @pytest.fixture
 def pause(monkeypatch):
-    """No pause from elsewhere; and this process is no worker, whoever started it."""
+    """No pause from elsewhere, and no OpenMP; and this process is no worker, whoever started it."""
     monkeypatch.setattr(threads, "_pause", threads._Pause())
     monkeypatch.setattr(threads, "_is_worker", lambda: False)
+    monkeypatch.setattr(threads, "_openmp", lambda of_torch: None)
     return threads._pause
 
 
@@ -306,15 +308,12 @@ def test_a_pause_is_decided_from_what_the_caller_did_and_waited():
 
 def test_plain_threads_that_have_not_begun_are_not_waited_for(pause, monkeypatch):
     later = []
-    monkeypatch.setattr(threads, "_openmp", lambda of_torch: None)
     monkeypatch.setattr(threads, "start_new_thread", lambda function, memory: later.append((function, memory)))
     parts, memory = list(range(5)), np.zeros(3)
 
     def work(_):
-        done = 0
-        while parts:
-            parts.pop()
-            done += 1
+        done = len(parts)
+        parts.clear()
         return done
 
     threads.run(entry_of(work), 0, 5, 3, memory)
@@ -324,8 +323,7 @@ def test_plain_threads_that_have_not_begun_are_not_waited_for(pause, monkeypatch
         function(*held)
 
 
-def test_plain_threads_that_have_begun_are_waited_for(pause, monkeypatch):
-    monkeypatch.setattr(threads, "_openmp", lambda of_torch: None)
+def test_plain_threads_that_have_begun_are_waited_for(pause):
     finished, first = [], []
 
     def work(_):
@@ -344,7 +342,6 @@ def test_a_process_without_further_threads_works_alone(pause, monkeypatch):
     def refuse(*_):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threads, "_openmp", lambda of_torch: None)
     monkeypatch.setattr(threads, "start_new_thread", refuse)
     done = []
     threads.run(entry_of(lambda _: done.append(1) or 3), 0, 3, 2)

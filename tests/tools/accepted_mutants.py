@@ -1,131 +1,74 @@
-"""Generated mutants that no test has to notice: (file, line before, line after), and the reason."""
+"""Generated mutants that no test has to notice, and the reason of each."""
 
-ACCEPTED: dict[tuple[str, str, str], str] = {
-    (
-        "_core/axes.py",
-        "if counts != sizes:",
-        "if counts > sizes:",
-    ): "Pairs left over follow the first section, so that counts that differ are always the greater tuple.",
-    (
-        "_core/phases.py",
-        "steps = (offset + (1 << (step - 1))) >> step",
-        "steps = (offset + (1 // (step - 1))) >> step",
-    ): "The remainder is at most one step instead of half a step. The split stays exact except for 2^-33.",
-    (
-        "_core/angles.py",
-        "return sin * cos_change + cos * sin_change, cos * cos_change - sin * sin_change",
-        "return sin % cos_change + cos * sin_change, cos * cos_change - sin * sin_change",
-    ): "NumPy has no derivatives, and gets there never; on PyTorch, test_gradients_of_learned_frequencies_and_real_"
-    "positions fails.",
-    (
-        "_core/config/__init__.py",
-        "if message == str(error):",
-        "if message is str(error):",
-    ): "An error with one argument gives the same string again each time; a message that is not shortened is that one.",
-    (
-        "positions/_prompt.py",
-        "if positions.max(initial=0) >= 2**31:",
-        "if positions.max(initial= 1) >= 2**31:",
-    ): "The number stands for a prompt without tokens; each one below 2**31 does.",
-    (
-        "positions/_prompt.py",
-        'positions = np.zeros((axes, *types.shape), dtype="float64" if dtype == "float32" else "int64")',
-        'positions = np.zeros((axes, *types.shape), dtype="float64" if dtype <= "float32" else "int64")',
-    ): "The other dtype is int32, which is the greater string.",
-    (
-        "positions/_sequence.py",
-        "if not (backends.is_host(first) or (isinstance(seq, int) and seq <= 1)):",
-        "if not (backends.is_host(first) or (isinstance(seq, int) and seq < 1)):",
-    ): "The branch only keeps sums from wrapping; for one token there is nothing to keep.",
-    (
-        "positions/_sequence.py",
-        "if not (backends.is_host(first) or (isinstance(seq, int) and seq <= 1)):",
-        "if not (backends.is_host(first) or (isinstance(seq, int) and seq <= 0)):",
-    ): "The branch only keeps sums from wrapping; for one token there is nothing to keep.",
-    (
-        "_core/phases.py",
-        "words = backends.from_numbers(self._host[bits], like=like, dtype=xp.int32 if bits == 32 else xp.int64)",
-        "words = backends.from_numbers(self._host[bits], like=like, dtype=xp.int32 if bits <= 32 else xp.int64)",
-    ): "There are 32 and 64 bits, no fewer.",
-    (
-        "frequencies/_by_length.py",
-        "kept_fraction = float(revolutions > self.high_freq_factor)",
-        "kept_fraction = float(revolutions >= self.high_freq_factor)",
-    ): "At the boundary the other branch gives 1 too.",
-    (
-        "positions/_grids.py",
-        "counts = [positions.shape[0] for positions in along_axes]",
-        "counts = [positions.shape[ -1] for positions in along_axes]",
-    ): "Positions along an axis have one axis.",
-    (
-        "_core/table_scale.py",
-        "if removed is not None and factor is not None and factor == removed.resolved_attention_factor != 1.0:",
-        "if removed is not None and factor is not None and factor == removed.resolved_attention_factor != 2.0:",
-    ): "No scaling has a factor of 2, and a factor of 1 that is left behind changes nothing.",
-    (
-        "_core/angles.py",
-        "return sin * cos_change + cos * sin_change, cos * cos_change - sin * sin_change",
-        "return sin & cos_change + cos * sin_change, cos * cos_change - sin * sin_change",
-    ): "NumPy has no derivatives; on PyTorch, test_gradients_of_learned_frequencies_and_real_positions fails.",
-    (
-        "positions/_sequence.py",
-        "if boundaries[-1] >= 2**31:",
-        "if boundaries[-1] >= 2** 30:",
-    ): "Only a row of 2^30 tokens shows it, which takes 4 GB.",
-    (
-        "_core/phases.py",
-        "carry = (lower_middle & 0xFFFF) + (upper_low & 0xFFFF) + ((lower_low >> 16) & 0xFFFF)",
-        "carry = (lower_middle & 0xFFFF) + (upper_low & 65534) + ((lower_low >> 16) & 0xFFFF)",
-    ): "It changes phases by 2^-32 of a revolution, for one position in 65,536.",
-    (
-        "positions/_prompt.py",
-        "extent = max(height, width) if compat else cells.max(initial=-1) + 1",
-        "extent = max(height, width) if compat else cells.max(initial=- 0) + 1",
-    ): "The number stands for a grid without cells, which is refused before.",
-    (
-        "_core/config/layers.py",
-        "count = layers_of(keys) or (layer + 1 if isinstance(layer, int) else 0)",
-        "count = layers_of(keys) or (layer + 1 if isinstance(layer, int) else 1)",
-    ): "The count of layers is asked for again where a family's types need it.",
-    (
-        "_core/phases.py",
-        "return backends.namespace(self._inv_freq).reshape(self._inv_freq[self._axis, ...], (-1,))",
-        "return backends.namespace(self._inv_freq).reshape(self._inv_freq[self._axis, ...], (- 2,))",
-    ): "NumPy takes any negative number for the size that is left.",
-    (
-        "_core/config/layers.py",
-        "return self.block.name == DEFAULT_BLOCK_NAME",
-        "return self.block.name >= DEFAULT_BLOCK_NAME",
-    ): "No other name of a block is a greater string.",
-    (
-        "_core/config/layer_types.py",
-        'return not isinstance(block, Mapping) or block.get("rope_theta", 1) is not None',
-        'return not isinstance(block, Mapping) or block.get("rope_theta", 2) is not None',
-    ): "Only None differs from both numbers.",
-    (
-        "_core/phases.py",
-        "integer = xp.int32 if bits == 32 else xp.int64",
-        "integer = xp.int32 if bits == 31 else xp.int64",
-    ): "Integers of 64 bits hold the same numbers.",
-    (
-        "_core/tables.py",
-        'table = table.astype("float64" if in_float64 else "float32", copy=False)',
-        'table = table.astype("float64" if not in_float64 else "float32", copy=False)',
-    ): "NumPy converts once more at the end; on JAX without 64 bits, tests of tables from NumPy fail.",
-    (
-        "_core/angles.py",
-        "derivative = backends.is_real(positions) or not frequencies.are_floats",
-        "derivative = backends.is_real(positions) or  frequencies.are_floats",
-    ): "NumPy has no derivatives; on PyTorch, test_gradients_of_learned_frequencies_and_real_positions fails.",
-    (
-        "_core/phases.py",
-        "for _ in range(x.ndim):",
-        "for _ in []:",
-    ): "NumPy's arrays broadcast without axes added; array libraries that do not are tested elsewhere.",
-    (
-        "positions/_sequence.py",
-        "if isinstance(seq, int) and seq > 1 << (_bits(rank) - 1):",
-        "if isinstance(seq, int) and seq > 1 << (_bits(rank) - 2):",
-    ): "Only a row of 2^30 tokens shows it, which takes 4 GB.",
-    ("_core/angles.py", "*,", "/,"): "The function is private, and each call names these arguments.",
-}
+import re
+
+# The file, and its line with the change in braces: {{before~>after}}. The reason is below it.
+TABLE = r"""
+_core/axes.py: if counts {{!=~>>}} sizes:
+    Pairs left over follow the first section, so that counts that differ are always the greater tuple.
+_core/phases.py: steps = (offset + (1 {{<<~>//}} (step - 1))) >> step
+    The remainder is at most one step instead of half a step. The split stays exact except for 2^-33.
+_core/angles.py: return sin {{*~>%}} cos_change + cos * sin_change, cos * cos_change - sin * sin_change
+    NumPy has no derivatives, and gets there never; on PyTorch,
+    test_gradients_of_learned_frequencies_and_real_positions fails.
+_core/config/__init__.py: if message {{==~>is}} str(error):
+    An error with one argument gives the same string again each time; a message that is not shortened is that one.
+positions/_prompt.py: if positions.max(initial={{0~> 1}}) >= 2**31:
+    The number stands for a prompt without tokens; each one below 2**31 does.
+positions/_prompt.py: positions = np.zeros((axes, *types.shape), dtype="float64" if dtype {{=~><}}= "float32" else "int64")
+    The other dtype is int32, which is the greater string.
+positions/_sequence.py: if not (backends.is_host(first) or (isinstance(seq, int) and seq <{{=~>}} 1)):
+    The branch only keeps sums from wrapping; for one token there is nothing to keep.
+positions/_sequence.py: if not (backends.is_host(first) or (isinstance(seq, int) and seq <= {{1~>0}})):
+    The branch only keeps sums from wrapping; for one token there is nothing to keep.
+_core/phases.py: words = backends.from_numbers(self._host[bits], like=like, dtype=xp.int32 if bits {{=~><}}= 32 else xp.int64)
+    There are 32 and 64 bits, no fewer.
+frequencies/_by_length.py: kept_fraction = float(revolutions >{{~>=}} self.high_freq_factor)
+    At the boundary the other branch gives 1 too.
+positions/_grids.py: counts = [positions.shape[{{0~> -1}}] for positions in along_axes]
+    Positions along an axis have one axis.
+_core/table_scale.py: if removed is not None and factor is not None and factor == removed.resolved_attention_factor != {{1~>2}}.0:
+    No scaling has a factor of 2, and a factor of 1 that is left behind changes nothing.
+_core/angles.py: return sin {{*~>&}} cos_change + cos * sin_change, cos * cos_change - sin * sin_change
+    NumPy has no derivatives; on PyTorch, test_gradients_of_learned_frequencies_and_real_positions fails.
+positions/_sequence.py: if boundaries[-1] >= 2**{{31~> 30}}:
+    Only a row of 2^30 tokens shows it, which takes 4 GB.
+_core/phases.py: carry = (lower_middle & 0xFFFF) + (upper_low & {{0xFFFF~>65534}}) + ((lower_low >> 16) & 0xFFFF)
+    It changes phases by 2^-32 of a revolution, for one position in 65,536.
+positions/_prompt.py: extent = max(height, width) if compat else cells.max(initial=-{{1~> 0}}) + 1
+    The number stands for a grid without cells, which is refused before.
+_core/config/layers.py: count = layers_of(keys) or (layer + 1 if isinstance(layer, int) else {{0~>1}})
+    The count of layers is asked for again where a family's types need it.
+_core/phases.py: return backends.namespace(self._inv_freq).reshape(self._inv_freq[self._axis, ...], (-{{1~> 2}},))
+    NumPy takes any negative number for the size that is left.
+_core/config/layers.py: return self.block.name {{=~>>}}= DEFAULT_BLOCK_NAME
+    No other name of a block is a greater string.
+_core/config/layer_types.py: return not isinstance(block, Mapping) or block.get("rope_theta", {{1~>2}}) is not None
+    Only None differs from both numbers.
+_core/phases.py: integer = xp.int32 if bits == 3{{2~>1}} else xp.int64
+    Integers of 64 bits hold the same numbers.
+_core/tables.py: table = table.astype("float64" if {{~>not }}in_float64 else "float32", copy=False)
+    NumPy converts once more at the end; on JAX without 64 bits, tests of tables from NumPy fail.
+_core/angles.py: derivative = backends.is_real(positions) or {{not~>}} frequencies.are_floats
+    NumPy has no derivatives; on PyTorch, test_gradients_of_learned_frequencies_and_real_positions fails.
+_core/phases.py: for _ in {{range(x.ndim)~>[]}}:
+    NumPy's arrays broadcast without axes added; array libraries that do not are tested elsewhere.
+positions/_sequence.py: if isinstance(seq, int) and seq > 1 << (_bits(rank) - {{1~>2}}):
+    Only a row of 2^30 tokens shows it, which takes 4 GB.
+_core/angles.py: {{*~>/}},
+    The function is private, and each call names these arguments.
+"""  # noqa: E501
+
+
+def accepted(table):
+    """The reasons, by file, line before and line after."""
+    found = {}
+    for entry in re.split(r"\n(?! )", table.strip()):
+        place, _, reason = entry.partition("\n")
+        file, _, line = place.partition(": ")
+        start, before, after, end = re.fullmatch(r"(.*)\{\{(.*)~>(.*)\}\}(.*)", line).groups()
+        found[file, start + before + end, start + after + end] = " ".join(reason.split())
+    return found
+
+
+ACCEPTED = accepted(TABLE)

@@ -21,7 +21,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -33,34 +33,18 @@ from cosmic_ray.operators.provider import OperatorProvider
 
 TESTS = Path(__file__).resolve().parents[1]
 MODULES = (
-    "rotation",
-    "channels",
-    "tables",
-    "table_scale",
-    "alignment",
-    "plan",
-    "calls",
-    "angles",
-    "phases",
-    "frequencies",
-    "spectrum",
-    "axes",
-    "description",
-    "rope_parameters",
-    "embedding",
-    "positions",
-    "config",
+    "rotation channels tables table_scale alignment plan calls angles phases frequencies spectrum axes description "
 )
+MODULES = (MODULES + "rope_parameters embedding positions config").split()
 # Tests of a module that are named otherwise.
+OF_EMBEDDING = ["embedding", "spectrum", "channels", "table_scale", "plan", "calls", "description", "rope_parameters"]
 TESTS_OF = {
+    **dict.fromkeys(OF_EMBEDDING, ("embedding", "axes")),
     "phases": ("angles", "frequencies"),
     "config": ("config", "goldens"),
     "alignment": ("rotation", "axes"),
     "tables": ("rotation", "embedding"),
-} | dict.fromkeys(
-    ("embedding", "spectrum", "channels", "table_scale", "plan", "calls", "description", "rope_parameters"),
-    ("embedding", "axes"),
-)
+}
 # Not run, as they take long: tests of compiled kernels and of broken surroundings, and the search for bad configs.
 SLOW = ("test_kernels", "test_faults", "test_config_fuzz")
 # Without effect on results (decorators only cache), or with an argument of its own.
@@ -129,11 +113,7 @@ def mutated(source, operator, occurrence):
 def sample_of(package, count, seed):
     """So many mutants of different places, drawn with a seed."""
     operators = {name: OperatorProvider()[name]() for name in OperatorProvider() if name not in LEFT_OUT}
-    files = [
-        file
-        for name in MODULES
-        for file in sorted(package.glob(f"**/{name}.py")) + sorted(package.glob(f"**/{name}/*.py"))
-    ]
+    files = [file for name in MODULES for end in (".py", "/*.py") for file in sorted(package.glob(f"**/{name}{end}"))]
     places = [place for file in files for place in places_in(package, str(file.relative_to(package)), operators)]
     draw, sample = random.Random(seed), []
     draw.shuffle(places)
@@ -176,12 +156,8 @@ def test_in_fork(folder, file):
         os.environ["PYTHONPATH"] = str(folder)
         tests = map(str, tests_for(folder / "rope_xp", file))
         options = ["-x", "-q", "--xp=numpy", "--xp=strict", "--doctest-modules", "-p", "no:cacheprovider"]
-        # The plugins are imported before pytest could rewrite them.
-        options += [
-            f"--config-file={TESTS.parent / 'pyproject.toml'}",
-            "-W",
-            "ignore::pytest.PytestAssertRewriteWarning",
-        ]
+        options += [f"--config-file={TESTS.parent / 'pyproject.toml'}"]
+        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # plugins are imported already
         code = int(pytest.main([*options, *tests]))
     finally:
         sys.stdout.flush()
@@ -193,10 +169,7 @@ def outcomes(package, mutants, workers, timeout):
     waiting, running, free = list(mutants), {}, [package.parent]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         stack.callback(_end, running)
-        for number in range(1, workers):
-            copy = Path(folder, str(number))
-            shutil.copytree(package.parent, copy)
-            free.append(copy)
+        free += [Path(shutil.copytree(package.parent, Path(folder, str(number)))) for number in range(1, workers)]
         while waiting or running:
             while waiting and free:
                 mutant, at = waiting.pop(0), free.pop()
@@ -231,28 +204,25 @@ def _end(processes):
 
 def report(results, sample, of, seed):
     """The table of survivors in Markdown, the share that is killed, and how many survivors have no reason."""
-    count = defaultdict(int)
-    for each in results:
-        count[each["outcome"]] += 1
+    count = Counter(each["outcome"] for each in results)
     survivors = sorted((each for each in results if each["outcome"] == "survived"), key=lambda each: each["file"])
     reasons = [ACCEPTED.get((each["file"], each["before"], each["after"]), "") for each in survivors]
     share = 1.0 - len(survivors) / len(results)
-    lines = [
-        "# Generated mutants",
-        "",
-        f"Made by `python tests/tools/generated_mutants.py --sample {sample} --seed {seed}`: mutants by cosmic-ray's "
-        f"operators at {sample} of {of} places in {', '.join(MODULES)}, drawn at random. {len(results)} of them are "
-        "tested" + ("." if len(results) == sample else ", those drawn first; the run was stopped then."),
-        "",
-        f"{share:.1%} are killed. " + "; ".join(f"{name}: {number}" for name, number in sorted(count.items())) + ".",
-        "",
-        "| survivor | becomes | reason |",
-        "|---|---|---|",
-    ]
+    stopped = "" if len(results) == sample else ", those drawn first; the run was stopped then"
+    text = f"""# Generated mutants
+
+Made by `python tests/tools/generated_mutants.py --sample {sample} --seed {seed}`: mutants by cosmic-ray's operators \
+at {sample} of {of} places in {", ".join(MODULES)}, drawn at random. {len(results)} of them are tested{stopped}.
+
+{share:.1%} are killed. {"; ".join(f"{name}: {number}" for name, number in sorted(count.items()))}.
+
+| survivor | becomes | reason |
+|---|---|---|
+"""
     for each, reason in zip(survivors, reasons):
         before, after = (each[name].replace("|", "\\|") for name in ("before", "after"))
-        lines.append(f"| {each['file']}:{each['line']} `{before}` | `{after}` | {reason or '**none**'} |")
-    return "\n".join([*lines, ""]), share, reasons.count("")
+        text += f"| {each['file']}:{each['line']} `{before}` | `{after}` | {reason or '**none**'} |\n"
+    return text, share, reasons.count("")
 
 
 SOURCE = Path(find_spec("rope_xp").origin).parent
@@ -264,9 +234,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--least", type=float, default=0.95, help="the share that must be killed")
-    parser.add_argument(
-        "--out", type=Path, help="the table, where survivors need reasons; beside it, results as they come"
-    )
+    parser.add_argument("--out", type=Path, help="the table; survivors need reasons then, and results are kept, too")
     asked = parser.parse_args()
     sample, of = sample_of(SOURCE, asked.sample, asked.seed)
     _prepare()
@@ -292,10 +260,8 @@ def main():
             for each in outcomes(package, new, asked.workers, timeout):
                 del each["text"]
                 results.append(each)
-                print(
-                    f"{each['outcome']:17}{each['seconds']:6.1f} s  {each['file']}:{each['line']}  {each['after']}",
-                    flush=True,
-                )
+                place = f"{each['file']}:{each['line']}"
+                print(f"{each['outcome']:17}{each['seconds']:6.1f} s  {place}  {each['after']}", flush=True)
                 if kept is not None:
                     print(json.dumps({**each, "sources": sources}), file=kept, flush=True)
     if not results:
