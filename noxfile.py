@@ -195,7 +195,7 @@ def lint(session):
     python = with_group(session, "lint")
     python("-m", "ruff", "format", "--check", ".")
     python("-m", "ruff", "check", ".")
-    python("-m", "pyright")
+    python("-m", "pyright", "--pythonpath", python.args[0])
 
 
 @nox.session
