@@ -4,17 +4,17 @@ import numpy as np
 from libraries import ROUNDOFF
 
 
-def assert_same(one, other, atol=1e-6):
-    """Equal shapes, dtypes and numbers, NaN where NaN is, also in tuples and lists.
+def assert_same(one, other, atol=1e-6, *, equal_nan=False):
+    """Equal shapes, dtypes and numbers, also in tuples and lists. NaN is an error unless `equal_nan`.
 
     By default for numbers below 4, rotated by tables that are one rounding of float32 apart: 2 * 4 * 2**-23.
     """
     if isinstance(one, (tuple, list)):
         for pair in zip(one, other, strict=True):
-            assert_same(*pair, atol)
+            assert_same(*pair, atol, equal_nan=equal_nan)
         return
     assert _dtype(one) == _dtype(other) and tuple(one.shape) == tuple(other.shape)
-    np.testing.assert_allclose(_float64(one), _float64(other), rtol=0, atol=atol)
+    np.testing.assert_allclose(_float64(one), _float64(other), rtol=0, atol=atol, equal_nan=equal_nan)
 
 
 def assert_positions(xp, result, truth, atol=0.0, roundings=1):
