@@ -12,32 +12,22 @@ from array import array
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import registry
 from numba.extending import intrinsic
 
 from rope_xp._core import backends
 from rope_xp._core.backends import memory, threads
-from rope_xp._core.kernels import faults
+from rope_xp._core.kernels.numba_jobs import WORDS_PER_JOB, compiled_entry, fetch_and_add, numba_threads, pointer_to
 from rope_xp._core.kernels.pair_rotation import Rotation, Tables
 
 Axes = tuple[int, ...]
 
 MEMORY_KINDS = ("host memory",)
-_settings: Any = numba.config
-if _settings.DISABLE_JIT:
-    raise ImportError("numba must be allowed to compile; got NUMBA_DISABLE_JIT=1")
-# x86 processors convert float16 since 2012. For older ones, LLVM calls functions that do not exist here.
-_target: Any = registry.cpu_target.target_context
-_machine, _, _features = _target.codegen().magic_tuple()
-if "x86" in _machine and "+f16c" not in _features:
-    raise ImportError(f"numba must have a processor that converts float16 (f16c); got {_features or 'no features'}")
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 # A kernel gets a number of each dtype as a tag. Integers stand for 16-bit dtypes: numba has no bfloat16 and only partly
 # supports float16.
@@ -48,7 +38,6 @@ _TAGS: dict[str, Any] = {
     "float16": np.int16(0),
     "float64": np.float64(0),
 }
-WORDS_PER_JOB = 1 << 16  # an upper limit, enough for arrays of 10,000 axes
 # The size of the parts that threads take, in bytes of x.
 BYTES_PER_PART = 2**18
 
@@ -79,7 +68,7 @@ def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, rotation: Rotation) -> N
     if not parts:
         return
     job = array("q", (0, *addresses)) + geometry
-    count = 1 if parts == 1 else min(parts, memory.threads(x) or _settings.NUMBA_NUM_THREADS)
+    count = 1 if parts == 1 else min(parts, memory.threads(x) or numba_threads())
     threads.run(_entry(kind), job.buffer_info()[0], parts, count, job, x, out, sin, cos)
 
 
@@ -270,27 +259,6 @@ def _rotate_rows(tag, wide, job, start, stop):
             sin_row, cos_row = sin_row + innermost[3], cos_row + innermost[4]
 
 
-@intrinsic
-def _pointer(context: Any, address: Any) -> Any:
-    """An address as a pointer to 64-bit integers."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
-
-    return types.CPointer(types.int64)(types.intp), generate
-
-
-@intrinsic
-def _fetch_and_add(context: Any, counter: Any) -> Any:
-    """Add one to the number at an address, atomically, and return the number before."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
-        return builder.atomic_rmw("add", pointer, ir.IntType(64)(1), "monotonic")
-
-    return types.intp(types.intp), generate
-
-
 @cache
 def _entry(kind: str) -> Any:
     """The C function that rotates arrays of one dtype, given the address of a job. Cached on disk if possible."""
@@ -298,22 +266,14 @@ def _entry(kind: str) -> Any:
 
     def rotate(address):
         """Rotate parts until none is left, and return how many. Several threads may call this at the same time."""
-        job = numba.carray(_pointer(address), WORDS_PER_JOB)
+        job = numba.carray(pointer_to(address), WORDS_PER_JOB)
         parts, rows = job[5], job[6]
         done = 0
-        part = _fetch_and_add(address)
+        part = fetch_and_add(address)
         while part < parts:
             _rotate_rows(tag, wide, job, rows * part // parts, rows * (part + 1) // parts)
             done += 1
-            part = _fetch_and_add(address)
+            part = fetch_and_add(address)
         return done
 
-    compiled = numba.cfunc("intp(intp)", cache=True, error_model="numpy")
-    try:
-        return compiled(rotate).ctypes
-    except Exception as problem:  # damaged files, a full disk, nowhere to write
-        reason = faults.reason(problem)
-    function = numba.cfunc("intp(intp)", error_model="numpy")(rotate).ctypes
-    folder = _settings.CACHE_DIR or f"{Path(__file__).parent}/__pycache__"
-    faults.warn_once("cache", f"numba compiles in each process, because its cache in {folder} cannot be used: {reason}")
-    return function
+    return compiled_entry(rotate)
