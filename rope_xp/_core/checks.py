@@ -82,6 +82,13 @@ def convert_positions(who: str, name: str, x: Any, like: Any) -> Any:
     return convert_like(who, name, x, like)
 
 
+def are_ready_positions(x: Any, like: Any) -> bool:
+    """Whether `convert_positions` returns `x` itself."""
+    return (
+        backends.dtype_name(x.dtype) in ("int32", "int64") and type(x) is type(like) and backends.on_one_device(x, like)
+    )
+
+
 def convertible(who: str, name: str, x: Any, like: Any) -> None:
     """`x` must be in the library and on the device of `like`, or be an array of NumPy."""
     if type(x) is type(like) and backends.on_one_device(x, like):

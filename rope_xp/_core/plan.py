@@ -1,49 +1,68 @@
 """What a call of a `RotaryEmbedding` decides before it computes.
 
 A plan follows from the signature of a call alone: libraries, dtypes, shapes, strides, devices, axes and the kernel. No
-function here reads the values of an array. So each call makes all checks of its signature first, in one function, and
-calls with one signature have one plan.
+function that makes a plan reads the values of an array. So a call makes all checks of its signature first, in one
+function, and calls with one signature share one plan (`rope_xp._core.backends.signature`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from rope_xp._core import backends, checks, kernels
 from rope_xp._core.alignment import (
     Alignment,
+    align_pairs,
+    align_positions,
     alignments_of_positions,
     alignments_of_tables,
     checked_seq_axis,
     leading_axes,
     shape_of_delta,
 )
-from rope_xp._core.tables import check_tables
+from rope_xp._core.backends.signature import Plans, signature_of
+from rope_xp._core.kernels import Kernel
+from rope_xp._core.kernels.pair_rotation import Angles, Rotation
+from rope_xp._core.tables import check_tables, convert_tables, pair_of
+from rope_xp.positions._sequence import count_from
+
+# The plans of functions that take no embedding.
+_PLANS = Plans()
 
 
 class CallPlan(NamedTuple):
     """What a call will do.
 
-    `source` is where the angles come from: aligned tables, rows of tables that positions select, positions from which
-    a kernel computes angles, or positions from which tables are computed. `alignments` aligns these tables or positions
+    `rotation` is what kernels do with the pairs of channels. `source` is where the angles come from: aligned tables,
+    rows of tables that positions select, positions from which a kernel computes angles, positions from which tables are
+    computed, or a change of positions from which tables are computed. `alignments` aligns these tables or positions
     with each array. `kernels` has the name of the kernel for each array, unless the kernel computes angles. `are_ready`
-    is true if given tables need no conversion. `seq_axis` is the sequence axis of the first array if no positions are
-    given. `delta_shape` is the shape of a change of positions, with additional axes of size 1.
+    is true if given tables and positions need no conversion. `divides` is true if given tables are divided by the
+    square of their scale first. `seq_axis` is the sequence axis of the first array if no positions are given.
+    `delta_shape` is the shape of a change of positions, with additional axes of size 1.
+
+    A plan that is kept may have two programs, which repeat no decision. `tables.run(positions)` computes tables, and
+    `rotate.run(arrays, angles)` rotates arrays by tables, or by tables and positions, that are not aligned.
     """
 
-    source: Literal["tables", "rows", "positions", "computed"]
+    rotation: Rotation
+    source: Literal["tables", "rows", "positions", "computed", "change"]
     alignments: list[Alignment]
     kernels: list[str]
     are_ready: bool = True
+    divides: bool = False
+    inplace: bool = False
     seq_axis: int = 0
     delta_shape: tuple[int, ...] = ()
+    tables: Any = None
+    rotate: Any = None
 
 
 def plan_call(
     who: str, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
-    """The plan of a call with the query first and keys after it."""
+    """The plan of a call with the query first and keys after it. `sincos` is empty if tables are not given."""
     _check_arrays(who, rope, arrays)
-    if sincos is None:
+    if not sincos:
         return _plan_positions(who, rope, arrays, positions, seq_dim, heads_dim)
     if rope.xpos is not None:
         raise ValueError(f"{who}: sincos must be given without xpos; got xpos={rope.xpos}")
@@ -51,25 +70,127 @@ def plan_call(
 
 
 def plan_rotation(
-    who: str, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
+    who: str,
+    rope: Any,
+    arrays: Sequence[Any],
+    sincos: Any,
+    positions: Any,
+    seq_dim: int,
+    heads_dim: int | None,
+    inverse: bool,
+    transpose: bool,
+    inplace: bool = False,
 ) -> CallPlan:
     """The plan of a rotation by tables or, with positions, by the rows that positions select."""
+    inverse, transpose = checks.boolean(who, "inverse", inverse), checks.boolean(who, "transpose", transpose)
+    if inverse and transpose:
+        raise ValueError(f"{who}: only one of inverse and transpose must be true; got both")
     _check_arrays(who, rope, arrays)
-    return _plan_tables(who, rope, arrays, sincos, positions, seq_dim, heads_dim)
+    plan = _plan_tables(who, rope, arrays, sincos, positions, seq_dim, heads_dim)
+    if inverse or transpose:
+        plan = plan._replace(rotation=plan.rotation.inverted(), divides=inverse)
+    return plan._replace(inplace=inplace)
 
 
-def plan_shift(who: str, rope: Any, k: Any, delta: Any, seq_dim: int, heads_dim: int | None) -> CallPlan:
-    """The plan of a rotation of keys by a change of positions."""
-    _check_arrays(who, rope, [k], name="k")
+def plan_shift(
+    who: str, rope: Any, arrays: Sequence[Any], sincos: Any, delta: Any, seq_dim: int, heads_dim: int | None
+) -> CallPlan:
+    """The plan of a rotation of keys by a change of positions, an array, or None for an int. `sincos` is empty."""
+    (k,) = arrays
+    _check_arrays(who, rope, arrays, name="k")
     leading, shape = (1, (rope.axes,)) if rope.axes > 1 else (0, ())
-    if not checks.is_int(delta):
+    if delta is not None:
         if backends.namespace(delta) is None:
             raise TypeError(f"{who}: delta must be an int or an array of real numbers; got {type(delta).__name__}")
         leading, shape = _shape_of_positions(who, "delta", delta, rope.axes, k)
     shape = shape_of_delta(shape, leading, k.ndim - 1 - (rope.heads is not None))
-    alignments = _alignments_of_positions(who, "delta", rope, shape[leading:], [k], seq_dim)
-    alignments = _alignments_of_tables(who, rope, shape[leading:], alignments, [k], seq_dim, heads_dim)
-    return CallPlan("computed", alignments, _choose(who, rope, [k]), delta_shape=shape)
+    alignments = _alignments_of_positions(who, "delta", rope, shape[leading:], arrays, seq_dim)
+    alignments = _alignments_of_tables(who, rope, shape[leading:], alignments, arrays, seq_dim, heads_dim)
+    # Rotated keys have the layout that the rotation wrote.
+    plan = _plan(who, rope, "change", alignments, arrays, delta_shape=shape)
+    return plan._replace(rotation=plan.rotation._replace(read=plan.rotation.write))
+
+
+def with_programs(who: str, plan: CallPlan, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any) -> CallPlan:
+    """A plan that is kept, with the programs that exist for calls like this one."""
+    if plan.source == "computed":
+        positions = planned_positions(who, plan, arrays[0], positions)
+        plan = plan._replace(tables=prepared_tables(rope, positions, arrays))
+        sincos = () if plan.tables is None else plan.tables.run(positions)
+    if not sincos:
+        return plan
+    return _with_rotation(who, plan, arrays, rope._scale.inverted(*sincos) if plan.divides else sincos, positions)
+
+
+def _with_rotation(who: str, plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any) -> CallPlan:
+    """A plan with the program that rotates, if tables and positions need no conversion."""
+    if not plan.are_ready:
+        return plan
+    angles = aligned_angles(who, plan, arrays, sincos, positions)
+    return plan._replace(rotate=kernels.prepare(plan.kernels, arrays, angles, plan.rotation, plan.inplace))
+
+
+def rotate_planned(
+    who: str, plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any, kernel: str
+) -> list[Any]:
+    """Rotate arrays by tables, or by the rows of tables that positions select."""
+    if plan.rotate is None:
+        angles = aligned_angles(who, plan, arrays, sincos, positions)
+        return kernels.rotate_by(plan.kernels, arrays, angles, plan.rotation, plan.inplace, requested=kernel)
+    return plan.rotate.run(arrays, [(*sincos, positions) if plan.source == "rows" else sincos] * len(arrays))
+
+
+def rotate_by_tables(
+    who: str,
+    arrays: Sequence[Any],
+    sincos: Any,
+    seq_dim: int,
+    rotation_of: Callable[[], Rotation],
+    *options: Any,
+    kernel: Kernel = "fastest",
+    inplace: bool = False,
+) -> list[Any]:
+    """Rotate arrays by tables, without an embedding. `rotation_of` checks the options and returns the rotation."""
+    sincos = pair_of(who, sincos)
+    signature = signature_of((*arrays, *sincos), who, seq_dim, kernel, *options)
+    plan = _PLANS.get(signature)
+    if plan is None:
+        rotation, are_ready = rotation_of(), check_tables(who, arrays, sincos)
+        alignments = alignments_of_tables(who, sincos[0].shape, arrays, seq_dim)
+        names = [kernels.choose(who, x, kernel) for x in arrays]
+        plan = CallPlan(rotation, "tables", alignments, names, are_ready, inplace=inplace)
+        if signature is not None:
+            plan = _with_rotation(who, plan, arrays, sincos, None)
+            _PLANS.add(signature, plan)
+    if inplace:
+        kernels.require_writable(who, arrays, [sincos])
+    return rotate_planned(who, plan, arrays, sincos, None, kernel)
+
+
+def prepared_tables(rope: Any, positions: Any, arrays: Sequence[Any]) -> Any:
+    """A program that computes the tables of an embedding for positions like these, which rotate arrays like these.
+
+    None if a kernel does not compute such tables: they must be float32, of exact phases, and the same for all arrays.
+    """
+    if rope.phase != "exact" or rope.xpos is not None:
+        return None
+    return kernels.prepare_tables(positions, arrays, rope._spectrum.frequencies, rope.attention_factor, rope.kernel)
+
+
+def planned_positions(who: str, plan: CallPlan, x: Any, positions: Any) -> Any:
+    """Positions in the library of `x`: those given, or 0, 1, 2, ..."""
+    if positions is None:
+        return count_from(who, "positions", 0, backends.size_of(x, plan.seq_axis), like=x)
+    return positions if plan.tables is not None else checks.convert_positions(who, "positions", positions, x)
+
+
+def aligned_angles(who: str, plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any) -> Angles:
+    """Angles for each array from tables: aligned tables, or tables and the aligned positions that select their rows."""
+    tables = convert_tables(who, arrays, sincos, plan.are_ready)
+    if plan.source != "rows":
+        return align_pairs(tables, plan.alignments)
+    rows = align_positions(checks.convert_positions(who, "positions", positions, arrays[0]), plan.alignments)
+    return [(*pair, row) for pair, row in zip(tables, rows)]
 
 
 def _plan_tables(
@@ -80,7 +201,7 @@ def _plan_tables(
     _check_heads(who, rope, heads_dim)
     are_ready = check_tables(who, arrays, sincos, rope.pairs)
     alignments = alignments_of_tables(who, sincos[0].shape, arrays, seq_dim, rope.heads, heads_dim)
-    return CallPlan("tables", alignments, _choose(who, rope, arrays), are_ready)
+    return _plan(who, rope, "tables", alignments, arrays, are_ready=are_ready)
 
 
 def _plan_rows(
@@ -94,12 +215,12 @@ def _plan_rows(
         )
     checks.position_dtype(who, "positions", positions, real=False)
     checks.convertible(who, "positions", positions, arrays[0])
-    are_ready = check_tables(who, arrays, sincos, rope.pairs)
+    are_ready = check_tables(who, arrays, sincos, rope.pairs) and checks.are_ready_positions(positions, arrays[0])
     shape = checks.shape(sincos[0])
     if len(shape) != 2 or shape[0] == 0:
         raise ValueError(f"{who}: tables must be (rows, pairs) when positions select rows; got shape {shape}")
     alignments = alignments_of_positions(who, "positions", positions.shape, arrays, seq_dim)
-    return CallPlan("rows", alignments, _choose(who, rope, arrays), are_ready)
+    return _plan(who, rope, "rows", alignments, arrays, are_ready=are_ready)
 
 
 def _plan_positions(
@@ -117,11 +238,11 @@ def _plan_positions(
         shape = (arrays[0].shape[seq_axis],)
     alignments = _alignments_of_positions(who, "positions", rope, shape, arrays, seq_dim)
     if heads_dim is None and _kernel_computes_angles(who, rope, positions, arrays[0]):
-        return CallPlan("positions", alignments, [], seq_axis=seq_axis)
+        return CallPlan(rope._channels.rotation, "positions", alignments, [], seq_axis=seq_axis)
     if rope.xpos is not None and len(arrays) == 1:
         raise ValueError(f"{who}: xpos must be given the query and then keys; got one array (use sincos and rotate)")
     alignments = _alignments_of_tables(who, rope, shape, alignments, arrays, seq_dim, heads_dim)
-    return CallPlan("computed", alignments, _choose(who, rope, arrays), seq_axis=seq_axis)
+    return _plan(who, rope, "computed", alignments, arrays, seq_axis=seq_axis)
 
 
 def _shape_of_positions(who: str, name: str, positions: Any, axes: int, like: Any) -> tuple[int, tuple[int, ...]]:
@@ -179,5 +300,9 @@ def _kernel_computes_angles(who: str, rope: Any, positions: Any, x: Any) -> bool
     return is_plain and are_integers and kernels.computes_angles(who, x, rope.kernel)
 
 
-def _choose(who: str, rope: Any, arrays: Sequence[Any]) -> list[str]:
-    return [kernels.choose(who, x, rope.kernel) for x in arrays]
+def _plan(
+    who: str, rope: Any, source: Any, alignments: list[Alignment], arrays: Sequence[Any], **others: Any
+) -> CallPlan:
+    """A plan with the rotation of the embedding and the kernel for each array."""
+    names = [kernels.choose(who, x, rope.kernel) for x in arrays]
+    return CallPlan(rope._channels.rotation, source, alignments, names, **others)

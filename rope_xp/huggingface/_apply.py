@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rope_xp._core import kernels
-from rope_xp._core.alignment import align_tables
+from rope_xp._core import plan
 from rope_xp.huggingface._comparison import FLOAT32_ON_CPU
 from rope_xp.huggingface._rotary import TableFormat
 
@@ -32,7 +31,7 @@ def rotate_by_tables(xs: Any, cos: Any, sin: Any, table_format: TableFormat) -> 
     rotation = table_format.rotation
     if table_format.rotates_last:
         rotation = rotation._replace(first_channel=x.shape[-1] - 2 * cos.shape[-1])
-    return kernels.rotate(who, xs, align_tables(who, xs, (sin, cos), -2), rotation)
+    return plan.rotate_by_tables(who, tuple(xs), (sin, cos), -2, lambda: rotation, len(xs), *rotation)
 
 
 # The next three functions also rotate arrays by tables. The tables have fewer or more rows than the arrays have tokens.

@@ -36,8 +36,8 @@ _core/phases _core/axes frequencies
 _core/kernels
 positions _core/channels _core/tables _core/table_scale
 _core/alignment _core/spectrum _core/rope_parameters _core/weights
-_core/plan _core/rotation _core/angles
-_core/calls _core/description
+_core/plan _core/angles
+_core/rotation _core/calls _core/description
 _core/embedding
 _core/config
 _core/modules

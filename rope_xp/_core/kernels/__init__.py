@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rope_xp._core import backends, checks
-from rope_xp._core.backends import dtensor, threads  # noqa: F401 (threads registers a hook for forks)
+from rope_xp._core.backends import dtensor, signature, threads  # noqa: F401 (threads registers a hook for forks)
 from rope_xp._core.kernels import faults, reference
 from rope_xp._core.kernels.pair_rotation import Angles, Rotation
 
@@ -26,18 +26,6 @@ KERNELS = {
 _MODULE_NAMES = {"numba": "numba_kernel", "triton": "cuda"}
 # The faster kernels for each kind of memory, fastest first.
 _FASTEST = {"host memory": ("numba", "blocked"), "cuda": ("triton",), "jax": ("xla",)}
-
-
-def rotate(who: str, xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: str = "fastest") -> list[Any]:
-    """Rotate each array by its angles, with the named kernel. Results equal those of `reference.rotate`."""
-    return rotate_by([choose(who, x, kernel) for x in xs], xs, angles, rotation, requested=kernel)
-
-
-def rotate_inplace(who: str, xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: str = "fastest") -> None:
-    """`rotate`, but results overwrite the arrays. All arrays are checked before the first is written."""
-    names = [choose(who, x, kernel) for x in xs]
-    require_writable(who, xs, angles)
-    rotate_by(names, xs, angles, rotation, inplace=True, requested=kernel)
 
 
 def require_writable(who: str, xs: Sequence[Any], angles: Angles) -> None:
@@ -100,6 +88,24 @@ def _launch(
         kernel if requested == "triton" else autograd.WithFallback(kernel, _report_failure),
         inplace,
     )
+
+
+def prepare(names: list[str], xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool) -> Any:
+    """A program whose `run(xs, angles)` equals `rotate_by` for all arrays and angles with the signatures of these.
+
+    Angles of the program need not be aligned. None if the kernels have no programs for these arrays.
+    """
+    module = _kernel_module(names[0])
+    if len(set(names)) > 1 or not hasattr(module, "prepare") or not all(_is_tested(names[0], x) for x in xs):
+        return None
+    if not backends.is_torch(xs[0]):
+        return module.prepare(xs, angles, rotation, inplace)
+    return _kernel_module("autograd").prepare(xs, angles, rotation, module, inplace)
+
+
+def prepare_tables(positions: Any, arrays: Sequence[Any], frequencies: Any, scale: float, kernel: str) -> Any:
+    """A program whose `run(positions)` computes float32 tables for arrays like these, or None."""
+    return None
 
 
 def on_host(x: Any) -> Any:
@@ -192,6 +198,10 @@ def _obstacle(name: str, x: Any) -> ImportError | None:
     return _obstacles[key]
 
 
+def _is_tested(name: str, x: Any) -> bool:
+    return _key(name, x) in _obstacles
+
+
 def _key(name: str, x: Any) -> tuple[str, Any, Any]:
     return name, x.dtype, x.device if backends.is_torch(x) else None
 
@@ -199,6 +209,7 @@ def _key(name: str, x: Any) -> tuple[str, Any, Any]:
 def _report_failure(x: Any, problem: Exception) -> None:
     """Warn that a launch failed, and do not choose Triton again for arrays like `x`."""
     _obstacles[_key("triton", x)] = ImportError(str(problem))
+    signature.forget_plans()
     faults.warn_once("triton", f"kernel='triton' is not used; a slower kernel runs instead: {problem}")
 
 

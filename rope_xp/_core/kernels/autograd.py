@@ -22,11 +22,9 @@ def rotate_all(xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: An
     `angles` are whatever the kernel accepts: the same number of tensors for each array, without derivatives. If they
     are not `Angles` of `reference.tables_of`, the kernel has a function `tables_of(xs, angles)` of its own.
     """
-    # Compilers reach this line only when they trace the autograd engine.
-    constant = not torch.compiler.is_compiling() and not _is_intercepted()
-    if not (constant and all([_is_plain(tensor) for tensor in {tensor for group in angles for tensor in group}])):
+    if not _are_constant(angles):
         return _rotate_by_reference(xs, angles, rotation, kernel, inplace)
-    if all([_is_memory(x) and not _has_derivative(x) for x in xs]):
+    if _are_undifferentiated(xs):
         rotated = kernel.rotate_all(xs, angles, rotation, inplace)
         if inplace:
             torch.autograd.graph.increment_version(xs)  # tells autograd that the memory has changed
@@ -38,6 +36,37 @@ def rotate_all(xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: An
     if len(xs) == 1:
         return _rotate_by_reference(xs, angles, rotation, kernel, inplace)
     return [rotate_all([x], [group], rotation, kernel, inplace)[0] for x, group in zip(xs, angles)]
+
+
+class InPlace(NamedTuple):
+    """A program that overwrites tensors."""
+
+    program: Any
+
+    def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
+        rotated = self.program.run(xs, angles)
+        torch.autograd.graph.increment_version(xs)  # tells autograd that the memory has changed
+        return rotated
+
+
+def prepare(xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool) -> Any:
+    """The program of a kernel that does what `rotate_all` does; None if `rotate_all` does more than call the kernel."""
+    if not (_are_constant(angles) and _are_undifferentiated(xs)):
+        return None
+    program = kernel.prepare(xs, angles, rotation, inplace)
+    return InPlace(program) if inplace and program is not None else program
+
+
+def _are_constant(angles: Angles) -> bool:
+    """Whether angles are plain memory without derivatives."""
+    # Compilers reach this line only when they trace the autograd engine.
+    constant = not torch.compiler.is_compiling() and not _is_intercepted()
+    return constant and all([_is_plain(tensor) for tensor in {tensor for group in angles for tensor in group}])
+
+
+def _are_undifferentiated(xs: Sequence[Any]) -> bool:
+    """Whether tensors are plain memory, and their rotation needs no derivative."""
+    return all([_is_memory(x) and not _has_derivative(x) for x in xs])
 
 
 def _rotate_by_reference(
