@@ -129,43 +129,47 @@ def _phase(position, high, low):
 
 
 @numba.njit(error_model="numpy")
-def _make_rows(positions, sin, cos, words, scale, start, stop):
-    """The rows from `start` to `stop`. Positions are "axes rows"."""
-    high, low, axis = words
+def _make_rows(job, start, stop):
+    """The rows of tables from `start` to `stop`.
+
+    The phases of a row are stored first, because two loops compile to better vector instructions than one.
+    """
+    rows, pairs, is_wide, axes = job[6], job[7], job[8], job[9]
+    narrow = numba.carray(pointer_to(job[1], _INT32), (axes, rows))
+    wide = numba.carray(pointer_to(job[1], _INT64), (axes, rows))
+    sin = numba.carray(pointer_to(job[2], _FLOAT32), (rows, pairs))
+    cos = numba.carray(pointer_to(job[3], _FLOAT32), (rows, pairs))
+    high = numba.carray(pointer_to(job[4], _INT64), pairs)
+    low = numba.carray(pointer_to(job[4] + 8 * pairs, _INT64), pairs)
+    axis_of_pair = numba.carray(pointer_to(job[4] + 16 * pairs, _INT64), pairs)
+    scale = np.float32(job.view(np.float64)[10])
+    turns = np.empty(pairs, np.int32)
     for row in range(start, stop):
-        if len(positions) == 1:
-            position = np.int64(positions[0, row])
-            for j in range(len(high)):
-                s, c = _sin_cos(_phase(position, high[j], low[j]))
-                sin[row, j], cos[row, j] = s * scale, c * scale
+        if axes == 1:
+            position = wide[0, row] if is_wide else np.int64(narrow[0, row])
+            for j in range(pairs):
+                turns[j] = _phase(position, high[j], low[j])
         else:
-            for j in range(len(high)):
-                s, c = _sin_cos(_phase(np.int64(positions[axis[j], row]), high[j], low[j]))
-                sin[row, j], cos[row, j] = s * scale, c * scale
+            for j in range(pairs):
+                axis = axis_of_pair[j]
+                turns[j] = _phase(wide[axis, row] if is_wide else np.int64(narrow[axis, row]), high[j], low[j])
+        for j in range(pairs):
+            s, c = _sin_cos(turns[j])
+            sin[row, j], cos[row, j] = s * scale, c * scale
 
 
 @cache
 def _entry() -> Any:
-    """The C function that makes tables, given the address of a job."""
+    """The C function that makes tables, given the address of a job. Cached on disk if possible."""
 
     def make_tables(address):
         """Take parts until none is left, and return how many. Several threads may call this at the same time."""
         job = numba.carray(pointer_to(address, _INT64), _WORDS_OF_JOB)
-        parts, rows, pairs, axes = job[5], job[6], job[7], job[9]
-        scale = np.float32(job.view(np.float64)[10])
-        sin = numba.carray(pointer_to(job[2], _FLOAT32), (rows, pairs))
-        cos = numba.carray(pointer_to(job[3], _FLOAT32), (rows, pairs))
-        words = numba.carray(pointer_to(job[4], _INT64), (3, pairs))
+        parts, rows = job[5], job[6]
         done = 0
         part = fetch_and_add(address)
         while part < parts:
-            start, stop = rows * part // parts, rows * (part + 1) // parts
-            if job[8]:
-                positions = numba.carray(pointer_to(job[1], _INT64), (axes, rows))
-                _make_rows(positions, sin, cos, words, scale, start, stop)
-            else:
-                narrow = numba.carray(pointer_to(job[1], _INT32), (axes, rows))
-                _make_rows(narrow, sin, cos, words, scale, start, stop)
+            _make_rows(job, rows * part // parts, rows * (part + 1) // parts)
             done += 1
             part = fetch_and_add(address)
         return done
