@@ -26,7 +26,11 @@ def empty_like(x: Any) -> Any:
 
 def empty_float32(shape: tuple[int, ...], like: Any) -> Any:
     """A new float32 array in the library of `like`."""
-    return np.empty(shape, np.float32) if backends.is_host(like) else like.new_empty(shape, dtype=sys.modules["torch"].float32)
+    return (
+        np.empty(shape, np.float32)
+        if backends.is_host(like)
+        else like.new_empty(shape, dtype=sys.modules["torch"].float32)
+    )
 
 
 def strides(x: Any) -> tuple[int, ...]:
