@@ -200,11 +200,10 @@ def _tables(
         terms = frequencies.terms(backends.astype(positions, xp.float32))
         angle = reduce(add, [columns * row.values(like=columns, dtype=xp.float32) for columns, row in terms])
         return backends.astype(xp.sin(angle), dtype), backends.astype(xp.cos(angle), dtype)
-    if kernel != "reference" and frequencies.is_single_row and not in_float64:
-        host_positions = kernels.on_host(positions)
-        if host_positions is not None:
-            sin, cos = host_sincos.sin_cos(host_positions, frequencies)
-            return memory.from_numpy(sin, positions), memory.from_numpy(cos, positions)
+    if kernel != "reference" and frequencies.are_floats and not in_float64:
+        tables = _host_tables(positions, frequencies, kernel)
+        if tables is not None:
+            return tables
     sin, cos = phases.sin_cos(backends.without_gradient(positions), frequencies, dtype)
     derivative = backends.is_real(positions) or not frequencies.are_floats
     if not (derivative and backends.has_derivatives(positions)):
@@ -212,6 +211,27 @@ def _tables(
     change = _zero_with_derivative(positions, frequencies, dtype)
     sin_change, cos_change = xp.sin(change), xp.cos(change)
     return sin * cos_change + cos * sin_change, cos * cos_change - sin * sin_change
+
+
+def _host_tables(positions: Any, frequencies: phases.Frequencies, kernel: Kernel) -> tuple[Any, Any] | None:
+    """Float32 tables by a fast method for the host; None if there is none for these positions and frequencies."""
+    numbers = kernels.on_host(positions)
+    if numbers is None:
+        return None
+    compiled = kernels.compiled_sincos(positions, kernel)
+    program = None if compiled is None else compiled.prepare(positions, frequencies)
+    if program is not None:
+        return program.run(positions)
+    if not frequencies.is_single_row:
+        return None
+    if compiled is None:
+        sin, cos = host_sincos.sin_cos(numbers, frequencies)
+    else:  # real positions: whole numbers have the bits of integers
+        whole, fractions = host_sincos.integers_and_fractions(numbers)
+        sin, cos = compiled.prepare(whole, frequencies).run(whole)
+        others = fractions != 0.0
+        sin[others], cos[others] = host_sincos.sin_cos(numbers[others], frequencies)
+    return memory.from_numpy(sin, positions), memory.from_numpy(cos, positions)
 
 
 def _zero_with_derivative(positions: Any, frequencies: phases.Frequencies, dtype: Any) -> Any:

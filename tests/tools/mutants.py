@@ -126,6 +126,13 @@ _core/kernels/blocked.py
 _core/checks.py
     numbers written twice in one place: if step <= extent: ==> if step < 0:
     only neighbours kept apart: extents[number + 1 :] ==> extents[number + 1 : number + 2]
+_core/kernels/numba_sincos.py
+    far positions without their upper word: position * high + upper * low ==> position * high
+    the sign of the next quarter: if quarter & 2 else sin, -cos ==> if quarter & 1 else sin, -cos
+    one axis for all pairs: axis = axis_of_pair[j] ==> axis = 0
+    whole positions read in halves: kind == "int64", axes ==> False, axes
+    tables without their factor: s * scale, c * scale ==> s, c
+    the last rows left out: while part < parts: ==> while part < parts - (parts > 1):
 _core/kernels/host_sincos.py
     a low digit without its table: tokens & ((1 << _BITS) - 1) ==> tokens & (1 << _BITS) - 2
 _core/table_scale.py

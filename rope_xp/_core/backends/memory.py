@@ -24,6 +24,15 @@ def empty_like(x: Any) -> Any:
     return np.empty_like(x, subok=False) if backends.is_host(x) else sys.modules["torch"].empty_like(x)
 
 
+def empty_float32(shape: tuple[int, ...], like: Any) -> Any:
+    """A new float32 array in the library of `like`."""
+    return (
+        np.empty(shape, np.float32)
+        if backends.is_host(like)
+        else like.new_empty(shape, dtype=sys.modules["torch"].float32)
+    )
+
+
 def strides(x: Any) -> tuple[int, ...]:
     """The strides of `x` in the unit of its library: bytes for NumPy, numbers for torch."""
     return x.strides if backends.is_host(x) else x.stride()
@@ -88,6 +97,14 @@ def with_contiguous_rows(x: Any) -> Any:
     if not backends.is_host(x):
         return x if x.shape[-1] == 1 or x.stride()[-1] == 1 else x.contiguous()
     return x if x.strides[-1] == x.itemsize and x.flags.aligned else np.require(x, requirements=("C", "A"))
+
+
+def contiguous(x: Any) -> Any:
+    """`x`, or a copy if its numbers are not contiguous and aligned."""
+    if not backends.is_host(x):
+        return x.contiguous()
+    is_plain = isinstance(x, np.ndarray) and x.flags.c_contiguous and x.flags.aligned
+    return x if is_plain else np.require(x, requirements=("C", "A"))
 
 
 def contiguous_copy(x: Any, dtype: Any) -> Any:

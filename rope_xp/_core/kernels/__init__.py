@@ -117,6 +117,18 @@ def on_host(x: Any) -> Any:
     return None
 
 
+def compiled_sincos(positions: Any, kernel: str) -> Any:
+    """The module that compiles tables of positions on the host, or None if it cannot be used."""
+    if kernel == "blocked":
+        return None
+    problem = _obstacle("numba_sincos", positions)
+    if problem is None:
+        return _kernel_module("numba_sincos")
+    if kernel == "fastest":
+        _warn("numba", problem)
+    return None
+
+
 def choose(who: str, x: Any, kernel: str) -> str:
     """The name of the kernel that will run for `x`."""
     traced = _is_traced(x)
@@ -173,9 +185,14 @@ def _fastest(memory: str, x: Any) -> str:
         problem = _obstacle(name, x)
         if problem is None:
             return name
-        if not isinstance(problem, ModuleNotFoundError):
-            faults.warn_once(name, f"kernel={name!r} is not used; a slower kernel runs instead: {problem}")
+        _warn(name, problem)
     return "reference"
+
+
+def _warn(name: str, problem: ImportError) -> None:
+    """Warn once that a kernel is installed and does not work."""
+    if not isinstance(problem, ModuleNotFoundError):
+        faults.warn_once(name, f"kernel={name!r} is not used; a slower kernel runs instead: {problem}")
 
 
 # Why a kernel cannot rotate arrays of a dtype on a device, or None if it can.
@@ -218,12 +235,12 @@ def _kernel_module(name: str) -> Any:
     """The module of a kernel, or its import error. The result is cached, because an import that fails is slow.
 
     The error has no traceback, because a traceback would keep the arrays of the call alive. It is a
-    `ModuleNotFoundError` if the package with the name of the kernel is not installed.
+    `ModuleNotFoundError` if the package that the kernel is named after is not installed.
     """
     try:
         return import_module(f"rope_xp._core.kernels.{_MODULE_NAMES.get(name, name)}")
     except ModuleNotFoundError as problem:
-        absent = ModuleNotFoundError(str(problem)) if problem.name == name else None
+        absent = ModuleNotFoundError(str(problem)) if problem.name == name.partition("_")[0] else None
         broken = ImportError(faults.reason(problem))
     except Exception as problem:
         absent, broken = None, ImportError(faults.reason(problem))

@@ -29,7 +29,7 @@ def sin_cos(positions: Any, frequencies: phases.Frequencies) -> tuple[Any, Any]:
     (array, array), "*batch seq pairs"
         Sine and cosine, float32.
     """
-    tokens, fractions = _integers_and_fractions(positions.reshape(-1))
+    tokens, fractions = integers_and_fractions(positions.reshape(-1))
     high, low = tokens >> _BITS, tokens & ((1 << _BITS) - 1)
     highs, row_of_high = _distinct(high)
     lows, row_of_low = _distinct(low)
@@ -54,7 +54,7 @@ def sin_cos(positions: Any, frequencies: phases.Frequencies) -> tuple[Any, Any]:
     return sin.reshape(shape), cos.reshape(shape)
 
 
-def _integers_and_fractions(numbers: Any) -> tuple[Any, Any]:
+def integers_and_fractions(numbers: Any) -> tuple[Any, Any]:
     """The nearest integers, and the remainders: None for integers, and NaN for numbers too large for `phases`."""
     if numbers.dtype.kind != "f":
         return numbers, None

@@ -29,13 +29,13 @@ WORDS_PER_JOB = 1 << 16  # an upper limit, enough for arrays of 10,000 axes
 
 
 @intrinsic
-def pointer_to(context: Any, address: Any) -> Any:
-    """An address as a pointer to 64-bit integers."""
+def pointer_to(context: Any, address: Any, number: Any) -> Any:
+    """An address as a pointer to numbers of the dtype of `number`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        return builder.inttoptr(arguments[0], context.get_value_type(number).as_pointer())
 
-    return types.CPointer(types.int64)(types.intp), generate
+    return types.CPointer(number)(types.intp, number), generate
 
 
 @intrinsic

@@ -266,7 +266,7 @@ def _entry(kind: str) -> Any:
 
     def rotate(address):
         """Rotate parts until none is left, and return how many. Several threads may call this at the same time."""
-        job = numba.carray(pointer_to(address), WORDS_PER_JOB)
+        job = numba.carray(pointer_to(address, np.int64(0)), WORDS_PER_JOB)
         parts, rows = job[5], job[6]
         done = 0
         part = fetch_and_add(address)
