@@ -104,8 +104,15 @@ def prepare(names: list[str], xs: Sequence[Any], angles: Angles, rotation: Rotat
 
 
 def prepare_tables(positions: Any, arrays: Sequence[Any], frequencies: Any, scale: float, kernel: str) -> Any:
-    """A program whose `run(positions)` computes float32 tables for arrays like these, or None."""
-    return None
+    """A program whose `run(positions)` computes float32 tables times `scale` for arrays like these, or None.
+
+    None unless positions are integers in host memory that a compiled kernel reads as they are.
+    """
+    in_float64 = any(backends.dtype_name(x.dtype) == "float64" for x in arrays)
+    if kernel == "reference" or in_float64 or type(positions) is not type(arrays[0]) or on_host(positions) is None:
+        return None
+    compiled = compiled_sincos(positions, kernel)
+    return None if compiled is None else compiled.prepare(positions, frequencies, scale)
 
 
 def on_host(x: Any) -> Any:
