@@ -7,7 +7,7 @@ subclasses, and for libraries other than NumPy, PyTorch and JAX.
 
 import sys
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -34,13 +34,6 @@ class Plans(dict[Hashable, Any]):
         return Plans, ()
 
 
-class _Reader(NamedTuple):
-    """How the arrays of a library are read."""
-
-    facts: Callable[[Any], tuple[Any, ...]]
-    state: Callable[[], tuple[Any, ...] | None]  # the state of the library; None if calls have no signature now
-
-
 def signature_of(arrays: tuple[Any, ...], *options: Any) -> Hashable:
     """The signature of a call with these arrays, or with None in place of an array; None if it has no signature.
 
@@ -48,17 +41,15 @@ def signature_of(arrays: tuple[Any, ...], *options: Any) -> Hashable:
     """
     if getattr(getattr(sys.modules.get("torch"), "compiler", None), "is_compiling", bool)():
         return None
-    kinds, first = tuple([type(each) for each in (*options, *arrays)]), _reader(type(arrays[0]))
-    state = None if first is None else first.state()
-    if state is None or not _OPTIONS.issuperset(kinds[: len(options)]):
-        return None
-    readers = [_reader(kind) for kind in kinds[len(options) :]]
-    if None in readers:
+    kinds = tuple(map(type, options))
+    if not _OPTIONS.issuperset(kinds):
         return None
     try:
-        return kinds, options, _failures[0], state, *[reader.facts(x) for reader, x in zip(readers, arrays)]
+        facts = [_FACTS[type(x)](x) for x in arrays]
     except RuntimeError:  # nested and sparse tensors have no shape or no strides
         return None
+    state = _STATES.get(type(arrays[0]), _no_facts)()
+    return None if state is None or None in facts else (kinds, options, _failures[0], state, *facts)
 
 
 def forget_plans() -> None:
@@ -66,41 +57,41 @@ def forget_plans() -> None:
     _failures[0] += 1
 
 
-def _reader(kind: type) -> _Reader | None:
-    """The reader of arrays of exactly this class, or of None."""
-    return _READERS.get(kind) or _new_reader(kind)
-
-
-def _new_reader(kind: type) -> _Reader | None:
-    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
-    if kind in (getattr(torch, "Tensor", None), getattr(getattr(torch, "nn", None), "Parameter", None)):
-        return _READERS.setdefault(kind, _torch_reader())
-    if issubclass(kind, getattr(jax, "Array", ())) and not issubclass(kind, jax.core.Tracer):
-        return _READERS.setdefault(kind, _Reader(lambda x: (x.aval,), lambda: (jax.config.jax_enable_x64,)))
+def _no_facts(*_: Any) -> None:
     return None
 
 
-def _torch_reader() -> _Reader:
+class _Facts(dict[type, Callable[[Any], tuple[Any, ...] | None]]):
+    """The functions that read arrays of exactly these classes, and of no subclasses. They also name the class."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], tuple[Any, ...] | None]:
+        torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+        if kind in (getattr(torch, "Tensor", None), getattr(getattr(torch, "nn", None), "Parameter", None)):
+            self[kind], _STATES[kind] = _torch_facts(kind)
+        elif issubclass(kind, getattr(jax, "Array", ())) and not issubclass(kind, jax.core.Tracer):
+            self[kind], _STATES[kind] = lambda x: (kind, x.aval), lambda: (jax.config.jax_enable_x64,)
+        return self.get(kind, _no_facts)
+
+
+_FACTS = _Facts({type(None): lambda _: (), np.ndarray: lambda x: (x.dtype, x.shape, x.strides, x.flags.num)})
+# The functions that read the state of a library, which give None if calls have no signature now.
+_STATES: dict[type, Callable[[], tuple[Any, ...] | None]] = {np.ndarray: lambda: ()}
+
+
+def _torch_facts(kind: type) -> tuple[Any, Any]:
+    """The functions that read a tensor and the state of PyTorch."""
     functions, forward_ad = sys.modules["torch"]._C, sys.modules["torch.autograd.forward_ad"]
+    keys_of, included_keys = functions._dispatch_keys, functions._dispatch_tls_local_include_set
+    is_grad_enabled, function_modes = functions.is_grad_enabled, functions._len_torch_function_stack
 
     def facts(x: Any) -> tuple[Any, ...]:
         # Dispatch keys tell layouts, lazy negation, wrappers of transforms and inference tensors apart.
-        keys = functions._dispatch_keys(x).raw_repr()
-        return x.dtype, x.shape, x.stride(), keys, x.requires_grad, x.get_device()
+        return kind, x.dtype, x.shape, x.stride(), keys_of(x).raw_repr(), x.requires_grad, x.get_device()
 
     def state() -> tuple[Any, ...] | None:
         if forward_ad._current_level >= 0 or functions._get_tracing_state() is not None:
             return None
-        # The thread's dispatch keys tell whether transforms, dispatch modes, autocast and inference mode are active.
-        included, excluded = functions._dispatch_tls_local_include_set(), functions._dispatch_tls_local_exclude_set()
-        modes = functions._len_torch_function_stack()
-        return functions.is_grad_enabled(), modes, included.raw_repr(), excluded.raw_repr()
+        # Included keys tell whether transforms, dispatch modes or inference mode are active in this thread.
+        return is_grad_enabled(), function_modes(), included_keys().raw_repr()
 
-    return _Reader(facts, state)
-
-
-_NO_FACTS = ()
-_READERS: dict[type, _Reader] = {
-    type(None): _Reader(lambda _: _NO_FACTS, lambda: None),
-    np.ndarray: _Reader(lambda x: (x.dtype, x.shape, x.strides, x.flags.num), lambda: _NO_FACTS),
-}
+    return facts, state
