@@ -66,7 +66,7 @@ def rotate_by(
         ]
     if name == "triton" and not _is_traced(xs[0]):
         return _launch(xs, angles, rotation, _kernel_module(name), inplace, requested=requested)
-    tables = reference.tables_of(angles)
+    tables: Any = angles if name == "numba" else reference.tables_of(angles)
     if name == "reference":
         return reference.rotate_all(xs, tables, rotation, inplace)
     if name == "triton":
