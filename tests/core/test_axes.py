@@ -208,7 +208,7 @@ def test_bad_spans():
         (lambda: embedding(blocks=2), r"blocks must divide the 7 pairs.*got 2"),
         (lambda: embedding(blocks=0), r"blocks must divide.*got 0"),
         (lambda: embedding("interleaved", blocks=7), r"must be 1 unless layout='half'"),
-        (lambda: embedding(first_channel=15), r"first_channel must leave at least one pair within head_dim=14; got 15"),
+        (lambda: embedding(first_channel=13), r"first_channel must leave at least one pair within head_dim=14; got 13"),
         (lambda: embedding(first_channel=2, rotary_dim=14), r"at most 12; got 14"),
         (lambda: embedding(first_channel=-2), r"first_channel must not be negative; got -2"),
         (lambda: given(inv_freq=((1.0,), (1.0, 2.0))), r"equally many frequencies for each axis"),
