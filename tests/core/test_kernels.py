@@ -29,15 +29,6 @@ WRITABLE = ("numpy", "torch")
 
 
 @st.composite
-def problems(draw):
-    """Arrays that lie oddly in memory: axes in any order, cut out of larger ones, reversed or strided."""
-    leading = draw(st.lists(st.integers(0, 4), min_size=1, max_size=4))
-    pairs, rest = draw(st.integers(1, 9)), draw(st.integers(0, 3)) * 2
-    table = tuple(draw(st.sampled_from([1, size])) for size in leading)
-    return {**draw(layings((*leading, 2 * pairs + rest))), "table": (*table, pairs)}
-
-
-@st.composite
 def layings(draw, shape):
     """How an array of this shape lies in the memory of a larger one."""
     steps = tuple(draw(st.sampled_from([1, 1, 2, 3])) for _ in shape)
@@ -107,63 +98,52 @@ def assert_in_place_is_the_same(xp, whole, cut, rotate, rotate_inplace):
     assert in_bytes(xp, written) == in_bytes(xp, expected)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@settings(max_examples=min(40, EXAMPLES), deadline=None)
-@given(problem=problems(), inverse=st.booleans())
-def test_equals_the_reference_however_arrays_lie(xp, kernel, layout, dtype, problem, inverse):
-    if dtype not in xp.floats or xp.name not in WRITABLE:  # others have no strides
-        return
-    whole, cut = laid_out(problem, xp, dtype)
-    x, sincos = cut(whole), xp.tables(radians(*problem["table"], seed=problem["seed"]), dtype)
-    before = xp.numpy(whole).copy()
-    options = {"sincos": sincos, "layout": layout, "inverse": inverse}
-    call = partial(apply_rotary_pos_emb, **options)
-    reference, result = call(x, kernel="reference"), call(x, kernel=kernel)
-    assert_one_rounding(xp, result, reference, x, dtype, kernel=kernel)
-    np.testing.assert_array_equal(xp.numpy(whole), before)
-    inplace = partial(apply_rotary_pos_emb_inplace, **options, kernel=kernel)
-    assert_in_place_is_the_same(xp, whole, cut, partial(call, kernel=kernel), inplace)
-
-
 @st.composite
-def embeddings(draw):
-    """A part of the width, which begins anywhere and falls into blocks, and axes in any order."""
-    layout = draw(st.sampled_from(LAYOUTS))
+def problems(draw, layout):
+    """A part of the width, which begins anywhere and falls into blocks, and axes in any order, some of them empty."""
     blocks = draw(st.integers(1, 3)) if layout == "half" else 1
     pairs, first, rest = blocks * draw(st.integers(1, 4)), draw(st.integers(0, 3)), draw(st.integers(0, 3))
     dim = (first + 2 * pairs + rest + 1) // 2 * 2
     heads, of_heads = draw(st.integers(1, 3)), draw(st.booleans())
-    axes = draw(st.permutations([("batch", draw(st.integers(0, 2))), ("seq", 5), ("heads", heads)]))
-    inv_freq = random(*(1, heads) * of_heads, pairs).tolist()
-    names = [name for name, _ in axes]
-    span = {"head_dim": dim, "first_channel": first, "rotary_dim": 2 * pairs}
+    others = [("other", size) for size in draw(st.lists(st.integers(0, 4), max_size=2))]
+    axes = draw(st.permutations([("seq", 5), ("heads", heads), *others]))
+    names, shape = [name for name, _ in axes], [size for _, size in axes]
+    span = {"head_dim": dim, "first_channel": first, "rotary_dim": 2 * pairs, "blocks": blocks}
     return {
-        "rope": embedding(layout, **span, blocks=blocks, base=None, inv_freq=inv_freq),
+        "rope": embedding(layout, **span, base=None, inv_freq=random(*(1, heads) * of_heads, pairs).tolist()),
         "axes": {"seq_dim": names.index("seq"), "heads_dim": names.index("heads") if of_heads else None},
-        "laying": draw(layings((*[size for _, size in axes], dim))),
-        "dtype": draw(st.sampled_from(FLOATS)),
+        "table": None if of_heads else (*(draw(st.sampled_from([1, size])) for size in shape), pairs),
+        "laying": draw(layings((*shape, dim))),
         "inverse": draw(st.booleans()),
     }
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(problem=embeddings())
-def test_embeddings_equal_those_of_the_reference(xp, kernel, problem):
-    if xp.name not in WRITABLE:  # others have no strides
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@settings(max_examples=min(40, EXAMPLES), deadline=None)
+@given(data=st.data())
+def test_equals_the_reference_however_arrays_lie(xp, kernel, layout, dtype, data):
+    if dtype not in xp.floats or xp.name not in WRITABLE:  # others have no strides
         return
-    dtype, axes = problem["dtype"], problem["axes"]
+    problem = data.draw(problems(layout))
+    axes, inverse = problem["axes"], problem["inverse"]
     rope, reference = (replace(problem["rope"], kernel=each) for each in (kernel, "reference"))
     whole, cut = laid_out(problem["laying"], xp, dtype)
-    x, where = cut(whole), xp.array(np.arange(5) * 7, "int32")
-    sincos = rope.sincos(where, like=x)
-    rotation = {"sincos": sincos, **axes, "inverse": problem["inverse"]}
-    for call in (lambda rope: rope.rotate(x, **rotation), lambda rope: rope(x, x, sincos=sincos, **axes)[1]):
-        assert_one_rounding(xp, call(rope), call(reference), x, dtype, kernel=kernel)
+    x, where, before = cut(whole), xp.array(np.arange(5) * 7, "int32"), xp.numpy(whole).copy()
     for call in (lambda rope: rope(x, positions=where, **axes), lambda rope: rope.shift(x, -3, **axes)):
         assert_one_rounding(xp, call(rope), call(reference), x, dtype, tables=2e-7)
-    inplace = partial(rope.rotate_inplace, **rotation)
-    assert_in_place_is_the_same(xp, whole, cut, partial(rope.rotate, **rotation), inplace)
+    several = [rope.sincos(where, like=x)]
+    if problem["table"]:  # which broadcast in every way
+        several.append(xp.tables(radians(*problem["table"]), dtype))
+    for sincos in several:
+        rotation = {"sincos": sincos, **axes, "inverse": inverse}
+        result, truth = (each.rotate(x, **rotation) for each in (rope, reference))
+        assert_one_rounding(xp, result, truth, x, dtype, kernel=kernel)
+        result, truth = (each(x, x, sincos=sincos, **axes)[1] for each in (rope, reference))
+        assert_one_rounding(xp, result, truth, x, dtype, kernel=kernel)
+        inplace = partial(rope.rotate_inplace, **rotation)
+        assert_in_place_is_the_same(xp, whole, cut, partial(rope.rotate, **rotation), inplace)
+    np.testing.assert_array_equal(xp.numpy(whole), before)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
