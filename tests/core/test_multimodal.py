@@ -133,11 +133,9 @@ def test_neighbours_of_one_type():
     # GLM-Image: the tokens of an image that is being decoded are those of a longer prompt.
     found = positions.qwen3_vl([0, 0, *[1] * 6, 0], [[1, 2, 3]], spatial_merge_size=1).positions
     np.testing.assert_array_equal(found, written_down([2, ([0], 2, 3), 1])[0])
-
-
-def test_audio_counts_like_text():
-    found = positions.qwen3_omni([0, 3, 3, 3, 1, 0], [[1, 2, 2]], positions_per_second=13)
-    np.testing.assert_array_equal(found.positions, [[0, 1, 2, 3, 4, 5]] * 3)
+    # Audio counts like text.
+    found = positions.qwen3_omni([0, 3, 3, 3, 1, 0], [[1, 2, 2]], positions_per_second=13).positions
+    np.testing.assert_array_equal(found, [[0, 1, 2, 3, 4, 5]] * 3)
 
 
 def test_times_lose_their_fraction_as_float32_does():
@@ -197,10 +195,8 @@ def test_hunyuan(axes):
 
 def test_hunyuan_goes_on_by_index_after_an_image():
     """Without an axis of indices, the positions of a last image are below its tokens'; transformers goes on there."""
-    ours, theirs = (
-        positions.hunyuan_vl([0, 0, 0, 1, 1, 1, 1], [[1, 4, 2]], axes=3, compat=compat)
-        for compat in (None, "transformers")
-    )
+    prompt = [0, 0, 0, 1, 1, 1, 1], [[1, 4, 2]]
+    ours, theirs = (positions.hunyuan_vl(*prompt, axes=3, compat=each) for each in (None, "transformers"))
     np.testing.assert_array_equal(ours.positions, theirs.positions)
     assert ours.delta == 0 and theirs.delta == 3 - 7
 
