@@ -153,12 +153,10 @@ def bad_calls(xp):
     types = [
         (call([1.0, 2.0]), r"^permute_projection: w must be an array; got list"),
         (lambda: permute_projection(w, num_heads=2), r"'to'"),
-        (call(head_dim=14.0), r"head_dim must be an int; got float"),
-        (call(num_heads=2.0), r"num_heads must be an int; got float"),
-        (call(rotary_dim=6.0), r"rotary_dim must be an int; got float"),
-        (call(first_channel="8"), r"first_channel must be an int; got str"),
         (call(axis=None), r"axis must be an int; got NoneType"),
     ]
+    integers = ("head_dim", "num_heads", "rotary_dim", "first_channel", "axis")
+    types += [(call(**{name: 2.0}), rf"{name} must be an int; got float") for name in integers]
     return raising(values, types)
 
 
