@@ -39,6 +39,7 @@ def yarn(factor, length, fast=32, slow=1, truncate=True):
     ends = [DIM * mp.log(length / (beta * 2 * mp.pi)) / (2 * mp.log(BASE)) for beta in (fast, slow)]
     low, high = (mp.floor(ends[0]), mp.ceil(ends[1])) if truncate else ends
     low, high = max(low, 0), min(high, DIM - 1)
+    high = low + mp.mpf("0.001") if low == high else high
     keep = [1 - min(max((j - low) / (high - low), 0), 1) for j in range(DIM // 2)]
     return [w / factor * (1 - k) + w * k for w, k in zip(powers(), keep)]
 
@@ -83,6 +84,8 @@ RULES = [
     (YARN_8K(truncate=False), yarn(4, 8192, truncate=False)),
     (YARN_8K(original_max_position_embeddings=8_000_000), yarn(4, 8_000_000)),  # a ramp beyond the pairs
     (YARN_8K(factor=40.0, original_max_position_embeddings=64, beta_fast=4, beta_slow=2), yarn(40, 64, 4, 2)),
+    (YARN_8K(original_max_position_embeddings=64), yarn(4, 64)),  # a ramp that begins before the pairs
+    (YARN_8K(beta_fast=2, beta_slow=2, truncate=False), yarn(4, 8192, 2, 2, truncate=False)),  # a step
     (Llama3Scaling(**LLAMA), llama3(8, 1, 4, 8192)),
     (Llama3Scaling(**dict(zip(LLAMA, (32.0, 0.125, 0.5, 1024)))), llama3(32, 0.125, 0.5, 1024)),
     (Llama3Scaling(**{**LLAMA, "high_freq_factor": 1.0}), llama3(8, 1, 1, 8192)),  # without a passage
