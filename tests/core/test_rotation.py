@@ -1,7 +1,5 @@
 """How channels turn, against complex multiplication in float64."""
 
-from functools import partial
-
 import einops
 import numpy as np
 import oracle
@@ -28,9 +26,18 @@ SHAPES = {
 
 
 @pytest.fixture
-def apply_rotary_pos_emb(kernel):
-    """The function under test, by each kernel: all must pass what the pure expression passes."""
-    return partial(rope_xp.apply_rotary_pos_emb, kernel=kernel)
+def apply_rotary_pos_emb(xp, kernel):
+    """The function under test, by each kernel: all must pass what the pure expression passes, in place too."""
+
+    def apply(x, sincos, **options):
+        result = rope_xp.apply_rotary_pos_emb(x, sincos, **options, kernel=kernel)
+        if xp.name in ("numpy", "torch"):
+            written = x + 0
+            rope_xp.apply_rotary_pos_emb_inplace(written, sincos, **options, kernel=kernel)
+            assert_numbers(xp, written, result)
+        return result
+
+    return apply
 
 
 def expected(x, angles, layout, seq_dim, inverse=False):
