@@ -78,6 +78,11 @@ def assert_bits(xp, sincos, truth, name=""):
         assert_numbers(xp, table, exact, name=name)
 
 
+def assert_not_numbers(xp, sincos):
+    for table in sincos:
+        assert np.isnan(xp.numpy(table)).all()
+
+
 def assert_close(xp, sincos, truth, bound):
     for table, exact in zip(sincos, truth, strict=True):
         assert np.abs(xp.numpy(table) - exact).max() <= bound
@@ -133,12 +138,12 @@ def test_real_positions_in_float64(xp):
     exact = exact_sincos(rope, positions)
     assert_close(xp, rope.sincos(xp.array(positions)), exact, ROUNDING)
     assert_close(xp, rope.sincos(xp.array(positions), like=double), exact, 4e-16)
-    assert_bits(xp, rope.sincos(xp.array([2.0**63, np.nan]), like=double), [np.full((2, 7), np.nan)] * 2)
+    assert_not_numbers(xp, rope.sincos(xp.array([2.0**63, np.nan]), like=double))
 
 
 def test_real_positions_out_of_range_are_not_a_number(xp):
     positions = xp.array([np.nan, np.inf, -np.inf, 2.0**31, -(2.0**40)], "float32")
-    assert_bits(xp, embedding().sincos(positions), [np.full((5, 7), np.nan)] * 2)
+    assert_not_numbers(xp, embedding().sincos(positions))
 
 
 def test_learned_frequencies_have_the_bits_of_floats(xp):

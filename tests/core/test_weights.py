@@ -129,7 +129,7 @@ def bad_calls(xp):
         (call(to="interleaved_to_half"), r"to must be .*; got"),
         (call(to=True), r"to must be .*; got True"),
         (call(num_heads=8), r"heads on axis 0 of w \(for keys: key-value heads\).*; got num_heads=8 .*\(28, 16\)"),
-        (call(num_heads=8, axis=1, rotary_dim=8), r"every head must have 8 channels .*; got head_dim=2 \(w of shape"),
+        (call(num_heads=8, axis=1, rotary_dim=8), r"head must have 8 channels .*; got head_dim=2 \(.*28, 16.*=8\)"),
         (
             call(num_heads=4, axis=1, head_dim=8),
             r"axis 1 of w must have num_heads=4 .*head_dim=8 channels; got .*28, 16",
