@@ -26,8 +26,8 @@ def test_embeddings():
 def test_arrays_of_two_libraries(xp):
     other = np.asarray if xp.name == "strict" else array_api_strict.asarray
     foreign, where = other(np.ones((5, 7), np.float32)), other(np.arange(5, dtype=np.int32))
-    x, own, host = xp.array(np.ones((5, 3, 14)), "float32"), xp.array(np.ones((5, 7)), "float32"), np.ones((5, 3, 14))
-    types = []
+    host, own, types = np.ones((5, 3, 14), np.float32), xp.array(np.ones((5, 7)), "float32"), []
+    x = xp.array(host)
     if xp.name != "strict":  # NumPy's tables and positions go with any x
         types += [
             (lambda: apply_rotary_pos_emb(x, (foreign, foreign)), r"must be an array of .*, or of NumPy; got"),
@@ -36,7 +36,7 @@ def test_arrays_of_two_libraries(xp):
     if xp.name != "numpy":
         learned = replace(ROPE, base=None, inv_freq=own[0, :])
         types += [
-            (lambda: apply_rotary_pos_emb(host.astype(np.float32), (own, own)), "or of NumPy; got"),
+            (lambda: apply_rotary_pos_emb(host, (own, own)), "or of NumPy; got"),
             (lambda: ROPE(host, x, seq_dim=0), r"must be an array of numpy, .*; got"),
             (lambda: learned(host, seq_dim=0), "or of NumPy; got"),
             (lambda: positions.from_mask(xp.array(np.ones(3), "bool"), like=host), "array of numpy"),
