@@ -34,7 +34,10 @@ def apply_rotary_pos_emb(xp, kernel):
         if xp.name in ("numpy", "torch"):
             written = x + 0
             rope_xp.apply_rotary_pos_emb_inplace(written, sincos, **options, kernel=kernel)
-            assert_numbers(xp, written, result)
+            # Both are a rounding of the dtype, and four roundings of the arithmetic on numbers below 6, off at most.
+            roundoff = ROUNDOFF[xp.dtype_of(x)]
+            atol = 2 * 4 * 6 * min(roundoff, ROUNDOFF["float32"])
+            np.testing.assert_allclose(xp.numpy(written), xp.numpy(result), rtol=2 * roundoff, atol=atol)
         return result
 
     return apply
