@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers.vision_utils import get_vision_window_index
 
-from rope_xp import apply_rotary_pos_emb
 from rope_xp.positions import augment, grid, join, normalized
 
 TORCH = torch.zeros(1)
@@ -161,17 +160,6 @@ def test_dinov3_and_its_kin(model):
         torch.testing.assert_close(ours_moved, moved, rtol=0, atol=2e-6)
 
 
-def test_prefix_tokens_of_dinov3():
-    x = torch.randn(1, 2, 5 + 12, 16, generator=torch.Generator().manual_seed(0))
-    where = join(5, normalized(3, 4, like=TORCH))
-    angles = (2 * math.pi * where.T[:, :, None] * 100.0 ** -(torch.arange(4) / 4)).flatten(1)
-    ours = apply_rotary_pos_emb(x, (angles.sin(), angles.cos()), layout="half", seq_dim=2)
-    cos, sin = (table[5:].tile(2) for table in (angles.cos(), angles.sin()))
-    theirs, _ = upstream("dinov3_vit", "apply_rotary_pos_emb")(x, x, cos, sin)
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
-    assert torch.equal(ours[:, :, :5], x[:, :, :5])
-
-
 def test_efficientloftr():
     theirs = upstream("efficientloftr", "compute_embeddings")(torch.ones(1), 4, 7, 4)[0].flatten(0, 1).T
     assert_same(grid(4, 7, start=1, like=TORCH), theirs)
@@ -197,12 +185,3 @@ def test_minicpmv(canvas):
     sizes = zip(canvas, (4, 7), strict=True)
     rows, columns = (np.rint(np.linspace(0, (cells or own) - 1, own)).astype(int) for cells, own in sizes)
     assert_same(grid(1, rows, columns, start=(9, 9 + 3, 9 + 2), like=TORCH), theirs)
-
-
-def test_halves_of_minicpmv_are_those_of_float32():
-    theirs = upstream("minicpmv4_7", "MiniCPMV4_7Model").get_vision_position_ids(None, 0, [23, 29], 26, 30)
-    lines = [torch.linspace(0, last, size) for last, size in ((25, 23), (29, 29))]
-    assert_same(grid(1, *(line.round().int() for line in lines)), theirs)
-    exact = [np.rint(np.linspace(0, last, size)).astype(int) for last, size in ((25, 23), (29, 29))]
-    differ = (grid(1, *exact, like=TORCH) - theirs).abs()
-    assert differ.max() == 1 and differ[1].reshape(23, 29).any(dim=1).sum() <= 1
