@@ -108,16 +108,6 @@ def test_cat_of_several_shapes(half):
 
 
 @pytest.mark.parametrize("indexing", AXES)
-def test_modules_turn_images(indexing):
-    """Channels come first, and positions have axes of their own."""
-    theirs = timm.RotaryEmbeddingCat(DIM, in_pixels=False, grid_indexing=indexing, rotate_half=True)
-    rope = embedding(True, base=10_000.0, sections=AXIAL)
-    x, where = random(2, H, W, DIM), grid(H, W, axes=AXES[indexing], like=TORCH)
-    ours = rope(x, positions=where.reshape(2, 1, H, W), seq_dim=1)
-    assert_same(ours.movedim(-1, 1), theirs(x.movedim(-1, 1)), rotated(off_by(rope, where)))
-
-
-@pytest.mark.parametrize("indexing", AXES)
 def test_mixed(indexing):
     """Learned frequencies, of each layer and each head."""
     depth = 2
@@ -173,12 +163,6 @@ def test_dinov3(periods, by, indexing, half):
 AUGMENTATIONS = {"shift": 0.3, "jitter": 1.5, "rescale": 2.0}
 
 
-def augmented(theirs, still, **options):
-    """Their table and our positions in training, by the same random numbers."""
-    torch.manual_seed(7)
-    return theirs.train().get_embed((H, W)), augment(still, torch.Generator().manual_seed(7), **options)
-
-
 @pytest.mark.parametrize("names", [["shift"], ["jitter"], ["rescale"], [*AUGMENTATIONS]])
 @pytest.mark.parametrize("by", ["separate", "min", "max"])
 def test_augmentations_of_dinov3(by, names):
@@ -186,7 +170,9 @@ def test_augmentations_of_dinov3(by, names):
     coords = {f"{name}_coords": option for name, option in options.items()}
     theirs, rope = dinov3("temperature", True, normalize_coords=by, **coords)
     still = normalized(H, W, by=by, like=TORCH)
-    table, where = augmented(theirs, still, **options)
+    torch.manual_seed(7)
+    table = theirs.train().get_embed((H, W))
+    where = augment(still, torch.Generator().manual_seed(7), **options)
     assert (where - still).abs().max() > 0.01
     # Each step has up to four roundings more, on both sides, of numbers that may then shrink to a third.
     assert_equal(rope, where, table, True, off_by(rope, where, DINO + 8 * 3 * len(options)))
@@ -207,13 +193,3 @@ def test_mrope(sizes, sections):
     where = grid(1, H, W, like=TORCH)
     assert theirs.axis.tolist() == list(rope.sections.axis_of_pair)
     assert_equal(rope, where, theirs.get_embed((H, W)), True, off_by(rope, where))
-
-
-def test_augmentations_of_mrope():
-    """In units of patches, and time stays where it is."""
-    theirs = timm.RotaryEmbeddingMRope(DIM, (3, 3, 2), shift_coords=1.5, jitter_coords=1.5, rescale_coords=2.0)
-    rope = embedding(True, base=10_000.0, sections=Sections((3, 3, 2), order="interleaved"))
-    cells = grid(H, W, like=TORCH).to(torch.float32)
-    table, moved = augmented(theirs, cells, shift=1.5, jitter=1.5, rescale=2.0)
-    where = torch.cat([torch.zeros(1, H * W), moved])
-    assert_equal(rope, where, table, True, off_by(rope, where, 4 + 8 * 3 * 3))
