@@ -185,6 +185,11 @@ def test_other_models_and_transformers_itself_are_not_touched():
     assert type(attentions[0]).__base__ is modeling_llama.LlamaAttention
 
 
+def test_what_is_taken_out_moves_along():
+    rotary = unpatch(patch(llama()).double().train()).model.rotary_emb
+    assert rotary.training and rotary.inv_freq.dtype == torch.float64
+
+
 @pytest.mark.parametrize("copied", [copy.copy, lambda module: module._replicate_for_data_parallel()])
 def test_a_shallow_copy_uses_its_own_weights(copied):
     attention = patch(llama()).model.layers[0].self_attn

@@ -185,3 +185,12 @@ def test_minicpmv(canvas):
     sizes = zip(canvas, (4, 7), strict=True)
     rows, columns = (np.rint(np.linspace(0, (cells or own) - 1, own)).astype(int) for cells, own in sizes)
     assert_same(grid(1, rows, columns, start=(9, 9 + 3, 9 + 2), like=TORCH), theirs)
+
+
+def test_halves_of_minicpmv_are_those_of_float32():
+    theirs = upstream("minicpmv4_7", "MiniCPMV4_7Model").get_vision_position_ids(None, 0, [23, 29], 26, 30)
+    lines = [(25, 23), (29, 29)]
+    assert_same(grid(1, *(torch.linspace(0, last, size).round().int() for last, size in lines)), theirs)
+    exact = grid(1, *(np.rint(np.linspace(0, last, size)).astype(int) for last, size in lines), like=TORCH)
+    differ = (exact - theirs).abs().sum(dim=1)
+    assert differ.any() and (differ <= torch.tensor([0, 29, 23])).all()  # one row and one column, by 1
