@@ -641,18 +641,24 @@ def test_another_apply_function_is_refused(monkeypatch, apply_rotary_pos_emb, re
     assert tree(model) == before
 
 
-@pytest.mark.parametrize("modes", [("transformers",), ("transformers", None)])
-def test_a_bug_that_the_installed_transformers_has_fixed(modes, monkeypatch):
-    """The tables of `compat="transformers"` differ from the module's; those without `compat` are tried next."""
+def give_another_base(monkeypatch, *modes):
+    """As if the config said another base, with these values of `compat`."""
 
-    def wrong_base(config, **options):
+    def changed(config, **options):
         rope = from_config(config, **options)
         return rope.replace(base=100.0) if options["compat"] in modes else rope
 
-    monkeypatch.setattr(_rotary, "from_config", wrong_base)
-    if None not in modes:
-        assert_agrees(llama(), prompt(FAMILIES["Llama"]))
-        return
+    monkeypatch.setattr(_rotary, "from_config", changed)
+
+
+def test_a_bug_that_the_installed_transformers_has_fixed(monkeypatch):
+    """The tables of `compat="transformers"` differ from the module's, and those without `compat` are equal."""
+    give_another_base(monkeypatch, "transformers")
+    assert_agrees(llama(), prompt(FAMILIES["Llama"]))
+
+
+def test_tables_that_differ_with_and_without_compat(monkeypatch):
+    give_another_base(monkeypatch, "transformers", None)
     with pytest.raises(ValueError, match=rf"{OTHER_TABLES}\d"):
         patch(llama())
 

@@ -236,9 +236,12 @@ def kandinsky_5():
     theirs = of_diffusers("kandinsky", "Kandinsky5RoPE3D")((16, 24, 24))
     matrices = theirs((1, T, H, W), [torch.arange(n) + 9 for n in (T, H, W)], (1.0, 2.0, 3.16))
     matrices = matrices.reshape(T * H * W, 32, 2, 2)
-    rotation = lambda x: (matrices[:, None] * x.unflatten(-1, (-1, 1, 2))).sum(-1).flatten(-2)  # noqa: E731
     where = grid(T, H, W, start=(9, 9 / 2.0, 9 / 3.16), step=(1, 1 / 2.0, 1 / 3.16), like=TORCH)
-    return axial((16, 24, 24)), where, *by_matrices(matrices, rotation)
+
+    def multiply(x):
+        return (matrices[:, None] * x.unflatten(-1, (-1, 1, 2))).sum(-1).flatten(-2)
+
+    return axial((16, 24, 24)), where, *by_matrices(matrices, multiply)
 
 
 def framepack():
