@@ -185,8 +185,9 @@ def test_other_models_and_transformers_itself_are_not_touched():
     assert type(attentions[0]).__base__ is modeling_llama.LlamaAttention
 
 
-def test_what_is_taken_out_moves_along():
-    rotary = unpatch(patch(llama()).double().train()).model.rotary_emb
+def test_unpatch_restores_objects_that_moved_along():
+    before, rotary = tree(model := llama()), model.model.rotary_emb
+    assert tree(unpatch(patch(model).double().train())) == before
     assert rotary.training and rotary.inv_freq.dtype == torch.float64
 
 
