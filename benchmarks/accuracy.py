@@ -30,16 +30,12 @@ BOUND = 2e-7  # for the exact tables of rope_xp
 def rope_xp_tables(backend, phase="exact"):
     """Tables of rope_xp on numpy, torch, torch.compile, jax.jit or mlx."""
     sincos = rope_xp.RotaryEmbedding(head_dim=DIM, layout="half", base=BASE, phase=phase).sincos
-    if backend == "numpy":
-        return lambda positions: sincos(positions.astype(np.int32))
-    if backend == "jax.jit":
-        tables = importlib.import_module("jax").jit(sincos)
-        return lambda positions: tables(positions.astype(np.int32))
-    if backend == "mlx":
-        array = importlib.import_module("mlx.core").array
-        return lambda positions: sincos(array(positions.astype(np.int32)))
-    tables = torch.compile(sincos) if backend == "torch.compile" else sincos
-    return lambda positions: tables(torch.tensor(positions))
+    if backend.startswith("torch"):
+        tables = torch.compile(sincos) if backend == "torch.compile" else sincos
+        return lambda positions: tables(torch.tensor(positions))
+    tables = importlib.import_module("jax").jit(sincos) if backend == "jax.jit" else sincos
+    array = importlib.import_module("mlx.core").array if backend == "mlx" else np.asarray
+    return lambda positions: tables(array(positions.astype(np.int32)))
 
 
 def notebook():
@@ -146,7 +142,7 @@ def measure(count, missing):
         except (PackageNotFoundError, ImportError) as error:
             if name in EXACT:
                 raise
-            missing[name] = " ".join(str(error).split())
+            missing[name] = common.message(error)
             continue
         errors = dict.fromkeys(LIMITS)
         for limit, positions, truth in zip(LIMITS, groups, truths):
@@ -161,10 +157,7 @@ def main(argv=None):
     warnings.simplefilter("ignore")  # the other packages warn
     missing = {}
     rows = list(measure(20 if arguments.quick else 400, missing))
-    lines = []
-    for row in rows:
-        errors = row["errors"].values()
-        lines.append([row["tables"], *("-" if error is None else f"{error:.1e}" for error in errors)])
+    lines = [[row["tables"], *map(common.shown, row["errors"].values())] for row in rows]
     note = "-: not measured, since this package needs a table of all positions."
     table = common.Table("Largest error of sin and cos, by largest position", ("", *LIMITS), lines, note)
     packages = dict.fromkeys(package for package, _ in (EXACT | OTHERS).values())

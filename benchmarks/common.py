@@ -27,12 +27,23 @@ class Table(NamedTuple):
     note: str = ""
 
 
-def option_parser(doc):
-    """A parser of the options that all scripts have."""
+def option_parser(doc, only=""):
+    """A parser of the options that all scripts have, and of `--only` if there is a help text for it."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small inputs: a test of the script, not a measurement")
-    parser.add_argument("--out", type=Path, help="Markdown file to write; a JSON file of the same name is written too")
+    parser.add_argument("--out", type=Path, help="Markdown file to write; figures are written to a JSON file, too")
+    if only:
+        parser.add_argument("--only", action="append", default=[], metavar="NAME", help=only)
     return parser
+
+
+def message(error):
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+
+
+def shown(error):
+    """A cell of a table."""
+    return "-" if error is None else f"{error:.1e}"
 
 
 def is_installed(package):
@@ -113,23 +124,28 @@ def rounded(value):
     return int(float(f"{value:.3g}")) if 100 <= value < 1e15 else float(f"{value:.3g}")
 
 
+def write(arguments, name, *report):
+    """Write a report, the arguments of `markdown`, to a file: `name`, if no other is given. Return it and the text."""
+    out = arguments.out or RESULTS / ("quick" if arguments.quick else "") / f"{name}.md"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text := markdown(*report))
+    print(f"written: {out}", file=sys.stderr)
+    return out, text
+
+
 def publish(arguments, name, title, notes, made_with, tables, rows):
     """Print tables, write them as Markdown and `rows` as JSON, one row a line. Return the rounded rows.
 
-    Without `--out`, the files are called `name`. `made_with` has the facts of the run: texts, lists or dictionaries.
+    `made_with` has the facts of the run: texts, lists or dictionaries.
     """
     from rich.console import Console
     from rich.markdown import Markdown
 
-    out = arguments.out or RESULTS / ("quick" if arguments.quick else "") / f"{name}.md"
-    rows, text = [rounded(row) for row in rows], markdown(title, notes, made_with, tables)
+    rows, (out, text) = [rounded(row) for row in rows], write(arguments, name, title, notes, made_with, tables)
     Console(width=80).print(Markdown(text))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text)
     lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)},\n" for key, value in made_with.items()]
     body = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     out.with_suffix(".json").write_text(f'{{\n{"".join(lines)}"rows": [\n{body}\n]\n}}\n')
-    print(f"written: {out}", file=sys.stderr)
     return rows
 
 

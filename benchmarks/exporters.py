@@ -10,6 +10,7 @@ import io
 import logging
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -56,7 +57,7 @@ def onnx_program(model):
     return f"opset {opset}", len(model.graph.node), lambda *given: run(None, dict(zip(names, given)))[0]
 
 
-def torch_export(rope, strict):
+def torch_export(rope, strict=False):
     module, example, any_sizes = torch_program(rope)
     program = torch.export.export(module, example, dynamic_shapes=any_sizes, strict=strict)
     saved = io.BytesIO()
@@ -79,10 +80,6 @@ def from_ndonnx(rope):
     return onnx_program(ndx.build({"x": x, "positions": positions}, {"y": rope(x, positions=positions, seq_dim=2)}))
 
 
-def operator(rope):
-    return onnx_program(to_onnx_rotary_embedding(rope, NEAR))
-
-
 def jax_export(rope):
     batch, seq = jax.export.symbolic_shape("batch, seq")
     x = jax.ShapeDtypeStruct((batch, HEADS, seq, DIM), jnp.float32)
@@ -97,48 +94,43 @@ COLUMNS = {NEAR: "< 2^17", FAR: "int32"}  # columns of errors from the truth, by
 ERRORS = (*COLUMNS.values(), "eager")
 # For each exporter: a function that returns the format, the number of nodes and the program; and the largest position.
 EXPORTERS = {
-    "torch.export": (lambda rope: torch_export(rope, strict=False), FAR),
-    "torch.export, strict": (lambda rope: torch_export(rope, strict=True), FAR),
+    "torch.export": (torch_export, FAR),
+    "torch.export, strict": (partial(torch_export, strict=True), FAR),
     "torch.onnx, dynamo": (torch_onnx, FAR),
     "ndonnx": (from_ndonnx, FAR),
-    "ONNX's operator": (operator, NEAR),
+    "ONNX's operator": (lambda rope: onnx_program(to_onnx_rotary_embedding(rope, NEAR)), NEAR),
     "jax.export": (jax_export, FAR),
 }
 
 
-def truths(layout, cases):
-    """The pairs of every case, rotated as complex numbers. Angles are exact in float64."""
-    used = np.unique(np.concatenate([positions.reshape(-1) for _, positions in cases]))
-    exact = common.exact_rotations(used)
-    for x, positions in cases:
-        yield common.complex_pairs(common.to_numpy(x), layout) * exact[np.searchsorted(used, positions)][:, None]
-
-
-def cases(sizes, limit):
-    """Numbers to rotate, and positions below `limit`."""
+def cases(layout, sizes, limit):
+    """Numbers, positions below `limit`, and the rotated pairs as complex numbers. Angles are exact in float64."""
     random = np.random.default_rng(0)
     pool = np.append(random.integers(0 if limit == NEAR else -limit, limit, 100), [0, limit - 1])
+    exact = common.exact_rotations(pool)
     for batch, seq in sizes:
         x = random.standard_normal((batch, HEADS, seq, DIM)).clip(-3, 3).astype(np.float32)
-        yield x, random.choice(pool, (batch, seq))
+        at = random.choice(len(pool), (batch, seq))
+        yield x, pool[at], pairs(x, layout) * exact[at][:, None]
+
+
+def pairs(x, layout):
+    return common.complex_pairs(common.to_numpy(x), layout)
 
 
 def measure(sizes):
     """Yield a row for each exporter and layout."""
     for layout in LAYOUTS:
         rope = RotaryEmbedding(head_dim=DIM, layout=layout, base=BASE)
-        given = {limit: [*cases(sizes, limit)] for limit in (NEAR, FAR)}
-        exact = {limit: [*truths(layout, given[limit])] for limit in (NEAR, FAR)}
+        given = {limit: list(cases(layout, sizes, limit)) for limit in COLUMNS}
         for name, (make, largest) in EXPORTERS.items():
             form, nodes, run = make(rope)
             row, from_eager = {"exporter": name, "layout": layout, "format": form, "nodes": nodes}, []
-            for limit in (NEAR, FAR) if largest == FAR else (NEAR,):
+            for limit in (limit for limit in COLUMNS if limit <= largest):
                 from_truth = []
-                for (x, positions), truth in zip(given[limit], exact[limit]):
+                for x, positions, truth in given[limit]:
                     y = run(x, positions)
-                    from_truth.append(
-                        common.largest_difference(common.complex_pairs(common.to_numpy(y), layout), truth)
-                    )
+                    from_truth.append(common.largest_difference(pairs(y, layout), truth))
                     from_eager.append(common.largest_difference(y, rope(x, positions=positions, seq_dim=2)))
                 row[COLUMNS[limit]] = float(np.max(from_truth))
             yield row | {"eager": float(np.max(from_eager))}
@@ -152,10 +144,11 @@ def main(argv=None):
 
     rows, tables = list(measure(sizes)), []
     for layout in LAYOUTS:
-        lines = []
-        for row in (row for row in rows if row["layout"] == layout):
-            errors = [f"{row[column]:.1e}" if column in row else "-" for column in ERRORS]
-            lines.append([row["exporter"], row["format"], str(row["nodes"]), *errors])
+        lines = [
+            [row["exporter"], row["format"], str(row["nodes"]), *(common.shown(row.get(column)) for column in ERRORS)]
+            for row in rows
+            if row["layout"] == layout
+        ]
         tables.append(common.Table(f"Largest error, {layout}", ("", "format", "nodes", *ERRORS), lines))
     notes = (
         "Exported programs rotate float32 numbers up to 3 at positions below 2^17 and at any int32. Errors are from "

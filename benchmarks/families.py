@@ -34,12 +34,11 @@ NOTES = (
 
 
 def columns(row):
-    pairs = [row.bfloat16.get(name) for name in PROMPTS]
-    ratios = [f"{pair[1] / pair[0]:.2f}" if pair else "-" for pair in pairs]
+    ratios = {name: f"{ours / theirs:.2f}" for name, (theirs, ours) in row.bfloat16.items()}
     equal = {None: "-", True: "equal", False: "differs"}
     pads = "-" if row.padded is None else f"{row.padded:.0e}"
     errors = [f"{row.logits:.0e}", equal[row.generation], pads, f"{row.gradients:.0e}", equal[row.saved]]
-    return [row.family, *errors, *ratios]
+    return [row.family, *errors, *(ratios.get(name, "-") for name in PROMPTS)]
 
 
 def error_ratios(rows, name):
@@ -50,7 +49,8 @@ def error_ratios(rows, name):
 
 def summary(rows, reasons):
     lines = [f"{sum(row.is_equal for row in rows)} of {len(rows)} families are equal."]
-    for name, (ratio, closer, count) in ((name, error_ratios(rows, name)) for name in PROMPTS):
+    for name in PROMPTS:
+        ratio, closer, count = error_ratios(rows, name)
         if count:
             closer = f"{closer} of {count} are closer to float64 with rope_xp"
             lines.append(f"In bfloat16, {name}: {closer}; the median error is {ratio:.2f} times that without.")
@@ -78,9 +78,7 @@ def write(arguments, argv, rows, reasons, times):
 
 
 def main(argv=None):
-    parser = common.option_parser(__doc__)
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a family")
-    arguments = parser.parse_args(argv)
+    arguments = common.option_parser(__doc__, only="a family").parse_args(argv)
     warnings.simplefilter("ignore")  # transformers warns about unusual configs
     transformers.utils.logging.disable_progress_bar()
     names = arguments.only or list(FAMILIES)[:: 8 if arguments.quick else 1]

@@ -65,7 +65,7 @@ class Bench:
                 run = case.backend.runner(function, own, tables, case.backward)
                 excess = case.excess(arrays, run(), one.pairs or case.layout, one.name.startswith(OURS))
             except Exception as error:  # the other candidates are still measured
-                self.wrong.append(f"{label}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+                self.wrong.append(f"{label}: {common.message(error)}")
                 continue
             if excess <= 1:
                 yield one.name, run

@@ -140,12 +140,15 @@ def meta(case):
     return on_both(rotate), (torch.complex(*case.cos_sin(dtype="float32", heads=True)),)
 
 
-def formula(swap):
-    """``x * cos + swap(x) * sin`` with tables in the dtype of x, as in other packages."""
+def formula(swap, exact=False):
+    """``x * cos + swap(x) * sin`` as in other packages: in the dtype of x, or with float32 tables if `exact`."""
 
     def make(case):
-        xp = case.backend.functions
-        return on_both(lambda x, cos, sin: x * cos + swap(xp, x) * sin), case.cos_sin(wide=True, heads=True)
+        def rotate(x, cos, sin):
+            y = x * cos + swap(case.backend.functions, x) * sin
+            return y.astype(x.dtype) if exact else y
+
+        return on_both(rotate), case.cos_sin(dtype="float32" if exact else None, wide=True, heads=True)
 
     return make
 
@@ -158,19 +161,15 @@ def swap_halves(xp, x):
     return xp.reshape(xp.stack([-x[..., DIM // 2 :], x[..., : DIM // 2]], axis=-2), x.shape)
 
 
+def join_halves(xp, x):
+    return xp.concatenate([-x[..., DIM // 2 :], x[..., : DIM // 2]], axis=-1)
+
+
 candidate("the notebook", "numpy", "jax", layouts=INTERLEAVED, orders=SEQ_FIRST)(formula(swap_neighbours))
 candidate("keras-hub formula", "numpy", "torch", "jax", layouts=HALF, orders=SEQ_FIRST)(formula(swap_halves))
 
 
-@candidate("flax Llama formula", "numpy", "jax", layouts=HALF)
-def flax_llama(case):
-    xp = case.backend.functions
-
-    def rotate(x, cos, sin):
-        swapped = xp.concatenate([-x[..., DIM // 2 :], x[..., : DIM // 2]], axis=-1)
-        return (x * cos + swapped * sin).astype(x.dtype)
-
-    return on_both(rotate), case.cos_sin(dtype="float32", wide=True, heads=True)
+candidate("flax Llama formula", "numpy", "jax", layouts=HALF)(formula(join_halves, exact=True))
 
 
 def tables_of(case):

@@ -1,9 +1,13 @@
 """Differences between an embedding of rope_xp and the observations of a class of transformers."""
 
+from functools import partial
+
 import numpy as np
 import torch
 
 import rope_xp
+
+from .observe import vectors
 
 TOLERANCE = 5e-5
 # Both sides round the same product to float32. Then sines have an error of one ulp (2**-23, relative) in the library,
@@ -29,10 +33,7 @@ def differences(rope, observation, sign):
         if cos.shape != observation.cos.shape:
             raise ValueError(f"tables have shape {cos.shape}, those of transformers {observation.cos.shape}")
         errors["tables"] = largest([np.abs(cos - observation.cos).max(), np.abs(sign * sin - observation.sin).max()])
-    random = np.random.default_rng(0)
-    x = random.uniform(-0.7, 0.7, (3, observation.heads, observation.positions.shape[-1], observation.dim)).astype(
-        np.float32
-    )
+    x = vectors(observation, partial(np.random.default_rng(0).uniform, -0.7, 0.7))
     theirs = observation.rotate(*torch.tensor(x))
     mine = rope.rotate(x[: len(theirs)], (sin, cos), seq_dim=2)
     errors["rotated"] = largest(np.abs(ours - np.asarray(y.detach())).max() for ours, y in zip(mine, theirs))

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from common import message
 
-from .classes import found, message, targets
+from .classes import found, targets
 from .deviations import NOT_ROTATIONS
+from .observe import vectors
 from .outcomes import outcomes
 from .rows import Outcome, Result, is_known
 
@@ -36,10 +38,6 @@ def norms(folder, file, name):
     run = target.run(target.default)
     run = replace(run, subject=replace(target.subject, equal_axes=False))  # with equal positions it may be a rotation
     observation = target.subject.observer(run)
-    x = (
-        np.random.default_rng(0)
-        .normal(size=(3, observation.heads, observation.positions.shape[-1], observation.dim))
-        .astype(np.float32)
-    )
+    x = vectors(observation, np.random.default_rng(0).normal)
     ratio = np.linalg.norm(observation.rotate(*torch.tensor(x))[0].numpy(), axis=-1) / np.linalg.norm(x[0], axis=-1)
     return float(ratio.min()), float(ratio.max())

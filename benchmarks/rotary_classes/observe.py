@@ -20,14 +20,11 @@ class Observation:
 
     positions: Any  # as `RotaryEmbedding` takes them
     dim: int  # channels of a head
-    rotate: Callable[
-        ..., tuple[Any, ...]
-    ]  # takes queries, keys, values (heads, seq, dim), and returns those that the model rotates
+    rotate: Callable[..., Any]  # takes queries, keys, values (heads, seq, dim); returns those that the model rotates
     cos: Any = None  # "seq pairs"; None if the module has no tables
     sin: Any = None
     frequencies: Any = None  # the module's own, float32
     heads: int = 2
-    seq_len: int | None = None
     softmax: float = 1.0  # factor of the attention's scale
     long: Callable[[], "Observation"] | None = None  # the same at LONG
 
@@ -83,14 +80,18 @@ def observed(positions, dim, tables, function, *more, blocks=1, heads=2, **optio
     return Observation(positions, dim, applied(function, *tables, *more, **options), cos, sin, heads=heads)
 
 
+def vectors(observation, draw):
+    """Random queries, keys and values that fit an observation. `draw` takes their shape."""
+    return draw(size=(3, observation.heads, observation.positions.shape[-1], observation.dim)).astype(np.float32)
+
+
 def head_width(run):
     """The number of channels of a head that the model passes to its apply function."""
     config, subject = run.config, run.subject
     if subject.width is not None:
         return subject.width(run)
-    if getattr(config, "qk_rope_head_dim", None) and subject.latent:
-        return config.qk_rope_head_dim
-    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    dim = getattr(config, "qk_rope_head_dim", None) or getattr(config, "head_dim", None)
+    return dim or config.hidden_size // config.num_attention_heads
 
 
 def apply_name(run):
@@ -128,7 +129,6 @@ def text(run, calls=None):
         cos=np.asarray(cos, dtype=np.float64),
         sin=np.asarray(sin, dtype=np.float64),
         frequencies=getattr(module, "_".join([*labels, "inv_freq"])).numpy(),
-        seq_len=int(axes.max()) + 1,
         softmax=scale(run.config.rope_parameters, 1.0) if scale else 1.0,
         long=(lambda: text(run, (LONG,))) if calls is run.calls and calls[-1] is SHORT else None,
     )

@@ -3,17 +3,19 @@
 import re
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+from common import message
 
 from .cases import cases
-from .classes import ROTARY, labels, message, plain, targets
+from .classes import ROTARY, labels, plain, targets
 from .compare import check
 from .deviations import NOT_ROTATIONS, REFUSAL, reason_for, refusal_of
 from .layers import LAYERED, layers
-from .observe import observe
+from .observe import SHORT, observe
 from .reading import is_family, read_case, read_file, read_or_none
 from .rows import Outcome
 
@@ -128,36 +130,33 @@ class Comparison:
 
 def outcome(target, case, label):
     """The outcome of one changed config for one layer type."""
-    start, needs = (target.config_name, case.name, label), target.needs
+    needs = {key: value for key, value in target.needs.items() if not (case.legacy and key == "rope_parameters")}
+
+    def config(changes=case.changes):
+        return target.config(changes, needs)
+
+    def read(config, compat=None, case=case):
+        return read_case(target, config, case, label, compat)
+
+    without_key = (
+        lambda: observe(target.run(config(case.without), label, case.calls), checked=False)[0],
+        lambda: read(config(case.without), case=replace(case, changes=case.without)),
+    )
+    options = {"contradicts": case.contradicts, "key": case.key, "without_key": without_key}
+    lenient = bool(case.key) or "without" in case.name
+    return compared(target, config, case.name, label, read, case.calls, **options, lenient=lenient)
+
+
+def compared(target, config, case, label, read, calls=(SHORT,), **options):
+    """The outcome of the config that `config` returns. `read` takes it and `compat`."""
+    start = target.config_name, case, label
     try:
-        if case.legacy:
-            needs = {key: value for key, value in needs.items() if key != "rope_parameters"}
-        config = target.config(case.changes, needs)
-        observations = observe(target.run(config, label, case.calls))
+        made = config()
+        observations = observe(target.run(made, label, calls))
     except Exception as error:
         return Outcome(*start, "refused upstream", {}, message(error))
-
-    def read(compat, config=config, case=case):
-        return read_case(target, config, case, label, observations[0].seq_len, compat)
-
-    def other():
-        return target.config(case.without, needs)
-
-    compared = Comparison(
-        name=target.cls.__name__,
-        case=case.name,
-        observations=observations,
-        sign=target.subject.sign,
-        read=read,
-        contradicts=case.contradicts,
-        key=case.key,
-        without_key=(
-            lambda: observe(target.run(other(), label, case.calls), checked=False)[0],
-            lambda: read(None, other(), replace(case, changes=case.without)),
-        ),
-        lenient=bool(case.key) or "without" in case.name,
-    )
-    return Outcome(*start, *compared.judged())
+    each = Comparison(target.cls.__name__, case, observations, target.subject.sign, partial(read, made), **options)
+    return Outcome(*start, *each.judged())
 
 
 def unstated(target):
@@ -199,14 +198,8 @@ def unstated(target):
 
 def outcome_of_file(target, config, given, case, label):
     """The outcome of a file that leaves keys out."""
-    start = target.config_name, case, label
-    try:
-        observations = observe(target.run(config, label))
-    except Exception as error:
-        return Outcome(*start, "refused upstream", {}, message(error))
 
-    def read(compat):
+    def read(_, compat):
         return read_file(target.subject, given, label, compat)
 
-    compared = Comparison(target.cls.__name__, case, observations, target.subject.sign, read, lenient=True)
-    return Outcome(*start, *compared.judged())
+    return compared(target, lambda: config, case, label, read, lenient=True)

@@ -3,10 +3,11 @@
 from copy import deepcopy
 
 import transformers
+from common import message
 
 import rope_xp
 
-from .classes import ROTARY, labels, message, plain
+from .classes import ROTARY, labels, plain
 from .deviations import REFUSAL
 from .reading import has_one_axis, is_family, parts_of
 from .rows import Outcome

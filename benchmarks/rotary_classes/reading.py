@@ -37,7 +37,7 @@ def read_file(subject, given, label, compat=None, seq_len=None):
     return rope_xp.from_config(file, part=part, layer_type=label, seq_len=seq_len, compat=compat)
 
 
-def read_case(target, config, case, label, seq_len, compat=None):
+def read_case(target, config, case, label, compat=None):
     """The embedding from a changed config, as its object writes it or as in a file of older versions."""
     given = config.to_dict()
     if case.legacy:
@@ -45,7 +45,7 @@ def read_case(target, config, case, label, seq_len, compat=None):
         needs = {} if callable(target.subject.needs) else target.needs
         given = {k: v for k, v in (target.default.to_dict() | needs).items() if k not in silent} | case.changes
     by_length = case.name.startswith(("dynamic", "longrope"))
-    return read_file(target.subject, given, label, compat, (case.seq_len or seq_len) if by_length else None)
+    return read_file(target.subject, given, label, compat, case.seq_len or len(case.calls[-1]) if by_length else None)
 
 
 def read_or_none(subject, given, label):

@@ -1,5 +1,7 @@
 """Rotary classes of images, videos and memories. Their positions are cells of grids."""
 
+from unittest.mock import patch
+
 import numpy as np
 import torch
 
@@ -89,35 +91,23 @@ def vjepa2(run):
     return Observation(cells, layer.attention_head_size, rotate)
 
 
-class Fixed(torch.nn.Module):
-    """A projection that always returns `x`."""
-
-    def __init__(self, x):
-        super().__init__()
-        self.x = x
-
-    def forward(self, _):
-        return self.x
-
-
 def attention(run, inputs, keys, make=None, **options):
     """Run an attention class without its projections, and return the queries and keys that its kernel gets."""
     run.config._attn_implementation = "eager"
     layer = run.cls(run.config, **(make or {}))
     for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-        setattr(layer, name, torch.nn.Identity() if keys is None or name != "k_proj" else Fixed(keys))
-    caught = {}
+        setattr(layer, name, torch.nn.Identity())
+    if keys is not None:
+        layer.k_proj.register_forward_hook(lambda *_: keys)
+    caught = []
 
     def kernel(_, query, key, value, *args, **more):
-        caught.update(query=query, key=key)
+        caught.extend((query[0], key[0]))
         return query.transpose(1, 2), None
 
-    own, run.module.eager_attention_forward = run.module.eager_attention_forward, kernel
-    try:
+    with patch.object(run.module, "eager_attention_forward", kernel):
         layer(*inputs, **options)
-    finally:
-        run.module.eager_attention_forward = own
-    return caught["query"][0], caught["key"][0]
+    return tuple(caught)
 
 
 def flat(x):

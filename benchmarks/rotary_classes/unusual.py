@@ -12,7 +12,7 @@ from .observe import SHORT, Observation, applied, half_width, head_width, observ
 def counted(run):
     """Speech encoders. Positions follow from the length; hidden states are rotated before the projections."""
     n, hidden = 300, run.config.hidden_size
-    dim = hidden // getattr(run.config, run.subject.heads)
+    dim = hidden // (getattr(run.config, "speech_encoder_attention_heads", None) or run.config.num_attention_heads)
     table = run.cls(run.config)(torch.zeros(1, n, hidden))  # (2, seq, 1, 1, dim)
     owner = next(c for c in vars(run.module).values() if hasattr(c, "_apply_rotary_embedding"))
 
