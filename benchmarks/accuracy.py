@@ -165,8 +165,7 @@ def main(argv=None):
     notes = f"Errors at random positions below the limit of a column; head_dim {DIM}, base {BASE:g}; truth by mpmath."
     common.publish(arguments, "accuracy", "Accuracy", notes, made_with, [table], rows)
     wrong = [row for row in rows if row["tables"] in EXACT and not np.max([*row["errors"].values()]) <= BOUND]
-    if wrong:
-        sys.exit(f"errors above {BOUND}: {wrong}")
+    common.fail_if(wrong, f"errors above {BOUND}")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")  # scripts import this file before transformers
 DIM, BASE = 128, 10_000.0
 LAYOUTS = ("half", "interleaved")
 RESULTS = Path(__file__).parent / "results"
@@ -147,6 +148,12 @@ def publish(arguments, name, title, notes, made_with, tables, rows):
     body = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     out.with_suffix(".json").write_text(f'{{\n{"".join(lines)}"rows": [\n{body}\n]\n}}\n')
     return rows
+
+
+def fail_if(wrong, why):
+    """Exit with an error if there are wrong rows."""
+    if wrong:
+        sys.exit(f"{why}: {json.dumps(wrong, indent=1)}")
 
 
 def is_numeric(table, column):

@@ -101,17 +101,15 @@ def in_jax(seq):
         specs = (split, split, PartitionSpec("devices" if name == "seq" else None), PartitionSpec())
         sharded = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip(arrays, specs)]
         for (label, call, *given), (*_, inputs, others, cotangents) in zip(subjects(*sharded), subjects(*arrays)):
-
-            def forward(inputs, others, call=call):
-                return call(*inputs, *others)
-
-            def both(inputs, others, cotangents, forward=forward):
-                results, pull = jax.vjp(lambda *inputs: forward(inputs, others), *inputs)
-                return results, pull(cotangents or results)
-
-            counts = counted(forward, *given[:2]), counted(both, *given)
+            both = partial(with_gradients, call)
+            counts = counted(call, *given[0], *given[1]), counted(both, *given)
             found, expected = jax.jit(both)(*given), jax.jit(both)(inputs, others, cotangents)
             yield name, label, *counts, difference(label, found, expected)
+
+
+def with_gradients(call, inputs, others, cotangents):
+    results, pull = jax.vjp(lambda *inputs: call(*inputs, *others), *inputs)
+    return results, pull(cotangents or results)
 
 
 def counted(function, *arguments):
@@ -177,11 +175,8 @@ def main(argv=None):
     made_with = common.run_facts(__file__, argv, "jax", "torch")
     written = common.publish(arguments, "devices", "Collectives of rotations", notes, made_with, [table], rows)
     wrong = [row for row in rows if row["collectives"] != row["expected"] or row["forward"]]
-    if wrong:
-        sys.exit(f"collectives that are not needed: {json.dumps(wrong, indent=1)}")
-    wrong = [row for row in rows if not row["difference"] <= TOLERANCE]
-    if wrong:
-        sys.exit(f"results differ from one device: {json.dumps(wrong, indent=1)}")
+    common.fail_if(wrong, "collectives that are not needed")
+    common.fail_if([row for row in rows if not row["difference"] <= TOLERANCE], "results differ from one device")
     return written
 
 

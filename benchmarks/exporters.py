@@ -91,7 +91,7 @@ def jax_export(rope):
 
 
 COLUMNS = {NEAR: "< 2^17", FAR: "int32"}  # columns of errors from the truth, by the limit of positions
-ERRORS = (*COLUMNS.values(), "eager")
+BOUNDS = dict.fromkeys(COLUMNS.values(), FROM_TRUTH) | {"eager": FROM_EAGER}
 # For each exporter: a function that returns the format, the number of nodes and the program; and the largest position.
 EXPORTERS = {
     "torch.export": (torch_export, FAR),
@@ -145,11 +145,11 @@ def main(argv=None):
     rows, tables = list(measure(sizes)), []
     for layout in LAYOUTS:
         lines = [
-            [row["exporter"], row["format"], str(row["nodes"]), *(common.shown(row.get(column)) for column in ERRORS)]
+            [row["exporter"], row["format"], str(row["nodes"]), *(common.shown(row.get(column)) for column in BOUNDS)]
             for row in rows
             if row["layout"] == layout
         ]
-        tables.append(common.Table(f"Largest error, {layout}", ("", "format", "nodes", *ERRORS), lines))
+        tables.append(common.Table(f"Largest error, {layout}", ("", "format", "nodes", *BOUNDS), lines))
     notes = (
         "Exported programs rotate float32 numbers up to 3 at positions below 2^17 and at any int32. Errors are from "
         "the truth, and from the eager result of NumPy. Programs are traced with dynamic batch and sequence at 2 x 5, "
@@ -157,10 +157,8 @@ def main(argv=None):
     )
     made_with = common.run_facts(__file__, argv, "torch", "jax", "ndonnx", "onnx", "onnxscript", "onnxruntime")
     common.publish(arguments, "exporters", "Exported programs", notes, made_with, tables, rows)
-    bounds = dict.fromkeys(COLUMNS.values(), FROM_TRUTH) | {"eager": FROM_EAGER}
-    wrong = [row for row in rows if not all(row.get(name, 0.0) <= bound for name, bound in bounds.items())]
-    if wrong:
-        sys.exit(f"errors above their bounds: {wrong}")
+    wrong = [row for row in rows if not all(row.get(name, 0.0) <= bound for name, bound in BOUNDS.items())]
+    common.fail_if(wrong, "errors above their bounds")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ benchmarks/results/coverage-VERSION.md. It fails if rope_xp differs from transfo
 New classes of a newer transformers are listed.
 """
 
-import json
 import logging
 import sys
 import warnings
@@ -36,13 +35,13 @@ def main(argv=None):
     if only and not results:
         parser.error(f"--only must name a class, or a folder of models; got {only}")
     part_rows = [] if only else [row for each in composites() for row in parts(*each)]
-    print(*(report.in_detail(results) if only else ()), *report.summary(results, part_rows), sep="\n")
+    name, tables = version("transformers"), list(report.tables(results, part_rows))
+    title, made_with = f"Rotary classes of transformers {name}", common.run_facts(__file__, argv, "torch")
+    print(*(report.in_detail(results) if only else ()), common.markdown(title, "", {}, tables[:2]), sep="\n")
     if not only:
-        name, made_with = version("transformers"), common.run_facts(__file__, argv, "transformers", "torch")
-        title, tables = f"Rotary classes of transformers {name}", list(report.tables(results, part_rows))
         common.write(arguments, f"coverage-{name.rpartition('.')[0]}", title, report.NOTES, made_with, tables)
-    if wrong := report.mistakes(results, part_rows, not (quick or only)):
-        sys.exit(f"{len(wrong)} classes disagree: {json.dumps(wrong, indent=1)}")
+    wrong = report.mistakes(results, part_rows, not (quick or only))
+    common.fail_if(wrong, f"{len(wrong)} classes disagree")
 
 
 if __name__ == "__main__":

@@ -134,8 +134,7 @@ def main(argv=None):
     name = re.sub(r"[^a-z0-9]+", "-", f"speed-cpu-{common.machine()}".lower()).strip("-")
     tables = list(speed_report.tables(bench.rows))
     common.publish(arguments, name, "Speed", speed_report.NOTES, made_with, tables, bench.rows)
-    if bench.wrong:
-        sys.exit("wrong results:\n" + "\n".join(bench.wrong))
+    common.fail_if(bench.wrong, "wrong results")
 
 
 if __name__ == "__main__":

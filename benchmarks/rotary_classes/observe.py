@@ -74,10 +74,10 @@ def applied(function, *tables, tokens_first=False, batched=True, crop=None, **op
     return rotate
 
 
-def observed(positions, dim, tables, function, *more, blocks=1, heads=2, **options):
-    """An observation of tables, with or without a batch axis, and of the function that applies them."""
+def observed(positions, dim, tables, function, *more, blocks=1, rotate=None, heads=2, **options):
+    """An observation of tables, with or without a batch axis, and of the function that applies them, or of `rotate`."""
     cos, sin = (half_width(table.reshape(-1, table.shape[-1]), blocks) for table in tables)
-    return Observation(positions, dim, applied(function, *tables, *more, **options), cos, sin, heads=heads)
+    return Observation(positions, dim, rotate or applied(function, *tables, *more, **options), cos, sin, heads=heads)
 
 
 def vectors(observation, draw):

@@ -66,10 +66,9 @@ class Comparison:
     If `lenient`, rope_xp may raise, also with `compat`.
     """
 
-    name: str  # of the class
+    target: Any
     case: str
     observations: Any
-    sign: int
     read: Any  # a function from `compat` to the embedding of rope_xp
     contradicts: bool = False
     key: str = ""  # that most classes do not read
@@ -86,10 +85,10 @@ class Comparison:
         for compat in (None, "transformers"):
             try:
                 rope = self.read(compat)
-                errors, good = check(rope, self.observations, self.sign)
+                errors, good = check(rope, self.observations, self.target.subject.sign)
             except Exception as error:
                 notes.append(message(error))
-                if self.name in NOT_ROTATIONS and "model_type must be one of the" in str(error):
+                if self.target.cls.__name__ in NOT_ROTATIONS and "model_type must be one of the" in str(error):
                     return "refused", {}, "rope_xp raises"
                 continue
             if good:
@@ -104,7 +103,7 @@ class Comparison:
 
     def deviating(self, rope, errors, notes, own):
         """The rest of an `Outcome` if only `compat` makes rope_xp equal. `own` is the embedding without it."""
-        reason = reason_for(self.name, self.case)
+        reason = reason_for(self.target.cls.__name__, self.case)
         if not reason and notes and (self.contradicts or self.lenient):
             reason = refusal_of(notes[0])
         if not reason and self.key and self.ignores_key():
@@ -125,7 +124,7 @@ class Comparison:
             rope = self.without_key[1]()
         except ValueError:
             return False
-        return self.ignores_key() and check(rope, self.observations, self.sign)[1]
+        return self.ignores_key() and check(rope, self.observations, self.target.subject.sign)[1]
 
 
 def outcome(target, case, label):
@@ -155,8 +154,7 @@ def compared(target, config, case, label, read, calls=(SHORT,), **options):
         observations = observe(target.run(made, label, calls))
     except Exception as error:
         return Outcome(*start, "refused upstream", {}, message(error))
-    each = Comparison(target.cls.__name__, case, observations, target.subject.sign, partial(read, made), **options)
-    return Outcome(*start, *each.judged())
+    return Outcome(*start, *Comparison(target, case, observations, partial(read, made), **options).judged())
 
 
 def unstated(target):

@@ -1,7 +1,6 @@
 """Reports: tables, a summary, and a list of mistakes."""
 
 from collections import Counter, defaultdict
-from importlib.metadata import version
 
 from common import Table, shown
 
@@ -33,14 +32,6 @@ def parts_summary(rows):
     configs = len({row.config for row in rows})
     statuses = "; ".join(f"{count}: {status}" for count, status in counts(rows))
     return f"Parts of {configs} composite configs, in files that state them in four ways: {statuses}."
-
-
-def summary(results, of_parts):
-    """Lines for the terminal."""
-    lines = [f"{count} configs: {status}" for count, status in counts(row for each in results for row in each.rows)]
-    lines += [parts_summary(of_parts)] if of_parts else []
-    lines.append(f"{sum(each.covered for each in results)} of {len(results)} classes of {version('transformers')}")
-    return lines + [f"not covered: {each.name}: {each.why}" for each in results if not each.covered]
 
 
 def in_detail(results):

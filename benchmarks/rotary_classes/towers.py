@@ -4,10 +4,11 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from rope_xp import positions
 
-from .observe import Observation, applied, half_width, head_width, observed
+from .observe import Observation, applied, head_width, observed
 
 GRIDS = [(2, 6, 50), (1, 126, 8)]
 
@@ -58,7 +59,7 @@ def llama4_vision(run):
     side = run.config.image_size // run.config.patch_size
     cells = positions.join(positions.grid(side, side, start=1, axes=(1, 0)), 1)
     rotate = applied(run.module.vision_apply_rotary_emb, table, tokens_first=True)
-    return Observation(cells, head_width(run), rotate, np.asarray(table.real[:, 0]), np.asarray(table.imag[:, 0]))
+    return observed(cells, head_width(run), (table.real, table.imag), None, rotate=rotate)
 
 
 def dinov3(run):
@@ -66,11 +67,10 @@ def dinov3(run):
     prefix, high, wide = 5, 3, 5
     pixels = torch.zeros(1, 3, high * run.config.patch_size, wide * run.config.patch_size)
     tables = run.cls(run.config).eval()(pixels)
-    cos, sin = map(half_width, tables)
-    zeros = np.zeros((prefix, cos.shape[-1]))
     rotate = applied(run.module.apply_rotary_pos_emb, *tables)
     cells = positions.join(prefix, positions.normalized(high, wide))
-    return Observation(cells, head_width(run), rotate, np.concatenate([zeros + 1, cos]), np.concatenate([zeros, sin]))
+    whole = [F.pad(table, (0, 0, prefix, 0), value=value) for table, value in zip(tables, (1.0, 0.0))]
+    return observed(cells, head_width(run), whole, None, rotate=rotate)
 
 
 def loftr(run):
@@ -133,12 +133,6 @@ def memory(run):
     return observed(*memory_tables(run)[:3], function)
 
 
-def attended(cells, dim, heads, rotate, tables=None):
-    """An observation of the queries or keys that an attention class passes to its kernel."""
-    cos, sin = (None, None) if tables is None else (half_width(table[0]) for table in tables)
-    return Observation(cells, dim, rotate, cos, sin, heads=heads)
-
-
 def memory_attention(run):
     """Keys of several frames, and then of object pointers, which are not rotated.
 
@@ -166,8 +160,8 @@ def memory_attention(run):
         q = flat(torch.zeros(heads, cells.shape[-1], dim))
         return attention(run, (q, flat(x), flat(x)), None, **options)[1:]
 
-    first = attended(cells, dim, heads, queries if "Cross" in name else both, tables)
-    return first if "Self" in name else [first, attended(many, dim, heads, keys)]
+    first = observed(cells, dim, tables, None, rotate=queries if "Cross" in name else both, heads=heads)
+    return first if "Self" in name else [first, Observation(many, dim, keys, heads=heads)]
 
 
 def sam3_tables(run):
@@ -191,4 +185,4 @@ def sam3_attention(run):
         hidden, keys = (x.transpose(0, 1).reshape(1, high, wide, -1) for x in (q, k))
         return attention(run, (hidden,), keys, position_embeddings=tables)
 
-    return attended(cells, head_width(run), run.config.num_attention_heads, rotate, tables)
+    return observed(cells, head_width(run), tables, None, rotate=rotate, heads=run.config.num_attention_heads)
