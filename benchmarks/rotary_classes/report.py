@@ -57,7 +57,8 @@ def tables(results, of_parts):
     named = [result for result in results if result.name not in UNNAMED]
     covered, of_named = (sum(each.covered for each in some) for some in (results, named))
     others = f"{covered - of_named} of {len(results) - len(named)} others"
-    covered = f"**{of_named} of {len(named)} classes** with a rotary name, and {others}. {parts_summary(of_parts)}"
+    covered = f"**{of_named} of {len(named)} classes** with a rotary name, and {others}."
+    covered += f" {parts_summary(of_parts)}" if of_parts else ""
     of_configs = [[str(count), status] for count, status in counts(row for each in results for row in each.rows)]
     yield Table("Configs", ("configs", ""), of_configs, covered)
     yield Table("Not covered", ("class", "reason"), [[each.name, each.why] for each in results if not each.covered])
