@@ -24,7 +24,7 @@ RESULTS = Path(__file__).parent / "results"
 class Table(NamedTuple):
     title: str
     headings: tuple[str, ...]
-    rows: list[list[str]]  # a row of one cell is a heading of the rows below it
+    rows: list[list[Any]]  # a row of one cell is a heading of the rows below it
     note: str = ""
 
 
@@ -42,11 +42,6 @@ def message(error):
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
-def shown(error):
-    """A cell of a table."""
-    return "-" if error is None else f"{error:.1e}"
-
-
 def is_installed(package):
     return any(True for _ in distributions(name=package))
 
@@ -59,11 +54,10 @@ def machine():
     return f"{model[1] if model else platform.processor() or platform.machine()}, {cores} cores"
 
 
-def run_facts(script, argv, *packages):
+def run_facts(*packages):
     """How a run was made: the command, the machine and the versions of packages."""
-    arguments = sys.argv[1:] if argv is None else argv
     return {
-        "command": shlex.join(["python", f"benchmarks/{Path(script).name}", *arguments]),
+        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
         "machine": f"{machine()}; {platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "packages": {name: version(name) for name in packages if is_installed(name)},
     }
@@ -116,13 +110,10 @@ def largest_difference(found, expected):
     return float(np.max([np.abs(difference.real).max(), np.abs(difference.imag).max()]))
 
 
-def rounded(value):
-    """The same value with its floats cut to three significant digits."""
-    if isinstance(value, dict):
-        return {key: rounded(each) for key, each in value.items()}
-    if not isinstance(value, float):
-        return value
-    return int(float(f"{value:.3g}")) if 100 <= value < 1e15 else float(f"{value:.3g}")
+def rounded(text):
+    """A number of a JSON file, to three significant digits."""
+    value = float(f"{float(text):.3g}")
+    return int(value) if 100 <= value < 1e15 else value
 
 
 def write(arguments, name, *report):
@@ -134,15 +125,16 @@ def write(arguments, name, *report):
     return out, text
 
 
-def publish(arguments, name, title, notes, made_with, tables, rows):
+def publish(arguments, name, title, notes, packages, tables, rows, **facts):
     """Print tables, write them as Markdown and `rows` as JSON, one row a line. Return the rounded rows.
 
-    `made_with` has the facts of the run: texts, lists or dictionaries.
+    `facts` are texts, lists or dictionaries.
     """
     from rich.console import Console
     from rich.markdown import Markdown
 
-    rows, (out, text) = [rounded(row) for row in rows], write(arguments, name, title, notes, made_with, tables)
+    rows, made_with = json.loads(json.dumps(rows), parse_float=rounded), run_facts(*packages) | facts
+    out, text = write(arguments, name, title, notes, made_with, tables)
     Console(width=80).print(Markdown(text))
     lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)},\n" for key, value in made_with.items()]
     body = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
@@ -156,10 +148,14 @@ def fail_if(wrong, why):
         sys.exit(f"{why}: {json.dumps(wrong, indent=1)}")
 
 
-def is_numeric(table, column):
-    """Whether each cell of a column is a number or empty."""
-    cells = [row[column].strip("*-") for row in table.rows if len(row) > column]
-    return all(re.fullmatch(r"[\d.e+-]*", cell) for cell in cells)
+def alignment(cells):
+    """The rule below the heading of a column, at the right if each other cell is a number or empty."""
+    return "---:" if all(re.fullmatch(r"[\d.e+-]*", cell.strip("*-")) for cell in cells[1:]) else "---"
+
+
+def shown(cell):
+    """The text of a cell. A float is an error."""
+    return "-" if cell is None else f"{cell:.1e}" if isinstance(cell, float) else str(cell)
 
 
 def markdown(title, notes, made_with, tables):
@@ -171,8 +167,8 @@ def markdown(title, notes, made_with, tables):
         lines += textwrap.wrap(text, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     for table in tables:
         lines += ["", f"## {table.title}", "", *textwrap.wrap(table.note, 80), *([""] if table.note else [])]
-        rule = ["---", *("---:" if is_numeric(table, n + 1) else "---" for n in range(len(table.headings) - 1))]
-        for row in (table.headings, rule, *table.rows):
-            cells = [f"**{row[0]}**", *[""] * (len(table.headings) - 1)] if len(row) == 1 else row
-            lines.append(f"| {' | '.join(cells)} |")
+        more = [""] * (len(table.headings) - 1)
+        rows = [[f"**{row[0]}**", *more] if len(row) == 1 else list(map(shown, row)) for row in table.rows]
+        rule = ["---", *map(alignment, list(zip(table.headings, *rows))[1:])]
+        lines += [f"| {' | '.join(row)} |" for row in (table.headings, rule, *rows)]
     return "\n".join([*lines, ""])

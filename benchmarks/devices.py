@@ -13,25 +13,22 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 
 import json
 import re
-import sys
 import tempfile
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
+import common
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 import torch.distributed as dist
+from common import BASE, LAYOUTS
 from jax.sharding import NamedSharding, PartitionSpec
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -P` does not add this folder
-import common
-from common import BASE, LAYOUTS
 
 from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, fixed_pos_embedding
 
@@ -162,7 +159,7 @@ def main(argv=None):
     arguments = common.option_parser(__doc__).parse_args(argv)
     seq = 16 if arguments.quick else 512
     rows = list(measure(seq))
-    cells = [[*map(str, [*row.values()][:5]), common.shown(row["difference"])] for row in rows]
+    cells = [[*row.values()][:6] for row in rows]
     headings = ("", "sharded", "call", "forward", "both passes", "difference")
     table = common.Table(f"{DEVICES} devices of JAX, {RANKS} ranks of PyTorch", headings, cells)
     notes = (
@@ -172,8 +169,7 @@ def main(argv=None):
         "gradients; for learned frequencies it is relative to the largest gradient. A gradient of frequencies is a sum "
         "over devices and needs one collective, or two (sines, cosines) for a DTensor that is not sharded as positions."
     )
-    made_with = common.run_facts(__file__, argv, "jax", "torch")
-    written = common.publish(arguments, "devices", "Collectives of rotations", notes, made_with, [table], rows)
+    written = common.publish(arguments, "devices", "Collectives of rotations", notes, ("jax", "torch"), [table], rows)
     wrong = [row for row in rows if row["collectives"] != row["expected"] or row["forward"]]
     common.fail_if(wrong, "collectives that are not needed")
     common.fail_if([row for row in rows if not row["difference"] <= TOLERANCE], "results differ from one device")

@@ -8,20 +8,16 @@ the eager result, or more than 2e-6 from the truth.
 
 import io
 import logging
-import sys
 import warnings
 from functools import partial
-from pathlib import Path
 
+import common
 import jax
 import jax.numpy as jnp
 import ndonnx as ndx
 import numpy as np
 import onnxruntime
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -P` does not add this folder
-import common
 from common import BASE, DIM, LAYOUTS
 
 from rope_xp import RotaryEmbedding
@@ -142,21 +138,17 @@ def main(argv=None):
     logging.disable(logging.WARNING)  # and log
     sizes = [(1, 1), (3, 17)] if arguments.quick else [(1, 1), (2, 5), (3, 100), (1, 4097)]
 
-    rows, tables = list(measure(sizes)), []
+    rows, tables, headings = list(measure(sizes)), [], ("exporter", "format", "nodes", *BOUNDS)
     for layout in LAYOUTS:
-        lines = [
-            [row["exporter"], row["format"], str(row["nodes"]), *(common.shown(row.get(column)) for column in BOUNDS)]
-            for row in rows
-            if row["layout"] == layout
-        ]
-        tables.append(common.Table(f"Largest error, {layout}", ("", "format", "nodes", *BOUNDS), lines))
+        lines = [[row.get(name) for name in headings] for row in rows if row["layout"] == layout]
+        tables.append(common.Table(f"Largest error, {layout}", headings, lines))
     notes = (
         "Exported programs rotate float32 numbers up to 3 at positions below 2^17 and at any int32. Errors are from "
         "the truth, and from the eager result of NumPy. Programs are traced with dynamic batch and sequence at 2 x 5, "
         f"and run at {', '.join(f'{batch} x {seq}' for batch, seq in sizes)}."
     )
-    made_with = common.run_facts(__file__, argv, "torch", "jax", "ndonnx", "onnx", "onnxscript", "onnxruntime")
-    common.publish(arguments, "exporters", "Exported programs", notes, made_with, tables, rows)
+    packages = ("torch", "jax", "ndonnx", "onnx", "onnxscript", "onnxruntime")
+    common.publish(arguments, "exporters", "Exported programs", notes, packages, tables, rows)
     wrong = [row for row in rows if not all(row.get(name, 0.0) <= bound for name, bound in BOUNDS.items())]
     common.fail_if(wrong, "errors above their bounds")
 

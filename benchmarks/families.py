@@ -9,10 +9,8 @@ and families.json. It fails if a patched family is not equal.
 
 import sys
 import warnings
-from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -P` does not add this folder
 import common
 import torch
 import transformers
@@ -57,7 +55,7 @@ def summary(rows, reasons):
     return [*lines, f"{sum(not why for why in reasons.values())} of {len(reasons)} rotary classes can be patched."]
 
 
-def write(arguments, argv, rows, reasons, times):
+def write(arguments, rows, reasons, times):
     """Print and write the tables. The JSON file has a row for each family, each refused class and each time."""
     sides = ("without", "with")
     refused = [[name, why] for name, why in reasons.items() if why]
@@ -73,8 +71,7 @@ def write(arguments, argv, rows, reasons, times):
         {"milliseconds": k, **{n: dict(zip(("least", "median"), v)) for n, v in zip(sides, pairs)}}
         for k, pairs in times.items()
     ]
-    made_with = common.run_facts(__file__, argv, "transformers", "torch")
-    common.publish(arguments, "families", "Whole models", NOTES, made_with, tables, named)
+    common.publish(arguments, "families", "Whole models", NOTES, ("transformers", "torch"), tables, named)
 
 
 def main(argv=None):
@@ -98,7 +95,7 @@ def main(argv=None):
     else:
         reasons |= classes()
         torch.set_num_threads(threads)
-        write(arguments, argv, rows, reasons, speeds(arguments.quick))
+        write(arguments, rows, reasons, speeds(arguments.quick))
     common.fail_if([row.family for row in rows if not row.is_equal], "not equal")
     checked = () if arguments.only else ("long", "far")  # ratios of single families vary too much
     ratios = [(name, error_ratios(rows, name)[0]) for name in checked]

@@ -9,12 +9,9 @@ New classes of a newer transformers are listed.
 """
 
 import logging
-import sys
 import warnings
 from importlib.metadata import version
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -P` does not add this folder
 import common
 import torch
 from rotary_classes import report
@@ -36,7 +33,7 @@ def main(argv=None):
         parser.error(f"--only must name a class, or a folder of models; got {only}")
     part_rows = [] if only else [row for each in composites() for row in parts(*each)]
     name, tables = version("transformers"), list(report.tables(results, part_rows))
-    title, made_with = f"Rotary classes of transformers {name}", common.run_facts(__file__, argv, "torch")
+    title, made_with = f"Rotary classes of transformers {name}", common.run_facts("torch")
     print(*(report.in_detail(results) if only else ()), common.markdown(title, "", {}, tables[:2]), sep="\n")
     if not only:
         common.write(arguments, f"coverage-{name.rpartition('.')[0]}", title, report.NOTES, made_with, tables)

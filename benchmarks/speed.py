@@ -11,16 +11,13 @@ import math
 import os
 import random
 import re
-import sys
 import time
 import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -P` does not add this folder
 import common
 import speed_report
 from speed_candidates import CANDIDATES, OURS, tables_of
@@ -128,12 +125,11 @@ def main(argv=None):
 
     libraries = ("numpy", "ml_dtypes", "numba", "torch", "jax", "jaxlib")
     packages = dict.fromkeys([*libraries, *(one.package for one in CANDIDATES if one.package)])
-    made_with = common.run_facts(__file__, argv, *packages) | {"load before the run": f"{load:.1f}"}
-    made_with["arrays"] = {name: str(bench.smaller(WORKLOADS[name])) for name in chosen if name in WORKLOADS}
-    made_with |= {"wrong": bench.wrong} if bench.wrong else {}
+    arrays = {name: str(bench.smaller(WORKLOADS[name])) for name in chosen if name in WORKLOADS}
+    facts = {"load before the run": f"{load:.1f}", "arrays": arrays} | ({"wrong": bench.wrong} if bench.wrong else {})
     name = re.sub(r"[^a-z0-9]+", "-", f"speed-cpu-{common.machine()}".lower()).strip("-")
     tables = list(speed_report.tables(bench.rows))
-    common.publish(arguments, name, "Speed", speed_report.NOTES, made_with, tables, bench.rows)
+    common.publish(arguments, name, "Speed", speed_report.NOTES, packages, tables, bench.rows, **facts)
     common.fail_if(bench.wrong, "wrong results")
 
 

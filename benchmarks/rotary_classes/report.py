@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 
-from common import Table, shown
+from common import Table
 
 from .classes import UNNAMED
 from .compare import LONG_ROTATED, LONG_TABLES, TOLERANCE
@@ -59,7 +59,7 @@ def tables(results, of_parts):
     others = f"{covered - of_named} of {len(results) - len(named)} others"
     covered = f"**{of_named} of {len(named)} classes** with a rotary name, and {others}."
     covered += f" {parts_summary(of_parts)}" if of_parts else ""
-    of_configs = [[str(count), status] for count, status in counts(row for each in results for row in each.rows)]
+    of_configs = list(counts(row for each in results for row in each.rows))
     yield Table("Configs", ("configs", ""), of_configs, covered)
     yield Table("Not covered", ("class", "reason"), [[each.name, each.why] for each in results if not each.covered])
     yield Table("rope_xp differs on purpose", ("reason", "classes", "configs"), [*deviations(results)])
@@ -69,8 +69,7 @@ def tables(results, of_parts):
     for each in results:
         errors = [each.worst(f"{key}{far}") for far in ("", ", float32") for key in ("tables", "rotated")]
         tried = [row.status for row in each.rows if row.status != "refused upstream"]
-        cells = [each.name, each.behaviour, str(len(tried)), str(tried.count("agrees")), each.unstated]
-        rows.append([*cells, *map(shown, errors)])
+        rows.append([each.name, each.behaviour, len(tried), tried.count("agrees"), each.unstated, *errors])
     yield Table("Classes", HEADINGS, rows)
 
 

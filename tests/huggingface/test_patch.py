@@ -822,6 +822,6 @@ def test_every_refusal_names_a_class_of_transformers():
 def test_the_table_is_written_and_read(tmp_path):
     row = compare.measure("Llama", llama(), seeds=1)
     arguments = types.SimpleNamespace(out=tmp_path / "families.md", quick=True)
-    families.write(arguments, [], [row], {"A": "", "B": "why"}, {"x": [(1.0, 2.0), (3.0, 4.0)]})
+    families.write(arguments, [row], {"A": "", "B": "why"}, {"x": [(1.0, 2.0), (3.0, 4.0)]})
     assert "1 of 2 rotary classes can be patched" in (tmp_path / "families.md").read_text().replace("\n", " ")
     assert json.loads((tmp_path / "families.json").read_text())["rows"][0]["family"] == "Llama"
