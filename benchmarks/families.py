@@ -32,7 +32,7 @@ NOTES = (
 
 
 def columns(row):
-    ratios = {name: f"{ours / theirs:.2f}" for name, (theirs, ours) in row.bfloat16.items()}
+    ratios = {name: f"{each['with'] / each['without']:.2f}" for name, each in row.bfloat16.items()}
     equal = {None: "-", True: "equal", False: "differs"}
     pads = "-" if row.padded is None else f"{row.padded:.0e}"
     errors = [f"{row.logits:.0e}", equal[row.generation], pads, f"{row.gradients:.0e}", equal[row.saved]]
@@ -41,7 +41,7 @@ def columns(row):
 
 def error_ratios(rows, name):
     """The median ratio of bfloat16 errors with and without rope_xp, the number of ratios below 1, and of all ratios."""
-    ratios = [ours / theirs for row in rows if name in row.bfloat16 for theirs, ours in [row.bfloat16[name]]]
+    ratios = [each["with"] / each["without"] for each in (row.bfloat16.get(name) for row in rows) if each]
     return median(ratios or [0.0]), sum(ratio < 1 for ratio in ratios), len(ratios)
 
 
@@ -57,20 +57,15 @@ def summary(rows, reasons):
 
 def write(arguments, rows, reasons, times):
     """Print and write the tables. The JSON file has a row for each family, each refused class and each time."""
-    sides = ("without", "with")
     refused = [[name, why] for name, why in reasons.items() if why]
-    least = [[name, *(f"{each:.2f}" for pair in pairs for each in pair)] for name, pairs in times.items()]
+    least = [[key, *(f"{ms:.2f}" for side in each.values() for ms in side.values())] for key, each in times.items()]
     tables = [
         common.Table("Families", HEADINGS, [columns(row) for row in rows], " ".join(summary(rows, reasons))),
         common.Table("Milliseconds", ("", "without, least", "median", "with, least", "median"), least),
         common.Table("Rotary classes that cannot be patched", ("class", "reason"), refused),
     ]
-    named = [{**vars(row), "bfloat16": {k: dict(zip(sides, v)) for k, v in row.bfloat16.items()}} for row in rows]
-    named += [{"refused": name, "why": why} for name, why in refused]
-    named += [
-        {"milliseconds": k, **{n: dict(zip(("least", "median"), v)) for n, v in zip(sides, pairs)}}
-        for k, pairs in times.items()
-    ]
+    named = [*map(vars, rows), *({"refused": name, "why": why} for name, why in refused)]
+    named += [{"milliseconds": name, **each} for name, each in times.items()]
     common.publish(arguments, "families", "Whole models", NOTES, ("transformers", "torch"), tables, named)
 
 

@@ -15,7 +15,7 @@ from importlib.metadata import version
 import common
 import torch
 from rotary_classes import report
-from rotary_classes.measure import measure
+from rotary_classes.outcomes import measure
 from rotary_classes.parts import composites, parts
 
 

@@ -71,17 +71,13 @@ def targets(folder, file, name):
     module = importlib.import_module(f"transformers.models.{folder}.{file}")
     cls = getattr(module, name)
     for subject in subjects_of(name):
-        config = subject.config or text_config(module, annotated(cls))
+        config = subject.config or annotated(module, cls)
         yield Target(subject.resolved(module, config), module, cls, config)
 
 
-def annotated(cls):
-    """The name of the config class in the signature of a rotary class."""
-    return re.search(r"\w+Config", str(inspect.signature(cls.__init__))).group()
-
-
-def text_config(module, name):
-    """The name of the text config in a composite config class, or the same name."""
+def annotated(module, cls):
+    """The name of the config class in the signature of a rotary class, or of its text config."""
+    name = re.search(r"\w+Config", str(inspect.signature(cls.__init__))).group()
     text = config_class(module, name).sub_configs.get("text_config")
     return text.__name__ if text and text.__name__.endswith("TextConfig") else name
 

@@ -1,4 +1,4 @@
-"""The outcome of every changed config of a class."""
+"""The outcome of every changed config of every class."""
 
 import re
 from copy import deepcopy
@@ -8,18 +8,48 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+import torch
 from common import message
 
-from .cases import cases
-from .classes import ROTARY, labels, plain, targets
+from .cases import Case, cases
+from .classes import ROTARY, found, labels, plain, targets
 from .compare import check
 from .deviations import NOT_ROTATIONS, REFUSAL, reason_for, refusal_of
 from .layers import LAYERED, layers
-from .observe import SHORT, observe
-from .reading import is_family, read_case, read_file, read_or_none
-from .rows import Outcome
+from .observe import observe, vectors
+from .reading import FAMILIES, read_case, read_file, read_or_none
+from .rows import Outcome, Result, is_known
 
 COMPAT = "5.18."  # the versions whose bugs `compat` reproduces
+
+
+def measure(quick, only=()):
+    """Yield the result of each class, or of classes with these names or in these folders."""
+    for folder, file, name in found():
+        if only and name not in only and folder not in only:
+            continue
+        reason = ""
+        try:
+            rows = list(outcomes(folder, file, name, quick))
+            if name in NOT_ROTATIONS:
+                low, high = norms(next(targets(folder, file, name)))
+                reason = f"{NOT_ROTATIONS[name]}: lengths change by {low:.3f} to {high:.3f}"
+        except ImportError as error:
+            rows, reason = [], f"cannot be imported: {message(error)}"
+        except Exception as error:
+            # Another version of transformers may have classes that need more than a config.
+            rows = [Outcome(name, "default", None, "wrong" if is_known() else "unknown", {}, message(error))]
+        yield Result(name, rows, reason)
+
+
+def norms(target):
+    """The smallest and largest ratio of a rotated vector's norm to its norm before: 1 for a rotation."""
+    run = target.run(target.default)
+    run = replace(run, subject=replace(target.subject, equal_axes=False))  # with equal positions it may be a rotation
+    observation = target.subject.observer(run)
+    x = vectors(observation, np.random.default_rng(0).normal)
+    ratio = np.linalg.norm(observation.rotate(*torch.tensor(x))[0].numpy(), axis=-1) / np.linalg.norm(x[0], axis=-1)
+    return float(ratio.min()), float(ratio.max())
 
 
 def outcomes(folder, file, name, quick):
@@ -44,7 +74,7 @@ def outcomes_of(target, quick):
         return
     if subject.unrotated:
         yield not_rotated(name, "not rotated", read_file(subject, target.config(needs={}).to_dict(), None))
-    if not (is_family(default.model_type) or subject.part or target.cls.__name__ in NOT_ROTATIONS):
+    if not (default.model_type in FAMILIES or subject.part or target.cls.__name__ in NOT_ROTATIONS):
         yield Outcome(name, "default", None, "unknown", note=f"model_type {default.model_type!r} is not in FAMILIES")
         return
     for case in cases(target, pairs, quick):
@@ -67,12 +97,10 @@ class Comparison:
     """
 
     target: Any
-    case: str
+    case: Case
     observations: Any
     read: Any  # a function from `compat` to the embedding of rope_xp
-    contradicts: bool = False
-    key: str = ""  # that most classes do not read
-    without_key: Any = None  # two functions: the observation and the embedding without the key
+    without_key: Any = None  # two functions: the observation and the embedding without the key of the case
     lenient: bool = False
 
     def judged(self):
@@ -95,20 +123,20 @@ class Comparison:
                 return ("agrees", errors, "", rope) if compat is None else self.deviating(rope, errors, notes, own)
             notes.append("differs by " + ", ".join(f"{key} {value:.1e}" for key, value in errors.items()))
             own = rope if compat is None else own
-        if self.key and not version("transformers").startswith(COMPAT) and self.is_ours_without_key():
-            return "deviates", {}, f"`{self.key}` is not read upstream"
+        if self.case.key and not version("transformers").startswith(COMPAT) and self.is_ours_without_key():
+            return "deviates", {}, f"`{self.case.key}` is not read upstream"
         if self.lenient and all(REFUSAL.match(note) for note in notes):
             return "refused", {}, notes[0]
         return "wrong", {}, "; with compat: ".join(notes)
 
     def deviating(self, rope, errors, notes, own):
         """The rest of an `Outcome` if only `compat` makes rope_xp equal. `own` is the embedding without it."""
-        reason = reason_for(self.target.cls.__name__, self.case)
-        if not reason and notes and (self.contradicts or self.lenient):
+        case, reason = self.case, reason_for(self.target.cls.__name__, self.case.name)
+        if not reason and notes and (case.contradicts or self.lenient):
             reason = refusal_of(notes[0])
-        if not reason and self.key and self.ignores_key():
-            reason = f"`{self.key}` is not read upstream"
-            remark = f"remark .* does not read .*{self.key}"
+        if not reason and case.key and self.ignores_key():
+            reason = f"`{case.key}` is not read upstream"
+            remark = f"remark .* does not read .*{case.key}"
             if own is not None and not re.search(remark, " ".join(own.describe().split())):
                 return "wrong", errors, f"describe does not state that {reason}", rope
         return "deviates" if reason else "wrong", errors, reason or f"only with compat: {notes[0]}", rope
@@ -141,20 +169,19 @@ def outcome(target, case, label):
         lambda: observe(target.run(config(case.without), label, case.calls), checked=False)[0],
         lambda: read(config(case.without), case=replace(case, changes=case.without)),
     )
-    options = {"contradicts": case.contradicts, "key": case.key, "without_key": without_key}
-    lenient = bool(case.key) or "without" in case.name
-    return compared(target, config, case.name, label, read, case.calls, **options, lenient=lenient)
+    return compared(target, case, label, config, read, without_key, lenient=bool(case.key) or "without" in case.name)
 
 
-def compared(target, config, case, label, read, calls=(SHORT,), **options):
+def compared(target, case, label, config, read, *more, lenient):
     """The outcome of the config that `config` returns. `read` takes it and `compat`."""
-    start = target.config_name, case, label
+    start = target.config_name, case.name, label
     try:
         made = config()
-        observations = observe(target.run(made, label, calls))
+        observations = observe(target.run(made, label, case.calls))
     except Exception as error:
         return Outcome(*start, "refused upstream", {}, message(error))
-    return Outcome(*start, *Comparison(target, case, observations, partial(read, made), **options).judged())
+    comparison = Comparison(target, case, observations, partial(read, made), *more, lenient=lenient)
+    return Outcome(*start, *comparison.judged())
 
 
 def unstated(target):
@@ -200,4 +227,4 @@ def outcome_of_file(target, config, given, case, label):
     def read(_, compat):
         return read_file(target.subject, given, label, compat)
 
-    return compared(target, lambda: config, case, label, read, lenient=True)
+    return compared(target, Case(case), label, lambda: config, read, lenient=True)

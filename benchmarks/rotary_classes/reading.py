@@ -1,22 +1,8 @@
 """Embeddings of rope_xp from configs. Only this file imports the package's tables of families."""
 
 import rope_xp
-from rope_xp._core.config.families import FAMILIES
+from rope_xp._core.config.families import FAMILIES as FAMILIES
 from rope_xp._core.config.parts import PARTS
-
-
-def is_family(model_type):
-    return model_type in FAMILIES
-
-
-def has_one_axis(model_type):
-    """Whether a family has one position axis, or is unknown."""
-    return model_type not in FAMILIES or not FAMILIES[model_type].divides_axes
-
-
-def parts_of(model_type):
-    """The parts of a composite config: {name: (path, model_type)}."""
-    return PARTS.get(model_type, {})
 
 
 def as_file(subject, given):
@@ -24,7 +10,7 @@ def as_file(subject, given):
     given, part = {key: value for key, value in given.items() if key not in subject.without}, None
     if subject.part:
         whole, part = subject.part.split("/")
-        path, _ = parts_of(whole)[part]
+        path, _ = PARTS[whole][part]
         for key in reversed(path.split(".")):
             given = {key: given}
         given["model_type"] = whole

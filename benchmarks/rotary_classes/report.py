@@ -28,12 +28,6 @@ def counts(rows):
     return [(count, STATUSES[status]) for status, count in Counter(row.status for row in rows).items()]
 
 
-def parts_summary(rows):
-    configs = len({row.config for row in rows})
-    statuses = "; ".join(f"{count}: {status}" for count, status in counts(rows))
-    return f"Parts of {configs} composite configs, in files that state them in four ways: {statuses}."
-
-
 def in_detail(results):
     """A line for each config."""
     for row in (row for each in results for row in each.rows):
@@ -58,9 +52,11 @@ def tables(results, of_parts):
     covered, of_named = (sum(each.covered for each in some) for some in (results, named))
     others = f"{covered - of_named} of {len(results) - len(named)} others"
     covered = f"**{of_named} of {len(named)} classes** with a rotary name, and {others}."
-    covered += f" {parts_summary(of_parts)}" if of_parts else ""
-    of_configs = list(counts(row for each in results for row in each.rows))
-    yield Table("Configs", ("configs", ""), of_configs, covered)
+    if of_parts:
+        statuses = "; ".join(f"{count}: {status}" for count, status in counts(of_parts))
+        composites = f"{len({row.config for row in of_parts})} composite configs"
+        covered += f" Parts of {composites}, in files that state them in four ways: {statuses}."
+    yield Table("Configs", ("configs", ""), counts(row for each in results for row in each.rows), covered)
     yield Table("Not covered", ("class", "reason"), [[each.name, each.why] for each in results if not each.covered])
     yield Table("rope_xp differs on purpose", ("reason", "classes", "configs"), [*deviations(results)])
     needs = [[each.name, subject.why] for each in results for subject in subjects_of(each.name) if subject.why]
