@@ -7,7 +7,7 @@ benchmarks/results/accuracy.md and accuracy.json. The truth is computed by mpmat
 
 import importlib
 import warnings
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
 import common
 import numpy as np
@@ -134,7 +134,7 @@ def measure(count, missing):
         try:
             version(package)
             tables = make()
-        except (PackageNotFoundError, ImportError) as error:
+        except ImportError as error:
             if name in EXACT:
                 raise
             missing[name] = common.message(error)

@@ -99,7 +99,8 @@ def to_numpy(x):
 
 
 def complex_pairs(x, layout):
-    """Each pair of channels as one complex number."""
+    """Each pair of channels of any library's array as one complex number."""
+    x = to_numpy(x)
     first, second = np.split(x, 2, axis=-1) if layout == "half" else (x[..., ::2], x[..., 1::2])
     return first + 1j * second
 

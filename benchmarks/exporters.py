@@ -107,11 +107,7 @@ def cases(layout, sizes, limit):
     for batch, seq in sizes:
         x = random.standard_normal((batch, HEADS, seq, DIM)).clip(-3, 3).astype(np.float32)
         at = random.choice(len(pool), (batch, seq))
-        yield x, pool[at], pairs(x, layout) * exact[at][:, None]
-
-
-def pairs(x, layout):
-    return common.complex_pairs(common.to_numpy(x), layout)
+        yield x, pool[at], common.complex_pairs(x, layout) * exact[at][:, None]
 
 
 def measure(sizes):
@@ -126,7 +122,7 @@ def measure(sizes):
                 from_truth = []
                 for x, positions, truth in given[limit]:
                     y = run(x, positions)
-                    from_truth.append(common.largest_difference(pairs(y, layout), truth))
+                    from_truth.append(common.largest_difference(common.complex_pairs(y, layout), truth))
                     from_eager.append(common.largest_difference(y, rope(x, positions=positions, seq_dim=2)))
                 row[COLUMNS[limit]] = float(np.max(from_truth))
             yield row | {"eager": float(np.max(from_eager))}

@@ -33,6 +33,11 @@ class Case:
     contradicts: bool = False  # whether the config contradicts itself; rope_xp then raises one of `REFUSALS`
 
 
+def stem(name):
+    """The name of a class, without "RotaryEmbedding" in the end."""
+    return name.removesuffix("RotaryEmbedding")
+
+
 def same_for(names, *found):
     """The same rows for several classes."""
     return dict.fromkeys(names.split(), found)

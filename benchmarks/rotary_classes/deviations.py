@@ -2,7 +2,7 @@
 
 import re
 
-from .cases import ORIGINAL, PARTIAL
+from .cases import ORIGINAL, PARTIAL, stem
 
 ONLY_BEFORE = "upstream before"  # in reasons that do not apply to newer versions
 PE_ENCODERS = "PeAudioEncoder PeAudioVideoEncoder PeVideoEncoder"
@@ -18,7 +18,7 @@ FORGOTTEN = "`alpha` is lost upstream before 5.23 beyond max_position_embeddings
 TRAINED = "refused: frequencies are multiplied by the exponential of a weight, which is 0 before training"
 THETA, THETA_BY_KEY = "(legacy )?yarn without rope_theta", "legacy (rope_theta|partial_rotary_factor|rotary_dim)"
 NO_LENGTH = "(yarn|llama3|longrope) without original.*"
-# Classes, without "RotaryEmbedding" in the end; cases as a regular expression; the reason.
+# Each `stem` of a class; cases as a regular expression; the reason.
 DEVIATIONS = [
     ("Cohere2Moe", f"legacy (linear|yarn.*)|{NO_LENGTH}", "`rope_scaling` is not read upstream"),
     ("HiggsAudioV2 Ministral3", THETA, NO_BASE.format("upstream")),
@@ -51,15 +51,10 @@ REFUSALS = {
 REFUSAL = re.compile(r"(ValueError|TypeError): (from_config|RotaryEmbedding|Sections|\w+Scaling): .*; got ")
 
 
-def full_names(stems):
-    return [f"{stem}RotaryEmbedding" for stem in stems.split()]
-
-
 def reason_for(name, case):
     """The reason why rope_xp differs in a case of a class, or an empty string."""
-    return next(
-        (why for stems, cases, why in DEVIATIONS if name in full_names(stems) and re.fullmatch(cases, case)), ""
-    )
+    reasons = (why for stems, cases, why in DEVIATIONS if stem(name) in stems.split() and re.fullmatch(cases, case))
+    return next(reasons, "")
 
 
 def refusal_of(note):
@@ -69,8 +64,8 @@ def refusal_of(note):
 
 def unused(results):
     """Classes in `DEVIATIONS` that were compared and do not differ."""
-    seen = {(result.name, row.note) for result in results for row in result.rows if row.status == "deviates"}
-    compared = {result.name for result in results if result.rows}
+    seen = {(stem(result.name), row.note) for result in results for row in result.rows if row.status == "deviates"}
+    compared = {stem(result.name) for result in results if result.rows}
     for stems, _, why in DEVIATIONS:
         if ONLY_BEFORE not in why:
-            yield from ((name, why) for name in full_names(stems) if name in compared and (name, why) not in seen)
+            yield from ((name, why) for name in compared.intersection(stems.split()) if (name, why) not in seen)

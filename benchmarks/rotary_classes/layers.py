@@ -11,7 +11,7 @@ from common import message
 
 import rope_xp
 
-from .cases import same_for
+from .cases import same_for, stem
 from .compare import TOLERANCE, largest
 from .observe import apply_name, half_width
 from .rows import Outcome
@@ -37,8 +37,8 @@ MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 32}
 PREFIX = {"first_k_dense_replace": 3}
 GEMMA3N = {"num_hidden_layers": 10, "num_kv_shared_layers": 0}
 GEMMA3N |= {"activation_sparsity_pattern": [0.0] * 10, "intermediate_size": [64] * 10}
-# Changed configs, by the name of the rotary class without "RotaryEmbedding".
-STEMS: dict[str, tuple[dict[str, Any], ...]] = {
+# Changed configs, by the `stem` of the rotary class.
+LAYERED: dict[str, tuple[dict[str, Any], ...]] = {
     **same_for("DeepseekV4 Gemma4Text Gemma4UnifiedText Kolibri1 MiMoV2Flash MiniMax RecurrentGemma", {}),
     **same_for("EmbeddingGemma2 ExaoneMoe Gemma3", {}, PATTERN),
     **same_for("GraniteSWA GraniteMoeSWA", {}, BASES),
@@ -68,7 +68,6 @@ STEMS: dict[str, tuple[dict[str, Any], ...]] = {
     "Ultrabert": ({}, {"attention_windows": [0, 4, 4, 0, 4, 4, 4, 4]}),
     "Zaya": ({"num_experts_per_tok": 1, "sliding_window": 4, "layer_types": ["hybrid", "hybrid_sliding"] * 4},),
 }
-LAYERED = {f"{stem}RotaryEmbedding": changed for stem, changed in STEMS.items()}
 
 
 def tables_by_layer(module, model, count, name):
@@ -96,7 +95,7 @@ def keys_of(config_class):
 
 def layers(target):
     """Outcomes for each model: from the whole config, and from the config without lists of layers."""
-    name, count = target.cls.__name__, 7
+    name, module, count = stem(target.cls.__name__), target.module, 7
     config_class = type(target.config(needs={}))
     known = keys_of(config_class)
     for changes in LAYERED[name]:
@@ -104,8 +103,7 @@ def layers(target):
         try:
             config = config_class(**{k: v for k, v in TINY.items() if k in known} | deepcopy(changes))
             config._attn_implementation = "eager"
-            stem, module = name.removesuffix("RotaryEmbedding"), target.module
-            model_class = getattr(module, f"{stem}TextModel", None) or getattr(module, f"{stem}Model")
+            model_class = getattr(module, f"{name}TextModel", None) or getattr(module, f"{name}Model")
             model = model_class(config).eval()
             applied = tables_by_layer(module, model, count, apply_name(target.run(config)))
         except Exception as error:

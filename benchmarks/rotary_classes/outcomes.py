@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from common import message
 
-from .cases import Case, cases
+from .cases import Case, cases, stem
 from .classes import ROTARY, found, labels, plain, targets
 from .compare import check
 from .deviations import NOT_ROTATIONS, REFUSAL, reason_for, refusal_of
@@ -57,7 +57,7 @@ def outcomes(folder, file, name, quick):
     every = list(targets(folder, file, name))
     for target in every:
         yield from outcomes_of(target, quick)
-    if name in LAYERED:
+    if stem(name) in LAYERED:
         yield from layers(every[0])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import transformers
 
 from . import towers, unusual
-from .cases import BASE, ORIGINAL, PARTIAL, Case, rules, same_for, short_and_long
+from .cases import BASE, ORIGINAL, PARTIAL, Case, rules, same_for, short_and_long, stem
 from .observe import text
 
 
@@ -107,7 +107,6 @@ TIMM = "the default vision config needs timm, which the rotation does not use"
 TALKER_WHY = "the default sections are for heads of 128, the default heads have 64"
 ONLY_THEN = {"why": "the default config does not rotate", "unrotated": True}
 FULL = Subject(why="the default has only full attention", needs=two_layers("full_attention", "sliding_attention"))
-HYBRID = two_layers("hybrid", "hybrid_sliding", sliding_window=64)
 SLIDING = two_layers("sliding_attention", "sliding_attention")
 FOUR = block(rope_theta=1e4, mrope_section=[16, 16, 16, 16])
 HEAD = {"needs": {"head_dim": 128}}
@@ -126,7 +125,7 @@ COMPASS = two_layers("sliding_attention", "full_attention", rope_parameters=by_t
 COMPASS_SECTIONS = by_type(rope_theta=9_000.0, mrope_section=[16, 16, 16])
 
 
-# By the name of the class, without "RotaryEmbedding" in the end.
+# By the `stem` of the class.
 SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
     # Classes with several configs, or with another config than in the signature.
     "Blt": configs("BltLocalEncoder", "BltLocalDecoder", "BltGlobalTransformer", "BltPatcher"),
@@ -162,7 +161,7 @@ SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
     # The model rotates qk_rope_head_dim channels, even if partial_rotary_factor states another number.
     "DeepseekV4": Subject(width=lambda run: run.config.head_dim, skip="proportional"),
     "Lfm3": Subject(keep=()),
-    "Zaya": Subject(needs=HYBRID, why="the default has one type of layers"),
+    "Zaya": Subject(needs=two_layers("hybrid", "hybrid_sliding", sliding_window=64), why="the default has one type"),
     "Zamba2": Subject(needs={"use_mem_rope": True}, **ONLY_THEN),
     "GraniteMoeHybrid": Subject(needs={"position_embedding_type": "rope"}, **ONLY_THEN),
     "Esm": Subject(needs={"position_embedding_type": "rotary"}, **ONLY_THEN, **ESM_BASE),
@@ -229,5 +228,5 @@ SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
 
 def subjects_of(name):
     """The subjects of a rotary class, one for each of its config classes."""
-    found = SUBJECTS.get(name.removesuffix("RotaryEmbedding"), Subject())
+    found = SUBJECTS.get(stem(name), Subject())
     return found if isinstance(found, tuple) else (found,)

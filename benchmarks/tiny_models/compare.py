@@ -24,9 +24,7 @@ def output(model, inputs, **more):
     return out.logits if "logits" in out else out.last_hidden_state
 
 
-def logits(model, inputs, **more):
-    with torch.no_grad():
-        return output(model, inputs, **more)
+logits = torch.no_grad()(output)
 
 
 def gradients(model, inputs):
