@@ -65,9 +65,7 @@ def run_facts(*packages):
 
 def load_file(package, path):
     """One module of a package that cannot be imported as a whole."""
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
-        raise ImportError(f"No module named {package!r}")
+    found: Any = importlib.util.find_spec(package)
     file = Path(found.origin).parent / path
     spec: Any = importlib.util.spec_from_file_location(f"{package}_{file.stem}", file)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # torch.compile looks it up there

@@ -51,15 +51,11 @@ REFUSALS = {
 REFUSAL = re.compile(r"(ValueError|TypeError): (from_config|RotaryEmbedding|Sections|\w+Scaling): .*; got ")
 
 
-def reason_for(name, case):
-    """The reason why rope_xp differs in a case of a class, or an empty string."""
-    reasons = (why for stems, cases, why in DEVIATIONS if stem(name) in stems.split() and re.fullmatch(cases, case))
-    return next(reasons, "")
-
-
-def refusal_of(note):
-    """What transformers does with a contradiction that rope_xp refuses with this error, or an empty string."""
-    return next((why for error, why in REFUSALS.items() if re.search(error, note)), "")
+def reason_for(name, case, error):
+    """Why rope_xp differs in a case of a class, or raises an error for a contradiction; or an empty string."""
+    reasons = [why for stems, cases, why in DEVIATIONS if stem(name) in stems.split() and re.fullmatch(cases, case)]
+    reasons += [why for words, why in REFUSALS.items() if re.search(words, error)]
+    return reasons[0] if reasons else ""
 
 
 def unused(results):

@@ -12,8 +12,7 @@ from common import message
 import rope_xp
 
 from .cases import same_for, stem
-from .compare import TOLERANCE, largest
-from .observe import apply_name, half_width
+from .observe import TOLERANCE, apply_name, half_width, largest
 from .rows import Outcome
 
 WIDTHS = ("hidden_size", "intermediate_size", "vocab_size", "vocab_size_per_layer_input")

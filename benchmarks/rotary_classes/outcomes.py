@@ -13,10 +13,9 @@ from common import message
 
 from .cases import Case, cases, stem
 from .classes import ROTARY, found, labels, plain, targets
-from .compare import check
-from .deviations import NOT_ROTATIONS, REFUSAL, reason_for, refusal_of
+from .deviations import NOT_ROTATIONS, REFUSAL, reason_for
 from .layers import LAYERED, layers
-from .observe import observe, vectors
+from .observe import check, observe, vectors
 from .reading import FAMILIES, read_case, read_file, read_or_none
 from .rows import Outcome, Result, is_known
 
@@ -131,9 +130,9 @@ class Comparison:
 
     def deviating(self, rope, errors, notes, own):
         """The rest of an `Outcome` if only `compat` makes rope_xp equal. `own` is the embedding without it."""
-        case, reason = self.case, reason_for(self.target.cls.__name__, self.case.name)
-        if not reason and notes and (case.contradicts or self.lenient):
-            reason = refusal_of(notes[0])
+        case = self.case
+        refusal = notes[0] if case.contradicts or self.lenient else ""
+        reason = reason_for(self.target.cls.__name__, case.name, refusal)
         if not reason and case.key and self.ignores_key():
             reason = f"`{case.key}` is not read upstream"
             remark = f"remark .* does not read .*{case.key}"

@@ -5,9 +5,8 @@ from collections import Counter, defaultdict
 from common import Table
 
 from .classes import UNNAMED
-from .compare import LONG_ROTATED, LONG_TABLES, TOLERANCE
 from .deviations import unused
-from .observe import LONG
+from .observe import LONG, LONG_ROTATED, LONG_TABLES, TOLERANCE
 from .rows import STATUSES, is_known
 from .subjects import subjects_of
 
