@@ -127,12 +127,13 @@ def write(arguments, name, *report):
 def publish(arguments, name, title, notes, packages, tables, rows, **facts):
     """Print tables, write them as Markdown and `rows` as JSON, one row a line. Return the rounded rows.
 
-    `facts` are texts, lists or dictionaries.
+    `facts` are texts, lists or dictionaries; empty ones are left out.
     """
     from rich.console import Console
     from rich.markdown import Markdown
 
-    rows, made_with = json.loads(json.dumps(rows), parse_float=rounded), run_facts(*packages) | facts
+    rows = json.loads(json.dumps(rows), parse_float=rounded)
+    made_with = run_facts(*packages) | {name: fact for name, fact in facts.items() if fact}
     out, text = write(arguments, name, title, notes, made_with, tables)
     Console(width=80).print(Markdown(text))
     lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)},\n" for key, value in made_with.items()]

@@ -126,7 +126,7 @@ def main(argv=None):
     libraries = ("numpy", "ml_dtypes", "numba", "torch", "jax", "jaxlib")
     packages = dict.fromkeys([*libraries, *(one.package for one in CANDIDATES if one.package)])
     arrays = {name: str(bench.smaller(WORKLOADS[name])) for name in chosen if name in WORKLOADS}
-    facts = {"load before the run": f"{load:.1f}", "arrays": arrays} | ({"wrong": bench.wrong} if bench.wrong else {})
+    facts = {"load before the run": f"{load:.1f}", "arrays": arrays, "wrong": bench.wrong}
     name = re.sub(r"[^a-z0-9]+", "-", f"speed-cpu-{common.machine()}".lower()).strip("-")
     tables = list(speed_report.tables(bench.rows))
     common.publish(arguments, name, "Speed", speed_report.NOTES, packages, tables, bench.rows, **facts)

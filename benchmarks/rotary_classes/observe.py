@@ -99,7 +99,7 @@ def head_width(run):
     if subject.width is not None:
         return subject.width(run)
     dim = getattr(config, "qk_rope_head_dim", None) or getattr(config, "head_dim", None)
-    return dim or config.hidden_size // config.num_attention_heads
+    return dim or (getattr(config, "embed_dim", None) or config.hidden_size) // config.num_attention_heads
 
 
 def apply_name(run):

@@ -33,10 +33,8 @@ def tower(run):
         cells = positions.join(*(positions.grid(*thw, start=1, axes=(2, 1)) for thw in GRIDS))
     require_same(ids.T, cells)
     tables = run.cls(config)(torch.zeros(1), ids)
-    dim = getattr(config, "embed_dim", None) or config.hidden_size
-    dim = getattr(config, "head_dim", None) or dim // config.num_attention_heads
-    batched = "MiniMax" in run.cls.__name__
-    return observed(cells, dim, tables, run.module.apply_rotary_pos_emb_vision, tokens_first=True, batched=batched)
+    function, batched = run.module.apply_rotary_pos_emb_vision, "MiniMax" in run.cls.__name__
+    return observed(cells, head_width(run), tables, function, tokens_first=True, batched=batched)
 
 
 def pixtral(run):
@@ -164,25 +162,18 @@ def memory_attention(run):
     return first if "Self" in name else [first, Observation(many, dim, keys, heads=heads)]
 
 
-def sam3_tables(run):
+def sam3(run):
+    """The tower and its attention class, whose queries and keys are cells of a grid."""
     config = run.config
     ids = run.module.Sam3ViTLayer.precompute_positions(config, 0)
     wide, high = (side // config.patch_size for side in config.image_size)  # transformers reads image_size as (w, h)
     cells = positions.grid(high, wide, step=config.window_size / wide, axes=(1, 0))
     require_same(ids.numpy().T, cells, 2.0**-20)  # the product with a scale, rounded once or twice
-    return cells, high, wide, run.module.Sam3ViTRotaryEmbedding(config)(torch.zeros(1), ids)
-
-
-def sam3_vit(run):
-    cells, _, _, tables = sam3_tables(run)
-    return observed(cells, head_width(run), tables, run.module.apply_rotary_pos_emb_2d)
-
-
-def sam3_attention(run):
-    cells, high, wide, tables = sam3_tables(run)
+    tables = run.module.Sam3ViTRotaryEmbedding(config)(torch.zeros(1), ids)
 
     def rotate(q, k, *_):
         hidden, keys = (x.transpose(0, 1).reshape(1, high, wide, -1) for x in (q, k))
         return attention(run, (hidden,), keys, position_embeddings=tables)
 
-    return observed(cells, head_width(run), tables, None, rotate=rotate, heads=run.config.num_attention_heads)
+    more = {"rotate": rotate, "heads": config.num_attention_heads} if run.cls.__name__.endswith("Attention") else {}
+    return observed(cells, head_width(run), tables, run.module.apply_rotary_pos_emb_2d, **more)
