@@ -6,7 +6,6 @@ and a figure is the shortest time. A candidate that raises or gives a wrong resu
 with an error at the end. A long time is not an error. head_dim is 128 and the base is 10,000.
 """
 
-import importlib.util
 import math
 import os
 import random
@@ -115,7 +114,7 @@ def main(argv=None):
     parser.add_argument("--workload", action="append", choices=workloads, help="repeatable; default: all")
     arguments = parser.parse_args(argv)
     warnings.simplefilter("ignore")  # other packages warn
-    installed = [name for name in BACKENDS if importlib.util.find_spec(name.split(".")[0])]
+    installed = [name for name in BACKENDS if common.is_installed(name.partition(".")[0])]
     backends, chosen = arguments.backend or installed, arguments.workload or workloads
     load, bench = os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan, Bench(arguments.quick)
     for name in backends:
