@@ -18,7 +18,6 @@ from rope_xp._core.config.family import LayerType, Pairing
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from rotary_classes import measure as measures
 from rotary_classes import outcomes, parts, rows
 from rotary_classes.classes import found
 from rotary_classes.subjects import SUBJECTS
@@ -127,12 +126,12 @@ def test_a_family_that_a_newer_transformers_adds_is_listed(known, monkeypatch):
     """It is a mistake only where every class must be covered."""
     monkeypatch.delitem(families.FAMILIES, "llama")
     monkeypatch.setattr(rows, "is_known", lambda: known)
-    (result,) = measures.measure(quick=True, only=("LlamaRotaryEmbedding",))
+    (result,) = outcomes.measure(quick=True, only=("LlamaRotaryEmbedding",))
     assert not result.covered and bool(result.wrong) == known
     assert result.why == "model_type 'llama' is not in FAMILIES"
 
 
 def test_a_class_whose_import_is_missing_is_listed(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers.models.llama.modeling_llama", None)
-    (result,) = measures.measure(quick=True, only=("LlamaRotaryEmbedding",))
+    (result,) = outcomes.measure(quick=True, only=("LlamaRotaryEmbedding",))
     assert not result.covered and not result.wrong and result.why.startswith("cannot be imported: ModuleNotFoundError")
