@@ -14,7 +14,7 @@ from jax.test_util import check_grads
 from libraries import LIBRARIES
 from samples import radians
 
-from rope_xp import RotaryEmbedding, Sections, apply_rotary_pos_emb
+from rope_xp import RotaryEmbedding, Sections, apply_rotary_pos_emb, fixed_pos_embedding
 from rope_xp._core.kernels import xla as kernel
 from rope_xp._core.kernels.pair_rotation import Rotation
 
@@ -222,6 +222,8 @@ def test_tables_of_consecutive_positions_are_made_once_for_queries_and_keys():
     compiled = jax.jit(lambda q, k: rope(q, k, seq_dim=1)).lower(q, k).compile()
     assert Counter(steps(compiled)) == {"fusion": 4}  # sine, cosine, q and k
     assert bytes_accessed(compiled) <= 1.05 * (ideal(q) + ideal(k) + 3 * 2 * 256 * 64 * 4)
+    compiled = jax.jit(lambda x: apply_rotary_pos_emb(x, fixed_pos_embedding(x, 1), seq_dim=1)).lower(q).compile()
+    assert Counter(steps(compiled)) == {"fusion": 3}
 
 
 def test_tables_alone_are_written_once_and_nothing_beside_them():
@@ -263,7 +265,7 @@ def test_values(name, dtype):
     both = x, kernel.rotate(x, sin, cos, rotation)
     np.testing.assert_array_equal(*(np.asarray(each).view(f"u{x.itemsize}")[..., still] for each in both))
     reach = oracle.rotate_pairs(np.eye(dim), *(np.full(pairs, 0.5),) * 2, rotation)[0] != 0
-    for value in (np.nan, np.inf):
+    for value in (np.nan, np.inf, -np.inf):
         x = jnp.asarray(np.where(np.eye(dim, dtype=bool), value, 0.0), dtype)
         np.testing.assert_array_equal(jnp.isfinite(kernel.rotate(x, sin[0, 0, :1], cos[0, 0, :1], rotation)), ~reach)
 

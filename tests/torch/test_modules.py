@@ -59,6 +59,7 @@ def test_no_cast_touches_frequencies(cast, learned):
     assert model[0].weight.dtype.itemsize < 4
     assert torch.equal(module(q, positions=where), before)
     assert module.inv_freq is parameter and not [*module.buffers()]
+    assert len([*module.parameters()]) == len(module.state_dict()) == learned
     if learned:
         assert parameter.dtype == torch.float32
         assert module.double().inv_freq.dtype == torch.float64
