@@ -140,6 +140,9 @@ OF_TABLES = {
             torch.func.grad(lambda *all: f(*all).pow(3).sum(), argnums=1), in_dims=(0, None, None)
         )(torch.stack([x, -x]), *two)
     ),
+    "autograd": lambda f: (
+        lambda x, s, c: torch.autograd.grad(f(x, s.requires_grad_(), c.requires_grad_()).pow(3).sum(), (s, c))
+    ),
     "dual numbers of both": lambda f: lambda x, s, c: dual(lambda x: f(x, x[:, 0, :6], c))(x),
 }
 

@@ -93,7 +93,7 @@ def strided(rng, numbers, dtype):
 
 @pytest.mark.parametrize("draw", range(16))
 def test_any_arrays_in_one_launch(draw, launches, monkeypatch):
-    """Each dtype with each pair of layouts; the rest is random. In place, it gives the same bits, and writes nothing else."""
+    """Each dtype with each pair of layouts; the rest is random. In place: the same bits, and nothing beside them."""
     rng, dtype, (read, write) = np.random.default_rng(draw), list(DTYPES)[draw % 4], LAYOUTS[(draw + draw // 4) % 4]
     wide = "float64" if dtype == "float64" else "float32"
     monkeypatch.setattr(kernel, "PROGRAMS", int(rng.choice([1, 3, 1024])))  # so that programs take several heads
