@@ -113,8 +113,12 @@ def test_gradients_of_learned_frequencies_and_real_positions(shape):
 
 def test_strict_promotion_and_tracer_leaks():
     rope, x = embedding(), random(2, 5, 3, 14)
-    strict = jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise")
-    with strict[0], strict[1], jax.checking_leaks(), jax.debug_nans(True):
+    with (
+        jax.numpy_dtype_promotion("strict"),
+        jax.numpy_rank_promotion("raise"),
+        jax.checking_leaks(),
+        jax.debug_nans(True),
+    ):
         for dtype in (jnp.float32, jnp.bfloat16):
             for call in (lambda x: rope(x, seq_dim=1), lambda x: notebook(x, jnp.int32(3))):
                 assert jax.jit(call)(x.astype(dtype)).dtype == dtype == call(x.astype(dtype)).dtype
