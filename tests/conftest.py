@@ -9,6 +9,7 @@ from pathlib import Path
 
 import libraries
 import pytest
+import twice
 from hypothesis import settings
 
 TESTS = Path(__file__).parent
@@ -24,7 +25,12 @@ def pytest_addoption(parser):
     )
 
 
+    parser.addoption("--twice", action="store_true", help="make every call twice, so that its plan is used")
+
+
 def pytest_configure(config):
+    if config.getoption("--twice"):
+        twice.make_calls_twice()
     paths = [Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args]
     config.libraries = (
         config.getoption("--xp")
