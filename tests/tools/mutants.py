@@ -120,9 +120,10 @@ _core/kernels/numba_kernel.py
     a NaN carried into its sign: builder.select(builder.fcmp_unordered("uno", number, number), quiet, rounded)
         ==> rounded
 _core/kernels/blocked.py
-    the rotated value rotated again in place: partner = _join_pairs(second
-        ==> xp.multiply(numbers, tables[0], out=rotated)\n    partner = _join_pairs(second
-    the block's remainder left as it was: shape[0], max(1, step)) ==> shape[0] - 1, max(1, step))
+    the rotated value rotated again in place: _copy_partners(numbers, partner, rotation.write)
+        ==> xp.multiply(numbers, tables[0], out=rotated)\n    _copy_partners(numbers, partner, rotation.write)
+    partners in the order of the numbers: halves[1][..., ::-1] ==> halves[1][...]
+    the block's remainder left as it was: range(0, length, step) ==> range(0, max(1, length - 1), step)
 _core/checks.py
     numbers written twice in one place: if step <= extent: ==> if step < 0:
     only neighbours kept apart: extents[number + 1 :] ==> extents[number + 1 : number + 2]
