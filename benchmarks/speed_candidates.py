@@ -176,12 +176,12 @@ def tables_of(case):
         angles = positions[:, None] * inv_freq
         return xp.sin(angles), xp.cos(angles)
 
-    def exact(kernel, positions):
-        return tuple(rope_of(layout="half", kernel=kernel).sincos(positions, like=inv_freq))
+    def exact(rope, positions):
+        return tuple(rope.sincos(positions, like=inv_freq))
 
     arguments = [case.backend.array(positions, "float32"), inv_freq]
     made = {FORMULA: (naive, arguments, 2.0**-22 * positions[-1] + 1e-6)}
     for name, kernel in ((OURS, "fastest"), (WITHOUT_NUMBA, "blocked")):
         if name == OURS or case.backend.name in ("numpy", "torch"):
-            made[name] = (partial(exact, kernel), [case.backend.array(positions, "int32")], 2e-7)
+            made[name] = (partial(exact, rope_of("half", kernel)), [case.backend.array(positions, "int32")], 2e-7)
     return made

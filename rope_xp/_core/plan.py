@@ -113,7 +113,7 @@ def plan_shift(
 
 def with_programs(who: str, plan: CallPlan, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any) -> CallPlan:
     """A plan that is kept, with the programs that exist for calls like this one."""
-    if plan.source == "computed":
+    if plan.source == "computed" and (positions is None or checks.are_ready_positions(positions, arrays[0])):
         positions = planned_positions(who, plan, arrays[0], positions)
         plan = plan._replace(tables=prepared_tables(rope, positions, arrays))
         sincos = () if plan.tables is None else plan.tables.run(positions)
@@ -153,7 +153,7 @@ def rotate_by_tables(
     """Rotate arrays by tables, without an embedding. `rotation_of` checks the options and returns the rotation."""
     sincos = pair_of(who, sincos)
     signature = signature_of((*arrays, *sincos), who, seq_dim, kernel, *options)
-    plan = _PLANS.get(signature)
+    plan = _PLANS.find(signature)
     if plan is None:
         rotation, are_ready = rotation_of(), check_tables(who, arrays, sincos)
         alignments = alignments_of_tables(who, sincos[0].shape, arrays, seq_dim)

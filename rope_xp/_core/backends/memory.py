@@ -26,8 +26,13 @@ def empty_like(x: Any) -> Any:
     return np.empty_like(x, subok=False) if backends.is_host(x) else sys.modules["torch"].empty_like(x)
 
 
-def empty_float32(shape: tuple[int, ...], like: Any) -> Any:
-    """A new float32 array in the library of `like`."""
+def empty(shape: Any, like: Any) -> Any:
+    """A new contiguous array of this shape, with the dtype of `like`."""
+    return np.empty(shape, like.dtype) if backends.is_host(like) else like.new_empty(shape)
+
+
+def empty_float32(shape: Any, like: Any) -> Any:
+    """A new float32 array of this shape in the library of `like`."""
     return (
         np.empty(shape, np.float32)
         if backends.is_host(like)
@@ -142,11 +147,11 @@ def contiguous(x: Any) -> Any:
     return x if is_plain else np.require(x, requirements=("C", "A"))
 
 
-def contiguous_copy(x: Any, dtype: Any) -> Any:
-    """A contiguous copy of `x` in another dtype."""
-    if backends.is_host(x):
-        return np.array(x, dtype=dtype, order="C")
-    return x.to(dtype, copy=True, memory_format=sys.modules["torch"].contiguous_format)
+def views_as_halves(*arrays: Any) -> list[Any] | None:
+    """Views of NumPy arrays whose rows are two items, which NumPy copies fast; None for other arrays and memory."""
+    if not all(backends.is_host(x) and x.strides[-1] == x.itemsize for x in arrays):
+        return None
+    return [x.view(f"V{x.shape[-1] // 2 * x.itemsize}") for x in arrays]
 
 
 def from_numpy(numbers: Any, like: Any) -> Any:

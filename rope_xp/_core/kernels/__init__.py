@@ -109,7 +109,9 @@ def prepare_tables(positions: Any, arrays: Sequence[Any], frequencies: Any, scal
     None unless positions are integers in host memory that a compiled kernel reads as they are.
     """
     in_float64 = any(backends.dtype_name(x.dtype) == "float64" for x in arrays)
-    if kernel == "reference" or in_float64 or type(positions) is not type(arrays[0]) or on_host(positions) is None:
+    if kernel == "reference" or in_float64 or not frequencies.are_floats or type(positions) is not type(arrays[0]):
+        return None
+    if on_host(positions) is None:
         return None
     compiled = compiled_sincos(positions, kernel)
     return None if compiled is None else compiled.prepare(positions, frequencies, scale)
