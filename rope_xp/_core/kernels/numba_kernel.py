@@ -21,7 +21,6 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from rope_xp._core import backends
@@ -40,8 +39,10 @@ _TAGS: dict[str, Any] = {
     "float16": np.int16(0),
     "float64": np.float64(0),
 }
-# The size of the parts that threads take, in bytes of x.
+# The size of the parts that threads take, in bytes of x. Large arrays have larger parts, up to four times this size:
+# measured, they are faster in memory.
 BYTES_PER_PART = 2**18
+_ROWS_PER_RUN = 16  # that one compiled call rotates
 # The most programs that are kept.
 _MOST_PROGRAMS = 256
 
@@ -188,8 +189,9 @@ def _record(kind: str, x: Any, y: Any, angles: tuple[Any, ...], rotation: Rotati
     of_angles = (fixed, fixed, steps[2]) if positions else (*steps[2:], fixed)
     axes = _axes(leading, given, (*steps[:2], *of_angles))
     rows = prod(leading)
+    size = rows * dim * BYTES[kind]
     words = {
-        _PARTS: min(rows, 1 + rows * dim * BYTES[kind] // BYTES_PER_PART),
+        _PARTS: min(rows, 1 + size // BYTES_PER_PART, 8 + size // (4 * BYTES_PER_PART)),
         _ROWS: rows,
         _PLACE: place,
         _READ_HALVES: rotation.read == "half",
@@ -259,7 +261,9 @@ def _copy(context: Any, source: Any, target: Any, size: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         source, target, size = arguments
         pointer = ir.IntType(8).as_pointer()
-        cgutils.raw_memcpy(builder, builder.inttoptr(target, pointer), builder.inttoptr(source, pointer), size, 1)
+        move = builder.module.declare_intrinsic("llvm.memcpy", [pointer, pointer, size.type])
+        addresses = [builder.inttoptr(address, pointer) for address in (target, source)]
+        builder.call(move, [*addresses, size, ir.IntType(1)(1)])
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp, types.intp), generate
@@ -388,36 +392,42 @@ def _copy_channels(tag, source, source_step, target, target_step, count):
 
 
 @numba.njit(error_model="numpy")
-def _rotate_block(tag, reads, writes, x, x_step, y, y_step, sin, cos, width, sign):
-    """Rotate one row of pairs: as vectors if channels are contiguous, and the rest one by one."""
+def _rotate_run(tag, reads, writes, x, x_step, x_row, y, y_step, y_row, sin, sin_row, cos, cos_row, rows, width, sign):
+    """Rotate rows of pairs: as vectors if channels are contiguous, and the rest one by one."""
     size, lanes = _size_of(tag), _lanes_of(tag)
     wide = 64 // lanes
     vectors = width // lanes * lanes if x_step == size and y_step == size else 0
-    x_partner, x_step = (x + width * x_step, x_step) if reads else (x + x_step, 2 * x_step)
-    y_partner, y_step = (y + width * y_step, y_step) if writes else (y + y_step, 2 * y_step)
-    j = 0
-    while j < width:
-        if j >= vectors:
-            _rotate(tag, 1, 1, 1, x, x_partner, y, y_partner, sin, cos, sign)
-            lanes = 1
-        elif reads and writes:
-            _rotate(tag, 0, 1, 1, x, x_partner, y, y_partner, sin, cos, sign)
-        elif reads:
-            _rotate(tag, 0, 1, 0, x, x_partner, y, y_partner, sin, cos, sign)
-        elif writes:
-            _rotate(tag, 0, 0, 1, x, x_partner, y, y_partner, sin, cos, sign)
-        else:
-            _rotate(tag, 0, 0, 0, x, x_partner, y, y_partner, sin, cos, sign)
-        j += lanes
-        x, x_partner = x + lanes * x_step, x_partner + lanes * x_step
-        y, y_partner = y + lanes * y_step, y_partner + lanes * y_step
-        sin, cos = sin + lanes * wide, cos + lanes * wide
+    x_partner, x_step = (width * x_step, x_step) if reads else (x_step, 2 * x_step)
+    y_partner, y_step = (width * y_step, y_step) if writes else (y_step, 2 * y_step)
+    for _ in range(rows):
+        for j in range(0, vectors, lanes):
+            x_at, y_at = x + j * (size if reads else 2 * size), y + j * (size if writes else 2 * size)
+            if reads and writes:
+                _rotate(
+                    tag, 0, 1, 1, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
+                )
+            elif reads:
+                _rotate(
+                    tag, 0, 1, 0, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
+                )
+            elif writes:
+                _rotate(
+                    tag, 0, 0, 1, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
+                )
+            else:
+                _rotate(
+                    tag, 0, 0, 0, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
+                )
+        for j in range(vectors, width):
+            x_at, y_at = x + j * x_step, y + j * y_step
+            _rotate(tag, 1, 1, 1, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign)
+        x, y, sin, cos = x + x_row, y + y_row, sin + sin_row, cos + cos_row
 
 
 @numba.njit(error_model="numpy")
 def _rotate_rows(tag, job, record, start, stop, nans, scratch):
     """Rotate the rows from `start` to `stop`, counted in the memory order of x."""
-    place, integer, known_rows = job[record + _PLACE], job[record + _INTEGER], job[record + _TABLE_ROWS]
+    place, integer, size, wide = job[record + _PLACE], job[record + _INTEGER], _size_of(tag), 64 // _lanes_of(tag)
     x_step, y_step, blocks, width = (
         job[record + _X_STEP],
         job[record + _Y_STEP],
@@ -425,12 +435,16 @@ def _rotate_rows(tag, job, record, start, stop, nans, scratch):
         job[record + _WIDTH],
     )
     reads, writes, sign = job[record + _READ_HALVES] != 0, job[record + _WRITE_HALVES] != 0, job[record + _SIGN]
-    first, end, dim = job[record + _FIRST], job[record + _FIRST] + 2 * blocks * width, job[record + _DIM]
+    first, dim = job[record + _FIRST], job[record + _DIM]
+    end = first + 2 * blocks * width
+    is_moved = job[place] != job[place + 1]
     axes = record + _RECORD
     innermost = axes + 6 * (job[record + _AXES] - 1)
-    size, wide = _size_of(tag), 64 // _lanes_of(tag)
+    x_row, y_row, sin_row, cos_row = job[innermost + 1], job[innermost + 2], job[innermost + 3], job[innermost + 4]
+    needs_scratch = not is_moved and reads != writes
+    # The most rows that one call rotates. More than one have the same position, or tables with a row for each.
+    most = 1 if needs_scratch or job[innermost + 5] != 0 else _ROWS_PER_RUN
     while start < stop:
-        # The addresses of the row `start`. The loop below continues along the innermost axis.
         x, y, sin, cos, position = job[place], job[place + 1], job[place + 2], job[place + 3], job[place + 4]
         rest = start
         for axis in range(innermost, axes - 1, -6):
@@ -441,36 +455,30 @@ def _rotate_rows(tag, job, record, start, stop, nans, scratch):
             sin += index * job[axis + 3]
             cos += index * job[axis + 4]
             position += index * job[axis + 5]
-        rows = min(job[innermost] - start % job[innermost], stop - start)
+        rows = min(job[innermost] - start % job[innermost], stop - start, most)
         start += rows
-        for _ in range(rows):
-            sin_row, cos_row = sin, cos
-            if integer:
-                row = _read(_INT32, position) if integer == 4 else _read(_INT64, position)
-                if 0 <= row < known_rows:
-                    sin_row, cos_row = sin + row * job[record + _SIN_STEP], cos + row * job[record + _COS_STEP]
-                else:
-                    sin_row, cos_row = nans, nans
-            if x != y:
-                _copy_channels(tag, x, x_step, y, y_step, first)
-                _copy_channels(tag, x + end * x_step, x_step, y + end * y_step, y_step, dim - end)
-            source, source_step = x + first * x_step, x_step
-            if x == y and reads != writes:
+        if integer:
+            row = _read(_INT32, position) if integer == 4 else _read(_INT64, position)
+            if 0 <= row < job[record + _TABLE_ROWS]:
+                sin, cos = sin + row * job[record + _SIN_STEP], cos + row * job[record + _COS_STEP]
+            else:
+                sin, cos = nans, nans
+        if is_moved and end - first < dim:
+            for row in range(rows):
+                source, target = x + row * x_row, y + row * y_row
+                _copy_channels(tag, source, x_step, target, y_step, first)
+                _copy_channels(tag, source + end * x_step, x_step, target + end * y_step, y_step, dim - end)
+        for block in range(blocks):
+            channel = first + 2 * width * block
+            source, step, target = x + channel * x_step, x_step, y + channel * y_step
+            if needs_scratch:
                 _copy_channels(tag, source, x_step, scratch, size, 2 * width)
-                source, source_step = scratch, size
-            for block in range(blocks):
-                channel, pair = 2 * width * block, width * block * wide
-                _rotate_block(
-                    tag, reads, writes, source + channel * source_step, source_step,
-                    y + (first + channel) * y_step, y_step, sin_row + pair, cos_row + pair, width, sign,
-                )  # fmt: skip
-            x, y, sin, cos = (
-                x + job[innermost + 1],
-                y + job[innermost + 2],
-                sin + job[innermost + 3],
-                cos + job[innermost + 4],
-            )
-            position += job[innermost + 5]
+                source, step = scratch, size
+            of_block = width * block * wide
+            _rotate_run(
+                tag, reads, writes, source, step, x_row, target, y_step, y_row,
+                sin + of_block, sin_row, cos + of_block, cos_row, rows, width, sign,
+            )  # fmt: skip
 
 
 _INT32, _INT64 = np.int32(0), np.int64(0)
