@@ -507,4 +507,4 @@ def _entry(kind: str) -> Any:
             part = fetch_and_add(address)
         return done
 
-    return compiled_entry(rotate)
+    return compiled_entry(rotate, f"the rotation of {kind}")
