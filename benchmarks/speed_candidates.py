@@ -183,5 +183,9 @@ def tables_of(case):
     made = {FORMULA: (naive, arguments, 2.0**-22 * positions[-1] + 1e-6)}
     for name, kernel in ((OURS, "fastest"), (WITHOUT_NUMBA, "blocked")):
         if name == OURS or case.backend.name in ("numpy", "torch"):
-            made[name] = (partial(exact, rope_of("half", kernel)), [case.backend.array(positions, "int32")], 2e-7)
+            made[name] = (
+                partial(exact, rope_of(layout="half", kernel=kernel)),
+                [case.backend.array(positions, "int32")],
+                2e-7,
+            )
     return made

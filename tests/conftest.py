@@ -24,7 +24,6 @@ def pytest_addoption(parser):
         help="array library or folder to test, may be repeated; by default the folders named, or all libraries found",
     )
 
-
     parser.addoption("--twice", action="store_true", help="make every call twice, so that its plan is used")
 
 
