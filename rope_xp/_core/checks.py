@@ -74,6 +74,7 @@ def position_dtype(who: str, name: str, x: Any, *, real: bool = True) -> None:
 
 def convert_positions(who: str, name: str, x: Any, like: Any) -> Any:
     """Positions of a checked dtype, as `positions` returns them."""
+    x = np.asarray(x) if isinstance(x, np.generic) else x  # scalars of NumPy are arrays without axes
     xp, dtype = backends.namespace(x), backends.dtype_name(x.dtype)
     if dtype in NARROW:
         x = backends.astype(x, xp.int32)

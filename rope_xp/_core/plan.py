@@ -155,7 +155,7 @@ def rotate_by_tables(
     """Rotate arrays by tables, without an embedding. `rotation_of` checks the options and returns the rotation."""
     sincos = pair_of(who, sincos)
     signature = signature_of((*arrays, *sincos), who, seq_dim, kernel, *options)
-    plan = _PLANS.find(signature)
+    plan = None if signature is None else _PLANS.get(signature)
     if plan is None:
         rotation, are_ready = rotation_of(), check_tables(who, arrays, sincos)
         alignments = alignments_of_tables(who, sincos[0].shape, arrays, seq_dim)

@@ -2,6 +2,8 @@
 
 import functools
 
+import numpy as np
+
 import rope_xp
 from rope_xp import RotaryEmbedding
 from rope_xp._core import rotation
@@ -31,7 +33,7 @@ def _twice_in_place(call, first=0):
 
     @functools.wraps(call)
     def wrapper(*arguments, **options):
-        arrays = [x for x in arguments[first:] if hasattr(x, "shape") and not isinstance(x, tuple)]
+        arrays = [x for x in arguments[first:] if isinstance(x, np.ndarray) or hasattr(x, "clone")]
         before = [x.clone() if hasattr(x, "clone") else x.copy() for x in arrays]
         call(*arguments, **options)
         for x, numbers in zip(arrays, before):

@@ -70,7 +70,7 @@ def functions(x: Any) -> Functions:
     """The functions for arrays like `x`."""
     if backends.is_host(x):
         return Functions(
-            partial(np.empty_like, subok=False), partial(np.empty, dtype="f4"), _addresses_of_host, require
+            partial(np.empty_like, subok=False), partial(np.empty, dtype="f4"), _addresses_of_host, _contiguous
         )
     torch = sys.modules["torch"]
     empty_float32 = partial(torch.empty, dtype=torch.float32, device=x.device)
@@ -78,7 +78,8 @@ def functions(x: Any) -> Functions:
 
 
 def _contiguous(x: Any) -> Any:
-    return x if x.flags.carray else np.require(x, requirements=("C", "A"))
+    is_array = isinstance(x, np.ndarray)  # scalars of NumPy have no memory that lasts
+    return x if is_array and x.flags.c_contiguous and x.flags.aligned else np.require(x, requirements=("C", "A"))
 
 
 def _addresses_of_tensors(arrays: Sequence[Any]) -> list[int]:

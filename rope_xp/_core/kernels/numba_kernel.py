@@ -125,7 +125,7 @@ def _program(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: boo
     """`prepare`, which all layers and all decoding steps do once."""
     arrays = [(x.dtype, x.shape, memory.strides(x)) for x in (*xs, *[each for group in angles for each in group])]
     key = (backends.is_host(xs[0]), len(xs), rotation, inplace, *arrays)
-    program = _programs.find(key)
+    program = _programs.get(key)
     if program is None:
         program = prepare(xs, angles, rotation, inplace)
         _programs.add(key, program)

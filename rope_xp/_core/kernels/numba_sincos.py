@@ -64,11 +64,11 @@ def prepare(positions: Any, frequencies: phases.Frequencies, scale: float = 1.0)
     Returns
     -------
     Program or None
-        None unless positions are int32 or int64, frequencies are floats, each pair follows one position axis, and all
-        heads have the same frequencies.
+        None unless positions are int32 or int64 in native byte order, frequencies are floats, each pair follows one
+        position axis, and all heads have the same frequencies.
     """
     kind, shape = backends.dtype_name(positions.dtype), tuple(positions.shape)
-    if kind not in ("int32", "int64"):
+    if kind not in ("int32", "int64") or not memory.is_native(positions):
         return None
     if frequencies.axis_of_pair is not None and shape[:1] == (frequencies.axes,):
         shape = shape[1:]
