@@ -237,7 +237,7 @@ def _plan_positions(
         seq_axis = checked_seq_axis(who, arrays, seq_dim)
         shape = (arrays[0].shape[seq_axis],)
     alignments = _alignments_of_positions(who, "positions", rope, shape, arrays, seq_dim)
-    if heads_dim is None and _kernel_computes_angles(who, rope, positions, arrays[0]):
+    if heads_dim is None and _kernel_computes_angles(who, rope, positions, arrays):
         return CallPlan(rope._channels.rotation, "positions", alignments, [], seq_axis=seq_axis)
     if rope.xpos is not None and len(arrays) == 1:
         raise ValueError(f"{who}: xpos must be given the query and then keys; got one array (use sincos and rotate)")
@@ -293,11 +293,11 @@ def _alignments_of_tables(
     return alignments_of_tables(who, (*shape, rope.heads, rope.pairs), arrays, seq_dim, rope.heads, heads_dim)
 
 
-def _kernel_computes_angles(who: str, rope: Any, positions: Any, x: Any) -> bool:
-    """Whether the kernel for `x` computes the angles from integer positions, so that no tables are needed."""
+def _kernel_computes_angles(who: str, rope: Any, positions: Any, arrays: Sequence[Any]) -> bool:
+    """Whether the kernel for the arrays computes angles from integer positions, so that no tables are needed."""
     is_plain = rope._spectrum.frequencies.is_single_row and rope.phase == "exact" and rope.xpos is None
     are_integers = positions is None or not backends.is_real(positions)
-    return is_plain and are_integers and kernels.computes_angles(who, x, rope.kernel)
+    return is_plain and are_integers and all([kernels.computes_angles(who, x, rope.kernel) for x in arrays])
 
 
 def _plan(

@@ -215,7 +215,8 @@ def _obstacle(name: str, x: Any) -> ImportError | None:
             if isinstance(module, ImportError):
                 problem = module
             elif hasattr(module, "self_test") and not module.self_test(x):
-                return None  # no test is possible now; a later call tries again
+                signature.forget_plans()  # no test is possible now; a later call tries again
+                return None
         except Exception as found:
             problem = ImportError(faults.reason(found))
         _obstacles[key] = problem

@@ -8,6 +8,7 @@ tables, because compilers fuse the operations that make tables. Importing this m
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportIndexIssue=false
 
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import lru_cache
@@ -91,36 +92,56 @@ class ByPositions(NamedTuple):
         return tables
 
 
+# The rotations that `self_test` compares, the source of their angles, and whether results overwrite the arrays. Each
+# may take a second to compile, so these few have each layout and each source once with new memory and once in place.
+_TESTS = (
+    (Rotation("half", "half", 1), "positions", False),
+    (Rotation("half", "half", 1), "tables", True),
+    (Rotation("interleaved", "interleaved", 1), "tables", False),
+    (Rotation("interleaved", "interleaved", 1), "rows", True),
+    (Rotation("interleaved", "half", 1), "rows", False),
+    (Rotation("interleaved", "half", 1), "positions", True),
+)
+
+
 def self_test(x: torch.Tensor) -> bool:
     """Compare the kernel with the reference on small arrays of the dtype and device of `x`, and raise if they differ.
 
     This reads values from the device, but no values of the user. The result is False if no test is possible now: if
     operations are intercepted, or while a CUDA graph is captured, because it would record the launches of the test.
     """
-    if (
-        not autograd.runs_eagerly(x)
-        or _functorch.get_dynamic_layer_stack_depth()
-        or (x.is_cuda and torch.cuda.is_current_stream_capturing())
-    ):
+    if not autograd.runs_eagerly(x) or _functorch.get_dynamic_layer_stack_depth() or _is_captured(x):
         return False
     with torch.inference_mode(False), torch.no_grad():
         wide = torch.float64 if x.dtype == torch.float64 else torch.float32
         q, k = (torch.linspace(-1, 1, n * 60, dtype=wide).reshape(2, n, 3, 10).to(x.device, x.dtype) for n in (3, 1))
-        positions = torch.tensor([[0, 7, -1], [131_071, 2**31 - 1, 12]], device=x.device)[:, None]
-        by_positions = ByPositions(phases.Frequencies((1.0, 0.3, 0.1, 1e-4)), 1.25)
-        tables = by_positions.tables_of([q, k], [(positions,), (positions,)])
-        for rotate, angles, layout in (
-            (by_positions.rotate_all, [(positions,), (positions,)], "half"),
-            (rotate_all, tables, "interleaved"),
-        ):
-            rotation = Rotation(layout, layout, first_channel=1)
-            results, expected = rotate([q, k], angles, rotation), reference.rotate_all([q, k], tables, rotation)
-            for one, other in zip(results, expected):
+        by_positions, sources = _sources([q, k])
+        for rotation, source, inplace in _TESTS:
+            kernel = by_positions if source == "positions" else sys.modules[__name__]
+            results = kernel.rotate_all([q.clone(), k.clone()], sources[source], rotation, inplace)
+            for one, other in zip(results, reference.rotate_all([q, k], sources["tables"], rotation)):
                 # Rounding errors of tables, products and sums in the wide dtype, and of results in the dtype of x.
                 tolerance = 32 * torch.finfo(wide).eps + 2 * torch.finfo(x.dtype).eps * other.abs().to(wide)
                 if not ((one.to(wide) - other.to(wide)).abs() <= tolerance).all():
                     raise ArithmeticError(f"results for {x.dtype} on {x.device} differ from the reference")
     return True
+
+
+def _sources(xs: Sequence[torch.Tensor]) -> tuple[ByPositions, dict[str, Angles]]:
+    """The same angles for two arrays "2 heads 3 10" from positions, from tables, and from rows of tables."""
+    device = xs[0].device
+    positions = torch.tensor([[0, 7, -1], [131_071, 2**31 - 1, 12]], device=device)[:, None]
+    by_positions = ByPositions(phases.Frequencies((1.0, 0.3, 0.1, 1e-4)), 1.25)
+    tables = by_positions.tables_of(xs, [(positions,)] * 2)
+    order = torch.tensor([[5, 0, 3], [1, 4, 2]], device=device)[:, None]
+    places = order.flatten().argsort()
+    rows = [(*[table.reshape(6, 4)[places] for table in pair], order) for pair in tables]
+    return by_positions, {"positions": [(positions,)] * 2, "tables": tables, "rows": rows}
+
+
+def _is_captured(x: torch.Tensor) -> bool:
+    """Whether a CUDA graph records what is launched for `x`."""
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 _words_of: WeakKeyDictionary[phases.Frequencies, dict[torch.device, torch.Tensor]] = WeakKeyDictionary()
