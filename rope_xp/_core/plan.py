@@ -21,6 +21,7 @@ from rope_xp._core.alignment import (
 )
 from rope_xp._core.backends.signature import Plans, signature_of
 from rope_xp._core.kernels import Kernel
+from rope_xp._core.kernels.faults import LaunchError
 from rope_xp._core.kernels.pair_rotation import Angles, Rotation
 from rope_xp._core.tables import check_tables, convert_tables, pair_of
 from rope_xp.positions._sequence import count_from
@@ -113,6 +114,13 @@ def plan_shift(
 
 def with_programs(who: str, plan: CallPlan, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any) -> CallPlan:
     """A plan that is kept, with the programs that exist for calls like this one."""
+    if plan.source == "positions":
+        if positions is not None and not checks.are_ready_positions(positions, arrays[0]):
+            return plan
+        rows = align_positions(planned_positions(who, plan, arrays[0], positions), plan.alignments)
+        factor = rope._scale.attention_factor
+        rotate = kernels.prepare_by_positions(arrays, rows, rope._spectrum.frequencies, factor, plan.rotation)
+        return plan._replace(rotate=rotate)
     if plan.source == "computed":
         positions = planned_positions(who, plan, arrays[0], positions)
         plan = plan._replace(tables=prepared_tables(rope, positions, arrays))
@@ -134,10 +142,21 @@ def rotate_planned(
     who: str, plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any, kernel: str
 ) -> list[Any]:
     """Rotate arrays by tables, or by the rows of tables that positions select."""
-    if plan.rotate is None:
+    rotated = run_program(plan, arrays, (*sincos, positions) if plan.source == "rows" else sincos)
+    if rotated is None:
         angles = aligned_angles(who, plan, arrays, sincos, positions)
         return kernels.rotate_by(plan.kernels, arrays, angles, plan.rotation, plan.inplace, requested=kernel)
-    return plan.rotate.run(arrays, [(*sincos, positions) if plan.source == "rows" else sincos] * len(arrays))
+    return rotated
+
+
+def run_program(plan: CallPlan, arrays: Sequence[Any], angles: tuple[Any, ...]) -> list[Any] | None:
+    """The results of a plan's program; None if it has none, or if it could not be launched and wrote nothing."""
+    if plan.rotate is None:
+        return None
+    try:
+        return plan.rotate.run(arrays, [angles] * len(arrays))
+    except LaunchError:  # the caller rotates without a program, which fails in the same way and decides what follows
+        return None
 
 
 def rotate_by_tables(
@@ -181,7 +200,9 @@ def planned_positions(who: str, plan: CallPlan, x: Any, positions: Any) -> Any:
     """Positions in the library of `x`: those given, or 0, 1, 2, ..."""
     if positions is None:
         return count_from(who, "positions", 0, backends.size_of(x, plan.seq_axis), like=x)
-    return positions if plan.tables is not None else checks.convert_positions(who, "positions", positions, x)
+    if plan.tables is not None or plan.rotate is not None:
+        return positions
+    return checks.convert_positions(who, "positions", positions, x)
 
 
 def aligned_angles(who: str, plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any) -> Angles:
