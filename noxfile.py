@@ -115,7 +115,7 @@ def tests_parity(session):
     """Equality with transformers, diffusers and others: every rotary class, with default and changed configs."""
     python = with_all(session)
     python(*PYTEST, "tests/parity", *session.posargs)
-    python("-P", "benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
+    python("benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
 
 
 @nox.session(name="parity-newest", default=False)
@@ -128,7 +128,7 @@ def parity_newest(session):
     newest = [requirement for requirement in group if requirement != "transformers"]
     python = environment(session, "newest", "rope-xp", *newest)
     python("-m", "pip", "install", "--upgrade", "transformers", env={"PIP_CONSTRAINT": ""})
-    python("-P", "benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
+    python("benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
 
 
 @nox.session(name="tests-huggingface")
@@ -137,7 +137,7 @@ def tests_huggingface(session):
     python = with_all(session)
     python(*PYTEST, "tests/huggingface", *session.posargs)
     python("-P", "-m", "pytest", "--doctest-modules", "--pyargs", "rope_xp.huggingface")
-    python("-P", "benchmarks/families.py", "--quick", "--out", f"{session.create_tmp()}/families.md")
+    python("benchmarks/families.py", "--quick", "--out", f"{session.create_tmp()}/families.md")
 
 
 @nox.session(name="tests-distributed")
@@ -154,7 +154,7 @@ def tests_export(session):
     python(*PYTEST, "tests/export", *session.posargs)
     modules = [f"rope_xp.{framework}" for framework in ("torch", "flax", "onnx")]
     python("-P", "-m", "pytest", "--doctest-modules", "--pyargs", *modules)
-    python("-P", "benchmarks/exporters.py", "--quick", "--out", f"{session.create_tmp()}/exporters.md")
+    python("benchmarks/exporters.py", "--quick", "--out", f"{session.create_tmp()}/exporters.md")
 
 
 @nox.session
@@ -168,15 +168,15 @@ def examples(session):
 def benchmarks(session):
     """Accuracy at few positions, with a bound for rope_xp; speed with small arrays, all with right results."""
     python = with_all(session)
-    python("-P", "benchmarks/accuracy.py", "--quick", "--out", f"{session.create_tmp()}/accuracy.md")
-    python("-P", "benchmarks/speed.py", "--quick", "--out", f"{session.create_tmp()}/speed.md")
+    python("benchmarks/accuracy.py", "--quick", "--out", f"{session.create_tmp()}/accuracy.md")
+    python("benchmarks/speed.py", "--quick", "--out", f"{session.create_tmp()}/speed.md")
 
 
 @nox.session(name="gpu-dry")
 def gpu_dry(session):
     """The programme for a GPU, small and on the CPU: `python benchmarks/gpu.py` is ready to run where there is one."""
     python = with_all(session)
-    python("-P", "benchmarks/gpu.py", "--dry", "--out", f"{session.create_tmp()}/gpu.md")
+    python("benchmarks/gpu.py", "--dry", "--out", f"{session.create_tmp()}/gpu.md")
 
 
 @nox.session

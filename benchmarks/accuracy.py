@@ -6,16 +6,12 @@ benchmarks/results/accuracy.md and accuracy.json. The truth is computed by mpmat
 """
 
 import importlib
-import sys
 import warnings
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from importlib.metadata import version
 
+import common
 import numpy as np
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -P` does not add this folder
-import common
 from common import BASE, DIM
 
 import rope_xp
@@ -30,16 +26,12 @@ BOUND = 2e-7  # for the exact tables of rope_xp
 def rope_xp_tables(backend, phase="exact"):
     """Tables of rope_xp on numpy, torch, torch.compile, jax.jit or mlx."""
     sincos = rope_xp.RotaryEmbedding(head_dim=DIM, layout="half", base=BASE, phase=phase).sincos
-    if backend == "numpy":
-        return lambda positions: sincos(positions.astype(np.int32))
-    if backend == "jax.jit":
-        tables = importlib.import_module("jax").jit(sincos)
-        return lambda positions: tables(positions.astype(np.int32))
-    if backend == "mlx":
-        array = importlib.import_module("mlx.core").array
-        return lambda positions: sincos(array(positions.astype(np.int32)))
-    tables = torch.compile(sincos) if backend == "torch.compile" else sincos
-    return lambda positions: tables(torch.tensor(positions))
+    if backend.startswith("torch"):
+        tables = torch.compile(sincos) if backend == "torch.compile" else sincos
+        return lambda positions: tables(torch.tensor(positions))
+    tables = importlib.import_module("jax").jit(sincos) if backend == "jax.jit" else sincos
+    array = importlib.import_module("mlx.core").array if backend == "mlx" else np.asarray
+    return lambda positions: tables(array(positions.astype(np.int32)))
 
 
 def notebook():
@@ -113,14 +105,12 @@ def mlx():
 
 
 # For each row: the package that makes the tables, and a function that returns a function from positions to tables.
-EXACT = {
+MAKERS = {
     "rope_xp, NumPy": ("numpy", lambda: rope_xp_tables("numpy")),
     "rope_xp, torch": ("torch", lambda: rope_xp_tables("torch")),
     "rope_xp, torch.compile": ("torch", lambda: rope_xp_tables("torch.compile")),
     "rope_xp, jax.jit": ("jax", lambda: rope_xp_tables("jax.jit")),
     "rope_xp, MLX": ("mlx", lambda: rope_xp_tables("mlx")),
-}
-OTHERS = {
     'rope_xp, phase="float32"': ("numpy", lambda: rope_xp_tables("numpy", "float32")),
     "the notebook (float64)": ("numpy", notebook),
     "transformers Llama": ("transformers", transformers),
@@ -132,6 +122,7 @@ OTHERS = {
     "equinox": ("equinox", equinox),
     "mx.fast.rope": ("mlx", mlx),
 }
+EXACT = list(MAKERS)[:5]  # these must be measured, and be within the bound
 
 
 def measure(count, missing):
@@ -139,14 +130,14 @@ def measure(count, missing):
     random = np.random.default_rng(0)
     groups = [np.append(random.integers(0, limit, count), limit - 1) for limit in LIMITS.values()]
     truths = [common.exact_rotations(positions) for positions in groups]
-    for name, (package, make) in (EXACT | OTHERS).items():
+    for name, (package, make) in MAKERS.items():
         try:
             version(package)
             tables = make()
-        except (PackageNotFoundError, ImportError) as error:
+        except ImportError as error:
             if name in EXACT:
                 raise
-            missing[name] = " ".join(str(error).split())
+            missing[name] = common.message(error)
             continue
         errors = dict.fromkeys(LIMITS)
         for limit, positions, truth in zip(LIMITS, groups, truths):
@@ -161,19 +152,14 @@ def main(argv=None):
     warnings.simplefilter("ignore")  # the other packages warn
     missing = {}
     rows = list(measure(20 if arguments.quick else 400, missing))
-    lines = []
-    for row in rows:
-        errors = row["errors"].values()
-        lines.append([row["tables"], *("-" if error is None else f"{error:.1e}" for error in errors)])
+    lines = [[row["tables"], *row["errors"].values()] for row in rows]
     note = "-: not measured, since this package needs a table of all positions."
     table = common.Table("Largest error of sin and cos, by largest position", ("", *LIMITS), lines, note)
-    packages = dict.fromkeys(package for package, _ in (EXACT | OTHERS).values())
-    made_with = common.run_facts(__file__, argv, *packages) | ({"not measured": missing} if missing else {})
+    packages = dict.fromkeys(package for package, _ in MAKERS.values())
     notes = f"Errors at random positions below the limit of a column; head_dim {DIM}, base {BASE:g}; truth by mpmath."
-    common.publish(arguments, "accuracy", "Accuracy", notes, made_with, [table], rows)
+    common.publish(arguments, "accuracy", "Accuracy", notes, packages, [table], rows, **{"not measured": missing})
     wrong = [row for row in rows if row["tables"] in EXACT and not np.max([*row["errors"].values()]) <= BOUND]
-    if wrong:
-        sys.exit(f"errors above {BOUND}: {wrong}")
+    common.fail_if(wrong, f"errors above {BOUND}")
 
 
 if __name__ == "__main__":

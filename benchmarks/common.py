@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")  # scripts import this file before transformers
 DIM, BASE = 128, 10_000.0
 LAYOUTS = ("half", "interleaved")
 RESULTS = Path(__file__).parent / "results"
@@ -23,16 +24,22 @@ RESULTS = Path(__file__).parent / "results"
 class Table(NamedTuple):
     title: str
     headings: tuple[str, ...]
-    rows: list[list[str]]  # a row of one cell is a heading of the rows below it
+    rows: list[list[Any]]  # a row of one cell is a heading of the rows below it
     note: str = ""
 
 
-def option_parser(doc):
-    """A parser of the options that all scripts have."""
+def option_parser(doc, only=""):
+    """A parser of the options that all scripts have, and of `--only` if there is a help text for it."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small inputs: a test of the script, not a measurement")
-    parser.add_argument("--out", type=Path, help="Markdown file to write; a JSON file of the same name is written too")
+    parser.add_argument("--out", type=Path, help="Markdown file to write; figures are written to a JSON file, too")
+    if only:
+        parser.add_argument("--only", action="append", default=[], metavar="NAME", help=only)
     return parser
+
+
+def message(error):
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
 def is_installed(package):
@@ -47,11 +54,10 @@ def machine():
     return f"{model[1] if model else platform.processor() or platform.machine()}, {cores} cores"
 
 
-def run_facts(script, argv, *packages):
+def run_facts(*packages):
     """How a run was made: the command, the machine and the versions of packages."""
-    arguments = sys.argv[1:] if argv is None else argv
     return {
-        "command": shlex.join(["python", f"benchmarks/{Path(script).name}", *arguments]),
+        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
         "machine": f"{machine()}; {platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "packages": {name: version(name) for name in packages if is_installed(name)},
     }
@@ -59,9 +65,7 @@ def run_facts(script, argv, *packages):
 
 def load_file(package, path):
     """One module of a package that cannot be imported as a whole."""
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
-        raise ImportError(f"No module named {package!r}")
+    found: Any = importlib.util.find_spec(package)
     file = Path(found.origin).parent / path
     spec: Any = importlib.util.spec_from_file_location(f"{package}_{file.stem}", file)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # torch.compile looks it up there
@@ -93,7 +97,8 @@ def to_numpy(x):
 
 
 def complex_pairs(x, layout):
-    """Each pair of channels as one complex number."""
+    """Each pair of channels of any library's array as one complex number."""
+    x = to_numpy(x)
     first, second = np.split(x, 2, axis=-1) if layout == "half" else (x[..., ::2], x[..., 1::2])
     return first + 1j * second
 
@@ -104,39 +109,53 @@ def largest_difference(found, expected):
     return float(np.max([np.abs(difference.real).max(), np.abs(difference.imag).max()]))
 
 
-def rounded(value):
-    """The same value with its floats cut to three significant digits."""
-    if isinstance(value, dict):
-        return {key: rounded(each) for key, each in value.items()}
-    if not isinstance(value, float):
-        return value
-    return int(float(f"{value:.3g}")) if 100 <= value < 1e15 else float(f"{value:.3g}")
+def rounded(text):
+    """A number of a JSON file, to three significant digits."""
+    value = float(f"{float(text):.3g}")
+    return int(value) if 100 <= value < 1e15 else value
 
 
-def publish(arguments, name, title, notes, made_with, tables, rows):
+def write(arguments, name, *report):
+    """Write a report, the arguments of `markdown`, to a file: `name`, if no other is given. Return it and the text."""
+    out = arguments.out or RESULTS / ("quick" if arguments.quick else "") / f"{name}.md"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text := markdown(*report))
+    print(f"written: {out}", file=sys.stderr)
+    return out, text
+
+
+def publish(arguments, name, title, notes, packages, tables, rows, **facts):
     """Print tables, write them as Markdown and `rows` as JSON, one row a line. Return the rounded rows.
 
-    Without `--out`, the files are called `name`. `made_with` has the facts of the run: texts, lists or dictionaries.
+    `facts` are texts, lists or dictionaries; empty ones are left out.
     """
     from rich.console import Console
     from rich.markdown import Markdown
 
-    out = arguments.out or RESULTS / ("quick" if arguments.quick else "") / f"{name}.md"
-    rows, text = [rounded(row) for row in rows], markdown(title, notes, made_with, tables)
+    rows = json.loads(json.dumps(rows), parse_float=rounded)
+    made_with = run_facts(*packages) | {name: fact for name, fact in facts.items() if fact}
+    out, text = write(arguments, name, title, notes, made_with, tables)
     Console(width=80).print(Markdown(text))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text)
     lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)},\n" for key, value in made_with.items()]
     body = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     out.with_suffix(".json").write_text(f'{{\n{"".join(lines)}"rows": [\n{body}\n]\n}}\n')
-    print(f"written: {out}", file=sys.stderr)
     return rows
 
 
-def is_numeric(table, column):
-    """Whether each cell of a column is a number or empty."""
-    cells = [row[column].strip("*-") for row in table.rows if len(row) > column]
-    return all(re.fullmatch(r"[\d.e+-]*", cell) for cell in cells)
+def fail_if(wrong, why):
+    """Exit with an error if there are wrong rows."""
+    if wrong:
+        sys.exit(f"{why}: {json.dumps(wrong, indent=1)}")
+
+
+def alignment(cells):
+    """The rule below the heading of a column, at the right if each other cell is a number or empty."""
+    return "---:" if all(re.fullmatch(r"[\d.e+-]*", cell.strip("*-")) for cell in cells[1:]) else "---"
+
+
+def shown(cell):
+    """The text of a cell. A float is an error."""
+    return "-" if cell is None else f"{cell:.1e}" if isinstance(cell, float) else str(cell)
 
 
 def markdown(title, notes, made_with, tables):
@@ -148,8 +167,8 @@ def markdown(title, notes, made_with, tables):
         lines += textwrap.wrap(text, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     for table in tables:
         lines += ["", f"## {table.title}", "", *textwrap.wrap(table.note, 80), *([""] if table.note else [])]
-        rule = ["---", *("---:" if is_numeric(table, n + 1) else "---" for n in range(len(table.headings) - 1))]
-        for row in (table.headings, rule, *table.rows):
-            cells = [f"**{row[0]}**", *[""] * (len(table.headings) - 1)] if len(row) == 1 else row
-            lines.append(f"| {' | '.join(cells)} |")
+        more = [""] * (len(table.headings) - 1)
+        rows = [[f"**{row[0]}**", *more] if len(row) == 1 else list(map(shown, row)) for row in table.rows]
+        rule = ["---", *map(alignment, list(zip(table.headings, *rows))[1:])]
+        lines += [f"| {' | '.join(row)} |" for row in (table.headings, rule, *rows)]
     return "\n".join([*lines, ""])

@@ -13,25 +13,22 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 
 import json
 import re
-import sys
 import tempfile
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
+import common
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 import torch.distributed as dist
+from common import BASE, LAYOUTS
 from jax.sharding import NamedSharding, PartitionSpec
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -P` does not add this folder
-import common
-from common import BASE, LAYOUTS
 
 from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, fixed_pos_embedding
 
@@ -42,29 +39,17 @@ TOLERANCE = 3 * 2.0**-24 * 8  # two products of numbers below 8 and their sum, e
 COLLECTIVES = r" (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
 
 
-def rope_of(layout):
-    return RotaryEmbedding(head_dim=DIM, layout=layout, base=BASE)
-
-
-def with_tables(layout, q, k, positions):
-    rope = rope_of(layout)
-    return rope(q, k, sincos=rope.sincos(positions, like=q), seq_dim=1)
-
-
-def with_notebook(layout, q, k, positions):
+def with_notebook(rope, q, k, _):
     sincos = fixed_pos_embedding(q, 1)
-    return tuple(apply_rotary_pos_emb(x, sincos, layout=layout, seq_dim=1) for x in (q, k))
+    return tuple(apply_rotary_pos_emb(x, sincos, layout=rope.layout, seq_dim=1) for x in (q, k))
 
 
-# Functions of the layout, q, k and positions.
 CALLS = {
-    "rope(q, k)": lambda layout, q, k, positions: rope_of(layout)(q, k, seq_dim=1),
-    "positions=": lambda layout, q, k, positions: rope_of(layout)(q, k, positions=positions, seq_dim=1),
-    "sincos=": with_tables,
+    "rope(q, k)": lambda rope, q, k, _: rope(q, k, seq_dim=1),
+    "positions=": lambda rope, q, k, positions: rope(q, k, positions=positions, seq_dim=1),
+    "sincos=": lambda rope, q, k, positions: rope(q, k, sincos=rope.sincos(positions, like=q), seq_dim=1),
     "fixed_pos_embedding": with_notebook,
 }
-
-
 LEARNED = "learned inv_freq"
 # Collectives of a gradient of frequencies. It is a sum over devices; with DTensors that are not sharded as their
 # positions, PyTorch sums the gradients of sines and of cosines.
@@ -80,7 +65,8 @@ def subjects(q, k, positions, inv_freq):
     """Yield labels, calls, arrays with gradients, other arguments, and cotangents (None: the results)."""
     for label, call in CALLS.items():
         for layout in LAYOUTS:
-            yield label, partial(call, layout), (q, k), (positions,), None
+            rope = RotaryEmbedding(head_dim=DIM, layout=layout, base=BASE)
+            yield label, partial(call, rope), (q, k), (positions,), None
     yield LEARNED, learned, (inv_freq,), (q, positions), (q,)
 
 
@@ -112,17 +98,15 @@ def in_jax(seq):
         specs = (split, split, PartitionSpec("devices" if name == "seq" else None), PartitionSpec())
         sharded = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip(arrays, specs)]
         for (label, call, *given), (*_, inputs, others, cotangents) in zip(subjects(*sharded), subjects(*arrays)):
-
-            def forward(inputs, others, call=call):
-                return call(*inputs, *others)
-
-            def both(inputs, others, cotangents, forward=forward):
-                results, pull = jax.vjp(lambda *inputs: forward(inputs, others), *inputs)
-                return results, pull(cotangents or results)
-
-            counts = counted(forward, *given[:2]), counted(both, *given)
+            both = partial(with_gradients, call)
+            counts = counted(call, *given[0], *given[1]), counted(both, *given)
             found, expected = jax.jit(both)(*given), jax.jit(both)(inputs, others, cotangents)
             yield name, label, *counts, difference(label, found, expected)
+
+
+def with_gradients(call, inputs, others, cotangents):
+    results, pull = jax.vjp(lambda *inputs: call(*inputs, *others), *inputs)
+    return results, pull(cotangents or results)
 
 
 def counted(function, *arguments):
@@ -160,26 +144,22 @@ def run_in_torch(label, call, inputs, others, cotangents):
 
 
 def measure(seq):
-    """A row for each framework, sharded axis and call: the worst of both layouts."""
+    """Yield a row for each framework, sharded axis and call: the worst of both layouts."""
     found = [("JAX", *row) for row in in_jax(seq)]
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(in_torch, (folder, seq), nprocs=RANKS)
         found += [("PyTorch", *row) for row in json.loads(Path(folder, "rows").read_text())]
-    rows = []
     for key in dict.fromkeys(row[:3] for row in found):
-        forward, both, error = (
-            float(np.max(figures)) for figures in zip(*(row[3:] for row in found if row[:3] == key))
-        )
+        forward, both, error = np.max([row[3:] for row in found if row[:3] == key], axis=0).tolist()
         row = dict(zip(("framework", "sharded", "call"), key)) | {"forward": int(forward), "collectives": int(both)}
-        rows.append(row | {"difference": error, "expected": NEEDED[key[:2]] if key[2] == LEARNED else 0})
-    return rows
+        yield row | {"difference": error, "expected": NEEDED[key[:2]] if key[2] == LEARNED else 0}
 
 
 def main(argv=None):
     arguments = common.option_parser(__doc__).parse_args(argv)
     seq = 16 if arguments.quick else 512
-    rows = measure(seq)
-    cells = [[*map(str, [*row.values()][:5]), f"{row['difference']:.1e}"] for row in rows]
+    rows = list(measure(seq))
+    cells = [[*row.values()][:6] for row in rows]
     headings = ("", "sharded", "call", "forward", "both passes", "difference")
     table = common.Table(f"{DEVICES} devices of JAX, {RANKS} ranks of PyTorch", headings, cells)
     notes = (
@@ -189,14 +169,10 @@ def main(argv=None):
         "gradients; for learned frequencies it is relative to the largest gradient. A gradient of frequencies is a sum "
         "over devices and needs one collective, or two (sines, cosines) for a DTensor that is not sharded as positions."
     )
-    made_with = common.run_facts(__file__, argv, "jax", "torch")
-    written = common.publish(arguments, "devices", "Collectives of rotations", notes, made_with, [table], rows)
+    written = common.publish(arguments, "devices", "Collectives of rotations", notes, ("jax", "torch"), [table], rows)
     wrong = [row for row in rows if row["collectives"] != row["expected"] or row["forward"]]
-    if wrong:
-        sys.exit(f"collectives that are not needed: {json.dumps(wrong, indent=1)}")
-    wrong = [row for row in rows if not row["difference"] <= TOLERANCE]
-    if wrong:
-        sys.exit(f"results differ from one device: {json.dumps(wrong, indent=1)}")
+    common.fail_if(wrong, "collectives that are not needed")
+    common.fail_if([row for row in rows if not row["difference"] <= TOLERANCE], "results differ from one device")
     return written
 
 

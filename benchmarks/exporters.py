@@ -8,19 +8,16 @@ the eager result, or more than 2e-6 from the truth.
 
 import io
 import logging
-import sys
 import warnings
-from pathlib import Path
+from functools import partial
 
+import common
 import jax
 import jax.numpy as jnp
 import ndonnx as ndx
 import numpy as np
 import onnxruntime
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -P` does not add this folder
-import common
 from common import BASE, DIM, LAYOUTS
 
 from rope_xp import RotaryEmbedding
@@ -56,7 +53,7 @@ def onnx_program(model):
     return f"opset {opset}", len(model.graph.node), lambda *given: run(None, dict(zip(names, given)))[0]
 
 
-def torch_export(rope, strict):
+def torch_export(rope, strict=False):
     module, example, any_sizes = torch_program(rope)
     program = torch.export.export(module, example, dynamic_shapes=any_sizes, strict=strict)
     saved = io.BytesIO()
@@ -79,10 +76,6 @@ def from_ndonnx(rope):
     return onnx_program(ndx.build({"x": x, "positions": positions}, {"y": rope(x, positions=positions, seq_dim=2)}))
 
 
-def operator(rope):
-    return onnx_program(to_onnx_rotary_embedding(rope, NEAR))
-
-
 def jax_export(rope):
     batch, seq = jax.export.symbolic_shape("batch, seq")
     x = jax.ShapeDtypeStruct((batch, HEADS, seq, DIM), jnp.float32)
@@ -94,51 +87,42 @@ def jax_export(rope):
 
 
 COLUMNS = {NEAR: "< 2^17", FAR: "int32"}  # columns of errors from the truth, by the limit of positions
-ERRORS = (*COLUMNS.values(), "eager")
+BOUNDS = dict.fromkeys(COLUMNS.values(), FROM_TRUTH) | {"eager": FROM_EAGER}
 # For each exporter: a function that returns the format, the number of nodes and the program; and the largest position.
 EXPORTERS = {
-    "torch.export": (lambda rope: torch_export(rope, strict=False), FAR),
-    "torch.export, strict": (lambda rope: torch_export(rope, strict=True), FAR),
+    "torch.export": (torch_export, FAR),
+    "torch.export, strict": (partial(torch_export, strict=True), FAR),
     "torch.onnx, dynamo": (torch_onnx, FAR),
     "ndonnx": (from_ndonnx, FAR),
-    "ONNX's operator": (operator, NEAR),
+    "ONNX's operator": (lambda rope: onnx_program(to_onnx_rotary_embedding(rope, NEAR)), NEAR),
     "jax.export": (jax_export, FAR),
 }
 
 
-def truths(layout, cases):
-    """The pairs of every case, rotated as complex numbers. Angles are exact in float64."""
-    used = np.unique(np.concatenate([positions.reshape(-1) for _, positions in cases]))
-    exact = common.exact_rotations(used)
-    for x, positions in cases:
-        yield common.complex_pairs(common.to_numpy(x), layout) * exact[np.searchsorted(used, positions)][:, None]
-
-
-def cases(sizes, limit):
-    """Numbers to rotate, and positions below `limit`."""
+def cases(layout, sizes, limit):
+    """Numbers, positions below `limit`, and the rotated pairs as complex numbers. Angles are exact in float64."""
     random = np.random.default_rng(0)
     pool = np.append(random.integers(0 if limit == NEAR else -limit, limit, 100), [0, limit - 1])
+    exact = common.exact_rotations(pool)
     for batch, seq in sizes:
         x = random.standard_normal((batch, HEADS, seq, DIM)).clip(-3, 3).astype(np.float32)
-        yield x, random.choice(pool, (batch, seq))
+        at = random.choice(len(pool), (batch, seq))
+        yield x, pool[at], common.complex_pairs(x, layout) * exact[at][:, None]
 
 
 def measure(sizes):
     """Yield a row for each exporter and layout."""
     for layout in LAYOUTS:
         rope = RotaryEmbedding(head_dim=DIM, layout=layout, base=BASE)
-        given = {limit: [*cases(sizes, limit)] for limit in (NEAR, FAR)}
-        exact = {limit: [*truths(layout, given[limit])] for limit in (NEAR, FAR)}
+        given = {limit: list(cases(layout, sizes, limit)) for limit in COLUMNS}
         for name, (make, largest) in EXPORTERS.items():
             form, nodes, run = make(rope)
             row, from_eager = {"exporter": name, "layout": layout, "format": form, "nodes": nodes}, []
-            for limit in (NEAR, FAR) if largest == FAR else (NEAR,):
+            for limit in (limit for limit in COLUMNS if limit <= largest):
                 from_truth = []
-                for (x, positions), truth in zip(given[limit], exact[limit]):
+                for x, positions, truth in given[limit]:
                     y = run(x, positions)
-                    from_truth.append(
-                        common.largest_difference(common.complex_pairs(common.to_numpy(y), layout), truth)
-                    )
+                    from_truth.append(common.largest_difference(common.complex_pairs(y, layout), truth))
                     from_eager.append(common.largest_difference(y, rope(x, positions=positions, seq_dim=2)))
                 row[COLUMNS[limit]] = float(np.max(from_truth))
             yield row | {"eager": float(np.max(from_eager))}
@@ -150,24 +134,19 @@ def main(argv=None):
     logging.disable(logging.WARNING)  # and log
     sizes = [(1, 1), (3, 17)] if arguments.quick else [(1, 1), (2, 5), (3, 100), (1, 4097)]
 
-    rows, tables = list(measure(sizes)), []
+    rows, tables, headings = list(measure(sizes)), [], ("exporter", "format", "nodes", *BOUNDS)
     for layout in LAYOUTS:
-        lines = []
-        for row in (row for row in rows if row["layout"] == layout):
-            errors = [f"{row[column]:.1e}" if column in row else "-" for column in ERRORS]
-            lines.append([row["exporter"], row["format"], str(row["nodes"]), *errors])
-        tables.append(common.Table(f"Largest error, {layout}", ("", "format", "nodes", *ERRORS), lines))
+        lines = [[row.get(name) for name in headings] for row in rows if row["layout"] == layout]
+        tables.append(common.Table(f"Largest error, {layout}", headings, lines))
     notes = (
         "Exported programs rotate float32 numbers up to 3 at positions below 2^17 and at any int32. Errors are from "
         "the truth, and from the eager result of NumPy. Programs are traced with dynamic batch and sequence at 2 x 5, "
         f"and run at {', '.join(f'{batch} x {seq}' for batch, seq in sizes)}."
     )
-    made_with = common.run_facts(__file__, argv, "torch", "jax", "ndonnx", "onnx", "onnxscript", "onnxruntime")
-    common.publish(arguments, "exporters", "Exported programs", notes, made_with, tables, rows)
-    bounds = dict.fromkeys(COLUMNS.values(), FROM_TRUTH) | {"eager": FROM_EAGER}
-    wrong = [row for row in rows if not all(row.get(name, 0.0) <= bound for name, bound in bounds.items())]
-    if wrong:
-        sys.exit(f"errors above their bounds: {wrong}")
+    packages = ("torch", "jax", "ndonnx", "onnx", "onnxscript", "onnxruntime")
+    common.publish(arguments, "exporters", "Exported programs", notes, packages, tables, rows)
+    wrong = [row for row in rows if not all(row.get(name, 0.0) <= bound for name, bound in BOUNDS.items())]
+    common.fail_if(wrong, "errors above their bounds")
 
 
 if __name__ == "__main__":

@@ -9,10 +9,8 @@ and families.json. It fails if a patched family is not equal.
 
 import sys
 import warnings
-from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -P` does not add this folder
 import common
 import torch
 import transformers
@@ -34,53 +32,43 @@ NOTES = (
 
 
 def columns(row):
-    pairs = [row.bfloat16.get(name) for name in PROMPTS]
-    ratios = [f"{pair[1] / pair[0]:.2f}" if pair else "-" for pair in pairs]
+    ratios = {name: f"{each['with'] / each['without']:.2f}" for name, each in row.bfloat16.items()}
     equal = {None: "-", True: "equal", False: "differs"}
     pads = "-" if row.padded is None else f"{row.padded:.0e}"
     errors = [f"{row.logits:.0e}", equal[row.generation], pads, f"{row.gradients:.0e}", equal[row.saved]]
-    return [row.family, *errors, *ratios]
+    return [row.family, *errors, *(ratios.get(name, "-") for name in PROMPTS)]
 
 
 def error_ratios(rows, name):
-    """The median ratio of bfloat16 errors with and without rope_xp, the number of ratios below 1, and of all ratios."""
-    ratios = [ours / theirs for row in rows if name in row.bfloat16 for theirs, ours in [row.bfloat16[name]]]
-    return median(ratios or [0.0]), sum(ratio < 1 for ratio in ratios), len(ratios)
+    """The ratios of bfloat16 errors with and without rope_xp."""
+    return [each["with"] / each["without"] for each in (row.bfloat16.get(name) for row in rows) if each]
 
 
 def summary(rows, reasons):
     lines = [f"{sum(row.is_equal for row in rows)} of {len(rows)} families are equal."]
-    for name, (ratio, closer, count) in ((name, error_ratios(rows, name)) for name in PROMPTS):
-        if count:
-            closer = f"{closer} of {count} are closer to float64 with rope_xp"
-            lines.append(f"In bfloat16, {name}: {closer}; the median error is {ratio:.2f} times that without.")
+    for name in PROMPTS:
+        if ratios := error_ratios(rows, name):
+            closer = f"{sum(ratio < 1 for ratio in ratios)} of {len(ratios)} are closer to float64 with rope_xp"
+            lines.append(f"In bfloat16, {name}: {closer}; the median error is {median(ratios):.2f} times that without.")
     return [*lines, f"{sum(not why for why in reasons.values())} of {len(reasons)} rotary classes can be patched."]
 
 
-def write(arguments, argv, rows, reasons, times):
+def write(arguments, rows, reasons, times):
     """Print and write the tables. The JSON file has a row for each family, each refused class and each time."""
-    sides = ("without", "with")
     refused = [[name, why] for name, why in reasons.items() if why]
-    least = [[name, *(f"{each:.2f}" for pair in pairs for each in pair)] for name, pairs in times.items()]
+    least = [[key, *(f"{ms:.2f}" for side in each.values() for ms in side.values())] for key, each in times.items()]
     tables = [
         common.Table("Families", HEADINGS, [columns(row) for row in rows], " ".join(summary(rows, reasons))),
         common.Table("Milliseconds", ("", "without, least", "median", "with, least", "median"), least),
         common.Table("Rotary classes that cannot be patched", ("class", "reason"), refused),
     ]
-    named = [{**vars(row), "bfloat16": {k: dict(zip(sides, v)) for k, v in row.bfloat16.items()}} for row in rows]
-    named += [{"refused": name, "why": why} for name, why in refused]
-    named += [
-        {"milliseconds": k, **{n: dict(zip(("least", "median"), v)) for n, v in zip(sides, pairs)}}
-        for k, pairs in times.items()
-    ]
-    made_with = common.run_facts(__file__, argv, "transformers", "torch")
-    common.publish(arguments, "families", "Whole models", NOTES, made_with, tables, named)
+    named = [*map(vars, rows), *({"refused": name, "why": why} for name, why in refused)]
+    named += [{"milliseconds": name, **each} for name, each in times.items()]
+    common.publish(arguments, "families", "Whole models", NOTES, ("transformers", "torch"), tables, named)
 
 
 def main(argv=None):
-    parser = common.option_parser(__doc__)
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a family")
-    arguments = parser.parse_args(argv)
+    arguments = common.option_parser(__doc__, only="a family").parse_args(argv)
     warnings.simplefilter("ignore")  # transformers warns about unusual configs
     transformers.utils.logging.disable_progress_bar()
     names = arguments.only or list(FAMILIES)[:: 8 if arguments.quick else 1]
@@ -100,12 +88,11 @@ def main(argv=None):
     else:
         reasons |= classes()
         torch.set_num_threads(threads)
-        write(arguments, argv, rows, reasons, speeds(arguments.quick))
-    if wrong := [row.family for row in rows if not row.is_equal]:
-        sys.exit(f"not equal: {', '.join(wrong)}")
-    for name in () if arguments.only else ("long", "far"):  # ratios of single families vary too much
-        if (ratio := error_ratios(rows, name)[0]) >= 1:
-            sys.exit(f"no closer to float64 in bfloat16: {name}: {ratio}")
+        write(arguments, rows, reasons, speeds(arguments.quick))
+    common.fail_if([row.family for row in rows if not row.is_equal], "not equal")
+    checked = () if arguments.only else ("long", "far")  # ratios of single families vary too much
+    far = [name for name in checked if median(error_ratios(rows, name) or [0.0]) >= 1]
+    common.fail_if(far, "no closer to float64 in bfloat16")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "")  # JAX chooses: `speed` would choose the CPU
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # leaves memory to PyTorch
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -P` does not add this folder
 import common
 import numpy as np
 from common import LAYOUTS, is_installed
@@ -34,7 +33,7 @@ BOTH = ("float32", "bfloat16")
 LOADS = {name: replace(WORKLOADS[name], dtypes=BOTH, trained=BOTH) for name in ("prefill", "long", "decode")}
 GIVEN = ("tables", "rows", "positions")
 # The tests of the kernel, and with --dry a few of them.
-TESTS = {"tests/triton": ("not a_test_that_is_left_out", "a_vector_alone"), "tests/core": ("not threads", "many_axes")}
+TESTS = {"tests/triton": ("not a_test_that_is_left_out", "strided_table"), "tests/core": ("not threads", "many_axes")}
 TEST_SECONDS = 150  # for each folder
 NOTES = (
     "Medians of times on the device in µs, by CUDA events, with cold caches; those of JAX are shortest times of calls "
@@ -134,7 +133,7 @@ def by_triton(make, case):
 
 def by_rows(case, inplace=False):
     """Ours by rows of a table that positions select."""
-    rope, array, options = rope_of(case.layout, "triton"), case.backend.array, {"seq_dim": case.seq_dim}
+    rope, array, options = rope_of(layout=case.layout, kernel="triton"), case.backend.array, {"seq_dim": case.seq_dim}
     positions = array(case.positions, "int64")
     tables = rope.sincos(array(np.arange(case.positions[-1] + 1), "int32"), like=array([0.0], case.dtype))
 
@@ -310,16 +309,15 @@ def main(argv=None):
         measure(backend, device, bench)
     launches = list(overheads(device, eager))
 
-    made_with = common.run_facts(__file__, argv, "torch", "triton", "jax", "transformers", "liger-kernel", "flash-attn")
-    made_with |= {"device": device.title} | ({"wrong": bench.wrong} if bench.wrong else {})
     arguments.quick |= arguments.dry
     name = re.sub(r"[^a-z0-9]+", "-", f"gpu-{device.title}".lower()).strip("-")
     arguments.out = arguments.out or common.RESULTS / ("quick" if arguments.quick else "") / f"{name}.md"
     found, notes = [*tests, *launches, *bench.rows], DRY_NOTE * arguments.dry + NOTES
-    common.publish(arguments, name, "GPU", notes, made_with, list(tables(tests, launches, bench.rows)), found)
+    packages, facts = ("torch", "triton", "jax", "transformers", "liger-kernel", "flash-attn"), {"device": device.title}
+    written = list(tables(tests, launches, bench.rows))
+    common.publish(arguments, name, "GPU", notes, packages, written, found, **facts, wrong=bench.wrong)
     draw(bench.rows, device.title, arguments.out.with_suffix(".png"))
-    if bench.wrong:
-        sys.exit("wrong results:\n" + "\n".join(bench.wrong))
+    common.fail_if(bench.wrong, "wrong results")
 
 
 if __name__ == "__main__":

@@ -8,32 +8,21 @@ benchmarks/results/coverage-VERSION.md. It fails if rope_xp differs from transfo
 New classes of a newer transformers are listed.
 """
 
-import argparse
-import json
 import logging
-import sys
 import warnings
 from importlib.metadata import version
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -P` does not add this folder
+import common
 import torch
 from rotary_classes import report
-from rotary_classes.measure import measure
+from rotary_classes.outcomes import measure
 from rotary_classes.parts import composites, parts
-
-RESULTS = Path(__file__).parent / "results"
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="the default config and two changed ones of each class")
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a class, or a folder of models")
-    parser.add_argument("--out", type=Path, help="Markdown file to write")
+    parser = common.option_parser(__doc__, only="a class, or a folder of models")
     arguments = parser.parse_args(argv)
     quick, only = arguments.quick, arguments.only
-    minor = version("transformers").rpartition(".")[0]
-    out = arguments.out or RESULTS / ("quick" if quick else "") / f"coverage-{minor}.md"
     warnings.simplefilter("ignore")  # transformers warns about unusual configs
     logging.disable(logging.CRITICAL)
     torch.manual_seed(0)
@@ -43,12 +32,13 @@ def main(argv=None):
     if only and not results:
         parser.error(f"--only must name a class, or a folder of models; got {only}")
     part_rows = [] if only else [row for each in composites() for row in parts(*each)]
-    print(*(report.in_detail(results) if only else ()), *report.summary(results, part_rows), sep="\n")
+    name, tables = version("transformers"), list(report.tables(results, part_rows))
+    title, made_with = f"Rotary classes of transformers {name}", common.run_facts("torch")
+    print(*(report.in_detail(results) if only else ()), common.markdown(title, "", {}, tables[:2]), sep="\n")
     if not only:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(report.markdown(results, part_rows, quick))
-    if wrong := report.mistakes(results, part_rows, not (quick or only)):
-        sys.exit(f"{len(wrong)} classes disagree: {json.dumps(wrong, indent=1)}")
+        common.write(arguments, f"coverage-{name.rpartition('.')[0]}", title, report.NOTES, made_with, tables)
+    wrong = report.mistakes(results, part_rows, not (quick or only))
+    common.fail_if(wrong, f"{len(wrong)} classes disagree")
 
 
 if __name__ == "__main__":

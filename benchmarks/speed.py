@@ -6,21 +6,17 @@ and a figure is the shortest time. A candidate that raises or gives a wrong resu
 with an error at the end. A long time is not an error. head_dim is 128 and the base is 10,000.
 """
 
-import importlib.util
 import math
 import os
 import random
 import re
-import sys
 import time
 import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -P` does not add this folder
 import common
 import speed_report
 from speed_candidates import CANDIDATES, OURS, tables_of
@@ -65,7 +61,7 @@ class Bench:
                 run = case.backend.runner(function, own, tables, case.backward)
                 excess = case.excess(arrays, run(), one.pairs or case.layout, one.name.startswith(OURS))
             except Exception as error:  # the other candidates are still measured
-                self.wrong.append(f"{label}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+                self.wrong.append(f"{label}: {common.message(error)}")
                 continue
             if excess <= 1:
                 yield one.name, run
@@ -118,7 +114,7 @@ def main(argv=None):
     parser.add_argument("--workload", action="append", choices=workloads, help="repeatable; default: all")
     arguments = parser.parse_args(argv)
     warnings.simplefilter("ignore")  # other packages warn
-    installed = [name for name in BACKENDS if importlib.util.find_spec(name.split(".")[0])]
+    installed = [name for name in BACKENDS if common.is_installed(name.partition(".")[0])]
     backends, chosen = arguments.backend or installed, arguments.workload or workloads
     load, bench = os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan, Bench(arguments.quick)
     for name in backends:
@@ -128,14 +124,12 @@ def main(argv=None):
 
     libraries = ("numpy", "ml_dtypes", "numba", "torch", "jax", "jaxlib")
     packages = dict.fromkeys([*libraries, *(one.package for one in CANDIDATES if one.package)])
-    made_with = common.run_facts(__file__, argv, *packages) | {"load before the run": f"{load:.1f}"}
-    made_with["arrays"] = {name: str(bench.smaller(WORKLOADS[name])) for name in chosen if name in WORKLOADS}
-    made_with |= {"wrong": bench.wrong} if bench.wrong else {}
+    arrays = {name: str(bench.smaller(WORKLOADS[name])) for name in chosen if name in WORKLOADS}
+    facts = {"load before the run": f"{load:.1f}", "arrays": arrays, "wrong": bench.wrong}
     name = re.sub(r"[^a-z0-9]+", "-", f"speed-cpu-{common.machine()}".lower()).strip("-")
     tables = list(speed_report.tables(bench.rows))
-    common.publish(arguments, name, "Speed", speed_report.NOTES, made_with, tables, bench.rows)
-    if bench.wrong:
-        sys.exit("wrong results:\n" + "\n".join(bench.wrong))
+    common.publish(arguments, name, "Speed", speed_report.NOTES, packages, tables, bench.rows, **facts)
+    common.fail_if(bench.wrong, "wrong results")
 
 
 if __name__ == "__main__":

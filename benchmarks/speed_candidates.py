@@ -11,6 +11,8 @@ import numpy as np
 from common import BASE, DIM, LAYOUTS, is_installed, llama_rotary, load_file
 from speed_cases import HEADS_FIRST, INV_FREQ, SEQ_FIRST, Case
 
+from rope_xp import RotaryEmbedding
+
 HALF, INTERLEAVED = LAYOUTS[:1], LAYOUTS[1:]
 OURS, IN_PLACE, WITHOUT_NUMBA = "rope_xp", "rope_xp, in place", "rope_xp, no numba"
 FORMULA = "float32 formula"  # of tables
@@ -44,6 +46,7 @@ class Candidate(NamedTuple):
 
 
 CANDIDATES: list[Candidate] = []
+rope_of = partial(RotaryEmbedding, head_dim=DIM, base=BASE)
 
 
 def candidate(name, *libraries, **options):
@@ -58,15 +61,9 @@ def on_both(rotate):
     return lambda q, k, *tables: (rotate(q, *tables), rotate(k, *tables))
 
 
-def rope_of(layout, kernel="fastest"):
-    from rope_xp import RotaryEmbedding
-
-    return RotaryEmbedding(head_dim=DIM, layout=layout, base=BASE, kernel=kernel)
-
-
 @candidate(OURS, "numpy", "torch", "jax", given=("tables", "positions"), compiles=True)
 def ours(case, kernel="fastest"):
-    rope, seq_dim = rope_of(case.layout, kernel), case.seq_dim
+    rope, seq_dim = rope_of(layout=case.layout, kernel=kernel), case.seq_dim
     positions = case.backend.array(case.positions, "int32")
     if case.workload.given == "positions":
         return lambda q, k, positions: rope(q, k, positions=positions, seq_dim=seq_dim), (positions,)
@@ -80,7 +77,7 @@ candidate("rope_xp, reference", "numpy", "torch", "jax")(partial(ours, kernel="r
 
 @candidate(IN_PLACE, "numpy", "torch", in_place=True)
 def ours_in_place(case, kernel="fastest"):
-    rope, seq_dim = rope_of(case.layout, kernel), case.seq_dim
+    rope, seq_dim = rope_of(layout=case.layout, kernel=kernel), case.seq_dim
 
     def rotate(q, k, *sincos):
         rope.rotate_inplace(q, k, sincos=sincos, seq_dim=seq_dim)
@@ -140,12 +137,15 @@ def meta(case):
     return on_both(rotate), (torch.complex(*case.cos_sin(dtype="float32", heads=True)),)
 
 
-def formula(swap):
-    """``x * cos + swap(x) * sin`` with tables in the dtype of x, as in other packages."""
+def formula(swap, exact=False):
+    """``x * cos + swap(x) * sin`` as in other packages: in the dtype of x, or with float32 tables if `exact`."""
 
     def make(case):
-        xp = case.backend.functions
-        return on_both(lambda x, cos, sin: x * cos + swap(xp, x) * sin), case.cos_sin(wide=True, heads=True)
+        def rotate(x, cos, sin):
+            y = x * cos + swap(case.backend.functions, x) * sin
+            return y.astype(x.dtype) if exact else y
+
+        return on_both(rotate), case.cos_sin(dtype="float32" if exact else None, wide=True, heads=True)
 
     return make
 
@@ -158,19 +158,13 @@ def swap_halves(xp, x):
     return xp.reshape(xp.stack([-x[..., DIM // 2 :], x[..., : DIM // 2]], axis=-2), x.shape)
 
 
+def join_halves(xp, x):
+    return xp.concatenate([-x[..., DIM // 2 :], x[..., : DIM // 2]], axis=-1)
+
+
 candidate("the notebook", "numpy", "jax", layouts=INTERLEAVED, orders=SEQ_FIRST)(formula(swap_neighbours))
 candidate("keras-hub formula", "numpy", "torch", "jax", layouts=HALF, orders=SEQ_FIRST)(formula(swap_halves))
-
-
-@candidate("flax Llama formula", "numpy", "jax", layouts=HALF)
-def flax_llama(case):
-    xp = case.backend.functions
-
-    def rotate(x, cos, sin):
-        swapped = xp.concatenate([-x[..., DIM // 2 :], x[..., : DIM // 2]], axis=-1)
-        return (x * cos + swapped * sin).astype(x.dtype)
-
-    return on_both(rotate), case.cos_sin(dtype="float32", wide=True, heads=True)
+candidate("flax Llama formula", "numpy", "jax", layouts=HALF)(formula(join_halves, exact=True))
 
 
 def tables_of(case):
@@ -182,12 +176,16 @@ def tables_of(case):
         angles = positions[:, None] * inv_freq
         return xp.sin(angles), xp.cos(angles)
 
-    def exact(kernel, positions):
-        return tuple(rope_of("half", kernel).sincos(positions, like=inv_freq))
+    def exact(rope, positions):
+        return tuple(rope.sincos(positions, like=inv_freq))
 
     arguments = [case.backend.array(positions, "float32"), inv_freq]
     made = {FORMULA: (naive, arguments, 2.0**-22 * positions[-1] + 1e-6)}
     for name, kernel in ((OURS, "fastest"), (WITHOUT_NUMBA, "blocked")):
         if name == OURS or case.backend.name in ("numpy", "torch"):
-            made[name] = (partial(exact, kernel), [case.backend.array(positions, "int32")], 2e-7)
+            made[name] = (
+                partial(exact, rope_of(layout="half", kernel=kernel)),
+                [case.backend.array(positions, "int32")],
+                2e-7,
+            )
     return made

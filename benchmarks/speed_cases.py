@@ -55,8 +55,7 @@ class NumPy:
         return np.array(x, dtype)
 
     def rows(self, x, rows, axis):
-        """Some rows of an array, as float64."""
-        return to_numpy(x.take(rows, axis))
+        return x.take(rows, axis)
 
     def references(self, arrays):
         """The copies that rotations are compared with: to new memory, and to existing memory."""
@@ -81,7 +80,7 @@ class Torch(NumPy):
         return self.functions.from_numpy(np.array(x)).to(self.device, getattr(self.functions, dtype))
 
     def rows(self, x, rows, axis):
-        return to_numpy(x.detach().index_select(axis, self.array(rows, "int64")))
+        return x.index_select(axis, self.array(rows, "int64"))
 
     def runner(self, function, arrays, tables, backward=False):
         torch, half = self.functions, len(arrays) // 2

@@ -1,5 +1,1 @@
 """Every rotary class of transformers, compared with `rope_xp.from_config` of the same config."""
-
-import os
-
-os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")

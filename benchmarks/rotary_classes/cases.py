@@ -11,17 +11,11 @@ import numpy as np
 
 from .observe import SHORT, text
 
-BELOW, BEYOND, LONGEST = (
-    np.arange(97),
-    np.arange(301),
-    np.arange(450),
-)  # positions below and beyond the original lengths
+BELOW, BEYOND, LONGEST = map(np.arange, (97, 301, 450))  # positions below and beyond the original lengths
 BASE = 12_345.0
 PARTIAL, ORIGINAL = "partial_rotary_factor", "original_max_position_embeddings"
 # Keys of bases in a source file of transformers.
-LEGACY_BASE = re.compile(
-    r"\b(?!default_)((?:\w+_)?(?:rope_theta|rotary_emb_base|rotary_embedding_base|rope_local_base_freq))\b"
-)
+LEGACY_BASE = re.compile(r"\b(?!default_)((?:\w+_)?(?:rope_theta|rotary_emb(?:edding)?_base|rope_local_base_freq))\b")
 
 
 @dataclass(frozen=True)
@@ -30,15 +24,23 @@ class Case:
 
     name: str
     changes: Mapping[str, Any] = field(default_factory=dict)
-    legacy: bool = (
-        False  # whether rope_xp reads the changes themselves, not what a config object of transformers 5 writes
-    )
+    legacy: bool = False  # whether rope_xp reads the changes, not what a config object of transformers 5 writes
     calls: tuple[Any, ...] = (SHORT,)  # positions of each call; the last is compared
     seq_len: int | None = None  # the longest call, if transformers remembers it
     key: str = ""  # a key in the changes that most classes do not read
     without: Mapping[str, Any] = field(default_factory=dict)  # the changes without it
     silent: tuple[str, ...] = ()  # keys that rope_xp does not get
     contradicts: bool = False  # whether the config contradicts itself; rope_xp then raises one of `REFUSALS`
+
+
+def stem(name):
+    """The name of a class, without "RotaryEmbedding" in the end."""
+    return name.removesuffix("RotaryEmbedding")
+
+
+def same_for(names, *found):
+    """The same rows for several classes."""
+    return dict.fromkeys(names.split(), found)
 
 
 def rules(pairs):
@@ -100,16 +102,15 @@ def cases(target, pairs, quick):
         return
     yarn = changed(lambda count: rules(count)["yarn"])
     yield Case("yarn", yarn)
-    yield Case(
-        f"yarn, {PARTIAL}", changed(lambda count: {**rules(count)["yarn"], PARTIAL: 0.5}), key=PARTIAL, without=yarn
-    )
+    both = changed(lambda count: {**rules(count)["yarn"], PARTIAL: 0.5})
+    yield Case(f"yarn, {PARTIAL}", both, key=PARTIAL, without=yarn)
     if quick:
         return
     if subject.axes > 1:
         yield Case("linear", changed(lambda count: rules(count)["linear"]))
     else:
         yield from every_rule(changed)
-        yield Case("width", other_width(default.to_dict(), subject.latent))
+        yield Case("width", other_width(default.to_dict(), latent=subject.width is None))
     yield from old_blocks(pairs)
 
 

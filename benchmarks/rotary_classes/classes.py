@@ -19,12 +19,8 @@ from .subjects import Subject, subjects_of
 
 MODELS = Path(transformers.__file__).parent / "models"
 NAMED = re.compile("Rotary|RoPE|Rope")
-# Rotary classes without a rotary name: (folder, class).
-UNNAMED = [
-    ("roformer", "RoFormerSinusoidalPositionalEmbedding"),
-    ("gptj", "GPTJAttention"),
-    ("codegen", "CodeGenAttention"),
-]
+# Rotary classes without a rotary name.
+UNNAMED = ["RoFormerSinusoidalPositionalEmbedding", "GPTJAttention", "CodeGenAttention"]
 # Keys of rotation and of head widths, which a config file may leave out.
 ROTARY = re.compile(r"rope|rotary|theta|yarn|original_max_position|head_dim")
 
@@ -33,7 +29,7 @@ def found():
     """Every rotary class of transformers, by its name: (folder, file, class)."""
     for file in sorted(MODELS.glob("*/modeling_*.py")):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and (NAMED.search(node.name) or (file.parent.name, node.name) in UNNAMED):
+            if isinstance(node, ast.ClassDef) and (NAMED.search(node.name) or node.name in UNNAMED):
                 yield file.parent.name, file.stem, node.name
 
 
@@ -55,18 +51,19 @@ class Target:
         return self.config()
 
     def config(self, changes=(), needs=None):
-        """A changed config. The module need not import its class."""
-        config_class = getattr(self.module, self.config_name, None) or class_of_folder(self.module, self.config_name)
-        return config_class(**{**(self.needs if needs is None else needs), **deepcopy(dict(changes))})
+        """A changed config."""
+        changes = {**(self.needs if needs is None else needs), **deepcopy(dict(changes))}
+        return config_class(self.module, self.config_name)(**changes)
 
     def run(self, config, label=None, calls=(SHORT,)):
         return Run(self.subject, self.module, self.cls, config, label, calls)
 
 
-def class_of_folder(module, name):
-    """A config class from the configuration file in the folder of a module."""
+def config_class(module, name):
+    """A config class from a module, or from the configuration file in the same folder."""
     folder = module.__name__.split(".")[-2]
-    return getattr(importlib.import_module(f"transformers.models.{folder}.configuration_{folder}"), name)
+    file = f"transformers.models.{folder}.configuration_{folder}"
+    return getattr(module, name, None) or getattr(importlib.import_module(file), name)
 
 
 def targets(folder, file, name):
@@ -74,19 +71,14 @@ def targets(folder, file, name):
     module = importlib.import_module(f"transformers.models.{folder}.{file}")
     cls = getattr(module, name)
     for subject in subjects_of(name):
-        config = subject.config or text_config(module, annotated(cls))
+        config = subject.config or annotated(module, cls)
         yield Target(subject.resolved(module, config), module, cls, config)
 
 
-def annotated(cls):
-    """The name of the config class in the signature of a rotary class."""
-    return re.search(r"\w+Config", str(inspect.signature(cls.__init__))).group()
-
-
-def text_config(module, name):
-    """The name of the text config in a composite config class, or the same name."""
-    config_class = getattr(module, name, None) or class_of_folder(module, name)
-    text = config_class.sub_configs.get("text_config")
+def annotated(module, cls):
+    """The name of the config class in the signature of a rotary class, or of its text config."""
+    name = re.search(r"\w+Config", str(inspect.signature(cls.__init__))).group()
+    text = config_class(module, name).sub_configs.get("text_config")
     return text.__name__ if text and text.__name__.endswith("TextConfig") else name
 
 
@@ -100,7 +92,3 @@ def labels(config):
     blocks = getattr(config, "rope_parameters", None) or {}
     nested = sorted(label for label, block in blocks.items() if isinstance(block, Mapping))  # a set has no order
     return nested or [None]
-
-
-def message(error):
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

@@ -2,7 +2,7 @@
 
 import re
 
-from .cases import ORIGINAL, PARTIAL
+from .cases import ORIGINAL, PARTIAL, stem
 
 ONLY_BEFORE = "upstream before"  # in reasons that do not apply to newer versions
 PE_ENCODERS = "PeAudioEncoder PeAudioVideoEncoder PeVideoEncoder"
@@ -18,7 +18,7 @@ FORGOTTEN = "`alpha` is lost upstream before 5.23 beyond max_position_embeddings
 TRAINED = "refused: frequencies are multiplied by the exponential of a weight, which is 0 before training"
 THETA, THETA_BY_KEY = "(legacy )?yarn without rope_theta", "legacy (rope_theta|partial_rotary_factor|rotary_dim)"
 NO_LENGTH = "(yarn|llama3|longrope) without original.*"
-# Classes, without "RotaryEmbedding" in the end; cases as a regular expression; the reason.
+# Each `stem` of a class; cases as a regular expression; the reason.
 DEVIATIONS = [
     ("Cohere2Moe", f"legacy (linear|yarn.*)|{NO_LENGTH}", "`rope_scaling` is not read upstream"),
     ("HiggsAudioV2 Ministral3", THETA, NO_BASE.format("upstream")),
@@ -51,26 +51,17 @@ REFUSALS = {
 REFUSAL = re.compile(r"(ValueError|TypeError): (from_config|RotaryEmbedding|Sections|\w+Scaling): .*; got ")
 
 
-def full_names(stems):
-    return [f"{stem}RotaryEmbedding" for stem in stems.split()]
-
-
-def reason_for(name, case):
-    """The reason why rope_xp differs in a case of a class, or an empty string."""
-    return next(
-        (why for stems, cases, why in DEVIATIONS if name in full_names(stems) and re.fullmatch(cases, case)), ""
-    )
-
-
-def refusal_of(note):
-    """What transformers does with a contradiction that rope_xp refuses with this error, or an empty string."""
-    return next((why for error, why in REFUSALS.items() if re.search(error, note)), "")
+def reason_for(name, case, error):
+    """Why rope_xp differs in a case of a class, or raises an error for a contradiction; or an empty string."""
+    reasons = [why for stems, cases, why in DEVIATIONS if stem(name) in stems.split() and re.fullmatch(cases, case)]
+    reasons += [why for words, why in REFUSALS.items() if re.search(words, error)]
+    return reasons[0] if reasons else ""
 
 
 def unused(results):
     """Classes in `DEVIATIONS` that were compared and do not differ."""
-    seen = {(result.name, row.note) for result in results for row in result.rows if row.status == "deviates"}
-    compared = {result.name for result in results if result.rows}
+    seen = {(stem(result.name), row.note) for result in results for row in result.rows if row.status == "deviates"}
+    compared = {stem(result.name) for result in results if result.rows}
     for stems, _, why in DEVIATIONS:
         if ONLY_BEFORE not in why:
-            yield from ((name, why) for name in full_names(stems) if name in compared and (name, why) not in seen)
+            yield from ((name, why) for name in compared.intersection(stems.split()) if (name, why) not in seen)

@@ -3,15 +3,16 @@
 import inspect
 from copy import deepcopy
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
+from common import message
 
 import rope_xp
 
-from .classes import message
-from .compare import TOLERANCE, largest
-from .observe import apply_name, half_width
+from .cases import same_for, stem
+from .observe import TOLERANCE, apply_name, half_width, largest
 from .rows import Outcome
 
 WIDTHS = ("hidden_size", "intermediate_size", "vocab_size", "vocab_size_per_layer_input")
@@ -28,29 +29,27 @@ MIXED = {"layer_types": SLIDING_AND_FULL}
 MIXED_WINDOW = {**MIXED, "sliding_window": 4}
 SOME_FULL = {"layer_types": ["conv", "full_attention"] * 4}
 NO_ROPE = ({}, {"no_rope_layer_interval": 3}, {"no_rope_layers": [1, 0, 0, 1, 1, 1, 0, 1]})
-BASES = ({}, {"layer_rope_theta": [0, 100.0, 1e4, 0, 1e4, 100.0, 0, 5e5]})
+BASES = {"layer_rope_theta": [0, 100.0, 1e4, 0, 1e4, 100.0, 0, 5e5]}
 SOME_BASES = ({}, {"num_hidden_layers": 7}, {"layer_rope_theta": [0, 1, 1, 0, 1, 1, 1, 0]})
-PATTERN = ({}, {"sliding_window_pattern": 3})
+PATTERN = {"sliding_window_pattern": 3}
 MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 32}
 PREFIX = {"first_k_dense_replace": 3}
 GEMMA3N = {"num_hidden_layers": 10, "num_kv_shared_layers": 0}
 GEMMA3N |= {"activation_sparsity_pattern": [0.0] * 10, "intermediate_size": [64] * 10}
-UNCHANGED: tuple[dict[str, Any], ...] = ({},)
-# Changed configs, by the name of the rotary class without "RotaryEmbedding".
-STEMS: dict[str, tuple[dict[str, Any], ...]] = {
-    **dict.fromkeys(("DeepseekV4", "Gemma4Text", "Gemma4UnifiedText", "Kolibri1"), UNCHANGED),
-    **dict.fromkeys(("MiMoV2Flash", "MiniMax", "RecurrentGemma"), UNCHANGED),
-    **dict.fromkeys(("EmbeddingGemma2", "ExaoneMoe", "Gemma3"), PATTERN),
-    **dict.fromkeys(("GraniteSWA", "GraniteMoeSWA"), BASES),
-    **dict.fromkeys(("Laguna", "Mellum"), ({}, MIXED_WINDOW)),
-    **dict.fromkeys(("Llama4Text", "SmolLM3"), NO_ROPE),
-    **dict.fromkeys(("ModernBert", "ModernBertDecoder"), ({}, {"global_attn_every_n_layers": 4})),
-    **dict.fromkeys(("MuseGlimmerText", "MuseSparkText"), SOME_BASES),
+# Changed configs, by the `stem` of the rotary class.
+LAYERED: dict[str, tuple[dict[str, Any], ...]] = {
+    **same_for("DeepseekV4 Gemma4Text Gemma4UnifiedText Kolibri1 MiMoV2Flash MiniMax RecurrentGemma", {}),
+    **same_for("EmbeddingGemma2 ExaoneMoe Gemma3", {}, PATTERN),
+    **same_for("GraniteSWA GraniteMoeSWA", {}, BASES),
+    **same_for("Laguna Mellum", {}, MIXED_WINDOW),
+    **same_for("Llama4Text SmolLM3", *NO_ROPE),
+    **same_for("ModernBert ModernBertDecoder", {}, {"global_attn_every_n_layers": 4}),
+    **same_for("MuseGlimmerText MuseSparkText", *SOME_BASES),
     "Afmoe": ({}, {"global_attn_every_n_layers": 3}),
     "BailingHybrid": (ONE_GROUP, {**ONE_GROUP, "layer_group_size": 3}),
     "Bamba": ({"attn_layer_indices": [0, 3], **MAMBA},),
     "Beam": (ONE_GROUP,),
-    "Cohere2": (*PATTERN, MIXED),
+    "Cohere2": ({}, PATTERN, MIXED),
     "Cohere2Moe": ({}, PREFIX, {**PREFIX, "prefix_dense_sliding_window_pattern": 2}),
     "Dots3NoteText": (DOTS3, {**DOTS3, "use_dsa": False}, {**DOTS3, "use_sliding_window": False}),
     "Exaone4": ({}, {"sliding_window": None, "layer_types": ["full_attention"] * 8}),
@@ -68,7 +67,6 @@ STEMS: dict[str, tuple[dict[str, Any], ...]] = {
     "Ultrabert": ({}, {"attention_windows": [0, 4, 4, 0, 4, 4, 4, 4]}),
     "Zaya": ({"num_experts_per_tok": 1, "sliding_window": 4, "layer_types": ["hybrid", "hybrid_sliding"] * 4},),
 }
-LAYERED = {f"{stem}RotaryEmbedding": changed for stem, changed in STEMS.items()}
 
 
 def tables_by_layer(module, model, count, name):
@@ -85,33 +83,28 @@ def tables_by_layer(module, model, count, name):
 
     for index, each in enumerate(model.layers):
         each.register_forward_pre_hook(lambda *_, index=index: layer.__setitem__(0, index))
-    setattr(module, name, recording)
-    try:
-        with torch.no_grad():
-            model(input_ids=torch.arange(1, count + 1)[None])
-    finally:
-        setattr(module, name, function)
+    with patch.object(module, name, recording), torch.no_grad():
+        model(input_ids=torch.arange(1, count + 1)[None])
     return tables_by_index
 
 
-def model_of(module, name):
-    """The model class that uses a rotary class."""
-    stem = name.removesuffix("RotaryEmbedding")
-    return getattr(module, f"{stem}TextModel", None) or getattr(module, f"{stem}Model")
+def keys_of(config_class):
+    return {*config_class.__dataclass_fields__, *config_class.attribute_map}
 
 
 def layers(target):
     """Outcomes for each model: from the whole config, and from the config without lists of layers."""
-    name, count = target.cls.__name__, 7
+    name, module, count = stem(target.cls.__name__), target.module, 7
     config_class = type(target.config(needs={}))
-    known = {*config_class.__dataclass_fields__, *config_class.attribute_map}
+    known = keys_of(config_class)
     for changes in LAYERED[name]:
         case = ", ".join(["every layer", *changes])
         try:
             config = config_class(**{k: v for k, v in TINY.items() if k in known} | deepcopy(changes))
             config._attn_implementation = "eager"
-            model = model_of(target.module, name)(config).eval()
-            applied = tables_by_layer(target.module, model, count, apply_name(target.run(config)))
+            model_class = getattr(module, f"{name}TextModel", None) or getattr(module, f"{name}Model")
+            model = model_class(config).eval()
+            applied = tables_by_layer(module, model, count, apply_name(target.run(config)))
         except Exception as error:
             yield Outcome(target.config_name, case, None, "refused upstream", {}, message(error))
             continue

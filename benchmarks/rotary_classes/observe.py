@@ -1,17 +1,25 @@
-"""Observations of a rotary class of transformers: its tables, and queries and keys that its model rotates."""
+"""Tables of a rotary class of transformers, queries and keys that its model rotates, and those of rope_xp."""
 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
+import rope_xp
+
 # Positions of the comparison, below 512, where float32 phases have an error of at most 512 * 2**-24 = 3e-5.
 SHORT = np.array([0, 1, 511, 3, 8, 8, 127, 64, 300, 257, 33, 510, 2, 90, 205, 17, 450, 399, 5])
 # Positions for phase="float32" with the frequencies of transformers: both sides must compute the same products.
 LONG = np.array([8192, 8193, 12_345, 20_000, 32_767, 65_537, 99_999, 131_071])
+TOLERANCE = 5e-5
+# Both sides round the same product to float32. Then sines have an error of one ulp (2**-23, relative) in the library,
+# half an ulp in rope_xp, and half an ulp for the attention factor. A rotation rounds two products and a sum below 1.
+LONG_TABLES = 2 * 2.0**-23
+LONG_ROTATED = 2 * LONG_TABLES + 3 * 2.0**-24
 
 
 @dataclass(frozen=True)
@@ -20,14 +28,11 @@ class Observation:
 
     positions: Any  # as `RotaryEmbedding` takes them
     dim: int  # channels of a head
-    rotate: Callable[
-        ..., tuple[Any, ...]
-    ]  # takes queries, keys, values (heads, seq, dim), and returns those that the model rotates
+    rotate: Callable[..., Any]  # takes queries, keys, values (heads, seq, dim); returns those that the model rotates
     cos: Any = None  # "seq pairs"; None if the module has no tables
     sin: Any = None
     frequencies: Any = None  # the module's own, float32
     heads: int = 2
-    seq_len: int | None = None
     softmax: float = 1.0  # factor of the attention's scale
     long: Callable[[], "Observation"] | None = None  # the same at LONG
 
@@ -77,10 +82,15 @@ def applied(function, *tables, tokens_first=False, batched=True, crop=None, **op
     return rotate
 
 
-def observed(positions, dim, tables, function, *more, blocks=1, heads=2, **options):
-    """An observation of tables, with or without a batch axis, and of the function that applies them."""
+def observed(positions, dim, tables, function, *more, blocks=1, rotate=None, heads=2, **options):
+    """An observation of tables, with or without a batch axis, and of the function that applies them, or of `rotate`."""
     cos, sin = (half_width(table.reshape(-1, table.shape[-1]), blocks) for table in tables)
-    return Observation(positions, dim, applied(function, *tables, *more, **options), cos, sin, heads=heads)
+    return Observation(positions, dim, rotate or applied(function, *tables, *more, **options), cos, sin, heads=heads)
+
+
+def vectors(observation, draw):
+    """Random queries, keys and values that fit an observation. `draw` takes their shape."""
+    return draw(size=(3, observation.heads, observation.positions.shape[-1], observation.dim)).astype(np.float32)
 
 
 def head_width(run):
@@ -88,9 +98,8 @@ def head_width(run):
     config, subject = run.config, run.subject
     if subject.width is not None:
         return subject.width(run)
-    if getattr(config, "qk_rope_head_dim", None) and subject.latent:
-        return config.qk_rope_head_dim
-    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    dim = getattr(config, "qk_rope_head_dim", None) or getattr(config, "head_dim", None)
+    return dim or (getattr(config, "embed_dim", None) or config.hidden_size) // config.num_attention_heads
 
 
 def apply_name(run):
@@ -128,7 +137,6 @@ def text(run, calls=None):
         cos=np.asarray(cos, dtype=np.float64),
         sin=np.asarray(sin, dtype=np.float64),
         frequencies=getattr(module, "_".join([*labels, "inv_freq"])).numpy(),
-        seq_len=int(axes.max()) + 1,
         softmax=scale(run.config.rope_parameters, 1.0) if scale else 1.0,
         long=(lambda: text(run, (LONG,))) if calls is run.calls and calls[-1] is SHORT else None,
     )
@@ -141,3 +149,53 @@ def observe(run, checked=True):
     if checked:
         found[0].rotate(*torch.zeros(3, found[0].heads, found[0].positions.shape[-1], found[0].dim))
     return found
+
+
+def largest(errors):
+    """The largest number, or NaN if any is NaN."""
+    return float(np.max([0.0, *errors]))
+
+
+def differences(rope, observation, sign):
+    """Largest differences of tables and of rotated queries and keys."""
+    errors = {}
+    if rope is None:
+        raise ValueError("rope_xp rotates nothing")
+    if rope.head_dim != observation.dim:
+        raise ValueError(f"head_dim is {rope.head_dim}, that of transformers {observation.dim}")
+    sin, cos = rope.sincos(observation.positions, like=np.zeros(1, np.float32))
+    if observation.cos is not None:
+        if cos.shape != observation.cos.shape:
+            raise ValueError(f"tables have shape {cos.shape}, those of transformers {observation.cos.shape}")
+        errors["tables"] = largest([np.abs(cos - observation.cos).max(), np.abs(sign * sin - observation.sin).max()])
+    x = vectors(observation, partial(np.random.default_rng(0).uniform, -0.7, 0.7))
+    theirs = observation.rotate(*torch.tensor(x))
+    mine = rope.rotate(x[: len(theirs)], (sin, cos), seq_dim=2)
+    errors["rotated"] = largest(np.abs(ours - np.asarray(y.detach())).max() for ours, y in zip(mine, theirs))
+    return errors
+
+
+def with_float32_phases(rope, observation):
+    """`rope` with float32 phases, and with the float32 frequencies of transformers' buffer."""
+    own = np.asarray(rope.inv_freq)
+    upstream = np.asarray(observation.frequencies, dtype=np.float64)
+    nearest = upstream[np.argmin(np.abs(np.abs(own)[..., None] - upstream), -1)]
+    inv_freq = np.where(own == 0, 0.0, np.copysign(nearest, own)).tolist()
+    names = ("head_dim", "layout", "rotary_dim", "first_channel", "blocks", "attention_factor")
+    return rope_xp.RotaryEmbedding(**{n: getattr(rope, n) for n in names}, inv_freq=inv_freq, phase="float32")
+
+
+def check(rope, observations, sign):
+    """The largest errors of all observations, and whether they are within their bounds."""
+    errors, factor = {}, max(1.0, rope.attention_factor) if rope is not None else 1.0
+    if rope is not None and (difference := abs(rope.softmax_scale / observations[0].softmax - 1)) > 2.0**-50:
+        raise ValueError(f"the scale of the softmax differs by {difference:.1e}")
+    for observation in observations:
+        for name, error in differences(rope, observation, sign).items():
+            errors[name] = largest([error, errors.get(name, 0.0)])
+    good = all(error <= TOLERANCE * factor for error in errors.values())
+    if good and observations[0].long is not None:
+        far = differences(with_float32_phases(rope, observations[0]), observations[0].long(), sign)
+        errors |= {f"{name}, float32": error for name, error in far.items()}
+        good = far["tables"] <= LONG_TABLES * factor and far["rotated"] <= LONG_ROTATED * factor
+    return errors, good

@@ -1,23 +1,54 @@
-"""The outcome of every changed config of a class."""
+"""The outcome of every changed config of every class."""
 
 import re
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+import torch
+from common import message
 
-from .cases import cases
-from .classes import ROTARY, labels, message, plain, targets
-from .compare import check
-from .deviations import NOT_ROTATIONS, REFUSAL, reason_for, refusal_of
+from .cases import Case, cases, stem
+from .classes import ROTARY, found, labels, plain, targets
+from .deviations import NOT_ROTATIONS, REFUSAL, reason_for
 from .layers import LAYERED, layers
-from .observe import observe
-from .reading import is_family, read_case, read_file, read_or_none
-from .rows import Outcome
+from .observe import check, observe, vectors
+from .reading import FAMILIES, read_case, read_file, read_or_none
+from .rows import Outcome, Result, is_known
 
 COMPAT = "5.18."  # the versions whose bugs `compat` reproduces
+
+
+def measure(quick, only=()):
+    """Yield the result of each class, or of classes with these names or in these folders."""
+    for folder, file, name in found():
+        if only and name not in only and folder not in only:
+            continue
+        reason = ""
+        try:
+            rows = list(outcomes(folder, file, name, quick))
+            if name in NOT_ROTATIONS:
+                low, high = norms(next(targets(folder, file, name)))
+                reason = f"{NOT_ROTATIONS[name]}: lengths change by {low:.3f} to {high:.3f}"
+        except ImportError as error:
+            rows, reason = [], f"cannot be imported: {message(error)}"
+        except Exception as error:
+            # Another version of transformers may have classes that need more than a config.
+            rows = [Outcome(name, "default", None, "wrong" if is_known() else "unknown", {}, message(error))]
+        yield Result(name, rows, reason)
+
+
+def norms(target):
+    """The smallest and largest ratio of a rotated vector's norm to its norm before: 1 for a rotation."""
+    run = target.run(target.default)
+    run = replace(run, subject=replace(target.subject, equal_axes=False))  # with equal positions it may be a rotation
+    observation = target.subject.observer(run)
+    x = vectors(observation, np.random.default_rng(0).normal)
+    ratio = np.linalg.norm(observation.rotate(*torch.tensor(x))[0].numpy(), axis=-1) / np.linalg.norm(x[0], axis=-1)
+    return float(ratio.min()), float(ratio.max())
 
 
 def outcomes(folder, file, name, quick):
@@ -25,7 +56,7 @@ def outcomes(folder, file, name, quick):
     every = list(targets(folder, file, name))
     for target in every:
         yield from outcomes_of(target, quick)
-    if name in LAYERED:
+    if stem(name) in LAYERED:
         yield from layers(every[0])
 
 
@@ -42,7 +73,7 @@ def outcomes_of(target, quick):
         return
     if subject.unrotated:
         yield not_rotated(name, "not rotated", read_file(subject, target.config(needs={}).to_dict(), None))
-    if not (is_family(default.model_type) or subject.part or target.cls.__name__ in NOT_ROTATIONS):
+    if not (default.model_type in FAMILIES or subject.part or target.cls.__name__ in NOT_ROTATIONS):
         yield Outcome(name, "default", None, "unknown", note=f"model_type {default.model_type!r} is not in FAMILIES")
         return
     for case in cases(target, pairs, quick):
@@ -64,14 +95,11 @@ class Comparison:
     If `lenient`, rope_xp may raise, also with `compat`.
     """
 
-    name: str  # of the class
-    case: str
+    target: Any
+    case: Case
     observations: Any
-    sign: int
     read: Any  # a function from `compat` to the embedding of rope_xp
-    contradicts: bool = False
-    key: str = ""  # that most classes do not read
-    without_key: Any = None  # two functions: the observation and the embedding without the key
+    without_key: Any = None  # two functions: the observation and the embedding without the key of the case
     lenient: bool = False
 
     def judged(self):
@@ -84,30 +112,30 @@ class Comparison:
         for compat in (None, "transformers"):
             try:
                 rope = self.read(compat)
-                errors, good = check(rope, self.observations, self.sign)
+                errors, good = check(rope, self.observations, self.target.subject.sign)
             except Exception as error:
                 notes.append(message(error))
-                if self.name in NOT_ROTATIONS and "model_type must be one of the" in str(error):
+                if self.target.cls.__name__ in NOT_ROTATIONS and "model_type must be one of the" in str(error):
                     return "refused", {}, "rope_xp raises"
                 continue
             if good:
                 return ("agrees", errors, "", rope) if compat is None else self.deviating(rope, errors, notes, own)
             notes.append("differs by " + ", ".join(f"{key} {value:.1e}" for key, value in errors.items()))
             own = rope if compat is None else own
-        if self.key and not version("transformers").startswith(COMPAT) and self.is_ours_without_key():
-            return "deviates", {}, f"`{self.key}` is not read upstream"
+        if self.case.key and not version("transformers").startswith(COMPAT) and self.is_ours_without_key():
+            return "deviates", {}, f"`{self.case.key}` is not read upstream"
         if self.lenient and all(REFUSAL.match(note) for note in notes):
             return "refused", {}, notes[0]
         return "wrong", {}, "; with compat: ".join(notes)
 
     def deviating(self, rope, errors, notes, own):
         """The rest of an `Outcome` if only `compat` makes rope_xp equal. `own` is the embedding without it."""
-        reason = reason_for(self.name, self.case)
-        if not reason and notes and (self.contradicts or self.lenient):
-            reason = refusal_of(notes[0])
-        if not reason and self.key and self.ignores_key():
-            reason = f"`{self.key}` is not read upstream"
-            remark = f"remark .* does not read .*{self.key}"
+        case = self.case
+        refusal = notes[0] if case.contradicts or self.lenient else ""
+        reason = reason_for(self.target.cls.__name__, case.name, refusal)
+        if not reason and case.key and self.ignores_key():
+            reason = f"`{case.key}` is not read upstream"
+            remark = f"remark .* does not read .*{case.key}"
             if own is not None and not re.search(remark, " ".join(own.describe().split())):
                 return "wrong", errors, f"describe does not state that {reason}", rope
         return "deviates" if reason else "wrong", errors, reason or f"only with compat: {notes[0]}", rope
@@ -123,41 +151,36 @@ class Comparison:
             rope = self.without_key[1]()
         except ValueError:
             return False
-        return self.ignores_key() and check(rope, self.observations, self.sign)[1]
+        return self.ignores_key() and check(rope, self.observations, self.target.subject.sign)[1]
 
 
 def outcome(target, case, label):
     """The outcome of one changed config for one layer type."""
-    start, needs = (target.config_name, case.name, label), target.needs
+    needs = {key: value for key, value in target.needs.items() if not (case.legacy and key == "rope_parameters")}
+
+    def config(changes=case.changes):
+        return target.config(changes, needs)
+
+    def read(config, compat=None, case=case):
+        return read_case(target, config, case, label, compat)
+
+    without_key = (
+        lambda: observe(target.run(config(case.without), label, case.calls), checked=False)[0],
+        lambda: read(config(case.without), case=replace(case, changes=case.without)),
+    )
+    return compared(target, case, label, config, read, without_key, lenient=bool(case.key) or "without" in case.name)
+
+
+def compared(target, case, label, config, read, *more, lenient):
+    """The outcome of the config that `config` returns. `read` takes it and `compat`."""
+    start = target.config_name, case.name, label
     try:
-        if case.legacy:
-            needs = {key: value for key, value in needs.items() if key != "rope_parameters"}
-        config = target.config(case.changes, needs)
-        observations = observe(target.run(config, label, case.calls))
+        made = config()
+        observations = observe(target.run(made, label, case.calls))
     except Exception as error:
         return Outcome(*start, "refused upstream", {}, message(error))
-
-    def read(compat, config=config, case=case):
-        return read_case(target, config, case, label, observations[0].seq_len, compat)
-
-    def other():
-        return target.config(case.without, needs)
-
-    compared = Comparison(
-        name=target.cls.__name__,
-        case=case.name,
-        observations=observations,
-        sign=target.subject.sign,
-        read=read,
-        contradicts=case.contradicts,
-        key=case.key,
-        without_key=(
-            lambda: observe(target.run(other(), label, case.calls), checked=False)[0],
-            lambda: read(None, other(), replace(case, changes=case.without)),
-        ),
-        lenient=bool(case.key) or "without" in case.name,
-    )
-    return Outcome(*start, *compared.judged())
+    comparison = Comparison(target, case, observations, partial(read, made), *more, lenient=lenient)
+    return Outcome(*start, *comparison.judged())
 
 
 def unstated(target):
@@ -199,14 +222,8 @@ def unstated(target):
 
 def outcome_of_file(target, config, given, case, label):
     """The outcome of a file that leaves keys out."""
-    start = target.config_name, case, label
-    try:
-        observations = observe(target.run(config, label))
-    except Exception as error:
-        return Outcome(*start, "refused upstream", {}, message(error))
 
-    def read(compat):
+    def read(_, compat):
         return read_file(target.subject, given, label, compat)
 
-    compared = Comparison(target.cls.__name__, case, observations, target.subject.sign, read, lenient=True)
-    return Outcome(*start, *compared.judged())
+    return compared(target, Case(case), label, lambda: config, read, lenient=True)

@@ -3,12 +3,13 @@
 from copy import deepcopy
 
 import transformers
+from common import message
 
 import rope_xp
 
-from .classes import ROTARY, labels, message, plain
+from .classes import ROTARY, labels, plain
 from .deviations import REFUSAL
-from .reading import has_one_axis, is_family, parts_of
+from .reading import FAMILIES, PARTS
 from .rows import Outcome
 
 
@@ -34,12 +35,12 @@ def within(config, path=""):
 
 def parts(model_type, whole):
     """An outcome for each rotated part: read from the whole file, it must equal the part's config read alone."""
-    known, own, config = parts_of(model_type), within(whole), type(whole).__name__
+    known, own, config = PARTS.get(model_type, {}), within(whole), type(whole).__name__
     named = dict(known.values())  # model_type by path
-    others = {path: each.model_type for path, each in own.items() if path not in named and is_family(each.model_type)}
+    others = {path: each.model_type for path, each in own.items() if path not in named and each.model_type in FAMILIES}
     kinds = named | others
     names = [(name, path) for name, (path, _) in known.items()] + [(path, path) for path in others]
-    if has_one_axis(model_type):  # keys outside the parts belong to text, too
+    if model_type not in FAMILIES or not FAMILIES[model_type].divides_axes:  # keys outside parts are also of text
         names += [(None, path) for name, path in names if name == "text"]
     for name, path in names:
         pieces = {piece.removesuffix("_config") for piece in path.split(".")}

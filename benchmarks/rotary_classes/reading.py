@@ -1,22 +1,8 @@
 """Embeddings of rope_xp from configs. Only this file imports the package's tables of families."""
 
 import rope_xp
-from rope_xp._core.config.families import FAMILIES
+from rope_xp._core.config.families import FAMILIES as FAMILIES
 from rope_xp._core.config.parts import PARTS
-
-
-def is_family(model_type):
-    return model_type in FAMILIES
-
-
-def has_one_axis(model_type):
-    """Whether a family has one position axis, or is unknown."""
-    return model_type not in FAMILIES or not FAMILIES[model_type].divides_axes
-
-
-def parts_of(model_type):
-    """The parts of a composite config: {name: (path, model_type)}."""
-    return PARTS.get(model_type, {})
 
 
 def as_file(subject, given):
@@ -24,7 +10,7 @@ def as_file(subject, given):
     given, part = {key: value for key, value in given.items() if key not in subject.without}, None
     if subject.part:
         whole, part = subject.part.split("/")
-        path, _ = parts_of(whole)[part]
+        path, _ = PARTS[whole][part]
         for key in reversed(path.split(".")):
             given = {key: given}
         given["model_type"] = whole
@@ -37,7 +23,7 @@ def read_file(subject, given, label, compat=None, seq_len=None):
     return rope_xp.from_config(file, part=part, layer_type=label, seq_len=seq_len, compat=compat)
 
 
-def read_case(target, config, case, label, seq_len, compat=None):
+def read_case(target, config, case, label, compat=None):
     """The embedding from a changed config, as its object writes it or as in a file of older versions."""
     given = config.to_dict()
     if case.legacy:
@@ -45,7 +31,7 @@ def read_case(target, config, case, label, seq_len, compat=None):
         needs = {} if callable(target.subject.needs) else target.needs
         given = {k: v for k, v in (target.default.to_dict() | needs).items() if k not in silent} | case.changes
     by_length = case.name.startswith(("dynamic", "longrope"))
-    return read_file(target.subject, given, label, compat, (case.seq_len or seq_len) if by_length else None)
+    return read_file(target.subject, given, label, compat, case.seq_len or len(case.calls[-1]) if by_length else None)
 
 
 def read_or_none(subject, given, label):

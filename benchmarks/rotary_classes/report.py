@@ -1,20 +1,25 @@
-"""Reports: a table in Markdown, a summary, and a list of mistakes."""
+"""Reports: tables, a summary, and a list of mistakes."""
 
 from collections import Counter, defaultdict
-from importlib.metadata import version
+
+from common import Table
 
 from .classes import UNNAMED
-from .compare import LONG_ROTATED, LONG_TABLES, TOLERANCE
 from .deviations import unused
-from .observe import LONG
+from .observe import LONG, LONG_ROTATED, LONG_TABLES, TOLERANCE
 from .rows import STATUSES, is_known
 from .subjects import subjects_of
 
-HEADS = "class | behaviour | configs | agree | unstated | tables | q and k | tables, float32 | q and k, float32"
-
-
-def shown(error):
-    return "-" if error is None else f"{error:.1e}"
+HEADINGS = ("class", "behaviour", "configs", "agree", "unstated", "tables", "q and k")
+HEADINGS += ("tables, float32", "q and k, float32")
+NOTES = (
+    "Each class is created with its default config and with changed ones, also from files without rotary keys (column "
+    "unstated) and files that lack one key. `rope_xp.from_config` reads the same config. The scale of the softmax, the "
+    "tables, and queries and keys rotated by the model's own function must be equal in float32 at positions below 512: "
+    f"within {TOLERANCE:g}, times the attention factor if it is above 1. Errors are largest differences. float32: with "
+    f'`phase="float32"` and the frequencies in the buffer of transformers, at positions {LONG[0]} to {LONG[-1]}: '
+    f"within {LONG_TABLES:.1e} (tables) and {LONG_ROTATED:.1e} (queries and keys), times the same factor."
+)
 
 
 def counts(rows):
@@ -22,34 +27,11 @@ def counts(rows):
     return [(count, STATUSES[status]) for status, count in Counter(row.status for row in rows).items()]
 
 
-def parts_summary(rows):
-    configs = len({row.config for row in rows})
-    statuses = "; ".join(f"{count}: {status}" for count, status in counts(rows))
-    return f"Parts of {configs} composite configs, in files that state them in four ways: {statuses}."
-
-
-def summary(results, of_parts):
-    """Lines for the terminal."""
-    lines = [f"{count} configs: {status}" for count, status in counts(row for each in results for row in each.rows)]
-    lines += [parts_summary(of_parts)] if of_parts else []
-    lines.append(f"{sum(each.covered for each in results)} of {len(results)} classes of {version('transformers')}")
-    return lines + [f"not covered: {each.name}: {each.why}" for each in results if not each.covered]
-
-
 def in_detail(results):
     """A line for each config."""
     for row in (row for each in results for row in each.rows):
         errors = ", ".join(f"{key} {error:.1e}" for key, error in row.errors.items())
         yield f"{row.status}: {row.config}, {row.case}, {row.label}: {errors} {row.note}"
-
-
-def table(head, rows):
-    """A table in Markdown, after a blank line."""
-    return [
-        f"\n| {head} |",
-        f"|{'---|' * (head.count('|') + 1)}",
-        *(f"| {' | '.join(map(str, row))} |" for row in rows),
-    ]
 
 
 def deviations(results):
@@ -60,39 +42,30 @@ def deviations(results):
         cases[row.note].add(row.case)
     for reason, names in classes.items():
         shown = ", ".join(names) if len(names) < 20 else f"{len(names)} classes"
-        yield reason, shown, "; ".join(sorted(cases[reason]))
+        yield [reason, shown, "; ".join(sorted(cases[reason]))]
 
 
-def markdown(results, of_parts, quick):
-    unnamed = {name for _, name in UNNAMED}
-    named = [result for result in results if result.name not in unnamed]
+def tables(results, of_parts):
+    """All tables of the report."""
+    named = [result for result in results if result.name not in UNNAMED]
     covered, of_named = (sum(each.covered for each in some) for some in (results, named))
-    lines = [
-        f"Rotary classes of transformers {version('transformers')}, compared with `rope_xp.from_config`.\n",
-        f"Made by `python benchmarks/parity.py{' --quick' if quick else ''}`. Each class is created with its "
-        "default config and with changed ones, also from files without rotary keys (column unstated) and files that "
-        "lack one key. `rope_xp.from_config` reads the same config. The scale of the softmax, the tables, and queries "
-        "and keys rotated by the model's own function must be equal in float32 at positions below 512: within "
-        f"{TOLERANCE:g}, times the attention factor if it is above 1. Errors are largest differences. float32: with "
-        '`phase="float32"` and the frequencies in the buffer of transformers, at positions '
-        f"{LONG[0]} to {LONG[-1]}: within {LONG_TABLES:.1e} (tables) and {LONG_ROTATED:.1e} (queries and keys), times "
-        "the same factor.\n",
-        f"**{of_named} of {len(named)} classes** with a rotary name, and "
-        f"{covered - of_named} of {len(results) - len(named)} others.",
-    ]
-    lines += table("configs |", counts(row for each in results for row in each.rows))
-    lines += table("not covered | reason", [(each.name, each.why) for each in results if not each.covered])
-    lines += table("rope_xp differs on purpose: reason | classes | configs", deviations(results))
-    needs = [(each.name, subject.why) for each in results for subject in subjects_of(each.name) if subject.why]
-    lines += table("needs more than the default config | reason", needs)
-    lines.append(f"\n{parts_summary(of_parts)}")
+    others = f"{covered - of_named} of {len(results) - len(named)} others"
+    covered = f"**{of_named} of {len(named)} classes** with a rotary name, and {others}."
+    if of_parts:
+        statuses = "; ".join(f"{count}: {status}" for count, status in counts(of_parts))
+        composites = f"{len({row.config for row in of_parts})} composite configs"
+        covered += f" Parts of {composites}, in files that state them in four ways: {statuses}."
+    yield Table("Configs", ("configs", ""), counts(row for each in results for row in each.rows), covered)
+    yield Table("Not covered", ("class", "reason"), [[each.name, each.why] for each in results if not each.covered])
+    yield Table("rope_xp differs on purpose", ("reason", "classes", "configs"), [*deviations(results)])
+    needs = [[each.name, subject.why] for each in results for subject in subjects_of(each.name) if subject.why]
+    yield Table("More than the default config is needed", ("class", "reason"), needs)
     rows = []
     for each in results:
         errors = [each.worst(f"{key}{far}") for far in ("", ", float32") for key in ("tables", "rotated")]
         tried = [row.status for row in each.rows if row.status != "refused upstream"]
-        cells = [each.name, each.behaviour, len(tried), tried.count("agrees"), each.unstated]
-        rows.append([*cells, *map(shown, errors)])
-    return "\n".join([*lines, *table(HEADS, rows), ""])
+        rows.append([each.name, each.behaviour, len(tried), tried.count("agrees"), each.unstated, *errors])
+    yield Table("Classes", HEADINGS, rows)
 
 
 def mistakes(results, of_parts, everything):

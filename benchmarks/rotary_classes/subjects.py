@@ -7,7 +7,7 @@ from typing import Any
 import transformers
 
 from . import towers, unusual
-from .cases import BASE, ORIGINAL, PARTIAL, Case, rules, short_and_long
+from .cases import BASE, ORIGINAL, PARTIAL, Case, rules, same_for, short_and_long, stem
 from .observe import text
 
 
@@ -28,12 +28,10 @@ class Subject:
     tokens_first: bool = False  # axes of queries: batch seq heads dim
     cropped: bool = False  # whether the attention cuts the head before it calls the apply function
     width: Callable[..., int] | None = None
-    latent: bool = True  # whether qk_rope_head_dim in a config means multi-head latent attention
     keep: tuple[str, ...] = ("mrope_section", PARTIAL)  # keys of default parameters that changed ones keep
     rules: bool = True  # whether the config has rope_parameters that may be changed
     more: tuple[Case, ...] = ()  # more changed configs
     merge: int = 0  # cells that a tower merges, if its config does not state it
-    heads: str = "num_attention_heads"
     flip: bool = False  # whether the model flips the positions of a tower
     without: tuple[str, ...] = ()  # parts of a composite config that rope_xp does not get
     skip: str = "$."  # a regular expression of changed configs that do not apply
@@ -104,34 +102,30 @@ NULL_HEAD = Subject(
     needs={"head_dim": 64}, why="head_dim is null by default; dynamic, yarn and longrope then raise in transformers"
 )
 HALF_WHY = "the default config rotates 64 pairs, but its sections are for 32"
-HALF_IN_BLOCK = one_case(
-    "half the head", **block(rope_theta=BASE, partial_rotary_factor=0.5, mrope_section=[24, 20, 20])
-)
+HALF_IN_BLOCK = one_case("half the head", **block(rope_theta=BASE, mrope_section=[24, 20, 20], **{PARTIAL: 0.5}))
 TIMM = "the default vision config needs timm, which the rotation does not use"
 TALKER_WHY = "the default sections are for heads of 128, the default heads have 64"
 ONLY_THEN = {"why": "the default config does not rotate", "unrotated": True}
 FULL = Subject(why="the default has only full attention", needs=two_layers("full_attention", "sliding_attention"))
-HYBRID = two_layers("hybrid", "hybrid_sliding", sliding_window=64)
 SLIDING = two_layers("sliding_attention", "sliding_attention")
 FOUR = block(rope_theta=1e4, mrope_section=[16, 16, 16, 16])
 HEAD = {"needs": {"head_dim": 128}}
 WIDER = Subject(keep=(), width=width_by_layer_type)
 CHUNKED, ALTERNATING, EIGHTS, QUARTER = (10, 18, 20), (20, 14, 14), (8, 8, 8), (4, 4, 4)
+MEMORY = Subject(observer=towers.memory_attention)
 NOT_SQUARE = {"needs": {"image_size": [70, 42]}, "why": "a grid that is not square"}
-CONFORMER = {"needs": {"position_embeddings_type": "rotary"}, **ONLY_THEN, "rules": False, "observer": unusual.counted}
-BASE_AND_HEADS = one_case("base and heads", rotary_embedding_base=500, num_attention_heads=8)
+CONFORMER = {"needs": {"position_embeddings_type": "rotary"}, **ONLY_THEN, "observer": unusual.counted}
+EIGHT_HEADS = {"num_attention_heads": 8, "speech_encoder_attention_heads": 8}
+CONFORMER |= own_case("base and heads", rotary_embedding_base=500, **EIGHT_HEADS)
 DINOV3 = Subject(observer=towers.dinov3, **own_case("base", rope_theta=50.0))
 ESM_BASE = own_case("base", rope_theta=5_000.0)
+TWO_BASES = own_case("bases", spatial_rope_base_frequency=30.0, uid_rope_base_frequency=5_000.0)
+CLVP, HEADS = own_case("width", projection_dim=1024, num_attention_heads=8), own_case("heads", num_attention_heads=8)
 COMPASS = two_layers("sliding_attention", "full_attention", rope_parameters=by_type(rope_theta=50_000.0))
 COMPASS_SECTIONS = by_type(rope_theta=9_000.0, mrope_section=[16, 16, 16])
 
 
-def same_for(names, *found):
-    """The same subjects for several classes."""
-    return dict.fromkeys(names.split(), found)
-
-
-# By the name of the class, without "RotaryEmbedding" in the end.
+# By the `stem` of the class.
 SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
     # Classes with several configs, or with another config than in the signature.
     "Blt": configs("BltLocalEncoder", "BltLocalDecoder", "BltGlobalTransformer", "BltPatcher"),
@@ -165,9 +159,9 @@ SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
     "Phi4Multimodal": Subject(more=PHI3_CASES, model_types=("phi4mm",)),
     "NanoChat": Subject(sign=-1),
     # The model rotates qk_rope_head_dim channels, even if partial_rotary_factor states another number.
-    "DeepseekV4": Subject(latent=False, width=lambda run: run.config.head_dim, skip="half|proportional"),
+    "DeepseekV4": Subject(width=lambda run: run.config.head_dim, skip="proportional"),
     "Lfm3": Subject(keep=()),
-    "Zaya": Subject(needs=HYBRID, why="the default has one type of layers"),
+    "Zaya": Subject(needs=two_layers("hybrid", "hybrid_sliding", sliding_window=64), why="the default has one type"),
     "Zamba2": Subject(needs={"use_mem_rope": True}, **ONLY_THEN),
     "GraniteMoeHybrid": Subject(needs={"position_embedding_type": "rope"}, **ONLY_THEN),
     "Esm": Subject(needs={"position_embedding_type": "rotary"}, **ONLY_THEN, **ESM_BASE),
@@ -176,7 +170,7 @@ SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
     "Beam": (Subject(rules=False), Subject(needs=SLIDING, why="the parameters of layers of full attention are null")),
     "Dots3NoteText": Subject(
         width=lambda run: run.config.per_layer_config[run.label].qk_rope_head_dim,
-        skip="half|width|proportional",  # the class computes the rotated fraction from the widths alone
+        skip="width|proportional",  # the class computes the rotated fraction from the widths alone
         **one_case("widths", qk_rope_head_dim=32, swa_head_dim=320, swa_qk_nope_head_dim=224),
     ),
     "Dots3NoteAudio": Subject(function="apply_rotary_pos_emb", skip="^width$"),
@@ -196,10 +190,9 @@ SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
     "Ernie4_5_VLMoeText": Subject(sections=(14, 14, 20)),
     "CohereCompass": Subject(
         axes=3,
-        rules=False,
         needs=COMPASS,
         why="the default has no base",
-        **one_case("sections and width", head_dim=96, rope_parameters=COMPASS_SECTIONS),
+        **own_case("sections and width", head_dim=96, rope_parameters=COMPASS_SECTIONS),
     ),
     "HunYuanVL": Subject(axes=4, equal_axes=True, rules=False, needs=FOUR, why="the default config has no sections"),
     "NeoMME": Subject(axes=2),
@@ -210,41 +203,23 @@ SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
     "MiniMaxM3VLVision": Subject(axes=3),
     "PixtralVision": Subject(observer=towers.pixtral, **one_case("heads", num_attention_heads=8)),
     "Gemma4Vision": Subject(observer=towers.gemma4_vision, **one_case("head_dim", head_dim=48)),
-    # The class never reads rope_type.
-    "Llama4Vision": Subject(observer=towers.llama4_vision, skip="linear", **one_case("heads", num_attention_heads=8)),
+    "Llama4Vision": Subject(observer=towers.llama4_vision, **one_case("heads", num_attention_heads=8)),
     **same_for("Sam2VideoVision Sam3TrackerVideoVision EdgeTamVideoVision", Subject(observer=towers.memory)),
-    **same_for("Sam2VideoRoPEAttention Sam3TrackerVideoRoPEAttention", Subject(observer=towers.memory_attention)),
-    **same_for(
-        "EdgeTamVideoRoPESelfAttention EdgeTamVideoRoPECrossAttention", Subject(observer=towers.memory_attention)
-    ),
-    "Sam3ViT": Subject(observer=towers.sam3_vit, **NOT_SQUARE),
-    "Sam3ViTRoPEAttention": Subject(observer=towers.sam3_attention, **NOT_SQUARE),
+    **same_for("Sam2VideoRoPEAttention Sam3TrackerVideoRoPEAttention", MEMORY),
+    **same_for("EdgeTamVideoRoPESelfAttention EdgeTamVideoRoPECrossAttention", MEMORY),
+    **same_for("Sam3ViT Sam3ViTRoPEAttention", Subject(observer=towers.sam3, **NOT_SQUARE)),
     **same_for("DINOv3ViTRopePositionEmbedding Sapiens2RopePositionEmbedding", DINOV3),
     "EomtDinov3": Subject(observer=towers.dinov3),
     "EfficientLoFTR": Subject(observer=towers.loftr),
     "VJEPA2RopeAttention": Subject(observer=towers.vjepa2, rules=False),
     # Speech, molecules, and classes without a rotary name.
-    "Wav2Vec2BertRotaryPositionalEmbedding": configs("Wav2Vec2Bert", **CONFORMER, **BASE_AND_HEADS),
-    "Wav2Vec2ConformerRotaryPositionalEmbedding": configs("Wav2Vec2Conformer", **CONFORMER, **BASE_AND_HEADS),
-    "SeamlessM4TConformerRotaryPositionalEmbedding": configs(
-        "SeamlessM4T",
-        **CONFORMER,
-        heads="speech_encoder_attention_heads",
-        **one_case("base and heads", rotary_embedding_base=500, speech_encoder_attention_heads=8),
-    ),
-    "ClvpRotaryPositionalEmbedding": configs(
-        "ClvpEncoder", observer=unusual.clvp, **own_case("width", projection_dim=1024, num_attention_heads=8)
-    ),
-    "EsmFold2": configs(
-        "EsmFold2AtomEncoder",
-        observer=unusual.esmfold2,
-        part="esmfold2/atom_encoder",
-        **own_case("bases", spatial_rope_base_frequency=30.0, uid_rope_base_frequency=5_000.0),
-    ),
+    "Wav2Vec2BertRotaryPositionalEmbedding": configs("Wav2Vec2Bert", **CONFORMER),
+    "Wav2Vec2ConformerRotaryPositionalEmbedding": configs("Wav2Vec2Conformer", **CONFORMER),
+    "SeamlessM4TConformerRotaryPositionalEmbedding": configs("SeamlessM4T", **CONFORMER),
+    "ClvpRotaryPositionalEmbedding": configs("ClvpEncoder", observer=unusual.clvp, **CLVP),
+    "EsmFold2": configs("EsmFold2AtomEncoder", part="esmfold2/atom_encoder", observer=unusual.esmfold2, **TWO_BASES),
     "MusicFlamingo": Subject(observer=unusual.musicflamingo, without=("text_config",)),
-    "RoFormerSinusoidalPositionalEmbedding": configs(
-        "RoFormer", observer=unusual.roformer, **own_case("heads", num_attention_heads=8)
-    ),
+    "RoFormerSinusoidalPositionalEmbedding": configs("RoFormer", observer=unusual.roformer, **HEADS),
     "GPTJAttention": configs("GPTJ", observer=unusual.gptj, **own_case("width", rotary_dim=32)),
     "CodeGenAttention": configs("CodeGen", observer=unusual.gptj, **own_case("width", rotary_dim=16)),
 }
@@ -252,5 +227,5 @@ SUBJECTS: dict[str, Subject | tuple[Subject, ...]] = {
 
 def subjects_of(name):
     """The subjects of a rotary class, one for each of its config classes."""
-    found = SUBJECTS.get(name.removesuffix("RotaryEmbedding"), Subject())
+    found = SUBJECTS.get(stem(name), Subject())
     return found if isinstance(found, tuple) else (found,)

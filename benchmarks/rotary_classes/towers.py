@@ -1,11 +1,14 @@
 """Rotary classes of images, videos and memories. Their positions are cells of grids."""
 
+from unittest.mock import patch
+
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from rope_xp import positions
 
-from .observe import Observation, applied, half_width, head_width, observed
+from .observe import Observation, applied, head_width, observed
 
 GRIDS = [(2, 6, 50), (1, 126, 8)]
 
@@ -30,10 +33,8 @@ def tower(run):
         cells = positions.join(*(positions.grid(*thw, start=1, axes=(2, 1)) for thw in GRIDS))
     require_same(ids.T, cells)
     tables = run.cls(config)(torch.zeros(1), ids)
-    dim = getattr(config, "embed_dim", None) or config.hidden_size
-    dim = getattr(config, "head_dim", None) or dim // config.num_attention_heads
-    batched = "MiniMax" in run.cls.__name__
-    return observed(cells, dim, tables, run.module.apply_rotary_pos_emb_vision, tokens_first=True, batched=batched)
+    function, batched = run.module.apply_rotary_pos_emb_vision, "MiniMax" in run.cls.__name__
+    return observed(cells, head_width(run), tables, function, tokens_first=True, batched=batched)
 
 
 def pixtral(run):
@@ -56,7 +57,7 @@ def llama4_vision(run):
     side = run.config.image_size // run.config.patch_size
     cells = positions.join(positions.grid(side, side, start=1, axes=(1, 0)), 1)
     rotate = applied(run.module.vision_apply_rotary_emb, table, tokens_first=True)
-    return Observation(cells, head_width(run), rotate, np.asarray(table.real[:, 0]), np.asarray(table.imag[:, 0]))
+    return observed(cells, head_width(run), (table.real, table.imag), None, rotate=rotate)
 
 
 def dinov3(run):
@@ -64,11 +65,10 @@ def dinov3(run):
     prefix, high, wide = 5, 3, 5
     pixels = torch.zeros(1, 3, high * run.config.patch_size, wide * run.config.patch_size)
     tables = run.cls(run.config).eval()(pixels)
-    cos, sin = map(half_width, tables)
-    zeros = np.zeros((prefix, cos.shape[-1]))
     rotate = applied(run.module.apply_rotary_pos_emb, *tables)
     cells = positions.join(prefix, positions.normalized(high, wide))
-    return Observation(cells, head_width(run), rotate, np.concatenate([zeros + 1, cos]), np.concatenate([zeros, sin]))
+    whole = [F.pad(table, (0, 0, prefix, 0), value=value) for table, value in zip(tables, (1.0, 0.0))]
+    return observed(cells, head_width(run), whole, None, rotate=rotate)
 
 
 def loftr(run):
@@ -89,35 +89,23 @@ def vjepa2(run):
     return Observation(cells, layer.attention_head_size, rotate)
 
 
-class Fixed(torch.nn.Module):
-    """A projection that always returns `x`."""
-
-    def __init__(self, x):
-        super().__init__()
-        self.x = x
-
-    def forward(self, _):
-        return self.x
-
-
 def attention(run, inputs, keys, make=None, **options):
     """Run an attention class without its projections, and return the queries and keys that its kernel gets."""
     run.config._attn_implementation = "eager"
     layer = run.cls(run.config, **(make or {}))
     for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-        setattr(layer, name, torch.nn.Identity() if keys is None or name != "k_proj" else Fixed(keys))
-    caught = {}
+        setattr(layer, name, torch.nn.Identity())
+    if keys is not None:
+        layer.k_proj.register_forward_hook(lambda *_: keys)
+    caught = []
 
     def kernel(_, query, key, value, *args, **more):
-        caught.update(query=query, key=key)
+        caught.extend((query[0], key[0]))
         return query.transpose(1, 2), None
 
-    own, run.module.eager_attention_forward = run.module.eager_attention_forward, kernel
-    try:
+    with patch.object(run.module, "eager_attention_forward", kernel):
         layer(*inputs, **options)
-    finally:
-        run.module.eager_attention_forward = own
-    return caught["query"][0], caught["key"][0]
+    return tuple(caught)
 
 
 def flat(x):
@@ -141,12 +129,6 @@ def memory(run):
     name = "apply_rotary_pos_emb_2d"
     function = getattr(run.module, name, None) or getattr(run.module, f"{name}_self_attn")
     return observed(*memory_tables(run)[:3], function)
-
-
-def attended(cells, dim, heads, rotate, tables=None):
-    """An observation of the queries or keys that an attention class passes to its kernel."""
-    cos, sin = (None, None) if tables is None else (half_width(table[0]) for table in tables)
-    return Observation(cells, dim, rotate, cos, sin, heads=heads)
 
 
 def memory_attention(run):
@@ -176,29 +158,22 @@ def memory_attention(run):
         q = flat(torch.zeros(heads, cells.shape[-1], dim))
         return attention(run, (q, flat(x), flat(x)), None, **options)[1:]
 
-    first = attended(cells, dim, heads, queries if "Cross" in name else both, tables)
-    return first if "Self" in name else [first, attended(many, dim, heads, keys)]
+    first = observed(cells, dim, tables, None, rotate=queries if "Cross" in name else both, heads=heads)
+    return first if "Self" in name else [first, Observation(many, dim, keys, heads=heads)]
 
 
-def sam3_tables(run):
+def sam3(run):
+    """The tower and its attention class, whose queries and keys are cells of a grid."""
     config = run.config
     ids = run.module.Sam3ViTLayer.precompute_positions(config, 0)
     wide, high = (side // config.patch_size for side in config.image_size)  # transformers reads image_size as (w, h)
     cells = positions.grid(high, wide, step=config.window_size / wide, axes=(1, 0))
     require_same(ids.numpy().T, cells, 2.0**-20)  # the product with a scale, rounded once or twice
-    return cells, high, wide, run.module.Sam3ViTRotaryEmbedding(config)(torch.zeros(1), ids)
-
-
-def sam3_vit(run):
-    cells, _, _, tables = sam3_tables(run)
-    return observed(cells, head_width(run), tables, run.module.apply_rotary_pos_emb_2d)
-
-
-def sam3_attention(run):
-    cells, high, wide, tables = sam3_tables(run)
+    tables = run.module.Sam3ViTRotaryEmbedding(config)(torch.zeros(1), ids)
 
     def rotate(q, k, *_):
         hidden, keys = (x.transpose(0, 1).reshape(1, high, wide, -1) for x in (q, k))
         return attention(run, (hidden,), keys, position_embeddings=tables)
 
-    return attended(cells, head_width(run), run.config.num_attention_heads, rotate, tables)
+    more = {"rotate": rotate, "heads": config.num_attention_heads} if run.cls.__name__.endswith("Attention") else {}
+    return observed(cells, head_width(run), tables, run.module.apply_rotary_pos_emb_2d, **more)

@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from .observe import SHORT, Observation, applied, half_width, head_width, observed, text
+from .observe import SHORT, applied, head_width, observed, text
 
 
 def counted(run):
     """Speech encoders. Positions follow from the length; hidden states are rotated before the projections."""
     n, hidden = 300, run.config.hidden_size
-    dim = hidden // getattr(run.config, run.subject.heads)
+    dim = hidden // (getattr(run.config, "speech_encoder_attention_heads", None) or run.config.num_attention_heads)
     table = run.cls(run.config)(torch.zeros(1, n, hidden))  # (2, seq, 1, 1, dim)
     owner = next(c for c in vars(run.module).values() if hasattr(c, "_apply_rotary_embedding"))
 
@@ -21,7 +21,7 @@ def counted(run):
         y = owner._apply_rotary_embedding(me, x.transpose(0, 1).reshape(1, n, -1), table)
         return (y.view(n, -1, dim).transpose(0, 1),)
 
-    return Observation(np.arange(n), dim, rotate, *(half_width(part[:, 0, 0]) for part in table))
+    return observed(np.arange(n), dim, table, None, rotate=rotate)
 
 
 def clvp(run):
@@ -67,10 +67,9 @@ def roformer(run):
     module = run.cls(run.config.max_position_embeddings, dim)
     module.weight = torch.nn.Parameter(module.create_weight())
     table = module(torch.Size((1, n))).detach()
-    sin, cos = table.chunk(2, -1)
     function = run.module.RoFormerSelfAttention.apply_rotary_position_embeddings
     rotate = applied(lambda q, k: function(table[None, None], q, k))
-    return Observation(np.arange(n), dim, rotate, np.asarray(cos), np.asarray(sin))
+    return observed(np.arange(n), dim, table.chunk(2, -1)[::-1], None, rotate=rotate)
 
 
 def gptj(run):
@@ -80,4 +79,4 @@ def gptj(run):
     sin, cos = rows[torch.tensor(SHORT)].chunk(2, -1)
     options = {"tokens_first": True, "crop": config.rotary_dim}
     rotate = applied(run.module.apply_rotary_pos_emb, sin[None], cos[None], **options)
-    return Observation(SHORT, config.n_embd // config.n_head, rotate, np.asarray(cos), np.asarray(sin))
+    return observed(SHORT, config.n_embd // config.n_head, (cos, sin), None, rotate=rotate)

@@ -1,5 +1,1 @@
 """Tiny whole models of transformers with random weights: built, compared with and without rope_xp, and timed."""
-
-import os
-
-os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")

@@ -24,9 +24,7 @@ def output(model, inputs, **more):
     return out.logits if "logits" in out else out.last_hidden_state
 
 
-def logits(model, inputs, **more):
-    with torch.no_grad():
-        return output(model, inputs, **more)
+logits = torch.no_grad()(output)
 
 
 def gradients(model, inputs):
@@ -119,9 +117,8 @@ def in_bfloat16(family, seeds):
                 if not family.counts_positions:
                     more["position_ids"] = positions[None]
             truth = logits(exact, inputs, **more)
-            pair = (float((logits(model, small, **more) - truth).abs().mean()) for model in (theirs, ours))
-            found[name].append(tuple(pair))
-    return {name: tuple(map(mean, zip(*pairs))) for name, pairs in found.items() if pairs}
+            found[name].append([float((logits(each, small, **more) - truth).abs().mean()) for each in (theirs, ours)])
+    return {name: dict(zip(("without", "with"), map(mean, zip(*pairs)))) for name, pairs in found.items() if pairs}
 
 
 @dataclass(frozen=True)
@@ -136,7 +133,7 @@ class Row:
     padded: float | None
     gradients: float
     saved: bool
-    bfloat16: Mapping[str, tuple[float, float]]
+    bfloat16: Mapping[str, Mapping[str, float]]  # by prompt, "without" and "with" rope_xp
 
     @property
     def is_equal(self):

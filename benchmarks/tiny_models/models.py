@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import transformers
 from rotary_classes.layers import TINY as TINY_LAYERS
+from rotary_classes.layers import keys_of
 
 TINY = TINY_LAYERS | {"num_hidden_layers": 2, "bos_token_id": 1, "eos_token_id": None, "attention_dropout": 0.0}
 TINY |= {"max_position_embeddings": 8192}
@@ -64,10 +65,7 @@ def block(**rule):
 ORIGINAL = {"original_max_position_embeddings": 16}
 LLAMA3 = block(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, **ORIGINAL)
 DYNAMIC = {**block(rope_type="dynamic", factor=4.0), "max_position_embeddings": 16}
-FACTORS = {
-    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7],
-    "long_factor": [1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0],
-}
+FACTORS = {"short_factor": [1 + n / 10 for n in range(8)], "long_factor": [1.0, *map(float, range(2, 15, 2))]}
 LONGROPE = block(rope_type="longrope", factor=4.0, **FACTORS, **ORIGINAL) | ORIGINAL | {"max_position_embeddings": 64}
 LINEAR = {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 16}
 LINEAR |= {"linear_value_head_dim": 16, "layer_types": ["linear_attention", "full_attention"]}
@@ -75,6 +73,7 @@ GPTJ = {"rotary_dim": 8, "n_embd": 64, "n_head": 4, "n_layer": 2}
 ONE_GROUP = {"n_group": 1, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1}
 PROJECTOR = {"intermediate_size": 256, "projector_input_dim": 64, "projector_output_dim": 64}
 QWEN = {"hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 32}
+DEEPSTACK = {"deepstack_visual_indexes": [0], "num_position_embeddings": 64}
 SLIDING = {"sliding_window": 6}
 # Models of text by their changes.
 PLAIN = """
@@ -111,9 +110,7 @@ FAMILIES: dict[str, Family] = {
     "Esm": Family("EsmForMaskedLM", {"position_embedding_type": "rotary"}, generates=False, pads=False),
     "Qwen2VL": with_image("Qwen2VL", {}, embed_dim=32),
     "Qwen2_5_VL": with_image("Qwen2_5_VL", {}, **QWEN, window_size=16, fullatt_block_indexes=[1]),
-    "Qwen3VL": with_image(
-        "Qwen3VL", {"mrope_interleaved": True}, **QWEN, deepstack_visual_indexes=[0], num_position_embeddings=64
-    ),
+    "Qwen3VL": with_image("Qwen3VL", {"mrope_interleaved": True}, **QWEN, **DEEPSTACK),
     "DINOv3": tower("DINOv3ViTModel"),
     "Sapiens2": tower("Sapiens2Model"),
     "MLCD": tower("MLCDVisionModel", scale=2.0),
@@ -149,8 +146,8 @@ def build(family, seed=0):
 
 def known_changes(config_class, changes):
     """The changes, without shared ones that this config does not have."""
-    names = {*config_class.__dataclass_fields__, *config_class.attribute_map}
-    return {key: value for key, value in changes.items() if key in names or key not in {*TINY, *LATENT, *VISION}}
+    unknown = {*TINY, *LATENT, *VISION} - keys_of(config_class)
+    return {key: value for key, value in changes.items() if key not in unknown}
 
 
 def prompt(family, seed=0, rows=2, dtype=torch.float32):

@@ -184,7 +184,7 @@ class Calls:
         """
         who = "RotaryEmbedding.sincos"
         signature = signature_of((positions, like), who, role)
-        program = self._plans.get(signature)
+        program = self._plans.find(signature)
         if program is not None:
             return SinCos(*program.run(positions))
         sin, cos = self._unscaled_sincos(who, positions, like)
@@ -361,7 +361,7 @@ class Calls:
     ) -> CallPlan:
         """The plan of a call: the plan that is kept for its signature, or a new one."""
         signature = signature_of((*arrays, *tables, positions), who, len(arrays), *options)
-        plan = self._plans.get(signature)
+        plan = self._plans.find(signature)
         if plan is None:
             plan = make(who, self, arrays, tables, positions, *options)
             if signature is not None:

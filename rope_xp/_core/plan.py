@@ -114,14 +114,13 @@ def plan_shift(
 
 def with_programs(who: str, plan: CallPlan, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any) -> CallPlan:
     """A plan that is kept, with the programs that exist for calls like this one."""
-    if plan.source == "positions":
-        if positions is not None and not checks.are_ready_positions(positions, arrays[0]):
-            return plan
+    is_ready = positions is None or checks.are_ready_positions(positions, arrays[0])
+    if plan.source == "positions" and is_ready:
         rows = align_positions(planned_positions(who, plan, arrays[0], positions), plan.alignments)
         factor = rope._scale.attention_factor
         rotate = kernels.prepare_by_positions(arrays, rows, rope._spectrum.frequencies, factor, plan.rotation)
         return plan._replace(rotate=rotate)
-    if plan.source == "computed":
+    if plan.source == "computed" and is_ready:
         positions = planned_positions(who, plan, arrays[0], positions)
         plan = plan._replace(tables=prepared_tables(rope, positions, arrays))
         sincos = () if plan.tables is None else plan.tables.run(positions)
@@ -172,7 +171,7 @@ def rotate_by_tables(
     """Rotate arrays by tables, without an embedding. `rotation_of` checks the options and returns the rotation."""
     sincos = pair_of(who, sincos)
     signature = signature_of((*arrays, *sincos), who, seq_dim, kernel, *options)
-    plan = _PLANS.get(signature)
+    plan = _PLANS.find(signature)
     if plan is None:
         rotation, are_ready = rotation_of(), check_tables(who, arrays, sincos)
         alignments = alignments_of_tables(who, sincos[0].shape, arrays, seq_dim)

@@ -1,10 +1,11 @@
 """Sines and cosines, against mpmath: at most 2e-7 off at every int32 position, on every library."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import oracle
 import pytest
+from compare import assert_numbers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -16,8 +17,6 @@ HARD = [0, 1, -1, 255, 257, 2049, 4095, -65537, 131_071, 10**6, 2**24 + 1, -(2**
 INT32 = np.concatenate([HARD, np.random.default_rng(0).integers(-(2**31), 2**31, 200)])
 # Exact phases leave only float32's own rounding of the result and of the reduced angle.
 ROUNDING = 5e-8
-
-
 WHERE = st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=9)
 
 
@@ -25,11 +24,9 @@ def containers(values, folder):
     """The same integers in all ways that NumPy holds them, each in the shape of the first."""
     plain = np.asarray(values)
     yield "int64", plain
-    for kind in ("i1", "u1", "i2", "u2", "i4", "u4"):
+    for kind in ("i1", "u1", "i2", "u2", "i4", "u4", ">i8", ">i4"):
         if (plain.astype(kind) == plain).all():
             yield kind, plain.astype(kind)
-    for kind in (">i8", ">i4"):
-        yield kind, plain.astype(kind)
     yield "strided", np.repeat(plain, 3)[1::3]
     yield "backwards", plain[::-1].copy()[::-1]
     yield "read-only", np.frombuffer(plain.tobytes(), plain.dtype)
@@ -54,20 +51,17 @@ def test_the_same_numbers_give_the_same_bits(xp, values, kernel, phase, tmp_path
     for name, held in containers(values, tmp_path_factory.getbasetemp()):
         plain_memory = held.dtype.isnative and held.flags.carray and held.strides[0] > 0
         for own in (held, *([xp.array(held)] if plain_memory and held.dtype.name in xp.integers else [])):
-            for table, exact in zip(rope.sincos(own, like=like), truth, strict=True):
-                np.testing.assert_array_equal(xp.numpy(table), exact, err_msg=name)
+            assert_bits(xp, rope.sincos(own, like=like), truth, name)
     for place, value in enumerate(plain[:3]):
         alone = [xp.numpy(table)[0] for table in rope.sincos(plain[place : place + 1], like=like)]
         if phase == "exact":  # the sines of float32 phases are the library's, which may depend on how many there are
             np.testing.assert_array_equal(alone, [table[place] for table in truth])
         for own in (value, np.asarray(value)):  # a scalar of NumPy, and an array without axes
-            for table, exact in zip(rope.sincos(own, like=like), alone, strict=True):
-                np.testing.assert_array_equal(xp.numpy(table), exact)
+            assert_bits(xp, rope.sincos(own, like=like), alone)
     if (plain.astype(np.float32).astype(np.int64) == plain).all() and plain.min() > -(2**31):
         for dtype in {"float32", "float64"} & set(xp.floats):
             for own in (plain.astype(dtype), xp.array(plain, dtype)):
-                for table, exact in zip(rope.sincos(own, like=like), truth, strict=True):
-                    np.testing.assert_array_equal(xp.numpy(table), exact)
+                assert_bits(xp, rope.sincos(own, like=like), truth)
 
 
 def embedding(dim=14, base=10_000.0, **options):
@@ -79,23 +73,30 @@ def exact_sincos(rope, positions):
     return oracle.sin_cos(positions, [oracle.mpmath.mpf(w) for w in rope.inv_freq])
 
 
+def assert_bits(xp, sincos, truth, name=""):
+    for table, exact in zip(sincos, truth, strict=True):
+        assert_numbers(xp, table, exact, name=name)
+
+
+def assert_not_numbers(xp, sincos):
+    for table in sincos:
+        assert np.isnan(xp.numpy(table)).all()
+
+
 def assert_close(xp, sincos, truth, bound):
     for table, exact in zip(sincos, truth, strict=True):
         assert np.abs(xp.numpy(table) - exact).max() <= bound
 
 
-@pytest.mark.parametrize("base, dim", [(100.0, 6), (10_000.0, 128), (500_000.0, 36), (77_777.0, 96), (1e8, 22)])
-def test_positions_of_int32(xp, base, dim):
-    exact = oracle.sin_cos(INT32, oracle.geometric(base, dim))
-    assert_close(xp, embedding(dim, base).sincos(xp.array(INT32, "int32")), exact, 2e-7)
-
-
-def test_nothing_is_lost_but_one_rounding(xp):
-    """In float64 too, where it exists: not in MLX, and in JAX with x64 only (tests/jax)."""
+def test_positions_of_int32_lose_nothing_but_one_rounding(xp):
+    """Of float64 frequencies. In float64 too, where it exists: not in MLX, and in JAX with x64 only (tests/jax)."""
     assert ("float64" in xp.floats) == (xp.name not in ("jax", "mlx"))
-    rope, positions = embedding(22), xp.array(INT32, "int32")
+    for dim, base in [(6, 100.0), (128, 10_000.0), (36, 500_000.0), (96, 77_777.0), (22, 1e8), (22, 10_000.0)]:
+        rope, positions = embedding(dim, base), xp.array(INT32, "int32")
+        sincos = rope.sincos(positions)
+        assert_close(xp, sincos, oracle.sin_cos(INT32, oracle.geometric(base, dim)), 2e-7)
     exact = exact_sincos(rope, INT32)
-    assert_close(xp, rope.sincos(positions), exact, ROUNDING)
+    assert_close(xp, sincos, exact, ROUNDING)
     if "float64" in xp.floats:
         sincos = rope.sincos(positions, like=xp.array(np.zeros(1)))
         assert xp.dtype_of(sincos.sin) == "float64"
@@ -116,10 +117,8 @@ def test_positions_beyond_int32_where_int64_exists(xp):
     if "int64" not in xp.integers:
         assert xp.name == "jax"
         return
-    rope = embedding()
-    positions = np.asarray([2**31, -(2**31) - 1, 2**33 + 5, 2**40 - 1, -(2**45) - 3], dtype=np.int64)
-    exact = exact_sincos(rope, positions)
-    assert_close(xp, rope.sincos(xp.array(positions)), exact, ROUNDING)
+    rope, positions = embedding(), np.asarray([2**31, -(2**31) - 1, 2**33 + 5, 2**40 - 1, -(2**45) - 3], dtype=np.int64)
+    assert_close(xp, rope.sincos(xp.array(positions)), exact_sincos(rope, positions), ROUNDING)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3, 1e6, 1e9])
@@ -127,53 +126,47 @@ def test_fractional_positions(xp, scale):
     inv_freq = (*geometric(10_000.0, 14), 3.7, 804.25, -0.3)  # pixel frequencies turn several times per position
     rope = RotaryEmbedding(head_dim=20, layout="half", inv_freq=inv_freq)
     positions = (np.random.default_rng(1).uniform(-2, 2, 60) * scale).astype(np.float32)
-    exact = exact_sincos(rope, positions)
-    assert_close(xp, rope.sincos(xp.array(positions)), exact, ROUNDING)
+    assert_close(xp, rope.sincos(xp.array(positions)), exact_sincos(rope, positions), ROUNDING)
 
 
 def test_real_positions_in_float64(xp):
     if "float64" not in xp.floats:
         assert xp.name in ("jax", "mlx")
         return
-    rope = embedding()
+    rope, double = embedding(), xp.array(np.zeros(1))
     positions = np.asarray([1e9 + 0.5, 2.0**40 + 0.25, -3.75, 0.1, -(2.0**33) - 0.125])
     exact = exact_sincos(rope, positions)
     assert_close(xp, rope.sincos(xp.array(positions)), exact, ROUNDING)
-    double = xp.array(np.zeros(1))
     assert_close(xp, rope.sincos(xp.array(positions), like=double), exact, 4e-16)
-    for table in rope.sincos(xp.array(np.asarray([2.0**63, np.nan])), like=double):
-        assert np.isnan(xp.numpy(table)).all()
+    assert_not_numbers(xp, rope.sincos(xp.array([2.0**63, np.nan]), like=double))
 
 
 def test_real_positions_out_of_range_are_not_a_number(xp):
-    positions = np.asarray([np.nan, np.inf, -np.inf, 2.0**31, -(2.0**40)])
-    for table in embedding().sincos(xp.array(positions, "float32")):
-        assert np.isnan(xp.numpy(table)).all()
+    positions = xp.array([np.nan, np.inf, -np.inf, 2.0**31, -(2.0**40)], "float32")
+    assert_not_numbers(xp, embedding().sincos(positions))
 
 
 def test_learned_frequencies_have_the_bits_of_floats(xp):
     inv_freq = np.asarray([*geometric(10_000.0, 14), 3.7, -0.3, 804.25, 0.0, 1e-30, -1e-9], dtype=np.float32)
-    fixed = RotaryEmbedding(head_dim=26, layout="half", inv_freq=inv_freq.tolist(), kernel="reference")
-    learned = RotaryEmbedding(head_dim=26, layout="half", inv_freq=xp.array(inv_freq), kernel="reference")
+    fixed, learned = (
+        embedding(26, None, inv_freq=w, kernel="reference") for w in (inv_freq.tolist(), xp.array(inv_freq))
+    )
     positions = [xp.array(INT32, "int32"), xp.array(INT32 / 7e3, "float32")]
     if "int64" in xp.integers:
         positions.append(xp.array(INT32 * 2**20 + 12_345, "int64"))
-    likes = [xp.array(np.zeros(1), dtype) for dtype in ("float32", "float64") if dtype in xp.floats]
-    for where in positions:
-        for like in likes:
-            for one, other in zip(fixed.sincos(where, like=like), learned.sincos(where, like=like)):
-                np.testing.assert_array_equal(xp.numpy(one), xp.numpy(other))
+    for where, dtype in product(positions, {"float32", "float64"} & set(xp.floats)):
+        like = xp.array(np.zeros(1), dtype)
+        assert_bits(xp, fixed.sincos(where, like=like), learned.sincos(where, like=like))
 
 
 def test_learned_frequencies_out_of_range_are_not_a_number(xp):
     if xp.name == "numpy":
         return  # its arrays are read as floats and refused: tests/support/bad_input.py
-    inv_freq = np.asarray([65_535.5, 65_536.0, -1e6, np.nan, np.inf])
-    for where in (xp.array(np.arange(5), "int32"), xp.array(np.arange(5) / 3, "float32")):
-        for dtype in [d for d in ("float32", "float64") if d in xp.floats]:
-            rope = RotaryEmbedding(head_dim=10, layout="half", inv_freq=xp.array(inv_freq, dtype))
-            for table in rope.sincos(where, like=xp.array(np.zeros(1), dtype)):
-                np.testing.assert_array_equal(np.isnan(xp.numpy(table)), np.broadcast_to(np.arange(5) > 0, (5, 5)))
+    inv_freq, integers = [65_535.5, 65_536.0, -1e6, np.nan, np.inf], np.arange(5)
+    for where, dtype in product((integers, integers / 3), {"float32", "float64"} & set(xp.floats)):
+        rope, kind = embedding(10, None, inv_freq=xp.array(inv_freq, dtype)), "float32" if where[1] % 1 else "int32"
+        for table in rope.sincos(xp.array(where, kind), like=xp.array(np.zeros(1), dtype)):
+            np.testing.assert_array_equal(np.isnan(xp.numpy(table)), [[False, True, True, True, True]] * 5)
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
@@ -184,8 +177,7 @@ def test_one_shot_chunks_and_steps_have_the_same_bits(xp, cuts, start):
     bounds = [0, *sorted(cuts), 40]
     for pieces in ([(a, b) for a, b in pairwise(bounds) if a < b], [(a, a + 1) for a in range(0, 40, 13)]):
         for a, b in pieces:
-            for table, part in zip(whole, rope.sincos(xp.array(positions[a:b], "int32"))):
-                np.testing.assert_array_equal(xp.numpy(part), table[a:b])
+            assert_bits(xp, rope.sincos(xp.array(positions[a:b], "int32")), [table[a:b] for table in whole])
 
 
 def test_consecutive_positions_are_told_apart(xp):
@@ -226,10 +218,8 @@ def test_offset_moves_the_first_position(xp):
 @pytest.mark.parametrize("dim, base", [(8, 10_000.0), (14, 500.0)])
 def test_sinusoidal_encoding_is_the_double_loop(xp, dim, base):
     truth = np.zeros((7, dim))
-    for position in range(7):
-        for i in range(0, dim, 2):
-            truth[position, i] = np.sin(position / base ** (i / dim))
-            truth[position, i + 1] = np.cos(position / base ** (i / dim))
+    for position, i in product(range(7), range(0, dim, 2)):
+        truth[position, i : i + 2] = [f(position / base ** (i / dim)) for f in (np.sin, np.cos)]
     result = sinusoidal_pos_embedding(xp.array(np.arange(7), "int32"), dim, base)
     assert np.abs(xp.numpy(result) - truth).max() <= ROUNDING
     beside = sinusoidal_pos_embedding(np.arange(7), dim, base, like=xp.like())

@@ -3,14 +3,18 @@
 import copy
 import dataclasses
 import pickle
+from functools import partial
+from itertools import product
 
 import numpy as np
 import oracle
 import pytest
+from compare import assert_numbers
+from errors import assert_all_raise, raising
 from libraries import ROUNDOFF
 from samples import embedding, random
 
-from rope_xp import LongRopeScaling, ProportionalScaling, RotaryEmbedding, Sections, XPos, YarnScaling, positions
+from rope_xp import LongRopeScaling, ProportionalScaling, RotaryEmbedding, Sections, XPos, YarnScaling
 
 LAYOUTS = ["half", "interleaved"]
 # Rotated float32 numbers of size 5: three operations, each rounded, and tables within 2e-7.
@@ -29,11 +33,10 @@ def expected(x, where, layout, base=10_000.0, pairs=7):
 
 def test_a_negative_axis_is_counted_in_each_array(xp):
     """Keys without a batch axis: their sequence is another axis of theirs, and the length is the same."""
-    rope = embedding()
     q, k = random(2, 5, 6, 14), random(5, 3, 14, seed=1)
-    for first, second in ((q, k), (k, q)):
-        for x, result in zip((first, second), rope(xp.array(first), xp.array(second), seq_dim=-3), strict=True):
-            np.testing.assert_allclose(xp.numpy(result), expected(x, np.arange(5), "half"), rtol=0, atol=ATOL)
+    for pair in ((q, k), (k, q)):
+        for x, result in zip(pair, embedding()(*map(xp.array, pair), seq_dim=-3), strict=True):
+            assert_numbers(xp, result, expected(x, np.arange(5), "half"), ATOL)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -44,35 +47,26 @@ def test_rotates_queries_and_keys_of_other_head_counts(xp, layout, pairs, base):
     q, k = random(2, 5, 6, 14), random(2, 5, 3, 14, seed=1)
     rotated = rope(xp.array(q), xp.array(k), seq_dim=1)
     assert isinstance(rotated, tuple)
-    for x, result in zip((q, k), map(xp.numpy, rotated), strict=True):
-        truth = expected(x, np.arange(5)[None], layout, base, pairs)
-        np.testing.assert_allclose(result, truth, rtol=0, atol=ATOL)
-        np.testing.assert_array_equal(result[..., 2 * pairs :], x[..., 2 * pairs :])
-    alone = rope(xp.array(q), seq_dim=1)
-    np.testing.assert_array_equal(xp.numpy(alone), xp.numpy(rotated[0]))
+    for x, result in zip((q, k), rotated, strict=True):
+        assert_numbers(xp, result, expected(x, np.arange(5)[None], layout, base, pairs), ATOL)
+        np.testing.assert_array_equal(xp.numpy(result)[..., 2 * pairs :], x[..., 2 * pairs :])
+    assert_numbers(xp, rope(xp.array(q), seq_dim=1), rotated[0])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_positions_of_any_order_sign_and_axes(xp, layout):
-    rope = embedding(layout)
-    x = random(2, 5, 3, 14)
-    per_row = np.asarray([[7, -2, 7, 100_003, 0], [1, 2, 3, 2, 1]], dtype=np.int32)
-    truth = expected(x, per_row, layout)
+    x, per_row = random(2, 5, 3, 14), np.asarray([[7, -2, 7, 100_003, 0], [1, 2, 3, 2, 1]], dtype=np.int32)
     reversed_twice = per_row[:, ::-1].copy()[:, ::-1]  # NumPy data of negative stride
     for where in (xp.array(per_row), per_row, reversed_twice, xp.array(per_row[..., None])):
-        np.testing.assert_allclose(xp.numpy(rope(xp.array(x), positions=where, seq_dim=1)), truth, rtol=0, atol=ATOL)
+        result = embedding(layout)(xp.array(x), positions=where, seq_dim=1)
+        assert_numbers(xp, result, expected(x, per_row, layout), ATOL)
 
 
 def test_a_table_is_made_once_and_shared(xp):
-    rope = embedding()
-    q, where = xp.random(2, 5, 3, 14), xp.array(np.asarray([9, 8, 7, 6, 5]), "int32")
+    rope, q, where = embedding(), xp.random(2, 5, 3, 14), xp.array([9, 8, 7, 6, 5], "int32")
     sincos = rope.sincos(where, like=q)
     assert tuple(sincos.sin.shape) == (5, 7)
-    np.testing.assert_array_equal(
-        xp.numpy(rope.rotate(q, sincos, seq_dim=1)), xp.numpy(rope(q, positions=where, seq_dim=1))
-    )
-    back = rope.rotate(rope.rotate(q, sincos, seq_dim=1), sincos, seq_dim=1, inverse=True)
-    np.testing.assert_allclose(xp.numpy(back), xp.numpy(q), rtol=0, atol=ATOL)
+    assert_numbers(xp, rope.rotate(q, sincos, seq_dim=1), rope(q, positions=where, seq_dim=1))
 
 
 YARN = YarnScaling(factor=4.0, original_max_position_embeddings=64)
@@ -89,14 +83,13 @@ def magnified(m, **options):
 
 
 def true_inverse(rope, y, where, magnitude):
-    """Pairs of y, as they were written, turned back as complex numbers and multiplied, where they were read."""
+    """Pairs of y, as they were written, rotated back as complex numbers and multiplied, where they were read."""
     sin, cos = (table[:, None] for table in oracle.sin_cos(where, [oracle.mpmath.mpf(w) for w in rope.inv_freq]))
-    turned, result = y[..., 2:12].astype(np.float64), y.astype(np.float64)
-    halves = rope.layout != "interleaved"
-    first, second = (turned[..., :5], turned[..., 5:]) if halves else (turned[..., 0::2], turned[..., 1::2])
+    pairs, result = y[..., 2:12].astype(np.float64), y.astype(np.float64)
+    first, second = (pairs[..., 0::2], pairs[..., 1::2]) if rope.layout == "interleaved" else np.split(pairs, 2, -1)
     z = (first + 1j * second) * (cos - 1j * sin) * magnitude
     axis = -2 if rope.layout == "half" else -1
-    result[..., 2:12] = np.stack([z.real, z.imag], axis=axis).reshape(turned.shape)
+    result[..., 2:12] = np.stack([z.real, z.imag], axis=axis).reshape(pairs.shape)
     return result
 
 
@@ -106,80 +99,67 @@ def test_inverse_and_transpose_of_scaled_tables(xp, layout, m):
     """The inverse divides by the magnitude that tables carry, the transpose multiplies by it again; one rounding."""
     rope, where = magnified(m, layout=layout), np.asarray([3, 0, 100_003, -7, 1], np.int32)
     scale = rope.attention_factor
-    assert rope.attention_factor != 1.0
-    for dtype in xp.floats:
-        if "square" in m and dtype not in ("float32", "float64"):
-            continue
-        x = xp.random(2, 5, 3, 16, dtype=dtype)
+    assert scale != 1.0
+    for dtype in set(xp.floats) & {"float32", "float64"} if "square" in m else xp.floats:
+        x, is_half = xp.random(2, 5, 3, 16, dtype=dtype), dtype not in ("float32", "float64")
         sincos = rope.sincos(xp.array(where), like=x)
         y = rope.rotate(x, sincos, seq_dim=1)
-        for which, factor in (("inverse", 1 / scale), ("transpose", scale)):
-            given = y if which == "inverse" else x
+        for which, given, factor in (("inverse", y, 1 / scale), ("transpose", x, scale)):
             result = rope.rotate(given, sincos, seq_dim=1, **{which: True})
             assert xp.dtype_of(result) == dtype
-            truth = true_inverse(rope, xp.numpy(given), where, factor)
-            size = np.abs(truth[..., 2:12]).max() * 2
+            given, result = xp.numpy(given), xp.numpy(result)
+            truth = true_inverse(rope, given, where, factor)
             # Tables within 2e-7, and in float64 within 4e-16; scaled once and divided twice; three operations.
             tables, roundoff = (4e-16, 2.0**-53) if dtype == "float64" else (2e-7, 2.0**-24)
-            tolerance = size * (tables + 7 * roundoff)
-            rounding = 0.0 if dtype in ("float32", "float64") else ROUNDOFF[dtype] * (np.abs(truth) + tolerance)
-            result = xp.numpy(result)
+            tolerance = np.abs(truth[..., 2:12]).max() * 2 * (tables + 7 * roundoff)
+            rounding = ROUNDOFF[dtype] * (np.abs(truth) + tolerance) if is_half else 0.0
             assert np.all(np.abs(result - truth) <= tolerance + rounding)
-            np.testing.assert_array_equal(result[..., :2], xp.numpy(given)[..., :2])
-            np.testing.assert_array_equal(result[..., 12:], xp.numpy(given)[..., 12:])
+            np.testing.assert_array_equal(np.delete(result, range(2, 12), -1), np.delete(given, range(2, 12), -1))
+        back = rope.rotate(y, sincos, seq_dim=1, inverse=True)
         if dtype == "float32":
-            back = xp.numpy(rope.rotate(y, sincos, seq_dim=1, inverse=True))
-            np.testing.assert_allclose(back, xp.numpy(x), rtol=0, atol=2 * ATOL)
+            assert_numbers(xp, back, x, 2 * ATOL)
         if xp.name in ("numpy", "torch"):
             both, rows = [y + 0, y[:, :, :2] + 0], xp.array(np.arange(5), "int32")
             rope.rotate_inplace(*both, sincos=sincos, positions=rows, seq_dim=1, inverse=True)
-            truth = xp.numpy(rope.rotate(y, sincos, seq_dim=1, inverse=True))
-            for one, heads in zip(both, (3, 2)):
-                np.testing.assert_allclose(xp.numpy(one), truth[:, :, :heads], rtol=2 * ROUNDOFF[dtype], atol=ATOL)
+            for one, truth in zip(both, (back, back[:, :, :2])):
+                np.testing.assert_allclose(xp.numpy(one), xp.numpy(truth), rtol=2 * ROUNDOFF[dtype], atol=ATOL)
 
 
 def test_inverse_of_tables_that_grow(xp):
     """With xpos each table is undone by its own magnitudes, of queries and of keys, whose squares leave float32."""
-    rope = embedding(xpos=XPos(scale_base=64.0, centre=3), attention_factor=1.25)
-    where = xp.array(np.asarray([-2500, 0, 3, 2800, 700]), "int32")
-    x = xp.random(2, 5, 3, 14)
+    rope, x = embedding(xpos=XPos(scale_base=64.0, centre=3), attention_factor=1.25), xp.random(2, 5, 3, 14)
     for role in ("query", "key"):
-        sincos = rope.sincos(where, like=x, role=role)
+        sincos = rope.sincos(xp.array([-2500, 0, 3, 2800, 700], "int32"), like=x, role=role)
         grown = np.hypot(*map(xp.numpy, sincos))
         assert grown.max() > 2.0**64 and grown.min() < 2.0**-64
-        back = rope.rotate(rope.rotate(x, sincos, seq_dim=1), sincos, seq_dim=1, inverse=True)
-        np.testing.assert_allclose(xp.numpy(back), xp.numpy(x), rtol=0, atol=2 * ATOL)
-        transposed, inverted = (
-            xp.numpy(rope.rotate(x, sincos, seq_dim=1, **{which: True})) for which in ("transpose", "inverse")
-        )
+        rotate = partial(rope.rotate, sincos=sincos, seq_dim=1)
+        assert_numbers(xp, rotate(rotate(x), inverse=True), x, 2 * ATOL)
+        transposed, inverted = xp.numpy(rotate(x, transpose=True)), xp.numpy(rotate(x, inverse=True))
         grown = np.concatenate([grown, grown], axis=-1)[:, None, :]
         np.testing.assert_allclose(inverted * grown, transposed / grown, rtol=0, atol=2 * ATOL)
 
 
 def test_inverse_and_transpose_exclude_each_other(xp):
-    x = xp.random(2, 5, 3, 14)
-    rope = embedding()
+    x, rope = xp.random(2, 5, 3, 14), embedding()
     options = {"sincos": rope.sincos(xp.array(np.arange(5), "int32"), like=x), "seq_dim": 1}
-    with pytest.raises(ValueError, match=r"^RotaryEmbedding.rotate: only one of inverse and transpose .*; got both"):
-        rope.rotate(x, **options, inverse=True, transpose=True)
-    with pytest.raises(TypeError, match=r"^RotaryEmbedding.rotate: transpose must be a bool; got int"):
-        rope.rotate(x, **options, transpose=1)
-    with pytest.raises(ValueError, match=r"^RotaryEmbedding.rotate_inplace: only one of inverse and transpose"):
-        rope.rotate_inplace(x, **options, inverse=True, transpose=True)
+    both = {**options, "inverse": True, "transpose": True}
+    values = [
+        (lambda: rope.rotate(x, **both), r"^RotaryEmbedding.rotate: only one of inverse and transpose .*; got both"),
+        (lambda: rope.rotate_inplace(x, **both), r"^RotaryEmbedding.rotate_inplace: only one of inverse and transpose"),
+    ]
+    types = [(lambda: rope.rotate(x, **options, transpose=1), r"RotaryEmbedding.rotate: transpose must .*; got int")]
+    assert_all_raise(raising(values, types))
 
 
 @pytest.mark.parametrize("axes", [(2, 5, 3), (5,), (2, 5)])
-def test_each_array_has_tables_opposite_its_own_axes(xp, axes):
-    """Queries and keys of other axes, however they stand beside each other."""
-    rope, q, k = embedding(), random(3, 5, 5, 14), random(*axes, 14, seed=1)
-    sincos = rope.sincos(np.asarray([9, 8, 7, 6, 5], np.int32), like=xp.array(q))
+def test_each_array_has_tables_aligned_with_its_own_axes(xp, axes):
+    """Queries and keys of other axes, in either order."""
+    rope, both = embedding(), [xp.random(3, 5, 5, 14), xp.random(*axes, 14, seed=1)]
+    sincos = rope.sincos(np.asarray([9, 8, 7, 6, 5], np.int32), like=both[0])
     for seq_dim in {-2, -1 - len(axes)} & ({-2} if axes[-1] == 5 else {-3}):
-        both = [xp.array(q), xp.array(k)]
         for arrays in (both, both[::-1]):
             for each, result in zip(arrays, rope(*arrays, sincos=sincos, seq_dim=seq_dim), strict=True):
-                alone = rope(each, sincos=sincos, seq_dim=seq_dim)
-                assert tuple(result.shape) == tuple(each.shape)
-                np.testing.assert_array_equal(xp.numpy(result), xp.numpy(alone))
+                assert_numbers(xp, result, rope(each, sincos=sincos, seq_dim=seq_dim))
 
 
 ROWS = {
@@ -191,32 +171,28 @@ ROWS = {
 }
 
 
-def by_hand(tables, where):
-    """Rows of tables of NumPy, one after the other."""
-    rows = [[each[i] if 0 <= i < 9 else np.full(7, np.nan) for i in where.ravel().tolist()] for each in tables]
-    return [np.asarray(each).reshape(*where.shape, 7).astype(np.float32) for each in rows]
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ROWS)
 def test_positions_choose_rows_of_tables(xp, name, layout):
-    rope = RotaryEmbedding(head_dim=16, layout=layout, base=10_000.0, rotary_dim=14, attention_factor=1.25)
+    rope = embedding(layout, head_dim=16, rotary_dim=14, attention_factor=1.25)
     q, k = xp.random(2, 5, 6, 16), xp.random(2, 5, 3, 16, seed=1)
-    sincos, where = rope.sincos(xp.array(np.arange(9), "int32"), like=q), ROWS[name]
-    chosen = [xp.array(each) for each in by_hand([xp.numpy(table) for table in sincos], where)]
-    truths = [xp.numpy(x) for x in rope(q, k, sincos=chosen, seq_dim=1)]
-    where = where.astype(np.int32)
-    for given, tables in ((xp.array(where), sincos), (where, [xp.numpy(each).astype(np.float32) for each in sincos])):
+    sincos, where = rope.sincos(xp.array(np.arange(9), "int32"), like=q), ROWS[name].astype(np.int32)
+    host = [xp.numpy(table).astype(np.float32) for table in sincos]
+    last = np.where((where >= 0) & (where < 9), where, 9)  # a row without numbers
+    chosen = [np.append(table, np.full((1, 7), np.nan, "float32"), axis=0)[last] for table in host]
+    truths = rope(q, k, sincos=[xp.array(each) for each in chosen], seq_dim=1)
+    for given, tables in ((xp.array(where), sincos), (where, host)):
         for result, truth in zip(rope(q, k, sincos=tables, positions=given, seq_dim=1), truths, strict=True):
-            np.testing.assert_array_equal(xp.numpy(result), truth)
-            assert np.isnan(truth).any() == (name == "missing") and not np.isnan(truth[..., 14:]).any()
+            assert_numbers(xp, result, truth, equal_nan=name == "missing")
+            missing = np.isnan(xp.numpy(result))
+            assert missing.any() == (name == "missing") and not missing[..., 14:].any()
     if where.ndim < 3:  # which fit arrays of one axis less too
         both = rope(q, q[:, :, 0, :], sincos=sincos, positions=xp.array(where), seq_dim=1)
-        np.testing.assert_array_equal(xp.numpy(both[1]), truths[0][:, :, 0])
+        assert_numbers(xp, both[1], xp.numpy(truths[0])[:, :, 0], equal_nan=name == "missing")
     if xp.name in ("numpy", "torch"):
         rope.rotate_inplace(q, k, sincos=sincos, positions=xp.array(where), seq_dim=1)
         for result, truth in zip((q, k), truths, strict=True):
-            np.testing.assert_allclose(xp.numpy(result), truth, rtol=0, atol=ATOL)  # multiplied in another order
+            assert_numbers(xp, result, truth, ATOL, equal_nan=name == "missing")  # multiplied in another order
 
 
 def test_rows_serve_several_axes_and_dtypes(xp):
@@ -231,56 +207,32 @@ def test_rows_serve_several_axes_and_dtypes(xp):
         np.testing.assert_allclose(xp.numpy(result), xp.numpy(truth), rtol=ROUNDOFF[dtype], atol=ATOL)
 
 
-def test_scores_depend_on_relative_positions_alone(xp):
-    rope = RotaryEmbedding(head_dim=14, layout="half", base=500_000.0)
-    q, k = random(1, 5, 3, 14), random(1, 5, 3, 14, seed=1)
-    scores = []
-    for start in (0, 100_000, -(2**30)):
-        where = xp.array(np.arange(start, start + 5), "int32")
-        rotated = [xp.numpy(x) for x in rope(xp.array(q), xp.array(k), positions=where, seq_dim=1)]
-        scores.append(np.einsum("bqhd,bkhd->bhqk", *rotated))
-    np.testing.assert_allclose(scores[1], scores[0], rtol=0, atol=3 * 14 * ATOL)
-    np.testing.assert_allclose(scores[2], scores[0], rtol=0, atol=3 * 14 * ATOL)
-
-
-def test_left_padded_rows_equal_rows_alone(xp):
-    rope = embedding("interleaved")
-    x, mask = random(2, 5, 3, 14), np.asarray([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
-    batch = xp.numpy(rope(xp.array(x), positions=positions.from_mask(xp.array(mask, "int32")), seq_dim=1))
-    np.testing.assert_array_equal(batch[0, 2:], xp.numpy(rope(xp.array(x[:1, 2:]), seq_dim=1))[0])
-    np.testing.assert_array_equal(batch[1], xp.numpy(rope(xp.array(x[1:]), seq_dim=1))[0])
-
-
 @pytest.mark.parametrize("delta", [-3, 100_000, -(2**20)])
 def test_shift_moves_rotated_keys(xp, delta):
     rope = embedding(rotary_dim=10, attention_factor=1.25)
-    k, where = xp.random(2, 5, 3, 14), np.asarray([3, 4, 1000, 70_000, 0])
-    rotated = rope(k, positions=where.astype(np.int32), seq_dim=1)
-    truth = xp.numpy(rope(k, positions=(where + delta).astype(np.int32), seq_dim=1))
-    deltas = (delta, np.asarray(delta), np.full(5, delta), np.full((2, 1), delta), np.full((2, 1, 1), delta))
-    for one in (deltas[0], *(xp.array(d, "int32") for d in deltas[1:])):
-        np.testing.assert_allclose(xp.numpy(rope.shift(rotated, one, seq_dim=1)), truth, rtol=0, atol=2 * ATOL)
+    k, where = xp.random(2, 5, 3, 14), np.asarray([3, 4, 1000, 70_000, 0], np.int32)
+    rotated, truth = (rope(k, positions=each, seq_dim=1) for each in (where, where + np.int32(delta)))
+    arrays = (np.asarray(delta), np.full(5, delta), np.full((2, 1), delta), np.full((2, 1, 1), delta))
+    for one in (delta, *(xp.array(each, "int32") for each in arrays)):
+        assert_numbers(xp, rope.shift(rotated, one, seq_dim=1), truth, 2 * ATOL)
 
 
 def test_each_row_and_each_key_shifts_by_its_own_delta(xp):
     rope, k = embedding(), xp.random(2, 5, 3, 14)
     for deltas, dtype in (([[4], [-9]], "int32"), ([[0.5, -1.25, 3.0, 0.0, 100.75]], "float32")):
-        moved = xp.numpy(rope.shift(k, xp.array(np.asarray(deltas), dtype), seq_dim=1))
-        where = np.broadcast_to(deltas, (len(deltas), 5))
-        np.testing.assert_allclose(moved, expected(xp.numpy(k), where, "half"), rtol=0, atol=ATOL)
-    vector = xp.numpy(rope.shift(k[0, 0, 0, :], 3, seq_dim=0))
-    np.testing.assert_allclose(vector, expected(xp.numpy(k), [[3.0]], "half")[0, 0, 0], rtol=0, atol=ATOL)
+        truth = expected(xp.numpy(k), np.broadcast_to(deltas, (len(deltas), 5)), "half")
+        assert_numbers(xp, rope.shift(k, xp.array(deltas, dtype), seq_dim=1), truth, ATOL)
+    vector = expected(xp.numpy(k), [[3.0]], "half")[0, 0, 0]
+    assert_numbers(xp, rope.shift(k[0, 0, 0, :], 3, seq_dim=0), vector, ATOL)
 
 
 def test_keys_of_learned_frequencies_by_head_shift_by_their_own_delta(xp):
     inv_freq = np.geomspace(1.0, 0.01, 21, dtype=np.float32).reshape(1, 3, 7)
-    rope = RotaryEmbedding(head_dim=14, layout="half", inv_freq=xp.array(inv_freq))
-    k = xp.array(random(2, 5, 3, 14))
-    for deltas in ([4], [4, -9]):
-        delta = np.asarray(deltas, np.int32)[:, None]
-        moved = rope.shift(rope(k, seq_dim=1, heads_dim=2), xp.array(delta, "int32"), seq_dim=1, heads_dim=2)
-        truth = rope(k, positions=xp.array(np.arange(5, dtype=np.int32) + delta, "int32"), seq_dim=1, heads_dim=2)
-        np.testing.assert_allclose(xp.numpy(moved), xp.numpy(truth), rtol=0, atol=2 * ATOL)
+    rope, k = embedding(base=None, inv_freq=xp.array(inv_freq)), xp.random(2, 5, 3, 14)
+    axes = {"seq_dim": 1, "heads_dim": 2}
+    for delta in ([[4]], [[4], [-9]]):
+        truth = rope(k, positions=xp.array(np.arange(5) + np.asarray(delta), "int32"), **axes)
+        assert_numbers(xp, rope.shift(rope(k, **axes), xp.array(delta, "int32"), **axes), truth, 2 * ATOL)
 
 
 def test_tables_of_fewer_heads_than_the_frequencies_have_are_refused():
@@ -291,57 +243,45 @@ def test_tables_of_fewer_heads_than_the_frequencies_have_are_refused():
 
 def test_arrays_of_two_widths_share_tables(xp):
     rope, x = embedding(), random(2, 5, 3, 14)
-    for one in xp.floats:
-        for other in xp.floats:
-            q, k = rope(xp.array(x, one), xp.array(x, other), seq_dim=1)
-            assert (xp.dtype_of(q), xp.dtype_of(k)) == (one, other)
-            np.testing.assert_allclose(xp.numpy(q), xp.numpy(rope(xp.array(x, one), seq_dim=1)), rtol=0, atol=2**-6)
+    for one, other in product(xp.floats, repeat=2):
+        q, k = rope(xp.array(x, one), xp.array(x, other), seq_dim=1)
+        assert (xp.dtype_of(q), xp.dtype_of(k)) == (one, other)
+        assert_numbers(xp, q, rope(xp.array(x, one), seq_dim=1), 2**-6)
 
 
 def test_learned_values_can_be_shown(xp):
-    rope = RotaryEmbedding(head_dim=14, layout="half", inv_freq=xp.array(np.ones(7), "float32"))
+    rope = embedding(base=None, inv_freq=xp.array(np.ones(7), "float32"))
     assert repr(rope).startswith("RotaryEmbedding(head_dim=14, layout='half', inv_freq=")
     assert ("given as an array" in rope.describe()) == (xp.name != "numpy")
 
 
-def test_attention_factor_scales_what_turns(xp):
-    plain = embedding(rotary_dim=10)
-    scaled = dataclasses.replace(plain, attention_factor=1.5)
-    x = xp.random(2, 5, 3, 14)
-    one, other = xp.numpy(plain(x, seq_dim=1)), xp.numpy(scaled(x, seq_dim=1))
-    np.testing.assert_allclose(other[..., :10], 1.5 * one[..., :10], rtol=0, atol=ATOL)
-    np.testing.assert_array_equal(other[..., 10:], one[..., 10:])
-
-
 def test_given_frequencies_stand_for_a_base(xp):
-    by_base = embedding(rotary_dim=10)
-    given = RotaryEmbedding(head_dim=14, layout="half", inv_freq=np.asarray(by_base.inv_freq))
+    by_base, x = embedding(rotary_dim=10), xp.random(2, 5, 3, 14)
+    given = embedding(base=None, inv_freq=np.asarray(by_base.inv_freq))
     assert (given.rotary_dim, given.pairs, given.base) == (10, 5, None)
-    x = xp.random(2, 5, 3, 14)
-    np.testing.assert_array_equal(xp.numpy(given(x, seq_dim=1)), xp.numpy(by_base(x, seq_dim=1)))
+    assert_numbers(xp, given(x, seq_dim=1), by_base(x, seq_dim=1))
 
 
 def test_a_zero_frequency_leaves_its_pair_alone(xp):
-    rope = RotaryEmbedding(head_dim=4, layout="half", inv_freq=(1.0, 0.0))
-    x = random(5, 4)
+    rope, x = embedding(head_dim=4, base=None, inv_freq=(1.0, 0.0)), random(5, 4)
     np.testing.assert_array_equal(xp.numpy(rope(xp.array(x), seq_dim=0))[:, [1, 3]], x[:, [1, 3]])
 
 
 ROPES = [
     embedding(),
     embedding("interleaved"),
-    RotaryEmbedding(head_dim=14, layout="half", base=500.0),
+    embedding(base=500.0),
     embedding(rotary_dim=10),
-    RotaryEmbedding(head_dim=16, layout="half", base=10_000.0, rotary_dim=10),
+    embedding(head_dim=16, rotary_dim=10),
     embedding(attention_factor=1.5),
     embedding(phase="float32"),
-    RotaryEmbedding(head_dim=14, layout="half", inv_freq=(1.0, 0.25)),
+    embedding(base=None, inv_freq=(1.0, 0.25)),
 ]
 
 
 @pytest.mark.parametrize("rope", ROPES, ids=repr)
 def test_is_a_value(rope):
-    assert eval(repr(rope)) == rope
+    assert eval(repr(rope)) == rope != "half" and len(set(ROPES)) == len(ROPES)
     for same in (copy.copy(rope), copy.deepcopy(rope), pickle.loads(pickle.dumps(rope)), dataclasses.replace(rope)):
         assert same == rope and hash(same) == hash(rope)
         x = np.ones((5, rope.head_dim))
@@ -371,10 +311,7 @@ REPLACED = {
     "a layout": ({"scaling": YARN}, {"layout": "interleaved"}),
     "a magnitude that stays": ({"attention_factor": 1.5}, {"base": 500.0}),
     "a magnitude": ({"attention_factor": 1.5}, {"attention_factor": None}),
-    "a magnitude kept of a scaling": (
-        {"scaling": YARN},
-        {"scaling": None, "attention_factor": YARN.resolved_attention_factor},
-    ),
+    "a magnitude kept": ({"scaling": YARN}, {"scaling": None, "attention_factor": YARN.resolved_attention_factor}),
     "frequencies": ({}, {"base": None, "inv_freq": (1.0, 0.5)}),
     "nothing": ({"scaling": YARN, "xpos": XPos()}, {}),
 }
@@ -383,18 +320,16 @@ REPLACED = {
 @pytest.mark.parametrize("name", REPLACED)
 def test_replace_is_the_value_made_of_the_changed_arguments(name):
     before, changes = REPLACED[name]
-    arguments = {"head_dim": 16, "layout": "half", "base": 10_000.0, **before}
-    truth = RotaryEmbedding(**{**arguments, **changes})
-    rope = RotaryEmbedding(**arguments)
+    arguments = {"head_dim": 16, **before}
+    rope, truth = embedding(**arguments), embedding(**{**arguments, **changes})
     again = pickle.loads(pickle.dumps(rope))
     for result in (rope.replace(**changes), rope.__replace__(**changes), again.replace(**changes)):
         assert result == truth and repr(result) == repr(truth)
-    assert rope == RotaryEmbedding(**arguments)
+    assert rope == embedding(**arguments)
 
 
 def test_replace_of_given_frequencies():
-    rope = RotaryEmbedding(head_dim=16, layout="half", inv_freq=(1.0, 0.5), attention_factor=1.5)
-    smaller = RotaryEmbedding(head_dim=8, layout="half", inv_freq=(1.0, 0.5), attention_factor=1.5)
+    rope, smaller = (embedding(head_dim=n, base=None, inv_freq=(1.0, 0.5), attention_factor=1.5) for n in (16, 8))
     assert rope.replace(head_dim=8) == smaller
     assert rope.replace(inv_freq=None, base=100.0, rotary_dim=None).inv_freq == powers(100, 16)
     with pytest.raises(ValueError, match="must not contradict inv_freq"):
@@ -405,77 +340,63 @@ def test_replace_of_given_frequencies():
 
 def test_a_removed_scaling_does_not_leave_its_attention_factor_behind():
     """`dataclasses.replace` cannot distinguish a computed value from a given one, so it must raise."""
-    rope = RotaryEmbedding(head_dim=16, layout="half", base=10_000.0, scaling=YARN)
+    rope, plain = embedding(scaling=YARN), embedding()
     with pytest.raises(ValueError, match=r"^RotaryEmbedding: attention_factor must not come from .*; got 1\.138629"):
         dataclasses.replace(rope, scaling=None, inv_freq=None)
-    plain = RotaryEmbedding(head_dim=16, layout="half", base=10_000.0)
     assert dataclasses.replace(rope, scaling=None, inv_freq=None, attention_factor=None) == plain
     assert dataclasses.replace(plain, scaling=YARN, attention_factor=None, inv_freq=None) == rope
     assert dataclasses.replace(rope, layout="interleaved").attention_factor == YARN.resolved_attention_factor
-    given = RotaryEmbedding(head_dim=16, layout="half", base=10_000.0, attention_factor=YARN.resolved_attention_factor)
+    given = embedding(attention_factor=YARN.resolved_attention_factor)
     assert dataclasses.replace(given, base=500.0, inv_freq=None).attention_factor == YARN.resolved_attention_factor
 
 
-def test_every_field_counts():
-    assert len(set(ROPES)) == len(ROPES)
-    assert ROPES[0] != "half"
-
-
 def test_attributes():
-    rope = RotaryEmbedding(head_dim=128, layout="half", base=500_000, rotary_dim=64)
+    rope = embedding(head_dim=128, base=500_000, rotary_dim=64)
     assert (rope.head_dim, rope.rotary_dim, rope.pairs, rope.layout, rope.attention_factor) == (128, 64, 32, "half", 1)
-    same = RotaryEmbedding(head_dim=np.int64(128), layout="half", base=np.float32(500_000), rotary_dim=np.int32(64))
+    same = embedding(head_dim=np.int64(128), base=np.float32(500_000), rotary_dim=np.int32(64))
     assert same == rope and repr(same) == repr(rope)
     assert rope.base == 500_000.0 and isinstance(rope.base, float)
     assert rope.inv_freq == powers(500_000, 64)
 
 
-@pytest.mark.parametrize(
-    "options, rows",
-    [
-        (
-            {"base": 500_000, "rotary_dim": 64},
-            ["the first 64 of 128 are rotated", "500000.0 ** (-2 j / 64), in radians per token"],
-        ),
-        (
-            {"base": 100.0, "phase": "float32"},
-            ["128 of 128", "float32 (sin and cos of float32(position) * float32(inv_freq)"],
-        ),
-        ({"inv_freq": (1.0, -0.25, 0.0)}, ["6 of 128", "given, in radians per token", "6.28319 to 25.1327 tokens"]),
-        ({"inv_freq": (0.0,), "attention_factor": 1.5}, ["none: no pair is rotated", "attention factor  1.5"]),
-        (
-            {
-                "base": 100.0,
-                "first_channel": 64,
-                "reverse": True,
-                "scaling": ProportionalScaling(partial_rotary_factor=0.25),
-            },
-            [
-                "channels 64 to 127 of 128",
-                "32, of which 24 pass through unrotated",
-                "proportional, partial_rotary_factor=0.25",
-                "reversed",
-            ],
-        ),
-        (
-            {"base": 100.0, "blocks": 2, "sections": Sections((32, 32), order="axial")},
-            ["in 2 blocks", "2, axial (32, 32) (one axis after the other", "of base 100.0, in radians per token"],
-        ),
-        ({"base": 100.0, "xpos": XPos(centre=7)}, ["decay             XPos(scale_base=512.0, centre=7"]),
-        (
-            {
-                "base": 100.0,
-                "rotary_dim": 4,
-                "scaling": LongRopeScaling(
-                    short_factor=(1.0, 2.0), long_factor=(1.0, 4.0), original_max_position_embeddings=64, factor=4.0
-                ),
-            },
-            ["longrope, short_factor=(2 numbers)", "short_factor is used"],
-        ),
-    ],
+LONGROPE = LongRopeScaling(
+    short_factor=(1.0, 2.0), long_factor=(1.0, 4.0), original_max_position_embeddings=64, factor=4.0
 )
-def test_describe_says_what_runs(options, rows):
-    text = RotaryEmbedding(head_dim=128, layout="half", **options).describe()
+DESCRIBED = [
+    (
+        {"base": 5e5, "rotary_dim": 64},
+        "the first 64 of 128 are rotated",
+        "500000.0 ** (-2 j / 64), in radians per token",
+    ),
+    ({"phase": "float32"}, "128 of 128", "float32 (sin and cos of float32(position) * float32(inv_freq)"),
+    (
+        {"base": None, "inv_freq": (1.0, -0.25, 0.0)},
+        "6 of 128",
+        "given, in radians per token",
+        "6.28319 to 25.1327 tokens",
+    ),
+    ({"base": None, "inv_freq": (0.0,), "attention_factor": 1.5}, "none: no pair is rotated", "attention factor  1.5"),
+    ({"first_channel": 64, "reverse": True}, "channels 64 to 127 of 128", "reversed"),
+    (
+        {"first_channel": 64, "scaling": ProportionalScaling(partial_rotary_factor=0.25)},
+        "32, of which 24 pass through unrotated",
+        "proportional, partial_rotary_factor=0.25",
+    ),
+    (
+        {"base": 100.0, "blocks": 2, "sections": Sections((32, 32), order="axial")},
+        "in 2 blocks",
+        "2, axial (32, 32) (one axis after the other",
+        "of base 100.0, in radians per token",
+    ),
+    ({"xpos": XPos(centre=7)}, "decay             XPos(scale_base=512.0, centre=7"),
+    ({"rotary_dim": 4, "scaling": LONGROPE}, "longrope, short_factor=(2 numbers)", "short_factor is used"),
+]
+
+
+@pytest.mark.parametrize("described", DESCRIBED)
+def test_describe_says_what_runs(described):
+    options, *rows = described
+    text = embedding(head_dim=128, **options).describe()
     assert all(row in text for row in rows)
     assert all(len(line) <= 110 for line in text.splitlines())
     assert all(line[17] == " " != line[18] for line in text.splitlines())  # values stand in one column

@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from threading import Barrier
 
 import array_api_strict
@@ -12,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from libraries import LIBRARIES, ROUNDOFF
+from numpy.lib.stride_tricks import as_strided
 from programs import PROGRAM, run
 from samples import embedding, radians, random
 
-from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, apply_rotary_pos_emb_inplace
+from rope_xp import apply_rotary_pos_emb, apply_rotary_pos_emb_inplace
 from rope_xp._core import backends
 
 NUMPY = LIBRARIES["numpy"]
@@ -24,15 +26,6 @@ FLOATS = ["float32", "float64", "float16", "bfloat16"]
 EXAMPLES = settings.default.max_examples  # fewer where an interpreter runs them
 # The libraries whose arrays can be written.
 WRITABLE = ("numpy", "torch")
-
-
-@st.composite
-def problems(draw):
-    """Arrays that lie oddly in memory: axes in any order, cut out of larger ones, reversed or strided."""
-    leading = draw(st.lists(st.integers(0, 4), min_size=1, max_size=4))
-    pairs, rest = draw(st.integers(1, 9)), draw(st.integers(0, 3)) * 2
-    table = tuple(draw(st.sampled_from([1, size])) for size in leading)
-    return {**draw(layings((*leading, 2 * pairs + rest))), "table": (*table, pairs)}
 
 
 @st.composite
@@ -74,7 +67,7 @@ def in_bytes(xp, x):
     if xp.name == "torch":
         import torch
 
-        x = x.detach().resolve_neg().contiguous().view(torch.uint8).numpy()
+        x = x.detach().resolve_neg().reshape(-1).contiguous().view(torch.uint8).numpy()
     return x.tobytes()
 
 
@@ -105,67 +98,52 @@ def assert_in_place_is_the_same(xp, whole, cut, rotate, rotate_inplace):
     assert in_bytes(xp, written) == in_bytes(xp, expected)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@settings(max_examples=min(40, EXAMPLES), deadline=None)
-@given(problem=problems(), inverse=st.booleans())
-def test_equals_the_reference_however_arrays_lie(xp, kernel, layout, dtype, problem, inverse):
-    if dtype not in xp.floats or xp.name not in WRITABLE:  # others have no strides
-        return
-    whole, cut = laid_out(problem, xp, dtype)
-    x, sincos = cut(whole), xp.tables(radians(*problem["table"], seed=problem["seed"]), dtype)
-    before = xp.numpy(whole).copy()
-    options = {"sincos": sincos, "layout": layout, "inverse": inverse}
-    call = partial(apply_rotary_pos_emb, **options)
-    reference, result = call(x, kernel="reference"), call(x, kernel=kernel)
-    assert_one_rounding(xp, result, reference, x, dtype, kernel=kernel)
-    np.testing.assert_array_equal(xp.numpy(whole), before)
-    inplace = partial(apply_rotary_pos_emb_inplace, **options, kernel=kernel)
-    assert_in_place_is_the_same(xp, whole, cut, partial(call, kernel=kernel), inplace)
-
-
 @st.composite
-def embeddings(draw):
-    """A part of the width, which begins anywhere and falls into blocks, and axes in any order."""
-    layout = draw(st.sampled_from(LAYOUTS))
+def problems(draw, layout):
+    """A part of the width, which begins anywhere and falls into blocks, and axes in any order, some of them empty."""
     blocks = draw(st.integers(1, 3)) if layout == "half" else 1
     pairs, first, rest = blocks * draw(st.integers(1, 4)), draw(st.integers(0, 3)), draw(st.integers(0, 3))
-    dim = first + 2 * pairs + rest
-    dim += dim % 2
-    heads = draw(st.integers(1, 3))
-    of_heads = draw(st.booleans())
-    axes = draw(st.permutations([("batch", draw(st.integers(0, 2))), ("seq", 5), ("heads", heads)]))
-    inv_freq = random(pairs).tolist() if not of_heads else random(1, heads, pairs).tolist()
-    names = [name for name, _ in axes]
+    dim = (first + 2 * pairs + rest + 1) // 2 * 2
+    heads, of_heads = draw(st.integers(1, 3)), draw(st.booleans())
+    others = [("other", size) for size in draw(st.lists(st.integers(0, 4), max_size=2))]
+    axes = draw(st.permutations([("seq", 5), ("heads", heads), *others]))
+    names, shape = [name for name, _ in axes], [size for _, size in axes]
+    span = {"head_dim": dim, "first_channel": first, "rotary_dim": 2 * pairs, "blocks": blocks}
     return {
-        "rope": RotaryEmbedding(
-            head_dim=dim, layout=layout, first_channel=first, rotary_dim=2 * pairs, blocks=blocks, inv_freq=inv_freq
-        ),
+        "rope": embedding(layout, **span, base=None, inv_freq=random(*(1, heads) * of_heads, pairs).tolist()),
         "axes": {"seq_dim": names.index("seq"), "heads_dim": names.index("heads") if of_heads else None},
-        "laying": draw(layings((*[size for _, size in axes], dim))),
-        "dtype": draw(st.sampled_from(FLOATS)),
+        "table": None if of_heads else (*(draw(st.sampled_from([1, size])) for size in shape), pairs),
+        "laying": draw(layings((*shape, dim))),
         "inverse": draw(st.booleans()),
     }
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(problem=embeddings())
-def test_embeddings_equal_those_of_the_reference(xp, kernel, problem):
-    if xp.name not in WRITABLE:  # others have no strides
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@settings(max_examples=min(40, EXAMPLES), deadline=None)
+@given(data=st.data())
+def test_equals_the_reference_however_arrays_lie(xp, kernel, layout, dtype, data):
+    if dtype not in xp.floats or xp.name not in WRITABLE:  # others have no strides
         return
-    dtype = problem["dtype"]
-    axes = problem["axes"]
+    problem = data.draw(problems(layout))
+    axes, inverse = problem["axes"], problem["inverse"]
     rope, reference = (replace(problem["rope"], kernel=each) for each in (kernel, "reference"))
     whole, cut = laid_out(problem["laying"], xp, dtype)
-    x, where = cut(whole), xp.array(np.arange(5) * 7, "int32")
-    sincos = rope.sincos(where, like=x)
-    rotation = {"sincos": sincos, **axes, "inverse": problem["inverse"]}
-    for call in (lambda rope: rope.rotate(x, **rotation), lambda rope: rope(x, x, sincos=sincos, **axes)[1]):
-        assert_one_rounding(xp, call(rope), call(reference), x, dtype, kernel=kernel)
+    x, where, before = cut(whole), xp.array(np.arange(5) * 7, "int32"), xp.numpy(whole).copy()
     for call in (lambda rope: rope(x, positions=where, **axes), lambda rope: rope.shift(x, -3, **axes)):
         assert_one_rounding(xp, call(rope), call(reference), x, dtype, tables=2e-7)
-    inplace = partial(rope.rotate_inplace, **rotation)
-    assert_in_place_is_the_same(xp, whole, cut, partial(rope.rotate, **rotation), inplace)
+    several = [rope.sincos(where, like=x)]
+    if problem["table"]:  # which broadcast in every way
+        several.append(xp.tables(radians(*problem["table"]), dtype))
+    for sincos in several:
+        rotation = {"sincos": sincos, **axes, "inverse": inverse}
+        result, truth = (each.rotate(x, **rotation) for each in (rope, reference))
+        assert_one_rounding(xp, result, truth, x, dtype, kernel=kernel)
+        result, truth = (each(x, x, sincos=sincos, **axes)[1] for each in (rope, reference))
+        assert_one_rounding(xp, result, truth, x, dtype, kernel=kernel)
+        inplace = partial(rope.rotate_inplace, **rotation)
+        assert_in_place_is_the_same(xp, whole, cut, partial(rope.rotate, **rotation), inplace)
+    np.testing.assert_array_equal(xp.numpy(whole), before)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -173,7 +151,7 @@ def test_embeddings_equal_those_of_the_reference(xp, kernel, problem):
 def test_large_arrays_that_threads_share(xp, kernel, layout, order):
     """An odd number of rows, and more bytes than one thread takes: 2.6 MB in float32."""
     x = permuted(xp, xp.random(*(np.asarray((3, 331, 5, 130))[list(order)])), np.argsort(order))
-    rope = RotaryEmbedding(head_dim=130, layout=layout, base=10_000.0, rotary_dim=96, first_channel=3, kernel=kernel)
+    rope = embedding(layout, head_dim=130, rotary_dim=96, first_channel=3, kernel=kernel)
     sincos = rope.sincos(xp.array(np.arange(331), "int32"), like=x)
     result = rope.rotate(x, sincos, seq_dim=1)
     reference = replace(rope, kernel="reference").rotate(x, sincos, seq_dim=1)
@@ -247,7 +225,7 @@ def test_channels_that_pass_through_keep_their_bits(xp, kernel, dtype):
         import torch
 
         x = torch.from_numpy(x.view(np.int16)).view(getattr(torch, dtype))
-    rope = RotaryEmbedding(head_dim=16, layout="half", base=1e4, rotary_dim=2, first_channel=2, kernel=kernel)
+    rope = embedding(head_dim=16, rotary_dim=2, first_channel=2, kernel=kernel)
     with np.errstate(all="ignore"):
         result = rope(x, seq_dim=0)
     for rest in (slice(2), slice(4, None)):
@@ -277,59 +255,53 @@ def odd_memory(x):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("width", [5, 7])
-def test_numbers_of_another_byte_order_or_alignment(xp, layout, width):
-    if xp.name != "numpy":
-        return
+def test_numbers_of_another_byte_order_or_alignment(layout, width):
     x, sincos = random(5, 3, 14), NUMPY.tables(radians(5, width))
-    truth = apply_rotary_pos_emb(x, sincos, layout=layout, kernel="reference")
-    foreign = [table.astype(">f4") for table in sincos]
-    unaligned = [odd_memory(table) for table in sincos]
-    for kernel in ("fastest", "blocked", "numba"):
-        for pair in (foreign, unaligned):
-            result = apply_rotary_pos_emb(x, pair, layout=layout, kernel=kernel)
-            np.testing.assert_allclose(result, truth, rtol=0, atol=1e-6)
-            written = x.copy()
-            apply_rotary_pos_emb_inplace(written, pair, layout=layout, kernel=kernel)
-            np.testing.assert_array_equal(written, result)
+    rotate, inplace = (partial(f, layout=layout) for f in (apply_rotary_pos_emb, apply_rotary_pos_emb_inplace))
+    truth = rotate(x, sincos, kernel="reference")
+    foreign, unaligned = [table.astype(">f4") for table in sincos], [odd_memory(table) for table in sincos]
+    for kernel, pair in product(("fastest", "blocked", "numba"), (foreign, unaligned)):
+        result, written = rotate(x, pair, kernel=kernel), x.copy()
+        np.testing.assert_allclose(result, truth, rtol=0, atol=1e-6)
+        inplace(written, pair, kernel=kernel)
+        np.testing.assert_array_equal(written, result)
     behind = np.frombuffer(b"." + x.tobytes(), np.float32, offset=1).reshape(x.shape)
     for other in (x.astype(">f4"), odd_memory(x), behind):
         assert other.dtype != x.dtype or not other.flags.aligned
-        result = apply_rotary_pos_emb(other, sincos, layout=layout)
+        result = rotate(other, sincos)
         assert result.dtype == other.dtype
         np.testing.assert_allclose(result, truth, rtol=0, atol=1e-6)
         for kernel in ("blocked", "numba"):
-            message = rf"kernel='{kernel}' must have arrays in host memory; got .*non-native"
-            with pytest.raises(ValueError, match=message):
-                apply_rotary_pos_emb(other, sincos, layout=layout, kernel=kernel)
+            with pytest.raises(ValueError, match=rf"kernel='{kernel}' must have .* host memory; got .*non-native"):
+                rotate(other, sincos, kernel=kernel)
         if other.flags.writeable:
-            apply_rotary_pos_emb_inplace(other, sincos, layout=layout)
+            inplace(other, sincos)
             np.testing.assert_array_equal(other, result)
 
 
 def test_a_file_in_memory(tmp_path):
-    x, sincos = random(5, 3, 14), NUMPY.tables(radians(5, 7))
-    np.save(tmp_path / "x.npy", x)
-    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    np.testing.assert_array_equal(apply_rotary_pos_emb(mapped, sincos), apply_rotary_pos_emb(x, sincos))
+    x, sincos, file = random(5, 3, 14), NUMPY.tables(radians(5, 7)), tmp_path / "x.npy"
+    truth = apply_rotary_pos_emb(x, sincos)
+    np.save(file, x)
+    mapped = np.load(file, mmap_mode="r")
+    np.testing.assert_array_equal(apply_rotary_pos_emb(mapped, sincos), truth)
     with pytest.raises(ValueError, match="must be writable; got a read-only array"):
         apply_rotary_pos_emb_inplace(mapped, sincos)
-    apply_rotary_pos_emb_inplace(np.load(tmp_path / "x.npy", mmap_mode="r+"), sincos)
-    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), apply_rotary_pos_emb(x, sincos))
+    apply_rotary_pos_emb_inplace(np.load(file, mmap_mode="r+"), sincos)
+    np.testing.assert_array_equal(np.load(file), truth)
 
 
 def bad_in_place(xp):
     """An array, and others that must not be written with it: (others, tables, error, what it must say)."""
-    sincos, q = xp.tables(radians(5, 7)), xp.random(5, 3, 14)
-    windows = xp.random(60)
+    sincos, q, whole = xp.tables(radians(5, 7)), xp.random(5, 3, 14), xp.random(5, 7 + 14)
     if xp.name == "torch":
-        broadcast, overlapping = xp.random(5, 1, 14).expand(5, 3, 14), windows.as_strided((5, 14), (8, 1))
+        broadcast, overlapping = xp.random(5, 1, 14).expand(5, 3, 14), xp.random(60).as_strided((5, 14), (8, 1))
+        foreign = np.ones((5, 3, 14), np.float32)
     else:
-        strided = np.lib.stride_tricks.as_strided
-        broadcast = strided(xp.random(5, 1, 14), (5, 3, 14), (56, 0, 4))
-        overlapping = strided(windows, (5, 14), (32, 4))
+        broadcast = as_strided(xp.random(5, 1, 14), (5, 3, 14), (56, 0, 4))
+        overlapping = as_strided(xp.random(60), (5, 14), (32, 4))
+        foreign = array_api_strict.asarray(np.ones((5, 3, 14)))
     own, apart = "x must hold each element in its own memory; got", "x must share no memory .*; got"
-    whole = xp.random(5, 7 + 14)
-    foreign = np.ones((5, 3, 14), np.float32) if xp.name == "torch" else array_api_strict.asarray(np.ones((5, 3, 14)))
     cases = [
         ([broadcast], sincos, ValueError, own),
         ([overlapping], sincos, ValueError, own),
@@ -345,67 +317,58 @@ def bad_in_place(xp):
         ([xp.random(5, 3, 12)], sincos, ValueError, r"x must have head_dim=14 .*; got"),
     ]
     if xp.name == "numpy":
+        by_bytes = as_strided(np.zeros(400, "u1")[:56].view("f4"), (5, 14), (54, 4))
+        # Asked for by name, a kernel says the second first.
+        unaligned = f"({own}|kernel='[a-z]+' must have arrays in host memory; got unaligned)"
+        cases.append(([by_bytes], sincos, ValueError, unaligned))
         fixed = xp.random(5, 3, 14)
         fixed.flags.writeable = False
-        by_bytes = np.lib.stride_tricks.as_strided(np.zeros(400, "u1")[:56].view("f4"), (5, 14), (54, 4))
         cases.append(([fixed], sincos, ValueError, "x must be writable; got a read-only array"))
-        # Asked for by name, a kernel says this first.
-        unaligned = "kernel='[a-z]+' must have arrays in host memory; got unaligned"
-        cases.append(([by_bytes], sincos, ValueError, f"({own}|{unaligned})"))
     else:
-        learned = (sincos[0].clone().requires_grad_(), sincos[1])
+        learned, elsewhere = (sincos[0].clone().requires_grad_(), sincos[1]), xp.random(5, 3, 14).to("meta")
         cases.append(([xp.random(5, 3, 14).requires_grad_()], sincos, ValueError, "x must not require grad"))
         cases.append(([xp.random(5, 3, 14)], learned, ValueError, "must not require grad"))
-        message = "x must be on device cpu, like the other arrays; got meta"
-        cases.append(([xp.random(5, 3, 14).to("meta")], sincos, ValueError, message))
+        cases.append(([elsewhere], sincos, ValueError, "x must be on device cpu, like the other arrays; got meta"))
     return q, cases
 
 
 def test_nothing_is_written_unless_all_is_right(xp, kernel):
     if xp.name not in WRITABLE:
         return
-    wrong = {}
     for number in range(len(bad_in_place(xp)[1])):
         q, cases = bad_in_place(xp)
         others, sincos, error, message = cases[number]
-        rope = embedding(kernel=kernel)
         ours = [one for one in (q, *others, *sincos) if type(one) is type(q)]
         watched = [one for one in ours if str(getattr(one, "device", "cpu")) == "cpu"]
         before = [in_bytes(xp, one) for one in watched]
         good = q if q is not others[0] else xp.random(5, 3, 14, seed=3)
-        try:
-            with pytest.raises(error, match=rf"^RotaryEmbedding.rotate_inplace: .*{message}"):
-                rope.rotate_inplace(good, *others, sincos=sincos, seq_dim=0)
-            assert [in_bytes(xp, one) for one in watched] == before
-        except (Exception, pytest.fail.Exception) as failure:
-            wrong[number, message] = str(failure)
-    assert not wrong
+        with pytest.raises(error, match=rf"^RotaryEmbedding.rotate_inplace: .*{message}"):
+            embedding(kernel=kernel).rotate_inplace(good, *others, sincos=sincos, seq_dim=0)
+        assert [in_bytes(xp, one) for one in watched] == before
 
 
 def test_arrays_that_never_change_are_refused_in_place(xp):
     if xp.name in WRITABLE:
         return
-    x, sincos = xp.array(np.ones((5, 3, 14)), "float32"), xp.tables(radians(5, 7))
-    for call in (
-        lambda: apply_rotary_pos_emb_inplace(x, sincos),
-        lambda: embedding().rotate_inplace(x, sincos=sincos, seq_dim=0),
-    ):
+    x, sincos = xp.random(5, 3, 14), xp.tables(radians(5, 7))
+    for call in (apply_rotary_pos_emb_inplace, partial(embedding().rotate_inplace, seq_dim=0)):
         with pytest.raises(TypeError, match="x must be a mutable array, of NumPy or PyTorch; got"):
-            call()
+            call(x, sincos=sincos)
 
 
 def test_views_of_packed_queries_keys_and_values(xp, kernel):
     """Disjoint views of one array, in each of the ways in which models pack them."""
     if xp.name not in WRITABLE:
         return
-    rope = embedding(kernel=kernel)
-    sincos = rope.sincos(xp.array(np.arange(5), "int32"), like=xp.array(np.ones(1), "float32"))
+    rope, sincos = embedding(kernel=kernel), xp.tables(radians(5, 7))
     cut = {
         (2, 5, 3, 4, 14): lambda x: (x[:, :, 0], x[:, :, 1]),
         (2, 5, 4, 42): lambda x: (x[..., :14], x[..., 14:28]),
         (2, 5, 8, 14): lambda x: (x[:, :, :4], x[:, :, 4:6]),
         (2, 5, 6, 14): lambda x: (x[:, :, ::2], x[:, :, 1::2]),
         (2, 5, 1, 28): lambda x: (x[..., ::2], x[..., 1::2]),
+        (2, 5, 0, 14): lambda x: (x, x[..., :]),
+        (0, 5, 3, 14): lambda x: (x, x[..., :]),
     }
     for shape, views in cut.items():
         whole = xp.random(*shape)
@@ -414,16 +377,6 @@ def test_views_of_packed_queries_keys_and_values(xp, kernel):
             view[...] = rope.rotate(view, sincos, seq_dim=1)
         rope.rotate_inplace(*views(whole), sincos=sincos, seq_dim=1)
         assert in_bytes(xp, whole) == in_bytes(xp, expected)
-
-
-def test_empty_arrays_are_written_too(xp, kernel):
-    if xp.name not in WRITABLE:
-        return
-    for shape in [(0, 3, 14), (5, 0, 14), (0, 0, 14)]:
-        x = xp.array(np.zeros(shape), "float32")
-        apply_rotary_pos_emb_inplace(x, xp.tables(radians(shape[0], 7)), kernel=kernel)
-        rope = embedding(kernel=kernel)
-        rope.rotate_inplace(x, x[..., :], sincos=xp.tables(radians(shape[0], 7)), seq_dim=0)
 
 
 def test_describe_says_what_runs(xp, kernel):
@@ -439,7 +392,7 @@ def test_describe_says_what_runs(xp, kernel):
 
 
 def test_kernels_of_other_memory_are_refused(xp):
-    x = xp.array(np.ones((2, 14)), "float32")
+    x = xp.random(2, 14)
     for kernel in {"blocked", "numba", "triton", "xla"} - set(xp.kernels):
         rope = embedding(kernel=kernel)
         for call in (partial(rope, x, seq_dim=0), partial(rope.describe, x), partial(rope.shift, x, 1, seq_dim=0)):
@@ -450,7 +403,7 @@ def test_kernels_of_other_memory_are_refused(xp):
 @pytest.mark.slow
 def test_threads_at_once(xp, kernel):
     """Eight threads, each of which asks for several more; and eight that write parts of one array."""
-    rope = RotaryEmbedding(head_dim=64, layout="half", base=1e4, kernel=kernel)
+    rope = embedding(head_dim=64, kernel=kernel)
     arrays = [xp.random(1, 1025, 8, 64, seed=seed) for seed in range(8)]
     sincos = rope.sincos(xp.array(np.arange(1025), "int32"), like=arrays[0])
     truths = [xp.numpy(rope.rotate(x, sincos, seq_dim=1)) for x in arrays]
@@ -512,9 +465,7 @@ def test_worker_processes(xp, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_second_process_does_not_compile(xp, tmp_path):
-    if xp.name != "numpy":
-        return
+def test_a_second_process_does_not_compile(tmp_path):
     environment = {"NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_DEBUG_CACHE": "1"}
     script = PROGRAM + "print(is_right())"
     first = run(tmp_path, script, **environment)
@@ -534,13 +485,10 @@ PRELUDES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PRELUDES)
-def test_the_fastest_is_right_wherever_numba_is_not(xp, name, tmp_path):
-    if xp.name != "numpy":
-        return
+def test_the_fastest_is_right_wherever_numba_is_not(name, tmp_path):
     prelude, environment = PRELUDES[name]
     script = "\nassert is_right()\nx, truth = x.astype(np.float16), halves\nprint(is_right())"
-    printed = run(tmp_path, prelude + PROGRAM + script, **environment)
-    assert printed.endswith("True\n")
+    assert run(tmp_path, prelude + PROGRAM + script, **environment).endswith("True\n")
 
 
 def test_numba_asked_for_must_be_installed(tmp_path):

@@ -58,6 +58,17 @@ def test_positions_of_64_bits(xp, kernel, positions, inv_freq):
         assert_like_the_reference(xp, xp.array(np.asarray(positions, np.int64)), inv_freq, kernel)
 
 
+@settings(max_examples=min(30, EXAMPLES), deadline=None)
+@given(positions=integers(64), cut=st.integers(0, 40))
+@example(positions=[1, 2, 2**16, -3, 2**62], cut=2)
+def test_a_row_does_not_depend_on_the_others(xp, kernel, positions, cut):
+    numbers = np.asarray(positions, np.int64) if "int64" in xp.integers else np.asarray(positions, np.int64) >> 32
+    numbers = xp.array(numbers, "int64" if "int64" in xp.integers else "int32")
+    whole, *parts = (tables(xp, each, [1.0, 0.3, 1e-5], kernel) for each in (numbers, numbers[:cut], numbers[cut:]))
+    for table, *pieces in zip(whole, *parts, strict=True):
+        np.testing.assert_array_equal(table, np.concatenate(pieces))
+
+
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_positions_however_they_lie(xp, kernel, dtype):
     if dtype not in xp.integers:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 import ranks
+from compare import assert_same
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from libraries import LIBRARIES
@@ -66,9 +66,28 @@ def collectives(compiled):
     return Counter(re.findall(devices.COLLECTIVES, compiled.as_text()))
 
 
+def sharded(mesh, arrays, *specs):
+    return jax.device_put(arrays, tuple(NamedSharding(mesh, spec) for spec in specs))
+
+
+def assert_equal(results, truths, atol=0.0):
+    for one, other in zip(jax.tree.leaves(results), jax.tree.leaves(truths), strict=True):
+        assert_same(one, other, atol)
+
+
+def with_gradients(function):
+    """Results, and the gradients by q and k of half the sum of their squares."""
+
+    def call(q, k, where):
+        y, pull = jax.vjp(lambda q, k: function(q, k, where), q, k)
+        return y, pull(y)
+
+    return call
+
+
 def test_collectives_are_found():
     mesh = mesh_of()
-    x = jax.device_put(random(8, 16), NamedSharding(mesh, P("one")))
+    (x,) = sharded(mesh, (random(8, 16),), P("one"))
     assert collectives(jax.jit(jnp.sum).lower(x).compile()) == {"all-reduce": 1}
     gathered = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, P()))
     assert collectives(gathered.lower(x).compile()) == {"all-gather": 1}
@@ -85,36 +104,27 @@ CASES += [("counted", "heads, keys replicated", AxisType.Auto)]
 @pytest.mark.parametrize("name, sharding, kind", CASES, ids=lambda each: getattr(each, "name", each))
 def test_sharded_arrays_do_not_communicate(name, sharding, kind):
     mesh, call, specs = mesh_of(kind), CALLS[name], SHARDINGS[sharding]
-    of_positions = P(specs[0][1] if len(specs[0]) > 1 else None)
+    of_positions, where = P(specs[0][1] if len(specs[0]) > 1 else None), jnp.arange(SEQ) + 100_000
 
     @jax.jit
     def both(arrays, where):
-        """Rotations in both layouts, and the gradients of half the sum of their squares."""
-        found = []
-        for (layout, _), (q, k) in arrays.items():
-            y, pull = jax.vjp(lambda q, k, layout=layout: tuple(call(embedding(layout), q, k, where)), q, k)
-            found.append((y, pull(y)))
-        return found
+        return [
+            with_gradients(lambda q, k, where, layout=layout: tuple(call(embedding(layout), q, k, where)))(*pair, where)
+            for (layout, _), pair in arrays.items()
+        ]
 
     arrays = {(layout, dtype.__name__): queries_and_keys(dtype) for layout in LAYOUTS for dtype in DTYPES}
-    where = jnp.arange(SEQ) + 100_000
     alone = both(arrays, where)
     with jax.set_mesh(mesh):
-        places = tuple(NamedSharding(mesh, spec) for spec in specs)
-        shards = {key: jax.device_put(pair, places) for key, pair in arrays.items()}
-        for given in (where, jax.device_put(where, NamedSharding(mesh, of_positions))):
+        shards = {key: sharded(mesh, pair, *specs) for key, pair in arrays.items()}
+        for given in (where, *sharded(mesh, (where,), of_positions)):
             compiled = both.lower(shards, given).compile()
             assert not collectives(compiled)
             results = compiled(shards, given)
             for pair in [pair for values_and_gradients in results for pair in values_and_gradients]:
-                assert [x.sharding.is_equivalent_to(at, 4) for x, at in zip(pair, places)] == [True, True]
+                for x, spec in zip(pair, specs, strict=True):
+                    assert x.sharding.is_equivalent_to(NamedSharding(mesh, spec), 4)
             assert_equal(results, alone)
-
-
-def assert_equal(results, truths, atol=0.0):
-    for one, other in zip(jax.tree.leaves(results), jax.tree.leaves(truths), strict=True):
-        one, other = (np.asarray(x, dtype=np.float64) for x in (one, other))
-        np.testing.assert_allclose(one, other, rtol=0, atol=atol)
 
 
 @pytest.mark.compile
@@ -138,18 +148,11 @@ def test_shard_map(layout, check_vma):
         sincos = fixed_pos_embedding(q, 1, offset=100_000 + rank() * q.shape[1])
         return tuple(apply_rotary_pos_emb(x, sincos, layout=layout, seq_dim=1) for x in (q, k))
 
-    def both(function):
-        def call(q, k, where):
-            y, pull = jax.vjp(lambda q, k: function(q, k, where), q, k)
-            return y, pull(y)
-
-        return call
-
-    alone = jax.jit(both(given))(q, k, where)
+    alone = jax.jit(with_gradients(given))(q, k, where)
     seq = P(None, ("one", "two"))
     for function in (given, counted, built, notebook):
         specs = {"in_specs": (seq, seq, P(("one", "two"))), "out_specs": seq, "check_vma": check_vma}
-        mapped = jax.jit(jax.shard_map(both(function), mesh=mesh, **specs)).lower(q, k, where).compile()
+        mapped = jax.jit(jax.shard_map(with_gradients(function), mesh=mesh, **specs)).lower(q, k, where).compile()
         assert not collectives(mapped)
         assert_equal(mapped(q, k, where), alone)
 
@@ -170,66 +173,35 @@ def test_learned_frequencies_are_summed_once(sharding, sums):
 
     alone = gradient(q, g, inv_freq, where)
     spec = SHARDINGS[sharding][0]
-    shards = jax.device_put((q, g), NamedSharding(mesh, spec))
-    spread = jax.device_put(where, NamedSharding(mesh, P(spec[1] if len(spec) > 1 else None)))
-    everywhere = jax.device_put(inv_freq, NamedSharding(mesh, P()))
-    compiled = gradient.lower(*shards, everywhere, spread).compile()
+    of_positions = P(spec[1] if len(spec) > 1 else None)
+    given = sharded(mesh, (q, g, inv_freq, where), spec, spec, P(), of_positions)
+    compiled = gradient.lower(*given).compile()
     assert collectives(compiled) == {"all-reduce": sums}
     # A sum of 8 * 16 * 8 products below 5 * 5 * 16, each turned.
-    assert_equal(compiled(*shards, everywhere, spread), alone, atol=1024 * 800 * 2.0**-24)
+    assert_equal(compiled(*given), alone, atol=1024 * 800 * 2.0**-24)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_channels_on_several_devices_communicate(layout):
     """What is not promised: halves of a head on two devices are exchanged; neighbours, on one, are not."""
     mesh, rope, (q, k) = mesh_of(), embedding(layout), queries_and_keys()
-    shards = jax.device_put((q, k), NamedSharding(mesh, P(None, None, None, "one")))
+    shards = sharded(mesh, (q, k), *[P(None, None, None, "one")] * 2)
     compiled = jax.jit(lambda q, k: rope(q, k, seq_dim=1)).lower(*shards).compile()
     assert bool(collectives(compiled)) == (layout == "half")
     assert_equal(compiled(*shards), rope(q, k, seq_dim=1), atol=1e-6)
 
 
-# Scores of 32 products below 5 * 5, off by 32 * 25 * 2**-24 before they are divided by 32 ** 0.5, change a weight by
-# as much, relatively; a value below 5, or a gradient, is a sum of such weights, whose sum is 1, and products below
-# 5 * 5 of them.
-RING = 32 * 25 * 2.0**-24 / 32**0.5 * 2 * 25
-
-
-@pytest.mark.compile
-def test_ring_attention_in_jax():
-    """The example's, on some of the devices: keys and values are passed on, and their gradients back."""
-    example, order, size = import_module("sharded_jax"), [], 4
-    for rank in range(size):
-        order += context_parallel(SEQ, rank, size, zigzag=True).tolist()
-    mesh, spec = jax.make_mesh((size,), ("ranks",), axis_types=(AxisType.Auto,)), P(None, "ranks")
-    q, k, v, g = (random(2, SEQ, heads, DIM, seed=heads) for heads in (4, 2, 2, 4))
-    ring = jax.shard_map(example.ring_attention, mesh=mesh, in_specs=(spec, spec, spec), out_specs=spec)
-    both = example.with_gradients(ring)
-    shards = jax.device_put(((q[:, order], k[:, order], v[:, order]), g[:, order]), NamedSharding(mesh, spec))
-    compiled = both.lower(*shards).compile()
-    assert collectives(compiled) == {"collective-permute": 2 * 2 * (size - 1)}
-    alone = jax.tree.map(lambda x: x[:, order], example.with_gradients(example.attention)((q, k, v), g))
-    assert_equal(compiled(*shards), alone, atol=RING)
-
-
 AXES = [Shard(axis) for axis in range(3)]
 
 
-@pytest.mark.slow
 def test_dtensors_on_two_ranks():
     cases = [("half", [at]) for at in (*AXES, Replicate())] + [("interleaved", [at]) for at in AXES[:2]]
     calls = [(ranks.dtensors_otherwise,), (ranks.learned_frequencies,), (ranks.compiled,)]
     ranks.on_ranks(2, (ranks.dtensors, (2,), cases), *calls)
 
 
-@pytest.mark.slow
 def test_dtensors_on_two_axes_of_a_mesh():
     ranks.on_ranks(4, (ranks.dtensors, (2, 2), [("half", AXES[:2]), ("interleaved", AXES[1:])]))
-
-
-@pytest.mark.slow
-def test_wrapped_and_ring_attention_in_torch():
-    ranks.on_ranks(4, (ranks.attention, RING))
 
 
 def test_errors_of_ranks_are_raised():
@@ -237,7 +209,6 @@ def test_errors_of_ranks_are_raised():
         ranks.on_ranks(2, (ranks.failing,))
 
 
-@pytest.mark.slow
 def test_benchmark(tmp_path, capsys):
     rows = devices.main(["--quick", "--out", str(tmp_path / "devices.md")])
     assert {row["framework"] for row in rows} == {"JAX", "PyTorch"}

@@ -1,4 +1,4 @@
-"""The example programs: what they print is true, and what is often written by hand in their place is not."""
+"""The example programs: what they print is true, and their classes do what those of other packages do."""
 
 import os
 
@@ -18,13 +18,10 @@ import oracle
 import pytest
 import rotary_embedding_torch
 import torch
-from einops import rearrange
 from peers import file_of_torchtune
 from samples import random
 from transformers import LlamaConfig
 from transformers.models.llama import modeling_llama
-
-from rope_xp import apply_rotary_pos_emb
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.append(str(EXAMPLES))
@@ -100,21 +97,18 @@ def test_attention_program(library, capsys):
     assert "(2, 16, 64)" in capsys.readouterr().out
 
 
-def test_interleaved_module_is_rotary_embedding_torch():
+def test_modules_are_rotary_embedding_torch_and_transformers_llama():
     x, base = torch.asarray(random(2, 5, 3, 14)), 500.0  # batch seq heads dim
-    module = import_module("modules_torch").RoPEPositionEmbedding(14, max_len=5, base=base)
+    example = import_module("modules_torch")
+    module = example.RoPEPositionEmbedding(14, max_len=5, base=base)
     peer = rotary_embedding_torch.RotaryEmbedding(14, theta=base).rotate_queries_or_keys
     torch.testing.assert_close(module(x), peer(x.transpose(1, 2)).transpose(1, 2), atol=1e-5, rtol=0)
     torch.testing.assert_close(module(x[:, :, 0]), peer(x[:, :, 0]), atol=1e-5, rtol=0)
-
-
-def test_half_module_is_transformers_llama():
-    x, base = torch.asarray(random(2, 5, 3, 14)), 500.0  # batch seq heads dim
-    module = import_module("modules_torch").HFRoPEPositionEmbedding(14, max_len=5, base=base)
-    rope_parameters = {"rope_type": "default", "rope_theta": base}
-    config = LlamaConfig(hidden_size=42, num_attention_heads=3, head_dim=14, rope_parameters=rope_parameters)
+    parameters = {"rope_type": "default", "rope_theta": base}
+    config = LlamaConfig(hidden_size=42, num_attention_heads=3, head_dim=14, rope_parameters=parameters)
     cos, sin = modeling_llama.LlamaRotaryEmbedding(config)(x, torch.arange(5)[None])
     peer, _ = modeling_llama.apply_rotary_pos_emb(x, x, cos, sin, unsqueeze_dim=2)
+    module = example.HFRoPEPositionEmbedding(14, max_len=5, base=base)
     torch.testing.assert_close(module(x), peer, atol=1e-5, rtol=0)
 
 
@@ -126,12 +120,16 @@ def test_modules_take_positions_and_refuse_long_input():
         module(torch.zeros(2, 6, 14))
 
 
+def assert_same_parameters(ours, peer):
+    assert [*inspect.signature(ours).parameters] == [*inspect.signature(peer).parameters]
+
+
 @pytest.mark.parametrize("base, dtype", [(10_000, torch.float32), (500, torch.bfloat16)])
 def test_drop_in_for_torchtune(base, dtype):
     ours = import_module("modules_torch").RotaryPositionalEmbeddings
     peer = file_of_torchtune("modules", "position_embeddings.py").RotaryPositionalEmbeddings
-    assert [*inspect.signature(ours).parameters] == [*inspect.signature(peer).parameters]
-    assert [*inspect.signature(ours.forward).parameters] == [*inspect.signature(peer.forward).parameters]
+    assert_same_parameters(ours, peer)
+    assert_same_parameters(ours.forward, peer.forward)
     one, other = (of(14, max_seq_len=512, base=base) for of in (ours, peer))
     x = torch.asarray(random(2, 5, 3, 14)).to(dtype)  # batch seq heads dim
     packed, decode = torch.tensor([[0, 1, 2, 0, 1], [0, 1, 2, 3, 511]]), torch.tensor([[7], [300]])
@@ -148,8 +146,8 @@ def test_drop_in_for_torchtune(base, dtype):
 def test_drop_in_for_equinox(options, dtype):
     ours = import_module("modules_equinox").RotaryPositionalEmbedding
     peer = eqx.nn.RotaryPositionalEmbedding
-    assert [*inspect.signature(ours).parameters] == [*inspect.signature(peer).parameters]
-    assert [*inspect.signature(ours.__call__).parameters] == [*inspect.signature(peer.__call__).parameters]
+    assert_same_parameters(ours, peer)
+    assert_same_parameters(ours.__call__, peer.__call__)
     # A width for each, as Equinox keeps its tables by width and dtype alone, whatever theta is.
     width = 14 + 2 * len(options)
     one, other = (of(width, **options) for of in (ours, peer))
@@ -181,24 +179,22 @@ def test_equinox_program():
     assert moved < 5e-6 and losses[-1] < 0.1 * losses[0]
 
 
-def test_modules_program():
+def test_modules_and_notebook_programs():
     assert import_module("modules_torch").main() < 1e-6
-
-
-def test_notebook_program():
     differences = import_module("notebook_jax").main()
     assert differences.keys() == {256, 64} and all(each < 2e-6 for each in differences.values())
 
 
 def test_notebook_functions():
     notebook, x = import_module("notebook_jax"), random(5, 3, 256)
-    truth = oracle.rotate(x, angles(5, 256)[:, None], "interleaved")
-    np.testing.assert_allclose(notebook.rotate(jnp.asarray(x)), truth, atol=1e-6)
-    truth = oracle.rotate(x, angles(5, 64)[:, None], "interleaved")
-    for function in (notebook.rotate_as_gpt_j, jax.jit(notebook.rotate_as_gpt_j)):
-        y = np.asarray(function(jnp.asarray(x)))
+    for dim, function in (
+        (256, notebook.rotate),
+        (64, notebook.rotate_as_gpt_j),
+        (64, jax.jit(notebook.rotate_as_gpt_j)),
+    ):
+        y, truth = np.asarray(function(jnp.asarray(x))), oracle.rotate(x, angles(5, dim)[:, None], "interleaved")
         np.testing.assert_allclose(y, truth, atol=1e-6)
-        np.testing.assert_array_equal(y[..., 64:], x[..., 64:])
+        np.testing.assert_array_equal(y[..., dim:], x[..., dim:])
 
 
 def test_convert_checkpoint(capsys):
@@ -253,30 +249,3 @@ def test_language_model(backend, tmp_path):
     assert all(0.0 < value < 16.0 for by_length in bits.values() for value in by_length.values())
     assert len({tuple(by_length) for by_length in bits.values()}) == 1
     assert figure.read_bytes().startswith(b"\x89PNG")
-
-
-# A mistake often written by hand: a cache, (seq, pairs), must meet the second and the fourth axis of x, which is
-# (batch, seq, heads, pairs, 2).
-RIGHT = np.s_[None, :, None, :, None]
-SEQ_ON_BATCH = np.s_[:, None, None, :, None]
-PAIRS_LAST = np.s_[None, :, None, None]
-
-
-def rotate_by_cache(x, index):
-    """The interleaved rotation of x, (batch, seq, heads, dim), by a cache that is given axes of size 1 by `index`."""
-    cache = torch.asarray(angles(x.shape[1], x.shape[-1]), dtype=torch.float32)
-    sin, cos = torch.sin(cache)[index], torch.cos(cache)[index]
-    x = rearrange(torch.asarray(x), "b s h (pairs two) -> b s h pairs two", two=2)
-    turned = torch.stack([-x[..., 1], x[..., 0]], dim=-1)
-    return rearrange(x * cos + turned * sin, "b s h pairs two -> b s h (pairs two)").numpy()
-
-
-@pytest.mark.parametrize("index, shape", [(SEQ_ON_BATCH, (5, 5, 3, 14)), (PAIRS_LAST, (2, 5, 3, 4))])
-def test_a_cache_on_the_wrong_axes_raises_but_is_silent_where_sizes_agree(index, shape):
-    with pytest.raises(RuntimeError, match="must match"):
-        rotate_by_cache(random(2, 5, 3, 14), index)
-    x, cache = random(*shape), angles(shape[1], shape[-1])
-    ours = apply_rotary_pos_emb(torch.asarray(x), (np.sin(cache), np.cos(cache)), seq_dim=1).numpy()
-    np.testing.assert_allclose(rotate_by_cache(x, RIGHT), ours, atol=1e-6)
-    wrong = rotate_by_cache(x, index)
-    assert wrong.shape == x.shape and np.abs(wrong - ours).max() > 0.1

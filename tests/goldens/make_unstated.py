@@ -15,7 +15,8 @@ import rope_xp
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from rotary_classes.classes import ROTARY, found, labels, message, plain, targets
+from common import message
+from rotary_classes.classes import ROTARY, found, labels, plain, targets
 from rotary_classes.outcomes import outcome_of_file
 from rotary_classes.reading import as_file
 
@@ -50,7 +51,7 @@ def rows_of(target):
     rest = {key: value for key, value in plain(default).items() if key in target.needs or not ROTARY.search(key)}
     for keys in ({}, {"rope_parameters": {"rope_type": "default"}}):
         config = type(default).from_dict(json.loads(json.dumps({**rest, **keys})))
-        for model_type in (default.model_type, *subject.also):
+        for model_type in (default.model_type, *subject.model_types):
             given = {**rest, **keys, **({} if subject.part else {"model_type": model_type})}
             for label in labels(config):
                 if outcome_of_file(target, config, given, "no rotary key", label).status == "agrees":

@@ -78,6 +78,15 @@ def emptied(model, by_meta=True):
     return model
 
 
+@contextmanager
+def default_dtype(dtype):
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def refused(kind, said, action):
     """An action raises the error that the docs promise."""
     with pytest.raises(kind, match=said):
@@ -87,24 +96,31 @@ def refused(kind, said, action):
 # Edits of what a rotary module holds, by the front of its names. Each is taken by transformers.
 
 
-def assigned_by_data(module, front):
-    getattr(module, f"{front}inv_freq").data = getattr(module, f"{front}inv_freq") * 2
+def sets(name, value):
+    """Set an attribute to a new value, or by a function of its value."""
+
+    def edit(module, front):
+        setattr(module, front + name, value(getattr(module, front + name)) if callable(value) else value)
+
+    return edit
+
+
+def on_frequencies(change):
+    return lambda module, front: change(getattr(module, f"{front}inv_freq"))
 
 
 EDITS = (
-    lambda module, front: setattr(module, f"{front}inv_freq", getattr(module, f"{front}inv_freq") * 2),
-    lambda module, front: setattr(module, f"{front}inv_freq", torch.ones(8)),
-    assigned_by_data,
-    lambda module, front: getattr(module, f"{front}inv_freq").mul_(2),
-    lambda module, front: getattr(module, f"{front}inv_freq").__setitem__(1, 0.7),
+    sets("inv_freq", lambda w: w * 2),
+    sets("inv_freq", torch.ones(8)),
+    on_frequencies(lambda w: setattr(w, "data", w * 2)),
+    on_frequencies(lambda w: w.mul_(2)),
+    on_frequencies(lambda w: w.__setitem__(1, 0.7)),
     lambda module, front: module.register_buffer(f"{front}inv_freq", torch.ones(8), persistent=False),
-    lambda module, front: setattr(
-        module, f"{front}attention_scaling", getattr(module, f"{front}attention_scaling") * 1.5
-    ),
+    sets("attention_scaling", lambda scale: scale * 1.5),
 )
 # Edits that change no logits of a model of a fixed rule, but would of another.
 OTHER_EDITS = (
-    lambda module, front: setattr(module, f"{front}original_inv_freq", torch.ones(8)),
+    sets("original_inv_freq", torch.ones(8)),
     lambda module, front: delattr(module, f"{front}inv_freq"),
     lambda module, front: module.register_parameter(f"{front}inv_freq", torch.nn.Parameter(torch.ones(8))),
     lambda module, front: setattr(module, "config", copy.deepcopy(module.config)),
@@ -172,23 +188,22 @@ def test_a_table_inside_attention_stays_when_positions_are_elsewhere():
     assert rows.is_meta and rows.shape == (2, len(table), 2) and attention._buffers["embed_positions"] is table
 
 
-@pytest.mark.parametrize(
-    "name, edit",
-    [
-        ("Phi3, LongRoPE long", {"original_max_position_embeddings": 4}),
-        ("Phi3, LongRoPE long", {"factor": 2.0}),
-        ("Llama, dynamic", {"factor": 2.0}),
-    ],
-)
+READ_IN_EACH_CALL = [
+    ("Phi3, LongRoPE long", {"original_max_position_embeddings": 4}),
+    ("Phi3, LongRoPE long", {"factor": 2.0}),
+    ("Llama, dynamic", {"factor": 2.0}),
+]
+
+
+@pytest.mark.parametrize("name, edit", READ_IN_EACH_CALL)
 def test_an_edit_of_a_config_that_is_read_in_each_call(name, edit):
-    model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
+    model, theirs, inputs = build(FAMILIES[name]), build(FAMILIES[name]), prompt(FAMILIES[name])
     right, before = logits(patch(model), inputs), copy.deepcopy(model.config.rope_parameters)
     model.config.rope_parameters.update(edit)
     for _ in range(2):
         refused(ValueError, "^patch: rope_parameters must not change while", lambda: logits(model, inputs))
     model.config.rope_parameters.update(before)
     assert torch.equal(logits(model, inputs), right)
-    theirs = build(FAMILIES[name])
     for each in (model, theirs):
         each.config.rope_parameters.update(edit)
     assert torch.equal(logits(unpatch(model), inputs), logits(theirs, inputs))
@@ -236,39 +251,28 @@ def test_what_data_parallelism_sets_on_a_replica():
 
 # Memory that is emptied.
 
+OURS = ("inv_freq", "embed_positions")  # buffers that a patched model is said to put back
 
-@pytest.mark.parametrize("by_meta", [True, False])
+
+EMPTIED = [("", True), ("", False), ("half double", True), ("half bfloat16", False), ("bfloat16 float", True)]
+
+
+@pytest.mark.parametrize("casts, by_meta", EMPTIED)
 @pytest.mark.parametrize("name", [*MODELS, "GPTJ", "Phi3, LongRoPE short", "Esm"])
-def test_unpatch_puts_back_right_numbers_after_memory_was_emptied(name, by_meta):
-    model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
-    holders = [
-        each for each in model.modules() if any("inv_freq" in n or "embed_positions" in n for n in each._buffers)
-    ]
-    before, theirs = [tensors_of(each) for each in holders], logits(model, inputs)
-    others = {n: b.clone() for n, b in model.named_buffers() if not n.endswith(("inv_freq", "embed_positions"))}
-    right = logits(patch(model), inputs)
-    emptied(model, by_meta)
-    for buffer_name, buffer in model.named_buffers():
-        if buffer_name in others:
-            buffer.copy_(others[buffer_name])  # such as the scale of embeddings
-    assert torch.equal(logits(model, inputs), right)
-    unpatch(model)
-    assert holders and all(same(tensors_of(each), kept) for each, kept in zip(holders, before, strict=True))
-    assert torch.equal(logits(model, inputs), theirs)
-
-
-@pytest.mark.parametrize("name", ["Llama", "Gemma3", "GPTJ"])
-@pytest.mark.parametrize("cast", ["half", "half double", "half bfloat16", "bfloat16 float"])
-def test_numbers_put_back_are_cast_as_transformers_casts_them(name, cast):
-    """And so are those that come after memory was emptied."""
-    theirs, ours = build(FAMILIES[name]), patch(build(FAMILIES[name]))
-    for step in cast.split():
-        theirs, ours = getattr(theirs, step)(), emptied(getattr(ours, step)())
-    unpatch(ours)
+def test_unpatch_puts_back_right_numbers_after_memory_was_emptied(name, casts, by_meta):
+    """And casts them as transformers casts them."""
+    theirs, ours, inputs = build(FAMILIES[name]), patch(build(FAMILIES[name])), prompt(FAMILIES[name])
+    right = logits(ours, inputs)
+    for cast in ["float", *casts.split()]:
+        theirs, ours = getattr(theirs, cast)(), emptied(getattr(ours, cast)(), by_meta)
     kept = dict(theirs.named_buffers())
-    assert kept and all(
-        same({n: b}, {n: kept[n]}) for n, b in ours.named_buffers() if n.endswith(("inv_freq", "embed_positions"))
-    )
+    for buffer_name, buffer in ours.named_buffers():
+        if not buffer_name.endswith(OURS):
+            buffer.copy_(kept[buffer_name])  # such as the scale of embeddings
+    assert casts or torch.equal(logits(ours, inputs), right)
+    assert any(buffer_name.endswith(OURS) for buffer_name in kept)
+    assert same(dict(unpatch(ours).named_buffers()), kept)
+    assert torch.equal(logits(ours, inputs), logits(theirs, inputs))
 
 
 def state_of(model):
@@ -280,9 +284,7 @@ def test_unpatch_without_numbers_is_refused_and_nothing_is_half_done():
     model = patch(build(FAMILIES["Gemma3"])).to("meta")
     before = state_of(model)
     for _ in range(2):
-        refused(
-            ValueError, r"^unpatch: .*RotaryEmbedding: its \w*inv_freq is on the meta device", lambda: unpatch(model)
-        )
+        refused(ValueError, r"^unpatch: .*: its \w*inv_freq is on the meta device", lambda: unpatch(model))
         assert state_of(model) == before
 
 
@@ -329,8 +331,7 @@ def test_patch_in_threads_leaves_what_a_program_has_chosen(monkeypatch):
             first_done.set()
 
     monkeypatch.setattr(_compare_tables, "_checked_rotary", slowly)
-    torch.set_default_dtype(torch.bfloat16)
-    try:
+    with default_dtype(torch.bfloat16):
         before = chosen()
         threads = [threading.Thread(target=run, args=(name,), name=name) for name in models]
         for thread in threads:
@@ -340,12 +341,21 @@ def test_patch_in_threads_leaves_what_a_program_has_chosen(monkeypatch):
         for thread in threads:
             thread.join(60)
         seen.append(chosen())
-    finally:
-        torch.set_default_dtype(torch.float32)
-        monkeypatch.undo()
+    monkeypatch.undo()
     assert seen == 4 * [before]
     one, other = (logits(model, inputs) for model in models.values())
     assert torch.equal(one, other) and torch.equal(one, logits(patch(build(FAMILIES["Llama"])), inputs))
+
+
+@pytest.mark.parametrize("name", ["Llama", "GPTJ", "DeepseekV2", "Qwen2VL", "Phi3, LongRoPE long"])
+def test_the_defaults_of_a_program_do_not_matter(name):
+    model, inputs = build(FAMILIES[name]), prompt(FAMILIES[name])
+    right = logits(patch(model), inputs)
+    unpatch(model)
+    with default_dtype(torch.bfloat16), torch.device("meta"), torch.autocast("cpu", torch.bfloat16):
+        patch(model)
+        assert torch.get_default_dtype() == torch.bfloat16
+    assert torch.equal(logits(model, inputs), right)
 
 
 def chosen():
@@ -376,12 +386,8 @@ def chosen():
 )
 def test_tensors_are_as_without_the_defaults_of_a_program(make, default):
     right = make()
-    torch.set_default_dtype(default)
-    try:
-        with torch.device("meta"), torch.autocast("cpu", torch.bfloat16), float32_on_cpu():
-            made = make()
-    finally:
-        torch.set_default_dtype(torch.float32)
+    with default_dtype(default), torch.device("meta"), torch.autocast("cpu", torch.bfloat16), float32_on_cpu():
+        made = make()
     assert made.dtype == right.dtype and made.device.type == "cpu" and torch.equal(made, right)
 
 
@@ -405,10 +411,8 @@ class States(RuleBasedStateMachine):
         self.name, self.inputs = name, prompt(FAMILIES[name])
         self.ours, self.theirs = build(FAMILIES[name]), build(FAMILIES[name])
         self.exact = tensors_of(rotary_of(self.theirs))
-        self.scales = {
-            f"{front}attention_scaling": getattr(rotary_of(self.theirs), f"{front}attention_scaling")
-            for front in MODELS[name]
-        }
+        scales = [f"{front}attention_scaling" for front in MODELS[name]]
+        self.scales = {scale: getattr(rotary_of(self.theirs), scale) for scale in scales}
         self.patched = self.edited = self.other_base = False
         self.copies = []
         if at_once:
@@ -423,9 +427,7 @@ class States(RuleBasedStateMachine):
         if self.patched:
             refused(ValueError, "^patch: model must not be patched already", lambda: patch(self.ours))
         elif self.edited or self.other_base:
-            refused(
-                ValueError, "^patch: every rotary module must be one that can be replaced", lambda: patch(self.ours)
-            )
+            refused(ValueError, "^patch: every rotary module must be one that can be", lambda: patch(self.ours))
         else:
             patch(self.ours)
             self.patched = True
@@ -503,8 +505,10 @@ class States(RuleBasedStateMachine):
     @rule()
     def pickle(self):
         if self.patched:
-            refused(TypeError, "^pickle: a model must not be patched", lambda: pickle.dumps(self.ours))
-            refused(TypeError, "^pickle: a model must not be patched", lambda: torch.save(self.ours, io.BytesIO()))
+            for part in (self.ours, self.ours.model.layers, rotary_of(self.ours)):
+                said = r"^pickle: a model must not be patched; got a patched .*: unpatch it first"
+                refused(TypeError, said, lambda part=part: pickle.dumps(part))
+                refused(TypeError, said, lambda part=part: torch.save(part, io.BytesIO()))
         else:
             self.ours = pickle.loads(pickle.dumps(self.ours))
 

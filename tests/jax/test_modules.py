@@ -22,13 +22,8 @@ def call(module, *arrays, positions=None):
 
 
 class TestModule(ModuleTests):
-    module, xp, grad, calls, ATOL = (
-        RotaryEmbedding,
-        LIBRARIES["jax"],
-        staticmethod(jax.grad),
-        [call, nnx.jit(call)],
-        1e-6,
-    )
+    module, xp, grad, ATOL = RotaryEmbedding, LIBRARIES["jax"], staticmethod(jax.grad), 1e-6
+    calls = (call, nnx.jit(call))
 
     def gradient(self, module, loss):
         (found,) = jax.tree.leaves(nnx.grad(loss)(module))
@@ -60,8 +55,7 @@ def test_split_merge_and_copies():
         for other in (nnx.merge(graph, state), nnx.clone(module), copy.deepcopy(module)):
             np.testing.assert_array_equal(other(q), module(q))
         assert hash(graph) == hash(nnx.graphdef(again))
-        turned = jax.jit(lambda state, q, graph=graph: nnx.merge(graph, state)(q))(state, q)
-        assert_same(turned, module(q))
+        assert_same(jax.jit(lambda state, q, graph=graph: nnx.merge(graph, state)(q))(state, q), module(q))
 
 
 def test_equal_modules_are_traced_once():
@@ -81,9 +75,10 @@ def test_equal_modules_are_traced_once():
 
 def test_a_state_cast_to_half_precision():
     q, (fixed, learned) = random(2, 5, 3, 14), fixed_and_learned()
-    cast = lambda module: nnx.merge(  # noqa: E731
-        nnx.graphdef(module), jax.tree.map(lambda x: x.astype(jnp.bfloat16), nnx.state(module))
-    )
+
+    def cast(module):
+        return nnx.merge(nnx.graphdef(module), jax.tree.map(lambda x: x.astype(jnp.bfloat16), nnx.state(module)))
+
     np.testing.assert_array_equal(cast(fixed)(q), fixed(q))
     with pytest.raises(TypeError, match="inv_freq must be float32 or float64; got bfloat16"):
         cast(learned)(q)

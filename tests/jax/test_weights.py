@@ -15,16 +15,10 @@ def permute(w):
     return permute_projection(w, num_heads=2, to="half", rotary_dim=6)
 
 
-def test_under_a_jit_it_is_the_same_and_gathers_nothing():
-    w = jnp.asarray(random(28, 5))
-    np.testing.assert_array_equal(jax.jit(permute)(w), permute(w))
-    assert "gather" not in str(jax.make_jaxpr(permute)(w))
-
-
-def test_vmap_and_gradient():
-    w = jnp.asarray(random(3, 28, 5))
-    np.testing.assert_array_equal(jax.vmap(permute)(w), jnp.stack([permute(each) for each in w]))
-    factors = jnp.asarray(random(28, 5, seed=1))
+def test_under_transforms_it_is_the_same_and_gathers_nothing():
+    w, factors = jnp.asarray(random(3, 28, 5)), jnp.asarray(random(28, 5, seed=1))
+    assert "gather" not in str(jax.make_jaxpr(permute)(w[0]))
+    np.testing.assert_array_equal(jax.jit(jax.vmap(permute))(w), jnp.stack([permute(each) for each in w]))
     gradient = jax.grad(lambda w: (permute(w) * factors).sum())(w[0])
     back = permute_projection(factors, num_heads=2, to="interleaved", rotary_dim=6)
     np.testing.assert_array_equal(gradient, back)

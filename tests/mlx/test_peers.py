@@ -8,10 +8,19 @@ import numpy as np
 import pytest
 from samples import random
 
-from rope_xp import LinearScaling, Llama3Scaling, ProportionalScaling, RotaryEmbedding, YarnScaling, positions
+from rope_xp import LinearScaling, Llama3Scaling, ProportionalScaling, RotaryEmbedding, YarnScaling
+from rope_xp.positions import consecutive, grid
 
 LAYOUTS = {"half": False, "interleaved": True}
-BATCH, HEADS, SEQ, DIM = 2, 3, 5, 20
+SHAPE = BATCH, HEADS, SEQ, DIM = 2, 3, 5, 20
+
+
+def embedding(layout, base=500.0, **options):
+    return RotaryEmbedding(head_dim=DIM, layout=layout, base=base, **options)
+
+
+def numbers(*shape, seed=0):
+    return mx.array(random(*shape, seed=seed))
 
 
 def assert_same(ours, theirs, last, *, powers=True):
@@ -31,10 +40,8 @@ def assert_same(ours, theirs, last, *, powers=True):
 @pytest.mark.parametrize("base", [500.0, 1e6])
 def test_module(layout, offset, scale, base):
     theirs = nn.RoPE(12, traditional=LAYOUTS[layout], base=base, scale=scale)
-    scaling = LinearScaling(factor=1 / scale)
-    rope = RotaryEmbedding(head_dim=DIM, layout=layout, base=base, rotary_dim=12, scaling=scaling)
-    x = mx.array(random(BATCH, HEADS, SEQ, DIM))
-    ours = rope(x, positions=positions.consecutive(SEQ, offset, like=x), seq_dim=2)
+    rope, x = embedding(layout, base, rotary_dim=12, scaling=LinearScaling(factor=1 / scale)), numbers(*SHAPE)
+    ours = rope(x, positions=consecutive(SEQ, offset, like=x), seq_dim=2)
     assert_same(ours, theirs(x, offset=offset), offset + SEQ)
     assert np.array_equal(np.array(ours)[..., 12:], np.array(x)[..., 12:])
 
@@ -42,72 +49,46 @@ def test_module(layout, offset, scale, base):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", [(BATCH, SEQ, DIM), (BATCH, HEADS, SEQ, DIM), (BATCH, 2, HEADS, SEQ, DIM)])
 def test_offsets_of_rows(layout, shape):
-    x, offsets = mx.array(random(*shape)), mx.array([3, 500])
+    rope, x, offsets = embedding(layout), numbers(*shape), mx.array([3, 500])
     theirs = mx.fast.rope(x, DIM, traditional=LAYOUTS[layout], base=500.0, scale=1.0, offset=offsets)
-    rope = RotaryEmbedding(head_dim=DIM, layout=layout, base=500.0)
-    ours = rope(x, positions=positions.consecutive(SEQ, offsets), seq_dim=len(shape) - 2)
-    assert_same(ours, theirs, 505)
+    assert_same(rope(x, positions=consecutive(SEQ, offsets), seq_dim=len(shape) - 2), theirs, 505)
+
+
+LLAMA_3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 256}
+YARN = {"factor": 4.0, "original_max_position_embeddings": 128, "attention_factor": 1.0}
+SCALINGS = [Llama3Scaling(**LLAMA_3), YarnScaling(**YARN), ProportionalScaling(partial_rotary_factor=0.5)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(
-    "scaling",
-    [
-        Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=256),
-        YarnScaling(factor=4.0, original_max_position_embeddings=128, attention_factor=1.0),
-        ProportionalScaling(partial_rotary_factor=0.5),
-    ],
-    ids=lambda scaling: scaling.rope_type,
-)
-def test_frequencies(layout, scaling):
+@pytest.mark.parametrize("scaling", SCALINGS, ids=lambda scaling: scaling.rope_type)
+@pytest.mark.parametrize("scale, last", [(1.0, 405), (0.5, 203)])
+def test_frequencies(layout, scaling, scale, last):
     """Theirs are reciprocals, and infinite where a pair does not turn."""
-    rope = RotaryEmbedding(head_dim=DIM, layout=layout, base=10_000.0, scaling=scaling)
+    rope, x = embedding(layout, 10_000.0, scaling=scaling), numbers(*SHAPE)
     periods = mx.array([1 / w if w else math.inf for w in rope.inv_freq])
-    x = mx.array(random(BATCH, HEADS, SEQ, DIM))
-    options = {"traditional": LAYOUTS[layout], "base": None, "offset": 400, "freqs": periods}
-    theirs = mx.fast.rope(x, DIM, scale=1.0, **options)
-    where = positions.consecutive(SEQ, 400, like=x)
-    assert_same(rope(x, positions=where, seq_dim=2), theirs, 405, powers=False)
-    theirs = mx.fast.rope(x, DIM, scale=0.5, **options)
-    assert_same(rope(x, positions=0.5 * where, seq_dim=2), theirs, 203, powers=False)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision(layout, dtype):
-    """Theirs multiplies, on a CPU, in half precision; ours rounds the result alone."""
-    x = mx.array(random(BATCH, HEADS, SEQ, DIM)).astype(getattr(mx, dtype))
-    rope = RotaryEmbedding(head_dim=DIM, layout=layout, base=500.0)
-    where = positions.consecutive(SEQ, 400, like=x)
-    ours = rope(x, positions=where, seq_dim=2)
-    theirs = mx.fast.rope(x, DIM, traditional=LAYOUTS[layout], base=500.0, scale=1.0, offset=400)
-    exact = rope(x.astype(mx.float32), positions=where, seq_dim=2)
-    assert ours.dtype == theirs.dtype == x.dtype
-    assert mx.array_equal(ours, exact.astype(x.dtype))
-    # Of numbers up to 3, tables and two products are rounded, and the sum, up to 4.3.
-    unit = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
-    atol = 6 * (2 * unit + 405 * 8 * 2.0**-24 + 3e-7) + 4.3 * unit
-    np.testing.assert_allclose(np.array(theirs.astype(mx.float32)), np.array(exact), rtol=0, atol=atol)
+    options = {"traditional": LAYOUTS[layout], "base": None, "scale": scale, "offset": 400, "freqs": periods}
+    ours = rope(x, positions=scale * consecutive(SEQ, 400, like=x), seq_dim=2)
+    assert_same(ours, mx.fast.rope(x, DIM, **options), last, powers=False)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_gradient_of_x_and_compiler(layout):
-    rope = RotaryEmbedding(head_dim=DIM, layout=layout, base=500.0, rotary_dim=12)
-    x, g = (mx.array(random(BATCH, HEADS, SEQ, DIM, seed=seed)) for seed in (0, 1))
-    where = positions.consecutive(SEQ, 300, like=x)
-    theirs = nn.RoPE(12, traditional=LAYOUTS[layout], base=500.0)
-    _, (ours,) = mx.vjp(lambda x: rope(x, positions=where, seq_dim=2), [x], [g])
+    rope, (x, g) = embedding(layout, rotary_dim=12), (numbers(*SHAPE, seed=seed) for seed in (0, 1))
+    where, theirs = consecutive(SEQ, 300, like=x), nn.RoPE(12, traditional=LAYOUTS[layout], base=500.0)
+
+    def ours(x):
+        return rope(x, positions=where, seq_dim=2)
+
+    _, (gradient,) = mx.vjp(ours, [x], [g])
     _, (expected,) = mx.vjp(lambda x: theirs(x, offset=300), [x], [g])
-    assert_same(ours, expected, 305)
-    compiled = mx.compile(lambda x: rope(x, positions=where, seq_dim=2))(x)
-    np.testing.assert_allclose(np.array(compiled), np.array(rope(x, positions=where, seq_dim=2)), rtol=0, atol=1e-6)
+    assert_same(gradient, expected, 305)
+    np.testing.assert_allclose(np.array(mx.compile(ours)(x)), np.array(ours(x)), rtol=0, atol=1e-6)
 
 
 def test_learned_frequencies():
     """Against the rotation written with MLX's sines, as its own does not differentiate frequencies."""
-    x, g = (mx.array(random(SEQ, HEADS, 16, seed=seed)) for seed in (0, 1))
-    w = mx.array(random(2, HEADS, 8))
-    where = positions.grid(1, SEQ, start=(2, 0), like=x)
+    x, g, w = numbers(SEQ, HEADS, 16), numbers(SEQ, HEADS, 16, seed=1), numbers(2, HEADS, 8)
+    where = grid(1, SEQ, start=(2, 0), like=x)
 
     def ours(w):
         rope = RotaryEmbedding(head_dim=16, layout="half", inv_freq=w)

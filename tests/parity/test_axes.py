@@ -18,11 +18,12 @@ from rotary_embedding_torch import apply_rotary_emb as lucid_apply
 from x_transformers import x_transformers
 
 from rope_xp import LinearScaling, Llama3Scaling, NTKScaling, RotaryEmbedding, Sections, XPos
-from rope_xp.frequencies import evenly_spaced, geometric, log_spaced
+from rope_xp.frequencies import evenly_spaced, log_spaced
 from rope_xp.positions import grid, join
 
 TORCH = torch.zeros(1)
 CPU = torch.device("cpu")
+LONG = (16, 56, 56)  # channels of time, height and width
 T, H, W = 3, 5, 7
 
 
@@ -32,25 +33,27 @@ def axial(dims, layout="interleaved", base=10_000.0, **options):
     return RotaryEmbedding(head_dim=sum(dims), layout=layout, base=base, sections=sections, **options)
 
 
-# rotary-embedding-torch
+# rotary-embedding-torch and x-transformers
+
+
+def assert_axial(rope, where, angles, sizes, roundings=4):
+    """Tables and rotated numbers, with cells in one row and on axes of their own."""
+    atol, x = off_by(rope, where, roundings), random(2, 3, *sizes, rope.head_dim)
+    tables = tuple(table.flatten(0, -2)[:, ::2] for table in (angles.sin(), angles.cos()))
+    assert_same(rope.sincos(where), tables, atol)
+    expected = lucid_apply(angles, x)
+    ours = rope(x.flatten(2, -2).transpose(1, 2), positions=where, seq_dim=1)
+    assert_same(ours.transpose(1, 2).unflatten(2, sizes), expected, rotated(atol))
+    assert_same(rope(x, positions=where.reshape(-1, 1, 1, *sizes), seq_dim=2), expected, rotated(atol))
 
 
 @pytest.mark.parametrize("offsets", [None, (3, 0, 400)])
 @pytest.mark.parametrize("sizes", [(5, 7), (3, 5, 7)])
 def test_axial_frequencies(sizes, offsets):
     offsets = None if offsets is None else offsets[-len(sizes) :]
-    theirs = LucidRotaryEmbedding(dim=8, theta=500.0)
-    angles = theirs.get_axial_freqs(*sizes, offsets=offsets)
+    angles = LucidRotaryEmbedding(dim=8, theta=500.0).get_axial_freqs(*sizes, offsets=offsets)
     rope = axial([8] * len(sizes), base=500.0)
-    where, x = grid(*sizes, start=offsets or 0, like=TORCH), random(2, math.prod(sizes), 3, rope.head_dim)
-    atol = off_by(rope, where)
-    tables = tuple(table.flatten(0, -2)[:, ::2] for table in (angles.sin(), angles.cos()))
-    assert_same(rope.sincos(where), tables, atol)
-    field = x.transpose(1, 2).unflatten(2, sizes)  # batch heads *sizes dim
-    expected = lucid_apply(angles, field)
-    assert_same(rope(x, positions=where, seq_dim=1), expected.flatten(2, -2).transpose(1, 2), rotated(atol))
-    unfolded = where.reshape(-1, 1, 1, *sizes)
-    assert_same(rope(field, positions=unfolded, seq_dim=2), expected, rotated(atol))
+    assert_axial(rope, grid(*sizes, start=offsets or 0, like=TORCH), angles, sizes)
 
 
 @pytest.mark.parametrize("max_freq", [10, 224.0])
@@ -58,12 +61,8 @@ def test_frequencies_for_pixels(max_freq):
     angles = LucidRotaryEmbedding(dim=8, freqs_for="pixel", max_freq=max_freq).get_axial_freqs(H, W)
     bands = evenly_spaced(math.pi, math.pi * max_freq / 2, 4)
     rope = RotaryEmbedding(head_dim=16, layout="interleaved", inv_freq=block_diagonal(bands, bands))
-    where, x = grid(H, W, start=-1, last=1, like=TORCH), random(2, 4, H * W, 16)
     # Six roundings: two of a frequency, one of pi, two of a coordinate, one of the product.
-    atol = off_by(rope, where, 6)
-    assert_same(rope.sincos(where).sin, angles.sin().flatten(0, 1)[:, ::2], atol)
-    ours = rope(x, positions=where, seq_dim=2)
-    assert_same(ours, lucid_apply(angles, x.unflatten(2, (H, W))).flatten(2, 3), rotated(atol))
+    assert_axial(rope, grid(H, W, start=-1, last=1, like=TORCH), angles, (H, W), roundings=6)
 
 
 def test_a_span_that_begins_later():
@@ -75,45 +74,30 @@ def test_a_span_that_begins_later():
     assert torch.equal(ours[..., :6], x[..., :6]) and torch.equal(ours[..., 14:], x[..., 14:])
 
 
-@pytest.mark.parametrize(
-    "options, scaling",
-    [({"interpolate_factor": 4.0}, LinearScaling(factor=4.0)), ({"theta_rescale_factor": 8.0}, NTKScaling(factor=8.0))],
-)
-@pytest.mark.parametrize("seq_before_heads", [False, True])
-def test_scaling(options, scaling, seq_before_heads):
-    theirs = LucidRotaryEmbedding(dim=16, seq_before_head_dim=seq_before_heads, **options)
-    rope = RotaryEmbedding(head_dim=16, layout="interleaved", base=10_000.0, scaling=scaling)
-    x, where = random(2, 9, 7, 16), torch.arange(400, 400 + (9 if seq_before_heads else 7))
-    ours = rope(x, positions=where, seq_dim=1 if seq_before_heads else 2)
-    assert_same(ours, theirs.rotate_queries_or_keys(x, offset=400), rotated(off_by(rope, where, 5)))
-
-
-def test_learned_frequencies():
-    theirs = LucidRotaryEmbedding(dim=16, learned_freq=True)
+@pytest.mark.parametrize("sizes", [(50,), (H, W)])
+def test_learned_frequencies(sizes):
+    theirs, axes = LucidRotaryEmbedding(dim=8, learned_freq=True), len(sizes)
     freqs = theirs.freqs.detach().clone().requires_grad_()
-    where, x, g = torch.arange(50), random(2, 3, 50, 16), random(2, 3, 50, 16, seed=1)
-    rope = RotaryEmbedding(head_dim=16, layout="interleaved", inv_freq=freqs)
-    ours, expected = rope(x, seq_dim=2), theirs.rotate_queries_or_keys(x)
+    inv_freq = freqs if axes == 1 else torch.block_diag(freqs[None], freqs[None])
+    rope = RotaryEmbedding(head_dim=8 * axes, layout="interleaved", inv_freq=inv_freq)
+    where, (x, g) = grid(*sizes, like=TORCH), (random(2, *sizes, 8 * axes, seed=seed) for seed in (0, 1))
+    ours = rope(x, positions=where[0] if axes == 1 else where.reshape(axes, 1, *sizes), seq_dim=1)
+    expected = lucid_apply(theirs.get_axial_freqs(*sizes), x)
     atol = off_by(rope, where, 1)
     assert_same(ours, expected, rotated(atol))
     for y in (ours, expected):
         (y * g).sum().backward()
-    assert_same(freqs.grad, theirs.freqs.grad, gradient_off_by(atol, 2 * 3 * 50, 2 * 3 * where.sum()))
+    assert_same(freqs.grad, theirs.freqs.grad, gradient_off_by(atol, 2 * where.numel(), 2 * where.sum()))
 
 
-def test_learned_frequencies_on_two_axes():
-    theirs = LucidRotaryEmbedding(dim=8, learned_freq=True)
-    freqs = theirs.freqs.detach().clone().requires_grad_()
-    where, x, g = grid(H, W, like=TORCH), random(2, H, W, 16), random(2, H, W, 16, seed=1)
-    w = torch.block_diag(freqs[None], freqs[None])
-    rope = RotaryEmbedding(head_dim=16, layout="interleaved", inv_freq=w)
-    ours = rope(x, positions=where.reshape(2, 1, H, W), seq_dim=1)
-    expected = lucid_apply(theirs.get_axial_freqs(H, W), x)
-    atol = off_by(rope, where, 1)
-    assert_same(ours, expected, rotated(atol))
-    for y in (ours, expected):
-        (y * g).sum().backward()
-    assert_same(freqs.grad, theirs.freqs.grad, gradient_off_by(atol, 4 * H * W, 2 * where.sum()))
+def with_xpos(scaling=None, head_dim=16, base=10_000.0, **options):
+    """An embedding of 16 channels, and how far a peer may be off at positions below 50.
+
+    The least zeta is 2 / 7, so that nothing grows by more than (7 / 2) ** (25 / 64) < 1.7; its power has 4 roundings.
+    """
+    options |= {"head_dim": head_dim, "rotary_dim": 16, "layout": "interleaved"}
+    rope = RotaryEmbedding(base=base, scaling=scaling, **options)
+    return rope, 1.7 * rotated(off_by(rope, torch.arange(50), 5) + 4 * 2.0**-24)
 
 
 def scores(q, k):
@@ -126,53 +110,27 @@ def test_xpos(factor):
     q, k = random(2, 3, 50, 16), random(2, 3, 50, 16, seed=1)
     expected = theirs.rotate_queries_and_keys(q, k)
     # Their power grows with interpolated positions, around half a length that is not interpolated.
-    xpos = XPos(scale_base=64 * factor, centre=int(25 * factor))
-    options = {"head_dim": 16, "layout": "interleaved", "base": 10_000.0, "scaling": LinearScaling(factor=factor)}
-    rope = RotaryEmbedding(xpos=xpos, **options)
-    # The least zeta is 2 / 7, so that nothing grows by more than (7 / 2) ** (25 / 64) < 1.7; its power has 4 roundings.
-    atol = 1.7 * rotated(off_by(rope, torch.arange(50), 5) + 4 * 2.0**-24)
-    for ours, other in zip(rope(q, k, seq_dim=2), expected, strict=True):
-        assert_same(ours, other, atol)
-    fixed = RotaryEmbedding(xpos=XPos(scale_base=64 * factor), **options)
+    scaling, xpos = LinearScaling(factor=factor), XPos(scale_base=64 * factor, centre=int(25 * factor))
+    rope, atol = with_xpos(scaling, xpos=xpos)
+    assert_same(rope(q, k, seq_dim=2), expected, atol)
+    fixed, _ = with_xpos(scaling, xpos=XPos(scale_base=64 * factor))
     # Sums of 16 products, of numbers up to 1.7 * 4.3 on their side; ours grow and shrink by (7 / 2) ** (50 / 64) < 2.7.
     assert_same(scores(*fixed(q, k, seq_dim=2)), scores(*expected), 16 * 2 * 2.7 * 4.3 * 2 * atol)
 
 
-def test_xpos_with_cached_keys():
-    """Their centre follows the length of the keys, which a cache contradicts: scores still agree."""
-    theirs = LucidRotaryEmbedding(dim=16, use_xpos=True, xpos_scale_base=64, cache_if_possible=False)
-    q, k = random(2, 3, 4, 16), random(2, 3, 50, 16, seed=1)
-    expected = theirs.rotate_queries_with_cached_keys(q, k)
-    xpos = XPos(scale_base=64, centre=25)
-    rope = RotaryEmbedding(head_dim=16, layout="interleaved", base=10_000.0, xpos=xpos)
-    tables = [rope.sincos(torch.arange(a, 50), role=role) for a, role in ((46, "query"), (0, "key"))]
-    ours = [rope.rotate(x, table, seq_dim=2) for x, table in zip((q, k), tables)]
-    atol = 1.7 * rotated(off_by(rope, torch.arange(50), 5) + 4 * 2.0**-24)
-    assert_same(ours[1], expected[1], atol)
-    # Theirs takes the middle of the four queries for the centre of their powers.
-    shift = XPos(scale_base=64, centre=2)
-    rope = RotaryEmbedding(head_dim=16, layout="interleaved", base=10_000.0, xpos=shift)
-    assert_same(rope.rotate(q, rope.sincos(torch.arange(46, 50), role="query"), seq_dim=2), expected[0], 2.7 * atol)
+SCALINGS = [
+    ({"interpolation_factor": 4.0}, LinearScaling(factor=4.0)),
+    ({"base_rescale_factor": 8.0}, NTKScaling(factor=8.0)),
+]
 
 
-# x-transformers
-
-
-@pytest.mark.parametrize(
-    "options, scaling",
-    [
-        ({"interpolation_factor": 4.0}, LinearScaling(factor=4.0)),
-        ({"base_rescale_factor": 8.0}, NTKScaling(factor=8.0)),
-    ],
-)
-@pytest.mark.parametrize("use_xpos", [False, True])
-def test_x_transformers(options, scaling, use_xpos):
-    theirs = x_transformers.RotaryEmbedding(16, base=500.0, use_xpos=use_xpos, scale_base=64, **options)
+@pytest.mark.parametrize("options, scaling", SCALINGS)
+@pytest.mark.parametrize("xpos", [None, XPos(scale_base=64, centre=25)])
+def test_x_transformers(options, scaling, xpos):
+    theirs = x_transformers.RotaryEmbedding(16, base=500.0, use_xpos=xpos is not None, scale_base=64, **options)
     angles, scale = theirs.forward_from_seq_len(50)
     q, k = random(2, 3, 50, 20), random(2, 3, 50, 20, seed=1)
-    xpos = XPos(scale_base=64, centre=25) if use_xpos else None
-    rope = RotaryEmbedding(head_dim=20, rotary_dim=16, layout="interleaved", base=500.0, scaling=scaling, xpos=xpos)
-    atol = 1.7 * rotated(off_by(rope, torch.arange(50), 5) + 4 * 2.0**-24)
+    rope, atol = with_xpos(scaling, head_dim=20, base=500.0, xpos=xpos)
     for ours, x, power in zip(rope(q, k, seq_dim=2), (q, k), (scale, scale**-1), strict=True):
         assert_same(ours, x_transformers.apply_rotary_pos_emb(x, angles, power), atol)
 
@@ -184,9 +142,8 @@ def test_x_transformers(options, scaling, use_xpos):
 def test_scaled_rope_of_torchtune(packed):
     module = file_of_torchtune("models", "llama3_1", "_position_embeddings.py")
     theirs = module.Llama3ScaledRoPE(64, max_seq_len=512, base=500_000, scale_factor=32, old_context_len=256)
-    scaling = Llama3Scaling(
-        factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=256
-    )
+    factors = {"factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    scaling = Llama3Scaling(**factors, original_max_position_embeddings=256)
     rope = RotaryEmbedding(head_dim=64, layout="interleaved", base=500_000.0, scaling=scaling)
     where = torch.randint(512, (2, 9), generator=torch.Generator().manual_seed(2)) if packed else torch.arange(9)
     x = random(2, 9, 3, 64)
@@ -198,9 +155,8 @@ def test_scaled_rope_of_torchtune(packed):
 @pytest.mark.parametrize("append_cls_token", [True, False])
 def test_vision_rope_of_torchtune(append_cls_token):
     module = file_of_torchtune("modules", "position_embeddings.py")
-    theirs = module.VisionRotaryPositionalEmbeddings(
-        patch_size=4, tile_size=20, max_num_tiles=3, dim=8, base=500, append_cls_token=append_cls_token
-    )
+    options = {"patch_size": 4, "tile_size": 20, "max_num_tiles": 3, "dim": 8, "base": 500}
+    theirs = module.VisionRotaryPositionalEmbeddings(**options, append_cls_token=append_cls_token)
     rope = axial((8, 8), base=500.0)
     patches = grid(5, 5, start=1, axes=(1, 0), like=TORCH)
     where = torch.cat([join(patches, 1) if append_cls_token else join(1, patches)] * 3, dim=-1)
@@ -224,9 +180,9 @@ def of_diffusers(model, name):
     return getattr(import_module(f"diffusers.models.transformers.transformer_{model}"), name)
 
 
-def video(patch=2):
+def video():
     """Latents of T x H x W patches."""
-    return torch.zeros(1, 1, T, patch * H, patch * W)
+    return torch.zeros(1, 1, T, 2 * H, 2 * W)
 
 
 def by_real(cos, sin, neighbours=True):
@@ -249,20 +205,16 @@ def by_matrices(matrices, apply):
     return matrices[..., 1, 0], matrices[..., 0, 0], apply
 
 
-def multiply(x, matrices):
-    """Matrices "seq pairs 2 2" times pairs of x of batch seq heads dim."""
-    return (matrices[:, None] * x.unflatten(-1, (-1, 1, 2))).sum(-1).flatten(-2)
-
-
 def by_positions(model, name, base, dims, where):
     """Of a class that takes positions."""
     return axial(dims, base=float(base)), where, *by_real(*of_diffusers(model, name)(base, [*dims])(where.T))
 
 
 def by_size(model, name, dims, base, *arguments):
-    """Of a class that takes a video."""
-    theirs = of_diffusers(model, name)(*arguments)(video())
-    return axial(dims, base=base), grid(T, H, W, like=TORCH), *by_real(*theirs)
+    """Of a class that takes a video, or an image where there are two axes."""
+    pixels = video() if len(dims) == 3 else video()[:, :, 0]
+    theirs = of_diffusers(model, name)(*arguments)(pixels)
+    return axial(dims, base=base), grid(*(T, H, W)[-len(dims) :], like=TORCH), *by_real(*theirs)
 
 
 def hidream():
@@ -285,41 +237,27 @@ def kandinsky_5():
     matrices = theirs((1, T, H, W), [torch.arange(n) + 9 for n in (T, H, W)], (1.0, 2.0, 3.16))
     matrices = matrices.reshape(T * H * W, 32, 2, 2)
     where = grid(T, H, W, start=(9, 9 / 2.0, 9 / 3.16), step=(1, 1 / 2.0, 1 / 3.16), like=TORCH)
-    return axial((16, 24, 24)), where, *by_matrices(matrices, lambda x: multiply(x, matrices))
+
+    def multiply(x):
+        return (matrices[:, None] * x.unflatten(-1, (-1, 1, 2))).sum(-1).flatten(-2)
+
+    return axial((16, 24, 24)), where, *by_matrices(matrices, multiply)
 
 
 def framepack():
     frames = torch.tensor([0, 400, 7])
-    theirs = of_diffusers("hunyuan_video_framepack", "HunyuanVideoFramepackRotaryPosEmbed")(2, 1, [16, 56, 56])
-    return axial((16, 56, 56), base=256.0), grid(frames, H, W), *by_real(*theirs(frames, 2 * H, 2 * W, CPU))
+    theirs = of_diffusers("hunyuan_video_framepack", "HunyuanVideoFramepackRotaryPosEmbed")(2, 1, [*LONG])
+    return axial(LONG, base=256.0), grid(frames, H, W), *by_real(*theirs(frames, 2 * H, 2 * W, CPU))
 
 
-def hunyuan_image():
-    theirs = of_diffusers("hunyuanimage", "HunyuanImageRotaryPosEmbed")((2, 2), (64, 64))
-    return axial((64, 64), base=256.0), grid(H, W, like=TORCH), *by_real(*theirs(video()[:, :, 0]))
-
-
-def qwen_image_edit():
-    theirs = of_diffusers("qwenimage", "QwenEmbedRope")(10_000, [16, 56, 56], scale_rope=True)
-    shapes = [(1, H, W), (1, 4, 2), (1, 6, 9)]
-    images, text = theirs([shapes], device=CPU, max_txt_seq_len=6)
-    return qwen_image(shapes, range(3), torch.cat([images, text]))
-
-
-def qwen_image_layered():
-    theirs = of_diffusers("qwenimage", "QwenEmbedLayer3DRope")(10_000, [16, 56, 56], scale_rope=True)
-    shapes = [(1, H, W), (1, H, W), (1, 6, 9)]
-    images, text = theirs([shapes], max_txt_seq_len=6, device=CPU)
-    return qwen_image(shapes, (0, 1, -1), torch.cat([images, text]))
-
-
-def qwen_image(shapes, frames, turns):
+def qwen_image(name, frames, *shapes):
     """Centred images and then text, behind the largest of them."""
-    parts = [grid(1, h, w, start=(frame, h // 2 - h, w // 2 - w)) for frame, (_, h, w) in zip(frames, shapes)]
-    text = max(size // 2 for shape in shapes for size in shape)
-    where = join(*parts, grid(6, start=text, axes=(0, 0, 0)), like=TORCH)
-    apply = of_diffusers("qwenimage", "apply_rotary_emb_qwen")
-    return axial((16, 56, 56)), where, turns.imag, turns.real, lambda x: apply(x, turns, use_real=False)
+    theirs = of_diffusers("qwenimage", name)(10_000, [*LONG], scale_rope=True)
+    images, text = theirs([[(1, *shape) for shape in shapes]], device=CPU, max_txt_seq_len=6)
+    parts = [grid(1, h, w, start=(frame, h // 2 - h, w // 2 - w)) for frame, (h, w) in zip(frames, shapes)]
+    where = join(*parts, grid(6, start=max(map(max, shapes)) // 2, axes=(0, 0, 0)), like=TORCH)
+    apply, turns = of_diffusers("qwenimage", "apply_rotary_emb_qwen"), torch.cat([images, text])
+    return axial(LONG), where, turns.imag, turns.real, lambda x: apply(x, turns, use_real=False)
 
 
 def cogvideox():
@@ -415,18 +353,17 @@ def allegro():
 
 # How many roundings tables have: none of float64 angles, one where those are rounded, two more for real positions.
 MODELS = {
-    "flux": (0, by_positions, "flux", "FluxPosEmbed", 10_000, (16, 56, 56), TEXT_AND_IMAGE),
+    "flux": (0, by_positions, "flux", "FluxPosEmbed", 10_000, LONG, TEXT_AND_IMAGE),
     "flux_2": (0, by_positions, "flux2", "Flux2PosEmbed", 2000, (32, 32, 32, 32), FOUR_AXES),
     "krea_2": (0, by_positions, "krea2", "Krea2RotaryPosEmbed", 1000, (32, 48, 48), TEXT_AND_IMAGE),
     "wan": (0, by_size, "wan", "WanRotaryPosEmbed", (44, 42, 42), 1e4, 128, (1, 2, 2), 1024),
-    "hunyuan_video": (
-        *(4, by_size, "hunyuan_video", "HunyuanVideoRotaryPosEmbed", (16, 56, 56), 256.0),
-        *(2, 1, [16, 56, 56]),
-    ),
+    "hunyuan_video": (4, by_size, "hunyuan_video", "HunyuanVideoRotaryPosEmbed", LONG, 256.0, 2, 1, [*LONG]),
+    "hunyuan_image": (4, by_size, "hunyuanimage", "HunyuanImageRotaryPosEmbed", (64, 64), 256.0, (2, 2), (64, 64)),
+    "qwen_image_edit": (4, qwen_image, "QwenEmbedRope", range(3), (H, W), (4, 2), (6, 9)),
+    "qwen_image_layered": (4, qwen_image, "QwenEmbedLayer3DRope", (0, 1, -1), (H, W), (H, W), (6, 9)),
     **{each.__name__: (0, each) for each in (hidream, prx, lumina_2)},
     **{each.__name__: (1, each) for each in (z_image,)},
-    **{each.__name__: (4, each) for each in (framepack, hunyuan_image, qwen_image_edit, qwen_image_layered)},
-    **{each.__name__: (4, each) for each in (cogvideox_1_5, cogview_4, cosmos_3, ideogram_4, minimax_h3)},
+    **{each.__name__: (4, each) for each in (framepack, cogvideox_1_5, cogview_4, cosmos_3, ideogram_4, minimax_h3)},
     **{each.__name__: (5, each) for each in (lumina_next,)},
     **{each.__name__: (6, each) for each in (kandinsky_5, cogvideox, hunyuan_dit, cosmos, allegro)},
 }
@@ -463,69 +400,52 @@ def test_one_axis_of_diffusers(freqs_dtype, linear, ntk):
     assert_same(rope.sincos(where, like=turns.real), (turns.imag, turns.real), atol)
 
 
-# Coordinates are between -1 and 1, and rounded twice near 1; the exponent of a frequency of up to 10,000, which
-# float32 rounds twice, counts log(10,000) < 9.3 times; a power and two products are rounded too.
-LTX = 2 + 2 * 9.3 + 4
+# The axes take turns.
+LTX_ON_AXES = np.kron(log_spaced(math.pi / 2, 10_000 * math.pi / 2, 10), np.eye(3))
 
 
-def test_ltx_video():
-    """All heads as one vector, and the channels that are too many come first."""
-    dim, scale = 64, (8 / 25, 32, 32)
-    theirs = of_diffusers("ltx", "LTXVideoRotaryPosEmbed")(dim)
-    x = random(2, T * H * W, dim)
-    cos, sin = theirs(x, T, H, W, scale)
+def ltx_video():
+    scale = (8 / 25, 32, 32)
+    tables = of_diffusers("ltx", "LTXVideoRotaryPosEmbed")(64)(random(2, T * H * W, 64), T, H, W, scale)
+    # Coordinates are between -1 and 1, and rounded twice near 1; the exponent of a frequency of up to 10,000, which
+    # float32 rounds twice, counts log(10,000) < 9.3 times; a power and two products are rounded too.
     where = grid(T, H, W, start=-1, step=(2 * scale[0] / 20, 64 / 2048, 64 / 2048), like=TORCH)
-    w = np.kron(log_spaced(math.pi / 2, 10_000 * math.pi / 2, 10), np.eye(3))  # the axes take turns
-    rope = RotaryEmbedding(head_dim=dim, first_channel=4, layout="interleaved", inv_freq=w)
-    atol = off_by(rope, where, LTX)
-    assert_same(rope.sincos(where), (sin[0, :, 4::2], cos[0, :, 4::2]), atol)
-    expected = of_diffusers("ltx", "apply_rotary_emb")(x, (cos, sin))
-    assert_same(rope(x, positions=where, seq_dim=1), expected, rotated(atol))
-
-
-def ltx_2(rope_type):
-    """Theirs, and positions of the midpoints of frames and patches."""
-    theirs = of_diffusers("ltx2", "LTX2AudioVideoRotaryPosEmbed")(64, rope_type=rope_type, num_attention_heads=2)
-    cos, sin = theirs(theirs.prepare_video_coords(2, T, H, W, CPU, fps=25.0))
-    seconds = [(max(8 * i - 7, 0) + 8 * i + 1) / 2 / 25 for i in range(T)]
-    start, step = (-1, 32 / 2048 - 1, 32 / 2048 - 1), (2 / 20, 64 / 2048, 64 / 2048)
-    w = np.kron(log_spaced(math.pi / 2, 10_000 * math.pi / 2, 10), np.eye(3))
-    return cos, sin, grid(seconds, H, W, start=start, step=step, like=TORCH), w
+    return of_diffusers("ltx", "apply_rotary_emb"), *tables, where, 2 + 2 * 9.3 + 4
 
 
 # Frequencies are made in float64: what is rounded is they, the product, and coordinates five times near 1.
 LTX_2 = 7
 
 
-def test_ltx_2_interleaved():
-    cos, sin, where, w = ltx_2("interleaved")
-    rope = RotaryEmbedding(head_dim=64, first_channel=4, layout="interleaved", inv_freq=w)
-    x = random(2, T * H * W, 64)
-    expected = of_diffusers("ltx2", "apply_interleaved_rotary_emb")(x, (cos, sin))
-    assert_same(rope(x, positions=where, seq_dim=1), expected, rotated(off_by(rope, where, LTX_2)))
+def ltx_2(rope_type="interleaved"):
+    """Positions of the midpoints of frames and patches."""
+    theirs = of_diffusers("ltx2", "LTX2AudioVideoRotaryPosEmbed")(64, rope_type=rope_type, num_attention_heads=2)
+    tables = theirs(theirs.prepare_video_coords(2, T, H, W, CPU, fps=25.0))
+    seconds = [(max(8 * i - 7, 0) + 8 * i + 1) / 2 / 25 for i in range(T)]
+    start, step = (-1, 32 / 2048 - 1, 32 / 2048 - 1), (2 / 20, 64 / 2048, 64 / 2048)
+    where = grid(seconds, H, W, start=start, step=step, like=TORCH)
+    return of_diffusers("ltx2", f"apply_{rope_type}_rotary_emb"), *tables, where, LTX_2
+
+
+@pytest.mark.parametrize("model", [ltx_video, ltx_2])
+def test_ltx(model):
+    """All heads as one vector, and the channels that are too many come first."""
+    apply, cos, sin, where, roundings = model()
+    rope = RotaryEmbedding(head_dim=64, first_channel=4, layout="interleaved", inv_freq=LTX_ON_AXES)
+    x, atol = random(2, T * H * W, 64), off_by(rope, where, roundings)
+    assert_same(rope.sincos(where), (sin[0, :, 4::2], cos[0, :, 4::2]), atol)
+    assert_same(rope(x, positions=where, seq_dim=1), apply(x, (cos, sin)), rotated(atol))
 
 
 def test_ltx_2_split():
     """Each head has frequencies of its own, and the first pairs of the first head do not turn."""
-    cos, sin, where, w = ltx_2("split")
-    w = np.concatenate([np.zeros((3, 2)), w], axis=1).reshape(3, 2, 16)
+    apply, cos, sin, where, _ = ltx_2("split")
+    w = np.concatenate([np.zeros((3, 2)), LTX_ON_AXES], axis=1).reshape(3, 2, 16)
     rope = RotaryEmbedding(head_dim=32, layout="half", inv_freq=w)
-    atol = off_by(rope, where, LTX_2)
+    x, atol = random(2, T * H * W, 64), off_by(rope, where, LTX_2)
     assert_same(rope.sincos(where).sin, sin[0].transpose(0, 1), atol)
-    x = random(2, T * H * W, 64)
-    expected = of_diffusers("ltx2", "apply_split_rotary_emb")(x, (cos, sin))
     ours = rope(x.unflatten(-1, (2, 32)), positions=where, seq_dim=1, heads_dim=2)
-    assert_same(ours.flatten(-2), expected, rotated(atol))
-
-
-def test_ltx_2_audio():
-    theirs = of_diffusers("ltx2", "LTX2AudioVideoRotaryPosEmbed")(64, modality="audio")
-    cos, sin = theirs(theirs.prepare_audio_coords(2, 9, CPU))
-    seconds = np.asarray([(max(8 * i - 7, 0) + 8 * i + 1) / 2 / 100 for i in range(9)])
-    where = torch.tensor(2 * seconds / 20 - 1, dtype=torch.float32)
-    frequencies = log_spaced(math.pi / 2, 10_000 * math.pi / 2, 32)
-    rope = RotaryEmbedding(head_dim=64, layout="interleaved", inv_freq=frequencies)
-    assert_same(rope.sincos(where), (sin[0, :, ::2], cos[0, :, ::2]), off_by(rope, where, LTX_2))
+    assert_same(ours.flatten(-2), apply(x, (cos, sin)), rotated(atol))
 
 
 # It asks a CPU for autocasting to float32, which has none to offer and warns.
@@ -552,20 +472,3 @@ def test_mochi():
         (y * g).sum().backward()
     weight = 2 * where.abs().sum(dim=1).max()
     assert_same(mine.grad, learned.grad, gradient_off_by(atol, 2 * T * H * W, weight))
-
-
-def test_ernie_image_does_not_rotate():
-    """It gives halves the tables of neighbours, so that norms change: no rotation equals it."""
-    where = grid(T, H, W, like=TORCH)
-    angles = of_diffusers("ernie_image", "ErnieImageEmbedND3")(128, 256, (32, 48, 48))(where.T[None].float())[0, :, 0]
-    assert torch.equal(angles[:, ::2], angles[:, 1::2])
-    x = random(T * H * W, 128)
-    one, other = x.chunk(2, dim=-1)
-    theirs = x * angles.cos() + torch.cat([-other, one], dim=-1) * angles.sin()
-    assert (theirs.norm(dim=-1) - x.norm(dim=-1)).abs().max() > 0.1
-
-
-def test_geometric_is_what_all_of_them_begin_with():
-    for base, dim in ((10_000.0, 16), (256.0, 56), (2000.0, 32)):
-        theirs = 1.0 / base ** (torch.arange(0, dim, 2, dtype=torch.float64) / dim)
-        torch.testing.assert_close(torch.tensor(geometric(base, dim), dtype=torch.float64), theirs, rtol=1e-15, atol=0)

@@ -18,7 +18,6 @@ from rope_xp._core.config.family import LayerType, Pairing
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from rotary_classes import measure as measures
 from rotary_classes import outcomes, parts, rows
 from rotary_classes.classes import found
 from rotary_classes.subjects import SUBJECTS
@@ -63,45 +62,32 @@ def test_a_class_is_covered_only_if_it_was_compared():
 
 
 def says(family, **defaults):
-    """The row of a family with other defaults."""
+    """A family, and its row with other defaults."""
     row = families.FAMILIES[family]
-    return replace(row, defaults={**row.defaults, **defaults})
+    return family, replace(row, defaults={**row.defaults, **defaults})
 
 
 def with_types(family, **by_type):
-    """The row of a family whose types of layers differ in another way."""
-    row = families.FAMILIES[family]
-    return replace(row, layers=replace(row.layers, by_type={**row.layers.by_type, **by_type}))
+    """A family, and its row with types of layers that differ in another way."""
+    layers = families.FAMILIES[family].layers
+    return family, replace(families.FAMILIES[family], layers=replace(layers, by_type={**layers.by_type, **by_type}))
 
 
+OTHER_BASE = LayerType({"rope_theta": 100_000.0})
+SLIDING = LayerType({"rope_theta": 10_000.0}, base_keys=("global_rope_theta",))
+FULL = LayerType({"rope_theta": 160_000.0}, base_keys=("local_rope_theta",))
 # Mistakes in what a family takes where a config says nothing: (rotary class, family, its row).
 MISTAKES = {
-    "base of Qwen3-VL": ("Qwen3VLTextRotaryEmbedding", "qwen3_vl_text", says("qwen3_vl_text", rope_theta=5e6)),
-    "base of MiniMax-M2": ("MiniMaxM2RotaryEmbedding", "minimax_m2", says("minimax_m2", rope_theta=1e4)),
-    "share of Phi": ("PhiRotaryEmbedding", "phi", says("phi", partial_rotary_factor=1.0)),
-    "share of Persimmon": ("PersimmonRotaryEmbedding", "persimmon", says("persimmon", partial_rotary_factor=1.0)),
-    "share of Nemotron": ("NemotronRotaryEmbedding", "nemotron", says("nemotron", partial_rotary_factor=0.25)),
-    "pairing of Kimi-K2": (
-        "DeepseekV3RotaryEmbedding",
-        "kimi_k2",
-        replace(families.FAMILIES["kimi_k2"], pairing=Pairing("half")),
-    ),
-    "length of Phi-3": ("Phi3RotaryEmbedding", "phi3", says("phi3", original_max_position_embeddings=8192)),
-    "head of Seed-OSS": ("SeedOssRotaryEmbedding", "seed_oss", says("seed_oss", head_dim=64)),
-    "base of Gemma 4's sliding layers": (
-        "Gemma4TextRotaryEmbedding",
-        "gemma4_text",
-        with_types("gemma4_text", sliding_attention=LayerType({"rope_theta": 100_000.0})),
-    ),
-    "keys of ModernBERT": (
-        "ModernBertRotaryEmbedding",
-        "modernbert",
-        with_types(
-            "modernbert",
-            full_attention=LayerType({"rope_theta": 160_000.0}, base_keys=("local_rope_theta",)),
-            sliding_attention=LayerType({"rope_theta": 10_000.0}, base_keys=("global_rope_theta",)),
-        ),
-    ),
+    "base of Qwen3-VL": ("Qwen3VLText", *says("qwen3_vl_text", rope_theta=5e6)),
+    "base of MiniMax-M2": ("MiniMaxM2", *says("minimax_m2", rope_theta=1e4)),
+    "share of Phi": ("Phi", *says("phi", partial_rotary_factor=1.0)),
+    "share of Persimmon": ("Persimmon", *says("persimmon", partial_rotary_factor=1.0)),
+    "share of Nemotron": ("Nemotron", *says("nemotron", partial_rotary_factor=0.25)),
+    "pairing of Kimi-K2": ("DeepseekV3", "kimi_k2", replace(families.FAMILIES["kimi_k2"], pairing=Pairing("half"))),
+    "length of Phi-3": ("Phi3", *says("phi3", original_max_position_embeddings=8192)),
+    "head of Seed-OSS": ("SeedOss", *says("seed_oss", head_dim=64)),
+    "sliding base of Gemma 4": ("Gemma4Text", *with_types("gemma4_text", sliding_attention=OTHER_BASE)),
+    "keys of ModernBERT": ("ModernBert", *with_types("modernbert", full_attention=FULL, sliding_attention=SLIDING)),
 }
 
 
@@ -109,7 +95,7 @@ MISTAKES = {
 def test_mistakes_in_defaults_are_found(mistake, monkeypatch):
     name, family, row = MISTAKES[mistake]
     monkeypatch.setitem(families.FAMILIES, family, row)
-    assert wrong(outcomes.outcomes(*FILES[name], quick=mistake != "length of Phi-3"))
+    assert wrong(outcomes.outcomes(*FILES[f"{name}RotaryEmbedding"], quick=mistake != "length of Phi-3"))
 
 
 MISTAKES_IN_PARTS = {
@@ -131,7 +117,7 @@ def test_mistakes_in_paths_are_found(mistake, monkeypatch):
 
 def test_a_mistake_in_a_default_of_fuyu_is_found(monkeypatch):
     """Its text is that of Persimmon, where the file states nothing of it."""
-    monkeypatch.setitem(families.FAMILIES, "fuyu", says("fuyu", rope_theta=500.0))
+    monkeypatch.setitem(families.FAMILIES, *says("fuyu", rope_theta=500.0))
     assert wrong(parts.parts("fuyu", transformers.CONFIG_MAPPING["fuyu"]()))
 
 
@@ -140,12 +126,12 @@ def test_a_family_that_a_newer_transformers_adds_is_listed(known, monkeypatch):
     """It is a mistake only where every class must be covered."""
     monkeypatch.delitem(families.FAMILIES, "llama")
     monkeypatch.setattr(rows, "is_known", lambda: known)
-    (result,) = measures.measure(quick=True, only=("LlamaRotaryEmbedding",))
+    (result,) = outcomes.measure(quick=True, only=("LlamaRotaryEmbedding",))
     assert not result.covered and bool(result.wrong) == known
     assert result.why == "model_type 'llama' is not in FAMILIES"
 
 
 def test_a_class_whose_import_is_missing_is_listed(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers.models.llama.modeling_llama", None)
-    (result,) = measures.measure(quick=True, only=("LlamaRotaryEmbedding",))
+    (result,) = outcomes.measure(quick=True, only=("LlamaRotaryEmbedding",))
     assert not result.covered and not result.wrong and result.why.startswith("cannot be imported: ModuleNotFoundError")

@@ -11,34 +11,12 @@ import torch
 from rope_xp import positions
 
 COMPAT = {"compat": "transformers"}
-# Of each model: module, class, and how it is said here. `frames`: the frames of a video stand apart.
-FRAMES = [
-    ("qwen3_vl", "Qwen3VLModel"),
-    ("qwen3_vl_moe", "Qwen3VLMoeModel"),
-    ("qwen3_5", "Qwen3_5Model"),
-    ("qwen3_5_moe", "Qwen3_5MoeModel"),
-    ("qwen4_exp", "Qwen4ExpModel"),
-    ("glm4v", "Glm4vModel"),
-    ("glm4v_moe", "Glm4vMoeModel"),
-    ("glm46v", "Glm46VModel"),
-    ("glm_ocr", "GlmOcrModel"),
-    ("cohere_compass", "CohereCompassModel"),
-    ("cosmos3_omni", "Cosmos3OmniModel"),
-    ("cosmos3_edge", "Cosmos3EdgeModel"),
-]
 VISION = SimpleNamespace(spatial_merge_size=2, temporal_merge_size=2, tokens_per_second=25)
+TOKENS = {"vision_start": 2, "image_start": 2, "image_end": 3, "image": 4, "video": 5, "audio": 6, "audio_start": 7}
 CONFIG = SimpleNamespace(
-    vision_config=VISION,
-    audio_config=SimpleNamespace(n_window=50),
-    image_token_id=4,
-    video_token_id=5,
-    audio_token_id=6,
-    vision_start_token_id=2,
-    audio_start_token_id=7,
-    image_start_token_id=2,
-    image_end_token_id=3,
-    position_id_per_seconds=25,
-    seconds_per_chunk=2,
+    **{f"{name}_token_id": token for name, token in TOKENS.items()},
+    **{"vision_config": VISION, "audio_config": SimpleNamespace(n_window=50)},
+    **{"position_id_per_seconds": 25, "seconds_per_chunk": 2},
 )
 
 
@@ -95,6 +73,10 @@ def assert_equal(found, theirs, mask, atol=0.0):
     np.testing.assert_allclose(found.delta, deltas[:, 0], rtol=0, atol=atol)
 
 
+def on_torch(*arrays):
+    return [torch.from_numpy(array) for array in arrays]
+
+
 def arrays_of(grids):
     """The images' and the videos' grids of all rows."""
     return (np.asarray([*chain(*each)], dtype=np.int64).reshape(-1, 3) for each in grids)
@@ -113,23 +95,30 @@ def assert_prompts_equal(upstream, ours, options, seeds=30, timed=False, **shape
             more["seconds_per_grid"] = given["second_per_grid_ts"] = seconds_of(videos, rng)
         found = ours(types_of(ids), images, videos, mask=mask, **more)
         tensors = {name: torch.from_numpy(array) for name, array in given.items()}
-        theirs = upstream.get_rope_index(torch.from_numpy(ids), torch.from_numpy(types_of(ids)), **tensors)
+        theirs = upstream.get_rope_index(*on_torch(ids, types_of(ids)), **tensors)
         assert_equal(found, theirs, mask)
 
 
-@pytest.mark.parametrize("name, kind", FRAMES)
-def test_frames(name, kind):
-    assert_prompts_equal(model(name, kind), positions.qwen3_vl, {}, frames=True)
+FRAMES = ("qwen3_vl Qwen3VL", "qwen3_vl_moe Qwen3VLMoe", "qwen3_5 Qwen3_5", "qwen3_5_moe Qwen3_5Moe")
+FRAMES += ("qwen4_exp Qwen4Exp", "glm4v Glm4v", "glm4v_moe Glm4vMoe", "glm46v Glm46V", "glm_ocr GlmOcr")
+FRAMES += ("cohere_compass CohereCompass", "cosmos3_omni Cosmos3Omni", "cosmos3_edge Cosmos3Edge")
 
 
-@pytest.mark.parametrize(
-    "name, kind, function, temporal",
-    [
-        ("qwen2_vl", "Qwen2VLModel", positions.qwen2_vl, 1),
-        ("paddleocr_vl", "PaddleOCRVLModel", positions.qwen2_vl, 1),
-        ("ernie4_5_vl_moe", "Ernie4_5_VLMoeModel", positions.ernie4_5_vl, 2),
-    ],
-)
+@pytest.mark.parametrize("names", FRAMES)
+def test_frames(names):
+    """The frames of a video stand apart."""
+    name, kind = names.split()
+    assert_prompts_equal(model(name, f"{kind}Model"), positions.qwen3_vl, {}, frames=True)
+
+
+WHOLE = [
+    ("qwen2_vl", "Qwen2VLModel", positions.qwen2_vl, 1),
+    ("paddleocr_vl", "PaddleOCRVLModel", positions.qwen2_vl, 1),
+    ("ernie4_5_vl_moe", "Ernie4_5_VLMoeModel", positions.ernie4_5_vl, 2),
+]
+
+
+@pytest.mark.parametrize("name, kind, function, temporal", WHOLE)
 def test_videos_whole(name, kind, function, temporal):
     upstream = model(name, kind)
     assert_prompts_equal(upstream, function, COMPAT, temporal=temporal)
@@ -164,24 +153,19 @@ def test_hunyuan(axes):
         rows = rows if ends_in_text else [row[: len(row) - row[::-1].index(4)] if 4 in row else row for row in rows]
         ids, mask = padded(rows, rng)
         (grids,) = arrays_of([grids])
-        tensors = [torch.from_numpy(array) for array in (ids, types_of(ids), grids, mask)]
-        theirs = upstream.get_rope_index(*tensors)
-        assert_equal(positions.hunyuan_vl(types_of(ids), grids, mask=mask, axes=axes, **COMPAT), theirs, mask)
-        if len(rows) == 1 and ends_in_text:
-            assert_equal(positions.hunyuan_vl(types_of(ids), grids, mask=mask, axes=axes), theirs, mask)
+        theirs = upstream.get_rope_index(*on_torch(ids, types_of(ids), grids, mask))
+        for compat in (COMPAT, {}) if len(rows) == 1 and ends_in_text else (COMPAT,):
+            assert_equal(positions.hunyuan_vl(types_of(ids), grids, mask=mask, axes=axes, **compat), theirs, mask)
 
 
-@pytest.mark.parametrize(
-    "name, kind",
-    [
-        ("qwen2_5_omni", "Qwen2_5OmniPreTrainedModelForConditionalGeneration"),
-        ("qwen3_omni_moe", "Qwen3OmniMoePreTrainedModelForConditionalGeneration"),
-        ("qwen3_omni_moe", "Qwen3OmniMoeTalkerForConditionalGeneration"),
-    ],
-)
+OMNI = [("qwen2_5_omni", "Qwen2_5OmniPreTrainedModel")]
+OMNI += [("qwen3_omni_moe", f"Qwen3OmniMoe{part}") for part in ("PreTrainedModel", "Talker")]
+
+
+@pytest.mark.parametrize("name, kind", OMNI)
 @pytest.mark.parametrize("dyadic", [True, False])
 def test_omni(name, kind, dyadic):
-    upstream = model(name, kind)
+    upstream = model(name, f"{kind}ForConditionalGeneration")
     module = import_module(f"transformers.models.{name}.modeling_{name}")
     ours = positions.qwen2_5_vl if name == "qwen2_5_omni" else positions.qwen3_omni
     for seed in range(40):
@@ -197,10 +181,8 @@ def test_omni(name, kind, dyadic):
         ids, mask = padded(rows, rng)
         images, videos = arrays_of(grids)
         seconds = np.full(len(videos), 0.25, np.float32) if dyadic else seconds_of(videos, rng)
-        tensors = [torch.from_numpy(array) for array in (ids, images, videos, mask)]
-        theirs = upstream.get_rope_index(
-            *tensors, audio_seqlens=torch.tensor(lengths), second_per_grids=torch.from_numpy(seconds)
-        )
+        more = {"audio_seqlens": torch.tensor(lengths), "second_per_grids": torch.from_numpy(seconds)}
+        theirs = upstream.get_rope_index(*on_torch(ids, images, videos, mask), **more)
         found = ours(types_of(ids), images, videos, positions_per_second=25, seconds_per_grid=seconds, mask=mask)
         # Where times have long fractions, Qwen3-Omni rounds every sum: a handful for each of at most five runs.
         rounded = 0.0 if dyadic or name == "qwen2_5_omni" else 5 * 5 * np.spacing(found.positions.max()) / 2
@@ -220,8 +202,7 @@ def test_glm_image():
         ids += [2]
         left = np.zeros((1, 3), dtype=np.int64)
         ids, mask = np.concatenate([left, [ids]], axis=1), np.concatenate([left, [[1] * len(ids)]], axis=1)
-        tensors = [torch.from_numpy(array) for array in (ids, grids)]
-        theirs, _ = upstream.get_rope_index(*tensors, attention_mask=torch.from_numpy(mask))
+        theirs, _ = upstream.get_rope_index(*on_torch(ids, grids), attention_mask=torch.from_numpy(mask))
         drawn = grids[given:][::-1]
         types = [*types_of(ids)[0, 3:], *[1] * int(drawn.prod(axis=1).sum()), 0]
         found = positions.qwen3_vl(types, [*grids[:given], *drawn], spatial_merge_size=1).positions

@@ -11,6 +11,7 @@ from rope_xp import RotaryEmbedding
 from rope_xp._core.weights import permute_projection
 
 HEADS, KV_HEADS, HEAD_DIM, DIM = 8, 2, 16, 128
+TORCHTUNE = {"num_heads": HEADS, "num_kv_heads": KV_HEADS, "dim": DIM}
 
 
 def convert_by_transformers(name, w, to, **config):
@@ -54,18 +55,15 @@ def test_transformers_scrambles_the_keys_of_grouped_queries():
 
 def test_torchtune():
     """Its models rotate interleaved: from Hugging Face's order, and back."""
-    theirs, model = (
-        file_of_torchtune("models", "convert_weights.py"),
-        {"num_heads": HEADS, "num_kv_heads": KV_HEADS, "dim": DIM},
-    )
+    theirs = file_of_torchtune("models", "convert_weights.py")
     names = {f"model.layers.0.self_attn.{name}_proj.weight": heads for name, heads in (("q", HEADS), ("k", KV_HEADS))}
     published = {name: random(heads * HEAD_DIM, DIM, seed=heads) for name, heads in names.items()}
-    tuned = theirs.hf_to_tune(published, **model)
+    tuned = theirs.hf_to_tune(published, **TORCHTUNE)
+    back = theirs.tune_to_hf(tuned, **TORCHTUNE)
     for (name, heads), w in zip(names.items(), tuned.values(), strict=True):
         assert torch.equal(permute_projection(published[name], num_heads=heads, to="interleaved"), w)
-    for (name, heads), w in zip(names.items(), tuned.values(), strict=True):
-        back = permute_projection(w, num_heads=heads, to="half")
-        assert torch.equal(back, theirs.tune_to_hf(tuned, **model)[name]) and torch.equal(back, published[name])
+        assert torch.equal(permute_projection(w, num_heads=heads, to="half"), back[name])
+        assert torch.equal(back[name], published[name])
 
 
 def test_lora_of_torchtune():
@@ -75,7 +73,7 @@ def test_lora_of_torchtune():
         for name, heads in (("q", HEADS), ("k", KV_HEADS))
         for factor, shape in (("a", (3, DIM)), ("b", (heads * HEAD_DIM, 3)))
     }
-    published = theirs.tune_to_peft_adapter_weights(factors, num_heads=HEADS, num_kv_heads=KV_HEADS, dim=DIM)
+    published = theirs.tune_to_peft_adapter_weights(factors, **TORCHTUNE)
     for (name, factor), peft in zip(factors.items(), published.values(), strict=True):
         heads = HEADS if "q_proj" in name else KV_HEADS
         ours = permute_projection(factor, num_heads=heads, to="half") if "lora_b" in name else factor

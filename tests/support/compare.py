@@ -17,6 +17,15 @@ def assert_same(one, other, atol=1e-6, *, equal_nan=False):
     np.testing.assert_allclose(_float64(one), _float64(other), rtol=0, atol=atol, equal_nan=equal_nan)
 
 
+def assert_numbers(xp, result, truth, atol=0.0, *, name="", equal_nan=False):
+    """The numbers of an array of a library are those of NumPy, or of another array of this library.
+
+    NaN is an error unless `equal_nan`.
+    """
+    truth = truth if isinstance(truth, (np.ndarray, list)) else xp.numpy(truth)
+    np.testing.assert_allclose(xp.numpy(result), truth, rtol=0, atol=atol, equal_nan=equal_nan, err_msg=name)
+
+
 def assert_positions(xp, result, truth, atol=0.0, roundings=1):
     """Integers are equal, reals are the truth rounded to float32 so many times, but for `atol`."""
     truth = np.asarray(truth)

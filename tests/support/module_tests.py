@@ -60,9 +60,8 @@ class ModuleTests:
         assert_same(module(q, sincos=sincos, positions=where), module(q, positions=where), self.ATOL)
 
     def test_frequencies_of_each_head(self):
-        inv_freq, q = 0.3 * self.xp.random(2, 6, 7, seed=1), self.xp.random(2, 5, 6, 14)
-        where = 3 * self.xp.random(2, 2, 5, seed=2)
-        module = self.with_frequencies(inv_freq, seq_dim=1, heads_dim=2)
+        inv_freq, where = 0.3 * self.xp.random(2, 6, 7, seed=1), 3 * self.xp.random(2, 2, 5, seed=2)
+        module, q = self.with_frequencies(inv_freq, seq_dim=1, heads_dim=2), self.xp.random(2, 5, 6, 14)
         truth = self.with_frequencies(inv_freq)(q, positions=where, seq_dim=1, heads_dim=2)
         assert_same(module(q, positions=where), truth, self.ATOL)
         assert_same(module.inv_freq[...], inv_freq, 0)

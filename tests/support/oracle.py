@@ -28,3 +28,24 @@ def sin_cos(positions, frequencies):
 def geometric(base, dim):
     """The default frequencies as exact as mpmath has them."""
     return [mpmath.mpf(base) ** (mpmath.mpf(-2 * j) / dim) for j in range(dim // 2)]
+
+
+def channels(pairs, layout, rotation):
+    """The first and the second channel of each pair that a `Rotation` reads or writes in this layout."""
+    pair, width = np.arange(pairs), pairs // rotation.blocks
+    block = pair // width * width
+    first, second = (2 * pair, 2 * pair + 1) if layout == "interleaved" else (pair + block, pair + block + width)
+    return rotation.first_channel + first, rotation.first_channel + second
+
+
+def rotate_pairs(x, sin, cos, rotation):
+    """What a `Rotation` makes of `x`, and how long the pair of each channel is: 0 for channels that are not rotated."""
+    x, sin, cos = (np.asarray(array, dtype=np.float64) for array in (x, sin, cos))
+    result, length = x.copy(), np.zeros_like(x)
+    first, second = channels(sin.shape[-1], rotation.read, rotation)
+    pairs = x[..., first] + 1j * x[..., second]
+    rotated = pairs * (cos - 1j * sin if rotation.inverse else cos + 1j * sin)
+    first, second = channels(sin.shape[-1], rotation.write, rotation)
+    result[..., first], result[..., second] = rotated.real, rotated.imag
+    length[..., first] = length[..., second] = np.abs(pairs)
+    return result, length

@@ -5,6 +5,7 @@ import time
 import warnings
 from datetime import timedelta
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -68,19 +69,27 @@ def by_notebook(rope, *arrays):
 
 def calls(arange):
     """Functions of a value, q, k and positions, (seq), for the library that `arange` is of."""
+
+    def at(where):
+        return lambda rope, q, k, given: rope(q, k, positions=where(q, given), seq_dim=1)
+
+    def by_rows(rope, q, k, where):
+        sincos = rope.sincos(arange(2 * q.shape[1]))
+        return rope(q, k, sincos=sincos, positions=arange(q.shape[1]) + 3, seq_dim=1)
+
     return {
         "counted": lambda rope, q, k, where: rope(q, k, seq_dim=1),
-        "positions": lambda rope, q, k, where: rope(q, k, positions=where, seq_dim=1),
-        "positions of rows": lambda rope, q, k, where: rope(
-            q, k, positions=consecutive(q.shape[1], arange(q.shape[0]) + 100_000), seq_dim=1
-        ),
+        "positions": at(lambda q, where: where),
+        "positions of rows": at(lambda q, where: consecutive(q.shape[1], arange(q.shape[0]) + 100_000)),
         "tables": lambda rope, q, k, where: in_two_layers(rope, q, k, rope.sincos(where, like=q)),
-        "rows of tables": lambda rope, q, k, where: rope(
-            q, k, sincos=rope.sincos(arange(2 * q.shape[1])), positions=arange(q.shape[1]) + 3, seq_dim=1
-        ),
+        "rows of tables": by_rows,
         "shift": lambda rope, q, k, where: (rope.shift(q, -3, seq_dim=1), rope.shift(k, where, seq_dim=1)),
         "notebook": lambda rope, q, k, where: by_notebook(rope, q, k),
     }
+
+
+def replaced(**options):
+    return lambda rope, q, k, where: rope.replace(**options)(q, k, positions=where, seq_dim=1)
 
 
 CALLS = calls(torch.arange) | {
@@ -88,23 +97,11 @@ CALLS = calls(torch.arange) | {
     "plain tables": lambda rope, q, k, where: rope(q, k, sincos=rope.sincos(where), seq_dim=1),
     "inverse": lambda rope, q, k, where: [rope.rotate(x, rope.sincos(where), seq_dim=1, inverse=True) for x in (q, k)],
     "real positions": lambda rope, q, k, where: rope(q, k, positions=where / 7, seq_dim=1),
-    "float32 phases": lambda rope, q, k, where: rope.replace(phase="float32")(q, k, positions=where, seq_dim=1),
-    "xpos": lambda rope, q, k, where: rope.replace(xpos=XPos(centre=100_000))(q, k, positions=where, seq_dim=1),
-    "a part of the channels": lambda rope, q, k, where: rope.replace(rotary_dim=8, first_channel=4)(
-        q, k, positions=where, seq_dim=1
-    ),
+    "float32 phases": replaced(phase="float32"),
+    "xpos": replaced(xpos=XPos(centre=100_000)),
+    "part": replaced(rotary_dim=8, first_channel=4),
 }
-
-OF_POSITIONS = (
-    "positions",
-    "tables",
-    "shift",
-    "inverse",
-    "real positions",
-    "float32 phases",
-    "xpos",
-    "a part of the channels",
-)
+OF_POSITIONS = {"positions", "tables", "shift", "inverse", "real positions", "float32 phases", "xpos", "part"}
 # `exp` of float32 is another number at the end of a vector than within: an ulp of the growth, in two products of
 # numbers below 8.
 ROUNDED = {"xpos": 2 * 8 * 2 * 2.0**-23}
@@ -141,57 +138,51 @@ def dtensors(shape, cases):
 
 def dtensors_otherwise():
     """Uneven shards, several position axes, masks, the default kernel, channels or sums apart, memory written over."""
-    mesh, rope = init_device_mesh("cpu", (2,)), embedding()
-    x = torch.randn(3, 7, 5, DIM)
-    rotation = lambda x, where: rope(x, positions=where, seq_dim=1)  # noqa: E731
+    mesh, rope, x = init_device_mesh("cpu", (2,)), embedding(), torch.randn(3, 7, 5, DIM)
+
+    def shard(array, axis):
+        return distribute_tensor(array, mesh, [Replicate() if axis is None else Shard(axis)])
+
+    def rotation(x, where, rope=rope):
+        return rope(x, positions=where, seq_dim=1)
+
+    def assert_equal(result, truth, atol=0.0):
+        torch.testing.assert_close(result.full_tensor(), truth, rtol=0, atol=atol)
+
+    counted = torch.arange(7)
     for axis in range(3):
-        where = distribute_tensor(torch.arange(7), mesh, [Shard(0) if axis == 1 else Replicate()])
-        shards = distribute_tensor(x, mesh, [Shard(axis)])
-        assert torch.equal(rotation(shards, where).full_tensor(), rotation(x, torch.arange(7)))
-    own = rope.sincos(distribute_tensor(torch.arange(7), mesh, [Shard(0)])).sin
+        where = shard(counted, 0 if axis == 1 else None)
+        assert_equal(rotation(shard(x, axis), where), rotation(x, counted))
+    own = rope.sincos(shard(counted, 0)).sin
     assert own.placements == (Shard(0),) and own.to_local().shape == (4 - dist.get_rank(), DIM // 2)
 
-    axes = embedding(sections=Sections((3, 5)))
+    axes, shards = embedding(sections=Sections((3, 5))), shard(x, 0)
     where = torch.stack([torch.arange(21).reshape(3, 7), torch.arange(21).reshape(3, 7) ** 2])
     for axis in range(3):  # the first are the position axes, which are gathered
-        spread = distribute_tensor(where, mesh, [Shard(axis)])
-        assert torch.equal(
-            axes(distribute_tensor(x, mesh, [Shard(0)]), positions=spread, seq_dim=1).full_tensor(),
-            axes(x, positions=where, seq_dim=1),
-        )
+        assert_equal(rotation(shards, shard(where, axis), axes), rotation(x, where, axes))
 
     mask = torch.arange(7) >= torch.tensor([[0], [3], [5]])
-    spread = from_mask(distribute_tensor(mask, mesh, [Shard(0)]))
-    shards = distribute_tensor(x, mesh, [Shard(0)])
-    assert torch.equal(rotation(shards, spread).full_tensor(), rotation(x, from_mask(mask)))
+    assert_equal(rotation(shards, from_mask(shard(mask, 0))), rotation(x, from_mask(mask)))
     offsets = torch.tensor([3, 70_000, 0])
-    spread = consecutive(7, distribute_tensor(offsets, mesh, [Shard(0)]))
-    assert spread.placements == (Shard(0),)
-    assert torch.equal(rotation(shards, spread).full_tensor(), rotation(x, consecutive(7, offsets)))
+    decoded = consecutive(7, shard(offsets, 0))
+    assert decoded.placements == (Shard(0),)
+    assert_equal(rotation(shards, decoded), rotation(x, consecutive(7, offsets)))
 
     usual = RotaryEmbedding(head_dim=DIM, layout="half", base=10_000.0)
     assert "reference" in usual.describe(shards)
-    truth = usual.rotate(x, usual.sincos(torch.arange(7)), seq_dim=1)
     # Another kernel rounds two products of numbers below 8 otherwise.
-    assert (usual(shards, seq_dim=1).full_tensor() - truth).abs().max() <= 2 * 8 * 2.0**-24
+    assert_equal(usual(shards, seq_dim=1), usual.rotate(x, usual.sincos(counted), seq_dim=1), 2 * 8 * 2.0**-24)
 
-    channels = distribute_tensor(x, mesh, [Shard(3)])
-    neighbours = embedding("interleaved")
-    assert torch.equal(neighbours(channels, seq_dim=1).full_tensor(), neighbours(x, seq_dim=1))
-    try:
+    channels, neighbours = shard(x, 3), embedding("interleaved")
+    assert_equal(neighbours(channels, seq_dim=1), neighbours(x, seq_dim=1))
+    with pytest.raises(RuntimeError, match="sharded dimension"):  # whose channels are on another rank
         rope(channels, seq_dim=1)
-    except RuntimeError as refused:  # whose channels are on another rank
-        assert "sharded dimension" in str(refused)
-    else:
-        raise AssertionError("pairs of channels that two ranks share were turned")
 
     parts = DTensor.from_local(x, mesh, [Partial()])
-    assert (
-        rotation(parts, torch.arange(7)).full_tensor() - rotation(2 * x, torch.arange(7))
-    ).abs().max() <= 16 * 2.0**-24
-    written = distribute_tensor(x.clone(), mesh, [Shard(1)])
-    rope.rotate_inplace(written, sincos=rope.sincos(torch.arange(7)), seq_dim=1)
-    assert torch.equal(written.full_tensor(), rotation(x, torch.arange(7)))
+    assert_equal(rotation(parts, counted), rotation(2 * x, counted), 16 * 2.0**-24)
+    written = shard(x.clone(), 1)
+    rope.rotate_inplace(written, sincos=rope.sincos(counted), seq_dim=1)
+    assert_equal(written, rotation(x, counted))
 
 
 def learned_frequencies():
@@ -235,20 +226,3 @@ def compiled():
         for result, truth in zip(results, rope(*arrays, positions=where, seq_dim=1), strict=True):
             assert result.placements == (Shard(axis),)
             assert torch.equal(result.full_tensor(), truth)
-
-
-def attention(atol):
-    """The example's modules and ring are right, and the rotation in them communicates nothing."""
-    import distributed_torch as example
-
-    rope = example.rope
-    for split in (example.by_parameters, example.by_heads):
-        counts = {}
-        for name, rotation in {"turned": rope, "not turned": lambda q, k, positions, seq_dim: (q, k)}.items():
-            example.rope = rotation
-            counts[name], difference = example.attention(split)
-            assert difference <= atol, (split, name)
-        assert counts["turned"] == counts["not turned"] > 0
-    example.rope = rope
-    count, difference = example.ring()
-    assert count == 0 and difference <= atol

@@ -81,19 +81,17 @@ def test_cat(bands, kind, offset, reference, indexing, half):
     names = {"grid_type": "centered", "normalize_coords": kind} if centred else {"grid_type": kind}
     names |= {"ref_feat_shape": reference, "grid_offset": offset, "grid_indexing": indexing}
     theirs = timm.RotaryEmbeddingCat(DIM, rotate_half=half, **names, **options)
-    starts, steps = [], []
-    lengths = {"min": [min(H, W)] * 2, "max": [max(H, W)] * 2}.get(kind, [H, W])
-    for size, length, wanted in zip((H, W), lengths, reference or (H, W), strict=True):
-        stretch = wanted / size
+    lines = []
+    for size, wanted in zip((H, W), reference or (H, W), strict=True):
+        stretch, length = wanted / size, {"min": min(H, W), "max": max(H, W)}.get(kind, size)
         if kind == "index":
-            start, step = offset * stretch, stretch
+            lines += [(offset * stretch, stretch)]
         elif kind == "pixel":  # takes no offset
-            start, step = -stretch, 2 * stretch / (size - 1)
+            lines += [(-stretch, 2 * stretch / (size - 1))]
         else:
-            start, step = 2 * (0.5 + offset) / length * stretch - 1, 2 / length * stretch
-        starts.append(start)
-        steps.append(step)
-    where = grid(H, W, start=starts, step=steps, axes=AXES[indexing], like=TORCH)
+            lines += [(2 * (0.5 + offset) / length * stretch - 1, 2 / length * stretch)]
+    start, step = zip(*lines)
+    where = grid(H, W, start=start, step=step, axes=AXES[indexing], like=TORCH)
     rope = embedding(half, inv_freq=block_diagonal(frequencies, frequencies))
     assert_equal(rope, where, theirs.get_embed((H, W)), half, off_by(rope, where, CAT))
 
@@ -101,24 +99,12 @@ def test_cat(bands, kind, offset, reference, indexing, half):
 @pytest.mark.parametrize("half", [False, True])
 def test_cat_of_several_shapes(half):
     theirs = timm.RotaryEmbeddingCat(DIM, in_pixels=False, rotate_half=half)
-    rope = embedding(half, base=10_000.0, sections=AXIAL)
-    for (h, w), table in zip([(4, 7), (9, 2)], theirs.get_batch_embeds([(4, 7), (9, 2)]), strict=True):
-        where = grid(h, w, like=TORCH)
-        assert_equal(rope, where, table, half, off_by(rope, where))
     fixed = timm.RotaryEmbedding(DIM, in_pixels=False, rotate_half=half, feat_shape=[2, 2])
     fixed.update_feat_shape([4, 7])
-    where = grid(4, 7, like=TORCH)
-    assert_equal(rope, where, torch.cat(fixed.get_embed(), dim=-1), half, off_by(rope, where))
-
-
-@pytest.mark.parametrize("indexing", AXES)
-def test_modules_turn_images(indexing):
-    """Channels come first, and positions have axes of their own."""
-    theirs = timm.RotaryEmbeddingCat(DIM, in_pixels=False, grid_indexing=indexing, rotate_half=True)
-    rope = embedding(True, base=10_000.0, sections=AXIAL)
-    x, where = random(2, H, W, DIM), grid(H, W, axes=AXES[indexing], like=TORCH)
-    ours = rope(x, positions=where.reshape(2, 1, H, W), seq_dim=1)
-    assert_same(ours.movedim(-1, 1), theirs(x.movedim(-1, 1)), rotated(off_by(rope, where)))
+    tables = [*theirs.get_batch_embeds([(4, 7), (9, 2)]), torch.cat(fixed.get_embed(), dim=-1)]
+    for sizes, table in zip([(4, 7), (9, 2), (4, 7)], tables, strict=True):
+        rope, where = embedding(half, base=10_000.0, sections=AXIAL), grid(*sizes, like=TORCH)
+        assert_equal(rope, where, table, half, off_by(rope, where))
 
 
 @pytest.mark.parametrize("indexing", AXES)
@@ -148,12 +134,10 @@ def test_mixed(indexing):
     assert theirs.freqs.grad.abs().max() > 100
 
 
+BOUNDS = {"temperature": None, "min_period": 0.5, "max_period": 90.0}
 PERIODS = {
     "temperature": ({"temperature": 50.0}, [2 * math.pi * w for w in geometric(50.0, DIM // 2)]),
-    "periods": (
-        {"temperature": None, "min_period": 0.5, "max_period": 90.0},
-        log_spaced(2 * math.pi / 0.5, 2 * math.pi / 90.0, DIM // 4),
-    ),
+    "periods": (BOUNDS, log_spaced(2 * math.pi / 0.5, 2 * math.pi / 90.0, DIM // 4)),
 }
 # Coordinates have five roundings of numbers up to 1, which is at most 1.25 times the largest; a period four, its
 # exponent counting for less than one where it divides; then come a product and a quotient.
@@ -176,21 +160,22 @@ def test_dinov3(periods, by, indexing, half):
     assert_equal(rope, where, theirs.get_embed((H, W)), half, off_by(rope, where, DINO))
 
 
-@pytest.mark.parametrize("augmentations", [["shift"], ["jitter"], ["rescale"], ["shift", "jitter", "rescale"]])
+AUGMENTATIONS = {"shift": 0.3, "jitter": 1.5, "rescale": 2.0}
+
+
+@pytest.mark.parametrize("names", [["shift"], ["jitter"], ["rescale"], [*AUGMENTATIONS]])
 @pytest.mark.parametrize("by", ["separate", "min", "max"])
-def test_augmentations_of_dinov3(by, augmentations):
-    options = {name: {"shift": 0.3, "jitter": 1.5, "rescale": 2.0}[name] for name in augmentations}
-    theirs, rope = dinov3(
-        "temperature", True, normalize_coords=by, **{f"{name}_coords": option for name, option in options.items()}
-    )
+def test_augmentations_of_dinov3(by, names):
+    options = {name: AUGMENTATIONS[name] for name in names}
+    coords = {f"{name}_coords": option for name, option in options.items()}
+    theirs, rope = dinov3("temperature", True, normalize_coords=by, **coords)
     still = normalized(H, W, by=by, like=TORCH)
     torch.manual_seed(7)
     table = theirs.train().get_embed((H, W))
     where = augment(still, torch.Generator().manual_seed(7), **options)
     assert (where - still).abs().max() > 0.01
     # Each step has up to four roundings more, on both sides, of numbers that may then shrink to a third.
-    atol = off_by(rope, where, DINO + 8 * 3 * len(options))
-    assert_equal(rope, where, table, True, atol)
+    assert_equal(rope, where, table, True, off_by(rope, where, DINO + 8 * 3 * len(options)))
     assert_equal(rope, still, theirs.eval().get_embed((H, W)), True, off_by(rope, still, DINO))
 
 
@@ -208,15 +193,3 @@ def test_mrope(sizes, sections):
     where = grid(1, H, W, like=TORCH)
     assert theirs.axis.tolist() == list(rope.sections.axis_of_pair)
     assert_equal(rope, where, theirs.get_embed((H, W)), True, off_by(rope, where))
-
-
-def test_augmentations_of_mrope():
-    """In units of patches, and time stays where it is."""
-    options = {"shift": 1.5, "jitter": 1.5, "rescale": 2.0}
-    theirs = timm.RotaryEmbeddingMRope(DIM, (3, 3, 2), **{f"{name}_coords": option for name, option in options.items()})
-    rope = embedding(True, base=10_000.0, sections=Sections((3, 3, 2), order="interleaved"))
-    torch.manual_seed(7)
-    table = theirs.train().get_embed((H, W))
-    moved = augment(grid(H, W, like=TORCH).to(torch.float32), torch.Generator().manual_seed(7), **options)
-    where = torch.cat([torch.zeros(1, H * W), moved])
-    assert_equal(rope, where, table, True, off_by(rope, where, 4 + 8 * 3 * 3))

@@ -112,17 +112,23 @@ _core/weights.py
     heads of q for k: if to == "half" else (2, pairs) ==> if to != "half" else (2, pairs)
     heads of any width: * num_heads != size ==> * num_heads < 0
 _core/kernels/numba_kernel.py
-    bfloat16 cut off in place of rounded: word(0x7FFF) ==> word(0)
-    compiled rows that rotate the other way: -1 if inverse else 1 ==> 1 if inverse else -1
-    compiled rows of the first head alone: y_row += index * axes[axis, 2] ==> pass
+    bfloat16 cut off in place of rounded: _all(words, 0x7FFF) ==> _all(words, 0)
+    compiled rows that rotate the other way: -1 if rotation.inverse else 1 ==> 1 if rotation.inverse else -1
+    compiled rows of the first head alone: y += index * job[axis + 2] ==> pass
     a thread's last part left out: while part < parts: ==> while part < parts - 1:
-    broadcast tables read on: each > 1 and table_shape[axis] == 1 ==> False
-    a NaN carried into its sign: builder.select(builder.fcmp_unordered("uno", number, number), quiet, rounded)
+    broadcast tables read on: 0 if given[axis] == 1 else of_array[axis] ==> of_array[axis]
+    a NaN carried into its sign: builder.select(builder.fcmp_unordered("uno", numbers, numbers), quiet, rounded)
         ==> rounded
+    compiled rows from the end: if 0 <= row < known_rows: ==> if row < known_rows:
+    the compiled row after the last: if 0 <= row < known_rows: ==> if 0 <= row <= known_rows:
+    one row of memory for all threads: job[_MEMORY_WORDS] * fetch_and_add(address + 8 * _THREADS)
+        ==> 0 * fetch_and_add(address + 8 * _THREADS)
+    axes in one that differ in y: zip(axes[-1][1:], found[1:]) ==> zip(axes[-1][1:2], found[1:2])
 _core/kernels/blocked.py
-    the rotated value rotated again in place: partner = _join_pairs(second
-        ==> xp.multiply(numbers, tables[0], out=rotated)\n    partner = _join_pairs(second
-    the block's remainder left as it was: shape[0], max(1, step)) ==> shape[0] - 1, max(1, step))
+    the rotated value rotated again in place: _copy_partners(numbers, partner, rotation.write)
+        ==> xp.multiply(numbers, tables[0], out=rotated)\n    _copy_partners(numbers, partner, rotation.write)
+    partners in the order of the numbers: halves[1][..., ::-1] ==> halves[1][...]
+    the block's remainder left as it was: range(0, length, step) ==> range(0, max(1, length - 1), step)
 _core/checks.py
     numbers written twice in one place: if step <= extent: ==> if step < 0:
     only neighbours kept apart: extents[number + 1 :] ==> extents[number + 1 : number + 2]
@@ -134,7 +140,10 @@ _core/kernels/numba_sincos.py
     tables without their factor: s * scale, c * scale ==> s, c
     the last rows left out: while part < parts: ==> while part < parts - (parts > 1):
 _core/kernels/host_sincos.py
-    a low digit without its table: tokens & ((1 << _BITS) - 1) ==> tokens & (1 << _BITS) - 2
+    a low digit without its table: (sizes & _LAST) ==> (sizes & _LAST - 1)
+    the opposite angle of a negative position: -angles[0], angles[0] ==> angles[0], angles[0]
+    digits of the place below: place + 1) ==> place)
+    fractions left out: _added((np.sin(rest) ==> (np.sin(0 * rest) + angles[0], angles[1]) or _added((np.sin(rest)
 _core/table_scale.py
     divided by the attention factor once: table / self.attention_factor / self.attention_factor
         ==> table / self.attention_factor

@@ -1,6 +1,5 @@
 """Kernels inside what PyTorch does with tensors: derivatives, transforms, tracing, modes, versions, workers."""
 
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -9,12 +8,13 @@ from compare import assert_same
 from libraries import LIBRARIES
 from programs import PROGRAM, run
 from samples import radians
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
-from torch.utils.flop_counter import FlopCounterMode
 
 from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, apply_rotary_pos_emb_inplace
 
@@ -53,13 +53,10 @@ def test_derivatives_of_first_and_second_order(by, layout):
 
 @pytest.mark.parametrize("by", KERNELS)
 def test_nothing_is_saved_but_the_tables(by):
-    saved = []
-    x, weight = X.clone().requires_grad_(), random(5, 3, 14, seed=2)
+    saved, x = [], X.clone().requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(lambda kept: saved.append(kept) or kept, lambda kept: kept):
-        result = rotate(x, kernel=by)
+        rotate(x, kernel=by)
     assert {each.data_ptr() for each in saved} == {table.data_ptr() for table in SINCOS} and len(saved) == 2
-    (gradient,) = torch.autograd.grad(result, x, weight)
-    assert_same(gradient, rotate(weight, kernel="reference", inverse=True))
 
 
 @pytest.mark.parametrize("by", KERNELS)
@@ -70,9 +67,9 @@ def test_gradients_through_queries_and_keys(by):
         scores = torch.einsum("bshd,bthd->bhst", *(each.double() for each in rope(q, k.expand(2, 5, 4, 14), seq_dim=1)))
         return torch.autograd.grad(scores.square().sum(), (q, k))
 
-    assert_same(gradients(by, torch.float64), gradients("reference", torch.float64), atol=1e-10)
-    for one, other in zip(gradients(by, torch.bfloat16), gradients("reference", torch.bfloat16), strict=True):
-        assert_same(one, other, atol=2**-7 * float(other.abs().max()))
+    for dtype, eps in ((torch.float64, 2**-43), (torch.bfloat16, 2**-7)):
+        for one, other in zip(gradients(by, dtype), gradients("reference", dtype), strict=True):
+            assert_same(one, other, atol=eps * float(other.abs().max()))
 
 
 def test_a_gradient_of_one_number_for_many_places():
@@ -102,12 +99,11 @@ TRANSFORMS = {
     "jvp": lambda f: lambda x: torch.func.jvp(f, (x,), (x.cos(),)),
     "hessian": lambda f: torch.func.hessian(loss(f)),
     "jacfwd of jacfwd": lambda f: torch.func.jacfwd(torch.func.jacfwd(loss(f))),
-    "vmap of the last axis": lambda f: lambda x: torch.func.vmap(f, in_dims=-1)(torch.stack([x, 2 * x], dim=-1)),
     "vmap in chunks": lambda f: lambda x: torch.func.vmap(f, chunk_size=2)(torch.stack([x, 2 * x, 3 * x])),
+    "hvp": lambda f: lambda x: torch.autograd.functional.hvp(loss(f), x, x.cos()),
+    "vmap of the last axis": lambda f: lambda x: torch.func.vmap(f, in_dims=-1)(torch.stack([x, 2 * x], dim=-1)),
     "vmap of vmap": lambda f: (
-        lambda x: torch.func.vmap(torch.func.vmap(f, in_dims=1))(
-            torch.stack([x, 2 * x, 3 * x], dim=1).expand(2, 5, 3, 3, 14)
-        )
+        lambda x: torch.vmap(torch.vmap(f, in_dims=1))(torch.stack([x, 2 * x], 1).expand(2, 5, 2, 3, 14))
     ),
     "vmap of grad": lambda f: lambda x: torch.func.vmap(torch.func.grad(loss(f)))(torch.stack([x, 2 * x])),
     "grad of vmap": lambda f: torch.func.grad(lambda x: torch.func.vmap(f)(torch.stack([x, 2 * x])).pow(3).sum()),
@@ -117,13 +113,9 @@ TRANSFORMS = {
     "functionalize of grad": lambda f: torch.func.functionalize(torch.func.grad(loss(f))),
     "dual numbers through a gradient": lambda f: dual(torch.func.grad(loss(f))),
     "jacobian": lambda f: lambda x: torch.autograd.functional.jacobian(f, x, vectorize=True),
-    "jacobian, forward": lambda f: partial(
-        torch.autograd.functional.jacobian, f, vectorize=True, strategy="forward-mode"
-    ),
     "gradients in a batch": lambda f: (
         lambda x: torch.autograd.grad(f(x.requires_grad_()), x, torch.stack([X, X.cos()]), is_grads_batched=True)
     ),
-    "hvp": lambda f: lambda x: torch.autograd.functional.hvp(loss(f), x, x.cos()),
 }
 
 
@@ -139,9 +131,7 @@ def test_transforms(name, layout):
 
 OF_TABLES = {
     "grad": lambda f: torch.func.grad(lambda *all: f(*all).pow(3).sum(), argnums=(0, 1, 2)),
-    "jvp": lambda f: lambda *all: torch.func.jvp(f, all, tuple(each.cos() for each in all)),
     "jvp of tables": lambda f: lambda x, *two: torch.func.jvp(partial(f, x), two, tuple(each.cos() for each in two)),
-    "vmap": lambda f: lambda *all: torch.func.vmap(f)(*(torch.stack([each, 2 * each]) for each in all)),
     "vmap of one table": lambda f: (
         lambda x, s, c: torch.func.vmap(f, in_dims=(None, 1, None))(x, torch.stack([s, -s], 1), c)
     ),
@@ -168,60 +158,26 @@ def test_transforms_of_tables(name):
 
 
 @pytest.mark.parametrize("by", KERNELS)
-def test_learned_frequencies(by):
-    def gradients(kernel):
-        inv_freq, x = torch.linspace(0.1, 1, 7).requires_grad_(), X.clone().requires_grad_()
-        rope = RotaryEmbedding(head_dim=14, layout="half", inv_freq=inv_freq, kernel=kernel)
-        return torch.autograd.grad(rope(x, seq_dim=0).pow(3).sum(), (inv_freq, x))
-
-    assert_same(gradients(by), gradients("reference"), atol=1e-4)
-
-
-class Layer(torch.nn.Module):
-    def __init__(self, kernel):
-        super().__init__()
-        self.rope = RotaryEmbedding(head_dim=14, layout="half", base=1e4, kernel=kernel)
-        self.weight = torch.nn.Parameter(random(14, 14, seed=3))
-
-    def forward(self, x):
-        return self.rope(x @ self.weight, seq_dim=0)
-
-
-@pytest.mark.parametrize("by", KERNELS)
-def test_modules_and_checkpoints(by):
-    layer = Layer(by)
-
-    def gradient(layer):
-        call = partial(torch.func.functional_call, layer)
-        return torch.func.grad(lambda weight: call({"weight": weight}, (X,)).pow(3).sum())(layer.weight.detach())
-
-    truth = gradient(Layer("reference"))
-    size = float(truth.abs().max())
-    assert_same(gradient(layer), truth, atol=1e-5 * size)
+def test_checkpoints(by):
+    truth = torch.func.grad(loss(partial(rotate, kernel="reference")))(X)
     for reentrant in (False, True):
         x = X.clone().requires_grad_()
-        layer.weight.grad = None
-        checkpoint(layer, x, use_reentrant=reentrant).pow(3).sum().backward()
-        assert_same(layer.weight.grad, truth, atol=1e-5 * size)
+        checkpoint(partial(rotate, kernel=by), x, use_reentrant=reentrant).pow(3).sum().backward()
+        assert_same(x.grad, truth, atol=1e-4)
 
 
 @pytest.mark.compile
 @pytest.mark.parametrize("by", KERNELS)
 def test_compiles_whole_to_one_graph_forward_and_backward(by):
     torch._dynamo.reset()
-    graphs = []
-
-    def backend(graph, _):
-        graphs.append(graph)
-        return graph.forward
-
-    call = partial(rotate, kernel=by)
-    assert_same(torch.compile(call, fullgraph=True, backend=backend)(X), call(X))
-    assert len(graphs) == 1
-    assert not any("Rotation" in str(node.target) for node in graphs[0].graph.nodes)
+    counter, call = CompileCounterWithBackend("eager"), partial(rotate, kernel=by)
+    for each in (call, lambda x: rotate_inplace(x * 1, kernel=by)):
+        assert_same(torch.compile(each, fullgraph=True, backend=counter)(X), call(X))
+    assert counter.frame_count == 2
+    assert not any("Rotation" in str(node.target) for graph in counter.graphs for node in graph.graph.nodes)
     x = X.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(torch.compile(loss(call), fullgraph=True, backend="aot_eager")(x), x)
-    assert_same(gradient, torch.autograd.grad(loss(call)(x), x)[0], atol=1e-4)
+    compiled = torch.compile(loss(call), fullgraph=True, backend="aot_eager")
+    assert_same(*(torch.autograd.grad(each(x), x) for each in (compiled, loss(call))), atol=1e-4)
 
 
 @pytest.mark.compile
@@ -235,14 +191,6 @@ compiled = torch.compile(lambda x: rope(x, seq_dim=0), fullgraph=True, backend="
 print(torch.allclose(compiled(x), rope(x, seq_dim=0), rtol=0, atol=1e-6))
 """
     assert run(tmp_path, script).endswith("True\n")
-
-
-@pytest.mark.compile
-def test_compiles_in_place():
-    torch._dynamo.reset()
-    x = X.clone()
-    result = torch.compile(lambda x: rotate_inplace(x * 1), fullgraph=True, backend="eager")(x)
-    assert_same(result, rotate(X))
 
 
 @pytest.mark.compile
@@ -266,23 +214,22 @@ def test_tracers_see_the_operations(mode, pre_dispatch):
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*:torch.jit.TracerWarning")
 def test_traces():
-    traced = torch.jit.trace(lambda x, s, c: rotate(x, s, c), (X, *SINCOS))
     other = random(5, 3, 14, seed=7)
+    traced = torch.jit.trace(lambda x, s, c: rotate(x, s, c), (X, *SINCOS))
     assert_same(traced(other, *SINCOS), rotate(other))
 
 
 def test_tensors_without_numbers():
-    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-
-    meta = rotate(X.to("meta"), *(table.to("meta") for table in SINCOS), kernel="fastest")
-    assert meta.device.type == "meta" and meta.shape == X.shape
+    meta, *sincos = (each.to("meta") for each in (X, *SINCOS))
+    result = rotate(meta, *sincos, kernel="fastest")
+    assert result.is_meta and result.shape == X.shape
     with FakeTensorMode() as mode:
         for kernel in ("fastest", *KERNELS):
-            fake = rotate(mode.from_tensor(X), *map(mode.from_tensor, SINCOS), kernel=kernel)
+            fake = rotate(*map(mode.from_tensor, (X, *SINCOS)), kernel=kernel)
             assert isinstance(fake, FakeTensor) and fake.shape == X.shape
     with pytest.raises(ValueError, match="kernel='numba' must have arrays in host memory; got meta"):
-        rotate(X.to("meta"), *(table.to("meta") for table in SINCOS))
-    assert rotate_inplace(meta, *(table.to("meta") for table in SINCOS), kernel="fastest") is meta
+        rotate(meta, *sincos)
+    assert rotate_inplace(meta, *sincos, kernel="fastest") is meta
     rope = RotaryEmbedding(head_dim=14, layout="half", base=1e4)
     rope.rotate_inplace(meta, meta.clone(), sincos=rope.sincos(torch.arange(5, device="meta"), like=meta), seq_dim=0)
 
@@ -301,21 +248,14 @@ def test_zeros_that_have_no_memory(by):
 
 
 class Named(torch.Tensor):
-    """Watches functions."""
-
-    seen = 0
-
-    @classmethod
-    def __torch_function__(cls, function, types, args=(), kwargs=None):
-        cls.seen += 1
-        return super().__torch_function__(function, types, args, kwargs or {})
+    """A subclass that sees every operation and lets it through."""
 
 
 @pytest.mark.parametrize("by", KERNELS)
 def test_subclasses(by):
     truth = rotate(X, kernel="reference")
     result = rotate(X.as_subclass(Named), kernel=by)
-    assert type(result) is Named and Named.seen
+    assert type(result) is Named
     assert_same(result.as_subclass(torch.Tensor), truth)
     two = rotate(TwoTensor(X, 2 * X), kernel=by)
     assert type(two) is TwoTensor
@@ -327,27 +267,22 @@ def test_subclasses(by):
 class Watch(TorchDispatchMode):
     def __init__(self):
         super().__init__()
-        self.seen = []
+        self.seen = ""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.seen.append(str(function))
+        self.seen += str(function)
         return function(*args, **(kwargs or {}))
 
 
-def test_modes_see_the_operations():
-    truth = rotate(X, kernel="reference")
-    for kernel in KERNELS:
-        with Watch() as watch:
-            assert_same(rotate(X, kernel=kernel), truth)
-        assert any("mul" in name for name in watch.seen)
-        x = X.clone().requires_grad_()
-        result = rotate(x, kernel=kernel)
-        with Watch() as watch:
-            result.sum().backward()
-        assert any("mul" in name for name in watch.seen)
-        with FlopCounterMode(display=False) as flops:
-            rotate(X, kernel=kernel)
-        assert flops.get_total_flops() == 0
+@pytest.mark.parametrize("by", KERNELS)
+def test_modes_see_the_operations(by):
+    with Watch() as watch:
+        assert_same(rotate(X, kernel=by), rotate(X, kernel="reference"))
+    assert "mul" in watch.seen
+    result = rotate(X.clone().requires_grad_(), kernel=by)
+    with Watch() as watch:
+        result.sum().backward()
+    assert "mul" in watch.seen
 
 
 @pytest.mark.parametrize("by", KERNELS)
@@ -372,10 +307,6 @@ def test_no_ambient_state_changes_a_bit(by):
         return [rope(x, seq_dim=1, **way) for x in given.values() for way in ({"positions": where}, {"sincos": sincos})]
 
     truths = calls()
-
-    def assert_unchanged():
-        assert all(map(torch.equal, calls(), truths))
-
     for context in (
         torch.no_grad(),
         torch.inference_mode(),
@@ -384,14 +315,14 @@ def test_no_ambient_state_changes_a_bit(by):
         torch.autograd.set_detect_anomaly(False),
     ):
         with context:
-            assert_unchanged()
+            assert_same(calls(), truths, 0)
     torch.use_deterministic_algorithms(True)
     torch.set_float32_matmul_precision("medium")
     torch.set_num_threads(1)
     try:
         for dtype in (torch.float64, torch.bfloat16):
             torch.set_default_dtype(dtype)
-            assert_unchanged()
+            assert_same(calls(), truths, 0)
     finally:
         torch.use_deterministic_algorithms(False)
         torch.set_float32_matmul_precision("highest")
@@ -461,45 +392,18 @@ def test_in_place_within_transforms(by):
             assert_same(stack, rotate(before, seq_dim=stack.ndim - 3))
 
 
-def test_threads_differentiate_at_once():
-    xs = [random(257, 8, 130, seed=seed).requires_grad_() for seed in range(8)]
-    sincos = RotaryEmbedding(head_dim=130, layout="half", base=1e4).sincos(torch.arange(257))
-    call = lambda x, kernel: torch.autograd.grad(rotate(x, *sincos, kernel=kernel).pow(3).sum(), x)[0]  # noqa: E731
-    truths = [call(x, "reference") for x in xs]
-    with ThreadPoolExecutor(8) as pool:
-        results = list(pool.map(lambda x: call(x, "numba"), xs, timeout=120))
-    for x, result, truth in zip(xs, results, truths, strict=True):
-        assert_same(result, truth, atol=2**-20 * float(x.detach().abs().max()) ** 3)
-
-
 LOADER = """
 import sys
 import torch
 
-class Rotated(torch.utils.data.Dataset):
-    def __len__(self):
-        return 6
-
-    def __getitem__(self, index):
-        assert is_right()
-        return torch.tensor(index)
-
-def collate(indices):
-    given = torch.tensor(x), tuple(map(torch.tensor, sincos))
-    return apply_rotary_pos_emb(*given, layout="half"), torch.stack(indices)
+torch.rand(2**21).sin()  # by threads, which do not survive a fork
+x, sincos = torch.tensor(x), tuple(map(torch.tensor, sincos))
 
 if __name__ == "__main__":
-    torch.rand(1000, 1000) @ torch.rand(1000, 1000)
-    torch.rand(2**21).sin()  # whose threads do not survive a fork
-    if sys.argv[1] == "used":
-        assert is_right() and np.array_equal(collate([torch.tensor(0)])[0].numpy(), truth)
+    assert sys.argv[1] == "unused" or is_right()
     for method in ("fork", "spawn"):
-        loader = torch.utils.data.DataLoader(
-            Rotated(), batch_size=2, num_workers=2, collate_fn=collate, multiprocessing_context=method
-        )
-        for rotated, _ in loader:
-            assert np.array_equal(rotated.numpy(), truth)
-        print(method)
+        options = {"num_workers": 2, "collate_fn": is_right, "multiprocessing_context": method}
+        assert list(torch.utils.data.DataLoader(range(6), **options)) == [True] * 6
     print("done")
 """
 
@@ -513,5 +417,4 @@ def test_workers_of_a_loader(before, tmp_path):
 
 def test_more_axes_than_other_operations_have():
     x = X[:, 0].reshape(*[1] * 180, 5, 14)
-    truth = rotate(X[:, 0], kernel="reference")
-    assert torch.equal(rotate(x, seq_dim=-2).reshape(5, 14), truth)
+    assert torch.equal(rotate(x, seq_dim=-2).reshape(5, 14), rotate(X[:, 0], kernel="reference"))

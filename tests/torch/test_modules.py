@@ -17,15 +17,16 @@ import rope_xp
 from rope_xp.torch import RotaryEmbedding
 
 random = LIBRARIES["torch"].random
+BOTH = pytest.mark.parametrize("learned", [False, True], ids=["fixed", "learned"])
+
+
+def rotary(learned=True):
+    return RotaryEmbedding(**OPTIONS, seq_dim=1, learned=learned)
 
 
 class TestModule(ModuleTests):
-    module, xp, grad, calls = (
-        RotaryEmbedding,
-        LIBRARIES["torch"],
-        staticmethod(torch.func.grad),
-        [torch.nn.Module.__call__],
-    )
+    module, xp, grad = RotaryEmbedding, LIBRARIES["torch"], staticmethod(torch.func.grad)
+    calls = (torch.nn.Module.__call__,)
 
     def gradient(self, module, loss):
         loss(module).backward()
@@ -48,46 +49,35 @@ CASTS = {
 }
 
 
+@BOTH
 @pytest.mark.parametrize("cast", CASTS)
-def test_nothing_touches_fixed_frequencies(cast):
-    module, q = RotaryEmbedding(**OPTIONS, seq_dim=1), random(2, 5, 3, 14)
-    model = torch.nn.Sequential(torch.nn.Linear(14, 14), module)
-    where = torch.tensor([0, 257, -4095, 131_071, 2**31 - 1])
-    before = module(q, positions=where)
+def test_no_cast_touches_frequencies(cast, learned):
+    model, q = torch.nn.Sequential(torch.nn.Linear(14, 14), rotary(learned)), random(2, 5, 3, 14).bfloat16()
+    module, where = model[1], torch.tensor([0, 257, -4095, 131_071, 2**31 - 1])
+    before, parameter = module(q, positions=where), module.inv_freq
     CASTS[cast](model)
     assert model[0].weight.dtype.itemsize < 4
     assert torch.equal(module(q, positions=where), before)
-    assert module.state_dict() == {} and not [*module.parameters(), *module.buffers()]
-
-
-@pytest.mark.parametrize("cast", CASTS)
-def test_learned_frequencies_stay_in_float32(cast):
-    model = torch.nn.Sequential(torch.nn.Linear(14, 14), RotaryEmbedding(**OPTIONS, seq_dim=1, learned=True))
-    module, q = model[1], random(2, 5, 3, 14)
-    before, parameter = module.inv_freq.detach().clone(), module.inv_freq
-    turned = module(q.bfloat16())
-    CASTS[cast](model)
-    assert model[0].weight.dtype.itemsize < 4
-    assert module.inv_freq is parameter and module.inv_freq.dtype == torch.float32
-    assert torch.equal(module.inv_freq, before) and torch.equal(module(q.bfloat16()), turned)
-    assert module.double().inv_freq.dtype == torch.float64
-    assert torch.equal(module.float().inv_freq, before)
+    assert module.inv_freq is parameter and not [*module.buffers()]
+    assert len([*module.parameters()]) == len(module.state_dict()) == learned
+    if learned:
+        assert parameter.dtype == torch.float32
+        assert module.double().inv_freq.dtype == torch.float64
 
 
 def test_learned_frequencies_cast_by_other_ways_are_refused():
-    module = RotaryEmbedding(**OPTIONS, seq_dim=1, learned=True)
+    module = rotary()
     module.inv_freq.data = module.inv_freq.data.bfloat16()
     with pytest.raises(TypeError, match="inv_freq must be float32 or float64; got bfloat16"):
         module(random(2, 5, 3, 14))
 
 
-@pytest.mark.parametrize("learned", [False, True], ids=["fixed", "learned"])
+@BOTH
 def test_copies_and_files(learned, tmp_path):
-    module, q = RotaryEmbedding(**OPTIONS, seq_dim=1, learned=learned), random(2, 5, 3, 14)
+    module, loaded, q = rotary(learned), rotary(learned), random(2, 5, 3, 14)
     if learned:
         torch.nn.init.uniform_(module.inv_freq)
     torch.save(module.state_dict(), tmp_path / "state.pt")
-    loaded = RotaryEmbedding(**OPTIONS, seq_dim=1, learned=learned)
     loaded.load_state_dict(torch.load(tmp_path / "state.pt"))
     for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module)), loaded):
         assert torch.equal(other(q), module(q)) and repr(other) == repr(module)
@@ -95,14 +85,14 @@ def test_copies_and_files(learned, tmp_path):
         assert other.inv_freq is None or other.inv_freq is not module.inv_freq
 
 
-def test_made_on_the_meta_device():
+@BOTH
+def test_made_on_the_meta_device(learned):
     with torch.device("meta"):
-        modules = [RotaryEmbedding(**OPTIONS, seq_dim=1, learned=learned) for learned in (False, True)]
-    assert modules[1].inv_freq.is_meta
+        module = rotary(learned)
+    assert not learned or module.inv_freq.is_meta
+    module.to_empty(device="cpu").reset_parameters()
     q = random(2, 5, 3, 14)
-    for module, learned in zip(modules, (False, True)):
-        module.to_empty(device="cpu").reset_parameters()
-        assert torch.equal(module(q), RotaryEmbedding(**OPTIONS, seq_dim=1, learned=learned)(q))
+    assert torch.equal(module(q), rotary(learned)(q))
 
 
 def test_it_says_what_it_is():
@@ -116,10 +106,10 @@ def test_it_says_what_it_is():
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("learned", [False, True], ids=["fixed", "learned"])
+@BOTH
 def test_compiles_whole_without_a_warning(learned):
     torch._dynamo.reset()
-    module, counter = RotaryEmbedding(**OPTIONS, seq_dim=1, learned=learned), CompileCounter()
+    module, counter = rotary(learned), CompileCounter()
     compiled = torch.compile(module, fullgraph=True, backend=counter)
     for n in (2, 3, 7, 21):  # once for fixed sizes, and once for all others; a warning would be an error
         q, k, where = random(n + 1, n, 6, 14), random(n + 1, n, 3, 14), torch.arange(n) + 3 * n
@@ -131,12 +121,9 @@ def test_compiles_whole_without_a_warning(learned):
 @pytest.mark.compile
 def test_compiled_gradient():
     torch._dynamo.reset()
-    module, q = RotaryEmbedding(**OPTIONS, seq_dim=1, learned=True), random(2, 5, 3, 14)
-    gradients = []
-    for call in (module, torch.compile(module, fullgraph=True)):
-        module.zero_grad()
-        (call(q) ** 3).sum().backward()
-        gradients.append(module.inv_freq.grad)
+    module, q = rotary(), random(2, 5, 3, 14)
+    both = module, torch.compile(module, fullgraph=True)
+    gradients = [torch.autograd.grad((call(q) ** 3).sum(), module.inv_freq)[0] for call in both]
     torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-4)
 
 
@@ -144,7 +131,7 @@ class Attention(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.project = torch.nn.Linear(14, 14)
-        self.rotary = RotaryEmbedding(**OPTIONS, seq_dim=1, learned=True)
+        self.rotary = rotary()
 
     def forward(self, x):
         return self.rotary(self.project(x)) ** 3
@@ -183,8 +170,7 @@ def test_mixed_precision_needs_a_group_of_its_own(one_process):
 
 def test_sharded_frequencies_are_reset(one_process):
     with torch.device("meta"):
-        module = RotaryEmbedding(**OPTIONS, seq_dim=1, learned=True)
+        module = rotary()
     fully_shard(module)
     module.to_empty(device="cpu").reset_parameters()
-    beginning = torch.tensor(rope_xp.RotaryEmbedding(**OPTIONS).inv_freq, dtype=torch.float32)
-    np.testing.assert_array_equal(module.inv_freq.full_tensor().detach(), beginning)
+    assert torch.equal(module.inv_freq.full_tensor(), rotary().inv_freq)

@@ -1,13 +1,10 @@
 """Equal to the packages people use on PyTorch, at small positions, where float32 phases are still right."""
 
-import warnings
-
 import pytest
 import torch
 from peers import random
 from rotary_embedding_torch import RotaryEmbedding as LucidRotaryEmbedding
-from transformers import GPTJConfig, LlamaConfig
-from transformers.models.gptj import modeling_gptj
+from transformers import LlamaConfig
 from transformers.models.llama import modeling_llama
 
 from rope_xp import RotaryEmbedding, apply_rotary_pos_emb, fixed_pos_embedding, positions
@@ -59,67 +56,15 @@ def test_flash_attention(interleaved):
     torch.testing.assert_close(packed, alone, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("phase", ["exact", "float32"])
-def test_llama_of_transformers(phase):
-    config = LlamaConfig(
-        hidden_size=64, num_attention_heads=4, rope_parameters={"rope_type": "default", "rope_theta": 500.0}
-    )
-    q, k, where = random(2, 4, 50, 16), random(2, 2, 50, 16, seed=1), torch.arange(50)[None] + torch.tensor([[0], [60]])
-    cos, sin = modeling_llama.LlamaRotaryEmbedding(config)(q, where)
-    theirs = modeling_llama.apply_rotary_pos_emb(q, k, cos, sin)
-    rope = RotaryEmbedding(head_dim=16, layout="half", base=500.0, phase=phase)
-    sincos = rope.sincos(where, like=q)
-    for x, one, other in zip((q, k), rope(q, k, positions=where, seq_dim=2), theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=ATOL)
-        assert torch.equal(rope.rotate(x, sincos, seq_dim=2), one)
+LLAMA_3 = {"rope_type": "llama3", "rope_theta": 500_000.0, "factor": 8.0, "low_freq_factor": 1.0}
+LLAMA_3 |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
 @pytest.mark.parametrize("position", [37, 20_000, 100_000])
 def test_llama_with_scaling_by_its_own_frequencies(position):
-    parameters = {
-        "rope_type": "llama3",
-        "rope_theta": 500_000.0,
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    }
-    config = LlamaConfig(hidden_size=256, num_attention_heads=4, head_dim=64, rope_parameters=parameters)
-    module = modeling_llama.LlamaRotaryEmbedding(config)
-    where = torch.tensor([[position]])
+    config = LlamaConfig(hidden_size=256, num_attention_heads=4, head_dim=64, rope_parameters=LLAMA_3)
+    module, where = modeling_llama.LlamaRotaryEmbedding(config), torch.tensor([[position]])
     cos, sin = module(torch.zeros(1), where)
-    rope = RotaryEmbedding(
-        head_dim=config.head_dim,
-        layout="half",
-        inv_freq=module.inv_freq.tolist(),
-        attention_factor=module.attention_scaling,
-        phase="float32",
-    )
-    ours = rope.sincos(where)
+    options = {"inv_freq": module.inv_freq.tolist(), "attention_factor": module.attention_scaling}
+    ours = RotaryEmbedding(head_dim=64, layout="half", phase="float32", **options).sincos(where)
     assert torch.equal(ours.sin, sin[..., :32]) and torch.equal(ours.cos, cos[..., :32])
-
-
-def test_gptj_of_transformers():
-    """GPT-J turns the first 64 of 256 channels, in neighbouring pairs."""
-    config = GPTJConfig(n_embd=512, n_head=2, rotary_dim=64)
-    x, where = random(2, 50, 2, 256), torch.arange(50)[None].expand(2, 50)
-    sin, cos = modeling_gptj.create_sinusoidal_positions(2048, config.rotary_dim)[where].chunk(2, dim=-1)
-    theirs = torch.cat([modeling_gptj.apply_rotary_pos_emb(x[..., :64], sin, cos), x[..., 64:]], dim=-1)
-    rope = RotaryEmbedding(head_dim=256, layout="interleaved", base=10_000.0, rotary_dim=64)
-    torch.testing.assert_close(rope(x, positions=where, seq_dim=1), theirs, rtol=0, atol=ATOL)
-
-
-def test_after_a_cast_to_bfloat16_the_peer_is_wrong_and_this_is_not():
-    config = LlamaConfig(
-        hidden_size=64, num_attention_heads=4, rope_parameters={"rope_type": "default", "rope_theta": 1e4}
-    )
-    q, where = random(1, 4, 1, 16), torch.tensor([[4095]])
-    peer = modeling_llama.LlamaRotaryEmbedding(config).to(torch.bfloat16)
-    exact = RotaryEmbedding(head_dim=16, layout="half", base=1e4).sincos(where)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        _, sin = peer(q, where)
-    assert (sin[..., :8] - exact.sin).abs().max() > 0.1
-    module = torch.nn.Module()
-    module.rope = RotaryEmbedding(head_dim=16, layout="half", base=1e4)
-    assert torch.equal(module.to(torch.bfloat16).rope.sincos(where).sin, exact.sin)

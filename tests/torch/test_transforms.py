@@ -25,6 +25,10 @@ def learned(x, inv_freq, where=None, **options):
     return rope(x, positions=where, seq_dim=1, **options)
 
 
+def of_rows(x, where):
+    return embedding()(x, sincos=embedding().sincos(torch.arange(30)), positions=where, seq_dim=1)
+
+
 def notebook(x, offset=0):
     return apply_rotary_pos_emb(x, fixed_pos_embedding(x, 1, offset=offset), seq_dim=1)
 
@@ -72,7 +76,7 @@ def test_compiled_gradients_of_learned_frequencies():
     x, inv_freq = random(2, 5, 3, 14), random(2, 3, 7, seed=1).requires_grad_()
     call = lambda w: learned(x, w, torch.arange(10).reshape(2, 5), heads_dim=2).pow(3).sum()  # noqa: E731
     compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
-    assert_same(*(torch.autograd.grad(each(inv_freq), inv_freq)[0] for each in (compiled, call)), atol=1e-3)
+    assert_same(*(torch.autograd.grad(each(inv_freq), inv_freq) for each in (compiled, call)), atol=1e-3)
 
 
 def test_gradients_of_learned_frequencies_are_exact_at_long_positions():
@@ -119,24 +123,18 @@ CALLS = {
     "made inside": lambda x, n: embedding(scaling=YARN)(x.bfloat16(), seq_dim=1),
     "interleaved, part": lambda x, n: embedding("interleaved", rotary_dim=10)(x, seq_dim=1),
     "positions": lambda x, n: embedding()(x, positions=torch.arange(x.shape[1]) + 7, seq_dim=1),
-    "rows": lambda x, n: embedding()(
-        x, sincos=embedding().sincos(torch.arange(30)), positions=torch.arange(x.shape[1]) + 7, seq_dim=1
-    ),
+    "rows": lambda x, n: of_rows(x, torch.arange(x.shape[1]) + 7),
     "int offset": lambda x, n: notebook(x, n),
     "tensor offset": lambda x, n: notebook(x, torch.tensor(5)),
     "shift": lambda x, n: embedding().shift(x, -3, seq_dim=1),
     "learned": lambda x, n: learned(x, torch.ones(7)),
-    "mask": lambda x, n: embedding()(
-        x, positions=positions.from_mask(torch.ones(x.shape[:2], dtype=torch.bool)), seq_dim=1
-    ),
+    "mask": lambda x, n: embedding()(x, positions=positions.from_mask(x[..., 0, 0] < 9), seq_dim=1),
     "lengths": lambda x, n: positions.from_lengths([1, 1], x.shape[1], like=x),
     "axes": lambda x, n: AXES(x, positions=torch.arange(2 * x.shape[1]).reshape(2, -1) + n, seq_dim=1),
     "written in halves": lambda x, n: embedding("interleaved_to_half", rotary_dim=8, first_channel=6)(x, seq_dim=1),
     "blocks": lambda x, n: embedding(rotary_dim=12, blocks=2)(x, seq_dim=1),
     "xpos": lambda x, n: DECAYS(x, x, seq_dim=1)[1],
-    "inverse": lambda x, n: SCALED.rotate(
-        x, SCALED.sincos(positions.consecutive(x.shape[1], n, like=x)), seq_dim=1, inverse=True
-    ),
+    "inverse": lambda x, n: SCALED.rotate(x, SCALED.sincos(torch.arange(x.shape[1]) + n), seq_dim=1, inverse=True),
     "replaced": lambda x, n: SCALED.replace(scaling=None, rotary_dim=6)(x, seq_dim=1),
     "float32 phases": lambda x, n: embedding(phase="float32")(x, seq_dim=1),
 }
@@ -162,17 +160,17 @@ def test_inductor_equals_eager_and_its_tables_are_exact():
 
     def call(x, half, where):
         ropes = [embedding(layout, rotary_dim=10) for layout in LAYOUTS]
-        turned = [rope(each, positions=where, seq_dim=1) for rope, each in zip(ropes, (x, half))]
-        return *embedding().sincos(where), *turned
+        rotated = [rope(each, positions=where, seq_dim=1) for rope, each in zip(ropes, (x, half))]
+        return *embedding().sincos(where), *rotated
 
     compiled, drawn = torch.compile(call, fullgraph=True, dynamic=True), np.random.default_rng(0)
     where = np.append([0, -7, 131_071, 2**24 + 1, 2**31 - 1], drawn.integers(-(2**31), 2**31, 95)).astype(np.int32)
     x, at = random(2, 100, 3, 14), torch.tensor(where)
     given = x, x.bfloat16(), at
-    sin, cos, *turned = compiled(*given)
+    sin, cos, *rotated = compiled(*given)
     for table, truth in zip((sin, cos), oracle.sin_cos(where, oracle.geometric(10_000.0, 14)), strict=True):
         assert np.abs(table.numpy() - truth).max() <= 2e-7
-    for one, truth in zip(turned, call(*given)[2:], strict=True):
+    for one, truth in zip(rotated, call(*given)[2:], strict=True):
         assert_same(one, truth, atol=1e-6 if truth.dtype == torch.float32 else 0)
     for start, stop in [(0, 17), (17, 19), (19, 100)]:
         parts = compiled(x[:, start:stop].contiguous(), x[:, start:stop].bfloat16().contiguous(), at[start:stop])
@@ -224,9 +222,7 @@ def test_bad_input_is_refused_while_compiling():
         numpy(x)
 
 
-def test_learned_frequencies_in_half_precision_are_refused():
-    with pytest.raises(TypeError, match="inv_freq must be float32 or float64; got bfloat16"):
-        learned(torch.ones(2, 5, 3, 14), torch.ones(7, dtype=torch.bfloat16))
+def test_learned_frequencies_that_became_half_precision_are_refused():
     inv_freq = torch.nn.Parameter(torch.ones(7))
     rope = RotaryEmbedding(head_dim=14, layout="half", inv_freq=inv_freq)
     inv_freq.data = inv_freq.data.half()  # what module.half() does
@@ -240,8 +236,3 @@ def test_positions_of_another_device_are_refused():
         embedding()(x, positions=torch.arange(5), seq_dim=0)
     with pytest.raises(ValueError, match="sin must be on device meta, like the other arrays; got cpu"):
         apply_rotary_pos_emb(x, (torch.zeros(5, 7), torch.ones(5, 7)))
-
-
-def test_strided_boundaries():
-    boundaries = torch.tensor([0, 9, 3, 9, 5, 9])[::2]
-    assert positions.from_cu_seqlens(boundaries, 6).tolist() == [0, 1, 2, 0, 1, 0]

@@ -22,6 +22,10 @@ _failures: list[int] = [0]
 class Plans(dict[Hashable, Any]):
     """Plans of calls by signature. When it is full, it starts again. A copy or pickle of it is empty."""
 
+    def find(self, signature: Hashable) -> Any:
+        """The plan of a signature, or None. While a compiler traces, the plans are not read."""
+        return None if signature is None else self.get(signature)
+
     def add(self, signature: Hashable, plan: Any) -> None:
         """Keep the plan of a call that has a signature."""
         if signature is None:

@@ -66,7 +66,7 @@ def rotate_by(
         ]
     if name == "triton" and not _is_traced(xs[0]):
         return _launch(xs, angles, rotation, _kernel_module(name), inplace, requested=requested)
-    tables = reference.tables_of(angles)
+    tables: Any = angles if name == "numba" else reference.tables_of(angles)
     if name == "reference":
         return reference.rotate_all(xs, tables, rotation, inplace)
     if name == "triton":
@@ -124,7 +124,9 @@ def prepare_tables(positions: Any, arrays: Sequence[Any], frequencies: Any, scal
     None unless positions are integers in host memory that a compiled kernel reads as they are.
     """
     in_float64 = any(backends.dtype_name(x.dtype) == "float64" for x in arrays)
-    if kernel == "reference" or in_float64 or type(positions) is not type(arrays[0]) or on_host(positions) is None:
+    if kernel == "reference" or in_float64 or not frequencies.are_floats or type(positions) is not type(arrays[0]):
+        return None
+    if on_host(positions) is None:
         return None
     compiled = compiled_sincos(positions, kernel)
     return None if compiled is None else compiled.prepare(positions, frequencies, scale)

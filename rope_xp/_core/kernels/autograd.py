@@ -147,8 +147,8 @@ def _grouped(tensors: Sequence[Any], count: int) -> Angles:
 
 
 def is_constant(x: Any) -> bool:
-    """Whether a tensor is plain memory without derivatives, and its operations are not intercepted."""
-    return _is_plain(x) and not _is_intercepted()
+    """Whether a tensor is plain memory without derivatives, and no operation is intercepted or transformed."""
+    return _is_plain(x) and not _is_intercepted() and not _functorch.get_dynamic_layer_stack_depth()
 
 
 def runs_eagerly(x: Any) -> bool:
