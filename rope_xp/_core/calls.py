@@ -299,7 +299,7 @@ class Calls:
         who, arrays = "RotaryEmbedding.rotate_inplace", (x, *others)
         tables = pair_of(who, sincos)
         plan = self._plan(plan_rotation, who, arrays, tables, positions, seq_dim, heads_dim, inverse, transpose, True)
-        kernels.require_writable(who, arrays, [tables if positions is None else (*tables, positions)])
+        kernels.require_disjoint(who, arrays, [tables if positions is None else (*tables, positions)])
         self._rotate(who, plan, arrays, tables, positions)
 
     def shift(self, k: ArrayT, delta: int | Array, *, seq_dim: int, heads_dim: int | None = None) -> ArrayT:

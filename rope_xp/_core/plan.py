@@ -88,6 +88,8 @@ def plan_rotation(
         raise ValueError(f"{who}: only one of inverse and transpose must be true; got both")
     _check_arrays(who, rope, arrays)
     plan = _plan_tables(who, rope, arrays, sincos, positions, seq_dim, heads_dim)
+    if inplace:
+        kernels.require_writable(who, arrays, [sincos])
     if inverse or transpose:
         plan = plan._replace(rotation=plan.rotation.inverted(), divides=inverse)
     return plan._replace(inplace=inplace)
@@ -176,12 +178,14 @@ def rotate_by_tables(
         rotation, are_ready = rotation_of(), check_tables(who, arrays, sincos)
         alignments = alignments_of_tables(who, sincos[0].shape, arrays, seq_dim)
         names = [kernels.choose(who, x, kernel) for x in arrays]
+        if inplace:
+            kernels.require_writable(who, arrays, [sincos])
         plan = CallPlan(rotation, "tables", alignments, names, are_ready, inplace=inplace)
         if signature is not None:
             plan = _with_rotation(who, plan, arrays, sincos, None)
             _PLANS.add(signature, plan)
     if inplace:
-        kernels.require_writable(who, arrays, [sincos])
+        kernels.require_disjoint(who, arrays, [sincos])
     return rotate_planned(who, plan, arrays, sincos, None, kernel)
 
 

@@ -10,6 +10,7 @@ from libraries import LIBRARIES
 from samples import radians
 
 from rope_xp._core.backends import memory
+from rope_xp._core.backends.signature import MAX_PLANS
 from rope_xp._core.kernels import numba_kernel, reference
 from rope_xp._core.kernels.pair_rotation import Rotation
 
@@ -154,12 +155,12 @@ def test_programs_keep_no_array(host):
 
 def test_the_programs_that_are_kept_are_limited(host):
     tables = host.tables(radians(1, 4))
-    for rows in range(numba_kernel._MOST_PROGRAMS + 2):
+    for rows in range(MAX_PLANS + 2):
         numba_kernel.rotate_all([host.random(rows, 8)], [tables], ROTATIONS[0])
-        assert len(numba_kernel._programs) <= numba_kernel._MOST_PROGRAMS
+        assert len(numba_kernel._programs) <= MAX_PLANS
 
 
 def test_addresses_of_numpy_arrays():
     whole = np.zeros((4, 6))
     for x in (whole, whole[1:, ::-2], whole[::-1].T, np.zeros((0, 3)), np.zeros(3).view(np.recarray)):
-        assert memory.functions(x)[1](x) == x.__array_interface__["data"][0]
+        assert memory.functions(x).addresses([x]) == [x.__array_interface__["data"][0]]

@@ -165,6 +165,23 @@ def test_code_that_was_removed_is_compiled_anew_if_that_is_allowed(warm, tmp_pat
     assert calls(tmp_path, NUMBA_DISABLE_JIT="1", **environment)[-1].startswith("1 rope_xp: kernel='numba' is not used")
 
 
+PATIENCE = """
+from rope_xp._core.kernels import numba_jobs
+
+numba_jobs.PATIENCE = {}
+"""
+
+
+@pytest.mark.parametrize("patience, lines", [(0.01, 1), (600.0, 0)])
+def test_who_waits_for_the_compiler_is_told_once(patience, lines, tmp_path):
+    """And never waits again: the second process finds all on disk."""
+    script = PATIENCE.format(patience) + PROGRAM + "assert is_right() and is_right()"
+    told = [line for line in run(tmp_path, script, NUMBA_CACHE_DIR=str(tmp_path / "cache")).splitlines() if line]
+    assert told == ["rope_xp: compiling the rotation of float32, once; numba then keeps it on disk"] * lines
+    script = PATIENCE.format(60.0) + PROGRAM + "assert is_right()"
+    assert run(tmp_path, script, NUMBA_CACHE_DIR=str(tmp_path / "cache")) == ""
+
+
 NO_FOLDER = "import numba.core.caching as c; c.CacheImpl._locator_classes = []\n"
 FULL_DISK = """
 import contextlib

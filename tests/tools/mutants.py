@@ -112,18 +112,20 @@ _core/weights.py
     heads of q for k: if to == "half" else (2, pairs) ==> if to != "half" else (2, pairs)
     heads of any width: * num_heads != size ==> * num_heads < 0
 _core/kernels/numba_kernel.py
-    bfloat16 cut off in place of rounded: _all(words, 0x7FFF) ==> _all(words, 0)
     compiled rows that rotate the other way: -1 if rotation.inverse else 1 ==> 1 if rotation.inverse else -1
     compiled rows of the first head alone: y += index * job[axis + 2] ==> pass
     a thread's last part left out: while part < parts: ==> while part < parts - 1:
     broadcast tables read on: 0 if given[axis] == 1 else of_array[axis] ==> of_array[axis]
-    a NaN carried into its sign: builder.select(builder.fcmp_unordered("uno", numbers, numbers), quiet, rounded)
-        ==> rounded
-    compiled rows from the end: if 0 <= row < known_rows: ==> if row < known_rows:
-    the compiled row after the last: if 0 <= row < known_rows: ==> if 0 <= row <= known_rows:
+    compiled rows from the end: if 0 <= row < job[record + _TABLE_ROWS]: ==> if row < job[record + _TABLE_ROWS]:
+    the compiled row after the last: if 0 <= row < job[record + _TABLE_ROWS]:
+        ==> if 0 <= row <= job[record + _TABLE_ROWS]:
     one row of memory for all threads: job[_MEMORY_WORDS] * fetch_and_add(address + 8 * _THREADS)
         ==> 0 * fetch_and_add(address + 8 * _THREADS)
     axes in one that differ in y: zip(axes[-1][1:], found[1:]) ==> zip(axes[-1][1:2], found[1:2])
+_core/kernels/numba_pairs.py
+    bfloat16 cut off in place of rounded: _all(words, 0x7FFF) ==> _all(words, 0)
+    a NaN carried into its sign: builder.select(builder.fcmp_unordered("uno", numbers, numbers), quiet, rounded)
+        ==> rounded
 _core/kernels/blocked.py
     the rotated value rotated again in place: _copy_partners(numbers, partner, rotation.write)
         ==> xp.multiply(numbers, tables[0], out=rotated)\n    _copy_partners(numbers, partner, rotation.write)

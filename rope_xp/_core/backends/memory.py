@@ -2,9 +2,10 @@
 
 import ctypes
 import sys
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,15 +30,6 @@ def empty_like(x: Any) -> Any:
 def empty(shape: Any, like: Any) -> Any:
     """A new contiguous array of this shape, with the dtype of `like`."""
     return np.empty(shape, like.dtype) if backends.is_host(like) else like.new_empty(shape)
-
-
-def empty_float32(shape: Any, like: Any) -> Any:
-    """A new float32 array of this shape in the library of `like`."""
-    return (
-        np.empty(shape, np.float32)
-        if backends.is_host(like)
-        else like.new_empty(shape, dtype=sys.modules["torch"].float32)
-    )
 
 
 def strides(x: Any) -> tuple[int, ...]:
@@ -65,29 +57,54 @@ def has_contiguous_rows(x: Any) -> bool:
     return x.shape[-1] == 1 or 0 in x.shape or strides(x)[-1] == unit_of_strides(x)
 
 
-def functions(x: Any) -> tuple[Any, Any]:
-    """Two functions of arrays like `x`: `empty_like`, and one that returns an address. They are as fast as possible."""
+class Functions(NamedTuple):
+    """Functions of plain arrays of one library, which programs call. They make as few calls of Python as possible."""
+
+    empty_like: Callable[[Any], Any]
+    empty_float32: Callable[[tuple[int, ...]], Any]  # given a shape
+    addresses: Callable[[Sequence[Any]], list[int]]
+    contiguous: Callable[[Any], Any]  # the array itself, or a copy
+
+
+def functions(x: Any) -> Functions:
+    """The functions for arrays like `x`."""
     if backends.is_host(x):
-        return partial(np.empty_like, subok=False), _address_of_host
-    tensor = sys.modules["torch"]
-    return tensor.empty_like, tensor.Tensor.data_ptr
+        return Functions(
+            partial(np.empty_like, subok=False), partial(np.empty, dtype="f4"), _addresses_of_host, require
+        )
+    torch = sys.modules["torch"]
+    empty_float32 = partial(torch.empty, dtype=torch.float32, device=x.device)
+    return Functions(torch.empty_like, empty_float32, _addresses_of_tensors, torch.Tensor.contiguous)
 
 
-# NumPy's binary interface fixes that each array object begins with the address of its numbers, after Python's own part.
-# To read it there is eight times faster than `__array_interface__`.
+def _contiguous(x: Any) -> Any:
+    return x if x.flags.carray else np.require(x, requirements=("C", "A"))
+
+
+def _addresses_of_tensors(arrays: Sequence[Any]) -> list[int]:
+    return [x.data_ptr() for x in arrays]
+
+
+def _slow_addresses_of_host(arrays: Sequence[Any]) -> list[int]:
+    return [x.__array_interface__["data"][0] for x in arrays]
+
+
+def _fast_addresses_of_host(arrays: Sequence[Any]) -> list[int]:
+    return [_word_at(id(x) + _START).value for x in arrays]  # pyright: ignore[reportReturnType]
+
+
+# In CPython, `id` is the address of an object. NumPy's binary interface fixes that an array object begins with the
+# address of its numbers, after Python's own part. To read it there is eight times faster than `__array_interface__`.
 _START = object.__basicsize__
 _word_at = ctypes.c_void_p.from_address
-
-
-def _address_of_host(x: Any) -> int:
-    return _word_at(id(x) + _START).value  # pyright: ignore[reportReturnType]
+_probe = [np.zeros(1)]
+_is_fast = sys.implementation.name == "cpython" and _fast_addresses_of_host(_probe) == _slow_addresses_of_host(_probe)
+_addresses_of_host = _fast_addresses_of_host if _is_fast else _slow_addresses_of_host
 
 
 def addresses_and_strides(*arrays: Any) -> tuple[list[int], tuple[tuple[int, ...], ...]]:
     """The address of the first number of each array, and the strides of each; all arrays are of one library."""
-    if backends.is_host(arrays[0]):
-        return [_address_of_host(x) for x in arrays], tuple([x.strides for x in arrays])
-    return [x.data_ptr() for x in arrays], tuple([x.stride() for x in arrays])
+    return functions(arrays[0]).addresses(arrays), tuple([strides(x) for x in arrays])
 
 
 def is_contiguous(x: Any) -> bool:
@@ -137,14 +154,6 @@ def with_contiguous_rows(x: Any) -> Any:
     if has_contiguous_rows(x) and is_native(x):
         return x
     return np.require(x, x.dtype.newbyteorder("="), "C") if backends.is_host(x) else x.contiguous()
-
-
-def contiguous(x: Any) -> Any:
-    """`x`, or a copy if its numbers are not contiguous and aligned."""
-    if not backends.is_host(x):
-        return x.contiguous()
-    is_plain = isinstance(x, np.ndarray) and x.flags.c_contiguous and x.flags.aligned
-    return x if is_plain else np.require(x, requirements=("C", "A"))
 
 
 def views_as_halves(*arrays: Any) -> list[Any] | None:

@@ -29,9 +29,13 @@ _FASTEST = {"host memory": ("numba", "blocked"), "cuda": ("triton",), "jax": ("x
 
 
 def require_writable(who: str, xs: Sequence[Any], angles: Angles) -> None:
-    """Results must be able to overwrite the arrays."""
+    """Results must be able to overwrite the arrays. This follows from the signature of a call."""
     checks.writable(who, xs)
     checks.no_gradients(who, angles)
+
+
+def require_disjoint(who: str, xs: Sequence[Any], angles: Angles) -> None:
+    """No array that is overwritten may share memory with another argument. This depends on addresses."""
     checks.require_disjoint(who, xs, angles, by_address=not _is_traced(xs[0]))
 
 

@@ -6,7 +6,9 @@ with the counter, until no part is left.
 
 # pyright: reportMissingImports=false, reportCallIssue=false
 
+import sys
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numba
@@ -49,8 +51,33 @@ def fetch_and_add(context: Any, counter: Any) -> Any:
     return types.intp(types.intp), generate
 
 
-def compiled_entry(entry: Any) -> Any:
-    """The C function of an `entry` that takes the address of a job and returns an int. Cached on disk if possible."""
+PATIENCE = 1.0  # in seconds
+
+
+def compiled_entry(entry: Any, name: str = "a kernel") -> Any:
+    """The C function of an `entry` that takes the address of a job and returns an int. Cached on disk if possible.
+
+    If that takes longer than `PATIENCE`, a line on stderr says what is compiled.
+    """
+    progress = Timer(PATIENCE, _say_once, [f"rope_xp: compiling {name}, once; numba then keeps it on disk"])
+    progress.daemon = True
+    progress.start()
+    try:
+        return _compiled(entry)
+    finally:
+        progress.cancel()
+
+
+_said: dict[str, object] = {}
+
+
+def _say_once(line: str) -> None:
+    first = object()
+    if sys.stderr is not None and _said.setdefault(line, first) is first:
+        print(line, file=sys.stderr, flush=True)
+
+
+def _compiled(entry: Any) -> Any:
     compile_and_cache = numba.cfunc("intp(intp)", cache=True, error_model="numpy")
     try:
         return compile_and_cache(entry).ctypes

@@ -3,9 +3,6 @@
 Each row is read once and written once, for any strides. Results equal the reference bit for bit, because no operation
 is fused or reordered. Numba caches the compiled kernels on disk. They run without the GIL and in several threads
 (`rope_xp._core.backends.threads`).
-
-Pairs of contiguous channels are rotated as vectors. The kernel names the vector instructions itself (`_rotate_vector`):
-a compiler finds them only in loops over memory that cannot overlap, and x may be y.
 """
 
 # Pyright does not know the types that functions have inside numba kernels.
@@ -19,31 +16,21 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from rope_xp._core import backends
 from rope_xp._core.backends import memory, threads
+from rope_xp._core.backends.signature import Plans
 from rope_xp._core.kernels.numba_jobs import compiled_entry, fetch_and_add, numba_threads, pointer_to
+from rope_xp._core.kernels.numba_pairs import TAGS, copy, lanes_of, read, rotate_pairs, size_of
 from rope_xp._core.kernels.pair_rotation import Angles, Rotation
 
 MEMORY_KINDS = ("host memory",)
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
-# A kernel gets a number of each dtype as a tag. Integers stand for 16-bit dtypes: numba has no bfloat16 and only partly
-# supports float16.
-_HALF, _BFLOAT16 = types.int16, types.uint16
-_TAGS: dict[str, Any] = {
-    "float32": np.float32(0),
-    "bfloat16": np.uint16(0),
-    "float16": np.int16(0),
-    "float64": np.float64(0),
-}
-# The size of the parts that threads take, in bytes of x.
+# The size of the parts that threads take, in bytes of x. Large arrays have larger parts, up to four times this size:
+# measured, they are faster in memory.
 BYTES_PER_PART = 2**18
+_ROWS_PER_RUN = 16  # that one compiled call rotates
 # The most programs that are kept.
-_MOST_PROGRAMS = 256
 _INT64 = np.int64(0)  # a number of this dtype
 
 # A job begins with these words: a counter of the parts that are taken, their number, a counter of the threads that take
@@ -72,13 +59,15 @@ class Program(NamedTuple):
 
     launches: Sequence[_Launch]
     inplace: bool
-    empty_like: Callable[[Any], Any]
-    address: Callable[[Any], int]
+    functions: memory.Functions
 
     def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
         """The rotated arrays. Only addresses of `angles` are read, so that they may lack axes of size one."""
-        ys, address = xs if self.inplace else [*map(self.empty_like, xs)], self.address
-        addresses = array("q", [address(each) for x, y, group in zip(xs, ys, angles) for each in (x, y, *group)])
+        ys = xs if self.inplace else [*map(self.functions.empty_like, xs)]
+        arrays: list[Any] = []
+        for x, y, group in zip(xs, ys, angles):
+            arrays += (x, y, *group)
+        addresses = array("q", self.functions.addresses(arrays))
         for entry, template, parts, count, words_per_thread in self.launches:
             job = template[:]
             job[_ADDRESSES : _ADDRESSES + len(addresses)] = addresses
@@ -116,10 +105,10 @@ def prepare(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool
         records.setdefault(kind, []).append(_record(kind, x, y, group, rotation, place))
         place += 2 + len(group)
     launches = [_launch(kind, of_kind, place, inplace) for kind, of_kind in records.items()]
-    return Program([each for each in launches if each.parts], inplace, *memory.functions(xs[0]))
+    return Program([each for each in launches if each.parts], inplace, memory.functions(xs[0]))
 
 
-_programs: dict[Any, Program | None] = {}
+_programs = Plans()
 
 
 def rotate_all(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False) -> list[Any]:
@@ -136,11 +125,11 @@ def _program(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: boo
     """`prepare`, which all layers and all decoding steps do once."""
     arrays = [(x.dtype, x.shape, memory.strides(x)) for x in (*xs, *[each for group in angles for each in group])]
     key = (backends.is_host(xs[0]), len(xs), rotation, inplace, *arrays)
-    if key not in _programs:
-        if len(_programs) >= _MOST_PROGRAMS:
-            _programs.clear()
-        _programs[key] = prepare(xs, angles, rotation, inplace)
-    return _programs[key]
+    program = _programs.find(key)
+    if program is None:
+        program = prepare(xs, angles, rotation, inplace)
+        _programs.add(key, program)
+    return program
 
 
 def _converted(kind: str, sin: Any, cos: Any, *positions: Any) -> tuple[Any, ...]:
@@ -189,8 +178,9 @@ def _record(kind: str, x: Any, y: Any, angles: tuple[Any, ...], rotation: Rotati
     of_angles = (fixed, fixed, steps[2]) if positions else (*steps[2:], fixed)
     axes = _axes(leading, given, (*steps[:2], *of_angles))
     rows = prod(leading)
+    size = rows * dim * BYTES[kind]
     words = {
-        _PARTS: min(rows, 1 + rows * dim * BYTES[kind] // BYTES_PER_PART),
+        _PARTS: min(rows, 1 + size // BYTES_PER_PART, 8 + size // (4 * BYTES_PER_PART)),
         _ROWS: rows,
         _PLACE: place,
         _READ_HALVES: rotation.read == "half",
@@ -243,182 +233,55 @@ def _launch(kind: str, records: list[list[int]], place: int, inplace: bool) -> _
     return _Launch(_entry(kind), job + nans, parts, min(parts, 1 + size // BYTES_PER_PART), words)
 
 
-@intrinsic
-def _read(context: Any, tag: Any, address: Any) -> Any:
-    """The integer at an address, in the dtype of the tag."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _load(builder, arguments[1], context.get_value_type(tag))
-
-    return tag(tag, types.intp), generate
-
-
-@intrinsic
-def _copy(context: Any, source: Any, target: Any, size: Any) -> Any:
-    """Copy bytes. Numbers of 16 bits are not converted, because that would change a signalling NaN."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, target, size = arguments
-        pointer = ir.IntType(8).as_pointer()
-        cgutils.raw_memcpy(builder, builder.inttoptr(target, pointer), builder.inttoptr(source, pointer), size, 1)
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.intp, types.intp), generate
-
-
-@intrinsic
-def _size_of(context: Any, tag: Any) -> Any:
-    """The size of a number in memory, in bytes."""
-    return types.intp(tag), lambda context, builder, *_: context.get_constant(types.intp, tag.bitwidth // 8)
-
-
-@intrinsic
-def _lanes_of(context: Any, tag: Any) -> Any:
-    """The number of pairs that `_rotate` takes at once."""
-    return types.intp(tag), lambda context, builder, *_: context.get_constant(types.intp, _lanes(tag))
-
-
-@intrinsic(prefer_literal=True)
-def _rotate(
-    context: Any, tag: Any, lanes: Any, reads: Any, writes: Any, x: Any, x_partner: Any, y: Any, y_partner: Any,
-    sin: Any, cos: Any, sign: Any,
-) -> Any:  # fmt: skip
-    """Rotate one pair, or a vector of adjacent pairs. All are read before the first is written, so that y may be x.
-
-    `lanes` is 1 or, for a vector, 0. `reads` and `writes` are 1 if all first channels of the vector lie at an address,
-    and all second ones at the address of the partner. They are 0 if first and second channels alternate.
-    """
-    count = lanes.literal_value or _lanes(tag)
-    number, wide = _IN_MEMORY[tag], _IN_MEMORY[_arithmetic(tag)]
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        x, x_partner, y, y_partner, sin, cos, sign = arguments[4:]
-        if reads.literal_value:
-            pair = [_load(builder, address, ir.VectorType(number, count)) for address in (x, x_partner)]
-        else:
-            both = _load(builder, x, ir.VectorType(number, 2 * count))
-            pair = [_shuffle(builder, both, both, range(start, 2 * count, 2)) for start in (0, 1)]
-        first, second = [_widen(builder, tag, each) for each in pair]
-        sin, cos = [_load(builder, address, ir.VectorType(wide, count)) for address in (sin, cos)]
-        signs = builder.insert_element(ir.Constant(sin.type, ir.Undefined), builder.sitofp(sign, wide), _INDEX(0))
-        sin = builder.fmul(sin, _shuffle(builder, signs, signs, [0] * count))
-        turned = builder.fsub(builder.fmul(first, cos), builder.fmul(second, sin))
-        partner = builder.fadd(builder.fmul(second, cos), builder.fmul(first, sin))
-        pair = [_narrow(builder, tag, each) for each in (turned, partner)]
-        if writes.literal_value:
-            for each, address in zip(pair, (y, y_partner)):
-                _store(builder, each, address)
-        else:
-            alternating = [lane // 2 + count * (lane % 2) for lane in range(2 * count)]
-            _store(builder, _shuffle(builder, *pair, alternating), y)
-        return context.get_dummy_value()
-
-    return types.void(tag, lanes, reads, writes, *[types.intp] * 7), generate
-
-
-_INDEX = ir.IntType(32)
-_IN_MEMORY = {
-    types.float64: ir.DoubleType(),
-    types.float32: ir.FloatType(),
-    _HALF: ir.HalfType(),
-    _BFLOAT16: ir.IntType(16),
-}
-
-
-def _arithmetic(tag: Any) -> Any:
-    return types.float64 if tag == types.float64 else types.float32
-
-
-def _lanes(tag: Any) -> int:
-    return 512 // _arithmetic(tag).bitwidth
-
-
-def _load(builder: Any, address: Any, kind: Any) -> Any:
-    return builder.load(builder.inttoptr(address, kind.as_pointer()), align=1)
-
-
-def _store(builder: Any, value: Any, address: Any) -> None:
-    builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=1)
-
-
-def _shuffle(builder: Any, one: Any, other: Any, lanes: Sequence[int]) -> Any:
-    """The numbers of two vectors that these lanes name. The lanes of the second vector follow those of the first."""
-    return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(_INDEX, len(lanes)), list(lanes)))
-
-
-def _widen(builder: Any, tag: Any, numbers: Any) -> Any:
-    """Numbers in the dtype of arithmetic: those of 16 bits become float32."""
-    floats = ir.VectorType(ir.FloatType(), numbers.type.count)
-    if tag == _HALF:
-        return builder.fpext(numbers, floats)
-    if tag == _BFLOAT16:
-        words = ir.VectorType(ir.IntType(32), numbers.type.count)
-        return builder.bitcast(builder.shl(builder.zext(numbers, words), _all(words, 16)), floats)
-    return numbers
-
-
-def _narrow(builder: Any, tag: Any, numbers: Any) -> Any:
-    """Numbers rounded to the dtype of the tag: to nearest, ties to even."""
-    count = numbers.type.count
-    if tag == _HALF:
-        return builder.fptrunc(numbers, ir.VectorType(ir.HalfType(), count))
-    if tag == _BFLOAT16:
-        words = ir.VectorType(ir.IntType(32), count)
-        bits = builder.bitcast(numbers, words)
-        last = builder.and_(builder.lshr(bits, _all(words, 16)), _all(words, 1))
-        rounded = builder.add(bits, builder.add(last, _all(words, 0x7FFF)))
-        quiet = builder.or_(bits, _all(words, 0x400000))
-        bits = builder.select(builder.fcmp_unordered("uno", numbers, numbers), quiet, rounded)
-        return builder.trunc(builder.lshr(bits, _all(words, 16)), ir.VectorType(ir.IntType(16), count))
-    return numbers
-
-
-def _all(words: Any, number: int) -> Any:
-    """A vector of equal numbers."""
-    return ir.Constant(words, [number] * words.count)
-
-
 @numba.njit(error_model="numpy")
 def _copy_channels(tag, source, source_step, target, target_step, count):
-    size = _size_of(tag)
+    size = size_of(tag)
     if source_step == size and target_step == size:
-        _copy(source, target, count * size)
+        copy(source, target, count * size)
     else:
         for channel in range(count):
-            _copy(source + channel * source_step, target + channel * target_step, size)
+            copy(source + channel * source_step, target + channel * target_step, size)
 
 
 @numba.njit(error_model="numpy")
-def _rotate_block(tag, reads, writes, x, x_step, y, y_step, sin, cos, width, sign):
-    """Rotate one row of pairs: as vectors if channels are contiguous, and the rest one by one."""
-    size, lanes = _size_of(tag), _lanes_of(tag)
+def _rotate_run(tag, reads, writes, x, x_step, x_row, y, y_step, y_row, sin, sin_row, cos, cos_row, rows, width, sign):
+    """Rotate rows of pairs: as vectors if channels are contiguous, and the rest one by one."""
+    size, lanes = size_of(tag), lanes_of(tag)
     wide = 64 // lanes
     vectors = width // lanes * lanes if x_step == size and y_step == size else 0
-    x_partner, x_step = (x + width * x_step, x_step) if reads else (x + x_step, 2 * x_step)
-    y_partner, y_step = (y + width * y_step, y_step) if writes else (y + y_step, 2 * y_step)
-    j = 0
-    while j < width:
-        if j >= vectors:
-            _rotate(tag, 1, 1, 1, x, x_partner, y, y_partner, sin, cos, sign)
-            lanes = 1
-        elif reads and writes:
-            _rotate(tag, 0, 1, 1, x, x_partner, y, y_partner, sin, cos, sign)
-        elif reads:
-            _rotate(tag, 0, 1, 0, x, x_partner, y, y_partner, sin, cos, sign)
-        elif writes:
-            _rotate(tag, 0, 0, 1, x, x_partner, y, y_partner, sin, cos, sign)
-        else:
-            _rotate(tag, 0, 0, 0, x, x_partner, y, y_partner, sin, cos, sign)
-        j += lanes
-        x, x_partner = x + lanes * x_step, x_partner + lanes * x_step
-        y, y_partner = y + lanes * y_step, y_partner + lanes * y_step
-        sin, cos = sin + lanes * wide, cos + lanes * wide
+    x_partner, x_step = (width * x_step, x_step) if reads else (x_step, 2 * x_step)
+    y_partner, y_step = (width * y_step, y_step) if writes else (y_step, 2 * y_step)
+    for _ in range(rows):
+        for j in range(0, vectors, lanes):
+            x_at, y_at = x + j * (size if reads else 2 * size), y + j * (size if writes else 2 * size)
+            if reads and writes:
+                rotate_pairs(
+                    tag, 0, 1, 1, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
+                )
+            elif reads:
+                rotate_pairs(
+                    tag, 0, 1, 0, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
+                )
+            elif writes:
+                rotate_pairs(
+                    tag, 0, 0, 1, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
+                )
+            else:
+                rotate_pairs(
+                    tag, 0, 0, 0, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
+                )
+        for j in range(vectors, width):
+            x_at, y_at = x + j * x_step, y + j * y_step
+            rotate_pairs(
+                tag, 1, 1, 1, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
+            )
+        x, y, sin, cos = x + x_row, y + y_row, sin + sin_row, cos + cos_row
 
 
 @numba.njit(error_model="numpy")
 def _rotate_rows(tag, job, record, start, stop, nans, scratch):
     """Rotate the rows from `start` to `stop`, counted in the memory order of x."""
-    place, integer, known_rows = job[record + _PLACE], job[record + _INTEGER], job[record + _TABLE_ROWS]
+    place, integer, size, wide = job[record + _PLACE], job[record + _INTEGER], size_of(tag), 64 // lanes_of(tag)
     x_step, y_step, blocks, width = (
         job[record + _X_STEP],
         job[record + _Y_STEP],
@@ -426,12 +289,16 @@ def _rotate_rows(tag, job, record, start, stop, nans, scratch):
         job[record + _WIDTH],
     )
     reads, writes, sign = job[record + _READ_HALVES] != 0, job[record + _WRITE_HALVES] != 0, job[record + _SIGN]
-    first, end, dim = job[record + _FIRST], job[record + _FIRST] + 2 * blocks * width, job[record + _DIM]
+    first, dim = job[record + _FIRST], job[record + _DIM]
+    end = first + 2 * blocks * width
+    is_moved = job[place] != job[place + 1]
     axes = record + _RECORD
     innermost = axes + 6 * (job[record + _AXES] - 1)
-    size, wide = _size_of(tag), 64 // _lanes_of(tag)
+    x_row, y_row, sin_row, cos_row = job[innermost + 1], job[innermost + 2], job[innermost + 3], job[innermost + 4]
+    needs_scratch = not is_moved and reads != writes
+    # The most rows that one call rotates. More than one have the same position, or tables with a row for each.
+    most = 1 if needs_scratch or job[innermost + 5] != 0 else _ROWS_PER_RUN
     while start < stop:
-        # The addresses of the row `start`. The loop below continues along the innermost axis.
         x, y, sin, cos, position = job[place], job[place + 1], job[place + 2], job[place + 3], job[place + 4]
         rest = start
         for axis in range(innermost, axes - 1, -6):
@@ -442,36 +309,30 @@ def _rotate_rows(tag, job, record, start, stop, nans, scratch):
             sin += index * job[axis + 3]
             cos += index * job[axis + 4]
             position += index * job[axis + 5]
-        rows = min(job[innermost] - start % job[innermost], stop - start)
+        rows = min(job[innermost] - start % job[innermost], stop - start, most)
         start += rows
-        for _ in range(rows):
-            sin_row, cos_row = sin, cos
-            if integer:
-                row = _read(_INT32, position) if integer == 4 else _read(_INT64, position)
-                if 0 <= row < known_rows:
-                    sin_row, cos_row = sin + row * job[record + _SIN_STEP], cos + row * job[record + _COS_STEP]
-                else:
-                    sin_row, cos_row = nans, nans
-            if x != y:
-                _copy_channels(tag, x, x_step, y, y_step, first)
-                _copy_channels(tag, x + end * x_step, x_step, y + end * y_step, y_step, dim - end)
-            source, source_step = x + first * x_step, x_step
-            if x == y and reads != writes:
+        if integer:
+            row = read(_INT32, position) if integer == 4 else read(_INT64, position)
+            if 0 <= row < job[record + _TABLE_ROWS]:
+                sin, cos = sin + row * job[record + _SIN_STEP], cos + row * job[record + _COS_STEP]
+            else:
+                sin, cos = nans, nans
+        if is_moved and end - first < dim:
+            for row in range(rows):
+                source, target = x + row * x_row, y + row * y_row
+                _copy_channels(tag, source, x_step, target, y_step, first)
+                _copy_channels(tag, source + end * x_step, x_step, target + end * y_step, y_step, dim - end)
+        for block in range(blocks):
+            channel = first + 2 * width * block
+            source, step, target = x + channel * x_step, x_step, y + channel * y_step
+            if needs_scratch:
                 _copy_channels(tag, source, x_step, scratch, size, 2 * width)
-                source, source_step = scratch, size
-            for block in range(blocks):
-                channel, pair = 2 * width * block, width * block * wide
-                _rotate_block(
-                    tag, reads, writes, source + channel * source_step, source_step,
-                    y + (first + channel) * y_step, y_step, sin_row + pair, cos_row + pair, width, sign,
-                )  # fmt: skip
-            x, y, sin, cos = (
-                x + job[innermost + 1],
-                y + job[innermost + 2],
-                sin + job[innermost + 3],
-                cos + job[innermost + 4],
-            )
-            position += job[innermost + 5]
+                source, step = scratch, size
+            of_block = width * block * wide
+            _rotate_run(
+                tag, reads, writes, source, step, x_row, target, y_step, y_row,
+                sin + of_block, sin_row, cos + of_block, cos_row, rows, width, sign,
+            )  # fmt: skip
 
 
 _INT32, _INT64 = np.int32(0), np.int64(0)
@@ -480,7 +341,7 @@ _INT32, _INT64 = np.int32(0), np.int64(0)
 @cache
 def _entry(kind: str) -> Any:
     """The C function that rotates arrays of one dtype, given the address of a job. Cached on disk if possible."""
-    tag = _TAGS[kind]
+    tag = TAGS[kind]
 
     def rotate(address):
         """Rotate parts until none is left, and return how many. Several threads may call this at the same time."""
@@ -500,4 +361,4 @@ def _entry(kind: str) -> Any:
             part = fetch_and_add(address)
         return done
 
-    return compiled_entry(rotate)
+    return compiled_entry(rotate, f"the rotation of {kind}")

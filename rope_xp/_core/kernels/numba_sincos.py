@@ -33,6 +33,7 @@ _WORDS_OF_JOB = 11
 class Program(NamedTuple):
     """Tables for all positions of one signature; `prepare` makes it. `numbers` are those of a job, after addresses."""
 
+    functions: memory.Functions
     shape: tuple[int, ...]
     parts: int
     words: Any
@@ -40,11 +41,10 @@ class Program(NamedTuple):
 
     def run(self, positions: Any) -> tuple[Any, Any]:
         """New tables, sine and cosine, "*batch seq pairs", float32. The positions must have the signature."""
-        positions = memory.contiguous(positions)
-        sin, cos = memory.empty_float32(self.shape, positions), memory.empty_float32(self.shape, positions)
+        positions = self.functions.contiguous(positions)
+        sin, cos = self.functions.empty_float32(self.shape), self.functions.empty_float32(self.shape)
         if self.parts:
-            addresses, _ = memory.addresses_and_strides(positions, sin, cos)
-            job = array("q", (0, *addresses)) + self.numbers
+            job = array("q", (0, *self.functions.addresses((positions, sin, cos)))) + self.numbers
             count = 1 if self.parts == 1 else min(self.parts, memory.threads(positions) or numba_threads())
             threads.run(_entry(), job.buffer_info()[0], self.parts, count, job, positions, sin, cos, self.words)
         return sin, cos
@@ -71,8 +71,10 @@ def prepare(positions: Any, frequencies: phases.Frequencies, scale: float = 1.0)
     if kind not in ("int32", "int64"):
         return None
     if frequencies.axis_of_pair is not None and shape[:1] == (frequencies.axes,):
-        return _program(frequencies, kind, shape[1:], scale)
-    return _program(frequencies, kind, shape, scale) if frequencies.is_single_row else None
+        shape = shape[1:]
+    elif not frequencies.is_single_row:
+        return None
+    return Program(memory.functions(positions), *_job(frequencies, kind, shape, scale))
 
 
 def self_test(positions: Any) -> bool:
@@ -82,13 +84,16 @@ def self_test(positions: Any) -> bool:
 
 
 @lru_cache(maxsize=256)  # all decoding steps have the same arguments
-def _program(frequencies: phases.Frequencies, kind: str, shape: tuple[int, ...], scale: float) -> Program:
+def _job(
+    frequencies: phases.Frequencies, kind: str, shape: tuple[int, ...], scale: float
+) -> tuple[tuple[int, ...], int, Any, array]:
+    """The fields of a program after its functions."""
     words, rows, pairs = _words(frequencies), prod(shape), frequencies.pairs
     axes = frequencies.axes if frequencies.axis_of_pair else 1
     parts = min(rows, 1 + 8 * rows * pairs // BYTES_PER_PART)
     scale_bits = int(np.float64(scale).view(np.int64))
     numbers = (words.ctypes.data, parts, rows, pairs, kind == "int64", axes, scale_bits)
-    return Program((*shape, pairs), parts, words, array("q", numbers))
+    return (*shape, pairs), parts, words, array("q", numbers)
 
 
 @lru_cache(maxsize=64)
