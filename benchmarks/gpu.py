@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "")  # JAX chooses: `speed` would choose the CPU
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # leaves memory to PyTorch
@@ -75,7 +76,7 @@ class Device:
                 times[name].append(1e6 * (stop - start) if self.dry else 1e3 * start.elapsed_time(stop))
         return {name: statistics.median(each) for name, each in times.items()}
 
-    def timed(self, run):
+    def timed(self, run) -> tuple[Any, Any]:
         """The start and the end of a call. Clearing the caches takes the device longer than Python needs to launch."""
         self.larger_than_caches.zero_()
         if self.dry:
@@ -147,16 +148,15 @@ def by_rows(case, inplace=False):
 
 
 def liger(case):
-    from liger_kernel.transformers.rope import liger_rotary_pos_emb
+    rotate = import_module("liger_kernel.transformers.rope").liger_rotary_pos_emb
 
-    return liger_rotary_pos_emb, tuple(table[None] for table in case.cos_sin(wide=True))
+    return rotate, tuple(table[None] for table in case.cos_sin(wide=True))
 
 
 def flash_attn(case):
-    from flash_attn.layers.rotary import apply_rotary_emb
-
+    rotate = import_module("flash_attn.layers.rotary").apply_rotary_emb
     interleaved = case.layout == "interleaved"
-    return on_both(lambda x, cos, sin: apply_rotary_emb(x, cos, sin, interleaved=interleaved)), case.cos_sin()
+    return on_both(lambda x, cos, sin: rotate(x, cos, sin, interleaved=interleaved)), case.cos_sin()
 
 
 def is_importable(module):
@@ -302,7 +302,7 @@ def main(argv=None):
     register_others(arguments.dry)
     tests = list(run_tests(arguments.dry, bench.wrong))
     eager = Torch("torch", device.name)
-    backends = [eager, Torch("torch.compile", device.name, "eager" if arguments.dry else "inductor")]
+    backends: list[Any] = [eager, Torch("torch.compile", device.name, "eager" if arguments.dry else "inductor")]
     if is_installed("jax") and (arguments.dry or import_module("jax").default_backend() == "gpu"):
         backends.append(Jax())
     for backend in backends:

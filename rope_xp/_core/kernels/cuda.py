@@ -330,7 +330,7 @@ def _launch(
     """The launch for arrays of one dtype, none of which is empty. Each comes with its index and its angles."""
     _, first, (table, *others) = arrays[0]
     pairs = table.shape[-1]
-    padded = triton.next_power_of_2(pairs)
+    padded: Any = triton.next_power_of_2(pairs)
     # The number of rows that gives each thread of a program 16 bytes of the first channels and 16 of the second.
     rows = max(1, 32 * WARPS * (16 // first.dtype.itemsize) // padded)
     source = "tables" if len(others) == 1 else "rows" if table.dtype.is_floating_point else "frequencies"
