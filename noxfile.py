@@ -172,6 +172,13 @@ def benchmarks(session):
     python("benchmarks/speed.py", "--quick", "--out", f"{session.create_tmp()}/speed.md")
 
 
+@nox.session(name="gpu-dry")
+def gpu_dry(session):
+    """The programme for a GPU, small and on the CPU: `python benchmarks/gpu.py` is ready to run where there is one."""
+    python = with_all(session)
+    python("benchmarks/gpu.py", "--dry", "--out", f"{session.create_tmp()}/gpu.md")
+
+
 @nox.session
 def mutants(session):
     """Planted mistakes, one at a time, must each make a test fail: some of a list, and some random ones."""

@@ -19,6 +19,7 @@ from rope_xp._core.plan import (
     planned_positions,
     prepared_tables,
     rotate_planned,
+    run_program,
     with_programs,
 )
 from rope_xp._core.spectrum import Spectrum
@@ -142,7 +143,7 @@ class Calls:
         if plan.tables is not None:
             return self._rotate(who, plan, arrays, plan.tables.run(positions), None)
         if plan.source == "positions":
-            return _array_or_tuple(self._rotate_by_positions(arrays, align_positions(positions, plan.alignments)))
+            return _array_or_tuple(self._rotate_by_positions(plan, arrays, positions))
         angles = self._computed_angles(who, plan, arrays, positions)
         return _array_or_tuple(kernels.rotate_by(plan.kernels, arrays, angles, plan.rotation, requested=self.kernel))
 
@@ -374,10 +375,14 @@ class Calls:
             tables = self._scale.inverted(*tables)
         return _array_or_tuple(rotate_planned(who, plan, arrays, tables, positions, self.kernel))
 
-    def _rotate_by_positions(self, arrays: Sequence[Any], positions: Sequence[Any]) -> list[Any]:
-        """Rotate arrays with a kernel that computes angles from aligned positions."""
-        frequencies, factor = self._spectrum.frequencies, self._scale.attention_factor
-        return kernels.rotate_by_positions(arrays, positions, frequencies, factor, self._channels.rotation, self.kernel)
+    def _rotate_by_positions(self, plan: CallPlan, arrays: Sequence[Any], positions: Any) -> list[Any]:
+        """Rotate arrays with a kernel that computes angles from positions."""
+        rotated = run_program(plan, arrays, (positions,))
+        if rotated is None:
+            rows, rotation = align_positions(positions, plan.alignments), plan.rotation
+            frequencies, factor = self._spectrum.frequencies, self._scale.attention_factor
+            return kernels.rotate_by_positions(arrays, rows, frequencies, factor, rotation, self.kernel)
+        return rotated
 
     def _computed_angles(self, who: str, plan: CallPlan, arrays: Sequence[Any], positions: Any) -> Angles:
         """Aligned tables for each array, from positions. With `xpos`, those of the query and of keys differ."""

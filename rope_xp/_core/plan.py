@@ -21,6 +21,7 @@ from rope_xp._core.alignment import (
 )
 from rope_xp._core.backends.signature import Plans, signature_of
 from rope_xp._core.kernels import Kernel
+from rope_xp._core.kernels.faults import LaunchError
 from rope_xp._core.kernels.pair_rotation import Angles, Rotation
 from rope_xp._core.tables import check_tables, convert_tables, pair_of
 from rope_xp.positions._sequence import count_from
@@ -115,7 +116,13 @@ def plan_shift(
 
 def with_programs(who: str, plan: CallPlan, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any) -> CallPlan:
     """A plan that is kept, with the programs that exist for calls like this one."""
-    if plan.source == "computed" and (positions is None or checks.are_ready_positions(positions, arrays[0])):
+    is_ready = positions is None or checks.are_ready_positions(positions, arrays[0])
+    if plan.source == "positions" and is_ready:
+        rows = align_positions(planned_positions(who, plan, arrays[0], positions), plan.alignments)
+        factor = rope._scale.attention_factor
+        rotate = kernels.prepare_by_positions(arrays, rows, rope._spectrum.frequencies, factor, plan.rotation)
+        return plan._replace(rotate=rotate)
+    if plan.source == "computed" and is_ready:
         positions = planned_positions(who, plan, arrays[0], positions)
         plan = plan._replace(tables=prepared_tables(rope, positions, arrays))
         sincos = () if plan.tables is None else plan.tables.run(positions)
@@ -136,10 +143,21 @@ def rotate_planned(
     who: str, plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any, kernel: str
 ) -> list[Any]:
     """Rotate arrays by tables, or by the rows of tables that positions select."""
-    if plan.rotate is None:
+    rotated = run_program(plan, arrays, (*sincos, positions) if plan.source == "rows" else sincos)
+    if rotated is None:
         angles = aligned_angles(who, plan, arrays, sincos, positions)
         return kernels.rotate_by(plan.kernels, arrays, angles, plan.rotation, plan.inplace, requested=kernel)
-    return plan.rotate.run(arrays, [(*sincos, positions) if plan.source == "rows" else sincos] * len(arrays))
+    return rotated
+
+
+def run_program(plan: CallPlan, arrays: Sequence[Any], angles: tuple[Any, ...]) -> list[Any] | None:
+    """The results of a plan's program; None if it has none, or if it could not be launched and wrote nothing."""
+    if plan.rotate is None:
+        return None
+    try:
+        return plan.rotate.run(arrays, [angles] * len(arrays))
+    except LaunchError:  # the caller rotates without a program, which fails in the same way and decides what follows
+        return None
 
 
 def rotate_by_tables(
@@ -185,7 +203,9 @@ def planned_positions(who: str, plan: CallPlan, x: Any, positions: Any) -> Any:
     """Positions in the library of `x`: those given, or 0, 1, 2, ..."""
     if positions is None:
         return count_from(who, "positions", 0, backends.size_of(x, plan.seq_axis), like=x)
-    return positions if plan.tables is not None else checks.convert_positions(who, "positions", positions, x)
+    if plan.tables is not None or plan.rotate is not None:
+        return positions
+    return checks.convert_positions(who, "positions", positions, x)
 
 
 def aligned_angles(who: str, plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any) -> Angles:
@@ -241,7 +261,7 @@ def _plan_positions(
         seq_axis = checked_seq_axis(who, arrays, seq_dim)
         shape = (arrays[0].shape[seq_axis],)
     alignments = _alignments_of_positions(who, "positions", rope, shape, arrays, seq_dim)
-    if heads_dim is None and _kernel_computes_angles(who, rope, positions, arrays[0]):
+    if heads_dim is None and _kernel_computes_angles(who, rope, positions, arrays):
         return CallPlan(rope._channels.rotation, "positions", alignments, [], seq_axis=seq_axis)
     if rope.xpos is not None and len(arrays) == 1:
         raise ValueError(f"{who}: xpos must be given the query and then keys; got one array (use sincos and rotate)")
@@ -297,11 +317,11 @@ def _alignments_of_tables(
     return alignments_of_tables(who, (*shape, rope.heads, rope.pairs), arrays, seq_dim, rope.heads, heads_dim)
 
 
-def _kernel_computes_angles(who: str, rope: Any, positions: Any, x: Any) -> bool:
-    """Whether the kernel for `x` computes the angles from integer positions, so that no tables are needed."""
+def _kernel_computes_angles(who: str, rope: Any, positions: Any, arrays: Sequence[Any]) -> bool:
+    """Whether the kernel for the arrays computes angles from integer positions, so that no tables are needed."""
     is_plain = rope._spectrum.frequencies.is_single_row and rope.phase == "exact" and rope.xpos is None
     are_integers = positions is None or not backends.is_real(positions)
-    return is_plain and are_integers and kernels.computes_angles(who, x, rope.kernel)
+    return is_plain and are_integers and all([kernels.computes_angles(who, x, rope.kernel) for x in arrays])
 
 
 def _plan(

@@ -56,7 +56,7 @@ def signature_of(arrays: tuple[Any, ...], *options: Any) -> Hashable:
 
 
 def forget_plans() -> None:
-    """Let all calls be planned again, because a kernel that plans name has failed."""
+    """Let all calls be planned again, because a kernel that plans name has failed or was not tested."""
     _failures[0] += 1
 
 

@@ -99,12 +99,27 @@ def prepare(names: list[str], xs: Sequence[Any], angles: Angles, rotation: Rotat
 
     Angles of the program need not be aligned. None if the kernels have no programs for these arrays.
     """
-    module = _kernel_module(names[0])
-    if len(set(names)) > 1 or not hasattr(module, "prepare") or not all(_is_tested(names[0], x) for x in xs):
+    if len(set(names)) > 1:
+        return None
+    return _prepare(names[0], xs, angles, rotation, _kernel_module(names[0]), inplace)
+
+
+def prepare_by_positions(
+    xs: Sequence[Any], positions: Sequence[Any], frequencies: Any, scale: Any, rotation: Rotation
+) -> Any:
+    """A program whose `run(xs, angles)` equals `rotate_by_positions`; its angles are a tuple of positions for each."""
+    by_positions = _kernel_module("triton").ByPositions(frequencies, scale)
+    return _prepare("triton", xs, [(positions_of_x,) for positions_of_x in positions], rotation, by_positions)
+
+
+def _prepare(
+    name: str, xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool = False
+) -> Any:
+    if not hasattr(kernel, "prepare") or not all(_is_tested(name, x) for x in xs):
         return None
     if not backends.is_torch(xs[0]):
-        return module.prepare(xs, angles, rotation, inplace)
-    return _kernel_module("autograd").prepare(xs, angles, rotation, module, inplace)
+        return kernel.prepare(xs, angles, rotation, inplace)
+    return _kernel_module("autograd").prepare(xs, angles, rotation, kernel, inplace)
 
 
 def prepare_tables(positions: Any, arrays: Sequence[Any], frequencies: Any, scale: float, kernel: str) -> Any:
@@ -221,7 +236,8 @@ def _obstacle(name: str, x: Any) -> ImportError | None:
             if isinstance(module, ImportError):
                 problem = module
             elif hasattr(module, "self_test") and not module.self_test(x):
-                return None  # no test is possible now; a later call tries again
+                signature.forget_plans()  # no test is possible now; a later call tries again
+                return None
         except Exception as found:
             problem = ImportError(faults.reason(found))
         _obstacles[key] = problem
