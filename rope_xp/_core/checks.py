@@ -85,9 +85,10 @@ def convert_positions(who: str, name: str, x: Any, like: Any) -> Any:
 
 def are_ready_positions(x: Any, like: Any) -> bool:
     """Whether `convert_positions` returns `x` itself."""
-    return (
-        backends.dtype_name(x.dtype) in ("int32", "int64") and type(x) is type(like) and backends.on_one_device(x, like)
-    )
+    if type(x) is not type(like) or not backends.on_one_device(x, like):
+        return False
+    xp = backends.namespace(x)
+    return x.dtype == xp.int32 or x.dtype == xp.int64  # not by name, which says nothing about the order of bytes
 
 
 def convertible(who: str, name: str, x: Any, like: Any) -> None:

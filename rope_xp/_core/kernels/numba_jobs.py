@@ -54,7 +54,7 @@ def fetch_and_add(context: Any, counter: Any) -> Any:
 PATIENCE = 1.0  # in seconds
 
 
-def compiled_entry(entry: Any, name: str = "a kernel") -> Any:
+def compiled_entry(entry: Any, name: str) -> Any:
     """The C function of an `entry` that takes the address of a job and returns an int. Cached on disk if possible.
 
     If that takes longer than `PATIENCE`, a line on stderr says what is compiled.

@@ -179,4 +179,4 @@ def _entry() -> Any:
             part = fetch_and_add(address)
         return done
 
-    return compiled_entry(make_tables)
+    return compiled_entry(make_tables, "tables of sines and cosines")
