@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 from rope_xp._core import backends, checks, kernels, phases
 from rope_xp._core.arrays import Array
 from rope_xp._core.backends import dtensor, memory
+from rope_xp._core.backends.signature import Plans, is_compiling
 from rope_xp._core.kernels import Kernel, host_sincos
 from rope_xp._core.kernels.reference import join_pairs
 from rope_xp.frequencies import geometric
@@ -96,7 +97,7 @@ def fixed_pos_embedding(
     checks.floating(who, "x", x)
     dim = checks.even_width(who, x)
     seq = backends.size_of(x, checks.axis(who, seq_dim, x))
-    frequencies = phases.Frequencies(geometric(checks.at_least(who, "base", base, 1.0), dim))
+    frequencies = _geometric_frequencies(checks.at_least(who, "base", base, 1.0), dim)
     positions = count_from(who, "offset", offset, seq, like=x)
     if positions.ndim > 1:
         raise ValueError(f"{who}: offset must have no axis; got shape {checks.shape(offset)}")
@@ -144,11 +145,24 @@ def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0,
            [0.841, 0.54 , 0.1  , 0.995]], dtype=float32)
     """
     who = "sinusoidal_pos_embedding"
-    frequencies = phases.Frequencies(
-        geometric(checks.at_least(who, "base", base, 1.0), checks.even_size(who, "dim", dim))
-    )
+    base = checks.at_least(who, "base", base, 1.0)
+    frequencies = _geometric_frequencies(base, checks.even_size(who, "dim", dim))
     sin, cos = sincos_of(who, positions, frequencies, like=like)
     return join_pairs(backends.namespace(sin), sin, cos, "interleaved")
+
+
+_FREQUENCIES = Plans()
+
+
+def _geometric_frequencies(base: float, dim: Any) -> phases.Frequencies:
+    """The frequencies of a base and a width. They are kept, because to make them takes longer than most tables."""
+    if is_compiling() or type(dim) is not int:
+        return phases.Frequencies(geometric(base, dim))
+    frequencies = _FREQUENCIES.get((base, dim))
+    if frequencies is None:
+        frequencies = phases.Frequencies(geometric(base, dim))
+        _FREQUENCIES.add((base, dim), frequencies)
+    return frequencies
 
 
 def sincos_of(

@@ -143,9 +143,11 @@ class Calls:
         if plan.tables is not None:
             return self._rotate(who, plan, arrays, plan.tables.run(positions), None)
         if plan.source == "positions":
-            return _array_or_tuple(self._rotate_by_positions(plan, arrays, positions))
-        angles = self._computed_angles(who, plan, arrays, positions)
-        return _array_or_tuple(kernels.rotate_by(plan.kernels, arrays, angles, plan.rotation, requested=self.kernel))
+            rotated = self._rotate_by_positions(plan, arrays, positions)
+        else:
+            angles = self._computed_angles(who, plan, arrays, positions)
+            rotated = kernels.rotate_by(plan.kernels, arrays, angles, plan.rotation, requested=self.kernel)
+        return tuple(rotated) if len(rotated) > 1 else rotated[0]
 
     def sincos(self, positions: Array, *, like: Array | None = None, role: Role | None = None) -> SinCos:
         """Tables of sines and cosines. Compute them once in a forward pass and share them between layers.
@@ -370,10 +372,11 @@ class Calls:
         return plan
 
     def _rotate(self, who: str, plan: CallPlan, arrays: Sequence[Any], tables: Any, positions: Any) -> Any:
-        """Rotate arrays by tables, or by the rows of tables that positions select."""
+        """Rotate arrays by tables, or by the rows of tables that positions select. One result is not in a tuple."""
         if plan.divides:
             tables = self._scale.inverted(*tables)
-        return _array_or_tuple(rotate_planned(who, plan, arrays, tables, positions, self.kernel))
+        rotated = rotate_planned(who, plan, arrays, tables, positions, self.kernel)
+        return tuple(rotated) if len(rotated) > 1 else rotated[0]
 
     def _rotate_by_positions(self, plan: CallPlan, arrays: Sequence[Any], positions: Any) -> list[Any]:
         """Rotate arrays with a kernel that computes angles from positions."""
@@ -399,11 +402,6 @@ class Calls:
         frequencies = self._spectrum.frequencies
         leading_axes(who, "positions", positions, frequencies.axes)
         return sincos_of(who, positions, frequencies, like=like, phase=self.phase, kernel=self.kernel)
-
-
-def _array_or_tuple(rotated: list[Any]) -> Any:
-    """The array if there is only one, otherwise a tuple of all arrays."""
-    return tuple(rotated) if len(rotated) > 1 else rotated[0]
 
 
 # Python names the class of a method in errors about missing arguments; users know only the public class.

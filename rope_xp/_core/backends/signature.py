@@ -20,7 +20,9 @@ _failures: list[int] = [0]
 
 
 class Plans(dict[Hashable, Any]):
-    """Plans of calls by signature. When it is full, it starts again. A copy or pickle of it is empty.
+    """Plans of calls by signature, or other values by what they follow from. Copies and pickles of it are empty.
+
+    When it is full, it starts again.
 
     A call without a signature must not look at it: a compiler that traces the call would compile again when it changes.
     """
@@ -42,7 +44,7 @@ def signature_of(arrays: tuple[Any, ...], *options: Any) -> Hashable:
 
     All arrays belong to NumPy or to the library of the first. The types of options count too: ``True`` is not ``1``.
     """
-    if getattr(getattr(sys.modules.get("torch"), "compiler", None), "is_compiling", bool)():
+    if is_compiling():
         return None
     kinds = tuple(map(type, options))
     if not _OPTIONS.issuperset(kinds):
@@ -53,6 +55,11 @@ def signature_of(arrays: tuple[Any, ...], *options: Any) -> Hashable:
         return None
     state = _STATES.get(type(arrays[0]), _no_facts)()
     return None if state is None or None in facts else (kinds, options, _failures[0], state, *facts)
+
+
+def is_compiling() -> bool:
+    """Whether a torch compiler traces this call. It must not look at anything that is kept between calls."""
+    return getattr(getattr(sys.modules.get("torch"), "compiler", None), "is_compiling", bool)()
 
 
 def forget_plans() -> None:
