@@ -103,11 +103,6 @@ _is_fast = sys.implementation.name == "cpython" and _fast_addresses_of_host(_pro
 _addresses_of_host = _fast_addresses_of_host if _is_fast else _slow_addresses_of_host
 
 
-def addresses_and_strides(*arrays: Any) -> tuple[list[int], tuple[tuple[int, ...], ...]]:
-    """The address of the first number of each array, and the strides of each; all arrays are of one library."""
-    return functions(arrays[0]).addresses(arrays), tuple([strides(x) for x in arrays])
-
-
 def is_contiguous(x: Any) -> bool:
     """Whether `x` is contiguous in C order."""
     return x.flags.c_contiguous if backends.is_host(x) else x.is_contiguous()
@@ -116,7 +111,7 @@ def is_contiguous(x: Any) -> bool:
 def extent(x: Any) -> tuple[int, int]:
     """The range of addresses that `x` occupies, start and stop; (0, 0) if `x` has no numbers in memory."""
     try:
-        (start,), (steps,) = addresses_and_strides(x)
+        (start,) = _addresses_of_host([x]) if backends.is_host(x) else _addresses_of_tensors([x])
     except RuntimeError:  # a tensor without memory of its own
         return 0, 0
     if 0 in x.shape or not start:
@@ -124,7 +119,7 @@ def extent(x: Any) -> tuple[int, int]:
     if is_contiguous(x):
         return start, start + x.nbytes
     stop, unit = start, x.itemsize // unit_of_strides(x)
-    for step, size in zip(steps, x.shape):
+    for step, size in zip(strides(x), x.shape):
         if step < 0:
             start += unit * step * (size - 1)
         else:
