@@ -82,9 +82,10 @@ def tests_jax(session):
 
 @nox.session(name="tests-torch")
 def tests_torch(session):
-    """The suite on PyTorch, its transforms and compiler, and equality with its packages."""
+    """The suite on PyTorch, its transforms and compiler, and equality with its packages. Plans that are kept."""
     python = with_group(session, "torch")
     python(*PYTEST, "--xp=torch", "tests", *session.posargs)
+    python(*PYTEST, "--xp=numpy", "--xp=torch", "--twice", "tests/core", *session.posargs)
 
 
 @nox.session(name="tests-timm")
