@@ -75,7 +75,8 @@ class _Facts(dict[type, Callable[[Any], tuple[Any, ...] | None]]):
     """The functions that read arrays of exactly these classes, and of no subclasses. They also name the class."""
 
     def __missing__(self, kind: type) -> Callable[[Any], tuple[Any, ...] | None]:
-        torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+        torch: Any = sys.modules.get("torch")
+        jax: Any = sys.modules.get("jax")
         if kind in (getattr(torch, "Tensor", None), getattr(getattr(torch, "nn", None), "Parameter", None)):
             self[kind], _STATES[kind] = _torch_facts(kind)
         elif issubclass(kind, getattr(jax, "Array", ())) and not issubclass(kind, jax.core.Tracer):

@@ -4,7 +4,7 @@ A job is a row of 64-bit integers: a counter of parts, addresses, sizes and stri
 with the counter, until no part is left.
 """
 
-# pyright: reportMissingImports=false, reportCallIssue=false
+# pyright: reportMissingImports=false, reportCallIssue=false, reportPrivateImportUsage=false
 
 import sys
 from pathlib import Path
