@@ -54,7 +54,7 @@ FORWARD_PARAMETERS = (("x", "position_ids"), ("x", "position_ids", "layer_type")
 
 
 def is_rotary(module: Any) -> bool:
-    """Whether one of a module's classes has the name of a rotary module, or of attention in `REFUSED`."""
+    """Whether a module's class, or a base class, has the name of a rotary module, or of attention in `REFUSED`."""
     names = [cls.__name__ for cls in type(module).__mro__ if ROTARY_NAME.search(cls.__name__)]
     return any(not ATTENTION_NAME.search(name) or name in REFUSED for name in names)
 

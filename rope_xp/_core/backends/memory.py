@@ -147,7 +147,7 @@ def _address_view(x: Any) -> Any:
 
 
 def with_contiguous_rows(x: Any) -> Any:
-    """`x`, or a copy: the numbers along its last axis are adjacent and in native byte order."""
+    """`x` or a copy of it, with adjacent numbers along the last axis and in native byte order."""
     if has_contiguous_rows(x) and is_native(x):
         return x
     return np.require(x, x.dtype.newbyteorder("="), "C") if backends.is_host(x) else x.contiguous()

@@ -309,9 +309,10 @@ def _program(
     most_heads: int,
     many_programs: int,
 ) -> Program:
-    """The program for arrays and angles of these layouts, with at most `most_heads` heads for each Triton program.
+    """The program for such arrays and angles. A Triton program rotates at most `most_heads` heads.
 
-    With fewer than `many_programs` Triton programs, each has fewer heads."""
+    If there are fewer than `many_programs` Triton programs, each rotates fewer heads.
+    """
     arrays = [(index, *each) for index, each in enumerate(zip(xs, angles, strict=True)) if 0 not in each[0].shape]
     launches = []
     for dtype in dict.fromkeys([x.dtype for _, x, _ in arrays]):

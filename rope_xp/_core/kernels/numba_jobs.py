@@ -50,7 +50,7 @@ def fetch_and_add(context: Any, counter: Any) -> Any:
     return types.intp(types.intp), generate
 
 
-PATIENCE = 1.0  # in seconds
+PATIENCE = 1.0  # seconds that compiling may take before a line says so
 
 
 def compiled_entry(entry: Any, name: str) -> Any:
