@@ -155,7 +155,7 @@ _FREQUENCIES = Plans()
 
 
 def _geometric_frequencies(base: float, dim: Any) -> phases.Frequencies:
-    """The frequencies of a base and a width. They are kept, because to make them takes longer than most tables."""
+    """The frequencies of a base and a width. They are kept, because this takes longer than most tables."""
     if is_compiling() or type(dim) is not int:
         return phases.Frequencies(geometric(base, dim))
     frequencies = _FREQUENCIES.get((base, dim))
@@ -229,7 +229,7 @@ def _tables(
 
 def _host_tables(positions: Any, frequencies: phases.Frequencies, kernel: Kernel) -> tuple[Any, Any] | None:
     """Float32 tables by a fast method for the host; None if there is none for these positions and frequencies."""
-    numbers = kernels.on_host(positions)
+    numbers = kernels.host_view(positions)
     if numbers is None:
         return None
     compiled = kernels.compiled_sincos(positions, kernel)
@@ -240,7 +240,7 @@ def _host_tables(positions: Any, frequencies: phases.Frequencies, kernel: Kernel
         return None
     if compiled is None:
         sin, cos = host_sincos.sin_cos(numbers, frequencies)
-    else:  # real positions: whole numbers have the bits of integers
+    else:  # real positions: whole numbers give the same bits as integers
         whole, fractions = host_sincos.integers_and_fractions(numbers)
         sin, cos = compiled.prepare(whole, frequencies).run(whole)
         others = fractions != 0.0

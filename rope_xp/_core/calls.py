@@ -17,9 +17,9 @@ from rope_xp._core.plan import (
     plan_rotation,
     plan_shift,
     planned_positions,
-    prepared_tables,
     rotate_planned,
     run_program,
+    table_program,
     with_programs,
 )
 from rope_xp._core.spectrum import Spectrum
@@ -33,7 +33,7 @@ ROLES = {"query": "its scale grows with position", "key": "its scale shrinks wit
 
 
 class Calls:
-    """The calls of an embedding, which has a spectrum, channels and a scale of its tables."""
+    """The calls of an embedding. It has a spectrum, channels, and a scale of its tables."""
 
     phase: Phase
     kernel: Kernel
@@ -193,7 +193,7 @@ class Calls:
         if role is not None or self._scale.xpos is not None:
             checks.one_of(who, "role", role, ROLES)
         if signature is not None:
-            self._plans.add(signature, prepared_tables(self, positions, [positions if like is None else like]))
+            self._plans.add(signature, table_program(self, positions, [positions if like is None else like]))
         scale = self._scale.at(who, positions, 1 if role == "query" else -1, sin)
         return SinCos(sin, cos) if scale is None else SinCos(sin * scale, cos * scale)
 

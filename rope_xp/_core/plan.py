@@ -33,27 +33,27 @@ _PLANS = Plans()
 class CallPlan(NamedTuple):
     """What a call will do.
 
-    `rotation` is what kernels do with the pairs of channels. `source` is where the angles come from: aligned tables,
-    rows of tables that positions select, positions from which a kernel computes angles, positions from which tables are
-    computed, or a change of positions from which tables are computed. `alignments` aligns these tables or positions
-    with each array. `kernels` has the name of the kernel for each array, unless the kernel computes angles. `are_ready`
-    is true if given tables and positions need no conversion. `divides` is true if given tables are divided by the
-    square of their scale first. `seq_axis` is the sequence axis of the first array if no positions are given.
-    `delta_shape` is the shape of a change of positions, with additional axes of size 1.
+    `source` says where angles come from:
 
-    A plan that is kept may have two programs, which repeat no decision. `tables.run(positions)` computes tables, and
-    `rotate.run(arrays, angles)` rotates arrays by tables, or by tables and positions, that are not aligned.
+    - "tables": given tables;
+    - "rows": the rows of given tables that positions select;
+    - "positions": a kernel computes angles from positions;
+    - "computed": tables are computed from positions;
+    - "change": tables are computed from a change of positions.
+
+    A plan that is kept may have two programs, which repeat no decision. `tables.run(positions)` computes tables.
+    `rotate.run(arrays, angles)` rotates arrays by tables, or by tables and positions. These need not be aligned.
     """
 
     rotation: Rotation
     source: Literal["tables", "rows", "positions", "computed", "change"]
-    alignments: list[Alignment]
-    kernels: list[str]
-    are_ready: bool = True
-    divides: bool = False
+    alignments: list[Alignment]  # of tables or positions, with each array
+    kernels: list[str]  # the name for each array; empty if a kernel computes angles
+    are_ready: bool = True  # given tables and positions need no conversion
+    divides: bool = False  # given tables are first divided by the square of their scale
     inplace: bool = False
-    seq_axis: int = 0
-    delta_shape: tuple[int, ...] = ()
+    seq_axis: int = 0  # of the first array, if no positions are given
+    delta_shape: tuple[int, ...] = ()  # of a change of positions, with additional axes of size 1
     tables: Any = None
     rotate: Any = None
 
@@ -98,7 +98,7 @@ def plan_rotation(
 def plan_shift(
     who: str, rope: Any, arrays: Sequence[Any], sincos: Any, delta: Any, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
-    """The plan of a rotation of keys by a change of positions, an array, or None for an int. `sincos` is empty."""
+    """The plan of a rotation of keys by a change of positions. `delta` is None for an int, and `sincos` is empty."""
     (k,) = arrays
     _check_arrays(who, rope, arrays, name="k")
     leading, shape = (1, (rope.axes,)) if rope.axes > 1 else (0, ())
@@ -115,7 +115,7 @@ def plan_shift(
 
 
 def with_programs(who: str, plan: CallPlan, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any) -> CallPlan:
-    """A plan that is kept, with the programs that exist for calls like this one."""
+    """The plan together with the programs that exist for calls like this one. Such a plan is kept."""
     is_ready = positions is None or checks.are_ready_positions(positions, arrays[0])
     if plan.source == "positions" and is_ready:
         rows = align_positions(planned_positions(who, plan, arrays[0], positions), plan.alignments)
@@ -124,7 +124,7 @@ def with_programs(who: str, plan: CallPlan, rope: Any, arrays: Sequence[Any], si
         return plan._replace(rotate=rotate)
     if plan.source == "computed" and is_ready:
         positions = planned_positions(who, plan, arrays[0], positions)
-        plan = plan._replace(tables=prepared_tables(rope, positions, arrays))
+        plan = plan._replace(tables=table_program(rope, positions, arrays))
         sincos = () if plan.tables is None else plan.tables.run(positions)
     if not sincos:
         return plan
@@ -156,7 +156,7 @@ def run_program(plan: CallPlan, arrays: Sequence[Any], angles: tuple[Any, ...]) 
         return None
     try:
         return plan.rotate.run(arrays, [angles] * len(arrays))
-    except LaunchError:  # the caller rotates without a program, which fails in the same way and decides what follows
+    except LaunchError:  # the caller then rotates without a program, and handles the error if that fails too
         return None
 
 
@@ -189,10 +189,10 @@ def rotate_by_tables(
     return rotate_planned(who, plan, arrays, sincos, None, kernel)
 
 
-def prepared_tables(rope: Any, positions: Any, arrays: Sequence[Any]) -> Any:
+def table_program(rope: Any, positions: Any, arrays: Sequence[Any]) -> Any:
     """A program that computes the tables of an embedding for positions like these, which rotate arrays like these.
 
-    None if a kernel does not compute such tables: they must be float32, of exact phases, and the same for all arrays.
+    None if no kernel computes such tables. They must be float32, have exact phases, and be the same for all arrays.
     """
     if rope.phase != "exact" or rope.xpos is not None:
         return None
@@ -235,7 +235,7 @@ def _plan_rows(
     if rope.heads is not None or heads_dim is not None:
         raise ValueError(
             f"{who}: positions must select rows of tables that all heads share; "
-            f"got heads={rope.heads} with their own frequencies and heads_dim={heads_dim}"
+            f"got heads={rope.heads} and heads_dim={heads_dim}"
         )
     checks.position_dtype(who, "positions", positions, real=False)
     checks.convertible(who, "positions", positions, arrays[0])
@@ -264,13 +264,13 @@ def _plan_positions(
     if heads_dim is None and _kernel_computes_angles(who, rope, positions, arrays):
         return CallPlan(rope._channels.rotation, "positions", alignments, [], seq_axis=seq_axis)
     if rope.xpos is not None and len(arrays) == 1:
-        raise ValueError(f"{who}: xpos must be given the query and then keys; got one array (use sincos and rotate)")
+        raise ValueError(f"{who}: xpos must have the query first and then keys; got one array (use sincos and rotate)")
     alignments = _alignments_of_tables(who, rope, shape, alignments, arrays, seq_dim, heads_dim)
     return _plan(who, rope, "computed", alignments, arrays, seq_axis=seq_axis)
 
 
 def _shape_of_positions(who: str, name: str, positions: Any, axes: int, like: Any) -> tuple[int, tuple[int, ...]]:
-    """How many position axes come first, and the shape of positions that can be converted to the library of `like`."""
+    """Check positions. The number of their leading axes that are position axes (0 or 1), and their shape."""
     checks.position_dtype(who, name, positions)
     checks.convertible(who, name, positions, like)
     return leading_axes(who, name, positions, axes), positions.shape
@@ -297,7 +297,7 @@ def _check_heads(who: str, rope: Any, heads_dim: int | None) -> None:
 def _alignments_of_positions(
     who: str, name: str, rope: Any, shape: Sequence[int], arrays: Sequence[Any], seq_dim: int
 ) -> list[Alignment]:
-    """The alignments of positions of this shape. If heads have their own frequencies, only tables can be aligned."""
+    """The alignments of positions of this shape. Empty if heads have their own frequencies: only tables are aligned."""
     return [] if rope.heads is not None else alignments_of_positions(who, name, shape, arrays, seq_dim)
 
 
@@ -310,7 +310,7 @@ def _alignments_of_tables(
     seq_dim: int,
     heads_dim: int | None,
 ) -> list[Alignment]:
-    """The alignments of tables that will be computed from positions of this shape, with these alignments."""
+    """The alignments of tables. They are computed from positions that have this shape and these alignments."""
     _check_heads(who, rope, heads_dim)
     if rope.heads is None:
         return [Alignment((*each.shape, rope.pairs)) for each in alignments]

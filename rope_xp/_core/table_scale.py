@@ -8,7 +8,7 @@ from rope_xp.frequencies import Scaling, XPos
 
 
 class TableScale(NamedTuple):
-    """The factors of tables. `rates` has the rate of each pair, and is empty without `xpos`.
+    """The factors of tables. `rates` are those of `XPos.rates`, and are empty without `xpos`.
 
     `scale_of` creates it from checked arguments.
     """

@@ -208,7 +208,7 @@ def test_xpos_keys_move_and_roles_are_said(xp):
     assert_numbers(xp, rope.rotate(k, sincos, seq_dim=1), rotated)
     with pytest.raises(ValueError, match=r"role must be .*; got None"):
         rope.sincos(xp.array(where), like=k)
-    with pytest.raises(ValueError, match=r"xpos must be given the query and then keys; got one array"):
+    with pytest.raises(ValueError, match=r"xpos must have the query first and then keys; got one array"):
         rope(q, seq_dim=1)
 
 

@@ -25,7 +25,7 @@ _core/phases.py: words = backends.from_numbers(self._host[bits], like=like, dtyp
     There are 32 and 64 bits, no fewer.
 frequencies/_by_length.py: kept_fraction = float(revolutions >{{~>=}} self.high_freq_factor)
     At the boundary the other branch gives 1 too.
-positions/_grids.py: counts = [positions.shape[{{0~> -1}}] for positions in along_axes]
+positions/_grids.py: counts = [positions.shape[{{0~> -1}}] for positions in axis_positions]
     Positions along an axis have one axis.
 _core/table_scale.py: if removed is not None and factor is not None and factor == removed.resolved_attention_factor != {{1~>2}}.0:
     No scaling has a factor of 2, and a factor of 1 that is left behind changes nothing.

@@ -58,7 +58,7 @@ def has_contiguous_rows(x: Any) -> bool:
 
 
 class Functions(NamedTuple):
-    """Functions of plain arrays of one library, which programs call. They make as few calls of Python as possible."""
+    """Functions for plain arrays of one library. Programs call them, so they do as little in Python as possible."""
 
     empty_like: Callable[[Any], Any]
     empty_float32: Callable[[tuple[int, ...]], Any]  # given a shape
@@ -78,7 +78,7 @@ def functions(x: Any) -> Functions:
 
 
 def _contiguous(x: Any) -> Any:
-    is_array = isinstance(x, np.ndarray)  # scalars of NumPy have no memory that lasts
+    is_array = isinstance(x, np.ndarray)  # a scalar of NumPy has no lasting memory
     return x if is_array and x.flags.c_contiguous and x.flags.aligned else np.require(x, requirements=("C", "A"))
 
 
@@ -94,8 +94,9 @@ def _fast_addresses_of_host(arrays: Sequence[Any]) -> list[int]:
     return [_word_at(id(x) + _START).value for x in arrays]  # pyright: ignore[reportReturnType]
 
 
-# In CPython, `id` is the address of an object. NumPy's binary interface fixes that an array object begins with the
-# address of its numbers, after Python's own part. To read it there is eight times faster than `__array_interface__`.
+# In CPython, `id` is the address of an object. An array object of NumPy begins with Python's own part. The address of
+# its numbers follows, and NumPy's binary interface guarantees this. Reading it there is eight times faster than
+# `__array_interface__`.
 _START = object.__basicsize__
 _word_at = ctypes.c_void_p.from_address
 _probe = [np.zeros(1)]
@@ -146,14 +147,14 @@ def _address_view(x: Any) -> Any:
 
 
 def with_contiguous_rows(x: Any) -> Any:
-    """`x`, or a copy in native byte order if the numbers along its last axis are not adjacent."""
+    """`x` or a copy of it, with adjacent numbers along the last axis and in native byte order."""
     if has_contiguous_rows(x) and is_native(x):
         return x
     return np.require(x, x.dtype.newbyteorder("="), "C") if backends.is_host(x) else x.contiguous()
 
 
 def views_as_halves(*arrays: Any) -> list[Any] | None:
-    """Views of NumPy arrays whose rows are two items, which NumPy copies fast; None for other arrays and memory."""
+    """Views of NumPy arrays with each half of a row as one item, which NumPy copies fast; None if there are none."""
     if not all(backends.is_host(x) and x.strides[-1] == x.itemsize for x in arrays):
         return None
     return [x.view(f"V{x.shape[-1] // 2 * x.itemsize}") for x in arrays]

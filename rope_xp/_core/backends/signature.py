@@ -1,8 +1,8 @@
 """Signatures of calls: the facts about arrays, and about the state of their library, that a plan may depend on.
 
-Calls with equal signatures take equal decisions. A signature holds no values and no addresses of arrays. A call has no
-signature if its decisions may depend on more: while a compiler or exporter traces, with forward-mode derivatives, for
-subclasses, and for libraries other than NumPy, PyTorch and JAX.
+Calls with equal signatures make the same decisions. A signature holds no values and no addresses of arrays. A call has
+no signature if its decisions may depend on more: while a compiler or exporter traces, with forward-mode derivatives,
+for subclasses, and for libraries other than NumPy, PyTorch and JAX.
 """
 
 import sys
@@ -20,11 +20,10 @@ _failures: list[int] = [0]
 
 
 class Plans(dict[Hashable, Any]):
-    """Plans of calls by signature, or other values by what they follow from. Copies and pickles of it are empty.
+    """Plans of calls by signature, or other values by their arguments. Copies and pickles of it are empty.
 
-    When it is full, it starts again.
-
-    A call without a signature must not look at it: a compiler that traces the call would compile again when it changes.
+    When it is full, it is cleared. A call without a signature must not read it: a compiler that traces the call would
+    compile again after each change.
     """
 
     def add(self, signature: Hashable, plan: Any) -> None:
@@ -40,9 +39,10 @@ class Plans(dict[Hashable, Any]):
 
 
 def signature_of(arrays: tuple[Any, ...], *options: Any) -> Hashable:
-    """The signature of a call with these arrays, or with None in place of an array; None if it has no signature.
+    """The signature of a call with these arrays and options; None if the call has no signature.
 
-    All arrays belong to NumPy or to the library of the first. The types of options count too: ``True`` is not ``1``.
+    An array may be None. All others belong to NumPy or to the library of the first. The types of options count too:
+    ``True`` is not ``1``.
     """
     if is_compiling():
         return None
@@ -58,12 +58,12 @@ def signature_of(arrays: tuple[Any, ...], *options: Any) -> Hashable:
 
 
 def is_compiling() -> bool:
-    """Whether a torch compiler traces this call. It must not look at anything that is kept between calls."""
+    """Whether a torch compiler traces this call. Such a call must not read anything that is kept between calls."""
     return getattr(getattr(sys.modules.get("torch"), "compiler", None), "is_compiling", bool)()
 
 
 def forget_plans() -> None:
-    """Let all calls be planned again, because a kernel that plans name has failed or was not tested."""
+    """Let all calls make new plans, because a kernel has failed or was not tested."""
     _failures[0] += 1
 
 
@@ -72,7 +72,7 @@ def _no_facts(*_: Any) -> None:
 
 
 class _Facts(dict[type, Callable[[Any], tuple[Any, ...] | None]]):
-    """The functions that read arrays of exactly these classes, and of no subclasses. They also name the class."""
+    """For each class of arrays, the function that reads facts, the class first. Subclasses have no function."""
 
     def __missing__(self, kind: type) -> Callable[[Any], tuple[Any, ...] | None]:
         torch: Any = sys.modules.get("torch")
@@ -85,7 +85,7 @@ class _Facts(dict[type, Callable[[Any], tuple[Any, ...] | None]]):
 
 
 _FACTS = _Facts({type(None): lambda _: (), np.ndarray: lambda x: (x.dtype, x.shape, x.strides, x.flags.num)})
-# The functions that read the state of a library, which give None if calls have no signature now.
+# For each class of arrays, the function that reads the state of its library; None if calls have no signature now.
 _STATES: dict[type, Callable[[], tuple[Any, ...] | None]] = {np.ndarray: lambda: ()}
 
 
@@ -96,13 +96,13 @@ def _torch_facts(kind: type) -> tuple[Any, Any]:
     is_grad_enabled, function_modes = functions.is_grad_enabled, functions._len_torch_function_stack
 
     def facts(x: Any) -> tuple[Any, ...]:
-        # Dispatch keys tell layouts, lazy negation, wrappers of transforms and inference tensors apart.
+        # Dispatch keys show layouts, lazy negation, wrappers of transforms and inference tensors.
         return kind, x.dtype, x.shape, x.stride(), keys_of(x).raw_repr(), x.requires_grad, x.get_device()
 
     def state() -> tuple[Any, ...] | None:
         if forward_ad._current_level >= 0 or functions._get_tracing_state() is not None:
             return None
-        # Included keys tell whether transforms, dispatch modes or inference mode are active in this thread.
+        # Included keys show whether transforms, dispatch modes or inference mode are active in this thread.
         return is_grad_enabled(), function_modes(), included_keys().raw_repr()
 
     return facts, state

@@ -29,13 +29,13 @@ _FASTEST = {"host memory": ("numba", "blocked"), "cuda": ("triton",), "jax": ("x
 
 
 def require_writable(who: str, xs: Sequence[Any], angles: Angles) -> None:
-    """Results must be able to overwrite the arrays. This follows from the signature of a call."""
+    """Check that results can overwrite the arrays. This follows from the signature of a call."""
     checks.writable(who, xs)
     checks.no_gradients(who, angles)
 
 
 def require_disjoint(who: str, xs: Sequence[Any], angles: Angles) -> None:
-    """No array that is overwritten may share memory with another argument. This depends on addresses."""
+    """Check that no array that is overwritten shares memory with another argument. This depends on addresses."""
     checks.require_disjoint(who, xs, angles, by_address=not _is_traced(xs[0]))
 
 
@@ -97,7 +97,7 @@ def _launch(
 def prepare(names: list[str], xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool) -> Any:
     """A program whose `run(xs, angles)` equals `rotate_by` for all arrays and angles with the signatures of these.
 
-    Angles of the program need not be aligned. None if the kernels have no programs for these arrays.
+    The angles that `run` takes need not be aligned. None if the kernels have no programs for these arrays.
     """
     if len(set(names)) > 1:
         return None
@@ -107,7 +107,7 @@ def prepare(names: list[str], xs: Sequence[Any], angles: Angles, rotation: Rotat
 def prepare_by_positions(
     xs: Sequence[Any], positions: Sequence[Any], frequencies: Any, scale: Any, rotation: Rotation
 ) -> Any:
-    """A program whose `run(xs, angles)` equals `rotate_by_positions`; its angles are a tuple of positions for each."""
+    """A program whose `run(xs, angles)` equals `rotate_by_positions`. Angles are ``(positions,)`` for each array."""
     by_positions = _kernel_module("triton").ByPositions(frequencies, scale)
     return _prepare("triton", xs, [(positions_of_x,) for positions_of_x in positions], rotation, by_positions)
 
@@ -130,13 +130,13 @@ def prepare_tables(positions: Any, arrays: Sequence[Any], frequencies: Any, scal
     in_float64 = any(backends.dtype_name(x.dtype) == "float64" for x in arrays)
     if kernel == "reference" or in_float64 or not frequencies.are_floats or type(positions) is not type(arrays[0]):
         return None
-    if on_host(positions) is None:
+    if host_view(positions) is None:
         return None
     compiled = compiled_sincos(positions, kernel)
     return None if compiled is None else compiled.prepare(positions, frequencies, scale)
 
 
-def on_host(x: Any) -> Any:
+def host_view(x: Any) -> Any:
     """`x` as a NumPy array of the same memory; None if `x` is not plain numbers in host memory."""
     if backends.is_host(x):
         return np.asarray(x)

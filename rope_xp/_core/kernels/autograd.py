@@ -19,12 +19,12 @@ _functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIs
 def rotate_all(xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool = False) -> list[Any]:
     """Rotate with a kernel, or with the reference if tensors are not plain memory.
 
-    `angles` are whatever the kernel accepts: the same number of tensors for each array, without derivatives. If they
-    are not `Angles` of `reference.tables_of`, the kernel has a function `tables_of(xs, angles)` of its own.
+    `angles` are whatever the kernel accepts: the same number of tensors for each array, without derivatives. If
+    `reference.tables_of` does not accept them, the kernel has its own function `tables_of(xs, angles)`.
     """
     if not _are_constant(angles):
         return _rotate_by_reference(xs, angles, rotation, kernel, inplace)
-    if _are_undifferentiated(xs):
+    if _need_no_derivative(xs):
         rotated = kernel.rotate_all(xs, angles, rotation, inplace)
         if inplace:
             torch.autograd.graph.increment_version(xs)  # tells autograd that the memory has changed
@@ -51,7 +51,7 @@ class InPlace(NamedTuple):
 
 def prepare(xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool) -> Any:
     """The program of a kernel that does what `rotate_all` does; None if `rotate_all` does more than call the kernel."""
-    if not (_are_constant(angles) and _are_undifferentiated(xs)):
+    if not (_are_constant(angles) and _need_no_derivative(xs)):
         return None
     program = kernel.prepare(xs, angles, rotation, inplace)
     return InPlace(program) if inplace and program is not None else program
@@ -59,12 +59,12 @@ def prepare(xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: Any, 
 
 def _are_constant(angles: Angles) -> bool:
     """Whether angles are plain memory without derivatives."""
-    # Compilers reach this line only when they trace the autograd engine.
+    # A compiler is active here only if it traces the autograd engine.
     constant = not torch.compiler.is_compiling() and not _is_intercepted()
     return constant and all([_is_plain(tensor) for tensor in {tensor for group in angles for tensor in group}])
 
 
-def _are_undifferentiated(xs: Sequence[Any]) -> bool:
+def _need_no_derivative(xs: Sequence[Any]) -> bool:
     """Whether tensors are plain memory, and their rotation needs no derivative."""
     return all([_is_memory(x) and not _has_derivative(x) for x in xs])
 

@@ -40,9 +40,9 @@ if torch.cuda.is_available() and not INTERPRETED:
         raise ImportError(f"Triton cannot launch kernels here: {problem}") from problem
 
 WARPS = 4
-# A program loads sines and cosines once and rotates up to HEADS heads with them: they are as many bytes as one bfloat16
-# head that is read and written. With fewer than PROGRAMS programs a device would be partly idle, so a program then
-# rotates fewer heads.
+# A Triton program is one instance of the kernel. It loads sines and cosines once and rotates up to HEADS heads by them.
+# Loading them costs as much as reading and writing one bfloat16 head. With fewer than PROGRAMS programs a device would
+# be partly idle, so a program then rotates fewer heads.
 HEADS, PROGRAMS = 8, 1024
 
 # The coefficients of `phases` by number of bits. The kernel adds the constants 1.5 and -1.25 separately.
@@ -53,16 +53,14 @@ COSINE = {0: (), **{bits: (terms[1] + 1.25, *terms[2:]) for bits, terms in phase
 def rotate_all(
     xs: Sequence[torch.Tensor], angles: Angles, rotation: Rotation, inplace: bool = False, scale: float = 1.0
 ) -> list[torch.Tensor]:
-    """`reference.rotate_all`, in one launch for all arrays of a dtype. A new array has the memory order of its input.
+    """The same as `reference.rotate_all`, in one launch for each dtype. A new array has the memory order of its input.
 
     Angles are full tables, rows of tables that positions select (a position without a row gives NaN), or the
     frequencies and positions of `ByPositions`.
     """
     if not _have_equal_strides(angles):
         angles = [(sin.contiguous(), cos.contiguous(), *others) for sin, cos, *others in angles]
-    return _program(_layouts(xs), tuple(map(_layouts, angles)), rotation, inplace, scale, HEADS, PROGRAMS).run(
-        xs, angles
-    )
+    return _program(_infos(xs), tuple(map(_infos, angles)), rotation, inplace, scale, HEADS, PROGRAMS).run(xs, angles)
 
 
 def prepare(
@@ -75,7 +73,7 @@ def prepare(
     """
     if not _have_equal_strides(angles) or (inplace and len({x.dtype for x in xs}) > 1):
         return None
-    return _program(_layouts(xs), tuple(map(_layouts, angles)), rotation, inplace, scale, HEADS, PROGRAMS)
+    return _program(_infos(xs), tuple(map(_infos, angles)), rotation, inplace, scale, HEADS, PROGRAMS)
 
 
 class Program(NamedTuple):
@@ -85,7 +83,7 @@ class Program(NamedTuple):
     inplace: bool
 
     def run(self, xs: Sequence[torch.Tensor], angles: Angles) -> list[torch.Tensor]:
-        """The rotated arrays. Only addresses of `angles` are read, so that they may lack axes of size one."""
+        """The rotated arrays. Only the addresses of `angles` are read, so they may lack axes of size 1."""
         outs = list(xs) if self.inplace else [torch.empty_like(x) for x in xs]
         for launch in self.launches:
             launch.start(xs, outs, angles)
@@ -93,7 +91,7 @@ class Program(NamedTuple):
 
 
 class _Launch(NamedTuple):
-    """A launch for arrays of one dtype: the number of programs, the index and the fields of each task, and options."""
+    """A launch for arrays of one dtype: the number of Triton programs, index and fields of each task, and options."""
 
     grid: tuple[int]
     tasks: list[tuple[int, tuple[Any, ...]]]
@@ -159,7 +157,8 @@ def _with_words(words: torch.Tensor, angles: Angles) -> Angles:
 
 
 # The rotations that `self_test` compares, the source of their angles, and whether results overwrite the arrays. Each
-# may take a second to compile, so these few have each layout and each source once with new memory and once in place.
+# may take a second to compile, so they are few. Each layout and each source occurs once with new memory and once in
+# place.
 _TESTS = (
     (Rotation("half", "half", 1), "positions", False),
     (Rotation("half", "half", 1), "tables", True),
@@ -174,7 +173,7 @@ def self_test(x: torch.Tensor) -> bool:
     """Compare the kernel with the reference on small arrays of the dtype and device of `x`, and raise if they differ.
 
     This reads values from the device, but no values of the user. The result is False if no test is possible now: if
-    operations are intercepted, or while a CUDA graph is captured, because it would record the launches of the test.
+    operations are intercepted, or while a CUDA graph is captured, because the graph would record the test.
     """
     if not autograd.runs_eagerly(x) or _functorch.get_dynamic_layer_stack_depth() or _is_captured(x):
         return False
@@ -214,7 +213,7 @@ _words_of: WeakKeyDictionary[phases.Frequencies, dict[torch.device, torch.Tensor
 
 
 def _frequency_words(frequencies: phases.Frequencies, device: torch.device) -> torch.Tensor:
-    """Frequencies in revolutions per position: 64 fractional bits and the next 32, as int64 "two pairs".
+    """Frequencies in revolutions per position: 64 fractional bits and the next 32, as int64 "2 pairs".
 
     The tensor is kept as long as `frequencies`, because a copy from the host waits for the device, and a CUDA graph
     cannot capture it. A captured graph holds only the address of the tensor, so the owner of the graph must also hold
@@ -284,7 +283,7 @@ def _backward(ctx: Any, gradients: list) -> tuple:
 torch.library.register_autograd("rope_xp::rotate", _backward, setup_context=_save)
 
 
-class Layout(NamedTuple):
+class TensorInfo(NamedTuple):
     """What a program knows about a tensor."""
 
     dtype: torch.dtype
@@ -292,8 +291,8 @@ class Layout(NamedTuple):
     strides: Axes
 
 
-def _layouts(tensors: Sequence[torch.Tensor]) -> tuple[Layout, ...]:
-    return tuple([Layout(x.dtype, x.shape, x.stride()) for x in tensors])
+def _infos(tensors: Sequence[torch.Tensor]) -> tuple[TensorInfo, ...]:
+    return tuple([TensorInfo(x.dtype, x.shape, x.stride()) for x in tensors])
 
 
 def _have_equal_strides(angles: Angles) -> bool:
@@ -302,15 +301,18 @@ def _have_equal_strides(angles: Angles) -> bool:
 
 @lru_cache(maxsize=256)  # all layers and all decoding steps have the same arguments
 def _program(
-    xs: tuple[Layout, ...],
-    angles: tuple[tuple[Layout, ...], ...],
+    xs: tuple[TensorInfo, ...],
+    angles: tuple[tuple[TensorInfo, ...], ...],
     rotation: Rotation,
     inplace: bool,
     scale: float,
     most_heads: int,
     many_programs: int,
 ) -> Program:
-    """The program for arrays and angles of these layouts, with at most `most_heads` heads for each instance."""
+    """The program for such arrays and angles. A Triton program rotates at most `most_heads` heads.
+
+    If there are fewer than `many_programs` Triton programs, each rotates fewer heads.
+    """
     arrays = [(index, *each) for index, each in enumerate(zip(xs, angles, strict=True)) if 0 not in each[0].shape]
     launches = []
     for dtype in dict.fromkeys([x.dtype for _, x, _ in arrays]):
@@ -320,7 +322,7 @@ def _program(
 
 
 def _launch(
-    arrays: list[tuple[int, Layout, tuple[Layout, ...]]],
+    arrays: list[tuple[int, TensorInfo, tuple[TensorInfo, ...]]],
     rotation: Rotation,
     inplace: bool,
     scale: float,
@@ -365,25 +367,25 @@ def _launch(
     return _Launch((programs,), tasks, options)
 
 
-def _strides_of_new(x: Layout) -> Axes:
+def _strides_of_new(x: TensorInfo) -> Axes:
     """The strides of `torch.empty_like` of a tensor."""
     return torch.empty_like(torch.empty_strided(x.shape, x.strides, dtype=x.dtype, device="meta")).stride()
 
 
-def _check_tables(x: Layout, sin: Layout, cos: Layout, rotation: Rotation, pairs: int) -> None:
+def _check_tables(x: TensorInfo, sin: TensorInfo, cos: TensorInfo, rotation: Rotation, pairs: int) -> None:
     if sin.shape != cos.shape or sin.shape[-1] != pairs or rotation.first_channel + 2 * pairs > x.shape[-1]:
         raise ValueError(
-            f"rotate: tables must have equal shapes and {pairs} pairs, and the channels of x from "
-            f"{rotation.first_channel} on must hold them; got {tuple(sin.shape)} and {tuple(cos.shape)} for x of "
+            f"rotate: tables must have equal shapes and {pairs} columns, and x must have a pair of channels for each "
+            f"column, from channel {rotation.first_channel} on; got {tuple(sin.shape)} and {tuple(cos.shape)} for x of "
             f"shape {tuple(x.shape)}"
         )
 
 
 def _geometry(
-    x: Layout,
+    x: TensorInfo,
     out_strides: Axes,
-    table: Layout,
-    positions: Sequence[Layout],
+    table: TensorInfo,
+    positions: Sequence[TensorInfo],
     rows_of_program: int,
     most_heads: int,
     many_programs: int,
@@ -397,7 +399,7 @@ def _geometry(
         (_, shape, angle_strides), table_rows, table_row = positions[0], table.shape[0], table.strides[0]
     else:
         shape = shape[:-1]
-    # Anyone may call the operators. With shapes that do not fit, the kernel would read or write the memory of others.
+    # Anyone may call the operators. With shapes that do not fit, the kernel would read or write other memory.
     if len(shape) != len(sizes) - 1 or not all(given in (1, size) for given, size in zip(shape, sizes)):
         raise ValueError(f"rotate: angles must broadcast against x of shape {tuple(sizes)}; got {tuple(shape)}")
     # The stride of an axis of size 1 has no meaning.

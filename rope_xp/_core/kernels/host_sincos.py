@@ -1,9 +1,9 @@
 """Float32 tables on the host, made from short float64 tables by the addition of angles.
 
-The absolute value of a position is written in base 256. For each place there is a table of all digits at this place. It
-depends on the frequencies alone, so it is kept. The angles of all digits of a position are added. Sines and cosines are
-rounded to float32 once, at the end. A row does not depend on the other rows of the table: adding the angle of the digit
-0 changes no bit, and no operation of this module is fused.
+The absolute value of a position is written in base 256. For each place there is a table of the angles of all digits. It
+depends on the frequencies alone, so it is kept. The angle of a position is the sum of the angles of its digits. Sines
+and cosines are rounded to float32 once, at the end. A row does not depend on the other rows of the table: adding the
+angle of the digit 0 changes no bit, and no operation of this module is fused.
 """
 
 from functools import lru_cache
@@ -14,12 +14,12 @@ import numpy as np
 from rope_xp._core import phases
 
 _BITS = 8
-_LAST = (1 << _BITS) - 1
-_NUMBERS_OF_BLOCK = 2**12  # float64 arrays of this size stay in the first cache of a core
+_LARGEST_DIGIT = (1 << _BITS) - 1
+_NUMBERS_PER_BLOCK = 2**12  # float64 arrays of this size stay in the first cache of a core
 
 
 def sin_cos(positions: Any, frequencies: phases.Frequencies) -> tuple[Any, Any]:
-    """`phases.sin_cos` in float32, for NumPy positions and frequencies given as floats.
+    """The same as `phases.sin_cos` in float32, for NumPy positions and frequencies given as floats.
 
     Parameters
     ----------
@@ -33,15 +33,15 @@ def sin_cos(positions: Any, frequencies: phases.Frequencies) -> tuple[Any, Any]:
         Sine and cosine, float32.
     """
     tokens, fractions = integers_and_fractions(positions.reshape(-1))
-    sizes = np.abs(tokens).view(f"u{tokens.itemsize}")  # unsigned, because the least integer has no positive number
+    sizes = np.abs(tokens).view(f"u{tokens.itemsize}")  # unsigned: the least integer has no positive counterpart
     negative = tokens < 0 if (tokens < 0).any() else None
-    lows, (highs, row_of_high) = (sizes & _LAST).astype(np.intp), _distinct(sizes >> _BITS)
-    low_table, high_table = _digits(frequencies.inv_freq, 0), None
+    lows, (highs, row_of_high) = (sizes & _LARGEST_DIGIT).astype(np.intp), _numbers_and_indices(sizes >> _BITS)
+    low_table, high_table = _digit_angles(frequencies.inv_freq, 0), None
     if highs.any():
         high_table = _angles(highs, frequencies.inv_freq, 1)
 
     sin, cos = (np.empty((len(tokens), frequencies.pairs), dtype=np.float32) for _ in range(2))
-    rows = max(1, _NUMBERS_OF_BLOCK // frequencies.pairs)
+    rows = max(1, _NUMBERS_PER_BLOCK // frequencies.pairs)
     for start in range(0, len(tokens), rows):
         block = slice(start, start + rows)
         angles = np.take(low_table, lows[block], axis=1)
@@ -67,13 +67,13 @@ def integers_and_fractions(numbers: Any) -> tuple[Any, Any]:
 
 
 def _angles(numbers: Any, inv_freq: tuple[float, ...], place: int) -> Any:
-    """Sine and cosine of unsigned numbers at a place and all higher places, "2 numbers pairs"."""
-    low_table = _digits(inv_freq, place)
-    if numbers.max(initial=0) <= _LAST:
+    """Sine and cosine of unsigned numbers whose last digit is at this place, "2 numbers pairs"."""
+    low_table = _digit_angles(inv_freq, place)
+    if numbers.max(initial=0) <= _LARGEST_DIGIT:
         return np.take(low_table, numbers.astype(np.intp), axis=1)
-    highs, row_of_high = _distinct(numbers >> _BITS)
+    highs, row_of_high = _numbers_and_indices(numbers >> _BITS)
     high_table = _angles(highs, inv_freq, place + 1)
-    lows = (numbers & _LAST).astype(np.intp)
+    lows = (numbers & _LARGEST_DIGIT).astype(np.intp)
     return np.stack(_added(np.take(high_table, row_of_high, axis=1), np.take(low_table, lows, axis=1)))
 
 
@@ -84,25 +84,25 @@ def _added(angles: Any, others: Any) -> tuple[Any, Any]:
 
 
 @lru_cache(maxsize=32)  # 256 kB each for 64 pairs
-def _digits(inv_freq: tuple[float, ...], place: int) -> Any:
+def _digit_angles(inv_freq: tuple[float, ...], place: int) -> Any:
     """Sine and cosine of all digits at a place, "2 digits pairs".
 
     The angles are computed for negative positions, because the last place of 64 bits has no positive ``2**63``.
     """
-    positions = -(np.arange(_LAST + 1, dtype=np.int64) << (_BITS * place))
+    positions = -(np.arange(_LARGEST_DIGIT + 1, dtype=np.int64) << (_BITS * place))
     sin, cos = phases.sin_cos(positions, phases.Frequencies(inv_freq), np.float64)
     table = np.stack([0.0 - sin, cos])
     table.flags.writeable = False
     return table
 
 
-def _distinct(digits: Any) -> tuple[Any, Any]:
-    """Numbers that include all digits, and the index of each digit in these numbers.
+def _numbers_and_indices(numbers: Any) -> tuple[Any, Any]:
+    """The numbers for which angles are computed, and the index of each given number among them.
 
-    The numbers are the range from the smallest digit to the largest, or the digits themselves if that is shorter.
+    They are the range from the smallest to the largest number, or the numbers themselves if that is shorter.
     """
-    if len(digits) > 1:
-        least, most = int(digits.min()), int(digits.max())
-        if most - least < len(digits):
-            return np.arange(least, most + 1, dtype=digits.dtype), (digits - least).astype(np.intp)
-    return digits, np.arange(len(digits))
+    if len(numbers) > 1:
+        least, most = int(numbers.min()), int(numbers.max())
+        if most - least < len(numbers):
+            return np.arange(least, most + 1, dtype=numbers.dtype), (numbers - least).astype(np.intp)
+    return numbers, np.arange(len(numbers))

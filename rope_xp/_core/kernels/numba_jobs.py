@@ -27,7 +27,6 @@ _target: Any = registry.cpu_target.target_context
 _machine, _, _features = _target.codegen().magic_tuple()
 if "x86" in _machine and "+f16c" not in _features:
     raise ImportError(f"numba must have a processor that converts float16 (f16c); got {_features or 'no features'}")
-WORDS_PER_JOB = 1 << 16  # an upper limit, enough for arrays of 10,000 axes
 
 
 @intrinsic
@@ -51,15 +50,15 @@ def fetch_and_add(context: Any, counter: Any) -> Any:
     return types.intp(types.intp), generate
 
 
-PATIENCE = 1.0  # in seconds
+PATIENCE = 1.0  # seconds that compiling may take before a line says so
 
 
 def compiled_entry(entry: Any, name: str) -> Any:
-    """The C function of an `entry` that takes the address of a job and returns an int. Cached on disk if possible.
+    """The C function of `entry`: it takes the address of a job and returns an int. Cached on disk if possible.
 
-    If that takes longer than `PATIENCE`, a line on stderr says what is compiled.
+    If compiling takes longer than `PATIENCE`, a line on stderr says what is compiled.
     """
-    progress = Timer(PATIENCE, _say_once, [f"rope_xp: compiling {name}, once; numba then keeps it on disk"])
+    progress = Timer(PATIENCE, _print_once, [f"rope_xp: compiling {name}, once; numba then keeps it on disk"])
     progress.daemon = True
     progress.start()
     try:
@@ -68,12 +67,12 @@ def compiled_entry(entry: Any, name: str) -> Any:
         progress.cancel()
 
 
-_said: dict[str, object] = {}
+_printed: dict[str, object] = {}
 
 
-def _say_once(line: str) -> None:
+def _print_once(line: str) -> None:
     first = object()
-    if sys.stderr is not None and _said.setdefault(line, first) is first:
+    if sys.stderr is not None and _printed.setdefault(line, first) is first:
         print(line, file=sys.stderr, flush=True)
 
 

@@ -1,7 +1,7 @@
 """Tables compiled by numba, for positions in host memory: NumPy arrays, and torch tensors on the CPU.
 
 Each number of a table is computed in one pass, from the same integers as in `rope_xp._core.phases` and by the same
-operations in the same order. So the results have the bits of `phases.sin_cos`.
+operations in the same order. So the results equal `phases.sin_cos` bit for bit.
 """
 
 # Pyright does not know the types that functions have inside numba kernels.
@@ -26,21 +26,21 @@ _S0, _S1, _S2, _S3, _S4 = map(np.float32, (phases.SINE[32][0] - 1.5, *phases.SIN
 _C1, _C2, _C3, _C4, _C5 = map(np.float32, (phases.COSINE[32][1] + 1.25, *phases.COSINE[32][2:]))
 _ONE, _LEADING_SINE, _LEADING_COSINE = np.float32(1.0), np.float32(1.5), np.float32(1.25)
 _PER_STEP, _PER_UNIT = np.float32(2.0**-11), np.float32(2.0**-30)
-_INT32, _INT64, _FLOAT32 = np.int32(0), np.int64(0), np.float32(0)  # numbers of these dtypes
+_INT32, _INT64, _FLOAT32 = np.int32(0), np.int64(0), np.float32(0)  # these tell `pointer_to` the dtype
 _WORDS_OF_JOB = 11
 
 
 class Program(NamedTuple):
-    """Tables for all positions of one signature; `prepare` makes it. `numbers` are those of a job, after addresses."""
+    """How tables are computed for positions of one dtype and shape."""
 
     functions: memory.Functions
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of each table
     parts: int
-    words: Any
-    numbers: array
+    words: Any  # of the frequencies
+    numbers: array  # of a job, after its addresses
 
     def run(self, positions: Any) -> tuple[Any, Any]:
-        """New tables, sine and cosine, "*batch seq pairs", float32. The positions must have the signature."""
+        """New tables, sine and cosine, "*batch seq pairs", float32. The positions must have that dtype and shape."""
         positions = self.functions.contiguous(positions)
         sin, cos = self.functions.empty_float32(self.shape), self.functions.empty_float32(self.shape)
         if self.parts:
@@ -100,8 +100,8 @@ def _job(
 def _words(frequencies: phases.Frequencies) -> Any:
     """Three rows of integers, with one number for each pair.
 
-    They are the first 64 bits and the next 32 bits of the fraction of its frequency, and the number of its position
-    axis. Programs with the same frequencies share them.
+    The rows are the first 64 bits of the fraction of its frequency, the next 32 bits, and the number of its position
+    axis. Programs with the same frequencies share these rows.
     """
     _, high, _, low = frequencies.rows[0].words(64)
     return np.array([high, low, frequencies.axis_of_pair or [0] * frequencies.pairs], dtype=np.int64)
@@ -109,7 +109,7 @@ def _words(frequencies: phases.Frequencies) -> Any:
 
 @numba.njit(error_model="numpy")
 def _sin_cos(phase):
-    """`phases._sin_cos_of_phase` for one phase in units of ``2**-32`` revolutions."""
+    """The same as `phases._sin_cos_of_phase` for one phase in units of ``2**-32`` revolutions."""
     quarter = np.int32(np.int32(phase + np.int32(1 << 29)) >> np.int32(30))
     offset = np.int32(phase - np.int32(quarter << np.int32(30)))
     steps = np.int32(np.int32(offset + np.int32(1 << 18)) >> np.int32(19))
@@ -128,7 +128,7 @@ def _sin_cos(phase):
 
 @numba.njit(error_model="numpy")
 def _phase(position, high, low):
-    """`phases._phase` with `round_off`, in units of ``2**-32`` revolutions."""
+    """The same as `phases._phase` with `round_off`, in units of ``2**-32`` revolutions."""
     upper = ((position >> 31) + 1) >> 1
     return np.int32((position * high + upper * low) >> 32)
 
@@ -148,18 +148,18 @@ def _make_rows(job, start, stop):
     low = numba.carray(pointer_to(job[4] + 8 * pairs, _INT64), pairs)
     axis_of_pair = numba.carray(pointer_to(job[4] + 16 * pairs, _INT64), pairs)
     scale = np.float32(job.view(np.float64)[10])
-    turns = np.empty(pairs, np.int32)
+    row_phases = np.empty(pairs, np.int32)
     for row in range(start, stop):
         if axes == 1:
             position = wide[0, row] if is_wide else np.int64(narrow[0, row])
             for j in range(pairs):
-                turns[j] = _phase(position, high[j], low[j])
+                row_phases[j] = _phase(position, high[j], low[j])
         else:
             for j in range(pairs):
                 axis = axis_of_pair[j]
-                turns[j] = _phase(wide[axis, row] if is_wide else np.int64(narrow[axis, row]), high[j], low[j])
+                row_phases[j] = _phase(wide[axis, row] if is_wide else np.int64(narrow[axis, row]), high[j], low[j])
         for j in range(pairs):
-            s, c = _sin_cos(turns[j])
+            s, c = _sin_cos(row_phases[j])
             sin[row, j], cos[row, j] = s * scale, c * scale
 
 
