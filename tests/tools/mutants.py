@@ -56,12 +56,18 @@ _core/alignment.py
     the heads' axis taken for the sequence: axis = checks.axis(who, seq_dim, x) if ==> axis = x.ndim - 2 if
     batch axes behind the sequence: len(batch) > seq_axis or ==>
     tables of queries for keys of other axes: or alignment != last_alignment ==>
+_core/backends/signature.py
+    a plan for other strides: x.shape, x.strides, x.flags.num ==> x.shape, x.flags.num
+    a plan for options of other types: else (kinds, options, ==> else (options,
+_core/plan.py
+    a program for tables that need a conversion: if not plan.are_ready: ==> if False:
+    a program for positions that need a conversion: is_ready = positions is None or checks.are_ready_positions(
+        ==> is_ready = True or checks.are_ready_positions(
 _core/calls.py
-    attention factor applied again by shift: sincos = self._unscaled_sincos(who, change, k)
-        ==> sincos = self.sincos(change, like=k)
+    attention factor applied again by shift: sin, cos = self._unscaled_sincos(who, change, k)
+        ==> sin, cos = self.sincos(change, like=k)
     xPos keys grow too: 1 if role == "query" else -1 ==> 1 if role == "query" else 1
-    the inverse multiplied once more: self._scale.inverted(angles) if inverse else angles, rotation)
-        ==> angles, rotation)
+    the inverse multiplied once more: if plan.divides: ==> if False:
     xPos shifted without its decay: over(change, -1, ==> over(change * 0, -1,
     xPos shifted from its centre on: over(change, -1, ==> over(change - self._scale.xpos.centre, -1,
 _core/phases.py
@@ -147,8 +153,8 @@ _core/kernels/host_sincos.py
     digits of the place below: place + 1) ==> place)
     fractions left out: _added((np.sin(rest) ==> (np.sin(0 * rest) + angles[0], angles[1]) or _added((np.sin(rest)
 _core/table_scale.py
-    divided by the attention factor once: table / self.attention_factor / self.attention_factor
-        ==> table / self.attention_factor
+    divided by the attention factor once: (sin / factor / factor, cos / factor / factor)
+        ==> (sin / factor, cos / factor)
     growth divided by its square alone: (sin * sin + cos * cos) * greater ==> (sin * sin + cos * cos)
     an attention factor left behind by its scaling: factor == removed.resolved_attention_factor != 1.0 ==> False
     xPos without its centre: difference(positions, self.xpos.centre, like.dtype) ==> positions
