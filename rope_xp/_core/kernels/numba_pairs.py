@@ -92,7 +92,7 @@ def rotate_pairs(
         if writes.literal_value:
             for each, address in zip(pair, (y, y_partner)):
                 _store(builder, each, address)
-        elif tag == _BFLOAT16:
+        elif tag == _BFLOAT16:  # words of a pair each, on the little-endian machines that numba supports
             words = ir.VectorType(ir.IntType(32), count)
             one, other = [builder.zext(each, words) for each in pair]
             _store(builder, builder.or_(one, builder.shl(other, _all(words, 16))), y)
@@ -151,20 +151,20 @@ def _narrow(builder: Any, tag: Any, *pair: Any) -> list[Any]:
     if tag == _HALF:
         return [builder.fptrunc(numbers, ir.VectorType(ir.HalfType(), count)) for numbers in pair]
     if tag == _BFLOAT16:
-        # Integers cannot round a NaN. If one channel of a rotated pair is NaN, the other is NaN or infinite. Both are
-        # right without rounding, since arithmetic gives no signalling NaN.
+        # The bits of a NaN cannot be rounded. If one channel of a rotated pair is NaN, the other is NaN or infinite.
+        # Both are right without rounding, because arithmetic gives no signalling NaN.
         is_nan = builder.fcmp_unordered("uno", *pair)
         return [_round_bits(builder, numbers, is_nan) for numbers in pair]
     return list(pair)
 
 
-def _round_bits(builder: Any, numbers: Any, is_exact: Any) -> Any:
-    """The integers that stand for float32 numbers rounded to bfloat16."""
+def _round_bits(builder: Any, numbers: Any, is_nan: Any) -> Any:
+    """The bits of float32 numbers rounded to bfloat16. Where `is_nan`, they are cut off instead."""
     words = ir.VectorType(ir.IntType(32), numbers.type.count)
     bits = builder.bitcast(numbers, words)
     last = builder.and_(builder.lshr(bits, _all(words, 16)), _all(words, 1))
     rounded = builder.add(bits, builder.add(last, _all(words, 0x7FFF)))
-    bits = builder.lshr(builder.select(is_exact, bits, rounded), _all(words, 16))
+    bits = builder.lshr(builder.select(is_nan, bits, rounded), _all(words, 16))
     return builder.trunc(bits, ir.VectorType(ir.IntType(16), numbers.type.count))
 
 
