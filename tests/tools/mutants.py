@@ -127,11 +127,11 @@ _core/kernels/numba_kernel.py
         ==> if 0 <= row <= job[record + _TABLE_ROWS]:
     one row of memory for all threads: job[_MEMORY_WORDS] * fetch_and_add(address + 8 * _THREADS)
         ==> 0 * fetch_and_add(address + 8 * _THREADS)
+    groups of heads that overlap: HEADS_PER_GROUP * step ==> step
     axes in one that differ in y: zip(axes[-1][1:], found[1:]) ==> zip(axes[-1][1:2], found[1:2])
 _core/kernels/numba_pairs.py
     bfloat16 cut off in place of rounded: _all(words, 0x7FFF) ==> _all(words, 0)
-    a NaN carried into its sign: builder.select(builder.fcmp_unordered("uno", numbers, numbers), quiet, rounded)
-        ==> rounded
+    a NaN carried into its sign: builder.select(is_nan, bits, rounded) ==> rounded
 _core/kernels/blocked.py
     the rotated value rotated again in place: _copy_partners(numbers, partner, rotation.write)
         ==> xp.multiply(numbers, tables[0], out=rotated)\n    _copy_partners(numbers, partner, rotation.write)

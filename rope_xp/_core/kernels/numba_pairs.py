@@ -88,10 +88,14 @@ def rotate_pairs(
         sin = builder.fmul(sin, _shuffle(builder, signs, signs, [0] * count))
         turned = builder.fsub(builder.fmul(first, cos), builder.fmul(second, sin))
         partner = builder.fadd(builder.fmul(second, cos), builder.fmul(first, sin))
-        pair = [_narrow(builder, tag, each) for each in (turned, partner)]
+        pair = _narrow(builder, tag, turned, partner)
         if writes.literal_value:
             for each, address in zip(pair, (y, y_partner)):
                 _store(builder, each, address)
+        elif tag == _BFLOAT16:  # words of a pair each, on the little-endian machines that numba supports
+            words = ir.VectorType(ir.IntType(32), count)
+            one, other = [builder.zext(each, words) for each in pair]
+            _store(builder, builder.or_(one, builder.shl(other, _all(words, 16))), y)
         else:
             alternating = [lane // 2 + count * (lane % 2) for lane in range(2 * count)]
             _store(builder, _shuffle(builder, *pair, alternating), y)
@@ -141,20 +145,27 @@ def _widen(builder: Any, tag: Any, numbers: Any) -> Any:
     return numbers
 
 
-def _narrow(builder: Any, tag: Any, numbers: Any) -> Any:
-    """Numbers rounded to the dtype of the tag: to nearest, ties to even."""
-    count = numbers.type.count
+def _narrow(builder: Any, tag: Any, *pair: Any) -> list[Any]:
+    """Results of arithmetic, rounded to the dtype of the tag: to nearest, ties to even."""
+    count = pair[0].type.count
     if tag == _HALF:
-        return builder.fptrunc(numbers, ir.VectorType(ir.HalfType(), count))
+        return [builder.fptrunc(numbers, ir.VectorType(ir.HalfType(), count)) for numbers in pair]
     if tag == _BFLOAT16:
-        words = ir.VectorType(ir.IntType(32), count)
-        bits = builder.bitcast(numbers, words)
-        last = builder.and_(builder.lshr(bits, _all(words, 16)), _all(words, 1))
-        rounded = builder.add(bits, builder.add(last, _all(words, 0x7FFF)))
-        quiet = builder.or_(bits, _all(words, 0x400000))
-        bits = builder.select(builder.fcmp_unordered("uno", numbers, numbers), quiet, rounded)
-        return builder.trunc(builder.lshr(bits, _all(words, 16)), ir.VectorType(ir.IntType(16), count))
-    return numbers
+        # The bits of a NaN cannot be rounded. If one channel of a rotated pair is NaN, the other is NaN or infinite.
+        # Both are right without rounding, because arithmetic gives no signalling NaN.
+        is_nan = builder.fcmp_unordered("uno", *pair)
+        return [_round_bits(builder, numbers, is_nan) for numbers in pair]
+    return list(pair)
+
+
+def _round_bits(builder: Any, numbers: Any, is_nan: Any) -> Any:
+    """The bits of float32 numbers rounded to bfloat16. Where `is_nan`, they are cut off instead."""
+    words = ir.VectorType(ir.IntType(32), numbers.type.count)
+    bits = builder.bitcast(numbers, words)
+    last = builder.and_(builder.lshr(bits, _all(words, 16)), _all(words, 1))
+    rounded = builder.add(bits, builder.add(last, _all(words, 0x7FFF)))
+    bits = builder.lshr(builder.select(is_nan, bits, rounded), _all(words, 16))
+    return builder.trunc(bits, ir.VectorType(ir.IntType(16), numbers.type.count))
 
 
 def _all(words: Any, number: int) -> Any:
