@@ -218,7 +218,7 @@ def _tables(
         tables = _host_tables(positions, frequencies, kernel)
         if tables is not None:
             return tables
-    sin, cos = phases.sin_cos(backends.without_gradient(positions), frequencies, dtype)
+    sin, cos = kernels.sin_cos(backends.without_gradient(positions), frequencies, dtype, kernel)
     derivative = backends.is_real(positions) or not frequencies.are_floats
     if not (derivative and backends.has_derivatives(positions)):
         return sin, cos

@@ -133,8 +133,8 @@ def with_programs(who: str, plan: CallPlan, rope: Any, arrays: Sequence[Any], si
 
 def _with_rotation(who: str, plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any) -> CallPlan:
     """A plan with the program that rotates, if tables and positions need no conversion."""
-    if not plan.are_ready:
-        return plan
+    if not plan.are_ready or ("xla" in plan.kernels and any(each.order for each in plan.alignments)):
+        return plan  # a program of XLA adds axes to tables, and does not change their order
     angles = aligned_angles(who, plan, arrays, sincos, positions)
     return plan._replace(rotate=kernels.prepare(plan.kernels, arrays, angles, plan.rotation, plan.inplace))
 

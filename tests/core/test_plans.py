@@ -220,7 +220,7 @@ def test_threads_share_a_plan(planned):
 
 @pytest.mark.parametrize("given", ["tables", "rows", "positions"])
 def test_a_planned_call_makes_few_calls_of_python(xp, given, request):
-    if xp.name not in ("numpy", "torch") or request.config.getoption("--twice"):
+    if xp.name not in PLANNED or request.config.getoption("--twice"):
         return
     rope = RotaryEmbedding(head_dim=128, layout="half", base=10_000.0)
     q, k, where = xp.random(8, 32, 1, 128), xp.random(8, 8, 1, 128), xp.array([1000], "int32")

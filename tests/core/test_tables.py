@@ -64,6 +64,7 @@ def test_positions_of_64_bits(xp, kernel, positions, inv_freq):
 def test_a_row_does_not_depend_on_the_others(xp, kernel, positions, cut):
     numbers = np.asarray(positions, np.int64) if "int64" in xp.integers else np.asarray(positions, np.int64) >> 32
     numbers = xp.array(numbers, "int64" if "int64" in xp.integers else "int32")
+    cut = min(cut, len(positions))  # array-api-strict refuses a slice beyond the end
     whole, *parts = (tables(xp, each, [1.0, 0.3, 1e-5], kernel) for each in (numbers, numbers[:cut], numbers[cut:]))
     for table, *pieces in zip(whole, *parts, strict=True):
         np.testing.assert_array_equal(table, np.concatenate(pieces))

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rope_xp._core import backends, checks
+from rope_xp._core import backends, checks, phases
 from rope_xp._core.backends import dtensor, signature, threads  # noqa: F401 (threads registers a hook for forks)
 from rope_xp._core.kernels import faults, reference
 from rope_xp._core.kernels.pair_rotation import Angles, Rotation
@@ -125,15 +125,24 @@ def _prepare(
 def prepare_tables(positions: Any, arrays: Sequence[Any], frequencies: Any, scale: float, kernel: str) -> Any:
     """A program whose `run(positions)` computes float32 tables times `scale` for arrays like these, or None.
 
-    None unless positions are integers in host memory that a compiled kernel reads as they are.
+    None unless positions are integers, in JAX or in host memory, that a compiled kernel reads as they are.
     """
     in_float64 = any(backends.dtype_name(x.dtype) == "float64" for x in arrays)
     if kernel == "reference" or in_float64 or not frequencies.are_floats or type(positions) is not type(arrays[0]):
         return None
+    if backends.is_jax(positions):
+        return _kernel_module("xla").prepare_tables(positions, frequencies, scale)
     if host_view(positions) is None:
         return None
     compiled = compiled_sincos(positions, kernel)
     return None if compiled is None else compiled.prepare(positions, frequencies, scale)
+
+
+def sin_cos(positions: Any, frequencies: Any, dtype: Any, kernel: str) -> tuple[Any, Any]:
+    """`phases.sin_cos`, by the function that is compiled for JAX if it can be used."""
+    if kernel != "reference" and frequencies.are_floats and backends.is_jax(positions):
+        return _kernel_module("xla").sin_cos(positions, frequencies.inv_freq, dtype)
+    return phases.sin_cos(positions, frequencies, dtype)
 
 
 def host_view(x: Any) -> Any:

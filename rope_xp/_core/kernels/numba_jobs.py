@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from threading import Timer
 from typing import Any
+from zlib import crc32
 
 import numba
 from llvmlite import ir
@@ -48,6 +49,16 @@ def fetch_and_add(context: Any, counter: Any) -> Any:
         return builder.atomic_rmw("add", pointer, ir.IntType(64)(1), "monotonic")
 
     return types.intp(types.intp), generate
+
+
+def source_stamp(*modules: Any) -> int:
+    """A number that changes with the source of these modules and of this one.
+
+    Numba's cache on disk compares the file of an entry alone, and the variables that the entry encloses. An entry that
+    encloses this number is compiled again if functions that it calls have changed.
+    """
+    files = [Path(file) for file in (__file__, *[module.__file__ for module in modules])]
+    return crc32(b"".join([file.read_bytes() for file in files if file.is_file()]))  # no file inside an archive
 
 
 PATIENCE = 1.0  # seconds that compiling may take before a line says so

@@ -20,7 +20,8 @@ import numpy as np
 from rope_xp._core import backends
 from rope_xp._core.backends import memory, threads
 from rope_xp._core.backends.signature import Plans
-from rope_xp._core.kernels.numba_jobs import compiled_entry, fetch_and_add, numba_threads, pointer_to
+from rope_xp._core.kernels import numba_pairs
+from rope_xp._core.kernels.numba_jobs import compiled_entry, fetch_and_add, numba_threads, pointer_to, source_stamp
 from rope_xp._core.kernels.numba_pairs import TAGS, copy, lanes_of, read, rotate_pairs, size_of
 from rope_xp._core.kernels.pair_rotation import Angles, Rotation
 
@@ -33,7 +34,6 @@ BYTES_PER_PART = 2**18
 # heads compete for the same lines of the cache, and fewer gain nothing.
 BYTES_OF_LONG_TABLES, HEADS_PER_GROUP = 2**19, 4
 _ROWS_PER_RUN = 16  # that one compiled call rotates
-_INT64 = np.int64(0)  # a number of this dtype
 
 # A job begins with these words: a counter of the parts that are taken, their number, a counter of the threads that take
 # some, the places of a row of NaN and of the memory of the threads, the words of each such memory, and the place of the
@@ -351,16 +351,17 @@ def _rotate_rows(tag, job, record, start, stop, nans, scratch):
             )  # fmt: skip
 
 
-_INT32, _INT64 = np.int32(0), np.int64(0)
+_INT32, _INT64 = np.int32(0), np.int64(0)  # these tell `pointer_to` the dtype
 
 
 @cache
 def _entry(kind: str) -> Any:
     """The C function that rotates arrays of one dtype, given the address of a job. Cached on disk if possible."""
-    tag = TAGS[kind]
+    tag, stamp = TAGS[kind], source_stamp(numba_pairs)
 
     def rotate(address):
         """Rotate parts until none is left, and return how many. Several threads may call this at the same time."""
+        stamp  # noqa: B018 - enclosed for numba's cache
         job = pointer_to(address, _INT64)
         parts, nans = job[_ALL_PARTS], address + 8 * job[_NANS]
         scratch = address + 8 * (job[_MEMORY] + job[_MEMORY_WORDS] * fetch_and_add(address + 8 * _THREADS))

@@ -17,7 +17,7 @@ import numpy as np
 
 from rope_xp._core import backends, phases
 from rope_xp._core.backends import memory, threads
-from rope_xp._core.kernels.numba_jobs import compiled_entry, fetch_and_add, numba_threads, pointer_to
+from rope_xp._core.kernels.numba_jobs import compiled_entry, fetch_and_add, numba_threads, pointer_to, source_stamp
 
 # The size of the parts that threads take, in bytes of both tables.
 BYTES_PER_PART = 2**18
@@ -167,8 +167,11 @@ def _make_rows(job, start, stop):
 def _entry() -> Any:
     """The C function that makes tables, given the address of a job. Cached on disk if possible."""
 
+    stamp = source_stamp()
+
     def make_tables(address):
         """Take parts until none is left, and return how many. Several threads may call this at the same time."""
+        stamp  # noqa: B018 - enclosed for numba's cache
         job = numba.carray(pointer_to(address, _INT64), _WORDS_OF_JOB)
         parts, rows = job[5], job[6]
         done = 0
