@@ -7,12 +7,14 @@ are slower.
 import ctypes
 import shutil
 import sys
+from pathlib import Path
 from time import perf_counter, sleep
 
 import numpy as np
 import pytest
 from programs import PROGRAM, run
 
+import rope_xp
 from rope_xp._core.backends import threads
 
 pytestmark = pytest.mark.slow
@@ -164,6 +166,16 @@ def test_code_that_was_removed_is_compiled_anew_if_that_is_allowed(warm, tmp_pat
     environment = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     assert calls(tmp_path, **environment)[-1] == "0"
     assert calls(tmp_path, NUMBA_DISABLE_JIT="1", **environment)[-1].startswith("1 rope_xp: kernel='numba' is not used")
+
+
+def test_a_change_in_another_file_is_compiled_anew(tmp_path):
+    """Numba's cache alone would go on with the code of before."""
+    package = shutil.copytree(Path(rope_xp.__file__).parent, tmp_path / "rope_xp")
+    options = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path)}
+    for difference, right in (("fsub", "True"), ("fadd", "False")):
+        pairs = package / "_core/kernels/numba_pairs.py"
+        pairs.write_text(pairs.read_text().replace("builder.fsub", f"builder.{difference}"))
+        assert run(tmp_path, PROGRAM + "print(is_right())", **options).splitlines()[-1] == right
 
 
 PATIENCE = """
