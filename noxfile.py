@@ -82,9 +82,10 @@ def tests_jax(session):
 
 @nox.session(name="tests-torch")
 def tests_torch(session):
-    """The suite on PyTorch, its transforms and compiler, and equality with its packages."""
+    """The suite on PyTorch, its transforms and compiler, and equality with its packages. Plans that are kept."""
     python = with_group(session, "torch")
     python(*PYTEST, "--xp=torch", "tests", *session.posargs)
+    python(*PYTEST, "--xp=numpy", "--xp=torch", "--twice", "tests/core", *session.posargs)
 
 
 @nox.session(name="tests-timm")
@@ -170,6 +171,13 @@ def benchmarks(session):
     python = with_all(session)
     python("benchmarks/accuracy.py", "--quick", "--out", f"{session.create_tmp()}/accuracy.md")
     python("benchmarks/speed.py", "--quick", "--out", f"{session.create_tmp()}/speed.md")
+
+
+@nox.session(name="gpu-dry")
+def gpu_dry(session):
+    """The programme for a GPU, small and on the CPU: `python benchmarks/gpu.py` is ready to run where there is one."""
+    python = with_all(session)
+    python("benchmarks/gpu.py", "--dry", "--out", f"{session.create_tmp()}/gpu.md")
 
 
 @nox.session

@@ -93,7 +93,7 @@ def exact_rotations(positions):
 
 def to_numpy(x):
     """Any library's array as float64."""
-    return x.detach().double().numpy() if hasattr(x, "detach") else np.array(x).astype(np.float64)
+    return x.detach().double().cpu().numpy() if hasattr(x, "detach") else np.array(x).astype(np.float64)
 
 
 def complex_pairs(x, layout):

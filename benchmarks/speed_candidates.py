@@ -76,8 +76,8 @@ candidate("rope_xp, reference", "numpy", "torch", "jax")(partial(ours, kernel="r
 
 
 @candidate(IN_PLACE, "numpy", "torch", in_place=True)
-def ours_in_place(case):
-    rope, seq_dim = rope_of(layout=case.layout), case.seq_dim
+def ours_in_place(case, kernel="fastest"):
+    rope, seq_dim = rope_of(layout=case.layout, kernel=kernel), case.seq_dim
 
     def rotate(q, k, *sincos):
         rope.rotate_inplace(q, k, sincos=sincos, seq_dim=seq_dim)
@@ -93,7 +93,7 @@ def transformers_llama(case):
     rotate = partial(apply_rotary_pos_emb, unsqueeze_dim=3 - case.seq_dim)
     if case.workload.given == "tables":
         return rotate, tuple(table[None] for table in case.cos_sin(wide=True))
-    tables, positions = llama_rotary(), case.backend.array(case.positions[None], "int64")
+    tables, positions = llama_rotary().to(case.backend.device), case.backend.array(case.positions[None], "int64")
     return lambda q, k, positions: rotate(q, k, *tables(q, positions)), (positions,)
 
 
@@ -118,7 +118,7 @@ def rotary_embedding_torch(case):
 @candidate("torchtune", "torch", package="torchtune", layouts=INTERLEAVED, orders=SEQ_FIRST, compiles=True)
 def torchtune(case):
     module = load_file("torchtune", "modules/position_embeddings.py").RotaryPositionalEmbeddings
-    rope = module(DIM, max_seq_len=int(case.positions[-1]) + 1, base=BASE)
+    rope = module(DIM, max_seq_len=int(case.positions[-1]) + 1, base=BASE).to(case.backend.device)
     if case.workload.first == 0:
         return on_both(lambda x: rope(x)), ()
     positions = case.backend.array(case.positions[None], "int64")
@@ -176,12 +176,16 @@ def tables_of(case):
         angles = positions[:, None] * inv_freq
         return xp.sin(angles), xp.cos(angles)
 
-    def exact(kernel, positions):
-        return tuple(rope_of(layout="half", kernel=kernel).sincos(positions, like=inv_freq))
+    def exact(rope, positions):
+        return tuple(rope.sincos(positions, like=inv_freq))
 
     arguments = [case.backend.array(positions, "float32"), inv_freq]
     made = {FORMULA: (naive, arguments, 2.0**-22 * positions[-1] + 1e-6)}
     for name, kernel in ((OURS, "fastest"), (WITHOUT_NUMBA, "blocked")):
         if name == OURS or case.backend.name in ("numpy", "torch"):
-            made[name] = (partial(exact, kernel), [case.backend.array(positions, "int32")], 2e-7)
+            made[name] = (
+                partial(exact, rope_of(layout="half", kernel=kernel)),
+                [case.backend.array(positions, "int32")],
+                2e-7,
+            )
     return made

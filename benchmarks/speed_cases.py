@@ -20,7 +20,7 @@ class Workload:
     heads: tuple[int, int]
     seq: int
     first: int = 0
-    given: str = "tables"  # or "positions": the argument besides q and k
+    given: str = "tables"  # or "positions", or "rows" that positions select: the arguments besides q and k
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
     trained: tuple[str, ...] = ()  # dtypes for which the backward pass is timed too
     peers: bool = True  # whether candidates other than the default of rope_xp are timed
@@ -54,6 +54,9 @@ class NumPy:
     def array(self, x, dtype):
         return np.array(x, dtype)
 
+    def rows(self, x, rows, axis):
+        return x.take(rows, axis)
+
     def references(self, arrays):
         """The copies that rotations are compared with: to new memory, and to existing memory."""
         clone, copy, out = self.clone, self.copy, list(map(self.clone, arrays))
@@ -67,18 +70,22 @@ class NumPy:
 class Torch(NumPy):
     library = "torch"
 
-    def __init__(self, name="torch"):
+    def __init__(self, name="torch", device="cpu", compiler="inductor"):
         import torch
 
-        self.name, self.functions, self.clone, self.copy = name, torch, torch.clone, torch.Tensor.copy_
+        self.name, self.device, self.compiler = name, device, compiler
+        self.functions, self.clone, self.copy = torch, torch.clone, torch.Tensor.copy_
 
     def array(self, x, dtype):
-        return self.functions.from_numpy(np.array(x)).to(getattr(self.functions, dtype))
+        return self.functions.from_numpy(np.array(x)).to(self.device, getattr(self.functions, dtype))
+
+    def rows(self, x, rows, axis):
+        return x.index_select(axis, self.array(rows, "int64"))
 
     def runner(self, function, arrays, tables, backward=False):
         torch, half = self.functions, len(arrays) // 2
         if self.name == "torch.compile":
-            function = torch.compile(function, dynamic=False)
+            function = torch.compile(function, dynamic=False, backend=self.compiler)
         if not backward:
             return lambda: function(*arrays, *tables)
         inputs = [x.detach().requires_grad_() for x in arrays[:half]]
@@ -178,7 +185,7 @@ class Case:
         epsilon, worst = EPSILON[self.dtype], []
         error_of_steps = 4 * epsilon + 2.0**-22 * self.positions[-1] + 1e-6
         for place, (x, y) in enumerate(zip(arrays, found, strict=True)):
-            x, y = (complex_pairs(to_numpy(each).take(rows, self.seq_dim), layout) for each in (x, y))
+            x, y = (complex_pairs(self.backend.rows(each, rows, self.seq_dim), layout) for each in (x, y))
             right, largest = x * (rotations.conj() if place >= 2 else rotations), np.abs(x).max()
             allowed = epsilon * np.abs(right) + 1e-6 * largest if exact else error_of_steps * largest
             worst.append(np.max(np.abs(y - right) / allowed))

@@ -13,7 +13,8 @@ class RotaryEmbedding(RotaryModule, nnx.Module):
     """A module that rotates queries and keys. It holds a `rope_xp.RotaryEmbedding` and the axes of the model.
 
     With fixed frequencies the module has no variables and is a constant under `nnx.jit`. Learned frequencies are one
-    `nnx.Param` in float32. If you cast a state to half precision, leave it in float32, or the call raises TypeError.
+    `nnx.Param` in float32. If you cast a state to half precision, do not cast this one; otherwise the call raises
+    TypeError.
 
     `__init__` lists the parameters, and `__call__` the arguments of a call.
 

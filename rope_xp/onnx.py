@@ -1,4 +1,4 @@
-"""Export to the `RotaryEmbedding` operator of ONNX, for which runtimes have a kernel."""
+"""Export to the `RotaryEmbedding` operator of ONNX. Runtimes have a kernel for it."""
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 

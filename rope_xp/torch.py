@@ -17,8 +17,9 @@ class RotaryEmbedding(RotaryModule, nn.Module):
     Fixed frequencies are not in the state dict, and casting, moving or sharding a model does not change them. Learned
     frequencies are the only parameter, `inv_freq`, in float32. ``.half()``, ``.bfloat16()`` and
     ``.to(torch.bfloat16)`` leave it in float32, because bfloat16 frequencies give angles that are wrong by radians
-    after a few hundred tokens. ``.double()`` makes it float64. Exclude it from other ways of casting parameters, or the
-    forward pass raises TypeError. For the mixed precision of FSDP, call ``fully_shard(module)`` with a separate policy.
+    after a few hundred tokens. ``.double()`` makes it float64. Exclude it from all other casts; otherwise the forward
+    pass raises TypeError. If FSDP uses mixed precision, shard this module by itself, without a policy:
+    ``fully_shard(module)``.
 
     `__init__` lists the parameters, and `forward` the arguments of a call.
 
@@ -47,9 +48,8 @@ class RotaryEmbedding(RotaryModule, nn.Module):
 
     inv_freq: nn.Parameter | None
     forward = RotaryModule.__call__
-    if (
-        not TYPE_CHECKING
-    ):  # PyTorch's `__call__` runs hooks and then `forward`, but type checkers cannot see the arguments
+    # PyTorch's `__call__` runs hooks and then `forward`. Type checkers see the arguments of `RotaryModule.__call__`.
+    if not TYPE_CHECKING:
         __call__ = nn.Module.__call__
 
     def reset_parameters(self) -> None:

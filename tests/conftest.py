@@ -9,6 +9,7 @@ from pathlib import Path
 
 import libraries
 import pytest
+import twice
 from hypothesis import settings
 
 TESTS = Path(__file__).parent
@@ -23,8 +24,12 @@ def pytest_addoption(parser):
         help="array library or folder to test, may be repeated; by default the folders named, or all libraries found",
     )
 
+    parser.addoption("--twice", action="store_true", help="make every call twice, so that its plan is used")
+
 
 def pytest_configure(config):
+    if config.getoption("--twice"):
+        twice.make_calls_twice()
     paths = [Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args]
     config.libraries = (
         config.getoption("--xp")

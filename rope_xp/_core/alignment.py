@@ -5,14 +5,13 @@ last axis is aligned with axis `seq_dim` of `x`, and the axes before it with the
 axes come first. If each head has its own frequencies, tables have the heads after the sequence, and these are aligned
 with axis `heads_dim` of `x`. Channels of `x` and columns of tables do not count.
 
-An `Alignment` follows from shapes alone. Only `align_tables`, `align_pairs` and `align_positions` compute.
+An `Alignment` follows from shapes alone. Only `align_pairs` and `align_positions` compute.
 """
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rope_xp._core import backends, checks
-from rope_xp._core.tables import check_tables, convert_tables, pair_of
 
 
 class Alignment(NamedTuple):
@@ -20,14 +19,6 @@ class Alignment(NamedTuple):
 
     shape: tuple[int, ...]
     order: tuple[int, ...] | None = None
-
-
-def align_tables(who: str, arrays: Sequence[Any], sincos: Any, seq_dim: int) -> list[tuple[Any, Any]]:
-    """Sine and cosine for each array: they broadcast against it and have the dtype of its arithmetic."""
-    sincos = pair_of(who, sincos)
-    are_ready = check_tables(who, arrays, sincos)
-    alignments = alignments_of_tables(who, sincos[0].shape, arrays, seq_dim)
-    return align_pairs(convert_tables(who, arrays, sincos, are_ready), alignments)
 
 
 def align_pairs(pairs: Sequence[tuple[Any, Any]], alignments: Sequence[Alignment]) -> list[tuple[Any, Any]]:

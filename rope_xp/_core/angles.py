@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 from rope_xp._core import backends, checks, kernels, phases
 from rope_xp._core.arrays import Array
 from rope_xp._core.backends import dtensor, memory
+from rope_xp._core.backends.signature import Plans, is_compiling
 from rope_xp._core.kernels import Kernel, host_sincos
 from rope_xp._core.kernels.reference import join_pairs
 from rope_xp.frequencies import geometric
@@ -96,7 +97,7 @@ def fixed_pos_embedding(
     checks.floating(who, "x", x)
     dim = checks.even_width(who, x)
     seq = backends.size_of(x, checks.axis(who, seq_dim, x))
-    frequencies = phases.Frequencies(geometric(checks.at_least(who, "base", base, 1.0), dim))
+    frequencies = _geometric_frequencies(checks.at_least(who, "base", base, 1.0), dim)
     positions = count_from(who, "offset", offset, seq, like=x)
     if positions.ndim > 1:
         raise ValueError(f"{who}: offset must have no axis; got shape {checks.shape(offset)}")
@@ -144,11 +145,24 @@ def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0,
            [0.841, 0.54 , 0.1  , 0.995]], dtype=float32)
     """
     who = "sinusoidal_pos_embedding"
-    frequencies = phases.Frequencies(
-        geometric(checks.at_least(who, "base", base, 1.0), checks.even_size(who, "dim", dim))
-    )
+    base = checks.at_least(who, "base", base, 1.0)
+    frequencies = _geometric_frequencies(base, checks.even_size(who, "dim", dim))
     sin, cos = sincos_of(who, positions, frequencies, like=like)
     return join_pairs(backends.namespace(sin), sin, cos, "interleaved")
+
+
+_FREQUENCIES = Plans()
+
+
+def _geometric_frequencies(base: float, dim: Any) -> phases.Frequencies:
+    """The frequencies of a base and a width. They are kept, because this takes longer than most tables."""
+    if is_compiling() or type(dim) is not int:
+        return phases.Frequencies(geometric(base, dim))
+    frequencies = _FREQUENCIES.get((base, dim))
+    if frequencies is None:
+        frequencies = phases.Frequencies(geometric(base, dim))
+        _FREQUENCIES.add((base, dim), frequencies)
+    return frequencies
 
 
 def sincos_of(
@@ -200,18 +214,38 @@ def _tables(
         terms = frequencies.terms(backends.astype(positions, xp.float32))
         angle = reduce(add, [columns * row.values(like=columns, dtype=xp.float32) for columns, row in terms])
         return backends.astype(xp.sin(angle), dtype), backends.astype(xp.cos(angle), dtype)
-    if kernel != "reference" and frequencies.is_single_row and not in_float64:
-        host_positions = kernels.on_host(positions)
-        if host_positions is not None:
-            sin, cos = host_sincos.sin_cos(host_positions, frequencies)
-            return memory.from_numpy(sin, positions), memory.from_numpy(cos, positions)
-    sin, cos = phases.sin_cos(backends.without_gradient(positions), frequencies, dtype)
+    if kernel != "reference" and frequencies.are_floats and not in_float64:
+        tables = _host_tables(positions, frequencies, kernel)
+        if tables is not None:
+            return tables
+    sin, cos = kernels.sin_cos(backends.without_gradient(positions), frequencies, dtype, kernel)
     derivative = backends.is_real(positions) or not frequencies.are_floats
     if not (derivative and backends.has_derivatives(positions)):
         return sin, cos
     change = _zero_with_derivative(positions, frequencies, dtype)
     sin_change, cos_change = xp.sin(change), xp.cos(change)
     return sin * cos_change + cos * sin_change, cos * cos_change - sin * sin_change
+
+
+def _host_tables(positions: Any, frequencies: phases.Frequencies, kernel: Kernel) -> tuple[Any, Any] | None:
+    """Float32 tables by a fast method for the host; None if there is none for these positions and frequencies."""
+    numbers = kernels.host_view(positions)
+    if numbers is None:
+        return None
+    compiled = kernels.compiled_sincos(positions, kernel)
+    program = None if compiled is None else compiled.prepare(positions, frequencies)
+    if program is not None:
+        return program.run(positions)
+    if not frequencies.is_single_row:
+        return None
+    if compiled is None:
+        sin, cos = host_sincos.sin_cos(numbers, frequencies)
+    else:  # real positions: whole numbers give the same bits as integers
+        whole, fractions = host_sincos.integers_and_fractions(numbers)
+        sin, cos = compiled.prepare(whole, frequencies).run(whole)
+        others = fractions != 0.0
+        sin[others], cos[others] = host_sincos.sin_cos(numbers[others], frequencies)
+    return memory.from_numpy(sin, positions), memory.from_numpy(cos, positions)
 
 
 def _zero_with_derivative(positions: Any, frequencies: phases.Frequencies, dtype: Any) -> Any:

@@ -7,10 +7,21 @@ from rope_xp._core import backends, checks, kernels
 from rope_xp._core.alignment import align_pairs, align_positions, leading_axes
 from rope_xp._core.angles import Phase, SinCos, sincos_of
 from rope_xp._core.arrays import Array, ArrayT, OtherT
+from rope_xp._core.backends.signature import Plans, signature_of
 from rope_xp._core.channels import Channels
 from rope_xp._core.kernels import Kernel
-from rope_xp._core.kernels.pair_rotation import Angles, Rotation
-from rope_xp._core.plan import CallPlan, plan_call, plan_rotation, plan_shift
+from rope_xp._core.kernels.pair_rotation import Angles
+from rope_xp._core.plan import (
+    CallPlan,
+    plan_call,
+    plan_rotation,
+    plan_shift,
+    planned_positions,
+    rotate_planned,
+    run_program,
+    table_program,
+    with_programs,
+)
 from rope_xp._core.spectrum import Spectrum
 from rope_xp._core.table_scale import TableScale
 from rope_xp._core.tables import convert_tables, pair_of
@@ -22,13 +33,14 @@ ROLES = {"query": "its scale grows with position", "key": "its scale shrinks wit
 
 
 class Calls:
-    """The calls of an embedding, which has a spectrum, channels and a scale of its tables."""
+    """The calls of an embedding. It has a spectrum, channels, and a scale of its tables."""
 
     phase: Phase
     kernel: Kernel
     _spectrum: Spectrum
     _channels: Channels
     _scale: TableScale
+    _plans: Plans
 
     @overload
     def __call__(
@@ -122,20 +134,20 @@ class Calls:
         array([[1.   , 0.   ],
                [0.54 , 0.841]])
         """
-        who = "RotaryEmbedding"
-        arrays = (x, *others)
-        sincos = None if sincos is None else pair_of(who, sincos)
-        plan = plan_call(who, self, arrays, sincos, positions, seq_dim, heads_dim)
-        if sincos is not None:
-            return self._run(plan, arrays, _given_angles(who, plan, arrays, sincos, positions))
-        if positions is None:
-            length = backends.size_of(x, plan.seq_axis)
-            positions = count_from(who, "positions", 0, length, like=x)
-        else:
-            positions = checks.convert_positions(who, "positions", positions, x)
+        who, arrays = "RotaryEmbedding", (x, *others)
+        tables = () if sincos is None else pair_of(who, sincos)
+        plan = self._plan(plan_call, who, arrays, tables, positions, seq_dim, heads_dim)
+        if tables:
+            return self._rotate(who, plan, arrays, tables, positions)
+        positions = planned_positions(who, plan, x, positions)
+        if plan.tables is not None:
+            return self._rotate(who, plan, arrays, plan.tables.run(positions), None)
         if plan.source == "positions":
-            return _array_or_tuple(self._rotate_by_positions(arrays, align_positions(positions, plan.alignments)))
-        return self._run(plan, arrays, self._computed_tables(who, plan, arrays, positions))
+            rotated = self._rotate_by_positions(plan, arrays, positions)
+        else:
+            angles = self._computed_angles(who, plan, arrays, positions)
+            rotated = kernels.rotate_by(plan.kernels, arrays, angles, plan.rotation, requested=self.kernel)
+        return tuple(rotated) if len(rotated) > 1 else rotated[0]
 
     def sincos(self, positions: Array, *, like: Array | None = None, role: Role | None = None) -> SinCos:
         """Tables of sines and cosines. Compute them once in a forward pass and share them between layers.
@@ -173,9 +185,15 @@ class Calls:
                [-0.7249166]], dtype=float32)
         """
         who = "RotaryEmbedding.sincos"
+        signature = signature_of((positions, like), who, role)
+        program = None if signature is None else self._plans.get(signature)
+        if program is not None:
+            return SinCos(*program.run(positions))
         sin, cos = self._unscaled_sincos(who, positions, like)
         if role is not None or self._scale.xpos is not None:
             checks.one_of(who, "role", role, ROLES)
+        if signature is not None:
+            self._plans.add(signature, table_program(self, positions, [positions if like is None else like]))
         scale = self._scale.at(who, positions, 1 if role == "query" else -1, sin)
         return SinCos(sin, cos) if scale is None else SinCos(sin * scale, cos * scale)
 
@@ -231,11 +249,9 @@ class Calls:
         >>> bool(np.allclose(rope.rotate(rope.rotate(x, sincos, seq_dim=0), sincos, seq_dim=0, inverse=True), x))
         True
         """
-        who = "RotaryEmbedding.rotate"
-        rotation, sincos = self._select_rotation(who, inverse, transpose), pair_of(who, sincos)
-        plan = plan_rotation(who, self, [x], sincos, None, seq_dim, heads_dim)
-        angles = _given_angles(who, plan, [x], sincos, None)
-        return self._run(plan, [x], self._scale.inverted(angles) if inverse else angles, rotation)
+        who, arrays, tables = "RotaryEmbedding.rotate", (x,), pair_of("RotaryEmbedding.rotate", sincos)
+        plan = self._plan(plan_rotation, who, arrays, tables, None, seq_dim, heads_dim, inverse, transpose)
+        return self._rotate(who, plan, arrays, tables, None)
 
     def rotate_inplace(
         self,
@@ -282,14 +298,11 @@ class Calls:
         >>> bool((q == rotated).all())
         True
         """
-        who = "RotaryEmbedding.rotate_inplace"
-        arrays = (x, *others)
-        rotation, sincos = self._select_rotation(who, inverse, transpose), pair_of(who, sincos)
-        plan = plan_rotation(who, self, arrays, sincos, positions, seq_dim, heads_dim)
-        angles = _given_angles(who, plan, arrays, sincos, positions)
-        angles = self._scale.inverted(angles) if inverse else angles
-        kernels.require_writable(who, arrays, angles)
-        kernels.rotate_by(plan.kernels, arrays, angles, rotation, inplace=True, requested=self.kernel)
+        who, arrays = "RotaryEmbedding.rotate_inplace", (x, *others)
+        tables = pair_of(who, sincos)
+        plan = self._plan(plan_rotation, who, arrays, tables, positions, seq_dim, heads_dim, inverse, transpose, True)
+        kernels.require_disjoint(who, arrays, [tables if positions is None else (*tables, positions)])
+        self._rotate(who, plan, arrays, tables, positions)
 
     def shift(self, k: ArrayT, delta: int | Array, *, seq_dim: int, heads_dim: int | None = None) -> ArrayT:
         """Move rotated keys, such as those of a cache, by `delta` positions.
@@ -330,44 +343,52 @@ class Calls:
         >>> bool(np.allclose(moved, rope(k, seq_dim=0)))
         True
         """
-        who = "RotaryEmbedding.shift"
-        plan = plan_shift(who, self, k, delta, seq_dim, heads_dim)
-        if checks.is_int(delta):
+        who, is_int = "RotaryEmbedding.shift", checks.is_int(delta)
+        plan = self._plan(plan_shift, who, (k,), (), None if is_int else delta, seq_dim, heads_dim)
+        if is_int:
             delta = count_from(who, "delta", delta, 1, like=k)[0]
             if self._spectrum.frequencies.axes > 1:
                 delta = backends.namespace(delta).stack([delta] * self._spectrum.frequencies.axes)
         change: Any = checks.convert_positions(who, "delta", delta, k)
         change = backends.with_axes(backends.namespace(change), change, plan.delta_shape)
-        sincos = self._unscaled_sincos(who, change, k)
+        sin, cos = self._unscaled_sincos(who, change, k)
         if self._scale.xpos is not None:
             # The change of a key's scale over `delta` tokens does not depend on the centre.
-            scale = self._scale.over(change, -1, sincos.sin)
-            sincos = SinCos(sincos.sin * scale, sincos.cos * scale)
-        angles = align_pairs(convert_tables(who, [k], sincos), plan.alignments)
-        rotation = self._channels.rotation
-        # Rotated keys have the layout that the rotation wrote.
-        return self._run(plan, [k], angles, rotation._replace(read=rotation.write))
+            scale = self._scale.over(change, -1, sin)
+            sin, cos = sin * scale, cos * scale
+        return self._rotate(who, plan, (k,), (sin, cos), None)
 
-    def _select_rotation(self, who: str, inverse: bool, transpose: bool) -> Rotation:
-        """The rotation, or the inverse rotation if one of the two flags is true."""
-        inverse, transpose = checks.boolean(who, "inverse", inverse), checks.boolean(who, "transpose", transpose)
-        if inverse and transpose:
-            raise ValueError(f"{who}: only one of inverse and transpose must be true; got both")
-        rotation = self._channels.rotation
-        return rotation.inverted() if inverse or transpose else rotation
+    def _plan(
+        self, make: Any, who: str, arrays: tuple[Any, ...], tables: Any, positions: Any, *options: Any
+    ) -> CallPlan:
+        """The plan of a call: the plan that is kept for its signature, or a new one."""
+        signature = signature_of((*arrays, *tables, positions), who, len(arrays), *options)
+        plan = None if signature is None else self._plans.get(signature)
+        if plan is None:
+            plan = make(who, self, arrays, tables, positions, *options)
+            if signature is not None:
+                plan = with_programs(who, plan, self, arrays, tables, positions)
+                self._plans.add(signature, plan)
+        return plan
 
-    def _run(self, plan: CallPlan, arrays: Sequence[Any], angles: Angles, rotation: Rotation | None = None) -> Any:
-        """Rotate arrays with the kernels of a plan. The default is the rotation of the embedding."""
-        rotation = self._channels.rotation if rotation is None else rotation
-        return _array_or_tuple(kernels.rotate_by(plan.kernels, arrays, angles, rotation, requested=self.kernel))
+    def _rotate(self, who: str, plan: CallPlan, arrays: Sequence[Any], tables: Any, positions: Any) -> Any:
+        """Rotate arrays by tables, or by the rows of tables that positions select. One result is not in a tuple."""
+        if plan.divides:
+            tables = self._scale.inverted(*tables)
+        rotated = rotate_planned(who, plan, arrays, tables, positions, self.kernel)
+        return tuple(rotated) if len(rotated) > 1 else rotated[0]
 
-    def _rotate_by_positions(self, arrays: Sequence[Any], positions: Sequence[Any]) -> list[Any]:
-        """Rotate arrays with a kernel that computes angles from aligned positions."""
-        frequencies, factor = self._spectrum.frequencies, self._scale.attention_factor
-        return kernels.rotate_by_positions(arrays, positions, frequencies, factor, self._channels.rotation, self.kernel)
+    def _rotate_by_positions(self, plan: CallPlan, arrays: Sequence[Any], positions: Any) -> list[Any]:
+        """Rotate arrays with a kernel that computes angles from positions."""
+        rotated = run_program(plan, arrays, (positions,))
+        if rotated is None:
+            rows, rotation = align_positions(positions, plan.alignments), plan.rotation
+            frequencies, factor = self._spectrum.frequencies, self._scale.attention_factor
+            return kernels.rotate_by_positions(arrays, rows, frequencies, factor, rotation, self.kernel)
+        return rotated
 
-    def _computed_tables(self, who: str, plan: CallPlan, arrays: Sequence[Any], positions: Any) -> Angles:
-        """Tables for each array, computed from positions. With `xpos`, those of the query and of keys differ."""
+    def _computed_angles(self, who: str, plan: CallPlan, arrays: Sequence[Any], positions: Any) -> Angles:
+        """Aligned tables for each array, from positions. With `xpos`, those of the query and of keys differ."""
         widest = next((array for array in arrays if backends.dtype_name(array.dtype) == "float64"), arrays[0])
         if self._scale.xpos is None:
             tables = convert_tables(who, arrays, self.sincos(positions, like=widest))
@@ -381,20 +402,6 @@ class Calls:
         frequencies = self._spectrum.frequencies
         leading_axes(who, "positions", positions, frequencies.axes)
         return sincos_of(who, positions, frequencies, like=like, phase=self.phase, kernel=self.kernel)
-
-
-def _given_angles(who: str, plan: CallPlan, arrays: Sequence[Any], sincos: tuple[Any, Any], positions: Any) -> Angles:
-    """Angles for each array from given tables: aligned tables, or tables and the positions that select their rows."""
-    tables = convert_tables(who, arrays, sincos, plan.are_ready)
-    if plan.source == "tables":
-        return align_pairs(tables, plan.alignments)
-    rows = align_positions(checks.convert_positions(who, "positions", positions, arrays[0]), plan.alignments)
-    return [(*pair, row) for pair, row in zip(tables, rows)]
-
-
-def _array_or_tuple(rotated: list[Any]) -> Any:
-    """The array if there is only one, otherwise a tuple of all arrays."""
-    return tuple(rotated) if len(rotated) > 1 else rotated[0]
 
 
 # Python names the class of a method in errors about missing arguments; users know only the public class.

@@ -74,12 +74,21 @@ def position_dtype(who: str, name: str, x: Any, *, real: bool = True) -> None:
 
 def convert_positions(who: str, name: str, x: Any, like: Any) -> Any:
     """Positions of a checked dtype, as `positions` returns them."""
+    x = np.asarray(x) if isinstance(x, np.generic) else x  # scalars of NumPy are arrays without axes
     xp, dtype = backends.namespace(x), backends.dtype_name(x.dtype)
     if dtype in NARROW:
         x = backends.astype(x, xp.int32)
     elif dtype in WIDE:
         x = backends.astype(x, xp.int64)
     return convert_like(who, name, x, like)
+
+
+def are_ready_positions(x: Any, like: Any) -> bool:
+    """Whether `convert_positions` returns `x` itself."""
+    if type(x) is not type(like) or not backends.on_one_device(x, like):
+        return False
+    xp = backends.namespace(x)
+    return x.dtype == xp.int32 or x.dtype == xp.int64  # not by name, which says nothing about the order of bytes
 
 
 def convertible(who: str, name: str, x: Any, like: Any) -> None:

@@ -9,6 +9,7 @@ from rope_xp._core import checks
 from rope_xp._core.angles import PHASES, Phase
 from rope_xp._core.arrays import Array
 from rope_xp._core.axes import Sections
+from rope_xp._core.backends.signature import Plans
 from rope_xp._core.calls import Calls
 from rope_xp._core.channels import LAYOUTS, Layout, channels_of, span_of
 from rope_xp._core.description import describe
@@ -159,6 +160,7 @@ class RotaryEmbedding(Calls):
             "_spectrum": spectrum,
             "_channels": channels,
             "_scale": scale,
+            "_plans": Plans(),
         }
         for name, value in resolved.items():
             object.__setattr__(self, name, value)

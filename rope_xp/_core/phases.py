@@ -121,6 +121,10 @@ class Row:
             return Revolutions(*(self.broadcast_to_rank(words[row, :], like) for row in range(4)))
         return Revolutions(*(self.broadcast_to_rank(word, like) for word in _revolutions_of_array(self.inv_freq, bits)))
 
+    def words(self, bits: int) -> tuple[tuple[int, ...], ...]:
+        """The rows of `Revolutions` as numbers. The frequencies must be floats."""
+        return self._host[bits]
+
     def values(self, *, like: Any, dtype: Any) -> Any:
         """The frequencies rounded to `dtype`, as an array that broadcasts against `like`."""
         if self.are_floats:

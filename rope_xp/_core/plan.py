@@ -1,49 +1,69 @@
 """What a call of a `RotaryEmbedding` decides before it computes.
 
 A plan follows from the signature of a call alone: libraries, dtypes, shapes, strides, devices, axes and the kernel. No
-function here reads the values of an array. So each call makes all checks of its signature first, in one function, and
-calls with one signature have one plan.
+function that makes a plan reads the values of an array. So a call makes all checks of its signature first, in one
+function, and calls with one signature share one plan (`rope_xp._core.backends.signature`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from rope_xp._core import backends, checks, kernels
 from rope_xp._core.alignment import (
     Alignment,
+    align_pairs,
+    align_positions,
     alignments_of_positions,
     alignments_of_tables,
     checked_seq_axis,
     leading_axes,
     shape_of_delta,
 )
-from rope_xp._core.tables import check_tables
+from rope_xp._core.backends.signature import Plans, signature_of
+from rope_xp._core.kernels import Kernel
+from rope_xp._core.kernels.faults import LaunchError
+from rope_xp._core.kernels.pair_rotation import Angles, Rotation
+from rope_xp._core.tables import check_tables, convert_tables, pair_of
+from rope_xp.positions._sequence import count_from
+
+# The plans of functions that take no embedding.
+_PLANS = Plans()
 
 
 class CallPlan(NamedTuple):
     """What a call will do.
 
-    `source` is where the angles come from: aligned tables, rows of tables that positions select, positions from which
-    a kernel computes angles, or positions from which tables are computed. `alignments` aligns these tables or positions
-    with each array. `kernels` has the name of the kernel for each array, unless the kernel computes angles. `are_ready`
-    is true if given tables need no conversion. `seq_axis` is the sequence axis of the first array if no positions are
-    given. `delta_shape` is the shape of a change of positions, with additional axes of size 1.
+    `source` says where angles come from:
+
+    - "tables": given tables;
+    - "rows": the rows of given tables that positions select;
+    - "positions": a kernel computes angles from positions;
+    - "computed": tables are computed from positions;
+    - "change": tables are computed from a change of positions.
+
+    A plan that is kept may have two programs, which repeat no decision. `tables.run(positions)` computes tables.
+    `rotate.run(arrays, angles)` rotates arrays by tables, or by tables and positions. These need not be aligned.
     """
 
-    source: Literal["tables", "rows", "positions", "computed"]
-    alignments: list[Alignment]
-    kernels: list[str]
-    are_ready: bool = True
-    seq_axis: int = 0
-    delta_shape: tuple[int, ...] = ()
+    rotation: Rotation
+    source: Literal["tables", "rows", "positions", "computed", "change"]
+    alignments: list[Alignment]  # of tables or positions, with each array
+    kernels: list[str]  # the name for each array; empty if a kernel computes angles
+    are_ready: bool = True  # given tables and positions need no conversion
+    divides: bool = False  # given tables are first divided by the square of their scale
+    inplace: bool = False
+    seq_axis: int = 0  # of the first array, if no positions are given
+    delta_shape: tuple[int, ...] = ()  # of a change of positions, with additional axes of size 1
+    tables: Any = None
+    rotate: Any = None
 
 
 def plan_call(
     who: str, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
-    """The plan of a call with the query first and keys after it."""
+    """The plan of a call with the query first and keys after it. `sincos` is empty if tables are not given."""
     _check_arrays(who, rope, arrays)
-    if sincos is None:
+    if not sincos:
         return _plan_positions(who, rope, arrays, positions, seq_dim, heads_dim)
     if rope.xpos is not None:
         raise ValueError(f"{who}: sincos must be given without xpos; got xpos={rope.xpos}")
@@ -51,25 +71,150 @@ def plan_call(
 
 
 def plan_rotation(
-    who: str, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
+    who: str,
+    rope: Any,
+    arrays: Sequence[Any],
+    sincos: Any,
+    positions: Any,
+    seq_dim: int,
+    heads_dim: int | None,
+    inverse: bool,
+    transpose: bool,
+    inplace: bool = False,
 ) -> CallPlan:
     """The plan of a rotation by tables or, with positions, by the rows that positions select."""
+    inverse, transpose = checks.boolean(who, "inverse", inverse), checks.boolean(who, "transpose", transpose)
+    if inverse and transpose:
+        raise ValueError(f"{who}: only one of inverse and transpose must be true; got both")
     _check_arrays(who, rope, arrays)
-    return _plan_tables(who, rope, arrays, sincos, positions, seq_dim, heads_dim)
+    plan = _plan_tables(who, rope, arrays, sincos, positions, seq_dim, heads_dim)
+    if inplace:
+        kernels.require_writable(who, arrays, [sincos])
+    if inverse or transpose:
+        plan = plan._replace(rotation=plan.rotation.inverted(), divides=inverse)
+    return plan._replace(inplace=inplace)
 
 
-def plan_shift(who: str, rope: Any, k: Any, delta: Any, seq_dim: int, heads_dim: int | None) -> CallPlan:
-    """The plan of a rotation of keys by a change of positions."""
-    _check_arrays(who, rope, [k], name="k")
+def plan_shift(
+    who: str, rope: Any, arrays: Sequence[Any], sincos: Any, delta: Any, seq_dim: int, heads_dim: int | None
+) -> CallPlan:
+    """The plan of a rotation of keys by a change of positions. `delta` is None for an int, and `sincos` is empty."""
+    (k,) = arrays
+    _check_arrays(who, rope, arrays, name="k")
     leading, shape = (1, (rope.axes,)) if rope.axes > 1 else (0, ())
-    if not checks.is_int(delta):
+    if delta is not None:
         if backends.namespace(delta) is None:
             raise TypeError(f"{who}: delta must be an int or an array of real numbers; got {type(delta).__name__}")
         leading, shape = _shape_of_positions(who, "delta", delta, rope.axes, k)
     shape = shape_of_delta(shape, leading, k.ndim - 1 - (rope.heads is not None))
-    alignments = _alignments_of_positions(who, "delta", rope, shape[leading:], [k], seq_dim)
-    alignments = _alignments_of_tables(who, rope, shape[leading:], alignments, [k], seq_dim, heads_dim)
-    return CallPlan("computed", alignments, _choose(who, rope, [k]), delta_shape=shape)
+    alignments = _alignments_of_positions(who, "delta", rope, shape[leading:], arrays, seq_dim)
+    alignments = _alignments_of_tables(who, rope, shape[leading:], alignments, arrays, seq_dim, heads_dim)
+    # Rotated keys have the layout that the rotation wrote.
+    plan = _plan(who, rope, "change", alignments, arrays, delta_shape=shape)
+    return plan._replace(rotation=plan.rotation._replace(read=plan.rotation.write))
+
+
+def with_programs(who: str, plan: CallPlan, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any) -> CallPlan:
+    """The plan together with the programs that exist for calls like this one. Such a plan is kept."""
+    is_ready = positions is None or checks.are_ready_positions(positions, arrays[0])
+    if plan.source == "positions" and is_ready:
+        rows = align_positions(planned_positions(who, plan, arrays[0], positions), plan.alignments)
+        factor = rope._scale.attention_factor
+        rotate = kernels.prepare_by_positions(arrays, rows, rope._spectrum.frequencies, factor, plan.rotation)
+        return plan._replace(rotate=rotate)
+    if plan.source == "computed" and is_ready:
+        positions = planned_positions(who, plan, arrays[0], positions)
+        plan = plan._replace(tables=table_program(rope, positions, arrays))
+        sincos = () if plan.tables is None else plan.tables.run(positions)
+    if not sincos:
+        return plan
+    return _with_rotation(who, plan, arrays, rope._scale.inverted(*sincos) if plan.divides else sincos, positions)
+
+
+def _with_rotation(who: str, plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any) -> CallPlan:
+    """A plan with the program that rotates, if tables and positions need no conversion."""
+    if not plan.are_ready or ("xla" in plan.kernels and any(each.order for each in plan.alignments)):
+        return plan  # a program of XLA adds axes to tables, and does not change their order
+    angles = aligned_angles(who, plan, arrays, sincos, positions)
+    return plan._replace(rotate=kernels.prepare(plan.kernels, arrays, angles, plan.rotation, plan.inplace))
+
+
+def rotate_planned(
+    who: str, plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any, kernel: str
+) -> list[Any]:
+    """Rotate arrays by tables, or by the rows of tables that positions select."""
+    rotated = run_program(plan, arrays, (*sincos, positions) if plan.source == "rows" else sincos)
+    if rotated is None:
+        angles = aligned_angles(who, plan, arrays, sincos, positions)
+        return kernels.rotate_by(plan.kernels, arrays, angles, plan.rotation, plan.inplace, requested=kernel)
+    return rotated
+
+
+def run_program(plan: CallPlan, arrays: Sequence[Any], angles: tuple[Any, ...]) -> list[Any] | None:
+    """The results of a plan's program; None if it has none, or if it could not be launched and wrote nothing."""
+    if plan.rotate is None:
+        return None
+    try:
+        return plan.rotate.run(arrays, [angles] * len(arrays))
+    except LaunchError:  # the caller then rotates without a program, and handles the error if that fails too
+        return None
+
+
+def rotate_by_tables(
+    who: str,
+    arrays: Sequence[Any],
+    sincos: Any,
+    seq_dim: int,
+    rotation_of: Callable[[], Rotation],
+    *options: Any,
+    kernel: Kernel = "fastest",
+    inplace: bool = False,
+) -> list[Any]:
+    """Rotate arrays by tables, without an embedding. `rotation_of` checks the options and returns the rotation."""
+    sincos = pair_of(who, sincos)
+    signature = signature_of((*arrays, *sincos), who, seq_dim, kernel, *options)
+    plan = None if signature is None else _PLANS.get(signature)
+    if plan is None:
+        rotation, are_ready = rotation_of(), check_tables(who, arrays, sincos)
+        alignments = alignments_of_tables(who, sincos[0].shape, arrays, seq_dim)
+        names = [kernels.choose(who, x, kernel) for x in arrays]
+        if inplace:
+            kernels.require_writable(who, arrays, [sincos])
+        plan = CallPlan(rotation, "tables", alignments, names, are_ready, inplace=inplace)
+        if signature is not None:
+            plan = _with_rotation(who, plan, arrays, sincos, None)
+            _PLANS.add(signature, plan)
+    if inplace:
+        kernels.require_disjoint(who, arrays, [sincos])
+    return rotate_planned(who, plan, arrays, sincos, None, kernel)
+
+
+def table_program(rope: Any, positions: Any, arrays: Sequence[Any]) -> Any:
+    """A program that computes the tables of an embedding for positions like these, which rotate arrays like these.
+
+    None if no kernel computes such tables. They must be float32, have exact phases, and be the same for all arrays.
+    """
+    if rope.phase != "exact" or rope.xpos is not None:
+        return None
+    return kernels.prepare_tables(positions, arrays, rope._spectrum.frequencies, rope.attention_factor, rope.kernel)
+
+
+def planned_positions(who: str, plan: CallPlan, x: Any, positions: Any) -> Any:
+    """Positions in the library of `x`: those given, or 0, 1, 2, ..."""
+    if positions is None:
+        return count_from(who, "positions", 0, backends.size_of(x, plan.seq_axis), like=x)
+    if plan.tables is not None or plan.rotate is not None:
+        return positions
+    return checks.convert_positions(who, "positions", positions, x)
+
+
+def aligned_angles(who: str, plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any) -> Angles:
+    """Angles for each array from tables: aligned tables, or tables and the aligned positions that select their rows."""
+    tables = convert_tables(who, arrays, sincos, plan.are_ready)
+    if plan.source != "rows":
+        return align_pairs(tables, plan.alignments)
+    rows = align_positions(checks.convert_positions(who, "positions", positions, arrays[0]), plan.alignments)
+    return [(*pair, row) for pair, row in zip(tables, rows)]
 
 
 def _plan_tables(
@@ -80,7 +225,7 @@ def _plan_tables(
     _check_heads(who, rope, heads_dim)
     are_ready = check_tables(who, arrays, sincos, rope.pairs)
     alignments = alignments_of_tables(who, sincos[0].shape, arrays, seq_dim, rope.heads, heads_dim)
-    return CallPlan("tables", alignments, _choose(who, rope, arrays), are_ready)
+    return _plan(who, rope, "tables", alignments, arrays, are_ready=are_ready)
 
 
 def _plan_rows(
@@ -90,16 +235,16 @@ def _plan_rows(
     if rope.heads is not None or heads_dim is not None:
         raise ValueError(
             f"{who}: positions must select rows of tables that all heads share; "
-            f"got heads={rope.heads} with their own frequencies and heads_dim={heads_dim}"
+            f"got heads={rope.heads} and heads_dim={heads_dim}"
         )
     checks.position_dtype(who, "positions", positions, real=False)
     checks.convertible(who, "positions", positions, arrays[0])
-    are_ready = check_tables(who, arrays, sincos, rope.pairs)
+    are_ready = check_tables(who, arrays, sincos, rope.pairs) and checks.are_ready_positions(positions, arrays[0])
     shape = checks.shape(sincos[0])
     if len(shape) != 2 or shape[0] == 0:
         raise ValueError(f"{who}: tables must be (rows, pairs) when positions select rows; got shape {shape}")
     alignments = alignments_of_positions(who, "positions", positions.shape, arrays, seq_dim)
-    return CallPlan("rows", alignments, _choose(who, rope, arrays), are_ready)
+    return _plan(who, rope, "rows", alignments, arrays, are_ready=are_ready)
 
 
 def _plan_positions(
@@ -116,16 +261,16 @@ def _plan_positions(
         seq_axis = checked_seq_axis(who, arrays, seq_dim)
         shape = (arrays[0].shape[seq_axis],)
     alignments = _alignments_of_positions(who, "positions", rope, shape, arrays, seq_dim)
-    if heads_dim is None and _kernel_computes_angles(who, rope, positions, arrays[0]):
-        return CallPlan("positions", alignments, [], seq_axis=seq_axis)
+    if heads_dim is None and _kernel_computes_angles(who, rope, positions, arrays):
+        return CallPlan(rope._channels.rotation, "positions", alignments, [], seq_axis=seq_axis)
     if rope.xpos is not None and len(arrays) == 1:
-        raise ValueError(f"{who}: xpos must be given the query and then keys; got one array (use sincos and rotate)")
+        raise ValueError(f"{who}: xpos must have the query first and then keys; got one array (use sincos and rotate)")
     alignments = _alignments_of_tables(who, rope, shape, alignments, arrays, seq_dim, heads_dim)
-    return CallPlan("computed", alignments, _choose(who, rope, arrays), seq_axis=seq_axis)
+    return _plan(who, rope, "computed", alignments, arrays, seq_axis=seq_axis)
 
 
 def _shape_of_positions(who: str, name: str, positions: Any, axes: int, like: Any) -> tuple[int, tuple[int, ...]]:
-    """How many position axes come first, and the shape of positions that can be converted to the library of `like`."""
+    """Check positions. The number of their leading axes that are position axes (0 or 1), and their shape."""
     checks.position_dtype(who, name, positions)
     checks.convertible(who, name, positions, like)
     return leading_axes(who, name, positions, axes), positions.shape
@@ -152,7 +297,7 @@ def _check_heads(who: str, rope: Any, heads_dim: int | None) -> None:
 def _alignments_of_positions(
     who: str, name: str, rope: Any, shape: Sequence[int], arrays: Sequence[Any], seq_dim: int
 ) -> list[Alignment]:
-    """The alignments of positions of this shape. If heads have their own frequencies, only tables can be aligned."""
+    """The alignments of positions of this shape. Empty if heads have their own frequencies: only tables are aligned."""
     return [] if rope.heads is not None else alignments_of_positions(who, name, shape, arrays, seq_dim)
 
 
@@ -165,19 +310,23 @@ def _alignments_of_tables(
     seq_dim: int,
     heads_dim: int | None,
 ) -> list[Alignment]:
-    """The alignments of tables that will be computed from positions of this shape, with these alignments."""
+    """The alignments of tables. They are computed from positions that have this shape and these alignments."""
     _check_heads(who, rope, heads_dim)
     if rope.heads is None:
         return [Alignment((*each.shape, rope.pairs)) for each in alignments]
     return alignments_of_tables(who, (*shape, rope.heads, rope.pairs), arrays, seq_dim, rope.heads, heads_dim)
 
 
-def _kernel_computes_angles(who: str, rope: Any, positions: Any, x: Any) -> bool:
-    """Whether the kernel for `x` computes the angles from integer positions, so that no tables are needed."""
+def _kernel_computes_angles(who: str, rope: Any, positions: Any, arrays: Sequence[Any]) -> bool:
+    """Whether the kernel for the arrays computes angles from integer positions, so that no tables are needed."""
     is_plain = rope._spectrum.frequencies.is_single_row and rope.phase == "exact" and rope.xpos is None
     are_integers = positions is None or not backends.is_real(positions)
-    return is_plain and are_integers and kernels.computes_angles(who, x, rope.kernel)
+    return is_plain and are_integers and all([kernels.computes_angles(who, x, rope.kernel) for x in arrays])
 
 
-def _choose(who: str, rope: Any, arrays: Sequence[Any]) -> list[str]:
-    return [kernels.choose(who, x, rope.kernel) for x in arrays]
+def _plan(
+    who: str, rope: Any, source: Any, alignments: list[Alignment], arrays: Sequence[Any], **others: Any
+) -> CallPlan:
+    """A plan with the rotation of the embedding and the kernel for each array."""
+    names = [kernels.choose(who, x, rope.kernel) for x in arrays]
+    return CallPlan(rope._channels.rotation, source, alignments, names, **others)

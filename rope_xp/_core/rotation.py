@@ -1,14 +1,15 @@
 """The functions that rotate pairs of channels."""
 
+from functools import partial
 from typing import Any
 
-from rope_xp._core import checks, kernels
-from rope_xp._core.alignment import align_tables
+from rope_xp._core import checks
 from rope_xp._core.arrays import Array, ArrayT
 from rope_xp._core.channels import LAYOUTS, READ_WRITE, Layout
 from rope_xp._core.kernels import KERNELS, Kernel
 from rope_xp._core.kernels.pair_rotation import Rotation
 from rope_xp._core.kernels.reference import join_pairs, split_pairs
+from rope_xp._core.plan import rotate_by_tables
 
 
 def rotate_every_two(x: ArrayT) -> ArrayT:
@@ -172,8 +173,8 @@ def apply_rotary_pos_emb(
            [-1.,  1.,  1.,  1.]], dtype=float32)
     """
     who = "apply_rotary_pos_emb"
-    rotation = _rotation(who, x, layout, inverse, kernel)
-    return kernels.rotate(who, [x], align_tables(who, [x], sincos, seq_dim), rotation, kernel)[0]
+    rotation_of = partial(_rotation, who, x, layout, inverse, kernel)
+    return rotate_by_tables(who, (x,), sincos, seq_dim, rotation_of, layout, inverse, kernel=kernel)[0]
 
 
 def apply_rotary_pos_emb_inplace(
@@ -218,8 +219,8 @@ def apply_rotary_pos_emb_inplace(
     array([[-2.,  1.]])
     """
     who = "apply_rotary_pos_emb_inplace"
-    rotation = _rotation(who, x, layout, inverse, kernel)
-    kernels.rotate_inplace(who, [x], align_tables(who, [x], sincos, seq_dim), rotation, kernel)
+    rotation_of = partial(_rotation, who, x, layout, inverse, kernel)
+    rotate_by_tables(who, (x,), sincos, seq_dim, rotation_of, layout, inverse, kernel=kernel, inplace=True)
 
 
 def _rotation(who: str, x: Any, layout: str, inverse: bool, kernel: str) -> Rotation:

@@ -3,13 +3,12 @@
 from typing import Any, NamedTuple
 
 from rope_xp._core import backends, checks
-from rope_xp._core.kernels.pair_rotation import Angles
 from rope_xp._core.phases import Frequencies, difference
 from rope_xp.frequencies import Scaling, XPos
 
 
 class TableScale(NamedTuple):
-    """The factors of tables. `rates` has the rate of each pair, and is empty without `xpos`.
+    """The factors of tables. `rates` are those of `XPos.rates`, and are empty without `xpos`.
 
     `scale_of` creates it from checked arguments.
     """
@@ -34,19 +33,11 @@ class TableScale(NamedTuple):
         rates = backends.with_axes(backends.namespace(rates), rates, (*[1] * (tokens.ndim - 1), *rates.shape))
         return backends.namespace(like).exp(sign * tokens * rates)
 
-    def inverted(self, angles: Angles) -> Angles:
+    def inverted(self, sin: Any, cos: Any) -> tuple[Any, Any]:
         """Tables divided by the square of their scale, so that the inverse rotation removes the scale."""
-        if self.xpos is None and self.attention_factor == 1.0:
-            return angles
-        divided: dict[tuple[int, int], tuple[Any, Any]] = {}  # arrays that share tables share the divided ones
-        for sin, cos, *_ in angles:
-            if (id(sin), id(cos)) not in divided:
-                divided[id(sin), id(cos)] = self._divided_by_square(sin, cos)
-        return [(*divided[id(sin), id(cos)], *rows) for sin, cos, *rows in angles]
-
-    def _divided_by_square(self, sin: Any, cos: Any) -> tuple[Any, Any]:
-        if self.xpos is None:  # two divisions, because the square may overflow float32
-            return tuple(table / self.attention_factor / self.attention_factor for table in (sin, cos))
+        if self.xpos is None:
+            factor = self.attention_factor  # two divisions, because the square may overflow float32
+            return (sin, cos) if factor == 1.0 else (sin / factor / factor, cos / factor / factor)
         # Each pair has its own scale, m, and m**2 may overflow float32. With greater = max(|sin|, |cos|), the
         # directions sin / greater and cos / greater have the squared length (m / greater)**2.
         xp = backends.namespace(sin)

@@ -50,7 +50,7 @@ class NTKScaling(Scaling):
     Parameters
     ----------
     factor : float
-        At least 1.
+        The divisor of the slowest frequency, at least 1.
 
     References
     ----------
@@ -86,9 +86,9 @@ class MixedNTKScaling(Scaling):
     Parameters
     ----------
     factor : float
-        At least 1.
+        The divisor of the slowest frequency, at least 1.
     mixed_b : float
-        Greater than 0.
+        The exponent in the formula, greater than 0.
 
     References
     ----------

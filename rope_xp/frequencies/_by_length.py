@@ -1,4 +1,4 @@
-"""Scaling rules that also depend on a sequence length: that of training, or that of the input."""
+"""Scaling rules that also depend on a sequence length, either of training or of the input."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,11 +23,12 @@ class DynamicNTKScaling(Scaling):
     Parameters
     ----------
     factor : float
-        At least 1.
+        The factor in the formula, at least 1.
     max_position_embeddings : int
         The length in tokens up to which nothing is scaled.
     seq_len : int, optional
-        The length of the sequence in tokens. None means at most `max_position_embeddings`.
+        The length of the sequence in tokens. None means a length of at most
+        `max_position_embeddings`.
 
     References
     ----------
@@ -74,8 +75,8 @@ class YarnScaling(Scaling):
         frequency. The frequency of a pair with fewer than `beta_slow` is divided by `factor`. The ramp between them
         ends at pair ``rotary_dim - 1`` at the latest, as in published models.
     attention_factor : float, optional
-        The attention factor. By default it is ``0.1 * ln(factor) + 1``, or ``g(mscale) / g(mscale_all_dim)`` if both
-        are given, where ``g(k) = 0.1 * k * ln(factor) + 1``.
+        The default is ``0.1 * ln(factor) + 1``. If `mscale` and `mscale_all_dim` are both given, the default is
+        ``g(mscale) / g(mscale_all_dim)``, where ``g(k) = 0.1 * k * ln(factor) + 1``.
     mscale, mscale_all_dim : float, optional
         DeepSeek's two numbers. They change the attention factor only if both are given, as in transformers. (The config
         rule "deepseek_yarn" needs only one of them: `from_config` then computes the `attention_factor`.)

@@ -27,15 +27,15 @@ def geometric(base: float, rotary_dim: int) -> tuple[float, ...]:
     tuple of float
         ``rotary_dim / 2`` frequencies in radians per position. The fastest is first.
 
+    Raises
+    ------
+    ValueError
+        If `base` is not positive and finite, or `rotary_dim` is less than 1.
+
     References
     ----------
     Vaswani et al., Attention Is All You Need (2017), arXiv:1706.03762, section 3.5; Su et al., RoFormer (2021),
     arXiv:2104.09864, section 3.2.2.
-
-    Raises
-    ------
-    ValueError
-        If `base` is not positive and finite, or `rotary_dim` less than 1.
 
     Examples
     --------

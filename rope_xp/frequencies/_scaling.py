@@ -9,7 +9,7 @@ from rope_xp.frequencies._progressions import geometric
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """The base class of scaling rules, which give frequencies and an attention factor. It changes nothing itself.
+    """The base class of scaling rules, which give frequencies and an attention factor. ``Scaling()`` changes nothing.
 
     `rope_type` is the name of the rule in a config. All rules raise ValueError for a value out of range and TypeError
     for a value of the wrong type.

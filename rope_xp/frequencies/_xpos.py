@@ -58,5 +58,5 @@ class XPos:
         return tuple((2 * j + self.gamma * rotary_dim) / denominator for j in range(rotary_dim // 2))
 
     def rates(self, rotary_dim: int) -> tuple[float, ...]:
-        """The change per token of the logarithm of a query's scale, for each pair."""
+        """For each pair, how much the logarithm of a query's scale changes per token."""
         return tuple(log(zeta) / self.scale_base for zeta in self.zeta(rotary_dim))

@@ -1,8 +1,8 @@
 """rope_xp inside a PyTorch model of transformers 5: `patch(model)` puts it in, `unpatch(model)` takes it out.
 
 `patch` changes one model and nothing global. It replaces each rotary module by a `Rotary` module. It also changes the
-class of each module whose forward calls an apply function of transformers, such as `apply_rotary_pos_emb`. The new
-class has a forward with the same code, in which that name means an apply function of rope_xp.
+class of each module whose forward calls an apply function of transformers, such as `apply_rotary_pos_emb`. The
+forward of the new class has the same code, but it calls the apply functions of rope_xp.
 
 ===================  ================================================================================
 `_rotary`            `Rotary`, the module that replaces a rotary module
@@ -13,9 +13,6 @@ class has a forward with the same code, in which that name means an apply functi
 `_guard`             keeps the buffers of the original modules unedited until `unpatch`
 `_comparison`        the contexts in which code of transformers is called
 ===================  ================================================================================
-
-If a layer is added to a patched model, the new layer runs the code of transformers. It gets tables in the format of
-transformers, but in float32, so a layer in 16 bits cannot use them.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -38,7 +35,7 @@ if int(transformers.__version__.partition(".")[0]) < 5:
     raise ImportError(f"rope_xp.huggingface: transformers must be 5 or newer; got {transformers.__version__}")
 
 from rope_xp.huggingface._compare_tables import is_rotary, rotary_of
-from rope_xp.huggingface._gptj import TABLE_BUFFER, class_of, holds_table
+from rope_xp.huggingface._gptj import TABLE_BUFFER, exact_table_class, holds_table
 from rope_xp.huggingface._guard import (
     GuardedModule,
     PatchedType,
@@ -67,14 +64,14 @@ def patch(model: Model) -> Model:
     `patch` first compares its tables and its apply functions with those of transformers. If a result differs, it raises
     ValueError and changes nothing.
 
-    `patch` reads the config and the source files of the model once; later calls do not read them again. If a
-    layer is added to a patched model, the new layer runs the code of transformers with the same tables. This does not
-    work in 16 bits. A copy of a patched model is patched. A patched model cannot be pickled as a whole, as
-    `torch.save(model)` does: unpatch it first. `save_pretrained` and state dicts work. `patch` changes no global state,
-    so threads may patch different models at the same time.
+    `patch` reads the config and the source files of the model once; later calls do not read them again. If a layer is
+    added to a patched model, the new layer runs the code of transformers with the exact tables. These are float32, so a
+    layer in 16 bits cannot use them. A copy of a patched model is patched. A patched model cannot be pickled as a
+    whole, as `torch.save(model)` does: unpatch it first. `save_pretrained` and state dicts work. `patch` changes no
+    global state, so threads may patch different models at the same time.
 
-    The frequencies of a patched rotary module cannot be read. Setting them, the attention factor or another attribute
-    raises AttributeError. To edit them, unpatch the model first. For a rotation of your own, use
+    The frequencies of a patched rotary module cannot be read. They, the attention factor and all other attributes
+    cannot be set: this raises AttributeError. To edit them, unpatch the model first. For a rotation of your own, use
     `rope_xp.RotaryEmbedding`.
 
     With LongRoPE and dynamic NTK the frequencies depend on the length. A call of such a model raises ValueError if the
@@ -101,10 +98,9 @@ def patch(model: Model) -> Model:
         If `model` is not a `torch.nn.Module`.
     ValueError
         If the model is patched already, has no rotary module, is quantised by transformers, is wrapped in
-        `DistributedDataParallel`, or has meta or fake tensors. Also if one of its modules cannot be patched: for
-        example a rotary module with hooks of PyTorch, with frequencies that do not follow from its config, or of
-        another patched model, or a module whose forward is not the one of transformers. The error names the module
-        and the reason.
+        `DistributedDataParallel`, or has meta or fake tensors. Also if one of its modules cannot be patched. For
+        example, a rotary module has hooks of PyTorch or belongs to another patched model, its frequencies do not
+        follow from its config, or a forward is not that of transformers. The error names the module and the reason.
 
     References
     ----------
@@ -121,18 +117,18 @@ def patch(model: Model) -> Model:
     who = "patch"
     _check_patchable(who, model)
     rotaries = {module: rotary_of(who, module) for module in model.modules() if is_rotary(module)}
-    with_tables = {module: class_of(who, module) for module in model.modules() if holds_table(module)}
-    if not rotaries and not with_tables:
+    own_table_classes = {module: exact_table_class(who, module) for module in model.modules() if holds_table(module)}
+    if not rotaries and not own_table_classes:
         raise ValueError(f"{who}: model must have a rotary module; got {type(model).__name__} without one")
     if model in rotaries:
         raise ValueError(f"{who}: model must contain the rotary module; got the rotary module {class_path(model)}")
-    classes = with_tables | _rewritten_classes(who, model, rotaries)
+    classes = own_table_classes | _rewritten_classes(who, model, rotaries)
     _check_forwards(who, classes)
 
     _replace_submodules(model, rotaries)
     for module, cls in classes.items():
         _set_class(module, cls)
-    for module in with_tables:
+    for module in own_table_classes:
         guard(module, [TABLE_BUFFER], {})
     for module, rotary in rotaries.items():
         _set_class(module, replaced_class(type(module)))
@@ -147,8 +143,8 @@ def unpatch(model: Model) -> Model:
     without its rotary module, the functions of transformers apply the exact tables there. These are float32 or float64,
     so a part in 16 bits cannot use them.
 
-    Frequencies and tables are put back bit for bit as transformers would have them after the same casts. This includes
-    buffers that ``to_empty`` left without values. `unpatch` first compares them with copies on the host.
+    The original frequencies and tables are put back bit for bit. All casts since `patch` are applied to them. This
+    includes buffers that ``to_empty`` left without values. `unpatch` first compares them with copies on the host.
 
     Parameters
     ----------

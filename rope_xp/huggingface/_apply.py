@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rope_xp._core import kernels
-from rope_xp._core.alignment import align_tables
+from rope_xp._core import plan
 from rope_xp.huggingface._comparison import FLOAT32_ON_CPU
 from rope_xp.huggingface._rotary import TableFormat
 
@@ -32,14 +31,14 @@ def rotate_by_tables(xs: Any, cos: Any, sin: Any, table_format: TableFormat) -> 
     rotation = table_format.rotation
     if table_format.rotates_last:
         rotation = rotation._replace(first_channel=x.shape[-1] - 2 * cos.shape[-1])
-    return kernels.rotate(who, xs, align_tables(who, xs, (sin, cos), -2), rotation)
+    return plan.rotate_by_tables(who, tuple(xs), (sin, cos), -2, lambda: rotation, len(xs), *rotation)
 
 
-# The next three functions also rotate arrays by tables. The tables have fewer or more rows than the arrays have tokens.
+# The next three functions also rotate arrays by tables, but the numbers of rows and of tokens may differ.
 
 
-def _short_queries(xs: Any, cos: Any, sin: Any, table_format: TableFormat) -> list[Any]:
-    """Queries and keys. An assistant model has queries only of the last tokens."""
+def _rotate_short_queries(xs: Any, cos: Any, sin: Any, table_format: TableFormat) -> list[Any]:
+    """Rotate queries and keys. In an assistant model, there may be queries of the last tokens only."""
     q, *keys = xs
     if not keys or q.shape[-2] == keys[0].shape[-2] or cos.shape[-2] == 1:
         return rotate_by_tables(xs, cos, sin, table_format)
@@ -47,35 +46,35 @@ def _short_queries(xs: Any, cos: Any, sin: Any, table_format: TableFormat) -> li
     return rotate_by_tables([q], cos[last], sin[last], table_format) + rotate_by_tables(keys, cos, sin, table_format)
 
 
-def _last_tokens(xs: Any, cos: Any, sin: Any, table_format: TableFormat) -> list[Any]:
-    """Arrays whose last tokens have a row in the tables. The tokens before them are not rotated."""
+def _rotate_last_tokens(xs: Any, cos: Any, sin: Any, table_format: TableFormat) -> list[Any]:
+    """Rotate the last tokens, which have rows in the tables. The tokens before them stay as they are."""
     first = xs[0].shape[-2] - cos.shape[-2]
     rotated = rotate_by_tables([x[..., first:, :] for x in xs], cos, sin, table_format)
     return [torch.cat((x[..., :first, :], y), -2) for x, y in zip(xs, rotated)]
 
 
-def _memory(
-    xs: Any, cos: Any, sin: Any, table_format: TableFormat, others: int, groups: int | None, *tables_of_keys: Any
+def _rotate_memory_keys(
+    xs: Any, cos: Any, sin: Any, table_format: TableFormat, unrotated: int, groups: int | None, *tables_of_keys: Any
 ) -> list[Any]:
-    """Queries, and keys of a memory: groups of tokens, and then other tokens that are not rotated.
+    """Rotate queries, and the keys of a memory: groups of tokens, and then `unrotated` tokens that stay as they are.
 
     Without `groups`, each group has as many tokens as the queries. Keys that have their own tables are rotated at the
     last tokens of each group only.
     """
     q, k = xs
     (q_rotated,) = rotate_by_tables([q], cos, sin, table_format)
-    end = k.shape[-2] - others
+    end = k.shape[-2] - unrotated
     if end == 0:
         return [q_rotated, k]
     sizes = (-1, q.shape[-2]) if groups is None else (groups, -1)
-    rotate = _last_tokens if tables_of_keys else rotate_by_tables
+    rotate = _rotate_last_tokens if tables_of_keys else rotate_by_tables
     cos_k, sin_k = (table.unsqueeze(-3) for table in tables_of_keys or (cos, sin))
     (rotated,) = rotate([k[..., :end, :].unflatten(-2, sizes)], cos_k, sin_k, table_format)
     return [q_rotated, torch.cat((rotated.flatten(-3, -2), k[..., end:, :]), -2)]
 
 
 class Call(NamedTuple):
-    """The arguments of a call of an apply function, by what they mean."""
+    """The arguments of one call of an apply function, sorted by their meaning."""
 
     arrays: tuple[Any, ...]  # None for one that is not given
     tables: tuple[Any, Any]  # cos and sin
@@ -96,20 +95,24 @@ def signature_of(function: Any) -> str:
 # The parameters of every apply function of transformers that is known, and what they mean.
 _CALLS: tuple[Callable[..., Call], ...] = (
     lambda q, k, cos, sin: Call((q, k), (cos, sin)),
-    lambda q, k, cos, sin, unsqueeze_dim=1: Call((q, k), (cos, sin), unsqueeze_dim, _short_queries),
-    lambda q, k=None, cos=None, sin=None, unsqueeze_dim=1: Call((q, k), (cos, sin), unsqueeze_dim, _short_queries),
-    lambda q, k, cos, sin, position_ids=None, unsqueeze_dim=1: Call((q, k), (cos, sin), unsqueeze_dim, _short_queries),
-    lambda q, k, cos, sin, **kwargs: Call((q, k), (cos, sin), rotate=_last_tokens),
+    lambda q, k, cos, sin, unsqueeze_dim=1: Call((q, k), (cos, sin), unsqueeze_dim, _rotate_short_queries),
+    lambda q, k=None, cos=None, sin=None, unsqueeze_dim=1: Call(
+        (q, k), (cos, sin), unsqueeze_dim, _rotate_short_queries
+    ),
+    lambda q, k, cos, sin, position_ids=None, unsqueeze_dim=1: Call(
+        (q, k), (cos, sin), unsqueeze_dim, _rotate_short_queries
+    ),
+    lambda q, k, cos, sin, **kwargs: Call((q, k), (cos, sin), rotate=_rotate_last_tokens),
     lambda x, cos, sin, unsqueeze_dim=1: Call((x,), (cos, sin), unsqueeze_dim),
     lambda x, cos, sin, position_ids, unsqueeze_dim=2: Call((x,), (cos, sin), unsqueeze_dim),
     lambda tensor, sin, cos: Call((tensor,), (cos, sin)),
     lambda xq, xk, freqs_cis: Call((xq, xk), (freqs_cis.real, freqs_cis.imag)),
     lambda query, key, freqs_ci: Call((query, key), (freqs_ci.real, freqs_ci.imag)),
     lambda q, k, cos, sin, num_k_exclude_rope=0, repeat_freqs_k=False: Call(
-        (q, k), (cos, sin), rotate=_memory, options=(num_k_exclude_rope, None if repeat_freqs_k else 1)
+        (q, k), (cos, sin), rotate=_rotate_memory_keys, options=(num_k_exclude_rope, None if repeat_freqs_k else 1)
     ),
     lambda q, k, cos, sin, cos_k, sin_k, num_k_exclude_rope=0, repeat_freqs_k=1: Call(
-        (q, k), (cos, sin), rotate=_memory, options=(num_k_exclude_rope, repeat_freqs_k, cos_k, sin_k)
+        (q, k), (cos, sin), rotate=_rotate_memory_keys, options=(num_k_exclude_rope, repeat_freqs_k, cos_k, sin_k)
     ),
 )
 APPLY_SIGNATURES = {signature_of(call): call for call in _CALLS}
@@ -163,7 +166,7 @@ def largest_difference(original: Any, replacement: Any, table_format: TableForma
 
 
 def _examples(signature: str, table_format: TableFormat) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Arrays, and other arguments, of random numbers."""
+    """Random arguments: arrays by name, and all others by name."""
     random = torch.Generator().manual_seed(0)
     parameters = inspect.signature(APPLY_SIGNATURES[signature]).parameters
     widths = (2 * table_format.pairs, 2 * table_format.pairs + 2)

@@ -54,7 +54,7 @@ FORWARD_PARAMETERS = (("x", "position_ids"), ("x", "position_ids", "layer_type")
 
 
 def is_rotary(module: Any) -> bool:
-    """Whether a module is a rotary module by the names of its classes, or attention that `REFUSED` names."""
+    """Whether a module's class, or a base class, has the name of a rotary module, or of attention in `REFUSED`."""
     names = [cls.__name__ for cls in type(module).__mro__ if ROTARY_NAME.search(cls.__name__)]
     return any(not ATTENTION_NAME.search(name) or name in REFUSED for name in names)
 
@@ -66,7 +66,7 @@ def rotary_of(who: str, original: Any) -> Rotary:
 
 
 def _checked_rotary(original: Any) -> Rotary:
-    """A `Rotary` module with or without known bugs of transformers: newer versions may have fixed a bug."""
+    """A `Rotary` module that reproduces known bugs of transformers, or one without them if this version fixed them."""
     _check_replaceable(original)
     errors = []
     for compat in ("transformers", None):
@@ -168,7 +168,7 @@ def _equal_columns(rope: Any, is_far: bool, exact_tables: Any, original_tables: 
 def _largest_difference(
     repeated: Any, rope: RotaryEmbedding, slow: Any, exact_tables: Any, original_tables: Any
 ) -> float:
-    """The largest difference at `NEAR_POSITIONS`, and of slow pairs in the last row; infinite for other widths."""
+    """The largest difference at `NEAR_POSITIONS`, or of slow pairs in the last row. Infinite if shapes differ."""
     found = []
     for exact, original in zip(exact_tables, original_tables):
         exact = repeated(exact, rope.blocks)
@@ -199,7 +199,7 @@ def _example(rotary: Rotary, rope: RotaryEmbedding, length: int | None) -> tuple
 
 
 def _lengths(rotary: Rotary, layer_type: str | None) -> list[int | None]:
-    """The lengths at which tables are compared: up to and beyond the length where the rule changes."""
+    """The lengths for which tables are compared. If the rule changes at a length: that length, and a greater one."""
     if layer_type not in rotary._long_ropes:
         return [None]
     length, long_rope = rotary._long_ropes[layer_type]

@@ -14,7 +14,8 @@ from torch.overrides import TorchFunctionMode
 
 from rope_xp.huggingface._guard import class_path
 
-# Arguments for random numbers. `float32_on_cpu` would repeat the operation, and the generator would advance twice.
+# Arguments of functions that draw random numbers. Without them, `float32_on_cpu` would repeat the operation, and the
+# generator would advance twice.
 FLOAT32_ON_CPU: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 
 

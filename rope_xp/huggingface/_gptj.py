@@ -27,12 +27,12 @@ def holds_table(module: Any) -> bool:
     return any(cls.__name__ in ATTENTION_CLASSES for cls in type(module).__mro__)
 
 
-def class_of(who: str, module: Any) -> Any:
-    """The class of an attention module with exact tables, whose forward has the same code.
+def exact_table_class(who: str, module: Any) -> Any:
+    """The class that gives exact tables to an attention module. Its forward has the same code.
 
-    The forward looks up row numbers in place of sines and cosines. A row number has two digits of base 256, which casts
-    to 16 bits leave exact. The number of rows stays the same. The table cannot be read or edited while the model is
-    patched.
+    The forward looks up row numbers in place of sines and cosines. A row number has two digits of base 256, which are
+    exact even after a cast to 16 bits. The number of rows stays the same. The table cannot be read or edited while the
+    model is patched.
     """
     with comparison(who, "every module must be one that can be patched", module):
         if not is_of_transformers(type(module).forward):
@@ -77,9 +77,9 @@ def _patched_class(cls: Any, rope: RotaryEmbedding) -> Any:
     return subclass_of(cls, GuardedModule, **methods, **{ROW_ATTRIBUTE: row_digits})
 
 
-def _with_row_lookup(function: Any, found: dict[str, Any]) -> Any:
+def _with_row_lookup(function: Any, new_values: dict[str, Any]) -> Any:
     """A copy of a function that reads `ROW_ATTRIBUTE` in place of the table."""
-    new = copy_with_globals(function, found, function.__closure__ or ())
+    new = copy_with_globals(function, new_values, function.__closure__ or ())
     names = tuple(ROW_ATTRIBUTE if name == TABLE_BUFFER else name for name in new.__code__.co_names)
     new.__code__ = new.__code__.replace(co_names=names)
     return new

@@ -33,7 +33,7 @@ copyreg.pickle(PatchedType, _refuse_pickle)
 def subclass_of(cls: Any, *more: Any, **changes: Any) -> Any:
     """A subclass with the same name and with other methods. Its `__base__` is `cls`.
 
-    Every kind of copy of a module keeps the methods of its class, but not always methods set on the module itself.
+    The methods belong to a class, because some kinds of copy lose methods that are set on the module itself.
     """
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     return PatchedType(cls.__name__, (cls, *more), names | changes)
@@ -58,7 +58,7 @@ def is_of_transformers(function: Any) -> bool:
 
 
 def equal_before_casts(buffer: Any, computed: Any, tolerance: Any) -> bool:
-    """Whether a buffer equals the computed values within `tolerance`, up to a cast of the model to 16 bits."""
+    """Whether a buffer equals the computed values within `tolerance`, perhaps after a cast of the model to 16 bits."""
     buffer, low, high = buffer.cpu(), computed - tolerance, computed + tolerance
     if buffer.is_complex():  # casts of a model do not round complex buffers
         return bool(((buffer - computed).abs() <= tolerance).all())
@@ -153,7 +153,7 @@ class ReadOnlyAttributes(torch.nn.Module):
         if name in getattr(vars(module).get("_guarded_state"), "names", ()):
             raise AttributeError(
                 f"patch: {name} can only be {access} while the model is not patched; "
-                f"got that of {class_path(module)}: unpatch it first"
+                f"got the {name} of {class_path(module)}: unpatch the model first"
             )
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -183,7 +183,7 @@ class GuardedModule(ReadOnlyAttributes):
 
     def _replicate_for_data_parallel(self) -> Any:
         replica: Any = super()._replicate_for_data_parallel()
-        del vars(replica)["_guarded_state"]  # PyTorch sets the attributes of a replica, which exists for one call
+        del vars(replica)["_guarded_state"]  # PyTorch sets attributes of a replica, which exists for one call
         return replica
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
@@ -208,7 +208,9 @@ class GuardedModule(ReadOnlyAttributes):
         loaded = [name for name in saved if prefix + name in state_dict]
         for name in loaded:
             if not _is_equal(state_dict[prefix + name], state.initial[name]):
-                errors.append(f"patch: {prefix}{name} must have the values of the config; got others: unpatch it first")
+                errors.append(
+                    f"patch: {prefix}{name} must have the values of the config; got others: unpatch the model first"
+                )
                 return
         del self.__dict__["_guarded_state"]  # PyTorch sets the attribute
         try:
@@ -218,7 +220,7 @@ class GuardedModule(ReadOnlyAttributes):
 
 
 def _is_equal(loaded: Any, initial: Any) -> bool:
-    """Whether a buffer of a state dict is the one computed from the config, up to a cast."""
+    """Whether a buffer of a state dict is the one computed from the config, perhaps after a cast."""
     if loaded.is_meta or loaded.shape != initial.shape:
         return False
     return equal_before_casts(loaded, initial, DEVICE_ROUNDING * initial.abs())

@@ -86,18 +86,18 @@ class ClassRewriter:
         """
         if function in self.rewritten_functions:
             return self.rewritten_functions[function]
-        self.rewritten_functions[function] = function  # functions that call each other would recurse without end
-        module_globals, found = function.__globals__, {}
+        self.rewritten_functions[function] = function  # ends the recursion of functions that call each other
+        module_globals, new_values = function.__globals__, {}
         for name in names_used_by(function).intersection(module_globals):
             value = module_globals[name]
             if APPLY_NAME.match(name) and callable(value):
-                found[name] = self.replacement_for(name, value, module_globals["__name__"])
+                new_values[name] = self.replacement_for(name, value, module_globals["__name__"])
             elif isinstance(value, types.FunctionType) and value.__module__ == function.__module__:
-                found[name] = self.rewritten(value)
-        found = {name: value for name, value in found.items() if value is not module_globals[name]}
+                new_values[name] = self.rewritten(value)
+        new_values = {name: value for name, value in new_values.items() if value is not module_globals[name]}
         cells = [self._rewritten_cell(cell) for cell in function.__closure__ or ()]
-        if found or any(new is not old for new, old in zip(cells, function.__closure__ or ())):
-            self.rewritten_functions[function] = copy_with_globals(function, found, cells)
+        if new_values or any(new is not old for new, old in zip(cells, function.__closure__ or ())):
+            self.rewritten_functions[function] = copy_with_globals(function, new_values, cells)
         return self.rewritten_functions[function]
 
     def _rewritten_cell(self, cell: Any) -> Any:
@@ -147,15 +147,15 @@ def _with_other_layouts(formats: list[TableFormat]) -> list[TableFormat]:
     return [*formats, *others]
 
 
-def copy_with_globals(function: Any, found: dict[str, Any], cells: Iterable[Any]) -> Any:
-    """A copy of a function, for which the global names in `found` have other values.
+def copy_with_globals(function: Any, new_values: dict[str, Any], cells: Iterable[Any]) -> Any:
+    """A copy of a function, in which the global names of `new_values` have these values.
 
-    Its globals are only the names that it uses, without `__name__`, as torch.compile would look up that module.
+    Its globals are only the names that it uses, without `__name__`, because torch.compile would look up that module.
     """
     module_globals = function.__globals__
     names = {"__builtins__", "__package__", *names_used_by(function)}
     copied = names & module_globals.keys() - {"__name__"}
-    own_globals = {name: module_globals[name] for name in copied} | found
+    own_globals = {name: module_globals[name] for name in copied} | new_values
     new = types.FunctionType(
         function.__code__, own_globals, function.__name__, function.__defaults__, tuple(cells) or None
     )

@@ -185,8 +185,8 @@ class Rotary(ReadOnlyAttributes, metaclass=PatchedType):
         """Check that the config is as it was: transformers reads these parameters again in each call."""
         if _rope_parameters(self.config, layer_type) != self._initial_parameters[layer_type]:
             raise ValueError(
-                "patch: rope_parameters must not change while a model is patched whose rule depends on the length; "
-                f"got others than when {type(self.original).__name__} was patched: unpatch it first"
+                "patch: rope_parameters must not change while the model is patched, because its rule depends on the "
+                f"length; got others than when {type(self.original).__name__} was patched: unpatch the model first"
             )
 
     def _rope(self, layer_type: str | None, seq_len: int | None = None) -> RotaryEmbedding:

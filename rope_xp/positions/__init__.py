@@ -13,9 +13,9 @@ coordinates or times are real numbers.
 The library and device of the result are those of `like`; without `like`, those of the array argument; without arrays,
 NumPy. NumPy positions work with any `x`. Under jit, pass `like`: NumPy positions become constants of the program.
 
-Python numbers and NumPy arrays are checked. The values of other arrays are never read. Consecutive positions then stop
-at the greatest integer of their dtype, and you must make sure that boundaries start with 0, never decrease, and end
-with `total`.
+Python numbers and NumPy arrays are checked. The values of other arrays are never read. For them, positions
+stop at the greatest integer of their dtype, and you must make sure that `cu_seqlens` starts with 0, never decreases and
+ends with `total`.
 """
 
 from rope_xp.positions._changes import augment, join

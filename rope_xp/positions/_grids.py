@@ -193,8 +193,8 @@ def grid(
     if like is None:
         target = next((size for size in sizes if _is_array(size) and not backends.is_host(size)), NUMPY)
     checks.array(who, "like", target)
-    along_axes = [_axis_positions(who, *numbers, target) for numbers in zip(sizes, starts, steps, lasts)]
-    return _cells(who, along_axes, block, axes)
+    axis_positions = [_axis_positions(who, *numbers, target) for numbers in zip(sizes, starts, steps, lasts)]
+    return _cells(who, axis_positions, block, axes)
 
 
 def normalized(
@@ -253,10 +253,10 @@ def normalized(
     like = NUMPY if like is None else like
     xp = checks.array(who, "like", like)
     lengths = counts if by == "separate" else [min(counts) if by == "min" else max(counts)] * len(counts)
-    along_axes = []
+    axis_positions = []
     for size, length in zip(counts, lengths):  # in integers, so that only the division rounds
-        along_axes.append(backends.astype(2 * backends.arange(size, like=like) + (1 - length), xp.float32) / length)
-    return _cells(who, along_axes, 1, axes)
+        axis_positions.append(backends.astype(2 * backends.arange(size, like=like) + (1 - length), xp.float32) / length)
+    return _cells(who, axis_positions, 1, axes)
 
 
 def _per_axis(who: str, name: str, values: Any, sizes: tuple[Any, ...]) -> list[Any]:
@@ -346,23 +346,23 @@ def _check_int32(who: str, values: Any) -> None:
             raise ValueError(f"{who}: positions must fit in int32; got {value}")
 
 
-def _cells(who: str, along_axes: list[Any], block: Any, axes: Any) -> Any:
+def _cells(who: str, axis_positions: list[Any], block: Any, axes: Any) -> Any:
     """Positions of all cells, from the positions along each axis."""
-    counts = [positions.shape[0] for positions in along_axes]
+    counts = [positions.shape[0] for positions in axis_positions]
     blocks = _per_axis(who, "block", block, tuple(counts))
     for count, size in zip(counts, blocks):
         if not isinstance(size, int):
             raise TypeError(f"{who}: block must be an int, or one for each axis; got {size!r}")
         if size < 1 or (size > 1 and count % size):
             raise ValueError(f"{who}: block must be at least 1 and divide the size of its axis, {count}; got {size}")
-    rows = _rows(who, axes, len(along_axes))
-    xp = backends.namespace(along_axes[0])
-    dtype = widest_dtype(xp, [along_axes[axis] for axis in rows])
+    rows = _rows(who, axes, len(axis_positions))
+    xp = backends.namespace(axis_positions[0])
+    dtype = widest_dtype(xp, [axis_positions[axis] for axis in rows])
     shape = (*(count // size for count, size in zip(counts, blocks)), *blocks)
     result = []
     for axis in rows:
         sizes = tuple(size if index % len(counts) == axis else 1 for index, size in enumerate(shape))
-        row = xp.reshape(backends.astype(along_axes[axis], dtype), sizes)
+        row = xp.reshape(backends.astype(axis_positions[axis], dtype), sizes)
         result.append(xp.reshape(xp.broadcast_to(row, shape), (math.prod(counts),)))
     return xp.stack(result)
 
@@ -379,7 +379,7 @@ def _rows(who: str, axes: Any, count: int) -> list[int]:
 
 
 def widest_dtype(xp: Any, arrays: list[Any]) -> Any:
-    """The common dtype of positions: float if any array is float, and the widest dtype of that kind."""
+    """The common dtype of positions: the widest float if any array is float, otherwise the widest integer."""
     real = [array for array in arrays if backends.is_real(array)]
     found = {backends.dtype_name(array.dtype) for array in real or arrays}
     return getattr(xp, next((name for name in ("float64", "float32", "int64") if name in found), "int32"))

@@ -1,4 +1,4 @@
-"""Positions of Hunyuan-VL prompts: they are indices of tokens, and images have further axes."""
+"""Positions of Hunyuan-VL prompts: the index of each token, and further axes for images."""
 
 from collections.abc import Iterator
 from typing import Any

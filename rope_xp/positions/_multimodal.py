@@ -1,4 +1,4 @@
-"""Positions of prompts as model families make them: the families differ in the grids of an image or a video.
+"""Positions of prompts for each model family. Families differ in the grids that an image or a video becomes.
 
 All arguments are lists or NumPy arrays, because their values are read on the host. Results are int32, or float32 for
 `qwen3_omni`. Under `jax.jit` a result is a constant of the program. With `torch.compile`, call these functions outside
@@ -66,7 +66,7 @@ def qwen2_vl(
     ValueError
         If shapes do not match, a number is out of range, or the grids and the tokens of their type differ in number.
     TypeError
-        If an argument is not integers in lists or NumPy arrays.
+        If an argument is neither a list nor a NumPy array, or does not hold integers.
 
     References
     ----------
@@ -129,7 +129,7 @@ def qwen2_5_vl(
     ValueError
         As in `qwen2_vl`; or if `seconds_per_grid` does not have one positive number for each video.
     TypeError
-        As in `qwen2_vl`; or if `seconds_per_grid` is not numbers in lists or NumPy arrays.
+        As in `qwen2_vl`; or if `seconds_per_grid` is neither a list nor a NumPy array, or does not hold numbers.
 
     References
     ----------

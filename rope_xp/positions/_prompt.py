@@ -180,7 +180,7 @@ def runs_of_types(types: Any) -> Iterator[tuple[int, int, int]]:
 
 
 def require_all_used(who: str, name: str, grids: Iterator[Any]) -> None:
-    """Check that all grids have been used, once all tokens have their positions."""
+    """Check that no grid is left when all tokens have their positions."""
     unused = len(list(grids))
     if unused:
         raise ValueError(f"{who}: every grid of {name} must have tokens; got {unused} without tokens")
@@ -242,7 +242,7 @@ def checked_compat(who: str, compat: str | None) -> str | None:
 
 
 def host_array(who: str, name: str, values: Any, kinds: str, axes: tuple[int, ...]) -> Any:
-    """Lists or NumPy data as an array. Its kind of dtype must be one of `kinds`, its number of axes one of `axes`."""
+    """Lists or NumPy data as an array. The kind of its dtype must be in `kinds`, and its number of axes in `axes`."""
     if backends.is_host(values):
         checks.array(who, name, values)
     elif not _is_nested_numbers(values):

@@ -304,7 +304,7 @@ def _bits(x: Any) -> int:
 def _check_fits(who: str, name: str, lowest: Any, highest: Any, seq: Any, bits: int = 32) -> None:
     """Positions from `lowest` to `highest + seq - 1` must fit in integers of `bits` bits.
 
-    A symbolic length is not compared, and neither is an offset of 0: a comparison would limit the length of an exported
+    Symbolic lengths and offsets of 0 are not compared, because a comparison would limit the length of an exported
     program.
     """
     last = highest + seq - 1 if isinstance(seq, int) and highest else highest

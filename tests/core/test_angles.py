@@ -215,14 +215,14 @@ def test_offset_moves_the_first_position(xp):
         assert_close(xp, fixed_pos_embedding(x, base=500_000.0, offset=offset), truth, 2e-7)
 
 
-@pytest.mark.parametrize("dim, base", [(8, 10_000.0), (14, 500.0)])
-def test_sinusoidal_encoding_is_the_double_loop(xp, dim, base):
-    truth = np.zeros((7, dim))
+@pytest.mark.parametrize("dim, given", [(8, {}), (14, {"base": 500.0})])
+def test_sinusoidal_encoding_is_the_double_loop(xp, dim, given):
+    truth, base = np.zeros((7, dim)), given.get("base", 10_000.0)
     for position, i in product(range(7), range(0, dim, 2)):
         truth[position, i : i + 2] = [f(position / base ** (i / dim)) for f in (np.sin, np.cos)]
-    result = sinusoidal_pos_embedding(xp.array(np.arange(7), "int32"), dim, base)
+    result = sinusoidal_pos_embedding(xp.array(np.arange(7), "int32"), dim, **given)
     assert np.abs(xp.numpy(result) - truth).max() <= ROUNDING
-    beside = sinusoidal_pos_embedding(np.arange(7), dim, base, like=xp.like())
+    beside = sinusoidal_pos_embedding(np.arange(7), dim, **given, like=xp.like())
     np.testing.assert_array_equal(xp.numpy(beside), xp.numpy(result))
 
 

@@ -151,8 +151,11 @@ def test_layout_overrides_the_family_and_admits_unknown_ones():
     sections = {"mrope_section": [24, 20, 20], "mrope_interleaved": True, **DEFAULT}
     rope = from_config(llama("my_own_model", rope_scaling=sections), layout="half")
     assert rope.sections == Sections((24, 20, 20), order="interleaved")
+    sections["mrope_section"] = [16] * 4  # transformers takes pairs from three axes only
+    assert from_config(llama("my_own_model", rope_scaling=sections), layout="half", **UPSTREAM).axes == 4
     with pytest.raises(ValueError, match="rope_theta, the base, must be given"):
         from_config(bare("my_own_model"), layout="half")
+    assert from_config(of("mistral4", rope_interleave=False)).layout == "half"
     config = of("deepseek_v3", qk_rope_head_dim=64, rope_interleave=False)
     assert from_config(config).layout == "half"
     assert from_config(config, layout="interleaved").layout == "interleaved"
@@ -296,6 +299,7 @@ ROTATED = [
     ("zamba2", {"use_mem_rope": True}, "1"),
     ("esm", {}, "0"),
     ("esm", {"position_embedding_type": "rotary"}, "1"),
+    ("afmoe", {"layer_types": [FULL], "mlp_layer_types": ["dense"]}, "0"),
     ("cohere2_moe", {"first_k_dense_replace": 1, "num_hidden_layers": 5}, "11110"),
     ("cohere2_moe", {"layer_types": [FULL, FULL, SLIDING], "mlp_layer_types": ["dense", "sparse", "sparse"]}, "101"),
 ]
@@ -440,6 +444,7 @@ BY_LAYER = [
     ("beam", ALL_SLIDE, {7: half()}),
     ("beam", {"rope_parameters": {FULL: {"rope_theta": 5e4}}}, {5: half(base=5e4)}),
     ("dots3_note_text", {"swa_head_dim": 224}, {3: latent(32, 5e4)}),
+    ("dots3_note_text", {"rope_parameters": {"indexed_attention": {"rope_theta": 7e4}}}, {0: latent(base=7e4)}),
     ("dots3_note_text", SWA, {3: latent(base=7e4)}),
     ("dots3_note_text", {**SWA, "use_sliding_window": False}, {3: latent(base=8e7)}),
     ("embedding_gemma2_text", ALL_SLIDE, {6: half(256), 7: half(512, 1e6)}),
@@ -630,6 +635,7 @@ def test_only_latent_attention_scales_its_softmax(block):
     ropes = [from_config(bare(name, **keys)) for name in ("mistral4", "ministral3")]
     growth = [0.1 * k * log(ropes[0].scaling.factor) + 1 for k in ((0.7, 0.5) if block else (1.0, 1.0))]
     assert [rope.softmax_scale for rope in ropes] == [pytest.approx(growth[1] ** 2, rel=1e-15), 1.0]
+    assert from_config(bare("dots3_note_text", **keys), layer=0).softmax_scale == 1.0
     assert [rope.attention_factor for rope in ropes] == 2 * [pytest.approx(growth[0] / growth[1], rel=1e-15)]
 
 
@@ -699,24 +705,26 @@ SHARES = {"rope_parameters": {**DEFAULT, SHARE: 0.25}, SHARE: 0.5}
 HALF_SECTIONS = of("qwen2_vl_text", 16, partial_rotary_factor=0.5)
 HALF_SECTIONS["rope_scaling"] = {"type": "mrope", "mrope_section": [2, 3, 3]}
 BLOCKS = llama(rope_parameters=DEFAULT, rope_scaling=LINEAR)
+TWO_SWA = of("mimo_v2_flash", **ALL_SLIDE, swa_rope_theta=1e4, rope_parameters={SLIDING: {"rope_theta": 2e4}})
 CONTRADICTIONS = [
     (f"{LENGTH} must not be contradicted; got 2048 .* and 4096", LENGTHS, f"scaling.{LENGTH}", 4096),
     (r"rope_theta must not be contradicted; got 10000.0 .* and 500000.0", BASES, "base", 1e4),
     (f"{SHARE} must not be contradicted; got 0.25 .* and 0.5", bare("phi", **SHARES), "rotary_dim", 32),
     (r"rope_parameters or rope_scaling must be given, not both", BLOCKS, "scaling", EIGHT),
-    (r"every key .* must be known; got \{'rope_theta': 500.0\}", bare("modernbert", rope_theta=500.0), "base", 1.6e5),
+    (r"rope_theta must not be contradicted; got 20000.0 .* and 10000.0 outside it", TWO_SWA, "base", 2e4, LAYER_0),
+    (r"must be known; got \{'rope_theta': 500.0\}", bare("modernbert", rope_theta=500.0), "base", 1.6e5, OF_FULL),
     (r"must sum to the 4 rotated pairs", HALF_SECTIONS, "rotary_dim", 16),
     (r"Sections: sizes must fit", qwen3_vl(128, 33, 1, 30), "sections.sizes", (42, 1, 21)),
     (r"Sections: sizes must fit", qwen3_vl(64, 5, 22, 5), "sections.sizes", (16, 11, 5)),
 ]
 
 
-@pytest.mark.parametrize("message, config, name, upstream", CONTRADICTIONS, ids=name_of)
-def test_contradictions_are_refused_or_resolved_as_upstream(message, config, name, upstream):
-    choice = OF_FULL if config["model_type"] == "modernbert" else {}
+@pytest.mark.parametrize("row", CONTRADICTIONS, ids=lambda row: name_of(row[1]))
+def test_contradictions_are_refused_or_resolved_as_upstream(row):
+    message, config, name, upstream, *choice = row
     with pytest.raises(ValueError, match=message):
-        from_config(config, **choice)
-    assert attrgetter(name)(from_config(config, **choice, **UPSTREAM)) == upstream
+        read(config, *choice)
+    assert attrgetter(name)(read(config, {**dict(*choice), **UPSTREAM})) == upstream
 
 
 CHUNKS = {"dual_chunk_attention_config": {"chunk_size": 4096, "local_size": 512}}
@@ -843,8 +851,8 @@ for _ in range(25):
 ESM = of("esm", **FEW_HEADS)
 CHATGLM_1, INTERNLM, QWEN = (of(name, **HEADS) for name in ("chatglm", "internlm", "qwen"))
 ERNIE, MIMO_V2, STEP = of("ernie4_5_moe_vl", 128), of("mimo_v2_flash"), of("step3p5", rope_theta=[1e4])
-TWO_SWA = {**MIMO_V2, **ALL_SLIDE, "swa_rope_theta": 1e4, "rope_parameters": {SLIDING: {"rope_theta": 2e4}}}
 ALIBI_DBRX = {**DBRX, "attn_config": {"alibi": True, "rope_theta": 1e4}}
+INTERLEAVED = {"rope_scaling": {"type": "mrope", "mrope_interleaved": True}}
 PATTERN, UPSTREAM_0 = {"hybrid_layer_pattern": [0, "9"]}, {**LAYER_0, **UPSTREAM}
 
 
@@ -969,6 +977,7 @@ BAD_VALUES = [
     (r"mrope_section must have 3 numbers in this family; got \[32, 32\]", qwen2_vl(mrope_section=[32, 32])),
     (r"mrope_section must sum to the 64 rotated pairs; got \[16, 24, 23\]", qwen2_vl(mrope_section=[16, 24, 23])),
     (r"mrope_interleaved must be False for this model_type; got True", qwen2_vl(mrope_interleaved=True)),
+    (r"mrope_interleaved must be False for this model_type; got True", of("ernie4_5_moe_vl", 128, **INTERLEAVED)),
     (r"mrope_section must have at most 16 numbers; got 17", MANY_AXES, {"layout": "half"}),
     (r"use_mrope must be False .*; got True", llama(use_mrope=True)),
     (r"rope_interleave must be False .*; got True", llama(rope_interleave=True)),
@@ -986,7 +995,11 @@ BAD_VALUES = [
     (OF_TYPE, SMOLLM3, OF_FULL),
     (r"because partial_rotary_factors differ", {**STEP_SHARES, "layer_types": [FULL] * 2}, OF_FULL),
     (r"hybrid_layer_pattern must be a list of 0 and 1; got '9' in it", of("mimo_v2_flash", **PATTERN), {"layer": 1}),
-    (r"rope_theta must have a number for each layer; got 1", {**STEP, "layer_types": [FULL, SLIDING]}, UPSTREAM_0),
+    (r"bases must have a number for each layer; got 1", STEP, {"layer": 2}),
+    *(
+        (r"rope_theta must have a number for each layer; got 1", {**STEP, "layer_types": types}, UPSTREAM_0)
+        for types in ([FULL, SLIDING], [FULL, FULL, SLIDING])
+    ),
     # Keys of a family's own.
     (r"position_embedding_type must be one of .*rotary; got 'rotray'", {**ESM, "position_embedding_type": "rotray"}),
     (r"position_encoding_2d must be False in .* 'chatglm'; got True", {**CHATGLM_1, "position_encoding_2d": True}),
@@ -998,7 +1011,6 @@ BAD_VALUES = [
     (r"rope_3d must be True in model_type 'ernie4_5_moe_vl'; got False", {**ERNIE, "rope_3d": False}),
     (AS_LISTED, {**ERNIE, "freq_allocation": 20, "rope_scaling": {"mrope_section": [20, 20, 24]}}),
     (r"extrapolation_factor must be 1\.0 in model_type 'git'; got 0\.5", {**GROK, "extrapolation_factor": 0.5}),
-    (r"rope_theta must not be contradicted; got 20000\.0 in .* and 10000\.0 outside it", TWO_SWA, LAYER_0),
     (rf"yarn_only_types must be \['{FULL}'\] .*; got \['{SLIDING}'\]", of("step3p5", yarn_only_types=[SLIDING])),
     # Sizes.
     (r"an int must have at most 2048 bits; got 16610 bits", llama(vocab_size=10**5000)),

@@ -72,7 +72,7 @@ def test_a_table_is_made_once_and_shared(xp):
 YARN = YarnScaling(factor=4.0, original_max_position_embeddings=64)
 MAGNITUDES = {
     "YaRN's": {"scaling": YARN},
-    "given": {"attention_factor": 0.25},
+    "given": {"attention_factor": 2.0},
     "of a square beyond float32": {"attention_factor": 1e25},
     "of a square below float32": {"attention_factor": 1e-25},
 }
@@ -228,8 +228,8 @@ def test_each_row_and_each_key_shifts_by_its_own_delta(xp):
 
 def test_keys_of_learned_frequencies_by_head_shift_by_their_own_delta(xp):
     inv_freq = np.geomspace(1.0, 0.01, 21, dtype=np.float32).reshape(1, 3, 7)
-    rope, k = embedding(base=None, inv_freq=xp.array(inv_freq)), xp.random(2, 5, 3, 14)
-    axes = {"seq_dim": 1, "heads_dim": 2}
+    rope, k = embedding(base=None, inv_freq=xp.array(inv_freq)), xp.random(2, 5, 4, 3, 14)
+    axes = {"seq_dim": 1, "heads_dim": 3}
     for delta in ([[4]], [[4], [-9]]):
         truth = rope(k, positions=xp.array(np.arange(5) + np.asarray(delta), "int32"), **axes)
         assert_numbers(xp, rope.shift(rope(k, **axes), xp.array(delta, "int32"), **axes), truth, 2 * ATOL)
@@ -376,6 +376,7 @@ DESCRIBED = [
         "6.28319 to 25.1327 tokens",
     ),
     ({"base": None, "inv_freq": (0.0,), "attention_factor": 1.5}, "none: no pair is rotated", "attention factor  1.5"),
+    ({"base": None, "inv_freq": np.ones((1, 3, 2))}, "heads             3, each with its own frequencies"),
     ({"first_channel": 64, "reverse": True}, "channels 64 to 127 of 128", "reversed"),
     (
         {"first_channel": 64, "scaling": ProportionalScaling(partial_rotary_factor=0.25)},

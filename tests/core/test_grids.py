@@ -160,7 +160,7 @@ def test_augment(xp):
     for source in sources(xp):
 
         def moved(still=still, source=source, **options):
-            result = augment(still, source(), **options)
+            result = augment(positions=still, source=source(), **options)
             assert xp.dtype_of(result) == "float32"
             return xp.numpy(result)
 

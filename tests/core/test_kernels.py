@@ -163,6 +163,21 @@ def test_large_arrays_that_threads_share(xp, kernel, layout, order):
         assert_one_rounding(xp, k, reference[:, :, :2, :], k, "float32")
 
 
+@pytest.mark.parametrize("heads", [7, 8])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_heads_before_a_long_sequence(xp, kernel, layout, heads):
+    """Tables of 528 KB, of which a row may serve several heads at a time."""
+    x = xp.random(heads, 1031, 130)
+    rope = embedding(layout, head_dim=130, rotary_dim=128, kernel=kernel)
+    sincos = rope.sincos(xp.array(np.arange(1031), "int32"), like=x)
+    reference = replace(rope, kernel="reference").rotate(x, sincos, seq_dim=1)
+    assert_one_rounding(xp, rope.rotate(x, sincos, seq_dim=1), reference, x, "float32", kernel=kernel)
+    if xp.name in WRITABLE:
+        written = copied(xp, x)
+        rope.rotate_inplace(written, sincos=sincos, seq_dim=1)
+        assert_one_rounding(xp, written, reference, x, "float32")
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_many_axes(xp, kernel, layout):
     x = xp.random(1, 2, 1, 2, 1, 3, 1, 2, 2, 6)
@@ -180,8 +195,8 @@ def test_no_number_stays_no_number_in_bfloat16(xp, kernel):
     assert np.isnan(y[:, :2]).all() and (y[:, 2:] == 1).all()
 
 
-def pairs_of_odd_numbers(dtype):
-    """All pairs of numbers that round, overflow or vanish, each turned by several angles."""
+def pairs_of_odd_numbers(dtype, more=()):
+    """All pairs of numbers that round, overflow or vanish, each turned by several angles, and by `more`."""
     kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
     limits = ml_dtypes.finfo(kind)
     largest, tiny = float(limits.max), float(limits.smallest_subnormal)
@@ -190,6 +205,7 @@ def pairs_of_odd_numbers(dtype):
     numbers += [1.0, 1.0 + 2 * roundoff, 1.0 + 4 * roundoff, -7.0]
     # Of (1, 0), (0, 1), ties of the sum in every half dtype, and what is no angle.
     angles = [(0, 1), (0.0, -1), (1, 0), (-0.0, 1), (0.6, 0.8), (0.5, 1.0), (roundoff, 1.0), (np.nan, 1), (np.inf, 0)]
+    angles += more
     x = np.stack(np.meshgrid(numbers, numbers), axis=-1).reshape(-1, 1, 2)
     sin, cos = np.asarray(angles).T[:, None, :, None]
     return np.tile(x, (1, len(angles), 1)), np.tile(sin, (len(x), 1, 1)), np.tile(cos, (len(x), 1, 1))
@@ -202,7 +218,9 @@ def test_odd_numbers(xp, kernel, dtype, layout):
     if dtype not in xp.floats:
         return
     with np.errstate(all="ignore"):
-        x, *sincos = pairs_of_odd_numbers(dtype)
+        # Products overflow. Where they are not rounded, their difference may be a number.
+        more = [(2, 3), (-3, 2)] if kernel == "numba" else []
+        x, *sincos = pairs_of_odd_numbers(dtype, more)
         wide = "float64" if dtype == "float64" else "float32"
         x, sincos = xp.array(x, dtype), [xp.array(table, wide) for table in sincos]
         call = partial(apply_rotary_pos_emb, x, sincos, layout=layout, seq_dim=1)

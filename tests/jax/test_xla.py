@@ -253,6 +253,38 @@ def test_outside_jit_it_is_one_program_and_inside_none_of_its_own():
     assert names <= {"reshape", "unstack", "stack", "mul", "add", "sub"}
 
 
+def test_outside_jit_tables_are_one_program_with_the_same_bits_each_time():
+    rope, where = RotaryEmbedding(head_dim=22, layout="half", base=7.0, attention_factor=1.3), jnp.arange(-5, 8)
+    before = kernel.sin_cos._cache_size()
+    found = [rope.sincos(where) for _ in range(3)]
+    assert kernel.sin_cos._cache_size() <= before + 2  # the first call applies the factor outside the program
+    truth = oracle.sin_cos(np.arange(-5, 8), oracle.geometric(7.0, 22))
+    for tables_ in (*found, jax.jit(rope.sincos)(where)):
+        for table, first, right in zip(tables_, found[0], truth, strict=True):
+            np.testing.assert_array_equal(table, first)
+            assert np.abs(np.asarray(table) - 1.3 * right).max() <= 1.3 * 2e-7
+
+
+def test_outside_jit_positions_give_the_bits_of_their_tables():
+    rope, q, k = RotaryEmbedding(head_dim=16, layout="half", base=10.0), random(2, 5, 4, 16), random(2, 5, 1, 16)
+    where = jnp.asarray([[3, 0, 9, 4, 4], [7, 1, 2, 8, 0]])
+    right = rope(q, k, sincos=rope.sincos(where), seq_dim=1)
+    for _ in range(2):
+        for options in ({"positions": where}, {"positions": where, "sincos": rope.sincos(jnp.arange(10))}):
+            for one, other in zip(rope(q, k, seq_dim=1, **options), right, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+def test_outside_jit_tables_of_heads_keep_their_axes_apart():
+    """There are as many heads as tokens, so that shapes alone do not tell their axes apart."""
+    inv_freq = 1.0 / np.arange(1.0, 25.0).reshape(1, 3, 8)
+    rope, x = RotaryEmbedding(head_dim=16, layout="half", inv_freq=inv_freq.tolist()), random(2, 3, 3, 16)
+    sincos = rope.sincos(jnp.asarray([2, 5, 7]))
+    truth, _ = oracle.rotate_pairs(x, *(np.asarray(table).swapaxes(0, 1) for table in sincos), HALF)
+    for _ in range(2):
+        np.testing.assert_allclose(rope(x, sincos=sincos, seq_dim=2, heads_dim=1), truth, rtol=0, atol=2e-6)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
 @pytest.mark.parametrize("name", ROTATIONS)
 def test_values(name, dtype):

@@ -7,12 +7,14 @@ are slower.
 import ctypes
 import shutil
 import sys
+from pathlib import Path
 from time import perf_counter, sleep
 
 import numpy as np
 import pytest
 from programs import PROGRAM, run
 
+import rope_xp
 from rope_xp._core.backends import threads
 
 pytestmark = pytest.mark.slow
@@ -41,7 +43,8 @@ print(len(caught), *[warning.message for warning in caught])
 
 def calls(tmp_path, prelude="", **environment):
     """What `describe` says of the kernel, what comes of asking for numba by name, and how many warnings say what."""
-    return run(tmp_path, prelude + PROGRAM + CALLS, **environment).splitlines()[-3:]
+    lines = run(tmp_path, prelude + PROGRAM + CALLS, **environment).splitlines()
+    return [line for line in lines if not line.startswith("rope_xp: compiling")][-3:]
 
 
 # Numba's import and its compiler, broken: (before the import of rope_xp, environment, what the reason must be).
@@ -163,6 +166,33 @@ def test_code_that_was_removed_is_compiled_anew_if_that_is_allowed(warm, tmp_pat
     environment = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     assert calls(tmp_path, **environment)[-1] == "0"
     assert calls(tmp_path, NUMBA_DISABLE_JIT="1", **environment)[-1].startswith("1 rope_xp: kernel='numba' is not used")
+
+
+def test_a_change_in_another_file_is_compiled_anew(tmp_path):
+    """Numba's cache alone would go on with the code of before."""
+    package = shutil.copytree(Path(rope_xp.__file__).parent, tmp_path / "rope_xp")
+    options = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path)}
+    for difference, right in (("fsub", "True"), ("fadd", "False")):
+        pairs = package / "_core/kernels/numba_pairs.py"
+        pairs.write_text(pairs.read_text().replace("builder.fsub", f"builder.{difference}"))
+        assert run(tmp_path, PROGRAM + "print(is_right())", **options).splitlines()[-1] == right
+
+
+PATIENCE = """
+from rope_xp._core.kernels import numba_jobs
+
+numba_jobs.PATIENCE = {}
+"""
+
+
+@pytest.mark.parametrize("patience, lines", [(0.01, 1), (600.0, 0)])
+def test_who_waits_for_the_compiler_is_told_once(patience, lines, tmp_path):
+    """And never waits again: the second process finds all on disk."""
+    script = PATIENCE.format(patience) + PROGRAM + "assert is_right() and is_right()"
+    told = [line for line in run(tmp_path, script, NUMBA_CACHE_DIR=str(tmp_path / "cache")).splitlines() if line]
+    assert told == ["rope_xp: compiling the rotation of float32, once; numba then keeps it on disk"] * lines
+    script = PATIENCE.format(60.0) + PROGRAM + "assert is_right()"
+    assert run(tmp_path, script, NUMBA_CACHE_DIR=str(tmp_path / "cache")) == ""
 
 
 NO_FOLDER = "import numba.core.caching as c; c.CacheImpl._locator_classes = []\n"

@@ -36,8 +36,8 @@ _core/phases _core/axes frequencies
 _core/kernels
 positions _core/channels _core/tables _core/table_scale
 _core/alignment _core/spectrum _core/rope_parameters _core/weights
-_core/plan _core/rotation _core/angles
-_core/calls _core/description
+_core/plan _core/angles
+_core/rotation _core/calls _core/description
 _core/embedding
 _core/config
 _core/modules
@@ -48,8 +48,8 @@ LAYER_OF = {module: number for number, line in enumerate(LAYERS.split("\n")) for
 # Names beyond the standard library and NumPy, and the modules that may import them.
 MAY_NAME = """
 array_api_compat _core/backends/__init__
-numba _core/kernels/numba_kernel
-llvmlite _core/kernels/numba_kernel
+numba _core/kernels/numba_kernel _core/kernels/numba_jobs _core/kernels/numba_pairs _core/kernels/numba_sincos
+llvmlite _core/kernels/numba_jobs _core/kernels/numba_pairs
 torch torch _core/kernels/autograd _core/kernels/cuda huggingface/__init__ huggingface/_guard huggingface/_comparison
 torch huggingface/_rotary huggingface/_compare_tables huggingface/_apply huggingface/_gptj
 triton _core/kernels/cuda _core/kernels/cuda_kernel

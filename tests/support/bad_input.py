@@ -64,7 +64,7 @@ def arrays(xp, x):
         (at(range(5), sincos=table(xp, 2, 5, 7)), r"^RotaryEmbedding: tables .*\(rows, pairs\) .*; got .*\(2, 5, 7\)"),
         (at(range(5), sincos=table(xp, 0, 7)), r"tables must be \(rows, pairs\) .*; got shape \(0, 7\)"),
         (at(range(5), sincos=table(xp, 9, 5)), r"7 pairs, .*; got .*\(9, 5\)"),
-        (at(range(5), sincos=good, heads_dim=2), r"positions must select rows of .*; got heads=None .* heads_dim=2"),
+        (at(range(5), sincos=good, heads_dim=2), r"positions must select rows of .*; got heads=None and heads_dim=2"),
         (partial(decayed, x, sincos=good, seq_dim=1), r"sincos must be given without xpos; got xpos=XPos"),
         (apply(x, table(xp, 5, 8)), r"1 to 7 pairs.*; got .*\(5, 8\).*\(2, 5, 3, 14\)"),
         (apply(x, table(xp, 5, 14)), r"1 to 7 pairs.*; got .*\(5, 14\)"),

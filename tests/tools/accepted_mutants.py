@@ -25,7 +25,7 @@ _core/phases.py: words = backends.from_numbers(self._host[bits], like=like, dtyp
     There are 32 and 64 bits, no fewer.
 frequencies/_by_length.py: kept_fraction = float(revolutions >{{~>=}} self.high_freq_factor)
     At the boundary the other branch gives 1 too.
-positions/_grids.py: counts = [positions.shape[{{0~> -1}}] for positions in along_axes]
+positions/_grids.py: counts = [positions.shape[{{0~> -1}}] for positions in axis_positions]
     Positions along an axis have one axis.
 _core/table_scale.py: if removed is not None and factor is not None and factor == removed.resolved_attention_factor != {{1~>2}}.0:
     No scaling has a factor of 2, and a factor of 1 that is left behind changes nothing.
@@ -57,6 +57,50 @@ positions/_sequence.py: if isinstance(seq, int) and seq > 1 << (_bits(rank) - {{
     Only a row of 2^30 tokens shows it, which takes 4 GB.
 _core/angles.py: {{*~>/}},
     The function is private, and each call names these arguments.
+_core/alignment.py: return size is None {{or~>and}} other is None or size == other
+    NumPy knows all its sizes; those of ndonnx may be unknown, and test_ndonnx fails.
+_core/angles.py: return sin * cos_change + cos {{*~>^}} sin_change, cos * cos_change - sin * sin_change
+    NumPy has no derivatives; on PyTorch, test_gradients_of_learned_frequencies_and_real_positions fails.
+_core/angles.py: derivative = backends.is_real(positions) {{or~>and}} not frequencies.are_floats
+    NumPy has no derivatives; on PyTorch, test_gradients_of_learned_frequencies_and_real_positions fails.
+_core/angles.py: local = frequencies if learned is {{~>not }}None else phases.Frequencies(learned)
+    Only for positions that are a DTensor of PyTorch.
+_core/calls.py: widest = next((array for array in arrays if backends.dtype_name(array.dtype) == "float64"), arrays[{{0~> -1}}])
+    Arrays other than float64 have float32 tables, and all arrays have one library and device.
+_core/config/__init__.py: like = ", ".join(get_close_matches(model_type[:{{100~> 99}}], FAMILIES)) or "no known name"
+    No known name is long enough to be similar to 99 letters.
+_core/config/keys.py: return message if len(message) < 1000 else f"{message[:600]} ... {message[-{{300~> 301}}:]}"
+    One letter more of a long message, which still has fewer than 1,000.
+_core/config/layers.py: count = layers_of(keys) or (layer + 1 if isinstance(layer, int) else {{0~>-1}})
+    The count of layers is asked for again where a family's types need it.
+_core/description.py: why_not_faster = kernels.why_not_faster(x, kernel) if rope.kernel {{==~>>}} "fastest" else ""
+    It takes a program without numba: test_numba_asked_for_must_be_installed of test_kernels fails, which is not run.
+_core/embedding.py: example = ", such as YarnScaling(...)" if kind {{is~>==}} Scaling else ""
+    Classes are equal only to themselves.
+_core/phases.py: def values(self, {{*~>/}}, like: Any, dtype: Any) -> Any:
+    The method is private, and each call names these arguments.
+_core/phases.py: count = {{11~>12}} if bits == 32 else 15  # bytes after the point: those of the words, and three more for the carry
+    It changes the last of 64 bits, by 2^-64 of a revolution per position, for less than one frequency in 100,000.
+_core/phases.py: def __init__(self, inv_freq: Any, shape: tuple[int, ...], axis: int = {{0~>1}}):
+    The axis is left out only with floats, whose rows do not read it.
+_core/plan.py: leading, shape = _shape_of_positions(who, "positions", positions, rope.axes, arrays[{{0~> -1}}])
+    Only the library and device are read, which are those of all arrays.
+_core/plan.py: are_integers = positions is None or {{not~>}} backends.is_real(positions)
+    No kernel computes angles for NumPy; tests/triton tests the kernel of a GPU that does.
+_core/plan.py: is_plain = rope._spectrum.frequencies.is_single_row and rope.phase == "exact" {{and~>or}} rope.xpos is None
+    No kernel computes angles for NumPy; tests/triton tests the kernel of a GPU that does.
+_core/plan.py: seq_axis = {{0~>-1}}
+    The axis is read only without positions, and is that of the arrays then.
+_core/table_scale.py: rates = backends.with_axes(backends.namespace(rates), rates, (*[1] * (tokens.ndim - {{1~>2}}), *rates.shape))
+    NumPy's arrays broadcast without axes added; array libraries that do not are tested elsewhere.
+_core/tables.py: same_kind = type(table) {{is~>==}} type(x) and table.dtype == dtype and backends.on_one_device(table, x)
+    Classes are equal only to themselves.
+frequencies/_by_length.py: return sqrt(1.0 + log(self.factor or {{1~>2}}.0) / log(self.original_max_position_embeddings))
+    Without a factor, an attention factor or magnitudes must be given, so that this line is not reached.
+positions/_grids.py: if len(values) {{!=~>is not}} len(sizes):
+    CPython has one object for each small number, and arrays have fewer axes than 257.
+positions/_prompt.py: first = np.flatnonzero(np.diff(types, prepend={{-~>~}}1))
+    The number only has to differ from every type, and types are not negative.
 """  # noqa: E501
 
 

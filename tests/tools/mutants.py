@@ -56,12 +56,18 @@ _core/alignment.py
     the heads' axis taken for the sequence: axis = checks.axis(who, seq_dim, x) if ==> axis = x.ndim - 2 if
     batch axes behind the sequence: len(batch) > seq_axis or ==>
     tables of queries for keys of other axes: or alignment != last_alignment ==>
+_core/backends/signature.py
+    a plan for other strides: x.shape, x.strides, x.flags.num ==> x.shape, x.flags.num
+    a plan for options of other types: else (kinds, options, ==> else (options,
+_core/plan.py
+    a program for tables that need a conversion: if not plan.are_ready: ==> if False:
+    a program for positions that need a conversion: is_ready = positions is None or checks.are_ready_positions(
+        ==> is_ready = True or checks.are_ready_positions(
 _core/calls.py
-    attention factor applied again by shift: sincos = self._unscaled_sincos(who, change, k)
-        ==> sincos = self.sincos(change, like=k)
+    attention factor applied again by shift: sin, cos = self._unscaled_sincos(who, change, k)
+        ==> sin, cos = self.sincos(change, like=k)
     xPos keys grow too: 1 if role == "query" else -1 ==> 1 if role == "query" else 1
-    the inverse multiplied once more: self._scale.inverted(angles) if inverse else angles, rotation)
-        ==> angles, rotation)
+    the inverse multiplied once more: if plan.divides: ==> if False:
     xPos shifted without its decay: over(change, -1, ==> over(change * 0, -1,
     xPos shifted from its centre on: over(change, -1, ==> over(change - self._scale.xpos.centre, -1,
 _core/phases.py
@@ -112,25 +118,43 @@ _core/weights.py
     heads of q for k: if to == "half" else (2, pairs) ==> if to != "half" else (2, pairs)
     heads of any width: * num_heads != size ==> * num_heads < 0
 _core/kernels/numba_kernel.py
-    bfloat16 cut off in place of rounded: word(0x7FFF) ==> word(0)
-    compiled rows that rotate the other way: -1 if inverse else 1 ==> 1 if inverse else -1
-    compiled rows of the first head alone: y_row += index * axes[axis, 2] ==> pass
+    compiled rows that rotate the other way: -1 if rotation.inverse else 1 ==> 1 if rotation.inverse else -1
+    compiled rows of the first head alone: y += index * job[axis + 2] ==> pass
     a thread's last part left out: while part < parts: ==> while part < parts - 1:
-    broadcast tables read on: each > 1 and table_shape[axis] == 1 ==> False
-    a NaN carried into its sign: builder.select(builder.fcmp_unordered("uno", number, number), quiet, rounded)
-        ==> rounded
+    broadcast tables read on: 0 if given[axis] == 1 else of_array[axis] ==> of_array[axis]
+    compiled rows from the end: if 0 <= row < job[record + _TABLE_ROWS]: ==> if row < job[record + _TABLE_ROWS]:
+    the compiled row after the last: if 0 <= row < job[record + _TABLE_ROWS]:
+        ==> if 0 <= row <= job[record + _TABLE_ROWS]:
+    one row of memory for all threads: job[_MEMORY_WORDS] * fetch_and_add(address + 8 * _THREADS)
+        ==> 0 * fetch_and_add(address + 8 * _THREADS)
+    groups of heads that overlap: HEADS_PER_GROUP * step ==> step
+    axes in one that differ in y: zip(axes[-1][1:], found[1:]) ==> zip(axes[-1][1:2], found[1:2])
+_core/kernels/numba_pairs.py
+    bfloat16 cut off in place of rounded: _all(words, 0x7FFF) ==> _all(words, 0)
+    a NaN carried into its sign: builder.select(is_nan, bits, rounded) ==> rounded
 _core/kernels/blocked.py
-    the rotated value rotated again in place: partner = _join_pairs(second
-        ==> xp.multiply(numbers, tables[0], out=rotated)\n    partner = _join_pairs(second
-    the block's remainder left as it was: shape[0], max(1, step)) ==> shape[0] - 1, max(1, step))
+    the rotated value rotated again in place: _copy_partners(numbers, partner, rotation.write)
+        ==> xp.multiply(numbers, tables[0], out=rotated)\n    _copy_partners(numbers, partner, rotation.write)
+    partners in the order of the numbers: halves[1][..., ::-1] ==> halves[1][...]
+    the block's remainder left as it was: range(0, length, step) ==> range(0, max(1, length - 1), step)
 _core/checks.py
     numbers written twice in one place: if step <= extent: ==> if step < 0:
     only neighbours kept apart: extents[number + 1 :] ==> extents[number + 1 : number + 2]
+_core/kernels/numba_sincos.py
+    far positions without their upper word: position * high + upper * low ==> position * high
+    the sign of the next quarter: if quarter & 2 else sin, -cos ==> if quarter & 1 else sin, -cos
+    one axis for all pairs: axis = axis_of_pair[j] ==> axis = 0
+    whole positions read in halves: kind == "int64", axes ==> False, axes
+    tables without their factor: s * scale, c * scale ==> s, c
+    the last rows left out: while part < parts: ==> while part < parts - (parts > 1):
 _core/kernels/host_sincos.py
-    a low digit without its table: tokens & ((1 << _BITS) - 1) ==> tokens & (1 << _BITS) - 2
+    a low digit without its table: (sizes & _LARGEST_DIGIT) ==> (sizes & _LARGEST_DIGIT - 1)
+    the opposite angle of a negative position: -angles[0], angles[0] ==> angles[0], angles[0]
+    digits of the place below: place + 1) ==> place)
+    fractions left out: _added((np.sin(rest) ==> (np.sin(0 * rest) + angles[0], angles[1]) or _added((np.sin(rest)
 _core/table_scale.py
-    divided by the attention factor once: table / self.attention_factor / self.attention_factor
-        ==> table / self.attention_factor
+    divided by the attention factor once: (sin / factor / factor, cos / factor / factor)
+        ==> (sin / factor, cos / factor)
     growth divided by its square alone: (sin * sin + cos * cos) * greater ==> (sin * sin + cos * cos)
     an attention factor left behind by its scaling: factor == removed.resolved_attention_factor != 1.0 ==> False
     xPos without its centre: difference(positions, self.xpos.centre, like.dtype) ==> positions

@@ -10,12 +10,14 @@ from libraries import LIBRARIES
 
 from rope_xp import RotaryEmbedding
 from rope_xp._core import kernels
+from rope_xp._core.backends import signature
 from rope_xp._core.kernels import autograd, cuda, cuda_kernel, faults
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NAMED = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, rotary_dim=10, first_channel=2, kernel="triton")
 ROPE = NAMED.replace(kernel="fastest")
 REFERENCE = NAMED.replace(kernel="reference")
+PROOF = len(cuda._TESTS)  # launches
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +25,7 @@ def fresh(monkeypatch):
     """A process in which Triton's kernel is the fastest, and nobody has tried it."""
     monkeypatch.setattr(kernels, "_obstacles", {})
     monkeypatch.setattr(faults, "_warned", {})
+    signature.forget_plans()
     monkeypatch.setitem(kernels._FASTEST, "host memory", ("triton",))
 
 
@@ -48,6 +51,10 @@ class Planted:
             return self.change(self.launch[grid], tasks, options)
 
         return launch
+
+    @staticmethod
+    def launches(launch, tasks, options):
+        launch(tasks, **options)
 
 
 def fails(launch, tasks, options):
@@ -118,7 +125,7 @@ FAULTS = {
 def test_a_kernel_that_does_not_pass_its_proof_is_not_used(fault, monkeypatch):
     planted = plant(monkeypatch, fault)
     message = assert_falls_back()
-    assert planted.count <= 2  # it was tried once, not at each call
+    assert planted.count <= PROOF  # it was tried once, not at each call
     pattern = rf"^RotaryEmbedding: kernel='triton' must be usable here; got .*{re.escape(FAULTS[fault])}"
     with pytest.raises(ValueError, match=pattern):
         NAMED(qk()[0], seq_dim=1)
@@ -127,19 +134,57 @@ def test_a_kernel_that_does_not_pass_its_proof_is_not_used(fault, monkeypatch):
     assert kernel.startswith("reference (") and why and why in message
 
 
+VARIANTS = {
+    "half": {"READ": "half"},
+    "interleaved": {"WRITE": "interleaved"},
+    "interleaved to half": {"READ": "interleaved", "WRITE": "half"},
+    "tables": {"SOURCE": "tables"},
+    "rows": {"SOURCE": "rows"},
+    "positions": {"SOURCE": "frequencies"},
+    "new memory": {"IN_PLACE": False},
+    "in place": {"IN_PLACE": True},
+    "half in place": {"READ": "half", "IN_PLACE": True},
+    "interleaved in place": {"WRITE": "interleaved", "IN_PLACE": True},
+    "interleaved to half in place": {"READ": "interleaved", "WRITE": "half", "IN_PLACE": True},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_fault_of_one_variant_is_found(name, monkeypatch):
+    def turns_back_variant(launch, tasks, options):
+        wrong = VARIANTS[name].items() <= options.items()
+        launch(tasks, **(options | {"INVERSE": options["INVERSE"] != wrong}))
+
+    plant(monkeypatch, turns_back_variant)
+    with pytest.raises(ArithmeticError, match="differ from the reference"):
+        cuda.self_test(random(1))
+
+
+def test_each_array_of_a_call_is_of_a_proven_dtype(monkeypatch):
+    """A key of another dtype than its query, which the kernel gets wrong."""
+
+    def breaks_float64(launch, tasks, options):
+        return (writes_nan if tasks[0].x.dtype == torch.float64 else Planted.launches)(launch, tasks, options)
+
+    plant(monkeypatch, breaks_float64)
+    q, k = random(2, 5, 3, 14), random(2, 5, 2, 14, dtype=torch.float64)
+    with pytest.warns(RuntimeWarning, match="torch.float64 on .* differ from the reference"):
+        assert_close(ROPE(q, k, seq_dim=1), REFERENCE(q, k, seq_dim=1))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
 def test_each_dtype_is_proven_once(dtype, monkeypatch):
     planted, q = plant(monkeypatch, turns_back, first=10**9), random(2, 5, 3, 14, dtype=dtype)
     assert "\nkernel            triton (" in ROPE.describe(q)
-    assert planted.count == 2
+    assert planted.count == PROOF
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_close(ROPE(q, q, seq_dim=1), REFERENCE(q, q, seq_dim=1))
         ROPE.describe(q)
-    assert planted.count == 3
+    assert planted.count == PROOF + 1
 
 
-@pytest.mark.parametrize("launches", [2, 3, 5])
+@pytest.mark.parametrize("launches", [PROOF, PROOF + 1, PROOF + 4])
 def test_a_launch_that_fails_later_breaks_nothing(launches, monkeypatch):
     plant(monkeypatch, fails, first=launches)
     assert_falls_back()
@@ -160,7 +205,7 @@ def test_in_place_no_array_is_rotated_twice(monkeypatch):
 
 
 def test_a_derivative_whose_launch_fails(monkeypatch):
-    plant(monkeypatch, fails, first=3)  # two of the proof, one forward
+    plant(monkeypatch, fails, first=PROOF + 1)  # one forward
     q, weights = random(2, 5, 3, 14).requires_grad_(), random(2, 5, 3, 14, seed=2)
     rotated = ROPE(q, seq_dim=1)
     with pytest.warns(RuntimeWarning, match="kernel='triton' is not used"):
@@ -169,9 +214,12 @@ def test_a_derivative_whose_launch_fails(monkeypatch):
 
 
 def test_by_name_a_launch_that_fails_is_an_error(monkeypatch):
-    plant(monkeypatch, fails, first=2)
-    with pytest.raises(faults.LaunchError, match="no kernel image"):
+    plant(monkeypatch, fails, first=PROOF + 2)
+    for _ in range(2):
         NAMED(qk()[0], seq_dim=1)
+    for _ in range(2):
+        with pytest.raises(faults.LaunchError, match="no kernel image"):
+            NAMED(qk()[0], seq_dim=1)
 
 
 def test_nothing_is_proven_where_operations_go_elsewhere(monkeypatch):
@@ -189,6 +237,19 @@ def test_nothing_is_proven_where_operations_go_elsewhere(monkeypatch):
     assert cuda.self_test(q)
     with torch.inference_mode():
         assert cuda.self_test(q)
+
+
+def test_what_a_graph_captured_is_proven_afterwards(monkeypatch):
+    """The plan of a call that a graph captured does not keep later calls from the proof."""
+    planted, q = plant(monkeypatch, writes_nothing), random(2, 5, 3, 14)
+    sincos = REFERENCE.sincos(np.arange(5), like=q)
+    with monkeypatch.context() as capture:
+        capture.setattr(cuda, "_is_captured", lambda x: True)
+        for launches in (1, 2):
+            ROPE(q, sincos=sincos, seq_dim=1)
+            assert planted.count == launches and not kernels._obstacles
+    with pytest.warns(RuntimeWarning, match="differ from the reference"):
+        assert_close([ROPE(q, sincos=sincos, seq_dim=1)], [REFERENCE(q, sincos=sincos, seq_dim=1)])
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="CUDA graphs are captured on a GPU")

@@ -185,6 +185,64 @@ def test_computed_tables_are_exact(integer, dtype, bound):
         assert np.abs(NUMPY(result) - NUMPY(table)).max() <= (2 * torch.finfo(dtype).eps if ON_GPU else 0.0)
 
 
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("source", ["tables", "rows", "positions"])
+def test_a_program_rotates_other_arrays_of_its_signature(source, inplace, launches):
+    """Bit for bit as without a program, also by angles that lack axes of size one."""
+    rotation, where = Rotation("interleaved", "half", first_channel=1), torch.tensor([3, 0, 4, 1, 2], device=DEVICE)
+
+    def arguments(seed):
+        random_angles = np.random.default_rng(seed).standard_normal((5, 6))
+        sincos, each = tables(random_angles), where.roll(seed)
+        angles = {"tables": sincos, "rows": (*sincos, each), "positions": (each,)}[source]
+        aligned = [angle[None, :, None] for angle in angles]
+        if source == "rows":
+            aligned[:2] = sincos
+        q, k = random(2, 5, 3, 14, seed=seed).transpose(1, 2).contiguous().transpose(1, 2), random(2, 5, 2, 14)
+        return [q, k], [tuple(aligned)] * 2, [angles] * 2
+
+    by = kernel.ByPositions(phases.Frequencies(FREQUENCIES[:6]), 1.25) if source == "positions" else kernel
+    program = by.prepare(*arguments(0)[:2], rotation, inplace)
+    assert launches == []
+    for seed in (0, 1):
+        xs, aligned, given = arguments(seed)
+        truths = by.rotate_all([x.clone() for x in xs], aligned, rotation)
+        results = program.run(xs, given)
+        for x, result, truth in zip(xs, results, truths, strict=True):
+            assert torch.equal(result, truth) and result.stride() == truth.stride() and (result is x) == inplace
+    assert len(launches) == 4
+
+
+def test_there_is_no_program_where_a_launch_is_not_all():
+    """Sines and cosines that must be copied, and arrays of which one may be rotated before the other fails."""
+    q, k = random(2, 5, 3, 14), random(2, 5, 2, 14, dtype="float64")
+    sin, cos = tables(np.ones((2, 5, 1, 7)))
+    wide = tables(np.ones((2, 5, 1, 7)), "float64")
+    assert kernel.prepare([q], [(sin, cos.transpose(0, 1).contiguous().transpose(0, 1))], HALVES) is None
+    assert kernel.prepare([q, k], [(sin, cos), wide], HALVES, inplace=True) is None
+    assert kernel.prepare([q, k], [(sin, cos), wide], HALVES) is not None
+
+
+def test_calls_decide_once(launches, monkeypatch):
+    """By tables, by rows, by positions and in place: later calls do not prepare anything."""
+    q, k = qk()
+    sincos, where = ROPE.sincos(torch.arange(5, device=DEVICE), like=q), torch.arange(5, device=DEVICE)
+    rope = ROPE.replace()
+    calls = [
+        lambda: rope(q, k, sincos=sincos, seq_dim=1),
+        lambda: rope(q, k, sincos=sincos, positions=where, seq_dim=1),
+        lambda: rope(q, k, positions=where, seq_dim=1),
+        lambda: rope(q, k, seq_dim=1),
+        lambda: rope.rotate_inplace(*qk(), sincos=sincos, seq_dim=1),
+    ]
+    truths = [call() for call in calls]
+    monkeypatch.setattr(kernel, "rotate_all", None)
+    monkeypatch.setattr(kernel, "prepare", None)
+    for call, truth in zip(calls, truths, strict=True):
+        assert truth is None or all(map(torch.equal, call(), truth))
+    assert len(launches) == 9
+
+
 # What torch sees.
 
 

@@ -10,8 +10,6 @@ import functools
 import sys
 from typing import Any
 
-import array_api_compat
-import array_api_compat.numpy
 import numpy as np
 
 from rope_xp._core.backends.dtensor import replicated
@@ -27,8 +25,11 @@ def namespace(x: Any) -> Any:
     >>> namespace([0.0, 0.0]) is None
     True
     """
+    # array-api-compat is imported when it is first used: its NumPy namespace takes longer than the rest of rope_xp.
     if is_host(x):
-        return array_api_compat.numpy
+        from array_api_compat import numpy as numpy_namespace
+
+        return numpy_namespace
     if is_torch(x):
         from array_api_compat import torch as torch_namespace
 
@@ -37,8 +38,10 @@ def namespace(x: Any) -> Any:
         return sys.modules["jax"].numpy
     if hasattr(x, "__array_namespace__"):
         return x.__array_namespace__()
-    if hasattr(x, "shape") and array_api_compat.is_array_api_obj(x):
-        return array_api_compat.array_namespace(x)
+    if hasattr(x, "shape"):
+        import array_api_compat
+
+        return array_api_compat.array_namespace(x) if array_api_compat.is_array_api_obj(x) else None
     return None
 
 

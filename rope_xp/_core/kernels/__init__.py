@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rope_xp._core import backends, checks
-from rope_xp._core.backends import dtensor, threads  # noqa: F401 (threads registers a hook for forks)
+from rope_xp._core import backends, checks, phases
+from rope_xp._core.backends import dtensor, signature, threads  # noqa: F401 (threads registers a hook for forks)
 from rope_xp._core.kernels import faults, reference
 from rope_xp._core.kernels.pair_rotation import Angles, Rotation
 
@@ -28,22 +28,14 @@ _MODULE_NAMES = {"numba": "numba_kernel", "triton": "cuda"}
 _FASTEST = {"host memory": ("numba", "blocked"), "cuda": ("triton",), "jax": ("xla",)}
 
 
-def rotate(who: str, xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: str = "fastest") -> list[Any]:
-    """Rotate each array by its angles, with the named kernel. Results equal those of `reference.rotate`."""
-    return rotate_by([choose(who, x, kernel) for x in xs], xs, angles, rotation, requested=kernel)
-
-
-def rotate_inplace(who: str, xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: str = "fastest") -> None:
-    """`rotate`, but results overwrite the arrays. All arrays are checked before the first is written."""
-    names = [choose(who, x, kernel) for x in xs]
-    require_writable(who, xs, angles)
-    rotate_by(names, xs, angles, rotation, inplace=True, requested=kernel)
-
-
 def require_writable(who: str, xs: Sequence[Any], angles: Angles) -> None:
-    """Results must be able to overwrite the arrays."""
+    """Check that results can overwrite the arrays. This follows from the signature of a call."""
     checks.writable(who, xs)
     checks.no_gradients(who, angles)
+
+
+def require_disjoint(who: str, xs: Sequence[Any], angles: Angles) -> None:
+    """Check that no array that is overwritten shares memory with another argument. This depends on addresses."""
     checks.require_disjoint(who, xs, angles, by_address=not _is_traced(xs[0]))
 
 
@@ -78,7 +70,7 @@ def rotate_by(
         ]
     if name == "triton" and not _is_traced(xs[0]):
         return _launch(xs, angles, rotation, _kernel_module(name), inplace, requested=requested)
-    tables = reference.tables_of(angles)
+    tables: Any = angles if name == "numba" else reference.tables_of(angles)
     if name == "reference":
         return reference.rotate_all(xs, tables, rotation, inplace)
     if name == "triton":
@@ -102,12 +94,75 @@ def _launch(
     )
 
 
-def on_host(x: Any) -> Any:
+def prepare(names: list[str], xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool) -> Any:
+    """A program whose `run(xs, angles)` equals `rotate_by` for all arrays and angles with the signatures of these.
+
+    The angles that `run` takes need not be aligned. None if the kernels have no programs for these arrays.
+    """
+    if len(set(names)) > 1:
+        return None
+    return _prepare(names[0], xs, angles, rotation, _kernel_module(names[0]), inplace)
+
+
+def prepare_by_positions(
+    xs: Sequence[Any], positions: Sequence[Any], frequencies: Any, scale: Any, rotation: Rotation
+) -> Any:
+    """A program whose `run(xs, angles)` equals `rotate_by_positions`. Angles are ``(positions,)`` for each array."""
+    by_positions = _kernel_module("triton").ByPositions(frequencies, scale)
+    return _prepare("triton", xs, [(positions_of_x,) for positions_of_x in positions], rotation, by_positions)
+
+
+def _prepare(
+    name: str, xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool = False
+) -> Any:
+    if not hasattr(kernel, "prepare") or not all(_is_tested(name, x) for x in xs):
+        return None
+    if not backends.is_torch(xs[0]):
+        return kernel.prepare(xs, angles, rotation, inplace)
+    return _kernel_module("autograd").prepare(xs, angles, rotation, kernel, inplace)
+
+
+def prepare_tables(positions: Any, arrays: Sequence[Any], frequencies: Any, scale: float, kernel: str) -> Any:
+    """A program whose `run(positions)` computes float32 tables times `scale` for arrays like these, or None.
+
+    None unless positions are integers, in JAX or in host memory, that a compiled kernel reads as they are.
+    """
+    in_float64 = any(backends.dtype_name(x.dtype) == "float64" for x in arrays)
+    if kernel == "reference" or in_float64 or not frequencies.are_floats or type(positions) is not type(arrays[0]):
+        return None
+    if backends.is_jax(positions):
+        return _kernel_module("xla").prepare_tables(positions, frequencies, scale)
+    if host_view(positions) is None:
+        return None
+    compiled = compiled_sincos(positions, kernel)
+    return None if compiled is None else compiled.prepare(positions, frequencies, scale)
+
+
+def sin_cos(positions: Any, frequencies: Any, dtype: Any, kernel: str) -> tuple[Any, Any]:
+    """`phases.sin_cos`, by the function that is compiled for JAX if it can be used."""
+    if kernel != "reference" and frequencies.are_floats and backends.is_jax(positions):
+        return _kernel_module("xla").sin_cos(positions, frequencies.inv_freq, dtype)
+    return phases.sin_cos(positions, frequencies, dtype)
+
+
+def host_view(x: Any) -> Any:
     """`x` as a NumPy array of the same memory; None if `x` is not plain numbers in host memory."""
     if backends.is_host(x):
         return np.asarray(x)
     if backends.is_torch(x) and x.is_cpu and not backends.is_traced() and _kernel_module("autograd").is_constant(x):
         return x.numpy()
+    return None
+
+
+def compiled_sincos(positions: Any, kernel: str) -> Any:
+    """The module that compiles tables of positions on the host, or None if it cannot be used."""
+    if kernel == "blocked":
+        return None
+    problem = _obstacle("numba_sincos", positions)
+    if problem is None:
+        return _kernel_module("numba_sincos")
+    if kernel == "fastest":
+        _warn("numba", problem)
     return None
 
 
@@ -167,9 +222,14 @@ def _fastest(memory: str, x: Any) -> str:
         problem = _obstacle(name, x)
         if problem is None:
             return name
-        if not isinstance(problem, ModuleNotFoundError):
-            faults.warn_once(name, f"kernel={name!r} is not used; a slower kernel runs instead: {problem}")
+        _warn(name, problem)
     return "reference"
+
+
+def _warn(name: str, problem: ImportError) -> None:
+    """Warn once that a kernel is installed and does not work."""
+    if not isinstance(problem, ModuleNotFoundError):
+        faults.warn_once(name, f"kernel={name!r} is not used; a slower kernel runs instead: {problem}")
 
 
 # Why a kernel cannot rotate arrays of a dtype on a device, or None if it can.
@@ -185,11 +245,16 @@ def _obstacle(name: str, x: Any) -> ImportError | None:
             if isinstance(module, ImportError):
                 problem = module
             elif hasattr(module, "self_test") and not module.self_test(x):
-                return None  # no test is possible now; a later call tries again
+                signature.forget_plans()  # no test is possible now; a later call tries again
+                return None
         except Exception as found:
             problem = ImportError(faults.reason(found))
         _obstacles[key] = problem
     return _obstacles[key]
+
+
+def _is_tested(name: str, x: Any) -> bool:
+    return _key(name, x) in _obstacles
 
 
 def _key(name: str, x: Any) -> tuple[str, Any, Any]:
@@ -199,6 +264,7 @@ def _key(name: str, x: Any) -> tuple[str, Any, Any]:
 def _report_failure(x: Any, problem: Exception) -> None:
     """Warn that a launch failed, and do not choose Triton again for arrays like `x`."""
     _obstacles[_key("triton", x)] = ImportError(str(problem))
+    signature.forget_plans()
     faults.warn_once("triton", f"kernel='triton' is not used; a slower kernel runs instead: {problem}")
 
 
@@ -207,12 +273,12 @@ def _kernel_module(name: str) -> Any:
     """The module of a kernel, or its import error. The result is cached, because an import that fails is slow.
 
     The error has no traceback, because a traceback would keep the arrays of the call alive. It is a
-    `ModuleNotFoundError` if the package with the name of the kernel is not installed.
+    `ModuleNotFoundError` if the package that the kernel is named after is not installed.
     """
     try:
         return import_module(f"rope_xp._core.kernels.{_MODULE_NAMES.get(name, name)}")
     except ModuleNotFoundError as problem:
-        absent = ModuleNotFoundError(str(problem)) if problem.name == name else None
+        absent = ModuleNotFoundError(str(problem)) if problem.name == name.partition("_")[0] else None
         broken = ImportError(faults.reason(problem))
     except Exception as problem:
         absent, broken = None, ImportError(faults.reason(problem))

@@ -19,14 +19,12 @@ _functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIs
 def rotate_all(xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool = False) -> list[Any]:
     """Rotate with a kernel, or with the reference if tensors are not plain memory.
 
-    `angles` are whatever the kernel accepts: the same number of tensors for each array, without derivatives. If they
-    are not `Angles` of `reference.tables_of`, the kernel has a function `tables_of(xs, angles)` of its own.
+    `angles` are whatever the kernel accepts: the same number of tensors for each array, without derivatives. If
+    `reference.tables_of` does not accept them, the kernel has its own function `tables_of(xs, angles)`.
     """
-    # Compilers reach this line only when they trace the autograd engine.
-    constant = not torch.compiler.is_compiling() and not _is_intercepted()
-    if not (constant and all([_is_plain(tensor) for tensor in {tensor for group in angles for tensor in group}])):
+    if not _are_constant(angles):
         return _rotate_by_reference(xs, angles, rotation, kernel, inplace)
-    if all([_is_memory(x) and not _has_derivative(x) for x in xs]):
+    if _need_no_derivative(xs):
         rotated = kernel.rotate_all(xs, angles, rotation, inplace)
         if inplace:
             torch.autograd.graph.increment_version(xs)  # tells autograd that the memory has changed
@@ -38,6 +36,37 @@ def rotate_all(xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: An
     if len(xs) == 1:
         return _rotate_by_reference(xs, angles, rotation, kernel, inplace)
     return [rotate_all([x], [group], rotation, kernel, inplace)[0] for x, group in zip(xs, angles)]
+
+
+class InPlace(NamedTuple):
+    """A program that overwrites tensors."""
+
+    program: Any
+
+    def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
+        rotated = self.program.run(xs, angles)
+        torch.autograd.graph.increment_version(xs)  # tells autograd that the memory has changed
+        return rotated
+
+
+def prepare(xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool) -> Any:
+    """The program of a kernel that does what `rotate_all` does; None if `rotate_all` does more than call the kernel."""
+    if not (_are_constant(angles) and _need_no_derivative(xs)):
+        return None
+    program = kernel.prepare(xs, angles, rotation, inplace)
+    return InPlace(program) if inplace and program is not None else program
+
+
+def _are_constant(angles: Angles) -> bool:
+    """Whether angles are plain memory without derivatives."""
+    # A compiler is active here only if it traces the autograd engine.
+    constant = not torch.compiler.is_compiling() and not _is_intercepted()
+    return constant and all([_is_plain(tensor) for tensor in {tensor for group in angles for tensor in group}])
+
+
+def _need_no_derivative(xs: Sequence[Any]) -> bool:
+    """Whether tensors are plain memory, and their rotation needs no derivative."""
+    return all([_is_memory(x) and not _has_derivative(x) for x in xs])
 
 
 def _rotate_by_reference(
@@ -118,8 +147,8 @@ def _grouped(tensors: Sequence[Any], count: int) -> Angles:
 
 
 def is_constant(x: Any) -> bool:
-    """Whether a tensor is plain memory without derivatives, and its operations are not intercepted."""
-    return _is_plain(x) and not _is_intercepted()
+    """Whether a tensor is plain memory without derivatives, and no operation is intercepted or transformed."""
+    return _is_plain(x) and not _is_intercepted() and not _functorch.get_dynamic_layer_stack_depth()
 
 
 def runs_eagerly(x: Any) -> bool:

@@ -5,6 +5,7 @@ dtypes are processed in blocks that fit into the cache of a core.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -15,7 +16,7 @@ from rope_xp._core.kernels.pair_rotation import Rotation, Tables
 from rope_xp._core.kernels.reference import join_pairs
 
 MEMORY_KINDS = ("host memory",)
-NUMBERS_PER_BLOCK = 2**17
+BYTES_PER_BLOCK = 2**20  # of x, for each thread; measured
 
 
 def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
@@ -42,18 +43,32 @@ def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, rotation: Rotation) -> N
         tables = (angles,)
     else:
         tables = (_join_pairs(cos, cos, rotation), _join_pairs(-sin, sin, rotation))
-    size = NUMBERS_PER_BLOCK * (memory.threads(x) or 1)
-    for part in _parts(tuple(x.shape[:-1]), x.shape[-1], size):
-        numbers = memory.contiguous_copy(x[part], sin.dtype) if converted else x[part]
-        rotated = memory.empty_like(numbers) if converted else out[part]
-        _rotate_part(numbers, [table[_part_of_table(part, table)] for table in tables], rotated, rotation)
-        if converted:
-            with np.errstate(over="ignore"):  # overflow gives infinity, as in the other kernels
-                out[part] = rotated
+    _rotate_parts(x, tables, sin, out, rotation)
 
 
-def _rotate_part(numbers: Any, tables: Sequence[Any], rotated: Any, rotation: Rotation) -> None:
-    """Rotate by one table of complex numbers, or by a table of cosines and a table of sines with their signs."""
+def _rotate_parts(x: Any, tables: Sequence[Any], like: Any, out: Any, rotation: Rotation) -> None:
+    """Rotate parts that stay in the cache. They are converted and swapped in memory with the dtype of `like`."""
+    width, size = x.shape[-1], BYTES_PER_BLOCK // x.itemsize * (memory.threads(x) or 1)
+    count = min(prod(x.shape), max(size, width))
+    buffers = memory.empty(count, like), memory.empty(count, like)
+    for part in _parts(tuple(x.shape[:-1]), tuple(tables[0].shape[:-1]), width, size):
+        numbers, rotated = x[part], out[part]
+        partner, wide = (buffer[: prod(numbers.shape)].reshape(numbers.shape) for buffer in buffers)
+        tables_of_part = [table[_part_of_table(part, table)] for table in tables]
+        if x.dtype == like.dtype:
+            _rotate_part(numbers, tables_of_part, rotated, partner, rotation)
+            continue
+        wide[...] = numbers
+        _rotate_part(wide, tables_of_part, wide, partner, rotation)
+        with np.errstate(over="ignore"):  # overflow gives infinity, as in the other kernels
+            rotated[...] = wide
+
+
+def _rotate_part(numbers: Any, tables: Sequence[Any], rotated: Any, partner: Any, rotation: Rotation) -> None:
+    """Rotate by one table of complex numbers, or by a table of cosines and a table of sines with their signs.
+
+    `partner` is memory for the partner of each number. `rotated` may be `numbers`.
+    """
     xp = memory.operations(numbers)
     if len(tables) == 1:
         xp.multiply(memory.complex_view(numbers), tables[0], out=memory.complex_view(rotated))
@@ -61,11 +76,20 @@ def _rotate_part(numbers: Any, tables: Sequence[Any], rotated: Any, rotation: Ro
     # Each product is one pass over contiguous memory; only the partner channels are copied first.
     if rotation.read != rotation.write:
         numbers = _join_pairs(*_split_pairs(numbers, rotation.read), rotation)
-    first, second = _split_pairs(numbers, rotation.write)
-    partner = _join_pairs(second, first, rotation)
+    _copy_partners(numbers, partner, rotation.write)
     xp.multiply(partner, tables[1], out=partner)
     xp.multiply(numbers, tables[0], out=rotated)
     xp.add(rotated, partner, out=rotated)
+
+
+def _copy_partners(numbers: Any, partner: Any, layout: str) -> None:
+    """Write the partner of each number."""
+    halves = memory.views_as_halves(numbers, partner) if layout == "half" else None
+    if halves is not None:
+        halves[1][..., ::-1] = halves[0]
+        return
+    for to, source in zip(_split_pairs(partner, layout), reversed(_split_pairs(numbers, layout))):
+        to[...] = source
 
 
 def _join_pairs(first: Any, second: Any, rotation: Rotation) -> Any:
@@ -81,16 +105,20 @@ def _split_pairs(x: Any, layout: str) -> tuple[Any, Any]:
     return x[..., :half], x[..., half:]
 
 
-def _parts(shape: tuple[int, ...], width: int, size: int) -> Iterator[tuple[slice, ...]]:
-    """Slices that cut an array of shape `(*shape, width)` into parts of about `size` numbers."""
-    whole = (slice(None),) * len(shape)
-    if prod(shape) * width <= size or not shape:
-        yield whole
-        return
-    step = size // (prod(shape[1:]) * width)
-    for start in range(0, shape[0], max(1, step)):
-        for rest in [whole[1:]] if step else _parts(shape[1:], width, size):
-            yield (slice(start, start + max(1, step)), *rest)
+def _parts(shape: tuple[int, ...], table_shape: tuple[int, ...], width: int, size: int) -> Iterator[tuple[slice, ...]]:
+    """Slices that cut an array of shape `(*shape, width)` into parts of at most `size` numbers, or of one row.
+
+    Parts with the same part of the tables follow each other.
+    """
+    cuts: list[list[slice]] = []
+    for length in reversed(shape):
+        step = min(length, max(1, size // width))
+        cuts.insert(0, [slice(start, start + step) for start in range(0, length, step)])
+        width *= length
+    outermost_first = sorted(range(len(shape)), key=lambda axis: table_shape[axis] == 1)
+    for chosen in product(*[cuts[axis] for axis in outermost_first]):
+        of_axis = dict(zip(outermost_first, chosen))
+        yield tuple(of_axis[axis] for axis in range(len(shape)))
 
 
 def _part_of_table(part: tuple[slice, ...], table: Any) -> tuple[slice, ...]:

@@ -203,7 +203,7 @@ def _copy(x, out, x_step, out_step, row_exists, BEGIN: tl.constexpr, END: tl.con
 
 @triton.jit
 def _sin_cos(position, high, low, SINE: tl.constexpr, COSINE: tl.constexpr, BITS: tl.constexpr):
-    """`phases.sin_cos` of int64 positions: the same phases, bit for bit, and the same polynomials for 32 or 64 bits."""
+    """`phases.sin_cos` of int64 positions, with equal phases bit for bit, and equal polynomials for 32 or 64 bits."""
     upper = ((position >> 31) + 1) >> 1
     phase = position * high + upper * low
     if BITS == 32:

@@ -18,7 +18,7 @@ _warned: dict[str, object] = {}
 
 
 def warn_once(subject: str, text: str) -> None:
-    """Warn once in a process about each subject, from whichever thread calls first."""
+    """Warn once in a process about each subject. Only the first thread that calls this warns."""
     first = object()
     if _warned.setdefault(subject, first) is first:
         warnings.warn(f"rope_xp: {text}", RuntimeWarning, stacklevel=2)

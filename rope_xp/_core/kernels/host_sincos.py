@@ -1,10 +1,12 @@
-"""Float32 tables on the host, made from two short float64 tables by the addition of angles.
+"""Float32 tables on the host, made from short float64 tables by the addition of angles.
 
-A position is the sum of a multiple of 256 and a remainder. The angles of these two are added. Sines and cosines are
-computed in float64 and rounded to float32 once, at the end. A row does not depend on the other rows of the table. The
-short tables fit into the cache of a core, so that the time for a long table is the time to write it.
+The absolute value of a position is written in base 256. For each place there is a table of the angles of all digits. It
+depends on the frequencies alone, so it is kept. The angle of a position is the sum of the angles of its digits. Sines
+and cosines are rounded to float32 once, at the end. A row does not depend on the other rows of the table: adding the
+angle of the digit 0 changes no bit, and no operation of this module is fused.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,11 +14,12 @@ import numpy as np
 from rope_xp._core import phases
 
 _BITS = 8
-_ROWS_OF_BLOCK = 256
+_LARGEST_DIGIT = (1 << _BITS) - 1
+_NUMBERS_PER_BLOCK = 2**12  # float64 arrays of this size stay in the first cache of a core
 
 
 def sin_cos(positions: Any, frequencies: phases.Frequencies) -> tuple[Any, Any]:
-    """`phases.sin_cos` in float32, for NumPy positions and frequencies given as floats.
+    """The same as `phases.sin_cos` in float32, for NumPy positions and frequencies given as floats.
 
     Parameters
     ----------
@@ -29,32 +32,32 @@ def sin_cos(positions: Any, frequencies: phases.Frequencies) -> tuple[Any, Any]:
     (array, array), "*batch seq pairs"
         Sine and cosine, float32.
     """
-    tokens, fractions = _integers_and_fractions(positions.reshape(-1))
-    high, low = tokens >> _BITS, tokens & ((1 << _BITS) - 1)
-    highs, row_of_high = _distinct(high)
-    lows, row_of_low = _distinct(low)
-    sines, cosines = phases.sin_cos(np.concatenate([highs << _BITS, lows]), frequencies, np.float64)
-    short = cosines + 1j * sines
-    high_table, low_table = short[: len(highs)], short[len(highs) :]
+    tokens, fractions = integers_and_fractions(positions.reshape(-1))
+    sizes = np.abs(tokens).view(f"u{tokens.itemsize}")  # unsigned: the least integer has no positive counterpart
+    negative = tokens < 0 if (tokens < 0).any() else None
+    lows, (highs, row_of_high) = (sizes & _LARGEST_DIGIT).astype(np.intp), _numbers_and_indices(sizes >> _BITS)
+    low_table, high_table = _digit_angles(frequencies.inv_freq, 0), None
+    if highs.any():
+        high_table = _angles(highs, frequencies.inv_freq, 1)
 
     sin, cos = (np.empty((len(tokens), frequencies.pairs), dtype=np.float32) for _ in range(2))
-    rotations, factors = np.empty((2, min(_ROWS_OF_BLOCK, len(tokens)), frequencies.pairs), dtype=np.complex128)
-    for start in range(0, len(tokens), _ROWS_OF_BLOCK):
-        block = slice(start, start + _ROWS_OF_BLOCK)
-        rows = slice(len(sin[block]))
-        np.take(high_table, row_of_high[block], axis=0, out=rotations[rows], mode="clip")
-        np.take(low_table, row_of_low[block], axis=0, out=factors[rows], mode="clip")
-        product: Any = np.multiply(rotations[rows], factors[rows], out=rotations[rows])
+    rows = max(1, _NUMBERS_PER_BLOCK // frequencies.pairs)
+    for start in range(0, len(tokens), rows):
+        block = slice(start, start + rows)
+        angles = np.take(low_table, lows[block], axis=1)
+        if high_table is not None:
+            angles = _added(np.take(high_table, row_of_high[block], axis=1), angles)
+        if negative is not None:
+            angles = np.where(negative[block, None], -angles[0], angles[0]), angles[1]
         if fractions is not None:  # at most half a token, so that float64 angles are exact enough
-            angles = fractions[block, None] * np.asarray(frequencies.inv_freq)
-            factors.real[rows], factors.imag[rows] = np.cos(angles), np.sin(angles)
-            product *= factors[rows]
-        sin[block], cos[block] = product.imag, product.real
+            rest = fractions[block, None] * np.asarray(frequencies.inv_freq)
+            angles = _added((np.sin(rest), np.cos(rest)), angles)
+        sin[block], cos[block] = angles
     shape = (*positions.shape, frequencies.pairs)
     return sin.reshape(shape), cos.reshape(shape)
 
 
-def _integers_and_fractions(numbers: Any) -> tuple[Any, Any]:
+def integers_and_fractions(numbers: Any) -> tuple[Any, Any]:
     """The nearest integers, and the remainders: None for integers, and NaN for numbers too large for `phases`."""
     if numbers.dtype.kind != "f":
         return numbers, None
@@ -63,13 +66,43 @@ def _integers_and_fractions(numbers: Any) -> tuple[Any, Any]:
     return whole.astype(np.int64), np.where(known, numbers - whole, np.nan).astype(np.float64)
 
 
-def _distinct(digits: Any) -> tuple[Any, Any]:
-    """Numbers that include all digits, and the index of each digit in these numbers.
+def _angles(numbers: Any, inv_freq: tuple[float, ...], place: int) -> Any:
+    """Sine and cosine of unsigned numbers whose last digit is at this place, "2 numbers pairs"."""
+    low_table = _digit_angles(inv_freq, place)
+    if numbers.max(initial=0) <= _LARGEST_DIGIT:
+        return np.take(low_table, numbers.astype(np.intp), axis=1)
+    highs, row_of_high = _numbers_and_indices(numbers >> _BITS)
+    high_table = _angles(highs, inv_freq, place + 1)
+    lows = (numbers & _LARGEST_DIGIT).astype(np.intp)
+    return np.stack(_added(np.take(high_table, row_of_high, axis=1), np.take(low_table, lows, axis=1)))
 
-    The numbers are the range from the smallest digit to the largest, or the digits themselves if that is shorter.
+
+def _added(angles: Any, others: Any) -> tuple[Any, Any]:
+    """Sine and cosine of the sums of angles that are given by sine and cosine."""
+    (sin, cos), (sin_of_other, cos_of_other) = angles, others
+    return sin * cos_of_other + cos * sin_of_other, cos * cos_of_other - sin * sin_of_other
+
+
+@lru_cache(maxsize=32)  # 256 kB each for 64 pairs
+def _digit_angles(inv_freq: tuple[float, ...], place: int) -> Any:
+    """Sine and cosine of all digits at a place, "2 digits pairs".
+
+    The angles are computed for negative positions, because the last place of 64 bits has no positive ``2**63``.
     """
-    if len(digits) > 1:
-        least, most = int(digits.min()), int(digits.max())
-        if most - least < len(digits):
-            return np.arange(least, most + 1, dtype=digits.dtype), digits - least
-    return digits, np.arange(len(digits))
+    positions = -(np.arange(_LARGEST_DIGIT + 1, dtype=np.int64) << (_BITS * place))
+    sin, cos = phases.sin_cos(positions, phases.Frequencies(inv_freq), np.float64)
+    table = np.stack([0.0 - sin, cos])
+    table.flags.writeable = False
+    return table
+
+
+def _numbers_and_indices(numbers: Any) -> tuple[Any, Any]:
+    """The numbers for which angles are computed, and the index of each given number among them.
+
+    They are the range from the smallest to the largest number, or the numbers themselves if that is shorter.
+    """
+    if len(numbers) > 1:
+        least, most = int(numbers.min()), int(numbers.max())
+        if most - least < len(numbers):
+            return np.arange(least, most + 1, dtype=numbers.dtype), (numbers - least).astype(np.intp)
+    return numbers, np.arange(len(numbers))

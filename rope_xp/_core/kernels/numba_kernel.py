@@ -9,60 +9,135 @@ is fused or reordered. Numba caches the compiled kernels on disk. They run witho
 # pyright: reportMissingImports=false, reportCallIssue=false, reportPrivateImportUsage=false
 
 from array import array
-from collections.abc import Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable, Sequence
+from functools import cache
 from math import prod
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import registry
-from numba.extending import intrinsic
 
 from rope_xp._core import backends
 from rope_xp._core.backends import memory, threads
-from rope_xp._core.kernels import faults
-from rope_xp._core.kernels.pair_rotation import Rotation, Tables
-
-Axes = tuple[int, ...]
+from rope_xp._core.backends.signature import Plans
+from rope_xp._core.kernels import numba_pairs
+from rope_xp._core.kernels.numba_jobs import compiled_entry, fetch_and_add, numba_threads, pointer_to, source_stamp
+from rope_xp._core.kernels.numba_pairs import TAGS, copy, lanes_of, read, rotate_pairs, size_of
+from rope_xp._core.kernels.pair_rotation import Angles, Rotation
 
 MEMORY_KINDS = ("host memory",)
-_settings: Any = numba.config
-if _settings.DISABLE_JIT:
-    raise ImportError("numba must be allowed to compile; got NUMBA_DISABLE_JIT=1")
-# x86 processors convert float16 since 2012. For older ones, LLVM calls functions that do not exist here.
-_target: Any = registry.cpu_target.target_context
-_machine, _, _features = _target.codegen().magic_tuple()
-if "x86" in _machine and "+f16c" not in _features:
-    raise ImportError(f"numba must have a processor that converts float16 (f16c); got {_features or 'no features'}")
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
-# A kernel gets a number of each dtype as a tag. Integers stand for 16-bit dtypes: numba has no bfloat16 and only partly
-# supports float16.
-_HALF, _BFLOAT16 = types.int16, types.uint16
-_TAGS: dict[str, Any] = {
-    "float32": np.float32(0),
-    "bfloat16": np.uint16(0),
-    "float16": np.int16(0),
-    "float64": np.float64(0),
-}
-WORDS_PER_JOB = 1 << 16  # an upper limit, enough for arrays of 10,000 axes
-# The size of the parts that threads take, in bytes of x.
+# The size of the parts that threads take, in bytes of x. Large arrays have larger parts, up to four times this size:
+# measured, they are faster in memory.
 BYTES_PER_PART = 2**18
+# Tables of this size are read from memory again for each group of heads. Measured: shorter ones stay in the cache, more
+# heads compete for the same lines of the cache, and fewer gain nothing.
+BYTES_OF_LONG_TABLES, HEADS_PER_GROUP = 2**19, 4
+_ROWS_PER_RUN = 16  # that one compiled call rotates
+
+# A job begins with these words: a counter of the parts that are taken, their number, a counter of the threads that take
+# some, the places of a row of NaN and of the memory of the threads, the words of each such memory, and the place of the
+# first record. Addresses follow, and for each array a record.
+_TAKEN, _ALL_PARTS, _THREADS, _NANS, _MEMORY, _MEMORY_WORDS, _FIRST_RECORD, _ADDRESSES = range(8)
+# A record begins with these words. For each axis of rows follow its size and its strides in x, y, sin, cos and
+# positions. Strides and steps are in bytes. `_PLACE` is the place of the first address of the array. `_INTEGER` is the
+# size of a position, or 0 where there are none.
+_PARTS, _LENGTH, _ROWS, _PLACE, _READ_HALVES, _WRITE_HALVES, _SIGN, _DIM, _FIRST = range(9)
+_BLOCKS, _WIDTH, _X_STEP, _Y_STEP, _INTEGER, _TABLE_ROWS, _SIN_STEP, _COS_STEP, _AXES, _RECORD = range(9, 19)
 
 
-def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
-    """`reference.rotate_all`, bit for bit. A new array has the memory order of its input."""
-    outs = [x if inplace else memory.empty_like(x) for x in xs]
-    for x, (sin, cos), out in zip(xs, tables, outs):
-        if rotation.blocks == 1:
-            _rotate_block(x, sin, cos, out, rotation)
-            continue
-        for block in rotation.by_block(x, sin, cos, out):
-            _rotate_block(*block, rotation._replace(first_channel=0, blocks=1))
-    return outs
+class _Launch(NamedTuple):
+    """One call of a compiled entry, for all arrays of one dtype."""
+
+    entry: Callable[[int], int]
+    job: array  # without addresses
+    parts: int
+    threads: int  # more would not have enough to do
+    words_per_thread: int
+
+
+class Program(NamedTuple):
+    """How arrays of one signature are rotated. It holds no array, and several threads may run it at the same time."""
+
+    launches: Sequence[_Launch]
+    inplace: bool
+    functions: memory.Functions
+
+    def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
+        """The rotated arrays. Only addresses of `angles` are read, so that they may lack axes of size one."""
+        ys = xs if self.inplace else [*map(self.functions.empty_like, xs)]
+        arrays: list[Any] = []
+        for x, y, group in zip(xs, ys, angles):
+            arrays += (x, y, *group)
+        addresses = array("q", self.functions.addresses(arrays))
+        for entry, template, parts, count, words_per_thread in self.launches:
+            job = template[:]
+            job[_ADDRESSES : _ADDRESSES + len(addresses)] = addresses
+            if count > 1:
+                count = min(count, memory.threads(xs[0]) or numba_threads())
+            if words_per_thread:
+                job.frombytes(bytes(8 * words_per_thread * count))
+            if count == 1:
+                entry(job.buffer_info()[0])
+            else:
+                threads.run(entry, job.buffer_info()[0], parts, count, job, xs, ys, angles)
+        return list(ys)
+
+
+def prepare(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False) -> Program | None:
+    """A program for arrays with the dtypes, shapes and strides of these; None if the angles need a conversion first.
+
+    Parameters
+    ----------
+    xs : sequence of arrays, "*axes dim"
+        All of NumPy, or all of torch on the CPU. Their dtypes may differ.
+    angles : sequence of tuples
+        For each array, tables of sine and cosine, or rows of tables and integer positions (see `Angles`).
+    rotation : Rotation
+    inplace : bool
+        Results overwrite the arrays.
+    """
+    ys = xs if inplace else [memory.empty_like(x) for x in xs]
+    kinds = [backends.dtype_name(x.dtype) for x in xs]
+    if not all(_fits(kind, *group) for kind, group in zip(kinds, angles)):
+        return None
+    records: dict[str, list[list[int]]] = {}
+    place = _ADDRESSES
+    for kind, x, y, group in zip(kinds, xs, ys, angles):
+        records.setdefault(kind, []).append(_record(kind, x, y, group, rotation, place))
+        place += 2 + len(group)
+    launches = [_launch(kind, of_kind, place, inplace) for kind, of_kind in records.items()]
+    return Program([each for each in launches if each.parts], inplace, memory.functions(xs[0]))
+
+
+_programs = Plans()
+
+
+def rotate_all(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False) -> list[Any]:
+    """`reference.rotate_all`, bit for bit, also from rows of tables. A new array has the memory order of its input."""
+    program = _program(xs, angles, rotation, inplace)
+    if program is None:
+        angles = [_converted(backends.dtype_name(x.dtype), *group) for x, group in zip(xs, angles)]
+        program = _program(xs, angles, rotation, inplace)
+        assert program is not None
+    return program.run(xs, angles)
+
+
+def _program(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool) -> Program | None:
+    """`prepare`, which all layers and all decoding steps do once."""
+    arrays = [(x.dtype, x.shape, memory.strides(x)) for x in (*xs, *[each for group in angles for each in group])]
+    key = (backends.is_host(xs[0]), len(xs), rotation, inplace, *arrays)
+    program = _programs.get(key)
+    if program is None:
+        program = prepare(xs, angles, rotation, inplace)
+        _programs.add(key, program)
+    return program
+
+
+def _converted(kind: str, sin: Any, cos: Any, *positions: Any) -> tuple[Any, ...]:
+    """Angles that `prepare` accepts, with the same values."""
+    tables = [memory.with_contiguous_rows(table) for table in (sin, cos)]
+    return (*tables, *[backends.astype(each, backends.namespace(each).int64) for each in positions])
 
 
 def self_test(x: Any) -> bool:
@@ -71,249 +146,236 @@ def self_test(x: Any) -> bool:
     return True
 
 
-def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, rotation: Rotation) -> None:
-    sin, cos = memory.with_contiguous_rows(sin), memory.with_contiguous_rows(cos)
-    kind, in_bytes = backends.dtype_name(x.dtype), backends.is_host(x)
-    addresses, strides = memory.addresses_and_strides(x, out, sin, cos)
-    parts, geometry = _geometry(kind, rotation, x.shape, sin.shape, strides, in_bytes)
-    if not parts:
-        return
-    job = array("q", (0, *addresses)) + geometry
-    count = 1 if parts == 1 else min(parts, memory.threads(x) or _settings.NUMBA_NUM_THREADS)
-    threads.run(_entry(kind), job.buffer_info()[0], parts, count, job, x, out, sin, cos)
+def _fits(kind: str, sin: Any, cos: Any, *positions: Any) -> bool:
+    """Whether the kernel reads such angles: native numbers, tables with contiguous rows, integers of 32 or 64 bits."""
+    return (
+        all([memory.has_contiguous_rows(table) for table in (sin, cos)])
+        and all([memory.is_native(each) for each in (sin, cos, *positions)])
+        and {backends.dtype_name(table.dtype) for table in (sin, cos)} == {_wide(kind)}
+        and {backends.dtype_name(each.dtype) for each in positions} <= {"int32", "int64"}
+    )
 
 
-@lru_cache(maxsize=256)  # all layers and all decoding steps have the same arguments
-def _geometry(
-    kind: str,
-    rotation: Rotation,
-    shape: Axes,
-    table_shape: Axes,
-    strides: tuple[Axes, ...],
-    in_bytes: bool,
-) -> tuple[int, array]:
-    """The number of parts, and the numbers of a job that follow the addresses (see `_rotate_rows`).
+def _wide(kind: str) -> str:
+    """The dtype of tables for arrays of a dtype."""
+    return "float64" if kind == "float64" else "float32"
+
+
+def _record(kind: str, x: Any, y: Any, angles: tuple[Any, ...], rotation: Rotation, place: int) -> list[int]:
+    """The words of a job about one array. `place` is where its addresses begin: of x, y, sin, cos and positions.
 
     Shapes are checked here, because with wrong shapes a kernel would read or write the memory of others.
     """
+    sin, cos, *positions = angles
+    *leading, dim = x.shape
+    width, given = sin.shape[-1], (positions[0].shape if positions else sin.shape[:-1])
     if not (
-        len(shape) == len(table_shape)
-        and all(given in (1, size) for given, size in zip(table_shape[:-1], shape))
-        and rotation.first_channel + 2 * table_shape[-1] <= shape[-1]
+        len(given) == len(leading)
+        and all(each in (1, size) for each, size in zip(given, leading))
+        and rotation.first_channel + 2 * width <= dim
     ):
-        raise ValueError(f"rotate: tables must broadcast against x of shape {shape}; got {table_shape}")
-    rows = prod(shape[:-1])
-    unit, table_unit = (BYTES[kind], BYTES["float64" if kind == "float64" else "float32"]) if in_bytes else (1, 1)
-    parts = min(rows, 1 + rows * shape[-1] * BYTES[kind] // BYTES_PER_PART)
-    numbers = [
-        *(parts, rows),
-        *(rotation.read == "half", rotation.write == "half", rotation.first_channel, rotation.inverse),
-        *(unit, table_unit, table_shape[-1], len(shape), *shape, *table_shape),
-    ]
-    return parts, array("q", [*numbers, *(stride for axes in strides for stride in axes)])
+        raise ValueError(f"rotate: tables must broadcast against x of shape {tuple(x.shape)}; got {(*given, width)}")
+    steps = [memory.steps(each) for each in (x, y, *(positions or (sin, cos)))]
+    fixed = (0,) * len(leading)
+    of_angles = (fixed, fixed, steps[2]) if positions else (*steps[2:], fixed)
+    axes = _grouped(_axes(leading, given, (*steps[:2], *of_angles)), 2 * width * sin.itemsize)
+    rows = prod(leading)
+    size = rows * dim * BYTES[kind]
+    words = {
+        _PARTS: min(rows, 1 + size // BYTES_PER_PART, 8 + size // (4 * BYTES_PER_PART)),
+        _ROWS: rows,
+        _PLACE: place,
+        _READ_HALVES: rotation.read == "half",
+        _WRITE_HALVES: rotation.write == "half",
+        _SIGN: -1 if rotation.inverse else 1,
+        _DIM: dim,
+        _FIRST: rotation.first_channel,
+        _BLOCKS: rotation.blocks,
+        _WIDTH: width // rotation.blocks,
+        _X_STEP: steps[0][-1],
+        _Y_STEP: steps[1][-1],
+        _INTEGER: positions[0].itemsize if positions else 0,
+        _TABLE_ROWS: len(sin),
+        _SIN_STEP: memory.steps(sin)[0],
+        _COS_STEP: memory.steps(cos)[0],
+        _AXES: len(axes),
+        _LENGTH: _RECORD + 6 * len(axes),
+    }
+    return [*(int(words[word]) for word in range(_RECORD)), *(number for axis in axes for number in axis)]
 
 
-@intrinsic
-def _load(context: Any, tag: Any, address: Any, index: Any) -> Any:
-    """Load element `index` of the array at an address, in the dtype of the tag. 16-bit numbers become float32."""
+def _axes(shape: Sequence[int], given: Sequence[int], steps: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """For each axis of rows: its size, and its strides in x, y, sin, cos and positions. Strides of x decrease.
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, address, index = arguments
-        number = builder.load(builder.gep(builder.inttoptr(address, _in_memory(tag).as_pointer()), [index]))
-        if tag == _HALF:
-            return builder.fpext(number, ir.FloatType())
-        if tag == _BFLOAT16:
-            word = ir.IntType(32)
-            return builder.bitcast(builder.shl(builder.zext(number, word), word(16)), ir.FloatType())
-        return number
-
-    return _arithmetic(tag)(tag, types.intp, types.intp), generate
-
-
-@intrinsic
-def _store(context: Any, tag: Any, address: Any, index: Any, number: Any) -> Any:
-    """Store element `index` of the array at an address, rounded to the dtype of the tag: to nearest, ties to even."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, address, index, number = arguments
-        if tag == _HALF:
-            number = builder.fptrunc(number, ir.HalfType())
-        elif tag == _BFLOAT16:
-            word = ir.IntType(32)
-            bits = builder.bitcast(number, word)
-            last = builder.and_(builder.lshr(bits, word(16)), word(1))
-            rounded = builder.add(bits, builder.add(last, word(0x7FFF)))
-            quiet = builder.or_(bits, word(0x400000))
-            bits = builder.select(builder.fcmp_unordered("uno", number, number), quiet, rounded)
-            number = builder.trunc(builder.lshr(bits, word(16)), ir.IntType(16))
-        builder.store(number, builder.gep(builder.inttoptr(address, _in_memory(tag).as_pointer()), [index]))
-        return context.get_dummy_value()
-
-    return types.void(tag, types.intp, types.intp, _arithmetic(tag)), generate
-
-
-@intrinsic
-def _copy(context: Any, tag: Any, source: Any, index: Any, target: Any, target_index: Any) -> Any:
-    """Copy one element bit for bit. Conversion to float32 and back would change a signalling NaN."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, source, index, target, target_index = arguments
-        pointer = _in_memory(tag).as_pointer()
-        number = builder.load(builder.gep(builder.inttoptr(source, pointer), [index]))
-        builder.store(number, builder.gep(builder.inttoptr(target, pointer), [target_index]))
-        return context.get_dummy_value()
-
-    return types.void(tag, types.intp, types.intp, types.intp, types.intp), generate
-
-
-def _arithmetic(tag: Any) -> Any:
-    return types.float64 if tag == types.float64 else types.float32
-
-
-def _in_memory(tag: Any) -> Any:
-    known = {types.float64: ir.DoubleType(), types.float32: ir.FloatType(), _HALF: ir.HalfType()}
-    return known.get(tag, ir.IntType(16))
-
-
-@numba.njit(error_model="numpy")
-def _axes(shape, table_shape, strides, unit, table_unit):
-    """For each axis of rows: its size and its strides in x, y, sin and cos. Strides of x decrease."""
-    axes = np.zeros((len(shape), 5), dtype=np.int64)
-    axes[0, 0] = 1
-    found = 0
-    for axis in range(len(shape) - 1):
+    Axes that follow each other in all memory are one.
+    """
+    axes: list[tuple[int, ...]] = []
+    for axis in sorted(range(len(shape)), key=lambda axis: -abs(steps[0][axis])):
         if shape[axis] == 1:
             continue
-        place = found
-        while place > 0 and axes[place - 1, 1] < strides[0, axis] // unit:
-            axes[place] = axes[place - 1]
-            place -= 1
-        axes[place, 0] = shape[axis]
-        for each in range(4):
-            is_broadcast = each > 1 and table_shape[axis] == 1
-            axes[place, 1 + each] = 0 if is_broadcast else strides[each, axis] // (unit if each < 2 else table_unit)
-        found += 1
-    return axes[: max(found, 1)]
+        of_angles = [0 if given[axis] == 1 else of_array[axis] for of_array in steps[2:]]
+        found = (shape[axis], steps[0][axis], steps[1][axis], *of_angles)
+        if axes and all(outer == inner * found[0] for outer, inner in zip(axes[-1][1:], found[1:])):
+            found = (axes.pop()[0] * found[0], *found[1:])
+        axes.append(found)
+    return axes or [(1, 0, 0, 0, 0, 0)]
+
+
+def _grouped(axes: list[tuple[int, ...]], row_size: int) -> list[tuple[int, ...]]:
+    """Axes with heads in groups, of which each row of long tables serves all, if the sequence is innermost.
+
+    `row_size` is that of a row of both tables, in bytes.
+    """
+    if len(axes) < 2 or any(axes[-2][3:]) or not any(axes[-1][3:]):
+        return axes
+    *outer, (count, *steps), sequence = axes
+    if sequence[0] * row_size < BYTES_OF_LONG_TABLES or count % HEADS_PER_GROUP:
+        return axes
+    groups = (count // HEADS_PER_GROUP, *[HEADS_PER_GROUP * step for step in steps])
+    return [*outer, groups, sequence, (HEADS_PER_GROUP, *steps)]
+
+
+def _launch(kind: str, records: list[list[int]], place: int, inplace: bool) -> _Launch:
+    """The call that rotates the arrays of these records. The records begin at a place in the job."""
+    parts = sum(record[_PARTS] for record in records)
+    size = sum(record[_ROWS] * record[_DIM] for record in records) * BYTES[kind]
+    width = max(record[_WIDTH] for record in records)
+    is_scratch_needed = inplace and records[0][_READ_HALVES] != records[0][_WRITE_HALVES]
+    words = -(-2 * width * BYTES[kind] // 8) if is_scratch_needed else 0
+    nans = array("q", np.full(2 * width * records[0][_BLOCKS], np.nan, _wide(kind)).tobytes())
+    after = place + sum(map(len, records))
+    header = (0, parts, 0, after, after + len(nans), words, place)
+    job = array("q", [*header, *(0,) * (place - len(header)), *(word for record in records for word in record)])
+    return _Launch(_entry(kind), job + nans, parts, min(parts, 1 + size // BYTES_PER_PART), words)
 
 
 @numba.njit(error_model="numpy")
-def _rotate_rows(tag, wide, job, start, stop):
-    """Rotate the rows from `start` to `stop`, counted in the memory order of x.
+def _copy_channels(tag, source, source_step, target, target_step, count):
+    size = size_of(tag)
+    if source_step == size and target_step == size:
+        copy(source, target, count * size)
+    else:
+        for channel in range(count):
+            copy(source + channel * source_step, target + channel * target_step, size)
 
-    All pairs of a row are read before the first is written, so that y may be x. A loop compiles to vector instructions
-    only if its strides are constants. So the same loop is written several times, for different strides.
-    """
-    x, y, sin, cos = job[1], job[2], job[3], job[4]
-    read_halves, write_halves, first_channel, inverse = job[7] != 0, job[8] != 0, job[9], job[10]
-    unit, table_unit, width, ndim = job[11], job[12], job[13], job[14]
-    shape, table_shape = job[15 : 15 + ndim], job[15 + ndim : 15 + 2 * ndim]
-    strides = job[15 + 2 * ndim : 15 + 6 * ndim].reshape(4, ndim)
-    axes = _axes(shape, table_shape, strides, unit, table_unit)
-    innermost = axes[-1]
-    dim, x_step, y_step = shape[-1], strides[0, ndim - 1] // unit, strides[1, ndim - 1] // unit
-    first = np.empty(width, dtype=np.asarray(wide).dtype)
-    second = np.empty_like(first)
-    sign = first.dtype.type(-1 if inverse else 1)
-    end = first_channel + 2 * width
+
+@numba.njit(error_model="numpy")
+def _rotate_run(tag, reads, writes, x, x_step, x_row, y, y_step, y_row, sin, sin_row, cos, cos_row, rows, width, sign):
+    """Rotate rows of pairs: as vectors if channels are contiguous, and the rest one by one."""
+    size, lanes = size_of(tag), lanes_of(tag)
+    wide = 64 // lanes
+    vectors = width // lanes * lanes if x_step == size and y_step == size else 0
+    x_partner, x_step = (width * x_step, x_step) if reads else (x_step, 2 * x_step)
+    y_partner, y_step = (width * y_step, y_step) if writes else (y_step, 2 * y_step)
+    for _ in range(rows):
+        for j in range(0, vectors, lanes):
+            x_at, y_at = x + j * (size if reads else 2 * size), y + j * (size if writes else 2 * size)
+            if reads and writes:
+                rotate_pairs(
+                    tag, 0, 1, 1, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
+                )
+            elif reads:
+                rotate_pairs(
+                    tag, 0, 1, 0, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
+                )
+            elif writes:
+                rotate_pairs(
+                    tag, 0, 0, 1, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
+                )
+            else:
+                rotate_pairs(
+                    tag, 0, 0, 0, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
+                )
+        for j in range(vectors, width):
+            x_at, y_at = x + j * x_step, y + j * y_step
+            rotate_pairs(
+                tag, 1, 1, 1, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
+            )
+        x, y, sin, cos = x + x_row, y + y_row, sin + sin_row, cos + cos_row
+
+
+@numba.njit(error_model="numpy")
+def _rotate_rows(tag, job, record, start, stop, nans, scratch):
+    """Rotate the rows from `start` to `stop`, counted in the order of the axes of the record."""
+    place, integer, size, wide = job[record + _PLACE], job[record + _INTEGER], size_of(tag), 64 // lanes_of(tag)
+    x_step, y_step, blocks, width = (
+        job[record + _X_STEP],
+        job[record + _Y_STEP],
+        job[record + _BLOCKS],
+        job[record + _WIDTH],
+    )
+    reads, writes, sign = job[record + _READ_HALVES] != 0, job[record + _WRITE_HALVES] != 0, job[record + _SIGN]
+    first, dim = job[record + _FIRST], job[record + _DIM]
+    end = first + 2 * blocks * width
+    is_moved = job[place] != job[place + 1]
+    axes = record + _RECORD
+    innermost = axes + 6 * (job[record + _AXES] - 1)
+    x_row, y_row, sin_row, cos_row = job[innermost + 1], job[innermost + 2], job[innermost + 3], job[innermost + 4]
+    needs_scratch = not is_moved and reads != writes
+    # The most rows that one call rotates. More than one have the same position, or tables with a row for each.
+    most = 1 if needs_scratch or job[innermost + 5] != 0 else _ROWS_PER_RUN
     while start < stop:
-        # The offsets of the row `start`. The loop below continues along the innermost axis.
-        x_row, y_row, sin_row, cos_row = 0, 0, 0, 0
+        x, y, sin, cos, position = job[place], job[place + 1], job[place + 2], job[place + 3], job[place + 4]
         rest = start
-        for axis in range(len(axes) - 1, -1, -1):
-            index = rest % axes[axis, 0]
-            rest //= axes[axis, 0]
-            x_row += index * axes[axis, 1]
-            y_row += index * axes[axis, 2]
-            sin_row += index * axes[axis, 3]
-            cos_row += index * axes[axis, 4]
-        rows = min(innermost[0] - start % innermost[0], stop - start)
+        for axis in range(innermost, axes - 1, -6):
+            index = rest % job[axis]
+            rest //= job[axis]
+            x += index * job[axis + 1]
+            y += index * job[axis + 2]
+            sin += index * job[axis + 3]
+            cos += index * job[axis + 4]
+            position += index * job[axis + 5]
+        rows = min(job[innermost] - start % job[innermost], stop - start, most)
         start += rows
-        for _ in range(rows):
-            if x != y:
-                for j in range(first_channel):
-                    _copy(tag, x, x_row + j * x_step, y, y_row + j * y_step)
-                for j in range(end, dim):
-                    _copy(tag, x, x_row + j * x_step, y, y_row + j * y_step)
-            at = x_row + first_channel * x_step
-            if x_step == 1 and read_halves:
-                for j in range(width):
-                    first[j] = _load(tag, x, at + j)
-                for j in range(width):
-                    second[j] = _load(tag, x, at + width + j)
-            elif x_step == 1:
-                for j in range(width):
-                    first[j] = _load(tag, x, at + 2 * j)
-                    second[j] = _load(tag, x, at + 2 * j + 1)
+        if integer:
+            row = read(_INT32, position) if integer == 4 else read(_INT64, position)
+            if 0 <= row < job[record + _TABLE_ROWS]:
+                sin, cos = sin + row * job[record + _SIN_STEP], cos + row * job[record + _COS_STEP]
             else:
-                partner, step = (width * x_step, x_step) if read_halves else (x_step, 2 * x_step)
-                for j in range(width):
-                    first[j] = _load(tag, x, at + j * step)
-                    second[j] = _load(tag, x, at + partner + j * step)
-            at = y_row + first_channel * y_step
-            if y_step == 1 and write_halves:
-                for j in range(width):
-                    s, c = sign * _load(wide, sin, sin_row + j), _load(wide, cos, cos_row + j)
-                    _store(tag, y, at + j, first[j] * c - second[j] * s)
-                    _store(tag, y, at + width + j, second[j] * c + first[j] * s)
-            elif y_step == 1:
-                for j in range(width):
-                    s, c = sign * _load(wide, sin, sin_row + j), _load(wide, cos, cos_row + j)
-                    _store(tag, y, at + 2 * j, first[j] * c - second[j] * s)
-                    _store(tag, y, at + 2 * j + 1, second[j] * c + first[j] * s)
-            else:
-                partner, step = (width * y_step, y_step) if write_halves else (y_step, 2 * y_step)
-                for j in range(width):
-                    s, c = sign * _load(wide, sin, sin_row + j), _load(wide, cos, cos_row + j)
-                    _store(tag, y, at + j * step, first[j] * c - second[j] * s)
-                    _store(tag, y, at + partner + j * step, second[j] * c + first[j] * s)
-            x_row, y_row = x_row + innermost[1], y_row + innermost[2]
-            sin_row, cos_row = sin_row + innermost[3], cos_row + innermost[4]
+                sin, cos = nans, nans
+        if is_moved and end - first < dim:
+            for row in range(rows):
+                source, target = x + row * x_row, y + row * y_row
+                _copy_channels(tag, source, x_step, target, y_step, first)
+                _copy_channels(tag, source + end * x_step, x_step, target + end * y_step, y_step, dim - end)
+        for block in range(blocks):
+            channel = first + 2 * width * block
+            source, step, target = x + channel * x_step, x_step, y + channel * y_step
+            if needs_scratch:
+                _copy_channels(tag, source, x_step, scratch, size, 2 * width)
+                source, step = scratch, size
+            of_block = width * block * wide
+            _rotate_run(
+                tag, reads, writes, source, step, x_row, target, y_step, y_row,
+                sin + of_block, sin_row, cos + of_block, cos_row, rows, width, sign,
+            )  # fmt: skip
 
 
-@intrinsic
-def _pointer(context: Any, address: Any) -> Any:
-    """An address as a pointer to 64-bit integers."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
-
-    return types.CPointer(types.int64)(types.intp), generate
-
-
-@intrinsic
-def _fetch_and_add(context: Any, counter: Any) -> Any:
-    """Add one to the number at an address, atomically, and return the number before."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
-        return builder.atomic_rmw("add", pointer, ir.IntType(64)(1), "monotonic")
-
-    return types.intp(types.intp), generate
+_INT32, _INT64 = np.int32(0), np.int64(0)  # these tell `pointer_to` the dtype
 
 
 @cache
 def _entry(kind: str) -> Any:
     """The C function that rotates arrays of one dtype, given the address of a job. Cached on disk if possible."""
-    tag, wide = _TAGS[kind], np.float64(0) if kind == "float64" else np.float32(0)
+    tag, stamp = TAGS[kind], source_stamp(numba_pairs)
 
     def rotate(address):
         """Rotate parts until none is left, and return how many. Several threads may call this at the same time."""
-        job = numba.carray(_pointer(address), WORDS_PER_JOB)
-        parts, rows = job[5], job[6]
+        stamp  # noqa: B018 - enclosed for numba's cache
+        job = pointer_to(address, _INT64)
+        parts, nans = job[_ALL_PARTS], address + 8 * job[_NANS]
+        scratch = address + 8 * (job[_MEMORY] + job[_MEMORY_WORDS] * fetch_and_add(address + 8 * _THREADS))
         done = 0
-        part = _fetch_and_add(address)
+        part = fetch_and_add(address)
         while part < parts:
-            _rotate_rows(tag, wide, job, rows * part // parts, rows * (part + 1) // parts)
+            record, index = job[_FIRST_RECORD], part
+            while index >= job[record + _PARTS]:
+                index -= job[record + _PARTS]
+                record += job[record + _LENGTH]
+            rows, count = job[record + _ROWS], job[record + _PARTS]
+            _rotate_rows(tag, job, record, rows * index // count, rows * (index + 1) // count, nans, scratch)
             done += 1
-            part = _fetch_and_add(address)
+            part = fetch_and_add(address)
         return done
 
-    compiled = numba.cfunc("intp(intp)", cache=True, error_model="numpy")
-    try:
-        return compiled(rotate).ctypes
-    except Exception as problem:  # damaged files, a full disk, nowhere to write
-        reason = faults.reason(problem)
-    function = numba.cfunc("intp(intp)", error_model="numpy")(rotate).ctypes
-    folder = _settings.CACHE_DIR or f"{Path(__file__).parent}/__pycache__"
-    faults.warn_once("cache", f"numba compiles in each process, because its cache in {folder} cannot be used: {reason}")
-    return function
+    return compiled_entry(rotate, f"the rotation of {kind}")

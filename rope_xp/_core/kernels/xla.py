@@ -5,15 +5,74 @@
 from collections.abc import Sequence
 from functools import partial
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from rope_xp._core.kernels.pair_rotation import Rotation, Tables
+from rope_xp._core import phases
+from rope_xp._core.kernels import reference
+from rope_xp._core.kernels.pair_rotation import Angles, Rotation, Tables
 from rope_xp._core.kernels.reference import join_pairs
 
 MEMORY_KINDS = ("jax",)
+
+
+class Program(NamedTuple):
+    """A rotation outside `jax.jit` of arrays by angles that are not aligned: their axes only lack those of size 1.
+
+    `shapes` has the shape of aligned tables for each array. Each array has a compiled function of its own, because
+    arrays may be on different devices. So rows of tables are selected before, and not once for each head.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    rotation: Rotation
+
+    def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
+        tables, last = [], None
+        for group in angles:  # queries and keys share their angles
+            if group is not last:
+                last, pair = group, group if len(group) == 2 else _select_rows(*group)
+            tables.append(pair)
+        return [_rotate_unaligned(x, *pair, shape, self.rotation) for x, pair, shape in zip(xs, tables, self.shapes)]
+
+
+class TablesProgram(NamedTuple):
+    """Float32 tables of positions outside `jax.jit`."""
+
+    inv_freq: tuple[Any, ...]
+    scale: float
+
+    def run(self, positions: Any) -> tuple[Any, Any]:
+        return sin_cos(positions, self.inv_freq, jnp.float32, self.scale)
+
+
+def prepare(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False) -> Program:
+    """A program for arrays and aligned angles with the shapes of these. `inplace` is always False."""
+    shapes = [sin.shape if not rows else (*rows[0].shape, sin.shape[-1]) for sin, _, *rows in angles]
+    return Program(tuple(shapes), rotation)
+
+
+def prepare_tables(positions: Any, frequencies: phases.Frequencies, scale: float) -> TablesProgram | None:
+    """A program for positions like these; None if they are no integers of 32 or 64 bits."""
+    return TablesProgram(frequencies.inv_freq, scale) if positions.dtype in (jnp.int32, jnp.int64) else None
+
+
+@partial(jax.jit, static_argnames=("inv_freq", "dtype", "scale"), inline=True)
+def sin_cos(positions: Any, inv_freq: tuple[Any, ...], dtype: Any, scale: float = 1.0) -> tuple[Any, Any]:
+    """`phases.sin_cos` times `scale`. Outside `jax.jit`, it is one program, not one for each operation."""
+    sin, cos = phases.sin_cos(positions, phases.Frequencies(inv_freq), dtype)
+    return (sin, cos) if scale == 1.0 else (sin * scale, cos * scale)
+
+
+@jax.jit
+def _select_rows(sin: Any, cos: Any, positions: Any) -> tuple[Any, Any]:
+    return reference.tables_of([(sin, cos, positions)])[0]
+
+
+@partial(jax.jit, static_argnames=("shape", "rotation"))
+def _rotate_unaligned(x: Any, sin: Any, cos: Any, shape: tuple[int, ...], rotation: Rotation) -> Any:
+    return rotate(x, sin.reshape(shape), cos.reshape(shape), rotation)
 
 
 def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:

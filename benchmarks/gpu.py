@@ -1,0 +1,324 @@
+"""The whole programme for a GPU: tests of the kernel, times, launch overhead and bandwidth, of PyTorch and of JAX.
+
+Run: `python benchmarks/gpu.py [--dry] [--out FILE]`. It prints tables and writes them as Markdown, JSON and PNG to
+benchmarks/results/gpu-<device>. It fails at the end if a test fails, or if a candidate raises or gives a wrong result;
+such a candidate is not timed. With --dry, everything is small, runs on the CPU and, for our kernel, in Triton's
+interpreter: then figures have no meaning, and only show that the script works. head_dim is 128, the base is 10,000.
+"""
+
+import os
+import random
+import re
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "")  # JAX chooses: `speed` would choose the CPU
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # leaves memory to PyTorch
+import common
+import numpy as np
+from common import LAYOUTS, is_installed
+from speed import Bench, shortest
+from speed_candidates import CANDIDATES, GPTJ, HALF, IN_PLACE, LLAMA, META, OURS, candidate, on_both, ours, rope_of
+from speed_cases import HEADS_FIRST, SEQ_FIRST, WORKLOADS, Case, Jax, Torch
+
+ROOT = Path(__file__).resolve().parents[1]
+BOTH = ("float32", "bfloat16")
+LOADS = {name: replace(WORKLOADS[name], dtypes=BOTH, trained=BOTH) for name in ("prefill", "long", "decode")}
+GIVEN = ("tables", "rows", "positions")
+# The tests of the kernel, and with --dry a few of them.
+TESTS = {"tests/triton": ("not a_test_that_is_left_out", "strided_table"), "tests/core": ("not threads", "many_axes")}
+TEST_SECONDS = 150  # for each folder
+NOTES = (
+    "Medians of times on the device in µs, by CUDA events, with cold caches; those of JAX are shortest times of calls "
+    "that wait for the device. clone and copy: q and k copied to new memory, and to existing memory. Shares: the "
+    "bandwidth that the rotation reaches, as a share of clone's (in place: of copy's). In 16 bits, transformers and "
+    "flash-attn compute in that dtype; all others compute in float32 and round once. The JSON file has every figure."
+)
+DRY_NOTE = "A dry run on the CPU in Triton's interpreter: figures have no meaning. "
+
+
+class Device:
+    """Where arrays are and how calls are timed: a GPU with its events, or with `dry` the CPU with its clock."""
+
+    def __init__(self, dry):
+        import torch
+
+        if not dry and not torch.cuda.is_available():
+            sys.exit("gpu.py: a GPU must be available, or --dry must be given; got none")
+        self.torch, self.dry, self.name = torch, dry, "cpu" if dry else "cuda"
+        self.rounds, self.calls = (1, 1) if dry else (30, 200)
+        self.larger_than_caches = torch.empty(1 if dry else 2**28, device=self.name)  # 1 GiB
+
+    @property
+    def title(self):
+        return "dry" if self.dry else self.torch.cuda.get_device_name()
+
+    def wait(self):
+        if not self.dry:
+            self.torch.cuda.synchronize()
+
+    def medians(self, runs):
+        """The median time of each call, in µs. Calls alternate, in a new random order in each round."""
+        times, order, draw = {name: [] for name in runs}, list(runs), random.Random(0)
+        for number in range(-1 if self.dry else -3, self.rounds):  # the first rounds warm up
+            draw.shuffle(order)
+            events = {name: self.timed(runs[name]) for name in order}
+            self.wait()
+            for name, (start, stop) in events.items() if number >= 0 else ():
+                times[name].append(1e6 * (stop - start) if self.dry else 1e3 * start.elapsed_time(stop))
+        return {name: statistics.median(each) for name, each in times.items()}
+
+    def timed(self, run) -> tuple[Any, Any]:
+        """The start and the end of a call. Clearing the caches takes the device longer than Python needs to launch."""
+        self.larger_than_caches.zero_()
+        if self.dry:
+            return time.perf_counter(), (run(), time.perf_counter())[1]
+        start, stop = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        run()
+        stop.record()
+        return start, stop
+
+    def wall(self, run):
+        """The time of a call in µs when many follow each other: the shortest of three means."""
+        means = []
+        for _ in range(3):
+            self.wait()
+            start = time.perf_counter()
+            for _ in range(self.calls):
+                run()
+            self.wait()
+            means.append(1e6 * (time.perf_counter() - start) / self.calls)
+        return min(means)
+
+
+def run_tests(dry, wrong):
+    """How many tests of each folder passed, failed or were skipped."""
+    for folder, (selected, few) in TESTS.items():
+        command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--xp=triton", folder]
+        command += ["-k", few if dry else selected, *([] if dry or not is_installed("pytest-xdist") else ["-n", "8"])]
+        start = time.perf_counter()
+        try:
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TEST_SECONDS)
+            text, failed = done.stdout, done.returncode != 0
+        except subprocess.TimeoutExpired as stopped:
+            text, failed = (stopped.stdout or b"").decode(), True
+            wrong.append(f"{folder}: stopped after {TEST_SECONDS} s")
+        counts = {kind: int(count) for count, kind in re.findall(r"(\d+) (passed|failed|skipped|errors?)\b", text)}
+        if failed or not counts.get("passed"):
+            wrong.append(f"{folder}: {counts}; {' '.join(text.split())[-1500:]}")
+        yield {"tests": folder, **counts, "seconds": time.perf_counter() - start}
+
+
+def select_candidates():
+    """Those of `speed.py` that run on a GPU, with our kernel by name, and packages that only run there."""
+    kept = {OURS, IN_PLACE, "rope_xp, reference", LLAMA, GPTJ, META}
+    for one in CANDIDATES:
+        if one.name in (OURS, IN_PLACE):
+            one = one._replace(make=partial(by_triton, one.make), given=("tables", "positions")[: 2 - one.in_place])
+        if one.name in kept:
+            yield one
+
+
+def by_triton(make, case):
+    return make(case, kernel="triton" if case.backend.name == "torch" else "fastest")
+
+
+def by_rows(case, inplace=False):
+    """Ours by rows of a table that positions select."""
+    rope, array, options = rope_of(layout=case.layout, kernel="triton"), case.backend.array, {"seq_dim": case.seq_dim}
+    positions = array(case.positions, "int64")
+    tables = rope.sincos(array(np.arange(case.positions[-1] + 1), "int32"), like=array([0.0], case.dtype))
+
+    def rotate(q, k, *sincos):
+        if not inplace:
+            return rope(q, k, sincos=sincos, positions=positions, **options)
+        rope.rotate_inplace(q, k, sincos=sincos, positions=positions, **options)
+        return q, k
+
+    return rotate, tuple(tables)
+
+
+def liger(case):
+    rotate = import_module("liger_kernel.transformers.rope").liger_rotary_pos_emb
+
+    return rotate, tuple(table[None] for table in case.cos_sin(wide=True))
+
+
+def flash_attn(case):
+    rotate = import_module("flash_attn.layers.rotary").apply_rotary_emb
+    interleaved = case.layout == "interleaved"
+    return on_both(lambda x, cos, sin: rotate(x, cos, sin, interleaved=interleaved)), case.cos_sin()
+
+
+def is_importable(module):
+    try:
+        import_module(module)
+    except Exception:  # such packages need a GPU, a compiler and the versions that they were built for
+        return False
+    return True
+
+
+def register_others(dry):
+    candidate(OURS, "torch", given=("rows",))(by_rows)
+    candidate(IN_PLACE, "torch", given=("rows",), in_place=True)(partial(by_rows, inplace=True))
+    if not dry and is_importable("liger_kernel.transformers.rope"):
+        candidate("Liger", "torch", layouts=HALF, orders=HEADS_FIRST)(liger)
+    if not dry and is_importable("flash_attn.layers.rotary"):
+        candidate("flash-attn", "torch", orders=SEQ_FIRST)(flash_attn)
+
+
+def cases(backend, dry):
+    """The name and the case of all measurements of a backend."""
+    is_eager = backend.name == "torch"
+    for name, load in LOADS.items() if is_eager else [("prefill", LOADS["prefill"]), ("decode", LOADS["decode"])]:
+        if dry:  # the interpreter does not round to bfloat16
+            load = replace(load, batch=1, heads=(2, 1), seq=min(load.seq, 3), dtypes=("float32", "float16"))
+        load = replace(load, rounds=1, seconds=0.0) if dry else load
+        for given in GIVEN if is_eager else GIVEN[:1]:
+            is_trained = given == "tables" and (is_eager or name == "prefill")
+            for order in HEADS_FIRST + SEQ_FIRST if is_eager and given == "tables" else HEADS_FIRST:
+                for dtype in load.dtypes:
+                    for layout in LAYOUTS:
+                        for backward in (False, True)[: 2 if is_trained else 1]:
+                            case = Case(backend, replace(load, given=given), order, dtype, layout, backward)
+                            yield name, case
+
+
+def measure(backend, device, bench):
+    """Times of all candidates for all cases."""
+    for name, case in list(cases(backend, device.dry))[:: 3 if device.dry else 1]:
+        if backend.name == "torch.compile":
+            backend.functions.compiler.reset()
+        arrays = case.draw()
+        runs = backend.references(arrays) | dict(bench.calls(case, arrays))
+        us = shortest(case.workload, runs) if backend.name == "jax" else device.medians(runs)
+        row = {"backend": backend.name, "workload": name, "given": case.workload.given, **case.labels, "us": us}
+        moved = 2e-3 * sum(x.nbytes for x in arrays[:2])  # read and written, in KB
+        if not case.backward:
+            row["GB/s"] = {one: moved / us[one] for one in us}
+        bench.rows.append(row)
+
+
+def overheads(device, backend):
+    """Times of a decoding step: calls one after another, the replay of a CUDA graph, and Python's part alone."""
+    from rope_xp._core.kernels import cuda_kernel
+
+    load = replace(LOADS["decode"], heads=(2, 1) if device.dry else LOADS["decode"].heads)
+    for given in GIVEN:
+        case = Case(backend, replace(load, given=given), "heads first", "float32", "half")
+        make = by_rows if given == "rows" else partial(ours, kernel="triton")
+        function, tables = make(case)
+        run = partial(function, *case.draw(), *tables)
+        run()
+        row = {"overhead": given, "call": device.wall(run)}
+        if not device.dry:
+            graph = device.torch.cuda.CUDAGraph()
+            with device.torch.cuda.graph(graph):
+                run()
+            row["graph"] = device.wall(graph.replay)
+        launch, cuda_kernel.rotate = cuda_kernel.rotate, NoLaunch()
+        try:
+            row["Python"] = device.wall(run)
+        finally:
+            cuda_kernel.rotate = launch
+        yield row
+
+
+class NoLaunch:
+    """In place of the kernel: it launches nothing."""
+
+    def __getitem__(self, grid):
+        return lambda *arguments, **options: None
+
+
+def tables(tests, launches, rows):
+    counts = [[row["tests"], *(str(row.get(kind, 0)) for kind in ("passed", "failed", "skipped"))] for row in tests]
+    yield common.Table("Tests of the kernel on this device", ("", "passed", "failed", "skipped"), counts)
+    for backend in dict.fromkeys(row["backend"] for row in rows):
+        cells = [line(row) for row in rows if row["backend"] == backend]
+        headings = ("", "ours", "in place", "clone", "copy", "share", "in place", "fastest other", "µs")
+        yield common.Table(backend, headings, cells, "Times in µs. s: sequence first; others: heads first.")
+    cells = [[row["overhead"], *(number(row.get(kind)) for kind in ("call", "graph", "Python"))] for row in launches]
+    note = (
+        "µs of a decoding step, float32: calls one after another, a replayed CUDA graph, and calls that do not launch."
+    )
+    yield common.Table("Launch overhead", ("angles", "call", "graph", "Python's part"), cells, note)
+
+
+def line(row):
+    """One case: our times, those of copies, our shares of a copy's bandwidth, and the fastest other candidate."""
+    us = row["us"]
+    others = {name: time for name, time in us.items() if not name.startswith(OURS) and name not in ("clone", "copy")}
+    name = ", ".join([row["workload"], row["given"], row["dtype"], row["layout"]])
+    name += ", backward" * ("backward" in row["pass"]) + ", s" * row["order"].startswith("s")
+    shares = [ratio(us.get("clone"), us.get(OURS)), ratio(us.get("copy"), us.get(IN_PLACE))]
+    fastest = min(others, key=others.__getitem__, default="")
+    times = [number(us.get(one)) for one in (OURS, IN_PLACE, "clone", "copy")]
+    return [name, *times, *(shares if "GB/s" in row else ["", ""]), fastest, number(others.get(fastest))]
+
+
+def number(time):
+    return "" if time is None else f"{time:.3g}"
+
+
+def ratio(one, other):
+    return f"{one / other:.2f}" if one and other else ""
+
+
+def draw(rows, title, file):
+    """A picture of prefill: times as multiples of clone's."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    shown = [row for row in rows if row["workload"] == "prefill" and row["backend"] == "torch" and "GB/s" in row]
+    bars = [(line(row)[0], name, us / row["us"]["clone"]) for row in shown for name, us in row["us"].items()]
+    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.16 * len(bars)), layout="constrained")
+    axes.barh([f"{case}: {name}" for case, name, _ in bars], [time for *_, time in bars])
+    axes.set(title=f"{title}: prefill", xlabel="time as a multiple of clone's", ylim=(len(bars), -1))
+    axes.tick_params(axis="y", labelsize=6)
+    figure.savefig(file)
+
+
+def main(argv=None):
+    parser = common.option_parser(__doc__)
+    parser.add_argument("--dry", action="store_true", help="small, on the CPU in Triton's interpreter: a test of this")
+    arguments = parser.parse_args(argv)
+    if arguments.dry:  # before Triton and JAX are imported
+        os.environ |= {"TRITON_INTERPRET": "1", "JAX_PLATFORMS": "cpu"}
+    warnings.simplefilter("ignore")  # other packages warn
+    device, bench = Device(arguments.dry), Bench(arguments.dry)
+    CANDIDATES[:] = select_candidates()
+    register_others(arguments.dry)
+    tests = list(run_tests(arguments.dry, bench.wrong))
+    eager = Torch("torch", device.name)
+    backends: list[Any] = [eager, Torch("torch.compile", device.name, "eager" if arguments.dry else "inductor")]
+    if is_installed("jax") and (arguments.dry or import_module("jax").default_backend() == "gpu"):
+        backends.append(Jax())
+    for backend in backends:
+        measure(backend, device, bench)
+    launches = list(overheads(device, eager))
+
+    arguments.quick |= arguments.dry
+    name = re.sub(r"[^a-z0-9]+", "-", f"gpu-{device.title}".lower()).strip("-")
+    arguments.out = arguments.out or common.RESULTS / ("quick" if arguments.quick else "") / f"{name}.md"
+    found, notes = [*tests, *launches, *bench.rows], DRY_NOTE * arguments.dry + NOTES
+    packages, facts = ("torch", "triton", "jax", "transformers", "liger-kernel", "flash-attn"), {"device": device.title}
+    written = list(tables(tests, launches, bench.rows))
+    common.publish(arguments, name, "GPU", notes, packages, written, found, **facts, wrong=bench.wrong)
+    draw(bench.rows, device.title, arguments.out.with_suffix(".png"))
+    common.fail_if(bench.wrong, "wrong results")
+
+
+if __name__ == "__main__":
+    main()

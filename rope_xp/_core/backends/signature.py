@@ -1,0 +1,108 @@
+"""Signatures of calls: the facts about arrays, and about the state of their library, that a plan may depend on.
+
+Calls with equal signatures make the same decisions. A signature holds no values and no addresses of arrays. A call has
+no signature if its decisions may depend on more: while a compiler or exporter traces, with forward-mode derivatives,
+for subclasses, and for libraries other than NumPy, PyTorch and JAX.
+"""
+
+import sys
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
+
+MAX_PLANS = 256
+_OPTIONS = {int, bool, str, type(None)}
+
+
+# The number of times that a kernel failed. Plans from before the last failure are not used any more.
+_failures: list[int] = [0]
+
+
+class Plans(dict[Hashable, Any]):
+    """Plans of calls by signature, or other values by their arguments. Copies and pickles of it are empty.
+
+    When it is full, it is cleared. A call without a signature must not read it: a compiler that traces the call would
+    compile again after each change.
+    """
+
+    def add(self, signature: Hashable, plan: Any) -> None:
+        """Keep the plan of a call that has a signature."""
+        if signature is None:
+            return
+        if len(self) >= MAX_PLANS:
+            self.clear()
+        self[signature] = plan
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Plans, ()
+
+
+def signature_of(arrays: tuple[Any, ...], *options: Any) -> Hashable:
+    """The signature of a call with these arrays and options; None if the call has no signature.
+
+    An array may be None. All others belong to NumPy or to the library of the first. The types of options count too:
+    ``True`` is not ``1``.
+    """
+    if is_compiling():
+        return None
+    kinds = tuple(map(type, options))
+    if not _OPTIONS.issuperset(kinds):
+        return None
+    try:
+        facts = [_FACTS[type(x)](x) for x in arrays]
+    except RuntimeError:  # nested and sparse tensors have no shape or no strides
+        return None
+    state = _STATES.get(type(arrays[0]), _no_facts)()
+    return None if state is None or None in facts else (kinds, options, _failures[0], state, *facts)
+
+
+def is_compiling() -> bool:
+    """Whether a torch compiler traces this call. Such a call must not read anything that is kept between calls."""
+    return getattr(getattr(sys.modules.get("torch"), "compiler", None), "is_compiling", bool)()
+
+
+def forget_plans() -> None:
+    """Let all calls make new plans, because a kernel has failed or was not tested."""
+    _failures[0] += 1
+
+
+def _no_facts(*_: Any) -> None:
+    return None
+
+
+class _Facts(dict[type, Callable[[Any], tuple[Any, ...] | None]]):
+    """For each class of arrays, the function that reads facts, the class first. Subclasses have no function."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], tuple[Any, ...] | None]:
+        torch: Any = sys.modules.get("torch")
+        jax: Any = sys.modules.get("jax")
+        if kind in (getattr(torch, "Tensor", None), getattr(getattr(torch, "nn", None), "Parameter", None)):
+            self[kind], _STATES[kind] = _torch_facts(kind)
+        elif issubclass(kind, getattr(jax, "Array", ())) and not issubclass(kind, jax.core.Tracer):
+            self[kind], _STATES[kind] = lambda x: (kind, x.aval), lambda: (jax.config.jax_enable_x64,)
+        return self.get(kind, _no_facts)
+
+
+_FACTS = _Facts({type(None): lambda _: (), np.ndarray: lambda x: (x.dtype, x.shape, x.strides, x.flags.num)})
+# For each class of arrays, the function that reads the state of its library; None if calls have no signature now.
+_STATES: dict[type, Callable[[], tuple[Any, ...] | None]] = {np.ndarray: lambda: ()}
+
+
+def _torch_facts(kind: type) -> tuple[Any, Any]:
+    """The functions that read a tensor and the state of PyTorch."""
+    functions, forward_ad = sys.modules["torch"]._C, sys.modules["torch.autograd.forward_ad"]
+    keys_of, included_keys = functions._dispatch_keys, functions._dispatch_tls_local_include_set
+    is_grad_enabled, function_modes = functions.is_grad_enabled, functions._len_torch_function_stack
+
+    def facts(x: Any) -> tuple[Any, ...]:
+        # Dispatch keys show layouts, lazy negation, wrappers of transforms and inference tensors.
+        return kind, x.dtype, x.shape, x.stride(), keys_of(x).raw_repr(), x.requires_grad, x.get_device()
+
+    def state() -> tuple[Any, ...] | None:
+        if forward_ad._current_level >= 0 or functions._get_tracing_state() is not None:
+            return None
+        # Included keys show whether transforms, dispatch modes or inference mode are active in this thread.
+        return is_grad_enabled(), function_modes(), included_keys().raw_repr()
+
+    return facts, state

@@ -1,0 +1,43 @@
+"""Make every call of a rotation twice and return the second result, which comes from a plan that was kept."""
+
+import functools
+
+import numpy as np
+
+import rope_xp
+from rope_xp import RotaryEmbedding
+from rope_xp._core import rotation
+
+
+def make_calls_twice():
+    """Replace the public calls that keep plans. Tests that are imported later use the replaced ones."""
+    for name in ("__call__", "sincos", "rotate", "shift"):
+        setattr(RotaryEmbedding, name, _twice(getattr(RotaryEmbedding, name)))
+    RotaryEmbedding.rotate_inplace = _twice_in_place(RotaryEmbedding.rotate_inplace, first=1)
+    rope_xp.apply_rotary_pos_emb = rotation.apply_rotary_pos_emb = _twice(rope_xp.apply_rotary_pos_emb)
+    in_place = _twice_in_place(rope_xp.apply_rotary_pos_emb_inplace)
+    rope_xp.apply_rotary_pos_emb_inplace = rotation.apply_rotary_pos_emb_inplace = in_place
+
+
+def _twice(call):
+    @functools.wraps(call)
+    def wrapper(*arguments, **options):
+        call(*arguments, **options)
+        return call(*arguments, **options)
+
+    return wrapper
+
+
+def _twice_in_place(call, first=0):
+    """`first` is the place of the first array among the arguments. Its numbers are restored before the second call."""
+
+    @functools.wraps(call)
+    def wrapper(*arguments, **options):
+        arrays = [x for x in arguments[first:] if isinstance(x, np.ndarray) or hasattr(x, "clone")]
+        before = [x.clone() if hasattr(x, "clone") else x.copy() for x in arrays]
+        call(*arguments, **options)
+        for x, numbers in zip(arrays, before):
+            x[...] = numbers
+        return call(*arguments, **options)
+
+    return wrapper
