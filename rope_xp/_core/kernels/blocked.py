@@ -20,7 +20,7 @@ BYTES_PER_BLOCK = 2**20  # of x, for each thread; measured
 
 
 def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
-    """`reference.rotate_all`. A new array has the memory order of its input."""
+    """The same as `reference.rotate_all`. A new array has the memory order of its input."""
     outs = [x if inplace else memory.empty_like(x) for x in xs]
     for x, (sin, cos), out in zip(xs, tables, outs):
         for block in rotation.by_block(x, sin, cos, out):
@@ -123,4 +123,4 @@ def _parts(shape: tuple[int, ...], table_shape: tuple[int, ...], width: int, siz
 
 def _part_of_table(part: tuple[slice, ...], table: Any) -> tuple[slice, ...]:
     """The same part of a table, whose axes may have size 1."""
-    return tuple(slice(None) if size == 1 else axis for size, axis in zip(table.shape, part))
+    return tuple(slice(None) if size == 1 else each for size, each in zip(table.shape, part))

@@ -33,11 +33,14 @@ BYTES_PER_PART = 2**18
 # Tables of this size are read from memory again for each group of heads. Measured: shorter ones stay in the cache, more
 # heads compete for the same lines of the cache, and fewer gain nothing.
 BYTES_OF_LONG_TABLES, HEADS_PER_GROUP = 2**19, 4
-_ROWS_PER_RUN = 16  # that one compiled call rotates
+_ROWS_PER_RUN = 16  # how many rows one call of `_rotate_run` rotates, at most
 
-# A job begins with these words: a counter of the parts that are taken, their number, a counter of the threads that take
-# some, the places of a row of NaN and of the memory of the threads, the words of each such memory, and the place of the
-# first record. Addresses follow, and for each array a record.
+# A job is a list of words. It begins with:
+# - a counter of the parts that threads have taken, and the number of parts;
+# - a counter of the threads;
+# - the places, in the job, of a row of NaN and of the memory of all threads, and the words of memory for each thread;
+# - the place of the first record.
+# The addresses of all arrays follow, and then a record for each array.
 _TAKEN, _ALL_PARTS, _THREADS, _NANS, _MEMORY, _MEMORY_WORDS, _FIRST_RECORD, _ADDRESSES = range(8)
 # A record begins with these words. For each axis of rows follow its size and its strides in x, y, sin, cos and
 # positions. Strides and steps are in bytes. `_PLACE` is the place of the first address of the array. `_INTEGER` is the
@@ -64,7 +67,7 @@ class Program(NamedTuple):
     functions: memory.Functions
 
     def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
-        """The rotated arrays. Only addresses of `angles` are read, so that they may lack axes of size one."""
+        """The rotated arrays. Only addresses of `angles` are read, so they may lack axes of size 1."""
         ys = xs if self.inplace else [*map(self.functions.empty_like, xs)]
         arrays: list[Any] = []
         for x, y, group in zip(xs, ys, angles):
@@ -114,7 +117,7 @@ _programs = Plans()
 
 
 def rotate_all(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False) -> list[Any]:
-    """`reference.rotate_all`, bit for bit, also from rows of tables. A new array has the memory order of its input."""
+    """The same as `reference.rotate_all`, bit for bit. A new array has the memory order of its input."""
     program = _program(xs, angles, rotation, inplace)
     if program is None:
         angles = [_converted(backends.dtype_name(x.dtype), *group) for x, group in zip(xs, angles)]
@@ -124,7 +127,7 @@ def rotate_all(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: b
 
 
 def _program(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool) -> Program | None:
-    """`prepare`, which all layers and all decoding steps do once."""
+    """The program of `prepare`, or the kept program of an earlier call."""
     arrays = [(x.dtype, x.shape, memory.strides(x)) for x in (*xs, *[each for group in angles for each in group])]
     key = (backends.is_host(xs[0]), len(xs), rotation, inplace, *arrays)
     program = _programs.get(key)
@@ -312,7 +315,7 @@ def _rotate_rows(tag, job, record, start, stop, nans, scratch):
     innermost = axes + 6 * (job[record + _AXES] - 1)
     x_row, y_row, sin_row, cos_row = job[innermost + 1], job[innermost + 2], job[innermost + 3], job[innermost + 4]
     needs_scratch = not is_moved and reads != writes
-    # The most rows that one call rotates. More than one have the same position, or tables with a row for each.
+    # How many rows one call rotates, at most. It is 1 if each row has a position of its own.
     most = 1 if needs_scratch or job[innermost + 5] != 0 else _ROWS_PER_RUN
     while start < stop:
         x, y, sin, cos, position = job[place], job[place + 1], job[place + 2], job[place + 3], job[place + 4]

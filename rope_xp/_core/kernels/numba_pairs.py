@@ -1,7 +1,7 @@
 """What numba compiles for pairs of channels: reading, converting, rotating, rounding and writing them.
 
-Pairs of contiguous channels are rotated as vectors. The vector instructions are named here: a compiler finds them only
-in loops over memory that cannot overlap, and the result may overwrite its input.
+Pairs of contiguous channels are rotated as vectors. The vector instructions are written out here. A compiler uses them
+by itself only in loops over memory that cannot overlap, but the result may overwrite its input.
 """
 
 # pyright: reportMissingImports=false, reportCallIssue=false
@@ -58,7 +58,7 @@ def size_of(context: Any, tag: Any) -> Any:
 
 @intrinsic
 def lanes_of(context: Any, tag: Any) -> Any:
-    """The number of pairs that `_rotate` takes at once."""
+    """The number of pairs that `rotate_pairs` rotates at once."""
     return types.intp(tag), lambda context, builder, *_: context.get_constant(types.intp, _lanes(tag))
 
 
@@ -86,9 +86,9 @@ def rotate_pairs(
         sin, cos = [_load(builder, address, ir.VectorType(wide, count)) for address in (sin, cos)]
         signs = builder.insert_element(ir.Constant(sin.type, ir.Undefined), builder.sitofp(sign, wide), _INDEX(0))
         sin = builder.fmul(sin, _shuffle(builder, signs, signs, [0] * count))
-        turned = builder.fsub(builder.fmul(first, cos), builder.fmul(second, sin))
+        rotated = builder.fsub(builder.fmul(first, cos), builder.fmul(second, sin))
         partner = builder.fadd(builder.fmul(second, cos), builder.fmul(first, sin))
-        pair = _narrow(builder, tag, turned, partner)
+        pair = _narrow(builder, tag, rotated, partner)
         if writes.literal_value:
             for each, address in zip(pair, (y, y_partner)):
                 _store(builder, each, address)

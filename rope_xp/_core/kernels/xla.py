@@ -76,7 +76,7 @@ def _rotate_unaligned(x: Any, sin: Any, cos: Any, shape: tuple[int, ...], rotati
 
 
 def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
-    """`reference.rotate_all`. `inplace` is always False, because JAX arrays are immutable."""
+    """The same as `reference.rotate_all`. `inplace` is always False, because JAX arrays are immutable."""
     return [rotate(x, sin, cos, rotation) for x, (sin, cos) in zip(xs, tables)]
 
 
