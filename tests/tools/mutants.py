@@ -60,7 +60,7 @@ _core/backends/signature.py
     a plan for other strides: x.shape, x.strides, x.flags.num ==> x.shape, x.flags.num
     a plan for options of other types: else (kinds, options, ==> else (options,
 _core/plan.py
-    a program for tables that need a conversion: if not plan.are_ready: ==> if False:
+    a program for tables that need a conversion: if not plan.are_ready or ( ==> if (
     a program for positions that need a conversion: is_ready = positions is None or checks.are_ready_positions(
         ==> is_ready = True or checks.are_ready_positions(
 _core/calls.py

@@ -364,7 +364,7 @@ def _entry(kind: str) -> Any:
 
     def rotate(address):
         """Rotate parts until none is left, and return how many. Several threads may call this at the same time."""
-        stamp  # noqa: B018 - enclosed for numba's cache
+        _ = stamp  # the cache of numba compares what a function encloses
         job = pointer_to(address, _INT64)
         parts, nans = job[_ALL_PARTS], address + 8 * job[_NANS]
         scratch = address + 8 * (job[_MEMORY] + job[_MEMORY_WORDS] * fetch_and_add(address + 8 * _THREADS))

@@ -171,7 +171,7 @@ def _entry() -> Any:
 
     def make_tables(address):
         """Take parts until none is left, and return how many. Several threads may call this at the same time."""
-        stamp  # noqa: B018 - enclosed for numba's cache
+        _ = stamp  # the cache of numba compares what a function encloses
         job = numba.carray(pointer_to(address, _INT64), _WORDS_OF_JOB)
         parts, rows = job[5], job[6]
         done = 0

@@ -34,7 +34,8 @@ class Program(NamedTuple):
             if group is not last:
                 last, pair = group, group if len(group) == 2 else _select_rows(*group)
             tables.append(pair)
-        return [_rotate_unaligned(x, *pair, shape, self.rotation) for x, pair, shape in zip(xs, tables, self.shapes)]
+        arguments = zip(xs, tables, self.shapes)
+        return [_rotate_unaligned(x, sin, cos, shape, self.rotation) for x, (sin, cos), shape in arguments]
 
 
 class TablesProgram(NamedTuple):
