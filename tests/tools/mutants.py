@@ -149,7 +149,7 @@ _core/kernels/numba_sincos.py
     the last rows left out: while part < parts: ==> while part < parts - (parts > 1):
 _core/kernels/host_sincos.py
     a low digit without its table: (sizes & _LARGEST_DIGIT) ==> (sizes & _LARGEST_DIGIT - 1)
-    the opposite angle of a negative position: -angles[0], angles[0] ==> angles[0], angles[0]
+    the angle of a negative position not negated: -angles[0], angles[0] ==> angles[0], angles[0]
     digits of the place below: place + 1) ==> place)
     fractions left out: _added((np.sin(rest) ==> (np.sin(0 * rest) + angles[0], angles[1]) or _added((np.sin(rest)
 _core/table_scale.py

@@ -24,7 +24,7 @@ PROOF = len(cuda._TESTS)  # launches
 def fresh(monkeypatch):
     """A process in which Triton's kernel is the fastest, and nobody has tried it."""
     monkeypatch.setattr(kernels, "_obstacles", {})
-    monkeypatch.setattr(faults, "_warned", {})
+    monkeypatch.setattr(faults, "_told", {})
     signature.forget_plans()
     monkeypatch.setitem(kernels._FASTEST, "host memory", ("triton",))
 

@@ -14,11 +14,16 @@ def reason(problem: BaseException) -> str:
     return shorten(f"{kind}{problem}", 400, placeholder=" ...")
 
 
-_warned: dict[str, object] = {}
+_told: dict[str, object] = {}
+
+
+def is_first(subject: str) -> bool:
+    """Whether this is the first call with a subject in the process, in whichever thread."""
+    first = object()
+    return _told.setdefault(subject, first) is first
 
 
 def warn_once(subject: str, text: str) -> None:
     """Warn once in a process about each subject. Only the first thread that calls this warns."""
-    first = object()
-    if _warned.setdefault(subject, first) is first:
+    if is_first(subject):
         warnings.warn(f"rope_xp: {text}", RuntimeWarning, stacklevel=2)

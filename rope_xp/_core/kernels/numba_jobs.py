@@ -78,12 +78,8 @@ def compiled_entry(entry: Any, name: str) -> Any:
         progress.cancel()
 
 
-_printed: dict[str, object] = {}
-
-
 def _print_once(line: str) -> None:
-    first = object()
-    if sys.stderr is not None and _printed.setdefault(line, first) is first:
+    if sys.stderr is not None and faults.is_first(line):
         print(line, file=sys.stderr, flush=True)
 
 

@@ -166,7 +166,6 @@ def _make_rows(job, start, stop):
 @cache
 def _entry() -> Any:
     """The C function that makes tables, given the address of a job. Cached on disk if possible."""
-
     stamp = source_stamp()
 
     def make_tables(address):
