@@ -15,9 +15,9 @@ from rope_xp._core.channels import LAYOUTS, Layout, channels_of, span_of
 from rope_xp._core.description import describe
 from rope_xp._core.kernels import KERNELS, Kernel
 from rope_xp._core.provenance import Provenance
-from rope_xp._core.rope_parameters import rope_parameters
 from rope_xp._core.spectrum import spectrum_of
 from rope_xp._core.table_scale import scale_of
+from rope_xp._core.writers.transformers import rope_parameters
 from rope_xp.frequencies import Scaling, XPos
 
 

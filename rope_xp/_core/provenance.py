@@ -35,6 +35,10 @@ class Provenance:
         Values that the config did not state.
     remarks : tuple of str
         Other sentences that `RotaryEmbedding.describe` prints.
+    model_type : str
+        The family of the config.
+    max_position_embeddings : int, optional
+        The length that the config states, in tokens.
 
     Examples
     --------
@@ -44,6 +48,8 @@ class Provenance:
 
     defaults: tuple[Default, ...] = ()
     remarks: tuple[str, ...] = ()
+    model_type: str = ""
+    max_position_embeddings: int | None = None
 
     def mark(self, row: str) -> str:
         """A note to append to a row, or an empty string if the config states all values of the row."""

@@ -30,18 +30,21 @@ def test_importing_the_library_loads_no_framework():
 # From the bottom up: a module imports modules above it in this list, and none below. A folder stands for all in it,
 # where modules import each other as their `__init__` and its parts do.
 LAYERS = """
-_core/backends _core/arrays _core/provenance
+_core/backends _core/arrays _core/provenance _core/report
 _core/checks
 _core/phases _core/axes frequencies
 _core/kernels
-positions _core/channels _core/tables _core/table_scale
-_core/alignment _core/spectrum _core/rope_parameters _core/weights
+positions _core/channels _core/tables _core/table_scale _core/lengths
+_core/alignment _core/spectrum _core/writers _core/weights
 _core/plan _core/angles
-_core/rotation _core/calls _core/description
+_core/rotation _core/calls _core/description _core/explanation
+_core/extension
 _core/embedding
 _core/config
-_core/modules
-torch flax onnx huggingface
+_core/modules _identify
+_checkpoints _compare
+torch flax onnx huggingface plot
+cli __main__
 """
 LAYER_OF = {module: number for number, line in enumerate(LAYERS.split("\n")) for module in line.split()}
 

@@ -14,7 +14,7 @@ from rope_xp._core.channels import LAYOUTS, Layout
 from rope_xp._core.config.block import block_of, embedding_of
 from rope_xp._core.config.families import FAMILIES
 from rope_xp._core.config.family import Axes, Family
-from rope_xp._core.config.keys import BASE_KEYS, WHO, Keys, comma_separated, is_about_positions, shortened
+from rope_xp._core.config.keys import BASE_KEYS, LENGTH_KEYS, WHO, Keys, comma_separated, is_about_positions, shortened
 from rope_xp._core.config.layers import LayerConfig, is_rotated, label_of, layer_type_of
 from rope_xp._core.config.parts import DEFAULTS_IN_COMPOSITE, part_of, sub_configs
 from rope_xp._core.config.remote import NOT_ROTARY, UNROTATED, set_known_keys
@@ -274,7 +274,9 @@ def _read(
     _check_all_read(keys, family, mapping)
     if rope is None or not rotated:
         return None, Provenance(choices)
-    return rope, Provenance(tuple(keys.defaults.values()), tuple(keys.remarks))
+    length = keys.first(*LENGTH_KEYS)
+    length = int(length) if isinstance(length, (int, float)) and 1 <= length < 2**53 else None
+    return rope, Provenance(tuple(keys.defaults.values()), tuple(keys.remarks), model_type, length)
 
 
 def _check_all_read(keys: Keys, family: Family, mapping: Mapping[str, Any]) -> None:

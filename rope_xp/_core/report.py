@@ -1,0 +1,114 @@
+"""Reports: results that people read as text or Markdown, and programs as a dict."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from math import isfinite
+from textwrap import wrap
+from typing import Any, NamedTuple
+
+WIDTH = 80
+
+
+class Table(NamedTuple):
+    """Rows of texts. An empty header means none: the first column then names the row."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+class Section(NamedTuple):
+    """A part of a report: a paragraph, a table, or a list of sentences. The title may be empty."""
+
+    title: str
+    body: str | Table | Sequence[str]
+
+
+class Report:
+    """The base of reports, which are frozen dataclasses. `str` gives text of 80 columns.
+
+    Subclasses define `sections`, what the text says; `to_dict` has the fields.
+    """
+
+    def sections(self) -> list[Section]:
+        """What the report says, in order."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n\n".join(_as_text(section) for section in self.sections() if section.body)
+
+    def to_markdown(self) -> str:
+        """The report as Markdown.
+
+        Returns
+        -------
+        str
+        """
+        return "\n\n".join(_as_markdown(section) for section in self.sections() if section.body) + "\n"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as numbers, strings, lists and dicts, ready for JSON. A number that is not finite is null.
+
+        Returns
+        -------
+        dict
+        """
+        return {each.name: json_value(getattr(self, each.name)) for each in fields(self)}  # pyright: ignore
+
+    def _repr_markdown_(self) -> str:  # what notebooks show
+        return self.to_markdown()
+
+
+def json_value(value: Any) -> Any:
+    """A value that JSON can hold. A dataclass that is no report is given as its repr, as rope values are."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, Report):
+        return value.to_dict()
+    if is_dataclass(value):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return {str(name): json_value(each) for name, each in value.items()}
+    if hasattr(value, "_asdict"):
+        return json_value(value._asdict())
+    if isinstance(value, (list, tuple)):
+        return [json_value(each) for each in value]
+    raise TypeError(f"to_dict: a field must be a number, a string, or a sequence or mapping of them; got {value!r}")
+
+
+def _as_text(section: Section) -> str:
+    body = section.body
+    if isinstance(body, str):
+        lines = wrap(body, WIDTH)
+    elif isinstance(body, Table):
+        lines = _table_lines(body)
+    else:
+        lines = [line for each in body for line in wrap(each, WIDTH, initial_indent="- ", subsequent_indent="  ")]
+    return "\n".join([section.title] * bool(section.title) + lines)
+
+
+def _table_lines(table: Table) -> list[str]:
+    """The rows in columns. The last column is wrapped, so that lines have at most `WIDTH` characters."""
+    rows = [list(row) for row in ([table.header] if table.header else []) + list(table.rows)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    left = sum(widths) + 2 * len(widths)
+    lines = []
+    for row in rows:
+        start = "  ".join([f"{text:<{width}}" for text, width in zip(row, widths)] + [""])
+        last = wrap(row[-1], max(WIDTH - left, 20)) or [""]
+        lines += [(start + last[0]).rstrip(), *(" " * left + line for line in last[1:])]
+    return lines
+
+
+def _as_markdown(section: Section) -> str:
+    title, body = section
+    if isinstance(body, str):
+        text = body
+    elif isinstance(body, Table):
+        header = body.header or ("",) * len(body.rows[0])
+        rows = [header, ["---"] * len(header), *body.rows]
+        text = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+    else:
+        text = "\n".join(f"- {each}" for each in body)
+    return f"## {title}\n\n{text}" if title else text

@@ -1,0 +1,1 @@
+"""Write an embedding for other programs."""
