@@ -43,8 +43,10 @@ _core/embedding
 _core/config
 _core/modules _identify
 _checkpoints _compare
+__init__
 torch flax onnx huggingface plot
-cli __main__
+cli
+__main__
 """
 LAYER_OF = {module: number for number, line in enumerate(LAYERS.split("\n")) for module in line.split()}
 
@@ -60,6 +62,9 @@ transformers huggingface/__init__
 jax flax _core/kernels/xla
 flax flax
 onnx onnx
+matplotlib plot
+click cli/commands cli/inputs
+rich cli/output
 """
 ALLOWED = {(module, name) for name, *modules in map(str.split, MAY_NAME.splitlines()[1:]) for module in modules}
 PACKAGE = Path(importlib.util.find_spec("rope_xp").origin).parent
@@ -90,7 +95,7 @@ def imported_by(module):
             while rest and "/".join(rest) not in MODULES and "/".join([*rest, "__init__"]) not in MODULES:
                 rest.pop()
             path = "/".join(rest)
-            yield f"rope_xp/{path if path in MODULES else f'{path}/__init__'}"
+            yield f"rope_xp/{path if path in MODULES else f'{path}/__init__'.lstrip('/')}"
 
 
 def ours_in(module):
