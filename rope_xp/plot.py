@@ -379,7 +379,8 @@ def save(
     >>> rope = RotaryEmbedding(head_dim=64, layout="half", base=10_000.0)
     >>> save("wavelengths.svg", "wavelengths", rope, context=4096)  # doctest: +SKIP
     """
-    checks.one_of("save", "kind", kind, PICTURES)
+    if kind not in PICTURES:
+        raise ValueError(f"save: kind must be one of {', '.join(PICTURES)}; got {kind!r}")
     path = os.fspath(output)
     if not path.endswith((".png", ".svg")):
         raise ValueError(f"save: output must end in .png or .svg; got {path!r}")
