@@ -13,6 +13,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
 from rope_xp._core import checks
@@ -157,7 +158,7 @@ def decay(ropes: Ropes, *, distance: int = 4096, ax: Axes | None = None) -> Axes
     width = max(1, checks.count(who, "distance", distance) // 128)
     distances = np.arange(1, distance - distance % width + 1).reshape(-1, width)
     for number, (label, rope) in enumerate(given.items()):
-        m, frequencies = rope.attention_factor, _frequencies(who, rope).sum(0)
+        m, frequencies = rope.attention_factor or 1.0, _frequencies(who, rope).sum(0)
         means = [np.cos(np.outer(each, frequencies)).mean() for each in [np.zeros(1), *distances]]
         ax.plot([0, *distances.mean(1)], m**2 * np.asarray(means), label=label, **_style(number))
     return _finish(ax, "Mean score of equal queries and keys", "distance in tokens", "mean score")
@@ -334,7 +335,7 @@ def pair(ropes: Ropes, *, index: int = 0, count: int = 8, ax: Axes | None = None
         arrow = {"arrowstyle": "->", "color": _foreground(), "alpha": 0.35 + 0.65 * (position == 0)}
         ax.annotate("", tip, (0, 0), arrowprops=arrow)
         ax.annotate(str(position), (1.12 * tip[0], 1.12 * tip[1]), ha="center", va="center", size=9)
-    ax.add_patch(plt.Circle((0, 0), 1, fill=False, color=_foreground(), alpha=0.3))
+    ax.add_patch(Circle((0, 0), 1, fill=False, color=_foreground(), alpha=0.3))
     ax.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal")
     title = f"Pair {index} turns {frequency:.3g} radians per position"
     return _finish(ax, title, "first channel of the pair", "second channel")
