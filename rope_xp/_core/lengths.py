@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from rope_xp._core import checks
-from rope_xp.frequencies import DynamicNTKScaling
+from rope_xp.frequencies import DynamicNTKScaling, LinearScaling
 
 
 class Lengths(NamedTuple):
@@ -30,5 +30,7 @@ def lengths_of(who: str, rope: Any, trained_length: Any = None) -> Lengths:
     elif getattr(scaling, "factor", 1.0) != 1.0:
         trained = None
     if trained_length is not None:
-        trained = checks.count(who, "trained_length", trained_length)
+        trained = checks.length(who, "trained_length", trained_length)
+        if extended is None and isinstance(scaling, (LinearScaling, type(None))):
+            extended = trained if scaling is None else int(scaling.factor * trained)
     return Lengths(trained, extended)

@@ -39,6 +39,8 @@ class Provenance:
         The family of the config.
     max_position_embeddings : int, optional
         The length that the config states, in tokens.
+    stated : tuple of str
+        The keys of the config that were read.
 
     Examples
     --------
@@ -50,16 +52,21 @@ class Provenance:
     remarks: tuple[str, ...] = ()
     model_type: str = ""
     max_position_embeddings: int | None = None
+    stated: tuple[str, ...] = ()
 
     def mark(self, row: str) -> str:
         """A note to append to a row, or an empty string if the config states all values of the row."""
         defaults = defaults_as_text(default for default in self.defaults if default.row == row)
         return f" (not in the config: {defaults})" if defaults else ""
 
+    def others(self, rows: Container[str]) -> list[tuple[str, str]]:
+        """A row for the defaults that none of `rows` shows."""
+        others = defaults_as_text(default for default in self.defaults if default.row not in rows)
+        return [("not in the config", others)] if others else []
+
     def lines(self, rows: Container[str]) -> list[tuple[str, str]]:
         """Additional rows: the defaults that none of `rows` shows, and the remarks."""
-        others = defaults_as_text(default for default in self.defaults if default.row not in rows)
-        return [("not in the config", others)] * bool(others) + [("remark", remark) for remark in self.remarks]
+        return [*self.others(rows), *(("remark", remark) for remark in self.remarks)]
 
 
 def defaults_as_text(defaults: Iterable[Default]) -> str:

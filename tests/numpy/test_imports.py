@@ -37,7 +37,8 @@ _core/kernels
 positions _core/channels _core/tables _core/table_scale _core/lengths
 _core/alignment _core/spectrum _core/writers _core/weights
 _core/plan _core/angles
-_core/rotation _core/calls _core/description _core/explanation
+_core/rotation _core/calls _core/description
+_core/explanation
 _core/extension
 _core/embedding
 _core/config
@@ -141,6 +142,7 @@ BY_POSITION = {
     RotaryEmbedding: "",
     RotaryEmbedding.__call__: "self x",
     RotaryEmbedding.describe: "self x",
+    RotaryEmbedding.explain: "self context",
     RotaryEmbedding.replace: "self",
     RotaryEmbedding.rotate: "self x sincos",
     RotaryEmbedding.rotate_inplace: "self x",
