@@ -10,7 +10,7 @@ from rope_xp._core.angles import PHASES, Phase
 from rope_xp._core.arrays import Array
 from rope_xp._core.axes import Sections
 from rope_xp._core.backends.signature import Plans
-from rope_xp._core.calls import Calls
+from rope_xp._core.cached_keys import CachedKeys
 from rope_xp._core.channels import LAYOUTS, Layout, channels_of, span_of
 from rope_xp._core.description import describe
 from rope_xp._core.kernels import KERNELS, Kernel
@@ -22,7 +22,7 @@ from rope_xp.frequencies import Scaling, XPos
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class RotaryEmbedding(Calls):
+class RotaryEmbedding(CachedKeys):
     """The rotary position embedding of a model, as a frozen value without state.
 
     Results depend only on the arguments and the fields. The value can be an attribute of a PyTorch, Flax NNX or Equinox
