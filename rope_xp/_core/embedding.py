@@ -1,7 +1,6 @@
 """`RotaryEmbedding`: the frequencies, the pairing and the attention factor of a model in one frozen value."""
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -13,6 +12,7 @@ from rope_xp._core.backends.signature import Plans
 from rope_xp._core.cached_keys import CachedKeys
 from rope_xp._core.channels import LAYOUTS, Layout, channels_of, span_of
 from rope_xp._core.description import describe
+from rope_xp._core.extension import Extensible
 from rope_xp._core.kernels import KERNELS, Kernel
 from rope_xp._core.provenance import Provenance
 from rope_xp._core.spectrum import spectrum_of
@@ -22,7 +22,7 @@ from rope_xp.frequencies import Scaling, XPos
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class RotaryEmbedding(CachedKeys):
+class RotaryEmbedding(CachedKeys, Extensible):
     """The rotary position embedding of a model, as a frozen value without state.
 
     Results depend only on the arguments and the fields. The value can be an attribute of a PyTorch, Flax NNX or Equinox
@@ -131,7 +131,7 @@ class RotaryEmbedding(CachedKeys):
     # A copy of `scaling`. `dataclasses.replace` passes the old copy, so that `__post_init__` can refuse an attention
     # factor that came from a removed scaling.
     _scaling: Scaling | None = field(default=None, repr=False)
-    # `with_provenance` sets another one for embeddings that `from_config` returns.
+    # `with_provenance` sets another one for embeddings that `from_config` and `extend` return.
     _provenance: ClassVar[Provenance] = Provenance()
 
     def __post_init__(self) -> None:
@@ -316,13 +316,6 @@ class RotaryEmbedding(CachedKeys):
 
 # The names of the constructor's arguments.
 _ARGUMENTS = tuple(each.name for each in fields(RotaryEmbedding) if each.init and each.repr)
-
-
-def with_provenance(rope: RotaryEmbedding, provenance: Provenance) -> RotaryEmbedding:
-    """A copy that records where its values come from."""
-    marked = copy(rope)
-    object.__setattr__(marked, "_provenance", provenance)
-    return marked
 
 
 def _check_options(who: str, rope: RotaryEmbedding) -> None:
