@@ -1,7 +1,6 @@
 """`RotaryEmbedding`: the frequencies, the pairing and the attention factor of a model in one frozen value."""
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,9 +9,10 @@ from rope_xp._core.angles import PHASES, Phase
 from rope_xp._core.arrays import Array
 from rope_xp._core.axes import Sections
 from rope_xp._core.backends.signature import Plans
-from rope_xp._core.calls import Calls
+from rope_xp._core.cached_keys import CachedKeys
 from rope_xp._core.channels import LAYOUTS, Layout, channels_of, span_of
 from rope_xp._core.description import describe
+from rope_xp._core.extension import Extensible
 from rope_xp._core.kernels import KERNELS, Kernel
 from rope_xp._core.provenance import Provenance
 from rope_xp._core.spectrum import spectrum_of
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class RotaryEmbedding(Calls):
+class RotaryEmbedding(CachedKeys, Extensible):
     """The rotary position embedding of a model, as a frozen value without state.
 
     Results depend only on the arguments and the fields. The value can be an attribute of a PyTorch, Flax NNX or Equinox
@@ -134,7 +134,7 @@ class RotaryEmbedding(Calls):
     # A copy of `scaling`. `dataclasses.replace` passes the old copy, so that `__post_init__` can refuse an attention
     # factor that came from a removed scaling.
     _scaling: Scaling | None = field(default=None, repr=False)
-    # `with_provenance` sets another one for embeddings that `from_config` returns.
+    # `with_provenance` sets another one for embeddings that `from_config` and `extend` return.
     _provenance: ClassVar[Provenance] = Provenance()
 
     def __post_init__(self) -> None:
@@ -368,13 +368,6 @@ class RotaryEmbedding(Calls):
 
 # The names of the constructor's arguments.
 _ARGUMENTS = tuple(each.name for each in fields(RotaryEmbedding) if each.init and each.repr)
-
-
-def with_provenance(rope: RotaryEmbedding, provenance: Provenance) -> RotaryEmbedding:
-    """A copy that records where its values come from."""
-    marked = copy(rope)
-    object.__setattr__(marked, "_provenance", provenance)
-    return marked
 
 
 def _check_options(who: str, rope: RotaryEmbedding) -> None:

@@ -17,7 +17,7 @@ def lengths_of(who: str, rope: Any, trained_length: Any = None) -> Lengths:
     """The trained and the extended length of a `RotaryEmbedding`.
 
     A scaling rule may state the trained length. Without scaling, both are the length of the config. If a rule states no
-    original length, the config does not say which of the two its length is.
+    original length, the config does not say which of the two its length is; `extend` records both.
     """
     scaling, stated = rope.scaling, rope._provenance.max_position_embeddings
     trained, extended = stated, stated
@@ -28,7 +28,7 @@ def lengths_of(who: str, rope: Any, trained_length: Any = None) -> Lengths:
         if stated is None or stated <= trained:
             extended = None if factor is None else int(factor * trained)
     elif getattr(scaling, "factor", 1.0) != 1.0:
-        trained = None
+        trained = rope._provenance.trained_length
     if trained_length is not None:
         trained = checks.length(who, "trained_length", trained_length)
         if extended is None and isinstance(scaling, (LinearScaling, type(None))):

@@ -39,7 +39,7 @@ class CallPlan(NamedTuple):
     - "rows": the rows of given tables that positions select;
     - "positions": a kernel computes angles from positions;
     - "computed": tables are computed from positions;
-    - "change": tables are computed from a change of positions.
+    - "change": tables are computed from a change of positions or of frequencies, for arrays that are rotated already.
 
     A plan that is kept may have two programs, which repeat no decision. `tables.run(positions)` computes tables.
     `rotate.run(arrays, angles)` rotates arrays by tables, or by tables and positions. These need not be aligned.
@@ -107,11 +107,16 @@ def plan_shift(
             raise TypeError(f"{who}: delta must be an int or an array of real numbers; got {type(delta).__name__}")
         leading, shape = _shape_of_positions(who, "delta", delta, rope.axes, k)
     shape = shape_of_delta(shape, leading, k.ndim - 1 - (rope.heads is not None))
-    alignments = _alignments_of_positions(who, "delta", rope, shape[leading:], arrays, seq_dim)
-    alignments = _alignments_of_tables(who, rope, shape[leading:], alignments, arrays, seq_dim, heads_dim)
-    # Rotated keys have the layout that the rotation wrote.
-    plan = _plan(who, rope, "change", alignments, arrays, delta_shape=shape)
-    return plan._replace(rotation=plan.rotation._replace(read=plan.rotation.write))
+    return _plan_change(who, "delta", rope, shape, leading, arrays, seq_dim, heads_dim)
+
+
+def plan_rerotation(
+    who: str, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
+) -> CallPlan:
+    """The plan of a rotation of keys at these positions by a change of frequencies. `sincos` is empty."""
+    _check_arrays(who, rope, arrays, name="k")
+    leading, shape = _shape_of_positions(who, "positions", positions, rope.axes, arrays[0])
+    return _plan_change(who, "positions", rope, shape, leading, arrays, seq_dim, heads_dim)
 
 
 def with_programs(who: str, plan: CallPlan, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any) -> CallPlan:
@@ -267,6 +272,24 @@ def _plan_positions(
         raise ValueError(f"{who}: xpos must have the query first and then keys; got one array (use sincos and rotate)")
     alignments = _alignments_of_tables(who, rope, shape, alignments, arrays, seq_dim, heads_dim)
     return _plan(who, rope, "computed", alignments, arrays, seq_axis=seq_axis)
+
+
+def _plan_change(
+    who: str,
+    name: str,
+    rope: Any,
+    shape: tuple[int, ...],
+    leading: int,
+    arrays: Sequence[Any],
+    seq_dim: int,
+    heads_dim: int | None,
+) -> CallPlan:
+    """The plan of a rotation of keys that are rotated already. `shape` and `leading` are those of the argument."""
+    alignments = _alignments_of_positions(who, name, rope, shape[leading:], arrays, seq_dim)
+    alignments = _alignments_of_tables(who, rope, shape[leading:], alignments, arrays, seq_dim, heads_dim)
+    # Rotated keys have the layout that the rotation wrote.
+    plan = _plan(who, rope, "change", alignments, arrays, delta_shape=shape)
+    return plan._replace(rotation=plan.rotation._replace(read=plan.rotation.write))
 
 
 def _shape_of_positions(who: str, name: str, positions: Any, axes: int, like: Any) -> tuple[int, tuple[int, ...]]:

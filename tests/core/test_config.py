@@ -32,8 +32,7 @@ from rope_xp._core.config import families, families_of_axes
 from rope_xp._core.config.families import FAMILIES
 from rope_xp._core.config.family import COMMON_DEFAULTS
 from rope_xp._core.config.parts import PARTS
-from rope_xp._core.embedding import with_provenance
-from rope_xp._core.provenance import Provenance
+from rope_xp._core.provenance import Provenance, with_provenance
 from rope_xp.frequencies import geometric
 
 FULL, SLIDING = "full_attention", "sliding_attention"

@@ -64,12 +64,16 @@ _core/plan.py
     a program for positions that need a conversion: is_ready = positions is None or checks.are_ready_positions(
         ==> is_ready = True or checks.are_ready_positions(
 _core/calls.py
-    attention factor applied again by shift: sin, cos = self._unscaled_sincos(who, change, k)
-        ==> sin, cos = self.sincos(change, like=k)
     xPos keys grow too: 1 if role == "query" else -1 ==> 1 if role == "query" else 1
     the inverse multiplied once more: if plan.divides: ==> if False:
+_core/cached_keys.py
+    attention factor applied again by shift: sin, cos = self._unscaled_sincos(who, change, k)
+        ==> sin, cos = self.sincos(change, like=k)
     xPos shifted without its decay: over(change, -1, ==> over(change * 0, -1,
     xPos shifted from its centre on: over(change, -1, ==> over(change - self._scale.xpos.centre, -1,
+    attention factor kept by rerotate: self._scale.inverted(*self.sincos(positions, like=k, role="key"))
+        ==> self.sincos(positions, like=k, role="key")
+    keys rotated back by rerotate: new_sin * cos - new_cos * sin ==> new_cos * sin - new_sin * cos
 _core/phases.py
     a carry dropped from the phase: + (carry >> 16) ==>
     negative positions taken for positive: (of_axis[new_axes], row) ==> (abs(of_axis[new_axes]), row)

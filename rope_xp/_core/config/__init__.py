@@ -21,8 +21,8 @@ from rope_xp._core.config.readers import families_with, remarks_on_widths
 from rope_xp._core.config.remote import NOT_ROTARY, UNROTATED, set_known_keys
 from rope_xp._core.config.source import check_size, mapping_of
 from rope_xp._core.config.upstream import as_transformers, remarks
-from rope_xp._core.embedding import RotaryEmbedding, with_provenance
-from rope_xp._core.provenance import Provenance, defaults_as_text
+from rope_xp._core.embedding import RotaryEmbedding
+from rope_xp._core.provenance import Provenance, defaults_as_text, with_provenance
 
 # For a model without a rotary embedding. With `Any` in place of None, type checkers ask for no test of the result.
 MaybeNone: TypeAlias = Any
