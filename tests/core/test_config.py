@@ -32,6 +32,7 @@ from rope_xp._core.config import families, families_of_axes
 from rope_xp._core.config.families import FAMILIES
 from rope_xp._core.config.family import COMMON_DEFAULTS
 from rope_xp._core.config.parts import PARTS
+from rope_xp._core.config.source import mapping_of
 from rope_xp._core.provenance import Provenance, with_provenance
 from rope_xp.frequencies import geometric
 
@@ -1146,6 +1147,22 @@ def test_a_file_that_does_not_exist(tmp_path, monkeypatch, name):
     assert len(str(raised.value)) < 1000
     with pytest.raises(FileNotFoundError, match=rf"got '{re.escape(str(tmp_path / 'config.json'))}', which does not"):
         from_config(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json"])
+def test_the_config_beside_a_file_of_tensors(tmp_path, name):
+    (tmp_path / name).write_bytes(b"\0")  # it is not read
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    assert from_config(tmp_path / name) == from_config(LLAMA)
+    with pytest.raises(FileNotFoundError, match=r"got '\S*other.safetensors', which does not exist"):
+        from_config(tmp_path / "other.safetensors")
+
+
+def test_a_folder_without_config_json_has_params_json(tmp_path):
+    (tmp_path / "params.json").write_text(json.dumps(llama()))
+    assert mapping_of(tmp_path) == llama()
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    assert mapping_of(tmp_path) == LLAMA
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, None])
