@@ -1,0 +1,1 @@
+"""`identify`: which rotary embedding a function computes."""
