@@ -110,7 +110,12 @@ def _offset(
     allowed = errors + np.abs(frequencies) * ROUNDOFF["float32"] * roundings(frequencies)
     within = np.abs(frequencies) * error + np.abs(offset)[:, None] * allowed + 16 * roundoff
     fits = np.flatnonzero((rest <= within).all(axis=1))
-    return (float(min(offset[fits], key=abs)), error) if len(fits) else (None, error)
+    if not len(fits):
+        return None, error
+    # One pair alone leaves many offsets. Someone chose a whole number, and a small one.
+    return float(
+        min(offset[fits], key=lambda each: (abs(each - round(each)) > error * (1 + abs(each)), abs(each)))
+    ), error
 
 
 class Precision(NamedTuple):
