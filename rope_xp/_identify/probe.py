@@ -1,7 +1,7 @@
 """Calls of a function `fn(x, positions)` whose shapes and library are not known: what it accepts, and what it does."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,8 +60,8 @@ class Probe:
         The axis along which equal rows give different results: "seq", or another if `fn` rotates along a wrong axis.
     follows : str or None
         What decides the result of a row. "positions": its position. "index": its index along `axis`; positions are
-        ignored. "first call": the position that the row had in the first call with this shape. "nothing": neither.
-        The probe can be called if it is "positions" or "index".
+        ignored. "first call": the position that the row had in the first call with this shape; the probe then makes
+        each call with another number of rows. "nothing": neither, and the probe returns None.
     library, dtype : str
         The library, and the dtype of the results. Empty if no call succeeded.
     eps : float
@@ -112,6 +112,7 @@ class Probe:
         self.position_axes = best.form.position_axes if best.follows else ()
         self.library = backends.name(backends.namespace(best.form.like)).partition(".")[0] if best.follows else ""
         self.eps = ROUNDOFF.get(self.dtype, ROUNDOFF["bfloat16"])
+        self._rows = len(MORE)  # of the last call, where each needs another number
 
     def __call__(self, x: Any, positions: Any) -> np.ndarray | None:
         """The result for each row of `x` at its position, as float64.
@@ -128,8 +129,14 @@ class Probe:
             None if the function failed. The last of `problems` then says why.
         """
         x, positions = np.asarray(x, dtype=np.float64), np.asarray(positions)
-        if self.follows not in ("positions", "index"):
+        rows_given = len(x)
+        if self.follows in (None, "nothing"):
             return None
+        if self.follows == "first call":
+            self._rows = max(self._rows + 1, len(x))
+            x, positions = (
+                np.concatenate([each, each[:1].repeat(self._rows - len(each), 0)]) for each in (x, positions)
+            )
         result = np.empty(x.shape)
         try:
             for rows in self._rows_of_calls(positions):
@@ -137,7 +144,7 @@ class Probe:
         except Failure as failure:
             self.problems.append(str(failure))
             return None
-        return result
+        return result[:rows_given]
 
     def _rows_of_calls(self, positions: np.ndarray) -> list[np.ndarray]:
         """The rows that each call can compute."""
@@ -155,7 +162,7 @@ class Probe:
         rows, where = np.arange(len(x)), positions
         if self.follows == "index":
             if positions.max() >= LONGEST_INDEX:
-                raise Failure(f"it ignores positions; at most {LONGEST_INDEX} rows are tested")
+                raise Failure("a call has one row for each position up to the largest")
             along = np.zeros((int(positions.max()) + 1, self.head_dim))
             along[positions] = x
             x, rows, where = along, positions, np.arange(len(along))
@@ -167,11 +174,11 @@ class Probe:
 
     def _is_square(self, name: str) -> bool:
         """Whether this axis has as many rows as the axis that is rotated."""
-        return name == self.axis or self.follows == "positions"
+        return name == self.axis or self.follows != "index"
 
 
 def _trials(fn: Callable[..., Any], head_dim: int, shapes: tuple[str, ...], libraries: list[Any]) -> list[Trial]:
-    """Trials of libraries and shapes, until a result follows the positions; the last ones have equal sizes."""
+    """Trials of libraries and shapes, until rows differ by position or index. The last ones have equal sizes."""
     forms = [
         (Form(like, tuple(shape.split()), position_axes), SIZES)
         for like in libraries
@@ -182,7 +189,7 @@ def _trials(fn: Callable[..., Any], head_dim: int, shapes: tuple[str, ...], libr
     trials = []
     for form, sizes in forms + squares:
         trials.append(_trial(fn, head_dim, form, sizes))
-        if trials[-1].follows == "positions":
+        if trials[-1].follows not in (None, "nothing"):
             break
     return trials
 
@@ -248,9 +255,11 @@ def _libraries(like: Any) -> list[Any]:
 
 
 def _summary(trials: list[Trial]) -> list[str]:
-    """What went wrong, each reason once, with the shapes that it concerns."""
+    """What went wrong, each reason once, with the shapes that it concerns unless it concerns all."""
     reasons: dict[str, tuple[str, dict[str, None]]] = {}
     for trial in trials:  # sizes in an error differ from trial to trial; the error is the same
-        _, shapes = reasons.setdefault(re.sub(r"\d+", "#", trial.words), (trial.words, {}))
+        _, shapes = reasons.setdefault(re.sub(r"[\d, ]+", "#", trial.words), (trial.words, {}))
         shapes[" ".join(trial.form.shape)] = None
-    return [f"with x of ({'), ('.join(shapes)}): {words}" for words, shapes in reasons.values()]
+    if len(reasons) == 1:
+        return [trials[0].words]
+    return [f"with x of ({'), ('.join(shapes)}), {words}" for words, shapes in reasons.values()]
