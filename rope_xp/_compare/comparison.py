@@ -15,6 +15,7 @@ from rope_xp._core import checks
 from rope_xp._core.config import from_config
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._core.lengths import lengths_of
+from rope_xp._identify import identify
 
 # What counts as the same, at least: float32 phases have this error at position 8,192 (two roundings of 2**-24).
 TOLERANCE = 1e-3
@@ -76,6 +77,7 @@ def comparison(who: str, a: Subject, b: Subject, options: Options) -> Comparison
         "tolerance": options.tolerance or max(TOLERANCE, *precise, 0.0),
         "a": a.name,
         "b": b.name,
+        "problems": tuple(dict.fromkeys(problem for each in findings for problem in each.problems)),
     }
     one, other = (each.behaviour for each in findings)
     if one is None or other is None:
@@ -89,8 +91,6 @@ def _reference(who: str, a: Subject, b: Subject, options: Options) -> RotaryEmbe
         return b.rope if a.fn is not None else a.rope
     if options.head_dim is None:
         raise TypeError(f"{who}: head_dim must be given for two functions; got None")
-    from rope_xp._identify import identify
-
     for each in (b, a):
         found = identify(each.fn, options.head_dim, **options.call).rope
         if found is not None:
@@ -178,7 +178,6 @@ def _text(cause: str, each: Behaviour) -> str:
 def _unexplained(findings: list[Finding], head_dim: int, fixed: dict[str, Any]) -> Comparison:
     """The report on a function that no behaviour reproduces. Positions are those of `TRIED`."""
     causes = tuple(dict.fromkeys(each.cause for each in findings if each.cause))
-    problems = tuple(problem for each in findings for problem in each.problems)
     positions = TRIED[fixed["context"] > TRIED]
     matrices = [matrices_of(each, positions, head_dim) for each in findings]
     first = largest = None
@@ -193,6 +192,5 @@ def _unexplained(findings: list[Finding], head_dim: int, fixed: dict[str, Any]) 
         first_position=first,
         scores_are_same=None,
         largest_change=None,
-        problems=problems,
         **fixed,
     )

@@ -10,6 +10,7 @@ from rope_xp._compare.changes import behaviours_near
 from rope_xp._compare.maps import directions_of
 from rope_xp._compare.measure import Measured, measured_factors
 from rope_xp._core.embedding import RotaryEmbedding
+from rope_xp._identify import identify
 
 # Results with greater rounding say little about the precision of phases: their own noise is as large.
 COARSE = 2.0**-12
@@ -48,10 +49,20 @@ def finding_of(who: str, subject: Subject, reference: RotaryEmbedding | None, he
     problem = _problem(measured)
     if problem is not None:
         return problem
-    if reference is None:
-        return Finding(None, "unknown", (), measured)
-    found = reproducing(measured, reference, directions)
-    return Finding(found, "" if found else "unknown", (), measured)
+    words = ("The function ignores positions and counts the rows of x.",) * (measured.probe.follows == "index")
+    found = None if reference is None else reproducing(measured, reference, directions)
+    if found is None and directions is None:
+        found = _identified(subject, head_dim, call)
+    return Finding(found, "" if found else "unknown", words, measured)
+
+
+def _identified(subject: Subject, head_dim: int, call: Any) -> Behaviour | None:
+    """The behaviour of a function that is far from the value that it is compared with."""
+    found = identify(subject.fn, head_dim, **call)
+    if found.rope is None:
+        return None
+    axis = "tokens" if found.axis == "seq" else "heads"
+    return behaviour_of(found.rope)._replace(offset=found.offset or 0, axis=axis, precision=found.precision)
 
 
 def _problem(measured: Measured) -> Finding | None:

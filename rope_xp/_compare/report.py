@@ -79,7 +79,8 @@ class Comparison(Report):
     def summary(self) -> str:
         """The result in a few sentences."""
         if self.same:
-            return " ".join([f"The two agree at every position below {number(self.context)}.", *self._beyond])
+            agree = f"The two agree at every position below {number(self.context)}."
+            return " ".join([agree, *self._beyond, *self.problems])
         return " ".join([self._where, *self._why, *self.problems, *self._scores])
 
     @property

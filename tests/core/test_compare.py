@@ -106,6 +106,7 @@ def test_a_planted_mistake_is_the_first_cause(xp, cause):
     for pair in ((fn, rope), (rope, fn)):
         report = compare(*pair, context=100_000, shape="seq heads dim", like=like)
         assert not report.same and report.causes[0] == cause, report
+    assert compare(fn, fn, head_dim=HEAD_DIM, shape="seq heads dim", like=like).same
     with pytest.raises(AssertionError, match=rf"^assert_same: the function .* differ.* cause: {cause}"):
         assert_same(fn, rope, context=100_000, shape="seq heads dim", like=like)
 
