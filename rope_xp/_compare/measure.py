@@ -1,0 +1,139 @@
+"""What a function does to a few rows at a few positions, and whether a behaviour reproduces it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rope_xp._compare.behaviour import Behaviour
+from rope_xp._compare.maps import Map
+from rope_xp._core import backends
+from rope_xp._identify.calls import ROUNDOFF
+from rope_xp._identify.probe import LONGEST_INDEX, Probe
+
+NEAR = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55)
+FAR = (257, 1000, 4001, 30_011, 100_003)
+# The relative error of phases of each precision, from the best to the worst. Exact ones may come from float64 products.
+PHASE_ROUNDOFF = {"exact": 2.0**-50, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+# Roundings in a result: of both tables, of two products, of their sum, and of the attention factor, with some to spare.
+ROUNDINGS = 16
+
+
+class Measured:
+    """Small numbers, which all dtypes hold exactly, and what a function makes of them at some positions.
+
+    Parameters
+    ----------
+    fn : callable
+        ``fn(x, positions)``.
+    head_dim : int
+    directions : array, "directions axes", or None
+        How fast each position axis grows. None for one position axis.
+    **options
+        `shape`, `like` and `who` of `Probe`.
+
+    Attributes
+    ----------
+    probe : Probe
+        The calls with the first direction of positions.
+    positions : array, "rows"
+    x : array, "rows head_dim"
+    results : list of array, "rows head_dim"
+        One for each direction. Empty if the function failed.
+    problems : list of str
+        What went wrong, in plain words.
+    width : int
+        How many channels change at some position, rounded up to an even number.
+    """
+
+    def __init__(self, fn: Callable[[Any, Any], Any], head_dim: int, directions: Any, **options: Any):
+        functions = [fn] if directions is None else [_along(fn, direction) for direction in directions]
+        probes = [Probe(each, head_dim, **options) for each in functions[:1]]
+        self.probe = probes[0]
+        probes += [Probe(each, head_dim, **options) for each in functions[1:] if self.probe.follows == "positions"]
+        far = [position for position in FAR if position < LONGEST_INDEX or self.probe.follows != "index"]
+        positions = [*NEAR, *far]
+        x = np.random.default_rng(0).integers(1, 8, (2, head_dim)) / 4.0 * [[1.0], [-1.0]]
+        self.x = np.tile(np.concatenate([x, x.sum(axis=0, keepdims=True)]), (len(positions), 1))
+        self.positions = np.repeat(np.array(positions), 3)
+        results = [each(self.x, self.positions) for each in probes]
+        self.results: list[Any] = [] if any(each is None for each in results) else results
+        self.problems = [problem for each in probes for problem in each.problems]
+        # Tables in float32 are exact enough for results in any dtype.
+        eps = max(self.probe.eps, ROUNDOFF["float32"])
+        self.rounding = ROUNDINGS * eps * float(np.abs(self.x).max())
+        moved = sum((np.abs(y - self.x) > self.rounding).any(axis=0) for y in self.results)
+        self.width = 2 * ((int(np.count_nonzero(moved)) + 1) // 2)
+
+    def is_linear(self) -> bool:
+        """Whether the sum of two rows gives the sum of their results."""
+        return all(
+            float(np.abs(y[0::3] + y[1::3] - y[2::3]).max()) <= self.rounding * max(1.0, float(np.abs(y).max()))
+            for y in self.results
+        )
+
+    def factors(self, behaviour: Behaviour, position: int) -> Any:
+        """The complex factor of each pair of a behaviour at a position that was measured."""
+        row = int(np.nonzero(self.positions == position)[0][0])
+        first, second, to_first, to_second = behaviour.map().channels
+        x, y = self.x[row], self.results[0][row]
+        factors = (y[to_first] + 1j * y[to_second]) / (x[first] + 1j * x[second])
+        return 1j * factors.conj() if behaviour.is_swapped else factors
+
+    def frequency(self, behaviour: Behaviour, pair: int) -> float:
+        """The frequency of a pair, in radians per token, without its sign. Each position makes it more accurate."""
+        start = self.factors(behaviour, 0)[pair]
+        found = 0.0
+        for position in NEAR[1:]:
+            angle = np.angle(self.factors(behaviour, position)[pair] * np.conj(start))
+            turns = np.round((found * position - angle) / (2 * np.pi))
+            found = float((angle + 2 * np.pi * turns) / position)
+        return abs(found)
+
+    def precision(self, behaviour: Behaviour, directions: Any) -> str | None:
+        """The precision of phases with which a behaviour reproduces the function; None if it does not.
+
+        A frequency, a position and their product are each rounded once. Sines and cosines may be rounded, too.
+        """
+        exact = behaviour._replace(precision="exact", measured=None).map(directions)
+        size = max(1.0, behaviour.attention_factor)
+        errors = [np.abs(y - exact.rotated(self.x, self.positions, row)) for row, y in enumerate(self.results)]
+        of_phases = [self._phase_error(exact, row) for row in range(len(errors))]
+        for name, roundoff in PHASE_ROUNDOFF.items():
+            fixed = size * (self.rounding + 4 * roundoff * float(np.abs(self.x).max()))
+            if all((error <= fixed + roundoff * each).all() for error, each in zip(errors, of_phases)):
+                return name
+        return None
+
+    def _phase_error(self, exact: Map, row: int) -> Any:
+        """The error of each result if each rounding of a phase had a relative error of one."""
+        first, second, to_first, to_second = exact.channels
+        length = np.abs(self.x[:, first] + 1j * self.x[:, second]) * exact.size
+        error = np.zeros_like(self.x)
+        angles = np.abs(exact.step[row]) * (self.positions[:, None] + 1.0)
+        error[:, to_first] = error[:, to_second] = 4 * length * angles
+        return error
+
+
+def measured_factors(probe: Probe, behaviour: Behaviour) -> Callable[[Any], Any]:
+    """The complex factors "positions 1 pairs" of a function at any positions."""
+    first, _, to_first, to_second = behaviour.map().channels
+    row = np.zeros(probe.head_dim)
+    row[first] = 1.0
+
+    def factors(positions: Any) -> Any:
+        y = probe(np.broadcast_to(row, (len(positions), probe.head_dim)), positions)
+        if y is None:
+            raise ValueError(f"compare: the function must accept long sequences; got: {probe.problems[-1]}")
+        return (y[:, to_first] + 1j * y[:, to_second])[:, None]
+
+    return factors
+
+
+def _along(fn: Callable[[Any, Any], Any], direction: Any) -> Callable[[Any, Any], Any]:
+    """A function of positions of several axes as one of a single axis."""
+
+    def along(x: Any, positions: Any) -> Any:
+        return fn(x, backends.namespace(positions).stack([int(speed) * positions for speed in direction]))
+
+    return along
