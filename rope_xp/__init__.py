@@ -1,6 +1,7 @@
 """Rotary position embeddings on every array library: written once, exact at any position."""
 
 from rope_xp import frequencies, positions
+from rope_xp._checkpoints import identify_checkpoint
 from rope_xp._core.angles import SinCos, fixed_pos_embedding, sinusoidal_pos_embedding
 from rope_xp._core.axes import Sections
 from rope_xp._core.config import from_config
@@ -39,6 +40,7 @@ __all__ = [
     "fixed_pos_embedding",
     "frequencies",
     "from_config",
+    "identify_checkpoint",
     "permute_projection",
     "positions",
     "rotate_every_two",
