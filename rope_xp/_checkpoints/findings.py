@@ -13,9 +13,9 @@ from rope_xp._checkpoints.projections import (
     META,
     MLX,
     Group,
-    is_mlx,
     is_of_other_part,
     main_group,
+    mark_of_mlx,
 )
 from rope_xp._checkpoints.widths import Conclusion, widths_of
 from rope_xp._core.config import from_config
@@ -30,7 +30,7 @@ MAX_BUFFERS = 512
 def findings(path: str) -> dict[str, Any]:
     """The fields of a `Checkpoint`."""
     contents = contents_of(Path(path))
-    mlx = is_mlx(contents.metadata, contents.config, contents.tensors)
+    mlx = mark_of_mlx(contents.metadata, contents.tensors)
     group = main_group(contents.tensors, bool(mlx))
     format_, why = _format(contents, group, mlx)
     embedding, not_read = _embedding(contents, format_)
@@ -57,7 +57,10 @@ def _format(contents: Contents, group: Group | None, mlx: str) -> tuple[str | No
     if contents.container == GGUF:
         return GGUF, "the file begins with b'GGUF'"
     if group is None:
-        return None, "no tensor has the name of a projection of a known format"
+        name, layout = _family(contents.config)
+        if layout is None:
+            return None, "no tensor has the name of a projection of a known format"
+        return MLX if mlx else HUGGING_FACE, mlx or f"model_type {name!r} in {contents.config_name}"
     if group.format == HUGGING_FACE and mlx:
         return MLX, mlx
     return group.format, f"the name {_shown(group.example)}"
@@ -72,8 +75,17 @@ def _embedding(contents: Contents, format_: str | None) -> tuple[RotaryEmbedding
     try:
         found = from_config(contents.config, **options)
     except (TypeError, ValueError) as error:
-        return None, [("embedding: cannot tell", str(error))]
+        return None, [(_embedding_of_layers(contents.config, options), str(error))]
     return found, [] if found is not None else [("embedding: none", f"{contents.config_name}: it rotates nothing")]
+
+
+def _embedding_of_layers(config: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """What to say if all layers together have no embedding: whether one layer has."""
+    try:
+        from_config(config, layer=0, **options)
+    except (TypeError, ValueError):
+        return "embedding: cannot tell"
+    return "embedding: differs between layers"
 
 
 def _layout(contents: Contents, format_: str | None, embedding: RotaryEmbedding | None) -> tuple[str | None, str]:

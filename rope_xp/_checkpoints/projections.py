@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from rope_xp._checkpoints.safetensors_file import Tensor
 
@@ -31,7 +31,17 @@ ROLES: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("attn_kv_a_mqa", "attn_q_a"), (GGUF, "latent")),
 }
 OTHER_PARTS = ("vision", "visual", "image", "audio", "speech", "vit", "img", "mtp", "codec")
+MAX_LAYERS = 16_384
 FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
+
+
+class Place(NamedTuple):
+    """The parts of a name such as "model.layers.0.self_attn.q_proj.weight"."""
+
+    prefix: str  # "model.layers"
+    layer: int | None  # None if one tensor holds all layers, as Megatron may write it
+    inner: str  # "self_attn.q_proj"
+    parameter: str  # "weight"
 
 
 @dataclass
@@ -41,13 +51,17 @@ class Group:
     prefix: str
     format: str = ""
     layers: set[int] = field(default_factory=set)
-    stacked: bool = False  # one tensor holds all layers
     names: dict[str, str] = field(default_factory=dict)  # by role, the name of the first tensor
     shapes: dict[str, set[tuple[int, ...]]] = field(default_factory=lambda: defaultdict(set))  # by role
-    packed: set[str] = field(default_factory=set)  # parameters of quantised projections, such as "qweight"
+    packed: set[str] = field(default_factory=set)  # parameters and dtypes of packed projections, such as "qweight"
 
     def rows(self, role: str) -> int | None:
-        """The number of outputs of a projection, or the size of a norm, if all layers have the same."""
+        """The number of outputs of a projection, or the size of a norm, if all layers have the same.
+
+        If queries have a projection of their own, a fused one is in layers of another kind of attention.
+        """
+        if role == "qkv" and "q" in self.names:
+            return None
         sizes = {shape[0] for shape in self.shapes[role] if len(shape) == (1 if role == "q_norm" else 2)}
         return sizes.pop() if len(sizes) == 1 else None
 
@@ -55,6 +69,34 @@ class Group:
     def example(self) -> str:
         """The name of a projection."""
         return next(self.names[role] for role in ("q", "qkv", "latent", "k", "q_norm") if role in self.names)
+
+    def add(self, name: str, place: Place, tensor: Tensor | None, mlx: bool) -> None:
+        """Add a tensor: its layer, and its shape if it is a projection."""
+        if place.layer is not None:
+            self.layers.add(place.layer)
+        format_, role = ROLES.get(place.inner, ("", ""))
+        if place.inner == "self_attention.query_key_value" and "language_model" in place.prefix:
+            format_ = MEGATRON
+        if not format_ or (place.layer is None and format_ != MEGATRON):
+            return
+        self.format = self.format or format_
+        if place.parameter == "weight" and not self.names.get(role, "").endswith(".weight"):
+            self.names[role] = name
+        self.names.setdefault(role, name)
+        if place.parameter == "weight" and tensor is not None:
+            self._add_shape(role, place, tensor, mlx)
+        elif place.parameter not in ("weight", "bias"):
+            self.packed.add(place.parameter)
+
+    def _add_shape(self, role: str, place: Place, tensor: Tensor, mlx: bool) -> None:
+        shape = tensor.shape
+        if place.layer is None and shape:
+            self.layers.update(range(min(shape[0], MAX_LAYERS)))
+            shape = shape[1:]
+        if self.format == GGUF or tensor.dtype in FLOATS or (mlx and tensor.dtype == "U32"):
+            self.shapes[role].add(shape)
+        else:
+            self.packed.add(tensor.dtype)
 
 
 def is_of_other_part(name: str) -> bool:
@@ -66,48 +108,27 @@ def main_group(tensors: Mapping[str, Tensor | None], mlx: bool) -> Group | None:
     """The layers of the text model, or of the largest part that has projections; None without projections."""
     groups: dict[str, Group] = {}
     for name, tensor in tensors.items():
-        parts = name.split(".")
-        at = next((i for i, part in enumerate(parts) if part.isdecimal() and len(part) < 7), None)
-        stacked = at is None
-        if at is None and "layers" in parts:
-            at = parts.index("layers")
-        if at is None:
-            continue
-        prefix = ".".join(parts[: at + stacked])
-        group = groups.setdefault(prefix, Group(prefix))
-        if not stacked:
-            group.layers.add(int(parts[at]))
-        _add(group, name, ".".join(parts[at + 1 : -1]), parts[-1], tensor, stacked, mlx)
+        place = _place(name)
+        if place is not None:
+            groups.setdefault(place.prefix, Group(place.prefix)).add(name, place, tensor, mlx)
     found = [group for group in groups.values() if group.format]
     text = [group for group in found if not is_of_other_part(group.prefix)]
     return max(text or found, key=lambda group: len(group.layers), default=None)
 
 
-def _add(group: Group, name: str, inner: str, parameter: str, tensor: Tensor | None, stacked: bool, mlx: bool) -> None:
-    """Add a tensor to its group, if it is a projection."""
-    format_, role = ROLES.get(inner, ("", ""))
-    if inner == "self_attention.query_key_value" and "language_model" in group.prefix:
-        format_ = MEGATRON
-    if not format_ or (stacked and format_ != MEGATRON):
-        return
-    group.format, group.stacked = group.format or format_, stacked
-    if role == "q_norm" and parameter != "weight":
-        return
-    if role != "q_norm" and parameter not in ("weight", "bias"):
-        group.packed.add(parameter)
-    group.names.setdefault(role, name)
-    if tensor is None or parameter != "weight":
-        return
-    shape = tensor.shape[1:] if stacked else tensor.shape
-    if stacked:
-        group.layers.update(range(min(tensor.shape[0], 10**6)) if tensor.shape else ())
-    if format_ == GGUF or tensor.dtype in FLOATS or (mlx and tensor.dtype == "U32"):
-        group.shapes[role].add(shape)
-    else:
-        group.packed.add(tensor.dtype)
+def _place(name: str) -> Place | None:
+    """The parts of a name; None if it has no layers."""
+    parts = name.split(".")
+    at = next((i for i, part in enumerate(parts) if part.isdecimal() and len(part) < 7), None)
+    if at is not None:
+        return Place(".".join(parts[:at]), int(parts[at]), ".".join(parts[at + 1 : -1]), parts[-1])
+    if "layers" in parts:
+        at = parts.index("layers") + 1
+        return Place(".".join(parts[:at]), None, ".".join(parts[at:-1]), parts[-1])
+    return None
 
 
-def is_mlx(metadata: Mapping[str, Any], config: Mapping[str, Any], tensors: Mapping[str, Any]) -> str:
+def mark_of_mlx(metadata: Mapping[str, Any], tensors: Mapping[str, Any]) -> str:
     """What shows that MLX wrote a file with the names of Hugging Face; empty if nothing does."""
     if metadata.get("format") == "mlx":
         return "the header says {'format': 'mlx'}"

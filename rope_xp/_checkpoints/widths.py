@@ -14,13 +14,14 @@ Found = tuple[int, str]  # a size, and from what it follows
 KEYS = {
     "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention.head_count"),
     "kv_heads": (
-        *("num_key_value_heads", "num_kv_heads", "n_kv_heads", "num_query_groups", "multi_query_group_num"),
+        *("num_key_value_heads", "n_kv_heads", "num_query_groups", "multi_query_group_num"),
         "attention.head_count_kv",
     ),
     "head_dim": ("head_dim", "kv_channels", "attention.key_length"),
     "hidden_size": ("hidden_size", "n_embd", "dim", "d_model", "embedding_length"),
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "block_count"),
 }
+FALCON = ("num_kv_heads", "multi_query")  # of key-value heads; Falcon reads one of the two
 LATENT = ("qk_nope_head_dim", "qk_rope_head_dim")
 
 
@@ -52,7 +53,8 @@ def widths_of(
     elif group is not None:
         _add_from_shapes(found, group)
     _add_defaults(found, group, latent)
-    if "kv_heads" not in found and "heads" in found and not _has_rows(group) and not _given(config, "kv_heads"):
+    other_number = any(config.get(key) is not None for key in (*KEYS["kv_heads"], *FALCON))
+    if "kv_heads" not in found and "heads" in found and not other_number and not _has_rows(group):
         found["kv_heads"] = (found["heads"][0], f"{where} states no other number than that of heads")
     agreeing, warnings = ([], []) if group is None or latent else _compare_rows(found, group, where)
     if group is not None and contents.complete and len(group.layers) < layers_stated:
@@ -94,11 +96,16 @@ def _of_latent(config: Mapping[str, Any], where: str) -> dict[str, Found]:
 def _add_from_shapes(found: dict[str, Found], group: Group) -> None:
     """Sizes that follow from the projections. What the config states stays."""
     q, k, qkv, norm = (group.rows(role) for role in ("q", "k", "qkv", "q_norm"))
-    heads = found.get("heads", (0, ""))[0]
+    heads, hidden = (found.get(size, (0, ""))[0] for size in ("heads", "hidden_size"))
     if "head_dim" not in found and norm is not None and norm != q:
         found["head_dim"] = (norm, f"{norm} values in {group.names['q_norm']}")
     if "head_dim" not in found and q and heads and q % heads == 0:
         found["head_dim"] = (q // heads, f"{q} rows of {group.names['q']} / {heads} heads")
+    if "head_dim" not in found and qkv and heads and hidden % heads == 0 and qkv % (hidden // heads or 1) == 0 < hidden:
+        found["head_dim"] = (
+            hidden // heads,
+            f"hidden size {hidden} / {heads} heads, and {qkv} rows of the projections",
+        )
     width = found.get("head_dim", (0, ""))[0]
     for size, role, rows in (("heads", "q", q), ("kv_heads", "k", k)):
         if size not in found and width and rows and rows % width == 0:
@@ -116,11 +123,6 @@ def _has_rows(group: Group | None) -> bool:
     return group is not None and any(group.rows(role) for role in ("q", "k", "qkv"))
 
 
-def _given(config: Mapping[str, Any], size: str) -> list[str]:
-    """The keys of a size that have a value."""
-    return [key for key in KEYS[size] if config.get(key) is not None]
-
-
 def _add_defaults(found: dict[str, Found], group: Group | None, latent: bool) -> None:
     """Sizes that follow from others, if no shape says them."""
     heads, hidden = (found.get(size, (0, ""))[0] for size in ("heads", "hidden_size"))
@@ -135,7 +137,7 @@ def _conclusions(found: Mapping[str, Found], config: Mapping[str, Any], group: G
     conclusions = [(f"{words[size]}: {found[size][0]}", found[size][1]) for size in KEYS if size in found]
     missing = [size for size in KEYS if size not in found]
     if missing:
-        lists = [key for size in missing for key in _given(config, size) if isinstance(config[key], (list, tuple))]
+        lists = [key for size in missing for key in KEYS[size] if isinstance(config.get(key), (list, tuple))]
         why = f"{lists[0]} differs between layers" if lists else _why_not(group)
         conclusions.append(("other sizes: cannot tell", f"{', '.join(words[size] for size in missing)}: {why}"))
     return conclusions
