@@ -145,7 +145,13 @@ ON_HOST = {
     ],
 }
 # What takes no arrays.
-OTHERS = {"from_config", "RotaryEmbedding.extend", "RotaryEmbedding.to_config", "RotaryEmbedding.replace"}
+OTHERS = {
+    "from_config",
+    "identify_checkpoint",
+    "RotaryEmbedding.extend",
+    "RotaryEmbedding.to_config",
+    "RotaryEmbedding.replace",
+}
 
 
 def cases(*tables):
