@@ -1,25 +1,15 @@
 """`compare` and `assert_same`, with mistakes planted in functions of complex numbers."""
 
-from dataclasses import replace
 
-import ml_dtypes
 import numpy as np
 import oracle
 import pytest
-from configs import CONFIGS
-from errors import assert_raises
 
 from rope_xp import (
-    DynamicNTKScaling,
-    LinearScaling,
-    NTKScaling,
     RotaryEmbedding,
-    Sections,
-    XPos,
     YarnScaling,
     assert_same,
     compare,
-    from_config,
 )
 
 HEAD_DIM, BASE, FACTOR = 32, 10_000.0, 1.25
