@@ -108,6 +108,8 @@ def test_angles_that_training_did_not_show():
     for pair, first in report.unseen_from.items():
         reaching = [p for p in range(200) if p * rope.inv_freq[pair] >= last_trained[pair] * (1 - 1e-12)]
         assert reaching[0] == first == 25
+    assert "no pair has such angles" in words(rope.explain(25, trained_length=10))
+    assert f"26 tokens, {len(report.unseen_from)} pairs have such angles" in words(rope.explain(26, trained_length=10))
 
 
 def test_pairs_that_are_not_rotated():
@@ -363,7 +365,9 @@ def assert_is_a_report(report):
 def test_real_configs(golden):
     rope = from_config(CONFIGS[golden["config"]], **golden["kwargs"])
     if rope is not None:
-        assert_is_a_report(rope.explain())
+        report = rope.explain()
+        assert_is_a_report(report)
+        assert not re.search("is not read, and head_dim|does not state the base|the default of most", words(report))
         assert max(map(len, rope.describe().splitlines())) <= 80
 
 

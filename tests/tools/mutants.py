@@ -49,7 +49,7 @@ _core/explanation/bands.py
 _core/explanation/precision.py
     the error of float32 without that of its frequencies: * w.astype(np.float32) ==> * w
 _core/explanation/warning_texts.py
-    a factor that does not match the lengths: if stated in (extended, ==> if stated or stated in (extended,
+    a factor that does not match the lengths: if stated in (extended, original): ==> if stated:
 _core/angles.py
     sine and cosine exchanged: SinCos(backends.materialized(sin), backends.materialized(cos)) ==> SinCos(cos, sin)
     phases that drift: if phase == "float32": ==> if phase in ("exact", "float32"):

@@ -61,17 +61,16 @@ def _original_length(rope: Any) -> str:
 
 def _factor(rope: Any) -> str:
     """A factor that is not the ratio of the lengths. In YaRN, it is defined as this ratio (section 3.1)."""
-    stated, scaling = rope._provenance.max_position_embeddings, rope.scaling
-    has_ratio = isinstance(scaling, (YarnScaling, LongRopeScaling)) and scaling.factor is not None
-    if not has_ratio or stated is None:
+    stated, factor = rope._provenance.max_position_embeddings, getattr(rope.scaling, "factor", None)
+    if not isinstance(rope.scaling, (YarnScaling, LongRopeScaling)) or factor is None or stated is None:
         return ""
-    extended = round(scaling.factor * scaling.original_max_position_embeddings)
-    if stated in (extended, scaling.original_max_position_embeddings):  # some configs keep the original length
+    original = rope.scaling.original_max_position_embeddings
+    extended = round(factor * original)
+    if stated in (extended, original):  # some configs keep the original length
         return ""
     return (
-        f"The factor does not match the lengths: factor {scaling.factor:g} times original length "
-        f"{scaling.original_max_position_embeddings:,} is {extended:,}, but max_position_embeddings is {stated:,}. "
-        "The frequencies follow from the factor."
+        f"The factor does not match the lengths: factor {factor:g} times original length {original:,} is {extended:,}, "
+        f"but max_position_embeddings is {stated:,}. The frequencies follow from the factor."
     )
 
 
@@ -104,7 +103,7 @@ def _beyond(rope: Any, lengths: Lengths, context: int | None) -> str:
 
 
 def _not_inverted(rope: Any, context: int | None) -> list[str]:
-    """Tables that are 0 or infinite in float32. No rotation restores what they rotated."""
+    """Tables that are 0 or infinite in float32, or close to it. No rotation restores what they rotated."""
     found = []
     if not FLOAT32.tiny <= rope.attention_factor <= FLOAT32.max:
         found.append(
@@ -115,7 +114,8 @@ def _not_inverted(rope: Any, context: int | None) -> list[str]:
     if reach is not None and context is not None and max(context - rope.xpos.centre, rope.xpos.centre) > reach:
         found.append(
             f"The scales of xpos leave the range of float32 more than {reach:,} tokens from position "
-            f"{rope.xpos.centre:,}. There, queries or keys overflow, and rotate(inverse=True) does not restore its input."
+            f"{rope.xpos.centre:,}. There, queries or keys overflow, and rotate(inverse=True) does not restore its "
+            "input."
         )
     return found
 
