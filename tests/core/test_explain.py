@@ -217,9 +217,14 @@ WARNINGS = {
         (llama(kv_channels=128),),
     ),
     "dual_chunk_attention_config is not applied": ((llama(**CHUNKS),), (llama(),)),
-    "rule dynamic depends on the length. These frequencies are for sequences of at most 8,192 tokens. If": (
+    "rule dynamic depends on the length. These frequencies are for sequences of at most 8,192 tokens. Keys": (
         (scaled("dynamic", factor=2.0),),
         (scaled("linear", factor=2.0),),
+    ),
+    "These frequencies are for sequences of 6,144 tokens. At 5,000 tokens, others apply": (
+        (embedding(scaling=RULES["dynamic"][0]), 5000),
+        (embedding(scaling=RULES["dynamic"][0]), 6144),
+        (embedding(scaling=RULES["dynamic"][0]),),
     ),
     "tokens, others apply: from_config(..., seq_len=8193)": (
         (scaled("dynamic", factor=2.0), 8193),

@@ -78,8 +78,10 @@ def _length_dependent(rope: Any, context: int | None) -> str:
     """A rule whose frequencies depend on the length of the sequence, so that cached keys become wrong."""
     scaling = rope.scaling
     if isinstance(scaling, DynamicNTKScaling):
-        valid = f"at most {max(scaling.seq_len or 0, scaling.max_position_embeddings):,}"
-        fits = context is None or context <= max(scaling.seq_len or 0, scaling.max_position_embeddings)
+        unscaled = scaling.max_position_embeddings
+        length = max(scaling.seq_len or 0, unscaled)
+        valid = f"{'' if length > unscaled else 'at most '}{length:,}"
+        fits = context is None or max(context, unscaled) == length
     elif isinstance(scaling, LongRopeScaling) and scaling.short_factor != scaling.long_factor:
         original = scaling.original_max_position_embeddings
         valid = f"{'more than' if scaling.is_long else 'at most'} {original:,}"
@@ -89,8 +91,8 @@ def _length_dependent(rope: Any, context: int | None) -> str:
     others = "" if fits else f" At {context:,} tokens, others apply: from_config(..., seq_len={context})."
     return (
         f"The rule {scaling.rope_type} depends on the length. These frequencies are for sequences of {valid} tokens."
-        f"{others} If a sequence grows beyond a limit, its cached keys keep the old frequencies and do not fit. "
-        "`rerotate` corrects them."
+        f"{others} Keys that were cached at another length may have other frequencies, which do not fit. `rerotate` "
+        "corrects them."
     )
 
 
