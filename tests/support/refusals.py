@@ -140,7 +140,7 @@ ON_HOST = {
     ],
 }
 # What takes no arrays.
-OTHERS = {"from_config", "RotaryEmbedding.to_config", "RotaryEmbedding.replace"}
+OTHERS = {"from_config", "RotaryEmbedding.explain", "RotaryEmbedding.to_config", "RotaryEmbedding.replace"}
 
 
 def cases(*tables):

@@ -78,12 +78,12 @@ def _angles(it: Any) -> Sequence[str]:
     if not unseen:
         return [f"Each rotated pair completes a turn within {trained:,} tokens. Training showed all its angles."]
     first, last = min(unseen.values()), max(unseen.values())
-    until = "" if first == last else f", the last of them from position {last:,} on"
+    until = "" if first == last else f" for one of them, and {last:,} for the last"
     reached = sum(position < it.context for position in unseen.values()) if it.context else 0
     sentences = [
         f"{len(unseen)} of {it.pairs} pairs complete no turn within {trained:,} tokens: {_ranges(unseen)}. Training "
         "showed only a part of their angles.",
-        f"They have angles that training did not show from position {first:,} on{until}. Within a context of "
+        f"The first position with an angle that training did not show is {first:,}{until}. Within a context of "
         f"{it.context:,} tokens, {f'{reached} pairs have' if reached else 'no pair has'} such angles.",
     ]
     if it.rope.scaling is not None:
