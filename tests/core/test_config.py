@@ -744,7 +744,7 @@ REMARKS = [
     (llama("minicpm", partial_rotary_factor=0.5), ""),  # which transformers does not have
     (llama(partial_rotary_factor=0.5), NOT_READ),
     (bare(rope_parameters={"rope_theta": 1e4, SHARE: 0.5}), NOT_READ),
-    (llama(rotary_dim=64), "transformers does not read rotary_dim in 'llama'"),
+    (llama(rotary_dim=64), "transformers does not read rotary_dim (a key of codegen, gptj, minimax_m2) in 'llama'"),
     *(
         ({**DEEPSEEK, key: True}, f"transformers does not read {key} in 'deepseek_v3'")
         for key in ("rope_interleaved", "rotary_emb_interleaved", "rope_traditional")

@@ -108,6 +108,8 @@ def test_angles_that_training_did_not_show():
     for pair, first in report.unseen_from.items():
         reaching = [p for p in range(200) if p * rope.inv_freq[pair] >= last_trained[pair] * (1 - 1e-12)]
         assert reaching[0] == first == 25
+    assert "no pair has such angles" in words(rope.explain(25, trained_length=10))
+    assert f"26 tokens, {len(report.unseen_from)} pairs have such angles" in words(rope.explain(26, trained_length=10))
 
 
 def test_pairs_that_are_not_rotated():
@@ -118,18 +120,18 @@ def test_pairs_that_are_not_rotated():
 
 
 @pytest.mark.parametrize("context", [1, 700, 131_072, 2**24 + 2**13, 2**40])
-def test_the_error_of_float32(context):
-    """The products of float32 against exact fractions, at the last positions."""
-    rope = embedding(head_dim=8, base=500.0)
-    errors = []
+@pytest.mark.parametrize("inv_freq", [(1.0, 0.211, 0.0447, 0.00946), ((0.9, 0.3), (1.0, 1.0))])
+def test_the_error_of_float32(context, inv_freq):
+    """The products of float32 against exact fractions, at the last positions: the largest error of all pairs."""
+    errors = {0: Fraction(0)}
     for position in range(max(context - 1024, 0), context):
-        for w in rope.inv_freq:
-            product = np.float32(position) * np.float32(w)
-            errors.append((abs(Fraction(float(product)) - position * Fraction(w)), rope.inv_freq.index(w)))
-    found = rope.explain(context).float32_error
+        for pair, w in enumerate(inv_freq if isinstance(inv_freq[0], float) else inv_freq[0]):
+            product = float(np.float32(position) * np.float32(w))
+            errors[pair] = max(abs(Fraction(product) - position * Fraction(w)), errors.get(pair, Fraction(0)))
+    found = embedding(base=None, inv_freq=inv_freq).explain(context).float32_error
     # The products in float64 are rounded: 2**-53 of the phase.
-    assert found.radians == pytest.approx(float(max(errors)[0]), abs=context * 2.0**-52)
-    assert found.pair == max(errors)[1] or context == 1
+    assert found.radians == pytest.approx(float(max(errors.values())), abs=context * 2.0**-52)
+    assert found.pair == max(errors, key=errors.__getitem__)
 
 
 @pytest.mark.parametrize("context", [1, 2, 256, 257, 258, 511, 131_072, 131_073, 10**6])
@@ -183,7 +185,16 @@ FAR = embedding(xpos=XPos())
 
 # What is warned of: a config or an embedding and a context; and the same without the reason.
 WARNINGS = {
-    "The config states no base, so the base is 10,000": ((NO_BASE,), (scaled("llama3", **LLAMA3),)),
+    "does not state the base (rope_theta), and 10,000 is the default of llama. Llama 3.1": (
+        (NO_BASE,),
+        (scaled("llama3", **LLAMA3),),
+        ({**scaled("yarn", **YARN), "rope_theta": None},),
+    ),
+    "Its longest wavelength, 54,410 tokens, is shorter than the length of the config, 54,411.": (
+        (llama(rope_theta=None, max_position_embeddings=54_411),),
+        (llama(rope_theta=None, max_position_embeddings=54_410),),
+        (llama(rope_theta=1e4, max_position_embeddings=54_411),),
+    ),
     "the base is 10,000, the default of most families, but the default of mixtral is 1,000,000": (
         ({**MIXTRAL, "rope_theta": 1e4},),
         (MIXTRAL,),
@@ -192,36 +203,52 @@ WARNINGS = {
         (scaled("yarn", factor=4.0),),
         (scaled("yarn", **YARN),),
     ),
-    "factor 4 times original length 2,048 is 8,192, but max_position_embeddings is 9,000": (
+    "factor 4 times original length 2,048 is 8,192, but max_position_embeddings is": (
         (scaled("yarn", 9000, **YARN),),
         (scaled("yarn", 8192, **YARN),),
         (scaled("yarn", 2048, **YARN),),
     ),
-    "transformers does not read rotary_dim in 'llama'": ((llama(rotary_dim=128),), (llama(),)),
+    "transformers does not read rotary_pct (a key of gpt_neox, gpt_neox_japanese) in 'llama'": (
+        (llama(rotary_pct=0.5),),
+        (llama(partial_rotary_factor=0.5),),
+    ),
     "kv_channels=64 is not read, and head_dim is 128; kv_channels is a key of model_type chatglm, jetmoe, qwen": (
         (llama(kv_channels=64),),
         (llama(kv_channels=128),),
     ),
     "dual_chunk_attention_config is not applied": ((llama(**CHUNKS),), (llama(),)),
-    "rule dynamic depends on the length. These frequencies are for sequences of at most 8,192 tokens. If": (
+    "rule dynamic depends on the length. These frequencies are for sequences of at most 8,192 tokens. Keys": (
         (scaled("dynamic", factor=2.0),),
         (scaled("linear", factor=2.0),),
     ),
-    "At 8,193 tokens, others apply: from_config(..., seq_len=8193)": (
+    "These frequencies are for sequences of 6,144 tokens. At 5,000 tokens, others apply": (
+        (embedding(scaling=RULES["dynamic"][0]), 5000),
+        (embedding(scaling=RULES["dynamic"][0]), 6144),
+        (embedding(scaling=RULES["dynamic"][0]),),
+    ),
+    "tokens, others apply: from_config(..., seq_len=8193)": (
         (scaled("dynamic", factor=2.0), 8193),
         (scaled("dynamic", factor=2.0), 8192),
     ),
-    "rule longrope depends on the length. These frequencies are for sequences of at most 2,048 tokens. At 8,192": (
+    "rule longrope depends on the length. These frequencies are for sequences of at most 2,048 tokens.": (
         (LONGROPE,),
-        (LONGROPE, 2048),
         (scaled("longrope", **{**FACTORS, "long_factor": [1.0] * 64}, **LENGTH),),
     ),
+    "tokens, others apply: from_config(..., seq_len=": ((LONGROPE,), (LONGROPE, 2048)),
     "The context of 8,193 tokens is longer than the 8,192 tokens": ((scaled("yarn", **YARN), 8193), (llama(),)),
-    "The attention factor 1e-39 is beyond the range of float32": (
+    "The attention factor 1e-39 is beyond the normal numbers of float32": (
         (embedding(attention_factor=1e-39),),
         (embedding(attention_factor=1e-37),),
     ),
-    "The scales of xpos leave the range of float32": ((FAR, 50_000), (FAR, 30_000), (embedding(), 50_000)),
+    "The scales of xpos leave the range of float32 more than 36,260 tokens from position 0": (
+        (FAR, 50_000),
+        (FAR, 36_000),
+        (embedding(), 50_000),
+    ),
+    "more than 36,260 tokens from position 40,000": (
+        (embedding(xpos=XPos(centre=40_000)), 100),
+        (embedding(xpos=XPos(centre=30_000)), 66_000),
+    ),
 }
 
 
@@ -240,7 +267,7 @@ def test_what_the_warnings_say_of_inverses():
     """A result of `rotate(inverse=True)` is NaN where a warning says so, and only there."""
     x = random(2, 14, dtype="float32")
     for rope, position in ((embedding(attention_factor=1e-46), 3), (FAR, 50_000)):
-        assert any("gives NaN" in each for each in rope.explain(position).warnings)
+        assert any("does not restore its input" in each for each in rope.explain(position).warnings)
         with np.errstate(all="ignore"):
             sincos = rope.sincos(np.asarray([position] * 2), like=x, role="key" if rope.xpos else None)
             assert np.isnan(rope.rotate(rope.rotate(x, sincos, seq_dim=0), sincos, seq_dim=0, inverse=True)).any()
@@ -274,6 +301,7 @@ def test_lengths_and_the_default_context():
         (embedding(scaling=YarnScaling(**YARN)), {}, (2048, 8192, 8192)),
         (from_config(scaled("linear", factor=4.0)), {}, (None, 8192, 8192)),
         (from_config(llama(max_position_embeddings=8192)), {"context": 9}, (8192, 8192, 9)),
+        (from_config(CONFIGS["grok-2"]), {}, (None, 131_072, 131_072)),  # its rule is in given frequencies
     ]
     for rope, arguments, wanted in lengths:
         report = rope.explain(**arguments)
@@ -314,14 +342,16 @@ def test_other_embeddings_say_what_can_be_said(name):
         assert [axis.wavelengths[1] for axis in report.axes] == near(longest)
     if name == "decay":  # zeta of the first and of the last of 7 pairs, as in the paper
         assert "512 tokens multiply those of pair 0 by 0.286, and those of pair 6 by 0.898" in words(report)
-    if name == "heads":
-        assert "heads 3, each with its own frequencies" in words(report)
+    if not treatments:
+        assert "Pairs and their wavelengths are not shown, because a pair has several frequencies." in words(report)
 
 
 def test_learned_frequencies_are_not_read(xp):
     """Arrays of NumPy become floats, which are known."""
     report = embedding(base=None, inv_freq=xp.array(np.ones(7), "float32")).explain(1000)
-    assert [report.bands == (), report.float32_error is None] == [xp.name != "numpy"] * 2
+    is_array = xp.name != "numpy"
+    assert [report.bands == (), report.float32_error is None] == [is_array] * 2
+    assert ("because explain does not read arrays" in words(report)) == is_array
     assert_is_a_report(report)
 
 
@@ -330,7 +360,7 @@ def assert_is_a_report(report):
     lines = str(report).splitlines()
     assert max(map(len, lines)) <= 80 and len(lines) <= 55
     assert not [line for line in lines if line != line.rstrip()]
-    assert "## Pairs" in report.to_markdown() or not report.bands
+    assert "## Pairs" in report.to_markdown()
     as_dict = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     assert as_dict["pairs"] == report.rope.pairs and as_dict["warnings"] == list(report.warnings)
     assert [band["pairs"] for band in as_dict["bands"]] == [list(band.pairs) for band in report.bands]
@@ -340,7 +370,9 @@ def assert_is_a_report(report):
 def test_real_configs(golden):
     rope = from_config(CONFIGS[golden["config"]], **golden["kwargs"])
     if rope is not None:
-        assert_is_a_report(rope.explain())
+        report = rope.explain()
+        assert_is_a_report(report)
+        assert not re.search("is not read, and head_dim|does not state the base|the default of most", words(report))
         assert max(map(len, rope.describe().splitlines())) <= 80
 
 
@@ -355,7 +387,7 @@ def test_llama_3_1():
     assert len(str(report).splitlines()) <= 40 and report.warnings == ()
     text = words(report)
     assert "29 of 64 pairs complete no turn within 8,192 tokens: 35-63." in text
-    assert "not show from position 65,536 on. Within a context of 131,072 tokens, 29 pairs have such angles." in text
+    assert "not show is 65,536. Within a context of 131,072 tokens, 29 pairs have such angles." in text
 
 
 def test_bad_lengths():

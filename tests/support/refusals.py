@@ -148,6 +148,7 @@ ON_HOST = {
 OTHERS = {
     "from_config",
     "identify_checkpoint",
+    "RotaryEmbedding.explain",
     "RotaryEmbedding.extend",
     "RotaryEmbedding.to_config",
     "RotaryEmbedding.replace",

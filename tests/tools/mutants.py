@@ -43,6 +43,13 @@ frequencies/_progressions.py
 _core/spectrum.py
     exponent over head_dim instead of rotary_dim: _progression(who, base, span.rotary_dim,
         ==> _progression(who, base, span.rotary_dim if sections else span.head_dim - span.first_channel,
+_core/explanation/bands.py
+    turns of scaled pairs in training: (self.unscaled or self.frequency) <= ==> self.frequency <=
+    scaled pairs unseen from the trained length on: (self.divisor or 1.0) * trained ==> trained
+_core/explanation/precision.py
+    the error of float32 without that of its frequencies: * w.astype(np.float32) ==> * w
+_core/explanation/warning_texts.py
+    a factor that does not match the lengths: if stated in (extended, original): ==> if stated:
 _core/angles.py
     sine and cosine exchanged: SinCos(backends.materialized(sin), backends.materialized(cos)) ==> SinCos(cos, sin)
     phases that drift: if phase == "float32": ==> if phase in ("exact", "float32"):

@@ -108,6 +108,8 @@ def _frequencies(
     if sections is not None or pairing.reverse or pairing.last_channels:
         raise ValueError(f"{WHO}: the number of rotated channels must be even in {config.keys.name}; got {rotary_dim}")
     rule = Scaling() if scaling is None else scaling
+    if scaling is not None:
+        config.keys.remarks.append(f"the given frequencies include the rule {rope_type} ({scaling.describe()})")
     inv_freq = frequencies_of(WHO, rule, base, rotary_dim)
     return {"inv_freq": inv_freq, "attention_factor": rule.resolved_attention_factor}
 

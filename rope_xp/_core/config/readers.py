@@ -42,10 +42,10 @@ def rules_with(key: Any) -> str:
 
 def remarks_on_widths(keys: Keys, family: Family, head_dim: int) -> list[str]:
     """Sentences about keys for the width of a head that this family does not read, and that state another width."""
-    stated = {name: keys.mapping.get(name) for name in sorted(_widths() - {*_widths_of(family)})}
+    others = {name: keys.mapping.get(name) for name in sorted(_widths() - {*_keys_of(family), *keys.found()})}
     return [
         f"{name}={value} is not read, and head_dim is {head_dim}{families_with(name)}"
-        for name, value in stated.items()
+        for name, value in others.items()
         if checks.is_int(value) and value != head_dim
     ]
 
@@ -62,25 +62,25 @@ def _readers() -> dict[str, list[str]]:
 
 @cache
 def _widths() -> frozenset[str]:
-    """The keys for the width of a head that only some families read."""
-    return frozenset(key for row in FAMILIES.values() for key in _widths_of(row)) - _USUAL
+    """The keys that are the width of a head in some families."""
+    return frozenset(way for row in FAMILIES.values() for way in _ways_to_width(row) if "/" not in way) - _USUAL
 
 
 def _keys_of(row: Family) -> Iterator[str]:
     """The keys outside the rotary block that the row of a family names."""
     quirks, layers = row.quirks, row.layers
-    yield from (*_widths_of(row), *quirks.base_keys, *quirks.rotated_keys, *quirks.ignored_keys)
+    yield from (key for way in _ways_to_width(row) for key in way.split("/"))
+    yield from (*quirks.base_keys, *quirks.rotated_keys, *quirks.ignored_keys)
     yield from (quirks.base_in, layers.scaled)
     yield from (key for of_type in layers.by_type.values() for key in of_type.base_keys or ())
     yield from () if layers.listed is None else (layers.listed.key,)
     yield from (layers.only_if or ())[:1]
 
 
-def _widths_of(row: Family) -> Iterator[str]:
-    """The keys for the width of a head, of all types of layers."""
+def _ways_to_width(row: Family) -> Iterator[str]:
+    """The keys, and the quotients of keys, for the width of a head in all types of layers."""
     for rule in (row.head_dim, *(of_type.head_dim for of_type in row.layers.by_type.values())):
-        if isinstance(rule, str):
-            yield from rule.replace("/", " | ").split(" | ")
+        yield from rule.split(" | ") if isinstance(rule, str) else ()
 
 
 def _owners(key: Any, kind: str, names: list[str]) -> str:

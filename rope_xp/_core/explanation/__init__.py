@@ -50,6 +50,24 @@ class Explanation(Report):
         The keys that the config does not state, and the source of their values, such as "default of llama".
     warnings : tuple of str
         Sentences about what is probably wrong. Each says its reason.
+
+    References
+    ----------
+    Peng et al., YaRN (2023), arXiv:2309.00071, section 3: wavelengths, blended and interpolated pairs.
+
+    Examples
+    --------
+    >>> from rope_xp import RotaryEmbedding, YarnScaling
+    >>> yarn = YarnScaling(factor=4.0, original_max_position_embeddings=32_768)
+    >>> report = RotaryEmbedding(head_dim=128, layout="half", base=1_000_000.0, scaling=yarn).explain()
+    >>> report.context, report.unseen_from[63], round(report.score_factor, 4)
+    (131072, 131072, 1.2965)
+    >>> print(*str(report).splitlines()[8:13], sep="\\n")
+    Pairs
+    pairs  treatment     divided by   wavelength in tokens  after scaling
+    0-23   kept          1            6.28 to 900           the same
+    24-39  blended       1.05 to 3.4  1,117 to 28,473       1,169 to 96,807
+    40-63  interpolated  4            35,333 to 5,063,256   141,332 to 20,253,023
     """
 
     rope: Any

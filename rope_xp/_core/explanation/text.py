@@ -27,7 +27,7 @@ def _properties(it: Any) -> list[tuple[str, str]]:
     rows = {name: row for name, row in properties(it.rope).items() if name not in elsewhere}
     others = it.rope._provenance.others(rows)
     rows["trained length"] = _tokens(it.trained_length)
-    if it.extended_length != it.trained_length:
+    if it.extended_length not in (None, it.trained_length):
         rows["extended length"] = _tokens(it.extended_length)
     if it.context is not None and it.context not in (it.trained_length, it.extended_length):
         rows["context"] = _tokens(it.context)
@@ -41,7 +41,9 @@ def _properties(it: Any) -> list[tuple[str, str]]:
 
 def _bands(it: Any) -> Table | str:
     if not it.bands:
-        return ""
+        is_array = not isinstance(it.rope.inv_freq, tuple)
+        why = "explain does not read arrays" if is_array else "a pair has several frequencies"
+        return f"Pairs and their wavelengths are not shown, because {why}."
     if it.rope.scaling is None:
         header = ["pairs", "wavelength in tokens"] + ["within the trained length"] * (it.trained_length is not None)
         rows = [(_ranges(band.pairs), _range(band.wavelengths), _turns(band))[: len(header)] for band in it.bands]
@@ -74,14 +76,14 @@ def _angles(it: Any) -> Sequence[str]:
     if trained is None:
         return ["The trained length is not known. Give trained_length to see which angles training did not show."]
     if not unseen:
-        return [f"Each pair completes a turn within {trained:,} tokens. Training showed all its angles."]
+        return [f"Each rotated pair completes a turn within {trained:,} tokens. Training showed all its angles."]
     first, last = min(unseen.values()), max(unseen.values())
-    until = "" if first == last else f", the last of them from position {last:,} on"
+    until = "" if first == last else f" for one of them, and {last:,} for the last"
     reached = sum(position < it.context for position in unseen.values()) if it.context else 0
     sentences = [
         f"{len(unseen)} of {it.pairs} pairs complete no turn within {trained:,} tokens: {_ranges(unseen)}. Training "
         "showed only a part of their angles.",
-        f"They have angles that training did not show from position {first:,} on{until}. Within a context of "
+        f"The first position with an angle that training did not show is {first:,}{until}. Within a context of "
         f"{it.context:,} tokens, {f'{reached} pairs have' if reached else 'no pair has'} such angles.",
     ]
     if it.rope.scaling is not None:
@@ -122,11 +124,9 @@ def _precision(it: Any) -> str:
     if it.float32_error is None:
         return ""
     radians, pair = it.float32_error
-    float32 = (
-        f"Just below position {it.context:,}, float32(position) * float32(frequency) is wrong by up to {radians:.2g} "
-        f"radians (pair {pair})."
-    )
-    bfloat16 = f" Only one of {it.bfloat16_step:,} positions is a bfloat16 number." if it.bfloat16_step > 1 else ""
+    error = f"wrong by up to {radians:.2g} radians (pair {pair})" if radians else "exact"
+    float32 = f"Just below position {it.context:,}, float32(position) * float32(frequency) is {error}."
+    bfloat16 = f" bfloat16 rounds positions to multiples of {it.bfloat16_step:,}." if it.bfloat16_step > 1 else ""
     has = "has the error of float32" if it.rope.phase == "float32" else "has neither error"
     return f'{float32}{bfloat16} This embedding has phase="{it.rope.phase}", so it {has}.'
 

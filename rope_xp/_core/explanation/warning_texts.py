@@ -1,10 +1,11 @@
 """The warnings of an explanation, each with its reason."""
 
-from math import floor
+from math import floor, pi
 from typing import Any
 
 import numpy as np
 
+from rope_xp._core.explanation.bands import pairs_of
 from rope_xp._core.lengths import Lengths
 from rope_xp.frequencies import DynamicNTKScaling, Llama3Scaling, LongRopeScaling, YarnScaling
 
@@ -28,13 +29,21 @@ def warnings_of(rope: Any, lengths: Lengths, context: int | None) -> tuple[str, 
 
 
 def _base(rope: Any) -> str:
-    """A base of 10,000 that the config does not state, with a rule that no published model has with this base."""
-    is_assumed = any(default.row == "frequencies" for default in rope._provenance.defaults)
-    if not (is_assumed and rope.base == USUAL_BASE and isinstance(rope.scaling, Llama3Scaling)):
+    """A base of 10,000 that the config does not state, and that does not fit to the rule or to the length."""
+    assumed = [each for each in rope._provenance.defaults if each.row == "frequencies"]
+    if not assumed or rope.base != USUAL_BASE:
+        return ""
+    longest = max(2 * pi / pair.frequency for pair in pairs_of(rope) if pair.frequency)
+    length = rope._provenance.max_position_embeddings or 0
+    if isinstance(rope.scaling, Llama3Scaling):
+        reason = "Llama 3.1, for which the rule llama3 was made, has the base 500,000."
+    elif rope.scaling is None and length > longest:
+        reason = f"Its longest wavelength, {longest:,.0f} tokens, is shorter than the length of the config, {length:,}."
+    else:
         return ""
     return (
-        f"The config states no base, so the base is {USUAL_BASE:,.0f}. Models with the rule llama3 have a greater "
-        "base, 500,000 in Llama 3.1. Perhaps the key rope_theta was lost."
+        f"The config does not state the base ({assumed[0].key}), and {USUAL_BASE:,.0f} is the {assumed[0].source}. "
+        f"{reason} Perhaps the key was lost."
     )
 
 
@@ -52,17 +61,16 @@ def _original_length(rope: Any) -> str:
 
 def _factor(rope: Any) -> str:
     """A factor that is not the ratio of the lengths. In YaRN, it is defined as this ratio (section 3.1)."""
-    stated, scaling = rope._provenance.max_position_embeddings, rope.scaling
-    has_ratio = isinstance(scaling, (YarnScaling, LongRopeScaling)) and scaling.factor is not None
-    if not has_ratio or stated is None:
+    stated, factor = rope._provenance.max_position_embeddings, getattr(rope.scaling, "factor", None)
+    if not isinstance(rope.scaling, (YarnScaling, LongRopeScaling)) or factor is None or stated is None:
         return ""
-    extended = round(scaling.factor * scaling.original_max_position_embeddings)
-    if stated in (extended, scaling.original_max_position_embeddings):  # some configs keep the original length
+    original = rope.scaling.original_max_position_embeddings
+    extended = round(factor * original)
+    if stated in (extended, original):  # some configs keep the original length
         return ""
     return (
-        f"The factor does not match the lengths: factor {scaling.factor:g} times original length "
-        f"{scaling.original_max_position_embeddings:,} is {extended:,}, but max_position_embeddings is {stated:,}. "
-        "The frequencies follow from the factor."
+        f"The factor does not match the lengths: factor {factor:g} times original length {original:,} is {extended:,}, "
+        f"but max_position_embeddings is {stated:,}. The frequencies follow from the factor."
     )
 
 
@@ -70,8 +78,10 @@ def _length_dependent(rope: Any, context: int | None) -> str:
     """A rule whose frequencies depend on the length of the sequence, so that cached keys become wrong."""
     scaling = rope.scaling
     if isinstance(scaling, DynamicNTKScaling):
-        valid = f"at most {max(scaling.seq_len or 0, scaling.max_position_embeddings):,}"
-        fits = context is None or context <= max(scaling.seq_len or 0, scaling.max_position_embeddings)
+        unscaled = scaling.max_position_embeddings
+        length = max(scaling.seq_len or 0, unscaled)
+        valid = f"{'' if length > unscaled else 'at most '}{length:,}"
+        fits = context is None or max(context, unscaled) == length
     elif isinstance(scaling, LongRopeScaling) and scaling.short_factor != scaling.long_factor:
         original = scaling.original_max_position_embeddings
         valid = f"{'more than' if scaling.is_long else 'at most'} {original:,}"
@@ -81,8 +91,8 @@ def _length_dependent(rope: Any, context: int | None) -> str:
     others = "" if fits else f" At {context:,} tokens, others apply: from_config(..., seq_len={context})."
     return (
         f"The rule {scaling.rope_type} depends on the length. These frequencies are for sequences of {valid} tokens."
-        f"{others} If a sequence grows beyond a limit, its cached keys keep the old frequencies and do not fit. "
-        "`rerotate` corrects them."
+        f"{others} Keys that were cached at another length may have other frequencies, which do not fit. `rerotate` "
+        "corrects them."
     )
 
 
@@ -95,18 +105,19 @@ def _beyond(rope: Any, lengths: Lengths, context: int | None) -> str:
 
 
 def _not_inverted(rope: Any, context: int | None) -> list[str]:
-    """Tables that are 0 or infinite in float32. No rotation restores what they rotated."""
+    """Tables that are 0 or infinite in float32, or close to it. No rotation restores what they rotated."""
     found = []
     if not FLOAT32.tiny <= rope.attention_factor <= FLOAT32.max:
         found.append(
-            f"The attention factor {rope.attention_factor:g} is beyond the range of float32. There the tables are 0 or "
-            "infinite, and rotate(inverse=True) gives NaN."
+            f"The attention factor {rope.attention_factor:g} is beyond the normal numbers of float32. The tables lose "
+            "digits, or are 0 or infinite, and rotate(inverse=True) does not restore its input."
         )
     reach = xpos_reach(rope)
     if reach is not None and context is not None and max(context - rope.xpos.centre, rope.xpos.centre) > reach:
         found.append(
             f"The scales of xpos leave the range of float32 more than {reach:,} tokens from position "
-            f"{rope.xpos.centre:,}. There, queries and keys overflow, and rotate(inverse=True) gives NaN."
+            f"{rope.xpos.centre:,}. There, queries or keys overflow, and rotate(inverse=True) does not restore its "
+            "input."
         )
     return found
 
