@@ -28,7 +28,8 @@ from rope_xp._identify.phases import (
     start_of,
 )
 from rope_xp._identify.probe import Probe
-from rope_xp._identify.rules import Rule, rule_of, simplest
+from rope_xp._identify.rules import Rule, rounded_to, rule_of, simplest
+from rope_xp.frequencies import YarnScaling
 
 # Positions of short calls. Differences of positions repeat: 1 - 0 and 5 - 4, 2 - 0 and 4 - 2.
 SHORT = np.array([0, 1, 2, 4, 5])
@@ -51,8 +52,9 @@ class Search:
     def __init__(self, probe: Probe, seq_len: int):
         self.probe = probe
         self.seq_len = seq_len
+        self.eps = probe.eps
         self.reasons: list[str] = []
-        self._limits: dict[str, int] = {}  # why longer positions were not tested, and the length that was tried next
+        self._limits: dict[str, str] = {}  # why longer positions were not tested: the last words of each kind
         self.report = Identification(
             shape=probe.shape, axis=probe.axis, library=probe.library or None, dtype=probe.dtype or None
         )
@@ -61,8 +63,10 @@ class Search:
         """The report."""
         if self._can_be_called():
             matrices = self._matrices()
-            if matrices is not None and self._is_linear(matrices):
-                self._rotation(matrices)
+            if matrices is not None:
+                self.eps = max(self.probe.eps, _roundoff_of(matrices))
+                if self._is_linear(matrices):
+                    self._rotation(matrices)
         reasons = dict.fromkeys([*self.reasons, *self.probe.problems])
         return replace(self.report, reasons=tuple(each[0].upper() + each[1:] + "." for each in reasons))
 
@@ -98,7 +102,7 @@ class Search:
         y, doubled = self.probe(x, SHORT), self.probe(2 * x, SHORT)
         if y is None or doubled is None:
             return False
-        close = 64 * self.probe.eps * max(np.abs(y).max(), 1.0) * self.probe.head_dim**0.5
+        close = 64 * self.eps * max(np.abs(y).max(), 1.0) * self.probe.head_dim**0.5
         if np.abs(doubled - 2 * y).max() > close:
             self.note("not a rotation: the function is not linear; twice x does not give twice the result")
             self.note(is_rotation=False)
@@ -112,7 +116,7 @@ class Search:
     def _rotation(self, matrices: np.ndarray) -> None:
         """Pairs, then angles."""
         channels = channels_of(matrices)
-        self.note(relative=_are_scores_relative(matrices, self.probe.eps))
+        self.note(relative=_are_scores_relative(matrices, self.eps))
         pairs = tuple((int(a), int(b)) for a, b in channels.inputs)
         self.note(pairs=pairs, kept=channels.kept)
         if channels.problem is not None:
@@ -134,15 +138,14 @@ class Search:
             shorter = next((each for each in LENGTHS if each < seq_len), 0)
             long = self._long(channels, seq_len)
             if long is None:
-                self._limits["it fails for longer ones: " + self.probe.problems.pop()] = shorter
-            elif np.abs(long.blocks[1] - short.blocks[1]).max() > 16 * self.probe.eps * np.abs(short.blocks).max():
-                self._limits["frequencies depend on the largest position of a call"] = shorter
+                self._limits["failure"] = "it fails for longer ones: " + self.probe.problems.pop()
+            elif np.abs(long.blocks[1] - short.blocks[1]).max() > 16 * self.eps * np.abs(short.blocks).max():
+                self._limits["length"] = "frequencies depend on the largest position of a call"
             else:
-                found, until = long, _until(long, self.probe.eps)
+                found, until = long, _until(long, self.eps)
                 if until is not None and until > LENGTHS[-1]:
-                    words = f"at {until:,} the angles do not follow: a table may end there"
-                    self._limits[words] = shorter = until
-                    found = None
+                    self._limits["table"] = f"at {until:,} the angles do not follow: a table may end there"
+                    found, shorter = None, until
             seq_len = shorter if found is None else 0
         self._has_state(matrices)
         return short if found is None else found
@@ -157,17 +160,17 @@ class Search:
         """Whether the same short call gives another result after long ones."""
         again = self._matrices()
         if again is not None and not self.report.stateful:
-            stateful = bool(np.abs(again - matrices).max() > 64 * self.probe.eps * np.abs(matrices).max())
+            stateful = bool(np.abs(again - matrices).max() > 64 * self.eps * np.abs(matrices).max())
             self.note("it keeps state: a short call gives another result after a long one" if stateful else "")
             self.note(stateful=stateful)
 
     def _angles(self, channels: Channels, measurement: Measurement, matrices: np.ndarray) -> None:
         """Frequencies, start, precision, and the value."""
         rotations = rotations_of(measurement.blocks)
-        roundoff = roundoff_of(rotations, self.probe.eps)
+        roundoff = roundoff_of(rotations, self.eps)
         longest = int(measurement.positions.max())
         self.note(longest=longest)
-        for words in self._limits:
+        for words in self._limits.values():
             self.note(f"positions up to {longest:,} are tested, because {words}")
         if roundoff is None:
             self.note(f"not a rotation: {why_no_rotation(measurement.blocks, channels.inputs)}", is_rotation=False)
@@ -212,6 +215,10 @@ class Search:
             return
         if rope.base is None:
             self.note("no scaling rule explains the frequencies, so they are given as numbers")
+        if isinstance(rope.scaling, YarnScaling):
+            usual = replace(rope.scaling, attention_factor=None).resolved_attention_factor
+            twice = usual != 1.0 and abs(rope.attention_factor - usual**2) <= 2 * error
+            self.note(f"the attention factor of YaRN, {usual:.6g}, is applied twice" if twice else "")
         resolved = float(np.mean(frequencies.errors <= 1e-3 * np.abs(frequencies.values)))
         explained = self._explained(rope, positions, precision, roundoff)
         self.note(layout=rope.layout, confidence=resolved * explained)
@@ -251,6 +258,12 @@ class Search:
 def _integers(rows: int, width: int, seed: int = 0) -> np.ndarray:
     """Small whole numbers, which every dtype holds exactly."""
     return np.random.default_rng(seed).integers(-4, 5, size=(rows, width)).astype(np.float64)
+
+
+def _roundoff_of(matrices: np.ndarray) -> float:
+    """The unit roundoff of the narrowest numbers that hold all entries: a function may compute in another dtype."""
+    held = (2.0**-bits for bits in (8, 11, 24) if (rounded_to(bits, matrices) == matrices).all())
+    return next(held, ROUNDOFF["float64"])
 
 
 def _are_scores_relative(matrices: np.ndarray, roundoff: float) -> bool:
@@ -326,7 +339,7 @@ def _with_rule(rule: Rule, options: dict[str, Any], report: Identification, erro
     reverse = report.direction == -1
     magnitude = report.magnitude or 1.0
     rope = RotaryEmbedding(**options, base=rule.base, scaling=rule.scaling, reverse=reverse)
-    if abs(rope.attention_factor - magnitude) <= error:
+    if abs(rope.attention_factor - magnitude) <= 2 * error:  # both may be rounded
         return rope
     factor = _rounded(magnitude, error)
     if rule.scaling is None:

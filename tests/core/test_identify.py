@@ -133,6 +133,7 @@ ROUNDED += [(bfloat16, "bfloat16", where) for where in ("positions", "frequencie
 @pytest.mark.parametrize("rounded, name, where", ROUNDED)
 def test_precision(rounded, name, where):
     """Of phases, not of tables: those may be in bfloat16 and yet belong to exact phases."""
+
     def angles(positions):
         of = {each: rounded if each == where else np.asarray for each in ("positions", "frequencies", "products")}
         return of["products"](angles_of(of["positions"](positions), of["frequencies"](FREQUENCIES)))
