@@ -39,6 +39,9 @@ class Rule(NamedTuple):
     scaling: Scaling | None
     digits: int
 
+    def in_words(self) -> str:
+        return f"base {self.base:g}" + ("" if self.scaling is None else f" with scaling {self.scaling.describe()}")
+
 
 class Measured(NamedTuple):
     """Measured frequencies of all pairs, without sign, the allowed error of each, and the attention factor."""
