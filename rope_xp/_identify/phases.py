@@ -119,11 +119,10 @@ def _offset(
 
 
 class Precision(NamedTuple):
-    """The precision of phases, the largest error in radians, and the position where it is."""
+    """The precision of phases, and the largest error at each position, in radians."""
 
     name: str | None
-    error: float
-    position: int
+    errors: np.ndarray
 
 
 def precision_of(
@@ -135,13 +134,9 @@ def precision_of(
     roundoff: float,
 ) -> Precision:
     """The best precision whose error bound holds for angles "positions pairs", without those at position 0."""
-    where = positions[:, None] + offset
-    phase = np.abs(where * frequencies)
-    off = np.abs(wrapped(angle - _exact_angles(positions + offset, frequencies)))
-    known = 8 * roundoff + where * errors
-    row = int(np.argmax(off.max(axis=1)))
-    worst = float(off.max()), int(positions[row])
-    for name, unit in PRECISIONS.items():
-        if (off <= known + phase * unit * roundings(frequencies)).all():
-            return Precision(name, *worst)
-    return Precision(None, *worst)
+    where = positions + offset
+    off = np.abs(wrapped(angle - _exact_angles(where, frequencies)))
+    known = 8 * roundoff + where[:, None] * errors
+    phase = np.abs(where[:, None] * frequencies) * roundings(frequencies)
+    holds = (name for name, unit in PRECISIONS.items() if (off <= known + phase * unit).all())
+    return Precision(next(holds, None), off.max(axis=1))

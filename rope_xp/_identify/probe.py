@@ -215,9 +215,11 @@ def _trial(fn: Callable[..., Any], head_dim: int, form: Form, sizes: dict[str, i
         if np.abs(first - other).max() <= close:
             longer = call(fn, form, row, sizes | {names[0]: len(MORE), "seq": len(MORE)}, MORE).y
             follows = _index_or_first_call(first, longer, axes[0], close)
-        else:
+        elif first.shape[axes[0]] == len(ORDER):
             same = np.abs(first - other.take(np.argsort(OTHER_ORDER)[ORDER], axes[0])).max() <= close
             follows = "positions" if same else None
+        else:
+            follows = None
     except Failure as failure:
         return Trial(form, words=str(failure))
     words = "" if follows else f"rows along {names[0]} follow neither their position nor their index"

@@ -39,6 +39,9 @@ class Rule(NamedTuple):
     scaling: Scaling | None
     digits: int
 
+    def in_words(self) -> str:
+        return f"base {self.base:g}" + ("" if self.scaling is None else f" with scaling {self.scaling.describe()}")
+
 
 class Measured(NamedTuple):
     """Measured frequencies of all pairs, without sign, the allowed error of each, and the attention factor."""
@@ -63,13 +66,13 @@ def rule_of(values: np.ndarray, errors: np.ndarray, magnitude: float, magnitude_
     Frequencies are first taken as exact, then as rounded to float32, then, if all of them have so few bits, to
     bfloat16.
     """
-    rounded = _to_bfloat16(values)
-    units = [ROUNDOFF["float64"], ROUNDOFF["float32"]]
-    if (np.abs(rounded - values) <= errors + 4 * ROUNDOFF["float64"] * values).all():
-        units.append(ROUNDOFF["bfloat16"])
-    for unit in units:
-        allowed = errors + values * unit * roundings(values)
-        found = list(_candidates(Measured(values, allowed, magnitude, magnitude_error)))
+    off = roundings(values)
+    allowed = [ROUNDOFF["float64"] * off, ROUNDOFF["float32"] * off]
+    if (np.abs(rounded_to(8, values) - values) <= errors + 4 * ROUNDOFF["float64"] * values).all():
+        allowed.append(np.full(len(values), 1.01 * ROUNDOFF["bfloat16"]))
+    for relative in allowed:
+        measured = Measured(values, errors + values * relative, magnitude, magnitude_error)
+        found = list(_candidates(measured))
         if found:
             return min(found, key=lambda rule: rule.digits)
     return None
@@ -95,10 +98,10 @@ def digits_of(number: float) -> int:
     return simplest(number * (1 - 1e-15), number * (1 + 1e-15))[1]
 
 
-def _to_bfloat16(values: np.ndarray) -> np.ndarray:
-    """Values rounded to 8 significant bits."""
+def rounded_to(bits: int, values: np.ndarray) -> np.ndarray:
+    """Values rounded to so many significant bits."""
     fraction, exponent = np.frexp(values)
-    return np.ldexp(np.round(fraction * 2**8) / 2**8, exponent)
+    return np.ldexp(np.round(fraction * 2**bits) / 2**bits, exponent)
 
 
 def _candidates(measured: Measured) -> Iterator[Rule]:
