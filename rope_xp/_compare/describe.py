@@ -14,6 +14,7 @@ from rope_xp._identify import identify
 
 # Results with greater rounding say little about the precision of phases: their own noise is as large.
 COARSE = 2.0**-12
+FINE = ("exact", "float32", "float16 tables", "bfloat16 tables")
 
 
 class Subject(NamedTuple):
@@ -50,6 +51,8 @@ def finding_of(who: str, subject: Subject, reference: RotaryEmbedding | None, he
     if problem is not None:
         return problem
     words = ("The function ignores positions and counts the rows of x.",) * (measured.probe.follows == "index")
+    if measured.problems:
+        words += (f"It was compared up to position {measured.positions[-1]:,}: {measured.problems[-1]}.",)
     found = None if reference is None else reproducing(measured, reference, directions)
     if found is None and directions is None:
         found = _identified(subject, head_dim, call)
@@ -67,6 +70,8 @@ def _identified(subject: Subject, head_dim: int, call: Any) -> Behaviour | None:
 
 def _problem(measured: Measured) -> Finding | None:
     """Why a function cannot be compared position by position."""
+    if measured.probe.follows == "nothing" and measured.is_identity():
+        return Finding(Behaviour(None), "", (), measured)
     follows, problems = measured.probe.follows, tuple(f"{each[:1].upper()}{each[1:]}." for each in measured.problems)
     if follows == "nothing":
         words = "The function gives the same result at every position."
@@ -90,7 +95,7 @@ def reproducing(measured: Measured, reference: RotaryEmbedding, directions: Any)
     coarse = None
     for behaviour in behaviours_near(start._replace(axis="tokens"), measured, 2):
         precision = measured.precision(behaviour, directions)
-        if precision in ("exact", "float32"):
+        if precision in FINE:
             return _with_precision(behaviour._replace(axis=axis), precision, measured, directions)
         if precision is not None and coarse is None:
             coarse = _with_precision(behaviour._replace(axis=axis), precision, measured, directions)
