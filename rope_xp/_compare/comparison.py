@@ -96,7 +96,7 @@ def comparison(who: str, a: Subject, b: Subject, options: Options) -> Comparison
     }
     one, other = (each.behaviour for each in findings)
     if one is None or other is None:
-        return _unexplained(findings, head_dim, fixed)
+        return _unexplained(findings, head_dim, directions_of([reference]), fixed)
     return _explained(one, other, a.fn is None and b.fn is None, fixed)
 
 
@@ -206,14 +206,14 @@ def _text(cause: str, each: Behaviour) -> str:
     return BY_CAUSE[cause].text(each) if cause in BY_CAUSE else "unknown"
 
 
-def _unexplained(findings: list[Finding], head_dim: int, fixed: dict[str, Any]) -> Comparison:
+def _unexplained(findings: list[Finding], head_dim: int, directions: Any, fixed: dict[str, Any]) -> Comparison:
     """The report on a function that no behaviour reproduces. Positions are those of `TRIED`."""
     causes = tuple(dict.fromkeys(each.cause for each in findings if each.cause))
     positions = TRIED[fixed["context"] > TRIED]
-    matrices = [matrices_of(each, positions, head_dim) for each in findings]
+    matrices = [matrices_of(each, positions, head_dim, directions) for each in findings]
     first = largest = None
     if all(each is not None for each in matrices):
-        changes = np.linalg.norm(matrices[0] - matrices[1], ord=2, axis=(-2, -1))
+        changes = np.linalg.norm(matrices[0] - matrices[1], ord=2, axis=(-2, -1)).max(axis=1)
         first = next((int(position) for position, change in zip(positions, changes) if change > ONE_PERCENT), None)
         largest = float(changes.max())
     is_same = "state" not in causes and largest is not None and largest <= fixed["tolerance"]

@@ -1,6 +1,7 @@
 """What a function does to a few rows at a few positions, and whether a behaviour reproduces it."""
 
 from collections.abc import Callable
+from copy import copy
 from textwrap import shorten
 from typing import Any
 
@@ -46,8 +47,8 @@ class Measured:
 
     Attributes
     ----------
-    probe : Probe
-        The calls with the first direction of positions.
+    probe, probes : Probe, list of Probe
+        The calls with the first direction of positions, and with each.
     positions : array, "rows"
     x : array, "rows head_dim"
     results : list of array, "rows head_dim"
@@ -60,9 +61,9 @@ class Measured:
 
     def __init__(self, fn: Callable[[Any, Any], Any], head_dim: int, directions: Any, **options: Any):
         functions = [fn] if directions is None else [_along(fn, direction) for direction in directions]
-        probes = [Probe(each, head_dim, **options) for each in functions[:1]]
-        self.probe = probes[0]
-        probes += [Probe(each, head_dim, **options) for each in functions[1:] if self.probe.follows == "positions"]
+        self.probe = Probe(functions[0], head_dim, **options)
+        others = functions[1:] if self.probe.follows == "positions" else []
+        self.probes = [self.probe, *(Probe(each, head_dim, **options) for each in others)]
         x = np.random.default_rng(0).integers(1, 8, (2, head_dim)) / 4.0 * [[1.0], [-1.0]]
         x = np.concatenate([x, x.sum(axis=0, keepdims=True)])
         longest = [length for length in LENGTHS if length < LONGEST_INDEX or self.probe.follows != "index"]
@@ -70,16 +71,22 @@ class Measured:
         while longest and not self.results:
             positions = [position for position in POSITIONS if position <= longest[0]]
             self.x, self.positions = np.tile(x, (len(positions), 1)), np.repeat(np.array(positions), 3)
-            results = [each(self.x, self.positions) for each in probes]
+            results = [each(self.x, self.positions) for each in self.probes]
             self.results = [] if any(each is None for each in results) else results
             longest = longest[1:]
-        problems = [problem for each in probes for problem in each.problems]
+        problems = [problem for each in self.probes for problem in each.problems]
         self.problems = [shorten(problem, 240) for problem in dict.fromkeys(problems)][:2]
         # Tables in float32 are exact enough for results in any dtype.
         eps = max(self.probe.eps, ROUNDOFF["float32"])
         self.rounding = ROUNDINGS * eps * float(np.abs(self.x).max())
         moved = sum((np.abs(y - self.x) > self.rounding).any(axis=0) for y in self.results)
         self.width = 2 * ((int(np.count_nonzero(moved)) + 1) // 2)
+
+    def of_text(self) -> "Measured":
+        """The results where all position axes are equal."""
+        found = copy(self)
+        found.results = self.results[:1]
+        return found
 
     def is_identity(self) -> bool:
         """Whether the function, whose results do not follow positions, returns x."""
