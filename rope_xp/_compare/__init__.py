@@ -132,10 +132,10 @@ def assert_same(
 def _comparison(
     who: str, a: Any, b: Any, head_dim: Any, context: Any, tolerance: Any, shape: Any, like: Any, options: Any
 ) -> "Comparison":
-    from rope_xp._compare.comparison import comparison, options_of, subject_of
+    from rope_xp._compare.comparison import choice_of, comparison, options_of, subject_of
 
-    if options is not None and not isinstance(options, Mapping):
-        raise TypeError(f"{who}: options must be a mapping of arguments of from_config; got {type(options).__name__}")
+    choice = choice_of(who, options)
     checked = options_of(who, head_dim, context, tolerance, {"shape": shape, "like": like})
-    subjects = [subject_of(who, name, given, options or {}) for name, given in (("a", a), ("b", b))]
+    names = ("a", "b") if who == "compare" else ("fn", "rope")
+    subjects = [subject_of(who, name, given, choice) for name, given in zip(names, (a, b))]
     return comparison(who, *subjects, checked)

@@ -28,7 +28,8 @@ class Behaviour(NamedTuple):
     axis : str
         "tokens", or "heads" if each head is rotated by its number.
     precision : str
-        How phases are computed: "exact", "float32", "float16" or "bfloat16".
+        How phases are computed: "exact", "float32", "float16" or "bfloat16", or with which rounding their sines and
+        cosines are: "float16 tables" or "bfloat16 tables".
     measured : function, optional
         The complex factors "positions rows pairs" of a function itself, if its phases are not exact.
     """
@@ -45,6 +46,10 @@ class Behaviour(NamedTuple):
     def attention_factor(self) -> float:
         """The factor of sines and cosines."""
         return self.factor * _factor_of_scaling(self.rope)
+
+    def with_exact_phases(self) -> "Behaviour":
+        """The same with exact phases."""
+        return self._replace(precision="exact", measured=None)
 
     def map(self, directions: Any = None) -> Map:
         """What it does to pairs of channels. Of heads that are rotated by their number, the map is that of head 1."""
@@ -189,7 +194,7 @@ PROPERTIES = (
         "phase precision",
         ("phase",),
         ("precision",),
-        lambda each: f"{each.precision} phases",
+        lambda each: each.precision + " phases" * (not each.precision.endswith("tables")),
         "Compute position times frequency exactly, or at least in float32.",
     ),
     Property(
@@ -222,11 +227,9 @@ def with_properties(one: Behaviour, other: Behaviour, properties: Iterable[Prope
 def explaining(one: Behaviour, other: Behaviour, limit: float, horizon: int) -> tuple[str, ...]:
     """The fewest properties of the second that make the first equal to it, as causes, most likely first.
 
-    The cause that acts from the earliest position on is named first. Precision is not compared by numbers: it is a
-    cause wherever it differs.
+    The cause that acts from the earliest position on is named first. The precision of phases is not among them.
     """
-    precision = ("phase precision",) if one.precision != other.precision else ()
-    one, other = one._replace(precision="exact", measured=None), other._replace(precision="exact", measured=None)
+    one, other = one.with_exact_phases(), other.with_exact_phases()
     directions = directions_of([one.rope, other.rope])
     target = other.map(directions)
     for properties in _subsets(one, other):
@@ -236,8 +239,8 @@ def explaining(one: Behaviour, other: Behaviour, limit: float, horizon: int) -> 
             continue
         if first_beyond(changed.map(directions), target, limit, horizon) is None:
             onset = {each.cause: _onset(one, other, each, directions, horizon) for each in properties}
-            return (*sorted(onset, key=lambda cause: onset[cause]), *precision)
-    return ("unknown", *precision)
+            return tuple(sorted(onset, key=lambda cause: onset[cause]))
+    return ("unknown",)
 
 
 def _subsets(one: Behaviour, other: Behaviour) -> Iterator[tuple[Property, ...]]:

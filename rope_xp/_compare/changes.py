@@ -1,6 +1,6 @@
 """What may be wrong with a function that should compute an embedding: changes of its behaviour, to be tried."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from math import exp, log
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 
 from rope_xp._compare.behaviour import Behaviour
 from rope_xp._compare.measure import Measured
-from rope_xp._core.axes import ORDERS
+from rope_xp._core.axes import ORDERS, Sections
 from rope_xp._core.channels import LAYOUTS
 from rope_xp.frequencies import LinearScaling
 
@@ -17,45 +17,44 @@ from rope_xp.frequencies import LinearScaling
 Change = Callable[[Behaviour, Measured], Iterator[Behaviour]]
 
 
+def _variants(one: Behaviour, changes: Iterable[dict[str, Any]]) -> Iterator[Behaviour]:
+    """A behaviour with other arguments of its value. Arguments that do not fit together are left out."""
+    for arguments in changes:
+        try:
+            yield one._replace(rope=one.rope.replace(**arguments))  # pyright: ignore[reportOptionalMemberAccess]
+        except ValueError:
+            continue
+
+
 def _layout(one: Behaviour, _: Measured) -> Iterator[Behaviour]:
     rope: Any = one.rope
-    for layout in LAYOUTS:
-        if layout != rope.layout or rope.blocks != 1:
-            yield one._replace(rope=rope.replace(layout=layout, blocks=1))
+    others = [layout for layout in LAYOUTS if layout != rope.layout or rope.blocks != 1]
+    return _variants(one, [{"layout": layout, "blocks": 1} for layout in others])
 
 
 def _width(one: Behaviour, measured: Measured) -> Iterator[Behaviour]:
     """Another number of rotated channels, with a progression of its own or a part of that of a wider head."""
     rope: Any = one.rope
     whole = rope.head_dim - rope.first_channel
-    for width in dict.fromkeys((measured.width, whole, whole // 2, whole // 4, rope.rotary_dim)):
-        if not 2 <= width <= whole or width % 2 or rope.base is None:
-            continue
-        for wide in {width, whole, rope.rotary_dim} - ({width} if width == rope.rotary_dim else set()):
-            if wide == width:
-                yield one._replace(rope=rope.replace(rotary_dim=width))
-            elif wide > width and rope.axes == 1:
-                inv_freq = rope.replace(rotary_dim=wide).inv_freq[: width // 2]
-                yield one._replace(rope=with_frequencies(rope, inv_freq, width))
+    widths = [each for each in dict.fromkeys((measured.width, whole, whole // 2, whole // 4)) if each >= 2]
+    if rope.base is None:
+        return
+    yield from _variants(one, [{"rotary_dim": width} for width in widths if width != rope.rotary_dim])
+    if rope.axes == 1:
+        for width in dict.fromkeys((*widths, rope.rotary_dim)):
+            wider = {whole, rope.rotary_dim} - {width}
+            parts = [rope.replace(rotary_dim=each).inv_freq[: width // 2] for each in wider if each > width]
+            yield from _variants(one, [{**GIVEN, "inv_freq": part, "rotary_dim": width} for part in parts])
 
 
-def with_frequencies(rope: Any, inv_freq: Any, width: int) -> Any:
-    """A value with other frequencies, which nothing states but themselves."""
-    return rope.replace(
-        base=None,
-        scaling=None,
-        sections=None,
-        reverse=False,
-        attention_factor=None,
-        inv_freq=inv_freq,
-        rotary_dim=width,
-    )
+# Arguments of a value whose frequencies nothing states but themselves.
+GIVEN = {"base": None, "scaling": None, "sections": None, "reverse": False, "attention_factor": None}
 
 
 def _direction(one: Behaviour, _: Measured) -> Iterator[Behaviour]:
     rope: Any = one.rope
     if rope.base is not None:
-        yield one._replace(rope=rope.replace(reverse=not rope.reverse))
+        yield from _variants(one, [{"reverse": not rope.reverse}])
 
 
 def _sincos_order(one: Behaviour, _: Measured) -> Iterator[Behaviour]:
@@ -75,11 +74,14 @@ def _offset(one: Behaviour, measured: Measured) -> Iterator[Behaviour]:
 
 def _sections(one: Behaviour, _: Measured) -> Iterator[Behaviour]:
     rope: Any = one.rope
-    if rope.sections is None:
-        return
+    if rope.sections is not None:
+        yield from _variants(one, [{"sections": each} for each in _other_sections(rope.sections)])
+
+
+def _other_sections(sections: Sections) -> Iterator[Sections]:
     for order in ORDERS:
         try:
-            yield one._replace(rope=rope.replace(sections=replace(rope.sections, order=order)))
+            yield replace(sections, order=order)
         except ValueError:  # these sizes do not fit this order
             continue
 

@@ -1,5 +1,6 @@
 """How `compare` reads its arguments, describes both of them, and makes its report."""
 
+import inspect
 import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -49,6 +50,20 @@ def options_of(who: str, head_dim: Any, context: Any, tolerance: Any, call: dict
     return Options(head_dim, context if context is None else int(context), tolerance, call)
 
 
+def choice_of(who: str, options: Any) -> dict[str, Any]:
+    """Arguments of `from_config`, checked by their names."""
+    known = inspect.signature(from_config).parameters
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        raise TypeError(f"{who}: options must be a mapping of arguments of from_config; got {type(options).__name__}")
+    unknown = [name for name in options if name not in known or name == "config"]
+    if unknown:
+        names = ", ".join(name for name in known if name != "config")
+        raise TypeError(f"{who}: options must be arguments of from_config ({names}); got {unknown[0]!r:.100}")
+    return dict(options)
+
+
 def subject_of(who: str, name: str, given: Any, choice: Mapping[str, Any]) -> Subject:
     """A config, a value, a module of rope_xp, or a function."""
     rope = given if isinstance(given, RotaryEmbedding) else getattr(given, "rope", None)
@@ -81,7 +96,7 @@ def comparison(who: str, a: Subject, b: Subject, options: Options) -> Comparison
     }
     one, other = (each.behaviour for each in findings)
     if one is None or other is None:
-        return _unexplained(findings, head_dim, fixed)
+        return _unexplained(findings, head_dim, directions_of([reference]), fixed)
     return _explained(one, other, a.fn is None and b.fn is None, fixed)
 
 
@@ -131,11 +146,27 @@ def _explained(one: Behaviour, other: Behaviour, are_values: bool, fixed: dict[s
     causes = () if a.pairs == b.pairs == () else ("rotation",)
     if is_rotated:
         causes = explaining(one, other, tolerance, max(context, HORIZON))
-        causes = causes or (() if is_same else ("phase precision",))
+        causes += _cause_of_precision(one, other, tolerance, context, bool(causes)) or (
+            () if causes or is_same else ("phase precision",)
+        )
     if is_rotated and are_values and one.rope.softmax_scale != other.rope.softmax_scale and "scaling" not in causes:
         causes, is_same = (*causes, "softmax scale"), False
     scores = is_same or _scores_agree(a, b, tolerance, context)
     return _report(one, other, causes, first, scores, change_at(a, b, context - 1), {**fixed, "same": is_same})
+
+
+def _cause_of_precision(
+    one: Behaviour, other: Behaviour, tolerance: float, context: int, has_others: bool
+) -> tuple[str, ...]:
+    """The precision of phases as a cause. Beside other causes, it is one only if it matters below `context`."""
+    if one.precision == other.precision:
+        return ()
+    differ = [
+        first_beyond(each.map(), each.with_exact_phases().map(), tolerance, context) is not None
+        for each in (one, other)
+        if has_others and each.precision != "exact"
+    ]
+    return ("phase precision",) if any(differ) or not has_others else ()
 
 
 def _scores_agree(a: Map, b: Map, tolerance: float, context: int) -> bool:
@@ -175,17 +206,17 @@ def _text(cause: str, each: Behaviour) -> str:
     return BY_CAUSE[cause].text(each) if cause in BY_CAUSE else "unknown"
 
 
-def _unexplained(findings: list[Finding], head_dim: int, fixed: dict[str, Any]) -> Comparison:
+def _unexplained(findings: list[Finding], head_dim: int, directions: Any, fixed: dict[str, Any]) -> Comparison:
     """The report on a function that no behaviour reproduces. Positions are those of `TRIED`."""
     causes = tuple(dict.fromkeys(each.cause for each in findings if each.cause))
     positions = TRIED[fixed["context"] > TRIED]
-    matrices = [matrices_of(each, positions, head_dim) for each in findings]
+    matrices = [matrices_of(each, positions, head_dim, directions) for each in findings]
     first = largest = None
     if all(each is not None for each in matrices):
-        changes = np.linalg.norm(matrices[0] - matrices[1], ord=2, axis=(-2, -1))
+        changes = np.linalg.norm(matrices[0] - matrices[1], ord=2, axis=(-2, -1)).max(axis=1)
         first = next((int(position) for position, change in zip(positions, changes) if change > ONE_PERCENT), None)
         largest = float(changes.max())
-    is_same = largest is not None and largest <= fixed["tolerance"]
+    is_same = "state" not in causes and largest is not None and largest <= fixed["tolerance"]
     return Comparison(
         same=is_same,
         causes=() if is_same else causes,

@@ -14,6 +14,7 @@ from rope_xp._identify import identify
 
 # Results with greater rounding say little about the precision of phases: their own noise is as large.
 COARSE = 2.0**-12
+FINE = ("exact", "float32", "float16 tables", "bfloat16 tables")
 
 
 class Subject(NamedTuple):
@@ -50,10 +51,15 @@ def finding_of(who: str, subject: Subject, reference: RotaryEmbedding | None, he
     if problem is not None:
         return problem
     words = ("The function ignores positions and counts the rows of x.",) * (measured.probe.follows == "index")
+    if measured.problems:
+        words += (f"It was compared up to position {measured.positions[-1]:,}: {measured.problems[-1]}.",)
     found = None if reference is None else reproducing(measured, reference, directions)
     if found is None and directions is None:
         found = _identified(subject, head_dim, call)
-    return Finding(found, "" if found else "unknown", words, measured)
+    cause = "unknown"
+    if found is None and reference is not None and directions is not None:
+        cause = "sections" if reproducing(measured.of_text(), reference, directions[:1]) else cause
+    return Finding(found, "" if found else cause, words, measured)
 
 
 def _identified(subject: Subject, head_dim: int, call: Any) -> Behaviour | None:
@@ -67,6 +73,8 @@ def _identified(subject: Subject, head_dim: int, call: Any) -> Behaviour | None:
 
 def _problem(measured: Measured) -> Finding | None:
     """Why a function cannot be compared position by position."""
+    if measured.probe.follows == "nothing" and measured.is_identity():
+        return Finding(Behaviour(None), "", (), measured)
     follows, problems = measured.probe.follows, tuple(f"{each[:1].upper()}{each[1:]}." for each in measured.problems)
     if follows == "nothing":
         words = "The function gives the same result at every position."
@@ -90,7 +98,7 @@ def reproducing(measured: Measured, reference: RotaryEmbedding, directions: Any)
     coarse = None
     for behaviour in behaviours_near(start._replace(axis="tokens"), measured, 2):
         precision = measured.precision(behaviour, directions)
-        if precision in ("exact", "float32"):
+        if precision in FINE:
             return _with_precision(behaviour._replace(axis=axis), precision, measured, directions)
         if precision is not None and coarse is None:
             coarse = _with_precision(behaviour._replace(axis=axis), precision, measured, directions)
@@ -105,12 +113,14 @@ def _with_precision(behaviour: Behaviour, precision: str, measured: Measured, di
     return behaviour._replace(precision=precision, measured=measured_factors(probe, behaviour) if own else None)
 
 
-def matrices_of(finding: Finding, positions: Any, head_dim: int) -> Any:
-    """The matrices "positions head_dim head_dim" of what a subject does; None if it cannot be called."""
+def matrices_of(finding: Finding, positions: Any, head_dim: int, directions: Any) -> Any:
+    """The matrices "positions directions head_dim head_dim" of what a subject does; None if it cannot be called."""
     if finding.behaviour is not None:
-        return finding.behaviour.map().matrices(positions, head_dim)[:, 0]
+        return finding.behaviour.map(directions).matrices(positions, head_dim)
     if finding.measured is None or not finding.measured.results:
         return None
-    rows = np.tile(np.eye(head_dim), (len(positions), 1))
-    y = finding.measured.probe(rows, np.repeat(positions, head_dim))
-    return None if y is None else y.reshape(len(positions), head_dim, head_dim).swapaxes(1, 2)
+    rows, shape = np.tile(np.eye(head_dim), (len(positions), 1)), (len(positions), head_dim, head_dim)
+    results = [probe(rows, np.repeat(positions, head_dim)) for probe in finding.measured.probes]
+    if any(y is None for y in results):
+        return None
+    return np.stack([y.reshape(shape).swapaxes(1, 2) for y in results], axis=1)

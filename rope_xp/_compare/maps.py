@@ -42,7 +42,8 @@ class Map(NamedTuple):
     centre : int
         The position at which `growth` changes no size.
     phase : str
-        "exact", or a key of `SIGNIFICANT_BITS`: the precision of positions, frequencies and their products.
+        "exact", or a key of `SIGNIFICANT_BITS`: the precision of positions, frequencies and their products. Tables in
+        half precision are not imitated: only a function has them, which is measured.
     measured : function, optional
         The complex factors "positions rows pairs" of a function, in place of those that follow from the numbers.
     """
@@ -101,7 +102,7 @@ class Map(NamedTuple):
 
 def _rounded(numbers: Any, precision: str) -> Any:
     """Numbers with the significant bits of a precision. Products of two float32 numbers are exact in float64."""
-    if precision == "exact":
+    if precision not in SIGNIFICANT_BITS:
         return numbers
     fractions, exponents = np.frexp(np.asarray(numbers, dtype=np.float64))
     unit = 2.0 ** SIGNIFICANT_BITS[precision]

@@ -1,6 +1,8 @@
 """What a function does to a few rows at a few positions, and whether a behaviour reproduces it."""
 
 from collections.abc import Callable
+from copy import copy
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -8,15 +10,26 @@ import numpy as np
 from rope_xp._compare.behaviour import Behaviour
 from rope_xp._compare.maps import Map
 from rope_xp._core import backends
-from rope_xp._identify.calls import ROUNDOFF
+from rope_xp._identify.calls import ROUNDOFF, call
 from rope_xp._identify.probe import LONGEST_INDEX, Probe
 
 NEAR = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55)
-FAR = (257, 1000, 4001, 30_011, 100_003)
-# The relative error of phases of each precision, from the best to the worst. Exact ones may come from float64 products.
-PHASE_ROUNDOFF = {"exact": 2.0**-50, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+POSITIONS = (*NEAR, 257, 1000, 4001, 30_011, 100_003)
+# The last position that is tried, and the next if a function fails there.
+LENGTHS = (100_003, 30_011, 4001, 1000, 257, 55)
+# The unit roundoff of phases and that of sines and cosines, from the best to the worst. Exact phases may be products of
+# float64.
+PRECISIONS = {
+    "exact": (2.0**-50, 0.0),
+    "float32": (2.0**-24, 2.0**-24),
+    "float16 tables": (2.0**-24, 2.0**-11),
+    "bfloat16 tables": (2.0**-24, 2.0**-8),
+    "float16": (2.0**-11, 2.0**-11),
+    "bfloat16": (2.0**-8, 2.0**-8),
+}
 # Roundings in a result: of both tables, of two products, of their sum, and of the attention factor, with some to spare.
 ROUNDINGS = 16
+ONE = np.array([1])
 
 
 class Measured:
@@ -34,12 +47,12 @@ class Measured:
 
     Attributes
     ----------
-    probe : Probe
-        The calls with the first direction of positions.
+    probe, probes : Probe, list of Probe
+        The calls with the first direction of positions, and with each.
     positions : array, "rows"
     x : array, "rows head_dim"
     results : list of array, "rows head_dim"
-        One for each direction. Empty if the function failed.
+        One for each direction. Empty if the function failed, at far positions and at near ones.
     problems : list of str
         What went wrong, in plain words.
     width : int
@@ -48,22 +61,38 @@ class Measured:
 
     def __init__(self, fn: Callable[[Any, Any], Any], head_dim: int, directions: Any, **options: Any):
         functions = [fn] if directions is None else [_along(fn, direction) for direction in directions]
-        probes = [Probe(each, head_dim, **options) for each in functions[:1]]
-        self.probe = probes[0]
-        probes += [Probe(each, head_dim, **options) for each in functions[1:] if self.probe.follows == "positions"]
-        far = [position for position in FAR if position < LONGEST_INDEX or self.probe.follows != "index"]
-        positions = [*NEAR, *far]
+        self.probe = Probe(functions[0], head_dim, **options)
+        others = functions[1:] if self.probe.follows == "positions" else []
+        self.probes = [self.probe, *(Probe(each, head_dim, **options) for each in others)]
         x = np.random.default_rng(0).integers(1, 8, (2, head_dim)) / 4.0 * [[1.0], [-1.0]]
-        self.x = np.tile(np.concatenate([x, x.sum(axis=0, keepdims=True)]), (len(positions), 1))
-        self.positions = np.repeat(np.array(positions), 3)
-        results = [each(self.x, self.positions) for each in probes]
-        self.results: list[Any] = [] if any(each is None for each in results) else results
-        self.problems = [problem for each in probes for problem in each.problems]
+        x = np.concatenate([x, x.sum(axis=0, keepdims=True)])
+        longest = [length for length in LENGTHS if length < LONGEST_INDEX or self.probe.follows != "index"]
+        self.results: list[Any] = []
+        while longest and not self.results:
+            positions = [position for position in POSITIONS if position <= longest[0]]
+            self.x, self.positions = np.tile(x, (len(positions), 1)), np.repeat(np.array(positions), 3)
+            results = [each(self.x, self.positions) for each in self.probes]
+            self.results = [] if any(each is None for each in results) else results
+            longest = longest[1:]
+        problems = [problem for each in self.probes for problem in each.problems]
+        self.problems = [shorten(problem, 240) for problem in dict.fromkeys(problems)][:2]
         # Tables in float32 are exact enough for results in any dtype.
         eps = max(self.probe.eps, ROUNDOFF["float32"])
         self.rounding = ROUNDINGS * eps * float(np.abs(self.x).max())
         moved = sum((np.abs(y - self.x) > self.rounding).any(axis=0) for y in self.results)
         self.width = 2 * ((int(np.count_nonzero(moved)) + 1) // 2)
+
+    def of_text(self) -> "Measured":
+        """The results where all position axes are equal."""
+        found = copy(self)
+        found.results = self.results[:1]
+        return found
+
+    def is_identity(self) -> bool:
+        """Whether the function, whose results do not follow positions, returns x."""
+        x, sizes = self.x[:1], dict.fromkeys(("batch", "heads", "seq"), 1)
+        y = call(self.probe.fn, self.probe._form, x.reshape(*[1] * len(self.probe._form.shape[:-1]), -1), sizes, ONE).y
+        return bool(np.abs(y - x).max() <= self.rounding)
 
     def is_linear(self) -> bool:
         """Whether the sum of two rows gives the sum of their results."""
@@ -99,8 +128,8 @@ class Measured:
         size = max(1.0, behaviour.attention_factor)
         errors = [np.abs(y - exact.rotated(self.x, self.positions, row)) for row, y in enumerate(self.results)]
         of_phases = [self._phase_error(exact, row) for row in range(len(errors))]
-        for name, roundoff in PHASE_ROUNDOFF.items():
-            fixed = size * (self.rounding + 4 * roundoff * float(np.abs(self.x).max()))
+        for name, (roundoff, of_tables) in PRECISIONS.items():
+            fixed = size * (self.rounding + 4 * of_tables * float(np.abs(self.x).max()))
             if all((error <= fixed + roundoff * each).all() for error, each in zip(errors, of_phases)):
                 return name
         return None

@@ -73,7 +73,8 @@ class Comparison(Report):
         if self.largest_change is not None:
             rows.append(("largest change", f"{self.largest_change:.3g} at position {number(self.context - 1)}"))
         rows.append(("compared", f"positions below {number(self.context)}, tolerance {self.tolerance:.2g}"))
-        return [Section("", self.summary), Section("", Table((), rows)), Section("What to do", self.advice)]
+        advice = [] if self.same else self.advice
+        return [Section("", self.summary), Section("", Table((), rows)), Section("What to do", advice)]
 
     @property
     def summary(self) -> str:

@@ -5,7 +5,7 @@ from math import acos, ceil, cos, remainder, tau
 
 import numpy as np
 
-from rope_xp._compare.maps import Map, aligned, part_of
+from rope_xp._compare.maps import SIGNIFICANT_BITS, Map, aligned, part_of
 
 # The largest head whose matrices are compared by all unit vectors. Wider heads, whose singular values take seconds, are
 # compared by the unit vectors of single channels.
@@ -87,16 +87,17 @@ def _entry(angle: float, edge: float, step: float, after: int) -> int:
 def _pairs_that_may_differ(a: Map, b: Map, limit: float, context: int) -> tuple[Map, Map]:
     """The maps without the pairs whose difference cannot reach the limit below `context`.
 
-    A float32 phase has two roundings: of the frequency and of the product.
+    A rounded phase has three roundings: of the position, of the frequency and of their product.
     """
-    if not _grow_alike(a, b):
+    if not _grow_alike(a, b) or a.measured or b.measured:
         return a, b
     fastest = np.maximum(np.abs(a.step), np.abs(b.step)).max(axis=0)
     size = np.maximum(a.size, b.size)
     apart = np.abs(a.size - b.size) + size * np.abs(a.start - b.start).max(axis=0)
     apart += size * np.abs(a.step - b.step).max(axis=0) * context
     if a.phase != b.phase or apart.any():
-        apart += size * fastest * context * 2.0**-23
+        roundoff = max(2.0 ** -SIGNIFICANT_BITS.get(each.phase, 64) for each in (a, b))
+        apart += 4 * size * fastest * context * roundoff
     kept = np.nonzero(apart > limit)[0]
     return part_of(a, kept), part_of(b, kept)
 

@@ -134,6 +134,8 @@ def test_public_names():
 BY_POSITION = {
     rope_xp.apply_rotary_pos_emb: "x sincos",
     rope_xp.apply_rotary_pos_emb_inplace: "x sincos",
+    rope_xp.assert_same: "fn rope",
+    rope_xp.compare: "a b",
     rope_xp.fixed_pos_embedding: "x seq_dim",
     rope_xp.from_config: "config",
     rope_xp.identify_checkpoint: "path",
