@@ -20,9 +20,9 @@ from rope_xp._checkpoints.projections import (
 from rope_xp._checkpoints.widths import Conclusion, widths_of
 from rope_xp._core.config import from_config
 from rope_xp._core.config.families import FAMILIES
-from rope_xp._core.config.gguf_architectures import NOT_ROTARY, gguf_layout
 from rope_xp._core.config.parts import part_of
 from rope_xp._core.embedding import RotaryEmbedding
+from rope_xp._core.writers.gguf_architectures import NOT_ROTARY, gguf_layout
 
 MAX_BUFFERS = 512
 
