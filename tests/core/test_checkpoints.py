@@ -293,6 +293,15 @@ def test_the_base_of_a_buffer(tmp_path, base, pairs, dtype):
     assert not other.inv_freq_agrees and f"has the base {base:,.0f}. config.json says the base" in other.warnings[0]
 
 
+def test_a_base_of_many_digits(tmp_path):
+    """A float32 buffer shows a difference of 0.01 %; a bfloat16 buffer cannot."""
+    config = LLAMA | dict(rope_theta=123_450.0)
+    assert write_buffers(tmp_path, frequencies(123_450.0, "F32"), config=config).inv_freq_base == 123_450.0
+    other = LLAMA | dict(rope_theta=123_462.0)
+    assert write_buffers(tmp_path, frequencies(123_450.0, "F32"), config=other).inv_freq_agrees is False
+    assert write_buffers(tmp_path, frequencies(123_450.0, "BF16"), dtype="BF16", config=other).inv_freq_agrees
+
+
 def test_a_buffer_that_contradicts_the_config(tmp_path):
     found = write_buffers(tmp_path, frequencies(1e4, "F32"), config=LLAMA)
     assert found.embedding.base == 1e6 and found.inv_freq_base == 1e4
