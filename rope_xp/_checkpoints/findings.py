@@ -20,9 +20,9 @@ from rope_xp._checkpoints.projections import (
 from rope_xp._checkpoints.widths import Conclusion, widths_of
 from rope_xp._core.config import from_config
 from rope_xp._core.config.families import FAMILIES
-from rope_xp._core.config.gguf_architectures import NOT_ROTARY, gguf_layout
 from rope_xp._core.config.parts import part_of
 from rope_xp._core.embedding import RotaryEmbedding
+from rope_xp._core.writers.gguf_architectures import NOT_ROTARY, gguf_layout
 
 MAX_BUFFERS = 512
 
@@ -33,8 +33,8 @@ def findings(path: str) -> dict[str, Any]:
     mlx = mark_of_mlx(contents.metadata, contents.tensors)
     group = main_group(contents.tensors, bool(mlx))
     format_, why = _format(contents, group, mlx)
-    embedding, not_read = _embedding(contents, format_)
-    layout, why_layout = _layout(contents, format_, embedding)
+    embedding, layout_of_config, not_read = _embedding(contents, format_)
+    layout, why_layout = _layout(contents, format_, layout_of_config)
     widths, sizes, warnings = widths_of(contents, group, None if embedding is None else embedding.head_dim)
     buffer, about_buffer, contradictions = _buffer(contents, embedding)
     first = [(f"format: {format_ or 'cannot tell'}", why), (f"layout: {layout or 'cannot tell'}", why_layout)]
@@ -66,29 +66,33 @@ def _format(contents: Contents, group: Group | None, mlx: str) -> tuple[str | No
     return group.format, f"the name {_shown(group.example)}"
 
 
-def _embedding(contents: Contents, format_: str | None) -> tuple[RotaryEmbedding | None, list[Conclusion]]:
-    """What the config describes, or a conclusion why there is none."""
+def _embedding(contents: Contents, format_: str | None) -> tuple[RotaryEmbedding | None, str | None, list[Conclusion]]:
+    """What the config describes, its layout, and a conclusion if it does not describe one embedding."""
     if not contents.config:
-        return None, [("embedding: cannot tell", "no config is beside the tensors")]
+        return None, None, [("embedding: cannot tell", "no config is beside the tensors")]
     of_transformers = contents.config_path is not None and contents.config_path.name == "config.json"
     options: dict[str, Any] = {"layout": "interleaved"} if format_ == META and of_transformers else {}
     try:
         found = from_config(contents.config, **options)
     except (TypeError, ValueError) as error:
-        return None, [(_embedding_of_layers(contents.config, options), str(error))]
-    return found, [] if found is not None else [("embedding: none", f"{contents.config_name}: it rotates nothing")]
+        return None, *_of_first_layer(contents.config, options, str(error))
+    if found is None:
+        return None, None, [("embedding: none", f"{contents.config_name}: it rotates nothing")]
+    return found, found.layout, []
 
 
-def _embedding_of_layers(config: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """What to say if all layers together have no embedding: whether one layer has."""
+def _of_first_layer(
+    config: Mapping[str, Any], options: Mapping[str, Any], why: str
+) -> tuple[str | None, list[Conclusion]]:
+    """The layout of the first layer, if the config describes no embedding of all layers."""
     try:
-        from_config(config, layer=0, **options)
+        first = from_config(config, layer=0, **options)
     except (TypeError, ValueError):
-        return "embedding: cannot tell"
-    return "embedding: differs between layers"
+        return None, [("embedding: cannot tell", why)]
+    return None if first is None else first.layout, [("embedding: differs between layers", why)]
 
 
-def _layout(contents: Contents, format_: str | None, embedding: RotaryEmbedding | None) -> tuple[str | None, str]:
+def _layout(contents: Contents, format_: str | None, of_config: str | None) -> tuple[str | None, str]:
     """Which channels of the projections form a pair, and what shows it."""
     config = contents.config
     if format_ == GGUF:
@@ -99,11 +103,9 @@ def _layout(contents: Contents, format_: str | None, embedding: RotaryEmbedding 
         interleaved = config.get("rotary_interleaved")
         source = "Megatron's default" if interleaved is None else f"rotary_interleaved in {contents.config_name}"
         return "interleaved" if interleaved else "half", source
-    name, layout = _family(config)
-    if embedding is not None:
-        layout = embedding.layout
-    if layout is not None:
-        return layout, f"model_type {name!r} in {contents.config_name}"
+    name, of_family = _family(config)
+    if of_config or of_family:
+        return of_config or of_family, f"model_type {name!r} in {contents.config_name}"
     if format_ is None or config:
         return None, "no known model_type in a config" if config else "neither names nor a config say it"
     return None, "Llama (half) and Cohere (interleaved) have the same names; config.json would say it"

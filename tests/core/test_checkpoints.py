@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from rope_xp import from_config, identify_checkpoint
+from rope_xp import RotaryEmbedding, from_config, identify_checkpoint
 from rope_xp._checkpoints.buffers import DTYPES
 from rope_xp._checkpoints.safetensors_file import BITS, read_safetensors
 from rope_xp._core.config import files
@@ -24,10 +24,20 @@ LLAMA |= dict(head_dim=10, rope_theta=1e6)
 COHERE = LLAMA | {"model_type": "cohere"}
 PARAMS = dict(dim=24, n_heads=4, n_kv_heads=2, n_layers=3, head_dim=10, rope_theta=1e6, norm_eps=1e-5, vocab_size=50)
 MEGATRON = dict(hidden_size=24, num_attention_heads=4, num_query_groups=2, kv_channels=10, num_layers=3)
+MEGATRON |= dict(position_embedding_type="rope", rotary_base=1_000_000)
 LATENT = dict(model_type="deepseek_v3", hidden_size=24, num_attention_heads=4, num_hidden_layers=3)
 LATENT |= dict(qk_nope_head_dim=6, qk_rope_head_dim=4, rope_theta=1e6)
-NEOX = dict(model_type="gpt_neox", hidden_size=40, num_attention_heads=4, num_hidden_layers=3, rotary_pct=0.4)
-FALCON = dict(model_type="falcon", hidden_size=40, num_attention_heads=4, num_hidden_layers=3, multi_query=True)
+NEOX = dict(
+    model_type="gpt_neox",
+    hidden_size=40,
+    num_attention_heads=4,
+    num_hidden_layers=3,
+    rotary_pct=0.4,
+    rotary_emb_base=1e6,
+)
+FALCON = dict(
+    model_type="falcon", hidden_size=40, num_attention_heads=4, num_hidden_layers=3, multi_query=True, rope_theta=1e6
+)
 SIZES = dict(heads=4, kv_heads=2, head_dim=10, hidden_size=24, layers=3)
 INV_FREQ = "model.layers.{}.self_attn.rotary_emb.inv_freq"
 
@@ -121,9 +131,8 @@ def test_formats(tmp_path, name):
     found = identify_checkpoint(path)
     assert (found.format, found.layout, sizes(found)) == (format_, layout, SIZES | other)
     assert identify_checkpoint(str(tmp_path)) == found and not found.warnings
-    if config and "model_type" in config:
-        expected = from_config(config)
-        assert found.embedding == expected.replace(layout=layout)
+    if config:
+        assert found.embedding == from_config(config).replace(layout=layout) and found.embedding.base == 1e6
     text = str(found)
     assert all(len(line) <= 80 for line in text.splitlines()) and ("cannot tell" in text) == (
         None in (format_, layout, found.embedding, *sizes(found).values())
@@ -154,7 +163,7 @@ BLOCKS = [
     for i in range(3)
     for name, rows in zip("qk", (40, 20))
 ]
-ENTRIES = [("embedding_length", 24), ("block_count", 3)]
+ENTRIES = [("embedding_length", 24), ("block_count", 3), ("rope_freq_base", 5e5), ("rope_dimension_count", 10)]
 
 
 @pytest.mark.parametrize(
@@ -165,6 +174,8 @@ def test_gguf(tmp_path, architecture, layout, entries):
     path = write_gguf(tmp_path / "model.gguf", architecture, *entries, tensors=BLOCKS)
     found = identify_checkpoint(path)
     assert (found.format, found.layout, sizes(found), found.warnings) == ("GGUF", layout, SIZES, ())
+    if entries and layout:
+        assert found.embedding == RotaryEmbedding(head_dim=10, layout=layout, base=5e5) == from_config(path)
     assert identify_checkpoint(tmp_path) == found
     path.rename(tmp_path / "sha256-0123")  # as Ollama names its files
     assert identify_checkpoint(tmp_path / "sha256-0123").format == "GGUF"
@@ -280,6 +291,15 @@ def test_the_base_of_a_buffer(tmp_path, base, pairs, dtype):
     assert (f"rotated channels: {2 * pairs}", "2 for each value") in found.conclusions
     other = write_buffers(tmp_path, data, dtype=dtype, config=config | {"rope_theta": 1.3 * base})
     assert not other.inv_freq_agrees and f"has the base {base:,.0f}. config.json says the base" in other.warnings[0]
+
+
+def test_a_base_of_many_digits(tmp_path):
+    """A float32 buffer shows a difference of 0.01 %; a bfloat16 buffer cannot."""
+    config = LLAMA | dict(rope_theta=123_450.0)
+    assert write_buffers(tmp_path, frequencies(123_450.0, "F32"), config=config).inv_freq_base == 123_450.0
+    other = LLAMA | dict(rope_theta=123_462.0)
+    assert write_buffers(tmp_path, frequencies(123_450.0, "F32"), config=other).inv_freq_agrees is False
+    assert write_buffers(tmp_path, frequencies(123_450.0, "BF16"), dtype="BF16", config=other).inv_freq_agrees
 
 
 def test_a_buffer_that_contradicts_the_config(tmp_path):

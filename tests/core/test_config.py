@@ -1013,7 +1013,7 @@ BAD_VALUES = [
     (r"mrope_section must have at most 16 numbers; got 17", MANY_AXES, {"layout": "half"}),
     (r"use_mrope must be False .*; got True", llama(use_mrope=True)),
     (r"rope_interleave must be False .*; got True", llama(rope_interleave=True)),
-    (r"rope_interleave must be False for this model_type", llama(rope_traditional=True)),
+    (r"rope_interleave must be False for this model_type", of("exaone4", 64, rope_traditional=True)),
     # Layers.
     (r"layer must be below 16384; got 16384", llama(), {"layer": 2**14}),
     (r"num_hidden_layers must be at most 16384; got 1000000000", {**GEMMA3, "num_hidden_layers": 10**9}, LAYER_0),

@@ -152,7 +152,7 @@ BY_POSITION = {
     RotaryEmbedding.rotate_inplace: "self x",
     RotaryEmbedding.shift: "self k delta",
     RotaryEmbedding.sincos: "self positions",
-    RotaryEmbedding.to_config: "self",
+    RotaryEmbedding.to_config: "self target",
 }
 
 

@@ -123,6 +123,17 @@ _core/config/__init__.py
     NoPE layers rotated: if rope is None or not rotated: ==> if rope is None:
 _core/config/source.py
     a key that stands twice: if len(found) < len(pairs): ==> if False:
+_core/config/gguf_file.py
+    columns before rows: shape[::-1] ==> shape
+    data of tensors without alignment: end + -end % alignment ==> end
+_checkpoints/safetensors_file.py
+    offsets from the start of the file: 8 + length, size) ==> 0, size)
+_checkpoints/buffers.py
+    bfloat16 taken for float32: "BF16": ("f", 2.0**-8, 0.0) ==> "BF16": ("f", 2.0**-19, 0.0)
+_checkpoints/widths.py
+    keys and values taken for heads of keys: both // 2, ==> both,
+_checkpoints/findings.py
+    Meta's projections taken for those of transformers: return "interleaved", "names ==> return "half", "names
 _core/config/block.py
     local layers scaled: block=Keys("no block", kept), ==>
 _core/weights.py
