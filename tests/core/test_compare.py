@@ -3,6 +3,7 @@
 import json
 from functools import partial
 
+import ml_dtypes
 import numpy as np
 import oracle
 import pytest
@@ -11,6 +12,8 @@ from errors import assert_all_raise, raising
 from rope_xp import (
     NTKScaling,
     RotaryEmbedding,
+    Sections,
+    XPos,
     YarnScaling,
     assert_same,
     compare,
