@@ -295,7 +295,7 @@ def _lengths(who: str, rope: Any, to: Any, trained_length: Any) -> tuple[int, in
         raise ValueError(f"{who}: the embedding must have a base, from which a rule computes; got inv_freq alone")
     if not trained:
         raise ValueError(
-            f"{who}: trained_length must be given and positive, because neither the config nor the scaling states it; "
+            f"{who}: trained_length must be given, because neither the config nor the scaling states it; "
             f"got {trained_length}"
         )
     if to <= trained:

@@ -146,7 +146,10 @@ ON_HOST = {
 }
 # What takes no arrays.
 OTHERS = {
+    "assert_same",
+    "compare",
     "from_config",
+    "identify",
     "identify_checkpoint",
     "RotaryEmbedding.explain",
     "RotaryEmbedding.extend",
