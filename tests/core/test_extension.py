@@ -162,7 +162,7 @@ def test_bad_extensions():
         ProportionalScaling(partial_rotary_factor=0.5),
     )
     values = [
-        (lambda: PLAIN.extend(TO), r"^RotaryEmbedding.extend: trained_length must be given .*; got None"),
+        (lambda: PLAIN.extend(TO), r"^RotaryEmbedding.extend: trained_length must be given, .*; got None"),
         (lambda: PLAIN.extend(TO, trained_length=0), r"trained_length must be at least 1 .*; got 0"),
         (lambda: by_hand(TRAINED), r"to must be greater than the trained length, 4096, .*need no change; got 4096"),
         (lambda: by_hand(100, "yarn"), r"greater than the trained length, 4096, .*; got 100"),
