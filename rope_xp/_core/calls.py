@@ -17,6 +17,7 @@ from rope_xp._core.plan import (
     plan_rotation,
     plan_shift,
     planned_positions,
+    require_disjoint,
     rotate_planned,
     run_program,
     table_program,
@@ -301,7 +302,7 @@ class Calls:
         who, arrays = "RotaryEmbedding.rotate_inplace", (x, *others)
         tables = pair_of(who, sincos)
         plan = self._plan(plan_rotation, who, arrays, tables, positions, seq_dim, heads_dim, inverse, transpose, True)
-        kernels.require_disjoint(who, arrays, [tables if positions is None else (*tables, positions)])
+        require_disjoint(who, plan, arrays, tables if positions is None else (*tables, positions))
         self._rotate(who, plan, arrays, tables, positions)
 
     def shift(self, k: ArrayT, delta: int | Array, *, seq_dim: int, heads_dim: int | None = None) -> ArrayT:
