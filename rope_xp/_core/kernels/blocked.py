@@ -13,7 +13,7 @@ import numpy as np
 
 from rope_xp._core.backends import memory
 from rope_xp._core.kernels.pair_rotation import Rotation, Tables
-from rope_xp._core.kernels.reference import join_pairs
+from rope_xp._core.kernels.reference import join_pairs, split_pairs
 
 MEMORY_KINDS = ("host memory",)
 BYTES_PER_BLOCK = 2**20  # of x, for each thread; measured
@@ -75,7 +75,7 @@ def _rotate_part(numbers: Any, tables: Sequence[Any], rotated: Any, partner: Any
         return
     # Each product is one pass over contiguous memory; only the partner channels are copied first.
     if rotation.read != rotation.write:
-        numbers = _join_pairs(*_split_pairs(numbers, rotation.read), rotation)
+        numbers = _join_pairs(*split_pairs(xp, numbers, rotation.read), rotation)
     _copy_partners(numbers, partner, rotation.write)
     xp.multiply(partner, tables[1], out=partner)
     xp.multiply(numbers, tables[0], out=rotated)
@@ -88,21 +88,15 @@ def _copy_partners(numbers: Any, partner: Any, layout: str) -> None:
     if halves is not None:
         halves[1][..., ::-1] = halves[0]
         return
-    for to, source in zip(_split_pairs(partner, layout), reversed(_split_pairs(numbers, layout))):
+    xp = memory.operations(numbers)
+    # Splitting an axis makes views, whatever the strides are.
+    for to, source in zip(split_pairs(xp, partner, layout), reversed(split_pairs(xp, numbers, layout))):
         to[...] = source
 
 
 def _join_pairs(first: Any, second: Any, rotation: Rotation) -> Any:
     """A new array of both channels of all pairs, in the layout of the result."""
     return join_pairs(memory.operations(first), first, second, rotation.write)
-
-
-def _split_pairs(x: Any, layout: str) -> tuple[Any, Any]:
-    """Views of the first and the second channels of all pairs."""
-    if layout == "interleaved":
-        return x[..., 0::2], x[..., 1::2]
-    half = x.shape[-1] // 2
-    return x[..., :half], x[..., half:]
 
 
 def _parts(shape: tuple[int, ...], table_shape: tuple[int, ...], width: int, size: int) -> Iterator[tuple[slice, ...]]:

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from rope_xp._core import phases
+from rope_xp._core.backends import materialized
 from rope_xp._core.kernels import reference
 from rope_xp._core.kernels.pair_rotation import Angles, Rotation, Tables
-from rope_xp._core.kernels.reference import join_pairs
+from rope_xp._core.kernels.reference import join_pairs, split_pairs
 
 MEMORY_KINDS = ("jax",)
 
@@ -108,16 +109,18 @@ def rotate(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
 
 
 def _rotate_pairs(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
-    first, second = _split_pairs(x.astype(sin.dtype), rotation.read, rotation.blocks)
-    rotated = join_pairs(jnp, first * cos - second * sin, second * cos + first * sin, rotation.write, rotation.blocks)
-    return rotated.astype(x.dtype)
+    first, second = split_pairs(jnp, x.astype(sin.dtype), rotation.read, rotation.blocks)
+    join = partial(join_pairs, jnp, layout=rotation.write, blocks=rotation.blocks)
+    if _is_step(x, sin) and rotation.read == rotation.write == "half":
+        wide_sin, wide_cos = [materialized(join(table, table)) for table in (sin, cos)]
+        return x * wide_cos + join(-second, first) * wide_sin
+    return join(first * cos - second * sin, second * cos + first * sin).astype(x.dtype)
 
 
-def _split_pairs(x: Any, layout: str, blocks: int) -> tuple[Any, Any]:
-    *leading, dim = x.shape
-    pairs = dim // 2
-    if layout == "interleaved":
-        first, second = jnp.unstack(x.reshape(*leading, pairs, 2), axis=-1)
-    else:
-        first, second = jnp.unstack(x.reshape(*leading, blocks, 2, pairs // blocks), axis=-2)
-    return first.reshape(*leading, pairs), second.reshape(*leading, pairs)
+def _is_step(x: Any, sin: Any) -> bool:
+    """Whether this is a step of decoding: there is one token, and each sequence of the batch has one row of tables.
+
+    XLA makes a loop that ends with a join slow if an axis between others has size 1: it also permutes axes. Loops that
+    end with a sum stay fast, but need tables with a column for each channel. For one token, such tables are short.
+    """
+    return x.dtype == sin.dtype and 1 in x.shape[1:-1] and sin.shape[1:-1] == (1,) * (sin.ndim - 2)
