@@ -109,12 +109,15 @@ def rotate(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
 
 
 def _rotate_pairs(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
-    first, second = split_pairs(jnp, x.astype(sin.dtype), rotation.read, rotation.blocks)
+    numbers = x.astype(sin.dtype)
+    first, second = split_pairs(jnp, numbers, rotation.read, rotation.blocks)
     join = partial(join_pairs, jnp, layout=rotation.write, blocks=rotation.blocks)
     if _is_step(x, sin) and rotation.read == rotation.write == "half":
         wide_sin, wide_cos = [materialized(join(table, table)) for table in (sin, cos)]
-        return x * wide_cos + join(-second, first) * wide_sin
-    return join(first * cos - second * sin, second * cos + first * sin).astype(x.dtype)
+        rotated = numbers * wide_cos + join(-second, first) * wide_sin
+    else:
+        rotated = join(first * cos - second * sin, second * cos + first * sin)
+    return rotated.astype(x.dtype)
 
 
 def _is_step(x: Any, sin: Any) -> bool:
@@ -123,4 +126,4 @@ def _is_step(x: Any, sin: Any) -> bool:
     XLA makes a loop that ends with a join slow if an axis between others has size 1: it also permutes axes. Loops that
     end with a sum stay fast, but need tables with a column for each channel. For one token, such tables are short.
     """
-    return x.dtype == sin.dtype and 1 in x.shape[1:-1] and sin.shape[1:-1] == (1,) * (sin.ndim - 2)
+    return 1 in x.shape[1:-1] and sin.shape[1:-1] == (1,) * (sin.ndim - 2)
