@@ -13,7 +13,7 @@ import numpy as np
 
 from rope_xp._core.backends import memory
 from rope_xp._core.kernels.pair_rotation import Rotation, Tables
-from rope_xp._core.kernels.reference import join_pairs
+from rope_xp._core.kernels.reference import join_pairs, split_pairs
 
 MEMORY_KINDS = ("host memory",)
 BYTES_PER_BLOCK = 2**20  # of x, for each thread; measured
@@ -74,7 +74,7 @@ def _rotate_part(numbers: Any, tables: Sequence[Any], rotated: Any, products: An
         xp.multiply(memory.complex_view(numbers), tables[0], out=memory.complex_view(rotated))
         return
     if rotation.read != rotation.write:
-        numbers = _join_pairs(*_split_pairs(numbers, rotation.read), rotation)
+        numbers = _join_pairs(*split_pairs(xp, numbers, rotation.read), rotation)
     # Each product is one pass over contiguous memory. NumPy copies halves of rows faster than it subtracts them.
     halves = memory.views_as_halves(numbers, products) if rotation.write == "half" else None
     if halves is not None:
@@ -85,22 +85,14 @@ def _rotate_part(numbers: Any, tables: Sequence[Any], rotated: Any, products: An
         return
     xp.multiply(numbers, tables[1], out=products)
     xp.multiply(numbers, tables[0], out=rotated)
-    of_partners = reversed(_split_pairs(products, rotation.write))
-    for channels, each in zip(_split_pairs(rotated, rotation.write), of_partners):
+    of_partners = reversed(split_pairs(xp, products, rotation.write))
+    for channels, each in zip(split_pairs(xp, rotated, rotation.write), of_partners):
         xp.subtract(channels, each, out=channels)
 
 
 def _join_pairs(first: Any, second: Any, rotation: Rotation) -> Any:
     """A new array of both channels of all pairs, in the layout of the result."""
     return join_pairs(memory.operations(first), first, second, rotation.write)
-
-
-def _split_pairs(x: Any, layout: str) -> tuple[Any, Any]:
-    """Views of the first and the second channels of all pairs."""
-    if layout == "interleaved":
-        return x[..., 0::2], x[..., 1::2]
-    half = x.shape[-1] // 2
-    return x[..., :half], x[..., half:]
 
 
 def _parts(shape: tuple[int, ...], table_shape: tuple[int, ...], width: int, size: int) -> Iterator[tuple[slice, ...]]:
