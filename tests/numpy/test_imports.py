@@ -129,6 +129,7 @@ BY_POSITION = {
     rope_xp.apply_rotary_pos_emb_inplace: "x sincos",
     rope_xp.fixed_pos_embedding: "x seq_dim",
     rope_xp.from_config: "config",
+    rope_xp.identify: "fn head_dim",
     rope_xp.permute_projection: "w",
     rope_xp.rotate_every_two: "x",
     rope_xp.rotate_half: "x",
