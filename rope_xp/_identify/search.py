@@ -191,7 +191,7 @@ class Search:
 
     def _value(self, rotation: Rotation, positions: np.ndarray, angle: np.ndarray, roundoff: float) -> None:
         """The value, the precision of its phases, and how much of the function it explains."""
-        value, (w, errors, *_) = value_of(rotation), rotation.frequencies
+        value, w, errors = value_of(rotation), rotation.frequencies.values, rotation.frequencies.errors
         if value is not None:
             w = np.asarray(value.rope.inv_freq)[value.numbers]
             errors = errors if value.rope.base is None else np.zeros(len(w))
@@ -225,7 +225,7 @@ class Search:
             self.note("no scaling rule explains the frequencies, so they are given as numbers")
         if isinstance(rope.scaling, YarnScaling):
             usual = replace(rope.scaling, attention_factor=None).resolved_attention_factor
-            twice = usual != 1.0 and abs(rope.attention_factor - usual**2) <= 2 * error
+            twice = usual != 1.0 and abs((rope.attention_factor or 1.0) - usual**2) <= 2 * error
             self.note(f"the attention factor of YaRN, {usual:.6g}, is applied twice" if twice else "")
 
     def _explained(self, rope: RotaryEmbedding, positions: np.ndarray, precision: Precision, roundoff: float) -> float:
@@ -238,7 +238,7 @@ class Search:
         if y is None:
             return 0.0
         ours = rope.replace(kernel="reference")(x, seq_dim=0, positions=positions + (self.report.offset or 0))
-        close = 6.0 * max(rope.attention_factor, 1.0) * (precision.errors + 16 * roundoff)
+        close = 6.0 * max(self.report.magnitude or 1.0, 1.0) * (precision.errors + 16 * roundoff)
         return float(np.mean(np.abs(y - ours) <= close[:, None]))
 
 
