@@ -1,6 +1,8 @@
 """Rotary position embeddings on every array library: written once, exact at any position."""
 
 from rope_xp import frequencies, positions
+from rope_xp._checkpoints import identify_checkpoint
+from rope_xp._compare import assert_same, compare
 from rope_xp._core.angles import SinCos, fixed_pos_embedding, sinusoidal_pos_embedding
 from rope_xp._core.axes import Sections
 from rope_xp._core.config import from_config
@@ -38,10 +40,13 @@ __all__ = [
     "YarnScaling",
     "apply_rotary_pos_emb",
     "apply_rotary_pos_emb_inplace",
+    "assert_same",
+    "compare",
     "fixed_pos_embedding",
     "frequencies",
     "from_config",
     "identify",
+    "identify_checkpoint",
     "permute_projection",
     "positions",
     "rotate_every_two",

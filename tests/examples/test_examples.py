@@ -252,8 +252,15 @@ def test_decoding():
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_language_model(backend, tmp_path):
     figure = tmp_path / "a.png"
-    bits = import_module("language_model").main(["--backend", backend, "--quick", "--out", str(figure)])
+    example = import_module("language_model")
+    bits, rules = example.main(["--backend", backend, "--quick", "--out", str(figure)])
     assert bits.keys() == {"sinusoidal", "learned", "rotary"}
     assert all(0.0 < value < 16.0 for by_length in bits.values() for value in by_length.values())
     assert len({tuple(by_length) for by_length in bits.values()}) == 1
+    assert rules.keys() == {"unchanged", *example.RULES}
+    before, after = zip(*rules.values())
+    assert all(curve.shape == (128,) and 0.0 < curve.min() < curve.max() < 16.0 for curve in (*before, *after))
+    # All start from the same weights, so that each rule has its own losses, and fine-tuning changes them.
+    np.testing.assert_allclose(before[0].mean(), bits["rotary"][128], rtol=1e-6)
+    assert len({curve.tobytes() for curve in (*before, *after)}) == 12
     assert figure.read_bytes().startswith(b"\x89PNG")
