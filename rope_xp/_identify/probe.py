@@ -202,7 +202,7 @@ def _trial(fn: Callable[..., Any], head_dim: int, form: Form, sizes: dict[str, i
         (first, dtype), (again, _), (other, _) = (
             call(fn, form, row, sizes, order) for order in (ORDER, ORDER, OTHER_ORDER)
         )
-        close = 64 * ROUNDOFF.get(dtype, ROUNDOFF["bfloat16"]) * max(np.abs(first).max(), 1.0)
+        close = 64 * ROUNDOFF.get(dtype, ROUNDOFF["bfloat16"]) * np.abs(first).max()
         axes = [axis for axis in range(first.ndim - 1) if np.abs(first - first.take([0], axis)).max() > close]
         names = [form.shape[axis] for axis in axes]
         if np.abs(first - again).max() > close:

@@ -9,6 +9,7 @@ from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._identify.blocks import (
     Blocks,
     Channels,
+    alone_in_words,
     blocks_of,
     channels_of,
     probes,
@@ -102,7 +103,7 @@ class Search:
         y, doubled = self.probe(x, SHORT), self.probe(2 * x, SHORT)
         if y is None or doubled is None:
             return False
-        close = 64 * self.eps * max(np.abs(y).max(), 1.0) * self.probe.head_dim**0.5
+        close = 64 * self.eps * np.abs(y).max() * self.probe.head_dim**0.5
         if np.abs(doubled - 2 * y).max() > close:
             self.note("not a rotation: the function is not linear; twice x does not give twice the result")
             self.note(is_rotation=False)
@@ -115,14 +116,12 @@ class Search:
 
     def _rotation(self, matrices: np.ndarray) -> None:
         """Pairs, then angles."""
-        channels = channels_of(matrices)
+        channels = channels_of(matrices, self.eps)
         self.note(relative=_are_scores_relative(matrices, self.eps))
         pairs = tuple((int(a), int(b)) for a, b in channels.inputs)
         self.note(pairs=pairs, kept=channels.kept)
         if channels.problem is not None:
             self.note(f"not a rotation: {channels.problem}", is_rotation=False)
-        elif not pairs:
-            self.note("not a rotation: no channels form pairs", is_rotation=False)
         else:
             self._angles(channels, self._measure(channels, matrices), matrices)
 
@@ -192,7 +191,7 @@ class Search:
 
     def _value(self, rotation: Rotation, positions: np.ndarray, angle: np.ndarray, roundoff: float) -> None:
         """The value, the precision of its phases, and how much of the function it explains."""
-        value, (w, errors, *_) = value_of(rotation), rotation.frequencies
+        value, w, errors = value_of(rotation), rotation.frequencies.values, rotation.frequencies.errors
         if value is not None:
             w = np.asarray(value.rope.inv_freq)[value.numbers]
             errors = errors if value.rope.base is None else np.zeros(len(w))
@@ -209,6 +208,8 @@ class Search:
         self.note(layout=value.rope.layout, confidence=resolved * explained)
         if precision.name is not None and explained == 1.0:
             self.note(rope=value.rope, magnitude=value.rope.attention_factor)
+        elif rotation.channels.scaled:
+            self.note(alone_in_words(rotation.channels.scaled))
 
     def _note_precision(self, precision: Precision, positions: np.ndarray) -> None:
         row = int(np.argmax(precision.errors))
@@ -224,7 +225,7 @@ class Search:
             self.note("no scaling rule explains the frequencies, so they are given as numbers")
         if isinstance(rope.scaling, YarnScaling):
             usual = replace(rope.scaling, attention_factor=None).resolved_attention_factor
-            twice = usual != 1.0 and abs(rope.attention_factor - usual**2) <= 2 * error
+            twice = usual != 1.0 and abs((rope.attention_factor or 1.0) - usual**2) <= 2 * error
             self.note(f"the attention factor of YaRN, {usual:.6g}, is applied twice" if twice else "")
 
     def _explained(self, rope: RotaryEmbedding, positions: np.ndarray, precision: Precision, roundoff: float) -> float:
@@ -237,7 +238,7 @@ class Search:
         if y is None:
             return 0.0
         ours = rope.replace(kernel="reference")(x, seq_dim=0, positions=positions + (self.report.offset or 0))
-        close = 6.0 * max(rope.attention_factor, 1.0) * (precision.errors + 16 * roundoff)
+        close = 6.0 * max(self.report.magnitude or 1.0, 1.0) * (precision.errors + 16 * roundoff)
         return float(np.mean(np.abs(y - ours) <= close[:, None]))
 
 

@@ -42,7 +42,7 @@ def value_of(rotation: Rotation) -> Value | None:
     rule, place = min(found, key=lambda each: each[0].digits)
     options = _channels_of(place, rotation)
     rope = RotaryEmbedding(**options, base=rule.base, scaling=rule.scaling, reverse=rotation.direction == -1)
-    if abs(rope.attention_factor - rotation.magnitude) > 2 * rotation.magnitude_error:  # both may be rounded
+    if abs((rope.attention_factor or 1.0) - rotation.magnitude) > 2 * rotation.magnitude_error:  # both may be rounded
         factor = _magnitude(rotation)
         plain = rule.scaling is None
         rope = rope.replace(attention_factor=factor) if plain else _with_numbers(options, rope.inv_freq, rotation)

@@ -10,13 +10,17 @@ import numpy as np
 import oracle
 import pytest
 from errors import assert_all_raise, raising
-from rules import BASE, DIM, RULES
+from rules import BASE, DIM, LLAMA, RULES, YARN_8K
 
 from rope_xp import (
     Identification,
+    LinearScaling,
+    Llama3Scaling,
     LongRopeScaling,
+    MixedNTKScaling,
+    NTKScaling,
+    ProportionalScaling,
     RotaryEmbedding,
-    YarnScaling,
     identify,
 )
 
@@ -102,13 +106,18 @@ def test_rules(rule, truth, dtype):
     assert rope.layout == "half" and found.precision == "exact"
 
 
+# Rules whose numbers follow from the frequencies.
+FOUND = [
+    rule
+    for rule, _ in RULES
+    if isinstance(rule, (LinearScaling, NTKScaling, ProportionalScaling))
+    or rule in (MixedNTKScaling(factor=8.0), YARN_8K(), YARN_8K(truncate=False), Llama3Scaling(**LLAMA))
+    or rule == Llama3Scaling(**{**LLAMA, "high_freq_factor": 1.0})
+]
+
+
 @pytest.mark.parametrize("layout", LAYOUTS[:2])
-@pytest.mark.parametrize(
-    "rule",
-    [rule for rule, _ in RULES if type(rule).__name__ in ("LinearScaling", "NTKScaling", "Llama3Scaling")][:3]
-    + [YarnScaling(factor=4.0, original_max_position_embeddings=8192)],
-    ids=str,
-)
+@pytest.mark.parametrize("rule", FOUND, ids=[str(rule)[:60] for rule in FOUND])
 def test_a_rule_is_found_with_its_numbers(rule, layout):
     """In float64, in float32, and from frequencies that were rounded to float32."""
     truth = dict(RULES)[rule]
