@@ -15,6 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from rope_xp import RotaryEmbedding, from_config, identify_checkpoint
+from rope_xp._checkpoints import contents
 from rope_xp._checkpoints.buffers import DTYPES
 from rope_xp._checkpoints.safetensors_file import BITS, read_safetensors
 from rope_xp._core.config import files
@@ -149,6 +150,13 @@ def test_formats(tmp_path, name):
     assert json.loads(json.dumps(found.to_dict()))["layers"] == found.layers
 
 
+def test_layers_that_differ(tmp_path):
+    config = LLAMA | dict(model_type="gemma3_text", rope_local_base_freq=1e4, sliding_window_pattern=3)
+    found = identify_checkpoint(write(tmp_path, HF, config))
+    assert (found.layout, found.embedding, sizes(found)) == ("half", None, SIZES)
+    assert "embedding: differs between layers" in dict(found.conclusions)
+
+
 def test_mlx_says_so_in_the_header(tmp_path):
     found = identify_checkpoint(write(tmp_path, HF, LLAMA, metadata={"format": "mlx"}))
     assert (found.format, found.conclusions[0]) == ("MLX", ("format: MLX", "the header says {'format': 'mlx'}"))
@@ -224,6 +232,17 @@ def test_shards_and_their_index(tmp_path):
     (tmp_path / first).unlink()
     names_only = identify_checkpoint(tmp_path)
     assert (names_only.format, names_only.layout, sizes(names_only)) == ("Hugging Face", "half", SIZES)
+
+
+@pytest.mark.parametrize("limit", ["MAX_HEADERS", "MAX_VALUES"])
+def test_headers_of_many_files_have_a_bound(tmp_path, monkeypatch, limit):
+    write_shards(tmp_path)
+    one = max(read_safetensors("f", path).length for path in tmp_path.glob("*.safetensors"))
+    monkeypatch.setattr(contents, limit, one if limit == "MAX_HEADERS" else 5)
+    with pytest.raises(
+        ValueError, match=r"a checkpoint must have at most \d+ tensors and \d+ bytes of headers; got more"
+    ):
+        identify_checkpoint(tmp_path)
 
 
 def test_shards_without_an_index(tmp_path):
