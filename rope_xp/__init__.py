@@ -1,6 +1,7 @@
 """Rotary position embeddings on every array library: written once, exact at any position."""
 
 from rope_xp import frequencies, positions
+from rope_xp._checkpoints import identify_checkpoint
 from rope_xp._compare import assert_same, compare
 from rope_xp._core.angles import SinCos, fixed_pos_embedding, sinusoidal_pos_embedding
 from rope_xp._core.axes import Sections
@@ -45,6 +46,7 @@ __all__ = [
     "frequencies",
     "from_config",
     "identify",
+    "identify_checkpoint",
     "permute_projection",
     "positions",
     "rotate_every_two",

@@ -1,13 +1,13 @@
 """The matrices of a linear function of channels: which channels form pairs, and the 2 x 2 block of each pair."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from rope_xp._identify.calls import ROUNDOFF
 
-# Entries below this part of the unit roundoff are zero: the sine of a slow pair is far above it.
+# Entries below this part of the greatest one are zero. The sine of a slow pair is far above it.
 ZERO = 2.0**-40
 
 
@@ -15,12 +15,14 @@ class Channels(NamedTuple):
     """How the channels of a result depend on those of `x`.
 
     `inputs` and `outputs` are the two channels of each pair, "pairs 2", that are read and written. `kept` are the
-    channels that stay as they are. `problem` says in words why the channels do not form pairs.
+    channels that stay as they are. `scaled` are other channels that are alone, multiplied by a constant or moved, as
+    those of a pair of frequency 0 may be. `problem` says in words why the channels do not form pairs.
     """
 
     inputs: np.ndarray
     outputs: np.ndarray
     kept: tuple[int, ...]
+    scaled: tuple[int, ...]
     problem: str | None
 
 
@@ -35,37 +37,43 @@ class Blocks(NamedTuple):
     rest: np.ndarray
 
 
-def channels_of(matrices: np.ndarray) -> Channels:
-    """The pairs of matrices "positions outputs inputs"."""
-    pattern = np.abs(matrices).max(axis=0) > ZERO
+def channels_of(matrices: np.ndarray, eps: float) -> Channels:
+    """The pairs of matrices "positions outputs inputs", whose entries have the unit roundoff `eps`."""
+    pattern = np.abs(matrices).max(axis=0) > ZERO * min(np.abs(matrices).max(), 1.0)
     outputs_of: dict[tuple[int, ...], list[int]] = {}
     for channel, row in enumerate(pattern.tolist()):
         outputs_of.setdefault(tuple(number for number, linked in enumerate(row) if linked), []).append(channel)
-    used = [channel for group in outputs_of for channel in group]
-    pairs, kept, problem = [], [], None
-    for group, outputs in sorted(outputs_of.items()):
-        if len(group) == len(outputs) == 2:
-            pairs.append((group, outputs))
-        elif len(group) == len(outputs) == 1:
-            kept.append((group[0], outputs[0]))
-        else:
-            problem = f"channels {_list(outputs)} follow from channels {_list(group)}, so channels do not form pairs"
-    if len(set(used)) < len(used) and problem is None:
-        problem = "a channel belongs to several pairs"
-    unused = sorted({*range(len(pattern))} - {*used})
-    if unused:
-        problem = f"channels {_list(unused)} of x do not appear in the result"
+    groups = sorted(outputs_of.items())
+    pairs = [(read, written) for read, written in groups if len(read) == len(written) == 2]
+    alone = [(read[0], written[0]) for read, written in groups if len(read) == len(written) == 1]
+    kept = [a for a, b in alone if a == b and np.abs(matrices[:, b, a] - 1.0).max() <= 8 * eps]
+    scaled = [a for a, _ in alone if a not in kept]
+    changing = [a for a, b in alone if np.ptp(matrices[:, b, a]) > 8 * eps * np.abs(matrices).max()]
+    problem = _why_no_pairs(groups, len(pattern)) or (
+        alone_in_words(changing or scaled) if changing or not pairs else ""
+    )
     inputs, outputs = (np.array([pair[side] for pair in pairs], dtype=int).reshape(-1, 2) for side in (0, 1))
-    stays = [(a, b) for a, b in kept if a == b and np.abs(matrices[:, b, a] - 1.0).max() <= 4 * ROUNDOFF["bfloat16"]]
-    others = [a for a, b in kept if (a, b) not in stays]
-    if others and problem is None and not _are_rotated_by_zero(others, kept, len(pattern)):
-        problem = f"channels {_list(others)} are multiplied or moved, but not rotated"
-    return Channels(inputs, outputs, tuple(int(a) for a, _ in stays), problem)
+    return Channels(inputs, outputs, tuple(kept), tuple(scaled), problem or None)
 
 
-def _are_rotated_by_zero(others: list[int], kept: list[tuple[int, int]], width: int) -> bool:
-    """Whether channels that are only moved come in pairs, as those of a frequency of 0 do."""
-    return len(others) % 2 == 0 and len(others) < width and all(a != b for a, b in kept if a in others)
+def _why_no_pairs(groups: list[tuple[tuple[int, ...], list[int]]], width: int) -> str:
+    """Why groups of channels that are read and written are not all pairs or channels alone; empty if they are."""
+    used = [channel for read, _ in groups for channel in read]
+    unused = sorted({*range(width)} - {*used})
+    for read, written in groups:
+        if not len(read) == len(written) <= 2:
+            of = f"follow from channels {_list(read)}" if read else "are always 0"
+            return f"channels {_list(written)} {of}, so channels do not form pairs"
+    if unused:
+        return f"channels {_list(unused)} of x do not appear in the result"
+    return "a channel belongs to several pairs" if len(set(used)) < len(used) else ""
+
+
+def alone_in_words(channels: Sequence[int]) -> str:
+    """What is wrong with channels that are alone; empty if there are none."""
+    return (
+        f"channels {_list(channels)} are multiplied or moved, but not rotated" if channels else "no channels form pairs"
+    )
 
 
 def probes(channels: Channels, positions: np.ndarray, head_dim: int) -> tuple[np.ndarray, np.ndarray]:

@@ -36,9 +36,9 @@ def places_of(channels: Channels, head_dim: int) -> Iterator[Place]:
     if neighbours:
         numbers = (inputs[:, 0] - first) // 2
         if same:
-            yield Place("interleaved", first, int(numbers[-1]) + 1, 1, numbers)
-            if numbers[-1] + 1 < (head_dim - first) // 2:
-                yield Place("interleaved", first, (head_dim - first) // 2, 1, numbers)
+            last = max((*channels.scaled, int(inputs[-1, 1])))  # pairs of frequency 0 may follow
+            widths = {(last + 1 - first) // 2, (head_dim - first) // 2}
+            yield from (Place("interleaved", first, pairs, 1, numbers) for pairs in sorted(widths))
         else:
             pairs = int(outputs[0, 1] - outputs[0, 0])
             if (outputs[:, 0] == first + numbers).all() and (outputs[:, 1] == first + pairs + numbers).all():

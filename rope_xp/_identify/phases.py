@@ -77,11 +77,12 @@ def start_of(start: np.ndarray, frequencies: np.ndarray, errors: np.ndarray, rou
     close = 8 * roundoff
     if np.abs(start).max() <= close:
         return Start(0, "")
-    if np.abs(wrapped(start - start[0])).max() <= close and len(start) > 1:
-        if abs(abs(start[0]) - pi / 2) <= close:
-            return Start(None, "sin and cos are swapped: the angle is a quarter turn minus position * frequency")
-        return Start(None, f"all pairs are turned by a constant angle of {start[0]:.6g}")
+    constant = np.abs(wrapped(start - start[0])).max() <= close and len(start) > 1
+    if constant and abs(abs(start[0]) - pi / 2) <= close:
+        return Start(None, "sin and cos are swapped: the angle is a quarter turn minus position * frequency")
     offset, error = _offset(start, frequencies, errors, roundoff)
+    if offset is None and constant:
+        return Start(None, f"all pairs are turned by a constant angle of {start[0]:.6g}")
     if offset is None:
         return Start(None, "pairs are turned at position 0 by angles that no offset of the positions explains")
     whole, error = round(offset), max(error, 1e-6 * abs(offset))
@@ -100,6 +101,8 @@ def _offset(
     """
     order = np.argsort(np.abs(frequencies))
     order = order[np.abs(frequencies[order]) > errors[order]]
+    if not len(order):
+        return None, inf
     turns = np.arange(-TURNS, TURNS + 1)
     offset, error = 2 * pi * turns / frequencies[order[0]], inf
     for w, of_pair in zip(frequencies[order], start[order]):
@@ -109,16 +112,20 @@ def _offset(
     # Phases may be products in float32.
     allowed = errors + np.abs(frequencies) * ROUNDOFF["float32"] * roundings(frequencies)
     within = np.abs(frequencies) * error + np.abs(offset)[:, None] * allowed + 16 * roundoff
-    fits = np.flatnonzero((rest <= within).all(axis=1))
-    return (float(min(offset[fits], key=abs)), error) if len(fits) else (None, error)
+    fits = np.flatnonzero((rest <= within).all(axis=1) & (within < 1.0).all(axis=1))
+    if not len(fits):
+        return None, error
+    # One pair alone leaves many offsets. Someone chose a whole number, and a small one.
+    return float(
+        min(offset[fits], key=lambda each: (abs(each - round(each)) > error * (1 + abs(each)), abs(each)))
+    ), error
 
 
 class Precision(NamedTuple):
-    """The precision of phases, the largest error in radians, and the position where it is."""
+    """The precision of phases, and the largest error at each position, in radians."""
 
     name: str | None
-    error: float
-    position: int
+    errors: np.ndarray
 
 
 def precision_of(
@@ -130,13 +137,9 @@ def precision_of(
     roundoff: float,
 ) -> Precision:
     """The best precision whose error bound holds for angles "positions pairs", without those at position 0."""
-    where = positions[:, None] + offset
-    phase = np.abs(where * frequencies)
-    off = np.abs(wrapped(angle - _exact_angles(positions + offset, frequencies)))
-    known = 8 * roundoff + where * errors
-    row = int(np.argmax(off.max(axis=1)))
-    worst = float(off.max()), int(positions[row])
-    for name, unit in PRECISIONS.items():
-        if (off <= known + phase * unit * roundings(frequencies)).all():
-            return Precision(name, *worst)
-    return Precision(None, *worst)
+    where = positions + offset
+    off = np.abs(wrapped(angle - _exact_angles(where, frequencies)))
+    known = 8 * roundoff + where[:, None] * errors
+    phase = np.abs(where[:, None] * frequencies) * roundings(frequencies)
+    holds = (name for name, unit in PRECISIONS.items() if (off <= known + phase * unit).all())
+    return Precision(next(holds, None), off.max(axis=1))

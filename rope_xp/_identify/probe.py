@@ -202,7 +202,7 @@ def _trial(fn: Callable[..., Any], head_dim: int, form: Form, sizes: dict[str, i
         (first, dtype), (again, _), (other, _) = (
             call(fn, form, row, sizes, order) for order in (ORDER, ORDER, OTHER_ORDER)
         )
-        close = 64 * ROUNDOFF.get(dtype, ROUNDOFF["bfloat16"]) * max(np.abs(first).max(), 1.0)
+        close = 64 * ROUNDOFF.get(dtype, ROUNDOFF["bfloat16"]) * np.abs(first).max()
         axes = [axis for axis in range(first.ndim - 1) if np.abs(first - first.take([0], axis)).max() > close]
         names = [form.shape[axis] for axis in axes]
         if np.abs(first - again).max() > close:
@@ -215,9 +215,11 @@ def _trial(fn: Callable[..., Any], head_dim: int, form: Form, sizes: dict[str, i
         if np.abs(first - other).max() <= close:
             longer = call(fn, form, row, sizes | {names[0]: len(MORE), "seq": len(MORE)}, MORE).y
             follows = _index_or_first_call(first, longer, axes[0], close)
-        else:
+        elif first.shape[axes[0]] == len(ORDER):
             same = np.abs(first - other.take(np.argsort(OTHER_ORDER)[ORDER], axes[0])).max() <= close
             follows = "positions" if same else None
+        else:
+            follows = None
     except Failure as failure:
         return Trial(form, words=str(failure))
     words = "" if follows else f"rows along {names[0]} follow neither their position nor their index"

@@ -39,6 +39,9 @@ class Rule(NamedTuple):
     scaling: Scaling | None
     digits: int
 
+    def in_words(self) -> str:
+        return f"base {self.base:g}" + ("" if self.scaling is None else f" with scaling {self.scaling.describe()}")
+
 
 class Measured(NamedTuple):
     """Measured frequencies of all pairs, without sign, the allowed error of each, and the attention factor."""
@@ -63,13 +66,13 @@ def rule_of(values: np.ndarray, errors: np.ndarray, magnitude: float, magnitude_
     Frequencies are first taken as exact, then as rounded to float32, then, if all of them have so few bits, to
     bfloat16.
     """
-    rounded = _to_bfloat16(values)
-    units = [ROUNDOFF["float64"], ROUNDOFF["float32"]]
-    if (np.abs(rounded - values) <= errors + 4 * ROUNDOFF["float64"] * values).all():
-        units.append(ROUNDOFF["bfloat16"])
-    for unit in units:
-        allowed = errors + values * unit * roundings(values)
-        found = list(_candidates(Measured(values, allowed, magnitude, magnitude_error)))
+    off = roundings(values)
+    allowed = [ROUNDOFF["float64"] * off, ROUNDOFF["float32"] * off]
+    if (np.abs(rounded_to(8, values) - values) <= errors + 4 * ROUNDOFF["float64"] * values).all():
+        allowed.append(np.full(len(values), 1.01 * ROUNDOFF["bfloat16"]))
+    for relative in allowed:
+        measured = Measured(values, errors + values * relative, magnitude, magnitude_error)
+        found = list(_candidates(measured))
         if found:
             return min(found, key=lambda rule: rule.digits)
     return None
@@ -95,10 +98,10 @@ def digits_of(number: float) -> int:
     return simplest(number * (1 - 1e-15), number * (1 + 1e-15))[1]
 
 
-def _to_bfloat16(values: np.ndarray) -> np.ndarray:
-    """Values rounded to 8 significant bits."""
+def rounded_to(bits: int, values: np.ndarray) -> np.ndarray:
+    """Values rounded to so many significant bits."""
     fraction, exponent = np.frexp(values)
-    return np.ldexp(np.round(fraction * 2**8) / 2**8, exponent)
+    return np.ldexp(np.round(fraction * 2**bits) / 2**bits, exponent)
 
 
 def _candidates(measured: Measured) -> Iterator[Rule]:
@@ -157,7 +160,10 @@ def _proportional(measured: Measured, rotated: int) -> Iterator[Rule]:
     factor, digits = _quotient(1.0, measured.values[0], measured.errors[0])
     base, of_base = _base(measured, factor, rotated)
     if 1.0 <= factor < inf and 1.0 <= base < inf:
-        scaling = ProportionalScaling(partial_rotary_factor=rotated / len(measured.values), factor=factor)
+        part = rotated / len(measured.values)
+        shorter, of_part = simplest(part, (rotated + 1 - 1e-9) / len(measured.values))  # it is rounded down to pairs
+        part = shorter if of_part < digits_of(part) else part
+        scaling = ProportionalScaling(partial_rotary_factor=part, factor=factor)
         yield from _if_it_agrees(measured, Rule(base, scaling, digits + of_base))
 
 
@@ -188,75 +194,96 @@ def _interval(measured: Measured) -> tuple[float, float]:
     return float(((w + error) ** power).max()), float(((w - error) ** power).min())
 
 
+class Ramp(NamedTuple):
+    """Frequencies of which the first are kept, the last divided by `factor`, and those between partly divided.
+
+    `kept` is the part that is not divided, 1 for the first pairs and 0 for the last. `blended` are the pairs between.
+    """
+
+    base: float
+    factor: float
+    unscaled: np.ndarray
+    kept: np.ndarray
+    blended: np.ndarray
+
+
 def _ramps(measured: Measured) -> Iterator[Rule]:
-    """Fast pairs keep their frequency, slow ones are divided by a factor, with a ramp between them."""
-    first, least = None, 2
-    for pairs in range(len(measured.values) - 1, least, -1):
-        base, digits = _base(measured, 1.0, pairs)
-        if digits <= FEW_DIGITS:
-            first = base, digits
-            break
-    if first is None or abs(measured.values[0] - 1.0) > measured.errors[0]:
+    """The rules that keep the frequencies of fast pairs, and divide those of slow ones by a factor."""
+    base, of_base = _base_of_first_pairs(measured)
+    if base == inf or abs(measured.values[0] - 1.0) > measured.errors[0]:
         return
-    base, of_base = first
     unscaled = np.asarray(geometric(base, measured.rotary_dim))
     factor, digits = _quotient(unscaled[-1], measured.values[-1], measured.errors[-1])
     if not 1.0 < factor < inf or digits > FEW_DIGITS:
         return
     kept = (measured.values / unscaled - 1.0 / factor) / (1.0 - 1.0 / factor)
-    error = measured.errors / unscaled / (1.0 - 1.0 / factor)
-    blended = np.flatnonzero((kept > error + 1e-9) & (kept < 1.0 - error - 1e-9))
-    for scaling in (*_llama3(factor, unscaled, kept, blended), *_yarn(measured, base, factor, kept, blended)):
-        yield from _if_it_agrees(measured, Rule(base, scaling, of_base + digits + 2))
+    error = measured.errors / unscaled / (1.0 - 1.0 / factor) + 1e-9
+    ramp = Ramp(base, factor, unscaled, kept, np.flatnonzero((kept > error) & (kept < 1.0 - error)))
+    for scaling in (*_llama3(ramp), *_yarn(measured, ramp)):
+        # A factor that is not the rule's own is one more number that someone chose.
+        more = 2 + (getattr(scaling, "attention_factor", None) is not None)
+        yield from _if_it_agrees(measured, Rule(base, scaling, of_base + digits + more))
 
 
-def _llama3(factor: float, unscaled: np.ndarray, kept: np.ndarray, blended: np.ndarray) -> Iterator[Scaling]:
+def _base_of_first_pairs(measured: Measured) -> tuple[float, int]:
+    """The base of as many pairs as have one of few digits, and its digits; (inf, 99) if three have none."""
+    for pairs in range(len(measured.values) - 1, 2, -1):
+        base, digits = _base(measured, 1.0, pairs)
+        if digits <= FEW_DIGITS:
+            return base, digits
+    return inf, 99
+
+
+def _llama3(ramp: Ramp) -> Iterator[Scaling]:
     """The kept part is linear in the frequency. Only the ratios of length and factors matter: the low factor is 1."""
-    if len(blended) >= 2:
-        one, other = blended[0], blended[-1]
-        slope = (kept[one] - kept[other]) / (unscaled[one] - unscaled[other])
-        low = slope * unscaled[one] - kept[one]  # low / (high - low)
-        highs = [1.0 + 1.0 / low] if low > 0.0 else []
-        lengths = [2 * pi * slope * (high - 1.0) for high in highs]
-    else:
-        highs = [4.0] * 12
-        lengths = [float(1024 << k) for k in range(12)]
-    for high, length in zip(highs, lengths):
+    guesses = [(4.0, float(1024 << k)) for k in range(12)]
+    if len(ramp.blended) >= 2:
+        one, other = ramp.blended[0], ramp.blended[-1]
+        slope = (ramp.kept[one] - ramp.kept[other]) / (ramp.unscaled[one] - ramp.unscaled[other])
+        low = float(slope * ramp.unscaled[one] - ramp.kept[one])  # 1 / (high - 1)
+        guesses = [(1.0 + 1.0 / low, 2 * pi * float(slope) / low)] if low > 0.0 else []
+    elif not len(ramp.blended):
+        last = int(np.flatnonzero(ramp.kept > 0.5)[-1])
+        least, most = (float(2 * pi / w) for w in ramp.unscaled[last : last + 2])
+        yield _llama3_scaling(ramp.factor, 1.0, _whole(least, most))
+    for high, length in guesses:
         for width in (1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
             high_factor, _ = simplest(high * (1 - width), high * (1 + width))
             original = _whole(length * (1 - width), length * (1 + width))
             if original and high_factor >= 1.0:
-                yield Llama3Scaling(
-                    factor=factor,
-                    low_freq_factor=1.0,
-                    high_freq_factor=high_factor,
-                    original_max_position_embeddings=original,
-                )
+                yield _llama3_scaling(ramp.factor, high_factor, original)
 
 
-def _yarn(measured: Measured, base: float, factor: float, kept: np.ndarray, blended: np.ndarray) -> Iterator[Scaling]:
+def _llama3_scaling(factor: float, high: float, length: int) -> Scaling:
+    return Llama3Scaling(
+        factor=factor, low_freq_factor=1.0, high_freq_factor=high, original_max_position_embeddings=max(length, 1)
+    )
+
+
+def _yarn(measured: Measured, ramp: Ramp) -> Iterator[Scaling]:
     """The divided part is linear in the number of the pair. The betas are those of the paper."""
-    if len(blended) < 2:
-        last = int(np.flatnonzero(kept > 0.5)[-1]) + 1
-        ends = [(float(blended[0] if len(blended) else last) - 1.0, float(last) + 1.0)]
+    if len(ramp.blended) < 2:
+        stop = float(np.flatnonzero(ramp.kept > 0.5)[-1]) + 2.0
+        start = float(ramp.blended[0]) - 1.0 if len(ramp.blended) else stop - 2.0
     else:
-        one, other = int(blended[0]), int(blended[-1])
-        slope = (kept[one] - kept[other]) / (other - one)
-        start = one - (1.0 - kept[one]) / slope
-        ends = [(start, start + 1.0 / slope)]
+        one, other = int(ramp.blended[0]), int(ramp.blended[-1])
+        slope = float(ramp.kept[one] - ramp.kept[other]) / (other - one)
+        start = one - (1.0 - float(ramp.kept[one])) / slope
+        stop = start + 1.0 / slope
     width = measured.rotary_dim
-    for start, stop in ends:
-        lengths = set(_lengths_of_rounded_ends(round(start), round(stop), base, width))
-        exact = 2 * pi * base ** (2 * stop / width)
-        lengths |= {_whole(exact * (1 - each), exact * (1 + each)) for each in (1e-3, 1e-5)}
-        for truncate in (True, False):
-            for length in sorted(filter(None, lengths), key=lambda length: (bin(length).count("1"), length)):
-                yield YarnScaling(
-                    factor=factor,
-                    original_max_position_embeddings=length,
-                    truncate=truncate,
-                    attention_factor=_attention_factor(measured, factor),
-                )
+    exact = float(2 * pi * ramp.base ** (2 * stop / width))
+    lengths = {
+        *_lengths_of_rounded_ends(round(start), round(stop), ramp.base, width),
+        *(_whole(exact * (1 - each), exact * (1 + each)) for each in (1e-3, 1e-5)),
+    }
+    for truncate in (True, False):
+        for length in sorted(filter(None, lengths), key=lambda length: (length.bit_count(), length)):
+            yield YarnScaling(
+                factor=ramp.factor,
+                original_max_position_embeddings=length,
+                truncate=truncate,
+                attention_factor=_attention_factor(measured, ramp.factor),
+            )
 
 
 def _lengths_of_rounded_ends(start: int, stop: int, base: float, width: int) -> Iterator[int]:
@@ -268,16 +295,15 @@ def _lengths_of_rounded_ends(start: int, stop: int, base: float, width: int) -> 
         2 * pi * 32 * base ** (2 * (start + 1) / width),
         2 * pi * base ** (2 * stop / width) if stop < width - 1 else inf,
     )
-    if ceil(least) < most:
-        power = 2 ** ceil(log(max(least, 1.0), 2))
-        yield power if power < most else _whole(least, most)
+    yield _whole(least, most)
 
 
 def _whole(least: float, most: float) -> int:
     """The simplest whole number between two others: a power of two, or the one with the fewest digits; 0 if none."""
-    if not 1.0 <= most < 2.0**53 or ceil(least) > most:
+    least = max(least, 1.0)
+    if not least <= most < 2.0**53 or ceil(least) > most:
         return 0
-    power = 2 ** ceil(log(max(least, 1.0), 2))
+    power = 1 << (ceil(least) - 1).bit_length()
     if power <= most:
         return power
     number = simplest(ceil(least), floor(most))[0]

@@ -9,6 +9,7 @@ from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._identify.blocks import (
     Blocks,
     Channels,
+    alone_in_words,
     blocks_of,
     channels_of,
     probes,
@@ -18,7 +19,6 @@ from rope_xp._identify.blocks import (
 )
 from rope_xp._identify.calls import ROUNDOFF
 from rope_xp._identify.identification import Identification
-from rope_xp._identify.layouts import Place, places_of
 from rope_xp._identify.phases import (
     Frequencies,
     Precision,
@@ -28,7 +28,9 @@ from rope_xp._identify.phases import (
     start_of,
 )
 from rope_xp._identify.probe import Probe
-from rope_xp._identify.rules import Rule, rule_of, simplest
+from rope_xp._identify.rules import rounded_to
+from rope_xp._identify.values import Rotation, rule_in_any_order, value_of
+from rope_xp.frequencies import YarnScaling
 
 # Positions of short calls. Differences of positions repeat: 1 - 0 and 5 - 4, 2 - 0 and 4 - 2.
 SHORT = np.array([0, 1, 2, 4, 5])
@@ -51,8 +53,9 @@ class Search:
     def __init__(self, probe: Probe, seq_len: int):
         self.probe = probe
         self.seq_len = seq_len
+        self.eps = probe.eps
         self.reasons: list[str] = []
-        self._limits: dict[str, int] = {}  # why longer positions were not tested, and the length that was tried next
+        self._limits: dict[str, str] = {}  # why longer positions were not tested: the last words of each kind
         self.report = Identification(
             shape=probe.shape, axis=probe.axis, library=probe.library or None, dtype=probe.dtype or None
         )
@@ -61,8 +64,10 @@ class Search:
         """The report."""
         if self._can_be_called():
             matrices = self._matrices()
-            if matrices is not None and self._is_linear(matrices):
-                self._rotation(matrices)
+            if matrices is not None:
+                self.eps = max(self.probe.eps, _roundoff_of(matrices))
+                if self._is_linear(matrices):
+                    self._rotation(matrices)
         reasons = dict.fromkeys([*self.reasons, *self.probe.problems])
         return replace(self.report, reasons=tuple(each[0].upper() + each[1:] + "." for each in reasons))
 
@@ -98,7 +103,7 @@ class Search:
         y, doubled = self.probe(x, SHORT), self.probe(2 * x, SHORT)
         if y is None or doubled is None:
             return False
-        close = 64 * self.probe.eps * max(np.abs(y).max(), 1.0) * self.probe.head_dim**0.5
+        close = 64 * self.eps * np.abs(y).max() * self.probe.head_dim**0.5
         if np.abs(doubled - 2 * y).max() > close:
             self.note("not a rotation: the function is not linear; twice x does not give twice the result")
             self.note(is_rotation=False)
@@ -111,14 +116,12 @@ class Search:
 
     def _rotation(self, matrices: np.ndarray) -> None:
         """Pairs, then angles."""
-        channels = channels_of(matrices)
-        self.note(relative=_are_scores_relative(matrices, self.probe.eps))
+        channels = channels_of(matrices, self.eps)
+        self.note(relative=_are_scores_relative(matrices, self.eps))
         pairs = tuple((int(a), int(b)) for a, b in channels.inputs)
         self.note(pairs=pairs, kept=channels.kept)
         if channels.problem is not None:
             self.note(f"not a rotation: {channels.problem}", is_rotation=False)
-        elif not pairs:
-            self.note("not a rotation: no channels form pairs", is_rotation=False)
         else:
             self._angles(channels, self._measure(channels, matrices), matrices)
 
@@ -134,15 +137,14 @@ class Search:
             shorter = next((each for each in LENGTHS if each < seq_len), 0)
             long = self._long(channels, seq_len)
             if long is None:
-                self._limits["it fails for longer ones: " + self.probe.problems.pop()] = shorter
-            elif np.abs(long.blocks[1] - short.blocks[1]).max() > 16 * self.probe.eps * np.abs(short.blocks).max():
-                self._limits["frequencies depend on the largest position of a call"] = shorter
+                self._limits["failure"] = "it fails for longer ones: " + self.probe.problems.pop()
+            elif np.abs(long.blocks[1] - short.blocks[1]).max() > 16 * self.eps * np.abs(short.blocks).max():
+                self._limits["length"] = "frequencies depend on the largest position of a call"
             else:
-                found, until = long, _until(long, self.probe.eps)
+                found, until = long, _until(long, self.eps)
                 if until is not None and until > LENGTHS[-1]:
-                    words = f"at {until:,} the angles do not follow: a table may end there"
-                    self._limits[words] = shorter = until
-                    found = None
+                    self._limits["table"] = f"at {until:,} the angles do not follow: a table may end there"
+                    found, shorter = None, until
             seq_len = shorter if found is None else 0
         self._has_state(matrices)
         return short if found is None else found
@@ -157,100 +159,98 @@ class Search:
         """Whether the same short call gives another result after long ones."""
         again = self._matrices()
         if again is not None and not self.report.stateful:
-            stateful = bool(np.abs(again - matrices).max() > 64 * self.probe.eps * np.abs(matrices).max())
+            stateful = bool(np.abs(again - matrices).max() > 64 * self.eps * np.abs(matrices).max())
             self.note("it keeps state: a short call gives another result after a long one" if stateful else "")
             self.note(stateful=stateful)
 
     def _angles(self, channels: Channels, measurement: Measurement, matrices: np.ndarray) -> None:
-        """Frequencies, start, precision, and the value."""
+        """Frequencies and what the angles at position 0 say; then the value."""
         rotations = rotations_of(measurement.blocks)
-        roundoff = roundoff_of(rotations, self.probe.eps)
+        roundoff = roundoff_of(rotations, self.eps)
         longest = int(measurement.positions.max())
         self.note(longest=longest)
-        for words in self._limits:
+        for words in self._limits.values():
             self.note(f"positions up to {longest:,} are tested, because {words}")
         if roundoff is None:
             self.note(f"not a rotation: {why_no_rotation(measurement.blocks, channels.inputs)}", is_rotation=False)
             return
-        self.note(relative=_are_scores_relative(matrices, roundoff))
+        self.note(is_rotation=True, relative=_are_scores_relative(matrices, roundoff))
         frequencies = frequencies_of(rotations.angle[: len(powers(longest + 1))], roundoff)
-        magnitude, error = _magnitude(rotations, roundoff)
-        self.note(is_rotation=True, magnitude=magnitude)
+        rotation = Rotation(
+            self.probe.head_dim, channels, frequencies, _direction(frequencies), *_magnitude(rotations, roundoff)
+        )
+        self.note(magnitude=rotation.magnitude)
         if frequencies.until is not None:
             self.note("not a rotary embedding: angles are not proportional to positions")
             return
         start = start_of(frequencies.start, frequencies.values, frequencies.errors, roundoff)
-        self.note(offset=start.offset)
-        self.note(inv_freq=tuple(map(float, frequencies.values)), direction=_direction(frequencies))
-        if start.offset is None:
-            self.note(f"not a rotary embedding: {start.words}")
-            return
-        self.note(start.words)
-        used = measurement.positions > 0
-        self._value(channels, frequencies, measurement.positions[used], rotations.angle[used], error, roundoff)
+        self.note(offset=start.offset, direction=rotation.direction, inv_freq=tuple(frequencies.values.tolist()))
+        self.note(start.words if start.offset is not None else f"not a rotary embedding: {start.words}")
+        if start.offset is not None:
+            self._value(rotation, measurement.positions[1:], rotations.angle[1:], roundoff)
 
-    def _value(
-        self,
-        channels: Channels,
-        frequencies: Frequencies,
-        positions: np.ndarray,
-        angle: np.ndarray,
-        error: float,
-        roundoff: float,
-    ) -> None:
-        """The value, and how well it explains the function."""
-        report = self.report
-        rope = _rope(self.probe.head_dim, channels, frequencies, report, error)
-        offset = report.offset or 0
-        w = frequencies.values if rope is None else _frequencies_of(rope, channels, self.probe.head_dim, frequencies)
-        errors = frequencies.errors if rope is None or rope.base is None else np.zeros(len(w))
-        precision = precision_of(angle, positions, w, offset, errors, roundoff)
-        self.note(precision=precision.name)
-        self._note_precision(precision)
-        if rope is None:
-            self._note_rule(frequencies, error)
+    def _value(self, rotation: Rotation, positions: np.ndarray, angle: np.ndarray, roundoff: float) -> None:
+        """The value, the precision of its phases, and how much of the function it explains."""
+        value, w, errors = value_of(rotation), rotation.frequencies.values, rotation.frequencies.errors
+        if value is not None:
+            w = np.asarray(value.rope.inv_freq)[value.numbers]
+            errors = errors if value.rope.base is None else np.zeros(len(w))
+        precision = precision_of(angle, positions, w, self.report.offset or 0, errors, roundoff)
+        self._note_precision(precision, positions)
+        if value is None:
+            rule = rule_in_any_order(rotation)
+            of_rule = "" if rule is None else f"; their frequencies are those of {rule.in_words()}, in some order"
+            self.note(f"no layout has these pairs{of_rule}")
             return
+        self._note_rule(value.rope, rotation.magnitude_error)
+        explained = self._explained(value.rope, positions, precision, roundoff)
+        resolved = float(np.mean(rotation.frequencies.errors <= 1e-3 * np.abs(rotation.frequencies.values)))
+        self.note(layout=value.rope.layout, confidence=resolved * explained)
+        if precision.name is not None and explained == 1.0:
+            self.note(rope=value.rope, magnitude=value.rope.attention_factor)
+        elif rotation.channels.scaled:
+            self.note(alone_in_words(rotation.channels.scaled))
+
+    def _note_precision(self, precision: Precision, positions: np.ndarray) -> None:
+        row = int(np.argmax(precision.errors))
+        error = f"at position {positions[row]:,} they are off by {precision.errors[row]:.3g} radians"
+        if precision.name is None:
+            self.note(f"angles are not positions times frequencies: {error}")
+        elif precision.name != "exact":
+            self.note(f"phases have the precision of {precision.name}: {error}")
+        self.note(precision=precision.name)
+
+    def _note_rule(self, rope: RotaryEmbedding, error: float) -> None:
         if rope.base is None:
             self.note("no scaling rule explains the frequencies, so they are given as numbers")
-        resolved = float(np.mean(frequencies.errors <= 1e-3 * np.abs(frequencies.values)))
-        explained = self._explained(rope, positions, precision, roundoff)
-        self.note(layout=rope.layout, confidence=resolved * explained)
-        if precision.name is not None and explained == 1.0:
-            self.note(rope=rope)
-
-    def _note_rule(self, frequencies: Frequencies, error: float) -> None:
-        """What can be said where no layout has the pairs."""
-        order = np.argsort(-np.abs(frequencies.values))
-        values, errors = np.abs(frequencies.values)[order], frequencies.errors[order]
-        rule = rule_of(values, errors, self.report.magnitude or 1.0, error)
-        of_rule = "" if rule is None else f"; their frequencies are those of {_words_of(rule)}, in some order"
-        self.note(f"no layout has these pairs{of_rule}")
-
-    def _note_precision(self, precision: Precision) -> None:
-        name, error, position = precision
-        if name is None:
-            self.note(
-                f"angles are not positions times frequencies: at {position:,} they are off by {error:.3g} radians"
-            )
-        elif name != "exact":
-            self.note(
-                f"phases have the precision of {name}: at position {position:,} they are off by {error:.3g} radians"
-            )
+        if isinstance(rope.scaling, YarnScaling):
+            usual = replace(rope.scaling, attention_factor=None).resolved_attention_factor
+            twice = usual != 1.0 and abs((rope.attention_factor or 1.0) - usual**2) <= 2 * error
+            self.note(f"the attention factor of YaRN, {usual:.6g}, is applied twice" if twice else "")
 
     def _explained(self, rope: RotaryEmbedding, positions: np.ndarray, precision: Precision, roundoff: float) -> float:
-        """The part of the numbers that the value explains, for other rows than those that were measured."""
+        """The part of the numbers that the value explains, for other rows than those that were measured.
+
+        A pair of numbers up to 4 has a length below 6. Its angle may be off by as much as the measured one.
+        """
         x = _integers(len(positions), self.probe.head_dim)
         y = self.probe(x, positions)
         if y is None:
             return 0.0
-        ours = rope(x, seq_dim=0, positions=positions + (self.report.offset or 0))
-        close = 12.0 * max(rope.attention_factor, 1.0) * (precision.error + 16 * roundoff)
-        return float(np.mean(np.abs(y - ours) <= close))
+        ours = rope.replace(kernel="reference")(x, seq_dim=0, positions=positions + (self.report.offset or 0))
+        close = 6.0 * max(self.report.magnitude or 1.0, 1.0) * (precision.errors + 16 * roundoff)
+        return float(np.mean(np.abs(y - ours) <= close[:, None]))
 
 
 def _integers(rows: int, width: int, seed: int = 0) -> np.ndarray:
     """Small whole numbers, which every dtype holds exactly."""
     return np.random.default_rng(seed).integers(-4, 5, size=(rows, width)).astype(np.float64)
+
+
+def _roundoff_of(matrices: np.ndarray) -> float:
+    """The unit roundoff of the narrowest numbers that hold all entries: a function may compute in another dtype."""
+    held = (2.0**-bits for bits in (8, 11, 24) if (rounded_to(bits, matrices) == matrices).all())
+    return next(held, ROUNDOFF["float64"])
 
 
 def _are_scores_relative(matrices: np.ndarray, roundoff: float) -> bool:
@@ -280,72 +280,3 @@ def _direction(frequencies: Frequencies) -> int | None:
     """The sign of the frequencies that are not zero."""
     signs = set(np.sign(frequencies.values[np.abs(frequencies.values) > frequencies.errors]).astype(int).tolist())
     return signs.pop() if len(signs) == 1 else None
-
-
-def _frequencies_of(rope: Any, channels: Channels, head_dim: int, frequencies: Frequencies) -> np.ndarray:
-    """The frequency that a value has for each measured pair."""
-    place = next(each for each in places_of(channels, head_dim) if _fits(each, rope))
-    return np.asarray(rope.inv_freq)[place.numbers]
-
-
-def _fits(place: Place, rope: Any) -> bool:
-    return (place.layout, place.pairs, place.blocks) == (rope.layout, rope.pairs, rope.blocks)
-
-
-def _rope(
-    head_dim: int, channels: Channels, frequencies: Frequencies, report: Identification, error: float
-) -> RotaryEmbedding | None:
-    """The value with a rule, of the layout whose rule has the fewest digits; else with frequencies as numbers."""
-    best, plain = None, None
-    for place in places_of(channels, head_dim):
-        values, errors = np.zeros(place.pairs), np.full(place.pairs, float(frequencies.errors.min()))
-        values[place.numbers], errors[place.numbers] = frequencies.values, frequencies.errors
-        options = {
-            "head_dim": head_dim,
-            "layout": place.layout,
-            "first_channel": place.first_channel,
-            "blocks": place.blocks,
-            "rotary_dim": 2 * place.pairs,
-        }
-        rule = None
-        if report.direction is not None:
-            rule = rule_of(np.abs(values), errors, report.magnitude or 1.0, error)
-        if rule is not None and (best is None or rule.digits < best[0].digits):
-            best = rule, options
-        plain = plain or (options, [_shortest(w, e) for w, e in zip(values, errors)])
-    if best is not None:
-        return _with_rule(*best, report, error)
-    if plain is None:
-        return None
-    options, numbers = plain
-    return RotaryEmbedding(**options, inv_freq=numbers, attention_factor=_rounded(report.magnitude, error))
-
-
-def _with_rule(rule: Rule, options: dict[str, Any], report: Identification, error: float) -> RotaryEmbedding:
-    """The value of a rule. The attention factor is that of the rule, or else frequencies are given as numbers."""
-    reverse = report.direction == -1
-    magnitude = report.magnitude or 1.0
-    rope = RotaryEmbedding(**options, base=rule.base, scaling=rule.scaling, reverse=reverse)
-    if abs(rope.attention_factor - magnitude) <= error:
-        return rope
-    factor = _rounded(magnitude, error)
-    if rule.scaling is None:
-        return rope.replace(attention_factor=factor)
-    return RotaryEmbedding(**options, inv_freq=rope.inv_freq, attention_factor=factor)
-
-
-def _words_of(rule: Rule) -> str:
-    return f"base {rule.base:g}" + ("" if rule.scaling is None else f" with scaling {rule.scaling.describe()}")
-
-
-def _rounded(magnitude: float | None, error: float) -> float:
-    """The simplest number within the error of a magnitude."""
-    magnitude = magnitude or 1.0
-    return 1.0 if magnitude == 1.0 else simplest(magnitude - error, magnitude + error)[0]
-
-
-def _shortest(w: float, error: float) -> float:
-    """The simplest number within the error of a frequency."""
-    if abs(w) <= error:
-        return 0.0
-    return float(np.sign(w)) * simplest(abs(w) - error, abs(w) + error)[0]
