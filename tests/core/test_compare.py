@@ -89,6 +89,7 @@ def test_a_planted_mistake_is_the_first_cause(xp, causes):
     for pair in ((fn, rope), (rope, fn)):
         report = compare(*pair, **options)
         assert not report.same and report.causes == causes, report
+        assert report.scores_are_same == (causes == ("offset",))
     assert compare(fn, fn, head_dim=HEAD_DIM, **{**options, "context": 512}).same
     with pytest.raises(AssertionError, match=rf"^assert_same: the function .* differ.*Likely cause: {causes[0]}"):
         assert_same(fn, rope, **options)
@@ -255,13 +256,13 @@ def test_a_function_that_counts_positions_itself_or_ends_is_compared_as_far_as_i
         return rotate(x, angles(np.arange(len(x)), PLAIN))
 
     def ending(x, positions):
-        return rotate(x, np.stack([angles(np.arange(2048), OTHER)[p] for p in positions]))
+        return rotate(x, np.stack([angles(np.arange(3000), OTHER)[p] for p in positions]))
 
     assert_same(counting, ROPE, shape="seq dim")
     assert "counts the rows" in compare(counting, ROPE, shape="seq dim").summary
     report = compare(ending, ROPE, shape="seq dim")
-    assert report.causes == ("base",) and "fails beyond position 1,000: it raises IndexError" in report.summary
-    assert report.context == 1001
+    assert report.causes == ("base",) and "fails beyond position 2,047: it raises IndexError" in report.summary
+    assert report.context == 2048
 
 
 def test_bad_arguments():
