@@ -295,7 +295,7 @@ def _lengths(who: str, rope: Any, to: Any, trained_length: Any) -> tuple[int, in
         raise ValueError(f"{who}: the embedding must have a base, from which a rule computes; got inv_freq alone")
     if not trained:
         raise ValueError(
-            f"{who}: trained_length must be given, because neither the config nor the scaling states it; "
+            f"{who}: trained_length must be given and positive, because the config and the scaling do not state it; "
             f"got {trained_length}"
         )
     if to <= trained:
@@ -340,14 +340,12 @@ def _is_partial(scaling: Scaling | None) -> bool:
 
 def _scaling(who: str, present: Scaling | None, rule: str, trained: int, to: int, options: dict[str, Any]) -> Scaling:
     """The scaling of a rule. Its parameters are those of the options, of the present scaling, or the usual ones."""
-    if _is_partial(present):
-        if rule != "linear" or options.keys() - {"factor"}:
-            raise ValueError(
-                f'{who}: rule must be "linear" for proportional scaling, because other rules rotate the pairs that it '
-                f"does not rotate; got {rule!r}"
-            )
-        return replace(present, **{"factor": to / trained, **options})  # pyright: ignore
-    scaling = METHODS[rule].scaling
+    if _is_partial(present) and rule != "linear":
+        raise ValueError(
+            f'{who}: rule must be "linear" for proportional scaling, because other rules rotate the pairs that it does '
+            f"not rotate; got {rule!r}"
+        )
+    scaling = ProportionalScaling if _is_partial(present) else METHODS[rule].scaling
     names = [each.name for each in fields(scaling)]
     unknown = [name for name in options if name not in names or name in LENGTHS]
     if unknown:
