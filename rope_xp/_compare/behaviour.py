@@ -247,13 +247,14 @@ def explaining(one: Behaviour, other: Behaviour, limit: float, horizon: int) -> 
 def _subsets(one: Behaviour, other: Behaviour) -> Iterator[tuple[Property, ...]]:
     """Sets of properties in which two behaviours differ, the smallest first; frequencies as such are the last."""
     *others, frequencies = [each for each in PROPERTIES if each.cause != "phase precision"]
-    differing = [each for each in others if _differ(one, other, each)]
+    differing = [each for each in others if differ(one, other, each)]
     for last in ((), (frequencies,)):
         for size in range(len(differing) + 1):
             yield from ((*chosen, *last) for chosen in combinations(differing, size))
 
 
-def _differ(one: Behaviour, other: Behaviour, each: Property) -> bool:
+def differ(one: Behaviour, other: Behaviour, each: Property) -> bool:
+    """Whether two behaviours state a property differently."""
     of_ropes = any(getattr(one.rope, name) != getattr(other.rope, name) for name in each.fields)
     return of_ropes or any(getattr(one, name) != getattr(other, name) for name in each.others)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rope_xp._compare.behaviour import BY_CAUSE, Behaviour, explaining, number
+from rope_xp._compare.behaviour import BY_CAUSE, PROPERTIES, Behaviour, differ, explaining, number
 from rope_xp._compare.describe import Finding, Subject, finding_of, matrices_of
 from rope_xp._compare.maps import Map, directions_of
 from rope_xp._compare.report import Comparison, Difference
@@ -16,6 +16,7 @@ from rope_xp._core import checks
 from rope_xp._core.config import from_config
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._core.lengths import lengths_of
+from rope_xp._core.report import short_repr
 from rope_xp._identify import identify
 
 # What counts as the same, at least: float32 phases have this error at position 8,192 (two roundings of 2**-24).
@@ -68,11 +69,11 @@ def subject_of(who: str, name: str, given: Any, choice: Mapping[str, Any]) -> Su
     """A config, a value, a module of rope_xp, or a function."""
     rope = given if isinstance(given, RotaryEmbedding) else getattr(given, "rope", None)
     if given is None or isinstance(rope, RotaryEmbedding):
-        return Subject("no rotation" if given is None else repr(rope), rope)
+        return Subject("no rotation" if given is None else short_repr(rope), rope)
     if isinstance(given, (str, os.PathLike, Mapping)) or (hasattr(given, "to_dict") and not callable(given)):
         rope = from_config(given, **choice)
         path = f"{os.fsdecode(given)}: " if isinstance(given, (str, os.PathLike)) else ""
-        return Subject(path + ("no rotation" if rope is None else repr(rope)), rope)
+        return Subject(path + ("no rotation" if rope is None else short_repr(rope)), rope)
     if not callable(given) or isinstance(given, type):
         raise TypeError(
             f"{who}: {name} must be a config (a path, a mapping or an object with to_dict()), a RotaryEmbedding, or a "
@@ -177,7 +178,9 @@ def _structural_causes(one: Behaviour, other: Behaviour) -> tuple[str, ...] | No
     if one.rope is None or other.rope is None:
         return None
     if one.rope.head_dim != other.rope.head_dim:
-        return ("width",)
+        others = [each.cause for each in PROPERTIES if each.cause != "frequencies" and differ(one, other, each)]
+        follows = "attention factor" if "scaling" in others else ""
+        return tuple(dict.fromkeys(("width", *(cause for cause in others if cause != follows))))
     heads = {one.rope.heads, other.rope.heads} - {None}
     return ("frequencies",) if len(heads) > 1 else None
 

@@ -96,7 +96,7 @@ def _problem(measured: Measured) -> Finding | None:
     if follows == "first call":
         return Finding(None, "state", ("The function keeps the positions of an earlier call.", *problems), measured)
     if not measured.results:
-        return Finding(None, "unknown", ("The function cannot be called.", *problems), measured)
+        return Finding(None, "unknown", problems, measured)
     if not measured.is_linear():
         return Finding(None, "unknown", ("The function is not linear in x, so it is no rotation.", *problems), measured)
     return None

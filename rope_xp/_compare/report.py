@@ -1,5 +1,6 @@
 """`Comparison`: the report of `compare`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +21,14 @@ class Difference(NamedTuple):
     cause: str
     a: str
     b: str
+
+
+def _name(each: Difference) -> str:
+    return each.cause
+
+
+def _both(each: Difference) -> str:
+    return f"{each.cause} (a: {each.a}; b: {each.b})"
 
 
 @dataclass(frozen=True)
@@ -66,23 +75,39 @@ class Comparison(Report):
     problems: tuple[str, ...] = ()
 
     def sections(self) -> list[Section]:
-        rows = [("a", self.a), ("b", self.b)]
-        rows += [(each.cause, f"a: {each.a}; b: {each.b}") for each in self.differences]
-        if self.first_position is not None:
-            rows.append(("first change of 1 %", f"position {number(self.first_position)}"))
-        if self.largest_change is not None:
-            rows.append(("largest change", f"{self.largest_change:.3g} at position {number(self.context - 1)}"))
-        rows.append(("compared", f"positions below {number(self.context)}, tolerance {self.tolerance:.2g}"))
+        rows = [("a", "", self.a), ("b", "", self.b)]
+        rows += [row for each in self.differences for row in ((each.cause, "a", each.a), ("", "b", each.b))]
+        rows += self._measures
         advice = [] if self.same else self.advice
-        return [Section("", self.summary), Section("", Table((), rows)), Section("What to do", advice)]
+        return [Section("", self._summary(_name)), Section("", Table((), rows)), Section("What to do", advice)]
+
+    @property
+    def _measures(self) -> list[tuple[str, str, str]]:
+        """The rows about positions, if each was compared."""
+        if self.largest_change is None:
+            return []
+        return [
+            ("compared", "", f"positions 0 to {number(self.context - 1)}"),
+            ("unit score", "", "the product of two vectors of length 1; one is rotated"),
+            ("tolerance", "", f"a unit score may change by {self.tolerance:.2g}"),
+            ("last position", "", f"a unit score changes by up to {self.largest_change:.3g}"),
+        ]
+
+    @property
+    def _is_uncompared(self) -> bool:
+        return self.causes == ("unknown",) and self.first_position is None and bool(self.problems)
 
     @property
     def summary(self) -> str:
         """The result in a few sentences."""
+        return self._summary(_both)
+
+    def _summary(self, words: Callable[[Difference], str]) -> str:
+        """The result in a few sentences, with these words for each difference."""
         if self.same:
             agree = f"The two agree at every position below {number(self.context)}."
             return " ".join([agree, *self._beyond, *self.problems])
-        return " ".join([self._where, *self._why, *self.problems, *self._scores])
+        return " ".join([self._where, *self._why(words), *self.problems, *self._scores])
 
     @property
     def advice(self) -> list[str]:
@@ -96,25 +121,26 @@ class Comparison(Report):
         if self.first_position is not None:
             where = number(self.first_position)
             return f"The two differ. At position {where}, a unit score first changes by more than 1 %."
+        if self._is_uncompared:
+            return "The two cannot be compared."
         if self.causes == ("softmax scale",):
             return "The two rotate alike, but they ask for different scales of the softmax."
         if self.largest_change is None:
             return "The two differ."
         return f"The two differ, but no unit score changes by more than 1 % below position {number(self.context)}."
 
-    @property
-    def _why(self) -> list[str]:
+    def _why(self, words: Callable[[Difference], str]) -> list[str]:
         if not self.causes:
             return []
         if self.causes == ("unknown",):
-            return ["No mistake that is known explains it."]
-        found = {each.cause: f"{each.cause} (a: {each.a}; b: {each.b})" for each in self.differences}
+            return [] if self.problems else ["No known mistake explains it."]
+        found = {each.cause: words(each) for each in self.differences}
         named = [found.get(cause, cause) for cause in self.causes]
         return [f"Likely cause{'s' if len(named) > 1 else ''}: {'; '.join(named)}."]
 
     @property
     def _beyond(self) -> list[str]:
-        return [f"Further on, they may differ by {' and '.join(self.causes)}."] if self.causes else []
+        return [f"At later positions they differ. Cause: {', '.join(self.causes)}."] if self.causes else []
 
     @property
     def _scores(self) -> list[str]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rope_xp._core.report import Report, Section, Table
+from rope_xp._core.report import Report, Section, Table, short_repr
 
 if TYPE_CHECKING:
     from rope_xp._core.embedding import RotaryEmbedding
@@ -83,7 +83,7 @@ class Identification(Report):
         """The result in one sentence."""
         if self.rope is not None:
             offset = f", with positions + {self.offset}" if self.offset else ""
-            return f"The function is {self.rope!r}{offset}."
+            return f"The function is {short_repr(self.rope)}{offset}."
         if self.is_rotation is None:
             return "The function cannot be identified."
         return (

@@ -10,6 +10,7 @@ import pytest
 from errors import assert_all_raise, raising
 
 from rope_xp import (
+    LongRopeScaling,
     NTKScaling,
     RotaryEmbedding,
     Sections,
@@ -194,6 +195,7 @@ def test_causes_of_values():
         (SCALED, ROPE.replace(layout="interleaved", base=500_000.0, scaling=SCALING), ("layout", "base"), 256),
         (ROPE, ROPE.replace(xpos=XPos()), ("decay",), 4096),
         (ROPE, ROPE.replace(head_dim=64), ("width",), 4096),
+        (ROPE, SCALED.replace(head_dim=64, layout="interleaved"), ("width", "layout", "scaling"), 256),
         (CONFIG, {**CONFIG, "rope_theta": 500_000.0}, ("base",), 2048),
         (CONFIG, {**CONFIG, "rope_scaling": {"type": "linear", "factor": 4.0}}, ("scaling",), 2048),
         (ROPE, RotaryEmbedding(head_dim=HEAD_DIM, layout="half", inv_freq=OTHER.tolist()), ("base",), 4096),
@@ -224,7 +226,13 @@ def test_the_report_is_text_of_80_columns_and_json(tmp_path):
     report = compare(str(file), CONFIG)
     text = str(report)
     assert max(map(len, text.splitlines())) <= 80
-    assert "Likely cause: base (a: 500,000; b: 10,000)." in " ".join(text.split())
+    words = " ".join(text.split())
+    assert "Likely cause: base." in words and "base a 500,000 b 10,000 compared positions 0 to 2,047 " in words
+    assert "Likely cause: base (a: 500,000; b: 10,000)." in report.summary
+    longrope = LongRopeScaling(short_factor=(1.0,) * 16, long_factor=(2.5,) * 16, original_max_position_embeddings=4096)
+    assert "short_factor=(16 numbers), long_factor=(16 numbers), original_max_position_embeddings=4096))" in " ".join(
+        compare(ROPE, ROPE.replace(scaling=longrope)).b.split()
+    )
     assert json.loads(json.dumps(report.to_dict()))["causes"] == ["base"]
 
 
@@ -247,6 +255,8 @@ FAILING = {
 def test_a_function_that_is_no_rotation_is_reported_in_words(words):
     report = compare(FAILING[words], ROPE, like=np.zeros(1))
     assert words.lower() in report.summary.lower() and not report.same and len(report.summary) < 1000
+    is_uncompared = report.causes == ("unknown",) and report.first_position is None
+    assert ("cannot be compared" in str(report)) == is_uncompared and "positions 0 to" not in str(report)
     with pytest.raises(AssertionError, match=r"^assert_same: the function .* must agree with RotaryEmbedding"):
         assert_same(FAILING[words], ROPE, like=np.zeros(1))
 
