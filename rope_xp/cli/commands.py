@@ -44,6 +44,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 CONTEXT = click.option("--context", type=Length(), help="The length to judge, such as 128k.")
 TRAINED = click.option("--trained-length", type=Length(), help="The length of training, if the config has none.")
 HEAD_DIM = click.option("--head-dim", type=int, help="The number of channels of a head, for functions.")
+SEQ_LEN = click.option("--seq-len", type=Length(), help="The length of sequences, for rules that depend on it.")
 PLACE = options(
     click.option("--layer", type=int, help="The index of a layer, if layers differ."),
     click.option("--layer-type", help="The type of a layer, such as sliding_attention."),
@@ -65,8 +66,7 @@ def app() -> None:
 
 @app.command()
 @FILE
-@click.option("--seq-len", type=Length(), help="The length of the sequence, for rules that depend on it.")
-@options(CONTEXT, TRAINED, PLACE, JSON)
+@options(SEQ_LEN, CONTEXT, TRAINED, PLACE, JSON)
 def explain(file: str, as_json: bool, context: int | None, trained_length: int | None, **place: Any) -> int:
     """Say what the rotary embedding of a config does.
 
@@ -147,9 +147,11 @@ def extend(
 @app.command()
 @FILE
 @click.option("--to", type=click.Choice(TARGETS), required=True, help="The program.")
-@PLACE
+@options(SEQ_LEN, PLACE)
 def convert(file: str, to: str, **place: Any) -> int:
     """Write the embedding of a config for another program: keys as JSON, or options.
+
+    The keys for transformers belong into rope_parameters of config.json.
 
     \b
     Example: rope-xp convert config.json --to llama.cpp

@@ -229,9 +229,12 @@ def test_the_report_is_text_of_80_columns_and_json(tmp_path):
     words = " ".join(text.split())
     assert "Likely cause: base." in words and "base a 500,000 b 10,000 compared positions 0 to 2,047 " in words
     assert "Likely cause: base (a: 500,000; b: 10,000)." in report.summary
-    longrope = LongRopeScaling(short_factor=(1.0,) * 16, long_factor=(2.5,) * 16, original_max_position_embeddings=4096)
-    assert "short_factor=(16 numbers), long_factor=(16 numbers), original_max_position_embeddings=4096))" in " ".join(
-        compare(ROPE, ROPE.replace(scaling=longrope)).b.split()
+    longrope = LongRopeScaling(
+        short_factor=(1.0,) * 16, long_factor=(2.5,) * 16, original_max_position_embeddings=4096, factor=4.0
+    )
+    assert (
+        "short_factor=(16 numbers), long_factor=(16 numbers), original_max_position_embeddings=4096, factor=4.0)"
+        in " ".join(compare(ROPE, ROPE.replace(scaling=longrope)).b.split())
     )
     assert json.loads(json.dumps(report.to_dict()))["causes"] == ["base"]
 

@@ -44,7 +44,7 @@ def block_of(keys: Keys, family: Family, label: str) -> Keys | None:
 
 def _nested_block(parameters: Any, labels: list[str], label: str, redundant: tuple[str, ...]) -> Keys | None:
     """The block of one layer type, if blocks are nested by layer type."""
-    _check_label(labels, label, "rope_parameters are nested")
+    _check_label(labels, label, "rope_parameters are nested by it")
     outer = {key: value for key, value in parameters.items() if key not in labels and key not in redundant}
     if outer:
         raise ValueError(
@@ -57,7 +57,7 @@ def _nested_block(parameters: Any, labels: list[str], label: str, redundant: tup
 def _check_label(labels: Any, label: str, why: str) -> None:
     if label not in labels:
         raise ValueError(
-            f"{WHO}: layer or layer_type must be given, {comma_separated(labels)}, because {why}; "
+            f"{WHO}: layer or layer_type must be given, because {why}: {comma_separated(labels)}; "
             f"got layer_type={label or None!r}"
         )
 

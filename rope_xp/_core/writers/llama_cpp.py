@@ -91,7 +91,7 @@ def _widths(who: str, rope: Any, name: str) -> dict[str, Any]:
         metadata[f"{name}.rope.dimension_sections"] = rope.sections.sizes
     layout = gguf.gguf_layout(metadata)
     if layout == "interleaved":
-        require_interleaved(who, rope, f"GGUF files of {name!r}", f"to_config(target, architecture={name!r})")
+        require_interleaved(who, rope, f"GGUF files of {name!r}", f'to_config("gguf", architecture={name!r})')
     elif rope.layout != "half":
         raise ValueError(
             f"{who}: layout must be 'half' in GGUF files of {name!r}; got {rope.layout!r}: permute the projections of "
