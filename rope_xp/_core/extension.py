@@ -44,7 +44,7 @@ METHODS: dict[str, Method] = {
     "linear": Method(
         LinearScaling,
         "divides all frequencies by the factor",
-        "No angle is beyond those of training. Near tokens become harder to tell apart, because fast pairs are divided "
+        "No pair gets new angles. Near tokens become harder to tell apart, because fast pairs are divided "
         "too (YaRN, section 3.2).",
         "Chen et al. need up to 1,000 steps (abstract)",
         (CHEN, YARN),
@@ -52,9 +52,9 @@ METHODS: dict[str, Method] = {
     "ntk": Method(
         NTKScaling,
         "raises the base, so that the fastest pair keeps its frequency and the slowest is divided by the factor",
-        "Some angles are beyond those of training, so that in practice the factor must be greater than the ratio of "
-        "the lengths (YaRN, section 3.1).",
-        "bloc97 needs none. Without it, the rule is much better than linear; after it, worse (YaRN, section 3.1)",
+        "Some pairs get new angles. In practice, the factor must therefore be greater than the ratio of the lengths "
+        "(YaRN, section 3.1).",
+        "not needed, says bloc97. Without it, the rule is much better than linear; after it, worse (YaRN, section 3.1)",
         (BLOC97, YARN),
     ),
     "dynamic": Method(
@@ -63,7 +63,7 @@ METHODS: dict[str, Method] = {
         "Each length has its own frequencies, so that cached keys must change with it (YaRN, section 3.3): "
         "`rope.rerotate` changes them. A factor of s divides the slowest frequency by s * s - s + 1 at the new length; "
         "the option factor=1 divides it by s, as YaRN does (section 3.3).",
-        "emozilla needs none, nor does YaRN (section 3.3)",
+        "not needed, say emozilla and YaRN (section 3.3)",
         (EMOZILLA, YARN),
     ),
     "yarn": Method(
@@ -99,6 +99,13 @@ ONE_FACTOR = (
 ANOTHER_BASE = (
     "Not a rule: a greater base for all lengths, by `rope.replace(base=...)`. Xiong et al. raise it from 10,000 to "
     "500,000 and continue pretraining; Llama 3 is pretrained with 500,000 (section 3.2)."
+)
+LEGEND = (
+    ("kept", "pairs whose frequency is not divided"),
+    ("blended", "pairs whose frequency is divided by less than the factor"),
+    ("interpolated", "pairs whose frequency is divided by the factor or more"),
+    ("new angles", "pairs that complete no turn within the trained length, and get angles that training did not show"),
+    ("attention", "the factor of sines and cosines; scores are multiplied by its square"),
 )
 # Fields that follow from the two lengths.
 LENGTHS = ("original_max_position_embeddings", "max_position_embeddings", "seq_len")
@@ -188,12 +195,7 @@ class Choices(Report):
                 "tokens.",
             ),
             Section("What each rule does to the pairs", Table(header, [_numbers(each) for each in self.choices])),
-            Section(
-                "",
-                "kept: pairs whose frequency stays. interpolated: it is divided by the factor or more. blended: by "
-                "less. new angles: pairs that complete no turn within the trained length, and exceed their greatest "
-                f"trained angle within {self.to:,} tokens. attention: the attention factor.",
-            ),
+            Section("", Table((), LEGEND)),
             Section("Trade-offs", Table(("rule", "what it does, and what its papers say"), rows)),
             Section("Notes", [*self.notes, ONE_FACTOR, ANOTHER_BASE]),
             Section("Sources", [*sources, XIONG]),
@@ -295,7 +297,7 @@ def _lengths(who: str, rope: Any, to: Any, trained_length: Any) -> tuple[int, in
         raise ValueError(f"{who}: the embedding must have a base, from which a rule computes; got inv_freq alone")
     if not trained:
         raise ValueError(
-            f"{who}: trained_length must be given and positive, because the config and the scaling do not state it; "
+            f"{who}: trained_length must be given, because neither the config nor the scaling states it; "
             f"got {trained_length}"
         )
     if to <= trained:

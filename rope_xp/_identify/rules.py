@@ -273,7 +273,7 @@ def _yarn(measured: Measured, ramp: Ramp) -> Iterator[Scaling]:
     width = measured.rotary_dim
     exact = float(2 * pi * ramp.base ** (2 * stop / width))
     lengths = {
-        *_lengths_of_rounded_ends(round(start), round(stop), ramp.base, width),
+        _length_of_rounded_ends(round(start), round(stop), ramp.base, width),
         *(_whole(exact * (1 - each), exact * (1 + each)) for each in (1e-3, 1e-5)),
     }
     for truncate in (True, False):
@@ -286,8 +286,8 @@ def _yarn(measured: Measured, ramp: Ramp) -> Iterator[Scaling]:
             )
 
 
-def _lengths_of_rounded_ends(start: int, stop: int, base: float, width: int) -> Iterator[int]:
-    """Original lengths whose ramp begins and ends at these pairs, after rounding."""
+def _length_of_rounded_ends(start: int, stop: int, base: float, width: int) -> int:
+    """The simplest original length whose ramp begins and ends at these pairs, after rounding; 0 if none."""
     least = max(
         2 * pi * 32 * base ** (2 * start / width) if start > 0 else 0.0, 2 * pi * base ** (2 * (stop - 1) / width)
     )
@@ -295,7 +295,7 @@ def _lengths_of_rounded_ends(start: int, stop: int, base: float, width: int) -> 
         2 * pi * 32 * base ** (2 * (start + 1) / width),
         2 * pi * base ** (2 * stop / width) if stop < width - 1 else inf,
     )
-    yield _whole(least, most)
+    return _whole(least, most)
 
 
 def _whole(least: float, most: float) -> int:

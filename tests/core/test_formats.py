@@ -346,7 +346,13 @@ def test_each_key_about_rotation_matters(name):
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if "MLX" not in name])
 def test_the_format_is_described(name):
-    assert f"read from {name}" in from_config(FORMATS[name]).describe()
+    rope = from_config(FORMATS[name])
+    assert f"read from {name}" in " ".join(rope.describe().split())
+    report = rope.explain()
+    assert f"read from {name}" in " ".join(str(report).split()) and not any(
+        "read from" in each for each in report.warnings
+    )
+    assert report.stated and set(report.stated) <= FORMATS[name].keys()
 
 
 def edited(config, **changes):

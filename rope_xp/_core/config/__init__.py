@@ -234,7 +234,9 @@ def _of_format(
     provenance = replace(
         provenance,
         defaults=(*source.defaults.values(), *provenance.defaults),
-        remarks=(f"read from {form.name}", *source.remarks, *provenance.remarks),
+        remarks=(*source.remarks, *provenance.remarks),
+        stated=tuple(source.found()),
+        format=form.name,
     )
     return _checked_provenance(rope, provenance, strict)
 

@@ -71,7 +71,7 @@ def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> 
     if factors:
         divisors = tuple(each * factor for each in factors)
         return _rule_with(metadata, divisors, base, rotary_dim, is_whole=rotary_dim == head_dim)
-    if metadata.architecture in gguf.MAY_HAVE_FREQS:
+    if metadata.architecture in gguf.MAY_HAVE_FREQS and gguf.FREQS not in metadata.keys.mapping:
         metadata.keys.remarks.append(
             f"{gguf.FREQS} is not in the mapping; if the file has this tensor, frequencies are divided by it"
         )
