@@ -106,6 +106,12 @@ def test_rules(rule, truth, dtype):
     assert rope.layout == "half" and found.precision == "exact"
 
 
+def test_the_offset_follows_from_all_pairs():
+    """In float32 the slowest pair alone, of 2e-6 radians, gives it to a tenth."""
+    fn = rotary(oracle.geometric(500_000.0, DIM), dtype="float32", offset=0.25)
+    assert identify(fn, DIM).offset == 0.25
+
+
 # Rules whose numbers follow from the frequencies.
 FOUND = [
     rule
