@@ -52,11 +52,11 @@ def findings(path: str) -> dict[str, Any]:
     }
 
 
-def _format(contents: Contents, group: Group | None, mlx: str) -> tuple[str | None, str]:
+def _format(contents: Contents, group: Group, mlx: str) -> tuple[str | None, str]:
     """Whose format a checkpoint has, and what shows it."""
     if contents.container == GGUF:
         return GGUF, "the file begins with b'GGUF'"
-    if group is None:
+    if not group.format:
         name, layout = _family(contents.config)
         if layout is None:
             return None, "no tensor has the name of a projection of a known format"
@@ -108,7 +108,7 @@ def _layout(contents: Contents, format_: str | None, of_config: str | None) -> t
         return of_config or of_family, f"model_type {name!r} in {contents.config_name}"
     if format_ is None or config:
         return None, "no known model_type in a config" if config else "neither names nor a config say it"
-    return None, "Llama (half) and Cohere (interleaved) have the same names; config.json would say it"
+    return None, "transformers has such names for half (Llama) and for interleaved (Cohere); config.json would say it"
 
 
 def _family(config: Mapping[str, Any]) -> tuple[Any, str | None]:

@@ -104,8 +104,8 @@ def is_of_other_part(name: str) -> bool:
     return any(part.startswith(OTHER_PARTS) or part.endswith(OTHER_PARTS) for part in name.split("."))
 
 
-def main_group(tensors: Mapping[str, Tensor | None], mlx: bool) -> Group | None:
-    """The layers of the text model, or of the largest part that has projections; None without projections."""
+def main_group(tensors: Mapping[str, Tensor | None], mlx: bool) -> Group:
+    """The layers of the text model, or of the largest part that has projections; an empty group without projections."""
     groups: dict[str, Group] = {}
     for name, tensor in tensors.items():
         place = _place(name)
@@ -113,7 +113,7 @@ def main_group(tensors: Mapping[str, Tensor | None], mlx: bool) -> Group | None:
             groups.setdefault(place.prefix, Group(place.prefix)).add(name, place, tensor, mlx)
     found = [group for group in groups.values() if group.format]
     text = [group for group in found if not is_of_other_part(group.prefix)]
-    return max(text or found, key=lambda group: len(group.layers), default=None)
+    return max(text or found, key=lambda group: len(group.layers), default=Group(""))
 
 
 def _place(name: str) -> Place | None:

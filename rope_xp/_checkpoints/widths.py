@@ -35,9 +35,7 @@ class Widths(NamedTuple):
     layers: int | None = None
 
 
-def widths_of(
-    contents: Contents, group: Group | None, head_dim: int | None
-) -> tuple[Widths, list[Conclusion], list[str]]:
+def widths_of(contents: Contents, group: Group, head_dim: int | None) -> tuple[Widths, list[Conclusion], list[str]]:
     """The sizes, from what each follows, and warnings where the config contradicts shapes.
 
     `head_dim` is that of the embedding which the config describes.
@@ -47,17 +45,15 @@ def widths_of(
     if head_dim is not None:
         found.setdefault("head_dim", (head_dim, f"{where}, as from_config reads it"))
     layers_stated = found.get("layers", (0, ""))[0]
-    latent = group is not None and "latent" in group.names
+    latent = "latent" in group.names
     if latent:
-        found = {**{size: each for size, each in found.items() if size != "head_dim"}, **_of_latent(config, where)}
-    elif group is not None:
+        found.pop("head_dim", None)
+        found |= _of_latent(config, where)
+    else:
         _add_from_shapes(found, group)
-    _add_defaults(found, group, latent)
-    other_number = any(config.get(key) is not None for key in (*KEYS["kv_heads"], *FALCON))
-    if "kv_heads" not in found and "heads" in found and not other_number and not _has_rows(group):
-        found["kv_heads"] = (found["heads"][0], f"{where} states no other number than that of heads")
-    agreeing, warnings = ([], []) if group is None or latent else _compare_rows(found, group, where)
-    if group is not None and contents.complete and len(group.layers) < layers_stated:
+    _add_defaults(found, config, group, where)
+    agreeing, warnings = _compare_rows(found, group, where) if config and not latent else ([], [])
+    if group.format and contents.complete and len(group.layers) < layers_stated:
         warnings.append(f"{group.prefix} has {len(group.layers)} layers; {where} says {layers_stated}.")
     widths = Widths(**{size: value for size, (value, _) in found.items()})
     return widths, [*_conclusions(found, config, group), *agreeing], warnings
@@ -119,20 +115,19 @@ def _add_from_shapes(found: dict[str, Found], group: Group) -> None:
         found["hidden_size"] = (columns.pop(), f"columns of {group.example}")
 
 
-def _has_rows(group: Group | None) -> bool:
-    return group is not None and any(group.rows(role) for role in ("q", "k", "qkv"))
-
-
-def _add_defaults(found: dict[str, Found], group: Group | None, latent: bool) -> None:
+def _add_defaults(found: dict[str, Found], config: Mapping[str, Any], group: Group, where: str) -> None:
     """Sizes that follow from others, if no shape says them."""
     heads, hidden = (found.get(size, (0, ""))[0] for size in ("heads", "hidden_size"))
-    if "head_dim" not in found and not latent and not _has_rows(group) and heads and hidden % heads == 0 < hidden:
+    unknown = heads and not any(group.rows(role) for role in ("q", "k", "qkv"))
+    if unknown and "head_dim" not in found and "latent" not in group.names and hidden % heads == 0 < hidden:
         found["head_dim"] = (hidden // heads, f"hidden size {hidden} / {heads} heads")
-    if "layers" not in found and group is not None and group.layers:
+    if unknown and "kv_heads" not in found and not any(config.get(key) for key in (*KEYS["kv_heads"], *FALCON)):
+        found["kv_heads"] = (heads, f"{where} states no other number than that of heads")
+    if "layers" not in found and group.layers:
         found["layers"] = (len(group.layers), f"indexes of {group.prefix}")
 
 
-def _conclusions(found: Mapping[str, Found], config: Mapping[str, Any], group: Group | None) -> list[Conclusion]:
+def _conclusions(found: Mapping[str, Found], config: Mapping[str, Any], group: Group) -> list[Conclusion]:
     words = {size: size.replace("_", " ") for size in KEYS}
     conclusions = [(f"{words[size]}: {found[size][0]}", found[size][1]) for size in KEYS if size in found]
     missing = [size for size in KEYS if size not in found]
@@ -143,8 +138,8 @@ def _conclusions(found: Mapping[str, Found], config: Mapping[str, Any], group: G
     return conclusions
 
 
-def _why_not(group: Group | None) -> str:
-    if group is None:
+def _why_not(group: Group) -> str:
+    if not group.format:
         return "no config states it, and no tensor has a known name"
     q, k, qkv = (group.rows(role) for role in ("q", "k", "qkv"))
     if q and k:
@@ -163,7 +158,7 @@ def _compare_rows(found: Mapping[str, Found], group: Group, where: str) -> tuple
         return [], []
     agreeing, warnings = [], []
     for role, count in (("q", heads), ("k", kv_heads), ("qkv", heads + 2 * kv_heads)):
-        rows, sum_of = group.rows(role), f"{count} heads of {width} channels"
+        rows, sum_of = group.rows(role), f"{count} {'head' if count == 1 else 'heads'} of {width} channels"
         if rows == count * width:
             agreeing.append((f"rows of {role}: {rows}", f"{sum_of}, as {group.names[role]} has"))
         elif role == "q" and rows == 2 * count * width:

@@ -137,5 +137,5 @@ def _comparison(
     choice = choice_of(who, options)
     checked = options_of(who, head_dim, context, tolerance, {"shape": shape, "like": like})
     names = ("a", "b") if who == "compare" else ("fn", "rope")
-    subjects = [subject_of(who, name, given, choice) for name, given in zip(names, (a, b))]
-    return comparison(who, *subjects, checked)
+    first, second = (subject_of(who, name, given, choice) for name, given in zip(names, (a, b)))
+    return comparison(who, first, second, checked)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rope_xp._compare.maps import Map, directions_of, map_of
+from rope_xp._compare.maps import Map, directions_of, frequencies_of, map_of
 from rope_xp._compare.search import first_beyond
 from rope_xp._core.channels import LAYOUTS
 from rope_xp._core.embedding import RotaryEmbedding
@@ -64,7 +64,8 @@ def behaviour_of(rope: RotaryEmbedding | None) -> Behaviour:
     """What a value does."""
     if rope is None:
         return Behaviour(None)
-    return Behaviour(rope, rope.attention_factor / _factor_of_scaling(rope), precision=rope.phase)
+    factor: Any = rope.attention_factor
+    return Behaviour(rope, factor / _factor_of_scaling(rope), precision=rope.phase)
 
 
 def _factor_of_scaling(rope: RotaryEmbedding | None) -> float:
@@ -115,10 +116,10 @@ def _width(each: Behaviour) -> str:
 
 def _frequencies(each: Behaviour) -> str:
     rope: Any = each.rope
-    rows = [w for row in rope._spectrum.frequencies.rows for w in row.inv_freq] if rope.base is None else ()
     if rope.base is not None:
         return f"those of base {number(rope.base)}"
-    return f"{max(rows, key=abs):.6g} to {min(rows, key=abs):.6g} radians per token, given"
+    values = np.abs(frequencies_of(rope))
+    return f"{values.max():.6g} to {values.min():.6g} radians per token, given"
 
 
 def _scaling(each: Behaviour) -> str:
@@ -160,7 +161,7 @@ PROPERTIES = (
         "direction",
         ("reverse",),
         (),
-        lambda each: "reversed" if each.rope and each.rope.reverse else "counterclockwise",
+        lambda each: "reversed" if each.rope and each.rope.reverse else "usual",
         "Check the sign of the sines.",
     ),
     Property(
@@ -199,7 +200,7 @@ PROPERTIES = (
     ),
     Property(
         "frequencies",
-        ("base", "scaling", "sections", "reverse", "inv_freq", "rotary_dim", "first_channel"),
+        ("base", "scaling", "sections", "reverse", "inv_freq"),
         (),
         _frequencies,
         "Compare the frequencies themselves.",

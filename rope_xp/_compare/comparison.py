@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rope_xp._compare.behaviour import BY_CAUSE, Behaviour, explaining
+from rope_xp._compare.behaviour import BY_CAUSE, Behaviour, explaining, number
 from rope_xp._compare.describe import Finding, Subject, finding_of, matrices_of
 from rope_xp._compare.maps import Map, directions_of
 from rope_xp._compare.report import Comparison, Difference
@@ -86,10 +86,11 @@ def comparison(who: str, a: Subject, b: Subject, options: Options) -> Comparison
     reference = _reference(who, a, b, options)
     head_dim = _head_dim(who, a, b, reference, options)
     findings = [finding_of(who, each, reference, head_dim, options.call) for each in (a, b)]
-    precise = [8 * each.measured.probe.eps for each in findings if each.measured is not None]
+    measured = [each.measured for each in findings if each.measured is not None]
+    context = options.context or _context(who, a, b)
     fixed = {
-        "context": options.context or _context(who, a, b),
-        "tolerance": options.tolerance or max(TOLERANCE, *precise, 0.0),
+        "context": min([context, *(each.length for each in measured if each.length is not None)]),
+        "tolerance": options.tolerance or max([TOLERANCE, *(8 * each.probe.eps for each in measured)]),
         "a": a.name,
         "b": b.name,
         "problems": tuple(dict.fromkeys(problem for each in findings for problem in each.problems)),
@@ -103,11 +104,11 @@ def comparison(who: str, a: Subject, b: Subject, options: Options) -> Comparison
 def _reference(who: str, a: Subject, b: Subject, options: Options) -> RotaryEmbedding | None:
     """The value near which functions are sought: the value that is given, or what one of two functions is."""
     if a.fn is None or b.fn is None:
-        return b.rope if a.fn is not None else a.rope
+        return b.rope if a.fn is not None or (a.rope is not None and a.rope.base is None) else a.rope
     if options.head_dim is None:
         raise TypeError(f"{who}: head_dim must be given for two functions; got None")
-    for each in (b, a):
-        found = identify(each.fn, options.head_dim, **options.call).rope
+    for fn in (b.fn, a.fn):
+        found = identify(fn, options.head_dim, **options.call).rope
         if found is not None:
             return found
     return None
@@ -142,31 +143,29 @@ def _explained(one: Behaviour, other: Behaviour, are_values: bool, fixed: dict[s
     beyond = first_beyond(a, b, tolerance, context)
     is_same, known = beyond is None, beyond if beyond is not None and tolerance < ONE_PERCENT else 0
     first = None if is_same and tolerance < ONE_PERCENT else first_beyond(a, b, ONE_PERCENT, context, known)
-    is_rotated = one.rope is not None and other.rope is not None
-    causes = () if a.pairs == b.pairs == () else ("rotation",)
-    if is_rotated:
-        causes = explaining(one, other, tolerance, max(context, HORIZON))
-        causes += _cause_of_precision(one, other, tolerance, context, bool(causes)) or (
-            () if causes or is_same else ("phase precision",)
-        )
-    if is_rotated and are_values and one.rope.softmax_scale != other.rope.softmax_scale and "scaling" not in causes:
+    causes = _causes(one, other, tolerance, context) or (() if is_same else ("phase precision",))
+    if are_values and "scaling" not in causes and _softmax_scale(one) != _softmax_scale(other):
         causes, is_same = (*causes, "softmax scale"), False
     scores = is_same or _scores_agree(a, b, tolerance, context)
     return _report(one, other, causes, first, scores, change_at(a, b, context - 1), {**fixed, "same": is_same})
 
 
-def _cause_of_precision(
-    one: Behaviour, other: Behaviour, tolerance: float, context: int, has_others: bool
-) -> tuple[str, ...]:
-    """The precision of phases as a cause. Beside other causes, it is one only if it matters below `context`."""
+def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int) -> tuple[str, ...]:
+    """Why two behaviours differ. Beside other causes, the precision of phases is one only if it matters."""
+    if one.rope is None or other.rope is None:
+        return () if one.rope is other.rope else ("rotation",)
+    causes = explaining(one, other, tolerance, max(context, HORIZON))
     if one.precision == other.precision:
-        return ()
-    differ = [
-        first_beyond(each.map(), each.with_exact_phases().map(), tolerance, context) is not None
-        for each in (one, other)
-        if has_others and each.precision != "exact"
-    ]
-    return ("phase precision",) if any(differ) or not has_others else ()
+        return causes
+    for each in (one, other):
+        exact = each.with_exact_phases().map()
+        if not causes or first_beyond(each.map(), exact, tolerance, context) is not None:
+            return (*causes, "phase precision")
+    return causes
+
+
+def _softmax_scale(each: Behaviour) -> float:
+    return 1.0 if each.rope is None else each.rope.softmax_scale
 
 
 def _scores_agree(a: Map, b: Map, tolerance: float, context: int) -> bool:
@@ -202,7 +201,7 @@ def _text(cause: str, each: Behaviour) -> str:
     if cause == "rotation":
         return "not rotated" if each.rope is None else "rotated"
     if cause == "softmax scale":
-        return f"{each.rope.softmax_scale:.6g}" if each.rope else "1"
+        return number(_softmax_scale(each))
     return BY_CAUSE[cause].text(each) if cause in BY_CAUSE else "unknown"
 
 

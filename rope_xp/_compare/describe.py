@@ -1,6 +1,7 @@
 """What one of the two does: the behaviour of a value, or the behaviour that reproduces a function."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +41,7 @@ def finding_of(who: str, subject: Subject, reference: RotaryEmbedding | None, he
     `call` has the options `shape` and `like` of `Probe`.
     """
     if subject.fn is None:
-        return Finding(behaviour_of(subject.rope))
+        return Finding(_with_known_base(subject.rope, reference) or behaviour_of(subject.rope))
     if reference is not None and reference.heads is not None:
         raise ValueError(
             f"{who}: a function must be compared with a value whose heads are alike; got heads={reference.heads}"
@@ -51,24 +52,37 @@ def finding_of(who: str, subject: Subject, reference: RotaryEmbedding | None, he
     if problem is not None:
         return problem
     words = ("The function ignores positions and counts the rows of x.",) * (measured.probe.follows == "index")
-    if measured.problems:
-        words += (f"It was compared up to position {measured.positions[-1]:,}: {measured.problems[-1]}.",)
+    if measured.length is not None:
+        words += (f"The function fails beyond position {measured.length - 1:,}: {measured.problems[-1]}.",)
     found = None if reference is None else reproducing(measured, reference, directions)
     if found is None and directions is None:
-        found = _identified(subject, head_dim, call)
+        found = _identified(subject.fn, head_dim, call)
     cause = "unknown"
     if found is None and reference is not None and directions is not None:
         cause = "sections" if reproducing(measured.of_text(), reference, directions[:1]) else cause
     return Finding(found, "" if found else cause, words, measured)
 
 
-def _identified(subject: Subject, head_dim: int, call: Any) -> Behaviour | None:
+def _with_known_base(rope: RotaryEmbedding | None, reference: RotaryEmbedding | None) -> Behaviour | None:
+    """A value whose frequencies are given as numbers, by the base that explains them; None without one."""
+    if rope is None or rope.base is not None or reference is None or reference.base is None or rope.xpos is not None:
+        return None
+    if (rope.axes, rope.heads, reference.axes, rope.head_dim) != (1, None, 1, reference.head_dim):
+        return None
+    call = partial(rope, seq_dim=0)
+    measured = Measured(lambda x, positions: call(x, positions=positions), rope.head_dim, None, like=np.zeros(1))
+    found = reproducing(measured, reference, None)
+    return None if found is None or found.with_exact_phases() == behaviour_of(reference) else found
+
+
+def _identified(fn: Callable[[Any, Any], Any], head_dim: int, call: Any) -> Behaviour | None:
     """The behaviour of a function that is far from the value that it is compared with."""
-    found = identify(subject.fn, head_dim, **call)
+    found = identify(fn, head_dim, **call)
     if found.rope is None:
         return None
     axis = "tokens" if found.axis == "seq" else "heads"
-    return behaviour_of(found.rope)._replace(offset=found.offset or 0, axis=axis, precision=found.precision)
+    offset, precision = int(found.offset or 0), found.precision or "exact"
+    return behaviour_of(found.rope)._replace(offset=offset, axis=axis, precision=precision)
 
 
 def _problem(measured: Measured) -> Finding | None:
@@ -93,24 +107,26 @@ def reproducing(measured: Measured, reference: RotaryEmbedding, directions: Any)
 
     Phases in half precision explain small errors of any kind. They are the explanation only if no other is found.
     """
-    axis = "tokens" if measured.probe.axis == "seq" else "heads"
-    start = behaviour_of(reference)._replace(axis=axis)
-    coarse = None
-    for behaviour in behaviours_near(start._replace(axis="tokens"), measured, 2):
+    found: dict[str, Behaviour] = {}
+    for behaviour in behaviours_near(behaviour_of(reference), measured, 2):
         precision = measured.precision(behaviour, directions)
+        if precision is not None:
+            found.setdefault(precision, behaviour)
         if precision in FINE:
-            return _with_precision(behaviour._replace(axis=axis), precision, measured, directions)
-        if precision is not None and coarse is None:
-            coarse = _with_precision(behaviour._replace(axis=axis), precision, measured, directions)
-    return coarse
+            break
+    best = next((name for name in (*FINE, *found) if name in found), None)
+    return None if best is None else _with_precision(found[best], best, measured, directions)
 
 
 def _with_precision(behaviour: Behaviour, precision: str, measured: Measured, directions: Any) -> Behaviour:
     """A behaviour with the precision that was found, and with the phases of the function itself if they matter."""
     probe = measured.probe
-    own = precision != "exact" and behaviour.axis == "tokens" and directions is None
-    own = own and probe.follows == "positions" and probe.eps < COARSE
-    return behaviour._replace(precision=precision, measured=measured_factors(probe, behaviour) if own else None)
+    behaviour = behaviour._replace(precision=precision)
+    if probe.axis != "seq":
+        return behaviour._replace(axis="heads")
+    if precision == "exact" or directions is not None or probe.follows != "positions" or probe.eps > COARSE:
+        return behaviour
+    return behaviour._replace(measured=measured_factors(probe, behaviour))
 
 
 def matrices_of(finding: Finding, positions: Any, head_dim: int, directions: Any) -> Any:
@@ -120,7 +136,7 @@ def matrices_of(finding: Finding, positions: Any, head_dim: int, directions: Any
     if finding.measured is None or not finding.measured.results:
         return None
     rows, shape = np.tile(np.eye(head_dim), (len(positions), 1)), (len(positions), head_dim, head_dim)
-    results = [probe(rows, np.repeat(positions, head_dim)) for probe in finding.measured.probes]
+    results: list[Any] = [probe(rows, np.repeat(positions, head_dim)) for probe in finding.measured.probes]
     if any(y is None for y in results):
         return None
     return np.stack([y.reshape(shape).swapaxes(1, 2) for y in results], axis=1)

@@ -29,7 +29,6 @@ PRECISIONS = {
 }
 # Roundings in a result: of both tables, of two products, of their sum, and of the attention factor, with some to spare.
 ROUNDINGS = 16
-ONE = np.array([1])
 
 
 class Measured:
@@ -55,6 +54,8 @@ class Measured:
         One for each direction. Empty if the function failed, at far positions and at near ones.
     problems : list of str
         What went wrong, in plain words.
+    length : int or None
+        The positions that work, if the function fails beyond them.
     width : int
         How many channels change at some position, rounded up to an even number.
     """
@@ -74,6 +75,8 @@ class Measured:
             results = [each(self.x, self.positions) for each in self.probes]
             self.results = [] if any(each is None for each in results) else results
             longest = longest[1:]
+        fails = bool(self.results) and self.positions[-1] < LENGTHS[0] and self.probe.follows != "index"
+        self.length = int(self.positions[-1]) + 1 if fails else None
         problems = [problem for each in self.probes for problem in each.problems]
         self.problems = [shorten(problem, 240) for problem in dict.fromkeys(problems)][:2]
         # Tables in float32 are exact enough for results in any dtype.
@@ -90,8 +93,9 @@ class Measured:
 
     def is_identity(self) -> bool:
         """Whether the function, whose results do not follow positions, returns x."""
-        x, sizes = self.x[:1], dict.fromkeys(("batch", "heads", "seq"), 1)
-        y = call(self.probe.fn, self.probe._form, x.reshape(*[1] * len(self.probe._form.shape[:-1]), -1), sizes, ONE).y
+        x, sizes = self.x[:1], {"batch": 1, "heads": 1, "seq": 1}
+        form = self.probe._form
+        y = call(self.probe.fn, form, x.reshape(*[1] * len(form.shape[:-1]), -1), sizes, np.array([1])).y
         return bool(np.abs(y - x).max() <= self.rounding)
 
     def is_linear(self) -> bool:
@@ -145,7 +149,10 @@ class Measured:
 
 
 def measured_factors(probe: Probe, behaviour: Behaviour) -> Callable[[Any], Any]:
-    """The complex factors "positions 1 pairs" of a function at any positions."""
+    """The complex factors "positions 1 pairs" of a function at any positions.
+
+    Where the function fails, they are those of the behaviour.
+    """
     first, _, to_first, to_second = behaviour.map().channels
     row = np.zeros(probe.head_dim)
     row[first] = 1.0
@@ -153,7 +160,7 @@ def measured_factors(probe: Probe, behaviour: Behaviour) -> Callable[[Any], Any]
     def factors(positions: Any) -> Any:
         y = probe(np.broadcast_to(row, (len(positions), probe.head_dim)), positions)
         if y is None:
-            raise ValueError(f"compare: the function must accept long sequences; got: {probe.problems[-1]}")
+            return behaviour._replace(measured=None).map().factors(positions)
         return (y[:, to_first] + 1j * y[:, to_second])[:, None]
 
     return factors

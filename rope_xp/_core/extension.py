@@ -311,15 +311,14 @@ def _extended(who: str, rope: Any, rule: str, trained: int, to: int, options: di
     extended = _unscaled(who, rope).replace(scaling=_scaling(who, rope.scaling, rule, trained, to, options))
     before: Provenance = rope._provenance
     removed = "" if rope.scaling is None else f". Its scaling was removed first: {rope.scaling.describe()}"
-    remark = f"extended by {rule} from {trained} to {to} tokens{removed}"
     return with_provenance(
         extended,
         replace(
             before,
             defaults=tuple(each for each in before.defaults if each.row not in ("scaling", "attention factor")),
-            remarks=(*(each for each in before.remarks if not each.startswith("extended by ")), remark),
             max_position_embeddings=to,
             trained_length=trained,
+            extended=f"by {rule}, from {trained:,} to {to:,} tokens{removed}",
         ),
     )
 

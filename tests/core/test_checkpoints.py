@@ -15,6 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from rope_xp import RotaryEmbedding, from_config, identify_checkpoint
+from rope_xp._checkpoints import contents
 from rope_xp._checkpoints.buffers import DTYPES
 from rope_xp._checkpoints.safetensors_file import BITS, read_safetensors
 from rope_xp._core.config import files
@@ -38,6 +39,7 @@ NEOX = dict(
 FALCON = dict(
     model_type="falcon", hidden_size=40, num_attention_heads=4, num_hidden_layers=3, multi_query=True, rope_theta=1e6
 )
+NO_HEADS = dict.fromkeys(("heads", "kv_heads", "head_dim"))
 SIZES = dict(heads=4, kv_heads=2, head_dim=10, hidden_size=24, layers=3)
 INV_FREQ = "model.layers.{}.self_attn.rotary_emb.inv_freq"
 
@@ -68,8 +70,16 @@ QWEN2_VL["text_config"]["rope_scaling"] = {"type": "mrope", "mrope_section": [1,
 CHECKPOINTS = {
     "llama": (HF, LLAMA, "Hugging Face", "half", {}),
     "cohere": (HF, COHERE, "Hugging Face", "interleaved", {}),
-    "no config": (HF, None, "Hugging Face", None, dict(heads=None, kv_heads=None, head_dim=None)),
+    "no config": (HF, None, "Hugging Face", None, NO_HEADS),
     "norm": (HF | tensors(self_attn__q_norm=10, columns=0), None, "Hugging Face", None, {}),
+    "norm of all heads": (HF | tensors(self_attn__q_norm=40, columns=0), None, "Hugging Face", None, NO_HEADS),
+    "kinds of attention": (
+        HF | {"model.layers.1.self_attn.qkv_proj.weight": np.zeros((99, 24))},
+        LLAMA,
+        "Hugging Face",
+        "half",
+        {},
+    ),
     "packed": (
         {name.replace("weight", "qweight"): np.zeros((3, 40), np.int32) for name in HF},
         None,
@@ -105,7 +115,7 @@ CHECKPOINTS = {
     "meta, config of transformers": (META, LLAMA, "Meta", "interleaved", {}),
     "mlx": (MLX, LLAMA | {"quantization": {"bits": 4, "group_size": 32}}, "MLX", "half", {}),
     "mlx of an interleaved family": (MLX, COHERE, "MLX", "interleaved", {}),
-    "megatron": (LINEAR_QKV, None, "Megatron", "half", dict(heads=None, kv_heads=None, head_dim=None)),
+    "megatron": (LINEAR_QKV, None, "Megatron", "half", NO_HEADS),
     "megatron, config": (LINEAR_QKV, MEGATRON | {"rotary_interleaved": True}, "Megatron", "interleaved", {}),
     "megatron, stacked": (STACKED, MEGATRON | {"rotary_interleaved": False}, "Megatron", "half", {}),
     "megatron, old": (OLD_MEGATRON, MEGATRON, "Megatron", "half", {}),
@@ -138,6 +148,13 @@ def test_formats(tmp_path, name):
         None in (format_, layout, found.embedding, *sizes(found).values())
     )
     assert json.loads(json.dumps(found.to_dict()))["layers"] == found.layers
+
+
+def test_layers_that_differ(tmp_path):
+    config = LLAMA | dict(model_type="gemma3_text", rope_local_base_freq=1e4, sliding_window_pattern=3)
+    found = identify_checkpoint(write(tmp_path, HF, config))
+    assert (found.layout, found.embedding, sizes(found)) == ("half", None, SIZES)
+    assert "embedding: differs between layers" in dict(found.conclusions)
 
 
 def test_mlx_says_so_in_the_header(tmp_path):
@@ -193,7 +210,7 @@ def test_gguf_with_sizes_for_each_layer(tmp_path):
 
 def write_shards(folder, config=LLAMA):
     names = sorted(HF)
-    shards = {f"model-0000{i + 1}-of-00002.safetensors": names[i::2] for i in range(2)}
+    shards = {f"model-0000{i + 1}-of-00002.safetensors": names[3 * i :][:3] for i in range(2)}
     for name, part in shards.items():
         write(folder, {each: HF[each] for each in part}, config, name)
     index = {"metadata": {}, "weight_map": {each: name for name, part in shards.items() for each in part}}
@@ -215,6 +232,17 @@ def test_shards_and_their_index(tmp_path):
     (tmp_path / first).unlink()
     names_only = identify_checkpoint(tmp_path)
     assert (names_only.format, names_only.layout, sizes(names_only)) == ("Hugging Face", "half", SIZES)
+
+
+@pytest.mark.parametrize("limit", ["MAX_HEADERS", "MAX_VALUES"])
+def test_headers_of_many_files_have_a_bound(tmp_path, monkeypatch, limit):
+    write_shards(tmp_path)
+    one = max(read_safetensors("f", path).length for path in tmp_path.glob("*.safetensors"))
+    monkeypatch.setattr(contents, limit, one if limit == "MAX_HEADERS" else 5)
+    with pytest.raises(
+        ValueError, match=r"a checkpoint must have at most \d+ tensors and \d+ bytes of headers; got more"
+    ):
+        identify_checkpoint(tmp_path)
 
 
 def test_shards_without_an_index(tmp_path):

@@ -65,6 +65,7 @@ MORE_MISTAKES = {
     ("direction", "scaling"): (SCALED, lambda x, p: rotate(x, -angles(p, PLAIN))),
     ("attention factor", "sincos order"): (SCALED, lambda x, p: rotate(x, QUARTER - angles(p, YARN), factor=FACTOR**2)),
     ("base", "phase precision"): (ROPE, lambda x, p: rotate(x, angles(p, OTHER, "float32"))),
+    ("frequencies", "width"): (ROPE, lambda x, p: rotate(x, angles(p, PLAIN[:8]))),
     ("layout", "offset", "width"): (ROPE, lambda x, p: rotate(x, angles(p + 1, NARROW), "interleaved")),
 }
 
@@ -194,7 +195,13 @@ def test_causes_of_values():
         (ROPE, ROPE.replace(head_dim=64), ("width",), 4096),
         (CONFIG, {**CONFIG, "rope_theta": 500_000.0}, ("base",), 2048),
         (CONFIG, {**CONFIG, "rope_scaling": {"type": "linear", "factor": 4.0}}, ("scaling",), 2048),
-        (ROPE, RotaryEmbedding(head_dim=HEAD_DIM, layout="half", inv_freq=OTHER.tolist()), ("frequencies",), 4096),
+        (ROPE, RotaryEmbedding(head_dim=HEAD_DIM, layout="half", inv_freq=OTHER.tolist()), ("base",), 4096),
+        (
+            ROPE,
+            RotaryEmbedding(head_dim=HEAD_DIM, layout="half", inv_freq=OTHER[::-1].tolist()),
+            ("frequencies",),
+            4096,
+        ),
     ]
     for a, b, causes, context in rows:
         for report in (compare(a, b), compare(b, a)):
@@ -253,7 +260,8 @@ def test_a_function_that_counts_positions_itself_or_ends_is_compared_as_far_as_i
     assert_same(counting, ROPE, shape="seq dim")
     assert "counts the rows" in compare(counting, ROPE, shape="seq dim").summary
     report = compare(ending, ROPE, shape="seq dim")
-    assert report.causes == ("base",) and "up to position 1,000: it raises IndexError" in report.summary
+    assert report.causes == ("base",) and "fails beyond position 1,000: it raises IndexError" in report.summary
+    assert report.context == 1001
 
 
 def test_bad_arguments():
