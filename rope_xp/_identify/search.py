@@ -63,13 +63,17 @@ class Search:
     def run(self) -> Identification:
         """The report."""
         if self._can_be_called():
-            matrices = self._matrices()
-            if matrices is not None:
-                self.eps = max(self.probe.eps, _roundoff_of(matrices))
-                if self._is_linear(matrices):
-                    self._rotation(matrices)
+            with np.errstate(all="ignore"):  # extreme numbers of a function
+                self._search()
         reasons = dict.fromkeys([*self.reasons, *self.probe.problems])
         return replace(self.report, reasons=tuple(each[0].upper() + each[1:] + "." for each in reasons))
+
+    def _search(self) -> None:
+        matrices = self._matrices()
+        if matrices is not None:
+            self.eps = max(self.probe.eps, _roundoff_of(matrices))
+            if self._is_linear(matrices):
+                self._rotation(matrices)
 
     def note(self, words: str = "", **known: Any) -> None:
         """Add a reason, and what is known."""
