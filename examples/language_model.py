@@ -8,11 +8,16 @@ four times the training length.
     python language_model.py                  # PyTorch
     python language_model.py --backend jax    # Flax NNX: the same model, hyperparameters and batches
 
-It prints a table of bits per byte and draws the loss against the position in the context. At the training length the
+It prints tables of bits per byte and draws the loss against the position in the context. At the training length the
 rotary model is the best by far and the learned table the worst. At the first position beyond it the absolute embeddings
 break, as those positions were never trained. Rotary attention depends only on distances, and most distances were
 trained: its loss stays the same for some more tokens, and it is the best at twice the length. At larger positions it
 fails as well. Rotating queries and keys alone does not let a model read longer texts than it was trained on.
+
+The second part extends the trained rotary model to four times its length by each rule of `RotaryEmbedding.extend`,
+first with its weights as they are, and then after a short fine-tuning at the new length. "unchanged" keeps the
+frequencies, so that the effect of fine-tuning alone can be seen. LongRoPE is not among the rules: its divisors must be
+searched for.
 
 The text, and so the numbers, differ between versions of Python.
 """
@@ -24,6 +29,7 @@ from functools import partial
 from math import log
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import NamedTuple
 
 import numpy as np
 from einops import rearrange, reduce
@@ -35,11 +41,20 @@ from tqdm import tqdm
 from rope_xp import RotaryEmbedding, sinusoidal_pos_embedding
 
 VARIANTS = ("sinusoidal", "learned", "rotary")
+RULES = ("linear", "ntk", "dynamic", "yarn", "llama3")
 LENGTH_FACTORS = (1, 2, 4)  # evaluation lengths, as multiples of the training length
 BYTES = 256
 
 TrainStep = Callable[[np.ndarray], float]  # tokens, "batch seq+1" -> mean loss in nats, before the update
 Losses = Callable[[np.ndarray], np.ndarray]  # tokens, "batch seq+1" -> loss in nats of each prediction, "batch seq"
+
+
+class Learner(NamedTuple):
+    """A model, and what can be done with it. `copy` copies its weights into a model with another rotary embedding."""
+
+    train_step: TrainStep
+    losses: Losses
+    copy: Callable[[RotaryEmbedding, "Hyperparameters"], "Learner"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +68,8 @@ class Hyperparameters:
     evaluation_windows: int = 256  # a multiple of the batch
     learning_rate: float = 4e-3  # falls linearly to 0
     epsilon: float = 1e-5  # of the layer norms
+    tuning_steps: int = 40
+    tuning_rate: float = 1e-3
 
     @property
     def longest(self) -> int:
@@ -61,8 +78,13 @@ class Hyperparameters:
     def rope(self) -> RotaryEmbedding:
         return RotaryEmbedding(head_dim=self.dim // self.heads, layout="half", base=10_000.0)
 
+    def for_tuning(self) -> "Hyperparameters":
+        """Those of fine-tuning: longer contexts, with as many tokens in a batch."""
+        factor, steps, rate = max(LENGTH_FACTORS), self.tuning_steps, self.tuning_rate
+        return replace(self, context=self.longest, batch=self.batch // factor, steps=steps, learning_rate=rate)
 
-QUICK = Hyperparameters(context=32, layers=1, dim=32, heads=2, steps=5, evaluation_windows=32)
+
+QUICK = Hyperparameters(context=32, layers=1, dim=32, heads=2, steps=5, evaluation_windows=32, tuning_steps=2)
 
 
 def read_text() -> tuple[np.ndarray, np.ndarray]:
@@ -91,7 +113,7 @@ def evaluation_batches(text: np.ndarray, hyper: Hyperparameters, length: int) ->
 # modules inside, so that the other framework need not be installed.
 
 
-def torch_model(variant: str, hyper: Hyperparameters, seed: int) -> tuple[TrainStep, Losses]:
+def torch_model(variant: str, hyper: Hyperparameters, seed: int) -> Learner:
     import torch
     import torch.nn.functional as F
     from torch import nn
@@ -101,9 +123,9 @@ def torch_model(variant: str, hyper: Hyperparameters, seed: int) -> tuple[TrainS
     table = partial(nn.Embedding, embedding_dim=hyper.dim)
 
     class Block(nn.Module):
-        def __init__(self):
+        def __init__(self, rope):
             super().__init__()
-            self.rope = hyper.rope() if variant == "rotary" else None
+            self.rope = rope
             self.attention_norm, self.mlp_norm = norm(), norm()
             self.qkv, self.out = linear(hyper.dim, 3 * hyper.dim), linear(hyper.dim, hyper.dim)
             self.up, self.down = linear(hyper.dim, 4 * hyper.dim), linear(4 * hyper.dim, hyper.dim)
@@ -118,10 +140,10 @@ def torch_model(variant: str, hyper: Hyperparameters, seed: int) -> tuple[TrainS
             return x + self.down(F.silu(self.up(self.mlp_norm(x))))
 
     class Model(nn.Module):
-        def __init__(self):
+        def __init__(self, rope):
             super().__init__()
             self.embed = table(BYTES)
-            self.blocks = nn.Sequential(*[Block() for _ in range(hyper.layers)])
+            self.blocks = nn.Sequential(*[Block(rope) for _ in range(hyper.layers)])
             self.norm, self.unembed = norm(), linear(hyper.dim, BYTES)
             # Created last, so that all other weights start as in the other variants. Training reaches only the
             # rows of the training length, the first quarter; the others keep their random initial values.
@@ -139,27 +161,34 @@ def torch_model(variant: str, hyper: Hyperparameters, seed: int) -> tuple[TrainS
             logits = rearrange(self(tokens[:, :-1]), "batch seq byte -> batch byte seq")
             return F.cross_entropy(logits, tokens[:, 1:], reduction="none")
 
+    def learner(model: Model, hyper: Hyperparameters) -> Learner:
+        optimizer = torch.optim.Adam(model.parameters(), hyper.learning_rate)
+        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=hyper.steps)
+
+        def train_step(tokens: np.ndarray) -> float:
+            loss = model.losses(torch.from_numpy(tokens).long()).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            return loss.item()
+
+        @torch.no_grad()
+        def losses(tokens: np.ndarray) -> np.ndarray:
+            return model.losses(torch.from_numpy(tokens).long()).numpy()
+
+        def copy(rope: RotaryEmbedding, hyper: Hyperparameters) -> Learner:
+            other = Model(rope)
+            other.load_state_dict(model.state_dict())
+            return learner(other, hyper)
+
+        return Learner(train_step, losses, copy)
+
     torch.manual_seed(seed)
-    model = Model()
-    optimizer = torch.optim.Adam(model.parameters(), hyper.learning_rate)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=hyper.steps)
-
-    def train_step(tokens: np.ndarray) -> float:
-        loss = model.losses(torch.from_numpy(tokens).long()).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        return loss.item()
-
-    @torch.no_grad()
-    def losses(tokens: np.ndarray) -> np.ndarray:
-        return model.losses(torch.from_numpy(tokens).long()).numpy()
-
-    return train_step, losses
+    return learner(Model(hyper.rope() if variant == "rotary" else None), hyper)
 
 
-def jax_model(variant: str, hyper: Hyperparameters, seed: int) -> tuple[TrainStep, Losses]:
+def jax_model(variant: str, hyper: Hyperparameters, seed: int) -> Learner:
     import jax
     import jax.numpy as jnp
     import optax
@@ -208,25 +237,33 @@ def jax_model(variant: str, hyper: Hyperparameters, seed: int) -> tuple[TrainSte
         def losses(self, tokens):
             return optax.softmax_cross_entropy_with_integer_labels(self(tokens[:, :-1]), tokens[:, 1:])
 
-    model = Model()
-    rate = optax.linear_schedule(hyper.learning_rate, 0.0, hyper.steps)
-    optimizer = nnx.Optimizer(model, optax.adam(rate), wrt=nnx.Param)
-
     @nnx.jit
     def update(model, optimizer, tokens):
         loss, gradients = nnx.value_and_grad(lambda model: model.losses(tokens).mean())(model)
         optimizer.update(model, gradients)
         return loss
 
-    evaluate = nnx.jit(Model.losses)  # compiles once for each length
+    evaluate = nnx.jit(Model.losses)  # compiles once for each length and each rotary embedding
 
-    def train_step(tokens: np.ndarray) -> float:
-        return float(update(model, optimizer, tokens))
+    def learner(model: Model, hyper: Hyperparameters) -> Learner:
+        rate = optax.linear_schedule(hyper.learning_rate, 0.0, hyper.steps)
+        optimizer = nnx.Optimizer(model, optax.adam(rate), wrt=nnx.Param)
 
-    def losses(tokens: np.ndarray) -> np.ndarray:
-        return np.asarray(evaluate(model, tokens))
+        def train_step(tokens: np.ndarray) -> float:
+            return float(update(model, optimizer, tokens))
 
-    return train_step, losses
+        def losses(tokens: np.ndarray) -> np.ndarray:
+            return np.asarray(evaluate(model, tokens))
+
+        def copy(rope: RotaryEmbedding, hyper: Hyperparameters) -> Learner:
+            other = nnx.clone(model)
+            for block in other.blocks:
+                block.rope = rope
+            return learner(other, hyper)
+
+        return Learner(train_step, losses, copy)
+
+    return learner(Model(), hyper)
 
 
 BACKENDS = {"torch": torch_model, "jax": jax_model}
@@ -238,6 +275,42 @@ def bits_per_position(losses: Losses, text: np.ndarray, hyper: Hyperparameters, 
     return reduce(nats, "step batch seq -> seq", "mean") / log(2)
 
 
+def train(learner: Learner, name: str, text: np.ndarray, hyper: Hyperparameters, seed: int) -> None:
+    """Train a model on random windows, with a progress bar."""
+    progress = tqdm(training_batches(text, hyper, seed), desc=f"{name:>10}", total=hyper.steps)
+    for tokens in progress:
+        progress.set_postfix_str(f"{learner.train_step(tokens) / log(2):.2f} bits per byte", refresh=False)
+
+
+def bits_by_rule(
+    learner: Learner, training_text: np.ndarray, held_out: np.ndarray, hyper: Hyperparameters, seed: int
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Mean loss at each position of the longest contexts, in bits per byte: before and after fine-tuning, by rule."""
+    curves, rope, tuning = {}, hyper.rope(), hyper.for_tuning()
+    ropes = {"unchanged": rope} | {
+        rule: rope.extend(to=hyper.longest, rule=rule, trained_length=hyper.context) for rule in RULES
+    }
+    for rule, extended in ropes.items():
+        copy = learner.copy(extended, tuning)
+        before = bits_per_position(copy.losses, held_out, hyper, hyper.longest)
+        train(copy, rule, training_text, tuning, seed)
+        curves[rule] = before, bits_per_position(copy.losses, held_out, hyper, hyper.longest)
+    return curves
+
+
+def print_rules(curves: dict[str, tuple[np.ndarray, np.ndarray]], hyper: Hyperparameters, title: str) -> None:
+    """Print the mean loss in each band of positions. Bands end at the lengths of evaluation."""
+    ends = [factor * hyper.context for factor in LENGTH_FACTORS]
+    table = Table("rule", title=title)
+    for tuned in ("", "tuned "):
+        for start, end in zip([0, *ends], ends):
+            table.add_column(f"{tuned}{start}-{end - 1}", justify="right")
+    for rule, both in curves.items():
+        bands = [band.mean() for curve in both for band in np.split(curve, ends[:-1])]
+        table.add_row(rule, *[f"{value:.2f}" for value in bands])
+    Console().print(table)
+
+
 def print_table(bits: dict[str, dict[int, float]], title: str) -> None:
     table = Table("position embedding", title=title)
     for length in bits[VARIANTS[0]]:
@@ -247,24 +320,27 @@ def print_table(bits: dict[str, dict[int, float]], title: str) -> None:
     Console().print(table)
 
 
-def draw(curves: dict[str, np.ndarray], hyper: Hyperparameters, title: str, path: Path) -> None:
-    """Draw loss against position. A figure without pyplot needs no display."""
+def draw(panels: dict[str, dict[str, np.ndarray]], hyper: Hyperparameters, path: Path) -> None:
+    """Draw loss against position, one panel for each title. A figure without pyplot needs no display."""
     width = hyper.context // 8  # positions are averaged in bins; one bin ends at the training length
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    for variant, curve in curves.items():
-        bins = reduce(curve, "(bins width) -> bins", "mean", width=width)
-        axes.plot((np.arange(len(bins)) + 0.5) * width, bins, marker=".", label=variant)
-    axes.axvline(hyper.context, color="black", linestyle="--", label="training length")
-    axes.set(xlabel="position in the context (bytes)", ylabel="loss (bits per byte)", title=title)
-    axes.set(xlim=(0, hyper.longest), xticks=range(0, hyper.longest + 1, hyper.context))
-    axes.grid(alpha=0.3)
-    axes.legend()
+    figure = Figure(figsize=(8, 4.5 * len(panels)), layout="constrained")
+    for axes, (title, curves) in zip(figure.subplots(len(panels), squeeze=False).flat, panels.items()):
+        for (variant, curve), marker in zip(curves.items(), "osv^Dx"):
+            bins = reduce(curve, "(bins width) -> bins", "mean", width=width)
+            axes.plot((np.arange(len(bins)) + 0.5) * width, bins, marker=marker, markersize=4, label=variant)
+        axes.axvline(hyper.context, color="black", linestyle="--", label="training length")
+        axes.set(xlabel="position in the context (bytes)", ylabel="loss (bits per byte)", title=title)
+        axes.set(xlim=(0, hyper.longest), xticks=range(0, hyper.longest + 1, hyper.context))
+        axes.grid(alpha=0.3)
+        axes.legend()
     figure.savefig(path, dpi=150)
 
 
-def main(argv: list[str] | None = None) -> dict[str, dict[int, float]]:
-    """Train, evaluate and report; the result is bits per byte by variant and context length."""
+def main(argv: list[str] | None = None) -> tuple[dict[str, dict[int, float]], dict[str, tuple[np.ndarray, np.ndarray]]]:
+    """Train, evaluate and report.
+
+    The results are bits per byte by variant and context length, and those of `bits_by_rule`.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", choices=BACKENDS, default="torch")
     parser.add_argument("--steps", type=int, help="training steps of each model")
@@ -279,19 +355,25 @@ def main(argv: list[str] | None = None) -> dict[str, dict[int, float]]:
     training_text, held_out = read_text()
     bits, curves = {}, {}
     for variant in VARIANTS:
-        train_step, losses = BACKENDS[args.backend](variant, hyper, args.seed)
-        progress = tqdm(training_batches(training_text, hyper, args.seed), desc=f"{variant:>10}", total=hyper.steps)
-        for tokens in progress:
-            progress.set_postfix_str(f"{train_step(tokens) / log(2):.2f} bits per byte", refresh=False)
+        learner = BACKENDS[args.backend](variant, hyper, args.seed)
+        train(learner, variant, training_text, hyper, args.seed)
         lengths = [factor * hyper.context for factor in LENGTH_FACTORS]
-        by_position = {length: bits_per_position(losses, held_out, hyper, length) for length in lengths}
+        by_position = {length: bits_per_position(learner.losses, held_out, hyper, length) for length in lengths}
         bits[variant] = {length: float(curve.mean()) for length, curve in by_position.items()}
         curves[variant] = by_position[hyper.longest]
 
     title = f"trained on contexts of {hyper.context} bytes ({args.backend})"
     print_table(bits, f"bits per byte, {title}")
-    draw(curves, hyper, f"language models {title}", args.out)
-    return bits
+    rules = bits_by_rule(learner, training_text, held_out, hyper, args.seed)  # the last variant is rotary
+    tuned = f"fine-tuned for {hyper.tuning_steps} steps on {hyper.longest} bytes"
+    print_rules(rules, hyper, f"bits per byte by position, rotary model extended to {hyper.longest} bytes; {tuned}")
+    panels = {f"language models {title}": curves}
+    for number, after in enumerate(("not fine-tuned", tuned)):
+        panels[f"rotary model extended to {hyper.longest} bytes, {after}"] = {
+            rule: both[number] for rule, both in rules.items()
+        }
+    draw(panels, hyper, args.out)
+    return bits, rules
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from rope_xp._core.plan import (
     CallPlan,
     plan_call,
     plan_rotation,
-    plan_shift,
     planned_positions,
+    require_disjoint,
     rotate_planned,
     run_program,
     table_program,
@@ -25,7 +25,6 @@ from rope_xp._core.plan import (
 from rope_xp._core.spectrum import Spectrum
 from rope_xp._core.table_scale import TableScale
 from rope_xp._core.tables import convert_tables, pair_of
-from rope_xp.positions._sequence import count_from
 
 Role = Literal["query", "key"]
 
@@ -301,62 +300,8 @@ class Calls:
         who, arrays = "RotaryEmbedding.rotate_inplace", (x, *others)
         tables = pair_of(who, sincos)
         plan = self._plan(plan_rotation, who, arrays, tables, positions, seq_dim, heads_dim, inverse, transpose, True)
-        kernels.require_disjoint(who, arrays, [tables if positions is None else (*tables, positions)])
+        require_disjoint(who, plan, arrays, tables if positions is None else (*tables, positions))
         self._rotate(who, plan, arrays, tables, positions)
-
-    def shift(self, k: ArrayT, delta: int | Array, *, seq_dim: int, heads_dim: int | None = None) -> ArrayT:
-        """Move rotated keys, such as those of a cache, by `delta` positions.
-
-        Rotated keys contain the attention factor already. It is not applied again.
-
-        Parameters
-        ----------
-        k : array, "*batch head_dim"
-            Rotated keys.
-        delta : int or array, "", "seq", "batch seq", "batch 1" or with one axis less than `k`
-            The change of position in tokens: one for all keys, for each token, or for each batch row. Arrays may hold
-            real numbers. Several position axes come first. An int moves keys along all position axes.
-        seq_dim : int
-            The sequence axis of `k`.
-        heads_dim : int, optional
-            The axis of heads. Required if each head has its own frequencies, and not allowed otherwise.
-
-        Returns
-        -------
-        array, "*batch head_dim"
-            It has the library, shape, dtype and device of `k`.
-
-        Raises
-        ------
-        ValueError
-            If shapes do not fit.
-        TypeError
-            If `delta` is neither an int nor an array of real numbers.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from rope_xp import RotaryEmbedding
-        >>> rope = RotaryEmbedding(head_dim=4, layout="half", base=10_000.0)
-        >>> k = np.ones((3, 4))
-        >>> moved = rope.shift(rope(k, positions=np.asarray([5, 6, 7]), seq_dim=0), -5, seq_dim=0)
-        >>> bool(np.allclose(moved, rope(k, seq_dim=0)))
-        True
-        """
-        who, is_int = "RotaryEmbedding.shift", checks.is_int(delta)
-        plan = self._plan(plan_shift, who, (k,), (), None if is_int else delta, seq_dim, heads_dim)
-        if is_int:
-            delta = count_from(who, "delta", delta, 1, like=k)[0]
-            if self._spectrum.frequencies.axes > 1:
-                delta = backends.namespace(delta).stack([delta] * self._spectrum.frequencies.axes)
-        change: Any = checks.convert_positions(who, "delta", delta, k)
-        change = backends.with_axes(backends.namespace(change), change, plan.delta_shape)
-        sin, cos = self._unscaled_sincos(who, change, k)
-        if self._scale.xpos is not None:
-            # The change of a key's scale over `delta` tokens does not depend on the centre.
-            scale = self._scale.over(change, -1, sin)
-            sin, cos = sin * scale, cos * scale
-        return self._rotate(who, plan, (k,), (sin, cos), None)
 
     def _plan(
         self, make: Any, who: str, arrays: tuple[Any, ...], tables: Any, positions: Any, *options: Any
@@ -405,5 +350,5 @@ class Calls:
 
 
 # Python names the class of a method in errors about missing arguments; users know only the public class.
-for _method in (Calls.__call__, Calls.sincos, Calls.rotate, Calls.rotate_inplace, Calls.shift):
+for _method in (Calls.__call__, Calls.sincos, Calls.rotate, Calls.rotate_inplace):
     _method.__qualname__ = f"RotaryEmbedding.{_method.__name__}"

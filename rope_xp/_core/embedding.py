@@ -1,18 +1,18 @@
 """`RotaryEmbedding`: the frequencies, the pairing and the attention factor of a model in one frozen value."""
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar, Literal, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 from rope_xp._core import checks
 from rope_xp._core.angles import PHASES, Phase
 from rope_xp._core.arrays import Array
 from rope_xp._core.axes import Sections
 from rope_xp._core.backends.signature import Plans
-from rope_xp._core.calls import Calls
+from rope_xp._core.cached_keys import CachedKeys
 from rope_xp._core.channels import LAYOUTS, Layout, channels_of, span_of
 from rope_xp._core.description import describe
+from rope_xp._core.extension import Extensible
 from rope_xp._core.kernels import KERNELS, Kernel
 from rope_xp._core.provenance import Provenance
 from rope_xp._core.spectrum import spectrum_of
@@ -20,9 +20,12 @@ from rope_xp._core.table_scale import scale_of
 from rope_xp._core.writers import Target, config_for
 from rope_xp.frequencies import Scaling, XPos
 
+if TYPE_CHECKING:
+    from rope_xp._core.explanation import Explanation
+
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class RotaryEmbedding(Calls):
+class RotaryEmbedding(CachedKeys, Extensible):
     """The rotary position embedding of a model, as a frozen value without state.
 
     Results depend only on the arguments and the fields. The value can be an attribute of a PyTorch, Flax NNX or Equinox
@@ -131,7 +134,7 @@ class RotaryEmbedding(Calls):
     # A copy of `scaling`. `dataclasses.replace` passes the old copy, so that `__post_init__` can refuse an attention
     # factor that came from a removed scaling.
     _scaling: Scaling | None = field(default=None, repr=False)
-    # `with_provenance` sets another one for embeddings that `from_config` returns.
+    # `with_provenance` sets another one for embeddings that `from_config` and `extend` return.
     _provenance: ClassVar[Provenance] = Provenance()
 
     def __post_init__(self) -> None:
@@ -240,7 +243,7 @@ class RotaryEmbedding(Calls):
         >>> print(RotaryEmbedding(head_dim=128, layout="half", base=10_000.0, rotary_dim=64).describe())
         channels          the first 64 of 128 are rotated
         pairs             32
-        layout            half (channel j with j + pairs: GPT-NeoX, Llama in transformers)
+        layout            half (channel j with j + pairs)
         frequencies       10000.0 ** (-2 j / 64), in radians per token
         wavelengths       6.28319 to 47117.2 tokens
         scaling           none
@@ -249,6 +252,55 @@ class RotaryEmbedding(Calls):
         kernel            fastest (the fastest kernel that supports the arrays)
         """
         return describe("RotaryEmbedding.describe", self, x)
+
+    def explain(self, context: int | None = None, *, trained_length: int | None = None) -> "Explanation":
+        """What this embedding does to a sequence of a length: effects, not parameters.
+
+        The report says how the scaling rule treats each band of pairs, which pairs reach angles that training did not
+        show, what happens to attention scores, what float32 would get wrong, which values the config states, and what
+        is probably wrong.
+
+        Parameters
+        ----------
+        context : int, optional
+            The length of the sequence in tokens. The default is the extended length, else the trained length. If
+            neither is known, the report leaves out what depends on it.
+        trained_length : int, optional
+            The length of sequences in training before scaling, in tokens, if neither the scaling rule nor a config
+            states it. It replaces a stated one.
+
+        Returns
+        -------
+        Explanation
+            A text (`str`), Markdown (`to_markdown`) and a dict (`to_dict`).
+
+        Raises
+        ------
+        ValueError
+            If a length is not from 1 to ``2**53 - 1``.
+        TypeError
+            If a length is not an int.
+
+        References
+        ----------
+        Peng et al., YaRN (2023), arXiv:2309.00071, section 3: wavelengths, and which of them interpolation changes.
+
+        Examples
+        --------
+        >>> from rope_xp import Llama3Scaling
+        >>> llama3 = Llama3Scaling(
+        ...     factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192
+        ... )
+        >>> rope = RotaryEmbedding(head_dim=128, layout="half", base=500_000.0, scaling=llama3)
+        >>> report = rope.explain(131_072)
+        >>> [(band.treatment, band.pairs[0], band.pairs[-1]) for band in report.bands]
+        [('kept', 0, 28), ('blended', 29, 34), ('interpolated', 35, 63)]
+        >>> min(report.unseen_from.values())
+        65536
+        """
+        from rope_xp._core.explanation import explain  # not needed to import rope_xp
+
+        return explain("RotaryEmbedding.explain", self, context, trained_length)
 
     @property
     def softmax_scale(self) -> float:
@@ -371,13 +423,6 @@ class RotaryEmbedding(Calls):
 
 # The names of the constructor's arguments.
 _ARGUMENTS = tuple(each.name for each in fields(RotaryEmbedding) if each.init and each.repr)
-
-
-def with_provenance(rope: RotaryEmbedding, provenance: Provenance) -> RotaryEmbedding:
-    """A copy that records where its values come from."""
-    marked = copy(rope)
-    object.__setattr__(marked, "_provenance", provenance)
-    return marked
 
 
 def _check_options(who: str, rope: RotaryEmbedding) -> None:

@@ -19,6 +19,7 @@ from rope_xp._core.alignment import (
     leading_axes,
     shape_of_delta,
 )
+from rope_xp._core.backends import memory
 from rope_xp._core.backends.signature import Plans, signature_of
 from rope_xp._core.kernels import Kernel
 from rope_xp._core.kernels.faults import LaunchError
@@ -39,7 +40,7 @@ class CallPlan(NamedTuple):
     - "rows": the rows of given tables that positions select;
     - "positions": a kernel computes angles from positions;
     - "computed": tables are computed from positions;
-    - "change": tables are computed from a change of positions.
+    - "change": tables are computed from a change of positions or of frequencies, for arrays that are rotated already.
 
     A plan that is kept may have two programs, which repeat no decision. `tables.run(positions)` computes tables.
     `rotate.run(arrays, angles)` rotates arrays by tables, or by tables and positions. These need not be aligned.
@@ -56,6 +57,7 @@ class CallPlan(NamedTuple):
     delta_shape: tuple[int, ...] = ()  # of a change of positions, with additional axes of size 1
     tables: Any = None
     rotate: Any = None
+    extents: memory.Extents | None = None  # of all arguments, if results overwrite arrays
 
 
 def plan_call(
@@ -107,11 +109,16 @@ def plan_shift(
             raise TypeError(f"{who}: delta must be an int or an array of real numbers; got {type(delta).__name__}")
         leading, shape = _shape_of_positions(who, "delta", delta, rope.axes, k)
     shape = shape_of_delta(shape, leading, k.ndim - 1 - (rope.heads is not None))
-    alignments = _alignments_of_positions(who, "delta", rope, shape[leading:], arrays, seq_dim)
-    alignments = _alignments_of_tables(who, rope, shape[leading:], alignments, arrays, seq_dim, heads_dim)
-    # Rotated keys have the layout that the rotation wrote.
-    plan = _plan(who, rope, "change", alignments, arrays, delta_shape=shape)
-    return plan._replace(rotation=plan.rotation._replace(read=plan.rotation.write))
+    return _plan_change(who, "delta", rope, shape, leading, arrays, seq_dim, heads_dim)
+
+
+def plan_rerotation(
+    who: str, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
+) -> CallPlan:
+    """The plan of a rotation of keys at these positions by a change of frequencies. `sincos` is empty."""
+    _check_arrays(who, rope, arrays, name="k")
+    leading, shape = _shape_of_positions(who, "positions", positions, rope.axes, arrays[0])
+    return _plan_change(who, "positions", rope, shape, leading, arrays, seq_dim, heads_dim)
 
 
 def with_programs(who: str, plan: CallPlan, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any) -> CallPlan:
@@ -120,7 +127,8 @@ def with_programs(who: str, plan: CallPlan, rope: Any, arrays: Sequence[Any], si
     if plan.source == "positions" and is_ready:
         rows = align_positions(planned_positions(who, plan, arrays[0], positions), plan.alignments)
         factor = rope._scale.attention_factor
-        rotate = kernels.prepare_by_positions(arrays, rows, rope._spectrum.frequencies, factor, plan.rotation)
+        frequencies, rotation = rope._spectrum.frequencies, plan.rotation
+        rotate = kernels.prepare_by_positions(arrays, rows, frequencies, factor, rotation, rope.kernel)
         return plan._replace(rotate=rotate)
     if plan.source == "computed" and is_ready:
         positions = planned_positions(who, plan, arrays[0], positions)
@@ -128,15 +136,32 @@ def with_programs(who: str, plan: CallPlan, rope: Any, arrays: Sequence[Any], si
         sincos = () if plan.tables is None else plan.tables.run(positions)
     if not sincos:
         return plan
-    return _with_rotation(who, plan, arrays, rope._scale.inverted(*sincos) if plan.divides else sincos, positions)
+    divided = rope._scale.inverted(*sincos) if plan.divides else sincos
+    plan = _with_rotation(who, plan, arrays, divided, positions, rope.kernel)
+    return _with_extents(plan, arrays, sincos if positions is None else (*sincos, positions))
 
 
-def _with_rotation(who: str, plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any) -> CallPlan:
+def _with_rotation(
+    who: str, plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any, kernel: str
+) -> CallPlan:
     """A plan with the program that rotates, if tables and positions need no conversion."""
-    if not plan.are_ready or ("xla" in plan.kernels and any(each.order for each in plan.alignments)):
-        return plan  # a program of XLA adds axes to tables, and does not change their order
-    angles = aligned_angles(who, plan, arrays, sincos, positions)
-    return plan._replace(rotate=kernels.prepare(plan.kernels, arrays, angles, plan.rotation, plan.inplace))
+    if not plan.are_ready:
+        return plan
+    angles, names = aligned_angles(who, plan, arrays, sincos, positions), plan.kernels
+    return plan._replace(
+        rotate=kernels.prepare(names, arrays, angles, plan.alignments, plan.rotation, plan.inplace, requested=kernel)
+    )
+
+
+def _with_extents(plan: CallPlan, arrays: Sequence[Any], angles: tuple[Any, ...]) -> CallPlan:
+    """A plan with the extents of all arguments, if its program overwrites arrays."""
+    return plan._replace(extents=memory.extents((*arrays, *angles))) if plan.inplace and plan.rotate else plan
+
+
+def require_disjoint(who: str, plan: CallPlan, arrays: Sequence[Any], angles: tuple[Any, ...]) -> None:
+    """Check that no array that is overwritten shares memory with another argument."""
+    if plan.extents is None or not plan.extents.are_apart((*arrays, *angles)):
+        kernels.require_disjoint(who, arrays, [angles])
 
 
 def rotate_planned(
@@ -182,10 +207,10 @@ def rotate_by_tables(
             kernels.require_writable(who, arrays, [sincos])
         plan = CallPlan(rotation, "tables", alignments, names, are_ready, inplace=inplace)
         if signature is not None:
-            plan = _with_rotation(who, plan, arrays, sincos, None)
+            plan = _with_extents(_with_rotation(who, plan, arrays, sincos, None, kernel), arrays, sincos)
             _PLANS.add(signature, plan)
     if inplace:
-        kernels.require_disjoint(who, arrays, [sincos])
+        require_disjoint(who, plan, arrays, sincos)
     return rotate_planned(who, plan, arrays, sincos, None, kernel)
 
 
@@ -267,6 +292,24 @@ def _plan_positions(
         raise ValueError(f"{who}: xpos must have the query first and then keys; got one array (use sincos and rotate)")
     alignments = _alignments_of_tables(who, rope, shape, alignments, arrays, seq_dim, heads_dim)
     return _plan(who, rope, "computed", alignments, arrays, seq_axis=seq_axis)
+
+
+def _plan_change(
+    who: str,
+    name: str,
+    rope: Any,
+    shape: tuple[int, ...],
+    leading: int,
+    arrays: Sequence[Any],
+    seq_dim: int,
+    heads_dim: int | None,
+) -> CallPlan:
+    """The plan of a rotation of keys that are rotated already. `shape` and `leading` are those of the argument."""
+    alignments = _alignments_of_positions(who, name, rope, shape[leading:], arrays, seq_dim)
+    alignments = _alignments_of_tables(who, rope, shape[leading:], alignments, arrays, seq_dim, heads_dim)
+    # Rotated keys have the layout that the rotation wrote.
+    plan = _plan(who, rope, "change", alignments, arrays, delta_shape=shape)
+    return plan._replace(rotation=plan.rotation._replace(read=plan.rotation.write))
 
 
 def _shape_of_positions(who: str, name: str, positions: Any, axes: int, like: Any) -> tuple[int, tuple[int, ...]]:

@@ -1,8 +1,11 @@
 """The values of an embedding that its config did not state, and where they come from."""
 
 from collections.abc import Container, Iterable
+from copy import copy
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+Rope = TypeVar("Rope")
 
 
 class Default(NamedTuple):
@@ -25,7 +28,7 @@ class Default(NamedTuple):
 
 @dataclass(frozen=True)
 class Provenance:
-    """What `from_config` records about an embedding, in addition to its values.
+    """What `from_config` and `extend` record about an embedding, in addition to its values.
 
     Equality, hash and repr of the embedding ignore it.
 
@@ -38,7 +41,13 @@ class Provenance:
     model_type : str
         The family of the config.
     max_position_embeddings : int, optional
-        The length that the config states, in tokens.
+        The length that the config states, or to which the embedding was extended, in tokens.
+    trained_length : int, optional
+        The length before it was extended, in tokens. Not every scaling rule states it.
+    extended : str
+        How `extend` changed the embedding; empty if it did not.
+    stated : tuple of str
+        The keys of the config that were read.
 
     Examples
     --------
@@ -50,16 +59,31 @@ class Provenance:
     remarks: tuple[str, ...] = ()
     model_type: str = ""
     max_position_embeddings: int | None = None
+    stated: tuple[str, ...] = ()
+    trained_length: int | None = None
+    extended: str = ""
 
     def mark(self, row: str) -> str:
         """A note to append to a row, or an empty string if the config states all values of the row."""
         defaults = defaults_as_text(default for default in self.defaults if default.row == row)
         return f" (not in the config: {defaults})" if defaults else ""
 
+    def others(self, rows: Container[str]) -> list[tuple[str, str]]:
+        """Rows for how the embedding was extended, and for the defaults that none of `rows` shows."""
+        others = defaults_as_text(default for default in self.defaults if default.row not in rows)
+        found = {"extended": self.extended, "not in the config": others}
+        return [(name, text) for name, text in found.items() if text]
+
     def lines(self, rows: Container[str]) -> list[tuple[str, str]]:
         """Additional rows: the defaults that none of `rows` shows, and the remarks."""
-        others = defaults_as_text(default for default in self.defaults if default.row not in rows)
-        return [("not in the config", others)] * bool(others) + [("remark", remark) for remark in self.remarks]
+        return [*self.others(rows), *(("remark", remark) for remark in self.remarks)]
+
+
+def with_provenance(rope: Rope, provenance: Provenance) -> Rope:
+    """A copy of a `RotaryEmbedding` that records where its values come from."""
+    marked = copy(rope)
+    object.__setattr__(marked, "_provenance", provenance)
+    return marked
 
 
 def defaults_as_text(defaults: Iterable[Default]) -> str:

@@ -92,12 +92,12 @@ def test_metadata_of_each_type(tmp_path):
     }
     assert [type(found[f"x.{kind}"]) for kind in numbers] == [type(value) for value in numbers.values()]
     assert read_gguf("f", path).tensors["blk.0.attn_q.weight"].shape == (6, 4)  # rows first, as in NumPy
-    assert mapping_of(path) == mapping_of(str(path)) == found
+    assert mapping_of(path) == mapping_of(str(path)) == mapping_of(tmp_path) == found
 
 
 def test_a_vocabulary_is_skipped(tmp_path, counted):
-    """150,000 tokens: nothing is kept of them, and their file is read once."""
-    tokens = [f"token {i}" for i in range(150_000)]
+    """Nothing is kept of the tokens. The header is read once, and no tensor."""
+    tokens = [f"token {i}" for i in range(20_000)]
     path = written(
         tmp_path / "m.gguf",
         ("add_token_list", tokens),

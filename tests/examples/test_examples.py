@@ -203,6 +203,14 @@ def test_convert_checkpoint(capsys):
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
+def test_identify_peers(capsys):
+    """Every package and every mistake is named; timm is in an environment of its own."""
+    results = import_module("identify_peers").main()
+    missing = {name for name, expected in results.items() if expected is None}
+    assert False not in results.values() and missing <= {"timm"} and len(results) == 7 + 11 + 11
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
 # Attention, by how many roundings its sums may differ: scores of 32 products below 5 * 5, over the square root of 32,
 # are the error of a weight, of which there are two in a gradient, times products below 5 * 5.
 SUMS = 32 * 25 * 2.0**-24 / 32**0.5 * 2 * 25
@@ -244,8 +252,15 @@ def test_decoding():
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_language_model(backend, tmp_path):
     figure = tmp_path / "a.png"
-    bits = import_module("language_model").main(["--backend", backend, "--quick", "--out", str(figure)])
+    example = import_module("language_model")
+    bits, rules = example.main(["--backend", backend, "--quick", "--out", str(figure)])
     assert bits.keys() == {"sinusoidal", "learned", "rotary"}
     assert all(0.0 < value < 16.0 for by_length in bits.values() for value in by_length.values())
     assert len({tuple(by_length) for by_length in bits.values()}) == 1
+    assert rules.keys() == {"unchanged", *example.RULES}
+    before, after = zip(*rules.values())
+    assert all(curve.shape == (128,) and 0.0 < curve.min() < curve.max() < 16.0 for curve in (*before, *after))
+    # All start from the same weights, so that each rule has its own losses, and fine-tuning changes them.
+    np.testing.assert_allclose(before[0].mean(), bits["rotary"][128], rtol=1e-6)
+    assert len({curve.tobytes() for curve in (*before, *after)}) == 12
     assert figure.read_bytes().startswith(b"\x89PNG")

@@ -111,6 +111,22 @@ def test_gradients_of_learned_frequencies_and_real_positions(shape):
     assert_same(rows[1], rotation(inv_freq, where + 1), atol=1e-5)
 
 
+def test_keys_change_their_frequencies_under_jit_and_are_differentiated():
+    rope, other, k = embedding(attention_factor=1.25), embedding(base=500.0), random(5, 3, 14)
+    where, call = (
+        np.asarray([3, 0, 1_000_003, -7, 71], np.int32),
+        jax.jit(rope.rerotate, static_argnames=("to", "seq_dim")),
+    )
+    cached, truth = (each(k, positions=where, seq_dim=0) for each in (rope, other))
+    assert_same(call(cached, where, to=other, seq_dim=0), truth, atol=5e-6)
+    # The change is linear, and its transpose changes keys back, but for the square of the ratio of the factors.
+    _, back = jax.vjp(lambda k: call(k, where, to=other, seq_dim=0), cached)
+    (gradient,) = back(truth)
+    assert_same(gradient * 1.25**2, cached, atol=1e-5)
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"), jax.checking_leaks():
+        assert call(cached.astype(jnp.bfloat16), where, to=other, seq_dim=0).dtype == jnp.bfloat16
+
+
 def test_strict_promotion_and_tracer_leaks():
     rope, x = embedding(), random(2, 5, 3, 14)
     with (

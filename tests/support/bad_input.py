@@ -12,6 +12,7 @@ from samples import embedding
 
 from rope_xp import (
     RotaryEmbedding,
+    Sections,
     XPos,
     YarnScaling,
     apply_rotary_pos_emb,
@@ -24,6 +25,19 @@ from rope_xp import (
 from rope_xp.positions import consecutive, context_parallel, from_cu_seqlens, from_lengths, from_mask, grid
 
 ROPE = embedding()
+
+
+# What `to` of `rerotate` may not be, for keys of ROPE.
+OTHER_CHANNELS = [
+    ({"head_dim": 16}, r"head_dim=14, like the embedding that rotated k; got 16"),
+    ({"layout": "interleaved"}, r"layout='half', .*; got 'interleaved'"),
+    ({"head_dim": 14, "rotary_dim": 10}, r"rotary_dim=14, .*; got 10"),
+    ({"sections": Sections((4, 3))}, r"axes=1, .*; got 2"),
+]
+
+
+def to(rope):
+    return {"to": rope, "seq_dim": 1}
 
 
 def table(xp, *shape, dtype="float32"):
@@ -44,7 +58,7 @@ def arrays(xp, x):
         return partial(ROPE, x, **{"positions": xp.array(np.asarray(where), "int32"), "seq_dim": 1, **options})
 
     in_place, decayed = partial(partial, apply_rotary_pos_emb_inplace), replace(ROPE, xpos=XPos())
-    boolean = xp.array(np.ones(5), "bool")
+    boolean, five = xp.array(np.ones(5), "bool"), np.arange(5)
     values = [
         (lambda: rotate_every_two(odd), r"^rotate_every_two: .*even.*; got .*13"),
         (lambda: rotate_half(odd), r"^rotate_half: .*even.*; got .*13"),
@@ -95,6 +109,12 @@ def arrays(xp, x):
         (lambda: ROPE.shift(x[..., :12], 1, seq_dim=1), r"shift: k must have head_dim=14 .*; got .*12"),
         (lambda: ROPE.shift(x, 2**31, seq_dim=1), r"int32; got delta=2147483648"),
         (lambda: ROPE.shift(x, xp.array(np.arange(4), "int32"), seq_dim=1), r"shift: delta must .*; got shape \(4,\)"),
+        (lambda: ROPE.rerotate(x[..., :12], five, **to(ROPE)), r"rerotate: k must have head_dim=14 .*; got .*12"),
+        (lambda: ROPE.rerotate(x, five[:4], **to(ROPE)), r"rerotate: positions must .*; got shape \(4,\)"),
+        *(
+            (lambda other=other: ROPE.rerotate(x, five, **to(embedding(**other))), rf"rerotate: to must have {message}")
+            for other, message in OTHER_CHANNELS
+        ),
         (lambda: sinusoidal_pos_embedding(np.arange(4), 5, like=x), r"dim must be even, at least 2; got 5"),
     ]
     types = [
@@ -117,6 +137,9 @@ def arrays(xp, x):
         (lambda: ROPE(x), r"missing 1 required keyword-only argument: 'seq_dim'"),
         (lambda: ROPE.shift(x, 0.5, seq_dim=1), r"^RotaryEmbedding.shift: delta must be an int"),
         (lambda: ROPE.shift(x, True, seq_dim=1), r"delta must be an int.*; got bool"),
+        (lambda: ROPE.rerotate(x, five, to=500.0, seq_dim=1), r"rerotate: to must be a RotaryEmbedding; got float"),
+        (lambda: ROPE.rerotate(x, 5, **to(ROPE)), r"^RotaryEmbedding.rerotate: positions must be an array; got int"),
+        (lambda: ROPE.rerotate(x, boolean, **to(ROPE)), r"^RotaryEmbedding.rerotate: positions must be .*; got bool"),
     ]
     if xp.name != "ndonnx":
         number = xp.array(np.ones(5), "complex64")

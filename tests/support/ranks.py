@@ -84,6 +84,9 @@ def calls(arange):
         "tables": lambda rope, q, k, where: in_two_layers(rope, q, k, rope.sincos(where, like=q)),
         "rows of tables": by_rows,
         "shift": lambda rope, q, k, where: (rope.shift(q, -3, seq_dim=1), rope.shift(k, where, seq_dim=1)),
+        "rerotate": lambda rope, q, k, where: [
+            rope.rerotate(x, where, to=rope.replace(base=500.0), seq_dim=1) for x in (q, k)
+        ],
         "notebook": lambda rope, q, k, where: by_notebook(rope, q, k),
     }
 
@@ -101,7 +104,17 @@ CALLS = calls(torch.arange) | {
     "xpos": replaced(xpos=XPos(centre=100_000)),
     "part": replaced(rotary_dim=8, first_channel=4),
 }
-OF_POSITIONS = {"positions", "tables", "shift", "inverse", "real positions", "float32 phases", "xpos", "part"}
+OF_POSITIONS = {
+    "positions",
+    "tables",
+    "shift",
+    "rerotate",
+    "inverse",
+    "real positions",
+    "float32 phases",
+    "xpos",
+    "part",
+}
 # `exp` of float32 is another number at the end of a vector than within: an ulp of the growth, in two products of
 # numbers below 8.
 ROUNDED = {"xpos": 2 * 8 * 2 * 2.0**-23}

@@ -9,6 +9,7 @@ import rope_xp
 from rope_xp import RotaryEmbedding, XPos, positions
 
 ROPE = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, attention_factor=1.25)
+OTHER = ROPE.replace(base=500.0)
 X = np.random.default_rng(0).standard_normal((5, 14)).astype(np.float32)
 TABLE = np.random.default_rng(1).standard_normal((5, 7)).astype(np.float32)
 WHERE = np.asarray([3, 0, 1, 4, 2], np.int32)
@@ -89,6 +90,10 @@ CALLS = {
         ("k", X, lambda k, make: ROPE.shift(k, -3, seq_dim=0)),
         ("delta", WHERE, lambda delta, make: ROPE.shift(make(X), delta, seq_dim=0)),
     ],
+    "RotaryEmbedding.rerotate": [
+        ("k", X, lambda k, make: ROPE.rerotate(k, WHERE, to=OTHER, seq_dim=0)),
+        ("positions", WHERE, lambda where, make: ROPE.rerotate(make(X), where, to=OTHER, seq_dim=0)),
+    ],
     "RotaryEmbedding.describe": [("x", X, lambda x, make: make(np.asarray(len(ROPE.describe(x)) > 9)))],
     "positions.consecutive": [
         ("offset", ONE, lambda offset, make: positions.consecutive(5, offset)),
@@ -140,7 +145,17 @@ ON_HOST = {
     ],
 }
 # What takes no arrays.
-OTHERS = {"from_config", "RotaryEmbedding.to_config", "RotaryEmbedding.replace"}
+OTHERS = {
+    "assert_same",
+    "compare",
+    "from_config",
+    "identify",
+    "identify_checkpoint",
+    "RotaryEmbedding.explain",
+    "RotaryEmbedding.extend",
+    "RotaryEmbedding.to_config",
+    "RotaryEmbedding.replace",
+}
 
 
 def cases(*tables):

@@ -11,7 +11,7 @@ from rope_xp._core import rotation
 
 def make_calls_twice():
     """Replace the public calls that keep plans. Tests that are imported later use the replaced ones."""
-    for name in ("__call__", "sincos", "rotate", "shift"):
+    for name in ("__call__", "sincos", "rotate", "shift", "rerotate"):
         setattr(RotaryEmbedding, name, _twice(getattr(RotaryEmbedding, name)))
     RotaryEmbedding.rotate_inplace = _twice_in_place(RotaryEmbedding.rotate_inplace, first=1)
     rope_xp.apply_rotary_pos_emb = rotation.apply_rotary_pos_emb = _twice(rope_xp.apply_rotary_pos_emb)

@@ -70,6 +70,19 @@ def test_gradients_of_learned_frequencies_and_real_positions(shape):
         assert torch.autograd.gradcheck(rotation, inv_freq)
 
 
+def test_gradients_of_keys_that_change_their_frequencies():
+    """Of the keys, of real positions and of the frequencies before and after."""
+    k, where = random(5, 3, 14, dtype="float64"), 3 * random(5, seed=2, dtype="float64")
+    frequencies = [0.3 * random(7, seed=seed, dtype="float64") for seed in (3, 4)]
+    arguments = [each.requires_grad_() for each in (k, where, *frequencies)]
+
+    def changed(k, where, before, after):
+        rope, other = (embedding(base=None, inv_freq=w, attention_factor=1.25) for w in (before, after))
+        return rope.rerotate(k, where, to=other.replace(attention_factor=0.5), seq_dim=0)
+
+    assert torch.autograd.gradcheck(changed, arguments, check_forward_ad=True)
+
+
 @pytest.mark.compile
 def test_compiled_gradients_of_learned_frequencies():
     torch._dynamo.reset()
@@ -127,6 +140,7 @@ CALLS = {
     "int offset": lambda x, n: notebook(x, n),
     "tensor offset": lambda x, n: notebook(x, torch.tensor(5)),
     "shift": lambda x, n: embedding().shift(x, -3, seq_dim=1),
+    "rerotate": lambda x, n: SCALED.rerotate(x, torch.arange(x.shape[1]) + n, to=embedding(), seq_dim=1),
     "learned": lambda x, n: learned(x, torch.ones(7)),
     "mask": lambda x, n: embedding()(x, positions=positions.from_mask(x[..., 0, 0] < 9), seq_dim=1),
     "lengths": lambda x, n: positions.from_lengths([1, 1], x.shape[1], like=x),

@@ -13,16 +13,17 @@ from rope_xp._core import checks
 from rope_xp._core.channels import LAYOUTS, Layout
 from rope_xp._core.config.block import block_of, embedding_of
 from rope_xp._core.config.families import FAMILIES
-from rope_xp._core.config.family import Axes, Family
+from rope_xp._core.config.family import COMMON_DEFAULTS, Axes, Family
 from rope_xp._core.config.formats import Format, format_of, is_stated_about_positions
 from rope_xp._core.config.keys import BASE_KEYS, LENGTH_KEYS, WHO, Keys, comma_separated, is_about_positions, shortened
 from rope_xp._core.config.layers import LayerConfig, is_rotated, label_of, layer_type_of
 from rope_xp._core.config.parts import DEFAULTS_IN_COMPOSITE, part_of, sub_configs
+from rope_xp._core.config.readers import families_with, remarks_on_widths
 from rope_xp._core.config.remote import NOT_ROTARY, UNROTATED, set_known_keys
 from rope_xp._core.config.source import check_size, mapping_of
 from rope_xp._core.config.upstream import as_transformers, remarks
-from rope_xp._core.embedding import RotaryEmbedding, with_provenance
-from rope_xp._core.provenance import Provenance, defaults_as_text
+from rope_xp._core.embedding import RotaryEmbedding
+from rope_xp._core.provenance import Provenance, defaults_as_text, with_provenance
 
 # For a model without a rotary embedding. With `Any` in place of None, type checkers ask for no test of the result.
 MaybeNone: TypeAlias = Any
@@ -191,8 +192,8 @@ def _checked_choice(layer: Any, layer_type: Any, seq_len: Any, compat: Any, part
         checks.one_of(WHO, "layout", layout, LAYOUTS)
     if compat is not None:
         checks.one_of(WHO, "compat", compat, COMPATS)
-    if seq_len is not None and not 1 <= checks.count(WHO, "seq_len", seq_len) < 2**53:
-        raise ValueError(f"{WHO}: seq_len must be at least 1 and below 2**53; got {seq_len}")
+    if seq_len is not None:
+        checks.length(WHO, "seq_len", seq_len)
     if layer is not None:
         layer = checks.count(WHO, "layer", layer)
     if layer_type is not None and not isinstance(layer_type, str):
@@ -332,18 +333,37 @@ def _read(
     _check_all_read(keys, family, mapping)
     if rope is None or not rotated:
         return None, Provenance(choices)
-    length = keys.first(*LENGTH_KEYS)
+    keys.remarks += [
+        *_remarks_on_base(keys, family.of_type(label), rope),
+        *remarks_on_widths(keys, family, rope.head_dim),
+    ]
+    length = keys.first(*LENGTH_KEYS, "seq_length")
     length = int(length) if isinstance(length, (int, float)) and 1 <= length < 2**53 else None
-    return rope, Provenance(tuple(keys.defaults.values()), tuple(keys.remarks), model_type, length)
+    stated = tuple(name for name in keys.found() if name in mapping)  # not those that `set_known_keys` has added
+    return rope, Provenance(tuple(keys.defaults.values()), tuple(keys.remarks), model_type, length, stated)
 
 
 def _check_all_read(keys: Keys, family: Family, mapping: Mapping[str, Any]) -> None:
     """All keys about positions must have been read."""
     for of_type in family.layers.by_type.values():
         keys.ignore(*(of_type.base_keys or BASE_KEYS))  # keys for other layer types
-    keys.require_all_read(is_about_positions)
-    if mapping and not mapping.get("model_type") and not keys.found_any():
+    keys.require_all_read(is_about_positions, families_with)
+    if mapping and not mapping.get("model_type") and not keys.found():
         raise ValueError(f"{WHO}: {keys.name} must have a key that is known; got {comma_separated(mapping)}")
+
+
+def _remarks_on_base(keys: Keys, row: Family, rope: RotaryEmbedding) -> list[str]:
+    """A sentence about a stated base that is the default of most families, but not of this one.
+
+    With a scaling rule, such a base may be meant: Phi-3.5-MoE has it.
+    """
+    usual, own = COMMON_DEFAULTS["rope_theta"], row.default("rope_theta")
+    is_stated = all(default.row != "frequencies" for default in keys.defaults.values())
+    if not is_stated or rope.base != usual or rope.scaling is not None or own in (None, usual):
+        return []
+    return [
+        f"the base is {usual:,.0f}, the default of most families, but the default of {keys.model_type} is {own:,.0f}"
+    ]
 
 
 def _add_remark_on_chunks(keys: Keys) -> None:

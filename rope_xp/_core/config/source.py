@@ -58,13 +58,16 @@ def _from_file(path: Path) -> Any:
 
 
 def config_path(path: Path) -> Path:
-    """The file of a config: `config.json` or `params.json` in a folder, or beside a file of tensors."""
+    """The file of a config: config.json, params.json or the only GGUF file in a folder, or beside a file of tensors."""
     if path.name.lower().endswith((".safetensors", ".safetensors.index.json")) and path.is_file():
         path = path.parent
     if not path.is_dir():
         return path
     config, params = path / "config.json", path / "params.json"
-    return params if params.exists() and not config.exists() else config
+    if config.exists() or params.exists():
+        return config if config.exists() else params
+    ggufs = list(path.glob("*.gguf"))
+    return ggufs[0] if len(ggufs) == 1 else config
 
 
 def _regular_file(path: Path) -> Path:

@@ -1,0 +1,191 @@
+"""`extend`: sound parameters for each rule, never scaled twice, and the report of the rules to choose from."""
+
+import json
+from dataclasses import replace
+from functools import partial
+from itertools import product
+
+import numpy as np
+import pytest
+from errors import assert_all_raise, raising
+from samples import embedding
+
+from rope_xp import (
+    DynamicNTKScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    NTKScaling,
+    ProportionalScaling,
+    RotaryEmbedding,
+    Sections,
+    XPos,
+    YarnScaling,
+    from_config,
+)
+from rope_xp._core.lengths import lengths_of
+
+TRAINED, TO = 4096, 32_768
+LISTS = {"short_factor": [1.0] * 32, "long_factor": [1.0 + j for j in range(32)]}
+# What each rule makes of 4,096 trained tokens for 32,768.
+RULES = {
+    "linear": LinearScaling(factor=8.0),
+    "ntk": NTKScaling(factor=8.0),
+    "dynamic": DynamicNTKScaling(factor=8.0, max_position_embeddings=TRAINED, seq_len=TO),
+    "yarn": YarnScaling(factor=8.0, original_max_position_embeddings=TRAINED, beta_fast=32.0, beta_slow=1.0),
+    "llama3": Llama3Scaling(
+        factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=TRAINED
+    ),
+    "longrope": LongRopeScaling(**LISTS, factor=8.0, original_max_position_embeddings=TRAINED, seq_len=TO),
+}
+PLAIN = RotaryEmbedding(head_dim=64, layout="half", base=10_000.0)
+KINDS = [
+    PLAIN,
+    PLAIN.replace(layout="interleaved_to_half", head_dim=96, rotary_dim=64, first_channel=16),
+    PLAIN.replace(sections=Sections((8, 12, 12)), reverse=True),
+    PLAIN.replace(xpos=XPos(centre=9), phase="float32", kernel="reference"),
+    PLAIN.replace(blocks=4),
+]
+
+
+def extended(rope, rule, **options):
+    return rope.extend(TO, rule, **{"trained_length": TRAINED, **(LISTS if rule == "longrope" else {}), **options})
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rope", KINDS, ids=repr)
+def test_each_rule_changes_the_scaling_alone(rope, rule):
+    found = extended(rope, rule)
+    assert found == rope.replace(scaling=RULES[rule])
+    assert lengths_of("test", found) == (TRAINED, TO)
+    assert f"extended by {rule}, from 4,096 to 32,768 tokens" in " ".join(found.describe().split())
+
+
+@pytest.mark.parametrize("before, after", list(product(RULES, RULES)))
+def test_nothing_is_scaled_twice(before, after):
+    """From the base and the trained length before the first extension, which the first result knows."""
+    first = extended(PLAIN, before, trained_length=TRAINED)
+    second = first.extend(8 * TRAINED, after, **(LISTS if after == "longrope" else {}))
+    assert second == extended(PLAIN, after) and lengths_of("test", second) == (TRAINED, TO)
+    text = second._provenance.extended
+    assert text.startswith(f"by {after}, from 4,096 to 32,768 tokens. Its scaling was removed first: ")
+    assert first.scaling.describe() in text
+    assert bool(second.explain().warnings) == (after in ("dynamic", "longrope"))  # those of cached keys
+
+
+def test_lengths_and_defaults_of_a_config_are_kept():
+    llama = {"model_type": "llama", "hidden_size": 512, "num_attention_heads": 8, "max_position_embeddings": TRAINED}
+    rope = from_config(llama).extend(TO, "yarn")
+    assert rope.scaling == RULES["yarn"] and "rope_theta, default of llama" in " ".join(rope.describe().split())
+    scaling = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 2.0, "high_freq_factor": 6.0}
+    scaled = {**llama, "rope_scaling": {**scaling, "original_max_position_embeddings": 1024}}
+    rope = from_config(scaled).extend(TO, "llama3")
+    assert rope.scaling == Llama3Scaling(
+        factor=32.0, low_freq_factor=2.0, high_freq_factor=6.0, original_max_position_embeddings=1024
+    )
+    assert (
+        from_config({**llama, "rope_scaling": {"type": "dynamic", "factor": 2.0}}).extend(TO, "ntk").scaling
+        == (RULES["ntk"])
+    )
+
+
+YARN = replace(RULES["yarn"], factor=2.0)
+SAME_RULE = [
+    ({"beta_fast": 4.0, "beta_slow": 2.0, "truncate": False},) * 2,
+    ({"mscale": 1.0, "mscale_all_dim": 0.5},) * 2,
+    ({"attention_factor": 1.0},) * 2,
+    ({"attention_factor": 1.25}, {}),
+]
+
+
+@pytest.mark.parametrize("present, kept", SAME_RULE)
+def test_the_same_rule_keeps_the_parameters_that_hold_for_every_factor(present, kept):
+    rope = PLAIN.replace(scaling=replace(YARN, **present))
+    assert extended(rope, "yarn").scaling == replace(RULES["yarn"], **kept)
+    assert extended(rope, "yarn", beta_fast=16, factor=9.0).scaling == replace(
+        RULES["yarn"], **{**kept, "beta_fast": 16, "factor": 9.0}
+    )
+
+
+def test_proportional_scaling_keeps_the_pairs_that_are_not_rotated():
+    rope = PLAIN.replace(scaling=ProportionalScaling(partial_rotary_factor=0.25, factor=2.0))
+    found = extended(rope, "linear")
+    assert found.scaling == ProportionalScaling(partial_rotary_factor=0.25, factor=8.0)
+    choices = rope.extend(TO, trained_length=TRAINED)
+    assert choices.pairs == 8 and [each.rule for each in choices.choices if each.rope] == ["linear"]
+    assert all('must be "linear"' in each.refusal for each in choices.choices if not each.rope)
+
+
+@pytest.mark.parametrize("rope", [PLAIN, KINDS[2], PLAIN.replace(base=500_000.0, scaling=YARN)], ids=repr)
+def test_choices_count_the_pairs_of_this_value(rope):
+    choices = rope.extend(TO, trained_length=TRAINED)
+    before = np.abs(np.asarray(rope.replace(scaling=None).inv_freq)).reshape(-1, 32).sum(axis=0)
+    incomplete = before * TRAINED < 2 * np.pi
+    assert (choices.trained, choices.to, choices.factor) == (TRAINED, TO, 8.0)
+    assert (choices.pairs, choices.incomplete) == (32, incomplete.sum()) and 0 < incomplete.sum() < 32
+    assert [each.rule for each in choices.choices] == list(RULES)
+    for each in choices.choices[:-1]:
+        assert each.rope == extended(rope.replace(scaling=None), each.rule) and not each.refusal
+        after = np.abs(np.asarray(each.rope.inv_freq)).reshape(-1, 32).sum(axis=0)
+        divisors = before / after
+        kept, full = np.isclose(divisors, 1.0, rtol=1e-9), divisors >= 8.0 - 1e-9
+        assert (each.kept, each.blended, each.interpolated) == (kept.sum(), 32 - kept.sum() - full.sum(), full.sum())
+        assert (each.least_divisor, each.greatest_divisor) == pytest.approx((divisors.min(), divisors.max()))
+        assert each.new_angles == (incomplete & (after * TO > before * TRAINED * (1 + 1e-9))).sum()
+        assert each.attention_factor == each.rope.attention_factor
+    of_rule = {each.rule: each for each in choices.choices}
+    assert of_rule["ntk"].new_angles > 0 == of_rule["linear"].new_angles
+    assert (of_rule["linear"].kept, of_rule["linear"].interpolated) == (0, 32)
+    assert of_rule["yarn"].attention_factor == pytest.approx(0.1 * np.log(8) + 1)
+    assert of_rule["longrope"].rope is None and "must be given" in of_rule["longrope"].refusal
+    assert any("fine-tuned with this scaling" in note for note in choices.notes) == (rope.scaling is not None)
+
+
+def test_choices_are_text_markdown_and_a_dict():
+    choices = PLAIN.replace(base=5e6).extend(131_072 * 8, trained_length=131_072)
+    assert max(map(len, str(choices).splitlines())) <= 80
+    of_yarn = choices.choices[3]
+    row = ["yarn", of_yarn.kept, of_yarn.blended, of_yarn.interpolated, "1 to 8", of_yarn.new_angles, "1.20794"]
+    assert f"| {' | '.join(map(str, row))} |" in choices.to_markdown()
+    found = json.loads(json.dumps(choices.to_dict()))
+    assert (found["trained"], found["to"], found["factor"]) == (131_072, 1_048_576, 8.0)
+    assert found["choices"][3]["rope"] == repr(of_yarn.rope) and found["choices"][5]["rope"] is None
+    # Every rule names its source, and every claim one of them.
+    assert all(each.sources for each in choices.choices)
+    for number in ("2306.15595", "2309.00071", "2402.13753", "2407.21783", "2309.16039"):
+        assert number in str(choices)
+
+
+def test_bad_extensions():
+    learned = embedding(base=None, inv_freq=(1.0, 0.5))
+    by_hand, proportional = (
+        partial(PLAIN.extend, trained_length=TRAINED),
+        ProportionalScaling(partial_rotary_factor=0.5),
+    )
+    values = [
+        (lambda: PLAIN.extend(TO), r"^RotaryEmbedding.extend: trained_length must be given, .*; got None"),
+        (lambda: PLAIN.extend(TO, trained_length=0), r"trained_length must be at least 1 .*; got 0"),
+        (lambda: by_hand(TRAINED), r"to must be greater than the trained length, 4096, .*need no change; got 4096"),
+        (lambda: by_hand(100, "yarn"), r"greater than the trained length, 4096, .*; got 100"),
+        (lambda: by_hand(TO, "pi"), r'extend: rule must be "linear" \(divides all .*; got \'pi\''),
+        (lambda: by_hand(TO, "longrope"), r"extend: short_factor and long_factor must be given .*; got none"),
+        (lambda: by_hand(TO, "longrope", long_factor=[1.0] * 32), r"extend: short_factor must be given .*; got none"),
+        (
+            lambda: by_hand(TO, "longrope", **{**LISTS, "short_factor": [1.0]}),
+            r"one number for each of 32 pairs; got 1",
+        ),
+        (lambda: by_hand(TO, "ntk", factor=0.5), r"NTKScaling: factor must be at least 1; got 0.5"),
+        (lambda: learned.extend(TO, "linear"), r"extend: the embedding must have a base, .*; got inv_freq alone"),
+        (lambda: PLAIN.replace(attention_factor=2.0).extend(TO, "yarn", trained_length=1), r"must follow .*; got 2.0"),
+        (
+            lambda: PLAIN.replace(scaling=proportional).extend(TO, "yarn", trained_length=TRAINED),
+            r"extend: rule must be \"linear\" for proportional scaling, .*; got 'yarn'",
+        ),
+    ]
+    types = [
+        (lambda: PLAIN.extend(3.5), r"^RotaryEmbedding.extend: to must be an int; got float"),
+        (lambda: by_hand(TO, "yarn", low_freq_factor=1.0), r"options of rule='yarn' must be factor, .*; got low_freq_"),
+        (lambda: by_hand(TO, "dynamic", seq_len=9), r"options of rule='dynamic' must be factor; got seq_len"),
+        (lambda: by_hand(TO, factor=9.0), r"extend: options must be given with a rule; got factor"),
+    ]
+    assert_all_raise(raising(values, types))
