@@ -41,7 +41,7 @@ def with_group(session, group, *extras):
 
 def with_all(session):
     """The environment that has every array library and every package that is compared with."""
-    return with_group(session, "all", "fast", "onnx", "jax", "torch", "huggingface", "examples")
+    return with_group(session, "all", "fast", "cli", "plot", "onnx", "jax", "torch", "huggingface", "examples")
 
 
 @nox.session(name="tests-numpy")
@@ -50,7 +50,7 @@ def tests_numpy(session):
     python = with_group(session, "test")
     python(*PYTEST, "--xp=numpy", "tests", *session.posargs)
     # Kernels have no examples. Other sessions run the examples of modules that import a framework.
-    without_examples = ("_core/kernels/*", "huggingface/*", "torch.py", "flax.py", "onnx.py")
+    without_examples = ("_core/kernels/*", "huggingface/*", "torch.py", "flax.py", "onnx.py", "plot.py", "cli/*")
     ignored = (f"--ignore-glob=/*/rope_xp/{path}" for path in without_examples)
     python("-P", "-m", "pytest", "--doctest-modules", *ignored, "--pyargs", "rope_xp")
 
@@ -156,6 +156,14 @@ def tests_export(session):
     modules = [f"rope_xp.{framework}" for framework in ("torch", "flax", "onnx")]
     python("-P", "-m", "pytest", "--doctest-modules", "--pyargs", *modules)
     python("benchmarks/exporters.py", "--quick", "--out", f"{session.create_tmp()}/exporters.md")
+
+
+@nox.session(name="tests-cli")
+def tests_cli(session):
+    """The command `rope-xp`, and the pictures."""
+    python = with_all(session)
+    python(*PYTEST, "tests/cli", *session.posargs)
+    python("-P", "-m", "pytest", "--doctest-modules", "--pyargs", "rope_xp.plot")
 
 
 @nox.session

@@ -1,12 +1,15 @@
 """Rotary position embeddings on every array library: written once, exact at any position."""
 
 from rope_xp import frequencies, positions
+from rope_xp._checkpoints import identify_checkpoint
+from rope_xp._compare import assert_same, compare
 from rope_xp._core.angles import SinCos, fixed_pos_embedding, sinusoidal_pos_embedding
 from rope_xp._core.axes import Sections
 from rope_xp._core.config import from_config
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._core.rotation import apply_rotary_pos_emb, apply_rotary_pos_emb_inplace, rotate_every_two, rotate_half
 from rope_xp._core.weights import permute_projection
+from rope_xp._identify import Identification, identify
 from rope_xp.frequencies import (
     DynamicNTKScaling,
     LinearScaling,
@@ -23,6 +26,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DynamicNTKScaling",
+    "Identification",
     "LinearScaling",
     "Llama3Scaling",
     "LongRopeScaling",
@@ -36,9 +40,13 @@ __all__ = [
     "YarnScaling",
     "apply_rotary_pos_emb",
     "apply_rotary_pos_emb_inplace",
+    "assert_same",
+    "compare",
     "fixed_pos_embedding",
     "frequencies",
     "from_config",
+    "identify",
+    "identify_checkpoint",
     "permute_projection",
     "positions",
     "rotate_every_two",

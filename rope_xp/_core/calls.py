@@ -16,6 +16,7 @@ from rope_xp._core.plan import (
     plan_call,
     plan_rotation,
     planned_positions,
+    require_disjoint,
     rotate_planned,
     run_program,
     table_program,
@@ -299,7 +300,7 @@ class Calls:
         who, arrays = "RotaryEmbedding.rotate_inplace", (x, *others)
         tables = pair_of(who, sincos)
         plan = self._plan(plan_rotation, who, arrays, tables, positions, seq_dim, heads_dim, inverse, transpose, True)
-        kernels.require_disjoint(who, arrays, [tables if positions is None else (*tables, positions)])
+        require_disjoint(who, plan, arrays, tables if positions is None else (*tables, positions))
         self._rotate(who, plan, arrays, tables, positions)
 
     def _plan(

@@ -220,6 +220,13 @@ def count(who: str, name: str, value: Any) -> int:
     return plain(value)
 
 
+def length(who: str, name: str, value: Any) -> int:
+    """`value` must be a number of tokens: an int of at least 1."""
+    if not 1 <= count(who, name, value) < 2**53:
+        raise ValueError(f"{who}: {name} must be at least 1 and below 2**53; got {value}")
+    return plain(value)
+
+
 def is_int(value: Any) -> bool:
     """Whether `value` is an integer on the host: an int, an integer of NumPy, or the symbol of an exporter."""
     if isinstance(value, (int, np.integer)):

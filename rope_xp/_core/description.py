@@ -9,20 +9,29 @@ from rope_xp._core.angles import PHASES
 from rope_xp._core.axes import ORDERS
 from rope_xp._core.channels import LAYOUTS
 from rope_xp._core.kernels import KERNELS
+from rope_xp._core.report import WIDTH
 
-NAME_WIDTH, LINE_WIDTH = 18, 100
+NAME_WIDTH = 18
 
 
 def describe(who: str, rope: Any, x: Any) -> str:
     """A text with one row for each property of a `RotaryEmbedding`, and the kernel for arrays like `x`."""
     kernel = _kernel(who, rope, x)
+    rows = {**properties(rope), "phase": f"{rope.phase} ({PHASES[rope.phase]})", "kernel": kernel}
+    lines = [*rows.items(), *rope._provenance.lines(rows)]
+    indent = " " * NAME_WIDTH
+    return "\n".join(fill(f"{name:<{NAME_WIDTH}}{value}", WIDTH, subsequent_indent=indent) for name, value in lines)
+
+
+def properties(rope: Any) -> dict[str, str]:
+    """The properties that decide the tables of a `RotaryEmbedding`, with marks on values that its config omits."""
     softmax_scale = rope.softmax_scale
     rows = {
         "channels": _channels(rope),
         "pairs": _pairs(rope),
         "position axes": _position_axes(rope),
         "heads": "" if rope.heads is None else f"{rope.heads}, each with its own frequencies",
-        "layout": f"{rope.layout} ({LAYOUTS[rope.layout]})",
+        "layout": f"{rope.layout} ({_without_examples(LAYOUTS[rope.layout])})",
         "frequencies": f"{_formula(rope)}, in radians per token",
         "wavelengths": _wavelengths(rope),
         "direction": "reversed" if rope.reverse else "",
@@ -30,15 +39,13 @@ def describe(who: str, rope: Any, x: Any) -> str:
         "attention factor": str(rope.attention_factor),
         "softmax scale": "" if softmax_scale == 1.0 else f"x {softmax_scale}, to be applied by the model",
         "decay": "" if rope.xpos is None else str(rope.xpos),
-        "phase": f"{rope.phase} ({PHASES[rope.phase]})",
-        "kernel": kernel,
     }
-    rows = {name: value + rope._provenance.mark(name) for name, value in rows.items() if value}
-    lines = [*rows.items(), *rope._provenance.lines(rows)]
-    indent = " " * NAME_WIDTH
-    return "\n".join(
-        fill(f"{name:<{NAME_WIDTH}}{value}", LINE_WIDTH, subsequent_indent=indent) for name, value in lines
-    )
+    return {name: value + rope._provenance.mark(name) for name, value in rows.items() if value}
+
+
+def _without_examples(meaning: str) -> str:
+    """What an option means, without the names of the models that have it."""
+    return meaning.partition(":")[0]
 
 
 def _kernel(who: str, rope: Any, x: Any) -> str:
@@ -66,7 +73,11 @@ def _pairs(rope: Any) -> str:
 
 def _position_axes(rope: Any) -> str:
     axes, sections = "" if rope.axes == 1 else str(rope.axes), rope.sections
-    return axes if sections is None else f"{axes}, {sections.order} {sections.sizes} ({ORDERS[sections.order]})"
+    return (
+        axes
+        if sections is None
+        else f"{axes}, {sections.order} {sections.sizes} ({_without_examples(ORDERS[sections.order])})"
+    )
 
 
 def _formula(rope: Any) -> str:

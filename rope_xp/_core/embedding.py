@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 from rope_xp._core import checks
 from rope_xp._core.angles import PHASES, Phase
@@ -17,8 +17,11 @@ from rope_xp._core.kernels import KERNELS, Kernel
 from rope_xp._core.provenance import Provenance
 from rope_xp._core.spectrum import spectrum_of
 from rope_xp._core.table_scale import scale_of
-from rope_xp._core.writers.transformers import rope_parameters
+from rope_xp._core.writers import Target, config_for
 from rope_xp.frequencies import Scaling, XPos
+
+if TYPE_CHECKING:
+    from rope_xp._core.explanation import Explanation
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -240,7 +243,7 @@ class RotaryEmbedding(CachedKeys, Extensible):
         >>> print(RotaryEmbedding(head_dim=128, layout="half", base=10_000.0, rotary_dim=64).describe())
         channels          the first 64 of 128 are rotated
         pairs             32
-        layout            half (channel j with j + pairs: GPT-NeoX, Llama in transformers)
+        layout            half (channel j with j + pairs)
         frequencies       10000.0 ** (-2 j / 64), in radians per token
         wavelengths       6.28319 to 47117.2 tokens
         scaling           none
@@ -250,39 +253,141 @@ class RotaryEmbedding(CachedKeys, Extensible):
         """
         return describe("RotaryEmbedding.describe", self, x)
 
+    def explain(self, context: int | None = None, *, trained_length: int | None = None) -> "Explanation":
+        """What this embedding does to a sequence of a length: effects, not parameters.
+
+        The report says how the scaling rule treats each band of pairs, which pairs reach angles that training did not
+        show, what happens to attention scores, what float32 would get wrong, which values the config states, and what
+        is probably wrong.
+
+        Parameters
+        ----------
+        context : int, optional
+            The length of the sequence in tokens. The default is the extended length, else the trained length. If
+            neither is known, the report leaves out what depends on it.
+        trained_length : int, optional
+            The length of sequences in training before scaling, in tokens, if neither the scaling rule nor a config
+            states it. It replaces a stated one.
+
+        Returns
+        -------
+        Explanation
+            A text (`str`), Markdown (`to_markdown`) and a dict (`to_dict`).
+
+        Raises
+        ------
+        ValueError
+            If a length is not from 1 to ``2**53 - 1``.
+        TypeError
+            If a length is not an int.
+
+        References
+        ----------
+        Peng et al., YaRN (2023), arXiv:2309.00071, section 3: wavelengths, and which of them interpolation changes.
+
+        Examples
+        --------
+        >>> from rope_xp import Llama3Scaling
+        >>> llama3 = Llama3Scaling(
+        ...     factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192
+        ... )
+        >>> rope = RotaryEmbedding(head_dim=128, layout="half", base=500_000.0, scaling=llama3)
+        >>> report = rope.explain(131_072)
+        >>> [(band.treatment, band.pairs[0], band.pairs[-1]) for band in report.bands]
+        [('kept', 0, 28), ('blended', 29, 34), ('interpolated', 35, 63)]
+        >>> min(report.unseen_from.values())
+        65536
+        """
+        from rope_xp._core.explanation import explain  # not needed to import rope_xp
+
+        return explain("RotaryEmbedding.explain", self, context, trained_length)
+
     @property
     def softmax_scale(self) -> float:
         """The factor by which the model must multiply its softmax scale: DeepSeek's YaRN has one, all others have 1."""
         return 1.0 if self.scaling is None else self.scaling.softmax_scale
 
-    def to_config(self) -> dict[str, Any]:
-        """The `rope_parameters` of a transformers 5 config for this embedding.
+    @overload
+    def to_config(
+        self,
+        target: Literal["transformers", "gguf", "mlx", "megatron", "meta"] = "transformers",
+        *,
+        architecture: str | None = None,
+    ) -> dict[str, Any]: ...
+    @overload
+    def to_config(self, target: Literal["vllm", "llama.cpp"], *, architecture: str | None = None) -> list[str]: ...
+    def to_config(self, target: Target = "transformers", *, architecture: str | None = None) -> Any:
+        """This embedding as keys of a config, or as arguments of an engine.
 
-        They do not include the pairing, the position of the rotated channels and the phase, which belong to the model
-        type in transformers. `NTKScaling` is written as `alpha`, which only Hunyuan's model types read.
+        Parameters
+        ----------
+        target : str
+            Which program reads the result:
+
+            - ``"transformers"``: `rope_parameters` of a config of transformers 5.
+            - ``"vllm"``: arguments for vLLM that replace the config's `rope_parameters`. For a config with parts, put
+              them under "text_config".
+            - ``"llama.cpp"``: arguments for llama.cpp. The widths, the pairing and position axes are in its file. They
+              assume that the file has no tensors of factors, such as `rope_freqs.weight`.
+            - ``"gguf"``: metadata of a GGUF file. Tensors that divide frequencies are in it by their names, as lists.
+            - ``"mlx"``: keys of a config.json of MLX, some of whose models do not read `rope_traditional`.
+            - ``"megatron"``: arguments of Megatron-LM, by their names with underscores.
+            - ``"meta"``: keys of a params.json.
+        architecture : str, optional
+            The `general.architecture` of a GGUF file, for ``"gguf"`` and ``"llama.cpp"``. The default is that of the
+            family, if the embedding is from `from_config`.
 
         Returns
         -------
-        dict
-            Numbers, strings and lists, ready for JSON.
+        dict or list of str
+            Keys as a dict of numbers, strings and lists, ready for JSON. Arguments (``"vllm"`` and ``"llama.cpp"``) as
+            a list, ready for `subprocess.run`; `shlex.join` makes the text for a shell.
 
         Raises
         ------
         ValueError
-            If `rope_parameters` cannot express the embedding: given or learned frequencies, xpos, reversed direction,
-            an order of axes or a scaling rule that transformers does not have, or proportional scaling with a
-            `rotary_dim` smaller than `head_dim`.
+            If the target cannot express the embedding: given or learned frequencies, xpos, reversed direction, orders
+            of axes or scaling rules that it does not have. Also if its checkpoints pair other channels; the error then
+            says how to permute the projections.
+
+        Notes
+        -----
+        Keys of transformers do not include the pairing, the position of the rotated channels and the phase, which
+        belong to the model type. `NTKScaling` is written as `alpha`, which only Hunyuan's model types read; for other
+        targets it is a larger base. For llama.cpp, Llama 3's rule and others without an argument are a divisor of each
+        frequency, in `rope_freqs.weight`. "interleaved_to_half" is written as "interleaved", which has the same
+        attention scores but other cached keys.
 
         References
         ----------
-        transformers, `modeling_rope_utils.py`, `RopeParameters`.
+        transformers, `modeling_rope_utils.py`, `RopeParameters`. vLLM, `model_executor/layers/rotary_embedding`.
+        ggml-org/llama.cpp, `gguf-py/gguf/constants.py`, `common/arg.cpp`, `src/llama-context.cpp` (attention factor).
+        ml-explore/mlx-lm, `models/rope_utils.py`. NVIDIA/Megatron-LM, `megatron/training/arguments.py`.
+        meta-llama/llama-models, `models/llama3/args.py` and `models/llama4/args.py`.
 
         Examples
         --------
+        >>> from rope_xp import Llama3Scaling, YarnScaling
         >>> RotaryEmbedding(head_dim=128, layout="half", base=10_000.0, rotary_dim=32).to_config()
         {'rope_type': 'default', 'rope_theta': 10000.0, 'partial_rotary_factor': 0.25}
+        >>> yarn = YarnScaling(factor=4.0, original_max_position_embeddings=32_768)
+        >>> rope = RotaryEmbedding(head_dim=128, layout="half", base=1_000_000.0, scaling=yarn)
+        >>> print(*rope.to_config("llama.cpp"))
+        --rope-freq-base 1000000 --rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 32768
+        >>> rope.to_config("gguf", architecture="qwen2")["qwen2.rope.scaling.type"]
+        'yarn'
+        >>> import shlex
+        >>> rope = RotaryEmbedding(head_dim=128, layout="interleaved", base=500_000.0)
+        >>> print(shlex.join(rope.to_config("vllm")))
+        --hf-overrides '{"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}'
+        >>> rope.to_config("mlx")
+        {'rope_theta': 500000.0, 'rope_traditional': True, 'head_dim': 128}
+        >>> rope.to_config("meta")
+        {'rope_theta': 500000.0, 'use_scaled_rope': False}
+        >>> sorted(rope.to_config("megatron"))
+        ['kv_channels', 'position_embedding_type', 'rotary_base', 'rotary_interleaved']
         """
-        return rope_parameters("RotaryEmbedding.to_config", self)
+        return config_for("RotaryEmbedding.to_config", self, target, architecture)
 
     def __repr__(self) -> str:
         default = {each.name: each.default for each in fields(self) if each.repr and each.default is not MISSING}

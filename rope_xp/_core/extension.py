@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields, replace
 from math import pi
-from typing import Any, Literal, NamedTuple, Self, overload
+from typing import Any, Literal, NamedTuple, Self, TypeGuard, overload
 
 from rope_xp._core import checks
 from rope_xp._core.lengths import lengths_of
@@ -111,7 +111,9 @@ class Choice(NamedTuple):
 
     Attributes
     ----------
-    rule : str
+    rule, does, trade_offs, fine_tuning : str
+        The rule, what it does, and what its papers say.
+    sources : tuple of str
     rope : RotaryEmbedding or None
         The extended embedding.
     kept, blended, interpolated : int
@@ -122,26 +124,23 @@ class Choice(NamedTuple):
         The number of pairs that complete no turn within the trained length, and exceed their greatest trained angle
         within the extended one.
     attention_factor : float
-    does, trade_offs, fine_tuning : str
-        What the rule does, and what its papers say.
-    sources : tuple of str
     refusal : str
     """
 
     rule: str
-    rope: Any
-    kept: int | None
-    blended: int | None
-    interpolated: int | None
-    least_divisor: float | None
-    greatest_divisor: float | None
-    new_angles: int | None
-    attention_factor: float | None
     does: str
     trade_offs: str
     fine_tuning: str
     sources: tuple[str, ...]
-    refusal: str
+    rope: Any = None
+    kept: int | None = None
+    blended: int | None = None
+    interpolated: int | None = None
+    least_divisor: float | None = None
+    greatest_divisor: float | None = None
+    new_angles: int | None = None
+    attention_factor: float | None = None
+    refusal: str = ""
 
 
 @dataclass(frozen=True)
@@ -202,7 +201,7 @@ class Choices(Report):
 
 def _numbers(choice: Choice) -> list[str]:
     """The row of a choice in the table of numbers."""
-    if choice.rope is None:
+    if choice.least_divisor is None or choice.greatest_divisor is None:
         return [choice.rule, *["-"] * 5, "not possible" if choice.rule != "longrope" else "needs lists"]
     least, greatest = (
         f"{each:.4g}" if each < 1000 else f"{each:,.0f}" for each in (choice.least_divisor, choice.greatest_divisor)
@@ -295,7 +294,7 @@ def _lengths(who: str, rope: Any, to: Any, trained_length: Any) -> tuple[int, in
         raise ValueError(f"{who}: the embedding must have a base, from which a rule computes; got inv_freq alone")
     if not trained:
         raise ValueError(
-            f"{who}: trained_length must be given and positive, because the config and the scaling do not state it; "
+            f"{who}: trained_length must be given, because neither the config nor the scaling states it; "
             f"got {trained_length}"
         )
     if to <= trained:
@@ -311,15 +310,14 @@ def _extended(who: str, rope: Any, rule: str, trained: int, to: int, options: di
     extended = _unscaled(who, rope).replace(scaling=_scaling(who, rope.scaling, rule, trained, to, options))
     before: Provenance = rope._provenance
     removed = "" if rope.scaling is None else f". Its scaling was removed first: {rope.scaling.describe()}"
-    remark = f"extended by {rule} from {trained} to {to} tokens{removed}"
     return with_provenance(
         extended,
         replace(
             before,
             defaults=tuple(each for each in before.defaults if each.row not in ("scaling", "attention factor")),
-            remarks=(*(each for each in before.remarks if not each.startswith("extended by ")), remark),
             max_position_embeddings=to,
             trained_length=trained,
+            extended=f"by {rule}, from {trained:,} to {to:,} tokens{removed}",
         ),
     )
 
@@ -334,7 +332,7 @@ def _unscaled(who: str, rope: Any) -> Any:
     return rope.replace(scaling=replace(rope.scaling, factor=1.0) if _is_partial(rope.scaling) else None)
 
 
-def _is_partial(scaling: Scaling | None) -> bool:
+def _is_partial(scaling: Scaling | None) -> TypeGuard[ProportionalScaling]:
     """Whether a scaling leaves some pairs unrotated, as no other scaling does."""
     return isinstance(scaling, ProportionalScaling) and scaling.partial_rotary_factor < 1.0
 
@@ -391,20 +389,19 @@ def _choices(who: str, rope: Any, trained: int, to: int) -> Choices:
 
 def _choice(who: str, rope: Any, rule: str, trained: int, to: int, frequencies: list[float]) -> Choice:
     """What a rule does to an embedding whose frequencies are these without scaling."""
-    _, *texts = METHODS[rule]
+    texts = METHODS[rule][1:]
     try:
         extended = _extended(who, rope, rule, trained, to, {})
     except ValueError as error:
-        return Choice(rule, None, *[None] * 7, *texts, str(error).partition(": ")[2])
+        return Choice(rule, *texts, refusal=str(error).partition(": ")[2])
     scaled = _frequencies(extended)
     divisors = [w / v if v else 1.0 for w, v in zip(frequencies, scaled) if w]
     kept = sum(abs(divisor - 1.0) < 1e-9 for divisor in divisors)
     interpolated = sum(divisor > to / trained * (1.0 - 1e-9) for divisor in divisors)
     new_angles = sum(0.0 < trained * w < min(2 * pi, to * v * (1.0 - 1e-9)) for w, v in zip(frequencies, scaled))
     counts = kept, len(divisors) - kept - interpolated, interpolated
-    return Choice(
-        rule, extended, *counts, min(divisors), max(divisors), new_angles, extended.attention_factor, *texts, ""
-    )
+    numbers = (*counts, min(divisors), max(divisors), new_angles, extended.attention_factor)
+    return Choice(rule, *texts, extended, *numbers)
 
 
 def _frequencies(rope: Any) -> list[float]:

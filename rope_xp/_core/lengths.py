@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from rope_xp._core import checks
-from rope_xp.frequencies import DynamicNTKScaling
+from rope_xp.frequencies import DynamicNTKScaling, LinearScaling
 
 
 class Lengths(NamedTuple):
@@ -17,7 +17,8 @@ def lengths_of(who: str, rope: Any, trained_length: Any = None) -> Lengths:
     """The trained and the extended length of a `RotaryEmbedding`.
 
     A scaling rule may state the trained length. Without scaling, both are the length of the config. If a rule states no
-    original length, the config does not say which of the two its length is; `extend` records both.
+    original length, the config does not say which of the two its length is; `extend` records both. The same is true
+    for given frequencies, which may be scaled.
     """
     scaling, stated = rope.scaling, rope._provenance.max_position_embeddings
     trained, extended = stated, stated
@@ -27,8 +28,10 @@ def lengths_of(who: str, rope: Any, trained_length: Any = None) -> Lengths:
         trained, factor = scaling.original_max_position_embeddings, scaling.factor
         if stated is None or stated <= trained:
             extended = None if factor is None else int(factor * trained)
-    elif getattr(scaling, "factor", 1.0) != 1.0:
+    elif rope.base is None or getattr(scaling, "factor", 1.0) != 1.0:
         trained = rope._provenance.trained_length
     if trained_length is not None:
-        trained = checks.count(who, "trained_length", trained_length)
+        trained = checks.length(who, "trained_length", trained_length)
+        if extended is None and isinstance(scaling, (LinearScaling, type(None))):
+            extended = trained if scaling is None else int(scaling.factor * trained)
     return Lengths(trained, extended)

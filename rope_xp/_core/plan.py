@@ -19,6 +19,7 @@ from rope_xp._core.alignment import (
     leading_axes,
     shape_of_delta,
 )
+from rope_xp._core.backends import memory
 from rope_xp._core.backends.signature import Plans, signature_of
 from rope_xp._core.kernels import Kernel
 from rope_xp._core.kernels.faults import LaunchError
@@ -56,6 +57,7 @@ class CallPlan(NamedTuple):
     delta_shape: tuple[int, ...] = ()  # of a change of positions, with additional axes of size 1
     tables: Any = None
     rotate: Any = None
+    extents: memory.Extents | None = None  # of all arguments, if results overwrite arrays
 
 
 def plan_call(
@@ -125,7 +127,8 @@ def with_programs(who: str, plan: CallPlan, rope: Any, arrays: Sequence[Any], si
     if plan.source == "positions" and is_ready:
         rows = align_positions(planned_positions(who, plan, arrays[0], positions), plan.alignments)
         factor = rope._scale.attention_factor
-        rotate = kernels.prepare_by_positions(arrays, rows, rope._spectrum.frequencies, factor, plan.rotation)
+        frequencies, rotation = rope._spectrum.frequencies, plan.rotation
+        rotate = kernels.prepare_by_positions(arrays, rows, frequencies, factor, rotation, rope.kernel)
         return plan._replace(rotate=rotate)
     if plan.source == "computed" and is_ready:
         positions = planned_positions(who, plan, arrays[0], positions)
@@ -133,15 +136,32 @@ def with_programs(who: str, plan: CallPlan, rope: Any, arrays: Sequence[Any], si
         sincos = () if plan.tables is None else plan.tables.run(positions)
     if not sincos:
         return plan
-    return _with_rotation(who, plan, arrays, rope._scale.inverted(*sincos) if plan.divides else sincos, positions)
+    divided = rope._scale.inverted(*sincos) if plan.divides else sincos
+    plan = _with_rotation(who, plan, arrays, divided, positions, rope.kernel)
+    return _with_extents(plan, arrays, sincos if positions is None else (*sincos, positions))
 
 
-def _with_rotation(who: str, plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any) -> CallPlan:
+def _with_rotation(
+    who: str, plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any, kernel: str
+) -> CallPlan:
     """A plan with the program that rotates, if tables and positions need no conversion."""
-    if not plan.are_ready or ("xla" in plan.kernels and any(each.order for each in plan.alignments)):
-        return plan  # a program of XLA adds axes to tables, and does not change their order
-    angles = aligned_angles(who, plan, arrays, sincos, positions)
-    return plan._replace(rotate=kernels.prepare(plan.kernels, arrays, angles, plan.rotation, plan.inplace))
+    if not plan.are_ready:
+        return plan
+    angles, names = aligned_angles(who, plan, arrays, sincos, positions), plan.kernels
+    return plan._replace(
+        rotate=kernels.prepare(names, arrays, angles, plan.alignments, plan.rotation, plan.inplace, requested=kernel)
+    )
+
+
+def _with_extents(plan: CallPlan, arrays: Sequence[Any], angles: tuple[Any, ...]) -> CallPlan:
+    """A plan with the extents of all arguments, if its program overwrites arrays."""
+    return plan._replace(extents=memory.extents((*arrays, *angles))) if plan.inplace and plan.rotate else plan
+
+
+def require_disjoint(who: str, plan: CallPlan, arrays: Sequence[Any], angles: tuple[Any, ...]) -> None:
+    """Check that no array that is overwritten shares memory with another argument."""
+    if plan.extents is None or not plan.extents.are_apart((*arrays, *angles)):
+        kernels.require_disjoint(who, arrays, [angles])
 
 
 def rotate_planned(
@@ -187,10 +207,10 @@ def rotate_by_tables(
             kernels.require_writable(who, arrays, [sincos])
         plan = CallPlan(rotation, "tables", alignments, names, are_ready, inplace=inplace)
         if signature is not None:
-            plan = _with_rotation(who, plan, arrays, sincos, None)
+            plan = _with_extents(_with_rotation(who, plan, arrays, sincos, None, kernel), arrays, sincos)
             _PLANS.add(signature, plan)
     if inplace:
-        kernels.require_disjoint(who, arrays, [sincos])
+        require_disjoint(who, plan, arrays, sincos)
     return rotate_planned(who, plan, arrays, sincos, None, kernel)
 
 

@@ -44,6 +44,10 @@ class Provenance:
         The length that the config states, or to which the embedding was extended, in tokens.
     trained_length : int, optional
         The length before it was extended, in tokens. Not every scaling rule states it.
+    extended : str
+        How `extend` changed the embedding; empty if it did not.
+    stated : tuple of str
+        The keys of the config that were read.
 
     Examples
     --------
@@ -55,17 +59,24 @@ class Provenance:
     remarks: tuple[str, ...] = ()
     model_type: str = ""
     max_position_embeddings: int | None = None
+    stated: tuple[str, ...] = ()
     trained_length: int | None = None
+    extended: str = ""
 
     def mark(self, row: str) -> str:
         """A note to append to a row, or an empty string if the config states all values of the row."""
         defaults = defaults_as_text(default for default in self.defaults if default.row == row)
         return f" (not in the config: {defaults})" if defaults else ""
 
+    def others(self, rows: Container[str]) -> list[tuple[str, str]]:
+        """Rows for how the embedding was extended, and for the defaults that none of `rows` shows."""
+        others = defaults_as_text(default for default in self.defaults if default.row not in rows)
+        found = {"extended": self.extended, "not in the config": others}
+        return [(name, text) for name, text in found.items() if text]
+
     def lines(self, rows: Container[str]) -> list[tuple[str, str]]:
         """Additional rows: the defaults that none of `rows` shows, and the remarks."""
-        others = defaults_as_text(default for default in self.defaults if default.row not in rows)
-        return [("not in the config", others)] * bool(others) + [("remark", remark) for remark in self.remarks]
+        return [*self.others(rows), *(("remark", remark) for remark in self.remarks)]
 
 
 def with_provenance(rope: Rope, provenance: Provenance) -> Rope:

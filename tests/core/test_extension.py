@@ -58,7 +58,7 @@ def test_each_rule_changes_the_scaling_alone(rope, rule):
     found = extended(rope, rule)
     assert found == rope.replace(scaling=RULES[rule])
     assert lengths_of("test", found) == (TRAINED, TO)
-    assert f"extended by {rule} from 4096 to 32768 tokens" in " ".join(found.describe().split())
+    assert f"extended by {rule}, from 4,096 to 32,768 tokens" in " ".join(found.describe().split())
 
 
 @pytest.mark.parametrize("before, after", list(product(RULES, RULES)))
@@ -67,9 +67,10 @@ def test_nothing_is_scaled_twice(before, after):
     first = extended(PLAIN, before, trained_length=TRAINED)
     second = first.extend(8 * TRAINED, after, **(LISTS if after == "longrope" else {}))
     assert second == extended(PLAIN, after) and lengths_of("test", second) == (TRAINED, TO)
-    (remark,) = second._provenance.remarks
-    assert remark.startswith(f"extended by {after} from 4096 to 32768 tokens. Its scaling was removed first: ")
-    assert first.scaling.describe() in remark
+    text = second._provenance.extended
+    assert text.startswith(f"by {after}, from 4,096 to 32,768 tokens. Its scaling was removed first: ")
+    assert first.scaling.describe() in text
+    assert bool(second.explain().warnings) == (after in ("dynamic", "longrope"))  # those of cached keys
 
 
 def test_lengths_and_defaults_of_a_config_are_kept():
@@ -162,8 +163,8 @@ def test_bad_extensions():
         ProportionalScaling(partial_rotary_factor=0.5),
     )
     values = [
-        (lambda: PLAIN.extend(TO), r"^RotaryEmbedding.extend: trained_length must be given .*; got None"),
-        (lambda: PLAIN.extend(TO, trained_length=0), r"trained_length must be given and positive.*; got 0"),
+        (lambda: PLAIN.extend(TO), r"^RotaryEmbedding.extend: trained_length must be given, .*; got None"),
+        (lambda: PLAIN.extend(TO, trained_length=0), r"trained_length must be at least 1 .*; got 0"),
         (lambda: by_hand(TRAINED), r"to must be greater than the trained length, 4096, .*need no change; got 4096"),
         (lambda: by_hand(100, "yarn"), r"greater than the trained length, 4096, .*; got 100"),
         (lambda: by_hand(TO, "pi"), r'extend: rule must be "linear" \(divides all .*; got \'pi\''),

@@ -12,6 +12,7 @@ import pytest
 from configs import CONFIGS, GOLDENS, HERE, at, changed, paths_of, without
 
 import rope_xp
+from rope_xp._core.config.readers import _readers
 
 # The goldens are rounded once. A power in float64 is off by the rounding of its exponent, times ln(base) < 21 and an
 # exponent < 1, so by a few 1e-15; each rule adds a handful of roundings.
@@ -237,6 +238,18 @@ def written(text):
 def test_a_config_that_states_nothing_means_what_its_class_computes(row):
     rope = rope_xp.from_config(row["config"], part=row["part"], layer_type=row["layer_type"])
     assert written(repr(rope)) == written(row["is"])
+
+
+def test_the_families_that_are_named_for_a_key_read_it():
+    """No family that an error names for a key refuses it."""
+    rows = {row["config"]["model_type"]: row for row in reversed(UNSTATED)}
+    pairs = [(key, rows[name]) for key, names in _readers().items() for name in names if name in rows]
+    assert len(pairs) > 100
+    for key, row in pairs:
+        try:
+            rope_xp.from_config({**row["config"], key: None}, part=row["part"], layer_type=row["layer_type"])
+        except ValueError as error:
+            assert "must be known" not in str(error)  # null may be no value of the key
 
 
 # The types of 13 layers that config classes of transformers fill in: see make_layer_types.py.

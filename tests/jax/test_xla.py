@@ -302,6 +302,31 @@ def test_values(name, dtype):
         np.testing.assert_array_equal(jnp.isfinite(kernel.rotate(x, sin[0, 0, :1], cos[0, 0, :1], rotation)), ~reach)
 
 
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("name", SOME)
+def test_a_step_of_decoding(name, dtype):
+    """An axis of size 1 between others."""
+    dim, pairs, rotation = ROTATIONS[name]
+    x, dy, (sin, cos) = (
+        random(4, 3, 1, dim, dtype=dtype),
+        random(4, 3, 1, dim, seed=2, dtype=dtype),
+        tables(4, 1, 1, pairs),
+    )
+    y, pull = jax.vjp(lambda x: kernel.rotate(x, sin, cos, rotation), x)
+    assert_rotated(y, x, sin, cos, rotation)
+    assert_rotated(*pull(dy), dy, sin, cos, rotation.inverted())
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("shape", [(8, 32, 1, 128), (8, 1, 32, 128)])
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=lambda dtype: dtype.__name__)
+def test_a_step_of_decoding_permutes_no_axes(shape, dtype):
+    compiled = (
+        jax.jit(lambda *a: kernel.rotate(*a, HALF)).lower(random(*shape, dtype=dtype), *tables(8, 1, 1, 64)).compile()
+    )
+    assert not any(operation == "copy" for body in computations(compiled).values() for operation, _ in body)
+
+
 @pytest.mark.compile
 @pytest.mark.parametrize(
     "dtype, wrap", [(jnp.float32, jax.jit), (jnp.bfloat16, lambda call: call)], ids=["jit", "eager"]

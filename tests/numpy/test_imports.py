@@ -38,14 +38,17 @@ positions _core/channels _core/tables _core/table_scale _core/lengths
 _core/alignment _core/spectrum _core/writers _core/weights
 _core/plan _core/angles
 _core/rotation _core/calls
-_core/cached_keys _core/description _core/explanation
+_core/cached_keys _core/description
+_core/explanation
 _core/extension
 _core/embedding
 _core/config
 _core/modules _identify
 _checkpoints _compare
+__init__
 torch flax onnx huggingface plot
-cli __main__
+cli
+__main__
 """
 LAYER_OF = {module: number for number, line in enumerate(LAYERS.split("\n")) for module in line.split()}
 
@@ -61,6 +64,9 @@ transformers huggingface/__init__
 jax flax _core/kernels/xla
 flax flax
 onnx onnx
+matplotlib plot
+click cli/commands cli/inputs
+rich cli/output
 """
 ALLOWED = {(module, name) for name, *modules in map(str.split, MAY_NAME.splitlines()[1:]) for module in modules}
 PACKAGE = Path(importlib.util.find_spec("rope_xp").origin).parent
@@ -91,7 +97,7 @@ def imported_by(module):
             while rest and "/".join(rest) not in MODULES and "/".join([*rest, "__init__"]) not in MODULES:
                 rest.pop()
             path = "/".join(rest)
-            yield f"rope_xp/{path if path in MODULES else f'{path}/__init__'}"
+            yield f"rope_xp/{path if path in MODULES else f'{path}/__init__'.lstrip('/')}"
 
 
 def ours_in(module):
@@ -128,8 +134,11 @@ def test_public_names():
 BY_POSITION = {
     rope_xp.apply_rotary_pos_emb: "x sincos",
     rope_xp.apply_rotary_pos_emb_inplace: "x sincos",
+    rope_xp.assert_same: "fn rope",
+    rope_xp.compare: "a b",
     rope_xp.fixed_pos_embedding: "x seq_dim",
     rope_xp.from_config: "config",
+    rope_xp.identify_checkpoint: "path",
     rope_xp.permute_projection: "w",
     rope_xp.rotate_every_two: "x",
     rope_xp.rotate_half: "x",
@@ -137,12 +146,13 @@ BY_POSITION = {
     RotaryEmbedding: "",
     RotaryEmbedding.__call__: "self x",
     RotaryEmbedding.describe: "self x",
+    RotaryEmbedding.explain: "self context",
     RotaryEmbedding.replace: "self",
     RotaryEmbedding.rotate: "self x sincos",
     RotaryEmbedding.rotate_inplace: "self x",
     RotaryEmbedding.shift: "self k delta",
     RotaryEmbedding.sincos: "self positions",
-    RotaryEmbedding.to_config: "self",
+    RotaryEmbedding.to_config: "self target",
 }
 
 

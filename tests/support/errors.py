@@ -32,4 +32,4 @@ def assert_all_raise(cases):
             assert_raises(call, error, message)
         except (Exception, pytest.fail.Exception) as failure:
             wrong[number, message] = str(failure)
-    assert not wrong
+    assert not wrong, wrong

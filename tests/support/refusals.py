@@ -145,7 +145,17 @@ ON_HOST = {
     ],
 }
 # What takes no arrays.
-OTHERS = {"from_config", "RotaryEmbedding.extend", "RotaryEmbedding.to_config", "RotaryEmbedding.replace"}
+OTHERS = {
+    "assert_same",
+    "compare",
+    "from_config",
+    "identify",
+    "identify_checkpoint",
+    "RotaryEmbedding.explain",
+    "RotaryEmbedding.extend",
+    "RotaryEmbedding.to_config",
+    "RotaryEmbedding.replace",
+}
 
 
 def cases(*tables):

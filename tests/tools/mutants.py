@@ -43,6 +43,13 @@ frequencies/_progressions.py
 _core/spectrum.py
     exponent over head_dim instead of rotary_dim: _progression(who, base, span.rotary_dim,
         ==> _progression(who, base, span.rotary_dim if sections else span.head_dim - span.first_channel,
+_core/explanation/bands.py
+    turns of scaled pairs in training: (self.unscaled or self.frequency) <= ==> self.frequency <=
+    scaled pairs unseen from the trained length on: (self.divisor or 1.0) * trained ==> trained
+_core/explanation/precision.py
+    the error of float32 without that of its frequencies: * w.astype(np.float32) ==> * w
+_core/explanation/warning_texts.py
+    a factor that does not match the lengths: if stated in (extended, original): ==> if stated:
 _core/angles.py
     sine and cosine exchanged: SinCos(backends.materialized(sin), backends.materialized(cos)) ==> SinCos(cos, sin)
     phases that drift: if phase == "float32": ==> if phase in ("exact", "float32"):
@@ -116,6 +123,17 @@ _core/config/__init__.py
     NoPE layers rotated: if rope is None or not rotated: ==> if rope is None:
 _core/config/source.py
     a key that stands twice: if len(found) < len(pairs): ==> if False:
+_core/config/gguf_file.py
+    columns before rows: shape[::-1] ==> shape
+    data of tensors without alignment: end + -end % alignment ==> end
+_checkpoints/safetensors_file.py
+    offsets from the start of the file: 8 + length, size) ==> 0, size)
+_checkpoints/buffers.py
+    bfloat16 taken for float32: "BF16": ("f", 2.0**-8, 0.0) ==> "BF16": ("f", 2.0**-19, 0.0)
+_checkpoints/widths.py
+    keys and values taken for heads of keys: both // 2, ==> both,
+_checkpoints/findings.py
+    Meta's projections taken for those of transformers: return "interleaved", "names ==> return "half", "names
 _core/config/block.py
     local layers scaled: block=Keys("no block", kept), ==>
 _core/weights.py

@@ -72,6 +72,28 @@ def test_gradients_through_queries_and_keys(by):
             assert_same(one, other, atol=eps * float(other.abs().max()))
 
 
+@pytest.mark.parametrize("by", KERNELS)
+def test_repeated_gradients(by):
+    """Gradients of any strides, once with derivatives of their own, after positions have changed."""
+    rope = RotaryEmbedding(head_dim=14, layout="half", base=1e4, kernel=by, attention_factor=1.5)
+    q, k = (random(2, 5, heads, 14, seed=heads).requires_grad_() for heads in (4, 1))
+    rows, order = rope.sincos(torch.arange(9), like=q), torch.tensor([3, 1, 4, 1, 5])
+    of_k, draws = torch.ones(()).expand(k.shape), [random(2, 5, 4, 14, seed=seed) for seed in range(3)]
+    weights = [draws[0], draws[1].transpose(0, 1).contiguous().transpose(0, 1), draws[2].requires_grad_()]
+    for weight in weights * 2:
+        positions = order.clone()
+        rotated = rope(q, k, sincos=rows, positions=positions, seq_dim=1)
+        positions.zero_()
+        found = torch.autograd.grad(rotated, (q, k), (weight, of_k), create_graph=weight.requires_grad)
+        right = [rope.replace(kernel="reference").rotate(
+            x.detach(), [table[order] for table in rows], seq_dim=1, transpose=True
+        ) for x in (weight, of_k)]  # fmt: skip
+        assert_same(found, right)
+        if weight.requires_grad:
+            (twice,) = torch.autograd.grad(found[0], weight, q.detach())
+            assert_same(twice, rotated[0])
+
+
 def test_a_gradient_of_one_number_for_many_places():
     """That of a sum is broadcast; hooks see it and may change it."""
     x, seen = X.clone().requires_grad_(), []

@@ -204,9 +204,13 @@ def test_in_place_no_array_is_rotated_twice(monkeypatch):
     assert failed == [(torch.float64, faults.LaunchError)]
 
 
-def test_a_derivative_whose_launch_fails(monkeypatch):
-    plant(monkeypatch, fails, first=PROOF + 1)  # one forward
+@pytest.mark.parametrize("earlier", [0, 1, 2])
+def test_a_derivative_whose_launch_fails(earlier, monkeypatch):
+    """The derivative of the first call has no plan; those of later calls have one."""
+    plant(monkeypatch, fails, first=PROOF + 2 * earlier + 1)
     q, weights = random(2, 5, 3, 14).requires_grad_(), random(2, 5, 3, 14, seed=2)
+    for _ in range(earlier):
+        torch.autograd.grad(ROPE(q, seq_dim=1), q, weights)
     rotated = ROPE(q, seq_dim=1)
     with pytest.warns(RuntimeWarning, match="kernel='triton' is not used"):
         gradient = torch.autograd.grad(rotated, q, weights)

@@ -224,23 +224,30 @@ def test_there_is_no_program_where_a_launch_is_not_all():
 
 
 def test_calls_decide_once(launches, monkeypatch):
-    """By tables, by rows, by positions and in place: later calls do not prepare anything."""
+    """By tables, by rows, by positions, in place and with gradients: later calls do not prepare anything."""
     q, k = qk()
     sincos, where = ROPE.sincos(torch.arange(5, device=DEVICE), like=q), torch.arange(5, device=DEVICE)
-    rope = ROPE.replace()
+    rope, trained = ROPE.replace(), [x.clone().requires_grad_() for x in (q, k)]
+
+    def gradients(**options):
+        return torch.autograd.grad(rope(*trained, seq_dim=1, **options), trained, (q, k))
+
     calls = [
         lambda: rope(q, k, sincos=sincos, seq_dim=1),
         lambda: rope(q, k, sincos=sincos, positions=where, seq_dim=1),
         lambda: rope(q, k, positions=where, seq_dim=1),
         lambda: rope(q, k, seq_dim=1),
         lambda: rope.rotate_inplace(*qk(), sincos=sincos, seq_dim=1),
+        lambda: gradients(sincos=sincos),
+        lambda: gradients(sincos=sincos, positions=where),
+        lambda: gradients(positions=where),
     ]
     truths = [call() for call in calls]
     monkeypatch.setattr(kernel, "rotate_all", None)
     monkeypatch.setattr(kernel, "prepare", None)
     for call, truth in zip(calls, truths, strict=True):
         assert truth is None or all(map(torch.equal, call(), truth))
-    assert len(launches) == 9
+    assert len(launches) == 21
 
 
 # What torch sees.

@@ -130,6 +130,26 @@ def from_host(values: Any, *, like: Any, dtype: Any = None) -> Any:
     return replicated(array, like=like)
 
 
+def imported() -> list[Any]:
+    """An empty float64 array of NumPy, then of PyTorch and of JAX if they are imported. JAX may have only float32."""
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    arrays = [np.zeros(0)]
+    if hasattr(torch, "Tensor"):
+        arrays.append(torch.zeros(0, dtype=torch.float64))
+    if hasattr(jax, "Array"):
+        arrays.append(jax.numpy.zeros(0, dtype="float64" if jax.config.jax_enable_x64 else "float32"))
+    return arrays
+
+
+def to_host(x: Any) -> np.ndarray:
+    """The numbers of an array as NumPy float64."""
+    if is_torch(x):
+        return x.detach().cpu().double().numpy()
+    if dtype_name(x.dtype) == "bfloat16" and not is_jax(x):  # NumPy cannot read the bfloat16 of other libraries
+        x = astype(x, namespace(x).float32)
+    return np.asarray(x.get() if hasattr(x, "get") else x).astype(np.float64)
+
+
 def from_numbers(numbers: Any, *, like: Any, dtype: Any) -> Any:
     """A Python number, or a nested tuple of numbers, as an array in the library and on the device of `like`.
 
@@ -250,8 +270,11 @@ def take_rows(table: Any, indices: Any) -> Any:
 
 def unstack(x: Any, *, axis: int) -> Any:
     """The standard's `unstack` along a negative axis; not every library has it."""
-    if is_torch(x):  # its gradient is one stack; that of indexing is a sum of zero-padded arrays
+    # Their gradients are one stack; that of indexing is a sum of zero-padded arrays.
+    if is_torch(x):
         return x.unbind(axis)
+    if is_jax(x):
+        return sys.modules["jax"].numpy.unstack(x, axis=axis)
     after = (slice(None),) * (-1 - axis)
     return tuple(x[(..., index, *after)] for index in range(x.shape[axis]))
 

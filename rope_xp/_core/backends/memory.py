@@ -4,6 +4,7 @@ import ctypes
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -109,23 +110,40 @@ def is_contiguous(x: Any) -> bool:
     return x.flags.c_contiguous if backends.is_host(x) else x.is_contiguous()
 
 
+def reach(x: Any) -> tuple[int, int]:
+    """The bytes from the address of `x` to the begin and to the end of its numbers. Follows from shape and strides."""
+    if 0 in x.shape:
+        return 0, 0
+    spans = [step * (size - 1) for step, size in zip(steps(x), x.shape)]
+    return sum([span for span in spans if span < 0]), sum([span for span in spans if span > 0]) + x.itemsize
+
+
 def extent(x: Any) -> tuple[int, int]:
     """The range of addresses that `x` occupies, start and stop; (0, 0) if `x` has no numbers in memory."""
     try:
         (start,) = _addresses_of_host([x]) if backends.is_host(x) else _addresses_of_tensors([x])
     except RuntimeError:  # a tensor without memory of its own
         return 0, 0
-    if 0 in x.shape or not start:
-        return 0, 0
-    if is_contiguous(x):
-        return start, start + x.nbytes
-    stop, unit = start, x.itemsize // unit_of_strides(x)
-    for step, size in zip(strides(x), x.shape):
-        if step < 0:
-            start += unit * step * (size - 1)
-        else:
-            stop += unit * step * (size - 1)
-    return start, stop + x.itemsize
+    before, after = reach(x)
+    return (start + before, start + after) if start and after else (0, 0)
+
+
+class Extents(NamedTuple):
+    """How far arrays of one signature reach from their addresses."""
+
+    addresses: Callable[[Sequence[Any]], list[int]]
+    reaches: tuple[tuple[int, int], ...]
+
+    def are_apart(self, arrays: Sequence[Any]) -> bool:
+        """Whether the ranges of addresses do not overlap. Then no two arrays share memory."""
+        starts = self.addresses(arrays)
+        ranges = sorted([(start + before, start + after) for start, (before, after) in zip(starts, self.reaches)])
+        return all([stop <= start for (_, stop), (start, _) in pairwise(ranges)])
+
+
+def extents(arrays: Sequence[Any]) -> Extents:
+    """The extents of plain arrays of one library."""
+    return Extents(functions(arrays[0]).addresses, tuple(map(reach, arrays)))
 
 
 def may_overlap(x: Any, other: Any) -> bool:

@@ -13,10 +13,12 @@ from rope_xp._core import checks
 from rope_xp._core.channels import LAYOUTS, Layout
 from rope_xp._core.config.block import block_of, embedding_of
 from rope_xp._core.config.families import FAMILIES
-from rope_xp._core.config.family import Axes, Family
+from rope_xp._core.config.family import COMMON_DEFAULTS, Axes, Family
+from rope_xp._core.config.formats import Format, format_of, is_stated_about_positions
 from rope_xp._core.config.keys import BASE_KEYS, LENGTH_KEYS, WHO, Keys, comma_separated, is_about_positions, shortened
 from rope_xp._core.config.layers import LayerConfig, is_rotated, label_of, layer_type_of
 from rope_xp._core.config.parts import DEFAULTS_IN_COMPOSITE, part_of, sub_configs
+from rope_xp._core.config.readers import families_with, remarks_on_widths
 from rope_xp._core.config.remote import NOT_ROTARY, UNROTATED, set_known_keys
 from rope_xp._core.config.source import check_size, mapping_of
 from rope_xp._core.config.upstream import as_transformers, remarks
@@ -66,12 +68,13 @@ def from_config(
 
     Configs are those of transformers 5 (`rope_parameters`, also nested by layer type) and all older keys
     (`rope_theta`, `rope_scaling` with `type` or `rope_type`, `rotary_pct`, `rotary_emb_base`, ...). Values that a
-    config does not state follow from its `model_type`.
+    config does not state follow from its `model_type`. Other formats are recognised by their keys: params.json of Meta
+    and of Mistral, metadata of GGUF files, a config.json of MLX, and the arguments of Megatron-LM as a mapping.
 
     Parameters
     ----------
     config : path, mapping, or object with `to_dict()`
-        A config.json or its folder, the content of a config.json, or a config of transformers.
+        A config.json or params.json, its folder, a GGUF file, the content of one of them, or a config of transformers.
     part : str, optional
         The part of a composite config: "text" (the default), "vision", "audio", another of its parts, or the key of a
         sub-config.
@@ -116,6 +119,11 @@ def from_config(
     Some parameters of scaling rules, such as YaRN's `beta_fast`, have a default in the rule. They are not defaults of a
     family, and `strict` does not require them.
 
+    Meta's and Mistral's checkpoints pair neighbouring channels. A GGUF file has the pairing that llama.cpp uses for its
+    architecture. Its rule may be in a tensor: the mapping then has the values of `rope_freqs.weight`, or of
+    `rope_factors_long.weight` and `rope_factors_short.weight`, by these names. An error says which other format it took
+    the mapping for, and `describe` shows it.
+
     ``compat="transformers"`` reproduces these bugs:
 
     - Hunyuan ignores `alpha` beyond `max_position_embeddings`. Phi-3.5-MoE never uses `long_factor`.
@@ -141,7 +149,10 @@ def from_config(
 
     References
     ----------
-    transformers, `modeling_rope_utils.py` and `models/*/configuration_*.py`.
+    transformers, `modeling_rope_utils.py` and `models/*/configuration_*.py`. meta-llama/llama-models,
+    `models/llama3/args.py` and `models/llama4/args.py`. mistralai/mistral-inference, `args.py`. ggml-org/llama.cpp,
+    `gguf-py/gguf/constants.py` and `src/llama-model.cpp` (`llama_model_rope_type`). ml-explore/mlx-lm,
+    `models/rope_utils.py`. NVIDIA/Megatron-LM, `megatron/training/arguments.py`.
 
     Examples
     --------
@@ -151,6 +162,8 @@ def from_config(
     >>> config["rope_scaling"] = {"type": "linear", "factor": 4.0}
     >>> from_config(config)
     RotaryEmbedding(head_dim=128, layout='half', base=500000.0, scaling=LinearScaling(factor=4.0))
+    >>> from_config({"dim": 4096, "n_heads": 32, "rope_theta": 500000.0, "multiple_of": 1024})
+    RotaryEmbedding(head_dim=128, layout='interleaved', base=500000.0)
     """
     try:
         choice = _checked_choice(layer, layer_type, seq_len, compat, part, layout)
@@ -179,8 +192,8 @@ def _checked_choice(layer: Any, layer_type: Any, seq_len: Any, compat: Any, part
         checks.one_of(WHO, "layout", layout, LAYOUTS)
     if compat is not None:
         checks.one_of(WHO, "compat", compat, COMPATS)
-    if seq_len is not None and not 1 <= checks.count(WHO, "seq_len", seq_len) < 2**53:
-        raise ValueError(f"{WHO}: seq_len must be at least 1 and below 2**53; got {seq_len}")
+    if seq_len is not None:
+        checks.length(WHO, "seq_len", seq_len)
     if layer is not None:
         layer = checks.count(WHO, "layer", layer)
     if layer_type is not None and not isinstance(layer_type, str):
@@ -192,6 +205,51 @@ def _checked_choice(layer: Any, layer_type: Any, seq_len: Any, compat: Any, part
 
 def _from_config(config: Any, part: Any, layout: Any, strict: bool, choice: Choice) -> RotaryEmbedding | None:
     whole = mapping_of(config)
+    form = format_of(whole)
+    if form is None:
+        return _of_transformers(whole, part, layout, strict, choice)
+    try:
+        if form.rewritten is not None:
+            return _of_transformers(form.rewritten(whole), part, layout, strict, choice)
+        return _of_format(form, whole, part, layout, strict, choice)
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{error} (the mapping was read as {form.name})") from None
+
+
+def _of_format(
+    form: Format, whole: Mapping[str, Any], part: Any, layout: Any, strict: bool, choice: Choice
+) -> RotaryEmbedding | None:
+    """The embedding of a config in another format, which is translated first."""
+    if choice.compat is not None:
+        raise ValueError(f"{WHO}: compat must be None for this format; got {choice.compat!r}")
+    source = Keys("the mapping", whole)
+    translated = form.as_config(source, part)  # pyright: ignore[reportOptionalCall]
+    source.require_all_read(is_stated_about_positions)
+    if translated is None:
+        return None
+    config, family = translated
+    config = {key: value for key, value in config.items() if value is not None}
+    rope, provenance = _read(config, "", _with_layout(family, layout), choice, is_translated=True)
+    provenance = replace(
+        provenance,
+        defaults=(*source.defaults.values(), *provenance.defaults),
+        remarks=(f"read from {form.name}", *source.remarks, *provenance.remarks),
+    )
+    return _checked_provenance(rope, provenance, strict)
+
+
+def _checked_provenance(rope: Any, provenance: Provenance, strict: bool) -> RotaryEmbedding | None:
+    """The embedding with its provenance. With `strict`, no value may be a default."""
+    if strict and provenance.defaults:
+        defaults = defaults_as_text(provenance.defaults)
+        raise ValueError(f"{WHO}: every value must be in the config with strict=True; got {defaults}")
+    return None if rope is None else with_provenance(rope, provenance)
+
+
+def _of_transformers(
+    whole: Mapping[str, Any], part: Any, layout: Any, strict: bool, choice: Choice
+) -> RotaryEmbedding | None:
     mapping, model_type, outside = part_of(whole, part)
     if model_type in UNROTATED:
         return None
@@ -205,10 +263,7 @@ def _from_config(config: Any, part: Any, layout: Any, strict: bool, choice: Choi
         and not _gives_same_embedding(rope, {**mapping, **outside}, model_type, family, choice)
     ):
         raise ValueError(f"{WHO}: keys about positions must be in the part, not outside it; got {outside}")
-    if strict and provenance.defaults:
-        defaults = defaults_as_text(provenance.defaults)
-        raise ValueError(f"{WHO}: every value must be in the config with strict=True; got {defaults}")
-    return None if rope is None else with_provenance(rope, provenance)
+    return _checked_provenance(rope, provenance, strict)
 
 
 def _family_of(mapping: Mapping[str, Any], model_type: str, layout: str | None) -> Family:
@@ -218,6 +273,10 @@ def _family_of(mapping: Mapping[str, Any], model_type: str, layout: str | None) 
         raise _unknown(mapping, model_type)
     if family is None:
         family = Family({"rope_theta": None}, axes=Axes("chunked", any_order=True))
+    return _with_layout(family, layout)
+
+
+def _with_layout(family: Family, layout: str | None) -> Family:
     if layout is None:
         return family
     return replace(family, pairing=replace(family.pairing, layout=layout, from_caller=True))
@@ -251,7 +310,7 @@ def _gives_same_embedding(
 
 
 def _read(
-    mapping: Mapping[str, Any], model_type: str, family: Family, choice: Choice
+    mapping: Mapping[str, Any], model_type: str, family: Family, choice: Choice, is_translated: bool = False
 ) -> tuple[RotaryEmbedding | None, Provenance]:
     """Read one part of a config with the row of its family. The provenance has the values that it does not state."""
     keys = Keys(f"the config of model_type {model_type!r}" if model_type else "the config", mapping, model_type)
@@ -269,23 +328,42 @@ def _read(
         where, own = layer if rotated else ..., family.layers.by_type.get(label)
         row, scaled = family.of_type(label), own is None or own.scaled
         rope = embedding_of(LayerConfig(keys, block, row, where, layer_type, seq_len, scaled))
-        keys.remarks += [] if compat else remarks(keys.mapping, block.mapping, model_type, family)
+        keys.remarks += [] if compat or is_translated else remarks(keys.mapping, block.mapping, model_type, family)
     _add_remark_on_chunks(keys)
     _check_all_read(keys, family, mapping)
     if rope is None or not rotated:
         return None, Provenance(choices)
-    length = keys.first(*LENGTH_KEYS)
+    keys.remarks += [
+        *_remarks_on_base(keys, family.of_type(label), rope),
+        *remarks_on_widths(keys, family, rope.head_dim),
+    ]
+    length = keys.first(*LENGTH_KEYS, "seq_length")
     length = int(length) if isinstance(length, (int, float)) and 1 <= length < 2**53 else None
-    return rope, Provenance(tuple(keys.defaults.values()), tuple(keys.remarks), model_type, length)
+    stated = tuple(name for name in keys.found() if name in mapping)  # not those that `set_known_keys` has added
+    return rope, Provenance(tuple(keys.defaults.values()), tuple(keys.remarks), model_type, length, stated)
 
 
 def _check_all_read(keys: Keys, family: Family, mapping: Mapping[str, Any]) -> None:
     """All keys about positions must have been read."""
     for of_type in family.layers.by_type.values():
         keys.ignore(*(of_type.base_keys or BASE_KEYS))  # keys for other layer types
-    keys.require_all_read(is_about_positions)
-    if mapping and not mapping.get("model_type") and not keys.found_any():
+    keys.require_all_read(is_about_positions, families_with)
+    if mapping and not mapping.get("model_type") and not keys.found():
         raise ValueError(f"{WHO}: {keys.name} must have a key that is known; got {comma_separated(mapping)}")
+
+
+def _remarks_on_base(keys: Keys, row: Family, rope: RotaryEmbedding) -> list[str]:
+    """A sentence about a stated base that is the default of most families, but not of this one.
+
+    With a scaling rule, such a base may be meant: Phi-3.5-MoE has it.
+    """
+    usual, own = COMMON_DEFAULTS["rope_theta"], row.default("rope_theta")
+    is_stated = all(default.row != "frequencies" for default in keys.defaults.values())
+    if not is_stated or rope.base != usual or rope.scaling is not None or own in (None, usual):
+        return []
+    return [
+        f"the base is {usual:,.0f}, the default of most families, but the default of {keys.model_type} is {own:,.0f}"
+    ]
 
 
 def _add_remark_on_chunks(keys: Keys) -> None:

@@ -9,6 +9,7 @@ from rope_xp._core.config.channels import head_dim_of, layout_of, rotated_channe
 from rope_xp._core.config.family import Family
 from rope_xp._core.config.keys import WHO, Keys, comma_separated
 from rope_xp._core.config.layers import DEFAULT_BLOCK_NAME, LayerConfig, layers_of, nested_by
+from rope_xp._core.config.readers import rules_with
 from rope_xp._core.config.scaling import base_of, rope_type_of, scaling_of
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._core.spectrum import frequencies_of
@@ -107,6 +108,8 @@ def _frequencies(
     if sections is not None or pairing.reverse or pairing.last_channels:
         raise ValueError(f"{WHO}: the number of rotated channels must be even in {config.keys.name}; got {rotary_dim}")
     rule = Scaling() if scaling is None else scaling
+    if scaling is not None:
+        config.keys.remarks.append(f"the given frequencies include the rule {rope_type} ({scaling.describe()})")
     inv_freq = frequencies_of(WHO, rule, base, rotary_dim)
     return {"inv_freq": inv_freq, "attention_factor": rule.resolved_attention_factor}
 
@@ -150,6 +153,6 @@ def _ignore_known_keys(config: LayerConfig) -> None:
     """Mark the keys that change nothing as read. All other keys of the block must have been read."""
     keys, block, quirks = config.keys, config.block, config.family.quirks
     block.ignore(*quirks.ignored_in_block, *IGNORED_IN_BLOCK)
-    block.require_all_read()
+    block.require_all_read(owners=rules_with)
     keys.ignore(*quirks.ignored_keys, *(name for name in IGNORED_IF_NULL if keys.mapping.get(name) is None))
     keys.ignore(*(name for name, value in ONLY_VALUES.items() if keys.mapping.get(name, value) == value))

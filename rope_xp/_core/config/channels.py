@@ -16,6 +16,13 @@ from rope_xp._core.config.keys import (
 from rope_xp._core.config.layers import LayerConfig, types_of
 
 MAX_AXES = 16
+# The key of MLX for the layout, and the families for which mlx-lm reads it.
+MLX_KEY = "rope_traditional"
+_READ_BY_MLX = """
+apertus bitnet exaone falcon_h1 gemma gemma2 gemma4_text glm4 internlm2 internlm3 llama minicpm mistral mixtral olmo
+olmo2 olmoe phi3 qwen2 qwen2_moe seed_oss
+"""
+READ_BY_MLX = frozenset(_READ_BY_MLX.split())
 
 
 def head_dim_of(config: LayerConfig) -> int:
@@ -143,6 +150,8 @@ def layout_of(config: LayerConfig) -> str:
     pairing, interleave = config.family.pairing, config.keys.get(*INTERLEAVE_KEYS)
     if interleave is None or pairing.from_caller:
         return pairing.layout
+    if config.keys.get(MLX_KEY) is not None and config.keys.model_type in READ_BY_MLX:
+        return "interleaved" if checks.boolean(WHO, MLX_KEY, interleave) else "half"
     wanted = pairing.layout != "half"
     if checks.boolean(WHO, INTERLEAVE_KEYS[0], interleave) == wanted:
         return pairing.layout

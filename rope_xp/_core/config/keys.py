@@ -116,9 +116,9 @@ class Keys:
         """The same mapping, with no key marked as read."""
         return Keys(self.name, self.mapping, self.model_type)
 
-    def found_any(self) -> bool:
-        """Whether any of the keys that were read has a value that is not null."""
-        return any(self.mapping.get(name) is not None for name in self._read)
+    def found(self) -> list[str]:
+        """The keys that were read and have a value that is not null, in the order of the mapping."""
+        return [name for name, value in self.mapping.items() if name in self._read and value is not None]
 
     def get(self, *names: str) -> Any:
         """The value of a key that may have several names, or None. Two names must not have different values."""
@@ -172,8 +172,13 @@ class Keys:
         self._read.update(names)
         return next((self.mapping[name] for name in names if self.mapping.get(name) is not None), None)
 
-    def require_all_read(self, matters: Callable[[Any, Any], bool] | None = None) -> None:
-        """All keys for which `matters` is true must have been read. A known key in another spelling is an error too."""
+    def require_all_read(
+        self, matters: Callable[[Any, Any], bool] | None = None, owners: Callable[[Any], str] | None = None
+    ) -> None:
+        """All keys for which `matters` is true must have been read. A known key in another spelling is an error too.
+
+        `owners` says who reads a key that this mapping must not have.
+        """
         plain = by_plain_spelling(self._read)
         unread = {
             key: value
@@ -183,6 +188,7 @@ class Keys:
         if unread:
             known = comma_separated(self._read & self.mapping.keys()) or "none"
             like = similar_names(unread, self._read)
+            like += "".join(map(owners, list(unread)[:4])) if owners else ""
             raise ValueError(
                 f"{WHO}: every key of {self.name} must be known; got {unread}{like}; known keys are {known}"
             )

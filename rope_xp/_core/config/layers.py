@@ -84,7 +84,7 @@ def _type_at(keys: Keys, family: Family, layer: int, types: list[str]) -> str | 
     if family.layers.types is not None and not _given_types(keys):
         pattern = keys.fresh()
         family.layers.types(pattern, len(types))
-        if not pattern.found_any():
+        if not pattern.found():
             keys.assume("", "layer_types")
     return types[layer]
 

@@ -16,14 +16,14 @@ UNROTATED = ("glm5_next_text", "inkling2_text", "jamba", "kimi_linear", "nemotro
 # Families without a rotary embedding, and what their attention has in its place.
 NOT_ROTARY = {name: "biases that grow with the distance (ALiBi)" for name in ("bloom", "mpt")}
 
-_GROK = ("git", "grok-1", "grok1")
+GROK_FAMILIES = ("git", "grok-1", "grok1")
 # Keys that must have this value in a family.
 REQUIRED_VALUES: dict[str, dict[str, Any]] = {
     "chatglm": {"position_encoding_2d": False},
     "ernie4_5_moe_vl": {"rope_3d": True},
     "qwen": {"pos_emb": "rotary"},
     "step3p5": {"yarn_only_types": ["full_attention"]},  # the types of layers to which a scaling rule applies
-    **{name: {"extrapolation_factor": 1.0} for name in _GROK},
+    **{name: {"extrapolation_factor": 1.0} for name in GROK_FAMILIES},
 }
 # Keys that Grok has at the top level, and their names in a rotary block.
 GROK_BLOCK = {"rope_type": "rope_type", "scaling_factor": "factor", "beta_fast": "beta_fast", "beta_slow": "beta_slow"}
@@ -57,7 +57,14 @@ def _chatglm(keys: Keys, seq_len: int | None) -> None:
 def _qwen(keys: Keys, seq_len: int | None) -> None:
     """Beyond `seq_length` the base grows in steps: by 3, 7, 15, ... for sequences up to 2, 4, 8, ... times as long."""
     grows, length = keys.get("use_dynamic_ntk"), keys.count("seq_length")
-    if (grows is not None and not checks.boolean(WHO, "use_dynamic_ntk", grows)) or seq_len is None:
+    if grows is not None and not checks.boolean(WHO, "use_dynamic_ntk", grows):
+        return
+    if length:
+        keys.remarks.append(
+            f"beyond seq_length={length} tokens, frequencies change with the length (use_dynamic_ntk), and keys that "
+            "were cached before do not fit"
+        )
+    if seq_len is None:
         return
     if not length:
         raise ValueError(f"{WHO}: seq_length must be given for use_dynamic_ntk with seq_len; got {length}")
@@ -120,5 +127,5 @@ SET_KNOWN_KEYS: dict[str, Callable[[Keys, int | None], None]] = {
     "chatglm": _chatglm,
     "internlm": _internlm,
     "qwen": _qwen,
-    **dict.fromkeys(_GROK, _grok),
+    **dict.fromkeys(GROK_FAMILIES, _grok),
 }

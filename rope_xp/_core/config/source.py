@@ -1,18 +1,13 @@
 """Read a config from a file or an object into a mapping, and check its size."""
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rope_xp._core.config.files import MAX_BITS, MAX_LEVELS, MAX_VALUES, json_of_file
+from rope_xp._core.config.gguf_file import gguf_metadata
 from rope_xp._core.config.keys import WHO
-
-# Limits far above any checkpoint's config. Within them, reading takes at most a second and a few hundred MB.
-MAX_BYTES = 2**24
-MAX_VALUES = 10**6
-MAX_LEVELS = 32
-MAX_BITS = 2048  # of an int, so that Python can print it
 
 
 def mapping_of(config: Any) -> Mapping[str, Any]:
@@ -57,30 +52,27 @@ def check_size(given: Any) -> None:
 
 
 def _from_file(path: Path) -> Any:
-    """The JSON of a file, or of `config.json` in a folder."""
+    """The config that a path leads to."""
     path = _regular_file(path)
-    try:
-        with open(path, "rb") as file:
-            text = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise type(error)(f"{WHO}: {path} must be readable; got {error.strerror}") from None
-    if len(text) > MAX_BYTES:
-        raise ValueError(f"{WHO}: {path} must have at most {MAX_BYTES} bytes; got more")
-    try:
-        return json.loads(text.decode("utf-8-sig"), object_pairs_hook=_with_unique_keys, parse_int=_int)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{WHO}: {path} must be JSON in UTF-8; got {error.reason}") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{WHO}: {path} must be JSON; got {error.msg} on line {error.lineno}, column {error.colno}"
-        ) from None
-    except RecursionError:
-        raise ValueError(f"{WHO}: {path} must have at most {MAX_LEVELS} levels; got more") from None
+    return gguf_metadata(WHO, path) if path.suffix.lower() == ".gguf" else json_of_file(WHO, path)
+
+
+def config_path(path: Path) -> Path:
+    """The file of a config: config.json, params.json or the only GGUF file in a folder, or beside a file of tensors."""
+    if path.name.lower().endswith((".safetensors", ".safetensors.index.json")) and path.is_file():
+        path = path.parent
+    if not path.is_dir():
+        return path
+    config, params = path / "config.json", path / "params.json"
+    if config.exists() or params.exists():
+        return config if config.exists() else params
+    ggufs = list(path.glob("*.gguf"))
+    return ggufs[0] if len(ggufs) == 1 else config
 
 
 def _regular_file(path: Path) -> Path:
     try:
-        path = path / "config.json" if path.is_dir() else path
+        path = config_path(path)
         exists, regular = path.exists(), path.is_file()
     except OSError:  # the name is too long
         exists = regular = False
@@ -92,19 +84,3 @@ def _regular_file(path: Path) -> Path:
     if not regular:
         raise ValueError(f"{WHO}: config must be a regular file; got {str(path)!r}")
     return path
-
-
-def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object in which each key must occur once, because JSON readers treat repeated keys differently."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in found if keys.count(key) > 1)
-        raise ValueError(f"{WHO}: every key must occur once in a JSON object; got {twice!r} {keys.count(twice)} times")
-    return found
-
-
-def _int(digits: str) -> int:
-    if len(digits) * 3 > MAX_BITS:  # a digit has more than 3 bits
-        raise ValueError(f"{WHO}: an int must have at most {MAX_BITS} bits; got {len(digits)} digits")
-    return int(digits)

@@ -153,9 +153,16 @@ def remarks(config: Mapping[str, Any], block: Mapping[str, Any], model_type: str
             found.append(f"transformers fails with {PARTIAL_KEYS[0]} and rope_type {rule!r} in {model_type!r}")
     if names:
         found.append(
-            f"transformers does not read {comma_separated(names)} in {model_type!r}; with compat, rope_xp ignores it"
+            f"transformers does not read {', '.join(map(_with_owners, sorted(names)))} in {model_type!r}; with compat, "
+            "rope_xp ignores it"
         )
     return found
+
+
+def _with_owners(name: str) -> str:
+    """The name of a key, and the families whose classes in transformers read it."""
+    owners = READ_ONLY_BY.get(name)
+    return f"{name} (a key of {comma_separated(owners)})" if owners else name
 
 
 def _not_read(config: Mapping[str, Any], model_type: str) -> tuple[str, ...]:

@@ -84,41 +84,61 @@ def _launch(
     xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool = False, *, requested: str
 ) -> list[Any]:
     """Rotate with a Triton kernel. If a launch fails, the reference runs instead, unless the user chose Triton."""
-    autograd = _kernel_module("autograd")
-    return autograd.rotate_all(
-        xs,
-        angles,
-        rotation,
-        kernel if requested == "triton" else autograd.WithFallback(kernel, _report_failure),
-        inplace,
-    )
+    return _kernel_module("autograd").rotate_all(xs, angles, rotation, _with_fallback(kernel, requested), inplace)
 
 
-def prepare(names: list[str], xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool) -> Any:
+def _with_fallback(kernel: Any, requested: str) -> Any:
+    """A Triton kernel, with the reference as its fallback unless the user chose Triton by name."""
+    return kernel if requested == "triton" else _kernel_module("autograd").WithFallback(kernel, _report_failure)
+
+
+def prepare(
+    names: list[str],
+    xs: Sequence[Any],
+    angles: Angles,
+    alignments: Sequence[Any],
+    rotation: Rotation,
+    inplace: bool,
+    *,
+    requested: str,
+) -> Any:
     """A program whose `run(xs, angles)` equals `rotate_by` for all arrays and angles with the signatures of these.
 
-    The angles that `run` takes need not be aligned. None if the kernels have no programs for these arrays.
+    The angles that `run` takes need not be aligned. `alignments` are those of the given angles. None if the kernels
+    have no programs for these arrays.
     """
     if len(set(names)) > 1:
         return None
-    return _prepare(names[0], xs, angles, rotation, _kernel_module(names[0]), inplace)
+    if names[0] == "xla":
+        return _kernel_module("xla").prepare(angles, alignments, rotation)
+    return _prepare(names[0], xs, angles, rotation, _kernel_module(names[0]), inplace, requested=requested)
 
 
 def prepare_by_positions(
-    xs: Sequence[Any], positions: Sequence[Any], frequencies: Any, scale: Any, rotation: Rotation
+    xs: Sequence[Any], positions: Sequence[Any], frequencies: Any, scale: Any, rotation: Rotation, kernel: str
 ) -> Any:
     """A program whose `run(xs, angles)` equals `rotate_by_positions`. Angles are ``(positions,)`` for each array."""
     by_positions = _kernel_module("triton").ByPositions(frequencies, scale)
-    return _prepare("triton", xs, [(positions_of_x,) for positions_of_x in positions], rotation, by_positions)
+    angles = [(positions_of_x,) for positions_of_x in positions]
+    return _prepare("triton", xs, angles, rotation, by_positions, requested=kernel)
 
 
 def _prepare(
-    name: str, xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool = False
+    name: str,
+    xs: Sequence[Any],
+    angles: Angles,
+    rotation: Rotation,
+    kernel: Any,
+    inplace: bool = False,
+    *,
+    requested: str,
 ) -> Any:
     if not hasattr(kernel, "prepare") or not all(_is_tested(name, x) for x in xs):
         return None
     if not backends.is_torch(xs[0]):
         return kernel.prepare(xs, angles, rotation, inplace)
+    if name == "triton":
+        kernel = _with_fallback(kernel, requested)
     return _kernel_module("autograd").prepare(xs, angles, rotation, kernel, inplace)
 
 

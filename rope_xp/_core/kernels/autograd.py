@@ -9,6 +9,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
+from rope_xp._core.backends.signature import Plans, signature_of
 from rope_xp._core.kernels import reference
 from rope_xp._core.kernels.faults import LaunchError
 from rope_xp._core.kernels.pair_rotation import Angles, Rotation, Tables
@@ -49,12 +50,51 @@ class InPlace(NamedTuple):
         return rotated
 
 
-def prepare(xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool) -> Any:
-    """The program of a kernel that does what `rotate_all` does; None if `rotate_all` does more than call the kernel."""
-    if not (_are_constant(angles) and _need_no_derivative(xs)):
+class Differentiable(NamedTuple):
+    """A program whose results have derivatives. It keeps the programs of backward passes, and holds no array."""
+
+    program: Any
+    rotation: Rotation
+    kernel: Any
+    views: list[tuple[Any, Any]]  # shape and strides of each of the aligned angles, which all arrays share
+    backward: Plans
+
+    def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
+        return list(_PlannedRotation.apply(self, angles, *xs))
+
+    def saved(self, angles: tuple[Any, ...]) -> list[Any]:
+        """Aligned angles. Positions are copied, since the caller may change them before the backward pass."""
+        views = [tensor.as_strided(*view) for tensor, view in zip(angles, self.views)]
+        return [view if view.is_floating_point() else view.clone() for view in views]
+
+    def rotate_back(self, gradients: Sequence[Any], saved: tuple[Any, ...]) -> Sequence[Any]:
+        angles, rotation = [saved] * len(gradients), self.rotation.inverted()
+        signature = signature_of((*gradients, *saved))
+        program = None if signature is None else self.backward.get(signature)
+        if program is not None:
+            try:
+                return program.run(gradients, angles)
+            except LaunchError:  # below, the kernel handles it
+                pass
+        rotated = rotate_all(gradients, angles, rotation, self.kernel)
+        if signature is not None and program is None:
+            self.backward.add(signature, prepare(gradients, angles, rotation, self.kernel))
+        return rotated
+
+
+def prepare(xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool = False) -> Any:
+    """The program of a kernel that does what `rotate_all` does.
+
+    None if `rotate_all` does more than call the kernel and compute derivatives, or if arrays have different angles.
+    """
+    program = kernel.prepare(xs, angles, rotation, inplace) if _are_constant(angles) else None
+    if program is None or _need_no_derivative(xs):
+        return InPlace(program) if inplace and program is not None else program
+    views = [[(tensor.shape, tensor.stride()) for tensor in group] for group in angles]
+    is_same = all([each == views[0] for each in views])
+    if inplace or not is_same or _is_transforming() or not all([_is_memory(x) and _has_derivative(x) for x in xs]):
         return None
-    program = kernel.prepare(xs, angles, rotation, inplace)
-    return InPlace(program) if inplace and program is not None else program
+    return Differentiable(program, rotation, kernel, views[0], Plans())
 
 
 def _are_constant(angles: Angles) -> bool:
@@ -99,6 +139,10 @@ class WithFallback(NamedTuple):
             self.on_failure(xs[0], problem)
         return _rotate_by_reference(xs, angles, rotation, self.kernel, inplace)
 
+    def prepare(self, xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False) -> Any:
+        """The program of the kernel itself, without the fallback."""
+        return self.kernel.prepare(xs, angles, rotation, inplace)
+
     def tables_of(self, xs: Sequence[Any], angles: Angles) -> Tables:
         return _tables_of(self.kernel, xs, angles)
 
@@ -140,6 +184,23 @@ class _Rotation(torch.autograd.Function):
         return rotated, (0,) * count
 
 
+class _PlannedRotation(torch.autograd.Function):
+    """The rotation of a `Differentiable` program.
+
+    Without transforms and forward-mode derivatives, it needs no `setup_context`, which makes each call slower.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, program: Differentiable, angles: Angles, *xs: Any) -> Any:
+        ctx.program = program
+        ctx.save_for_backward(*program.saved(angles[0]))
+        return tuple(program.program.run(xs, angles))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return None, None, *ctx.program.rotate_back(gradients, ctx.saved_tensors)
+
+
 def _grouped(tensors: Sequence[Any], count: int) -> Angles:
     """The tensors in `count` groups of equal length, one for each array."""
     length = len(tensors) // count
@@ -148,7 +209,12 @@ def _grouped(tensors: Sequence[Any], count: int) -> Angles:
 
 def is_constant(x: Any) -> bool:
     """Whether a tensor is plain memory without derivatives, and no operation is intercepted or transformed."""
-    return _is_plain(x) and not _is_intercepted() and not _functorch.get_dynamic_layer_stack_depth()
+    return _is_plain(x) and not _is_intercepted() and not _is_transforming()
+
+
+def _is_transforming() -> bool:
+    """Whether a `torch.func` transform is active."""
+    return _functorch.get_dynamic_layer_stack_depth() > 0
 
 
 def runs_eagerly(x: Any) -> bool:

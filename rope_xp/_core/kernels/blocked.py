@@ -13,7 +13,7 @@ import numpy as np
 
 from rope_xp._core.backends import memory
 from rope_xp._core.kernels.pair_rotation import Rotation, Tables
-from rope_xp._core.kernels.reference import join_pairs
+from rope_xp._core.kernels.reference import join_pairs, split_pairs
 
 MEMORY_KINDS = ("host memory",)
 BYTES_PER_BLOCK = 2**20  # of x, for each thread; measured
@@ -53,56 +53,46 @@ def _rotate_parts(x: Any, tables: Sequence[Any], like: Any, out: Any, rotation: 
     buffers = memory.empty(count, like), memory.empty(count, like)
     for part in _parts(tuple(x.shape[:-1]), tuple(tables[0].shape[:-1]), width, size):
         numbers, rotated = x[part], out[part]
-        partner, wide = (buffer[: prod(numbers.shape)].reshape(numbers.shape) for buffer in buffers)
+        products, wide = (buffer[: prod(numbers.shape)].reshape(numbers.shape) for buffer in buffers)
         tables_of_part = [table[_part_of_table(part, table)] for table in tables]
         if x.dtype == like.dtype:
-            _rotate_part(numbers, tables_of_part, rotated, partner, rotation)
+            _rotate_part(numbers, tables_of_part, rotated, products, rotation)
             continue
         wide[...] = numbers
-        _rotate_part(wide, tables_of_part, wide, partner, rotation)
+        _rotate_part(wide, tables_of_part, wide, products, rotation)
         with np.errstate(over="ignore"):  # overflow gives infinity, as in the other kernels
             rotated[...] = wide
 
 
-def _rotate_part(numbers: Any, tables: Sequence[Any], rotated: Any, partner: Any, rotation: Rotation) -> None:
+def _rotate_part(numbers: Any, tables: Sequence[Any], rotated: Any, products: Any, rotation: Rotation) -> None:
     """Rotate by one table of complex numbers, or by a table of cosines and a table of sines with their signs.
 
-    `partner` is memory for the partner of each number. `rotated` may be `numbers`.
+    `products` is memory for the products with sines. `rotated` may be `numbers`.
     """
     xp = memory.operations(numbers)
     if len(tables) == 1:
         xp.multiply(memory.complex_view(numbers), tables[0], out=memory.complex_view(rotated))
         return
-    # Each product is one pass over contiguous memory; only the partner channels are copied first.
     if rotation.read != rotation.write:
-        numbers = _join_pairs(*_split_pairs(numbers, rotation.read), rotation)
-    _copy_partners(numbers, partner, rotation.write)
-    xp.multiply(partner, tables[1], out=partner)
-    xp.multiply(numbers, tables[0], out=rotated)
-    xp.add(rotated, partner, out=rotated)
-
-
-def _copy_partners(numbers: Any, partner: Any, layout: str) -> None:
-    """Write the partner of each number."""
-    halves = memory.views_as_halves(numbers, partner) if layout == "half" else None
+        numbers = _join_pairs(*split_pairs(xp, numbers, rotation.read), rotation)
+    # Each product is one pass over contiguous memory. NumPy copies halves of rows faster than it subtracts them.
+    halves = memory.views_as_halves(numbers, products) if rotation.write == "half" else None
     if halves is not None:
         halves[1][..., ::-1] = halves[0]
+        xp.multiply(products, tables[1], out=products)
+        xp.multiply(numbers, tables[0], out=rotated)
+        xp.add(rotated, products, out=rotated)
         return
-    for to, source in zip(_split_pairs(partner, layout), reversed(_split_pairs(numbers, layout))):
-        to[...] = source
+    xp.multiply(numbers, tables[1], out=products)
+    xp.multiply(numbers, tables[0], out=rotated)
+    of_partners = reversed(split_pairs(xp, products, rotation.write))
+    for channels, each in zip(split_pairs(xp, rotated, rotation.write), of_partners):
+        xp.subtract(channels, each, out=channels)
 
 
 def _join_pairs(first: Any, second: Any, rotation: Rotation) -> Any:
     """A new array of both channels of all pairs, in the layout of the result."""
     return join_pairs(memory.operations(first), first, second, rotation.write)
-
-
-def _split_pairs(x: Any, layout: str) -> tuple[Any, Any]:
-    """Views of the first and the second channels of all pairs."""
-    if layout == "interleaved":
-        return x[..., 0::2], x[..., 1::2]
-    half = x.shape[-1] // 2
-    return x[..., :half], x[..., half:]
 
 
 def _parts(shape: tuple[int, ...], table_shape: tuple[int, ...], width: int, size: int) -> Iterator[tuple[slice, ...]]:

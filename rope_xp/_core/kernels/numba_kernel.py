@@ -22,7 +22,7 @@ from rope_xp._core.backends import memory, threads
 from rope_xp._core.backends.signature import Plans
 from rope_xp._core.kernels import numba_pairs
 from rope_xp._core.kernels.numba_jobs import compiled_entry, fetch_and_add, numba_threads, pointer_to, source_stamp
-from rope_xp._core.kernels.numba_pairs import TAGS, copy, lanes_of, read, rotate_pairs, size_of
+from rope_xp._core.kernels.numba_pairs import TAGS, copy, lanes_of, read, rotate_pairs, size_of, touch
 from rope_xp._core.kernels.pair_rotation import Angles, Rotation
 
 MEMORY_KINDS = ("host memory",)
@@ -33,6 +33,9 @@ BYTES_PER_PART = 2**18
 # Tables of this size are read from memory again for each group of heads. Measured: shorter ones stay in the cache, more
 # heads compete for the same lines of the cache, and fewer gain nothing.
 BYTES_OF_LONG_TABLES, HEADS_PER_GROUP = 2**19, 4
+# The system provides new memory when a page of it is first written. Measured: the pages of a part all at once take less
+# time than one by one between vectors. Smaller parts are seldom new memory.
+_BYTES_TO_TOUCH, _PAGE = 2**16, 2**12
 _ROWS_PER_RUN = 16  # how many rows one call of `_rotate_run` rotates, at most
 
 # A job is a list of words. It begins with:
@@ -298,6 +301,26 @@ def _rotate_run(tag, reads, writes, x, x_step, x_row, y, y_step, y_row, sin, sin
 
 
 @numba.njit(error_model="numpy")
+def _touch_rows(job, record, start, stop):
+    """Write a byte into about each page of the rows of the result, from `start` to `stop`."""
+    axes = record + _RECORD
+    innermost = axes + 6 * (job[record + _AXES] - 1)
+    length, y_row = job[innermost], job[innermost + 2]
+    step = max(1, _PAGE // max(1, abs(y_row)))
+    # Runs of the innermost axis that lie in one page: all but the first are skipped.
+    runs = max(1, _PAGE // max(1, abs(job[innermost - 4]))) if innermost > axes else 1
+    while start < stop:
+        y, rest = job[job[record + _PLACE] + 1], start
+        for axis in range(innermost, axes - 1, -6):
+            y += rest % job[axis] * job[axis + 2]
+            rest //= job[axis]
+        rows = min(length - start % length, stop - start)
+        for row in range(0, rows, step):
+            touch(y + row * y_row)
+        start += rows * runs if rows == length else rows
+
+
+@numba.njit(error_model="numpy")
 def _rotate_rows(tag, job, record, start, stop, nans, scratch):
     """Rotate the rows from `start` to `stop`, counted in the order of the axes of the record."""
     place, integer, size, wide = job[record + _PLACE], job[record + _INTEGER], size_of(tag), 64 // lanes_of(tag)
@@ -314,6 +337,8 @@ def _rotate_rows(tag, job, record, start, stop, nans, scratch):
     axes = record + _RECORD
     innermost = axes + 6 * (job[record + _AXES] - 1)
     x_row, y_row, sin_row, cos_row = job[innermost + 1], job[innermost + 2], job[innermost + 3], job[innermost + 4]
+    if is_moved and (stop - start) * dim * size >= _BYTES_TO_TOUCH:
+        _touch_rows(job, record, start, stop)
     needs_scratch = not is_moved and reads != writes
     # How many rows one call rotates, at most. It is 1 if each row has a position of its own.
     most = 1 if needs_scratch or job[innermost + 5] != 0 else _ROWS_PER_RUN

@@ -51,6 +51,18 @@ def copy(context: Any, source: Any, target: Any, size: Any) -> Any:
 
 
 @intrinsic
+def touch(context: Any, address: Any) -> Any:
+    """Write a byte at an address. The write is atomic, so that no compiler leaves it out."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        byte = ir.IntType(8)
+        builder.store_atomic(byte(0), builder.inttoptr(arguments[0], byte.as_pointer()), "monotonic", 1)
+        return context.get_dummy_value()
+
+    return types.void(types.intp), generate
+
+
+@intrinsic
 def size_of(context: Any, tag: Any) -> Any:
     """The size of a number in memory, in bytes."""
     return types.intp(tag), lambda context, builder, *_: context.get_constant(types.intp, tag.bitwidth // 8)

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from rope_xp._core import phases
+from rope_xp._core.backends import materialized
 from rope_xp._core.kernels import reference
 from rope_xp._core.kernels.pair_rotation import Angles, Rotation, Tables
-from rope_xp._core.kernels.reference import join_pairs
+from rope_xp._core.kernels.reference import join_pairs, split_pairs
 
 MEMORY_KINDS = ("jax",)
 
@@ -21,11 +22,12 @@ MEMORY_KINDS = ("jax",)
 class Program(NamedTuple):
     """A rotation outside `jax.jit` of arrays by angles that are not aligned: their axes only lack those of size 1.
 
-    `shapes` has the shape of aligned tables for each array. Each array has a compiled function of its own, because
-    arrays may be on different devices. So rows of tables are selected before, and not once for each head.
+    `alignments` has the shape of aligned tables for each array and, if heads have their own, the order of their axes.
+    Each array has a compiled function of its own, because arrays may be on different devices. So rows of tables are
+    selected before, and not once for each head.
     """
 
-    shapes: tuple[tuple[int, ...], ...]
+    alignments: tuple[Any, ...]
     rotation: Rotation
 
     def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
@@ -34,8 +36,8 @@ class Program(NamedTuple):
             if group is not last:
                 last, pair = group, group if len(group) == 2 else _select_rows(*group)
             tables.append(pair)
-        arguments = zip(xs, tables, self.shapes)
-        return [_rotate_unaligned(x, sin, cos, shape, self.rotation) for x, (sin, cos), shape in arguments]
+        arguments = zip(xs, tables, self.alignments)
+        return [_rotate_unaligned(x, sin, cos, alignment, self.rotation) for x, (sin, cos), alignment in arguments]
 
 
 class TablesProgram(NamedTuple):
@@ -48,10 +50,10 @@ class TablesProgram(NamedTuple):
         return sin_cos(positions, self.inv_freq, jnp.float32, self.scale)
 
 
-def prepare(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False) -> Program:
-    """A program for arrays and aligned angles with the shapes of these. `inplace` is always False."""
-    shapes = [sin.shape if not rows else (*rows[0].shape, sin.shape[-1]) for sin, _, *rows in angles]
-    return Program(tuple(shapes), rotation)
+def prepare(angles: Angles, alignments: Sequence[Any], rotation: Rotation) -> Program:
+    """A program for arrays that have these angles, and alignments of their tables or positions."""
+    columns = [(sin.shape[-1],) if positions else () for sin, _, *positions in angles]
+    return Program(tuple([each._replace(shape=each.shape + more) for each, more in zip(alignments, columns)]), rotation)
 
 
 def prepare_tables(positions: Any, frequencies: phases.Frequencies, scale: float) -> TablesProgram | None:
@@ -71,9 +73,12 @@ def _select_rows(sin: Any, cos: Any, positions: Any) -> tuple[Any, Any]:
     return reference.tables_of([(sin, cos, positions)])[0]
 
 
-@partial(jax.jit, static_argnames=("shape", "rotation"))
-def _rotate_unaligned(x: Any, sin: Any, cos: Any, shape: tuple[int, ...], rotation: Rotation) -> Any:
-    return rotate(x, sin.reshape(shape), cos.reshape(shape), rotation)
+@partial(jax.jit, static_argnames=("alignment", "rotation"))
+def _rotate_unaligned(x: Any, sin: Any, cos: Any, alignment: Any, rotation: Rotation) -> Any:
+    sin, cos = sin.reshape(alignment.shape), cos.reshape(alignment.shape)
+    if alignment.order is not None:
+        sin, cos = sin.transpose(alignment.order), cos.transpose(alignment.order)
+    return rotate(x, sin, cos, rotation)
 
 
 def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
@@ -104,16 +109,21 @@ def rotate(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
 
 
 def _rotate_pairs(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
-    first, second = _split_pairs(x.astype(sin.dtype), rotation.read, rotation.blocks)
-    rotated = join_pairs(jnp, first * cos - second * sin, second * cos + first * sin, rotation.write, rotation.blocks)
+    numbers = x.astype(sin.dtype)
+    first, second = split_pairs(jnp, numbers, rotation.read, rotation.blocks)
+    join = partial(join_pairs, jnp, layout=rotation.write, blocks=rotation.blocks)
+    if _is_step(x, sin) and rotation.read == rotation.write == "half":
+        wide_sin, wide_cos = [materialized(join(table, table)) for table in (sin, cos)]
+        rotated = numbers * wide_cos + join(-second, first) * wide_sin
+    else:
+        rotated = join(first * cos - second * sin, second * cos + first * sin)
     return rotated.astype(x.dtype)
 
 
-def _split_pairs(x: Any, layout: str, blocks: int) -> tuple[Any, Any]:
-    *leading, dim = x.shape
-    pairs = dim // 2
-    if layout == "interleaved":
-        first, second = jnp.unstack(x.reshape(*leading, pairs, 2), axis=-1)
-    else:
-        first, second = jnp.unstack(x.reshape(*leading, blocks, 2, pairs // blocks), axis=-2)
-    return first.reshape(*leading, pairs), second.reshape(*leading, pairs)
+def _is_step(x: Any, sin: Any) -> bool:
+    """Whether this is a step of decoding: there is one token, and each sequence of the batch has one row of tables.
+
+    XLA makes a loop that ends with a join slow if an axis between others has size 1: it also permutes axes. Loops that
+    end with a sum stay fast, but need tables with a column for each channel. For one token, such tables are short.
+    """
+    return 1 in x.shape[1:-1] and sin.shape[1:-1] == (1,) * (sin.ndim - 2)

@@ -4,6 +4,7 @@ from dataclasses import fields
 from math import nextafter
 from typing import Any
 
+from rope_xp._core.writers.limits import require_attention_factor, require_only
 from rope_xp.frequencies import NTKScaling, Scaling
 
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
@@ -14,18 +15,14 @@ NOT_IN_BLOCK = ("seq_len", "max_position_embeddings")
 
 def rope_parameters(who: str, rope: Any) -> dict[str, Any]:
     """The `rope_parameters` of a `RotaryEmbedding`, if transformers can express it."""
-    unsupported = {"inv_freq": rope.base is None, "xpos": rope.xpos is not None, "reverse": rope.reverse}
-    if any(unsupported.values()):
-        names = ", ".join(name for name, found in unsupported.items() if found)
-        raise ValueError(f"{who}: the embedding must be expressible in a transformers config; got {names}")
+    require_only(who, rope, "in a transformers config", "first_channel", "blocks")
     rule = Scaling() if rope.scaling is None else rope.scaling
     block = {"rope_type": rule.rope_type, "rope_theta": rope.base} | _of_rule(who, rule)
-    if rope.attention_factor != rule.resolved_attention_factor:
-        raise ValueError(f"{who}: attention_factor must be that of scaling; got {rope.attention_factor}")
+    require_attention_factor(who, rope)
     if rope.rotary_dim != rope.head_dim:
         if "partial_rotary_factor" in block:
             raise ValueError(f"{who}: rotary_dim must be head_dim with {rule}; got {rope.rotary_dim}")
-        block["partial_rotary_factor"] = _rotated_fraction(rope)
+        block["partial_rotary_factor"] = rotated_fraction(rope)
     return block if rope.sections is None else block | _of_sections(who, rope.sections)
 
 
@@ -41,7 +38,7 @@ def _of_rule(who: str, rule: Scaling) -> dict[str, Any]:
     }
 
 
-def _rotated_fraction(rope: Any) -> float:
+def rotated_fraction(rope: Any) -> float:
     """The fraction of channels that are rotated. transformers multiplies it by `head_dim` and rounds down."""
     fraction = 2 * rope.pairs / rope.head_dim
     return fraction if int(fraction * rope.head_dim) == rope.rotary_dim else nextafter(fraction, 1.0)

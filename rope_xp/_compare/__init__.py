@@ -1,0 +1,141 @@
+"""`compare` and `assert_same`: whether two rotary embeddings agree, and why not."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rope_xp._compare.report import Comparison
+
+
+def compare(
+    a: Any,
+    b: Any,
+    *,
+    head_dim: int | None = None,
+    context: int | None = None,
+    tolerance: float | None = None,
+    shape: str | None = None,
+    like: Any = None,
+    options: Mapping[str, Any] | None = None,
+) -> "Comparison":
+    """Whether two rotary embeddings are the same, and if not, what differs and from which position on it matters.
+
+    Values and configs are compared by their frequencies, exactly. A function is called at a few positions. Then the
+    value that it should compute is changed in the ways of known mistakes, by one change and by two, until it gives the
+    same numbers as the function.
+
+    Parameters
+    ----------
+    a, b : config, RotaryEmbedding, function or None
+        A config is what `from_config` reads: a path, a mapping, or an object with `to_dict()`. A module of rope_xp
+        stands for its value, and None for no rotation. A function ``fn(x, positions)`` returns the rotated `x`, in any
+        library.
+    head_dim : int, optional
+        The number of channels of a head. Required if neither `a` nor `b` is a value or a config.
+    context : int, optional
+        The two are the same if they agree at positions 0 to ``context - 1``. The default is the extended or trained
+        length of the values, the longest that is known, or else 4096.
+    tolerance : float, optional
+        The change of a unit score that is accepted. The default is 1e-3, which is the error of float32 phases at
+        position 8,192, or 8 roundings of the dtype of a function's results, if that is more.
+    shape : str, optional
+        The axes of the `x` of functions, such as ``"batch heads seq dim"``. By default several are tried.
+    like : array, optional
+        An array of the library, device and dtype that functions take. By default NumPy, PyTorch and JAX are tried, the
+        latter two if they are imported.
+    options : mapping, optional
+        Arguments of `from_config` for configs, such as ``{"layer": 0}``.
+
+    Returns
+    -------
+    Comparison
+        A report: `same`, `causes`, `first_position` and more, as text by ``str(report)``.
+
+    Raises
+    ------
+    ValueError, TypeError, FileNotFoundError
+        If arguments are wrong, or as `from_config` does. What a function raises is part of the report.
+
+    Notes
+    -----
+    A unit score is the product of two vectors of length 1, of which one is rotated. `first_position` is the first
+    position p at which the score of some two such vectors changes by more than 0.01 if `b` rotates in place of `a`. So
+    it is the first position at which the largest singular value of the difference of both maps is above 0.01. With
+    several position axes, p is the position on one of them, with 0 on the others, or on all of them. (Embeddings with
+    different numbers of axes are compared on all of them, as for text.) If nothing explains a function, only positions
+    0 to 31 and powers of two are tried.
+
+    If `b` rotates queries and also keys, an equal offset of both changes no score. `scores_are_same` says so.
+
+    A cause that acts only at or beyond `context`, such as float32 phases, is in `causes` even if `same` is true.
+
+    Examples
+    --------
+    >>> from rope_xp import RotaryEmbedding
+    >>> rope = RotaryEmbedding(head_dim=128, layout="half", base=10_000.0)
+    >>> report = compare(rope, rope.replace(base=500_000.0))
+    >>> report.same, report.causes, report.first_position
+    (False, ('base',), 1)
+    >>> print(report.summary)
+    The two differ: from position 1 on, a unit score changes by 1 % or more. Likely cause: base (a: 10,000; b: 500,000).
+    """
+    return _comparison("compare", a, b, head_dim, context, tolerance, shape, like, options)
+
+
+def assert_same(
+    fn: Any,
+    rope: Any,
+    *,
+    head_dim: int | None = None,
+    context: int | None = None,
+    tolerance: float | None = None,
+    shape: str | None = None,
+    like: Any = None,
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    """Assert that a function computes a rotary embedding, for tests of other packages.
+
+    Parameters
+    ----------
+    fn, rope : config, RotaryEmbedding, function or None
+        As `a` and `b` of `compare`: the function that is tested, and what it must compute.
+    head_dim, context, tolerance, shape, like, options
+        As in `compare`.
+
+    Raises
+    ------
+    AssertionError
+        If they differ. The message says what differs, from which position on, the likely cause, and what to do.
+    ValueError, TypeError, FileNotFoundError
+        As `compare` does.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rope_xp import RotaryEmbedding
+    >>> rope = RotaryEmbedding(head_dim=64, layout="half", base=10_000.0)
+    >>> def rotate(x, positions):  # x: "seq dim"
+    ...     angles = positions[:, None] * np.repeat([rope.inv_freq], 2, axis=0).reshape(-1)
+    ...     return x * np.cos(angles) + np.concatenate([-x[:, 32:], x[:, :32]], axis=1) * np.sin(angles)
+    >>> assert_same(rotate, rope)
+    >>> assert_same(rotate, rope.replace(layout="interleaved"))
+    Traceback (most recent call last):
+    ...
+    AssertionError: assert_same: ...
+    """
+    report = _comparison("assert_same", fn, rope, head_dim, context, tolerance, shape, like, options)
+    if not report.same:
+        advice = " ".join(report.advice)
+        raise AssertionError(f"assert_same: {report.a} must agree with {report.b}; got: {report.summary} {advice}")
+
+
+def _comparison(
+    who: str, a: Any, b: Any, head_dim: Any, context: Any, tolerance: Any, shape: Any, like: Any, options: Any
+) -> "Comparison":
+    from rope_xp._compare.comparison import choice_of, comparison, options_of, subject_of
+
+    choice = choice_of(who, options)
+    checked = options_of(who, head_dim, context, tolerance, {"shape": shape, "like": like})
+    names = ("a", "b") if who == "compare" else ("fn", "rope")
+    first, second = (subject_of(who, name, given, choice) for name, given in zip(names, (a, b)))
+    return comparison(who, first, second, checked)

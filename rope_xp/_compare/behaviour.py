@@ -1,0 +1,268 @@
+"""What an embedding does, described by the properties in which two embeddings may differ."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rope_xp._compare.maps import Map, directions_of, frequencies_of, map_of
+from rope_xp._compare.search import first_beyond
+from rope_xp._core.channels import LAYOUTS
+from rope_xp._core.embedding import RotaryEmbedding
+
+
+class Behaviour(NamedTuple):
+    """A value, and what a function may do besides.
+
+    Attributes
+    ----------
+    rope : RotaryEmbedding or None
+        None if nothing is rotated.
+    factor : float
+        The attention factor, in addition to that of the scaling rule.
+    offset : int
+        Added to all positions, in tokens.
+    is_swapped : bool
+        Sine and cosine are exchanged.
+    axis : str
+        "tokens", or "heads" if each head is rotated by its number.
+    precision : str
+        How phases are computed: "exact", "float32", "float16" or "bfloat16", or with which rounding their sines and
+        cosines are: "float16 tables" or "bfloat16 tables".
+    measured : function, optional
+        The complex factors "positions rows pairs" of a function itself, if its phases are not exact.
+    """
+
+    rope: RotaryEmbedding | None
+    factor: float = 1.0
+    offset: int = 0
+    is_swapped: bool = False
+    axis: str = "tokens"
+    precision: str = "exact"
+    measured: Callable[[Any], Any] | None = None
+
+    @property
+    def attention_factor(self) -> float:
+        """The factor of sines and cosines."""
+        return self.factor * _factor_of_scaling(self.rope)
+
+    def with_exact_phases(self) -> "Behaviour":
+        """The same with exact phases."""
+        return self._replace(precision="exact", measured=None)
+
+    def map(self, directions: Any = None) -> Map:
+        """What it does to pairs of channels. Of heads that are rotated by their number, the map is that of head 1."""
+        found = map_of(self.rope, directions, self.offset, self.is_swapped)
+        found = found._replace(phase=self.precision, measured=self.measured)
+        if self.axis == "heads":
+            found = found._replace(start=found.start + found.step, step=0.0 * found.step)
+        return found._replace(size=np.full(len(found.pairs), self.attention_factor))
+
+
+def behaviour_of(rope: RotaryEmbedding | None) -> Behaviour:
+    """What a value does."""
+    if rope is None:
+        return Behaviour(None)
+    factor: Any = rope.attention_factor
+    return Behaviour(rope, factor / _factor_of_scaling(rope), precision=rope.phase)
+
+
+def _factor_of_scaling(rope: RotaryEmbedding | None) -> float:
+    return 1.0 if rope is None or rope.scaling is None else rope.scaling.resolved_attention_factor
+
+
+class Property(NamedTuple):
+    """A property in which two embeddings may differ. A difference in it is a cause of that name.
+
+    Attributes
+    ----------
+    cause : str
+    fields : tuple of str
+        The arguments of `RotaryEmbedding` that state it.
+    others : tuple of str
+        The fields of `Behaviour` that state it.
+    text : function
+        What the property is, in words, from a `Behaviour`.
+    advice : str
+        What to do about a difference.
+    """
+
+    cause: str
+    fields: tuple[str, ...]
+    others: tuple[str, ...]
+    text: Callable[[Behaviour], str]
+    advice: str
+
+
+def number(value: float | None) -> str:
+    """A number for readers, with commas between thousands."""
+    if value is None:
+        return "none"
+    return f"{int(value):,}" if value == int(value) and abs(value) < 1e15 else f"{value:,.6g}"
+
+
+def _layout(each: Behaviour) -> str:
+    rope: Any = each.rope
+    blocks = "" if rope.blocks == 1 else f" in {rope.blocks} blocks"
+    return f"{rope.layout}{blocks} ({LAYOUTS[rope.layout].partition(':')[0]})"
+
+
+def _width(each: Behaviour) -> str:
+    rope: Any = each.rope
+    start = f" from channel {rope.first_channel} on" if rope.first_channel else ""
+    return f"{rope.rotary_dim} of {rope.head_dim} channels{start}"
+
+
+def _frequencies(each: Behaviour) -> str:
+    rope: Any = each.rope
+    if rope.base is not None:
+        return f"those of base {number(rope.base)}"
+    values = np.abs(frequencies_of(rope))
+    return f"{values.max():.6g} to {values.min():.6g} radians per token, given"
+
+
+def _scaling(each: Behaviour) -> str:
+    rope: Any = each.rope
+    return "none" if rope.scaling is None else rope.scaling.describe()
+
+
+def _sections(each: Behaviour) -> str:
+    rope: Any = each.rope
+    return "one position axis" if rope.sections is None else f"{rope.sections.order} {rope.sections.sizes}"
+
+
+# In the order in which they are named where they act from the same position on. Where one property explains as much
+# as another, the earlier is the cause.
+PROPERTIES = (
+    Property(
+        "axis",
+        (),
+        ("axis",),
+        lambda each: f"{each.axis} have the positions",
+        "Give the tables an axis for heads, so that they are aligned with the tokens of x.",
+    ),
+    Property(
+        "layout",
+        ("layout", "blocks"),
+        (),
+        _layout,
+        "Use the layout for which the checkpoint's projections are ordered, or reorder them with "
+        "rope_xp.permute_projection.",
+    ),
+    Property(
+        "sincos order",
+        (),
+        ("is_swapped",),
+        lambda each: "cosine and sine exchanged" if each.is_swapped else "as in RoFormer",
+        "Check the order in which sine and cosine are returned and unpacked.",
+    ),
+    Property(
+        "direction",
+        ("reverse",),
+        (),
+        lambda each: "reversed" if each.rope and each.rope.reverse else "usual",
+        "Check the sign of the sines.",
+    ),
+    Property(
+        "width",
+        ("rotary_dim", "first_channel"),
+        (),
+        _width,
+        "Check which channels of a head are rotated (partial_rotary_factor).",
+    ),
+    Property("base", ("base",), (), lambda each: number(each.rope and each.rope.base), "Check the base (rope_theta)."),
+    Property(
+        "attention factor",
+        (),
+        ("attention_factor",),
+        lambda each: number(each.attention_factor),
+        "Multiply sines and cosines by the attention factor exactly once.",
+    ),
+    Property(
+        "scaling", ("scaling",), (), _scaling, "Check the scaling rule (rope_scaling), and that it is not left out."
+    ),
+    Property(
+        "offset",
+        (),
+        ("offset",),
+        lambda each: f"positions{each.offset:+d}" if each.offset else "positions as given",
+        "Check whether positions begin with 0, and that cached and new tokens are counted alike.",
+    ),
+    Property("sections", ("sections",), (), _sections, "Check which pairs follow which position axis."),
+    Property("decay", ("xpos",), (), lambda each: str(each.rope and each.rope.xpos), "Check the decay of XPos."),
+    Property(
+        "phase precision",
+        ("phase",),
+        ("precision",),
+        lambda each: each.precision + " phases" * (not each.precision.endswith("tables")),
+        "Compute position times frequency exactly, or at least in float32.",
+    ),
+    Property(
+        "frequencies",
+        ("base", "scaling", "sections", "reverse", "inv_freq"),
+        (),
+        _frequencies,
+        "Compare the frequencies themselves.",
+    ),
+)
+BY_CAUSE = {each.cause: each for each in PROPERTIES}
+
+
+def with_properties(one: Behaviour, other: Behaviour, properties: Iterable[Property]) -> Behaviour:
+    """The first behaviour with some properties of the second. ValueError if they do not fit together."""
+    properties = tuple(properties)
+    rope: Any = one.rope
+    fields = {name: getattr(other.rope, name) for each in properties for name in each.fields}
+    if fields:
+        if other.rope is not None and other.rope.base is not None and "inv_freq" in fields:
+            fields["inv_freq"] = None
+        rope = rope.replace(**{"attention_factor": None, **fields})
+    others = {name: getattr(other, name) for each in properties for name in each.others}
+    total = others.pop("attention_factor", None)
+    if total is not None:
+        others["factor"] = total / _factor_of_scaling(rope)
+    return one._replace(rope=rope, **others)
+
+
+def explaining(one: Behaviour, other: Behaviour, limit: float, horizon: int) -> tuple[str, ...]:
+    """The fewest properties of the second that make the first equal to it, as causes, most likely first.
+
+    The cause that acts from the earliest position on is named first. The precision of phases is not among them.
+    """
+    one, other = one.with_exact_phases(), other.with_exact_phases()
+    directions = directions_of([one.rope, other.rope])
+    target = other.map(directions)
+    for properties in _subsets(one, other):
+        try:
+            changed = with_properties(one, other, properties)
+        except ValueError:  # these properties fit only together with others
+            continue
+        if first_beyond(changed.map(directions), target, limit, horizon) is None:
+            onset = {each.cause: _onset(one, other, each, directions, horizon) for each in properties}
+            return tuple(sorted(onset, key=lambda cause: onset[cause]))
+    return ("unknown",)
+
+
+def _subsets(one: Behaviour, other: Behaviour) -> Iterator[tuple[Property, ...]]:
+    """Sets of properties in which two behaviours differ, the smallest first; frequencies as such are the last."""
+    *others, frequencies = [each for each in PROPERTIES if each.cause != "phase precision"]
+    differing = [each for each in others if _differ(one, other, each)]
+    for last in ((), (frequencies,)):
+        for size in range(len(differing) + 1):
+            yield from ((*chosen, *last) for chosen in combinations(differing, size))
+
+
+def _differ(one: Behaviour, other: Behaviour, each: Property) -> bool:
+    of_ropes = any(getattr(one.rope, name) != getattr(other.rope, name) for name in each.fields)
+    return of_ropes or any(getattr(one, name) != getattr(other, name) for name in each.others)
+
+
+def _onset(one: Behaviour, other: Behaviour, each: Property, directions: Any, horizon: int) -> int:
+    """The first position at which a property alone changes a unit score by 1 %."""
+    try:
+        changed = with_properties(one, other, [each])
+    except ValueError:
+        return horizon
+    first = first_beyond(one.map(directions), changed.map(directions), 0.01, horizon)
+    return horizon if first is None else first

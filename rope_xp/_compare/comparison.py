@@ -1,0 +1,226 @@
+"""How `compare` reads its arguments, describes both of them, and makes its report."""
+
+import inspect
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rope_xp._compare.behaviour import BY_CAUSE, Behaviour, explaining, number
+from rope_xp._compare.describe import Finding, Subject, finding_of, matrices_of
+from rope_xp._compare.maps import Map, directions_of
+from rope_xp._compare.report import Comparison, Difference
+from rope_xp._compare.search import change_at, first_beyond
+from rope_xp._core import checks
+from rope_xp._core.config import from_config
+from rope_xp._core.embedding import RotaryEmbedding
+from rope_xp._core.lengths import lengths_of
+from rope_xp._identify import identify
+
+# What counts as the same, at least: float32 phases have this error at position 8,192 (two roundings of 2**-24).
+TOLERANCE = 1e-3
+# Without a length in either of the two.
+CONTEXT = 4096
+# Causes are sought up to this position at least.
+HORIZON = 2**20
+# The change of a unit score that matters.
+ONE_PERCENT = 0.01
+# Where a function that nothing explains is compared.
+TRIED = np.array([*range(32), *(2**power for power in range(5, 17))])
+
+
+class Options(NamedTuple):
+    """Checked arguments of `compare`. None where they follow from the subjects."""
+
+    head_dim: int | None
+    context: int | None
+    tolerance: float | None
+    call: dict[str, Any]
+
+
+def options_of(who: str, head_dim: Any, context: Any, tolerance: Any, call: dict[str, Any]) -> Options:
+    """Checked arguments."""
+    if head_dim is not None:
+        head_dim = checks.even_size(who, "head_dim", head_dim)
+    if context is not None and not 1 <= checks.count(who, "context", context) <= 2**31:
+        raise ValueError(f"{who}: context must be at least 1 and at most 2**31; got {context}")
+    if tolerance is not None:
+        tolerance = checks.positive(who, "tolerance", tolerance)
+    return Options(head_dim, context if context is None else int(context), tolerance, call)
+
+
+def choice_of(who: str, options: Any) -> dict[str, Any]:
+    """Arguments of `from_config`, checked by their names."""
+    known = inspect.signature(from_config).parameters
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        raise TypeError(f"{who}: options must be a mapping of arguments of from_config; got {type(options).__name__}")
+    unknown = [name for name in options if name not in known or name == "config"]
+    if unknown:
+        names = ", ".join(name for name in known if name != "config")
+        raise TypeError(f"{who}: options must be arguments of from_config ({names}); got {unknown[0]!r:.100}")
+    return dict(options)
+
+
+def subject_of(who: str, name: str, given: Any, choice: Mapping[str, Any]) -> Subject:
+    """A config, a value, a module of rope_xp, or a function."""
+    rope = given if isinstance(given, RotaryEmbedding) else getattr(given, "rope", None)
+    if given is None or isinstance(rope, RotaryEmbedding):
+        return Subject("no rotation" if given is None else repr(rope), rope)
+    if isinstance(given, (str, os.PathLike, Mapping)) or (hasattr(given, "to_dict") and not callable(given)):
+        rope = from_config(given, **choice)
+        path = f"{os.fsdecode(given)}: " if isinstance(given, (str, os.PathLike)) else ""
+        return Subject(path + ("no rotation" if rope is None else repr(rope)), rope)
+    if not callable(given) or isinstance(given, type):
+        raise TypeError(
+            f"{who}: {name} must be a config (a path, a mapping or an object with to_dict()), a RotaryEmbedding, or a "
+            f"function fn(x, positions); got {type(given).__name__}"
+        )
+    return Subject(f"the function {getattr(given, '__qualname__', None) or type(given).__name__}", None, given)
+
+
+def comparison(who: str, a: Subject, b: Subject, options: Options) -> Comparison:
+    """The report on two subjects."""
+    reference = _reference(who, a, b, options)
+    head_dim = _head_dim(who, a, b, reference, options)
+    findings = [finding_of(who, each, reference, head_dim, options.call) for each in (a, b)]
+    measured = [each.measured for each in findings if each.measured is not None]
+    context = options.context or _context(who, a, b)
+    fixed = {
+        "context": min([context, *(each.length for each in measured if each.length is not None)]),
+        "tolerance": options.tolerance or max([TOLERANCE, *(8 * each.probe.eps for each in measured)]),
+        "a": a.name,
+        "b": b.name,
+        "problems": tuple(dict.fromkeys(problem for each in findings for problem in each.problems)),
+    }
+    one, other = (each.behaviour for each in findings)
+    if one is None or other is None:
+        return _unexplained(findings, head_dim, directions_of([reference]), fixed)
+    return _explained(one, other, a.fn is None and b.fn is None, fixed)
+
+
+def _reference(who: str, a: Subject, b: Subject, options: Options) -> RotaryEmbedding | None:
+    """The value near which functions are sought: the value that is given, or what one of two functions is."""
+    if a.fn is None or b.fn is None:
+        return b.rope if a.fn is not None or (a.rope is not None and a.rope.base is None) else a.rope
+    if options.head_dim is None:
+        raise TypeError(f"{who}: head_dim must be given for two functions; got None")
+    for fn in (b.fn, a.fn):
+        found = identify(fn, options.head_dim, **options.call).rope
+        if found is not None:
+            return found
+    return None
+
+
+def _head_dim(who: str, a: Subject, b: Subject, reference: RotaryEmbedding | None, options: Options) -> int:
+    """The width of a head."""
+    given = options.head_dim
+    if reference is None:
+        if given is None and (a.fn is not None or b.fn is not None):
+            raise TypeError(f"{who}: head_dim must be given, because no value states it; got None")
+        return given or 2
+    if given not in (None, reference.head_dim):
+        raise ValueError(f"{who}: head_dim must be that of the value, {reference.head_dim}; got {given}")
+    return reference.head_dim
+
+
+def _context(who: str, a: Subject, b: Subject) -> int:
+    """The length that the values state; of two lengths, the longer one."""
+    known = [length for each in (a, b) if each.rope is not None for length in lengths_of(who, each.rope) if length]
+    return max(known, default=CONTEXT)
+
+
+def _explained(one: Behaviour, other: Behaviour, are_values: bool, fixed: dict[str, Any]) -> Comparison:
+    """The report on two behaviours."""
+    causes = _structural_causes(one, other)
+    if causes is not None:
+        return _report(one, other, causes, 0, False, None, fixed)
+    context, tolerance = fixed["context"], fixed["tolerance"]
+    directions = directions_of([one.rope, other.rope])
+    a, b = one.map(directions), other.map(directions)
+    beyond = first_beyond(a, b, tolerance, context)
+    is_same, known = beyond is None, beyond if beyond is not None and tolerance < ONE_PERCENT else 0
+    first = None if is_same and tolerance < ONE_PERCENT else first_beyond(a, b, ONE_PERCENT, context, known)
+    causes = _causes(one, other, tolerance, context) or (() if is_same else ("phase precision",))
+    if are_values and "scaling" not in causes and _softmax_scale(one) != _softmax_scale(other):
+        causes, is_same = (*causes, "softmax scale"), False
+    scores = is_same or _scores_agree(a, b, tolerance, context)
+    return _report(one, other, causes, first, scores, change_at(a, b, context - 1), {**fixed, "same": is_same})
+
+
+def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int) -> tuple[str, ...]:
+    """Why two behaviours differ. Beside other causes, the precision of phases is one only if it matters."""
+    if one.rope is None or other.rope is None:
+        return () if one.rope is other.rope else ("rotation",)
+    causes = explaining(one, other, tolerance, max(context, HORIZON))
+    if one.precision == other.precision:
+        return causes
+    for each in (one, other):
+        exact = each.with_exact_phases().map()
+        if not causes or first_beyond(each.map(), exact, tolerance, context) is not None:
+            return (*causes, "phase precision")
+    return causes
+
+
+def _softmax_scale(each: Behaviour) -> float:
+    return 1.0 if each.rope is None else each.rope.softmax_scale
+
+
+def _scores_agree(a: Map, b: Map, tolerance: float, context: int) -> bool:
+    return first_beyond(a.of_scores(), b.of_scores(), tolerance, context) is None
+
+
+def _structural_causes(one: Behaviour, other: Behaviour) -> tuple[str, ...] | None:
+    """Why two values cannot be compared by numbers; None if they can."""
+    if one.rope is None or other.rope is None:
+        return None
+    if one.rope.head_dim != other.rope.head_dim:
+        return ("width",)
+    heads = {one.rope.heads, other.rope.heads} - {None}
+    return ("frequencies",) if len(heads) > 1 else None
+
+
+def _report(
+    one: Behaviour,
+    other: Behaviour,
+    causes: tuple[str, ...],
+    first: int | None,
+    scores: bool,
+    largest: float | None,
+    fixed: dict[str, Any],
+) -> Comparison:
+    differences = tuple(Difference(cause, _text(cause, one), _text(cause, other)) for cause in causes)
+    found = {"same": False, "causes": causes, "first_position": first, "scores_are_same": scores}
+    return Comparison(**{**found, **fixed, "largest_change": largest, "differences": differences})
+
+
+def _text(cause: str, each: Behaviour) -> str:
+    """What a cause is in one of the two."""
+    if cause == "rotation":
+        return "not rotated" if each.rope is None else "rotated"
+    if cause == "softmax scale":
+        return number(_softmax_scale(each))
+    return BY_CAUSE[cause].text(each) if cause in BY_CAUSE else "unknown"
+
+
+def _unexplained(findings: list[Finding], head_dim: int, directions: Any, fixed: dict[str, Any]) -> Comparison:
+    """The report on a function that no behaviour reproduces. Positions are those of `TRIED`."""
+    causes = tuple(dict.fromkeys(each.cause for each in findings if each.cause))
+    positions = TRIED[fixed["context"] > TRIED]
+    matrices = [matrices_of(each, positions, head_dim, directions) for each in findings]
+    first = largest = None
+    if all(each is not None for each in matrices):
+        changes = np.linalg.norm(matrices[0] - matrices[1], ord=2, axis=(-2, -1)).max(axis=1)
+        first = next((int(position) for position, change in zip(positions, changes) if change > ONE_PERCENT), None)
+        largest = float(changes.max())
+    is_same = "state" not in causes and largest is not None and largest <= fixed["tolerance"]
+    return Comparison(
+        same=is_same,
+        causes=() if is_same else causes,
+        first_position=first,
+        scores_are_same=None,
+        largest_change=None,
+        **fixed,
+    )

@@ -1,0 +1,63 @@
+"""Open files, and parse JSON within limits."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+# Limits far above any checkpoint's config. Within them, reading takes at most a second and a few hundred MB.
+MAX_BYTES = 2**24
+MAX_VALUES = 10**6
+MAX_LEVELS = 32
+MAX_BITS = 2048  # of an int, so that Python can print it
+
+
+def opened(who: str, path: Path) -> BinaryIO:
+    """A file whose bytes can be read."""
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise type(error)(f"{who}: {path} must be readable; got {error.strerror}") from None
+
+
+def json_of_file(who: str, path: Path, max_bytes: int = MAX_BYTES) -> Any:
+    """The JSON of a file."""
+    with opened(who, path) as file:
+        text = file.read(max_bytes + 1)
+    if len(text) > max_bytes:
+        raise ValueError(f"{who}: {path} must have at most {max_bytes} bytes; got more")
+    return parsed_json(who, str(path), text)
+
+
+def parsed_json(who: str, name: str, text: bytes) -> Any:
+    """The value that JSON in UTF-8 holds. `name` says in errors where the text comes from."""
+    commas_and_brackets = text.count(b",") + text.count(b"[") + text.count(b"{")
+    if commas_and_brackets > MAX_VALUES:  # counted first, because an empty list takes 3 bytes of text and 64 of memory
+        raise ValueError(f"{who}: {name} must hold at most {MAX_VALUES} values; got more")
+    unique, number = partial(_with_unique_keys, who), partial(_int, who)
+    try:
+        return json.loads(text.decode("utf-8-sig"), object_pairs_hook=unique, parse_int=number)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{who}: {name} must be JSON in UTF-8; got {error.reason}") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{who}: {name} must be JSON; got {error.msg} on line {error.lineno}, column {error.colno}"
+        ) from None
+    except RecursionError:
+        raise ValueError(f"{who}: {name} must have at most {MAX_LEVELS} levels; got more") from None
+
+
+def _with_unique_keys(who: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object in which each key must occur once, because JSON readers treat repeated keys differently."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in found if keys.count(key) > 1)
+        raise ValueError(f"{who}: every key must occur once in a JSON object; got {twice!r} {keys.count(twice)} times")
+    return found
+
+
+def _int(who: str, digits: str) -> int:
+    if len(digits) * 3 > MAX_BITS:  # a digit has more than 3 bits
+        raise ValueError(f"{who}: an int must have at most {MAX_BITS} bits; got {len(digits)} digits")
+    return int(digits)

@@ -1,0 +1,85 @@
+"""The formats of configs other than transformers' config.json, and how a mapping shows which one it has.
+
+A reader translates the mapping into keys of transformers and a row like those of `families.py`. The rest is as for a
+config.json. As there, every key about positions is read, or is an error that names it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from rope_xp._core.config.family import Family
+from rope_xp._core.config.gguf_metadata import gguf_metadata_as_config
+from rope_xp._core.config.keys import Keys, is_about_positions
+from rope_xp._core.config.megatron import megatron_as_config
+from rope_xp._core.config.params_json import META_KEYS, MISTRAL_KEYS, meta_as_config, mistral_as_config
+
+
+class Format(NamedTuple):
+    """A format of configs.
+
+    Attributes
+    ----------
+    name : str
+        Its name in errors and in `RotaryEmbedding.describe`.
+    as_config : function, optional
+        It translates the mapping, and the part that the caller wants, into a config of transformers and its family;
+        None if no layer is rotated.
+    rewritten : function, optional
+        In place of `as_config`, if the format has the keys of transformers: it replaces keys with another meaning.
+    """
+
+    name: str
+    as_config: Callable[[Keys, str | None], tuple[dict[str, Any], Family] | None] | None = None
+    rewritten: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+
+
+def _mlx_rewritten(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The rule "yarn" of MLX reads `mscale` and `mscale_all_dim` as DeepSeek's program does, not as transformers.
+
+    References
+    ----------
+    ml-explore/mlx-lm, `models/rope_utils.py`, `YarnRoPE`.
+    """
+    block = config.get("rope_scaling")
+    if not isinstance(block, Mapping) or "yarn" not in (block.get("type"), block.get("rope_type")):
+        return config
+    others = {key: value for key, value in block.items() if key not in ("type", "rope_type")}
+    return {**config, "rope_scaling": {"rope_type": "deepseek_yarn", **others}}
+
+
+GGUF = Format("metadata of a GGUF file", gguf_metadata_as_config)
+META = Format("Meta's params.json", meta_as_config)
+MISTRAL = Format("Mistral's params.json", mistral_as_config)
+MEGATRON = Format("arguments of Megatron-LM", megatron_as_config)
+MLX = Format("a config.json of MLX", rewritten=_mlx_rewritten)
+
+# Keys that no other format has.
+_MEGATRON_KEYS = {
+    "rotary_base",
+    "rotary_interleaved",
+    "rotary_seq_len_interpolation_factor",
+    "use_rotary_position_embeddings",
+    "use_rope_scaling",
+    "num_query_groups",
+    "qk_pos_emb_head_dim",
+}
+
+
+def format_of(config: Mapping[str, Any]) -> Format | None:
+    """The format of a config, or None for a config of transformers."""
+    model_type = config.get("model_type")
+    if "general.architecture" in config or any(".rope." in str(key) for key in config):
+        return GGUF
+    if {"dim", "n_heads"} <= config.keys() and model_type in (None, "transformer"):
+        is_mistral = config.keys() & MISTRAL_KEYS and not config.keys() & META_KEYS
+        return MISTRAL if is_mistral or model_type else META
+    if model_type is None and config.keys() & _MEGATRON_KEYS:
+        return MEGATRON
+    quantization = config.get("quantization")
+    is_mlx = "rope_traditional" in config or (isinstance(quantization, Mapping) and "bits" in quantization)
+    return MLX if is_mlx else None
+
+
+def is_stated_about_positions(key: Any, value: Any) -> bool:
+    """Whether a key must be read. In these formats, null is the same as no key."""
+    return value is not None and is_about_positions(key, value)

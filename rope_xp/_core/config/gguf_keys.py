@@ -1,0 +1,52 @@
+"""Read a key of GGUF metadata."""
+
+from typing import Any
+
+import numpy as np
+
+from rope_xp._core import checks
+from rope_xp._core.config.keys import WHO, Keys
+from rope_xp._core.writers import gguf_architectures as gguf
+
+
+class Metadata:
+    """The metadata of one architecture, whose keys begin with its name. Methods take names without it.
+
+    Parameters
+    ----------
+    keys : Keys
+        The whole mapping.
+    architecture : str
+    """
+
+    def __init__(self, keys: Keys, architecture: str):
+        self.keys, self.architecture = keys, architecture
+        self.is_latent = architecture in gguf.LATENT
+
+    def key(self, name: str) -> str:
+        """The whole key."""
+        return f"{self.architecture}.{name}"
+
+    def get(self, *names: str) -> Any:
+        """The value of the first of these keys that is given. A float32 becomes the shortest decimal number."""
+        return shortest(self.keys.first(*map(self.key, names)))
+
+    def factor(self, name: str, default: float = 1.0) -> float:
+        """A positive number."""
+        value = self.get(name)
+        return default if value is None else checks.positive(WHO, self.key(name), value)
+
+    def ignore(self, *names: str) -> None:
+        """Mark keys as read that change nothing."""
+        self.keys.ignore(*map(self.key, names))
+
+    def tensor(self, name: str) -> tuple[float, ...]:
+        """The values of a tensor; empty if the mapping does not have it."""
+        return tuple(checks.positive(WHO, f"every value of {name}", value) for value in self.keys.list_of(name))
+
+
+def shortest(value: Any) -> Any:
+    """The shortest decimal number with the same float32, if a number is a float32; other values stay as they are."""
+    if isinstance(value, float) and abs(value) < 2.0**127 and float(np.float32(value)) == value:
+        return float(str(np.float32(value)))
+    return value

@@ -1,0 +1,185 @@
+"""What llama.cpp decides by the architecture of a GGUF file: pairs of channels, position axes and types of layers.
+
+The values of `general.architecture`, as `llama_model_rope_type` in llama.cpp (`src/llama-model.cpp`) groups them. Its
+type NORM pairs neighbouring channels; NEOX, MROPE and IMROPE pair channels of the two halves. The converter of
+llama.cpp permutes the projections of queries and keys where the layout of its type is not that of the checkpoint. One
+architecture, deepseek2-ocr, has the type NORM but is rotated as NEOX (`src/models/deepseek2.cpp`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+# Tensors that divide frequencies. Their values are float32.
+FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
+# The divisor with which the converter of llama.cpp writes a pair that is not rotated.
+UNROTATED = 1e30
+
+INTERLEAVED = """
+arcee arctic baichuan bailingmoe chameleon chatglm cohere2 command-r deci deepseek deepseek2
+ernie4_5 ernie4_5-moe glm-dsa glm4 granite granitehybrid granitemoe internlm2 llada llama llama-embed llama4
+maincoder minicpm mistral3 mistral4 neo-bert olmo plm smollm3 xverse
+"""
+
+HALF = """
+afmoe apertus bailingmoe2 bert bitnet codeshell cogvlm dbrx deepseek2-ocr dots1 dream eurobert exaone exaone-moe
+exaone4 falcon falcon-h1 gemma gemma-embedding gemma2 gemma3 gemma3n gemma4 glm4moe gpt-oss gptneox grok grovemoe
+hunyuan-dense hunyuan-moe hunyuan_vl jais2 jina-bert-v3 lfm2 lfm2moe llada-moe mimo2 minicpm3 minimax-m2 modern-bert
+nemotron nomic-bert nomic-bert-moe olmo2 olmoe openelm orion paddleocr pangu-embedded phi2 phi3 phimoe plamo plamo2
+plamo3 qwen qwen2 qwen2moe qwen2vl qwen3 qwen35 qwen35moe qwen3moe qwen3next qwen3vl qwen3vlmoe rnd1 seed_oss
+smallthinker stablelm starcoder2 step35
+"""
+
+NOT_ROTARY = """
+arwkv7 bloom clip gpt2 gptj jais jamba jina-bert-v2 kimi-linear mamba mamba2 mpt nemotron_h nemotron_h_moe refact
+rwkv6 rwkv6qwen2 rwkv7 starcoder t5 t5encoder wavtokenizer-dec
+"""
+
+# Latent attention: the rotated channels are a separate part of the head.
+LATENT = ("deepseek2", "glm-dsa", "minicpm3", "mistral4", "plm")
+# What `rope.scaling.yarn_log_multiplier` is divided by, so that it is DeepSeek's `mscale_all_dim`.
+LOG_MULTIPLIERS = {"deepseek2": 0.1, "mistral4": 0.1, "mistral3": 1.0}
+# Latent attention that multiplies its softmax scale, as DeepSeek does.
+SCALES_SOFTMAX = ("deepseek2", "mistral4")
+# Architectures whose whole head must be rotated.
+WHOLE_HEAD = ("llama", "deci", "falcon", "llama-embed")
+# Architectures whose files may have `FREQS`, and those whose files may have `LONG` and `SHORT`: `MODEL_TENSORS` of
+# gguf-py. The converter also computes `FREQS` for llama and deci.
+_WITH_FREQS = """
+apertus arcee arctic deci dream exaone exaone-moe exaone4 gemma4 glm-dsa glm4 grok hunyuan-moe llada llama llama-embed
+llama4 minicpm mistral3 mistral4 plamo plamo2 qwen2 qwen3 qwen3vl smollm3 stablelm step35
+"""
+MAY_HAVE_FREQS = frozenset(_WITH_FREQS.split())
+MAY_HAVE_LONG = ("minicpm", "minicpm3", "phi3", "phimoe")
+# Architectures with several position axes: the order of the pairs.
+AXES = {
+    **dict.fromkeys(("qwen2vl", "paddleocr"), "chunked"),
+    **dict.fromkeys(("qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"), "interleaved"),
+}
+# Architectures with several position axes only if the file has sections.
+AXES_IF_SECTIONS = ("glm4", "glm4moe", "hunyuan_vl")
+
+
+class LayerPattern(NamedTuple):
+    """The types of layers of an architecture, as `src/models` of llama.cpp has them."""
+
+    period: int | None = None  # one layer of each period has full attention; None if only the file says it
+    full_is_first: bool = False  # the first layer of a period, not the last
+    full_is_rotated: bool = True
+    sliding_base: float | None = None  # the default for layers with a sliding window; None means as other layers
+    only_with_window: bool = False
+    # If given, all layers are equal, but the last one of each interval is not rotated. 0 means that all are rotated.
+    unrotated_interval: int | None = None
+
+
+# Layers with a sliding window have no scaling.
+LAYERS = {
+    "gemma3": LayerPattern(6, sliding_base=10_000.0),
+    "gemma3n": LayerPattern(5, sliding_base=10_000.0),
+    "gemma-embedding": LayerPattern(6, sliding_base=10_000.0),
+    "gemma4": LayerPattern(sliding_base=10_000.0),
+    "modern-bert": LayerPattern(3, full_is_first=True, sliding_base=10_000.0),
+    "olmo2": LayerPattern(4, only_with_window=True),
+    "cohere2": LayerPattern(4, full_is_rotated=False),
+    "exaone4": LayerPattern(4, full_is_rotated=False, only_with_window=True),
+    "afmoe": LayerPattern(4, full_is_rotated=False),
+    "llama4": LayerPattern(unrotated_interval=4),
+    "smollm3": LayerPattern(unrotated_interval=4),
+}
+# Architectures whose layers differ in other ways.
+UNKNOWN_LAYERS = ("exaone-moe", "mimo2", "plamo3", "smallthinker", "step35")
+
+# The architecture that the converter of llama.cpp gives a family, if all layers have the same frequencies.
+ARCHITECTURE_OF = {
+    family: name
+    for name, families in {
+        "apertus": "apertus",
+        "arcee": "arcee",
+        "baichuan": "baichuan",
+        "bailingmoe2": "bailing_moe_v2",
+        "bitnet": "bitnet",
+        "chatglm": "chatglm",
+        "cohere2": "cohere2",
+        "command-r": "cohere",
+        "dbrx": "dbrx",
+        "deepseek2": "deepseek_v2 deepseek_v3 kimi_k2",
+        "dots1": "dots1",
+        "ernie4_5": "ernie4_5",
+        "ernie4_5-moe": "ernie4_5_moe",
+        "exaone": "exaone",
+        "exaone4": "exaone4",
+        "falcon": "falcon",
+        "gemma": "gemma",
+        "gemma2": "gemma2",
+        "glm4": "glm4 glm4v_text glm_ocr_text",
+        "glm4moe": "glm4_moe glm4v_moe_text",
+        "gpt-oss": "gpt_oss",
+        "gptneox": "gpt_neox",
+        "granite": "granite",
+        "granitemoe": "granitemoe",
+        "grok": "git grok-1 grok1",
+        "hunyuan-dense": "hunyuan_v1_dense",
+        "hunyuan-moe": "hunyuan_v1_moe",
+        "internlm2": "internlm2",
+        "jina-bert-v3": "xlm-roberta",
+        "lfm2": "lfm2",
+        "lfm2moe": "lfm2_moe",
+        "llama": "llama mistral mixtral",
+        "llama4": "llama4_text",
+        "minicpm": "minicpm",
+        "minicpm3": "minicpm3",
+        "mistral3": "ministral3",
+        "mistral4": "mistral4",
+        "nemotron": "nemotron",
+        "nomic-bert": "nomic_bert",
+        "olmo": "olmo",
+        "olmo2": "olmo2",
+        "olmoe": "olmoe",
+        "phi2": "phi",
+        "phi3": "phi3",
+        "phimoe": "phimoe",
+        "qwen": "qwen",
+        "qwen2": "qwen2",
+        "qwen2moe": "qwen2_moe",
+        "qwen2vl": "qwen2_vl_text qwen2_5_vl_text",
+        "qwen3": "qwen3",
+        "qwen3moe": "qwen3_moe",
+        "qwen35": "qwen3_5_text",
+        "qwen35moe": "qwen3_5_moe_text",
+        "qwen3next": "qwen3_next",
+        "qwen3vl": "qwen3_vl_text",
+        "qwen3vlmoe": "qwen3_vl_moe_text",
+        "seed_oss": "seed_oss",
+        "smollm3": "smollm3",
+        "stablelm": "stablelm",
+        "starcoder2": "starcoder2",
+    }.items()
+    for family in families.split()
+}
+
+_LAYOUTS = {
+    **dict.fromkeys(INTERLEAVED.split(), "interleaved"),
+    **dict.fromkeys(HALF.split(), "half"),
+    **dict.fromkeys(NOT_ROTARY.split()),
+}
+
+
+def gguf_layout(metadata: Mapping[str, Any]) -> str | None:
+    """The layout that llama.cpp uses for a file with this metadata; None if it has none, or is not in the lists."""
+    architecture = metadata.get("general.architecture")
+    if architecture == "glm4" and metadata.get("glm4.rope.dimension_sections"):
+        return "half"  # the text part of GLM-4V has several position axes: MROPE
+    return _LAYOUTS.get(architecture) if isinstance(architecture, str) else None
+
+
+def order_of(metadata: Mapping[str, Any]) -> str | None:
+    """How llama.cpp assigns pairs to several position axes, as the order of `Sections`; None for one axis."""
+    architecture = metadata.get("general.architecture")
+    if architecture in AXES_IF_SECTIONS:
+        return "chunked" if any(metadata.get(f"{architecture}.rope.dimension_sections") or ()) else None
+    return AXES.get(architecture) if isinstance(architecture, str) else None
+
+
+def pairs_without_axis(sizes: Sequence[int]) -> list[int]:
+    """The pairs of an interleaved order that llama.cpp gives to its fourth position axis, and other programs do not."""
+    axes = [*sizes, 0, 0][:3]
+    return [pair for pair in range(sum(sizes)) if pair >= 3 * axes[pair % 3]]

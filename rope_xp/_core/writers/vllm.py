@@ -1,0 +1,34 @@
+"""Write an embedding as arguments of vLLM."""
+
+import json
+from typing import Any
+
+from rope_xp._core.writers.transformers import rope_parameters
+from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, MixedNTKScaling, YarnScaling
+
+
+def vllm_flags(who: str, rope: Any) -> list[str]:
+    """`--hf-overrides` with the `rope_parameters` of the config."""
+    return ["--hf-overrides", json.dumps({"rope_parameters": _block(who, rope)})]
+
+
+def _block(who: str, rope: Any) -> dict[str, Any]:
+    rule = rope.scaling
+    if isinstance(rule, DynamicNTKScaling) and rule.seq_len != rule.factor * rule.max_position_embeddings:
+        raise ValueError(
+            f"{who}: seq_len of scaling must be factor * max_position_embeddings in vLLM, which has the same "
+            f"frequencies for all lengths; got {rule.describe()}"
+        )
+    if isinstance(rule, LongRopeScaling) and rope.layout != "half":
+        raise ValueError(f"{who}: layout must be 'half' with LongRoPE in vLLM; got {rope.layout!r}")
+    if isinstance(rule, MixedNTKScaling):  # transformers does not have it
+        block = rope_parameters(who, rope.replace(scaling=None, attention_factor=None))
+        return block | {"rope_type": "ntk", "factor": rule.factor, "mixed_b": rule.mixed_b}
+    block = rope_parameters(who, rope)
+    if isinstance(rule, YarnScaling) and rule.softmax_scale == 1.0 and rule.attention_factor is not None:
+        # Versions that do not read `attention_factor` read the other two keys.
+        block |= {"attn_factor": rule.attention_factor, "apply_yarn_scaling": False}
+    if isinstance(rule, LongRopeScaling) and rule.attention_factor is not None:
+        factor = block.pop("attention_factor")
+        block |= {"short_mscale": factor, "long_mscale": factor}
+    return block

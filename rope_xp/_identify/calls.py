@@ -1,0 +1,74 @@
+"""One call of a function `fn(x, positions)`, from host arrays to a host array, and what it did wrong in words."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rope_xp._core import backends
+
+# The unit roundoff of each dtype: half the distance from 1 to the next number.
+ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+
+class Failure(Exception):
+    """What a call of the function did wrong, in words."""
+
+
+class Form(NamedTuple):
+    """How a function is called: the library and dtype of `like`, the axes of x, and the axes of positions."""
+
+    like: Any
+    shape: tuple[str, ...]
+    position_axes: tuple[str, ...]
+
+
+class Result(NamedTuple):
+    """The result of a call as float64, and the dtype that it had."""
+
+    y: np.ndarray
+    dtype: str
+
+
+def call(fn: Callable[..., Any], form: Form, x: np.ndarray, sizes: dict[str, int], positions: np.ndarray) -> Result:
+    """The result for an `x` that is broadcast to these sizes of its axes. Raises `Failure`."""
+    shape = (*(sizes[name] for name in form.shape[:-1]), x.shape[-1])
+    if form.position_axes != ("seq",):
+        positions = np.broadcast_to(positions, (sizes["batch"] if "batch" in form.shape else 1, len(positions)))
+    try:
+        with np.errstate(all="ignore"):
+            y = fn(_from_host(np.broadcast_to(x, shape), form.like), _integers(positions, form.like))
+            _require_array(y, form.like, shape)
+            host = backends.to_host(y)
+    except Failure:
+        raise
+    except (Exception, SystemExit) as error:
+        lines = str(error).strip().splitlines()
+        raise Failure(f"it raises {type(error).__name__}" + (f": {lines[0]:.120}" if lines else "")) from error
+    if not np.isfinite(host).all():
+        raise Failure("it returns NaN or infinity for finite numbers")
+    return Result(host, backends.dtype_name(y.dtype))
+
+
+def _from_host(x: np.ndarray, like: Any) -> Any:
+    """A fresh array of the library and dtype of `like`, so that `fn` may overwrite it."""
+    dtype = backends.dtype_name(like.dtype)
+    x = x.astype(dtype if dtype in ("float64", "float32", "float16") else "float32")
+    return backends.from_host(x, like=like, dtype=like.dtype)
+
+
+def _integers(positions: np.ndarray, like: Any) -> Any:
+    return backends.from_host(positions.astype("int64" if backends.has_64_bits(like) else "int32"), like=like)
+
+
+def _require_array(y: Any, like: Any, shape: tuple[int, ...]) -> None:
+    """`y` must be one array of the library of `like`, of this shape."""
+    if isinstance(y, (tuple, list)):
+        raise Failure(f"it returns a {type(y).__name__} of {len(y)}; wrap it in a function that returns one array")
+    if backends.namespace(y) is None:
+        raise Failure(f"it returns {type(y).__name__}, which is no array")
+    if backends.namespace(y) is not backends.namespace(like):
+        given, found = (backends.name(backends.namespace(each)) for each in (like, y))
+        raise Failure(f"it returns an array of {found} for an array of {given}; pass an array of {found} as `like`")
+    if tuple(y.shape) != shape:
+        raise Failure(f"it changes the shape of x from {shape} to {tuple(y.shape)}")

@@ -1,0 +1,145 @@
+"""Angles of pairs at several positions: frequencies, the offset of positions, and the precision of their products."""
+
+from math import inf, pi
+from typing import NamedTuple
+
+import numpy as np
+
+from rope_xp._core import phases as exact
+from rope_xp._identify.calls import ROUNDOFF
+from rope_xp._identify.rules import roundings, simplest
+
+# The precisions of a phase, best first, and their unit roundoff. "exact" includes products in float64.
+PRECISIONS = {"exact": ROUNDOFF["float64"], "float32": ROUNDOFF["float32"], "bfloat16": ROUNDOFF["bfloat16"]}
+
+# An offset may turn the slowest pair this often.
+TURNS = 200
+
+
+class Frequencies(NamedTuple):
+    """Frequencies in radians per position, and the largest error of each. `start` are the angles at position 0.
+
+    `until` is the first of the positions 1, 2, 4, 8, ... whose angles do not follow; None if all do.
+    """
+
+    values: np.ndarray
+    errors: np.ndarray
+    start: np.ndarray
+    until: int | None
+
+
+def wrapped(angle: np.ndarray) -> np.ndarray:
+    """Angles between -pi and pi."""
+    return (angle + pi) % (2 * pi) - pi
+
+
+def powers(seq_len: int) -> np.ndarray:
+    """The positions 0, 1, 2, 4, 8, ... below `seq_len`."""
+    return np.array([0, *(2**k for k in range(63) if 2**k < seq_len)])
+
+
+def frequencies_of(angle: np.ndarray, roundoff: float) -> Frequencies:
+    """The frequencies from angles "positions pairs" at the positions of `powers`.
+
+    The angle at position 1 gives the frequency. Each doubling of the position halves its error, and its turns follow
+    from the angle before.
+    """
+    turned = angle[0] + wrapped(angle[1] - angle[0])
+    total, last, until = turned - angle[0], 1, None
+    noise = 4 * roundoff
+    for number, of_position in enumerate(angle[2:], 2):
+        position = 2 ** (number - 1)
+        rest = wrapped(of_position - angle[0] - 2 * total)
+        if np.abs(rest).max() > max(0.05, 8 * noise):
+            until = position
+            break
+        total, last = 2 * total + rest, position
+    values = total / last
+    errors = 2 * noise / last + 4 * ROUNDOFF["float64"] * np.abs(values)
+    return Frequencies(values, errors, angle[0], until)
+
+
+def _exact_angles(positions: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
+    """Positions times frequencies, "positions pairs", between -pi and pi."""
+    sin, cos = exact.sin_cos(positions, exact.Frequencies(tuple(map(float, frequencies))), np.dtype("float64"))
+    return np.arctan2(sin, cos)
+
+
+class Start(NamedTuple):
+    """The angles at position 0: the offset of positions that explains them, else words for what they are."""
+
+    offset: int | float | None
+    words: str
+
+
+def start_of(start: np.ndarray, frequencies: np.ndarray, errors: np.ndarray, roundoff: float) -> Start:
+    """What the angles at position 0 say. A rotary embedding has none, or those of an offset."""
+    close = 8 * roundoff
+    if np.abs(start).max() <= close:
+        return Start(0, "")
+    constant = np.abs(wrapped(start - start[0])).max() <= close and len(start) > 1
+    if constant and abs(abs(start[0]) - pi / 2) <= close:
+        return Start(None, "sin and cos are swapped: the angle is a quarter turn minus position * frequency")
+    offset, error = _offset(start, frequencies, errors, roundoff)
+    if offset is None and constant:
+        return Start(None, f"all pairs are turned by a constant angle of {start[0]:.6g}")
+    if offset is None:
+        return Start(None, "pairs are turned at position 0 by angles that no offset of the positions explains")
+    whole, error = round(offset), max(error, 1e-6 * abs(offset))
+    if abs(offset - whole) > error:
+        offset, whole = simplest(abs(offset) - error, abs(offset) + error)[0] * np.sign(offset), None
+    offset = float(offset) if whole is None else whole
+    return Start(offset, f"positions are shifted: the angle at position p is that of p + {offset}".replace("+ -", "- "))
+
+
+def _offset(
+    start: np.ndarray, frequencies: np.ndarray, errors: np.ndarray, roundoff: float
+) -> tuple[float | None, float]:
+    """The least offset whose angles are `start`, and its error; None if there is none.
+
+    The slowest pair gives the offset up to whole turns, of which some are tried. Faster pairs make it more exact.
+    """
+    order = np.argsort(np.abs(frequencies))
+    order = order[np.abs(frequencies[order]) > errors[order]]
+    if not len(order):
+        return None, inf
+    turns = np.arange(-TURNS, TURNS + 1)
+    offset, error = 2 * pi * turns / frequencies[order[0]], inf
+    for w, of_pair in zip(frequencies[order], start[order]):
+        if 4 * roundoff / abs(w) < error:
+            offset, error = offset + wrapped(of_pair - w * offset) / w, 4 * roundoff / abs(w)
+    rest = np.abs(wrapped(start - offset[:, None] * frequencies))
+    # Phases may be products in float32.
+    allowed = errors + np.abs(frequencies) * ROUNDOFF["float32"] * roundings(frequencies)
+    within = np.abs(frequencies) * error + np.abs(offset)[:, None] * allowed + 16 * roundoff
+    fits = np.flatnonzero((rest <= within).all(axis=1) & (within < 1.0).all(axis=1))
+    if not len(fits):
+        return None, error
+    # One pair alone leaves many offsets. Someone chose a whole number, and a small one.
+    return float(
+        min(offset[fits], key=lambda each: (abs(each - round(each)) > error * (1 + abs(each)), abs(each)))
+    ), error
+
+
+class Precision(NamedTuple):
+    """The precision of phases, and the largest error at each position, in radians."""
+
+    name: str | None
+    errors: np.ndarray
+
+
+def precision_of(
+    angle: np.ndarray,
+    positions: np.ndarray,
+    frequencies: np.ndarray,
+    offset: float,
+    errors: np.ndarray,
+    roundoff: float,
+) -> Precision:
+    """The best precision whose error bound holds for angles "positions pairs", without those at position 0."""
+    where = positions + offset
+    off = np.abs(wrapped(angle - _exact_angles(where, frequencies)))
+    known = 8 * roundoff + where[:, None] * errors
+    phase = np.abs(where[:, None] * frequencies) * roundings(frequencies)
+    holds = (name for name, unit in PRECISIONS.items() if (off <= known + phase * unit).all())
+    return Precision(next(holds, None), off.max(axis=1))

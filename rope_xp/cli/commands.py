@@ -1,0 +1,222 @@
+"""The commands of `rope-xp`, by click."""
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+import rope_xp
+from rope_xp.cli import inputs
+from rope_xp.cli.doctor import diagnose
+from rope_xp.cli.output import show
+
+TARGETS = ("transformers", "vllm", "llama.cpp", "gguf", "mlx", "megatron", "meta")
+RULES = ("yarn", "linear", "ntk", "dynamic", "llama3", "longrope")
+PICTURES = ("wavelengths", "scaling", "decay", "phase-error", "scores", "sections", "pair")
+
+
+class Length(click.ParamType):
+    """A length in tokens."""
+
+    name = "length"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        return value if isinstance(value, int) else inputs.length(value)
+
+
+def options(*added: Any) -> Any:
+    """Decorate a command with several options, in this order."""
+
+    def decorate(command: Any) -> Any:
+        for option in reversed(added):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+FILE = click.argument("file", metavar="FILE")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+CONTEXT = click.option("--context", type=Length(), help="The length to judge, such as 128k.")
+TRAINED = click.option("--trained-length", type=Length(), help="The length of training, if the config has none.")
+HEAD_DIM = click.option("--head-dim", type=int, help="The number of channels of a head, for functions.")
+PLACE = options(
+    click.option("--layer", type=int, help="The index of a layer, if layers differ."),
+    click.option("--layer-type", help="The type of a layer, such as sliding_attention."),
+    click.option("--part", help="A part of a composite config, such as vision."),
+)
+
+
+@click.group(context_settings={"max_content_width": 80})
+@click.version_option(rope_xp.__version__, prog_name="rope-xp")
+def app() -> None:
+    """Rotary position embeddings of models: what they do, and whether two are the same.
+
+    FILE is a config.json, a params.json, a GGUF, a safetensors file with its config beside it, a folder of them, or -
+    for the JSON on standard input. Lengths are numbers of tokens, such as 131072 or 128k.
+
+    Exit codes: 0; 1 if embeddings differ or there are warnings; 2 for bad input.
+    """
+
+
+@app.command()
+@FILE
+@click.option("--seq-len", type=Length(), help="The length of the sequence, for rules that depend on it.")
+@options(CONTEXT, TRAINED, PLACE, JSON)
+def explain(file: str, as_json: bool, context: int | None, trained_length: int | None, **place: Any) -> int:
+    """Say what the rotary embedding of a config does.
+
+    \b
+    Example: rope-xp explain config.json --context 128k
+    """
+    rope = inputs.embedding(file, **place)
+    return show(rope.explain(context or place["seq_len"], trained_length=trained_length), as_json)
+
+
+@app.command()
+@click.argument("a")
+@click.argument("b")
+@options(CONTEXT, HEAD_DIM, JSON)
+def compare(a: str, b: str, context: int | None, head_dim: int | None, as_json: bool) -> int:
+    """Say whether two rotary embeddings are the same, and what differs.
+
+    A and B are files, or module:function. The exit code is 1 if they differ.
+
+    \b
+    Example: rope-xp compare old/config.json new/config.json
+    """
+    values = [inputs.function(each) if inputs.is_function(each) else inputs.config(each) for each in (a, b)]
+    report = rope_xp.compare(*values, head_dim=head_dim, context=context)
+    show(report, as_json)
+    return 0 if report.same else 1
+
+
+@app.command()
+@click.argument("file", metavar="FILE|MODULE:FUNCTION")
+@options(HEAD_DIM, JSON)
+def identify(file: str, head_dim: int | None, as_json: bool) -> int:
+    """Say which format a checkpoint has, or which rotary embedding a function computes.
+
+    The function is called as function(x, positions). The exit code is 1 if no embedding explains it.
+
+    \b
+    Example: rope-xp identify model.safetensors
+    Example: rope-xp identify my_model:apply_rope --head-dim 64
+    """
+    if not inputs.is_function(file):
+        return show(rope_xp.identify_checkpoint(file), as_json)
+    if head_dim is None:
+        raise click.UsageError("--head-dim must be given for a function")
+    report = rope_xp.identify(inputs.function(file), head_dim)
+    return show(report, as_json) or int(report.rope is None)
+
+
+@app.command()
+@FILE
+@click.option("--to", type=Length(), required=True, help="The new length.")
+@click.option("--rule", type=click.Choice(RULES), help="The scaling rule.")
+@click.option("--for", "target", type=click.Choice(TARGETS), help="Print the settings for this program.")
+@options(TRAINED, PLACE, JSON)
+def extend(
+    file: str,
+    to: int,
+    rule: str | None,
+    target: str | None,
+    trained_length: int | None,
+    as_json: bool,
+    **place: Any,
+) -> int:
+    """Extend the context of a model. Without --rule, list the rules and what each does.
+
+    \b
+    Example: rope-xp extend config.json --to 128k
+    Example: rope-xp extend config.json --to 128k --rule yarn --for vllm
+    """
+    extended = inputs.embedding(file, **place).extend(to, rule=rule, trained_length=trained_length)
+    if target is None:
+        return show(extended if rule is None else extended.explain(to), as_json)
+    if rule is None:
+        raise click.UsageError("--rule must be given with --for")
+    return _print_settings(extended.to_config(target))
+
+
+@app.command()
+@FILE
+@click.option("--to", type=click.Choice(TARGETS), required=True, help="The program.")
+@PLACE
+def convert(file: str, to: str, **place: Any) -> int:
+    """Write the embedding of a config for another program: keys as JSON, or options.
+
+    \b
+    Example: rope-xp convert config.json --to llama.cpp
+    """
+    return _print_settings(inputs.embedding(file, **place).to_config(to))
+
+
+def _print_settings(settings: Any) -> int:
+    """Print keys as JSON, or options as a shell takes them."""
+    print(json.dumps(settings, indent=2) if isinstance(settings, dict) else shlex.join(settings))
+    return 0
+
+
+@app.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="A .png or .svg file.")
+@click.option("--kind", type=click.Choice(PICTURES), default=PICTURES[0], show_default=True, help="The picture.")
+@click.option("--dark", is_flag=True, help="For a dark background.")
+@options(CONTEXT, PLACE)
+def plot(files: tuple[str, ...], output: str, kind: str, dark: bool, context: int | None, **place: Any) -> int:
+    """Draw the rotary embeddings of configs.
+
+    \b
+    Example: rope-xp plot config.json other.json -o wavelengths.svg
+    """
+    try:
+        from rope_xp import plot as pictures
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        raise click.UsageError("the extra rope-xp[plot] must be installed; got no matplotlib") from None
+    pictures.save(output, kind, {file: inputs.embedding(file, **place) for file in files}, context=context, dark=dark)
+    return 0
+
+
+@app.command()
+@JSON
+def doctor(as_json: bool) -> int:
+    """Show versions, the kernel that each installed library gets, and whether its results are right.
+
+    The exit code is 1 if a library fails. Paste the output into a bug report.
+
+    \b
+    Example: rope-xp doctor
+    """
+    return show(diagnose(), as_json)
+
+
+# Errors of the library begin with the name of a function. Others are mistakes of ours, and keep their traceback.
+ERROR_OF_LIBRARY = re.compile(r"[\w.-]+: ")
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command with these words, and return the exit code. Bad input is one line on standard error."""
+    try:
+        return app.main(None if arguments is None else [*arguments], prog_name="rope-xp", standalone_mode=False) or 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        message = error.format_message()
+    except click.ClickException as error:
+        message = "rope-xp: " + error.format_message()
+    except click.Abort:
+        return 130
+    except OSError as error:
+        message = f"rope-xp: {error}"
+    except (TypeError, ValueError) as error:
+        if not ERROR_OF_LIBRARY.match(str(error)):
+            raise
+        message = f"rope-xp: {error}"
+    print(message if "\n\n" in message else " ".join(message.split()), file=sys.stderr)
+    return 2

@@ -1,0 +1,64 @@
+"""What the words of a command line stand for: configs, functions and lengths."""
+
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+import rope_xp
+from rope_xp import RotaryEmbedding
+
+UNITS = {"": 1, "k": 2**10, "m": 2**20}
+
+
+def length(text: str) -> int:
+    """A length in tokens: 131072, 128k or 1M. k is 1,024 and M is 1,048,576."""
+    found = re.fullmatch(r"(\d{1,15})([km]?)", text.lower())
+    if not found or not int(found[1]):
+        raise click.BadParameter(f"a length must be a number of tokens, such as 131072 or 128k; got {text!r}")
+    return int(found[1]) * UNITS[found[2]]
+
+
+def config(file: str) -> Any:
+    """What `from_config` reads: a path, or the JSON of standard input for "-"."""
+    if file != "-":
+        return file
+    try:
+        return json.load(sys.stdin)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise click.ClickException(f"standard input must be JSON; got {error}") from None
+
+
+def embedding(file: str, **options: Any) -> RotaryEmbedding:
+    """The embedding that a config describes."""
+    rope = rope_xp.from_config(config(file), **options)
+    if rope is None:
+        raise click.ClickException(f"{file} must have a rotary embedding; got a model or a layer without one")
+    return rope
+
+
+def is_function(text: str) -> bool:
+    """Whether the text is `module:function`, and not a file."""
+    return bool(re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text)) and not Path(text).exists()
+
+
+def function(text: str) -> Callable[..., Any]:
+    """The function `module:function`. The folder in which the command runs is searched, too."""
+    module, _, name = text.partition(":")
+    sys.path.insert(0, "")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # the module may do anything when it is imported
+        raise click.ClickException(
+            f"{text} must be a function that can be imported; got {type(error).__name__}: {error}"
+        ) from None
+    if not callable(found):
+        raise click.ClickException(f"{text} must be a function; got {type(found).__name__}")
+    return found

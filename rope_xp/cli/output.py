@@ -1,0 +1,54 @@
+"""Print reports: for people with rich, for programs as JSON."""
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from rope_xp._core.report import WIDTH, Report, Table
+
+
+def show(report: Report, as_json: bool) -> int:
+    """Print a report. The exit code is 1 if it has warnings."""
+    if as_json:
+        print(json.dumps(report.to_dict(), indent=2))
+    elif sys.stdout.isatty():
+        console = Console(highlight=False, emoji=False, markup=False)
+        console.print(*_parts(report), sep="\n", width=min(console.width, WIDTH))
+    else:
+        print(report)
+    return 1 if getattr(report, "warnings", ()) else 0
+
+
+def _parts(report: Report) -> Iterator[Any]:
+    """What rich prints: bold titles, paragraphs, lists and tables."""
+    for number, (title, body) in enumerate(section for section in report.sections() if section.body):
+        if number:
+            yield ""
+        if title:
+            yield Text(title, style="bold")
+        if isinstance(body, Table):
+            yield _table(body)
+        else:
+            yield from (
+                map(Text, [body]) if isinstance(body, str) else (Padding(Text(each), (0, 0, 0, 2)) for each in body)
+            )
+
+
+def _table(table: Table) -> RichTable:
+    """A table without borders. The last column is wrapped if it must be."""
+    style = box.SIMPLE_HEAD if table.header else None
+    found = RichTable(box=style, show_header=bool(table.header), pad_edge=False, show_edge=False)
+    *names, last = table.header or [""] * len(table.rows[0])
+    for name in names:
+        found.add_column(name, no_wrap=True)
+    found.add_column(last, overflow="fold")
+    for row in table.rows:
+        found.add_row(*map(Text, row))
+    return found

@@ -1,0 +1,468 @@
+"""Pictures of rotary embeddings. They need the extra `rope-xp[plot]`, which installs matplotlib.
+
+Every function takes one embedding, or a mapping from labels to embeddings, and draws on a matplotlib `ax`. Colours come
+from the style that is set (`matplotlib.pyplot.style`), so pictures fit light and dark pages. Lines also differ in their
+dashes and widths, so that they can be told apart in grey.
+"""
+
+import os
+from collections.abc import Mapping
+from math import pi
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Circle
+from numpy.typing import NDArray
+
+from rope_xp._core import checks
+from rope_xp._core.embedding import RotaryEmbedding
+from rope_xp._core.lengths import lengths_of
+
+Ropes = RotaryEmbedding | Mapping[str, RotaryEmbedding]
+
+DASHES = ("-", "--", ":", "-.")
+# 600 pixels wide on the screen.
+SIZE, DPI = (6.0, 3.7), 100
+MAX_LINES = 8  # no more can be told apart
+
+
+def wavelengths(ropes: Ropes, *, context: int | None = None, ax: Axes | None = None) -> Axes:
+    """Draw the wavelength of each pair: the number of tokens in which the pair turns once.
+
+    Parameters
+    ----------
+    ropes : RotaryEmbedding, or mapping of str to RotaryEmbedding
+        The embeddings to draw, by their labels.
+    context : int, optional
+        A length in tokens to mark. The trained length is marked if the embeddings state one.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw. The default is a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    TypeError
+        If `ropes` is neither an embedding nor a mapping of embeddings.
+    ValueError
+        If there are no embeddings or more than 8, or frequencies are learned.
+
+    References
+    ----------
+    Peng et al., YaRN (2023), arXiv:2309.00071, section 2.3, defines wavelengths.
+
+    Examples
+    --------
+    >>> rope = RotaryEmbedding(head_dim=128, layout="half", base=10_000.0)
+    >>> wavelengths(rope, context=4096).get_ylabel()
+    'wavelength in tokens'
+    """
+    who = "wavelengths"
+    given = _checked(who, ropes)
+    ax = _axes(ax)
+    for number, (label, rope) in enumerate(given.items()):
+        for axis, row in enumerate(_frequencies(who, rope)):
+            pair = np.flatnonzero(row)
+            name = label if rope.axes == 1 else f"{label} axis {axis}".strip()
+            ax.plot(pair, 2 * pi / np.abs(row[pair]), label=name, **_style(number if rope.axes == 1 else number + axis))
+    lengths = {"trained length": {lengths_of(who, rope).trained for rope in given.values()}, "context": {context}}
+    for number, (name, found) in enumerate(lengths.items()):
+        for length in sorted(each for each in found if each):
+            ax.axhline(length, color=_foreground(), linewidth=0.8, linestyle=DASHES[2 - number])
+            ax.annotate(f"{name}, {length:,}", (0.01, length), xycoords=("axes fraction", "data"), va="bottom", size=8)
+    ax.set_yscale("log")
+    return _finish(ax, "How many tokens each pair needs for one turn", "pair", "wavelength in tokens")
+
+
+def scaling(ropes: Ropes, *, ax: Axes | None = None) -> Axes:
+    """Draw what scaling does to each pair: its frequency, as a share of that without scaling.
+
+    Parameters
+    ----------
+    ropes : RotaryEmbedding, or mapping of str to RotaryEmbedding
+        Embeddings with a base.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw. The default is a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `wavelengths`. Also if an embedding has no base.
+
+    Examples
+    --------
+    >>> from rope_xp import YarnScaling
+    >>> yarn = YarnScaling(factor=4.0, original_max_position_embeddings=32_768)
+    >>> rope = RotaryEmbedding(head_dim=128, layout="half", base=1e6, scaling=yarn)
+    >>> [round(float(share), 2) for share in scaling(rope).lines[0].get_ydata()[[0, 30, 63]]]
+    [1.0, 0.69, 0.25]
+    """
+    who = "scaling"
+    given = _checked(who, ropes)
+    ax = _axes(ax)
+    for number, (label, rope) in enumerate(given.items()):
+        if rope.base is None:
+            raise ValueError(f"{who}: embeddings must have a base; got inv_freq alone")
+        after, before = (np.abs(_frequencies(who, each)).max(0) for each in (rope, rope.replace(scaling=None)))
+        ax.plot(np.arange(rope.pairs), after / before, label=label, **_style(number))
+    ax.set_ylim(0, None)
+    return _finish(ax, "What scaling leaves of each frequency", "pair", "frequency / unscaled frequency")
+
+
+def decay(ropes: Ropes, *, distance: int = 4096, ax: Axes | None = None) -> Axes:
+    """Draw the mean score of equal queries and keys against their distance.
+
+    Each pair has the same weight: the score is the mean of ``m**2 * cos(distance * frequency)`` over pairs, for one
+    position axis that all pairs follow. It is 1 for distance 0 if the attention factor m is 1. Points after the
+    first are means over ranges of distances.
+
+    Parameters
+    ----------
+    ropes : RotaryEmbedding, or mapping of str to RotaryEmbedding
+        The embeddings to draw, by their labels.
+    distance : int
+        The largest distance in tokens.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw. The default is a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `wavelengths`.
+
+    References
+    ----------
+    Su et al., RoFormer (2021), arXiv:2104.09864, section 3.4.3, long-term decay.
+
+    Examples
+    --------
+    >>> line = decay(RotaryEmbedding(head_dim=128, layout="half", base=10_000.0)).lines[0]
+    >>> float(line.get_ydata()[0])
+    1.0
+    """
+    who = "decay"
+    given = _checked(who, ropes)
+    ax = _axes(ax)
+    width = max(1, checks.count(who, "distance", distance) // 128)
+    distances = np.arange(1, distance - distance % width + 1).reshape(-1, width)
+    for number, (label, rope) in enumerate(given.items()):
+        m, frequencies = rope.attention_factor or 1.0, _frequencies(who, rope).sum(0)
+        means = [np.cos(np.outer(each, frequencies)).mean() for each in [np.zeros(1), *distances]]
+        ax.plot([0, *distances.mean(1)], m**2 * np.asarray(means), label=label, **_style(number))
+    return _finish(ax, "Mean score of equal queries and keys", "distance in tokens", "mean score")
+
+
+def phase_error(ropes: Ropes, *, context: int = 2**20, ax: Axes | None = None) -> Axes:
+    """Draw the error of the largest sine or cosine against the position: exact, float32 and bfloat16 phases.
+
+    Exact phases are those of this library. With float32 phases, position times frequency is a float32 product, as in
+    most code. With bfloat16 phases, the position is rounded to bfloat16 first, as in models that are cast to it.
+
+    Parameters
+    ----------
+    ropes : RotaryEmbedding, or mapping of str to RotaryEmbedding
+        One embedding.
+    context : int
+        The largest position.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw. The default is a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `wavelengths`. Also if there are several embeddings, or `context` is 2**31 or more.
+
+    Examples
+    --------
+    >>> ax = phase_error(RotaryEmbedding(head_dim=64, layout="half", base=10_000.0))
+    >>> [line.get_label() for line in ax.lines]
+    ['bfloat16', 'float32', 'exact']
+    """
+    who = "phase_error"
+    rope = _only(who, ropes)
+    if not 2 <= checks.count(who, "context", context) < 2**31:
+        raise ValueError(f"{who}: context must be at least 2 and below 2**31; got {context}")
+    ax = _axes(ax)
+    frequencies = _frequencies(who, rope).sum(0)
+    positions = np.unique(np.geomspace(1, context, 2000).astype(int))
+    own = RotaryEmbedding(head_dim=2 * rope.pairs, layout="half", inv_freq=frequencies.tolist())
+    tables = {
+        "bfloat16": _sincos(_float32_angles(_as_bfloat16(positions), frequencies)),
+        "float32": _sincos(_float32_angles(positions, frequencies)),
+        "exact": np.stack(own.sincos(positions, like=np.zeros(1, np.float32))),
+    }
+    truth = _sincos(*_exact_angles(positions, frequencies))
+    for number, (label, table) in enumerate(tables.items()):
+        ax.plot(positions, np.maximum.accumulate(np.abs(table - truth).max((0, 2))), label=label, **_style(number))
+    ax.set(xscale="log", yscale="log")
+    return _finish(ax, "Largest error of sin and cos up to a position", "position", "error")
+
+
+def scores(ropes: Ropes, *, distance: int = 256, ax: Axes | None = None) -> Axes:
+    """Draw the score of each pair against the distance, as a map: white is 1, black is -1.
+
+    The score of pair j for equal queries and keys is ``cos(distance * frequency_j)``.
+
+    Parameters
+    ----------
+    ropes : RotaryEmbedding, or mapping of str to RotaryEmbedding
+        One embedding.
+    distance : int
+        The largest distance in tokens.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw. The default is a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `wavelengths`. Also if there are several embeddings.
+
+    Examples
+    --------
+    >>> scores(RotaryEmbedding(head_dim=64, layout="half", base=10_000.0)).images[0].get_array().shape
+    (32, 257)
+    """
+    who = "scores"
+    rope = _only(who, ropes)
+    ax = _axes(ax)
+    angles = np.outer(_frequencies(who, rope).sum(0), np.arange(checks.count(who, "distance", distance) + 1))
+    image = ax.imshow(np.cos(angles), cmap="gray", vmin=-1, vmax=1, aspect="auto", origin="lower")
+    ax.figure.colorbar(image, ax=ax, label="score of the pair")
+    return _finish(ax, "Score of each pair by distance", "distance in tokens", "pair")
+
+
+def sections(ropes: Ropes, *, ax: Axes | None = None) -> Axes:
+    """Draw which position axis each pair follows, and its wavelength.
+
+    Parameters
+    ----------
+    ropes : RotaryEmbedding, or mapping of str to RotaryEmbedding
+        One embedding, with one or more position axes.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw. The default is a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `wavelengths`. Also if there are several embeddings.
+
+    References
+    ----------
+    Wang et al., Qwen2-VL (2024), arXiv:2409.12191, section 2.1, multimodal RoPE.
+
+    Examples
+    --------
+    >>> from rope_xp import Sections
+    >>> rope = RotaryEmbedding(head_dim=128, layout="half", base=1e6, sections=Sections((16, 24, 24), order="chunked"))
+    >>> [len(line.get_xdata()) for line in sections(rope).lines]
+    [16, 24, 24]
+    """
+    who = "sections"
+    rope = _only(who, ropes)
+    ax = _axes(ax)
+    for axis, row in enumerate(_frequencies(who, rope)):
+        (pair,) = np.nonzero(row)
+        marker = "os^Dv*"[axis % 6]
+        ax.plot(pair, 2 * pi / np.abs(row[pair]), marker, label=f"axis {axis}", markersize=5, fillstyle="none")
+    ax.set_yscale("log")
+    return _finish(ax, "Which position axis each pair follows", "pair", "wavelength in tokens or patches")
+
+
+def pair(ropes: Ropes, *, index: int = 0, count: int = 8, ax: Axes | None = None) -> Axes:
+    """Draw how one pair of channels turns with the position.
+
+    Parameters
+    ----------
+    ropes : RotaryEmbedding, or mapping of str to RotaryEmbedding
+        One embedding.
+    index : int
+        The pair.
+    count : int
+        The number of positions: 0, 1, 2, ...
+    ax : matplotlib.axes.Axes, optional
+        Where to draw. The default is a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `wavelengths`. Also if there are several embeddings, or the pair does not exist.
+
+    References
+    ----------
+    Su et al., RoFormer (2021), arXiv:2104.09864, figure 1.
+
+    Examples
+    --------
+    >>> pair(RotaryEmbedding(head_dim=64, layout="half", base=10_000.0), index=1).get_aspect()
+    1.0
+    """
+    who = "pair"
+    rope = _only(who, ropes)
+    if checks.count(who, "index", index) >= rope.pairs:
+        raise ValueError(f"{who}: index must be below the number of pairs, {rope.pairs}; got {index}")
+    ax = _axes(ax)
+    frequency = float(_frequencies(who, rope).sum(0)[index])
+    for position in range(checks.count(who, "count", count)):
+        tip = np.cos(position * frequency), np.sin(position * frequency)
+        arrow = {"arrowstyle": "->", "color": _foreground(), "alpha": 0.35 + 0.65 * (position == 0)}
+        ax.annotate("", tip, (0, 0), arrowprops=arrow)
+        ax.annotate(str(position), (1.12 * tip[0], 1.12 * tip[1]), ha="center", va="center", size=9)
+    ax.add_patch(Circle((0, 0), 1, fill=False, color=_foreground(), alpha=0.3))
+    ax.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal")
+    title = f"Pair {index} turns {frequency:.3g} radians per position"
+    return _finish(ax, title, "first channel of the pair", "second channel")
+
+
+PICTURES = {
+    "wavelengths": wavelengths,
+    "scaling": scaling,
+    "decay": decay,
+    "phase-error": phase_error,
+    "scores": scores,
+    "sections": sections,
+    "pair": pair,
+}
+
+
+def save(
+    output: str | os.PathLike[str], kind: str, ropes: Ropes, *, context: int | None = None, dark: bool = False
+) -> None:
+    """Draw a picture into a file of 600 pixels width. Its background is transparent.
+
+    Parameters
+    ----------
+    output : path
+        A .png or .svg file.
+    kind : str
+        "wavelengths", "scaling", "decay", "phase-error", "scores", "sections" or "pair".
+    ropes : RotaryEmbedding, or mapping of str to RotaryEmbedding
+        The embeddings to draw, by their labels.
+    context : int, optional
+        The context of `wavelengths` and of `phase_error`, or the distance of `decay` and of `scores`.
+    dark : bool
+        Whether the picture is for a dark background.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As the function for the picture. Also if `kind` or the ending of the file is unknown.
+
+    Examples
+    --------
+    >>> rope = RotaryEmbedding(head_dim=64, layout="half", base=10_000.0)
+    >>> save("wavelengths.svg", "wavelengths", rope, context=4096)  # doctest: +SKIP
+    """
+    if kind not in PICTURES:
+        raise ValueError(f"save: kind must be one of {', '.join(PICTURES)}; got {kind!r}")
+    path = os.fspath(output)
+    if not path.endswith((".png", ".svg")):
+        raise ValueError(f"save: output must end in .png or .svg; got {path!r}")
+    draw = PICTURES[kind]
+    lengths = {"context": context, "distance": context}
+    taken = {name: value for name, value in lengths.items() if value and name in draw.__kwdefaults__}
+    with plt.style.context("dark_background" if dark else "default"), plt.rc_context({"svg.hashsalt": "rope_xp"}):
+        figure, ax = plt.subplots(figsize=SIZE, dpi=DPI, layout="constrained")
+        try:
+            draw(ropes, ax=ax, **taken)
+            figure.savefig(path, transparent=True, metadata={"Date": None} if path.endswith(".svg") else None)
+        finally:
+            plt.close(figure)
+
+
+def _checked(who: str, ropes: Any) -> dict[str, RotaryEmbedding]:
+    """Embeddings by their labels."""
+    given = {"": ropes} if isinstance(ropes, RotaryEmbedding) else ropes
+    if not isinstance(given, Mapping) or not all(isinstance(rope, RotaryEmbedding) for rope in given.values()):
+        raise TypeError(
+            f"{who}: ropes must be a RotaryEmbedding or a mapping of labels to them; got {type(ropes).__name__}"
+        )
+    if not 1 <= len(given) <= MAX_LINES:
+        raise ValueError(f"{who}: ropes must be 1 to {MAX_LINES} embeddings; got {len(given)}")
+    return {str(label): rope for label, rope in given.items()}
+
+
+def _only(who: str, ropes: Any) -> RotaryEmbedding:
+    given = _checked(who, ropes)
+    if len(given) > 1:
+        raise ValueError(f"{who}: ropes must be one embedding; got {len(given)}")
+    return next(iter(given.values()))
+
+
+def _frequencies(who: str, rope: RotaryEmbedding) -> NDArray[Any]:
+    """The frequencies, "axes pairs"."""
+    if not isinstance(rope.inv_freq, tuple) or rope.heads is not None:
+        kind = "an array" if rope.heads is None else f"those of {rope.heads} heads"
+        raise ValueError(f"{who}: frequencies must be floats that all heads share; got {kind}")
+    return np.asarray(rope.inv_freq, np.float64).reshape(rope.axes, rope.pairs)
+
+
+def _float32_angles(positions: NDArray[Any], frequencies: NDArray[Any]) -> NDArray[Any]:
+    return np.multiply.outer(positions.astype(np.float32), frequencies.astype(np.float32))
+
+
+def _as_bfloat16(positions: NDArray[Any]) -> NDArray[Any]:
+    """Positions rounded to bfloat16, as float32: the leading 16 bits, to the nearest, and to even if halfway."""
+    bits = positions.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def _exact_angles(positions: NDArray[Any], frequencies: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Two parts of the angles. Products with the leading 21 bits of frequencies are exact in float64."""
+    leading = (frequencies.astype(np.float32).view(np.uint32) & np.uint32(0xFFFFFFF8)).view(np.float32)
+    leading = leading.astype(np.float64)
+    return np.multiply.outer(positions, leading), np.multiply.outer(positions, frequencies - leading)
+
+
+def _sincos(angles: NDArray[Any], rest: Any = 0.0) -> NDArray[Any]:
+    """The sine and the cosine of ``angles + rest``, as two tables."""
+    sin, cos, small_sin, small_cos = np.sin(angles), np.cos(angles), np.sin(rest), np.cos(rest)
+    return np.stack([sin * small_cos + cos * small_sin, cos * small_cos - sin * small_sin])
+
+
+def _axes(ax: Axes | None) -> Axes:
+    return plt.subplots(figsize=SIZE, dpi=DPI, layout="constrained")[1] if ax is None else ax
+
+
+def _style(number: int) -> dict[str, Any]:
+    """Lines that differ in colour, dashes and width."""
+    return {"color": f"C{number}", "linestyle": DASHES[number % 4], "linewidth": 1.4 + 0.8 * (number // 4)}
+
+
+def _foreground() -> Any:
+    return plt.rcParams["axes.edgecolor"]
+
+
+def _finish(ax: Axes, title: str, x: str, y: str) -> Axes:
+    """Add the title, the names of the axes, and a legend if anything has a label."""
+    ax.set(title=title, xlabel=x, ylabel=y)
+    if any(ax.get_legend_handles_labels()[1]):
+        ax.legend(fontsize=8)
+    return ax

@@ -1,0 +1,179 @@
+"""The command `rope-xp`: exit codes, output of 80 columns, and bad input in one line."""
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from configs import CONFIGS
+
+from rope_xp import from_config
+from rope_xp.cli import doctor, main
+from rope_xp.cli.commands import PICTURES, app
+from rope_xp.plot import PICTURES as DRAWN
+
+LLAMA, QWEN, PLAIN = "llama-3.1-8b", "qwen2.5-7b-instruct-yarn", "llama-2-7b"
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A function that writes a golden config, and returns its path."""
+
+    def written(name, **changes):
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(CONFIGS[name] | changes))
+        return str(path)
+
+    return written
+
+
+@pytest.fixture
+def run(capsys):
+    """A function that runs the command and returns its exit code, output and errors."""
+
+    def result(*words):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        return (ended.value.code, *capsys.readouterr())
+
+    return result
+
+
+def test_explain_prints_text_and_json(run, file):
+    code, text, errors = run("explain", file(LLAMA), "--context", "128k")
+    assert (code, errors) == (0, "")
+    assert text == f"{from_config(CONFIGS[LLAMA]).explain(2**17)}\n"
+    assert max(map(len, text.splitlines())) <= 80
+    code, text, _ = run("explain", file(LLAMA), "--json")
+    assert code == 0 and json.loads(text) == from_config(CONFIGS[LLAMA]).explain().to_dict()
+
+
+def test_explain_has_the_options_of_from_config(run, file):
+    _, text, _ = run("explain", file("gemma-3-12b-it"), "--layer-type", "sliding_attention", "--json")
+    own = from_config(CONFIGS["gemma-3-12b-it"], layer_type="sliding_attention").explain()
+    assert json.loads(text) == own.to_dict()
+    _, text, _ = run("explain", file("qwen2-vl-7b-instruct"), "--part", "vision", "--json")
+    assert json.loads(text) == from_config(CONFIGS["qwen2-vl-7b-instruct"], part="vision").explain().to_dict()
+    _, text, _ = run("explain", file("phi-4-mini-instruct"), "--seq-len", "100000", "--json")
+    own = from_config(CONFIGS["phi-4-mini-instruct"], seq_len=100_000).explain(100_000)
+    assert json.loads(text) == own.to_dict()
+
+
+def test_warnings_make_the_exit_code_1(run, file):
+    code, text, _ = run("explain", file(PLAIN), "--context", "1M")
+    assert code == 1 and "Warnings" in text
+
+
+def test_compare_says_whether_two_are_the_same(run, file):
+    assert run("compare", file(LLAMA), file(LLAMA))[0] == 0
+    code, text, _ = run("compare", file(PLAIN), file(LLAMA), "--json")
+    report = json.loads(text)
+    assert code == 1 and report["same"] is False and {*report["causes"]} == {"base", "scaling"}
+
+
+def test_functions_are_imported_from_the_folder_of_the_command(tmp_path):
+    (tmp_path / "own_model.py").write_text(
+        "import numpy as np\n"
+        "def rotate(x, positions):\n"
+        "    z = (x[..., 0::2] + 1j * x[..., 1::2]) * np.exp(1j * np.outer(positions, 100.0 ** (-np.arange(4) / 4)))\n"
+        "    return np.stack((z.real, z.imag), -1).reshape(x.shape)\n"
+        "text = 'no function'\n"
+    )
+
+    def run(*words):
+        command = [sys.executable, "-P", "-m", "rope_xp", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    found = run("identify", "own_model:rotate", "--head-dim", "8")
+    assert found.returncode == 0
+    assert "RotaryEmbedding(head_dim=8, layout='interleaved', base=100.0)" in " ".join(found.stdout.split())
+    for words, message in {
+        ("identify", "own_model:rotate"): "--head-dim must be given for a function",
+        ("identify", "own_model:missing", "--head-dim", "8"): "own_model:missing must be a function that can be",
+        ("identify", "own_model:text", "--head-dim", "8"): "own_model:text must be a function; got str",
+    }.items():
+        failed = run(*words)
+        assert (failed.returncode, failed.stdout) == (2, "")
+        assert failed.stderr.startswith(f"rope-xp: {message}") and failed.stderr.count("\n") == 1
+
+
+def test_extend_lists_rules_explains_one_and_prints_settings(run, file):
+    rope = from_config(CONFIGS[PLAIN])
+    assert run("extend", file(PLAIN), "--to", "32k")[:2] == (0, f"{rope.extend(2**15)}\n")
+    extended = rope.extend(2**15, rule="yarn")
+    assert run("extend", file(PLAIN), "--to", "32k", "--rule", "yarn")[1] == f"{extended.explain(2**15)}\n"
+    code, text, _ = run("extend", file(PLAIN), "--to", "32k", "--rule", "yarn", "--for", "transformers")
+    assert code == 0 and json.loads(text) == extended.to_config()
+
+
+def test_convert_reads_standard_input(run, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(CONFIGS[QWEN])))
+    code, text, _ = run("convert", "-", "--to", "transformers")
+    assert code == 0 and json.loads(text) == from_config(CONFIGS[QWEN]).to_config()
+
+
+def test_plot_writes_every_kind_of_picture(run, file, tmp_path):
+    assert tuple(DRAWN) == PICTURES
+    assert run("plot", file(LLAMA), file(PLAIN), "-o", str(tmp_path / "a.svg"), "--context", "128k")[0] == 0
+    text = (tmp_path / "a.svg").read_text()
+    assert text.startswith("<?xml") and "llama" in text
+    assert run("plot", file(LLAMA), "-o", str(tmp_path / "a.png"), "--kind", "phase-error", "--dark")[0] == 0
+
+
+def test_doctor_tests_every_library(run, monkeypatch):
+    code, text, _ = run("doctor", "--json")
+    report = json.loads(text)
+    assert code == 0
+    assert {each["name"] for each in report["libraries"]} >= {"numpy", "torch", "jax"}
+    assert {each["result"] for each in report["libraries"]} == {"right"}
+    monkeypatch.setattr(doctor, "ROPE", doctor.ROPE.replace(phase="float32"))  # a planted mistake
+    code, text, _ = run("doctor")
+    assert code == 1 and "wrong by" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("explain", "no-such-file"), "from_config: config must be a config.json"),
+        (("explain",), "Missing argument 'FILE'."),
+        (("unknown",), "No such command 'unknown'."),
+        (("extend", "a.json", "--to", "12q"), "Invalid value for '--to': a length must be a number of tokens"),
+        (("extend", "a.json", "--to", "0"), "Invalid value for '--to': a length must be a number of tokens"),
+        (("convert", "a.json", "--to", "other"), "Invalid value for '--to': 'other' is not one of"),
+        (("identify", "no-such-file"), "identify_checkpoint: "),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(run, words, message):
+    code, text, errors = run(*words)
+    assert (code, text) == (2, "")
+    assert errors.startswith(f"rope-xp: {message}") and errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("content", ["", "[1", "[1]", "1", "\x00" * 8, '{"a": ' * 5000])
+def test_unreadable_standard_input_is_one_line(run, monkeypatch, content):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(content))
+    code, text, errors = run("explain", "-")
+    assert (code, text) == (2, "") and errors.startswith("rope-xp: ") and errors.count("\n") == 1
+
+
+def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch, file):
+    monkeypatch.setattr("rope_xp.RotaryEmbedding.explain", lambda *_, **__: [][0] + "a")
+    with pytest.raises(IndexError):
+        main(["explain", file(LLAMA)])
+
+
+@pytest.mark.parametrize("name", ["", *app.commands])
+def test_every_command_has_help_with_an_example(run, name):
+    code, text, _ = run(*[name] * bool(name), "--help")
+    assert code == 0 and max(map(len, text.splitlines())) <= 80
+    assert not name or f"Example: rope-xp {name}" in text
+
+
+def test_completion_is_available():
+    environment = {"_ROPE_XP_COMPLETE": "bash_source", "PATH": "/usr/bin:/bin"}
+    code = "from rope_xp.cli import main; main()"
+    found = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "complete" in found.stdout

@@ -1,0 +1,118 @@
+"""The pictures: what they draw is true, and what they refuse."""
+
+import errors
+import matplotlib.image
+import matplotlib.pyplot as plt
+import mpmath
+import numpy as np
+import pytest
+
+from rope_xp import Llama3Scaling, RotaryEmbedding, Sections, YarnScaling, plot
+
+PLAIN = RotaryEmbedding(head_dim=128, layout="half", base=10_000.0)
+YARN = YarnScaling(factor=4.0, original_max_position_embeddings=32_768)
+LLAMA3 = Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
+SCALED = RotaryEmbedding(head_dim=128, layout="half", base=5e5, scaling=LLAMA3)
+AXES = RotaryEmbedding(head_dim=128, layout="half", base=1e6, sections=Sections((16, 24, 24), order="chunked"))
+HEADS = RotaryEmbedding(head_dim=4, layout="half", inv_freq=(((1.0, 0.5), (0.5, 0.1)), ((0.0, 0.0), (1.0, 0.5))))
+
+
+@pytest.fixture(autouse=True)
+def no_figure_stays():
+    yield
+    plt.close("all")
+
+
+def lines_of(ax):
+    return {line.get_label(): line for line in ax.lines}
+
+
+def test_wavelengths_are_those_of_the_formula_and_lengths_are_marked():
+    ax = plot.wavelengths({"a": PLAIN, "scaled": SCALED}, context=131_072)
+    np.testing.assert_allclose(lines_of(ax)["a"].get_ydata(), 2 * np.pi * 10_000.0 ** (np.arange(64) / 64), rtol=1e-12)
+    assert [text.get_text() for text in ax.texts] == ["trained length, 8,192", "context, 131,072"]
+    assert [line.get_ydata()[0] for line in ax.lines if len(line.get_ydata()) == 2] == [8192, 131_072]
+
+
+def test_scaling_draws_shares_of_frequencies():
+    shares = plot.scaling(SCALED).lines[0].get_ydata()
+    assert (shares[0], shares[-1]) == (1.0, 0.125)
+    assert np.all(np.diff(shares) <= 0)
+
+
+def test_decay_is_the_mean_over_pairs_and_has_the_attention_factor():
+    rope = RotaryEmbedding(head_dim=128, layout="half", base=1e6, scaling=YARN)
+    line = plot.decay(rope, distance=100).lines[0]  # so short that each point is one distance
+    w = np.asarray(rope.inv_freq)
+    expected = (0.1 * np.log(4.0) + 1) ** 2 * np.cos(np.outer(np.arange(101), w)).mean(1)
+    np.testing.assert_allclose(line.get_ydata(), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_errors_of_phases_are_measured():
+    lines = lines_of(plot.phase_error(PLAIN, context=2**17))
+    position = int(lines["float32"].get_xdata()[-1])
+    w = [mpmath.mpf(10_000.0) ** (-mpmath.mpf(j) / 64) for j in range(64)]
+    of_float32 = max(
+        abs(float(turn(mpmath.mpf(float(np.float32(position) * np.float32(each)))) - turn(position * each)))
+        for each in w
+        for turn in (mpmath.sin, mpmath.cos)
+    )
+    assert lines["float32"].get_ydata()[-1] >= of_float32 > 1e-3
+    assert lines["exact"].get_ydata().max() < 2e-7
+    errors_of_bfloat16 = dict(zip(lines["bfloat16"].get_xdata(), lines["bfloat16"].get_ydata()))
+    assert errors_of_bfloat16[256] < 1e-4 < 0.5 < errors_of_bfloat16[min(p for p in errors_of_bfloat16 if p > 257)]
+
+
+def test_scores_and_pair_draw_cosines():
+    image = plot.scores(PLAIN, distance=10).images[0].get_array()
+    np.testing.assert_allclose(image[0], np.cos(np.arange(11)), atol=1e-12)
+    tips = [text.xy for text in plot.pair(PLAIN, count=3).texts if not text.get_text()]
+    np.testing.assert_allclose(tips, [(np.cos(p), np.sin(p)) for p in range(3)], atol=1e-12)
+
+
+def test_sections_show_the_axis_of_each_pair():
+    drawn = [line.get_xdata().tolist() for line in plot.sections(AXES).lines]
+    assert drawn == [list(range(16)), list(range(16, 40)), list(range(40, 64))]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("kind", plot.PICTURES)
+def test_every_picture_is_saved_with_title_and_units(kind, dark, tmp_path):
+    rope = AXES if kind == "sections" else SCALED
+    plot.save(tmp_path / "a.png", kind, rope, dark=dark)
+    picture = matplotlib.image.imread(tmp_path / "a.png")
+    assert picture.shape == (370, 600, 4)
+    assert picture[0, 0, 3] == 0  # transparent
+    opaque = picture[picture[..., 3] == 1][:, :3].mean(1)
+    assert np.median(opaque) > 0.5 if dark else opaque.min() < 0.2  # ink that the page shows
+    plot.save(tmp_path / "a.svg", kind, rope, dark=dark)
+    first = (tmp_path / "a.svg").read_bytes()
+    plot.save(tmp_path / "a.svg", kind, rope, dark=dark)
+    assert first == (tmp_path / "a.svg").read_bytes()
+    ax = plot.PICTURES[kind](rope)
+    assert ax.get_title() and ax.get_xlabel() and ax.get_ylabel()
+    assert not plt.get_fignums()[1:]  # `save` closes its own
+
+
+def test_lines_differ_without_colour():
+    ropes = {str(base): PLAIN.replace(base=base) for base in (1e3, 1e4, 1e5, 5e5, 1e6, 2e6, 5e6, 1e7)}
+    lines = plot.wavelengths(ropes).lines
+    assert len({(line.get_linestyle(), line.get_linewidth()) for line in lines}) == len(ropes)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: plot.wavelengths([PLAIN]), TypeError, "wavelengths: ropes must be a RotaryEmbedding or a mapping"),
+        (lambda: plot.decay({}), ValueError, "decay: ropes must be 1 to 8 embeddings; got 0"),
+        (lambda: plot.scores({"a": PLAIN, "b": PLAIN}), ValueError, "scores: ropes must be one embedding; got 2"),
+        (lambda: plot.pair(PLAIN, index=64), ValueError, "pair: index must be below the number of pairs, 64; got 64"),
+        (lambda: plot.sections(HEADS), ValueError, "sections: frequencies must be floats that all heads share; got"),
+        (lambda: plot.scaling(PLAIN.replace(base=None, inv_freq=(1.0,))), ValueError, "scaling: embeddings must have"),
+        (lambda: plot.phase_error(PLAIN, context=2**31), ValueError, "phase_error: context must be at least 2 and"),
+        (lambda: plot.save("a.jpg", "pair", PLAIN), ValueError, "save: output must end in .png or .svg; got 'a.jpg'"),
+        (lambda: plot.save("a.png", "pairs", PLAIN), ValueError, "save: kind must be one of"),
+    ],
+)
+def test_bad_input(call, error, message):
+    errors.assert_raises(call, error, message)

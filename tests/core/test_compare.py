@@ -1,0 +1,290 @@
+"""`compare` and `assert_same`, with mistakes planted in functions of complex numbers."""
+
+import json
+from functools import partial
+
+import ml_dtypes
+import numpy as np
+import oracle
+import pytest
+from errors import assert_all_raise, raising
+
+from rope_xp import (
+    NTKScaling,
+    RotaryEmbedding,
+    Sections,
+    XPos,
+    YarnScaling,
+    assert_same,
+    compare,
+)
+
+HEAD_DIM, BASE, FACTOR, FAR = 32, 10_000.0, 1.25, 100_000
+SCALING = YarnScaling(factor=4.0, original_max_position_embeddings=64, attention_factor=FACTOR)
+ROPE = RotaryEmbedding(head_dim=HEAD_DIM, layout="half", base=BASE)
+SCALED = ROPE.replace(scaling=SCALING)
+
+
+def geometric(base=BASE, dim=HEAD_DIM):
+    return np.array([float(w) for w in oracle.geometric(base, dim)])
+
+
+def rotate(x, angles, layout="half", factor=1.0):
+    """The first channels by these angles, the others as they are."""
+    width = 2 * angles.shape[-1]
+    return np.concatenate([factor * oracle.rotate(x[..., :width], angles, layout), x[..., width:]], axis=-1)
+
+
+def angles(positions, frequencies, dtype="float64"):
+    """Position times frequency: both and their product have this dtype."""
+    product = np.asarray(positions).astype(dtype)[..., None] * np.asarray(frequencies).astype(dtype)
+    return product.astype(np.float64)
+
+
+PLAIN, OTHER, NARROW, YARN = geometric(), geometric(500_000.0), geometric(dim=16), np.array(SCALED.inv_freq)
+QUARTER = np.pi / 2  # minus the angle: sine for cosine, and cosine for sine
+
+# Causes, the right value, and a function of "seq dim" that makes these mistakes. YaRN's frequencies are the library's.
+MISTAKES = {
+    ("layout",): (ROPE, lambda x, p: rotate(x, angles(p, PLAIN), "interleaved")),
+    ("base",): (ROPE, lambda x, p: rotate(x, angles(p, OTHER))),
+    ("scaling",): (SCALED, lambda x, p: rotate(x, angles(p, PLAIN))),
+    ("width",): (ROPE, lambda x, p: rotate(x, angles(p, NARROW))),
+    ("offset",): (ROPE, lambda x, p: rotate(x, angles(p + 1, PLAIN))),
+    ("attention factor",): (SCALED, lambda x, p: rotate(x, angles(p, YARN), factor=FACTOR**2)),
+    ("sincos order",): (ROPE, lambda x, p: rotate(x, QUARTER - angles(p, PLAIN))),
+    ("axis",): (ROPE, lambda x, p: rotate(x, angles(p, PLAIN))),
+    ("phase precision",): (ROPE, lambda x, p: rotate(x, angles(p, PLAIN, "float32"))),
+    ("direction",): (ROPE, lambda x, p: rotate(x, -angles(p, PLAIN))),
+}
+MORE_MISTAKES = {
+    ("phase precision",): (ROPE, lambda x, p: rotate(x, angles(p, PLAIN, ml_dtypes.bfloat16))),
+    ("layout", "base"): (ROPE, lambda x, p: rotate(x, angles(p, OTHER), "interleaved")),
+    ("layout", "offset"): (ROPE, lambda x, p: rotate(x, angles(p - 1, PLAIN), "interleaved")),
+    ("layout", "width"): (ROPE, lambda x, p: rotate(x, angles(p, NARROW), "interleaved")),
+    ("direction", "scaling"): (SCALED, lambda x, p: rotate(x, -angles(p, PLAIN))),
+    ("attention factor", "sincos order"): (SCALED, lambda x, p: rotate(x, QUARTER - angles(p, YARN), factor=FACTOR**2)),
+    ("base", "phase precision"): (ROPE, lambda x, p: rotate(x, angles(p, OTHER, "float32"))),
+    ("frequencies", "width"): (ROPE, lambda x, p: rotate(x, angles(p, PLAIN[:8]))),
+    ("layout", "offset", "width"): (ROPE, lambda x, p: rotate(x, angles(p + 1, NARROW), "interleaved")),
+}
+
+
+def function(xp, on_host, axis):
+    """A function of "seq heads dim", whose tables have an axis for heads or, by mistake, none."""
+
+    def fn(x, positions):
+        where = xp.numpy(positions)
+        return xp.array(on_host(xp.numpy(x), where[None] if axis == "heads" else where[:, None]), xp.dtype_of(x))
+
+    return fn
+
+
+@pytest.mark.parametrize("causes", MISTAKES, ids=" and ".join)
+def test_a_planted_mistake_is_the_first_cause(xp, causes):
+    """In both orders, and against itself there is none."""
+    rope, on_host = MISTAKES[causes]
+    fn = function(xp, on_host, "heads" if causes == ("axis",) else "tokens")
+    options = {"shape": "seq heads dim", "like": xp.array(np.zeros(2), "float32"), "context": FAR}
+    for pair in ((fn, rope), (rope, fn)):
+        report = compare(*pair, **options)
+        assert not report.same and report.causes == causes, report
+    assert compare(fn, fn, head_dim=HEAD_DIM, **{**options, "context": 512}).same
+    with pytest.raises(AssertionError, match=rf"^assert_same: the function .* differ.*Likely cause: {causes[0]}"):
+        assert_same(fn, rope, **options)
+
+
+@pytest.mark.parametrize("causes", MORE_MISTAKES, ids=" and ".join)
+def test_several_mistakes_at_once_are_all_named(causes):
+    rope, fn = MORE_MISTAKES[causes]
+    assert sorted(compare(fn, rope, context=FAR).causes) == sorted(causes)
+
+
+def right(x, positions):
+    """In float32, as most implementations are."""
+    return rotate(x, angles(positions, PLAIN, "float32")).astype("float32")
+
+
+def test_what_agrees_up_to_the_context_is_the_same():
+    assert_same(right, ROPE)
+    assert_same(ROPE.replace(scaling=NTKScaling(factor=4.0)), ROPE.replace(base=BASE * 4.0 ** (32 / 30)))
+    assert_same(RotaryEmbedding(head_dim=HEAD_DIM, layout="half", inv_freq=PLAIN.tolist()), ROPE, context=2**31)
+    assert_same({**CONFIG, "model_type": "smollm3", "no_rope_layers": [1, 0]}, None, options={"layer": 1})
+    assert_same(lambda x, positions: x, None, head_dim=HEAD_DIM)
+    with pytest.raises(AssertionError, match="phase precision"):
+        assert_same(right, ROPE, context=FAR)
+
+
+# An embedding in the words of the oracle: frequencies "pairs" or "axes pairs", layout, factor, dtype of phases.
+def truth(frequencies, layout="half", factor=1.0, dtype="float64", head_dim=HEAD_DIM):
+    """The matrices "axes positions head_dim head_dim" of positions below 600, on each axis alone."""
+    each = [angles(np.arange(600), row, dtype)[:, None] for row in np.atleast_2d(frequencies)]
+    unit = np.broadcast_to(np.eye(head_dim), (600, head_dim, head_dim))
+    return np.stack([rotate(unit, angle, layout, factor) for angle in each])
+
+
+SLOW, SLOW_FREQUENCIES = RotaryEmbedding(head_dim=4, layout="half", inv_freq=[3e-4, 1e-5]), np.array([3e-4, 1e-5])
+EVERY_OTHER = ROPE.replace(layout="interleaved")
+AXES = ROPE.replace(sections=Sections((8, 4, 4)))
+IN_TURN = AXES.replace(sections=Sections((8, 4, 4), order="round_robin"))
+CHUNKED, ROBIN = (np.eye(3)[:, order] * PLAIN for order in ([0] * 8 + [1] * 4 + [2] * 4, [0, 1, 2] * 4 + [0] * 4))
+SWAPPED = np.eye(HEAD_DIM)[:, [*range(0, HEAD_DIM, 2), *range(1, HEAD_DIM, 2)]]  # channels 2j and 2j + 1 to j, j + 16
+
+# Two values, what each is by the oracle, and whether scores change if one of the two rotates queries and keys.
+PAIRS = {
+    "base": (ROPE, truth(PLAIN), ROPE.replace(base=10_100.0), truth(geometric(10_100.0)), False),
+    "layout": (
+        SLOW,
+        truth(SLOW_FREQUENCIES, head_dim=4),
+        SLOW.replace(layout="interleaved"),
+        truth(SLOW_FREQUENCIES, "interleaved", head_dim=4),
+        False,
+    ),
+    "direction": (SLOW, truth(SLOW_FREQUENCIES, head_dim=4), SLOW.replace(inv_freq=[-3e-4, -1e-5]), None, False),
+    "rotation": (SLOW, truth(SLOW_FREQUENCIES, head_dim=4), None, truth(0 * SLOW_FREQUENCIES, head_dim=4), False),
+    "written elsewhere": (
+        EVERY_OTHER,
+        truth(PLAIN, "interleaved"),
+        ROPE.replace(layout="interleaved_to_half"),
+        truth(PLAIN, "interleaved") @ SWAPPED,
+        True,
+    ),
+    "width": (
+        EVERY_OTHER,
+        truth(PLAIN, "interleaved"),
+        EVERY_OTHER.replace(rotary_dim=30),
+        truth(geometric(dim=30), "interleaved"),
+        False,
+    ),
+    "attention factor": (ROPE, truth(PLAIN), ROPE.replace(attention_factor=1.009), truth(PLAIN, factor=1.009), False),
+    "factor and base": (
+        ROPE.replace(attention_factor=1.009),
+        truth(PLAIN, factor=1.009),
+        ROPE.replace(base=10_010.0),
+        truth(geometric(10_010.0)),
+        False,
+    ),
+    "phases": (
+        ROPE.replace(base=10_040.0),
+        truth(geometric(10_040.0)),
+        ROPE.replace(phase="float32"),
+        truth(PLAIN, dtype="float32"),
+        False,
+    ),
+    "sections": (AXES, truth(CHUNKED), IN_TURN, truth(ROBIN), False),
+}
+PAIRS["direction"] = (*PAIRS["direction"][:3], PAIRS["direction"][1].swapaxes(-1, -2), False)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_first_position_is_that_of_the_definition(name):
+    a, matrices_a, b, matrices_b, scores_are_same = PAIRS[name]
+    for report in (compare(a, b, context=600), compare(b, a, context=600)):
+        change = np.linalg.norm(matrices_a - matrices_b, ord=2, axis=(-2, -1)).max(axis=0)
+        first = next((position for position in range(600) if change[position] > 0.01), None)
+        assert report.first_position == first and not report.same and report.scores_are_same == scores_are_same
+        assert report.largest_change == pytest.approx(change[599], abs=1e-12)
+
+
+def test_causes_of_values():
+    yarn = YarnScaling(factor=4.0, original_max_position_embeddings=2048)
+    rows = [
+        (SCALED.replace(scaling=yarn), ROPE, ("scaling",), 8192),
+        (SCALED, ROPE.replace(layout="interleaved", base=500_000.0, scaling=SCALING), ("layout", "base"), 256),
+        (ROPE, ROPE.replace(xpos=XPos()), ("decay",), 4096),
+        (ROPE, ROPE.replace(head_dim=64), ("width",), 4096),
+        (CONFIG, {**CONFIG, "rope_theta": 500_000.0}, ("base",), 2048),
+        (CONFIG, {**CONFIG, "rope_scaling": {"type": "linear", "factor": 4.0}}, ("scaling",), 2048),
+        (ROPE, RotaryEmbedding(head_dim=HEAD_DIM, layout="half", inv_freq=OTHER.tolist()), ("base",), 4096),
+        (
+            ROPE,
+            RotaryEmbedding(head_dim=HEAD_DIM, layout="half", inv_freq=OTHER[::-1].tolist()),
+            ("frequencies",),
+            4096,
+        ),
+    ]
+    for a, b, causes, context in rows:
+        for report in (compare(a, b), compare(b, a)):
+            assert (report.causes, report.same, report.context) == (causes, False, context)
+
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "rope_theta": 10_000.0,
+    "max_position_embeddings": 2048,
+}
+
+
+def test_the_report_is_text_of_80_columns_and_json(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**CONFIG, "rope_theta": 500_000.0}))
+    report = compare(str(file), CONFIG)
+    text = str(report)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "Likely cause: base (a: 500,000; b: 10,000)." in " ".join(text.split())
+    assert json.loads(json.dumps(report.to_dict()))["causes"] == ["base"]
+
+
+# Functions that are no rotation, and what the report says of them.
+FAILING = {
+    "it raises ZeroDivisionError: division by zero": lambda x, positions: 1 / 0,
+    "it changes the shape of x": lambda x, positions: x[..., :2],
+    "it returns NaN": lambda x, positions: x * np.nan,
+    "it returns NoneType, which is no array": lambda x, positions: None,
+    "two equal calls give different results": lambda x, positions: x + np.random.default_rng().normal(size=x.shape),
+    "is not linear in x": lambda x, positions: rotate(x, angles(positions, PLAIN)) ** 2,
+    "gives the same result at every position": lambda x, positions: 2 * x,
+    "keeps the positions of an earlier call": lambda x, positions, kept={}: rotate(
+        x, angles(kept.setdefault(x.shape, positions), PLAIN)
+    ),
+}
+
+
+@pytest.mark.parametrize("words", FAILING)
+def test_a_function_that_is_no_rotation_is_reported_in_words(words):
+    report = compare(FAILING[words], ROPE, like=np.zeros(1))
+    assert words.lower() in report.summary.lower() and not report.same and len(report.summary) < 1000
+    with pytest.raises(AssertionError, match=r"^assert_same: the function .* must agree with RotaryEmbedding"):
+        assert_same(FAILING[words], ROPE, like=np.zeros(1))
+
+
+def test_a_function_that_counts_positions_itself_or_ends_is_compared_as_far_as_it_goes():
+    def counting(x, positions):
+        return rotate(x, angles(np.arange(len(x)), PLAIN))
+
+    def ending(x, positions):
+        return rotate(x, np.stack([angles(np.arange(2048), OTHER)[p] for p in positions]))
+
+    assert_same(counting, ROPE, shape="seq dim")
+    assert "counts the rows" in compare(counting, ROPE, shape="seq dim").summary
+    report = compare(ending, ROPE, shape="seq dim")
+    assert report.causes == ("base",) and "fails beyond position 1,000: it raises IndexError" in report.summary
+    assert report.context == 1001
+
+
+def test_bad_arguments():
+    options = partial(compare, ROPE, CONFIG)
+    values = [
+        (partial(options, context=0), r"^compare: context must be at least 1 .*; got 0"),
+        (partial(options, tolerance=0.0), r"^compare: tolerance must be greater than 0; got 0.0"),
+        (partial(compare, right, ROPE, head_dim=64), r"^compare: head_dim must be that of the value, 32; got 64"),
+        (partial(compare, right, ROPE, shape="a b"), r"^compare: shape must name the axes of x"),
+        (partial(compare, right, HEADS), r"must be compared with a value whose heads are alike; got heads=2"),
+        (partial(compare, {"model_type": "none"}, ROPE), r"^from_config: model_type must be"),
+    ]
+    types = [
+        (partial(compare, 5, ROPE), r"^compare: a must be a config .*; got int"),
+        (partial(compare, ROPE, RotaryEmbedding), r"^compare: b must be a config .*; got type"),
+        (partial(assert_same, ROPE, [1.0]), r"^assert_same: rope must be a config .*; got list"),
+        (partial(compare, right, right), r"^compare: head_dim must be given for two functions; got None"),
+        (partial(compare, right, None), r"^compare: head_dim must be given.*; got None"),
+        (partial(options, options=3), r"^compare: options must be a mapping .*; got int"),
+        (partial(options, options={"layers": 3}), r"^compare: options must be arguments of from_config .*; got 'lay"),
+        (partial(compare, right, ROPE, like=3), r"^compare: like must be an array; got int"),
+    ]
+    assert_all_raise(raising(values, types))
+
+
+HEADS = RotaryEmbedding(head_dim=4, layout="half", inv_freq=[[[1.0, 0.5], [1.0, 0.1]]])

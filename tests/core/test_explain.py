@@ -1,0 +1,405 @@
+"""explain: its numbers are those of the papers' formulas, and each warning is there for its reason only."""
+
+import json
+import re
+from fractions import Fraction
+from math import pi
+
+import mpmath as mp
+import numpy as np
+import pytest
+from configs import CONFIGS, GOLDENS
+from errors import assert_all_raise, raising
+from samples import embedding, random
+
+from rope_xp import (
+    DynamicNTKScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    NTKScaling,
+    ProportionalScaling,
+    Sections,
+    XPos,
+    YarnScaling,
+    from_config,
+)
+
+DIM, BASE, TRAINED = 64, 10_000.0, 2048
+LENGTH = {"original_max_position_embeddings": TRAINED}
+SHORT, LONG = tuple(1.0 + j / 8 for j in range(DIM // 2)), tuple(2.0 + j for j in range(DIM // 2))
+
+
+def plain():
+    """The wavelengths of RoFormer, section 3.2.2, in tokens."""
+    return [2 * mp.pi * mp.mpf(BASE) ** (mp.mpf(2 * j) / DIM) for j in range(DIM // 2)]
+
+
+def of_llama3():
+    """By how much each pair is divided: Llama 3.1, factor 8, between 2048 / 1 and 2048 / 4 tokens."""
+    for wavelength in plain():
+        kept = min(max((TRAINED / wavelength - 1) / 3, 0), 1)
+        yield 1 / ((1 - kept) / 8 + kept)
+
+
+def of_yarn():
+    """YaRN, factor 4: the ramp between the pairs of 32 and of 1 revolutions, rounded to whole pairs."""
+    first, last = (DIM * mp.log(TRAINED / (2 * mp.pi * turns)) / (2 * mp.log(BASE)) for turns in (32, 1))
+    first, last = mp.floor(first), mp.ceil(last)
+    for j in range(DIM // 2):
+        ramp = min(max((j - first) / (last - first), 0), 1)
+        yield 1 / (ramp / 4 + 1 - ramp)
+
+
+def of_ntk(factor):
+    for j in range(DIM // 2):
+        yield mp.mpf(factor) ** (mp.mpf(2 * j) / (DIM - 2))
+
+
+RULES = {
+    "none": (None, [1] * 32),
+    "linear": (LinearScaling(factor=8.0), [8] * 32),
+    "llama3": (Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, **LENGTH), of_llama3()),
+    "yarn": (YarnScaling(factor=4.0, **LENGTH), of_yarn()),
+    "ntk": (NTKScaling(factor=5.0), of_ntk(5)),
+    "dynamic": (DynamicNTKScaling(factor=2.0, max_position_embeddings=TRAINED, seq_len=3 * TRAINED), of_ntk(5)),
+    "short": (LongRopeScaling(short_factor=SHORT, long_factor=LONG, factor=4.0, **LENGTH), SHORT),
+    "long": (LongRopeScaling(short_factor=SHORT, long_factor=LONG, factor=4.0, seq_len=9999, **LENGTH), LONG),
+}
+RULES = {name: (rule, [mp.mpf(divisor) for divisor in divisors]) for name, (rule, divisors) in RULES.items()}
+FULL = {"llama3": 8, "yarn": 4}  # rules that blend, and their factors
+
+
+def near(numbers):
+    return pytest.approx([float(number) for number in numbers], rel=1e-12)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_bands_are_those_of_the_formulas(name):
+    """Every pair is in one band, which says how the rule treats it and whether training showed all its angles."""
+    rule, divisors = RULES[name]
+    report = embedding(head_dim=DIM, base=BASE, scaling=rule).explain(trained_length=TRAINED)
+    assert sorted(pair for band in report.bands for pair in band.pairs) == [*range(32)]
+    wavelengths = plain()
+    for band in report.bands:
+        own = [divisors[pair] for pair in band.pairs]
+        for pair, divisor in zip(band.pairs, own, strict=True):
+            part = abs(divisor - 1) > 1e-9 and name in FULL and abs(divisor - FULL[name]) > 1e-9
+            wanted = "kept" if abs(divisor - 1) < 1e-9 else "blended" if part else "interpolated"
+            assert (band.treatment, band.completes_turn) == (wanted, wavelengths[pair] <= TRAINED)
+        assert band.divisors == near([min(own), max(own)])
+        assert band.unscaled_wavelengths == near([wavelengths[band.pairs[0]], wavelengths[band.pairs[-1]]])
+        scaled = [wavelengths[pair] * divisor for pair, divisor in zip(band.pairs, own, strict=True)]
+        assert band.wavelengths == near([min(scaled), max(scaled)])
+    unseen = {pair: int(mp.ceil(d * TRAINED - 1e-6)) for pair, d in enumerate(divisors) if wavelengths[pair] > TRAINED}
+    assert report.unseen_from == unseen and len(unseen) == 11
+    treatments = [band.treatment for band in report.bands]
+    if name in FULL:
+        assert treatments == ["kept", "blended", "interpolated"] or name == "yarn"
+
+
+def test_angles_that_training_did_not_show():
+    """Every angle of every trained position, and the first later one that lies beyond them all."""
+    rope = embedding(head_dim=8, base=50.0, scaling=LinearScaling(factor=2.5))
+    report = rope.explain(trained_length=10)
+    frequencies = [2.5 * w for w in rope.inv_freq]
+    last_trained = [w * 10 for w in frequencies]  # the angle of the first position that training does not have
+    assert [pair for pair, angle in enumerate(last_trained) if angle < 2 * pi] == [*report.unseen_from]
+    for pair, first in report.unseen_from.items():
+        reaching = [p for p in range(200) if p * rope.inv_freq[pair] >= last_trained[pair] * (1 - 1e-12)]
+        assert reaching[0] == first == 25
+    assert "no pair has such angles" in words(rope.explain(25, trained_length=10))
+    assert f"26 tokens, {len(report.unseen_from)} pairs have such angles" in words(rope.explain(26, trained_length=10))
+
+
+def test_pairs_that_are_not_rotated():
+    rope = embedding(head_dim=16, scaling=ProportionalScaling(partial_rotary_factor=0.5))
+    kept, zeros = rope.explain(trained_length=TRAINED).bands
+    assert (kept.treatment, kept.pairs) == ("kept", (0, 1, 2, 3))
+    assert zeros[:4] == ("not rotated", (4, 5, 6, 7), None, None) and zeros.completes_turn is None
+
+
+@pytest.mark.parametrize("context", [1, 700, 131_072, 2**24 + 2**13, 2**40])
+@pytest.mark.parametrize("inv_freq", [(1.0, 0.211, 0.0447, 0.00946), ((0.9, 0.3), (1.0, 1.0))])
+def test_the_error_of_float32(context, inv_freq):
+    """The products of float32 against exact fractions, at the last positions: the largest error of all pairs."""
+    errors = {0: Fraction(0)}
+    for position in range(max(context - 1024, 0), context):
+        for pair, w in enumerate(inv_freq if isinstance(inv_freq[0], float) else inv_freq[0]):
+            product = float(np.float32(position) * np.float32(w))
+            errors[pair] = max(abs(Fraction(product) - position * Fraction(w)), errors.get(pair, Fraction(0)))
+    found = embedding(base=None, inv_freq=inv_freq).explain(context).float32_error
+    # The products in float64 are rounded: 2**-53 of the phase.
+    assert found.radians == pytest.approx(float(max(errors.values())), abs=context * 2.0**-52)
+    assert found.pair == max(errors, key=errors.__getitem__)
+
+
+@pytest.mark.parametrize("context", [1, 2, 256, 257, 258, 511, 131_072, 131_073, 10**6])
+def test_positions_that_bfloat16_has(context):
+    """A bfloat16 is the upper half of a float32. The next one is greater by 1 in its last bit."""
+    upper = np.asarray([context - 1], np.float32).view(np.uint32) & 0xFFFF0000
+    below, above = (float((upper + step).view(np.float32)[0]) for step in np.asarray([0, 2**16], np.uint32))
+    assert embedding().explain(context).bfloat16_step == max(above - below, 1)
+
+
+@pytest.mark.parametrize("rotary_dim", [14, 6])
+def test_what_the_attention_factor_does_to_scores(rotary_dim):
+    """Measured: scores with and without it."""
+    rope = embedding(scaling=YarnScaling(factor=16.0, **LENGTH), rotary_dim=rotary_dim)
+    q, k = random(5, 14), random(5, 14, seed=1)
+    pairs = np.r_[:rotary_dim]
+    scores = [np.sum(each(q, seq_dim=0)[:, pairs] * each(k, seq_dim=0)[:, pairs], -1) for each in (rope, without(rope))]
+    report = rope.explain()
+    np.testing.assert_allclose(scores[0] / scores[1], report.score_factor, rtol=1e-4)
+    assert f"by its square, {report.score_factor:.6g}" in words(report)
+    assert ("the other 8 channels does not change" in words(report)) == (rotary_dim == 6)
+
+
+def without(rope):
+    """The same frequencies, with an attention factor of 1."""
+    return rope.replace(base=None, scaling=None, inv_freq=rope.inv_freq, attention_factor=None)
+
+
+def words(report):
+    """The text of a report without line breaks."""
+    return re.sub(r"\s+", " ", str(report))
+
+
+def llama(**keys):
+    return {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "rope_theta": 5e5, **keys}
+
+
+def scaled(rule, length=8192, **keys):
+    """A config with a scaling rule."""
+    return llama(max_position_embeddings=length, rope_scaling={"rope_type": rule, **keys})
+
+
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **LENGTH}
+YARN = {"factor": 4.0, **LENGTH}
+FACTORS = {"short_factor": [1.0] * 64, "long_factor": [4.0] * 64}
+MIXTRAL = {**llama(), "model_type": "mixtral"}
+NO_BASE = {**scaled("llama3", **LLAMA3), "rope_theta": None}
+CHUNKS = {"dual_chunk_attention_config": {"chunk_size": 4096, "local_size": 512}}
+LONGROPE = scaled("longrope", **FACTORS, **LENGTH)
+FAR = embedding(xpos=XPos())
+
+# What is warned of: a config or an embedding and a context; and the same without the reason.
+WARNINGS = {
+    "does not state the base (rope_theta), and 10,000 is the default of llama. Llama 3.1": (
+        (NO_BASE,),
+        (scaled("llama3", **LLAMA3),),
+        ({**scaled("yarn", **YARN), "rope_theta": None},),
+    ),
+    "Its longest wavelength, 54,410 tokens, is shorter than the length of the config, 54,411.": (
+        (llama(rope_theta=None, max_position_embeddings=54_411),),
+        (llama(rope_theta=None, max_position_embeddings=54_410),),
+        (llama(rope_theta=1e4, max_position_embeddings=54_411),),
+    ),
+    "the base is 10,000, the default of most families, but the default of mixtral is 1,000,000": (
+        ({**MIXTRAL, "rope_theta": 1e4},),
+        (MIXTRAL,),
+    ),
+    "states a scaling rule without original_max_position_embeddings. Its max_position_embeddings, 8,192, is used": (
+        (scaled("yarn", factor=4.0),),
+        (scaled("yarn", **YARN),),
+    ),
+    "factor 4 times original length 2,048 is 8,192, but max_position_embeddings is": (
+        (scaled("yarn", 9000, **YARN),),
+        (scaled("yarn", 8192, **YARN),),
+        (scaled("yarn", 2048, **YARN),),
+    ),
+    "transformers does not read rotary_pct (a key of gpt_neox, gpt_neox_japanese) in 'llama'": (
+        (llama(rotary_pct=0.5),),
+        (llama(partial_rotary_factor=0.5),),
+    ),
+    "kv_channels=64 is not read, and head_dim is 128; kv_channels is a key of model_type chatglm, jetmoe, qwen": (
+        (llama(kv_channels=64),),
+        (llama(kv_channels=128),),
+    ),
+    "dual_chunk_attention_config is not applied": ((llama(**CHUNKS),), (llama(),)),
+    "rule dynamic depends on the length. These frequencies are for sequences of at most 8,192 tokens. Keys": (
+        (scaled("dynamic", factor=2.0),),
+        (scaled("linear", factor=2.0),),
+    ),
+    "These frequencies are for sequences of 6,144 tokens. At 5,000 tokens, others apply": (
+        (embedding(scaling=RULES["dynamic"][0]), 5000),
+        (embedding(scaling=RULES["dynamic"][0]), 6144),
+        (embedding(scaling=RULES["dynamic"][0]),),
+    ),
+    "tokens, others apply: from_config(..., seq_len=8193)": (
+        (scaled("dynamic", factor=2.0), 8193),
+        (scaled("dynamic", factor=2.0), 8192),
+    ),
+    "rule longrope depends on the length. These frequencies are for sequences of at most 2,048 tokens.": (
+        (LONGROPE,),
+        (scaled("longrope", **{**FACTORS, "long_factor": [1.0] * 64}, **LENGTH),),
+    ),
+    "tokens, others apply: from_config(..., seq_len=": ((LONGROPE,), (LONGROPE, 2048)),
+    "The context of 8,193 tokens is longer than the 8,192 tokens": ((scaled("yarn", **YARN), 8193), (llama(),)),
+    "The attention factor 1e-39 is beyond the normal numbers of float32": (
+        (embedding(attention_factor=1e-39),),
+        (embedding(attention_factor=1e-37),),
+    ),
+    "The scales of xpos leave the range of float32 more than 36,260 tokens from position 0": (
+        (FAR, 50_000),
+        (FAR, 36_000),
+        (embedding(), 50_000),
+    ),
+    "more than 36,260 tokens from position 40,000": (
+        (embedding(xpos=XPos(centre=40_000)), 100),
+        (embedding(xpos=XPos(centre=30_000)), 66_000),
+    ),
+}
+
+
+@pytest.mark.parametrize("warning", WARNINGS)
+def test_warnings(warning):
+    """Present for its reason, and absent without it."""
+    present, *absent = (
+        (from_config(subject) if isinstance(subject, dict) else subject).explain(*context).warnings
+        for subject, *context in WARNINGS[warning]
+    )
+    assert len([each for each in present if warning in each]) == 1
+    assert absent and not [each for others in absent for each in others if warning in each]
+
+
+def test_what_the_warnings_say_of_inverses():
+    """A result of `rotate(inverse=True)` is NaN where a warning says so, and only there."""
+    x = random(2, 14, dtype="float32")
+    for rope, position in ((embedding(attention_factor=1e-46), 3), (FAR, 50_000)):
+        assert any("does not restore its input" in each for each in rope.explain(position).warnings)
+        with np.errstate(all="ignore"):
+            sincos = rope.sincos(np.asarray([position] * 2), like=x, role="key" if rope.xpos else None)
+            assert np.isnan(rope.rotate(rope.rotate(x, sincos, seq_dim=0), sincos, seq_dim=0, inverse=True)).any()
+    sincos = FAR.sincos(np.asarray([36_000] * 2), like=x, role="key")
+    assert FAR.explain(36_000).warnings == ()
+    assert np.isfinite(FAR.rotate(FAR.rotate(x, sincos, seq_dim=0), sincos, seq_dim=0, inverse=True)).all()
+
+
+def test_stated_and_assumed_values_are_marked():
+    report = from_config(
+        {"model_type": "phi", "hidden_size": 64, "num_attention_heads": 4, "rope_theta": 5e5}
+    ).explain()
+    assert report.stated == ("hidden_size", "num_attention_heads", "rope_theta")
+    assert report.assumed == {"partial_rotary_factor": "default of phi"}
+    assert "are rotated (not in the config: partial_rotary_factor, default of phi)" in words(report)
+    assert "The config states hidden_size, num_attention_heads, rope_theta; it does not state partial_rot" in words(
+        report
+    )
+    chatglm = from_config(CONFIGS["glm-4-9b-chat"]).explain()
+    assert "rope_ratio" in chatglm.stated and "rope_theta" not in chatglm.stated  # which follows from it
+    assert chatglm.trained_length == 131_072
+    assert embedding().explain().stated == ()
+
+
+def test_lengths_and_the_default_context():
+    lengths = [
+        (embedding(), {}, (None, None, None)),
+        (embedding(), {"trained_length": 512}, (512, 512, 512)),
+        (embedding(scaling=LinearScaling(factor=3.0)), {"trained_length": 512}, (512, 1536, 1536)),
+        (embedding(scaling=LinearScaling(factor=3.0)), {"context": 99}, (None, None, 99)),
+        (embedding(scaling=YarnScaling(**YARN)), {}, (2048, 8192, 8192)),
+        (from_config(scaled("linear", factor=4.0)), {}, (None, 8192, 8192)),
+        (from_config(llama(max_position_embeddings=8192)), {"context": 9}, (8192, 8192, 9)),
+        (from_config(CONFIGS["grok-2"]), {}, (None, 131_072, 131_072)),  # its rule is in given frequencies
+    ]
+    for rope, arguments, wanted in lengths:
+        report = rope.explain(**arguments)
+        assert (report.trained_length, report.extended_length, report.context) == wanted
+    unknown = embedding().explain()
+    assert unknown.float32_error is unknown.bfloat16_step is None and unknown.unseen_from == {}
+    assert "The trained length is not known. Give trained_length" in words(unknown)
+
+
+HEADS = np.linspace(0.01, 1.0, 24).reshape(2, 3, 4)
+OTHERS = {
+    "given": ({"base": None, "inv_freq": (1.0, 0.5, 0.0)}, ["given", "not rotated"]),
+    "axes": ({"head_dim": 16, "sections": Sections((4, 2, 2))}, ["kept"]),
+    "interleaved axes": ({"head_dim": 16, "sections": Sections((4, 2, 2), order="interleaved")}, ["kept"]),
+    "several axes in a pair": ({"base": None, "inv_freq": ((1.0, 0.5), (0.5, 1.0))}, []),
+    "heads": ({"base": None, "inv_freq": HEADS}, []),
+    "decay": ({"xpos": XPos()}, ["kept"]),
+    "reverse": ({"reverse": True}, ["kept"]),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_embeddings_say_what_can_be_said(name):
+    options, treatments = OTHERS[name]
+    rope = embedding(**options)
+    report = rope.explain(1000)
+    assert [band.treatment for band in report.bands] == treatments
+    assert_is_a_report(report)
+    frequencies = np.abs(np.asarray(rope.inv_freq)).ravel()
+    largest = max(1000 * abs(float(np.float32(w)) - w) for w in frequencies)
+    assert 0 <= report.float32_error.radians <= largest + 1000 * 2.0**-24
+    if "axes" in options or "sections" in options:
+        assert [axis.pairs for axis in report.axes] == [
+            tuple(pair for pair, axis in enumerate(options["sections"].axis_of_pair) if axis == number)
+            for number in range(3)
+        ]
+        longest = [2 * pi / min(w for w in row if w) for row in rope.inv_freq]
+        assert [axis.wavelengths[1] for axis in report.axes] == near(longest)
+    if name == "decay":  # zeta of the first and of the last of 7 pairs, as in the paper
+        assert "512 tokens multiply those of pair 0 by 0.286, and those of pair 6 by 0.898" in words(report)
+    if not treatments:
+        assert "Pairs and their wavelengths are not shown, because a pair has several frequencies." in words(report)
+
+
+def test_learned_frequencies_are_not_read(xp):
+    """Arrays of NumPy become floats, which are known."""
+    report = embedding(base=None, inv_freq=xp.array(np.ones(7), "float32")).explain(1000)
+    is_array = xp.name != "numpy"
+    assert [report.bands == (), report.float32_error is None] == [is_array] * 2
+    assert ("because explain does not read arrays" in words(report)) == is_array
+    assert_is_a_report(report)
+
+
+def assert_is_a_report(report):
+    """Text of 80 columns without repeated spaces at ends, Markdown, and a dict for JSON."""
+    lines = str(report).splitlines()
+    assert max(map(len, lines)) <= 80 and len(lines) <= 55
+    assert not [line for line in lines if line != line.rstrip()]
+    assert "## Pairs" in report.to_markdown()
+    as_dict = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert as_dict["pairs"] == report.rope.pairs and as_dict["warnings"] == list(report.warnings)
+    assert [band["pairs"] for band in as_dict["bands"]] == [list(band.pairs) for band in report.bands]
+
+
+@pytest.mark.parametrize("golden", GOLDENS, ids=lambda golden: golden["config"])
+def test_real_configs(golden):
+    rope = from_config(CONFIGS[golden["config"]], **golden["kwargs"])
+    if rope is not None:
+        report = rope.explain()
+        assert_is_a_report(report)
+        assert not re.search("is not read, and head_dim|does not state the base|the default of most", words(report))
+        assert max(map(len, rope.describe().splitlines())) <= 80
+
+
+def test_llama_3_1():
+    """8,192 tokens of training: the wavelengths of Llama 3.1 that its authors scale, and those that they keep."""
+    report = from_config(CONFIGS["llama-3.1-8b"]).explain()
+    assert [(band.treatment, band.pairs[0], band.pairs[-1]) for band in report.bands] == [
+        ("kept", 0, 28),
+        ("blended", 29, 34),
+        ("interpolated", 35, 63),
+    ]
+    assert len(str(report).splitlines()) <= 40 and report.warnings == ()
+    text = words(report)
+    assert "29 of 64 pairs complete no turn within 8,192 tokens: 35-63." in text
+    assert "not show is 65,536. Within a context of 131,072 tokens, 29 pairs have such angles." in text
+
+
+def test_bad_lengths():
+    rope, who = embedding(), r"^RotaryEmbedding.explain: "
+    values = [
+        (lambda: rope.explain(0), who + r"context must be at least 1 and below 2\*\*53; got 0"),
+        (lambda: rope.explain(2**53), who + r"context must be at least 1 .*; got 9007199254740992"),
+        (lambda: rope.explain(-1), who + r"context must not be negative; got -1"),
+        (lambda: rope.explain(trained_length=0), who + r"trained_length must be at least 1 .*; got 0"),
+    ]
+    types = [
+        (lambda: rope.explain("128k"), who + "context must be an int; got str"),
+        (lambda: rope.explain(trained_length=2048.0), who + "trained_length must be an int; got float"),
+    ]
+    assert_all_raise(raising(values, types))

@@ -1,0 +1,363 @@
+"""`identify` against functions that share no code with the package: by complex numbers, and by formulas of mpmath."""
+
+import itertools
+import json
+import re
+from functools import partial
+
+import ml_dtypes
+import numpy as np
+import oracle
+import pytest
+from errors import assert_all_raise, raising
+from rules import BASE, DIM, LLAMA, RULES, YARN_8K
+
+from rope_xp import (
+    Identification,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    MixedNTKScaling,
+    NTKScaling,
+    ProportionalScaling,
+    RotaryEmbedding,
+    identify,
+)
+
+WIDTH = 16
+FREQUENCIES = np.asarray(oracle.geometric(10_000, WIDTH), dtype=float)
+ROPE = RotaryEmbedding(head_dim=WIDTH, layout="half", base=10_000.0)
+
+
+def turned(x, angles, layout="half", span=None, inverse=False, factor=1.0):
+    """The channels of a span, rotated by the oracle and multiplied by a factor."""
+    span = span or slice(None)
+    result = np.array(x, dtype=np.float64)
+    read = "interleaved" if layout == "interleaved_to_half" else layout
+    rotated = factor * oracle.rotate(result[..., span], angles, read, inverse)
+    if layout == "interleaved_to_half":
+        rotated = np.concatenate([rotated[..., ::2], rotated[..., 1::2]], axis=-1)
+    result[..., span] = rotated
+    return result
+
+
+def angles_of(positions, frequencies=FREQUENCIES):
+    return np.asarray(positions, dtype=np.float64)[..., None] * np.asarray(frequencies, dtype=np.float64)
+
+
+def good(x, positions):
+    return turned(x, angles_of(positions))
+
+
+def rotary(frequencies, layout="half", dtype="float64", offset=0, **options):
+    """A function as `identify` takes it."""
+    return lambda x, p: turned(x, angles_of(p + offset, frequencies), layout, **options).astype(dtype)
+
+
+def tables(positions):
+    """Cosines and sines of both halves."""
+    angles = np.concatenate([angles_of(positions)] * 2, axis=-1)
+    return np.cos(angles), np.sin(angles)
+
+
+def applied(x, cos, sin, negative=1):
+    half = np.split(x, 2, axis=-1)
+    return x * cos + np.concatenate([-half[1], negative * half[0]], axis=-1) * sin
+
+
+LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
+
+
+@pytest.mark.parametrize("first, rotary_dim", [(0, 16), (0, 8), (4, 12), (8, 8), (6, 2)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_round_trip(layout, first, rotary_dim):
+    """Channels, direction, attention factor and offset: the value that a user would write, and nothing more."""
+    span, base = slice(first, first + rotary_dim), 500_000.0
+    frequencies = oracle.geometric(base, rotary_dim)
+    one_pair = rotary_dim == 2
+    for reverse, factor, offset in itertools.product((False, True), (1.0, 1.25), (0, 1, 300)):
+        fn = rotary(frequencies, layout, offset=offset, span=span, inverse=reverse, factor=factor)
+        found = identify(fn, WIDTH)
+        expected = RotaryEmbedding(
+            head_dim=WIDTH,
+            layout="half" if one_pair else layout,
+            rotary_dim=rotary_dim,
+            first_channel=first,
+            attention_factor=factor,
+            **{"inv_freq": [-1.0 if reverse else 1.0]} if one_pair else {"base": base, "reverse": reverse},
+        )
+        assert found.rope == expected
+        assert (found.offset, found.direction, found.magnitude) == (offset, -1 if reverse else 1, factor)
+        assert (found.is_rotation, found.relative, found.stateful) == (True, True, False)
+        assert (found.precision, found.longest, found.confidence) == ("exact", 2**20, 1.0)
+        assert len(found.pairs) == rotary_dim // 2 and len(found.kept) == WIDTH - rotary_dim
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("rule, truth", RULES, ids=[str(rule)[:60] for rule, _ in RULES])
+def test_rules(rule, truth, dtype):
+    """Frequencies are those of the rule, whether they determine the rule or not."""
+    frequencies = np.asarray([float(w) for w in truth])
+    found = identify(rotary(frequencies, dtype=dtype), DIM)
+    rope = found.rope
+    # The angle at 2**20 is off by some units of roundoff, and a number of few digits within that error is taken.
+    atol = 16 * float(np.finfo(dtype).eps) / 2**20
+    np.testing.assert_allclose(rope.inv_freq, frequencies, rtol=1e-14, atol=atol)
+    assert rope.layout == "half" and found.precision == "exact"
+
+
+# Rules whose numbers follow from the frequencies.
+FOUND = [
+    rule
+    for rule, _ in RULES
+    if isinstance(rule, (LinearScaling, NTKScaling, ProportionalScaling))
+    or rule in (MixedNTKScaling(factor=8.0), YARN_8K(), YARN_8K(truncate=False), Llama3Scaling(**LLAMA))
+    or rule == Llama3Scaling(**{**LLAMA, "high_freq_factor": 1.0})
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[:2])
+@pytest.mark.parametrize("rule", FOUND, ids=[str(rule)[:60] for rule in FOUND])
+def test_a_rule_is_found_with_its_numbers(rule, layout):
+    """In float64, in float32, and from frequencies that were rounded to float32."""
+    truth = dict(RULES)[rule]
+    factor = rule.resolved_attention_factor
+    expected = RotaryEmbedding(head_dim=DIM, layout=layout, base=BASE, scaling=rule)
+    for w, dtype in itertools.product((truth, np.asarray(truth, dtype=np.float32)), ("float64", "float32")):
+        assert identify(rotary(w, layout, dtype, factor=factor), DIM).rope == expected
+
+
+def bfloat16(x):
+    return np.asarray(x).astype(ml_dtypes.bfloat16).astype(np.float64)
+
+
+def float32(x):
+    return np.asarray(x).astype(np.float32).astype(np.float64)
+
+
+ROUNDED = [(float32, "float32", where) for where in ("frequencies", "products")]  # it holds all positions
+ROUNDED += [(bfloat16, "bfloat16", where) for where in ("positions", "frequencies", "products")]
+
+
+@pytest.mark.parametrize("rounded, name, where", ROUNDED)
+def test_precision(rounded, name, where):
+    """Of phases, not of tables: those may be in bfloat16 and yet belong to exact phases."""
+
+    def angles(positions):
+        of = {each: rounded if each == where else np.asarray for each in ("positions", "frequencies", "products")}
+        return of["products"](angles_of(of["positions"](positions), of["frequencies"](FREQUENCIES)))
+
+    found = identify(lambda x, p: turned(x, angles(p)), WIDTH)
+    assert (found.precision, found.rope) == (name, ROPE)
+    assert f"Phases have the precision of {name}" in str(found)
+    cos_and_sin = [bfloat16(each) for each in tables(np.arange(600))]
+    found = identify(lambda x, p: applied(x, *(each[p] for each in cos_and_sin)), WIDTH)
+    assert (found.precision, found.rope) == ("exact", ROPE)
+
+
+def swapped(x, positions):
+    return applied(x, *tables(positions)[::-1])
+
+
+def scaled_cos(x, positions):
+    cos, sin = tables(positions)
+    return applied(x, 1.25 * cos, sin)
+
+
+def v_jepa_2(x, positions):
+    """Tables that repeat all frequencies, and pairs of neighbours."""
+    cos, sin = tables(positions)
+    return x * cos + np.stack([-x[..., 1::2], x[..., ::2]], axis=-1).reshape(x.shape) * sin
+
+
+def by_length(x, positions):
+    """Dynamic NTK: the longest position decides."""
+    base = 10_000 * max(2 * (positions.max() + 1) / 4096 - 1, 1) ** (WIDTH / (WIDTH - 2))
+    return turned(x, angles_of(positions, oracle.geometric(base, WIDTH)))
+
+
+def growing():
+    longest = [0]
+
+    def fn(x, positions):
+        longest[0] = max(longest[0], positions.max())
+        return turned(x, angles_of(positions) * (1.0 if longest[0] < 100 else 0.5))
+
+    return fn
+
+
+def caching():
+    kept = {}
+    return lambda x, positions: turned(x, kept.setdefault(x.shape, angles_of(positions)))
+
+
+def limited(positions, length=1000):
+    """A table of this length, as a list has it."""
+    assert positions.max() < length, f"position {positions.max()} is beyond {length}"
+    return positions
+
+
+def reordered(x, positions):
+    order = np.random.default_rng(0).permutation(WIDTH)
+    return turned(x[..., order], angles_of(positions))[..., np.argsort(order)]
+
+
+def of_every_position(x, positions):
+    return turned(x, angles_of(positions)) + 1e-3 * np.roll(x, 1, axis=-2)
+
+
+RANDOM = np.random.default_rng(0)
+FUNCTIONS = [
+    # A rotation, but not by position * frequency.
+    (swapped, dict(is_rotation=True, rope=None, relative=True), "sin and cos are swapped"),
+    (lambda x, p: good(x, p**2), dict(is_rotation=True, rope=None, relative=False), "not proportional to positions"),
+    (
+        lambda x, p: turned(x, angles_of(p) + 0.3),
+        dict(is_rotation=True, rope=None),
+        "turned by a constant angle of 0.3",
+    ),
+    (
+        lambda x, p: turned(x, angles_of(p) + np.arange(8)),
+        dict(is_rotation=True, rope=None),
+        "that no offset .* explains",
+    ),
+    (reordered, dict(is_rotation=True, rope=None, layout=None, relative=True), "No layout has .* those of base 10000"),
+    # No rotation.
+    (scaled_cos, dict(is_rotation=False, relative=False), "cos is multiplied by 1.25, and sin by 1;"),
+    (v_jepa_2, dict(is_rotation=False, relative=False), r"Not a rotation: .* such as \(0, 1\) .* different angles"),
+    (lambda x, p: applied(x, *tables(p), negative=-1), dict(is_rotation=False), "get the same sign of sin"),
+    (lambda x, p: applied(x * np.repeat([1, -1], 8), *tables(p)), dict(is_rotation=False), "are reflected"),
+    (lambda x, p: good(x, p) * 1.001 ** p[..., None], dict(is_rotation=False), "length of a pair .* changes"),
+    (lambda x, p: x * np.cos(p)[..., None], dict(is_rotation=False), "are multiplied or moved, but not rotated"),
+    (lambda x, p: good(x, p) @ np.ones((WIDTH, WIDTH)), dict(is_rotation=False), "so channels do not form pairs"),
+    (lambda x, p: good(x, p) * (np.arange(WIDTH) < 8), dict(is_rotation=False), "channels do not form pairs"),
+    (lambda x, p: x, dict(is_rotation=False, rope=None), "depends neither on positions nor"),
+    # Not linear.
+    (lambda x, p: good(x, p) ** 2, dict(is_rotation=False), "not linear"),
+    (lambda x, p: good(x, p) + 1, dict(is_rotation=False), "not linear"),
+    (of_every_position, dict(is_rotation=False), "not the sum of the results of its channels"),
+    # Cannot be called.
+    (lambda x, p: good(x, p) + RANDOM.random(), dict(is_rotation=None), "Two equal calls give different results"),
+    (lambda x, p: x[..., :4], dict(is_rotation=None, shape=None), r"changes the shape of x from \(7, 16\) to \(7, 4\)"),
+    (lambda x, p: (x, x), dict(is_rotation=None), "returns a tuple of 2; wrap it"),
+    (lambda x, p: None, dict(is_rotation=None), "returns NoneType"),
+    (lambda x, p: x * np.nan, dict(is_rotation=None), "returns NaN or infinity"),
+    (lambda x, p: x.no_such_name, dict(is_rotation=None), "raises AttributeError: .*no_such_name"),
+    (lambda x, p: exit(3), dict(is_rotation=None), "raises SystemExit"),
+    (lambda x: x, dict(is_rotation=None), "raises TypeError: .*positional argument"),
+    # State, lengths and axes.
+    (caching(), dict(stateful=True, rope=ROPE), "repeats the positions of the first call"),
+    (growing(), dict(stateful=True, rope=None), "gives another result after a long one"),
+    (by_length, dict(stateful=False, longest=4095, rope=ROPE), "frequencies depend on the largest position"),
+    (lambda x, p: good(x, limited(p)), dict(longest=511, rope=ROPE), "raises AssertionError: position 1023 is bey"),
+    (lambda x, p: good(x, np.minimum(p, 511)), dict(longest=511, rope=ROPE), "at 512 the angles do not follow"),
+    (lambda x, p: good(x, np.arange(x.shape[-2])), dict(axis="seq", longest=4095, rope=ROPE), "It ignores positions"),
+]
+
+
+@pytest.mark.parametrize("fn, expected, words", FUNCTIONS, ids=[words[:40] for _, _, words in FUNCTIONS])
+def test_functions_that_are_not_what_they_should_be(fn, expected, words):
+    """A report that says so in words, whatever the function does."""
+    found = identify(fn, WIDTH)
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert re.search(words, " ".join(str(found).split()), re.IGNORECASE), found
+    assert found.rope is not None or found.confidence < 0.1
+    assert max(map(len, str(found).splitlines())) <= 80 and json.loads(json.dumps(found.to_dict()))["reasons"]
+
+
+def test_an_interrupt_is_not_caught():
+    def fn(x, positions):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        identify(fn, WIDTH)
+
+
+def in_shape(x, positions, names, position_axes):
+    """What a function of this shape alone accepts."""
+    assert x.ndim == len(names) and positions.ndim == len(position_axes)
+    angles = angles_of(positions)
+    sizes = dict(zip(names, x.shape)) | dict(zip(position_axes, positions.shape))
+    angles = angles.reshape([sizes[name] if name in position_axes else 1 for name in names[:-1]] + [-1])
+    return turned(x, angles)
+
+
+@pytest.mark.parametrize("positions", ["seq", "batch seq"])
+@pytest.mark.parametrize("shape", ["seq dim", "seq heads dim", "heads seq dim", "batch seq heads dim"])
+def test_shapes(shape, positions):
+    if "batch" in positions and "batch" not in shape:
+        return
+    fn = partial(in_shape, names=shape.split(), position_axes=positions.split())
+    for stated in (None, shape):
+        found = identify(fn, WIDTH, shape=stated)
+        assert (found.rope, found.axis) == (ROPE, "seq") and len(found.shape.split()) == len(shape.split())
+    assert found.shape == shape
+    assert "raises AssertionError" in str(
+        identify(fn, WIDTH, shape="batch heads seq dim" if len(shape) < 9 else "seq dim")
+    )
+
+
+@pytest.mark.parametrize("fn", [good, lambda x, p: good(x, np.arange(x.shape[-2]))])
+def test_heads_in_place_of_positions(fn):
+    found = identify(fn, WIDTH, shape="batch seq heads dim")
+    assert (found.axis, found.rope) == ("heads", ROPE)
+    assert "Heads are rotated in place of positions" in str(found)
+
+
+def on_library(xp, dtype, x, positions):
+    return xp.array(good(xp.numpy(x), xp.numpy(positions)), dtype)
+
+
+def test_libraries(xp):
+    """In each dtype, with its tolerance; NumPy inside."""
+    for dtype in xp.floats:
+        like = xp.array(np.zeros(1), dtype)
+        found = identify(partial(on_library, xp, dtype), WIDTH, like=like)
+        assert (found.rope, found.dtype, found.precision) == (ROPE, dtype, "exact"), found
+
+
+def test_long_context_rules_of_length():
+    """A function that changes its frequencies at 4,096 tokens is tested below that, where short factors hold."""
+    short, long = [1.0] * 8, [2.0 + j for j in range(8)]
+    rule = {"short_factor": short, "long_factor": long, "original_max_position_embeddings": 4096, "factor": 4.0}
+    factor = LongRopeScaling(**rule).resolved_attention_factor
+
+    def fn(x, positions):
+        divisors = np.asarray(long if positions.max() >= 4096 else short)
+        return turned(x, angles_of(positions, FREQUENCIES / divisors), factor=factor)
+
+    found = identify(fn, WIDTH)
+    assert found.longest == 4095 and found.rope.base == 10_000.0
+    assert found.magnitude == pytest.approx(factor, rel=1e-15)
+
+
+def test_the_report():
+    found = identify(good, WIDTH)
+    assert isinstance(found, Identification)
+    text = str(found)
+    assert text.startswith("The function is RotaryEmbedding(head_dim=16, layout='half', base=10000.0).")
+    assert "8: (0, 8), (1, 9), (2, 10), ..." in text and "exact, up to position 1,048,576" in text
+    assert found.to_dict()["rope"] == repr(ROPE) and "| layout | half |" in found.to_markdown()
+    with pytest.raises(AttributeError):
+        found.rope = None
+
+
+def test_bad_arguments():
+    like = np.zeros(1, dtype=np.int32)
+    values = [
+        (lambda: identify(good, 15), "identify: head_dim must be even.*; got 15"),
+        (lambda: identify(good, WIDTH, seq_len=4), "identify: seq_len must be at least 8 .*; got 4"),
+        (lambda: identify(good, WIDTH, seq_len=2**40), "identify: seq_len must be .* at most 2.*; got 1099511627776"),
+        (lambda: identify(good, WIDTH, shape="batch dim"), "identify: shape must name the axes .*; got 'batch dim'"),
+        (lambda: identify(good, WIDTH, shape="dim seq"), "identify: shape must name the axes .*; got 'dim seq'"),
+        (lambda: identify(good, WIDTH, shape="seq seq dim"), "each once.*; got 'seq seq dim'"),
+        (lambda: identify(good, WIDTH, shape=3), "identify: shape must name the axes .*; got 3"),
+    ]
+    types = [
+        (lambda: identify(ROPE.inv_freq, WIDTH), "identify: fn must be a function .*; got \\(1.0"),
+        (lambda: identify(good, "16"), "identify: head_dim must be an int; got str"),
+        (lambda: identify(good, WIDTH, like=like), "identify: like must be float16 or .*; got int32"),
+        (lambda: identify(good, WIDTH, like="torch"), "identify: like must be an array; got str"),
+        (lambda: identify(good, WIDTH, seq_len=8.5), "identify: seq_len must be an int; got float"),
+    ]
+    assert_all_raise(raising(values, types))

@@ -1,0 +1,439 @@
+"""to_config: what is written for an engine gives the value by that engine's formulas, or the target is refused."""
+
+import json
+
+import engines
+import gguf
+import numpy as np
+import pytest
+from configs import CONFIGS, GOLDENS
+
+from rope_xp import (
+    DynamicNTKScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    MixedNTKScaling,
+    NTKScaling,
+    ProportionalScaling,
+    RotaryEmbedding,
+    Sections,
+    XPos,
+    YarnScaling,
+    from_config,
+)
+from rope_xp._core.writers import TARGETS
+from rope_xp._core.writers.gguf_architectures import ARCHITECTURE_OF, LAYERS, LONG, MAY_HAVE_FREQS, gguf_layout
+
+# Engines compute in float64 here, from float32 numbers where a GGUF file has them: two roundings of a frequency.
+EXACT, FLOAT32 = 1e-13, 2.0**-22
+HALF, INTERLEAVED, TO_HALF = "half", "interleaved", "interleaved_to_half"
+# For families that llama.cpp does not have: architectures that accept every rule.
+OTHER_ARCHITECTURES = {HALF: "qwen3", INTERLEAVED: "minicpm", TO_HALF: "minicpm"}
+# Time, height, width, and the fourth position of llama.cpp, which is 0.
+POSITIONS = (70_001, 1_003, 211, 0)
+
+
+def rope_of(golden):
+    return from_config(CONFIGS[golden["config"]], **golden["kwargs"])
+
+
+ROTATED = [golden for golden in GOLDENS if golden["rotated"]]
+
+
+def named(golden):
+    kwargs = ",".join(f"{key}={value}" for key, value in golden["kwargs"].items())
+    return f"{golden['config']}({kwargs})"
+
+
+def prepared(rope, target):
+    """The value of the target's checkpoints, whose projections may be permuted; and the architecture of a GGUF file."""
+    if target == "meta":
+        return rope if rope.blocks > 1 else rope.replace(layout=INTERLEAVED), {}
+    if target not in ("gguf", "llama.cpp"):
+        return rope, {}
+    name = ARCHITECTURE_OF.get(rope._provenance.model_type, OTHER_ARCHITECTURES[rope.layout])
+    sections = () if rope.sections is None else rope.sections.sizes
+    layout = gguf_layout({"general.architecture": name, f"{name}.rope.dimension_sections": sections})
+    same = layout in rope.layout or rope.blocks > 1
+    return rope if same else rope.replace(layout=layout), {"architecture": name}
+
+
+def outcome(golden, target):
+    """The value, the options and what is written; or the property for which the target is refused."""
+    rope, options = prepared(rope_of(golden), target)
+    try:
+        return rope, options, rope.to_config(target, **options)
+    except ValueError as error:
+        start, _, message = str(error).partition(": ")
+        assert start == "RotaryEmbedding.to_config" and "; got " in message and len(str(error)) < 600, error
+        return rope, options, message.split()[-1 if message.startswith("the embedding") else 0].rstrip(",")
+
+
+def length_of(rope):
+    return getattr(rope.scaling, "seq_len", None) or 0
+
+
+def computed(rope, target, options, written):
+    """The angles at `POSITIONS`, and the two factors, by the formulas of the engine."""
+    if target == "gguf":
+        return engines.ggml(written, POSITIONS, length_of(rope))
+    if target == "llama.cpp":
+        return engines.ggml(file_of(rope, options["architecture"], written), POSITIONS, length_of(rope))
+    if target == "vllm":
+        block = json.loads(written[1])["rope_parameters"]
+        fraction = 1.0 if block["rope_type"] == "proportional" else block.get("partial_rotary_factor", 1.0)
+        found = engines.vllm(written, int(rope.head_dim * fraction), rope.softmax_scale != 1.0, length_of(rope))
+    elif target == "mlx":
+        found = engines.mlx(written, length_of(rope))
+    else:
+        found = engines.megatron(written) if target == "megatron" else engines.meta(written, rope.head_dim)
+    return on_axes(rope, found[0]), *found[1:]
+
+
+def file_of(rope, name, flags):
+    """A GGUF file without scaling, and the arguments."""
+    file = {"general.architecture": name, f"{name}.rope.dimension_count": rope.rotary_dim}
+    if rope.sections is not None:
+        file[f"{name}.rope.dimension_sections"] = [*rope.sections.sizes, 0][:4]
+    return engines.with_flags(name, file, flags)
+
+
+def on_axes(rope, freqs):
+    """The angles of pairs whose position axes the model assigns."""
+    if rope.sections is None:
+        return [POSITIONS[0] * w for w in freqs]
+    return [POSITIONS[column.axis] * freqs[column.index] for column in rope.sections.columns()]
+
+
+def expected(rope):
+    rows = [rope.inv_freq] if rope.axes == 1 else rope.inv_freq
+    angles = [sum(position * w for position, w in zip(POSITIONS, column)) for column in zip(*rows)]
+    return angles, rope.attention_factor, rope.softmax_scale
+
+
+# The goldens that a target cannot express, by the property for which it is refused. A name without brackets stands for
+# all goldens of a config. Every other golden must be written.
+REFUSED = """
+vllm seq_len: internlm2-7b() internlm2-7b(seq_len=32768) internlm2-7b(seq_len=32769) internlm-20b
+vllm sections: gemma-4-e2b-it(part=vision) llama-4-scout-17b-16e(part=vision) qwen2-vl-7b-instruct(part=vision)
+vllm sections: qwen2.5-vl-7b-instruct(part=vision) qwen3-vl-2b-instruct(part=vision) glm-4.1v-9b-thinking(part=vision)
+vllm sections: ernie-4.5-vl-28b-a3b-remote(part=vision)
+vllm inv_freq: dinov3-vitl16-lvd1689m grok-2
+llama.cpp scaling: llama-3.1-8b llama-3.2-1b internlm2-7b() phi-3-vision-128k-text phi-3.5-mini-instruct
+llama.cpp scaling: phi-4-mini-instruct phi-3.5-moe-synthetic-factors gemma-4-e2b-it(layer_type=full_attention)
+llama.cpp scaling: gemma-4-e2b-it(layer=4) llama-4-scout-17b-16e(layer=0) llama-4-scout-17b-16e(layer=46)
+llama.cpp scaling: llama-4-scout-17b-16e-instruct exaone-4.0-32b exaone-3.5-7.8b-instruct internlm-20b()
+llama.cpp scaling: gte-multilingual-base step-3.5-flash(layer=0)
+llama.cpp truncate: gpt-oss-20b
+llama.cpp sections: ministral-3-8b(part=vision) gemma-4-e2b-it(part=vision) llama-4-scout-17b-16e(part=vision)
+llama.cpp sections: pixtral-12b(part=vision) qwen2-vl-7b-instruct(part=vision) qwen2.5-vl-7b-instruct(part=vision)
+llama.cpp sections: qwen3-vl-2b-instruct glm-4.1v-9b-thinking(part=vision) ernie-4.5-vl-28b-a3b hunyuan-ocr
+llama.cpp sections: ernie-4.5-vl-28b-a3b-remote
+llama.cpp inv_freq: dinov3-vitl16-lvd1689m grok-2
+gguf first_channel: deepseek-v4-flash
+gguf truncate: gpt-oss-20b
+gguf scaling: internlm2-7b() internlm-20b()
+gguf sections: ministral-3-8b(part=vision) llama-4-scout-17b-16e(part=vision) pixtral-12b(part=vision)
+gguf sections: qwen2-vl-7b-instruct(part=vision) qwen2.5-vl-7b-instruct(part=vision) qwen3-vl-2b-instruct
+gguf sections: glm-4.1v-9b-thinking(part=vision) ernie-4.5-vl-28b-a3b hunyuan-ocr ernie-4.5-vl-28b-a3b-remote
+gguf blocks: gemma-4-e2b-it(part=vision)
+gguf inv_freq: dinov3-vitl16-lvd1689m grok-2
+mlx first_channel: deepseek-v4-flash
+mlx truncate: gpt-oss-20b
+mlx seq_len: phi-3-vision-128k-text() phi-3-vision-128k-text(seq_len=4096) phi-3.5-mini-instruct()
+mlx seq_len: phi-3.5-mini-instruct(seq_len=4096) phi-4-mini-instruct() phi-4-mini-instruct(seq_len=4096)
+mlx seq_len: phi-3.5-moe-synthetic-factors() phi-3.5-moe-synthetic-factors(seq_len=4096)
+mlx attention_factor: phi-3.5-moe-synthetic-factors(seq_len=4097)
+mlx sections: ministral-3-8b(part=vision) llama-4-scout-17b-16e(part=vision) pixtral-12b(part=vision)
+mlx sections: qwen2-vl-7b-instruct(part=vision) qwen2.5-vl-7b-instruct(part=vision) qwen3-vl-2b-instruct qwen3.5-0.8b
+mlx sections: glm-4.1v-9b-thinking(part=vision) ernie-4.5-vl-28b-a3b hunyuan-ocr ernie-4.5-vl-28b-a3b-remote
+mlx blocks: gemma-4-e2b-it(part=vision)
+mlx inv_freq: dinov3-vitl16-lvd1689m grok-2
+mlx scaling: gte-multilingual-base
+megatron first_channel: deepseek-v4-flash
+megatron scaling: internlm2-7b() phi-3-vision-128k-text phi-3.5-mini-instruct phi-4-mini-instruct
+megatron scaling: phi-3.5-moe-synthetic-factors gemma-4-e2b-it(layer_type=full_attention) gemma-4-e2b-it(layer=4)
+megatron scaling: internlm-20b() gte-multilingual-base
+megatron base: internlm2-7b(seq_len=32769) internlm2-7b(seq_len=65536) hy-mt1.5-1.8b hunyuan-ocr
+megatron base: qwen-7b-chat(seq_len=9000) qwen-7b-chat(seq_len=30000) internlm-20b(seq_len=6000) hunyuan-large
+megatron base: hunyuan-a13b-instruct
+megatron low_freq_factor: llama-4-scout-17b-16e-instruct step-3.5-flash(layer=0)
+megatron sections: ministral-3-8b(part=vision) llama-4-scout-17b-16e(part=vision) pixtral-12b(part=vision)
+megatron sections: qwen2-vl-7b-instruct(part=vision) qwen2.5-vl-7b-instruct(part=vision) qwen3-vl-2b-instruct
+megatron sections: qwen3.5-0.8b glm-4.1v-9b-thinking ernie-4.5-vl-28b-a3b ernie-4.5-vl-28b-a3b-remote
+megatron blocks: gemma-4-e2b-it(part=vision)
+megatron inv_freq: dinov3-vitl16-lvd1689m grok-2
+meta scaling: qwen2.5-7b-instruct-yarn qwen3-8b-yarn deepseek-v3 deepseek-v2-lite
+meta scaling: deepseek-v2-lite-saved-by-transformers-5 kimi-k2-instruct gpt-oss-20b
+meta scaling: olmo-3-7b(layer_type=full_attention) olmo-3-7b(layer=3) ministral-3-8b() internlm2-7b()
+meta scaling: deepseek-coder-6.7b longchat-7b-v1.5-32k phi-3-vision-128k-text phi-3.5-mini-instruct
+meta scaling: phi-3.5-moe-synthetic-factors gemma-3-12b-it(layer_type=full_attention) gemma-3-12b-it(layer=5)
+meta scaling: gemma-3-12b-it(layer=47,part=text) gemma-4-e2b-it(layer_type=full_attention) gemma-4-e2b-it(layer=4)
+meta scaling: internlm-20b() gte-multilingual-base
+meta first_channel: deepseek-v4-flash
+meta rotary_dim: phi-4-mini-instruct phi-2 stablelm-2-1_6b pythia-1.4b gpt-neox-20b gpt-j-6b glm-4-9b-0414
+meta rotary_dim: minitron-4b-base persimmon-8b-base chatglm3-6b-32k glm-4-9b-chat ling-mini-2.0
+meta rotary_dim: step-3.5-flash(layer=0) mimo-v2-flash bamba-9b stablelm-2-12b
+meta sections: ministral-3-8b(part=vision) llama-4-scout-17b-16e(part=vision) pixtral-12b(part=vision)
+meta sections: qwen2-vl-7b-instruct qwen2.5-vl-7b-instruct qwen3-vl-2b-instruct qwen3.5-0.8b glm-4.1v-9b-thinking
+meta sections: ernie-4.5-vl-28b-a3b hunyuan-ocr ernie-4.5-vl-28b-a3b-remote
+meta blocks: gemma-4-e2b-it(part=vision)
+meta inv_freq: dinov3-vitl16-lvd1689m grok-2
+"""
+
+
+def refused_goldens():
+    found = {}
+    for line in REFUSED.split("\n")[1:-1]:
+        start, _, names = line.partition(": ")
+        target, name = start.split()
+        for golden in ROTATED:
+            if {named(golden), golden["config"]} & {*names.split()}:
+                found[target, named(golden)] = name
+    return found
+
+
+REFUSED_GOLDENS = refused_goldens()
+
+
+@pytest.mark.parametrize("target", [target for target in TARGETS if target != "transformers"])
+@pytest.mark.parametrize("golden", ROTATED, ids=named)
+def test_engines_compute_the_value(golden, target):
+    rope, options, written = outcome(golden, target)
+    refused = REFUSED_GOLDENS.get((target, named(golden)))
+    assert (written if isinstance(written, str) else None) == refused
+    if refused is not None:
+        return
+    tolerance = FLOAT32 if target in ("gguf", "llama.cpp") else EXACT
+    for found, wanted in zip(computed(rope, target, options, written), expected(rope), strict=True):
+        assert found == pytest.approx(wanted, rel=tolerance, abs=1e-24)
+
+
+def test_every_refused_golden_exists():
+    names = {name for line in REFUSED.split("\n")[1:-1] for name in line.partition(": ")[2].split()}
+    assert names <= {golden["config"] for golden in ROTATED} | {named(golden) for golden in ROTATED}
+
+
+def read_back(rope, target, keys):
+    """The keys as a whole config, read."""
+    heads = {"num_attention_heads": 8, "hidden_size": 8 * rope.head_dim}
+    if target == "meta":
+        keys = {"dim": 8 * rope.head_dim, "n_heads": 8, **keys}
+    elif target == "megatron":
+        keys = {**heads, **keys}
+    elif target == "mlx":
+        latent = {"qk_rope_head_dim": rope.head_dim, "rope_interleave": rope.layout != HALF}
+        model = {"model_type": "deepseek_v3", **latent} if rope.softmax_scale != 1.0 else {"model_type": "llama"}
+        keys = {**heads, **model, **keys}
+        if rope.sections is not None:
+            keys = {**keys, "model_type": "qwen2_vl_text", "rope_traditional": False}
+        if "deepseek_v3" in model.values():
+            del keys["head_dim"], keys["rope_traditional"]
+    seq_len = getattr(rope.scaling, "seq_len", None)
+    return from_config(json.loads(json.dumps(keys)), seq_len=seq_len)
+
+
+def assert_equal(found, rope, tolerance):
+    assert found.head_dim == rope.head_dim and found.rotary_dim == rope.rotary_dim
+    assert found.layout.removesuffix("_to_half") == rope.layout.removesuffix("_to_half")
+    for one, other in zip(expected(found), expected(rope), strict=True):
+        assert one == pytest.approx(other, rel=tolerance, abs=1e-24)
+
+
+@pytest.mark.parametrize("target", ["gguf", "mlx", "megatron", "meta"])
+@pytest.mark.parametrize("golden", ROTATED, ids=named)
+def test_keys_are_read_back(golden, target):
+    rope, _, keys = outcome(golden, target)
+    if isinstance(keys, str):
+        return
+    if target == "mlx" and rope.sections is not None:
+        rope = rope.replace(layout=HALF)  # no family of transformers has this layout in the keys of MLX
+    found = read_back(rope, target, keys)
+    assert_equal(found, rope, FLOAT32 if target == "gguf" else EXACT)
+    if target != "gguf" and rope.scaling is not None and not isinstance(rope.scaling, NTKScaling | DynamicNTKScaling):
+        assert type(found.scaling) is type(rope.scaling)
+
+
+WRITTEN_BY = {int: "add_uint32", float: "add_float32", str: "add_string", list: "add_array"}
+FILES = [golden for golden in ROTATED if golden["config"] in ("llama-3.1-8b", "deepseek-v3", "phi-3.5-mini-instruct")]
+
+
+@pytest.mark.parametrize("golden", FILES, ids=named)
+def test_a_gguf_file_with_the_metadata_is_read(golden, tmp_path):
+    rope, options, metadata = outcome(golden, "gguf")
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", options["architecture"])
+    for key, value in metadata.items():
+        if key.endswith(".weight"):
+            writer.add_tensor(key, np.asarray(value, np.float32))
+        elif key != "general.architecture":
+            getattr(writer, WRITTEN_BY[type(value)])(key, value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    found = from_config(tmp_path / "model.gguf", seq_len=getattr(rope.scaling, "seq_len", None))
+    assert_equal(found, rope, FLOAT32)
+    assert type(found.scaling) is type(rope.scaling)
+
+
+def half(head_dim=128, base=10_000.0, **options):
+    return RotaryEmbedding(**{"layout": HALF, "head_dim": head_dim, "base": base, **options})
+
+
+YARN = {"factor": 4.0, "original_max_position_embeddings": 4096}
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+LONGROPE = {"short_factor": (1.0, 1.1), "long_factor": (1.5, 4.0), "original_max_position_embeddings": 4096}
+QWEN, LLAMA, DEEPSEEK, PHI = ({"architecture": name} for name in ("qwen2", "llama", "deepseek2", "phi3"))
+PAIRED = {"layout": INTERLEAVED}
+IMPOSSIBLE = [
+    ("vlm", {}, {}, 'target must be "transformers" .*"meta".*; got .vlm'),
+    (None, {}, {}, "target must be .*; got None"),
+    ("mlx", {}, QWEN, "architecture must be given only for .*; got 'qwen2'"),
+    ("gguf", {}, {}, "architecture must be given, the general.architecture .*; got None"),
+    ("gguf", {}, {"architecture": "gpt2"}, "architecture must be one that llama.cpp rotates; got 'gpt2'"),
+    ("gguf", {}, {"architecture": 5}, "architecture must be one that llama.cpp rotates; got 5"),
+    ("gguf", {}, {"architecture": "gemma3"}, "architecture must have the same frequencies in all .*; got 'gemma3'"),
+    ("gguf", {}, LLAMA, "layout must be 'interleaved' .*'llama'; got 'half': permute .* permute_projection"),
+    ("gguf", PAIRED, QWEN, "layout must be 'half' .*'qwen2'; got 'interleaved': permute .*to='half'"),
+    ("gguf", {**PAIRED, "rotary_dim": 64}, LLAMA, "rotary_dim must be head_dim=128 .*; got 64"),
+    ("gguf", {**PAIRED, "rotary_dim": 64}, DEEPSEEK, "head_dim must be .* rotated part, 64.*; got 128"),
+    ("gguf", {"xpos": XPos(), "reverse": True}, QWEN, "expressible in a GGUF file; got xpos, reverse"),
+    ("gguf", {"attention_factor": 1.5}, QWEN, "attention_factor must be 1 without YaRN .*; got 1.5"),
+    (
+        "gguf",
+        {"scaling": Llama3Scaling(**LLAMA3)},
+        {"architecture": "phi2"},
+        "may have rope_freqs.weight.*; got 'phi2'",
+    ),
+    (
+        "gguf",
+        {"head_dim": 4, "scaling": LongRopeScaling(**LONGROPE, factor=4.0)},
+        QWEN,
+        "rope_factors_long.*; got 'qwen2'",
+    ),
+    (
+        "gguf",
+        {"head_dim": 4, "scaling": LongRopeScaling(**LONGROPE, short_mscale=1.1, long_mscale=1.3)},
+        PHI,
+        "short_mscale and long_mscale must be equal .*; got 1.1 and 1.3",
+    ),
+    (
+        "gguf",
+        {"scaling": YarnScaling(**YARN, mscale=1.0, mscale_all_dim=1.0)},
+        QWEN,
+        "softmax_scale must be 1 .*'qwen2'",
+    ),
+    ("gguf", {**PAIRED, "scaling": YarnScaling(**YARN)}, DEEPSEEK, "mscale_all_dim must be given.*; got None and 1.13"),
+    ("gguf", {"sections": Sections((16, 24, 24))}, QWEN, "sections must be None .*'qwen2'; got Sections"),
+    ("gguf", {}, {"architecture": "qwen2vl"}, "sections must be in order 'chunked' .*'qwen2vl'; got None"),
+    ("llama.cpp", {"scaling": Llama3Scaling(**LLAMA3)}, {}, "linear or YaRN .*rope_freqs.weight .*; got llama3"),
+    (
+        "llama.cpp",
+        {"scaling": YarnScaling(**YARN, attention_factor=1.0)},
+        {},
+        "architecture must be given to set rope.scaling.attn_factor.*; got None",
+    ),
+    ("llama.cpp", {"sections": Sections((4, 4), order="axial"), "head_dim": 16}, {}, "sections must be in an order"),
+    (
+        "vllm",
+        {"scaling": DynamicNTKScaling(factor=2.0, max_position_embeddings=64)},
+        {},
+        "seq_len .* must be factor \\*",
+    ),
+    (
+        "vllm",
+        {**PAIRED, "head_dim": 4, "scaling": LongRopeScaling(**LONGROPE, factor=4.0)},
+        {},
+        "layout must be 'half' with LongRoPE in vLLM; got 'interleaved'",
+    ),
+    ("mlx", {"scaling": MixedNTKScaling(factor=2.0)}, {}, "a rule that MLX has; got ntk"),
+    (
+        "mlx",
+        {"scaling": YarnScaling(**YARN | {"factor": 1.0}, attention_factor=1.5)},
+        {},
+        "with factor=1 in MLX; got 1.5",
+    ),
+    ("mlx", {"sections": Sections((64,))}, {}, "sections must be three in order 'chunked' .*; got Sections"),
+    (
+        "mlx",
+        {"rotary_dim": 64, "scaling": ProportionalScaling(partial_rotary_factor=0.5)},
+        {},
+        "rotary_dim must be head_dim with Proportional.*; got 64",
+    ),
+    (
+        "mlx",
+        {**PAIRED, "head_dim": 4, "scaling": LongRopeScaling(**LONGROPE, factor=4.0, seq_len=8192)},
+        {},
+        "layout must be 'half' with LongRoPE in MLX; got 'interleaved'",
+    ),
+    ("megatron", {"base": 10_000.5}, {}, "base must be a whole number in Megatron-LM; got 10000.5"),
+    ("megatron", {"scaling": LinearScaling(factor=1.5)}, {}, "factor must be a whole number .*; got 1.5"),
+    (
+        "megatron",
+        {**PAIRED, "scaling": YarnScaling(**YARN)},
+        {},
+        "layout must be 'half' and rotary_dim .*; got 'interleaved'",
+    ),
+    (
+        "megatron",
+        {"layout": TO_HALF, "scaling": LinearScaling(factor=2.0)},
+        {},
+        "with latent attention has; got linear",
+    ),
+    (
+        "megatron",
+        {"layout": TO_HALF, "scaling": YarnScaling(**YARN, truncate=False)},
+        {},
+        "truncate must be True in Megatron-LM with latent attention; got False",
+    ),
+    (
+        "megatron",
+        {"scaling": YarnScaling(**YARN, mscale=1.0, mscale_all_dim=1.0)},
+        {},
+        "softmax_scale must be 1 .*; got",
+    ),
+    (
+        "megatron",
+        {"sections": Sections((16, 24, 24)), "scaling": YarnScaling(**YARN)},
+        {},
+        "a rule that Megatron-LM with sections has; got yarn",
+    ),
+    ("meta", {}, {}, "layout must be 'interleaved' in Meta's params.json; got 'half': permute"),
+    (
+        "meta",
+        {**PAIRED, "scaling": Llama3Scaling(**LLAMA3 | {"original_max_position_embeddings": 4096})},
+        {},
+        "must be 1 and 8192 .*; got 1.0 and 4096",
+    ),
+]
+
+
+@pytest.mark.parametrize("target, options, arguments, message", IMPOSSIBLE, ids=str)
+def test_what_a_target_cannot_express(target, options, arguments, message):
+    with pytest.raises(ValueError, match=f"^RotaryEmbedding.to_config: .*{message}"):
+        half(**options).to_config(target, **arguments)
+
+
+FLAGS = "--rope-freq-base 1000000 --rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 32768"
+GGUF_LISTS = gguf.constants.MODEL_TENSORS, gguf.constants.MODEL_ARCH_NAMES, gguf.constants.MODEL_TENSOR_SKIP
+
+
+def test_the_model_card_of_qwen():
+    config = CONFIGS["qwen2.5-7b-instruct-yarn"]
+    assert " ".join(from_config(config).to_config("llama.cpp")) == FLAGS
+
+
+def test_architectures_that_may_have_tensors_of_factors():
+    tensors, names, skipped = GGUF_LISTS
+    tensor = gguf.constants.MODEL_TENSOR.ROPE_FREQS
+    found = {names[arch] for arch, own in tensors.items() if tensor in own and tensor not in skipped.get(arch, ())}
+    assert found | {"llama", "deci"} == MAY_HAVE_FREQS
+
+
+def test_architectures_of_families_are_rotary():
+    for name in {*ARCHITECTURE_OF.values(), *LAYERS}:
+        assert gguf_layout({"general.architecture": name}) is not None
+    assert LONG in RotaryEmbedding(
+        head_dim=4, layout=HALF, base=1e4, scaling=LongRopeScaling(**LONGROPE, factor=4.0)
+    ).to_config("gguf", **PHI)

@@ -1,0 +1,230 @@
+"""What engines compute from keys and arguments, by the formulas of their sources, with the standard library alone.
+
+Each function returns an angle for each pair, the factor of the tables, and the factor of the softmax scale.
+"""
+
+import json
+import struct
+from math import ceil, floor, inf, log, pi, sqrt
+
+
+def f32(number):
+    return struct.unpack("f", struct.pack("f", number))[0]
+
+
+def progression(base, width):
+    return [base ** (-2 * j / width) for j in range(width // 2)]
+
+
+def clamped(number):
+    return min(max(number, 0.0), 1.0)
+
+
+def g(factor, mscale=1.0):
+    return 1.0 if factor <= 1 else 0.1 * mscale * log(factor) + 1.0
+
+
+def turns_to_pair(turns, width, base, length):
+    return width * log(length / (turns * 2 * pi)) / (2 * log(base))
+
+
+def blend(freqs, factor, length, base, fast=32.0, slow=1.0, rounded=True):
+    """YaRN's frequencies: between first and last, from unchanged to divided."""
+    width = 2 * len(freqs)
+    first, last = (turns_to_pair(turns, width, base, length) for turns in (fast, slow))
+    first, last = (floor(first), ceil(last)) if rounded else (first, last)
+    first, last = max(first, 0), min(last, width - 1)
+    last += 0.001 * (first == last)
+    ramp = [clamped((j - first) / (last - first)) for j in range(len(freqs))]
+    return [w / factor * r + w * (1 - r) for w, r in zip(freqs, ramp)]
+
+
+def llama3(freqs, factor, low, high, length):
+    """Meta's `apply_scaling`: by wavelength."""
+    scaled = []
+    for w in freqs:
+        wavelength = 2 * pi / w
+        if wavelength < length / high:
+            scaled.append(w)
+        elif wavelength > length / low:
+            scaled.append(w / factor)
+        else:
+            smooth = (length / wavelength - low) / (high - low)
+            scaled.append((1 - smooth) * w / factor + smooth * w)
+    return scaled
+
+
+# llama.cpp: axes of positions by mode, as in `ggml_mrope_cache_init`.
+MODES = {"qwen2vl": "mrope", "glm4": "mrope", "qwen3vl": "imrope", "qwen35": "imrope"}
+LATENT = ("deepseek2", "mistral4")
+
+
+def axis_of(pair, sections, mode):
+    """Time, height, width or the fourth position."""
+    sector = pair % sum(sections)
+    if mode == "imrope":
+        return sector % 3 if sector < 3 * sections[sector % 3] else 3
+    ends = [sum(sections[: count + 1]) for count in range(3)]
+    return next((axis for axis, end in enumerate(ends) if sector < end), 3)
+
+
+def ggml(metadata, positions, length=0):
+    """`rope_yarn` and `ggml_rope_yarn_corr_dims` of ggml, with the numbers that `llama_context` gives them."""
+    arch = metadata["general.architecture"]
+    own = {key.removeprefix(f"{arch}."): value for key, value in metadata.items()}
+    number = {key: f32(value) for key, value in own.items() if isinstance(value, float)}
+    width, base = own["rope.dimension_count"], number.get("rope.freq_base", 1e4)
+    kind, original = own.get("rope.scaling.type", "linear"), own.get("rope.scaling.original_context_length", inf)
+    factor = 1.0 if kind in ("none", "longrope") else number.get("rope.scaling.factor", 1.0)
+    freq_scale, ext_factor = 1.0 / factor, float(kind == "yarn")
+    long_or_short = "rope_factors_long.weight" if length > original else "rope_factors_short.weight"
+    freq_factors = [f32(each) for each in own.get("rope_freqs.weight") or own.get(long_or_short) or [1.0] * width]
+    sections, mode = own.get("rope.dimension_sections"), MODES.get(arch, "text")
+    attn_factor, multiplier = 1.0, number.get("rope.scaling.yarn_log_multiplier", 0.0)
+    if ext_factor:
+        multiplier = multiplier / f32(0.1) if arch in LATENT else multiplier
+        mscale = multiplier if arch == "deepseek2" and abs(multiplier - 1) > 1e-6 else 1.0
+        attn_factor = g(factor, mscale) / g(factor, multiplier) if multiplier else g(factor)
+        attn_factor /= 1 + 0.1 * log(factor)
+    attn_factor *= number.get("rope.scaling.attn_factor", 1.0)
+    softmax = (attn_factor * (1 + 0.1 * log(factor)) * (1 + 0.1 * multiplier * log(factor))) ** 2
+    softmax = softmax if arch in LATENT and ext_factor else 1.0
+
+    low, high = 0.0, 0.0
+    if ext_factor:
+        betas = (number.get(f"rope.scaling.yarn_beta_{name}", default) for name, default in (("fast", 32), ("slow", 1)))
+        low, high = (turns_to_pair(beta, width, base, original) for beta in betas)
+        low, high = max(0, floor(low)), min(width - 1, ceil(high))
+    angles = []
+    for j, w in enumerate(progression(base, width)):
+        axis = axis_of(j, sections, mode) if mode != "text" and sections else 0
+        extrapolated = positions[axis] * w / freq_factors[j]
+        mix = (1 - clamped((j - low) / max(0.001, high - low))) * ext_factor
+        angles.append(freq_scale * extrapolated * (1 - mix) + extrapolated * mix)
+    magnitude = attn_factor * (1 + 0.1 * log(1 / freq_scale)) if ext_factor else attn_factor
+    return angles, magnitude, softmax
+
+
+FLAGS = {
+    "--rope-freq-base": ("rope.freq_base", float),
+    "--rope-scaling": ("rope.scaling.type", str),
+    "--rope-scale": ("rope.scaling.factor", float),
+    "--yarn-orig-ctx": ("rope.scaling.original_context_length", int),
+    "--yarn-beta-fast": ("rope.scaling.yarn_beta_fast", float),
+    "--yarn-beta-slow": ("rope.scaling.yarn_beta_slow", float),
+}
+
+
+def with_flags(arch, file, arguments):
+    """The metadata of a file after llama.cpp's arguments."""
+    metadata = dict(file)
+    for flag, text in zip(arguments[::2], arguments[1::2], strict=True):
+        if flag == "--override-kv":
+            key, _, value = text.partition("=float:")
+            metadata[key] = float(value)
+        else:
+            key, kind = FLAGS[flag]
+            metadata[f"{arch}.{key}"] = kind(text)
+    return metadata
+
+
+def vllm(arguments, width, is_latent, length):
+    """`get_rope` of vLLM. For latent attention, the model replaces the rule "yarn" by "deepseek_yarn"."""
+    flag, text = arguments
+    assert flag == "--hf-overrides"
+    block = json.loads(text)["rope_parameters"]
+    base, rule = block["rope_theta"], block["rope_type"]
+    freqs, factor, magnitude, softmax = progression(base, width), block.get("factor"), 1.0, 1.0
+    if rule == "linear":
+        freqs = [w / factor for w in freqs]
+    elif rule == "dynamic":
+        alpha = block.get("alpha") or factor * factor - (factor - 1)  # for factor * max_position_embeddings tokens
+        freqs = progression(base * alpha ** (width / (width - 2)), width)
+    elif rule == "ntk":
+        a = log(factor) / (width / 2) ** block["mixed_b"]
+        freqs = [w * 2.718281828459045 ** (-a * (j + 1) ** block["mixed_b"]) for j, w in enumerate(freqs)]
+    elif rule == "llama3":
+        names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+        freqs = llama3(freqs, *(block[name] for name in names))
+    elif rule == "yarn":
+        original, betas = block["original_max_position_embeddings"], (block["beta_fast"], block["beta_slow"])
+        freqs = blend(freqs, factor, original, base, *betas, rounded=block["truncate"])
+        if is_latent:
+            magnitude = g(factor, block["mscale"]) / g(factor, block["mscale_all_dim"])
+            softmax = g(factor, block["mscale_all_dim"]) ** 2
+        else:
+            magnitude = block.get("attn_factor", 1.0) * (g(factor) if block.get("apply_yarn_scaling", True) else 1.0)
+    elif rule == "longrope":
+        original, is_long = (
+            block["original_max_position_embeddings"],
+            length > block["original_max_position_embeddings"],
+        )
+        freqs = [w / divisor for w, divisor in zip(freqs, block["long_factor" if is_long else "short_factor"])]
+        magnitude = sqrt(1 + log(factor) / log(original)) if factor else 1.0
+        magnitude = block.get("long_mscale" if is_long else "short_mscale", magnitude)
+    elif rule == "proportional":
+        kept = int(block["partial_rotary_factor"] * width // 2)
+        freqs = [w / factor if j < kept else 0.0 for j, w in enumerate(freqs)]
+    else:
+        assert rule == "default", rule
+    return freqs, magnitude, softmax
+
+
+def mlx(keys, length):
+    """`initialize_rope` of mlx-lm."""
+    width = int(keys["head_dim"] * keys.get("partial_rotary_factor", 1.0))
+    base, block = keys["rope_theta"], keys.get("rope_scaling", {"type": "default"})
+    freqs, rule, factor, magnitude, softmax = progression(base, width), block["type"], block.get("factor"), 1.0, 1.0
+    if rule == "linear":
+        freqs = [w / factor for w in freqs]
+    elif rule == "dynamic":
+        trained = keys["max_position_embeddings"]
+        base *= (factor * max(length, trained) / trained - (factor - 1)) ** (width / (width - 2))
+        freqs = progression(base, width)
+    elif rule == "llama3":
+        names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+        freqs = llama3(freqs, *(block[name] for name in names))
+    elif rule == "yarn":
+        original, betas = block["original_max_position_embeddings"], (block["beta_fast"], block["beta_slow"])
+        freqs = blend(freqs, factor, original, base, *betas)
+        all_dims = block.get("mscale_all_dim", 0)
+        magnitude, softmax = g(factor, block.get("mscale", 1)) / g(factor, all_dims), g(factor, all_dims) ** 2
+    elif rule == "longrope":
+        original = block["original_max_position_embeddings"]
+        freqs = [w / divisor for w, divisor in zip(freqs, block["long_factor"])]
+        magnitude = sqrt(1 + log(keys["max_position_embeddings"] / original) / log(original))
+    elif rule == "proportional":
+        kept = int(width * block["partial_rotary_factor"]) // 2
+        freqs = [w / factor if j < kept else 0.0 for j, w in enumerate(freqs)]
+    else:
+        assert rule in ("default", "mrope"), rule
+    return freqs, magnitude, softmax
+
+
+def megatron(arguments):
+    """`RotaryEmbedding`, `YarnRotaryEmbedding` and latent attention of Megatron-LM."""
+    is_latent = arguments.get("multi_latent_attention", False)
+    width = arguments["qk_pos_emb_head_dim" if is_latent else "kv_channels"]
+    kind = arguments["rope_type" if is_latent else "position_embedding_type"]
+    base, factor = arguments["rotary_base"], arguments.get("rotary_scaling_factor")
+    if kind == "yarn":
+        prefix, rounded = ("", True) if is_latent else ("yarn_", arguments["yarn_correction_range_round_to_int"])
+        names = ("original_max_position_embeddings", "beta_fast", "beta_slow")
+        original, *betas = (arguments[prefix + name] for name in names)
+        freqs = blend(progression(base, width), factor, original, base, *betas, rounded=rounded)
+        all_dims = arguments.get("mscale_all_dim", 0.0)
+        magnitude = g(factor, arguments.get("mscale", 1.0)) / g(factor, all_dims)
+        return freqs, magnitude, g(factor, all_dims) ** 2 if is_latent else 1.0
+    freqs = progression(base, int(width * arguments.get("rotary_percent", 1.0)))
+    if arguments.get("use_rope_scaling"):
+        freqs = llama3(freqs, arguments.get("rope_scaling_factor", 8.0), 1, 4, 8192)
+    divisor = arguments.get("rotary_seq_len_interpolation_factor", 1)
+    return [w / divisor for w in freqs], 1.0, 1.0
+
+
+def meta(keys, width):
+    """`precompute_freqs_cis` of Llama 3, and of Llama 4 if it has Llama 4's keys."""
+    freqs = progression(keys["rope_theta"], width)
+    if keys["use_scaled_rope"]:
+        freqs = llama3(freqs, keys.get("rope_scaling_factor", 8), 1, keys.get("rope_high_freq_factor", 4), 8192)
+    return freqs, 1.0, 1.0
