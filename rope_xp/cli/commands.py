@@ -5,17 +5,19 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 import rope_xp
+from rope_xp._core.extension import Rule
+from rope_xp._core.writers import TARGETS
 from rope_xp.cli import inputs
 from rope_xp.cli.doctor import diagnose
 from rope_xp.cli.output import show
 
-TARGETS = ("transformers", "vllm", "llama.cpp", "gguf", "mlx", "megatron", "meta")
-RULES = ("yarn", "linear", "ntk", "dynamic", "llama3", "longrope")
+RULES = get_args(Rule)
+# The keys of `rope_xp.plot.PICTURES`, which needs matplotlib.
 PICTURES = ("wavelengths", "scaling", "decay", "phase-error", "scores", "sections", "pair")
 
 
