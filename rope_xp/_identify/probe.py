@@ -167,14 +167,11 @@ class Probe:
             along[positions] = x
             x, rows, where = along, positions, np.arange(len(along))
         names = self._form.shape[:-1]
-        sizes = {name: len(x) if name in (self.axis, "seq") and self._is_square(name) else 1 for name in SIZES}
+        long = (self.axis,) if self.follows == "index" else (self.axis, "seq")
+        sizes = {name: len(x) if name in long else 1 for name in SIZES}
         x = x.reshape(*(len(x) if name == self.axis else 1 for name in names), self.head_dim)
         y = call(self.fn, self._form, x, sizes, where[: sizes["seq"]]).y
         return y[tuple(slice(None) if name == self.axis else 0 for name in names)][rows]
-
-    def _is_square(self, name: str) -> bool:
-        """Whether this axis has as many rows as the axis that is rotated."""
-        return name == self.axis or self.follows != "index"
 
 
 def _trials(fn: Callable[..., Any], head_dim: int, shapes: tuple[str, ...], libraries: list[Any]) -> list[Trial]:

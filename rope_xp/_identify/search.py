@@ -135,23 +135,24 @@ class Search:
         A shorter call follows if a long one fails, if a long one changes the result of a short position, or if angles
         do not follow. Then the first call is made again, to find out whether the long ones changed its result.
         """
-        short = Measurement(SHORT, matrices[:, channels.outputs[:, :, None], channels.inputs[:, None, :]])
-        found, seq_len = None, self.seq_len
-        while found is None and seq_len >= LENGTHS[-1]:
-            shorter = next((each for each in LENGTHS if each < seq_len), 0)
+        found = short = Measurement(SHORT, matrices[:, channels.outputs[:, :, None], channels.inputs[:, None, :]])
+        seq_len = self.seq_len
+        while seq_len >= LENGTHS[-1]:
             long = self._long(channels, seq_len)
+            seq_len = next((each for each in LENGTHS if each < seq_len), 0)
             if long is None:
                 self._limits["failure"] = f"with longer ones {self.probe.problems.pop()}"
             elif np.abs(long.blocks[1] - short.blocks[1]).max() > 16 * self.eps * np.abs(short.blocks).max():
                 self._limits["length"] = "the frequencies depend on the largest position of a call"
             else:
-                found, until = long, _until(long, self.eps)
-                if until is not None and until > LENGTHS[-1]:
-                    self._limits["table"] = f"at {until:,} the angles do not follow: a table may end there"
-                    found, shorter = None, until
-            seq_len = shorter if found is None else 0
+                until = _until(long, self.eps)
+                if until is None or until <= LENGTHS[-1]:
+                    found = long
+                    break
+                self._limits["table"] = f"at {until:,} the angles do not follow: a table may end there"
+                seq_len = until
         self._has_state(matrices)
-        return short if found is None else found
+        return found
 
     def _long(self, channels: Channels, seq_len: int) -> Measurement | None:
         """The blocks of one call at positions below `seq_len`."""

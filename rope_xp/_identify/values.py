@@ -34,7 +34,7 @@ def value_of(rotation: Rotation) -> Value | None:
     places = list(places_of(rotation.channels, rotation.head_dim))
     if not places:
         return None
-    found = [(rule, place) for place in places for rule in [_rule_at(place, rotation)] if rule is not None]
+    found = [(rule, place) for place in places if (rule := _rule_at(place, rotation)) is not None]
     if not found:
         numbers = [_simplest(w, error) for w, error in zip(*_of_all_pairs(places[0], rotation))]
         options = _channels_of(places[0], rotation)
