@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -327,12 +328,14 @@ def in_words(found: Identification) -> str:
         return "no RotaryEmbedding"
     width = "" if rope.rotary_dim == rope.head_dim else f", {rope.rotary_dim} of {rope.head_dim}"
     scaling = "" if rope.scaling is None else f", {rope.scaling.rope_type}"
-    return f"{rope.layout}{width}, " + ("given frequencies" if rope.base is None else f"base {rope.base:g}") + scaling
+    return f"{rope.layout}{width}, " + ("given frequencies" if rope.base is None else f"base {rope.base:,g}") + scaling
 
 
 def show(title: str, rows: list[Row], results: dict[str, bool | None]) -> None:
     """Print a table, and record for each row whether it is as expected; None if the package is not installed."""
-    table = Table("function", "found", "differs in", "expected", title=title, width=80)
+    table = Table(title=title, width=80, box=box.SIMPLE)
+    for name, width in (("function", 30), ("found", 22), ("differs in", 15), ("named", 5)):
+        table.add_column(name, width=width)
     for row in rows:
         try:
             found = row.found()
