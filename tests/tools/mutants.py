@@ -115,7 +115,7 @@ _core/config/keys.py
     a key in other letters: or known_spelling(key, plain) ==>
     alibi let through: return value is not None and value is not False ==> return False
 _core/config/scaling.py
-    a scaling rule dropped: scaling = rule(**values) ==> return None
+    a scaling rule dropped: scaling: Any = rule(**values) ==> return None
     a legacy base ignored: base = default if base is None else base\n ==> base = default\n
     a default that is not marked: if base is None or (config.block_is_default and outer is None): ==> if False:
     mscale of DeepSeek alone: if rope_type == "deepseek_yarn": ==> if False:
@@ -153,6 +153,25 @@ _checkpoints/findings.py
     Meta's projections taken for those of transformers: return "interleaved", "names ==> return "half", "names
 _core/config/block.py
     local layers scaled: block=Keys("no block", kept), ==>
+_core/config/params_json.py
+    Meta paired by halves: TEXT = Family(pairing=INTERLEAVED, ==> TEXT = Family(
+    Llama 2 with the base of Llama 3: 500_000.0 if is_llama3 else 10_000.0 ==> 500_000.0
+    Mistral's alpha and beta exchanged: yarn.get("beta"), "beta_slow": yarn.get("alpha")
+        ==> yarn.get("alpha"), "beta_slow": yarn.get("beta")
+_core/config/megatron.py
+    layers that are not rotated taken for rotated ones: [1 - each for each in skipped] ==> list(skipped)
+_core/config/gguf_scaling.py
+    factors of a file multiplied: tuple(w / factor for ==> tuple(w * factor for
+    the attention factor of llama.cpp alone: np.float32(resolved * attention) ==> np.float32(attention)
+_core/writers/llama_cpp.py
+    the attention factor of YaRN twice: rope.attention_factor / rule.get_mscale(1.0) ==> rope.attention_factor
+    factors of frequencies upside down: unscaled / scaled if scaled ==> scaled / unscaled if scaled
+    ends of the ramp not rounded: if rounded != rule.frequencies(rope.base, rope.rotary_dim): ==> if False:
+_core/writers/gguf_architectures.py
+    pairs of the fourth position: if pair >= 3 * axes[pair % 3] ==> if pair < 0
+_core/writers/limits.py
+    a larger base forgotten: rope.base, rule.factor, rope.rotary_dim), None ==> rope.base, 1.0, rope.rotary_dim), None
+    mscale without mscale_all_dim: rope.attention_factor * rule.get_mscale(all_dims) ==> rope.attention_factor
 _core/weights.py
     heads of q for k: if to == "half" else (2, pairs) ==> if to != "half" else (2, pairs)
     heads of any width: * num_heads != size ==> * num_heads < 0
