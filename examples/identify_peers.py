@@ -335,7 +335,7 @@ def in_words(found: Found) -> str:
 def show(title: str, rows: list[Row], results: dict[str, bool | None]) -> None:
     """Print a table, and record for each row whether it is as expected; None if the package is not installed."""
     table = Table(title=title, width=80, box=box.SIMPLE)
-    for name, width in (("function", 28), ("found", 22), ("differs in", 15), ("named", 5)):
+    for name, width in (("function", 27), ("found", 21), ("differs in", 14), ("named", 5)):
         table.add_column(name, width=width)
     for row in rows:
         try:
