@@ -101,7 +101,7 @@ class Probe:
         shapes = SHAPES if shape is None else (_checked_shape(who, shape),)
         if like is not None:
             checks.floating(who, "like", like)
-        self.fn = fn
+        self.fn, self.is_stated = fn, shape is not None
         self.problems: list[str] = []
         trials = _trials(fn, self.head_dim, shapes, _libraries(like))
         best = min(trials, key=lambda trial: (*FOLLOWS, None).index(trial.follows))
@@ -110,7 +110,7 @@ class Probe:
         self._form, self.dtype, self.axis, self.follows = best.form, best.dtype, best.axis, best.follows
         self.shape = " ".join(best.form.shape) if best.follows else None
         self.position_axes = best.form.position_axes if best.follows else ()
-        self.library = backends.name(backends.namespace(best.form.like)).partition(".")[0] if best.follows else ""
+        self.library = _library(best.form) if best.follows else ""
         self.eps = ROUNDOFF.get(self.dtype, ROUNDOFF["bfloat16"])
         self._rows = len(MORE)  # of the last call, where each needs another number
 
@@ -254,11 +254,23 @@ def _libraries(like: Any) -> list[Any]:
 
 
 def _summary(trials: list[Trial]) -> list[str]:
-    """What went wrong, each reason once, with the shapes that it concerns unless it concerns all."""
-    reasons: dict[str, tuple[str, dict[str, None]]] = {}
+    """What went wrong, each reason once, with the libraries and shapes that it concerns unless it concerns all."""
+    reasons: dict[str, list[Trial]] = {}
     for trial in trials:  # sizes in an error differ from trial to trial; the error is the same
-        _, shapes = reasons.setdefault(re.sub(r"[\d, ]+", "#", trial.words), (trial.words, {}))
-        shapes[" ".join(trial.form.shape)] = None
-    if len(reasons) == 1:
-        return [trials[0].words]
-    return [f"with x of ({'), ('.join(shapes)}), {words}" for words, shapes in reasons.values()]
+        reasons.setdefault(re.sub(r"[\d, ]+", "#", trial.words), []).append(trial)
+    lines = []
+    for same in reasons.values():
+        given = []
+        for name, of in (
+            ("{}", lambda trial: _library(trial.form)),
+            ("({})", lambda trial: " ".join(trial.form.shape)),
+        ):
+            concerned = dict.fromkeys(map(of, same))
+            given += [" or ".join(map(name.format, concerned))] * (concerned.keys() != {*map(of, trials)})
+        lines.append(f"with x of {', '.join(given)}, {same[0].words}" if given else same[0].words)
+    return lines
+
+
+def _library(form: Form) -> str:
+    """The name of the library of a form."""
+    return backends.name(backends.namespace(form.like)).partition(".")[0]

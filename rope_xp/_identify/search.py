@@ -90,7 +90,8 @@ class Search:
             self.note("not a rotary embedding: the result depends neither on positions nor on the order of rows")
             self.note(is_rotation=False)
         elif follows == "index":
-            self.note(f"it ignores positions: each row is rotated by its index along the axis {axis}")
+            words = "" if self.probe.is_stated else "; state `shape` to find out whether that axis holds heads"
+            self.note(f"it ignores positions: each row is rotated by its index along the axis {axis}{words}")
         if axis == "heads":
             self.note("heads are rotated in place of positions: equal rows of different heads get different angles")
         return follows not in (None, "nothing")

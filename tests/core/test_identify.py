@@ -339,7 +339,6 @@ def test_long_context_rules_of_length():
 
 def test_the_report():
     found = identify(good, WIDTH)
-    assert isinstance(found, Identification)
     text = str(found)
     assert text.startswith("The function is RotaryEmbedding(head_dim=16, layout='half', base=10000.0).")
     assert "8: (0, 8), (1, 9), (2, 10), ..." in text and "exact, up to position 1,048,576" in text
