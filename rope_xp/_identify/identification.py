@@ -42,7 +42,7 @@ class Identification(Report):
     stateful : bool or None
         Whether the result of a call depends on calls before.
     relative : bool or None
-        Whether scores of queries and keys depend on the difference of their positions alone.
+        Whether scores of queries and keys depend on the difference of their positions alone, at positions 0 to 5.
     axis : "seq", "heads", "batch" or None
         The axis of `x` along which the function rotates by different angles.
     shape : str or None
@@ -104,7 +104,7 @@ class Identification(Report):
             "offset": None if self.offset is None else f"{self.offset}",
             "phases": None if self.precision is None else f"{self.precision}, up to position {self.longest:,}",
             "state": {None: None, True: "it keeps state between calls", False: "none found"}[self.stateful],
-            "relative scores": known[self.relative],
+            "relative scores": "yes, at small positions" if self.relative else known[self.relative],
             "axis of x": self.axis,
             "called with": calls,
             "confidence": f"{self.confidence:.3g}",
