@@ -11,7 +11,7 @@ import click
 
 import rope_xp
 from rope_xp._core.extension import Rule
-from rope_xp._core.writers import TARGETS
+from rope_xp._core.writers import TARGETS, Target
 from rope_xp.cli import inputs
 from rope_xp.cli.doctor import diagnose
 from rope_xp.cli.output import show
@@ -126,8 +126,8 @@ def identify(file: str, head_dim: int | None, as_json: bool) -> int:
 def extend(
     file: str,
     to: int,
-    rule: str | None,
-    target: str | None,
+    rule: Rule | None,
+    target: Target | None,
     trained_length: int | None,
     as_json: bool,
     **place: Any,
@@ -138,19 +138,20 @@ def extend(
     Example: rope-xp extend config.json --to 128k
     Example: rope-xp extend config.json --to 128k --rule yarn --for vllm
     """
-    extended = inputs.embedding(file, **place).extend(to, rule=rule, trained_length=trained_length)
-    if target is None:
-        return show(extended if rule is None else extended.explain(to), as_json)
+    rope = inputs.embedding(file, **place)
     if rule is None:
-        raise click.UsageError("--rule must be given with --for")
-    return _print_settings(extended.to_config(target))
+        if target is not None:
+            raise click.UsageError("--rule must be given with --for")
+        return show(rope.extend(to, trained_length=trained_length), as_json)
+    extended = rope.extend(to, rule, trained_length=trained_length)
+    return show(extended.explain(to), as_json) if target is None else _print_settings(extended.to_config(target))
 
 
 @app.command()
 @FILE
 @click.option("--to", type=click.Choice(TARGETS), required=True, help="The program.")
 @options(SEQ_LEN, PLACE)
-def convert(file: str, to: str, **place: Any) -> int:
+def convert(file: str, to: Target, **place: Any) -> int:
     """Write the embedding of a config for another program: keys as JSON, or options.
 
     The keys for transformers belong into rope_parameters of config.json.

@@ -22,7 +22,6 @@ from rope_xp import (
     RotaryEmbedding,
     identify,
 )
-from rope_xp._identify import Identification
 
 WIDTH = 16
 FREQUENCIES = np.asarray(oracle.geometric(10_000, WIDTH), dtype=float)
