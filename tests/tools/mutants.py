@@ -128,7 +128,7 @@ _core/config/gguf_file.py
     data of tensors without alignment: end + -end % alignment ==> end
 _identify/probe.py
     a table kept for each shape taken for an index: return "first call" if ==> return "index" if
-    positions of a call in another order: other.take(np.argsort(OTHER_ORDER)[ORDER], axes[0]) ==> other
+    positions of a call in another order: other.take(np.argsort(OTHER_ORDER)[ORDER], axis) ==> other
 _identify/phases.py
     whole turns lost: total, last = 2 * total + rest, position ==> total, last = wrapped(2 * total + rest), position
     float32 phases taken for exact ones: "exact": ROUNDOFF["float64"], ==> "exact": ROUNDOFF["float32"],
