@@ -126,6 +126,7 @@ def test_what_agrees_up_to_the_context_is_the_same():
     for inexact in (right, ROPE.replace(phase="float32")):
         with pytest.raises(AssertionError, match="phase precision"):
             assert_same(inexact, ROPE, context=FAR)
+    assert_same(SLOW.replace(phase="float32"), SLOW, context=2**31, tolerance=1.0)
     report = compare(with_float32_tables, ROPE, context=2**31)
     assert report.same and not report.causes
 
