@@ -1,10 +1,11 @@
 """`compare` and `assert_same`: whether two rotary embeddings agree, and why not."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rope_xp._compare.report import Comparison
+from rope_xp._compare.report import Comparison
+
+__all__ = ["Comparison", "assert_same", "compare"]
 
 
 def compare(
@@ -17,7 +18,7 @@ def compare(
     shape: str | None = None,
     like: Any = None,
     options: Mapping[str, Any] | None = None,
-) -> "Comparison":
+) -> Comparison:
     """Whether two rotary embeddings are the same, and if not, what differs and from which position on it matters.
 
     Values and configs are compared by their frequencies, exactly. A function is called at a few positions. Then the
@@ -135,7 +136,7 @@ def assert_same(
 
 def _comparison(
     who: str, a: Any, b: Any, head_dim: Any, context: Any, tolerance: Any, shape: Any, like: Any, options: Any
-) -> "Comparison":
+) -> Comparison:
     from rope_xp._compare.comparison import choice_of, comparison, options_of, subject_of
 
     choice = choice_of(who, options)
