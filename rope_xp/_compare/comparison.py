@@ -3,6 +3,7 @@
 import inspect
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,7 +86,8 @@ def subject_of(who: str, name: str, given: Any, choice: Mapping[str, Any]) -> Su
             f"{who}: {name} must be a config (a path, a mapping or an object with to_dict()), a RotaryEmbedding, or a "
             f"function fn(x, positions); got {type(given).__name__}"
         )
-    return Subject(f"the function {getattr(given, '__qualname__', None) or type(given).__name__}", None, given)
+    function = given.func if isinstance(given, partial) else given
+    return Subject(f"the function {getattr(function, '__qualname__', None) or type(given).__name__}", None, given)
 
 
 def comparison(who: str, a: Subject, b: Subject, options: Options) -> Comparison:

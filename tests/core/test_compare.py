@@ -248,6 +248,7 @@ CONFIG = {
 def test_the_report_is_text_of_80_columns_and_json(tmp_path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**CONFIG, "rope_theta": 500_000.0}))
+    assert compare(partial(right), ROPE).a == "the function right"
     report = compare(str(file), CONFIG)
     text = str(report)
     assert max(map(len, text.splitlines())) <= 80
