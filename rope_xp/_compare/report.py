@@ -3,15 +3,14 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rope_xp._compare.behaviour import BY_CAUSE, number
 from rope_xp._core.report import Report, Section, Table
 
-OTHER_ADVICE = {
-    "rotation": "Check whether this layer is rotated at all.",
-    "state": "Compute the tables from the positions of each call, and keep nothing between calls.",
-    "softmax scale": "Multiply the scale of the softmax by softmax_scale, in both or in neither.",
-    "unknown": "Compare the two pair by pair, at a small position. rope_xp.identify says what a function computes.",
-}
+
+def number(value: float | None) -> str:
+    """A number for readers, with commas between thousands."""
+    if value is None:
+        return "none"
+    return f"{int(value):,}" if value == int(value) and abs(value) < 1e15 else f"{value:,.6g}"
 
 
 class Difference(NamedTuple):
@@ -22,7 +21,7 @@ class Difference(NamedTuple):
     b: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison(Report):
     """The report of `compare`: whether two rotary embeddings agree, and why not.
 
@@ -51,6 +50,8 @@ class Comparison(Report):
         What each cause is in `a` and in `b`, in words.
     problems : tuple of str
         What went wrong with a function, in words.
+    advice : tuple of str
+        What to do about each cause.
     """
 
     same: bool
@@ -64,6 +65,7 @@ class Comparison(Report):
     b: str
     differences: tuple[Difference, ...] = ()
     problems: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
 
     def sections(self) -> list[Section]:
         rows = [("a", self.a), ("b", self.b)]
@@ -73,8 +75,7 @@ class Comparison(Report):
         if self.largest_change is not None:
             rows.append(("largest change", f"{self.largest_change:.3g} at position {number(self.context - 1)}"))
         rows.append(("compared", f"positions below {number(self.context)}, tolerance {self.tolerance:.2g}"))
-        advice = [] if self.same else self.advice
-        return [Section("", self.summary), Section("", Table((), rows)), Section("What to do", advice)]
+        return [Section("", self.summary), Section("", Table((), rows)), Section("What to do", self.advice)]
 
     @property
     def summary(self) -> str:
@@ -83,13 +84,6 @@ class Comparison(Report):
             agree = f"The two agree at every position below {number(self.context)}."
             return " ".join([agree, *self._beyond, *self.problems])
         return " ".join([self._where, *self._why, *self.problems, *self._scores])
-
-    @property
-    def advice(self) -> list[str]:
-        """What to do about each cause."""
-        if self.problems and "unknown" in self.causes:
-            return ["If the function takes other arrays, say so by `shape` and `like`, or wrap it."]
-        return [BY_CAUSE[each].advice if each in BY_CAUSE else OTHER_ADVICE[each] for each in self.causes]
 
     @property
     def _where(self) -> str:
