@@ -1,6 +1,7 @@
 """from_config of other formats: what a person reads in real files, and errors that name the format."""
 
 import copy
+import re
 
 import numpy as np
 import pytest
@@ -458,6 +459,31 @@ def test_errors_name_the_key_and_the_format(mapping, options, kind, message):
     with pytest.raises(kind, match=rf"^from_config: .*{message}.*\(the mapping was read as .*\)$") as error:
         from_config(mapping, **options)
     assert len(str(error.value)) < 1000
+
+
+DAMAGE = (None, "x", True, -1, 0.5, 10**30, float("nan"), [1], [1e30] * 64, {"a": 1})
+IN_FORM = re.compile(r"from_config: .+; got .+", re.DOTALL)
+
+
+def damaged(mapping):
+    """The mapping with another value of each key, also of keys in nested mappings."""
+    for key, value in mapping.items():
+        for other in [*DAMAGE, *(damaged(value) if isinstance(value, dict) else ())]:
+            yield {**mapping, key: other}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_damaged_mapping_is_read_or_an_error_in_form(name):
+    for mapping in damaged(FORMATS[name]):
+        try:
+            from_config(mapping)
+        except (ValueError, TypeError) as error:
+            assert IN_FORM.fullmatch(str(error)) and len(str(error)) < 1000, error
+
+
+def test_widths_are_limited_before_frequencies_are_computed():
+    with pytest.raises(ValueError, match="dimension_count must be even, at least 2 and at most 16384; got 1"):
+        from_config(LLAMA | FACTORS | {"llama.rope.dimension_count": 2**40})
 
 
 def test_remarks():
