@@ -424,6 +424,7 @@ WRONG = [
     (edited(PHI, **{"rope_factors_long.weight": ...}), {}, ValueError, "must be in the mapping; got at most one"),
     (edited(PHI, **{"phi3.rope.dimension_count": 5}), {}, ValueError, "dimension_count must be even.*; got 5"),
     (edited(GEMMA3, **{"gemma3.rope.dimension_count": 64}), FULL, ValueError, "must be the whole head, 256; got 64"),
+    (edited(SMOLLM, **{"smollm3.attention.sliding_window": 0}), {}, ValueError, "must be greater than 0; got 0"),
     (GEMMA3, {}, ValueError, "layer or layer_type must be given.*; got layer_type=None"),
     (edited(GPT, rotary_base=1, position_embedding_type=...), {}, ValueError, "position_embedding_type must be given"),
     (

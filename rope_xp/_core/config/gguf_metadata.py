@@ -105,6 +105,8 @@ def _with_layers(metadata: Metadata, config: dict[str, Any]) -> tuple[dict[str, 
     if own is None or (own.only_with_window and not window):
         own = gguf.LayerPattern(unrotated_interval=0)
     if own.unrotated_interval is not None:
+        if own.unrotated_interval and window == 0:  # llama.cpp then has another interval
+            raise ValueError(f"{WHO}: {metadata.key('attention.sliding_window')} must be greater than 0; got 0")
         _require_no_sliding_keys(metadata)
         return {**config, "no_rope_layer_interval": own.unrotated_interval}, family
     config |= {"layer_types": _types(own, pattern, config["num_hidden_layers"])}
