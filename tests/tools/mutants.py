@@ -126,6 +126,23 @@ _core/config/source.py
 _core/config/gguf_file.py
     columns before rows: shape[::-1] ==> shape
     data of tensors without alignment: end + -end % alignment ==> end
+_identify/probe.py
+    a table kept for each shape taken for an index: return "first call" if ==> return "index" if
+    positions of a call in another order: other.take(np.argsort(OTHER_ORDER)[ORDER], axes[0]) ==> other
+_identify/phases.py
+    whole turns lost: total, last = 2 * total + rest, position ==> total, last = wrapped(2 * total + rest), position
+    float32 phases taken for exact ones: "exact": ROUNDOFF["float64"], ==> "exact": ROUNDOFF["float32"],
+    offsets of the slowest pair alone: for w, of_pair in zip(frequencies[order], start[order]):
+        ==> for w, of_pair in zip(frequencies[order[:1]], start[order[:1]]):
+_identify/blocks.py
+    the opposite direction: (blocks[..., 1, 0] - blocks[..., 0, 1]) / 2\n    rest
+        ==> (blocks[..., 0, 1] - blocks[..., 1, 0]) / 2\n    rest
+_identify/rules.py
+    divided pairs taken for kept ones: base, digits = _base(measured, 1.0, pairs)
+        ==> base, digits = _base(measured, 1.0, len(measured.values))
+_identify/search.py
+    state that a long call leaves: again = self._matrices() ==> again = matrices
+    a value that explains nothing: close = 6.0 * ==> close = np.inf *
 _checkpoints/safetensors_file.py
     offsets from the start of the file: 8 + length, size) ==> 0, size)
 _checkpoints/buffers.py
