@@ -76,8 +76,11 @@ def compare(
     >>> report = compare(rope, rope.replace(base=500_000.0))
     >>> report.same, report.causes, report.first_position
     (False, ('base',), 1)
-    >>> print(report.summary)
-    The two differ: from position 1 on, a unit score changes by 1 % or more. Likely cause: base (a: 10,000; b: 500,000).
+    >>> for sentence in report.summary.split(". "):
+    ...     print(sentence)
+    The two differ
+    At position 1, a unit score first changes by more than 1 %
+    Likely cause: base (a: 10,000; b: 500,000).
     """
     return _comparison("compare", a, b, head_dim, context, tolerance, shape, like, options)
 
@@ -118,10 +121,10 @@ def assert_same(
     ...     angles = positions[:, None] * np.repeat([rope.inv_freq], 2, axis=0).reshape(-1)
     ...     return x * np.cos(angles) + np.concatenate([-x[:, 32:], x[:, :32]], axis=1) * np.sin(angles)
     >>> assert_same(rotate, rope)
-    >>> assert_same(rotate, rope.replace(layout="interleaved"))
+    >>> assert_same(rotate, rope.replace(layout="interleaved"))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    AssertionError: assert_same: ...
+    AssertionError: assert_same: the function rotate must agree with ... Likely cause: layout ...
     """
     report = _comparison("assert_same", fn, rope, head_dim, context, tolerance, shape, like, options)
     if not report.same:

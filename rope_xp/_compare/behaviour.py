@@ -186,7 +186,7 @@ PROPERTIES = (
         "offset",
         (),
         ("offset",),
-        lambda each: f"positions{each.offset:+d}" if each.offset else "positions as given",
+        lambda each: f"positions {'+-'[each.offset < 0]} {abs(each.offset)}" if each.offset else "positions as given",
         "Check whether positions begin with 0, and that cached and new tokens are counted alike.",
     ),
     Property("sections", ("sections",), (), _sections, "Check which pairs follow which position axis."),
@@ -196,7 +196,7 @@ PROPERTIES = (
         ("phase",),
         ("precision",),
         lambda each: each.precision + " phases" * (not each.precision.endswith("tables")),
-        "Compute position times frequency exactly, or at least in float32.",
+        "Compute position times frequency exactly or in float64, and round only sines and cosines.",
     ),
     Property(
         "frequencies",

@@ -10,7 +10,7 @@ OTHER_ADVICE = {
     "rotation": "Check whether this layer is rotated at all.",
     "state": "Compute the tables from the positions of each call, and keep nothing between calls.",
     "softmax scale": "Multiply the scale of the softmax by softmax_scale, in both or in neither.",
-    "unknown": "Compare the two at the first position named above, pair by pair.",
+    "unknown": "Compare the two pair by pair, at a small position. rope_xp.identify says what a function computes.",
 }
 
 
@@ -87,17 +87,20 @@ class Comparison(Report):
     @property
     def advice(self) -> list[str]:
         """What to do about each cause."""
+        if self.problems and "unknown" in self.causes:
+            return ["If the function takes other arrays, say so by `shape` and `like`, or wrap it."]
         return [BY_CAUSE[each].advice if each in BY_CAUSE else OTHER_ADVICE[each] for each in self.causes]
 
     @property
     def _where(self) -> str:
         if self.first_position is not None:
-            return (
-                f"The two differ: from position {number(self.first_position)} on, a unit score changes by 1 % or more."
-            )
+            where = number(self.first_position)
+            return f"The two differ. At position {where}, a unit score first changes by more than 1 %."
         if self.causes == ("softmax scale",):
             return "The two rotate alike, but they ask for different scales of the softmax."
-        return f"The two differ, but no unit score changes by 1 % below position {number(self.context)}."
+        if self.largest_change is None:
+            return "The two differ."
+        return f"The two differ, but no unit score changes by more than 1 % below position {number(self.context)}."
 
     @property
     def _why(self) -> list[str]:
@@ -115,9 +118,9 @@ class Comparison(Report):
 
     @property
     def _scores(self) -> list[str]:
-        if not self.scores_are_same:
+        if not self.scores_are_same or self.causes == ("softmax scale",):
             return []
         return [
-            "If one of them rotates both queries and keys, all scores are those of the other. Scores change where the "
-            "two are mixed, as with cached keys."
+            "If each of them rotates both queries and keys, their scores are equal. Scores change where the two are "
+            "mixed, as with cached keys."
         ]

@@ -162,7 +162,7 @@ class Probe:
         rows, where = np.arange(len(x)), positions
         if self.follows == "index":
             if positions.max() >= LONGEST_INDEX:
-                raise Failure("a call has one row for each position up to the largest")
+                raise Failure(f"a call would need more than {LONGEST_INDEX} rows, one for each position")
             along = np.zeros((int(positions.max()) + 1, self.head_dim))
             along[positions] = x
             x, rows, where = along, positions, np.arange(len(along))

@@ -63,13 +63,17 @@ class Search:
     def run(self) -> Identification:
         """The report."""
         if self._can_be_called():
-            matrices = self._matrices()
-            if matrices is not None:
-                self.eps = max(self.probe.eps, _roundoff_of(matrices))
-                if self._is_linear(matrices):
-                    self._rotation(matrices)
+            with np.errstate(all="ignore"):  # extreme numbers of a function
+                self._search()
         reasons = dict.fromkeys([*self.reasons, *self.probe.problems])
         return replace(self.report, reasons=tuple(each[0].upper() + each[1:] + "." for each in reasons))
+
+    def _search(self) -> None:
+        matrices = self._matrices()
+        if matrices is not None:
+            self.eps = max(self.probe.eps, _roundoff_of(matrices))
+            if self._is_linear(matrices):
+                self._rotation(matrices)
 
     def note(self, words: str = "", **known: Any) -> None:
         """Add a reason, and what is known."""
@@ -137,9 +141,9 @@ class Search:
             shorter = next((each for each in LENGTHS if each < seq_len), 0)
             long = self._long(channels, seq_len)
             if long is None:
-                self._limits["failure"] = "it fails for longer ones: " + self.probe.problems.pop()
+                self._limits["failure"] = f"with longer ones {self.probe.problems.pop()}"
             elif np.abs(long.blocks[1] - short.blocks[1]).max() > 16 * self.eps * np.abs(short.blocks).max():
-                self._limits["length"] = "frequencies depend on the largest position of a call"
+                self._limits["length"] = "the frequencies depend on the largest position of a call"
             else:
                 found, until = long, _until(long, self.eps)
                 if until is not None and until > LENGTHS[-1]:
@@ -170,7 +174,7 @@ class Search:
         longest = int(measurement.positions.max())
         self.note(longest=longest)
         for words in self._limits.values():
-            self.note(f"positions up to {longest:,} are tested, because {words}")
+            self.note(f"positions up to {longest:,} are tested: {words}")
         if roundoff is None:
             self.note(f"not a rotation: {why_no_rotation(measurement.blocks, channels.inputs)}", is_rotation=False)
             return
@@ -184,9 +188,10 @@ class Search:
             self.note("not a rotary embedding: angles are not proportional to positions")
             return
         start = start_of(frequencies.start, frequencies.values, frequencies.errors, roundoff)
-        self.note(offset=start.offset, direction=rotation.direction, inv_freq=tuple(frequencies.values.tolist()))
+        self.note(offset=start.offset, inv_freq=tuple(frequencies.values.tolist()))
         self.note(start.words if start.offset is not None else f"not a rotary embedding: {start.words}")
         if start.offset is not None:
+            self.note(direction=rotation.direction)
             self._value(rotation, measurement.positions[1:], rotations.angle[1:], roundoff)
 
     def _value(self, rotation: Rotation, positions: np.ndarray, angle: np.ndarray, roundoff: float) -> None:
@@ -203,6 +208,8 @@ class Search:
             self.note(f"no layout has these pairs{of_rule}")
             return
         self._note_rule(value.rope, rotation.magnitude_error)
+        off = np.abs(rotation.frequencies.values / np.where(w, w, 1.0) - 1.0)[w != 0.0].max()
+        self.note(f"the frequencies of {len(w)} pairs were measured; those of the value are within {off:.1e} of each")
         explained = self._explained(value.rope, positions, precision, roundoff)
         resolved = float(np.mean(rotation.frequencies.errors <= 1e-3 * np.abs(rotation.frequencies.values)))
         self.note(layout=value.rope.layout, confidence=resolved * explained)
@@ -217,7 +224,8 @@ class Search:
         if precision.name is None:
             self.note(f"angles are not positions times frequencies: {error}")
         elif precision.name != "exact":
-            self.note(f"phases have the precision of {precision.name}: {error}")
+            words = "scores there do not depend on relative positions alone"
+            self.note(f"phases have the precision of {precision.name}: {error}, and {words}")
         self.note(precision=precision.name)
 
     def _note_rule(self, rope: RotaryEmbedding, error: float) -> None:
@@ -239,7 +247,9 @@ class Search:
             return 0.0
         ours = rope.replace(kernel="reference")(x, seq_dim=0, positions=positions + (self.report.offset or 0))
         close = 6.0 * max(self.report.magnitude or 1.0, 1.0) * (precision.errors + 16 * roundoff)
-        return float(np.mean(np.abs(y - ours) <= close[:, None]))
+        explained = np.abs(y - ours) <= close[:, None]
+        self.note(f"of {explained.size:,} numbers of other rows, the value gives {explained.sum():,} within tolerance")
+        return float(explained.mean())
 
 
 def _integers(rows: int, width: int, seed: int = 0) -> np.ndarray:

@@ -64,10 +64,9 @@ def _rule_at(place: Place, rotation: Rotation) -> Rule | None:
 
 
 def _of_all_pairs(place: Place, rotation: Rotation) -> tuple[np.ndarray, np.ndarray]:
-    """The frequencies of all pairs of a layout, and their errors. Pairs that were not measured have frequency 0."""
-    frequencies = rotation.frequencies
-    values, errors = np.zeros(place.pairs), np.full(place.pairs, float(frequencies.errors.min()))
-    values[place.numbers], errors[place.numbers] = frequencies.values, frequencies.errors
+    """The frequencies of all pairs of a layout, and their errors. Pairs that are not rotated have frequency 0."""
+    values, errors = np.zeros(place.pairs), np.zeros(place.pairs)
+    values[place.numbers], errors[place.numbers] = rotation.frequencies.values, rotation.frequencies.errors
     return values, errors
 
 

@@ -410,6 +410,7 @@ WRONG = [
         "attn_factor must be 1 .*; got 2",
     ),
     (edited(LLAMA, **{"llama.rope.scaling.attn_factor": 2.0}), {}, ValueError, "attn_factor must be 1 without .*; got"),
+    (edited(LLAMA, **{"llama.rope.scaling.yarn_attn_factor": 2.0}), {}, ValueError, "must be 1 without YaRN; got 2"),
     (edited(LLAMA, **{"rope_freqs.weight": [1.0]}), {}, ValueError, "must have 64 factors.*; got 1"),
     (edited(LLAMA, **{"rope_freqs.weight": [0.0] * 64}), {}, ValueError, "every value of rope_freqs.weight .*; got 0"),
     (
@@ -468,6 +469,8 @@ def test_remarks():
     assert "if the file has this tensor" in remarks(LLAMA) and "if the file has" not in remarks(LLAMA | FACTORS)
     assert "the configs of Llama 3.2 in transformers have 32" in remarks(META31)
     assert "since version 1.0.4" in remarks({**MISTRAL_SIZES, "sliding_window": 4096})
+    stated = {"qwen2.rope.scaling.yarn_attn_factor": 1.5}
+    assert "does not read qwen2.rope.scaling.yarn_attn_factor=1.5 with YaRN" in remarks(QWEN | stated)
     sections = {"qwen3vl.rope.dimension_sections": [24, 20, 20, 0]}
     qwen3 = metadata("qwen3vl", attention__key_length=128, rope__freq_base=5e6)
     assert "rotates pairs 61, 62 by its fourth position" in remarks(qwen3 | sections)

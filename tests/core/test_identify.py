@@ -106,6 +106,12 @@ def test_rules(rule, truth, dtype):
     assert rope.layout == "half" and found.precision == "exact"
 
 
+def test_the_offset_follows_from_all_pairs():
+    """In float32 the slowest pair alone, of 2e-6 radians, gives it to a tenth."""
+    fn = rotary(oracle.geometric(500_000.0, DIM), dtype="float32", offset=0.25)
+    assert identify(fn, DIM).offset == 0.25
+
+
 # Rules whose numbers follow from the frequencies.
 FOUND = [
     rule
@@ -361,3 +367,10 @@ def test_bad_arguments():
         (lambda: identify(good, WIDTH, seq_len=8.5), "identify: seq_len must be an int; got float"),
     ]
     assert_all_raise(raising(values, types))
+
+
+def test_slow_pairs_that_hardly_turn_are_no_pairs_of_frequency_0():
+    """A table of 64 positions in bfloat16: the slow pairs stay within a unit of roundoff."""
+    cos, sin = (bfloat16(each) for each in tables(np.arange(64)))
+    found = identify(lambda x, p: bfloat16(applied(x, cos[p], sin[p])), WIDTH)
+    assert found.rope == ROPE and found.longest == 63 and 0.0 < found.confidence < 1.0

@@ -138,6 +138,7 @@ BY_POSITION = {
     rope_xp.compare: "a b",
     rope_xp.fixed_pos_embedding: "x seq_dim",
     rope_xp.from_config: "config",
+    rope_xp.identify: "fn head_dim",
     rope_xp.identify_checkpoint: "path",
     rope_xp.permute_projection: "w",
     rope_xp.rotate_every_two: "x",

@@ -20,15 +20,13 @@ from rope_xp._core.writers import gguf_architectures as gguf
 
 SECTIONS, WIDTH = "rope.dimension_sections", "rope.dimension_count"
 FULL, SLIDING = "full_attention", "sliding_attention"
-# llama.cpp replaces the second one if the rule is YaRN, and all files have the rule or no such key.
-IRRELEVANT = ("rope.scaling.finetuned", "rope.scaling.yarn_attn_factor")
 
 
 def gguf_metadata_as_config(keys: Keys, part: str | None) -> tuple[dict[str, Any], Family]:
     """The metadata as a config of transformers."""
     require_text(part)
     metadata = Metadata(keys, _architecture(keys))
-    metadata.ignore(*IRRELEVANT, "attention.max_alibi_bias")
+    metadata.ignore("rope.scaling.finetuned", "attention.max_alibi_bias")
     if metadata.get("attention.max_alibi_bias"):
         raise ValueError(f"{WHO}: {metadata.key('attention.max_alibi_bias')} must be 0; got another number")
     head_dim = _head_dim(metadata)

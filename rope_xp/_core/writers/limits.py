@@ -54,7 +54,7 @@ def mscales(who: str, rope: Any, rule: YarnScaling, target: str) -> dict[str, fl
 
     They are omitted if the attention factor is that of the paper, as their defaults are 1 and 0.
     """
-    all_dims = rule.mscale_all_dim if rope.softmax_scale != 1.0 else 0.0
+    all_dims = (rule.mscale_all_dim or 0.0) if rope.softmax_scale != 1.0 else 0.0
     wanted = rope.attention_factor * rule.get_mscale(all_dims)
     if isclose(wanted, rule.get_mscale(1.0), rel_tol=1e-15) and not all_dims:
         return {}
