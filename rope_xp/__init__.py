@@ -2,7 +2,7 @@
 
 from rope_xp import frequencies, positions
 from rope_xp._checkpoints import identify_checkpoint
-from rope_xp._compare import Comparison, assert_same, compare
+from rope_xp._compare import assert_same, compare
 from rope_xp._core.angles import SinCos, fixed_pos_embedding, sinusoidal_pos_embedding
 from rope_xp._core.axes import Sections
 from rope_xp._core.config import from_config
@@ -25,7 +25,6 @@ from rope_xp.frequencies import (
 __version__ = "0.1.0"
 
 __all__ = [
-    "Comparison",
     "DynamicNTKScaling",
     "LinearScaling",
     "Llama3Scaling",
