@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rope_xp._compare.maps import Map, directions_of, frequencies_of, map_of
+from rope_xp._compare.report import number
 from rope_xp._compare.search import first_beyond
 from rope_xp._core.channels import LAYOUTS
 from rope_xp._core.embedding import RotaryEmbedding
@@ -93,13 +94,6 @@ class Property(NamedTuple):
     others: tuple[str, ...]
     text: Callable[[Behaviour], str]
     advice: str
-
-
-def number(value: float | None) -> str:
-    """A number for readers, with commas between thousands."""
-    if value is None:
-        return "none"
-    return f"{int(value):,}" if value == int(value) and abs(value) < 1e15 else f"{value:,.6g}"
 
 
 def _layout(each: Behaviour) -> str:

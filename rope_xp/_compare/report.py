@@ -4,15 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rope_xp._compare.behaviour import BY_CAUSE, number
 from rope_xp._core.report import Report, Section, Table
 
-OTHER_ADVICE = {
-    "rotation": "Check whether this layer is rotated at all.",
-    "state": "Compute the tables from the positions of each call, and keep nothing between calls.",
-    "softmax scale": "Multiply the scale of the softmax by softmax_scale, in both or in neither.",
-    "unknown": "Compare the two pair by pair, at a small position. rope_xp.identify says what a function computes.",
-}
+
+def number(value: float | None) -> str:
+    """A number for readers, with commas between thousands."""
+    if value is None:
+        return "none"
+    return f"{int(value):,}" if value == int(value) and abs(value) < 1e15 else f"{value:,.6g}"
 
 
 class Difference(NamedTuple):
@@ -31,7 +30,7 @@ def _both(each: Difference) -> str:
     return f"{each.cause} (a: {each.a}; b: {each.b})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison(Report):
     """The report of `compare`: whether two rotary embeddings agree, and why not.
 
@@ -60,6 +59,8 @@ class Comparison(Report):
         What each cause is in `a` and in `b`, in words.
     problems : tuple of str
         What went wrong with a function, in words.
+    advice : tuple of str
+        What to do about each cause.
     """
 
     same: bool
@@ -73,13 +74,13 @@ class Comparison(Report):
     b: str
     differences: tuple[Difference, ...] = ()
     problems: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
 
     def sections(self) -> list[Section]:
         rows = [("a", "", self.a), ("b", "", self.b)]
         rows += [row for each in self.differences for row in ((each.cause, "a", each.a), ("", "b", each.b))]
         rows += self._measures
-        advice = [] if self.same else self.advice
-        return [Section("", self._summary(_name)), Section("", Table((), rows)), Section("What to do", advice)]
+        return [Section("", self._summary(_name)), Section("", Table((), rows)), Section("What to do", self.advice)]
 
     @property
     def _measures(self) -> list[tuple[str, str, str]]:
@@ -108,13 +109,6 @@ class Comparison(Report):
             agree = f"The two agree at every position below {number(self.context)}."
             return " ".join([agree, *self._beyond, *self.problems])
         return " ".join([self._where, *self._why(words), *self.problems, *self._scores])
-
-    @property
-    def advice(self) -> list[str]:
-        """What to do about each cause."""
-        if self.problems and "unknown" in self.causes:
-            return ["If the function takes other arrays, say so by `shape` and `like`, or wrap it."]
-        return [BY_CAUSE[each].advice if each in BY_CAUSE else OTHER_ADVICE[each] for each in self.causes]
 
     @property
     def _where(self) -> str:

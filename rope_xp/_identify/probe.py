@@ -193,34 +193,38 @@ def _trials(fn: Callable[..., Any], head_dim: int, shapes: tuple[str, ...], libr
 
 def _trial(fn: Callable[..., Any], head_dim: int, form: Form, sizes: dict[str, int]) -> Trial:
     """What a function does in one form, from equal rows at the same positions in two orders."""
-    row = np.cos(np.arange(head_dim)) + 1.5
-    row = row.reshape(*[1] * len(form.shape[:-1]), head_dim)
+    row = (np.cos(np.arange(head_dim)) + 1.5).reshape(*[1] * (len(form.shape) - 1), head_dim)
     try:
-        (first, dtype), (again, _), (other, _) = (
-            call(fn, form, row, sizes, order) for order in (ORDER, ORDER, OTHER_ORDER)
-        )
+        first, again, other = (call(fn, form, row, sizes, order) for order in (ORDER, ORDER, OTHER_ORDER))
+        dtype, first, again, other = first.dtype, first.y, again.y, other.y
         close = 64 * ROUNDOFF.get(dtype, ROUNDOFF["bfloat16"]) * np.abs(first).max()
         axes = [axis for axis in range(first.ndim - 1) if np.abs(first - first.take([0], axis)).max() > close]
-        names = [form.shape[axis] for axis in axes]
+        unchanged = np.abs(first - other).max() <= close
         if np.abs(first - again).max() > close:
             return Trial(form, words="two equal calls give different results")
-        if not axes and np.abs(first - other).max() <= close:
-            return Trial(form, dtype, None, "nothing")
-        if len(axes) != 1:
-            along = " and ".join(names) or "no axis"
-            return Trial(form, words=f"equal rows of x give results that change along {along}, which positions do not")
-        if np.abs(first - other).max() <= close:
-            longer = call(fn, form, row, sizes | {names[0]: len(MORE), "seq": len(MORE)}, MORE).y
+        if not axes:
+            words = "" if unchanged else "all rows change if positions come in another order"
+            return Trial(form, dtype, None, "nothing" if unchanged else None, words)
+        name = form.shape[axes[0]]
+        if len(axes) > 1:
+            names = " and ".join(form.shape[axis] for axis in axes)
+            return Trial(form, words=f"equal rows of x give results that differ along {names}")
+        if unchanged:
+            longer = call(fn, form, row, sizes | {name: len(MORE), "seq": len(MORE)}, MORE).y
             follows = _index_or_first_call(first, longer, axes[0], close)
-        elif first.shape[axes[0]] == len(ORDER):
-            same = np.abs(first - other.take(np.argsort(OTHER_ORDER)[ORDER], axes[0])).max() <= close
-            follows = "positions" if same else None
         else:
-            follows = None
+            follows = _positions_or_none(first, other, axes[0], close)
     except Failure as failure:
         return Trial(form, words=str(failure))
-    words = "" if follows else f"rows along {names[0]} follow neither their position nor their index"
-    return Trial(form, dtype, names[0], follows, words)
+    words = "" if follows else f"rows along {name} follow neither their position nor their index"
+    return Trial(form, dtype, name, follows, words)
+
+
+def _positions_or_none(first: np.ndarray, other: np.ndarray, axis: int, close: float) -> str | None:
+    """Whether rows follow their positions, from two calls with these in another order."""
+    if first.shape[axis] != len(ORDER):
+        return None
+    return "positions" if np.abs(first - other.take(np.argsort(OTHER_ORDER)[ORDER], axis)).max() <= close else None
 
 
 def _index_or_first_call(first: np.ndarray, longer: np.ndarray, axis: int, close: float) -> str | None:

@@ -127,6 +127,7 @@ def test_what_agrees_up_to_the_context_is_the_same():
     for inexact in (right, ROPE.replace(phase="float32")):
         with pytest.raises(AssertionError, match="phase precision"):
             assert_same(inexact, ROPE, context=FAR)
+    assert_same(SLOW.replace(phase="float32"), SLOW, context=2**31, tolerance=1.0)
     report = compare(with_float32_tables, ROPE, context=2**31)
     assert report.same and not report.causes
 
@@ -249,6 +250,7 @@ CONFIG = {
 def test_the_report_is_text_of_80_columns_and_json(tmp_path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**CONFIG, "rope_theta": 500_000.0}))
+    assert compare(partial(right), ROPE).a == "the function right"
     report = compare(str(file), CONFIG)
     text = str(report)
     assert max(map(len, text.splitlines())) <= 80

@@ -1,6 +1,7 @@
 """from_config of other formats: what a person reads in real files, and errors that name the format."""
 
 import copy
+import re
 
 import numpy as np
 import pytest
@@ -429,6 +430,7 @@ WRONG = [
     (edited(PHI, **{"rope_factors_long.weight": ...}), {}, ValueError, "must be in the mapping; got at most one"),
     (edited(PHI, **{"phi3.rope.dimension_count": 5}), {}, ValueError, "dimension_count must be even.*; got 5"),
     (edited(GEMMA3, **{"gemma3.rope.dimension_count": 64}), FULL, ValueError, "must be the whole head, 256; got 64"),
+    (edited(SMOLLM, **{"smollm3.attention.sliding_window": 0}), {}, ValueError, "must be greater than 0; got 0"),
     (GEMMA3, {}, ValueError, "layer or layer_type must be given.*; got layer_type=None"),
     (edited(GPT, rotary_base=1, position_embedding_type=...), {}, ValueError, "position_embedding_type must be given"),
     (
@@ -464,6 +466,31 @@ def test_errors_name_the_key_and_the_format(mapping, options, kind, message):
     with pytest.raises(kind, match=rf"^from_config: .*{message}.*\(the mapping was read as .*\)$") as error:
         from_config(mapping, **options)
     assert len(str(error.value)) < 1000
+
+
+DAMAGE = (None, "x", True, -1, 0.5, 10**30, float("nan"), [1], [1e30] * 64, {"a": 1})
+IN_FORM = re.compile(r"from_config: .+; got .+", re.DOTALL)
+
+
+def damaged(mapping):
+    """The mapping with another value of each key, also of keys in nested mappings."""
+    for key, value in mapping.items():
+        for other in [*DAMAGE, *(damaged(value) if isinstance(value, dict) else ())]:
+            yield {**mapping, key: other}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_damaged_mapping_is_read_or_an_error_in_form(name):
+    for mapping in damaged(FORMATS[name]):
+        try:
+            from_config(mapping)
+        except (ValueError, TypeError) as error:
+            assert IN_FORM.fullmatch(str(error)) and len(str(error)) < 1000, error
+
+
+def test_widths_are_limited_before_frequencies_are_computed():
+    with pytest.raises(ValueError, match="dimension_count must be even, at least 2 and at most 16384; got 1"):
+        from_config(LLAMA | FACTORS | {"llama.rope.dimension_count": 2**40})
 
 
 def test_remarks():

@@ -36,6 +36,14 @@ _core/kernels/reference.py
     the row after the last taken for one: (positions < backends.size_of(table, 0)) ==> (positions <= table.shape[0])
     rows from the end: known = (positions >= 0) ==> known = (positions >= -table.shape[0])
     rows of the table before: tables.append(tables[-1] if shared else ==> tables.append(tables[-1] if index else
+_compare/search.py
+    a pair found apart too late: max(ceil((beginning - angle) / step), after + 1)
+        ==> max(ceil((beginning - angle) / step) + 1, after + 1)
+    a pair that turns back starts ahead: start, step = -start, -step ==> step = -step
+_compare/maps.py
+    sines that are swapped turn the same way: pi / 2 - start, -step ==> pi / 2 - start, step
+_compare/describe.py
+    half precision explains everything: if precision in FINE: ==> if precision is not None:
 frequencies/_progressions.py
     another base: Decimal(base) ==> Decimal(2 * base)
     exponent without the factor of two: -2 * Decimal ==> -1 * Decimal
@@ -128,7 +136,7 @@ _core/config/gguf_file.py
     data of tensors without alignment: end + -end % alignment ==> end
 _identify/probe.py
     a table kept for each shape taken for an index: return "first call" if ==> return "index" if
-    positions of a call in another order: other.take(np.argsort(OTHER_ORDER)[ORDER], axes[0]) ==> other
+    positions of a call in another order: other.take(np.argsort(OTHER_ORDER)[ORDER], axis) ==> other
 _identify/phases.py
     whole turns lost: total, last = 2 * total + rest, position ==> total, last = wrapped(2 * total + rest), position
     float32 phases taken for exact ones: "exact": ROUNDOFF["float64"], ==> "exact": ROUNDOFF["float32"],
