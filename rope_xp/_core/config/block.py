@@ -109,7 +109,9 @@ def _frequencies(
         raise ValueError(f"{WHO}: the number of rotated channels must be even in {config.keys.name}; got {rotary_dim}")
     rule = Scaling() if scaling is None else scaling
     if scaling is not None:
-        config.keys.remarks.append(f"the given frequencies include the rule {rope_type} ({scaling.describe()})")
+        config.keys.remarks.append(
+            f"The given frequencies include the rule {rope_type}, although scaling is None ({scaling.describe()})"
+        )
     inv_freq = frequencies_of(WHO, rule, base, rotary_dim)
     return {"inv_freq": inv_freq, "attention_factor": rule.resolved_attention_factor}
 
