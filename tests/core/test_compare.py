@@ -269,10 +269,10 @@ def test_the_report_is_text_of_80_columns_and_json(tmp_path):
 
 # Functions that are no rotation, and what the report says of them.
 FAILING = {
-    "it raises ZeroDivisionError: division by zero": lambda x, positions: 1 / 0,
-    "it changes the shape of x": lambda x, positions: x[..., :2],
-    "it returns NaN": lambda x, positions: x * np.nan,
-    "it returns NoneType, which is no array": lambda x, positions: None,
+    "the function raises ZeroDivisionError: division by zero": lambda x, positions: 1 / 0,
+    "the function changes the shape of x": lambda x, positions: x[..., :2],
+    "the function returns NaN": lambda x, positions: x * np.nan,
+    "the function returns NoneType, which is no array": lambda x, positions: None,
     "two equal calls give different results": lambda x, positions: x + np.random.default_rng().normal(size=x.shape),
     "is not linear in x": lambda x, positions: rotate(x, angles(positions, PLAIN)) ** 2,
     "gives the same result at every position": lambda x, positions: 2 * x,
