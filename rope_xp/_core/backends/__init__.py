@@ -132,7 +132,8 @@ def from_host(values: Any, *, like: Any, dtype: Any = None) -> Any:
 
 def imported() -> list[Any]:
     """An empty float64 array of NumPy, then of PyTorch and of JAX if they are imported. JAX may have only float32."""
-    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    torch: Any = sys.modules.get("torch")
+    jax: Any = sys.modules.get("jax")
     arrays = [np.zeros(0)]
     if hasattr(torch, "Tensor"):
         arrays.append(torch.zeros(0, dtype=torch.float64))

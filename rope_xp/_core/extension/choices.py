@@ -136,11 +136,11 @@ def choices_of(who: str, rope: Any, trained: int, to: int) -> Choices:
             f"base and from {trained:,} tokens. If the model was fine-tuned with this scaling, it has not seen the "
             "frequencies of another."
         )
-    if rope.softmax_scale != 1.0:
-        notes.append(
-            f"The model multiplies its softmax scale by {rope.softmax_scale:.6g}, which follows from this scaling. "
-            f"Only {rope.scaling.rope_type} keeps such a factor."
-        )
+        if rope.softmax_scale != 1.0:
+            notes.append(
+                f"The model multiplies its softmax scale by {rope.softmax_scale:.6g}, which follows from this scaling. "
+                f"Only {rope.scaling.rope_type} keeps such a factor."
+            )
     choices = tuple(_choice(who, rope, rule, trained, to, frequencies) for rule in METHODS)
     notes += [
         f"{each.rule} is not possible: {each.refusal}" for each in choices if each.refusal and each.rule != "longrope"
