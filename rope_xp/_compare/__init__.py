@@ -20,7 +20,7 @@ def compare(
 ) -> "Comparison":
     """Whether two rotary embeddings are the same, and if not, what differs and from which position on it matters.
 
-    Values and configs are compared by their frequencies, exactly. A function is called at a few positions. Then the
+    Values and configs are compared by their frequencies, exactly. A function is called at a few positions first. The
     value that it should compute is changed in the ways of known mistakes, by one change and by two, until it gives the
     same numbers as the function.
 
@@ -62,8 +62,8 @@ def compare(
     position p at which the score of some two such vectors changes by more than 0.01 if `b` rotates in place of `a`. So
     it is the first position at which the largest singular value of the difference of both maps is above 0.01. With
     several position axes, p is the position on one of them, with 0 on the others, or on all of them. (Embeddings with
-    different numbers of axes are compared on all of them, as for text.) If nothing explains a function, only positions
-    0 to 31 and powers of two are tried.
+    different numbers of axes are compared on all of them, as for text.) A function is called at all positions below
+    32,768 and at some beyond, to see that it is the same function everywhere.
 
     If `b` rotates queries and also keys, an equal offset of both changes no score. `scores_are_same` says so.
 

@@ -7,10 +7,13 @@ import numpy as np
 
 from rope_xp._core import phases as exact
 from rope_xp._identify.calls import ROUNDOFF
-from rope_xp._identify.rules import roundings, simplest
+from rope_xp._identify.rules import rounded_to, roundings, simplest
 
-# The precisions of a phase, best first, and their unit roundoff. "exact" includes products in float64.
-PRECISIONS = {"exact": ROUNDOFF["float64"], "float32": ROUNDOFF["float32"], "bfloat16": ROUNDOFF["bfloat16"]}
+# The precisions of a phase, in the order in which they are tried, and their unit roundoff. "exact" includes products in
+# float64. Errors where bfloat16 rounds are not those of float16.
+PRECISIONS = {"exact": ROUNDOFF["float64"], **{name: ROUNDOFF[name] for name in ("float32", "bfloat16", "float16")}}
+# The significant bits of the precisions that do not hold all positions of a test.
+COARSE_BITS = {"float16": 11, "bfloat16": 8}
 
 # An offset may turn the slowest pair this often.
 TURNS = 200
@@ -141,5 +144,18 @@ def precision_of(
     off = np.abs(wrapped(angle - _exact_angles(where, frequencies)))
     known = 8 * roundoff + where[:, None] * errors
     phase = np.abs(where[:, None] * frequencies) * roundings(frequencies)
-    holds = (name for name, unit in PRECISIONS.items() if (off <= known + phase * unit).all())
-    return Precision(next(holds, None), off.max(axis=1))
+    fine = known + phase * PRECISIONS["float32"]
+
+    def holds(name: str) -> bool:
+        if (off > known + phase * PRECISIONS[name]).any():
+            return False
+        bits = COARSE_BITS.get(name, 53)
+        return bool(((off > fine).any(axis=1) | ~_is_visible(where, bits, frequencies, fine)).all())
+
+    return Precision(next(filter(holds, PRECISIONS), None), off.max(axis=1))
+
+
+def _is_visible(where: np.ndarray, bits: int, frequencies: np.ndarray, fine: np.ndarray) -> np.ndarray:
+    """At which positions the rounding of the position to so many bits must be seen in an angle."""
+    turned = wrapped((rounded_to(bits, where) - where)[:, None] * frequencies)
+    return (np.abs(turned) > 4 * fine).any(axis=1)
