@@ -54,11 +54,11 @@ def finding_of(who: str, subject: Subject, reference: RotaryEmbedding | None, he
     words = ("The function ignores positions and counts the rows of x.",) * (measured.probe.follows == "index")
     if measured.length is not None:
         words += (f"The function fails beyond position {measured.length - 1:,}: {measured.problems[-1]}.",)
-    found = None if reference is None else reproducing(measured, reference, directions)
+    found = None
+    if reference is not None:
+        found = reproducing(measured, reference, directions) or reproducing(measured.near(), reference, directions)
     if found is None and directions is None:
         found = _identified(subject.fn, head_dim, measured, call)
-    if found is None and reference is not None:
-        found = reproducing(measured.near(), reference, directions)
     cause = "unknown"
     if found is None and reference is not None and directions is not None:
         cause = "sections" if reproducing(measured.of_text(), reference, directions[:1]) else cause

@@ -125,10 +125,14 @@ def _offset(
 
 
 class Precision(NamedTuple):
-    """The precision of phases, and the largest error at each position, in radians."""
+    """The precision of phases, and the largest error at each position, in radians.
+
+    `within` says at which positions errors are those of float32 at most.
+    """
 
     name: str | None
     errors: np.ndarray
+    within: np.ndarray
 
 
 def precision_of(
@@ -145,14 +149,15 @@ def precision_of(
     known = 8 * roundoff + where[:, None] * errors
     phase = np.abs(where[:, None] * frequencies) * roundings(frequencies)
     fine = known + phase * PRECISIONS["float32"]
+    within = (off <= fine).all(axis=1)
 
     def holds(name: str) -> bool:
         if (off > known + phase * PRECISIONS[name]).any():
             return False
         bits = COARSE_BITS.get(name, 53)
-        return bool(((off > fine).any(axis=1) | ~_is_visible(where, bits, frequencies, fine)).all())
+        return not (within & _is_visible(where, bits, frequencies, fine)).any()
 
-    return Precision(next(filter(holds, PRECISIONS), None), off.max(axis=1))
+    return Precision(next(filter(holds, PRECISIONS), None), off.max(axis=1), within)
 
 
 def _is_visible(where: np.ndarray, bits: int, frequencies: np.ndarray, fine: np.ndarray) -> np.ndarray:

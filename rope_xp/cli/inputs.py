@@ -29,7 +29,7 @@ def config(file: str) -> Any:
     if file != "-":
         return file
     try:
-        return json.load(sys.stdin)
+        return json.loads(sys.stdin.read() if sys.stdin else "")  # a process may have no standard input
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise click.ClickException(f"standard input must be JSON; got {error}") from None
 

@@ -18,7 +18,7 @@ def show(report: Report, as_json: bool) -> int:
     """Print a report. The exit code is 1 if it has warnings."""
     if as_json:
         print(json.dumps(report.to_dict(), indent=2))
-    elif sys.stdout.isatty():
+    elif sys.stdout is not None and sys.stdout.isatty():
         console = Console(highlight=False, emoji=False, markup=False)
         console.print(*_parts(report), sep="\n", width=min(console.width, WIDTH))
     else:
