@@ -107,10 +107,41 @@ def test_extend_lists_rules_explains_one_and_prints_settings(run, file):
     assert code == 0 and json.loads(text) == extended.to_config()
 
 
-def test_convert_reads_standard_input(run, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(CONFIGS[QWEN])))
+@pytest.fixture
+def stdin(monkeypatch):
+    """A function that sets standard input, or takes it away."""
+    return lambda text: monkeypatch.setattr(sys, "stdin", text and io.TextIOWrapper(io.BytesIO(text)))
+
+
+def test_convert_reads_standard_input(run, stdin):
+    stdin(b"\xef\xbb\xbf" + json.dumps(CONFIGS[QWEN]).encode())
     code, text, _ = run("convert", "-", "--to", "transformers")
     assert code == 0 and json.loads(text) == from_config(CONFIGS[QWEN]).to_config()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "standard input must be JSON; got Expecting value"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "an int must have at most 2048 bits"),
+        (b"[1]", "standard input must hold a JSON object; got list"),
+        (b"\x00" * 8, "standard input must be JSON; got Expecting value"),
+        (b"[" * 10**5, "standard input must have at most 32 levels"),
+        (b"\xff", "standard input must be JSON in UTF-8"),
+        (b" " * (2**24 + 1), "standard input must have at most 16777216 bytes"),
+        (b'"config.json"', "standard input must hold a JSON object; got str"),
+    ],
+    ids=["none", "digits", "list", "zeros", "levels", "bytes", "size", "path"],
+)
+def test_bad_standard_input_is_one_line(run, stdin, text, message):
+    stdin(text)
+    code, output, errors = run("explain", "-")
+    assert (code, output) == (2, "") and errors.startswith(f"rope-xp: {message}") and errors.count("\n") == 1
+
+
+def test_nothing_is_printed_without_standard_output(run, file, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert run("compare", file(LLAMA), file(PLAIN)) == (1, "", "")
 
 
 def test_plot_writes_every_kind_of_picture(run, file, tmp_path):
@@ -142,19 +173,15 @@ def test_doctor_tests_every_library(run, monkeypatch):
         (("extend", "a.json", "--to", "0"), "Invalid value for '--to': a length must be a number of tokens"),
         (("convert", "a.json", "--to", "other"), "Invalid value for '--to': 'other' is not one of"),
         (("identify", "no-such-file"), "identify_checkpoint: "),
+        (("compare", "-", "-"), "- must be given once"),
+        (("plot", "-", "-", "-o", "a.png"), "- must be given once"),
+        (("identify", "a\n\nb"), "identify_checkpoint: "),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(run, words, message):
     code, text, errors = run(*words)
     assert (code, text) == (2, "")
     assert errors.startswith(f"rope-xp: {message}") and errors.count("\n") == 1
-
-
-@pytest.mark.parametrize("content", ["", "[1", "[1]", "1", "\x00" * 8, '{"a": ' * 5000])
-def test_unreadable_standard_input_is_one_line(run, monkeypatch, content):
-    monkeypatch.setattr(sys, "stdin", io.StringIO(content))
-    code, text, errors = run("explain", "-")
-    assert (code, text) == (2, "") and errors.startswith("rope-xp: ") and errors.count("\n") == 1
 
 
 def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch, file):
