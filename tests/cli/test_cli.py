@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 
@@ -137,6 +138,23 @@ def test_bad_standard_input_is_one_line(run, stdin, text, message):
     stdin(text)
     code, output, errors = run("explain", "-")
     assert (code, output) == (2, "") and errors.startswith(f"rope-xp: {message}") and errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_terminal_shows_every_number(run, file, monkeypatch, width):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(sys, "stdout", shown := Terminal())
+    run("extend", file(LLAMA), "--to", "1M")
+    lines = re.sub("\x1b\\[[0-9;]*m", "", shown.getvalue()).splitlines()
+    assert max(map(len, lines)) <= min(width, 80) and "\u2026" not in shown.getvalue()
+    if width >= 80:
+        rows = [" ".join(line.split()) for line in lines]
+        assert "rule kept blended interpolated divided by new angles attention" in rows
+        assert "dynamic 1 31 32 1 to 16,257 0 1" in rows
 
 
 def test_nothing_is_printed_without_standard_output(run, file, monkeypatch):
