@@ -21,7 +21,7 @@ def compare(
 ) -> Comparison:
     """Whether two rotary embeddings are the same, and if not, what differs and from which position on it matters.
 
-    Values and configs are compared by their frequencies, exactly. A function is called at a few positions. Then the
+    Values and configs are compared by their frequencies, exactly. A function is called at a few positions first. The
     value that it should compute is changed in the ways of known mistakes, by one change and by two, until it gives the
     same numbers as the function.
 
@@ -65,7 +65,8 @@ def compare(
     several position axes, p is the position on one of them, with 0 on the others, or on all of them. (Embeddings with
     different numbers of axes are compared on all of them, as for text.) The position is exact, with two exceptions.
     Phases that are not exact are compared at every position below ``2**20``, and at 8,192 positions beyond. A function
-    that nothing explains is compared at positions 0 to 31 and at powers of two up to 65,536.
+    that nothing explains is compared at positions 0 to 31 and at powers of two up to 65,536. A function is called at
+    all positions below 32,768 and at some beyond, to see that it is the same function everywhere.
 
     If `b` rotates queries and also keys, an equal offset of both changes no score. `scores_are_same` says so.
 

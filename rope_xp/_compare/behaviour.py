@@ -213,7 +213,7 @@ def with_properties(one: Behaviour, other: Behaviour, properties: Iterable[Prope
             fields["inv_freq"] = None
         rope = rope.replace(**{"attention_factor": None, **fields})
     others = {name: getattr(other, name) for each in properties for name in each.others}
-    total = others.pop("attention_factor", None)
+    total = others.pop("attention_factor", one.attention_factor if "inv_freq" in fields else None)
     if total is not None:
         others["factor"] = total / _factor_of_scaling(rope)
     return one._replace(rope=rope, **others)

@@ -96,14 +96,14 @@ def _base(one: Behaviour, measured: Measured) -> Iterator[Behaviour]:
     if rope.base is None or rope.pairs < 2:
         return
     wanted = measured.frequency(one, 1)
-    low, high = 0.0, log(1e15)
+    low, high = 1e-6, log(1e15)  # YaRN needs a base above 1
     for _ in range(60):
         middle = (low + high) / 2
         found = abs(rope.replace(base=exp(middle), attention_factor=None)._spectrum.frequencies.rows[0].inv_freq[1])
         low, high = (middle, high) if found > wanted else (low, middle)
     base = plain(exp(low))
-    if 1.0 <= base < 1e15 and base != rope.base:
-        yield one._replace(rope=rope.replace(base=base, attention_factor=None))
+    if base < 1e15 and base != rope.base:
+        yield from _variants(one, [{"base": base, "attention_factor": None}])
 
 
 def _attention_factor(one: Behaviour, measured: Measured) -> Iterator[Behaviour]:

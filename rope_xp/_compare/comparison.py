@@ -3,14 +3,16 @@
 import inspect
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rope_xp._compare.behaviour import BY_CAUSE, PROPERTIES, Behaviour, differ, explaining
-from rope_xp._compare.describe import Finding, Subject, finding_of, matrices_of
+from rope_xp._compare.describe import Finding, Subject, confirmed, finding_of, first_unlike, matrices_of
 from rope_xp._compare.maps import Map, directions_of
+from rope_xp._compare.measure import ALL_TRIED
 from rope_xp._compare.report import Comparison, Difference, number
 from rope_xp._compare.search import change_at, first_beyond
 from rope_xp._core import checks
@@ -98,17 +100,21 @@ def comparison(who: str, a: Subject, b: Subject, options: Options) -> Comparison
     findings = [finding_of(who, each, reference, head_dim, options.call) for each in (a, b)]
     measured = [each.measured for each in findings if each.measured is not None]
     context = options.context or _context(who, a, b)
-    fixed = {
-        "context": min([context, *(each.length for each in measured if each.length is not None)]),
-        "tolerance": options.tolerance or max([TOLERANCE, *(8 * each.probe.eps for each in measured)]),
-        "a": a.name,
-        "b": b.name,
-        "problems": tuple(dict.fromkeys(problem for each in findings for problem in each.problems)),
-    }
+    context = min([context, *(each.length for each in measured if each.length is not None)])
+    tolerance = options.tolerance or max([TOLERANCE, *(8 * each.probe.eps for each in measured)])
+    directions = directions_of([reference])
+    findings = [confirmed(each, directions, context, tolerance) for each in findings]
+    problems = dict.fromkeys(problem for each in findings for problem in each.problems)
+    fixed = {"context": context, "tolerance": tolerance, "a": a.name, "b": b.name, "problems": tuple(problems)}
     one, other = (each.behaviour for each in findings)
     if one is None or other is None:
-        return _unexplained(findings, head_dim, directions_of([reference]), fixed)
-    return _explained(one, other, a.fn is None and b.fn is None, fixed)
+        report = _unexplained(findings, head_dim, directions, fixed)
+    else:
+        report = _explained(one, other, a.fn is None and b.fn is None, fixed)
+    if measured and report.same and context > ALL_TRIED:
+        words = f"All positions below {number(ALL_TRIED)} were tried, and some beyond."
+        return replace(report, problems=(*report.problems, words))
+    return report
 
 
 def _reference(who: str, a: Subject, b: Subject, options: Options) -> RotaryEmbedding | None:
@@ -225,7 +231,8 @@ def _text(cause: str, each: Behaviour) -> str:
 def _unexplained(findings: list[Finding], head_dim: int, directions: Any, fixed: dict[str, Any]) -> Comparison:
     """The report on a function that no behaviour reproduces. Positions are those of `TRIED`."""
     causes = tuple(dict.fromkeys(each.cause for each in findings if each.cause))
-    positions = TRIED[fixed["context"] > TRIED]
+    unlike = first_unlike(findings, head_dim, directions, fixed["context"], fixed["tolerance"])
+    positions = np.union1d(TRIED[fixed["context"] > TRIED], [] if unlike is None else [unlike]).astype(int)
     matrices = [matrices_of(each, positions, head_dim, directions) for each in findings]
     first = largest = None
     if all(each is not None for each in matrices):

@@ -10,7 +10,7 @@ import numpy as np
 from rope_xp._compare.behaviour import Behaviour, behaviour_of
 from rope_xp._compare.changes import behaviours_near
 from rope_xp._compare.maps import directions_of
-from rope_xp._compare.measure import Measured, measured_factors
+from rope_xp._compare.measure import Measured, measured_factors, tried
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._identify import identify
 
@@ -55,9 +55,11 @@ def finding_of(who: str, subject: Subject, reference: RotaryEmbedding | None, he
     words = ("The function ignores positions and counts the rows of x.",) * (measured.probe.follows == "index")
     if measured.length is not None:
         words += (f"The function fails beyond position {measured.length - 1:,}: {measured.problems[-1]}.",)
-    found = None if reference is None else reproducing(measured, reference, directions)
+    found = None
+    if reference is not None:
+        found = reproducing(measured, reference, directions) or reproducing(measured.near(), reference, directions)
     if found is None and directions is None:
-        found = _identified(subject.fn, head_dim, call)
+        found = _identified(subject.fn, head_dim, measured, call)
     cause = "unknown"
     if found is None and reference is not None and directions is not None:
         cause = "sections" if reproducing(measured.of_text(), reference, directions[:1]) else cause
@@ -73,17 +75,17 @@ def _with_known_base(rope: RotaryEmbedding | None, reference: RotaryEmbedding | 
     call = partial(rope, seq_dim=0)
     measured = Measured(lambda x, positions: call(x, positions=positions), rope.head_dim, None, like=np.zeros(1))
     found = reproducing(measured, reference, None)
-    return None if found is None or found.with_exact_phases() == behaviour_of(reference) else found
+    is_known = found is not None and found.precision in ("exact", "float32")
+    return found if is_known and found.with_exact_phases() != behaviour_of(reference) else None
 
 
-def _identified(fn: Callable[[Any, Any], Any], head_dim: int, call: Any) -> Behaviour | None:
+def _identified(fn: Callable[[Any, Any], Any], head_dim: int, measured: Measured, call: Any) -> Behaviour | None:
     """The behaviour of a function that is far from the value that it is compared with."""
     found = identify(fn, head_dim, **call)
     if found.rope is None:
         return None
-    axis = "tokens" if found.axis == "seq" else "heads"
-    offset, precision = int(found.offset or 0), found.precision or "exact"
-    return behaviour_of(found.rope)._replace(offset=offset, axis=axis, precision=precision)
+    behaviour = behaviour_of(found.rope)._replace(offset=int(found.offset or 0))
+    return _with_precision(behaviour, found.precision or "exact", measured, None)
 
 
 def _problem(measured: Measured) -> Finding | None:
@@ -134,6 +136,39 @@ def _with_precision(behaviour: Behaviour, precision: str, measured: Measured, di
     if precision == "exact" or directions is not None or probe.follows != "positions" or probe.eps > COARSE:
         return behaviour
     return behaviour._replace(measured=measured_factors(probe, behaviour))
+
+
+def confirmed(finding: Finding, directions: Any, context: int, tolerance: float) -> Finding:
+    """A finding whose behaviour also explains the function at many positions below `context`."""
+    behaviour, measured = finding.behaviour, finding.measured
+    if behaviour is None or behaviour.rope is None or measured is None or behaviour.axis != "tokens":
+        return finding
+    position = measured.first_unlike(behaviour, directions, context, tolerance)
+    if position is None:
+        return finding
+    words = f"At position {position:,}, the function is not the one that it is at other positions."
+    return finding._replace(behaviour=None, cause="unknown", problems=(*finding.problems, words))
+
+
+def first_unlike(findings: list[Finding], head_dim: int, directions: Any, context: int, tolerance: float) -> int | None:
+    """The first of many positions below `context` at which the results of two subjects differ; None without one."""
+    for row in range(1 if directions is None else len(directions)):
+        for positions in tried(context):
+            one, other = (_results(each, head_dim, directions, positions, row) for each in findings)
+            if one is None or other is None:
+                return None
+            unlike = (np.abs(one - other) > tolerance).any(axis=1)
+            if unlike.any():
+                return int(positions[unlike.argmax()])
+    return None
+
+
+def _results(finding: Finding, head_dim: int, directions: Any, positions: Any, row: int) -> Any:
+    """What a subject makes of ones, "positions head_dim"; None if it cannot be called."""
+    x = np.ones((len(positions), head_dim))
+    if finding.behaviour is not None:
+        return finding.behaviour.map(directions).rotated(x, positions, row)
+    return None if finding.measured is None else finding.measured.probes[row](x, positions)
 
 
 def matrices_of(finding: Finding, positions: Any, head_dim: int, directions: Any) -> Any:

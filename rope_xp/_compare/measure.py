@@ -1,6 +1,6 @@
 """What a function does to a few rows at a few positions, and whether a behaviour reproduces it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
 from textwrap import shorten
 from typing import Any
@@ -11,12 +11,18 @@ from rope_xp._compare.behaviour import Behaviour
 from rope_xp._compare.maps import Map
 from rope_xp._core import backends
 from rope_xp._identify.calls import ROUNDOFF, call
+from rope_xp._identify.phases import COARSE_BITS
 from rope_xp._identify.probe import LONGEST_INDEX, Probe
+from rope_xp._identify.rules import rounded_to
 
 NEAR = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55)
-# The last position that is tried, and the next ones if a function fails there.
+# The last position that is tried first, and the next ones if a function fails there.
 LAST = (100_003, 65_535, 32_767, 16_383, 8191, 4095, 2047, 1023, 511, 257, 127, NEAR[-1])
 POSITIONS = sorted({*NEAR, *LAST})
+# Most tables have not ended at it.
+NEAR_END = 4095
+# All positions below it are tried before a function is said to be the same, and some beyond it, in parts.
+ALL_TRIED, CHUNK = 2**15, 2**13
 # The unit roundoff of phases and that of sines and cosines, from the best to the worst. Exact phases may be products of
 # float64.
 PRECISIONS = {
@@ -85,6 +91,12 @@ class Measured:
         moved = sum((np.abs(y - self.x) > self.rounding).any(axis=0) for y in self.results)
         self.width = 2 * ((int(np.count_nonzero(moved)) + 1) // 2)
 
+    def near(self) -> "Measured":
+        """The results at positions at which most tables have not ended."""
+        found, rows = copy(self), self.positions <= NEAR_END
+        found.x, found.positions, found.results = self.x[rows], self.positions[rows], [y[rows] for y in self.results]
+        return found
+
     def of_text(self) -> "Measured":
         """The results where all position axes are equal."""
         found = copy(self)
@@ -128,24 +140,64 @@ class Measured:
 
         A frequency, a position and their product are each rounded once. Sines and cosines may be rounded, too.
         """
-        exact = behaviour._replace(precision="exact", measured=None).map(directions)
-        size = max(1.0, behaviour.attention_factor)
+        exact = behaviour.with_exact_phases().map(directions)
         errors = [np.abs(y - exact.rotated(self.x, self.positions, row)) for row, y in enumerate(self.results)]
-        of_phases = [self._phase_error(exact, row) for row in range(len(errors))]
-        for name, (roundoff, of_tables) in PRECISIONS.items():
-            fixed = size * (self.rounding + 4 * of_tables * float(np.abs(self.x).max()))
-            if all((error <= fixed + roundoff * each).all() for error, each in zip(errors, of_phases)):
+        for name in PRECISIONS:
+            limits = [self._limit(name, exact, self.x, self.positions, row) for row in range(len(errors))]
+            if all((error <= limit).all() for error, limit in zip(errors, limits)) and (
+                name not in COARSE_BITS or self._is_rounded(COARSE_BITS[name], exact, errors[0], behaviour.offset)
+            ):
                 return name
         return None
 
-    def _phase_error(self, exact: Map, row: int) -> Any:
-        """The error of each result if each rounding of a phase had a relative error of one."""
-        first, second, to_first, to_second = exact.channels
-        length = np.abs(self.x[:, first] + 1j * self.x[:, second]) * exact.size
-        error = np.zeros_like(self.x)
-        angles = np.abs(exact.step[row]) * (self.positions[:, None] + 1.0)
-        error[:, to_first] = error[:, to_second] = 4 * length * angles
-        return error
+    def first_unlike(self, behaviour: Behaviour, directions: Any, context: int, tolerance: float) -> int | None:
+        """The first position below `context`, of those of `tried`, at which a behaviour does not give the same result.
+
+        None if there is none. Each channel of x is 1, so that results differ as much as the factors of a pair.
+        """
+        exact = behaviour.with_exact_phases().map(directions)
+        for row, probe in enumerate(self.probes):
+            for positions in tried(context if probe.follows == "positions" else min(context, LONGEST_INDEX)):
+                x = np.ones((len(positions), probe.head_dim))
+                y, expected = probe(x, positions), exact.rotated(x, positions, row)
+                limit = self._limit(behaviour.precision, exact, x, positions, row) + tolerance
+                unlike = y is None or (np.abs(y - expected) > limit * np.maximum(1.0, np.abs(expected))).any(axis=1)
+                if np.any(unlike):
+                    return int(positions[np.argmax(unlike)])
+        return None
+
+    def _limit(self, name: str, exact: Map, x: Any, positions: Any, row: int) -> Any:
+        """The largest error of results "rows head_dim" with phases of this precision."""
+        roundoff, of_tables = PRECISIONS[name]
+        fixed = max(1.0, float(exact.size.max(initial=1.0))) * (self.rounding + 4 * of_tables * float(np.abs(x).max()))
+        return fixed + roundoff * _phase_error(exact, x, positions, row)
+
+    def _is_rounded(self, bits: int, exact: Map, error: Any, offset: int) -> bool:
+        """Whether errors are seen wherever positions that are rounded to so many bits have great ones."""
+        rounded = rounded_to(bits, self.positions + offset) - offset
+        limit = self._limit("float32", exact, self.x, self.positions, 0)
+        expected = np.abs(exact.rotated(self.x, rounded) - exact.rotated(self.x, self.positions))
+        return bool(((error > limit).any(axis=1) | (expected <= 4 * limit).all(axis=1)).all())
+
+
+def _phase_error(exact: Map, x: Any, positions: Any, row: int) -> Any:
+    """The error of each result if each rounding of a phase had a relative error of one."""
+    first, second, to_first, to_second = exact.channels
+    length = np.abs(x[:, first] + 1j * x[:, second]) * exact.size
+    error = np.zeros_like(x)
+    angles = np.abs(exact.step[row]) * (positions[:, None] + 1.0)
+    error[:, to_first] = error[:, to_second] = 4 * length * angles
+    return error
+
+
+def tried(context: int) -> Iterator[Any]:
+    """Positions below `context` in ascending order, in parts: all up to `ALL_TRIED`, then some."""
+    some = {context - 1, *(2**power + each for power in range(32) for each in (-1, 0, 1))}
+    some |= {*np.random.default_rng(0).integers(0, context, CHUNK).tolist()}
+    far = np.array(sorted(each for each in some if ALL_TRIED <= each < context), dtype=int)
+    near = np.arange(min(context, ALL_TRIED))
+    for positions in (near, far):
+        yield from (positions[start : start + CHUNK] for start in range(0, len(positions), CHUNK))
 
 
 def measured_factors(probe: Probe, behaviour: Behaviour) -> Callable[[Any], Any]:

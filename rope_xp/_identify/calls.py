@@ -70,5 +70,7 @@ def _require_array(y: Any, like: Any, shape: tuple[int, ...]) -> None:
     if backends.namespace(y) is not backends.namespace(like):
         given, found = (backends.name(backends.namespace(each)) for each in (like, y))
         raise Failure(f"it returns an array of {found} for an array of {given}; pass an array of {found} as `like`")
+    if backends.dtype_name(y.dtype) not in ROUNDOFF:
+        raise Failure(f"it returns an array of {backends.dtype_name(y.dtype)}, not of floating-point numbers")
     if tuple(y.shape) != shape:
         raise Failure(f"it changes the shape of x from {shape} to {tuple(y.shape)}")

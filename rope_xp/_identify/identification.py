@@ -35,7 +35,7 @@ class Identification(Report):
         The factor of the length of each pair: the attention factor.
     offset : int, float or None
         What the function adds to positions, in tokens.
-    precision : "exact", "float32", "bfloat16" or None
+    precision : "exact", "float32", "bfloat16", "float16" or None
         The precision of ``position * frequency``, for positions up to `longest`.
     longest : int or None
         The largest position at which the function was tested and follows.

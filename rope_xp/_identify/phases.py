@@ -7,10 +7,13 @@ import numpy as np
 
 from rope_xp._core import phases as exact
 from rope_xp._identify.calls import ROUNDOFF
-from rope_xp._identify.rules import roundings, simplest
+from rope_xp._identify.rules import rounded_to, roundings, simplest
 
-# The precisions of a phase, best first, and their unit roundoff. "exact" includes products in float64.
-PRECISIONS = {"exact": ROUNDOFF["float64"], "float32": ROUNDOFF["float32"], "bfloat16": ROUNDOFF["bfloat16"]}
+# The precisions of a phase, in the order in which they are tried, and their unit roundoff. "exact" includes products in
+# float64. Errors where bfloat16 rounds are not those of float16.
+PRECISIONS = {"exact": ROUNDOFF["float64"], **{name: ROUNDOFF[name] for name in ("float32", "bfloat16", "float16")}}
+# The significant bits of the precisions that do not hold all positions of a test.
+COARSE_BITS = {"float16": 11, "bfloat16": 8}
 
 # An offset may turn the slowest pair this often.
 TURNS = 200
@@ -122,10 +125,14 @@ def _offset(
 
 
 class Precision(NamedTuple):
-    """The precision of phases, and the largest error at each position, in radians."""
+    """The precision of phases, and the largest error at each position, in radians.
+
+    `within` says at which positions errors are those of float32 at most.
+    """
 
     name: str | None
     errors: np.ndarray
+    within: np.ndarray
 
 
 def precision_of(
@@ -141,5 +148,19 @@ def precision_of(
     off = np.abs(wrapped(angle - _exact_angles(where, frequencies)))
     known = 8 * roundoff + where[:, None] * errors
     phase = np.abs(where[:, None] * frequencies) * roundings(frequencies)
-    holds = (name for name, unit in PRECISIONS.items() if (off <= known + phase * unit).all())
-    return Precision(next(holds, None), off.max(axis=1))
+    fine = known + phase * PRECISIONS["float32"]
+    within = (off <= fine).all(axis=1)
+
+    def holds(name: str) -> bool:
+        if (off > known + phase * PRECISIONS[name]).any():
+            return False
+        bits = COARSE_BITS.get(name, 53)
+        return not (within & _is_visible(where, bits, frequencies, fine)).any()
+
+    return Precision(next(filter(holds, PRECISIONS), None), off.max(axis=1), within)
+
+
+def _is_visible(where: np.ndarray, bits: int, frequencies: np.ndarray, fine: np.ndarray) -> np.ndarray:
+    """At which positions the rounding of the position to so many bits must be seen in an angle."""
+    turned = wrapped((rounded_to(bits, where) - where)[:, None] * frequencies)
+    return (np.abs(turned) > 4 * fine).any(axis=1)

@@ -20,15 +20,17 @@ from rope_xp._identify.blocks import (
 from rope_xp._identify.calls import ROUNDOFF
 from rope_xp._identify.identification import Identification
 from rope_xp._identify.phases import (
+    PRECISIONS,
     Frequencies,
     Precision,
     frequencies_of,
     powers,
     precision_of,
     start_of,
+    wrapped,
 )
 from rope_xp._identify.probe import Probe
-from rope_xp._identify.rules import rounded_to
+from rope_xp._identify.rules import rounded_to, roundings
 from rope_xp._identify.values import Rotation, rule_in_any_order, value_of
 from rope_xp.frequencies import YarnScaling
 
@@ -36,6 +38,8 @@ from rope_xp.frequencies import YarnScaling
 SHORT = np.array([0, 1, 2, 4, 5])
 # Lengths to test if longer ones fail.
 LENGTHS = tuple(2**k for k in (20, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3))
+# All positions below it are tried before a value is said to explain the function.
+TRIED = 4096
 # Positions that are no powers of two, whose products with frequencies are rounded, and which bfloat16 rounds.
 ODD = (3, 7, 37, 101, 257, 259, 511, 1001, 2047, 4097, 10_007, 32_771, 65_537, 100_000, 131_071, 1_048_575)
 
@@ -150,8 +154,9 @@ class Search:
                 if until is None or until <= LENGTHS[-1]:
                     found = long
                     break
-                self._limits["table"] = f"at {until:,} the angles do not follow: a table may end there"
-                seq_len = until
+                where = "there" if until in LENGTHS else "before it"
+                self._limits["table"] = f"at {until:,} the angles do not follow: a table may end {where}"
+                seq_len = next(each for each in LENGTHS if each <= until)
         self._has_state(matrices)
         return found
 
@@ -215,7 +220,11 @@ class Search:
         explained = self._explained(value.rope, positions, precision, roundoff)
         resolved = float(np.mean(rotation.frequencies.errors <= 1e-3 * np.abs(rotation.frequencies.values)))
         self.note(layout=value.rope.layout, confidence=resolved * explained)
-        if precision.name is not None and explained == 1.0:
+        unlike = None if precision.name is None else self._first_unlike(value.rope, precision.name, errors, roundoff)
+        if unlike is not None:
+            words = f"at position {unlike:,}, it is not the function that it is at other positions"
+            self.note(words, confidence=0.0)
+        elif precision.name is not None and explained == 1.0:
             self.note(rope=value.rope, magnitude=value.rope.attention_factor)
         elif rotation.channels.scaled:
             self.note(alone_in_words(rotation.channels.scaled))
@@ -253,6 +262,18 @@ class Search:
         self.note(f"of {explained.size:,} numbers of other rows, the value gives {explained.sum():,} within tolerance")
         return float(explained.mean())
 
+    def _first_unlike(self, rope: RotaryEmbedding, precision: str, errors: np.ndarray, roundoff: float) -> int | None:
+        """The first position of many at which the value does not explain the function; None without one."""
+        positions = np.arange(min(TRIED, (self.report.longest or 0) + 1))
+        x = np.ones((len(positions), self.probe.head_dim))
+        y, where = self.probe(x, positions), positions + (self.report.offset or 0)
+        ours = rope.replace(kernel="reference")(x, seq_dim=0, positions=where)
+        w = np.asarray(rope.inv_freq)
+        phase = np.abs(where) * (np.max(errors) + PRECISIONS[precision] * np.max(np.abs(w) * roundings(w)))
+        limit = 6.0 * max(self.report.magnitude or 1.0, 1.0) * (phase + 16 * roundoff)
+        unlike = y is None or np.abs(y - ours).max(axis=1) > limit
+        return int(positions[np.argmax(unlike)]) if np.any(unlike) else None
+
 
 def _integers(rows: int, width: int, seed: int = 0) -> np.ndarray:
     """Small whole numbers, which every dtype holds exactly."""
@@ -275,11 +296,20 @@ def _are_scores_relative(matrices: np.ndarray, roundoff: float) -> bool:
 
 
 def _until(measurement: Measurement, eps: float) -> int | None:
-    """The first power of two whose angles do not follow; None if all do, or if the blocks are no rotations."""
-    rotations = rotations_of(measurement.blocks)
+    """The first position whose angles do not follow; None if all do, or if the blocks are no rotations.
+
+    Powers of two come first, because the frequencies follow from them.
+    """
+    rotations, positions = rotations_of(measurement.blocks), measurement.positions
     roundoff = roundoff_of(rotations, eps)
-    count = len(powers(int(measurement.positions.max()) + 1))
-    return None if roundoff is None else frequencies_of(rotations.angle[:count], roundoff).until
+    if roundoff is None:
+        return None
+    frequencies = frequencies_of(rotations.angle[: len(powers(int(positions.max()) + 1))], roundoff)
+    if frequencies.until is not None:
+        return frequencies.until
+    turned = wrapped(rotations.angle - rotations.angle[0])
+    precision = precision_of(turned, positions, frequencies.values, 0, frequencies.errors, 2 * roundoff)
+    return None if precision.name else int(positions[~precision.within].min())
 
 
 def _magnitude(rotations: Blocks, roundoff: float) -> tuple[float, float]:

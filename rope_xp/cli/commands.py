@@ -91,6 +91,7 @@ def compare(a: str, b: str, context: int | None, head_dim: int | None, as_json: 
     \b
     Example: rope-xp compare old/config.json new/config.json
     """
+    inputs.require_one_stdin((a, b))
     values = [inputs.function(each) if inputs.is_function(each) else inputs.config(each) for each in (a, b)]
     report = rope_xp.compare(*values, head_dim=head_dim, context=context)
     show(report, as_json)
@@ -186,6 +187,7 @@ def plot(files: tuple[str, ...], output: str, kind: str, dark: bool, context: in
         if error.name != "matplotlib":
             raise
         raise click.UsageError("the extra rope-xp[plot] must be installed; got no matplotlib") from None
+    inputs.require_one_stdin(files)
     pictures.save(output, kind, {file: inputs.embedding(file, **place) for file in files}, context=context, dark=dark)
     return 0
 
@@ -212,7 +214,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         return app.main(None if arguments is None else [*arguments], prog_name="rope-xp", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as error:
-        message = error.format_message()
+        print(error.format_message(), file=sys.stderr)
+        return 2
     except click.ClickException as error:
         message = "rope-xp: " + error.format_message()
     except click.Abort:
@@ -222,6 +225,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (TypeError, ValueError) as error:
         if not ERROR_OF_LIBRARY.match(str(error)):
             raise
-        message = f"rope-xp: {error}"
-    print(message if "\n\n" in message else " ".join(message.split()), file=sys.stderr)
+        message = f"rope-xp: {str(error).removeprefix('rope-xp: ')}"
+    print(" ".join(message.split()), file=sys.stderr)
     return 2

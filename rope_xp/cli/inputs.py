@@ -1,10 +1,9 @@
 """What the words of a command line stand for: configs, functions and lengths."""
 
 import importlib
-import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import click
 
 import rope_xp
 from rope_xp import RotaryEmbedding
+from rope_xp._core.config.files import MAX_BYTES, parsed_json
 
 UNITS = {"": 1, "k": 2**10, "m": 2**20}
 
@@ -28,10 +28,19 @@ def config(file: str) -> Any:
     """What `from_config` reads: a path, or the JSON of standard input for "-"."""
     if file != "-":
         return file
-    try:
-        return json.load(sys.stdin)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise click.ClickException(f"standard input must be JSON; got {error}") from None
+    text = sys.stdin.buffer.read(MAX_BYTES + 1) if sys.stdin else b""  # a process may have no standard input
+    if len(text) > MAX_BYTES:
+        raise click.ClickException(f"standard input must have at most {MAX_BYTES} bytes; got more")
+    found = parsed_json("rope-xp", "standard input", text)
+    if not isinstance(found, dict):
+        raise click.ClickException(f"standard input must hold a JSON object; got {type(found).__name__}")
+    return found
+
+
+def require_one_stdin(files: Sequence[str]) -> None:
+    """Standard input can be read once."""
+    if list(files).count("-") > 1:
+        raise click.UsageError("- must be given once, because standard input can be read once")
 
 
 def embedding(file: str, **options: Any) -> RotaryEmbedding:

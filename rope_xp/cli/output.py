@@ -18,15 +18,16 @@ def show(report: Report, as_json: bool) -> int:
     """Print a report. The exit code is 1 if it has warnings."""
     if as_json:
         print(json.dumps(report.to_dict(), indent=2))
-    elif sys.stdout.isatty():
+    elif sys.stdout is not None and sys.stdout.isatty():
         console = Console(highlight=False, emoji=False, markup=False)
-        console.print(*_parts(report), sep="\n", width=min(console.width, WIDTH))
+        parts = _parts(report, narrow=console.width < WIDTH)
+        console.print(*parts, sep="\n", width=min(console.width, WIDTH))
     else:
         print(report)
     return 1 if getattr(report, "warnings", ()) else 0
 
 
-def _parts(report: Report) -> Iterator[Any]:
+def _parts(report: Report, narrow: bool) -> Iterator[Any]:
     """What rich prints: bold titles, paragraphs, lists and tables."""
     for number, (title, body) in enumerate(section for section in report.sections() if section.body):
         if number:
@@ -34,20 +35,20 @@ def _parts(report: Report) -> Iterator[Any]:
         if title:
             yield Text(title, style="bold")
         if isinstance(body, Table):
-            yield _table(body)
+            yield _table(body, narrow)
         else:
             yield from (
                 map(Text, [body]) if isinstance(body, str) else (Padding(Text(each), (0, 0, 0, 2)) for each in body)
             )
 
 
-def _table(table: Table) -> RichTable:
-    """A table without borders. The last column is wrapped if it must be."""
-    style = box.SIMPLE_HEAD if table.header else None
-    found = RichTable(box=style, show_header=bool(table.header), pad_edge=False, show_edge=False)
+def _table(table: Table, narrow: bool) -> RichTable:
+    """A table without borders. The last column is wrapped if it must be; on a narrow terminal, all columns are."""
+    style, padding = (box.SIMPLE_HEAD, (0, 1, 0, 0)) if table.header else (None, (0, 2, 0, 0))
+    found = RichTable(box=style, padding=padding, show_header=bool(table.header), pad_edge=False, show_edge=False)
     *names, last = table.header or [""] * len(table.rows[0])
     for name in names:
-        found.add_column(name, no_wrap=True)
+        found.add_column(name, no_wrap=not narrow, overflow="fold")
     found.add_column(last, overflow="fold")
     for row in table.rows:
         found.add_row(*map(Text, row))

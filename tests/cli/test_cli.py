@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 
@@ -107,6 +108,12 @@ def test_extend_lists_rules_explains_one_and_prints_settings(run, file):
     assert code == 0 and json.loads(text) == extended.to_config()
 
 
+@pytest.fixture
+def stdin(monkeypatch):
+    """A function that sets standard input, or takes it away."""
+    return lambda text: monkeypatch.setattr(sys, "stdin", text and io.TextIOWrapper(io.BytesIO(text)))
+
+
 def test_convert_writes_the_frequencies_of_a_length(run, file):
     """MLX has only the long factors of LongRoPE."""
     code, _, errors = run("convert", file("phi-3.5-mini-instruct"), "--to", "mlx")
@@ -115,10 +122,52 @@ def test_convert_writes_the_frequencies_of_a_length(run, file):
     assert code == 0 and json.loads(text)["rope_scaling"]["type"] == "longrope"
 
 
-def test_convert_reads_standard_input(run, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(CONFIGS[QWEN])))
+def test_convert_reads_standard_input(run, stdin):
+    stdin(b"\xef\xbb\xbf" + json.dumps(CONFIGS[QWEN]).encode())
     code, text, _ = run("convert", "-", "--to", "transformers")
     assert code == 0 and json.loads(text) == from_config(CONFIGS[QWEN]).to_config()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "standard input must be JSON; got Expecting value"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "an int must have at most 2048 bits"),
+        (b"[1]", "standard input must hold a JSON object; got list"),
+        (b"\x00" * 8, "standard input must be JSON; got Expecting value"),
+        (b"[" * 10**5, "standard input must have at most 32 levels"),
+        (b"\xff", "standard input must be JSON in UTF-8"),
+        (b" " * (2**24 + 1), "standard input must have at most 16777216 bytes"),
+        (b'"config.json"', "standard input must hold a JSON object; got str"),
+    ],
+    ids=["none", "digits", "list", "zeros", "levels", "bytes", "size", "path"],
+)
+def test_bad_standard_input_is_one_line(run, stdin, text, message):
+    stdin(text)
+    code, output, errors = run("explain", "-")
+    assert (code, output) == (2, "") and errors.startswith(f"rope-xp: {message}") and errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_terminal_shows_every_number(run, file, monkeypatch, width):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(sys, "stdout", shown := Terminal())
+    run("extend", file(LLAMA), "--to", "1M")
+    lines = re.sub("\x1b\\[[0-9;]*m", "", shown.getvalue()).splitlines()
+    assert max(map(len, lines)) <= min(width, 80) and "\u2026" not in shown.getvalue()
+    if width >= 80:
+        rows = [" ".join(line.split()) for line in lines]
+        assert "rule kept blended interpolated divided by new angles attention" in rows
+        assert "dynamic 1 31 32 1 to 16,257 0 1" in rows
+
+
+def test_nothing_is_printed_without_standard_output(run, file, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert run("compare", file(LLAMA), file(PLAIN)) == (1, "", "")
 
 
 def test_plot_writes_every_kind_of_picture(run, file, tmp_path):
@@ -150,19 +199,15 @@ def test_doctor_tests_every_library(run, monkeypatch):
         (("extend", "a.json", "--to", "0"), "Invalid value for '--to': a length must be a number of tokens"),
         (("convert", "a.json", "--to", "other"), "Invalid value for '--to': 'other' is not one of"),
         (("identify", "no-such-file"), "identify_checkpoint: "),
+        (("compare", "-", "-"), "- must be given once"),
+        (("plot", "-", "-", "-o", "a.png"), "- must be given once"),
+        (("identify", "a\n\nb"), "identify_checkpoint: "),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(run, words, message):
     code, text, errors = run(*words)
     assert (code, text) == (2, "")
     assert errors.startswith(f"rope-xp: {message}") and errors.count("\n") == 1
-
-
-@pytest.mark.parametrize("content", ["", "[1", "[1]", "1", "\x00" * 8, '{"a": ' * 5000])
-def test_unreadable_standard_input_is_one_line(run, monkeypatch, content):
-    monkeypatch.setattr(sys, "stdin", io.StringIO(content))
-    code, text, errors = run("explain", "-")
-    assert (code, text) == (2, "") and errors.startswith("rope-xp: ") and errors.count("\n") == 1
 
 
 def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch, file):

@@ -221,6 +221,13 @@ def test_causes_of_values():
         (SCALED.replace(scaling=yarn), ROPE, ("scaling",), 8192),
         (SCALED, ROPE.replace(layout="interleaved", base=500_000.0, scaling=SCALING), ("layout", "base"), 256),
         (ROPE, ROPE.replace(xpos=XPos()), ("decay",), 4096),
+        (
+            TWO_PAIRS,
+            TWO_PAIRS.replace(base=None, scaling=None, inv_freq=(1.0, 1.5), attention_factor=FACTOR),
+            ("frequencies",),
+            256,
+        ),
+        (ROPE, RotaryEmbedding(head_dim=HEAD_DIM, layout="half", inv_freq=PLAIN * NEARLY), ("frequencies",), 4096),
         (ROPE, ROPE.replace(head_dim=64), ("width",), 4096),
         (ROPE, SCALED.replace(head_dim=64, layout="interleaved"), ("width", "layout", "scaling"), 256),
         (CONFIG, {**CONFIG, "rope_theta": 500_000.0}, ("base",), 2048),
@@ -238,6 +245,8 @@ def test_causes_of_values():
             assert (report.causes, report.same, report.context) == (causes, False, context)
 
 
+TWO_PAIRS = SCALED.replace(head_dim=4, rotary_dim=4)
+NEARLY = np.where(np.arange(HEAD_DIM // 2) == 3, 1.001, 1.0)
 CONFIG = {
     "model_type": "llama",
     "hidden_size": 4096,
@@ -304,6 +313,35 @@ def test_a_function_that_counts_positions_itself_or_ends_is_compared_as_far_as_i
     report = compare(ending, ROPE, shape="seq dim")
     assert report.causes == ("base",) and "fails beyond position 2,047: it raises IndexError" in report.summary
     assert report.context == 2048
+
+
+@pytest.mark.parametrize("first", [100, 4002, 2**17])
+def test_a_function_that_is_wrong_at_some_positions_is_not_the_same(first):
+    """A table that ends, so that later positions get its last row; and one wrong position."""
+
+    def clamped(x, positions):
+        return rotate(x, angles(np.minimum(positions, first - 1), PLAIN))
+
+    def wobbling(x, positions, wrong=-1):
+        return right(x, positions) * (1.5 + np.sin(positions + (positions == wrong)))[:, None]
+
+    report = compare(clamped, ROPE, context=2**20)
+    assert (report.same, report.causes, report.first_position) == (False, ("unknown",), first)
+    if first < 2**15:
+        assert compare(wobbling, wobbling, head_dim=HEAD_DIM, context=2**15).same
+        one_wrong = partial(wobbling, wrong=first)
+        assert compare(wobbling, one_wrong, head_dim=HEAD_DIM, context=2**15).first_position == first
+    assert "below 32,768 were tried" in compare(right, ROPE, context=FAR, tolerance=0.1).summary
+
+
+@pytest.mark.parametrize(("dtype", "first"), [(ml_dtypes.bfloat16, 257), (np.float16, 2049)])
+def test_positions_in_half_precision_have_errors_where_they_are_rounded(dtype, first):
+    def fn(x, positions):  # with a table that ends beyond the context
+        return rotate(x, angles(np.minimum(positions, 50_000).astype(dtype), PLAIN))
+
+    report = compare(fn, ROPE, context=8192)
+    assert (report.causes, report.first_position) == (("phase precision",), first)
+    assert f"{np.dtype(dtype).name} phases" in report.summary
 
 
 def test_bad_arguments():

@@ -336,6 +336,30 @@ def test_long_context_rules_of_length():
     assert found.magnitude == pytest.approx(factor, rel=1e-15)
 
 
+@pytest.mark.parametrize("rows, longest", [(4002, 2047), (5000, 4095), (100_000, 2**16 - 1)])
+def test_later_positions_with_the_last_row_of_a_table_are_not_low_precision(rows, longest):
+    found = identify(lambda x, p: good(x, np.minimum(p, rows - 1)), WIDTH)
+    assert (found.rope, found.precision, found.longest) == (ROPE, "exact", longest)
+    assert "a table may end before it" in found.reasons[0]
+
+
+def test_one_position_that_is_wrong_is_named():
+    found = identify(lambda x, p: good(x, p + (p == 100)), WIDTH)
+    assert (found.rope, found.confidence) == (None, 0.0)
+    assert found.reasons[-1] == "At position 100, it is not the function that it is at other positions."
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_positions_in_half_precision_are_named(precision):
+    found = identify(lambda x, p: good(x, np.minimum(p, 60_000).astype(precision)), WIDTH, seq_len=2**15)
+    assert (found.rope, found.precision) == (ROPE, precision)
+
+
+def test_complex_results_are_not_read_as_real():
+    found = identify(lambda x, p: good(x, p) + 1j * x, WIDTH)
+    assert found.rope is None and "returns an array of complex128" in found.reasons[0]
+
+
 def test_the_report():
     found = identify(good, WIDTH)
     text = str(found)
