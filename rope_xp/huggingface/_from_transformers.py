@@ -17,7 +17,7 @@ from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._identify.joined import identify_axes
 from rope_xp.huggingface._comparison import float32_on_cpu
 from rope_xp.huggingface._meta_models import Pair, pairs_of
-from rope_xp.huggingface._probing import AttentionRotation
+from rope_xp.huggingface._probing import AttentionRotation, NotReached
 
 WHO = "from_transformers"
 # Some layers of a model do not rotate. So many layers of one kind are tried.
@@ -167,13 +167,13 @@ def _of_layers(pairs: list[Pair], config: Any, label: str | None, seq_len: int |
     values, problems, failures = {}, {}, Counter()
     for pair in _of_type(pairs, config, label):
         kind = (type(pair.attention), pair.rotary_name, *(getattr(pair.attention, name, None) for name in OF_KIND))
-        if kind in values or failures[kind] == MAX_FAILURES:
+        if kind in values or failures[kind] >= MAX_FAILURES:
             continue
         try:
             rotation = AttentionRotation(pair.attention, pair.make_rotary, label, seq_len)
         except ValueError as error:
             problems[f"{type(pair.attention).__name__}: {error}"] = None
-            failures[kind] += 1
+            failures[kind] += 1 if isinstance(error, NotReached) else MAX_FAILURES
             continue
         values[kind] = _value(rotation, type(pair.rotary).__name__, seq_len)
     if not values:

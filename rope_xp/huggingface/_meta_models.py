@@ -5,7 +5,7 @@
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -92,7 +92,7 @@ def _pairs_of_classes(config: Any, modules: list[Any]) -> Iterator[Pair]:
     classes = [each for module in modules for each in vars(module).values() if _is_module(each)]
     attentions = [each for each in classes if not is_rotary_class(each) and calls_apply_function(each)]
     rotaries = [each for each in classes if is_rotary_class(each)]
-    for attention, rotary in product(*(_annotated(some, config) for some in (attentions, rotaries))):
+    for attention, rotary in product(*(_annotated(some, config, some) for some in (attentions, rotaries))):
         try:
             with torch.device("meta"):
                 yield Pair(_created(attention, config), rotary.__name__, _created(rotary, config))
@@ -105,10 +105,10 @@ def _is_module(cls: Any) -> bool:
     return is_class and not issubclass(cls, PreTrainedModel)
 
 
-def _annotated(classes: list[type], config: Any) -> list[type]:
-    """The classes whose signature has this config; all of them if no signature has it."""
+def _annotated(classes: Sequence[type], config: Any, otherwise: Sequence[type]) -> Sequence[type]:
+    """The classes whose signature has this config; `otherwise` if no signature has it."""
     name = re.compile(rf"\b{type(config).__name__}\b")
-    return [each for each in classes if name.search(str(inspect.signature(each.__init__)))] or classes
+    return [each for each in classes if name.search(str(inspect.signature(each.__init__)))] or otherwise
 
 
 def _created(cls: Any, config: Any) -> Any:

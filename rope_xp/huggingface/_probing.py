@@ -62,6 +62,10 @@ class _Tables(tuple):
         return tuple(self)
 
 
+class NotReached(ValueError):
+    """An attention did not call an apply function: its layer may be one without rotation."""
+
+
 class _Reached(Exception):
     """An apply function was called."""
 
@@ -118,7 +122,7 @@ class AttentionRotation:
         self.attention, self.make_rotary = attention, make_rotary
         self.layer_type, self.seq_len = layer_type, seq_len
         self._forward = _Catcher("from_transformers", ()).rewritten(type(attention).forward)
-        self._states, self._token_axes = (0, True), []  # width and batch axis of hidden states
+        self._states, self._token_axes = (0, 0), []  # the width of hidden states, and their axes before the tokens
         self.name, self.width, self.head_width = "", 0, 0
         self.format = self._find_format()
 
@@ -134,7 +138,7 @@ class AttentionRotation:
     def _find_format(self) -> PositionFormat:
         """The first format whose tables the attention can apply, and in which each axis changes the result."""
         problems: dict[str, None] = {}
-        for position_format, *states in product(POSITION_FORMATS, _input_widths(self.attention), (True, False)):
+        for position_format, *states in product(POSITION_FORMATS, _input_widths(self.attention), (1, 0, 2)):
             self._states = tuple(states)
             try:
                 with torch.no_grad():
@@ -143,7 +147,8 @@ class AttentionRotation:
                 problems["tokens are not rotated by their positions"] = None
             except Exception as error:  # code that is not known may raise anything
                 problems[f"{type(error).__name__}: {' '.join(str(error).split()):.120}"] = None
-        raise ValueError(f"no format of positions can be applied ({'; '.join(list(problems)[:2])})")
+        kind = NotReached if any(NotReached.__name__ in each for each in problems) else ValueError
+        raise kind(f"no format of positions can be applied ({'; '.join(list(problems)[:2])})")
 
     def _every_axis_matters(self, position_format: PositionFormat) -> bool:
         rows = torch.zeros(position_format.axes, TOKENS, dtype=torch.int64)
@@ -180,13 +185,13 @@ class AttentionRotation:
                 self._forward(self.attention, **self._arguments(*given, tokens))
         except _Reached as reached:
             return reached
-        raise ValueError(f"{type(self.attention).__name__} reaches no apply function")
+        raise NotReached(f"{type(self.attention).__name__} calls no apply function")
 
     def _arguments(self, tables: Any, positions: Any, tokens: int) -> dict[str, Any]:
         """Arguments of the attention's forward, by their names."""
         given: dict[str, Any] = {}
-        width, is_batched = self._states
-        states = torch.zeros(*[1][: int(is_batched)], tokens, width, device="meta")
+        width, leading = self._states
+        states = torch.zeros(*[1] * leading, tokens, width, device="meta")
         for name, parameter in list(inspect.signature(type(self.attention).forward).parameters.items())[1:]:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
