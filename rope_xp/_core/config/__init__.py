@@ -298,7 +298,8 @@ def _unknown(mapping: Mapping[str, Any], model_type: str) -> ValueError:
     among = f", or part be one of {parts}" if parts else ""
     return ValueError(
         f"{WHO}: model_type must be one of the {len(FAMILIES)} rotary families that rope_xp knows, or layout be given"
-        f"{among}; got {model_type!r}, similar to {like}"
+        f"{among}; got {model_type!r}, similar to {like}. If transformers has this family, "
+        "rope_xp.huggingface.from_transformers(config) identifies what it computes"
     )
 
 
