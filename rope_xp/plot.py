@@ -378,7 +378,7 @@ def save(
     path = os.fspath(output)
     if not path.endswith((".png", ".svg")):
         raise ValueError(f"save: output must end in .png or .svg; got {path!r}")
-    draw = PICTURES[kind]
+    draw: Any = PICTURES[kind]
     lengths = {"context": context, "distance": context}
     taken = {name: value for name, value in lengths.items() if value and name in draw.__kwdefaults__}
     with plt.style.context("dark_background" if dark else "default"), plt.rc_context({"svg.hashsalt": "rope_xp"}):
