@@ -149,7 +149,7 @@ def precision_of(
     known = 8 * roundoff + where[:, None] * errors
     phase = np.abs(where[:, None] * frequencies) * roundings(frequencies)
     fine = known + phase * PRECISIONS["float32"]
-    within = (off <= fine).all(axis=1)
+    within = np.all(off <= fine, axis=1)
 
     def holds(name: str) -> bool:
         if (off > known + phase * PRECISIONS[name]).any():
@@ -163,4 +163,4 @@ def precision_of(
 def _is_visible(where: np.ndarray, bits: int, frequencies: np.ndarray, fine: np.ndarray) -> np.ndarray:
     """At which positions the rounding of the position to so many bits must be seen in an angle."""
     turned = wrapped((rounded_to(bits, where) - where)[:, None] * frequencies)
-    return (np.abs(turned) > 4 * fine).any(axis=1)
+    return np.any(np.abs(turned) > 4 * fine, axis=1)
