@@ -208,7 +208,7 @@ def mutants_all(session):
 @nox.session
 def lint(session):
     """Format, lint and types."""
-    python = with_group(session, "lint")
+    python = with_group(session, "lint", "cli", "plot")
     python("-m", "ruff", "format", "--check", ".")
     python("-m", "ruff", "check", ".")
     python("-m", "pyright", "--pythonpath", python.args[0])

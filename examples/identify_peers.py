@@ -20,24 +20,26 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from rope_xp import Identification, RotaryEmbedding, YarnScaling, from_config, identify
+from rope_xp import RotaryEmbedding, YarnScaling, from_config, identify
 
 HEAD_DIM = 64
+Found = Any  # the report that `identify` returns
 
 
 class Row(NamedTuple):
     """A function, what it is said to compute, and how it differs, by the names that `differences` gives."""
 
     name: str
-    found: Callable[[], Identification]
+    found: Callable[[], Found]
     stated: RotaryEmbedding
     differs: tuple[str, ...] = ()
 
 
-def differences(found: Identification, stated: RotaryEmbedding) -> tuple[str, ...]:
+def differences(found: Found, stated: RotaryEmbedding) -> tuple[str, ...]:
     """How what was found differs from what was stated."""
     rope, names = found.rope, []
     if rope is None:
@@ -70,7 +72,7 @@ def family(model_type: str, **changes: Any) -> Row:
     config = CONFIG_MAPPING[model_type](**changes)
     stated = from_config(config)
 
-    def found() -> Identification:
+    def found() -> Found:
         module = import_module(f"transformers.models.{model_type}.modeling_{model_type}")
         rotary = next(value for name, value in vars(module).items() if name.endswith("RotaryEmbedding"))(config)
         interleave = getattr(module, "apply_rotary_pos_emb_interleave", None)
@@ -80,7 +82,7 @@ def family(model_type: str, **changes: Any) -> Row:
     return Row(f"transformers: {model_type}", found, stated, ("float32 phases",))
 
 
-def gpt_j() -> Identification:
+def gpt_j() -> Found:
     """GPT-J has a table of all positions, and no rotary module."""
     gptj = import_module("transformers.models.gptj.modeling_gptj")
     table = gptj.create_sinusoidal_positions(2048, HEAD_DIM)
@@ -92,7 +94,7 @@ def gpt_j() -> Identification:
     return identify(fn, HEAD_DIM, shape="batch seq heads dim")
 
 
-def v_jepa_2() -> Identification:
+def v_jepa_2() -> Found:
     vjepa2 = import_module("transformers.models.vjepa2.modeling_vjepa2")
     return identify(lambda x, positions: vjepa2.rotate_queries_or_keys(x, positions[None, None]), HEAD_DIM)
 
@@ -108,7 +110,7 @@ def nanochat(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
 # Other packages
 
 
-def lucidrains() -> Identification:
+def lucidrains() -> Found:
     """In bfloat16, rotary-embedding-torch also has its positions in bfloat16."""
     torch, package = import_module("torch"), import_module("rotary_embedding_torch")
     module = package.RotaryEmbedding(dim=HEAD_DIM)
@@ -116,13 +118,13 @@ def lucidrains() -> Identification:
     return identify(lambda x, positions: module.rotate_queries_or_keys(x), HEAD_DIM, like=like, seq_len=1024)
 
 
-def lucidrains_float32() -> Identification:
+def lucidrains_float32() -> Found:
     package = import_module("rotary_embedding_torch")
     module = package.RotaryEmbedding(dim=HEAD_DIM)
     return identify(lambda x, positions: package.apply_rotary_emb(module(positions), x), HEAD_DIM)
 
 
-def x_transformers() -> Identification:
+def x_transformers() -> Found:
     package = import_module("x_transformers.x_transformers")
     module = package.RotaryEmbedding(HEAD_DIM)
 
@@ -133,10 +135,10 @@ def x_transformers() -> Identification:
     return identify(fn, HEAD_DIM)
 
 
-def equinox(theta: float) -> Callable[[], Identification]:
+def equinox(theta: float) -> Callable[[], Found]:
     """Equinox keeps its tables by width and dtype, whatever theta is: the first theta of a process is that of all."""
 
-    def found() -> Identification:
+    def found() -> Found:
         eqx, jnp = import_module("equinox"), import_module("jax.numpy")
         module = eqx.nn.RotaryPositionalEmbedding(HEAD_DIM, theta=theta)
         return identify(lambda x, positions: module(x), HEAD_DIM, like=jnp.zeros(1), shape="seq dim", seq_len=256)
@@ -144,7 +146,7 @@ def equinox(theta: float) -> Callable[[], Identification]:
     return found
 
 
-def mlx() -> Identification:
+def mlx() -> Found:
     mx = import_module("mlx.core")
     options = {"traditional": False, "base": 10_000.0, "scale": 1.0}
 
@@ -154,7 +156,7 @@ def mlx() -> Identification:
     return identify(fn, HEAD_DIM, like=mx.zeros(1), shape="seq dim")
 
 
-def torchtune() -> Identification:
+def torchtune() -> Found:
     """One file of torchtune, because the package needs others that are large."""
     folder = folder_of("torchtune")
     spec = spec_from_file_location("torchtune_embeddings", folder / "modules" / "position_embeddings.py")
@@ -164,7 +166,7 @@ def torchtune() -> Identification:
     return identify(lambda x, p: rope(x, input_pos=p), HEAD_DIM, shape="batch seq heads dim")
 
 
-def timm() -> Identification:
+def timm() -> Found:
     """One file of timm, because the package needs torchvision. A grid of one column has one axis of positions."""
     folder = folder_of("timm")
     with mock.patch.dict(sys.modules):
@@ -316,23 +318,25 @@ def families() -> list[Row]:
     return [family(model_type, **changes) for model_type, changes in FAMILIES.items()]
 
 
-def raised(error: Exception) -> Identification:
+def raised(error: Exception) -> Found:
     raise error
 
 
-def in_words(found: Identification) -> str:
+def in_words(found: Found) -> str:
     """The value in few words."""
     rope = found.rope
     if rope is None:
         return "no RotaryEmbedding"
     width = "" if rope.rotary_dim == rope.head_dim else f", {rope.rotary_dim} of {rope.head_dim}"
     scaling = "" if rope.scaling is None else f", {rope.scaling.rope_type}"
-    return f"{rope.layout}{width}, " + ("given frequencies" if rope.base is None else f"base {rope.base:g}") + scaling
+    return f"{rope.layout}{width}, " + ("given frequencies" if rope.base is None else f"base {rope.base:,g}") + scaling
 
 
 def show(title: str, rows: list[Row], results: dict[str, bool | None]) -> None:
     """Print a table, and record for each row whether it is as expected; None if the package is not installed."""
-    table = Table("function", "found", "differs in", "expected", title=title, width=80)
+    table = Table(title=title, width=80, box=box.SIMPLE)
+    for name, width in (("function", 27), ("found", 21), ("differs in", 14), ("named", 5)):
+        table.add_column(name, width=width)
     for row in rows:
         try:
             found = row.found()

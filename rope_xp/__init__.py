@@ -9,7 +9,7 @@ from rope_xp._core.config import from_config
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._core.rotation import apply_rotary_pos_emb, apply_rotary_pos_emb_inplace, rotate_every_two, rotate_half
 from rope_xp._core.weights import permute_projection
-from rope_xp._identify import Identification, identify
+from rope_xp._identify import identify
 from rope_xp.frequencies import (
     DynamicNTKScaling,
     LinearScaling,
@@ -26,7 +26,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DynamicNTKScaling",
-    "Identification",
     "LinearScaling",
     "Llama3Scaling",
     "LongRopeScaling",

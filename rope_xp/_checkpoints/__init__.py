@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rope_xp._core.channels import LAYOUTS
 from rope_xp._core.embedding import RotaryEmbedding
-from rope_xp._core.report import Report, Section, Table
+from rope_xp._core.report import Report, Section, Table, short_repr
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,9 @@ class Checkpoint(Report):
             Section("", f"Checkpoint {self.path}"),
             Section("", Table(("conclusion", "from"), self.conclusions)),
             Section("", pairs),
-            Section("Embedding", "" if self.embedding is None else _shortened(repr(self.embedding))),
+            Section("Embedding", "" if self.embedding is None else short_repr(self.embedding)),
             Section("Warnings", self.warnings),
         ]
-
-
-def _shortened(text: str) -> str:
-    """Without most of the numbers, if frequencies are listed."""
-    return text if len(text) < 400 else f"{text[:240]} ... {text[-80:]}"
 
 
 def identify_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:

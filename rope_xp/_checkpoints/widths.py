@@ -97,7 +97,7 @@ def _add_from_shapes(found: dict[str, Found], group: Group) -> None:
         found["head_dim"] = (norm, f"{norm} values in {group.names['q_norm']}")
     if "head_dim" not in found and q and heads and q % heads == 0:
         found["head_dim"] = (q // heads, f"{q} rows of {group.names['q']} / {heads} heads")
-    if "head_dim" not in found and qkv and heads and hidden % heads == 0 and qkv % (hidden // heads or 1) == 0 < hidden:
+    if "head_dim" not in found and qkv and heads and _divides(heads, hidden) and qkv % (hidden // heads) == 0:
         found["head_dim"] = (
             hidden // heads,
             f"hidden size {hidden} / {heads} heads, and {qkv} rows of the projections",
@@ -115,11 +115,16 @@ def _add_from_shapes(found: dict[str, Found], group: Group) -> None:
         found["hidden_size"] = (columns.pop(), f"columns of {group.example}")
 
 
+def _divides(heads: int, hidden: int) -> bool:
+    """Whether a hidden size is known and a multiple of the number of heads."""
+    return hidden > 0 and hidden % heads == 0
+
+
 def _add_defaults(found: dict[str, Found], config: Mapping[str, Any], group: Group, where: str) -> None:
     """Sizes that follow from others, if no shape says them."""
     heads, hidden = (found.get(size, (0, ""))[0] for size in ("heads", "hidden_size"))
     unknown = heads and not any(group.rows(role) for role in ("q", "k", "qkv"))
-    if unknown and "head_dim" not in found and "latent" not in group.names and hidden % heads == 0 < hidden:
+    if unknown and "head_dim" not in found and "latent" not in group.names and _divides(heads, hidden):
         found["head_dim"] = (hidden // heads, f"hidden size {hidden} / {heads} heads")
     if unknown and "kv_heads" not in found and not any(config.get(key) for key in (*KEYS["kv_heads"], *FALCON)):
         found["kv_heads"] = (heads, f"{where} states no other number than that of heads")

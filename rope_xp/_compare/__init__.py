@@ -1,10 +1,11 @@
 """`compare` and `assert_same`: whether two rotary embeddings agree, and why not."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rope_xp._compare.report import Comparison
+from rope_xp._compare.report import Comparison
+
+__all__ = ["Comparison", "assert_same", "compare"]
 
 
 def compare(
@@ -17,7 +18,7 @@ def compare(
     shape: str | None = None,
     like: Any = None,
     options: Mapping[str, Any] | None = None,
-) -> "Comparison":
+) -> Comparison:
     """Whether two rotary embeddings are the same, and if not, what differs and from which position on it matters.
 
     Values and configs are compared by their frequencies, exactly. A function is called at a few positions first. The
@@ -62,8 +63,10 @@ def compare(
     position p at which the score of some two such vectors changes by more than 0.01 if `b` rotates in place of `a`. So
     it is the first position at which the largest singular value of the difference of both maps is above 0.01. With
     several position axes, p is the position on one of them, with 0 on the others, or on all of them. (Embeddings with
-    different numbers of axes are compared on all of them, as for text.) A function is called at all positions below
-    32,768 and at some beyond, to see that it is the same function everywhere.
+    different numbers of axes are compared on all of them, as for text.) The position is exact, with two exceptions.
+    Phases that are not exact are compared at every position below ``2**20``, and at 8,192 positions beyond. A function
+    that nothing explains is compared at positions 0 to 31 and at powers of two up to 65,536. A function is called at
+    all positions below 32,768 and at some beyond, to see that it is the same function everywhere.
 
     If `b` rotates queries and also keys, an equal offset of both changes no score. `scores_are_same` says so.
 
@@ -76,8 +79,11 @@ def compare(
     >>> report = compare(rope, rope.replace(base=500_000.0))
     >>> report.same, report.causes, report.first_position
     (False, ('base',), 1)
-    >>> print(report.summary)
-    The two differ: from position 1 on, a unit score changes by 1 % or more. Likely cause: base (a: 10,000; b: 500,000).
+    >>> for sentence in report.summary.split(". "):
+    ...     print(sentence)
+    The two differ
+    At position 1, a unit score first changes by more than 1 %
+    Likely cause: base (a: 10,000; b: 500,000).
     """
     return _comparison("compare", a, b, head_dim, context, tolerance, shape, like, options)
 
@@ -118,10 +124,10 @@ def assert_same(
     ...     angles = positions[:, None] * np.repeat([rope.inv_freq], 2, axis=0).reshape(-1)
     ...     return x * np.cos(angles) + np.concatenate([-x[:, 32:], x[:, :32]], axis=1) * np.sin(angles)
     >>> assert_same(rotate, rope)
-    >>> assert_same(rotate, rope.replace(layout="interleaved"))
+    >>> assert_same(rotate, rope.replace(layout="interleaved"))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    AssertionError: assert_same: ...
+    AssertionError: assert_same: the function rotate must agree with ... Likely cause: layout ...
     """
     report = _comparison("assert_same", fn, rope, head_dim, context, tolerance, shape, like, options)
     if not report.same:
@@ -131,7 +137,7 @@ def assert_same(
 
 def _comparison(
     who: str, a: Any, b: Any, head_dim: Any, context: Any, tolerance: Any, shape: Any, like: Any, options: Any
-) -> "Comparison":
+) -> Comparison:
     from rope_xp._compare.comparison import choice_of, comparison, options_of, subject_of
 
     choice = choice_of(who, options)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rope_xp._compare.maps import Map, directions_of, frequencies_of, map_of
+from rope_xp._compare.report import number
 from rope_xp._compare.search import first_beyond
 from rope_xp._core.channels import LAYOUTS
 from rope_xp._core.embedding import RotaryEmbedding
@@ -95,13 +96,6 @@ class Property(NamedTuple):
     advice: str
 
 
-def number(value: float | None) -> str:
-    """A number for readers, with commas between thousands."""
-    if value is None:
-        return "none"
-    return f"{int(value):,}" if value == int(value) and abs(value) < 1e15 else f"{value:,.6g}"
-
-
 def _layout(each: Behaviour) -> str:
     rope: Any = each.rope
     blocks = "" if rope.blocks == 1 else f" in {rope.blocks} blocks"
@@ -186,7 +180,7 @@ PROPERTIES = (
         "offset",
         (),
         ("offset",),
-        lambda each: f"positions{each.offset:+d}" if each.offset else "positions as given",
+        lambda each: f"positions {'+-'[each.offset < 0]} {abs(each.offset)}" if each.offset else "positions as given",
         "Check whether positions begin with 0, and that cached and new tokens are counted alike.",
     ),
     Property("sections", ("sections",), (), _sections, "Check which pairs follow which position axis."),
@@ -196,7 +190,7 @@ PROPERTIES = (
         ("phase",),
         ("precision",),
         lambda each: each.precision + " phases" * (not each.precision.endswith("tables")),
-        "Compute position times frequency exactly, or at least in float32.",
+        "Compute position times frequency exactly or in float64, and round only sines and cosines.",
     ),
     Property(
         "frequencies",
@@ -247,13 +241,14 @@ def explaining(one: Behaviour, other: Behaviour, limit: float, horizon: int) -> 
 def _subsets(one: Behaviour, other: Behaviour) -> Iterator[tuple[Property, ...]]:
     """Sets of properties in which two behaviours differ, the smallest first; frequencies as such are the last."""
     *others, frequencies = [each for each in PROPERTIES if each.cause != "phase precision"]
-    differing = [each for each in others if _differ(one, other, each)]
+    differing = [each for each in others if differ(one, other, each)]
     for last in ((), (frequencies,)):
         for size in range(len(differing) + 1):
             yield from ((*chosen, *last) for chosen in combinations(differing, size))
 
 
-def _differ(one: Behaviour, other: Behaviour, each: Property) -> bool:
+def differ(one: Behaviour, other: Behaviour, each: Property) -> bool:
+    """Whether two behaviours state a property differently."""
     of_ropes = any(getattr(one.rope, name) != getattr(other.rope, name) for name in each.fields)
     return of_ropes or any(getattr(one, name) != getattr(other, name) for name in each.others)
 

@@ -61,15 +61,8 @@ def _sincos_order(one: Behaviour, _: Measured) -> Iterator[Behaviour]:
     yield one._replace(is_swapped=not one.is_swapped)
 
 
-def _offset(one: Behaviour, measured: Measured) -> Iterator[Behaviour]:
-    """Positions that are off by one, or by what the slowest pair shows at position 0."""
-    start = np.angle(measured.factors(one, 0))
-    step = one._replace(is_swapped=False).map().step[0]
-    slow = int(np.argmin(np.where(np.abs(step) > 1e-3, np.abs(step), np.inf)))
-    found = round(float(start[slow] / step[slow])) if step[slow] else 0
-    for offset in dict.fromkeys((1, -1, found)):
-        if offset:
-            yield one._replace(offset=offset)
+def _offset(one: Behaviour, _: Measured) -> Iterator[Behaviour]:
+    return (one._replace(offset=offset) for offset in (1, -1))
 
 
 def _sections(one: Behaviour, _: Measured) -> Iterator[Behaviour]:

@@ -4,20 +4,22 @@ import inspect
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rope_xp._compare.behaviour import BY_CAUSE, Behaviour, explaining, number
+from rope_xp._compare.behaviour import BY_CAUSE, PROPERTIES, Behaviour, differ, explaining
 from rope_xp._compare.describe import Finding, Subject, confirmed, finding_of, first_unlike, matrices_of
 from rope_xp._compare.maps import Map, directions_of
 from rope_xp._compare.measure import ALL_TRIED
-from rope_xp._compare.report import Comparison, Difference
+from rope_xp._compare.report import Comparison, Difference, number
 from rope_xp._compare.search import change_at, first_beyond
 from rope_xp._core import checks
 from rope_xp._core.config import from_config
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._core.lengths import lengths_of
+from rope_xp._core.report import short_repr
 from rope_xp._identify import identify
 
 # What counts as the same, at least: float32 phases have this error at position 8,192 (two roundings of 2**-24).
@@ -28,6 +30,13 @@ CONTEXT = 4096
 HORIZON = 2**20
 # The change of a unit score that matters.
 ONE_PERCENT = 0.01
+OTHER_ADVICE = {
+    "rotation": "Check whether this layer is rotated at all.",
+    "state": "Compute the tables from the positions of each call, and keep nothing between calls.",
+    "softmax scale": "Multiply the scale of the softmax by softmax_scale, in both or in neither.",
+    "unknown": "Compare the two pair by pair, at a small position. rope_xp.identify says what a function computes.",
+}
+OF_CALLS = "If the function takes other arrays, say so by `shape` and `like`, or wrap it."
 # Where a function that nothing explains is compared.
 TRIED = np.array([*range(32), *(2**power for power in range(5, 17))])
 
@@ -70,17 +79,18 @@ def subject_of(who: str, name: str, given: Any, choice: Mapping[str, Any]) -> Su
     """A config, a value, a module of rope_xp, or a function."""
     rope = given if isinstance(given, RotaryEmbedding) else getattr(given, "rope", None)
     if given is None or isinstance(rope, RotaryEmbedding):
-        return Subject("no rotation" if given is None else repr(rope), rope)
+        return Subject("no rotation" if given is None else short_repr(rope), rope)
     if isinstance(given, (str, os.PathLike, Mapping)) or (hasattr(given, "to_dict") and not callable(given)):
         rope = from_config(given, **choice)
         path = f"{os.fsdecode(given)}: " if isinstance(given, (str, os.PathLike)) else ""
-        return Subject(path + ("no rotation" if rope is None else repr(rope)), rope)
+        return Subject(path + ("no rotation" if rope is None else short_repr(rope)), rope)
     if not callable(given) or isinstance(given, type):
         raise TypeError(
             f"{who}: {name} must be a config (a path, a mapping or an object with to_dict()), a RotaryEmbedding, or a "
             f"function fn(x, positions); got {type(given).__name__}"
         )
-    return Subject(f"the function {getattr(given, '__qualname__', None) or type(given).__name__}", None, given)
+    function = given.func if isinstance(given, partial) else given
+    return Subject(f"the function {getattr(function, '__qualname__', None) or type(given).__name__}", None, given)
 
 
 def comparison(who: str, a: Subject, b: Subject, options: Options) -> Comparison:
@@ -183,7 +193,9 @@ def _structural_causes(one: Behaviour, other: Behaviour) -> tuple[str, ...] | No
     if one.rope is None or other.rope is None:
         return None
     if one.rope.head_dim != other.rope.head_dim:
-        return ("width",)
+        others = [each.cause for each in PROPERTIES if each.cause != "frequencies" and differ(one, other, each)]
+        follows = "attention factor" if "scaling" in others else ""
+        return tuple(dict.fromkeys(("width", *(cause for cause in others if cause != follows))))
     heads = {one.rope.heads, other.rope.heads} - {None}
     return ("frequencies",) if len(heads) > 1 else None
 
@@ -198,8 +210,13 @@ def _report(
     fixed: dict[str, Any],
 ) -> Comparison:
     differences = tuple(Difference(cause, _text(cause, one), _text(cause, other)) for cause in causes)
-    found = {"same": False, "causes": causes, "first_position": first, "scores_are_same": scores}
-    return Comparison(**{**found, **fixed, "largest_change": largest, "differences": differences})
+    found = {"same": False, "causes": causes, "first_position": first, "scores_are_same": scores, **fixed}
+    advice = () if found["same"] else tuple(map(_advice, causes))
+    return Comparison(**found, largest_change=largest, differences=differences, advice=advice)
+
+
+def _advice(cause: str) -> str:
+    return BY_CAUSE[cause].advice if cause in BY_CAUSE else OTHER_ADVICE[cause]
 
 
 def _text(cause: str, each: Behaviour) -> str:
@@ -223,9 +240,12 @@ def _unexplained(findings: list[Finding], head_dim: int, directions: Any, fixed:
         first = next((int(position) for position, change in zip(positions, changes) if change > ONE_PERCENT), None)
         largest = float(changes.max())
     is_same = "state" not in causes and largest is not None and largest <= fixed["tolerance"]
+    of_causes = tuple(map(_advice, causes))
+    advice = (OF_CALLS,) if "unknown" in causes and fixed["problems"] else of_causes
     return Comparison(
         same=is_same,
         causes=() if is_same else causes,
+        advice=() if is_same else advice,
         first_position=first,
         scores_are_same=None,
         largest_change=None,

@@ -1,5 +1,6 @@
 """What one of the two does: the behaviour of a value, or the behaviour that reproduces a function."""
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -92,17 +93,23 @@ def _problem(measured: Measured) -> Finding | None:
     """Why a function cannot be compared position by position."""
     if measured.probe.follows == "nothing" and measured.is_identity():
         return Finding(Behaviour(None), "", (), measured)
-    follows, problems = measured.probe.follows, tuple(f"{each[:1].upper()}{each[1:]}." for each in measured.problems)
+    follows, problems = measured.probe.follows, tuple(map(_as_sentence, measured.problems))
     if follows == "nothing":
         words = "The function gives the same result at every position."
         return Finding(None, "rotation", (words, *problems), measured)
     if follows == "first call":
         return Finding(None, "state", ("The function keeps the positions of an earlier call.", *problems), measured)
     if not measured.results:
-        return Finding(None, "unknown", ("The function cannot be called.", *problems), measured)
+        return Finding(None, "unknown", problems, measured)
     if not measured.is_linear():
         return Finding(None, "unknown", ("The function is not linear in x, so it is no rotation.", *problems), measured)
     return None
+
+
+def _as_sentence(problem: str) -> str:
+    """A problem of a function as a sentence."""
+    problem = re.sub("^it ", "the function ", problem)
+    return f"{problem[:1].upper()}{problem[1:]}."
 
 
 def reproducing(measured: Measured, reference: RotaryEmbedding, directions: Any) -> Behaviour | None:

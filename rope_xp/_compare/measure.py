@@ -16,11 +16,13 @@ from rope_xp._identify.probe import LONGEST_INDEX, Probe
 from rope_xp._identify.rules import rounded_to
 
 NEAR = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55)
-POSITIONS = (*NEAR, 257, 1000, 4001, 30_011, 100_003)
+# The last position that is tried first, and the next ones if a function fails there.
+LAST = (100_003, 65_535, 32_767, 16_383, 8191, 4095, 2047, 1023, 511, 257, 127, NEAR[-1])
+POSITIONS = sorted({*NEAR, *LAST})
+# Most tables have not ended at it.
+NEAR_END = 4095
 # All positions below it are tried before a function is said to be the same, and some beyond it, in parts.
 ALL_TRIED, CHUNK = 2**15, 2**13
-# The last position that is tried first, and the next if a function fails there.
-LENGTHS = (100_003, 30_011, 4001, 1000, 257, 55)
 # The unit roundoff of phases and that of sines and cosines, from the best to the worst. Exact phases may be products of
 # float64.
 PRECISIONS = {
@@ -71,7 +73,7 @@ class Measured:
         self.probes = [self.probe, *(Probe(each, head_dim, **options) for each in others)]
         x = np.random.default_rng(0).integers(1, 8, (2, head_dim)) / 4.0 * [[1.0], [-1.0]]
         x = np.concatenate([x, x.sum(axis=0, keepdims=True)])
-        longest = [length for length in LENGTHS if length < LONGEST_INDEX or self.probe.follows != "index"]
+        longest = [last for last in LAST if last < LONGEST_INDEX or self.probe.follows != "index"]
         self.results: list[Any] = []
         while longest and not self.results:
             positions = [position for position in POSITIONS if position <= longest[0]]
@@ -79,7 +81,7 @@ class Measured:
             results = [each(self.x, self.positions) for each in self.probes]
             self.results = [] if any(each is None for each in results) else results
             longest = longest[1:]
-        fails = bool(self.results) and self.positions[-1] < LENGTHS[0] and self.probe.follows != "index"
+        fails = bool(self.results) and self.positions[-1] < LAST[0] and self.probe.follows != "index"
         self.length = int(self.positions[-1]) + 1 if fails else None
         problems = [problem for each in self.probes for problem in each.problems]
         self.problems = [shorten(problem, 240) for problem in dict.fromkeys(problems)][:2]
@@ -91,7 +93,7 @@ class Measured:
 
     def near(self) -> "Measured":
         """The results at positions at which most tables have not ended."""
-        found, rows = copy(self), self.positions <= LENGTHS[2]
+        found, rows = copy(self), self.positions <= NEAR_END
         found.x, found.positions, found.results = self.x[rows], self.positions[rows], [y[rows] for y in self.results]
         return found
 

@@ -1,17 +1,17 @@
 """`Comparison`: the report of `compare`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rope_xp._compare.behaviour import BY_CAUSE, number
 from rope_xp._core.report import Report, Section, Table
 
-OTHER_ADVICE = {
-    "rotation": "Check whether this layer is rotated at all.",
-    "state": "Compute the tables from the positions of each call, and keep nothing between calls.",
-    "softmax scale": "Multiply the scale of the softmax by softmax_scale, in both or in neither.",
-    "unknown": "Compare the two at the first position named above, pair by pair.",
-}
+
+def number(value: float | None) -> str:
+    """A number for readers, with commas between thousands."""
+    if value is None:
+        return "none"
+    return f"{int(value):,}" if value == int(value) and abs(value) < 1e15 else f"{value:,.6g}"
 
 
 class Difference(NamedTuple):
@@ -22,7 +22,15 @@ class Difference(NamedTuple):
     b: str
 
 
-@dataclass(frozen=True)
+def _name(each: Difference) -> str:
+    return each.cause
+
+
+def _both(each: Difference) -> str:
+    return f"{each.cause} (a: {each.a}; b: {each.b})"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Comparison(Report):
     """The report of `compare`: whether two rotary embeddings agree, and why not.
 
@@ -51,6 +59,8 @@ class Comparison(Report):
         What each cause is in `a` and in `b`, in words.
     problems : tuple of str
         What went wrong with a function, in words.
+    advice : tuple of str
+        What to do about each cause.
     """
 
     same: bool
@@ -64,60 +74,73 @@ class Comparison(Report):
     b: str
     differences: tuple[Difference, ...] = ()
     problems: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
 
     def sections(self) -> list[Section]:
-        rows = [("a", self.a), ("b", self.b)]
-        rows += [(each.cause, f"a: {each.a}; b: {each.b}") for each in self.differences]
-        if self.first_position is not None:
-            rows.append(("first change of 1 %", f"position {number(self.first_position)}"))
-        if self.largest_change is not None:
-            rows.append(("largest change", f"{self.largest_change:.3g} at position {number(self.context - 1)}"))
-        rows.append(("compared", f"positions below {number(self.context)}, tolerance {self.tolerance:.2g}"))
-        advice = [] if self.same else self.advice
-        return [Section("", self.summary), Section("", Table((), rows)), Section("What to do", advice)]
+        rows = [("a", "", self.a), ("b", "", self.b)]
+        rows += [row for each in self.differences for row in ((each.cause, "a", each.a), ("", "b", each.b))]
+        rows += self._measures
+        return [Section("", self._summary(_name)), Section("", Table((), rows)), Section("What to do", self.advice)]
+
+    @property
+    def _measures(self) -> list[tuple[str, str, str]]:
+        """The rows about positions, if each was compared."""
+        if self.largest_change is None:
+            return []
+        return [
+            ("compared", "", f"positions 0 to {number(self.context - 1)}"),
+            ("unit score", "", "the product of two vectors of length 1; one is rotated"),
+            ("tolerance", "", f"a unit score may change by {self.tolerance:.2g}"),
+            ("last position", "", f"a unit score changes by up to {self.largest_change:.3g}"),
+        ]
+
+    @property
+    def _is_uncompared(self) -> bool:
+        return self.causes == ("unknown",) and self.first_position is None and bool(self.problems)
 
     @property
     def summary(self) -> str:
         """The result in a few sentences."""
+        return self._summary(_both)
+
+    def _summary(self, words: Callable[[Difference], str]) -> str:
+        """The result in a few sentences, with these words for each difference."""
         if self.same:
             agree = f"The two agree at every position below {number(self.context)}."
             return " ".join([agree, *self._beyond, *self.problems])
-        return " ".join([self._where, *self._why, *self.problems, *self._scores])
-
-    @property
-    def advice(self) -> list[str]:
-        """What to do about each cause."""
-        return [BY_CAUSE[each].advice if each in BY_CAUSE else OTHER_ADVICE[each] for each in self.causes]
+        return " ".join([self._where, *self._why(words), *self.problems, *self._scores])
 
     @property
     def _where(self) -> str:
         if self.first_position is not None:
-            return (
-                f"The two differ: from position {number(self.first_position)} on, a unit score changes by 1 % or more."
-            )
+            where = number(self.first_position)
+            return f"The two differ. At position {where}, a unit score first changes by more than 1 %."
+        if self._is_uncompared:
+            return "The two cannot be compared."
         if self.causes == ("softmax scale",):
             return "The two rotate alike, but they ask for different scales of the softmax."
-        return f"The two differ, but no unit score changes by 1 % below position {number(self.context)}."
+        if self.largest_change is None:
+            return "The two differ."
+        return f"The two differ, but no unit score changes by more than 1 % below position {number(self.context)}."
 
-    @property
-    def _why(self) -> list[str]:
+    def _why(self, words: Callable[[Difference], str]) -> list[str]:
         if not self.causes:
             return []
         if self.causes == ("unknown",):
-            return ["No mistake that is known explains it."]
-        found = {each.cause: f"{each.cause} (a: {each.a}; b: {each.b})" for each in self.differences}
+            return [] if self.problems else ["No known mistake explains it."]
+        found = {each.cause: words(each) for each in self.differences}
         named = [found.get(cause, cause) for cause in self.causes]
         return [f"Likely cause{'s' if len(named) > 1 else ''}: {'; '.join(named)}."]
 
     @property
     def _beyond(self) -> list[str]:
-        return [f"Further on, they may differ by {' and '.join(self.causes)}."] if self.causes else []
+        return [f"At later positions they differ. Cause: {', '.join(self.causes)}."] if self.causes else []
 
     @property
     def _scores(self) -> list[str]:
-        if not self.scores_are_same:
+        if not self.scores_are_same or self.causes == ("softmax scale",):
             return []
         return [
-            "If one of them rotates both queries and keys, all scores are those of the other. Scores change where the "
-            "two are mixed, as with cached keys."
+            "If each of them rotates both queries and keys, their scores are equal. Scores change where the two are "
+            "mixed, as with cached keys."
         ]

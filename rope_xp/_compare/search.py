@@ -13,7 +13,9 @@ MAX_WIDTH = 1024
 # After so many matrices without a difference, positions are visited in steps that grow. Only frequencies that are whole
 # revolutions per token need so many.
 MAX_MATRICES = 500
-CHUNK = 8192
+# Where every position is tried, these are all positions of a chunk, up to a limit. The rest is one chunk of positions
+# at equal distances.
+CHUNK, LAST_TRIED = 8192, 2**20
 
 
 def change_at(a: Map, b: Map, position: int) -> float:
@@ -106,8 +108,11 @@ def _first_of_all(a: Map, b: Map, limit: float, positions: range) -> int | None:
     """The first position with a difference, where every position is tried."""
     if not a.pairs:
         return None
-    for start in range(0, len(positions), CHUNK):
-        chunk = np.array(positions[start : start + CHUNK])
+    dense = positions[:LAST_TRIED]
+    chunks = [dense[start : start + CHUNK] for start in range(0, len(dense), CHUNK)]
+    rest = positions[LAST_TRIED:]
+    for tried in [*chunks, *([rest[:: -(-len(rest) // CHUNK)]] if rest else [])]:
+        chunk = np.array(tried)
         with np.errstate(over="ignore"):
             change = np.abs(a.factors(chunk) - b.factors(chunk)).max(axis=(1, 2))
         beyond = np.nonzero(change > limit)[0]

@@ -60,8 +60,10 @@ def _kernel(who: str, rope: Any, x: Any) -> str:
 
 def _channels(rope: Any) -> str:
     last = rope.first_channel + 2 * rope.pairs - 1
-    span = f"the first {rope.rotary_dim}" if not rope.first_channel else f"channels {rope.first_channel} to {last}"
     blocks = "" if rope.blocks == 1 else f", in {rope.blocks} blocks"
+    if rope.rotary_dim == rope.head_dim:
+        return f"all {rope.head_dim} are rotated{blocks}"
+    span = f"the first {rope.rotary_dim}" if not rope.first_channel else f"channels {rope.first_channel} to {last}"
     return f"{span} of {rope.head_dim} are rotated{blocks}"
 
 

@@ -355,8 +355,10 @@ class RotaryEmbedding(CachedKeys, Extensible):
         Keys of transformers do not include the pairing, the position of the rotated channels and the phase, which
         belong to the model type. `NTKScaling` is written as `alpha`, which only Hunyuan's model types read; for other
         targets it is a larger base. For llama.cpp, Llama 3's rule and others without an argument are a divisor of each
-        frequency, in `rope_freqs.weight`. "interleaved_to_half" is written as "interleaved", which has the same
-        attention scores but other cached keys.
+        frequency, in `rope_freqs.weight`. With YaRN, llama.cpp computes the attention factor and does not read
+        `--yarn-attn-factor`; another factor needs `architecture`, and is written as `--override-kv`. Arguments for vLLM
+        are for versions that read `rope_parameters`. "interleaved_to_half" is written as "interleaved", which has the
+        same attention scores but other cached keys.
 
         References
         ----------

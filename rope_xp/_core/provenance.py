@@ -48,6 +48,8 @@ class Provenance:
         How `extend` changed the embedding; empty if it did not.
     stated : tuple of str
         The keys of the config that were read.
+    format : str
+        The format of the config; empty for a config of transformers.
 
     Examples
     --------
@@ -62,6 +64,7 @@ class Provenance:
     stated: tuple[str, ...] = ()
     trained_length: int | None = None
     extended: str = ""
+    format: str = ""
 
     def mark(self, row: str) -> str:
         """A note to append to a row, or an empty string if the config states all values of the row."""
@@ -69,9 +72,9 @@ class Provenance:
         return f" (not in the config: {defaults})" if defaults else ""
 
     def others(self, rows: Container[str]) -> list[tuple[str, str]]:
-        """Rows for how the embedding was extended, and for the defaults that none of `rows` shows."""
+        """Rows for the format, for how the embedding was extended, and for the defaults that none of `rows` shows."""
         others = defaults_as_text(default for default in self.defaults if default.row not in rows)
-        found = {"extended": self.extended, "not in the config": others}
+        found = {"read from": self.format, "extended": self.extended, "not in the config": others}
         return [(name, text) for name, text in found.items() if text]
 
     def lines(self, rows: Container[str]) -> list[tuple[str, str]]:

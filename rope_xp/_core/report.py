@@ -1,5 +1,6 @@
 """Reports: results that people read as text or Markdown, and programs as a dict."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from math import isfinite
@@ -75,6 +76,12 @@ def json_value(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [json_value(each) for each in value]
     raise TypeError(f"to_dict: a field must be a number, a string, or a sequence or mapping of them; got {value!r}")
+
+
+def short_repr(value: Any) -> str:
+    """The repr of a value without arguments that are None. Of more than 8 numbers, it says how many they are."""
+    text = re.sub(r", \w+=None", "", repr(value))
+    return re.sub(r"\((?:[-+.\de]+,? ?){9,}\)", lambda found: f"({len(found[0].split())} numbers)", text)
 
 
 def _as_text(section: Section) -> str:

@@ -138,7 +138,7 @@ def _factors(cos: np.ndarray, sin: np.ndarray) -> tuple[float, float] | None:
     """Two factors a, b with ``(cos / a)**2 + (sin / b)**2 == 1`` everywhere, by least squares; None without."""
     terms = np.stack([cos.ravel() ** 2, sin.ravel() ** 2], axis=-1)
     squares, *_ = np.linalg.lstsq(terms, np.ones(len(terms)), rcond=None)
-    if (squares <= 0.0).any() or np.abs(terms @ squares - 1.0).max() > 8 * ROUNDOFF["bfloat16"] / 4:
+    if (squares <= 0.0).any() or np.abs(terms @ squares - 1.0).max() > 2 * ROUNDOFF["bfloat16"]:
         return None
     a, b = 1.0 / np.sqrt(squares)
     return (float(a), float(b)) if abs(a - b) > 1e-3 * a else None

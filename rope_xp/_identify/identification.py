@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rope_xp._core.report import Report, Section, Table
+from rope_xp._core.report import Report, Section, Table, short_repr
 
 if TYPE_CHECKING:
     from rope_xp._core.embedding import RotaryEmbedding
@@ -42,7 +42,7 @@ class Identification(Report):
     stateful : bool or None
         Whether the result of a call depends on calls before.
     relative : bool or None
-        Whether scores of queries and keys depend on the difference of their positions alone.
+        Whether scores of queries and keys depend on the difference of their positions alone, at positions 0 to 5.
     axis : "seq", "heads", "batch" or None
         The axis of `x` along which the function rotates by different angles.
     shape : str or None
@@ -82,19 +82,19 @@ class Identification(Report):
     def _summary(self) -> str:
         """The result in one sentence."""
         if self.rope is not None:
-            offset = f", with positions + {self.offset}" if self.offset else ""
-            return f"The function is {self.rope!r}{offset}."
+            offset = f", with positions {'+-'[self.offset < 0]} {abs(self.offset)}" if self.offset else ""
+            return f"The function is {short_repr(self.rope)}{offset}."
         if self.is_rotation is None:
             return "The function cannot be identified."
-        return (
-            "The function is a rotation, but no RotaryEmbedding explains it." if self.is_rotation else "Not a rotation."
-        )
+        if self.is_rotation:
+            return "The function is a rotation, but no RotaryEmbedding explains it."
+        return "The function is not a rotation."
 
     def _rows(self) -> list[tuple[str, str]]:
         """The rows of the table. What cannot be told is left out."""
         known = {None: None, True: "yes", False: "no"}
         direction = {None: None, 1: "the usual one", -1: "the opposite one (reverse=True)"}
-        calls = None if self.shape is None else f"x of ({self.shape}), {self.library}, {self.dtype}"
+        calls = None if self.shape is None else f"x of ({self.shape}), {self.library}, results in {self.dtype}"
         rows = {
             "rotation": known[self.is_rotation],
             "layout": self.layout,
@@ -104,9 +104,9 @@ class Identification(Report):
             "offset": None if self.offset is None else f"{self.offset}",
             "phases": None if self.precision is None else f"{self.precision}, up to position {self.longest:,}",
             "state": {None: None, True: "it keeps state between calls", False: "none found"}[self.stateful],
-            "relative": known[self.relative],
-            "axis": self.axis,
-            "calls": calls,
+            "relative scores": "yes, at small positions" if self.relative else known[self.relative],
+            "axis of x": self.axis,
+            "called with": calls,
             "confidence": f"{self.confidence:.3g}",
         }
         return [(name, text) for name, text in rows.items() if text is not None]

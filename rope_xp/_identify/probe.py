@@ -101,7 +101,7 @@ class Probe:
         shapes = SHAPES if shape is None else (_checked_shape(who, shape),)
         if like is not None:
             checks.floating(who, "like", like)
-        self.fn = fn
+        self.fn, self.is_stated = fn, shape is not None
         self.problems: list[str] = []
         trials = _trials(fn, self.head_dim, shapes, _libraries(like))
         best = min(trials, key=lambda trial: (*FOLLOWS, None).index(trial.follows))
@@ -110,7 +110,7 @@ class Probe:
         self._form, self.dtype, self.axis, self.follows = best.form, best.dtype, best.axis, best.follows
         self.shape = " ".join(best.form.shape) if best.follows else None
         self.position_axes = best.form.position_axes if best.follows else ()
-        self.library = backends.name(backends.namespace(best.form.like)).partition(".")[0] if best.follows else ""
+        self.library = _library(best.form) if best.follows else ""
         self.eps = ROUNDOFF.get(self.dtype, ROUNDOFF["bfloat16"])
         self._rows = len(MORE)  # of the last call, where each needs another number
 
@@ -162,19 +162,16 @@ class Probe:
         rows, where = np.arange(len(x)), positions
         if self.follows == "index":
             if positions.max() >= LONGEST_INDEX:
-                raise Failure("a call has one row for each position up to the largest")
+                raise Failure(f"a call would need more than {LONGEST_INDEX} rows, one for each position")
             along = np.zeros((int(positions.max()) + 1, self.head_dim))
             along[positions] = x
             x, rows, where = along, positions, np.arange(len(along))
         names = self._form.shape[:-1]
-        sizes = {name: len(x) if name in (self.axis, "seq") and self._is_square(name) else 1 for name in SIZES}
+        long = (self.axis,) if self.follows == "index" else (self.axis, "seq")
+        sizes = {name: len(x) if name in long else 1 for name in SIZES}
         x = x.reshape(*(len(x) if name == self.axis else 1 for name in names), self.head_dim)
         y = call(self.fn, self._form, x, sizes, where[: sizes["seq"]]).y
         return y[tuple(slice(None) if name == self.axis else 0 for name in names)][rows]
-
-    def _is_square(self, name: str) -> bool:
-        """Whether this axis has as many rows as the axis that is rotated."""
-        return name == self.axis or self.follows != "index"
 
 
 def _trials(fn: Callable[..., Any], head_dim: int, shapes: tuple[str, ...], libraries: list[Any]) -> list[Trial]:
@@ -196,34 +193,38 @@ def _trials(fn: Callable[..., Any], head_dim: int, shapes: tuple[str, ...], libr
 
 def _trial(fn: Callable[..., Any], head_dim: int, form: Form, sizes: dict[str, int]) -> Trial:
     """What a function does in one form, from equal rows at the same positions in two orders."""
-    row = np.cos(np.arange(head_dim)) + 1.5
-    row = row.reshape(*[1] * len(form.shape[:-1]), head_dim)
+    row = (np.cos(np.arange(head_dim)) + 1.5).reshape(*[1] * (len(form.shape) - 1), head_dim)
     try:
-        (first, dtype), (again, _), (other, _) = (
-            call(fn, form, row, sizes, order) for order in (ORDER, ORDER, OTHER_ORDER)
-        )
+        first, again, other = (call(fn, form, row, sizes, order) for order in (ORDER, ORDER, OTHER_ORDER))
+        dtype, first, again, other = first.dtype, first.y, again.y, other.y
         close = 64 * ROUNDOFF.get(dtype, ROUNDOFF["bfloat16"]) * np.abs(first).max()
         axes = [axis for axis in range(first.ndim - 1) if np.abs(first - first.take([0], axis)).max() > close]
-        names = [form.shape[axis] for axis in axes]
+        unchanged = np.abs(first - other).max() <= close
         if np.abs(first - again).max() > close:
             return Trial(form, words="two equal calls give different results")
-        if not axes and np.abs(first - other).max() <= close:
-            return Trial(form, dtype, None, "nothing")
-        if len(axes) != 1:
-            along = " and ".join(names) or "no axis"
-            return Trial(form, words=f"equal rows of x give results that change along {along}, which positions do not")
-        if np.abs(first - other).max() <= close:
-            longer = call(fn, form, row, sizes | {names[0]: len(MORE), "seq": len(MORE)}, MORE).y
+        if not axes:
+            words = "" if unchanged else "all rows change if positions come in another order"
+            return Trial(form, dtype, None, "nothing" if unchanged else None, words)
+        name = form.shape[axes[0]]
+        if len(axes) > 1:
+            names = " and ".join(form.shape[axis] for axis in axes)
+            return Trial(form, words=f"equal rows of x give results that differ along {names}")
+        if unchanged:
+            longer = call(fn, form, row, sizes | {name: len(MORE), "seq": len(MORE)}, MORE).y
             follows = _index_or_first_call(first, longer, axes[0], close)
-        elif first.shape[axes[0]] == len(ORDER):
-            same = np.abs(first - other.take(np.argsort(OTHER_ORDER)[ORDER], axes[0])).max() <= close
-            follows = "positions" if same else None
         else:
-            follows = None
+            follows = _positions_or_none(first, other, axes[0], close)
     except Failure as failure:
         return Trial(form, words=str(failure))
-    words = "" if follows else f"rows along {names[0]} follow neither their position nor their index"
-    return Trial(form, dtype, names[0], follows, words)
+    words = "" if follows else f"rows along {name} follow neither their position nor their index"
+    return Trial(form, dtype, name, follows, words)
+
+
+def _positions_or_none(first: np.ndarray, other: np.ndarray, axis: int, close: float) -> str | None:
+    """Whether rows follow their positions, from two calls with these in another order."""
+    if first.shape[axis] != len(ORDER):
+        return None
+    return "positions" if np.abs(first - other.take(np.argsort(OTHER_ORDER)[ORDER], axis)).max() <= close else None
 
 
 def _index_or_first_call(first: np.ndarray, longer: np.ndarray, axis: int, close: float) -> str | None:
@@ -257,11 +258,23 @@ def _libraries(like: Any) -> list[Any]:
 
 
 def _summary(trials: list[Trial]) -> list[str]:
-    """What went wrong, each reason once, with the shapes that it concerns unless it concerns all."""
-    reasons: dict[str, tuple[str, dict[str, None]]] = {}
+    """What went wrong, each reason once, with the libraries and shapes that it concerns unless it concerns all."""
+    reasons: dict[str, list[Trial]] = {}
     for trial in trials:  # sizes in an error differ from trial to trial; the error is the same
-        _, shapes = reasons.setdefault(re.sub(r"[\d, ]+", "#", trial.words), (trial.words, {}))
-        shapes[" ".join(trial.form.shape)] = None
-    if len(reasons) == 1:
-        return [trials[0].words]
-    return [f"with x of ({'), ('.join(shapes)}), {words}" for words, shapes in reasons.values()]
+        reasons.setdefault(re.sub(r"[\d, ]+", "#", trial.words), []).append(trial)
+    lines = []
+    for same in reasons.values():
+        given = []
+        for name, of in (
+            ("{}", lambda trial: _library(trial.form)),
+            ("({})", lambda trial: " ".join(trial.form.shape)),
+        ):
+            concerned = dict.fromkeys(map(of, same))
+            given += [" or ".join(map(name.format, concerned))] * (concerned.keys() != {*map(of, trials)})
+        lines.append(f"with x of {', '.join(given)}, {same[0].words}" if given else same[0].words)
+    return lines
+
+
+def _library(form: Form) -> str:
+    """The name of the library of a form."""
+    return backends.name(backends.namespace(form.like)).partition(".")[0]

@@ -44,7 +44,10 @@ class Rule(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Measured frequencies of all pairs, without sign, the allowed error of each, and the attention factor."""
+    """Measured frequencies of all pairs, without sign, the allowed error of each, and the attention factor.
+
+    The frequency 0 is exact: such pairs are not rotated.
+    """
 
     values: np.ndarray
     errors: np.ndarray
@@ -109,9 +112,9 @@ def _candidates(measured: Measured) -> Iterator[Rule]:
     values = measured.values
     if len(values) < 2 or (values <= 0.0).all():
         return
-    rotated = int(np.count_nonzero(values > measured.errors))
+    rotated = int(np.count_nonzero(values))
     if rotated < len(values):
-        if (values[rotated:] <= measured.errors[rotated:]).all() and rotated > 1:
+        if rotated > 1 and not values[rotated:].any():
             yield from _proportional(measured, rotated)
         return
     plain = list(_geometric(measured))
@@ -135,13 +138,15 @@ def _geometric(measured: Measured) -> Iterator[Rule]:
 
 def _base(measured: Measured, factor: float, pairs: int) -> tuple[float, int]:
     """The simplest base of the first pairs, whose frequencies are divided by `factor`, and its digits."""
-    j = np.arange(1, pairs)
+    return simplest(*_interval(measured, factor, pairs)) if pairs > 1 and factor < inf else (inf, 99)
+
+
+def _interval(measured: Measured, factor: float, pairs: int) -> tuple[float, float]:
+    """The least and the greatest base that explain the first pairs. A frequency may be as small as its error."""
     w, error = measured.values[1:pairs] * factor, measured.errors[1:pairs] * factor
-    if pairs < 2 or (w <= error).any():
-        return inf, 99
-    power = -measured.rotary_dim / (2 * j)
-    least, most = ((w + error) ** power).max(), ((w - error) ** power).min()
-    return simplest(float(least), float(most))
+    power = -measured.rotary_dim / (2 * np.arange(1, pairs))
+    greatest = np.where(w > error, np.where(w > error, w - error, 1.0) ** power, 1e300)
+    return float(((w + error) ** power).max()), float(greatest.min())
 
 
 def _quotient(of: float, value: float, error: float) -> tuple[float, int]:
@@ -172,7 +177,7 @@ def _changed_base(measured: Measured, plain: list[Rule]) -> Iterator[Rule]:
     width = measured.rotary_dim
     for rule in plain:
         if rule.scaling is None and width > 2:
-            least, most = _interval(measured)
+            least, most = _interval(measured, 1.0, len(measured.values))
             for factor in FACTORS:
                 power = factor ** (width / (width - 2))
                 base, digits = simplest(least / power, most / power)
@@ -185,13 +190,6 @@ def _changed_base(measured: Measured, plain: list[Rule]) -> Iterator[Rule]:
             if digits + of_base <= FEW_DIGITS and base >= 1.0:
                 scaling = MixedNTKScaling(factor=factor)
                 yield from _if_it_agrees(measured, Rule(base, scaling, digits + of_base + 1))
-
-
-def _interval(measured: Measured) -> tuple[float, float]:
-    """The least and the greatest base that explain the frequencies."""
-    power = -measured.rotary_dim / (2 * np.arange(1, len(measured.values)))
-    w, error = measured.values[1:], measured.errors[1:]
-    return float(((w + error) ** power).max()), float(((w - error) ** power).min())
 
 
 class Ramp(NamedTuple):
@@ -273,7 +271,7 @@ def _yarn(measured: Measured, ramp: Ramp) -> Iterator[Scaling]:
     width = measured.rotary_dim
     exact = float(2 * pi * ramp.base ** (2 * stop / width))
     lengths = {
-        *_lengths_of_rounded_ends(round(start), round(stop), ramp.base, width),
+        _length_of_rounded_ends(round(start), round(stop), ramp.base, width),
         *(_whole(exact * (1 - each), exact * (1 + each)) for each in (1e-3, 1e-5)),
     }
     for truncate in (True, False):
@@ -286,8 +284,8 @@ def _yarn(measured: Measured, ramp: Ramp) -> Iterator[Scaling]:
             )
 
 
-def _lengths_of_rounded_ends(start: int, stop: int, base: float, width: int) -> Iterator[int]:
-    """Original lengths whose ramp begins and ends at these pairs, after rounding."""
+def _length_of_rounded_ends(start: int, stop: int, base: float, width: int) -> int:
+    """The simplest original length whose ramp begins and ends at these pairs, after rounding; 0 if none."""
     least = max(
         2 * pi * 32 * base ** (2 * start / width) if start > 0 else 0.0, 2 * pi * base ** (2 * (stop - 1) / width)
     )
@@ -295,7 +293,7 @@ def _lengths_of_rounded_ends(start: int, stop: int, base: float, width: int) -> 
         2 * pi * 32 * base ** (2 * (start + 1) / width),
         2 * pi * base ** (2 * stop / width) if stop < width - 1 else inf,
     )
-    yield _whole(least, most)
+    return _whole(least, most)
 
 
 def _whole(least: float, most: float) -> int:

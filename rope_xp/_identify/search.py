@@ -67,13 +67,17 @@ class Search:
     def run(self) -> Identification:
         """The report."""
         if self._can_be_called():
-            matrices = self._matrices()
-            if matrices is not None:
-                self.eps = max(self.probe.eps, _roundoff_of(matrices))
-                if self._is_linear(matrices):
-                    self._rotation(matrices)
+            with np.errstate(all="ignore"):  # extreme numbers of a function
+                self._search()
         reasons = dict.fromkeys([*self.reasons, *self.probe.problems])
         return replace(self.report, reasons=tuple(each[0].upper() + each[1:] + "." for each in reasons))
+
+    def _search(self) -> None:
+        matrices = self._matrices()
+        if matrices is not None:
+            self.eps = max(self.probe.eps, _roundoff_of(matrices))
+            if self._is_linear(matrices):
+                self._rotation(matrices)
 
     def note(self, words: str = "", **known: Any) -> None:
         """Add a reason, and what is known."""
@@ -90,7 +94,8 @@ class Search:
             self.note("not a rotary embedding: the result depends neither on positions nor on the order of rows")
             self.note(is_rotation=False)
         elif follows == "index":
-            self.note(f"it ignores positions: each row is rotated by its index along the axis {axis}")
+            words = "" if self.probe.is_stated else "; state `shape` to find out whether that axis holds heads"
+            self.note(f"it ignores positions: each row is rotated by its index along the axis {axis}{words}")
         if axis == "heads":
             self.note("heads are rotated in place of positions: equal rows of different heads get different angles")
         return follows not in (None, "nothing")
@@ -135,24 +140,25 @@ class Search:
         A shorter call follows if a long one fails, if a long one changes the result of a short position, or if angles
         do not follow. Then the first call is made again, to find out whether the long ones changed its result.
         """
-        short = Measurement(SHORT, matrices[:, channels.outputs[:, :, None], channels.inputs[:, None, :]])
-        found, seq_len = None, self.seq_len
-        while found is None and seq_len >= LENGTHS[-1]:
-            shorter = next((each for each in LENGTHS if each < seq_len), 0)
+        found = short = Measurement(SHORT, matrices[:, channels.outputs[:, :, None], channels.inputs[:, None, :]])
+        seq_len = self.seq_len
+        while seq_len >= LENGTHS[-1]:
             long = self._long(channels, seq_len)
+            seq_len = next((each for each in LENGTHS if each < seq_len), 0)
             if long is None:
-                self._limits["failure"] = "it fails for longer ones: " + self.probe.problems.pop()
+                self._limits["failure"] = f"with longer ones {self.probe.problems.pop()}"
             elif np.abs(long.blocks[1] - short.blocks[1]).max() > 16 * self.eps * np.abs(short.blocks).max():
-                self._limits["length"] = "frequencies depend on the largest position of a call"
+                self._limits["length"] = "the frequencies depend on the largest position of a call"
             else:
-                found, until = long, _until(long, self.eps)
-                if until is not None and until > LENGTHS[-1]:
-                    where = "there" if until in LENGTHS else "before it"
-                    self._limits["table"] = f"at {until:,} the angles do not follow: a table may end {where}"
-                    found, shorter = None, next(each for each in LENGTHS if each <= until)
-            seq_len = shorter if found is None else 0
+                until = _until(long, self.eps)
+                if until is None or until <= LENGTHS[-1]:
+                    found = long
+                    break
+                where = "there" if until in LENGTHS else "before it"
+                self._limits["table"] = f"at {until:,} the angles do not follow: a table may end {where}"
+                seq_len = next(each for each in LENGTHS if each <= until)
         self._has_state(matrices)
-        return short if found is None else found
+        return found
 
     def _long(self, channels: Channels, seq_len: int) -> Measurement | None:
         """The blocks of one call at positions below `seq_len`."""
@@ -175,7 +181,7 @@ class Search:
         longest = int(measurement.positions.max())
         self.note(longest=longest)
         for words in self._limits.values():
-            self.note(f"positions up to {longest:,} are tested, because {words}")
+            self.note(f"positions up to {longest:,} are tested: {words}")
         if roundoff is None:
             self.note(f"not a rotation: {why_no_rotation(measurement.blocks, channels.inputs)}", is_rotation=False)
             return
@@ -189,9 +195,10 @@ class Search:
             self.note("not a rotary embedding: angles are not proportional to positions")
             return
         start = start_of(frequencies.start, frequencies.values, frequencies.errors, roundoff)
-        self.note(offset=start.offset, direction=rotation.direction, inv_freq=tuple(frequencies.values.tolist()))
+        self.note(offset=start.offset, inv_freq=tuple(frequencies.values.tolist()))
         self.note(start.words if start.offset is not None else f"not a rotary embedding: {start.words}")
         if start.offset is not None:
+            self.note(direction=rotation.direction)
             self._value(rotation, measurement.positions[1:], rotations.angle[1:], roundoff)
 
     def _value(self, rotation: Rotation, positions: np.ndarray, angle: np.ndarray, roundoff: float) -> None:
@@ -208,6 +215,8 @@ class Search:
             self.note(f"no layout has these pairs{of_rule}")
             return
         self._note_rule(value.rope, rotation.magnitude_error)
+        off = np.abs(rotation.frequencies.values / np.where(w, w, 1.0) - 1.0)[w != 0.0].max()
+        self.note(f"the frequencies of {len(w)} pairs were measured; those of the value are within {off:.1e} of each")
         explained = self._explained(value.rope, positions, precision, roundoff)
         resolved = float(np.mean(rotation.frequencies.errors <= 1e-3 * np.abs(rotation.frequencies.values)))
         self.note(layout=value.rope.layout, confidence=resolved * explained)
@@ -226,7 +235,8 @@ class Search:
         if precision.name is None:
             self.note(f"angles are not positions times frequencies: {error}")
         elif precision.name != "exact":
-            self.note(f"phases have the precision of {precision.name}: {error}")
+            words = "scores there do not depend on relative positions alone"
+            self.note(f"phases have the precision of {precision.name}: {error}, and {words}")
         self.note(precision=precision.name)
 
     def _note_rule(self, rope: RotaryEmbedding, error: float) -> None:
@@ -248,7 +258,9 @@ class Search:
             return 0.0
         ours = rope.replace(kernel="reference")(x, seq_dim=0, positions=positions + (self.report.offset or 0))
         close = 6.0 * max(self.report.magnitude or 1.0, 1.0) * (precision.errors + 16 * roundoff)
-        return float(np.mean(np.abs(y - ours) <= close[:, None]))
+        explained = np.abs(y - ours) <= close[:, None]
+        self.note(f"of {explained.size:,} numbers of other rows, the value gives {explained.sum():,} within tolerance")
+        return float(explained.mean())
 
     def _first_unlike(self, rope: RotaryEmbedding, precision: str, errors: np.ndarray, roundoff: float) -> int | None:
         """The first position of many at which the value does not explain the function; None without one."""

@@ -34,7 +34,7 @@ def value_of(rotation: Rotation) -> Value | None:
     places = list(places_of(rotation.channels, rotation.head_dim))
     if not places:
         return None
-    found = [(rule, place) for place in places for rule in [_rule_at(place, rotation)] if rule is not None]
+    found = [(rule, place) for place in places if (rule := _rule_at(place, rotation)) is not None]
     if not found:
         numbers = [_simplest(w, error) for w, error in zip(*_of_all_pairs(places[0], rotation))]
         options = _channels_of(places[0], rotation)
@@ -64,10 +64,9 @@ def _rule_at(place: Place, rotation: Rotation) -> Rule | None:
 
 
 def _of_all_pairs(place: Place, rotation: Rotation) -> tuple[np.ndarray, np.ndarray]:
-    """The frequencies of all pairs of a layout, and their errors. Pairs that were not measured have frequency 0."""
-    frequencies = rotation.frequencies
-    values, errors = np.zeros(place.pairs), np.full(place.pairs, float(frequencies.errors.min()))
-    values[place.numbers], errors[place.numbers] = frequencies.values, frequencies.errors
+    """The frequencies of all pairs of a layout, and their errors. Pairs that are not rotated have frequency 0."""
+    values, errors = np.zeros(place.pairs), np.zeros(place.pairs)
+    values[place.numbers], errors[place.numbers] = rotation.frequencies.values, rotation.frequencies.errors
     return values, errors
 
 

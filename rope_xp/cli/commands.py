@@ -5,17 +5,19 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 import rope_xp
+from rope_xp._core.extension import Rule
+from rope_xp._core.writers import TARGETS, Target
 from rope_xp.cli import inputs
 from rope_xp.cli.doctor import diagnose
 from rope_xp.cli.output import show
 
-TARGETS = ("transformers", "vllm", "llama.cpp", "gguf", "mlx", "megatron", "meta")
-RULES = ("yarn", "linear", "ntk", "dynamic", "llama3", "longrope")
+RULES = get_args(Rule)
+# The keys of `rope_xp.plot.PICTURES`, which needs matplotlib.
 PICTURES = ("wavelengths", "scaling", "decay", "phase-error", "scores", "sections", "pair")
 
 
@@ -44,6 +46,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 CONTEXT = click.option("--context", type=Length(), help="The length to judge, such as 128k.")
 TRAINED = click.option("--trained-length", type=Length(), help="The length of training, if the config has none.")
 HEAD_DIM = click.option("--head-dim", type=int, help="The number of channels of a head, for functions.")
+SEQ_LEN = click.option("--seq-len", type=Length(), help="The length of sequences, for rules that depend on it.")
 PLACE = options(
     click.option("--layer", type=int, help="The index of a layer, if layers differ."),
     click.option("--layer-type", help="The type of a layer, such as sliding_attention."),
@@ -65,8 +68,7 @@ def app() -> None:
 
 @app.command()
 @FILE
-@click.option("--seq-len", type=Length(), help="The length of the sequence, for rules that depend on it.")
-@options(CONTEXT, TRAINED, PLACE, JSON)
+@options(SEQ_LEN, CONTEXT, TRAINED, PLACE, JSON)
 def explain(file: str, as_json: bool, context: int | None, trained_length: int | None, **place: Any) -> int:
     """Say what the rotary embedding of a config does.
 
@@ -125,8 +127,8 @@ def identify(file: str, head_dim: int | None, as_json: bool) -> int:
 def extend(
     file: str,
     to: int,
-    rule: str | None,
-    target: str | None,
+    rule: Rule | None,
+    target: Target | None,
     trained_length: int | None,
     as_json: bool,
     **place: Any,
@@ -137,20 +139,23 @@ def extend(
     Example: rope-xp extend config.json --to 128k
     Example: rope-xp extend config.json --to 128k --rule yarn --for vllm
     """
-    extended = inputs.embedding(file, **place).extend(to, rule=rule, trained_length=trained_length)
-    if target is None:
-        return show(extended if rule is None else extended.explain(to), as_json)
+    rope = inputs.embedding(file, **place)
     if rule is None:
-        raise click.UsageError("--rule must be given with --for")
-    return _print_settings(extended.to_config(target))
+        if target is not None:
+            raise click.UsageError("--rule must be given with --for")
+        return show(rope.extend(to, trained_length=trained_length), as_json)
+    extended = rope.extend(to, rule, trained_length=trained_length)
+    return show(extended.explain(to), as_json) if target is None else _print_settings(extended.to_config(target))
 
 
 @app.command()
 @FILE
 @click.option("--to", type=click.Choice(TARGETS), required=True, help="The program.")
-@PLACE
-def convert(file: str, to: str, **place: Any) -> int:
+@options(SEQ_LEN, PLACE)
+def convert(file: str, to: Target, **place: Any) -> int:
     """Write the embedding of a config for another program: keys as JSON, or options.
+
+    The keys for transformers belong into rope_parameters of config.json.
 
     \b
     Example: rope-xp convert config.json --to llama.cpp

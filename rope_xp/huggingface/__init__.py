@@ -1,5 +1,7 @@
 """rope_xp inside a PyTorch model of transformers 5: `patch(model)` puts it in, `unpatch(model)` takes it out.
 
+`from_transformers(config)` identifies what the installed transformers computes for a config.
+
 `patch` changes one model and nothing global. It replaces each rotary module by a `Rotary` module. It also changes the
 class of each module whose forward calls an apply function of transformers, such as `apply_rotary_pos_emb`. The
 forward of the new class has the same code, but it calls the apply functions of rope_xp.
@@ -12,6 +14,9 @@ forward of the new class has the same code, but it calls the apply functions of 
 `_gptj`              attention that holds its own table: GPT-J and CodeGen
 `_guard`             keeps the buffers of the original modules unedited until `unpatch`
 `_comparison`        the contexts in which code of transformers is called
+`_from_transformers` `from_transformers`
+`_meta_models`       models on the meta device, their attentions and rotary modules
+`_probing`           what an attention does to queries, as a function
 ===================  ================================================================================
 """
 
@@ -35,6 +40,7 @@ if int(transformers.__version__.partition(".")[0]) < 5:
     raise ImportError(f"rope_xp.huggingface: transformers must be 5 or newer; got {transformers.__version__}")
 
 from rope_xp.huggingface._compare_tables import is_rotary, rotary_of
+from rope_xp.huggingface._from_transformers import from_transformers
 from rope_xp.huggingface._gptj import TABLE_BUFFER, exact_table_class, holds_table
 from rope_xp.huggingface._guard import (
     GuardedModule,
@@ -49,7 +55,7 @@ from rope_xp.huggingface._guard import (
 from rope_xp.huggingface._rewrite import ClassRewriter
 from rope_xp.huggingface._rotary import Rotary
 
-__all__ = ["patch", "patched", "unpatch"]
+__all__ = ["from_transformers", "patch", "patched", "unpatch"]
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 

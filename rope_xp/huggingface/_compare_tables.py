@@ -55,7 +55,11 @@ FORWARD_PARAMETERS = (("x", "position_ids"), ("x", "position_ids", "layer_type")
 
 def is_rotary(module: Any) -> bool:
     """Whether a module's class, or a base class, has the name of a rotary module, or of attention in `REFUSED`."""
-    names = [cls.__name__ for cls in type(module).__mro__ if ROTARY_NAME.search(cls.__name__)]
+    return is_rotary_class(type(module))
+
+
+def is_rotary_class(cls: type) -> bool:
+    names = [each.__name__ for each in cls.__mro__ if ROTARY_NAME.search(each.__name__)]
     return any(not ATTENTION_NAME.search(name) or name in REFUSED for name in names)
 
 

@@ -114,6 +114,14 @@ def stdin(monkeypatch):
     return lambda text: monkeypatch.setattr(sys, "stdin", text and io.TextIOWrapper(io.BytesIO(text)))
 
 
+def test_convert_writes_the_frequencies_of_a_length(run, file):
+    """MLX has only the long factors of LongRoPE."""
+    code, _, errors = run("convert", file("phi-3.5-mini-instruct"), "--to", "mlx")
+    assert code == 2 and "seq_len of scaling must be greater than 4096" in errors
+    code, text, _ = run("convert", file("phi-3.5-mini-instruct"), "--to", "mlx", "--seq-len", "128k")
+    assert code == 0 and json.loads(text)["rope_scaling"]["type"] == "longrope"
+
+
 def test_convert_reads_standard_input(run, stdin):
     stdin(b"\xef\xbb\xbf" + json.dumps(CONFIGS[QWEN]).encode())
     code, text, _ = run("convert", "-", "--to", "transformers")

@@ -109,7 +109,7 @@ def test_lines_differ_without_colour():
         (lambda: plot.pair(PLAIN, index=64), ValueError, "pair: index must be below the number of pairs, 64; got 64"),
         (lambda: plot.sections(HEADS), ValueError, "sections: frequencies must be floats that all heads share; got"),
         (lambda: plot.scaling(PLAIN.replace(base=None, inv_freq=(1.0,))), ValueError, "scaling: embeddings must have"),
-        (lambda: plot.phase_error(PLAIN, context=2**31), ValueError, "phase_error: context must be at least 2 and"),
+        (lambda: plot.phase_error(PLAIN, context=2**24 + 1), ValueError, "phase_error: context must be at least 2 and"),
         (lambda: plot.save("a.jpg", "pair", PLAIN), ValueError, "save: output must end in .png or .svg; got 'a.jpg'"),
         (lambda: plot.save("a.png", "pairs", PLAIN), ValueError, "save: kind must be one of"),
     ],

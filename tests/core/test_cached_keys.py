@@ -66,12 +66,15 @@ def truth_of(rope, k):
 
 @pytest.mark.parametrize("before", RULES)
 def test_keys_of_one_rule_become_those_of_another(xp, before):
-    """At large positions, in every dtype; the other channels keep their numbers."""
+    """At large positions; the other channels keep their numbers. Other dtypes, and Dask, which is slow, try one."""
+    names = [*RULES]
+    following = names[(names.index(before) + 1) % len(names)]
     ropes = {name: embedding(head_dim=16, rotary_dim=14, scaling=rule) for name, rule in RULES.items()}
     for dtype in xp.floats:
         k = xp.random(2, 5, 3, 16, dtype=dtype)
         cached = ropes[before](k, positions=WHERE, seq_dim=1)
-        for name, other in ropes.items():
+        for name in names if dtype == "float32" and xp.name != "dask" else [following]:
+            other = ropes[name]
             changed = ropes[before].rerotate(cached, WHERE, to=other, seq_dim=1)
             truth, atol = truth_of(other, xp.numpy(k)), tolerance(dtype, other.attention_factor)
             assert xp.dtype_of(changed) == dtype

@@ -10,6 +10,7 @@ import pytest
 from errors import assert_all_raise, raising
 
 from rope_xp import (
+    LongRopeScaling,
     NTKScaling,
     RotaryEmbedding,
     Sections,
@@ -18,6 +19,7 @@ from rope_xp import (
     assert_same,
     compare,
 )
+from rope_xp._compare.search import _first_of_pair
 
 HEAD_DIM, BASE, FACTOR, FAR = 32, 10_000.0, 1.25, 100_000
 SCALING = YarnScaling(factor=4.0, original_max_position_embeddings=64, attention_factor=FACTOR)
@@ -59,8 +61,9 @@ MISTAKES = {
 }
 MORE_MISTAKES = {
     ("phase precision",): (ROPE, lambda x, p: rotate(x, angles(p, PLAIN, ml_dtypes.bfloat16))),
+    ("base",): (ROPE, lambda x, p: rotate(x, angles(p, geometric(10_050.0)))),
     ("layout", "base"): (ROPE, lambda x, p: rotate(x, angles(p, OTHER), "interleaved")),
-    ("layout", "offset"): (ROPE, lambda x, p: rotate(x, angles(p - 1, PLAIN), "interleaved")),
+    ("layout", "offset"): (ROPE, lambda x, p: rotate(x, angles(p + 7, PLAIN), "interleaved")),
     ("layout", "width"): (ROPE, lambda x, p: rotate(x, angles(p, NARROW), "interleaved")),
     ("direction", "scaling"): (SCALED, lambda x, p: rotate(x, -angles(p, PLAIN))),
     ("attention factor", "sincos order"): (SCALED, lambda x, p: rotate(x, QUARTER - angles(p, YARN), factor=FACTOR**2)),
@@ -89,6 +92,7 @@ def test_a_planted_mistake_is_the_first_cause(xp, causes):
     for pair in ((fn, rope), (rope, fn)):
         report = compare(*pair, **options)
         assert not report.same and report.causes == causes, report
+        assert report.scores_are_same == (causes == ("offset",))
     assert compare(fn, fn, head_dim=HEAD_DIM, **{**options, "context": 512}).same
     with pytest.raises(AssertionError, match=rf"^assert_same: the function .* differ.*Likely cause: {causes[0]}"):
         assert_same(fn, rope, **options)
@@ -105,14 +109,27 @@ def right(x, positions):
     return rotate(x, angles(positions, PLAIN, "float32")).astype("float32")
 
 
+def with_float32_tables(x, positions):
+    """Exact phases, whose sines and cosines are rounded to float32."""
+    angle = angles(positions, PLAIN)
+    sin, cos = (table.astype("float32").astype("float64") for table in (np.sin(angle), np.cos(angle)))
+    one, other = x[:, :16], x[:, 16:]
+    return np.concatenate([one * cos - other * sin, other * cos + one * sin], axis=-1)
+
+
 def test_what_agrees_up_to_the_context_is_the_same():
     assert_same(right, ROPE)
     assert_same(ROPE.replace(scaling=NTKScaling(factor=4.0)), ROPE.replace(base=BASE * 4.0 ** (32 / 30)))
     assert_same(RotaryEmbedding(head_dim=HEAD_DIM, layout="half", inv_freq=PLAIN.tolist()), ROPE, context=2**31)
     assert_same({**CONFIG, "model_type": "smollm3", "no_rope_layers": [1, 0]}, None, options={"layer": 1})
     assert_same(lambda x, positions: x, None, head_dim=HEAD_DIM)
-    with pytest.raises(AssertionError, match="phase precision"):
-        assert_same(right, ROPE, context=FAR)
+    assert_same(ROPE, ROPE.replace(phase="float32"))
+    for inexact in (right, ROPE.replace(phase="float32")):
+        with pytest.raises(AssertionError, match="phase precision"):
+            assert_same(inexact, ROPE, context=FAR)
+    assert_same(SLOW.replace(phase="float32"), SLOW, context=2**31, tolerance=1.0)
+    report = compare(with_float32_tables, ROPE, context=2**31)
+    assert report.same and not report.causes
 
 
 # An embedding in the words of the oracle: frequencies "pairs" or "axes pairs", layout, factor, dtype of phases.
@@ -186,6 +203,18 @@ def test_the_first_position_is_that_of_the_definition(name):
         assert report.largest_change == pytest.approx(change[599], abs=1e-12)
 
 
+@pytest.mark.parametrize("limit", [1e-3, 0.01, 0.5, 1.9])
+def test_the_first_position_of_a_pair_is_found_without_trying_all(limit):
+    """A pair of any sizes, whose angles differ by a start and a step, of which few positions may be far apart."""
+    rng = np.random.default_rng(0)
+    positions = np.arange(30_000)
+    for step in (*rng.uniform(-7, 7, 20), *rng.uniform(-1e-3, 1e-3, 20), 0.0, 2 * np.pi / 3):
+        size, other, start = 1.0, rng.choice([1.0, 1.005, 0.8]), rng.choice([0.0, 0.003, -0.003, 2.0, -2.0])
+        far = np.abs(size - other * np.exp(1j * (start + step * positions))) > limit
+        first = _first_of_pair(size, other, start, step, limit)
+        assert (first if first is not None and first < far.size else None) == (int(far.argmax()) if far.any() else None)
+
+
 def test_causes_of_values():
     yarn = YarnScaling(factor=4.0, original_max_position_embeddings=2048)
     rows = [
@@ -200,6 +229,7 @@ def test_causes_of_values():
         ),
         (ROPE, RotaryEmbedding(head_dim=HEAD_DIM, layout="half", inv_freq=PLAIN * NEARLY), ("frequencies",), 4096),
         (ROPE, ROPE.replace(head_dim=64), ("width",), 4096),
+        (ROPE, SCALED.replace(head_dim=64, layout="interleaved"), ("width", "layout", "scaling"), 256),
         (CONFIG, {**CONFIG, "rope_theta": 500_000.0}, ("base",), 2048),
         (CONFIG, {**CONFIG, "rope_scaling": {"type": "linear", "factor": 4.0}}, ("scaling",), 2048),
         (ROPE, RotaryEmbedding(head_dim=HEAD_DIM, layout="half", inv_freq=OTHER.tolist()), ("base",), 4096),
@@ -229,19 +259,29 @@ CONFIG = {
 def test_the_report_is_text_of_80_columns_and_json(tmp_path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**CONFIG, "rope_theta": 500_000.0}))
+    assert compare(partial(right), ROPE).a == "the function right"
     report = compare(str(file), CONFIG)
     text = str(report)
     assert max(map(len, text.splitlines())) <= 80
-    assert "Likely cause: base (a: 500,000; b: 10,000)." in " ".join(text.split())
+    words = " ".join(text.split())
+    assert "Likely cause: base." in words and "base a 500,000 b 10,000 compared positions 0 to 2,047 " in words
+    assert "Likely cause: base (a: 500,000; b: 10,000)." in report.summary
+    longrope = LongRopeScaling(
+        short_factor=(1.0,) * 16, long_factor=(2.5,) * 16, original_max_position_embeddings=4096, factor=4.0
+    )
+    assert (
+        "short_factor=(16 numbers), long_factor=(16 numbers), original_max_position_embeddings=4096, factor=4.0)"
+        in " ".join(compare(ROPE, ROPE.replace(scaling=longrope)).b.split())
+    )
     assert json.loads(json.dumps(report.to_dict()))["causes"] == ["base"]
 
 
 # Functions that are no rotation, and what the report says of them.
 FAILING = {
-    "it raises ZeroDivisionError: division by zero": lambda x, positions: 1 / 0,
-    "it changes the shape of x": lambda x, positions: x[..., :2],
-    "it returns NaN": lambda x, positions: x * np.nan,
-    "it returns NoneType, which is no array": lambda x, positions: None,
+    "the function raises ZeroDivisionError: division by zero": lambda x, positions: 1 / 0,
+    "the function changes the shape of x": lambda x, positions: x[..., :2],
+    "the function returns NaN": lambda x, positions: x * np.nan,
+    "the function returns NoneType, which is no array": lambda x, positions: None,
     "two equal calls give different results": lambda x, positions: x + np.random.default_rng().normal(size=x.shape),
     "is not linear in x": lambda x, positions: rotate(x, angles(positions, PLAIN)) ** 2,
     "gives the same result at every position": lambda x, positions: 2 * x,
@@ -255,6 +295,8 @@ FAILING = {
 def test_a_function_that_is_no_rotation_is_reported_in_words(words):
     report = compare(FAILING[words], ROPE, like=np.zeros(1))
     assert words.lower() in report.summary.lower() and not report.same and len(report.summary) < 1000
+    is_uncompared = report.causes == ("unknown",) and report.first_position is None
+    assert ("cannot be compared" in str(report)) == is_uncompared and "positions 0 to" not in str(report)
     with pytest.raises(AssertionError, match=r"^assert_same: the function .* must agree with RotaryEmbedding"):
         assert_same(FAILING[words], ROPE, like=np.zeros(1))
 
@@ -264,13 +306,13 @@ def test_a_function_that_counts_positions_itself_or_ends_is_compared_as_far_as_i
         return rotate(x, angles(np.arange(len(x)), PLAIN))
 
     def ending(x, positions):
-        return rotate(x, np.stack([angles(np.arange(2048), OTHER)[p] for p in positions]))
+        return rotate(x, np.stack([angles(np.arange(3000), OTHER)[p] for p in positions]))
 
     assert_same(counting, ROPE, shape="seq dim")
     assert "counts the rows" in compare(counting, ROPE, shape="seq dim").summary
     report = compare(ending, ROPE, shape="seq dim")
-    assert report.causes == ("base",) and "fails beyond position 1,000: it raises IndexError" in report.summary
-    assert report.context == 1001
+    assert report.causes == ("base",) and "fails beyond position 2,047: it raises IndexError" in report.summary
+    assert report.context == 2048
 
 
 @pytest.mark.parametrize("first", [100, 4002, 2**17])

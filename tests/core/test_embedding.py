@@ -369,7 +369,7 @@ DESCRIBED = [
         "the first 64 of 128 are rotated",
         "500000.0 ** (-2 j / 64), in radians per token",
     ),
-    ({"phase": "float32"}, "128 of 128", "float32 (sin and cos of float32(position) * float32(inv_freq)"),
+    ({"phase": "float32"}, "all 128 are rotated", "float32 (sin and cos of float32(position) * float32(inv_freq)"),
     (
         {"base": None, "inv_freq": (1.0, -0.25, 0.0)},
         "6 of 128",

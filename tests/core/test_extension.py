@@ -107,6 +107,14 @@ def test_the_same_rule_keeps_the_parameters_that_hold_for_every_factor(present, 
     )
 
 
+def test_the_scale_of_the_softmax_stays_with_its_rule():
+    rope = PLAIN.replace(scaling=replace(YARN, mscale=1.0, mscale_all_dim=1.0))
+    choices = rope.extend(TO, trained_length=TRAINED)
+    scales = {each.rule: each.rope.softmax_scale for each in choices.choices if each.rope}
+    assert scales.pop("yarn") == pytest.approx((0.1 * np.log(8) + 1) ** 2) and set(scales.values()) == {1.0}
+    assert "multiplies its softmax scale by 1.14343, " in choices.notes[1] and "Only yarn keeps" in choices.notes[1]
+
+
 def test_proportional_scaling_keeps_the_pairs_that_are_not_rotated():
     rope = PLAIN.replace(scaling=ProportionalScaling(partial_rotary_factor=0.25, factor=2.0))
     found = extended(rope, "linear")

@@ -1,6 +1,7 @@
 """from_config of other formats: what a person reads in real files, and errors that name the format."""
 
 import copy
+import re
 
 import numpy as np
 import pytest
@@ -346,7 +347,13 @@ def test_each_key_about_rotation_matters(name):
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if "MLX" not in name])
 def test_the_format_is_described(name):
-    assert f"read from {name}" in from_config(FORMATS[name]).describe()
+    rope = from_config(FORMATS[name])
+    assert f"read from {name}" in " ".join(rope.describe().split())
+    report = rope.explain()
+    assert f"read from {name}" in " ".join(str(report).split()) and not any(
+        "read from" in each for each in report.warnings
+    )
+    assert report.stated and set(report.stated) <= FORMATS[name].keys()
 
 
 def edited(config, **changes):
@@ -410,6 +417,7 @@ WRONG = [
         "attn_factor must be 1 .*; got 2",
     ),
     (edited(LLAMA, **{"llama.rope.scaling.attn_factor": 2.0}), {}, ValueError, "attn_factor must be 1 without .*; got"),
+    (edited(LLAMA, **{"llama.rope.scaling.yarn_attn_factor": 2.0}), {}, ValueError, "must be 1 without YaRN; got 2"),
     (edited(LLAMA, **{"rope_freqs.weight": [1.0]}), {}, ValueError, "must have 64 factors.*; got 1"),
     (edited(LLAMA, **{"rope_freqs.weight": [0.0] * 64}), {}, ValueError, "every value of rope_freqs.weight .*; got 0"),
     (
@@ -422,6 +430,7 @@ WRONG = [
     (edited(PHI, **{"rope_factors_long.weight": ...}), {}, ValueError, "must be in the mapping; got at most one"),
     (edited(PHI, **{"phi3.rope.dimension_count": 5}), {}, ValueError, "dimension_count must be even.*; got 5"),
     (edited(GEMMA3, **{"gemma3.rope.dimension_count": 64}), FULL, ValueError, "must be the whole head, 256; got 64"),
+    (edited(SMOLLM, **{"smollm3.attention.sliding_window": 0}), {}, ValueError, "must be greater than 0; got 0"),
     (GEMMA3, {}, ValueError, "layer or layer_type must be given.*; got layer_type=None"),
     (edited(GPT, rotary_base=1, position_embedding_type=...), {}, ValueError, "position_embedding_type must be given"),
     (
@@ -459,6 +468,31 @@ def test_errors_name_the_key_and_the_format(mapping, options, kind, message):
     assert len(str(error.value)) < 1000
 
 
+DAMAGE = (None, "x", True, -1, 0.5, 10**30, float("nan"), [1], [1e30] * 64, {"a": 1})
+IN_FORM = re.compile(r"from_config: .+; got .+", re.DOTALL)
+
+
+def damaged(mapping):
+    """The mapping with another value of each key, also of keys in nested mappings."""
+    for key, value in mapping.items():
+        for other in [*DAMAGE, *(damaged(value) if isinstance(value, dict) else ())]:
+            yield {**mapping, key: other}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_damaged_mapping_is_read_or_an_error_in_form(name):
+    for mapping in damaged(FORMATS[name]):
+        try:
+            from_config(mapping)
+        except (ValueError, TypeError) as error:
+            assert IN_FORM.fullmatch(str(error)) and len(str(error)) < 1000, error
+
+
+def test_widths_are_limited_before_frequencies_are_computed():
+    with pytest.raises(ValueError, match="dimension_count must be even, at least 2 and at most 16384; got 1"):
+        from_config(LLAMA | FACTORS | {"llama.rope.dimension_count": 2**40})
+
+
 def test_remarks():
     """What a mapping cannot say, and where programs differ."""
 
@@ -468,6 +502,8 @@ def test_remarks():
     assert "if the file has this tensor" in remarks(LLAMA) and "if the file has" not in remarks(LLAMA | FACTORS)
     assert "the configs of Llama 3.2 in transformers have 32" in remarks(META31)
     assert "since version 1.0.4" in remarks({**MISTRAL_SIZES, "sliding_window": 4096})
+    stated = {"qwen2.rope.scaling.yarn_attn_factor": 1.5}
+    assert "does not read qwen2.rope.scaling.yarn_attn_factor=1.5 with YaRN" in remarks(QWEN | stated)
     sections = {"qwen3vl.rope.dimension_sections": [24, 20, 20, 0]}
     qwen3 = metadata("qwen3vl", attention__key_length=128, rope__freq_base=5e6)
     assert "rotates pairs 61, 62 by its fourth position" in remarks(qwen3 | sections)

@@ -85,14 +85,24 @@ def test_metadata_of_each_type(tmp_path):
         tensors=[("blk.0.attn_q.weight", np.zeros((6, 4), np.float16)), ("rope_freqs.weight", FACTORS)],
     )
     expected = {"general.architecture": "llama", **{f"x.{kind}": value for kind, value in (numbers | lists).items()}}
+    absent = {name: None for name in ("rope_factors_long.weight", "rope_factors_short.weight")}
     found = gguf_metadata("f", path)
-    assert found == expected | {"rope_freqs.weight": FACTORS.tolist()}
-    assert {key: type(value) for key, value in found.items()} == {key: type(found[key]) for key in expected} | {
-        "rope_freqs.weight": list
-    }
+    assert found == expected | absent | {"rope_freqs.weight": FACTORS.tolist()}
+    assert {key: type(value) for key, value in found.items()} == {
+        key: type(found[key]) for key in expected | absent
+    } | {"rope_freqs.weight": list}
     assert [type(found[f"x.{kind}"]) for kind in numbers] == [type(value) for value in numbers.values()]
     assert read_gguf("f", path).tensors["blk.0.attn_q.weight"].shape == (6, 4)  # rows first, as in NumPy
     assert mapping_of(path) == mapping_of(str(path)) == mapping_of(tmp_path) == found
+
+
+def test_a_file_says_that_it_has_no_factors_but_a_part_of_one_does_not(tmp_path):
+    sizes = [("add_embedding_length", 64), ("add_head_count", 4), ("add_rope_freq_base", 1e4)]
+    parts = [
+        from_config(written(tmp_path / f"{count}.gguf", *sizes, ("add_uint16", "split.count", count)))
+        for count in (1, 2)
+    ]
+    assert ["if the file has this tensor" in str(part.explain()) for part in parts] == [False, True]
 
 
 def test_a_vocabulary_is_skipped(tmp_path, counted):
@@ -108,7 +118,8 @@ def test_a_vocabulary_is_skipped(tmp_path, counted):
         ("add_rope_freq_base", 5e5),
         tensors=[("output.weight", np.zeros((1000, 1000), np.float32))],
     )
-    assert gguf_metadata("f", path) == {"general.architecture": "llama", "llama.rope.freq_base": 5e5}
+    found = {key: value for key, value in gguf_metadata("f", path).items() if value is not None}
+    assert found == {"general.architecture": "llama", "llama.rope.freq_base": 5e5}
     assert counted.total < os.path.getsize(path) - 4_000_000  # the bytes of the tensor are not read
 
 

@@ -415,6 +415,27 @@ def test_what_a_target_cannot_express(target, options, arguments, message):
         half(**options).to_config(target, **arguments)
 
 
+# Values that no golden has: a target, a value, and arguments of `to_config`.
+STATED = YarnScaling(**YARN, attention_factor=1.2, mscale_all_dim=0.7)
+OTHERS = [
+    ("mlx", {"layout": TO_HALF, "scaling": STATED}, {}),
+    ("megatron", {"layout": TO_HALF, "scaling": STATED}, {}),
+    ("llama.cpp", {"scaling": YarnScaling(**YARN, attention_factor=1.2, beta_fast=16.0)}, QWEN),
+    ("vllm", {"scaling": YarnScaling(**YARN, attention_factor=1.2, truncate=False)}, {}),
+    ("gguf", {"scaling": Llama3Scaling(**LLAMA3 | {"factor": 3.0}), "rotary_dim": 64}, QWEN),
+]
+
+
+@pytest.mark.parametrize("target, options, arguments", OTHERS, ids=str)
+def test_engines_compute_other_values(target, options, arguments):
+    rope = half(**options)
+    tolerance = FLOAT32 if target in ("gguf", "llama.cpp") else EXACT
+    for found, wanted in zip(
+        computed(rope, target, arguments, rope.to_config(target, **arguments)), expected(rope), strict=True
+    ):
+        assert found == pytest.approx(wanted, rel=tolerance)
+
+
 FLAGS = "--rope-freq-base 1000000 --rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 32768"
 GGUF_LISTS = gguf.constants.MODEL_TENSORS, gguf.constants.MODEL_ARCH_NAMES, gguf.constants.MODEL_TENSOR_SKIP
 

@@ -59,8 +59,9 @@ numba _core/kernels/numba_kernel _core/kernels/numba_jobs _core/kernels/numba_pa
 llvmlite _core/kernels/numba_jobs _core/kernels/numba_pairs
 torch torch _core/kernels/autograd _core/kernels/cuda huggingface/__init__ huggingface/_guard huggingface/_comparison
 torch huggingface/_rotary huggingface/_compare_tables huggingface/_apply huggingface/_gptj
+torch huggingface/_from_transformers huggingface/_meta_models huggingface/_probing
 triton _core/kernels/cuda _core/kernels/cuda_kernel
-transformers huggingface/__init__
+transformers huggingface/__init__ huggingface/_from_transformers huggingface/_meta_models
 jax flax _core/kernels/xla
 flax flax
 onnx onnx
@@ -138,6 +139,7 @@ BY_POSITION = {
     rope_xp.compare: "a b",
     rope_xp.fixed_pos_embedding: "x seq_dim",
     rope_xp.from_config: "config",
+    rope_xp.identify: "fn head_dim",
     rope_xp.identify_checkpoint: "path",
     rope_xp.permute_projection: "w",
     rope_xp.rotate_every_two: "x",

@@ -32,6 +32,7 @@ OTHER_CHANNELS = [
     ({"head_dim": 16}, r"head_dim=14, like the embedding that rotated k; got 16"),
     ({"layout": "interleaved"}, r"layout='half', .*; got 'interleaved'"),
     ({"head_dim": 14, "rotary_dim": 10}, r"rotary_dim=14, .*; got 10"),
+    ({"blocks": 7}, r"blocks=1, .*; got 7"),
     ({"sections": Sections((4, 3))}, r"axes=1, .*; got 2"),
 ]
 

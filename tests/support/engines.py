@@ -148,7 +148,7 @@ def vllm(arguments, width, is_latent, length):
         freqs = llama3(freqs, *(block[name] for name in names))
     elif rule == "yarn":
         original, betas = block["original_max_position_embeddings"], (block["beta_fast"], block["beta_slow"])
-        freqs = blend(freqs, factor, original, base, *betas, rounded=block["truncate"])
+        freqs = blend(freqs, factor, original, base, *betas, rounded=block.get("truncate", True))
         if is_latent:
             magnitude = g(factor, block["mscale"]) / g(factor, block["mscale_all_dim"])
             softmax = g(factor, block["mscale_all_dim"]) ** 2

@@ -36,6 +36,14 @@ _core/kernels/reference.py
     the row after the last taken for one: (positions < backends.size_of(table, 0)) ==> (positions <= table.shape[0])
     rows from the end: known = (positions >= 0) ==> known = (positions >= -table.shape[0])
     rows of the table before: tables.append(tables[-1] if shared else ==> tables.append(tables[-1] if index else
+_compare/search.py
+    a pair found apart too late: max(ceil((beginning - angle) / step), after + 1)
+        ==> max(ceil((beginning - angle) / step) + 1, after + 1)
+    a pair that turns back starts ahead: start, step = -start, -step ==> step = -step
+_compare/maps.py
+    sines that are swapped turn the same way: pi / 2 - start, -step ==> pi / 2 - start, step
+_compare/describe.py
+    half precision explains everything: if precision in FINE: ==> if precision is not None:
 frequencies/_progressions.py
     another base: Decimal(base) ==> Decimal(2 * base)
     exponent without the factor of two: -2 * Decimal ==> -1 * Decimal
@@ -115,7 +123,7 @@ _core/config/keys.py
     a key in other letters: or known_spelling(key, plain) ==>
     alibi let through: return value is not None and value is not False ==> return False
 _core/config/scaling.py
-    a scaling rule dropped: scaling = rule(**values) ==> return None
+    a scaling rule dropped: scaling: Any = rule(**values) ==> return None
     a legacy base ignored: base = default if base is None else base\n ==> base = default\n
     a default that is not marked: if base is None or (config.block_is_default and outer is None): ==> if False:
     mscale of DeepSeek alone: if rope_type == "deepseek_yarn": ==> if False:
@@ -126,6 +134,23 @@ _core/config/source.py
 _core/config/gguf_file.py
     columns before rows: shape[::-1] ==> shape
     data of tensors without alignment: end + -end % alignment ==> end
+_identify/probe.py
+    a table kept for each shape taken for an index: return "first call" if ==> return "index" if
+    positions of a call in another order: other.take(np.argsort(OTHER_ORDER)[ORDER], axis) ==> other
+_identify/phases.py
+    whole turns lost: total, last = 2 * total + rest, position ==> total, last = wrapped(2 * total + rest), position
+    float32 phases taken for exact ones: "exact": ROUNDOFF["float64"], ==> "exact": ROUNDOFF["float32"],
+    offsets of the slowest pair alone: for w, of_pair in zip(frequencies[order], start[order]):
+        ==> for w, of_pair in zip(frequencies[order[:1]], start[order[:1]]):
+_identify/blocks.py
+    the opposite direction: (blocks[..., 1, 0] - blocks[..., 0, 1]) / 2\n    rest
+        ==> (blocks[..., 0, 1] - blocks[..., 1, 0]) / 2\n    rest
+_identify/rules.py
+    divided pairs taken for kept ones: base, digits = _base(measured, 1.0, pairs)
+        ==> base, digits = _base(measured, 1.0, len(measured.values))
+_identify/search.py
+    state that a long call leaves: again = self._matrices() ==> again = matrices
+    a value that explains nothing: close = 6.0 * ==> close = np.inf *
 _checkpoints/safetensors_file.py
     offsets from the start of the file: 8 + length, size) ==> 0, size)
 _checkpoints/buffers.py
@@ -136,6 +161,25 @@ _checkpoints/findings.py
     Meta's projections taken for those of transformers: return "interleaved", "names ==> return "half", "names
 _core/config/block.py
     local layers scaled: block=Keys("no block", kept), ==>
+_core/config/params_json.py
+    Meta paired by halves: TEXT = Family(pairing=INTERLEAVED, ==> TEXT = Family(
+    Llama 2 with the base of Llama 3: 500_000.0 if is_llama3 else 10_000.0 ==> 500_000.0
+    Mistral's alpha and beta exchanged: yarn.get("beta"), "beta_slow": yarn.get("alpha")
+        ==> yarn.get("alpha"), "beta_slow": yarn.get("beta")
+_core/config/megatron.py
+    layers that are not rotated taken for rotated ones: [1 - each for each in skipped] ==> list(skipped)
+_core/config/gguf_scaling.py
+    factors of a file multiplied: tuple(w / factor for ==> tuple(w * factor for
+    the attention factor of llama.cpp alone: np.float32(resolved * attention) ==> np.float32(attention)
+_core/writers/llama_cpp.py
+    the attention factor of YaRN twice: rope.attention_factor / rule.get_mscale(1.0) ==> rope.attention_factor
+    factors of frequencies upside down: unscaled / scaled if scaled ==> scaled / unscaled if scaled
+    ends of the ramp not rounded: if rounded != rule.frequencies(rope.base, rope.rotary_dim): ==> if False:
+_core/writers/gguf_architectures.py
+    pairs of the fourth position: if pair >= 3 * axes[pair % 3] ==> if pair < 0
+_core/writers/limits.py
+    a larger base forgotten: rope.base, rule.factor, rope.rotary_dim), None ==> rope.base, 1.0, rope.rotary_dim), None
+    mscale without mscale_all_dim: rope.attention_factor * rule.get_mscale(all_dims) ==> rope.attention_factor
 _core/weights.py
     heads of q for k: if to == "half" else (2, pairs) ==> if to != "half" else (2, pairs)
     heads of any width: * num_heads != size ==> * num_heads < 0

@@ -35,6 +35,8 @@ def of_numpy(
     assert_type(rope(*all_of_them, positions=np.arange(5), seq_dim=1), tuple[npt.NDArray[np.float32], ...])
     assert_type(rope.rotate(q, sincos, seq_dim=1), npt.NDArray[np.float32])
     assert_type(rope.shift(q, -3, seq_dim=1), npt.NDArray[np.float32])
+    assert_type(rope.rerotate(q, np.arange(5), to=rope, seq_dim=1), npt.NDArray[np.float32])
+    assert_type(rope.extend(131_072, "yarn", trained_length=8192, beta_fast=16.0), RotaryEmbedding)
     assert_type(rope_xp.apply_rotary_pos_emb(q, sincos), npt.NDArray[np.float32])
     rope(q)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     rope(q, "k", seq_dim=1)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]

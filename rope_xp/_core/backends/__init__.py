@@ -132,7 +132,8 @@ def from_host(values: Any, *, like: Any, dtype: Any = None) -> Any:
 
 def imported() -> list[Any]:
     """An empty float64 array of NumPy, then of PyTorch and of JAX if they are imported. JAX may have only float32."""
-    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    torch: Any = sys.modules.get("torch")
+    jax: Any = sys.modules.get("jax")
     arrays = [np.zeros(0)]
     if hasattr(torch, "Tensor"):
         arrays.append(torch.zeros(0, dtype=torch.float64))
@@ -147,7 +148,8 @@ def to_host(x: Any) -> np.ndarray:
         return x.detach().cpu().double().numpy()
     if dtype_name(x.dtype) == "bfloat16" and not is_jax(x):  # NumPy cannot read the bfloat16 of other libraries
         x = astype(x, namespace(x).float32)
-    return np.asarray(x.get() if hasattr(x, "get") else x).astype(np.float64)
+    copied = next((name for name in ("get", "unwrap_numpy") if hasattr(x, name)), None)  # of CuPy, of ndonnx
+    return np.asarray(x if copied is None else getattr(x, copied)()).astype(np.float64)
 
 
 def from_numbers(numbers: Any, *, like: Any, dtype: Any) -> Any:

@@ -14,7 +14,7 @@ from rope_xp._core.channels import LAYOUTS, Layout
 from rope_xp._core.config.block import block_of, embedding_of
 from rope_xp._core.config.families import FAMILIES
 from rope_xp._core.config.family import COMMON_DEFAULTS, Axes, Family
-from rope_xp._core.config.formats import Format, format_of, is_stated_about_positions
+from rope_xp._core.config.formats import Format, format_of, is_stated_about_positions, with_mlx_rule
 from rope_xp._core.config.keys import BASE_KEYS, LENGTH_KEYS, WHO, Keys, comma_separated, is_about_positions, shortened
 from rope_xp._core.config.layers import LayerConfig, is_rotated, label_of, layer_type_of
 from rope_xp._core.config.parts import DEFAULTS_IN_COMPOSITE, part_of, sub_configs
@@ -209,8 +209,8 @@ def _from_config(config: Any, part: Any, layout: Any, strict: bool, choice: Choi
     if form is None:
         return _of_transformers(whole, part, layout, strict, choice)
     try:
-        if form.rewritten is not None:
-            return _of_transformers(form.rewritten(whole), part, layout, strict, choice)
+        if not form.reader:
+            return _of_transformers(with_mlx_rule(whole), part, layout, strict, choice)
         return _of_format(form, whole, part, layout, strict, choice)
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
@@ -224,7 +224,7 @@ def _of_format(
     if choice.compat is not None:
         raise ValueError(f"{WHO}: compat must be None for this format; got {choice.compat!r}")
     source = Keys("the mapping", whole)
-    translated = form.as_config(source, part)  # pyright: ignore[reportOptionalCall]
+    translated = form.as_config(source, part)
     source.require_all_read(is_stated_about_positions)
     if translated is None:
         return None
@@ -234,7 +234,9 @@ def _of_format(
     provenance = replace(
         provenance,
         defaults=(*source.defaults.values(), *provenance.defaults),
-        remarks=(f"read from {form.name}", *source.remarks, *provenance.remarks),
+        remarks=(*source.remarks, *provenance.remarks),
+        stated=tuple(source.found()),
+        format=form.name,
     )
     return _checked_provenance(rope, provenance, strict)
 
@@ -296,7 +298,8 @@ def _unknown(mapping: Mapping[str, Any], model_type: str) -> ValueError:
     among = f", or part be one of {parts}" if parts else ""
     return ValueError(
         f"{WHO}: model_type must be one of the {len(FAMILIES)} rotary families that rope_xp knows, or layout be given"
-        f"{among}; got {model_type!r}, similar to {like}"
+        f"{among}; got {model_type!r}, similar to {like}. If transformers has this family, "
+        "rope_xp.huggingface.from_transformers(config) identifies what it computes"
     )
 
 

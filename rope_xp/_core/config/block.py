@@ -44,7 +44,7 @@ def block_of(keys: Keys, family: Family, label: str) -> Keys | None:
 
 def _nested_block(parameters: Any, labels: list[str], label: str, redundant: tuple[str, ...]) -> Keys | None:
     """The block of one layer type, if blocks are nested by layer type."""
-    _check_label(labels, label, "rope_parameters are nested")
+    _check_label(labels, label, "rope_parameters are nested by it")
     outer = {key: value for key, value in parameters.items() if key not in labels and key not in redundant}
     if outer:
         raise ValueError(
@@ -57,7 +57,7 @@ def _nested_block(parameters: Any, labels: list[str], label: str, redundant: tup
 def _check_label(labels: Any, label: str, why: str) -> None:
     if label not in labels:
         raise ValueError(
-            f"{WHO}: layer or layer_type must be given, {comma_separated(labels)}, because {why}; "
+            f"{WHO}: layer or layer_type must be given, because {why}: {comma_separated(labels)}; "
             f"got layer_type={label or None!r}"
         )
 
@@ -109,7 +109,9 @@ def _frequencies(
         raise ValueError(f"{WHO}: the number of rotated channels must be even in {config.keys.name}; got {rotary_dim}")
     rule = Scaling() if scaling is None else scaling
     if scaling is not None:
-        config.keys.remarks.append(f"the given frequencies include the rule {rope_type} ({scaling.describe()})")
+        config.keys.remarks.append(
+            f"The given frequencies include the rule {rope_type}, although scaling is None ({scaling.describe()})"
+        )
     inv_freq = frequencies_of(WHO, rule, base, rotary_dim)
     return {"inv_freq": inv_freq, "attention_factor": rule.resolved_attention_factor}
 

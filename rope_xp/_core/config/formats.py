@@ -4,14 +4,12 @@ A reader translates the mapping into keys of transformers and a row like those o
 config.json. As there, every key about positions is read, or is an error that names it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from rope_xp._core.config.family import Family
-from rope_xp._core.config.gguf_metadata import gguf_metadata_as_config
 from rope_xp._core.config.keys import Keys, is_about_positions
-from rope_xp._core.config.megatron import megatron_as_config
-from rope_xp._core.config.params_json import META_KEYS, MISTRAL_KEYS, meta_as_config, mistral_as_config
 
 
 class Format(NamedTuple):
@@ -21,19 +19,21 @@ class Format(NamedTuple):
     ----------
     name : str
         Its name in errors and in `RotaryEmbedding.describe`.
-    as_config : function, optional
-        It translates the mapping, and the part that the caller wants, into a config of transformers and its family;
-        None if no layer is rotated.
-    rewritten : function, optional
-        In place of `as_config`, if the format has the keys of transformers: it replaces keys with another meaning.
+    reader : str
+        The module and the function that read it. Modules are imported when they are first used. A format without a
+        reader has the keys of transformers.
     """
 
     name: str
-    as_config: Callable[[Keys, str | None], tuple[dict[str, Any], Family] | None] | None = None
-    rewritten: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    reader: str = ""
+
+    def as_config(self, keys: Keys, part: str | None) -> tuple[dict[str, Any], Family] | None:
+        """The part that the caller wants as a config of transformers, and its family; None if nothing is rotated."""
+        module, name = self.reader.split(".")
+        return getattr(import_module(f"rope_xp._core.config.{module}"), name)(keys, part)
 
 
-def _mlx_rewritten(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_mlx_rule(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The rule "yarn" of MLX reads `mscale` and `mscale_all_dim` as DeepSeek's program does, not as transformers.
 
     References
@@ -47,12 +47,14 @@ def _mlx_rewritten(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**config, "rope_scaling": {"rope_type": "deepseek_yarn", **others}}
 
 
-GGUF = Format("metadata of a GGUF file", gguf_metadata_as_config)
-META = Format("Meta's params.json", meta_as_config)
-MISTRAL = Format("Mistral's params.json", mistral_as_config)
-MEGATRON = Format("arguments of Megatron-LM", megatron_as_config)
-MLX = Format("a config.json of MLX", rewritten=_mlx_rewritten)
+GGUF = Format("metadata of a GGUF file", "gguf_metadata.gguf_metadata_as_config")
+META = Format("Meta's params.json", "params_json.meta_as_config")
+MISTRAL = Format("Mistral's params.json", "params_json.mistral_as_config")
+MEGATRON = Format("arguments of Megatron-LM", "megatron.megatron_as_config")
+MLX = Format("a config.json of MLX")
 
+_META_KEYS = {"multiple_of", "ffn_dim_multiplier", "ffn_exp", "use_scaled_rope"}
+_MISTRAL_KEYS = {"hidden_dim", "head_dim", "yarn", "llama_4_scaling", "sliding_window", "vision_encoder", "moe"}
 # Keys that no other format has.
 _MEGATRON_KEYS = {
     "rotary_base",
@@ -71,7 +73,7 @@ def format_of(config: Mapping[str, Any]) -> Format | None:
     if "general.architecture" in config or any(".rope." in str(key) for key in config):
         return GGUF
     if {"dim", "n_heads"} <= config.keys() and model_type in (None, "transformer"):
-        is_mistral = config.keys() & MISTRAL_KEYS and not config.keys() & META_KEYS
+        is_mistral = config.keys() & _MISTRAL_KEYS and not config.keys() & _META_KEYS
         return MISTRAL if is_mistral or model_type else META
     if model_type is None and config.keys() & _MEGATRON_KEYS:
         return MEGATRON

@@ -50,10 +50,13 @@ class GGUFHeader(NamedTuple):
 def gguf_metadata(who: str, path: Path) -> dict[str, Any]:
     """The metadata of a GGUF file, and the values of its tensors in `FACTORS`, by name.
 
+    The value of a missing tensor is None. It is left out if the file is one of several, because another may have it.
     Entries about the tokenizer are left out, and so are texts and lists beyond the limits above.
     """
     header = read_gguf(who, path)
-    return {**header.metadata, **header.factors}
+    is_split = header.metadata.get("split.count", 0) not in (0, 1)
+    missing = {} if is_split else dict.fromkeys(FACTORS)
+    return {**header.metadata, **missing, **header.factors}
 
 
 def read_gguf(who: str, path: Path) -> GGUFHeader:

@@ -20,20 +20,18 @@ from rope_xp._core.writers import gguf_architectures as gguf
 
 SECTIONS, WIDTH = "rope.dimension_sections", "rope.dimension_count"
 FULL, SLIDING = "full_attention", "sliding_attention"
-# llama.cpp replaces the second one if the rule is YaRN, and all files have the rule or no such key.
-IRRELEVANT = ("rope.scaling.finetuned", "rope.scaling.yarn_attn_factor")
 
 
 def gguf_metadata_as_config(keys: Keys, part: str | None) -> tuple[dict[str, Any], Family]:
     """The metadata as a config of transformers."""
     require_text(part)
     metadata = Metadata(keys, _architecture(keys))
-    metadata.ignore(*IRRELEVANT, "attention.max_alibi_bias")
+    metadata.ignore("rope.scaling.finetuned", "attention.max_alibi_bias")
     if metadata.get("attention.max_alibi_bias"):
         raise ValueError(f"{WHO}: {metadata.key('attention.max_alibi_bias')} must be 0; got another number")
     head_dim = _head_dim(metadata)
     width = metadata.get(WIDTH)
-    width = head_dim if width is None else checks.even_size(WHO, metadata.key(WIDTH), width)
+    width = head_dim if width is None else checks.even_size(WHO, metadata.key(WIDTH), width, MAX_SIZE)
     base = metadata.get("rope.freq_base")
     if base is None:
         keys.assume("frequencies", metadata.key("rope.freq_base"), "default of llama.cpp")
@@ -70,13 +68,13 @@ def _head_dim(metadata: Metadata) -> int:
     if metadata.is_latent:
         width = metadata.get(WIDTH)
     elif width is None and size is not None and heads:
-        heads = max(heads) if isinstance(heads, (list, tuple)) else heads  # one number for each layer
-        heads = checks.count(WHO, metadata.key(count), heads)
-        width = checks.count(WHO, metadata.key("embedding_length"), size) // max(heads, 1)
+        by_layer = heads if isinstance(heads, (list, tuple)) else [heads]  # 0 for a layer without attention
+        most = max(checks.count(WHO, metadata.key(count), each) for each in by_layer)
+        width = checks.count(WHO, metadata.key("embedding_length"), size) // max(most, 1)
     needed = (WIDTH,) if metadata.is_latent else ("attention.key_length", count)
     if width is None:
         raise ValueError(f"{WHO}: {' or '.join(map(metadata.key, needed))} must be given; got none")
-    return checks.even_size(WHO, metadata.key(needed[0]), width)
+    return checks.even_size(WHO, metadata.key(needed[0]), width, MAX_SIZE)
 
 
 def _sections(metadata: Metadata) -> dict[str, Any]:
@@ -107,6 +105,8 @@ def _with_layers(metadata: Metadata, config: dict[str, Any]) -> tuple[dict[str, 
     if own is None or (own.only_with_window and not window):
         own = gguf.LayerPattern(unrotated_interval=0)
     if own.unrotated_interval is not None:
+        if own.unrotated_interval and window == 0:  # llama.cpp then has another interval
+            raise ValueError(f"{WHO}: {metadata.key('attention.sliding_window')} must be greater than 0; got 0")
         _require_no_sliding_keys(metadata)
         return {**config, "no_rope_layer_interval": own.unrotated_interval}, family
     config |= {"layer_types": _types(own, pattern, config["num_hidden_layers"])}

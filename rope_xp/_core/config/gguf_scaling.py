@@ -20,6 +20,7 @@ from rope_xp.frequencies import Llama3Scaling, ProportionalScaling, Scaling, geo
 
 KINDS = {"none": "no scaling", "linear": "division", "yarn": "YaRN", "longrope": "lists of factors"}
 ATTENTION, MULTIPLIER = "rope.scaling.attn_factor", "rope.scaling.yarn_log_multiplier"
+REPLACED = "rope.scaling.yarn_attn_factor"
 LENGTH = "rope.scaling.original_context_length"
 BETAS = {"beta_fast": "rope.scaling.yarn_beta_fast", "beta_slow": "rope.scaling.yarn_beta_slow"}
 
@@ -64,11 +65,13 @@ def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> 
         raise ValueError(
             f"{WHO}: {metadata.key(ATTENTION)} must be 1 without YaRN and lists of factors; got another number"
         )
+    if metadata.factor(REPLACED) != 1.0:
+        raise ValueError(f"{WHO}: {metadata.key(REPLACED)} must be 1 without YaRN; got {metadata.get(REPLACED)}")
     factor = 1.0 if kind == "none" else factor
     if factors:
         divisors = tuple(each * factor for each in factors)
         return _rule_with(metadata, divisors, base, rotary_dim, is_whole=rotary_dim == head_dim)
-    if metadata.architecture in gguf.MAY_HAVE_FREQS:
+    if metadata.architecture in gguf.MAY_HAVE_FREQS and gguf.FREQS not in metadata.keys.mapping:
         metadata.keys.remarks.append(
             f"{gguf.FREQS} is not in the mapping; if the file has this tensor, frequencies are divided by it"
         )
@@ -118,6 +121,9 @@ def _yarn(metadata: Metadata, factor: float) -> dict[str, Any]:
         block |= {"attention_factor": resolved, "mscale_all_dim": 1.0}
     elif attention != 1.0:
         block["attention_factor"] = float(str(np.float32(resolved * attention)))
+    stated = metadata.factor(REPLACED)
+    if stated != 1.0 and abs(stated - block.get("attention_factor", resolved)) > 1e-6:
+        metadata.keys.remarks.append(f"llama.cpp does not read {metadata.key(REPLACED)}={stated} with YaRN")
     return {name: value for name, value in block.items() if multiplier or name != "mscale"}
 
 

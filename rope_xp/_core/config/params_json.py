@@ -8,8 +8,6 @@ from rope_xp._core.config.family import INTERLEAVED, LATENT, Axes, Family, Layer
 from rope_xp._core.config.keys import ORIGINAL, WHO, Keys
 from rope_xp._core.config.layer_types import no_rope_layers
 
-META_KEYS = {"multiple_of", "ffn_dim_multiplier", "ffn_exp", "use_scaled_rope"}
-MISTRAL_KEYS = {"hidden_dim", "head_dim", "yarn", "llama_4_scaling", "sliding_window", "vision_encoder", "moe"}
 # Keys that only Llama 4 has.
 LLAMA4_KEYS = {"moe_args", "nope_layer_interval", "attention_chunk_size", "use_qk_norm", "rope_high_freq_factor"}
 

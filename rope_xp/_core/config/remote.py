@@ -61,7 +61,7 @@ def _qwen(keys: Keys, seq_len: int | None) -> None:
         return
     if length:
         keys.remarks.append(
-            f"beyond seq_length={length} tokens, frequencies change with the length (use_dynamic_ntk), and keys that "
+            f"Beyond seq_length={length} tokens, frequencies change with the length (use_dynamic_ntk), and keys that "
             "were cached before do not fit"
         )
     if seq_len is None:

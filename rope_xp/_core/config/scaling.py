@@ -111,7 +111,7 @@ def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
         values[LENGTH_KEYS[0]] = length
     _fill_in(config, rule, values, length)
     values = _require_all_parameters(config, rope_type, rule, values)
-    scaling = rule(**values)
+    scaling: Any = rule(**values)
     if rope_type == "deepseek_yarn":
         scaling = _deepseek_yarn(scaling)
     if isinstance(scaling, YarnScaling) and not (config.family.is_latent and config.family.quirks.scales_softmax):

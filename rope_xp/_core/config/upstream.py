@@ -153,8 +153,8 @@ def remarks(config: Mapping[str, Any], block: Mapping[str, Any], model_type: str
             found.append(f"transformers fails with {PARTIAL_KEYS[0]} and rope_type {rule!r} in {model_type!r}")
     if names:
         found.append(
-            f"transformers does not read {', '.join(map(_with_owners, sorted(names)))} in {model_type!r}; with compat, "
-            "rope_xp ignores it"
+            f"transformers does not read {', '.join(map(_with_owners, sorted(names)))} in {model_type!r}. rope_xp "
+            'does, except with compat="transformers"'
         )
     return found
 

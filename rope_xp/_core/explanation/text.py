@@ -15,6 +15,7 @@ def sections_of(it: Any) -> list[Section]:
         Section("Position axes", _axes(it)),
         Section("Angles", _angles(it)),
         Section("Scores", _scores(it)),
+        Section("Inverse", _inverse(it)),
         Section("Precision", _precision(it)),
         Section("Config", _config(it)),
         Section("Warnings", it.warnings),
@@ -114,9 +115,14 @@ def _scores(it: Any) -> Sequence[str]:
         )
     if not sentences:
         sentences.append("The rotation does not change the size of scores.")
-    if it.attention_factor != 1.0 or rope.xpos is not None or rope.layout == "interleaved_to_half":
-        sentences.append("rotate(inverse=True) undoes a rotation. A rotation to negative positions does not undo it.")
     return sentences
+
+
+def _inverse(it: Any) -> str:
+    """How a rotation is undone, if negative positions do not do it."""
+    if it.attention_factor == 1.0 and it.rope.xpos is None and it.rope.layout != "interleaved_to_half":
+        return ""
+    return "rotate(inverse=True) undoes a rotation. A rotation by negative positions does not."
 
 
 def _precision(it: Any) -> str:
@@ -127,15 +133,14 @@ def _precision(it: Any) -> str:
     error = f"wrong by up to {radians:.2g} radians (pair {pair})" if radians else "exact"
     float32 = f"Just below position {it.context:,}, float32(position) * float32(frequency) is {error}."
     bfloat16 = f" bfloat16 rounds positions to multiples of {it.bfloat16_step:,}." if it.bfloat16_step > 1 else ""
-    has = "has the error of float32" if it.rope.phase == "float32" else "has neither error"
-    return f'{float32}{bfloat16} This embedding has phase="{it.rope.phase}", so it {has}.'
+    has = "has the error of float32" if it.rope.phase == "float32" else "has no such error"
+    return f'{float32}{bfloat16} With phase="{it.rope.phase}", rope_xp {has}.'
 
 
 def _config(it: Any) -> str:
     if not it.stated:
         return ""
-    assumed = "; it does not state " + ", ".join(it.assumed) if it.assumed else ""
-    return f"The config states {', '.join(it.stated)}{assumed}."
+    return f"Keys that were read: {', '.join(it.stated)}."
 
 
 def _tokens(length: int | None) -> str:

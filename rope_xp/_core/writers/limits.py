@@ -28,6 +28,15 @@ def require_attention_factor(who: str, rope: Any) -> None:
         raise ValueError(f"{who}: attention_factor must be that of scaling; got {rope.attention_factor}")
 
 
+def require_pairing(who: str, rope: Any, layout: str, target: str, call: str) -> None:
+    """Channels must be paired as in the target's checkpoints. The error says how to convert the weights."""
+    if rope.layout.removesuffix("_to_half") != layout:
+        raise ValueError(
+            f"{who}: layout must be {layout!r} in {target}; got {rope.layout!r}: permute the projections of queries "
+            f"and keys with permute_projection(to={layout!r}), and call rope.replace(layout={layout!r}).{call}"
+        )
+
+
 def unsupported(who: str, rule: Any, target: str) -> ValueError:
     """The error for a scaling rule that a target does not have."""
     return ValueError(f"{who}: scaling must be a rule that {target} has; got {rule.describe()}")
@@ -54,7 +63,7 @@ def mscales(who: str, rope: Any, rule: YarnScaling, target: str) -> dict[str, fl
 
     They are omitted if the attention factor is that of the paper, as their defaults are 1 and 0.
     """
-    all_dims = rule.mscale_all_dim if rope.softmax_scale != 1.0 else 0.0
+    all_dims = (rule.mscale_all_dim or 0.0) if rope.softmax_scale != 1.0 else 0.0
     wanted = rope.attention_factor * rule.get_mscale(all_dims)
     if isclose(wanted, rule.get_mscale(1.0), rel_tol=1e-15) and not all_dims:
         return {}

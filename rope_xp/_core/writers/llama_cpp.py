@@ -9,8 +9,7 @@ from math import isclose
 from typing import Any
 
 from rope_xp._core.writers import gguf_architectures as gguf
-from rope_xp._core.writers.limits import base_and_rule, require_only
-from rope_xp._core.writers.meta import require_interleaved
+from rope_xp._core.writers.limits import base_and_rule, require_only, require_pairing
 from rope_xp.frequencies import LinearScaling, LongRopeScaling, YarnScaling, geometric
 
 TARGET = "llama.cpp"
@@ -89,14 +88,8 @@ def _widths(who: str, rope: Any, name: str) -> dict[str, Any]:
     metadata = {"general.architecture": name}
     if rope.sections is not None:
         metadata[f"{name}.rope.dimension_sections"] = rope.sections.sizes
-    layout = gguf.gguf_layout(metadata)
-    if layout == "interleaved":
-        require_interleaved(who, rope, f"GGUF files of {name!r}", f"to_config(target, architecture={name!r})")
-    elif rope.layout != "half":
-        raise ValueError(
-            f"{who}: layout must be 'half' in GGUF files of {name!r}; got {rope.layout!r}: permute the projections of "
-            f"queries and keys with permute_projection(to='half'), and call rope.replace(layout='half')"
-        )
+    layout, call = gguf.gguf_layout(metadata), f'to_config("gguf", architecture={name!r})'
+    require_pairing(who, rope, layout or "", f"GGUF files of {name!r}", call)
     if name in gguf.LATENT:
         if rope.rotary_dim != rope.head_dim:
             raise ValueError(

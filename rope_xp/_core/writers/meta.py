@@ -2,7 +2,13 @@
 
 from typing import Any
 
-from rope_xp._core.writers.limits import base_and_rule, require_attention_factor, require_only, unsupported
+from rope_xp._core.writers.limits import (
+    base_and_rule,
+    require_attention_factor,
+    require_only,
+    require_pairing,
+    unsupported,
+)
 from rope_xp.frequencies import Llama3Scaling
 
 
@@ -15,7 +21,7 @@ def meta_keys(who: str, rope: Any) -> dict[str, Any]:
         raise ValueError(f"{who}: sections must be None in {target}; got {rope.sections}")
     if rope.rotary_dim != rope.head_dim:
         raise ValueError(f"{who}: rotary_dim must be head_dim={rope.head_dim} in {target}; got {rope.rotary_dim}")
-    require_interleaved(who, rope, target, 'to_config("meta")')
+    require_pairing(who, rope, "interleaved", target, 'to_config("meta")')
     base, rule = base_and_rule(who, rope, target)
     keys: dict[str, Any] = {"rope_theta": base, "use_scaled_rope": rule is not None}
     if rule is None:
@@ -31,12 +37,3 @@ def meta_keys(who: str, rope: Any) -> dict[str, Any]:
     if (rule.factor, rule.high_freq_factor) != (8.0, 4.0):
         keys |= {"rope_scaling_factor": rule.factor, "rope_high_freq_factor": rule.high_freq_factor}
     return keys
-
-
-def require_interleaved(who: str, rope: Any, target: str, call: str) -> None:
-    """The layout must pair neighbouring channels. The error says how to convert the weights."""
-    if rope.layout == "half":
-        raise ValueError(
-            f"{who}: layout must be 'interleaved' in {target}; got 'half': permute the projections of queries and keys "
-            f"with permute_projection(to='interleaved'), and call rope.replace(layout='interleaved').{call}"
-        )

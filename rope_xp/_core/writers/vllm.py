@@ -25,6 +25,8 @@ def _block(who: str, rope: Any) -> dict[str, Any]:
         block = rope_parameters(who, rope.replace(scaling=None, attention_factor=None))
         return block | {"rope_type": "ntk", "factor": rule.factor, "mixed_b": rule.mixed_b}
     block = rope_parameters(who, rope)
+    if block.get("truncate") is True:
+        del block["truncate"]  # the default, which older versions do not read
     if isinstance(rule, YarnScaling) and rule.softmax_scale == 1.0 and rule.attention_factor is not None:
         # Versions that do not read `attention_factor` read the other two keys.
         block |= {"attn_factor": rule.attention_factor, "apply_yarn_scaling": False}
