@@ -75,9 +75,9 @@ def _with_known_base(rope: RotaryEmbedding | None, reference: RotaryEmbedding | 
     call = partial(rope, seq_dim=0)
     measured = Measured(lambda x, positions: call(x, positions=positions), rope.head_dim, None, like=np.zeros(1))
     found = reproducing(measured, reference, None)
-    if found is None or found.precision not in ("exact", "float32"):
+    if found is None or found.precision not in ("exact", "float32"):  # a value has exact phases
         return None
-    return found if found.with_exact_phases() != behaviour_of(reference) else None
+    return None if found.with_exact_phases() == behaviour_of(reference) else found
 
 
 def _identified(fn: Callable[[Any, Any], Any], head_dim: int, measured: Measured, call: Any) -> Behaviour | None:
