@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import permutations, product
+from itertools import chain, permutations, product
 from typing import Any
 
 import numpy as np
 
+from rope_xp._core import backends
 from rope_xp._core.axes import ORDERS, Sections
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._identify import identify
@@ -26,11 +27,13 @@ def identify_axes(fn: Callable[..., Any], head_dim: int, axes: int, **options: A
     if axes == 1 or found.rope is None:
         return found
 
-    magnitude = found.rope.attention_factor
+    channels = np.ones(head_dim)
+    channels[list(chain.from_iterable(found.pairs))] = 1.0 / found.rope.attention_factor  # of all axes together
 
     def along(axis: int) -> Identification:
         def one(x: Any, positions: Any) -> Any:
-            return fn(x, [positions if each == axis else positions * 0 for each in range(axes)]) / magnitude
+            y = fn(x, [positions if each == axis else positions * 0 for each in range(axes)])
+            return y * backends.from_host(channels, like=y, dtype=y.dtype)
 
         return identify(one, head_dim, **options)
 

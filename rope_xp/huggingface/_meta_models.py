@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, initialization
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from rope_xp.huggingface._compare_tables import is_rotary, is_rotary_class
-from rope_xp.huggingface._probing import calls_apply_function
+from rope_xp.huggingface._probing import calls_apply_function, takes_tables
 
 
 class Pair(NamedTuple):
@@ -137,11 +137,12 @@ def _pairs(model: Any, config: Any) -> Iterator[Pair]:
     if not attentions:
         raise ValueError("no attention calls an apply function")
     for name, attention in attentions:
-        near = max(_common(name, each) for each in rotaries)
-        for rotary_name, rotary in of_config.items():
-            if _common(name, rotary_name) == near:
-                own = rotary_name.removeprefix(f"{name}.") if rotary_name.startswith(f"{name}.") else ""
-                yield Pair(attention, rotary_name, rotary, own)
+        is_outside = takes_tables(type(attention))
+        chosen = {each: rotary for each, rotary in of_config.items() if each.startswith(f"{name}.") != is_outside}
+        near = max((_common(name, each) for each in chosen), default=0)
+        for each, rotary in chosen.items():
+            if _common(name, each) == near:
+                yield Pair(attention, each, rotary, "" if is_outside else each.removeprefix(f"{name}."))
 
 
 def _common(one: str, other: str) -> int:
