@@ -106,7 +106,7 @@ def _config_of(config: Any) -> Any:
     if isinstance(config, transformers.PreTrainedConfig):
         return deepcopy(config)
     mapping = mapping_of(config)
-    model_type = mapping.get("model_type")
+    model_type: Any = mapping.get("model_type")
     if model_type not in transformers.CONFIG_MAPPING:
         raise ValueError(
             f"{WHO}: model_type must be of a family that transformers {transformers.__version__} has; got "
@@ -178,7 +178,8 @@ def _of_layers(pairs: list[Pair], config: Any, label: str | None, seq_len: int |
     """The value that explains what the attentions of a layer type compute."""
     values, problems, failures = {}, {}, Counter()
     for pair in _of_type(pairs, config, label):
-        kind = (type(pair.attention), pair.rotary_name, *(getattr(pair.attention, name, None) for name in OF_KIND))
+        of_layer = (getattr(pair.attention, name, None) for name in OF_KIND)
+        kind = (type(pair.attention), pair.own or pair.rotary_name, *of_layer)
         if kind in values or failures[kind] >= MAX_FAILURES:
             continue
         try:

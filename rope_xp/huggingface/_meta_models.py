@@ -48,6 +48,7 @@ def pairs_of(config: Any) -> list[Pair]:
             with torch.device("meta"), initialization.no_init_weights():
                 model = cls(config).eval()
             found = list(_pairs(model, config))
+            found = [each for each in found if not each.own] or found  # parts of an attention may have their own
         except Exception as error:  # code that is not known may raise anything
             problems.append(f"{cls.__name__}: {type(error).__name__}: {' '.join(str(error).split()):.150}")
             continue
@@ -73,12 +74,12 @@ def _modules(config: Any) -> list[Any]:
     return modules
 
 
-def _auto_classes(config: Any) -> tuple[type, ...]:
+def _auto_classes(config: Any) -> tuple[Any, ...]:
     try:
         found = MODEL_MAPPING.get(type(config), ())
     except (ImportError, ValueError):  # the file needs a package that is not installed
         return ()
-    return found if isinstance(found, tuple) else (found,)
+    return tuple(filter(None, found if isinstance(found, tuple) else (found,)))
 
 
 def _model_classes(config: Any, modules: list[Any]) -> list[type]:
