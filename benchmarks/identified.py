@@ -25,6 +25,10 @@ from rotary_classes.reading import read_case
 from rope_xp.huggingface import from_transformers
 
 NEW = "not in the table: "
+# The error of transformers if neither a model nor an attention of the config can be created.
+NOT_CREATED = re.compile(
+    "transformers must build a model .*: (TypeError|AttributeError|RuntimeError|ValueError: Ernie)"
+)
 STATUSES = {
     "agrees": "from_transformers and from_config give the same rotation",
     "explained": "from_transformers raises or differs, for a known reason",
@@ -37,6 +41,7 @@ STATUSES = {
 NO_POSITIONS = "the rotary module takes an image or a feature map, and computes positions itself"
 COUNTS = "the rotary module counts positions itself, and a method applies its tables"
 HEADS = "heads are rotated in place of positions: the model counts heads"
+SEVERAL = "transformers cannot create the model of this config, and its file has several rotary classes"
 EXPLAINED: tuple[tuple[str, str, str], ...] = (
     ("(GPTJ|CodeGen)Attention", "has no rotary module", "the attention holds its own table"),
     ("(DINOv3ViTRopeP|Sapiens2RopeP|EomtDinov3|EfficientLoFTR|Llama4Vision).*", "and not positions", NO_POSITIONS),
@@ -53,7 +58,7 @@ EXPLAINED: tuple[tuple[str, str, str], ...] = (
         "differ by",
         "the attention reorders channels before it calls the apply function",
     ),
-    ("DbrxRotaryEmbedding", "no attribute 'rope_theta'", "transformers cannot create an attention of this config"),
+    ("Qwen3OmniMoe(Talker)?RotaryEmbedding", "rotated alike", SEVERAL),
     ("MuseGlimmerAssistantRotary.*", "no format of positions", "keys have more tokens than queries"),
     (".*", "KeyError", "the default config has no layer of this type"),
 )
@@ -134,7 +139,7 @@ def judged(target, config, case, label):
     for pattern, text, reason in EXPLAINED:
         if re.fullmatch(pattern, target.cls.__name__) and text in note:
             return "explained", reason
-    return "disagrees", note
+    return "refused upstream" if NOT_CREATED.search(note) else "disagrees", note
 
 
 def note_on(target, config, case, label):

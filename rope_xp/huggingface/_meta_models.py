@@ -140,13 +140,17 @@ def _pairs(model: Any, config: Any) -> Iterator[Pair]:
     for name, attention in attentions:
         is_outside = takes_tables(type(attention))
         chosen = {each: rotary for each, rotary in of_config.items() if each.startswith(f"{name}.") != is_outside}
-        near = max((_common(name, each) for each in chosen), default=0)
+        near = max((_nearness(name, each) for each in chosen), default=None)
         for each, rotary in chosen.items():
-            if _common(name, each) == near:
+            if _nearness(name, each) == near:
                 yield Pair(attention, each, rotary, "" if is_outside else each.removeprefix(f"{name}."))
 
 
-def _common(one: str, other: str) -> int:
-    """The number of names that two paths have in common at their beginning."""
-    names = list(zip(one.split("."), other.split(".")))
-    return next((at for at, (a, b) in enumerate(names) if a != b), len(names))
+def _nearness(attention: str, rotary: str) -> tuple[bool, int]:
+    """How near two modules are, from their paths: whether the rotary module is beside a module around the attention.
+
+    Then the number of names that both paths have in common at their beginning.
+    """
+    names, others = attention.split("."), rotary.split(".")
+    same = next((at for at, (a, b) in enumerate(zip(names, others)) if a != b), min(len(names), len(others)))
+    return same == len(others) - 1, same
