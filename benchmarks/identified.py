@@ -59,6 +59,7 @@ EXPLAINED: tuple[tuple[str, str, str], ...] = (
         "the attention reorders channels before it calls the apply function",
     ),
     ("Qwen3OmniMoe(Talker)?RotaryEmbedding", "rotated alike", SEVERAL),
+    ("JetMoeRotaryEmbedding", "no format of positions", "queries come from experts, whose choice needs weights"),
     ("MuseGlimmerAssistantRotary.*", "no format of positions", "keys have more tokens than queries"),
     (".*", "KeyError", "the default config has no layer of this type"),
 )

@@ -93,10 +93,13 @@ def _pairs_of_classes(config: Any, modules: list[Any]) -> Iterator[Pair]:
     classes = [each for module in modules for each in vars(module).values() if _is_module(each)]
     attentions = [each for each in classes if not is_rotary_class(each) and calls_apply_function(each)]
     rotaries = [each for each in classes if is_rotary_class(each)]
-    for attention, rotary in product(*(_annotated(some, config, some) for some in (attentions, rotaries))):
+    types = list(getattr(config, "layer_types", None) or [None])
+    layers = [types.index(each) for each in dict.fromkeys(types)]  # the first of each type
+    chosen = (_annotated(some, config, some) for some in (attentions, rotaries))
+    for attention, rotary, layer in product(*chosen, layers):
         try:
             with torch.device("meta"):
-                yield Pair(_created(attention, config), rotary.__name__, _created(rotary, config))
+                yield Pair(_created(attention, config, layer), rotary.__name__, _created(rotary, config, layer))
         except Exception:  # classes of other parts need other arguments
             continue
 
@@ -112,10 +115,10 @@ def _annotated(classes: Sequence[type], config: Any, otherwise: Sequence[type]) 
     return [each for each in classes if name.search(str(inspect.signature(each.__init__)))] or otherwise
 
 
-def _created(cls: Any, config: Any) -> Any:
-    """A module of the first layer. Arguments other than the config and the number of the layer have defaults."""
+def _created(cls: Any, config: Any, layer: int) -> Any:
+    """A module of a layer. Arguments other than the config and the number of the layer have defaults."""
     names = inspect.signature(cls.__init__).parameters
-    return cls(config, **{name: 0 for name in names if name in ("layer_idx", "layer_id", "layer_number")}).eval()
+    return cls(config, **{name: layer for name in names if name in ("layer_idx", "layer_id", "layer_number")}).eval()
 
 
 def _takes(cls: Any, config: Any) -> bool:
