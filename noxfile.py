@@ -121,7 +121,7 @@ def tests_parity(session):
 
 @nox.session(name="parity-newest", default=False)
 def parity_newest(session):
-    """Equality with the newest transformers. Classes that are not known are listed.
+    """Equality with the newest transformers. Classes that are not known are listed, with what they compute.
 
     The README does not promise this, because the newest version changes.
     """
@@ -130,6 +130,7 @@ def parity_newest(session):
     python = environment(session, "newest", "rope-xp", *newest)
     python("-m", "pip", "install", "--upgrade", "transformers", env={"PIP_CONSTRAINT": ""})
     python("benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
+    python("benchmarks/identified.py")
 
 
 @nox.session(name="tests-huggingface")
@@ -139,6 +140,7 @@ def tests_huggingface(session):
     python(*PYTEST, "tests/huggingface", *session.posargs)
     python("-P", "-m", "pytest", "--doctest-modules", "--pyargs", "rope_xp.huggingface")
     python("benchmarks/families.py", "--quick", "--out", f"{session.create_tmp()}/families.md")
+    python("benchmarks/identified.py", "--quick")
 
 
 @nox.session(name="tests-distributed")

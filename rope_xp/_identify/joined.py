@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import permutations, product
+from itertools import chain, permutations, product
 from typing import Any
 
 import numpy as np
 
+from rope_xp._core import backends
 from rope_xp._core.axes import ORDERS, Sections
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._identify import identify
@@ -23,21 +24,24 @@ def identify_axes(fn: Callable[..., Any], head_dim: int, axes: int, **options: A
     `identify`.
     """
     found = identify(lambda x, positions: fn(x, [positions] * axes), head_dim, **options)
-    if axes == 1 or found.rope is None:
+    rope: Any = found.rope
+    if axes == 1 or rope is None:
         return found
 
-    magnitude = found.rope.attention_factor
+    channels = np.ones(head_dim)
+    channels[list(chain.from_iterable(found.pairs))] = 1.0 / rope.attention_factor  # of all axes together
 
     def along(axis: int) -> Identification:
         def one(x: Any, positions: Any) -> Any:
-            return fn(x, [positions if each == axis else positions * 0 for each in range(axes)]) / magnitude
+            y = fn(x, [positions if each == axis else positions * 0 for each in range(axes)])
+            return y * backends.from_host(channels, like=y, dtype=y.dtype)
 
         return identify(one, head_dim, **options)
 
-    rows = _rows(found.rope, found, [along(axis) for axis in range(axes)])
+    rows = _rows(rope, found, [along(axis) for axis in range(axes)])
     if isinstance(rows, str):
         return replace(found, rope=None, confidence=0.0, reasons=(*found.reasons, rows))
-    return replace(found, rope=_value(found.rope, rows))
+    return replace(found, rope=_value(rope, rows))
 
 
 def _rows(rope: RotaryEmbedding, found: Identification, each: Sequence[Identification]) -> np.ndarray | str:
@@ -82,7 +86,7 @@ def _value(rope: RotaryEmbedding, rows: np.ndarray) -> RotaryEmbedding:
     return RotaryEmbedding(**options, inv_freq=rows.tolist())
 
 
-def _bases(rope: RotaryEmbedding, rows: np.ndarray, axis_of_pair: np.ndarray) -> RotaryEmbedding | None:
+def _bases(rope: Any, rows: np.ndarray, axis_of_pair: np.ndarray) -> RotaryEmbedding | None:
     """The embedding with a base: its own, or that of the progression of one axis; None without."""
     if rope.base is not None:
         return rope

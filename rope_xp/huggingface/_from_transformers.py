@@ -93,11 +93,12 @@ def from_transformers(
             raise TypeError(f"{WHO}: {name} must be a string; got {value!r:.100}")
     try:
         with float32_on_cpu():
-            chosen = _part_of(_config_of(config), part)
-            return _identified(chosen, layer_type, length)
-    except ValueError as error:
+            return _identified(_part_of(_config_of(config), part), layer_type, length)
+    except (TypeError, ValueError, OSError) as error:
         text = str(error).replace("from_config:", f"{WHO}:")
-        raise ValueError(text if len(text) < 1_000 else f"{text[:990]} ...") from error
+        kinds = (TypeError, ValueError, FileNotFoundError, PermissionError, OSError)
+        kind = next(kind for kind in kinds if isinstance(error, kind))
+        raise kind(text if len(text) < 1_000 else f"{text[:990]} ...") from error
 
 
 def _config_of(config: Any) -> Any:
@@ -105,7 +106,7 @@ def _config_of(config: Any) -> Any:
     if isinstance(config, transformers.PreTrainedConfig):
         return deepcopy(config)
     mapping = mapping_of(config)
-    model_type = mapping.get("model_type")
+    model_type: Any = mapping.get("model_type")
     if model_type not in transformers.CONFIG_MAPPING:
         raise ValueError(
             f"{WHO}: model_type must be of a family that transformers {transformers.__version__} has; got "
@@ -137,6 +138,10 @@ def _is_config(value: Any) -> bool:
     return isinstance(value, transformers.PreTrainedConfig)
 
 
+class _NoLayers(ValueError):
+    """No attention applies the tables of a rotary module."""
+
+
 def _identified(config: Any, layer_type: str | None, seq_len: int | None) -> RotaryEmbedding:
     """The value of all layers, or of those of one type, which must agree."""
     try:
@@ -149,7 +154,14 @@ def _identified(config: Any, layer_type: str | None, seq_len: int | None) -> Rot
             known = ", ".join(repr(each) for each in labels if each) or "None"
             raise ValueError(f"{WHO}: layer_type must be one of {known}; got {layer_type!r:.100}")
         labels = [layer_type]
-    found = {label: _of_layers(pairs, config, label, seq_len) for label in labels}
+    found, missing = {}, []
+    for label in labels:
+        try:
+            found[label] = _of_layers(pairs, config, label, seq_len)
+        except _NoLayers as error:  # a layer type that this config does not use
+            missing.append(error)
+    if not found:
+        raise missing[0]
     values = list(found.values())
     if any(value != values[0] for value in values[1:]):
         raise ValueError(f"{WHO}: layer_type must be one of {', '.join(map(repr, found))}, which differ; got None")
@@ -166,7 +178,8 @@ def _of_layers(pairs: list[Pair], config: Any, label: str | None, seq_len: int |
     """The value that explains what the attentions of a layer type compute."""
     values, problems, failures = {}, {}, Counter()
     for pair in _of_type(pairs, config, label):
-        kind = (type(pair.attention), pair.rotary_name, *(getattr(pair.attention, name, None) for name in OF_KIND))
+        of_layer = (getattr(pair.attention, name, None) for name in OF_KIND)
+        kind = (type(pair.attention), pair.own or pair.rotary_name, *of_layer)
         if kind in values or failures[kind] >= MAX_FAILURES:
             continue
         try:
@@ -177,7 +190,7 @@ def _of_layers(pairs: list[Pair], config: Any, label: str | None, seq_len: int |
             continue
         values[kind] = _value(rotation, type(pair.rotary).__name__, seq_len)
     if not values:
-        raise ValueError(f"{WHO}: an attention must apply the tables of a rotary module; got {'; '.join(problems)}")
+        raise _NoLayers(f"{WHO}: an attention must apply the tables of a rotary module; got {'; '.join(problems)}")
     if len(different := list(dict.fromkeys(values.values()))) > 1:
         names = ", ".join(f"{cls.__name__} with {rotary}" for cls, rotary, *_ in values)
         raise ValueError(f"{WHO}: all layers must be rotated alike; got {len(different)} rotations: {names}")

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, initialization
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from rope_xp.huggingface._compare_tables import is_rotary, is_rotary_class
-from rope_xp.huggingface._probing import calls_apply_function
+from rope_xp.huggingface._probing import calls_apply_function, takes_tables
 
 
 class Pair(NamedTuple):
@@ -48,6 +48,7 @@ def pairs_of(config: Any) -> list[Pair]:
             with torch.device("meta"), initialization.no_init_weights():
                 model = cls(config).eval()
             found = list(_pairs(model, config))
+            found = [each for each in found if not each.own] or found  # parts of an attention may have their own
         except Exception as error:  # code that is not known may raise anything
             problems.append(f"{cls.__name__}: {type(error).__name__}: {' '.join(str(error).split()):.150}")
             continue
@@ -73,12 +74,12 @@ def _modules(config: Any) -> list[Any]:
     return modules
 
 
-def _auto_classes(config: Any) -> tuple[type, ...]:
+def _auto_classes(config: Any) -> tuple[Any, ...]:
     try:
         found = MODEL_MAPPING.get(type(config), ())
     except (ImportError, ValueError):  # the file needs a package that is not installed
         return ()
-    return found if isinstance(found, tuple) else (found,)
+    return tuple(filter(None, found if isinstance(found, tuple) else (found,)))
 
 
 def _model_classes(config: Any, modules: list[Any]) -> list[type]:
@@ -92,10 +93,13 @@ def _pairs_of_classes(config: Any, modules: list[Any]) -> Iterator[Pair]:
     classes = [each for module in modules for each in vars(module).values() if _is_module(each)]
     attentions = [each for each in classes if not is_rotary_class(each) and calls_apply_function(each)]
     rotaries = [each for each in classes if is_rotary_class(each)]
-    for attention, rotary in product(*(_annotated(some, config, some) for some in (attentions, rotaries))):
+    types = list(getattr(config, "layer_types", None) or [None])
+    layers = [types.index(each) for each in dict.fromkeys(types)]  # the first of each type
+    chosen = (_annotated(some, config, some) for some in (attentions, rotaries))
+    for attention, rotary, layer in product(*chosen, layers):
         try:
             with torch.device("meta"):
-                yield Pair(_created(attention, config), rotary.__name__, _created(rotary, config))
+                yield Pair(_created(attention, config, layer), rotary.__name__, _created(rotary, config, layer))
         except Exception:  # classes of other parts need other arguments
             continue
 
@@ -111,10 +115,10 @@ def _annotated(classes: Sequence[type], config: Any, otherwise: Sequence[type]) 
     return [each for each in classes if name.search(str(inspect.signature(each.__init__)))] or otherwise
 
 
-def _created(cls: Any, config: Any) -> Any:
-    """A module of the first layer. Arguments other than the config and the number of the layer have defaults."""
+def _created(cls: Any, config: Any, layer: int) -> Any:
+    """A module of a layer. Arguments other than the config and the number of the layer have defaults."""
     names = inspect.signature(cls.__init__).parameters
-    return cls(config, **{name: 0 for name in names if name in ("layer_idx", "layer_id", "layer_number")}).eval()
+    return cls(config, **{name: layer for name in names if name in ("layer_idx", "layer_id", "layer_number")}).eval()
 
 
 def _takes(cls: Any, config: Any) -> bool:
@@ -137,14 +141,19 @@ def _pairs(model: Any, config: Any) -> Iterator[Pair]:
     if not attentions:
         raise ValueError("no attention calls an apply function")
     for name, attention in attentions:
-        near = max(_common(name, each) for each in rotaries)
-        for rotary_name, rotary in of_config.items():
-            if _common(name, rotary_name) == near:
-                own = rotary_name.removeprefix(f"{name}.") if rotary_name.startswith(f"{name}.") else ""
-                yield Pair(attention, rotary_name, rotary, own)
+        is_outside = takes_tables(type(attention))
+        chosen = {each: rotary for each, rotary in of_config.items() if each.startswith(f"{name}.") != is_outside}
+        near = max((_nearness(name, each) for each in chosen), default=None)
+        for each, rotary in chosen.items():
+            if _nearness(name, each) == near:
+                yield Pair(attention, each, rotary, "" if is_outside else each.removeprefix(f"{name}."))
 
 
-def _common(one: str, other: str) -> int:
-    """The number of names that two paths have in common at their beginning."""
-    names = list(zip(one.split("."), other.split(".")))
-    return next((at for at, (a, b) in enumerate(names) if a != b), len(names))
+def _nearness(attention: str, rotary: str) -> tuple[bool, int]:
+    """How near two modules are, from their paths: whether the rotary module is beside a module around the attention.
+
+    Then the number of names that both paths have in common at their beginning.
+    """
+    names, others = attention.split("."), rotary.split(".")
+    same = next((at for at, (a, b) in enumerate(zip(names, others)) if a != b), min(len(names), len(others)))
+    return same == len(others) - 1, same

@@ -24,7 +24,7 @@ STATES = re.compile("hidden|states|^x$|^query$|^key$|^value$")
 # Attributes of an attention with the number of channels of its heads.
 HEAD_WIDTHS = ("head_dim", "head_size", "attention_head_size")
 # A number of tokens that no model has as its number of heads.
-TOKENS = 211
+TOKENS = 61
 # Two rotations of the same numbers in float32 may be rounded in another order, also with a factor of the tables.
 ROUNDING = 8 * 2.0**-24
 
@@ -99,6 +99,11 @@ def calls_apply_function(cls: Any) -> bool:
     return any(APPLY_NAME.match(name) and name in forward.__globals__ for name in names_used_by(forward))
 
 
+def takes_tables(cls: Any) -> bool:
+    """Whether the forward of an attention gets tables. If not, it calls a rotary module of its own."""
+    return any(TABLES.search(name) for name in inspect.signature(cls.forward).parameters)
+
+
 class AttentionRotation:
     """What an attention does to queries at positions: `rotation(x, rows)`.
 
@@ -148,7 +153,8 @@ class AttentionRotation:
             except Exception as error:  # code that is not known may raise anything
                 problems[f"{type(error).__name__}: {' '.join(str(error).split()):.120}"] = None
         kind = NotReached if any(NotReached.__name__ in each for each in problems) else ValueError
-        raise kind(f"no format of positions can be applied ({'; '.join(list(problems)[:2])})")
+        ours_first = sorted(problems, key=lambda each: not each.startswith(("ValueError", kind.__name__)))
+        raise kind(f"no format of positions can be applied ({'; '.join(ours_first[:2])})")
 
     def _every_axis_matters(self, position_format: PositionFormat) -> bool:
         rows = torch.zeros(position_format.axes, TOKENS, dtype=torch.int64)
@@ -256,5 +262,5 @@ def _head_width(attention: Any, queries: Any) -> int:
     width = queries.shape[-1]
     stride = min(step for step, size in zip(queries.stride()[:-1], queries.shape) if size > 1)
     is_first = queries.stride(-1) == 1 and queries.storage_offset() == 0
-    widths = [getattr(attention, name, None) for name in HEAD_WIDTHS]
+    widths: list[Any] = [getattr(attention, name, None) for name in HEAD_WIDTHS]
     return stride if is_first and stride > width and stride in widths else width

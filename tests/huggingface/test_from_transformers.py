@@ -1,0 +1,207 @@
+"""from_transformers: families that the table knows, one that nobody knows, and functions that no value explains."""
+
+# pyright: reportMissingImports=false
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from rope_xp import RotaryEmbedding, from_config
+from rope_xp.huggingface import from_transformers
+
+torch.set_num_threads(1)
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:transformers.*", "ignore::FutureWarning:transformers.*")
+
+# Positions below 512: float32 frequencies have an error of 4 * 2**-24, so phases of at most 512 * 2**-22 = 1.2e-4.
+POSITIONS, TOLERANCE = np.array([0, 1, 511, 3, 8, 127, 300]), 1.5e-4
+LAYERS = {"num_hidden_layers": 2}
+YARN = {"rope_type": "yarn", "rope_theta": 5e5, "factor": 4.0, "original_max_position_embeddings": 4096}
+LONG = {"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 256}
+LONG |= {"short_factor": [1.0] * 8, "long_factor": [1.0 + pair for pair in range(8)]}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
+SMALL = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 256}
+
+
+# The class of the config, its changes, and other arguments of both functions.
+CASES = {
+    "half": ("Llama", LAYERS, {}),
+    "interleaved": ("Cohere", LAYERS, {}),
+    "yarn": ("Qwen3", LAYERS | {"rope_parameters": YARN}, {}),
+    "part of the head": ("GPTNeoX", LAYERS, {}),
+    "head cut before": ("Phi", LAYERS, {}),
+    "latent attention": ("DeepseekV3", LAYERS, {}),
+    "latent attention, rope_interleave": ("DeepseekV3", LAYERS | {"rope_interleave": False}, {}),
+    "complex tables, some layers": ("Llama4Text", {"num_hidden_layers": 4}, {}),
+    "reversed": ("NanoChat", LAYERS, {}),
+    "sliding layers": ("Gemma3Text", {"num_hidden_layers": 6}, {"layer_type": "sliding_attention"}),
+    "full layers": ("Gemma3Text", {"num_hidden_layers": 6}, {"layer_type": "full_attention"}),
+    "sections": ("Qwen2VL", {}, {}),
+    "interleaved sections": ("Qwen3VLText", LAYERS, {}),
+    "vision": ("Qwen2VL", {}, {"part": "vision"}),
+    "blocks": ("Gemma4Vision", LAYERS, {}),
+    "rotary module in attention": ("RecurrentGemma", {"num_hidden_layers": 3}, {}),
+    "longrope": ("Phi3", LAYERS | SMALL | {"rope_parameters": LONG, "pad_token_id": 0}, {}),
+    "longrope, long": ("Phi3", LAYERS | SMALL | {"rope_parameters": LONG, "pad_token_id": 0}, {"seq_len": 400}),
+    "dynamic": ("Llama", LAYERS | SMALL | {"rope_parameters": DYNAMIC}, {}),
+    "dynamic, long": ("Llama", LAYERS | SMALL | {"rope_parameters": DYNAMIC}, {"seq_len": 1000}),
+}
+
+
+def rotated(rope):
+    rows = np.stack([np.roll(POSITIONS, axis) for axis in range(rope.axes)])
+    x = np.random.default_rng(0).uniform(-0.5, 0.5, (len(POSITIONS), rope.head_dim))
+    return rope(x, positions=rows if rope.axes > 1 else rows[0], seq_dim=0)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_families_equal_the_table(name):
+    stem, changes, options = CASES[name]
+    config = getattr(transformers, f"{stem}Config")(**changes)
+    before = config.to_dict()
+    found = from_transformers(config, **options)
+    assert config.to_dict() == before
+    expected = from_config(config, compat="transformers", **options)
+    assert (found.head_dim, found.axes) == (expected.head_dim, expected.axes)
+    assert np.abs(rotated(found) - rotated(expected)).max() <= TOLERANCE * expected.attention_factor
+
+
+def test_values_have_the_rule_and_the_sections():
+    yarn = from_transformers(transformers.Qwen3Config(**CASES["yarn"][1]))
+    assert (yarn.base, yarn.scaling.factor, yarn.scaling.original_max_position_embeddings) == (5e5, 4.0, 4096)
+    vision = from_transformers(transformers.Qwen2VLConfig(), part="vision")
+    assert (vision.base, vision.sections.order, vision.sections.sizes) == (1e4, "axial", (20, 20))
+
+
+def test_a_folder_and_a_mapping(tmp_path):
+    config = transformers.LlamaConfig(**LAYERS, **SMALL, rope_parameters={"rope_type": "default", "rope_theta": 777.0})
+    config.save_pretrained(tmp_path)
+    expected = RotaryEmbedding(head_dim=16, layout="half", base=777.0)
+    assert from_transformers(tmp_path) == from_transformers(config.to_dict()) == expected
+    assert from_transformers(json.loads((tmp_path / "config.json").read_text())) == expected
+
+
+# A family that rope_xp has never seen. The frequencies of its rotary module are 1 / (1 + 3 * pair).
+
+
+class AcmeConfig(PreTrainedConfig):
+    model_type = "acme"
+    width: int = 48
+    mistake: str = ""
+
+
+class AcmeRotaryEmbedding(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+
+    def forward(self, x, position_ids):
+        inv_freq = 1.0 / (1.0 + 3.0 * torch.arange(4))
+        angles = (position_ids[..., None] * inv_freq).repeat_interleave(2, -1)
+        if self.config.mistake == "tables in halves":
+            angles = torch.cat((angles[..., ::2], angles[..., ::2]), -1)
+        return angles.cos(), angles.sin()
+
+
+def apply_rotary_to_pairs(states, cos, sin, of_keys=False):
+    turned = torch.stack((-states[..., 1::2], states[..., ::2]), -1).flatten(-2)
+    return states * cos[:, :, None] + turned * sin[:, :, None]
+
+
+def apply_rotary_to_both(states, others, cos, sin):
+    return apply_rotary_to_pairs(states, cos, sin), apply_rotary_to_pairs(others, cos, 2 * sin)
+
+
+class AcmeAttention(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config, self.head_dim = config, 12
+        self.of_queries = nn.Linear(config.width, config.width)
+
+    def forward(self, hidden_states, position_embeddings):
+        queries = self.of_queries(hidden_states).unflatten(-1, (-1, self.head_dim))[..., :8]
+        if self.config.mistake == "other keys":
+            return apply_rotary_to_both(queries, queries, *position_embeddings)
+        if self.config.mistake == "no call":
+            return queries
+        return apply_rotary_to_pairs(queries, *position_embeddings)
+
+
+class AcmeModel(PreTrainedModel):
+    config_class = AcmeConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        if config.mistake == "no model":
+            raise RuntimeError("a part is missing")
+        self.rotary_emb, self.attention = AcmeRotaryEmbedding(config), AcmeAttention(config)
+        self.post_init()
+
+
+def test_a_family_of_tomorrow():
+    with pytest.raises(ValueError, match=r"model_type must be .* rope_xp\.huggingface\.from_transformers\(config\)"):
+        from_config(AcmeConfig())
+    inv_freq = [1.0, 1 / 4, 1 / 7, 1 / 10]
+    found = from_transformers(AcmeConfig())
+    expected = RotaryEmbedding(head_dim=12, layout="interleaved", rotary_dim=8, inv_freq=inv_freq)
+    assert (found.head_dim, found.layout, found.rotary_dim, found.first_channel) == (12, "interleaved", 8, 0)
+    assert from_transformers(AcmeConfig(mistake="no model")) == found  # from its classes alone
+    # Float32 rounds a frequency twice.
+    np.testing.assert_allclose(found.inv_freq, inv_freq, rtol=2.0**-23)
+    assert np.abs(rotated(found) - rotated(expected)).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "mistake, reason",
+    [
+        ("tables in halves", "in the order of another layout"),
+        ("other keys", "apply_rotary_to_both rotates queries and keys by different angles"),
+        ("no call", "AcmeAttention calls no apply function"),
+    ],
+)
+def test_mistakes_are_named(mistake, reason):
+    with pytest.raises(ValueError, match=r"^from_transformers: .*; got") as caught:
+        from_transformers(AcmeConfig(mistake=mistake))
+    assert reason in " ".join(str(caught.value).split()) and len(str(caught.value)) < 1000
+
+
+def tiny(**changes):
+    return transformers.LlamaConfig(**LAYERS, **SMALL, **changes)
+
+
+@pytest.mark.parametrize(
+    "config, options, kind, reason",
+    [
+        (lambda: transformers.DINOv3ViTConfig(**LAYERS), {}, ValueError, "takes .*pixel_values.*, and not positions"),
+        (lambda: transformers.BertConfig(**LAYERS), {}, ValueError, "has no rotary module"),
+        (
+            lambda: transformers.Gemma3TextConfig(num_hidden_layers=6),
+            {},
+            ValueError,
+            "layer_type .* which differ; got No",
+        ),
+        (lambda: tiny(), {"layer_type": "sliding_attention"}, ValueError, "layer_type must be .* got 'sliding_att"),
+        (lambda: tiny(), {"part": "vision"}, ValueError, "part must be None for this config; got 'vision'"),
+        (lambda: transformers.Qwen2VLConfig(), {"part": "audio"}, ValueError, "one of text_config, vision_config; got"),
+        (lambda: tiny(), {"part": 3}, TypeError, "part must be a string; got 3"),
+        (lambda: tiny(), {"layer_type": 3}, TypeError, "layer_type must be a string; got 3"),
+        (lambda: tiny(), {"seq_len": 2.5}, TypeError, "seq_len must be an int; got float"),
+        (lambda: {"model_type": "acme"}, {}, ValueError, "a family that transformers .* has; got 'acme'"),
+        (lambda: {}, {}, ValueError, "a family that transformers .* has; got None"),
+        (
+            lambda: {"model_type": "llama", "num_hidden_layers": "x"},
+            {},
+            ValueError,
+            "transformers must accept the config",
+        ),
+        (lambda: 3, {}, TypeError, "config must be a path, a mapping or"),
+        (lambda: "no such file", {}, FileNotFoundError, "no such file"),
+    ],
+)
+def test_wrong_arguments(config, options, kind, reason):
+    with pytest.raises(kind, match=rf"^from_transformers: .*{reason}"):
+        from_transformers(config(), **options)
