@@ -93,9 +93,9 @@ def _pairs_of_classes(config: Any, modules: list[Any]) -> Iterator[Pair]:
     classes = [each for module in modules for each in vars(module).values() if _is_module(each)]
     attentions = [each for each in classes if not is_rotary_class(each) and calls_apply_function(each)]
     rotaries = [each for each in classes if is_rotary_class(each)]
-    types = list(getattr(config, "layer_types", None) or [None])
-    layers = [types.index(each) for each in dict.fromkeys(types)]  # the first of each type
-    chosen = (_annotated(some, config, some) for some in (attentions, rotaries))
+    types: list[Any] = list(getattr(config, "layer_types", None) or [None])
+    layers: list[Any] = [types.index(each) for each in dict.fromkeys(types)]  # the first of each type
+    chosen: Any = (_annotated(some, config, some) for some in (attentions, rotaries))
     for attention, rotary, layer in product(*chosen, layers):
         try:
             with torch.device("meta"):
