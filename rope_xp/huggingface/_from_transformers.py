@@ -71,7 +71,8 @@ def from_transformers(
     -----
     The value rotates the channels that the attention passes to its apply function. If these are the first channels of a
     wider head, the value has the width of the head. If they are others, as in multi-head latent attention, it has their
-    number as `head_dim`. The scale of the softmax is not identified: `softmax_scale` follows from the rule.
+    number as `head_dim`. The scale of the softmax is not identified. DeepSeek-V3 and a few others multiply it by a
+    factor, which `rope_xp.from_config` gives as `softmax_scale`.
 
     Several position axes are identified one by one, with zeros on the others. The value has `sections` if they explain
     the frequencies, and else a row of `inv_freq` for each axis.
