@@ -194,8 +194,8 @@ def gpu_dry(session):
 def mutants(session):
     """Planted mistakes, one at a time, must each make a test fail: some of a list, and some random ones."""
     python = with_all(session)
-    python("tests/tools/mutants.py", "--sample", "12")
-    python("tests/tools/generated_mutants.py", "--sample", "12", "--least", "0.8")
+    python("tests/tools/mutants.py", "--sample", "6")
+    python("tests/tools/generated_mutants.py", "--sample", "6", "--least", "0.8")
 
 
 @nox.session(name="mutants-all", default=False)
