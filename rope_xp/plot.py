@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from rope_xp._core import checks
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._core.lengths import lengths_of
+from rope_xp._identify.phases import COARSE_BITS
+from rope_xp._identify.rules import rounded_to
 
 Ropes = RotaryEmbedding | Mapping[str, RotaryEmbedding]
 
@@ -203,7 +205,7 @@ def phase_error(ropes: Ropes, *, context: int = 2**20, ax: Axes | None = None) -
     positions = np.unique(np.geomspace(1, context, 2000).astype(int))
     own = RotaryEmbedding(head_dim=2 * rope.pairs, layout="half", inv_freq=frequencies.tolist())
     tables = {
-        "bfloat16": _sincos(_float32_angles(_as_bfloat16(positions), frequencies)),
+        "bfloat16": _sincos(_float32_angles(rounded_to(COARSE_BITS["bfloat16"], positions), frequencies)),
         "float32": _sincos(_float32_angles(positions, frequencies)),
         "exact": np.stack(own.sincos(positions, like=np.zeros(1, np.float32))),
     }
@@ -419,12 +421,6 @@ def _frequencies(who: str, rope: RotaryEmbedding) -> NDArray[Any]:
 
 def _float32_angles(positions: NDArray[Any], frequencies: NDArray[Any]) -> NDArray[Any]:
     return np.multiply.outer(positions.astype(np.float32), frequencies.astype(np.float32)).astype(np.float64)
-
-
-def _as_bfloat16(positions: NDArray[Any]) -> NDArray[Any]:
-    """Positions rounded to bfloat16, as float32: the leading 16 bits, to the nearest, and to even if halfway."""
-    bits = positions.astype(np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
 def _sincos(angles: NDArray[Any]) -> NDArray[Any]:

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 import rope_xp
-from rope_xp._core import kernels
+from rope_xp._core import backends, kernels
 from rope_xp._core.report import Report, Section, Table
 
 PACKAGES = ("numpy", "array-api-compat", "numba", "torch", "triton", "jax", "jaxlib", "flax", "transformers", "cupy")
-# The function that makes an array of a library, and the method that copies it to the host.
+# The function that makes an array of a library.
 LIBRARIES = {
-    "numpy": ("numpy.asarray", ""),
-    "torch": ("torch.asarray", "cpu"),
-    "jax": ("jax.numpy.asarray", ""),
-    "cupy": ("cupy.asarray", "get"),
-    "mlx": ("mlx.core.array", ""),
+    "numpy": "numpy.asarray",
+    "torch": "torch.asarray",
+    "jax": "jax.numpy.asarray",
+    "cupy": "cupy.asarray",
+    "mlx": "mlx.core.array",
 }
 ROPE = rope_xp.RotaryEmbedding(head_dim=64, layout="half", base=10_000.0)
 POSITIONS = np.asarray([0, 1, 100_000, 2**24 - 1])
@@ -81,8 +81,7 @@ def diagnose() -> Diagnosis:
 
 def _library(name: str) -> Iterator[Library]:
     """A library on each kind of device that it has here; nothing if it is not installed."""
-    path, to_host = LIBRARIES[name]
-    module, _, function = path.rpartition(".")
+    module, _, function = LIBRARIES[name].rpartition(".")
     if importlib.util.find_spec(name) is None:
         return
     try:
@@ -91,12 +90,12 @@ def _library(name: str) -> Iterator[Library]:
         yield Library(name, "-", "-", f"cannot be imported: {_first_line(error)}")
         return
     make = getattr(imported, function)
-    yield _tested(name, "default device" if name == "jax" else "cpu", make, to_host)
+    yield _tested(name, "default device" if name == "jax" else "cpu", make)
     if name == "torch" and imported.cuda.is_available():
-        yield _tested(name, "cuda", partial(make, device="cuda"), to_host)
+        yield _tested(name, "cuda", partial(make, device="cuda"))
 
 
-def _tested(name: str, device: str, make: Callable[..., Any], to_host: str) -> Library:
+def _tested(name: str, device: str, make: Callable[..., Any]) -> Library:
     """Rotate a few arrays, and compare the results with complex numbers in float64."""
     x = np.random.default_rng(0).normal(size=(len(POSITIONS), ROPE.head_dim)).astype(np.float32)
     kernel = "-"
@@ -105,7 +104,7 @@ def _tested(name: str, device: str, make: Callable[..., Any], to_host: str) -> L
         kernel = kernels.choose("doctor", array, "fastest")
         kernel += f": {why}" if (why := kernels.why_not_faster(array, kernel)) else ""
         rotated = ROPE.rotate(array, ROPE.sincos(POSITIONS, like=array), seq_dim=0)
-        error = np.abs(np.asarray(getattr(rotated, to_host)() if to_host else rotated) - _expected(x)).max()
+        error = np.abs(backends.to_host(rotated) - _expected(x)).max()
     except Exception as error:  # a library or a driver may fail in any way; the report says how
         return Library(name, device, kernel, f"fails: {_first_line(error)}")
     return Library(name, device, kernel, "right" if error <= TOLERANCE * np.abs(x).max() else f"wrong by {error:.1e}")

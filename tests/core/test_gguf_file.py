@@ -180,7 +180,7 @@ def test_a_hostile_header(tmp_path, counted, name):
 
 
 def test_a_header_is_read_up_to_a_bound(tmp_path, counted, monkeypatch):
-    """Large files that take no room on a disk: a billion empty strings, and one long list."""
+    """Large files that are mostly holes: a billion empty strings, and one long list."""
     monkeypatch.setattr(gguf_file, "MAX_TAKEN", 2**20)
     path = tmp_path / "m.gguf"
     path.write_bytes(header(entry(b"x", 9, struct.pack("<IQ", 8, 2**30))))
