@@ -10,6 +10,8 @@ import nox
 nox.options.default_venv_backend = "none"
 
 PROJECT = nox.project.load_toml("pyproject.toml")
+# What plugins of MkDocs print about its future.
+QUIET = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
 PYTEST = ("-P", "-m", "pytest", "--numprocesses=auto", "--maxprocesses=4")
 
 
@@ -180,7 +182,7 @@ def docs(session):
     """The site, built without a warning in `site`; every code block of its pages and of the README; the notebooks."""
     python = with_all(session)
     python("-m", "pip", "--quiet", "install", *nox.project.dependency_groups(PROJECT, "docs"))
-    python("-P", "-m", "mkdocs", "build", "--strict", "--site-dir", "site", env={"NO_MKDOCS_2_WARNING": "1"})
+    python("-P", "-m", "mkdocs", "build", "--strict", "--site-dir", "site", env=QUIET)
     python(*PYTEST, "tests/docs", *session.posargs)
 
 
