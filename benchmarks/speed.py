@@ -1,7 +1,7 @@
 """Times of rotating queries and keys and of computing tables: rope_xp and other installed packages.
 
 Run: `python benchmarks/speed.py [--backend torch] [--workload prefill] [--quick] [--out FILE]`. It prints tables and
-writes them as Markdown and JSON to benchmarks/results/speed-<machine>. Calls of all candidates alternate within a run,
+writes them as Markdown to benchmarks/results/speed-<machine>. Calls of all candidates alternate within a run,
 and a figure is the shortest time. A candidate that raises or gives a wrong result is not timed, and the script exits
 with an error at the end. A long time is not an error. head_dim is 128 and the base is 10,000.
 """
@@ -128,7 +128,7 @@ def main(argv=None):
     facts = {"load before the run": f"{load:.1f}", "arrays": arrays, "wrong": bench.wrong}
     name = re.sub(r"[^a-z0-9]+", "-", f"speed-cpu-{common.machine()}".lower()).strip("-")
     tables = list(speed_report.tables(bench.rows))
-    common.publish(arguments, name, "Speed", speed_report.NOTES, packages, tables, bench.rows, **facts)
+    common.publish(arguments, name, "Speed", speed_report.NOTES, packages, tables, **facts)
     common.fail_if(bench.wrong, "wrong results")
 
 
