@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(Path(__file__).parent))
 
 import family_tables  # noqa: E402
-import rule_figures  # noqa: E402
+import explanation_figures  # noqa: E402
 import rule_tables  # noqa: E402
 
 FIGURES = "explanation/figures"
@@ -33,7 +33,7 @@ def figure(name: str) -> str:
     for theme in ("light", "dark"):
         path = f"{FIGURES}/{name}-{theme}.svg"
         with mkdocs_gen_files.open(path, "wb") as file:
-            alt = rule_figures.draw(file.name, name, CONFIGS, dark=theme == "dark")
+            alt = explanation_figures.draw(file.name, name, CONFIGS, dark=theme == "dark")
         images.append(f"![{alt}]({{up}}figures/{name}-{theme}.svg#only-{theme})")
     return "\n".join(images)
 
