@@ -38,6 +38,12 @@ def figure(name: str) -> str:
     return "\n".join(images)
 
 
+def mutants() -> str:
+    """How many random mistakes the tests find, from the results of the last full run."""
+    made, killed = (ROOT / "benchmarks/results/mutants.md").read_text().split("\n\n")[1:3]
+    return f"{made} {killed}"
+
+
 BUILDERS = {
     "figure": figure,
     "rule-keys": rule_tables.keys,
@@ -46,6 +52,7 @@ BUILDERS = {
     "layout-users": family_tables.by_layout,
     "families": family_tables.families,
     "composites": family_tables.composites,
+    "mutants": mutants,
 }
 
 
