@@ -176,6 +176,15 @@ def examples(session):
 
 
 @nox.session
+def docs(session):
+    """The site, built without a warning in `site`; every code block of its pages and of the README; the notebooks."""
+    python = with_all(session)
+    python("-m", "pip", "--quiet", "install", *nox.project.dependency_groups(PROJECT, "docs"))
+    python("-P", "-m", "mkdocs", "build", "--strict", "--site-dir", "site", env={"NO_MKDOCS_2_WARNING": "1"})
+    python(*PYTEST, "tests/docs", *session.posargs)
+
+
+@nox.session
 def benchmarks(session):
     """Accuracy at few positions, with a bound for rope_xp; speed with small arrays, all with right results."""
     python = with_all(session)
