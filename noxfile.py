@@ -1,4 +1,7 @@
-"""Everything the README promises, one session each. `nox` runs all; `nox -s tests-jax` runs one."""
+"""What the README promises, a session each: CONTRIBUTING.md says what each protects.
+
+`nox` runs the default sessions, `nox -t full` all of them, `nox -s NAME` one.
+"""
 
 import os
 import sys
@@ -10,7 +13,15 @@ import nox
 nox.options.default_venv_backend = "none"
 
 PROJECT = nox.project.load_toml("pyproject.toml")
-PYTEST = ("-P", "-m", "pytest", "--numprocesses=auto", "--maxprocesses=4")
+PYTEST = ("-P", "-m", "pytest", "--numprocesses=logical", "--maxprocesses=4", "--dist=worksteal")
+BRIEF = (*PYTEST, "-m", "not long")  # `tests-long` runs the others
+
+# The sessions that `nox` runs, and the other ones that `nox -t full` runs besides.
+default = partial(nox.session, tags=["full"])
+rest = partial(nox.session, tags=["full", "rest"], default=False)
+
+# What this run of nox has built: the wheel, and environments with their requirements.
+built = set()
 
 
 def environment(session, name, *requirements, constraints="constraints.txt"):
@@ -18,51 +29,113 @@ def environment(session, name, *requirements, constraints="constraints.txt"):
 
     Sessions share environments, because installing PyTorch or JAX takes longer than most sessions.
     """
-    folder = session.cache_dir.parent / name
-    program = str(folder / ("Scripts" if os.name == "nt" else "bin") / "python")
+    folder, wheels = (str(session.cache_dir.parent / each) for each in (name, "wheels"))
+    python = partial(session.run, os.path.join(folder, "Scripts" if os.name == "nt" else "bin", "python"))
     # Python compiles a module when it is first imported. Most modules are never imported.
     session.env.update({"PIP_CONSTRAINT": constraints, "PIP_NO_COMPILE": "1"})
-    if not folder.exists():
-        session.run(sys.executable, "-m", "venv", str(folder))
-    python = partial(session.run, program)
-    pip, wheels = ("-m", "pip", "--quiet"), session.create_tmp()
-    python(*pip, "wheel", "--no-deps", "--wheel-dir", wheels, ".")
+    if (name, requirements) in built:
+        return python
+    if not os.path.exists(folder):
+        session.run(sys.executable, "-m", "venv", folder)
+    pip = ("-m", "pip", "--quiet")
+    if wheels not in built:
+        python(*pip, "wheel", "--no-deps", "--wheel-dir", wheels, ".")
     # A changed wheel has the same version, so pip must be forced to reinstall it. Then it installs the requirements.
     python(*pip, "install", "--no-index", "--find-links", wheels, "--force-reinstall", "--no-deps", "rope-xp")
     python(*pip, "install", "--find-links", wheels, *requirements)
+    built.update({wheels, (name, requirements)})
     return python
 
 
-def with_group(session, group, *extras):
-    """The environment of a dependency group, at the versions of constraints.txt."""
+def with_groups(session, name, groups, extras=()):
+    """The environment of this name, with dependency groups of pyproject.toml at the versions of constraints.txt."""
     wheel = f"rope-xp[{','.join(extras)}]" if extras else "rope-xp"
-    return environment(session, group, wheel, *nox.project.dependency_groups(PROJECT, group))
+    return environment(session, name, wheel, *nox.project.dependency_groups(PROJECT, *groups))
+
+
+def with_numpy(session):
+    """The environment without a framework."""
+    return with_groups(session, "small", ["test"])
+
+
+def with_frameworks(session):
+    """The environment with JAX and PyTorch, and what the examples need."""
+    return with_groups(session, "large", ["jax", "torch"], ["examples"])
 
 
 def with_all(session):
-    """The environment that has every array library and every package that is compared with."""
-    return with_group(session, "all", "fast", "cli", "plot", "onnx", "jax", "torch", "huggingface", "examples")
+    """The same environment, with every array library and every package that is compared with."""
+    extras = ["fast", "cli", "plot", "onnx", "jax", "torch", "huggingface", "examples"]
+    return with_groups(session, "large", ["all"], extras)
 
 
-@nox.session(name="tests-numpy")
+@nox.session(default=False)
+def quick(session):
+    """The core on NumPy and array-api-strict, without the files of the kernels."""
+    python = with_numpy(session)
+    kernels = ("kernels", "programs")
+    ignored = (f"--ignore=tests/core/test_{name}.py" for name in kernels)
+    python(*BRIEF, "--xp=numpy", "--xp=strict", *ignored, "tests/core", *session.posargs)
+
+
+@default
+def lint(session):
+    """Format, lint and types."""
+    python = with_groups(session, "small", ["test", "lint"], ["cli", "plot"])
+    python("-m", "ruff", "format", "--check", ".")
+    python("-m", "ruff", "check", ".")
+    python("-m", "pyright", "--pythonpath", python.args[0])
+
+
+@default(name="tests-numpy")
 def tests_numpy(session):
     """The suite on NumPy, and every example in a docstring."""
-    python = with_group(session, "test")
-    python(*PYTEST, "--xp=numpy", "tests", *session.posargs)
+    python = with_numpy(session)
+    python(*BRIEF, "--xp=numpy", "tests", *session.posargs)
     # Kernels have no examples. Other sessions run the examples of modules that import a framework.
     without_examples = ("_core/kernels/*", "huggingface/*", "torch.py", "flax.py", "onnx.py", "plot.py", "cli/*")
     ignored = (f"--ignore-glob=/*/rope_xp/{path}" for path in without_examples)
     python("-P", "-m", "pytest", "--doctest-modules", *ignored, "--pyargs", "rope_xp")
 
 
-@nox.session(name="tests-strict")
+@default(name="tests-strict")
 def tests_strict(session):
     """The suite on array-api-strict, which has the standard's functions and no others."""
-    python = with_group(session, "test")
-    python(*PYTEST, "--xp=strict", "tests", *session.posargs)
+    python = with_numpy(session)
+    python(*BRIEF, "--xp=strict", "tests", *session.posargs)
 
 
-@nox.session(name="tests-oldest")
+@default(name="tests-jax")
+def tests_jax(session):
+    """The suite on JAX, its transforms and compiler, and equality with its packages."""
+    python = with_frameworks(session)
+    python(*BRIEF, "--xp=jax", "tests", *session.posargs)
+
+
+@default(name="tests-torch")
+def tests_torch(session):
+    """The suite on PyTorch, its transforms and compiler, and equality with its packages. Plans that are kept."""
+    python = with_frameworks(session)
+    python(*BRIEF, "--xp=torch", "tests", *session.posargs)
+    python(*BRIEF, "--xp=numpy", "--xp=torch", "--twice", "tests/core", *session.posargs)
+
+
+@default
+def examples(session):
+    """The examples that are quick: `tests-long` runs the others."""
+    python = with_frameworks(session)
+    python(*BRIEF, "tests/examples", *session.posargs)
+
+
+@rest(name="tests-long")
+def tests_long(session):
+    """The tests and examples that the default sessions leave out, because they take long."""
+    python = with_all(session)
+    sessions = ("numpy", "strict", "jax", "torch", "examples")
+    python(*PYTEST, "-m", "long", *(f"--xp={name}" for name in sessions), "tests", *session.posargs)
+
+
+@rest(name="tests-oldest")
 def tests_oldest(session):
     """The suite on the oldest NumPy, array-api-compat and numba that pyproject.toml allows."""
     allowed = [*PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"]["fast"]]
@@ -73,22 +146,7 @@ def tests_oldest(session):
     python(*PYTEST, "--xp=numpy", "tests", *session.posargs)
 
 
-@nox.session(name="tests-jax")
-def tests_jax(session):
-    """The suite on JAX, its transforms and compiler, and equality with its packages."""
-    python = with_group(session, "jax")
-    python(*PYTEST, "--xp=jax", "tests", *session.posargs)
-
-
-@nox.session(name="tests-torch")
-def tests_torch(session):
-    """The suite on PyTorch, its transforms and compiler, and equality with its packages. Plans that are kept."""
-    python = with_group(session, "torch")
-    python(*PYTEST, "--xp=torch", "tests", *session.posargs)
-    python(*PYTEST, "--xp=numpy", "--xp=torch", "--twice", "tests/core", *session.posargs)
-
-
-@nox.session(name="tests-timm")
+@rest(name="tests-timm")
 def tests_timm(session):
     """Equality with timm, without its dependencies: they have no build for the CPU alone."""
     python = environment(session, "timm", "rope-xp", *nox.project.dependency_groups(PROJECT, "test"), "torch")
@@ -96,7 +154,7 @@ def tests_timm(session):
     python(*PYTEST, "tests/timm", *session.posargs)
 
 
-@nox.session(name="tests-triton")
+@rest(name="tests-triton")
 def tests_triton(session):
     """The kernel for CUDA: on a GPU if there is one, else in Triton's interpreter."""
     python = with_all(session)
@@ -104,14 +162,14 @@ def tests_triton(session):
     python(*PYTEST, "--xp=triton", "-k", "not threads", "tests", *session.posargs)
 
 
-@nox.session(name="tests-more")
+@rest(name="tests-more")
 def tests_more(session):
     """The suite on Dask, MLX and ndonnx."""
     python = with_all(session)
     python(*PYTEST, "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
 
 
-@nox.session(name="tests-parity")
+@rest(name="tests-parity")
 def tests_parity(session):
     """Equality with transformers, diffusers and others: every rotary class, with default and changed configs."""
     python = with_all(session)
@@ -133,7 +191,7 @@ def parity_newest(session):
     python("benchmarks/identified.py")
 
 
-@nox.session(name="tests-huggingface")
+@rest(name="tests-huggingface")
 def tests_huggingface(session):
     """Whole models of transformers, patched and not patched."""
     python = with_all(session)
@@ -143,14 +201,14 @@ def tests_huggingface(session):
     python("benchmarks/identified.py", "--quick")
 
 
-@nox.session(name="tests-distributed")
+@rest(name="tests-distributed")
 def tests_distributed(session):
     """Sharded arrays, DTensors and ring attention: eight virtual devices of JAX, four processes of PyTorch."""
     python = with_all(session)
     python(*PYTEST, "tests/distributed", *session.posargs)
 
 
-@nox.session(name="tests-export")
+@rest(name="tests-export")
 def tests_export(session):
     """Exporters, and the runtimes of their programs: torch.export, jax.export, ONNX from PyTorch and from ndonnx."""
     python = with_all(session)
@@ -160,7 +218,7 @@ def tests_export(session):
     python("benchmarks/exporters.py", "--quick", "--out", f"{session.create_tmp()}/exporters.md")
 
 
-@nox.session(name="tests-cli")
+@rest(name="tests-cli")
 def tests_cli(session):
     """The command `rope-xp`, and the pictures."""
     python = with_all(session)
@@ -168,14 +226,7 @@ def tests_cli(session):
     python("-P", "-m", "pytest", "--doctest-modules", "--pyargs", "rope_xp.plot")
 
 
-@nox.session
-def examples(session):
-    """Every example, run and tested."""
-    python = with_all(session)
-    python(*PYTEST, "tests/examples", *session.posargs)
-
-
-@nox.session
+@rest
 def docs(session):
     """The site, built without a warning in `site`; every code block of its pages and of the README; the notebooks."""
     python = with_all(session)
@@ -184,7 +235,7 @@ def docs(session):
     python(*PYTEST, "tests/docs", *session.posargs)
 
 
-@nox.session
+@rest
 def benchmarks(session):
     """Accuracy at few positions, with a bound for rope_xp; speed with small arrays, all with right results."""
     python = with_all(session)
@@ -192,14 +243,14 @@ def benchmarks(session):
     python("benchmarks/speed.py", "--quick", "--out", f"{session.create_tmp()}/speed.md")
 
 
-@nox.session(name="gpu-dry")
+@rest(name="gpu-dry")
 def gpu_dry(session):
     """The programme for a GPU, small and on the CPU: `python benchmarks/gpu.py` is ready to run where there is one."""
     python = with_all(session)
     python("benchmarks/gpu.py", "--dry", "--out", f"{session.create_tmp()}/gpu.md")
 
 
-@nox.session
+@rest
 def mutants(session):
     """Planted mistakes, one at a time, must each make a test fail: some of a list, and some random ones."""
     python = with_all(session)
@@ -216,16 +267,7 @@ def mutants_all(session):
     python("tests/tools/generated_mutants.py", *(session.posargs or options))
 
 
-@nox.session
-def lint(session):
-    """Format, lint and types."""
-    python = with_group(session, "lint", "cli", "plot")
-    python("-m", "ruff", "format", "--check", ".")
-    python("-m", "ruff", "check", ".")
-    python("-m", "pyright", "--pythonpath", python.args[0])
-
-
-@nox.session
+@rest
 def types(session):
     """What users' type checkers see: the README's snippets and a typed program, by mypy and pyright, both strict."""
     python = with_all(session)
