@@ -74,7 +74,8 @@ export function drawWavelengths(width, found) {
   }
   for (const pair of pairs) {
     const cx = toX(pair.number);
-    svg.append(element("circle", { class: "unscaled", cx, cy: toY(pair.unscaled), r: 3 }));
+    if (pair.wavelength !== pair.unscaled)
+      svg.append(element("circle", { class: "unscaled", cx, cy: toY(pair.unscaled), r: 3 }));
     if (pair.wavelength === Infinity) continue;
     const cy = toY(pair.wavelength);
     svg.append(pair.unseen ? triangle(cx, cy, pair.title) : dot(cx, cy, pair.title));
@@ -104,7 +105,8 @@ export function drawDecay(width, found) {
   const [low, high] = [Math.min(0, ...scores) - 0.05, Math.max(...scores) + 0.05];
   const steps = Array.from({ length: 15 }, (_, step) => Number((step * 0.2 - 1).toFixed(1)));
   const x = { label: "distance in tokens", range: [0, target], ticks: ticks(target, width < 500 ? 3 : 6) };
-  const y = { range: [low, high], ticks: steps.filter((each) => each >= low && each <= high), name: (each) => each.toFixed(1) };
+  const inRange = steps.filter((each) => each >= low && each <= high);
+  const y = { range: [low, high], ticks: inRange, name: (each) => each.toFixed(1) };
   const label = `Mean score of equal queries and keys, by their distance, up to ${shown(target)} tokens.`;
   const height = Math.min(320, Math.max(240, width * 0.5));
   const { svg, toX, toY } = frame(width, height, label, x, y);
@@ -115,6 +117,7 @@ export function drawDecay(width, found) {
     const at = toX(trained) + (isRight ? -6 : 6);
     svg.append(text("mark", at, MARGIN.top + 10, `trained length ${shown(trained)}`, isRight ? "end" : "start"));
   }
-  svg.append(path("without", place(unscaled)), path("with", place(scaled)));
+  if (found.rule !== "default") svg.append(path("without", place(unscaled)));
+  svg.append(path("with", place(scaled)));
   return svg;
 }

@@ -38,13 +38,7 @@ class Page {
     this.controls.addEventListener("change", () => this.share());
     this.readAddress();
     this.build();
-    this.width = root.clientWidth;
-    new ResizeObserver(() => root.clientWidth !== this.width && this.resize(root.clientWidth)).observe(root);
-  }
-
-  resize(width) {
-    this.width = width;
-    this.draw();
+    new ResizeObserver(() => this.results.clientWidth !== this.width && this.draw()).observe(this.results);
   }
 
   /* The setting of a preset, with the fields that it does not state at their first values. */
@@ -135,6 +129,7 @@ class Page {
   }
 
   draw() {
+    this.width = this.results.clientWidth;
     const wrong = rope.problems(this.setting);
     const children = wrong.length ? wrong.map((sentence) => element("p", { role: "alert" }, sentence)) : this.found();
     const open = this.results.querySelector("details")?.open;
@@ -150,17 +145,17 @@ class Page {
     const unscaled = rope.decay(pairs.map(({ unscaledFrequency }) => unscaledFrequency), 1, setting.target);
     const scaled = rope.decay(pairs.map(({ frequency }) => frequency), m, setting.target);
     const sentence = sentenceOf(setting, pairs);
-    const width = Math.max(280, Math.min(this.results.clientWidth || this.width, 900));
+    const isScaled = setting.rule !== "default";
     const note = this.preset.stated === null || setting.trained !== this.preset.stated ? [] : [element("p", {},
       `The config states ${shown(setting.trained)} tokens. It does not say whether this is before or after scaling.`)];
     return [
       element("p", { class: "rope-summary", "aria-live": "polite" }, `${sentence} Sines and cosines are multiplied by ${shown(m)}.`),
       ...note,
-      figure("Wavelength of each pair, in tokens", drawWavelengths(width, { ...setting, pairs, sentence }),
-        ["seen", "training showed all its angles, or the target length needs no others"],
-        ["unseen", "has angles that training did not show"], ["unscaled", "without scaling"]),
-      figure("Mean score of equal queries and keys", drawDecay(width, { ...setting, scaled, unscaled }),
-        ["with", "with scaling"], ["without", "without scaling"]),
+      figure("Wavelength of each pair, in tokens", drawWavelengths(this.width, { ...setting, pairs, sentence }),
+        ["seen", "only angles that training showed"], ["unseen", "also angles that training did not show"],
+        ...(isScaled ? [["unscaled", "without scaling"]] : [])),
+      figure("Mean score of equal queries and keys", drawDecay(this.width, { ...setting, scaled, unscaled }),
+        ...(isScaled ? [["with", "with scaling"], ["without", "without scaling"]] : [])),
       pairTable(pairs),
       ...code("In Python", rope.pythonCode(setting)),
       ...codeOfConfig(setting),
@@ -202,8 +197,9 @@ function parsed(name, text) {
   return text.trim() === "" ? null : Number(text);
 }
 
-function labelled(label, ...controls) {
-  return element("label", { class: "rope-field" }, element("span", {}, label), ...controls);
+function labelled(label, control) {
+  const isWide = control.localName !== "input";
+  return element("label", { class: isWide ? "rope-field rope-wide" : "rope-field" }, element("span", {}, label), control);
 }
 
 function select(name, options, chosen) {
@@ -215,7 +211,7 @@ function select(name, options, chosen) {
 function slider(name) {
   const { label, min, max, step } = SLIDERS[name];
   const range = element("input", { type: "range", name, min, max, step, "aria-label": `${label}, slider` });
-  return element("div", { class: "rope-field" }, element("label", { for: `rope-${name}` }, label),
+  return element("div", { class: "rope-field rope-wide" }, element("label", { for: `rope-${name}` }, label),
     element("span", { class: "rope-slider" }, range,
       element("input", { type: "number", name, id: `rope-${name}`, step: "any", inputmode: "decimal" })));
 }
@@ -251,8 +247,8 @@ function code(title, text) {
   const button = element("button", { type: "button", class: "rope-copy" }, "Copy");
   const block = element("code", { tabindex: "0" }, text);
   button.addEventListener("click", () => copy(button, block));
-  const heading = element("h2", {}, title);
-  return [heading, element("div", { class: "highlight rope-code" }, button, element("pre", {}, block))];
+  const heading = element("h2", { class: "rope-title" }, title, button);
+  return [heading, element("div", { class: "highlight" }, element("pre", {}, block))];
 }
 
 function codeOfConfig(setting) {
