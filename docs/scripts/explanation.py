@@ -1,4 +1,4 @@
-"""Fill the pages of `docs/explanation` while the site is built: figures, tables, and links into the repository.
+"""Fill the pages of `docs/explanation` while the site is built, with figures and tables.
 
 A line ``<!-- build: NAME ARGUMENTS -->`` of a page is replaced by what `BUILDERS[NAME](*ARGUMENTS)` returns.
 """
@@ -19,7 +19,6 @@ import rule_tables  # noqa: E402
 
 FIGURES = "explanation/figures"
 MARK = re.compile(r"^<!-- build: ([\w-]+)((?: [\w.-]+)*) -->$", re.MULTILINE)
-OUTSIDE = re.compile(r"\]\((?:\.\./)+((?:rope_xp|tests|benchmarks|examples|[A-Z]+\.md)[^)]*)\)")
 
 CONFIGS = {
     name: entry["config"] for name, entry in json.loads((ROOT / "tests/goldens/configs.json").read_text()).items()
@@ -59,9 +58,7 @@ BUILDERS = {
 def built(page: Path) -> str:
     """The text of a page with all lines replaced."""
     up = "../" * (len(page.relative_to(ROOT / "docs").parts) - 2)
-    text = MARK.sub(lambda mark: BUILDERS[mark[1]](*mark[2].split()).replace("{up}", up), page.read_text())
-    repository = (mkdocs_gen_files.config["repo_url"] or "").rstrip("/")
-    return OUTSIDE.sub(lambda link: f"]({repository}/blob/main/{link[1]})", text)
+    return MARK.sub(lambda mark: BUILDERS[mark[1]](*mark[2].split()).replace("{up}", up), page.read_text())
 
 
 for page in sorted((ROOT / "docs/explanation").rglob("*.md")):

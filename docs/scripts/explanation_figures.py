@@ -91,7 +91,9 @@ def _xpos(path: str, *, dark: bool) -> None:
         for number, pair in enumerate((0, 16, 32, 48, 63)):
             dashes = plot.DASHES[number % len(plot.DASHES)]
             ax.plot(distances, np.exp(distances * rates[pair]), dashes, label=f"pair {pair}", linewidth=1 + number / 3)
-        ax.set(xlabel="distance in tokens", ylabel="factor of the score", title="What xPos leaves of the score of a pair")
+        ax.set(
+            xlabel="distance in tokens", ylabel="factor of the score", title="What xPos leaves of the score of a pair"
+        )
         ax.legend()
 
 
@@ -105,7 +107,9 @@ def _layouts(path: str, *, dark: bool) -> None:
                 middle, width = (first + second) / 2, second - first
                 ax.add_patch(Arc((middle, 0.45), width, 0.7 * width, theta2=180, color=f"C{first}", linewidth=2))
             for channel in range(8):
-                ax.text(channel, 0, str(channel), ha="center", va="center", alpha=1 if turned[channel].sum() > 1 else 0.4)
+                ax.text(
+                    channel, 0, str(channel), ha="center", va="center", alpha=1 if turned[channel].sum() > 1 else 0.4
+                )
             ax.set(xlim=(-0.6, 7.6), ylim=(-0.6, 2.4))
             ax.set_title(label, family="monospace", size=9)
             ax.axis("off")

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from inspect import getdoc
-from re import compile
 from typing import Any
 
 import griffe
@@ -26,8 +25,6 @@ PAGES: dict[str, type] = {
     "xpos": XPos,
 }
 
-ARXIV = compile(r"arXiv:([0-9.]+[0-9])")
-
 
 def keys(page: str) -> str:
     """What each key of a rule means: the parameters of its class, which have the names of the keys."""
@@ -46,7 +43,7 @@ def keys(page: str) -> str:
 def sources(page: str) -> str:
     """The references of a rule's docstring."""
     text = getdoc(PAGES[page]).split("References\n----------\n")[1].split("\n\n")[0]
-    return ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", " ".join(text.split()))
+    return " ".join(text.split())
 
 
 def users(page: str, configs: Mapping[str, Any], goldens: list[dict[str, Any]]) -> str:
