@@ -9,9 +9,12 @@ from mkdocs.exceptions import PluginError
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', flags=re.DOTALL)
 # latex2mathml knows align* alone.
 ALIGNED = re.compile(r"\\(begin|end)\{aligned\}")
+# Browsers align columns by CSS: equations at their signs, without a gap.
+COLUMN = re.compile(r'columnalign="(?:(left)|(right))"')
+STYLES = ("text-align: left; padding-left: 0", "text-align: right; padding-right: 0")
 # TeX sets the names of functions as letters, with a thin space before what is not in brackets.
 NAME = re.compile(r"<mo>([A-Za-z]{2,})</mo>(?=<m)")
-FUNCTION = re.compile(r"(<mi>(?:arg|cos|exp|log|ln|max|min|sin|tan|[A-Z]?[a-z]{2,})</mi>)(?=<m(?!o|row></))")
+FUNCTION = re.compile(r"(<mi>[A-Za-z]{2,}</mi>)(?=<m(?!o|row></))")
 
 
 def on_page_content(content, page, **_):
@@ -25,5 +28,6 @@ def mathml(found, page):
     made = convert(ALIGNED.sub(r"\\\1{align*}", tex), display="block" if kind == "div" else "inline")
     if "\\" in made or "<mi>&</mi>" in made:
         raise PluginError(f"{page}: latex2mathml cannot read all of the formula {tex!r}; it made {made}")
+    made = COLUMN.sub(lambda column: f'style="{STYLES[column[1] is None]}"', made)
     made = FUNCTION.sub(r'\1<mspace width="0.17em"/>', NAME.sub(r"<mi>\1</mi>", made))
     return f'<{kind} class="formula">{made}</{kind}>'
