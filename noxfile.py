@@ -22,6 +22,8 @@ FEW_THREADS = {
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
     "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
 }
+# What plugins of MkDocs print about its future is not wanted.
+QUIET = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
 
 # The sessions that `nox` runs, and the other ones that `nox -t full` runs besides.
 default = partial(nox.session, tags=["full"])
@@ -235,6 +237,15 @@ def tests_cli(session):
 
 
 @rest
+def docs(session):
+    """The site, built without a warning in `site`; every code block of its pages and of the README; the notebooks."""
+    python = with_all(session)
+    python("-m", "pip", "--quiet", "install", *nox.project.dependency_groups(PROJECT, "docs"))
+    python("-P", "-m", "mkdocs", "build", "--strict", "--site-dir", "site", env=QUIET)
+    python(*PYTEST, "tests/docs", *session.posargs)
+
+
+@rest
 def benchmarks(session):
     """Accuracy at few positions, with a bound for rope_xp; speed with small arrays, all with right results."""
     python = with_all(session)
@@ -251,10 +262,9 @@ def gpu_dry(session):
 
 @rest
 def mutants(session):
-    """Planted mistakes, one at a time, must each make a test fail: some of a list, and some random ones."""
+    """Planted mistakes, some of a list, one at a time: each must make a test fail."""
     python = with_all(session)
-    python("tests/tools/mutants.py", "--sample", "6")
-    python("tests/tools/generated_mutants.py", "--sample", "6", "--least", "0.8")
+    python("tests/tools/mutants.py", "--sample", "12", *session.posargs)
 
 
 @nox.session(name="mutants-all", default=False)
