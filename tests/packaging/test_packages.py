@@ -19,6 +19,8 @@ import yaml
 from rattler_build import Stage0Recipe, VariantConfig
 from readme_renderer import markdown
 
+import rope_xp
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 (SOURCES,) = (ROOT / "dist").glob("*.tar.gz")
@@ -26,7 +28,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYTHONS = re.findall(r":: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
 CODE = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
-OURS = r"https://(github|raw\.githubusercontent)\.com/rope-xp/rope_xp/(?:blob/)?v{}/([^#]*)(?:#.*)?"
+OURS = re.compile(rf"https://(?:github|raw\.githubusercontent)\.com/rope-xp/rope_xp/(?:blob/)?v{re.escape(rope_xp.__version__)}/")
+PAGES = re.compile(PROJECT["urls"]["Documentation"])
 
 
 def yaml_of(path):
@@ -94,10 +97,11 @@ def test_links_of_description_work_everywhere(metadata):
     html = re.sub(r' href="#user-content-[^"]*"', "", markdown.render(text) or "")  # a heading's link to itself
     links = re.findall(r' (?:href|src)="([^"]*)"', html) + re.findall(r'srcset="([^"]*)"', text)
     assert len(links) > 5 and [link for link in links if not link.startswith("https://")] == []
-    files = [re.fullmatch(OURS.format(re.escape(metadata["Version"])), link) for link in links]
-    found = {file[2]: file[1] for file in files if file}
-    assert found and [path for path in found if not (ROOT / path).is_file()] == []
-    assert all((host == "raw.githubusercontent") == path.endswith((".png", ".svg")) for path, host in found.items())
+    files = {link: OURS.sub("", link).partition("#")[0] for link in links if OURS.match(link)}
+    pages = {link: f"docs/{PAGES.sub('', link).partition('#')[0]}" for link in links if PAGES.match(link)}
+    assert files and [file for file in files.values() if not (ROOT / file).exists()] == []
+    assert [page for page in pages.values() if not ((ROOT / page).with_suffix(".md").exists() or (ROOT / page / "index.md").exists())] == []
+    assert all(link.endswith((".png", ".svg")) == ("//raw." in link) for link in files)
 
 
 def test_version_and_requirements_are_the_same_everywhere(metadata):
