@@ -148,10 +148,13 @@ def tests_oldest(session):
 
 @rest(name="tests-timm")
 def tests_timm(session):
-    """Equality with timm, without its dependencies: they have no build for the CPU alone."""
-    python = environment(session, "timm", "rope-xp", *nox.project.dependency_groups(PROJECT, "test"), "torch")
-    python("-m", "pip", "install", "--quiet", "--no-deps", "timm")
-    python(*PYTEST, "tests/timm", *session.posargs)
+    """Equality with timm, without its dependencies: they have no build for the CPU alone.
+
+    It is in a folder of its own, as transformers would use it where it is installed.
+    """
+    python, folder = with_all(session), session.create_tmp()
+    python("-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", folder, "timm")
+    python(*PYTEST, "tests/timm", *session.posargs, env={"PYTHONPATH": folder})
 
 
 @rest(name="tests-triton")
@@ -164,9 +167,19 @@ def tests_triton(session):
 
 @rest(name="tests-more")
 def tests_more(session):
-    """The suite on Dask, MLX and ndonnx."""
+    """The suite on MLX, and the arithmetic on Dask and ndonnx, for which each operation is a graph or a program."""
     python = with_all(session)
-    python(*PYTEST, "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
+    python(*BRIEF, "--xp=mlx", "tests", *session.posargs)
+    names = ("angles", "axes", "bad_input", "embedding", "positions", "rotation")
+    files = (f"tests/core/test_{name}.py" for name in names)
+    python(*BRIEF, "--xp=dask", "--xp=ndonnx", "-k", "not same_bits", *files, *session.posargs)
+
+
+@nox.session(name="more-all", default=False)
+def more_all(session):
+    """The suite on Dask and ndonnx."""
+    python = with_all(session)
+    python(*PYTEST, "--xp=dask", "--xp=ndonnx", "tests", *session.posargs)
 
 
 @rest(name="tests-parity")
