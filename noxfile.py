@@ -167,19 +167,20 @@ def tests_triton(session):
 
 @rest(name="tests-more")
 def tests_more(session):
-    """The suite on MLX, and the arithmetic on Dask and ndonnx, for which each operation is a graph or a program."""
+    """The suite on Dask and MLX, and the arithmetic on ndonnx. Each operation is a graph or a program there."""
     python = with_all(session)
-    python(*BRIEF, "--xp=mlx", "tests", *session.posargs)
-    names = ("angles", "axes", "bad_input", "embedding", "positions", "rotation")
-    files = (f"tests/core/test_{name}.py" for name in names)
-    python(*BRIEF, "--xp=dask", "--xp=ndonnx", "-k", "not same_bits", *files, *session.posargs)
+    # Left to `more-all`: thousands of calls, and the comparison of kernels with the reference, the only one there.
+    few = ("-k", "not same_bits", "--ignore=tests/core/test_tables.py", *session.posargs)
+    python(*BRIEF, "--xp=dask", "--xp=mlx", *few, "tests")
+    names = ("angles", "axes", "bad_input", "positions", "rotation")
+    python(*BRIEF, "--xp=ndonnx", *few, *(f"tests/core/test_{name}.py" for name in names))
 
 
 @nox.session(name="more-all", default=False)
 def more_all(session):
-    """The suite on Dask and ndonnx."""
+    """The whole suite on Dask, MLX and ndonnx."""
     python = with_all(session)
-    python(*PYTEST, "--xp=dask", "--xp=ndonnx", "tests", *session.posargs)
+    python(*PYTEST, "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
 
 
 @rest(name="tests-parity")
