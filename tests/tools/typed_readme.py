@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "support"))
 
-from readme import SNIPPETS
+from pages import README, python_blocks
 
 # As strict as pyright is, but for what other libraries leave unknown, and a last line that shows a value.
 PYRIGHT = {
@@ -32,7 +32,7 @@ TRANSFORMERS = "from typing import Any\n\nLlamaConfig: Any\nLlamaForCausalLM: An
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        for number, snippet in enumerate(SNIPPETS):
+        for number, snippet in enumerate(python_blocks(README)):
             Path(folder, f"snippet_{number}.py").write_text(snippet)
         shutil.copy(Path(__file__).with_name("typed_user.py"), folder)
         Path(folder, "transformers.pyi").write_text(TRANSFORMERS)
