@@ -171,10 +171,13 @@ def tests_oldest(session):
 
 @rest(name="tests-timm")
 def tests_timm(session):
-    """Equality with timm, without its dependencies: they have no build for the CPU alone."""
-    python = environment(session, "timm", "rope-xp", *nox.project.dependency_groups(PROJECT, "test"), "torch")
-    python("-m", "pip", "install", "--quiet", "--no-deps", "timm")
-    python(*PYTEST, "tests/timm", *session.posargs)
+    """Equality with timm, without its dependencies: they have no build for the CPU alone.
+
+    It is in a folder of its own, as transformers would use it where it is installed.
+    """
+    python, folder = with_all(session), session.create_tmp()
+    python("-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", folder, "timm")
+    python(*PYTEST, "tests/timm", *session.posargs, env={"PYTHONPATH": folder})
 
 
 @rest(name="tests-triton")
@@ -187,7 +190,18 @@ def tests_triton(session):
 
 @rest(name="tests-more")
 def tests_more(session):
-    """The suite on Dask, MLX and ndonnx."""
+    """The suite on Dask and MLX, and the arithmetic on ndonnx. Each operation is a graph or a program there."""
+    python = with_all(session)
+    # Left to `more-all`: thousands of calls, and the comparison of kernels with the reference, the only one there.
+    few = ("-k", "not same_bits", "--ignore=tests/core/test_tables.py", *session.posargs)
+    python(*BRIEF, "--xp=dask", "--xp=mlx", *few, "tests")
+    names = ("angles", "axes", "bad_input", "positions", "rotation")
+    python(*BRIEF, "--xp=ndonnx", *few, *(f"tests/core/test_{name}.py" for name in names))
+
+
+@nox.session(name="more-all", default=False)
+def more_all(session):
+    """The whole suite on Dask, MLX and ndonnx."""
     python = with_all(session)
     python(*PYTEST, "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
 
