@@ -166,7 +166,7 @@ def tests_oldest(session):
     # The newest array-api-strict that runs on that NumPy.
     group = [r for r in nox.project.dependency_groups(PROJECT, "test") if r not in ("array-api-strict", "numba")]
     python = environment(session, "oldest", "rope-xp", "array-api-strict==2.3", *oldest, *group, constraints="")
-    python(*PYTEST, "--xp=numpy", "tests", *session.posargs)
+    python(*PYTEST, "-m", "not long", "--xp=numpy", "tests", *session.posargs)
 
 
 @rest(name="tests-timm")
