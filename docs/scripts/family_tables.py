@@ -24,12 +24,13 @@ def by_layout() -> str:
 
 
 def families() -> str:
-    """One table for each first letter."""
+    """The number of families, and one table for each first letter."""
     by_letter = defaultdict(list)
     for name, family in sorted(FAMILIES.items(), key=lambda item: item[0].lower()):
         by_letter[name[0].upper()].append(f"| `{name}` | {' | '.join(_cells(family))} |")
     head = ["| family | layout | base | more |", "|---|---|---|---|"]
-    return "\n\n".join("\n".join([f"## {letter}", "", *head, *rows]) for letter, rows in by_letter.items())
+    tables = ["\n".join([f"## {letter}", "", *head, *rows]) for letter, rows in by_letter.items()]
+    return "\n\n".join([f"There are {len(FAMILIES)} families.", *tables])
 
 
 def composites() -> str:
