@@ -14,7 +14,16 @@ nox.options.default_venv_backend = "none"
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 PYTEST = ("-P", "-m", "pytest", "--numprocesses=logical", "--maxprocesses=4", "--dist=worksteal")
-BRIEF = (*PYTEST, "-m", "not long")  # `tests-long` runs the others
+# `tests-long` runs the other tests, and `tests-oldest` draws more examples.
+BRIEF = (*PYTEST, "-m", "not long", "--hypothesis-profile=brief")
+# The processes of pytest keep all cores busy, so that threads of each must not, and PyTorch compiles few programs.
+FEW_THREADS = {
+    "OMP_WAIT_POLICY": "passive",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+}
+# What plugins of MkDocs print about its future is not wanted.
+QUIET = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
 
 # The sessions that `nox` runs, and the other ones that `nox -t full` runs besides.
 default = partial(nox.session, tags=["full"])
@@ -33,6 +42,7 @@ def environment(session, name, *requirements, constraints="constraints.txt"):
     python = partial(session.run, os.path.join(folder, "Scripts" if os.name == "nt" else "bin", "python"))
     # Python compiles a module when it is first imported. Most modules are never imported.
     session.env.update({"PIP_CONSTRAINT": constraints, "PIP_NO_COMPILE": "1"})
+    session.env.update(FEW_THREADS)
     if (name, requirements) in built:
         return python
     if not os.path.exists(folder):
@@ -91,11 +101,11 @@ def lint(session):
 def tests_numpy(session):
     """The suite on NumPy, and every example in a docstring."""
     python = with_numpy(session)
-    python(*BRIEF, "--xp=numpy", "tests", *session.posargs)
+    python(*BRIEF, "--xp=numpy", "--twice", "tests/core", *session.posargs)
     # Kernels have no examples. Other sessions run the examples of modules that import a framework.
     without_examples = ("_core/kernels/*", "huggingface/*", "torch.py", "flax.py", "onnx.py", "plot.py", "cli/*")
     ignored = (f"--ignore-glob=/*/rope_xp/{path}" for path in without_examples)
-    python("-P", "-m", "pytest", "--doctest-modules", *ignored, "--pyargs", "rope_xp")
+    python(*BRIEF, "--doctest-modules", *ignored, "--pyargs", "rope_xp", "tests/numpy", *session.posargs)
 
 
 @default(name="tests-strict")
@@ -116,8 +126,8 @@ def tests_jax(session):
 def tests_torch(session):
     """The suite on PyTorch, its transforms and compiler, and equality with its packages. Plans that are kept."""
     python = with_frameworks(session)
-    python(*BRIEF, "--xp=torch", "tests", *session.posargs)
-    python(*BRIEF, "--xp=numpy", "--xp=torch", "--twice", "tests/core", *session.posargs)
+    python(*BRIEF, "--xp=torch", "--twice", "tests/core", *session.posargs)
+    python(*BRIEF, "tests/torch", *session.posargs)
 
 
 @default
@@ -231,7 +241,7 @@ def docs(session):
     """The site, built without a warning in `site`; every code block of its pages and of the README; the notebooks."""
     python = with_all(session)
     python("-m", "pip", "--quiet", "install", *nox.project.dependency_groups(PROJECT, "docs"))
-    python("-P", "-m", "mkdocs", "build", "--strict", "--site-dir", "site", env={"NO_MKDOCS_2_WARNING": "1"})
+    python("-P", "-m", "mkdocs", "build", "--strict", "--site-dir", "site", env=QUIET)
     python(*PYTEST, "tests/docs", *session.posargs)
 
 
@@ -252,10 +262,9 @@ def gpu_dry(session):
 
 @rest
 def mutants(session):
-    """Planted mistakes, one at a time, must each make a test fail: some of a list, and some random ones."""
+    """Planted mistakes, some of a list, one at a time: each must make a test fail."""
     python = with_all(session)
-    python("tests/tools/mutants.py", "--sample", "6")
-    python("tests/tools/generated_mutants.py", "--sample", "6", "--least", "0.8")
+    python("tests/tools/mutants.py", "--sample", "12", *session.posargs)
 
 
 @nox.session(name="mutants-all", default=False)

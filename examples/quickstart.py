@@ -81,7 +81,9 @@ def main(argv=None):
     report = rope.explain()
     print("Llama 3.1 8B, as its config.json says:")
     print(f"  {report.pairs} pairs of channels turn in each head: (0, 64), (1, 65), ..., (63, 127)")
-    print(f"  base {rope.base:,.0f}; rule llama3 extends {report.trained_length:,} tokens to {report.extended_length:,}")
+    print(
+        f"  base {rope.base:,.0f}; rule llama3 extends {report.trained_length:,} tokens to {report.extended_length:,}"
+    )
     print(f"One query at position {POSITION:,} attends to {TOKENS:,} random keys.")
     print("Share of its attention that is on other tokens than it should be:")
     for name, share in shares.items():

@@ -12,6 +12,9 @@ import pytest
 import twice
 from hypothesis import settings
 
+# `--hypothesis-profile=brief`: a quarter of the examples.
+settings.register_profile("brief", max_examples=25)
+
 TESTS = Path(__file__).parent
 FOLDERS = {file.parent.name for file in TESTS.glob("*/test_*.py")} - {"core"}
 
@@ -24,7 +27,7 @@ def pytest_addoption(parser):
         help="array library or folder to test, may be repeated; by default the folders named, or all libraries found",
     )
 
-    parser.addoption("--twice", action="store_true", help="make every call twice, so that its plan is used")
+    parser.addoption("--twice", action="store_true", help="make every call twice: the first makes its plan")
 
 
 def pytest_configure(config):

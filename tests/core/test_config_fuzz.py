@@ -22,6 +22,7 @@ from rope_xp import from_config
 from rope_xp._core.config.families import FAMILIES
 
 CASES = [(golden["config"], golden["kwargs"]) for golden in GOLDENS]
+EXAMPLES = settings.default.max_examples
 IN_FORM = re.compile(r"from_config: .+; got .+", re.DOTALL)
 ERROR = "error"
 
@@ -81,7 +82,7 @@ LETTERS += [lambda key, other=other: key.replace("_", other) for other in ("", "
 LETTERS += [lambda key: key.title().replace("_", ""), lambda key: key[:1] + key.title().replace("_", "")[1:]]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=4 * EXAMPLES, deadline=None)
 @given(CASE, st.data(), st.sampled_from(LETTERS))
 def test_a_key_in_other_letters_is_refused_or_was_not_read(case, data, letters):
     name, choice = case
@@ -129,7 +130,7 @@ SMALL = [0, 1, 2, 3, 0.5, 1e-9, 5e-324, 1e9, 10**7, 1e308, 2**53, 2**63, True, F
 SMALL += ["yarn", "default", "linear", "dynamic", "longrope", {"rope_type": "yarn"}, [1e308] * 64, (1, 2), "LG"]
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=6 * EXAMPLES, deadline=None)
 @given(CASE, st.data(), st.sampled_from(JUNK))
 def test_junk_is_refused_or_was_not_read(case, data, junk):
     name, choice = case
@@ -149,7 +150,7 @@ CHOICES = {
 }
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=8 * EXAMPLES, deadline=None)
 @given(CASE, st.lists(CHANGE, min_size=1, max_size=4), st.fixed_dictionaries({}, optional=CHOICES))
 def test_any_changes_give_a_usable_value_or_an_error_in_form(case, changes, more):
     name, choice = case

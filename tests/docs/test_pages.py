@@ -2,6 +2,9 @@
 
 import pages
 import pytest
+from configs import CONFIGS
+
+import rope_xp
 
 WITH_BLOCKS = [page for page in pages.PAGES if pages.has_blocks(page)]
 
@@ -51,4 +54,18 @@ def test_what_pages_print_is_compared(tmp_path, monkeypatch):
     first, second, third = pages.outputs(page)
     assert (first.line, first.said, first.printed, first.difference()) == (6, "1\n", "1\n", "")
     assert (second.line, second.said, second.printed) == (16, "3\n", "2\n") and "- 3" in second.difference()
-    assert "nothing.json" in third.printed.splitlines()[1] and "a b\n" in third.printed and "- found" in third.difference()
+    assert (
+        "nothing.json" in third.printed.splitlines()[1] and "a b\n" in third.printed and "- found" in third.difference()
+    )
+
+
+@pytest.mark.parametrize("module", ["numpy", "jax.numpy", "torch"])
+def test_the_first_lines_of_the_readme_run_on_every_library(module, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pages.fill(tmp_path)
+    first = pages.python_blocks(pages.README)[0]
+    names = {}
+    exec(first.replace("import numpy as xp", f"import {module} as xp"), names)
+    xp, q = names["xp"], names["q"]
+    assert names["rope"] == rope_xp.from_config(CONFIGS["llama-3.1-8b"])
+    assert tuple(q.shape) == (2, 5, 32, 128) and isinstance(q, type(xp.ones(1)))

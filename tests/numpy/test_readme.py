@@ -14,7 +14,7 @@ def sessions():
     """The names of the nox sessions, read from the text of noxfile.py: nox need not be installed."""
     text = (ROOT / "noxfile.py").read_text()
     named = re.findall(r'^@.*\bname="([^"]+)"', text, flags=re.MULTILINE)
-    functions = re.findall(r'^@(?!.*\bname=).*\ndef (\w+)\(session', text, flags=re.MULTILINE)
+    functions = re.findall(r"^@(?!.*\bname=).*\ndef (\w+)\(session", text, flags=re.MULTILINE)
     return {*named, *functions}
 
 

@@ -1,5 +1,7 @@
 """What is right, by other means than the library's: complex numbers in NumPy float64, and exact angles by mpmath."""
 
+from functools import cache
+
 import mpmath
 import numpy as np
 
@@ -20,9 +22,15 @@ def rotate(x, angles, layout, inverse=False):
 
 def sin_cos(positions, frequencies):
     """Sine and cosine of every position times every frequency, each the float64 nearest to the truth."""
-    angles = [[mpmath.mpf(p) * w for w in frequencies] for p in np.asarray(positions).tolist()]
-    sin = np.array([[float(mpmath.sin(a)) for a in row] for row in angles])
-    return sin, np.array([[float(mpmath.cos(a)) for a in row] for row in angles])
+    rows = [[_sin_cos(p, w) for w in frequencies] for p in np.asarray(positions).tolist()]
+    sin, cos = np.moveaxis(np.array(rows, dtype=np.float64).reshape(len(rows), -1, 2), -1, 0)
+    return sin, cos
+
+
+@cache
+def _sin_cos(position, frequency):
+    cos, sin = mpmath.cos_sin(mpmath.mpf(position) * frequency)
+    return float(sin), float(cos)
 
 
 def geometric(base, dim):

@@ -19,6 +19,15 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 # Tests that take long and search for mistakes of other kinds.
 SLOW = ("numpy/test_faults.py", "core/test_config_fuzz.py")
+# The tests of files and folders whose tests are named otherwise.
+TESTS_OF = {
+    **dict.fromkeys(("reference", "alignment"), "rotation"),
+    **dict.fromkeys(("spectrum", "calls", "table_scale"), "embedding"),
+    **dict.fromkeys(("phases", "host_sincos", "numba_sincos"), "angles"),
+    **dict.fromkeys(("backends", "checks"), "kernels"),
+    **dict.fromkeys(("plan", "signature"), "plans"),
+    "explanation": "explain",
+}
 
 # By file, each mutant: its name, the text that stands there exactly once, and what it becomes.
 MUTANTS_BY_FILE = r"""
@@ -250,24 +259,24 @@ def mutants_of(text):
 MUTANTS = mutants_of(MUTANTS_BY_FILE)
 
 
-def suite(package_parent, files):
-    """Run the suite on NumPy with the package of a folder, and return pytest's exit code and last line.
+def own_tests(files):
+    """The tests of changed files: those of its name, or else of its folder."""
+    for file in files:
+        names = [part.strip("_") for part in reversed(Path(file).with_suffix("").parts)]
+        paths = [TESTS / "core" / f"test_{TESTS_OF.get(name, name)}.py" for name in names]
+        yield next(path for path in paths if path.exists())
 
-    The tests named like a changed file or its folder come first. Those of the kernels, which take longest, run where
-    nothing or arrays as memory were changed, and elsewhere not at all.
-    """
-    parts = {part for file in files for part in Path(file).with_suffix("").parts}
-    if parts & {"reference", "rotation"}:
-        parts = {"rotation"}
-    elif parts & {"backends", "checks"}:
-        parts.add("kernels")
-    elif parts & {"spectrum", "alignment", "calls", "table_scale"}:
-        parts.add("embedding")
-    first = [file for part in sorted(parts) if (file := TESTS / "core" / f"test_{part}.py").exists()]
-    slow = SLOW if not parts or "kernels" in parts else (*SLOW, "core/test_kernels.py")
-    left_out = {*first, *(TESTS / file for file in slow)}
+
+def suite(files):
+    """The tests of changed files, and then the others; last those of the kernels, which take long."""
+    own = sorted(set(own_tests(files)))
     every = [file for folder in ("core", "numpy") for file in sorted(TESTS.glob(f"{folder}/test_*.py"))]
-    tests = [*first, *(file for file in every if file not in left_out)]  # of a folder, pytest would sort them
+    others = set(every) - {*own, *(TESTS / file for file in SLOW)}
+    return [*own, *sorted(others, key=lambda file: (file.name == "test_kernels.py", file))]
+
+
+def outcome(package_parent, tests):
+    """Run tests on NumPy with the package of a folder, and return pytest's exit code and last line."""
     environment = {**os.environ, "PYTHONPATH": str(package_parent)}
     options = ["-x", "-q", "--xp=numpy", "--xp=strict", "-p", "no:cacheprovider"]
     command = [sys.executable, "-P", "-m", "pytest", *options, *map(str, tests)]
@@ -275,8 +284,8 @@ def suite(package_parent, files):
     return run.returncode, (run.stdout.strip().splitlines() or [run.stderr])[-1]
 
 
-def result(source, name, replacements):
-    """Whether a mutant is caught, or the package itself all right, and the line that says so."""
+def result(source, name, replacements, tests):
+    """Whether a mutant is caught by tests, or the package itself all right, and the line that says so."""
     with tempfile.TemporaryDirectory() as folder:
         package = shutil.copytree(source, Path(folder, "rope_xp"))
         for file, old, new in replacements:
@@ -284,7 +293,7 @@ def result(source, name, replacements):
             if text.count(old) != 1:
                 return False, f"{name}: {old!r} must stand once in {file}; it stands {text.count(old)} times"
             (package / file).write_text(text.replace(old, new))
-        code, last = suite(folder, [file for file, *_ in replacements])
+        code, last = outcome(folder, tests)
     right = code == 1 and " failed" in last if replacements else code == 0
     return right, f"{'ok' if right else 'UNNOTICED' if replacements else 'BROKEN':10}{name:46}{last}"
 
@@ -297,14 +306,17 @@ def main():
     asked = parser.parse_args()
     if unknown := set(asked.names) - set(MUTANTS):
         parser.error(f"NAME must be a key of MUTANTS; got {', '.join(sorted(unknown))}")
-    names = asked.names or list(MUTANTS)
-    if asked.sample is not None:
+    names, without_mistake = asked.names or list(MUTANTS), suite([])
+    if asked.sample is not None:  # of the tests without a mistake, a session of its own runs all
         names = random.Random(asked.seed).sample(names, min(asked.sample, len(names)))
-    mutants = {"no mistake": [], **{name: MUTANTS[name] for name in names}}
+        without_mistake = sorted({test for name in names for test in own_tests(file for file, *_ in MUTANTS[name])})
+    planted = {name: MUTANTS[name] for name in names}
+    jobs = [("no mistake", [], without_mistake)]
+    jobs += [(name, changes, suite([file for file, *_ in changes])) for name, changes in planted.items()]
     source = Path(find_spec("rope_xp").origin).parent
     unnoticed = 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for right, line in pool.map(partial(result, source), mutants, mutants.values()):
+        for right, line in pool.map(partial(result, source), *zip(*jobs)):
             print(line, flush=True)
             unnoticed += not right
     if unnoticed:

@@ -422,9 +422,10 @@ torch.rand(2**21).sin()  # by threads, which do not survive a fork
 x, sincos = torch.tensor(x), tuple(map(torch.tensor, sincos))
 
 if __name__ == "__main__":
+    methods = {"unused": {"fork": 2}, "used": {"fork": 2, "spawn": 1}}[sys.argv[1]]
     assert sys.argv[1] == "unused" or is_right()
-    for method in ("fork", "spawn"):
-        options = {"num_workers": 2, "collate_fn": is_right, "multiprocessing_context": method}
+    for method, workers in methods.items():
+        options = {"num_workers": workers, "collate_fn": is_right, "multiprocessing_context": method}
         assert list(torch.utils.data.DataLoader(range(6), **options)) == [True] * 6
     print("done")
 """

@@ -65,7 +65,7 @@ def test_gradients_of_learned_frequencies_and_real_positions(shape):
     where = (3 * random(*[2, 2, 5][-len(shape) :], seed=2, dtype="float64")).requires_grad_()
     rotation = partial(learned, x, heads_dim=2 if len(shape) == 3 else None)
     assert torch.autograd.gradcheck(rotation, (inv_freq, where), check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(rotation, (inv_freq, where))
+    assert torch.autograd.gradgradcheck(rotation, (inv_freq, where), fast_mode=True)  # in random directions
     if len(shape) == 1:  # of positions that are counted
         assert torch.autograd.gradcheck(rotation, inv_freq)
 
@@ -126,16 +126,13 @@ def test_func_transforms():
 
 
 YARN = YarnScaling(factor=4.0, original_max_position_embeddings=4096)
-AXES, DECAYS, SCALED = (
-    embedding(**options)
-    for options in ({"sections": Sections((3, 4), order="axial")}, {"xpos": XPos()}, {"scaling": YARN})
-)
+AXES, SCALED = embedding(sections=Sections((3, 4), order="axial"), attention_factor=1.25), embedding(scaling=YARN)
+DECAYS = embedding(rotary_dim=12, blocks=2, xpos=XPos())
+HALVES = embedding("interleaved_to_half", rotary_dim=8, first_channel=6, phase="float32")
 # Each a function of x, which has n tokens, and n.
 CALLS = {
     "closed over": lambda x, n: bad_input.ROPE(x, seq_dim=1),
-    "made inside": lambda x, n: embedding(scaling=YARN)(x.bfloat16(), seq_dim=1),
-    "interleaved, part": lambda x, n: embedding("interleaved", rotary_dim=10)(x, seq_dim=1),
-    "positions": lambda x, n: embedding()(x, positions=torch.arange(x.shape[1]) + 7, seq_dim=1),
+    "made inside": lambda x, n: embedding("interleaved").replace(scaling=YARN, rotary_dim=10)(x.bfloat16(), seq_dim=1),
     "rows": lambda x, n: of_rows(x, torch.arange(x.shape[1]) + 7),
     "int offset": lambda x, n: notebook(x, n),
     "tensor offset": lambda x, n: notebook(x, torch.tensor(5)),
@@ -144,27 +141,25 @@ CALLS = {
     "learned": lambda x, n: learned(x, torch.ones(7)),
     "mask": lambda x, n: embedding()(x, positions=positions.from_mask(x[..., 0, 0] < 9), seq_dim=1),
     "lengths": lambda x, n: positions.from_lengths([1, 1], x.shape[1], like=x),
-    "axes": lambda x, n: AXES(x, positions=torch.arange(2 * x.shape[1]).reshape(2, -1) + n, seq_dim=1),
-    "written in halves": lambda x, n: embedding("interleaved_to_half", rotary_dim=8, first_channel=6)(x, seq_dim=1),
-    "blocks": lambda x, n: embedding(rotary_dim=12, blocks=2)(x, seq_dim=1),
-    "xpos": lambda x, n: DECAYS(x, x, seq_dim=1)[1],
-    "inverse": lambda x, n: SCALED.rotate(x, SCALED.sincos(torch.arange(x.shape[1]) + n), seq_dim=1, inverse=True),
-    "replaced": lambda x, n: SCALED.replace(scaling=None, rotary_dim=6)(x, seq_dim=1),
-    "float32 phases": lambda x, n: embedding(phase="float32")(x, seq_dim=1),
+    "inverse of axes": lambda x, n: AXES.rotate(
+        x, AXES.sincos(torch.arange(2 * x.shape[1]).reshape(2, -1) + n), seq_dim=1, inverse=True
+    ),
+    "written in halves, float32 phases": lambda x, n: HALVES(x, seq_dim=1),
+    "blocks that decay": lambda x, n: DECAYS(x, x, seq_dim=1)[1],
 }
 
 
 @pytest.mark.compile
 @pytest.mark.parametrize("name", CALLS)
 def test_compiles_whole_without_a_warning(name):
-    """Once for fixed sizes, and once for all others; a warning would be an error."""
+    """Once for all sizes; a warning would be an error."""
     torch._dynamo.reset()
     call, counter = CALLS[name], CompileCounter()
-    compiled = torch.compile(call, fullgraph=True, backend=counter)
-    for n in (2, 3, 7, 21):
+    compiled = torch.compile(call, fullgraph=True, backend=counter, dynamic=True)
+    for n in (3, 21):
         x = random(n + 1, n, n + 2, 14)
         assert_same(compiled(x, n + 3), call(x, n + 3))
-    assert counter.frame_count <= 2
+    assert counter.frame_count == 1
 
 
 @pytest.mark.compile

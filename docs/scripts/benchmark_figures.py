@@ -1,0 +1,61 @@
+"""Pictures of the benchmarks, light and dark: the error of phases, and the speed against copying the arrays."""
+
+import io
+import re
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import mkdocs_gen_files
+
+from rope_xp import RotaryEmbedding, plot
+
+SPEED = next((Path(__file__).parents[2] / "benchmarks" / "results").glob("speed-cpu-*.md"))
+
+
+def bars():
+    """(label, time in float32 as a multiple of copying q and k to new memory), of the tables of PyTorch and NumPy."""
+    for backend, layout, wanted in (
+        ("torch", "half", ("rope_xp", "transformers Llama", "Meta's product")),
+        ("torch", "interleaved", ("rope_xp", "rotary-embedding-torch", "torchtune")),
+        ("numpy", "half", ("rope_xp", "rope_xp, no numba", "flax Llama formula")),
+    ):
+        table = SPEED.read_text().partition(f"## All on {backend}\n")[2].partition("\n## ")[0]
+        table = table.partition(f"| **{layout}**")[2].partition("| **")[0]
+        for name in wanted:
+            (time,) = re.findall(rf"^\| {re.escape(name)} \| ([\d.]+)", table, re.MULTILINE)
+            yield f"{name}\n{'PyTorch' if backend == 'torch' else 'NumPy'}, {layout}", float(time)
+
+
+def speed():
+    """Bars of time, the shortest is the fastest."""
+    figure, ax = plt.subplots(figsize=(6, 5.4), layout="constrained")
+    labels, times = zip(*reversed(list(bars())))
+    colours = ["C0" if label.startswith("rope_xp\n") else "0.55" for label in labels]
+    shown = ax.barh(labels, times, color=colours)
+    ax.bar_label(shown, [f"{time:.3g}" for time in times], padding=3)
+    ax.axvline(1.0, linestyle="--", linewidth=1, color="C1")
+    ax.set(xlim=(0, max(times) * 1.1), xlabel="time / time to copy q and k (dashed line), float32, 2048 tokens")
+    ax.tick_params(axis="y", labelsize=8)
+    return figure
+
+
+def publish(name, draw):
+    """Draw for a light and for a dark page."""
+    for theme, style in (("light", "default"), ("dark", "dark_background")):
+        with plt.style.context(style), plt.rc_context({"svg.hashsalt": name}):
+            figure, drawn = draw(), io.BytesIO()
+            figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
+            plt.close(figure)
+        with mkdocs_gen_files.open(f"benchmarks/{name}-{theme}.svg", "wb") as file:
+            file.write(drawn.getvalue())
+
+
+def phase_error():
+    """The picture of `rope_xp.plot`, up to the position 2^24."""
+    figure, ax = plt.subplots(figsize=(6, 4.2), layout="constrained")
+    plot.phase_error(RotaryEmbedding(head_dim=128, layout="half", base=10_000.0), context=2**24, ax=ax)
+    return figure
+
+
+publish("speed", speed)
+publish("phase-error", phase_error)

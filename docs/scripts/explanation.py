@@ -1,0 +1,66 @@
+"""Fill the pages of `docs/explanation` while the site is built, with figures and tables.
+
+A line ``<!-- build: NAME ARGUMENTS -->`` of a page is replaced by what `BUILDERS[NAME](*ARGUMENTS)` returns.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import mkdocs_gen_files
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(Path(__file__).parent))
+
+import family_tables  # noqa: E402
+import explanation_figures  # noqa: E402
+import rule_tables  # noqa: E402
+
+FIGURES = "explanation/figures"
+MARK = re.compile(r"^<!-- build: ([\w-]+)((?: [\w.-]+)*) -->$", re.MULTILINE)
+
+CONFIGS = {
+    name: entry["config"] for name, entry in json.loads((ROOT / "tests/goldens/configs.json").read_text()).items()
+}
+GOLDENS = json.loads((ROOT / "tests/goldens/goldens.json").read_text())
+
+
+def figure(name: str) -> str:
+    """A figure for light and for dark pages, as two images of which a page shows one."""
+    images = []
+    for theme in ("light", "dark"):
+        path = f"{FIGURES}/{name}-{theme}.svg"
+        with mkdocs_gen_files.open(path, "wb") as file:
+            alt = explanation_figures.draw(file.name, name, CONFIGS, dark=theme == "dark")
+        images.append(f"![{alt}]({{up}}figures/{name}-{theme}.svg#only-{theme})")
+    return "\n".join(images)
+
+
+def mutants() -> str:
+    """How many random mistakes the tests find, from the results of the last full run."""
+    made, killed = (ROOT / "benchmarks/results/mutants.md").read_text().split("\n\n")[1:3]
+    return f"{made} {killed}"
+
+
+BUILDERS = {
+    "figure": figure,
+    "rule-keys": rule_tables.keys,
+    "rule-users": lambda name: rule_tables.users(name, CONFIGS, GOLDENS),
+    "rule-sources": rule_tables.sources,
+    "layout-users": family_tables.by_layout,
+    "families": family_tables.families,
+    "composites": family_tables.composites,
+    "mutants": mutants,
+}
+
+
+def built(page: Path) -> str:
+    """The text of a page with all lines replaced."""
+    up = "../" * (len(page.relative_to(ROOT / "docs").parts) - 2)
+    return MARK.sub(lambda mark: BUILDERS[mark[1]](*mark[2].split()).replace("{up}", up), page.read_text())
+
+
+for page in sorted((ROOT / "docs/explanation").rglob("*.md")):
+    with mkdocs_gen_files.open(page.relative_to(ROOT / "docs").as_posix(), "w") as target:
+        target.write(built(page))

@@ -1,0 +1,125 @@
+"""The figures of the pages on phases, layouts and scaling rules."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Arc
+
+from rope_xp import (
+    DynamicNTKScaling,
+    LinearScaling,
+    Llama3Scaling,
+    MixedNTKScaling,
+    NTKScaling,
+    RotaryEmbedding,
+    XPos,
+    YarnScaling,
+    from_config,
+    plot,
+)
+
+TRAINED, FACTOR = 4096, 8.0
+LENGTHS = dict(factor=FACTOR, original_max_position_embeddings=TRAINED)
+EIGHTFOLD = {
+    "linear": LinearScaling(factor=FACTOR),
+    "NTK-aware": NTKScaling(factor=FACTOR),
+    "mixed NTK": MixedNTKScaling(factor=FACTOR, mixed_b=0.625),
+    "dynamic NTK": DynamicNTKScaling(factor=1.0, max_position_embeddings=TRAINED, seq_len=int(FACTOR * TRAINED)),
+    "YaRN": YarnScaling(**LENGTHS),
+    "Llama 3": Llama3Scaling(**LENGTHS, low_freq_factor=1.0, high_freq_factor=4.0),
+}
+# For each rule, the config that its page shows, and how it is read.
+SHOWN: dict[str, tuple[str, dict[str, Any]]] = {
+    "default": ("llama-2-7b", {}),
+    "linear": ("longchat-7b-v1.5-32k", {}),
+    "ntk": ("hy-mt1.5-1.8b", {}),
+    "mixed-ntk": ("gte-multilingual-base", {}),
+    "dynamic-ntk": ("internlm2-7b", {"seq_len": 131_072}),
+    "yarn": ("qwen3-8b-yarn", {}),
+    "longrope": ("phi-3.5-mini-instruct", {"seq_len": 131_072}),
+    "llama3": ("llama-3.1-8b", {}),
+    "proportional": ("gemma-4-e2b-it", {"layer_type": "full_attention"}),
+}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    'layout="half"': {"layout": "half"},
+    'layout="interleaved"': {"layout": "interleaved"},
+    'layout="half", blocks=2': {"layout": "half", "blocks": 2},
+    'layout="half", rotary_dim=4': {"layout": "half", "rotary_dim": 4},
+}
+# What other pictures show, for readers who do not see them.
+ALTS = {
+    "layouts": "Which channels of a head of 8 channels form a pair, in four layouts",
+    "rules": "Frequency divided by the unscaled frequency, for each pair and six rules, all with the factor 8",
+    "phase-error": "Error of sine and cosine against the position: bfloat16, float32 and exact phases",
+    "xpos": "Factor of the score of five pairs against the distance of query and key, with xPos",
+}
+
+
+def draw(path: str, name: str, configs: Mapping[str, Any], *, dark: bool) -> str:
+    """Write a figure to an SVG file, and return its description."""
+    if name == "xpos":
+        _xpos(path, dark=dark)
+    elif name == "layouts":
+        _layouts(path, dark=dark)
+    elif name == "rules":
+        plain = RotaryEmbedding(head_dim=128, layout="half", base=10_000.0)
+        plot.save(path, "scaling", {label: plain.replace(scaling=rule) for label, rule in EIGHTFOLD.items()}, dark=dark)
+    elif name == "phase-error":
+        plot.save(path, name, from_config(configs["llama-3.1-8b"]), context=2**20, dark=dark)
+    else:
+        _wavelengths(path, name, configs, dark=dark)
+    return ALTS.get(name) or f"Wavelength of each pair of {SHOWN[name][0]}, without and with the rule {name}"
+
+
+def _wavelengths(path: str, name: str, configs: Mapping[str, Any], *, dark: bool) -> None:
+    checkpoint, choice = SHOWN[name]
+    rope = from_config(configs[checkpoint], **choice)
+    unscaled = rope.replace(scaling=None)
+    ropes = {checkpoint: rope} if rope.scaling is None else {"without the rule": unscaled, checkpoint: rope}
+    plot.save(path, "wavelengths", ropes, dark=dark)
+
+
+def _xpos(path: str, *, dark: bool) -> None:
+    """The factor that xPos gives the score of some pairs, against the distance of query and key."""
+    distances, rates = np.arange(0, 4097, 16), XPos().rates(128)
+    with _saved(path, dark=dark) as figure:
+        ax = figure.subplots()
+        for number, pair in enumerate((0, 16, 32, 48, 63)):
+            dashes = plot.DASHES[number % len(plot.DASHES)]
+            ax.plot(distances, np.exp(distances * rates[pair]), dashes, label=f"pair {pair}", linewidth=1 + number / 3)
+        ax.set(
+            xlabel="distance in tokens", ylabel="factor of the score", title="What xPos leaves of the score of a pair"
+        )
+        ax.legend()
+
+
+def _layouts(path: str, *, dark: bool) -> None:
+    """Arcs between the two channels of each pair, for heads of 8 channels."""
+    with _saved(path, dark=dark) as figure:
+        for ax, (label, choice) in zip(figure.subplots(2, 2).flat, LAYOUTS.items()):
+            rope = RotaryEmbedding(head_dim=8, base=100.0, **choice)
+            turned = np.abs(rope(np.eye(8), positions=np.ones(8, np.int32), seq_dim=0)) > 1e-9
+            for first, second in np.argwhere(np.triu(turned, 1)).tolist():
+                middle, width = (first + second) / 2, second - first
+                ax.add_patch(Arc((middle, 0.45), width, 0.7 * width, theta2=180, color=f"C{first}", linewidth=2))
+            for channel in range(8):
+                ax.text(
+                    channel, 0, str(channel), ha="center", va="center", alpha=1 if turned[channel].sum() > 1 else 0.4
+                )
+            ax.set(xlim=(-0.6, 7.6), ylim=(-0.6, 2.4))
+            ax.set_title(label, family="monospace", size=9)
+            ax.axis("off")
+
+
+@contextmanager
+def _saved(path: str, *, dark: bool) -> Iterator[Figure]:
+    """An empty figure that is written to an SVG file, in the style of `rope_xp.plot.save`."""
+    with plt.style.context("dark_background" if dark else "default"), plt.rc_context({"svg.hashsalt": "rope_xp"}):
+        figure = plt.figure(figsize=plot.SIZE, dpi=plot.DPI, layout="constrained")
+        yield figure
+        figure.savefig(path, format="svg", transparent=True, metadata={"Date": None})
+        plt.close(figure)

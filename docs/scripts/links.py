@@ -1,0 +1,29 @@
+"""A hook of MkDocs for links: files of the repository that are not pages are on GitHub, and papers on arXiv."""
+
+import re
+from os.path import normpath
+from pathlib import Path
+
+OUT = re.compile(r"\]\((\.\./[^)\s#]+)")
+ARXIV = re.compile(r"\barXiv:(\d{4}\.\d{5})")
+
+
+def on_page_markdown(markdown, page, config, **_):
+    """The page with links that leave `docs` leading to the repository. MkDocs complains about those that lead nowhere."""
+    root = Path(config.config_file_path).parent
+
+    def absolute(link):
+        path = Path(normpath(Path("docs", page.file.src_uri).parent / link[1]))
+        if path.parts[0] == "docs" or not (root / path).exists():
+            return link[0]
+        kind = "tree" if (root / path).is_dir() else "blob"
+        return f"]({config.repo_url.rstrip('/')}/{kind}/main/{path.as_posix()}"
+
+    return OUT.sub(absolute, markdown)
+
+
+def on_page_content(content, **_):
+    """The page with numbers of papers as links, where they are not links already."""
+    parts = re.split(r"(<a .*?</a>|<code.*?</code>)", content, flags=re.DOTALL)
+    parts[::2] = [ARXIV.sub(r'<a href="https://arxiv.org/abs/\1">arXiv:\1</a>', part) for part in parts[::2]]
+    return "".join(parts)

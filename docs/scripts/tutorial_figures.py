@@ -1,0 +1,111 @@
+"""The figures of the tutorial, light and dark. `mkdocs build` runs this file."""
+
+from collections.abc import Callable
+
+import matplotlib.pyplot as plt
+import mkdocs_gen_files
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Arc
+
+from rope_xp import RotaryEmbedding, Sections, plot
+
+LLAMA_2 = RotaryEmbedding(head_dim=128, layout="half", base=10_000.0)
+FREQUENCIES = np.asarray(LLAMA_2.inv_freq)
+
+
+def relative(ax: Axes) -> None:
+    """A query and a key three positions apart, at two places: the angle between them is the same."""
+    theta, query, key = 0.35, 0.9, 0.5  # radians
+    for centre, (m, n) in ((0.0, (4, 1)), (3.0, (12, 9))):
+        ax.add_patch(plt.Circle((centre, 0), 1, fill=False, color=plt.rcParams["axes.edgecolor"], alpha=0.3))
+        angles = query + m * theta, key + n * theta
+        for name, angle, position, color in (("q", angles[0], m, "C0"), ("k", angles[1], n, "C1")):
+            tip = np.cos(angle), np.sin(angle)
+            arrow = {"arrowstyle": "-|>", "color": color, "linewidth": 2}
+            ax.annotate("", (centre + tip[0], tip[1]), (centre, 0), arrowprops=arrow)
+            label = f"{name} at {position}"
+            ax.annotate(label, (centre + 1.22 * tip[0], 1.15 * tip[1]), ha="center", va="center", color=color)
+        start, stop = np.degrees(sorted(angles))
+        ax.add_patch(Arc((centre, 0), 0.7, 0.7, theta1=start, theta2=stop, color=plt.rcParams["text.color"]))
+        middle = np.mean(angles)
+        inside = (centre + 0.55 * np.cos(middle), 0.55 * np.sin(middle))
+        ax.annotate(f"{stop - start:.0f}°", inside, ha="center", va="center")
+    ax.set(xlim=(-1.6, 4.6), ylim=(-1.4, 1.4), aspect="equal", title="Both move: the angle between them stays")
+    ax.axis("off")
+
+
+def pair(ax: Axes) -> None:
+    plot.pair(RotaryEmbedding(head_dim=2, layout="half", inv_freq=(0.5,)), ax=ax)
+
+
+def wavelengths(ax: Axes) -> None:
+    ropes = {f"base {base:,.0f}": LLAMA_2.replace(base=base) for base in (10_000.0, 500_000.0)}
+    plot.wavelengths(ropes, context=4096, ax=ax)
+
+
+def layouts(ax: Axes) -> None:
+    """An arc for each pair of eight channels."""
+    for row, (layout, pairs) in enumerate({"interleaved": (0, 1), "half": (0, 4)}.items()):
+        height = -1.9 * row
+        for channel in range(8):
+            ax.annotate(f"$x_{channel}$", (channel, height), ha="center", va="center", size=12)
+        for j in range(4):
+            first = 2 * j if layout == "interleaved" else j
+            width = pairs[1]
+            arc = Arc((first + width / 2, height + 0.2), width, 0.35 * width + 0.25, theta1=0, theta2=180, lw=2)
+            arc.set_color(f"C{j}")
+            ax.add_patch(arc)
+        ax.annotate(f'layout="{layout}"', (-0.4, height + (0.85 if row == 0 else 1.05)), family="monospace", size=10)
+    ax.set(xlim=(-0.7, 7.7), ylim=(-2.3, 1.3), title="Which channels turn together")
+    ax.axis("off")
+
+
+def decay(ax: Axes) -> None:
+    """The two curves of far tokens: the mean of the partial sums of the paper's bound, and the mean score."""
+    plot.decay({"mean score of equal q and k": LLAMA_2}, distance=256, ax=ax)
+    turns = np.exp(1j * np.outer(np.arange(257), FREQUENCIES))
+    sums = np.abs(np.cumsum(turns, axis=1)).mean(axis=1)
+    ax.plot(sums / sums[0], color="C1", linestyle="--", label="mean of |S|, as a share of that at distance 0")
+    ax.set(title="What falls with the distance", ylabel="", ylim=(0, 1.05))
+    ax.legend(fontsize=8)
+
+
+def unseen(ax: Axes) -> None:
+    """A score function that is fitted at the trained distances, and its values beyond them."""
+    distance = np.arange(4096)
+    angle = np.outer(distance, FREQUENCIES)
+    basis = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
+    target = np.cos(12 * np.pi * distance[:2048] / 2048)
+    score = basis @ np.linalg.lstsq(basis[:2048], target, rcond=3e-5)[0]
+    ax.plot(distance[:2048], score[:2048], color="C0", label="trained distances")
+    ax.plot(distance[2048:], score[2048:], color="C1", linestyle="--", label="beyond")
+    ax.set(title="A fitted score, and what it is at unseen distances", xlabel="distance in tokens", ylabel="score")
+    ax.legend(fontsize=8)
+
+
+def sections(ax: Axes) -> None:
+    """The position axis of each pair of Qwen2-VL."""
+    plot.sections(RotaryEmbedding(head_dim=128, layout="half", base=1e6, sections=Sections((16, 24, 24))), ax=ax)
+
+
+def save(draw: Callable[[Axes], None], size: tuple[float, float]) -> None:
+    for name, style in (("light", "default"), ("dark", "dark_background")):
+        with plt.style.context(style), plt.rc_context({"svg.hashsalt": "rope_xp"}):
+            figure, ax = plt.subplots(figsize=size, dpi=plot.DPI, layout="constrained")
+            draw(ax)
+            with mkdocs_gen_files.open(f"tutorial/figures/{draw.__name__}-{name}.svg", "wb") as file:
+                figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+            plt.close(figure)
+
+
+for draw, size in (
+    (relative, (6.0, 3.0)),
+    (pair, (4.0, 4.0)),
+    (wavelengths, plot.SIZE),
+    (layouts, (6.0, 2.8)),
+    (decay, plot.SIZE),
+    (unseen, plot.SIZE),
+    (sections, plot.SIZE),
+):
+    save(draw, size)
