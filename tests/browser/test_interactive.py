@@ -92,7 +92,13 @@ def test_controls_change_what_is_drawn(page):
         check_drawn(page)
     page.select_option("[name=rule]", "yarn")
     before = page.locator("#rope-page path.with").get_attribute("d")
-    for name, value in {"base": "10000", "rotary_dim": "64", "trained": "2048", "target": "100000", "beta_fast": "16"}.items():
+    for name, value in {
+        "base": "10000",
+        "rotary_dim": "64",
+        "trained": "2048",
+        "target": "100000",
+        "beta_fast": "16",
+    }.items():
         page.fill(f"input[type=number][name={name}]", value)
         check_drawn(page)
     assert page.locator("#rope-page path.with").get_attribute("d") != before

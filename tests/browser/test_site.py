@@ -1,4 +1,4 @@
-"""Every page of the built site in a browser. `open_page` fails a test if a page reports an error or loads from elsewhere."""
+"""Every page of the built site in a browser. An error, or a request to another host, fails the test (`open_page`)."""
 
 
 def test_page_fits(open_page, path):
