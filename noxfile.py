@@ -279,10 +279,29 @@ def tests_cli(session):
 @rest
 def docs(session):
     """The site, built without a warning in `site`; every code block of its pages and of the README; the notebooks."""
+    python = with_site(session)
+    python(*PYTEST, "tests/docs", *session.posargs)
+
+
+@nox.session(name="docs-browser", tags=["full"], default=False)
+def docs_browser(session):
+    """Every page of the site in Chromium, and the interactive page, whose screenshots are in `screenshots`.
+
+    It needs a browser: the program in the variable CHROMIUM, or Chromium or Chrome on PATH.
+    """
+    python = with_site(session)
+    python("-m", "pip", "--quiet", "install", *nox.project.dependency_groups(PROJECT, "browser"))
+    python(*PYTEST, "tests/browser", *session.posargs)
+
+
+def with_site(session):
+    """The environment that builds the site, after it is built in `site`."""
     python = with_all(session)
     python("-m", "pip", "--quiet", "install", *nox.project.dependency_groups(PROJECT, "docs"))
-    python("-P", "-m", "mkdocs", "build", "--strict", "--site-dir", "site", env=QUIET)
-    python(*PYTEST, "tests/docs", *session.posargs)
+    if "site" not in built:
+        python("-P", "-m", "mkdocs", "build", "--strict", "--site-dir", "site", env=QUIET)
+    built.add("site")
+    return python
 
 
 @rest
