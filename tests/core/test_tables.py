@@ -84,7 +84,7 @@ def test_a_row_does_not_depend_on_the_others(xp, kernel, positions, cut):
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_positions_however_they_lie(xp, kernel, dtype):
-    if dtype not in xp.integers:
+    if dtype not in xp.integers or xp.name not in ("numpy", "torch"):  # others have no strides
         return
     numbers = xp.array(np.random.default_rng(0).integers(-(2**31), 2**31, (4, 6, 8)), dtype)
     views = [numbers[1:, ::2, 3], numbers[2, 3, 4], numbers[:, 0:0, :], numbers[0:1, ...], numbers[:, 1, ::3]]
