@@ -84,7 +84,7 @@ def main(argv=None):
     if arguments.only:
         print(*map(columns, rows), *reasons.items(), sep="\n")
     else:
-        reasons |= classes()
+        reasons |= classes(20 if arguments.quick else 1)
         torch.set_num_threads(threads)
         write(arguments, rows, reasons, speeds(arguments.quick))
     common.fail_if([row.family for row in rows if not row.is_equal], "not equal")

@@ -112,7 +112,7 @@ def test_sharded_arrays_do_not_communicate(name, sharding, kind):
             for (layout, _), pair in arrays.items()
         ]
 
-    arrays = {(layout, dtype.__name__): queries_and_keys(dtype) for layout in LAYOUTS for dtype in DTYPES}
+    arrays = {(layout, dtype.__name__): queries_and_keys(dtype) for layout, dtype in zip(LAYOUTS, DTYPES, strict=True)}
     alone = both(arrays, where)
     with jax.set_mesh(mesh):
         shards = {key: sharded(mesh, pair, *specs) for key, pair in arrays.items()}
@@ -205,7 +205,7 @@ def test_dtensors_on_two_axes_of_a_mesh():
 
 def test_errors_of_ranks_are_raised():
     with pytest.raises(Exception, match=r"rank \d has failed"):
-        ranks.on_ranks(2, (ranks.failing,))
+        ranks.on_ranks(1, (ranks.failing,))
 
 
 def test_benchmark(tmp_path, capsys):
