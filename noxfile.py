@@ -209,9 +209,9 @@ def tests_more(session):
 
 @nox.session(name="more-all", default=False)
 def more_all(session):
-    """The whole suite on Dask, MLX and ndonnx."""
+    """The whole suite on Dask, MLX and ndonnx; and on NumPy with all random examples."""
     python = with_all(session)
-    python(*PYTEST, "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
+    python(*PYTEST, "--xp=numpy", "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
 
 
 @rest(name="tests-parity")
