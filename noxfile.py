@@ -57,7 +57,7 @@ def environment(session, name, *requirements, constraints="constraints.txt"):
     folder, wheels = (str(session.cache_dir.parent / each) for each in (name, "wheels"))
     python = partial(session.run, os.path.join(folder, "Scripts" if os.name == "nt" else "bin", "python"))
     # Python compiles a module when it is first imported. Most modules are never imported.
-    session.env.update({"PIP_CONSTRAINT": constraints, "PIP_NO_COMPILE": "1"})
+    session.env.update({"PIP_CONSTRAINT": constraints, "PIP_NO_COMPILE": "1", "PYTHONUTF8": "1"})
     session.env.update(FEW_THREADS)
     if (name, requirements) in built:
         return python
