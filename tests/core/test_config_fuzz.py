@@ -32,7 +32,7 @@ SECONDS, BYTES = 20.0, 2**30
 
 @contextmanager
 def limited():
-    """Stop what runs too long, and refuse it more memory, so that one example cannot stop the machine. On Linux only."""
+    """On Linux, stop what runs too long, and refuse it more memory: one example must not stop the machine."""
     if sys.platform != "linux":
         yield
         return
