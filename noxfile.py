@@ -16,7 +16,7 @@ nox.options.default_venv_backend = "none"
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 PYTEST = ("-P", "-m", "pytest", "--numprocesses=logical", "--maxprocesses=4", "--dist=worksteal")
-# `tests-long` runs the other tests, and `tests-oldest` draws more examples.
+# `tests-long` runs the other tests.
 BRIEF = (*PYTEST, "-m", "not long", "--hypothesis-profile=brief")
 # The processes of pytest keep all cores busy, so that threads of each must not, and PyTorch compiles few programs.
 FEW_THREADS = {
@@ -178,25 +178,40 @@ def tests_oldest(session):
 
 @rest(name="tests-timm")
 def tests_timm(session):
-    """Equality with timm, without its dependencies: they have no build for the CPU alone."""
-    python = environment(session, "timm", "rope-xp", *nox.project.dependency_groups(PROJECT, "test"), "torch")
-    python("-m", "pip", "install", "--quiet", "--no-deps", "timm")
-    python(*PYTEST, "tests/timm", *session.posargs)
+    """Equality with timm, without its dependencies: they have no build for the CPU alone.
+
+    It is in a folder of its own, as transformers would use it where it is installed.
+    """
+    python, folder = with_all(session), session.create_tmp()
+    python("-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", folder, "timm")
+    python(*PYTEST, "tests/timm", *session.posargs, env={"PYTHONPATH": folder})
 
 
 @rest(name="tests-triton")
 def tests_triton(session):
     """The kernel for CUDA: on a GPU if there is one, else in Triton's interpreter."""
     python = with_all(session)
-    # Tests of threads need large arrays, for which the interpreter, with its one thread, takes minutes.
-    python(*PYTEST, "--xp=triton", "-k", "not threads", "tests", *session.posargs)
+    # Large arrays take minutes in the interpreter, with its one thread. Tests of threads and of groups of heads, of
+    # which tests/triton has its own, need them.
+    python(*BRIEF, "--xp=triton", "-k", "not threads and not long_sequence", "tests", *session.posargs)
 
 
 @rest(name="tests-more")
 def tests_more(session):
-    """The suite on Dask, MLX and ndonnx."""
+    """The suite on Dask and MLX, and the arithmetic on ndonnx. Each operation is a graph or a program there."""
     python = with_all(session)
-    python(*PYTEST, "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
+    # Left to `more-all`: thousands of calls, and the comparison of kernels with the reference, the only one there.
+    few = ("-k", "not same_bits", "--ignore=tests/core/test_tables.py", *session.posargs)
+    python(*BRIEF, "--xp=dask", "--xp=mlx", *few, "tests")
+    names = ("angles", "axes", "bad_input", "positions", "rotation")
+    python(*BRIEF, "--xp=ndonnx", *few, *(f"tests/core/test_{name}.py" for name in names))
+
+
+@nox.session(name="more-all", default=False)
+def more_all(session):
+    """The whole suite on Dask, MLX and ndonnx; and on NumPy with all random examples."""
+    python = with_all(session)
+    python(*PYTEST, "--xp=numpy", "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
 
 
 @rest(name="tests-parity")
@@ -272,10 +287,29 @@ def tests_cli(session):
 @rest
 def docs(session):
     """The site, built without a warning in `site`; every code block of its pages and of the README; the notebooks."""
+    python = with_site(session)
+    python(*PYTEST, "tests/docs", *session.posargs)
+
+
+@nox.session(name="docs-browser", tags=["full"], default=False)
+def docs_browser(session):
+    """Every page of the site in Chromium, and the interactive page, whose screenshots are in `screenshots`.
+
+    It needs a browser: the program in the variable CHROMIUM, or Chromium or Chrome on PATH.
+    """
+    python = with_site(session)
+    python("-m", "pip", "--quiet", "install", *nox.project.dependency_groups(PROJECT, "browser"))
+    python(*PYTEST, "tests/browser", *session.posargs)
+
+
+def with_site(session):
+    """The environment that builds the site, after it is built in `site`."""
     python = with_all(session)
     python("-m", "pip", "--quiet", "install", *nox.project.dependency_groups(PROJECT, "docs"))
-    python("-P", "-m", "mkdocs", "build", "--strict", "--site-dir", "site", env=QUIET)
-    python(*PYTEST, "tests/docs", *session.posargs)
+    if "site" not in built:
+        python("-P", "-m", "mkdocs", "build", "--strict", "--site-dir", "site", env=QUIET)
+    built.add("site")
+    return python
 
 
 @rest

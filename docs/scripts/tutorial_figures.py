@@ -56,7 +56,7 @@ def layouts(ax: Axes) -> None:
             arc = Arc((first + width / 2, height + 0.2), width, 0.35 * width + 0.25, theta1=0, theta2=180, lw=2)
             arc.set_color(f"C{j}")
             ax.add_patch(arc)
-        ax.annotate(f'layout="{layout}"', (-0.4, height + (0.85 if row == 0 else 1.05)), family="monospace", size=10)
+        ax.annotate(f'layout="{layout}"', (-0.4, height + (0.85 if row == 0 else 1.25)), family="monospace", size=10)
     ax.set(xlim=(-0.7, 7.7), ylim=(-2.3, 1.3), title="Which channels turn together")
     ax.axis("off")
 
