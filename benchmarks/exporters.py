@@ -1,7 +1,7 @@
 """Errors of exported programs, from the truth and from eager code, at sizes other than those of the trace.
 
 Run: `python benchmarks/exporters.py [--quick] [--out FILE]`. It prints a table and writes it to
-benchmarks/results/exporters.md and exporters.json. The truth is a complex product in float64 with angles of mpmath;
+benchmarks/results/exporters.md. The truth is a complex product in float64 with angles of mpmath;
 head_dim is 128, the base is 10,000, and numbers are float32 up to 3. It fails if a program is more than 1e-6 from
 the eager result, or more than 2e-6 from the truth.
 """
@@ -144,7 +144,7 @@ def main(argv=None):
         f"and run at {', '.join(f'{batch} x {seq}' for batch, seq in sizes)}."
     )
     packages = ("torch", "jax", "ndonnx", "onnx", "onnxscript", "onnxruntime")
-    common.publish(arguments, "exporters", "Exported programs", notes, packages, tables, rows)
+    common.publish(arguments, "exporters", "Exported programs", notes, packages, tables)
     wrong = [row for row in rows if not all(row.get(name, 0.0) <= bound for name, bound in BOUNDS.items())]
     common.fail_if(wrong, "errors above their bounds")
 

@@ -3,8 +3,8 @@
 Run: `python benchmarks/families.py [--quick] [--only NAME] [--out FILE]`. Each family is a tiny model with random
 weights. It compares logits, gradients, a greedy `generate` with its cache, a row that is padded at the left with the
 same row alone, and the files of `save_pretrained`. It measures the error of `.to(bfloat16)` against float64, without
-and with rope_xp. Then it times the attention of Llama 3 8B. It prints tables and writes benchmarks/results/families.md
-and families.json. It fails if a patched family is not equal.
+and with rope_xp. Then it times the attention of Llama 3 8B. It prints tables and writes
+benchmarks/results/families.md. It fails if a patched family is not equal.
 """
 
 import sys
@@ -54,7 +54,7 @@ def summary(rows, reasons):
 
 
 def write(arguments, rows, reasons, times):
-    """Print and write the tables. The JSON file has a row for each family, each refused class and each time."""
+    """Print and write the tables."""
     refused = [[name, why] for name, why in reasons.items() if why]
     least = [[key, *(f"{ms:.2f}" for side in each.values() for ms in side.values())] for key, each in times.items()]
     tables = [
@@ -62,9 +62,7 @@ def write(arguments, rows, reasons, times):
         common.Table("Milliseconds", ("", "without, least", "median", "with, least", "median"), least),
         common.Table("Rotary classes that cannot be patched", ("class", "reason"), refused),
     ]
-    named = [*map(vars, rows), *({"refused": name, "why": why} for name, why in refused)]
-    named += [{"milliseconds": name, **each} for name, each in times.items()]
-    common.publish(arguments, "families", "Whole models", NOTES, ("transformers", "torch"), tables, named)
+    common.publish(arguments, "families", "Whole models", NOTES, ("transformers", "torch"), tables)
 
 
 def main(argv=None):
@@ -86,7 +84,7 @@ def main(argv=None):
     if arguments.only:
         print(*map(columns, rows), *reasons.items(), sep="\n")
     else:
-        reasons |= classes()
+        reasons |= classes(20 if arguments.quick else 1)
         torch.set_num_threads(threads)
         write(arguments, rows, reasons, speeds(arguments.quick))
     common.fail_if([row.family for row in rows if not row.is_equal], "not equal")

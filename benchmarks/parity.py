@@ -10,6 +10,7 @@ New classes of a newer transformers are listed.
 
 import logging
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 
 import common
@@ -23,12 +24,9 @@ def main(argv=None):
     parser = common.option_parser(__doc__, only="a class, or a folder of models")
     arguments = parser.parse_args(argv)
     quick, only = arguments.quick, arguments.only
-    warnings.simplefilter("ignore")  # transformers warns about unusual configs
-    logging.disable(logging.CRITICAL)
-    torch.manual_seed(0)
-    torch.set_num_threads(1)  # thousands of small products: threads only wait for each other
-
-    results = list(measure(quick, only))
+    _prepare()
+    with ProcessPoolExecutor(initializer=_prepare) as pool:
+        results = list(measure(quick, only, pool.map))
     if only and not results:
         parser.error(f"--only must name a class, or a folder of models; got {only}")
     part_rows = [] if only else [row for each in composites() for row in parts(*each)]
@@ -39,6 +37,14 @@ def main(argv=None):
         common.write(arguments, f"coverage-{name.rpartition('.')[0]}", title, report.NOTES, made_with, tables)
     wrong = report.mistakes(results, part_rows, not (quick or only))
     common.fail_if(wrong, f"{len(wrong)} classes disagree")
+
+
+def _prepare():
+    """Prepare a process."""
+    warnings.simplefilter("ignore")  # transformers warns about unusual configs
+    logging.disable(logging.CRITICAL)
+    torch.manual_seed(0)
+    torch.set_num_threads(1)  # thousands of small products: threads only wait for each other
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ import pytest
 import twice
 from hypothesis import settings
 
-# `--hypothesis-profile=brief`: a quarter of the examples.
-settings.register_profile("brief", max_examples=25)
+# `--hypothesis-profile=brief` draws fewer examples, for the default sessions.
+settings.register_profile("brief", max_examples=15)
 
 TESTS = Path(__file__).parent
 FOLDERS = {file.parent.name for file in TESTS.glob("*/test_*.py")} - {"core"}

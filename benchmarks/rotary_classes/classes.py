@@ -1,6 +1,5 @@
 """Finds the rotary classes of transformers and creates their configs."""
 
-import ast
 import importlib
 import inspect
 import json
@@ -18,6 +17,7 @@ from .observe import SHORT, Run
 from .subjects import Subject, subjects_of
 
 MODELS = Path(transformers.__file__).parent / "models"
+CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 NAMED = re.compile("Rotary|RoPE|Rope")
 # Rotary classes without a rotary name.
 UNNAMED = ["RoFormerSinusoidalPositionalEmbedding", "GPTJAttention", "CodeGenAttention"]
@@ -28,9 +28,9 @@ ROTARY = re.compile(r"rope|rotary|theta|yarn|original_max_position|head_dim")
 def found():
     """Every rotary class of transformers, by its name: (folder, file, class)."""
     for file in sorted(MODELS.glob("*/modeling_*.py")):
-        for node in ast.parse(file.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and (NAMED.search(node.name) or node.name in UNNAMED):
-                yield file.parent.name, file.stem, node.name
+        for name in CLASS.findall(file.read_text(encoding="utf-8")):
+            if NAMED.search(name) or name in UNNAMED:
+                yield file.parent.name, file.stem, name
 
 
 @dataclass(frozen=True)

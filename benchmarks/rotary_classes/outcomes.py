@@ -22,23 +22,27 @@ from .rows import Outcome, Result, is_known
 COMPAT = "5.18."  # the versions whose bugs `compat` reproduces
 
 
-def measure(quick, only=()):
-    """Yield the result of each class, or of classes with these names or in these folders."""
-    for folder, file, name in found():
-        if only and name not in only and folder not in only:
-            continue
-        reason = ""
-        try:
-            rows = list(outcomes(folder, file, name, quick))
-            if name in NOT_ROTATIONS:
-                low, high = norms(next(targets(folder, file, name)))
-                reason = f"{NOT_ROTATIONS[name]}: lengths change by {low:.3f} to {high:.3f}"
-        except ImportError as error:
-            rows, reason = [], f"cannot be imported: {message(error)}"
-        except Exception as error:
-            # Another version of transformers may have classes that need more than a config.
-            rows = [Outcome(name, "default", None, "wrong" if is_known() else "unknown", {}, message(error))]
-        yield Result(name, rows, reason)
+def measure(quick, only=(), mapped=map):
+    """Yield the result of each class, or of classes with these names or in these folders; `mapped` may run several."""
+    chosen = [each for each in found() if not only or each[2] in only or each[0] in only]
+    yield from mapped(partial(result, quick), chosen)
+
+
+def result(quick, target):
+    """The result of one class, of which `found` says where it is."""
+    folder, file, name = target
+    reason = ""
+    try:
+        rows = list(outcomes(folder, file, name, quick))
+        if name in NOT_ROTATIONS:
+            low, high = norms(next(targets(folder, file, name)))
+            reason = f"{NOT_ROTATIONS[name]}: lengths change by {low:.3f} to {high:.3f}"
+    except ImportError as error:
+        rows, reason = [], f"cannot be imported: {message(error)}"
+    except Exception as error:
+        # Another version of transformers may have classes that need more than a config.
+        rows = [Outcome(name, "default", None, "wrong" if is_known() else "unknown", {}, message(error))]
+    return Result(name, rows, reason)
 
 
 def norms(target):

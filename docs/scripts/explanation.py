@@ -13,10 +13,11 @@ import mkdocs_gen_files
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(Path(__file__).parent))
 
-import family_tables  # noqa: E402
 import explanation_figures  # noqa: E402
+import family_tables  # noqa: E402
 import rule_tables  # noqa: E402
 
+TABLE_GOALS = ("tables", "tables without numba")
 FIGURES = "explanation/figures"
 MARK = re.compile(r"^<!-- build: ([\w-]+)((?: [\w.-]+)*) -->$", re.MULTILINE)
 
@@ -43,6 +44,16 @@ def mutants() -> str:
     return f"{made} {killed}"
 
 
+def table_cost() -> str:
+    """How long exact tables take, from the results of the speed benchmark."""
+    results = next((ROOT / "benchmarks/results").glob("speed-cpu-*.md")).read_text()
+    fast, slow = (re.findall(rf"^\| {goal} / formula .*?\| ([\d.]+) ", results, re.M)[0] for goal in TABLE_GOALS)
+    return (
+        f"On the CPU, exact tables of 256 positions and more take at most {fast} times as long as the plain float32 "
+        f"formula with numba, and at most {slow} times as long without it ([speed](../benchmarks/speed.md))."
+    )
+
+
 BUILDERS = {
     "figure": figure,
     "rule-keys": rule_tables.keys,
@@ -52,6 +63,7 @@ BUILDERS = {
     "families": family_tables.families,
     "composites": family_tables.composites,
     "mutants": mutants,
+    "table-cost": table_cost,
 }
 
 

@@ -39,7 +39,7 @@ SHOWN: dict[str, tuple[str, dict[str, Any]]] = {
     "ntk": ("hy-mt1.5-1.8b", {}),
     "mixed-ntk": ("gte-multilingual-base", {}),
     "dynamic-ntk": ("internlm2-7b", {"seq_len": 131_072}),
-    "yarn": ("qwen3-8b-yarn", {}),
+    "yarn": ("qwen2.5-7b-instruct-yarn", {}),
     "longrope": ("phi-3.5-mini-instruct", {"seq_len": 131_072}),
     "llama3": ("llama-3.1-8b", {}),
     "proportional": ("gemma-4-e2b-it", {"layer_type": "full_attention"}),

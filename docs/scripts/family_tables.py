@@ -24,12 +24,13 @@ def by_layout() -> str:
 
 
 def families() -> str:
-    """One table for each first letter."""
+    """The number of families, and one table for each first letter."""
     by_letter = defaultdict(list)
     for name, family in sorted(FAMILIES.items(), key=lambda item: item[0].lower()):
         by_letter[name[0].upper()].append(f"| `{name}` | {' | '.join(_cells(family))} |")
-    head = ["| family | layout | base | rotated | position axes |", "|---|---|---|---|---|"]
-    return "\n\n".join("\n".join([f"## {letter}", "", *head, *rows]) for letter, rows in by_letter.items())
+    head = ["| family | layout | base | more |", "|---|---|---|---|"]
+    tables = ["\n".join([f"## {letter}", "", *head, *rows]) for letter, rows in by_letter.items()]
+    return "\n\n".join([f"There are {len(FAMILIES)} families.", *tables])
 
 
 def composites() -> str:
@@ -41,9 +42,10 @@ def composites() -> str:
     return "\n".join(lines)
 
 
-def _cells(family: Family) -> tuple[str, str, str, str]:
+def _cells(family: Family) -> tuple[str, str, str]:
     rotated = "separate part" if family.is_latent else _by_type(family, _rotated)
-    return _layout(family), _by_type(family, _base), rotated, _axes(family)
+    more = [f"rotated: {rotated}"] if rotated != "all" else []
+    return _layout(family), _by_type(family, _base), "; ".join(more + _axes(family))
 
 
 def _layout(family: Family) -> str:
@@ -83,10 +85,10 @@ def _rotated(family: Family) -> str:
     return "all" if fraction == 1.0 else f"{fraction:.3g}"
 
 
-def _axes(family: Family) -> str:
-    """The number of position axes and their order."""
+def _axes(family: Family) -> list[str]:
+    """The number of position axes and their order, if there are several."""
     if family.axes is None:
-        return "1"
+        return []
     sections = family.default("mrope_section")
     count = len(sections) if sections else family.axes.count
-    return f"{'as stated' if count == 1 else count}, {family.axes.order.replace('_', ' ')}"
+    return [f"axes: {'as stated' if count == 1 else count}, {family.axes.order.replace('_', ' ')}"]

@@ -9,7 +9,7 @@ ARXIV = re.compile(r"\barXiv:(\d{4}\.\d{5})")
 
 
 def on_page_markdown(markdown, page, config, **_):
-    """The page with links that leave `docs` leading to the repository. MkDocs complains about those that lead nowhere."""
+    """The page, where links that leave `docs` lead to the repository. MkDocs warns of those that lead nowhere."""
     root = Path(config.config_file_path).parent
 
     def absolute(link):

@@ -29,7 +29,7 @@ SHOWN = [
 
 
 def setting(name, layer_type):
-    """The setting of a config. `stated` is its length, where it does not say whether this is before or after scaling."""
+    """The setting of a config. `stated` is a length that may be before or after scaling."""
     config = json.loads(CONFIGS.read_text())[name]["config"]
     rope = from_config(config, layer_type=layer_type)
     found = rope.explain()

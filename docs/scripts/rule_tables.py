@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from inspect import getdoc
+from itertools import groupby
 from typing import Any
 
 import griffe
-from rope_xp import XPos, from_config, frequencies
+
+from rope_xp import XPos, frequencies, from_config
 from rope_xp._core.config.families import FAMILIES
 from rope_xp._core.config.family import Family
 from rope_xp._core.config.scaling import ALIASES, RULES
@@ -33,10 +35,10 @@ def keys(page: str) -> str:
     lines = ["| key | meaning | default |", "|---|---|---|"]
     for section in _docstring(rule):
         if section.kind is griffe.DocstringSectionKind.parameters:
-            for each in section.value:
-                names = each.name.split(", ")
-                shown = " ".join(dict.fromkeys(_shown(defaults[name]) for name in names))
-                lines.append(f"| `{'`, `'.join(names)}` | {_one_line(each.description)} | {shown} |")
+            for meaning, parameters in groupby(section.value, lambda each: each.description):
+                names = [each.name for each in parameters]
+                shown = ", ".join(dict.fromkeys(_shown(defaults[name]) for name in names))
+                lines.append(f"| `{'`, `'.join(names)}` | {_one_line(meaning)} | {shown} |")
     return "\n".join(lines)
 
 

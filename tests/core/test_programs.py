@@ -9,8 +9,7 @@ import pytest
 from libraries import LIBRARIES
 from samples import radians
 
-from rope_xp._core.backends import memory
-from rope_xp._core.backends.signature import MAX_PLANS
+from rope_xp._core.backends import memory, signature
 from rope_xp._core.kernels import numba_kernel, reference
 from rope_xp._core.kernels.pair_rotation import Rotation
 
@@ -153,11 +152,12 @@ def test_programs_keep_no_array(host):
     assert [each() for each in kept] == [None] * 3
 
 
-def test_the_programs_that_are_kept_are_limited(host):
+def test_the_programs_that_are_kept_are_limited(host, monkeypatch):
+    monkeypatch.setattr(signature, "MAX_PLANS", 4)
     tables = host.tables(radians(1, 4))
-    for rows in range(MAX_PLANS + 2):
+    for rows in range(6):
         numba_kernel.rotate_all([host.random(rows, 8)], [tables], ROTATIONS[0])
-        assert len(numba_kernel._programs) <= MAX_PLANS
+        assert len(numba_kernel._programs) <= 4
 
 
 def test_addresses_of_numpy_arrays():

@@ -88,7 +88,7 @@ def test_equals_complex_multiplication(xp, layout, axes, apply_rotary_pos_emb):
 
 @pytest.mark.parametrize("inverse", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("pairs", [1, 3, 5, 7])
+@pytest.mark.parametrize("pairs", [5, 7])
 def test_every_dtype_is_rounded_once_and_the_rest_stays(xp, layout, pairs, inverse, apply_rotary_pos_emb):
     for dtype in xp.floats:
         x, angles = xp.random(5, 3, 14, dtype=dtype), radians(5, pairs)

@@ -37,7 +37,7 @@ def order(num_heads, head_dim, to, first=0, rotary_dim=None):
     return result
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=min(30, settings.default.max_examples), deadline=None)
 @given(
     sizes=st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(1, 4), st.integers(0, 3)),
     others=st.lists(st.integers(1, 4), max_size=3),

@@ -121,6 +121,7 @@ def assert_same_parameters(ours, peer):
     assert [*inspect.signature(ours).parameters] == [*inspect.signature(peer).parameters]
 
 
+@pytest.mark.long  # needs packages of the group `all`
 @pytest.mark.parametrize("base, dtype", [(10_000, torch.float32), (500, torch.bfloat16)])
 def test_drop_in_for_torchtune(base, dtype):
     ours = import_module("modules_torch").RotaryPositionalEmbeddings
@@ -170,6 +171,7 @@ def test_equinox_attention_holds_a_value():
     assert cast.rope is attention.rope
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_equinox_program():
     moved, losses = import_module("modules_equinox").main()
@@ -200,6 +202,7 @@ def test_convert_checkpoint(capsys):
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
+@pytest.mark.long  # needs packages of the group `all`
 def test_identify_peers(capsys):
     """Every package and every mistake is named; timm is in an environment of its own."""
     results = import_module("identify_peers").main()
@@ -213,6 +216,7 @@ def test_identify_peers(capsys):
 SUMS = 32 * 25 * 2.0**-24 / 32**0.5 * 2 * 25
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_sharded_jax(capsys):
     results = import_module("sharded_jax").main()
@@ -222,6 +226,7 @@ def test_sharded_jax(capsys):
     assert len(capsys.readouterr().out.splitlines()) == 6
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_distributed_torch(capsys):
     results = import_module("distributed_torch").main()
@@ -235,6 +240,7 @@ def test_distributed_torch(capsys):
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_decoding():
     decoding = import_module("decoding")
@@ -245,6 +251,7 @@ def test_decoding():
     assert all(error <= (16 + 3 * 10) * 25 * 2.0**-24 / 4 * 5 for error in errors.values())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_language_model(backend, tmp_path):

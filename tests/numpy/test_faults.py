@@ -148,6 +148,7 @@ def compiles_each_time(tmp_path, prelude=""):
     return warned
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damaged_files_of_numba_are_compiled_anew(name, warm, tmp_path):
     pattern, change = DAMAGES[name]
@@ -159,6 +160,7 @@ def test_damaged_files_of_numba_are_compiled_anew(name, warm, tmp_path):
     assert str(tmp_path / "cache") in compiles_each_time(tmp_path)
 
 
+@pytest.mark.long
 def test_code_that_was_removed_is_compiled_anew_if_that_is_allowed(warm, tmp_path):
     shutil.copytree(warm, tmp_path / "cache")
     for file in (tmp_path / "cache").rglob("*.nbc"):
@@ -168,6 +170,7 @@ def test_code_that_was_removed_is_compiled_anew_if_that_is_allowed(warm, tmp_pat
     assert calls(tmp_path, NUMBA_DISABLE_JIT="1", **environment)[-1].startswith("1 rope_xp: kernel='numba' is not used")
 
 
+@pytest.mark.long
 def test_a_change_in_another_file_is_compiled_anew(tmp_path):
     """Numba's cache alone would go on with the code of before."""
     package = shutil.copytree(Path(rope_xp.__file__).parent, tmp_path / "rope_xp")
@@ -185,6 +188,7 @@ numba_jobs.PATIENCE = {}
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("patience, lines", [(0.01, 1), (600.0, 0)])
 def test_who_waits_for_the_compiler_is_told_once(patience, lines, tmp_path):
     """And never waits again: the second process finds all on disk."""
@@ -207,6 +211,7 @@ c.IndexDataCacheFile._open_for_write = full
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("prelude, reason", [(NO_FOLDER, "cannot cache function"), (FULL_DISK, "No space left")])
 def test_nowhere_to_keep_what_numba_compiles(prelude, reason, tmp_path):
     assert reason in compiles_each_time(tmp_path, prelude)
@@ -272,6 +277,7 @@ print(is_right())
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("framework", ["torch", "jax", "torch.distributed.tensor"])
 def test_numpy_while_another_thread_imports_a_framework(framework, tmp_path):
     folder = tmp_path / "folder"

@@ -1,5 +1,6 @@
 """What several processes of PyTorch do at once, and what starts them: they talk by gloo, through a file."""
 
+import multiprocessing
 import tempfile
 import time
 import warnings
@@ -15,6 +16,10 @@ from torch.distributed.tensor.debug import CommDebugMode
 from rope_xp import RotaryEmbedding, Sections, XPos, apply_rotary_pos_emb, fixed_pos_embedding
 from rope_xp.positions import consecutive, from_mask
 
+# Processes are forks of one that has imported PyTorch, where there are forks.
+START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+multiprocessing.set_forkserver_preload(["torch.distributed.tensor.debug", "rope_xp"])
+
 LIMIT = 240  # seconds, as processes that share a core with others import for long
 
 BATCH, SEQ, HEADS, KV_HEADS, DIM = 4, 8, 6, 2, 16
@@ -25,7 +30,7 @@ def on_ranks(size, *calls):
     """Call functions of this file, (function, *arguments), on so many processes; an error in one is raised here."""
     with tempfile.TemporaryDirectory() as folder:
         everything = (size, f"{folder}/store", calls)
-        started = torch.multiprocessing.start_processes(_run, everything, nprocs=size, join=False)
+        started = torch.multiprocessing.start_processes(_run, everything, size, join=False, start_method=START)
         deadline = time.monotonic() + LIMIT
         while not started.join(timeout=1):
             if time.monotonic() > deadline:

@@ -1,6 +1,6 @@
 """Equal to the rotary embeddings of timm.
 
-Run where timm is installed without its dependencies, and transformers is not: that one takes part of a timm for all of
+Run where timm is found, without its dependencies, by these tests alone: transformers takes part of a timm for all of
 it. Only the file of embeddings is loaded, and what it imports, as the package itself needs torchvision.
 """
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "support"))
@@ -40,7 +41,9 @@ def main():
             "mypy": [*MYPY, f"--cache-dir={folder}/.cache", "."],
             "pyright": [f"--pythonpath={sys.executable}", "--project", "."],
         }
-        failed = [name for name, options in commands.items() if _run(name, options, folder)]
+        with ThreadPoolExecutor() as pool:
+            codes = pool.map(lambda name: _run(name, commands[name], folder), commands)
+            failed = [name for name, code in zip(commands, codes) if code]
     if failed:
         sys.exit(f"{' and '.join(failed)}: mistakes in the README's snippets or in typed_user.py")
 
