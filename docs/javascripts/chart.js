@@ -28,7 +28,10 @@ function frame(width, height, label, x, y) {
     svg.append(line("grid", MARGIN.left, toY(tick), width - MARGIN.right, toY(tick)));
     svg.append(text("tick", MARGIN.left - 6, toY(tick) + 4, y.name(tick), "end"));
   }
-  for (const tick of x.ticks) svg.append(text("tick", toX(tick), height - MARGIN.bottom + 18, shown(tick), "middle"));
+  for (const tick of x.ticks) {
+    const anchor = toX(tick) > width - 40 ? "end" : "middle";
+    svg.append(text("tick", toX(tick), height - MARGIN.bottom + 18, shown(tick), anchor));
+  }
   svg.append(line("axis", MARGIN.left, height - MARGIN.bottom, width - MARGIN.right, height - MARGIN.bottom));
   svg.append(text("name", MARGIN.left + inner / 2, height - 6, x.label, "middle"));
   return { svg, toX, toY };

@@ -1,4 +1,4 @@
-/* The interactive page: controls, a setting, and what follows from it. Formulas are in rope.js, pictures in chart.js. */
+/* The interactive page: controls, a setting, and what follows from it. rope.js has formulas, chart.js pictures. */
 
 import { drawDecay, drawWavelengths, element, shown } from "./chart.js";
 import * as rope from "./rope.js";
@@ -149,7 +149,7 @@ class Page {
     const note = this.preset.stated === null || setting.trained !== this.preset.stated ? [] : [element("p", {},
       `The config states ${shown(setting.trained)} tokens. It does not say whether this is before or after scaling.`)];
     return [
-      element("p", { class: "rope-summary", "aria-live": "polite" }, `${sentence} Sines and cosines are multiplied by ${shown(m)}.`),
+      element("p", { "aria-live": "polite" }, `${sentence} Sines and cosines are multiplied by ${shown(m)}.`),
       ...note,
       figure("Wavelength of each pair, in tokens", drawWavelengths(this.width, { ...setting, pairs, sentence }),
         ["seen", "only angles that training showed"], ["unseen", "also angles that training did not show"],
@@ -198,8 +198,9 @@ function parsed(name, text) {
 }
 
 function labelled(label, control) {
-  const isWide = control.localName !== "input";
-  return element("label", { class: isWide ? "rope-field rope-wide" : "rope-field" }, element("span", {}, label), control);
+  const isWide = control.localName !== "input" || label.length > 16;
+  const name = element("span", {}, label);
+  return element("label", { class: isWide ? "rope-field rope-wide" : "rope-field" }, name, control);
 }
 
 function select(name, options, chosen) {
@@ -218,22 +219,23 @@ function slider(name) {
 
 function field(name) {
   if (name === "truncate") return labelled(name, element("input", { type: "checkbox", name }));
-  if (Array.isArray(rope.EMPTY[name])) return labelled(name, element("textarea", { name, rows: 3, spellcheck: "false" }));
+  if (Array.isArray(rope.EMPTY[name])) return labelled(name, element("textarea", { name, rows: 3 }));
   const placeholder = rope.EMPTY[name] === null ? OPTIONAL : "";
   return labelled(name, element("input", { type: "number", name, step: "any", inputmode: "decimal", placeholder }));
 }
 
 function figure(title, svg, ...legend) {
-  const marks = legend.map(([name, meaning]) => element("li", { class: name }, meaning));
-  return element("figure", { class: "rope-figure" }, element("figcaption", {}, title), svg, element("ul", {}, ...marks));
+  const marks = element("ul", {}, ...legend.map(([name, meaning]) => element("li", { class: name }, meaning)));
+  return element("figure", { class: "rope-figure" }, element("figcaption", {}, title), svg, marks);
 }
 
 function pairTable(pairs) {
   const header = ["pair", "frequency", "wavelength", "without scaling", "unseen from"];
   const rows = pairs.map(({ number, frequency, wavelength, unscaled, unseenFrom }) => [
-    number, frequency, frequency ? wavelength : "not rotated", unscaled, unseenFrom ?? "",
+    String(number), shown(frequency), frequency ? shown(wavelength) : "not rotated", shown(unscaled),
+    unseenFrom === null ? "" : shown(unseenFrom),
   ]);
-  const cell = (value, index) => element("td", {}, typeof value === "string" ? value : index ? shown(value) : String(value));
+  const cell = (text) => element("td", {}, text);
   const table = element("table", {},
     element("thead", {}, element("tr", {}, ...header.map((name) => element("th", { scope: "col" }, name)))),
     element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map(cell)))));
@@ -255,7 +257,8 @@ function codeOfConfig(setting) {
   const block = rope.ropeParameters(setting);
   if (!block) return [element("p", {}, "A config of transformers cannot express this setting.")];
   const note = setting.rule === "ntk-aware" ? [element("p", {}, "Only Hunyuan's model types read alpha.")] : [];
-  return [...code("In config.json", JSON.stringify({ rope_parameters: block }, null, 2) + "\n"), ...note];
+  const lines = Object.entries(block).map(([name, value]) => `    "${name}": ${JSON.stringify(value)}`);
+  return [...code("In config.json", `{\n  "rope_parameters": {\n${lines.join(",\n")}\n  }\n}\n`), ...note];
 }
 
 /* Copy the text. A page without HTTPS has no clipboard: then the text is selected. */

@@ -105,7 +105,7 @@ export function attentionFactor(s) {
   return given ?? Math.sqrt(1 + Math.log(s.factor ?? 1) / Math.log(s.trained));
 }
 
-/* For each pair that completes no turn within the trained length: the first position with an unseen angle, else null. */
+/* The first position at which a pair has an unseen angle; null if it completes a turn within the trained length. */
 export function unseenFrom(s) {
   const unscaled = geometric(s.base, s.rotary_dim);
   return frequencies(s).map((w, j) => {
@@ -143,7 +143,8 @@ export function problems(s) {
   const used = RULES[s.rule].fields;
   const pairs = s.rotary_dim / 2;
   const isOptional = (name) => OPTIONAL.includes(name) || (s.rule === "longrope" && name === "factor");
-  const numbers = ["base", "trained", "target", ...used].filter((name) => !Array.isArray(s[name]) && name !== "truncate");
+  const isNumber = (name) => !Array.isArray(s[name]) && name !== "truncate";
+  const numbers = ["base", "trained", "target", ...used].filter(isNumber);
   const isBad = (name) => (s[name] === null ? !isOptional(name) : !(s[name] >= (LEAST[name] ?? 0) && s[name] < 1e15));
   const lists = used.filter((name) => Array.isArray(s[name]));
   const requirements = [
@@ -200,7 +201,7 @@ export function pythonCode(s) {
   );
 }
 
-/* The `rope_parameters` of a config of transformers 5, as `rope.to_config()` gives them. Null if it has no such rule. */
+/* The `rope_parameters` of a config of transformers 5, as `rope.to_config()` gives them; null if it cannot. */
 export function ropeParameters(s) {
   const { fields, lengths } = RULES[s.rule];
   const isPartial = s.rotary_dim !== s.head_dim;

@@ -1,6 +1,7 @@
 """A browser that runs headless, and the built site on a local server."""
 
 import os
+import re
 import shutil
 import threading
 from functools import partial
@@ -22,12 +23,15 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="session")
-def site():
-    """The address of the built site."""
+def site(tmp_path_factory):
+    """The address of the built site, in the folder where it will be published."""
     assert (SITE / "index.html").exists(), f"{SITE} must be the built site: `nox -s docs-browser` builds it"
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=SITE)) as server:
+    (folder,) = re.findall(r'rel="canonical" href="https://[^/]+/([^"]*)/"', (SITE / "index.html").read_text())
+    root = tmp_path_factory.mktemp("server")
+    (root / folder).symlink_to(SITE, target_is_directory=True)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=root)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
+        yield f"http://127.0.0.1:{server.server_port}/{folder}/"
         server.shutdown()
 
 
@@ -46,24 +50,25 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(scope="session")
 def browser():
-    """Chromium or Chrome: the program in the variable CHROMIUM, or the first one on PATH."""
+    """Chromium or Chrome: the program in the variable CHROMIUM, or the first one on PATH. Its cache is kept."""
     program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS)), None)
     assert program, f"docs-browser needs a browser: set CHROMIUM, or have one of {', '.join(PROGRAMS)} on PATH"
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield running
+        yield running.new_context()
         running.close()
 
 
 @pytest.fixture
 def open_page(browser, site):
     """A function that opens a page of the site. Errors on the console and requests to other hosts fail the test."""
-    complaints, contexts = [], []
+    complaints, pages = [], []
 
     def open_at(path, width=1280, scheme="light"):
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        contexts.append(context)
-        page = context.new_page()
+        page = browser.new_page()
+        pages.append(page)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)
         page.on("console", lambda message: message.type in ("error", "warning") and complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: request.url.startswith((site, "data:")) or complaints.append(request.url))
@@ -71,6 +76,7 @@ def open_page(browser, site):
         return page
 
     yield open_at
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.evaluate("localStorage.clear()")  # the palette
+        page.close()
     assert not complaints

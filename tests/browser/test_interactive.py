@@ -39,7 +39,8 @@ def explained(page):
 
 
 def test_formulas_are_those_of_python(page):
-    run = f"async (settings) => ({interactive.RESULTS})(await import('/javascripts/rope.js'), settings)"
+    module = "await import(new URL('../javascripts/rope.js', location))"
+    run = f"async (settings) => ({interactive.RESULTS})({module}, settings)"
     results = page.evaluate(run, interactive.settings())
     assert len(results) > 100
     for result in results:
