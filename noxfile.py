@@ -16,7 +16,7 @@ nox.options.default_venv_backend = "none"
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 PYTEST = ("-P", "-m", "pytest", "--numprocesses=logical", "--maxprocesses=4", "--dist=worksteal")
-# `tests-long` runs the other tests, and `tests-oldest` draws more examples.
+# `tests-long` runs the other tests.
 BRIEF = (*PYTEST, "-m", "not long", "--hypothesis-profile=brief")
 # The processes of pytest keep all cores busy, so that threads of each must not, and PyTorch compiles few programs.
 FEW_THREADS = {
@@ -30,6 +30,9 @@ QUIET = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
 # The sessions that `nox` runs, and the other ones that `nox -t full` runs besides.
 default = partial(nox.session, tags=["full"])
 rest = partial(nox.session, tags=["full", "rest"], default=False)
+
+# The extras of which `tests-oldest` has the oldest versions. PyTorch's are large.
+OLDEST = ("fast", "cli", "plot", "onnx", "jax")
 
 # Files that `package` compares with schemas.
 SCHEMAS = {
@@ -160,13 +163,17 @@ def tests_long(session):
 
 @rest(name="tests-oldest")
 def tests_oldest(session):
-    """The suite on the oldest NumPy, array-api-compat and numba that pyproject.toml allows."""
-    allowed = [*PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"]["fast"]]
+    """The oldest versions that pyproject.toml allows: of NumPy, numba and JAX the core, of others what needs them."""
+    extras = PROJECT["project"]["optional-dependencies"]
+    allowed = [*PROJECT["project"]["dependencies"], *(each for name in OLDEST for each in extras[name])]
     oldest = [requirement.replace(">=", "==") + ".*" for requirement in allowed]
     # The newest array-api-strict that runs on that NumPy.
     group = [r for r in nox.project.dependency_groups(PROJECT, "test") if r not in ("array-api-strict", "numba")]
     python = environment(session, "oldest", "rope-xp", "array-api-strict==2.3", *oldest, *group, constraints="")
-    python(*PYTEST, "-m", "not long", "--xp=numpy", "tests", *session.posargs)
+    # Old packages warn about what newer ones have deprecated.
+    quiet, folders = ("-W", "ignore::DeprecationWarning"), ("tests/core", "tests/numpy", "tests/cli")
+    python(*BRIEF, *quiet, "--xp=numpy", "--xp=jax", "--xp=cli", *folders, *session.posargs)
+    python("-P", "-m", "pytest", *quiet, "--doctest-modules", "--pyargs", "rope_xp.onnx", "rope_xp.plot")
 
 
 @rest(name="tests-timm")
@@ -184,8 +191,9 @@ def tests_timm(session):
 def tests_triton(session):
     """The kernel for CUDA: on a GPU if there is one, else in Triton's interpreter."""
     python = with_all(session)
-    # Tests of threads need large arrays, for which the interpreter, with its one thread, takes minutes.
-    python(*PYTEST, "--xp=triton", "-k", "not threads", "tests", *session.posargs)
+    # Large arrays take minutes in the interpreter, with its one thread. Tests of threads and of groups of heads, of
+    # which tests/triton has its own, need them.
+    python(*BRIEF, "--xp=triton", "-k", "not threads and not long_sequence", "tests", *session.posargs)
 
 
 @rest(name="tests-more")
@@ -201,9 +209,9 @@ def tests_more(session):
 
 @nox.session(name="more-all", default=False)
 def more_all(session):
-    """The whole suite on Dask, MLX and ndonnx."""
+    """The whole suite on Dask, MLX and ndonnx; and on NumPy with all random examples."""
     python = with_all(session)
-    python(*PYTEST, "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
+    python(*PYTEST, "--xp=numpy", "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
 
 
 @rest(name="tests-parity")

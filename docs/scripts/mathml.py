@@ -9,9 +9,16 @@ from mkdocs.exceptions import PluginError
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', flags=re.DOTALL)
 # latex2mathml knows align* alone.
 ALIGNED = re.compile(r"\\(begin|end)\{aligned\}")
-# TeX sets the names of functions as letters, with a thin space before what is not in brackets.
+# Browsers align columns by CSS: equations at their signs, without a gap.
+COLUMN = re.compile(r'columnalign="(?:(left)|(right))"')
+STYLES = ("text-align: left; padding-left: 0", "text-align: right; padding-right: 0")
+# TeX sets the names of functions as letters, with thin spaces, but none beside brackets and signs.
 NAME = re.compile(r"<mo>([A-Za-z]{2,})</mo>(?=<m)")
-FUNCTION = re.compile(r"(<mi>(?:arg|cos|exp|log|ln|max|min|sin|tan|[A-Z]?[a-z]{2,})</mi>)(?=<m(?!o|row></))")
+SPACE = '<mspace width="0.17em"/>'
+BEFORE = re.compile(r"(</(?:mi|mn|msub|msup|msubsup|mfrac|msqrt)>)(?=<mi>[A-Za-z]{2,}</mi>)")
+AFTER = re.compile(r"(<mi>[A-Za-z]{2,}</mi>)(?=<m(?!o|row></))")
+# A minus after an opening bracket, a comma or another sign belongs to what follows.
+MINUS = re.compile(r"(<mo\b(?![^>]*postfix)[^>]*>(?!&#x00029;|&#x0005D;|&#x0007D;)[^<]*</mo>)<mo>(?=&#x02212;)")
 
 
 def on_page_content(content, page, **_):
@@ -25,5 +32,7 @@ def mathml(found, page):
     made = convert(ALIGNED.sub(r"\\\1{align*}", tex), display="block" if kind == "div" else "inline")
     if "\\" in made or "<mi>&</mi>" in made:
         raise PluginError(f"{page}: latex2mathml cannot read all of the formula {tex!r}; it made {made}")
-    made = FUNCTION.sub(r'\1<mspace width="0.17em"/>', NAME.sub(r"<mi>\1</mi>", made))
+    made = COLUMN.sub(lambda column: f'style="{STYLES[column[1] is None]}"', made)
+    made = MINUS.sub(r'\1<mo form="prefix">', NAME.sub(r"<mi>\1</mi>", made))
+    made = AFTER.sub(rf"\1{SPACE}", BEFORE.sub(rf"\1{SPACE}", made))
     return f'<{kind} class="formula">{made}</{kind}>'

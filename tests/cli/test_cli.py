@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 from configs import CONFIGS
@@ -182,7 +183,8 @@ def test_doctor_tests_every_library(run, monkeypatch):
     code, text, _ = run("doctor", "--json")
     report = json.loads(text)
     assert code == 0
-    assert {each["name"] for each in report["libraries"]} >= {"numpy", "torch", "jax"}
+    installed = {name for name in ("numpy", "torch", "jax") if find_spec(name)}
+    assert {each["name"] for each in report["libraries"]} >= installed
     assert {each["result"] for each in report["libraries"]} == {"right"}
     monkeypatch.setattr(doctor, "ROPE", doctor.ROPE.replace(phase="float32"))  # a planted mistake
     code, text, _ = run("doctor")

@@ -164,7 +164,8 @@ def jax_members(xp, q, k, sincos):
     import jax
 
     usual = q_and_k((q, k), sincos)
-    yield "64 bits", usual, usual, lambda: jax.enable_x64(True)
+    wide = getattr(jax, "enable_x64", None) or jax.experimental.enable_x64  # the name in old versions of JAX
+    yield "64 bits", usual, usual, lambda: wide(True)
     yield "tracer", usual, lambda rope: jax.jit(lambda *x: rope(*x, sincos=sincos, seq_dim=1))(q, k)
 
 

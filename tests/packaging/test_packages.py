@@ -28,7 +28,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYTHONS = re.findall(r":: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
 CODE = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
-OURS = re.compile(rf"https://(?:github|raw\.githubusercontent)\.com/rope-xp/rope_xp/(?:blob/)?v{re.escape(rope_xp.__version__)}/")
+OURS = re.compile(
+    rf"https://(?:github|raw\.githubusercontent)\.com/rope-xp/rope_xp/(?:blob/)?v{re.escape(rope_xp.__version__)}/"
+)
 PAGES = re.compile(PROJECT["urls"]["Documentation"])
 
 
@@ -100,7 +102,11 @@ def test_links_of_description_work_everywhere(metadata):
     files = {link: OURS.sub("", link).partition("#")[0] for link in links if OURS.match(link)}
     pages = {link: f"docs/{PAGES.sub('', link).partition('#')[0]}" for link in links if PAGES.match(link)}
     assert files and [file for file in files.values() if not (ROOT / file).exists()] == []
-    assert [page for page in pages.values() if not ((ROOT / page).with_suffix(".md").exists() or (ROOT / page / "index.md").exists())] == []
+    assert [
+        page
+        for page in pages.values()
+        if not ((ROOT / page).with_suffix(".md").exists() or (ROOT / page / "index.md").exists())
+    ] == []
     assert all(link.endswith((".png", ".svg")) == ("//raw." in link) for link in files)
 
 
