@@ -300,15 +300,14 @@ def docs(session):
     python(*PYTEST, "tests/docs", *session.posargs)
 
 
-@nox.session(name="docs-browser", tags=["full"], default=False)
+@rest(name="docs-browser")
 def docs_browser(session):
-    """Every page of the site in Chromium, and the interactive page, whose screenshots are in `screenshots`.
-
-    It needs a browser: the program in the variable CHROMIUM, or Chromium or Chrome on PATH.
-    """
+    """Every page of the site in Chromium, and the interactive page, whose screenshots are in `screenshots`."""
     python = with_site(session)
     python("-m", "pip", "--quiet", "install", *nox.project.dependency_groups(PROJECT, "browser"))
-    python(*PYTEST, "tests/browser", *session.posargs)
+    folder = str(session.cache_dir.parent / "chromium")
+    python("tests/tools/chromium.py", folder)
+    python(*PYTEST, "tests/browser", *session.posargs, env={"CHROMIUM": os.path.join(folder, "chromium")})
 
 
 def with_site(session):
