@@ -84,7 +84,11 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """In `core`, tests without `xp` run with NumPy only, and tests without `kernel` not with Triton alone."""
+    """In `core`, tests without `xp` run with NumPy only, and tests without `kernel` not with Triton alone.
+
+    Tests that take long come first, so that at the end no process of several waits for another.
+    """
+    items.sort(key=lambda item: not any(item.get_closest_marker(name) for name in ("compile", "slow")))
     if "numpy" in config.libraries:
         return
     fixture = "kernel" if libraries.LIBRARIES.keys().isdisjoint(config.libraries) else "xp"

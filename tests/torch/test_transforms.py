@@ -72,7 +72,7 @@ def test_gradients_of_learned_frequencies_and_real_positions(shape):
 
 def test_gradients_of_keys_that_change_their_frequencies():
     """Of the keys, of real positions and of the frequencies before and after."""
-    k, where = random(5, 3, 14, dtype="float64"), 3 * random(5, seed=2, dtype="float64")
+    k, where = random(3, 2, 14, dtype="float64"), 3 * random(3, seed=2, dtype="float64")
     frequencies = [0.3 * random(7, seed=seed, dtype="float64") for seed in (3, 4)]
     arguments = [each.requires_grad_() for each in (k, where, *frequencies)]
 
