@@ -89,11 +89,11 @@ def difference(label, found, expected):
     return float(np.max([common.largest_difference(*pair) for pair in pairs]))
 
 
-def in_jax(seq):
+def in_jax(seq, axes):
     """Yield the sharded axis, the label, the collectives of the forward pass and of both passes, and the difference."""
     mesh = jax.make_mesh((DEVICES,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,))
     arrays = [jnp.asarray(x) for x in numbers(seq)]
-    for name, axis in AXES.items():
+    for name, axis in axes.items():
         split = PartitionSpec(*["devices" if place == axis else None for place in range(3)])
         specs = (split, split, PartitionSpec("devices" if name == "seq" else None), PartitionSpec())
         sharded = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip(arrays, specs)]
@@ -113,13 +113,13 @@ def counted(function, *arguments):
     return len(re.findall(COLLECTIVES, jax.jit(function).lower(*arguments).compile().as_text()))
 
 
-def in_torch(rank, folder, seq):
+def in_torch(rank, folder, seq, axes):
     """The same in one of the processes. The first process writes the rows to a file."""
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/store", RANKS)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=timedelta(minutes=5))
     mesh, rows, arrays = init_device_mesh("cpu", (RANKS,)), [], [torch.asarray(x) for x in numbers(seq)]
-    for name, axis in AXES.items():
+    for name, axis in axes.items():
         placements = (Shard(axis), Shard(axis), Shard(0) if name == "seq" else Replicate(), Replicate())
         sharded = [distribute_tensor(x, mesh, [placement]) for x, placement in zip(arrays, placements)]
         for (label, *given), (_, *on_one_device) in zip(subjects(*sharded), subjects(*arrays)):
@@ -143,11 +143,11 @@ def run_in_torch(label, call, inputs, others, cotangents):
     return forward.get_total_counts(), forward.get_total_counts() + backward.get_total_counts(), *whole
 
 
-def measure(seq):
+def measure(seq, axes):
     """Yield a row for each framework, sharded axis and call: the worst of both layouts."""
-    found = [("JAX", *row) for row in in_jax(seq)]
+    found = [("JAX", *row) for row in in_jax(seq, axes)]
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(in_torch, (folder, seq), nprocs=RANKS)
+        torch.multiprocessing.spawn(in_torch, (folder, seq, axes), nprocs=RANKS)
         found += [("PyTorch", *row) for row in json.loads(Path(folder, "rows").read_text())]
     for key in dict.fromkeys(row[:3] for row in found):
         forward, both, error = np.max([row[3:] for row in found if row[:3] == key], axis=0).tolist()
@@ -157,8 +157,8 @@ def measure(seq):
 
 def main(argv=None):
     arguments = common.option_parser(__doc__).parse_args(argv)
-    seq = 16 if arguments.quick else 512
-    rows = list(measure(seq))
+    seq, axes = (16, {"seq": AXES["seq"]}) if arguments.quick else (512, AXES)
+    rows = list(measure(seq, axes))
     cells = [[*row.values()][:6] for row in rows]
     headings = ("", "sharded", "call", "forward", "both passes", "difference")
     table = common.Table(f"{DEVICES} devices of JAX, {RANKS} ranks of PyTorch", headings, cells)
