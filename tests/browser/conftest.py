@@ -14,7 +14,6 @@ from playwright.sync_api import sync_playwright
 ROOT = Path(__file__).parents[2]
 SITE = Path(os.environ.get("SITE", ROOT / "site"))
 SCREENSHOTS = SITE.parent / "screenshots"
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -50,9 +49,9 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(scope="session")
 def browser():
-    """Chromium or Chrome: the program in the variable CHROMIUM, or the first one on PATH. Its cache is kept."""
-    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS)), None)
-    assert program, f"docs-browser needs a browser: set CHROMIUM, or have one of {', '.join(PROGRAMS)} on PATH"
+    """The program of the variable CHROMIUM, or Chromium on PATH. Its cache is kept."""
+    program = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    assert program, "the variable CHROMIUM must be the path of a browser: `nox -s docs-browser` sets it"
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield running.new_context()
