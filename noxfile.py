@@ -31,9 +31,6 @@ QUIET = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
 default = partial(nox.session, tags=["full"])
 rest = partial(nox.session, tags=["full", "rest"], default=False)
 
-# The extras of which `tests-oldest` has the oldest versions. PyTorch's are large.
-OLDEST = ("fast", "cli", "plot", "onnx", "jax")
-
 # Files that `package` compares with schemas.
 SCHEMAS = {
     "vendor.citation-file-format": "CITATION.cff",
@@ -57,7 +54,7 @@ def environment(session, name, *requirements, constraints="constraints.txt"):
     folder, wheels = (str(session.cache_dir.parent / each) for each in (name, "wheels"))
     python = partial(session.run, os.path.join(folder, "Scripts" if os.name == "nt" else "bin", "python"))
     # Python compiles a module when it is first imported. Most modules are never imported.
-    session.env.update({"PIP_CONSTRAINT": constraints, "PIP_NO_COMPILE": "1"})
+    session.env.update({"PIP_CONSTRAINT": constraints, "PIP_NO_COMPILE": "1", "PYTHONUTF8": "1"})
     session.env.update(FEW_THREADS)
     if (name, requirements) in built:
         return python
@@ -93,6 +90,16 @@ def with_all(session):
     """The same environment, with every array library and every package that is compared with."""
     extras = ["fast", "cli", "plot", "onnx", "jax", "torch", "huggingface", "examples"]
     return with_groups(session, "large", ["all"], extras)
+
+
+def with_oldest(session, name, *extras):
+    """An environment with the oldest versions that pyproject.toml allows, of what is required and of these extras."""
+    groups = [PROJECT["project"]["optional-dependencies"][extra] for extra in extras]
+    allowed = [each for group in (PROJECT["project"]["dependencies"], *groups) for each in group]
+    oldest = [requirement.replace(">=", "==") + ".*" for requirement in allowed]
+    # The newest array-api-strict that runs on that NumPy.
+    test = [r for r in nox.project.dependency_groups(PROJECT, "test") if r not in ("array-api-strict", "numba")]
+    return environment(session, name, "rope-xp", "array-api-strict==2.3", *oldest, *test, constraints="")
 
 
 @nox.session(default=False)
@@ -164,16 +171,18 @@ def tests_long(session):
 @rest(name="tests-oldest")
 def tests_oldest(session):
     """The oldest versions that pyproject.toml allows: of NumPy, numba and JAX the core, of others what needs them."""
-    extras = PROJECT["project"]["optional-dependencies"]
-    allowed = [*PROJECT["project"]["dependencies"], *(each for name in OLDEST for each in extras[name])]
-    oldest = [requirement.replace(">=", "==") + ".*" for requirement in allowed]
-    # The newest array-api-strict that runs on that NumPy.
-    group = [r for r in nox.project.dependency_groups(PROJECT, "test") if r not in ("array-api-strict", "numba")]
-    python = environment(session, "oldest", "rope-xp", "array-api-strict==2.3", *oldest, *group, constraints="")
+    python = with_oldest(session, "oldest", "fast", "cli", "plot", "onnx", "jax")
     # Old packages warn about what newer ones have deprecated.
     quiet, folders = ("-W", "ignore::DeprecationWarning"), ("tests/core", "tests/numpy", "tests/cli")
     python(*BRIEF, *quiet, "--xp=numpy", "--xp=jax", "--xp=cli", *folders, *session.posargs)
     python("-P", "-m", "pytest", *quiet, "--doctest-modules", "--pyargs", "rope_xp.onnx", "rope_xp.plot")
+
+
+@nox.session(name="tests-oldest-torch", default=False)
+def tests_oldest_torch(session):
+    """The core on the oldest PyTorch that pyproject.toml allows. Its build for the CPU is on PyTorch's own index."""
+    python = with_oldest(session, "oldest-torch", "fast", "torch")
+    python(*BRIEF, "-W", "ignore::DeprecationWarning", "--xp=torch", "tests/core", *session.posargs)
 
 
 @rest(name="tests-timm")

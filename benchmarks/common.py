@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")  # scripts import this file before transformers
+# Scripts import this file before transformers.
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a config that needs a file of the hub fails at once
 DIM, BASE = 128, 10_000.0
 LAYOUTS = ("half", "interleaved")
 RESULTS = Path(__file__).parent / "results"

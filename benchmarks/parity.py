@@ -27,9 +27,9 @@ def main(argv=None):
     _prepare()
     with ProcessPoolExecutor(initializer=_prepare) as pool:
         results = list(measure(quick, only, pool.map))
+        part_rows = [] if only else [row for rows in pool.map(_part_rows, composites()) for row in rows]
     if only and not results:
         parser.error(f"--only must name a class, or a folder of models; got {only}")
-    part_rows = [] if only else [row for each in composites() for row in parts(*each)]
     name, tables = version("transformers"), list(report.tables(results, part_rows))
     title, made_with = f"Rotary classes of transformers {name}", common.run_facts("torch")
     print(*(report.in_detail(results) if only else ()), common.markdown(title, "", {}, tables[:2]), sep="\n")
@@ -37,6 +37,10 @@ def main(argv=None):
         common.write(arguments, f"coverage-{name.rpartition('.')[0]}", title, report.NOTES, made_with, tables)
     wrong = report.mistakes(results, part_rows, not (quick or only))
     common.fail_if(wrong, f"{len(wrong)} classes disagree")
+
+
+def _part_rows(composite):
+    return list(parts(*composite))
 
 
 def _prepare():

@@ -5,6 +5,7 @@
 """
 
 import importlib.util
+import os
 from pathlib import Path
 
 import libraries
@@ -12,6 +13,7 @@ import pytest
 import twice
 from hypothesis import settings
 
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs the hub, and some configs of transformers ask it
 # `--hypothesis-profile=brief` draws fewer examples, for the default sessions.
 settings.register_profile("brief", max_examples=15)
 

@@ -1,5 +1,6 @@
 """Every kernel against the pure expression, wherever it may be used and however arrays lie in memory."""
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -468,6 +469,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only on Linux is it safe to fork a process with threads")
 def test_worker_processes(tmp_path):
     """Forked after the parent has had threads, or spawned. `tests/torch/test_kernels.py` does so to PyTorch's."""
     assert run(tmp_path, PROGRAM + WORKERS, timeout=90).endswith("done\n")

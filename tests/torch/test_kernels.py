@@ -1,5 +1,6 @@
 """Kernels inside what PyTorch does with tensors: derivatives, transforms, tracing, modes, versions, workers."""
 
+import sys
 from functools import partial
 
 import pytest
@@ -432,6 +433,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only on Linux is it safe to fork a process with threads")
 @pytest.mark.parametrize("before", ["used", "unused"])
 def test_workers_of_a_loader(before, tmp_path):
     """Workers that fork after the parent has used a kernel, or before anybody has; and such as are spawned."""
