@@ -68,20 +68,17 @@ class Page {
     history.replaceState(history.state, "", `${location.pathname}?${query}${location.hash}`);
   }
 
-  /* Somebody changed a control. */
+  /* Somebody changed a control. Another preset or rule has other controls, so that the browser reports no change. */
   change(control) {
     const { name, value } = control;
-    if (name === "preset") {
-      this.choose(value);
-      this.build();
-      return;
-    }
-    if (control.type === "range") this.setting[name] = SLIDERS[name].value(Number(value));
+    if (name === "preset") this.choose(value);
+    else if (control.type === "range") this.setting[name] = SLIDERS[name].value(Number(value));
     else this.setting[name] = control.type === "checkbox" ? control.checked : parsed(name, value);
     if (name === "rotary_dim") this.setting.head_dim = Math.max(this.setting.head_dim, this.setting.rotary_dim);
-    if (name === "rule") {
-      this.useDefaults();
+    if (name === "rule") this.useDefaults();
+    if (name === "rule" || name === "preset") {
       this.build();
+      this.share();
     } else {
       this.update(control);
     }

@@ -120,13 +120,30 @@ def test_sliders_work_with_the_keyboard(page):
 
 
 def test_the_address_holds_the_setting(page, open_page):
+    def check_address():
+        again = open_page(PAGE + "?" + page.url.partition("?")[2])
+        again.wait_for_selector(READY)
+        assert explained(again) == explained(page)
+
+    page.select_option("[name=preset]", "deepseek-v3")
+    check_address()
+    page.select_option("[name=rule]", "llama3")
+    check_address()
     page.select_option("[name=preset]", "qwen2.5-7b-instruct-yarn")
     page.fill("input[type=number][name=factor]", "7")
     page.fill("input[type=number][name=mscale]", "0.5")
     page.locator("[name=truncate]").uncheck()
-    again = open_page(PAGE + "?" + page.url.partition("?")[2])
-    again.wait_for_selector(READY)
-    assert explained(again) == explained(page) and explained(page)[0].scaling.factor == 7
+    check_address()
+    assert explained(page)[0].scaling.factor == 7
+
+
+def test_blocks_are_copied(page):
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    for number, button in enumerate(page.locator("#rope-page .rope-copy").all()):
+        button.click()
+        page.wait_for_function("button => button.textContent === 'Copied'", arg=button.element_handle())
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert copied == page.locator("#rope-page pre code").nth(number).text_content()
 
 
 def test_a_bad_value_is_named(page):
