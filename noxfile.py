@@ -238,7 +238,7 @@ def package(session):
     shutil.rmtree("dist", ignore_errors=True)
     python("-m", "build", "--no-isolation")
     python("-m", "twine", "check", "--strict", *glob("dist/*"))
-    python("-P", "-m", "pytest", "tests/packaging", *session.posargs)
+    python(*PYTEST, "tests/packaging", *session.posargs)
     for schema, files in SCHEMAS.items():
         python("-m", "check_jsonschema", "--builtin-schema", schema, *glob(files))
     python("-c", ACTIONLINT)
