@@ -18,12 +18,6 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 PYTEST = ("-P", "-m", "pytest", "--numprocesses=logical", "--maxprocesses=4", "--dist=worksteal")
 # `tests-long` runs the other tests.
 BRIEF = (*PYTEST, "-m", "not long", "--hypothesis-profile=brief")
-# The processes of pytest keep all cores busy, so that threads of each must not, and PyTorch compiles few programs.
-FEW_THREADS = {
-    "OMP_WAIT_POLICY": "passive",
-    "TORCHINDUCTOR_COMPILE_THREADS": "1",
-    "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
-}
 # What plugins of MkDocs print about its future is not wanted.
 QUIET = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
 
@@ -55,7 +49,8 @@ def environment(session, name, *requirements, constraints="constraints.txt"):
     python = partial(session.run, os.path.join(folder, "Scripts" if os.name == "nt" else "bin", "python"))
     # Python compiles a module when it is first imported. Most modules are never imported.
     session.env.update({"PIP_CONSTRAINT": constraints, "PIP_NO_COMPILE": "1", "PYTHONUTF8": "1"})
-    session.env.update(FEW_THREADS)
+    # Else PyTorch's compiler starts processes for each process of pytest.
+    session.env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     if (name, requirements) in built:
         return python
     if not os.path.exists(folder):
