@@ -28,6 +28,8 @@ TESTS_OF = {
     **dict.fromkeys(("phases", "host_sincos", "numba_sincos"), "angles"),
     **dict.fromkeys(("backends", "checks"), "kernels"),
     **dict.fromkeys(("plan", "signature"), "plans"),
+    **dict.fromkeys(("params_json", "megatron"), "formats"),
+    "gguf_scaling": "writers",
     "explanation": "explain",
 }
 
