@@ -14,6 +14,9 @@ import twice
 from hypothesis import settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs the hub, and some configs of transformers ask it
+# An example has no deadline: on a busy machine, any would be missed.
+settings.register_profile("usual", deadline=None)
+settings.load_profile("usual")
 # `--hypothesis-profile=brief` draws fewer examples, for the default sessions.
 settings.register_profile("brief", max_examples=15)
 
