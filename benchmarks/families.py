@@ -24,9 +24,9 @@ NOTES = (
     "Tiny models of transformers on the CPU, patched and not patched. logits: the largest difference, float32, of "
     "logits of order 1. generate: 12 greedy tokens with the cache, for two prompts, also with one of them padded at "
     "the left. padded: difference between a row padded at the left and the same row alone. grads: relative to the "
-    "largest gradient. saved: every byte that `save_pretrained` writes. bf16: the mean error of logits after "
-    "`.to(bfloat16)`, against float64 with the same weights; the error with rope_xp, as a multiple of the error "
-    "without; short: 9 tokens in a row, from 0 and from 4000 on; long: 512 tokens in a row; far: 9 tokens at a "
+    "largest gradient. saved: every byte that `save_pretrained` writes. bf16: the error of bfloat16 "
+    "logits with rope_xp, divided by the error without it. The truth is the same model, with the same weights, in "
+    "float64. short: 9 tokens in a row, from 0 and from 4000 on; long: 512 tokens in a row; far: 9 tokens at a "
     "distance of 400."
 )
 

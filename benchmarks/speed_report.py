@@ -9,8 +9,8 @@ from speed_cases import TABLES, WORKLOADS
 NOTES = (
     "Shortest times of calls that alternate within one run, on one machine; figures of a machine with other work are "
     "unreliable. clone and copy: q and k copied to new memory, and to existing memory; on JAX, clone is one "
-    "multiplication. In 16 bits, transformers, keras-hub and the notebook compute in that dtype; all others "
-    "compute in float32 and round once."
+    "multiplication. In 16 bits, transformers, keras-hub and the notebook (mesh-transformer-jax) compute in that "
+    "dtype; all others compute in float32 and round once."
 )
 
 

@@ -1,11 +1,12 @@
 """Fill the pages of `docs/explanation` while the site is built, with figures and tables.
 
-A line ``<!-- build: NAME ARGUMENTS -->`` of a page is replaced by what `BUILDERS[NAME](*ARGUMENTS)` returns.
+A mark ``<!-- build: NAME ARGUMENTS -->`` of a page is replaced by what `BUILDERS[NAME](*ARGUMENTS)` returns.
 """
 
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import mkdocs_gen_files
@@ -19,7 +20,7 @@ import rule_tables  # noqa: E402
 
 TABLE_GOALS = ("tables", "tables without numba")
 FIGURES = "explanation/figures"
-MARK = re.compile(r"^<!-- build: ([\w-]+)((?: [\w.-]+)*) -->$", re.MULTILINE)
+MARK = re.compile(r"<!-- build: ([\w-]+)((?: [\w.-]+)*) -->")
 
 CONFIGS = {
     name: entry["config"] for name, entry in json.loads((ROOT / "tests/goldens/configs.json").read_text()).items()
@@ -54,6 +55,15 @@ def table_cost() -> str:
     )
 
 
+def oldest(*packages: str) -> str:
+    """The oldest version of each package that pyproject.toml allows."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [f"python{project['requires-python']}", *project["dependencies"]]
+    needed += [each for extra in project["optional-dependencies"].values() for each in extra]
+    lowest = dict(each.split(">=") for each in needed if ">=" in each)
+    return ", ".join(lowest[package] for package in packages)
+
+
 BUILDERS = {
     "figure": figure,
     "rule-keys": rule_tables.keys,
@@ -64,11 +74,12 @@ BUILDERS = {
     "composites": family_tables.composites,
     "mutants": mutants,
     "table-cost": table_cost,
+    "oldest": oldest,
 }
 
 
 def built(page: Path) -> str:
-    """The text of a page with all lines replaced."""
+    """The text of a page with all marks replaced."""
     up = "../" * (len(page.relative_to(ROOT / "docs").parts) - 2)
     return MARK.sub(lambda mark: BUILDERS[mark[1]](*mark[2].split()).replace("{up}", up), page.read_text())
 

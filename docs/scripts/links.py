@@ -5,6 +5,7 @@ from os.path import normpath
 from pathlib import Path
 
 OUT = re.compile(r"\]\((\.\./[^)\s#]+)")
+PAGE = re.compile(r'href="([\w./-]+\.(?:md|ipynb))(#[\w-]+)?"')
 ARXIV = re.compile(r"\barXiv:(\d{4}\.\d{5})")
 
 
@@ -22,8 +23,16 @@ def on_page_markdown(markdown, page, config, **_):
     return OUT.sub(absolute, markdown)
 
 
-def on_page_content(content, **_):
-    """The page with numbers of papers as links, where they are not links already."""
+def on_page_content(content, page, files, **_):
+    """The page with numbers of papers as links, where they are not links already; notebooks with links to pages."""
+    if page.file.src_uri.endswith(".ipynb"):
+        content = PAGE.sub(lambda link: f'href="{_address(link[1], page.file, files)}{link[2] or ""}"', content)
     parts = re.split(r"(<a .*?</a>|<code.*?</code>)", content, flags=re.DOTALL)
     parts[::2] = [ARXIV.sub(r'<a href="https://arxiv.org/abs/\1">arXiv:\1</a>', part) for part in parts[::2]]
     return "".join(parts)
+
+
+def _address(path, source, files):
+    """The address of a page, in another one that has its path."""
+    target = normpath(Path(source.src_uri).parent / path)
+    return files.get_file_from_path(Path(target).as_posix()).url_relative_to(source)

@@ -21,9 +21,9 @@ def compare(
 ) -> Comparison:
     """Whether two rotary embeddings are the same, and if not, what differs and from which position on it matters.
 
-    Values and configs are compared by their frequencies, exactly. A function is called at a few positions first. The
-    value that it should compute is changed in the ways of known mistakes, by one change and by two, until it gives the
-    same numbers as the function.
+    Values and configs are compared by their frequencies, exactly. A function is first called at a few positions.
+    The value that it should compute is changed in the ways of known mistakes, by one change and by two, until it gives
+    the same numbers as the function. Then, to check, the function is called at many positions.
 
     Parameters
     ----------
@@ -37,8 +37,8 @@ def compare(
         The two are the same if they agree at positions 0 to ``context - 1``. The default is the extended or trained
         length of the values, the longest that is known, or else 4096.
     tolerance : float, optional
-        The change of a unit score that is accepted. The default is 1e-3, which is the error of float32 phases at
-        position 8,192, or 8 roundings of the dtype of a function's results, if that is more.
+        The change of a unit score that is accepted. The default is 1e-3, the error of float32 phases at position 8,192.
+        For a function with bfloat16 or float16 results, it is 8 roundings of that dtype.
     shape : str, optional
         The axes of the `x` of functions, such as ``"batch heads seq dim"``. By default several are tried.
     like : array, optional
@@ -65,8 +65,8 @@ def compare(
     several position axes, p is the position on one of them, with 0 on the others, or on all of them. (Embeddings with
     different numbers of axes are compared on all of them, as for text.) The position is exact, with two exceptions.
     Phases that are not exact are compared at every position below ``2**20``, and at 8,192 positions beyond. A function
-    that nothing explains is compared at positions 0 to 31 and at powers of two up to 65,536. A function is called at
-    all positions below 32,768 and at some beyond, to see that it is the same function everywhere.
+    that nothing explains is compared at positions 0 to 31 and at powers of two up to 65,536. To check that a
+    function is the same everywhere, it is called at all positions below 32,768 and at some beyond.
 
     If `b` rotates queries and also keys, an equal offset of both changes no score. `scores_are_same` says so.
 

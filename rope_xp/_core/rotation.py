@@ -15,8 +15,6 @@ from rope_xp._core.plan import rotate_by_tables
 def rotate_every_two(x: ArrayT) -> ArrayT:
     """Rotate each pair of neighbouring channels by 90 degrees.
 
-    ::
-
         x        x0  x1  x2  x3
         result  -x1  x0 -x3  x2
 
@@ -56,8 +54,6 @@ def rotate_every_two(x: ArrayT) -> ArrayT:
 
 def rotate_half(x: ArrayT) -> ArrayT:
     """Rotate each pair of channels that are ``dim/2`` apart by 90 degrees.
-
-    ::
 
         x        x0  x1  x2  x3
         result  -x2 -x3  x0  x1

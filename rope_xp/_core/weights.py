@@ -21,26 +21,22 @@ def permute_projection(
 ) -> ArrayT:
     """Reorder the channels of each head from one layout to the other.
 
-    ::
-
         to="half"          x0 x1 x2 x3 x4 x5  becomes  x0 x2 x4 x1 x3 x5
         to="interleaved"   x0 x2 x4 x1 x3 x5  becomes  x0 x1 x2 x3 x4 x5
 
     A model computes the same attention scores in both layouts, as long as the projections of queries and keys have the
     layout of the rotation. The two directions are exact inverses. Permute these tensors of queries and keys:
 
-    ============================================== ======================= =======================
-    tensor                                         `num_heads`             `axis`
-    ============================================== ======================= =======================
-    weight "heads*head_dim in" of PyTorch          its heads               0
-    bias or norm "heads*head_dim"                  its heads               0
-    norm of one head, "head_dim"                   1                       0
-    kernel "in heads*head_dim" of JAX              its heads               -1
-    kernel "in heads head_dim" of Flax, its bias   1                       -1
-    LoRA factor B (its outputs are the channels)   same as the weight      same as the weight
-    scales of quantised rows, "heads*head_dim 1"   same as the weight      same as the weight
-    cached keys "batch seq heads head_dim"         1                       -1
-    ============================================== ======================= =======================
+    | tensor                                       | `num_heads`       | `axis`            |
+    |----------------------------------------------|-------------------|-------------------|
+    | weight `heads*head_dim in` of PyTorch        | its heads         | 0                 |
+    | bias or norm `heads*head_dim`                | its heads         | 0                 |
+    | norm of one head, `head_dim`                 | 1                 | 0                 |
+    | kernel `in heads*head_dim` of JAX            | its heads         | -1                |
+    | kernel `in heads head_dim` of Flax, its bias | 1                 | -1                |
+    | LoRA factor B (its outputs are the channels) | as for the weight | as for the weight |
+    | scales of quantised rows, `heads*head_dim 1` | as for the weight | as for the weight |
+    | cached keys `batch seq heads head_dim`       | 1                 | -1                |
 
     Do not permute values, the output projection or the LoRA factor A. Cached keys can be permuted before or after their
     rotation.

@@ -5,20 +5,19 @@
 `patch` changes one model and nothing global. It replaces each rotary module by a `Rotary` module. It also changes the
 class of each module whose forward calls an apply function of transformers, such as `apply_rotary_pos_emb`. The
 forward of the new class has the same code, but it calls the apply functions of rope_xp.
-
-===================  ================================================================================
-`_rotary`            `Rotary`, the module that replaces a rotary module
-`_compare_tables`    compares its tables with those of the rotary module
-`_apply`             the apply functions of rope_xp
-`_rewrite`           classes whose forward calls them
-`_gptj`              attention that holds its own table: GPT-J and CodeGen
-`_guard`             keeps the buffers of the original modules unedited until `unpatch`
-`_comparison`        the contexts in which code of transformers is called
-`_from_transformers` `from_transformers`
-`_meta_models`       models on the meta device, their attentions and rotary modules
-`_probing`           what an attention does to queries, as a function
-===================  ================================================================================
 """
+
+# Private modules:
+# - _rotary: `Rotary`, the module that replaces a rotary module
+# - _compare_tables: compares its tables with those of the rotary module
+# - _apply: the apply functions of rope_xp
+# - _rewrite: classes whose forward calls them
+# - _gptj: attention that holds its own table: GPT-J and CodeGen
+# - _guard: keeps the buffers of the original modules unedited until `unpatch`
+# - _comparison: the contexts in which code of transformers is called
+# - _from_transformers: `from_transformers`
+# - _meta_models: models on the meta device, their attentions and rotary modules
+# - _probing: what an attention does to queries, as a function
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 

@@ -108,8 +108,8 @@ def from_lengths(lengths: Sequence[int] | Array, total: int | None = None, *, li
     lengths : sequence of int, or integer array, "sequences"
         Number of tokens of each sequence.
     total : int, optional
-        Number of tokens of the row, by default the sum of `lengths`. It is required if `lengths` cannot be read on the
-        host. Tokens after the last sequence are padding; they too are counted from 0.
+        Number of tokens of the row, by default the sum of `lengths`. It is required for a tensor or a JAX
+        array. Tokens after the last sequence are padding; they too are counted from 0.
     like : array, optional
         The result has its library and device; by default those of `lengths`.
 
@@ -150,8 +150,8 @@ def from_cu_seqlens(cu_seqlens: Sequence[int] | Array, total: int | None = None,
         Cumulative lengths, as variable-length attention kernels take them: 0, then the end of each sequence.
     total : int, optional
         Number of tokens of the row, by default the last boundary. It must equal the last boundary; if the row has
-        padding, add the end of the padding to `cu_seqlens`. If `cu_seqlens` cannot be read on the host, `total` is
-        required and is not compared, and tokens after the last boundary are counted from 0.
+        padding, add the end of the padding to `cu_seqlens`. For a tensor or a JAX array, `total` is required and
+        is not compared, and tokens after the last boundary are counted from 0.
     like : array, optional
         The result has its library and device; by default those of `cu_seqlens`.
 
@@ -346,7 +346,7 @@ def _packed(who: str, name: str, boundaries: list[int], total: int | None, like:
 def _packed_positions(who: str, boundaries: Any, total: int | None) -> Any:
     """Positions for an array of boundaries, "sequences+1"."""
     if total is None:
-        raise ValueError(f"{who}: total must be given for an array that cannot be read on the host; got None")
+        raise ValueError(f"{who}: total must be given for a tensor or a JAX array; got None")
     xp = backends.namespace(boundaries)
     boundaries = boundaries + 0  # makes a contiguous array, which `searchsorted` of some libraries requires
     token = backends.astype(backends.arange(checks.count(who, "total", total), like=boundaries), boundaries.dtype)

@@ -209,7 +209,7 @@ def report(results, sample, of, seed):
     reasons = [ACCEPTED.get((each["file"], each["before"], each["after"]), "") for each in survivors]
     share = 1.0 - len(survivors) / len(results)
     stopped = "" if len(results) == sample else ", those drawn first; the run was stopped then"
-    text = f"""# Generated mutants
+    text = f"""# Random mistakes
 
 Made by `python tests/tools/generated_mutants.py --sample {sample} --seed {seed}`: mutants by cosmic-ray's operators \
 at {sample} of {of} places in {", ".join(MODULES)}, drawn at random. {len(results)} of them are tested{stopped}.
