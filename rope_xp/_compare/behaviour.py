@@ -32,7 +32,8 @@ class Behaviour(NamedTuple):
         How phases are computed: "exact", "float32", "float16" or "bfloat16", or with which rounding their sines and
         cosines are: "float16 tables" or "bfloat16 tables".
     measured : function, optional
-        The complex factors "positions rows pairs" of a function itself, if its phases are not exact.
+        The complex factors "positions rows pairs" of a function or of given frequencies, if they are not exactly those
+        of `rope`.
     """
 
     rope: RotaryEmbedding | None
@@ -111,7 +112,8 @@ def _width(each: Behaviour) -> str:
 def _frequencies(each: Behaviour) -> str:
     rope: Any = each.rope
     if rope.base is not None:
-        return f"those of base {number(rope.base)}"
+        how = "" if each.precision != "float32" else " in float32" if each.measured else " rounded to float32"
+        return f"those of base {number(rope.base)}{how}"
     values = np.abs(frequencies_of(rope))
     return f"{values.max():.6g} to {values.min():.6g} radians per token, given"
 
@@ -190,14 +192,16 @@ PROPERTIES = (
         ("phase",),
         ("precision",),
         lambda each: each.precision + " phases" * (not each.precision.endswith("tables")),
-        "Compute position times frequency exactly or in float64, and round only sines and cosines.",
+        "Compute position times frequency exactly or in float64, and round only sines and cosines. Where float32 "
+        "phases are accepted, name the context in which the two must agree, or a larger tolerance.",
     ),
     Property(
         "frequencies",
         ("base", "scaling", "sections", "reverse", "inv_freq"),
         (),
         _frequencies,
-        "Compare the frequencies themselves.",
+        "Compare the frequencies themselves. If only their last bits differ, as where they are computed in float32, "
+        "give the value those of the module: inv_freq=module.inv_freq.tolist().",
     ),
 )
 BY_CAUSE = {each.cause: each for each in PROPERTIES}

@@ -159,7 +159,9 @@ def _explained(one: Behaviour, other: Behaviour, are_values: bool, fixed: dict[s
     beyond = first_beyond(a, b, tolerance, context)
     is_same, known = beyond is None, beyond if beyond is not None and tolerance < ONE_PERCENT else 0
     first = None if is_same and tolerance < ONE_PERCENT else first_beyond(a, b, ONE_PERCENT, context, known)
-    causes = _causes(one, other, tolerance, context) or (() if is_same else ("phase precision",))
+    in_float32 = one.precision == other.precision == "float32"
+    otherwise = "frequencies" if in_float32 else "phase precision"  # all else is equal
+    causes = _causes(one, other, tolerance, context) or (() if is_same else (otherwise,))
     if are_values and "scaling" not in causes and _softmax_scale(one) != _softmax_scale(other):
         causes, is_same = (*causes, "softmax scale"), False
     scores = is_same or _scores_agree(a, b, tolerance, context)

@@ -77,7 +77,7 @@ def _with_known_base(rope: RotaryEmbedding | None, reference: RotaryEmbedding | 
     found = reproducing(measured, reference, None)
     if found is None or found.precision not in ("exact", "float32"):  # a value has exact phases
         return None
-    return None if found.with_exact_phases() == behaviour_of(reference) else found
+    return None if found.with_exact_phases() == behaviour_of(reference) else found._replace(precision=rope.phase)
 
 
 def _identified(fn: Callable[[Any, Any], Any], head_dim: int, measured: Measured, call: Any) -> Behaviour | None:

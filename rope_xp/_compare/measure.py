@@ -13,7 +13,7 @@ from rope_xp._core import backends
 from rope_xp._identify.calls import ROUNDOFF, call
 from rope_xp._identify.phases import COARSE_BITS
 from rope_xp._identify.probe import LONGEST_INDEX, Probe
-from rope_xp._identify.rules import rounded_to
+from rope_xp._identify.rules import rounded_to, roundings
 
 NEAR = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55)
 # The last position that is tried first, and the next ones if a function fails there.
@@ -138,14 +138,14 @@ class Measured:
     def precision(self, behaviour: Behaviour, directions: Any) -> str | None:
         """The precision of phases with which a behaviour reproduces the function; None if it does not.
 
-        A frequency, a position and their product are each rounded once. Sines and cosines may be rounded, too.
+        Of precisions that allow great errors, only one whose errors are seen where it must have them.
         """
         exact = behaviour.with_exact_phases().map(directions)
         errors = [np.abs(y - exact.rotated(self.x, self.positions, row)) for row, y in enumerate(self.results)]
         for name in PRECISIONS:
             limits = [self._limit(name, exact, self.x, self.positions, row) for row in range(len(errors))]
             if all((error <= limit).all() for error, limit in zip(errors, limits)) and (
-                name not in COARSE_BITS or self._is_rounded(COARSE_BITS[name], exact, errors[0], behaviour.offset)
+                name in ("exact", "float32") or self._is_seen(name, exact, errors[0], behaviour.offset)
             ):
                 return name
         return None
@@ -172,21 +172,24 @@ class Measured:
         fixed = max(1.0, float(exact.size.max(initial=1.0))) * (self.rounding + 4 * of_tables * float(np.abs(x).max()))
         return fixed + roundoff * _phase_error(exact, x, positions, row)
 
-    def _is_rounded(self, bits: int, exact: Map, error: Any, offset: int) -> bool:
-        """Whether errors are seen wherever positions that are rounded to so many bits have great ones."""
-        rounded = rounded_to(bits, self.positions + offset) - offset
+    def _is_seen(self, name: str, exact: Map, error: Any, offset: int) -> bool:
+        """Whether errors of half precision are seen: of tables at small positions, of positions where they round."""
         limit = self._limit("float32", exact, self.x, self.positions, 0)
+        seen = (error > limit).any(axis=1)
+        if name not in COARSE_BITS:
+            return bool(seen[self.positions <= NEAR[-1]].any())
+        rounded = rounded_to(COARSE_BITS[name], self.positions + offset) - offset
         expected = np.abs(exact.rotated(self.x, rounded) - exact.rotated(self.x, self.positions))
-        return bool(((error > limit).any(axis=1) | (expected <= 4 * limit).all(axis=1)).all())
+        return bool((seen | (expected <= 4 * limit).all(axis=1)).all())
 
 
 def _phase_error(exact: Map, x: Any, positions: Any, row: int) -> Any:
-    """The error of each result if each rounding of a phase had a relative error of one."""
+    """The error of each result if each rounding of a phase, and of its frequency, had a relative error of one."""
     first, second, to_first, to_second = exact.channels
     length = np.abs(x[:, first] + 1j * x[:, second]) * exact.size
     error = np.zeros_like(x)
     angles = np.abs(exact.step[row]) * (positions[:, None] + 1.0)
-    error[:, to_first] = error[:, to_second] = 4 * length * angles
+    error[:, to_first] = error[:, to_second] = roundings(exact.step[row]) * length * angles
     return error
 
 

@@ -35,7 +35,7 @@ def first_beyond(a: Map, b: Map, limit: float, context: int, known: int = 0) -> 
     both = aligned(a, b)
     if both is None:
         return _first_of_matrices(a, b, limit, context)
-    if a.phase == b.phase == "exact" and _grow_alike(*both):
+    if a.phase == b.phase == "exact" and not (a.measured or b.measured) and _grow_alike(*both):
         found = [first for pair in _columns(*both) if (first := _first_of_pair(*pair, limit)) is not None]
         first = min(found, default=context)
         return first if first < context else None

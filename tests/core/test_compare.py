@@ -10,6 +10,7 @@ import pytest
 from errors import assert_all_raise, raising
 
 from rope_xp import (
+    Llama3Scaling,
     LongRopeScaling,
     NTKScaling,
     RotaryEmbedding,
@@ -132,6 +133,54 @@ def test_what_agrees_up_to_the_context_is_the_same():
     assert_same(SLOW.replace(phase="float32"), SLOW, context=2**31, tolerance=1.0)
     report = compare(with_float32_tables, ROPE, context=2**31)
     assert report.same and not report.causes
+
+
+LLAMA3 = Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
+LLAMA = RotaryEmbedding(head_dim=128, layout="half", base=500_000.0, scaling=LLAMA3)
+
+
+def llama3_in_float32():
+    """The frequencies of `LLAMA`, of which each step is rounded to float32, as in transformers."""
+    w = 1.0 / np.float32(500_000.0) ** (np.arange(0, 128, 2, dtype="float32") / np.float32(128.0))
+    wavelength = np.float32(2.0 * np.pi) / w
+    smooth = (np.float32(8192.0) / wavelength - np.float32(1.0)) / np.float32(3.0)
+    between = (1 - smooth) * w / np.float32(8.0) + smooth * w
+    return np.select([wavelength < 2048.0, wavelength > 8192.0], [w, w / np.float32(8.0)], between)
+
+
+COMPUTED = llama3_in_float32()
+GIVEN = RotaryEmbedding(head_dim=128, layout="half", inv_freq=COMPUTED.tolist())
+
+
+def module(x, positions):
+    return rotate(x, angles(positions, COMPUTED, "float32")).astype("float32")
+
+
+def with_bfloat16_tables(x, positions):
+    angle = angles(positions, np.array(LLAMA.inv_freq))
+    cos, sin = (table.astype(ml_dtypes.bfloat16).astype("float64") for table in (np.cos(angle), np.sin(angle)))
+    turned = (x[:, :64] + 1j * x[:, 64:]) * (cos + 1j * sin)
+    return np.concatenate([turned.real, turned.imag], axis=-1)
+
+
+# What is compared, its cause, and a part of what to do. Frequencies that are computed in float32 have an error of some
+# roundings, which is seen at far positions. Tables in half precision have errors at all positions.
+COMPUTED_IN_FLOAT32 = [
+    (module, LLAMA, "phase precision (a: float32 phases; b: exact phases)", "name the context"),
+    (module, LLAMA.replace(phase="float32"), "frequencies (a: those of base 500,000 in float32;", "inv_freq=module."),
+    (with_bfloat16_tables, LLAMA, "phase precision (a: bfloat16 tables; b: exact phases)", "sines and cosines"),
+    (GIVEN, LLAMA.replace(base=10_000.0), "base (a: 500,000; b: 10,000).", "rope_theta"),
+]
+
+
+def test_frequencies_computed_in_float32_are_told_from_other_causes():
+    assert COMPUTED.dtype == "float32" and np.abs(COMPUTED / np.array(LLAMA.inv_freq) - 1.0).max() > 4 * 2.0**-24
+    options = {"context": 8192, "like": np.zeros(1, "float32")}
+    assert_same(module, LLAMA, **options)
+    assert_same(module, GIVEN.replace(phase="float32"), tolerance=1e-6, **options)
+    for one, other, cause, advice in COMPUTED_IN_FLOAT32:
+        report = compare(one, other, tolerance=1e-4, **options)
+        assert f"Likely cause: {cause}" in report.summary and advice in " ".join(report.advice)
 
 
 # An embedding in the words of the oracle: frequencies "pairs" or "axes pairs", layout, factor, dtype of phases.
