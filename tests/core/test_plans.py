@@ -164,7 +164,7 @@ def jax_members(xp, q, k, sincos):
     import jax
 
     usual = q_and_k((q, k), sincos)
-    wide = getattr(jax, "enable_x64", None) or jax.experimental.enable_x64  # the name in old versions of JAX
+    wide = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64  # in old versions of JAX
     yield "64 bits", usual, usual, lambda: wide(True)
     yield "tracer", usual, lambda rope: jax.jit(lambda *x: rope(*x, sincos=sincos, seq_dim=1))(q, k)
 
