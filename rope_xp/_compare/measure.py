@@ -175,12 +175,12 @@ class Measured:
     def _is_seen(self, name: str, exact: Map, error: Any, offset: int) -> bool:
         """Whether errors of half precision are seen: of tables at small positions, of positions where they round."""
         limit = self._limit("float32", exact, self.x, self.positions, 0)
-        seen = (error > limit).any(axis=1)
         if name not in COARSE_BITS:
-            return bool(seen[self.positions <= NEAR[-1]].any())
+            return bool((error > limit)[self.positions <= NEAR[-1]].any())
         rounded = rounded_to(COARSE_BITS[name], self.positions + offset) - offset
         expected = np.abs(exact.rotated(self.x, rounded) - exact.rotated(self.x, self.positions))
-        return bool((seen | (expected <= 4 * limit).all(axis=1)).all())
+        great = expected > 4 * limit
+        return bool(((great & (error > limit)).any(axis=1) == great.any(axis=1)).all())
 
 
 def _phase_error(exact: Map, x: Any, positions: Any, row: int) -> Any:
