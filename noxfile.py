@@ -159,8 +159,9 @@ def examples(session):
 def tests_long(session):
     """The tests and examples that the default sessions leave out, because they take long."""
     python = with_all(session)
-    sessions = ("numpy", "strict", "jax", "torch", "examples")
-    python(*PYTEST, "-m", "long", *(f"--xp={name}" for name in sessions), "tests", *session.posargs)
+    libraries = (f"--xp={name}" for name in ("numpy", "strict", "jax", "torch"))
+    python(*PYTEST, "-m", "long", *libraries, "tests", *session.posargs)
+    python(*PYTEST, "-m", "long", "tests/examples", *session.posargs)
 
 
 @rest(name="tests-oldest")
