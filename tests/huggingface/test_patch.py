@@ -6,7 +6,6 @@ import ast
 import copy
 import functools
 import inspect
-import json
 import re
 import sys
 import types
@@ -720,9 +719,9 @@ def test_every_refusal_names_a_class_of_transformers():
     assert {name for name in REFUSED if f"class {name}(" not in text} == newer
 
 
-def test_the_table_is_written_and_read(tmp_path):
+def test_the_table_is_written(tmp_path):
     row = compare.measure("Llama", llama(), seeds=1)
     arguments = types.SimpleNamespace(out=tmp_path / "families.md", quick=True)
     families.write(arguments, [row], {"A": "", "B": "why"}, {"x": timed(1, list, list)})
-    assert "1 of 2 rotary classes can be patched" in (tmp_path / "families.md").read_text().replace("\n", " ")
-    assert json.loads((tmp_path / "families.json").read_text())["rows"][0]["family"] == "Llama"
+    text = (tmp_path / "families.md").read_text()
+    assert "1 of 2 rotary classes can be patched" in text.replace("\n", " ") and "| Llama |" in text
