@@ -1,5 +1,6 @@
 """One call of a function `fn(x, positions)`, from host arrays to a host array, and what it did wrong in words."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -43,11 +44,24 @@ def call(fn: Callable[..., Any], form: Form, x: np.ndarray, sizes: dict[str, int
     except Failure:
         raise
     except (Exception, SystemExit) as error:
+        _require_two_arguments(fn, error)
         lines = str(error).strip().splitlines()
         raise Failure(f"it raises {type(error).__name__}" + (f": {lines[0]:.120}" if lines else "")) from error
     if not np.isfinite(host).all():
         raise Failure("it returns NaN or infinity for finite numbers")
     return Result(host, backends.dtype_name(y.dtype))
+
+
+def _require_two_arguments(fn: Callable[..., Any], error: BaseException) -> None:
+    """An error of the call may come from a function that takes other arguments."""
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # not every function of C has one
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        raise Failure(f"it takes {signature}; wrap it in a function that takes (x, positions)") from error
 
 
 def _from_host(x: np.ndarray, like: Any) -> Any:

@@ -10,8 +10,9 @@ from typing import Any, get_args
 import click
 
 import rope_xp
+from rope_xp._core.channels import LAYOUTS
 from rope_xp._core.extension import Rule
-from rope_xp._core.writers import TARGETS, Target
+from rope_xp._core.writers import TARGETS, Target, with_length
 from rope_xp.cli import inputs
 from rope_xp.cli.doctor import diagnose
 from rope_xp.cli.output import show
@@ -47,6 +48,7 @@ CONTEXT = click.option("--context", type=Length(), help="The length to judge, su
 TRAINED = click.option("--trained-length", type=Length(), help="The length of training, if the config has none.")
 HEAD_DIM = click.option("--head-dim", type=int, help="The number of channels of a head, for functions.")
 SEQ_LEN = click.option("--seq-len", type=Length(), help="The length of sequences, for rules that depend on it.")
+LAYOUT = click.option("--layout", type=click.Choice([*LAYOUTS]), help="The pairing, if weights were permuted.")
 PLACE = options(
     click.option("--layer", type=int, help="The index of a layer, if layers differ."),
     click.option("--layer-type", help="The type of a layer, such as sliding_attention."),
@@ -123,7 +125,7 @@ def identify(file: str, head_dim: int | None, as_json: bool) -> int:
 @click.option("--to", type=Length(), required=True, help="The new length.")
 @click.option("--rule", type=click.Choice(RULES), help="The scaling rule.")
 @click.option("--for", "target", type=click.Choice(TARGETS), help="Print the settings for this program.")
-@options(TRAINED, PLACE, JSON)
+@options(TRAINED, PLACE, LAYOUT, JSON)
 def extend(
     file: str,
     to: int,
@@ -145,13 +147,15 @@ def extend(
             raise click.UsageError("--rule must be given with --for")
         return show(rope.extend(to, trained_length=trained_length), as_json)
     extended = rope.extend(to, rule, trained_length=trained_length)
-    return show(extended.explain(to), as_json) if target is None else _print_settings(extended.to_config(target))
+    if target is None:
+        return show(extended.explain(to), as_json)
+    return _print_settings(with_length(target, extended.to_config(target), to))
 
 
 @app.command()
 @FILE
 @click.option("--to", type=click.Choice(TARGETS), required=True, help="The program.")
-@options(SEQ_LEN, PLACE)
+@options(SEQ_LEN, PLACE, LAYOUT)
 def convert(file: str, to: Target, **place: Any) -> int:
     """Write the embedding of a config for another program: keys as JSON, or options.
 
@@ -209,6 +213,15 @@ def doctor(as_json: bool) -> int:
 ERROR_OF_LIBRARY = re.compile(r"[\w.-]+: ")
 
 
+def _with_options(message: str, words: Sequence[str]) -> str:
+    """The message of an error with options of the command in place of the arguments in Python."""
+    command = app.commands.get(next(iter(words), ""), app)
+    flags = {each.name: each.opts[-1] for each in command.params if isinstance(each, click.Option)}
+    names = rf"\b({'|'.join(map(str, flags))})( of scaling)?(?=( or \w+)? must be )"
+    message = re.sub(names, lambda found: flags[found[1]], message)
+    return re.sub(r"call rope\.replace\(layout='(\w+)'\).*", r"give --layout \1", message)
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these words, and return the exit code. Bad input is one line on standard error."""
     try:
@@ -225,6 +238,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (TypeError, ValueError) as error:
         if not ERROR_OF_LIBRARY.match(str(error)):
             raise
-        message = f"rope-xp: {str(error).removeprefix('rope-xp: ')}"
+        words = sys.argv[1:] if arguments is None else arguments
+        message = f"rope-xp: {_with_options(str(error).removeprefix('rope-xp: '), words)}"
     print(" ".join(message.split()), file=sys.stderr)
     return 2

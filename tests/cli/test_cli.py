@@ -109,6 +109,31 @@ def test_extend_lists_rules_explains_one_and_prints_settings(run, file):
     assert code == 0 and json.loads(text) == extended.to_config()
 
 
+def test_extend_tells_engines_the_length(run, file):
+    text = run("extend", file(PLAIN), "--to", "32k", "--rule", "ntk", "--for", "vllm")[1]
+    block = '{"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 8.0, "factor": 1.0}'
+    keys = f'{{"rope_parameters": {block}, "max_position_embeddings": 32768}}'
+    assert text == f"--max-model-len 32768 --hf-overrides '{keys}'\n"
+    text = run("extend", file(PLAIN), "--to", "32k", "--rule", "linear", "--for", "llama.cpp")[1]
+    assert text == "--rope-freq-base 10000 --rope-scaling linear --rope-scale 8 -c 32768\n"
+
+
+def test_errors_name_options_that_help(run, file):
+    for words, message in {
+        ("explain", "gemma-3-12b-it"): "--layer or --layer-type must be given, because",
+        ("explain", "gemma-3-12b-it", "--part", "x"): "--part must be ",
+        ("convert", "internlm2-7b", "--to", "llama.cpp"): "or --seq-len must be given; got",
+        ("extend", LLAMA, "--to", "8k"): "--to must be greater than the trained length, 8192",
+        ("extend", PLAIN, "--to", "8k", "--trained-length", "8k"): "--to must be greater",
+        ("convert", LLAMA, "--to", "llama.cpp"): "if config.json has this scaling: then give no argument for it",
+        ("convert", LLAMA, "--to", "gguf"): "permute_projection(to='interleaved'), and give --layout interleaved",
+    }.items():
+        code, _, errors = run(words[0], file(words[1]), *words[2:])
+        assert code == 2 and message in errors and errors.count("\n") == 1
+    code, text, _ = run("convert", file(LLAMA), "--to", "gguf", "--layout", "interleaved")
+    assert code == 0 and json.loads(text) == from_config(CONFIGS[LLAMA], layout="interleaved").to_config("gguf")
+
+
 @pytest.fixture
 def stdin(monkeypatch):
     """A function that sets standard input, or takes it away."""
@@ -118,7 +143,7 @@ def stdin(monkeypatch):
 def test_convert_writes_the_frequencies_of_a_length(run, file):
     """MLX has only the long factors of LongRoPE."""
     code, _, errors = run("convert", file("phi-3.5-mini-instruct"), "--to", "mlx")
-    assert code == 2 and "seq_len of scaling must be greater than 4096" in errors
+    assert code == 2 and "--seq-len must be greater than 4096" in errors
     code, text, _ = run("convert", file("phi-3.5-mini-instruct"), "--to", "mlx", "--seq-len", "128k")
     assert code == 0 and json.loads(text)["rope_scaling"]["type"] == "longrope"
 

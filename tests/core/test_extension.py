@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 
+import engines
 import numpy as np
 import pytest
 from errors import assert_all_raise, raising
@@ -24,6 +25,7 @@ from rope_xp import (
     from_config,
 )
 from rope_xp._core.lengths import lengths_of
+from rope_xp._core.writers import with_length
 
 TRAINED, TO = 4096, 32_768
 LISTS = {"short_factor": [1.0] * 32, "long_factor": [1.0 + j for j in range(32)]}
@@ -59,6 +61,18 @@ def test_each_rule_changes_the_scaling_alone(rope, rule):
     assert found == rope.replace(scaling=RULES[rule])
     assert lengths_of("test", found) == (TRAINED, TO)
     assert f"extended by {rule}, from 4,096 to 32,768 tokens" in " ".join(found.describe().split())
+
+
+@pytest.mark.parametrize("stated", [TRAINED, 4 * TRAINED])
+@pytest.mark.parametrize("rule", RULES)
+def test_vllm_accepts_the_new_length_and_no_longer_one(rule, stated):
+    """Whatever the config states. The attention factor of LongRoPE follows from `max_position_embeddings` in vLLM."""
+    rope = extended(PLAIN, rule)
+    flags = with_length("vllm", rope.to_config("vllm"), TO)
+    assert flags[:2] == ["--max-model-len", str(TO)] and engines.vllm_length(flags, stated) == TO
+    longer = json.loads(flags[-1])["max_position_embeddings"] / TRAINED
+    if rule == "longrope":
+        assert rope.attention_factor == pytest.approx(np.sqrt(1 + np.log(longer) / np.log(TRAINED)))
 
 
 @pytest.mark.parametrize("before, after", list(product(RULES, RULES)))

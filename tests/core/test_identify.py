@@ -250,7 +250,9 @@ FUNCTIONS = [
     (lambda x, p: x * np.nan, dict(is_rotation=None), "returns NaN or infinity"),
     (lambda x, p: x.no_such_name, dict(is_rotation=None), "raises AttributeError: .*no_such_name"),
     (lambda x, p: exit(3), dict(is_rotation=None), "raises SystemExit"),
-    (lambda x: x, dict(is_rotation=None), "raises TypeError: .*positional argument"),
+    (lambda x: x, dict(is_rotation=None), r"takes \(x\); wrap it in a function that takes \(x, positions\)"),
+    (lambda x, cos, sin: x, dict(is_rotation=None), r"takes \(x, cos, sin\); wrap it in a function"),
+    (lambda *of: len(*of), dict(is_rotation=None), "raises TypeError: len"),
     # State, lengths and axes.
     (caching(), dict(stateful=True, rope=ROPE), "repeats the positions of the first call"),
     (growing(), dict(stateful=True, rope=None), "gives another result after a long one"),

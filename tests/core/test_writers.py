@@ -327,7 +327,13 @@ IMPOSSIBLE = [
     ("gguf", {**PAIRED, "scaling": YarnScaling(**YARN)}, DEEPSEEK, "mscale_all_dim must be given.*; got None and 1.13"),
     ("gguf", {"sections": Sections((16, 24, 24))}, QWEN, "sections must be None .*'qwen2'; got Sections"),
     ("gguf", {}, {"architecture": "qwen2vl"}, "sections must be in order 'chunked' .*'qwen2vl'; got None"),
-    ("llama.cpp", {"scaling": Llama3Scaling(**LLAMA3)}, {}, "linear or YaRN .*rope_freqs.weight .*; got llama3"),
+    ("llama.cpp", {"scaling": Llama3Scaling(**LLAMA3)}, {}, "linear or YaRN .*; got llama3.*rope_freqs.weight, where "),
+    (
+        "llama.cpp",
+        {"scaling": MixedNTKScaling(factor=2.0)},
+        {},
+        r'; got ntk.*rope_freqs.weight \(see to_config\("gguf"\)',
+    ),
     (
         "llama.cpp",
         {"scaling": YarnScaling(**YARN, attention_factor=1.0)},

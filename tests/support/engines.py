@@ -170,6 +170,17 @@ def vllm(arguments, width, is_latent, length):
     return freqs, magnitude, softmax
 
 
+def vllm_length(arguments, stated):
+    """`_get_and_verify_max_len` of vLLM: the longest `--max-model-len` for a config that states a length."""
+    keys = {"max_position_embeddings": stated} | json.loads(arguments[arguments.index("--hf-overrides") + 1])
+    block, length = keys["rope_parameters"], keys["max_position_embeddings"]
+    if block["rope_type"] in ("su", "longrope", "llama3"):
+        return length
+    if block["rope_type"] == "yarn":
+        length = block["original_max_position_embeddings"]
+    return length * block.get("factor", 1.0)
+
+
 def mlx(keys, length):
     """`initialize_rope` of mlx-lm."""
     width = int(keys["head_dim"] * keys.get("partial_rotary_factor", 1.0))

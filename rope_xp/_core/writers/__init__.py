@@ -39,3 +39,12 @@ def config_for(who: str, rope: Any, target: Any, architecture: Any) -> Any:
     module, name = place.split(".")
     write: Callable[..., Any] = getattr(import_module(f"{__name__}.{module}"), name)
     return write(who, rope, architecture) if needs_architecture else write(who, rope)
+
+
+def with_length(target: Target, settings: Any, length: int) -> Any:
+    """What `to_config` returns, and the arguments by which an engine accepts sequences of this length."""
+    if target == "vllm":
+        from rope_xp._core.writers import vllm  # not needed to import rope_xp
+
+        return vllm.with_length(settings, length)
+    return [*settings, "-c", str(length)] if target == "llama.cpp" else settings

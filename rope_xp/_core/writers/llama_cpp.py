@@ -10,7 +10,7 @@ from typing import Any
 
 from rope_xp._core.writers import gguf_architectures as gguf
 from rope_xp._core.writers.limits import base_and_rule, require_only, require_pairing
-from rope_xp.frequencies import LinearScaling, LongRopeScaling, YarnScaling, geometric
+from rope_xp.frequencies import LinearScaling, Llama3Scaling, LongRopeScaling, YarnScaling, geometric
 
 TARGET = "llama.cpp"
 ORIGINAL = "rope.scaling.original_context_length"
@@ -51,8 +51,8 @@ def llama_cpp_flags(who: str, rope: Any, architecture: Any) -> list[str]:
     tensors = [value for value in values if value.endswith(".weight")]
     if tensors:
         raise ValueError(
-            f"{who}: scaling must be linear or YaRN in arguments of {TARGET}, because other factors are in tensors of "
-            f'the file, {" and ".join(tensors)} (see to_config("gguf")); got {rope.scaling.describe()}'
+            f"{who}: scaling must be linear or YaRN in arguments of {TARGET}; got {rope.scaling.describe()}: its "
+            f"factors belong in the GGUF file, {' and '.join(tensors)}{_way_out(rope.scaling)}"
         )
     flags = [word for value, flag in FLAGS.items() if value in values for word in (flag, _text(values[value]))]
     for value in (value for value in values if value not in FLAGS):
@@ -62,6 +62,13 @@ def llama_cpp_flags(who: str, rope: Any, architecture: Any) -> list[str]:
             )
         flags += ["--override-kv", f"{name}.{value}=float:{_text(values[value])}"]
     return flags
+
+
+def _way_out(rule: Any) -> str:
+    """Who writes the factors of a rule into a file."""
+    if isinstance(rule, (Llama3Scaling, LongRopeScaling)):
+        return f", where {TARGET}'s converter writes them if config.json has this scaling: then give no argument for it"
+    return ' (see to_config("gguf"))'
 
 
 def _text(value: Any) -> str:

@@ -1,15 +1,32 @@
 """Write an embedding as arguments of vLLM."""
 
 import json
+from math import ceil
 from typing import Any
 
 from rope_xp._core.writers.transformers import rope_parameters
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, MixedNTKScaling, YarnScaling
 
+# Rules whose `max_position_embeddings` is the length with scaling. vLLM multiplies that of others by `factor`.
+SCALED_LENGTH = ("llama3", "longrope", "yarn")
+
 
 def vllm_flags(who: str, rope: Any) -> list[str]:
     """`--hf-overrides` with the `rope_parameters` of the config."""
     return ["--hf-overrides", json.dumps({"rope_parameters": _block(who, rope)})]
+
+
+def with_length(flags: list[str], length: int) -> list[str]:
+    """The same arguments, with which vLLM accepts sequences of this length.
+
+    No frequency follows from `max_position_embeddings` in vLLM. The attention factor of LongRoPE does: its logarithm
+    needs the length with scaling.
+    """
+    keys = json.loads(flags[1])
+    block = keys["rope_parameters"]
+    factor = 1.0 if block["rope_type"] in SCALED_LENGTH else block.get("factor", 1.0)
+    keys["max_position_embeddings"] = ceil(length / factor)
+    return ["--max-model-len", str(length), flags[0], json.dumps(keys)]
 
 
 def _block(who: str, rope: Any) -> dict[str, Any]:
