@@ -1,8 +1,10 @@
 """Errors of sines and cosines by position: those of rope_xp and of installed packages.
 
 Run: `python benchmarks/accuracy.py [--quick] [--out FILE]`. It prints a table and writes it to
-benchmarks/results/accuracy.md. The truth is computed by mpmath from exact frequencies; head_dim is
-128 and the base is 10,000. It fails if an exact table of rope_xp has an error above 2e-7.
+benchmarks/results/accuracy.md. Below 2^17 it measures every position, beyond a random sample. The truth
+is computed by mpmath from exact frequencies, that of every position in np.longdouble from mpmath's
+turns per position; head_dim is 128 and the base is 10,000. It fails if an exact table of rope_xp has
+an error above 2e-7.
 """
 
 import importlib
@@ -10,6 +12,7 @@ import warnings
 from importlib.metadata import version
 
 import common
+import mpmath
 import numpy as np
 import torch
 from common import BASE, DIM
@@ -19,13 +22,15 @@ import rope_xp
 PAIRS = DIM // 2
 LIMITS = {f"2^{bits}": 2**bits for bits in (11, 17, 20, 24, 31)}
 LARGEST_TABLE = 2**20  # for packages that make a table of all positions below the largest
+EVERY = 2**17  # every position below it is measured
+TRUTH_BOUND = 1e-10  # for the truth in np.longdouble, where that has the 53 bits of a float64, against mpmath's
 WHOLE_TABLES = ("torchtune", "equinox")
 BOUND = 2e-7  # for the exact tables of rope_xp
 
 
-def rope_xp_tables(backend, phase="exact"):
+def rope_xp_tables(backend, **options):
     """Tables of rope_xp on numpy, torch, torch.compile, jax.jit or mlx."""
-    sincos = rope_xp.RotaryEmbedding(head_dim=DIM, layout="half", base=BASE, phase=phase).sincos
+    sincos = rope_xp.RotaryEmbedding(head_dim=DIM, layout="half", base=BASE, **options).sincos
     if backend.startswith("torch"):
         tables = torch.compile(sincos) if backend == "torch.compile" else sincos
         return lambda positions: tables(torch.tensor(positions))
@@ -94,11 +99,11 @@ def equinox():
 def mlx():
     """mx.fast.rope has no tables. Rotating the pair (1, 0) gives the cosine and the sine."""
     mx = importlib.import_module("mlx.core")
-    x, options = mx.array(np.repeat([1.0, 0.0], PAIRS).astype(np.float32))[None, None, None], {"traditional": False}
+    x, options = mx.array(np.repeat([1.0, 0.0], PAIRS).astype(np.float32)), {"traditional": False}
 
     def tables(positions):
-        rotated = [mx.fast.rope(x, DIM, base=BASE, scale=1.0, offset=p, **options) for p in positions.tolist()]
-        rotated = np.array(rotated)[:, 0, 0, 0]
+        rows, offset = mx.broadcast_to(x, (len(positions), 1, 1, DIM)), mx.array(positions.astype(np.int32))
+        rotated = np.array(mx.fast.rope(rows, DIM, base=BASE, scale=1.0, offset=offset, **options))[:, 0, 0]
         return rotated[:, PAIRS:], rotated[:, :PAIRS]
 
     return tables
@@ -107,11 +112,12 @@ def mlx():
 # For each row: the package that makes the tables, and a function that returns a function from positions to tables.
 MAKERS = {
     "rope_xp, NumPy": ("numpy", lambda: rope_xp_tables("numpy")),
+    "rope_xp, NumPy without numba": ("numpy", lambda: rope_xp_tables("numpy", kernel="blocked")),
     "rope_xp, torch": ("torch", lambda: rope_xp_tables("torch")),
     "rope_xp, torch.compile": ("torch", lambda: rope_xp_tables("torch.compile")),
     "rope_xp, jax.jit": ("jax", lambda: rope_xp_tables("jax.jit")),
     "rope_xp, MLX": ("mlx", lambda: rope_xp_tables("mlx")),
-    'rope_xp, phase="float32"': ("numpy", lambda: rope_xp_tables("numpy", "float32")),
+    'rope_xp, phase="float32"': ("numpy", lambda: rope_xp_tables("numpy", phase="float32")),
     "the notebook (float64)": ("numpy", notebook),
     "transformers Llama": ("transformers", transformers),
     "Llama .to(bfloat16)": ("transformers", lambda: transformers("bfloat16")),
@@ -122,14 +128,35 @@ MAKERS = {
     "equinox": ("equinox", equinox),
     "mx.fast.rope": ("mlx", mlx),
 }
-EXACT = list(MAKERS)[:5]  # these must be measured, and be within the bound
+EXACT = list(MAKERS)[:6]  # these must be measured, and be within the bound
 
 
-def measure(count, missing):
-    """Yield the largest errors of each row, one for each limit; None if a package is not measured up to this limit."""
-    random = np.random.default_rng(0)
-    groups = [np.append(random.integers(0, limit, count), limit - 1) for limit in LIMITS.values()]
-    truths = [common.exact_rotations(positions) for positions in groups]
+def every_rotation(count):
+    """cos + i sin of the positions below `count` times frequency, "positions pairs", in complex128."""
+    with mpmath.workprec(200):
+        per_position = [mpmath.mpf(BASE) ** (mpmath.mpf(-2 * j) / DIM) / (2 * mpmath.pi) for j in range(PAIRS)]
+        per_position = np.array([mpmath.nstr(turns, 30) for turns in per_position], dtype=np.longdouble)
+    turns = np.arange(count, dtype=np.longdouble)[:, None] * per_position
+    rotations = np.exp(2j * np.pi * (turns - np.rint(turns)).astype(np.float64))
+    sample = np.append(np.random.default_rng(1).integers(0, count, 50), count - 1)
+    error = common.largest_difference(rotations[sample], common.exact_rotations(sample))
+    common.fail_if([error] * (not error <= TRUTH_BOUND), f"the truth is wrong by more than {TRUTH_BOUND}")
+    return rotations
+
+
+def positions_and_truths(count, every):
+    """For each limit: every position below it, or a sample of `count` and the last one; and the exact rotations."""
+    random, rotations = np.random.default_rng(0), every_rotation(every)
+    for limit in LIMITS.values():
+        if limit <= every:
+            yield np.arange(limit), rotations[:limit]
+        else:
+            positions = np.append(random.integers(0, limit, count), limit - 1)
+            yield positions, common.exact_rotations(positions)
+
+
+def measure(groups, missing):
+    """Yield the largest errors of each row, below each limit; None if a package is not measured up to this limit."""
     for name, (package, make) in MAKERS.items():
         try:
             version(package)
@@ -139,24 +166,30 @@ def measure(count, missing):
                 raise
             missing[name] = common.message(error)
             continue
-        errors = dict.fromkeys(LIMITS)
-        for limit, positions, truth in zip(LIMITS, groups, truths):
+        errors, largest = dict.fromkeys(LIMITS), 0.0
+        for limit, (positions, truth) in zip(LIMITS, groups):
             if name not in WHOLE_TABLES or positions.max() <= LARGEST_TABLE:
                 sin, cos = (common.to_numpy(table) for table in tables(positions))
-                errors[limit] = common.largest_difference(cos + 1j * sin, truth)
+                largest = errors[limit] = float(np.maximum(largest, common.largest_difference(cos + 1j * sin, truth)))
         yield {"tables": name, "errors": errors}
 
 
 def main(argv=None):
     arguments = common.option_parser(__doc__).parse_args(argv)
     warnings.simplefilter("ignore")  # the other packages warn
+    count, every = (20, LIMITS["2^11"]) if arguments.quick else (400, EVERY)
     missing = {}
-    rows = list(measure(20 if arguments.quick else 400, missing))
+    rows = list(measure(list(positions_and_truths(count, every)), missing))
+    heads = [head if limit <= every else f"{head}, sample" for head, limit in LIMITS.items()]
     lines = [[row["tables"], *row["errors"].values()] for row in rows]
-    note = "-: not measured, since this package needs a table of all positions."
-    table = common.Table("Largest error of sin and cos, by largest position", ("", *LIMITS), lines, note)
-    packages = dict.fromkeys(package for package, _ in MAKERS.values())
-    notes = f"Errors at random positions below the limit of a column; head_dim {DIM}, base {BASE:g}; truth by mpmath."
+    note = (
+        f"Every position below {every:,} is measured. A column marked as a sample has {count + 1} positions more, "
+        "below its head: other positions may have larger errors. -: this package makes no table of so many positions."
+    )
+    table = common.Table("Largest error of sin and cos, by largest position", ("", *heads), lines, note)
+    packages = dict.fromkeys([package for package, _ in MAKERS.values()] + ["numba"])
+    notes = f"Errors at positions below the head of a column; head_dim {DIM}, base {BASE:g}; "
+    notes += "truth by mpmath, or checked against it."
     common.publish(arguments, "accuracy", "Accuracy", notes, packages, [table], **{"not measured": missing})
     wrong = [row for row in rows if row["tables"] in EXACT and not np.max([*row["errors"].values()]) <= BOUND]
     common.fail_if(wrong, f"errors above {BOUND}")

@@ -169,6 +169,8 @@ def decay(ropes: Ropes, *, distance: int = 4096, ax: Axes | None = None) -> Axes
 def phase_error(ropes: Ropes, *, context: int = 2**20, ax: Axes | None = None) -> Axes:
     """Draw the error of the largest sine or cosine against the position: exact, float32 and bfloat16 phases.
 
+    The error at a position is the largest so far, among 2,000 positions or fewer.
+
     Exact phases are those of this library. With float32 phases, position times frequency is a float32 product, as in
     most code. With bfloat16 phases, the position is rounded to bfloat16 first, as in models that are cast to it.
 

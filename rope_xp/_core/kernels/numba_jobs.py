@@ -16,6 +16,7 @@ import numba
 from llvmlite import ir
 from numba import types
 from numba.core import registry
+from numba.core.compiler import Compiler
 from numba.extending import intrinsic
 
 from rope_xp._core.kernels import faults
@@ -67,13 +68,19 @@ PATIENCE = 1.0  # seconds that compiling may take before a line says so
 def compiled_entry(entry: Any, name: str) -> Any:
     """The C function of `entry`: it takes the address of a job and returns an int. Cached on disk if possible.
 
-    If compiling takes longer than `PATIENCE`, a line on stderr says what is compiled.
+    If compiling takes longer than `PATIENCE`, a line on stderr says what is compiled. Loading never says a line.
     """
     progress = Timer(PATIENCE, _print_once, [f"rope_xp: compiling {name}, once; numba then keeps it on disk"])
     progress.daemon = True
-    progress.start()
+
+    def pipeline(*arguments: Any) -> Any:
+        """Numba's compiler. Numba makes one only if the function is not on disk; a second if it cannot be kept."""
+        if progress.ident is None:
+            progress.start()
+        return Compiler(*arguments)
+
     try:
-        return _compiled(entry)
+        return _compiled(entry, pipeline)
     finally:
         progress.cancel()
 
@@ -83,13 +90,13 @@ def _print_once(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-def _compiled(entry: Any) -> Any:
-    compile_and_cache = numba.cfunc("intp(intp)", cache=True, error_model="numpy")
+def _compiled(entry: Any, pipeline: Any) -> Any:
+    options = {"error_model": "numpy", "pipeline_class": pipeline}
     try:
-        return compile_and_cache(entry).ctypes
+        return numba.cfunc("intp(intp)", cache=True, **options)(entry).ctypes
     except Exception as problem:  # damaged files, a full disk, nowhere to write
         reason = faults.reason(problem)
-    function = numba.cfunc("intp(intp)", error_model="numpy")(entry).ctypes
+    function = numba.cfunc("intp(intp)", **options)(entry).ctypes
     folder = _settings.CACHE_DIR or f"{Path(__file__).parent}/__pycache__"
     faults.warn_once("cache", f"numba compiles in each process, because its cache in {folder} cannot be used: {reason}")
     return function
