@@ -1,11 +1,9 @@
 """Pictures of the benchmarks, light and dark: the error of phases, and the speed against copying the arrays."""
 
-import io
 import re
 from pathlib import Path
 
-import matplotlib.pyplot as plt
-import mkdocs_gen_files
+from pictures import publish
 
 from rope_xp import RotaryEmbedding, plot
 
@@ -26,9 +24,9 @@ def bars():
             yield f"{name}\n{'PyTorch' if backend == 'torch' else 'NumPy'}, {layout}", float(time)
 
 
-def speed():
+def speed(figure):
     """Bars of time, the shortest is the fastest."""
-    figure, ax = plt.subplots(figsize=(6, 5.4), layout="constrained")
+    ax = figure.add_subplot()
     labels, times = zip(*reversed(list(bars())))
     colours = ["C0" if label.startswith("rope_xp\n") else "0.55" for label in labels]
     shown = ax.barh(labels, times, color=colours)
@@ -36,26 +34,13 @@ def speed():
     ax.axvline(1.0, linestyle="--", linewidth=1, color="C1")
     ax.set(xlim=(0, max(times) * 1.1), xlabel="time / time to copy q and k (dashed line), float32, 2048 tokens")
     ax.tick_params(axis="y", labelsize=8)
-    return figure
 
 
-def publish(name, draw):
-    """Draw for a light and for a dark page."""
-    for theme, style in (("light", "default"), ("dark", "dark_background")):
-        with plt.style.context(style), plt.rc_context({"svg.hashsalt": name}):
-            figure, drawn = draw(), io.BytesIO()
-            figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
-            plt.close(figure)
-        with mkdocs_gen_files.open(f"benchmarks/{name}-{theme}.svg", "wb") as file:
-            file.write(drawn.getvalue())
-
-
-def phase_error():
+def phase_error(figure):
     """The picture of `rope_xp.plot`, up to the position 2^24."""
-    figure, ax = plt.subplots(figsize=(6, 4.2), layout="constrained")
-    plot.phase_error(RotaryEmbedding(head_dim=128, layout="half", base=10_000.0), context=2**24, ax=ax)
-    return figure
+    rope = RotaryEmbedding(head_dim=128, layout="half", base=10_000.0)
+    plot.phase_error(rope, context=2**24, ax=figure.add_subplot())
 
 
-publish("speed", speed)
-publish("phase-error", phase_error)
+publish("benchmarks/speed", speed, (6, 5.4))
+publish("benchmarks/phase-error", phase_error, (6, 4.2))

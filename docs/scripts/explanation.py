@@ -5,19 +5,16 @@ A mark ``<!-- build: NAME ARGUMENTS -->`` of a page is replaced by what `BUILDER
 
 import json
 import re
-import sys
 import tomllib
 from pathlib import Path
 
+import explanation_figures
+import family_tables
 import mkdocs_gen_files
+import rule_tables
+from pictures import publish
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(Path(__file__).parent))
-
-import explanation_figures  # noqa: E402
-import family_tables  # noqa: E402
-import rule_tables  # noqa: E402
-
 TABLE_GOALS = ("tables", "tables without numba")
 FIGURES = "explanation/figures"
 MARK = re.compile(r"<!-- build: ([\w-]+)((?: [\w.-]+)*) -->")
@@ -30,13 +27,9 @@ GOLDENS = json.loads((ROOT / "tests/goldens/goldens.json").read_text())
 
 def figure(name: str) -> str:
     """A figure for light and for dark pages, as two images of which a page shows one."""
-    images = []
-    for theme in ("light", "dark"):
-        path = f"{FIGURES}/{name}-{theme}.svg"
-        with mkdocs_gen_files.open(path, "wb") as file:
-            alt = explanation_figures.draw(file.name, name, CONFIGS, dark=theme == "dark")
-        images.append(f"![{alt}]({{up}}figures/{name}-{theme}.svg#only-{theme})")
-    return "\n".join(images)
+    publish(f"{FIGURES}/{name}", lambda figure: explanation_figures.draw(figure, name, CONFIGS))
+    alt = explanation_figures.description(name)
+    return "\n".join(f"![{alt}]({{up}}figures/{name}-{theme}.svg#only-{theme})" for theme in ("light", "dark"))
 
 
 def mutants() -> str:

@@ -1,10 +1,8 @@
 """The figures of the pages on phases, layouts and scaling rules."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Arc
@@ -59,67 +57,59 @@ ALTS = {
 }
 
 
-def draw(path: str, name: str, configs: Mapping[str, Any], *, dark: bool) -> str:
-    """Write a figure to an SVG file, and return its description."""
-    if name == "xpos":
-        _xpos(path, dark=dark)
-    elif name == "layouts":
-        _layouts(path, dark=dark)
-    elif name == "rules":
-        plain = RotaryEmbedding(head_dim=128, layout="half", base=10_000.0)
-        plot.save(path, "scaling", {label: plain.replace(scaling=rule) for label, rule in EIGHTFOLD.items()}, dark=dark)
+def draw(figure: Figure, name: str, configs: Mapping[str, Any]) -> None:
+    """Draw a figure: one of those below, or the wavelengths of a rule."""
+    if name in DRAWN:
+        DRAWN[name](figure)
     elif name == "phase-error":
-        plot.save(path, name, from_config(configs["llama-3.1-8b"]), context=2**20, dark=dark)
+        plot.phase_error(from_config(configs["llama-3.1-8b"]), context=2**20, ax=figure.add_subplot())
     else:
-        _wavelengths(path, name, configs, dark=dark)
+        _wavelengths(figure, name, configs)
+
+
+def description(name: str) -> str:
+    """What a figure shows, for readers who do not see it."""
     return ALTS.get(name) or f"Wavelength of each pair of {SHOWN[name][0]}, without and with the rule {name}"
 
 
-def _wavelengths(path: str, name: str, configs: Mapping[str, Any], *, dark: bool) -> None:
+def _rules(figure: Figure) -> None:
+    plain = RotaryEmbedding(head_dim=128, layout="half", base=10_000.0)
+    ropes = {label: plain.replace(scaling=rule) for label, rule in EIGHTFOLD.items()}
+    plot.scaling(ropes, ax=figure.add_subplot())
+
+
+def _wavelengths(figure: Figure, name: str, configs: Mapping[str, Any]) -> None:
     checkpoint, choice = SHOWN[name]
     rope = from_config(configs[checkpoint], **choice)
     unscaled = rope.replace(scaling=None)
     ropes = {checkpoint: rope} if rope.scaling is None else {"without the rule": unscaled, checkpoint: rope}
-    plot.save(path, "wavelengths", ropes, dark=dark)
+    plot.wavelengths(ropes, ax=figure.add_subplot())
 
 
-def _xpos(path: str, *, dark: bool) -> None:
+def _xpos(figure: Figure) -> None:
     """The factor that xPos gives the score of some pairs, against the distance of query and key."""
     distances, rates = np.arange(0, 4097, 16), XPos().rates(128)
-    with _saved(path, dark=dark) as figure:
-        ax = figure.subplots()
-        for number, pair in enumerate((0, 16, 32, 48, 63)):
-            dashes = plot.DASHES[number % len(plot.DASHES)]
-            ax.plot(distances, np.exp(distances * rates[pair]), dashes, label=f"pair {pair}", linewidth=1 + number / 3)
-        ax.set(
-            xlabel="distance in tokens", ylabel="factor of the score", title="What xPos leaves of the score of a pair"
-        )
-        ax.legend()
+    ax = figure.subplots()
+    for number, pair in enumerate((0, 16, 32, 48, 63)):
+        dashes = plot.DASHES[number % len(plot.DASHES)]
+        ax.plot(distances, np.exp(distances * rates[pair]), dashes, label=f"pair {pair}", linewidth=1 + number / 3)
+    ax.set(xlabel="distance in tokens", ylabel="factor of the score", title="What xPos leaves of the score of a pair")
+    ax.legend()
 
 
-def _layouts(path: str, *, dark: bool) -> None:
+def _layouts(figure: Figure) -> None:
     """Arcs between the two channels of each pair, for heads of 8 channels."""
-    with _saved(path, dark=dark) as figure:
-        for ax, (label, choice) in zip(figure.subplots(2, 2).flat, LAYOUTS.items()):
-            rope = RotaryEmbedding(head_dim=8, base=100.0, **choice)
-            turned = np.abs(rope(np.eye(8), positions=np.ones(8, np.int32), seq_dim=0)) > 1e-9
-            for first, second in np.argwhere(np.triu(turned, 1)).tolist():
-                middle, width = (first + second) / 2, second - first
-                ax.add_patch(Arc((middle, 0.45), width, 0.7 * width, theta2=180, color=f"C{first}", linewidth=2))
-            for channel in range(8):
-                ax.text(
-                    channel, 0, str(channel), ha="center", va="center", alpha=1 if turned[channel].sum() > 1 else 0.4
-                )
-            ax.set(xlim=(-0.6, 7.6), ylim=(-0.6, 2.4))
-            ax.set_title(label, family="monospace", size=9)
-            ax.axis("off")
+    for ax, (label, choice) in zip(figure.subplots(2, 2).flat, LAYOUTS.items()):
+        rope = RotaryEmbedding(head_dim=8, base=100.0, **choice)
+        turned = np.abs(rope(np.eye(8), positions=np.ones(8, np.int32), seq_dim=0)) > 1e-9
+        for first, second in np.argwhere(np.triu(turned, 1)).tolist():
+            middle, width = (first + second) / 2, second - first
+            ax.add_patch(Arc((middle, 0.45), width, 0.7 * width, theta2=180, color=f"C{first}", linewidth=2))
+        for channel in range(8):
+            ax.text(channel, 0, str(channel), ha="center", va="center", alpha=1 if turned[channel].sum() > 1 else 0.4)
+        ax.set(xlim=(-0.6, 7.6), ylim=(-0.6, 2.4))
+        ax.set_title(label, family="monospace", size=9)
+        ax.axis("off")
 
 
-@contextmanager
-def _saved(path: str, *, dark: bool) -> Iterator[Figure]:
-    """An empty figure that is written to an SVG file, in the style of `rope_xp.plot.save`."""
-    with plt.style.context("dark_background" if dark else "default"), plt.rc_context({"svg.hashsalt": "rope_xp"}):
-        figure = plt.figure(figsize=plot.SIZE, dpi=plot.DPI, layout="constrained")
-        yield figure
-        figure.savefig(path, format="svg", transparent=True, metadata={"Date": None})
-        plt.close(figure)
+DRAWN = {"layouts": _layouts, "rules": _rules, "xpos": _xpos}

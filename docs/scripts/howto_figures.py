@@ -1,10 +1,9 @@
 """The pictures of the how-to guide: what `rope_xp.plot` draws, light and dark."""
 
 import json
-import tempfile
 from pathlib import Path
 
-import mkdocs_gen_files
+from pictures import publish
 
 from rope_xp import from_config, plot
 
@@ -20,16 +19,9 @@ KINDS = {
 }
 
 
-def main():
-    configs = json.loads(CONFIGS.read_text())
-    with tempfile.TemporaryDirectory() as folder:
-        for kind, names in KINDS.items():
-            ropes = {name: from_config(configs[name]["config"]) for name in names}
-            for theme in ("light", "dark"):
-                drawn = Path(folder, f"{kind}-{theme}.svg")
-                plot.save(drawn, kind, ropes, dark=theme == "dark")
-                with mkdocs_gen_files.open(f"howto/figures/{drawn.name}", "wb") as file:
-                    file.write(drawn.read_bytes())
+CONFIG = json.loads(CONFIGS.read_text())
 
-
-main()
+for kind, names in KINDS.items():
+    ropes = {name: from_config(CONFIG[name]["config"]) for name in names}
+    draw = plot.PICTURES[kind]
+    publish(f"howto/figures/{kind}", lambda figure, draw=draw, ropes=ropes: draw(ropes, ax=figure.add_subplot()))

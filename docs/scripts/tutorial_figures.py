@@ -1,12 +1,10 @@
 """The figures of the tutorial, light and dark. `mkdocs build` runs this file."""
 
-from collections.abc import Callable
-
 import matplotlib.pyplot as plt
-import mkdocs_gen_files
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Arc
+from pictures import publish
 
 from rope_xp import RotaryEmbedding, Sections, plot
 
@@ -89,16 +87,6 @@ def sections(ax: Axes) -> None:
     plot.sections(RotaryEmbedding(head_dim=128, layout="half", base=1e6, sections=Sections((16, 24, 24))), ax=ax)
 
 
-def save(draw: Callable[[Axes], None], size: tuple[float, float]) -> None:
-    for name, style in (("light", "default"), ("dark", "dark_background")):
-        with plt.style.context(style), plt.rc_context({"svg.hashsalt": "rope_xp"}):
-            figure, ax = plt.subplots(figsize=size, dpi=plot.DPI, layout="constrained")
-            draw(ax)
-            with mkdocs_gen_files.open(f"tutorial/figures/{draw.__name__}-{name}.svg", "wb") as file:
-                figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-            plt.close(figure)
-
-
 for draw, size in (
     (relative, (6.0, 3.0)),
     (pair, (4.0, 4.0)),
@@ -108,4 +96,4 @@ for draw, size in (
     (unseen, plot.SIZE),
     (sections, plot.SIZE),
 ):
-    save(draw, size)
+    publish(f"tutorial/figures/{draw.__name__}", lambda figure, draw=draw: draw(figure.add_subplot()), size)
