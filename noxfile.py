@@ -339,7 +339,7 @@ def gpu_dry(session):
 def mutants(session):
     """Planted mistakes, some of a list, one at a time: each must make a test fail."""
     python = with_all(session)
-    python("tests/tools/mutants.py", "--sample", "12", *session.posargs)
+    python("tests/tools/mutants.py", "--sample", "6", *session.posargs)
 
 
 @nox.session(name="mutants-all", default=False)
