@@ -95,9 +95,9 @@ def _identified(
     behaviour, precision = behaviour_of(found.rope)._replace(offset=int(found.offset or 0)), found.precision or "exact"
     if otherwise is not None:
         precision = measured.precision(behaviour, None) or measured.near().precision(behaviour, None)
-    return (
-        otherwise if precision not in ACCURATE and otherwise else _with_precision(behaviour, precision, measured, None)
-    )
+        if precision is None or precision not in ACCURATE:
+            return otherwise
+    return _with_precision(behaviour, precision, measured, None)
 
 
 def _problem(measured: Measured) -> Finding | None:
