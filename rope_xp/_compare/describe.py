@@ -16,7 +16,8 @@ from rope_xp._identify import identify
 
 # Results with greater rounding say little about the precision of phases: their own noise is as large.
 COARSE = 2.0**-12
-FINE = ("exact", "float32", "float16 tables", "bfloat16 tables")
+ACCURATE = ("exact", "float32")
+FINE = (*ACCURATE, "float16 tables", "bfloat16 tables")
 
 
 class Subject(NamedTuple):
@@ -58,8 +59,8 @@ def finding_of(who: str, subject: Subject, reference: RotaryEmbedding | None, he
     found = None
     if reference is not None:
         found = reproducing(measured, reference, directions) or reproducing(measured.near(), reference, directions)
-    if found is None and directions is None:
-        found = _identified(subject.fn, head_dim, measured, call)
+    if directions is None and (found is None or found.precision not in ACCURATE):
+        found = _identified(subject.fn, head_dim, measured, call, found)
     cause = "unknown"
     if found is None and reference is not None and directions is not None:
         cause = "sections" if reproducing(measured.of_text(), reference, directions[:1]) else cause
@@ -75,18 +76,28 @@ def _with_known_base(rope: RotaryEmbedding | None, reference: RotaryEmbedding | 
     call = partial(rope, seq_dim=0)
     measured = Measured(lambda x, positions: call(x, positions=positions), rope.head_dim, None, like=np.zeros(1))
     found = reproducing(measured, reference, None)
-    if found is None or found.precision not in ("exact", "float32"):  # a value has exact phases
+    if found is None or found.precision not in ACCURATE:  # a value has exact phases
         return None
     return None if found.with_exact_phases() == behaviour_of(reference) else found._replace(precision=rope.phase)
 
 
-def _identified(fn: Callable[[Any, Any], Any], head_dim: int, measured: Measured, call: Any) -> Behaviour | None:
-    """The behaviour of a function that is far from the value that it is compared with."""
+def _identified(
+    fn: Callable[[Any, Any], Any], head_dim: int, measured: Measured, call: Any, otherwise: Behaviour | None
+) -> Behaviour | None:
+    """The behaviour of a function by `identify`.
+
+    Half precision also explains a slightly wrong argument of a scaling rule. Of such a behaviour, `otherwise`, the
+    value of `identify` takes the place if it needs no half precision.
+    """
     found = identify(fn, head_dim, **call)
     if found.rope is None:
-        return None
-    behaviour = behaviour_of(found.rope)._replace(offset=int(found.offset or 0))
-    return _with_precision(behaviour, found.precision or "exact", measured, None)
+        return otherwise
+    behaviour, precision = behaviour_of(found.rope)._replace(offset=int(found.offset or 0)), found.precision or "exact"
+    if otherwise is not None:
+        precision = measured.precision(behaviour, None) or measured.near().precision(behaviour, None)
+        if precision is None or precision not in ACCURATE:
+            return otherwise
+    return _with_precision(behaviour, precision, measured, None)
 
 
 def _problem(measured: Measured) -> Finding | None:

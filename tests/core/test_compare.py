@@ -1,6 +1,7 @@
 """`compare` and `assert_same`, with mistakes planted in functions of complex numbers."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import ml_dtypes
@@ -10,6 +11,7 @@ import pytest
 from errors import assert_all_raise, raising
 
 from rope_xp import (
+    LinearScaling,
     Llama3Scaling,
     LongRopeScaling,
     NTKScaling,
@@ -398,6 +400,36 @@ def test_positions_in_half_precision_have_errors_where_they_are_rounded(dtype, f
     report = compare(fn, ROPE, context=8192)
     assert (report.causes, report.first_position) == (("phase precision",), first)
     assert f"{np.dtype(dtype).name} phases" in report.summary
+
+
+LINEAR = LinearScaling(factor=4.0)
+LONG_YARN = YarnScaling(factor=4.0, original_max_position_embeddings=4096)
+# A rule, a slightly wrong number of it, the dtype of phases, the cause, and how the rule of the function is stated. The
+# last bounds of YaRN are those of another length. Llama 3 with another low factor has the frequencies of no rule.
+OF_LLAMA = "llama3, factor=8.0, low_freq_factor=1.0, high_freq_factor=3.9"
+SLIGHTLY_WRONG = [
+    (LLAMA3, {"high_freq_factor": 3.9}, "float32", "scaling", OF_LLAMA),
+    (LLAMA3, {"high_freq_factor": 3.9}, "float64", "scaling", OF_LLAMA),
+    (LLAMA3, {"factor": 8.1}, "float32", "scaling", "llama3, factor=8.1"),
+    (LLAMA3, {"low_freq_factor": 1.1}, "float32", "frequencies", "radians per token, given"),
+    (LONG_YARN, {"factor": 4.1}, "float32", "scaling", "yarn, factor=4.1"),
+    (LONG_YARN, {"beta_fast": 24.0}, "float64", "scaling", "yarn, factor=4.0"),
+    (LINEAR, {"factor": 4.05}, "float64", "scaling", "linear, factor=4.05"),
+]
+
+
+@pytest.mark.parametrize(("rule", "wrong", "dtype", "cause", "text"), SLIGHTLY_WRONG)
+def test_a_slightly_wrong_number_is_not_taken_for_half_precision(rule, wrong, dtype, cause, text):
+    rope = RotaryEmbedding(head_dim=64, layout="half", base=BASE, scaling=rule)
+    value = rope.replace(scaling=replace(rule, **wrong))
+
+    def fn(x, positions):
+        return rotate(x, angles(positions, value.inv_freq, dtype), factor=value.attention_factor)
+
+    report = compare(fn, rope, context=8192)
+    found = {each.cause: each.a for each in report.differences}
+    assert report.causes[0] == cause and text in found[cause] and "float16" not in str(report)
+    assert found.get("phase precision", "float32 phases") == "float32 phases"
 
 
 def test_bad_arguments():
