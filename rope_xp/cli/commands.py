@@ -12,6 +12,7 @@ import click
 import rope_xp
 from rope_xp._core.channels import LAYOUTS
 from rope_xp._core.extension import Rule
+from rope_xp._core.extension.rules import METHODS
 from rope_xp._core.writers import TARGETS, Target, with_length
 from rope_xp.cli import inputs
 from rope_xp.cli.doctor import diagnose
@@ -141,7 +142,8 @@ def extend(
     Example: rope-xp extend config.json --to 128k
     Example: rope-xp extend config.json --to 128k --rule yarn --for vllm
     """
-    rope = inputs.embedding(file, **place)
+    config = inputs.config(file)
+    rope = inputs.embedding(config, **place)
     if rule is None:
         if target is not None:
             raise click.UsageError("--rule must be given with --for")
@@ -149,7 +151,17 @@ def extend(
     extended = rope.extend(to, rule, trained_length=trained_length)
     if target is None:
         return show(extended.explain(to), as_json)
-    return _print_settings(with_length(target, extended.to_config(target), to))
+    settings = with_length(target, extended.to_config(target), to)
+    _note_trade_offs(rule, target, to)
+    return _print_settings(settings, config, target, rope, place)
+
+
+def _note_trade_offs(rule: Rule, target: Target, to: int) -> None:
+    """Say what the settings of a rule leave out."""
+    if rule == "ntk":
+        _note(METHODS[rule].trade_offs)
+    elif rule == "dynamic" and target != "transformers":
+        _note(f"{target} gets the frequencies of {to:,} tokens for all lengths")
 
 
 @app.command()
@@ -164,13 +176,29 @@ def convert(file: str, to: Target, **place: Any) -> int:
     \b
     Example: rope-xp convert config.json --to llama.cpp
     """
-    return _print_settings(inputs.embedding(file, **place).to_config(to))
+    config = inputs.config(file)
+    rope = inputs.embedding(config, **place)
+    return _print_settings(rope.to_config(to), config, to, rope, place)
 
 
-def _print_settings(settings: Any) -> int:
-    """Print keys as JSON, or options as a shell takes them."""
+def _print_settings(settings: Any, config: Any, target: Target, rope: Any, place: dict[str, Any]) -> int:
+    """Print keys as JSON, or options as a shell takes them. For vLLM, keys lie where the config has them."""
+    if inputs.has_other_layers(config, rope, **place):
+        if target == "vllm":
+            raise click.ClickException(
+                "all layers must have the same embedding in arguments for vLLM; got a config whose layers differ"
+            )
+        _note("these are the settings of the chosen layers; other layers of the config differ")
+    if target == "vllm":
+        for key in reversed(inputs.path_of_part(config, place["part"])):
+            settings = [*settings[:-1], json.dumps({key: json.loads(settings[-1])})]
     print(json.dumps(settings, indent=2) if isinstance(settings, dict) else shlex.join(settings))
     return 0
+
+
+def _note(text: str) -> None:
+    """One line on standard error."""
+    print(f"rope-xp: {text}", file=sys.stderr)
 
 
 @app.command()

@@ -3,7 +3,7 @@
 import importlib
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,9 @@ import click
 import rope_xp
 from rope_xp import RotaryEmbedding
 from rope_xp._core.config.files import MAX_BYTES, parsed_json
+from rope_xp._core.config.formats import format_of
+from rope_xp._core.config.parts import part_of
+from rope_xp._core.config.source import mapping_of
 
 UNITS = {"": 1, "k": 2**10, "m": 2**20}
 
@@ -24,8 +27,8 @@ def length(text: str) -> int:
     return int(found[1]) * UNITS[found[2]]
 
 
-def config(file: str) -> Any:
-    """What `from_config` reads: a path, or the JSON of standard input for "-"."""
+def config(file: Any) -> Any:
+    """What `from_config` reads: a path, or the JSON of standard input for "-". A mapping is returned as it is."""
     if file != "-":
         return file
     text = sys.stdin.buffer.read(MAX_BYTES + 1) if sys.stdin else b""  # a process may have no standard input
@@ -43,12 +46,41 @@ def require_one_stdin(files: Sequence[str]) -> None:
         raise click.UsageError("- must be given once, because standard input can be read once")
 
 
-def embedding(file: str, **options: Any) -> RotaryEmbedding:
+def embedding(file: Any, **options: Any) -> RotaryEmbedding:
     """The embedding that a config describes."""
     rope = rope_xp.from_config(config(file), **options)
     if rope is None:
-        raise click.ClickException(f"{file} must have a rotary embedding; got a model or a layer without one")
+        name = file if isinstance(file, str) and file != "-" else "standard input"
+        raise click.ClickException(f"{name} must have a rotary embedding; got a model or a layer without one")
     return rope
+
+
+def has_other_layers(config: Any, rope: RotaryEmbedding, **place: Any) -> bool:
+    """Whether the embedding is that of chosen layers, and other layers have another."""
+    if place["layer"] is None and place["layer_type"] is None:
+        return False
+    try:
+        return rope_xp.from_config(config, **(place | {"layer": None, "layer_type": None})) != rope
+    except ValueError:  # without a choice, `from_config` refuses layers that differ
+        return True
+
+
+def path_of_part(config: Any, part: str | None) -> tuple[str, ...]:
+    """The keys that lead to the part of a config that has the embedding; none if it is the config itself."""
+    whole = mapping_of(config)
+    if (form := format_of(whole)) is not None and form.reader:
+        return ()  # a format without such parts
+    return _path_of(part_of(whole, part)[0], whole)
+
+
+def _path_of(wanted: Any, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The keys that lead to a mapping inside another; none if it is not inside."""
+    for key, value in config.items():
+        if value is wanted:
+            return (key,)
+        if isinstance(value, Mapping) and (path := _path_of(wanted, value)):
+            return (key, *path)
+    return ()
 
 
 def is_function(text: str) -> bool:

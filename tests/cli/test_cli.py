@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shlex
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -116,6 +117,35 @@ def test_extend_tells_engines_the_length(run, file):
     assert text == f"--max-model-len 32768 --hf-overrides '{keys}'\n"
     text = run("extend", file(PLAIN), "--to", "32k", "--rule", "linear", "--for", "llama.cpp")[1]
     assert text == "--rope-freq-base 10000 --rope-scaling linear --rope-scale 8 -c 32768\n"
+
+
+def test_keys_for_vllm_lie_where_the_config_has_them(run, file):
+    """vLLM applies them to the whole config, and merges what it finds under a part."""
+    name = "qwen3-vl-2b-instruct"
+    flat = json.loads(from_config(CONFIGS[name]).to_config("vllm")[1])
+    _, text, errors = run("convert", file(name), "--to", "vllm")
+    assert not errors and json.loads(shlex.split(text)[1]) == {"text_config": flat}
+    _, text, _ = run("convert", file("qwen2-vl-7b-instruct"), "--to", "vllm")
+    assert {*json.loads(shlex.split(text)[1])} == {"rope_parameters"}
+    _, text, _ = run("extend", file(name), "--to", "1M", "--rule", "linear", "--for", "vllm")
+    *flags, keys = shlex.split(text)
+    assert flags == ["--max-model-len", str(2**20), "--hf-overrides"]
+    assert {*json.loads(keys)} == {"text_config"}
+    assert {*json.loads(keys)["text_config"]} == {"rope_parameters", "max_position_embeddings"}
+
+
+def test_settings_that_are_not_the_whole_story_say_so(run, file):
+    for words, said in {
+        ("convert", "gemma-3-12b-it", "--layer-type", "full_attention", "--to", "llama.cpp"): "other layers",
+        ("extend", PLAIN, "--to", "32k", "--rule", "ntk", "--for", "vllm"): "greater than the ratio",
+        ("extend", PLAIN, "--to", "32k", "--rule", "dynamic", "--for", "llama.cpp"): "of 32,768 tokens for all lengths",
+        ("extend", PLAIN, "--to", "32k", "--rule", "dynamic", "--for", "transformers"): "",
+        ("convert", LLAMA, "--layer", "3", "--to", "transformers"): "",
+    }.items():
+        code, text, errors = run(words[0], file(words[1]), *words[2:])
+        assert code == 0 and text and said in errors and errors.count("\n") == bool(said)
+    code, text, errors = run("convert", file("gemma-3-12b-it"), "--layer", "5", "--to", "vllm")
+    assert (code, text) == (2, "") and "got a config whose layers differ" in errors
 
 
 def test_errors_name_options_that_help(run, file):
