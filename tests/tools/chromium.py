@@ -18,7 +18,7 @@ UNPACK = """
 const [from, to] = process.argv.slice(1);
 require("fs").writeFileSync(to, require("zlib").brotliDecompressSync(require("fs").readFileSync(from)));
 """
-FONTS = '<fontconfig><dir prefix="relative">fonts</dir><cachedir prefix="relative">cache</cachedir></fontconfig>'
+FONTS = "<fontconfig><dir>{0}/fonts</dir><cachedir>{0}/cache</cachedir></fontconfig>"
 PROGRAM = """#!/bin/sh
 here=$(dirname "$0")
 export LD_LIBRARY_PATH="$here/lib" FONTCONFIG_FILE="$here/fonts.conf"
@@ -52,7 +52,7 @@ def unpack(folder):
     for name in ("lib.tar", "fonts.tar"):
         with tarfile.open(folder / name) as archive:
             archive.extractall(folder, filter="data")
-    (folder / "fonts.conf").write_text(FONTS)
+    (folder / "fonts.conf").write_text(FONTS.format(folder))
     (folder / "browser").chmod(0o755)
     (folder / "chromium").write_text(PROGRAM)
     (folder / "chromium").chmod(0o755)
