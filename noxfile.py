@@ -16,7 +16,7 @@ nox.options.default_venv_backend = "none"
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 PYTEST = ("-P", "-m", "pytest", "--numprocesses=logical", "--maxprocesses=4", "--dist=worksteal")
-# `tests-long` runs the other tests.
+# `tests-long` and `more-all` run the other tests.
 BRIEF = (*PYTEST, "-m", "not long", "--hypothesis-profile=brief")
 # What plugins of MkDocs print about its future is not wanted.
 QUIET = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
@@ -157,11 +157,9 @@ def examples(session):
 
 @rest(name="tests-long")
 def tests_long(session):
-    """The tests and examples that the default sessions leave out, because they take long."""
+    """The examples that the default sessions leave out, but for the language models: `more-all` trains them."""
     python = with_all(session)
-    libraries = (f"--xp={name}" for name in ("numpy", "strict", "jax", "torch"))
-    python(*PYTEST, "-m", "long", *libraries, "tests", *session.posargs)
-    python(*PYTEST, "-m", "long", "tests/examples", *session.posargs)
+    python(*PYTEST, "-m", "long", "-k", "not language_model", "tests/examples", *session.posargs)
 
 
 @rest(name="tests-oldest")
@@ -218,9 +216,10 @@ def tests_more(session):
 
 @nox.session(name="more-all", default=False)
 def more_all(session):
-    """The whole suite on Dask, MLX and ndonnx; and on NumPy with all random examples."""
+    """The whole suite on Dask, MLX and ndonnx; all random examples and all long tests on NumPy; the language models."""
     python = with_all(session)
     python(*PYTEST, "--xp=numpy", "--xp=dask", "--xp=mlx", "--xp=ndonnx", "tests", *session.posargs)
+    python(*PYTEST, "-k", "language_model", "tests/examples")
 
 
 @rest(name="tests-parity")
