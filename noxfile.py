@@ -299,7 +299,8 @@ def docs(session):
     python(*PYTEST, "tests/docs", *session.posargs)
 
 
-@rest(name="docs-browser")
+# It has no tag "rest", so that `.ci/run` needs no browser.
+@nox.session(name="docs-browser", tags=["full"], default=False)
 def docs_browser(session):
     """Every page of the site in Chromium, and the interactive page, whose screenshots are in `screenshots`."""
     python = with_site(session)
