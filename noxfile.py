@@ -205,13 +205,12 @@ def tests_triton(session):
 
 @rest(name="tests-more")
 def tests_more(session):
-    """The suite on Dask and MLX, and the arithmetic on ndonnx. Each operation is a graph or a program there."""
+    """The suite on Dask and MLX. Each operation is a graph there."""
     python = with_all(session)
-    # Left to `more-all`: thousands of calls, and the comparison of kernels with the reference, the only one there.
+    # Left to `more-all`: thousands of calls, the comparison of kernels with the reference, the only one there, and
+    # ndonnx, whose operations are programs of ONNX. `tests-export` runs some of those.
     few = ("-k", "not same_bits", "--ignore=tests/core/test_tables.py", *session.posargs)
     python(*BRIEF, "--xp=dask", "--xp=mlx", *few, "tests")
-    names = ("angles", "axes", "bad_input", "positions", "rotation")
-    python(*BRIEF, "--xp=ndonnx", *few, *(f"tests/core/test_{name}.py" for name in names))
 
 
 @nox.session(name="more-all", default=False)
@@ -339,7 +338,7 @@ def gpu_dry(session):
 def mutants(session):
     """Planted mistakes, some of a list, one at a time: each must make a test fail."""
     python = with_all(session)
-    python("tests/tools/mutants.py", "--sample", "6", *session.posargs)
+    python("tests/tools/mutants.py", "--sample", "4", *session.posargs)
 
 
 @nox.session(name="mutants-all", default=False)
