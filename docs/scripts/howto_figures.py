@@ -7,7 +7,7 @@ from pictures import publish
 
 from rope_xp import from_config, plot
 
-CONFIGS = Path(__file__).parents[2] / "tests" / "goldens" / "configs.json"
+CONFIGS = json.loads((Path(__file__).parents[2] / "tests/goldens/configs.json").read_text())
 KINDS = {
     "wavelengths": ("llama-3.1-8b", "llama-2-7b"),
     "scaling": ("llama-3.1-8b", "qwen3-8b-yarn"),
@@ -18,10 +18,7 @@ KINDS = {
     "pair": ("llama-3.1-8b",),
 }
 
-
-CONFIG = json.loads(CONFIGS.read_text())
-
 for kind, names in KINDS.items():
-    ropes = {name: from_config(CONFIG[name]["config"]) for name in names}
+    ropes = {name: from_config(CONFIGS[name]["config"]) for name in names}
     draw = plot.PICTURES[kind]
     publish(f"howto/figures/{kind}", lambda figure, draw=draw, ropes=ropes: draw(ropes, ax=figure.add_subplot()))

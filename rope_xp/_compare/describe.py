@@ -10,13 +10,12 @@ import numpy as np
 from rope_xp._compare.behaviour import Behaviour, behaviour_of
 from rope_xp._compare.changes import behaviours_near
 from rope_xp._compare.maps import directions_of
-from rope_xp._compare.measure import Measured, measured_factors, tried
+from rope_xp._compare.measure import ACCURATE, Measured, measured_factors, tried
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._identify import identify
 
 # Results with greater rounding say little about the precision of phases: their own noise is as large.
 COARSE = 2.0**-12
-ACCURATE = ("exact", "float32")
 FINE = (*ACCURATE, "float16 tables", "bfloat16 tables")
 
 

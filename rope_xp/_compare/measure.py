@@ -33,6 +33,8 @@ PRECISIONS = {
     "float16": (2.0**-11, 2.0**-11),
     "bfloat16": (2.0**-8, 2.0**-8),
 }
+# Those whose errors are small.
+ACCURATE = ("exact", "float32")
 # Roundings in a result: of both tables, of two products, of their sum, and of the attention factor, with some to spare.
 ROUNDINGS = 16
 
@@ -145,7 +147,7 @@ class Measured:
         for name in PRECISIONS:
             limits = [self._limit(name, exact, self.x, self.positions, row) for row in range(len(errors))]
             if all((error <= limit).all() for error, limit in zip(errors, limits)) and (
-                name in ("exact", "float32") or self._is_seen(name, exact, errors[0], behaviour.offset)
+                name in ACCURATE or self._is_seen(name, exact, errors[0], behaviour.offset)
             ):
                 return name
         return None
