@@ -134,11 +134,16 @@ def from_lengths(lengths: Sequence[int] | Array, total: int | None = None, *, li
     who = "from_lengths"
     numbers = _numbers(who, "lengths", lengths)
     if numbers is not None:
-        return _packed(who, "lengths", [0, *accumulate(numbers)], total, like)
+        numbers = [0, *accumulate(numbers)]
+        boundaries = _from_host(who, "lengths", numbers, like)
+        total = numbers[-1] if total is None else checks.count(who, "total", total)
+        if isinstance(total, int) and total < numbers[-1]:
+            raise ValueError(f"{who}: total must be at least the last boundary, {numbers[-1]}; got {total}")
+        return _packed(who, boundaries, total)
     sizes: Any = checks.positions(who, "lengths", lengths, like=like, real=False)
     start = backends.from_numbers((0,), like=sizes, dtype=sizes.dtype)
     boundaries = backends.namespace(sizes).concat([start, backends.cumulative_sum(sizes)])
-    return _packed_positions(who, boundaries, total)
+    return _packed(who, boundaries, total)
 
 
 def from_cu_seqlens(cu_seqlens: Sequence[int] | Array, total: int | None = None, *, like: Array | None = None) -> Any:
@@ -180,27 +185,27 @@ def from_cu_seqlens(cu_seqlens: Sequence[int] | Array, total: int | None = None,
     array([0, 1, 2, 0, 1, 0], dtype=int32)
     """
     who = "from_cu_seqlens"
-    numbers = _numbers(who, "cu_seqlens", cu_seqlens)
-    if numbers is not None:
-        packed = _packed(who, "cu_seqlens", numbers, total, like)
-        if isinstance(total, int) and total > numbers[-1]:
-            raise ValueError(
-                f"{who}: total must be the last boundary, {numbers[-1]} (add a boundary for padding); got {total}"
-            )
-        return packed
-    boundaries: Any = checks.positions(who, "cu_seqlens", cu_seqlens, like=like, real=False)
-    if not boundaries.shape[0]:
-        raise ValueError(f"{who}: cu_seqlens must start with 0; got no boundary")
-    return _packed_positions(who, boundaries, total)
+    total = None if total is None else checks.count(who, "total", total)
+    boundaries, last = _boundaries(who, cu_seqlens, "total", total, like)
+    return _packed(who, boundaries, last if total is None else total)
 
 
-def context_parallel(seq: int, rank: int | Array, size: int, *, zigzag: bool = False, like: Array | None = None) -> Any:
-    """Positions of the tokens of one rank, when a sequence is split over several ranks.
+def context_parallel(
+    seq: int | Array,
+    rank: int | Array,
+    size: int,
+    *,
+    zigzag: bool = False,
+    cu_seqlens: Sequence[int] | Array | None = None,
+    like: Array | None = None,
+) -> Any:
+    """Positions of the tokens of one rank, when a sequence, or each of several packed ones, is split over ranks.
 
     Parameters
     ----------
-    seq : int
-        Number of tokens of the whole sequence.
+    seq : int or array, "*axes seq"
+        Number of tokens of the whole row. Or an array of any dtype with the tokens of the whole row on its last axis,
+        such as token ids, labels, or positions on several axes: the result is then what the rank has of that array.
     rank : int or array, ""
         Index of the rank, from 0. It may be traced, such as `jax.lax.axis_index`.
     size : int
@@ -208,26 +213,36 @@ def context_parallel(seq: int, rank: int | Array, size: int, *, zigzag: bool = F
     zigzag : bool
         If true, the sequence is split into ``2 * size`` chunks, and rank r has chunks r and ``2 * size - 1 - r``.
         Causal attention then costs the same on every rank. If false, rank r has chunk r of `size` chunks.
+    cu_seqlens : sequence of int, or integer array, "sequences+1", optional
+        Boundaries of packed sequences: 0, then the end of each sequence with its padding. Each sequence is split by
+        itself and counted from 0, and the rank has its tokens of the first sequence, then of the second, and so on.
+        The last boundary must equal `seq`. In a tensor or a JAX array it is not compared, and tokens after it are one
+        more sequence.
     like : array, optional
-        The result has its library and device; by default those of `rank`.
+        The result has its library and device; by default those of the first of `seq`, `cu_seqlens` and `rank` that is
+        an array of a library other than NumPy.
 
     Returns
     -------
     array, "seq/size"
-        Positions in tokens: int32, or int64 if `rank` is an int64 array of a library other than NumPy.
+        Positions in tokens: int32, or int64 if `rank` or `cu_seqlens` is an int64 array of a library other than NumPy.
+        For an array `seq`: "*axes seq/size", with its dtype.
 
     Raises
     ------
     ValueError
-        If `seq` is not divisible by the number of chunks, `size` is less than 1, an int `rank` is negative or not less
-        than `size`, an array `rank` has an axis, or positions do not fit in the dtype of the result.
+        If `seq` or a boundary is not divisible by the number of chunks, `cu_seqlens` does not have one axis, does not
+        start with 0, decreases or does not end with `seq`, `size` is less than 1, an int `rank` is negative or not less
+        than `size`, an array `rank` has an axis, an array `seq` has none, or positions do not fit in int32, or in int64
+        for an int64 array `rank`. Values are checked only where they can be read on the host.
     TypeError
-        If `seq`, `rank` or `size` is not an integer.
+        If `rank`, `size` or `cu_seqlens` is not an integer, or `seq` is neither an integer nor an array.
 
     References
     ----------
     Llama Team, The Llama 3 Herd of Models (2024), arXiv:2407.21783, section 3.3.2. NVIDIA/Megatron-LM,
-    `megatron/core/utils.py`.
+    `megatron/core/utils.py`, and for packed sequences `megatron/core/models/common/embeddings/rope_utils.py`.
+    NVIDIA/TransformerEngine, `transformer_engine/common/fused_attn/context_parallel.cu`.
 
     Examples
     --------
@@ -235,38 +250,75 @@ def context_parallel(seq: int, rank: int | Array, size: int, *, zigzag: bool = F
     array([4, 5, 6, 7], dtype=int32)
     >>> context_parallel(8, rank=0, size=2, zigzag=True)
     array([0, 1, 6, 7], dtype=int32)
+
+    Packed sequences of 8 and 4 tokens, and the places of these tokens in the row:
+
+    >>> context_parallel(12, rank=0, size=2, zigzag=True, cu_seqlens=[0, 8, 12])
+    array([0, 1, 6, 7, 0, 3], dtype=int32)
+    >>> import numpy as np
+    >>> context_parallel(np.arange(12, dtype=np.int32), rank=0, size=2, zigzag=True, cu_seqlens=[0, 8, 12])
+    array([ 0,  1,  6,  7,  8, 11], dtype=int32)
     """
     who = "context_parallel"
-    seq, size = checks.count(who, "seq", seq), checks.count(who, "size", size)
+    name, total = _number_of_tokens(who, seq)
+    size = checks.count(who, "size", size)
     if size < 1:
         raise ValueError(f"{who}: size must be at least 1; got {size}")
     chunks = 2 * size if zigzag else size
-    if seq % chunks:
-        raise ValueError(f"{who}: seq must be divisible by {chunks}, the number of chunks; got {seq}")
-    chunk = seq // chunks
-    index = _checked_rank(who, rank, seq, size, like)
-    first = count_from(who, "rank * chunk", index * chunk, chunk, like=like)
-    if not zigzag:
-        return first
-    second = count_from(who, "rank * chunk", (chunks - 1 - index) * chunk, chunk, like=like)
-    return backends.namespace(first).concat([first, second])
+    if total % chunks:
+        raise ValueError(f"{who}: {name} must be divisible by {chunks}, the number of chunks; got {total}")
+    if like is None:
+        arrays = (x for x in (seq, cu_seqlens, rank) if backends.namespace(x) is not None)
+        like = next((x for x in arrays if not backends.is_host(x)), NUMPY)
+    else:
+        checks.array(who, "like", like)
+    rank = _checked_rank(who, rank, total, size, like)
+    if cu_seqlens is None:
+        start, width, token = 0, total // chunks, backends.arange(total // size, like=like)
+    else:
+        boundaries, _ = _boundaries(who, cu_seqlens, name, total, like, chunks)
+        start, width, token = _of_each_sequence(boundaries, total, size, chunks)
+    # `token` counts the rank's tokens of one sequence from 0, `width` is the length of that sequence's chunks.
+    chunk = rank
+    if zigzag:
+        is_second = backends.astype(token >= width, token.dtype)
+        chunk = rank + is_second * (2 * (size - 1 - rank))
+    positions = token + width * chunk
+    if name == "seq":
+        return positions
+    row = checks.convert_like(who, "seq", seq, like)
+    return backends.namespace(row).take(row, positions + start, axis=-1)
 
 
-def _checked_rank(who: str, rank: Any, seq: Any, size: int, like: Any) -> Any:
-    """`rank` as an int, or as an array without axes."""
+def _number_of_tokens(who: str, seq: Any) -> tuple[str, Any]:
+    """What `seq` is called in messages, and the number of tokens: `seq` itself, or the size of its last axis."""
+    if checks.is_int(seq):
+        return "seq", checks.count(who, "seq", seq)
+    if backends.namespace(seq) is None:
+        raise TypeError(f"{who}: seq must be an int or an array; got {type(seq).__name__}")
+    checks.array(who, "seq", seq)
+    if not seq.ndim or seq.shape[-1] is None:
+        raise ValueError(f"{who}: an array seq must have a last axis of known size; got shape {checks.shape(seq)}")
+    return "the last axis of seq", seq.shape[-1]
+
+
+def _checked_rank(who: str, rank: Any, total: Any, size: Any, like: Any) -> Any:
+    """`rank` as an int, or as an array of one number. Positions up to `total` must fit in its dtype, or in int32."""
     if backends.is_host(rank):
         rank = checks.positions(who, "rank", rank, real=False)
         rank = rank if rank.ndim else int(rank)
+    bits = 32
     if checks.is_int(rank):
         if not 0 <= rank < size:
             raise ValueError(f"{who}: rank must be at least 0 and less than size={size}; got {rank}")
-        return rank
-    rank = checks.positions(who, "rank", rank, like=like, real=False)
-    if rank.ndim:
-        raise ValueError(f"{who}: rank must have no axis; got shape {checks.shape(rank)}")
-    if isinstance(seq, int) and seq > 1 << (_bits(rank) - 1):
-        raise ValueError(f"{who}: positions must fit in int{_bits(rank)}; got {seq} tokens")
-    return rank
+    else:
+        rank = checks.positions(who, "rank", rank, like=like, real=False)
+        bits = _bits(rank)
+        if rank.ndim:
+            raise ValueError(f"{who}: rank must have no axis; got shape {checks.shape(rank)}")
+    if isinstance(total, int) and total > 1 << (bits - 1):
+        raise ValueError(f"{who}: positions must fit in int{bits}; got {total} tokens")
+    return rank if checks.is_int(rank) else rank[..., None]
 
 
 def count_from(who: str, name: str, offset: Any, seq: Any, *, like: Any = None) -> Any:
@@ -329,26 +381,64 @@ def _numbers(who: str, name: str, values: Any) -> list[int] | None:
     raise ValueError(f"{who}: {name} must have one axis; got shape {checks.shape(values)}")
 
 
-def _packed(who: str, name: str, boundaries: list[int], total: int | None, like: Any) -> Any:
-    """Positions for boundaries whose values are known on the host."""
+def _from_host(who: str, name: str, boundaries: list[int], like: Any) -> Any:
+    """An array of boundaries whose values are known on the host."""
     if boundaries[:1] != [0] or any(later < earlier for earlier, later in pairwise(boundaries)):
         raise ValueError(f"{who}: {name} must give boundaries that start with 0 and never decrease; got {boundaries}")
-    total = boundaries[-1] if total is None else checks.count(who, "total", total)
-    if isinstance(total, int) and total < boundaries[-1]:
-        raise ValueError(f"{who}: total must be at least the last boundary, {boundaries[-1]}; got {total}")
     if boundaries[-1] >= 2**31:
         raise ValueError(f"{who}: positions must fit in int32; got {boundaries[-1]} tokens")
     like = NUMPY if like is None else like
     dtype = checks.array(who, "like", like).int32
-    return _packed_positions(who, backends.from_numbers(tuple(boundaries), like=like, dtype=dtype), total)
+    return backends.from_numbers(tuple(boundaries), like=like, dtype=dtype)
 
 
-def _packed_positions(who: str, boundaries: Any, total: int | None) -> Any:
+def _boundaries(who: str, cu_seqlens: Any, name: str, total: Any, like: Any, chunks: Any = 1) -> tuple[Any, Any]:
+    """`cu_seqlens` as an array, and the number of tokens: `total`, called `name`, or by default the last boundary.
+
+    What the host can read must end with `total`, and each sequence be divisible by the number of chunks.
+    """
+    numbers = _numbers(who, "cu_seqlens", cu_seqlens)
+    if numbers is None:
+        boundaries: Any = checks.positions(who, "cu_seqlens", cu_seqlens, like=like, real=False)
+        if not boundaries.shape[0]:
+            raise ValueError(f"{who}: cu_seqlens must start with 0; got no boundary")
+        return boundaries + 0, total  # contiguous, which `searchsorted` of some libraries requires
+    boundaries = _from_host(who, "cu_seqlens", numbers, like)
+    if isinstance(total, int) and total != numbers[-1]:
+        hint = " (add a boundary for padding)" if total > numbers[-1] else ""
+        raise ValueError(f"{who}: {name} must be the last boundary, {numbers[-1]}{hint}; got {total}")
+    for sequence, (start, end) in enumerate(pairwise(numbers)):
+        if (end - start) % chunks:
+            raise ValueError(
+                f"{who}: each packed sequence must be divisible by {chunks}, the number of chunks (pad it); "
+                f"got {end - start} tokens in sequence {sequence}"
+            )
+    return boundaries, numbers[-1] if total is None else total
+
+
+def _packed(who: str, boundaries: Any, total: int | None) -> Any:
     """Positions for an array of boundaries, "sequences+1"."""
     if total is None:
         raise ValueError(f"{who}: total must be given for a tensor or a JAX array; got None")
+    token = backends.astype(backends.arange(total, like=boundaries), boundaries.dtype)
+    return token - backends.namespace(token).take(boundaries, _sequence(boundaries, token), axis=0)
+
+
+def _of_each_sequence(boundaries: Any, total: Any, size: Any, chunks: Any) -> tuple[Any, Any, Any]:
+    """For each token of a rank: where its sequence starts in the row, the length of its chunks, and the token's number.
+
+    Numbers count the tokens of one sequence that the rank has, from 0.
+    """
     xp = backends.namespace(boundaries)
-    boundaries = boundaries + 0  # makes a contiguous array, which `searchsorted` of some libraries requires
-    token = backends.astype(backends.arange(checks.count(who, "total", total), like=boundaries), boundaries.dtype)
-    sequence = xp.searchsorted(boundaries, token, side="right") - 1
-    return token - xp.take(boundaries, sequence, axis=0)
+    row = backends.astype(backends.arange(total // size, like=boundaries), boundaries.dtype)
+    # The end of the row is one more boundary, so that one follows each token.
+    end = backends.astype(backends.arange(1, like=boundaries) + total, boundaries.dtype)
+    boundaries = backends.concat([boundaries, end])
+    sequence = _sequence(boundaries // size, row)
+    start, end = (xp.take(boundaries, each, axis=0) for each in (sequence, sequence + 1))
+    return start, (end - start) // chunks, row - start // size
+
+
+def _sequence(boundaries: Any, token: Any) -> Any:
+    """The index of the sequence that each token is in."""
+    return backends.namespace(token).searchsorted(boundaries, token, side="right") - 1

@@ -90,6 +90,72 @@ def test_ranks_together_hold_every_position_once(xp, zigzag, size):
     assert sorted(held) == list(range(seq))
 
 
+def split(sequence, rank, size, zigzag):
+    """The part of a list that a rank has."""
+    count = len(sequence) // (2 * size if zigzag else size)
+    chunks = [sequence[count * i : count * (i + 1)] for i in range(2 * size)]
+    return chunks[rank] + (chunks[2 * size - 1 - rank] if zigzag else [])
+
+
+@pytest.mark.parametrize("zigzag", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("lengths", [[12], [36, 12], [0, 12, 0, 24, 36, 0], [12] * 7, []])
+def test_each_packed_sequence_is_split_by_itself(xp, lengths, size, zigzag):
+    boundaries, total = [sum(lengths[:i]) for i in range(len(lengths) + 1)], sum(lengths)
+    device_boundaries, like = xp.array(boundaries, "int32"), xp.like()
+    for rank in range(size):
+        tokens = [
+            start + i for start, length in zip(boundaries, lengths) for i in split([*range(length)], rank, size, zigzag)
+        ]
+        truth = np.asarray([i for length in lengths for i in split([*range(length)], rank, size, zigzag)], dtype=int)
+        options = {"size": size, "zigzag": zigzag}
+        device_rank = xp.array(rank, "int32")
+        for where in (rank, device_rank):
+            for given in (boundaries, np.asarray(boundaries), device_boundaries):
+                result = positions.context_parallel(total, where, cu_seqlens=given, like=like, **options)
+                assert_positions(xp, result, truth)
+        assert_positions(xp, positions.context_parallel(total, device_rank, cu_seqlens=boundaries, **options), truth)
+        assert_positions(xp, positions.context_parallel(total, rank, cu_seqlens=device_boundaries, **options), truth)
+        # Other arrays of the row are split alike, along their last axis: labels, or positions on three axes.
+        rows = np.arange(3 * 2 * total, dtype=np.float32).reshape(3, 2, total)
+        part = positions.context_parallel(xp.array(rows), rank, cu_seqlens=device_boundaries, **options)
+        assert xp.dtype_of(part) == "float32"
+        np.testing.assert_array_equal(xp.numpy(part), rows[:, :, np.asarray(tokens, dtype=int)])
+        packed = positions.from_cu_seqlens(boundaries, total)
+        result = positions.context_parallel(packed, rank, cu_seqlens=boundaries, like=like, **options)
+        assert_positions(xp, result, truth)
+        # Without boundaries, the row is one sequence, whatever its positions.
+        result = positions.context_parallel(packed, device_rank, **options)
+        assert_positions(xp, result, np.asarray(split(packed.tolist(), rank, size, zigzag), dtype=int))
+
+
+@pytest.mark.parametrize("zigzag", [False, True])
+def test_tokens_after_the_boundaries_of_an_array_are_one_more_sequence(xp, zigzag):
+    if xp.name == "numpy":  # whose boundaries are read, and compared with the row
+        return
+    for rank in range(2):
+        truth = [i for length in (8, 4, 16) for i in split([*range(length)], rank, 2, zigzag)]
+        boundaries = xp.array([0, 8, 12, 12], "int32")
+        result = positions.context_parallel(28, rank, 2, zigzag=zigzag, cu_seqlens=boundaries)
+        assert_positions(xp, result, truth)
+
+
+def test_ranks_and_boundaries_of_64_bits(xp):
+    """Positions of NumPy stay int32; the dtype of an array that is split is kept."""
+    if "int64" not in xp.integers:
+        return
+    rank, boundaries = xp.array(1, "int64"), xp.array([0, 4, 12], "int64")
+    wanted = "int32" if xp.name == "numpy" else "int64"
+    for result in (
+        positions.context_parallel(12, rank, 2, zigzag=True),
+        positions.context_parallel(12, rank, 2, zigzag=True, cu_seqlens=[0, 4, 12]),
+        positions.context_parallel(12, 1, 2, cu_seqlens=boundaries),
+    ):
+        assert xp.dtype_of(result) == wanted
+    part = positions.context_parallel(xp.array(np.arange(12), "uint8"), rank, 2, zigzag=True, cu_seqlens=boundaries)
+    assert xp.dtype_of(part) == "uint8" and xp.numpy(part).tolist() == [1, 2, 6, 7, 8, 9]
+
+
 def test_numpy_is_the_default_and_its_counts_do_not_wrap():
     assert isinstance(positions.from_lengths([2]), np.ndarray)
     assert_positions(LIBRARIES["numpy"], positions.consecutive(np.int8(100), np.int8(100)), np.arange(100, 200))

@@ -220,6 +220,21 @@ def builders(xp):
         (lambda: context_parallel(8, 2, 2), r"less than size=2; got 2"),
         (lambda: context_parallel(8, integers, 2), r"rank must have no axis"),
         (lambda: context_parallel(8, 0, 0), r"size must be at least 1; got 0"),
+        (lambda: context_parallel(2**33, 1, 2), r"^context_parallel: .*int32; got 8589934592 tokens"),
+        (lambda: context_parallel(xp.array(5, "int32"), 0, 1), r"seq must have a last axis .*; got shape \(\)"),
+        (lambda: context_parallel(integers, 0, 2), r"last axis of seq must be divisible by 2.*; got 3"),
+        (lambda: context_parallel(integers, 0, 3, cu_seqlens=[0, 6]), r"last axis of seq .* last boundary, 6; got 3"),
+        (lambda: context_parallel(12, 0, 2, cu_seqlens=[0, 8]), r"last boundary, 8 \(add .*padding\); got 12"),
+        (lambda: context_parallel(8, 0, 2, cu_seqlens=[0, 12]), r"seq must be the last boundary, 12; got 8"),
+        (lambda: context_parallel(8, 0, 2, cu_seqlens=[0, 3, 8]), r"divisible by 2, .*; got 3 tokens in sequence 0"),
+        (
+            lambda: context_parallel(8, 0, 2, zigzag=True, cu_seqlens=[0, 0, 2, 8]),
+            r"packed sequence must be divisible by 4, .* \(pad it\); got 2 tokens in sequence 1",
+        ),
+        (lambda: context_parallel(8, 0, 2, cu_seqlens=[4, 8]), r"start with 0.*; got \[4, 8\]"),
+        (lambda: context_parallel(8, 0, 2, cu_seqlens=[0, 8, 4]), r"never decrease; got \[0, 8, 4\]"),
+        (lambda: context_parallel(8, 0, 2, cu_seqlens=integers[None, :]), r"cu_seqlens must have one axis"),
+        (lambda: context_parallel(8, 0, 2, cu_seqlens=integers[:0]), r"cu_seqlens .*start with 0.*; got"),
         (lambda: grid(), r"^grid: .*; got none"),
         (lambda: grid(2, -1), r"must not be negative; got -1"),
     ]
@@ -232,9 +247,6 @@ def builders(xp):
         values.append((lambda: consecutive(3, np.asarray([0, 2**63 - 2])), ends))
         values.append((lambda: consecutive(3, -(2**31) - 1), r"fit in int32; got offset=-2147483649"))
     if xp.name == "numpy":
-        values.append(
-            (lambda: context_parallel(2**33, 1, 2), r"^context_parallel: .*int32; got rank \* chunk=4294967296")
-        )
         values.append((lambda: from_cu_seqlens([1, 3]), r"start with 0.*; got \[1, 3\]"))
     else:
         values.append((lambda: context_parallel(2**32, integers[0], 2), r"fit in int32; got 4294967296 tokens"))
@@ -246,6 +258,10 @@ def builders(xp):
         (lambda: from_mask(xp.array(np.ones(3), "float32")), r"^from_mask: .*float32"),
         (lambda: from_lengths([1.5]), r"lengths must be a sequence of int.*; got \[1.5\]"),
         (lambda: grid(2, like=[1]), r"like must be an array; got list"),
+        (lambda: context_parallel(8.0, 0, 2), r"^context_parallel: seq must be an int or an array; got float"),
+        (lambda: context_parallel(8, 0.5, 2), r"rank must be"),
+        (lambda: context_parallel(8, 0, 2, like=[1]), r"like must be an array; got list"),
+        (lambda: context_parallel(8, 0, 2, cu_seqlens=[0.0, 8.0]), r"cu_seqlens must be a sequence of int .*; got"),
     ]
     return raising(values, types)
 

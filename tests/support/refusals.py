@@ -106,7 +106,11 @@ CALLS = {
     ],
     "positions.from_lengths": [("lengths", LENGTHS, lambda lengths, make: positions.from_lengths(lengths, 5))],
     "positions.from_cu_seqlens": [("cu_seqlens", ENDS, lambda ends, make: positions.from_cu_seqlens(ends, 5))],
-    "positions.context_parallel": [("rank", ONE, lambda rank, make: positions.context_parallel(8, rank, 2))],
+    "positions.context_parallel": [
+        ("rank", ONE, lambda rank, make: positions.context_parallel(8, rank, 2)),
+        ("seq", TABLE[:4], lambda row, make: positions.context_parallel(row, 0, 7)),
+        ("cu_seqlens", 2 * ENDS, lambda ends, make: positions.context_parallel(10, 0, 2, cu_seqlens=ends)),
+    ],
     "positions.grid": [
         ("coordinates", WHERE, lambda line, make: positions.grid(line, 2)),
         ("like", X, lambda x, make: positions.grid(2, 3, like=x)),
