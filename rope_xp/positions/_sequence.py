@@ -268,8 +268,8 @@ def context_parallel(
     if total % chunks:
         raise ValueError(f"{who}: {name} must be divisible by {chunks}, the number of chunks; got {total}")
     if like is None:
-        arrays = (x for x in (seq, cu_seqlens, rank) if backends.namespace(x) is not None)
-        like = next((x for x in arrays if not backends.is_host(x)), NUMPY)
+        arrays = (x for x in (seq, cu_seqlens, rank) if not (checks.is_int(x) or backends.is_host(x)))
+        like = next((x for x in arrays if backends.namespace(x) is not None), NUMPY)
     else:
         checks.array(who, "like", like)
     rank = _checked_rank(who, rank, total, size, like)

@@ -8,6 +8,7 @@ import oracle
 import pytest
 from compare import assert_same
 from flax import nnx
+from jax import export
 from jax.test_util import check_grads
 from libraries import LIBRARIES
 from samples import embedding
@@ -82,6 +83,28 @@ def test_vmap_scan_and_checkpoint():
 
     loss = lambda x: (rope(x, seq_dim=1) ** 3).sum()  # noqa: E731
     assert_same(jax.grad(jax.checkpoint(loss))(x), jax.grad(loss)(x), atol=1e-4)
+
+
+def test_ranks_and_boundaries_are_traced():
+    """One program for all ranks and for all packings of as many sequences; and for rows of any length."""
+
+    def split(row, rank, ends):
+        options = {"zigzag": True, "cu_seqlens": ends}
+        return [positions.context_parallel(seq, rank, 2, **options) for seq in (row.shape[0], row)]
+
+    jitted, row = jax.jit(split), 3 * jnp.arange(24)
+    length = export.symbolic_shape("4 * n")
+    rank, ends = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((), (4,)))
+    exported = export.export(jitted)(jax.ShapeDtypeStruct(length, jnp.int32), rank, ends)
+    for boundaries in ([0, 8, 24, 24], [0, 4, 12, 24]):
+        for rank in range(2):
+            truth = split(np.asarray(row), rank, boundaries)
+            for function in (jitted, exported.call):
+                for result, wanted in zip(function(row, rank, jnp.asarray(boundaries)), truth, strict=True):
+                    np.testing.assert_array_equal(result, wanted)
+        both = jax.vmap(split, in_axes=(None, 0, None))(row, jnp.arange(2), jnp.asarray(boundaries))
+        np.testing.assert_array_equal(jnp.sort(both[1], axis=None), row)
+    assert jitted._cache_size() == 1
 
 
 @pytest.mark.parametrize("shape", [(7,), (2, 7), (2, 3, 7)], ids=["pairs", "axes pairs", "axes heads pairs"])

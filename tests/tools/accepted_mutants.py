@@ -53,7 +53,7 @@ _core/angles.py: derivative = backends.is_real(positions) or {{not~>}} frequenci
     NumPy has no derivatives; on PyTorch, test_gradients_of_learned_frequencies_and_real_positions fails.
 _core/phases.py: for _ in {{range(x.ndim)~>[]}}:
     NumPy's arrays broadcast without axes added; array libraries that do not are tested elsewhere.
-positions/_sequence.py: if isinstance(seq, int) and seq > 1 << (_bits(rank) - {{1~>2}}):
+positions/_sequence.py: if isinstance(total, int) and total > 1 << (bits - {{1~>2}}):
     Only a row of 2^30 tokens shows it, which takes 4 GB.
 _core/angles.py: {{*~>/}},
     The function is private, and each call names these arguments.

@@ -141,6 +141,10 @@ CALLS = {
     "learned": lambda x, n: learned(x, torch.ones(7)),
     "mask": lambda x, n: embedding()(x, positions=positions.from_mask(x[..., 0, 0] < 9), seq_dim=1),
     "lengths": lambda x, n: positions.from_lengths([1, 1], x.shape[1], like=x),
+    "ranks": lambda x, n: positions.context_parallel(
+        8 * x.shape[1], torch.tensor(1), 2, zigzag=True, cu_seqlens=torch.arange(3) * 4 * x.shape[1]
+    ),
+    "part of a rank": lambda x, n: positions.context_parallel(x.swapaxes(1, 3).tile(4), 0, 2, zigzag=True),
     "inverse of axes": lambda x, n: AXES.rotate(
         x, AXES.sincos(torch.arange(2 * x.shape[1]).reshape(2, -1) + n), seq_dim=1, inverse=True
     ),
