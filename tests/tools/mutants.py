@@ -80,9 +80,9 @@ positions/_sequence.py
     a mask of numbers compared with one: real=False) != 0 ==> real=False) == 1
     positions beyond int64: last < 2 ** (bits - 1)) ==> last < 2 ** (bits - 1) + (bits == 64) * seq)
     tokens beyond the last boundary: total != numbers[-1]: ==> total < numbers[-1]:
-    the later chunk of each rank in the order of ranks: (2 * (size - 1 - rank)) ==> size
-    the chunks of a row in place of each sequence's: return start, (end - start) // chunks, ==> return start, total // chunks,
-    a rank's tokens at the places of its positions: row, positions + start, axis=-1 ==> row, positions, axis=-1
+    later chunks in the order of ranks: (2 * (size - 1 - rank)) ==> size
+    chunks of the row for each sequence: start, (end - start) // chunks, ==> start, total // chunks,
+    tokens taken at their positions: row, positions + start, axis=-1 ==> row, positions, axis=-1
 _core/alignment.py
     the heads' axis taken for the sequence: axis = checks.axis(who, seq_dim, x) if ==> axis = x.ndim - 2 if
     batch axes behind the sequence: len(batch) > seq_axis or ==>
