@@ -15,7 +15,7 @@ NumPy. NumPy positions work with any `x`. Under jit, pass `like`: NumPy position
 
 Python numbers and NumPy arrays are checked. The values of other arrays are never read. For them, positions
 stop at the greatest integer of their dtype, and you must make sure that `cu_seqlens` starts with 0, never decreases and
-ends with `total`.
+ends with `total`, that a rank is less than the number of ranks, and that packed sequences can be split evenly.
 """
 
 from rope_xp.positions._changes import augment, join

@@ -268,26 +268,24 @@ def context_parallel(
     if total % chunks:
         raise ValueError(f"{who}: {name} must be divisible by {chunks}, the number of chunks; got {total}")
     if like is None:
-        arrays = (x for x in (seq, cu_seqlens, rank) if not (checks.is_int(x) or backends.is_host(x)))
+        arrays: list[Any] = [x for x in (seq, cu_seqlens, rank) if not (checks.is_int(x) or backends.is_host(x))]
         like = next((x for x in arrays if backends.namespace(x) is not None), NUMPY)
     else:
         checks.array(who, "like", like)
-    rank = _checked_rank(who, rank, total, size, like)
+    chunk = first = _checked_rank(who, rank, total, size, like)
     if cu_seqlens is None:
         start, width, token = 0, total // chunks, backends.arange(total // size, like=like)
     else:
         boundaries, _ = _boundaries(who, cu_seqlens, name, total, like, chunks)
         start, width, token = _of_each_sequence(boundaries, total, size, chunks)
     # `token` counts the rank's tokens of one sequence from 0, `width` is the length of that sequence's chunks.
-    chunk = rank
     if zigzag:
         is_second = backends.astype(token >= width, token.dtype)
-        chunk = rank + is_second * (2 * (size - 1 - rank))
+        chunk = first + is_second * (2 * (size - 1 - first))
     positions = token + width * chunk
     if name == "seq":
         return positions
-    row = checks.convert_like(who, "seq", seq, like)
-    return backends.namespace(row).take(row, positions + start, axis=-1)
+    return backends.take(checks.convert_like(who, "seq", seq, like), positions + start, axis=-1)
 
 
 def _number_of_tokens(who: str, seq: Any) -> tuple[str, Any]:
@@ -421,7 +419,7 @@ def _packed(who: str, boundaries: Any, total: int | None) -> Any:
     if total is None:
         raise ValueError(f"{who}: total must be given for a tensor or a JAX array; got None")
     token = backends.astype(backends.arange(total, like=boundaries), boundaries.dtype)
-    return token - backends.namespace(token).take(boundaries, _sequence(boundaries, token), axis=0)
+    return token - backends.take(boundaries, _sequence(boundaries, token), axis=0)
 
 
 def _of_each_sequence(boundaries: Any, total: Any, size: Any, chunks: Any) -> tuple[Any, Any, Any]:
@@ -429,13 +427,12 @@ def _of_each_sequence(boundaries: Any, total: Any, size: Any, chunks: Any) -> tu
 
     Numbers count the tokens of one sequence that the rank has, from 0.
     """
-    xp = backends.namespace(boundaries)
     row = backends.astype(backends.arange(total // size, like=boundaries), boundaries.dtype)
     # The end of the row is one more boundary, so that one follows each token.
     end = backends.astype(backends.arange(1, like=boundaries) + total, boundaries.dtype)
     boundaries = backends.concat([boundaries, end])
     sequence = _sequence(boundaries // size, row)
-    start, end = (xp.take(boundaries, each, axis=0) for each in (sequence, sequence + 1))
+    start, end = (backends.take(boundaries, each, axis=0) for each in (sequence, sequence + 1))
     return start, (end - start) // chunks, row - start // size
 
 

@@ -80,9 +80,9 @@ positions/_sequence.py
     a mask of numbers compared with one: real=False) != 0 ==> real=False) == 1
     positions beyond int64: last < 2 ** (bits - 1)) ==> last < 2 ** (bits - 1) + (bits == 64) * seq)
     tokens beyond the last boundary: total != numbers[-1]: ==> total < numbers[-1]:
-    later chunks in the order of ranks: (2 * (size - 1 - rank)) ==> size
+    later chunks in the order of ranks: (2 * (size - 1 - first)) ==> size
     chunks of the row for each sequence: start, (end - start) // chunks, ==> start, total // chunks,
-    tokens taken at their positions: row, positions + start, axis=-1 ==> row, positions, axis=-1
+    tokens taken at their positions: positions + start, axis=-1 ==> positions, axis=-1
 _core/alignment.py
     the heads' axis taken for the sequence: axis = checks.axis(who, seq_dim, x) if ==> axis = x.ndim - 2 if
     batch axes behind the sequence: len(batch) > seq_axis or ==>

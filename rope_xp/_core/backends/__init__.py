@@ -257,12 +257,17 @@ def with_axes(xp: Any, x: Any, shape: tuple[int, ...]) -> Any:
     return x
 
 
+def take(x: Any, indices: Any, *, axis: int) -> Any:
+    """The standard's `take`, with indices of any integer dtype."""
+    if has_64_bits(indices):
+        indices = astype(indices, namespace(x).int64)  # some libraries accept only 64-bit indices
+    return namespace(x).take(x, indices, axis=axis)
+
+
 def take_rows(table: Any, indices: Any) -> Any:
     """The rows "*axes columns" of a table "rows columns" at indices "*axes"."""
     xp, columns = namespace(table), table.shape[1]
-    if has_64_bits(indices):
-        indices = astype(indices, xp.int64)  # some libraries accept only 64-bit indices
-    flat = xp.take(table, xp.reshape(indices, (-1,)), axis=0)
+    flat = take(table, xp.reshape(indices, (-1,)), axis=0)
     if knows_sizes(indices):
         return xp.reshape(flat, (*indices.shape, columns))
     # A shape given as an array makes ndonnx forget the sizes that it knows; the sum restores the number of columns.
