@@ -239,6 +239,12 @@ def plain(value: Any) -> Any:
     return int(value) if isinstance(value, np.integer) else value
 
 
+def shown(value: Any) -> str:
+    """`repr(value)` for messages. If it is long, its middle is left out."""
+    text = repr(value)
+    return text if len(text) <= 400 else f"{text[:250]} ... {text[-100:]}"
+
+
 def shape(x: Any) -> tuple[int, ...]:
     """The shape of `x` as a plain tuple, for messages."""
     return tuple(x.shape)

@@ -74,7 +74,7 @@ def _array_parts(who: str, parts: tuple[Any, ...], like: Any) -> list[Any]:
     """The arrays among the parts, in one library and on one device."""
     arrays = [part for part in parts if not checks.is_int(part)]
     if not arrays:
-        raise ValueError(f"{who}: at least one part must be an array of positions; got {parts}")
+        raise ValueError(f"{who}: at least one part must be an array of positions; got {checks.shown(parts)}")
     for part in arrays:
         checks.array(who, "every part", part)
     if like is None:

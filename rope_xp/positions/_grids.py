@@ -352,7 +352,7 @@ def _cells(who: str, axis_positions: list[Any], block: Any, axes: Any) -> Any:
     blocks = _per_axis(who, "block", block, tuple(counts))
     for count, size in zip(counts, blocks):
         if not isinstance(size, int):
-            raise TypeError(f"{who}: block must be an int, or one for each axis; got {size!r}")
+            raise TypeError(f"{who}: block must be an int, or one for each axis; got {checks.shown(size)}")
         if size < 1 or (size > 1 and count % size):
             raise ValueError(f"{who}: block must be at least 1 and divide the size of its axis, {count}; got {size}")
     rows = _rows(who, axes, len(axis_positions))
@@ -372,9 +372,9 @@ def _rows(who: str, axes: Any, count: int) -> list[int]:
     if axes is None:
         return list(range(count))
     if not isinstance(axes, Sequence) or not all(checks.is_int(axis) for axis in axes):
-        raise TypeError(f"{who}: axes must be a sequence of int; got {axes!r}")
+        raise TypeError(f"{who}: axes must be a sequence of int; got {checks.shown(axes)}")
     if not axes or not all(0 <= axis < count for axis in axes):
-        raise ValueError(f"{who}: axes must be axes of the grid, 0 to {count - 1}; got {axes!r}")
+        raise ValueError(f"{who}: axes must be axes of the grid, 0 to {count - 1}; got {checks.shown(axes)}")
     return [checks.plain(axis) for axis in axes]
 
 

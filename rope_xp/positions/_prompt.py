@@ -95,13 +95,13 @@ def _checked_run(who: str, run: Any) -> Any:
     if checks.is_int(run):
         return checks.count(who, "a run of text", run)
     if not isinstance(run, Sequence) or len(run) != 3:
-        raise TypeError(f"{who}: a run must be an int or (times, height, width); got {run!r}")
+        raise TypeError(f"{who}: a run must be an int or (times, height, width); got {checks.shown(run)}")
     times = run[0]
     if checks.is_int(times):
         times = np.arange(checks.count(who, "times", times))
     times = host_array(who, "times", times, "iuf", axes=(1,))
     if not (np.isfinite(times).all() and (times >= 0).all()):
-        raise ValueError(f"{who}: times must be finite and not negative; got {times.tolist()}")
+        raise ValueError(f"{who}: times must be finite and not negative; got {checks.shown(times.tolist())}")
     return times, checks.count(who, "height", run[1]), checks.count(who, "width", run[2])
 
 

@@ -371,7 +371,7 @@ def _numbers(who: str, name: str, values: Any) -> list[int] | None:
     elif isinstance(values, Sequence) and all(checks.is_int(value) for value in values):
         return [checks.plain(value) for value in values]
     elif isinstance(values, Sequence) or backends.namespace(values) is None:
-        raise TypeError(f"{who}: {name} must be a sequence of int or an integer array; got {values!r}")
+        raise TypeError(f"{who}: {name} must be a sequence of int or an integer array; got {checks.shown(values)}")
     else:
         checks.array(who, name, values)
         if values.ndim == 1:
@@ -381,8 +381,15 @@ def _numbers(who: str, name: str, values: Any) -> list[int] | None:
 
 def _from_host(who: str, name: str, boundaries: list[int], like: Any) -> Any:
     """An array of boundaries whose values are known on the host."""
-    if boundaries[:1] != [0] or any(later < earlier for earlier, later in pairwise(boundaries)):
-        raise ValueError(f"{who}: {name} must give boundaries that start with 0 and never decrease; got {boundaries}")
+    falls = (index for index, (earlier, later) in enumerate(pairwise(boundaries)) if later < earlier)
+    wrong = next(falls, None) if boundaries[:1] == [0] else 0
+    if wrong is not None:
+        first = max(0, wrong - 5)
+        place = f", from boundary {first} on" if len(boundaries) > 10 else ""
+        raise ValueError(
+            f"{who}: {name} must give boundaries that start with 0 and never decrease; "
+            f"got {boundaries[first : first + 10]}{place}"
+        )
     if boundaries[-1] >= 2**31:
         raise ValueError(f"{who}: positions must fit in int32; got {boundaries[-1]} tokens")
     like = NUMPY if like is None else like

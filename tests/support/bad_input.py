@@ -22,7 +22,16 @@ from rope_xp import (
     rotate_half,
     sinusoidal_pos_embedding,
 )
-from rope_xp.positions import consecutive, context_parallel, from_cu_seqlens, from_lengths, from_mask, grid
+from rope_xp.positions import (
+    consecutive,
+    context_parallel,
+    from_cu_seqlens,
+    from_lengths,
+    from_mask,
+    grid,
+    join,
+    prompt,
+)
 
 ROPE = embedding()
 
@@ -213,6 +222,14 @@ def builders(xp):
         (lambda: from_cu_seqlens([0, 3, 2]), r"never decrease; got \[0, 3, 2\]"),
         (lambda: from_lengths([3, -1]), r"boundaries .* never decrease; got \[0, 3, 2\]"),
         (lambda: from_lengths([3, 2], 4), r"total must be at least .*5; got 4"),
+        (lambda: from_cu_seqlens([*range(9999), 5]), r"got \[9993, .* 9998, 5\], from boundary 9993 on"),
+        (lambda: from_lengths([3] * 10_000 + [-1, 7]), r"got \[29985, .*30000, 29999, 30006\], from boundary 9995 on"),
+        (lambda: join(*[1] * 10_000), r"must be an array of positions; got \(1, 1, .* 1, 1\)"),
+        (
+            lambda: prompt([(np.full(10_000, np.inf), 1, 1)]),
+            r"times must be finite and not negative; got \[inf, .* inf\]",
+        ),
+        (lambda: grid(2, 3, axes=[9] * 10_000), r"axes of the grid, 0 to 1; got \[9, .* 9\]"),
         (lambda: from_cu_seqlens([]), r"boundaries that start with 0 .*; got \[\]"),
         (lambda: from_lengths(integers[None, :], 4), r"one axis; got"),
         (lambda: context_parallel(7, 0, 2), r"divisible by 2.*; got 7"),
@@ -256,6 +273,9 @@ def builders(xp):
         (lambda: from_mask(np.ones(3, dtype=bool), like="a"), r"^from_mask: like must be an array; got str"),
         (lambda: from_lengths([[1, 2]]), r"lengths must be a sequence of int .*; got \[\[1, 2\]\]"),
         (lambda: from_mask(xp.array(np.ones(3), "float32")), r"^from_mask: .*float32"),
+        (lambda: from_lengths([1.5] * 10_000), r"lengths must be a sequence of int .*; got \[1.5, .* 1.5\]"),
+        (lambda: grid(2, 3, axes=[0.5] * 10_000), r"axes must be a sequence of int; got \[0.5, .* 0.5\]"),
+        (lambda: prompt([[1] * 10_000]), r"a run must be an int or .*; got \[1, .* 1\]"),
         (lambda: from_lengths([1.5]), r"lengths must be a sequence of int.*; got \[1.5\]"),
         (lambda: grid(2, like=[1]), r"like must be an array; got list"),
         (lambda: context_parallel(8.0, 0, 2), r"^context_parallel: seq must be an int or an array; got float"),
