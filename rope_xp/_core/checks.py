@@ -145,7 +145,7 @@ def one_of(who: str, name: str, value: Any, accepted: dict[str, str]) -> None:
     """`value` must be a key of `accepted`. The values of `accepted` explain the keys in the message."""
     if not isinstance(value, str) or value not in accepted:
         choices = " or ".join(f'"{key}" ({meaning})' for key, meaning in accepted.items())
-        raise ValueError(f"{who}: {name} must be {choices}; got {value!r}")
+        raise ValueError(f"{who}: {name} must be {choices}; got {shown(value)}")
 
 
 def axis(who: str, number: Any, x: Any, name: str = "seq_dim") -> int:
@@ -173,7 +173,7 @@ def even_size(who: str, name: str, value: Any, at_most: int | None = None) -> in
 def finite(who: str, name: str, value: Any) -> float:
     """`value` must be a finite number."""
     if not (isinstance(value, (float, np.floating)) or is_int(value)):
-        raise TypeError(f"{who}: {name} must be a number; got {value!r}")
+        raise TypeError(f"{who}: {name} must be a number; got {shown(value)}")
     value = float(value) if isinstance(value, np.floating) else value
     if not -sys.float_info.max <= value <= sys.float_info.max:
         raise ValueError(f"{who}: {name} must be finite; got {value}")

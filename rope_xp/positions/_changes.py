@@ -82,7 +82,9 @@ def _array_parts(who: str, parts: tuple[Any, ...], like: Any) -> list[Any]:
     arrays = [checks.positions(who, "every part", part, like=like) for part in arrays]
     if not all(array.ndim for array in arrays) or len({checks.shape(array)[:-1] for array in arrays}) > 1:
         shapes = [checks.shape(array) for array in arrays]
-        raise ValueError(f"{who}: parts must have an axis of tokens and the same axes before it; got shapes {shapes}")
+        raise ValueError(
+            f"{who}: parts must have an axis of tokens and the same axes before it; got shapes {checks.shown(shapes)}"
+        )
     return arrays
 
 

@@ -157,9 +157,9 @@ def grid(
     Raises
     ------
     ValueError
-        If no size is given, a size is negative or not divisible by its block, an entry of `axes` is not an axis of the
-        grid, both `step` and `last` are given, coordinates do not have one axis, or positions do not fit in int32 or
-        float32.
+        If no size or more than 31 are given, a size is negative or not divisible by its block, an entry of `axes` is
+        not an axis of the grid, both `step` and `last` are given, coordinates do not have one axis, or positions do not
+        fit in int32 or float32.
     TypeError
         If an argument has a wrong type.
 
@@ -181,10 +181,10 @@ def grid(
            [-1. , -0.5,  0. , -1. , -0.5,  0. ]], dtype=float32)
     """
     who = "grid"
-    if not sizes:
-        raise ValueError(f"{who}: at least one size is required; got none")
+    _check_number_of_axes(who, sizes)
     if step is not None and last is not None:
-        raise ValueError(f"{who}: at most one of step and last may be given; got step={step!r} and last={last!r}")
+        both = f"step={checks.shown(step)} and last={checks.shown(last)}"
+        raise ValueError(f"{who}: at most one of step and last may be given; got {both}")
     starts, steps = _per_axis(who, "start", start, sizes), _per_axis(who, "step", 1 if step is None else step, sizes)
     lasts = [None] * len(sizes) if last is None else _per_axis(who, "last", last, sizes)
     for size in filter(_is_array, sizes):
@@ -228,7 +228,8 @@ def normalized(
     Raises
     ------
     ValueError
-        If no size is given, a size is less than 1, `by` is unknown, or an entry of `axes` is not an axis of the grid.
+        If no size or more than 31 are given, a size is less than 1, `by` is unknown, or an entry of `axes` is not an
+        axis of the grid.
     TypeError
         If a size or an entry of `axes` is not an integer.
 
@@ -244,8 +245,7 @@ def normalized(
            [-0.75, -0.25,  0.25,  0.75]], dtype=float32)
     """
     who = "normalized"
-    if not sizes:
-        raise ValueError(f"{who}: at least one size is required; got none")
+    _check_number_of_axes(who, sizes)
     checks.one_of(who, "by", by, SIZES)
     counts = [checks.count(who, "every size", size) for size in sizes]
     if any(isinstance(size, int) and size < 1 for size in counts):
@@ -257,6 +257,13 @@ def normalized(
     for size, length in zip(counts, lengths):  # in integers, so that only the division rounds
         axis_positions.append(backends.astype(2 * backends.arange(size, like=like) + (1 - length), xp.float32) / length)
     return _cells(who, axis_positions, 1, axes)
+
+
+def _check_number_of_axes(who: str, sizes: tuple[Any, ...]) -> None:
+    """There must be an axis, and no more than half of those that NumPy has: an axis in blocks is two."""
+    most = checks.MAX_AXES // 2
+    if not 1 <= len(sizes) <= most:
+        raise ValueError(f"{who}: at least one size is required, and at most {most}; got {len(sizes) or 'none'}")
 
 
 def _per_axis(who: str, name: str, values: Any, sizes: tuple[Any, ...]) -> list[Any]:

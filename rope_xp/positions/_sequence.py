@@ -236,7 +236,8 @@ def context_parallel(
         than `size`, an array `rank` has an axis, an array `seq` has none, or positions do not fit in int32, or in int64
         for an int64 array `rank`. Values are checked only where they can be read on the host.
     TypeError
-        If `rank`, `size` or `cu_seqlens` is not an integer, or `seq` is neither an integer nor an array.
+        If `rank`, `size` or `cu_seqlens` is not an integer, `seq` is neither an integer nor an array, or `zigzag` is
+        not a bool.
 
     References
     ----------
@@ -264,6 +265,7 @@ def context_parallel(
     size = checks.count(who, "size", size)
     if size < 1:
         raise ValueError(f"{who}: size must be at least 1; got {size}")
+    zigzag = checks.boolean(who, "zigzag", zigzag)
     chunks = 2 * size if zigzag else size
     if total % chunks:
         raise ValueError(f"{who}: {name} must be divisible by {chunks}, the number of chunks; got {total}")

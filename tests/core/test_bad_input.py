@@ -1,10 +1,13 @@
 """Bad input gets an error that says who, what was required and what came."""
 
 from dataclasses import replace
+from functools import partial
+from inspect import signature
 
 import array_api_strict
 import bad_input
 import numpy as np
+import pytest
 from bad_input import ROPE
 from errors import assert_all_raise, raising
 
@@ -17,6 +20,44 @@ def test_arrays(xp):
 
 def test_builders_of_positions(xp):
     assert_all_raise(bad_input.builders(xp))
+
+
+# Arguments that each builder of positions takes, and long ones that most arguments may not be.
+TAKEN = {
+    "augment": {"positions": np.zeros((1, 2)), "source": np.random.default_rng(0)},
+    "consecutive": {"seq": 4},
+    "context_parallel": {"seq": 8, "rank": 0, "size": 2},
+    "from_cu_seqlens": {"cu_seqlens": [0, 3]},
+    "from_lengths": {"lengths": [3]},
+    "from_mask": {"mask": np.ones(4, dtype=bool)},
+    "grid": {},
+    "join": {},
+    "normalized": {},
+    "prompt": {"runs": [3]},
+}
+BEFORE = {"grid": (2, 3), "join": (np.zeros((1, 2), np.int32),), "normalized": (2, 3)}
+LONG = [[0.5] * 5000, [*range(5000, 0, -1)], ["a"] * 5000, [[1, 2]] * 5000, [None] * 5000, "x" * 5000, (1,) * 5000]
+LONG += [dict.fromkeys(range(5000), 1), np.full(5000, -1), np.full(5000, np.nan), np.full((50, 100), -3)]
+
+
+@pytest.mark.parametrize("name", [name for name in positions.__all__ if name != "PromptPositions"])
+def test_messages_about_long_arguments_are_short(name):
+    function = getattr(positions, name)
+    taken = TAKEN.get(name, {"token_types": [0, 1, 1], "image_grids": [[1, 2, 2]]})
+    wrong = {}
+    for parameter in signature(function).parameters.values():
+        for number, long in enumerate(LONG):
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                calls = [partial(function, *BEFORE[name], long), partial(function, *long)]
+            else:
+                calls = [partial(function, *BEFORE.get(name, ()), **taken | {parameter.name: long})]
+            for call in calls:
+                try:
+                    call()
+                except (TypeError, ValueError) as error:
+                    if len(str(error)) >= 1000 or not str(error).startswith(f"{name}: "):
+                        wrong[parameter.name, number] = str(error)[:200]
+    assert not wrong
 
 
 def test_embeddings():

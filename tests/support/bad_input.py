@@ -254,6 +254,7 @@ def builders(xp):
         (lambda: context_parallel(8, 0, 2, cu_seqlens=integers[:0]), r"cu_seqlens .*start with 0.*; got"),
         (lambda: grid(), r"^grid: .*; got none"),
         (lambda: grid(2, -1), r"must not be negative; got -1"),
+        (lambda: grid(*[1] * 32), r"^grid: at least one size is required, and at most 31; got 32"),
     ]
     if xp.name == "jax":
         ends = r"^consecutive: positions must fit in int32; got offset=2147483646 and 3 tokens"
@@ -280,6 +281,7 @@ def builders(xp):
         (lambda: grid(2, like=[1]), r"like must be an array; got list"),
         (lambda: context_parallel(8.0, 0, 2), r"^context_parallel: seq must be an int or an array; got float"),
         (lambda: context_parallel(8, 0.5, 2), r"rank must be"),
+        (lambda: context_parallel(8, 0, 2, zigzag=integers), r"zigzag must be a bool; got"),
         (lambda: context_parallel(8, 0, 2, like=[1]), r"like must be an array; got list"),
         (lambda: context_parallel(8, 0, 2, cu_seqlens=[0.0, 8.0]), r"cu_seqlens must be a sequence of int .*; got"),
     ]
