@@ -74,12 +74,15 @@ def _pairs(rope: Any) -> str:
 
 
 def _position_axes(rope: Any) -> str:
-    axes, sections = "" if rope.axes == 1 else str(rope.axes), rope.sections
-    return (
-        axes
-        if sections is None
-        else f"{axes}, {sections.order} {sections.sizes} ({_without_examples(ORDERS[sections.order])})"
-    )
+    sections, names = rope.sections, rope._provenance.axis_names
+    if sections is None:
+        named = f" ({', '.join(names)})" if names else ""
+        return "" if rope.axes == 1 else f"{rope.axes}{named}"
+    order, meaning = sections.order, _without_examples(ORDERS[sections.order])
+    if not names:
+        return f"{sections.axes}, {order} {sections.sizes} ({meaning})"
+    pairs = ", ".join(f"{name} {sections.axis_of_pair.count(axis)}" for axis, name in enumerate(names))
+    return f"{sections.axes}: {pairs} pairs; {order} ({meaning})"
 
 
 def _formula(rope: Any) -> str:

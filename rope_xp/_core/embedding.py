@@ -258,13 +258,15 @@ class RotaryEmbedding(CachedKeys, Extensible):
 
         The report says how the scaling rule treats each band of pairs, which pairs reach angles that training did not
         show, what happens to attention scores, what float32 would get wrong, which values the config states, and what
-        is probably wrong.
+        is probably wrong. The trained length is that before scaling: a model may have been trained with its scaling,
+        too, as Llama 3.1 was, which shows it more angles.
 
         Parameters
         ----------
         context : int, optional
-            The length of the sequence in tokens. The default is the extended length, else the trained length. If
-            neither is known, the report leaves out what depends on it.
+            The length of the sequence in tokens. The default is the extended length, else the trained length; with the
+            short factors of LongRoPE, it is the trained length. If none is known, the report leaves out what depends on
+            it.
         trained_length : int, optional
             The length of sequences in training before scaling, in tokens, if neither the scaling rule nor a config
             states it. It replaces a stated one.

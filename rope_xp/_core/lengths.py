@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from rope_xp._core import checks
-from rope_xp.frequencies import DynamicNTKScaling, LinearScaling
+from rope_xp.frequencies import DynamicNTKScaling, LinearScaling, YarnScaling
 
 
 class Lengths(NamedTuple):
@@ -12,13 +12,18 @@ class Lengths(NamedTuple):
     trained: int | None
     extended: int | None
 
+    @property
+    def longest(self) -> int | None:
+        """The longest length that is known."""
+        return max((length for length in self if length is not None), default=None)
+
 
 def lengths_of(who: str, rope: Any, trained_length: Any = None) -> Lengths:
     """The trained and the extended length of a `RotaryEmbedding`.
 
-    A scaling rule may state the trained length. Without scaling, both are the length of the config. If a rule states no
-    original length, the config does not say which of the two its length is; `extend` records both. The same is true
-    for given frequencies, which may be scaled.
+    The trained length is that before scaling. A scaling rule may state it. Without scaling, both are the length of the
+    config. If a rule states no original length, the config does not say which of the two its length is; `extend`
+    records both. The same is true for given frequencies, which may be scaled.
     """
     scaling, stated = rope.scaling, rope._provenance.max_position_embeddings
     trained, extended = stated, stated
@@ -26,12 +31,17 @@ def lengths_of(who: str, rope: Any, trained_length: Any = None) -> Lengths:
         trained, extended = scaling.max_position_embeddings, scaling.seq_len
     elif hasattr(scaling, "original_max_position_embeddings"):
         trained, factor = scaling.original_max_position_embeddings, scaling.factor
+        by_factor = None if factor is None else int(factor * trained)
         if stated is None or stated <= trained:
-            extended = None if factor is None else int(factor * trained)
+            extended = by_factor
+        elif isinstance(scaling, YarnScaling) and by_factor is not None:
+            extended = max(stated, by_factor)  # its factor is the ratio of the lengths (section 3.1)
     elif rope.base is None or getattr(scaling, "factor", 1.0) != 1.0:
         trained = rope._provenance.trained_length
     if trained_length is not None:
         trained = checks.length(who, "trained_length", trained_length)
-        if extended is None and isinstance(scaling, (LinearScaling, type(None))):
-            extended = trained if scaling is None else int(scaling.factor * trained)
+        if scaling is None and (rope.base is not None or extended is None):
+            extended = trained
+        elif isinstance(scaling, LinearScaling) and (extended is None or extended <= trained):
+            extended = int(scaling.factor * trained)
     return Lengths(trained, extended)

@@ -50,6 +50,8 @@ class Provenance:
         The keys of the config that were read.
     format : str
         The format of the config; empty for a config of transformers.
+    axis_names : tuple of str
+        The name of each of several position axes, such as time; empty if the family has no names.
 
     Examples
     --------
@@ -65,6 +67,11 @@ class Provenance:
     trained_length: int | None = None
     extended: str = ""
     format: str = ""
+    axis_names: tuple[str, ...] = ()
+
+    def axis_name(self, axis: int) -> str:
+        """The name of a position axis, or its number."""
+        return self.axis_names[axis] if self.axis_names else f"axis {axis}"
 
     def mark(self, row: str) -> str:
         """A note to append to a row, or an empty string if the config states all values of the row."""

@@ -226,7 +226,7 @@ WARNINGS = {
         (embedding(scaling=RULES["dynamic"][0]), 6144),
         (embedding(scaling=RULES["dynamic"][0]),),
     ),
-    "tokens, others apply: from_config(..., seq_len=8193)": (
+    "tokens, others apply: read the config for this length (seq_len=8193)": (
         (scaled("dynamic", factor=2.0), 8193),
         (scaled("dynamic", factor=2.0), 8192),
     ),
@@ -234,7 +234,11 @@ WARNINGS = {
         (LONGROPE,),
         (scaled("longrope", **{**FACTORS, "long_factor": [1.0] * 64}, **LENGTH),),
     ),
-    "tokens, others apply: from_config(..., seq_len=": ((LONGROPE,), (LONGROPE, 2048)),
+    "tokens, others apply: read the config for this length (seq_len=": (
+        (LONGROPE, 8192),
+        (LONGROPE, 2048),
+        (LONGROPE,),
+    ),
     "The context of 8,193 tokens is longer than the 8,192 tokens": ((scaled("yarn", **YARN), 8193), (llama(),)),
     "The attention factor 1e-39 is beyond the normal numbers of float32": (
         (embedding(attention_factor=1e-39),),
@@ -298,7 +302,15 @@ def test_lengths_and_the_default_context():
         (embedding(scaling=LinearScaling(factor=3.0)), {"context": 99}, (None, None, 99)),
         (embedding(scaling=YarnScaling(**YARN)), {}, (2048, 8192, 8192)),
         (from_config(scaled("linear", factor=4.0)), {}, (None, 8192, 8192)),
+        (from_config(scaled("linear", factor=4.0)), {"trained_length": 8192}, (8192, 32_768, 32_768)),
+        (from_config(scaled("linear", factor=4.0)), {"trained_length": 4096}, (4096, 8192, 8192)),
+        (from_config(scaled("yarn", **YARN)), {}, (2048, 8192, 8192)),
+        (from_config(scaled("yarn", 4096, **YARN)), {}, (2048, 8192, 8192)),  # its factor is the ratio of lengths
+        (from_config(scaled("llama3", 4096, **LLAMA3)), {}, (2048, 4096, 4096)),  # its factor is not
+        (from_config(LONGROPE), {}, (2048, 8192, 2048)),  # short_factor is for short sequences
+        (from_config(LONGROPE, seq_len=8192), {}, (2048, 8192, 8192)),
         (from_config(llama(max_position_embeddings=8192)), {"context": 9}, (8192, 8192, 9)),
+        (from_config(llama(max_position_embeddings=8192)), {"trained_length": 2048}, (2048, 2048, 2048)),
         (from_config(CONFIGS["grok-2"]), {}, (None, 131_072, 131_072)),  # its rule is in given frequencies
     ]
     for rope, arguments, wanted in lengths:
@@ -306,7 +318,7 @@ def test_lengths_and_the_default_context():
         assert (report.trained_length, report.extended_length, report.context) == wanted
     unknown = embedding().explain()
     assert unknown.float32_error is unknown.bfloat16_step is None and unknown.unseen_from == {}
-    assert "The trained length is not known. Give trained_length" in words(unknown)
+    assert "The trained length is not known. State it to see" in words(unknown)
 
 
 HEADS = np.linspace(0.01, 1.0, 24).reshape(2, 3, 4)
@@ -370,8 +382,80 @@ def test_real_configs(golden):
     if rope is not None:
         report = rope.explain()
         assert_is_a_report(report)
+        # A sentence about training says which, if the model may have been trained with other frequencies, too.
+        assert not is_changed(rope) or not re.search("Training showed only|angle that training did", words(report))
+        assert is_changed(rope) or "before scaling" not in words(report)
         assert not re.search("is not read, and head_dim|does not state the base|the default of most", words(report))
         assert max(map(len, rope.describe().splitlines())) <= 80
+
+
+def is_changed(rope):
+    """Whether a scaling rule changes a frequency that is not 0."""
+    if rope.scaling is None:
+        return False
+    pairs = zip(np.ravel(rope.inv_freq), np.ravel(rope.replace(scaling=None).inv_freq))
+    return not all(np.isclose(w, unscaled, rtol=1e-9, atol=0) for w, unscaled in pairs if w)
+
+
+# What a report says about the lengths of a config, and about training with its rule.
+TRAINING = {
+    "llama-3.1-8b": (
+        "trained length 8,192 tokens before scaling extended length 131,072 tokens with scaling (the length that the "
+        "config states)",
+        "The config states 131,072 tokens, with this scaling. If the model was trained with it",
+        "Llama 3.1, which this rule is from, was trained with up to 131,072 tokens",
+    ),
+    "deepseek-v3": ("The config states 163,840 tokens, with this scaling", "DeepSeek-V3 was trained with this rule"),
+    "gpt-oss-20b": ("4,096 tokens before scaling", "131,072 tokens with scaling (the length that the config states)"),
+    "qwen2.5-7b-instruct-yarn": (
+        "131,072 tokens with scaling (the factor times the trained length; the config states 32,768)",
+        "The config states 32,768 tokens, less than the scaling reaches. So the scaling may have been added after",
+    ),
+    "qwen3-8b-yarn": ("The config states 40,960 tokens, less than the scaling reaches",),
+    "phi-3.5-mini-instruct": ("Within a context of 4,096 tokens, no pair has such angles",),
+    "internlm2-7b": ("trained length 32,768 tokens (the length that the config states) Pairs",),
+    "longchat-7b-v1.5-32k": ("stated length 4,096 tokens (the config does not say whether before or with scaling)",),
+    "command-r-v01": ("Training showed",),
+}
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_what_a_report_says_about_training(name):
+    text = words(from_config(CONFIGS[name]).explain())
+    assert [each for each in TRAINING[name] if each not in text] == []
+
+
+def test_training_with_scaling_that_a_config_does_not_have():
+    by_hand = words(embedding(scaling=YarnScaling(**YARN)).explain())
+    assert "8,192 tokens with scaling (the factor times the trained length)" in by_hand
+    assert "A model that was trained with this scaling has seen more angles." in by_hand
+    extended = words(embedding().extend(8192, "yarn", trained_length=2048).explain())
+    assert "extended length 8,192 tokens with scaling extended by yarn" in extended
+    assert "The scaling was added by extend. Only training with it" in extended
+
+
+# The names of position axes, in the order of positions, and the numbers of their pairs.
+AXES = {
+    ("qwen2-vl-7b-instruct", None): {"time": 16, "height": 24, "width": 24},
+    ("qwen2-vl-7b-instruct", "vision"): {"height": 20, "width": 20},
+    ("ernie-4.5-vl-28b-a3b", None): {"time": 20, "height": 22, "width": 22},  # its sections begin with the height
+    ("hunyuan-ocr", None): {"token": 16, "width": 16, "height": 16, "image": 16},
+    ("dinov3-vitl16-lvd1689m", None): {"height": 16, "width": 16},
+    ("gemma-4-e2b-it", "vision"): {"width": 16, "height": 16},
+}
+
+
+@pytest.mark.parametrize(("name", "part"), AXES)
+def test_position_axes_have_the_names_of_the_family(name, part):
+    rope = from_config(CONFIGS[name], part=part)
+    report, wanted = rope.explain(), AXES[name, part]
+    assert {axis.name: len(axis.pairs) for axis in report.axes} == wanted
+    assert all(f"{axis.axis} {axis.name}" in str(report) for axis in report.axes)
+    described = re.sub(r"\s+", " ", rope.describe())
+    if rope.sections is None:
+        assert f"position axes {rope.axes} ({', '.join(wanted)})" in described
+    else:
+        assert f"{rope.axes}: {', '.join(f'{axis} {pairs}' for axis, pairs in wanted.items())} pairs;" in described
 
 
 def test_llama_3_1():
@@ -384,8 +468,11 @@ def test_llama_3_1():
     ]
     assert len(str(report).splitlines()) <= 40 and report.warnings == ()
     text = words(report)
-    assert "29 of 64 pairs complete no turn within 8,192 tokens: 35-63." in text
-    assert "not show is 65,536. Within a context of 131,072 tokens, 29 pairs have such angles." in text
+    assert "29 of 64 pairs complete no turn within 8,192 tokens: 35-63. Training before scaling showed only" in text
+    assert (
+        "training before scaling did not show is 65,536. Within a context of 131,072 tokens, 29 pairs have such angles."
+        in text
+    )
 
 
 def test_bad_lengths():

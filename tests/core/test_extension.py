@@ -8,6 +8,7 @@ from itertools import product
 import engines
 import numpy as np
 import pytest
+from configs import CONFIGS
 from errors import assert_all_raise, raising
 from samples import embedding
 
@@ -78,7 +79,7 @@ def test_vllm_accepts_the_new_length_and_no_longer_one(rule, stated):
 @pytest.mark.parametrize("before, after", list(product(RULES, RULES)))
 def test_nothing_is_scaled_twice(before, after):
     """From the base and the trained length before the first extension, which the first result knows."""
-    first = extended(PLAIN, before, trained_length=TRAINED)
+    first = PLAIN.extend(2 * TRAINED, before, trained_length=TRAINED, **(LISTS if before == "longrope" else {}))
     second = first.extend(8 * TRAINED, after, **(LISTS if after == "longrope" else {}))
     assert second == extended(PLAIN, after) and lengths_of("test", second) == (TRAINED, TO)
     text = second._provenance.extended
@@ -101,6 +102,47 @@ def test_lengths_and_defaults_of_a_config_are_kept():
         from_config({**llama, "rope_scaling": {"type": "dynamic", "factor": 2.0}}).extend(TO, "ntk").scaling
         == (RULES["ntk"])
     )
+
+
+# Published configs: the length that each has, the shortest that is new, and whether a scaling is replaced with which
+# the model may have been trained. Dynamic NTK scales nothing at lengths of training.
+HAVE = {
+    "llama-2-7b": (4096, False),
+    "llama-3.1-8b": (131_072, True),  # 8,192 before scaling; its factor times that is 65,536
+    "llama-3.2-1b": (131_072, True),
+    "deepseek-v3": (163_840, True),
+    "gpt-oss-20b": (131_072, True),
+    "phi-3.5-mini-instruct": (131_072, True),
+    "qwen2.5-7b-instruct-yarn": (131_072, True),  # the config states 32,768, and a factor of 4
+    "qwen3-8b-yarn": (131_072, True),  # the config states 40,960
+    "internlm2-7b": (32_768, False),
+    "qwen2-vl-7b-instruct": (32_768, False),
+}
+
+
+@pytest.mark.parametrize("name", HAVE)
+def test_a_length_that_the_model_has_is_refused(name):
+    """Whatever the rule: it would shrink the context, or replace frequencies that fit."""
+    rope, (length, replaces) = from_config(CONFIGS[name]), HAVE[name]
+    for to, rule in product((length, length // 2, 1), (None, "yarn", "linear")):
+        with pytest.raises(
+            ValueError, match=rf"extend: to must be greater than the .*length.*, {length}, .*; got {to}$"
+        ):
+            rope.extend(to, rule)
+    found, choices = rope.extend(2 * length, "yarn"), rope.extend(2 * length)
+    assert found.explain().context == choices.to == 2 * length
+    text = "The model may have been trained with the scaling that extend replaces"
+    assert [text in each for each in (*choices.warnings, *found.explain().warnings)] == [True, True] * replaces
+    reports = [" ".join(str(each).split()) for each in (choices, found.explain())]
+    assert [text in report[:350] for report in reports] == [replaces, replaces]
+    assert (text in " ".join(found.describe().split())) == replaces
+
+
+def test_a_scaling_that_extend_added_may_be_replaced():
+    first = from_config(CONFIGS["llama-2-7b"]).extend(8192, "yarn")
+    assert first.extend(16_384, "linear").explain().warnings == first.extend(16_384).warnings == ()
+    with pytest.raises(ValueError, match=r"the length with the present scaling, 8192, .*; got 8192"):
+        first.extend(8192, "linear")
 
 
 YARN = replace(RULES["yarn"], factor=2.0)
@@ -126,7 +168,11 @@ def test_the_scale_of_the_softmax_stays_with_its_rule():
     choices = rope.extend(TO, trained_length=TRAINED)
     scales = {each.rule: each.rope.softmax_scale for each in choices.choices if each.rope}
     assert scales.pop("yarn") == pytest.approx((0.1 * np.log(8) + 1) ** 2) and set(scales.values()) == {1.0}
-    assert "multiplies its softmax scale by 1.14343, " in choices.notes[1] and "Only yarn keeps" in choices.notes[1]
+    assert "multiplies its softmax scale by 1.14343, " in choices.notes[1]
+    assert (
+        choices.warnings[0].startswith("The model may have been trained with the scaling")
+        and "Only yarn keeps" in choices.notes[1]
+    )
 
 
 def test_proportional_scaling_keeps_the_pairs_that_are_not_rotated():
@@ -160,7 +206,7 @@ def test_choices_count_the_pairs_of_this_value(rope):
     assert (of_rule["linear"].kept, of_rule["linear"].interpolated) == (0, 32)
     assert of_rule["yarn"].attention_factor == pytest.approx(0.1 * np.log(8) + 1)
     assert of_rule["longrope"].rope is None and "must be given" in of_rule["longrope"].refusal
-    assert any("fine-tuned with this scaling" in note for note in choices.notes) == (rope.scaling is not None)
+    assert bool(choices.warnings) == (rope.scaling is not None)
 
 
 def test_choices_are_text_markdown_and_a_dict():

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 from rope_xp._core import checks
 from rope_xp._core.channels import LAYOUTS, Layout
+from rope_xp._core.config.axis_names import axis_names
 from rope_xp._core.config.block import block_of, embedding_of
 from rope_xp._core.config.families import FAMILIES
 from rope_xp._core.config.family import COMMON_DEFAULTS, Axes, Family
@@ -343,7 +344,9 @@ def _read(
     length = keys.first(*LENGTH_KEYS, "seq_length")
     length = int(length) if isinstance(length, (int, float)) and 1 <= length < 2**53 else None
     stated = tuple(name for name in keys.found() if name in mapping)  # not those that `set_known_keys` has added
-    return rope, Provenance(tuple(keys.defaults.values()), tuple(keys.remarks), model_type, length, stated)
+    names = axis_names(family, model_type, rope.axes)
+    defaults = tuple(keys.defaults.values())
+    return rope, Provenance(defaults, tuple(keys.remarks), model_type, length, stated, axis_names=names)
 
 
 def _check_all_read(keys: Keys, family: Family, mapping: Mapping[str, Any]) -> None:

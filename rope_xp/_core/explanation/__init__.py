@@ -11,6 +11,7 @@ from rope_xp._core.explanation.text import sections_of
 from rope_xp._core.explanation.warning_texts import warnings_of
 from rope_xp._core.lengths import lengths_of
 from rope_xp._core.report import Report, Section
+from rope_xp.frequencies import LongRopeScaling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +25,12 @@ class Explanation(Report):
     rope : RotaryEmbedding
     pairs : int
         The number of pairs.
-    trained_length, extended_length : int or None
-        In tokens; None if nothing states them.
+    trained_length : int or None
+        The length of training before scaling, in tokens; None if nothing states it.
+    extended_length : int or None
+        The length with scaling, in tokens: that of the config if it states one, else what follows from the rule.
+    stated_length : int or None
+        The length that the config states, in tokens. It does not say whether the model was trained at this length.
     context : int or None
         The length that is explained, in tokens.
     bands : tuple of Band
@@ -35,7 +40,8 @@ class Explanation(Report):
         The pairs of each position axis; empty for one axis.
     unseen_from : dict of int to int
         For each pair that completes no turn within the trained length: the first position at which it has an angle that
-        training did not show. Empty if the trained length is not known.
+        training before scaling did not show. Training with scaling shows more. Empty if the trained length is not
+        known.
     attention_factor, score_factor, softmax_scale : float
         The factor of sines and cosines; its square, by which rotated channels change scores; and the factor by which
         the model must multiply its softmax scale.
@@ -62,7 +68,7 @@ class Explanation(Report):
     >>> report = RotaryEmbedding(head_dim=128, layout="half", base=1_000_000.0, scaling=yarn).explain()
     >>> report.context, report.unseen_from[63], round(report.score_factor, 4)
     (131072, 131072, 1.2965)
-    >>> print(*str(report).splitlines()[8:13], sep="\\n")
+    >>> print(*str(report).splitlines()[9:14], sep="\\n")
     Pairs
     pairs  treatment     divided by   wavelength in tokens  after scaling
     0-23   kept          1            6.28 to 900           the same
@@ -74,6 +80,7 @@ class Explanation(Report):
     pairs: int
     trained_length: int | None
     extended_length: int | None
+    stated_length: int | None
     context: int | None
     bands: tuple[Band, ...]
     axes: tuple[AxisPairs, ...]
@@ -92,9 +99,14 @@ class Explanation(Report):
 
 
 def explain(who: str, rope: Any, context: Any, trained_length: Any) -> Explanation:
-    """The explanation of a `RotaryEmbedding`. The default of `context` is the extended length, else the trained one."""
+    """The explanation of a `RotaryEmbedding`.
+
+    The default of `context` is the extended length, else the trained one. The short factors of LongRoPE are for the
+    trained length.
+    """
     lengths = lengths_of(who, rope, trained_length)
-    known = lengths.extended or lengths.trained
+    is_short = isinstance(rope.scaling, LongRopeScaling) and not rope.scaling.is_long
+    known = (lengths.trained if is_short else lengths.extended) or lengths.trained
     context = known if context is None else checks.length(who, "context", context)
     pairs, provenance = pairs_of(rope), rope._provenance
     return Explanation(
@@ -102,6 +114,7 @@ def explain(who: str, rope: Any, context: Any, trained_length: Any) -> Explanati
         pairs=rope.pairs,
         trained_length=lengths.trained,
         extended_length=lengths.extended,
+        stated_length=provenance.max_position_embeddings,
         context=context,
         bands=bands_of(rope, pairs, lengths.trained),
         axes=axes_of(rope, pairs),

@@ -50,11 +50,14 @@ class AxisPairs(NamedTuple):
         The numbers of the pairs.
     wavelengths : (float, float) or None
         The shortest and the longest wavelength, in tokens.
+    name : str
+        The name of the axis, such as "time"; empty if the family has no names.
     """
 
     axis: int
     pairs: tuple[int, ...]
     wavelengths: Range | None
+    name: str
 
 
 class Pair(NamedTuple):
@@ -134,8 +137,9 @@ def axes_of(rope: Any, pairs: list[Pair]) -> tuple[AxisPairs, ...]:
     if axis_of_pair is None:
         return ()
     of_axes = [[pair for pair in pairs if axis_of_pair[pair.number] == axis] for axis in range(rope.axes)]
+    names = rope._provenance.axis_names or ("",) * rope.axes
     return tuple(
-        AxisPairs(axis, tuple(pair.number for pair in own), _wavelengths(pair.frequency for pair in own))
+        AxisPairs(axis, tuple(pair.number for pair in own), _wavelengths(pair.frequency for pair in own), names[axis])
         for axis, own in enumerate(of_axes)
     )
 

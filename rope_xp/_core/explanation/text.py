@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from rope_xp._core.description import properties
+from rope_xp._core.explanation.training import is_scaled, with_scaling
 from rope_xp._core.report import Section, Table
 
 
 def sections_of(it: Any) -> list[Section]:
     """The sections of an `Explanation`."""
     return [
-        Section("", Table((), _properties(it))),
+        Section("Warnings", it.warnings),
+        Section("" if not it.warnings else "Properties", Table((), _properties(it))),
         Section("Pairs", _bands(it)),
         Section("Position axes", _axes(it)),
         Section("Angles", _angles(it)),
@@ -18,7 +20,6 @@ def sections_of(it: Any) -> list[Section]:
         Section("Inverse", _inverse(it)),
         Section("Precision", _precision(it)),
         Section("Config", _config(it)),
-        Section("Warnings", it.warnings),
     ]
 
 
@@ -27,17 +28,35 @@ def _properties(it: Any) -> list[tuple[str, str]]:
     elsewhere = {"attention factor", "softmax scale", *["wavelengths"] * bool(it.bands)}
     rows = {name: row for name, row in properties(it.rope).items() if name not in elsewhere}
     others = it.rope._provenance.others(rows)
-    rows["trained length"] = _tokens(it.trained_length)
-    if it.extended_length not in (None, it.trained_length):
-        rows["extended length"] = _tokens(it.extended_length)
+    rows |= _lengths(it)
     if it.context is not None and it.context not in (it.trained_length, it.extended_length):
         rows["context"] = _tokens(it.context)
-    of_config = it.rope._provenance.max_position_embeddings
-    if it.rope.scaling is None and it.trained_length == of_config is not None:
-        rows["trained length"] += " (the length that the config states)"
-    if it.trained_length is None and it.extended_length == of_config is not None:
-        rows["extended length"] += " (the config does not say whether it is the trained one)"
     return [*rows.items(), *others]
+
+
+def _lengths(it: Any) -> dict[str, str]:
+    """The lengths, and where they come from."""
+    trained, extended, stated = it.trained_length, it.extended_length, it.stated_length
+    if trained is None and extended == stated is not None:
+        return {
+            "trained length": _tokens(None),
+            "stated length": f"{_tokens(stated)} (the config does not say whether before or with scaling)",
+        }
+    of_config = " (the length that the config states)"
+    if not is_scaled(it.rope, it.bands):
+        rows = {"trained length": _tokens(trained) + (of_config if trained == stated is not None else "")}
+        return rows if extended in (None, trained) else {**rows, "extended length": _tokens(extended)}
+    rows = {"trained length": _tokens(trained) + (" before scaling" if trained is not None else "")}
+    if extended is None:
+        return rows
+    if it.rope._provenance.extended:
+        source = ""
+    elif extended == stated:
+        source = of_config
+    else:
+        but = "" if stated is None else f"; the config states {stated:,}"
+        source = f" (the factor times the trained length{but})"
+    return {**rows, "extended length": f"{_tokens(extended)} with scaling{source}"}
 
 
 def _bands(it: Any) -> Table | str:
@@ -65,7 +84,10 @@ def _scaled_band(band: Any) -> tuple[str, ...]:
 
 
 def _axes(it: Any) -> Table | str:
-    rows = [(str(axis.axis), str(len(axis.pairs)), _ranges(axis.pairs), _range(axis.wavelengths)) for axis in it.axes]
+    rows = [
+        (f"{axis.axis} {axis.name}".strip(), str(len(axis.pairs)), _ranges(axis.pairs), _range(axis.wavelengths))
+        for axis in it.axes
+    ]
     return Table(("axis", "number of pairs", "pairs", "wavelength in tokens"), rows) if rows else ""
 
 
@@ -75,21 +97,21 @@ def _angles(it: Any) -> Sequence[str]:
         return ()
     trained, unseen = it.trained_length, it.unseen_from
     if trained is None:
-        return ["The trained length is not known. Give trained_length to see which angles training did not show."]
+        return ["The trained length is not known. State it to see which angles training did not show."]
     if not unseen:
         return [f"Each rotated pair completes a turn within {trained:,} tokens. Training showed all its angles."]
+    scaled = is_scaled(it.rope, it.bands)
+    training = "training before scaling" if scaled else "training"
     first, last = min(unseen.values()), max(unseen.values())
     until = "" if first == last else f" for one of them, and {last:,} for the last"
     reached = sum(position < it.context for position in unseen.values()) if it.context else 0
-    sentences = [
-        f"{len(unseen)} of {it.pairs} pairs complete no turn within {trained:,} tokens: {_ranges(unseen)}. Training "
-        "showed only a part of their angles.",
-        f"The first position with an angle that training did not show is {first:,}{until}. Within a context of "
+    return [
+        *([with_scaling(it.rope, it.extended_length)] if scaled else []),
+        f"{len(unseen)} of {it.pairs} pairs complete no turn within {trained:,} tokens: {_ranges(unseen)}. "
+        f"{training.capitalize()} showed only a part of their angles.",
+        f"The first position with an angle that {training} did not show is {first:,}{until}. Within a context of "
         f"{it.context:,} tokens, {f'{reached} pairs have' if reached else 'no pair has'} such angles.",
     ]
-    if it.rope.scaling is not None:
-        sentences.append("Training means training without scaling. Later training with scaling shows more angles.")
-    return sentences
 
 
 def _scores(it: Any) -> Sequence[str]:

@@ -88,7 +88,9 @@ def _length_dependent(rope: Any, context: int | None) -> str:
         fits = context is None or scaling.is_long == (context > original)
     else:
         return ""
-    others = "" if fits else f" At {context:,} tokens, others apply: from_config(..., seq_len={context})."
+    others = (
+        "" if fits else f" At {context:,} tokens, others apply: read the config for this length (seq_len={context})."
+    )
     return (
         f"The rule {scaling.rope_type} depends on the length. These frequencies are for sequences of {valid} tokens."
         f"{others} Keys that were cached at another length may have other frequencies, which do not fit. `rerotate` "
@@ -98,7 +100,7 @@ def _length_dependent(rope: Any, context: int | None) -> str:
 
 def _beyond(rope: Any, lengths: Lengths, context: int | None) -> str:
     """A context for which the embedding was not made."""
-    longest = max((length for length in lengths if length is not None), default=None)
+    longest = lengths.longest
     if isinstance(rope.scaling, DynamicNTKScaling) or longest is None or context is None or context <= longest:
         return ""
     return f"The context of {context:,} tokens is longer than the {longest:,} tokens that the embedding is made for."

@@ -23,14 +23,15 @@ class Extensible:
         """An embedding for longer sequences by a scaling rule or, without `rule`, a report of the rules.
 
         The factor of the rule is ``to / trained length``. An embedding that is scaled already is not scaled twice: its
-        scaling is removed first, and the trained length is that before scaling. All other arguments are kept, such as
+        scaling is removed first, and the trained length is that before scaling. If a model was trained with that
+        scaling, it has not seen the new frequencies: the reports warn of it. All other arguments are kept, such as
         the layout, the width, sections and `xpos`. If the present scaling is of the same rule, so are its parameters
         that hold for every factor, such as `beta_fast`.
 
         Parameters
         ----------
         to : int
-            The new length in tokens, greater than the trained length.
+            The new length in tokens, greater than the trained length and than that with the present scaling.
         rule : "linear", "ntk", "dynamic", "yarn", "llama3" or "longrope", optional
             The rule: `LinearScaling`, `NTKScaling`, `DynamicNTKScaling` at the length `to`, `YarnScaling` (with
             `beta_fast` 32 and `beta_slow` 1), `Llama3Scaling` (with `low_freq_factor` 1 and `high_freq_factor` 4), or
@@ -50,7 +51,7 @@ class Extensible:
         Raises
         ------
         ValueError
-            If the trained length is unknown or at least `to`, the rule is unknown, the frequencies do not follow from a
+            If the trained length is unknown, `to` is not greater than the length that the embedding has, the rule is unknown, the frequencies do not follow from a
             base, ``"longrope"`` has no lists, or a parameter is out of range.
         TypeError
             If a length is not an int, or the rule has no such parameter.

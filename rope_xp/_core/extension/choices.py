@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import pi
 from typing import Any, NamedTuple
 
-from rope_xp._core.extension.rules import METHODS, extended, unscaled
+from rope_xp._core.extension.rules import METHODS, extended, replaced_scaling, unscaled
 from rope_xp._core.report import Report, Section, Table
 
 XIONG = "Xiong et al. (2023), Effective Long-Context Scaling, arXiv:2309.16039"
@@ -77,6 +77,8 @@ class Choices(Report):
         The numbers of rotated pairs, and of those that complete no turn within the trained length.
     choices : tuple of Choice
     notes : tuple of str
+    warnings : tuple of str
+        That a rule replaces a scaling with which the model may have been trained.
     """
 
     trained: int
@@ -86,6 +88,7 @@ class Choices(Report):
     incomplete: int
     choices: tuple[Choice, ...]
     notes: tuple[str, ...]
+    warnings: tuple[str, ...]
 
     def sections(self) -> list[Section]:
         header = ("rule", "kept", "blended", "interpolated", "divided by", "new angles", "attention")
@@ -106,6 +109,7 @@ class Choices(Report):
                 f"{self.pairs} pairs are rotated. {self.incomplete} of them complete no turn within {self.trained:,} "
                 "tokens.",
             ),
+            Section("Warnings", self.warnings),
             Section("What each rule does to the pairs", Table(header, [_numbers(each) for each in self.choices])),
             Section("", Table((), LEGEND)),
             Section("Trade-offs", Table(("rule", "what it does, and what its papers say"), rows)),
@@ -133,8 +137,7 @@ def choices_of(who: str, rope: Any, trained: int, to: int) -> Choices:
     if rope.scaling is not None:
         notes.append(
             f"The embedding is scaled: {rope.scaling.describe()}. A rule replaces this scaling and starts from the "
-            f"base and from {trained:,} tokens. If the model was fine-tuned with this scaling, it has not seen the "
-            "frequencies of another."
+            f"base and from {trained:,} tokens."
         )
         if rope.softmax_scale != 1.0:
             notes.append(
@@ -146,7 +149,8 @@ def choices_of(who: str, rope: Any, trained: int, to: int) -> Choices:
         f"{each.rule} is not possible: {each.refusal}" for each in choices if each.refusal and each.rule != "longrope"
     ]
     incomplete = sum(trained * w < 2 * pi for w in frequencies if w)
-    return Choices(trained, to, to / trained, sum(map(bool, frequencies)), incomplete, choices, tuple(notes))
+    pairs, warnings = sum(map(bool, frequencies)), tuple(filter(None, [replaced_scaling(rope)]))
+    return Choices(trained, to, to / trained, pairs, incomplete, choices, tuple(notes), warnings)
 
 
 def _choice(who: str, rope: Any, rule: str, trained: int, to: int, frequencies: list[float]) -> Choice:

@@ -95,18 +95,19 @@ OF_ONE_FACTOR = ("factor", "attention_factor", "short_factor", "long_factor", "s
 
 def checked_lengths(who: str, rope: Any, to: Any, trained_length: Any) -> tuple[int, int]:
     """The trained and the new length, in tokens."""
-    to, trained = checks.count(who, "to", to), lengths_of(who, rope, trained_length).trained
+    to, lengths = checks.count(who, "to", to), lengths_of(who, rope, trained_length)
+    trained, longest = lengths.trained, lengths.longest
     if rope.base is None:
         raise ValueError(f"{who}: the embedding must have a base, from which a rule computes; got inv_freq alone")
-    if not trained:
+    if not trained or longest is None:
         raise ValueError(
             f"{who}: trained_length must be given, because neither the config nor the scaling states it; "
             f"got {trained_length}"
         )
-    if to <= trained:
+    if to <= longest:
+        which = "the trained length" if longest == trained else "the length with the present scaling"
         raise ValueError(
-            f"{who}: to must be greater than the trained length, {trained}, because shorter sequences need no change; "
-            f"got {to}"
+            f"{who}: to must be greater than {which}, {longest}, because shorter sequences need no change; got {to}"
         )
     return trained, to
 
@@ -115,16 +116,32 @@ def extended(who: str, rope: Any, rule: str, trained: int, to: int, options: dic
     """The embedding extended by a rule, with the lengths in its provenance."""
     result = unscaled(who, rope).replace(scaling=_scaling(who, rope.scaling, rule, trained, to, options))
     before: Provenance = rope._provenance
+    replaced = replaced_scaling(rope)
     removed = "" if rope.scaling is None else f". Its scaling was removed first: {rope.scaling.describe()}"
     return with_provenance(
         result,
         replace(
             before,
             defaults=tuple(each for each in before.defaults if each.row not in ("scaling", "attention factor")),
+            remarks=(*before.remarks, replaced.removesuffix(".")) if replaced else before.remarks,
             max_position_embeddings=to,
             trained_length=trained,
             extended=f"by {rule}, from {trained:,} to {to:,} tokens{removed}",
         ),
+    )
+
+
+def replaced_scaling(rope: Any) -> str:
+    """A warning if `extend` replaces a scaling with which the model may have been trained, or an empty string.
+
+    Dynamic NTK scales only what is longer than in training.
+    """
+    before: Provenance = rope._provenance
+    if before.extended or isinstance(rope.scaling, DynamicNTKScaling) or unscaled("extend", rope) == rope:
+        return ""
+    return (
+        f"The model may have been trained with the scaling that extend replaces ({rope.scaling.describe()}). Then it "
+        "has not seen the new frequencies, at any length."
     )
 
 
