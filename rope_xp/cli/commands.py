@@ -4,57 +4,39 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Sequence
-from typing import Any, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
 import rope_xp
-from rope_xp._core.channels import LAYOUTS
-from rope_xp._core.extension import Rule
-from rope_xp._core.extension.rules import METHODS
+from rope_xp._core.extension.rules import METHODS, replaced_scaling
 from rope_xp._core.writers import TARGETS, Target, with_length
 from rope_xp.cli import inputs
 from rope_xp.cli.doctor import diagnose
-from rope_xp.cli.output import show
+from rope_xp.cli.layers import Explained, Group, LayersExplained, groups_of
+from rope_xp.cli.options import (
+    ARCHITECTURE,
+    CALLS,
+    CONFIG,
+    CONTEXT,
+    FILE,
+    HEAD_DIM,
+    JSON,
+    RULE,
+    RULE_PARAMETERS,
+    RULES,
+    TRAINED,
+    Length,
+    flags_of,
+    in_options,
+    options,
+    report_in_options,
+)
+from rope_xp.cli.output import show, write
 
-RULES = get_args(Rule)
 # The keys of `rope_xp.plot.PICTURES`, which needs matplotlib.
 PICTURES = ("wavelengths", "scaling", "decay", "phase-error", "scores", "sections", "pair")
-
-
-class Length(click.ParamType):
-    """A length in tokens."""
-
-    name = "length"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        return value if isinstance(value, int) else inputs.length(value)
-
-
-def options(*added: Any) -> Any:
-    """Decorate a command with several options, in this order."""
-
-    def decorate(command: Any) -> Any:
-        for option in reversed(added):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-FILE = click.argument("file", metavar="FILE")
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-CONTEXT = click.option("--context", type=Length(), help="The length to judge, such as 128k.")
-TRAINED = click.option("--trained-length", type=Length(), help="The length of training, if the config has none.")
-HEAD_DIM = click.option("--head-dim", type=int, help="The number of channels of a head, for functions.")
-SEQ_LEN = click.option("--seq-len", type=Length(), help="The length of sequences, for rules that depend on it.")
-LAYOUT = click.option("--layout", type=click.Choice([*LAYOUTS]), help="The pairing, if weights were permuted.")
-PLACE = options(
-    click.option("--layer", type=int, help="The index of a layer, if layers differ."),
-    click.option("--layer-type", help="The type of a layer, such as sliding_attention."),
-    click.option("--part", help="A part of a composite config, such as vision."),
-)
 
 
 @click.group(context_settings={"max_content_width": 80})
@@ -65,39 +47,82 @@ def app() -> None:
     FILE is a config.json, a params.json, a GGUF, a safetensors file with its config beside it, a folder of them, or -
     for the JSON on standard input. Lengths are numbers of tokens, such as 131072 or 128k.
 
-    Exit codes: 0; 1 if embeddings differ or there are warnings; 2 for bad input.
+    Exit codes: 0; 1 if embeddings differ or the report has warnings; 2 for bad input. A reader that closes the pipe
+    changes none of them.
     """
 
 
 @app.command()
 @FILE
-@options(SEQ_LEN, CONTEXT, TRAINED, PLACE, JSON)
+@options(CONTEXT, TRAINED, CONFIG, JSON)
 def explain(file: str, as_json: bool, context: int | None, trained_length: int | None, **place: Any) -> int:
     """Say what the rotary embedding of a config does.
+
+    If its layers differ, all are listed. The exit code is 1 if the report has warnings.
 
     \b
     Example: rope-xp explain config.json --context 128k
     """
-    rope = inputs.embedding(file, **place)
-    return show(rope.explain(context or place["seq_len"], trained_length=trained_length), as_json)
+    found = groups_of(inputs.config(file), **place)
+    if all(each.rope is None for each in found):
+        raise inputs.no_embedding(file)
+    context = context or place["seq_len"]
+    explained = [
+        Explained(
+            each.name, each.layers, each.rope and _shown(each.rope.explain(context, trained_length=trained_length))
+        )
+        for each in found
+    ]
+    only = explained[0].explanation if len(explained) == 1 else None
+    return show(only or LayersExplained(tuple(explained)), as_json)
+
+
+def _shown(report: Any) -> Any:
+    """A report whose sentences name options of the command that runs."""
+    return report_in_options(report, click.get_current_context().command)
 
 
 @app.command()
 @click.argument("a")
 @click.argument("b")
-@options(CONTEXT, HEAD_DIM, JSON)
-def compare(a: str, b: str, context: int | None, head_dim: int | None, as_json: bool) -> int:
+@options(
+    CONTEXT,
+    click.option("--tolerance", type=float, help="The accepted change of a unit score."),
+    CALLS,
+    CONFIG,
+    JSON,
+)
+def compare(
+    a: str,
+    b: str,
+    context: int | None,
+    tolerance: float | None,
+    head_dim: int | None,
+    shape: str | None,
+    like: str | None,
+    as_json: bool,
+    **place: Any,
+) -> int:
     """Say whether two rotary embeddings are the same, and what differs.
 
-    A and B are files, or module:function. The exit code is 1 if they differ.
+    A and B are files, or module:function. A layer, part, length or layout is one of files. The exit code is 1 if the
+    two differ.
 
     \b
     Example: rope-xp compare old/config.json new/config.json
+    Example: rope-xp compare config.json my_model:apply_rope --layer 5
     """
     inputs.require_one_stdin((a, b))
+    given = {name: value for name, value in place.items() if value is not None}
     values = [inputs.function(each) if inputs.is_function(each) else inputs.config(each) for each in (a, b)]
-    report = rope_xp.compare(*values, head_dim=head_dim, context=context)
-    show(report, as_json)
+    if given and all(map(callable, values)):
+        flags = flags_of(click.get_current_context().command)
+        raise click.UsageError(f"one of the two must be a file with {flags[next(iter(given))]}; got two functions")
+    arrays = None if like is None else inputs.array_of(like)
+    report = rope_xp.compare(
+        *values, head_dim=head_dim, context=context, tolerance=tolerance, shape=shape, like=arrays, options=given
+    )
+    show(_shown(report), as_json)
     return 0 if report.same else 1
 
 
@@ -126,37 +151,49 @@ def identify(file: str, head_dim: int | None, as_json: bool) -> int:
 @click.option("--to", type=Length(), required=True, help="The new length.")
 @click.option("--rule", type=click.Choice(RULES), help="The scaling rule.")
 @click.option("--for", "target", type=click.Choice(TARGETS), help="Print the settings for this program.")
-@options(TRAINED, PLACE, LAYOUT, JSON)
+@options(TRAINED, RULE, CONFIG, ARCHITECTURE, JSON)
 def extend(
     file: str,
     to: int,
-    rule: Rule | None,
+    rule: Any,
     target: Target | None,
     trained_length: int | None,
+    architecture: str | None,
     as_json: bool,
-    **place: Any,
+    **others: Any,
 ) -> int:
     """Extend the context of a model. Without --rule, list the rules and what each does.
+
+    The new length must be greater than the one that the model has, with its scaling. If a rule replaces a scaling with
+    which the model may have been trained, a warning says so. The exit code is 1 if the report has warnings.
 
     \b
     Example: rope-xp extend config.json --to 128k
     Example: rope-xp extend config.json --to 128k --rule yarn --for vllm
+    Example: rope-xp extend config.json --to 128k --rule yarn --beta-fast 16
     """
+    parameters = {name: value for name in RULE_PARAMETERS if (value := others.pop(name)) is not None}
     config = inputs.config(file)
-    rope = inputs.embedding(config, **place)
+    rope = inputs.embedding(config, file, **others)
     if rule is None:
-        if target is not None:
-            raise click.UsageError("--rule must be given with --for")
-        return show(rope.extend(to, trained_length=trained_length), as_json)
-    extended = rope.extend(to, rule, trained_length=trained_length)
+        flags = flags_of(click.get_current_context().command)
+        for name in ("target", *parameters):
+            if name in parameters or target is not None:
+                raise click.UsageError(f"--rule must be given with {flags[name]}")
+        return show(_shown(rope.extend(to, trained_length=trained_length)), as_json)
+    extended = rope.extend(to, rule, trained_length=trained_length, **parameters)
+    if replaced := replaced_scaling(rope):
+        _note(f"warning: {replaced}")
     if target is None:
-        return show(extended.explain(to), as_json)
-    settings = with_length(target, extended.to_config(target), to)
+        return show(_shown(extended.explain(to)), as_json)
+    settings = with_length(target, _settings(extended, target, architecture), to)
     _note_trade_offs(rule, target, to)
-    return _print_settings(settings, config, target, rope, place)
+    if inputs.has_other_layers(config, rope, **others):
+        _require_one_embedding(target)
+    return _print_settings(settings, config, target, others["part"])
 
 
-def _note_trade_offs(rule: Rule, target: Target, to: int) -> None:
+def _note_trade_offs(rule: str, target: Target, to: int) -> None:
     """Say what the settings of a rule leave out."""
     if rule == "ntk":
         _note(METHODS[rule].trade_offs)
@@ -166,33 +203,71 @@ def _note_trade_offs(rule: Rule, target: Target, to: int) -> None:
 
 @app.command()
 @FILE
-@click.option("--to", type=click.Choice(TARGETS), required=True, help="The program.")
-@options(SEQ_LEN, PLACE, LAYOUT)
-def convert(file: str, to: Target, **place: Any) -> int:
+@click.option("--to", "target", type=click.Choice(TARGETS), required=True, help="The program.")
+@options(CONFIG, ARCHITECTURE)
+def convert(file: str, target: Target, architecture: str | None, **place: Any) -> int:
     """Write the embedding of a config for another program: keys as JSON, or options.
 
-    The keys for transformers belong into rope_parameters of config.json.
+    The keys for transformers belong into rope_parameters of config.json. If layers differ, the settings of all of them
+    are written, by their types.
 
     \b
     Example: rope-xp convert config.json --to llama.cpp
     """
     config = inputs.config(file)
-    rope = inputs.embedding(config, **place)
-    return _print_settings(rope.to_config(to), config, to, rope, place)
+    groups = [each for each in groups_of(config, **place) if each.rope is not None]
+    if not groups:
+        raise inputs.no_embedding(file)
+    if len(groups) > 1:
+        return _print_all(groups, config, target, architecture, place["part"])
+    settings = _settings(groups[0].rope, target, architecture)
+    if inputs.has_other_layers(config, groups[0].rope, **place):
+        _require_one_embedding(target)
+    return _print_settings(settings, config, target, place["part"])
 
 
-def _print_settings(settings: Any, config: Any, target: Target, rope: Any, place: dict[str, Any]) -> int:
-    """Print keys as JSON, or options as a shell takes them. For vLLM, keys lie where the config has them."""
-    if inputs.has_other_layers(config, rope, **place):
-        if target == "vllm":
-            raise click.ClickException(
-                "all layers must have the same embedding in arguments for vLLM; got a config whose layers differ"
-            )
-        _note("these are the settings of the chosen layers; other layers of the config differ")
+def _settings(rope: Any, target: Target, architecture: str | None) -> Any:
+    return rope.to_config(target, architecture=architecture)
+
+
+def _require_one_embedding(target: Target) -> None:
+    """The chosen layers are not all. vLLM replaces the keys of all layers."""
     if target == "vllm":
-        for key in reversed(inputs.path_of_part(config, place["part"])):
+        raise click.ClickException(
+            "all layers must be written for vLLM, without --layer and --layer-type; got a choice of layers that differ "
+            "from others"
+        )
+    _note("these are the settings of the chosen layers; other layers of the config differ")
+
+
+# Types of layers by which rotary blocks are nested, in transformers and in vLLM (`is_rope_parameters_nested`).
+VLLM_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
+
+
+def _print_all(groups: Sequence[Group], config: Any, target: Target, architecture: str | None, part: str | None) -> int:
+    """Print the settings of layers that differ. The rotary block of transformers is nested by the types of layers."""
+    found = {each.name: _settings(each.rope, target, architecture) for each in groups}
+    is_block = all(each.is_type for each in groups)
+    if target == "vllm":
+        if not VLLM_TYPES.issuperset(found):
+            raise click.ClickException(
+                f"layers must differ by the types {', '.join(sorted(VLLM_TYPES))} for vLLM, whose rotary block is "
+                f"nested by them; got {'; '.join(found)}"
+            )
+        blocks = {name: json.loads(each[-1])["rope_parameters"] for name, each in found.items()}
+        return _print_settings(["--hf-overrides", json.dumps({"rope_parameters": blocks})], config, target, part)
+    if target != "transformers" or not is_block:
+        _note("the layers differ, and each of these settings is for the layers that its key names")
+    shown = {name: each if isinstance(each, dict) else shlex.join(each) for name, each in found.items()}
+    return _print_settings(shown, config, target, part)
+
+
+def _print_settings(settings: Any, config: Any, target: Target, part: str | None) -> int:
+    """Print keys as JSON, or options as a shell takes them. For vLLM, keys lie where the config has them."""
+    if target == "vllm":
+        for key in reversed(inputs.path_of_part(config, part)):
             settings = [*settings[:-1], json.dumps({key: json.loads(settings[-1])})]
-    print(json.dumps(settings, indent=2) if isinstance(settings, dict) else shlex.join(settings))
+    write(json.dumps(settings, indent=2) if isinstance(settings, Mapping) else shlex.join(settings))
     return 0
 
 
@@ -206,9 +281,9 @@ def _note(text: str) -> None:
 @click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="A .png or .svg file.")
 @click.option("--kind", type=click.Choice(PICTURES), default=PICTURES[0], show_default=True, help="The picture.")
 @click.option("--dark", is_flag=True, help="For a dark background.")
-@options(CONTEXT, PLACE)
+@options(CONTEXT, CONFIG)
 def plot(files: tuple[str, ...], output: str, kind: str, dark: bool, context: int | None, **place: Any) -> int:
-    """Draw the rotary embeddings of configs.
+    """Draw the rotary embeddings of configs. If the layers of a config differ, all are drawn.
 
     \b
     Example: rope-xp plot config.json other.json -o wavelengths.svg
@@ -220,7 +295,13 @@ def plot(files: tuple[str, ...], output: str, kind: str, dark: bool, context: in
             raise
         raise click.UsageError("the extra rope-xp[plot] must be installed; got no matplotlib") from None
     inputs.require_one_stdin(files)
-    pictures.save(output, kind, {file: inputs.embedding(file, **place) for file in files}, context=context, dark=dark)
+    ropes = {}
+    for file in files:
+        found = [each for each in groups_of(inputs.config(file), **place) if each.rope is not None]
+        if not found:
+            raise inputs.no_embedding(file)
+        ropes |= {file if len(found) == 1 else f"{file}, {each.name}": each.rope for each in found}
+    pictures.save(output, kind, ropes, context=context, dark=dark)
     return 0
 
 
@@ -241,19 +322,12 @@ def doctor(as_json: bool) -> int:
 ERROR_OF_LIBRARY = re.compile(r"[\w.-]+: ")
 
 
-def _with_options(message: str, words: Sequence[str]) -> str:
-    """The message of an error with options of the command in place of the arguments in Python."""
-    command = app.commands.get(next(iter(words), ""), app)
-    flags = {each.name: each.opts[-1] for each in command.params if isinstance(each, click.Option)}
-    names = rf"\b({'|'.join(map(str, flags))})( of scaling)?(?=( or \w+)? must be )"
-    message = re.sub(names, lambda found: flags[found[1]], message)
-    return re.sub(r"call rope\.replace\(layout='(\w+)'\).*", r"give --layout \1", message)
-
-
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these words, and return the exit code. Bad input is one line on standard error."""
     try:
         return app.main(None if arguments is None else [*arguments], prog_name="rope-xp", standalone_mode=False) or 0
+    except SystemExit:  # click ends so if the reader of --help has closed the pipe
+        return 0
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message(), file=sys.stderr)
         return 2
@@ -267,6 +341,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if not ERROR_OF_LIBRARY.match(str(error)):
             raise
         words = sys.argv[1:] if arguments is None else arguments
-        message = f"rope-xp: {_with_options(str(error).removeprefix('rope-xp: '), words)}"
+        command = app.commands.get(next(iter(words), ""), app)
+        message = f"rope-xp: {in_options(str(error).removeprefix('rope-xp: '), command)}"
     print(" ".join(message.split()), file=sys.stderr)
     return 2

@@ -17,6 +17,8 @@ from rope_xp._core.config.parts import part_of
 from rope_xp._core.config.source import mapping_of
 
 UNITS = {"": 1, "k": 2**10, "m": 2**20}
+# Array libraries, by the modules that make arrays.
+LIBRARIES = {"numpy": "numpy", "torch": "torch", "jax": "jax.numpy", "cupy": "cupy", "mlx": "mlx.core"}
 
 
 def length(text: str) -> int:
@@ -46,16 +48,21 @@ def require_one_stdin(files: Sequence[str]) -> None:
         raise click.UsageError("- must be given once, because standard input can be read once")
 
 
-def embedding(file: Any, **options: Any) -> RotaryEmbedding:
-    """The embedding that a config describes."""
-    rope = rope_xp.from_config(config(file), **options)
+def embedding(config: Any, file: str, **options: Any) -> RotaryEmbedding:
+    """The embedding that the config of a file describes."""
+    rope = rope_xp.from_config(config, **options)
     if rope is None:
-        name = file if isinstance(file, str) and file != "-" else "standard input"
-        raise click.ClickException(f"{name} must have a rotary embedding; got a model or a layer without one")
+        raise no_embedding(file)
     return rope
 
 
-def has_other_layers(config: Any, rope: RotaryEmbedding, **place: Any) -> bool:
+def no_embedding(file: str) -> click.ClickException:
+    """The error for a file without a rotary embedding."""
+    name = "standard input" if file == "-" else file
+    return click.ClickException(f"{name} must have a rotary embedding; got a model or a layer without one")
+
+
+def has_other_layers(config: Any, rope: RotaryEmbedding | None, **place: Any) -> bool:
     """Whether the embedding is that of chosen layers, and other layers have another."""
     if place["layer"] is None and place["layer_type"] is None:
         return False
@@ -96,10 +103,27 @@ def function(text: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except Exception as error:  # the module may do anything when it is imported
+    except (Exception, SystemExit) as error:  # the module may do anything when it is imported
         raise click.ClickException(
             f"{text} must be a function that can be imported; got {type(error).__name__}: {error}"
         ) from None
     if not callable(found):
         raise click.ClickException(f"{text} must be a function; got {type(found).__name__}")
     return found
+
+
+def array_of(text: str) -> Any:
+    """An array of a library, and of a dtype: torch, torch:bfloat16 or numpy:float16."""
+    library, _, dtype = text.partition(":")
+    if library not in LIBRARIES:
+        raise click.BadParameter(
+            f"an array must be LIBRARY or LIBRARY:DTYPE, with one of {', '.join(LIBRARIES)}; got {text!r}",
+            param_hint="'--like'",
+        )
+    try:
+        module = importlib.import_module(LIBRARIES[library])
+        return module.zeros(1, dtype=getattr(module, dtype or "float32"))
+    except Exception as error:  # the library may be missing or broken, or have no such dtype
+        raise click.BadParameter(
+            f"{text} must be an array that can be made here; got {type(error).__name__}: {error}", param_hint="'--like'"
+        ) from None

@@ -1,6 +1,7 @@
 """Print reports: for people with rich, for programs as JSON."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -17,14 +18,29 @@ from rope_xp._core.report import WIDTH, Report, Table
 def show(report: Report, as_json: bool) -> int:
     """Print a report. The exit code is 1 if it has warnings."""
     if as_json:
-        print(json.dumps(report.to_dict(), indent=2))
+        write(json.dumps(report.to_dict(), indent=2))
     elif sys.stdout is not None and sys.stdout.isatty():
         console = Console(highlight=False, emoji=False, markup=False)
         parts = _parts(report, narrow=console.width < WIDTH)
         console.print(*parts, sep="\n", width=min(console.width, WIDTH))
     else:
-        print(report)
+        write(str(report))
     return 1 if getattr(report, "warnings", ()) else 0
+
+
+def write(text: str) -> None:
+    """Print a text. A reader may close the pipe early, as `head` does: it has what it wants."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        close_pipe()
+
+
+def close_pipe() -> None:
+    """Let what is still to be written to standard output vanish, so that Python does not fail when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _parts(report: Report, narrow: bool) -> Iterator[Any]:

@@ -11,9 +11,11 @@ from importlib.util import find_spec
 import pytest
 from configs import CONFIGS
 
+import rope_xp
 from rope_xp import from_config
 from rope_xp.cli import doctor, main
 from rope_xp.cli.commands import PICTURES, app
+from rope_xp.cli.layers import groups_of
 from rope_xp.plot import PICTURES as DRAWN
 
 LLAMA, QWEN, PLAIN = "llama-3.1-8b", "qwen2.5-7b-instruct-yarn", "llama-2-7b"
@@ -145,23 +147,207 @@ def test_settings_that_are_not_the_whole_story_say_so(run, file):
         code, text, errors = run(words[0], file(words[1]), *words[2:])
         assert code == 0 and text and said in errors and errors.count("\n") == bool(said)
     code, text, errors = run("convert", file("gemma-3-12b-it"), "--layer", "5", "--to", "vllm")
-    assert (code, text) == (2, "") and "got a config whose layers differ" in errors
+    assert (code, text) == (2, "") and "got a choice of layers that differ from others" in errors
 
 
 def test_errors_name_options_that_help(run, file):
     for words, message in {
-        ("explain", "gemma-3-12b-it"): "--layer or --layer-type must be given, because",
+        ("extend", "gemma-3-12b-it", "--to", "1M"): "--layer or --layer-type must be given, because",
+        ("compare", "gemma-3-12b-it", LLAMA): "--layer or --layer-type must be given, because",
         ("explain", "gemma-3-12b-it", "--part", "x"): "--part must be ",
         ("convert", "internlm2-7b", "--to", "llama.cpp"): "or --seq-len must be given; got",
-        ("extend", LLAMA, "--to", "8k"): "--to must be greater than the trained length, 8192",
+        ("extend", LLAMA, "--to", "64k"): "--to must be greater than the length with the present scaling, 131072",
+        ("extend", PLAIN, "--to", "4k", "--rule", "yarn"): "--to must be greater than the trained length, 4096",
+        ("extend", PLAIN, "--to", "8k", "--factor", "3"): "--rule must be given with --factor",
+        ("extend", PLAIN, "--to", "8k", "--for", "vllm"): "--rule must be given with --for",
+        ("extend", PLAIN, "--to", "8k", "--rule", "ntk", "--factor", "0.5"): "NTKScaling: --factor must be at least 1",
+        ("extend", PLAIN, "--to", "8k", "--rule", "linear", "--beta-fast", "3"): "options of --rule linear must be "
+        "--factor; got --beta-fast",
+        ("extend", PLAIN, "--to", "8k", "--rule", "longrope"): "--short-factor and --long-factor must be given for "
+        "--rule longrope",
+        ("explain", PLAIN, "--layer", "1", "--layer-type", "x"): "--layer or --layer-type must be given, not both",
+        ("explain", PLAIN, "--layer-type", "x"): "--layer-type must be full_attention, sliding_attention; got 'x'",
+        ("plot", "gemma-3-12b-it", "-o", "x.png", "--kind", "pair"): "there must be one embedding, of one FILE and one "
+        "--layer-type; got 2",
+        ("plot", LLAMA, "-o", "x.jpg"): "save: --output must end in .png or .svg",
+        ("plot", LLAMA, "-o", "x.png", "--kind", "phase-error", "--context", "32M"): "--context must be at least 2",
+        ("compare", LLAMA, "math:sin", "--shape", "x"): "compare: --shape must name the axes of x",
+        ("compare", "math:sin", "math:sin", "--layer", "1"): "one of the two must be a file with --layer; got two",
+        ("compare", "math:sin", "math:sin"): "compare: --head-dim must be given for two functions",
+        ("compare", LLAMA, LLAMA, "--tolerance", "0"): "compare: --tolerance must be greater than 0",
+        ("compare", LLAMA, "math:sin", "--like", "tf"): "an array must be LIBRARY or LIBRARY:DTYPE, with one of numpy",
+        ("compare", LLAMA, "math:sin", "--like", "numpy:bf16"): "numpy:bf16 must be an array that can be made here",
+        ("convert", "gemma-3-12b-it", "--to", "gguf"): "--architecture must",
         ("extend", PLAIN, "--to", "8k", "--trained-length", "8k"): "--to must be greater",
         ("convert", LLAMA, "--to", "llama.cpp"): "if config.json has this scaling: then give no argument for it",
         ("convert", LLAMA, "--to", "gguf"): "permute_projection(to='interleaved'), and give --layout interleaved",
     }.items():
-        code, _, errors = run(words[0], file(words[1]), *words[2:])
-        assert code == 2 and message in errors and errors.count("\n") == 1
+        code, _, errors = run(*(file(each) if each in CONFIGS else each for each in words))
+        assert (code, errors.count("\n")) == (2, 1) and message in errors, errors
     code, text, _ = run("convert", file(LLAMA), "--to", "gguf", "--layout", "interleaved")
     assert code == 0 and json.loads(text) == from_config(CONFIGS[LLAMA], layout="interleaved").to_config("gguf")
+
+
+# Configs whose layers differ: the kinds of layers, and the first numbers of each.
+DIFFERING = {
+    "gemma-3-12b-it": {"sliding_attention": [0, 1, 2, 3, 4, 6], "full_attention": [5, 11, 17]},
+    "olmo-3-7b": {"sliding_attention": [0, 1, 2, 4], "full_attention": [3, 7]},
+    "gemma-4-e2b-it": {"sliding_attention": [0, 1, 2, 3, 5], "full_attention": [4, 9]},
+    "modernbert-base": {"full_attention": [0, 3, 6], "sliding_attention": [1, 2, 4]},
+    "deepseek-v4-flash": {"main": [], "compress": []},  # the config does not state the number of its layers
+}
+
+
+@pytest.mark.parametrize("name", DIFFERING)
+def test_layers_that_differ_are_all_listed(run, file, name):
+    config, kinds = CONFIGS[name], DIFFERING[name]
+    code, text, errors = run("explain", file(name))
+    assert (code, errors) == (0, "") and max(map(len, text.splitlines())) <= 80
+    _, shown, _ = run("explain", file(name), "--json")
+    groups = json.loads(shown)["groups"]
+    assert [(each["name"], each["layers"][: len(kinds[each["name"]])]) for each in groups] == [*kinds.items()]
+    for number, (kind, group) in enumerate(zip(kinds, groups), 1):
+        assert f"== Layers, {number} of {len(kinds)}: {kind} ==" in text
+        chosen = {"layer": group["layers"][0]} if group["layers"] else {"layer_type": kind}
+        rope = from_config(config, **chosen)
+        assert group["explanation"]["rope"] == repr(rope) and str(rope.explain()) in text
+        _, one, _ = run("explain", file(name), "--layer-type", kind)
+        assert one == f"{from_config(config, layer_type=kind).explain()}\n"
+
+
+def test_layers_without_rotation_are_listed(run, file):
+    code, text, _ = run("explain", file("llama-4-scout-17b-16e"))
+    whole = from_config(CONFIGS["llama-4-scout-17b-16e"])
+    assert code == 0 and str(whole.explain()) in text
+    assert "Layers 3, 7, 11, 15, 19, 23, 27, 31, 35, 39, 43, 47, which have no rotary" in " ".join(text.split())
+    _, text, _ = run("convert", file("llama-4-scout-17b-16e"), "--to", "transformers")
+    assert json.loads(text) == whole.to_config()
+    code, _, errors = run("explain", file("baichuan2-13b-chat"))
+    assert code == 2 and "must have a rotary embedding; got a model" in errors
+
+
+def test_layers_of_one_type_that_differ_have_numbers(run, file):
+    config = {**CONFIGS[LLAMA], "model_type": "smollm3", "num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 1]}
+    config["layer_types"] = ["full_attention"] * 4
+    found = groups_of(config, None, None)
+    assert [(each.name, each.layers, each.rope is None) for each in found] == [
+        ("layers 0, 2-3", (0, 2, 3), False),
+        ("layers 1", (1,), True),
+    ]
+    assert [each.layers for each in groups_of({**config, "num_hidden_layers": 2000}, None, None)] == [()]
+
+
+@pytest.mark.parametrize("name", ["gemma-3-12b-it", "olmo-3-7b", "gemma-4-e2b-it", "modernbert-base"])
+@pytest.mark.parametrize("target", ["transformers", "vllm"])
+def test_settings_of_layers_that_differ_are_nested_by_type(run, file, name, target):
+    """Read back from the keys, each type of layers has its own embedding."""
+    code, text, errors = run("convert", file(name), "--to", target)
+    assert (code, errors) == (0, "")
+    config = json.loads(json.dumps(CONFIGS[name]))
+    inner = config.get("text_config", config)
+    keys = json.loads(text) if target == "transformers" else json.loads(shlex.split(text)[1])
+    block = keys if target == "transformers" else keys.get("text_config", keys)["rope_parameters"]
+    for key in ("rope_theta", "rope_scaling", "rope_local_base_freq", "local_rope_theta", "global_rope_theta"):
+        inner.pop(key, None)
+    for each in block.values():  # vLLM's own keys
+        each.pop("attn_factor", None), each.pop("apply_yarn_scaling", None)
+    inner["rope_parameters"] = block
+    for kind in DIFFERING[name]:
+        assert from_config(config, layer_type=kind) == from_config(CONFIGS[name], layer_type=kind)
+
+
+def test_other_programs_have_settings_for_each_type(run, file):
+    code, text, errors = run("convert", file("gemma-3-12b-it"), "--to", "llama.cpp")
+    full = from_config(CONFIGS["gemma-3-12b-it"], layer_type="full_attention").to_config("llama.cpp")
+    assert code == 0 and json.loads(text)["full_attention"] == shlex.join(full)
+    assert "each of these settings is for the layers that its key names" in errors
+    code, _, errors = run("convert", file("deepseek-v4-flash"), "--to", "vllm")
+    assert code == 2 and "layers must differ by the types chunked_attention, full_attention" in errors
+
+
+def test_plot_draws_all_layers(run, file, tmp_path, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr("rope_xp.plot.save", lambda output, kind, ropes, **_: drawn.update(ropes))
+    path = file("gemma-3-12b-it")
+    assert run("plot", path, file(LLAMA), "-o", "a.png")[0] == 0
+    assert [*drawn] == [f"{path}, sliding_attention", f"{path}, full_attention", file(LLAMA)]
+
+
+LLAMA3 = ("low_freq_factor", "high_freq_factor")
+
+
+def test_extend_takes_the_parameters_of_rules(run, file, tmp_path):
+    rope = from_config(CONFIGS[PLAIN])
+    for words, rule, parameters in [
+        (("--factor", "12"), "ntk", {"factor": 12.0}),
+        (("--beta-fast", "16", "--beta-slow", "2"), "yarn", {"beta_fast": 16.0, "beta_slow": 2.0}),
+        (("--no-truncate",), "yarn", {"truncate": False}),
+        (("--attention-factor", "1"), "yarn", {"attention_factor": 1.0}),
+        (("--low-freq-factor", "2", "--high-freq-factor", "8"), "llama3", dict(zip(LLAMA3, (2.0, 8.0)))),
+    ]:
+        code, text, _ = run("extend", file(PLAIN), "--to", "32k", "--rule", rule, *words, "--for", "transformers")
+        assert code == 0 and json.loads(text) == rope.extend(2**15, rule, **parameters).to_config()
+    short, long = tmp_path / "short.csv", tmp_path / "long.json"
+    short.write_text("1.0,\n" + "1.5, " * 62 + "\n1.5\n")
+    long.write_text(json.dumps([1.0 + j for j in range(64)]))
+    words = ("extend", file(PLAIN), "--to", "32k", "--rule", "longrope", "--short-factor", str(short))
+    code, text, _ = run(*words, "--long-factor", str(long), "--for", "transformers")
+    lists = {"short_factor": [1.0] + [1.5] * 63, "long_factor": [1.0 + j for j in range(64)]}
+    assert code == 0 and json.loads(text) == rope.extend(2**15, "longrope", **lists).to_config()
+    long.write_text("[1, [2]]")
+    code, _, errors = run(*words, "--long-factor", str(long))
+    assert code == 2 and "'--long-factor'" in errors and "must have numbers" in errors
+    code, _, errors = run(*words, "--long-factor", "missing")
+    assert code == 2 and "missing" in errors and errors.count("\n") == 1
+    long.write_text("1 2")
+    code, _, errors = run(*words, "--long-factor", str(long))
+    assert code == 2 and "--long-factor must" in errors
+
+
+@pytest.mark.parametrize("target", [(), ("--for", "vllm"), ("--for", "transformers")])
+def test_a_replaced_rule_is_a_warning(run, file, target):
+    code, text, errors = run("extend", file(LLAMA), "--to", "256k", "--rule", "yarn", *target)
+    said = "The model may have been trained with the scaling that extend replaces (llama3, factor=8.0"
+    assert errors.startswith(f"rope-xp: warning: {said}") and errors.count("\n") == 1
+    assert code == (0 if target else 1) and (said in " ".join(text.split())[:200]) == (not target)
+    assert run("extend", file(PLAIN), "--to", "256k", "--rule", "yarn", *target)[::2] == (0, "")
+
+
+def test_compare_has_the_options_of_python(run, file, tmp_path, monkeypatch):
+    given = {}
+
+    def compare(*values, **options):
+        given.update(options, values=values)
+        return original(*values, **options | {"like": None})
+
+    original = rope_xp.compare
+    monkeypatch.setattr("rope_xp.compare", compare)
+    gemma = file("gemma-3-12b-it")
+    words = ("--layer-type", "sliding_attention", "--seq-len", "1k", "--layout", "interleaved", "--tolerance", "0.01")
+    assert run("compare", gemma, gemma, *words, "--like", "numpy:float16", "--context", "9")[0] == 0
+    assert given["options"] == {"layer_type": "sliding_attention", "seq_len": 1024, "layout": "interleaved"}
+    assert (given["tolerance"], given["context"], str(given["like"].dtype)) == (0.01, 9, "float16")
+    assert run("compare", gemma, gemma, "--layer", "5")[0] == 0 and given["options"] == {"layer": 5}
+    qwen = file("qwen2-vl-7b-instruct")
+    assert run("compare", qwen, qwen, "--part", "vision")[0] == 0 and given["options"] == {"part": "vision"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (("explain", LLAMA), 0),
+        (("explain", "internlm2-7b"), 1),
+        (("convert", LLAMA, "--to", "transformers"), 0),
+        (("--help",), 0),
+    ],
+)
+def test_a_closed_pipe_changes_no_exit_code(file, words, wanted):
+    """`rope-xp explain FILE | head -1`: the reader has gone, and the report has warnings or not."""
+    command = [sys.executable, "-m", "rope_xp", *(file(each) if each in CONFIGS else each for each in words)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == (b"", wanted)
 
 
 @pytest.fixture

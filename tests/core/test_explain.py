@@ -226,7 +226,7 @@ WARNINGS = {
         (embedding(scaling=RULES["dynamic"][0]), 6144),
         (embedding(scaling=RULES["dynamic"][0]),),
     ),
-    "tokens, others apply: read the config for this length (seq_len=8193)": (
+    "tokens, others apply: from_config(..., seq_len=8193)": (
         (scaled("dynamic", factor=2.0), 8193),
         (scaled("dynamic", factor=2.0), 8192),
     ),
@@ -234,7 +234,7 @@ WARNINGS = {
         (LONGROPE,),
         (scaled("longrope", **{**FACTORS, "long_factor": [1.0] * 64}, **LENGTH),),
     ),
-    "tokens, others apply: read the config for this length (seq_len=": (
+    "tokens, others apply: from_config(..., seq_len=": (
         (LONGROPE, 8192),
         (LONGROPE, 2048),
         (LONGROPE,),

@@ -88,9 +88,7 @@ def _length_dependent(rope: Any, context: int | None) -> str:
         fits = context is None or scaling.is_long == (context > original)
     else:
         return ""
-    others = (
-        "" if fits else f" At {context:,} tokens, others apply: read the config for this length (seq_len={context})."
-    )
+    others = "" if fits else f" At {context:,} tokens, others apply: from_config(..., seq_len={context})."
     return (
         f"The rule {scaling.rope_type} depends on the length. These frequencies are for sequences of {valid} tokens."
         f"{others} Keys that were cached at another length may have other frequencies, which do not fit. `rerotate` "

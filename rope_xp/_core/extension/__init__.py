@@ -51,8 +51,9 @@ class Extensible:
         Raises
         ------
         ValueError
-            If the trained length is unknown, `to` is not greater than the length that the embedding has, the rule is unknown, the frequencies do not follow from a
-            base, ``"longrope"`` has no lists, or a parameter is out of range.
+            If the trained length is unknown, `to` is not greater than the length that the embedding has, the rule is
+            unknown, the frequencies do not follow from a base, ``"longrope"`` has no lists, or a parameter is out of
+            range.
         TypeError
             If a length is not an int, or the rule has no such parameter.
 

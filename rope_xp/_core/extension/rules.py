@@ -57,7 +57,7 @@ METHODS: dict[str, Method] = {
         "is ntk with a factor that grows with the length; short sequences are not scaled",
         "Each length has its own frequencies, so that cached keys must change with it (YaRN, section 3.3): "
         "`rope.rerotate` changes them. A factor of s divides the slowest frequency by s * s - s + 1 at the new length; "
-        "the option factor=1 divides it by s, as YaRN does (section 3.3).",
+        "a factor of 1 divides it by s, as YaRN does (section 3.3).",
         "not needed, say emozilla and YaRN (section 3.3)",
         (EMOZILLA, YARN),
     ),
@@ -80,8 +80,8 @@ METHODS: dict[str, Method] = {
     "longrope": Method(
         LongRopeScaling,
         "divides each frequency by its own number, from one list for short and one for long sequences",
-        "A search with the model finds the lists (LongRoPE, section 3), so they must be given as short_factor and "
-        "long_factor. Cached keys must change when the trained length is passed: `rope.rerotate` changes them.",
+        "A search with the model finds the lists (LongRoPE, section 3), so they must be given. "
+        "Cached keys must change when the trained length is passed: `rope.rerotate` changes them.",
         "Ding et al. need up to 1,000 steps, and none for 8 times the length (abstract)",
         (LONGROPE,),
     ),

@@ -1,0 +1,208 @@
+"""Errors of the library, as the command says them: in its own options, and in none that it does not have."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+import rope_xp
+from rope_xp import RotaryEmbedding, frequencies, plot
+from rope_xp._core.extension.rules import METHODS
+from rope_xp.cli.commands import app
+from rope_xp.cli.options import PARAMETERS, RULE_PARAMETERS, in_options, report_in_options
+
+PACKAGE = Path(rope_xp.__file__).parent
+# Modules whose errors no command can reach: those about arrays, modules of frameworks, and the command itself.
+NOT_REACHED = (
+    "kernels",
+    "backends",
+    "torch.py",
+    "flax.py",
+    "onnx.py",
+    "modules.py",
+    "huggingface",
+    "cli",
+    "weights.py",
+)
+NOT_REACHED += ("calls.py", "cached_keys.py", "rotation.py", "alignment.py", "tables.py", "angles.py", "phases.py")
+NOT_REACHED += ("plan.py", "positions", "report.py")
+SCALINGS = [name for name in vars(frequencies) if name.endswith("Scaling")]
+# The functions of the library whose errors each command can show, by the names that errors have.
+EXPLAINED = {"from_config": rope_xp.from_config, "RotaryEmbedding": RotaryEmbedding}
+EXPLAINED |= {name: vars(frequencies)[name] for name in SCALINGS}
+IDENTIFIED = {"identify": rope_xp.identify, "identify_checkpoint": rope_xp.identify_checkpoint}
+DRAWN = {draw.__name__: draw for draw in (plot.save, *plot.PICTURES.values())}
+REACHED = {
+    "explain": {**EXPLAINED, "RotaryEmbedding.explain": RotaryEmbedding.explain},
+    "compare": {**EXPLAINED, **IDENTIFIED, "compare": rope_xp.compare},
+    "identify": IDENTIFIED,
+    "extend": {
+        **EXPLAINED,
+        "RotaryEmbedding.explain": RotaryEmbedding.explain,
+        "RotaryEmbedding.extend": RotaryEmbedding.extend,
+        "RotaryEmbedding.to_config": RotaryEmbedding.to_config,
+    },
+    "convert": {**EXPLAINED, "RotaryEmbedding.to_config": RotaryEmbedding.to_config},
+    "plot": {**EXPLAINED, **DRAWN},
+}
+# Options of other programs, which errors about their settings may name.
+OF_OTHERS = {"--override-kv", "--rope-scaling", "--yarn-attn-factor"}
+# Functions in Python that an error advises, with arguments of their own.
+ADVISED = r"permute_projection\(to=|compat='transformers'"
+
+
+def module_of(who):
+    """Where the errors of a function come from, apart from checks that all functions share."""
+    modules = {
+        "from_config": "config", "RotaryEmbedding.explain": "explanation", "RotaryEmbedding.extend": "extension",
+        "RotaryEmbedding.to_config": "writers", "compare": "_compare", "identify": "_identify",
+        "identify_checkpoint": "_checkpoints",
+    }  # fmt: skip
+    return "plot.py" if who in DRAWN else "frequencies" if who in SCALINGS else modules.get(who, "_core")
+
+
+def texts_of(file):
+    """The texts of errors of a module, which begin with the name of a function, with `{...}` for what they show."""
+    tree = ast.parse(file.read_text())
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        text = ""
+        if isinstance(node, ast.JoinedStr):
+            values = [(part, getattr(part, "value", None)) for part in node.values]
+            text = "".join(v if isinstance(part, ast.Constant) else f"{{{ast.unparse(v)}}}" for part, v in values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            text = node.value
+        if re.match(r"(\{(who|WHO)\}|[\w.]+): ", text) and "\n" not in text:
+            yield text
+
+
+TEXTS = {
+    file.relative_to(PACKAGE).as_posix(): sorted(set(texts_of(file)))
+    for file in sorted(PACKAGE.rglob("*.py"))
+    if not any(part in NOT_REACHED for part in file.relative_to(PACKAGE).parts)
+}
+
+
+def arguments_of(function, command):
+    """The arguments that a command can set. A class has those that a config states, except in `extend`."""
+    if isinstance(function, type):
+        return RULE_PARAMETERS if command == "extend" and function is not RotaryEmbedding else ()
+    given = {"self", "config", "options"}
+    if function is rope_xp.identify:
+        given |= {"seq_len"}  # another length than that of configs, which `compare` chooses
+    names = [name for name in inspect.signature(function).parameters if name not in given]
+    return [*names, "short_factor", "long_factor"] if function is RotaryEmbedding.extend else names
+
+
+def errors_of(who, function, command):
+    """Every error that a function may raise, with its name and with each of its arguments where a check names one."""
+    for path, texts in TEXTS.items():
+        parts = Path(path).parts
+        if module_of(who) not in parts and not {"checks.py", "lengths.py", "spectrum.py", "channels.py"} & {*parts}:
+            continue
+        for text in texts:
+            text = re.sub(r"\{(who|WHO)\}", who, text)
+            if text.partition(": ")[0] != who:
+                continue
+            names = arguments_of(function, command) if "{name}" in text else [""]
+            for name in names:
+                yield re.sub(r"\{[^{}]*\}", "7", text.replace("{name}", name))
+
+
+CASES = [(command, who) for command, functions in REACHED.items() for who in functions]
+
+
+@pytest.mark.parametrize(("command", "who"), CASES)
+def test_errors_name_the_options_of_the_command_and_no_argument(command, who):
+    function, flags = REACHED[command][who], app.commands[command].params
+    options = {flag for each in flags if isinstance(each, click.Option) for flag in each.opts + each.secondary_opts}
+    of_values = {each.name for each in flags if isinstance(each, click.Option)}
+    wrong, seen = [], 0
+    for error in errors_of(who, function, command):
+        text = in_options(error, app.commands[command])
+        seen += 1
+        named = {flag for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", text) if flag not in OF_OTHERS}
+        if named - options:
+            wrong.append((sorted(named - options), text))
+        rest = re.sub(ADVISED, "", text)
+        for name in arguments_of(function, command):
+            used = rf"(?<![\w.-]){name}(=|( or [\w-]+)? must | be )"
+            used += rf"|(?<![\w.(]){name}\b(?!\()" if "_" in name else ""
+            if name in of_values and re.search(used, rest):
+                wrong.append((name, text))
+            if name not in of_values and re.search(rf"(?<![\w.-]){name} (must )?be given", rest):
+                wrong.append((f"no option for {name}", text))
+    assert not wrong
+    assert seen or who in ("identify_checkpoint", *DRAWN, *SCALINGS, "RotaryEmbedding")
+
+
+def test_the_check_of_errors_finds_planted_ones():
+    """An error about an argument that is not translated, and one that names an option which does not exist."""
+    assert in_options("from_config: layer or strict must be given; got none", app.commands["explain"]).startswith(
+        "from_config: --layer or strict must"
+    )
+    unknown = in_options("from_config: seq_len must be given; got none", app.commands["identify"])
+    assert unknown == "from_config: seq_len must be given; got none"
+
+
+SAID = {
+    "explain": [
+        ("from_config: layer_type must be x; got 7", "--layer-type must be x; got 7"),
+        (
+            "from_config: layer must be given, because x; got layer=None",
+            "--layer must be given, because x; got no --layer",
+        ),
+        ("from_config: model_type must be in the config, or layout be given; got neither", ", or --layout be given"),
+        (
+            "from_config: layer_types must have a type for each layer; got 7",
+            "from_config: layer_types must have a type",
+        ),
+        ("from_config: head_dim must be at most 7; got 8", "from_config: head_dim must be"),
+        ("YarnScaling: factor must be at least 1; got 0", "YarnScaling: factor must"),
+    ],
+    "compare": [
+        ("compare: head_dim must be given for two functions; got None", "compare: --head-dim must be given"),
+        ("from_config: head_dim must be at most 7; got 8", "from_config: head_dim must be"),
+    ],
+    "extend": [
+        ("YarnScaling: beta_fast must be at least beta_slow; got 7", "--beta-fast must be at least --beta-slow; got 7"),
+    ],
+    "convert": [
+        ("RotaryEmbedding.to_config: seq_len of scaling must be greater than 7; got 8", ": --seq-len must be greater"),
+        ("RotaryEmbedding.to_config: scaling must be a rule; got 8", "to_config: scaling must be a rule"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("command", "error", "said"), [(name, *row) for name, rows in SAID.items() for row in rows])
+def test_errors_in_options(command, error, said):
+    assert said in in_options(error, app.commands[command])
+
+
+def test_every_parameter_of_a_rule_is_an_option_of_extend():
+    names = {each.name for each in app.commands["extend"].params}
+    assert {*RULE_PARAMETERS} == {*PARAMETERS} and names.issuperset(RULE_PARAMETERS)
+    assert {"beta_fast", "long_factor", "low_freq_factor"} <= {*RULE_PARAMETERS}
+    assert len(METHODS) == 6
+
+
+def test_reports_name_options():
+    phi = {
+        "model_type": "phi3", "hidden_size": 16, "num_attention_heads": 2, "max_position_embeddings": 8192,
+        "original_max_position_embeddings": 2048,
+        "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0] * 4},
+    }  # fmt: skip
+    report = rope_xp.from_config(phi).explain(8192)
+    assert "from_config(..., seq_len=8192)" in report.warnings[0]
+    shown = report_in_options(report, app.commands["explain"])
+    assert "--seq-len 8192. Keys" in shown.warnings[0] and "`rerotate` corrects them" in shown.warnings[0]
+    assert shown.to_dict() | {"warnings": []} == report.to_dict() | {"warnings": []}
+
+
+@pytest.mark.parametrize("flag", ["--layer", "--layer-type", "--part", "--seq-len", "--layout"])
+@pytest.mark.parametrize("command", ["explain", "compare", "extend", "convert", "plot"])
+def test_every_command_that_reads_a_config_has_the_options_of_from_config(command, flag):
+    assert flag in {each for option in app.commands[command].params for each in option.opts}
