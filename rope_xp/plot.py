@@ -6,7 +6,7 @@ dashes and widths, so that they can be told apart in grey.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import pi
 from typing import Any
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rope_xp._core import checks
 from rope_xp._core.embedding import RotaryEmbedding
-from rope_xp._core.lengths import lengths_of
+from rope_xp._core.lengths import is_scaled, lengths_of
 from rope_xp._identify.phases import COARSE_BITS
 from rope_xp._identify.rules import rounded_to
 
@@ -38,7 +38,8 @@ def wavelengths(ropes: Ropes, *, context: int | None = None, ax: Axes | None = N
     ropes : RotaryEmbedding, or mapping of str to RotaryEmbedding
         The embeddings to draw, by their labels.
     context : int, optional
-        A length in tokens to mark. The trained length is marked if the embeddings state one.
+        A length in tokens to mark. The trained length is marked if the embeddings state one; of scaled embeddings, it
+        is the length before scaling, and the length with scaling is marked, too.
     ax : matplotlib.axes.Axes, optional
         Where to draw. The default is a new figure.
 
@@ -69,13 +70,17 @@ def wavelengths(ropes: Ropes, *, context: int | None = None, ax: Axes | None = N
     for number, (label, rope) in enumerate(given.items()):
         for axis, row in enumerate(_frequencies(who, rope)):
             pair = np.flatnonzero(row)
-            name = label if rope.axes == 1 else f"{label} axis {axis}".strip()
+            name = label if rope.axes == 1 else f"{label} {rope._provenance.axis_name(axis)}".strip()
             ax.plot(pair, 2 * pi / np.abs(row[pair]), label=name, **_style(number if rope.axes == 1 else number + axis))
-    lengths = {"trained length": {lengths_of(who, rope).trained for rope in given.values()}, "context": {context}}
-    for number, (name, found) in enumerate(lengths.items()):
-        for length in sorted(each for each in found if each):
-            ax.axhline(length, color=plt.rcParams["axes.edgecolor"], linewidth=0.8, linestyle=DASHES[2 - number])
-            ax.annotate(f"{name}, {length:,}", (0.01, length), xycoords=("axes fraction", "data"), va="bottom", size=8)
+    side, last = "left", 0
+    for length, names in sorted(_lengths(who, given.values(), context).items()):
+        style = DASHES[1 if "context" in names else 2]
+        ax.axhline(length, color=plt.rcParams["axes.edgecolor"], linewidth=0.8, linestyle=style)
+        side = "right" if side == "left" and length < 2 * last else "left"  # texts of close lengths do not overlap
+        place = (0.01 if side == "left" else 0.99, length)
+        text = f"{' and '.join(names)}, {length:,}"
+        ax.annotate(text, place, xycoords=("axes fraction", "data"), va="bottom", ha=side, size=8)
+        last = length
     ax.set_yscale("log")
     return _finish(ax, "How many tokens each pair needs for one turn", "pair", "wavelength in tokens")
 
@@ -256,7 +261,7 @@ def scores(ropes: Ropes, *, distance: int = 256, ax: Axes | None = None) -> Axes
 
 
 def sections(ropes: Ropes, *, ax: Axes | None = None) -> Axes:
-    """Draw which position axis each pair follows, and its wavelength.
+    """Draw which position axis each pair follows, and its wavelength. Axes have the names of the model's family.
 
     Parameters
     ----------
@@ -291,7 +296,8 @@ def sections(ropes: Ropes, *, ax: Axes | None = None) -> Axes:
     for axis, row in enumerate(_frequencies(who, rope)):
         (pair,) = np.nonzero(row)
         marker = "os^Dv*"[axis % 6]
-        ax.plot(pair, 2 * pi / np.abs(row[pair]), marker, label=f"axis {axis}", markersize=5, fillstyle="none")
+        label = rope._provenance.axis_name(axis)
+        ax.plot(pair, 2 * pi / np.abs(row[pair]), marker, label=label, markersize=5, fillstyle="none")
     ax.set_yscale("log")
     return _finish(ax, "Which position axis each pair follows", "pair", "wavelength in tokens or patches")
 
@@ -419,6 +425,23 @@ def _frequencies(who: str, rope: RotaryEmbedding) -> NDArray[Any]:
         kind = "an array" if rope.heads is None else f"those of {rope.heads} heads"
         raise ValueError(f"{who}: frequencies must be floats that all heads share; got {kind}")
     return np.asarray(rope.inv_freq, np.float64).reshape(rope.axes, rope.pairs)
+
+
+def _lengths(who: str, ropes: Iterable[RotaryEmbedding], context: int | None) -> dict[int, list[str]]:
+    """The lengths to mark, and what they are."""
+    found: dict[int, list[str]] = {}
+    for rope in ropes:
+        trained, extended = lengths_of(who, rope)
+        names = {"trained length": trained}
+        if is_scaled(rope):
+            with_scaling = "stated length" if trained is None else "length with scaling"
+            names = {"trained length before scaling": trained, with_scaling: extended}
+        for name, length in names.items():
+            if length and name not in found.setdefault(length, []):
+                found[length].append(name)
+    if context:
+        found.setdefault(context, []).append("context")
+    return found
 
 
 def _float32_angles(positions: NDArray[Any], frequencies: NDArray[Any]) -> NDArray[Any]:

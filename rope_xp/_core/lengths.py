@@ -1,5 +1,6 @@
 """The lengths of sequences for which an embedding was trained and extended."""
 
+from math import isclose
 from typing import Any, NamedTuple
 
 from rope_xp._core import checks
@@ -45,3 +46,15 @@ def lengths_of(who: str, rope: Any, trained_length: Any = None) -> Lengths:
         elif isinstance(scaling, LinearScaling) and (extended is None or extended <= trained):
             extended = int(scaling.factor * trained)
     return Lengths(trained, extended)
+
+
+def is_scaled(rope: Any) -> bool:
+    """Whether a scaling rule changes a frequency of a pair that is rotated.
+
+    Dynamic NTK does not at the lengths of training. Other rules stop pairs only, or change the attention factor only.
+    """
+    if rope.scaling is None:
+        return False
+    rows = zip(rope._spectrum.frequencies.rows, rope.replace(scaling=None)._spectrum.frequencies.rows)
+    pairs = (pair for scaled, unscaled in rows for pair in zip(scaled.inv_freq, unscaled.inv_freq))
+    return any(w and not isclose(w, unscaled, rel_tol=1e-9) for w, unscaled in pairs)

@@ -6,8 +6,9 @@ import matplotlib.pyplot as plt
 import mpmath
 import numpy as np
 import pytest
+from configs import CONFIGS
 
-from rope_xp import Llama3Scaling, RotaryEmbedding, Sections, YarnScaling, plot
+from rope_xp import Llama3Scaling, RotaryEmbedding, Sections, YarnScaling, from_config, plot
 
 PLAIN = RotaryEmbedding(head_dim=128, layout="half", base=10_000.0)
 YARN = YarnScaling(factor=4.0, original_max_position_embeddings=32_768)
@@ -30,8 +31,30 @@ def lines_of(ax):
 def test_wavelengths_are_those_of_the_formula_and_lengths_are_marked():
     ax = plot.wavelengths({"a": PLAIN, "scaled": SCALED}, context=131_072)
     np.testing.assert_allclose(lines_of(ax)["a"].get_ydata(), 2 * np.pi * 10_000.0 ** (np.arange(64) / 64), rtol=1e-12)
-    assert [text.get_text() for text in ax.texts] == ["trained length, 8,192", "context, 131,072"]
-    assert [line.get_ydata()[0] for line in ax.lines if len(line.get_ydata()) == 2] == [8192, 131_072]
+    marks = {8192: "trained length before scaling", 65_536: "length with scaling", 131_072: "context"}
+    assert [text.get_text() for text in ax.texts] == [f"{name}, {length:,}" for length, name in marks.items()]
+    assert [line.get_ydata()[0] for line in ax.lines if len(line.get_ydata()) == 2] == [*marks]
+
+
+def test_a_length_is_marked_once_and_has_all_its_names():
+    texts = {name: from_config(CONFIGS[name]) for name in ("llama-3.1-8b", "qwen2.5-7b-instruct-yarn", "internlm2-7b")}
+    ax = plot.wavelengths(texts, context=131_072)
+    assert [text.get_text() for text in ax.texts] == [
+        "trained length before scaling, 8,192",
+        "trained length before scaling and trained length, 32,768",
+        "length with scaling and context, 131,072",
+    ]
+    gemma = from_config(CONFIGS["gemma-3-12b-it"], layer_type="full_attention")
+    ax = plot.wavelengths(gemma, context=100_000)
+    assert [text.get_text() for text in ax.texts] == ["context, 100,000", "stated length, 131,072"]
+    assert [text.get_ha() for text in ax.texts] == ["left", "right"]  # they would overlap
+
+
+def test_position_axes_have_the_names_of_the_family():
+    rope = from_config(CONFIGS["ernie-4.5-vl-28b-a3b"])
+    assert [*lines_of(plot.sections(rope))] == ["time", "height", "width"]
+    assert [*lines_of(plot.wavelengths({"Ernie": rope}))][:3] == ["Ernie time", "Ernie height", "Ernie width"]
+    assert [*lines_of(plot.sections(AXES))] == ["axis 0", "axis 1", "axis 2"]
 
 
 def test_scaling_draws_shares_of_frequencies():

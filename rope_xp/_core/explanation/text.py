@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rope_xp._core.description import properties
-from rope_xp._core.explanation.training import is_scaled, with_scaling
+from rope_xp._core.explanation.training import with_scaling
+from rope_xp._core.lengths import is_scaled
 from rope_xp._core.report import Section, Table
 
 
@@ -43,7 +44,7 @@ def _lengths(it: Any) -> dict[str, str]:
             "stated length": f"{_tokens(stated)} (the config does not say whether before or with scaling)",
         }
     of_config = " (the length that the config states)"
-    if not is_scaled(it.rope, it.bands):
+    if not is_scaled(it.rope):
         rows = {"trained length": _tokens(trained) + (of_config if trained == stated is not None else "")}
         return rows if extended in (None, trained) else {**rows, "extended length": _tokens(extended)}
     rows = {"trained length": _tokens(trained) + (" before scaling" if trained is not None else "")}
@@ -100,7 +101,7 @@ def _angles(it: Any) -> Sequence[str]:
         return ["The trained length is not known. State it to see which angles training did not show."]
     if not unseen:
         return [f"Each rotated pair completes a turn within {trained:,} tokens. Training showed all its angles."]
-    scaled = is_scaled(it.rope, it.bands)
+    scaled = is_scaled(it.rope)
     training = "training before scaling" if scaled else "training"
     first, last = min(unseen.values()), max(unseen.values())
     until = "" if first == last else f" for one of them, and {last:,} for the last"

@@ -13,11 +13,6 @@ PUBLISHED = {
 }
 
 
-def is_scaled(rope: Any, bands: Any) -> bool:
-    """Whether scaling changes frequencies. Dynamic NTK does not at short lengths, and some rules only stop pairs."""
-    return rope.scaling is not None and any(band.treatment in ("blended", "interpolated") for band in bands)
-
-
 def with_scaling(rope: Any, extended: int | None) -> str:
     """What training with the scaling, after training before it, has or may have shown."""
     provenance, rule = rope._provenance, rope.scaling
