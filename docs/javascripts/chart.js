@@ -59,7 +59,8 @@ function ticks(last, count) {
 
 /* A dot for each pair; a triangle if it has unseen angles within the target length. */
 export function drawWavelengths(width, found) {
-  const { pairs, trained, target } = found;
+  const { pairs, training, trained, target } = found;
+  const before = training.replace("training", "");
   const lengths = pairs.flatMap((pair) => [pair.wavelength, pair.unscaled]).filter(Number.isFinite);
   const top = Math.ceil(Math.log10(Math.max(...lengths, target) * 1.3));
   const [height, right] = [Math.min(380, Math.max(280, width * 0.6)), width - MARGIN.right];
@@ -68,8 +69,10 @@ export function drawWavelengths(width, found) {
   const y = { log: true, range: [1, 10 ** top], ticks: powers, name: powerOfTen };
   const label = `Wavelength of each of ${pairs.length} pairs, in tokens, on a logarithmic scale. ${found.sentence}`;
   const { svg, toX, toY } = frame(width, height, label, x, y);
-  const marks = trained === target ? [["trained and target length", trained, -5]] : [
-    ["trained length", trained, trained < target ? 14 : -5], ["target length", target, trained < target ? -5 : 14],
+  const marks = trained === target ? [
+    [before ? `trained length${before}, target length` : "trained and target length", trained, -5],
+  ] : [
+    [`trained length${before}`, trained, trained < target ? 14 : -5], ["target length", target, trained < target ? -5 : 14],
   ];
   for (const [name, length, offset] of marks) {
     svg.append(line(name.split(" ")[0], MARGIN.left, toY(length), right, toY(length)));

@@ -8,7 +8,7 @@ const POWER_OF_TWO = { value: (t) => Math.round(2 ** t), at: Math.log2 };
 const SLIDERS = {
   base: { label: "Base", min: 3, max: 8, step: 0.05, value: (t) => Number((10 ** t).toPrecision(2)), at: Math.log10 },
   rotary_dim: { label: "Rotary width (channels)", min: 8, max: 512, step: 2, value: (t) => t, at: (value) => value },
-  trained: { label: "Trained length (tokens)", min: 8, max: 21, step: 0.5, ...POWER_OF_TWO },
+  trained: { label: "Trained length before scaling (tokens)", min: 8, max: 21, step: 0.5, ...POWER_OF_TWO },
   target: { label: "Target length (tokens)", min: 8, max: 23, step: 0.5, ...POWER_OF_TWO },
   factor: {
     label: "factor", min: 0, max: 7, step: 0.25, value: (t) => Number((2 ** t).toPrecision(3)), at: Math.log2,
@@ -45,7 +45,8 @@ class Page {
   choose(name) {
     const preset = this.presets.find((each) => each.name === name) ?? this.presets[0];
     this.preset = preset;
-    this.setting = { ...rope.EMPTY, ...preset.setting };
+    this.first = { ...rope.EMPTY, ...preset.setting };
+    this.setting = { ...this.first };
   }
 
   /* The address has the preset and the fields that differ from it. */
@@ -61,8 +62,7 @@ class Page {
   }
 
   share() {
-    const before = { ...rope.EMPTY, ...this.preset.setting };
-    const changed = Object.keys(rope.EMPTY).filter((name) => String(this.setting[name]) !== String(before[name]));
+    const changed = Object.keys(rope.EMPTY).filter((name) => String(this.setting[name]) !== String(this.first[name]));
     const query = new URLSearchParams([["preset", this.preset.name]]);
     for (const name of changed) query.set(name, this.setting[name] ?? "");
     history.replaceState(history.state, "", `${location.pathname}?${query}${location.hash}`);
@@ -137,19 +137,20 @@ class Page {
   /* What follows from the setting. */
   found() {
     const { setting } = this;
+    const isScaled = setting.rule !== "default";
     const pairs = pairsOf(setting);
     const m = rope.attentionFactor(setting);
     const unscaled = rope.decay(pairs.map(({ unscaledFrequency }) => unscaledFrequency), 1, setting.target);
     const scaled = rope.decay(pairs.map(({ frequency }) => frequency), m, setting.target);
     const sentence = sentenceOf(setting, pairs);
-    const isScaled = setting.rule !== "default";
-    const note = this.preset.stated === null || setting.trained !== this.preset.stated ? [] : [element("p", {},
-      `The config states ${shown(setting.trained)} tokens. It does not say whether this is before or after scaling.`)];
+    const isPreset = ["rule", "trained", "factor"].every((name) => setting[name] === this.first[name]);
+    const note = isPreset && this.preset.note ? [element("p", { class: "rope-note" }, this.preset.note)] : [];
+    const training = trainingOf(setting);
     return [
       element("p", { "aria-live": "polite" }, `${sentence} Sines and cosines are multiplied by ${shown(m)}.`),
       ...note,
-      figure("Wavelength of each pair, in tokens", drawWavelengths(this.width, { ...setting, pairs, sentence }),
-        ["seen", "only angles that training showed"], ["unseen", "also angles that training did not show"],
+      figure("Wavelength of each pair, in tokens", drawWavelengths(this.width, { ...setting, pairs, sentence, training }),
+        ["seen", `only angles that ${training} showed`], ["unseen", `also angles that ${training} did not show`],
         ...(isScaled ? [["unscaled", "without scaling"]] : [])),
       figure("Mean score of equal queries and keys", drawDecay(this.width, { ...setting, scaled, unscaled }),
         ...(isScaled ? [["with", "with scaling"], ["without", "without scaling"]] : [])),
@@ -174,14 +175,20 @@ function pairsOf(setting) {
   });
 }
 
-function sentenceOf({ trained, target }, pairs) {
+/* Which training showed angles up to the trained length. */
+function trainingOf(setting) {
+  return rope.isScaled(setting) ? "training before scaling" : "training";
+}
+
+function sentenceOf(setting, pairs) {
+  const { trained, target } = setting;
   const incomplete = pairs.filter(({ unseenFrom }) => unseenFrom !== null).length;
   const unseen = pairs.filter((pair) => pair.unseen).length;
   if (!incomplete) return `Each rotated pair completes a turn within ${shown(trained)} tokens.`;
   return (
     `${incomplete} of ${pairs.length} pairs complete no turn within ${shown(trained)} tokens. ` +
     `Within ${shown(target)} tokens, ${unseen || "none"} of them ${unseen === 1 ? "has" : "have"} angles ` +
-    "that training without scaling did not show."
+    `that ${trainingOf(setting)} did not show.`
   );
 }
 

@@ -95,6 +95,12 @@ export function frequencies(s) {
   return FREQUENCIES[s.rule](s, geometric(s.base, s.rotary_dim));
 }
 
+/* Whether the rule changes the frequency of a pair that turns. Dynamic NTK does not at the lengths of training. */
+export function isScaled(s) {
+  const unscaled = geometric(s.base, s.rotary_dim);
+  return frequencies(s).some((w, j) => w && Math.abs(unscaled[j] / w - 1) > 1e-9);
+}
+
 /* The number by which sines and cosines are multiplied. */
 export function attentionFactor(s) {
   const mscale = (k) => 0.1 * k * Math.log(s.factor) + 1;

@@ -7,6 +7,8 @@ from pathlib import Path
 import mkdocs_gen_files
 
 from rope_xp import from_config
+from rope_xp._core.explanation.training import with_scaling
+from rope_xp._core.lengths import is_scaled
 
 CONFIGS = Path(__file__).parents[2] / "tests/goldens/configs.json"
 LENGTHS = {"original_max_position_embeddings", "max_position_embeddings", "seq_len"}
@@ -28,8 +30,15 @@ SHOWN = [
 ]
 
 
+def note(rope, found, stated):
+    """What the config's length stands for, if the embedding is scaled."""
+    if found.trained_length is None:
+        return f"The config states {stated:,} tokens. It does not say whether this is before or with scaling."
+    return with_scaling(rope, found.extended_length) if is_scaled(rope) else ""
+
+
 def setting(name, layer_type):
-    """The setting of a config. `stated` is a length that may be before or after scaling."""
+    """The setting of a config, and a note about its lengths."""
     config = json.loads(CONFIGS.read_text())[name]["config"]
     rope = from_config(config, layer_type=layer_type)
     found = rope.explain()
@@ -37,7 +46,7 @@ def setting(name, layer_type):
     rule = {each.name: getattr(rope.scaling, each.name) for each in fields(rope.scaling)} if rope.scaling else {}
     return {
         "name": name if layer_type is None else f"{name} {layer_type}",
-        "stated": stated if found.trained_length is None else None,
+        "note": note(rope, found, stated),
         "setting": {
             "rule": rope.scaling.rope_type if rope.scaling else "default",
             "base": rope.base,

@@ -234,8 +234,8 @@ def _require_one_embedding(target: Target) -> None:
     """The chosen layers are not all. vLLM replaces the keys of all layers."""
     if target == "vllm":
         raise click.ClickException(
-            "all layers must be written for vLLM, without --layer and --layer-type; got a choice of layers that differ "
-            "from others"
+            "the chosen layers must be like all others in arguments for vLLM, which replace the keys of all; got "
+            "a choice of layers that differ from others"
         )
     _note("these are the settings of the chosen layers; other layers of the config differ")
 

@@ -86,6 +86,20 @@ def pairs_unseen(rope, trained, target):
     return [found.get(pair, target) < target for pair in range(len(rope.inv_freq))]
 
 
+def test_which_training_showed_angles_is_said(page):
+    """The first preset is Llama 3.1, at its own length. Its note is about its own rule and lengths only."""
+    text = page.locator("#rope-page").text_content()
+    assert "The config states 131,072 tokens, with this scaling. If the model was trained with it" in text
+    assert "29 of them have angles that training before scaling did not show." in text
+    assert "trained length before scaling 8,192" in text
+    page.fill("input[type=number][name=trained]", "4096")
+    assert "The config states" not in page.locator("#rope-page").text_content()
+    page.select_option("[name=preset]", "llama-2-7b")
+    assert "training before scaling" not in page.locator("#rope-page").text_content()
+    page.select_option("[name=preset]", "gemma-4-e2b-it full_attention")  # its rule only stops pairs
+    assert "training before scaling" not in page.locator("#rope-page").text_content()
+
+
 def test_controls_change_what_is_drawn(page):
     check_drawn(page)
     for rule in ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"):

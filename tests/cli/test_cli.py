@@ -146,8 +146,10 @@ def test_settings_that_are_not_the_whole_story_say_so(run, file):
     }.items():
         code, text, errors = run(words[0], file(words[1]), *words[2:])
         assert code == 0 and text and said in errors and errors.count("\n") == bool(said)
-    code, text, errors = run("convert", file("gemma-3-12b-it"), "--layer", "5", "--to", "vllm")
-    assert (code, text) == (2, "") and "got a choice of layers that differ from others" in errors
+    gemma, trained = file("gemma-3-12b-it"), ("--trained-length", "32k", "--rule", "linear", "--to", "1M")
+    for words in (("convert", gemma, "--to", "vllm"), ("extend", gemma, *trained, "--for", "vllm")):
+        code, text, errors = run(*words, "--layer", "5")
+        assert (code, text) == (2, "") and "got a choice of layers that differ from others" in errors
 
 
 def test_errors_name_options_that_help(run, file):

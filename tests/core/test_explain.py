@@ -429,6 +429,9 @@ def test_training_with_scaling_that_a_config_does_not_have():
     by_hand = words(embedding(scaling=YarnScaling(**YARN)).explain())
     assert "8,192 tokens with scaling (the factor times the trained length)" in by_hand
     assert "A model that was trained with this scaling has seen more angles." in by_hand
+    dynamic = words(from_config(CONFIGS["internlm2-7b"], seq_len=65_536).explain())
+    assert "65,536 tokens with scaling (the length that these frequencies are for)" in dynamic
+    assert "Dynamic NTK scales only sequences that are longer than those of training." in dynamic
     extended = words(embedding().extend(8192, "yarn", trained_length=2048).explain())
     assert "extended length 8,192 tokens with scaling extended by yarn" in extended
     assert "The scaling was added by extend. Only training with it" in extended

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rope_xp import RotaryEmbedding, frequencies, plot
+from rope_xp._core.lengths import is_scaled
 
 SCRIPT = Path(__file__).parents[2] / "docs/javascripts/rope.js"
 # What the page computes for settings, as a JavaScript function of the module and the settings.
@@ -19,7 +20,7 @@ RESULTS = """(rope, settings) => settings.map((changes) => {
   return {
     setting: s, problems: rope.problems(s), frequencies: w, attentionFactor: rope.attentionFactor(s),
     unseenFrom: rope.unseenFrom(s), decay: rope.decay(w, rope.attentionFactor(s), s.target),
-    python: rope.pythonCode(s), block: rope.ropeParameters(s),
+    scaled: rope.isScaled(s), python: rope.pythonCode(s), block: rope.ropeParameters(s),
   };
 })"""
 
@@ -111,6 +112,7 @@ def check(result):
     unseen = {pair: position for pair, position in enumerate(result["unseenFrom"]) if position is not None}
     explained = rope.explain(setting["target"], trained_length=setting["trained"])
     assert unseen == dict(explained.unseen_from)
+    assert result["scaled"] == is_scaled(rope)
     assert made_and_printed(result["python"]) == (rope, f"{explained}\n")
     try:
         assert result["block"] == rope.to_config()

@@ -7,6 +7,7 @@ from rope_xp._core.description import properties
 from rope_xp._core.explanation.training import with_scaling
 from rope_xp._core.lengths import is_scaled
 from rope_xp._core.report import Section, Table
+from rope_xp.frequencies import DynamicNTKScaling
 
 
 def sections_of(it: Any) -> list[Section]:
@@ -52,6 +53,8 @@ def _lengths(it: Any) -> dict[str, str]:
         return rows
     if it.rope._provenance.extended:
         source = ""
+    elif isinstance(it.rope.scaling, DynamicNTKScaling):
+        source = " (the length that these frequencies are for)"
     elif extended == stated:
         source = of_config
     else:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rope_xp.frequencies import Llama3Scaling, YarnScaling
+from rope_xp.frequencies import DynamicNTKScaling, Llama3Scaling, YarnScaling
 
 # What is published about training with a rule. A config does not say it.
 PUBLISHED = {
@@ -19,6 +19,8 @@ def with_scaling(rope: Any, extended: int | None) -> str:
     stated = provenance.max_position_embeddings
     if provenance.extended:
         return "The scaling was added by extend. Only training with it shows the model more angles."
+    if isinstance(rule, DynamicNTKScaling):
+        return "Dynamic NTK scales only sequences that are longer than those of training."
     if stated is None:
         return "A model that was trained with this scaling has seen more angles."
     if extended is not None and stated < extended:
