@@ -8,7 +8,7 @@ from rope_xp import RotaryEmbedding, from_config
 from rope_xp._core.config.families import FAMILIES
 from rope_xp._core.config.family import Family
 from rope_xp._core.config.formats import format_of, with_mlx_rule
-from rope_xp._core.config.keys import Keys
+from rope_xp._core.config.keys import MAX_SIZE, Keys
 from rope_xp._core.config.layers import layers_of, nested_by, types_of
 from rope_xp._core.config.parts import part_of
 from rope_xp._core.config.source import mapping_of
@@ -67,7 +67,7 @@ def groups_of(config: Any, layer: int | None, layer_type: str | None, **options:
 def _differing(config: Any, options: Mapping[str, Any]) -> list[Group]:
     """The groups of a config, in the order of their first layers; none if its layers cannot be told apart."""
     try:
-        mapping = mapping_of(config)
+        mapping = _without_long_lists(mapping_of(config))
         types, names = _types(mapping, options.get("part"))
         if types is None:
             ropes = {name: from_config(mapping, layer_type=name, **options) for name in names}
@@ -79,6 +79,15 @@ def _differing(config: Any, options: Mapping[str, Any]) -> list[Group]:
     for layer, rope in enumerate(ropes):
         groups.setdefault(rope, []).append(layer)
     return [_group(rope, layers, types) for rope, layers in groups.items()]
+
+
+def _without_long_lists(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping without lists that are longer than any about rotation, such as vocabularies. They cost time."""
+    return {
+        key: _without_long_lists(value) if isinstance(value, Mapping) else value
+        for key, value in mapping.items()
+        if not isinstance(value, (list, tuple)) or len(value) <= MAX_SIZE
+    }
 
 
 def _types(mapping: Mapping[str, Any], part: str | None) -> tuple[list[str] | None, list[str]]:

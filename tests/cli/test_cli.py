@@ -239,6 +239,20 @@ def test_layers_of_one_type_that_differ_have_numbers(run, file):
     assert [each.layers for each in groups_of({**config, "num_hidden_layers": 2000}, None, None)] == [()]
 
 
+def test_long_lists_are_not_read_once_for_each_layer(monkeypatch):
+    """A vocabulary of a million tokens would cost seconds for each layer."""
+    read = []
+
+    def from_config(config, **options):
+        read.append(len(config["vocabulary"]) if "vocabulary" in config else 0)
+        return rope_xp.from_config(config, **options)
+
+    monkeypatch.setattr("rope_xp.cli.layers.from_config", from_config)
+    found = groups_of({**CONFIGS["gemma-3-12b-it"], "vocabulary": ["a"] * 500_000}, None, None)
+    assert [each.name for each in found] == ["sliding_attention", "full_attention"]
+    assert read == [500_000] + [0] * 48
+
+
 @pytest.mark.parametrize("name", ["gemma-3-12b-it", "olmo-3-7b", "gemma-4-e2b-it", "modernbert-base"])
 @pytest.mark.parametrize("target", ["transformers", "vllm"])
 def test_settings_of_layers_that_differ_are_nested_by_type(run, file, name, target):
