@@ -139,11 +139,11 @@ def identify(file: str, head_dim: int | None, as_json: bool) -> int:
     Example: rope-xp identify my_model:apply_rope --head-dim 64
     """
     if not inputs.is_function(file):
-        return show(rope_xp.identify_checkpoint(file), as_json)
+        return show(_shown(rope_xp.identify_checkpoint(file)), as_json)
     if head_dim is None:
         raise click.UsageError("--head-dim must be given for a function")
     report = rope_xp.identify(inputs.function(file), head_dim)
-    return show(report, as_json) or int(report.rope is None)
+    return show(_shown(report), as_json) or int(report.rope is None)
 
 
 @app.command()

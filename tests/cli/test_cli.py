@@ -338,6 +338,7 @@ def test_compare_has_the_options_of_python(run, file, tmp_path, monkeypatch):
 
     original = rope_xp.compare
     monkeypatch.setattr("rope_xp.compare", compare)
+    assert "say so by --shape and --like, or wrap it" in run("compare", file(LLAMA), "math:sin")[1]
     gemma = file("gemma-3-12b-it")
     words = ("--layer-type", "sliding_attention", "--seq-len", "1k", "--layout", "interleaved", "--tolerance", "0.01")
     assert run("compare", gemma, gemma, *words, "--like", "numpy:float16", "--context", "9")[0] == 0
