@@ -324,10 +324,13 @@ ERROR_OF_LIBRARY = re.compile(r"[\w.-]+: ")
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these words, and return the exit code. Bad input is one line on standard error."""
+    output = sys.stdout
     try:
         return app.main(None if arguments is None else [*arguments], prog_name="rope-xp", standalone_mode=False) or 0
-    except SystemExit:  # click ends so if the reader of --help has closed the pipe
-        return 0
+    except SystemExit:
+        if sys.stdout is not output:  # click replaces it if the reader of --help has closed the pipe
+            return 0
+        raise  # completion of shells
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message(), file=sys.stderr)
         return 2
