@@ -136,6 +136,7 @@ def test_a_length_that_the_model_has_is_refused(name):
     reports = [" ".join(str(each).split()) for each in (choices, found.explain())]
     assert [text in report[:350] for report in reports] == [replaces, replaces]
     assert (text in " ".join(found.describe().split())) == replaces
+    assert ("tokens, the trained length before scaling." in reports[0]) == replaces
 
 
 def test_a_scaling_that_extend_added_may_be_replaced():

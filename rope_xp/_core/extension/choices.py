@@ -21,7 +21,11 @@ LEGEND = (
     ("kept", "pairs whose frequency is not divided"),
     ("blended", "pairs whose frequency is divided by less than the factor"),
     ("interpolated", "pairs whose frequency is divided by the factor or more"),
-    ("new angles", "pairs that complete no turn within the trained length, and get angles that training did not show"),
+    (
+        "new angles",
+        "pairs that complete no turn within the trained length, and get angles that training at this length did not "
+        "show",
+    ),
     ("attention", "the factor of sines and cosines; scores are multiplied by its square"),
 )
 
@@ -107,7 +111,7 @@ class Choices(Report):
             Section(
                 f"From {self.trained:,} to {self.to:,} tokens: a factor of {self.factor:g}",
                 f"{self.pairs} pairs are rotated. {self.incomplete} of them complete no turn within {self.trained:,} "
-                "tokens.",
+                f"tokens, the trained length{' before scaling' if self.warnings else ''}.",
             ),
             Section("Warnings", self.warnings),
             Section("What each rule does to the pairs", Table(header, [_numbers(each) for each in self.choices])),
