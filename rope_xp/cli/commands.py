@@ -23,6 +23,7 @@ from rope_xp.cli.options import (
     FILE,
     HEAD_DIM,
     JSON,
+    POSITIONS_IGNORED,
     RULE,
     RULE_PARAMETERS,
     RULES,
@@ -89,6 +90,7 @@ def _shown(report: Any) -> Any:
     CONTEXT,
     click.option("--tolerance", type=float, help="The accepted change of a unit score."),
     CALLS,
+    POSITIONS_IGNORED,
     CONFIG,
     JSON,
 )
@@ -113,6 +115,7 @@ def compare(
     Example: rope-xp compare config.json my_model:apply_rope --layer 5
     """
     inputs.require_one_stdin((a, b))
+    more = {name: place.pop(name) for name in ("positions_ignored",) if name in place}
     given = {name: value for name, value in place.items() if value is not None}
     values = [inputs.function(each) if inputs.is_function(each) else inputs.config(each) for each in (a, b)]
     if given and all(map(callable, values)):
@@ -120,7 +123,14 @@ def compare(
         raise click.UsageError(f"one of the two must be a file with {flags[next(iter(given))]}; got two functions")
     arrays = None if like is None else inputs.array_of(like)
     report = rope_xp.compare(
-        *values, head_dim=head_dim, context=context, tolerance=tolerance, shape=shape, like=arrays, options=given
+        *values,
+        head_dim=head_dim,
+        context=context,
+        tolerance=tolerance,
+        shape=shape,
+        like=arrays,
+        options=given,
+        **more,
     )
     show(_shown(report), as_json)
     return 0 if report.same else 1

@@ -1,5 +1,6 @@
 """The options of the commands, and the words of the library in terms of them."""
 
+import inspect
 import re
 from dataclasses import fields, replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any, get_args
 
 import click
 
+import rope_xp
 from rope_xp._core.channels import LAYOUTS
 from rope_xp._core.config.files import MAX_BYTES
 from rope_xp._core.extension import Rule
@@ -76,6 +78,15 @@ CALLS = options(
     click.option("--like", metavar="LIBRARY[:DTYPE]", help="The arrays of functions, such as torch:bfloat16."),
 )
 
+# Only if `compare` of the library has it.
+POSITIONS_IGNORED = options(
+    *[
+        click.option("--positions-ignored", is_flag=True, help="Accept a function that ignores its positions.")
+        for name in inspect.signature(rope_xp.compare).parameters
+        if name == "positions_ignored"
+    ]
+)
+
 # The parameters of scaling rules, as their classes have them.
 PARAMETERS = {
     "factor": "The factor, if it is not the ratio of the lengths.",
@@ -111,7 +122,7 @@ RULE = options(*map(_parameter, RULE_PARAMETERS))
 # Arguments of the library that options of the command set, by the function that an error names.
 ARGUMENTS = {
     "from_config": ("layer", "layer_type", "part", "seq_len", "layout"),
-    "compare": ("head_dim", "context", "tolerance", "shape", "like"),
+    "compare": ("head_dim", "context", "tolerance", "shape", "like", "positions_ignored"),
     "identify": ("head_dim", "shape", "like"),
     "RotaryEmbedding.explain": ("context", "trained_length"),
     "RotaryEmbedding.extend": ("to", "rule", "trained_length", "short_factor", "long_factor"),

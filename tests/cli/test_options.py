@@ -206,3 +206,8 @@ def test_reports_name_options():
 @pytest.mark.parametrize("command", ["explain", "compare", "extend", "convert", "plot"])
 def test_every_command_that_reads_a_config_has_the_options_of_from_config(command, flag):
     assert flag in {each for option in app.commands[command].params for each in option.opts}
+
+
+def test_positions_may_be_ignored_if_the_library_has_it():
+    has = "positions_ignored" in inspect.signature(rope_xp.compare).parameters
+    assert ("positions_ignored" in {each.name for each in app.commands["compare"].params}) == has
