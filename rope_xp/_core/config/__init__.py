@@ -20,7 +20,7 @@ from rope_xp._core.config.keys import BASE_KEYS, LENGTH_KEYS, WHO, Keys, comma_s
 from rope_xp._core.config.layers import LayerConfig, is_rotated, label_of, layer_type_of
 from rope_xp._core.config.parts import DEFAULTS_IN_COMPOSITE, part_of, sub_configs
 from rope_xp._core.config.readers import families_with, remarks_on_widths
-from rope_xp._core.config.remote import NOT_ROTARY, UNROTATED, set_known_keys
+from rope_xp._core.config.remote import NOT_ROTARY, UNROTATED, set_known_keys, variant_of
 from rope_xp._core.config.source import check_size, mapping_of
 from rope_xp._core.config.upstream import as_transformers, remarks
 from rope_xp._core.embedding import RotaryEmbedding
@@ -254,6 +254,7 @@ def _of_transformers(
     whole: Mapping[str, Any], part: Any, layout: Any, strict: bool, choice: Choice
 ) -> RotaryEmbedding | None:
     mapping, model_type, outside = part_of(whole, part)
+    model_type = variant_of(mapping, model_type)
     if model_type in UNROTATED:
         return None
     family = _family_of(mapping, model_type, layout)

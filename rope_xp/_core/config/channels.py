@@ -94,6 +94,9 @@ def rotated_channels_of(config: LayerConfig, rope_type: str, head_dim: int) -> i
         only = None if fraction is None else quirks.only_fraction(config.keys, head_dim)
         if only is not None and fraction != only:
             raise ValueError(f"{WHO}: partial_rotary_factor must be {only:g} in {config.keys.name}; got {fraction}")
+        width = _stated_width(config, None, head_dim)
+        if width not in (None, head_dim):
+            raise ValueError(f"{WHO}: {quirks.rotated_keys[0]} must be {head_dim} in {config.keys.name}; got {width}")
         return head_dim
     if rope_type == "proportional":
         return head_dim

@@ -27,7 +27,9 @@ from rope_xp._core.config.layer_types import every, listed_at, no_rope_layers, s
 LINEAR_ATTENTION_TYPES = every(4, "full_attention_interval", other="linear_attention")
 REDUNDANT_FRACTION = Quirks(redundant_keys=("partial_rotary_factor",))
 ATTENTION_TEMPERATURE = ("llama_4_scaling_beta",)
+INDEXED = Quirks(ignored_keys=("indexer_rope_interleave",))  # the layout of the indexer, not of the attention
 HUNYUAN = Quirks(ignored_in_block=("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"))
+ONLY_IF_ROPE = Layers(only_if=("rope", True, False))
 NO_ALIBI = Layers(only_if=("alibi", False, True))
 RELATIVE_POSITIONS = ("relative_key", "relative_key_query")
 CONFORMER = Layers(only_if=("position_embeddings_type", "rotary", "relative_key", "none"))
@@ -86,9 +88,10 @@ TEXT: dict[str, Family] = {
     "arcee aria_text chameleon deepseek_ocr2_encoder diffllama doge dots1 esmc eurobert falcon_h1 exaone "
     "gpt_neox_japanese gradium_phonon_tts granite granite4_vision_text granite_docling_text granitemoe "
     "granitemoeshared hyperclovax internlm internlm2 internlm3 jais2 kyutai_speech_to_text lasr_encoder llama mimi "
-    "mimi_decoder mimi_encoder minicpm ministral mistral nemotron3_diarization_audio olmo olmo2 olmoe pocket_tts "
+    "mimi_decoder mimi_encoder mimo minicpm minicpmo minicpmv ministral mistral nemotron3_diarization_audio olmo olmo2 "
+    "olmoe orion plamo pocket_tts "
     "pocket_tts_audio_tokenizer pocket_tts_audio_tokenizer_decoder pocket_tts_audio_tokenizer_encoder qwen2 qwen2_moe "
-    "qwen3_moe qwen3_omni_moe_code2wav starcoder2": Family(),
+    "qwen3_moe qwen3_omni_moe_code2wav solar starcoder2 telechat3 xverse": Family(),
     "idefics": Family(),  # layers of cross-attention are not rotated
     "moshi": Family(),  # the depth decoder is not rotated
     "voxtral_realtime_encoder": Family(dict(head_dim=64)),
@@ -104,21 +107,44 @@ TEXT: dict[str, Family] = {
     "emu3_text_model mixtral": Family(dict(rope_theta=1_000_000.0)),
     "bailing_moe bailing_moe_v2": Family(dict(rope_theta=None)),
     "hy_v3": Family(dict(rope_theta=11_158_840.0, head_dim=128)),
-    "minimax_m2 minimax_m3_vl_text": Family(dict(rope_theta=5_000_000.0, head_dim=128)),
+    "minimax_m2 minimax_m3 minimax_m3_text minimax_m3_vl_text": Family(dict(rope_theta=5_000_000.0, head_dim=128)),
     "muse_glimmer_assistant": Family(dict(rope_theta=500_000.0, head_dim=128)),  # queries have the last positions
     "solar_open": Family(dict(rope_theta=1_000_000.0, head_dim=128)),
     "fuyu glm4_moe glmasr_encoder nemotron persimmon phi": Family(dict(partial_rotary_factor=0.5)),
     "gpt_neox": Family(dict(partial_rotary_factor=0.25)),
-    "stablelm": Family(dict(partial_rotary_factor=0.25), quirks=REDUNDANT_FRACTION),
+    "stablelm stablelm_epoch": Family(dict(partial_rotary_factor=0.25), quirks=REDUNDANT_FRACTION),
     "phi3 phi3_v phi4mm phi4_multimodal": Family(
         dict(original_max_position_embeddings=4096), quirks=Quirks(rules={"yarn": "longrope"})
     ),
     "phimoe": Family(dict(rope_theta=1_000_000.0, original_max_position_embeddings=4096)),
     "nanochat": Family(pairing=Pairing(reverse=True)),
     # Families with other keys for the width of a head.
+    # `deepseek` is DeepSeek without latent attention: the first version, and DeepSeek-OCR (see `remote.py`).
+    "deepseek": Family(head_dim=QUOTIENT, quirks=Quirks(ignored_keys=("qk_rope_head_dim",))),
     "deepseek_ocr2_text unlimited_ocr_text": Family(head_dim=QUOTIENT),
     "dots3_note_audio_encoder": Family(dict(partial_rotary_factor=0.5), QUOTIENT),
     "falcon": Family(dict(alibi=False), QUOTIENT, layers=NO_ALIBI),
+    "RefinedWeb RefinedWebModel": Family(dict(alibi=False), f"hidden_size/n_head | {QUOTIENT}", layers=NO_ALIBI),
+    "step3_text": Family(dict(rope_theta=500_000.0, head_dim=256)),
+    "telechat": Family(head_dim=f"hidden_size/n_head | n_embed/n_head | {QUOTIENT}"),  # see `remote.py`
+    "openelm": Family(
+        {}, "head_dim", quirks=Quirks(base_keys=("rope_freq_constant",), ignored_keys=("rope_max_length",))
+    ),
+    "phi3small": Family(dict(rope_theta=1_000_000.0), QUOTIENT, quirks=Quirks(base_keys=("rope_embedding_base",))),
+    "phi-msft": Family(head_dim="n_embd/n_head", quirks=Quirks(rotated_width=rules.width_of_phi, ignored_keys=("flash_rotary",))),
+    "hf_olmo llada": Family(
+        dict(rope=False),
+        f"d_model/n_heads | {QUOTIENT}",
+        layers=ONLY_IF_ROPE,
+        quirks=Quirks(ignored_keys=("rope_full_precision",)),
+    ),
+    "molmo": Family(
+        dict(rope=True),
+        f"{QUOTIENT} | d_model/n_heads",
+        layers=ONLY_IF_ROPE,
+        quirks=Quirks(ignored_keys=("rope_full_precision",)),
+    ),
+    "neobert": Family(dict(rope=True), QUOTIENT, INTERLEAVED, ONLY_IF_ROPE, quirks=Quirks(base_keys=())),
     "jetmoe": Family(dict(head_dim=128), "kv_channels | head_dim"),
     "qwen": Family(dict(kv_channels=128), "kv_channels"),
     "nomic_bert": Family(dict(rope_theta=1_000.0), f"head_dim | {QUOTIENT} | n_embd/n_head"),
@@ -182,10 +208,10 @@ TEXT: dict[str, Family] = {
     "axk1 deepseek_v3 glm4_moe_lite youtu kimi_k2": Family(
         dict(qk_rope_head_dim=64), LATENT, Pairing("interleaved_to_half", key_decides=True)
     ),
-    "deepseek_v32 glm_moe_dsa": Family(dict(qk_rope_head_dim=64), LATENT, TO_HALF),
+    "deepseek_v32 glm_moe_dsa": Family(dict(qk_rope_head_dim=64), LATENT, TO_HALF, quirks=INDEXED),
     "axk2": Family(dict(qk_rope_head_dim=32), LATENT, TO_HALF),
     "minicpm3": Family(dict(qk_rope_head_dim=32), LATENT),
-    "hy_v4": Family(dict(qk_rope_head_dim=64), LATENT),
+    "hy_v4": Family(dict(qk_rope_head_dim=64), LATENT, quirks=INDEXED),
     "longcat_flash": Family(dict(rope_theta=10_000_000.0, qk_rope_head_dim=64), LATENT, TO_HALF),
     "mistral4": Family(
         dict(
@@ -200,7 +226,7 @@ TEXT: dict[str, Family] = {
         dict(rope_theta=6_000_000.0, qk_rope_head_dim=64),
         LATENT,
         TO_HALF,
-        Layers(every(6, "layer_group_size", other="linear_attention")),
+        Layers(every(6, "layer_group_size", other="linear_attention"), rotated=types.latent_only),
         quirks=Quirks(only_fraction=rules.any_fraction, redundant_keys=("rope_theta",)),
     ),
     "mistral_large4_text": Family(
@@ -268,6 +294,17 @@ TEXT: dict[str, Family] = {
         dict(head_dim=256, mrope_section=(11, 11, 10)), layers=Layers(LINEAR_ATTENTION_TYPES), axes=Axes("interleaved")
     ),
     "minimax": Family(dict(rope_theta=1_000_000.0), layers=Layers(every(2, first=True, other="linear_attention"))),
+    "minimax_text_01 minimax_m1": Family(layers=Layers(types.marked("attn_type_list", other="linear_attention"))),
+    "bailing_moe_linear": Family(dict(rope_theta=600_000.0)),  # layers with linear attention are rotated too
+    "nemotron-nas": Family(layers=Layers(types.nemotron_nas)),
+    "plamo2": Family(head_dim="hidden_size_per_head", layers=Layers(types.plamo2)),
+    "plamo3": Family(
+        dict(rope_theta=None),
+        layers=Layers(
+            every(8, "sliding_window_pattern"),
+            full_and_sliding(sliding=of_type(rope_theta=10_000.0, key="rope_local_theta")),
+        ),
+    ),
     "olmo_hybrid": Family(layers=Layers(every(4, other="linear_attention"), rotated=types.unless_base_is_null)),
     "molmo2_text": Family(dict(head_dim=128), layers=Layers(scaled="rope_scaling_layers")),
     "gemma3_text t5gemma2_text t5gemma2_decoder": Family(dict(head_dim=256), layers=Layers(SLIDING_PATTERN, GEMMA3)),

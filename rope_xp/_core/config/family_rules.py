@@ -32,6 +32,11 @@ def width_of_clvp(keys: Keys, head_dim: int) -> int:
     return max(keys.count("projection_dim", 768) // (2 * keys.count("num_attention_heads", 12)), 32)
 
 
+def width_of_phi(keys: Keys, head_dim: int) -> int:
+    """32 if the config has no `rotary_dim`. The code in the checkpoints of Phi-1.5 and Phi-2 has this default."""
+    return keys.count("rotary_dim", 32)
+
+
 def fraction_of_latent(keys: Keys, head_dim: int) -> float:
     """The rotated fraction of a whole head. A head also has `qk_nope_head_dim` channels that are not rotated."""
     return head_dim / (head_dim + keys.count("qk_nope_head_dim", head_dim))

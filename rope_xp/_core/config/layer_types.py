@@ -49,6 +49,45 @@ def listed_at(key: str, other: str, *, otherwise: bool) -> Types:
     return types
 
 
+def marked(key: str, other: str) -> Types:
+    """The list has 1 for each layer with full attention, and 0 for the others. Without a list, all have it."""
+
+    def types(keys: Keys, count: int) -> list[str]:
+        marks = keys.list_of(key)
+        for each in marks:
+            if each not in (0, 1):
+                raise ValueError(f"{WHO}: {key} must be a list of 0 and 1; got {each!r} in it")
+        return _named([bool(each) for each in marks or [1] * count], other)
+
+    return types
+
+
+def nemotron_nas(keys: Keys, count: int) -> list[str]:
+    """Each layer has a block config. In some of them attention is left out, or is a matrix."""
+    blocks = keys.list_of("block_configs")
+    attention = [Keys("block_configs", {"of": each}).nested("of").nested("attention") for each in blocks]
+    return _named([not (each.get("no_op") or each.get("replace_with_linear")) for each in attention], "no_attention")
+
+
+def plamo2(keys: Keys, count: int) -> list[str]:
+    """One layer of each `mamba_step` has attention, the one in the middle; in a short model, the last layer."""
+    if keys.get("mamba_enabled") is False:
+        return _named([True] * count)
+    step = max(keys.count("mamba_step", 2), 1)
+    short = count <= step // 2
+    return _named([index == count - 1 if short else index % step == step // 2 for index in range(count)], "mamba")
+
+
+def latent_only(keys: Keys, layer: int | None, layer_type: str | None) -> bool:
+    """True, unless it is a linear layer of Ring-2.5, which rotates the first channels of heads of its own."""
+    if layer_type == "linear_attention" and "BailingMoeV2_5ForCausalLM" in keys.list_of("architectures"):
+        raise ValueError(
+            f"{WHO}: layer must have latent attention in {keys.name} of BailingMoeV2_5ForCausalLM, because its linear "
+            f"layers are rotated in another way, which is not known here; got layer={layer}"
+        )
+    return True
+
+
 def cycle(*kinds: str, key: str = "") -> Types:
     """Types that repeat. The key may have a list of other types."""
 

@@ -9,7 +9,7 @@ from rope_xp._core.config.family import Family, LayerList, Layers
 from rope_xp._core.config.keys import MAX_SIZE, WHO, Keys, comma_separated
 
 # Layer types without attention over positions.
-NO_ATTENTION = ("linear_attention", "mamba", "mamba2", "conv", "recurrent")
+NO_ATTENTION = ("linear_attention", "mamba", "mamba2", "conv", "recurrent", "no_attention")
 # The name in errors of a rotary block that is a default of the family.
 DEFAULT_BLOCK_NAME = "the family's default"
 

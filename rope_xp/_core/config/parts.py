@@ -32,6 +32,12 @@ COMPOSITES: dict[str, dict[str, str | tuple[str, str]]] = {
         "text": ("vlm_config.text_config", "qwen2_vl_text"),
     },
     "cosmos3_omni": {"vision": "qwen3_vl_vision", "text": "qwen3_vl_text"},
+    "deepseek_vl_v2": {"text": ("language_config", "deepseek_v2")},
+    "internvl_chat": {"text": ("llm_config", "internlm2")},
+    "minimax_vl_01": {"text": "minimax_text_01"},
+    "multi_modality": {"text": ("language_config", "llama")},
+    "step3_vl": {"text": "step3_text"},
+    "vibevoice_streaming": {"text": ("decoder_config", "qwen2")},
     "csm": {"codec": "mimi", "depth_decoder": "*_depth_decoder_model"},
     "deepseek_ocr2": {"encoder": ("vision_config.encoder_config", "*_encoder"), "text": "*_text"},
     "deepseek_ocr2_vision": {"encoder": "deepseek_ocr2_encoder"},
@@ -151,6 +157,9 @@ DEFAULTS_IN_COMPOSITE: dict[tuple[Any, str], dict[str, Any]] = {
     ("voxtral_realtime", "voxtral_realtime_text"): dict(rope_theta=1_000_000.0),
 }
 
+# Where published files have a part, if transformers saves it in another place. A key is the composite and the part.
+PUBLISHED_PATHS = {("vibevoice", "text"): "decoder_config", ("vibevoice_asr", "text"): "decoder_config"}
+
 # Each config of a text model has one of these keys.
 TEXT_KEYS = {"hidden_size", "n_embd", "d_model", "head_dim"}
 
@@ -167,6 +176,7 @@ def part_of(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, A
     wanted = "text" if part is None else part
     path = wanted if wanted in config else f"{wanted}_config"
     path, default = parts.get(wanted, (path, dict(parts.values()).get(wanted, "")))
+    path = next((each for each in (path, PUBLISHED_PATHS.get((model_type, wanted), path)) if each in config), path)
     # Keys outside the parts may belong to the text, unless the composite has position axes itself, like MusicFlamingo.
     outside_is_text = model_type not in FAMILIES or not FAMILIES[model_type].divides_axes
     found = _value_at(config, path, flat=bool(wanted == "text" and default and outside_is_text))

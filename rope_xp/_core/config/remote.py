@@ -4,7 +4,7 @@ Each function reads the keys of its family, and sets the known keys that have th
 in the checkpoints, and in vLLM and SGLang.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import ceil, log
 from typing import Any
 
@@ -19,8 +19,11 @@ NOT_ROTARY = {name: "biases that grow with the distance (ALiBi)" for name in ("b
 GROK_FAMILIES = ("git", "grok-1", "grok1")
 # Keys that must have this value in a family.
 REQUIRED_VALUES: dict[str, dict[str, Any]] = {
+    "bailing_moe_linear": {"linear_rope": True},  # whether layers with linear attention are rotated
     "chatglm": {"position_encoding_2d": False},
     "ernie4_5_moe_vl": {"rope_3d": True},
+    "phi3small": {"rope_position_scale": 1.0},  # SGLang divides positions by it, and mlx-lm multiplies them
+    "plamo3": {"rope_scaling_factor": 1},
     "qwen": {"pos_emb": "rotary"},
     "step3p5": {"yarn_only_types": ["full_attention"]},  # the types of layers to which a scaling rule applies
     **{name: {"extrapolation_factor": 1.0} for name in GROK_FAMILIES},
@@ -37,6 +40,34 @@ def set_known_keys(keys: Keys, seq_len: int | None) -> None:
             raise ValueError(f"{WHO}: {key} must be {wanted!r} in model_type {keys.model_type!r}; got {value!r}")
     if keys.model_type in SET_KNOWN_KEYS:
         SET_KNOWN_KEYS[keys.model_type](keys, seq_len)
+
+
+def variant_of(mapping: Mapping[str, Any], model_type: str) -> str:
+    """The family of a config. DeepSeek-V2 is another family if it has no latent attention, as in DeepSeek-OCR."""
+    return "deepseek" if model_type == "deepseek_v2" and mapping.get("use_mla") is False else model_type
+
+
+def _telechat(keys: Keys, seq_len: int | None) -> None:
+    """The base grows in steps as in Qwen, from `base_seqlen` on, but is at least that of `training_seqlen`."""
+    base, trained = keys.count("base_seqlen"), keys.count("training_seqlen")
+    if not base or not trained:
+        raise ValueError(
+            f"{WHO}: base_seqlen and training_seqlen must be given in model_type 'telechat', because the code of its "
+            f"versions has different defaults; got base_seqlen={base} and training_seqlen={trained}"
+        )
+    if seq_len is not None and seq_len > trained:
+        raise ValueError(
+            f"{WHO}: seq_len must be at most training_seqlen={trained} in model_type 'telechat', because the factor of "
+            f"its attention grows beyond it; got {seq_len}"
+        )
+    alpha = _steps_of_base(trained, base)
+    if alpha > 1:
+        keys.set_known("rope_scaling", {"rope_type": "dynamic", "alpha": alpha}, "training_seqlen")
+
+
+def _steps_of_base(length: int, base_length: int) -> int:
+    """1, 3, 7, 15, ...: the factor of the base for lengths up to 1, 2, 4, 8, ... times the base length."""
+    return max(2 ** ceil(log(length / base_length, 2) + 1) - 1, 1)
 
 
 def _chatglm(keys: Keys, seq_len: int | None) -> None:
@@ -71,8 +102,8 @@ def _qwen(keys: Keys, seq_len: int | None) -> None:
     if seq_len > length:
         if grows is None:
             keys.assume("scaling", "use_dynamic_ntk")
-        alpha = 2 ** ceil(log(seq_len / length, 2) + 1) - 1
-        keys.set_known("rope_scaling", {"rope_type": "dynamic", "alpha": alpha}, "use_dynamic_ntk")
+        block = {"rope_type": "dynamic", "alpha": _steps_of_base(seq_len, length)}
+        keys.set_known("rope_scaling", block, "use_dynamic_ntk")
 
 
 def _baichuan(keys: Keys, seq_len: int | None) -> None:
@@ -127,5 +158,6 @@ SET_KNOWN_KEYS: dict[str, Callable[[Keys, int | None], None]] = {
     "chatglm": _chatglm,
     "internlm": _internlm,
     "qwen": _qwen,
+    "telechat": _telechat,
     **dict.fromkeys(GROK_FAMILIES, _grok),
 }

@@ -37,6 +37,7 @@ RULES: dict[str, type[Scaling]] = {
     "proportional": ProportionalScaling,
     "ntk": MixedNTKScaling,
 }
+MULTIPLIER = "attn_factor"
 # Other names of rules.
 ALIASES = {"su": "longrope", "mrope": "default", "axial": "default", "xdrope": "dynamic"}
 
@@ -112,6 +113,8 @@ def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
     _fill_in(config, rule, values, length)
     values = _require_all_parameters(config, rope_type, rule, values)
     scaling: Any = rule(**values)
+    if isinstance(scaling, YarnScaling):
+        _check_multiplier(config, scaling)
     if rope_type == "deepseek_yarn":
         scaling = _deepseek_yarn(scaling)
     if isinstance(scaling, YarnScaling) and not (config.family.is_latent and config.family.quirks.scales_softmax):
@@ -170,6 +173,25 @@ def _require_all_parameters(
             f"got {comma_separated(config.block.mapping)}"
         )
     return values
+
+
+def _check_multiplier(config: LayerConfig, yarn: YarnScaling) -> None:
+    """`attn_factor`, a key of YaRN's own code, must be 1, because its readers differ for other values.
+
+    References
+    ----------
+    A multiplier of YaRN's attention factor: vLLM 0.8.5 and SGLang 0.5.23, `YaRNScalingRotaryEmbedding`. Not read:
+    transformers 5.18, `_compute_yarn_parameters`; vLLM 0.33, `get_rope`.
+    """
+    value = config.block.get(MULTIPLIER)
+    if value is None or checks.positive(WHO, MULTIPLIER, value) == 1:
+        return
+    own = yarn.resolved_attention_factor
+    raise ValueError(
+        f"{WHO}: {MULTIPLIER} must be 1, or attention_factor be given in its place, because programs differ: SGLang and "
+        f"vLLM 0.8 multiply by it (attention_factor={own * value:g}), and transformers and vLLM 0.33 do not read it "
+        f"(attention_factor={own:g}); got {value}"
+    )
 
 
 def _without_softmax_scale(yarn: YarnScaling) -> YarnScaling:

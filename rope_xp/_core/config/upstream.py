@@ -20,7 +20,7 @@ from rope_xp._core.config.keys import (
     Keys,
     comma_separated,
 )
-from rope_xp._core.config.scaling import ALIASES
+from rope_xp._core.config.scaling import ALIASES, MULTIPLIER
 
 # Families whose two channels of a pair are rotated by angles of different position axes.
 NO_ROTATION = ("hunyuan_vl_text",)
@@ -67,8 +67,11 @@ READ_ONLY_BY: dict[str, tuple[str, ...]] = {
 }
 # Families that transformers does not have. The code in their checkpoints decides.
 _NOT_IN_TRANSFORMERS = (
-    "DFNRope_vision_transformer baichuan bailing_moe bailing_moe_v2 chatglm ernie4_5_moe_vl exaone git grok-1 grok1 "
-    "hunyuan internlm internlm2 kimi_k2 minicpm new phi3_v phi4mm qwen"
+    "DFNRope_vision_transformer RefinedWeb RefinedWebModel baichuan bailing_moe bailing_moe_linear bailing_moe_v2 "
+    "chatglm deepseek ernie4_5_moe_vl exaone git grok-1 grok1 hf_olmo hunyuan internlm internlm2 kimi_k2 llada mimo "
+    "minicpm minicpmo minicpmv minimax_m1 minimax_m3 minimax_m3_text minimax_text_01 molmo nemotron-nas neobert new "
+    "openelm orion phi-msft phi3_v phi3small phi4mm plamo plamo2 plamo3 qwen solar stablelm_epoch step3_text telechat "
+    "telechat3 xverse"
 )
 NOT_IN_TRANSFORMERS = frozenset(_NOT_IN_TRANSFORMERS.split())
 # The table follows 5.23. These rows differ in 5.18, or have the frequencies of an untrained model.
@@ -100,6 +103,7 @@ def as_transformers(
     if _ignores_fraction(model_type, family):
         _drop_fraction(config, model_type, family, blocks)
     for block in blocks:
+        _drop(block, (MULTIPLIER,))
         _drop_overridden(config, block, family)
         _edit_lengths(config, model_type, block, seq_len)
     _drop(config, _replaced_by_default_block(config, model_type, family))
