@@ -372,6 +372,10 @@ OWN = {
     "git": {"architectures": ["Grok1ForCausalLM"]},
     "bailing_moe": {"rope_theta": 6e5},
     "bailing_moe_v2": {"rope_theta": 6e5},
+    "openelm": {"head_dim": 64},
+    "plamo2": {"hidden_size_per_head": 128},
+    "plamo3": {"rope_theta": 1e6},
+    "telechat": {"base_seqlen": 8192, "training_seqlen": 8192},
 }
 
 
@@ -922,7 +926,7 @@ KEYS_OF_OTHERS = {
     "rope_ratio": "chatglm;",
     "use_dynamic_ntk": "qwen;",
     "use_mem_rope": "zamba2;",
-    "qk_rope_head_dim": "axk1, deepseek_v2, .* and 13 more;",
+    "qk_rope_head_dim": "axk1, deepseek, .* and 14 more;",
 }
 # Configs whose values are wrong: what the message says after "from_config: ", the config, and arguments.
 BAD_VALUES = [

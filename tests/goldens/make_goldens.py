@@ -151,6 +151,8 @@ def make():
         several_axes()
         code_in_the_checkpoint()
         keys_of_their_own()
+        copies_of_files()
+        values_in_tests_and_classes()
     return list(GOLDENS)
 
 
@@ -336,6 +338,115 @@ def keys_of_their_own():
     rope("stablelm-2-12b", {}, 160, "half", geometric(10000, 40), rotary_dim=40)
     rope("hunyuan-a13b-instruct", {}, 128, "half", ntk(10000, 128, 1000))
     rope("llama-3.2-1b-mlx", {}, 64, "half", geometric(500000, 64))
+
+
+def copies_of_files():
+    """Configs read in copies of the published files."""
+    # Latent attention whose pairs are neighbours. indexer_rope_interleave is about the indexer alone.
+    rope("glm-5", {}, 64, "interleaved_to_half", geometric(1000000, 64))
+    rope("glm-5.1", {}, 64, "interleaved_to_half", geometric(1000000, 64))
+    rope("glm-5.2", {}, 64, "interleaved_to_half", geometric(8000000, 64))
+    rope("deepseek-v3.2", {}, 64, "interleaved_to_half", yarn(10000, 64, 40, 4096))
+    for label, freqs in (("main", geometric(10000, 64)), ("compress", yarn(160000, 64, 16, 65536))):
+        choice = {"layer_type": label}
+        rope("deepseek-v4-pro", choice, 512, "interleaved", freqs, rotary_dim=64, first_channel=448)
+    rope("mimo-7b-base", {}, 128, "half", geometric(640000, 128))
+    for config in ("minimax-m3", "minimax-m2.5"):
+        rope(config, {}, 128, "half", geometric(5000000, 64), rotary_dim=64)
+    # 8192 / 64 = 128. Layers 6, 7, 11 and most from 42 to 70 have no attention.
+    freqs = llama3(500000, 128, 8, 1, 4, 8192)
+    rope("llama-3.3-nemotron-super-49b", ({}, *layers(0, 41, 52, 71, 79)), 128, "half", freqs)
+    nope("llama-3.3-nemotron-super-49b", *layers(6, 7, 11, 42, 51, 53, 70))
+    # Attention without rotation, between Mamba layers.
+    nope("nemotron-3-nano-30b-a3b", {})
+    nope("nemotron-h-56b-base", {})
+    rope("kimi-k2.5", ({}, TEXT), 64, "interleaved_to_half", yarn(50000, 64, 64, 4096))
+    freqs = yarn(150000, 64, 32, 4096, truncate=False)
+    rope("gpt-oss-120b", {}, 64, "half", freqs, attention_factor=yarn_magnitude(32))
+    rope("qwen3-0.6b", {}, 128, "half", geometric(1000000, 128))
+    rope("qwen3-30b-a3b", {}, 128, "half", geometric(1000000, 128))
+    rope("qwen3-coder-480b-a35b", {}, 128, "half", geometric(10000000, 128))
+    rope("qwen3-vl-30b-a3b", {}, 128, "half", geometric(5000000, 128), axis=20 * ROUND_ROBIN + 4 * (0,))
+    rope("qwen3.5-397b-a17b", {}, 256, "half", geometric(10000000, 64), rotary_dim=64, axis=10 * ROUND_ROBIN + (0, 1))
+    # No rule, in contrast to Scout; every fourth layer is not rotated.
+    rope("llama-4-maverick-17b-128e", layers(0, 46), 128, "interleaved", geometric(500000, 128))
+    nope("llama-4-maverick-17b-128e", *layers(3, 47))
+    rope("llama-3.1-405b", {}, 128, "half", llama3(500000, 128, 8, 1, 4, 8192))
+    rope("mixtral-8x22b-v0.1", {}, 128, "half", geometric(1000000, 128))
+    rope("gemma-4-26b-a4b", (FULL, {"layer": 5}), 512, "half", geometric(1000000, 512)[:64] + [D(0)] * 192)
+    rope("gemma-4-26b-a4b", (SLIDING, {"layer": 0}), 256, "half", geometric(10000, 256))
+    rope("orion-14b", {}, 128, "half", geometric(10000, 128))
+    # The first DeepSeek has usual attention: 2048 / 16 = 128.
+    rope("deepseek-moe-16b", {}, 128, "half", geometric(10000, 128))
+    # 2048 / 32 = 64 and 2560 / 32 = 80, 32 of them rotated.
+    rope("phi-1_5-first-file", {}, 64, "half", geometric(10000, 32), rotary_dim=32)
+    rope("phi-2-first-file", {}, 80, "half", geometric(10000, 32), rotary_dim=32)
+    rope("redpajama-incite-3b", {}, 80, "half", geometric(10000, 80))
+    rope("codellama-7b", {}, 128, "half", geometric(1000000, 128))
+    rope("tinyllama-1.1b", {}, 64, "half", geometric(10000, 64))
+    # 4608 / 36 = 128.
+    rope("starcoder2-7b", {}, 128, "half", geometric(1000000, 128))
+    # 2304 / 36 = 64. Four times as far at 65,536 and less, so nothing changes there.
+    rope("minicpm-2b-128k", ({}, *lengths(65536)), 64, "half", geometric(1000000, 64))
+    rope("minicpm-2b-128k", {"seq_len": 131072}, 64, "half", dynamic(1000000, 64, 4, 65536, 131072))
+    rope("minicpm-2b-sft", {}, 64, "half", geometric(10000, 64))
+    rope("smollm-1.7b", {}, 64, "half", geometric(10000, 64))
+    rope("smollm2-135m", {}, 64, "half", geometric(100000, 64))
+    rope("aya-23-8b", {}, 128, "interleaved", geometric(10000, 128))
+    rope("olmo-2-7b", {}, 128, "half", geometric(500000, 128))
+    rope("qwen1.5-moe-a2.7b", {}, 128, "half", geometric(1000000, 128))
+    # 2560 / 32 = 80, a quarter.
+    rope("stablelm-3b-4e1t", {}, 80, "half", geometric(10000, 20), rotary_dim=20)
+    rope("internlm-chat-7b", ({}, *lengths(2048)), 128, "half", geometric(10000, 128))
+    rope("baichuan-7b", {}, 128, "half", geometric(10000, 128))
+    rope("gemma-2b", {}, 256, "half", geometric(10000, 256))
+    # head_dim is given: 4608 / 32 would be 144.
+    rope("gemma-2-27b", {}, 128, "half", geometric(10000, 128))
+    rope("gemma-3-1b-it", (FULL, *layers(5, 23)), 256, "half", geometric(1000000, 256))
+    rope("gemma-3-1b-it", (SLIDING, *layers(0, 25)), 256, "half", geometric(10000, 256))
+    rope("chatglm3-6b", {}, 128, "interleaved", geometric(10000, 64), rotary_dim=64)
+    rope("llama-2-70b", {}, 128, "half", geometric(10000, 128))
+
+
+def values_in_tests_and_classes():
+    """Configs whose values were read in public tests, reports and modelling sources: the first words of each source."""
+    # Half of the head, in layers with linear attention too.
+    rope("ring-mini-linear-2.0", ({}, *layers(0, 4)), 128, "half", geometric(1000000, 64), rotary_dim=64)
+    # The last layer of each group of 6 or 4 has latent attention; rotary_dim is that of its rotated part.
+    for config, full, linear in (("ling-3.0-flash", (5, 41), (0, 40)), ("ling-3.0-tiny", (3, 23), (0, 22))):
+        rope(config, ({}, *layers(*full)), 64, "interleaved_to_half", geometric(6000000, 64))
+        nope(config, *layers(*linear))
+    # DeepSeek-V2's code without latent attention: 1280 / 10 = 128, in halves.
+    rope("deepseek-ocr", ({}, TEXT), 128, "half", geometric(10000, 128))
+    # Dynamic NTK by length: 896 / 14 = 64, and 2048 / 16 = 128.
+    for config, dim in (("internvl3-1b", 64), ("internvl2.5-2b", 128)):
+        rope(config, ({}, TEXT, *lengths(32768)), dim, "half", geometric(1000000, dim))
+        rope(config, {"seq_len": 40000}, dim, "half", dynamic(1000000, dim, 2, 32768, 40000))
+    # 4544 / 71 = 8192 / 128 = 64.
+    rope("falcon-7b-instruct-first-file", {}, 64, "half", geometric(10000, 64))
+    rope("falcon-40b-instruct-first-file", {}, 64, "half", geometric(10000, 64))
+    rope("openelm-1.1b-instruct", {}, 64, "half", geometric(10000, 64))
+    # Odd layers have attention.
+    rope("plamo-2-1b", ({}, *layers(1, 15)), 128, "half", geometric(10000, 128))
+    nope("plamo-2-1b", *layers(0, 14))
+    rope("phi-3-small-8k", {}, 128, "half", geometric(1000000, 128))
+    rope("vibevoice-realtime-0.5b", ({}, TEXT), 64, "half", geometric(1000000, 64))
+    # Every eighth layer has softmax attention, which rotates half of the head.
+    for config in ("minimax-m1", "minimax-text-01"):
+        rope(config, ({}, *layers(7, 79)), 128, "half", geometric(10000000, 64), rotary_dim=64)
+        nope(config, *layers(0, 78))
+    rope("llada-8b", {}, 128, "half", geometric(500000, 128))
+    # Pairs are neighbours, read as complex numbers; the base is in the code.
+    rope("neobert", {}, 64, "interleaved", geometric(10000, 64))
+    rope("xverse-13b", {}, 128, "half", geometric(10000, 128))
+    rope("step-3", ({}, TEXT), 256, "half", geometric(500000, 256))
+    rope("molmo-7b-d", {}, 128, "half", geometric(1000000, 128))
+    rope("datadecide-150m", {}, 64, "half", geometric(10000, 64))
+    rope("stablelm-3b-4e1t-first-file", {}, 80, "half", geometric(10000, 20), rotary_dim=20)
+    # Refused without compat: SGLang multiplies by attn_factor, transformers does not read it.
+    freqs = yarn(1000000, 128, 4, 32768)
+    choice = {"compat": "transformers"}
+    rope("deepseek-r1-0528-qwen3-8b", choice, 128, "half", freqs, attention_factor=yarn_magnitude(4))
 
 
 if __name__ == "__main__":
