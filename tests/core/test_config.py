@@ -494,6 +494,9 @@ COMPASS = of("cohere_compass_text", 128, num_hidden_layers=8)
 DYNAMIC = DynamicNTKScaling(factor=1.0, max_position_embeddings=2048, seq_len=4096)
 GROK_YARN = YarnScaling(factor=16.0, original_max_position_embeddings=8192, attention_factor=1.0)
 ROTARY = {"type": "dynamic", "scaling_factor": 2.0}
+TELECHAT = of("telechat", hidden_size=4096, n_head=32, base_seqlen=8192, training_seqlen=8192)
+MINIMAX_01 = half(base=1e7, rotary_dim=64)
+YARN_OF_4 = {"rope_type": "yarn", "factor": 4.0, LENGTH: 8192}
 QWEN_100 = of("qwen", seq_length=100)
 XLM = of("xlm-roberta", **HEADS, position_embedding_type="rotary", rotary_emb_dim=32)
 MUSIC = half(640, 1200.0, layout="interleaved", rotary_dim=256, sections=Sections((64, 64), "axial"))
@@ -512,6 +515,31 @@ OWN_SPELLING = [
     (of("internlm", 64, rotary={"base": 3e4, "type": "origin"}), half(64, 3e4), {"seq_len": 9000}),
     (of("internlm", 64, rotary=ROTARY), half(64, scaling=replace(DYNAMIC, factor=2.0)), {"seq_len": 4096}),
     (of("internlm", 64), half(64, scaling=DYNAMIC), {"seq_len": 4096}),
+    # TeleChat's base grows with the length that it was trained with, and one of 4,096 tokens is a quarter of it.
+    (TELECHAT, half()),
+    ({**TELECHAT, "base_seqlen": 4096}, half(scaling=NTKScaling(factor=3.0)), {"seq_len": 8192}),
+    ({**TELECHAT, "base_seqlen": 2048}, half(scaling=NTKScaling(factor=7.0))),
+    # DeepSeek-VL2 with latent attention, and without it.
+    (of("deepseek_vl_v2", language_config={"rope_theta": 7e4}), half(64, 7e4, layout="interleaved")),
+    (of("deepseek_vl_v2", language_config={**HEADS, "use_mla": False, "qk_rope_head_dim": 0}), half(64)),
+    (of("deepseek_v2", use_mla=True), half(64, layout="interleaved")),
+    (of("multi_modality", language_config={**HEADS, "model_type": "llama"}), half(64)),
+    (of("minimax_vl_01", text_config=of("minimax_text_01", 128, rotary_dim=64, rope_theta=1e7)), MINIMAX_01),
+    # The names of a part in published files, and in those that transformers saves.
+    *(
+        (of(name, **{key: {**HEADS, "model_type": "qwen2", "rope_theta": 1e6}}), half(64, 1e6))
+        for name in ("vibevoice", "vibevoice_asr")
+        for key in ("decoder_config", "text_config")
+    ),
+    (of("plamo3", 128, rope_theta=1e6, rope_scaling_factor=1), half(base=1e6), OF_FULL),
+    (of("plamo3", 128, rope_theta=1e6, rope_local_theta=3e4), half(base=3e4), {"layer_type": SLIDING}),
+    (of("hf_olmo", d_model=2048, n_heads=16, rope=True, rope_theta=5e5, rope_full_precision=True), half(base=5e5)),
+    (of("molmo", d_model=2048, n_heads=16), half()),
+    (of("phi-msft", n_embd=2048, n_head=32), half(64, rotary_dim=32)),
+    (of("bailing_hybrid", rotary_dim=64), latent(base=6e6)),
+    (of("xverse", **HEADS), half(64)),
+    (llama(rope_scaling={**YARN_OF_4, "attn_factor": 1}), from_config(llama(rope_scaling=YARN_OF_4))),
+    (llama(rope_scaling={**YARN_OF_4, "attn_factor": 0.5}), from_config(llama(rope_scaling=YARN_OF_4)), UPSTREAM),
     (of("baichuan", alibi=False, **HEADS), half(64)),
     (of("grok-1"), half()),
     (of("grok1", rope_rotate_half_dims=True), half(rotary_dim=64)),
@@ -859,6 +887,8 @@ DOUBLED = [0, 0]
 for _ in range(25):
     DOUBLED = [DOUBLED, DOUBLED]
 ESM = of("esm", **FEW_HEADS)
+RING_2_5 = of("bailing_hybrid", architectures=["BailingMoeV2_5ForCausalLM"], num_hidden_layers=6)
+SEVEN_TYPES = {"attn_type_list": [0, 1, 2, 0, 0, 0, 0], "num_hidden_layers": 7}
 CHATGLM_1, INTERNLM, QWEN = (of(name, **HEADS) for name in ("chatglm", "internlm", "qwen"))
 ERNIE, MIMO_V2, STEP = of("ernie4_5_moe_vl", 128), of("mimo_v2_flash"), of("step3p5", rope_theta=[1e4])
 ALIBI_DBRX = {**DBRX, "attn_config": {"alibi": True, "rope_theta": 1e4}}
@@ -1038,6 +1068,24 @@ BAD_VALUES = [
     ),
     # Keys of a family's own.
     (r"position_embedding_type must be one of .*rotary; got 'rotray'", {**ESM, "position_embedding_type": "rotray"}),
+    (
+        r"base_seqlen and training_seqlen must be given in .* 'telechat'.*; got base_seqlen=None",
+        of("telechat", **HEADS),
+    ),
+    (r"seq_len must be at most training_seqlen=8192 .*; got 8193", TELECHAT, {"seq_len": 8193}),
+    (r"rope_position_scale must be 1\.0 .* 'phi3small'; got 2\.0", of("phi3small", **HEADS, rope_position_scale=2.0)),
+    (r"rope_scaling_factor must be 1 .* 'plamo3'; got 8", of("plamo3", 128, rope_theta=1e6, rope_scaling_factor=8)),
+    (r"linear_rope must be True .*; got False", of("bailing_moe_linear", **HEADS, linear_rope=False)),
+    (r"rotary_dim must be 64 in .* 'bailing_hybrid'; got 32", of("bailing_hybrid", rotary_dim=32)),
+    (r"layer must have latent attention in .*; got layer=0", RING_2_5, {"layer": 0}),
+    (r"attn_type_list must be a list of 0 and 1; got 2 in it", of("minimax_m1", 128, **SEVEN_TYPES), {"layer": 0}),
+    (r"rope_theta, the base, must be given in .*'plamo3'; got none", of("plamo3", 128), OF_FULL),
+    (
+        r"attn_factor must be 1, or attention_factor be given .* \(attention_factor=1\), and transformers .* "
+        r"\(attention_factor=1\.13863\); got 0\.878",
+        llama(rope_scaling={**YARN_OF_4, "attn_factor": 0.8782488562869419}),
+    ),
+    (r"attn_factor must be greater than 0; got 0", llama(rope_scaling={**YARN_OF_4, "attn_factor": 0})),
     (r"position_encoding_2d must be False in .* 'chatglm'; got True", {**CHATGLM_1, "position_encoding_2d": True}),
     (r"must be 500000\.0, because of rope_ratio; got 10000", {**CHATGLM_1, "rope_ratio": 50, "rope_theta": 1e4}),
     (r"pos_emb must be 'rotary' in model_type 'qwen'; got 'alibi'", {**QWEN, "pos_emb": "alibi"}),

@@ -376,6 +376,11 @@ def assert_is_a_report(report):
     assert [band["pairs"] for band in as_dict["bands"]] == [list(band.pairs) for band in report.bands]
 
 
+# Real configs that look as if a key was lost: Aya has a base of 10,000 in a family whose default is 500,000, and PLaMo
+# 2 states 10,485,760 tokens and no base.
+LOOK_LOST = ("aya-23-8b", "plamo-2-1b")
+
+
 @pytest.mark.parametrize("golden", GOLDENS, ids=lambda golden: golden["config"])
 def test_real_configs(golden):
     rope = from_config(CONFIGS[golden["config"]], **golden["kwargs"])
@@ -385,7 +390,8 @@ def test_real_configs(golden):
         # A sentence about training says which, if the model may have been trained with other frequencies, too.
         assert not is_changed(rope) or not re.search("Training showed only|angle that training did", words(report))
         assert is_changed(rope) or "before scaling" not in words(report)
-        assert not re.search("is not read, and head_dim|does not state the base|the default of most", words(report))
+        alarm = re.search("is not read, and head_dim|does not state the base|the default of most", words(report))
+        assert bool(alarm) == (golden["config"] in LOOK_LOST)
         assert max(map(len, rope.describe().splitlines())) <= 80
 
 

@@ -180,6 +180,34 @@ meta sections: qwen2-vl-7b-instruct qwen2.5-vl-7b-instruct qwen3-vl-2b-instruct 
 meta sections: ernie-4.5-vl-28b-a3b hunyuan-ocr ernie-4.5-vl-28b-a3b-remote
 meta blocks: gemma-4-e2b-it(part=vision)
 meta inv_freq: dinov3-vitl16-lvd1689m grok-2
+vllm seq_len: minicpm-2b-128k internlm-chat-7b() internvl3-1b internvl2.5-2b
+llama.cpp softmax_scale: deepseek-v3.2
+llama.cpp scaling: llama-3.3-nemotron-super-49b llama-3.1-405b gemma-4-26b-a4b(layer_type=full_attention)
+llama.cpp scaling: gemma-4-26b-a4b(layer=5) minicpm-2b-128k() internlm-chat-7b() internvl3-1b()
+llama.cpp scaling: internvl3-1b(part=text) internvl2.5-2b() internvl2.5-2b(part=text)
+llama.cpp truncate: gpt-oss-120b
+llama.cpp sections: qwen3-vl-30b-a3b
+gguf softmax_scale: deepseek-v3.2
+gguf first_channel: deepseek-v4-pro
+gguf truncate: gpt-oss-120b
+gguf sections: qwen3-vl-30b-a3b
+gguf scaling: minicpm-2b-128k() internlm-chat-7b() internvl3-1b() internvl3-1b(part=text) internvl2.5-2b()
+gguf scaling: internvl2.5-2b(part=text)
+mlx first_channel: deepseek-v4-pro
+mlx truncate: gpt-oss-120b
+mlx sections: qwen3-vl-30b-a3b qwen3.5-397b-a17b
+megatron first_channel: deepseek-v4-pro
+megatron sections: qwen3-vl-30b-a3b qwen3.5-397b-a17b
+megatron scaling: gemma-4-26b-a4b(layer_type=full_attention) gemma-4-26b-a4b(layer=5) minicpm-2b-128k()
+megatron scaling: internlm-chat-7b() internvl3-1b() internvl3-1b(part=text) internvl2.5-2b() internvl2.5-2b(part=text)
+megatron base: minicpm-2b-128k(seq_len=131072) internvl3-1b(seq_len=40000) internvl2.5-2b(seq_len=40000)
+meta scaling: deepseek-v3.2 kimi-k2.5 gpt-oss-120b gemma-4-26b-a4b(layer_type=full_attention) gemma-4-26b-a4b(layer=5)
+meta scaling: minicpm-2b-128k() internlm-chat-7b() internvl3-1b() internvl3-1b(part=text) internvl2.5-2b()
+meta scaling: internvl2.5-2b(part=text) deepseek-r1-0528-qwen3-8b
+meta first_channel: deepseek-v4-pro
+meta rotary_dim: minimax-m3 minimax-m2.5 phi-1_5-first-file phi-2-first-file stablelm-3b-4e1t chatglm3-6b
+meta rotary_dim: ring-mini-linear-2.0 minimax-m1 minimax-text-01 stablelm-3b-4e1t-first-file
+meta sections: qwen3-vl-30b-a3b qwen3.5-397b-a17b
 """
 
 

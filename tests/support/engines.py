@@ -55,7 +55,7 @@ def llama3(freqs, factor, low, high, length):
 
 
 # llama.cpp: axes of positions by mode, as in `ggml_mrope_cache_init`.
-MODES = {"qwen2vl": "mrope", "glm4": "mrope", "qwen3vl": "imrope", "qwen35": "imrope"}
+MODES = {"qwen2vl": "mrope", "glm4": "mrope", **dict.fromkeys(("qwen3vl", "qwen35", "qwen35moe"), "imrope")}
 LATENT = ("deepseek2", "mistral4")
 
 

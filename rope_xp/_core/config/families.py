@@ -1,7 +1,9 @@
 """The model families: one row for each `model_type`.
 
 A row has the properties that a config does not state. They come from transformers 5.18 and 5.23, and are compared with
-both (`benchmarks/parity.py`). If the two differ, a row follows 5.23. `Family` documents the fields of a row.
+both (`benchmarks/parity.py`). If the two differ, a row follows 5.23. Families that transformers does not have
+(`NOT_IN_TRANSFORMERS` in `upstream.py`) come from the code in their checkpoints, vLLM, SGLang and mlx-lm; goldens name
+the source of each (`tests/goldens/configs.json`). `Family` documents the fields of a row.
 """
 
 from typing import Any
@@ -131,7 +133,9 @@ TEXT: dict[str, Family] = {
         {}, "head_dim", quirks=Quirks(base_keys=("rope_freq_constant",), ignored_keys=("rope_max_length",))
     ),
     "phi3small": Family(dict(rope_theta=1_000_000.0), QUOTIENT, quirks=Quirks(base_keys=("rope_embedding_base",))),
-    "phi-msft": Family(head_dim="n_embd/n_head", quirks=Quirks(rotated_width=rules.width_of_phi, ignored_keys=("flash_rotary",))),
+    "phi-msft": Family(
+        head_dim="n_embd/n_head", quirks=Quirks(rotated_width=rules.width_of_phi, ignored_keys=("flash_rotary",))
+    ),
     "hf_olmo llada": Family(
         dict(rope=False),
         f"d_model/n_heads | {QUOTIENT}",

@@ -188,9 +188,9 @@ def _check_multiplier(config: LayerConfig, yarn: YarnScaling) -> None:
         return
     own = yarn.resolved_attention_factor
     raise ValueError(
-        f"{WHO}: {MULTIPLIER} must be 1, or attention_factor be given in its place, because programs differ: SGLang and "
-        f"vLLM 0.8 multiply by it (attention_factor={own * value:g}), and transformers and vLLM 0.33 do not read it "
-        f"(attention_factor={own:g}); got {value}"
+        f"{WHO}: {MULTIPLIER} must be 1, or attention_factor be given in its place, because programs differ: SGLang "
+        f"and vLLM 0.8 multiply by it (attention_factor={own * value:g}), and transformers and vLLM 0.33 do not read "
+        f"it (attention_factor={own:g}); got {value}"
     )
 
 
