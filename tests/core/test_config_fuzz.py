@@ -110,6 +110,9 @@ ABSENT = {
     "mscale_all_dim": "YaRN's own magnitude",
     "max_position_embeddings": "LongRoPE has no factor, and its magnitudes are stated",
     "xdrope_section": "one position axis",
+    "head_dim": "hidden_size / num_attention_heads",
+    "rotary_dim": "all of the head",
+    "block_configs": "every layer has attention",
 }
 
 

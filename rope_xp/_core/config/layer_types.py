@@ -66,7 +66,10 @@ def nemotron_nas(keys: Keys, count: int) -> list[str]:
     """Each layer has a block config. In some of them attention is left out, or is a matrix."""
     blocks = keys.list_of("block_configs")
     attention = [Keys("block_configs", {"of": each}).nested("of").nested("attention") for each in blocks]
-    return _named([not (each.get("no_op") or each.get("replace_with_linear")) for each in attention], "no_attention")
+    left_out = [[each.get(key) for key in ("no_op", "replace_with_linear")] for each in attention]
+    for each in (value for values in left_out for value in values if value is not None):
+        checks.boolean(WHO, "no_op and replace_with_linear", each)
+    return _named([not any(values) for values in left_out] or [True] * count, "no_attention")
 
 
 def plamo2(keys: Keys, count: int) -> list[str]:
