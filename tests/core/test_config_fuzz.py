@@ -112,7 +112,6 @@ ABSENT = {
     "xdrope_section": "one position axis",
     "head_dim": "hidden_size / num_attention_heads",
     "rotary_dim": "all of the head",
-    "block_configs": "every layer has attention",
 }
 
 
