@@ -83,12 +83,19 @@ def _of_folder(folder: Path) -> Contents:
 def _names(folder: Path) -> list[str]:
     try:
         with os.scandir(folder) as entries:
-            names = [entry.name for _, entry in zip(range(MAX_FILES + 1), entries) if entry.is_file()]
+            names = [entry.name for _, entry in zip(range(MAX_FILES + 1), entries) if _is_file(entry)]
     except OSError as error:
         raise type(error)(f"{WHO}: {folder} must be readable; got {error.strerror}") from None
     if len(names) > MAX_FILES:
         refuse(folder, f"a folder of more than {MAX_FILES} files")
     return sorted(names)
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError as error:  # a loop of links
+        raise ValueError(f"{WHO}: {entry.path} must be a file or a folder; got {error.strerror}") from None
 
 
 def _of_file(path: Path) -> Contents:

@@ -52,6 +52,8 @@ class Provenance:
         The format of the config; empty for a config of transformers.
     axis_names : tuple of str
         The name of each of several position axes, such as time; empty if the family has no names.
+    indexer : str
+        How the indexer beside the attention rotates; empty without one.
 
     Examples
     --------
@@ -68,6 +70,7 @@ class Provenance:
     extended: str = ""
     format: str = ""
     axis_names: tuple[str, ...] = ()
+    indexer: str = ""
 
     def axis_name(self, axis: int) -> str:
         """The name of a position axis, or its number."""
@@ -79,9 +82,9 @@ class Provenance:
         return f" (not in the config: {defaults})" if defaults else ""
 
     def others(self, rows: Container[str]) -> list[tuple[str, str]]:
-        """Rows for the format, for how the embedding was extended, and for the defaults that none of `rows` shows."""
+        """Rows for the format, the indexer, for how the embedding was extended, and for the defaults that none of `rows` shows."""
         others = defaults_as_text(default for default in self.defaults if default.row not in rows)
-        found = {"read from": self.format, "extended": self.extended, "not in the config": others}
+        found = {"read from": self.format, "indexer": self.indexer, "extended": self.extended, "not in the config": others}
         return [(name, text) for name, text in found.items() if text]
 
     def lines(self, rows: Container[str]) -> list[tuple[str, str]]:

@@ -136,7 +136,8 @@ frequencies/_by_factor.py
         ==> int(self.partial_rotary_factor * rotary_dim)
 _core/config/keys.py
     a key of a config lost: if unread: ==> if False:
-    a key in other letters: or known_spelling(key, plain) ==>
+    a key in other letters: if wanted is not None: ==> if False:
+    a key with a wrong letter: if not {plain[:2], plain[-2:]} & self._ends: ==> if True:
     alibi let through: return value is not None and value is not False ==> return False
 _core/config/scaling.py
     a scaling rule dropped: scaling: Any = rule(**values) ==> return None
@@ -145,7 +146,7 @@ _core/config/scaling.py
     mscale of DeepSeek alone: if rope_type == "deepseek_yarn": ==> if False:
 _core/config/__init__.py
     NoPE layers rotated: if rope is None or not rotated: ==> if rope is None:
-_core/config/source.py
+_core/config/files.py
     a key that stands twice: if len(found) < len(pairs): ==> if False:
 _core/config/gguf_file.py
     columns before rows: shape[::-1] ==> shape

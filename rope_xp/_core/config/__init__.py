@@ -16,12 +16,15 @@ from rope_xp._core.config.block import block_of, embedding_of
 from rope_xp._core.config.families import FAMILIES
 from rope_xp._core.config.family import COMMON_DEFAULTS, Axes, Family
 from rope_xp._core.config.formats import Format, format_of, is_stated_about_positions, with_mlx_rule
-from rope_xp._core.config.keys import BASE_KEYS, LENGTH_KEYS, WHO, Keys, comma_separated, is_about_positions, shortened
+from rope_xp._core.config.indexers import INDEXERS, has_indexer, indexer_of, note_on_indexer, read_indexer
+from rope_xp._core.config.indexers import PART as INDEXER
+from rope_xp._core.config.keys import BASE_KEYS, LENGTH_KEYS, WHO, Keys, comma_separated, is_about_positions
+from rope_xp._core.config.keys import misspelt_first, shortened
 from rope_xp._core.config.layers import LayerConfig, is_rotated, label_of, layer_type_of
 from rope_xp._core.config.parts import DEFAULTS_IN_COMPOSITE, part_of, sub_configs
 from rope_xp._core.config.readers import families_with, remarks_on_widths
 from rope_xp._core.config.remote import NOT_ROTARY, UNROTATED, set_known_keys, variant_of
-from rope_xp._core.config.source import check_size, mapping_of
+from rope_xp._core.config.source import check_size, file_of, mapping_of
 from rope_xp._core.config.upstream import as_transformers, remarks
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._core.provenance import Provenance, defaults_as_text, with_provenance
@@ -42,6 +45,7 @@ def from_config(
     seq_len: int | None = None,
     layout: Layout | None = None,
     compat: Literal["transformers"] | None = None,
+    strict: bool = False,
 ) -> RotaryEmbedding | MaybeNone: ...
 @overload
 def from_config(
@@ -53,6 +57,7 @@ def from_config(
     seq_len: int | None = None,
     layout: Layout | None = None,
     compat: Literal["transformers"] | None = None,
+    strict: bool = False,
 ) -> RotaryEmbedding | None: ...
 def from_config(
     config: Any,
@@ -78,7 +83,8 @@ def from_config(
         A config.json or params.json, its folder, a GGUF file, the content of one of them, or a config of transformers.
     part : str, optional
         The part of a composite config: "text" (the default), "vision", "audio", another of its parts, or the key of a
-        sub-config.
+        sub-config. "indexer" is the indexer of sparse attention (DeepSeek-V3.2, GLM-5), which has a rotation of its
+        own; `describe` names it.
     layer : int, optional
         The index of a layer, if layers differ. The default is the embedding that all rotated layers have.
     layer_type : str, optional
@@ -170,7 +176,7 @@ def from_config(
         choice = _checked_choice(layer, layer_type, seq_len, compat, part, layout)
         return _from_config(config, part, layout, checks.boolean(WHO, "strict", strict), choice)
     except (TypeError, ValueError, OSError) as error:
-        message = shortened(error)
+        message = shortened(error, file_of(config))
         if message == str(error):
             raise
         kinds = (TypeError, ValueError, FileNotFoundError, PermissionError, OSError)
@@ -185,6 +191,7 @@ class Choice(NamedTuple):
     layer_type: str | None
     seq_len: int | None
     compat: str | None
+    of_indexer: bool = False  # the embedding of the indexer is wanted, not that of the attention
 
 
 def _checked_choice(layer: Any, layer_type: Any, seq_len: Any, compat: Any, part: Any, layout: Any) -> Choice:
@@ -225,7 +232,8 @@ def _of_format(
     if choice.compat is not None:
         raise ValueError(f"{WHO}: compat must be None for this format; got {choice.compat!r}")
     source = Keys("the mapping", whole)
-    translated = form.as_config(source, part)
+    with misspelt_first(source):
+        translated = form.as_config(source, part)
     source.require_all_read(is_stated_about_positions)
     if translated is None:
         return None
@@ -257,6 +265,7 @@ def _of_transformers(
     model_type = variant_of(mapping, model_type)
     if model_type in UNROTATED:
         return None
+    choice = choice._replace(of_indexer=part == INDEXER and model_type in INDEXERS)
     family = _family_of(mapping, model_type, layout)
     defaults = DEFAULTS_IN_COMPOSITE.get((whole.get("model_type"), model_type), {})
     family = replace(family, defaults={**family.defaults, **defaults})
@@ -319,14 +328,25 @@ def _read(
 ) -> tuple[RotaryEmbedding | None, Provenance]:
     """Read one part of a config with the row of its family. The provenance has the values that it does not state."""
     keys = Keys(f"the config of model_type {model_type!r}" if model_type else "the config", mapping, model_type)
-    layer, _, seq_len, compat = choice
+    with misspelt_first(keys):
+        return _read_keys(keys, family, choice, is_translated)
+
+
+def _read_keys(
+    keys: Keys, family: Family, choice: Choice, is_translated: bool
+) -> tuple[RotaryEmbedding | None, Provenance]:
+    mapping, model_type = keys.mapping, keys.model_type
+    layer, seq_len, compat = choice.layer, choice.seq_len, choice.compat
     set_known_keys(keys, seq_len)
     if compat is not None:
         keys.mapping, family = as_transformers(keys.mapping, model_type, family, seq_len)
     layer_type = layer_type_of(keys, family, layer, choice.layer_type)
+    if choice.of_indexer and layer is None and layer_type is None:
+        layer_type = INDEXERS[model_type].layer_type or None
     label = label_of(family.layers, layer_type)
     block = block_of(keys, family, label)
     rotated = is_rotated(keys, family, layer, layer_type)
+    indexed = model_type in INDEXERS and has_indexer(keys, layer, layer_type)
     choices = tuple(keys.defaults.values())  # they decide the type of the layer, and whether it is rotated
     rope = None
     if block is not None:
@@ -334,20 +354,25 @@ def _read(
         row, scaled = family.of_type(label), own is None or own.scaled
         rope = embedding_of(LayerConfig(keys, block, row, where, layer_type, seq_len, scaled))
         keys.remarks += [] if compat or is_translated else remarks(keys.mapping, block.mapping, model_type, family)
+    pairing = family.pairing
+    heads = read_indexer(keys, rope.layout if rope else pairing.layout, pairing.from_caller, choice.of_indexer)
     _add_remark_on_chunks(keys)
     _check_all_read(keys, family, mapping)
-    if rope is None or not rotated:
+    indexer = indexer_of(rope, model_type, *heads) if rope and rotated and indexed and heads else None
+    if rope is None or not rotated or (choice.of_indexer and indexer is None):
         return None, Provenance(choices)
     keys.remarks += [
         *_remarks_on_base(keys, family.of_type(label), rope),
         *remarks_on_widths(keys, family, rope.head_dim),
     ]
+    note = "" if indexer is None or choice.of_indexer else note_on_indexer(rope, indexer)
+    rope = indexer if choice.of_indexer else rope
     length = keys.first(*LENGTH_KEYS, "seq_length")
     length = int(length) if isinstance(length, (int, float)) and 1 <= length < 2**53 else None
     stated = tuple(name for name in keys.found() if name in mapping)  # not those that `set_known_keys` has added
     names = axis_names(family, model_type, rope.axes)
-    defaults = tuple(keys.defaults.values())
-    return rope, Provenance(defaults, tuple(keys.remarks), model_type, length, stated, axis_names=names)
+    defaults, found = tuple(keys.defaults.values()), tuple(keys.remarks)
+    return rope, Provenance(defaults, found, model_type, length, stated, axis_names=names, indexer=note)
 
 
 def _check_all_read(keys: Keys, family: Family, mapping: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from rope_xp._core import checks
 from rope_xp._core.axes import Sections
 from rope_xp._core.config.channels import head_dim_of, layout_of, rotated_channels_of, sections_of
 from rope_xp._core.config.family import Family
-from rope_xp._core.config.keys import WHO, Keys, comma_separated
+from rope_xp._core.config.keys import WHO, Keys, comma_separated, misspelt_first
 from rope_xp._core.config.layers import DEFAULT_BLOCK_NAME, LayerConfig, layers_of, nested_by
 from rope_xp._core.config.readers import rules_with
 from rope_xp._core.config.scaling import base_of, rope_type_of, scaling_of
@@ -64,6 +64,11 @@ def _check_label(labels: Any, label: str, why: str) -> None:
 
 def embedding_of(config: LayerConfig) -> RotaryEmbedding | None:
     """The `RotaryEmbedding` of a layer, or None if no channel is rotated."""
+    with misspelt_first(config.block):
+        return _embedding_of(config)
+
+
+def _embedding_of(config: LayerConfig) -> RotaryEmbedding | None:
     if not _is_scaled(config):
         config = _without_scaling(config)
     head_dim, base, rope_type = head_dim_of(config), base_of(config), rope_type_of(config)

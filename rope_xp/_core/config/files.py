@@ -1,6 +1,7 @@
 """Open files, and parse JSON within limits."""
 
 import json
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -34,12 +35,16 @@ def parsed_json(who: str, name: str, text: bytes) -> Any:
     commas_and_brackets = text.count(b",") + text.count(b"[") + text.count(b"{")
     if commas_and_brackets > MAX_VALUES:  # counted first, because an empty list takes 3 bytes of text and 64 of memory
         raise ValueError(f"{who}: {name} must hold at most {MAX_VALUES} values; got more")
-    unique, number = partial(_with_unique_keys, who), partial(_int, who)
+    if not text.strip():
+        raise ValueError(f"{who}: {name} must be JSON; got no text: it is empty")
+    unique, number = partial(_with_unique_keys, who, name), partial(_int, who, name)
     try:
         return json.loads(text.decode("utf-8-sig"), object_pairs_hook=unique, parse_int=number)
     except UnicodeDecodeError as error:
         raise ValueError(f"{who}: {name} must be JSON in UTF-8; got {error.reason}") from None
     except json.JSONDecodeError as error:
+        if error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated"):
+            raise ValueError(f"{who}: {name} must be whole JSON; got text that ends early: it is truncated") from None
         raise ValueError(
             f"{who}: {name} must be JSON; got {error.msg} on line {error.lineno}, column {error.colno}"
         ) from None
@@ -47,17 +52,18 @@ def parsed_json(who: str, name: str, text: bytes) -> Any:
         raise ValueError(f"{who}: {name} must have at most {MAX_LEVELS} levels; got more") from None
 
 
-def _with_unique_keys(who: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _with_unique_keys(who: str, name: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object in which each key must occur once, because JSON readers treat repeated keys differently."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in found if keys.count(key) > 1)
-        raise ValueError(f"{who}: every key must occur once in a JSON object; got {twice!r} {keys.count(twice)} times")
+        key, times = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(
+            f"{who}: every key must occur once in a JSON object of {name}; got {key[:100]!r} {times} times"
+        )
     return found
 
 
-def _int(who: str, digits: str) -> int:
+def _int(who: str, name: str, digits: str) -> int:
     if len(digits) * 3 > MAX_BITS:  # a digit has more than 3 bits
-        raise ValueError(f"{who}: an int must have at most {MAX_BITS} bits; got {len(digits)} digits")
+        raise ValueError(f"{who}: an int of {name} must have at most {MAX_BITS} bits; got {len(digits)} digits")
     return int(digits)

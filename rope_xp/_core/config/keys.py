@@ -1,7 +1,8 @@
 """Read a mapping, and raise an error for keys that nothing reads."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
@@ -42,35 +43,69 @@ def is_about_positions(key: Any, value: Any) -> bool:
     return False
 
 
-def by_plain_spelling(known: Iterable[str]) -> dict[str, str]:
-    """Names by their spelling in lower case, without underscores, hyphens and spaces."""
-    return {_plain(name): name for name in known}
+# Keys of config classes of transformers 5.18 and 5.23 that differ by one letter from a key that some family reads.
+OTHER_KEYS = frozenset(
+    """
+    _sliding_window_pattern architecture d_head decoder decoder_config embed_dims encoder encoder_config
+    encoder_num_attention_heads hidden_sizes l_layers layer_type layers memory_attention_rope_k_sizes mrope_interleaved
+    n_head n_heads n_layer n_layers partial_rotary_factor partial_rotary_factors position_embedding_type
+    position_embeddings_type qk_channels qk_nope_head_dim qk_rope_head_dim r_layers rope_interleave scale
+    sliding_windows v_channels v_head_dim x_layers
+    """.split()
+)
+SHORTEST = 5  # shorter names differ by one letter too often
 
 
-def known_spelling(key: Any, known: Mapping[str, str]) -> str | None:
-    """The known name that differs from a key only in case, underscores, hyphens and spaces; None if there is none."""
-    name = known.get(_plain(key))
-    return None if name == key else name
+class Spelling:
+    """Known names, and which of them a key is that is misspelt.
+
+    A misspelt key differs in case, underscores, hyphens and spaces, or by one letter that is left out, added, replaced
+    or moved.
+    """
+
+    def __init__(self, names: Iterable[str], shortest: int = SHORTEST):
+        self.names = frozenset(names)
+        self._plain = {_plain(name): name for name in sorted(self.names)}
+        self._long = long = {plain: name for plain, name in self._plain.items() if len(plain) >= shortest}
+        self._with_one_less = {less: name for plain, name in long.items() for less in _one_less(plain)}
+        # One letter changes the start or the end of a name, not both: most keys need no further comparison.
+        self._ends = {end for plain in long for end in (plain[:2], plain[-2:])}
+
+    def of(self, key: Any) -> str | None:
+        """The known name that a misspelt key stands for; None if it is a known key, or another one."""
+        if key in self.names or key in OTHER_KEYS or len(str(key)) > 64:
+            return None
+        plain = _plain(key)
+        if plain in self._plain:
+            return self._plain[plain]
+        if not {plain[:2], plain[-2:]} & self._ends:
+            return None
+        found = (self._with_one_less.get(less) or self._long.get(less) for less in (plain, *_one_less(plain)))
+        return next((name for name in found if name), None)
+
+    def similar(self, keys: Iterable[Any]) -> str:
+        """The known names that are similar to unknown keys, as words for a message."""
+        names, found = sorted(self.names), dict[str, None]()
+        for key in list(keys)[:8]:
+            close = [self.of(key), *get_close_matches(str(key)[:100], names, 1, 0.8)]
+            found |= dict.fromkeys(name for name in close if name)
+        return f", similar to {comma_separated(found)}" if found else ""
+
+
+def _one_less(text: str) -> set[str]:
+    """The text without each of its letters."""
+    return {text[:index] + text[index + 1 :] for index in range(len(text))}
 
 
 def _plain(key: Any) -> str:
     return str(key).lower().replace("_", "").replace("-", "").replace(" ", "")
 
 
-def similar_names(keys: Iterable[Any], known: Iterable[str]) -> str:
-    """The known names that are similar to unknown keys, as words for a message."""
-    names = sorted(known)
-    plain, found = by_plain_spelling(names), {}
-    for key in list(keys)[:8]:
-        close = [known_spelling(key, plain), *get_close_matches(str(key)[:100], names, 1, 0.8)]
-        found |= dict.fromkeys(name for name in close if name)
-    return f", similar to {comma_separated(found)}" if found else ""
-
-
-def shortened(error: Exception) -> str:
-    """The message of an error, with the name of the function first and fewer than 1,000 characters."""
+def shortened(error: Exception, path: str) -> str:
+    """The message of an error: the name of the function first, the file named, and fewer than 1,000 characters."""
     message = str(error)
     message = message if message.startswith(f"{WHO}: ") else f"{WHO}: {message}"
+    message += "" if path in message else f" (in {path[-250:]})"
     return message if len(message) < 1000 else f"{message[:600]} ... {message[-300:]}"
 
 
@@ -175,23 +210,46 @@ class Keys:
     def require_all_read(
         self, matters: Callable[[Any, Any], bool] | None = None, owners: Callable[[Any], str] | None = None
     ) -> None:
-        """All keys for which `matters` is true must have been read. A known key in another spelling is an error too.
+        """All keys for which `matters` is true must have been read. A misspelt key is an error too.
 
         `owners` says who reads a key that this mapping must not have.
         """
-        plain = by_plain_spelling(self._read)
+        self.require_spelling()
         unread = {
             key: value
             for key, value in self.mapping.items()
-            if key not in self._read and (matters is None or matters(key, value) or known_spelling(key, plain))
+            if key not in self._read and (matters is None or matters(key, value))
         }
         if unread:
             known = comma_separated(self._read & self.mapping.keys()) or "none"
-            like = similar_names(unread, self._read)
+            like = Spelling(self._read).similar(unread)
             like += "".join(map(owners, list(unread)[:4])) if owners else ""
             raise ValueError(
                 f"{WHO}: every key of {self.name} must be known; got {unread}{like}; known keys are {known}"
             )
+
+    def require_spelling(self) -> None:
+        """No key may be a misspelt one of those that were read."""
+        require_spelling(self.name, self.mapping, self._read)
+
+
+def require_spelling(name: str, mapping: Mapping[Any, Any], known: Iterable[str]) -> None:
+    """No key of a mapping may be a misspelt known one."""
+    spelling = Spelling(known)
+    for key in mapping:
+        wanted = spelling.of(key)
+        if wanted is not None:
+            raise ValueError(f"{WHO}: {wanted} must have this spelling in {name}; got {key!r}")
+
+
+@contextmanager
+def misspelt_first(keys: Keys) -> Iterator[None]:
+    """If reading the keys fails, the error is a misspelt key, if there is one: it is the likely cause."""
+    try:
+        yield
+    except (TypeError, ValueError):
+        keys.require_spelling()
+        raise
 
 
 def consistent_value(name: str, inner: Any, outer: Any, where: str) -> Any:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rope_xp._core.config.families import FAMILIES
-from rope_xp._core.config.keys import WHO, by_plain_spelling, comma_separated, is_about_positions, known_spelling
+from rope_xp._core.config.indexers import INDEXERS, PART, type_of_text
+from rope_xp._core.config.keys import WHO, comma_separated, is_about_positions, require_spelling
 
 # For each part of a composite, its `model_type`, in which "*" means the name of the composite. The path of a part is
 # the key <part>_config, or is given before the `model_type`.
@@ -171,6 +172,9 @@ def part_of(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, A
         raise TypeError(f"{WHO}: part must be a string; got {part!r}")
     parts = PARTS.get(model_type, {})
     _check_spelling(config, parts)
+    with_indexer = [PART] if type_of_text(config, parts.get("text", ("", ""))[1]) in INDEXERS else []
+    if part in with_indexer and not isinstance(config.get(f"{PART}_config"), Mapping):
+        part = None if _is_whole(config, model_type, parts) else "text"  # the indexer is beside the attention of text
     if part is None and _is_whole(config, model_type, parts):
         return config, model_type, {}
     wanted = "text" if part is None else part
@@ -185,7 +189,7 @@ def part_of(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, A
         return found, _type_of_part(found, default, model_type), outside
     if wanted == "text" and model_type in FAMILIES and outside_is_text:
         return config, model_type, {}  # a config of text without parts
-    known = comma_separated({*parts, *sub_configs(config)})
+    known = comma_separated({*parts, *sub_configs(config), *with_indexer})
     known = f"one of {known}" if known else "None for a config without parts"
     raise ValueError(f"{WHO}: part must be {known}; got {part!r}")
 
@@ -202,11 +206,8 @@ def sub_configs(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _check_spelling(config: Mapping[str, Any], parts: Mapping[str, tuple[str, str]]) -> None:
-    places = by_plain_spelling(("model_type", "text_config", *(path.split(".")[0] for path, _ in parts.values())))
-    for key in config:
-        name = known_spelling(key, places)
-        if name is not None:
-            raise ValueError(f"{WHO}: {name} must have this spelling; got {key!r}")
+    places = {path.split(".")[0] for path, _ in parts.values()}
+    require_spelling("the config", config, {"model_type", "text_config"} | places)
 
 
 def _is_whole(config: Mapping[str, Any], model_type: str, parts: Mapping[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from rope_xp._core.config.keys import (
     LENGTH_KEYS,
     ORIGINAL,
     WHO,
+    Spelling,
     comma_separated,
     consistent_value,
     is_about_positions,
@@ -82,7 +83,8 @@ def rope_type_of(config: LayerConfig) -> str:
     given = [name for name in names.values() if name is not None]
     for name in given:
         if not isinstance(name, str) or name not in known:
-            raise ValueError(f"{WHO}: rope_type must be one of {comma_separated(known)}; got {name!r}")
+            like = Spelling(known, shortest=4).similar([name])
+            raise ValueError(f"{WHO}: rope_type must be one of {comma_separated(known)}; got {str(name)[:100]!r}{like}")
     if not given and block.mapping.get("factor") is not None:
         raise ValueError(
             f"{WHO}: {block.name} must have a rope_type in addition to factor; got {comma_separated(block.mapping)}"
@@ -118,7 +120,7 @@ def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
     if rope_type == "deepseek_yarn":
         scaling = _deepseek_yarn(scaling)
     if isinstance(scaling, YarnScaling) and not (config.family.is_latent and config.family.quirks.scales_softmax):
-        return _without_softmax_scale(scaling)
+        return without_softmax_scale(scaling)
     return scaling
 
 
@@ -194,7 +196,7 @@ def _check_multiplier(config: LayerConfig, yarn: YarnScaling) -> None:
     )
 
 
-def _without_softmax_scale(yarn: YarnScaling) -> YarnScaling:
+def without_softmax_scale(yarn: YarnScaling) -> YarnScaling:
     """The same tables without a softmax scale, which only multi-head latent attention has.
 
     References

@@ -57,6 +57,16 @@ def _from_file(path: Path) -> Any:
     return gguf_metadata(WHO, path) if path.suffix.lower() == ".gguf" else json_of_file(WHO, path)
 
 
+def file_of(config: Any) -> str:
+    """The path of the file that is read; empty if the config is no path."""
+    if not isinstance(config, (str, os.PathLike)):
+        return ""
+    try:
+        return str(config_path(Path(os.fsdecode(config))))
+    except OSError:  # the name is too long
+        return os.fsdecode(config)
+
+
 def config_path(path: Path) -> Path:
     """The file of a config: config.json, params.json or the only GGUF file in a folder, or beside a file of tensors."""
     if path.name.lower().endswith((".safetensors", ".safetensors.index.json")) and path.is_file():
@@ -76,6 +86,11 @@ def _regular_file(path: Path) -> Path:
         exists, regular = path.exists(), path.is_file()
     except OSError:  # the name is too long
         exists = regular = False
+    if not exists and path.is_symlink():
+        raise FileNotFoundError(
+            f"{WHO}: config must be a file, or a link to one; got {str(path)!r}, a link to a file that does not exist, "
+            "or in a loop of links"
+        )
     if not exists:
         raise FileNotFoundError(
             f"{WHO}: config must be a config.json on this machine, or its folder (download a model of the Hub "
