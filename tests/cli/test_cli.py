@@ -390,8 +390,8 @@ def test_convert_reads_standard_input(run, stdin):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "standard input must be JSON; got Expecting value"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "an int must have at most 2048 bits"),
+        (None, "standard input must be JSON; got no text: it is empty"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "an int of standard input must have at most 2048 bits"),
         (b"[1]", "standard input must hold a JSON object; got list"),
         (b"\x00" * 8, "standard input must be JSON; got Expecting value"),
         (b"[" * 10**5, "standard input must have at most 32 levels"),

@@ -877,6 +877,11 @@ def unknown(key, value, where="the config of model_type 'llama'", after=""):
     return rf"every key of {where} must be known; got \{{'{key}': {re.escape(repr(value))}\}}{after}"
 
 
+def misspelt(key, wanted, where="the config of model_type 'llama'"):
+    """The message for a key that is another one, misspelt."""
+    return rf"{wanted} must have this spelling in {where}; got '{key}'$"
+
+
 def nested(depth):
     return [nested(depth - 1)] if depth else 0
 
@@ -916,6 +921,10 @@ MISSPELT = [
     ("freqAllocation", "freq_allocation", ERNIE),
     ("SWA_rope_theta", "swa_rope_theta", {**MIMO_V2, **ALL_SLIDE}, LAYER_0),
     ("Yarn_Only_Types", "yarn_only_types", of("step3p5", **ALL_SLIDE), LAYER_0),
+    ("max_postion_embeddings", "max_position_embeddings", LLAMA),
+    ("DualChunkAttentionConfig", "dual_chunk_attention_config", LLAMA),
+    ("rope_thetta", "rope_theta", LLAMA),
+    ("num_attention_headz", "num_attention_heads", {"model_type": "llama", "hidden_size": 64}),
 ]
 # Keys of other positions, and keys about rotation in words that nobody knows.
 NAMES = "alibi use_alibi AliBi no_pos_emb noPosEmb use_nope position_embedding_xdrope "
@@ -929,7 +938,6 @@ ABOUT_POSITIONS = {
     "pos_emb": "learned",
     "pos_enc_type": 3,
     "nope_layers": [3],
-    "DualChunkAttentionConfig": {"chunk_size": 1},
     "rotary_scaling_factor": 2.0,
 }
 OUTSIDE = r"keys about positions must be in the part, not outside it; got \{'%s': %s\}"
@@ -961,10 +969,10 @@ KEYS_OF_OTHERS = {
 # Configs whose values are wrong: what the message says after "from_config: ", the config, and arguments.
 BAD_VALUES = [
     *(
-        (unknown(key, 2, ".*", f", similar to .*{like}.*; known keys are "), {**config, key: 2}, *choice)
+        (misspelt(key, like, ".*"), {**config, key: 2}, *choice)
         for key, like, config, *choice in MISSPELT
     ),
-    (unknown("ROPE_SCALING", None, after=", similar to rope_scaling"), {**LLAMA, "ROPE_SCALING": None}),
+    (misspelt("ROPE_SCALING", "rope_scaling"), {**LLAMA, "ROPE_SCALING": None}),
     *((unknown(key, value), llama(**{key: value})) for key, value in ABOUT_POSITIONS.items()),
     # Families and parts.
     (r"model_type must be one of the .* rotary families .*; got 'bert', similar to .*", of("bert")),
@@ -974,8 +982,8 @@ BAD_VALUES = [
     (r"must be of a family with a rotary embedding; got 'mpt', which has .*ALiBi", of("mpt")),
     (r"architectures must have 'Grok1ForCausalLM' .*; got other architectures", of("git")),
     (r"one of the \d+ rotary families .*; got 'opt'", of("llava", text_config=of("opt"))),
-    (r"text_config must have this spelling; got 'Text_Config'", of("gemma3", Text_Config=GEMMA3)),
-    (r"model_type must have this spelling; got 'Model_Type'", {**LLAMA, "Model_Type": "gptj"}),
+    (misspelt("Text_Config", "text_config", "the config"), of("gemma3", Text_Config=GEMMA3)),
+    (misspelt("Model_Type", "model_type", "the config"), {**LLAMA, "Model_Type": "gptj"}),
     (OUTSIDE % ("alibi", True), {**LLAVA, "alibi": True}),
     (OUTSIDE % ("rope_theta", 7.0), {**LLAVA, "rope_theta": 7.0}),
     (OUTSIDE % ("rope_theta", 7.0), {**LLAVA, "rope_theta": 7.0}, {"part": "text"}),
@@ -1007,10 +1015,10 @@ BAD_VALUES = [
     (rf"{RULE}; got 'yarn_log'", scaled("yarn_log", **YARN)),
     (rf"{RULE}'theta_scale'", {**GROK, "rope_type": "theta_scale"}),
     (r"contradict each other; got \{'rope_type': 'yarn', 'type': 'linear'\}", scaled("linear", rope_type="yarn")),
-    (unknown("rope_scalling", 1, after=", similar to rope_scaling; known keys are hid"), llama(rope_scalling=1)),
+    (misspelt("rope_scalling", "rope_scaling"), llama(rope_scalling=1)),
     (unknown("beta", 1, "rope_scaling", "; known keys are factor, .*, type$"), scaled("yarn", **YARN, beta=1)),
-    (unknown("beta_fsat", 1, "rope_scaling", ", similar to beta_fast; known"), scaled("yarn", **YARN, beta_fsat=1)),
-    (unknown("Beta_Fast", 16, "rope_scaling", ", similar to beta_fast"), scaled("yarn", **YARN, Beta_Fast=16)),
+    (misspelt("beta_fsat", "beta_fast", "rope_scaling"), scaled("yarn", **YARN, beta_fsat=1)),
+    (misspelt("Beta_Fast", "beta_fast", "rope_scaling"), scaled("yarn", **YARN, Beta_Fast=16)),
     (
         unknown("factor", 2.0, "rope_scaling", OF_RULE % ("factor", "deepseek_yarn, dynamic, ")),
         scaled("default", factor=2.0),
@@ -1158,12 +1166,18 @@ def test_bad_configs(error, row):
 
 
 # What a file may hold that is no config.
-TWICE = "every key must occur once in a JSON object; got '{}' 2 times$"
+TWICE = r"every key must occur once in a JSON object of \S*config.json; got '{}' 2 times$"
+WHOLE = b'{"model_type": "llama", "head_dim": 128, "rope_scaling": {"type": "linear", "factor": 2.0}, "a": [1]}'
+CUT = [WHOLE[:end] for end in (1, 2, 8, 14, 20, 24, 60, 70, len(WHOLE) - 1)]
 BAD_FILES = [
     (b"\xff\xfe\x00", r"\S*config.json must be JSON in UTF-8"),
     (b'{\n  "model_type": "llama",\n}', r"\S*config.json must be JSON; got .* on line \d, column"),
+    (b"", r"\S*config.json must be JSON; got no text: it is empty$"),
+    (b" \n", r"\S*config.json must be JSON; got no text: it is empty$"),
+    *((text, rf"\S*config.json must be whole JSON; got text that ends early: it is truncated$") for text in CUT),
+    (b'{"model_type": "llama"}', r"head_dim or .* must be given; .* \(in \S*config.json\)$"),
     (b"[" * 10**5 + b"]" * 10**5, r"\S*config.json must have at most 32 levels; got more$"),
-    (b'{"vocab_size": ' + b"9" * 5000 + b"}", r"an int must have at most 2048 bits; got 5000 digits$"),
+    (b'{"vocab_size": ' + b"9" * 5000 + b"}", r"an int of \S*config.json must have at most 2048 bits; got 5000 digits$"),
     (b'{"rope_scaling": {"type": "linear"}, "rope_scaling": null}', TWICE.format("rope_scaling")),
     (b'{"rope_scaling": {"type": "linear", "factor": 2.0, "factor": 2.0}}', TWICE.format("factor")),
     (b'{"text_config": [{"a": 1, "b": 2, "a": 3}]}', TWICE.format("a")),
@@ -1176,6 +1190,21 @@ def test_bad_files(tmp_path, text, message):
     path.write_bytes(text)
     with pytest.raises(ValueError, match=f"^from_config: {message}"):
         from_config(path)
+
+
+def test_links_that_lead_nowhere(tmp_path):
+    (tmp_path / "config.json").symlink_to(tmp_path / "other.json")
+    (tmp_path / "other.json").symlink_to(tmp_path / "config.json")
+    with pytest.raises(FileNotFoundError, match=r"^from_config: .*config\.json', a link to .* or in a loop of links$"):
+        from_config(tmp_path)
+
+
+def test_repeated_keys_are_counted_in_linear_time(tmp_path):
+    """Each key twice: with one search for each key, this would take hours."""
+    pairs = b",".join(b'"key%d":1' % number for number in range(200_000))
+    (tmp_path / "config.json").write_bytes(b"{" + pairs + b"," + pairs + b"}")
+    with pytest.raises(ValueError, match=r"every key must occur once .*config\.json; got 'key0' 2 times$"):
+        from_config(tmp_path)
 
 
 def test_a_file_is_read_up_to_a_bound(tmp_path):

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from rope_xp import from_config
 from rope_xp._core.config.families import FAMILIES
+from rope_xp._core.config.keys import OTHER_KEYS
 
 CASES = [(golden["config"], golden["kwargs"]) for golden in GOLDENS]
 EXAMPLES = settings.default.max_examples
@@ -94,6 +95,42 @@ def test_a_key_in_other_letters_is_refused_or_was_not_read(case, data, letters):
     config = without(name, path)
     at(config, path[:-1])[letters(path[-1])] = at(CONFIGS[name], path)
     assert outcome(config, choice) in (ERROR, whole(name, **choice))
+
+
+def typos(key):
+    """The key with one letter left out, doubled, replaced or moved."""
+    for at, letter in enumerate(key):
+        yield key[:at] + key[at + 1 :]
+        yield key[:at] + letter + key[at:]
+        yield key[:at] + "z" + key[at + 1 :]
+        yield key[:at] + key[at : at + 2][::-1] + key[at + 2 :]
+
+
+PARTS = ("text_config", "vision_config")
+
+
+@settings(max_examples=8 * EXAMPLES, deadline=None)
+@given(CASE, st.data())
+def test_a_misspelt_key_that_is_read_is_named(case, data):
+    """The error names the key as it is, and as it must be."""
+    name, choice = case
+    rope = whole(name, **choice)
+    read = [] if rope is None else [key for key in rope._provenance.stated if len(key.replace("_", "")) >= 5]
+    if not read:
+        return
+    key = data.draw(st.sampled_from(read))
+    paths = [path for path in KEYS[name] if path[-1] == key and (len(path) == 1 or path[:-1] in [(p,) for p in PARTS])]
+    typo = data.draw(st.sampled_from([each for each in typos(key) if each != key and each not in EXTRA]))
+    wanted = next((name for name in OTHER_KEYS if name == typo), None)
+    for path in paths:
+        config = without(name, path)
+        at(config, path[:-1])[typo] = at(CONFIGS[name], path)
+        try:
+            found = from_config(config, **choice)
+        except (TypeError, ValueError) as error:
+            assert key in str(error) and typo in str(error), str(error)
+        else:
+            assert wanted or len(paths) > 1, (key, typo, found)
 
 
 # Keys whose absence says something by itself, and what: no default of a family takes their place.

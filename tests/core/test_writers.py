@@ -283,6 +283,33 @@ def test_keys_are_read_back(golden, target):
         assert type(found.scaling) is type(rope.scaling)
 
 
+# Orders of axes that depend on the family in a config of transformers, and are not written.
+OF_FAMILY = ("spatial_first", "even_odd")
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["flat", "text_config"])
+@pytest.mark.parametrize("target", ["transformers", "vllm"])
+@pytest.mark.parametrize("golden", ROTATED, ids=named)
+def test_rope_parameters_are_read_back(golden, target, nested):
+    """Those of transformers, and `--hf-overrides` of vLLM, in a config of a model that nobody knows."""
+    rope = rope_of(golden)
+    try:
+        written = rope.to_config(target)
+    except ValueError:
+        return  # REFUSED has those of vLLM
+    keys = json.loads(written[1]) if target == "vllm" else {"rope_parameters": written}
+    config = {"model_type": "mine", "head_dim": rope.head_dim, **json.loads(json.dumps(keys))}
+    length = getattr(rope.scaling, "max_position_embeddings", None)
+    config |= {} if length is None else {"max_position_embeddings": length}
+    config = {"model_type": "mine_too", "text_config": config} if nested else config
+    found = from_config(config, layout=rope.layout, seq_len=getattr(rope.scaling, "seq_len", None))
+    if rope.sections is not None and rope.sections.order in OF_FAMILY:
+        found = found.replace(sections=rope.sections)
+    if rope.softmax_scale != 1.0:  # only families with latent attention have it
+        rope = rope.replace(scaling=found.scaling)
+    assert_equal(found, rope, EXACT)
+
+
 WRITTEN_BY = {int: "add_uint32", float: "add_float32", str: "add_string", list: "add_array"}
 FILES = [golden for golden in ROTATED if golden["config"] in ("llama-3.1-8b", "deepseek-v3", "phi-3.5-mini-instruct")]
 

@@ -176,7 +176,7 @@ def from_config(
         choice = _checked_choice(layer, layer_type, seq_len, compat, part, layout)
         return _from_config(config, part, layout, checks.boolean(WHO, "strict", strict), choice)
     except (TypeError, ValueError, OSError) as error:
-        message = shortened(error, file_of(config))
+        message = shortened(error, "" if isinstance(error, OSError) else file_of(config))
         if message == str(error):
             raise
         kinds = (TypeError, ValueError, FileNotFoundError, PermissionError, OSError)

@@ -73,7 +73,7 @@ class Spelling:
 
     def of(self, key: Any) -> str | None:
         """The known name that a misspelt key stands for; None if it is a known key, or another one."""
-        if key in self.names or key in OTHER_KEYS or len(str(key)) > 64:
+        if not isinstance(key, str) or key in self.names or key in OTHER_KEYS or len(key) > 64:
             return None
         plain = _plain(key)
         if plain in self._plain:
@@ -81,7 +81,8 @@ class Spelling:
         if not {plain[:2], plain[-2:]} & self._ends:
             return None
         found = (self._with_one_less.get(less) or self._long.get(less) for less in (plain, *_one_less(plain)))
-        return next((name for name in found if name), None)
+        digits = [letter for letter in plain if letter.isdigit()]  # qwen2 and qwen3 are two names
+        return next((name for name in found if name and digits == [each for each in name if each.isdigit()]), None)
 
     def similar(self, keys: Iterable[Any]) -> str:
         """The known names that are similar to unknown keys, as words for a message."""

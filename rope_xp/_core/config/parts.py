@@ -189,6 +189,8 @@ def part_of(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, A
         return found, _type_of_part(found, default, model_type), outside
     if wanted == "text" and model_type in FAMILIES and outside_is_text:
         return config, model_type, {}  # a config of text without parts
+    if wanted == "text":
+        require_spelling("the config", config, TEXT_KEYS)
     known = comma_separated({*parts, *sub_configs(config), *with_indexer})
     known = f"one of {known}" if known else "None for a config without parts"
     raise ValueError(f"{WHO}: part must be {known}; got {part!r}")

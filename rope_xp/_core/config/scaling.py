@@ -84,7 +84,7 @@ def rope_type_of(config: LayerConfig) -> str:
     for name in given:
         if not isinstance(name, str) or name not in known:
             like = Spelling(known, shortest=4).similar([name])
-            raise ValueError(f"{WHO}: rope_type must be one of {comma_separated(known)}; got {str(name)[:100]!r}{like}")
+            raise ValueError(f"{WHO}: rope_type must be one of {comma_separated(known)}; got {name!r}{like}")
     if not given and block.mapping.get("factor") is not None:
         raise ValueError(
             f"{WHO}: {block.name} must have a rope_type in addition to factor; got {comma_separated(block.mapping)}"
@@ -136,6 +136,11 @@ def _stated_values(config: LayerConfig, rule: type[Scaling], length: Any) -> dic
         values[ORIGINAL] = next((each for each in (stated, default, length) if each is not None), None)
         if stated is None:
             keys.assume("scaling", ORIGINAL, "" if default is not None else f"equal to {LENGTH_KEYS[0]}")
+    if issubclass(rule, YarnScaling) and block.mapping.get("apply_yarn_scaling") is False:
+        # As `to_config("vllm")` writes it: the factor of the tables, without YaRN's own.
+        whole = block.get("attn_factor")
+        block.ignore("apply_yarn_scaling")
+        values["attention_factor"] = consistent_value("attention_factor", values["attention_factor"], whole, block.name)
     if "seq_len" in names:
         values["seq_len"] = config.seq_len
     return values

@@ -63,7 +63,7 @@ def file_of(config: Any) -> str:
         return ""
     try:
         return str(config_path(Path(os.fsdecode(config))))
-    except OSError:  # the name is too long
+    except (OSError, ValueError):  # the name is too long, or has a null character
         return os.fsdecode(config)
 
 
@@ -83,10 +83,10 @@ def config_path(path: Path) -> Path:
 def _regular_file(path: Path) -> Path:
     try:
         path = config_path(path)
-        exists, regular = path.exists(), path.is_file()
+        exists, regular, is_link = path.exists(), path.is_file(), path.is_symlink()
     except OSError:  # the name is too long
-        exists = regular = False
-    if not exists and path.is_symlink():
+        exists = regular = is_link = False
+    if not exists and is_link:
         raise FileNotFoundError(
             f"{WHO}: config must be a file, or a link to one; got {str(path)!r}, a link to a file that does not exist, "
             "or in a loop of links"
