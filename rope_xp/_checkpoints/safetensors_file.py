@@ -55,7 +55,12 @@ def read_safetensors(who: str, path: Path) -> Header:
         start = file.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         if not 2 <= length <= min(size - 8, MAX_HEADER):
-            _fail(who, path, f"a header of 2 to {MAX_HEADER} bytes inside the file", f"{length} of {size} bytes" if size else "no bytes: it is empty")
+            _fail(
+                who,
+                path,
+                f"a header of 2 to {MAX_HEADER} bytes inside the file",
+                f"{length} of {size} bytes" if size else "no bytes: it is empty",
+            )
         text = file.read(length)
     entries = parsed_json(who, f"the header of {path}", text)
     if not isinstance(entries, dict):

@@ -84,7 +84,12 @@ class Provenance:
     def others(self, rows: Container[str]) -> list[tuple[str, str]]:
         """Rows for the format, the indexer, for how the embedding was extended, and for the defaults that none of `rows` shows."""
         others = defaults_as_text(default for default in self.defaults if default.row not in rows)
-        found = {"read from": self.format, "indexer": self.indexer, "extended": self.extended, "not in the config": others}
+        found = {
+            "read from": self.format,
+            "indexer": self.indexer,
+            "extended": self.extended,
+            "not in the config": others,
+        }
         return [(name, text) for name, text in found.items() if text]
 
     def lines(self, rows: Container[str]) -> list[tuple[str, str]]:

@@ -448,8 +448,14 @@ BAD_JSON = {
     "UTF-8": (raw(b'{"\xff"}'), r"the header of \S* must be JSON in UTF-8; got "),
     "deep": (raw(b'{"a":' * 10**5), r"the header of \S* must have at most 32 levels; got more"),
     "many": (raw(b"[" + b"[]," * 10**6 + b"[]]"), r"the header of \S* must hold at most 1000000 values; got more"),
-    "twice": (raw(b'{"w": {}, "w": {}}'), r"every key must occur once in a JSON object of the header of .*; got 'w' 2 times"),
-    "digits": (raw(b'{"w": ' + b"9" * 10**5 + b"}"), r"an int of the header of .* must have at most 2048 bits; got 100000 digits"),
+    "twice": (
+        raw(b'{"w": {}, "w": {}}'),
+        r"every key must occur once in a JSON object of the header of .*; got 'w' 2 times",
+    ),
+    "digits": (
+        raw(b'{"w": ' + b"9" * 10**5 + b"}"),
+        r"an int of the header of .* must have at most 2048 bits; got 100000 digits",
+    ),
 }
 
 

@@ -968,10 +968,7 @@ KEYS_OF_OTHERS = {
 }
 # Configs whose values are wrong: what the message says after "from_config: ", the config, and arguments.
 BAD_VALUES = [
-    *(
-        (misspelt(key, like, ".*"), {**config, key: 2}, *choice)
-        for key, like, config, *choice in MISSPELT
-    ),
+    *((misspelt(key, like, ".*"), {**config, key: 2}, *choice) for key, like, config, *choice in MISSPELT),
     (misspelt("ROPE_SCALING", "rope_scaling"), {**LLAMA, "ROPE_SCALING": None}),
     *((unknown(key, value), llama(**{key: value})) for key, value in ABOUT_POSITIONS.items()),
     # Families and parts.
@@ -1174,10 +1171,13 @@ BAD_FILES = [
     (b'{\n  "model_type": "llama",\n}', r"\S*config.json must be JSON; got .* on line \d, column"),
     (b"", r"\S*config.json must be JSON; got no text: it is empty$"),
     (b" \n", r"\S*config.json must be JSON; got no text: it is empty$"),
-    *((text, rf"\S*config.json must be whole JSON; got text that ends early: it is truncated$") for text in CUT),
+    *((text, r"\S*config.json must be whole JSON; got text that ends early: it is truncated$") for text in CUT),
     (b'{"model_type": "llama"}', r"head_dim or .* must be given; .* \(in \S*config.json\)$"),
     (b"[" * 10**5 + b"]" * 10**5, r"\S*config.json must have at most 32 levels; got more$"),
-    (b'{"vocab_size": ' + b"9" * 5000 + b"}", r"an int of \S*config.json must have at most 2048 bits; got 5000 digits$"),
+    (
+        b'{"vocab_size": ' + b"9" * 5000 + b"}",
+        r"an int of \S*config.json must have at most 2048 bits; got 5000 digits$",
+    ),
     (b'{"rope_scaling": {"type": "linear"}, "rope_scaling": null}', TWICE.format("rope_scaling")),
     (b'{"rope_scaling": {"type": "linear", "factor": 2.0, "factor": 2.0}}', TWICE.format("factor")),
     (b'{"text_config": [{"a": 1, "b": 2, "a": 3}]}', TWICE.format("a")),

@@ -99,11 +99,11 @@ def test_a_key_in_other_letters_is_refused_or_was_not_read(case, data, letters):
 
 def typos(key):
     """The key with one letter left out, doubled, replaced or moved."""
-    for at, letter in enumerate(key):
-        yield key[:at] + key[at + 1 :]
-        yield key[:at] + letter + key[at:]
-        yield key[:at] + "z" + key[at + 1 :]
-        yield key[:at] + key[at : at + 2][::-1] + key[at + 2 :]
+    for n, letter in enumerate(key):
+        yield key[:n] + key[n + 1 :]
+        yield key[:n] + letter + key[n:]
+        yield key[:n] + "z" + key[n + 1 :]
+        yield key[:n] + key[n : n + 2][::-1] + key[n + 2 :]
 
 
 PARTS = ("text_config", "vision_config")

@@ -12,7 +12,7 @@ from typing import Any
 
 MODULES = ("", ".frequencies", ".positions", ".torch", ".flax", ".onnx", ".huggingface", ".plot")
 # `value: Any` fits every annotation, so that only names of parameters are checked.
-HELPER = ["", "T = TypeVar(\"T\")", "", "", "def instance_of(kind: type[T]) -> T:", "    raise NotImplementedError(kind)"]
+HELPER = ["", 'T = TypeVar("T")', "", "", "def instance_of(kind: type[T]) -> T:", "    raise NotImplementedError(kind)"]
 
 
 def program() -> str:
@@ -29,16 +29,27 @@ def calls() -> Iterator[tuple[str, str, inspect.Signature]]:
     seen = set()
     for suffix in MODULES:
         module = importlib.import_module(f"rope_xp{suffix}")
-        names = getattr(module, "__all__", None) or [name for name, each in vars(module).items() if _is_own(each, module)]
+        names = getattr(module, "__all__", None) or [
+            name for name, each in vars(module).items() if _is_own(each, module)
+        ]
         for name in names:
             thing = getattr(module, name)
             if not callable(thing) or id(thing) in seen:
                 continue
             seen.add(id(thing))
             full = f"rope_xp{suffix}.{name}"
-            yield full, full, inspect.signature(thing)
+            yield full, full, _of_class(thing) if inspect.isclass(thing) else inspect.signature(thing)
             if inspect.isclass(thing):
                 yield from _methods(full, thing)
+
+
+def _of_class(kind: type) -> inspect.Signature:
+    """The signature of a class. Metaclasses of frameworks hide it, and `__init__` has it."""
+    found = inspect.signature(kind)
+    if any(each.kind is not inspect.Parameter.VAR_POSITIONAL for each in list(found.parameters.values())[:1]):
+        return found
+    own = inspect.signature(kind.__init__)
+    return own.replace(parameters=list(own.parameters.values())[1:])
 
 
 def _is_own(thing: Any, module: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The README's snippets, `typed_user.py` and the program of `typed_parameters.py`, checked by `mypy --strict` and by pyright as strictly.
+"""The README's snippets, `typed_user.py` and `typed_parameters.py`, checked by `mypy --strict` and pyright as strictly.
 
 Run: `python tests/tools/typed_readme.py`, where rope_xp, NumPy, JAX, Flax and PyTorch are installed.
 """

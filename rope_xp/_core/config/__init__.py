@@ -18,8 +18,16 @@ from rope_xp._core.config.family import COMMON_DEFAULTS, Axes, Family
 from rope_xp._core.config.formats import Format, format_of, is_stated_about_positions, with_mlx_rule
 from rope_xp._core.config.indexers import INDEXERS, has_indexer, indexer_of, note_on_indexer, read_indexer
 from rope_xp._core.config.indexers import PART as INDEXER
-from rope_xp._core.config.keys import BASE_KEYS, LENGTH_KEYS, WHO, Keys, comma_separated, is_about_positions
-from rope_xp._core.config.keys import misspelt_first, shortened
+from rope_xp._core.config.keys import (
+    BASE_KEYS,
+    LENGTH_KEYS,
+    WHO,
+    Keys,
+    comma_separated,
+    is_about_positions,
+    misspelt_first,
+    shortened,
+)
 from rope_xp._core.config.layers import LayerConfig, is_rotated, label_of, layer_type_of
 from rope_xp._core.config.parts import DEFAULTS_IN_COMPOSITE, part_of, sub_configs
 from rope_xp._core.config.readers import families_with, remarks_on_widths
@@ -335,6 +343,7 @@ def _read(
 def _read_keys(
     keys: Keys, family: Family, choice: Choice, is_translated: bool
 ) -> tuple[RotaryEmbedding | None, Provenance]:
+    """The same for the keys of the part."""
     mapping, model_type = keys.mapping, keys.model_type
     layer, seq_len, compat = choice.layer, choice.seq_len, choice.compat
     set_known_keys(keys, seq_len)
@@ -357,6 +366,7 @@ def _read_keys(
     pairing = family.pairing
     heads = read_indexer(keys, rope.layout if rope else pairing.layout, pairing.from_caller, choice.of_indexer)
     _add_remark_on_chunks(keys)
+    length = keys.first(*LENGTH_KEYS, "seq_length")
     _check_all_read(keys, family, mapping)
     indexer = indexer_of(rope, model_type, *heads) if rope and rotated and indexed and heads else None
     if rope is None or not rotated or (choice.of_indexer and indexer is None):
@@ -367,7 +377,6 @@ def _read_keys(
     ]
     note = "" if indexer is None or choice.of_indexer else note_on_indexer(rope, indexer)
     rope = indexer if choice.of_indexer else rope
-    length = keys.first(*LENGTH_KEYS, "seq_length")
     length = int(length) if isinstance(length, (int, float)) and 1 <= length < 2**53 else None
     stated = tuple(name for name in keys.found() if name in mapping)  # not those that `set_known_keys` has added
     names = axis_names(family, model_type, rope.axes)

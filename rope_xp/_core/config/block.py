@@ -140,8 +140,10 @@ def _is_scaled(config: LayerConfig) -> bool:
 def _without_scaling(config: LayerConfig) -> LayerConfig:
     """The config of a layer to which the block does not apply. The block is checked all the same."""
     others = config.keys.fresh()
-    embedding_of(replace(config, keys=others, layer=..., scaled=True))
-    config.keys.ignore_as(others)
+    try:
+        embedding_of(replace(config, keys=others, layer=..., scaled=True))
+    finally:
+        config.keys.ignore_as(others)
     block = config.block.mapping
     kept = {"rope_theta": block["rope_theta"]} if config.family.layers.scaled and "rope_theta" in block else {}
     return replace(config, block=Keys("no block", kept), scaled=True)

@@ -110,7 +110,7 @@ def has_indexer(keys: Keys, layer: int | None, layer_type: str | None) -> bool:
 
 def indexer_of(attention: RotaryEmbedding, model_type: str, width: int, layout: Any) -> RotaryEmbedding:
     """The embedding of the indexer, from that of the attention."""
-    channels = attention.rotary_dim
+    channels: Any = attention.rotary_dim
     if channels > width:
         raise ValueError(
             f"{WHO}: {INDEXERS[model_type].width_key} must be at least {channels}, the channels that the attention "

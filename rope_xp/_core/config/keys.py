@@ -45,13 +45,41 @@ def is_about_positions(key: Any, value: Any) -> bool:
 
 # Keys of config classes of transformers 5.18 and 5.23 that differ by one letter from a key that some family reads.
 OTHER_KEYS = frozenset(
-    """
-    _sliding_window_pattern architecture d_head decoder decoder_config embed_dims encoder encoder_config
-    encoder_num_attention_heads hidden_sizes l_layers layer_type layers memory_attention_rope_k_sizes mrope_interleaved
-    n_head n_heads n_layer n_layers partial_rotary_factor partial_rotary_factors position_embedding_type
-    position_embeddings_type qk_channels qk_nope_head_dim qk_rope_head_dim r_layers rope_interleave scale
-    sliding_windows v_channels v_head_dim x_layers
-    """.split()
+    [
+        "_sliding_window_pattern",
+        "architecture",
+        "d_head",
+        "decoder",
+        "decoder_config",
+        "embed_dims",
+        "encoder",
+        "encoder_config",
+        "encoder_num_attention_heads",
+        "hidden_sizes",
+        "l_layers",
+        "layer_type",
+        "layers",
+        "memory_attention_rope_k_sizes",
+        "mrope_interleaved",
+        "n_head",
+        "n_heads",
+        "n_layer",
+        "n_layers",
+        "partial_rotary_factor",
+        "partial_rotary_factors",
+        "position_embedding_type",
+        "position_embeddings_type",
+        "qk_channels",
+        "qk_nope_head_dim",
+        "qk_rope_head_dim",
+        "r_layers",
+        "rope_interleave",
+        "scale",
+        "sliding_windows",
+        "v_channels",
+        "v_head_dim",
+        "x_layers",
+    ]
 )
 SHORTEST = 5  # shorter names differ by one letter too often
 
