@@ -82,7 +82,7 @@ class Provenance:
         return f" (not in the config: {defaults})" if defaults else ""
 
     def others(self, rows: Container[str]) -> list[tuple[str, str]]:
-        """Rows for the format, the indexer, for how the embedding was extended, and for the defaults that none of `rows` shows."""
+        """Rows for the format, the indexer, the extension, and for the defaults that none of `rows` shows."""
         others = defaults_as_text(default for default in self.defaults if default.row not in rows)
         found = {
             "read from": self.format,
