@@ -137,6 +137,13 @@ def _internlm(keys: Keys, seq_len: int | None) -> None:
         keys.set_known("max_position_embeddings", 2048, "rotary")
 
 
+def _step3(keys: Keys, seq_len: int | None) -> None:
+    """The length has a key without the last letter."""
+    length = keys.get("max_position_embedding")
+    if length is not None:
+        keys.set_known("max_position_embeddings", length, "max_position_embedding")
+
+
 def _grok(keys: Keys, seq_len: int | None) -> None:
     """Grok-2 has the model_type 'git'. A switch states the fraction. The keys of the block are at top level."""
     if keys.model_type == "git" and "Grok1ForCausalLM" not in keys.list_of("architectures"):
@@ -158,6 +165,7 @@ SET_KNOWN_KEYS: dict[str, Callable[[Keys, int | None], None]] = {
     "chatglm": _chatglm,
     "internlm": _internlm,
     "qwen": _qwen,
+    "step3_text": _step3,
     "telechat": _telechat,
     **dict.fromkeys(GROK_FAMILIES, _grok),
 }

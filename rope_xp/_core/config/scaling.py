@@ -138,7 +138,7 @@ def _stated_values(config: LayerConfig, rule: type[Scaling], length: Any) -> dic
             keys.assume("scaling", ORIGINAL, "" if default is not None else f"equal to {LENGTH_KEYS[0]}")
     if issubclass(rule, YarnScaling) and block.mapping.get("apply_yarn_scaling") is False:
         # As `to_config("vllm")` writes it: the factor of the tables, without YaRN's own.
-        whole = block.get("attn_factor")
+        whole = block.get(MULTIPLIER)
         block.ignore("apply_yarn_scaling")
         values["attention_factor"] = consistent_value("attention_factor", values["attention_factor"], whole, block.name)
     if "seq_len" in names:
@@ -191,6 +191,8 @@ def _check_multiplier(config: LayerConfig, yarn: YarnScaling) -> None:
     transformers 5.18, `_compute_yarn_parameters`; vLLM 0.33, `get_rope`.
     """
     value = config.block.get(MULTIPLIER)
+    if config.block.mapping.get("apply_yarn_scaling") is False:
+        return  # it is the whole factor
     if value is None or checks.positive(WHO, MULTIPLIER, value) == 1:
         return
     own = yarn.resolved_attention_factor
