@@ -96,8 +96,10 @@ class Spelling:
         self._plain = {_plain(name): name for name in sorted(self.names)}
         self._long = long = {plain: name for plain, name in self._plain.items() if len(plain) >= shortest}
         self._with_one_less = {less: name for plain, name in long.items() for less in _one_less(plain)}
-        # One letter changes the start or the end of a name, not both: most keys need no further comparison.
-        self._ends = {end for plain in long for end in (plain[:2], plain[-2:])}
+        # One letter changes the start or the end of a name, not both: most keys need no further comparison. Two
+        # letters that change places in a name of four change both, but for one letter.
+        self._end = 2 if shortest > 4 else 1
+        self._ends = {end for plain in long for end in self._ends_of(plain)}
 
     def of(self, key: Any) -> str | None:
         """The known name that a misspelt key stands for; None if it is a known key, or another one."""
@@ -106,11 +108,14 @@ class Spelling:
         plain = _plain(key)
         if plain in self._plain:
             return self._plain[plain]
-        if not {plain[:2], plain[-2:]} & self._ends:
+        if not {*self._ends_of(plain)} & self._ends:
             return None
         found = (self._with_one_less.get(less) or self._long.get(less) for less in (plain, *_one_less(plain)))
         digits = [letter for letter in plain if letter.isdigit()]  # qwen2 and qwen3 are two names
         return next((name for name in found if name and digits == [each for each in name if each.isdigit()]), None)
+
+    def _ends_of(self, plain: str) -> tuple[str, str]:
+        return plain[: self._end], plain[-self._end :]
 
     def similar(self, keys: Iterable[Any]) -> str:
         """The known names that are similar to unknown keys, as words for a message."""
