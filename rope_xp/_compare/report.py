@@ -41,8 +41,10 @@ class Comparison(Report):
     causes : tuple of str
         Why they differ, most likely first: "axis", "layout", "sincos order", "direction", "width", "base",
         "attention factor", "scaling", "offset", "sections", "decay", "phase precision", "frequencies" (they differ, and
-        nothing of the above explains it), "softmax scale", "rotation" (one of the two does not rotate), "state" (a
-        function keeps positions of an earlier call) or "unknown". If `same` is true, a cause that acts only at or
+        nothing of the above explains it), "softmax scale", "rotation" (one of the two does not rotate), "length" (a
+        function has no result at a position below `context`), "calls" (results of a function depend on something else
+        than the channels and the position of a row), "state" (a function keeps positions of an earlier call) or
+        "unknown". If `same` is true, a cause that acts only at or
         beyond `context` is named, too.
     first_position : int or None
         The first position below `context` at which a unit score changes by more than 1 %.
@@ -61,6 +63,8 @@ class Comparison(Report):
         What went wrong with a function, in words.
     advice : tuple of str
         What to do about each cause.
+    comparable : bool
+        False if a function has no results that can be compared, as when all calls fail. `same` is then false, too.
     """
 
     same: bool
@@ -75,6 +79,7 @@ class Comparison(Report):
     differences: tuple[Difference, ...] = ()
     problems: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
+    comparable: bool = True
 
     def sections(self) -> list[Section]:
         rows = [("a", "", self.a), ("b", "", self.b)]
@@ -95,10 +100,6 @@ class Comparison(Report):
         ]
 
     @property
-    def _is_uncompared(self) -> bool:
-        return self.causes == ("unknown",) and self.first_position is None and bool(self.problems)
-
-    @property
     def summary(self) -> str:
         """The result in a few sentences."""
         return self._summary(_both)
@@ -115,7 +116,7 @@ class Comparison(Report):
         if self.first_position is not None:
             where = number(self.first_position)
             return f"The two differ. At position {where}, a unit score first changes by more than 1 %."
-        if self._is_uncompared:
+        if not self.comparable:
             return "The two cannot be compared."
         if self.causes == ("softmax scale",):
             return "The two rotate alike, but they ask for different scales of the softmax."

@@ -84,4 +84,4 @@ def identify(
     seq_len = checks.count(who, "seq_len", seq_len)
     if not 8 <= seq_len <= 2**31:
         raise ValueError(f"{who}: seq_len must be at least 8 and at most 2**31; got {seq_len}")
-    return Search(Probe(fn, head_dim, shape=shape, like=like, who=who), seq_len).run()
+    return Search(Probe(fn, head_dim, shape=shape, like=like, who=who), seq_len).run().identification()

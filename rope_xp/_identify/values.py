@@ -1,18 +1,31 @@
 """The `RotaryEmbedding` that has measured pairs, frequencies and magnitude."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+from math import exp, inf, log
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from rope_xp._core.axes import ORDERS, Sections
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._identify.blocks import Channels
+from rope_xp._identify.calls import ROUNDOFF
 from rope_xp._identify.layouts import Place, places_of
+from rope_xp._identify.maps import frequencies_of
 from rope_xp._identify.phases import Frequencies
-from rope_xp._identify.rules import Rule, rule_of, simplest
+from rope_xp._identify.rules import Rule, rounded_to, roundings, rule_of, simplest
+from rope_xp.frequencies import LinearScaling, Scaling
+
+# Arguments of a value whose frequencies nothing states but themselves.
+GIVEN: dict[str, Any] = {"base": None, "scaling": None, "sections": None, "reverse": False}
 
 
 class Rotation(NamedTuple):
-    """What was measured. `direction` is None if the frequencies have both signs."""
+    """What was measured. `direction` is None if the frequencies have both signs.
+
+    `of_axes` are the frequencies "axes pairs" of each position axis, whose sum `frequencies` are.
+    """
 
     head_dim: int
     channels: Channels
@@ -20,6 +33,7 @@ class Rotation(NamedTuple):
     direction: int | None
     magnitude: float
     magnitude_error: float
+    of_axes: np.ndarray
 
 
 class Value(NamedTuple):
@@ -47,6 +61,86 @@ def value_of(rotation: Rotation) -> Value | None:
         plain = rule.scaling is None
         rope = rope.replace(attention_factor=factor) if plain else _with_numbers(options, rope.inv_freq, rotation)
     return Value(rope, place.numbers)
+
+
+def value_near(near: RotaryEmbedding, rotation: Rotation) -> Value | None:
+    """The value with the fewest changes of another one that has the measured frequencies; None without one.
+
+    Its attention factor is that of its scaling rule.
+    """
+    for place in places_of(rotation.channels, rotation.head_dim):
+        measured, errors = np.zeros((len(rotation.of_axes), place.pairs)), np.zeros(place.pairs)
+        measured[:, place.numbers], errors[place.numbers] = rotation.of_axes, rotation.frequencies.errors
+        options = {**_channels_of(place, rotation), "attention_factor": None, "xpos": None}
+        for rope in candidates(near, options, measured, rotation.direction == -1):
+            if is_near(rope, measured, errors):
+                return Value(rope, place.numbers)
+    return None
+
+
+def is_near(rope: RotaryEmbedding, measured: np.ndarray, errors: np.ndarray) -> bool:
+    """Whether a value has measured frequencies "axes pairs", which may be rounded to float32, or all to bfloat16."""
+    allowed = errors + ROUNDOFF["float32"] * roundings(measured) * np.abs(measured)
+    if (np.abs(rounded_to(8, measured) - measured) <= errors).all():
+        allowed = allowed + 1.01 * ROUNDOFF["bfloat16"] * np.abs(measured)
+    found = frequencies_of(rope)[:, 0]
+    return found.shape == measured.shape and bool((np.abs(found - measured) <= allowed).all())
+
+
+def candidates(
+    near: RotaryEmbedding, options: dict[str, Any], measured: np.ndarray, reverse: bool
+) -> Iterator[RotaryEmbedding]:
+    """Values with these channels: with the base and the rule of another one, without one of them, or with neither."""
+    width, whole = options["rotary_dim"], near.head_dim - options["first_channel"]
+
+    def value(**changes: Any) -> Iterator[RotaryEmbedding]:
+        try:
+            yield near.replace(**options, **changes)
+        except ValueError:  # the arguments do not fit together
+            return
+
+    if near.base is None:
+        rows: Any = frequencies_of(near)[:, 0]
+        yield from (each for sign in (1.0, -1.0) for each in value(inv_freq=(sign * rows).tolist()))
+        return
+    for sections in (near.sections, *_other_sections(near.sections)):
+        same = {"reverse": reverse, "sections": sections}
+        yield from value(**same)
+        for wider in {near.rotary_dim, whole} - {width}:
+            if near.axes == 1 and wider > width:
+                row = near.replace(rotary_dim=wider, reverse=reverse).inv_freq[: width // 2]
+                yield from value(**{**GIVEN, "inv_freq": row})
+        yield from value(**same, scaling=None)
+        fastest = np.abs(measured).max(axis=0)
+        if near.scaling is None and 0.0 < fastest[0] < 0.99:
+            yield from value(**same, scaling=LinearScaling(factor=plain(1.0 / float(fastest[0]))))
+        for scaling in dict.fromkeys((near.scaling, None)):
+            base = _base_with(scaling, width, float(fastest[1])) if width > 2 else inf
+            if base < 1e15:
+                yield from value(**same, scaling=scaling, base=base)
+
+
+def _other_sections(sections: Sections | None) -> Iterator[Sections]:
+    for order in ORDERS if sections is not None else ():
+        try:
+            yield replace(sections, order=order)  # pyright: ignore[reportArgumentType]
+        except ValueError:  # these sizes do not fit this order
+            continue
+
+
+def _base_with(scaling: Scaling | None, width: int, wanted: float) -> float:
+    """The roundest base with which the second pair has a frequency."""
+    rule = scaling or Scaling()
+    low, high = 1e-6, log(1e15)  # YaRN needs a base above 1
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rule.frequencies(exp(middle), width)[1] > wanted else (low, middle)
+    return plain(exp(low))
+
+
+def plain(number: float) -> float:
+    """The roundest number that is near."""
+    return simplest(number * (1 - 2e-5), number * (1 + 2e-5))[0] if number > 0.0 else number
 
 
 def rule_in_any_order(rotation: Rotation) -> Rule | None:
