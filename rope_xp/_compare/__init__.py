@@ -136,8 +136,8 @@ def assert_same(
     """
     report = _comparison("assert_same", fn, rope, head_dim, context, tolerance, shape, like, positions_ignored, options)
     if not report.same:
-        advice = " ".join(report.advice)
-        raise AssertionError(f"assert_same: {report.a} must agree with {report.b}; got: {report.summary} {advice}")
+        words = " ".join([report.summary, *report.advice])
+        raise AssertionError(f"assert_same: {report.a} must agree with {report.b}; got: {words}")
 
 
 def _comparison(

@@ -42,7 +42,7 @@ ONE_PERCENT = 0.01
 OTHER_ADVICE = {
     "rotation": "Check whether this layer is rotated at all.",
     "length": "Let the tables be as long as the context, or compute angles from positions.",
-    "calls": "The result of a row must follow from its channels and its position alone. Compute tables from `positions`.",
+    "calls": "The result of a row must follow from its channels and its position alone: take tables from `positions`.",
     "state": "Compute the tables from the positions of each call, and keep nothing between calls.",
     "softmax scale": "Multiply the scale of the softmax by softmax_scale, in both or in neither.",
     "unknown": "Compare the two pair by pair, at a small position. rope_xp.identify says what a function computes.",

@@ -9,7 +9,6 @@ import numpy as np
 
 from rope_xp._compare.report import number
 from rope_xp._core.embedding import RotaryEmbedding
-from rope_xp._identify.calls import ROUNDOFF
 from rope_xp._identify.confirm import ALL_TRIED, first_unlike, rows_at, tried
 from rope_xp._identify.irregular import irregularity
 from rope_xp._identify.maps import Behaviour, behaviour_of, frequencies_of
@@ -117,6 +116,10 @@ def finding_of_function(
         words = "The results of the function do not follow from the channels and the positions alone"
         found = found.with_cause("calls", f"{words}: {irregular}.")
     if probe.follows == "nothing":
+        x = np.arange(1.0, probe.head_dim + 1.0)[None]
+        y = probe(x, np.array([1]))
+        if y is None or np.abs(y - x).max() > 64 * probe.eps * probe.head_dim:
+            return found.with_cause("rotation", "The function gives the same result at every position that was tried.")
         return found._replace(behaviour=Behaviour(None))
     search = Search(probe, min(max(context, SHORTEST), LONGEST), reference).run()
     if search.report.stateful and "calls" not in found.causes:
@@ -204,7 +207,7 @@ def first_difference(
     probe = next(each.probe for each in findings if each.probe is not None)
     for row in range(1 if directions is None else len(directions)):
         for positions in [np.arange(context)] if probe.follows == "index" else tried(context):
-            x = rows_at(probe, positions)
+            x = rows_at(probe.head_dim, positions)
             one, other = (_results(each, x, directions, positions, row) for each in findings)
             if one is None or other is None:
                 return int(positions[0])

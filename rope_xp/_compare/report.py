@@ -117,7 +117,7 @@ class Comparison(Report):
             where = number(self.first_position)
             return f"The two differ. At position {where}, a unit score first changes by more than 1 %."
         if not self.comparable:
-            return "The two cannot be compared."
+            return "The two could not be compared."
         if self.causes == ("softmax scale",):
             return "The two rotate alike, but they ask for different scales of the softmax."
         if self.largest_change is None:

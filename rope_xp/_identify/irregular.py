@@ -8,7 +8,7 @@ import numpy as np
 from rope_xp._identify.probe import Probe
 
 # The most batch rows, heads and tokens of a call.
-BATCH, HEADS, LONG = 5, 33, 1025
+BATCH, HEADS, LONG = 3, 33, 257
 
 
 class Call(NamedTuple):
@@ -53,7 +53,8 @@ def _in_words(each: Call, wrong: np.ndarray) -> str:
     for axis, name in ((1, "head"), (0, "batch row")):
         of_axis = wrong.any(axis=tuple({0, 1, 2} - {axis}))
         if len(of_axis) > 1 and not of_axis.all():
-            return f"it depends on the {name}: {name} {of_axis.argmax()} gets another result than {name} {of_axis.argmin()}"
+            wrong_one, right_one = of_axis.argmax(), of_axis.argmin()
+            return f"it depends on the {name}: {name} {wrong_one} gets another result than {name} {right_one}"
     at = np.argwhere(wrong)[0]
     return (
         f"{each.words} gives another result at position {each.positions[at[0], at[2]]:,} than a call with more tokens"
@@ -88,5 +89,6 @@ def _calls(probe: Probe, longest: int, rng: np.random.Generator) -> Iterator[Cal
         yield Call("a call with several batch rows", 1, of_rows(random(batch, 3)))
     if heads > 1:
         yield Call("a call with many heads", heads, random(1, 3))
+        yield Call("a call with several heads and many tokens", 4, random(1, LONG // 2))
     yield Call("a call with one token and many heads", heads, of_rows(random(batch, 1)))
     yield Call("a call with many heads and batch rows", heads, of_rows(random(batch, 2)))

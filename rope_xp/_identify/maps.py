@@ -1,4 +1,4 @@
-"""What embeddings do, as values: `Behaviour`, and as numbers: which pairs of channels, and by what each is multiplied."""
+"""What embeddings do, as values (`Behaviour`) and as numbers: pairs of channels, and by what each is multiplied."""
 
 from collections.abc import Callable
 from math import pi
@@ -83,11 +83,11 @@ class Map(NamedTuple):
 
     def error_of(self, positions: Any, precision: str, roundoff: float) -> Any:
         """How far factors "positions rows pairs" with phases and tables of this precision are from exact ones."""
-        angles = np.abs(self.start) + (np.asarray(positions)[:, None, None] + 1.0) * np.abs(self.step)
-        phase = angles * roundings(self.step)
         tables = ROUNDOFF[precision.partition(" ")[0]] if precision.endswith("tables") else 0.0
-        of_phase = PRECISIONS["float32" if tables else precision] * phase
-        return np.maximum(self.size, 1.0) * (ROUNDINGS * max(roundoff, tables) + of_phase)
+        size = np.maximum(self.size, 1.0)
+        of_angle = size * PRECISIONS["float32" if tables else precision] * roundings(self.step)
+        fixed = size * ROUNDINGS * max(roundoff, tables) + of_angle * (np.abs(self.start) + np.abs(self.step))
+        return fixed + np.asarray(positions)[:, None, None] * (of_angle * np.abs(self.step))
 
     def rotated(self, x: Any, positions: Any, row: int = 0) -> Any:
         """The result "rows head_dim" of rows of x at integer positions, by one row of frequencies."""

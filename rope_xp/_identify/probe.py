@@ -20,8 +20,8 @@ SIZES = {"batch": 3, "heads": 5, "seq": 7}
 ORDER = np.array([3, 0, 4, 1, 6, 2, 5])
 OTHER_ORDER = np.array([1, 6, 5, 0, 2, 4, 3])
 MORE = np.array([1, 3, 0, 2, 6, 4, 7, 5, 8])
-# If nothing changes at the positions of a trial, they are multiplied by these. Small ones come first: after a far one, a
-# function that keeps tables would not show that it keeps them.
+# If nothing changes at the positions of a trial, they are multiplied by these. Small ones come first: after a far one,
+# a function that keeps tables would not show that it keeps them.
 STRIDES = (1, 37, 2053)
 # What a result can follow. The first says the most about a function.
 FOLLOWS = ("positions", "first call", "index", "nothing")
@@ -236,8 +236,10 @@ class Probe:
             x, positions = (
                 np.concatenate([each, each[:1].repeat(self._rows - len(each), 0)]) for each in (x, positions)
             )
-        result = np.empty(x.shape)
         try:
+            if self.follows != "index" and self.axis != "heads":
+                return self._along_axis(x, positions)[:rows_given]
+            result = np.empty(x.shape)
             for rows in self._rows_of_calls(positions):
                 result[rows] = self._along_axis(x[rows], positions[..., rows])
         except Failure as failure:
@@ -269,11 +271,11 @@ class Probe:
             number = np.empty_like(rows)
             number[sorted_rows] = rows - first
             return [rows[number == each] for each in range(number.max() + 1)]
-        return [rows] if self.axis != "heads" else [rows[at : at + SQUARE] for at in range(0, len(rows), SQUARE)]
+        return [rows[at : at + SQUARE] for at in range(0, len(rows), SQUARE)]
 
     def _along_axis(self, x: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """The result of one call with the rows of `x` along the axis, "rows head_dim"."""
-        rows, where = np.arange(len(x)), positions
+        rows, where = None, positions
         if self.follows == "index":
             if positions.max() >= self.longest_index:
                 raise Failure(f"a call would need more than {self.longest_index} rows, one for each position")
@@ -286,7 +288,8 @@ class Probe:
         along_axis = x.reshape([len(x) if each == axis else 1 for each in range(3)] + [-1])
         x = np.broadcast_to(along_axis, (*shape, self.head_dim))
         y = call(self.fn, self._form, x, self._of_axes(where[..., None, : shape[2]])).y
-        return y[tuple(slice(None) if each == axis else 0 for each in range(3))][rows]
+        y = y[tuple(slice(None) if each == axis else 0 for each in range(3))]
+        return y[rows] if self.follows == "index" else y
 
 
 def _positions_or_none(first: np.ndarray, other: np.ndarray, close: float) -> str | None:

@@ -22,7 +22,8 @@ from rope_xp._identify.calls import ROUNDOFF
 from rope_xp._identify.confirm import first_unlike
 from rope_xp._identify.identification import Identification
 from rope_xp._identify.irregular import irregularity
-from rope_xp._identify.maps import Behaviour, behaviour_of, factor_of_scaling, frequencies_of as numbers_of
+from rope_xp._identify.maps import Behaviour, behaviour_of, factor_of_scaling
+from rope_xp._identify.maps import frequencies_of as numbers_of
 from rope_xp._identify.phases import (
     Frequencies,
     Precision,
@@ -162,7 +163,7 @@ class Search:
             return False
         close = 64 * self.eps * np.abs(y).max() * self.probe.head_dim**0.5
         if np.abs(doubled - 2 * y).max() > close:
-            self.note("not a rotation: the function is not linear; twice x does not give twice the result")
+            self.note("not a rotation: the function is not linear in x; twice x does not give twice the result")
             self.note(is_rotation=False)
         elif np.abs(np.einsum("poi,pi->po", matrices, x) - y).max() > close:
             self.note("not a rotation: the result of a row is not the sum of the results of its channels")
@@ -411,8 +412,15 @@ def _until(measurement: Measurement, eps: float) -> int | None:
     if frequencies.until is not None:
         return frequencies.until
     turned = wrapped(rotations.angle - rotations.angle[0])
-    precision = precision_of(turned, positions, frequencies.values, 0, frequencies.errors, 2 * roundoff)
-    return None if precision.name else int(positions[~precision.within].min())
+    of = np.full(len(positions), True)
+    within = of
+    for length in LENGTHS:  # the most positions that one precision explains
+        precision = precision_of(turned[of], positions[of], frequencies.values, 0, frequencies.errors, 2 * roundoff)
+        within = precision.within if of.all() else within
+        if precision.name is not None:
+            return None if of.all() else int(positions[~of & ~within].min())
+        of = positions < length
+    return 0
 
 
 def _magnitude(rotations: Blocks, roundoff: float) -> tuple[float, float]:

@@ -353,8 +353,9 @@ FAILING = {
 def test_a_function_that_is_no_rotation_is_reported_in_words(words):
     report = compare(FAILING[words], ROPE, like=np.zeros(1))
     assert words.lower() in report.summary.lower() and not report.same and len(report.summary) < 1000
-    is_uncompared = report.causes == ("unknown",) and report.first_position is None
-    assert ("cannot be compared" in str(report)) == is_uncompared and "positions 0 to" not in str(report)
+    fails = "raises" in words or "changes the shape" in words or "returns" in words
+    assert report.comparable != fails and ("could not be compared" in str(report)) == fails
+    assert "positions 0 to" not in str(report)
     with pytest.raises(AssertionError, match=r"^assert_same: the function .* must agree with RotaryEmbedding"):
         assert_same(FAILING[words], ROPE, like=np.zeros(1))
 
@@ -366,11 +367,14 @@ def test_a_function_that_counts_positions_itself_or_ends_is_compared_as_far_as_i
     def ending(x, positions):
         return rotate(x, np.stack([angles(np.arange(3000), OTHER)[p] for p in positions]))
 
-    assert_same(counting, ROPE, shape="seq dim")
-    assert "counts the rows" in compare(counting, ROPE, shape="seq dim").summary
+    assert_same(counting, ROPE, shape="seq dim", positions_ignored=True)
+    assert "counts the rows" in compare(counting, ROPE, shape="seq dim", positions_ignored=True).summary
+    report = compare(counting, ROPE, shape="seq dim")
+    assert (report.same, report.causes, report.comparable) == (False, ("calls",), True)
+    assert "positions_ignored=True" in report.summary
     report = compare(ending, ROPE, shape="seq dim")
-    assert report.causes == ("base",) and "fails beyond position 2,047: it raises IndexError" in report.summary
-    assert report.context == 2048
+    assert report.causes == ("base", "length") and "from position 3,000 on: it raises IndexError" in report.summary
+    assert (report.context, report.first_position) == (4096, 1)
 
 
 @pytest.mark.parametrize("first", [100, 4002, 2**17])
