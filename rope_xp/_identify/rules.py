@@ -1,8 +1,9 @@
 """The base and the scaling rule that explain measured frequencies."""
 
-from collections.abc import Iterator
-from math import ceil, floor, inf, log, log10, pi
-from typing import NamedTuple
+import itertools
+from collections.abc import Iterable, Iterator
+from math import ceil, exp, floor, inf, log, log10, pi
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from rope_xp.frequencies import (
 
 # A number of more digits than this, within the error of a measurement, is not taken for the number that someone chose.
 FEW_DIGITS = 5
+# Original lengths and bases of published models, which are tried where the frequencies allow several.
+LENGTHS = tuple(1 << k for k in range(9, 21))
+USUAL_BASES = (10_000.0, 500_000.0, 1_000_000.0, 150_000.0)
 FACTORS = (*(k / 4 for k in range(5, 40)), *range(10, 65), 100, 128, 256, 512, 1000, 1024)
 
 
@@ -33,14 +37,63 @@ def roundings(frequencies: np.ndarray) -> np.ndarray:
 
 
 class Rule(NamedTuple):
-    """A base and a scaling, as `RotaryEmbedding` takes them. `digits` counts those of all its numbers."""
+    """A base and a scaling, as `RotaryEmbedding` takes them. `digits` counts those of all its numbers.
+
+    `change` is what a function does to the rule, in words; no `RotaryEmbedding` does that. It is empty, "with its ramp
+    reversed" or "applied twice".
+    """
 
     base: float
     scaling: Scaling | None
     digits: int
+    change: str = ""
 
     def in_words(self) -> str:
-        return f"base {self.base:g}" + ("" if self.scaling is None else f" with scaling {self.scaling.describe()}")
+        if self.scaling is None:
+            return f"base {self.base:g}"
+        return f"base {self.base:g} with scaling {self.scaling.describe()}" + (
+            f", {self.change}" if self.change else ""
+        )
+
+    def frequencies(self, rotary_dim: int) -> tuple[float, ...]:
+        """The frequencies, with the change."""
+        scaling = self.scaling or Scaling()
+        scaled = scaling.frequencies(self.base, rotary_dim)
+        if not self.change:
+            return scaled
+        if isinstance(scaling, Llama3Scaling):
+            return tuple(_llama3_scaled(once, scaling) for once in scaled)
+        unscaled = geometric(self.base, rotary_dim)
+        if isinstance(scaling, YarnScaling) and self.change == "with its ramp reversed":
+            return tuple(w + w / scaling.factor - once for w, once in zip(unscaled, scaled))
+        return tuple(once * once / w for w, once in zip(unscaled, scaled))
+
+
+def _llama3_scaled(w: float, scaling: Llama3Scaling) -> float:
+    """A frequency, scaled by Llama 3's rule."""
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    turns = scaling.original_max_position_embeddings * w / (2 * pi)
+    kept = float(turns > high) if turns < low or turns > high else (turns - low) / ((high - low) or 1.0)
+    return (1.0 - kept) * w / scaling.factor + kept * w
+
+
+class Interval(NamedTuple):
+    """The numbers from `least` to `most`."""
+
+    least: float
+    most: float
+
+    def widened(self) -> "Interval":
+        """With room for the rounding of the two lines that gave it."""
+        more = 1e-9 * max(abs(self.least), abs(self.most))
+        return Interval(self.least - more, self.most + more)
+
+    def times(self, number: float) -> "Interval":
+        return Interval(self.least * number, self.most * number)
+
+    def under(self, number: float) -> "Interval":
+        """The quotients of a number by those of the interval."""
+        return Interval(number / self.most, number / self.least if self.least > 0.0 else inf)
 
 
 class Measured(NamedTuple):
@@ -94,6 +147,11 @@ def simplest(least: float, most: float) -> tuple[float, int]:
             if least <= number <= most:
                 return number, digits
     return (least + most) / 2, 18
+
+
+def _is_power(number: float) -> bool:
+    """Whether a number is a power of two from 64 on, as lengths are."""
+    return number >= 64 and number == int(number) and int(number).bit_count() == 1
 
 
 def digits_of(number: float) -> int:
@@ -195,105 +253,241 @@ def _changed_base(measured: Measured, plain: list[Rule]) -> Iterator[Rule]:
 class Ramp(NamedTuple):
     """Frequencies of which the first are kept, the last divided by `factor`, and those between partly divided.
 
-    `kept` is the part that is not divided, 1 for the first pairs and 0 for the last. `blended` are the pairs between.
+    `kept` is the part that is not divided, 1 for the first pairs and 0 for the last, and `errors` are its errors.
     """
 
     base: float
     factor: float
     unscaled: np.ndarray
     kept: np.ndarray
-    blended: np.ndarray
+    errors: np.ndarray
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The last pair that is kept, and the first one that is divided by the whole factor."""
+        return int(np.flatnonzero(self.kept >= 1.0 - self.errors)[-1]), int(
+            np.flatnonzero(self.kept > self.errors)[-1]
+        ) + 1
+
+    def line(self, along: np.ndarray) -> tuple[Interval, Interval] | None:
+        """Where the kept part is 1 and where it is 0, if it is linear in these numbers; None if it may be a step.
+
+        Two pairs give both ends. All that are not kept or divided whole narrow them.
+        """
+        first, last = self.ends
+        one, other = first + 1, last - 1
+        if not 0 <= one < other:
+            return None
+        x, y = along[[one, other]], self.kept[[one, other]]
+        found = []
+        for sign in itertools.product((-1.0, 1.0), repeat=2):
+            a, b = y + sign * self.errors[[one, other]]
+            if a - b < 1e-3 / len(self.kept):  # a ramp longer than all pairs
+                return None
+            slope = (x[1] - x[0]) / (a - b)
+            found.append((x[0] - (1.0 - a) * slope, x[1] + b * slope))
+        kept, divided = np.array(found).T
+        return Interval(kept.min(), kept.max()), Interval(divided.min(), divided.max())
 
 
 def _ramps(measured: Measured) -> Iterator[Rule]:
     """The rules that keep the frequencies of fast pairs, and divide those of slow ones by a factor."""
-    base, of_base = _base_of_first_pairs(measured)
-    if base == inf or abs(measured.values[0] - 1.0) > measured.errors[0]:
-        return
-    unscaled = np.asarray(geometric(base, measured.rotary_dim))
-    factor, digits = _quotient(unscaled[-1], measured.values[-1], measured.errors[-1])
-    if not 1.0 < factor < inf or digits > FEW_DIGITS:
-        return
-    kept = (measured.values / unscaled - 1.0 / factor) / (1.0 - 1.0 / factor)
-    error = measured.errors / unscaled / (1.0 - 1.0 / factor) + 1e-9
-    ramp = Ramp(base, factor, unscaled, kept, np.flatnonzero((kept > error) & (kept < 1.0 - error)))
+    if abs(measured.values[0] - 1.0) <= measured.errors[0]:
+        for base, digits in _bases_of_first_pairs(measured):
+            found = [rule for ramp in _ramps_of(measured, base) for rule in _of_ramp(measured, ramp, digits)]
+            if found:
+                yield from found
+                return
+
+
+def _of_ramp(measured: Measured, ramp: Ramp, digits: int) -> Iterator[Rule]:
     for scaling in (*_llama3(ramp), *_yarn(measured, ramp)):
-        # A factor that is not the rule's own is one more number that someone chose.
-        more = 2 + (getattr(scaling, "attention_factor", None) is not None)
-        yield from _if_it_agrees(measured, Rule(base, scaling, of_base + digits + more))
+        yield from _if_it_agrees(measured, Rule(ramp.base, scaling, digits + _digits_of_scaling(scaling)))
 
 
-def _base_of_first_pairs(measured: Measured) -> tuple[float, int]:
-    """The base of as many pairs as have one of few digits, and its digits; (inf, 99) if three have none."""
-    for pairs in range(len(measured.values) - 1, 2, -1):
+def _digits_of_scaling(scaling: Scaling) -> int:
+    """The digits of the numbers that someone chose: a length that is a power of two counts as one of one digit."""
+    numbers = [value for value in vars(scaling).values() if isinstance(value, (int, float)) and value is not True]
+    usual = [value for value in (1.0, 4.0, 32.0) if value in numbers]
+    return sum(1 if _is_power(number) else digits_of(float(number)) for number in numbers if number) - len(usual) // 2
+
+
+def _ramps_of(measured: Measured, base: float) -> Iterator[Ramp]:
+    """The ramps of a base: with the simplest factor of as many slow pairs as have one."""
+    unscaled = np.asarray(geometric(base, measured.rotary_dim))
+    least = (unscaled / (measured.values + measured.errors))[::-1]
+    most = (unscaled / np.maximum(measured.values - measured.errors, 1e-300))[::-1]
+    least, most = np.maximum.accumulate(least), np.minimum.accumulate(most)
+    together = int(np.count_nonzero(least <= most))  # the slow pairs that one factor explains
+    factors = dict.fromkeys(simplest(least[k], most[k]) for k in (together - 1, 3 * together // 4, together // 2, 0))
+    for factor, digits in factors:
+        if 1.0 < factor < 1e15 and digits <= FEW_DIGITS:
+            of = 1.0 - 1.0 / factor
+            error = measured.errors / unscaled / of + 1e-9
+            yield Ramp(base, factor, unscaled, (measured.values / unscaled - 1.0 / factor) / of, error)
+
+
+def _bases_of_first_pairs(measured: Measured) -> Iterator[tuple[float, int]]:
+    """The simplest bases of the first pairs and their digits: of as many pairs as have one first, then usual ones."""
+    known = set()
+    for pairs in range(len(measured.values) - 1, 1, -1):
         base, digits = _base(measured, 1.0, pairs)
-        if digits <= FEW_DIGITS:
-            return base, digits
-    return inf, 99
+        if digits <= FEW_DIGITS and base not in known and base > 1.0:
+            known.add(base)
+            yield base, digits
+        if len(known) == 3:
+            break
+    yield from ((base, digits_of(base)) for base in USUAL_BASES if base not in known)
 
 
 def _llama3(ramp: Ramp) -> Iterator[Scaling]:
-    """The kept part is linear in the frequency. Only the ratios of length and factors matter: the low factor is 1."""
-    guesses = [(4.0, float(1024 << k)) for k in range(12)]
-    if len(ramp.blended) >= 2:
-        one, other = ramp.blended[0], ramp.blended[-1]
-        slope = (ramp.kept[one] - ramp.kept[other]) / (ramp.unscaled[one] - ramp.unscaled[other])
-        low = float(slope * ramp.unscaled[one] - ramp.kept[one])  # 1 / (high - 1)
-        guesses = [(1.0 + 1.0 / low, 2 * pi * float(slope) / low)] if low > 0.0 else []
-    elif not len(ramp.blended):
-        last = int(np.flatnonzero(ramp.kept > 0.5)[-1])
-        least, most = (float(2 * pi / w) for w in ramp.unscaled[last : last + 2])
-        yield _llama3_scaling(ramp.factor, 1.0, _whole(least, most))
-    for high, length in guesses:
-        for width in (1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
-            high_factor, _ = simplest(high * (1 - width), high * (1 + width))
-            original = _whole(length * (1 - width), length * (1 + width))
-            if original and high_factor >= 1.0:
-                yield _llama3_scaling(ramp.factor, high_factor, original)
+    """The kept part is linear in the frequency. Only the ratios of length and factors matter."""
+    first, last = ramp.ends
+    if last == first + 1:  # a step
+        least, most = (float(2 * pi / w) for w in ramp.unscaled[first : first + 2])
+        length = _whole(least, most)
+        if length:
+            yield _llama3_scaling(ramp.factor, 1.0, 1.0, length)
+        return
+    if last == first + 2:  # one pair gives the length if the factors are the usual ones
+        kept, error = ramp.kept[first + 1], ramp.errors[first + 1]
+        turns = (1.0 + 3.0 * (kept - error), 1.0 + 3.0 * (kept + error))
+        length = _whole(*(float(2 * pi / ramp.unscaled[first + 1] * each) for each in turns))
+        if length:
+            yield _llama3_scaling(ramp.factor, 1.0, 4.0, length)
+        return
+    ends = ramp.line(ramp.unscaled / (2 * pi))
+    if ends is None:
+        return
+    high, low = (each.widened() for each in ends)
+    if low.least <= 0.0:
+        return
+    for length in (_whole(1.0 / low.most, 1.0 / low.least), *LENGTHS):
+        if length:
+            factors = [_near(usual, each.times(length)) for usual, each in ((1.0, low), (4.0, high))]
+            if 0.0 < factors[0] <= factors[1] < inf:
+                yield _llama3_scaling(ramp.factor, *factors, length)
 
 
-def _llama3_scaling(factor: float, high: float, length: int) -> Scaling:
+def _llama3_scaling(factor: float, low: float, high: float, length: int) -> Scaling:
     return Llama3Scaling(
-        factor=factor, low_freq_factor=1.0, high_freq_factor=high, original_max_position_embeddings=max(length, 1)
+        factor=factor, low_freq_factor=low, high_freq_factor=high, original_max_position_embeddings=length
     )
 
 
 def _yarn(measured: Measured, ramp: Ramp) -> Iterator[Scaling]:
-    """The divided part is linear in the number of the pair. The betas are those of the paper."""
-    if len(ramp.blended) < 2:
-        stop = float(np.flatnonzero(ramp.kept > 0.5)[-1]) + 2.0
-        start = float(ramp.blended[0]) - 1.0 if len(ramp.blended) else stop - 2.0
-    else:
-        one, other = int(ramp.blended[0]), int(ramp.blended[-1])
-        slope = float(ramp.kept[one] - ramp.kept[other]) / (other - one)
-        start = one - (1.0 - float(ramp.kept[one])) / slope
-        stop = start + 1.0 / slope
-    width = measured.rotary_dim
-    exact = float(2 * pi * ramp.base ** (2 * stop / width))
-    lengths = {
-        _length_of_rounded_ends(round(start), round(stop), ramp.base, width),
-        *(_whole(exact * (1 - each), exact * (1 + each)) for each in (1e-3, 1e-5)),
-    }
-    for truncate in (True, False):
-        for length in sorted(filter(None, lengths), key=lambda length: (length.bit_count(), length)):
+    """The divided part is linear in the number of the pair. Its ends follow from the ratios of length and betas."""
+    first, last = ramp.ends
+    pairs, width = np.arange(len(ramp.kept), dtype=float), measured.rotary_dim
+    ends = ramp.line(pairs)
+    if last - first <= 2:
+        ends = Interval(first, first), Interval(last, last)
+    if ends is None:
+        return
+    start, stop = (each.widened() for each in ends)
+    factor = _attention_factor(measured, ramp.factor)
+    for begin, end in itertools.product(_integers_in(start), _integers_in(stop)):
+        if 0 <= begin < end <= width - 1:
+            fast = Interval(float(begin) if begin else -inf, begin + 1 - 1e-9)
+            slow = Interval(end - 1 + 1e-9, float(end) if end < width - 1 else inf)
+            yield from _yarn_scalings(ramp, width, fast, slow, attention_factor=factor)
+    if last - first > 2 and start.most < stop.least:
+        fast = Interval(-inf if start.least <= 0.0 else start.least, start.most)
+        slow = Interval(stop.least, inf if stop.most >= width - 1 else stop.most)
+        yield from _yarn_scalings(ramp, width, fast, slow, attention_factor=factor, truncate=False)
+
+
+def _yarn_scalings(ramp: Ramp, width: int, fast: Interval, slow: Interval, **options: Any) -> Iterator[Scaling]:
+    """The simplest numbers whose ramp begins and ends at pairs within these intervals."""
+    lengths_per_turn = [
+        Interval(*(2 * pi * exp(min(2 * end / width * log(ramp.base), 90.0)) for end in each)) for each in (fast, slow)
+    ]
+    of_fast, of_slow = lengths_per_turn
+    paper = _whole(max(32.0 * of_fast.least, of_slow.least), min(32.0 * of_fast.most, of_slow.most))
+    for length in (paper,) if paper else LENGTHS:
+        betas = [_near(usual, each.under(length)) for usual, each in ((32.0, of_fast), (1.0, of_slow))]
+        if 2.0**-53 <= betas[1] <= betas[0] <= 2.0**53:
             yield YarnScaling(
                 factor=ramp.factor,
                 original_max_position_embeddings=length,
-                truncate=truncate,
-                attention_factor=_attention_factor(measured, ramp.factor),
+                beta_fast=betas[0],
+                beta_slow=betas[1],
+                **options,
             )
 
 
-def _length_of_rounded_ends(start: int, stop: int, base: float, width: int) -> int:
-    """The simplest original length whose ramp begins and ends at these pairs, after rounding; 0 if none."""
-    least = max(
-        2 * pi * 32 * base ** (2 * start / width) if start > 0 else 0.0, 2 * pi * base ** (2 * (stop - 1) / width)
-    )
-    most = min(
-        2 * pi * 32 * base ** (2 * (start + 1) / width),
-        2 * pi * base ** (2 * stop / width) if stop < width - 1 else inf,
-    )
-    return _whole(least, most)
+def _near(usual: float, interval: Interval) -> float:
+    """The usual number if the interval holds it, else the simplest one of it; inf if there is none."""
+    if interval.least <= usual <= interval.most:
+        return usual
+    return simplest(max(interval.least, 1e-12), min(interval.most, 1e15))[0]
+
+
+def _integers_in(interval: Interval) -> Iterable[int]:
+    """A few whole numbers of an interval, the middle ones if there are more."""
+    numbers = range(ceil(interval.least - 1e-6), floor(interval.most + 1e-6) + 1)
+    return numbers[max(len(numbers) // 2 - 2, 0) :][:4]
+
+
+def changed_rule_of(values: np.ndarray, errors: np.ndarray, magnitude: float, magnitude_error: float) -> Rule | None:
+    """The rule that explains the frequencies after a usual mistake: its ramp reversed, or the rule applied twice."""
+    if len(values) < 3 or (values <= 0.0).any():
+        return None
+    for relative in (ROUNDOFF["float64"], ROUNDOFF["float32"]):
+        measured = Measured(values, errors + values * relative * roundings(values), magnitude, magnitude_error)
+        found = [*_twice(measured), *_reversed(measured)]
+        if found:
+            return min(found, key=lambda rule: rule.digits)
+    return None
+
+
+def _twice(measured: Measured) -> Iterator[Rule]:
+    """YaRN twice divides by the square of what it divides by; Llama 3's rule sees the frequencies of the first time."""
+    if abs(measured.values[0] - 1.0) > measured.errors[0]:
+        return
+    for base, digits in _bases_of_first_pairs(measured):
+        unscaled = np.asarray(geometric(base, measured.rotary_dim))
+        once = np.sqrt(measured.values * unscaled)
+        of_once = measured._replace(values=once, errors=measured.errors * unscaled / once + 1e-15 * once)
+        for ramp in _ramps_of(of_once, base):
+            guesses = [
+                _llama3_scaling(ramp.factor, 1.0, high, length) for high in (4.0, 2.0, 8.0) for length in LENGTHS
+            ]
+            for scaling in (*_yarn(of_once, ramp), *guesses):
+                rule = Rule(base, scaling, digits + _digits_of_scaling(scaling), "applied twice")
+                if measured.agree(rule.frequencies(measured.rotary_dim)):
+                    yield rule
+
+
+def _reversed(measured: Measured) -> Iterator[Rule]:
+    """YaRN whose fast pairs are divided, and whose slow ones are kept."""
+    factor, of_factor = _quotient(1.0, measured.values[0], measured.errors[0])
+    if not 1.0 < factor < 1e15 or of_factor > FEW_DIGITS:
+        return
+    for base, digits in _bases_of_last_pairs(measured):
+        unscaled = np.asarray(geometric(base, measured.rotary_dim))
+        of = 1.0 - 1.0 / factor
+        kept = (1.0 - measured.values / unscaled) / of
+        ramp = Ramp(base, factor, unscaled, kept, measured.errors / unscaled / of + 1e-9)
+        if not (kept >= 1.0 - ramp.errors).any() or not (kept > ramp.errors).any():
+            continue
+        for scaling in _yarn(measured, ramp):
+            rule = Rule(base, scaling, digits + _digits_of_scaling(scaling), "with its ramp reversed")
+            if measured.agree(rule.frequencies(measured.rotary_dim)):
+                yield rule
+
+
+def _bases_of_last_pairs(measured: Measured) -> Iterator[tuple[float, int]]:
+    """The simplest bases of the slow pairs and their digits, of as many pairs as have one; then usual ones."""
+    j = np.arange(1, len(measured.values))
+    w, error = measured.values[1:], measured.errors[1:]
+    power = -measured.rotary_dim / (2 * j)
+    least = np.maximum.accumulate(((w + error) ** power)[::-1])
+    most = np.minimum.accumulate((np.maximum(w - error, 1e-4 * w) ** power)[::-1])
+    together = np.count_nonzero(least <= most)
+    found = dict.fromkeys(simplest(least[k], most[k]) for k in (together - 1, together // 2, 0) if k >= 0)
+    known = {base: digits for base, digits in found if digits <= FEW_DIGITS and base > 1.0}
+    yield from (known | {base: digits_of(base) for base in USUAL_BASES}).items()
 
 
 def _whole(least: float, most: float) -> int:
