@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from math import ceil, exp, floor, inf, log, log10, pi
 from typing import Any, NamedTuple
 
@@ -507,3 +508,13 @@ def _attention_factor(measured: Measured, factor: float) -> float | None:
     if abs(0.1 * log(factor) + 1.0 - measured.magnitude) <= measured.magnitude_error:
         return None
     return simplest(measured.magnitude - measured.magnitude_error, measured.magnitude + measured.magnitude_error)[0]
+
+
+def attention_in_words(scaling: YarnScaling, factor: float, error: float) -> str:
+    """How an attention factor that was measured differs from YaRN's own; empty if it does not."""
+    usual = replace(scaling, attention_factor=None).resolved_attention_factor
+    if abs(factor - usual) <= error:
+        return ""
+    if abs(factor - usual**2) <= error:
+        return f"the attention factor of YaRN, {usual:.6g}, is applied twice"
+    return f"the attention factor is {factor:.6g}; that of YaRN with factor {scaling.factor:g} is {usual:.6g}"

@@ -87,7 +87,11 @@ EXACT = {
 def function(w, layout="half", factor=1.0, frequencies=np.asarray, phases=np.asarray, tables=np.asarray, rows=None):
     """A rotation of the first channels by these frequencies. `rows` is the length of its table, if it has one."""
     w, pairs = frequencies(w), len(w)
-    one, other = (slice(0, pairs), slice(pairs, 2 * pairs)) if layout == "half" else (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2))
+    one, other = (
+        (slice(0, pairs), slice(pairs, 2 * pairs))
+        if layout == "half"
+        else (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2))
+    )
 
     def fn(x, positions):
         assert rows is None or positions.max() < rows
@@ -107,7 +111,12 @@ def random_rule(random):
     base = float(random.choice([10_000, 10_000, 25_000, 100_000, 150_000, 500_000, 1_000_000, 5_000_000, 8_000_000]))
     factor = float(random.choice([2, 2.5, 4, 8, 16, 32, 40]))
     length = int(random.choice([2048, 4096, 8192, 32_768]))
-    kind = str(random.choice(["plain", "linear", "ntk", "mixed ntk", "proportional", "dynamic ntk", "longrope"] + ["llama3", "llama3 step", "yarn", "yarn betas"] * 2))
+    kind = str(
+        random.choice(
+            ["plain", "linear", "ntk", "mixed ntk", "proportional", "dynamic ntk", "longrope"]
+            + ["llama3", "llama3 step", "yarn", "yarn betas"] * 2
+        )
+    )
     paper = 0.1 * log(factor) + 1.0
     if kind == "plain":
         return kind, geometric(base, width), 1.0
@@ -118,7 +127,11 @@ def random_rule(random):
     if kind == "mixed ntk":
         return kind, mixed_ntk(base, width, factor, float(random.choice([1.0, 0.625]))), 1.0
     if kind == "proportional":
-        return kind, proportional(base, width, float(random.choice([0.25, 0.5, 0.75])), float(random.choice([1, 8]))), 1.0
+        return (
+            kind,
+            proportional(base, width, float(random.choice([0.25, 0.5, 0.75])), float(random.choice([1, 8]))),
+            1.0,
+        )
     if kind == "dynamic ntk":
         return kind, dynamic_ntk(base, width, factor, length, int(length * random.uniform(1, 4))), 1.0
     if kind == "longrope":
@@ -130,7 +143,11 @@ def random_rule(random):
         return kind, llama3(base, width, factor, 1, 1, length), 1.0
     fast, slow = ((32, 1), (16, 1), (32, 2), (64, 1), (24, 1.5))[0 if kind == "yarn" else random.integers(1, 5)]
     truncate = bool(random.integers(2))
-    return kind, yarn(base, width, factor, length, fast=fast, slow=slow, truncate=truncate), float(random.choice([paper, 1.0]))
+    return (
+        kind,
+        yarn(base, width, factor, length, fast=fast, slow=slow, truncate=truncate),
+        float(random.choice([paper, 1.0])),
+    )
 
 
 def outcome(found, w, factor):
