@@ -1,7 +1,7 @@
 """The base and the scaling rule that explain measured frequencies."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import ceil, exp, floor, inf, log, log10, pi
 from typing import Any, NamedTuple
@@ -22,8 +22,9 @@ from rope_xp.frequencies import (
 
 # A number of more digits than this, within the error of a measurement, is not taken for the number that someone chose.
 FEW_DIGITS = 5
-# Original lengths and bases of published models, which are tried where the frequencies allow several.
+# Original lengths, exponents of mixed NTK scaling, and bases as in published models, which are tried where the frequencies allow several.
 LENGTHS = tuple(1 << k for k in range(9, 21))
+EXPONENTS = (1.0, *(k / 8 for k in (1, 2, 3, 4, 5, 6, 7, 12, 16)), *(k / 10 for k in (1, 2, 3, 4, 6, 7, 8, 9)))
 USUAL_BASES = (10_000.0, 500_000.0, 1_000_000.0, 150_000.0)
 FACTORS = (*(k / 4 for k in range(5, 40)), *range(10, 65), 100, 128, 256, 512, 1000, 1024)
 
@@ -88,6 +89,15 @@ class Interval(NamedTuple):
         """With room for the rounding of the two lines that gave it."""
         more = 1e-9 * max(abs(self.least), abs(self.most))
         return Interval(self.least - more, self.most + more)
+
+    @classmethod
+    def of_all(cls, ends: np.ndarray) -> "Interval | None":
+        """The numbers in all of the intervals whose ends are the columns; None if there are none."""
+        ends = ends[:, np.isfinite(ends).all(axis=0)]
+        if not ends.size:
+            return None
+        found = cls(float(ends.min(axis=0).max()), float(ends.max(axis=0).min()))
+        return found if found.widened().least <= found.widened().most else None
 
     def times(self, number: float) -> "Interval":
         return Interval(self.least * number, self.most * number)
@@ -181,6 +191,7 @@ def _candidates(measured: Measured) -> Iterator[Rule]:
     if any(rule.digits <= FEW_DIGITS for rule in plain):
         return
     yield from _changed_base(measured, plain)
+    yield from _mixed(measured)
     yield from _ramps(measured)
 
 
@@ -242,13 +253,26 @@ def _changed_base(measured: Measured, plain: list[Rule]) -> Iterator[Rule]:
                 base, digits = simplest(least / power, most / power)
                 if digits <= 2 and base >= 100.0:
                     yield Rule(base, NTKScaling(factor=float(factor)), digits + 1 + digits_of(factor))
-        if isinstance(rule.scaling, LinearScaling):  # the first pair is divided by factor ** (2 / rotary_dim)
-            factor = rule.scaling.factor ** (width / 2)
-            factor, digits = simplest(factor * (1 - 1e-4), factor * (1 + 1e-4))
-            base, of_base = simplest(rule.base / factor * (1 - 1e-4), rule.base / factor * (1 + 1e-4))
-            if digits + of_base <= FEW_DIGITS and base >= 1.0:
-                scaling = MixedNTKScaling(factor=factor)
-                yield from _if_it_agrees(measured, Rule(base, scaling, digits + of_base + 1))
+
+
+def _mixed(measured: Measured) -> Iterator[Rule]:
+    """A simple base and a simple factor of NTK scaling that divides the first pair too, with usual exponents."""
+    first, error = measured.values[0], measured.errors[0]
+    if first + error >= 1.0 or first <= error:
+        return
+    numbers = np.arange(1, len(measured.values) + 1, dtype=float)
+    for exponent in EXPONENTS:
+        of_last = float(numbers[-1] ** exponent)
+        least, most = (exp(min(-log(each) * of_last, 300.0)) for each in (first + error, first - error))
+        factor, digits = simplest(least, most)
+        if digits > FEW_DIGITS or factor > 1e15:
+            continue
+        divisors = np.exp(log(factor) * (numbers / numbers[-1]) ** exponent)
+        unscaled = measured._replace(values=measured.values * divisors, errors=measured.errors * divisors)
+        base, of_base = _base(unscaled, 1.0, len(numbers))
+        if digits + of_base <= FEW_DIGITS and base >= 1.0:
+            scaling = MixedNTKScaling(factor=factor, mixed_b=exponent)
+            yield from _if_it_agrees(measured, Rule(base, scaling, digits + of_base + (1 if exponent == 1.0 else 2)))
 
 
 class Ramp(NamedTuple):
@@ -271,24 +295,34 @@ class Ramp(NamedTuple):
         ) + 1
 
     def line(self, along: np.ndarray) -> tuple[Interval, Interval] | None:
-        """Where the kept part is 1 and where it is 0, if it is linear in these numbers; None if it may be a step.
+        """Where the kept part is 1 and where it is 0, if it is linear in these numbers; None if it is not.
 
-        Two pairs give both ends. All that are not kept or divided whole narrow them.
+        Any two pairs between the ends give both, and all of them together give the least intervals.
         """
+        x, least, most = self._between(along)
+        one, other = np.triu_indices(len(x), 1)
+        a, b = np.stack([least, most, least, most])[:, one], np.stack([least, most, most, least])[:, other]
+        with np.errstate(divide="ignore"):
+            slope = np.where(a > b, (x[other] - x[one]) / (a - b), np.nan)  # a ramp that goes up is none
+        kept, divided = x[one] - (1.0 - a) * slope, x[other] + b * slope
+        ends = Interval.of_all(kept), Interval.of_all(divided)
+        return None if ends[0] is None or ends[1] is None else (ends[0], ends[1])
+
+    def end_where_kept(self, along: np.ndarray, divided: float) -> Interval | None:
+        """Where the kept part is 1, if it is 0 at `divided`."""
+        x, least, most = self._between(along)
+        return Interval.of_all(divided + (x - divided) / np.stack([least, most]))
+
+    def end_where_divided(self, along: np.ndarray, kept: float) -> Interval | None:
+        """Where the kept part is 0, if it is 1 at `kept`."""
+        x, least, most = self._between(along)
+        return Interval.of_all(kept + (x - kept) / (1.0 - np.stack([least, most])))
+
+    def _between(self, along: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The numbers of the pairs between both ends, and the least and the greatest part that is kept of each."""
         first, last = self.ends
-        one, other = first + 1, last - 1
-        if not 0 <= one < other:
-            return None
-        x, y = along[[one, other]], self.kept[[one, other]]
-        found = []
-        for sign in itertools.product((-1.0, 1.0), repeat=2):
-            a, b = y + sign * self.errors[[one, other]]
-            if a - b < 1e-3 / len(self.kept):  # a ramp longer than all pairs
-                return None
-            slope = (x[1] - x[0]) / (a - b)
-            found.append((x[0] - (1.0 - a) * slope, x[1] + b * slope))
-        kept, divided = np.array(found).T
-        return Interval(kept.min(), kept.max()), Interval(divided.min(), divided.max())
+        at = slice(first + 1, last)
+        return along[at], self.kept[at] - self.errors[at], self.kept[at] + self.errors[at]
 
 
 def _ramps(measured: Measured) -> Iterator[Rule]:
@@ -344,30 +378,30 @@ def _bases_of_first_pairs(measured: Measured) -> Iterator[tuple[float, int]]:
 def _llama3(ramp: Ramp) -> Iterator[Scaling]:
     """The kept part is linear in the frequency. Only the ratios of length and factors matter."""
     first, last = ramp.ends
+    turns = ramp.unscaled / (2 * pi)  # per token
     if last == first + 1:  # a step
-        least, most = (float(2 * pi / w) for w in ramp.unscaled[first : first + 2])
-        length = _whole(least, most)
+        length = _whole(float(1.0 / turns[first]), float(1.0 / turns[last]))
         if length:
             yield _llama3_scaling(ramp.factor, 1.0, 1.0, length)
         return
+    lengths: list[int] = []
+    ends = ramp.line(turns)
     if last == first + 2:  # one pair gives the length if the factors are the usual ones
         kept, error = ramp.kept[first + 1], ramp.errors[first + 1]
-        turns = (1.0 + 3.0 * (kept - error), 1.0 + 3.0 * (kept + error))
-        length = _whole(*(float(2 * pi / ramp.unscaled[first + 1] * each) for each in turns))
+        lengths = [_whole(*(float((1.0 + 3.0 * each) / turns[first + 1]) for each in (kept - error, kept + error)))]
+        low = Interval(float(turns[last]), float(turns[first + 1]))
+    elif ends is None or ends[1].widened().least <= 0.0:
+        return
+    else:
+        low = ends[1].widened()
+        lengths = [_whole(1.0 / low.most, 1.0 / low.least)]
+    for length in (*lengths, *LENGTHS):
         if length:
-            yield _llama3_scaling(ramp.factor, 1.0, 4.0, length)
-        return
-    ends = ramp.line(ramp.unscaled / (2 * pi))
-    if ends is None:
-        return
-    high, low = (each.widened() for each in ends)
-    if low.least <= 0.0:
-        return
-    for length in (_whole(1.0 / low.most, 1.0 / low.least), *LENGTHS):
-        if length:
-            factors = [_near(usual, each.times(length)) for usual, each in ((1.0, low), (4.0, high))]
-            if 0.0 < factors[0] <= factors[1] < inf:
-                yield _llama3_scaling(ramp.factor, *factors, length)
+            of_low = _near(1.0, low.times(length))
+            high = ramp.end_where_kept(turns, of_low / length)
+            of_high = inf if high is None else _near(4.0, high.widened().times(length))
+            if 0.0 < of_low <= of_high < inf:
+                yield _llama3_scaling(ramp.factor, of_low, of_high, length)
 
 
 def _llama3_scaling(factor: float, low: float, high: float, length: int) -> Scaling:
@@ -379,42 +413,50 @@ def _llama3_scaling(factor: float, low: float, high: float, length: int) -> Scal
 def _yarn(measured: Measured, ramp: Ramp) -> Iterator[Scaling]:
     """The divided part is linear in the number of the pair. Its ends follow from the ratios of length and betas."""
     first, last = ramp.ends
-    pairs, width = np.arange(len(ramp.kept), dtype=float), measured.rotary_dim
-    ends = ramp.line(pairs)
-    if last - first <= 2:
-        ends = Interval(first, first), Interval(last, last)
-    if ends is None:
-        return
+    width = measured.rotary_dim
+    ends = (Interval(first, first), Interval(last, last))
+    if last - first > 2:
+        found = ramp.line(np.arange(len(ramp.kept), dtype=float))
+        if found is None:
+            return
+        ends = found
     start, stop = (each.widened() for each in ends)
-    factor = _attention_factor(measured, ramp.factor)
+    options = {"factor": ramp.factor, "attention_factor": _attention_factor(measured, ramp.factor)}
     for begin, end in itertools.product(_integers_in(start), _integers_in(stop)):
         if 0 <= begin < end <= width - 1:
             fast = Interval(float(begin) if begin else -inf, begin + 1 - 1e-9)
             slow = Interval(end - 1 + 1e-9, float(end) if end < width - 1 else inf)
-            yield from _yarn_scalings(ramp, width, fast, slow, attention_factor=factor)
-    if last - first > 2 and start.most < stop.least:
-        fast = Interval(-inf if start.least <= 0.0 else start.least, start.most)
-        slow = Interval(stop.least, inf if stop.most >= width - 1 else stop.most)
-        yield from _yarn_scalings(ramp, width, fast, slow, attention_factor=factor, truncate=False)
+            of_fast, of_slow = (_tokens_per_turn(each, ramp.base, width) for each in (fast, slow))
+            for length in _lengths(of_fast, of_slow):
+                betas = _near(32.0, of_fast.under(length)), _near(1.0, of_slow.under(length))
+                yield from _yarn_scaling(*betas, length, **options)
+    if last - first > 2 and start.least < stop.most:
+        of_fast, of_slow = (_tokens_per_turn(each, ramp.base, width) for each in (start, stop))
+        if start.least <= 0.0 <= start.most:  # a ramp that would begin before the pairs begins with them
+            of_fast = of_fast._replace(least=0.0)
+        for length in _lengths(of_fast, of_slow):
+            fast = _near(32.0, of_fast.under(length))
+            begin = width * log(length / (fast * 2 * pi)) / (2 * log(ramp.base)) if 0.0 < fast < inf else 0.0
+            end = ramp.end_where_divided(np.arange(len(ramp.kept), dtype=float), max(begin, 0.0))
+            if end is not None:
+                slow = _near(1.0, _tokens_per_turn(end.widened(), ramp.base, width).under(length))
+                yield from _yarn_scaling(fast, slow, length, truncate=False, **options)
 
 
-def _yarn_scalings(ramp: Ramp, width: int, fast: Interval, slow: Interval, **options: Any) -> Iterator[Scaling]:
-    """The simplest numbers whose ramp begins and ends at pairs within these intervals."""
-    lengths_per_turn = [
-        Interval(*(2 * pi * exp(min(2 * end / width * log(ramp.base), 90.0)) for end in each)) for each in (fast, slow)
-    ]
-    of_fast, of_slow = lengths_per_turn
+def _tokens_per_turn(pairs: Interval, base: float, width: int) -> Interval:
+    """The wavelengths of these numbers of pairs, in tokens."""
+    return Interval(*(2 * pi * exp(min(2 * each / width * log(base), 90.0)) for each in pairs))
+
+
+def _lengths(of_fast: Interval, of_slow: Interval) -> Sequence[int]:
+    """The original length for which the betas are those of the paper; without one, usual lengths."""
     paper = _whole(max(32.0 * of_fast.least, of_slow.least), min(32.0 * of_fast.most, of_slow.most))
-    for length in (paper,) if paper else LENGTHS:
-        betas = [_near(usual, each.under(length)) for usual, each in ((32.0, of_fast), (1.0, of_slow))]
-        if 2.0**-53 <= betas[1] <= betas[0] <= 2.0**53:
-            yield YarnScaling(
-                factor=ramp.factor,
-                original_max_position_embeddings=length,
-                beta_fast=betas[0],
-                beta_slow=betas[1],
-                **options,
-            )
+    return (paper,) if paper else LENGTHS
+
+
+def _yarn_scaling(fast: float, slow: float, length: int, **options: Any) -> Iterator[Scaling]:
+    if 2.0**-53 <= slow <= fast <= 2.0**53:
+        yield YarnScaling(original_max_position_embeddings=length, beta_fast=fast, beta_slow=slow, **options)
 
 
 def _near(usual: float, interval: Interval) -> float:
