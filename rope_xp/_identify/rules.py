@@ -22,7 +22,8 @@ from rope_xp.frequencies import (
 
 # A number of more digits than this, within the error of a measurement, is not taken for the number that someone chose.
 FEW_DIGITS = 5
-# Original lengths, exponents of mixed NTK scaling, and bases as in published models, which are tried where the frequencies allow several.
+# Original lengths, exponents of mixed NTK scaling and bases as in published models. They are tried where the frequencies
+# allow several.
 LENGTHS = tuple(1 << k for k in range(9, 21))
 EXPONENTS = (1.0, *(k / 8 for k in (1, 2, 3, 4, 5, 6, 7, 12, 16)), *(k / 10 for k in (1, 2, 3, 4, 6, 7, 8, 9)))
 USUAL_BASES = (10_000.0, 500_000.0, 1_000_000.0, 150_000.0)
@@ -86,7 +87,7 @@ class Interval(NamedTuple):
     most: float
 
     def widened(self) -> "Interval":
-        """With room for the rounding of the two lines that gave it."""
+        """A little wider, for the rounding of what gave it."""
         more = 1e-9 * max(abs(self.least), abs(self.most))
         return Interval(self.least - more, self.most + more)
 
@@ -212,11 +213,16 @@ def _base(measured: Measured, factor: float, pairs: int) -> tuple[float, int]:
 
 
 def _interval(measured: Measured, factor: float, pairs: int) -> tuple[float, float]:
-    """The least and the greatest base that explain the first pairs. A frequency may be as small as its error."""
-    w, error = measured.values[1:pairs] * factor, measured.errors[1:pairs] * factor
-    power = -measured.rotary_dim / (2 * np.arange(1, pairs))
-    greatest = np.where(w > error, np.where(w > error, w - error, 1.0) ** power, 1e300)
-    return float(((w + error) ** power).max()), float(greatest.min())
+    """The least and the greatest base that explain the first pairs."""
+    least, most = _bounds(measured, factor)
+    return float(least[: pairs - 1].max()), float(most[: pairs - 1].min())
+
+
+def _bounds(measured: Measured, factor: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the greatest base of each pair but the first. A frequency may be as small as its error."""
+    w, error = measured.values[1:] * factor, measured.errors[1:] * factor
+    power = -measured.rotary_dim / (2 * np.arange(1, len(w) + 1))
+    return (w + error) ** power, np.where(w > error, np.where(w > error, w - error, 1.0) ** power, 1e300)
 
 
 def _quotient(of: float, value: float, error: float) -> tuple[float, int]:
@@ -297,7 +303,7 @@ class Ramp(NamedTuple):
     def line(self, along: np.ndarray) -> tuple[Interval, Interval] | None:
         """Where the kept part is 1 and where it is 0, if it is linear in these numbers; None if it is not.
 
-        Any two pairs between the ends give both, and all of them together give the least intervals.
+        Any two pairs between the ends give an interval for each; all of these must agree.
         """
         x, least, most = self._between(along)
         one, other = np.triu_indices(len(x), 1)
@@ -328,7 +334,7 @@ class Ramp(NamedTuple):
 def _ramps(measured: Measured) -> Iterator[Rule]:
     """The rules that keep the frequencies of fast pairs, and divide those of slow ones by a factor."""
     if abs(measured.values[0] - 1.0) <= measured.errors[0]:
-        for base, digits in _bases_of_first_pairs(measured):
+        for base, digits in _bases(measured):
             found = [rule for ramp in _ramps_of(measured, base) for rule in _of_ramp(measured, ramp, digits)]
             if found:
                 yield from found
@@ -336,8 +342,13 @@ def _ramps(measured: Measured) -> Iterator[Rule]:
 
 
 def _of_ramp(measured: Measured, ramp: Ramp, digits: int) -> Iterator[Rule]:
-    for scaling in (*_llama3(ramp), *_yarn(measured, ramp)):
-        yield from _if_it_agrees(measured, Rule(ramp.base, scaling, digits + _digits_of_scaling(scaling)))
+    """The rules of a ramp. None is simpler than one whose numbers are usual."""
+    for scaling in itertools.chain(_llama3(ramp), _yarn(measured, ramp)):
+        rule = Rule(ramp.base, scaling, digits + _digits_of_scaling(scaling))
+        if measured.agree(scaling.frequencies(ramp.base, measured.rotary_dim)):
+            yield rule
+            if rule.digits <= digits + FEW_DIGITS:
+                return
 
 
 def _digits_of_scaling(scaling: Scaling) -> int:
@@ -362,17 +373,22 @@ def _ramps_of(measured: Measured, base: float) -> Iterator[Ramp]:
             yield Ramp(base, factor, unscaled, (measured.values / unscaled - 1.0 / factor) / of, error)
 
 
-def _bases_of_first_pairs(measured: Measured) -> Iterator[tuple[float, int]]:
-    """The simplest bases of the first pairs and their digits: of as many pairs as have one first, then usual ones."""
-    known = set()
-    for pairs in range(len(measured.values) - 1, 1, -1):
-        base, digits = _base(measured, 1.0, pairs)
-        if digits <= FEW_DIGITS and base not in known and base > 1.0:
-            known.add(base)
-            yield base, digits
-        if len(known) == 3:
+def _bases(measured: Measured, of_last_pairs: bool = False) -> Iterator[tuple[float, int]]:
+    """The simplest bases of the first pairs, or of the last ones, and their digits; then usual bases.
+
+    The base of the most pairs that have one of few digits is the first.
+    """
+    order = slice(None, None, -1 if of_last_pairs else 1)
+    least, most = _bounds(measured)
+    least, most = np.maximum.accumulate(least[order]), np.minimum.accumulate(most[order])
+    found: dict[float, int] = {}
+    for end in range(int(np.count_nonzero(least <= most)) - 1, -1, -1):
+        base, digits = simplest(float(least[end]), float(most[end]))
+        if digits <= FEW_DIGITS and base > 1.0:
+            found[base] = digits
+        if len(found) == 3:
             break
-    yield from ((base, digits_of(base)) for base in USUAL_BASES if base not in known)
+    yield from (found | {base: digits_of(base) for base in USUAL_BASES}).items()
 
 
 def _llama3(ramp: Ramp) -> Iterator[Scaling]:
@@ -488,7 +504,7 @@ def _twice(measured: Measured) -> Iterator[Rule]:
     """YaRN twice divides by the square of what it divides by; Llama 3's rule sees the frequencies of the first time."""
     if abs(measured.values[0] - 1.0) > measured.errors[0]:
         return
-    for base, digits in _bases_of_first_pairs(measured):
+    for base, digits in _bases(measured):
         unscaled = np.asarray(geometric(base, measured.rotary_dim))
         once = np.sqrt(measured.values * unscaled)
         of_once = measured._replace(values=once, errors=measured.errors * unscaled / once + 1e-15 * once)
@@ -507,7 +523,7 @@ def _reversed(measured: Measured) -> Iterator[Rule]:
     factor, of_factor = _quotient(1.0, measured.values[0], measured.errors[0])
     if not 1.0 < factor < 1e15 or of_factor > FEW_DIGITS:
         return
-    for base, digits in _bases_of_last_pairs(measured):
+    for base, digits in _bases(measured, of_last_pairs=True):
         unscaled = np.asarray(geometric(base, measured.rotary_dim))
         of = 1.0 - 1.0 / factor
         kept = (1.0 - measured.values / unscaled) / of
@@ -518,19 +534,6 @@ def _reversed(measured: Measured) -> Iterator[Rule]:
             rule = Rule(base, scaling, digits + _digits_of_scaling(scaling), "with its ramp reversed")
             if measured.agree(rule.frequencies(measured.rotary_dim)):
                 yield rule
-
-
-def _bases_of_last_pairs(measured: Measured) -> Iterator[tuple[float, int]]:
-    """The simplest bases of the slow pairs and their digits, of as many pairs as have one; then usual ones."""
-    j = np.arange(1, len(measured.values))
-    w, error = measured.values[1:], measured.errors[1:]
-    power = -measured.rotary_dim / (2 * j)
-    least = np.maximum.accumulate(((w + error) ** power)[::-1])
-    most = np.minimum.accumulate((np.maximum(w - error, 1e-4 * w) ** power)[::-1])
-    together = np.count_nonzero(least <= most)
-    found = dict.fromkeys(simplest(least[k], most[k]) for k in (together - 1, together // 2, 0) if k >= 0)
-    known = {base: digits for base, digits in found if digits <= FEW_DIGITS and base > 1.0}
-    yield from (known | {base: digits_of(base) for base in USUAL_BASES}).items()
 
 
 def _whole(least: float, most: float) -> int:
