@@ -60,8 +60,8 @@ def identify(
     follow from the angles at some hundred positions.
 
     YaRN with its ramp reversed, and YaRN or Llama 3's rule applied twice, are named in `reasons`. No value states them, so
-    that their frequencies are given as numbers. Linear and NTK scaling applied twice are the same rule with another
-    factor, which is what the value states.
+    their frequencies are given as numbers. Linear and NTK scaling applied twice are the same rule with another factor,
+    which the value states.
 
     References
     ----------

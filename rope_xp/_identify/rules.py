@@ -22,8 +22,7 @@ from rope_xp.frequencies import (
 
 # A number of more digits than this, within the error of a measurement, is not taken for the number that someone chose.
 FEW_DIGITS = 5
-# Original lengths, exponents of mixed NTK scaling and bases as in published models. They are tried where the frequencies
-# allow several.
+# Lengths, exponents of mixed NTK scaling and bases of published models. They are tried where several are possible.
 LENGTHS = tuple(1 << k for k in range(9, 21))
 EXPONENTS = (1.0, *(k / 8 for k in (1, 2, 3, 4, 5, 6, 7, 12, 16)), *(k / 10 for k in (1, 2, 3, 4, 6, 7, 8, 9)))
 USUAL_BASES = (10_000.0, 500_000.0, 1_000_000.0, 150_000.0)
