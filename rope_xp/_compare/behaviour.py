@@ -49,6 +49,8 @@ def _width(each: Behaviour) -> str:
 
 def _frequencies(each: Behaviour) -> str:
     rope: Any = each.rope
+    if each.change:
+        return f"those of {each.change}"
     if rope.base is not None:
         how = "" if each.precision != "float32" else " in float32" if each.measured else " rounded to float32"
         return f"those of base {number(rope.base)}{how}"

@@ -56,7 +56,12 @@ def identify(
     Notes
     -----
     The tolerance follows from the dtype of the results, or from the precision of the sines and cosines if that is less.
-    A table is taken as rounded to float32 or bfloat16 if the lengths of the pairs are.
+    A table is taken as rounded to float32, float16 or bfloat16 if the lengths of the pairs are. The frequencies then
+    follow from the angles at some hundred positions.
+
+    YaRN with its ramp reversed, and YaRN or Llama 3's rule applied twice, are named in `reasons`. No value states them,
+    so their frequencies are given as numbers. Linear and NTK scaling applied twice are the same rule with another
+    factor, which the value states.
 
     References
     ----------

@@ -242,6 +242,8 @@ class Behaviour(NamedTuple):
         cosines are: "float16 tables" or "bfloat16 tables".
     roundoff : float
         The unit roundoff of the results of a function, or of its tables if that is greater.
+    change : str
+        The rule of the frequencies, in words, if a function changes a rule in a way that no value states.
     measured : function, optional
         The complex factors "positions rows pairs" of a function or of given frequencies, if they are not exactly those
         of `rope`.
@@ -254,6 +256,7 @@ class Behaviour(NamedTuple):
     axis: str = "tokens"
     precision: str = "exact"
     roundoff: float = 0.0
+    change: str = ""
     measured: Callable[[Any], Any] | None = None
 
     @property

@@ -25,6 +25,7 @@ from rope_xp._identify.irregular import irregularity
 from rope_xp._identify.maps import Behaviour, behaviour_of, factor_of_scaling
 from rope_xp._identify.maps import frequencies_of as numbers_of
 from rope_xp._identify.phases import (
+    COARSE_BITS,
     Frequencies,
     Precision,
     Start,
@@ -35,16 +36,16 @@ from rope_xp._identify.phases import (
     wrapped,
 )
 from rope_xp._identify.probe import STRIDES, Probe
-from rope_xp._identify.rules import rounded_to, simplest
-from rope_xp._identify.values import Rotation, rule_in_any_order, value_near, value_of
+from rope_xp._identify.rules import attention_in_words, rounded_to, simplest
+from rope_xp._identify.values import Rotation, Value, rule_in_any_order, value_near, value_of
 from rope_xp.frequencies import YarnScaling
 
 # Positions of short calls. Differences of positions repeat: 1 - 0 and 5 - 4, 2 - 0 and 4 - 2.
 SHORT = np.array([0, 1, 2, 4, 5])
-# Precisions of phases whose errors hide those of tables.
-ROUNDED = ("float16", "bfloat16")
 # Lengths to test if longer ones fail.
 LENGTHS = tuple(2**k for k in (20, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3))
+# Sines and cosines with this unit roundoff, or a greater one, give frequencies at many positions only.
+COARSE = ROUNDOFF["float16"]
 # All positions below it are tried before a value is said to explain the function.
 TRIED = 4096
 # Positions that are no powers of two, whose products with frequencies are rounded, and which bfloat16 rounds.
@@ -81,7 +82,7 @@ class Search:
         self.probe = probe
         self.seq_len = seq_len
         self.near = near
-        self.eps = probe.eps
+        self.eps = self.of_results = probe.eps
         self.short = SHORT
         self.behaviour: Behaviour | None = None
         self.cause = "unknown"
@@ -162,6 +163,7 @@ class Search:
         if y is None or doubled is None:
             return False
         close = 64 * self.eps * np.abs(y).max() * self.probe.head_dim**0.5
+        self.of_results = max(self.probe.eps, _roundoff_of(y))
         if np.abs(doubled - 2 * y).max() > close:
             self.note("not a rotation: the function is not linear in x; twice x does not give twice the result")
             self.note(is_rotation=False)
@@ -244,6 +246,8 @@ class Search:
             self.note(self._first_rotated(channels, rotations.angle, roundoff))
             return
         start = start_of(frequencies.start, frequencies.values, frequencies.errors, roundoff)
+        if start.offset is not None:
+            frequencies = self._narrowed(channels, frequencies, start.offset, roundoff)
         self.note(offset=start.offset, inv_freq=tuple(frequencies.values.tolist()))
         self.note(start.words if start.offset is not None else f"not a rotary embedding: {start.words}")
         is_swapped, angle = False, rotations.angle
@@ -261,6 +265,17 @@ class Search:
         if not is_swapped:
             self.note(direction=direction)
         self._value(rotation, start, measurement.positions[1:], angle[1:], roundoff, is_swapped)
+
+    def _narrowed(self, channels: Channels, known: Frequencies, offset: float, roundoff: float) -> Frequencies:
+        """Frequencies from more positions if sines and cosines have few digits."""
+        if roundoff < COARSE or self.probe.axes > 1:
+            return known
+        positions = spread(self.report.longest or 0)
+        positions = positions[positions + offset != 0]
+        results = self.probe(*probes(channels, positions, self.probe.head_dim))
+        if results is None:
+            return known
+        return narrowed(known, rotations_of(blocks_of(channels, results)).angle, positions + offset, roundoff)
 
     def _first_rotated(self, channels: Channels, angle: np.ndarray, roundoff: float) -> str:
         """Which positions have the angles of position 0, and of which others groups follow; in words."""
@@ -314,7 +329,7 @@ class Search:
             w = np.asarray(value.rope.inv_freq)[value.numbers]
             errors = errors if value.rope.base is None else np.zeros(len(w))
         precision = precision_of(angle, positions, w, start.offset or 0, errors, roundoff)
-        self._note_precision(precision, positions)
+        self._note_precision(precision, positions, roundoff)
         if value is None:
             rule = rule_in_any_order(rotation)
             of_rule = "" if rule is None else f"; their frequencies are those of {rule.in_words()}, in some order"
@@ -326,14 +341,13 @@ class Search:
         if near is not None:
             factor = _nearest_factor(rotation, self.near) / factor_of_scaling(value.rope)
             behaviour = behaviour._replace(factor=factor)
-        tables = next((name for name in ("float16", "bfloat16") if self.probe.eps < roundoff == ROUNDOFF[name]), None)
-        name = precision.name if tables is None or precision.name in ROUNDED else f"{tables} tables"
         axis = "heads" if self.probe.axis == "heads" else "tokens"
-        self.behaviour = behaviour._replace(precision=name, roundoff=roundoff, axis=axis)
-        self.note(f"sines and cosines are rounded to {tables}" if tables else "")
+        name = self.report.precision or precision.name
+        change = "" if value.change is None else value.change.in_words()
+        self.behaviour = behaviour._replace(precision=name, roundoff=roundoff, axis=axis, change=change)
         if self.near is not None or is_swapped:
             return
-        self._note_rule(value.rope, rotation.magnitude_error)
+        self._note_rule(value, rotation.magnitude_error)
         off = np.abs(rotation.frequencies.values / np.where(w, w, 1.0) - 1.0)[w != 0.0].max()
         self.note(f"the frequencies of {len(w)} pairs were measured; those of the value are within {off:.1e} of each")
         explained = self._explained(self.behaviour, positions, precision, roundoff)
@@ -344,7 +358,8 @@ class Search:
         elif rotation.channels.scaled:
             self.note(alone_in_words(rotation.channels.scaled))
 
-    def _note_precision(self, precision: Precision, positions: np.ndarray) -> None:
+    def _note_precision(self, precision: Precision, positions: np.ndarray, roundoff: float) -> None:
+        """The precision of phases; of tables if only they have so few digits, and other numbers have more."""
         row = int(np.argmax(precision.errors))
         error = f"at position {positions[row]:,} they are off by {precision.errors[row]:.3g} radians"
         if precision.name is None:
@@ -352,15 +367,21 @@ class Search:
         elif precision.name != "exact":
             words = "scores there do not depend on relative positions alone"
             self.note(f"phases have the precision of {precision.name}: {error}, and {words}")
-        self.note(precision=precision.name)
+        rounded = next((name for name in COARSE_BITS if ROUNDOFF[name] == roundoff > self.of_results), None)
+        if rounded and precision.name in ("exact", "float32"):
+            self.note(f"sines and cosines are rounded to {rounded}", precision=f"{rounded} tables")
+        else:
+            self.note(precision=precision.name)
 
-    def _note_rule(self, rope: RotaryEmbedding, error: float) -> None:
-        if rope.base is None:
+    def _note_rule(self, value: Value, error: float) -> None:
+        rope = value.rope
+        if value.change is not None:
+            self.note(f"the frequencies are those of {value.change.in_words()}, and are given as numbers")
+        elif rope.base is None:
             self.note("no scaling rule explains the frequencies, so they are given as numbers")
-        if isinstance(rope.scaling, YarnScaling):
-            usual = replace(rope.scaling, attention_factor=None).resolved_attention_factor
-            twice = usual != 1.0 and abs((rope.attention_factor or 1.0) - usual**2) <= 2 * error
-            self.note(f"the attention factor of YaRN, {usual:.6g}, is applied twice" if twice else "")
+        scaling = rope.scaling if value.change is None else value.change.scaling
+        if isinstance(scaling, YarnScaling):
+            self.note(attention_in_words(scaling, rope.attention_factor or 1.0, 2 * error))
 
     def _explained(self, behaviour: Behaviour, positions: np.ndarray, precision: Precision, roundoff: float) -> float:
         """The part of the numbers that the value explains, for other rows than those that were measured.
@@ -384,9 +405,9 @@ def _integers(rows: int, width: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(-4, 5, size=(rows, width)).astype(np.float64)
 
 
-def _roundoff_of(matrices: np.ndarray) -> float:
-    """The unit roundoff of the narrowest numbers that hold all entries: a function may compute in another dtype."""
-    held = (2.0**-bits for bits in (8, 11, 24) if (rounded_to(bits, matrices) == matrices).all())
+def _roundoff_of(numbers: np.ndarray) -> float:
+    """The unit roundoff of the narrowest ones that hold all numbers: a function may compute in another dtype."""
+    held = (2.0**-bits for bits in (8, 11, 24) if (rounded_to(bits, numbers) == numbers).all())
     return next(held, ROUNDOFF["float64"])
 
 

@@ -1,6 +1,6 @@
 """The `RotaryEmbedding` that has measured pairs, frequencies and magnitude."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import exp, inf, log
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from rope_xp._identify.calls import ROUNDOFF
 from rope_xp._identify.layouts import Place, places_of
 from rope_xp._identify.maps import frequencies_of
 from rope_xp._identify.phases import Frequencies
-from rope_xp._identify.rules import Rule, rounded_to, roundings, rule_of, simplest
+from rope_xp._identify.rules import Rule, changed_rule_of, rounded_to, roundings, rule_of, simplest
 from rope_xp.frequencies import LinearScaling, Scaling
 
 # Arguments of a value whose frequencies nothing states but themselves.
@@ -37,10 +37,14 @@ class Rotation(NamedTuple):
 
 
 class Value(NamedTuple):
-    """An embedding, and the number that each measured pair has in it."""
+    """An embedding, and the number that each measured pair has in it.
+
+    `change` is the rule of its frequencies if a function changes a rule in a way that no embedding states.
+    """
 
     rope: RotaryEmbedding
     numbers: np.ndarray
+    change: Rule | None = None
 
 
 def value_of(rotation: Rotation) -> Value | None:
@@ -50,6 +54,13 @@ def value_of(rotation: Rotation) -> Value | None:
         return None
     found = [(rule, place) for place in places if (rule := _rule_at(place, rotation)) is not None]
     if not found:
+        for place in places:
+            change = _rule_at(place, rotation, changed_rule_of)
+            if change is not None:
+                inv_freq = np.asarray(change.frequencies(2 * place.pairs)) * rotation.direction
+                return Value(
+                    _with_numbers(_channels_of(place, rotation), inv_freq.tolist(), rotation), place.numbers, change
+                )
         numbers = [_simplest(w, error) for w, error in zip(*_of_all_pairs(places[0], rotation))]
         options = _channels_of(places[0], rotation)
         return Value(_with_numbers(options, numbers, rotation), places[0].numbers)
@@ -150,7 +161,7 @@ def rule_in_any_order(rotation: Rotation) -> Rule | None:
     return rule_of(values[order], rotation.frequencies.errors[order], rotation.magnitude, rotation.magnitude_error)
 
 
-def _rule_at(place: Place, rotation: Rotation) -> Rule | None:
+def _rule_at(place: Place, rotation: Rotation, rule_of: Callable[..., Rule | None] = rule_of) -> Rule | None:
     if rotation.direction is None:
         return None
     values, errors = _of_all_pairs(place, rotation)

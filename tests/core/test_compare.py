@@ -408,16 +408,21 @@ def test_positions_in_half_precision_have_errors_where_they_are_rounded(dtype, f
 
 LINEAR = LinearScaling(factor=4.0)
 LONG_YARN = YarnScaling(factor=4.0, original_max_position_embeddings=4096)
-# A rule, a slightly wrong number of it, the dtype of phases, the cause, and how the frequencies of the function are
-# stated. `identify` knows YaRN with the bounds of the paper and Llama 3 with a low factor of 1; others are numbers.
+# A rule, a slightly wrong number of it, the dtype of phases, the cause, and how the rule of the function is stated.
 OF_LLAMA = "llama3, factor=8.0, low_freq_factor=1.0, high_freq_factor=3.9"
 SLIGHTLY_WRONG = [
     (LLAMA3, {"high_freq_factor": 3.9}, "float32", "scaling", OF_LLAMA),
     (LLAMA3, {"high_freq_factor": 3.9}, "float64", "scaling", OF_LLAMA),
     (LLAMA3, {"factor": 8.1}, "float32", "scaling", "llama3, factor=8.1"),
-    (LLAMA3, {"low_freq_factor": 1.1}, "float32", "frequencies", "radians per token, given"),
+    (LLAMA3, {"low_freq_factor": 1.1}, "float32", "scaling", "llama3, factor=8.0, low_freq_factor=1.1"),
     (LONG_YARN, {"factor": 4.1}, "float32", "scaling", "yarn, factor=4.1"),
-    (LONG_YARN, {"beta_fast": 24.0}, "float64", "frequencies", "radians per token, given"),
+    (
+        LONG_YARN,
+        {"beta_fast": 24.0},
+        "float64",
+        "scaling",
+        "yarn, factor=4.0, original_max_position_embeddings=4096, beta_fast=",
+    ),
     (LINEAR, {"factor": 4.05}, "float64", "scaling", "linear, factor=4.05"),
 ]
 
