@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
+from math import isclose
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -157,7 +158,8 @@ def with_properties(one: Behaviour, other: Behaviour, properties: Iterable[Prope
             fields["inv_freq"] = None
         rope = rope.replace(**{"attention_factor": None, **fields})
     others = {name: getattr(other, name) for each in properties for name in each.others}
-    total = others.pop("attention_factor", one.attention_factor if "inv_freq" in fields else None)
+    keeps = "inv_freq" in fields or isclose(one.attention_factor, other.attention_factor)
+    total = others.pop("attention_factor", one.attention_factor if keeps else None)
     if total is not None:
         others["factor"] = total / factor_of_scaling(rope)
     return one._replace(rope=rope, **others)

@@ -11,6 +11,7 @@ import numpy as np
 
 from rope_xp._compare.behaviour import BY_CAUSE, PROPERTIES, differ, explaining
 from rope_xp._compare.describe import (
+    SEARCHED_INDEX,
     Finding,
     Subject,
     compared,
@@ -263,12 +264,14 @@ def _unexplained(both: list[Finding], head_dim: int, directions: Any, fixed: dic
     if has_results:
         context, tolerance = min(compared(each, fixed["context"]) for each in both), fixed["tolerance"]
         unlike = first_difference(both, head_dim, directions, context, tolerance)
+        context = min(context, SEARCHED_INDEX) if any(each.is_counting for each in both) else context
         positions = np.union1d(TRIED[context > TRIED], [] if unlike is None else [unlike]).astype(int)
         matrices = [matrices_of(each, positions, head_dim, directions) for each in both]
         if all(each is not None for each in matrices):
             changes = np.linalg.norm(matrices[0] - matrices[1], ord=2, axis=(-2, -1)).max(axis=1)
             first = next((int(position) for position, change in zip(positions, changes) if change > ONE_PERCENT), None)
             is_same = set(causes) <= {"unknown"} and unlike is None and float(changes.max()) <= tolerance
+            is_same = is_same and both[0].rotates == both[1].rotates
     if first is not None and any(each.behaviour is not None and each.behaviour.rope is None for each in both):
         causes = tuple("rotation" if cause == "unknown" else cause for cause in causes)
     is_comparable = has_results or set(causes) > {"unknown"} or "unknown" not in causes

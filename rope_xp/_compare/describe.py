@@ -9,17 +9,19 @@ import numpy as np
 
 from rope_xp._compare.report import number
 from rope_xp._core.embedding import RotaryEmbedding
-from rope_xp._identify.confirm import ALL_TRIED, first_unlike, rows_at, tried
+from rope_xp._identify.confirm import ALL_TRIED, LONG, first_unlike, rows_at, tried
 from rope_xp._identify.irregular import irregularity
 from rope_xp._identify.maps import Behaviour, behaviour_of, frequencies_of
 from rope_xp._identify.probe import LONGEST_INDEX, Probe
 from rope_xp._identify.search import Search
-from rope_xp._identify.values import candidates, is_near
+from rope_xp._identify.values import nearest
 
 # Results with greater rounding say little about the precision of phases: their own noise is as large.
 COARSE = 2.0**-12
 # A function is called at positions below these, at least and at most, to find out what it computes.
 SHORTEST, LONGEST = 2**17, 2**20 + 1
+# The same for a function that ignores positions: each call needs as many rows.
+SEARCHED_INDEX = 2**12
 
 
 class Subject(NamedTuple):
@@ -45,6 +47,8 @@ class Finding(NamedTuple):
         The calls of a function.
     length : int or None
         The first position without a result; None if there is none below the context.
+    rotates : bool
+        False if a function is known not to rotate pairs of channels.
     """
 
     behaviour: Behaviour | None
@@ -52,19 +56,25 @@ class Finding(NamedTuple):
     problems: tuple[str, ...] = ()
     probe: Probe | None = None
     length: int | None = None
+    rotates: bool = True
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether a function ignores positions, and counts the rows of x."""
+        return self.probe is not None and self.probe.follows == "index"
 
     @property
     def is_regular(self) -> bool:
         """Whether a function has a result for each row and position."""
-        return (
-            self.probe is not None
-            and self.probe.follows in ("positions", "index", "nothing")
-            and (self.length is None or self.length >= 8)
-        )
+        if self.probe is None or (self.length is not None and self.length < 8):
+            return False
+        follows_axes = self.probe.axes == 1 or (self.probe.follows, self.probe.axis) == ("positions", "seq")
+        return follows_axes and self.probe.follows in ("positions", "index", "nothing")
 
     def with_cause(self, cause: str, *words: str) -> "Finding":
-        """The same with one more cause."""
-        return self._replace(causes=(*self.causes, cause), problems=(*self.problems, *words))
+        """The same with one more cause. "unknown" is none beside others."""
+        causes = self.causes if cause == "unknown" and self.causes else (*self.causes, cause)
+        return self._replace(causes=causes, problems=(*self.problems, *words))
 
 
 def finding_of_value(rope: RotaryEmbedding | None, reference: RotaryEmbedding | None) -> Finding:
@@ -76,15 +86,14 @@ def finding_of_value(rope: RotaryEmbedding | None, reference: RotaryEmbedding | 
     rows = frequencies_of(rope)[:, 0]
     same = {name: getattr(rope, name) for name in ("layout", "blocks", "rotary_dim", "first_channel", "phase")}
     options = {**same, "attention_factor": None, "xpos": None}
-    for each in candidates(reference, options, rows, bool((rows <= 0.0).all())):
-        if is_near(each, rows, 0.0 * rows):
-            behaviour = behaviour_of(each)
-            total: Any = rope.attention_factor
-            behaviour = behaviour._replace(factor=behaviour.factor * total / behaviour.attention_factor)
-            if behaviour.with_exact_phases() == behaviour_of(reference).with_exact_phases():
-                break
-            return Finding(behaviour)
-    return Finding(behaviour_of(rope))
+    found = nearest(reference, options, rows, np.zeros(rope.pairs), bool((rows <= 0.0).all()))
+    if found is None:
+        return Finding(behaviour_of(rope))
+    total: Any = rope.attention_factor
+    behaviour = behaviour_of(found)
+    behaviour = behaviour._replace(factor=behaviour.factor * total / behaviour.attention_factor)
+    is_reference = behaviour.with_exact_phases() == behaviour_of(reference).with_exact_phases()
+    return Finding(behaviour_of(rope) if is_reference else behaviour)
 
 
 def finding_of_function(
@@ -97,12 +106,15 @@ def finding_of_function(
     found = Finding(None, probe=probe)
     if probe.follows == "first call":
         return found.with_cause("state", "The function keeps the positions of an earlier call.")
+    if probe.axis != "seq" and probe.follows != "nothing" and probe.axes > 1:
+        return found.with_cause("axis", "The function rotates along another axis of x than the tokens.")
     if probe.follows == "index":
-        probe.longest_index = min(context, LONGEST_INDEX)
         words = "The function ignores positions and counts the rows of x."
         found = found._replace(problems=(words,))
-        if not positions_ignored:
+        if not positions_ignored and probe.axis == "seq":
             found = found.with_cause("calls", "If that is meant, pass positions_ignored=True.")
+        if probe.axes > 1:
+            return found if found.causes else found.with_cause("unknown", "It cannot follow several position axes.")
     irregular = probe.irregular or irregularity(probe, context)
     length = _length(probe, context)
     if length < context:
@@ -121,7 +133,9 @@ def finding_of_function(
         if y is None or np.abs(y - x).max() > 64 * probe.eps * probe.head_dim:
             return found.with_cause("rotation", "The function gives the same result at every position that was tried.")
         return found._replace(behaviour=Behaviour(None))
-    search = Search(probe, min(max(context, SHORTEST), LONGEST), reference).run()
+    longest = SEARCHED_INDEX if probe.follows == "index" else min(max(context, SHORTEST), LONGEST)
+    search = Search(probe, longest, reference).run()
+    found = found._replace(rotates=search.report.is_rotation is not False)
     if search.report.stateful and "calls" not in found.causes:
         found = found.with_cause("state", "The function gives other results for a call after it was called otherwise.")
     if search.behaviour is None:
@@ -132,7 +146,7 @@ def finding_of_function(
 def _length(probe: Probe, context: int) -> int:
     """The first position below a context at which a function has no result; the context if it has all."""
     if probe.follows == "index":
-        context = min(context, probe.longest_index)
+        probe.longest_index = context = min(context, LONGEST_INDEX)
     row = np.ones((2, probe.head_dim))
     if probe(row, np.array([0, context - 1])) is not None:
         return context
@@ -177,21 +191,30 @@ def confirmed(finding: Finding, directions: Any, context: int, tolerance: float)
     position = first_unlike(probe, behaviour, compared(finding, context), tolerance, directions)
     if position is None:
         return finding
+    count = min(LONG, compared(finding, context))
+    if directions is None and probe.follows == "positions" and _is_one_of_few(probe, position, count):
+        return finding.with_cause("calls", f"A call with {count:,} tokens gives other results than a call with few.")
     words = f"At position {position:,}, the function is not the one that it is at other positions."
     return finding._replace(behaviour=None).with_cause("unknown", words)
+
+
+def _is_one_of_few(probe: Probe, position: int, count: int) -> bool:
+    """Whether a position has another result in a call with few tokens than in one with many."""
+    few, many = np.array([position, 0]), np.append(position, np.arange(1, count))
+    one, other = (probe(np.ones((len(each), probe.head_dim)), each) for each in (few, many))
+    return one is None or other is None or bool(np.abs(one[0] - other[0]).max() > 64 * probe.eps * np.abs(one).max())
 
 
 def compared(finding: Finding, context: int) -> int:
     """The number of positions at which a subject has results."""
     context = context if finding.length is None else finding.length
-    ignored = finding.probe is not None and finding.probe.follows == "index"
-    return min(context, LONGEST_INDEX) if ignored else context
+    return min(context, LONGEST_INDEX) if finding.is_counting else context
 
 
 def sample_of(findings: list[Finding], context: int) -> tuple[str, ...]:
     """At which positions functions were called, if not at all of them; in words."""
     count = min(compared(each, context) for each in findings)
-    ignored = any(each.probe is not None and each.probe.follows == "index" for each in findings)
+    ignored = any(each.is_counting for each in findings)
     if all(each.probe is None for each in findings) or (count == context and (ignored or context <= ALL_TRIED)):
         return ()
     if ignored or count <= ALL_TRIED:

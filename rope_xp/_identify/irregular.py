@@ -79,6 +79,7 @@ def _calls(probe: Probe, longest: int, rng: np.random.Generator) -> Iterator[Cal
         yield Call("a call with one token alone", 1, np.array([[position]]))
     shuffled = random(1, 7)
     yield Call("a call with positions in any order", 1, shuffled)
+    yield Call("a second call with the same positions and another x", 1, shuffled)
     for again in (
         shuffled[:, [0, 5, 4, 3, 2, 1, 6]],
         np.concatenate([shuffled[:, :1], random(1, 5), shuffled[:, 6:]], 1),

@@ -17,6 +17,9 @@ COARSE_BITS = {"float16": 11, "bfloat16": 8}
 
 # How many angles give a frequency where sines and cosines are rounded.
 SPREAD = 512
+# At positions up to it, products with bfloat16 and float16 are seen to be rounded.
+SMALL = 8
+
 # An offset may turn the slowest pair this often.
 TURNS = 200
 
@@ -185,6 +188,10 @@ def precision_of(
         if (off > known + phase * PRECISIONS[name]).any():
             return False
         bits = COARSE_BITS.get(name, 53)
+        # Rounded products and frequencies are off from the first positions on. Else, only rounded positions are.
+        is_of_positions = roundoff <= ROUNDOFF["float32"] and bool(within[positions <= SMALL].all())
+        if name in COARSE_BITS and is_of_positions and not within[rounded_to(bits, where) == where].all():
+            return False
         return not (within & _is_visible(where, bits, frequencies, fine)).any()
 
     return Precision(next(filter(holds, PRECISIONS), None), off.max(axis=1), within)

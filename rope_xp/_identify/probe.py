@@ -154,6 +154,8 @@ class Probe:
                 return trials
         constant = next((trial.form for trial in trials if trial.follows == "nothing" and not trial.words), None)
         far = [self._trial(constant, SIZES, stride) for stride in STRIDES[1:]] if constant else []
+        alone = [trial.form for trial in trials if trial.follows == "nothing" and len(trial.form.shape) > 2]
+        far += [self._trial(form, SIZES | {"batch": 1, "heads": 1}) for form in alone]
         return [*(trial for trial in far if trial.follows == "positions"), *trials]
 
     def _widest(self, shapes: Sequence[str]) -> Form:

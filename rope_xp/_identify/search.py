@@ -30,14 +30,16 @@ from rope_xp._identify.phases import (
     Precision,
     Start,
     frequencies_of,
+    narrowed,
     powers,
     precision_of,
+    spread,
     start_of,
     wrapped,
 )
 from rope_xp._identify.probe import STRIDES, Probe
 from rope_xp._identify.rules import attention_in_words, rounded_to, simplest
-from rope_xp._identify.values import Rotation, Value, rule_in_any_order, value_near, value_of
+from rope_xp._identify.values import Rotation, Value, in_terms_of, rule_in_any_order, value_near, value_of
 from rope_xp.frequencies import YarnScaling
 
 # Positions of short calls. Differences of positions repeat: 1 - 0 and 5 - 4, 2 - 0 and 4 - 2.
@@ -324,6 +326,8 @@ class Search:
             alike = value_near(_of_text(self.near), rotation._replace(of_axes=rotation.of_axes.sum(axis=0)[None]))
             self.cause = "unknown" if alike is None else "sections"
         value = near or (value_of(rotation) if self.probe.axes == 1 else None)
+        if near is None and value is not None and self.near is not None:
+            value = value._replace(rope=in_terms_of(self.near, value.rope))
         w, errors = rotation.frequencies.values, rotation.frequencies.errors
         if value is not None and self.probe.axes == 1:
             w = np.asarray(value.rope.inv_freq)[value.numbers]

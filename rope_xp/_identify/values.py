@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from math import exp, inf, log
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ from rope_xp._identify.phases import Frequencies
 from rope_xp._identify.rules import Rule, changed_rule_of, rounded_to, roundings, rule_of, simplest
 from rope_xp.frequencies import LinearScaling, Scaling
 
+# Numbers of scaling rules that act by their ratio to the original length.
+RATIOS, LENGTH = ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow"), "original_max_position_embeddings"
 # Arguments of a value whose frequencies nothing states but themselves.
 GIVEN: dict[str, Any] = {"base": None, "scaling": None, "sections": None, "reverse": False}
 
@@ -83,22 +86,53 @@ def value_near(near: RotaryEmbedding, rotation: Rotation) -> Value | None:
         measured, errors = np.zeros((len(rotation.of_axes), place.pairs)), np.zeros(place.pairs)
         measured[:, place.numbers], errors[place.numbers] = rotation.of_axes, rotation.frequencies.errors
         options = {**_channels_of(place, rotation), "attention_factor": None, "xpos": None}
-        for rope in candidates(near, options, measured, rotation.direction == -1):
-            if is_near(rope, measured, errors):
-                return Value(rope, place.numbers)
+        rope = nearest(near, options, measured, errors, rotation.direction == -1)
+        if rope is not None:
+            return Value(rope, place.numbers)
     return None
 
 
-def is_near(rope: RotaryEmbedding, measured: np.ndarray, errors: np.ndarray) -> bool:
-    """Whether a value has measured frequencies "axes pairs", which may be rounded to float32, or all to bfloat16."""
-    allowed = errors + ROUNDOFF["float32"] * roundings(measured) * np.abs(measured)
+def nearest(
+    near: RotaryEmbedding, options: dict[str, Any], measured: np.ndarray, errors: np.ndarray, reverse: bool
+) -> RotaryEmbedding | None:
+    """The first candidate that has measured frequencies "axes pairs"; None without one.
+
+    They may be rounded to float32, or all to bfloat16. Exact ones come first, after the value without changes.
+    """
+    rounded = ROUNDOFF["float32"] * roundings(measured)
     if (np.abs(rounded_to(8, measured) - measured) <= errors).all():
-        allowed = allowed + 1.01 * ROUNDOFF["bfloat16"] * np.abs(measured)
-    found = frequencies_of(rope)[:, 0]
-    return found.shape == measured.shape and bool((np.abs(found - measured) <= allowed).all())
+        rounded = rounded + 1.01 * ROUNDOFF["bfloat16"]
+    found = []
+    for rope in _candidates(near, options, measured, reverse):
+        frequencies = frequencies_of(rope)[:, 0]
+        if frequencies.shape == measured.shape:
+            off = np.abs(frequencies - measured) - errors
+            if (off <= (rounded if not found else 16 * ROUNDOFF["float64"]) * np.abs(measured)).all():
+                return rope
+            found.append((rope, off))
+    return next((rope for rope, off in found if (off <= rounded * np.abs(measured)).all()), None)
 
 
-def candidates(
+def in_terms_of(near: RotaryEmbedding, rope: RotaryEmbedding) -> RotaryEmbedding:
+    """The same value with the original length of another one: only its ratios to other numbers act."""
+    other, scaling = near.scaling, rope.scaling
+    names = [name for name in RATIOS if hasattr(scaling, name)]
+    length: Any = getattr(other, LENGTH, None)
+    if scaling is None or type(scaling) is not type(other) or not names or not length:
+        return rope
+    times = length / getattr(scaling, LENGTH)
+    options = [(getattr(other, name), float(f"{times * getattr(scaling, name):.12g}")) for name in names]
+    for numbers in product(*options):
+        try:
+            same = rope.replace(scaling=replace(scaling, **{LENGTH: length}, **dict(zip(names, numbers))))
+        except ValueError:  # the numbers do not fit together
+            continue
+        if np.allclose(same.inv_freq, rope.inv_freq, rtol=1e-9, atol=0.0):
+            return same
+    return rope
+
+
+def _candidates(
     near: RotaryEmbedding, options: dict[str, Any], measured: np.ndarray, reverse: bool
 ) -> Iterator[RotaryEmbedding]:
     """Values with these channels: with the base and the rule of another one, without one of them, or with neither."""
@@ -124,10 +158,11 @@ def candidates(
         yield from value(**same, scaling=None)
         fastest = np.abs(measured).max(axis=0)
         if near.scaling is None and 0.0 < fastest[0] < 0.99:
-            yield from value(**same, scaling=LinearScaling(factor=plain(1.0 / float(fastest[0]))))
+            for factor in _plain(1.0 / float(fastest[0])):
+                yield from value(**same, scaling=LinearScaling(factor=factor))
         for scaling in dict.fromkeys((near.scaling, None)):
-            base = _base_with(scaling, width, float(fastest[1])) if width > 2 else inf
-            if base < 1e15:
+            found = _base_with(scaling, width, float(fastest[1])) if width > 2 else inf
+            for base in _plain(found) if found < 1e15 else ():
                 yield from value(**same, scaling=scaling, base=base)
 
 
@@ -140,18 +175,18 @@ def _other_sections(sections: Sections | None) -> Iterator[Sections]:
 
 
 def _base_with(scaling: Scaling | None, width: int, wanted: float) -> float:
-    """The roundest base with which the second pair has a frequency."""
+    """The base with which the second pair has a frequency."""
     rule = scaling or Scaling()
     low, high = 1e-6, log(1e15)  # YaRN needs a base above 1
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if rule.frequencies(exp(middle), width)[1] > wanted else (low, middle)
-    return plain(exp(low))
+    return exp(low)
 
 
-def plain(number: float) -> float:
-    """The roundest number that is near."""
-    return simplest(number * (1 - 2e-5), number * (1 + 2e-5))[0] if number > 0.0 else number
+def _plain(number: float) -> tuple[float, ...]:
+    """A positive number: the roundest ones that are near, and itself."""
+    return (*(simplest(number * (1 - each), number * (1 + each))[0] for each in (2e-5, 1e-9)), number)
 
 
 def rule_in_any_order(rotation: Rotation) -> Rule | None:
