@@ -145,12 +145,13 @@ def finding_of_function(
 
 def _length(probe: Probe, context: int) -> int:
     """The first position below a context at which a function has no result; the context if it has all."""
+    last, row = context - 1, np.ones((2, probe.head_dim))
     if probe.follows == "index":
-        probe.longest_index = context = min(context, LONGEST_INDEX)
-    row = np.ones((2, probe.head_dim))
-    if probe(row, np.array([0, context - 1])) is not None:
+        probe.longest_index = min(context, LONGEST_INDEX)
+        last = probe.longest_index - 1
+    if probe(row, np.array([0, last])) is not None:
         return context
-    low, high = 0, context - 1
+    low, high = 0, last
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if probe(row, np.array([0, middle])) is None else (middle, high)

@@ -1,7 +1,7 @@
 """Calls that look different from others, in which a rotary embedding gives the same results for the same rows."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,16 +42,17 @@ def irregularity(probe: Probe, longest: int) -> str:
         y = probe.together(x, each.positions)
         if y is None:
             return f"{each.words} fails: {probe.problems.pop()}"
-        wrong = (np.abs(y - of_call.reshape(x.shape)) > 64 * probe.eps * max(1.0, np.abs(of_call).max())).any(axis=-1)
+        close = 64 * probe.eps * max(1.0, np.abs(of_call).max())
+        wrong: Any = (np.abs(y - of_call.reshape(x.shape)) > close).any(axis=-1)
         if wrong.any():
             return _in_words(each, wrong)
     return ""
 
 
-def _in_words(each: Call, wrong: np.ndarray) -> str:
+def _in_words(each: Call, wrong: Any) -> str:
     """What the wrong results "batch heads seq" of a call have in common."""
     for axis, name in ((1, "head"), (0, "batch row")):
-        of_axis = wrong.any(axis=tuple({0, 1, 2} - {axis}))
+        of_axis: Any = wrong.any(axis=tuple({0, 1, 2} - {axis}))
         if len(of_axis) > 1 and not of_axis.all():
             wrong_one, right_one = of_axis.argmax(), of_axis.argmin()
             return f"it depends on the {name}: {name} {wrong_one} gets another result than {name} {right_one}"

@@ -199,6 +199,8 @@ class Probe:
             if unchanged:
                 longer = of(MORE, sizes | {name: len(MORE), "seq": len(MORE)}).y[others]
                 follows = _index_or_first_call(first, longer, close)
+                if follows == "index" and np.abs(of(ORDER + len(ORDER)).y[others] - first).max() > close:
+                    follows = None  # of positions, but not of each row's own
             else:
                 follows = _positions_or_none(first, other, close)
         except Failure as failure:

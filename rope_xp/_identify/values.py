@@ -127,7 +127,7 @@ def in_terms_of(near: RotaryEmbedding, rope: RotaryEmbedding) -> RotaryEmbedding
             same = rope.replace(scaling=replace(scaling, **{LENGTH: length}, **dict(zip(names, numbers))))
         except ValueError:  # the numbers do not fit together
             continue
-        if np.allclose(same.inv_freq, rope.inv_freq, rtol=1e-9, atol=0.0):
+        if np.allclose(frequencies_of(same), frequencies_of(rope), rtol=1e-9, atol=0.0):
             return same
     return rope
 
@@ -153,8 +153,8 @@ def _candidates(
         yield from value(**same)
         for wider in {near.rotary_dim, whole} - {width}:
             if near.axes == 1 and wider > width:
-                row = near.replace(rotary_dim=wider, reverse=reverse).inv_freq[: width // 2]
-                yield from value(**{**GIVEN, "inv_freq": row})
+                row = frequencies_of(near.replace(rotary_dim=wider, reverse=reverse))[0, 0, : width // 2]
+                yield from value(**{**GIVEN, "inv_freq": row.tolist()})
         yield from value(**same, scaling=None)
         fastest = np.abs(measured).max(axis=0)
         if near.scaling is None and 0.0 < fastest[0] < 0.99:
