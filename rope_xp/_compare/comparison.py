@@ -133,8 +133,8 @@ def comparison(who: str, a: Subject, b: Subject, options: Options) -> Comparison
         report = _unexplained(both, head_dim, directions, fixed)
     else:
         report = _explained(one, other, both, fixed)
-    problems = dict.fromkeys([*(problem for each in both for problem in each.problems), *sample_of(both, context)])
-    return replace(report, problems=tuple(problems))
+    problems = dict.fromkeys(problem for each in both for problem in each.problems)
+    return replace(report, problems=tuple(problems), sample=sample_of(both, context))
 
 
 def _probe(

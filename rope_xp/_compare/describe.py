@@ -12,7 +12,7 @@ from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._identify.confirm import ALL_TRIED, LONG, first_unlike, rows_at, tried
 from rope_xp._identify.irregular import irregularity
 from rope_xp._identify.maps import Behaviour, behaviour_of, frequencies_of
-from rope_xp._identify.probe import LONGEST_INDEX, Probe
+from rope_xp._identify.probe import LONGEST_INDEX, Probe, noise
 from rope_xp._identify.search import Search
 from rope_xp._identify.values import nearest
 
@@ -108,6 +108,8 @@ def finding_of_function(
         return found.with_cause("state", "The function keeps the positions of an earlier call.")
     if probe.axis != "seq" and probe.follows != "nothing" and probe.axes > 1:
         return found.with_cause("axis", "The function rotates along another axis of x than the tokens.")
+    if probe.axis == "batch":
+        return found.with_cause("calls", "The function rotates each row of a batch by its number in the batch.")
     if probe.follows == "index":
         words = "The function ignores positions and counts the rows of x."
         found = found._replace(problems=(words,))
@@ -203,7 +205,7 @@ def _is_one_of_few(probe: Probe, position: int, count: int) -> bool:
     """Whether a position has another result in a call with few tokens than in one with many."""
     few, many = np.array([position, 0]), np.append(position, np.arange(1, count))
     one, other = (probe(np.ones((len(each), probe.head_dim)), each) for each in (few, many))
-    return one is None or other is None or bool(np.abs(one[0] - other[0]).max() > 64 * probe.eps * np.abs(one).max())
+    return one is None or other is None or bool(np.abs(one[0] - other[0]).max() > noise(probe.eps) * np.abs(one).max())
 
 
 def compared(finding: Finding, context: int) -> int:
@@ -212,16 +214,17 @@ def compared(finding: Finding, context: int) -> int:
     return min(context, LONGEST_INDEX) if finding.is_counting else context
 
 
-def sample_of(findings: list[Finding], context: int) -> tuple[str, ...]:
-    """At which positions functions were called, if not at all of them; in words."""
+def sample_of(findings: list[Finding], context: int) -> str:
+    """At which positions functions were called, in words; empty if at all of them."""
     count = min(compared(each, context) for each in findings)
     ignored = any(each.is_counting for each in findings)
     if all(each.probe is None for each in findings) or (count == context and (ignored or context <= ALL_TRIED)):
-        return ()
+        return ""
     if ignored or count <= ALL_TRIED:
-        return (f"All positions below {number(count)} were tried, and none beyond.",) if ignored else ()
+        return f"All positions below {number(count)} were tried, and none beyond." if ignored else ""
     some = sum(map(len, tried(count))) - ALL_TRIED
-    return (f"All positions below {number(ALL_TRIED)} were tried, and {number(some)} beyond.",)
+    in_calls = f"in calls with at most {number(LONG)} tokens"
+    return f"All positions below {number(ALL_TRIED)} were tried, and {number(some)} beyond, {in_calls}."
 
 
 def first_difference(

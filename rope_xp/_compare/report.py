@@ -65,6 +65,8 @@ class Comparison(Report):
         What to do about each cause.
     comparable : bool
         False if a function has no results that can be compared, as when all calls fail. `same` is then false, too.
+    sample : str
+        At which positions functions were called, in words; empty if at every position below `context`.
     """
 
     same: bool
@@ -80,6 +82,7 @@ class Comparison(Report):
     problems: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
     comparable: bool = True
+    sample: str = ""
 
     def sections(self) -> list[Section]:
         rows = [("a", "", self.a), ("b", "", self.b)]
@@ -93,7 +96,7 @@ class Comparison(Report):
         if self.largest_change is None:
             return []
         return [
-            ("compared", "", f"positions 0 to {number(self.context - 1)}"),
+            ("compared", "", f"{'some of ' if self.sample else ''}positions 0 to {number(self.context - 1)}"),
             ("unit score", "", "the product of two vectors of length 1; one is rotated"),
             ("tolerance", "", f"a unit score may change by {self.tolerance:.2g}"),
             ("last position", "", f"a unit score changes by up to {self.largest_change:.3g}"),
@@ -107,8 +110,9 @@ class Comparison(Report):
     def _summary(self, words: Callable[[Difference], str]) -> str:
         """The result in a few sentences, with these words for each difference."""
         if self.same:
-            agree = f"The two agree at every position below {number(self.context)}."
-            return " ".join([agree, *self._beyond, *self.problems])
+            every = "positions that were tried" if self.sample else "every position"
+            agree = f"The two agree at {every} below {number(self.context)}."
+            return " ".join(filter(None, [agree, *self._beyond, *self.problems, self.sample]))
         return " ".join([self._where, *self._why(words), *self.problems, *self._scores])
 
     @property

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rope_xp._identify.probe import Probe
+from rope_xp._identify.probe import Probe, noise
 
 # The most batch rows, heads and tokens of a call.
 BATCH, HEADS, LONG = 3, 33, 257
@@ -42,7 +42,7 @@ def irregularity(probe: Probe, longest: int) -> str:
         y = probe.together(x, each.positions)
         if y is None:
             return f"{each.words} fails: {probe.problems.pop()}"
-        close = 64 * probe.eps * max(1.0, np.abs(of_call).max())
+        close = noise(probe.eps) * max(1.0, np.abs(of_call).max())
         wrong: Any = (np.abs(y - of_call.reshape(x.shape)) > close).any(axis=-1)
         if wrong.any():
             return _in_words(each, wrong)

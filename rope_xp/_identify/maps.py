@@ -14,7 +14,7 @@ from rope_xp._identify.rules import rounded_to, roundings
 
 SIGNIFICANT_BITS = {"float32": 24, "float16": 11, "bfloat16": 8}
 # Roundings in a result: of both tables, of two products, of their sum, and of the attention factor, with some to spare.
-ROUNDINGS = 16
+ROUNDINGS = 8
 # Positions are split at so many bits: factors of both parts are few, and their product takes no sines.
 LOW_BITS = 8
 

@@ -31,6 +31,11 @@ LONGEST_INDEX = 2**17
 SQUARE = 64
 
 
+def noise(eps: float) -> float:
+    """How far two results of the same numbers may be apart, relative to the largest, for a unit roundoff."""
+    return 8 * eps + 64 * min(eps, ROUNDOFF["float32"])
+
+
 class Trial(NamedTuple):
     """What a function does in one form. `follows` is None if `words` say why the results cannot be used.
 
@@ -186,7 +191,7 @@ class Probe:
         try:
             first, again, other = (of(order) for order in (ORDER, ORDER, OTHER_ORDER))
             dtype, first, again, other = first.dtype, first.y, again.y, other.y
-            close = 64 * ROUNDOFF.get(dtype, ROUNDOFF["bfloat16"]) * np.abs(first).max()
+            close = noise(ROUNDOFF.get(dtype, ROUNDOFF["bfloat16"])) * np.abs(first).max()
             axes = [axis for axis in (2, 1, 0) if np.abs(first - first.take([0], axis)).max() > close]
             unchanged = np.abs(first - other).max() <= close
             if np.abs(first - again).max() > close:

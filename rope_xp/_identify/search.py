@@ -329,8 +329,8 @@ class Search:
         if near is None and value is not None and self.near is not None:
             value = value._replace(rope=in_terms_of(self.near, value.rope))
         w, errors = rotation.frequencies.values, rotation.frequencies.errors
-        if value is not None and self.probe.axes == 1:
-            w = np.asarray(value.rope.inv_freq)[value.numbers]
+        if value is not None:
+            w = numbers_of(value.rope)[:, 0].sum(axis=0)[value.numbers]
             errors = errors if value.rope.base is None else np.zeros(len(w))
         precision = precision_of(angle, positions, w, start.offset or 0, errors, roundoff)
         self._note_precision(precision, positions, roundoff)
@@ -443,7 +443,8 @@ def _until(measurement: Measurement, eps: float) -> int | None:
         precision = precision_of(turned[of], positions[of], frequencies.values, 0, frequencies.errors, 2 * roundoff)
         within = precision.within if of.all() else within
         if precision.name is not None:
-            return None if of.all() else int(positions[~of & ~within].min())
+            rest = positions[~of & ~within]
+            return None if of.all() else int(min(rest if len(rest) else positions[~of]))
         of = positions < length
     return 0
 

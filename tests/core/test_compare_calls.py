@@ -78,6 +78,11 @@ IRREGULAR = {
     "tables of an earlier call": (of_a_layer(False), None, "a second call|an earlier call"),
     "result of an earlier call": (of_a_layer(True), None, "same positions and another x"),
     "long calls": (longer_calls_are_scaled, None, "A call with 4,096 tokens"),
+    "number of the batch row": (
+        lambda x, p: rotate(x, np.broadcast_to(np.arange(len(x))[:, None], (len(x), x.shape[2]))),
+        BATCHES,
+        "by its number in the batch",
+    ),
     "shuffled": (lambda x, p: rotate(x, np.sort(p)), None, "in another order|in any order|follow neither"),
     "noise": (added_noise(), None, "two equal calls give different results"),
 }
