@@ -11,7 +11,7 @@ from rope_xp._compare.report import number
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._identify.confirm import ALL_TRIED, LONG, first_unlike, rows_at, tried
 from rope_xp._identify.irregular import irregularity
-from rope_xp._identify.maps import Behaviour, behaviour_of, frequencies_of
+from rope_xp._identify.maps import Behaviour, behaviour_of, directions_of, frequencies_of
 from rope_xp._identify.probe import LONGEST_INDEX, Probe, noise
 from rope_xp._identify.search import Search
 from rope_xp._identify.values import nearest
@@ -170,17 +170,21 @@ def _as_sentence(problem: str) -> str:
 def _with_measured(behaviour: Behaviour, probe: Probe) -> Behaviour:
     """A behaviour with the phases of the function itself if they matter."""
     are_exact = behaviour.precision == "exact" and behaviour.rope is not None and behaviour.rope.base is not None
-    if are_exact or behaviour.axis != "tokens" or probe.axes > 1 or probe.follows != "positions" or probe.eps > COARSE:
+    if are_exact or behaviour.axis != "tokens" or probe.follows != "positions" or probe.eps > COARSE:
         return behaviour
     first, _, to_first, to_second = behaviour.map().channels
     row = np.zeros(probe.head_dim)
     row[first] = 1.0
 
+    directions = directions_of([behaviour.rope])
+
     def factors(positions: Any) -> Any:
-        y = probe(np.broadcast_to(row, (len(positions), probe.head_dim)), positions)
-        if y is None:
-            return behaviour.map().factors(positions)
-        return (y[:, to_first] + 1j * y[:, to_second])[:, None]
+        x = np.broadcast_to(row, (len(positions), probe.head_dim))
+        where = [positions] if directions is None else [np.outer(each, positions).astype(int) for each in directions]
+        results: list[Any] = [probe(x, each) for each in where]
+        if any(y is None for y in results):
+            return behaviour.map(directions).factors(positions)
+        return np.stack([y[:, to_first] + 1j * y[:, to_second] for y in results], axis=1)
 
     return behaviour._replace(measured=factors)
 

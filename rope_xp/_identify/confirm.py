@@ -49,8 +49,8 @@ def first_unlike(
             if y is None:
                 return int(positions[0])
             factors = exact.factors(positions)[:, row]
-            limit = 2.0 * exact.error_of(positions, behaviour.precision, roundoff)[:, row]
-            limit += tolerance * np.maximum(exact.size, 1.0)
+            error = 2.0**0.5 * exact.error_of(positions, behaviour.precision, roundoff)[:, row]
+            limit = np.maximum(error, tolerance * np.maximum(exact.size, 1.0))
             expected = factors * (x[0, first] + 1j * x[0, second])
             unlike = np.abs(y[:, to_first] - expected.real) > limit
             unlike |= np.abs(y[:, to_second] - expected.imag) > limit

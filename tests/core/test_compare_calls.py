@@ -244,3 +244,14 @@ def test_functions_of_each_library(xp):
     assert identify(partial(on_library, lambda p: p), HEAD_DIM, like=like).rope == ROPE
     for change, cause in ((lambda p: np.arange(100)[p], "length"), (lambda p: p - p.min(), "calls")):
         assert compare(partial(on_library, change), ROPE, like=like, context=512).causes == (cause,)
+
+
+def test_bfloat16_tables_of_several_axes_are_not_exact():
+    """Tables change a unit score by more than the tolerance, which phases do not show."""
+    sections = Sections((4, 2, 2))
+
+    def fn(x, positions):  # axes seq
+        return with_bfloat16_tables(x, np.ones(len(x)), positions[list(sections.axis_of_pair)].T * FREQUENCIES)
+
+    report = compare(fn, ROPE.replace(sections=sections), shape="seq dim", context=20_000)
+    assert (report.same, report.causes) == (False, ("phase precision",))
