@@ -102,20 +102,20 @@ def compare(
     head_dim: int | None,
     shape: str | None,
     like: str | None,
+    positions_ignored: bool,
     as_json: bool,
     **place: Any,
 ) -> int:
     """Say whether two rotary embeddings are the same, and what differs.
 
     A and B are files, or module:function. A layer, part, length or layout is one of files. The exit code is 1 if the
-    two differ.
+    two differ, and 2 if they cannot be compared.
 
     \b
     Example: rope-xp compare old/config.json new/config.json
     Example: rope-xp compare config.json my_model:apply_rope --layer 5
     """
     inputs.require_one_stdin((a, b))
-    more = {name: place.pop(name) for name in ("positions_ignored",) if name in place}
     given = {name: value for name, value in place.items() if value is not None}
     values = [inputs.function(each) if inputs.is_function(each) else inputs.config(each) for each in (a, b)]
     if given and all(map(callable, values)):
@@ -130,10 +130,10 @@ def compare(
         shape=shape,
         like=arrays,
         options=given,
-        **more,
+        positions_ignored=positions_ignored,
     )
     show(_shown(report), as_json)
-    return 0 if report.same else 1
+    return 0 if report.same else 1 if report.comparable else 2
 
 
 @app.command()

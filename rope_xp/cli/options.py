@@ -1,6 +1,5 @@
 """The options of the commands, and the words of the library in terms of them."""
 
-import inspect
 import re
 from dataclasses import fields, replace
 from pathlib import Path
@@ -78,13 +77,8 @@ CALLS = options(
     click.option("--like", metavar="LIBRARY[:DTYPE]", help="The arrays of functions, such as torch:bfloat16."),
 )
 
-# Only if `compare` of the library has it.
-POSITIONS_IGNORED = options(
-    *[
-        click.option("--positions-ignored", is_flag=True, help="Accept a function that ignores its positions.")
-        for name in inspect.signature(rope_xp.compare).parameters
-        if name == "positions_ignored"
-    ]
+POSITIONS_IGNORED = click.option(
+    "--positions-ignored", is_flag=True, help="Accept a function that ignores its positions."
 )
 
 # The parameters of scaling rules, as their classes have them.

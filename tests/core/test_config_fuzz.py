@@ -119,7 +119,10 @@ def test_a_misspelt_key_that_is_read_is_named(case, data):
     paths = [path for path in KEYS[name] if path[-1] == key]
     if len(paths) > 1:  # in a part and outside it, or in several parts
         return
-    path, typo = paths[0], data.draw(st.sampled_from([each for each in typos(key) if each != key and each not in EXTRA]))
+    path, typo = (
+        paths[0],
+        data.draw(st.sampled_from([each for each in typos(key) if each != key and each not in EXTRA])),
+    )
     config = without(name, path)
     at(config, path[:-1])[typo] = at(CONFIGS[name], path)
     try:
