@@ -16,13 +16,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from judge import case_of, judge
 from mistakes import KINDS
 
-FALSE = ("same", "differs", "cause", "value")
+FALSE = ("same", "differs", "cause", "value", "error")
 
 
 def tried(seed, number):
     """The figures of one case, and what is false."""
     case = case_of(seed, number)
-    verdict = judge(case)
+    try:
+        verdict = judge(case)
+    except Exception as error:
+        return Counter({"cases": 1, "false: error": 1}), (f"error: {error!r:.300}; {case}",)
     return verdict.figures(case), verdict.false
 
 
