@@ -256,11 +256,11 @@ GROUPS = {
         ("bfloat16 frequencies", ROUNDED, rounded(ml_dtypes.bfloat16)),
         (
             "slower by the longest position",
-            ("calls", "unknown"),
+            ("calls", "unknown", *SCALING),
             lambda w, c, n: w / max(c.positions.max() / n, 1),
             PLACES[2:],
         ),
-        ("slower by the longest call so far", MEMORY, slower_by_the_longest_call, (64, 1000)),
+        ("slower by the longest call so far", (*MEMORY, "base", *SCALING), slower_by_the_longest_call, (64, 1000)),
     ),
     ("frequencies", "plain"): (
         ("frequencies in reversed order", ("frequencies",), lambda w, c, n: w[:, ::-1]),
@@ -298,7 +298,7 @@ GROUPS = {
         ("counted to the last", CALL, lambda p, c, n: p[:, :, -1:] + c.token - c.tokens + 1),
         ("in ascending order", CALL, lambda p, c, n: np.sort(p, axis=2)),
         ("from right to left", CALL, lambda p, c, n: p[:, :, ::-1]),
-        ("from the end", CALL, lambda p, c, n: p.max() - p),
+        ("from the end", (*CALL, "direction"), lambda p, c, n: p.max() - p),
         ("the last one for all", (*CALL, "rotation"), lambda p, c, n: 0 * p + p[:, :, -1:]),
         ("one less, but for a single token", CALL, lambda p, c, n: p - (c.tokens > 1)),
         ("0 for a single token", CALL, lambda p, c, n: p * (c.tokens > 1)),
