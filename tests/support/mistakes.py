@@ -286,7 +286,7 @@ GROUPS = {
         ("int8 positions", ("unknown",), lambda p, c, n: p.astype(np.int8)),
         ("int16 positions", ("unknown",), lambda p, c, n: p.astype(np.int16)),
         ("rotated from a position on", ("unknown", "rotation"), lambda p, c, n: p * (p >= n), PLACES),
-        ("counted from a position on", ("unknown",), lambda p, c, n: np.maximum(p - n, 0), PLACES),
+        ("counted from a position on", ("unknown", "rotation"), lambda p, c, n: np.maximum(p - n, 0), PLACES),
         ("one more from a position on", ("unknown",), lambda p, c, n: p + (p >= n), PLACES[1:]),
         ("reversed from a position on", ("unknown", "direction"), lambda p, c, n: np.where(p < n, p, -p), PLACES),
         ("one position is wrong", ("unknown",), lambda p, c, n: p * (p != n), PLACES),
@@ -553,36 +553,37 @@ def truth(s, x, positions):
     return result
 
 
-def series_of_calls(context, axes):
-    """Lists of calls of one program: positions "batch seq" below the context, and the number of heads."""
-    rng = np.random.default_rng(0)
-    some = min(context, 40)
+def series_of_calls(context):
+    """Lists of calls of one program: positions "seq" or "batch seq" below the context, and the number of heads."""
+    rng, some = np.random.default_rng(0), min(context, 40)
     first, last = np.arange(some), np.arange(context - some, context)
+    shuffled, decoded = rng.permutation(some), [[p % context] for p in range(some, some + 3)]
     yield [(np.arange(context), 1)]
-    yield [
-        (first[: some // 2], 2),
-        (first[some // 2 :], 2),
-        *((np.array([p % context]), 2) for p in range(some, some + 3)),
-    ]
-    yield [(np.array([p]), 2) for p in (*range(6), context // 2, context - 1)]
-    yield [(rng.permutation(some), 3), (first[::-1], 3), (first, 3), (last, 3), (first, 3)]
-    yield [(last, 3), (first, 3), (rng.integers(0, context, some), 3), (np.array([3, 3, 0, 0, 5]) % context, 3)]
-    yield [(np.concatenate([first[: some // 2]] * 2), 2), (np.array([context - 1]), 2)]
-    yield [(np.stack([first, last, first[::-1], rng.permutation(some)]), 2), (np.stack([last, first]), 2)]
-    yield [(np.stack([np.zeros(some, int), first]), 2), (rng.integers(0, context, (5, 3)), 2)]
+    yield [(each, 2) for each in (*np.array_split(first, 2), *decoded)]
+    yield [([p], 2) for p in (*range(6), context // 2, context - 1)]
+    yield [(each, 3) for each in (shuffled, first[::-1], first, last, first)]
+    yield [(each, 3) for each in (last, first, rng.integers(0, context, some), np.array([3, 3, 0, 0, 5]) % context)]
+    yield [(np.tile(first[: some // 2], 2), 2), ([context - 1], 2)]
+    yield [(np.stack([first, last, first[::-1], shuffled]), 2), (np.stack([last, first]), 2)]
+    yield [(np.stack([0 * first, first]), 2), (rng.integers(0, context, (5, 3)), 2)]
     yield [(np.arange(length), 1) for length in (1, 2, 3, 9, 33, 129, 513, 2049, 4097) if length <= context]
     yield [(first, heads) for heads in (1, 2, 5, 12)]
 
 
-def largest_change(case, s=None, offset=0, context=None):
-    """The largest change of a row of x, as a part of its length, in all calls below the context.
+def packed_calls(context):
+    """A call of more tokens than the context has, as of packed sequences. Nobody must make such a call."""
+    yield [(np.tile(np.arange(context), 1 + 3000 // context), 1)]
+
+
+def largest_change(case, s=None, offset=0, context=None, series=series_of_calls):
+    """The largest change of a row of x, as a part of its length, in all calls of these series.
 
     A call that raises counts as infinite. `s` is what the program is compared with, by default its reference. Of the
     longest call, each pair is tried alone, so that the change is that of a unit score.
     """
     s, context = s or case.setting, context or case.context
     rng, names, axes, most = np.random.default_rng(1), case.shape.split(), s.axes, 0.0
-    for calls in series_of_calls(context, axes):
+    for calls in series(context):
         fn = case.program()
         for positions, heads in calls:
             positions = np.atleast_2d(positions)
