@@ -52,7 +52,7 @@ def judge(case):
     shape = case.shape if case.is_stated else None
     report = compare(case.program(), value_of(case.reference), context=case.context, shape=shape)
     change, false = largest_change(case), []
-    if report.same and change > ABOVE * report.tolerance:
+    if report.same and change - _rounding(case) > ABOVE * report.tolerance:
         false.append(f"same: a call changes by {change:.3g}")
     if not report.same and max(change, largest_change(case, series=packed_calls)) < BELOW * report.tolerance:
         false.append(f"differs: no call changes by more than {change:.3g}")
@@ -99,10 +99,14 @@ def _false_values(case, found):
     )
     change = largest_change(case, given, found.offset, min(case.context, found.longest + 1))
     remarks = _without_numbers(found) - _without_numbers(identify(Case(shape=case.shape).program(), 16))
-    tolerance = max(1e-3, 8 * float(ml_dtypes.finfo(case.dtype).eps) / 2)
-    if change < ABOVE * tolerance or remarks:
+    if change - _rounding(case) < ABOVE * max(1e-3, 2 * _rounding(case)) or remarks:
         return []
     return [f"value: {rope!r}, which changes by {change:.3g}"]
+
+
+def _rounding(case):
+    """The change of a result by its dtype alone: four roundings."""
+    return 2 * float(ml_dtypes.finfo(case.dtype).eps)
 
 
 def _without_numbers(found):
