@@ -17,6 +17,7 @@ def compare(
     tolerance: float | None = None,
     shape: str | None = None,
     like: Any = None,
+    positions_ignored: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Comparison:
     """Whether two rotary embeddings are the same, and if not, what differs and from which position on it matters.
@@ -44,6 +45,9 @@ def compare(
     like : array, optional
         An array of the library, device and dtype that functions take. By default NumPy, PyTorch and JAX are tried, the
         latter two if they are imported.
+    positions_ignored : bool
+        Whether a function may ignore `positions` and count the rows of x. It is then called with whole sequences from
+        position 0 on. By default it is not the same: it is wrong for a cached token, a padded batch and a packed one.
     options : mapping, optional
         Arguments of `from_config` for configs, such as ``{"layer": 0}``.
 
@@ -85,7 +89,7 @@ def compare(
     At position 1, a unit score first changes by more than 1 %
     Likely cause: base (a: 10,000; b: 500,000).
     """
-    return _comparison("compare", a, b, head_dim, context, tolerance, shape, like, options)
+    return _comparison("compare", a, b, head_dim, context, tolerance, shape, like, positions_ignored, options)
 
 
 def assert_same(
@@ -97,6 +101,7 @@ def assert_same(
     tolerance: float | None = None,
     shape: str | None = None,
     like: Any = None,
+    positions_ignored: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> None:
     """Assert that a function computes a rotary embedding, for tests of other packages.
@@ -129,19 +134,28 @@ def assert_same(
     ...
     AssertionError: assert_same: the function rotate must agree with ... Likely cause: layout ...
     """
-    report = _comparison("assert_same", fn, rope, head_dim, context, tolerance, shape, like, options)
+    report = _comparison("assert_same", fn, rope, head_dim, context, tolerance, shape, like, positions_ignored, options)
     if not report.same:
-        advice = " ".join(report.advice)
-        raise AssertionError(f"assert_same: {report.a} must agree with {report.b}; got: {report.summary} {advice}")
+        words = " ".join([report.summary, *report.advice])
+        raise AssertionError(f"assert_same: {report.a} must agree with {report.b}; got: {words}")
 
 
 def _comparison(
-    who: str, a: Any, b: Any, head_dim: Any, context: Any, tolerance: Any, shape: Any, like: Any, options: Any
+    who: str,
+    a: Any,
+    b: Any,
+    head_dim: Any,
+    context: Any,
+    tolerance: Any,
+    shape: Any,
+    like: Any,
+    positions_ignored: Any,
+    options: Any,
 ) -> Comparison:
     from rope_xp._compare.comparison import choice_of, comparison, options_of, subject_of
 
     choice = choice_of(who, options)
-    checked = options_of(who, head_dim, context, tolerance, {"shape": shape, "like": like})
+    checked = options_of(who, head_dim, context, tolerance, positions_ignored, {"shape": shape, "like": like})
     names = ("a", "b") if who == "compare" else ("fn", "rope")
     first, second = (subject_of(who, name, given, choice) for name, given in zip(names, (a, b)))
     return comparison(who, first, second, checked)

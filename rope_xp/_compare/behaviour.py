@@ -1,77 +1,16 @@
-"""What an embedding does, described by the properties in which two embeddings may differ."""
+"""The properties in which two behaviours may differ, and which of them explain a difference."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
+from math import isclose
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rope_xp._compare.maps import Map, directions_of, frequencies_of, map_of
 from rope_xp._compare.report import number
 from rope_xp._compare.search import first_beyond
 from rope_xp._core.channels import LAYOUTS
-from rope_xp._core.embedding import RotaryEmbedding
-
-
-class Behaviour(NamedTuple):
-    """A value, and what a function may do besides.
-
-    Attributes
-    ----------
-    rope : RotaryEmbedding or None
-        None if nothing is rotated.
-    factor : float
-        The attention factor, in addition to that of the scaling rule.
-    offset : int
-        Added to all positions, in tokens.
-    is_swapped : bool
-        Sine and cosine are exchanged.
-    axis : str
-        "tokens", or "heads" if each head is rotated by its number.
-    precision : str
-        How phases are computed: "exact", "float32", "float16" or "bfloat16", or with which rounding their sines and
-        cosines are: "float16 tables" or "bfloat16 tables".
-    measured : function, optional
-        The complex factors "positions rows pairs" of a function or of given frequencies, if they are not exactly those
-        of `rope`.
-    """
-
-    rope: RotaryEmbedding | None
-    factor: float = 1.0
-    offset: int = 0
-    is_swapped: bool = False
-    axis: str = "tokens"
-    precision: str = "exact"
-    measured: Callable[[Any], Any] | None = None
-
-    @property
-    def attention_factor(self) -> float:
-        """The factor of sines and cosines."""
-        return self.factor * _factor_of_scaling(self.rope)
-
-    def with_exact_phases(self) -> "Behaviour":
-        """The same with exact phases."""
-        return self._replace(precision="exact", measured=None)
-
-    def map(self, directions: Any = None) -> Map:
-        """What it does to pairs of channels. Of heads that are rotated by their number, the map is that of head 1."""
-        found = map_of(self.rope, directions, self.offset, self.is_swapped)
-        found = found._replace(phase=self.precision, measured=self.measured)
-        if self.axis == "heads":
-            found = found._replace(start=found.start + found.step, step=0.0 * found.step)
-        return found._replace(size=np.full(len(found.pairs), self.attention_factor))
-
-
-def behaviour_of(rope: RotaryEmbedding | None) -> Behaviour:
-    """What a value does."""
-    if rope is None:
-        return Behaviour(None)
-    factor: Any = rope.attention_factor
-    return Behaviour(rope, factor / _factor_of_scaling(rope), precision=rope.phase)
-
-
-def _factor_of_scaling(rope: RotaryEmbedding | None) -> float:
-    return 1.0 if rope is None or rope.scaling is None else rope.scaling.resolved_attention_factor
+from rope_xp._identify.maps import Behaviour, directions_of, factor_of_scaling, frequencies_of
 
 
 class Property(NamedTuple):
@@ -111,6 +50,8 @@ def _width(each: Behaviour) -> str:
 
 def _frequencies(each: Behaviour) -> str:
     rope: Any = each.rope
+    if each.change:
+        return f"those of {each.change}"
     if rope.base is not None:
         how = "" if each.precision != "float32" else " in float32" if each.measured else " rounded to float32"
         return f"those of base {number(rope.base)}{how}"
@@ -217,9 +158,10 @@ def with_properties(one: Behaviour, other: Behaviour, properties: Iterable[Prope
             fields["inv_freq"] = None
         rope = rope.replace(**{"attention_factor": None, **fields})
     others = {name: getattr(other, name) for each in properties for name in each.others}
-    total = others.pop("attention_factor", one.attention_factor if "inv_freq" in fields else None)
+    keeps = "inv_freq" in fields or isclose(one.attention_factor, other.attention_factor)
+    total = others.pop("attention_factor", one.attention_factor if keeps else None)
     if total is not None:
-        others["factor"] = total / _factor_of_scaling(rope)
+        others["factor"] = total / factor_of_scaling(rope)
     return one._replace(rope=rope, **others)
 
 

@@ -9,10 +9,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rope_xp._compare.behaviour import BY_CAUSE, PROPERTIES, Behaviour, differ, explaining
-from rope_xp._compare.describe import Finding, Subject, confirmed, finding_of, first_unlike, matrices_of
-from rope_xp._compare.maps import Map, directions_of
-from rope_xp._compare.measure import ALL_TRIED
+from rope_xp._compare.behaviour import BY_CAUSE, PROPERTIES, differ, explaining
+from rope_xp._compare.describe import (
+    SEARCHED_INDEX,
+    Finding,
+    Subject,
+    compared,
+    confirmed,
+    finding_of_function,
+    finding_of_value,
+    first_difference,
+    matrices_of,
+    sample_of,
+)
 from rope_xp._compare.report import Comparison, Difference, number
 from rope_xp._compare.search import change_at, first_beyond
 from rope_xp._core import checks
@@ -20,7 +29,8 @@ from rope_xp._core.config import from_config
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._core.lengths import lengths_of
 from rope_xp._core.report import short_repr
-from rope_xp._identify import identify
+from rope_xp._identify.maps import Behaviour, Map, directions_of
+from rope_xp._identify.probe import Probe
 
 # What counts as the same, at least: float32 phases have this error at position 8,192 (two roundings of 2**-24).
 TOLERANCE = 1e-3
@@ -32,6 +42,8 @@ HORIZON = 2**20
 ONE_PERCENT = 0.01
 OTHER_ADVICE = {
     "rotation": "Check whether this layer is rotated at all.",
+    "length": "Let the tables be as long as the context, or compute angles from positions.",
+    "calls": "The result of a row must follow from its channels and its position alone: take tables from `positions`.",
     "state": "Compute the tables from the positions of each call, and keep nothing between calls.",
     "softmax scale": "Multiply the scale of the softmax by softmax_scale, in both or in neither.",
     "unknown": "Compare the two pair by pair, at a small position. rope_xp.identify says what a function computes.",
@@ -47,10 +59,13 @@ class Options(NamedTuple):
     head_dim: int | None
     context: int | None
     tolerance: float | None
+    positions_ignored: bool
     call: dict[str, Any]
 
 
-def options_of(who: str, head_dim: Any, context: Any, tolerance: Any, call: dict[str, Any]) -> Options:
+def options_of(
+    who: str, head_dim: Any, context: Any, tolerance: Any, positions_ignored: Any, call: dict[str, Any]
+) -> Options:
     """Checked arguments."""
     if head_dim is not None:
         head_dim = checks.even_size(who, "head_dim", head_dim)
@@ -58,7 +73,8 @@ def options_of(who: str, head_dim: Any, context: Any, tolerance: Any, call: dict
         raise ValueError(f"{who}: context must be at least 1 and at most 2**31; got {context}")
     if tolerance is not None:
         tolerance = checks.positive(who, "tolerance", tolerance)
-    return Options(head_dim, context if context is None else int(context), tolerance, call)
+    ignored = checks.boolean(who, "positions_ignored", positions_ignored)
+    return Options(head_dim, context if context is None else int(context), tolerance, ignored, call)
 
 
 def choice_of(who: str, options: Any) -> dict[str, Any]:
@@ -95,39 +111,41 @@ def subject_of(who: str, name: str, given: Any, choice: Mapping[str, Any]) -> Su
 
 def comparison(who: str, a: Subject, b: Subject, options: Options) -> Comparison:
     """The report on two subjects."""
-    reference = _reference(who, a, b, options)
-    head_dim = _head_dim(who, a, b, reference, options)
-    findings = [finding_of(who, each, reference, head_dim, options.call) for each in (a, b)]
-    measured = [each.measured for each in findings if each.measured is not None]
     context = options.context or _context(who, a, b)
-    context = min([context, *(each.length for each in measured if each.length is not None)])
-    tolerance = options.tolerance or max([TOLERANCE, *(8 * each.probe.eps for each in measured)])
+    reference = b.rope if a.fn is not None or (a.rope is not None and a.rope.base is None) else a.rope
+    head_dim = _head_dim(who, a, b, reference, options)
+    axes = 1 if reference is None else reference.axes
+    both: list[Finding] = []
+    for each in (b, a):  # of two functions, what the second computes is what the first should compute
+        if each.fn is None:
+            found = finding_of_value(each.rope, reference)
+        else:
+            probe = _probe(who, each, reference, head_dim, axes, options)
+            found = finding_of_function(probe, reference, context, options.positions_ignored)
+            reference = reference or (found.behaviour and found.behaviour.rope)
+        both.insert(0, found)
+    tolerance = options.tolerance or max([TOLERANCE, *(8 * each.probe.eps for each in both if each.probe)])
     directions = directions_of([reference])
-    findings = [confirmed(each, directions, context, tolerance) for each in findings]
-    problems = dict.fromkeys(problem for each in findings for problem in each.problems)
-    fixed = {"context": context, "tolerance": tolerance, "a": a.name, "b": b.name, "problems": tuple(problems)}
-    one, other = (each.behaviour for each in findings)
+    both = [confirmed(each, directions, context, tolerance) for each in both]
+    fixed = {"context": context, "tolerance": tolerance, "a": a.name, "b": b.name}
+    one, other = (each.behaviour for each in both)
     if one is None or other is None:
-        report = _unexplained(findings, head_dim, directions, fixed)
+        report = _unexplained(both, head_dim, directions, fixed)
     else:
-        report = _explained(one, other, a.fn is None and b.fn is None, fixed)
-    if measured and report.same and context > ALL_TRIED:
-        words = f"All positions below {number(ALL_TRIED)} were tried, and some beyond."
-        return replace(report, problems=(*report.problems, words))
-    return report
+        report = _explained(one, other, both, fixed)
+    problems = dict.fromkeys(problem for each in both for problem in each.problems)
+    return replace(report, problems=tuple(problems), sample=sample_of(both, context))
 
 
-def _reference(who: str, a: Subject, b: Subject, options: Options) -> RotaryEmbedding | None:
-    """The value near which functions are sought: the value that is given, or what one of two functions is."""
-    if a.fn is None or b.fn is None:
-        return b.rope if a.fn is not None or (a.rope is not None and a.rope.base is None) else a.rope
-    if options.head_dim is None:
-        raise TypeError(f"{who}: head_dim must be given for two functions; got None")
-    for fn in (b.fn, a.fn):
-        found = identify(fn, options.head_dim, **options.call).rope
-        if found is not None:
-            return found
-    return None
+def _probe(
+    who: str, each: Subject, reference: RotaryEmbedding | None, head_dim: int, axes: int, options: Options
+) -> Probe:
+    if reference is not None and reference.heads is not None:
+        raise ValueError(
+            f"{who}: a function must be compared with a value whose heads are alike; got heads={reference.heads}"
+        )
+    fn: Any = each.fn
+    return Probe(fn, head_dim, axes=axes, who=who, **options.call)
 
 
 def _head_dim(who: str, a: Subject, b: Subject, reference: RotaryEmbedding | None, options: Options) -> int:
@@ -135,7 +153,8 @@ def _head_dim(who: str, a: Subject, b: Subject, reference: RotaryEmbedding | Non
     given = options.head_dim
     if reference is None:
         if given is None and (a.fn is not None or b.fn is not None):
-            raise TypeError(f"{who}: head_dim must be given, because no value states it; got None")
+            of = " for two functions" if a.fn is not None and b.fn is not None else ", because no value states it"
+            raise TypeError(f"{who}: head_dim must be given{of}; got None")
         return given or 2
     if given not in (None, reference.head_dim):
         raise ValueError(f"{who}: head_dim must be that of the value, {reference.head_dim}; got {given}")
@@ -148,12 +167,13 @@ def _context(who: str, a: Subject, b: Subject) -> int:
     return max(known, default=CONTEXT)
 
 
-def _explained(one: Behaviour, other: Behaviour, are_values: bool, fixed: dict[str, Any]) -> Comparison:
+def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: dict[str, Any]) -> Comparison:
     """The report on two behaviours."""
+    of_calls = tuple(dict.fromkeys(cause for each in both for cause in each.causes))
     causes = _structural_causes(one, other)
     if causes is not None:
-        return _report(one, other, causes, 0, False, None, fixed)
-    context, tolerance = fixed["context"], fixed["tolerance"]
+        return _report(one, other, (*causes, *of_calls), 0, False, None, fixed)
+    context, tolerance = min(compared(each, fixed["context"]) for each in both), fixed["tolerance"]
     directions = directions_of([one.rope, other.rope])
     a, b = one.map(directions), other.map(directions)
     beyond = first_beyond(a, b, tolerance, context)
@@ -162,9 +182,14 @@ def _explained(one: Behaviour, other: Behaviour, are_values: bool, fixed: dict[s
     in_float32 = one.precision == other.precision == "float32"
     otherwise = "frequencies" if in_float32 else "phase precision"  # all else is equal
     causes = _causes(one, other, tolerance, context) or (() if is_same else (otherwise,))
+    are_values = all(each.probe is None for each in both)
     if are_values and "scaling" not in causes and _softmax_scale(one) != _softmax_scale(other):
         causes, is_same = (*causes, "softmax scale"), False
     scores = is_same or _scores_agree(a, b, tolerance, context)
+    if of_calls:
+        found = {**fixed, "same": False}
+        acting = causes if not is_same else ()
+        return _report(one, other, (*acting, *of_calls), first, None, None, found)
     return _report(one, other, causes, first, scores, change_at(a, b, context - 1), {**fixed, "same": is_same})
 
 
@@ -207,11 +232,12 @@ def _report(
     other: Behaviour,
     causes: tuple[str, ...],
     first: int | None,
-    scores: bool,
+    scores: bool | None,
     largest: float | None,
     fixed: dict[str, Any],
 ) -> Comparison:
-    differences = tuple(Difference(cause, _text(cause, one), _text(cause, other)) for cause in causes)
+    stated = [cause for cause in causes if cause in BY_CAUSE or cause in ("rotation", "softmax scale")]
+    differences = tuple(Difference(cause, _text(cause, one), _text(cause, other)) for cause in stated)
     found = {"same": False, "causes": causes, "first_position": first, "scores_are_same": scores, **fixed}
     advice = () if found["same"] else tuple(map(_advice, causes))
     return Comparison(**found, largest_change=largest, differences=differences, advice=advice)
@@ -227,25 +253,32 @@ def _text(cause: str, each: Behaviour) -> str:
         return "not rotated" if each.rope is None else "rotated"
     if cause == "softmax scale":
         return number(_softmax_scale(each))
-    return BY_CAUSE[cause].text(each) if cause in BY_CAUSE else "unknown"
+    return BY_CAUSE[cause].text(each)
 
 
-def _unexplained(findings: list[Finding], head_dim: int, directions: Any, fixed: dict[str, Any]) -> Comparison:
-    """The report on a function that no behaviour reproduces. Positions are those of `TRIED`."""
-    causes = tuple(dict.fromkeys(each.cause for each in findings if each.cause))
-    unlike = first_unlike(findings, head_dim, directions, fixed["context"], fixed["tolerance"])
-    positions = np.union1d(TRIED[fixed["context"] > TRIED], [] if unlike is None else [unlike]).astype(int)
-    matrices = [matrices_of(each, positions, head_dim, directions) for each in findings]
-    first = largest = None
-    if all(each is not None for each in matrices):
-        changes = np.linalg.norm(matrices[0] - matrices[1], ord=2, axis=(-2, -1)).max(axis=1)
-        first = next((int(position) for position, change in zip(positions, changes) if change > ONE_PERCENT), None)
-        largest = float(changes.max())
-    is_same = "state" not in causes and largest is not None and largest <= fixed["tolerance"]
-    of_causes = tuple(map(_advice, causes))
-    advice = (OF_CALLS,) if "unknown" in causes and fixed["problems"] else of_causes
+def _unexplained(both: list[Finding], head_dim: int, directions: Any, fixed: dict[str, Any]) -> Comparison:
+    """The report on functions that no behaviour reproduces. Positions are those of `TRIED`."""
+    causes = tuple(dict.fromkeys(cause for each in both for cause in each.causes))
+    has_results = all(each.behaviour is not None or each.is_regular for each in both)
+    first, is_same = None, False
+    if has_results:
+        context, tolerance = min(compared(each, fixed["context"]) for each in both), fixed["tolerance"]
+        unlike = first_difference(both, head_dim, directions, context, tolerance)
+        context = min(context, SEARCHED_INDEX) if any(each.is_counting for each in both) else context
+        positions = np.union1d(TRIED[context > TRIED], [] if unlike is None else [unlike]).astype(int)
+        matrices = [matrices_of(each, positions, head_dim, directions) for each in both]
+        if all(each is not None for each in matrices):
+            changes = np.linalg.norm(matrices[0] - matrices[1], ord=2, axis=(-2, -1)).max(axis=1)
+            first = next((int(position) for position, change in zip(positions, changes) if change > ONE_PERCENT), None)
+            is_same = set(causes) <= {"unknown"} and unlike is None and float(changes.max()) <= tolerance
+            is_same = is_same and both[0].rotates == both[1].rotates
+    if first is not None and any(each.behaviour is not None and each.behaviour.rope is None for each in both):
+        causes = tuple("rotation" if cause == "unknown" else cause for cause in causes)
+    is_comparable = has_results or set(causes) > {"unknown"} or "unknown" not in causes
+    advice = tuple(map(_advice, causes)) if is_comparable else (OF_CALLS,)
     return Comparison(
         same=is_same,
+        comparable=is_comparable,
         causes=() if is_same else causes,
         advice=() if is_same else advice,
         first_position=first,

@@ -1,22 +1,27 @@
-"""What one of the two does: the behaviour of a value, or the behaviour that reproduces a function."""
+"""What one of the two does, as a value: that of a value itself, or that of a function, which is called."""
 
 import re
 from collections.abc import Callable
-from functools import partial
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rope_xp._compare.behaviour import Behaviour, behaviour_of
-from rope_xp._compare.changes import behaviours_near
-from rope_xp._compare.maps import directions_of
-from rope_xp._compare.measure import ACCURATE, Measured, measured_factors, tried
+from rope_xp._compare.report import number
 from rope_xp._core.embedding import RotaryEmbedding
-from rope_xp._identify import identify
+from rope_xp._identify.confirm import ALL_TRIED, LONG, first_unlike, rows_at, tried
+from rope_xp._identify.irregular import irregularity
+from rope_xp._identify.maps import Behaviour, behaviour_of, frequencies_of
+from rope_xp._identify.probe import LONGEST_INDEX, Probe, noise
+from rope_xp._identify.search import Search
+from rope_xp._identify.values import nearest
 
 # Results with greater rounding say little about the precision of phases: their own noise is as large.
 COARSE = 2.0**-12
-FINE = (*ACCURATE, "float16 tables", "bfloat16 tables")
+# A function is called at positions below these, at least and at most, to find out what it computes.
+SHORTEST, LONGEST = 2**17, 2**20 + 1
+# The same for a function that ignores positions: each call needs as many rows.
+SEARCHED_INDEX = 2**12
 
 
 class Subject(NamedTuple):
@@ -28,92 +33,131 @@ class Subject(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What a subject does: a behaviour, or the cause why there is none, and what is wrong in words."""
+    """What a subject does.
+
+    Attributes
+    ----------
+    behaviour : Behaviour or None
+        None if no value reproduces a function.
+    causes : tuple of str
+        Why a function is not the same as any value: "length", "calls", "state", "sections" or "unknown".
+    problems : tuple of str
+        What is wrong, in words.
+    probe : Probe, optional
+        The calls of a function.
+    length : int or None
+        The first position without a result; None if there is none below the context.
+    rotates : bool
+        False if a function is known not to rotate pairs of channels.
+    """
 
     behaviour: Behaviour | None
-    cause: str = ""
+    causes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
-    measured: Measured | None = None
+    probe: Probe | None = None
+    length: int | None = None
+    rotates: bool = True
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether a function ignores positions, and counts the rows of x."""
+        return self.probe is not None and self.probe.follows == "index"
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether a function has a result for each row and position."""
+        if self.probe is None or (self.length is not None and self.length < 8):
+            return False
+        follows_axes = self.probe.axes == 1 or (self.probe.follows, self.probe.axis) == ("positions", "seq")
+        return follows_axes and self.probe.follows in ("positions", "index", "nothing")
+
+    def with_cause(self, cause: str, *words: str) -> "Finding":
+        """The same with one more cause. "unknown" is none beside others."""
+        causes = self.causes if cause == "unknown" and self.causes else (*self.causes, cause)
+        return self._replace(causes=causes, problems=(*self.problems, *words))
 
 
-def finding_of(who: str, subject: Subject, reference: RotaryEmbedding | None, head_dim: int, call: Any) -> Finding:
-    """What a subject does. A function is compared with `reference` and with values near it.
-
-    `call` has the options `shape` and `like` of `Probe`.
-    """
-    if subject.fn is None:
-        return Finding(_with_known_base(subject.rope, reference) or behaviour_of(subject.rope))
-    if reference is not None and reference.heads is not None:
-        raise ValueError(
-            f"{who}: a function must be compared with a value whose heads are alike; got heads={reference.heads}"
-        )
-    directions = directions_of([reference])
-    measured = Measured(subject.fn, head_dim, directions, who=who, **call)
-    problem = _problem(measured)
-    if problem is not None:
-        return problem
-    words = ("The function ignores positions and counts the rows of x.",) * (measured.probe.follows == "index")
-    if measured.length is not None:
-        words += (f"The function fails beyond position {measured.length - 1:,}: {measured.problems[-1]}.",)
-    found = None
-    if reference is not None:
-        found = reproducing(measured, reference, directions) or reproducing(measured.near(), reference, directions)
-    if directions is None and (found is None or found.precision not in ACCURATE):
-        found = _identified(subject.fn, head_dim, measured, call, found)
-    cause = "unknown"
-    if found is None and reference is not None and directions is not None:
-        cause = "sections" if reproducing(measured.of_text(), reference, directions[:1]) else cause
-    return Finding(found, "" if found else cause, words, measured)
-
-
-def _with_known_base(rope: RotaryEmbedding | None, reference: RotaryEmbedding | None) -> Behaviour | None:
-    """A value whose frequencies are given as numbers, by the base that explains them; None without one."""
+def finding_of_value(rope: RotaryEmbedding | None, reference: RotaryEmbedding | None) -> Finding:
+    """What a value does: if its frequencies are given as numbers, by the base of another one that explains them."""
     if rope is None or rope.base is not None or reference is None or reference.base is None or rope.xpos is not None:
-        return None
+        return Finding(behaviour_of(rope))
     if (rope.axes, rope.heads, reference.axes, rope.head_dim) != (1, None, 1, reference.head_dim):
-        return None
-    call = partial(rope, seq_dim=0)
-    measured = Measured(lambda x, positions: call(x, positions=positions), rope.head_dim, None, like=np.zeros(1))
-    found = reproducing(measured, reference, None)
-    if found is None or found.precision not in ACCURATE:  # a value has exact phases
-        return None
-    return None if found.with_exact_phases() == behaviour_of(reference) else found._replace(precision=rope.phase)
+        return Finding(behaviour_of(rope))
+    rows = frequencies_of(rope)[:, 0]
+    same = {name: getattr(rope, name) for name in ("layout", "blocks", "rotary_dim", "first_channel", "phase")}
+    options = {**same, "attention_factor": None, "xpos": None}
+    found = nearest(reference, options, rows, np.zeros(rope.pairs), bool((rows <= 0.0).all()))
+    if found is None:
+        return Finding(behaviour_of(rope))
+    total: Any = rope.attention_factor
+    behaviour = behaviour_of(found)
+    behaviour = behaviour._replace(factor=behaviour.factor * total / behaviour.attention_factor)
+    is_reference = behaviour.with_exact_phases() == behaviour_of(reference).with_exact_phases()
+    return Finding(behaviour_of(rope) if is_reference else behaviour)
 
 
-def _identified(
-    fn: Callable[[Any, Any], Any], head_dim: int, measured: Measured, call: Any, otherwise: Behaviour | None
-) -> Behaviour | None:
-    """The behaviour of a function by `identify`.
+def finding_of_function(
+    probe: Probe, reference: RotaryEmbedding | None, context: int, positions_ignored: bool
+) -> Finding:
+    """What a function does below a context. `reference` is what it should do."""
+    problems = tuple(_as_sentence(shorten(each, 240)) for each in dict.fromkeys(probe.problems))[:2]
+    if probe.follows is None:
+        return Finding(None, ("calls",) if probe.irregular else ("unknown",), problems, probe)
+    found = Finding(None, probe=probe)
+    if probe.follows == "first call":
+        return found.with_cause("state", "The function keeps the positions of an earlier call.")
+    if probe.axis != "seq" and probe.follows != "nothing" and probe.axes > 1:
+        return found.with_cause("axis", "The function rotates along another axis of x than the tokens.")
+    if probe.axis == "batch":
+        return found.with_cause("calls", "The function rotates each row of a batch by its number in the batch.")
+    if probe.follows == "index":
+        words = "The function ignores positions and counts the rows of x."
+        found = found._replace(problems=(words,))
+        if not positions_ignored and probe.axis == "seq":
+            found = found.with_cause("calls", "If that is meant, pass positions_ignored=True.")
+        if probe.axes > 1:
+            return found if found.causes else found.with_cause("unknown", "It cannot follow several position axes.")
+    irregular = probe.irregular or irregularity(probe, context)
+    length = _length(probe, context)
+    if length < context:
+        found = found._replace(length=length)
+        if length < 8:
+            return found.with_cause("length", *problems)
+        words = _as_sentence(f"the function fails from position {length:,} on: {shorten(probe.problems[-1], 200)}")
+        found = found.with_cause("length", words)
+        irregular = probe.irregular or irregularity(probe, length)
+    if irregular:
+        words = "The results of the function do not follow from the channels and the positions alone"
+        found = found.with_cause("calls", f"{words}: {irregular}.")
+    if probe.follows == "nothing":
+        x = np.arange(1.0, probe.head_dim + 1.0)[None]
+        y = probe(x, np.array([1]))
+        if y is None or np.abs(y - x).max() > 64 * probe.eps * probe.head_dim:
+            return found.with_cause("rotation", "The function gives the same result at every position that was tried.")
+        return found._replace(behaviour=Behaviour(None))
+    longest = SEARCHED_INDEX if probe.follows == "index" else min(max(context, SHORTEST), LONGEST)
+    search = Search(probe, longest, reference).run()
+    found = found._replace(rotates=search.report.is_rotation is not False)
+    if search.report.stateful and "calls" not in found.causes:
+        found = found.with_cause("state", "The function gives other results for a call after it was called otherwise.")
+    if search.behaviour is None:
+        return found.with_cause(search.cause, *map(_as_sentence, search.reasons))
+    return found._replace(behaviour=_with_measured(search.behaviour, probe))
 
-    Half precision also explains a slightly wrong argument of a scaling rule. Of such a behaviour, `otherwise`, the
-    value of `identify` takes the place if it needs no half precision.
-    """
-    found = identify(fn, head_dim, **call)
-    if found.rope is None:
-        return otherwise
-    behaviour, precision = behaviour_of(found.rope)._replace(offset=int(found.offset or 0)), found.precision or "exact"
-    if otherwise is not None:
-        precision = measured.precision(behaviour, None) or measured.near().precision(behaviour, None)
-        if precision is None or precision not in ACCURATE:
-            return otherwise
-    return _with_precision(behaviour, precision, measured, None)
 
-
-def _problem(measured: Measured) -> Finding | None:
-    """Why a function cannot be compared position by position."""
-    if measured.probe.follows == "nothing" and measured.is_identity():
-        return Finding(Behaviour(None), "", (), measured)
-    follows, problems = measured.probe.follows, tuple(map(_as_sentence, measured.problems))
-    if follows == "nothing":
-        words = "The function gives the same result at every position."
-        return Finding(None, "rotation", (words, *problems), measured)
-    if follows == "first call":
-        return Finding(None, "state", ("The function keeps the positions of an earlier call.", *problems), measured)
-    if not measured.results:
-        return Finding(None, "unknown", problems, measured)
-    if not measured.is_linear():
-        return Finding(None, "unknown", ("The function is not linear in x, so it is no rotation.", *problems), measured)
-    return None
+def _length(probe: Probe, context: int) -> int:
+    """The first position below a context at which a function has no result; the context if it has all."""
+    last, row = context - 1, np.ones((2, probe.head_dim))
+    if probe.follows == "index":
+        probe.longest_index = min(context, LONGEST_INDEX)
+        last = probe.longest_index - 1
+    if probe(row, np.array([0, last])) is not None:
+        return context
+    low, high = 0, last
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if probe(row, np.array([0, middle])) is None else (middle, high)
+    return high
 
 
 def _as_sentence(problem: str) -> str:
@@ -122,74 +166,99 @@ def _as_sentence(problem: str) -> str:
     return f"{problem[:1].upper()}{problem[1:]}."
 
 
-def reproducing(measured: Measured, reference: RotaryEmbedding, directions: Any) -> Behaviour | None:
-    """The behaviour nearest to that of a value that reproduces a function; None without one.
-
-    Phases in half precision explain small errors of any kind. They are the explanation only if no other is found.
-    """
-    found: dict[str, Behaviour] = {}
-    for behaviour in behaviours_near(behaviour_of(reference), measured, 2):
-        precision = measured.precision(behaviour, directions)
-        if precision is not None:
-            found.setdefault(precision, behaviour)
-        if precision in FINE:
-            break
-    best = next((name for name in (*FINE, *found) if name in found), None)
-    return None if best is None else _with_precision(found[best], best, measured, directions)
-
-
-def _with_precision(behaviour: Behaviour, precision: str, measured: Measured, directions: Any) -> Behaviour:
-    """A behaviour with the precision that was found, and with the phases of the function itself if they matter."""
-    probe = measured.probe
-    behaviour = behaviour._replace(precision=precision)
-    if probe.axis != "seq":
-        return behaviour._replace(axis="heads")
-    if precision == "exact" or directions is not None or probe.follows != "positions" or probe.eps > COARSE:
+def _with_measured(behaviour: Behaviour, probe: Probe) -> Behaviour:
+    """A behaviour with the phases of the function itself if they matter."""
+    are_exact = behaviour.precision == "exact" and behaviour.rope is not None and behaviour.rope.base is not None
+    if are_exact or behaviour.axis != "tokens" or probe.axes > 1 or probe.follows != "positions" or probe.eps > COARSE:
         return behaviour
-    return behaviour._replace(measured=measured_factors(probe, behaviour))
+    first, _, to_first, to_second = behaviour.map().channels
+    row = np.zeros(probe.head_dim)
+    row[first] = 1.0
+
+    def factors(positions: Any) -> Any:
+        y = probe(np.broadcast_to(row, (len(positions), probe.head_dim)), positions)
+        if y is None:
+            return behaviour.map().factors(positions)
+        return (y[:, to_first] + 1j * y[:, to_second])[:, None]
+
+    return behaviour._replace(measured=factors)
 
 
 def confirmed(finding: Finding, directions: Any, context: int, tolerance: float) -> Finding:
-    """A finding whose behaviour also explains the function at many positions below `context`."""
-    behaviour, measured = finding.behaviour, finding.measured
-    if behaviour is None or behaviour.rope is None or measured is None or behaviour.axis != "tokens":
+    """A finding whose behaviour also explains the function at many positions below the context."""
+    behaviour, probe = finding.behaviour, finding.probe
+    if behaviour is None or probe is None or behaviour.axis != "tokens":
         return finding
-    position = measured.first_unlike(behaviour, directions, context, tolerance)
+    if behaviour.rope is None:
+        directions = None
+    position = first_unlike(probe, behaviour, compared(finding, context), tolerance, directions)
     if position is None:
         return finding
+    count = min(LONG, compared(finding, context))
+    if directions is None and probe.follows == "positions" and _is_one_of_few(probe, position, count):
+        return finding.with_cause("calls", f"A call with {count:,} tokens gives other results than a call with few.")
     words = f"At position {position:,}, the function is not the one that it is at other positions."
-    return finding._replace(behaviour=None, cause="unknown", problems=(*finding.problems, words))
+    return finding._replace(behaviour=None).with_cause("unknown", words)
 
 
-def first_unlike(findings: list[Finding], head_dim: int, directions: Any, context: int, tolerance: float) -> int | None:
+def _is_one_of_few(probe: Probe, position: int, count: int) -> bool:
+    """Whether a position has another result in a call with few tokens than in one with many."""
+    few, many = np.array([position, 0]), np.append(position, np.arange(1, count))
+    one, other = (probe(np.ones((len(each), probe.head_dim)), each) for each in (few, many))
+    return one is None or other is None or bool(np.abs(one[0] - other[0]).max() > noise(probe.eps) * np.abs(one).max())
+
+
+def compared(finding: Finding, context: int) -> int:
+    """The number of positions at which a subject has results."""
+    context = context if finding.length is None else finding.length
+    return min(context, LONGEST_INDEX) if finding.is_counting else context
+
+
+def sample_of(findings: list[Finding], context: int) -> str:
+    """At which positions functions were called, in words; empty if at all of them."""
+    count = min(compared(each, context) for each in findings)
+    ignored = any(each.is_counting for each in findings)
+    if all(each.probe is None for each in findings) or (count == context and (ignored or context <= ALL_TRIED)):
+        return ""
+    if ignored or count <= ALL_TRIED:
+        return f"All positions below {number(count)} were tried, and none beyond." if ignored else ""
+    some = sum(map(len, tried(count))) - ALL_TRIED
+    in_calls = f"in calls with at most {number(LONG)} tokens"
+    return f"All positions below {number(ALL_TRIED)} were tried, and {number(some)} beyond, {in_calls}."
+
+
+def first_difference(
+    findings: list[Finding], head_dim: int, directions: Any, context: int, tolerance: float
+) -> int | None:
     """The first of many positions below `context` at which the results of two subjects differ; None without one."""
+    probe = next(each.probe for each in findings if each.probe is not None)
     for row in range(1 if directions is None else len(directions)):
-        for positions in tried(context):
-            one, other = (_results(each, head_dim, directions, positions, row) for each in findings)
+        for positions in [np.arange(context)] if probe.follows == "index" else tried(context):
+            x = rows_at(probe.head_dim, positions)
+            one, other = (_results(each, x, directions, positions, row) for each in findings)
             if one is None or other is None:
-                return None
+                return int(positions[0])
             unlike = (np.abs(one - other) > tolerance).any(axis=1)
             if unlike.any():
                 return int(positions[unlike.argmax()])
     return None
 
 
-def _results(finding: Finding, head_dim: int, directions: Any, positions: Any, row: int) -> Any:
-    """What a subject makes of ones, "positions head_dim"; None if it cannot be called."""
-    x = np.ones((len(positions), head_dim))
+def _results(finding: Finding, x: Any, directions: Any, positions: Any, row: int) -> Any:
+    """What a subject makes of rows; None if it has no results."""
     if finding.behaviour is not None:
         return finding.behaviour.map(directions).rotated(x, positions, row)
-    return None if finding.measured is None else finding.measured.probes[row](x, positions)
+    where = positions if directions is None else np.outer(directions[row], positions).astype(int)
+    return None if finding.probe is None else finding.probe(x, where)
 
 
 def matrices_of(finding: Finding, positions: Any, head_dim: int, directions: Any) -> Any:
-    """The matrices "positions directions head_dim head_dim" of what a subject does; None if it cannot be called."""
+    """The matrices "positions directions head_dim head_dim" of what a subject does; None if it has no results."""
     if finding.behaviour is not None:
         return finding.behaviour.map(directions).matrices(positions, head_dim)
-    if finding.measured is None or not finding.measured.results:
-        return None
     rows, shape = np.tile(np.eye(head_dim), (len(positions), 1)), (len(positions), head_dim, head_dim)
-    results: list[Any] = [probe(rows, np.repeat(positions, head_dim)) for probe in finding.measured.probes]
+    count = 1 if directions is None else len(directions)
+    results = [_results(finding, rows, directions, np.repeat(positions, head_dim), row) for row in range(count)]
     if any(y is None for y in results):
         return None
     return np.stack([y.reshape(shape).swapaxes(1, 2) for y in results], axis=1)

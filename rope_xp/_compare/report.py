@@ -41,8 +41,10 @@ class Comparison(Report):
     causes : tuple of str
         Why they differ, most likely first: "axis", "layout", "sincos order", "direction", "width", "base",
         "attention factor", "scaling", "offset", "sections", "decay", "phase precision", "frequencies" (they differ, and
-        nothing of the above explains it), "softmax scale", "rotation" (one of the two does not rotate), "state" (a
-        function keeps positions of an earlier call) or "unknown". If `same` is true, a cause that acts only at or
+        nothing of the above explains it), "softmax scale", "rotation" (one of the two does not rotate), "length" (a
+        function has no result at a position below `context`), "calls" (results of a function depend on something else
+        than the channels and the position of a row), "state" (a function keeps positions of an earlier call) or
+        "unknown". If `same` is true, a cause that acts only at or
         beyond `context` is named, too.
     first_position : int or None
         The first position below `context` at which a unit score changes by more than 1 %.
@@ -61,6 +63,10 @@ class Comparison(Report):
         What went wrong with a function, in words.
     advice : tuple of str
         What to do about each cause.
+    comparable : bool
+        False if a function has no results that can be compared, as when all calls fail. `same` is then false, too.
+    sample : str
+        At which positions functions were called, in words; empty if at every position below `context`.
     """
 
     same: bool
@@ -75,6 +81,8 @@ class Comparison(Report):
     differences: tuple[Difference, ...] = ()
     problems: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
+    comparable: bool = True
+    sample: str = ""
 
     def sections(self) -> list[Section]:
         rows = [("a", "", self.a), ("b", "", self.b)]
@@ -88,15 +96,11 @@ class Comparison(Report):
         if self.largest_change is None:
             return []
         return [
-            ("compared", "", f"positions 0 to {number(self.context - 1)}"),
+            ("compared", "", f"{'some of ' if self.sample else ''}positions 0 to {number(self.context - 1)}"),
             ("unit score", "", "the product of two vectors of length 1; one is rotated"),
             ("tolerance", "", f"a unit score may change by {self.tolerance:.2g}"),
             ("last position", "", f"a unit score changes by up to {self.largest_change:.3g}"),
         ]
-
-    @property
-    def _is_uncompared(self) -> bool:
-        return self.causes == ("unknown",) and self.first_position is None and bool(self.problems)
 
     @property
     def summary(self) -> str:
@@ -106,8 +110,9 @@ class Comparison(Report):
     def _summary(self, words: Callable[[Difference], str]) -> str:
         """The result in a few sentences, with these words for each difference."""
         if self.same:
-            agree = f"The two agree at every position below {number(self.context)}."
-            return " ".join([agree, *self._beyond, *self.problems])
+            every = "positions that were tried" if self.sample else "every position"
+            agree = f"The two agree at {every} below {number(self.context)}."
+            return " ".join(filter(None, [agree, *self._beyond, *self.problems, self.sample]))
         return " ".join([self._where, *self._why(words), *self.problems, *self._scores])
 
     @property
@@ -115,8 +120,8 @@ class Comparison(Report):
         if self.first_position is not None:
             where = number(self.first_position)
             return f"The two differ. At position {where}, a unit score first changes by more than 1 %."
-        if self._is_uncompared:
-            return "The two cannot be compared."
+        if not self.comparable:
+            return "The two could not be compared."
         if self.causes == ("softmax scale",):
             return "The two rotate alike, but they ask for different scales of the softmax."
         if self.largest_change is None:

@@ -56,7 +56,12 @@ def identify(
     Notes
     -----
     The tolerance follows from the dtype of the results, or from the precision of the sines and cosines if that is less.
-    A table is taken as rounded to float32 or bfloat16 if the lengths of the pairs are.
+    A table is taken as rounded to float32, float16 or bfloat16 if the lengths of the pairs are. The frequencies then
+    follow from the angles at some hundred positions.
+
+    YaRN with its ramp reversed, and YaRN or Llama 3's rule applied twice, are named in `reasons`. No value states them,
+    so their frequencies are given as numbers. Linear and NTK scaling applied twice are the same rule with another
+    factor, which the value states.
 
     References
     ----------
@@ -84,4 +89,4 @@ def identify(
     seq_len = checks.count(who, "seq_len", seq_len)
     if not 8 <= seq_len <= 2**31:
         raise ValueError(f"{who}: seq_len must be at least 8 and at most 2**31; got {seq_len}")
-    return Search(Probe(fn, head_dim, shape=shape, like=like, who=who), seq_len).run()
+    return Search(Probe(fn, head_dim, shape=shape, like=like, who=who), seq_len).run().identification()

@@ -10,6 +10,8 @@ from rope_xp._core import backends
 
 # The unit roundoff of each dtype: half the distance from 1 to the next number.
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+# The axes of x in calls, before those that a function does not have are left out.
+AXES = ("batch", "heads", "seq", "dim")
 
 
 class Failure(Exception):
@@ -31,14 +33,21 @@ class Result(NamedTuple):
     dtype: str
 
 
-def call(fn: Callable[..., Any], form: Form, x: np.ndarray, sizes: dict[str, int], positions: np.ndarray) -> Result:
-    """The result for an `x` that is broadcast to these sizes of its axes. Raises `Failure`."""
-    shape = (*(sizes[name] for name in form.shape[:-1]), x.shape[-1])
-    if form.position_axes != ("seq",):
-        positions = np.broadcast_to(positions, (sizes["batch"] if "batch" in form.shape else 1, len(positions)))
+def call(fn: Callable[..., Any], form: Form, x: np.ndarray, positions: np.ndarray) -> Result:
+    """The result for an `x` "batch heads seq dim" at positions "batch seq" or "axes batch seq". Raises `Failure`.
+
+    Axes that the form does not have are left out of both, and come back in the result.
+    """
+    order = [AXES.index(name) for name in form.shape]
+    left_out = tuple(axis for axis in range(3) if axis not in order)
+    given = x[tuple(0 if axis in left_out else slice(None) for axis in range(3))]
+    given = given.transpose([sorted(order).index(axis) for axis in order])
+    if "batch" not in form.position_axes:
+        positions = positions[..., 0, :]
+    shape = given.shape
     try:
         with np.errstate(all="ignore"):
-            y = fn(_from_host(np.broadcast_to(x, shape), form.like), _integers(positions, form.like))
+            y = fn(_from_host(given, form.like), _integers(positions, form.like))
             _require_array(y, form.like, shape)
             host = backends.to_host(y)
     except Failure:
@@ -49,7 +58,8 @@ def call(fn: Callable[..., Any], form: Form, x: np.ndarray, sizes: dict[str, int
         raise Failure(f"it raises {type(error).__name__}" + (f": {lines[0]:.120}" if lines else "")) from error
     if not np.isfinite(host).all():
         raise Failure("it returns NaN or infinity for finite numbers")
-    return Result(host, backends.dtype_name(y.dtype))
+    y_of_axes = np.expand_dims(host.transpose(np.argsort(order)), left_out)
+    return Result(y_of_axes, backends.dtype_name(y.dtype))
 
 
 def _require_two_arguments(fn: Callable[..., Any], error: BaseException) -> None:

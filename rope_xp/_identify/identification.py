@@ -35,8 +35,9 @@ class Identification(Report):
         The factor of the length of each pair: the attention factor.
     offset : int, float or None
         What the function adds to positions, in tokens.
-    precision : "exact", "float32", "bfloat16", "float16" or None
-        The precision of ``position * frequency``, for positions up to `longest`.
+    precision : "exact", "float32", "float16 tables", "bfloat16 tables", "float16", "bfloat16" or None
+        The precision of ``position * frequency``, for positions up to `longest`. "float16 tables" and "bfloat16
+        tables": only sines and cosines are rounded, to fewer digits than the results have.
     longest : int or None
         The largest position at which the function was tested and follows.
     stateful : bool or None

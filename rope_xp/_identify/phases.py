@@ -15,6 +15,11 @@ PRECISIONS = {"exact": ROUNDOFF["float64"], **{name: ROUNDOFF[name] for name in 
 # The significant bits of the precisions that do not hold all positions of a test.
 COARSE_BITS = {"float16": 11, "bfloat16": 8}
 
+# How many angles give a frequency where sines and cosines are rounded.
+SPREAD = 512
+# At positions up to it, products with bfloat16 and float16 are seen to be rounded.
+SMALL = 8
+
 # An offset may turn the slowest pair this often.
 TURNS = 200
 
@@ -60,6 +65,34 @@ def frequencies_of(angle: np.ndarray, roundoff: float) -> Frequencies:
     values = total / last
     errors = 2 * noise / last + 4 * ROUNDOFF["float64"] * np.abs(values)
     return Frequencies(values, errors, angle[0], until)
+
+
+def narrowed(known: Frequencies, angle: np.ndarray, where: np.ndarray, roundoff: float) -> Frequencies:
+    """Frequencies with smaller errors, from angles "positions pairs" whose sines and cosines were rounded.
+
+    Each angle gives an interval of frequencies, and the frequency is in all of them. The rounding of a sine and a
+    cosine changes the tangent by a factor, so angles near a quarter of a revolution are exact.
+    """
+    rest = wrapped(angle - _exact_angles(where, known.values))
+    phase = np.abs(where[:, None] * known.values) * roundings(known.values) * ROUNDOFF["float32"]
+    rounding = roundoff * (1.0 + 4.0 * roundoff) * np.abs(np.sin(2.0 * angle)) + 8 * ROUNDOFF["float64"]
+    if roundoff == ROUNDOFF["float16"]:
+        rounding = rounding + 2.0**-24  # its smallest numbers
+    for error in (rounding, rounding + phase, 2.0 * rounding + phase):
+        ends = np.stack([rest - error, rest + error]) / where[:, None]
+        least, most = ends.min(axis=0).max(axis=0), ends.max(axis=0).min(axis=0)
+        if (least <= most).all():
+            values = known.values + (least + most) / 2
+            return known._replace(values=values, errors=(most - least) / 2 + 4 * ROUNDOFF["float64"] * np.abs(values))
+    return known
+
+
+def spread(longest: int) -> np.ndarray:
+    """Positions from 1 to `longest`, of which half are far."""
+    if longest <= SPREAD:
+        return np.arange(1, longest + 1)
+    near = np.geomspace(1, longest, SPREAD // 2).astype(int)
+    return np.union1d(near, np.linspace(longest // 2, longest, SPREAD // 2 + 1).astype(int))
 
 
 def _exact_angles(positions: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
@@ -155,6 +188,10 @@ def precision_of(
         if (off > known + phase * PRECISIONS[name]).any():
             return False
         bits = COARSE_BITS.get(name, 53)
+        # Rounded products and frequencies are off from the first positions on. Else, only rounded positions are.
+        is_of_positions = roundoff <= ROUNDOFF["float32"] and bool(within[positions <= SMALL].all())
+        if name in COARSE_BITS and is_of_positions and not within[rounded_to(bits, where) == where].all():
+            return False
         return not (within & _is_visible(where, bits, frequencies, fine)).any()
 
     return Precision(next(filter(holds, PRECISIONS), None), off.max(axis=1), within)

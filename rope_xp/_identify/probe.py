@@ -1,13 +1,16 @@
-"""Calls of a function `fn(x, positions)` whose shapes and library are not known: what it accepts, and what it does."""
+"""Calls of a function `fn(x, positions)` whose shapes and library are not known: what it accepts, and what it does.
+
+No other module calls a function of somebody else's.
+"""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rope_xp._core import backends, checks
-from rope_xp._identify.calls import ROUNDOFF, Failure, Form, call
+from rope_xp._identify.calls import AXES, ROUNDOFF, Failure, Form, Result, call
 
 # The shapes of x that are tried, in this order.
 SHAPES = ("seq dim", "seq heads dim", "heads seq dim", "batch heads seq dim", "batch seq heads dim")
@@ -17,22 +20,41 @@ SIZES = {"batch": 3, "heads": 5, "seq": 7}
 ORDER = np.array([3, 0, 4, 1, 6, 2, 5])
 OTHER_ORDER = np.array([1, 6, 5, 0, 2, 4, 3])
 MORE = np.array([1, 3, 0, 2, 6, 4, 7, 5, 8])
+# If nothing changes at the positions of a trial, they are multiplied by these. Small ones come first: after a far one,
+# a function that keeps tables would not show that it keeps them.
+STRIDES = (1, 37, 2053)
 # What a result can follow. The first says the most about a function.
 FOLLOWS = ("positions", "first call", "index", "nothing")
-# A function that ignores positions is called with whole axes. This is their longest length.
-LONGEST_INDEX = 4096
+# The most rows of x in a call of a function that ignores positions, and is called with whole axes.
+LONGEST_INDEX = 2**17
 # A function that rotates along a wrong axis is called with an x of two axes of this length.
 SQUARE = 64
 
 
+def noise(eps: float) -> float:
+    """How far two results of the same numbers may be apart, relative to the largest, for a unit roundoff."""
+    return 8 * eps + 64 * min(eps, ROUNDOFF["float32"])
+
+
 class Trial(NamedTuple):
-    """What a function does in one form. `follows` is None if `words` say why the results cannot be used."""
+    """What a function does in one form. `follows` is None if `words` say why the results cannot be used.
+
+    With words, results follow `follows` where the other axes have one entry, but not everywhere. Without a dtype, all
+    calls failed.
+    """
 
     form: Form
     dtype: str = ""
     axis: str | None = None
     follows: str | None = None
     words: str = ""
+
+    @property
+    def rank(self) -> int:
+        """How little it says: the lower, the better."""
+        if self.follows is None:
+            return len(FOLLOWS) + 1 - bool(self.dtype)
+        return FOLLOWS.index(self.follows) if not self.words else FOLLOWS.index("nothing")
 
 
 class Probe:
@@ -49,23 +71,27 @@ class Probe:
     like : array, optional
         An array of the library, device and dtype to use. By default NumPy is tried, then PyTorch and JAX if they are
         imported, in float64 and then in float32.
+    axes : int
+        The number of position axes. With more than one, `fn` gets positions "axes seq".
 
     Attributes
     ----------
     shape : str or None
         The axes of `x`; None if no call succeeded.
-    position_axes : tuple of str
-        The axes of positions: ``("seq",)`` or ``("batch", "seq")``.
     axis : str or None
         The axis along which equal rows give different results: "seq", or another if `fn` rotates along a wrong axis.
     follows : str or None
         What decides the result of a row. "positions": its position. "index": its index along `axis`; positions are
         ignored. "first call": the position that the row had in the first call with this shape; the probe then makes
-        each call with another number of rows. "nothing": neither, and the probe returns None.
+        each call with another number of rows. "nothing": none of these. None if calls fail or follow no rule.
+    irregular : str
+        Why results do not follow `follows` alone, in words; empty if nothing was seen.
     library, dtype : str
         The library, and the dtype of the results. Empty if no call succeeded.
     eps : float
         The unit roundoff of `dtype`.
+    longest_index : int
+        The most rows of a call, if rows follow their index.
     problems : list of str
         What went wrong, in plain words.
 
@@ -93,26 +119,108 @@ class Probe:
         *,
         shape: str | None = None,
         like: Any = None,
+        axes: int = 1,
         who: str = "identify",
     ):
         if not callable(fn):
             raise TypeError(f"{who}: fn must be a function fn(x, positions) that returns an array; got {fn!r:.200}")
-        self.head_dim = checks.even_size(who, "head_dim", head_dim)
+        self.head_dim, self.axes = checks.even_size(who, "head_dim", head_dim), axes
         shapes = SHAPES if shape is None else (_checked_shape(who, shape),)
         if like is not None:
             checks.floating(who, "like", like)
         self.fn, self.is_stated = fn, shape is not None
         self.problems: list[str] = []
-        trials = _trials(fn, self.head_dim, shapes, _libraries(like))
-        best = min(trials, key=lambda trial: (*FOLLOWS, None).index(trial.follows))
+        trials = self._trials(shapes, _libraries(like))
+        best = min(trials, key=lambda trial: trial.rank)
         if best.follows is None:
             self.problems += _summary(trials)
         self._form, self.dtype, self.axis, self.follows = best.form, best.dtype, best.axis, best.follows
+        self.irregular = best.words if best.dtype else ""
         self.shape = " ".join(best.form.shape) if best.follows else None
-        self.position_axes = best.form.position_axes if best.follows else ()
         self.library = _library(best.form) if best.follows else ""
         self.eps = ROUNDOFF.get(self.dtype, ROUNDOFF["bfloat16"])
+        self.longest_index = 4096
         self._rows = len(MORE)  # of the last call, where each needs another number
+        self.widest = self._widest(shapes) if self.follows == "positions" and self.axis == "seq" else best.form
+
+    def _trials(self, shapes: Sequence[str], libraries: list[Any]) -> list[Trial]:
+        """Trials of libraries and shapes, until rows differ by position or index. The last ones have equal sizes."""
+        forms = [
+            (Form(like, tuple(shape.split()), position_axes), SIZES)
+            for like in libraries
+            for shape in shapes
+            for position_axes in (("seq",), ("batch", "seq"))
+        ]
+        squares = [(form, SIZES | {"heads": SIZES["seq"]}) for form, _ in forms if "heads" in form.shape]
+        trials: list[Trial] = []
+        for form, sizes in forms + squares:
+            trials.append(self._trial(form, sizes))
+            if trials[-1].rank < FOLLOWS.index("nothing"):
+                return trials
+        constant = next((trial.form for trial in trials if trial.follows == "nothing" and not trial.words), None)
+        far = [self._trial(constant, SIZES, stride) for stride in STRIDES[1:]] if constant else []
+        alone = [trial.form for trial in trials if trial.follows == "nothing" and len(trial.form.shape) > 2]
+        far += [self._trial(form, SIZES | {"batch": 1, "heads": 1}) for form in alone]
+        return [*(trial for trial in far if trial.follows == "positions"), *trials]
+
+    def _widest(self, shapes: Sequence[str]) -> Form:
+        """The form with the most axes, of x and of positions, in which rows also follow their positions."""
+        shapes = [shape for shape in reversed(shapes) if len(shape) >= len(" ".join(self._form.shape))]
+        for shape in shapes:
+            for position_axes in (("batch", "seq"), ("seq",)):
+                form = Form(self._form.like, tuple(shape.split()), position_axes)
+                if form == self._form or ("batch" in position_axes) > ("batch" in form.shape):
+                    continue
+                trial = self._trial(form, SIZES)
+                if (trial.follows, trial.axis) == ("positions", "seq"):
+                    self.irregular = self.irregular or trial.words
+                    return form
+        return self._form
+
+    def _trial(self, form: Form, sizes: dict[str, int], stride: int = 1) -> Trial:
+        """What a function does in one form, from equal rows at the same positions in two orders."""
+        row = np.cos(np.arange(self.head_dim)) + 1.5
+
+        def of(order: np.ndarray, sizes: dict[str, int] = sizes) -> Result:
+            x = np.broadcast_to(row, (*(sizes[name] for name in AXES[:3]), self.head_dim))
+            batch = sizes["batch"] if "batch" in form.shape else 1
+            where = np.broadcast_to(order * stride, (batch, len(order)))
+            return call(self.fn, form, x, self._of_axes(where))
+
+        dtype = ""
+        try:
+            first, again, other = (of(order) for order in (ORDER, ORDER, OTHER_ORDER))
+            dtype, first, again, other = first.dtype, first.y, again.y, other.y
+            close = noise(ROUNDOFF.get(dtype, ROUNDOFF["bfloat16"])) * np.abs(first).max()
+            axes = [axis for axis in (2, 1, 0) if np.abs(first - first.take([0], axis)).max() > close]
+            unchanged = np.abs(first - other).max() <= close
+            if np.abs(first - again).max() > close:
+                return Trial(form, dtype, words="two equal calls give different results")
+            if not axes:
+                words = "" if unchanged else "all rows change if positions come in another order"
+                return Trial(form, dtype, None, "nothing" if unchanged else None, words)
+            name, others = AXES[axes[0]], tuple(0 if each != axes[0] else slice(None) for each in range(3))
+            first, other = first[others], other[others]
+            if unchanged:
+                longer = of(MORE, sizes | {name: len(MORE), "seq": len(MORE)}).y[others]
+                follows = _index_or_first_call(first, longer, close)
+                if follows == "index" and np.abs(of(ORDER + len(ORDER)).y[others] - first).max() > close:
+                    follows = None  # of positions, but not of each row's own
+            else:
+                follows = _positions_or_none(first, other, close)
+        except Failure as failure:
+            return Trial(form, dtype, words=str(failure))
+        words = ""
+        if len(axes) > 1:
+            names = " and ".join(AXES[axis] for axis in sorted(axes))
+            words = f"equal rows of x give results that differ along {names}"
+        elif follows is None:
+            words = f"rows along {name} follow neither their position nor their index"
+        return Trial(form, dtype, name, follows, words)
+
+    def _of_axes(self, positions: np.ndarray) -> np.ndarray:
+        """Positions that are equal on all axes, if they have no axis of axes yet; as they are for one axis."""
+        return positions if self.axes == 1 or positions.ndim > 2 else np.stack([positions] * self.axes)
 
     def __call__(self, x: Any, positions: Any) -> np.ndarray | None:
         """The result for each row of `x` at its position, as float64.
@@ -120,8 +228,8 @@ class Probe:
         Parameters
         ----------
         x : numpy array, "rows head_dim"
-        positions : numpy array, "rows"
-            Integers of at least 0.
+        positions : numpy array, "rows" or "axes rows"
+            Integers of at least 0. Without an axis of axes, they are those of all axes.
 
         Returns
         -------
@@ -130,107 +238,78 @@ class Probe:
         """
         x, positions = np.asarray(x, dtype=np.float64), np.asarray(positions)
         rows_given = len(x)
-        if self.follows in (None, "nothing"):
+        if self.follows is None:
             return None
         if self.follows == "first call":
             self._rows = max(self._rows + 1, len(x))
             x, positions = (
                 np.concatenate([each, each[:1].repeat(self._rows - len(each), 0)]) for each in (x, positions)
             )
-        result = np.empty(x.shape)
         try:
+            if self.follows != "index" and self.axis != "heads":
+                return self._along_axis(x, positions)[:rows_given]
+            result = np.empty(x.shape)
             for rows in self._rows_of_calls(positions):
-                result[rows] = self._along_axis(x[rows], positions[rows])
+                result[rows] = self._along_axis(x[rows], positions[..., rows])
         except Failure as failure:
             self.problems.append(str(failure))
             return None
         return result[:rows_given]
 
+    def together(self, x: np.ndarray, positions: np.ndarray) -> np.ndarray | None:
+        """The result of one call with all axes that the function takes; None if it failed, as `problems` then says.
+
+        Parameters
+        ----------
+        x : numpy array, "batch heads seq dim"
+            The axes that `widest` does not have are of length 1.
+        positions : numpy array, "batch seq" or "axes batch seq"
+        """
+        try:
+            return call(self.fn, self.widest, x, self._of_axes(positions)).y
+        except Failure as failure:
+            self.problems.append(str(failure))
+            return None
+
     def _rows_of_calls(self, positions: np.ndarray) -> list[np.ndarray]:
         """The rows that each call can compute."""
-        rows = np.arange(len(positions))
+        rows = np.arange(positions.shape[-1])
         if self.follows == "index":  # one row for each position
             sorted_rows = np.argsort(positions, kind="stable")
             first = np.searchsorted(positions[sorted_rows], positions[sorted_rows])
             number = np.empty_like(rows)
             number[sorted_rows] = rows - first
             return [rows[number == each] for each in range(number.max() + 1)]
-        return [rows] if self.axis == "seq" else [rows[start : start + SQUARE] for start in range(0, len(rows), SQUARE)]
+        return [rows[at : at + SQUARE] for at in range(0, len(rows), SQUARE)]
 
     def _along_axis(self, x: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """The result of one call with the rows of `x` along the axis, "rows head_dim"."""
-        rows, where = np.arange(len(x)), positions
+        rows, where = None, positions
         if self.follows == "index":
-            if positions.max() >= LONGEST_INDEX:
-                raise Failure(f"a call would need more than {LONGEST_INDEX} rows, one for each position")
+            if positions.max() >= self.longest_index:
+                raise Failure(f"a call would need more than {self.longest_index} rows, one for each position")
             along = np.zeros((int(positions.max()) + 1, self.head_dim))
             along[positions] = x
             x, rows, where = along, positions, np.arange(len(along))
-        names = self._form.shape[:-1]
-        long = (self.axis,) if self.follows == "index" else (self.axis, "seq")
-        sizes = {name: len(x) if name in long else 1 for name in SIZES}
-        x = x.reshape(*(len(x) if name == self.axis else 1 for name in names), self.head_dim)
-        y = call(self.fn, self._form, x, sizes, where[: sizes["seq"]]).y
-        return y[tuple(slice(None) if name == self.axis else 0 for name in names)][rows]
+        axis = AXES.index(self.axis or "seq")
+        long = (axis,) if self.follows == "index" else (axis, 2)
+        shape = [len(x) if each in long else 1 for each in range(3)]
+        along_axis = x.reshape([len(x) if each == axis else 1 for each in range(3)] + [-1])
+        x = np.broadcast_to(along_axis, (*shape, self.head_dim))
+        y = call(self.fn, self._form, x, self._of_axes(where[..., None, : shape[2]])).y
+        y = y[tuple(slice(None) if each == axis else 0 for each in range(3))]
+        return y[rows] if self.follows == "index" else y
 
 
-def _trials(fn: Callable[..., Any], head_dim: int, shapes: tuple[str, ...], libraries: list[Any]) -> list[Trial]:
-    """Trials of libraries and shapes, until rows differ by position or index. The last ones have equal sizes."""
-    forms = [
-        (Form(like, tuple(shape.split()), position_axes), SIZES)
-        for like in libraries
-        for shape in shapes
-        for position_axes in (("seq",), ("batch", "seq"))
-    ]
-    squares = [(form, SIZES | {"heads": SIZES["seq"]}) for form, _ in forms if "heads" in form.shape]
-    trials = []
-    for form, sizes in forms + squares:
-        trials.append(_trial(fn, head_dim, form, sizes))
-        if trials[-1].follows not in (None, "nothing"):
-            break
-    return trials
-
-
-def _trial(fn: Callable[..., Any], head_dim: int, form: Form, sizes: dict[str, int]) -> Trial:
-    """What a function does in one form, from equal rows at the same positions in two orders."""
-    row = (np.cos(np.arange(head_dim)) + 1.5).reshape(*[1] * (len(form.shape) - 1), head_dim)
-    try:
-        first, again, other = (call(fn, form, row, sizes, order) for order in (ORDER, ORDER, OTHER_ORDER))
-        dtype, first, again, other = first.dtype, first.y, again.y, other.y
-        close = 64 * ROUNDOFF.get(dtype, ROUNDOFF["bfloat16"]) * np.abs(first).max()
-        axes = [axis for axis in range(first.ndim - 1) if np.abs(first - first.take([0], axis)).max() > close]
-        unchanged = np.abs(first - other).max() <= close
-        if np.abs(first - again).max() > close:
-            return Trial(form, words="two equal calls give different results")
-        if not axes:
-            words = "" if unchanged else "all rows change if positions come in another order"
-            return Trial(form, dtype, None, "nothing" if unchanged else None, words)
-        name = form.shape[axes[0]]
-        if len(axes) > 1:
-            names = " and ".join(form.shape[axis] for axis in axes)
-            return Trial(form, words=f"equal rows of x give results that differ along {names}")
-        if unchanged:
-            longer = call(fn, form, row, sizes | {name: len(MORE), "seq": len(MORE)}, MORE).y
-            follows = _index_or_first_call(first, longer, axes[0], close)
-        else:
-            follows = _positions_or_none(first, other, axes[0], close)
-    except Failure as failure:
-        return Trial(form, words=str(failure))
-    words = "" if follows else f"rows along {name} follow neither their position nor their index"
-    return Trial(form, dtype, name, follows, words)
-
-
-def _positions_or_none(first: np.ndarray, other: np.ndarray, axis: int, close: float) -> str | None:
+def _positions_or_none(first: np.ndarray, other: np.ndarray, close: float) -> str | None:
     """Whether rows follow their positions, from two calls with these in another order."""
-    if first.shape[axis] != len(ORDER):
+    if len(first) != len(ORDER):
         return None
-    return "positions" if np.abs(first - other.take(np.argsort(OTHER_ORDER)[ORDER], axis)).max() <= close else None
+    return "positions" if np.abs(first - other[np.argsort(OTHER_ORDER)[ORDER]]).max() <= close else None
 
 
-def _index_or_first_call(first: np.ndarray, longer: np.ndarray, axis: int, close: float) -> str | None:
+def _index_or_first_call(first: np.ndarray, longer: np.ndarray, close: float) -> str | None:
     """What decides a result that stays if positions change, from a first call with more rows."""
-    others = tuple(0 if each != axis else slice(None) for each in range(first.ndim - 1))
-    first, longer = first[others], longer[others]
     if np.abs(first - longer[: len(first)]).max() <= close:
         return "index"
     of_positions = longer[np.argsort(MORE)[ORDER]]

@@ -89,7 +89,7 @@ def explain(file: str, as_json: bool, context: int | None, trained_length: int |
 def compare(a: str, b: str, context: int | None, head_dim: int | None, as_json: bool) -> int:
     """Say whether two rotary embeddings are the same, and what differs.
 
-    A and B are files, or module:function. The exit code is 1 if they differ.
+    A and B are files, or module:function. The exit code is 1 if they differ, and 2 if they cannot be compared.
 
     \b
     Example: rope-xp compare old/config.json new/config.json
@@ -98,7 +98,7 @@ def compare(a: str, b: str, context: int | None, head_dim: int | None, as_json: 
     values = [inputs.function(each) if inputs.is_function(each) else inputs.config(each) for each in (a, b)]
     report = rope_xp.compare(*values, head_dim=head_dim, context=context)
     show(report, as_json)
-    return 0 if report.same else 1
+    return 0 if report.same else 1 if report.comparable else 2
 
 
 @app.command()

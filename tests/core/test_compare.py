@@ -353,8 +353,9 @@ FAILING = {
 def test_a_function_that_is_no_rotation_is_reported_in_words(words):
     report = compare(FAILING[words], ROPE, like=np.zeros(1))
     assert words.lower() in report.summary.lower() and not report.same and len(report.summary) < 1000
-    is_uncompared = report.causes == ("unknown",) and report.first_position is None
-    assert ("cannot be compared" in str(report)) == is_uncompared and "positions 0 to" not in str(report)
+    fails = "raises" in words or "changes the shape" in words or "returns" in words
+    assert report.comparable != fails and ("could not be compared" in str(report)) == fails
+    assert "positions 0 to" not in str(report)
     with pytest.raises(AssertionError, match=r"^assert_same: the function .* must agree with RotaryEmbedding"):
         assert_same(FAILING[words], ROPE, like=np.zeros(1))
 
@@ -366,11 +367,14 @@ def test_a_function_that_counts_positions_itself_or_ends_is_compared_as_far_as_i
     def ending(x, positions):
         return rotate(x, np.stack([angles(np.arange(3000), OTHER)[p] for p in positions]))
 
-    assert_same(counting, ROPE, shape="seq dim")
-    assert "counts the rows" in compare(counting, ROPE, shape="seq dim").summary
+    assert_same(counting, ROPE, shape="seq dim", positions_ignored=True)
+    assert "counts the rows" in compare(counting, ROPE, shape="seq dim", positions_ignored=True).summary
+    report = compare(counting, ROPE, shape="seq dim")
+    assert (report.same, report.causes, report.comparable) == (False, ("calls",), True)
+    assert "positions_ignored=True" in report.summary
     report = compare(ending, ROPE, shape="seq dim")
-    assert report.causes == ("base",) and "fails beyond position 2,047: it raises IndexError" in report.summary
-    assert report.context == 2048
+    assert report.causes == ("base", "length") and "from position 3,000 on: it raises IndexError" in report.summary
+    assert (report.context, report.first_position) == (4096, 1)
 
 
 @pytest.mark.parametrize("first", [100, 4002, 2**17])
@@ -404,16 +408,21 @@ def test_positions_in_half_precision_have_errors_where_they_are_rounded(dtype, f
 
 LINEAR = LinearScaling(factor=4.0)
 LONG_YARN = YarnScaling(factor=4.0, original_max_position_embeddings=4096)
-# A rule, a slightly wrong number of it, the dtype of phases, the cause, and how the frequencies of the function are
-# stated. `identify` knows YaRN with the bounds of the paper and Llama 3 with a low factor of 1; others are numbers.
+# A rule, a slightly wrong number of it, the dtype of phases, the cause, and how the rule of the function is stated.
 OF_LLAMA = "llama3, factor=8.0, low_freq_factor=1.0, high_freq_factor=3.9"
 SLIGHTLY_WRONG = [
     (LLAMA3, {"high_freq_factor": 3.9}, "float32", "scaling", OF_LLAMA),
     (LLAMA3, {"high_freq_factor": 3.9}, "float64", "scaling", OF_LLAMA),
     (LLAMA3, {"factor": 8.1}, "float32", "scaling", "llama3, factor=8.1"),
-    (LLAMA3, {"low_freq_factor": 1.1}, "float32", "frequencies", "radians per token, given"),
+    (LLAMA3, {"low_freq_factor": 1.1}, "float32", "scaling", "llama3, factor=8.0, low_freq_factor=1.1"),
     (LONG_YARN, {"factor": 4.1}, "float32", "scaling", "yarn, factor=4.1"),
-    (LONG_YARN, {"beta_fast": 24.0}, "float64", "frequencies", "radians per token, given"),
+    (
+        LONG_YARN,
+        {"beta_fast": 24.0},
+        "float64",
+        "scaling",
+        "yarn, factor=4.0, original_max_position_embeddings=4096, beta_fast=",
+    ),
     (LINEAR, {"factor": 4.05}, "float64", "scaling", "linear, factor=4.05"),
 ]
 

@@ -147,7 +147,7 @@ ROUNDED += [(bfloat16, "bfloat16", where) for where in ("positions", "frequencie
 
 @pytest.mark.parametrize("rounded, name, where", ROUNDED)
 def test_precision(rounded, name, where):
-    """Of phases, not of tables: those may be in bfloat16 and yet belong to exact phases."""
+    """Of phases, and of tables in bfloat16 that belong to exact phases."""
 
     def angles(positions):
         of = {each: rounded if each == where else np.asarray for each in ("positions", "frequencies", "products")}
@@ -158,7 +158,7 @@ def test_precision(rounded, name, where):
     assert f"Phases have the precision of {name}" in str(found)
     cos_and_sin = [bfloat16(each) for each in tables(np.arange(600))]
     found = identify(lambda x, p: applied(x, *(each[p] for each in cos_and_sin)), WIDTH)
-    assert (found.precision, found.rope) == ("exact", ROPE)
+    assert (found.precision, found.rope) == ("bfloat16 tables", ROPE)
 
 
 def swapped(x, positions):

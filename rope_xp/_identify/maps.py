@@ -1,4 +1,4 @@
-"""What embeddings do to the channels of a head, as numbers: which pairs, and by what each pair is multiplied."""
+"""What embeddings do, as values (`Behaviour`) and as numbers: pairs of channels, and by what each is multiplied."""
 
 from collections.abc import Callable
 from math import pi
@@ -8,8 +8,15 @@ import numpy as np
 
 from rope_xp._core import backends
 from rope_xp._core.embedding import RotaryEmbedding
+from rope_xp._identify.calls import ROUNDOFF
+from rope_xp._identify.phases import PRECISIONS
+from rope_xp._identify.rules import rounded_to, roundings
 
 SIGNIFICANT_BITS = {"float32": 24, "float16": 11, "bfloat16": 8}
+# Roundings in a result: of both tables, of two products, of their sum, and of the attention factor, with some to spare.
+ROUNDINGS = 8
+# Positions are split at so many bits: factors of both parts are few, and their product takes no sines.
+LOW_BITS = 8
 
 
 class Pair(NamedTuple):
@@ -62,10 +69,25 @@ class Map(NamedTuple):
         """The complex factors "positions rows pairs" at integer positions."""
         if self.measured is not None:
             return self.measured(np.asarray(positions))
-        positions = np.asarray(positions)[:, None, None]
+        positions = np.asarray(positions)
+        if self.phase == "exact" and self.growth is None and len(positions) > 4 << LOW_BITS:
+            upper, number = np.unique(positions >> LOW_BITS, return_inverse=True)
+            found = self.size * np.exp(1j * (self.start + (upper << LOW_BITS)[:, None, None] * self.step))[number]
+            lower = np.exp(1j * np.arange(1 << LOW_BITS)[:, None, None] * self.step)
+            found *= lower[positions & ((1 << LOW_BITS) - 1)]
+            return found
+        positions = positions[:, None, None]
         angles = _rounded(_rounded(positions, self.phase) * _rounded(self.step, self.phase), self.phase)
         size = self.size if self.growth is None else self.size * np.exp((positions - self.centre) * self.growth)
         return size * np.exp(1j * (self.start + angles))
+
+    def error_of(self, positions: Any, precision: str, roundoff: float) -> Any:
+        """How far factors "positions rows pairs" with phases and tables of this precision are from exact ones."""
+        tables = ROUNDOFF[precision.partition(" ")[0]] if precision.endswith("tables") else 0.0
+        size = np.maximum(self.size, 1.0)
+        of_angle = size * PRECISIONS["float32" if tables else precision] * roundings(self.step)
+        fixed = size * ROUNDINGS * max(roundoff, tables) + of_angle * (np.abs(self.start) + np.abs(self.step))
+        return fixed + np.asarray(positions)[:, None, None] * (of_angle * np.abs(self.step))
 
     def rotated(self, x: Any, positions: Any, row: int = 0) -> Any:
         """The result "rows head_dim" of rows of x at integer positions, by one row of frequencies."""
@@ -102,11 +124,8 @@ class Map(NamedTuple):
 
 def _rounded(numbers: Any, precision: str) -> Any:
     """Numbers with the significant bits of a precision. Products of two float32 numbers are exact in float64."""
-    if precision not in SIGNIFICANT_BITS:
-        return numbers
-    fractions, exponents = np.frexp(np.asarray(numbers, dtype=np.float64))
-    unit = 2.0 ** SIGNIFICANT_BITS[precision]
-    return np.ldexp(np.round(fractions * unit) / unit, exponents)
+    bits = SIGNIFICANT_BITS.get(precision)
+    return numbers if bits is None else rounded_to(bits, np.asarray(numbers, dtype=np.float64))
 
 
 def map_of(rope: RotaryEmbedding | None, directions: Any = None, offset: int = 0, is_swapped: bool = False) -> Map:
@@ -125,9 +144,10 @@ def map_of(rope: RotaryEmbedding | None, directions: Any = None, offset: int = 0
     if rope is None:
         return Map(None, (), np.ones(0), np.zeros((1, 0)), np.zeros((1, 0)))
     directions = np.ones((1, rope.axes)) if directions is None else directions
-    step = np.einsum("da,ahp->dhp", directions, frequencies_of(rope))
+    frequencies = frequencies_of(rope)
+    step = np.einsum("da,ahp->dhp", directions, frequencies)
+    start = np.broadcast_to(offset * frequencies.sum(axis=0), step.shape).reshape(-1, rope.pairs)  # of all axes
     step = step.reshape(-1, rope.pairs)
-    start = offset * step
     if is_swapped:  # sin + i cos is i times the conjugate of cos + i sin
         start, step = pi / 2 - start, -step
     found = Map(rope.head_dim, pairs_of(rope), np.full(rope.pairs, rope.attention_factor), start, step)
@@ -200,3 +220,70 @@ def part_of(each: Map, kept: Any) -> Map:
     size, start, step = each.size[kept], each.start[:, kept], each.step[:, kept]
     measured = each.measured and (lambda positions: each.factors(positions)[..., kept])
     return Map(each.head_dim, pairs, size, start, step, growth, each.centre, each.phase, measured)
+
+
+class Behaviour(NamedTuple):
+    """A value, and what a function may do besides.
+
+    Attributes
+    ----------
+    rope : RotaryEmbedding or None
+        None if nothing is rotated.
+    factor : float
+        The attention factor, in addition to that of the scaling rule.
+    offset : int
+        Added to all positions, in tokens.
+    is_swapped : bool
+        Sine and cosine are exchanged.
+    axis : str
+        "tokens", or "heads" if each head is rotated by its number.
+    precision : str
+        How phases are computed: "exact", "float32", "float16" or "bfloat16", or with which rounding their sines and
+        cosines are: "float16 tables" or "bfloat16 tables".
+    roundoff : float
+        The unit roundoff of the results of a function, or of its tables if that is greater.
+    change : str
+        The rule of the frequencies, in words, if a function changes a rule in a way that no value states.
+    measured : function, optional
+        The complex factors "positions rows pairs" of a function or of given frequencies, if they are not exactly those
+        of `rope`.
+    """
+
+    rope: RotaryEmbedding | None
+    factor: float = 1.0
+    offset: int = 0
+    is_swapped: bool = False
+    axis: str = "tokens"
+    precision: str = "exact"
+    roundoff: float = 0.0
+    change: str = ""
+    measured: Callable[[Any], Any] | None = None
+
+    @property
+    def attention_factor(self) -> float:
+        """The factor of sines and cosines."""
+        return self.factor * factor_of_scaling(self.rope)
+
+    def with_exact_phases(self) -> "Behaviour":
+        """The same with exact phases."""
+        return self._replace(precision="exact", measured=None)
+
+    def map(self, directions: Any = None) -> Map:
+        """What it does to pairs of channels. Of heads that are rotated by their number, the map is that of head 1."""
+        found = map_of(self.rope, directions, self.offset, self.is_swapped)
+        found = found._replace(phase=self.precision, measured=self.measured)
+        if self.axis == "heads":
+            found = found._replace(start=found.start + found.step, step=0.0 * found.step)
+        return found._replace(size=np.full(len(found.pairs), self.attention_factor))
+
+
+def behaviour_of(rope: RotaryEmbedding | None) -> Behaviour:
+    """What a value does."""
+    if rope is None:
+        return Behaviour(None)
+    factor: Any = rope.attention_factor
+    return Behaviour(rope, factor / factor_of_scaling(rope), precision=rope.phase)
+
+
+def factor_of_scaling(rope: RotaryEmbedding | None) -> float:
+    return 1.0 if rope is None or rope.scaling is None else rope.scaling.resolved_attention_factor

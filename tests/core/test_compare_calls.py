@@ -1,0 +1,246 @@
+"""`compare` and `identify` of functions whose results depend on more than the channels and the position of a row.
+
+Each function has an oracle of its own: rotation by complex numbers, and a mistake around it.
+"""
+
+from functools import partial
+
+import ml_dtypes
+import numpy as np
+import oracle
+import pytest
+
+from rope_xp import Llama3Scaling, RotaryEmbedding, Sections, YarnScaling, assert_same, compare, identify
+
+HEAD_DIM = 16
+FREQUENCIES = np.array([float(w) for w in oracle.geometric(10_000.0, HEAD_DIM)])
+ROPE = RotaryEmbedding(head_dim=HEAD_DIM, layout="half", base=10_000.0)
+WIDE = RotaryEmbedding(head_dim=64, layout="half", base=10_000.0)
+
+
+def rotate(x, positions, frequencies=FREQUENCIES):
+    """x "seq dim", "heads seq dim" or "batch heads seq dim", at positions "seq" or "batch seq"."""
+    angles = np.asarray(positions, dtype=np.float64)[..., None] * frequencies
+    return oracle.rotate(x, angles[:, None] if angles.ndim > 2 else angles, "half")
+
+
+def one_token_is_not_rotated(x, positions):
+    return x if x.shape[-2] == 1 else rotate(x, positions)
+
+
+def positions_of_the_first_batch_row(x, positions):
+    return rotate(x, positions if positions.ndim == 1 else np.broadcast_to(positions[:1], positions.shape))
+
+
+def heads_reversed(x, positions):
+    return rotate(x, positions)[:, ::-1]
+
+
+def later_heads_are_not_rotated(x, positions, first=4):
+    return np.concatenate([rotate(x[:, :first], positions), x[:, first:]], axis=1)
+
+
+def of_a_layer(result):
+    """Two layers share a cache: a call gets the result, or the tables, of an earlier call with the same key."""
+    kept = {}
+
+    def fn(x, positions):
+        if result:
+            return kept.setdefault((x.shape, positions.tobytes()), rotate(x, positions))
+        return rotate(x, kept.setdefault((x.shape, int(positions.flat[0])), positions))
+
+    return fn
+
+
+def longer_calls_are_scaled(x, positions):
+    return rotate(x, positions, FREQUENCIES / (2.0 if x.shape[-2] > 2000 else 1.0))
+
+
+def far_tokens_alone_are_not_rotated(x, positions):
+    return x if x.shape[-2] == 1 and positions.flat[0] > 2000 else rotate(x, positions)
+
+
+def added_noise():
+    rng = np.random.default_rng(0)
+    return lambda x, positions: rotate(x, positions) + rng.normal(size=x.shape)
+
+
+BATCHES = "batch heads seq dim"
+IRREGULAR = {
+    "relative to the call": (lambda x, p: rotate(x, p - p.min()), None, "do not begin with 0"),
+    "relative to the first": (lambda x, p: rotate(x, p - p[..., :1]), None, "do not begin with 0|follow neither"),
+    "one token": (one_token_is_not_rotated, None, "one token alone"),
+    "a far token": (far_tokens_alone_are_not_rotated, None, "one token alone gives another result at position 4,095"),
+    "the first batch row": (positions_of_the_first_batch_row, BATCHES, "depends on the batch row"),
+    "heads reversed": (heads_reversed, BATCHES, "depends on the head"),
+    "later heads": (later_heads_are_not_rotated, BATCHES, "differ along heads"),
+    "heads from 20 on": (partial(later_heads_are_not_rotated, first=20), BATCHES, "head 20"),
+    "tables of an earlier call": (of_a_layer(False), None, "a second call|an earlier call"),
+    "result of an earlier call": (of_a_layer(True), None, "same positions and another x"),
+    "long calls": (longer_calls_are_scaled, None, "A call with 4,096 tokens"),
+    "number of the batch row": (
+        lambda x, p: rotate(x, np.broadcast_to(np.arange(len(x))[:, None], (len(x), x.shape[2]))),
+        BATCHES,
+        "by its number in the batch",
+    ),
+    "shuffled": (lambda x, p: rotate(x, np.sort(p)), None, "in another order|in any order|follow neither"),
+    "noise": (added_noise(), None, "two equal calls give different results"),
+}
+
+
+@pytest.mark.parametrize("name", IRREGULAR)
+def test_a_result_that_depends_on_the_call_is_never_the_same(name):
+    """All other calls agree, so that only calls can be the cause. The report says which calls are different."""
+    fn, shape, words = IRREGULAR[name]
+    report = compare(fn, ROPE, context=4096, shape=shape)
+    assert (report.same, report.causes, report.comparable) == (False, ("calls",), True)
+    assert any(each.lower() in report.summary.lower() for each in words.split("|")), report.summary
+    assert not compare(fn, fn, head_dim=HEAD_DIM, context=4096, shape=shape).same
+    with pytest.raises(AssertionError, match="cause: calls"):
+        assert_same(fn, ROPE, context=4096, shape=shape)
+    found = identify(fn, HEAD_DIM, shape=shape)
+    assert found.rope is None or found.longest < 2001
+
+
+@pytest.mark.parametrize("shape", [None, "seq dim", "heads seq dim", BATCHES])
+def test_a_right_function_is_the_same_in_all_calls(shape):
+    assert_same(rotate, ROPE, context=4096, shape=shape)
+    assert identify(rotate, HEAD_DIM, shape=shape).rope == ROPE
+
+
+def test_results_that_end_before_the_context_are_not_the_same():
+    """The context is what was asked for."""
+    report = compare(lambda x, p: rotate(x, np.arange(100)[p]), ROPE, context=100_000)
+    assert (report.same, report.causes, report.context) == (False, ("length",), 100_000)
+    assert "fails from position 100 on: it raises IndexError" in report.summary and report.first_position is None
+    assert_same(lambda x, p: rotate(x, np.arange(100)[p]), ROPE, context=100)
+
+
+def test_a_counting_function_with_a_last_row_differs_from_there_on():
+    def counting(x, positions):
+        return rotate(x, np.minimum(np.arange(len(x)), 5000))
+
+    for ignored in (False, True):
+        report = compare(counting, ROPE, context=65_536, positions_ignored=ignored)
+        assert not report.same and report.first_position == 5001
+    report = compare(lambda x, p: rotate(x, np.arange(len(x))), ROPE, context=2**18, positions_ignored=True)
+    assert "All positions below 131,072 were tried, and none beyond." in report.summary
+
+
+def test_a_function_that_ignores_positions_is_the_same_only_if_that_is_said():
+    def counting(x, positions):
+        return rotate(x, np.arange(len(x)))
+
+    report = compare(counting, ROPE)
+    assert (report.same, report.causes) == (False, ("calls",)) and "positions_ignored=True" in report.summary
+    assert_same(counting, ROPE, positions_ignored=True)
+    with pytest.raises(AssertionError, match="ignores positions"):
+        assert_same(counting, ROPE)
+    with pytest.raises(TypeError, match="compare: positions_ignored must be"):
+        compare(counting, ROPE, positions_ignored="yes")
+
+
+@pytest.mark.parametrize("first", [8, 32, 100])
+def test_rotation_that_begins_late_is_not_none(first):
+    def late(x, positions):
+        return np.where((positions >= first)[..., None], rotate(x, positions), x)
+
+    report = compare(late, None, head_dim=HEAD_DIM)
+    assert (report.same, report.causes, report.first_position) == (False, ("rotation",), first)
+    assert compare(lambda x, p: x, None, head_dim=HEAD_DIM).same
+
+
+def test_grouped_positions_are_named():
+    def grouped(x, positions):
+        return rotate(x, positions // 8)
+
+    words = "ositions are divided by 8 and rounded down"
+    assert words in str(identify(grouped, HEAD_DIM)).replace("\n", " ")
+    assert words in compare(grouped, ROPE).summary
+    report = compare(grouped, None, head_dim=HEAD_DIM)
+    assert (report.same, report.first_position) == (False, 8) and words in report.summary
+
+
+def test_off_by_one_on_three_axes_is_an_offset():
+    sections = Sections((4, 2, 2))
+    rope = ROPE.replace(sections=sections)
+
+    def fn(x, positions, offset=1):  # axes seq
+        angles = (positions[list(sections.axis_of_pair)].T + offset) * FREQUENCIES
+        return oracle.rotate(x, angles, "half")
+
+    report = compare(fn, rope, shape="seq dim", context=4096)
+    assert (report.same, report.causes) == (False, ("offset",))
+    assert report.differences[0].a == "positions + 1"
+    assert_same(partial(fn, offset=0), rope, shape="seq dim", context=4096)
+
+
+LONG_YARN = YarnScaling(factor=4.0, original_max_position_embeddings=4096)
+RULED = WIDE.replace(scaling=LONG_YARN)
+
+
+@pytest.mark.parametrize(("change", "words"), [("reverse", "with its ramp reversed"), ("twice", "applied twice")])
+def test_a_rule_that_is_applied_wrongly_is_named(change, words):
+    plain = np.array(WIDE.inv_freq)
+    kept = (np.array(RULED.inv_freq) / plain - 0.25) / 0.75
+    w = plain * (0.25 + 0.75 * (1.0 - kept)) if change == "reverse" else np.array(RULED.inv_freq) ** 2 / plain
+    report = compare(lambda x, p: RULED.attention_factor * rotate(x, p, w), RULED, context=8192)
+    assert report.causes == ("frequencies",) and words in report.differences[0].a and "yarn" in report.differences[0].a
+
+
+def with_bfloat16_tables(x, positions, w):
+    angles = positions[:, None] * w
+    cos, sin = (each.astype(ml_dtypes.bfloat16).astype(np.float64) for each in (np.cos(angles), np.sin(angles)))
+    one, other = np.split(x, 2, axis=-1)
+    return np.concatenate([one * cos - other * sin, other * cos + one * sin], axis=-1)
+
+
+def test_bfloat16_tables_are_named_with_their_rule():
+    rule = Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
+    rope = RotaryEmbedding(head_dim=128, layout="half", base=500_000.0, scaling=rule)
+    fn = partial(with_bfloat16_tables, w=np.array(rope.inv_freq))
+    found = identify(fn, 128)
+    assert (found.rope, found.precision) == (rope, "bfloat16 tables") and found.confidence > 0.8
+    report = compare(fn, rope, context=8192)
+    assert report.causes == ("phase precision",) and "a: bfloat16 tables" in report.summary
+
+
+def test_llama3_with_equal_factors_in_bfloat16_tables_raises_nothing():
+    """An exponent overflowed in some of these. Each is the rule, or frequencies as numbers that are right."""
+    for width, base in ((64, 10_000.0), (128, 500_000.0)):
+        rule = Llama3Scaling(
+            factor=8.0, low_freq_factor=4.0, high_freq_factor=4.0, original_max_position_embeddings=8192
+        )
+        rope = RotaryEmbedding(head_dim=width, layout="half", base=base, scaling=rule)
+        found = identify(partial(with_bfloat16_tables, w=np.array(rope.inv_freq)), width).rope
+        assert found is not None
+        np.testing.assert_allclose(found.inv_freq, rope.inv_freq, rtol=2e-3, atol=1e-7)
+
+
+def test_yarn_without_its_factor_says_what_the_factor_would_be():
+    found = identify(lambda x, p: rotate(x, p, np.array(RULED.inv_freq)), 64)
+    assert "that of YaRN with factor 4 is 1.13863" in str(found).replace("\n  ", " ")
+    report = compare(lambda x, p: rotate(x, p, np.array(RULED.inv_freq)), RULED, context=4096)
+    assert report.causes == ("attention factor",) and report.differences[0][1:] == ("1", "1.13863")
+
+
+def test_what_cannot_be_compared_is_not_said_to_differ():
+    report = compare(lambda x, p: 1 / 0, ROPE)
+    assert (report.same, report.comparable, report.causes) == (False, False, ("unknown",))
+    assert "could not be compared" in report.summary
+    with pytest.raises(AssertionError, match="could not be compared"):
+        assert_same(lambda x, p: 1 / 0, ROPE)
+    assert compare(ROPE, ROPE.replace(base=500.0)).comparable and compare(rotate, ROPE).comparable
+
+
+def test_functions_of_each_library(xp):
+    """A right one, one that ends, and one that is relative to its call."""
+    like = xp.array(np.zeros(1), "float32")
+
+    def on_library(change, x, positions):
+        return xp.array(rotate(xp.numpy(x), change(xp.numpy(positions))), "float32")
+
+    assert_same(partial(on_library, lambda p: p), ROPE, like=like, context=512)
+    assert identify(partial(on_library, lambda p: p), HEAD_DIM, like=like).rope == ROPE
+    for change, cause in ((lambda p: np.arange(100)[p], "length"), (lambda p: p - p.min(), "calls")):
+        assert compare(partial(on_library, change), ROPE, like=like, context=512).causes == (cause,)

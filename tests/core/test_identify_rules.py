@@ -1,0 +1,293 @@
+"""Which rule `identify` finds in functions of random values, and in those of rules that are computed wrongly.
+
+The frequencies are written here from the papers' formulas. They share no code with the package.
+"""
+
+import itertools
+from collections import Counter
+from math import ceil, floor, log, pi
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from rope_xp import LinearScaling, Llama3Scaling, NTKScaling, RotaryEmbedding, YarnScaling, identify
+
+HEAD = 128
+
+
+def geometric(base, width):
+    return base ** (-np.arange(0, width, 2) / width)
+
+
+def linear(base, width, factor):
+    return geometric(base, width) / factor
+
+
+def ntk(base, width, factor):
+    return geometric(base * factor ** (width / (width - 2)), width)
+
+
+def mixed_ntk(base, width, factor, exponent=1.0):
+    a = log(factor) / (width / 2) ** exponent
+    return geometric(base, width) * np.exp(-a * np.arange(1, width // 2 + 1) ** exponent)
+
+
+def proportional(base, width, part, factor=1.0):
+    return geometric(base, width) / factor * (np.arange(width // 2) < int(part * width / 2))
+
+
+def ramp(base, width, length, fast=32.0, slow=1.0, truncate=True):
+    """YaRN's: 0 where a frequency is kept, 1 where it is divided."""
+    first, last = (width * log(length / (beta * 2 * pi)) / (2 * log(base)) for beta in (fast, slow))
+    if truncate:
+        first, last = floor(first), ceil(last)
+    first, last = max(first, 0), min(last, width - 1)
+    return np.clip((np.arange(width // 2) - first) / max(last - first, 0.001), 0.0, 1.0)
+
+
+def yarn(base, width, factor, length, reverse=False, twice=False, **options):
+    divided = ramp(base, width, length, **options)
+    divided = 1.0 - divided if reverse else divided
+    return geometric(base, width) * (divided / factor + 1.0 - divided) ** (2 if twice else 1)
+
+
+def llama3(base, width, factor, low, high, length, twice=False):
+    w = geometric(base, width)
+    for _ in range(2 if twice else 1):
+        turns = length * w / (2 * pi)
+        kept = np.clip((turns - low) / (high - low), 0.0, 1.0) if high > low else (turns >= high).astype(float)
+        w = w * ((1.0 - kept) / factor + kept)
+    return w
+
+
+def dynamic_ntk(base, width, factor, length, seq_len):
+    return geometric(base * (factor * seq_len / length - (factor - 1)) ** (width / (width - 2)), width)
+
+
+def longrope(base, width, factors):
+    return geometric(base, width) / factors
+
+
+def rounded(dtype):
+    return lambda x: np.asarray(x).astype(dtype).astype(np.float64)
+
+
+FLOAT32, FLOAT16, BFLOAT16 = rounded(np.float32), rounded(np.float16), rounded(ml_dtypes.bfloat16)
+# How a function computes: its frequencies, its phases and its tables.
+PRECISIONS = {
+    "exact": {},
+    "float32 frequencies": {"frequencies": FLOAT32},
+    "float32 phases": {"frequencies": FLOAT32, "phases": FLOAT32},
+    "float16 tables": {"tables": FLOAT16},
+    "bfloat16 tables": {"tables": BFLOAT16},
+    "bfloat16 tables of float32 phases": {"frequencies": FLOAT32, "phases": FLOAT32, "tables": BFLOAT16},
+}
+
+
+def function(w, layout="half", factor=1.0, frequencies=np.asarray, phases=np.asarray, tables=np.asarray, rows=None):
+    """A rotation of the first channels by these frequencies. `rows` is the length of its table, if it has one."""
+    w, pairs = frequencies(w), len(w)
+    one, other = (
+        (slice(0, pairs), slice(pairs, 2 * pairs))
+        if layout == "half"
+        else (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2))
+    )
+
+    def fn(x, positions):
+        assert rows is None or positions.max() < rows
+        angles = phases(np.asarray(positions, dtype=float)[..., None] * w)
+        cos, sin = tables(factor * np.cos(angles)), tables(factor * np.sin(angles))
+        y = np.array(x)
+        y[..., one] = x[..., one] * cos - x[..., other] * sin
+        y[..., other] = x[..., other] * cos + x[..., one] * sin
+        return y
+
+    return fn
+
+
+def random_rule(random):
+    """A kind of rule, its frequencies and its attention factor, with the numbers of published models."""
+    width = int(random.choice([32, 64, 96, 128]))
+    base = float(random.choice([10_000, 10_000, 25_000, 100_000, 150_000, 500_000, 1_000_000, 5_000_000, 8_000_000]))
+    factor = float(random.choice([2, 2.5, 4, 8, 16, 32, 40]))
+    length = int(random.choice([2048, 4096, 8192, 32_768]))
+    kind = str(
+        random.choice(
+            ["plain", "linear", "ntk", "mixed ntk", "proportional", "dynamic ntk", "longrope"]
+            + ["llama3", "llama3 step", "yarn", "yarn betas"] * 2
+        )
+    )
+    paper = 0.1 * log(factor) + 1.0
+    if kind == "plain":
+        return kind, geometric(base, width), 1.0
+    if kind == "linear":
+        return kind, linear(base, width, factor), 1.0
+    if kind == "ntk":
+        return kind, ntk(base, width, factor), 1.0
+    if kind == "mixed ntk":
+        return kind, mixed_ntk(base, width, factor, float(random.choice([1.0, 0.625]))), 1.0
+    if kind == "proportional":
+        return (
+            kind,
+            proportional(base, width, float(random.choice([0.25, 0.5, 0.75])), float(random.choice([1, 8]))),
+            1.0,
+        )
+    if kind == "dynamic ntk":
+        return kind, dynamic_ntk(base, width, factor, length, int(length * random.uniform(1, 4))), 1.0
+    if kind == "longrope":
+        return kind, longrope(base, width, np.sort(random.uniform(1, 60, width // 2)).round(4)), 1.0
+    if kind == "llama3":
+        low, high = ((1, 4), (1, 2), (0.5, 4), (2, 8), (1.5, 6))[random.integers(5)]
+        return kind, llama3(base, width, factor, low, high, length), 1.0
+    if kind == "llama3 step":
+        return kind, llama3(base, width, factor, 1, 1, length), 1.0
+    fast, slow = ((32, 1), (16, 1), (32, 2), (64, 1), (24, 1.5))[0 if kind == "yarn" else random.integers(1, 5)]
+    truncate = bool(random.integers(2))
+    return (
+        kind,
+        yarn(base, width, factor, length, fast=fast, slow=slow, truncate=truncate),
+        float(random.choice([paper, 1.0])),
+    )
+
+
+ROUNDOFF = {"exact": 2.0**-24, "float32": 2.0**-24, "float16 tables": 2.0**-11, "bfloat16 tables": 2.0**-8}
+
+
+def outcome(found, w, factor):
+    """What a report says of a function of these frequencies: a rule, numbers, unknown, or something wrong.
+
+    A frequency may be off by what float32 rounds in an exponent and in a phase, and an angle at the largest position by
+    16 units of roundoff of the tables, the tolerance of a report.
+    """
+    if found.rope is None:
+        return "unknown"
+    ours = np.zeros(len(w))
+    got = np.asarray(found.rope.inv_freq)[: len(w)]
+    ours[: len(got)] = got
+    roundoff = ROUNDOFF[found.precision]
+    off = np.abs(ours - w) > 2.0**-18 * w + 16 * roundoff / (found.longest + 1)
+    if off.any() or abs(found.rope.attention_factor - factor) > 8 * roundoff * factor:
+        return "wrong"
+    return "numbers" if found.rope.base is None else "rule"
+
+
+def case(seed):
+    random = np.random.default_rng(seed)
+    kind, w, factor = random_rule(random)
+    how = list(PRECISIONS)[seed % len(PRECISIONS)]
+    rows = None if random.integers(3) else int(random.choice([2048, 8192, 131_072]))
+    layout = str(random.choice(["half", "interleaved"]))
+    fn = function(w, layout, factor, rows=rows, **PRECISIONS[how])
+    return kind, how, w, factor, rows, fn
+
+
+@pytest.mark.parametrize("first", range(0, 120, 20))
+def test_random_rules(first):
+    """No report is wrong. LongRoPE is numbers, and so are a few rules whose numbers the frequencies do not give."""
+    counts = Counter()
+    for seed in range(first, first + 20):
+        kind, how, w, factor, _, fn = case(seed)
+        found = identify(fn, HEAD)
+        counts[kind == "longrope", result := outcome(found, w, factor)] += 1
+        assert result in ("rule", "numbers"), (seed, kind, how, str(found))
+        if "tables" in how:
+            assert found.precision == " ".join(how.split()[:2]), (seed, how, str(found))
+    assert counts[False, "numbers"] <= 2 and not counts[True, "rule"], counts
+
+
+def report(w, **options):
+    found = identify(function(w, **options), HEAD)
+    return found, " ".join(found.reasons)
+
+
+PAPER = 0.1 * log(4.0) + 1.0  # YaRN's attention factor for a factor of 4
+
+
+@pytest.mark.parametrize("how", PRECISIONS)
+@pytest.mark.parametrize("change, words", [("reverse", "with its ramp reversed"), ("twice", "applied twice")])
+@pytest.mark.parametrize(
+    "base, width, factor, length", [(1e6, 128, 4, 32_768), (1e4, 64, 40, 4096), (5e5, 96, 8, 8192)]
+)
+def test_yarn_reversed_or_applied_twice(base, width, factor, length, change, words, how):
+    w = yarn(base, width, factor, length, **{change: True})
+    found, reasons = report(w, factor=0.1 * log(factor) + 1.0, **PRECISIONS[how])
+    rule = f"base {base:g} with scaling yarn, factor={factor:.1f}, original_max_position_embeddings={length}, {words}"
+    assert f"The frequencies are those of {rule}" in reasons
+    assert outcome(found, w, 0.1 * log(factor) + 1.0) == "numbers"
+
+
+@pytest.mark.parametrize("how", PRECISIONS)
+def test_llama3_applied_twice(how):
+    """The second time, its wavelengths are those of the first time's frequencies."""
+    found, reasons = report(llama3(5e5, 128, 8, 1, 4, 8192, twice=True), **PRECISIONS[how])
+    assert "base 500000 with scaling llama3, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0" in reasons
+    assert "original_max_position_embeddings=8192, applied twice" in reasons and found.rope.base is None
+
+
+def test_what_cannot_be_told_from_one_rule_is_one_rule():
+    for w, scaling in (
+        (linear(1e4, 128, 4.0) / 4.0, LinearScaling(factor=16.0)),
+        (ntk(1e4 * 4.0 ** (128 / 126), 128, 4.0), NTKScaling(factor=16.0)),
+    ):
+        assert report(w)[0].rope == RotaryEmbedding(head_dim=HEAD, layout="half", base=1e4, scaling=scaling)
+
+
+@pytest.mark.parametrize("name, tables", [("float16", FLOAT16), ("bfloat16", BFLOAT16)])
+def test_rules_of_models_through_tables_in_half_precision(name, tables):
+    llama = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    rule = Llama3Scaling(**llama)
+    for rows in (None, 131_072, 8192):
+        found, reasons = report(llama3(5e5, 128, *llama.values()), tables=tables, rows=rows)
+        assert found.rope == RotaryEmbedding(head_dim=HEAD, layout="half", base=5e5, scaling=rule), (rows, reasons)
+        assert found.precision == f"{name} tables" and f"Sines and cosines are rounded to {name}" in reasons
+
+
+@pytest.mark.parametrize("width", [32, 64, 128])
+def test_a_step_in_bfloat16_tables(width):
+    """No ramp is wider than nothing: the frequencies of Llama 4 Scout's rule, whose two factors are equal."""
+    for base, factor, length in itertools.product((1e4, 5e5), (8, 32), (2048, 8192, 32_768)):
+        w = llama3(base, width, factor, 1, 1, length)
+        found, reasons = report(w, tables=BFLOAT16)
+        assert outcome(found, w, 1.0) == "rule", (base, factor, length, reasons)
+
+
+@pytest.mark.parametrize("low, high", [(1, 2), (0.5, 4), (2, 8), (1.5, 6)])
+def test_other_factors_of_llama3(low, high):
+    """Only ratios of the length and the factors follow from frequencies, so the frequencies are compared."""
+    w = llama3(5e5, 128, 8, low, high, 8192)
+    found, reasons = report(w)
+    assert isinstance(found.rope.scaling, Llama3Scaling), reasons
+    np.testing.assert_allclose(found.rope.inv_freq, w, rtol=1e-14)
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+@pytest.mark.parametrize("fast, slow", [(16, 1), (32, 2), (64, 1), (24, 1.5)])
+def test_other_betas_of_yarn(fast, slow, truncate):
+    w = yarn(5e5, 128, 4, 32_768, fast=fast, slow=slow, truncate=truncate)
+    found, reasons = report(w, factor=PAPER)
+    assert isinstance(found.rope.scaling, YarnScaling), reasons
+    np.testing.assert_allclose(found.rope.inv_freq, w, rtol=1e-14)
+    if not truncate:
+        rule = YarnScaling(
+            factor=4.0, original_max_position_embeddings=32_768, beta_fast=fast, beta_slow=slow, truncate=False
+        )
+        ratios = [getattr(rule, name) / rule.original_max_position_embeddings for name in ("beta_fast", "beta_slow")]
+        got = found.rope.scaling
+        assert [got.beta_fast, got.beta_slow] == pytest.approx(
+            [r * got.original_max_position_embeddings for r in ratios]
+        )
+
+
+def test_the_attention_factor_that_yarn_would_have():
+    found, reasons = report(yarn(1e6, 128, 4, 32_768))
+    assert found.rope.scaling == YarnScaling(factor=4.0, original_max_position_embeddings=32_768, attention_factor=1.0)
+    assert "The attention factor is 1; that of YaRN with factor 4 is 1.13863" in reasons
+    assert "is applied twice" in report(yarn(1e6, 128, 4, 32_768), factor=PAPER**2)[1]
+    assert "ttention factor" not in report(yarn(1e6, 128, 4, 32_768), factor=PAPER)[1]
+
+
+def test_the_base_of_dynamic_ntk_is_its_changed_base():
+    w = dynamic_ntk(1e4, 128, 2.0, 4096, 10_000)
+    rope = report(w)[0].rope
+    assert rope.scaling is None and rope.base == pytest.approx(w[1] ** -64.0, rel=1e-12)
