@@ -170,7 +170,7 @@ def of_a_table_that_ends(p, call, n):
 
 def of_a_table_in_parts(p, call, n):
     """Where a table is too short, rows are appended. By mistake they begin with position 0."""
-    length = call.memory.setdefault("length", max(p.max() + 1, n))
+    length = call.memory.setdefault("length", max(int(p.max()) + 1, n))
     return np.where(p < length, p, p - length)
 
 
