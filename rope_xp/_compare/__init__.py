@@ -22,9 +22,10 @@ def compare(
 ) -> Comparison:
     """Whether two rotary embeddings are the same, and if not, what differs and from which position on it matters.
 
-    Values and configs are compared by their frequencies, exactly. A function is first called at a few positions.
-    The value that it should compute is changed in the ways of known mistakes, by one change and by two, until it gives
-    the same numbers as the function. Then, to check, the function is called at many positions.
+    Values and configs are compared by their frequencies, exactly. A function is called, as by `identify`, to find the
+    value that it computes. Then, to check, it is called at many positions and in different calls: with one token alone,
+    with positions in any order that do not begin with 0, with many heads and with several batch rows that have
+    positions of their own. Where it has no result, or one that depends on the call, it is not the same.
 
     Parameters
     ----------
@@ -70,7 +71,8 @@ def compare(
     different numbers of axes are compared on all of them, as for text.) The position is exact, with two exceptions.
     Phases that are not exact are compared at every position below ``2**20``, and at 8,192 positions beyond. A function
     that nothing explains is compared at positions 0 to 31 and at powers of two up to 65,536. To check that a
-    function is the same everywhere, it is called at all positions below 32,768 and at some beyond.
+    function is the same everywhere, it is called at all positions below 32,768 and at some beyond, in calls with at
+    most 8,192 tokens. No call is beyond `context`. `sample` says which positions were called, if not all.
 
     If `b` rotates queries and also keys, an equal offset of both changes no score. `scores_are_same` says so.
 

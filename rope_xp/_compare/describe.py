@@ -18,8 +18,9 @@ from rope_xp._identify.values import nearest
 
 # Results with greater rounding say little about the precision of phases: their own noise is as large.
 COARSE = 2.0**-12
-# A function is called at positions below these, at least and at most, to find out what it computes.
-SHORTEST, LONGEST = 2**17, 2**20 + 1
+# A function is called at positions below the context, and below this, to find out what it computes. Calls beyond the
+# context could change what a function that keeps tables does below it.
+LONGEST = 2**20 + 1
 # The same for a function that ignores positions: each call needs as many rows.
 SEARCHED_INDEX = 2**12
 
@@ -135,7 +136,7 @@ def finding_of_function(
         if y is None or np.abs(y - x).max() > 64 * probe.eps * probe.head_dim:
             return found.with_cause("rotation", "The function gives the same result at every position that was tried.")
         return found._replace(behaviour=Behaviour(None))
-    longest = SEARCHED_INDEX if probe.follows == "index" else min(max(context, SHORTEST), LONGEST)
+    longest = SEARCHED_INDEX if probe.follows == "index" else min(max(length, 8), LONGEST)
     search = Search(probe, longest, reference).run()
     found = found._replace(rotates=search.report.is_rotation is not False)
     if search.report.stateful and "calls" not in found.causes:

@@ -115,7 +115,10 @@ def start_of(start: np.ndarray, frequencies: np.ndarray, errors: np.ndarray, rou
         return Start(0, "")
     constant = np.abs(wrapped(start - start[0])).max() <= close and len(start) > 1
     if constant and abs(abs(start[0]) - pi / 2) <= close:
-        return Start(None, "sin and cos are swapped, so the angle is a quarter turn minus position * frequency")
+        if start[0] > 0.0 and (frequencies <= errors).all():
+            return Start(None, "sin and cos are swapped, so the angle is a quarter turn minus position * frequency")
+        more = "more" if start[0] > 0.0 else "less"
+        return Start(None, f"sin and cos are swapped, and a sign differs: each angle is a quarter turn {more}")
     offset, error = _offset(start, frequencies, errors, roundoff)
     if offset is None and constant:
         return Start(None, f"all pairs are turned by a constant angle of {start[0]:.6g}")

@@ -312,6 +312,8 @@ def _index_or_first_call(first: np.ndarray, longer: np.ndarray, close: float) ->
     """What decides a result that stays if positions change, from a first call with more rows."""
     if np.abs(first - longer[: len(first)]).max() <= close:
         return "index"
+    if len(first) != len(ORDER):
+        return None
     of_positions = longer[np.argsort(MORE)[ORDER]]
     return "first call" if np.abs(first - of_positions).max() <= close else None
 

@@ -99,7 +99,7 @@ def test_a_result_that_depends_on_the_call_is_never_the_same(name):
     with pytest.raises(AssertionError, match="cause: calls"):
         assert_same(fn, ROPE, context=4096, shape=shape)
     found = identify(fn, HEAD_DIM, shape=shape)
-    assert found.rope is None or found.longest < 2001
+    assert found.rope is None or found.axis == "batch" or found.longest < 2001
 
 
 @pytest.mark.parametrize("shape", [None, "seq dim", "heads seq dim", BATCHES])
