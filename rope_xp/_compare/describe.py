@@ -236,7 +236,7 @@ def first_difference(
     for row in range(1 if directions is None else len(directions)):
         for positions in [np.arange(context)] if probe.follows == "index" else tried(context):
             x = rows_at(probe.head_dim, positions)
-            one, other = (_results(each, x, directions, positions, row) for each in findings)
+            one, other = (results_of(each, x, directions, positions, row) for each in findings)
             if one is None or other is None:
                 return int(positions[0])
             unlike = (np.abs(one - other) > tolerance).any(axis=1)
@@ -245,7 +245,7 @@ def first_difference(
     return None
 
 
-def _results(finding: Finding, x: Any, directions: Any, positions: Any, row: int) -> Any:
+def results_of(finding: Finding, x: Any, directions: Any, positions: Any, row: int) -> Any:
     """What a subject makes of rows; None if it has no results."""
     if finding.behaviour is not None:
         return finding.behaviour.map(directions).rotated(x, positions, row)
@@ -259,7 +259,7 @@ def matrices_of(finding: Finding, positions: Any, head_dim: int, directions: Any
         return finding.behaviour.map(directions).matrices(positions, head_dim)
     rows, shape = np.tile(np.eye(head_dim), (len(positions), 1)), (len(positions), head_dim, head_dim)
     count = 1 if directions is None else len(directions)
-    results = [_results(finding, rows, directions, np.repeat(positions, head_dim), row) for row in range(count)]
+    results = [results_of(finding, rows, directions, np.repeat(positions, head_dim), row) for row in range(count)]
     if any(y is None for y in results):
         return None
     return np.stack([y.reshape(shape).swapaxes(1, 2) for y in results], axis=1)
