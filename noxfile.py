@@ -221,6 +221,13 @@ def more_all(session):
     python(*PYTEST, "-k", "language_model", "tests/examples")
 
 
+@nox.session(name="planted-mistakes", default=False)
+def planted_mistakes(session):
+    """What `compare` and `identify` say of 2,000 random functions, most with planted mistakes: nothing may be false."""
+    python = with_numpy(session)
+    python("tests/tools/planted.py", *(session.posargs or ("--cases", "2000", "--seed", "0")))
+
+
 @rest(name="tests-parity")
 def tests_parity(session):
     """Equality with transformers, diffusers and others: every rotary class, with default and changed configs."""
