@@ -7,7 +7,6 @@ from typing import Any, get_args
 
 import click
 
-import rope_xp
 from rope_xp._core.channels import LAYOUTS
 from rope_xp._core.config.files import MAX_BYTES
 from rope_xp._core.extension import Rule
