@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rope_xp._compare.attention import attention_moved
 from rope_xp._compare.behaviour import BY_CAUSE, PROPERTIES, differ, explaining
 from rope_xp._compare.describe import (
     SEARCHED_INDEX,
@@ -190,6 +191,9 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: dic
         found = {**fixed, "same": False}
         acting = causes if not is_same else ()
         return _report(one, other, (*acting, *of_calls), first, None, None, found)
+    if not is_same:  # a function does not say which scale of the softmax goes with it
+        scales = (_softmax_scale(one), _softmax_scale(other)) if are_values else (1.0, 1.0)
+        fixed = {**fixed, "attention_moved": attention_moved(a, b, scales, context)}
     return _report(one, other, causes, first, scores, change_at(a, b, context - 1), {**fixed, "same": is_same})
 
 

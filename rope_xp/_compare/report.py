@@ -44,14 +44,17 @@ class Comparison(Report):
         nothing of the above explains it), "softmax scale", "rotation" (one of the two does not rotate), "length" (a
         function has no result at a position below `context`), "calls" (results of a function depend on something else
         than the channels and the position of a row), "state" (a function keeps positions of an earlier call) or
-        "unknown". If `same` is true, a cause that acts only at or
-        beyond `context` is named, too.
+        "unknown". If `same` is true, a cause that acts only at or beyond `context` is named, too.
     first_position : int or None
         The first position below `context` at which a unit score changes by more than 1 %.
     scores_are_same : bool or None
         Whether no score changes if one of them rotates queries and keys in place of the other. None if unknown.
     largest_change : float or None
         The largest change of a unit score at the last position, ``context - 1``. None if unknown.
+    attention_moved : float or None
+        The share of attention that is on other tokens, from 0 to 1, if `b` rotates queries and keys in place of `a`:
+        of random queries at the last position, to 4,096 random keys before it at most, the mean of 32 heads, seed 0.
+        None if the two are the same, or if it is unknown.
     context : int
         In tokens.
     tolerance : float
@@ -83,6 +86,7 @@ class Comparison(Report):
     advice: tuple[str, ...] = ()
     comparable: bool = True
     sample: str = ""
+    attention_moved: float | None = None
 
     def sections(self) -> list[Section]:
         rows = [("a", "", self.a), ("b", "", self.b)]
@@ -95,12 +99,16 @@ class Comparison(Report):
         """The rows about positions, if each was compared."""
         if self.largest_change is None:
             return []
-        return [
+        rows = [
             ("compared", "", f"{'some of ' if self.sample else ''}positions 0 to {number(self.context - 1)}"),
             ("unit score", "", "the product of two vectors of length 1; one is rotated"),
             ("tolerance", "", f"a unit score may change by {self.tolerance:.2g}"),
             ("last position", "", f"a unit score changes by up to {self.largest_change:.3g}"),
         ]
+        if self.attention_moved is None:
+            return rows
+        share = f"{100 * self.attention_moved:.2g} % moves: 32 random queries at the last position, and random keys"
+        return [*rows, ("attention", "", f"{share} at the 4,096 positions up to it, or all if there are fewer")]
 
     @property
     def summary(self) -> str:
@@ -113,7 +121,7 @@ class Comparison(Report):
             every = "positions that were tried" if self.sample else "every position"
             agree = f"The two agree at {every} below {number(self.context)}."
             return " ".join(filter(None, [agree, *self._beyond, *self.problems, self.sample]))
-        return " ".join([self._where, *self._why(words), *self.problems, *self._scores])
+        return " ".join([self._where, *self._attention, *self._why(words), *self.problems, *self._scores])
 
     @property
     def _where(self) -> str:
@@ -127,6 +135,13 @@ class Comparison(Report):
         if self.largest_change is None:
             return "The two differ."
         return f"The two differ, but no unit score changes by more than 1 % below position {number(self.context)}."
+
+    @property
+    def _attention(self) -> list[str]:
+        if self.attention_moved is None:
+            return []
+        where, share = number(self.context - 1), 100 * self.attention_moved
+        return [f"At position {where}, {share:.2g} % of attention moves to other tokens."]
 
     def _why(self, words: Callable[[Difference], str]) -> list[str]:
         if not self.causes:

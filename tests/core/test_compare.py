@@ -465,3 +465,54 @@ def test_bad_arguments():
 
 
 HEADS = RotaryEmbedding(head_dim=4, layout="half", inv_freq=[[[1.0, 0.5], [1.0, 0.1]]])
+
+
+def moved(positions, *rotations):
+    """The share of attention that moves, by definition, from two functions of queries or keys and their positions."""
+    random, (heads, tokens) = np.random.default_rng(0), (32, len(positions))
+    q, k = random.standard_normal((heads, HEAD_DIM)), random.standard_normal((tokens, HEAD_DIM))
+    weights = []
+    for rotated, scale in rotations:
+        scores = rotated(q, np.full(heads, positions[-1]), 1) @ rotated(k, positions, -1).T * scale / HEAD_DIM**0.5
+        weights.append(np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True))
+    return np.abs(weights[0] - weights[1]).sum(axis=-1).mean() / 2
+
+
+def plain(frequencies, layout="half", factor=1.0):
+    return lambda x, p, sign: rotate(x, angles(p, frequencies), layout, factor)
+
+
+@pytest.mark.parametrize("context", [1, 500, 20_000])
+def test_how_much_attention_moves(context):
+    """A function counts as its value does. A scale of the softmax counts if both are values."""
+    positions = np.arange(max(context - 4096, 0), context)
+    right = (plain(PLAIN), 1.0)
+    for other, rotated in {
+        ROPE.replace(base=500_000.0): (plain(OTHER), 1.0),
+        ROPE.replace(layout="interleaved"): (plain(PLAIN, "interleaved"), 1.0),
+        SCALED: (plain(YARN, factor=FACTOR), 1.0),
+        None: (lambda x, p, sign: x, 1.0),
+    }.items():
+        report = compare(ROPE, other, context=context)
+        wanted = moved(positions, right, rotated)
+        assert report.attention_moved is None if report.same else abs(report.attention_moved - wanted) < 1e-9
+        called = compare(lambda x, p: rotate(x, angles(p, PLAIN)), other, context=context, head_dim=HEAD_DIM)
+        assert called.same or abs(called.attention_moved - wanted) < 1e-6
+    assert f"{100 * wanted:.2g} % of attention moves" in report.summary or report.same
+    scaled = SCALED.replace(scaling=replace(SCALING, mscale=2.0, mscale_all_dim=2.0))
+    scale = scaled.softmax_scale
+    wanted = moved(positions, (plain(YARN, factor=FACTOR), 1.0), (plain(YARN, factor=FACTOR), scale))
+    assert scale != 1.0 and abs(compare(SCALED, scaled, context=context).attention_moved - wanted) < 1e-9
+
+
+def test_attention_moves_as_queries_and_keys_of_xpos_do():
+    """Keys are divided by the factor that multiplies queries."""
+    zeta = np.tile([(2 * j + 0.4 * HEAD_DIM) / (1.4 * HEAD_DIM) for j in range(HEAD_DIM // 2)], 2)
+
+    def rotated(x, p, sign):
+        return rotate(x, angles(p, PLAIN)) * zeta ** (sign * (p[:, None] - 250) / 512)
+
+    wanted = moved(np.arange(300), (plain(PLAIN), 1.0), (rotated, 1.0))
+    assert abs(compare(ROPE, ROPE.replace(xpos=XPos(centre=250)), context=300).attention_moved - wanted) < 1e-9
+    # At any length, numbers are finite.
+    assert 0.0 < compare(ROPE, ROPE.replace(xpos=XPos()), context=2**31).attention_moved < 1.0
