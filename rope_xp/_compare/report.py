@@ -107,8 +107,8 @@ class Comparison(Report):
         ]
         if self.attention_moved is None:
             return rows
-        share = f"{100 * self.attention_moved:.2g} % moves: 32 random queries at the last position, and random keys"
-        return [*rows, ("attention", "", f"{share} at the 4,096 positions up to it, or all if there are fewer")]
+        share = f"{100 * self.attention_moved:.2g} % moves, of random queries to random keys"
+        return [*rows, ("attention", "", f"{share} (32 and up to 4,096)")]
 
     @property
     def summary(self) -> str:
