@@ -188,7 +188,8 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: dic
     scores = is_same or _scores_agree(a, b, tolerance, context)
     if of_calls:
         found = {**fixed, "same": False}
-        acting = causes if not is_same else ()
+        # Phases are those of other calls. What makes calls differ may be what makes phases look rounded.
+        acting = tuple(cause for cause in causes if not is_same and cause != "phase precision")
         return _report(one, other, (*acting, *of_calls), first, None, None, found)
     return _report(one, other, causes, first, scores, change_at(a, b, context - 1), {**fixed, "same": is_same})
 
@@ -198,6 +199,8 @@ def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int) ->
     if one.rope is None or other.rope is None:
         return () if one.rope is other.rope else ("rotation",)
     causes = explaining(one, other, tolerance, max(context, HORIZON))
+    if one.rotates != other.rotates:
+        causes = tuple("rotation" if cause == "frequencies" else cause for cause in causes)
     if one.precision == other.precision:
         return causes
     for each in (one, other):
@@ -250,7 +253,7 @@ def _advice(cause: str) -> str:
 def _text(cause: str, each: Behaviour) -> str:
     """What a cause is in one of the two."""
     if cause == "rotation":
-        return "not rotated" if each.rope is None else "rotated"
+        return "rotated" if each.rotates else "not rotated"
     if cause == "softmax scale":
         return number(_softmax_scale(each))
     return BY_CAUSE[cause].text(each)
@@ -271,7 +274,7 @@ def _unexplained(both: list[Finding], head_dim: int, directions: Any, fixed: dic
             changes = np.linalg.norm(matrices[0] - matrices[1], ord=2, axis=(-2, -1)).max(axis=1)
             first = next((int(position) for position, change in zip(positions, changes) if change > ONE_PERCENT), None)
             is_same = set(causes) <= {"unknown"} and unlike is None and float(changes.max()) <= tolerance
-            is_same = is_same and both[0].rotates == both[1].rotates
+            is_same = is_same and both[0].rotates == both[1].rotates and all(each.is_one for each in both)
     if first is not None and any(each.behaviour is not None and each.behaviour.rope is None for each in both):
         causes = tuple("rotation" if cause == "unknown" else cause for cause in causes)
     is_comparable = has_results or set(causes) > {"unknown"} or "unknown" not in causes

@@ -50,6 +50,8 @@ class Finding(NamedTuple):
         The first position without a result; None if there is none below the context.
     rotates : bool
         False if a function is known not to rotate pairs of channels.
+    is_one : bool
+        False if a function is not the same at all positions: what it computes at some does not explain others.
     """
 
     behaviour: Behaviour | None
@@ -58,6 +60,7 @@ class Finding(NamedTuple):
     probe: Probe | None = None
     length: int | None = None
     rotates: bool = True
+    is_one: bool = True
 
     @property
     def is_counting(self) -> bool:
@@ -142,6 +145,7 @@ def finding_of_function(
     if search.report.stateful and "calls" not in found.causes:
         found = found.with_cause("state", "The function gives other results for a call after it was called otherwise.")
     if search.behaviour is None:
+        found = found.with_cause("axis") if probe.axis == "heads" else found
         return found.with_cause(search.cause, *map(_as_sentence, search.reasons))
     return found._replace(behaviour=_with_measured(search.behaviour, probe))
 
@@ -203,7 +207,7 @@ def confirmed(finding: Finding, directions: Any, context: int, tolerance: float)
     if directions is None and probe.follows == "positions" and _is_one_of_few(probe, position, count):
         return finding.with_cause("calls", f"A call with {count:,} tokens gives other results than a call with few.")
     words = f"At position {position:,}, the function is not the one that it is at other positions."
-    return finding._replace(behaviour=None).with_cause("unknown", words)
+    return finding._replace(behaviour=None, is_one=False).with_cause("unknown", words)
 
 
 def _is_one_of_few(probe: Probe, position: int, count: int) -> bool:

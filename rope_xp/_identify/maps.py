@@ -264,6 +264,11 @@ class Behaviour(NamedTuple):
         """The factor of sines and cosines."""
         return self.factor * factor_of_scaling(self.rope)
 
+    @property
+    def rotates(self) -> bool:
+        """Whether some frequency is not 0."""
+        return self.rope is not None and bool(frequencies_of(self.rope).any())
+
     def with_exact_phases(self) -> "Behaviour":
         """The same with exact phases."""
         return self._replace(precision="exact", measured=None)

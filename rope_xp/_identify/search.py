@@ -342,7 +342,7 @@ class Search:
         if precision.name is None:
             return
         behaviour = behaviour_of(value.rope)._replace(offset=start.offset or 0, is_swapped=is_swapped)
-        if near is not None:
+        if self.near is not None:
             factor = _nearest_factor(rotation, self.near) / factor_of_scaling(value.rope)
             behaviour = behaviour._replace(factor=factor)
         axis = "heads" if self.probe.axis == "heads" else "tokens"

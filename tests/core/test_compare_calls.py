@@ -255,3 +255,42 @@ def test_bfloat16_tables_of_several_axes_are_not_exact():
 
     report = compare(fn, ROPE.replace(sections=sections), shape="seq dim", context=20_000)
     assert (report.same, report.causes) == (False, ("phase precision",))
+
+
+@pytest.mark.parametrize("change", [lambda p: p * (p >= 5000), lambda p: np.maximum(p - 100, 0)])
+def test_what_begins_to_rotate_beyond_the_context_does_not_rotate(change):
+    report = compare(lambda x, p: rotate(x, change(p)), ROPE, context=50)
+    assert report.causes == ("rotation",) and "(a: not rotated; b: rotated)" in report.summary
+
+
+def test_phases_of_irregular_calls_are_no_cause():
+    """Of positions that are counted from the end of a call, frequencies with another rule seem to be rounded."""
+    w = np.where(np.arange(HEAD_DIM // 2) == 2, 2, 1) * FREQUENCIES
+    report = compare(lambda x, p: rotate(x, p.max() - p, w), ROPE, context=500)
+    assert "calls" in report.causes and "phase precision" not in report.causes
+
+
+def test_a_first_token_and_batches_that_are_not_rotated_are_not_the_same():
+    """One row alone is rotated, but for its first token, whose position is 0 in a long call."""
+
+    def fn(x, positions):  # batch heads seq dim
+        y = rotate(x, np.broadcast_to(positions, (len(x), x.shape[2]))[:, None, :])
+        y[:, :, 0] = x[:, :, 0]
+        return y if len(x) == 1 else x
+
+    report = compare(fn, ROPE, shape="batch heads seq dim")
+    assert not report.same and {*report.causes} <= {"calls", "unknown"}
+
+
+def test_an_attention_factor_that_tables_in_half_precision_hide_is_no_cause():
+    rope = RULED.replace(scaling=YarnScaling(factor=4.0, original_max_position_embeddings=64))
+    w = np.array(rope.inv_freq) ** 2 / RULED.replace(scaling=None).inv_freq
+
+    def fn(x, positions):
+        half, angles = w.shape[0], positions[:, None] * w
+        cos, sin = (np.float64(np.float16(rope.attention_factor * f(angles))) for f in (np.cos, np.sin))
+        x, y = x[:, :half], x[:, half:]
+        return np.concatenate([x * cos - y * sin, y * cos + x * sin], axis=-1)
+
+    report = compare(fn, rope, shape="seq dim")
+    assert not report.same and "attention factor" not in report.causes
