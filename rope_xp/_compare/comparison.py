@@ -30,6 +30,7 @@ from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._core.lengths import lengths_of
 from rope_xp._core.report import short_repr
 from rope_xp._identify.maps import Behaviour, Map, directions_of
+from rope_xp._identify.phases import COARSE_BITS
 from rope_xp._identify.probe import Probe
 
 # What counts as the same, at least: float32 phases have this error at position 8,192 (two roundings of 2**-24).
@@ -177,6 +178,8 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: dic
     directions = directions_of([one.rope, other.rope])
     a, b = one.map(directions), other.map(directions)
     beyond = first_beyond(a, b, tolerance, context)
+    if beyond is None and any(map(_has_rounded_phases, both)):
+        beyond = first_difference(both, directions, context, 2.0**0.5 * tolerance)
     is_same, known = beyond is None, beyond if beyond is not None and tolerance < ONE_PERCENT else 0
     first = None if is_same and tolerance < ONE_PERCENT else first_beyond(a, b, ONE_PERCENT, context, known)
     in_float32 = one.precision == other.precision == "float32"
@@ -189,9 +192,17 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: dic
     if of_calls:
         found = {**fixed, "same": False}
         # Phases are those of other calls. What makes calls differ may be what makes phases look rounded.
-        acting = tuple(cause for cause in causes if not is_same and cause != "phase precision")
+        unknown = {"phase precision"} if {"calls", "state"} & {*of_calls} else {}
+        acting = tuple(cause for cause in causes if not is_same and cause not in unknown)
         return _report(one, other, (*acting, *of_calls), first, None, None, found)
     return _report(one, other, causes, first, scores, change_at(a, b, context - 1), {**fixed, "same": is_same})
+
+
+def _has_rounded_phases(each: Finding) -> bool:
+    """Whether a function has phases of which only the size of the errors is known, as their noise is as large."""
+    behaviour = each.behaviour
+    is_rounded = behaviour is not None and behaviour.precision in COARSE_BITS and not behaviour.measured
+    return is_rounded and each.probe is not None
 
 
 def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int) -> tuple[str, ...]:
@@ -266,7 +277,7 @@ def _unexplained(both: list[Finding], head_dim: int, directions: Any, fixed: dic
     first, is_same = None, False
     if has_results:
         context, tolerance = min(compared(each, fixed["context"]) for each in both), fixed["tolerance"]
-        unlike = first_difference(both, head_dim, directions, context, tolerance)
+        unlike = first_difference(both, directions, context, tolerance)
         context = min(context, SEARCHED_INDEX) if any(each.is_counting for each in both) else context
         positions = np.union1d(TRIED[context > TRIED], [] if unlike is None else [unlike]).astype(int)
         matrices = [matrices_of(each, positions, head_dim, directions) for each in both]

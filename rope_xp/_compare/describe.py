@@ -12,6 +12,7 @@ from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._identify.confirm import ALL_TRIED, LONG, first_unlike, rows_at, tried
 from rope_xp._identify.irregular import irregularity
 from rope_xp._identify.maps import Behaviour, behaviour_of, directions_of, frequencies_of
+from rope_xp._identify.phases import COARSE_BITS, precision_of_errors
 from rope_xp._identify.probe import LONGEST_INDEX, Probe, noise
 from rope_xp._identify.search import Search
 from rope_xp._identify.values import nearest
@@ -21,6 +22,8 @@ COARSE = 2.0**-12
 # A function is called at positions below the context, and below this, to find out what it computes. Calls beyond the
 # context could change what a function that keeps tables does below it.
 LONGEST = 2**20 + 1
+# Greater phases are infinite in float16.
+OVERFLOW = 65_504.0
 # The same for a function that ignores positions: each call needs as many rows.
 SEARCHED_INDEX = 2**12
 
@@ -147,6 +150,8 @@ def finding_of_function(
     if search.behaviour is None:
         found = found.with_cause("axis") if probe.axis == "heads" else found
         return found.with_cause(search.cause, *map(_as_sentence, search.reasons))
+    if "length" in found.causes and "NaN" in found.problems[0] and _overflows(search.behaviour, length):
+        found = found._replace(causes=tuple(cause for cause in found.causes if cause != "length"))
     return found._replace(behaviour=_with_measured(search.behaviour, probe))
 
 
@@ -163,6 +168,12 @@ def _length(probe: Probe, context: int) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if probe(row, np.array([0, middle])) is None else (middle, high)
     return high
+
+
+def _overflows(behaviour: Behaviour, position: int) -> bool:
+    """Whether rounded phases at a position are too large for float16."""
+    is_rounded = behaviour.rope is not None and behaviour.precision in COARSE_BITS
+    return is_rounded and bool((position * np.abs(behaviour.map().step) >= OVERFLOW).any())
 
 
 def _as_sentence(problem: str) -> str:
@@ -201,6 +212,10 @@ def confirmed(finding: Finding, directions: Any, context: int, tolerance: float)
     if behaviour.rope is None:
         directions = None
     position = first_unlike(probe, behaviour, compared(finding, context), tolerance, directions)
+    if position is not None and directions is None and probe.follows == "positions":
+        rounded = _with_rounded_phases(probe, behaviour, min(LONG, compared(finding, context)))
+        if rounded and first_unlike(probe, rounded, compared(finding, context), tolerance) is None:
+            return finding._replace(behaviour=rounded)
     if position is None:
         return finding
     count = min(LONG, compared(finding, context))
@@ -208,6 +223,22 @@ def confirmed(finding: Finding, directions: Any, context: int, tolerance: float)
         return finding.with_cause("calls", f"A call with {count:,} tokens gives other results than a call with few.")
     words = f"At position {position:,}, the function is not the one that it is at other positions."
     return finding._replace(behaviour=None, is_one=False).with_cause("unknown", words)
+
+
+def _with_rounded_phases(probe: Probe, behaviour: Behaviour, context: int) -> Behaviour | None:
+    """A behaviour with rounded phases if they explain the angles below a context, of which few were known before."""
+    if behaviour.rope is None or probe.eps < COARSE:
+        return None
+    exact, positions = behaviour.with_exact_phases().map(), np.arange(1, context)
+    x = rows_at(probe.head_dim, positions)
+    y = probe(x, positions)
+    if y is None or not exact.pairs:
+        return None
+    expected, (_, _, *channels) = exact.rotated(x, positions), exact.channels
+    one, other = (each[:, channels[0]] + 1j * each[:, channels[1]] for each in (y, expected))
+    w, where = exact.step[0], positions + behaviour.offset
+    name = precision_of_errors(np.angle(one / other), where, w, 0.0 * w, behaviour.roundoff).name
+    return behaviour._replace(precision=name) if name in COARSE_BITS else None
 
 
 def _is_one_of_few(probe: Probe, position: int, count: int) -> bool:
@@ -236,9 +267,7 @@ def sample_of(findings: list[Finding], context: int) -> str:
     return f"All positions below {number(ALL_TRIED)} were tried, and {number(some)} beyond, {in_calls}."
 
 
-def first_difference(
-    findings: list[Finding], head_dim: int, directions: Any, context: int, tolerance: float
-) -> int | None:
+def first_difference(findings: list[Finding], directions: Any, context: int, tolerance: float) -> int | None:
     """The first of many positions below `context` at which the results of two subjects differ; None without one."""
     probe = next(each.probe for each in findings if each.probe is not None)
     for row in range(1 if directions is None else len(directions)):

@@ -86,6 +86,7 @@ class Map(NamedTuple):
         tables = ROUNDOFF[precision.partition(" ")[0]] if precision.endswith("tables") else 0.0
         size = np.maximum(self.size, 1.0)
         of_angle = size * PRECISIONS["float32" if tables else precision] * roundings(self.step)
+        of_angle = of_angle + size * ROUNDINGS * ROUNDOFF["float64"]  # of a frequency that was measured
         fixed = size * ROUNDINGS * max(roundoff, tables) + of_angle * (np.abs(self.start) + np.abs(self.step))
         return fixed + np.asarray(positions)[:, None, None] * (of_angle * np.abs(self.step))
 

@@ -26,6 +26,7 @@ from rope_xp._identify.maps import Behaviour, behaviour_of, factor_of_scaling
 from rope_xp._identify.maps import frequencies_of as numbers_of
 from rope_xp._identify.phases import (
     COARSE_BITS,
+    PRECISIONS,
     Frequencies,
     Precision,
     Start,
@@ -38,7 +39,7 @@ from rope_xp._identify.phases import (
     wrapped,
 )
 from rope_xp._identify.probe import STRIDES, Probe
-from rope_xp._identify.rules import attention_in_words, rounded_to, simplest
+from rope_xp._identify.rules import attention_in_words, rounded_to, roundings, simplest
 from rope_xp._identify.values import Rotation, Value, in_terms_of, rule_in_any_order, value_near, value_of
 from rope_xp.frequencies import YarnScaling
 
@@ -333,6 +334,12 @@ class Search:
             w = numbers_of(value.rope)[:, 0].sum(axis=0)[value.numbers]
             errors = errors if value.rope.base is None else np.zeros(len(w))
         precision = precision_of(angle, positions, w, start.offset or 0, errors, roundoff)
+        if (
+            self.near is not None and precision.name in COARSE_BITS
+        ):  # which may hide that frequencies are those of `near`
+            wide = PRECISIONS[precision.name] * roundings(rotation.frequencies.values) * np.abs(w)
+            known = rotation.frequencies._replace(errors=rotation.frequencies.errors + wide)
+            value = value_near(self.near, rotation._replace(frequencies=known)) or value
         self._note_precision(precision, positions, roundoff)
         if value is None:
             rule = rule_in_any_order(rotation)

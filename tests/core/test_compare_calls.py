@@ -10,7 +10,7 @@ import numpy as np
 import oracle
 import pytest
 
-from rope_xp import Llama3Scaling, RotaryEmbedding, Sections, YarnScaling, assert_same, compare, identify
+from rope_xp import LinearScaling, Llama3Scaling, RotaryEmbedding, Sections, YarnScaling, assert_same, compare, identify
 
 HEAD_DIM = 16
 FREQUENCIES = np.array([float(w) for w in oracle.geometric(10_000.0, HEAD_DIM)])
@@ -294,3 +294,45 @@ def test_an_attention_factor_that_tables_in_half_precision_hide_is_no_cause():
 
     report = compare(fn, rope, shape="seq dim")
     assert not report.same and "attention factor" not in report.causes
+
+
+@pytest.mark.parametrize("dtype, first", [("float16", 100), ("float16", 1000), (ml_dtypes.bfloat16, 100)])
+def test_one_more_from_a_position_on_is_no_rounding(dtype, first):
+    """Half-precision results hide what rounded phases would change, but those keep small positions as they are."""
+    report = compare(lambda x, p: rotate(x, p + (p >= first)).astype(dtype), ROPE, context=20_000)
+    assert report.causes == ("unknown",) and report.first_position == first
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float16", 2.0**-8), ("float32", 1e-3)])
+def test_bfloat16_angles_below_a_short_context(dtype, tolerance):
+    """They change a unit score by 0.0078, of which the first trials see too little."""
+    rope = ROPE.replace(scaling=LinearScaling(factor=4.0))
+
+    def fn(x, positions):
+        angles = (positions[:, None] * FREQUENCIES / 4.0).astype(ml_dtypes.bfloat16).astype(float)
+        return oracle.rotate(x, angles, "half").astype(dtype)
+
+    report = compare(fn, rope, shape="seq dim", context=50)
+    assert (report.same, report.causes, report.tolerance) == (False, ("phase precision",), tolerance)
+
+
+def test_no_base_explains_what_float16_phases_explain():
+    """Rows of a batch in reversed order hide the calls that would tell."""
+
+    def fn(x, positions):  # batch seq
+        w = FREQUENCIES.astype(np.float16)
+        angles = (np.asarray(positions).astype(np.float16)[..., None] * w).astype(float)
+        return oracle.rotate(x, angles[..., None, :], "half").astype(np.float16)[::-1]
+
+    report = compare(fn, ROPE, shape="batch seq heads dim", context=500)
+    assert "calls" in report.causes and "base" not in report.causes
+
+
+def test_float16_angles_that_overflow_are_no_table_that_ends():
+    def fn(x, positions):
+        with np.errstate(over="ignore"):
+            angles = np.float64(np.float16(positions[..., None] * FREQUENCIES))
+        return oracle.rotate(x, angles, "half")
+
+    report = compare(fn, ROPE, context=100_000)
+    assert report.causes == ("phase precision",) and "fails from position 65,520 on" in report.summary
