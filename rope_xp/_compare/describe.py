@@ -9,7 +9,7 @@ import numpy as np
 
 from rope_xp._compare.report import number
 from rope_xp._core.embedding import RotaryEmbedding
-from rope_xp._identify.confirm import ALL_TRIED, LONG, first_unlike, rows_at, tried
+from rope_xp._identify.confirm import ALL_TRIED, first_unlike, longest_call, rows_at, tried
 from rope_xp._identify.irregular import irregularity
 from rope_xp._identify.maps import Behaviour, behaviour_of, directions_of, frequencies_of
 from rope_xp._identify.phases import COARSE_BITS, precision_of_errors
@@ -22,6 +22,8 @@ COARSE = 2.0**-12
 # A function is called at positions below the context, and below this, to find out what it computes. Calls beyond the
 # context could change what a function that keeps tables does below it.
 LONGEST = 2**20 + 1
+# The most positions whose phases are measured to find out how they are rounded.
+MOST_ROUNDED = 2**13
 # Greater phases are infinite in float16.
 OVERFLOW = 65_504.0
 # The same for a function that ignores positions: each call needs as many rows.
@@ -213,12 +215,12 @@ def confirmed(finding: Finding, directions: Any, context: int, tolerance: float)
         directions = None
     position = first_unlike(probe, behaviour, compared(finding, context), tolerance, directions)
     if position is not None and directions is None and probe.follows == "positions":
-        rounded = _with_rounded_phases(probe, behaviour, min(LONG, compared(finding, context)))
+        rounded = _with_rounded_phases(probe, behaviour, min(MOST_ROUNDED, compared(finding, context)))
         if rounded and first_unlike(probe, rounded, compared(finding, context), tolerance) is None:
             return finding._replace(behaviour=rounded)
     if position is None:
         return finding
-    count = min(LONG, compared(finding, context))
+    count = min(longest_call(probe.head_dim), compared(finding, context))
     if directions is None and probe.follows == "positions" and _is_one_of_few(probe, position, count):
         return finding.with_cause("calls", f"A call with {count:,} tokens gives other results than a call with few.")
     words = f"At position {position:,}, the function is not the one that it is at other positions."
@@ -262,8 +264,9 @@ def sample_of(findings: list[Finding], context: int) -> str:
         return ""
     if ignored or count <= ALL_TRIED:
         return f"All positions below {number(count)} were tried, and none beyond." if ignored else ""
-    some = sum(map(len, tried(count))) - ALL_TRIED
-    in_calls = f"in calls with at most {number(LONG)} tokens"
+    head_dim = max(each.probe.head_dim for each in findings if each.probe)
+    some = sum(map(len, tried(count, head_dim))) - ALL_TRIED
+    in_calls = f"in calls with at most {number(longest_call(head_dim))} tokens"
     return f"All positions below {number(ALL_TRIED)} were tried, and {number(some)} beyond, {in_calls}."
 
 
@@ -271,7 +274,7 @@ def first_difference(findings: list[Finding], directions: Any, context: int, tol
     """The first of many positions below `context` at which the results of two subjects differ; None without one."""
     probe = next(each.probe for each in findings if each.probe is not None)
     for row in range(1 if directions is None else len(directions)):
-        for positions in [np.arange(context)] if probe.follows == "index" else tried(context):
+        for positions in [np.arange(context)] if probe.follows == "index" else tried(context, probe.head_dim):
             x = rows_at(probe.head_dim, positions)
             one, other = (results_of(each, x, directions, positions, row) for each in findings)
             if one is None or other is None:

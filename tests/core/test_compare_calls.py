@@ -336,3 +336,12 @@ def test_float16_angles_that_overflow_are_no_table_that_ends():
 
     report = compare(fn, ROPE, context=100_000)
     assert report.causes == ("phase precision",) and "fails from position 65,520 on" in report.summary
+
+
+def test_tokens_from_the_10_000th_of_a_call_on_and_what_is_tried():
+    fn = lambda x, p: np.where(np.arange(len(x))[:, None] < 10_000, rotate(x, p), x)  # noqa: E731
+    report = compare(fn, ROPE, shape="seq dim", context=100_000)
+    assert not report.same and {*report.causes} <= {"calls", "unknown"}
+    report = compare(lambda x, p: rotate(x, p), ROPE, shape="seq dim", context=100_000)
+    assert "The two agree at positions that were tried below 100,000." in report.summary
+    assert "All positions below 32,768 were tried" in report.sample and "at most 32,768 tokens" in report.sample
