@@ -127,7 +127,7 @@ def comparison(who: str, a: Subject, b: Subject, options: Options) -> Comparison
         both.insert(0, found)
     tolerance = options.tolerance or max([TOLERANCE, *(8 * each.probe.eps for each in both if each.probe)])
     directions = directions_of([reference])
-    both = [confirmed(each, directions, context, tolerance) for each in both]
+    both = [confirmed(each, reference, directions, context, tolerance) for each in both]
     fixed = {"context": context, "tolerance": tolerance, "a": a.name, "b": b.name}
     one, other = (each.behaviour for each in both)
     if one is None or other is None:

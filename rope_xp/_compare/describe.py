@@ -1,7 +1,7 @@
 """What one of the two does, as a value: that of a value itself, or that of a function, which is called."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from textwrap import shorten
 from typing import Any, NamedTuple
 
@@ -206,7 +206,9 @@ def _with_measured(behaviour: Behaviour, probe: Probe) -> Behaviour:
     return behaviour._replace(measured=factors)
 
 
-def confirmed(finding: Finding, directions: Any, context: int, tolerance: float) -> Finding:
+def confirmed(
+    finding: Finding, reference: RotaryEmbedding | None, directions: Any, context: int, tolerance: float
+) -> Finding:
     """A finding whose behaviour also explains the function at many positions below the context."""
     behaviour, probe = finding.behaviour, finding.probe
     if behaviour is None or probe is None or behaviour.axis != "tokens":
@@ -215,9 +217,10 @@ def confirmed(finding: Finding, directions: Any, context: int, tolerance: float)
         directions = None
     position = first_unlike(probe, behaviour, compared(finding, context), tolerance, directions)
     if position is not None and directions is None and probe.follows == "positions":
-        rounded = _with_rounded_phases(probe, behaviour, min(MOST_ROUNDED, compared(finding, context)))
-        if rounded and first_unlike(probe, rounded, compared(finding, context), tolerance) is None:
-            return finding._replace(behaviour=rounded)
+        for each in _in_terms_of(reference, behaviour):
+            rounded = _with_rounded_phases(probe, each, min(MOST_ROUNDED, compared(finding, context)))
+            if rounded and first_unlike(probe, rounded, compared(finding, context), tolerance) is None:
+                return finding._replace(behaviour=rounded)
     if position is None:
         return finding
     count = min(longest_call(probe.head_dim), compared(finding, context))
@@ -225,6 +228,17 @@ def confirmed(finding: Finding, directions: Any, context: int, tolerance: float)
         return finding.with_cause("calls", f"A call with {count:,} tokens gives other results than a call with few.")
     words = f"At position {position:,}, the function is not the one that it is at other positions."
     return finding._replace(behaviour=None, is_one=False).with_cause("unknown", words)
+
+
+def _in_terms_of(reference: RotaryEmbedding | None, behaviour: Behaviour) -> Iterator[Behaviour]:
+    """A behaviour with the base and the rule of another one, which rounding may hide, and as it is."""
+    if reference is not None and behaviour.rope is not None and reference.base is not None:
+        try:
+            rope = behaviour.rope.replace(base=reference.base, scaling=reference.scaling, inv_freq=None)
+            yield behaviour._replace(rope=rope)
+        except ValueError:  # they do not fit its width
+            pass
+    yield behaviour
 
 
 def _with_rounded_phases(probe: Probe, behaviour: Behaviour, context: int) -> Behaviour | None:

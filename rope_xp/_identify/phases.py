@@ -202,7 +202,8 @@ def precision_of_errors(
         is_of_positions = roundoff <= ROUNDOFF["float32"] and bool(within[np.abs(where) <= SMALL].all())
         held = rounded_to(bits, where) == where
         if name in COARSE_BITS and (
-            (is_of_positions and not within[held].all()) or _are_shifted(signed[held & ~within], frequencies, known)
+            (is_of_positions and not within[held].all())
+            or _are_shifted(signed[held & ~within], frequencies, known[held & ~within])
         ):
             return False
         return not (within & _is_visible(where, bits, frequencies, fine)).any()
@@ -212,9 +213,10 @@ def precision_of_errors(
 
 def _are_shifted(off: np.ndarray, frequencies: np.ndarray, close: np.ndarray) -> bool:
     """Whether errors at some position are those of a position that is a few tokens away, which no rounding gives."""
-    tokens = np.array([*range(-SMALL, 0), *range(1, SMALL + 1)])
+    tokens = np.array([0, *range(-SMALL, 0), *range(1, SMALL + 1)])
     rest = np.abs(wrapped(off - tokens[:, None, None] * frequencies))
-    return bool((rest <= close.min(axis=0)).all(axis=2).any())
+    fits = (rest <= close).all(axis=2)
+    return bool((fits[1:].any(axis=0) & ~fits[0]).any())
 
 
 def _is_visible(where: np.ndarray, bits: int, frequencies: np.ndarray, fine: np.ndarray) -> np.ndarray:

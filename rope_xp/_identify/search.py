@@ -112,9 +112,12 @@ class Search:
     def _confirm(self, behaviour: Behaviour) -> None:
         """Whether the value explains other positions and other calls."""
         longest = (self.report.longest or 0) + 1
-        unlike = first_unlike(self.probe, behaviour, min(TRIED, longest))
+        tried = min(TRIED, longest)
+        unlike = first_unlike(self.probe, behaviour, tried)
         if unlike is not None:
             self.note(f"at position {unlike:,}, it is not the function that it is at other positions")
+        elif self.report.rope is not None:
+            self.note(f"all positions below {tried:,} were tried")
         irregular = self.probe.irregular or irregularity(self.probe, longest)
         if irregular:
             self.note(f"the result does not follow from the channels and the position alone: {irregular}")

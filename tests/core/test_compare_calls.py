@@ -345,3 +345,25 @@ def test_tokens_from_the_10_000th_of_a_call_on_and_what_is_tried():
     report = compare(lambda x, p: rotate(x, p), ROPE, shape="seq dim", context=100_000)
     assert "The two agree at positions that were tried below 100,000." in report.summary
     assert "All positions below 32,768 were tried" in report.sample and "at most 32,768 tokens" in report.sample
+
+
+@pytest.mark.parametrize("context", [50, 500])
+@pytest.mark.parametrize("where", ["frequencies", "products"])
+def test_float16_frequencies_and_products_have_no_base_of_their_own(where, context):
+    """Through results in float16, few positions are enough for another base, or for other numbers of YaRN."""
+    for rope in (ROPE, RULED.replace(head_dim=HEAD_DIM), ROPE.replace(scaling=LinearScaling(factor=4.0))):
+        w = np.float64(np.float16(rope.inv_freq)) if where == "frequencies" else np.array(rope.inv_freq)
+
+        def fn(x, positions, w=w, factor=rope.attention_factor):
+            angles = positions[:, None] * w
+            angles = np.float64(np.float16(angles)) if where == "products" else angles
+            return (factor * oracle.rotate(x, angles, "half")).astype(np.float16)
+
+        assert {*compare(fn, rope, shape="seq dim", context=context).causes} <= {"phase precision"}
+
+
+def test_identify_says_which_positions_were_tried():
+    """One wrong position far away is not found."""
+    found = identify(lambda x, p: rotate(x, p * (p != 5000)), HEAD_DIM)
+    assert "All positions below 4,096 were tried." in found.reasons
+    assert identify(lambda x, p: rotate(x, p * (p != 4000)), HEAD_DIM).rope is None
