@@ -256,21 +256,22 @@ class Search:
             frequencies = self._narrowed(channels, frequencies, start.offset, roundoff)
         self.note(offset=start.offset, inv_freq=tuple(frequencies.values.tolist()))
         self.note(start.words if start.offset is not None else f"not a rotary embedding: {start.words}")
-        is_swapped, angle = False, rotations.angle
+        quarter, angle = 0, rotations.angle
         if start.offset is None:  # sin + i cos is i times the conjugate of cos + i sin
-            angle = pi / 2 - angle
-            frequencies = frequencies._replace(values=-frequencies.values, start=wrapped(pi / 2 - frequencies.start))
-            start = start_of(frequencies.start, frequencies.values, frequencies.errors, roundoff)
-            is_swapped = True
-        of_axes = self._of_axes(channels, measurement.positions, roundoff, -1.0 if is_swapped else 1.0)
+            quarter = -1 if np.sin(frequencies.start).mean() < 0.0 else 1
+            angle = quarter * pi / 2 - angle
+            turned = wrapped(quarter * pi / 2 - frequencies.start)
+            frequencies = frequencies._replace(values=-frequencies.values, start=turned)
+            start = start_of(turned, frequencies.values, frequencies.errors, roundoff)
+        of_axes = self._of_axes(channels, measurement.positions, roundoff, -1.0 if quarter else 1.0)
         if start.offset is None or of_axes is None:
             return
         of_axes = frequencies.values[None] if self.probe.axes == 1 else of_axes
         direction = _direction(frequencies)
         rotation = Rotation(self.probe.head_dim, channels, frequencies, direction, *magnitude, of_axes)
-        if not is_swapped:
+        if not quarter:
             self.note(direction=direction)
-        self._value(rotation, start, measurement.positions[1:], angle[1:], roundoff, is_swapped)
+        self._value(rotation, start, measurement.positions[1:], angle[1:], roundoff, quarter)
 
     def _narrowed(self, channels: Channels, known: Frequencies, offset: float, roundoff: float) -> Frequencies:
         """Frequencies from more positions if sines and cosines have few digits."""
@@ -322,7 +323,7 @@ class Search:
         positions: np.ndarray,
         angle: np.ndarray,
         roundoff: float,
-        is_swapped: bool,
+        quarter: int,
     ) -> None:
         """The value, the precision of its phases, and how much of the function it explains."""
         near = None if self.near is None else value_near(self.near, rotation)
@@ -351,7 +352,7 @@ class Search:
             return
         if precision.name is None:
             return
-        behaviour = behaviour_of(value.rope)._replace(offset=start.offset or 0, is_swapped=is_swapped)
+        behaviour = behaviour_of(value.rope)._replace(offset=start.offset or 0, quarter=quarter)
         if self.near is not None:
             factor = _nearest_factor(rotation, self.near) / factor_of_scaling(value.rope)
             behaviour = behaviour._replace(factor=factor)
@@ -359,7 +360,7 @@ class Search:
         name = self.report.precision or precision.name
         change = "" if value.change is None else value.change.in_words()
         self.behaviour = behaviour._replace(precision=name, roundoff=roundoff, axis=axis, change=change)
-        if self.near is not None or is_swapped:
+        if self.near is not None or quarter:
             return
         self._note_rule(value, rotation.magnitude_error)
         off = np.abs(rotation.frequencies.values / np.where(w, w, 1.0) - 1.0)[w != 0.0].max()

@@ -367,3 +367,17 @@ def test_identify_says_which_positions_were_tried():
     found = identify(lambda x, p: rotate(x, p * (p != 5000)), HEAD_DIM)
     assert "All positions below 4,096 were tried." in found.reasons
     assert identify(lambda x, p: rotate(x, p * (p != 4000)), HEAD_DIM).rope is None
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("reverse", [True, False])
+def test_sines_and_cosines_exchanged_in_both_directions(sign, reverse):
+    """Reversed after they are exchanged, or before."""
+
+    def fn(x, positions):
+        angles = sign * positions[:, None] * FREQUENCIES * (-1.0 if reverse else 1.0)
+        return oracle.rotate(x, sign * np.pi / 2 - angles, "half")
+
+    report = compare(fn, ROPE, shape="seq dim")
+    reversed_too = reverse == (sign > 0)
+    assert {*report.causes} == {"sincos order", *(["direction"] if reversed_too else [])}, report.summary
