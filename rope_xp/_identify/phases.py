@@ -1,7 +1,7 @@
 """Angles of pairs at several positions: frequencies, the offset of positions, and the precision of their products."""
 
 from math import inf, pi
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -215,7 +215,7 @@ def _are_shifted(off: np.ndarray, frequencies: np.ndarray, close: np.ndarray) ->
     """Whether errors at some position are those of a position that is a few tokens away, which no rounding gives."""
     tokens = np.array([0, *range(-SMALL, 0), *range(1, SMALL + 1)])
     rest = np.abs(wrapped(off - tokens[:, None, None] * frequencies))
-    fits = (rest <= close).all(axis=2)
+    fits: Any = (rest <= close).all(axis=2)
     return bool((fits[1:].any(axis=0) & ~fits[0]).any())
 
 
