@@ -90,8 +90,8 @@ PROPERTIES = (
     Property(
         "sincos order",
         (),
-        ("is_swapped",),
-        lambda each: "cosine and sine exchanged" if each.is_swapped else "as in RoFormer",
+        ("quarter",),
+        lambda each: "cosine and sine exchanged" if each.quarter else "as in RoFormer",
         "Check the order in which sine and cosine are returned and unpacked.",
     ),
     Property(

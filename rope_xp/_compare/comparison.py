@@ -31,6 +31,7 @@ from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._core.lengths import lengths_of
 from rope_xp._core.report import short_repr
 from rope_xp._identify.maps import Behaviour, Map, directions_of
+from rope_xp._identify.phases import COARSE_BITS
 from rope_xp._identify.probe import Probe
 
 # What counts as the same, at least: float32 phases have this error at position 8,192 (two roundings of 2**-24).
@@ -127,7 +128,7 @@ def comparison(who: str, a: Subject, b: Subject, options: Options) -> Comparison
         both.insert(0, found)
     tolerance = options.tolerance or max([TOLERANCE, *(8 * each.probe.eps for each in both if each.probe)])
     directions = directions_of([reference])
-    both = [confirmed(each, directions, context, tolerance) for each in both]
+    both = [confirmed(each, reference, directions, context, tolerance) for each in both]
     fixed = {"context": context, "tolerance": tolerance, "a": a.name, "b": b.name}
     one, other = (each.behaviour for each in both)
     if one is None or other is None:
@@ -178,6 +179,8 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: dic
     directions = directions_of([one.rope, other.rope])
     a, b = one.map(directions), other.map(directions)
     beyond = first_beyond(a, b, tolerance, context)
+    if beyond is None and any(map(_has_rounded_phases, both)):
+        beyond = first_difference(both, directions, context, 2.0**0.5 * tolerance)
     is_same, known = beyond is None, beyond if beyond is not None and tolerance < ONE_PERCENT else 0
     first = None if is_same and tolerance < ONE_PERCENT else first_beyond(a, b, ONE_PERCENT, context, known)
     in_float32 = one.precision == other.precision == "float32"
@@ -189,7 +192,9 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: dic
     scores = is_same or _scores_agree(a, b, tolerance, context)
     if of_calls:
         found = {**fixed, "same": False}
-        acting = causes if not is_same else ()
+        # Phases are those of other calls. What makes calls differ may be what makes phases look rounded.
+        unknown = {"phase precision"} if {"calls", "state"} & {*of_calls} else {}
+        acting = tuple(cause for cause in causes if not is_same and cause not in unknown)
         return _report(one, other, (*acting, *of_calls), first, None, None, found)
     if not is_same:  # a function does not say which scale of the softmax goes with it
         scales = (_softmax_scale(one), _softmax_scale(other)) if are_values else (1.0, 1.0)
@@ -197,11 +202,20 @@ def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: dic
     return _report(one, other, causes, first, scores, change_at(a, b, context - 1), {**fixed, "same": is_same})
 
 
+def _has_rounded_phases(each: Finding) -> bool:
+    """Whether a function has phases of which only the size of the errors is known, as their noise is as large."""
+    behaviour = each.behaviour
+    is_rounded = behaviour is not None and behaviour.precision in COARSE_BITS and not behaviour.measured
+    return is_rounded and each.probe is not None
+
+
 def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int) -> tuple[str, ...]:
     """Why two behaviours differ. Beside other causes, the precision of phases is one only if it matters."""
     if one.rope is None or other.rope is None:
         return () if one.rope is other.rope else ("rotation",)
     causes = explaining(one, other, tolerance, max(context, HORIZON))
+    if one.rotates != other.rotates:
+        causes = tuple("rotation" if cause == "frequencies" else cause for cause in causes)
     if one.precision == other.precision:
         return causes
     for each in (one, other):
@@ -254,7 +268,7 @@ def _advice(cause: str) -> str:
 def _text(cause: str, each: Behaviour) -> str:
     """What a cause is in one of the two."""
     if cause == "rotation":
-        return "not rotated" if each.rope is None else "rotated"
+        return "rotated" if each.rotates else "not rotated"
     if cause == "softmax scale":
         return number(_softmax_scale(each))
     return BY_CAUSE[cause].text(each)
@@ -267,7 +281,7 @@ def _unexplained(both: list[Finding], head_dim: int, directions: Any, fixed: dic
     first, is_same = None, False
     if has_results:
         context, tolerance = min(compared(each, fixed["context"]) for each in both), fixed["tolerance"]
-        unlike = first_difference(both, head_dim, directions, context, tolerance)
+        unlike = first_difference(both, directions, context, tolerance)
         context = min(context, SEARCHED_INDEX) if any(each.is_counting for each in both) else context
         positions = np.union1d(TRIED[context > TRIED], [] if unlike is None else [unlike]).astype(int)
         matrices = [matrices_of(each, positions, head_dim, directions) for each in both]
@@ -275,7 +289,7 @@ def _unexplained(both: list[Finding], head_dim: int, directions: Any, fixed: dic
             changes = np.linalg.norm(matrices[0] - matrices[1], ord=2, axis=(-2, -1)).max(axis=1)
             first = next((int(position) for position, change in zip(positions, changes) if change > ONE_PERCENT), None)
             is_same = set(causes) <= {"unknown"} and unlike is None and float(changes.max()) <= tolerance
-            is_same = is_same and both[0].rotates == both[1].rotates
+            is_same = is_same and both[0].rotates == both[1].rotates and all(each.is_one for each in both)
     if first is not None and any(each.behaviour is not None and each.behaviour.rope is None for each in both):
         causes = tuple("rotation" if cause == "unknown" else cause for cause in causes)
     is_comparable = has_results or set(causes) > {"unknown"} or "unknown" not in causes

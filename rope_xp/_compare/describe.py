@@ -1,7 +1,7 @@
 """What one of the two does, as a value: that of a value itself, or that of a function, which is called."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from textwrap import shorten
 from typing import Any, NamedTuple
 
@@ -9,9 +9,10 @@ import numpy as np
 
 from rope_xp._compare.report import number
 from rope_xp._core.embedding import RotaryEmbedding
-from rope_xp._identify.confirm import ALL_TRIED, LONG, first_unlike, rows_at, tried
+from rope_xp._identify.confirm import ALL_TRIED, first_unlike, longest_call, rows_at, tried
 from rope_xp._identify.irregular import irregularity
 from rope_xp._identify.maps import Behaviour, behaviour_of, directions_of, frequencies_of
+from rope_xp._identify.phases import COARSE_BITS, precision_of_errors
 from rope_xp._identify.probe import LONGEST_INDEX, Probe, noise
 from rope_xp._identify.search import Search
 from rope_xp._identify.values import nearest
@@ -21,6 +22,10 @@ COARSE = 2.0**-12
 # A function is called at positions below the context, and below this, to find out what it computes. Calls beyond the
 # context could change what a function that keeps tables does below it.
 LONGEST = 2**20 + 1
+# The most positions whose phases are measured to find out how they are rounded.
+MOST_ROUNDED = 2**13
+# Greater phases are infinite in float16.
+OVERFLOW = 65_504.0
 # The same for a function that ignores positions: each call needs as many rows.
 SEARCHED_INDEX = 2**12
 
@@ -50,6 +55,8 @@ class Finding(NamedTuple):
         The first position without a result; None if there is none below the context.
     rotates : bool
         False if a function is known not to rotate pairs of channels.
+    is_one : bool
+        False if a function is not the same at all positions: what it computes at some does not explain others.
     """
 
     behaviour: Behaviour | None
@@ -58,6 +65,7 @@ class Finding(NamedTuple):
     probe: Probe | None = None
     length: int | None = None
     rotates: bool = True
+    is_one: bool = True
 
     @property
     def is_counting(self) -> bool:
@@ -142,7 +150,10 @@ def finding_of_function(
     if search.report.stateful and "calls" not in found.causes:
         found = found.with_cause("state", "The function gives other results for a call after it was called otherwise.")
     if search.behaviour is None:
+        found = found.with_cause("axis") if probe.axis == "heads" else found
         return found.with_cause(search.cause, *map(_as_sentence, search.reasons))
+    if "length" in found.causes and "NaN" in found.problems[0] and _overflows(search.behaviour, length):
+        found = found._replace(causes=tuple(cause for cause in found.causes if cause != "length"))
     return found._replace(behaviour=_with_measured(search.behaviour, probe))
 
 
@@ -159,6 +170,12 @@ def _length(probe: Probe, context: int) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if probe(row, np.array([0, middle])) is None else (middle, high)
     return high
+
+
+def _overflows(behaviour: Behaviour, position: int) -> bool:
+    """Whether rounded phases at a position are too large for float16."""
+    is_rounded = behaviour.rope is not None and behaviour.precision in COARSE_BITS
+    return is_rounded and bool((position * np.abs(behaviour.map().step) >= OVERFLOW).any())
 
 
 def _as_sentence(problem: str) -> str:
@@ -189,7 +206,9 @@ def _with_measured(behaviour: Behaviour, probe: Probe) -> Behaviour:
     return behaviour._replace(measured=factors)
 
 
-def confirmed(finding: Finding, directions: Any, context: int, tolerance: float) -> Finding:
+def confirmed(
+    finding: Finding, reference: RotaryEmbedding | None, directions: Any, context: int, tolerance: float
+) -> Finding:
     """A finding whose behaviour also explains the function at many positions below the context."""
     behaviour, probe = finding.behaviour, finding.probe
     if behaviour is None or probe is None or behaviour.axis != "tokens":
@@ -197,13 +216,45 @@ def confirmed(finding: Finding, directions: Any, context: int, tolerance: float)
     if behaviour.rope is None:
         directions = None
     position = first_unlike(probe, behaviour, compared(finding, context), tolerance, directions)
+    if position is not None and directions is None and probe.follows == "positions":
+        for each in _in_terms_of(reference, behaviour):
+            rounded = _with_rounded_phases(probe, each, min(MOST_ROUNDED, compared(finding, context)))
+            if rounded and first_unlike(probe, rounded, compared(finding, context), tolerance) is None:
+                return finding._replace(behaviour=rounded)
     if position is None:
         return finding
-    count = min(LONG, compared(finding, context))
+    count = min(longest_call(probe.head_dim), compared(finding, context))
     if directions is None and probe.follows == "positions" and _is_one_of_few(probe, position, count):
         return finding.with_cause("calls", f"A call with {count:,} tokens gives other results than a call with few.")
     words = f"At position {position:,}, the function is not the one that it is at other positions."
-    return finding._replace(behaviour=None).with_cause("unknown", words)
+    return finding._replace(behaviour=None, is_one=False).with_cause("unknown", words)
+
+
+def _in_terms_of(reference: RotaryEmbedding | None, behaviour: Behaviour) -> Iterator[Behaviour]:
+    """A behaviour with the base and the rule of another one, which rounding may hide, and as it is."""
+    if reference is not None and behaviour.rope is not None and reference.base is not None:
+        try:
+            rope = behaviour.rope.replace(base=reference.base, scaling=reference.scaling, inv_freq=None)
+            yield behaviour._replace(rope=rope)
+        except ValueError:  # they do not fit its width
+            pass
+    yield behaviour
+
+
+def _with_rounded_phases(probe: Probe, behaviour: Behaviour, context: int) -> Behaviour | None:
+    """A behaviour with rounded phases if they explain the angles below a context, of which few were known before."""
+    if behaviour.rope is None or probe.eps < COARSE:
+        return None
+    exact, positions = behaviour.with_exact_phases().map(), np.arange(1, context)
+    x = rows_at(probe.head_dim, positions)
+    y = probe(x, positions)
+    if y is None or not exact.pairs:
+        return None
+    expected, (_, _, *channels) = exact.rotated(x, positions), exact.channels
+    one, other = (each[:, channels[0]] + 1j * each[:, channels[1]] for each in (y, expected))
+    w, where = exact.step[0], positions + behaviour.offset
+    name = precision_of_errors(np.angle(one / other), where, w, 0.0 * w, behaviour.roundoff).name
+    return behaviour._replace(precision=name) if name in COARSE_BITS else None
 
 
 def _is_one_of_few(probe: Probe, position: int, count: int) -> bool:
@@ -227,18 +278,17 @@ def sample_of(findings: list[Finding], context: int) -> str:
         return ""
     if ignored or count <= ALL_TRIED:
         return f"All positions below {number(count)} were tried, and none beyond." if ignored else ""
-    some = sum(map(len, tried(count))) - ALL_TRIED
-    in_calls = f"in calls with at most {number(LONG)} tokens"
+    head_dim = max(each.probe.head_dim for each in findings if each.probe)
+    some = sum(map(len, tried(count, head_dim))) - ALL_TRIED
+    in_calls = f"in calls with at most {number(longest_call(head_dim))} tokens"
     return f"All positions below {number(ALL_TRIED)} were tried, and {number(some)} beyond, {in_calls}."
 
 
-def first_difference(
-    findings: list[Finding], head_dim: int, directions: Any, context: int, tolerance: float
-) -> int | None:
+def first_difference(findings: list[Finding], directions: Any, context: int, tolerance: float) -> int | None:
     """The first of many positions below `context` at which the results of two subjects differ; None without one."""
     probe = next(each.probe for each in findings if each.probe is not None)
     for row in range(1 if directions is None else len(directions)):
-        for positions in [np.arange(context)] if probe.follows == "index" else tried(context):
+        for positions in [np.arange(context)] if probe.follows == "index" else tried(context, probe.head_dim):
             x = rows_at(probe.head_dim, positions)
             one, other = (results_of(each, x, directions, positions, row) for each in findings)
             if one is None or other is None:

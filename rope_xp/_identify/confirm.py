@@ -10,18 +10,24 @@ from rope_xp._identify.maps import Behaviour
 from rope_xp._identify.probe import Probe
 
 # All positions below it are tried before a function is said to be the same, and so many beyond it. The first part is a
-# long call; shorter ones are faster.
+# long call; short ones are faster.
 ALL_TRIED, BEYOND = 2**15, 2**13
-LONG, CHUNK = 2**13, 2**11
+LONG, CHUNK = 2**21, 2**11  # numbers, tokens
 
 
-def tried(context: int) -> Iterator[Any]:
-    """Positions below `context` in ascending order, in parts: all up to `ALL_TRIED`, then some."""
+def longest_call(head_dim: int) -> int:
+    """The tokens of the longest call."""
+    return min(max(LONG // head_dim, 4 * CHUNK), ALL_TRIED)
+
+
+def tried(context: int, head_dim: int) -> Iterator[Any]:
+    """Positions below `context` in ascending order, in parts: all below `ALL_TRIED`, then some."""
+    long = longest_call(head_dim)
+    yield np.arange(min(context, long))
     some = {context - 1, *(2**power + each for power in range(32) for each in (-1, 0, 1))}
     some |= {*np.random.default_rng(0).integers(0, context, BEYOND).tolist()}
     far = np.array(sorted(each for each in some if ALL_TRIED <= each < context), dtype=int)
-    yield np.arange(min(context, LONG))
-    for positions in (np.arange(LONG, min(context, ALL_TRIED)), far):
+    for positions in (np.arange(long, min(context, ALL_TRIED)), far):
         yield from (positions[start : start + CHUNK] for start in range(0, len(positions), CHUNK))
 
 
@@ -42,19 +48,22 @@ def first_unlike(
     kept = sorted({*range(probe.head_dim)} - {*to_first.tolist(), *to_second.tolist()})
     roundoff = max(behaviour.roundoff, probe.eps, ROUNDOFF["float32"] if tolerance else 0.0)
     for row in range(1 if directions is None else len(directions)):
-        for positions in [np.arange(context)] if probe.follows == "index" else tried(context):
+        for positions in [np.arange(context)] if probe.follows == "index" else tried(context, probe.head_dim):
             x = rows_at(probe.head_dim, positions)
             where = positions if directions is None else np.outer(directions[row], positions).astype(int)
             y = probe(x, where)
             if y is None:
                 return int(positions[0])
-            factors = exact.factors(positions)[:, row]
-            error = 2.0**0.5 * exact.error_of(positions, behaviour.precision, roundoff)[:, row]
-            limit = np.maximum(error, tolerance * np.maximum(exact.size, 1.0))
-            expected = factors * (x[0, first] + 1j * x[0, second])
-            unlike = np.abs(y[:, to_first] - expected.real) > limit
-            unlike |= np.abs(y[:, to_second] - expected.imag) > limit
-            wrong = unlike.any(axis=1) | (np.abs(y[:, kept] - x[:, kept]) > 16 * roundoff + tolerance).any(axis=1)
-            if wrong.any():
-                return int(positions[wrong.argmax()])
+            for start in range(0, len(positions), CHUNK):  # which is faster than all at once
+                some, of_some = positions[start : start + CHUNK], y[start : start + CHUNK]
+                factors = exact.factors(some)[:, row]
+                error = 2.0**0.5 * exact.error_of(some, behaviour.precision, roundoff)[:, row]
+                limit = np.maximum(error, tolerance * np.maximum(exact.size, 1.0))
+                expected = factors * (x[0, first] + 1j * x[0, second])
+                unlike = np.abs(of_some[:, to_first] - expected.real) > limit
+                unlike |= np.abs(of_some[:, to_second] - expected.imag) > limit
+                wrong = np.abs(of_some[:, kept] - x[0, kept]) > 16 * roundoff + tolerance
+                wrong = unlike.any(axis=1) | wrong.any(axis=1)
+                if wrong.any():
+                    return int(some[wrong.argmax()])
     return None

@@ -86,6 +86,7 @@ class Map(NamedTuple):
         tables = ROUNDOFF[precision.partition(" ")[0]] if precision.endswith("tables") else 0.0
         size = np.maximum(self.size, 1.0)
         of_angle = size * PRECISIONS["float32" if tables else precision] * roundings(self.step)
+        of_angle = of_angle + size * ROUNDINGS * ROUNDOFF["float64"]  # of a frequency that was measured
         fixed = size * ROUNDINGS * max(roundoff, tables) + of_angle * (np.abs(self.start) + np.abs(self.step))
         return fixed + np.asarray(positions)[:, None, None] * (of_angle * np.abs(self.step))
 
@@ -128,7 +129,7 @@ def _rounded(numbers: Any, precision: str) -> Any:
     return numbers if bits is None else rounded_to(bits, np.asarray(numbers, dtype=np.float64))
 
 
-def map_of(rope: RotaryEmbedding | None, directions: Any = None, offset: int = 0, is_swapped: bool = False) -> Map:
+def map_of(rope: RotaryEmbedding | None, directions: Any = None, offset: int = 0, quarter: int = 0) -> Map:
     """The map of an embedding; without one, the map that leaves everything as it is.
 
     Parameters
@@ -138,8 +139,8 @@ def map_of(rope: RotaryEmbedding | None, directions: Any = None, offset: int = 0
         How fast each position axis grows with p. By default all grow by 1.
     offset : int
         Added to all positions.
-    is_swapped : bool
-        Sine and cosine are exchanged.
+    quarter : int
+        If not 0, angles are so many quarter turns less themselves: sine and cosine are exchanged.
     """
     if rope is None:
         return Map(None, (), np.ones(0), np.zeros((1, 0)), np.zeros((1, 0)))
@@ -148,8 +149,8 @@ def map_of(rope: RotaryEmbedding | None, directions: Any = None, offset: int = 0
     step = np.einsum("da,ahp->dhp", directions, frequencies)
     start = np.broadcast_to(offset * frequencies.sum(axis=0), step.shape).reshape(-1, rope.pairs)  # of all axes
     step = step.reshape(-1, rope.pairs)
-    if is_swapped:  # sin + i cos is i times the conjugate of cos + i sin
-        start, step = pi / 2 - start, -step
+    if quarter:  # sin + i cos is i times the conjugate of cos + i sin
+        start, step = quarter * pi / 2 - start, -step
     found = Map(rope.head_dim, pairs_of(rope), np.full(rope.pairs, rope.attention_factor), start, step)
     if rope.xpos is not None:
         found = found._replace(growth=np.array(rope._scale.rates), centre=rope.xpos.centre)
@@ -233,8 +234,8 @@ class Behaviour(NamedTuple):
         The attention factor, in addition to that of the scaling rule.
     offset : int
         Added to all positions, in tokens.
-    is_swapped : bool
-        Sine and cosine are exchanged.
+    quarter : int
+        1 if sine and cosine are exchanged; -1 if they are exchanged and both have the other sign; else 0.
     axis : str
         "tokens", or "heads" if each head is rotated by its number.
     precision : str
@@ -252,7 +253,7 @@ class Behaviour(NamedTuple):
     rope: RotaryEmbedding | None
     factor: float = 1.0
     offset: int = 0
-    is_swapped: bool = False
+    quarter: int = 0
     axis: str = "tokens"
     precision: str = "exact"
     roundoff: float = 0.0
@@ -264,13 +265,18 @@ class Behaviour(NamedTuple):
         """The factor of sines and cosines."""
         return self.factor * factor_of_scaling(self.rope)
 
+    @property
+    def rotates(self) -> bool:
+        """Whether some frequency is not 0."""
+        return self.rope is not None and bool(frequencies_of(self.rope).any())
+
     def with_exact_phases(self) -> "Behaviour":
         """The same with exact phases."""
         return self._replace(precision="exact", measured=None)
 
     def map(self, directions: Any = None) -> Map:
         """What it does to pairs of channels. Of heads that are rotated by their number, the map is that of head 1."""
-        found = map_of(self.rope, directions, self.offset, self.is_swapped)
+        found = map_of(self.rope, directions, self.offset, self.quarter)
         found = found._replace(phase=self.precision, measured=self.measured)
         if self.axis == "heads":
             found = found._replace(start=found.start + found.step, step=0.0 * found.step)

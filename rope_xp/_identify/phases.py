@@ -1,7 +1,7 @@
 """Angles of pairs at several positions: frequencies, the offset of positions, and the precision of their products."""
 
 from math import inf, pi
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -181,7 +181,14 @@ def precision_of(
 ) -> Precision:
     """The best precision whose error bound holds for angles "positions pairs", without those at position 0."""
     where = positions + offset
-    off = np.abs(wrapped(angle - _exact_angles(where, frequencies)))
+    return precision_of_errors(wrapped(angle - _exact_angles(where, frequencies)), where, frequencies, errors, roundoff)
+
+
+def precision_of_errors(
+    off: np.ndarray, where: np.ndarray, frequencies: np.ndarray, errors: np.ndarray, roundoff: float
+) -> Precision:
+    """The same, from the errors of the angles; `where` are positions with their offset."""
+    signed, off = off, np.abs(off)
     known = 8 * roundoff + where[:, None] * errors
     phase = np.abs(where[:, None] * frequencies) * roundings(frequencies)
     fine = known + phase * PRECISIONS["float32"]
@@ -192,12 +199,24 @@ def precision_of(
             return False
         bits = COARSE_BITS.get(name, 53)
         # Rounded products and frequencies are off from the first positions on. Else, only rounded positions are.
-        is_of_positions = roundoff <= ROUNDOFF["float32"] and bool(within[positions <= SMALL].all())
-        if name in COARSE_BITS and is_of_positions and not within[rounded_to(bits, where) == where].all():
+        is_of_positions = roundoff <= ROUNDOFF["float32"] and bool(within[np.abs(where) <= SMALL].all())
+        held = rounded_to(bits, where) == where
+        if name in COARSE_BITS and (
+            (is_of_positions and not within[held].all())
+            or _are_shifted(signed[held & ~within], frequencies, known[held & ~within])
+        ):
             return False
         return not (within & _is_visible(where, bits, frequencies, fine)).any()
 
     return Precision(next(filter(holds, PRECISIONS), None), off.max(axis=1), within)
+
+
+def _are_shifted(off: np.ndarray, frequencies: np.ndarray, close: np.ndarray) -> bool:
+    """Whether errors at some position are those of a position that is a few tokens away, which no rounding gives."""
+    tokens = np.array([0, *range(-SMALL, 0), *range(1, SMALL + 1)])
+    rest = np.abs(wrapped(off - tokens[:, None, None] * frequencies))
+    fits: Any = (rest <= close).all(axis=2)
+    return bool((fits[1:].any(axis=0) & ~fits[0]).any())
 
 
 def _is_visible(where: np.ndarray, bits: int, frequencies: np.ndarray, fine: np.ndarray) -> np.ndarray:

@@ -26,6 +26,7 @@ from rope_xp._identify.maps import Behaviour, behaviour_of, factor_of_scaling
 from rope_xp._identify.maps import frequencies_of as numbers_of
 from rope_xp._identify.phases import (
     COARSE_BITS,
+    PRECISIONS,
     Frequencies,
     Precision,
     Start,
@@ -38,7 +39,7 @@ from rope_xp._identify.phases import (
     wrapped,
 )
 from rope_xp._identify.probe import STRIDES, Probe
-from rope_xp._identify.rules import attention_in_words, rounded_to, simplest
+from rope_xp._identify.rules import attention_in_words, rounded_to, roundings, simplest
 from rope_xp._identify.values import Rotation, Value, in_terms_of, rule_in_any_order, value_near, value_of
 from rope_xp.frequencies import YarnScaling
 
@@ -111,9 +112,12 @@ class Search:
     def _confirm(self, behaviour: Behaviour) -> None:
         """Whether the value explains other positions and other calls."""
         longest = (self.report.longest or 0) + 1
-        unlike = first_unlike(self.probe, behaviour, min(TRIED, longest))
+        tried = min(TRIED, longest)
+        unlike = first_unlike(self.probe, behaviour, tried)
         if unlike is not None:
             self.note(f"at position {unlike:,}, it is not the function that it is at other positions")
+        elif self.report.rope is not None:
+            self.note(f"all positions below {tried:,} were tried")
         irregular = self.probe.irregular or irregularity(self.probe, longest)
         if irregular:
             self.note(f"the result does not follow from the channels and the position alone: {irregular}")
@@ -252,21 +256,22 @@ class Search:
             frequencies = self._narrowed(channels, frequencies, start.offset, roundoff)
         self.note(offset=start.offset, inv_freq=tuple(frequencies.values.tolist()))
         self.note(start.words if start.offset is not None else f"not a rotary embedding: {start.words}")
-        is_swapped, angle = False, rotations.angle
+        quarter, angle = 0, rotations.angle
         if start.offset is None:  # sin + i cos is i times the conjugate of cos + i sin
-            angle = pi / 2 - angle
-            frequencies = frequencies._replace(values=-frequencies.values, start=wrapped(pi / 2 - frequencies.start))
-            start = start_of(frequencies.start, frequencies.values, frequencies.errors, roundoff)
-            is_swapped = True
-        of_axes = self._of_axes(channels, measurement.positions, roundoff, -1.0 if is_swapped else 1.0)
+            quarter = -1 if np.sin(frequencies.start).mean() < 0.0 else 1
+            angle = quarter * pi / 2 - angle
+            turned = wrapped(quarter * pi / 2 - frequencies.start)
+            frequencies = frequencies._replace(values=-frequencies.values, start=turned)
+            start = start_of(turned, frequencies.values, frequencies.errors, roundoff)
+        of_axes = self._of_axes(channels, measurement.positions, roundoff, -1.0 if quarter else 1.0)
         if start.offset is None or of_axes is None:
             return
         of_axes = frequencies.values[None] if self.probe.axes == 1 else of_axes
         direction = _direction(frequencies)
         rotation = Rotation(self.probe.head_dim, channels, frequencies, direction, *magnitude, of_axes)
-        if not is_swapped:
+        if not quarter:
             self.note(direction=direction)
-        self._value(rotation, start, measurement.positions[1:], angle[1:], roundoff, is_swapped)
+        self._value(rotation, start, measurement.positions[1:], angle[1:], roundoff, quarter)
 
     def _narrowed(self, channels: Channels, known: Frequencies, offset: float, roundoff: float) -> Frequencies:
         """Frequencies from more positions if sines and cosines have few digits."""
@@ -318,7 +323,7 @@ class Search:
         positions: np.ndarray,
         angle: np.ndarray,
         roundoff: float,
-        is_swapped: bool,
+        quarter: int,
     ) -> None:
         """The value, the precision of its phases, and how much of the function it explains."""
         near = None if self.near is None else value_near(self.near, rotation)
@@ -333,6 +338,12 @@ class Search:
             w = numbers_of(value.rope)[:, 0].sum(axis=0)[value.numbers]
             errors = errors if value.rope.base is None else np.zeros(len(w))
         precision = precision_of(angle, positions, w, start.offset or 0, errors, roundoff)
+        if (
+            self.near is not None and precision.name in COARSE_BITS
+        ):  # which may hide that frequencies are those of `near`
+            wide = PRECISIONS[precision.name] * roundings(rotation.frequencies.values) * np.abs(w)
+            known = rotation.frequencies._replace(errors=rotation.frequencies.errors + wide)
+            value = value_near(self.near, rotation._replace(frequencies=known)) or value
         self._note_precision(precision, positions, roundoff)
         if value is None:
             rule = rule_in_any_order(rotation)
@@ -341,15 +352,15 @@ class Search:
             return
         if precision.name is None:
             return
-        behaviour = behaviour_of(value.rope)._replace(offset=start.offset or 0, is_swapped=is_swapped)
-        if near is not None:
+        behaviour = behaviour_of(value.rope)._replace(offset=start.offset or 0, quarter=quarter)
+        if self.near is not None:
             factor = _nearest_factor(rotation, self.near) / factor_of_scaling(value.rope)
             behaviour = behaviour._replace(factor=factor)
         axis = "heads" if self.probe.axis == "heads" else "tokens"
         name = self.report.precision or precision.name
         change = "" if value.change is None else value.change.in_words()
         self.behaviour = behaviour._replace(precision=name, roundoff=roundoff, axis=axis, change=change)
-        if self.near is not None or is_swapped:
+        if self.near is not None or quarter:
             return
         self._note_rule(value, rotation.magnitude_error)
         off = np.abs(rotation.frequencies.values / np.where(w, w, 1.0) - 1.0)[w != 0.0].max()

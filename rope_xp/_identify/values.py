@@ -97,11 +97,14 @@ def nearest(
 ) -> RotaryEmbedding | None:
     """The first candidate that has measured frequencies "axes pairs"; None without one.
 
-    They may be rounded to float32, or all to bfloat16. Exact ones come first, after the value without changes.
+    They may be rounded to float32, or all to bfloat16 or float16. Exact ones come first, after the value without
+    changes.
     """
     rounded = ROUNDOFF["float32"] * roundings(measured)
-    if (np.abs(rounded_to(8, measured) - measured) <= errors).all():
-        rounded = rounded + 1.01 * ROUNDOFF["bfloat16"]
+    for bits, name in ((8, "bfloat16"), (11, "float16")):
+        if (np.abs(rounded_to(bits, measured) - measured) <= errors).all():
+            rounded = rounded + 1.01 * ROUNDOFF[name]
+            break
     found = []
     for rope in _candidates(near, options, measured, reverse):
         frequencies = frequencies_of(rope)[:, 0]

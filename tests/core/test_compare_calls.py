@@ -10,7 +10,7 @@ import numpy as np
 import oracle
 import pytest
 
-from rope_xp import Llama3Scaling, RotaryEmbedding, Sections, YarnScaling, assert_same, compare, identify
+from rope_xp import LinearScaling, Llama3Scaling, RotaryEmbedding, Sections, YarnScaling, assert_same, compare, identify
 
 HEAD_DIM = 16
 FREQUENCIES = np.array([float(w) for w in oracle.geometric(10_000.0, HEAD_DIM)])
@@ -255,3 +255,129 @@ def test_bfloat16_tables_of_several_axes_are_not_exact():
 
     report = compare(fn, ROPE.replace(sections=sections), shape="seq dim", context=20_000)
     assert (report.same, report.causes) == (False, ("phase precision",))
+
+
+@pytest.mark.parametrize("change", [lambda p: p * (p >= 5000), lambda p: np.maximum(p - 100, 0)])
+def test_what_begins_to_rotate_beyond_the_context_does_not_rotate(change):
+    report = compare(lambda x, p: rotate(x, change(p)), ROPE, context=50)
+    assert report.causes == ("rotation",) and "(a: not rotated; b: rotated)" in report.summary
+
+
+def test_phases_of_irregular_calls_are_no_cause():
+    """Of positions that are counted from the end of a call, frequencies with another rule seem to be rounded."""
+    w = np.where(np.arange(HEAD_DIM // 2) == 2, 2, 1) * FREQUENCIES
+    report = compare(lambda x, p: rotate(x, p.max() - p, w), ROPE, context=500)
+    assert "calls" in report.causes and "phase precision" not in report.causes
+
+
+def test_a_first_token_and_batches_that_are_not_rotated_are_not_the_same():
+    """One row alone is rotated, but for its first token, whose position is 0 in a long call."""
+
+    def fn(x, positions):  # batch heads seq dim
+        y = rotate(x, np.broadcast_to(positions, (len(x), x.shape[2]))[:, None, :])
+        y[:, :, 0] = x[:, :, 0]
+        return y if len(x) == 1 else x
+
+    report = compare(fn, ROPE, shape="batch heads seq dim")
+    assert not report.same and {*report.causes} <= {"calls", "unknown"}
+
+
+def test_an_attention_factor_that_tables_in_half_precision_hide_is_no_cause():
+    rope = RULED.replace(scaling=YarnScaling(factor=4.0, original_max_position_embeddings=64))
+    w = np.array(rope.inv_freq) ** 2 / RULED.replace(scaling=None).inv_freq
+
+    def fn(x, positions):
+        half, angles = w.shape[0], positions[:, None] * w
+        cos, sin = (np.float64(np.float16(rope.attention_factor * f(angles))) for f in (np.cos, np.sin))
+        x, y = x[:, :half], x[:, half:]
+        return np.concatenate([x * cos - y * sin, y * cos + x * sin], axis=-1)
+
+    report = compare(fn, rope, shape="seq dim")
+    assert not report.same and "attention factor" not in report.causes
+
+
+@pytest.mark.parametrize("dtype, first", [("float16", 100), ("float16", 1000), (ml_dtypes.bfloat16, 100)])
+def test_one_more_from_a_position_on_is_no_rounding(dtype, first):
+    """Half-precision results hide what rounded phases would change, but those keep small positions as they are."""
+    report = compare(lambda x, p: rotate(x, p + (p >= first)).astype(dtype), ROPE, context=20_000)
+    assert report.causes == ("unknown",) and report.first_position == first
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float16", 2.0**-8), ("float32", 1e-3)])
+def test_bfloat16_angles_below_a_short_context(dtype, tolerance):
+    """They change a unit score by 0.0078, of which the first trials see too little."""
+    rope = ROPE.replace(scaling=LinearScaling(factor=4.0))
+
+    def fn(x, positions):
+        angles = (positions[:, None] * FREQUENCIES / 4.0).astype(ml_dtypes.bfloat16).astype(float)
+        return oracle.rotate(x, angles, "half").astype(dtype)
+
+    report = compare(fn, rope, shape="seq dim", context=50)
+    assert (report.same, report.causes, report.tolerance) == (False, ("phase precision",), tolerance)
+
+
+def test_no_base_explains_what_float16_phases_explain():
+    """Rows of a batch in reversed order hide the calls that would tell."""
+
+    def fn(x, positions):  # batch seq
+        w = FREQUENCIES.astype(np.float16)
+        angles = (np.asarray(positions).astype(np.float16)[..., None] * w).astype(float)
+        return oracle.rotate(x, angles[..., None, :], "half").astype(np.float16)[::-1]
+
+    report = compare(fn, ROPE, shape="batch seq heads dim", context=500)
+    assert "calls" in report.causes and "base" not in report.causes
+
+
+def test_float16_angles_that_overflow_are_no_table_that_ends():
+    def fn(x, positions):
+        with np.errstate(over="ignore"):
+            angles = np.float64(np.float16(positions[..., None] * FREQUENCIES))
+        return oracle.rotate(x, angles, "half")
+
+    report = compare(fn, ROPE, context=100_000)
+    assert report.causes == ("phase precision",) and "fails from position 65,520 on" in report.summary
+
+
+def test_tokens_from_the_10_000th_of_a_call_on_and_what_is_tried():
+    fn = lambda x, p: np.where(np.arange(len(x))[:, None] < 10_000, rotate(x, p), x)  # noqa: E731
+    report = compare(fn, ROPE, shape="seq dim", context=100_000)
+    assert not report.same and {*report.causes} <= {"calls", "unknown"}
+    report = compare(lambda x, p: rotate(x, p), ROPE, shape="seq dim", context=100_000)
+    assert "The two agree at positions that were tried below 100,000." in report.summary
+    assert "All positions below 32,768 were tried" in report.sample and "at most 32,768 tokens" in report.sample
+
+
+@pytest.mark.parametrize("context", [50, 500])
+@pytest.mark.parametrize("where", ["frequencies", "products"])
+def test_float16_frequencies_and_products_have_no_base_of_their_own(where, context):
+    """Through results in float16, few positions are enough for another base, or for other numbers of YaRN."""
+    for rope in (ROPE, RULED.replace(head_dim=HEAD_DIM), ROPE.replace(scaling=LinearScaling(factor=4.0))):
+        w = np.float64(np.float16(rope.inv_freq)) if where == "frequencies" else np.array(rope.inv_freq)
+
+        def fn(x, positions, w=w, factor=rope.attention_factor):
+            angles = positions[:, None] * w
+            angles = np.float64(np.float16(angles)) if where == "products" else angles
+            return (factor * oracle.rotate(x, angles, "half")).astype(np.float16)
+
+        assert {*compare(fn, rope, shape="seq dim", context=context).causes} <= {"phase precision"}
+
+
+def test_identify_says_which_positions_were_tried():
+    """One wrong position far away is not found."""
+    found = identify(lambda x, p: rotate(x, p * (p != 5000)), HEAD_DIM)
+    assert "All positions below 4,096 were tried." in found.reasons
+    assert identify(lambda x, p: rotate(x, p * (p != 4000)), HEAD_DIM).rope is None
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("reverse", [True, False])
+def test_sines_and_cosines_exchanged_in_both_directions(sign, reverse):
+    """Reversed after they are exchanged, or before."""
+
+    def fn(x, positions):
+        angles = sign * positions[:, None] * FREQUENCIES * (-1.0 if reverse else 1.0)
+        return oracle.rotate(x, sign * np.pi / 2 - angles, "half")
+
+    report = compare(fn, ROPE, shape="seq dim")
+    reversed_too = reverse == (sign > 0)
+    assert {*report.causes} == {"sincos order", *(["direction"] if reversed_too else [])}, report.summary

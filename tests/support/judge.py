@@ -97,7 +97,9 @@ def _false_values(case, found):
         rule=lambda base, width: np.array(rope.inv_freq),
         factor=rope.attention_factor,
     )
-    change = largest_change(case, given, found.offset, min(case.context, found.longest + 1))
+    tried = re.search(r"All positions below ([\d,]+) were tried", " ".join(found.reasons))
+    most = found.longest + 1 if tried is None else int(tried[1].replace(",", ""))
+    change = largest_change(case, given, found.offset, min(case.context, most))
     remarks = _without_numbers(found) - _without_numbers(identify(Case(shape=case.shape).program(), 16))
     if change - _rounding(case) < ABOVE * max(1e-3, 2 * _rounding(case)) or remarks:
         return []
