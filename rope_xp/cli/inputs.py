@@ -66,8 +66,9 @@ def has_other_layers(config: Any, rope: RotaryEmbedding | None, **place: Any) ->
     """Whether the embedding is that of chosen layers, and other layers have another."""
     if place["layer"] is None and place["layer_type"] is None:
         return False
+    whole: dict[str, Any] = place | {"layer": None, "layer_type": None}
     try:
-        return rope_xp.from_config(config, **(place | {"layer": None, "layer_type": None})) != rope
+        return rope_xp.from_config(config, **whole) != rope
     except ValueError:  # without a choice, `from_config` refuses layers that differ
         return True
 

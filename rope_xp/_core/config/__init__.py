@@ -376,12 +376,12 @@ def _read_keys(
         *remarks_on_widths(keys, family, rope.head_dim),
     ]
     note = "" if indexer is None or choice.of_indexer else note_on_indexer(rope, indexer)
-    rope = indexer if choice.of_indexer else rope
+    chosen = indexer if choice.of_indexer and indexer is not None else rope
     length = int(length) if isinstance(length, (int, float)) and 1 <= length < 2**53 else None
     stated = tuple(name for name in keys.found() if name in mapping)  # not those that `set_known_keys` has added
-    names = axis_names(family, model_type, rope.axes)
+    names = axis_names(family, model_type, chosen.axes)
     defaults, found = tuple(keys.defaults.values()), tuple(keys.remarks)
-    return rope, Provenance(defaults, found, model_type, length, stated, axis_names=names, indexer=note)
+    return chosen, Provenance(defaults, found, model_type, length, stated, axis_names=names, indexer=note)
 
 
 def _check_all_read(keys: Keys, family: Family, mapping: Mapping[str, Any]) -> None:
