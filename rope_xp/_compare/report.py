@@ -107,8 +107,8 @@ class Comparison(Report):
         ]
         if self.attention_moved is None:
             return rows
-        share = f"{100 * self.attention_moved:.2g} % moves, of random queries to random keys"
-        return [*rows, ("attention", "", f"{share} (32 and up to 4,096)")]
+        share = f"{self._share} moves to other tokens (32 random queries, up to 4,096 random keys)"
+        return [*rows, ("attention", "", share)]
 
     @property
     def summary(self) -> str:
@@ -140,8 +140,13 @@ class Comparison(Report):
     def _attention(self) -> list[str]:
         if self.attention_moved is None:
             return []
-        where, share = number(self.context - 1), 100 * self.attention_moved
-        return [f"At position {where}, {share:.2g} % of attention moves to other tokens."]
+        return [f"At position {number(self.context - 1)}, {self._share} moves to other tokens."]
+
+    @property
+    def _share(self) -> str:
+        """The share of attention that moves, in words. Errors of rounding are nothing."""
+        share = 100 * (self.attention_moved or 0.0)
+        return f"{share:.2g} % of attention" if share > 1e-6 else "no attention"
 
     def _why(self, words: Callable[[Difference], str]) -> list[str]:
         if not self.causes:

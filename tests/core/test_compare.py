@@ -505,6 +505,11 @@ def test_how_much_attention_moves(context):
     assert scale != 1.0 and abs(compare(SCALED, scaled, context=context).attention_moved - wanted) < 1e-9
 
 
+def test_an_offset_of_both_moves_no_attention():
+    report = compare(lambda x, p: rotate(x, angles(p + 1, PLAIN)), ROPE)
+    assert report.attention_moved < 1e-8 and "no attention moves" in report.summary
+
+
 def test_attention_moves_as_queries_and_keys_of_xpos_do():
     """Keys are divided by the factor that multiplies queries."""
     zeta = np.tile([(2 * j + 0.4 * HEAD_DIM) / (1.4 * HEAD_DIM) for j in range(HEAD_DIM // 2)], 2)
