@@ -321,7 +321,7 @@ GROUPS = {
         ("the number of the row", ("axis", "calls"), lambda p, c, n: 0 * p + c.row),
     ),
     ("positions", "heads"): (
-        ("the number of the head", ("axis",), lambda p, c, n: 0 * p + c.head),
+        ("the number of the head", ("axis", "calls"), lambda p, c, n: 0 * p + c.head),
         ("heads are counted, too", ("calls", "axis"), lambda p, c, n: p + c.head),
     ),
     ("angles", ""): (
