@@ -89,6 +89,7 @@ def compare(
     ...     print(sentence)
     The two differ
     At position 1, a unit score first changes by more than 1 %
+    At position 4,095, 48 % of attention moves to other tokens
     Likely cause: base (a: 10,000; b: 500,000).
     """
     return _comparison("compare", a, b, head_dim, context, tolerance, shape, like, positions_ignored, options)

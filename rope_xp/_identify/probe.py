@@ -172,10 +172,31 @@ class Probe:
                 if form == self._form or ("batch" in position_axes) > ("batch" in form.shape):
                     continue
                 trial = self._trial(form, SIZES)
-                if (trial.follows, trial.axis) == ("positions", "seq"):
+                if (trial.follows, trial.axis) == ("positions", "seq") and self._is_meant_for(form):
                     self.irregular = self.irregular or trial.words
                     return form
         return self._form
+
+    def _is_meant_for(self, form: Form) -> bool:
+        """Whether results in a wider form have the lengths of rows of x, or of their results in the usual form.
+
+        A function that slices an axis which is another one in this form fails in no call, and computes nothing of use.
+        Any of the usual mistakes keeps these lengths.
+        """
+        sizes = tuple(SIZES[name] if name in form.shape else 1 for name in AXES[:3])
+        x = np.random.default_rng(3).normal(size=(*sizes, self.head_dim))
+        where = np.broadcast_to(ORDER, (sizes[0], len(ORDER)))
+        rows = x.reshape(-1, self.head_dim)
+        try:
+            wide = call(self.fn, form, x, self._of_axes(where)).y.reshape(rows.shape)
+        except Failure:
+            return False
+        narrow = self(rows, np.broadcast_to(where[:, None], sizes).ravel())
+        if narrow is None:
+            return True
+        known, found = (np.linalg.norm(each, axis=-1) for each in (np.concatenate([rows, narrow]), wide))
+        off = np.abs(found[:, None] - known).min(axis=1)
+        return float(np.mean(off <= noise(self.eps) * known.max())) > 0.5
 
     def _trial(self, form: Form, sizes: dict[str, int], stride: int = 1) -> Trial:
         """What a function does in one form, from equal rows at the same positions in two orders."""

@@ -381,3 +381,15 @@ def test_sines_and_cosines_exchanged_in_both_directions(sign, reverse):
     report = compare(fn, ROPE, shape="seq dim")
     reversed_too = reverse == (sign > 0)
     assert {*report.causes} == {"sincos order", *(["direction"] if reversed_too else [])}, report.summary
+
+
+def test_a_function_that_fails_in_no_call_is_not_judged_by_axes_that_it_has_not():
+    """Slices of axis 1 are the channels of "seq dim", and heads of wider arrays, where no call fails."""
+    rope = RotaryEmbedding(head_dim=64, layout="half", base=10_000.0)
+
+    def rotate(x, positions):
+        angles = positions[:, None] * np.tile(rope.inv_freq, 2)
+        return x * np.cos(angles) + np.concatenate([-x[:, 32:], x[:, :32]], axis=1) * np.sin(angles)
+
+    report = compare(rotate, rope)
+    assert report.same, report
