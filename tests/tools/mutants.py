@@ -53,10 +53,12 @@ _compare/search.py
     a pair found apart too late: max(ceil((beginning - angle) / step), after + 1)
         ==> max(ceil((beginning - angle) / step) + 1, after + 1)
     a pair that turns back starts ahead: start, step = -start, -step ==> step = -step
-_compare/maps.py
-    sines that are swapped turn the same way: pi / 2 - start, -step ==> pi / 2 - start, step
-_compare/describe.py
-    half precision explains everything: if precision in FINE: ==> if precision is not None:
+_identify/maps.py
+    sines that are swapped turn the same way: quarter * pi / 2 - start, -step ==> quarter * pi / 2 - start, step
+_identify/confirm.py
+    a value confirmed at any position: if wrong.any(): ==> if False:
+_identify/irregular.py
+    calls that need not agree: if wrong.any(): ==> if False:
 frequencies/_progressions.py
     another base: Decimal(base) ==> Decimal(2 * base)
     exponent without the factor of two: -2 * Decimal ==> -1 * Decimal
@@ -91,7 +93,7 @@ _core/backends/signature.py
     a plan for other strides: x.shape, x.strides, x.flags.num ==> x.shape, x.flags.num
     a plan for options of other types: else (kinds, options, ==> else (options,
 _core/plan.py
-    a program for tables that need a conversion: if not plan.are_ready or ( ==> if (
+    a program for tables that need a conversion: if not plan.are_ready: ==> if False:
     a program for positions that need a conversion: is_ready = positions is None or checks.are_ready_positions(
         ==> is_ready = True or checks.are_ready_positions(
 _core/calls.py
@@ -137,7 +139,7 @@ frequencies/_by_factor.py
 _core/config/keys.py
     a key of a config lost: if unread: ==> if False:
     a key in other letters: if wanted is not None: ==> if False:
-    a key with a wrong letter: if not {plain[:2], plain[-2:]} & self._ends: ==> if True:
+    a key with a wrong letter: if not {*self._ends_of(plain)} & self._ends: ==> if True:
     alibi let through: return value is not None and value is not False ==> return False
 _core/config/scaling.py
     a scaling rule dropped: scaling: Any = rule(**values) ==> return None
@@ -145,7 +147,7 @@ _core/config/scaling.py
     a default that is not marked: if base is None or (config.block_is_default and outer is None): ==> if False:
     mscale of DeepSeek alone: if rope_type == "deepseek_yarn": ==> if False:
 _core/config/__init__.py
-    NoPE layers rotated: if rope is None or not rotated: ==> if rope is None:
+    NoPE layers rotated: if rope is None or not rotated or ( ==> if rope is None or (
 _core/config/files.py
     a key that stands twice: if len(found) < len(pairs): ==> if False:
 _core/config/gguf_file.py
@@ -153,7 +155,7 @@ _core/config/gguf_file.py
     data of tensors without alignment: end + -end % alignment ==> end
 _identify/probe.py
     a table kept for each shape taken for an index: return "first call" if ==> return "index" if
-    positions of a call in another order: other.take(np.argsort(OTHER_ORDER)[ORDER], axis) ==> other
+    positions of a call in another order: other[np.argsort(OTHER_ORDER)[ORDER]] ==> other
 _identify/phases.py
     whole turns lost: total, last = 2 * total + rest, position ==> total, last = wrapped(2 * total + rest), position
     float32 phases taken for exact ones: "exact": ROUNDOFF["float64"], ==> "exact": ROUNDOFF["float32"],
@@ -163,8 +165,7 @@ _identify/blocks.py
     the opposite direction: (blocks[..., 1, 0] - blocks[..., 0, 1]) / 2\n    rest
         ==> (blocks[..., 0, 1] - blocks[..., 1, 0]) / 2\n    rest
 _identify/rules.py
-    divided pairs taken for kept ones: base, digits = _base(measured, 1.0, pairs)
-        ==> base, digits = _base(measured, 1.0, len(measured.values))
+    divided pairs taken for kept ones: _bases(measured, of_last_pairs=True) ==> _bases(measured)
 _identify/search.py
     state that a long call leaves: again = self._matrices() ==> again = matrices
     a value that explains nothing: close = 6.0 * ==> close = np.inf *
@@ -216,8 +217,6 @@ _core/kernels/numba_pairs.py
     bfloat16 cut off in place of rounded: _all(words, 0x7FFF) ==> _all(words, 0)
     a NaN carried into its sign: builder.select(is_nan, bits, rounded) ==> rounded
 _core/kernels/blocked.py
-    the rotated value rotated again in place: _copy_partners(numbers, partner, rotation.write)
-        ==> xp.multiply(numbers, tables[0], out=rotated)\n    _copy_partners(numbers, partner, rotation.write)
     partners in the order of the numbers: halves[1][..., ::-1] ==> halves[1][...]
     the block's remainder left as it was: range(0, length, step) ==> range(0, max(1, length - 1), step)
 _core/checks.py
