@@ -1,4 +1,4 @@
-"""Fill the pages of `docs/explanation` while the site is built, with figures and tables.
+"""Fill the pages of `docs/explanation` and `docs/engines` while the site is built, with figures and tables.
 
 A mark ``<!-- build: NAME ARGUMENTS -->`` of a page is replaced by what `BUILDERS[NAME](*ARGUMENTS)` returns.
 """
@@ -8,6 +8,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import engine_tables
 import explanation_figures
 import family_tables
 import mkdocs_gen_files
@@ -65,6 +66,9 @@ BUILDERS = {
     "layout-users": family_tables.by_layout,
     "families": family_tables.families,
     "composites": family_tables.composites,
+    "engine-readings": engine_tables.readings,
+    "engine-facts": engine_tables.facts,
+    "engine-versions": engine_tables.known,
     "mutants": mutants,
     "table-cost": table_cost,
     "oldest": oldest,
@@ -77,6 +81,7 @@ def built(page: Path) -> str:
     return MARK.sub(lambda mark: BUILDERS[mark[1]](*mark[2].split()).replace("{up}", up), page.read_text())
 
 
-for page in sorted((ROOT / "docs/explanation").rglob("*.md")):
-    with mkdocs_gen_files.open(page.relative_to(ROOT / "docs").as_posix(), "w") as target:
-        target.write(built(page))
+for folder in ("explanation", "engines"):
+    for page in sorted((ROOT / "docs" / folder).rglob("*.md")):
+        with mkdocs_gen_files.open(page.relative_to(ROOT / "docs").as_posix(), "w") as target:
+            target.write(built(page))

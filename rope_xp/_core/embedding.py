@@ -17,7 +17,7 @@ from rope_xp._core.kernels import KERNELS, Kernel
 from rope_xp._core.provenance import Provenance
 from rope_xp._core.spectrum import spectrum_of
 from rope_xp._core.table_scale import scale_of
-from rope_xp._core.writers import Target, config_for
+from rope_xp._core.writers import Options, Target, config_for
 from rope_xp.frequencies import Scaling, XPos
 
 if TYPE_CHECKING:
@@ -315,10 +315,23 @@ class RotaryEmbedding(CachedKeys, Extensible):
         target: Literal["transformers", "gguf", "mlx", "megatron", "meta"] = "transformers",
         *,
         architecture: str | None = None,
+        engine_version: str | None = None,
     ) -> dict[str, Any]: ...
     @overload
-    def to_config(self, target: Literal["vllm", "llama.cpp"], *, architecture: str | None = None) -> list[str]: ...
-    def to_config(self, target: Target = "transformers", *, architecture: str | None = None) -> Any:
+    def to_config(
+        self,
+        target: Literal["vllm", "llama.cpp"],
+        *,
+        architecture: str | None = None,
+        engine_version: str | None = None,
+    ) -> list[str]: ...
+    def to_config(
+        self,
+        target: Target = "transformers",
+        *,
+        architecture: str | None = None,
+        engine_version: str | None = None,
+    ) -> Any:
         """This embedding as keys of a config, or as arguments of an engine.
 
         Parameters
@@ -338,6 +351,10 @@ class RotaryEmbedding(CachedKeys, Extensible):
         architecture : str, optional
             The `general.architecture` of a GGUF file, for ``"gguf"`` and ``"llama.cpp"``. The default is that of the
             family, if the embedding is from `from_config`.
+        engine_version : str, optional
+            The version of the engine that reads the result, such as "0.33.0". The default is the newest whose source
+            was read. What is known of a version, and of newer ones until the next that was read, is on the pages of
+            the engines.
 
         Returns
         -------
@@ -350,7 +367,8 @@ class RotaryEmbedding(CachedKeys, Extensible):
         ValueError
             If the target cannot express the embedding: given or learned frequencies, xpos, reversed direction, orders
             of axes or scaling rules that it does not have. Also if its checkpoints pair other channels; the error then
-            says how to permute the projections.
+            says how to permute the projections. Also if the engine does not read these keys for the model type, or
+            reads them otherwise. It is a warning if it is not known whether the engine reads them.
 
         Notes
         -----
@@ -391,7 +409,8 @@ class RotaryEmbedding(CachedKeys, Extensible):
         >>> sorted(rope.to_config("megatron"))
         ['kv_channels', 'position_embedding_type', 'rotary_base', 'rotary_interleaved']
         """
-        return config_for("RotaryEmbedding.to_config", self, target, architecture)
+        options = Options(architecture, engine_version)
+        return config_for("RotaryEmbedding.to_config", self, target, options)
 
     def __repr__(self) -> str:
         default = {each.name: each.default for each in fields(self) if each.repr and each.default is not MISSING}

@@ -39,7 +39,11 @@ class Provenance:
     remarks : tuple of str
         Other sentences that `RotaryEmbedding.describe` prints.
     model_type : str
-        The family of the config.
+        The family of the config, or of the part that was read.
+    file_type : str
+        The `model_type` of the whole config.
+    path : tuple of str
+        The keys that lead from the whole config to the part that was read; none if it is the config itself.
     max_position_embeddings : int, optional
         The length that the config states, or to which the embedding was extended, in tokens.
     trained_length : int, optional
@@ -71,6 +75,8 @@ class Provenance:
     format: str = ""
     axis_names: tuple[str, ...] = ()
     indexer: str = ""
+    file_type: str = ""
+    path: tuple[str, ...] = ()
 
     def axis_name(self, axis: int) -> str:
         """The name of a position axis, or its number."""

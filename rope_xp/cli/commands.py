@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,12 +12,11 @@ import click
 
 import rope_xp
 from rope_xp._core.extension.rules import METHODS, replaced_scaling
-from rope_xp._core.writers import TARGETS, Target, with_length
+from rope_xp._core.writers import REFUSED, TARGETS, Options, Target, with_length
 from rope_xp.cli import inputs
 from rope_xp.cli.doctor import diagnose
 from rope_xp.cli.layers import Explained, Group, LayersExplained, groups_of
 from rope_xp.cli.options import (
-    ARCHITECTURE,
     CALLS,
     CONFIG,
     CONTEXT,
@@ -28,6 +28,7 @@ from rope_xp.cli.options import (
     RULE_PARAMETERS,
     RULES,
     TRAINED,
+    WRITING,
     Length,
     flags_of,
     in_options,
@@ -160,8 +161,8 @@ def identify(file: str, head_dim: int | None, as_json: bool) -> int:
 @FILE
 @click.option("--to", type=Length(), required=True, help="The new length.")
 @click.option("--rule", type=click.Choice(RULES), help="The scaling rule.")
-@click.option("--for", "target", type=click.Choice(TARGETS), help="Print the settings for this program.")
-@options(TRAINED, RULE, CONFIG, ARCHITECTURE, JSON)
+@click.option("--for", "target", type=click.Choice([*TARGETS, *REFUSED]), help="Print the settings for this program.")
+@options(TRAINED, RULE, CONFIG, WRITING, JSON)
 def extend(
     file: str,
     to: int,
@@ -169,6 +170,7 @@ def extend(
     target: Target | None,
     trained_length: int | None,
     architecture: str | None,
+    engine_version: str | None,
     as_json: bool,
     **others: Any,
 ) -> int:
@@ -196,7 +198,8 @@ def extend(
         _note(f"warning: {replaced}")
     if target is None:
         return show(_shown(extended.explain(to)), as_json)
-    settings = with_length(target, _settings(extended, target, architecture), to)
+    writing = Options(architecture, engine_version)
+    settings = with_length(target, _settings(extended, target, writing), to)
     _note_trade_offs(rule, target, to)
     if inputs.has_other_layers(config, rope, **others):
         _require_one_embedding(target)
@@ -213,9 +216,9 @@ def _note_trade_offs(rule: str, target: Target, to: int) -> None:
 
 @app.command()
 @FILE
-@click.option("--to", "target", type=click.Choice(TARGETS), required=True, help="The program.")
-@options(CONFIG, ARCHITECTURE)
-def convert(file: str, target: Target, architecture: str | None, **place: Any) -> int:
+@click.option("--to", "target", type=click.Choice([*TARGETS, *REFUSED]), required=True, help="The program.")
+@options(CONFIG, WRITING)
+def convert(file: str, target: Target, architecture: str | None, engine_version: str | None, **place: Any) -> int:
     """Write the embedding of a config for another program: keys as JSON, or options.
 
     The keys for transformers belong into rope_parameters of config.json. If layers differ, the settings of all of them
@@ -224,20 +227,26 @@ def convert(file: str, target: Target, architecture: str | None, **place: Any) -
     \b
     Example: rope-xp convert config.json --to llama.cpp
     """
-    config = inputs.config(file)
+    config, writing = inputs.config(file), Options(architecture, engine_version)
     groups = [each for each in groups_of(config, **place) if each.rope is not None]
     if not groups:
         raise inputs.no_embedding(file)
     if len(groups) > 1:
-        return _print_all(groups, config, target, architecture, place["part"])
-    settings = _settings(groups[0].rope, target, architecture)
+        return _print_all(groups, config, target, writing, place["part"])
+    settings = _settings(groups[0].rope, target, writing)
     if inputs.has_other_layers(config, groups[0].rope, **place):
         _require_one_embedding(target)
     return _print_settings(settings, config, target, place["part"])
 
 
-def _settings(rope: Any, target: Target, architecture: str | None) -> Any:
-    return rope.to_config(target, architecture=architecture)
+def _settings(rope: Any, target: Target, writing: Options) -> Any:
+    """What `to_config` returns. Its warnings are lines on standard error."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        settings = rope.to_config(target, **writing._asdict())
+    for each in caught:
+        _note(f"warning: {each.message}")
+    return settings
 
 
 def _require_one_embedding(target: Target) -> None:
@@ -254,9 +263,9 @@ def _require_one_embedding(target: Target) -> None:
 VLLM_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
 
 
-def _print_all(groups: Sequence[Group], config: Any, target: Target, architecture: str | None, part: str | None) -> int:
+def _print_all(groups: Sequence[Group], config: Any, target: Target, writing: Options, part: str | None) -> int:
     """Print the settings of layers that differ. The rotary block of transformers is nested by the types of layers."""
-    found = {each.name: _settings(each.rope, target, architecture) for each in groups}
+    found = {each.name: _settings(each.rope, target, writing) for each in groups}
     is_block = all(each.is_type for each in groups)
     if target == "vllm":
         if not VLLM_TYPES.issuperset(found):

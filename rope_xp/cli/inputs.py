@@ -3,7 +3,7 @@
 import importlib
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import rope_xp
 from rope_xp import RotaryEmbedding
 from rope_xp._core.config.files import MAX_BYTES, parsed_json
 from rope_xp._core.config.formats import format_of
-from rope_xp._core.config.parts import part_of
+from rope_xp._core.config.parts import part_of, path_to
 from rope_xp._core.config.source import mapping_of
 
 UNITS = {"": 1, "k": 2**10, "m": 2**20}
@@ -78,17 +78,7 @@ def path_of_part(config: Any, part: str | None) -> tuple[str, ...]:
     whole = mapping_of(config)
     if (form := format_of(whole)) is not None and form.reader:
         return ()  # a format without such parts
-    return _path_of(part_of(whole, part)[0], whole)
-
-
-def _path_of(wanted: Any, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The keys that lead to a mapping inside another; none if it is not inside."""
-    for key, value in config.items():
-        if value is wanted:
-            return (key,)
-        if isinstance(value, Mapping) and (path := _path_of(wanted, value)):
-            return (key, *path)
-    return ()
+    return path_to(part_of(whole, part)[0], whole)
 
 
 def is_function(text: str) -> bool:

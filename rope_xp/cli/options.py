@@ -60,7 +60,11 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 CONTEXT = click.option("--context", type=Length(), help="The length to judge, such as 128k.")
 TRAINED = click.option("--trained-length", type=Length(), help="The length of training, before scaling.")
 HEAD_DIM = click.option("--head-dim", type=int, help="The number of channels of a head, for functions.")
-ARCHITECTURE = click.option("--architecture", help="The general.architecture of a GGUF file, such as qwen2.")
+# What `RotaryEmbedding.to_config` takes besides the target.
+WRITING = options(
+    click.option("--architecture", help="The general.architecture of a GGUF file, such as qwen2."),
+    click.option("--engine-version", help="The version of the program that reads the settings."),
+)
 # What `from_config` takes.
 CONFIG = options(
     click.option("--layer", type=int, help="The index of a layer, if layers differ."),
@@ -119,7 +123,7 @@ ARGUMENTS = {
     "identify": ("head_dim", "shape", "like"),
     "RotaryEmbedding.explain": ("context", "trained_length"),
     "RotaryEmbedding.extend": ("to", "rule", "trained_length", "short_factor", "long_factor"),
-    "RotaryEmbedding.to_config": ("target", "architecture", "layout", "seq_len"),
+    "RotaryEmbedding.to_config": ("target", "architecture", "engine_version", "layout", "seq_len"),
     "save": ("output", "kind", "context", "dark"),
     "phase_error": ("context",),
     **dict.fromkeys(("wavelengths", "scaling", "decay", "scores", "sections", "pair"), ("context",)),

@@ -29,7 +29,7 @@ from rope_xp._core.config.keys import (
     shortened,
 )
 from rope_xp._core.config.layers import LayerConfig, is_rotated, label_of, layer_type_of
-from rope_xp._core.config.parts import DEFAULTS_IN_COMPOSITE, part_of, sub_configs
+from rope_xp._core.config.parts import DEFAULTS_IN_COMPOSITE, part_of, path_to, sub_configs
 from rope_xp._core.config.readers import families_with, remarks_on_widths
 from rope_xp._core.config.remote import NOT_ROTARY, UNROTATED, set_known_keys, variant_of
 from rope_xp._core.config.source import check_size, file_of, mapping_of
@@ -278,6 +278,7 @@ def _of_transformers(
     defaults = DEFAULTS_IN_COMPOSITE.get((whole.get("model_type"), model_type), {})
     family = replace(family, defaults={**family.defaults, **defaults})
     rope, provenance = _read(mapping, model_type, family, choice)
+    provenance = replace(provenance, file_type=whole.get("model_type") or "", path=path_to(mapping, whole))
     if (
         outside
         and choice.compat is None

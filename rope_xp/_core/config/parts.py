@@ -196,6 +196,18 @@ def part_of(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, A
     raise ValueError(f"{WHO}: part must be {known}; got {part!r}")
 
 
+def path_to(part: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The keys that lead to a part inside a config; none if it is the config itself."""
+    if part is config:
+        return ()
+    for key, value in config.items():
+        if value is part:
+            return (key,)
+        if isinstance(value, Mapping) and (path := path_to(part, value)):
+            return (key, *path)
+    return ()
+
+
 def _type_of_part(found: Mapping[str, Any], default: str, composite: str) -> str:
     """The `model_type` of a part, which may be missing or be that of a composite."""
     own = _model_type(found)

@@ -2,49 +2,88 @@
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rope_xp._core import checks
 
 Target = Literal["transformers", "vllm", "llama.cpp", "gguf", "mlx", "megatron", "meta"]
 
-# What `to_config` returns for a target.
+
+class Writer(NamedTuple):
+    """How an embedding is written for a target.
+
+    Attributes
+    ----------
+    place : str
+        The module here, and its function `write(who, rope, options)`.
+    result : str
+        What the function returns.
+    engine : str
+        The engine whose tables (`rope_xp/_core/engines`) it reads, and whose version may be given; empty without one.
+    takes_architecture : bool
+        Whether the architecture of a GGUF file may be given.
+    length : str
+        The function `with_length(settings, length)`, as `place`. Empty if the settings need nothing for a length.
+    """
+
+    place: str
+    result: str
+    engine: str = ""
+    takes_architecture: bool = False
+    length: str = ""
+
+
+class Options(NamedTuple):
+    """What the caller says of the target, besides its name."""
+
+    architecture: str | None = None
+    engine_version: str | None = None
+
+
 TARGETS = {
-    "transformers": "rope_parameters of a config",
-    "vllm": "arguments of a command line",
-    "llama.cpp": "arguments of a command line",
-    "gguf": "metadata of a file",
-    "mlx": "keys of a config",
-    "megatron": "arguments by name",
-    "meta": "keys of a params.json",
+    "transformers": Writer("transformers.transformers_keys", "rope_parameters of a config"),
+    "vllm": Writer("vllm.vllm_flags", "arguments of a command line", length="vllm.with_length"),
+    "llama.cpp": Writer(
+        "llama_cpp.llama_cpp_flags",
+        "arguments of a command line",
+        takes_architecture=True,
+        length="llama_cpp.with_length",
+    ),
+    "gguf": Writer("llama_cpp.gguf_metadata", "metadata of a file", takes_architecture=True),
+    "mlx": Writer("mlx.mlx_keys", "keys of a config"),
+    "megatron": Writer("megatron.megatron_arguments", "arguments by name"),
+    "meta": Writer("meta.meta_keys", "keys of a params.json"),
 }
-# The function that writes for each target, and whether it needs the architecture of a GGUF file.
-WRITERS = {
-    "transformers": ("transformers.rope_parameters", False),
-    "vllm": ("vllm.vllm_flags", False),
-    "llama.cpp": ("llama_cpp.llama_cpp_flags", True),
-    "gguf": ("llama_cpp.gguf_metadata", True),
-    "mlx": ("mlx.mlx_keys", False),
-    "megatron": ("megatron.megatron_arguments", False),
-    "meta": ("meta.meta_keys", False),
-}
+# Programs for which nothing can be written, and why.
+REFUSED: dict[str, str] = {}
 
 
-def config_for(who: str, rope: Any, target: Any, architecture: Any) -> Any:
+def config_for(who: str, rope: Any, target: Any, options: Options) -> Any:
     """The embedding as keys or arguments of a target."""
-    checks.one_of(who, "target", target, TARGETS)
-    place, needs_architecture = WRITERS[target]
-    if architecture is not None and not needs_architecture:
-        raise ValueError(f'{who}: architecture must be given only for "gguf" and "llama.cpp"; got {architecture!r}')
-    module, name = place.split(".")
-    write: Callable[..., Any] = getattr(import_module(f"{__name__}.{module}"), name)
-    return write(who, rope, architecture) if needs_architecture else write(who, rope)
+    if isinstance(target, str) and target in REFUSED:
+        raise ValueError(
+            f"{who}: target must be a program with settings for rotation; got {target!r}: {REFUSED[target]}"
+        )
+    checks.one_of(who, "target", target, {name: each.result for name, each in TARGETS.items()})
+    writer = TARGETS[target]
+    accepted = {
+        "architecture": [name for name, each in TARGETS.items() if each.takes_architecture],
+        "engine_version": [name for name, each in TARGETS.items() if each.engine],
+    }
+    for name, value in options._asdict().items():
+        if value is not None and target not in accepted[name]:
+            names = " and ".join(f'"{each}"' for each in accepted[name])
+            raise ValueError(f"{who}: {name} must be given only for {names}; got {value!r}")
+    return _function(writer.place)(who, rope, options)
 
 
 def with_length(target: Target, settings: Any, length: int) -> Any:
     """What `to_config` returns, and the arguments by which an engine accepts sequences of this length."""
-    if target == "vllm":
-        from rope_xp._core.writers import vllm  # not needed to import rope_xp
+    place = TARGETS[target].length
+    return _function(place)(settings, length) if place else settings
 
-        return vllm.with_length(settings, length)
-    return [*settings, "-c", str(length)] if target == "llama.cpp" else settings
+
+def _function(place: str) -> Callable[..., Any]:
+    """A function of a module here, which is imported when it is needed."""
+    module, name = place.split(".")
+    return getattr(import_module(f"{__name__}.{module}"), name)

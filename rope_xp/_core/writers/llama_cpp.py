@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import isclose
 from typing import Any
 
+from rope_xp._core.writers import Options
 from rope_xp._core.writers import gguf_architectures as gguf
 from rope_xp._core.writers.limits import base_and_rule, require_only, require_pairing
 from rope_xp.frequencies import LinearScaling, Llama3Scaling, LongRopeScaling, YarnScaling, geometric
@@ -25,9 +26,9 @@ FLAGS = {
 }
 
 
-def gguf_metadata(who: str, rope: Any, architecture: Any) -> dict[str, Any]:
+def gguf_metadata(who: str, rope: Any, options: Options) -> dict[str, Any]:
     """Metadata by the names of gguf-py, and the values of tensors that divide frequencies."""
-    name = _architecture(who, rope, architecture)
+    name = _architecture(who, rope, options.architecture)
     if name is None:
         raise ValueError(
             f"{who}: architecture must be given, the general.architecture of the file; got None and an embedding whose "
@@ -40,9 +41,9 @@ def gguf_metadata(who: str, rope: Any, architecture: Any) -> dict[str, Any]:
     return {"general.architecture": name, **keys}
 
 
-def llama_cpp_flags(who: str, rope: Any, architecture: Any) -> list[str]:
+def llama_cpp_flags(who: str, rope: Any, options: Options) -> list[str]:
     """Arguments for a file that has the widths, the sections and the layout, and no tensors of factors."""
-    name = _architecture(who, rope, architecture)
+    name = _architecture(who, rope, options.architecture)
     if name is None:
         _require_order(who, rope.sections)
     else:
@@ -62,6 +63,11 @@ def llama_cpp_flags(who: str, rope: Any, architecture: Any) -> list[str]:
             )
         flags += ["--override-kv", f"{name}.{value}=float:{_text(values[value])}"]
     return flags
+
+
+def with_length(flags: list[str], length: int) -> list[str]:
+    """The same arguments, with which llama.cpp accepts sequences of this length."""
+    return [*flags, "-c", str(length)]
 
 
 def _way_out(rule: Any) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rope_xp._core.writers import Options
 from rope_xp._core.writers.limits import (
     base_and_rule,
     mscales,
@@ -16,7 +17,7 @@ TARGET = "Megatron-LM"
 ORIGINAL = "original_max_position_embeddings"
 
 
-def megatron_arguments(who: str, rope: Any) -> dict[str, Any]:
+def megatron_arguments(who: str, rope: Any, options: Options) -> dict[str, Any]:
     """Arguments by the names of the command line, with underscores."""
     require_only(who, rope, f"in {TARGET}")
     # Only latent attention writes to the two halves, and only it has a softmax scale.

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rope_xp._core.writers import Options
 from rope_xp._core.writers.limits import (
     base_and_rule,
     require_attention_factor,
@@ -12,7 +13,7 @@ from rope_xp._core.writers.limits import (
 from rope_xp.frequencies import Llama3Scaling
 
 
-def meta_keys(who: str, rope: Any) -> dict[str, Any]:
+def meta_keys(who: str, rope: Any, options: Options) -> dict[str, Any]:
     """`rope_theta` and `use_scaled_rope`. Only Llama 4's program reads another factor than 8."""
     target = "Meta's params.json"
     require_only(who, rope, f"in {target}")

@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 from math import log, sqrt
 from typing import Any
 
+from rope_xp._core.writers import Options
 from rope_xp._core.writers.limits import base_and_rule, mscales, require_attention_factor, require_only, unsupported
 from rope_xp._core.writers.transformers import rotated_fraction
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, MixedNTKScaling, ProportionalScaling, YarnScaling
@@ -12,7 +13,7 @@ TARGET = "MLX"
 RULES = ("linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 
 
-def mlx_keys(who: str, rope: Any) -> dict[str, Any]:
+def mlx_keys(who: str, rope: Any, options: Options) -> dict[str, Any]:
     """`rope_theta`, `rope_traditional` and, if there is a rule, `rope_scaling`."""
     require_only(who, rope, f"in a config of {TARGET}")
     require_attention_factor(who, rope)

@@ -4,6 +4,7 @@ from dataclasses import fields
 from math import nextafter
 from typing import Any
 
+from rope_xp._core.writers import Options
 from rope_xp._core.writers.limits import require_attention_factor, require_only
 from rope_xp.frequencies import NTKScaling, Scaling
 
@@ -11,6 +12,11 @@ ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "pro
 ORDERS = ("chunked", "interleaved", "spatial_first", "even_odd")
 # Fields of scaling rules that a config has outside `rope_parameters`.
 NOT_IN_BLOCK = ("seq_len", "max_position_embeddings")
+
+
+def transformers_keys(who: str, rope: Any, options: Options) -> dict[str, Any]:
+    """`rope_parameters`, as transformers 5 reads them."""
+    return rope_parameters(who, rope)
 
 
 def rope_parameters(who: str, rope: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import json
 from math import ceil
 from typing import Any
 
+from rope_xp._core.writers import Options
 from rope_xp._core.writers.transformers import rope_parameters
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, MixedNTKScaling, YarnScaling
 
@@ -11,7 +12,7 @@ from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, MixedNTKScal
 SCALED_LENGTH = ("llama3", "longrope", "yarn")
 
 
-def vllm_flags(who: str, rope: Any) -> list[str]:
+def vllm_flags(who: str, rope: Any, options: Options) -> list[str]:
     """`--hf-overrides` with the `rope_parameters` of the config."""
     return ["--hf-overrides", json.dumps({"rope_parameters": _block(who, rope)})]
 

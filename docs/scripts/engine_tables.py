@@ -1,0 +1,41 @@
+"""Tables of what an engine reads, from the files of `rope_xp/_core/engines`."""
+
+from rope_xp._core.engines import Reading, table, versions
+
+
+def readings(engine: str) -> str:
+    """What the newest version reads: one row for model types that read the same."""
+    found = table("docs", engine)
+    groups: dict[str, list[str]] = {}
+    for model, reading in found.readings.items():
+        groups.setdefault(_cells(reading), []).append(f"`{model}`")
+    lines = [
+        f"| {found.name} | read in | keys | scaling rules, and the keys of their block | fixed |",
+        "|---|---|---|---|---|",
+    ]
+    return "\n".join(lines + [f"| {', '.join(models)} | {cells} |" for cells, models in groups.items()])
+
+
+def facts(engine: str) -> str:
+    """What is written by hand, with its source."""
+    lines = ["| model types | fact | source |", "|---|---|---|"]
+    rows = [
+        f"| {', '.join(f'`{model}`' for model in each.models)} | {each.text} | {each.source} |"
+        for each in table("docs", engine).facts
+    ]
+    return "\n".join(lines + rows)
+
+
+def known(engine: str) -> str:
+    """The versions whose source was read."""
+    return ", ".join(versions(engine))
+
+
+def _cells(reading: Reading) -> str:
+    rules = "; ".join(f"{rule}: {_names(keys)}" for rule, keys in sorted(reading.rules.items()))
+    fixed = ", ".join(f"{name} {value}" for name, value in sorted(reading.fixed.items()))
+    return " | ".join([_names(reading.path) or "the file", _names(sorted(reading.keys)), rules, fixed])
+
+
+def _names(names) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))

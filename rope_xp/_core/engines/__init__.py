@@ -1,0 +1,120 @@
+"""What engines read: a table for each engine and version, which `benchmarks/engines.py` makes from its source.
+
+A table is a JSON file `<engine>-<version>.json` of this folder, with these keys:
+
+- `engine` and `version`.
+- `readings`: what the engine reads, for the model types that read the same:
+    - `models`: the model types, or the architectures of GGUF files.
+    - `path`: the keys that lead from the file to where the engine reads rotary keys, such as `["text_config"]`.
+    - `keys`: the keys outside the rotary block whose change changes the rotation.
+    - `rules`: each scaling rule that the engine computes, with the keys of the block that it reads.
+    - `fixed`: what is computed whatever the keys say, such as `{"layout": "half"}`.
+    - `since`: the version from which on this is so, where it is known.
+- `facts`: what a script cannot decide, written by hand: `models`, `text` and `source`.
+"""
+
+import json
+import re
+import sys
+import warnings
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+
+class Reading(NamedTuple):
+    """What an engine reads for a model type. The attributes are those of the file."""
+
+    path: tuple[str, ...] = ()
+    keys: frozenset[str] = frozenset()
+    rules: Mapping[str, frozenset[str]] = {}
+    fixed: Mapping[str, Any] = {}
+    since: str = ""
+
+
+class Fact(NamedTuple):
+    """What was found by hand about some model types."""
+
+    models: tuple[str, ...]
+    text: str
+    source: str
+
+
+class Table(NamedTuple):
+    """What one version of an engine reads.
+
+    Examples
+    --------
+    >>> reading = Reading(keys=frozenset({"rope_theta"}))
+    >>> table = Table("mine", "1.0", {"llama": reading})
+    >>> table.name
+    'mine 1.0'
+    >>> table.of("llama") is reading, table.of("unknown")
+    (True, None)
+    """
+
+    engine: str
+    version: str
+    readings: Mapping[str, Reading]
+    facts: tuple[Fact, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The engine and the version, as messages name them."""
+        return f"{self.engine} {self.version}"
+
+    def of(self, model: str) -> Reading | None:
+        """What the engine reads for a model type; None if the table does not have it."""
+        return self.readings.get(model)
+
+
+def versions(engine: str) -> list[str]:
+    """The versions that have a table, the oldest first."""
+    names = (each.name for each in files(__name__).iterdir())
+    found = [name[len(engine) + 1 : -len(".json")] for name in names if re.fullmatch(rf"{engine}-v?\d.*\.json", name)]
+    return sorted(found, key=_numbers)
+
+
+def table(who: str, engine: str, version: Any = None) -> Table:
+    """The newest table of an engine, or the newest one that is not newer than a version."""
+    known = versions(engine)
+    if version is not None and not (
+        isinstance(version, str) and re.fullmatch(r"[bv]?\d{1,9}(\.\d{1,9}){0,4}", version)
+    ):
+        raise ValueError(f'{who}: engine_version must be a version, such as "{known[-1]}"; got {version!r}')
+    older = [each for each in known if version is None or _numbers(each) <= _numbers(version)]
+    if not older:
+        raise ValueError(
+            f"{who}: engine_version of {engine} must be {known[0]} or newer, the oldest version whose source was read; "
+            f"got {version!r}"
+        )
+    read = json.loads((files(__name__) / f"{engine}-{older[-1]}.json").read_text("utf-8"))
+    return Table(
+        read["engine"],
+        read["version"],
+        {model: _reading(each) for each in read["readings"] for model in each["models"]},
+        tuple(Fact(tuple(each["models"]), each["text"], each["source"]) for each in read.get("facts", ())),
+    )
+
+
+def _reading(entry: Mapping[str, Any]) -> Reading:
+    return Reading(
+        tuple(entry.get("path", ())),
+        frozenset(entry.get("keys", ())),
+        {rule: frozenset(keys) for rule, keys in entry.get("rules", {}).items()},
+        entry.get("fixed", {}),
+        entry.get("since", ""),
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """A version as numbers, to compare it."""
+    return tuple(map(int, re.findall(r"\d+", version)))
+
+
+def warn(text: str) -> None:
+    """A warning about settings whose effect in the engine is not known. It names the line that calls the library."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "rope_xp":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, UserWarning, stacklevel=level + 1)
