@@ -1266,3 +1266,27 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
     monkeypatch.setattr("builtins.open", refused)
     with pytest.raises(PermissionError, match=r"^from_config: .* must be readable; got Permission denied$"):
         from_config(path)
+
+
+@pytest.mark.parametrize("stated", [True, False, None])
+@pytest.mark.parametrize("model_type, wanted", [("glm_moe_dsa", "interleaved_to_half"), ("deepseek_v32", "half")])
+def test_transformers_does_not_read_the_layout_of_an_indexer(model_type, wanted, stated):
+    config = {"model_type": model_type, "qk_rope_head_dim": 64, "rope_theta": 1e6, "max_position_embeddings": 4096}
+    config |= {"num_hidden_layers": 4, "index_head_dim": 128, "indexer_rope_interleave": stated}
+    rope = from_config(config, part="indexer", compat="transformers")
+    assert rope.layout == wanted
+    ours = from_config(config, part="indexer")
+    assert ours.layout == {True: "interleaved_to_half", False: "half", None: wanted}[stated]
+
+
+@pytest.mark.parametrize("key", ["yran", "yarm", "arn", "Yarn"])
+def test_a_misspelt_yarn_of_mistral_is_no_missing_rule(key):
+    sizes = {"dim": 4096, "n_heads": 32, "head_dim": 128, "hidden_dim": 14336, "rope_theta": 1e6}
+    with pytest.raises(ValueError, match=f"yarn must have this spelling .*; got '{key}'"):
+        from_config({**sizes, key: {"factor": 16, "original_max_position_embeddings": 8192}})
+
+
+@pytest.mark.parametrize("key", ["N_Heads", "n_hedas", "nheads"])
+def test_a_misspelt_key_that_shows_the_format_is_named(key):
+    with pytest.raises(ValueError, match=f"n_heads must have this spelling in params.json; got '{key}'"):
+        from_config({"dim": 4096, key: 32, "multiple_of": 256})

@@ -133,6 +133,46 @@ def test_a_misspelt_key_that_is_read_is_named(case, data):
         assert typo in OTHER_KEYS, (key, typo, found)
 
 
+YARN_BLOCK = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}
+BLOCKS = [
+    {**YARN_BLOCK, "beta_fast": 16, "beta_slow": 2, "attention_factor": 1.1, "truncate": False},
+    {**YARN_BLOCK, "mscale": 0.7, "mscale_all_dim": 1.0},
+    {**YARN_BLOCK, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    {**YARN_BLOCK, "rope_type": "longrope", "short_factor": [1.0] * 64, "long_factor": [2.0] * 64},
+    {"rope_type": "dynamic", "factor": 4.0},
+]
+SIZES = {"dim": 4096, "n_heads": 32, "n_layers": 2}
+YARN = {"original_max_position_embeddings": 8192, "factor": 16, "apply_scale": False, "beta": 32, "alpha": 1}
+PARAMS = [
+    {**SIZES, "rope_theta": 5e5, "use_scaled_rope": True, "multiple_of": 1024, "ffn_dim_multiplier": 1.3},
+    {**SIZES, "head_dim": 128, "hidden_dim": 14336, "rope_theta": 1e6, "sliding_window": 4096},
+    {**SIZES, "head_dim": 128, "hidden_dim": 14336, "rope_theta": 1e6, "yarn": YARN},
+]
+LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 8192}
+OF_BLOCKS = [({**LLAMA, "rope_scaling": block}, ("rope_scaling", key)) for block in BLOCKS for key in block]
+# Without a width, or with a key as long as `dim`, it is no params.json; nothing reads the number of layers.
+OF_PARAMS = [
+    (config, (key,)) for config in PARAMS for key in ("n_heads", "head_dim", "rope_theta", "yarn") if key in config
+]
+OF_PARAMS += [(PARAMS[0], ("use_scaled_rope",)), (PARAMS[1], ("sliding_window",))]
+OF_PARAMS += [(PARAMS[2], ("yarn", key)) for key in YARN]
+
+
+@pytest.mark.parametrize(
+    "config, path", [*OF_BLOCKS, *OF_PARAMS], ids=[str(n) for n in range(len(OF_BLOCKS) + len(OF_PARAMS))]
+)
+def test_a_misspelt_key_of_a_block_or_of_params_json_is_named(config, path):
+    """Every typo of every key, in its place and beside it, is an error with its name."""
+    for typo in {each for each in typos(path[-1]) if each != path[-1] and each not in OTHER_KEYS}:
+        for beside in (False, True):
+            given = copy.deepcopy(config)
+            block = at(given, path[:-1])
+            block[typo] = block[path[-1]] if beside else block.pop(path[-1])
+            with pytest.raises((TypeError, ValueError)) as caught:
+                from_config(given)
+            assert typo in str(caught.value), (typo, str(caught.value))
+
+
 # Keys whose absence says something by itself, and what: no default of a family takes their place.
 ABSENT = {
     "rope_scaling": "nothing is scaled",

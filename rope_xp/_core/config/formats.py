@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from rope_xp._core.config.family import Family
-from rope_xp._core.config.keys import Keys, is_about_positions
+from rope_xp._core.config.keys import Keys, is_about_positions, require_spelling
 
 
 class Format(NamedTuple):
@@ -53,6 +53,7 @@ MISTRAL = Format("Mistral's params.json", "params_json.mistral_as_config")
 MEGATRON = Format("arguments of Megatron-LM", "megatron.megatron_as_config")
 MLX = Format("a config.json of MLX")
 
+PARAMS_KEYS = {"dim", "n_heads"}  # in every params.json
 _META_KEYS = {"multiple_of", "ffn_dim_multiplier", "ffn_exp", "use_scaled_rope"}
 _MISTRAL_KEYS = {"hidden_dim", "head_dim", "yarn", "llama_4_scaling", "sliding_window", "vision_encoder", "moe"}
 # Keys that no other format has.
@@ -72,11 +73,13 @@ def format_of(config: Mapping[str, Any]) -> Format | None:
     model_type = config.get("model_type")
     if "general.architecture" in config or any(".rope." in str(key) for key in config):
         return GGUF
-    if {"dim", "n_heads"} <= config.keys() and model_type in (None, "transformer"):
+    if config.keys() >= PARAMS_KEYS and model_type in (None, "transformer"):
         is_mistral = config.keys() & _MISTRAL_KEYS and not config.keys() & _META_KEYS
         return MISTRAL if is_mistral or model_type else META
     if model_type is None and config.keys() & _MEGATRON_KEYS:
         return MEGATRON
+    if model_type is None and config.keys() & (PARAMS_KEYS | _META_KEYS | {"yarn"}):
+        require_spelling("params.json", config, PARAMS_KEYS)
     quantization = config.get("quantization")
     is_mlx = "rope_traditional" in config or (isinstance(quantization, Mapping) and "bits" in quantization)
     return MLX if is_mlx else None

@@ -267,9 +267,9 @@ class Keys:
         require_spelling(self.name, self.mapping, self._read)
 
 
-def require_spelling(name: str, mapping: Mapping[Any, Any], known: Iterable[str]) -> None:
+def require_spelling(name: str, mapping: Mapping[Any, Any], known: Iterable[str], shortest: int = SHORTEST) -> None:
     """No key of a mapping may be a misspelt known one."""
-    spelling = Spelling(known)
+    spelling = Spelling(known, shortest)
     for key in mapping:
         wanted = spelling.of(key)
         if wanted is not None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from rope_xp._core import checks
 from rope_xp._core.config.family import INTERLEAVED, LATENT, Axes, Family, Layers
-from rope_xp._core.config.keys import ORIGINAL, WHO, Keys
+from rope_xp._core.config.keys import ORIGINAL, WHO, Keys, require_spelling
 from rope_xp._core.config.layer_types import no_rope_layers
 
 # Keys that only Llama 4 has.
@@ -75,6 +75,7 @@ def mistral_as_config(keys: Keys, part: str | None) -> tuple[dict[str, Any], Fam
         "rope_theta": _base_of_mistral(keys),
         "max_position_embeddings": keys.first("max_position_embeddings", "max_seq_len"),
     }
+    require_spelling(keys.name, keys.mapping, ["yarn"], shortest=4)  # without it, nothing would be scaled
     yarn = keys.nested("yarn")
     if yarn.mapping:
         config["rope_scaling"] = _yarn_block(keys, yarn, is_latent=bool(latent))

@@ -10,6 +10,7 @@ from typing import Any
 from rope_xp._core.config.families import FAMILIES
 from rope_xp._core.config.family import Axes, Family, LayerType, Quirks
 from rope_xp._core.config.family_rules import head_dim_of_sliding_latent
+from rope_xp._core.config.indexers import INTERLEAVE_KEY as INDEXER_INTERLEAVE_KEY
 from rope_xp._core.config.keys import (
     BASE_KEYS,
     INTERLEAVE_KEYS,
@@ -59,7 +60,7 @@ DEFAULT_BLOCK_KEYS: dict[str, tuple[str, ...]] = {
 # Keys outside the block that only these families read.
 _GPT_NEOX = ("gpt_neox", "gpt_neox_japanese")
 READ_ONLY_BY: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys((*BASE_KEYS[1:], *PARTIAL_KEYS[1:], *INTERLEAVE_KEYS[1:]), ()),
+    **dict.fromkeys((*BASE_KEYS[1:], *PARTIAL_KEYS[1:], *INTERLEAVE_KEYS[1:], INDEXER_INTERLEAVE_KEY), ()),
     "rotary_pct": _GPT_NEOX,
     "rotary_emb_base": _GPT_NEOX,
     "rotary_embedding_base": ("seamless_m4t", "wav2vec2-bert", "wav2vec2-conformer"),
