@@ -49,6 +49,8 @@ SHORT = np.array([0, 1, 2, 4, 5])
 LENGTHS = tuple(2**k for k in (20, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3))
 # Sines and cosines with this unit roundoff, or a greater one, give frequencies at many positions only.
 COARSE = ROUNDOFF["float16"]
+# Numbers so many times larger than small ones, which float16 holds too. Functions that limit them are not linear.
+LOUDER = 256
 # All positions below it are tried before a value is said to explain the function.
 TRIED = 4096
 # Positions that are no powers of two, whose products with frequencies are rounded, and which bfloat16 rounds.
@@ -165,13 +167,14 @@ class Search:
     def _is_linear(self, matrices: np.ndarray) -> bool:
         """Whether the matrices explain the results for other rows."""
         x = _integers(len(SHORT), self.probe.head_dim)
-        y, doubled = self.probe(x, self.short), self.probe(2 * x, self.short)
-        if y is None or doubled is None:
+        y, louder = self.probe(x, self.short), self.probe(LOUDER * x, self.short)
+        if y is None or louder is None:
             return False
         close = 64 * self.eps * np.abs(y).max() * self.probe.head_dim**0.5
         self.of_results = max(self.probe.eps, _roundoff_of(y))
-        if np.abs(doubled - 2 * y).max() > close:
-            self.note("not a rotation: the function is not linear in x; twice x does not give twice the result")
+        if np.abs(louder / LOUDER - y).max() > close:
+            times = f"{LOUDER} times x does not give {LOUDER} times the result"
+            self.note(f"not a rotation: the function is not linear in x; {times}")
             self.note(is_rotation=False)
         elif np.abs(np.einsum("poi,pi->po", matrices, x) - y).max() > close:
             self.note("not a rotation: the result of a row is not the sum of the results of its channels")
