@@ -32,6 +32,7 @@ SETTINGS = {
     "LLAMA_BUILD_SERVER": "OFF",
     "LLAMA_BUILD_TESTS": "ON",
 }
+ERROR = 4  # GGML_LOG_LEVEL_ERROR
 KINDS = {int: (0, "val_i64"), float: (1, "val_f64"), bool: (2, "val_bool"), str: (3, "val_str")}
 
 
@@ -62,7 +63,7 @@ class Engine(NamedTuple):
             sys.modules["llama_cpp"] = package
             os.environ["LLAMA_CPP_LIB_PATH"] = str(self.programs)
             library = import_module("llama_cpp.llama_cpp")
-            library.llama_log_set(SILENT, None)
+            library.llama_log_set(LOG, None)
             library.llama_backend_init()
         return sys.modules["llama_cpp.llama_cpp"]
 
@@ -98,8 +99,10 @@ class Engine(NamedTuple):
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-def SILENT(level, text, data):
-    """The log of llama.cpp."""
+def LOG(level, text, data):
+    """Write only errors of llama.cpp."""
+    if level == ERROR:
+        os.write(2, text)
 
 
 def _entries(library, overrides):
@@ -151,7 +154,9 @@ def built(folder):
         tools = {**os.environ, "PATH": sysconfig.get_path("scripts") + os.pathsep + os.environ["PATH"]}
         place = str(engine.folder / "build")
         settings = [f"-D{name}={value}" for name, value in SETTINGS.items()]
-        subprocess.run(["cmake", "-S", str(engine.source), "-B", place, "-G", "Ninja", *settings], check=True, env=tools)
+        subprocess.run(
+            ["cmake", "-S", str(engine.source), "-B", place, "-G", "Ninja", *settings], check=True, env=tools
+        )
         subprocess.run(["ninja", "-C", place, f"-j{os.cpu_count()}", *TARGETS], check=True, env=tools)
     return engine
 

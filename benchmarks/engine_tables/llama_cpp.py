@@ -23,7 +23,8 @@ ENGINE = "llama.cpp"
 TOKENS = [7 * index % 128 for index in range(120)]
 SCALING = "rope.scaling."
 TYPE, FACTOR, ORIGINAL = f"{SCALING}type", f"{SCALING}factor", f"{SCALING}original_context_length"
-TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+WIDTH, SECTIONS = "rope.dimension_count", "rope.dimension_sections"
+FREQS, LONG, SHORT = TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 # Settings from which each probe begins. The values of the generated files are random numbers for some keys.
 NONE = {
     TYPE: "none",
@@ -44,10 +45,10 @@ PROBES = {
     "keys": {
         "rope.freq_base": 500.0,
         "rope.freq_base_swa": 500.0,
-        "rope.dimension_count": "half",
-        "rope.dimension_count_swa": "half",
-        "rope.dimension_sections": "other",
-        "rope_freqs.weight": "tensor",
+        WIDTH: "half",
+        f"{WIDTH}_swa": "half",
+        SECTIONS: "other",
+        FREQS: "tensor",
         f"{SCALING}attn_factor": 1.5,
         f"{SCALING}alpha": 50.0,
         "--rope-freq-base": {"rope_freq_base": 500.0},
@@ -70,12 +71,84 @@ PROBES = {
         "--yarn-ext-factor": {"yarn_ext_factor": 0.5},
     },
     "longrope": {
-        "rope_factors_long.weight": "tensor",
-        "rope_factors_short.weight": "tensor",
+        LONG: "tensor",
+        SHORT: "tensor",
         f"{SCALING}attn_factor": 1.5,
     },
 }
-FACTS = []
+# Architectures of which the program writes no model, and what their source shows: another one that reads the same.
+LIKE = {
+    "apertus": ("llama", "src/models/apertus.cpp:31, 64, 99"),
+    "baichuan": ("falcon", "src/models/baichuan.cpp:6, 83: models of 32 layers; others are not rotated"),
+    "bitnet": ("gptneox", "src/models/bitnet.cpp:81"),
+    "chameleon": ("falcon", "src/models/chameleon.cpp:57, 106"),
+    "eurobert": ("gptneox", "src/models/eurobert.cpp:65"),
+    "gemma-embedding": ("gemma3", "src/models/gemma-embedding.cpp:9, 110"),
+    "gemma3n": ("gemma3", "src/models/gemma3n.cpp:10, 163"),
+    "jina-bert-v3": ("gptneox", "src/models/bert.cpp:128"),
+    "llama-embed": ("llama", "src/models/models.h:175"),
+    "modern-bert": ("gemma3", "src/models/modern-bert.cpp:7, 117"),
+    "neo-bert": ("gptneox", "src/models/neo-bert.cpp:73"),
+    "nomic-bert": ("gptneox", "src/models/bert.cpp:128"),
+    "nomic-bert-moe": ("gptneox", "src/models/bert.cpp:128"),
+    "plm": ("gptneox", "src/models/plm.cpp:136"),
+}
+# What the source shows of others.
+FIXED = {
+    "bert": {},
+    "cogvlm": {"base": 10_000.0, "rotated": 1.0},
+    "deepseek2-ocr": {"base": 10_000.0, "rotated": 1.0},
+}
+COMMIT = "of 0.5.0-dev, commit 0c1e570"
+FACTS = [
+    {
+        "models": ["cogvlm"],
+        "text": "The base is 10,000 and the whole head is rotated, whatever the file and the arguments say.",
+        "source": f"src/models/cogvlm.cpp:115 {COMMIT}; run",
+    },
+    {
+        "models": ["deepseek2-ocr"],
+        "text": "The base must be 10,000, else the program ends. There is no scaling.",
+        "source": f"src/models/deepseek2.cpp:483 {COMMIT}; read",
+    },
+    {
+        "models": ["deepseek2", "deepseek32", "glm-dsa", "mistral4"],
+        "text": "The softmax scale is multiplied by the square of 1 + 0.1 ln(factor) and of attn_factor, also with linear "
+        "scaling. With YaRN, yarn_log_multiplier cancels this, but glm-dsa does not read it.",
+        "source": f"src/models/deepseek2.cpp:439, deepseek32.cpp:190, glm-dsa.cpp:224 {COMMIT}; deepseek2 run",
+    },
+    {
+        "models": ["deepseek2", "deepseek32", "mistral4"],
+        "text": "yarn_log_multiplier is 0.1 times mscale_all_dim; for mistral3 it is mscale_all_dim.",
+        "source": f"src/models/deepseek2.cpp:37 and mistral3.cpp:9 {COMMIT}; run",
+    },
+    {
+        "models": ["grok"],
+        "text": "yarn_beta_fast is 8 if the file does not have it. Others have 32.",
+        "source": f"src/models/grok.cpp:5 {COMMIT}; read",
+    },
+    {
+        "models": ["hunyuan-dense", "hunyuan_vl"],
+        "text": "The base of the file is multiplied by the power dim / (dim - 2) of rope.scaling.alpha.",
+        "source": f"src/models/hunyuan-vl.cpp:8 {COMMIT}; read",
+    },
+    {
+        "models": ["qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"],
+        "text": "A pair j whose section ends before it follows a fourth position, which is 0 for text. So pairs 61 and 62 "
+        "of sections 24, 20, 20 are not rotated; other programs rotate them by the first position.",
+        "source": f"ggml/src/ggml-cpu/ops.cpp:6256, src/llama-graph.cpp:140 {COMMIT}; qwen3vl run",
+    },
+    {
+        "models": ["gpt-oss", "gemma2", "llama4", "afmoe", "cohere2", "mellum", "smallthinker", "olmo2"],
+        "text": "Layers with a sliding window have the base and the factor of the file. --rope-freq-base, --rope-scale and "
+        "--rope-scaling change the other layers only.",
+        "source": f"src/llama-model.cpp:2329 {COMMIT}; read",
+    },
+    *(
+        {"models": [name], "text": f"Reads what {like} does.", "source": f"{source} {COMMIT}; read"}
+        for name, (like, source) in LIKE.items()
+    ),
+]
 
 
 def readings(source):
@@ -88,6 +161,10 @@ def readings(source):
             each = [reading(engine, file, name) for file in files]
         if any(each):
             found[name] = _union(each)
+    found |= {name: found[like] for name, (like, _) in LIKE.items()}
+    for name, fixed in FIXED.items():
+        found[name] = {"keys": [], "rules": {}, **({"fixed": fixed} if fixed else {})}
+    found["gemma4"] = {**found["gemma3"], "keys": sorted([*found["gemma3"]["keys"], FREQS])}
     return engine.version, found
 
 
@@ -118,21 +195,17 @@ class _Model:
     def __init__(self, engine, file, name):
         self.engine, self.name, self.given = engine, name, file
         self.reader = gguf.GGUFReader(file)
-        self.rotated = int(self._value("rope.dimension_count") or 0)
-        probed = {f"{name}.{SCALING}alpha", f"{name}.rope.dimension_sections"}
-        self.file = self.written("plain", {}, {}, without={*TENSORS, *probed})
-        plain = self._value("rope.dimension_sections")
-        if plain is not None and self.run(NONE) is None:  # architectures that cannot do without sections
-            self.file = self.written("plain", {}, {}, without={*TENSORS, f"{name}.{SCALING}alpha"})
+        field = self.reader.get_field(f"{name}.{WIDTH}")
+        self.rotated = int(field.contents()) if field else 0
+        removed = {*TENSORS, *(f"{name}.{key}" for key in (f"{SCALING}alpha", f"{WIDTH}_swa", SECTIONS))}
+        self.file = self.written("plain", removed)
+        if self.run(NONE) is None:  # architectures that cannot do without sections
+            self.file = self.written("plain", removed - {f"{name}.{SECTIONS}"})
 
-    def _value(self, key):
-        field = self.reader.get_field(f"{self.name}.{key}")
-        return None if field is None else field.contents()
-
-    def written(self, label, metadata, tensors, without):
+    def written(self, label, without, metadata=None, tensors=None):
         """A copy of the file with changes."""
         file = self.given.with_name(f"{self.given.stem}.{label}")
-        copy(self.reader, file, self.name, metadata, tensors, without)
+        copy(self.reader, file, self.name, without, metadata or {}, tensors or {})
         return file
 
     def read(self, start, probes):
@@ -144,60 +217,66 @@ class _Model:
                 yield key
 
     def rotates_whole_head(self):
-        """Whether llama.cpp refuses to rotate half of the channels."""
-        width = self.rotated and self.probe(NONE, "rope.dimension_count", "half")
-        return width is None
+        """Whether llama.cpp refuses to rotate half of the channels, and says so."""
+        overrides = {f"{self.name}.{key}": value for key, value in {**NONE, WIDTH: self.rotated // 2}.items()}
+        result, log = in_process(self.engine, self.file, overrides, {})
+        return bool(self.rotated) and result is None and "n_rot" in log
 
     def probe(self, start, key, value):
         """The result with one more setting."""
         if isinstance(value, dict):
             return self.run(start, **value)
-        if value == "tensor":
-            tensors = {each: np.linspace(1.0, 3.0, max(self.rotated // 2, 1), dtype=np.float32) for each in TENSORS}
-            chosen = {key: tensors[key]} if key == TENSORS[0] else {each: tensors[each] for each in TENSORS[1:]}
-            file = self.written("tensor", {}, chosen, without={*TENSORS})
-            length = {"n_ctx": 8192} if key == TENSORS[1] else {}
-            return self.run(start, file=file, **length)
         if value == "half":
             return self.run({**start, key: self.rotated // 2}) if self.rotated else self.run(start)
         if value == "other":
-            quarter = max(self.rotated // 8, 1)
-            sections = {f"{self.name}.{key}": [quarter, quarter, quarter, 0]}
-            file = self.written("sections", sections, {}, without={*TENSORS, f"{self.name}.{key}"})
-            return self.run(start, file=file)
+            sections = {f"{self.name}.{key}": [max(self.rotated // 8, 1)] * 3 + [0]}
+            return self.run(start, file=self.written("sections", {*TENSORS, *sections}, sections))
+        if value == "tensor":
+            numbers = np.linspace(1.0, 3.0, max(self.rotated // 2, 1), dtype=np.float32)
+            chosen = {each: numbers for each in (TENSORS[:1] if key == TENSORS[0] else TENSORS[1:])}
+            length = {"n_ctx": 8192} if key == LONG else {}
+            return self.run(start, file=self.written("tensor", {*TENSORS}, tensors=chosen), **length)
         return self.run({**start, key: value})
 
     def run(self, settings, file=None, **params):
+        """The result with these metadata and fields of `llama_context_params`."""
         overrides = {f"{self.name}.{key}": value for key, value in settings.items()}
-        return in_process(self.engine, file or self.file, overrides, params)
+        return in_process(self.engine, file or self.file, overrides, params)[0]
 
 
 def in_process(engine, file, overrides, params):
-    """The logits, or the embeddings of a model without them, from a process of its own; None if that fails."""
+    """The logits from a process of its own, or None if that fails; and what llama.cpp wrote about errors."""
     engine.library()
     os.environ["GGML_NO_BACKTRACE"] = "1"
-    receiver, sender = os.pipe()
-    child = os.fork()
-    if child:
+    with tempfile.TemporaryFile() as log:
+        receiver, sender = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                os.dup2(log.fileno(), 2)
+                result = _logits_or_embeddings(engine, file, overrides, params)
+                with os.fdopen(sender, "wb") as pipe:
+                    pipe.write(pickle.dumps(result))
+            finally:
+                os._exit(0)
         os.close(sender)
-        with os.fdopen(receiver, "rb") as file:
-            data = file.read()
+        with os.fdopen(receiver, "rb") as pipe:
+            data = pipe.read()
         os.waitpid(child, 0)
-        return pickle.loads(data) if data else None
+        log.seek(0)
+        return pickle.loads(data) if data else None, log.read().decode(errors="replace")
+
+
+def _logits_or_embeddings(engine, file, overrides, params):
     try:
-        try:
-            result = engine.logits(file, TOKENS, overrides, **params)
-        except ValueError as error:
-            if "got none" not in str(error):
-                raise
-            result = engine.logits(file, TOKENS, overrides, embeddings=True, **params)
-        with os.fdopen(sender, "wb") as pipe:
-            pipe.write(pickle.dumps(result))
-    finally:
-        os._exit(0)
+        return engine.logits(file, TOKENS, overrides, **params)
+    except ValueError as error:
+        if "got none" not in str(error):
+            raise
+        return engine.logits(file, TOKENS, overrides, embeddings=True, **params)
 
 
-def copy(reader, path, name, metadata, tensors, without):
+def copy(reader, path, name, without, metadata, tensors):
     """A GGUF file with other metadata and tensors."""
     writer = gguf.GGUFWriter(path, name)
     for field in reader.fields.values():
@@ -227,5 +306,6 @@ def _union(found):
     for each in found:
         for rule, read in each.get("rules", {}).items():
             rules[rule] = rules.get(rule, set()) | set(read)
-    fixed = {"fixed": each["fixed"] for each in found if "fixed" in each}
+    whole = [each["fixed"] for each in found if "fixed" in each]
+    fixed = {"fixed": whole[0]} if whole else {}
     return {"keys": sorted(keys), "rules": {rule: sorted(read) for rule, read in sorted(rules.items())}, **fixed}
