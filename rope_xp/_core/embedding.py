@@ -14,7 +14,7 @@ from rope_xp._core.channels import LAYOUTS, Layout, channels_of, span_of
 from rope_xp._core.description import describe
 from rope_xp._core.extension import Extensible
 from rope_xp._core.kernels import KERNELS, Kernel
-from rope_xp._core.provenance import Provenance
+from rope_xp._core.provenance import Provenance, with_provenance
 from rope_xp._core.spectrum import spectrum_of
 from rope_xp._core.table_scale import scale_of
 from rope_xp._core.writers import Options, Target, config_for
@@ -173,7 +173,8 @@ class RotaryEmbedding(CachedKeys, Extensible):
 
         Frequencies depend on `base`, `rotary_dim`, `scaling`, `sections` and `reverse`. The attention factor depends on
         `scaling`. `rotary_dim` depends on `head_dim` and `first_channel` if all channels from `first_channel` on were
-        rotated. Values that the caller gave explicitly are kept, such as an attention factor without a scaling.
+        rotated. Values that the caller gave explicitly are kept, such as an attention factor without a scaling. The copy
+        remembers the model type that `from_config` read, which decides what `to_config` can write.
         (`dataclasses.replace` treats computed values as given ones. Pass it ``inv_freq=None`` when you change the
         frequencies, and ``attention_factor=None`` when you remove a scaling.)
 
@@ -211,7 +212,7 @@ class RotaryEmbedding(CachedKeys, Extensible):
                 given["rotary_dim"] = None
         if self.scaling is not None or self.attention_factor == 1.0:
             given["attention_factor"] = None
-        return type(self)(**{**given, **changes})
+        return with_provenance(type(self)(**{**given, **changes}), self._provenance.of_model())
 
     __replace__ = replace  # for `copy.replace`
 

@@ -78,6 +78,10 @@ class Provenance:
     file_type: str = ""
     path: tuple[str, ...] = ()
 
+    def of_model(self) -> "Provenance":
+        """What is known of the model itself, whatever its embedding is."""
+        return Provenance(model_type=self.model_type, file_type=self.file_type, path=self.path)
+
     def axis_name(self, axis: int) -> str:
         """The name of a position axis, or its number."""
         return self.axis_names[axis] if self.axis_names else f"axis {axis}"

@@ -199,7 +199,7 @@ def extend(
     if target is None:
         return show(_shown(extended.explain(to)), as_json)
     writing = Options(architecture, engine_version)
-    settings = with_length(target, _settings(extended, target, writing), to)
+    settings = _settings(extended, target, writing, length=to)
     _note_trade_offs(rule, target, to)
     if inputs.has_other_layers(config, rope, **others):
         _require_one_embedding(target)
@@ -239,11 +239,12 @@ def convert(file: str, target: Target, architecture: str | None, engine_version:
     return _print_settings(settings, config, target, place["part"])
 
 
-def _settings(rope: Any, target: Target, writing: Options) -> Any:
-    """What `to_config` returns. Its warnings are lines on standard error."""
+def _settings(rope: Any, target: Target, writing: Options, length: int | None = None) -> Any:
+    """What `to_config` returns, for a length. Warnings are lines on standard error."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         settings = rope.to_config(target, **writing._asdict())
+        settings = settings if length is None else with_length(target, settings, length, rope, writing)
     for each in caught:
         _note(f"warning: {each.message}")
     return settings

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from rope_xp._core import checks
+from rope_xp._core import checks, engines
 from rope_xp._core.config.keys import WHO, Keys
 from rope_xp._core.writers import gguf_architectures as gguf
 
@@ -22,10 +22,15 @@ class Metadata:
     def __init__(self, keys: Keys, architecture: str):
         self.keys, self.architecture = keys, architecture
         self.is_latent = architecture in gguf.LATENT
+        self.reading = engines.table(WHO, "llama.cpp").of(architecture) or engines.Reading()
 
     def key(self, name: str) -> str:
         """The whole key."""
         return f"{self.architecture}.{name}"
+
+    def reads(self, name: str, rule: str = "") -> bool:
+        """Whether llama.cpp reads a key or a tensor for this architecture."""
+        return name in self.reading.keys or name in self.reading.rules.get(rule, ())
 
     def get(self, *names: str) -> Any:
         """The value of the first of these keys that is given. A float32 becomes the shortest decimal number."""

@@ -19,6 +19,7 @@ from rope_xp._core.config.params_json import require_text
 from rope_xp._core.writers import gguf_architectures as gguf
 
 SECTIONS, WIDTH = "rope.dimension_sections", "rope.dimension_count"
+ALPHA = "rope.scaling.alpha"
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -37,6 +38,9 @@ def gguf_metadata_as_config(keys: Keys, part: str | None) -> tuple[dict[str, Any
         keys.assume("frequencies", metadata.key("rope.freq_base"), "default of llama.cpp")
         base = 10_000.0
     base = checks.at_least(WHO, metadata.key("rope.freq_base"), base, 1.0)
+    alpha = metadata.get(ALPHA)
+    if alpha and metadata.reads(ALPHA):  # llama.cpp then computes another base when it reads the file
+        base *= checks.positive(WHO, metadata.key(ALPHA), alpha) ** (head_dim / (head_dim - 2))
     config = {
         LATENT if metadata.is_latent else "head_dim": head_dim,
         "max_position_embeddings": metadata.get("context_length"),

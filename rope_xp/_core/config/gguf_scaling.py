@@ -20,8 +20,9 @@ from rope_xp.frequencies import Llama3Scaling, ProportionalScaling, Scaling, geo
 
 KINDS = {"none": "no scaling", "linear": "division", "yarn": "YaRN", "longrope": "lists of factors"}
 ATTENTION, MULTIPLIER = "rope.scaling.attn_factor", "rope.scaling.yarn_log_multiplier"
-REPLACED = "rope.scaling.yarn_attn_factor"
+REPLACED, EXTRAPOLATION = "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor"
 LENGTH = "rope.scaling.original_context_length"
+PAPER = {"beta_fast": 32.0, "beta_slow": 1.0}
 BETAS = {"beta_fast": "rope.scaling.yarn_beta_fast", "beta_slow": "rope.scaling.yarn_beta_slow"}
 
 
@@ -65,13 +66,19 @@ def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> 
         raise ValueError(
             f"{WHO}: {metadata.key(ATTENTION)} must be 1 without YaRN and lists of factors; got another number"
         )
-    if metadata.factor(REPLACED) != 1.0:
+    if metadata.factor(REPLACED) != 1.0 and metadata.reads(EXTRAPOLATION, "yarn"):
         raise ValueError(f"{WHO}: {metadata.key(REPLACED)} must be 1 without YaRN; got {metadata.get(REPLACED)}")
     factor = 1.0 if kind == "none" else factor
+    softmax = gguf.scales(metadata.architecture, factor, is_yarn=False)[1]
+    if softmax != 1.0:
+        raise ValueError(
+            f"{WHO}: {metadata.key('rope.scaling.factor')} must be 1 without YaRN in this architecture, whose softmax "
+            f"scale llama.cpp would multiply by {softmax:.6g}; got {factor}"
+        )
     if factors:
         divisors = tuple(each * factor for each in factors)
         return _rule_with(metadata, divisors, base, rotary_dim, is_whole=rotary_dim == head_dim)
-    if metadata.architecture in gguf.MAY_HAVE_FREQS and gguf.FREQS not in metadata.keys.mapping:
+    if metadata.reads(gguf.FREQS) and gguf.FREQS not in metadata.keys.mapping:
         metadata.keys.remarks.append(
             f"{gguf.FREQS} is not in the mapping; if the file has this tensor, frequencies are divided by it"
         )
@@ -79,14 +86,10 @@ def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> 
 
 
 def _check_mix(metadata: Metadata, kind: str) -> None:
-    """Keys of llama.cpp that no published model changes."""
-    accepted = {
-        "rope.scaling.yarn_ext_factor": 1.0 if kind == "yarn" else 0.0,
-        "rope.scaling.alpha": 1.0,
-    }
-    for name, wanted in accepted.items():
-        if metadata.get(name) not in (None, wanted):
-            raise ValueError(f"{WHO}: {metadata.key(name)} must be {wanted:g} with {kind!r}; got {metadata.get(name)}")
+    """A blend that no published model changes."""
+    wanted, found = float(kind == "yarn"), metadata.get(EXTRAPOLATION)
+    if metadata.reads(EXTRAPOLATION, "yarn") and found is not None and found not in (wanted, -1.0):
+        raise ValueError(f"{WHO}: {metadata.key(EXTRAPOLATION)} must be {wanted:g} with {kind!r}; got {found}")
 
 
 def _original(metadata: Metadata) -> Any:
@@ -104,27 +107,46 @@ def _yarn(metadata: Metadata, factor: float) -> dict[str, Any]:
 
     llama.cpp multiplies tables by ``1 + 0.1 ln(factor)``, and cancels this number if there is a multiplier.
     """
-    multiplier, attention = metadata.get(MULTIPLIER) or 0.0, metadata.factor(ATTENTION)
-    if multiplier and metadata.architecture not in gguf.LOG_MULTIPLIERS:
-        raise ValueError(f"{WHO}: {metadata.key(MULTIPLIER)} must be 0 in this architecture; got {multiplier}")
-    multiplier = checks.finite(WHO, metadata.key(MULTIPLIER), multiplier)
-    multiplier = shortest(float(np.float32(multiplier / gguf.LOG_MULTIPLIERS.get(metadata.architecture, 1.0))))
-    block = {"rope_type": "yarn", "factor": factor, ORIGINAL: _original(metadata)}
-    block |= {name: value for name, key in BETAS.items() if (value := metadata.get(key)) is not None}
-    block["mscale"] = multiplier if multiplier and metadata.architecture == "deepseek2" else 1.0
+    attention, architecture = metadata.factor(ATTENTION), metadata.architecture
+    multiplier = _read_multiplier(metadata)
+    block = {"rope_type": "yarn", "factor": factor, ORIGINAL: _original(metadata), **_betas(metadata)}
+    block["mscale"] = multiplier if multiplier and architecture == "deepseek2" else 1.0
     block |= {"mscale_all_dim": multiplier} if multiplier else {}
-    scales_softmax = metadata.architecture in gguf.SCALES_SOFTMAX
+    scales_softmax = architecture in gguf.SCALES_SOFTMAX
     if scales_softmax and attention != 1.0:
         raise ValueError(f"{WHO}: {metadata.key(ATTENTION)} must be 1 in this architecture; got {attention}")
-    resolved = (1.0 + 0.1 * block["mscale"] * log(factor)) / (1.0 + 0.1 * multiplier * log(factor))
-    if scales_softmax and not multiplier:  # llama.cpp then multiplies the softmax scale by the square of the factor
-        block |= {"attention_factor": resolved, "mscale_all_dim": 1.0}
+    resolved, softmax = gguf.scales(architecture, factor, True, multiplier)
+    if scales_softmax and factor > 1.0:  # as the softmax scale follows from `mscale_all_dim`
+        all_dim = (sqrt(softmax) - 1.0) / (0.1 * log(factor))
+        if abs(all_dim - multiplier) > 1e-9:
+            block |= {"attention_factor": resolved, "mscale_all_dim": float(f"{all_dim:.12g}")}
     elif attention != 1.0:
         block["attention_factor"] = float(str(np.float32(resolved * attention)))
     stated = metadata.factor(REPLACED)
     if stated != 1.0 and abs(stated - block.get("attention_factor", resolved)) > 1e-6:
         metadata.keys.remarks.append(f"llama.cpp does not read {metadata.key(REPLACED)}={stated} with YaRN")
     return {name: value for name, value in block.items() if multiplier or name != "mscale"}
+
+
+def _read_multiplier(metadata: Metadata) -> float:
+    """DeepSeek's `mscale_all_dim`; 0 for an architecture that does not read it."""
+    found, scale = metadata.get(MULTIPLIER) or 0.0, gguf.LOG_MULTIPLIERS.get(metadata.architecture)
+    found = checks.finite(WHO, metadata.key(MULTIPLIER), found)
+    if found and scale is None:
+        metadata.keys.remarks.append(f"llama.cpp does not read {metadata.key(MULTIPLIER)}={found:g}")
+    return shortest(float(np.float32(found / scale))) if found and scale is not None else 0.0
+
+
+def _betas(metadata: Metadata) -> dict[str, float]:
+    """The ends of the ramp, which few architectures read."""
+    found = dict(gguf.OTHER_BETAS.get(metadata.architecture, {}))
+    for name, key in BETAS.items():
+        value = metadata.get(key)
+        if value is not None and metadata.reads(key, "yarn"):
+            found[name] = value
+        elif value is not None and value != PAPER[name]:
+            metadata.keys.remarks.append(f"llama.cpp does not read {metadata.key(key)}={value}, and has {PAPER[name]:g}")
+    return found
 
 
 def _longrope(metadata: Metadata, long: tuple[float, ...], short: tuple[float, ...]) -> dict[str, Any]:

@@ -23,7 +23,8 @@ class Writer(NamedTuple):
     takes_architecture : bool
         Whether the architecture of a GGUF file may be given.
     length : str
-        The function `with_length(settings, length)`, as `place`. Empty if the settings need nothing for a length.
+        The function `with_length(settings, length)`, as `place`. Empty if the settings need nothing for a length. With
+        `takes_architecture`, it is also given the embedding and the options.
     """
 
     place: str
@@ -46,10 +47,17 @@ TARGETS = {
     "llama.cpp": Writer(
         "llama_cpp.llama_cpp_flags",
         "arguments of a command line",
+        engine="llama.cpp",
         takes_architecture=True,
         length="llama_cpp.with_length",
     ),
-    "gguf": Writer("llama_cpp.gguf_metadata", "metadata of a file", takes_architecture=True),
+    "gguf": Writer(
+        "llama_cpp.gguf_metadata",
+        "metadata of a file",
+        engine="llama.cpp",
+        takes_architecture=True,
+        length="llama_cpp.with_context_length",
+    ),
     "mlx": Writer("mlx.mlx_keys", "keys of a config"),
     "megatron": Writer("megatron.megatron_arguments", "arguments by name"),
     "meta": Writer("meta.meta_keys", "keys of a params.json"),
@@ -77,10 +85,11 @@ def config_for(who: str, rope: Any, target: Any, options: Options) -> Any:
     return _function(writer.place)(who, rope, options)
 
 
-def with_length(target: Target, settings: Any, length: int) -> Any:
+def with_length(target: Target, settings: Any, length: int, rope: Any = None, options: Options = Options()) -> Any:
     """What `to_config` returns, and the arguments by which an engine accepts sequences of this length."""
-    place = TARGETS[target].length
-    return _function(place)(settings, length) if place else settings
+    writer = TARGETS[target]
+    more = (rope, options) if writer.takes_architecture else ()
+    return _function(writer.length)(settings, length, *more) if writer.length else settings
 
 
 def _function(place: str) -> Callable[..., Any]:

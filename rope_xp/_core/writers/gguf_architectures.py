@@ -7,6 +7,7 @@ architecture, deepseek2-ocr, has the type NORM but is rotated as NEOX (`src/mode
 """
 
 from collections.abc import Mapping, Sequence
+from math import log
 from typing import Any, NamedTuple
 
 # Tensors that divide frequencies. Their values are float32.
@@ -15,7 +16,7 @@ FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_fact
 UNROTATED = 1e30
 
 INTERLEAVED = """
-arcee arctic baichuan bailingmoe chameleon chatglm cohere2 command-r deci deepseek deepseek2
+arcee arctic baichuan bailingmoe chameleon chatglm cohere2 command-r deci deepseek deepseek2 deepseek32
 ernie4_5 ernie4_5-moe glm-dsa glm4 granite granitehybrid granitemoe internlm2 llada llama llama-embed llama4
 maincoder minicpm mistral3 mistral4 neo-bert olmo plm smollm3 xverse
 """
@@ -35,21 +36,15 @@ rwkv6 rwkv6qwen2 rwkv7 starcoder t5 t5encoder wavtokenizer-dec
 """
 
 # Latent attention: the rotated channels are a separate part of the head.
-LATENT = ("deepseek2", "glm-dsa", "minicpm3", "mistral4", "plm")
+LATENT = ("deepseek2", "deepseek32", "glm-dsa", "minicpm3", "mistral4", "plm")
+# Families with latent attention that have no architecture below.
+OTHER_LATENT = frozenset("axk1 axk2 bailing_hybrid dots3_note_text hy_v4 longcat_flash mistral_large4_text".split())
 # What `rope.scaling.yarn_log_multiplier` is divided by, so that it is DeepSeek's `mscale_all_dim`.
-LOG_MULTIPLIERS = {"deepseek2": 0.1, "mistral4": 0.1, "mistral3": 1.0}
+LOG_MULTIPLIERS = {"deepseek2": 0.1, "deepseek32": 0.1, "mistral4": 0.1, "mistral3": 1.0}
 # Latent attention that multiplies its softmax scale, as DeepSeek does.
-SCALES_SOFTMAX = ("deepseek2", "mistral4")
-# Architectures whose whole head must be rotated.
-WHOLE_HEAD = ("llama", "deci", "falcon", "llama-embed")
-# Architectures whose files may have `FREQS`, and those whose files may have `LONG` and `SHORT`: `MODEL_TENSORS` of
-# gguf-py. The converter also computes `FREQS` for llama and deci.
-_WITH_FREQS = """
-apertus arcee arctic deci dream exaone exaone-moe exaone4 gemma4 glm-dsa glm4 grok hunyuan-moe llada llama llama-embed
-llama4 minicpm mistral3 mistral4 plamo plamo2 qwen2 qwen3 qwen3vl smollm3 stablelm step35
-"""
-MAY_HAVE_FREQS = frozenset(_WITH_FREQS.split())
-MAY_HAVE_LONG = ("minicpm", "minicpm3", "phi3", "phimoe")
+SCALES_SOFTMAX = ("deepseek2", "deepseek32", "glm-dsa", "mistral4")
+# Architectures whose YaRN has other ends of its ramp than the paper, if the file does not state them.
+OTHER_BETAS = {"grok": {"beta_fast": 8.0}}
 # Architectures with several position axes: the order of the pairs.
 AXES = {
     **dict.fromkeys(("qwen2vl", "paddleocr"), "chunked"),
@@ -101,7 +96,8 @@ ARCHITECTURE_OF = {
         "cohere2": "cohere2",
         "command-r": "cohere",
         "dbrx": "dbrx",
-        "deepseek2": "deepseek_v2 deepseek_v3 kimi_k2",
+        "deepseek2": "deepseek_v2 deepseek_v3 glm4_moe_lite kimi_k2 youtu",
+        "deepseek32": "deepseek_v32",
         "dots1": "dots1",
         "ernie4_5": "ernie4_5",
         "ernie4_5-moe": "ernie4_5_moe",
@@ -111,6 +107,7 @@ ARCHITECTURE_OF = {
         "gemma": "gemma",
         "gemma2": "gemma2",
         "glm4": "glm4 glm4v_text glm_ocr_text",
+        "glm-dsa": "glm_moe_dsa",
         "glm4moe": "glm4_moe glm4v_moe_text",
         "gpt-oss": "gpt_oss",
         "gptneox": "gpt_neox",
@@ -177,6 +174,23 @@ def order_of(metadata: Mapping[str, Any]) -> str | None:
     if architecture in AXES_IF_SECTIONS:
         return "chunked" if any(metadata.get(f"{architecture}.rope.dimension_sections") or ()) else None
     return AXES.get(architecture) if isinstance(architecture, str) else None
+
+
+def scales(name: str | None, factor: float, is_yarn: bool, multiplier: float = 0.0) -> tuple[float, float]:
+    """What llama.cpp multiplies tables and the softmax scale by, before `rope.scaling.attn_factor`.
+
+    The multiplier is DeepSeek's `mscale_all_dim`. Sources: the constructor of `llama_context` in
+    `src/llama-context.cpp`, `rope_yarn` in `ggml/src/ggml-cpu/ops.cpp`, and the graphs of `SCALES_SOFTMAX`, which also
+    multiply their softmax scale with linear scaling.
+    """
+
+    def mscale(number: float) -> float:
+        return 1.0 + 0.1 * number * log(factor)
+
+    own = multiplier if name == "deepseek2" and multiplier else 1.0
+    tables = mscale(own) / mscale(multiplier) if is_yarn else 1.0
+    softmax = mscale(own) if is_yarn else mscale(1.0) * mscale(multiplier)
+    return tables, softmax**2 if name in SCALES_SOFTMAX else 1.0
 
 
 def pairs_without_axis(sizes: Sequence[int]) -> list[int]:

@@ -1,0 +1,182 @@
+"""llama.cpp computes what the embedding does, from our metadata, our arguments and our overrides.
+
+The oracle is llama.cpp itself: logits of tiny models, against a forward pass in NumPy that rotates with the embedding.
+"""
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_gguf
+
+from rope_xp import (
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    NTKScaling,
+    RotaryEmbedding,
+    Sections,
+    YarnScaling,
+    from_config,
+)
+from rope_xp._core import engines
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from engine_tables import llama_cpp as table_script
+from engine_tables._llama_cpp_engine import Engine
+
+FOLDER = os.environ.get("ROPE_XP_LLAMA_CPP")
+if not FOLDER or not Engine(Path(FOLDER)).programs.exists():
+    raise pytest.UsageError(
+        "llama.cpp must be built to be tested: run `nox -s tests-llama-cpp`, or build it with "
+        f"benchmarks/engine_tables/_llama_cpp_engine.py and set ROPE_XP_LLAMA_CPP to the folder; got {FOLDER}"
+    )
+ENGINE = Engine(Path(FOLDER))
+# llama.cpp computes in float32: logits of about 4 after two layers, of at most 200 tokens. Seen: up to 1.3e-5.
+TOLERANCE = 3e-5
+PROMPT = "".join(f"{index * 7919 % 99991:05d}" for index in range(160))
+HALF, PAIRED = {"layout": "half"}, {"layout": "interleaved"}
+LAYOUTS = {"llama": PAIRED, "qwen2": HALF, "phi3": HALF, "deepseek2": PAIRED, "mistral3": PAIRED}
+YARN = {"factor": 4.0, "original_max_position_embeddings": 512}
+PAIRS = tiny_gguf.HEAD // 2
+LONGROPE = {
+    "short_factor": tuple(1.0 + 0.05 * j for j in range(PAIRS)),
+    "long_factor": tuple(1.0 + 0.5 * j for j in range(PAIRS)),
+    "original_max_position_embeddings": 1024,
+    "factor": 4.0,
+}
+LATENT = YarnScaling(**YARN, mscale=0.7, mscale_all_dim=0.7)
+RULES = {
+    "none": {},
+    "base": {"base": 70_000.0},
+    "linear": {"scaling": LinearScaling(factor=3.0)},
+    "ntk": {"scaling": NTKScaling(factor=4.0)},
+    "yarn": {"scaling": YarnScaling(**YARN)},
+    "yarn-factor": {"scaling": YarnScaling(**YARN, attention_factor=1.3)},
+    "yarn-betas": {"scaling": YarnScaling(**YARN, beta_fast=8.0, beta_slow=0.5)},
+    "yarn-one": {"scaling": YarnScaling(**YARN, attention_factor=1.0)},
+    "llama3": {"scaling": Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)},
+    "longrope-short": {"scaling": LongRopeScaling(**LONGROPE)},
+    "longrope-long": {"scaling": LongRopeScaling(**LONGROPE, seq_len=4096)},
+    "deepseek": {"scaling": LATENT},
+    "deepseek-all": {"scaling": YarnScaling(**YARN, mscale=1.0, mscale_all_dim=1.0)},
+}
+IN_FILES = {
+    "llama": "none base linear ntk yarn yarn-factor llama3 longrope-short longrope-long",
+    "qwen2": "none base linear ntk yarn yarn-factor",
+    "phi3": "none linear yarn longrope-short longrope-long",
+    "mistral3": "none linear ntk yarn yarn-factor yarn-betas yarn-one llama3",
+    "deepseek2": "none base ntk deepseek deepseek-all",
+}
+BY_FLAGS = {
+    "llama": "none base linear ntk yarn yarn-factor yarn-betas",
+    "qwen2": "none linear yarn yarn-factor yarn-betas",
+    "phi3": "none linear yarn yarn-betas",
+    "mistral3": "none linear ntk yarn yarn-factor yarn-betas yarn-one",
+    "deepseek2": "none base ntk deepseek deepseek-all",
+}
+# What the converter of llama.cpp may have written into a file, and what arguments must replace.
+CONVERTED = {
+    "mistral3": {"type": "yarn", "factor": 16.0, "original_context_length": 256, "yarn_log_multiplier": 1.0}
+    | {"yarn_beta_fast": 4.0, "yarn_beta_slow": 2.0},
+    "deepseek2": {"type": "yarn", "factor": 40.0, "original_context_length": 4096, "yarn_log_multiplier": 0.1},
+    "llama": {"type": "linear", "factor": 2.0, "yarn_beta_fast": 4.0, "yarn_attn_factor": 2.0},
+}
+
+
+def listed(by_architecture):
+    return [(name, rule) for name, rules in by_architecture.items() for rule in rules.split()]
+
+
+def rope_of(architecture, rule, **changes):
+    given = {"head_dim": tiny_gguf.HEAD, "base": 10_000.0, **LAYOUTS[architecture], **RULES[rule]}
+    return RotaryEmbedding(**{**given, **changes})
+
+
+@pytest.fixture(scope="module")
+def models():
+    return {name: tiny_gguf.weights(name) for name in [*LAYOUTS, "qwen3vl"]}
+
+
+def expected(models, architecture, rope, tokens):
+    return tiny_gguf.forward(architecture, models[architecture], tokens, rope)
+
+
+def tokens_of(prompt):
+    """The token ids of llama.cpp's tokenizer for tests, of five letters each."""
+    found = []
+    for start in range(0, len(prompt), 5):
+        number = 0
+        for letter in prompt[start : start + 5].encode():
+            number = number * 31 + letter
+        found.append(number % tiny_gguf.VOCABULARY)
+    return found
+
+
+TOKENS = tokens_of(PROMPT)
+
+
+def planted(architecture, rope):
+    """The same embedding with mistakes that people make."""
+    yield rope.replace(base=rope.base * 1.01)
+    rule = rope.scaling
+    if rule is not None:
+        yield rope.replace(scaling=None)
+    if isinstance(rule, LinearScaling):
+        yield rope.replace(scaling=LinearScaling(factor=rule.factor * 1.0025))
+    if isinstance(rule, YarnScaling):
+        yield rope.replace(scaling=replace(rule, attention_factor=rope.attention_factor * 1.01))
+
+
+def assert_computes(found, models, architecture, rope, rows=slice(None)):
+    """The logits are those of the embedding, and not those of others."""
+    wanted = expected(models, architecture, rope, TOKENS)[rows]
+    assert np.max(np.abs(found - wanted)) < TOLERANCE
+    for wrong in planted(architecture, rope):
+        assert np.max(np.abs(found - expected(models, architecture, wrong, TOKENS)[rows])) > 50 * TOLERANCE, wrong
+
+
+@pytest.mark.parametrize(("architecture", "rule"), listed(IN_FILES))
+def test_metadata(architecture, rule, models, tmp_path):
+    rope = rope_of(architecture, rule)
+    metadata = rope.to_config("gguf", architecture=architecture)
+    file = tiny_gguf.write(tmp_path / "model.gguf", architecture, models[architecture], metadata)
+    # The long factors are for contexts beyond the original length.
+    found = ENGINE.logits(file, TOKENS, n_ctx=512 if rule == "longrope-short" else 4096)
+    assert_computes(found, models, architecture, rope)
+    # Our reader says of this file what llama.cpp computes from it.
+    seq_len = getattr(rope.scaling, "seq_len", None)
+    read = from_config(file, seq_len=seq_len)
+    assert np.max(np.abs(found - expected(models, architecture, read, TOKENS))) < TOLERANCE
+
+
+@pytest.mark.parametrize("converted", [False, True])
+@pytest.mark.parametrize(("architecture", "rule"), listed(BY_FLAGS))
+def test_arguments(architecture, rule, converted, models, tmp_path):
+    rope = rope_of(architecture, rule)
+    given = CONVERTED.get(architecture, {}) if converted else {}
+    metadata = {f"{architecture}.rope.scaling.{key}": value for key, value in given.items()}
+    file = tiny_gguf.write(tmp_path / "model.gguf", architecture, models[architecture], metadata)
+    flags = rope.to_config("llama.cpp", architecture=architecture)
+    tokens, found = ENGINE.debug(file, PROMPT, flags, tmp_path / "out")
+    assert tokens.tolist() == TOKENS
+    assert_computes(found, models, architecture, rope, rows=-1)
+
+
+@pytest.mark.parametrize(("architecture", "rule"), [each for each in listed(IN_FILES) if each[1] not in ("llama3",)])
+def test_overrides(architecture, rule, models, tmp_path):
+    """The same metadata as overrides of a file that has none of them."""
+    rope = rope_of(architecture, rule)
+    metadata = rope.to_config("gguf", architecture=architecture)
+    factors = {key: value for key, value in metadata.items() if key.endswith(".weight")}
+    if factors:
+        factors |= {f"{architecture}.rope.scaling.type": "longrope"}  # else the tensors are not loaded
+    file = tiny_gguf.write(tmp_path / "model.gguf", architecture, models[architecture], factors)
+    overrides = {key: value for key, value in metadata.items() if key.startswith(architecture) and "rope" in key}
+    found = ENGINE.logits(file, TOKENS, overrides, n_ctx=512 if rule == "longrope-short" else 4096)
+    assert_computes(found, models, architecture, rope)
