@@ -202,7 +202,7 @@ def test_a_file_of_big_endian_machines(tmp_path):
 
 def test_every_architecture_of_the_gguf_package_is_listed_once():
     listed = [name for names in (INTERLEAVED, HALF, NOT_ROTARY) for name in names.split()]
-    assert sorted(listed) == sorted(MODEL_ARCH_NAMES.values())
+    assert sorted(listed) == sorted({*MODEL_ARCH_NAMES.values(), "deepseek32"})  # which a newer version has
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,11 @@ RULES = {
     "yarn-factor": {"scaling": YarnScaling(**YARN, attention_factor=1.3)},
     "yarn-betas": {"scaling": YarnScaling(**YARN, beta_fast=8.0, beta_slow=0.5)},
     "yarn-one": {"scaling": YarnScaling(**YARN, attention_factor=1.0)},
-    "llama3": {"scaling": Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)},
+    "llama3": {
+        "scaling": Llama3Scaling(
+            factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64
+        )
+    },
     "longrope-short": {"scaling": LongRopeScaling(**LONGROPE)},
     "longrope-long": {"scaling": LongRopeScaling(**LONGROPE, seq_len=4096)},
     "deepseek": {"scaling": LATENT},

@@ -4,6 +4,7 @@ Each function returns an angle for each pair, the factor of the tables, and the 
 """
 
 import json
+import re
 import struct
 from math import ceil, floor, inf, log, pi, sqrt
 
@@ -55,8 +56,12 @@ def llama3(freqs, factor, low, high, length):
 
 
 # llama.cpp: axes of positions by mode, as in `ggml_mrope_cache_init`.
-MODES = {"qwen2vl": "mrope", "glm4": "mrope", **dict.fromkeys(("qwen3vl", "qwen35", "qwen35moe"), "imrope")}
-LATENT = ("deepseek2", "mistral4")
+MODES = {
+    "qwen2vl": "mrope",
+    "glm4": "mrope",
+    **dict.fromkeys(("qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"), "imrope"),
+}
+LATENT = ("deepseek2", "deepseek32", "mistral4")
 
 
 def axis_of(pair, sections, mode):
@@ -112,6 +117,7 @@ FLAGS = {
     "--yarn-orig-ctx": ("rope.scaling.original_context_length", int),
     "--yarn-beta-fast": ("rope.scaling.yarn_beta_fast", float),
     "--yarn-beta-slow": ("rope.scaling.yarn_beta_slow", float),
+    "--yarn-ext-factor": ("rope.scaling.yarn_ext_factor", float),
 }
 
 
@@ -120,8 +126,8 @@ def with_flags(arch, file, arguments):
     metadata = dict(file)
     for flag, text in zip(arguments[::2], arguments[1::2], strict=True):
         if flag == "--override-kv":
-            key, _, value = text.partition("=float:")
-            metadata[key] = float(value)
+            key, kind, value = re.fullmatch(r"(.*?)=(float|int|str):(.*)", text).groups()
+            metadata[key] = {"float": float, "int": int, "str": str}[kind](value)
         else:
             key, kind = FLAGS[flag]
             metadata[f"{arch}.{key}"] = kind(text)

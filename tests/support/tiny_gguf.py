@@ -33,7 +33,11 @@ def weights(architecture, seed=7):
             own |= {"attn_kv_a_norm": 1 + matrix(LATENT) / 10, "attn_k_b": matrix(HEADS, LATENT, APART)}
             own |= {"attn_v_b": matrix(HEADS, VALUE, LATENT), "attn_output": matrix(WIDTH, HEADS * VALUE)}
         else:
-            queries = {"attn_q": matrix(HEADS * HEAD, WIDTH), "attn_k": matrix(keys, WIDTH), "attn_v": matrix(keys, WIDTH)}
+            queries = {
+                "attn_q": matrix(HEADS * HEAD, WIDTH),
+                "attn_k": matrix(keys, WIDTH),
+                "attn_v": matrix(keys, WIDTH),
+            }
             own |= {"attn_qkv": np.concatenate([*queries.values()])} if architecture in FUSED else queries
             own["attn_output"] = matrix(WIDTH, HEADS * HEAD)
         if architecture in NORMED:

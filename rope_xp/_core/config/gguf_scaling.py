@@ -145,7 +145,9 @@ def _betas(metadata: Metadata) -> dict[str, float]:
         if value is not None and metadata.reads(key, "yarn"):
             found[name] = value
         elif value is not None and value != PAPER[name]:
-            metadata.keys.remarks.append(f"llama.cpp does not read {metadata.key(key)}={value}, and has {PAPER[name]:g}")
+            metadata.keys.remarks.append(
+                f"llama.cpp does not read {metadata.key(key)}={value}, and has {PAPER[name]:g}"
+            )
     return found
 
 

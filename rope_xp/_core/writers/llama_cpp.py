@@ -303,8 +303,12 @@ def _require_known_latent(file: File, rope: Any, rule: Any) -> None:
         )
 
 
+def _is_close(one: float, other: float) -> bool:
+    return isclose(one, other, rel_tol=1e-9)
+
+
 def _require_softmax_scale(file: File, rope: Any, computed: float) -> None:
-    if not isclose(rope.softmax_scale, computed, rel_tol=1e-9):
+    if not _is_close(rope.softmax_scale, computed):
         raise ValueError(
             f"{file.who}: softmax_scale must be {computed:g} in {TARGET} for architecture {file.name!r} with this "
             f"scaling; got {rope.softmax_scale}"
@@ -362,14 +366,16 @@ def _attention(file: File, rope: Any, rule: YarnScaling) -> dict[str, float]:
         # None below 0: `rope.scaling.attn_factor` then does what is left.
         multiplier = max(0.0, float(f"{(scale / rope.attention_factor - 1.0) / (0.1 * log(factor)):.12g}"))
     tables, softmax = gguf.scales(name, factor, True, multiplier)
-    if name in gguf.SCALES_SOFTMAX and not isclose(rope.attention_factor, tables, rel_tol=1e-9):
+    wanted = rope.attention_factor, rope.softmax_scale
+    if name in gguf.SCALES_SOFTMAX and not all(map(_is_close, wanted, (tables, softmax))):
         raise ValueError(
-            f"{file.who}: mscale_all_dim must be given, and attention_factor be {tables:g}, in {TARGET} for "
-            f"architecture {name!r}; got {rule.mscale_all_dim} and {rope.attention_factor}"
+            f"{file.who}: mscale_all_dim must be given, and attention_factor follow from it, in {TARGET} for "
+            f"architecture {name!r}, which multiplies tables by {tables:g} and its softmax scale by {softmax:g}; "
+            f"got {rule.mscale_all_dim} and {rope.attention_factor}"
         )
     _require_softmax_scale(file, rope, softmax)
     own = rope.attention_factor / tables
-    keys = {} if isclose(own, 1.0, rel_tol=1e-9) else {ATTENTION: own}
+    keys = {} if _is_close(own, 1.0) else {ATTENTION: own}
     if name not in gguf.LOG_MULTIPLIERS:
         return keys
     may_be_in_file = {ATTENTION: 1.0} if file.are_flags else {}
