@@ -69,6 +69,20 @@ class Engine(NamedTuple):
 
     def logits(self, file, tokens, overrides=None, **settings):
         """Logits of all tokens, "tokens vocabulary". `settings` are fields of `llama_context_params`."""
+        return self._with_model(file, overrides, lambda library, model: _logits(library, model, tokens, settings))
+
+    def longest(self, file, overrides=None, **settings):
+        """The context at which the server would cap a sequence: `llama_model_n_ctx_train` beside a context."""
+
+        def length(library, model):
+            context = _context(library, model, settings)
+            found = library.llama_model_n_ctx_train(model)
+            library.llama_free(context)
+            return found
+
+        return self._with_model(file, overrides, length)
+
+    def _with_model(self, file, overrides, function):
         library = self.library()
         model_params = library.llama_model_default_params()
         entries = _entries(library, overrides or {})
@@ -77,7 +91,7 @@ class Engine(NamedTuple):
         if not model:
             raise ValueError(f"llama.cpp must load {Path(file).name}; got an error")
         try:
-            return _logits(library, model, tokens, settings)
+            return function(library, model)
         finally:
             library.llama_model_free(model)
 
@@ -115,7 +129,7 @@ def _entries(library, overrides):
     return entries
 
 
-def _logits(library, model, tokens, settings):
+def _context(library, model, settings):
     params = library.llama_context_default_params()
     exact = {"type_k": 0, "type_v": 0, "flash_attn_type": 0, "n_threads": 1, "n_threads_batch": 1}
     batch = {"n_ctx": 0, "n_batch": 4096, "n_ubatch": 4096, "n_outputs_max": 0}
@@ -124,6 +138,11 @@ def _logits(library, model, tokens, settings):
     context = library.llama_init_from_model(model, params)
     if not context:
         raise ValueError("llama.cpp must make a context; got an error")
+    return context
+
+
+def _logits(library, model, tokens, settings):
+    context = _context(library, model, settings)
     try:
         rows = library.llama_batch_init(len(tokens), 0, 1)
         rows.n_tokens = len(tokens)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+
 from engine_tables._llama_cpp_engine import built
 
 ENGINE = "llama.cpp"
@@ -100,54 +101,64 @@ FIXED = {
     "deepseek2-ocr": {"base": 10_000.0, "rotated": 1.0},
 }
 COMMIT = "of 0.5.0-dev, commit 0c1e570"
+
+
+def fact(models, text, source):
+    """A fact about architectures, and where the source of llama.cpp shows it; whether that was also run."""
+    return {"models": models.split(), "text": text, "source": f"{source} {COMMIT}"}
+
+
 FACTS = [
-    {
-        "models": ["cogvlm"],
-        "text": "The base is 10,000 and the whole head is rotated, whatever the file and the arguments say.",
-        "source": f"src/models/cogvlm.cpp:115 {COMMIT}; run",
-    },
-    {
-        "models": ["deepseek2-ocr"],
-        "text": "The base must be 10,000, else the program ends. There is no scaling.",
-        "source": f"src/models/deepseek2.cpp:483 {COMMIT}; read",
-    },
-    {
-        "models": ["deepseek2", "deepseek32", "glm-dsa", "mistral4"],
-        "text": "The softmax scale is multiplied by the square of 1 + 0.1 ln(factor) and of attn_factor, also with linear "
-        "scaling. With YaRN, yarn_log_multiplier cancels this, but glm-dsa does not read it.",
-        "source": f"src/models/deepseek2.cpp:439, deepseek32.cpp:190, glm-dsa.cpp:224 {COMMIT}; deepseek2 run",
-    },
-    {
-        "models": ["deepseek2", "deepseek32", "mistral4"],
-        "text": "yarn_log_multiplier is 0.1 times mscale_all_dim; for mistral3 it is mscale_all_dim.",
-        "source": f"src/models/deepseek2.cpp:37 and mistral3.cpp:9 {COMMIT}; run",
-    },
-    {
-        "models": ["grok"],
-        "text": "yarn_beta_fast is 8 if the file does not have it. Others have 32.",
-        "source": f"src/models/grok.cpp:5 {COMMIT}; read",
-    },
-    {
-        "models": ["hunyuan-dense", "hunyuan_vl"],
-        "text": "The base of the file is multiplied by the power dim / (dim - 2) of rope.scaling.alpha.",
-        "source": f"src/models/hunyuan-vl.cpp:8 {COMMIT}; read",
-    },
-    {
-        "models": ["qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"],
-        "text": "A pair j whose section ends before it follows a fourth position, which is 0 for text. So pairs 61 and 62 "
-        "of sections 24, 20, 20 are not rotated; other programs rotate them by the first position.",
-        "source": f"ggml/src/ggml-cpu/ops.cpp:6256, src/llama-graph.cpp:140 {COMMIT}; qwen3vl run",
-    },
-    {
-        "models": ["gpt-oss", "gemma2", "llama4", "afmoe", "cohere2", "mellum", "smallthinker", "olmo2"],
-        "text": "Layers with a sliding window have the base and the factor of the file. --rope-freq-base, --rope-scale and "
-        "--rope-scaling change the other layers only.",
-        "source": f"src/llama-model.cpp:2329 {COMMIT}; read",
-    },
-    *(
-        {"models": [name], "text": f"Reads what {like} does.", "source": f"{source} {COMMIT}; read"}
-        for name, (like, source) in LIKE.items()
+    fact(
+        "cogvlm",
+        "The base is 10,000 and the whole head is rotated, whatever the file and the arguments say.",
+        "run; src/models/cogvlm.cpp:115",
     ),
+    fact(
+        "deepseek2-ocr",
+        "The base must be 10,000, else the program ends. There is no scaling.",
+        "read: src/models/deepseek2.cpp:483",
+    ),
+    fact(
+        "deepseek2 deepseek32 glm-dsa mistral4",
+        "The softmax scale is multiplied by the square of 1 + 0.1 ln(factor) and of attn_factor, also with linear "
+        "scaling. With YaRN, yarn_log_multiplier cancels this, but glm-dsa does not read it.",
+        "run for deepseek2; src/models/deepseek2.cpp:439, deepseek32.cpp:190, glm-dsa.cpp:224",
+    ),
+    fact(
+        "deepseek2 deepseek32 mistral3 mistral4",
+        "yarn_log_multiplier is 0.1 times mscale_all_dim, but mscale_all_dim itself for mistral3.",
+        "run for deepseek2 and mistral3; src/models/deepseek2.cpp:37, mistral3.cpp:9",
+    ),
+    fact("grok", "yarn_beta_fast is 8 if the file does not have it. Others have 32.", "read: src/models/grok.cpp:5"),
+    fact(
+        "hunyuan-dense hunyuan_vl",
+        "The base of the file is multiplied by rope.scaling.alpha to the power dim / (dim - 2).",
+        "run for hunyuan_vl; src/models/hunyuan-vl.cpp:8",
+    ),
+    fact(
+        "qwen2vl paddleocr qwen3vl qwen3vlmoe qwen35 qwen35moe hunyuan_vl glm4 glm4moe",
+        "rope.dimension_sections is read, but changes nothing for text, whose three positions are equal.",
+        "read: src/llama-graph.cpp:131",
+    ),
+    fact(
+        "qwen3vl qwen3vlmoe qwen35 qwen35moe",
+        "Pairs that no section reaches follow a fourth position, which is 0 for text: with sections 24, 20, 20, pairs "
+        "61 and 62 are not rotated. Other programs rotate them by the first position.",
+        "run for qwen3vl; ggml/src/ggml-cpu/ops.cpp:6256, src/llama-graph.cpp:140",
+    ),
+    fact(
+        "afmoe cohere2 exaone4 gemma2 gpt-oss llama4 mellum olmo2 smallthinker",
+        "Layers with a sliding window have the base and the factor of the file. --rope-freq-base, --rope-scale and "
+        "--rope-scaling change the other layers only.",
+        "run for gemma2 and gpt-oss; src/llama-model.cpp:2329",
+    ),
+    fact(
+        "gemma4",
+        "Reads what gemma3 does, and divides the frequencies of layers with full attention by rope_freqs.weight.",
+        "read: src/models/gemma4.cpp:14, 96, 205, 228",
+    ),
+    *(fact(name, f"Reads what {like} does.", f"read: {source}") for name, (like, source) in LIKE.items()),
 ]
 
 
@@ -160,7 +171,7 @@ def readings(source):
             files = engine.write_models(name, Path(folder))
             each = [reading(engine, file, name) for file in files]
         if any(each):
-            found[name] = _union(each)
+            found[name] = union(each)
     found |= {name: found[like] for name, (like, _) in LIKE.items()}
     for name, fixed in FIXED.items():
         found[name] = {"keys": [], "rules": {}, **({"fixed": fixed} if fixed else {})}
@@ -176,7 +187,7 @@ def architectures(engine):
 
 def reading(engine, file, name):
     """What one file reads; empty if it cannot be run."""
-    model = _Model(engine, file, name)
+    model = Model(engine, file, name)
     if model.run(NONE) is None:
         return {}
     starts = {"keys": NONE, "linear": LINEAR, "yarn": YARN, "longrope": LONGROPE}
@@ -189,7 +200,7 @@ def reading(engine, file, name):
     return {"keys": keys, "rules": rules, **fixed}
 
 
-class _Model:
+class Model:
     """A file without the tensors and the keys that are probed, and the results of its runs."""
 
     def __init__(self, engine, file, name):
@@ -197,14 +208,15 @@ class _Model:
         self.reader = gguf.GGUFReader(file)
         field = self.reader.get_field(f"{name}.{WIDTH}")
         self.rotated = int(field.contents()) if field else 0
-        removed = {*TENSORS, *(f"{name}.{key}" for key in (f"{SCALING}alpha", f"{WIDTH}_swa", SECTIONS))}
-        self.file = self.written("plain", removed)
+        self.removed = {*TENSORS, *(f"{name}.{key}" for key in (f"{SCALING}alpha", f"{WIDTH}_swa", SECTIONS))}
+        self.file = self.written("plain", self.removed)
         if self.run(NONE) is None:  # architectures that cannot do without sections
-            self.file = self.written("plain", removed - {f"{name}.{SECTIONS}"})
+            self.removed.remove(f"{name}.{SECTIONS}")
+            self.file = self.written("plain", self.removed)
 
     def written(self, label, without, metadata=None, tensors=None):
         """A copy of the file with changes."""
-        file = self.given.with_name(f"{self.given.stem}.{label}")
+        file = self.given.with_name(f"{self.given.stem}-{label}")
         copy(self.reader, file, self.name, without, metadata or {}, tensors or {})
         return file
 
@@ -299,7 +311,7 @@ def copy(reader, path, name, without, metadata, tensors):
     writer.close()
 
 
-def _union(found):
+def union(found):
     """What any of the files of an architecture reads."""
     keys = {key for each in found for key in each.get("keys", ())}
     rules = {}

@@ -173,8 +173,8 @@ class RotaryEmbedding(CachedKeys, Extensible):
 
         Frequencies depend on `base`, `rotary_dim`, `scaling`, `sections` and `reverse`. The attention factor depends on
         `scaling`. `rotary_dim` depends on `head_dim` and `first_channel` if all channels from `first_channel` on were
-        rotated. Values that the caller gave explicitly are kept, such as an attention factor without a scaling. The copy
-        remembers the model type that `from_config` read, which decides what `to_config` can write.
+        rotated. Values that the caller gave explicitly are kept, such as an attention factor without a scaling. The
+        copy remembers the model type that `from_config` read, which decides what `to_config` can write.
         (`dataclasses.replace` treats computed values as given ones. Pass it ``inv_freq=None`` when you change the
         frequencies, and ``attention_factor=None`` when you remove a scaling.)
 

@@ -23,7 +23,7 @@ from rope_xp import (
     from_config,
 )
 from rope_xp._core.writers import TARGETS
-from rope_xp._core.writers.gguf_architectures import ARCHITECTURE_OF, FREQS, LAYERS, LONG, gguf_layout
+from rope_xp._core.writers.gguf_architectures import ARCHITECTURE_OF, LAYERS, LONG, gguf_layout
 
 # Engines compute in float64 here, from float32 numbers where a GGUF file has them: two roundings of a frequency.
 EXACT, FLOAT32 = 1e-13, 2.0**-22

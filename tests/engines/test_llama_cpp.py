@@ -3,7 +3,6 @@
 The oracle is llama.cpp itself: logits of tiny models, against a forward pass in NumPy that rotates with the embedding.
 """
 
-import json
 import os
 import sys
 from dataclasses import replace
@@ -24,6 +23,7 @@ from rope_xp import (
     from_config,
 )
 from rope_xp._core import engines
+from rope_xp._core.writers import Options, with_length
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -184,3 +184,119 @@ def test_overrides(architecture, rule, models, tmp_path):
     overrides = {key: value for key, value in metadata.items() if key.startswith(architecture) and "rope" in key}
     found = ENGINE.logits(file, TOKENS, overrides, n_ctx=512 if rule == "longrope-short" else 4096)
     assert_computes(found, models, architecture, rope)
+
+
+# What the engine shows of values that are refused, or written with a warning.
+
+
+def test_pairs_of_a_fourth_position_are_not_rotated(models, tmp_path):
+    """Qwen3-VL: text. The last pairs of uneven sections are not rotated; other programs rotate them."""
+    sizes, missed = (8, 4, 4), (13, 14)
+    rope = RotaryEmbedding(head_dim=tiny_gguf.HEAD, base=100.0, **HALF, sections=Sections(sizes, order="interleaved"))
+    with pytest.raises(
+        ValueError, match=r"sections must give each pair j to axis .*, in which pairs 13, 14 follow axis 0"
+    ):
+        rope.to_config("gguf", architecture="qwen3vl")
+    metadata = {"qwen3vl.rope.dimension_sections": [*sizes, 0], "qwen3vl.rope.freq_base": 100.0}
+    file = tiny_gguf.write(tmp_path / "model.gguf", "qwen3vl", models["qwen3vl"], metadata)
+    found = ENGINE.logits(file, TOKENS)
+    whole = RotaryEmbedding(head_dim=tiny_gguf.HEAD, base=100.0, **HALF)
+    still = [0.0 if pair in missed else w for pair, w in enumerate(whole.inv_freq)]
+    own = RotaryEmbedding(head_dim=tiny_gguf.HEAD, inv_freq=still, **HALF)
+    assert np.max(np.abs(found - expected(models, "qwen3vl", own, TOKENS))) < TOLERANCE
+    assert np.max(np.abs(found - expected(models, "qwen3vl", whole, TOKENS))) > 50 * TOLERANCE
+
+
+def test_latent_attention_multiplies_its_softmax_scale(models, tmp_path):
+    """DEEPSEEK2: the graph does so with linear scaling, and with YaRN without a multiplier. Both are refused."""
+    for rule in (LinearScaling(factor=3.0), YarnScaling(**YARN)):
+        rope = RotaryEmbedding(head_dim=tiny_gguf.HEAD, base=10_000.0, **PAIRED, scaling=rule)
+        for target in ("gguf", "llama.cpp"):
+            with pytest.raises(ValueError, match="softmax"):
+                rope.to_config(target, architecture="deepseek2")
+        metadata = {"rope.scaling.type": rule.rope_type, "rope.scaling.factor": rule.factor}
+        if isinstance(rule, YarnScaling):
+            metadata["rope.scaling.original_context_length"] = rule.original_max_position_embeddings
+        keys = {f"deepseek2.{key}": value for key, value in metadata.items()}
+        file = tiny_gguf.write(tmp_path / "model.gguf", "deepseek2", models["deepseek2"], keys)
+        found = ENGINE.logits(file, TOKENS)
+        assert np.max(np.abs(found - expected(models, "deepseek2", rope, TOKENS))) > 50 * TOLERANCE
+        factor = (1 + 0.1 * np.log(rule.factor)) ** 2
+
+        class Scaled:
+            """The embedding with the softmax scale of llama.cpp."""
+
+            softmax_scale = factor
+            __call__ = staticmethod(rope)
+
+        assert np.max(np.abs(found - expected(models, "deepseek2", Scaled(), TOKENS))) < TOLERANCE
+
+
+def test_betas_of_a_file_are_not_read(models, tmp_path):
+    """Those of Kimi K2, for example: they are refused, and our reader says so."""
+    rope = rope_of("llama", "yarn-betas")
+    with pytest.raises(ValueError, match=r"must read rope.scaling.yarn_beta_fast for architecture 'llama' with yarn"):
+        rope.to_config("gguf", architecture="llama")
+    metadata = rope_of("llama", "yarn").to_config("gguf", architecture="llama")
+    metadata |= {"llama.rope.scaling.yarn_beta_fast": 8.0, "llama.rope.scaling.yarn_beta_slow": 0.5}
+    file = tiny_gguf.write(tmp_path / "model.gguf", "llama", models["llama"], metadata)
+    found, read = ENGINE.logits(file, TOKENS), from_config(file)
+    assert np.max(np.abs(found - expected(models, "llama", read, TOKENS))) < TOLERANCE
+    assert np.max(np.abs(found - expected(models, "llama", rope, TOKENS))) > 50 * TOLERANCE
+    assert "remark llama.cpp does not read llama.rope.scaling.yarn_beta_fast=8.0, and has 32" in " ".join(
+        read.describe().split()
+    )
+
+
+@pytest.mark.parametrize("rule", ["linear", "ntk", "yarn"])
+def test_the_server_accepts_the_length(rule, models, tmp_path):
+    """It caps sequences at `llama_model_n_ctx_train`: with the arguments, this is the length."""
+    rope = rope_of("llama", rule)
+    file = tiny_gguf.write(tmp_path / "model.gguf", "llama", models["llama"], {}, length=512)
+    params = {"yarn": {"rope_scaling_type": 2, "rope_freq_scale": 0.25, "yarn_orig_ctx": 512}}.get(rule, {})
+    assert ENGINE.longest(file, n_ctx=2048, **params) == (2048 if rule == "yarn" else 512)
+    options = Options("llama")
+    flags = with_length("llama.cpp", rope.to_config("llama.cpp", architecture="llama"), 2048, rope, options)
+    key, _, value = flags[-1].partition("=int:")
+    assert ENGINE.longest(file, {key: int(value)}, n_ctx=2048, **params) == 2048
+    metadata = with_length("gguf", rope.to_config("gguf", architecture="llama"), 2048, rope, options)
+    tiny_gguf.write(file, "llama", models["llama"], metadata)
+    assert ENGINE.longest(file, n_ctx=2048) == 2048
+    ENGINE.debug(file, PROMPT, flags, tmp_path / "out")  # the parser accepts them
+
+
+# The models that llama.cpp's own test program writes, of architectures that read different keys.
+
+
+def written_model(architecture, folder):
+    return ENGINE.write_models(architecture, folder)[0]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "grok", "phi3", "deepseek2", "cogvlm", "glm4", "gpt-oss"])
+def test_the_kept_table_holds(architecture, tmp_path):
+    kept = engines.table("test", "llama.cpp", ENGINE.version).of(architecture)
+    models = ENGINE.write_models(architecture, tmp_path)
+    found = table_script.union([table_script.reading(ENGINE, file, architecture) for file in models])
+    assert {*found["keys"]} == kept.keys
+    assert {rule: {*read} for rule, read in found["rules"].items()} == {
+        rule: {*read} for rule, read in kept.rules.items()
+    }
+
+
+@pytest.mark.parametrize("architecture", ["gemma2", "gpt-oss", "llama4", "cohere2", "olmo2", "qwen3", "grok", "phi2"])
+@pytest.mark.parametrize("rule", ["base", "linear", "yarn"])
+def test_arguments_do_what_metadata_does(architecture, rule, tmp_path):
+    """In all layers: those with a sliding window do not follow `--rope-freq-base`."""
+    own = table_script.Model(ENGINE, written_model(architecture, tmp_path), architecture)
+    layout = "interleaved" if architecture in ("llama4", "cohere2") else "half"
+    rope = RotaryEmbedding(head_dim=own.rotated, **{"base": 10_000.0, "layout": layout, **RULES[rule]})
+    metadata = rope.to_config("gguf", architecture=architecture)
+    before = {key: value for key, value in table_script.NONE.items() if key != "rope.freq_base_swa"}
+    keys = {f"{architecture}.{key}": value for key, value in before.items()}
+    plain = own.written("model", {*keys, *metadata, *own.removed, f"{architecture}.rope.freq_base_swa"})
+    overrides = {key: value for key, value in metadata.items() if ".rope." in key}
+    flags = rope.to_config("llama.cpp", architecture=architecture)
+    tokens, found = ENGINE.debug(plain, PROMPT, [*flags, "-ub", "512"], tmp_path / "out")
+    wanted = ENGINE.logits(plain, tokens, overrides, n_ubatch=512)[-1]
+    assert np.max(np.abs(found - wanted)) < 1e-5 * np.max(np.abs(wanted))
+    assert np.max(np.abs(ENGINE.logits(plain, tokens, n_ubatch=512)[-1] - wanted)) > 1e-3 * np.max(np.abs(wanted))

@@ -85,10 +85,10 @@ def config_for(who: str, rope: Any, target: Any, options: Options) -> Any:
     return _function(writer.place)(who, rope, options)
 
 
-def with_length(target: Target, settings: Any, length: int, rope: Any = None, options: Options = Options()) -> Any:
+def with_length(target: Target, settings: Any, length: int, rope: Any = None, options: Options | None = None) -> Any:
     """What `to_config` returns, and the arguments by which an engine accepts sequences of this length."""
     writer = TARGETS[target]
-    more = (rope, options) if writer.takes_architecture else ()
+    more = (rope, options or Options()) if writer.takes_architecture else ()
     return _function(writer.length)(settings, length, *more) if writer.length else settings
 
 

@@ -38,7 +38,15 @@ rwkv6 rwkv6qwen2 rwkv7 starcoder t5 t5encoder wavtokenizer-dec
 # Latent attention: the rotated channels are a separate part of the head.
 LATENT = ("deepseek2", "deepseek32", "glm-dsa", "minicpm3", "mistral4", "plm")
 # Families with latent attention that have no architecture below.
-OTHER_LATENT = frozenset("axk1 axk2 bailing_hybrid dots3_note_text hy_v4 longcat_flash mistral_large4_text".split())
+OTHER_LATENT = (
+    "axk1",
+    "axk2",
+    "bailing_hybrid",
+    "dots3_note_text",
+    "hy_v4",
+    "longcat_flash",
+    "mistral_large4_text",
+)
 # What `rope.scaling.yarn_log_multiplier` is divided by, so that it is DeepSeek's `mscale_all_dim`.
 LOG_MULTIPLIERS = {"deepseek2": 0.1, "deepseek32": 0.1, "mistral4": 0.1, "mistral3": 1.0}
 # Latent attention that multiplies its softmax scale, as DeepSeek does.
