@@ -194,6 +194,19 @@ def tests_timm(session):
     python(*PYTEST, "tests/timm", *session.posargs, env={"PYTHONPATH": folder})
 
 
+@nox.session(name="tests-llama-cpp", default=False)
+def tests_llama_cpp(session):
+    """llama.cpp computes what is written for it, and reads what the kept table says.
+
+    It is built from source in the folder $ROPE_XP_LLAMA_CPP, or in one of nox, if it is not there: 5 to 9 minutes on two
+    cores. It needs a C++ compiler.
+    """
+    python = with_groups(session, "llama-cpp", ["llama-cpp"])
+    folder = os.environ.get("ROPE_XP_LLAMA_CPP", str(session.cache_dir / "llama-cpp"))
+    python("benchmarks/engine_tables/_llama_cpp_engine.py", folder)
+    python(*PYTEST, "tests/engines/test_llama_cpp.py", *session.posargs, env={"ROPE_XP_LLAMA_CPP": folder})
+
+
 @rest(name="tests-triton")
 def tests_triton(session):
     """The kernel for CUDA: on a GPU if there is one, else in Triton's interpreter."""

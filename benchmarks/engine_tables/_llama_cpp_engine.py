@@ -1,7 +1,7 @@
 """llama.cpp as a program: built from the source archive of llama-cpp-python, and called with token ids or arguments.
 
 Run: `python benchmarks/engine_tables/_llama_cpp_engine.py FOLDER` downloads the archive (76 MB) into FOLDER and builds
-there what tests and tables need, if it is not there. It needs a C++ compiler, and cmake and ninja in the environment.
+there what tests and tables need, if this version is not there. It needs a C++ compiler, and cmake and ninja in the environment.
 The first build takes 5 to 9 minutes on two cores; the folder then has 800 MB.
 """
 
@@ -37,9 +37,17 @@ KINDS = {int: (0, "val_i64"), float: (1, "val_f64"), bool: (2, "val_bool"), str:
 
 
 class Engine(NamedTuple):
-    """A folder with the source and the build."""
+    """A folder with a source and a build for each version."""
 
-    folder: Path
+    root: Path
+
+    @property
+    def folder(self):
+        return self.root / PACKAGE.replace("==", "-")
+
+    @property
+    def is_built(self):
+        return all((self.programs / name).exists() for name in TARGETS[1:])
 
     @property
     def source(self):
@@ -169,7 +177,7 @@ def built(folder):
     engine = Engine(Path(folder).resolve())
     if not (engine.folder / "source").exists():
         _download(engine.folder)
-    if not all((engine.programs / name).exists() for name in TARGETS[1:]):
+    if not engine.is_built:
         tools = {**os.environ, "PATH": sysconfig.get_path("scripts") + os.pathsep + os.environ["PATH"]}
         place = str(engine.folder / "build")
         settings = [f"-D{name}={value}" for name, value in SETTINGS.items()]

@@ -31,7 +31,7 @@ from engine_tables import llama_cpp as table_script
 from engine_tables._llama_cpp_engine import Engine
 
 FOLDER = os.environ.get("ROPE_XP_LLAMA_CPP")
-if not FOLDER or not Engine(Path(FOLDER)).programs.exists():
+if not FOLDER or not Engine(Path(FOLDER)).is_built:
     raise pytest.UsageError(
         "llama.cpp must be built to be tested: run `nox -s tests-llama-cpp`, or build it with "
         f"benchmarks/engine_tables/_llama_cpp_engine.py and set ROPE_XP_LLAMA_CPP to the folder; got {FOLDER}"
