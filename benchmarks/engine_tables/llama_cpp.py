@@ -9,6 +9,7 @@ about 4 minutes. Versions are those of CMakeLists.txt; llama.cpp also numbers it
 archive does not tell.
 """
 
+import faulthandler
 import os
 import pickle
 import re
@@ -266,6 +267,7 @@ def in_process(engine, file, overrides, params):
         if not child:
             try:
                 os.dup2(log.fileno(), 2)
+                faulthandler.disable()  # pytest's, which would write elsewhere
                 result = _logits_or_embeddings(engine, file, overrides, params)
                 with os.fdopen(sender, "wb") as pipe:
                     pipe.write(pickle.dumps(result))
