@@ -198,8 +198,8 @@ def tests_timm(session):
 def tests_llama_cpp(session):
     """llama.cpp computes what is written for it, and reads what the kept table says.
 
-    It is built from source in the folder $ROPE_XP_LLAMA_CPP, or in one of nox, if it is not there: 5 to 9 minutes on two
-    cores. It needs a C++ compiler.
+    It is built from source in the folder $ROPE_XP_LLAMA_CPP, or in one of nox, if it is not there: 5 to 9 minutes on
+    two cores. It needs a C++ compiler.
     """
     python = with_groups(session, "llama-cpp", ["llama-cpp"])
     folder = os.environ.get("ROPE_XP_LLAMA_CPP", str(session.cache_dir / "llama-cpp"))

@@ -1,8 +1,8 @@
 """llama.cpp as a program: built from the source archive of llama-cpp-python, and called with token ids or arguments.
 
 Run: `python benchmarks/engine_tables/_llama_cpp_engine.py FOLDER` downloads the archive (76 MB) into FOLDER and builds
-there what tests and tables need, if this version is not there. It needs a C++ compiler, and cmake and ninja in the environment.
-The first build takes 5 to 9 minutes on two cores; the folder then has 800 MB.
+there what tests and tables need, if this version is not there. It needs a C++ compiler, and cmake and ninja in the
+environment. The first build takes 5 to 9 minutes on two cores; the folder then has 260 MB.
 """
 
 import ctypes

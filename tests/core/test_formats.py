@@ -100,6 +100,7 @@ QWEN_YARN = {"type": "yarn", "factor": 4.0, "original_context_length": 32768}
 QWEN = metadata(
     "qwen2", **QWEN_SIZES, rope__freq_base=1e6, **{f"rope__scaling__{key}": value for key, value in QWEN_YARN.items()}
 )
+GROK = metadata("grok", context_length=8192, attention__key_length=128, rope__freq_base=1e4)
 LLAMA = metadata(
     "llama",
     context_length=131072,
@@ -392,18 +393,13 @@ WRONG = [
         "qwen2.rope.scaling.type must be .*; got 'ntk'",
     ),
     (edited(QWEN, **{"qwen2.rope.scaling.factor": -1.0}), {}, ValueError, "scaling.factor must be greater .*; got -1"),
+    ({**GROK, "grok.rope.scaling.yarn_ext_factor": 0.5}, {}, ValueError, "yarn_ext_factor must be 0 .*; got 0.5"),
+    ({**GROK, "grok.rope.scaling.yarn_attn_factor": 2.0}, {}, ValueError, "must be 1 without YaRN; got 2"),
     (
-        edited(QWEN, **{"qwen2.rope.scaling.yarn_ext_factor": 0.5}),
+        {**GROK, "rope_freqs.weight": [1.0] * 64},
         {},
         ValueError,
-        "yarn_ext_factor must be 1 .*; got 0.5",
-    ),
-    (edited(QWEN, **{"qwen2.rope.scaling.alpha": 2.0}), {}, ValueError, "scaling.alpha must be 1 .*; got 2"),
-    (
-        edited(QWEN, **{"qwen2.rope.scaling.yarn_log_multiplier": 0.1}),
-        {},
-        ValueError,
-        "multiplier must be 0 .*; got 0.1",
+        "rope_freqs.weight must not be given for an arch.*; got",
     ),
     (edited(QWEN, **{"qwen2.attention.max_alibi_bias": 8.0}), {}, ValueError, "max_alibi_bias must be 0; got"),
     (edited(QWEN, **{"qwen2.rope.freq_base_swa": 1e4}), {}, ValueError, "no keys of their own .*; got .*freq_base_swa"),
@@ -417,7 +413,6 @@ WRONG = [
         "attn_factor must be 1 .*; got 2",
     ),
     (edited(LLAMA, **{"llama.rope.scaling.attn_factor": 2.0}), {}, ValueError, "attn_factor must be 1 without .*; got"),
-    (edited(LLAMA, **{"llama.rope.scaling.yarn_attn_factor": 2.0}), {}, ValueError, "must be 1 without YaRN; got 2"),
     (edited(LLAMA, **{"rope_freqs.weight": [1.0]}), {}, ValueError, "must have 64 factors.*; got 1"),
     (edited(LLAMA, **{"rope_freqs.weight": [0.0] * 64}), {}, ValueError, "every value of rope_freqs.weight .*; got 0"),
     (
@@ -504,6 +499,13 @@ def test_remarks():
     assert "since version 1.0.4" in remarks({**MISTRAL_SIZES, "sliding_window": 4096})
     stated = {"qwen2.rope.scaling.yarn_attn_factor": 1.5}
     assert "does not read qwen2.rope.scaling.yarn_attn_factor=1.5 with YaRN" in remarks(QWEN | stated)
+    for key, value in (("yarn_ext_factor", 0.5), ("alpha", 2.0), ("yarn_log_multiplier", 0.1), ("yarn_beta_fast", 8.0)):
+        unread = f"qwen2.rope.scaling.{key}"
+        assert from_config(QWEN | {unread: value}) == from_config(QWEN)
+        assert f"llama.cpp does not read {unread}={value:g} for this architecture" in remarks(QWEN | {unread: value})
+    assert "does not read llama.rope.scaling.yarn_attn_factor=2" in remarks(
+        LLAMA | {"llama.rope.scaling.yarn_attn_factor": 2.0}
+    )
     sections = {"qwen3vl.rope.dimension_sections": [24, 20, 20, 0]}
     qwen3 = metadata("qwen3vl", attention__key_length=128, rope__freq_base=5e6)
     assert "rotates pairs 61, 62 by its fourth position" in remarks(qwen3 | sections)

@@ -41,6 +41,18 @@ class Metadata:
         value = self.get(name)
         return default if value is None else checks.positive(WHO, self.key(name), value)
 
+    def read(self, name: str, *neutral: float) -> Any:
+        """The value of a key of YaRN or of the base that few architectures read.
+
+        None, and a remark if the value is not neutral, for the others.
+        """
+        value = self.get(name)
+        if value is None or self.reads(name) or self.reads(name, "yarn"):
+            return value
+        if checks.finite(WHO, self.key(name), value) not in neutral:
+            self.keys.remarks.append(f"llama.cpp does not read {self.key(name)}={value:g} for this architecture")
+        return None
+
     def ignore(self, *names: str) -> None:
         """Mark keys as read that change nothing."""
         self.keys.ignore(*map(self.key, names))

@@ -38,8 +38,8 @@ def gguf_metadata_as_config(keys: Keys, part: str | None) -> tuple[dict[str, Any
         keys.assume("frequencies", metadata.key("rope.freq_base"), "default of llama.cpp")
         base = 10_000.0
     base = checks.at_least(WHO, metadata.key("rope.freq_base"), base, 1.0)
-    alpha = metadata.get(ALPHA)
-    if alpha and metadata.reads(ALPHA):  # llama.cpp then computes another base when it reads the file
+    alpha = metadata.read(ALPHA, 0.0, 1.0)
+    if alpha:  # llama.cpp then computes another base when it reads the file
         base *= checks.positive(WHO, metadata.key(ALPHA), alpha) ** (head_dim / (head_dim - 2))
     config = {
         LATENT if metadata.is_latent else "head_dim": head_dim,

@@ -66,8 +66,10 @@ def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> 
         raise ValueError(
             f"{WHO}: {metadata.key(ATTENTION)} must be 1 without YaRN and lists of factors; got another number"
         )
-    if metadata.factor(REPLACED) != 1.0 and metadata.reads(EXTRAPOLATION, "yarn"):
-        raise ValueError(f"{WHO}: {metadata.key(REPLACED)} must be 1 without YaRN; got {metadata.get(REPLACED)}")
+    if metadata.factor(REPLACED) != 1.0:
+        if metadata.reads(EXTRAPOLATION, "yarn"):
+            raise ValueError(f"{WHO}: {metadata.key(REPLACED)} must be 1 without YaRN; got {metadata.get(REPLACED)}")
+        metadata.keys.remarks.append(f"llama.cpp does not read {metadata.key(REPLACED)}={metadata.get(REPLACED)}")
     factor = 1.0 if kind == "none" else factor
     softmax = gguf.scales(metadata.architecture, factor, is_yarn=False)[1]
     if softmax != 1.0:
@@ -75,6 +77,8 @@ def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> 
             f"{WHO}: {metadata.key('rope.scaling.factor')} must be 1 without YaRN in this architecture, whose softmax "
             f"scale llama.cpp would multiply by {softmax:.6g}; got {factor}"
         )
+    if factors and not metadata.reads(gguf.FREQS):
+        raise ValueError(f"{WHO}: {gguf.FREQS} must not be given for an architecture that does not read it; got it")
     if factors:
         divisors = tuple(each * factor for each in factors)
         return _rule_with(metadata, divisors, base, rotary_dim, is_whole=rotary_dim == head_dim)
@@ -87,8 +91,9 @@ def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> 
 
 def _check_mix(metadata: Metadata, kind: str) -> None:
     """A blend that no published model changes."""
-    wanted, found = float(kind == "yarn"), metadata.get(EXTRAPOLATION)
-    if metadata.reads(EXTRAPOLATION, "yarn") and found is not None and found not in (wanted, -1.0):
+    wanted = float(kind == "yarn")
+    found = metadata.read(EXTRAPOLATION, wanted, -1.0)
+    if found is not None and found not in (wanted, -1.0):
         raise ValueError(f"{WHO}: {metadata.key(EXTRAPOLATION)} must be {wanted:g} with {kind!r}; got {found}")
 
 
@@ -129,26 +134,17 @@ def _yarn(metadata: Metadata, factor: float) -> dict[str, Any]:
 
 
 def _read_multiplier(metadata: Metadata) -> float:
-    """DeepSeek's `mscale_all_dim`; 0 for an architecture that does not read it."""
-    found, scale = metadata.get(MULTIPLIER) or 0.0, gguf.LOG_MULTIPLIERS.get(metadata.architecture)
+    """DeepSeek's `mscale_all_dim`."""
+    found = metadata.read(MULTIPLIER, 0.0) or 0.0
     found = checks.finite(WHO, metadata.key(MULTIPLIER), found)
-    if found and scale is None:
-        metadata.keys.remarks.append(f"llama.cpp does not read {metadata.key(MULTIPLIER)}={found:g}")
-    return shortest(float(np.float32(found / scale))) if found and scale is not None else 0.0
+    return shortest(float(np.float32(found / gguf.LOG_MULTIPLIERS.get(metadata.architecture, 1.0))))
 
 
 def _betas(metadata: Metadata) -> dict[str, float]:
-    """The ends of the ramp, which few architectures read."""
-    found = dict(gguf.OTHER_BETAS.get(metadata.architecture, {}))
-    for name, key in BETAS.items():
-        value = metadata.get(key)
-        if value is not None and metadata.reads(key, "yarn"):
-            found[name] = value
-        elif value is not None and value != PAPER[name]:
-            metadata.keys.remarks.append(
-                f"llama.cpp does not read {metadata.key(key)}={value}, and has {PAPER[name]:g}"
-            )
-    return found
+    """The ends of the ramp."""
+    read = {name: metadata.read(key, PAPER[name]) for name, key in BETAS.items()}
+    given = {name: value for name, value in read.items() if value is not None}
+    return gguf.OTHER_BETAS.get(metadata.architecture, {}) | given
 
 
 def _longrope(metadata: Metadata, long: tuple[float, ...], short: tuple[float, ...]) -> dict[str, Any]:
