@@ -377,9 +377,9 @@ class RotaryEmbedding(CachedKeys, Extensible):
         belong to the model type. `NTKScaling` is written as `alpha`, which only Hunyuan's model types read; for other
         targets it is a larger base. For llama.cpp, Llama 3's rule and others without an argument are a divisor of each
         frequency, in `rope_freqs.weight`. With YaRN, llama.cpp computes the attention factor and does not read
-        `--yarn-attn-factor`; another factor needs `architecture`, and is written as `--override-kv`. Arguments for vLLM
-        are for versions that read `rope_parameters`. "interleaved_to_half" is written as "interleaved", which has the
-        same attention scores but other cached keys.
+        `--yarn-attn-factor`; another factor needs `architecture`, and is written as `--override-kv`. So is what a file
+        may have, if the architecture reads it. Arguments for vLLM are for versions that read `rope_parameters`.
+        "interleaved_to_half" is written as "interleaved", which has the same attention scores but other cached keys.
 
         References
         ----------
@@ -395,7 +395,7 @@ class RotaryEmbedding(CachedKeys, Extensible):
         {'rope_type': 'default', 'rope_theta': 10000.0, 'partial_rotary_factor': 0.25}
         >>> yarn = YarnScaling(factor=4.0, original_max_position_embeddings=32_768)
         >>> rope = RotaryEmbedding(head_dim=128, layout="half", base=1_000_000.0, scaling=yarn)
-        >>> print(*rope.to_config("llama.cpp"))
+        >>> print(*rope.to_config("llama.cpp", architecture="qwen2"))
         --rope-freq-base 1000000 --rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 32768
         >>> rope.to_config("gguf", architecture="qwen2")["qwen2.rope.scaling.type"]
         'yarn'

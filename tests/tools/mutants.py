@@ -190,7 +190,10 @@ _core/config/gguf_scaling.py
     factors of a file multiplied: tuple(w / factor for ==> tuple(w * factor for
     the attention factor of llama.cpp alone: np.float32(resolved * attention) ==> np.float32(attention)
 _core/writers/llama_cpp.py
-    the attention factor of YaRN twice: rope.attention_factor / rule.get_mscale(1.0) ==> rope.attention_factor
+    the attention factor of YaRN twice: own = rope.attention_factor / tables ==> own = rope.attention_factor
+    keys of the file beside arguments: {ATTENTION: 1.0} if file.are_flags else {} ==> {}
+    arguments for some layers only: (BASE, TYPE, FACTOR) and file.surely ==> () and file.surely
+    betas that no architecture reads: file.require(key, "yarn") ==> pass
     factors of frequencies upside down: unscaled / scaled if scaled ==> scaled / unscaled if scaled
     ends of the ramp not rounded: if rounded != rule.frequencies(rope.base, rope.rotary_dim): ==> if False:
 _core/writers/gguf_architectures.py
