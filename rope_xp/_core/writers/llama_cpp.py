@@ -56,15 +56,13 @@ class File(NamedTuple):
         return self.reading is not None and self.reads(key, rule)
 
     def require(self, key: str, rule: str = "") -> None:
-        """Raise an error if the architecture does not read a key."""
-        own = self.reading
-        place = {key, FLAGS.get(key, key)} if self.are_flags else {key}
-        if not any(self.reads(each, rule) for each in place):
-            named = FLAGS.get(key, key) if self.are_flags else key
-            computed = "; it rotates nothing" if own is not None and not own.keys and not own.fixed else ""
+        """Raise an error if the architecture reads neither a key nor, among arguments, that for it."""
+        named = FLAGS.get(key, key) if self.are_flags else key
+        if not (self.reads(named, rule) or (self.are_flags and self.reads(key, rule))):
+            is_still = self.reading is not None and not (self.reading.keys or self.reading.fixed)
             raise ValueError(
                 f"{self.who}: {self.table.name} must read {named} for architecture {self.name!r}"
-                f"{f' with {rule}' if rule else ''}; got one that does not{computed}"
+                f"{f' with {rule}' if rule else ''}; got one that does not{', and rotates nothing' if is_still else ''}"
             )
 
 
