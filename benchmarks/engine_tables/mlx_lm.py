@@ -8,7 +8,7 @@ different keys have an entry each, `MODEL:LAYER_TYPE`; so has a composite for ea
 
 import copy
 import importlib.util
-from itertools import combinations
+from math import log, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,14 @@ LENGTH, ORIGINAL = mlx_models.LENGTH, 1024
 OUTSIDE: dict[str, Any] = {
     **dict.fromkeys(("rope_theta", "rope_local_base_freq", "swa_rope_theta", "rope_local_theta"), 500_000.0),
     **dict.fromkeys(("compress_rope_theta", "rope_freq_constant", "rope_embedding_base", "rotary_emb_base"), 500_000.0),
-    **dict.fromkeys(("partial_rotary_factor", "rotary_pct", "global_partial_rotary_factor"), 0.25),
-    **dict.fromkeys(("head_dim", "global_head_dim", "swa_head_dim", "kv_channels", "qk_rope_head_dim"), 64),
+    **dict.fromkeys(("partial_rotary_factor", "rotary_pct", "global_partial_rotary_factor"), 0.75),
+    **dict.fromkeys(("head_dim", "global_head_dim", "swa_head_dim", "kv_channels"), 64),
     **dict.fromkeys(("rope_traditional", "rope_interleave"), (True, False)),
-    "partial_rotary_factors": [0.25] * mlx_models.LAYERS, "rotary_dim": 8, "rope_position_scale": 2.0,
+    "qk_rope_head_dim": 16, "partial_rotary_factors": [0.75] * mlx_models.LAYERS, "rotary_dim": 16, "rope_position_scale": 2.0,
     "attn_config.rope_theta": 500_000.0,
 }  # fmt: skip
 # Keys of a block that other formats have outside it.
-INSIDE = {"rope_theta": 500_000.0, "partial_rotary_factor": 0.25}
+INSIDE = {"rope_theta": 500_000.0, "partial_rotary_factor": 0.75}
 # Keys outside that only some rules read.
 LENGTHS = {"max_position_embeddings": 2 * LENGTH, "original_max_position_embeddings": 2 * ORIGINAL}
 # Where a block may be. Where a class reads several, the one that it takes is found by giving it two.
@@ -52,7 +52,7 @@ GONE = mlx_models.GONE
 # Keys of a block that a rule may read besides those of `rules`, and other values of all.
 BESIDES = {
     "yarn": ("mscale", "mscale_all_dim", "attention_factor", "truncate"),
-    "longrope": ("factor", "attention_factor", "short_mscale", "long_mscale"),
+    "longrope": ("factor", "attention_factor"),
     "proportional": ("factor",),
     "dynamic": ("alpha",),
 }
@@ -83,6 +83,8 @@ def rules(pairs: int, factor: float = 4.0) -> dict[str, tuple[dict[str, Any], An
     bands = {"factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **at}
     yarn = {"factor": factor, "beta_fast": 32.0, "beta_slow": 1.0, **at}
     lists = {"short_factor": [1.0 + 0.25 * j for j in range(pairs)], "long_factor": long, **at}
+    magnitude = sqrt(1 + log(LENGTH / ORIGINAL) / log(ORIGINAL))  # that of the factor: who reads no such key has it too
+    lists |= {"short_mscale": magnitude, "long_mscale": magnitude}
     tuples = {key: tuple(value) if isinstance(value, list) else value for key, value in lists.items()}
     third = pairs // 3
     return {
@@ -94,7 +96,7 @@ def rules(pairs: int, factor: float = 4.0) -> dict[str, tuple[dict[str, Any], An
         "ntk": ({"type": "dynamic", "alpha": factor, "factor": 1.0}, lambda n: NTKScaling(factor=factor)),
         "llama3": (bands, lambda n: Llama3Scaling(**bands)),
         "yarn": (yarn, lambda n: YarnScaling(**yarn)),
-        "longrope": (lists, lambda n: LongRopeScaling(**tuples, factor=LENGTH / ORIGINAL, seq_len=LENGTH)),
+        "longrope": (lists, lambda n: LongRopeScaling(**tuples, seq_len=LENGTH)),
         "proportional": ({"partial_rotary_factor": 1 / factor}, lambda n: ProportionalScaling(partial_rotary_factor=1 / factor)),
         "mrope": ({"mrope_section": [pairs - 2 * third, third, third]}, lambda n: None),
     }
@@ -181,7 +183,7 @@ class Model:
         return {
             name: value
             for name, value in seen._asdict().items()
-            if all(each is None or getattr(each, name) == value for each in changed)
+            if all(each is None or getattr(each, name) == value for each in changed) and value is not False
         }
 
     def rules_in(self, block: str, kind: str) -> dict[str, tuple[set[str], set[str]]]:
@@ -238,6 +240,6 @@ class Model:
         """Whether a key of the same name elsewhere is taken in place of this one."""
         same = [each for each in keys if each != key and each.rpartition(".")[2] == key.rpartition(".")[2]]
         return any(
-            keys[each] and not self.others(kind, key, 7e5 if "theta" in key else 0.75, **{each: 6e5 if "theta" in key else 0.25})
+            keys[each] and not self.others(kind, key, 7e5 if "theta" in key else 0.625, **{each: 6e5 if "theta" in key else 0.75})
             for each in same
         )

@@ -38,12 +38,12 @@ SIZES: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "hidden_dim", "n_inner", "model_dim", "block_dim"), 64),
     **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "num_query_heads"), 2),
     **dict.fromkeys(("num_key_value_heads", "num_kv_heads", "n_kv_heads", "index_n_heads", "num_attention_groups"), 2),
-    **dict.fromkeys(("head_dim", "kv_channels", "v_head_dim", "qk_nope_head_dim", "index_head_dim"), 32),
+    **dict.fromkeys(("head_dim", "kv_channels", "v_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "index_head_dim"), 32),
     **dict.fromkeys(("swa_head_dim", "swa_v_head_dim", "global_head_dim", "hidden_size_per_head"), 32),
     **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 32),
     **dict.fromkeys(("swa_num_attention_heads", "swa_num_key_value_heads", "num_swa_attention_heads"), 2),
     **dict.fromkeys(("num_swa_key_value_heads", "linear_num_key_heads", "linear_num_value_heads"), 2),
-    **dict.fromkeys(("qk_rope_head_dim", "kv_lora_rank", "q_lora_rank"), 16),
+    **dict.fromkeys(("kv_lora_rank", "q_lora_rank"), 16),
     **dict.fromkeys(("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size"), 64),
     **dict.fromkeys(("intermediate_size_mlp", "shared_intermediate_size", "dense_intermediate_size"), 64),
     **dict.fromkeys(("ff_intermediate_size", "ffn_hidden_size", "expert_ffn_hidden_size", "moe_hidden_size"), 64),
@@ -71,11 +71,11 @@ SIZES: dict[str, Any] = {
     **dict.fromkeys(("mamba_d_conv", "conv_kernel", "linear_conv_kernel_dim", "conv1d_width", "mamba_num_heads"), 4),
     **dict.fromkeys(("mamba_d_state", "ssm_state_size", "state_size", "mamba_head_dim", "time_step_rank"), 16),
     **dict.fromkeys(("a_low_rank_dim", "v_low_rank_dim", "gate_low_rank_dim", "decay_low_rank_dim"), 16),
-    "rope_theta": 10_000.0, "rotary_dim": 16, "rotary_pct": 0.5, "rotary_emb_base": 10_000, "partial_rotary_factor": 0.5,
+    "rope_theta": 10_000.0, "rotary_dim": 32, "rotary_pct": 1.0, "rotary_emb_base": 10_000, "partial_rotary_factor": 1.0,
     "original_max_position_embeddings": 1024, "rope_scaling": None, "mlp_only_layers": [], "time_step_limit": (0.0, 100.0), "conv_L_cache": 3, "index_topk": 4,
     "scoring_func": "sigmoid", "topk_method": "noaux_tc", "zero_expert_type": "identity", "attention_method": "MLA",
     "hidden_act": "silu", "dim_model_base": 64, "group_norm_size": 1, "layer_group_size": 2, "num_kv_reuse_layers": 1,
-    "layer_types": ALTERNATING, "qk_head_dim": 48, "post_norm_eps": 1e-5,
+    "layer_types": ALTERNATING, "qk_head_dim": 64, "post_norm_eps": 1e-5,
 }  # fmt: skip
 
 BY_TYPE = {FULL: {"rope_theta": 10_000.0}, SLIDING: {"rope_theta": 10_000.0}}
@@ -129,8 +129,9 @@ OWN: dict[str, dict[str, Any]] = {
     "openelm": {"num_query_heads": [2] * LAYERS, "num_kv_heads": [2] * LAYERS, "ffn_multipliers": [1.0] * LAYERS,
                 "ffn_dim_divisor": 8},
     "phi3small": {"dense_attention_every_n_layers": 1},
-    "phixtral": {"num_vocab": 32, "model_dim": 64, "num_heads": 2, "rotary_dim": 16},
+    "phixtral": {"num_vocab": 32, "model_dim": 64, "num_heads": 2},
     "qwen": {"kv_channels": 32},
+    "qwen3_5": {"rope_parameters": {"type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 1.0}},
     "recurrent_gemma": {"block_types": ["recurrent", "attention"] * 2, "lru_width": 64},
     "spark2_5": {"hidden_act": "gelu", "rope_parameters": BY_TYPE},
     "step3p5": {"layer_types": ALTERNATING},
@@ -251,12 +252,12 @@ class Plain(NamedTuple):
     base: float
     layout: str
     rotated: float
-    sign: int = 1
+    reverse: bool = False
 
     def rope(self, width: int) -> RotaryEmbedding:
         """The value for heads of this many channels."""
         return RotaryEmbedding(
-            head_dim=width, layout=self.layout, base=self.base, rotary_dim=round(self.rotated * width), reverse=self.sign < 0
+            head_dim=width, layout=self.layout, base=self.base, rotary_dim=round(self.rotated * width), reverse=self.reverse
         )
 
 
@@ -298,7 +299,7 @@ class Seen(NamedTuple):
         one, other = (2, 3) if layout == "interleaved" else (1, 1 + partners[0])
         angle, rotary_dim = np.arctan2(first[one, other], first[one, one]), turned.sum()
         base = float(f"{abs(angle) ** (-rotary_dim / 2):.4g}")
-        found = Plain(base, layout, rotary_dim / self.width, 1 if angle > 0 else -1)
+        found = Plain(base, layout, float(rotary_dim / self.width), bool(angle < 0))
         return found if self.is_of(lambda n: found.rope(self.width)) else None
 
 
@@ -326,7 +327,7 @@ def observe(model: nn.Module) -> dict[str, Seen]:
         if "index" not in place.name:  # the rotation of an indexer beside the attention
             seen = Seen(tuple(map(place.matrix, POSITIONS)), scales.get(place.layer, 1.0))
             kind = KINDS.get(type(model).__module__.rpartition(".")[2], ALTERNATING)[place.layer]
-            if not found.setdefault(kind, seen).equals(seen):
+            if not all(map(np.array_equal, found.setdefault(kind, seen).matrices, seen.matrices)):
                 raise AssertionError(f"layers of type {kind} must rotate alike; {place.name} does not")
     return found
 
