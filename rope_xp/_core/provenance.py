@@ -44,6 +44,8 @@ class Provenance:
         The `model_type` of the whole config.
     path : tuple of str
         The keys that lead from the whole config to the part that was read; none if it is the config itself.
+    layer_type : str
+        The type of the layers, if layers differ and one was asked for.
     max_position_embeddings : int, optional
         The length that the config states, or to which the embedding was extended, in tokens.
     trained_length : int, optional
@@ -77,6 +79,7 @@ class Provenance:
     indexer: str = ""
     file_type: str = ""
     path: tuple[str, ...] = ()
+    layer_type: str = ""
 
     def of_model(self) -> "Provenance":
         """What is known of the model itself, whatever its embedding is."""

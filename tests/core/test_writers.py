@@ -55,6 +55,8 @@ def prepared(rope, target):
     """The value of the target's checkpoints, whose projections may be permuted; and the architecture of a GGUF file."""
     if target == "meta":
         return rope if rope.blocks > 1 else rope.replace(layout=INTERLEAVED), {}
+    if target == "mlx":
+        return rope.replace(), {}  # without its model type: tests/core/test_mlx_classes.py has what each class reads
     if target not in ("gguf", "llama.cpp"):
         return rope, {}
     others = OTHER_ARCHITECTURES if rope.rotary_dim == rope.head_dim else IN_PART

@@ -382,7 +382,9 @@ def _read_keys(
     stated = tuple(name for name in keys.found() if name in mapping)  # not those that `set_known_keys` has added
     names = axis_names(family, model_type, chosen.axes)
     defaults, found = tuple(keys.defaults.values()), tuple(keys.remarks)
-    return chosen, Provenance(defaults, found, model_type, length, stated, axis_names=names, indexer=note)
+    return chosen, Provenance(
+        defaults, found, model_type, length, stated, axis_names=names, indexer=note, layer_type=label
+    )
 
 
 def _check_all_read(keys: Keys, family: Family, mapping: Mapping[str, Any]) -> None:

@@ -8,6 +8,8 @@ A table is a JSON file `<engine>-<version>.json` of this folder, with these keys
     - `path`: the keys that lead from the file to where the engine reads rotary keys, such as `["text_config"]`.
     - `keys`: the keys outside the rotary block whose change changes the rotation.
     - `rules`: each scaling rule that the engine computes, with the keys of the block that it reads.
+    - `block`: where the block is, such as `rope_scaling` or `rope_parameters.full_attention`, if not always there.
+    - `flat`: whether the keys may also be in the file itself, although `path` leads to another place.
     - `fixed`: what is computed whatever the keys say, such as `{"layout": "half"}`.
     - `since`: the version from which on this is so, where it is known.
 - `facts`: what a script cannot decide, written by hand: `models`, `text` and `source`.
@@ -30,6 +32,8 @@ class Reading(NamedTuple):
     rules: Mapping[str, frozenset[str]] = {}
     fixed: Mapping[str, Any] = {}
     since: str = ""
+    block: str = ""
+    flat: bool = False
 
 
 class Fact(NamedTuple):
@@ -104,6 +108,8 @@ def _reading(entry: Mapping[str, Any]) -> Reading:
         {rule: frozenset(keys) for rule, keys in entry.get("rules", {}).items()},
         entry.get("fixed", {}),
         entry.get("since", ""),
+        entry.get("block", ""),
+        entry.get("flat", False),
     )
 
 

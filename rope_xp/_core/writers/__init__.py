@@ -58,7 +58,7 @@ TARGETS = {
         takes_architecture=True,
         length="llama_cpp.with_context_length",
     ),
-    "mlx": Writer("mlx.mlx_keys", "keys of a config"),
+    "mlx": Writer("mlx.mlx_keys", "keys of a config", engine="mlx-lm"),
     "megatron": Writer("megatron.megatron_arguments", "arguments by name"),
     "meta": Writer("meta.meta_keys", "keys of a params.json"),
 }

@@ -1,31 +1,211 @@
-"""Write an embedding as keys of a config.json of MLX."""
+"""Write an embedding as keys of a config.json of MLX, as the model class of mlx-lm reads them."""
 
 from dataclasses import fields, replace
 from math import log, sqrt
 from typing import Any
 
+from rope_xp._core import engines
+from rope_xp._core.engines import Reading
 from rope_xp._core.writers import Options
 from rope_xp._core.writers.limits import base_and_rule, mscales, require_attention_factor, require_only, unsupported
 from rope_xp._core.writers.transformers import rotated_fraction
-from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, MixedNTKScaling, ProportionalScaling, YarnScaling
+from rope_xp.frequencies import (
+    DynamicNTKScaling,
+    LongRopeScaling,
+    MixedNTKScaling,
+    NTKScaling,
+    ProportionalScaling,
+    YarnScaling,
+)
 
 TARGET = "MLX"
 RULES = ("linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
+# The last names of keys that classes read, by what they say.
+BASES = (
+    *("rope_theta", "rope_local_base_freq", "swa_rope_theta", "rope_local_theta", "compress_rope_theta"),
+    *("rotary_emb_base", "rope_freq_constant", "rope_embedding_base"),
+)
+FRACTIONS = ("partial_rotary_factor", "rotary_pct", "global_partial_rotary_factor", "rotary_dim")
+WIDTHS = ("qk_rope_head_dim", "global_head_dim", "swa_head_dim", "kv_channels", "head_dim")
+LAYOUTS = ("rope_traditional", "rope_interleave")
+# The model type of which mlx-lm's own helper builds the rotation, for embeddings whose class is not known.
+USUAL = "llama"
 
 
 def mlx_keys(who: str, rope: Any, options: Options) -> dict[str, Any]:
-    """`rope_theta`, `rope_traditional` and, if there is a rule, `rope_scaling`."""
-    require_only(who, rope, f"in a config of {TARGET}")
-    require_attention_factor(who, rope)
-    base, rule = rope.base, rope.scaling
-    if not isinstance(rule, DynamicNTKScaling):  # MLX computes it for each length, as the rule does
-        base, rule = base_and_rule(who, rope, TARGET)
-    keys: dict[str, Any] = {"rope_theta": base, "rope_traditional": rope.layout != "half", "head_dim": rope.head_dim}
-    if rope.rotary_dim != rope.head_dim:
-        keys["partial_rotary_factor"] = rotated_fraction(rope)
-    if rope.sections is not None:
-        return keys | {"rope_scaling": _of_sections(who, rope.sections, rule)}
-    return keys if rule is None else keys | _of_rule(who, rope, rule)
+    """The keys that the class for the model type of the file reads; without one, those of most classes."""
+    table = engines.table(who, "mlx-lm", options.engine_version)
+    origin = rope._provenance
+    names = _names(table, origin)
+    if not names and origin.file_type:
+        engines.warn(
+            f"{who}: {table.name} has no class for model type {origin.file_type!r}: whether MLX reads these keys is not "
+            "known"
+        )
+    if not names:
+        usual = table.readings[USUAL]
+        fixed = {} if rope.rotary_dim == rope.head_dim else {"keys": usual.keys | {"partial_rotary_factor"}}
+        return _nested(_Class(who, rope, f"{table.name} must", usual._replace(**fixed)).keys(), origin.path)
+    found = [_of_class(who, rope, table, name) for name in names]
+    if any(each != found[0] for each in found):
+        raise ValueError(
+            f"{who}: layer_type must be given to from_config, as layers of {origin.file_type!r} read different keys in "
+            f"{table.name}; got an embedding of all layers"
+        )
+    return found[0]
+
+
+def _names(table: engines.Table, origin: Any) -> list[str]:
+    """The entries for an embedding: of its text model and its type of layers, where the table has such."""
+    for model in (f"{origin.file_type}:{origin.model_type}", origin.file_type):
+        for name in (f"{model}:{origin.layer_type}", model):
+            if table.of(name):
+                return [name]
+        if layers := [name for name in table.readings if name.startswith(f"{model}:") and name.endswith("_attention")]:
+            return layers
+    return []
+
+
+def _of_class(who: str, rope: Any, table: engines.Table, name: str) -> dict[str, Any]:
+    reading, path = table.readings[name], rope._provenance.path
+    if path != reading.path and (path or not reading.flat):
+        raise ValueError(
+            f"{who}: {table.name} must read keys in {'.'.join(path) or 'the file itself'} for model type {name!r}; "
+            f"got a class that reads them in {'.'.join(reading.path) or 'the file itself'}"
+        )
+    return _nested(_Class(who, rope, f"{table.name} must", reading, f" for model type {name!r}").keys(), path)
+
+
+def _nested(keys: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    """Keys with dots as mappings, below a path."""
+    found: dict[str, Any] = {}
+    for key, value in keys.items():
+        *outer, last = *path, *key.split(".")
+        place = found
+        for name in outer:
+            place = place.setdefault(name, {})
+        if isinstance(value, dict):
+            place.setdefault(last, {}).update(value)
+        else:
+            place[last] = value
+    return found
+
+
+class _Class:
+    """A model class of mlx-lm that is to compute an embedding."""
+
+    def __init__(self, who: str, rope: Any, engine: str, reading: Reading, model: str = "") -> None:
+        self.who, self.rope, self.engine, self.reading, self.model = who, rope, engine, reading, model
+
+    def keys(self) -> dict[str, Any]:
+        """The keys outside the block, with dots, and the block."""
+        who, rope, reading = self.who, self.rope, self.reading
+        if reading.fixed.get("rotated") == 0.0:
+            raise self.unread("rotate", "a class that does not")
+        require_only(who, rope, f"in a config of {TARGET}", *({"reverse"} & reading.fixed.keys()))
+        base, rule = self.base_and_rule()
+        keys = (
+            self.stated("base", base, {name: base for name in BASES})
+            | self.stated("layout", rope.layout.removesuffix("_to_half"), {name: rope.layout != "half" for name in LAYOUTS})
+            | self.stated("rotated", rope.rotary_dim / rope.head_dim, self.fractions())
+            | self.stated("", None, {name: rope.head_dim for name in WIDTHS})
+        )
+        if reading.fixed.get("reverse", False) != rope.reverse:
+            raise self.unread("turn in the same direction", "a class that does not")
+        return keys | self.block(rule)
+
+    def unread(self, requirement: str, found: Any) -> ValueError:
+        """The error for what a class does not do."""
+        return ValueError(f"{self.who}: {self.engine} {requirement}{self.model}; got {found}")
+
+    def fractions(self) -> dict[str, Any]:
+        """The rotated part of a head by the names for it."""
+        return {**dict.fromkeys(FRACTIONS, rotated_fraction(self.rope)), "rotary_dim": self.rope.rotary_dim}
+
+    def stated(self, what: str, value: Any, by_name: dict[str, Any]) -> dict[str, Any]:
+        """The key that the class reads for a value. A class that reads none must have the value without."""
+        read = {key.rpartition(".")[2]: key for key in self.reading.keys}
+        name = next((name for name in by_name if name in read), None)
+        if name is not None:
+            return {read[name]: by_name[name]}
+        usual = self.reading.fixed.get(what)
+        if usual != value:
+            raise self.unread(f"read {' or '.join(list(by_name)[:1])}", f"a class that always has {usual}, not {value}")
+        return {}
+
+    def base_and_rule(self) -> tuple[float, Any]:
+        """The base, and the rule that is not only another base."""
+        base, rule = self.rope.base, self.rope.scaling
+        by_alpha = isinstance(rule, NTKScaling) and "ntk" in self.reading.rules
+        if not by_alpha and not isinstance(rule, DynamicNTKScaling):  # MLX computes it for each length, as the rule does
+            base, rule = base_and_rule(self.who, self.rope, TARGET)
+        return base, rule
+
+    def block(self, rule: Any) -> dict[str, Any]:
+        """The block of the rule, and the keys outside that it needs."""
+        rope, reading = self.rope, self.reading
+        require_attention_factor(self.who, rope)
+        if rope.sections is not None:
+            return self.placed("mrope", _of_sections(self.who, rope.sections, rule))
+        if "ntk" in reading.rules:  # such classes want a block
+            alpha = {"type": "dynamic", "alpha": rule.factor if rule else 1.0, "factor": 1.0}
+            if rule is None or isinstance(rule, NTKScaling):
+                return self.placed("ntk", alpha)
+        if rule is None:
+            return {reading.block: {"rope_type": "default"}} if reading.block.startswith("rope_parameters") else {}
+        if rule.rope_type not in RULES or isinstance(rule, MixedNTKScaling):
+            raise unsupported(self.who, rule, TARGET)
+        if rule.rope_type not in reading.rules:
+            where = reading.block or "rope_scaling"
+            read = f"reads {', '.join(sorted(reading.rules))}" if reading.rules else "does not"
+            raise self.unread(f"read {where} with rule {rule.rope_type!r}", f"a class that {read}")
+        if isinstance(rule, LongRopeScaling):
+            return self.placed("longrope", *self.of_longrope(rule))
+        if isinstance(rule, YarnScaling):
+            return self.placed("yarn", _of_yarn(self.who, rope, rule))
+        if isinstance(rule, ProportionalScaling) and rope.rotary_dim != rope.head_dim:
+            raise ValueError(f"{self.who}: rotary_dim must be head_dim with {rule}; got {rope.rotary_dim}")
+        values = {each.name: getattr(rule, each.name) for each in fields(rule) if each.name != "seq_len"}
+        return self.placed(rule.rope_type, {"type": rule.rope_type, **values})
+
+    def placed(self, rule: str, values: dict[str, Any], unneeded: frozenset[str] = frozenset()) -> dict[str, Any]:
+        """The block with the keys that the class reads, and the keys that it reads outside: all but those unneeded."""
+        reading = self.reading
+        if rule not in reading.rules:
+            raise self.unread(f"read {reading.block or 'rope_scaling'} with rule {rule!r}", "a class that does not")
+        read, name = reading.rules[rule], values.pop("type")
+        types = {"type": name} if "type" in read else {"rope_type": name}
+        inside = {key: value for key, value in values.items() if key in read}
+        outside = {key: value for key, value in values.items() if key in reading.keys and key not in read}
+        if ignored := values.keys() - inside.keys() - outside.keys() - unneeded:
+            raise self.unread(f"read {min(ignored)} with rule {rule!r}", "a class that does not")
+        return {reading.block: types | inside, **outside}
+
+    def of_longrope(self, rule: LongRopeScaling) -> tuple[dict[str, Any], frozenset[str]]:
+        """The block of LongRoPE, and what of it is not needed.
+
+        MLX always uses the factors for long sequences, and never the layout "interleaved".
+        """
+        who, rope, original = self.who, self.rope, rule.original_max_position_embeddings
+        if not rule.is_long:
+            raise ValueError(
+                f"{who}: seq_len of scaling must be greater than {original} in {TARGET}, which always uses long_factor; "
+                f"got {rule.seq_len}"
+            )
+        if rope.layout != "half":
+            raise ValueError(f"{who}: layout must be 'half' with LongRoPE in {TARGET}; got {rope.layout!r}")
+        lists = {"short_factor": list(rule.short_factor), "long_factor": list(rule.long_factor)}
+        values = {"type": "longrope", **lists, "original_max_position_embeddings": original}
+        if "long_mscale" in self.reading.rules["longrope"]:
+            factors = dict.fromkeys(("short_mscale", "long_mscale"), rope.attention_factor)
+            return values | factors, frozenset({"original_max_position_embeddings"})
+        length = round((rule.factor or 1.0) * original)
+        if rope.attention_factor != (sqrt(1.0 + log(length / original) / log(original)) if length > original else 1.0):
+            raise ValueError(
+                f"{who}: attention_factor must be that of a whole max_position_embeddings and {original}, as {TARGET} "
+                f"computes it; got {rope.attention_factor}, with factor {rule.factor}"
+            )
+        return values | {"max_position_embeddings": length}, frozenset({"short_factor"})
 
 
 def _of_sections(who: str, sections: Any, rule: Any) -> dict[str, Any]:
@@ -34,22 +214,6 @@ def _of_sections(who: str, sections: Any, rule: Any) -> dict[str, Any]:
             f"{who}: sections must be three in order 'chunked' and without scaling in {TARGET}; got {sections}, {rule}"
         )
     return {"type": "mrope", "mrope_section": list(sections.sizes)}
-
-
-def _of_rule(who: str, rope: Any, rule: Any) -> dict[str, Any]:
-    if rule.rope_type not in RULES or isinstance(rule, MixedNTKScaling):
-        raise unsupported(who, rule, TARGET)
-    if isinstance(rule, LongRopeScaling):
-        return _of_longrope(who, rope, rule)
-    if isinstance(rule, YarnScaling):
-        return {"rope_scaling": _of_yarn(who, rope, rule)}
-    if isinstance(rule, ProportionalScaling) and rope.rotary_dim != rope.head_dim:
-        raise ValueError(f"{who}: rotary_dim must be head_dim with {rule}; got {rope.rotary_dim}")
-    values = {each.name: getattr(rule, each.name) for each in fields(rule)}
-    length = values.pop("max_position_embeddings", None)
-    values.pop("seq_len", None)
-    block = {"rope_scaling": {"type": rule.rope_type, **values}}
-    return block if length is None else block | {"max_position_embeddings": length}
 
 
 def _of_yarn(who: str, rope: Any, rule: YarnScaling) -> dict[str, Any]:
@@ -66,26 +230,3 @@ def _of_yarn(who: str, rope: Any, rule: YarnScaling) -> dict[str, Any]:
         "beta_slow": rule.beta_slow,
     }
     return block | mscales(who, rope, rule, TARGET)
-
-
-def _of_longrope(who: str, rope: Any, rule: LongRopeScaling) -> dict[str, Any]:
-    """LongRoPE. MLX always uses the factors for long sequences, and never the layout "interleaved"."""
-    original, factor = rule.original_max_position_embeddings, rule.factor
-    if not rule.is_long:
-        raise ValueError(
-            f"{who}: seq_len of scaling must be greater than {original} in {TARGET}, which always uses long_factor; "
-            f"got {rule.seq_len}"
-        )
-    if rope.layout != "half":
-        raise ValueError(f"{who}: layout must be 'half' with LongRoPE in {TARGET}; got {rope.layout!r}")
-    if factor is None or rope.attention_factor != sqrt(1.0 + log(factor) / log(original)):
-        raise ValueError(
-            f"{who}: attention_factor must be that of the factor in {TARGET}; got {rope.attention_factor} for {factor}"
-        )
-    block = {
-        "type": "longrope",
-        "short_factor": list(rule.short_factor),
-        "long_factor": list(rule.long_factor),
-        "original_max_position_embeddings": original,
-    }
-    return {"rope_scaling": block, "max_position_embeddings": round(factor * original)}
