@@ -8,14 +8,14 @@ different keys have an entry each, `MODEL:LAYER_TYPE`; so has a composite for ea
 
 import copy
 import importlib.util
-from math import log, sqrt
+from math import isclose, log, sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from engine_tables import mlx_models
-from engine_tables.mlx_models import Seen
+from engine_tables import _mlx_models as mlx_models
+from engine_tables._mlx_models import Seen
 from rope_xp import (
     DynamicNTKScaling,
     LinearScaling,
@@ -28,7 +28,45 @@ from rope_xp import (
 )
 
 ENGINE = "mlx-lm"
-FACTS: list[dict[str, Any]] = []
+FACTS: list[dict[str, Any]] = [
+    {
+        "models": ["ministral3", "mistral4"],
+        "text": "wants `llama_4_scaling_beta` and `original_max_position_embeddings` in `rope_parameters`, also without "
+        "a rule: keep those of the file",
+        "source": "mlx_lm/models/ministral3.py:66 and mistral4.py:339 at 0.32.2",
+    },
+    {
+        "models": ["mellum"],
+        "text": "`rope_type` `linear` is taken for `default`: positions are not divided",
+        "source": "mlx_lm/models/mellum.py:41 at 0.32.2",
+    },
+    {
+        "models": ["phi3"],
+        "text": "any block must have `long_factor`, also one of the rule `linear`",
+        "source": "mlx_lm/models/phi3.py:36 at 0.32.2",
+    },
+    {
+        "models": ["nemotron"],
+        "text": "a block with `rope_type` and without `type` passes the check and then fails",
+        "source": "mlx_lm/models/nemotron.py:38 and 84 at 0.32.2",
+    },
+    {
+        "models": ["muse_spark"],
+        "text": "rotates in a kernel for Metal, pairs (2j, 2j+1), by the base `rope_parameters.rope_theta` of "
+        "`text_config`, where `layer_rope_theta` is not 0; only read, not run",
+        "source": "mlx_lm/models/muse_spark.py:223 and 246 at 0.32.2",
+    },
+    {
+        "models": ["prism_hadamard_qwen35"],
+        "text": "a packed checkpoint of `qwen3_5`, with its classes; only read, not run",
+        "source": "mlx_lm/models/prism_hadamard_qwen35.py:22 at 0.32.2",
+    },
+    {
+        "models": ["bailing_hybrid"],
+        "text": "with the architecture `BailingMoeV3ForCausalLM`, the class is that of `bailing_moe_v3`",
+        "source": "mlx_lm/utils.py:63 at 0.32.2",
+    },
+]
 
 LENGTH, ORIGINAL = mlx_models.LENGTH, 1024
 # Each key outside a rotary block, and another value than that of the tiny models. Of two values, one is another.
@@ -169,7 +207,8 @@ class Model:
         entry = {
             "keys": sorted({*keys, *(key for _, outside in read.values() for key in outside)}),
             "rules": {name: sorted(inside) for name, (inside, _) in read.items()},
-            "fixed": self.fixed(kind, [other for others in keys.values() for other in others]),
+            "fixed": self.fixed(kind, [other for others in keys.values() for other in others])
+            | ({} if "yarn" not in read or self.scales_scores(block, kind) else {"softmax_scale": 1.0}),
             **self.place,
         }
         return entry | ({"block": block} if block else {})
@@ -225,6 +264,12 @@ class Model:
             return False
         unknown = {block: {key: "unknown" if key in TYPE_KEYS and each is not GONE else each for key, each in keys.items()} for block, keys in changes.items()}
         return not seen.equals(usual) or not seen.equals(self.look(**unknown).get(kind))
+
+    def scales_scores(self, block: str, kind: str) -> bool:
+        """Whether scores are multiplied by the square of the factor of `mscale_all_dim`."""
+        start = self.block_of("yarn", block, kind, "rope_type")
+        start = {block: {**start[block], "type": "yarn", "mscale": 0.5, "mscale_all_dim": 0.5}}
+        return isclose(self.look(**start)[kind].scale, self.seen[kind].scale * (0.05 * log(4.0) + 1) ** 2, rel_tol=1e-6)
 
     def is_passed_over(self, block: str, found: dict[str, dict[str, Any]], kind: str) -> bool:
         """Whether the class takes another block, if it is given both."""

@@ -44,8 +44,9 @@ def mlx_keys(who: str, rope: Any, options: Options) -> dict[str, Any]:
         )
     if not names:
         usual = table.readings[USUAL]
-        fixed = {} if rope.rotary_dim == rope.head_dim else {"keys": usual.keys | {"partial_rotary_factor"}}
-        return _nested(_Class(who, rope, f"{table.name} must", usual._replace(**fixed)).keys(), origin.path)
+        partial = set() if rope.rotary_dim == rope.head_dim else {"partial_rotary_factor"}
+        usual = usual._replace(keys=usual.keys | partial, fixed={"rotated": 1.0})
+        return _nested(_Class(who, rope, f"{table.name} must", usual).keys(), origin.path)
     found = [_of_class(who, rope, table, name) for name in names]
     if any(each != found[0] for each in found):
         raise ValueError(
@@ -162,6 +163,8 @@ class _Class:
         if isinstance(rule, LongRopeScaling):
             return self.placed("longrope", *self.of_longrope(rule))
         if isinstance(rule, YarnScaling):
+            if rope.softmax_scale != reading.fixed.get("softmax_scale", rope.softmax_scale):
+                raise self.unread("scale scores by mscale_all_dim", f"a class that does not, not by {rope.softmax_scale}")
             return self.placed("yarn", _of_yarn(self.who, rope, rule))
         if isinstance(rule, ProportionalScaling) and rope.rotary_dim != rope.head_dim:
             raise ValueError(f"{self.who}: rotary_dim must be head_dim with {rule}; got {rope.rotary_dim}")
