@@ -207,6 +207,18 @@ def tests_llama_cpp(session):
     python(*PYTEST, "tests/engines/test_llama_cpp.py", *session.posargs, env={"ROPE_XP_LLAMA_CPP": folder})
 
 
+@rest(name="tests-mlx-lm")
+def tests_mlx_lm(session):
+    """mlx-lm computes what is written for it: every model class that can be built, with random weights.
+
+    Only its source is installed: its classes need MLX, and nothing of what it needs to load and run checkpoints.
+    """
+    python = with_groups(session, "mlx", ["test", "mlx-lm"])
+    folder = os.path.join(session.cache_dir.parent, "mlx-lm")
+    python("-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", folder, "mlx-lm")
+    python(*PYTEST, "tests/engines/test_mlx_lm.py", *session.posargs, env={"PYTHONPATH": folder})
+
+
 @rest(name="tests-triton")
 def tests_triton(session):
     """The kernel for CUDA: on a GPU if there is one, else in Triton's interpreter."""

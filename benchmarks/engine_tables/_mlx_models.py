@@ -262,10 +262,11 @@ class Plain(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What layers of one type do: the matrices at `POSITIONS`, and the factor of the scores."""
+    """What layers of one type do: the matrices at `POSITIONS`, the factor of the scores, and the first such layer."""
 
     matrices: tuple[np.ndarray, ...]
     scale: float
+    layer: int
 
     @property
     def width(self) -> int:
@@ -325,7 +326,7 @@ def observe(model: nn.Module) -> dict[str, Seen]:
     found: dict[str, Seen] = {}
     for place in places.values():
         if "index" not in place.name:  # the rotation of an indexer beside the attention
-            seen = Seen(tuple(map(place.matrix, POSITIONS)), scales.get(place.layer, 1.0))
+            seen = Seen(tuple(map(place.matrix, POSITIONS)), scales.get(place.layer, 1.0), place.layer)
             kind = KINDS.get(type(model).__module__.rpartition(".")[2], ALTERNATING)[place.layer]
             if not all(map(np.array_equal, found.setdefault(kind, seen).matrices, seen.matrices)):
                 raise AssertionError(f"layers of type {kind} must rotate alike; {place.name} does not")

@@ -8,6 +8,7 @@ different keys have an entry each, `MODEL:LAYER_TYPE`; so has a composite for ea
 
 import copy
 import importlib.util
+import re
 from math import isclose, log, sqrt
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,12 @@ class Model:
             return mlx_models.observe(mlx_models.build(self.name, config))
         except Exception:  # a class raises what it likes: it cannot be used with these keys
             return {}
+
+    def known_config(self) -> dict[str, Any]:
+        """The config with the keys that the class takes, and no others."""
+        inner = self.config.get("text_config", self.config)
+        known = {key: value for key, value in inner.items() if re.search(rf"\b{key}\b", self.text)}
+        return {**self.config, "text_config": known} if "text_config" in self.config else known
 
     def look(self, **changes: Any) -> dict[str, Seen]:
         """The same after changes of the config: values by keys, with dots for keys of mappings."""
