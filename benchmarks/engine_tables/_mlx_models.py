@@ -257,7 +257,11 @@ class Plain(NamedTuple):
     def rope(self, width: int) -> RotaryEmbedding:
         """The value for heads of this many channels."""
         return RotaryEmbedding(
-            head_dim=width, layout=self.layout, base=self.base, rotary_dim=round(self.rotated * width), reverse=self.reverse
+            head_dim=width,
+            layout=self.layout,
+            base=self.base,
+            rotary_dim=round(self.rotated * width),
+            reverse=self.reverse,
         )
 
 
@@ -275,7 +279,9 @@ class Seen(NamedTuple):
 
     def equals(self, other: "Seen | None") -> bool:
         """Exactly: the same operations give the same bits."""
-        return other is not None and self.scale == other.scale and all(map(np.array_equal, self.matrices, other.matrices))
+        return (
+            other is not None and self.scale == other.scale and all(map(np.array_equal, self.matrices, other.matrices))
+        )
 
     def is_of(self, rope_for: Callable[[int], RotaryEmbedding]) -> bool:
         """Whether these are the matrices of an embedding, which may depend on the length of the sequence.

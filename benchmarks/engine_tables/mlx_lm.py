@@ -136,7 +136,10 @@ def rules(pairs: int, factor: float = 4.0) -> dict[str, tuple[dict[str, Any], An
         "llama3": (bands, lambda n: Llama3Scaling(**bands)),
         "yarn": (yarn, lambda n: YarnScaling(**yarn)),
         "longrope": (lists, lambda n: LongRopeScaling(**tuples, seq_len=LENGTH)),
-        "proportional": ({"partial_rotary_factor": 1 / factor}, lambda n: ProportionalScaling(partial_rotary_factor=1 / factor)),
+        "proportional": (
+            {"partial_rotary_factor": 1 / factor},
+            lambda n: ProportionalScaling(partial_rotary_factor=1 / factor),
+        ),
         "mrope": ({"mrope_section": [pairs - 2 * third, third, third]}, lambda n: None),
     }
 
@@ -151,7 +154,10 @@ class Model:
         is_flat, is_nested = (bool(self.seen_with(each)) for each in (flat, nested))
         is_nested &= "text_config" in self.text
         self.config = nested if is_nested else flat
-        self.place = {**({"path": ["text_config"]} if is_nested else {}), **({"flat": True} if is_nested and is_flat else {})}
+        self.place = {
+            **({"path": ["text_config"]} if is_nested else {}),
+            **({"flat": True} if is_nested and is_flat else {}),
+        }
         self.looks: dict[str, dict[str, Seen]] = {}
         self.seen = self.look()
 
@@ -181,7 +187,9 @@ class Model:
                 place[name] = dict(place.get(name) or {})
                 place = place[name]
             value = {**(place.get(last) or {}), **value} if isinstance(value, dict) else value
-            place[last] = {key: each for key, each in value.items() if each is not GONE} if isinstance(value, dict) else value
+            place[last] = (
+                {key: each for key, each in value.items() if each is not GONE} if isinstance(value, dict) else value
+            )
         return self.looks.setdefault(asked, self.seen_with(config))
 
     def others(self, kind: str, key: str, values: Any, **start: Any) -> list[Seen]:
@@ -243,9 +251,16 @@ class Model:
             if types:
                 start = starts[min(types)]
                 keys = start[block]
-                values = {key: keys[key][::-1] if isinstance(keys.get(key), list) else OTHER_VALUES.get(key) for key in (*keys, *BESIDES.get(rule, ()))}
+                values = {
+                    key: keys[key][::-1] if isinstance(keys.get(key), list) else OTHER_VALUES.get(key)
+                    for key in (*keys, *BESIDES.get(rule, ()))
+                }
                 read = {key for key, value in values.items() if self.others(kind, f"{block}.{key}", value, **start)}
-                read |= {key for key in keys if keys[key] is not GONE and not self.look(**{**start, block: {**keys, key: GONE}})}
+                read |= {
+                    key
+                    for key in keys
+                    if keys[key] is not GONE and not self.look(**{**start, block: {**keys, key: GONE}})
+                }
                 outside = {key for key, value in LENGTHS.items() if self.others(kind, key, value, **start)}
                 found[rule] = types | (read - {*TYPE_KEYS, "rope_theta"}), outside
         return found
@@ -269,7 +284,10 @@ class Model:
         value = rules(self.pairs(kind), factor)[rule][1]
         if not seen.is_of(lambda n: usual.plain.rope(seen.width).replace(scaling=value(n))):
             return False
-        unknown = {block: {key: "unknown" if key in TYPE_KEYS and each is not GONE else each for key, each in keys.items()} for block, keys in changes.items()}
+        unknown = {
+            block: {key: "unknown" if key in TYPE_KEYS and each is not GONE else each for key, each in keys.items()}
+            for block, keys in changes.items()
+        }
         return not seen.equals(usual) or not seen.equals(self.look(**unknown).get(kind))
 
     def scales_scores(self, block: str, kind: str) -> bool:
@@ -292,6 +310,7 @@ class Model:
         """Whether a key of the same name elsewhere is taken in place of this one."""
         same = [each for each in keys if each != key and each.rpartition(".")[2] == key.rpartition(".")[2]]
         return any(
-            keys[each] and not self.others(kind, key, 7e5 if "theta" in key else 0.625, **{each: 6e5 if "theta" in key else 0.75})
+            keys[each]
+            and not self.others(kind, key, 7e5 if "theta" in key else 0.625, **{each: 6e5 if "theta" in key else 0.75})
             for each in same
         )

@@ -107,7 +107,9 @@ class _Class:
         base, rule = self.base_and_rule()
         keys = (
             self.stated("base", base, {name: base for name in BASES})
-            | self.stated("layout", rope.layout.removesuffix("_to_half"), {name: rope.layout != "half" for name in LAYOUTS})
+            | self.stated(
+                "layout", rope.layout.removesuffix("_to_half"), {name: rope.layout != "half" for name in LAYOUTS}
+            )
             | self.stated("rotated", rope.rotary_dim / rope.head_dim, self.fractions())
             | self.stated("", None, {name: rope.head_dim for name in WIDTHS})
         )
@@ -138,7 +140,9 @@ class _Class:
         """The base, and the rule that is not only another base."""
         base, rule = self.rope.base, self.rope.scaling
         by_alpha = isinstance(rule, NTKScaling) and "ntk" in self.reading.rules
-        if not by_alpha and not isinstance(rule, DynamicNTKScaling):  # MLX computes it for each length, as the rule does
+        if not by_alpha and not isinstance(
+            rule, DynamicNTKScaling
+        ):  # MLX computes it for each length, as the rule does
             base, rule = base_and_rule(self.who, self.rope, TARGET)
         return base, rule
 
@@ -164,7 +168,9 @@ class _Class:
             return self.placed("longrope", *self.of_longrope(rule))
         if isinstance(rule, YarnScaling):
             if rope.softmax_scale != reading.fixed.get("softmax_scale", rope.softmax_scale):
-                raise self.unread("scale scores by mscale_all_dim", f"a class that does not, not by {rope.softmax_scale}")
+                raise self.unread(
+                    "scale scores by mscale_all_dim", f"a class that does not, not by {rope.softmax_scale}"
+                )
             return self.placed("yarn", _of_yarn(self.who, rope, rule))
         if isinstance(rule, ProportionalScaling) and rope.rotary_dim != rope.head_dim:
             raise ValueError(f"{self.who}: rotary_dim must be head_dim with {rule}; got {rope.rotary_dim}")
