@@ -38,7 +38,8 @@ SIZES: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "hidden_dim", "n_inner", "model_dim", "block_dim"), 64),
     **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "num_query_heads"), 2),
     **dict.fromkeys(("num_key_value_heads", "num_kv_heads", "n_kv_heads", "index_n_heads", "num_attention_groups"), 2),
-    **dict.fromkeys(("head_dim", "kv_channels", "v_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "index_head_dim"), 32),
+    **dict.fromkeys(("head_dim", "kv_channels", "v_head_dim", "index_head_dim"), 32),
+    **dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim"), 32),
     **dict.fromkeys(("swa_head_dim", "swa_v_head_dim", "global_head_dim", "hidden_size_per_head"), 32),
     **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 32),
     **dict.fromkeys(("swa_num_attention_heads", "swa_num_key_value_heads", "num_swa_attention_heads"), 2),
@@ -71,8 +72,9 @@ SIZES: dict[str, Any] = {
     **dict.fromkeys(("mamba_d_conv", "conv_kernel", "linear_conv_kernel_dim", "conv1d_width", "mamba_num_heads"), 4),
     **dict.fromkeys(("mamba_d_state", "ssm_state_size", "state_size", "mamba_head_dim", "time_step_rank"), 16),
     **dict.fromkeys(("a_low_rank_dim", "v_low_rank_dim", "gate_low_rank_dim", "decay_low_rank_dim"), 16),
-    "rope_theta": 10_000.0, "rotary_dim": 32, "rotary_pct": 1.0, "rotary_emb_base": 10_000, "partial_rotary_factor": 1.0,
-    "original_max_position_embeddings": 1024, "rope_scaling": None, "mlp_only_layers": [], "time_step_limit": (0.0, 100.0), "conv_L_cache": 3, "index_topk": 4,
+    "rope_theta": 10_000.0, "rotary_dim": 32, "rotary_pct": 1.0, "rotary_emb_base": 10_000,
+    "partial_rotary_factor": 1.0, "original_max_position_embeddings": 1024, "rope_scaling": None,
+    "mlp_only_layers": [], "time_step_limit": (0.0, 100.0), "conv_L_cache": 3, "index_topk": 4,
     "scoring_func": "sigmoid", "topk_method": "noaux_tc", "zero_expert_type": "identity", "attention_method": "MLA",
     "hidden_act": "silu", "dim_model_base": 64, "group_norm_size": 1, "layer_group_size": 2, "num_kv_reuse_layers": 1,
     "layer_types": ALTERNATING, "qk_head_dim": 64, "post_norm_eps": 1e-5,
@@ -157,7 +159,7 @@ NOT_BUILT = {
 
 
 def use_source(folder: Path) -> str:
-    """Make `import mlx_lm.models` import the files of a folder, without the package's other needs; gives the version."""
+    """Make `import mlx_lm.models` import the files of a folder, without what else the package needs. The version."""
     package = types.ModuleType("mlx_lm")
     package.__path__ = [str(folder)]
     sys.modules["mlx_lm"] = package

@@ -13,8 +13,6 @@ from math import isclose, log, sqrt
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from engine_tables import _mlx_models as mlx_models
 from engine_tables._mlx_models import Seen
 from rope_xp import (
@@ -24,7 +22,6 @@ from rope_xp import (
     LongRopeScaling,
     NTKScaling,
     ProportionalScaling,
-    RotaryEmbedding,
     YarnScaling,
 )
 
@@ -32,8 +29,8 @@ ENGINE = "mlx-lm"
 FACTS: list[dict[str, Any]] = [
     {
         "models": ["ministral3", "mistral4"],
-        "text": "wants `llama_4_scaling_beta` and `original_max_position_embeddings` in `rope_parameters`, also without "
-        "a rule: keep those of the file",
+        "text": "wants `llama_4_scaling_beta` and `original_max_position_embeddings` in `rope_parameters`, also "
+        "without a rule: keep those of the file",
         "source": "mlx_lm/models/ministral3.py:66 and mistral4.py:339 at 0.32.2",
     },
     {
@@ -77,7 +74,8 @@ OUTSIDE: dict[str, Any] = {
     **dict.fromkeys(("partial_rotary_factor", "rotary_pct", "global_partial_rotary_factor"), 0.75),
     **dict.fromkeys(("head_dim", "global_head_dim", "swa_head_dim", "kv_channels"), 64),
     **dict.fromkeys(("rope_traditional", "rope_interleave"), (True, False)),
-    "qk_rope_head_dim": 16, "partial_rotary_factors": [0.75] * mlx_models.LAYERS, "rotary_dim": 16, "rope_position_scale": 2.0,
+    "qk_rope_head_dim": 16, "rotary_dim": 16, "rope_position_scale": 2.0,
+    "partial_rotary_factors": [0.75] * mlx_models.LAYERS,
     "attn_config.rope_theta": 500_000.0,
 }  # fmt: skip
 # Keys of a block that other formats have outside it.
@@ -97,7 +95,8 @@ BESIDES = {
 }
 OTHER_VALUES: dict[str, Any] = {
     "factor": 2.0, "original_max_position_embeddings": 2 * ORIGINAL, "low_freq_factor": 2.0, "high_freq_factor": 8.0,
-    "beta_fast": 4.0, "beta_slow": 4.0, "mscale": 0.5, "mscale_all_dim": 0.5, "attention_factor": 1.5, "truncate": False,
+    "beta_fast": 4.0, "beta_slow": 4.0, "mscale": 0.5, "mscale_all_dim": 0.5, "attention_factor": 1.5,
+    "truncate": False,
     "short_mscale": 1.25, "long_mscale": 1.25, "partial_rotary_factor": 0.125, "alpha": 50.0,
 }  # fmt: skip
 
@@ -241,7 +240,7 @@ class Model:
         }
 
     def rules_in(self, block: str, kind: str) -> dict[str, tuple[set[str], set[str]]]:
-        """The rules that layers of a type compute from a block, and the keys inside and outside of it that they read."""
+        """The rules that layers of a type compute from a block, and the keys in it and outside that they read."""
         if self.seen[kind].plain is None:
             return {}
         found = {}

@@ -39,8 +39,8 @@ def mlx_keys(who: str, rope: Any, options: Options) -> dict[str, Any]:
     names = _names(table, origin)
     if not names and origin.file_type:
         engines.warn(
-            f"{who}: {table.name} has no class for model type {origin.file_type!r}: whether MLX reads these keys is not "
-            "known"
+            f"{who}: {table.name} has no class for model type {origin.file_type!r}: whether MLX reads these keys is "
+            "not known"
         )
     if not names:
         usual = table.readings[USUAL]
@@ -198,8 +198,8 @@ class _Class:
         who, rope, original = self.who, self.rope, rule.original_max_position_embeddings
         if not rule.is_long:
             raise ValueError(
-                f"{who}: seq_len of scaling must be greater than {original} in {TARGET}, which always uses long_factor; "
-                f"got {rule.seq_len}"
+                f"{who}: seq_len of scaling must be greater than {original} in {TARGET}, which always uses "
+                f"long_factor; got {rule.seq_len}"
             )
         if rope.layout != "half":
             raise ValueError(f"{who}: layout must be 'half' with LongRoPE in {TARGET}; got {rope.layout!r}")
