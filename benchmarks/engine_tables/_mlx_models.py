@@ -150,7 +150,7 @@ TEXT_OF = {
 # Text models that a composite chooses by their type, besides that of TEXT_OF.
 CHOICES = {"mistral3": ("ministral3", "mistral4")}
 # The types of the layers, where they are not ALTERNATING.
-KINDS: dict[str, list[str]] = {}
+KINDS = dict.fromkeys(("bailing_hybrid", "bailing_moe_linear"), ["linear_attention", FULL] * 2)
 # Classes that cannot be built here, with the reason.
 NOT_BUILT = {
     "muse_spark": "rotates in a kernel for Metal",

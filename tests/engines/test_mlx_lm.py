@@ -178,7 +178,7 @@ def computed_all_the_same(name, inner):
 
 # Where mlx-lm is not transformers, for the config of the tiny model.
 OTHER_THAN_TRANSFORMERS = {
-    ("bailing_hybrid", "sliding_attention"): "layers of linear attention, which from_config does not take for rotated",
+    ("bailing_hybrid", "linear_attention"): "layers of linear attention, which from_config does not take for rotated",
     ("glm", "sliding_attention"): "rotates the whole head; the models rotate half of it",
     ("glm", "full_attention"): "the same",
     ("granitemoehybrid", "full_attention"): "its default of position_embedding_type is rope",

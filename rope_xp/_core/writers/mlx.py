@@ -48,12 +48,12 @@ def mlx_keys(who: str, rope: Any, options: Options) -> dict[str, Any]:
         usual = usual._replace(keys=usual.keys | partial, fixed={"rotated": 1.0})
         return _nested(_Class(who, rope, f"{table.name} must", usual).keys(), origin.path)
     found = [_of_class(who, rope, table, name) for name in names]
-    if any(each != found[0] for each in found):
+    if any(one[key] != other[key] for one in found for other in found for key in one.keys() & other.keys()):
         raise ValueError(
             f"{who}: layer_type must be given to from_config, as layers of {origin.file_type!r} read different keys in "
             f"{table.name}; got an embedding of all layers"
         )
-    return found[0]
+    return {key: value for each in found for key, value in each.items()}
 
 
 def _names(table: engines.Table, origin: Any) -> list[str]:
@@ -62,7 +62,8 @@ def _names(table: engines.Table, origin: Any) -> list[str]:
         for name in (f"{model}:{origin.layer_type}", model):
             if table.of(name):
                 return [name]
-        if layers := [name for name in table.readings if name.startswith(f"{model}:") and name.endswith("_attention")]:
+        layers = [name for name in table.readings if name in (f"{model}:full_attention", f"{model}:sliding_attention")]
+        if layers:
             return layers
     return []
 
@@ -133,7 +134,8 @@ class _Class:
             return {read[name]: by_name[name]}
         usual = self.reading.fixed.get(what)
         if usual != value:
-            raise self.unread(f"read {' or '.join(list(by_name)[:1])}", f"a class that always has {usual}, not {value}")
+            found = "does not" if usual is None else f"always has {usual}, not {value}"
+            raise self.unread(f"read {next(iter(by_name))}", f"a class that {found}")
         return {}
 
     def base_and_rule(self) -> tuple[float, Any]:
