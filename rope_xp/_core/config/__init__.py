@@ -4,7 +4,7 @@ A rotary block is the mapping `rope_parameters` or `rope_scaling` of a config. E
 outside it that is about positions, must be known: other keys are errors.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple, TypeAlias, overload
@@ -15,7 +15,8 @@ from rope_xp._core.config.axis_names import axis_names
 from rope_xp._core.config.block import block_of, embedding_of
 from rope_xp._core.config.families import FAMILIES
 from rope_xp._core.config.family import COMMON_DEFAULTS, Axes, Family
-from rope_xp._core.config.formats import Format, format_of, is_stated_about_positions, with_mlx_rule
+from rope_xp._core.config.flags import CommandLine, changed_by, command_line, metadata_of
+from rope_xp._core.config.formats import GGUF, Format, format_of, is_stated_about_positions, with_mlx_rule
 from rope_xp._core.config.indexers import INDEXERS, has_indexer, indexer_of, note_on_indexer, read_indexer
 from rope_xp._core.config.indexers import PART as INDEXER
 from rope_xp._core.config.keys import (
@@ -36,6 +37,7 @@ from rope_xp._core.config.source import check_size, file_of, mapping_of
 from rope_xp._core.config.upstream import as_transformers, remarks
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._core.provenance import Provenance, defaults_as_text, with_provenance
+from rope_xp._core.writers.gguf_architectures import ARCHITECTURE_OF
 
 # For a model without a rotary embedding. With `Any` in place of None, type checkers ask for no test of the result.
 MaybeNone: TypeAlias = Any
@@ -54,6 +56,7 @@ def from_config(
     layout: Layout | None = None,
     compat: Literal["transformers"] | None = None,
     strict: bool = False,
+    flags: str | Sequence[str] | None = None,
 ) -> RotaryEmbedding | MaybeNone: ...
 @overload
 def from_config(
@@ -66,6 +69,7 @@ def from_config(
     layout: Layout | None = None,
     compat: Literal["transformers"] | None = None,
     strict: bool = False,
+    flags: str | Sequence[str] | None = None,
 ) -> RotaryEmbedding | None: ...
 def from_config(
     config: Any,
@@ -77,6 +81,7 @@ def from_config(
     layout: Layout | None = None,
     compat: Literal["transformers"] | None = None,
     strict: bool = False,
+    flags: str | Sequence[str] | None = None,
 ) -> RotaryEmbedding | None:
     """The rotary embedding that a checkpoint's config describes.
 
@@ -108,6 +113,9 @@ def from_config(
     strict : bool
         Raise an error for values that the config does not state, such as a default of the family. Without it,
         `describe` marks such values. Properties that a `model_type` always has, such as the pairing, are not defaults.
+    flags : str or list of str, optional
+        The command line of vLLM, SGLang, lmdeploy or llama.cpp, or its arguments: the embedding is the one that this
+        program computes from the config with them. See Notes.
 
     Returns
     -------
@@ -138,6 +146,15 @@ def from_config(
     architecture. Its rule may be in a tensor: the mapping then has the values of `rope_freqs.weight`, or of
     `rope_factors_long.weight` and `rope_factors_short.weight`, by these names. An error says which other format it took
     the mapping for, and `describe` shows it.
+
+    With `flags`, the program follows from the command or from the names of the arguments: `--hf-overrides` and
+    `--max-model-len` (vLLM 0.33; also `--rope-scaling` and `--rope-theta` of vLLM 0.8), `--json-model-override-args`
+    and `--context-length` (SGLang 0.5.23), `--hf-overrides` after `lmdeploy` (0.18), and `--rope-scaling`,
+    `--rope-scale`, `--rope-freq-base`, `--rope-freq-scale`, `--yarn-*`, `--override-kv` and `-c` (llama.cpp 0.5.0).
+    Other arguments of a command line are ignored, if their names cannot be about positions. `describe` has a remark on
+    arguments that change nothing. The rules are those of most classes of the program: what
+    the class of one model type does in another way is not known here. For llama.cpp, a config.json stands for the GGUF
+    file that the converter writes.
 
     ``compat="transformers"`` reproduces these bugs:
 
@@ -182,7 +199,10 @@ def from_config(
     """
     try:
         choice = _checked_choice(layer, layer_type, seq_len, compat, part, layout)
-        return _from_config(config, part, layout, checks.boolean(WHO, "strict", strict), choice)
+        whole = mapping_of(config)
+        if flags is not None:
+            return _with_flags(command_line(flags), whole, part, layout, checks.boolean(WHO, "strict", strict), choice)
+        return _from_mapping(whole, part, layout, checks.boolean(WHO, "strict", strict), choice)
     except (TypeError, ValueError, OSError) as error:
         message = shortened(error, "" if isinstance(error, OSError) else file_of(config))
         if message == str(error):
@@ -219,24 +239,77 @@ def _checked_choice(layer: Any, layer_type: Any, seq_len: Any, compat: Any, part
     return Choice(layer, layer_type, seq_len, compat)
 
 
-def _from_config(config: Any, part: Any, layout: Any, strict: bool, choice: Choice) -> RotaryEmbedding | None:
-    whole = mapping_of(config)
+def _with_flags(
+    line: CommandLine, whole: Mapping[str, Any], part: Any, layout: Any, strict: bool, choice: Choice
+) -> RotaryEmbedding | None:
+    """The embedding that an engine computes with arguments. Its remarks say which of them change nothing."""
+    if choice.compat is not None:
+        raise ValueError(f"{WHO}: compat must be None with flags; got {choice.compat!r}")
+    remarks = [f"this is what {line.name} computes with the flags, by its source"]
+    if line.engine == "llama.cpp" and format_of(whole) is not GGUF:
+        rope = _from_mapping(whole, part, layout, strict, choice)
+        if rope is None:
+            return None
+        remarks.append("the GGUF file is taken to be what llama.cpp's converter writes for this config")
+        if rope._provenance.model_type not in ARCHITECTURE_OF:
+            remarks.append(f"whether llama.cpp has model type {rope._provenance.model_type!r} is not known")
+        whole, part, strict, layout = metadata_of(rope), None, False, rope.layout
+        choice = choice._replace(layer=None, layer_type=None)
+
+    def read(line: CommandLine) -> RotaryEmbedding | None:
+        changed = changed_by(line, whole, part)
+        remarks.extend(changed.remarks)
+        length = changed.context if choice.seq_len is None else choice.seq_len
+        return _from_mapping(changed.mapping, part, layout, strict, choice._replace(seq_len=length), changed.betas)
+
+    rope = read(line)
+    if line.flags and rope == _or_unlike(lambda: read(line._replace(flags=()))):
+        names = comma_separated({name for name, _ in line.flags})
+        remarks.append(f"{names} of the flags: nothing changes")
+    if rope is None:
+        return None
+    found = rope._provenance
+    return with_provenance(rope, replace(found, remarks=(*dict.fromkeys(remarks), *found.remarks)))
+
+
+def _or_unlike(read: Callable[[], Any]) -> Any:
+    """What is read, or a value that equals no embedding if that fails."""
+    try:
+        return read()
+    except (TypeError, ValueError):
+        return ...
+
+
+def _from_mapping(
+    whole: Mapping[str, Any],
+    part: Any,
+    layout: Any,
+    strict: bool,
+    choice: Choice,
+    betas: Mapping[str, float] | None = None,
+) -> RotaryEmbedding | None:
     form = format_of(whole)
     if form is None:
         return _of_transformers(whole, part, layout, strict, choice)
     try:
         if not form.reader:
             return _of_transformers(with_mlx_rule(whole), part, layout, strict, choice)
-        return _of_format(form, whole, part, layout, strict, choice)
+        return _of_format(form, whole, part, layout, strict, choice, betas or {})
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{error} (the mapping was read as {form.name})") from None
 
 
 def _of_format(
-    form: Format, whole: Mapping[str, Any], part: Any, layout: Any, strict: bool, choice: Choice
+    form: Format,
+    whole: Mapping[str, Any],
+    part: Any,
+    layout: Any,
+    strict: bool,
+    choice: Choice,
+    betas: Mapping[str, float],
 ) -> RotaryEmbedding | None:
-    """The embedding of a config in another format, which is translated first."""
+    """The embedding of a config in another format, which is translated first. `betas` replace those of YaRN."""
     if choice.compat is not None:
         raise ValueError(f"{WHO}: compat must be None for this format; got {choice.compat!r}")
     source = Keys("the mapping", whole)
@@ -246,7 +319,7 @@ def _of_format(
     if translated is None:
         return None
     config, family = translated
-    config = {key: value for key, value in config.items() if value is not None}
+    config = _with_betas({key: value for key, value in config.items() if value is not None}, betas)
     rope, provenance = _read(config, "", _with_layout(family, layout), choice, is_translated=True)
     provenance = replace(
         provenance,
@@ -256,6 +329,17 @@ def _of_format(
         format=form.name,
     )
     return _checked_provenance(rope, provenance, strict)
+
+
+def _with_betas(config: dict[str, Any], betas: Mapping[str, float]) -> dict[str, Any]:
+    """The config with other ends of YaRN's ramp, in the block that has the rule."""
+    block = config["rope_parameters"] if betas else {}
+    nested = {
+        key: _with_betas({"rope_parameters": each}, betas) for key, each in block.items() if isinstance(each, dict)
+    }
+    if nested:
+        return {**config, "rope_parameters": {key: each["rope_parameters"] for key, each in nested.items()}}
+    return {**config, "rope_parameters": {**block, **betas}} if block.get("rope_type") == "yarn" else config
 
 
 def _checked_provenance(rope: Any, provenance: Provenance, strict: bool) -> RotaryEmbedding | None:
