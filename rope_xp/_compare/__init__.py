@@ -50,7 +50,9 @@ def compare(
         Whether a function may ignore `positions` and count the rows of x. It is then called with whole sequences from
         position 0 on. By default it is not the same: it is wrong for a cached token, a padded batch and a packed one.
     options : mapping, optional
-        Arguments of `from_config` for configs, such as ``{"layer": 0}``.
+        Arguments of `from_config` for configs, such as ``{"layer": 0}``. `flags`, the arguments of an engine, belong to
+        `b`, or to `a` if `b` is no config: ``compare(config, config, options={"flags": "-c 65536 --rope-scale 2"})``
+        says what they change.
 
     Returns
     -------
@@ -155,10 +157,11 @@ def _comparison(
     positions_ignored: Any,
     options: Any,
 ) -> Comparison:
-    from rope_xp._compare.comparison import choice_of, comparison, options_of, subject_of
+    from rope_xp._compare.comparison import choice_of, choices_of, comparison, options_of, subject_of
 
     choice = choice_of(who, options)
     checked = options_of(who, head_dim, context, tolerance, positions_ignored, {"shape": shape, "like": like})
     names = ("a", "b") if who == "compare" else ("fn", "rope")
-    first, second = (subject_of(who, name, given, choice) for name, given in zip(names, (a, b)))
+    choices = choices_of(who, choice, a, b)
+    first, second = (subject_of(who, *each) for each in zip(names, (a, b), choices))
     return comparison(who, first, second, checked)

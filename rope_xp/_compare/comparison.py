@@ -93,15 +93,37 @@ def choice_of(who: str, options: Any) -> dict[str, Any]:
     return dict(options)
 
 
+def choices_of(who: str, choice: Mapping[str, Any], a: Any, b: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of `from_config` for each of the two. The flags of an engine are those of the second config."""
+    plain = {name: value for name, value in choice.items() if name != "flags"}
+    if choice.get("flags") is None:
+        return plain, plain
+    if not (_is_config(a) or _is_config(b)):
+        raise TypeError(
+            f"{who}: flags of options must be given with a config; got {type(a).__name__} and {type(b).__name__}"
+        )
+    return (plain, dict(choice)) if _is_config(b) else (dict(choice), plain)
+
+
+def _is_config(given: Any) -> bool:
+    if isinstance(given, (str, os.PathLike, Mapping)):
+        return True
+    return hasattr(given, "to_dict") and not callable(given)
+
+
 def subject_of(who: str, name: str, given: Any, choice: Mapping[str, Any]) -> Subject:
     """A config, a value, a module of rope_xp, or a function."""
     rope = given if isinstance(given, RotaryEmbedding) else getattr(given, "rope", None)
     if given is None or isinstance(rope, RotaryEmbedding):
         return Subject("no rotation" if given is None else short_repr(rope), rope)
-    if isinstance(given, (str, os.PathLike, Mapping)) or (hasattr(given, "to_dict") and not callable(given)):
+    if _is_config(given):
         rope = from_config(given, **choice)
-        path = f"{os.fsdecode(given)}: " if isinstance(given, (str, os.PathLike)) else ""
-        return Subject(path + ("no rotation" if rope is None else short_repr(rope)), rope)
+        has_flags = choice.get("flags") is not None
+        path = os.fsdecode(given) if isinstance(given, (str, os.PathLike)) else "the config" if has_flags else ""
+        path += (" with the flags" if has_flags else "") + (": " if path else "")
+        found = rope._provenance if has_flags and rope is not None else None
+        remarks = () if found is None else (f"{name} was read from {found.format}", *found.remarks)
+        return Subject(path + ("no rotation" if rope is None else short_repr(rope)), rope, remarks=remarks)
     if not callable(given) or isinstance(given, type):
         raise TypeError(
             f"{who}: {name} must be a config (a path, a mapping or an object with to_dict()), a RotaryEmbedding, or a "
@@ -136,7 +158,8 @@ def comparison(who: str, a: Subject, b: Subject, options: Options) -> Comparison
     else:
         report = _explained(one, other, both, fixed)
     problems = dict.fromkeys(problem for each in both for problem in each.problems)
-    return replace(report, problems=tuple(problems), sample=sample_of(both, context))
+    remarks = (*a.remarks, *b.remarks)
+    return replace(report, problems=tuple(problems), sample=sample_of(both, context), remarks=remarks)
 
 
 def _probe(

@@ -36,6 +36,7 @@ class Subject(NamedTuple):
     name: str
     rope: RotaryEmbedding | None
     fn: Callable[[Any, Any], Any] | None = None
+    remarks: tuple[str, ...] = ()  # on the flags with which it was read
 
 
 class Finding(NamedTuple):

@@ -70,6 +70,8 @@ class Comparison(Report):
         False if a function has no results that can be compared, as when all calls fail. `same` is then false, too.
     sample : str
         At which positions functions were called, in words; empty if at every position below `context`.
+    remarks : tuple of str
+        With `flags`, what was assumed, and which of them do not do what one would expect.
     """
 
     same: bool
@@ -87,12 +89,14 @@ class Comparison(Report):
     comparable: bool = True
     sample: str = ""
     attention_moved: float | None = None
+    remarks: tuple[str, ...] = ()
 
     def sections(self) -> list[Section]:
         rows = [("a", "", self.a), ("b", "", self.b)]
         rows += [row for each in self.differences for row in ((each.cause, "a", each.a), ("", "b", each.b))]
         rows += self._measures
-        return [Section("", self._summary(_name)), Section("", Table((), rows)), Section("What to do", self.advice)]
+        found = [Section("", self._summary(_name)), Section("", Table((), rows))]
+        return [*found, Section("Remarks on the flags", self.remarks), Section("What to do", self.advice)]
 
     @property
     def _measures(self) -> list[tuple[str, str, str]]:

@@ -2,25 +2,24 @@
 
 import json
 import re
-import shlex
 import sys
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 import rope_xp
 from rope_xp._core.extension.rules import METHODS, replaced_scaling
-from rope_xp._core.writers import REFUSED, TARGETS, Options, Target, with_length
-from rope_xp.cli import inputs
+from rope_xp._core.writers import REFUSED, TARGETS, Options, Target
+from rope_xp.cli import inputs, settings
 from rope_xp.cli.doctor import diagnose
-from rope_xp.cli.layers import Explained, Group, LayersExplained, groups_of
+from rope_xp.cli.layers import Explained, LayersExplained, groups_of
 from rope_xp.cli.options import (
     CALLS,
     CONFIG,
     CONTEXT,
     FILE,
+    FLAGS,
     HEAD_DIM,
     JSON,
     POSITIONS_IGNORED,
@@ -36,6 +35,7 @@ from rope_xp.cli.options import (
     report_in_options,
 )
 from rope_xp.cli.output import show, write
+from rope_xp.cli.settings import Settings
 
 # The keys of `rope_xp.plot.PICTURES`, which needs matplotlib.
 PICTURES = ("wavelengths", "scaling", "decay", "phase-error", "scores", "sections", "pair")
@@ -56,7 +56,7 @@ def app() -> None:
 
 @app.command()
 @FILE
-@options(CONTEXT, TRAINED, CONFIG, JSON)
+@options(CONTEXT, TRAINED, CONFIG, FLAGS, JSON)
 def explain(file: str, as_json: bool, context: int | None, trained_length: int | None, **place: Any) -> int:
     """Say what the rotary embedding of a config does.
 
@@ -64,6 +64,7 @@ def explain(file: str, as_json: bool, context: int | None, trained_length: int |
 
     \b
     Example: rope-xp explain config.json --context 128k
+    Example: rope-xp explain config.json --flags "vllm serve model --max-model-len 128K"
     """
     found = groups_of(inputs.config(file), **place)
     if all(each.rope is None for each in found):
@@ -86,18 +87,19 @@ def _shown(report: Any) -> Any:
 
 @app.command()
 @click.argument("a")
-@click.argument("b")
+@click.argument("b", required=False)
 @options(
     CONTEXT,
     click.option("--tolerance", type=float, help="The accepted change of a unit score."),
     CALLS,
     POSITIONS_IGNORED,
     CONFIG,
+    FLAGS,
     JSON,
 )
 def compare(
     a: str,
-    b: str,
+    b: str | None,
     context: int | None,
     tolerance: float | None,
     head_dim: int | None,
@@ -109,16 +111,22 @@ def compare(
 ) -> int:
     """Say whether two rotary embeddings are the same, and what differs.
 
-    A and B are files, or module:function. A layer, part, length or layout is one of files. The exit code is 1 if the
-    two differ, and 2 if they cannot be compared.
+    A and B are files, or module:function. A layer, part, length or layout is one of files. With --flags, B is what an
+    engine computes from it with these arguments; without B, the flags are those of A. The exit code is 1 if the two
+    differ, and 2 if they cannot be compared.
 
     \b
     Example: rope-xp compare old/config.json new/config.json
     Example: rope-xp compare config.json my_model:apply_rope --layer 5
+    Example: rope-xp compare config.json --flags "llama-server -c 65536 --rope-scale 2"
     """
-    inputs.require_one_stdin((a, b))
+    inputs.require_one_stdin((a, b or ""))
     given = {name: value for name, value in place.items() if value is not None}
-    values = [inputs.function(each) if inputs.is_function(each) else inputs.config(each) for each in (a, b)]
+    values = [inputs.function(each) if inputs.is_function(each) else inputs.config(each) for each in (a, b) if each]
+    if b is None:
+        if "flags" not in given or callable(values[0]):
+            raise click.UsageError("B must be given, or --flags with a file A; got A alone")
+        values *= 2
     if given and all(map(callable, values)):
         flags = flags_of(click.get_current_context().command)
         raise click.UsageError(f"one of the two must be a file with {flags[next(iter(given))]}; got two functions")
@@ -199,11 +207,9 @@ def extend(
     if target is None:
         return show(_shown(extended.explain(to)), as_json)
     writing = Options(architecture, engine_version)
-    settings = _settings(extended, target, writing, length=to)
+    found = settings.of_rope(extended, target, writing, to)
     _note_trade_offs(rule, target, to)
-    if inputs.has_other_layers(config, rope, **others):
-        _require_one_embedding(target)
-    return _print_settings(settings, config, target, others["part"])
+    return _print(settings.placed(found, config, rope, target, others))
 
 
 def _note_trade_offs(rule: str, target: Target, to: int) -> None:
@@ -216,78 +222,35 @@ def _note_trade_offs(rule: str, target: Target, to: int) -> None:
 
 @app.command()
 @FILE
-@click.option("--to", "target", type=click.Choice([*TARGETS, *REFUSED]), required=True, help="The program.")
-@options(CONFIG, WRITING)
-def convert(file: str, target: Target, architecture: str | None, engine_version: str | None, **place: Any) -> int:
+@click.option("--to", "target", type=click.Choice(["all", *TARGETS, *REFUSED]), required=True, help="The program.")
+@options(CONFIG, WRITING, JSON)
+def convert(
+    file: str, target: Any, architecture: str | None, engine_version: str | None, as_json: bool, **place: Any
+) -> int:
     """Write the embedding of a config for another program: keys as JSON, or options.
 
     The keys for transformers belong into rope_parameters of config.json. If layers differ, the settings of all of them
-    are written, by their types.
+    are written, by their types. With "all", a page has the settings for each program, or why it has none; a version is
+    then ENGINE=VERSION, such as --engine-version llama.cpp=0.5.0.
 
     \b
     Example: rope-xp convert config.json --to llama.cpp
+    Example: rope-xp convert config.json --to all
     """
     config, writing = inputs.config(file), Options(architecture, engine_version)
     groups = [each for each in groups_of(config, **place) if each.rope is not None]
     if not groups:
         raise inputs.no_embedding(file)
-    if len(groups) > 1:
-        return _print_all(groups, config, target, writing, place["part"])
-    settings = _settings(groups[0].rope, target, writing)
-    if inputs.has_other_layers(config, groups[0].rope, **place):
-        _require_one_embedding(target)
-    return _print_settings(settings, config, target, place["part"])
+    if target == "all":
+        return show(settings.page(config, groups, writing, place), as_json)
+    return _print(settings.of_config(config, groups, target, writing, place), as_json)
 
 
-def _settings(rope: Any, target: Target, writing: Options, length: int | None = None) -> Any:
-    """What `to_config` returns, for a length. Warnings are lines on standard error."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        settings = rope.to_config(target, **writing._asdict())
-        settings = settings if length is None else with_length(target, settings, length, rope, writing)
-    for each in caught:
-        _note(f"warning: {each.message}")
-    return settings
-
-
-def _require_one_embedding(target: Target) -> None:
-    """The chosen layers are not all. vLLM replaces the keys of all layers."""
-    if target == "vllm":
-        raise click.ClickException(
-            "the chosen layers must be like all others in arguments for vLLM, which replace the keys of all; got "
-            "a choice of layers that differ from others"
-        )
-    _note("these are the settings of the chosen layers; other layers of the config differ")
-
-
-# Types of layers by which rotary blocks are nested, in transformers and in vLLM (`is_rope_parameters_nested`).
-VLLM_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
-
-
-def _print_all(groups: Sequence[Group], config: Any, target: Target, writing: Options, part: str | None) -> int:
-    """Print the settings of layers that differ. The rotary block of transformers is nested by the types of layers."""
-    found = {each.name: _settings(each.rope, target, writing) for each in groups}
-    is_block = all(each.is_type for each in groups)
-    if target == "vllm":
-        if not VLLM_TYPES.issuperset(found):
-            raise click.ClickException(
-                f"layers must differ by the types {', '.join(sorted(VLLM_TYPES))} for vLLM, whose rotary block is "
-                f"nested by them; got {'; '.join(found)}"
-            )
-        blocks = {name: json.loads(each[-1])["rope_parameters"] for name, each in found.items()}
-        return _print_settings(["--hf-overrides", json.dumps({"rope_parameters": blocks})], config, target, part)
-    if target != "transformers" or not is_block:
-        _note("the layers differ, and each of these settings is for the layers that its key names")
-    shown = {name: each if isinstance(each, dict) else shlex.join(each) for name, each in found.items()}
-    return _print_settings(shown, config, target, part)
-
-
-def _print_settings(settings: Any, config: Any, target: Target, part: str | None) -> int:
-    """Print keys as JSON, or options as a shell takes them. For vLLM, keys lie where the config has them."""
-    if target == "vllm":
-        for key in reversed(inputs.path_of_part(config, part)):
-            settings = [*settings[:-1], json.dumps({key: json.loads(settings[-1])})]
-    write(json.dumps(settings, indent=2) if isinstance(settings, Mapping) else shlex.join(settings))
+def _print(found: Settings, as_json: bool = False) -> int:
+    """Print settings as people paste them, or as JSON, and their notes on standard error."""
+    for note in found.notes:
+        _note(note)
+    write(json.dumps(found.values, indent=2) if as_json else found.text())
     return 0
 
 

@@ -73,6 +73,7 @@ CONFIG = options(
     click.option("--seq-len", type=Length(), help="The length of sequences, for rules that depend on it."),
     click.option("--layout", type=click.Choice([*LAYOUTS]), help="The pairing, if weights were permuted."),
 )
+FLAGS = click.option("--flags", help="The command line of an engine that reads the config, or its arguments.")
 # How `compare` calls functions.
 CALLS = options(
     HEAD_DIM,
@@ -118,7 +119,7 @@ RULE = options(*map(_parameter, RULE_PARAMETERS))
 
 # Arguments of the library that options of the command set, by the function that an error names.
 ARGUMENTS = {
-    "from_config": ("layer", "layer_type", "part", "seq_len", "layout"),
+    "from_config": ("layer", "layer_type", "part", "seq_len", "layout", "flags"),
     "compare": ("head_dim", "context", "tolerance", "shape", "like", "positions_ignored"),
     "identify": ("head_dim", "shape", "like"),
     "RotaryEmbedding.explain": ("context", "trained_length"),

@@ -66,7 +66,7 @@ jax flax _core/kernels/xla
 flax flax
 onnx onnx
 matplotlib plot
-click cli/commands cli/inputs cli/options
+click cli/commands cli/inputs cli/options cli/settings
 rich cli/output
 """
 ALLOWED = {(module, name) for name, *modules in map(str.split, MAY_NAME.splitlines()[1:]) for module in modules}

@@ -245,12 +245,13 @@ def _with_flags(
     """The embedding that an engine computes with arguments. Its remarks say which of them change nothing."""
     if choice.compat is not None:
         raise ValueError(f"{WHO}: compat must be None with flags; got {choice.compat!r}")
-    remarks = [f"this is what {line.name} computes with the flags, by its source"]
+    remarks: list[str] = []
+    source = ""
     if line.engine == "llama.cpp" and format_of(whole) is not GGUF:
         rope = _from_mapping(whole, part, layout, strict, choice)
         if rope is None:
             return None
-        remarks.append("the GGUF file is taken to be what llama.cpp's converter writes for this config")
+        source = "the GGUF file that llama.cpp's converter writes for the config"
         if rope._provenance.model_type not in ARCHITECTURE_OF:
             remarks.append(f"whether llama.cpp has model type {rope._provenance.model_type!r} is not known")
         whole, part, strict, layout = metadata_of(rope), None, False, rope.layout
@@ -269,7 +270,8 @@ def _with_flags(
     if rope is None:
         return None
     found = rope._provenance
-    return with_provenance(rope, replace(found, remarks=(*dict.fromkeys(remarks), *found.remarks)))
+    source = f"{source or found.format or 'the config'}, with flags of {line.name}"
+    return with_provenance(rope, replace(found, remarks=(*dict.fromkeys(remarks), *found.remarks), format=source))
 
 
 def _or_unlike(read: Callable[[], Any]) -> Any:

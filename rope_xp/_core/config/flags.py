@@ -1,15 +1,15 @@
 """The embedding that an engine computes from a config with the arguments of its command line.
 
 Arguments only change the mapping that is then read: `command_line` says what they are and whose, `overrides` changes a
-config.json, and `llama_cpp` the metadata of a GGUF file.
+config.json, and `llama_cpp_arguments` the metadata of a GGUF file.
 """
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from rope_xp._core.config.flags.command_line import CommandLine, command_line
-from rope_xp._core.config.flags.llama_cpp import KIND, LENGTH, with_arguments
-from rope_xp._core.config.flags.overrides import with_overrides
+from rope_xp._core.config.command_line import CommandLine, command_line
+from rope_xp._core.config.llama_cpp_arguments import KIND, LENGTH, with_arguments
+from rope_xp._core.config.overrides import with_overrides
 from rope_xp._core.provenance import with_provenance
 from rope_xp._core.writers import gguf_architectures as gguf
 

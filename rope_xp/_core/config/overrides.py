@@ -15,9 +15,9 @@ from math import log
 from typing import Any, NamedTuple
 
 from rope_xp._core import checks
+from rope_xp._core.config.command_line import CommandLine
 from rope_xp._core.config.families import FAMILIES
 from rope_xp._core.config.family import Family
-from rope_xp._core.config.flags.command_line import CommandLine
 from rope_xp._core.config.formats import format_of
 from rope_xp._core.config.keys import (
     BASE_KEYS,
@@ -100,6 +100,10 @@ def with_overrides(
         raise ValueError(f"{WHO}: the context of flags must be at least 1; got {length}")
     is_longrope = any("longrope" in (each.get("rope_type"), each.get("type")) for each in _blocks(changed, found))
     context = (length or changed.get(LENGTH)) if is_longrope else None  # which of its two lists is used
+    if not found.family.quirks.base_keys:  # the reader knows no key for the base
+        for block in _blocks(changed, found):
+            if block.get("rope_theta") == found.family.default("rope_theta"):
+                del block["rope_theta"]
     return _placed(whole, place, changed), context, remarks
 
 
@@ -279,7 +283,8 @@ def _replace_block(
     changed: dict[str, Any], value: Mapping[str, Any], part: Part, base: float, line: CommandLine, remarks: list[str]
 ) -> None:
     """Replace the block. What transformers had copied into the old one is lost with it."""
-    fraction = _fraction(changed, part)
+    fraction, default = _fraction(changed, part), part.family.default(PARTIAL_KEYS[0])
+    lost = f"{line.name} replaces rope_parameters, and without {PARTIAL_KEYS[0]} rotates whole heads"
     _drop(changed, (*BLOCK_KEYS, *_base_keys(part), *PARTIAL_KEYS, ORIGINAL))
 
     def completed(block: Any) -> Any:
@@ -291,9 +296,9 @@ def _replace_block(
             remarks.append(f"{line.name} reads rope_type, and not type={kind!r:.40}: there is no scaling")
         if "rope_theta" not in block:
             remarks.append(f"{line.name} replaces rope_parameters, and without rope_theta the base is {base:,.0f}")
-        if fraction not in (None, 1) and PARTIAL_KEYS[0] not in block:
+        if PARTIAL_KEYS[0] not in block and {default, fraction} - {None, 1}:
             found[PARTIAL_KEYS[0]] = 1.0
-            remarks.append(f"{line.name} replaces rope_parameters, and without {PARTIAL_KEYS[0]} rotates whole heads")
+            remarks.extend([] if (default if fraction is None else fraction) == 1 else [lost])
         return found
 
     is_nested = any(isinstance(each, Mapping) for each in value.values())
@@ -404,7 +409,7 @@ def _is_deepseek(family: Family) -> bool:
 def _as_longrope(block: dict[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
     """LongRoPE, whose factor is the ratio of lengths."""
     length, original = changed.get(LENGTH), block.get(ORIGINAL)
-    if not (checks.is_int(length) and checks.is_int(original)) or original < 1:
+    if not isinstance(length, int) or not isinstance(original, int) or original < 1:
         return block
     return {**block, "factor": max(1.0, length / original)}
 

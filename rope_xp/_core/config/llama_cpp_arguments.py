@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rope_xp._core import checks
-from rope_xp._core.config.flags.command_line import CommandLine
+from rope_xp._core.config.command_line import CommandLine
 from rope_xp._core.config.keys import WHO, comma_separated
 from rope_xp._core.writers import gguf_architectures as gguf
 

@@ -1,0 +1,208 @@
+"""What `convert` and `extend` print: the settings for one program, or a page of those for all programs."""
+
+import json
+import shlex
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import indent, wrap
+from typing import Any, NamedTuple
+
+import click
+
+from rope_xp._core.report import WIDTH, Report, Section
+from rope_xp._core.writers import REFUSED, TARGETS, Options, with_length
+from rope_xp.cli import inputs
+from rope_xp.cli.layers import Group
+from rope_xp.cli.options import in_options
+
+# Types of layers by which rotary blocks are nested, in transformers and in vLLM (`is_rope_parameters_nested`).
+VLLM_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
+# The order in which people ask. Targets that are not listed come last.
+ORDER = ("transformers", "transformers4", "vllm", "sglang", "llama.cpp", "gguf", "mlx", "lmdeploy", "axolotl")
+ORDER += ("lmstudio", "megatron", "meta")
+
+
+class Settings(NamedTuple):
+    """What `to_config` returns for a program, and what a person must know about it."""
+
+    values: Any
+    notes: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """Keys as JSON, or arguments as a shell takes them."""
+        return json.dumps(self.values, indent=2) if isinstance(self.values, Mapping) else shlex.join(self.values)
+
+
+class Unwritten(click.ClickException):
+    """Why the layers of a config cannot be written for a program."""
+
+
+def of_rope(rope: Any, target: Any, writing: Options, length: int | None = None) -> Settings:
+    """The settings of one embedding, for a length. Warnings become notes."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        values = rope.to_config(target, **writing._asdict())
+        values = values if length is None else with_length(target, values, length, rope, writing)
+    return Settings(values, tuple(f"warning: {each.message}" for each in caught))
+
+
+def of_config(
+    config: Any, groups: Sequence[Group], target: Any, writing: Options, place: Mapping[str, Any]
+) -> Settings:
+    """The settings of all chosen layers of a config, by their types if they differ."""
+    if len(groups) > 1:
+        return _of_groups(config, groups, target, writing, place["part"])
+    found = of_rope(groups[0].rope, target, writing)
+    return placed(found, config, groups[0].rope, target, place)
+
+
+def placed(found: Settings, config: Any, rope: Any, target: Any, place: Mapping[str, Any]) -> Settings:
+    """Settings where the config has them, for layers that may be a choice."""
+    if inputs.has_other_layers(config, rope, **place):
+        if target == "vllm":
+            raise Unwritten(
+                "the chosen layers must be like all others in arguments for vLLM, which replace the keys of all; got "
+                "a choice of layers that differ from others"
+            )
+        found = found._replace(
+            notes=(*found.notes, "these are the settings of the chosen layers; other layers of the config differ")
+        )
+    return _in_part(found, config, target, place["part"])
+
+
+def _of_groups(config: Any, groups: Sequence[Group], target: Any, writing: Options, part: str | None) -> Settings:
+    """The settings of layers that differ. The rotary block of transformers is nested by the types of layers."""
+    found = {each.name: of_rope(each.rope, target, writing) for each in groups}
+    notes = tuple(note for each in found.values() for note in each.notes)
+    if target == "vllm":
+        if not VLLM_TYPES.issuperset(found):
+            raise Unwritten(
+                f"layers must differ by the types {', '.join(sorted(VLLM_TYPES))} for vLLM, whose rotary block is "
+                f"nested by them; got {'; '.join(found)}"
+            )
+        blocks = {name: json.loads(each.values[-1])["rope_parameters"] for name, each in found.items()}
+        values = ["--hf-overrides", json.dumps({"rope_parameters": blocks})]
+        return _in_part(Settings(values, notes), config, target, part)
+    if target != "transformers" or not all(each.is_type for each in groups):
+        notes = (*notes, "the layers differ, and each of these settings is for the layers that its key names")
+    texts = {name: each.values if isinstance(each.values, dict) else each.text() for name, each in found.items()}
+    return Settings(texts, notes)
+
+
+def _in_part(found: Settings, config: Any, target: Any, part: str | None) -> Settings:
+    """For vLLM, keys lie where the config has them."""
+    if target == "vllm":
+        *words, keys = found.values
+        for key in reversed(inputs.path_of_part(config, part)):
+            keys = json.dumps({key: json.loads(keys)})
+        found = found._replace(values=[*words, keys])
+    return found
+
+
+class Entry(NamedTuple):
+    """The settings for one program; or why there are none."""
+
+    target: str
+    result: str
+    settings: Any = None
+    notes: tuple[str, ...] = ()
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class Page(Report):
+    """What `rope-xp convert --to all` prints.
+
+    Attributes
+    ----------
+    targets : tuple of Entry
+    """
+
+    targets: tuple[Entry, ...]
+
+    def sections(self) -> list[Section]:
+        found = []
+        for each in self.targets:
+            title = f"== {each.target}: {'none' if each.refused else each.result} =="
+            text = each.refused or _pasted(each.settings)
+            found.append(Section(title, text if each.refused else _Lines(text)))
+            found += [Section("", each.notes)] if each.notes else []
+        return found
+
+    def __str__(self) -> str:
+        return "\n\n".join(
+            "\n".join([section.title, *_lines(section.body)]) if section.title else "\n".join(_lines(section.body))
+            for section in self.sections()
+        )
+
+
+class _Lines(str):
+    """A text whose lines stay as they are."""
+
+
+def _lines(body: Any) -> list[str]:
+    if isinstance(body, _Lines):
+        return [indent(body, "  ")]
+    return wrap(body, WIDTH) if isinstance(body, str) else [line for each in body for line in wrap(f"({each})", WIDTH)]
+
+
+def _pasted(settings: Any) -> str:
+    """Settings in lines of `WIDTH` columns that can be pasted: JSON, or a command line with a flag in each line."""
+    if isinstance(settings, Mapping):
+        return _folded(settings)
+    lines, words = [], list(settings)
+    while words:
+        flag = [words.pop(0)]
+        while words and not words[0].startswith("--"):
+            flag.append(words.pop(0))
+        line = shlex.join(flag)
+        lines.append(line if len(line) < WIDTH - 4 else "\n".join(wrap(line, WIDTH - 4, break_long_words=False)))
+    return " \\\n".join(lines)
+
+
+def _folded(value: Any) -> str:
+    """JSON in which short values stand in one line."""
+    line = json.dumps(value)
+    if len(line) <= WIDTH - 4:
+        return line
+    if isinstance(value, Mapping):
+        inner = ",\n".join(f"{json.dumps(name)}: {_folded(each)}" for name, each in value.items())
+        return "{\n" + indent(inner, "  ") + "\n}"
+    return "\n".join(wrap(line, WIDTH - 8, break_long_words=False, subsequent_indent=" "))
+
+
+def page(config: Any, groups: Sequence[Group], writing: Options, place: Mapping[str, Any]) -> Page:
+    """The settings for all programs, and for the others why there are none."""
+    versions = _versions(writing.engine_version)
+    entries = []
+    for target in sorted(TARGETS, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER)):
+        writer = TARGETS[target]
+        own = Options(
+            writing.architecture if writer.takes_architecture else None,
+            versions.get(writer.engine) if writer.engine else None,
+        )
+        try:
+            values, notes = of_config(config, groups, target, own, place)
+            entries.append(Entry(target, writer.result, values, notes))
+        except (ValueError, Unwritten) as error:
+            words = in_options(str(error), click.get_current_context().command)
+            reason = error.message if isinstance(error, Unwritten) else words.partition(": ")[2]
+            entries.append(Entry(target, writer.result, refused=reason))
+    none = (Entry(name, "", refused=f"there is no setting: {why}") for name, why in REFUSED.items())
+    return Page((*entries, *none))
+
+
+def _versions(text: str | None) -> dict[str, str]:
+    """The versions of engines: ENGINE=VERSION, and several between commas."""
+    known = sorted({each.engine for each in TARGETS.values()} - {""})
+    found: dict[str, str] = {}
+    for each in [] if text is None else text.split(","):
+        engine, _, version = each.partition("=")
+        if engine not in known or not version:
+            raise click.UsageError(
+                f"--engine-version must be ENGINE=VERSION with --to all, for {', '.join(known) or 'no engine yet'}; "
+                f"got {each!r}"
+            )
+        found[engine] = version
+    return found
