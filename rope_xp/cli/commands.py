@@ -64,7 +64,7 @@ def explain(file: str, as_json: bool, context: int | None, trained_length: int |
 
     \b
     Example: rope-xp explain config.json --context 128k
-    Example: rope-xp explain config.json --flags "vllm serve model --max-model-len 128K"
+    Example: rope-xp explain config.json --flags "--rope-scale 2"
     """
     found = groups_of(inputs.config(file), **place)
     if all(each.rope is None for each in found):
@@ -118,7 +118,7 @@ def compare(
     \b
     Example: rope-xp compare old/config.json new/config.json
     Example: rope-xp compare config.json my_model:apply_rope --layer 5
-    Example: rope-xp compare config.json --flags "llama-server -c 65536 --rope-scale 2"
+    Example: rope-xp compare config.json --flags "--rope-scale 2"
     """
     inputs.require_one_stdin((a, b or ""))
     given = {name: value for name, value in place.items() if value is not None}

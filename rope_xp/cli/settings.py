@@ -150,26 +150,26 @@ def _lines(body: Any) -> list[str]:
 def _pasted(settings: Any) -> str:
     """Settings in lines of `WIDTH` columns that can be pasted: JSON, or a command line with a flag in each line."""
     if isinstance(settings, Mapping):
-        return _folded(settings)
-    lines, words = [], list(settings)
-    while words:
-        flag = [words.pop(0)]
-        while words and not words[0].startswith("--"):
-            flag.append(words.pop(0))
-        line = shlex.join(flag)
-        lines.append(line if len(line) < WIDTH - 4 else "\n".join(wrap(line, WIDTH - 4, break_long_words=False)))
-    return " \\\n".join(lines)
+        lines = {name: each for name, each in settings.items() if isinstance(each, str) and each.startswith("--")}
+        if not lines:
+            return _folded(settings, WIDTH - 2)
+        return "\n".join(f"# {name}\n{_pasted(shlex.split(each))}" for name, each in lines.items())
+    flags: list[list[str]] = []
+    for word in settings:
+        flags += [[word]] if word.startswith("--") else []
+        flags[-1] += [] if word.startswith("--") else [word]
+    return " \\\n".join("\n".join(wrap(shlex.join(each), WIDTH - 4, break_long_words=False)) for each in flags)
 
 
-def _folded(value: Any) -> str:
-    """JSON in which short values stand in one line."""
+def _folded(value: Any, width: int) -> str:
+    """JSON in lines of a width. Values that fit stand in one line."""
     line = json.dumps(value)
-    if len(line) <= WIDTH - 4:
+    if len(line) < width:
         return line
     if isinstance(value, Mapping):
-        inner = ",\n".join(f"{json.dumps(name)}: {_folded(each)}" for name, each in value.items())
-        return "{\n" + indent(inner, "  ") + "\n}"
-    return "\n".join(wrap(line, WIDTH - 8, break_long_words=False, subsequent_indent=" "))
+        inner = (f"{json.dumps(name)}: {_folded(each, width - len(name) - 6)}" for name, each in value.items())
+        return "{\n" + indent(",\n".join(inner), "  ") + "\n}"
+    return "\n".join(wrap(line, width, break_long_words=False, subsequent_indent=" "))
 
 
 def page(config: Any, groups: Sequence[Group], writing: Options, place: Mapping[str, Any]) -> Page:

@@ -13,9 +13,11 @@ from configs import CONFIGS
 
 import rope_xp
 from rope_xp import from_config
+from rope_xp._core.writers import REFUSED, TARGETS
 from rope_xp.cli import doctor, main
 from rope_xp.cli.commands import PICTURES, app
 from rope_xp.cli.layers import groups_of
+from rope_xp.cli.settings import ORDER
 from rope_xp.plot import PICTURES as DRAWN
 
 LLAMA, QWEN, PLAIN = "llama-3.1-8b", "qwen2.5-7b-instruct-yarn", "llama-2-7b"
@@ -490,3 +492,103 @@ def test_completion_is_available():
         [sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True, check=False
     )
     assert "complete" in found.stdout
+
+
+# The flags of an engine, and the page of all programs.
+
+SCALED = "llama-server -m model.gguf --rope-scale 2 -c 65536"
+NOTHING = """vllm serve model --hf-overrides '{"rope_theta": 1e6}'"""
+
+
+def test_compare_says_what_flags_change(run, file):
+    code, text, errors = run("compare", file(PLAIN), "--flags", SCALED)
+    assert (code, errors) == (1, "") and "Likely cause: scaling." in text and "RotaryEmbedding" in text
+    assert "b was read from the GGUF file that llama.cpp's converter writes" in text
+    assert max(map(len, text.replace(file(PLAIN), "FILE").splitlines())) <= 80
+    code, text, _ = run("compare", file(PLAIN), "--flags", NOTHING)
+    assert code == 0 and "--hf-overrides of the flags: nothing changes" in text
+    code, text, _ = run("compare", file(PLAIN), file(PLAIN), "--flags", SCALED, "--json")
+    report = json.loads(text)
+    assert code == 1 and report["causes"] == ["scaling"] and "llama.cpp 0.5.0" in report["remarks"][0]
+
+
+def test_compare_gives_the_flags_to_the_second_file(run, file, tmp_path):
+    metadata = {"llama.rope.freq_base": 1e4, "llama.attention.key_length": 128, "llama.context_length": 4096}
+    path = tmp_path / "metadata.json"
+    path.write_text(json.dumps({"general.architecture": "llama", **metadata, "llama.rope.scaling.factor": 2.0}))
+    words = ("compare", file(PLAIN), str(path), "--layout", "half")
+    assert run(*words)[0] == 1 and run(*words, "--flags", "--rope-scale 1")[0] == 0
+    assert run("compare", str(path), file(PLAIN), "--layout", "half", "--flags", "--rope-scale 2")[0] == 0
+
+
+def test_explain_says_what_an_engine_computes(run, file):
+    code, text, errors = run("explain", file(PLAIN), "--flags", SCALED, "--json")
+    assert (code, errors) == (0, "")
+    assert json.loads(text) == from_config(CONFIGS[PLAIN], flags=SCALED).explain().to_dict()
+    code, text, _ = run("explain", file(PLAIN), "--flags", NOTHING)
+    assert code == 1 and "nothing changes" in text
+    code, text, _ = run("explain", file("gemma-3-12b-it"), "--flags", "vllm serve model")
+    assert "== Layers, 1 of 2: sliding_attention ==" in text
+
+
+def test_bad_flags_are_one_line(run, file):
+    for words, message in {
+        ("compare", PLAIN): "B must be given, or --flags with a file A; got A alone",
+        ("compare", "math:sin", "--flags", SCALED): "B must be given, or --flags with a file A",
+        ("compare", "math:sin", "math:sin", "--flags", SCALED): "one of the two must be a file with --flags; got two",
+        ("compare", PLAIN, "--flags", "--rope-scal 2"): "--flags must be known if they may be about positions",
+        ("explain", PLAIN, "--flags", ""): "--flags must have an argument about rotation, or begin with a known",
+        ("convert", PLAIN, "--to", "all", "--engine-version", "1.0"): "must be ENGINE=VERSION with --to all, for",
+        ("convert", PLAIN, "--to", "all", "--engine-version", "other=1.0"): "got 'other=1.0'",
+    }.items():
+        code, text, errors = run(*(file(each) if each in CONFIGS else each for each in words))
+        assert (code, text, errors.count("\n")) == (2, "", 1) and message in errors, errors
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        (PLAIN, ()),
+        (QWEN, ()),
+        ("gemma-3-12b-it", ()),
+        ("deepseek-v3", ()),
+        ("qwen3-vl-2b-instruct", ()),
+        ("phi-4-mini-instruct", ("--seq-len", "128k")),
+    ],
+)
+def test_a_page_has_all_programs(run, file, name, place):
+    code, text, errors = run("convert", file(name), "--to", "all", *place)
+    assert (code, errors) == (0, "") and max(map(len, text.splitlines())) <= 80
+    titles = re.findall(r"^== ([\w.-]+): (.*) ==$", text, re.M)
+    assert [title for title, _ in titles] == [*sorted(TARGETS, key=place_in_order), *REFUSED]
+    page = json.loads(run("convert", file(name), "--to", "all", *place, "--json")[1])["targets"]
+    for (target, result), entry in zip(titles, page, strict=True):
+        assert (entry["target"], bool(entry["refused"])) == (target, result == "none")
+        if target in REFUSED:
+            assert REFUSED[target] in entry["refused"]
+            continue
+        code, alone, errors = run("convert", file(name), "--to", target, *place, "--json")
+        if entry["refused"]:
+            assert code == 2 and entry["refused"] in errors
+        else:
+            assert code == 0 and json.loads(alone) == entry["settings"]
+            assert errors == "".join(f"rope-xp: {note}\n" for note in entry["notes"])
+
+
+def place_in_order(name):
+    return ORDER.index(name) if name in ORDER else len(ORDER)
+
+
+def test_a_page_can_be_pasted(run, file):
+    """Arguments and JSON have line ends that a shell and a parser accept."""
+    for name in (QWEN, "qwen3-vl-2b-instruct", "gemma-3-12b-it"):
+        text = run("convert", file(name), "--to", "all")[1]
+        found = dict(zip(*[iter(re.split(r"^== ([\w.-]+): .* ==\n", text, flags=re.M)[1:])] * 2))
+        arguments = shlex.split(found["vllm"].replace("\\\n", " "))
+        wanted = shlex.split(run("convert", file(name), "--to", "vllm")[1])
+        assert arguments[0] == wanted[0] and json.loads(arguments[1]) == json.loads(wanted[1])
+        assert json.loads(found["transformers"]) == json.loads(run("convert", file(name), "--to", "transformers")[1])
+
+
+def test_every_program_has_a_place_in_the_page():
+    assert set(ORDER) >= set(TARGETS)

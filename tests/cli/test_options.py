@@ -10,6 +10,7 @@ import pytest
 
 import rope_xp
 from rope_xp import RotaryEmbedding, frequencies, plot
+from rope_xp._core.config.command_line import KNOWN
 from rope_xp._core.extension.rules import METHODS
 from rope_xp.cli.commands import app
 from rope_xp.cli.options import PARAMETERS, RULE_PARAMETERS, in_options, report_in_options
@@ -49,7 +50,7 @@ REACHED = {
     "plot": {**EXPLAINED, **DRAWN},
 }
 # Options of other programs, which errors about their settings may name.
-OF_OTHERS = {"--override-kv", "--rope-scaling", "--yarn-attn-factor"}
+OF_OTHERS = {*KNOWN}
 # Functions in Python that an error advises, with arguments of their own.
 ADVISED = r"permute_projection\(to=|compat='transformers'"
 
