@@ -67,6 +67,8 @@ def of_torch(q: torch.Tensor, k: torch.Tensor) -> None:
 def of_configs(layer: int | None, q: torch.Tensor) -> None:
     assert_type(from_config(CONFIG), RotaryEmbedding | Any)
     assert_type(from_config(CONFIG, strict=True), RotaryEmbedding | Any)
+    assert_type(from_config(CONFIG, flags="--rope-scale 2"), RotaryEmbedding | Any)
+    assert_type(from_config(CONFIG, layer=3, flags=["--rope-scale", "2"]), RotaryEmbedding | None)
     assert_type(from_config(CONFIG, layer=3), RotaryEmbedding | None)
     assert_type(from_config(CONFIG, layer=layer), RotaryEmbedding | None)
     assert_type(from_config(CONFIG, layer_type="sliding_attention"), RotaryEmbedding | None)

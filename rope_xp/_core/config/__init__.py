@@ -194,6 +194,8 @@ def from_config(
     >>> config["rope_scaling"] = {"type": "linear", "factor": 4.0}
     >>> from_config(config)
     RotaryEmbedding(head_dim=128, layout='half', base=500000.0, scaling=LinearScaling(factor=4.0))
+    >>> from_config(config, flags="llama-server -m model.gguf --rope-freq-base 1000000")
+    RotaryEmbedding(head_dim=128, layout='half', base=1000000.0, scaling=LinearScaling(factor=4.0))
     >>> from_config({"dim": 4096, "n_heads": 32, "rope_theta": 500000.0, "multiple_of": 1024})
     RotaryEmbedding(head_dim=128, layout='interleaved', base=500000.0)
     """
