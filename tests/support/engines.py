@@ -223,14 +223,15 @@ def megatron(arguments):
     is_latent = arguments.get("multi_latent_attention", False)
     width = arguments["qk_pos_emb_head_dim" if is_latent else "kv_channels"]
     kind = arguments["rope_type" if is_latent else "position_embedding_type"]
-    base, factor = arguments["rotary_base"], arguments.get("rotary_scaling_factor")
+    base = arguments["rotary_base"]
     if kind == "yarn":
         prefix, rounded = ("", True) if is_latent else ("yarn_", arguments["yarn_correction_range_round_to_int"])
+        factor = arguments[f"{prefix}rotary_scaling_factor"]
         names = ("original_max_position_embeddings", "beta_fast", "beta_slow")
         original, *betas = (arguments[prefix + name] for name in names)
         freqs = blend(progression(base, width), factor, original, base, *betas, rounded=rounded)
-        all_dims = arguments.get("mscale_all_dim", 0.0)
-        magnitude = g(factor, arguments.get("mscale", 1.0)) / g(factor, all_dims)
+        all_dims = arguments.get(f"{prefix}mscale_all_dim", 0.0)
+        magnitude = g(factor, arguments.get(f"{prefix}mscale", 1.0)) / g(factor, all_dims)
         return freqs, magnitude, g(factor, all_dims) ** 2 if is_latent else 1.0
     freqs = progression(base, int(width * arguments.get("rotary_percent", 1.0)))
     if arguments.get("use_rope_scaling"):

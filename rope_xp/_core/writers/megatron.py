@@ -88,14 +88,16 @@ def _of_yarn(who: str, rope: Any, rule: YarnScaling) -> dict[str, Any]:
             f"{who}: layout must be 'half' and rotary_dim head_dim={rope.head_dim} with YaRN in {TARGET}; "
             f"got {rope.layout!r} and {rope.rotary_dim}"
         )
+    scales = {"mscale": 1.0, "mscale_all_dim": 0.0} | mscales(who, rope, rule, TARGET)
     return {
         "position_embedding_type": "yarn",
-        "rotary_scaling_factor": rule.factor,
+        # Megatron-core has no default for any of these.
+        "yarn_rotary_scaling_factor": rule.factor,
         f"yarn_{ORIGINAL}": rule.original_max_position_embeddings,
         "yarn_beta_fast": rule.beta_fast,
         "yarn_beta_slow": rule.beta_slow,
+        **{f"yarn_{name}": value for name, value in scales.items()},
         "yarn_correction_range_round_to_int": rule.truncate,
-        **mscales(who, rope, rule, TARGET),
     }
 
 
