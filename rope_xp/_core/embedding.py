@@ -313,7 +313,9 @@ class RotaryEmbedding(CachedKeys, Extensible):
     @overload
     def to_config(
         self,
-        target: Literal["transformers", "gguf", "mlx", "megatron", "meta"] = "transformers",
+        target: Literal[
+            "transformers", "transformers4", "gguf", "lmstudio", "mlx", "megatron", "axolotl", "meta"
+        ] = "transformers",
         *,
         architecture: str | None = None,
         engine_version: str | None = None,
@@ -341,13 +343,17 @@ class RotaryEmbedding(CachedKeys, Extensible):
             Which program reads the result:
 
             - ``"transformers"``: `rope_parameters` of a config of transformers 5.
+            - ``"transformers4"``: keys of a config.json of transformers 4, which many programs still read: the base,
+              `rope_scaling` and others. In a config with parts, they lie under the key of the part.
             - ``"vllm"``: arguments for vLLM that replace the config's `rope_parameters`. For a config with parts, put
               them under "text_config".
             - ``"llama.cpp"``: arguments for llama.cpp. The widths, the pairing and position axes are in its file. They
               assume that the file has no tensors of factors, such as `rope_freqs.weight`.
             - ``"gguf"``: metadata of a GGUF file. Tensors that divide frequencies are in it by their names, as lists.
+            - ``"lmstudio"``: keys of LM Studio's load config, which has a base and linear scaling. The file has all else.
             - ``"mlx"``: keys of a config.json of MLX, some of whose models do not read `rope_traditional`.
             - ``"megatron"``: arguments of Megatron-LM, by their names with underscores.
+            - ``"axolotl"``: a key of Axolotl's YAML file, with the keys of transformers 5.
             - ``"meta"``: keys of a params.json.
         architecture : str, optional
             The `general.architecture` of a GGUF file, for ``"gguf"`` and ``"llama.cpp"``. The default is that of the

@@ -45,7 +45,7 @@ class Provenance:
     path : tuple of str
         The keys that lead from the whole config to the part that was read; none if it is the config itself.
     layer_type : str
-        The type of the layers, if layers differ and one was asked for.
+        The type of the layers that the embedding is for; empty if layers do not differ.
     max_position_embeddings : int, optional
         The length that the config states, or to which the embedding was extended, in tokens.
     trained_length : int, optional

@@ -84,10 +84,26 @@ def _of_groups(config: Any, groups: Sequence[Group], target: Any, writing: Optio
         blocks = {name: json.loads(each.values[-1])["rope_parameters"] for name, each in found.items()}
         values = ["--hf-overrides", json.dumps({"rope_parameters": blocks})]
         return _in_part(Settings(values, notes), config, target, part)
-    if target != "transformers" or not all(each.is_type for each in groups):
+    is_block = all(each.is_type for each in groups)
+    if target == "transformers4" and is_block:  # each type of layers has a base of its own
+        return Settings(_joined({name: each.values for name, each in found.items()}), notes)
+    if target != "transformers" or not is_block:
         notes = (*notes, "the layers differ, and each of these settings is for the layers that its key names")
     texts = {name: each.values if isinstance(each.values, dict) else each.text() for name, each in found.items()}
     return Settings(texts, notes)
+
+
+def _joined(found: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The keys of all types of layers as one dict. The same key must have one value."""
+    joined: dict[str, Any] = {}
+    for name, keys in found.items():
+        for key, value in keys.items():
+            if joined.setdefault(key, value) != value:
+                raise Unwritten(
+                    f"layers must differ only in keys that transformers 4 has for each of their types; got {key} of "
+                    f"{name} beside another one"
+                )
+    return joined
 
 
 def _in_part(found: Settings, config: Any, target: Any, part: str | None) -> Settings:

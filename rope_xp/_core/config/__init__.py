@@ -471,7 +471,7 @@ def _read_keys(
     names = axis_names(family, model_type, chosen.axes)
     defaults, found = tuple(keys.defaults.values()), tuple(keys.remarks)
     return chosen, Provenance(
-        defaults, found, model_type, length, stated, axis_names=names, indexer=note, layer_type=label
+        defaults, found, model_type, length, stated, axis_names=names, indexer=note, layer_type=label or ""
     )
 
 

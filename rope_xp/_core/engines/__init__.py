@@ -12,6 +12,7 @@ A table is a JSON file `<engine>-<version>.json` of this folder, with these keys
     - `flat`: whether the keys may also be in the file itself, although `path` leads to another place.
     - `fixed`: what is computed whatever the keys say, such as `{"layout": "half"}`.
     - `since`: the version from which on this is so, where it is known.
+    - `layers`: the types of layers that read other keys, each with `keys`, `rules` and `fixed` of its own.
 - `facts`: what a script cannot decide, written by hand: `models`, `text` and `source`.
 """
 
@@ -34,6 +35,11 @@ class Reading(NamedTuple):
     since: str = ""
     block: str = ""
     flat: bool = False
+    layers: Mapping[str, "Reading"] = {}
+
+    def of_layer(self, layer_type: str) -> "Reading":
+        """What layers of a type read."""
+        return self.layers.get(layer_type, self)
 
 
 class Fact(NamedTuple):
@@ -110,6 +116,7 @@ def _reading(entry: Mapping[str, Any]) -> Reading:
         entry.get("since", ""),
         entry.get("block", ""),
         entry.get("flat", False),
+        {layer_type: _reading(each) for layer_type, each in entry.get("layers", {}).items()},
     )
 
 

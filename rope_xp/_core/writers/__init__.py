@@ -6,7 +6,9 @@ from typing import Any, Literal, NamedTuple
 
 from rope_xp._core import checks
 
-Target = Literal["transformers", "vllm", "llama.cpp", "gguf", "mlx", "megatron", "meta"]
+Target = Literal[
+    "transformers", "transformers4", "vllm", "llama.cpp", "gguf", "lmstudio", "mlx", "megatron", "axolotl", "meta"
+]
 
 
 class Writer(NamedTuple):
@@ -42,7 +44,8 @@ class Options(NamedTuple):
 
 
 TARGETS = {
-    "transformers": Writer("transformers.transformers_keys", "rope_parameters of a config"),
+    "transformers": Writer("transformers.transformers_keys", "rope_parameters of a config", "transformers"),
+    "transformers4": Writer("transformers.transformers4_keys", "keys of a config.json", "transformers"),
     "vllm": Writer("vllm.vllm_flags", "arguments of a command line", length="vllm.with_length"),
     "llama.cpp": Writer(
         "llama_cpp.llama_cpp_flags",
@@ -58,12 +61,23 @@ TARGETS = {
         takes_architecture=True,
         length="llama_cpp.with_context_length",
     ),
+    "lmstudio": Writer("lmstudio.lmstudio_keys", "keys of a load config", length="lmstudio.with_length"),
     "mlx": Writer("mlx.mlx_keys", "keys of a config", engine="mlx-lm"),
     "megatron": Writer("megatron.megatron_arguments", "arguments by name"),
+    "axolotl": Writer("axolotl.axolotl_keys", "a key of its YAML file"),
     "meta": Writer("meta.meta_keys", "keys of a params.json"),
 }
 # Programs for which nothing can be written, and why.
-REFUSED: dict[str, str] = {}
+REFUSED = {
+    "ollama": "its options have no key for RoPE; a GGUF file that has the rule needs none, see "
+    'to_config("gguf", architecture=...)',
+    "llama-factory": "its rope_scaling names only a rule; it replaces the rotary block, with factor = "
+    "ceil(model_max_length / trained length) and without other keys. Write them into config.json, see "
+    'to_config("transformers"), and leave rope_scaling out',
+    "unsloth": "it computes frequencies itself, from a rope_scaling that it takes only if the rule is linear, yarn or "
+    "llama3, and without one it makes rules other than llama3 linear beyond the trained length. Write the keys into "
+    'config.json, see to_config("transformers")',
+}
 
 
 def config_for(who: str, rope: Any, target: Any, options: Options) -> Any:

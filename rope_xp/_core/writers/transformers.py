@@ -1,22 +1,188 @@
-"""Write an embedding as the `rope_parameters` of a transformers config."""
+"""Write an embedding as keys of a transformers config: the `rope_parameters` of version 5, or the keys of version 4."""
 
+from collections.abc import Mapping
 from dataclasses import fields
-from math import nextafter
+from math import isclose, log, nextafter, sqrt
 from typing import Any
 
+from rope_xp._core import engines
 from rope_xp._core.writers import Options
 from rope_xp._core.writers.limits import require_attention_factor, require_only
-from rope_xp.frequencies import NTKScaling, Scaling
+from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, NTKScaling, Scaling
 
+ENGINE = "transformers"
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
 ORDERS = ("chunked", "interleaved", "spatial_first", "even_odd")
+ORIGINAL, LENGTH, FRACTION = "original_max_position_embeddings", "max_position_embeddings", "partial_rotary_factor"
 # Fields of scaling rules that a config has outside `rope_parameters`.
-NOT_IN_BLOCK = ("seq_len", "max_position_embeddings")
+NOT_IN_BLOCK = ("seq_len", LENGTH)
+# Keys of the base in transformers 4: the first that a class reads is written.
+BASES = ("rope_theta", "rotary_emb_base", "rope_local_base_freq", "global_rope_theta", "local_rope_theta")
 
 
 def transformers_keys(who: str, rope: Any, options: Options) -> dict[str, Any]:
     """`rope_parameters`, as transformers 5 reads them."""
-    return rope_parameters(who, rope)
+    reads = Reads(who, rope, _table(who, options.engine_version, 5))
+    block = rope_parameters(who, rope)
+    if reads.known is None:
+        return block
+    reads.require_rotation()
+    rule = {name: value for name, value in block.items() if name not in ("rope_theta", FRACTION)}
+    fraction = {FRACTION: block[FRACTION]} if block["rope_type"] == "proportional" else reads.fraction(FRACTION)
+    return {"rope_type": block["rope_type"], **reads.base("rope_theta"), **fraction, **reads.rule(rule)}
+
+
+def transformers4_keys(who: str, rope: Any, options: Options) -> dict[str, Any]:
+    """Keys of a config.json, as transformers 4 reads them."""
+    keys = flat_keys(who, rope, Reads(who, rope, _table(who, options.engine_version, 4)))
+    for name in reversed(rope._provenance.path):
+        keys = {name: keys}
+    return keys
+
+
+def flat_keys(who: str, rope: Any, reads: "Reads") -> dict[str, Any]:
+    """The same, without the keys that lead to the part of a config."""
+    block = rope_parameters(who, rope)
+    rule = {name: value for name, value in block.items() if name not in ("rope_theta", FRACTION)}
+    if block["rope_type"] == "proportional":
+        raise ValueError(f"{who}: scaling must be a rule that {reads.table.name} has; got {rope.scaling.describe()}")
+    outside = _of_length(rope, rule)
+    if reads.known is None:
+        fraction = {FRACTION: block[FRACTION]} if FRACTION in block else {}
+        return {"rope_theta": rope.base, **fraction, **outside, "rope_scaling": _or_none(rule)}
+    reads.require_rotation()
+    interleave = {"rope_interleave": rope.layout != "half"} if "rope_interleave" in reads.known.keys else {}
+    keys = {**reads.base(*BASES), **reads.fraction(FRACTION, "rotary_pct", "rotary_dim"), **interleave, **outside}
+    rule = reads.rule(rule, outside)
+    if reads.known.fixed.get("rule_key") and len(rule) > 1:
+        rule = {reads.known.fixed["rule_key"]: rule.pop("rope_type"), **rule}
+    of_some = reads.of_type is not None and not reads.known.rules and bool(reads.of_type.layers)
+    return keys if of_some else {**keys, "rope_scaling": _or_none(rule)}
+
+
+def _or_none(rule: dict[str, Any]) -> dict[str, Any] | None:
+    return None if rule == {"rope_type": "default"} else rule
+
+
+def _of_length(rope: Any, rule: dict[str, Any]) -> dict[str, Any]:
+    """The keys about lengths that transformers 4 reads outside the block. It computes the factor of LongRoPE."""
+    scaling = rope.scaling
+    if isinstance(scaling, DynamicNTKScaling):
+        return {LENGTH: scaling.max_position_embeddings}
+    if not isinstance(scaling, LongRopeScaling):
+        return {}
+    rule.pop("factor", None)
+    rule.setdefault("attention_factor", rope.attention_factor)
+    return {ORIGINAL: rule.pop(ORIGINAL)}
+
+
+def _table(who: str, version: Any, major: int) -> engines.Table:
+    """The table of a version of transformers, whose first number must be `major`."""
+    found = engines.table(who, ENGINE, version if version is not None else {4: "4.999", 5: None}[major])
+    if version is not None and int(version.lstrip("bv").partition(".")[0]) != major:
+        target = {4: "transformers4", 5: "transformers"}[major]
+        raise ValueError(f'{who}: engine_version must be {major}.x with target "{target}"; got {version!r}')
+    return found
+
+
+class Reads:
+    """What a class of transformers reads, for the model type of an embedding.
+
+    Attributes
+    ----------
+    of_type : engines.Reading or None
+        All layers; None if the embedding has no model type, or one that the table does not have.
+    known : engines.Reading or None
+        The same for the type of layers that the embedding is for.
+    """
+
+    def __init__(self, who: str, rope: Any, table: engines.Table):
+        self.who, self.rope, self.table = who, rope, table
+        self.model_type, layer_type = rope._provenance.model_type, rope._provenance.layer_type
+        self.of_type = table.of(self.model_type)
+        self.known = None if self.of_type is None else self.of_type.of_layer(layer_type)
+        if self.known is None and self.model_type and not rope._provenance.format:
+            engines.warn(f"{who}: whether {table.name} reads these keys for model type {self.model_type!r} is not known")
+
+    def error(self, key: str) -> ValueError:
+        """The error for a key that is not read."""
+        return ValueError(
+            f"{self.who}: {self.table.name} must read {key} for model type {self.model_type!r}; got a class that does "
+            "not"
+        )
+
+    def require_rotation(self) -> None:
+        """What no key says must be as the class has it: the layout and the scale of the softmax."""
+        rope, fixed, keys = self.rope, self.known.fixed, self.known.keys
+        if "rope_interleave" not in keys and rope.layout.removesuffix("_to_half") != fixed["layout"].removesuffix(
+            "_to_half"
+        ):
+            raise ValueError(
+                f"{self.who}: layout must be {fixed['layout']!r} for model type {self.model_type!r} in "
+                f"{self.table.name}; got {rope.layout!r}"
+            )
+        if rope.softmax_scale != 1.0 and "softmax_scale" not in fixed:
+            raise ValueError(
+                f"{self.who}: softmax_scale must be 1 for model type {self.model_type!r} in {self.table.name}, whose "
+                f"class does not read mscale_all_dim for it; got {rope.softmax_scale}"
+            )
+        if rope.sections is not None and "mrope_section" not in keys:
+            raise self.error("mrope_section")
+
+    def base(self, *names: str) -> dict[str, Any]:
+        """The key of the base that is read; none if the base is that of the class anyway."""
+        for name in names:
+            if name in self.known.keys:
+                return {name: self.rope.base}
+        if not isclose(self.known.fixed.get("base", 0.0), self.rope.base, rel_tol=1e-3):
+            raise self.error(names[0])
+        return {}
+
+    def fraction(self, *names: str) -> dict[str, Any]:
+        """The key of the rotated fraction that is read; none if the fraction is that of the class anyway."""
+        rope = self.rope
+        for name in names:
+            if name in self.known.keys:
+                return {name: rope.rotary_dim if name == "rotary_dim" else rotated_fraction(rope)}
+        if not isclose(self.known.fixed.get("rotated", 1.0), 2 * rope.pairs / rope.head_dim, rel_tol=1e-4):
+            raise self.error(names[0])
+        return {}
+
+    def rule(self, block: dict[str, Any], outside: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The keys of the block that are read. Others must have their defaults."""
+        name, keys = block["rope_type"], self.known.keys
+        sections = {key: value for key, value in block.items() if key in keys and key.startswith("mrope")}
+        if name == "default":
+            return {"rope_type": name, **sections}
+        if name not in self.known.rules:
+            raise self.error(f"the rule {name!r}")
+        read, written = self.known.rules[name], {"rope_type": name, **sections}
+        rule = Scaling() if self.rope.scaling is None else self.rope.scaling
+        defaults = {each.name: each.default for each in fields(rule)} | {"factor": rule_factor(rule)}
+        for key, value in block.items():
+            if key in written:
+                continue
+            if key in read:
+                written[key] = value
+            elif key == "attention_factor" and outside and self._is_usual(value):
+                written |= {}
+            elif value != defaults.get(key) and not key.startswith("mrope"):
+                raise self.error(f"{key} of the rule {name!r}")
+            elif key.startswith("mrope"):
+                raise self.error(key)
+        return written
+
+    def _is_usual(self, factor: float) -> bool:
+        """Whether a class that does not read the attention factor of LongRoPE computes this one from the lengths."""
+        rule, length = self.rope.scaling, self.rope._provenance.max_position_embeddings
+        ratio = (length or 0) / rule.original_max_position_embeddings
+        usual = sqrt(1 + log(ratio) / log(rule.original_max_position_embeddings)) if ratio > 1 else 1.0
+        return isclose(usual, factor, rel_tol=1e-6)
+
+
+def rule_factor(rule: Any) -> Any:
+    """The factor that a class takes where a block states none: that of dynamic scaling by `alpha` is 1."""
+    return 1.0 if isinstance(rule, NTKScaling) else None
 
 
 def rope_parameters(who: str, rope: Any) -> dict[str, Any]:
@@ -26,9 +192,9 @@ def rope_parameters(who: str, rope: Any) -> dict[str, Any]:
     block = {"rope_type": rule.rope_type, "rope_theta": rope.base} | _of_rule(who, rule)
     require_attention_factor(who, rope)
     if rope.rotary_dim != rope.head_dim:
-        if "partial_rotary_factor" in block:
+        if FRACTION in block:
             raise ValueError(f"{who}: rotary_dim must be head_dim with {rule}; got {rope.rotary_dim}")
-        block["partial_rotary_factor"] = rotated_fraction(rope)
+        block[FRACTION] = rotated_fraction(rope)
     return block if rope.sections is None else block | _of_sections(who, rope.sections)
 
 

@@ -1,0 +1,21 @@
+"""Write an embedding for Axolotl, which trains models of transformers 5."""
+
+from typing import Any
+
+from rope_xp._core.writers import Options
+from rope_xp._core.writers.transformers import transformers_keys
+
+
+def axolotl_keys(who: str, rope: Any, options: Options) -> dict[str, Any]:
+    """A key of Axolotl's YAML file. Its values become attributes of the config of transformers, one by one."""
+    if rope._provenance.path:
+        raise ValueError(
+            f"{who}: the embedding must be that of the config itself for Axolotl, which replaces a part as a whole; "
+            f"got {'.'.join(rope._provenance.path)}"
+        )
+    if rope._provenance.layer_type:
+        raise ValueError(
+            f"{who}: layers must be alike for Axolotl, which replaces rope_parameters as a whole; got "
+            f"{rope._provenance.layer_type!r}"
+        )
+    return {"overrides_of_model_config": {"rope_parameters": transformers_keys(who, rope, options)}}
