@@ -19,7 +19,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 import transformers
-from transformers import CONFIG_MAPPING, MODEL_MAPPING
+from transformers import CONFIG_MAPPING, MODEL_MAPPING, AutoConfig
 
 IS_4 = transformers.__version__.startswith("4.")
 APPLY = re.compile(r"apply_(multimodal_)?rotary|apply_interleaved_rope")
@@ -56,7 +56,8 @@ MORE: dict[str, dict[str, Any]] = {
     **{name: {BLOCK: SECTIONS} for name in ("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text", "glm4v_text")},
     **{name: {BLOCK: SECTIONS} for name in ("glm_image_text", "glm_ocr_text")},
     "glm4v_moe_text": {BLOCK: HALF_SECTIONS},
-    **{name: {"head_dim": HEAD} for name in ("hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl_text", "ministral")},
+    **{name: {"head_dim": HEAD} for name in "hunyuan_v1_dense hunyuan_v1_moe hunyuan_vl_text ministral".split()},
+    **{name: {"head_dim": HEAD} for name in ("minimax", "mistral", "mixtral")},
     "nemotron": {"head_dim": HEAD, "num_key_value_heads": 4},
     **{name: {"position_embedding_type": "rope"} for name in ("granitemoe", "granitemoeshared")},
     "bamba": {"attn_layer_indices": [0, 1]},
@@ -142,18 +143,21 @@ def quiet():
 
 
 def calls(keys):
-    """The calls of a forward pass of the model of a config.json with these keys."""
+    """The calls of a forward pass of the model of a config.json with these keys, or of a folder with the file."""
     with quiet(), torch.no_grad():
-        config = CONFIG_MAPPING[keys["model_type"]].from_dict(deepcopy(keys))
+        if isinstance(keys, Path):
+            config = AutoConfig.from_pretrained(keys)
+        else:
+            config = CONFIG_MAPPING[keys["model_type"]].from_dict(deepcopy(keys))
         config._attn_implementation = "eager"
         torch.manual_seed(0)
         model_class = _model_class(type(config))
-        if keys["model_type"] not in checked:
+        if config.model_type not in checked:
             with torch.device("meta"), suppress(NotImplementedError):
                 size = sum(each.numel() for each in model_class(config).parameters())
                 if size > LARGEST:
                     raise ValueError(f"the model must be tiny; got {size:,} parameters")
-            checked.add(keys["model_type"])
+            checked.add(config.model_type)
         model = model_class(config).eval()
         return _recorded(model, config)
 
@@ -172,7 +176,7 @@ def _recorded(model, config):
         inside = []
         for module in modules:
             for name, function in vars(module).copy().items():
-                if MASK.match(name):  # most of the time, and no part of the rotation
+                if MASK.match(name) and config.model_type != "modernbert-decoder":  # most of the time, and no part of the rotation
                     stack.enter_context(patch.object(module, name, lambda *_, **__: None))
                 elif APPLY.match(name) and callable(function) and not inspect.isclass(function):
                     made = _recording(function, found, layer, kinds, inside)

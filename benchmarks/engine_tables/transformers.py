@@ -46,7 +46,13 @@ RULES = {
     ]
     + [
         ({ORIGINAL: length, "short_factor": SHORT, "long_factor": LONG, "short_mscale": 1.0, "long_mscale": 1.0}, change)
-        for length, change in ((256, {"short_mscale": 1.5}), (16, {"long_mscale": 1.5}))
+        for length, change in (
+            (256, {"short_factor": LONG}),
+            (16, {"long_factor": SHORT}),
+            (256, {"short_mscale": 1.5}),
+            (16, {"long_mscale": 1.5}),
+            (16, {ORIGINAL: 256}),
+        )
     ],
     "proportional": [
         ({"factor": 2.0, "partial_rotary_factor": 0.5}, {"factor": 4.0}),
@@ -59,9 +65,14 @@ ACCEPTED = dict.fromkeys(("linear", "dynamic"), [("type", "factor")])
 ACCEPTED["longrope"] = [FACTORS, (*FACTORS, "short_mscale", "long_mscale", ORIGINAL)]
 # Keys outside the block, and what they are changed to: any that the config has, or that standard code reads.
 BASES = ("rope_theta", "rotary_emb_base", "rope_local_base_freq", "global_rope_theta", "local_rope_theta")
-OTHERS = {"partial_rotary_factor": 0.5, "rotary_pct": 0.5, "rotary_dim": 8, "rope_interleave": False}
+OTHERS = {"partial_rotary_factor": (0.25, 0.75), "rotary_pct": (0.5,), "rotary_dim": (8,), "rope_interleave": (False,)}
 SECTIONS = {"mrope_section": ([4, 6, 6], [8, 4, 4]), "mrope_interleaved": (False, True)}
 FACTS = [
+    {
+        "models": ["minimax", "mistral", "mixtral"],
+        "text": "dynamic NTK, YaRN and LongRoPE raise an error in transformers 4 if the file has no head_dim, or null",
+        "source": "modeling_rope_utils.py at 4.57.6: getattr(config, 'head_dim', ...) is None; run",
+    },
     {
         "models": [],
         "text": "transformers 4 takes the original length of LongRoPE from a key at the top level, and the factor from "
@@ -137,10 +148,10 @@ def _of_kind(tiny, keys, kind, calls):
     if start is None:
         base, start = {}, rotation({})
     entry = {"keys": [], "rules": {}, "fixed": {"layout": layout_of(tiny, keys, kind)}}
-    for name, value in {**dict.fromkeys(BASES, 100.0), **OTHERS}.items():
-        changed = rotation({name: value}, base or None)
-        within = None if tiny.IS_4 or not base else rotation({}, {**base, name: value})
-        if differ(start, changed) or differ(start, within):
+    for name, values in {**dict.fromkeys(BASES, (100.0,)), **OTHERS}.items():
+        changed = [rotation({name: value}, base or None) for value in values]
+        changed += [] if tiny.IS_4 or not base else [rotation({}, {**base, name: value}) for value in values]
+        if any(differ(start, each) for each in changed):
             entry["keys"].append(name)
     for name, (_, value) in SECTIONS.items() if sections else ():
         if differ(start, rotation({}, {**base, name: value})):

@@ -17,7 +17,8 @@ ORIGINAL, LENGTH, FRACTION = "original_max_position_embeddings", "max_position_e
 # Fields of scaling rules that a config has outside `rope_parameters`.
 NOT_IN_BLOCK = ("seq_len", LENGTH)
 # Keys of the base in transformers 4: the first that a class reads is written.
-BASES = ("rope_theta", "rotary_emb_base", "rope_local_base_freq", "global_rope_theta", "local_rope_theta")
+BASES = ("rope_theta", "rotary_emb_base", "global_rope_theta")
+BASES_OF_SLIDING = ("rope_local_base_freq", "local_rope_theta", *BASES)
 
 
 def transformers_keys(who: str, rope: Any, options: Options) -> dict[str, Any]:
@@ -52,7 +53,8 @@ def flat_keys(who: str, rope: Any, reads: "Reads") -> dict[str, Any]:
         return {"rope_theta": rope.base, **fraction, **outside, "rope_scaling": _or_none(rule)}
     reads.require_rotation()
     interleave = {"rope_interleave": rope.layout != "half"} if "rope_interleave" in reads.known.keys else {}
-    keys = {**reads.base(*BASES), **reads.fraction(FRACTION, "rotary_pct", "rotary_dim"), **interleave, **outside}
+    bases = BASES_OF_SLIDING if rope._provenance.layer_type == "sliding_attention" else BASES
+    keys = {**reads.base(*bases), **reads.fraction(FRACTION, "rotary_pct", "rotary_dim"), **interleave, **outside}
     rule = reads.rule(rule, outside)
     if reads.known.fixed.get("rule_key") and len(rule) > 1:
         rule = {reads.known.fixed["rule_key"]: rule.pop("rope_type"), **rule}
