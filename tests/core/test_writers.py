@@ -1,6 +1,7 @@
 """to_config: what is written for an engine gives the value by that engine's formulas, or the target is refused."""
 
 import json
+from copy import deepcopy
 
 import engines
 import gguf
@@ -22,7 +23,8 @@ from rope_xp import (
     YarnScaling,
     from_config,
 )
-from rope_xp._core.writers import TARGETS
+from rope_xp._core.engines import table
+from rope_xp._core.writers import TARGETS, with_length
 from rope_xp._core.writers.gguf_architectures import ARCHITECTURE_OF, LAYERS, LONG, gguf_layout
 
 # Engines compute in float64 here, from float32 numbers where a GGUF file has them: two roundings of a frequency.
@@ -236,7 +238,11 @@ def refused_goldens():
 REFUSED_GOLDENS = refused_goldens()
 
 
-@pytest.mark.parametrize("target", [target for target in TARGETS if target != "transformers"])
+# Targets with keys of transformers are read back, and tests/engines runs transformers. LM Studio has a test below.
+COMPUTED = [target for target in TARGETS if target not in ("transformers", "transformers4", "axolotl", "lmstudio")]
+
+
+@pytest.mark.parametrize("target", COMPUTED)
 @pytest.mark.parametrize("golden", ROTATED, ids=named)
 def test_engines_compute_the_value(golden, target):
     rope, options, written = outcome(golden, target)
@@ -303,6 +309,7 @@ def test_keys_are_read_back(golden, target):
 OF_FAMILY = ("spatial_first", "even_odd")
 
 
+@pytest.mark.filterwarnings("ignore:.* is not known:UserWarning")
 @pytest.mark.parametrize("nested", [False, True], ids=["flat", "text_config"])
 @pytest.mark.parametrize("target", ["transformers", "vllm"])
 @pytest.mark.parametrize("golden", ROTATED, ids=named)
@@ -324,6 +331,52 @@ def test_rope_parameters_are_read_back(golden, target, nested):
     if rope.softmax_scale != 1.0:  # only families with latent attention have it
         rope = rope.replace(scaling=found.scaling)
     assert_equal(found, rope, EXACT)
+
+
+@pytest.mark.filterwarnings("ignore:.* is not known:UserWarning")
+@pytest.mark.parametrize("golden", ROTATED, ids=named)
+def test_keys_of_transformers_4_replace_those_of_the_file(golden):
+    rope = rope_of(golden)
+    try:
+        written = json.loads(json.dumps(rope.to_config("transformers4")))
+    except ValueError:
+        return  # tests/engines shows that transformers 4 would compute another embedding
+    found = rope._provenance
+    known = not found.format and table("tests", "transformers", "4.57.6").of(found.model_type)
+    config = deepcopy(CONFIGS[golden["config"]]) if known else {"model_type": "mine", "head_dim": rope.head_dim}
+    place = config
+    for name in found.path:
+        place, written = place[name] if known else place, written[name]
+    place.pop("rope_parameters", None)
+    place.update(written)
+    options = {"layout": rope.layout, "seq_len": getattr(rope.scaling, "seq_len", None)}
+    read = from_config(config, **golden["kwargs"] if known else options)
+    if rope.sections is not None and rope.sections.order in OF_FAMILY:
+        read = read.replace(sections=rope.sections)
+    if rope.softmax_scale == 1.0:
+        assert_equal(read, rope, EXACT)
+    else:
+        assert (read.inv_freq, read.attention_factor) == (rope.inv_freq, rope.attention_factor)
+
+
+@pytest.mark.filterwarnings("ignore:.* is not known:UserWarning")
+@pytest.mark.parametrize("golden", ROTATED, ids=named)
+def test_axolotl_gets_the_block_of_transformers(golden):
+    rope, _, written = outcome(golden, "axolotl")
+    if isinstance(written, str):
+        block = outcome(golden, "transformers")[2]
+        assert isinstance(block, str) or rope._provenance.path or rope._provenance.layer_type
+    else:
+        assert written == {"overrides_of_model_config": {"rope_parameters": rope.to_config("transformers")}}
+
+
+def test_lm_studio_gets_a_base_and_the_inverse_of_a_factor():
+    assert half().to_config("lmstudio") == {"ropeFrequencyBase": 10_000.0}
+    linear = half(scaling=LinearScaling(factor=8.0)).to_config("lmstudio")
+    assert linear == {"ropeFrequencyBase": 10_000.0, "ropeFrequencyScale": 0.125}
+    ntk = half(scaling=NTKScaling(factor=4.0)).to_config("lmstudio")
+    assert ntk == {"ropeFrequencyBase": pytest.approx(10_000.0 * 4 ** (128 / 126))}
+    assert with_length("lmstudio", linear, 65_536) == {**linear, "contextLength": 65_536}
 
 
 WRITTEN_BY = {int: "add_uint32", float: "add_float32", str: "add_string", list: "add_array"}
@@ -353,6 +406,7 @@ def half(head_dim=128, base=10_000.0, **options):
 
 
 YARN = {"factor": 4.0, "original_max_position_embeddings": 4096}
+LINEAR = {"rope_type": "linear", "factor": 4.0}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 LONGROPE = {"short_factor": (1.0, 1.1), "long_factor": (1.5, 4.0), "original_max_position_embeddings": 4096}
 QWEN, LLAMA, DEEPSEEK, PHI = ({"architecture": name} for name in ("qwen2", "llama", "deepseek2", "phi3"))
@@ -476,6 +530,11 @@ IMPOSSIBLE = [
         {},
         "a rule that Megatron-LM with sections has; got yarn",
     ),
+    ("transformers4", {"scaling": ProportionalScaling()}, {}, "a rule that transformers 4.57.6 has; got proportional"),
+    ("transformers4", {}, {"engine_version": "5.18.0"}, 'engine_version must be 4.x with target "transformers4"; got'),
+    ("transformers", {}, {"engine_version": "4.57.6"}, 'engine_version must be 5.x with target "transformers"; got'),
+    ("lmstudio", {"scaling": YarnScaling(**YARN)}, {}, "scaling must be linear in LM Studio; got yarn.*GGUF file"),
+    ("lmstudio", {"sections": Sections((16, 24, 24))}, {}, "sections must be in the GGUF file for LM Studio; got"),
     ("meta", {}, {}, "layout must be 'interleaved' in Meta's params.json; got 'half': permute"),
     (
         "meta",
@@ -490,6 +549,37 @@ IMPOSSIBLE = [
 def test_what_a_target_cannot_express(target, options, arguments, message):
     with pytest.raises(ValueError, match=f"^RotaryEmbedding.to_config: .*{message}"):
         half(**options).to_config(target, **arguments)
+
+
+NOT_READ = [
+    ("transformers4", {"model_type": "llama", "partial_rotary_factor": 0.5}, "read partial_rotary_factor for .*'llama'"),
+    ("transformers", {"model_type": "llama", "partial_rotary_factor": 0.5}, "read partial_rotary_factor for .*'llama'"),
+    ("axolotl", {"model_type": "llama", "partial_rotary_factor": 0.5}, "read partial_rotary_factor for .*'llama'"),
+    ("transformers4", {"model_type": "nemotron", "rope_scaling": LINEAR}, "read the rule 'linear' for .*'nemotron'"),
+    ("transformers4", {"model_type": "olmo", "rope_scaling": {"rope_type": "yarn", **YARN}}, "the rule 'yarn' .*'olmo'"),
+]
+
+
+@pytest.mark.parametrize("target, keys, message", NOT_READ)
+def test_keys_that_a_class_of_transformers_does_not_read(target, keys, message):
+    rope = from_config({"hidden_size": 512, "num_attention_heads": 8, "rope_theta": 1e4, **keys})
+    with pytest.raises(ValueError, match=rf"transformers [45]\.\d+\.\d+ must {message}; got a class"):
+        rope.to_config(target)
+
+
+def test_a_layout_that_a_class_of_transformers_does_not_have():
+    rope = from_config({"model_type": "llama", "hidden_size": 512, "num_attention_heads": 8, "rope_theta": 1e4})
+    for target in ("transformers", "transformers4"):
+        with pytest.raises(ValueError, match="layout must be 'half' for model type 'llama' .*; got 'interleaved'"):
+            from_config(CONFIGS["llama-2-7b"], layout=INTERLEAVED).to_config(target)
+        assert rope.to_config(target)
+
+
+@pytest.mark.parametrize("target", ["transformers", "transformers4"])
+def test_a_model_type_that_transformers_does_not_have(target):
+    rope = from_config({"model_type": "chatglm", "hidden_size": 512, "num_attention_heads": 8, "kv_channels": 64})
+    with pytest.warns(UserWarning, match="whether transformers .* reads these keys for model type 'chatglm' is not kn"):
+        rope.to_config(target)
 
 
 # Values that no golden has: a target, a value, and arguments of `to_config`.
