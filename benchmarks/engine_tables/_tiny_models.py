@@ -4,12 +4,10 @@ A model has random weights and runs on tokens. Each call of a function that rota
 that it can be called again with other queries.
 """
 
-import importlib
 import inspect
 import re
 import sys
 import warnings
-from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
 from pathlib import Path
@@ -30,7 +28,9 @@ HEAD = 32
 # Positions of models with several axes.
 AXES = np.stack([np.arange(TOKENS), 3 * np.arange(TOKENS) % TOKENS, (5 * np.arange(TOKENS) + 2) % TOKENS])
 TINY = dict.fromkeys(("hidden_size", "n_embd", "d_model"), 4 * HEAD)
-TINY |= dict.fromkeys(("intermediate_size", "moe_intermediate_size", "vocab_size", "shared_expert_intermediate_size"), 64)
+TINY |= dict.fromkeys(
+    ("intermediate_size", "moe_intermediate_size", "vocab_size", "shared_expert_intermediate_size"), 64
+)
 TINY |= dict.fromkeys(("num_attention_heads", "n_head", "num_key_value_heads", "n_heads", "num_heads"), 4)
 TINY |= dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4)
 TINY |= dict.fromkeys(("num_experts_per_tok", "moe_k", "moe_topk", "num_experts_per_token"), 2)
@@ -53,10 +53,13 @@ SECTIONS = {"rope_type": "default", "mrope_section": [4, 6, 6]}
 HALF_SECTIONS = {"rope_type": "default", "mrope_section": [2, 3, 3]}
 BLOCK = "rope_scaling" if IS_4 else "rope_parameters"
 MORE: dict[str, dict[str, Any]] = {
-    **{name: {BLOCK: SECTIONS} for name in ("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text", "glm4v_text")},
+    **{
+        name: {BLOCK: SECTIONS}
+        for name in ("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text", "glm4v_text")
+    },
     **{name: {BLOCK: SECTIONS} for name in ("glm_image_text", "glm_ocr_text")},
     "glm4v_moe_text": {BLOCK: HALF_SECTIONS},
-    **{name: {"head_dim": HEAD} for name in "hunyuan_v1_dense hunyuan_v1_moe hunyuan_vl_text ministral".split()},
+    **{name: {"head_dim": HEAD} for name in ("hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl_text", "ministral")},
     **{name: {"head_dim": HEAD} for name in ("minimax", "mistral", "mixtral")},
     "nemotron": {"head_dim": HEAD, "num_key_value_heads": 4},
     **{name: {"position_embedding_type": "rope"} for name in ("granitemoe", "granitemoeshared")},
@@ -72,7 +75,11 @@ MORE: dict[str, dict[str, Any]] = {
     "llama4_text": {"no_rope_layers": [1, 1], "interleave_moe_layer_step": 2, "intermediate_size_mlp": 64},
     "smollm3": {"no_rope_layers": [1, 1]},
     "zamba2": {"attention_hidden_size": 4 * HEAD, "attention_head_dim": HEAD, "use_mem_rope": True},
-    "granitemoehybrid": {"layer_types": ["attention", "attention"], "num_hidden_layers": 2, "position_embedding_type": "rope"},
+    "granitemoehybrid": {
+        "layer_types": ["attention", "attention"],
+        "num_hidden_layers": 2,
+        "position_embedding_type": "rope",
+    },
     "lfm2": {"layer_types": ["full_attention", "conv"], "num_hidden_layers": 2},
     "lfm2_moe": {"layer_types": ["full_attention", "conv"], "num_hidden_layers": 2},
     "phimoe": {"num_local_experts": 4},
@@ -105,7 +112,7 @@ def model_types():
 def _has_rotation(name):
     with quiet():
         config = CONFIG_MAPPING[name]
-        if config not in MODEL_MAPPING.keys() or getattr(config, "sub_configs", None):
+        if config not in MODEL_MAPPING or getattr(config, "sub_configs", None):
             return False
         try:
             file = inspect.getfile(_model_class(config))
@@ -176,7 +183,9 @@ def _recorded(model, config):
         inside = []
         for module in modules:
             for name, function in vars(module).copy().items():
-                if MASK.match(name) and config.model_type != "modernbert-decoder":  # most of the time, and no part of the rotation
+                if (
+                    MASK.match(name) and config.model_type != "modernbert-decoder"
+                ):  # most of the time, and no part of the rotation
                     stack.enter_context(patch.object(module, name, lambda *_, **__: None))
                 elif APPLY.match(name) and callable(function) and not inspect.isclass(function):
                     made = _recording(function, found, layer, kinds, inside)
@@ -210,12 +219,14 @@ def _recording(function, found, layer, kinds, inside):
         inside.append(True)
         try:
             bound = signature.bind(*args, **kwargs)
-            first, *others = [name for name, value in bound.arguments.items() if _is_array(value)]
+            first = next(name for name, value in bound.arguments.items() if _is_array(value))
             q = bound.arguments[first]
             kind = kinds[layer[0]] if 0 <= layer[0] < len(kinds) else ""
 
-            def again(x, bound=deepcopy(bound.arguments)):
-                result = function(**{**bound, first: x})
+            given = deepcopy(bound.arguments)
+
+            def again(x):
+                result = function(**{**given, first: x})
                 return result[0] if isinstance(result, tuple) else result
 
             if TOKENS in q.shape:

@@ -45,7 +45,10 @@ RULES = {
         )
     ]
     + [
-        ({ORIGINAL: length, "short_factor": SHORT, "long_factor": LONG, "short_mscale": 1.0, "long_mscale": 1.0}, change)
+        (
+            {ORIGINAL: length, "short_factor": SHORT, "long_factor": LONG, "short_mscale": 1.0, "long_mscale": 1.0},
+            change,
+        )
         for length, change in (
             (256, {"short_factor": LONG}),
             (16, {"long_factor": SHORT}),
@@ -61,12 +64,14 @@ RULES = {
 }
 # Some classes of transformers 4 name the rule "type", and accept exactly these keys.
 FACTORS = ("type", "short_factor", "long_factor")
-ACCEPTED = dict.fromkeys(("linear", "dynamic"), [("type", "factor")])
-ACCEPTED["longrope"] = [FACTORS, (*FACTORS, "short_mscale", "long_mscale", ORIGINAL)]
+ACCEPTED = {
+    "linear": [("type", "factor")],
+    "dynamic": [("type", "factor")],
+    "longrope": [FACTORS, (*FACTORS, "short_mscale", "long_mscale", ORIGINAL)],
+}
 # Keys outside the block, and what they are changed to: any that the config has, or that standard code reads.
 BASES = ("rope_theta", "rotary_emb_base", "rope_local_base_freq", "global_rope_theta", "local_rope_theta")
 OTHERS = {"partial_rotary_factor": (0.25, 0.75), "rotary_pct": (0.5,), "rotary_dim": (8,), "rope_interleave": (False,)}
-SECTIONS = {"mrope_section": ([4, 6, 6], [8, 4, 4]), "mrope_interleaved": (False, True)}
 FACTS = [
     {
         "models": ["minimax", "mistral", "mixtral"],
@@ -153,7 +158,8 @@ def _of_kind(tiny, keys, kind, calls):
         changed += [] if tiny.IS_4 or not base else [rotation({}, {**base, name: value}) for value in values]
         if any(differ(start, each) for each in changed):
             entry["keys"].append(name)
-    for name, (_, value) in SECTIONS.items() if sections else ():
+    others = {"mrope_section": sections.get("mrope_section", [])[::-1], "mrope_interleaved": True} if sections else {}
+    for name, value in others.items():
         if differ(start, rotation({}, {**base, name: value})):
             entry["keys"].append(name)
     for rule, probes in RULES.items():
@@ -161,6 +167,8 @@ def _of_kind(tiny, keys, kind, calls):
             if rule not in entry["rules"] and (read := _of_rule(rotation, base, start, rule, probes, name)):
                 entry["rules"][rule] = read
                 entry["fixed"] |= {"rule_key": "type"} if name == "type" else {}
+    if "mrope_section" in entry["keys"]:
+        entry["fixed"]["order"] = order_of(tiny, keys, kind)
     if scales_softmax(tiny, keys, base, calls):
         entry["fixed"]["softmax_scale"] = "mscale_all_dim"
     entry["keys"].sort()
@@ -184,25 +192,26 @@ def _of_rule(rotation, base, start, rule, probes, name):
         outside = {"max_position_embeddings": 32} if rule == "dynamic" and "alpha" not in block else {}
         outside |= {ORIGINAL: block[ORIGINAL]} if rule == "longrope" else {}
         given = {**{key: base[key] for key in base if key != "rope_type"}, name: rule, **block}
-        before = None
-        for accepted in ACCEPTED.get(rule, ()) if name == "type" else (None,):
-            for pairs in (16, 8, 4) if rule == "longrope" else (0,):
-                block = {key: value for key, value in given.items() if accepted is None or key in accepted}
-                block |= {key: 1.0 for key in accepted or () if key not in block and key.endswith("mscale")}
-                before = rotation(outside, block := _first(block, pairs))
-                if before is not None:
-                    break
-            if before is not None:
-                break
-        if before is None:
+        before, given = _accepted(rotation, outside, given, rule, name)
+        if before is None or ("alpha" not in change and not differ(start, before)):
             continue
-        if "alpha" not in change and not differ(start, before):
-            continue
-        if differ(before, rotation(outside, {**block, **_first(change, pairs)})) or (
-            ORIGINAL in change and differ(before, rotation({**outside, **change}, block))
+        if differ(before, rotation(outside, {**given, **_first(change, len(given.get("short_factor", ())))})) or (
+            ORIGINAL in change and differ(before, rotation({**outside, **change}, given))
         ):
             read |= {*change}
     return sorted(read)
+
+
+def _accepted(rotation, outside, block, rule, name):
+    """How queries are rotated with the first form of a block that the class accepts, and this form."""
+    for keys in ACCEPTED.get(rule, ()) if name == "type" else (None,):
+        for pairs in (16, 8, 4) if rule == "longrope" else (0,):
+            given = {key: value for key, value in block.items() if keys is None or key in keys}
+            given |= {key: 1.0 for key in keys or () if key not in given and key.endswith("mscale")}
+            given = _first(given, pairs)
+            if (found := rotation(outside, given)) is not None:
+                return found, given
+    return None, block
 
 
 def _first(block, pairs):
@@ -229,7 +238,7 @@ def differ(one, other):
 
 
 def _unit(tiny, keys, kind, channel):
-    """What becomes of a query with a single channel, at the token before the last."""
+    """What becomes of a query with a single channel, "tokens dim"."""
     import torch
 
     call = next(call for call in tiny.calls(keys) if call.kind == kind)
@@ -241,8 +250,7 @@ def _unit(tiny, keys, kind, channel):
 
 def layout_of(tiny, keys, kind):
     """How channels are paired, from what becomes of the second one."""
-    rows = _unit(tiny, keys, kind, 1).abs().amax(0)
-    found = [channel for channel, value in enumerate(rows.tolist()) if value > ROUNDING]
+    found = (_unit(tiny, keys, kind, 1).abs().amax(0) > ROUNDING).nonzero().flatten().tolist()
     if found[:2] == [0, 1]:
         return "interleaved"
     return "half" if found[0] == 1 else "interleaved_to_half"
@@ -256,13 +264,22 @@ def rotated_of(tiny, keys, kind):
 
 
 def base_of(tiny, keys, kind):
-    """The base, from the angle of the pair of the third channel, at the second token."""
-    rows, pair = _unit(tiny, keys, kind, 2), 1
-    if layout_of(tiny, keys, kind) == "half":
-        pair = 2
+    """The base, from the angle of the pair of the third channel at the second token."""
+    rows, pair = _unit(tiny, keys, kind, 2), 2 if layout_of(tiny, keys, kind) == "half" else 1
     angle = math.acos(min(1.0, float(rows[1, 2] / rows[0, 2])))
     width = int(rotated_of(tiny, keys, kind) * tiny.HEAD)
     return float(f"{angle ** (-width / (2 * pair)):.3g}") if angle else 0.0
+
+
+def order_of(tiny, keys, kind):
+    """The order of sections, from the position axis of the second pair at the second token."""
+    channel = 1 if layout_of(tiny, keys, kind) == "half" else 2
+    rows = _unit(tiny, keys, kind, channel)
+    base = (keys.get("rope_parameters") or keys)["rope_theta"]
+    rotated = rotated_of(tiny, keys, kind) * tiny.HEAD
+    angles = base ** (-2 / rotated) * tiny.AXES[:, 1]
+    errors = [abs(math.cos(angle) - float(rows[1, channel])) for angle in angles]
+    return "chunked" if errors.index(min(errors)) == 0 else "interleaved"
 
 
 def scales_softmax(tiny, keys, base, calls):

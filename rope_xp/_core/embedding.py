@@ -350,7 +350,7 @@ class RotaryEmbedding(CachedKeys, Extensible):
             - ``"llama.cpp"``: arguments for llama.cpp. The widths, the pairing and position axes are in its file. They
               assume that the file has no tensors of factors, such as `rope_freqs.weight`.
             - ``"gguf"``: metadata of a GGUF file. Tensors that divide frequencies are in it by their names, as lists.
-            - ``"lmstudio"``: keys of LM Studio's load config, which has a base and linear scaling. The file has all else.
+            - ``"lmstudio"``: keys of LM Studio's load config: a base and linear scaling. The file has all else.
             - ``"mlx"``: keys of a config.json of MLX, some of whose models do not read `rope_traditional`.
             - ``"megatron"``: arguments of Megatron-LM, by their names with underscores.
             - ``"axolotl"``: a key of Axolotl's YAML file, with the keys of transformers 5.

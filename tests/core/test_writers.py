@@ -552,11 +552,19 @@ def test_what_a_target_cannot_express(target, options, arguments, message):
 
 
 NOT_READ = [
-    ("transformers4", {"model_type": "llama", "partial_rotary_factor": 0.5}, "read partial_rotary_factor for .*'llama'"),
+    (
+        "transformers4",
+        {"model_type": "llama", "partial_rotary_factor": 0.5},
+        "read partial_rotary_factor for .*'llama'",
+    ),
     ("transformers", {"model_type": "llama", "partial_rotary_factor": 0.5}, "read partial_rotary_factor for .*'llama'"),
     ("axolotl", {"model_type": "llama", "partial_rotary_factor": 0.5}, "read partial_rotary_factor for .*'llama'"),
     ("transformers4", {"model_type": "nemotron", "rope_scaling": LINEAR}, "read the rule 'linear' for .*'nemotron'"),
-    ("transformers4", {"model_type": "olmo", "rope_scaling": {"rope_type": "yarn", **YARN}}, "the rule 'yarn' .*'olmo'"),
+    (
+        "transformers4",
+        {"model_type": "olmo", "rope_scaling": {"rope_type": "yarn", **YARN}},
+        "the rule 'yarn' .*'olmo'",
+    ),
 ]
 
 
@@ -570,7 +578,7 @@ def test_keys_that_a_class_of_transformers_does_not_read(target, keys, message):
 def test_a_layout_that_a_class_of_transformers_does_not_have():
     rope = from_config({"model_type": "llama", "hidden_size": 512, "num_attention_heads": 8, "rope_theta": 1e4})
     for target in ("transformers", "transformers4"):
-        with pytest.raises(ValueError, match="layout must be 'half' for model type 'llama' .*; got 'interleaved'"):
+        with pytest.raises(ValueError, match=r"layout must be 'half' for model type 'llama' .*; got 'interleaved'"):
             from_config(CONFIGS["llama-2-7b"], layout=INTERLEAVED).to_config(target)
         assert rope.to_config(target)
 
@@ -578,7 +586,7 @@ def test_a_layout_that_a_class_of_transformers_does_not_have():
 @pytest.mark.parametrize("target", ["transformers", "transformers4"])
 def test_a_model_type_that_transformers_does_not_have(target):
     rope = from_config({"model_type": "chatglm", "hidden_size": 512, "num_attention_heads": 8, "kv_channels": 64})
-    with pytest.warns(UserWarning, match="whether transformers .* reads these keys for model type 'chatglm' is not kn"):
+    with pytest.warns(UserWarning, match=r"whether transformers .* reads these keys for model type 'chatglm' is"):
         rope.to_config(target)
 
 

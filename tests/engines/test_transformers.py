@@ -66,7 +66,10 @@ def embedding(keys, kind, case):
     sections = {name: value for name, value in _block(keys).items() if name.startswith("mrope")}
     given = {name: value for name, value in keys.items() if name not in ("rope_scaling", "rope_parameters")}
     for pairs in (tiny.HEAD // 2, tiny.HEAD // 4, tiny.HEAD // 8):
-        own = {name: value[:pairs] if "or_" not in name and isinstance(value, list) else value for name, value in block.items()}
+        own = {
+            name: value[:pairs] if "or_" not in name and isinstance(value, list) else value
+            for name, value in block.items()
+        }
         own = {**own, "rope_theta": BASE, **sections}
         of_types = _nested(keys)
         blocks = {"rope_parameters": {name: own for name in of_types} if of_types else own}

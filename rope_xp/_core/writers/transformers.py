@@ -14,6 +14,7 @@ ENGINE = "transformers"
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
 ORDERS = ("chunked", "interleaved", "spatial_first", "even_odd")
 ORIGINAL, LENGTH, FRACTION = "original_max_position_embeddings", "max_position_embeddings", "partial_rotary_factor"
+SECTION_KEYS = ("mrope_section", "mrope_interleaved")
 # Fields of scaling rules that a config has outside `rope_parameters`.
 NOT_IN_BLOCK = ("seq_len", LENGTH)
 # Keys of the base in transformers 4: the first that a class reads is written.
@@ -104,7 +105,9 @@ class Reads:
         self.of_type = table.of(self.model_type)
         self.known = None if self.of_type is None else self.of_type.of_layer(layer_type)
         if self.known is None and self.model_type and not rope._provenance.format:
-            engines.warn(f"{who}: whether {table.name} reads these keys for model type {self.model_type!r} is not known")
+            engines.warn(
+                f"{who}: whether {table.name} reads these keys for model type {self.model_type!r} is not known"
+            )
 
     def error(self, key: str) -> ValueError:
         """The error for a key that is not read."""
@@ -130,6 +133,12 @@ class Reads:
             )
         if rope.sections is not None and "mrope_section" not in keys:
             raise self.error("mrope_section")
+        order = fixed.get("order")
+        if rope.sections is not None and "mrope_interleaved" not in keys and rope.sections.order != order:
+            raise ValueError(
+                f"{self.who}: sections must be in order {order!r} for model type {self.model_type!r} in "
+                f"{self.table.name}; got {rope.sections}"
+            )
 
     def base(self, *names: str) -> dict[str, Any]:
         """The key of the base that is read; none if the base is that of the class anyway."""
@@ -153,25 +162,21 @@ class Reads:
     def rule(self, block: dict[str, Any], outside: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The keys of the block that are read. Others must have their defaults."""
         name, keys = block["rope_type"], self.known.keys
-        sections = {key: value for key, value in block.items() if key in keys and key.startswith("mrope")}
+        written = {key: value for key, value in block.items() if key == "rope_type" or key in keys & {*SECTION_KEYS}}
         if name == "default":
-            return {"rope_type": name, **sections}
+            return written
         if name not in self.known.rules:
             raise self.error(f"the rule {name!r}")
-        read, written = self.known.rules[name], {"rope_type": name, **sections}
-        rule = Scaling() if self.rope.scaling is None else self.rope.scaling
-        defaults = {each.name: each.default for each in fields(rule)} | {"factor": rule_factor(rule)}
+        rule = self.rope.scaling
+        defaults = {each.name: each.default for each in fields(rule)}
+        defaults |= {"factor": 1.0} if isinstance(rule, NTKScaling) else {}
         for key, value in block.items():
-            if key in written:
-                continue
-            if key in read:
+            if key in self.known.rules[name]:
                 written[key] = value
-            elif key == "attention_factor" and outside and self._is_usual(value):
-                written |= {}
-            elif value != defaults.get(key) and not key.startswith("mrope"):
+            elif key in written or key in SECTION_KEYS or value == defaults.get(key):
+                continue
+            elif key != "attention_factor" or not outside or not self._is_usual(value):
                 raise self.error(f"{key} of the rule {name!r}")
-            elif key.startswith("mrope"):
-                raise self.error(key)
         return written
 
     def _is_usual(self, factor: float) -> bool:
@@ -180,11 +185,6 @@ class Reads:
         ratio = (length or 0) / rule.original_max_position_embeddings
         usual = sqrt(1 + log(ratio) / log(rule.original_max_position_embeddings)) if ratio > 1 else 1.0
         return isclose(usual, factor, rel_tol=1e-6)
-
-
-def rule_factor(rule: Any) -> Any:
-    """The factor that a class takes where a block states none: that of dynamic scaling by `alpha` is 1."""
-    return 1.0 if isinstance(rule, NTKScaling) else None
 
 
 def rope_parameters(who: str, rope: Any) -> dict[str, Any]:
