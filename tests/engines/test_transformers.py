@@ -157,7 +157,8 @@ def test_models_rotate_as_the_embedding_does(model_type, tmp_path):
                     counts["refused"] += 1
                     continue
             found = differences(file, rope, kind, tmp_path)
-            equal = bool(found) and max(found) <= TOLERANCE
+            # A class that ignores mscale_all_dim in the scale of the softmax rotates alike.
+            equal = bool(found) and max(found) <= TOLERANCE and "softmax_scale must" not in refused
             counts["refused" if refused else "equal" if equal else "differing"] += 1
             if equal == bool(refused):
                 wrong.append((kind, case, refused, found))

@@ -74,7 +74,6 @@ def _of_length(rope: Any, rule: dict[str, Any]) -> dict[str, Any]:
         return {LENGTH: scaling.max_position_embeddings}
     if not isinstance(scaling, LongRopeScaling):
         return {}
-    rule.pop("factor", None)
     rule.setdefault("attention_factor", rope.attention_factor)
     return {ORIGINAL: rule.pop(ORIGINAL)}
 
@@ -175,6 +174,8 @@ class Reads:
                 written[key] = value
             elif key in written or key in SECTION_KEYS or value == defaults.get(key):
                 continue
+            elif key == "factor" and outside:  # an attention factor is given, but some classes fail without it
+                written |= {} if "rule_key" in self.known.fixed else {key: value}
             elif key != "attention_factor" or not outside or not self._is_usual(value):
                 raise self.error(f"{key} of the rule {name!r}")
         return written
