@@ -1,0 +1,146 @@
+"""SGLang without a GPU: its server's settings, its config code, and its model classes on the device "meta".
+
+The wheel is unzipped and not installed, as its dependencies need CUDA. `load(source)` imports it.
+"""
+
+import contextlib
+import functools
+import importlib
+import json
+import logging
+import pkgutil
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import torch
+from engine_tables._stubs import stub
+
+STUBS = (
+    "av",
+    "cuda",
+    "cutlass",
+    "decord",
+    "deep_gemm",
+    "flashinfer",
+    "sgl_kernel",
+    "soundfile",
+    "torch_memory_saver",
+    "torchaudio",
+    "torchvision",
+    "tvm_ffi",
+    "vllm",
+    "xgrammar",
+)
+# Attributes of configs that SGLang sets before it builds a model, or that only the files of checkpoints have.
+ATTRIBUTES = {
+    "encoder_only": False,
+    "first_k_dense_replace": 1,
+    "full_attention_interval": 2,
+    "hidden_act": "silu",
+    "in_chans": 3,
+    "language_only": False,
+    "num_experts": 4,
+    "pad_token_id": 0,
+    "scoring_func": "sigmoid",
+}
+CALLS = []  # what the rotary embeddings of the model that is built were made from
+
+
+@functools.cache
+def load(source):
+    """Import SGLang from a folder, record calls of `get_rope`, and begin what a server begins. Returns its version."""
+    sys.path.insert(0, str(source))
+    stub(*STUBS)
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    import sglang.srt.layers.rotary_embedding as package
+    from sglang.srt.layers.rotary_embedding import factory, rope_variant
+
+    rope_variant.get_device = lambda *_: "cpu"  # where the tables of DeepSeek's YaRN are made
+    real = factory.get_rope
+
+    @functools.wraps(real)
+    def recorded(*values, **names):
+        names |= dict(zip(real.__code__.co_varnames, values, strict=False))
+        scaling = names.get("rope_scaling")
+        names["rope_scaling"] = json.loads(json.dumps(scaling)) if scaling else None
+        for name in ("dtype", "device"):
+            names.pop(name, None)
+        with torch.device("cpu"):
+            rotary = real(**names, dtype=torch.float32)  # the tables of a GPU's `get_rope`, made on the CPU
+        CALLS.append((names, rotary))
+        return rotary
+
+    for name in ("get_rope", "get_rope_wrapper"):
+        setattr(factory, name, recorded)
+        setattr(package, name, recorded)
+    _begin()
+    return importlib.import_module("sglang.version").__version__
+
+
+def _begin():
+    """The settings of a server, and groups of one process."""
+    from sglang.srt.distributed.parallel_state import init_distributed_environment, initialize_model_parallel
+    from sglang.srt.runtime_context import SpawnRanks, publish
+    from sglang.srt.server_args import ServerArgs
+    from transformers import LlamaConfig
+
+    config = LlamaConfig(num_hidden_layers=1, vocab_size=32, architectures=["LlamaForCausalLM"])
+    with tempfile.TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        publish(
+            ServerArgs(model_path=folder, device="cpu", load_format="dummy"),
+            role="scheduler",
+            ranks=SpawnRanks(world_rank=0),
+        )
+    group = Path(tempfile.mkdtemp()) / "group"
+    init_distributed_environment(1, 0, f"file://{group}", 0, "gloo")
+    initialize_model_parallel("gloo")
+
+
+@functools.cache
+def classes():
+    """The classes of models by the name that a config gives as architecture."""
+    import sglang.srt.models as models
+
+    found = {}
+    for each in pkgutil.iter_modules(models.__path__):
+        try:
+            module = importlib.import_module(f"{models.__name__}.{each.name}")
+        except Exception as error:
+            print(f"{each.name} is not imported: {error}", file=sys.stderr)
+            continue
+        entry = getattr(module, "EntryClass", ())
+        found |= {one.__name__: one for one in (entry if isinstance(entry, list | tuple) else [entry])}
+    return found
+
+
+def overridden(config, overrides):
+    """A config as SGLang's own code reads it from a file, with `--json-model-override-args`."""
+    from sglang.srt.utils.hf_transformers.config import get_config
+
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(config))
+        get_config.cache_clear() if hasattr(get_config, "cache_clear") else None
+        return get_config(folder, trust_remote_code=False, model_override_args=overrides)
+
+
+def build(config):
+    """The calls of `get_rope` while SGLang builds the model of a config, and the error at which it ended."""
+    from sglang.srt.layers.rotary_embedding import factory
+
+    CALLS.clear()
+    factory._ROPE_DICT.clear()
+    error = None
+    for part in [config, *(each for each in vars(config).values() if hasattr(each, "to_dict"))]:
+        for name, value in ATTRIBUTES.items():
+            if not hasattr(part, name):
+                setattr(part, name, value)
+    with torch.device("meta"), contextlib.redirect_stdout(sys.stderr):
+        try:
+            classes()[config.architectures[0]](config)
+        except Exception as found:
+            error = found
+    return list(CALLS), error
