@@ -31,6 +31,16 @@ STUBS = (
     "tvm_ffi",
     "xgrammar",
 )
+# The rules by lmdeploy's names.
+RULES = {
+    "Default": "default",
+    "LinearScaling": "linear",
+    "DynamicNTKScaling": "dynamic",
+    "Llama3": "llama3",
+    "Yarn": "yarn",
+    "LongRoPEScaling": "longrope",
+    "Fope": "fope",
+}
 CALLS = []  # the rotary embeddings of the model that is built, and what they were made from
 
 
@@ -65,6 +75,11 @@ def classes():
     return list(MODULE_MAP)
 
 
+def kinds():
+    """lmdeploy has no classes of configs of its own."""
+    return {}
+
+
 def overridden(config, overrides):
     """A config as lmdeploy's own code reads it from a file, with `--hf-overrides`."""
     from lmdeploy.pytorch.config import override_hf_config
@@ -93,4 +108,23 @@ def build(config):
             )
         except Exception as found:
             error = found
-    return list(CALLS), error
+    return [signature(*each) for each in CALLS], error
+
+
+def signature(call, rotary):
+    """What a rotary embedding does: its channels and its tables at some positions."""
+    plain = getattr(rotary, "impl", rotary)
+    length = call["max_position_embeddings"]
+    tables = [
+        torch.stack(plain(torch.zeros(1, 1), torch.arange(end - 4, end)[None])).tolist() for end in (8, length, 3 * length)
+    ]
+    sections = getattr(rotary, "mrope_section", None)
+    return {
+        "head_size": call["dim"],
+        "rotary_dim": len(tables[0][0][0][0]),
+        "base": float(call["base"]),
+        "max_position": length,
+        "rule": RULES[call["emb_type"].name],
+        "sections": sections and (list(sections), rotary.mrope_interleaved),
+        "tables": tables,
+    }

@@ -33,18 +33,6 @@ STUBS = (
     "vllm",
     "xgrammar",
 )
-# Attributes of configs that SGLang sets before it builds a model, or that only the files of checkpoints have.
-ATTRIBUTES = {
-    "encoder_only": False,
-    "first_k_dense_replace": 1,
-    "full_attention_interval": 2,
-    "hidden_act": "silu",
-    "in_chans": 3,
-    "language_only": False,
-    "num_experts": 4,
-    "pad_token_id": 0,
-    "scoring_func": "sigmoid",
-}
 CALLS = []  # what the rotary embeddings of the model that is built were made from
 
 
@@ -117,6 +105,13 @@ def classes():
     return found
 
 
+def kinds():
+    """SGLang's own classes of configs, by model type."""
+    from sglang.srt.utils.hf_transformers.common import _CONFIG_REGISTRY
+
+    return _CONFIG_REGISTRY
+
+
 def overridden(config, overrides):
     """A config as SGLang's own code reads it from a file, with `--json-model-override-args`."""
     from sglang.srt.utils.hf_transformers.config import get_config
@@ -128,19 +123,32 @@ def overridden(config, overrides):
 
 
 def build(config):
-    """The calls of `get_rope` while SGLang builds the model of a config, and the error at which it ended."""
+    """What `get_rope` gives while SGLang builds the model of a config, and the error at which that ended."""
     from sglang.srt.layers.rotary_embedding import factory
 
     CALLS.clear()
     factory._ROPE_DICT.clear()
     error = None
-    for part in [config, *(each for each in vars(config).values() if hasattr(each, "to_dict"))]:
-        for name, value in ATTRIBUTES.items():
-            if not hasattr(part, name):
-                setattr(part, name, value)
     with torch.device("meta"), contextlib.redirect_stdout(sys.stderr):
         try:
             classes()[config.architectures[0]](config)
         except Exception as found:
             error = found
-    return list(CALLS), error
+    return [signature(*each) for each in CALLS], error
+
+
+def signature(call, rotary):
+    """What a rotary embedding does: its channels and its tables at some positions."""
+    cache = rotary.cos_sin_cache if hasattr(rotary, "cos_sin_cache") else rotary.long_short_cos_sin_cache
+    scaling = call["rope_scaling"] or {}
+    sections = getattr(rotary, "mrope_section", None)
+    return {
+        "head_size": call["head_size"],
+        "rotary_dim": rotary.rotary_dim,
+        "base": float(call["base"]),
+        "layout": "half" if getattr(rotary, "is_neox_style", True) else "interleaved",
+        "max_position": call["max_position"],
+        "rule": scaling.get("rope_type", scaling.get("type", "default")),
+        "sections": sections and (list(sections), getattr(rotary, "mrope_interleaved", False)),
+        "tables": (len(cache), cache[[1, 2, len(cache) // 2, -1]].tolist()),
+    }

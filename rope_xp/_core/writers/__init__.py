@@ -7,7 +7,18 @@ from typing import Any, Literal, NamedTuple
 from rope_xp._core import checks
 
 Target = Literal[
-    "transformers", "transformers4", "vllm", "llama.cpp", "gguf", "lmstudio", "mlx", "megatron", "axolotl", "meta"
+    "transformers",
+    "transformers4",
+    "vllm",
+    "sglang",
+    "llama.cpp",
+    "gguf",
+    "mlx",
+    "lmdeploy",
+    "axolotl",
+    "lmstudio",
+    "megatron",
+    "meta",
 ]
 
 
@@ -66,6 +77,12 @@ TARGETS = {
     "megatron": Writer("megatron.megatron_arguments", "arguments by name"),
     "axolotl": Writer("axolotl.axolotl_keys", "a key of its YAML file"),
     "meta": Writer("meta.meta_keys", "keys of a params.json"),
+    "sglang": Writer(
+        "sglang.sglang_flags", "arguments of a command line", engine="sglang", length="sglang.with_length"
+    ),
+    "lmdeploy": Writer(
+        "lmdeploy.lmdeploy_flags", "arguments of a command line", engine="lmdeploy", length="lmdeploy.with_length"
+    ),
 }
 # Programs for which nothing can be written, and why.
 REFUSED = {
