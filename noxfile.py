@@ -219,6 +219,32 @@ def tests_mlx_lm(session):
     python(*PYTEST, "tests/engines/test_mlx_lm.py", *session.posargs, env={"PYTHONPATH": folder})
 
 
+def with_engine(session, name, version):
+    """The environment for an engine whose wheel is unzipped, as its dependencies need CUDA; and the wheel's folder."""
+    python, folder = with_groups(session, name, [name]), session.create_tmp()
+    pip = ("-m", "pip", "--quiet", "download", "--no-deps", "--only-binary", ":all:", "--dest", folder)
+    python(*pip, f"{name}=={version}")
+    for wheel in glob(os.path.join(folder, f"{name}-*.whl")):
+        python("-m", "zipfile", "-e", wheel, folder)
+    return partial(python, env={"PYTHONPATH": folder}), folder
+
+
+@nox.session(name="tests-sglang", default=False)
+def tests_sglang(session):
+    """SGLang's own code applies what is written for it, and its `get_rope` computes the embedding."""
+    python, folder = with_engine(session, "sglang", "0.5.23")
+    python(*PYTEST, "tests/engines/test_sglang.py", *session.posargs)
+    python("benchmarks/engines.py", "sglang", "--check", "--source", folder)
+
+
+@nox.session(name="tests-lmdeploy", default=False)
+def tests_lmdeploy(session):
+    """lmdeploy's own code applies what is written for it, and its rotary embeddings compute the same."""
+    python, folder = with_engine(session, "lmdeploy", "0.18.0")
+    python(*PYTEST, "tests/engines/test_lmdeploy.py", *session.posargs)
+    python("benchmarks/engines.py", "lmdeploy", "--check", "--source", folder)
+
+
 @rest(name="tests-triton")
 def tests_triton(session):
     """The kernel for CUDA: on a GPU if there is one, else in Triton's interpreter."""

@@ -19,13 +19,11 @@ from engine_tables._stubs import stub
 STUBS = (
     "cloudpickle",
     "fla",
-    "mmengine",
     "openai_harmony",
     "partial_json_parser",
     "peft",
     "ray",
     "rdkit",
-    "shortuuid",
     "tilelang",
     "torchvision",
     "tvm_ffi",

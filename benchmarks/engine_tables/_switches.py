@@ -3,7 +3,8 @@
 An engine is a module with `classes()`, the architectures that it has; `kinds()`, its own classes of configs by model
 type; `overridden(config, overrides)`, the config that its own code makes of a file and of overrides; and
 `build(config)`, what the rotary embeddings of its model compute, each as a dict with these keys: `head_size`,
-`rotary_dim`, `base`, `max_position`, `rule`, `sections`, `tables` and, if it is known, `layout`.
+`rotary_dim`, `base`, `max_position`, `rule`, `sections`, `tables` and, if they are known, `layout` and `reached`, the
+block without its base and lists.
 """
 
 import json
@@ -64,6 +65,7 @@ ATTRIBUTES = {
     "pad_token_id": 0,
     "scoring_func": "sigmoid",
 }
+READ, BLOCKS = {}, {}  # what `read_keys` and `block_of` have found
 SMALL = {"num_hidden_layers": 2, "max_position_embeddings": LENGTH}
 
 
@@ -176,11 +178,7 @@ def rules(engine, config, path, plain):
         rule = "deepseek_yarn" if computes == {"deepseek_yarn"} and name == "yarn" else name
         if name != "default" and block["rope_type"] not in computes and rule == name:
             continue
-        read = [
-            key
-            for key in keys
-            if key != "rope_type" and texts({one: value for one, value in block.items() if one != key}) != found
-        ]
+        read = read_keys(keys, block, found, texts)
         needed = {key: value for key, value in block.items() if key in ("rope_type", "factor", *LISTS, *ORIGINAL)}
         several = texts(needed | sections)
         if any(each["sections"] and each["sections"][0] == sections["mrope_section"] for each in several):
@@ -189,12 +187,31 @@ def rules(engine, config, path, plain):
             yield rule, sorted(read)
 
 
+def read_keys(keys, block, found, texts):
+    """The keys of a block without which another embedding is computed.
+
+    Where an engine says which block reached its embedding (`reached`), it is asked once for each such block.
+    """
+    reached = [each["reached"] for each in found if each.get("reached")]
+    known = json.dumps([block["rope_type"], reached[:1]], sort_keys=True) if reached else None
+    if known is None or known not in READ:
+        READ[known] = [
+            key
+            for key in keys
+            if key != "rope_type" and texts({one: value for one, value in block.items() if one != key}) != found
+        ]
+    return list(READ[known])
+
+
 def block_of(engine, config, path):
     """The block of a part, as the engine reads it from the file."""
-    part = engine.overridden(config, None)
-    for key in path:
-        part = getattr(part, key)
-    return json.loads(json.dumps(getattr(part, "rope_parameters", None) or {}))
+    key = json.dumps([config, path], sort_keys=True)
+    if key not in BLOCKS:
+        part = engine.overridden(config, None)
+        for name in path:
+            part = getattr(part, name)
+        BLOCKS[key] = json.dumps(getattr(part, "rope_parameters", None) or {})
+    return json.loads(BLOCKS[key])
 
 
 def layer_types(engine, config, path):

@@ -9,7 +9,7 @@ from engine_tables import _lmdeploy_models, _switches
 
 ENGINE = "lmdeploy"
 # Model types whose default config is too large to build without a device "meta", or of which no model can be built.
-LEFT_OUT = ("gemma3", "gemma3_text", "hy_v3", "llama4", "qwen3_omni_moe", "shieldgemma2")
+LEFT_OUT = ("gemma3", "gemma3_text", "hy_v3", "llama4", "qwen3_next", "qwen3_omni_moe", "qwen3_vl_moe", "shieldgemma2")
 FACTS = [
     {
         "models": ["*"],

@@ -323,7 +323,7 @@ class RotaryEmbedding(CachedKeys, Extensible):
     @overload
     def to_config(
         self,
-        target: Literal["vllm", "llama.cpp"],
+        target: Literal["vllm", "llama.cpp", "sglang", "lmdeploy"],
         *,
         architecture: str | None = None,
         engine_version: str | None = None,
@@ -355,6 +355,8 @@ class RotaryEmbedding(CachedKeys, Extensible):
             - ``"megatron"``: arguments of Megatron-LM, by their names with underscores.
             - ``"axolotl"``: a key of Axolotl's YAML file, with the keys of transformers 5.
             - ``"meta"``: keys of a params.json.
+            - ``"sglang"`` and ``"lmdeploy"``: arguments for SGLang and for lmdeploy that replace the config's
+              `rope_parameters`. They lie where the model type has them.
         architecture : str, optional
             The `general.architecture` of a GGUF file, for ``"gguf"`` and ``"llama.cpp"``. The default is that of the
             family, if the embedding is from `from_config`.
@@ -366,8 +368,8 @@ class RotaryEmbedding(CachedKeys, Extensible):
         Returns
         -------
         dict or list of str
-            Keys as a dict of numbers, strings and lists, ready for JSON. Arguments (``"vllm"`` and ``"llama.cpp"``) as
-            a list, ready for `subprocess.run`; `shlex.join` makes the text for a shell.
+            Keys as a dict of numbers, strings and lists, ready for JSON. Arguments (``"vllm"``, ``"llama.cpp"``,
+            ``"sglang"`` and ``"lmdeploy"``) as a list, ready for `subprocess.run`; `shlex.join` makes the text for a shell.
 
         Raises
         ------
@@ -392,7 +394,8 @@ class RotaryEmbedding(CachedKeys, Extensible):
         transformers, `modeling_rope_utils.py`, `RopeParameters`. vLLM, `model_executor/layers/rotary_embedding`.
         ggml-org/llama.cpp, `gguf-py/gguf/constants.py`, `common/arg.cpp`, `src/llama-context.cpp` (attention factor).
         ml-explore/mlx-lm, `models/rope_utils.py`. NVIDIA/Megatron-LM, `megatron/training/arguments.py`.
-        meta-llama/llama-models, `models/llama3/args.py` and `models/llama4/args.py`.
+        meta-llama/llama-models, `models/llama3/args.py` and `models/llama4/args.py`. sgl-project/sglang,
+        `srt/layers/rotary_embedding/factory.py`. InternLM/lmdeploy, `pytorch/nn/rotary_embedding.py`.
 
         Examples
         --------

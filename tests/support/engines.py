@@ -187,6 +187,53 @@ def vllm_length(arguments, stated):
     return length * block.get("factor", 1.0)
 
 
+def served(arguments, head_dim, is_latent, length):
+    """`get_rope` of SGLang, by its argument; else `build_rotary_embedding_from_config` of lmdeploy."""
+    flag, text = arguments
+    keys = json.loads(text)
+    while "rope_parameters" not in keys:
+        (keys,) = keys.values()
+    block, is_sglang = keys["rope_parameters"], flag == "--json-model-override-args"
+    assert is_sglang or flag == "--hf-overrides"
+    base, rule, width = block["rope_theta"], block["rope_type"], int(head_dim * block.get("partial_rotary_factor", 1.0))
+    freqs, factor, magnitude, softmax = progression(base, width), block.get("factor"), 1.0, 1.0
+    if rule == "linear":
+        freqs = [w / factor for w in freqs]
+    elif rule == "dynamic":
+        trained = keys.get("max_position_embeddings")
+        if is_sglang:  # for factor * max_position_embeddings tokens, or as the block says
+            alpha = block.get("alpha") or factor * factor - (factor - 1)
+        else:
+            alpha = factor * max(length, trained) / trained - (factor - 1)
+        freqs = progression(base * alpha ** (width / (width - 2)), width)
+    elif rule == "llama3":
+        names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+        freqs = llama3(freqs, *(block[name] for name in names))
+    elif rule == "yarn":
+        original, betas = block["original_max_position_embeddings"], (block["beta_fast"], block["beta_slow"])
+        freqs = blend(freqs, factor, original, base, *betas, rounded=block.get("truncate", True))
+        all_dims = block.get("mscale_all_dim", 0.0)
+        softmax = g(factor, all_dims) ** 2 if is_latent else 1.0
+        if not is_sglang:
+            magnitude = block["attention_factor"]
+        elif is_latent:
+            magnitude = g(factor, block.get("mscale", 1.0)) / g(factor, all_dims)
+        else:
+            magnitude = block["attn_factor"] * g(factor)
+    elif rule == "longrope":
+        original = block["original_max_position_embeddings"]
+        is_long = length > original
+        freqs = [w / divisor for w, divisor in zip(freqs, block["long_factor" if is_long else "short_factor"])]
+        if is_sglang:
+            magnitude = block["long_mscale" if is_long else "short_mscale"]
+        else:
+            ratio = keys["max_position_embeddings"] / original
+            magnitude = sqrt(1 + log(ratio) / log(original)) if ratio > 1 else 1.0
+    else:
+        assert rule == "default", rule
+    return freqs, magnitude, softmax
+
+
 def mlx(keys, length):
     """`initialize_rope` of mlx-lm."""
     width = int(keys["head_dim"] * keys.get("partial_rotary_factor", 1.0))
