@@ -14,6 +14,7 @@ import warnings
 from pathlib import Path
 
 import torch
+
 from engine_tables._stubs import stub
 
 STUBS = (
@@ -101,9 +102,7 @@ def build(config):
     with contextlib.redirect_stdout(sys.stderr):
         try:
             AutoModelConfigBuilder.build(config)
-            build_model_from_hf_config(
-                config, torch.float32, torch.device("meta"), build_model_ctx=BuildModelContext()
-            )
+            build_model_from_hf_config(config, torch.float32, torch.device("meta"), build_model_ctx=BuildModelContext())
         except Exception as found:
             error = found
     return [signature(*each) for each in CALLS], error
@@ -114,7 +113,8 @@ def signature(call, rotary):
     plain = getattr(rotary, "impl", rotary)
     length = call["max_position_embeddings"]
     tables = [
-        torch.stack(plain(torch.zeros(1, 1), torch.arange(end - 4, end)[None])).tolist() for end in (8, length, 3 * length)
+        torch.stack(plain(torch.zeros(1, 1), torch.arange(end - 4, end)[None])).tolist()
+        for end in (8, length, 3 * length)
     ]
     sections = getattr(rotary, "mrope_section", None)
     return {

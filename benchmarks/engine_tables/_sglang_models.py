@@ -15,6 +15,7 @@ import warnings
 from pathlib import Path
 
 import torch
+
 from engine_tables._stubs import stub
 
 STUBS = (
@@ -149,7 +150,9 @@ def signature(call, rotary):
         "layout": "half" if getattr(rotary, "is_neox_style", True) else "interleaved",
         "max_position": call["max_position"],
         "rule": scaling.get("rope_type", scaling.get("type", "default")),
-        "reached": {key: value for key, value in scaling.items() if key != "rope_theta" and not isinstance(value, list)},
+        "reached": {
+            key: value for key, value in scaling.items() if key != "rope_theta" and not isinstance(value, list)
+        },
         "sections": sections and (list(sections), getattr(rotary, "mrope_interleaved", False)),
         "tables": (len(cache), cache[[1, 2, len(cache) // 2, -1]].tolist()),
     }

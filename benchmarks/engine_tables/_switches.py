@@ -66,8 +66,8 @@ ATTRIBUTES = {
     "scoring_func": "sigmoid",
 }
 READ, BLOCKS = {}, {}  # what `read_keys` and `block_of` have found
+REACHED = []  # the blocks that reached the embeddings of the last model
 SMALL = {"num_hidden_layers": 2, "max_position_embeddings": LENGTH}
-
 
 
 def readings(engine, without=()):
@@ -172,13 +172,13 @@ def rules(engine, config, path, plain):
 
     for name, keys in RULES.items():
         block = {"rope_type": name} | {key: [value] * half if key in LISTS else value for key, value in keys.items()}
-        found = texts(block)
+        found, reached = texts(block), list(REACHED)
         computes = {each["rule"] for each in found} - {"default"} or {plain["rule"]}
         # A class may compute another rule than the one that the block names. `deepseek_yarn` is YaRN with other keys.
         rule = "deepseek_yarn" if computes == {"deepseek_yarn"} and name == "yarn" else name
         if name != "default" and block["rope_type"] not in computes and rule == name:
             continue
-        read = read_keys(keys, block, found, texts)
+        read = read_keys(keys, block, found, reached, texts)
         needed = {key: value for key, value in block.items() if key in ("rope_type", "factor", *LISTS, *ORIGINAL)}
         several = texts(needed | sections)
         if any(each["sections"] and each["sections"][0] == sections["mrope_section"] for each in several):
@@ -187,13 +187,13 @@ def rules(engine, config, path, plain):
             yield rule, sorted(read)
 
 
-def read_keys(keys, block, found, texts):
+def read_keys(keys, block, found, reached, texts):
     """The keys of a block without which another embedding is computed.
 
     Where an engine says which block reached its embedding (`reached`), it is asked once for each such block.
     """
-    reached = [each["reached"] for each in found if each.get("reached")]
-    known = json.dumps([block["rope_type"], reached[:1]], sort_keys=True) if reached else None
+    blocks = [each for each in reached if each]
+    known = json.dumps([block["rope_type"], blocks[:1]], sort_keys=True) if blocks else None
     if known is None or known not in READ:
         READ[known] = [
             key
@@ -233,7 +233,9 @@ def computed(engine, config, path=(), block=None, keys=None):
         read = engine.overridden(config, overrides)
     except Exception:  # whatever a config's own checks raise
         return None
-    return engine.build(complete(read))[0] or None
+    found = engine.build(complete(read))[0]
+    REACHED[:] = [each.pop("reached", None) for each in found]
+    return found or None
 
 
 def complete(config):

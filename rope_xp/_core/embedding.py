@@ -369,7 +369,8 @@ class RotaryEmbedding(CachedKeys, Extensible):
         -------
         dict or list of str
             Keys as a dict of numbers, strings and lists, ready for JSON. Arguments (``"vllm"``, ``"llama.cpp"``,
-            ``"sglang"`` and ``"lmdeploy"``) as a list, ready for `subprocess.run`; `shlex.join` makes the text for a shell.
+            ``"sglang"`` and ``"lmdeploy"``) as a list, ready for `subprocess.run`; `shlex.join` makes the text for a
+            shell.
 
         Raises
         ------
