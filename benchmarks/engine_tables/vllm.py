@@ -1,0 +1,301 @@
+"""What vLLM reads, from its source: the registry of models, the calls of `get_rope`, and `get_rope` itself.
+
+The source is the package without its libraries: `pip download --no-deps vllm==0.33.0`, then unzip `vllm/**/*.py` and
+`vllm-*.dist-info` into a folder, and give the folder as `--source`. Model types are those of the installed transformers
+and those that vLLM adds. Nothing of vLLM runs.
+
+The readings of the model type "*" are those of `get_rope`, for any model that passes its whole block on.
+"""
+
+import ast
+import warnings
+from functools import cache
+from pathlib import Path
+
+import transformers
+from transformers.models.auto import modeling_auto
+
+ENGINE = "vLLM"
+# Keys that `get_rope` reads for all rules.
+COMMON = ("partial_rotary_factor", "rope_theta", "rope_type")
+# Mappings of transformers from a model type to the class of a checkpoint, the first that has it counts.
+AUTO = ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM")
+# Model types whose config is vLLM's own (`_CONFIG_REGISTRY`), or another name of transformers' model type.
+ADDED = {
+    "chatglm": "ChatGLMModel",
+    "deepseek_v32": "DeepseekV32ForCausalLM",
+    "ernie4_5_moe_vl": "Ernie4_5_VLMoeForConditionalGeneration",
+    "internlm2": "InternLM2ForCausalLM",
+    "kimi_k2": "DeepseekV3ForCausalLM",
+    "minicpm": "MiniCPMForCausalLM",
+    "minicpm3": "MiniCPM3ForCausalLM",
+}
+# Parts of models that are no language model.
+OTHER_PARTS = ("Vision", "Audio", "Speech", "Vit", "ViT", "Tower", "MTP", "Eagle")
+# The block of transformers, for models that vLLM runs by transformers' own classes.
+OF_TRANSFORMERS = {
+    "default": [],
+    "linear": ["factor"],
+    "dynamic": ["factor"],
+    "llama3": ["factor", "high_freq_factor", "low_freq_factor", "original_max_position_embeddings"],
+    "longrope": ["attention_factor", "factor", "long_factor", "original_max_position_embeddings", "short_factor"],
+    "yarn": ["attention_factor", "beta_fast", "beta_slow", "factor", "mscale", "mscale_all_dim"]
+    + ["original_max_position_embeddings", "truncate"],
+}
+
+FACTS = [
+    {
+        "models": ["*"],
+        "text": "`--hf-overrides` sets numbers before the config is read, and dicts after: a top-level "
+        "`rope_parameters` replaces the whole block, and without `rope_theta` the base is 10,000",
+        "source": "vllm/config/model.py:616-695 and vllm/model_executor/layers/rotary_embedding/__init__.py:55 at "
+        "0.33.0, run",
+    },
+    {
+        "models": ["*"],
+        "text": "a `text_config` of the overrides is merged into the config's own, key by key; keys of the old block "
+        "that are not given stay",
+        "source": "vllm/config/model.py:528-570 at 0.33.0, run",
+    },
+    {
+        "models": ["*"],
+        "text": "dynamic NTK divides by `max_trained_positions`, whose default is `max_position_embeddings`: without "
+        "it nothing is scaled. Version 0.21 does not read it, and computes factor * max_position_embeddings tokens",
+        "source": "vllm/model_executor/layers/rotary_embedding/dynamic_ntk_scaling_rope.py at 0.21.0, 0.22.0 and "
+        "0.33.0; vLLM pull request 41277 (first released with 0.22.0)",
+    },
+    {
+        "models": ["deepseek_v2", "deepseek_v3", "kimi_k2"],
+        "text": "every rule but `default` becomes `deepseek_yarn`, whose attention factor is a ratio of `mscale` "
+        "(default 1) and `mscale_all_dim` (default 0); it reads no `attention_factor`",
+        "source": "vllm/model_executor/models/deepseek_v2.py:543-563 and deepseek_scaling_rope.py at 0.33.0, run",
+    },
+    {
+        "models": ["gpt_oss"],
+        "text": "YaRN always, from seven keys; blocks without them fail with a KeyError, and `attention_factor` is "
+        "not read",
+        "source": "vllm/model_executor/models/gpt_oss.py:111 at 0.33.0, run",
+    },
+    {
+        "models": ["gemma3_text"],
+        "text": "one block for each type of layers; a flat block fails with KeyError('sliding_attention')",
+        "source": "vllm/model_executor/models/gemma3.py:157 at 0.33.0, run",
+    },
+    {
+        "models": ["glm4"],
+        "text": "a block without `partial_rotary_factor` rotates half of the head",
+        "source": "vllm/model_executor/models/glm4.py:82-88 at 0.33.0, run",
+    },
+]
+
+
+def readings(source):
+    """The version, and what it reads for each model type."""
+    if source is None:
+        raise SystemExit("--source must be the folder with the unzipped wheel of vllm; got none")
+    version = next(source.glob("vllm-*.dist-info")).name.split("-")[1].partition("+")[0].removesuffix(".dist")
+    rules = of_get_rope(source)
+    models = Models(source)
+    found = {"*": {"rules": rules}}
+    for model, architecture in sorted(model_types().items()):
+        reading = models.reading(architecture, rules)
+        if reading is None:
+            continue  # vLLM does not have it
+        text = text_part(model)
+        if text is None:
+            found[model] = reading
+            continue
+        path, text_type = text
+        if not reading["rules"]:  # its language model is that of the text config
+            inner = model_types().get(text_type)
+            reading = (inner and models.reading(inner, rules)) or {"rules": rules}
+        for name in (model, text_type):
+            found[name] = reading | {"path": path} if name == model or name not in model_types() else found.get(name)
+    for model, reading in found.items():
+        if reading and reading["rules"] and nested(model):
+            reading["nested"] = True
+    return version, {model: reading for model, reading in found.items() if reading}
+
+
+@cache
+def model_types():
+    """Model types and the class of their checkpoints."""
+    found = {}
+    for name in AUTO:
+        for model, architecture in getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES").items():
+            found.setdefault(model, architecture if isinstance(architecture, str) else architecture[0])
+    return found | ADDED
+
+
+def text_part(model):
+    """The keys that lead to the text config of a model type, and its model type; None if it has none."""
+    if model not in transformers.CONFIG_MAPPING:
+        return None
+    config, path = transformers.CONFIG_MAPPING[model], []
+    while key := next((key for key in ("thinker_config", "text_config") if key in config.sub_configs), None):
+        config = config.sub_configs[key]
+        path.append(key)
+        if config is transformers.AutoConfig:
+            return None  # any language model
+    return (path, config.model_type) if path else None
+
+
+def nested(model):
+    """Whether the default config has a block for each type of layers."""
+    if model not in transformers.CONFIG_MAPPING:
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            block = getattr(transformers.CONFIG_MAPPING[model]().get_text_config(), "rope_parameters", None)
+        except Exception:  # a default config that its own check refuses; then the calls of `get_rope` decide
+            return False
+    return bool(block) and all(isinstance(each, dict) for each in block.values())
+
+
+def of_get_rope(source):
+    """Each rule of `get_rope` and the keys that its branch reads."""
+    tree = ast.parse((source / "vllm/model_executor/layers/rotary_embedding/__init__.py").read_text())
+    function = next(each for each in tree.body if getattr(each, "name", "") == "get_rope")
+    branch = next(each for each in ast.walk(function) if isinstance(each, ast.If) and "scaling_type" in names_of(each.test))
+    found = {}
+    while isinstance(branch, ast.If):
+        rules = strings(branch.test)
+        keys = {key for statement in branch.body for key in strings(statement) if key.isidentifier()}
+        for rule in rules:
+            found[rule] = sorted(keys | {*COMMON})
+        branch = branch.orelse[0] if branch.orelse else None
+    return found
+
+
+@cache
+def strings(tree):
+    return [each.value for each in ast.walk(tree) if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+
+
+@cache
+def source_of(tree):
+    return ast.unparse(tree)
+
+
+@cache
+def names_of(tree):
+    return {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
+
+
+class Models:
+    """The classes of vLLM's models, and the calls of `get_rope` that each reaches."""
+
+    def __init__(self, source):
+        self.source = source
+        registry = ast.parse((source / "vllm/model_executor/models/registry.py").read_text())
+        self.registry = {}
+        for each in registry.body:
+            if isinstance(each, (ast.Assign, ast.AnnAssign)) and isinstance(each.value, ast.Dict):
+                for key, value in zip(each.value.keys, each.value.values):
+                    if isinstance(key, ast.Constant) and isinstance(value, ast.Tuple) and len(value.elts) == 2:
+                        self.registry.setdefault(key.value, tuple(map(ast.literal_eval, value.elts)))
+
+    def file(self, module):
+        """The file of a module: a name in the folder of models, or a whole one."""
+        path = module if module.startswith("vllm.") else f"vllm.model_executor.models.{module}"
+        base = self.source / path.replace(".", "/")
+        return base.with_suffix(".py") if base.with_suffix(".py").exists() else base / "__init__.py"
+
+    @cache  # noqa: B019 - one object for each run
+    def module(self, file):
+        """The classes and functions of a file, and where its imported names lie."""
+        tree = ast.parse(file.read_text()) if file.exists() else ast.Module([], [])
+        here = [*file.relative_to(self.source).with_suffix("").parts]
+        imported = {}
+        for each in ast.walk(tree):
+            if isinstance(each, ast.ImportFrom):
+                base = here[: len(here) - each.level] if each.level else []
+                path = ".".join([*base, *([each.module] if each.module else [])])
+                if path.startswith(("vllm.model_executor.models", "vllm.models")):
+                    imported.update({name.asname or name.name: (path, name.name) for name in each.names})
+        return {each.name: each for each in tree.body if isinstance(each, (ast.ClassDef, ast.FunctionDef))}, imported
+
+    def reached(self, module, name):
+        """The classes of the language model that a class uses, itself first."""
+        waiting, found = [(self.file(module), name)], {}
+        while waiting:
+            file, name = waiting.pop(0)
+            if (file, name) in found or any(part in name for part in OTHER_PARTS):
+                continue
+            defined, imported = self.module(file)
+            if name in imported:
+                path, original = imported[name]
+                waiting.append((self.file(path), original))
+                continue
+            if name not in defined:
+                continue
+            found[file, name] = defined[name]
+            waiting += [(file, each) for each in sorted(names_of(defined[name]))]
+            waiting += [
+                (self.file(self.registry[each][0]), self.registry[each][1])
+                for each in strings(defined[name])
+                if each.endswith("ForCausalLM") and each in self.registry
+            ]
+        return found
+
+    def reading(self, architecture, rules):
+        """What an architecture reads; None if vLLM does not have it."""
+        if architecture not in self.registry:
+            return None
+        module, name = self.registry[architecture]
+        if module == "transformers":
+            common = ["partial_rotary_factor", "rope_theta", "rope_type"]
+            return {"rules": {rule: sorted([*keys, *common]) for rule, keys in OF_TRANSFORMERS.items()}, "by": module}
+        calls = [
+            (tree, call)
+            for tree in self.reached(module, name).values()
+            for call in ast.walk(tree)
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "get_rope"
+        ]
+        if not calls:
+            return {"rules": {}}
+        found, fixed, by_layer, partial = {}, set(), False, False
+        for tree, call in calls:
+            values = {each.arg: each.value for each in call.keywords}
+            block = ast.unparse(values["rope_parameters"]) if "rope_parameters" in values else ""
+            style = values.get("is_neox_style", ast.Constant(True))
+            fixed.add({True: "half", False: "interleaved"}.get(getattr(style, "value", None)))
+            inner = self.block_of(tree, values.get("rope_parameters"))
+            by_layer |= "rope_parameters[layer_type]" in block + source_of(tree)
+            partial |= "partial_rotary_factor" in strings(tree)
+            found |= self.rules_of(inner, tree, rules)
+        reading = {"rules": found}
+        if len(fixed) == 1 and None not in fixed:
+            reading["fixed"] = {"layout": fixed.pop()}
+        if by_layer:
+            reading["nested"] = True
+        if partial:
+            reading["keys"] = ["partial_rotary_factor"]
+        return reading
+
+    @staticmethod
+    def block_of(tree, value):
+        """The dict that a class writes by hand as its block; None if the block is that of the config."""
+        if isinstance(value, ast.Name):
+            assigned = [
+                each.value
+                for each in ast.walk(tree)
+                if isinstance(each, (ast.Assign, ast.AnnAssign))
+                and ast.unparse(each.targets[0] if isinstance(each, ast.Assign) else each.target) == value.id
+            ]
+            value = next((each for each in assigned if isinstance(each, ast.Dict)), None)
+        return value if isinstance(value, ast.Dict) and None not in value.keys else None
+
+    @staticmethod
+    def rules_of(block, tree, rules):
+        """The rules and keys that a call passes on."""
+        if block is not None:
+            values = {key.value: value for key, value in zip(block.keys, block.values)}
+            rule = values.get("rope_type", ast.Constant("default"))
+            read = [key for key, value in values.items() if key in strings(value) or "rope_theta" in ast.unparse(value)]
+            return {getattr(rule, "value", "default"): sorted(read)}
+        if "deepseek_yarn" in strings(tree):  # every rule becomes this one
+            keys = sorted({*rules["deepseek_yarn"], "attention_factor"} - {"is_deepseek_v4", "partial_rotary_factor"})
+            return {"default": [*COMMON], "deepseek_yarn": keys}
+        return rules
