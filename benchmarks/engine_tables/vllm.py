@@ -10,12 +10,11 @@ The readings of the model type "*" are those of `get_rope`, for any model that p
 import ast
 import warnings
 from functools import cache
-from pathlib import Path
 
 import transformers
 from transformers.models.auto import modeling_auto
 
-ENGINE = "vLLM"
+ENGINE = "vllm"
 # Keys that `get_rope` reads for all rules.
 COMMON = ("partial_rotary_factor", "rope_theta", "rope_type")
 # Mappings of transformers from a model type to the class of a checkpoint, the first that has it counts.
@@ -103,7 +102,8 @@ def readings(source):
             continue  # vLLM does not have it
         text = text_part(model)
         if text is None:
-            found[model] = reading
+            if reading["rules"]:
+                found[model] = reading
             continue
         path, text_type = text
         if not reading["rules"]:  # its language model is that of the text config
@@ -157,7 +157,9 @@ def of_get_rope(source):
     """Each rule of `get_rope` and the keys that its branch reads."""
     tree = ast.parse((source / "vllm/model_executor/layers/rotary_embedding/__init__.py").read_text())
     function = next(each for each in tree.body if getattr(each, "name", "") == "get_rope")
-    branch = next(each for each in ast.walk(function) if isinstance(each, ast.If) and "scaling_type" in names_of(each.test))
+    branch = next(
+        each for each in ast.walk(function) if isinstance(each, ast.If) and "scaling_type" in names_of(each.test)
+    )
     found = {}
     while isinstance(branch, ast.If):
         rules = strings(branch.test)

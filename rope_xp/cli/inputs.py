@@ -12,9 +12,6 @@ import click
 import rope_xp
 from rope_xp import RotaryEmbedding
 from rope_xp._core.config.files import MAX_BYTES, parsed_json
-from rope_xp._core.config.formats import format_of
-from rope_xp._core.config.parts import part_of, path_to
-from rope_xp._core.config.source import mapping_of
 
 UNITS = {"": 1, "k": 2**10, "m": 2**20}
 # Array libraries, by the modules that make arrays.
@@ -71,14 +68,6 @@ def has_other_layers(config: Any, rope: RotaryEmbedding | None, **place: Any) ->
         return rope_xp.from_config(config, **whole) != rope
     except ValueError:  # without a choice, `from_config` refuses layers that differ
         return True
-
-
-def path_of_part(config: Any, part: str | None) -> tuple[str, ...]:
-    """The keys that lead to the part of a config that has the embedding; none if it is the config itself."""
-    whole = mapping_of(config)
-    if (form := format_of(whole)) is not None and form.reader:
-        return ()  # a format without such parts
-    return path_to(part_of(whole, part)[0], whole)
 
 
 def is_function(text: str) -> bool:

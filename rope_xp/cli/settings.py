@@ -3,7 +3,7 @@
 import json
 import shlex
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import indent, wrap
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ import click
 
 from rope_xp._core.report import WIDTH, Report, Section
 from rope_xp._core.writers import REFUSED, TARGETS, Options, with_length
+from rope_xp._core.writers.vllm import flags_of_types
 from rope_xp.cli import inputs
 from rope_xp.cli.layers import Group
 from rope_xp.cli.options import in_options
@@ -39,12 +40,21 @@ class Unwritten(click.ClickException):
 
 
 def of_rope(rope: Any, target: Any, writing: Options, length: int | None = None) -> Settings:
-    """The settings of one embedding, for a length. Warnings become notes."""
+    """The settings of one embedding, for a length."""
+
+    def written() -> Any:
+        values = rope.to_config(target, **writing._asdict())
+        return values if length is None else with_length(target, values, length, rope, writing)
+
+    return _with_notes(written)
+
+
+def _with_notes(write: Callable[[], Any]) -> Settings:
+    """What a function returns. Its warnings become notes, each once."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        values = rope.to_config(target, **writing._asdict())
-        values = values if length is None else with_length(target, values, length, rope, writing)
-    return Settings(values, tuple(f"warning: {each.message}" for each in caught))
+        values = write()
+    return Settings(values, tuple(f"warning: {text}" for text in dict.fromkeys(str(each.message) for each in caught)))
 
 
 def of_config(
@@ -52,7 +62,7 @@ def of_config(
 ) -> Settings:
     """The settings of all chosen layers of a config, by their types if they differ."""
     if len(groups) > 1:
-        return _of_groups(config, groups, target, writing, place["part"])
+        return _of_groups(groups, target, writing)
     found = of_rope(groups[0].rope, target, writing)
     return placed(found, config, groups[0].rope, target, place)
 
@@ -68,22 +78,21 @@ def placed(found: Settings, config: Any, rope: Any, target: Any, place: Mapping[
         found = found._replace(
             notes=(*found.notes, "these are the settings of the chosen layers; other layers of the config differ")
         )
-    return _in_part(found, config, target, place["part"])
+    return found
 
 
-def _of_groups(config: Any, groups: Sequence[Group], target: Any, writing: Options, part: str | None) -> Settings:
+def _of_groups(groups: Sequence[Group], target: Any, writing: Options) -> Settings:
     """The settings of layers that differ. The rotary block of transformers is nested by the types of layers."""
-    found = {each.name: of_rope(each.rope, target, writing) for each in groups}
-    notes = tuple(note for each in found.values() for note in each.notes)
     if target == "vllm":
-        if not VLLM_TYPES.issuperset(found):
+        names = [each.name for each in groups]
+        if not VLLM_TYPES.issuperset(names):
             raise Unwritten(
                 f"layers must differ by the types {', '.join(sorted(VLLM_TYPES))} for vLLM, whose rotary block is "
-                f"nested by them; got {'; '.join(found)}"
+                f"nested by them; got {'; '.join(names)}"
             )
-        blocks = {name: json.loads(each.values[-1])["rope_parameters"] for name, each in found.items()}
-        values = ["--hf-overrides", json.dumps({"rope_parameters": blocks})]
-        return _in_part(Settings(values, notes), config, target, part)
+        return _with_notes(lambda: flags_of_types("convert", {each.name: each.rope for each in groups}, writing))
+    found = {each.name: of_rope(each.rope, target, writing) for each in groups}
+    notes = tuple(dict.fromkeys(note for each in found.values() for note in each.notes))
     is_block = all(each.is_type for each in groups)
     if target == "transformers4" and is_block:  # each type of layers has a base of its own
         return Settings(_joined({name: each.values for name, each in found.items()}), notes)
@@ -104,16 +113,6 @@ def _joined(found: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
                     f"{name} beside another one"
                 )
     return joined
-
-
-def _in_part(found: Settings, config: Any, target: Any, part: str | None) -> Settings:
-    """For vLLM, keys lie where the config has them."""
-    if target == "vllm":
-        *words, keys = found.values
-        for key in reversed(inputs.path_of_part(config, part)):
-            keys = json.dumps({key: json.loads(keys)})
-        found = found._replace(values=[*words, keys])
-    return found
 
 
 class Entry(NamedTuple):

@@ -11,6 +11,7 @@ A table is a JSON file `<engine>-<version>.json` of this folder, with these keys
     - `block`: where the block is, such as `rope_scaling` or `rope_parameters.full_attention`, if not always there.
     - `flat`: whether the keys may also be in the file itself, although `path` leads to another place.
     - `fixed`: what is computed whatever the keys say, such as `{"layout": "half"}`.
+    - `nested`: true if there is one block for each type of layers.
     - `since`: the version from which on this is so, where it is known.
     - `layers`: the types of layers that read other keys, each with `keys`, `rules` and `fixed` of its own.
 - `facts`: what a script cannot decide, written by hand: `models`, `text` and `source`.
@@ -35,6 +36,7 @@ class Reading(NamedTuple):
     since: str = ""
     block: str = ""
     flat: bool = False
+    nested: bool = False
     layers: Mapping[str, "Reading"] = {}
 
     def of_layer(self, layer_type: str) -> "Reading":
@@ -116,6 +118,7 @@ def _reading(entry: Mapping[str, Any]) -> Reading:
         entry.get("since", ""),
         entry.get("block", ""),
         entry.get("flat", False),
+        entry.get("nested", False),
         {layer_type: _reading(each) for layer_type, each in entry.get("layers", {}).items()},
     )
 

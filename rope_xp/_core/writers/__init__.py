@@ -57,7 +57,7 @@ class Options(NamedTuple):
 TARGETS = {
     "transformers": Writer("transformers.transformers_keys", "rope_parameters of a config", "transformers"),
     "transformers4": Writer("transformers.transformers4_keys", "keys of a config.json", "transformers"),
-    "vllm": Writer("vllm.vllm_flags", "arguments of a command line", length="vllm.with_length"),
+    "vllm": Writer("vllm.vllm_flags", "arguments of a command line", engine="vllm", length="vllm.with_length"),
     "llama.cpp": Writer(
         "llama_cpp.llama_cpp_flags",
         "arguments of a command line",
