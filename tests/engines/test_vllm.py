@@ -1,0 +1,194 @@
+"""vLLM computes what we write: tables of `get_rope`, overrides of real configs, and real model classes on "meta".
+
+`nox -s tests-vllm` unzips the wheel of vLLM; its folder is VLLM_FOLDER. Nothing is downloaded, and no weights exist.
+"""
+
+import copy
+import json
+import os
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import vllm_on_cpu
+
+if "VLLM_FOLDER" not in os.environ:
+    raise pytest.UsageError("VLLM_FOLDER must be the unzipped wheel of vLLM: run `nox -s tests-vllm`; got none")
+os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+vllm_on_cpu.install(os.environ["VLLM_FOLDER"])
+
+import torch  # noqa: E402
+from vllm.config import DeviceConfig, ModelConfig, VllmConfig, set_current_vllm_config  # noqa: E402
+from vllm.model_executor.layers.rotary_embedding import get_rope  # noqa: E402
+
+from rope_xp import (  # noqa: E402
+    DynamicNTKScaling,
+    LinearScaling,
+    Llama3Scaling,
+    MixedNTKScaling,
+    NTKScaling,
+    RotaryEmbedding,
+    Sections,
+    YarnScaling,
+    from_config,
+)
+
+CONFIGS = json.loads((Path(__file__).parents[1] / "goldens" / "configs.json").read_text())
+YARN = {"factor": 4.0, "original_max_position_embeddings": 256}
+RULES = {
+    "none": None,
+    "linear": LinearScaling(factor=4.0),
+    "ntk": NTKScaling(factor=4.0),
+    "mixed": MixedNTKScaling(factor=4.0, mixed_b=0.6),
+    "dynamic": DynamicNTKScaling(factor=3.0, max_position_embeddings=256, seq_len=640),
+    "llama3": Llama3Scaling(
+        factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=256
+    ),
+    "yarn": YarnScaling(**YARN),
+    "yarn, factor": YarnScaling(**YARN, attention_factor=1.2, beta_fast=16.0),
+    "yarn, one": YarnScaling(**YARN, attention_factor=1.0),
+    "yarn, not rounded": YarnScaling(**YARN, truncate=False),
+    "yarn, mscale": YarnScaling(**YARN, mscale=0.7, mscale_all_dim=0.4),
+}
+# Angles are products in float32 there, with an error of half a unit at 512 radians, from a frequency off by two units.
+TOLERANCE = 4 * 512 * 2.0**-24
+
+
+def cache_of(flags, rope, positions=512):
+    """Cosines and sines of `get_rope` for these overrides."""
+    keys = json.loads(flags[1])
+    while "rope_parameters" not in keys:
+        (keys,) = keys.values()
+    with set_current_vllm_config(VllmConfig(device_config=DeviceConfig("cpu"))):
+        built = get_rope(
+            rope.head_dim,
+            keys.get("max_position_embeddings", 1024),
+            rope.layout == "half",
+            keys["rope_parameters"],
+            torch.float32,
+        )
+    return built.cos_sin_cache[:positions].numpy()
+
+
+def ours(rope, positions=512):
+    """The same columns, in float64."""
+    angles = np.outer(np.arange(positions), np.asarray(rope.inv_freq, dtype=np.float64))
+    return np.concatenate([np.cos(angles), np.sin(angles)], axis=-1) * rope.attention_factor
+
+
+def differs(flags, rope):
+    return np.abs(cache_of(flags, rope) - ours(rope)).max()
+
+
+@pytest.mark.parametrize("width", [64, 16])
+@pytest.mark.parametrize("name", RULES)
+def test_tables_of_rules(name, width):
+    rope = RotaryEmbedding(head_dim=64, layout="half", base=5e5, rotary_dim=width, scaling=RULES[name])
+    assert differs(rope.to_config("vllm"), rope) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["linear", "dynamic", "llama3", "yarn, factor"])
+def test_planted_mistakes_are_seen(name):
+    rope = RotaryEmbedding(head_dim=64, layout="half", base=5e5, scaling=RULES[name])
+    flags = rope.to_config("vllm")
+    for key, value in {"rope_theta": 5.05e5, "rope_type": "default"}.items():
+        wrong = copy.deepcopy(json.loads(flags[1]))
+        wrong["rope_parameters"][key] = value
+        assert differs([flags[0], json.dumps(wrong)], rope) > 100 * TOLERANCE
+    keys = json.loads(flags[1])
+    if name == "dynamic":  # without the key nothing is scaled
+        del keys["rope_parameters"]["max_trained_positions"]
+        assert differs([flags[0], json.dumps(keys)], rope) > 100 * TOLERANCE
+
+
+def test_mistral_large_3_needs_mscale_all_dim():
+    """Its latent attention computes the attention factor from two keys; ours are read by both of its branches."""
+    rope = RotaryEmbedding(head_dim=64, layout="half", base=1e4, scaling=RULES["yarn, one"])
+    block = json.loads(rope.to_config("vllm")[1])["rope_parameters"]
+    latent = {"rope_parameters": block | {"rope_type": "deepseek_llama_scaling"}}
+    assert differs(["", json.dumps(latent)], rope) < TOLERANCE
+    del block["mscale"], block["mscale_all_dim"]
+    latent = {"rope_parameters": block | {"rope_type": "deepseek_llama_scaling"}}
+    assert differs(["", json.dumps(latent)], rope) > 0.1  # 0.1 * log(4)
+
+
+@pytest.mark.parametrize("rule", [LinearScaling(factor=4.0), RULES["llama3"]], ids=["linear", "llama3"])
+def test_sections_are_lost_with_other_rules_and_refused(rule):
+    sections = Sections(sizes=(8, 12, 12), order="chunked")
+    rope = RotaryEmbedding(head_dim=64, layout="half", base=1e4, sections=sections, scaling=rule)
+    with pytest.raises(ValueError, match=r"must read mrope_section with rope_type"):
+        rope.to_config("vllm")
+
+
+def model_config(folder, config, overrides):
+    (folder / "config.json").write_text(json.dumps(config))
+    return ModelConfig(
+        model=str(folder), tokenizer=str(folder), skip_tokenizer_init=True, dtype="float32", hf_overrides=overrides
+    )
+
+
+@pytest.mark.parametrize("name", ["qwen2-vl-7b-instruct", "qwen3-8b", "glm-4.1v-9b-thinking"])
+def test_overrides_reach_the_text_config(tmp_path, name):
+    """Through `ModelConfig`, as the command does."""
+    config = CONFIGS[name]["config"]
+    rope = from_config(config)
+    rope = rope.replace(base=2 * rope.base)
+    overrides = json.loads(rope.to_config("vllm")[1])
+    found = model_config(tmp_path, config, overrides).hf_text_config.rope_parameters
+    assert found["rope_theta"] == rope.base
+    if "text_config" in overrides:  # and not without: the file of Qwen2-VL is flat
+        found = model_config(tmp_path, config, overrides["text_config"]).hf_text_config.rope_parameters
+        assert found["rope_theta"] != rope.base
+
+
+TINY = {
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 128,
+    "max_position_embeddings": 1024,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+    "rope_theta": 1e6,
+}
+CLASSES = {
+    "llama": ("LlamaForCausalLM", {}),
+    "qwen3": ("Qwen3ForCausalLM", {}),
+    "phi3": ("Phi3ForCausalLM", {}),
+    "glm4": ("Glm4ForCausalLM", {"partial_rotary_factor": 0.5}),
+}
+
+
+@cache
+def groups():
+    from vllm.distributed import init_distributed_environment, initialize_model_parallel
+
+    with set_current_vllm_config(VllmConfig(device_config=DeviceConfig("cpu"))):
+        init_distributed_environment(1, 0, "tcp://127.0.0.1:29519", 0, "gloo")
+        initialize_model_parallel()
+
+
+@pytest.mark.parametrize("rule", ["none", "linear", "yarn, factor"])
+@pytest.mark.parametrize("model", CLASSES)
+def test_model_classes_rotate_as_we_do(tmp_path, model, rule):
+    """The real class, without weights; its calls of `get_rope` are built again on the CPU."""
+    from vllm.model_executor.model_loader.utils import initialize_model
+
+    architecture, keys = CLASSES[model]
+    config = TINY | keys | {"model_type": model, "architectures": [architecture]}
+    rope = from_config(config).replace(base=3e5, scaling=RULES[rule])
+    settings = model_config(tmp_path, config, json.loads(rope.to_config("vllm")[1]))
+    groups()
+    whole = VllmConfig(model_config=settings, device_config=DeviceConfig("cpu"))
+    with set_current_vllm_config(whole), torch.device("meta"):
+        built = initialize_model(vllm_config=whole)
+    found = [each for name, each in built.named_modules() if name.endswith("rotary_emb")]
+    assert found and all(each.is_neox_style == (rope.layout == "half") for each in found)
+    assert {each.rotary_dim for each in found} == {rope.rotary_dim}
+    parameters = settings.hf_text_config.rope_parameters
+    assert differs(["", json.dumps({"rope_parameters": parameters})], rope) < TOLERANCE
