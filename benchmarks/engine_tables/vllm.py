@@ -48,13 +48,13 @@ FACTS = [
         "text": "`--hf-overrides` sets numbers before the config is read, and dicts after: a top-level "
         "`rope_parameters` replaces the whole block, and without `rope_theta` the base is 10,000",
         "source": "vllm/config/model.py:616-695 and vllm/model_executor/layers/rotary_embedding/__init__.py:55 at "
-        "0.33.0, run",
+        "0.33.0",
     },
     {
         "models": ["*"],
         "text": "a `text_config` of the overrides is merged into the config's own, key by key; keys of the old block "
         "that are not given stay",
-        "source": "vllm/config/model.py:528-570 at 0.33.0, run",
+        "source": "vllm/config/model.py:528-570 at 0.33.0",
     },
     {
         "models": ["*"],
@@ -67,23 +67,23 @@ FACTS = [
         "models": ["deepseek_v2", "deepseek_v3", "kimi_k2"],
         "text": "every rule but `default` becomes `deepseek_yarn`, whose attention factor is a ratio of `mscale` "
         "(default 1) and `mscale_all_dim` (default 0); it reads no `attention_factor`",
-        "source": "vllm/model_executor/models/deepseek_v2.py:543-563 and deepseek_scaling_rope.py at 0.33.0, run",
+        "source": "vllm/model_executor/models/deepseek_v2.py:543-563 and deepseek_scaling_rope.py at 0.33.0",
     },
     {
         "models": ["gpt_oss"],
         "text": "YaRN always, from seven keys; blocks without them fail with a KeyError, and `attention_factor` is "
         "not read",
-        "source": "vllm/model_executor/models/gpt_oss.py:111 at 0.33.0, run",
+        "source": "vllm/model_executor/models/gpt_oss.py:111 at 0.33.0",
     },
     {
         "models": ["gemma3_text"],
         "text": "one block for each type of layers; a flat block fails with KeyError('sliding_attention')",
-        "source": "vllm/model_executor/models/gemma3.py:157 at 0.33.0, run",
+        "source": "vllm/model_executor/models/gemma3.py:157 at 0.33.0",
     },
     {
         "models": ["glm4"],
         "text": "a block without `partial_rotary_factor` rotates half of the head",
-        "source": "vllm/model_executor/models/glm4.py:82-88 at 0.33.0, run",
+        "source": "vllm/model_executor/models/glm4.py:82-88 at 0.33.0",
     },
 ]
 
@@ -291,6 +291,8 @@ class Models:
                 if isinstance(each, (ast.Assign, ast.AnnAssign))
                 and ast.unparse(each.targets[0] if isinstance(each, ast.Assign) else each.target) == value.id
             ]
+            if any("config.rope_parameters" in ast.unparse(each) for each in assigned if not isinstance(each, ast.Dict)):
+                return None  # the config's block for some of the layers
             value = next((each for each in assigned if isinstance(each, ast.Dict)), None)
         return value if isinstance(value, ast.Dict) and None not in value.keys else None
 

@@ -27,7 +27,7 @@ def prepare(wheel, folder):
 class Names(types.ModuleType):
     """A module with every name, each an empty class."""
 
-    __path__ = []
+    __path__ = ()
 
     def __getattr__(self, name):
         if name.startswith("__"):
