@@ -262,7 +262,7 @@ def tests_vllm(session):
     python("-m", "pip", *wheel, "vllm" if newest else VLLM, env={"PIP_CONSTRAINT": ""})
     python("tests/support/vllm_on_cpu.py", *glob(f"{folder}/wheel/*.whl"), f"{folder}/vllm")
     shutil.rmtree(f"{folder}/wheel")
-    python("-P", "-m", "pytest", "tests/engines/test_vllm.py", env={"VLLM_FOLDER": f"{folder}/vllm"})
+    python("-P", "-m", "pytest", "tests/engines/test_vllm.py", env={"PYTHONPATH": f"{folder}/vllm"})
 
 
 @rest(name="tests-triton")

@@ -291,7 +291,9 @@ class Models:
                 if isinstance(each, (ast.Assign, ast.AnnAssign))
                 and ast.unparse(each.targets[0] if isinstance(each, ast.Assign) else each.target) == value.id
             ]
-            if any("config.rope_parameters" in ast.unparse(each) for each in assigned if not isinstance(each, ast.Dict)):
+            if any(
+                "config.rope_parameters" in ast.unparse(each) for each in assigned if not isinstance(each, ast.Dict)
+            ):
                 return None  # the config's block for some of the layers
             value = next((each for each in assigned if isinstance(each, ast.Dict)), None)
         return value if isinstance(value, ast.Dict) and None not in value.keys else None

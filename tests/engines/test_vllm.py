@@ -1,9 +1,10 @@
 """vLLM computes what we write: tables of `get_rope`, overrides of real configs, and real model classes on "meta".
 
-`nox -s tests-vllm` unzips the wheel of vLLM; its folder is VLLM_FOLDER. Nothing is downloaded, and no weights exist.
+`nox -s tests-vllm` unzips the wheel of vLLM. Nothing is downloaded, and no weights exist.
 """
 
 import copy
+import importlib.util
 import json
 import os
 from functools import cache
@@ -11,12 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import vllm_on_cpu
 
-if "VLLM_FOLDER" not in os.environ:
-    raise pytest.UsageError("VLLM_FOLDER must be the unzipped wheel of vLLM: run `nox -s tests-vllm`; got none")
+if importlib.util.find_spec("vllm") is None:
+    raise pytest.UsageError("vLLM must be unzipped and on PYTHONPATH: run `nox -s tests-vllm`; got none")
 os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-vllm_on_cpu.install(os.environ["VLLM_FOLDER"])
 
 import torch  # noqa: E402
 from vllm.config import DeviceConfig, ModelConfig, VllmConfig, set_current_vllm_config  # noqa: E402

@@ -1,15 +1,16 @@
-"""vLLM's Python without its libraries: `prepare` unzips the wheel, and `install` makes it importable on the CPU."""
+"""Unzip the Python of vLLM's wheel, without its libraries, so that it can be imported on the CPU.
 
-import importlib.abc
-import importlib.machinery
+Run: `python tests/support/vllm_on_cpu.py WHEEL FOLDER`, and put FOLDER on PYTHONPATH: vLLM starts other processes.
+"""
+
 import re
 import sys
-import types
 import zipfile
 from pathlib import Path
 
-# Compiled packages of which the imported modules use only the names.
-REPLACED = ("xgrammar",)
+# Compiled packages of which the imported modules use only the names: every name is an empty class.
+REPLACED = ("xgrammar/__init__.py", "xgrammar/testing.py", "xgrammar/structural_tag.py")
+NAMES = "def __getattr__(name):\n    if name.startswith('__'):\n        raise AttributeError(name)\n    return type(name, (), {})\n"
 
 
 def prepare(wheel, folder):
@@ -22,40 +23,10 @@ def prepare(wheel, folder):
                 target.write_bytes(archive.read(name))
     for file in Path(folder).glob("vllm-*.dist-info/METADATA"):
         file.write_text(re.sub(r"(?m)^(Version: [\d.]+)$", r"\1+cpu", file.read_text("utf-8"), count=1), "utf-8")
-
-
-class Names(types.ModuleType):
-    """A module with every name, each an empty class."""
-
-    __path__ = ()
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return type(name, (), {})
-
-
-class Replaced(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds `REPLACED` and their submodules."""
-
-    def find_spec(self, name, path, target=None):
-        if name.partition(".")[0] in REPLACED:
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec):
-        return Names(spec.name)
-
-    def exec_module(self, module):
-        """Nothing: a `Names` is complete."""
-
-
-def install(folder):
-    """Put the unzipped wheel on the path."""
-    if not (Path(folder) / "vllm" / "__init__.py").exists():
-        raise FileNotFoundError(f"{folder} must have the wheel of vLLM, unzipped: run `nox -s tests-vllm`")
-    sys.path.insert(0, str(folder))
-    sys.meta_path.insert(0, Replaced())
+    for name in REPLACED:
+        target = Path(folder) / name
+        target.parent.mkdir(exist_ok=True)
+        target.write_text(NAMES)
 
 
 if __name__ == "__main__":
