@@ -230,6 +230,8 @@ def test_sglang_merges_a_block_and_replaces_that_of_a_part():
     rope = from_config(LLAMA, flags=sglang(rope_parameters=YARN))
     assert rope.base == 500_000.0 and rope.scaling.factor == 4.0
     assert from_config(LLAMA, flags=sglang(rope_theta=1e6)).base == 500_000.0
+    by_type = from_config(LLAMA, flags=sglang(rope_scaling={"type": "linear", "factor": 2.0}))
+    assert by_type.scaling is None and "not type='linear': the rule is that of the config" in remarks(by_type)
     assert (
         from_config(FLAT, flags=sglang(text_config={"rope_parameters": YARN | {"mrope_section": [8, 12, 12]}})).base
         == 1e4
@@ -266,7 +268,8 @@ def test_lmdeploy_merges_at_all_depths():
     ],
 )
 def test_arguments_of_llama_cpp(flags, base, divisor):
-    for config in (GGUF, dict(LLAMA, model_type="qwen2", rope_theta=1_000_000.0)):
+    file = GGUF | {"rope_factors_long.weight": [], "rope_factors_short.weight": []}  # a file without these tensors
+    for config in (GGUF, file, dict(LLAMA, model_type="qwen2", rope_theta=1_000_000.0)):
         rope = from_config(config, flags=f"llama-server -m model.gguf -ngl 99 {flags}")
         assert rope.inv_freq == frequencies(base, divisor=divisor)
         assert ("nothing changes" in remarks(rope)) == ((base, divisor) == (1e6, 1.0))

@@ -3,7 +3,7 @@
 References
 ----------
 ggml-org/llama.cpp 0.5.0: `common/arg.cpp`, the constructor of `llama_context` (`src/llama-context.cpp`), `get_key` of
-`src/llama-model-loader.cpp` (overrides have a type), and `get_rope_factors` of `src/llama-model.cpp`. They were read.
+`src/llama-model-loader.cpp` (overrides have a type), and `get_rope_factors` of `src/llama-model.cpp`.
 """
 
 from collections.abc import Mapping
@@ -60,7 +60,7 @@ def with_arguments(
         )
     is_yarn = changed[KIND] == "yarn"
     _check_attention(line, is_yarn, remarks)
-    if changed[FACTOR] != 1.0 and not is_yarn and gguf.LONG in found:
+    if changed[FACTOR] != 1.0 and not is_yarn and found.get(gguf.LONG):
         raise ValueError(f"{WHO}: the factor of flags must be 1 for a file with {gguf.LONG}; got {changed[FACTOR]:g}")
     for key, value in changed.items():
         if value is not None and value != before[key]:

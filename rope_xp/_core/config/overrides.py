@@ -7,7 +7,8 @@ vLLM 0.33: `ModelConfig.__post_init__` and `_apply_dict_overrides` (`config/mode
 SGLang 0.5.23: `get_config` (`srt/utils/hf_transformers/config.py`), `get_rope_config`
 (`srt/utils/hf_transformers/common.py`), `get_rope` (`srt/layers/rotary_embedding/factory.py`). lmdeploy 0.18:
 `override_hf_config` (`pytorch/config.py`), `pytorch/nn/rotary_embedding.py`. transformers 5.18:
-`standardize_rope_params` (`modeling_rope_utils.py`). All were read; none was run.
+`standardize_rope_params` (`modeling_rope_utils.py`). The functions that apply overrides were run on configs of
+transformers 5.18; the others were read.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -57,6 +58,8 @@ VLLM_RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "deepseek_yarn": (("factor", ORIGINAL), (*BETAS, "mscale", "mscale_all_dim")),
     "longrope": (("short_factor", "long_factor", ORIGINAL), ("short_mscale", "long_mscale")),
 }
+# Keys that SGLang and older versions of vLLM read.
+MULTIPLIERS = ("attn_factor", "apply_yarn_scaling")
 # vLLM reads the sections of position axes for these rules only.
 WITH_SECTIONS = ("default", "yarn")
 
@@ -131,7 +134,7 @@ def _of_vllm(line: CommandLine, part: Part, remarks: list[str]) -> dict[str, Any
         if key not in BLOCK_KEYS:
             changed[key] = _merged(changed.get(key), value) if part.path else value
         elif part.path:
-            _merge_block(changed, value, part, _merged)
+            _merge_block(changed, value, part, _merged, line, remarks)
         else:
             _replace_block(changed, value, part, VLLM_BASES.get(part.model_type, 10_000.0), line, remarks)
     return _each_block(changed, part, lambda block: _as_vllm(block, changed, part, remarks))
@@ -169,7 +172,7 @@ def _of_sglang(line: CommandLine, part: Part, remarks: list[str]) -> dict[str, A
         if part.path:
             _replace_block(changed, value, part, 10_000.0, line, remarks)
         else:
-            _merge_block(changed, value, part, lambda old, new: {**old, **new})
+            _merge_block(changed, value, part, lambda old, new: {**old, **new}, line, remarks)
     return _each_block(changed, part, lambda block: _as_sglang(block, changed, part))
 
 
@@ -180,9 +183,12 @@ def _of_lmdeploy(line: CommandLine, part: Part, remarks: list[str]) -> dict[str,
     _set_plain(changed, {key: value for key, value in own.items() if key not in BLOCK_KEYS}, part, line, remarks)
     for key in BLOCK_KEYS:
         if isinstance(own.get(key), Mapping):
-            _merge_block(changed, own[key], part, _merged)
-    names = ("attn_factor", "apply_yarn_scaling")
-    return _each_block(changed, part, lambda block: {key: block[key] for key in block if key not in names})
+            _merge_block(changed, own[key], part, _merged, line, remarks)
+
+    def read(block: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in _without_rule(block).items() if key not in MULTIPLIERS}
+
+    return _each_block(changed, part, read)
 
 
 ENGINES: dict[str, Callable[[CommandLine, Part, list[str]], dict[str, Any]]] = {
@@ -264,8 +270,10 @@ def _merge_block(
     value: Mapping[str, Any],
     part: Part,
     merged: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]],
+    line: CommandLine,
+    remarks: list[str],
 ) -> None:
-    """Merge a block into that of the config."""
+    """Merge a block into that of the config, which has a `rope_type`."""
     old = {key: changed.pop(key) for key in BLOCK_KEYS if key in changed}
     found = merged(next((each for each in old.values() if each), {}), value)
     if len(part.family.layers.by_type) > 1 and not any(isinstance(each, Mapping) for each in found.values()):
@@ -276,6 +284,9 @@ def _merge_block(
     for key, names in (("rope_theta", _base_keys(part)), (PARTIAL_KEYS[0], PARTIAL_KEYS), (ORIGINAL, (ORIGINAL,))):
         if key in found:
             _drop(changed, names)
+    kind = found.pop("type", None)
+    if kind is not None and "rope_type" not in value:
+        remarks.append(f"{line.name} reads rope_type, and not type={kind!r:.40}: the rule is that of the config")
     changed["rope_parameters"] = {"rope_type": "default", **found}
 
 
@@ -393,13 +404,20 @@ def _as_vllm(block: Mapping[str, Any], changed: Mapping[str, Any], part: Part, r
 
 def _as_sglang(block: Mapping[str, Any], changed: Mapping[str, Any], part: Part) -> dict[str, Any]:
     """The same for SGLang, whose YaRN reads `attn_factor` in place of `attention_factor`."""
-    found = dict(block)
+    found = _without_rule(block)
     rule = found.get("rope_type")
     if _is_deepseek(part.family) and rule == "yarn":
         found["rope_type"] = rule = "deepseek_yarn"
     if rule == "longrope":
         return _as_longrope({key: found[key] for key in found if key != "attention_factor"}, changed)
     return _with_multiplier(_as_dynamic(found, changed, part, None), part)
+
+
+def _without_rule(block: Mapping[str, Any]) -> dict[str, Any]:
+    """A block without the parameters of rules, if it has none: nothing reads them."""
+    is_default = block.get("rope_type") == "default"
+    parameters = {key for must, may in VLLM_RULES.values() for key in (*must, *may)} if is_default else set()
+    return {key: value for key, value in block.items() if key not in parameters}
 
 
 def _is_deepseek(family: Family) -> bool:
@@ -440,8 +458,7 @@ def _with_multiplier(block: dict[str, Any], part: Part) -> dict[str, Any]:
     rule = block.get("rope_type") or block.get("type")
     if rule not in ("yarn", "deepseek_yarn"):
         return block
-    names = ("attention_factor", "attn_factor", "apply_yarn_scaling")
-    found = {key: value for key, value in block.items() if key not in names}
+    found = {key: value for key, value in block.items() if key not in ("attention_factor", *MULTIPLIERS)}
     multiplier = block.get("attn_factor")
     if multiplier is None or multiplier == 1.0:
         return found
