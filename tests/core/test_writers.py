@@ -1,8 +1,8 @@
 """to_config: what is written for an engine gives the value by that engine's formulas, or the target is refused."""
 
 import json
-from copy import deepcopy
 import warnings
+from copy import deepcopy
 
 import engines
 import gguf

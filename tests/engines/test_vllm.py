@@ -17,11 +17,11 @@ if importlib.util.find_spec("vllm") is None:
     raise pytest.UsageError("vLLM must be unzipped and on PYTHONPATH: run `nox -s tests-vllm`; got none")
 os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
-import torch  # noqa: E402
-from vllm.config import DeviceConfig, ModelConfig, VllmConfig, set_current_vllm_config  # noqa: E402
-from vllm.model_executor.layers.rotary_embedding import get_rope  # noqa: E402
+import torch
+from vllm.config import DeviceConfig, ModelConfig, VllmConfig, set_current_vllm_config
+from vllm.model_executor.layers.rotary_embedding import get_rope
 
-from rope_xp import (  # noqa: E402
+from rope_xp import (
     DynamicNTKScaling,
     LinearScaling,
     Llama3Scaling,

@@ -10,7 +10,12 @@ from pathlib import Path
 
 # Compiled packages of which the imported modules use only the names: every name is an empty class.
 REPLACED = ("xgrammar/__init__.py", "xgrammar/testing.py", "xgrammar/structural_tag.py")
-NAMES = "def __getattr__(name):\n    if name.startswith('__'):\n        raise AttributeError(name)\n    return type(name, (), {})\n"
+NAMES = """
+def __getattr__(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return type(name, (), {})
+"""
 
 
 def prepare(wheel, folder):

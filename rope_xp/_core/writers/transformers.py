@@ -102,7 +102,7 @@ class Reads:
         self.who, self.rope, self.table = who, rope, table
         self.model_type, layer_type = rope._provenance.model_type, rope._provenance.layer_type
         self.of_type = table.of(self.model_type)
-        self.known = None if self.of_type is None else self.of_type.of_layer(layer_type)
+        self.known: Any = None if self.of_type is None else self.of_type.of_layer(layer_type)
         if self.known is None and self.model_type and not rope._provenance.format:
             engines.warn(
                 f"{who}: whether {table.name} reads these keys for model type {self.model_type!r} is not known"
