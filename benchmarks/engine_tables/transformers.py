@@ -69,8 +69,7 @@ ACCEPTED = {
     "dynamic": [("type", "factor")],
     "longrope": [FACTORS, (*FACTORS, "short_mscale", "long_mscale", ORIGINAL)],
 }
-# Model types whose default block has keys that a block of one rule replaces: their classes then fail, or rotate
-# otherwise.
+# Model types whose default block has keys that a block of one rule replaces. Their classes then fail, or differ.
 LEFT_OUT = ("deepseek_v4", "gemma4_text", "gemma4_unified_text", "granite_swa", "granitemoe_swa", "ministral3")
 # Keys outside the block, and what they are changed to: any that the config has, or that standard code reads.
 BASES = ("rope_theta", "rotary_emb_base", "rope_local_base_freq", "global_rope_theta", "local_rope_theta")

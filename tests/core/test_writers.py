@@ -568,7 +568,7 @@ NOT_READ = [
     (
         "transformers4",
         {"model_type": "olmo", "rope_scaling": {"rope_type": "yarn", **YARN}},
-        "the rule 'yarn' .*'olmo'",
+        "read the rule 'yarn' .*'olmo'",
     ),
 ]
 

@@ -160,8 +160,8 @@ class Reads:
 
     def rule(self, block: dict[str, Any], outside: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The keys of the block that are read. Others must have their defaults."""
-        name, keys = block["rope_type"], self.known.keys
-        written = {key: value for key, value in block.items() if key == "rope_type" or key in keys & {*SECTION_KEYS}}
+        name = block["rope_type"]
+        written = {key: value for key, value in block.items() if key in ("rope_type", *SECTION_KEYS)}
         if name == "default":
             return written
         if name not in self.known.rules:
@@ -172,7 +172,7 @@ class Reads:
         for key, value in block.items():
             if key in self.known.rules[name]:
                 written[key] = value
-            elif key in written or key in SECTION_KEYS or value == defaults.get(key):
+            elif key in written or value == defaults.get(key):
                 continue
             elif key == "factor" and outside:  # an attention factor is given, but some classes fail without it
                 written |= {} if "rule_key" in self.known.fixed else {key: value}
