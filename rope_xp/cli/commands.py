@@ -54,6 +54,12 @@ def app() -> None:
     """
 
 
+# Also those for which nothing can be written, so that the error says why.
+PROGRAM = click.Choice([*TARGETS, *REFUSED])
+ALL = click.Choice(["all", *PROGRAM.choices])
+PROGRAMS = ", ".join(TARGETS)
+
+
 @app.command()
 @FILE
 @options(CONTEXT, TRAINED, CONFIG, FLAGS, JSON)
@@ -169,7 +175,7 @@ def identify(file: str, head_dim: int | None, as_json: bool) -> int:
 @FILE
 @click.option("--to", type=Length(), required=True, help="The new length.")
 @click.option("--rule", type=click.Choice(RULES), help="The scaling rule.")
-@click.option("--for", "target", type=click.Choice([*TARGETS, *REFUSED]), help="Print the settings for this program.")
+@click.option("--for", "target", type=PROGRAM, metavar="PROGRAM", help=f"Print the settings for one of {PROGRAMS}.")
 @options(TRAINED, RULE, CONFIG, WRITING, JSON)
 def extend(
     file: str,
@@ -222,7 +228,7 @@ def _note_trade_offs(rule: str, target: Target, to: int) -> None:
 
 @app.command()
 @FILE
-@click.option("--to", "target", type=click.Choice(["all", *TARGETS, *REFUSED]), required=True, help="The program.")
+@click.option("--to", "target", type=ALL, metavar="PROGRAM", required=True, help=f"One of all, {PROGRAMS}.")
 @options(CONFIG, WRITING, JSON)
 def convert(
     file: str, target: Any, architecture: str | None, engine_version: str | None, as_json: bool, **place: Any

@@ -166,6 +166,11 @@ class Reads:
             return written
         if name not in self.known.rules:
             raise self.error(f"the rule {name!r}")
+        if "short_mscale" in self.known.rules[name] and "short_mscale" not in block:
+            raise ValueError(
+                f"{self.who}: short_mscale and long_mscale must be given for model type {self.model_type!r} in "
+                f"{self.table.name}, whose class fails without them; got None"
+            )
         rule = self.rope.scaling
         defaults = {each.name: each.default for each in fields(rule)}
         defaults |= {"factor": 1.0} if isinstance(rule, NTKScaling) else {}
