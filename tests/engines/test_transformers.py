@@ -97,7 +97,7 @@ def _nested(keys):
 def written(rope, keys, kind, beside):
     """The whole config.json with what `to_config` writes. Other keys of lengths are those of the case."""
     settings = rope.to_config(TARGET)
-    keys = {**keys, **{name: value for name, value in beside.items() if name == "max_position_embeddings"}}
+    keys = {**keys, **{name: value for name, value in beside.items() if name != "partial_rotary_factor"}}
     if tiny.IS_4:
         return {**keys, **settings}
     nested = _nested(keys)
