@@ -247,7 +247,7 @@ class Models:
             return None
         module, name = self.registry[architecture]
         if module == "transformers":
-            common = ["partial_rotary_factor", "rope_theta", "rope_type"]
+            common = [*COMMON, "mrope_interleaved", "mrope_section"]
             return {"rules": {rule: sorted([*keys, *common]) for rule, keys in OF_TRANSFORMERS.items()}, "by": module}
         reached = self.reached(module, name)
         calls = [

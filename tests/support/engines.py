@@ -138,13 +138,18 @@ def vllm(arguments, width, is_latent, length):
     """`get_rope` of vLLM. For latent attention, the model replaces the rule "yarn" by "deepseek_yarn"."""
     flag, text = arguments
     assert flag == "--hf-overrides"
-    block = json.loads(text)["rope_parameters"]
+    keys = json.loads(text)
+    while "rope_parameters" not in keys:
+        (keys,) = keys.values()
+    block = keys["rope_parameters"]
     base, rule = block["rope_theta"], block["rope_type"]
     freqs, factor, magnitude, softmax = progression(base, width), block.get("factor"), 1.0, 1.0
     if rule == "linear":
         freqs = [w / factor for w in freqs]
     elif rule == "dynamic":
-        alpha = block.get("alpha") or factor * factor - (factor - 1)  # for factor * max_position_embeddings tokens
+        trained = block.get("max_trained_positions")  # older versions: for factor * max_position_embeddings tokens
+        times = factor if trained is None else keys["max_position_embeddings"] / trained
+        alpha = block.get("alpha") or factor * times - (factor - 1)
         freqs = progression(base * alpha ** (width / (width - 2)), width)
     elif rule == "ntk":
         a = log(factor) / (width / 2) ** block["mixed_b"]
@@ -160,6 +165,9 @@ def vllm(arguments, width, is_latent, length):
             softmax = g(factor, block["mscale_all_dim"]) ** 2
         else:
             magnitude = block.get("attn_factor", 1.0) * (g(factor) if block.get("apply_yarn_scaling", True) else 1.0)
+            if block.get("mscale") and block.get("mscale_all_dim"):
+                magnitude = g(factor, block["mscale"]) / g(factor, block["mscale_all_dim"])
+            magnitude = block.get("attention_factor", magnitude)
     elif rule == "longrope":
         original, is_long = (
             block["original_max_position_embeddings"],
@@ -180,10 +188,8 @@ def vllm_length(arguments, stated):
     """`_get_and_verify_max_len` of vLLM: the longest `--max-model-len` for a config that states a length."""
     keys = {"max_position_embeddings": stated} | json.loads(arguments[arguments.index("--hf-overrides") + 1])
     block, length = keys["rope_parameters"], keys["max_position_embeddings"]
-    if block["rope_type"] in ("su", "longrope", "llama3"):
+    if block["rope_type"] in ("su", "longrope", "llama3", "yarn"):
         return length
-    if block["rope_type"] == "yarn":
-        length = block["original_max_position_embeddings"]
     return length * block.get("factor", 1.0)
 
 

@@ -9,7 +9,12 @@ import zipfile
 from pathlib import Path
 
 # Compiled packages of which the imported modules use only the names: every name is an empty class.
-REPLACED = ("xgrammar/__init__.py", "xgrammar/testing.py", "xgrammar/structural_tag.py")
+REPLACED = (
+    "xgrammar/__init__.py",
+    "xgrammar/testing.py",
+    "xgrammar/structural_tag.py",
+    "xgrammar/openai_tool_call_schema.py",
+)
 NAMES = """
 def __getattr__(name):
     if name.startswith("__"):
