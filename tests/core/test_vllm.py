@@ -68,11 +68,13 @@ def test_gpt_oss_reads_yarn_alone():
     yarn = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}
     rope = from_config(PLAIN | {"model_type": "gpt_oss", "head_dim": 64, "rope_scaling": yarn})
     assert written(rope)["rope_parameters"]["rope_type"] == "yarn"
-    with pytest.raises(ValueError, match=r"'gpt_oss', must read rope_type 'default'; got"):
-        rope.replace(scaling=None).to_config("vllm")
-    with pytest.raises(ValueError, match=r"must read attention_factor=1\.5"):
-        scaling = YarnScaling(factor=32.0, original_max_position_embeddings=4096, attention_factor=1.5)
-        rope.replace(scaling=scaling).to_config("vllm")
+    for block, message in {
+        ("linear", None): r"'gpt_oss', must read rope_type 'linear'; got",
+        ("yarn", 1.5): r"must read attention_factor=1\.5",
+    }.items():
+        other = yarn | {"rope_type": block[0]} | ({"attention_factor": block[1]} if block[1] else {})
+        with pytest.raises(ValueError, match=message):
+            from_config(PLAIN | {"model_type": "gpt_oss", "head_dim": 64, "rope_scaling": other}).to_config("vllm")
 
 
 def test_unknown_model_types_are_a_warning():
