@@ -119,7 +119,7 @@ def signature(call, rotary):
     sections = getattr(rotary, "mrope_section", None)
     return {
         "head_size": call["dim"],
-        "rotary_dim": len(tables[0][0][0][0]),
+        "rotary_dim": int(call["dim"] * (call.get("partial_rotary_factor") or 1.0)),
         "base": float(call["base"]),
         "max_position": length,
         "rule": RULES[call["emb_type"].name],

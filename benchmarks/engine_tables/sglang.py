@@ -8,8 +8,9 @@ needed; nox's session `tests-sglang` installs the others. A config is read and c
 from engine_tables import _sglang_models, _switches
 
 ENGINE = "sglang"
-# Model types whose text model has a rotary class of its own, beside `get_rope` or without it: the script cannot see it.
-OWN = ("beam", "gemma3", "gemma3_text", "glm_image", "shieldgemma2")
+# Model types whose text model has a rotary class of its own, beside `get_rope` or without it, or an indexer that is
+# rotated otherwise: the script cannot tell them apart.
+OWN = ("beam", "gemma3", "gemma3_text", "glm_image", "glm_moe_dsa", "shieldgemma2")
 FACTS = [
     {
         "models": ["*"],

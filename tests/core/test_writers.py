@@ -226,6 +226,35 @@ meta first_channel: deepseek-v4-pro
 meta rotary_dim: minimax-m3 minimax-m2.5 phi-1_5-first-file phi-2-first-file stablelm-3b-4e1t chatglm3-6b
 meta rotary_dim: ring-mini-linear-2.0 minimax-m1 minimax-text-01 stablelm-3b-4e1t-first-file
 meta sections: qwen3-vl-30b-a3b qwen3.5-397b-a17b
+sglang first_channel: deepseek-v4-flash(layer_type=main) deepseek-v4-flash(layer_type=compress)
+sglang first_channel: deepseek-v4-pro(layer_type=main) deepseek-v4-pro(layer_type=compress)
+sglang seq_len: internlm2-7b() internlm2-7b(seq_len=32768) internlm2-7b(seq_len=32769) internlm-20b()
+sglang seq_len: internlm-20b(seq_len=6000) minicpm-2b-128k() minicpm-2b-128k(seq_len=65536)
+sglang seq_len: minicpm-2b-128k(seq_len=131072) internlm-chat-7b() internvl3-1b() internvl3-1b(part=text)
+sglang seq_len: internvl3-1b(seq_len=32768) internvl3-1b(seq_len=40000) internvl2.5-2b() internvl2.5-2b(part=text)
+sglang seq_len: internvl2.5-2b(seq_len=32768) internvl2.5-2b(seq_len=40000)
+sglang sglang: phi-4-mini-instruct() phi-4-mini-instruct(seq_len=4096) phi-4-mini-instruct(seq_len=4097) phi-2()
+sglang sglang: minimax-m2.5()
+sglang scaling: gemma-4-e2b-it(layer_type=full_attention) gemma-4-e2b-it(layer=4) gte-multilingual-base()
+sglang scaling: gemma-4-26b-a4b(layer_type=full_attention) gemma-4-26b-a4b(layer=5)
+sglang layout: llama-4-scout-17b-16e(layer=0) llama-4-scout-17b-16e(layer=46) llama-4-scout-17b-16e-instruct(layer=2)
+sglang layout: llama-4-maverick-17b-128e(layer=0) llama-4-maverick-17b-128e(layer=46)
+sglang part: qwen2-vl-7b-instruct(part=vision) qwen2.5-vl-7b-instruct(part=vision) qwen3-vl-2b-instruct(part=vision)
+sglang part: glm-4.1v-9b-thinking(part=vision) pixtral-12b(part=vision) ministral-3-8b(part=vision)
+sglang part: gemma-4-e2b-it(part=vision) llama-4-scout-17b-16e(part=vision) ernie-4.5-vl-28b-a3b-remote(part=vision)
+sglang sections: ernie-4.5-vl-28b-a3b() hunyuan-ocr() ernie-4.5-vl-28b-a3b-remote()
+sglang inv_freq: dinov3-vitl16-lvd1689m() grok-2()
+lmdeploy first_channel: deepseek-v4-flash(layer_type=main) deepseek-v4-flash(layer_type=compress)
+lmdeploy first_channel: deepseek-v4-pro(layer_type=main) deepseek-v4-pro(layer_type=compress)
+lmdeploy attention_factor: phi-3.5-moe-synthetic-factors() phi-3.5-moe-synthetic-factors(seq_len=4096)
+lmdeploy attention_factor: phi-3.5-moe-synthetic-factors(seq_len=4097)
+lmdeploy scaling: gemma-4-e2b-it(layer_type=full_attention) gemma-4-e2b-it(layer=4) gte-multilingual-base()
+lmdeploy scaling: gemma-4-26b-a4b(layer_type=full_attention) gemma-4-26b-a4b(layer=5)
+lmdeploy part: qwen2-vl-7b-instruct(part=vision) qwen2.5-vl-7b-instruct(part=vision) qwen3-vl-2b-instruct(part=vision)
+lmdeploy part: glm-4.1v-9b-thinking(part=vision) pixtral-12b(part=vision) ministral-3-8b(part=vision)
+lmdeploy part: gemma-4-e2b-it(part=vision) llama-4-scout-17b-16e(part=vision) ernie-4.5-vl-28b-a3b-remote(part=vision)
+lmdeploy sections: ernie-4.5-vl-28b-a3b() hunyuan-ocr() ernie-4.5-vl-28b-a3b-remote()
+lmdeploy inv_freq: dinov3-vitl16-lvd1689m() grok-2()
 """
 
 

@@ -33,6 +33,8 @@ VERSION = sglang.load(Path(importlib.util.find_spec("sglang").origin).parents[1]
 TABLE = engines.table("test", "sglang")
 SMALL = _switches.configs(sglang)
 POSITIONS = np.array([1, 2, 17, 100, ORIGINAL - 1])
+SMALL["glm4_moe"]["head_dim"] = 64  # else half of it is odd
+OF_IMAGES = 8192  # the length of the tables of images
 ULP = 2.0**-23
 
 
@@ -86,11 +88,9 @@ def outcome(model_type, rope):
     overrides = written(rope)
     if overrides is None:
         return "refused"
-    plain = _switches.computed(sglang, SMALL[model_type])
     config = _switches.complete(sglang.overridden(SMALL[model_type], overrides))
     sglang.build(config)
-    base = {row["base"] for row in plain}
-    texts = [rotary for call, rotary in sglang.CALLS if call["base"] == rope.base or call["base"] not in base]
+    texts = [rotary for call, rotary in sglang.CALLS if call["max_position"] != OF_IMAGES]
     if not texts or not all(equal(rotary, rope) for rotary in texts):
         return "differing"
     scaling = next((call["rope_scaling"] for call, _ in sglang.CALLS if call["rope_scaling"]), None)
@@ -122,7 +122,7 @@ def test_model_classes_compute_what_is_written(model_type, record_property):
     results = {name: outcome(model_type, rope) for name, rope in embeddings(model_type, own(model_type)).items()}
     record_property("results", Counter(results.values()))
     assert "differing" not in results.values(), results
-    assert "equal" in results.values(), results
+    assert "equal" in results.values() or "blocks" in TABLE.of(model_type).fixed, results
 
 
 ROTATED = [golden for golden in GOLDENS if golden["rotated"]]
