@@ -256,7 +256,9 @@ def _with_flags(
         source = "the GGUF file that llama.cpp's converter writes for the config"
         if rope._provenance.model_type not in ARCHITECTURE_OF:
             remarks.append(f"whether llama.cpp has model type {rope._provenance.model_type!r} is not known")
-        whole, part, strict, layout = metadata_of(rope), None, False, rope.layout
+        whole, of_writer = metadata_of(rope)
+        remarks += of_writer
+        part, strict, layout = None, False, rope.layout
         choice = choice._replace(layer=None, layer_type=None)
 
     def read(line: CommandLine) -> RotaryEmbedding | None:

@@ -4,6 +4,7 @@ Arguments only change the mapping that is then read: `command_line` says what th
 config.json, and `llama_cpp_arguments` the metadata of a GGUF file.
 """
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -46,17 +47,17 @@ def changed_by(line: CommandLine, whole: Mapping[str, Any], part: str | None) ->
 
 
 # Architectures that accept every rule, for families whose architecture is not known.
-STAND_INS = {"half": "qwen3", "interleaved": "minicpm"}
+WHOLE, PARTIAL = {"half": "exaone", "interleaved": "minicpm"}, {"half": "stablelm", "interleaved": "chatglm"}
 
 
-def metadata_of(rope: Any) -> dict[str, Any]:
-    """What llama.cpp's converter writes into a file for an embedding, as the writer of "gguf" knows it.
+def metadata_of(rope: Any) -> tuple[dict[str, Any], list[str]]:
+    """What llama.cpp's converter writes into a file for an embedding, as the writer of "gguf" knows it; and remarks.
 
     The converter permutes projections so that the pairing is that of the architecture.
     """
     name = gguf.ARCHITECTURE_OF.get(rope._provenance.model_type)
     if name is None and rope.sections is None and rope.softmax_scale == 1.0:
-        name = STAND_INS.get(rope.layout)
+        name = (WHOLE if rope.rotary_dim == rope.head_dim else PARTIAL).get(rope.layout)
     metadata: dict[str, Any] = {"general.architecture": name}
     if rope.sections is not None:
         metadata[f"{name}.rope.dimension_sections"] = rope.sections.sizes
@@ -64,8 +65,11 @@ def metadata_of(rope: Any) -> dict[str, Any]:
     if layout is not None and layout not in rope.layout:
         rope = with_provenance(rope.replace(layout=layout), rope._provenance)
     length = rope._provenance.max_position_embeddings
-    found = {gguf.FREQS: None, **rope.to_config("gguf", architecture=name)}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = {gguf.FREQS: None, **rope.to_config("gguf", architecture=name)}
     name = found["general.architecture"]
     if found.get(f"{name}.{KIND}") == "none":  # the converter omits it, and llama.cpp's default is "linear"
         del found[f"{name}.{KIND}"]
-    return found if length is None else {**found, f"{name}.{LENGTH}": length}
+    found |= {} if length is None else {f"{name}.{LENGTH}": length}
+    return found, [str(each.message) for each in caught]
