@@ -133,6 +133,8 @@ def text_part(model):
         return None
     config, path = transformers.CONFIG_MAPPING[model], []
     while key := next((key for key in ("thinker_config", "text_config") if key in config.sub_configs), None):
+        if config.sub_configs[key] is config:
+            break  # a config that names itself
         config = config.sub_configs[key]
         path.append(key)
         if config is transformers.AutoConfig:
@@ -220,11 +222,12 @@ class Models:
 
     def reached(self, module, name):
         """The classes of the language model that a class uses, itself first."""
-        waiting, found = [(self.file(module), name)], {}
+        waiting, found, seen = [(self.file(module), name)], {}, set()
         while waiting:
             file, name = waiting.pop(0)
-            if (file, name) in found or any(part in name for part in OTHER_PARTS):
+            if (file, name) in seen or any(part in name for part in OTHER_PARTS):
                 continue
+            seen.add((file, name))  # modules may import a name from each other
             defined, imported = self.module(file)
             if name in imported:
                 path, original = imported[name]
