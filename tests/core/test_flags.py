@@ -68,7 +68,7 @@ COMMANDS = {"vllm": "vllm", "sglang": "sglang", "lmdeploy": "lmdeploy", "llama.c
 # Why arguments cannot be read back, by a pattern of the error: the goldens are those of families.
 NOT_READ_BACK = {
     # vLLM fails with KeyError for a block without types; `convert` writes the blocks of all types.
-    "rope_parameters must be nested by layer type": "gemma_?3|olmo3|modernbert|mimo_v2|step3p5|deepseek_v4|laguna",
+    "rope_parameters must be nested by layer type": "gemma_?[34]|olmo3|modernbert|mimo_v2|step3p5|deepseek_v4|laguna",
     # The family's own code adds a rule beyond the trained length, which engines do not.
     "rope_parameters or rope_scaling must be given, not both": "qwen|internlm",
     # For latent attention and sections, the architecture decides what is computed.

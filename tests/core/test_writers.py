@@ -25,6 +25,7 @@ from rope_xp import (
     from_config,
 )
 from rope_xp._core.engines import table
+from rope_xp._core.provenance import Provenance, with_provenance
 from rope_xp._core.writers import TARGETS, with_length
 from rope_xp._core.writers.gguf_architectures import ARCHITECTURE_OF, LAYERS, LONG, gguf_layout
 
@@ -58,8 +59,8 @@ def prepared(rope, target):
     """The value of the target's checkpoints, whose projections may be permuted; and the architecture of a GGUF file."""
     if target == "meta":
         return rope if rope.blocks > 1 else rope.replace(layout=INTERLEAVED), {}
-    if target == "mlx":
-        return rope.replace(), {}  # without its model type: tests/core/test_mlx_classes.py has what each class reads
+    if target in ("mlx", "vllm"):  # without a model type: test_mlx_classes.py and test_vllm.py have what each reads
+        return with_provenance(rope, Provenance()), {}
     if target not in ("gguf", "llama.cpp"):
         return rope, {}
     others = OTHER_ARCHITECTURES if rope.rotary_dim == rope.head_dim else IN_PART
@@ -135,7 +136,7 @@ def expected(rope):
 # The goldens that a target cannot express, by the property for which it is refused. A name without brackets stands for
 # all goldens of a config. Every other golden must be written.
 REFUSED = """
-vllm seq_len: internlm2-7b() internlm2-7b(seq_len=32768) internlm2-7b(seq_len=32769) internlm-20b
+vllm seq_len: internlm2-7b() internlm-20b()
 vllm sections: gemma-4-e2b-it(part=vision) llama-4-scout-17b-16e(part=vision) qwen2-vl-7b-instruct(part=vision)
 vllm sections: qwen2.5-vl-7b-instruct(part=vision) qwen3-vl-2b-instruct(part=vision) glm-4.1v-9b-thinking(part=vision)
 vllm sections: ernie-4.5-vl-28b-a3b-remote(part=vision)
@@ -202,7 +203,8 @@ meta sections: qwen2-vl-7b-instruct qwen2.5-vl-7b-instruct qwen3-vl-2b-instruct 
 meta sections: ernie-4.5-vl-28b-a3b hunyuan-ocr ernie-4.5-vl-28b-a3b-remote
 meta blocks: gemma-4-e2b-it(part=vision)
 meta inv_freq: dinov3-vitl16-lvd1689m grok-2
-vllm seq_len: minicpm-2b-128k internlm-chat-7b() internvl3-1b internvl2.5-2b
+vllm seq_len: minicpm-2b-128k() internlm-chat-7b() internvl3-1b() internvl3-1b(part=text) internvl2.5-2b()
+vllm seq_len: internvl2.5-2b(part=text)
 llama.cpp scaling: llama-3.3-nemotron-super-49b llama-3.1-405b gemma-4-26b-a4b(layer_type=full_attention)
 llama.cpp scaling: gemma-4-26b-a4b(layer=5) minicpm-2b-128k() internlm-chat-7b() internvl3-1b()
 llama.cpp scaling: internvl3-1b(part=text) internvl2.5-2b() internvl2.5-2b(part=text)
@@ -347,6 +349,10 @@ OF_FAMILY = ("spatial_first", "even_odd")
 def test_rope_parameters_are_read_back(golden, target, nested):
     """Those of transformers, and `--hf-overrides` of vLLM, in a config of a model that nobody knows."""
     rope = rope_of(golden)
+    if target == "vllm":
+        rope = with_provenance(rope, Provenance())
+        if isinstance(rope.scaling, DynamicNTKScaling):
+            return  # with a key that only vLLM has: test_flags.py reads it back
     try:
         written = rope.to_config(target)
     except ValueError:
@@ -501,7 +507,7 @@ IMPOSSIBLE = [
         "vllm",
         {"scaling": DynamicNTKScaling(factor=2.0, max_position_embeddings=64)},
         {},
-        "seq_len .* must be factor \\*",
+        "seq_len of scaling must be given for vLLM",
     ),
     (
         "vllm",

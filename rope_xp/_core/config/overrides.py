@@ -169,7 +169,7 @@ def _of_sglang(line: CommandLine, part: Part, remarks: list[str]) -> dict[str, A
         value = own.get(key)
         if not isinstance(value, Mapping):
             continue
-        if part.path:
+        if part.path or _removes_block(own):
             _replace_block(changed, value, part, 10_000.0, line, remarks)
         else:
             _merge_block(changed, value, part, lambda old, new: {**old, **new}, line, remarks)
@@ -182,7 +182,11 @@ def _of_lmdeploy(line: CommandLine, part: Part, remarks: list[str]) -> dict[str,
     changed = _completed(part)
     _set_plain(changed, {key: value for key, value in own.items() if key not in BLOCK_KEYS}, part, line, remarks)
     for key in BLOCK_KEYS:
-        if isinstance(own.get(key), Mapping):
+        if not isinstance(own.get(key), Mapping):
+            continue
+        if _removes_block(own):
+            _replace_block(changed, own[key], part, 10_000.0, line, remarks)
+        else:
             _merge_block(changed, own[key], part, _merged, line, remarks)
 
     def read(block: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,6 +203,12 @@ ENGINES: dict[str, Callable[[CommandLine, Part, list[str]], dict[str, Any]]] = {
 }
 
 
+def _removes_block(own: Mapping[str, Any]) -> bool:
+    """Whether flags set `rope_scaling`, another name of the block, to null before they set `rope_parameters`."""
+    names = [key for key in own if key in BLOCK_KEYS]
+    return names == ["rope_scaling", "rope_parameters"] and own["rope_scaling"] is None
+
+
 def _at(overrides: Mapping[str, Any], part: Part, line: CommandLine, remarks: list[str]) -> Mapping[str, Any]:
     """The overrides of a part. Those outside it change nothing there."""
     found: Any = overrides
@@ -213,7 +223,7 @@ def _at(overrides: Mapping[str, Any], part: Part, line: CommandLine, remarks: li
         if not isinstance(found, Mapping):
             raise ValueError(f"{WHO}: {key} must be an object in flags; got {found!r:.100}")
     for key in BLOCK_KEYS:
-        if key in found and not isinstance(found[key], Mapping):
+        if key in found and not isinstance(found[key], Mapping) and not _removes_block(found):
             raise ValueError(f"{WHO}: {key} must be an object in flags; got {found[key]!r:.100}")
     if all(found.get(key) is not None for key in BLOCK_KEYS):
         raise ValueError(f"{WHO}: rope_parameters or rope_scaling must be in flags, not both; got both")
