@@ -182,9 +182,9 @@ def _folded(value: Any, width: int) -> str:
     if len(line) < width:
         return line
     if isinstance(value, Mapping):
-        inner = (f"{json.dumps(name)}: {_folded(each, width - len(name) - 6)}" for name, each in value.items())
+        inner = (f"{json.dumps(name)}: {_folded(each, max(width - len(name) - 6, 1))}" for name, each in value.items())
         return "{\n" + indent(",\n".join(inner), "  ") + "\n}"
-    return "\n".join(wrap(line, width, break_long_words=False, subsequent_indent=" "))
+    return "\n".join(wrap(line, max(width, 8), break_long_words=False, subsequent_indent=" "))
 
 
 def page(config: Any, groups: Sequence[Group], writing: Options, place: Mapping[str, Any]) -> Page:

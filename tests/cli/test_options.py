@@ -50,7 +50,7 @@ REACHED = {
     "plot": {**EXPLAINED, **DRAWN},
 }
 # Options of other programs, which errors about their settings may name.
-OF_OTHERS = {*KNOWN}
+OF_OTHERS = {*KNOWN, "--version", "--to"}
 # Functions in Python that an error advises, with arguments of their own.
 ADVISED = r"permute_projection\(to=|compat='transformers'"
 

@@ -6,8 +6,9 @@ from math import isclose, log, nextafter, sqrt
 from typing import Any
 
 from rope_xp._core import engines
+from rope_xp._core.provenance import with_provenance
 from rope_xp._core.writers import Options
-from rope_xp._core.writers.limits import require_attention_factor, require_only
+from rope_xp._core.writers.limits import base_and_rule, require_attention_factor, require_only
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, NTKScaling, Scaling
 
 ENGINE = "transformers"
@@ -24,8 +25,9 @@ BASES_OF_SLIDING = ("rope_local_base_freq", "local_rope_theta", *BASES)
 
 def transformers_keys(who: str, rope: Any, options: Options) -> dict[str, Any]:
     """`rope_parameters`, as transformers 5 reads them."""
-    reads = Reads(who, rope, _table(who, options.engine_version, 5))
-    block = rope_parameters(who, rope)
+    table = _table(who, options.engine_version, 5)
+    rope = _with_larger_base(who, rope, table)
+    reads, block = Reads(who, rope, table), rope_parameters(who, rope)
     if reads.known is None:
         return block
     reads.require_rotation()
@@ -36,7 +38,9 @@ def transformers_keys(who: str, rope: Any, options: Options) -> dict[str, Any]:
 
 def transformers4_keys(who: str, rope: Any, options: Options) -> dict[str, Any]:
     """Keys of a config.json, as transformers 4 reads them."""
-    keys = flat_keys(who, rope, Reads(who, rope, _table(who, options.engine_version, 4)))
+    table = _table(who, options.engine_version, 4)
+    rope = _with_larger_base(who, rope, table)
+    keys = flat_keys(who, rope, Reads(who, rope, table))
     for name in reversed(rope._provenance.path):
         keys = {name: keys}
     return keys
@@ -61,6 +65,16 @@ def flat_keys(who: str, rope: Any, reads: "Reads") -> dict[str, Any]:
         rule = {reads.known.fixed["rule_key"]: rule.pop("rope_type"), **rule}
     of_some = reads.of_type is not None and not reads.known.rules and bool(reads.of_type.layers)
     return keys if of_some else {**keys, "rope_scaling": _or_none(rule)}
+
+
+def _with_larger_base(who: str, rope: Any, table: engines.Table) -> Any:
+    """The same embedding with NTK-aware scaling as a larger base, for classes that do not read `alpha`."""
+    known = table.of(rope._provenance.model_type)
+    rules = {} if known is None else known.of_layer(rope._provenance.layer_type).rules
+    if not isinstance(rope.scaling, NTKScaling) or known is None or "alpha" in rules.get("dynamic", ()):
+        return rope
+    base, _ = base_and_rule(who, rope, table.name)
+    return with_provenance(rope.replace(base=base, scaling=None), rope._provenance)
 
 
 def _or_none(rule: dict[str, Any]) -> dict[str, Any] | None:
