@@ -345,18 +345,16 @@ class RotaryEmbedding(CachedKeys, Extensible):
             - ``"transformers"``: `rope_parameters` of a config of transformers 5.
             - ``"transformers4"``: keys of a config.json of transformers 4, which many programs still read: the base,
               `rope_scaling` and others. In a config with parts, they lie under the key of the part.
-            - ``"vllm"``: arguments for vLLM that replace the config's `rope_parameters`. For a config with parts, put
-              them under "text_config".
+            - ``"vllm"``, ``"sglang"`` and ``"lmdeploy"``: arguments for these engines that replace the config's
+              `rope_parameters`. They lie where the engine reads them for the model type, such as "text_config".
             - ``"llama.cpp"``: arguments for llama.cpp. The widths, the pairing and position axes are in its file. They
               assume that the file has no tensors of factors, such as `rope_freqs.weight`.
             - ``"gguf"``: metadata of a GGUF file. Tensors that divide frequencies are in it by their names, as lists.
             - ``"lmstudio"``: keys of LM Studio's load config: a base and linear scaling. The file has all else.
-            - ``"mlx"``: keys of a config.json of MLX, some of whose models do not read `rope_traditional`.
+            - ``"mlx"``: keys of a config.json of mlx-lm, where the class of the model type reads them.
             - ``"megatron"``: arguments of Megatron-LM, by their names with underscores.
             - ``"axolotl"``: a key of Axolotl's YAML file, with the keys of transformers 5.
             - ``"meta"``: keys of a params.json.
-            - ``"sglang"`` and ``"lmdeploy"``: arguments for SGLang and for lmdeploy that replace the config's
-              `rope_parameters`. They lie where the model type has them.
         architecture : str, optional
             The `general.architecture` of a GGUF file, for ``"gguf"`` and ``"llama.cpp"``. The default is that of the
             family, if the embedding is from `from_config`.
@@ -383,8 +381,8 @@ class RotaryEmbedding(CachedKeys, Extensible):
         Notes
         -----
         Keys of transformers do not include the pairing, the position of the rotated channels and the phase, which
-        belong to the model type. `NTKScaling` is written as `alpha`, which only Hunyuan's model types read; for other
-        targets it is a larger base. For llama.cpp, Llama 3's rule and others without an argument are a divisor of each
+        belong to the model type. `NTKScaling` is a larger base, but `alpha` for Hunyuan's model types and for unknown
+        ones in transformers. For llama.cpp, Llama 3's rule and others without an argument are a divisor of each
         frequency, in `rope_freqs.weight`. With YaRN, llama.cpp computes the attention factor and does not read
         `--yarn-attn-factor`; another factor needs `architecture`, and is written as `--override-kv`. So is what a file
         may have, if the architecture reads it. Arguments for vLLM are for versions that read `rope_parameters`.

@@ -203,25 +203,12 @@ def precision_of_errors(
         held = rounded_to(bits, where) == where
         if name in COARSE_BITS and (
             (is_of_positions and not within[held].all())
-            or (not is_of_positions and _is_drift(signed, where, phase * PRECISIONS[name], roundoff))
             or _are_shifted(signed[held & ~within], frequencies, known[held & ~within])
         ):
             return False
         return not (within & _is_visible(where, bits, frequencies, fine)).any()
 
     return Precision(next(filter(holds, PRECISIONS), None), off.max(axis=1), within)
-
-
-def _is_drift(signed: np.ndarray, where: np.ndarray, allowed: np.ndarray, roundoff: float) -> bool:
-    """Whether errors at small positions are proportional to the position: those of a frequency that changes slowly.
-
-    Products that are rounded are off by different parts of the position. `allowed` are the largest errors of products.
-    """
-    near = (where > 0) & (where <= SMALL)
-    if roundoff > ROUNDOFF["float32"] or near.sum() < 3 or signed.shape[1] < SMALL:
-        return False  # products of few frequencies may be exact by chance
-    parts = signed[near] / where[near, None]
-    return bool((np.ptp(parts, axis=0) <= (allowed[near] / where[near, None]).max(axis=0) / 32).all())
 
 
 def _are_shifted(off: np.ndarray, frequencies: np.ndarray, close: np.ndarray) -> bool:

@@ -403,26 +403,3 @@ def test_results_that_are_limited_are_no_rotation(limit):
     report = compare(ROPE, limited, shape="seq dim")
     assert not report.same and "not linear in x" in report.summary
     assert not identify(limited, head_dim=HEAD_DIM, shape="seq dim").is_rotation
-
-
-@pytest.mark.parametrize("drift", [1e-6, 1e-5, -1e-6])
-def test_angles_that_drift_are_no_rounding(drift):
-    def drifting(x, positions):
-        positions = np.asarray(positions, dtype=np.float64)
-        return rotate(x, positions + drift * positions**2)
-
-    report = compare(ROPE, drifting, shape="seq dim")
-    assert not report.same and "phase precision" not in report.causes
-
-
-@pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16])
-@pytest.mark.parametrize("pairs", [1, 2, 8, 32])
-def test_rounded_products_are_a_rounding(dtype, pairs):
-    w = 10_000.0 ** (-np.arange(pairs) / pairs)
-    rope = RotaryEmbedding(head_dim=2 * pairs, layout="half", base=10_000.0)
-
-    def rounded(x, positions):
-        angles = (np.asarray(positions)[..., None] * w.astype(dtype).astype(float)).astype(dtype)
-        return oracle.rotate(x, angles.astype(np.float64), "half")
-
-    assert "unknown" not in compare(rope, rounded, shape="seq dim").causes

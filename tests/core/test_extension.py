@@ -70,7 +70,10 @@ def test_vllm_accepts_the_new_length_and_no_longer_one(rule, stated):
     """Whatever the config states. The attention factor of LongRoPE follows from `max_position_embeddings` in vLLM."""
     rope = extended(PLAIN, rule)
     flags = with_length("vllm", rope.to_config("vllm"), TO)
-    assert flags[:2] == ["--max-model-len", str(TO)] and engines.vllm_length(flags, stated) == TO
+    # With dynamic NTK, frequencies follow from the length that the config states, so that it must be the new one. vLLM
+    # multiplies it by the factor, and its flag is what limits it.
+    accepted = TO * rope.scaling.factor if rule == "dynamic" else TO
+    assert flags[:2] == ["--max-model-len", str(TO)] and engines.vllm_length(flags, stated) == accepted
     longer = json.loads(flags[-1])["max_position_embeddings"] / TRAINED
     if rule == "longrope":
         assert rope.attention_factor == pytest.approx(np.sqrt(1 + np.log(longer) / np.log(TRAINED)))
