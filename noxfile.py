@@ -210,7 +210,8 @@ def tests_llama_cpp(session):
     python(*PYTEST, "tests/engines/test_llama_cpp.py", *session.posargs, env={"ROPE_XP_LLAMA_CPP": folder})
 
 
-@rest(name="tests-mlx-lm")
+# It has no tag "rest", so that `.ci/run` stays within its time.
+@nox.session(name="tests-mlx-lm", tags=["full"], default=False)
 def tests_mlx_lm(session):
     """mlx-lm computes what is written for it: every model class that can be built, with random weights.
 
