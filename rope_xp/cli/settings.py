@@ -103,11 +103,14 @@ def _of_groups(groups: Sequence[Group], target: Any, writing: Options) -> Settin
 
 
 def _joined(found: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The keys of all types of layers as one dict. The same key must have one value."""
+    """The keys of all types of layers as one dict. The same key must have one value, or objects that can be joined."""
     joined: dict[str, Any] = {}
     for name, keys in found.items():
         for key, value in keys.items():
-            if joined.setdefault(key, value) != value:
+            known = joined.setdefault(key, value)
+            if isinstance(known, Mapping) and isinstance(value, Mapping) and key != "rope_scaling":
+                joined[key] = _joined({"the others": known, name: value})
+            elif known != value:
                 raise Unwritten(
                     f"layers must differ only in keys that transformers 4 has for each of their types; got {key} of "
                     f"{name} beside another one"

@@ -275,6 +275,18 @@ def test_settings_of_layers_that_differ_are_nested_by_type(run, file, name, targ
         assert from_config(config, layer_type=kind) == from_config(CONFIGS[name], layer_type=kind)
 
 
+def test_keys_of_transformers_4_are_those_of_all_types(run, file):
+    """Each type of layers has a base of its own there."""
+    code, text, errors = run("convert", file("gemma-3-12b-it"), "--to", "transformers4")
+    scaling = {"rope_type": "linear", "factor": 8.0}
+    keys = {"rope_local_base_freq": 10_000.0, "rope_theta": 1_000_000.0, "rope_scaling": scaling}
+    assert (code, errors) == (0, "") and json.loads(text) == {"text_config": keys}
+    config = json.loads(json.dumps(CONFIGS["gemma-3-12b-it"]))
+    config["text_config"].update(keys)
+    for kind in DIFFERING["gemma-3-12b-it"]:
+        assert from_config(config, layer_type=kind) == from_config(CONFIGS["gemma-3-12b-it"], layer_type=kind)
+
+
 def test_other_programs_have_settings_for_each_type(run, file):
     code, text, errors = run("convert", file("gemma-3-12b-it"), "--to", "llama.cpp")
     full = from_config(CONFIGS["gemma-3-12b-it"], layer_type="full_attention").to_config("llama.cpp")
