@@ -20,6 +20,7 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 import torch
 from vllm.config import DeviceConfig, ModelConfig, VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.rotary_embedding import get_rope
+from vllm.transformers_utils.config import get_config, get_hf_text_config
 
 from rope_xp import (
     DynamicNTKScaling,
@@ -32,6 +33,9 @@ from rope_xp import (
     YarnScaling,
     from_config,
 )
+from rope_xp._core.provenance import with_provenance
+from rope_xp._core.writers import Options
+from rope_xp._core.writers.vllm import flags_of_types
 
 CONFIGS = json.loads((Path(__file__).parents[1] / "goldens" / "configs.json").read_text())
 YARN = {"factor": 4.0, "original_max_position_embeddings": 256}
@@ -127,18 +131,39 @@ def model_config(folder, config, overrides):
     )
 
 
-@pytest.mark.parametrize("name", ["qwen2-vl-7b-instruct", "glm-4.1v-9b-thinking"])
+def applied(folder, config, overrides):
+    """The text config after overrides, by the two functions that `ModelConfig` calls for numbers and for objects.
+
+    `ModelConfig` itself needs the files of an image processor.
+    """
+    (folder / "config.json").write_text(json.dumps(config))
+    objects = {key: value for key, value in overrides.items() if isinstance(value, dict)}
+    numbers = {key: value for key, value in overrides.items() if key not in objects}
+    loaded = get_config(str(folder), False, hf_overrides_kw=numbers)
+    object.__new__(ModelConfig)._apply_dict_overrides(loaded, objects)
+    return get_hf_text_config(loaded)
+
+
+@pytest.mark.parametrize("name", ["qwen2-vl-7b-instruct", "qwen2.5-vl-7b-instruct", "glm-4.1v-9b-thinking"])
 def test_overrides_reach_the_text_config(tmp_path, name):
-    """Through `ModelConfig`, as the command does."""
     config = CONFIGS[name]["config"]
-    rope = from_config(json.loads(json.dumps(config).replace('"rope_theta": 1000', '"rope_theta": 3000')))
-    assert rope.base != from_config(config).base
-    overrides = json.loads(rope.to_config("vllm")[1])
-    found = model_config(tmp_path, config, overrides).hf_text_config.rope_parameters
-    assert found["rope_theta"] == rope.base
-    if "text_config" in overrides:  # and not without: the file of Qwen2-VL is flat
-        found = model_config(tmp_path, config, overrides["text_config"]).hf_text_config.rope_parameters
-        assert found["rope_theta"] != rope.base
+    rope = from_config(config)
+    changed = with_provenance(rope.replace(base=3 * rope.base), rope._provenance)
+    overrides = json.loads(changed.to_config("vllm")[1])
+    assert applied(tmp_path, config, overrides).rope_parameters["rope_theta"] == changed.base
+    outside = applied(tmp_path, config, overrides["text_config"]).rope_parameters  # flat files, too
+    assert outside["rope_theta"] == rope.base
+
+
+@pytest.mark.parametrize("name", ["gemma-3-12b-it", "gemma-3-1b-it", "olmo-3-7b"])
+def test_types_of_layers_have_a_block_each(tmp_path, name):
+    config = CONFIGS[name]["config"]
+    ropes = {kind: from_config(config, layer_type=kind) for kind in ("sliding_attention", "full_attention")}
+    overrides = json.loads(flags_of_types("tests", ropes, Options())[1])
+    blocks = applied(tmp_path, config, overrides).rope_parameters
+    assert {*blocks} == {*ropes}
+    for kind, rope in ropes.items():
+        assert differs(["", json.dumps({"rope_parameters": blocks[kind]})], rope) < TOLERANCE
 
 
 TINY = {
@@ -175,7 +200,7 @@ def groups():
 @pytest.mark.parametrize("rule", ["none", "linear", "yarn, factor"])
 @pytest.mark.parametrize("model", CLASSES)
 def test_model_classes_rotate_as_we_do(tmp_path, model, rule):
-    """The real class, without weights; its calls of `get_rope` are built again on the CPU."""
+    """The real class, without weights: the tables of each of its rotary modules."""
     from vllm.model_executor.model_loader.utils import initialize_model
 
     architecture, keys = CLASSES[model]
@@ -186,8 +211,9 @@ def test_model_classes_rotate_as_we_do(tmp_path, model, rule):
     whole = VllmConfig(model_config=settings, device_config=DeviceConfig("cpu"))
     with set_current_vllm_config(whole), torch.device("meta"):
         built = initialize_model(vllm_config=whole)
-    found = [each for name, each in built.named_modules() if name.endswith("rotary_emb")]
+    found = [each for name, each in built.named_modules() if name.rpartition(".")[2] == "rotary_emb"]
     assert found and all(each.is_neox_style == (rope.layout == "half") for each in found)
     assert {each.rotary_dim for each in found} == {rope.rotary_dim}
-    parameters = settings.hf_text_config.rope_parameters
-    assert differs(["", json.dumps({"rope_parameters": parameters})], rope) < TOLERANCE
+    for each in found:  # its own method, now on the CPU
+        table = each._compute_cos_sin_cache()[:512].numpy()
+        assert np.abs(table - ours(rope)).max() < TOLERANCE
