@@ -7,6 +7,7 @@ import copy
 import importlib.util
 import json
 import os
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from rope_xp import (
     DynamicNTKScaling,
     LinearScaling,
     Llama3Scaling,
+    LongRopeScaling,
     MixedNTKScaling,
     NTKScaling,
     RotaryEmbedding,
@@ -37,7 +39,8 @@ from rope_xp._core.provenance import with_provenance
 from rope_xp._core.writers import Options
 from rope_xp._core.writers.vllm import flags_of_types
 
-CONFIGS = json.loads((Path(__file__).parents[1] / "goldens" / "configs.json").read_text())
+GOLDENS_FOLDER = Path(__file__).parents[1] / "goldens"
+CONFIGS, GOLDENS = (json.loads((GOLDENS_FOLDER / f"{name}.json").read_text()) for name in ("configs", "goldens"))
 YARN = {"factor": 4.0, "original_max_position_embeddings": 256}
 RULES = {
     "none": None,
@@ -58,11 +61,16 @@ RULES = {
 TOLERANCE = 4 * 512 * 2.0**-24
 
 
-def cache_of(flags, rope, positions=512):
-    """Cosines and sines of `get_rope` for these overrides."""
-    keys = json.loads(flags[1])
+def innermost(keys):
+    """The keys of the part that is read."""
     while "rope_parameters" not in keys:
         (keys,) = keys.values()
+    return keys
+
+
+def cache_of(flags, rope, positions=512):
+    """Cosines and sines of `get_rope` for these overrides."""
+    keys = innermost(json.loads(flags[1]))
     with set_current_vllm_config(VllmConfig(device_config=DeviceConfig("cpu"))):
         built = get_rope(
             rope.head_dim,
@@ -76,7 +84,8 @@ def cache_of(flags, rope, positions=512):
 
 def ours(rope, positions=512):
     """The same columns, in float64."""
-    angles = np.outer(np.arange(positions), np.asarray(rope.inv_freq, dtype=np.float64))
+    rows = np.atleast_2d(np.asarray(rope.inv_freq, dtype=np.float64))  # a pair follows one position axis
+    angles = np.outer(np.arange(positions), rows.sum(axis=0))
     return np.concatenate([np.cos(angles), np.sin(angles)], axis=-1) * rope.attention_factor
 
 
@@ -114,6 +123,26 @@ def test_mistral_large_3_needs_mscale_all_dim():
     del block["mscale"], block["mscale_all_dim"]
     latent = {"rope_parameters": block | {"rope_type": "deepseek_llama_scaling"}}
     assert differs(["", json.dumps(latent)], rope) > 0.1  # 0.1 * log(4)
+
+
+@pytest.mark.filterwarnings("ignore:.* is not known:UserWarning")
+def test_tables_of_goldens():
+    """Every golden that is written. LongRoPE's tables need a whole model: `get_rope` asks for its length."""
+    count = Counter()
+    for golden in GOLDENS:
+        rope = golden["rotated"] and from_config(CONFIGS[golden["config"]]["config"], **golden["kwargs"])
+        if not rope or isinstance(rope.scaling, LongRopeScaling):
+            continue
+        try:
+            keys = innermost(json.loads(rope.to_config("vllm")[1]))
+        except ValueError:
+            count["refused"] += 1
+            continue
+        if rope.softmax_scale != 1.0:  # as the classes of latent attention do
+            keys["rope_parameters"]["rope_type"] = "deepseek_yarn"
+        count["equal" if differs(["", json.dumps(keys)], rope) < 2 * TOLERANCE else "differs"] += 1
+    print(dict(count))
+    assert count["equal"] > 150 and not count["differs"]
 
 
 @pytest.mark.parametrize("rule", [LinearScaling(factor=4.0), RULES["llama3"]], ids=["linear", "llama3"])

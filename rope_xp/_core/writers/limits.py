@@ -21,6 +21,13 @@ def require_only(who: str, rope: Any, target: str, *accepted: str) -> None:
         raise ValueError(f"{who}: the embedding must be expressible {target}; got {names}")
 
 
+def require_text(who: str, rope: Any, target: str) -> None:
+    """The embedding must not be that of an image or audio encoder, whose rotation no setting changes."""
+    path = rope._provenance.path
+    if any("vision" in key or "audio" in key for key in path):
+        raise ValueError(f"{who}: part must be the text model for {target}; got {'.'.join(path)}")
+
+
 def require_attention_factor(who: str, rope: Any) -> None:
     """The attention factor must follow from the scaling."""
     rule = Scaling() if rope.scaling is None else rope.scaling

@@ -6,15 +6,14 @@ from typing import Any
 
 from rope_xp._core import engines
 from rope_xp._core.engines import Reading, Table
-from rope_xp._core.writers.limits import require_attention_factor, require_only
+from rope_xp._core.writers.limits import require_attention_factor, require_only, require_text
 from rope_xp._core.writers.transformers import rotated_fraction
 
 
 def reading_of(who: str, rope: Any, table: Table) -> Reading | None:
     """What the engine reads for the file of an embedding; None if the table does not have its model type."""
     provenance = rope._provenance
-    if any("vision" in key or "audio" in key for key in provenance.path):
-        raise ValueError(f"{who}: part must be the text model for {table.name}; got {'.'.join(provenance.path)}")
+    require_text(who, rope, table.name)
     names = (provenance.file_type, *(() if provenance.path else (provenance.model_type,)))
     known = next((table.of(name) for name in names if table.of(name)), None)
     if known is None and any(names):

@@ -6,7 +6,7 @@ from math import ceil, isclose
 from typing import Any
 
 from rope_xp._core import engines
-from rope_xp._core.writers.limits import base_and_rule, mscales
+from rope_xp._core.writers.limits import base_and_rule, mscales, require_text
 from rope_xp._core.writers.transformers import rope_parameters
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, MixedNTKScaling, NTKScaling, YarnScaling
 
@@ -61,6 +61,7 @@ def _flags(keys: dict[str, Any], path: tuple[str, ...]) -> list[str]:
 def _place(who: str, rope: Any, options: Any) -> tuple[engines.Table, engines.Reading, tuple[str, ...]]:
     """The table of the version, what it reads for the model type, and the keys that lead to the text config."""
     table, source = engines.table(who, "vllm", options.engine_version), rope._provenance
+    require_text(who, rope, table.name)
     reading = table.of(source.file_type) or table.of(source.model_type)
     if reading is not None and source.path not in ((), reading.path):
         reading = None  # another part than the language model
