@@ -162,7 +162,8 @@ def _of_kind(tiny, keys, kind, calls):
         changed += [] if tiny.IS_4 or not base else [rotation({}, {**base, name: value}) for value in values]
         if any(differ(start, each) for each in changed):
             entry["keys"].append(name)
-    others = {"mrope_section": sections.get("mrope_section", [])[::-1], "mrope_interleaved": True} if sections else {}
+    one_axis = [sum(sections.get("mrope_section", ())), 0, 0]  # pairs of high frequencies change, too
+    others = {"mrope_section": one_axis, "mrope_interleaved": True} if sections else {}
     for name, value in others.items():
         if differ(start, rotation({}, {**base, name: value})):
             entry["keys"].append(name)

@@ -45,7 +45,8 @@ class Provenance:
     path : tuple of str
         The keys that lead from the whole config to the part that was read; none if it is the config itself.
     layer_type : str
-        The type of the layers that the embedding is for; empty if layers do not differ.
+        The type of the layers that the embedding is for, or their number if they have no type; empty if other layers
+        have the same embedding, or none.
     max_position_embeddings : int, optional
         The length that the config states, or to which the embedding was extended, in tokens.
     trained_length : int, optional
@@ -83,7 +84,9 @@ class Provenance:
 
     def of_model(self) -> "Provenance":
         """What is known of the model itself, whatever its embedding is."""
-        return Provenance(model_type=self.model_type, file_type=self.file_type, path=self.path)
+        return Provenance(
+            model_type=self.model_type, file_type=self.file_type, path=self.path, layer_type=self.layer_type
+        )
 
     def axis_name(self, axis: int) -> str:
         """The name of a position axis, or its number."""

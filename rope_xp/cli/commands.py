@@ -215,7 +215,7 @@ def extend(
     writing = Options(architecture, engine_version)
     found = settings.of_rope(extended, target, writing, to)
     _note_trade_offs(rule, target, to)
-    return _print(settings.placed(found, config, rope, target, others))
+    return _print(found)
 
 
 def _note_trade_offs(rule: str, target: Target, to: int) -> None:
@@ -243,13 +243,13 @@ def convert(
     Example: rope-xp convert config.json --to llama.cpp
     Example: rope-xp convert config.json --to all
     """
-    config, writing = inputs.config(file), Options(architecture, engine_version)
-    groups = [each for each in groups_of(config, **place) if each.rope is not None]
+    writing = Options(architecture, engine_version)
+    groups = [each for each in groups_of(inputs.config(file), **place) if each.rope is not None]
     if not groups:
         raise inputs.no_embedding(file)
     if target == "all":
-        return show(settings.page(config, groups, writing, place), as_json)
-    return _print(settings.of_config(config, groups, target, writing, place), as_json)
+        return show(settings.page(groups, writing), as_json)
+    return _print(settings.of_config(groups, target, writing), as_json)
 
 
 def _print(found: Settings, as_json: bool = False) -> int:

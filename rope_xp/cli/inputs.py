@@ -59,17 +59,6 @@ def no_embedding(file: str) -> click.ClickException:
     return click.ClickException(f"{name} must have a rotary embedding; got a model or a layer without one")
 
 
-def has_other_layers(config: Any, rope: RotaryEmbedding | None, **place: Any) -> bool:
-    """Whether the embedding is that of chosen layers, and other layers have another."""
-    if place["layer"] is None and place["layer_type"] is None:
-        return False
-    whole: dict[str, Any] = place | {"layer": None, "layer_type": None}
-    try:
-        return rope_xp.from_config(config, **whole) != rope
-    except ValueError:  # without a choice, `from_config` refuses layers that differ
-        return True
-
-
 def is_function(text: str) -> bool:
     """Whether the text is `module:function`, and not a file."""
     return bool(re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text)) and not Path(text).exists()

@@ -13,7 +13,6 @@ import click
 from rope_xp._core.report import WIDTH, Report, Section
 from rope_xp._core.writers import REFUSED, TARGETS, Options, with_length
 from rope_xp._core.writers.vllm import flags_of_types
-from rope_xp.cli import inputs
 from rope_xp.cli.layers import Group
 from rope_xp.cli.options import in_options
 
@@ -46,7 +45,11 @@ def of_rope(rope: Any, target: Any, writing: Options, length: int | None = None)
         values = rope.to_config(target, **writing._asdict())
         return values if length is None else with_length(target, values, length, rope, writing)
 
-    return _with_notes(written)
+    found = _with_notes(written)
+    if not rope._provenance.layer_type:
+        return found
+    chosen = "these are the settings of the chosen layers; other layers of the config differ"
+    return found._replace(notes=(*found.notes, chosen))
 
 
 def _with_notes(write: Callable[[], Any]) -> Settings:
@@ -57,28 +60,11 @@ def _with_notes(write: Callable[[], Any]) -> Settings:
     return Settings(values, tuple(f"warning: {text}" for text in dict.fromkeys(str(each.message) for each in caught)))
 
 
-def of_config(
-    config: Any, groups: Sequence[Group], target: Any, writing: Options, place: Mapping[str, Any]
-) -> Settings:
-    """The settings of all chosen layers of a config, by their types if they differ."""
+def of_config(groups: Sequence[Group], target: Any, writing: Options) -> Settings:
+    """The settings of all chosen layers, by their types if they differ."""
     if len(groups) > 1:
         return _of_groups(groups, target, writing)
-    found = of_rope(groups[0].rope, target, writing)
-    return placed(found, config, groups[0].rope, target, place)
-
-
-def placed(found: Settings, config: Any, rope: Any, target: Any, place: Mapping[str, Any]) -> Settings:
-    """Settings where the config has them, for layers that may be a choice."""
-    if inputs.has_other_layers(config, rope, **place):
-        if target == "vllm":
-            raise Unwritten(
-                "the chosen layers must be like all others in arguments for vLLM, which replace the keys of all; got "
-                "a choice of layers that differ from others"
-            )
-        found = found._replace(
-            notes=(*found.notes, "these are the settings of the chosen layers; other layers of the config differ")
-        )
-    return found
+    return of_rope(groups[0].rope, target, writing)
 
 
 def _of_groups(groups: Sequence[Group], target: Any, writing: Options) -> Settings:
@@ -91,29 +77,29 @@ def _of_groups(groups: Sequence[Group], target: Any, writing: Options) -> Settin
                 f"nested by them; got {'; '.join(names)}"
             )
         return _with_notes(lambda: flags_of_types("convert", {each.name: each.rope for each in groups}, writing))
+    chosen = TARGETS[target].layers
+    if full := [each for each in groups if each.name == chosen]:  # the others stay as the file has them
+        return of_rope(full[0].rope, target, writing)
     found = {each.name: of_rope(each.rope, target, writing) for each in groups}
-    notes = tuple(dict.fromkeys(note for each in found.values() for note in each.notes))
-    is_block = all(each.is_type for each in groups)
-    if target == "transformers4" and is_block:  # each type of layers has a base of its own
-        return Settings(_joined({name: each.values for name, each in found.items()}), notes)
-    if target != "transformers" or not is_block:
-        notes = (*notes, "the layers differ, and each of these settings is for the layers that its key names")
-    texts = {name: each.values if isinstance(each.values, dict) else each.text() for name, each in found.items()}
-    return Settings(texts, notes)
+    notes = tuple(dict.fromkeys(note for each in found.values() for note in each.notes[:-1]))
+    values = {name: each.values for name, each in found.items()}
+    if not all(each.is_type for each in groups):
+        return Settings(values, (*notes, "each of these settings is for the layers that its key names"))
+    return Settings(values if target == "transformers" else _joined(target, values), notes)
 
 
-def _joined(found: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+def _joined(target: Any, found: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
     """The keys of all types of layers as one dict. The same key must have one value, or objects that can be joined."""
     joined: dict[str, Any] = {}
     for name, keys in found.items():
         for key, value in keys.items():
             known = joined.setdefault(key, value)
             if isinstance(known, Mapping) and isinstance(value, Mapping) and key != "rope_scaling":
-                joined[key] = _joined({"the others": known, name: value})
+                joined[key] = _joined(target, {"the others": known, name: value})
             elif known != value:
                 raise Unwritten(
-                    f"layers must differ only in keys that transformers 4 has for each of their types; got {key} of "
-                    f"{name} beside another one"
+                    f"layers must differ only in keys that {target} has for each of their types; got {key} of {name} "
+                    "beside another one"
                 )
     return joined
 
@@ -190,7 +176,7 @@ def _folded(value: Any, width: int) -> str:
     return "\n".join(wrap(line, max(width, 8), break_long_words=False, subsequent_indent=" "))
 
 
-def page(config: Any, groups: Sequence[Group], writing: Options, place: Mapping[str, Any]) -> Page:
+def page(groups: Sequence[Group], writing: Options) -> Page:
     """The settings for all programs, and for the others why there are none."""
     versions = _versions(writing.engine_version)
     entries = []
@@ -201,7 +187,7 @@ def page(config: Any, groups: Sequence[Group], writing: Options, place: Mapping[
             versions.get(writer.engine) if writer.engine else None,
         )
         try:
-            values, notes = of_config(config, groups, target, own, place)
+            values, notes = of_config(groups, target, own)
             entries.append(Entry(target, writer.result, values, notes))
         except (ValueError, Unwritten) as error:
             words = in_options(str(error), click.get_current_context().command)

@@ -182,7 +182,7 @@ def test_errors_name_options_that_help(run, file):
         ("compare", LLAMA, LLAMA, "--tolerance", "0"): "compare: --tolerance must be greater than 0",
         ("compare", LLAMA, "math:sin", "--like", "tf"): "an array must be LIBRARY or LIBRARY:DTYPE, with one of numpy",
         ("compare", LLAMA, "math:sin", "--like", "numpy:bf16"): "numpy:bf16 must be an array that can be made here",
-        ("convert", "gemma-3-12b-it", "--to", "gguf"): "--architecture must",
+        ("convert", "gpt-j-6b", "--to", "gguf"): "--architecture must",
         ("extend", PLAIN, "--to", "8k", "--trained-length", "8k"): "--to must be greater",
         ("convert", LLAMA, "--to", "llama.cpp"): "if config.json has this scaling: then give no argument for it",
         ("convert", LLAMA, "--to", "gguf"): "permute_projection(to='interleaved'), and give --layout interleaved",
@@ -287,11 +287,38 @@ def test_keys_of_transformers_4_are_those_of_all_types(run, file):
         assert from_config(config, layer_type=kind) == from_config(CONFIGS["gemma-3-12b-it"], layer_type=kind)
 
 
-def test_other_programs_have_settings_for_each_type(run, file):
-    code, text, errors = run("convert", file("gemma-3-12b-it"), "--to", "llama.cpp")
-    full = from_config(CONFIGS["gemma-3-12b-it"], layer_type="full_attention").to_config("llama.cpp")
-    assert code == 0 and json.loads(text)["full_attention"] == shlex.join(full)
-    assert "each of these settings is for the layers that its key names" in errors
+def test_programs_with_settings_for_all_layers_refuse_layers_that_differ(run, file):
+    path = file("gemma-3-12b-it")
+    for target in ("sglang", "lmdeploy", "megatron"):
+        for words in ((), ("--layer-type", "full_attention")):
+            code, text, errors = run("convert", path, "--to", target, *words)
+            assert (code, text) == (2, "") and "all layers must have the same embedding" in errors
+    full = from_config(CONFIGS["gemma-3-12b-it"], layer_type="full_attention")
+    code, text, errors = run("convert", path, "--to", "llama.cpp")
+    assert (
+        code == 0 and shlex.split(text) == full.to_config("llama.cpp") and "other layers of the config differ" in errors
+    )
+    code, _, errors = run("convert", path, "--to", "llama.cpp", "--layer-type", "sliding_attention")
+    assert code == 2 and "layer_type must be 'full_attention'" in errors
+    assert run("convert", path, "--to", "sglang", "--layer", "5")[0] == 2
+    for words in ((), ("--layer-type", "full_attention"), ("--layer", "5")):  # all layers are alike
+        assert run("convert", file(PLAIN), "--to", "sglang", *words)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["gemma-3-12b-it", "gemma-4-e2b-it", "mimo-v2-flash"])
+def test_mlx_has_keys_for_each_type(run, file, name):
+    def merged(old, new):
+        both = {key: merged(old[key], new[key]) for key in new if key in old and isinstance(new[key], dict)}
+        return {**old, **new, **both}
+
+    code, text, _ = run("convert", file(name), "--to", "mlx")
+    config = merged(CONFIGS[name], json.loads(text))
+    assert code == 0
+    for kind in ("full_attention", "sliding_attention"):
+        assert from_config(config, layer_type=kind) == from_config(CONFIGS[name], layer_type=kind)
+
+
+def test_programs_without_blocks_of_a_config_are_named(run, file):
     code, _, errors = run("convert", file("deepseek-v4-flash"), "--to", "vllm")
     assert code == 2 and "layers must differ by the types chunked_attention, full_attention" in errors
 

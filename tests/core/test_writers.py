@@ -3,6 +3,7 @@
 import json
 import warnings
 from copy import deepcopy
+from dataclasses import replace
 
 import engines
 import gguf
@@ -56,7 +57,11 @@ def named(golden):
 
 
 def prepared(rope, target):
-    """The value of the target's checkpoints, whose projections may be permuted; and the architecture of a GGUF file."""
+    """The value of the target's checkpoints, whose projections may be permuted; and the architecture of a GGUF file.
+
+    It is not that of a type of layers, as programs have no settings for one of several types.
+    """
+    rope = with_provenance(rope, replace(rope._provenance, layer_type=""))
     if target == "meta":
         return rope if rope.blocks > 1 else rope.replace(layout=INTERLEAVED), {}
     if target in ("mlx", "vllm"):  # without a model type: test_mlx_classes.py and test_vllm.py have what each reads
@@ -291,6 +296,28 @@ def test_engines_compute_the_value(golden, target):
             wanted[pair] = 0.0
     assert angles == pytest.approx(wanted, rel=tolerance, abs=1e-24)
     assert factors == pytest.approx(others, rel=tolerance)
+
+
+def test_layers_that_differ_need_a_place_each():
+    """Programs with one setting for all layers refuse that of one type, and so do flags that leave other types."""
+    config = CONFIGS["gemma-3-1b-it"]
+    for layers in ({"layer_type": "sliding_attention"}, {"layer": 0}, {"layer": 5}, {"layer_type": "full_attention"}):
+        rope = from_config(config, **layers)
+        is_full = layers in ({"layer": 5}, {"layer_type": "full_attention"})
+        for target, writer in TARGETS.items():
+            for each in (rope, rope.replace(base=5000.0)):
+                if writer.layers == "all" or (writer.layers == "full_attention" and not is_full):
+                    wanted = (
+                        "all layers must have the same embedding" if writer.layers == "all" else "layer_type must be"
+                    )
+                    with pytest.raises(ValueError, match=wanted):
+                        each.to_config(target)
+                elif target == "vllm":
+                    with pytest.raises(ValueError, match="must have one block for each type of layers"):
+                        each.to_config(target)
+                else:
+                    each.to_config(target)
+    assert from_config(CONFIGS["qwen3-8b-yarn"], layer=3)._provenance.layer_type == ""
 
 
 def test_every_refused_golden_exists():

@@ -254,6 +254,9 @@ def _with_flags(
         if rope is None:
             return None
         source = "the GGUF file that llama.cpp's converter writes for the config"
+        if rope._provenance.layer_type not in ("", "full_attention"):
+            kept = f"flags of llama.cpp leave layers of type {rope._provenance.layer_type} as the file has them"
+            return with_provenance(rope, replace(rope._provenance, remarks=(kept, *rope._provenance.remarks)))
         if rope._provenance.model_type not in ARCHITECTURE_OF:
             remarks.append(f"whether llama.cpp has model type {rope._provenance.model_type!r} is not known")
         whole, of_writer = metadata_of(rope)
@@ -428,7 +431,13 @@ def _read(
     """Read one part of a config with the row of its family. The provenance has the values that it does not state."""
     keys = Keys(f"the config of model_type {model_type!r}" if model_type else "the config", mapping, model_type)
     with misspelt_first(keys):
-        return _read_keys(keys, family, choice, is_translated)
+        rope, provenance = _read_keys(keys, family, choice, is_translated)
+    if rope is None or (choice.layer is None and choice.layer_type is None):
+        return rope, provenance
+    all_layers = choice._replace(layer=None, layer_type=None)
+    if rope == _or_unlike(lambda: _read(mapping, model_type, family, all_layers, is_translated)[0]):
+        return rope, replace(provenance, layer_type="")
+    return rope, replace(provenance, layer_type=provenance.layer_type or f"layer {choice.layer}")
 
 
 def _read_keys(

@@ -6,6 +6,7 @@ config.json, and `llama_cpp_arguments` the metadata of a GGUF file.
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from rope_xp._core.config.command_line import CommandLine, command_line
@@ -67,7 +68,8 @@ def metadata_of(rope: Any) -> tuple[dict[str, Any], list[str]]:
     length = rope._provenance.max_position_embeddings
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = {gguf.FREQS: None, **rope.to_config("gguf", architecture=name)}
+        own = with_provenance(rope, replace(rope._provenance, layer_type=""))  # the keys of layers with full attention
+        found = {gguf.FREQS: None, **own.to_config("gguf", architecture=name)}
     name = found["general.architecture"]
     if found.get(f"{name}.{KIND}") == "none":  # the converter omits it, and llama.cpp's default is "linear"
         del found[f"{name}.{KIND}"]

@@ -38,6 +38,9 @@ class Writer(NamedTuple):
     length : str
         The function `with_length(settings, length)`, as `place`. Empty if the settings need nothing for a length. With
         `takes_architecture`, it is also given the embedding and the options.
+    layers : str
+        The layers that the settings are for: "all", so that layers which differ are refused; "full_attention", and
+        others stay as the file has them; or "each", those of the embedding, as keys of each type have a place.
     """
 
     place: str
@@ -45,6 +48,7 @@ class Writer(NamedTuple):
     engine: str = ""
     takes_architecture: bool = False
     length: str = ""
+    layers: str = "all"
 
 
 class Options(NamedTuple):
@@ -55,15 +59,19 @@ class Options(NamedTuple):
 
 
 TARGETS = {
-    "transformers": Writer("transformers.transformers_keys", "rope_parameters of a config", "transformers"),
-    "transformers4": Writer("transformers.transformers4_keys", "keys of a config.json", "transformers"),
-    "vllm": Writer("vllm.vllm_flags", "arguments of a command line", engine="vllm", length="vllm.with_length"),
+    "transformers": Writer(
+        "transformers.transformers_keys", "rope_parameters of a config", "transformers", layers="each"
+    ),
+    "transformers4": Writer("transformers.transformers4_keys", "keys of a config.json", "transformers", layers="each"),
+    # It also has blocks for each type: `flags_of_types`.
+    "vllm": Writer("vllm.vllm_flags", "arguments of a command line", "vllm", length="vllm.with_length", layers="each"),
     "llama.cpp": Writer(
         "llama_cpp.llama_cpp_flags",
         "arguments of a command line",
         engine="llama.cpp",
         takes_architecture=True,
         length="llama_cpp.with_length",
+        layers="full_attention",
     ),
     "gguf": Writer(
         "llama_cpp.gguf_metadata",
@@ -72,8 +80,10 @@ TARGETS = {
         takes_architecture=True,
         length="llama_cpp.with_context_length",
     ),
-    "lmstudio": Writer("lmstudio.lmstudio_keys", "keys of a load config", length="lmstudio.with_length"),
-    "mlx": Writer("mlx.mlx_keys", "keys of a config", engine="mlx-lm"),
+    "lmstudio": Writer(
+        "lmstudio.lmstudio_keys", "keys of a load config", length="lmstudio.with_length", layers="full_attention"
+    ),
+    "mlx": Writer("mlx.mlx_keys", "keys of a config", engine="mlx-lm", layers="each"),
     "megatron": Writer("megatron.megatron_arguments", "arguments by name"),
     "axolotl": Writer("axolotl.axolotl_keys", "a key of its YAML file"),
     "meta": Writer("meta.meta_keys", "keys of a params.json"),
@@ -113,7 +123,23 @@ def config_for(who: str, rope: Any, target: Any, options: Options) -> Any:
         if value is not None and target not in accepted[name]:
             names = " and ".join(f'"{each}"' for each in accepted[name])
             raise ValueError(f"{who}: {name} must be given only for {names}; got {value!r}")
+    require_layers(who, rope, target, writer.layers)
     return _function(writer.place)(who, rope, options)
+
+
+def require_layers(who: str, rope: Any, target: str, accepted: str) -> None:
+    """The layers with this embedding must be those that a target's settings are for: `Writer.layers`."""
+    found = rope._provenance.layer_type
+    if found and accepted == "all":
+        raise ValueError(
+            f"{who}: all layers must have the same embedding for target {target!r}, whose settings are for all of "
+            f"them; got that of {found!r}, and others differ"
+        )
+    if found not in ("", "full_attention") and accepted == "full_attention":
+        raise ValueError(
+            f"{who}: layer_type must be 'full_attention' for target {target!r}, whose settings leave other layers as "
+            f"the file has them; got {found!r}"
+        )
 
 
 def with_length(target: Target, settings: Any, length: int, rope: Any = None, options: Options | None = None) -> Any:

@@ -13,9 +13,4 @@ def axolotl_keys(who: str, rope: Any, options: Options) -> dict[str, Any]:
             f"{who}: the embedding must be that of the config itself for Axolotl, which replaces a part as a whole; "
             f"got {'.'.join(rope._provenance.path)}"
         )
-    if rope._provenance.layer_type:
-        raise ValueError(
-            f"{who}: layers must be alike for Axolotl, which replaces rope_parameters as a whole; got "
-            f"{rope._provenance.layer_type!r}"
-        )
     return {"overrides_of_model_config": {"rope_parameters": transformers_keys(who, rope, options)}}

@@ -193,7 +193,8 @@ class Reads:
                 written[key] = value
             elif key in written or value == defaults.get(key):
                 continue
-            elif key == "factor" and outside:  # an attention factor is given, but some classes fail without it
+            elif key == "factor" and outside and ORIGINAL in outside:
+                # LongRoPE: an attention factor is given, but some classes fail without the factor.
                 written |= {} if "rule_key" in self.known.fixed else {key: value}
             elif key != "attention_factor" or not outside or not self._is_usual(value):
                 raise self.error(f"{key} of the rule {name!r}")

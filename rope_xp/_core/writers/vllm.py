@@ -6,6 +6,7 @@ from math import ceil, isclose
 from typing import Any
 
 from rope_xp._core import engines
+from rope_xp._core.writers import require_layers
 from rope_xp._core.writers.limits import base_and_rule, mscales, require_text
 from rope_xp._core.writers.transformers import rope_parameters
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, MixedNTKScaling, NTKScaling, YarnScaling
@@ -24,6 +25,7 @@ def vllm_flags(who: str, rope: Any, options: Any) -> list[str]:
             f"{who}: {table.name} must have one block for each type of layers for model type "
             f"{rope._provenance.model_type!r}; got one embedding: rope-xp convert FILE --to vllm writes all of them"
         )
+    require_layers(who, rope, "vllm", "all")
     return _flags(_keys(who, rope, table, reading), path)
 
 
