@@ -7,6 +7,7 @@ import copy
 import importlib.util
 import json
 import os
+import tempfile
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -222,7 +223,7 @@ def groups():
     from vllm.distributed import init_distributed_environment, initialize_model_parallel
 
     with set_current_vllm_config(VllmConfig(device_config=DeviceConfig("cpu"))):
-        init_distributed_environment(1, 0, "tcp://127.0.0.1:29519", 0, "gloo")
+        init_distributed_environment(1, 0, f"file://{tempfile.mkdtemp()}/store", 0, "gloo")
         initialize_model_parallel()
 
 
