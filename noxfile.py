@@ -237,7 +237,7 @@ def with_engine(session, name, version):
 def tests_sglang(session):
     """SGLang's own code applies what is written for it, and its `get_rope` computes the embedding."""
     python, folder = with_engine(session, "sglang", "0.5.23")
-    python("-P", "-m", "pytest", "-s", "tests/engines/test_sglang.py", *session.posargs)
+    python(*PYTEST, "tests/engines/test_sglang.py", *session.posargs)
     python("benchmarks/engines.py", "sglang", "--check", "--source", folder)
 
 
@@ -245,7 +245,7 @@ def tests_sglang(session):
 def tests_lmdeploy(session):
     """lmdeploy's own code applies what is written for it, and its rotary embeddings compute the same."""
     python, folder = with_engine(session, "lmdeploy", "0.18.0")
-    python("-P", "-m", "pytest", "-s", "tests/engines/test_lmdeploy.py", *session.posargs)
+    python(*PYTEST, "tests/engines/test_lmdeploy.py", *session.posargs)
     python("benchmarks/engines.py", "lmdeploy", "--check", "--source", folder)
 
 

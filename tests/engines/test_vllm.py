@@ -11,6 +11,8 @@ import tempfile
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 import torch
 from vllm.config import DeviceConfig, ModelConfig, VllmConfig, set_current_vllm_config
-from vllm.model_executor.layers.rotary_embedding import get_rope
+from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT, get_rope, phi3_long_rope_scaled_rope
 from vllm.transformers_utils.config import get_config, get_hf_text_config
 
 from rope_xp import (
@@ -69,17 +71,21 @@ def innermost(keys):
     return keys
 
 
-def cache_of(flags, rope, positions=512):
-    """Cosines and sines of `get_rope` for these overrides."""
+def cache_of(flags, rope, config, positions=512):
+    """Cosines and sines of `get_rope` for these overrides of a config."""
     keys = innermost(json.loads(flags[1]))
-    with set_current_vllm_config(VllmConfig(device_config=DeviceConfig("cpu"))):
-        built = get_rope(
-            rope.head_dim,
-            keys.get("max_position_embeddings", 1024),
-            rope.layout == "half",
-            keys["rope_parameters"],
-            torch.float32,
-        )
+    length = keys.get("max_position_embeddings", config.get("max_position_embeddings", 1024))
+    is_longrope = isinstance(rope.scaling, LongRopeScaling)
+    whole = VllmConfig(device_config=DeviceConfig("cpu"))
+    if is_longrope:  # the length chooses one of the lists for all sequences
+        whole.model_config = SimpleNamespace(max_model_len=rope.scaling.seq_len or 1)
+        _ROPE_DICT.clear()
+    lengths = patch.object(phi3_long_rope_scaled_rope, "get_current_vllm_config", lambda: whole)
+    with lengths, set_current_vllm_config(VllmConfig(device_config=DeviceConfig("cpu"))):
+        built = get_rope(rope.head_dim, length, rope.layout == "half", keys["rope_parameters"], torch.float32)
+    if is_longrope:
+        first = built.original_max_position_embeddings if built.use_long_rope else 0
+        return built.long_short_cos_sin_cache[first : first + positions].numpy()
     return built.cos_sin_cache[:positions].numpy()
 
 
@@ -90,8 +96,8 @@ def ours(rope, positions=512):
     return np.concatenate([np.cos(angles), np.sin(angles)], axis=-1) * rope.attention_factor
 
 
-def differs(flags, rope):
-    return np.abs(cache_of(flags, rope) - ours(rope)).max()
+def differs(flags, rope, config=MappingProxyType({})):
+    return np.abs(cache_of(flags, rope, config) - ours(rope)).max()
 
 
 @pytest.mark.parametrize("width", [64, 16])
@@ -128,11 +134,11 @@ def test_mistral_large_3_needs_mscale_all_dim():
 
 @pytest.mark.filterwarnings("ignore:.* is not known:UserWarning")
 def test_tables_of_goldens():
-    """Every golden that is written. LongRoPE's tables need a whole model: `get_rope` asks for its length."""
+    """Every golden that is written."""
     count = Counter()
     for golden in GOLDENS:
         rope = golden["rotated"] and from_config(CONFIGS[golden["config"]]["config"], **golden["kwargs"])
-        if not rope or isinstance(rope.scaling, LongRopeScaling):
+        if not rope:
             continue
         try:
             keys = innermost(json.loads(rope.to_config("vllm")[1]))
@@ -141,7 +147,8 @@ def test_tables_of_goldens():
             continue
         if rope.softmax_scale != 1.0:  # as the classes of latent attention do
             keys["rope_parameters"]["rope_type"] = "deepseek_yarn"
-        count["equal" if differs(["", json.dumps(keys)], rope) < 2 * TOLERANCE else "differs"] += 1
+        error = differs(["", json.dumps(keys)], rope, CONFIGS[golden["config"]]["config"])
+        count["equal" if error < 2 * TOLERANCE else "differs"] += 1
     print(dict(count))
     assert count["equal"] > 150 and not count["differs"]
 
@@ -152,13 +159,6 @@ def test_sections_are_lost_with_other_rules_and_refused(rule):
     rope = RotaryEmbedding(head_dim=64, layout="half", base=1e4, sections=sections, scaling=rule)
     with pytest.raises(ValueError, match=r"must read mrope_section with rope_type"):
         rope.to_config("vllm")
-
-
-def model_config(folder, config, overrides):
-    (folder / "config.json").write_text(json.dumps(config))
-    return ModelConfig(
-        model=str(folder), tokenizer=str(folder), skip_tokenizer_init=True, dtype="float32", hf_overrides=overrides
-    )
 
 
 def applied(folder, config, overrides):
@@ -210,12 +210,36 @@ TINY = {
     "pad_token_id": 0,
     "rope_theta": 1e6,
 }
+MIXTURE = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 32, "v_head_dim": 16}
+LATENT |= {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 2}
 CLASSES = {
-    "llama": ("LlamaForCausalLM", {}),
-    "qwen3": ("Qwen3ForCausalLM", {}),
-    "phi3": ("Phi3ForCausalLM", {}),
+    "arcee": "ArceeForCausalLM",
+    "cohere2": "Cohere2ForCausalLM",
+    "deepseek_v2": ("DeepseekV2ForCausalLM", LATENT),
+    "deepseek_v3": ("DeepseekV3ForCausalLM", LATENT),
+    "ernie4_5": "Ernie4_5ForCausalLM",
+    "exaone4": "Exaone4ForCausalLM",
+    "gemma2": ("Gemma2ForCausalLM", {"query_pre_attn_scalar": 32}),
     "glm4": ("Glm4ForCausalLM", {"partial_rotary_factor": 0.5}),
+    "gpt_neox": ("GPTNeoXForCausalLM", {"rotary_pct": 0.5}),
+    "granite": "GraniteForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "mixtral": ("MixtralForCausalLM", MIXTURE),
+    "nemotron": ("NemotronForCausalLM", {"partial_rotary_factor": 0.5}),
+    "olmo2": "Olmo2ForCausalLM",
+    "phi": ("PhiForCausalLM", {"partial_rotary_factor": 0.5}),
+    "phi3": "Phi3ForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": ("Qwen3MoeForCausalLM", MIXTURE),
+    "seed_oss": "SeedOssForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+    "stablelm": ("StableLmForCausalLM", {"partial_rotary_factor": 0.5}),
+    "starcoder2": "Starcoder2ForCausalLM",
 }
+TYPES = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64}
 
 
 @cache
@@ -227,23 +251,102 @@ def groups():
         initialize_model_parallel()
 
 
-@pytest.mark.parametrize("rule", ["none", "linear", "yarn, factor"])
-@pytest.mark.parametrize("model", CLASSES)
-def test_model_classes_rotate_as_we_do(tmp_path, model, rule):
-    """The real class, without weights: the tables of each of its rotary modules."""
+def rotary_modules(folder, config, flags):
+    """The rotary modules of the real class for a config and arguments, without weights."""
     from vllm.model_executor.model_loader.utils import initialize_model
 
-    architecture, keys = CLASSES[model]
-    config = TINY | keys | {"model_type": model, "architectures": [architecture]}
-    rope = from_config(config).replace(base=3e5, scaling=RULES[rule])
-    settings = model_config(tmp_path, config, json.loads(rope.to_config("vllm")[1]))
+    overrides = json.loads(flags[flags.index("--hf-overrides") + 1])
+    lengths = {"max_model_len": int(flags[1])} if flags[0] == "--max-model-len" else {}
+    (folder / "config.json").write_text(json.dumps(config))
+    settings = ModelConfig(
+        model=str(folder),
+        tokenizer=str(folder),
+        skip_tokenizer_init=True,
+        dtype="float32",
+        hf_overrides=overrides,
+        **lengths,
+    )
     groups()
+    _ROPE_DICT.clear()  # Ernie's class changes the layout of the module that all classes with the same keys share
     whole = VllmConfig(model_config=settings, device_config=DeviceConfig("cpu"))
     with set_current_vllm_config(whole), torch.device("meta"):
         built = initialize_model(vllm_config=whole)
-    found = [each for name, each in built.named_modules() if name.rpartition(".")[2] == "rotary_emb"]
-    assert found and all(each.is_neox_style == (rope.layout == "half") for each in found)
-    assert {each.rotary_dim for each in found} == {rope.rotary_dim}
-    for each in found:  # its own method, now on the CPU
-        table = each._compute_cos_sin_cache()[:512].numpy()
+    return [each for name, each in built.named_modules() if name.rpartition(".")[2] == "rotary_emb"]
+
+
+def table_of(module, rope):
+    """Cosines and sines of a rotary module, by its own method, which now runs on the CPU."""
+    if hasattr(module, "rope_init_fn") or hasattr(module, "attention_scaling"):  # vLLM runs transformers' class
+        again = type(module)(config=module.config)
+        angles = torch.outer(torch.arange(512.0), again.inv_freq)
+        return torch.cat([angles.cos(), angles.sin()], -1).numpy() * again.attention_scaling
+    assert module.is_neox_style == (rope.layout == "half") and module.rotary_dim == rope.rotary_dim
+    return module._compute_cos_sin_cache()[:512].numpy()
+
+
+def tiny(model):
+    named = CLASSES[model]
+    architecture, keys = (named, {}) if isinstance(named, str) else named
+    return TINY | keys | {"model_type": model, "architectures": [architecture]}
+
+
+@pytest.mark.parametrize("rule", ["none", "linear", "yarn, factor", "yarn, mscale"])
+@pytest.mark.parametrize("model", CLASSES)
+def test_model_classes_rotate_as_we_do(tmp_path, model, rule):
+    """The real class, without weights: the tables of each of its rotary modules. What is refused is named."""
+    config = tiny(model)
+    rope = from_config(config)
+    rope = with_provenance(rope.replace(base=3e5, scaling=RULES[rule]), rope._provenance)
+    if model.startswith("deepseek") and rule == "linear":
+        with pytest.raises(ValueError, match="must read rope_type 'linear'"):
+            rope.to_config("vllm")
+        return
+    found = rotary_modules(tmp_path, config, rope.to_config("vllm"))
+    assert found
+    for each in found:
+        assert np.abs(table_of(each, rope) - ours(rope)).max() < TOLERANCE
+
+
+def test_gemma_3_rotates_each_type_of_layers(tmp_path):
+    config = TINY | TYPES | {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}
+    scaled = {"rope_type": "linear", "factor": 8.0}
+    config |= {"query_pre_attn_scalar": 32, "rope_local_base_freq": 1e4, "rope_scaling": scaled}
+    ropes = {kind: from_config(config, layer_type=kind) for kind in TYPES["layer_types"]}
+    ropes = {kind: with_provenance(each.replace(base=2 * each.base), each._provenance) for kind, each in ropes.items()}
+    found = rotary_modules(tmp_path, config, flags_of_types("tests", ropes, Options()))
+    assert len(found) == 2
+    for module, rope in zip(found, ropes.values(), strict=True):
+        assert np.abs(table_of(module, rope) - ours(rope)).max() < TOLERANCE
+
+
+def test_gpt_oss_rotates_as_we_do(tmp_path):
+    """Its class reads seven keys of YaRN, and fails without them."""
+    scaled = {"rope_type": "yarn", "truncate": False, "beta_fast": 32.0, "beta_slow": 1.0, **YARN}
+    config = TINY | MIXTURE | TYPES | {"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"]}
+    config |= {"rope_scaling": scaled}
+    rope = from_config(config)
+    rope = with_provenance(rope.replace(base=3e5, scaling=YarnScaling(**YARN, truncate=False)), rope._provenance)
+    for module in rotary_modules(tmp_path, config, rope.to_config("vllm")):
+        assert np.abs(table_of(module, rope) - ours(rope)).max() < TOLERANCE
+
+
+@pytest.mark.parametrize("length", [128, 1024])
+@pytest.mark.parametrize("factor", [None, 1.3])
+def test_longrope_of_phi3(tmp_path, length, factor):
+    """The lists follow from `--max-model-len`, for all sequences; the attention factor from the config's length."""
+    lists = {"short_factor": [1.0 + 0.05 * j for j in range(16)], "long_factor": [1.0 + 0.5 * j for j in range(16)]}
+    rule = LongRopeScaling(
+        **lists, original_max_position_embeddings=256, factor=4.0, attention_factor=factor, seq_len=length
+    )
+    config = tiny("phi3") | {"original_max_position_embeddings": 256}
+    rope = from_config(config)
+    rope = with_provenance(rope.replace(base=3e5, scaling=rule), rope._provenance)
+    flags = rope.to_config("vllm")
+    found = rotary_modules(tmp_path, config, ["--max-model-len", str(length), *flags])
+    assert found
+    for each in found:
+        assert each.use_long_rope == (length > 256)
+        chosen = "long" if each.use_long_rope else "short"
+        wanted = getattr(each, f"{chosen}_factor"), getattr(each, f"{chosen}_mscale")
+        table = each._compute_cos_sin_cache(512, *wanted).numpy()
         assert np.abs(table - ours(rope)).max() < TOLERANCE
