@@ -130,7 +130,7 @@ def build(config):
     CALLS.clear()
     factory._ROPE_DICT.clear()
     error = None
-    with torch.device("meta"), contextlib.redirect_stdout(sys.stderr):
+    with torch.device("meta"), contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings(action="ignore"):
         try:
             classes()[config.architectures[0]](config)
         except Exception as found:

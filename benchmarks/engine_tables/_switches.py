@@ -67,6 +67,8 @@ ATTRIBUTES = {
 }
 READ, BLOCKS = {}, {}  # what `read_keys` and `block_of` have found
 REACHED = []  # the blocks that reached the embeddings of the last model
+# Model types half of whose heads is odd in the default config, and the part with the key.
+ODD = {"glm4_moe": (), "glm4v_moe": ("text_config",)}
 SMALL = {"num_hidden_layers": 2, "max_position_embeddings": LENGTH}
 
 
@@ -105,6 +107,11 @@ def configs(engine):
             config = small(kind or configuration_auto.CONFIG_MAPPING[model_type])
             if config:
                 found[model_type] = {**config, "model_type": model_type, "architectures": [(known or [guess])[0]]}
+    for model_type in found.keys() & ODD.keys():
+        part, path = found[model_type], ODD[model_type]
+        for key in path:
+            part = part[key]
+        part["head_dim"] = 64
     return found
 
 

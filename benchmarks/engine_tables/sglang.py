@@ -10,7 +10,7 @@ from engine_tables import _sglang_models, _switches
 ENGINE = "sglang"
 # Model types whose text model has a rotary class of its own, beside `get_rope` or without it, or an indexer that is
 # rotated otherwise: the script cannot tell them apart.
-OWN = ("beam", "gemma3", "gemma3_text", "glm_image", "glm_moe_dsa", "shieldgemma2")
+OWN = ("beam", "gemma3", "gemma3_text", "gigachat3_5", "glm_image", "glm_moe_dsa", "shieldgemma2")
 # What is not fixed, although no override changes it: mllama4.py permutes the weights when they are loaded, and
 # minimax_m2.py:673 reads `rotary_dim` of the config.
 NOT_FIXED = {"llama4": "layout", "llama4_text": "layout", "minimax_m2": "rotated"}

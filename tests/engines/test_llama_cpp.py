@@ -187,6 +187,57 @@ def test_overrides(architecture, rule, models, tmp_path):
     assert_computes(found, models, architecture, rope)
 
 
+# What people write on a command line, for a file of each architecture with some metadata.
+ONE = {"type": "yarn", "factor": 4.0, "original_context_length": 512}
+COMMAND_LINES = {
+    ("qwen2", ()): """
+        --rope-freq-base 500000
+        --rope-scale 4
+        --rope-freq-scale 0.25
+        --rope-scale 2 --rope-freq-scale 0.25
+        --rope-freq-scale 0
+        --rope-scaling none --rope-scale 4
+        --rope-scaling linear
+        --rope-scaling yarn --rope-scale 4 --yarn-ext-factor 0
+        --rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 512 --yarn-beta-fast 16 --yarn-attn-factor 3
+        --rope-scale 4 --yarn-ext-factor 1 --yarn-orig-ctx 512
+        --rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 512 --override-kv qwen2.rope.scaling.attn_factor=float:0.5
+        --override-kv qwen2.rope.freq_base=float:2e6,qwen2.rope.scaling.factor=float:2
+        --override-kv llama.rope.freq_base=float:2000000
+        --override-kv qwen2.rope.freq_base=int:2000000
+        --override-kv qwen2.rope.freq_base=float:2e6 --rope-freq-base 3e6
+        --override-kv qwen2.rope.scaling.type=str:yarn,qwen2.rope.scaling.factor=float:4
+    """,
+    ("llama", tuple(ONE.items())): """
+        --rope-scaling linear
+        --rope-scaling none
+        --yarn-ext-factor 0
+        --rope-scale 8
+        --yarn-beta-slow 2 --yarn-beta-fast 8
+        --yarn-orig-ctx 1024
+        --yarn-orig-ctx 0
+        --yarn-attn-factor 2
+    """,
+    ("mistral3", (*ONE.items(), ("yarn_log_multiplier", 1.0), ("yarn_beta_fast", 4.0))): """
+        --yarn-beta-fast 16
+        --rope-scale 8
+        --rope-scaling none
+    """,
+}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "given", "line"),
+    [(*case, line.strip()) for case, lines in COMMAND_LINES.items() for line in lines.strip().splitlines()],
+)
+def test_what_is_read_from_a_command_line_is_computed(architecture, given, line, models, tmp_path):
+    metadata = {f"{architecture}.rope.scaling.{key}": value for key, value in given}
+    file = tiny_gguf.write(tmp_path / "model.gguf", architecture, models[architecture], metadata)
+    _, found = ENGINE.debug(file, PROMPT, line.split(), tmp_path / "out")
+    rope = from_config(file, flags=f"llama-cli {line}")
+    assert_computes(found, models, architecture, rope, rows=-1)
+
+
 # What the engine shows of values that are refused, or written with a warning.
 
 
