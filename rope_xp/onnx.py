@@ -1,10 +1,11 @@
 """Export to the `RotaryEmbedding` operator of ONNX. Runtimes have a kernel for it."""
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
-
 from typing import Any, Literal
 
 import numpy as np
+
+from rope_xp._core.errors import wrong_type, wrong_value
 
 try:
     from onnx import TensorProto, checker, helper, numpy_helper
@@ -69,14 +70,13 @@ def to_onnx_rotary_embedding(
     >>> [node.op_type for node in model.graph.node], [list(table.dims) for table in model.graph.initializer]
     (['RotaryEmbedding'], [[4096, 32], [4096, 32]])
     """
-    who = "to_onnx_rotary_embedding"
     if not isinstance(rope, RotaryEmbedding):
         kind = type(rope)
-        raise TypeError(f"{who}: rope must be a rope_xp.RotaryEmbedding; got {kind.__module__}.{kind.__name__}")
-    checks.one_of(who, "dtype", dtype, DTYPES)
-    num_positions = _size(who, "num_positions", num_positions)
-    num_heads = None if num_heads is None else _size(who, "num_heads", num_heads)
-    _check_expressible(who, rope)
+        raise wrong_type(f"rope must be a rope_xp.RotaryEmbedding; got {kind.__module__}.{kind.__name__}")
+    checks.one_of("dtype", dtype, DTYPES)
+    num_positions = _size("num_positions", num_positions)
+    num_heads = None if num_heads is None else _size("num_heads", num_heads)
+    _check_expressible(rope)
 
     tables = rope.sincos(np.arange(num_positions))
     constants = [
@@ -109,14 +109,14 @@ def _attributes(rope: RotaryEmbedding, num_heads: int | None) -> dict[str, Any]:
     return attributes
 
 
-def _size(who: str, name: str, number: int) -> int:
+def _size(name: str, number: int) -> int:
     """A size, which must be at least 1."""
-    if checks.count(who, name, number) < 1:
-        raise ValueError(f"{who}: {name} must be at least 1; got {number}")
+    if checks.count(name, number) < 1:
+        raise wrong_value(f"{name} must be at least 1; got {number}")
     return int(number)
 
 
-def _check_expressible(who: str, rope: RotaryEmbedding) -> None:
+def _check_expressible(rope: RotaryEmbedding) -> None:
     """`rope` must be an embedding that the operator can compute."""
     unsupported = {
         "layout": rope.layout not in ("half", "interleaved"),
@@ -133,4 +133,4 @@ def _check_expressible(who: str, rope: RotaryEmbedding) -> None:
             for name, found in unsupported.items()
             if found
         )
-        raise ValueError(f"{who}: rope must be expressible by the RotaryEmbedding operator of ONNX; got {got}")
+        raise wrong_value(f"rope must be expressible by the RotaryEmbedding operator of ONNX; got {got}")

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rope_xp._core import checks
 from rope_xp._core.embedding import RotaryEmbedding
+from rope_xp._core.errors import public, wrong_type, wrong_value
 from rope_xp._core.lengths import is_scaled, lengths_of
 from rope_xp._identify.phases import COARSE_BITS
 from rope_xp._identify.rules import rounded_to
@@ -30,6 +31,7 @@ SIZE, DPI = (6.0, 3.7), 100
 MAX_LINES = 8  # no more can be told apart
 
 
+@public("wavelengths")
 def wavelengths(ropes: Ropes, *, context: int | None = None, ax: Axes | None = None) -> Axes:
     """Draw the wavelength of each pair: the number of tokens in which the pair turns once.
 
@@ -64,16 +66,15 @@ def wavelengths(ropes: Ropes, *, context: int | None = None, ax: Axes | None = N
     >>> wavelengths(rope, context=4096).get_ylabel()
     'wavelength in tokens'
     """
-    who = "wavelengths"
-    given = _checked(who, ropes)
+    given = _checked(ropes)
     ax = _axes(ax)
     for number, (label, rope) in enumerate(given.items()):
-        for axis, row in enumerate(_frequencies(who, rope)):
+        for axis, row in enumerate(_frequencies(rope)):
             pair = np.flatnonzero(row)
             name = label if rope.axes == 1 else f"{label} {rope._provenance.axis_name(axis)}".strip()
             ax.plot(pair, 2 * pi / np.abs(row[pair]), label=name, **_style(number if rope.axes == 1 else number + axis))
     side, last = "left", 0
-    for length, names in sorted(_lengths(who, given.values(), context).items()):
+    for length, names in sorted(_lengths(given.values(), context).items()):
         style = DASHES[1 if "context" in names else 2]
         ax.axhline(length, color=plt.rcParams["axes.edgecolor"], linewidth=0.8, linestyle=style)
         side = "right" if side == "left" and length < 2 * last else "left"  # texts of close lengths do not overlap
@@ -85,6 +86,7 @@ def wavelengths(ropes: Ropes, *, context: int | None = None, ax: Axes | None = N
     return _finish(ax, "How many tokens each pair needs for one turn", "pair", "wavelength in tokens")
 
 
+@public("scaling")
 def scaling(ropes: Ropes, *, ax: Axes | None = None) -> Axes:
     """Draw what scaling does to each pair: its frequency, as a share of that without scaling.
 
@@ -112,18 +114,18 @@ def scaling(ropes: Ropes, *, ax: Axes | None = None) -> Axes:
     >>> [round(float(share), 2) for share in scaling(rope).lines[0].get_ydata()[[0, 30, 63]]]
     [1.0, 0.69, 0.25]
     """
-    who = "scaling"
-    given = _checked(who, ropes)
+    given = _checked(ropes)
     ax = _axes(ax)
     for number, (label, rope) in enumerate(given.items()):
         if rope.base is None:
-            raise ValueError(f"{who}: embeddings must have a base; got inv_freq alone")
-        after, before = (np.abs(_frequencies(who, each)).max(0) for each in (rope, rope.replace(scaling=None)))
+            raise wrong_value("embeddings must have a base; got inv_freq alone")
+        after, before = (np.abs(_frequencies(each)).max(0) for each in (rope, rope.replace(scaling=None)))
         ax.plot(np.arange(rope.pairs), after / before, label=label, **_style(number))
     ax.set_ylim(0, None)
     return _finish(ax, "What scaling leaves of each frequency", "pair", "frequency / unscaled frequency")
 
 
+@public("decay")
 def decay(ropes: Ropes, *, distance: int = 4096, ax: Axes | None = None) -> Axes:
     """Draw the mean score of equal queries and keys against their distance.
 
@@ -159,18 +161,18 @@ def decay(ropes: Ropes, *, distance: int = 4096, ax: Axes | None = None) -> Axes
     >>> float(line.get_ydata()[0])
     1.0
     """
-    who = "decay"
-    given = _checked(who, ropes)
+    given = _checked(ropes)
     ax = _axes(ax)
-    width = max(1, checks.count(who, "distance", distance) // 128)
+    width = max(1, checks.count("distance", distance) // 128)
     distances = np.arange(1, distance - distance % width + 1).reshape(-1, width)
     for number, (label, rope) in enumerate(given.items()):
-        m, frequencies = rope.attention_factor or 1.0, _frequencies(who, rope).sum(0)
+        m, frequencies = rope.attention_factor or 1.0, _frequencies(rope).sum(0)
         means = [np.cos(np.outer(each, frequencies)).mean() for each in [np.zeros(1), *distances]]
         ax.plot([0, *distances.mean(1)], m**2 * np.asarray(means), label=label, **_style(number))
     return _finish(ax, "Mean score of equal queries and keys", "distance in tokens", "mean score")
 
 
+@public("phase_error")
 def phase_error(ropes: Ropes, *, context: int = 2**20, ax: Axes | None = None) -> Axes:
     """Draw the error of the largest sine or cosine against the position: exact, float32 and bfloat16 phases.
 
@@ -203,12 +205,11 @@ def phase_error(ropes: Ropes, *, context: int = 2**20, ax: Axes | None = None) -
     >>> [line.get_label() for line in ax.lines]
     ['bfloat16', 'float32', 'exact']
     """
-    who = "phase_error"
-    rope = _only(who, ropes)
-    if not 2 <= checks.count(who, "context", context) <= 2**24:
-        raise ValueError(f"{who}: context must be at least 2 and at most 2**24; got {context}")
+    rope = _only(ropes)
+    if not 2 <= checks.count("context", context) <= 2**24:
+        raise wrong_value(f"context must be at least 2 and at most 2**24; got {context}")
     ax = _axes(ax)
-    frequencies = _frequencies(who, rope).sum(0)
+    frequencies = _frequencies(rope).sum(0)
     positions = np.unique(np.geomspace(1, context, 2000).astype(int))
     own = RotaryEmbedding(head_dim=2 * rope.pairs, layout="half", inv_freq=frequencies.tolist())
     tables = {
@@ -223,6 +224,7 @@ def phase_error(ropes: Ropes, *, context: int = 2**20, ax: Axes | None = None) -
     return _finish(ax, "Largest error of sin and cos up to a position", "position", "error")
 
 
+@public("scores")
 def scores(ropes: Ropes, *, distance: int = 256, ax: Axes | None = None) -> Axes:
     """Draw the score of each pair against the distance, as a map: white is 1, black is -1.
 
@@ -251,15 +253,15 @@ def scores(ropes: Ropes, *, distance: int = 256, ax: Axes | None = None) -> Axes
     >>> scores(RotaryEmbedding(head_dim=64, layout="half", base=10_000.0)).images[0].get_array().shape
     (32, 257)
     """
-    who = "scores"
-    rope = _only(who, ropes)
+    rope = _only(ropes)
     ax = _axes(ax)
-    angles = np.outer(_frequencies(who, rope).sum(0), np.arange(checks.count(who, "distance", distance) + 1))
+    angles = np.outer(_frequencies(rope).sum(0), np.arange(checks.count("distance", distance) + 1))
     image = ax.imshow(np.cos(angles), cmap="gray", vmin=-1, vmax=1, aspect="auto", origin="lower")
     ax.figure.colorbar(image, ax=ax, label="score of the pair")
     return _finish(ax, "Score of each pair by distance", "distance in tokens", "pair")
 
 
+@public("sections")
 def sections(ropes: Ropes, *, ax: Axes | None = None) -> Axes:
     """Draw which position axis each pair follows, and its wavelength. Axes have the names of the model's family.
 
@@ -290,10 +292,9 @@ def sections(ropes: Ropes, *, ax: Axes | None = None) -> Axes:
     >>> [len(line.get_xdata()) for line in sections(rope).lines]
     [16, 24, 24]
     """
-    who = "sections"
-    rope = _only(who, ropes)
+    rope = _only(ropes)
     ax = _axes(ax)
-    for axis, row in enumerate(_frequencies(who, rope)):
+    for axis, row in enumerate(_frequencies(rope)):
         (pair,) = np.nonzero(row)
         marker = "os^Dv*"[axis % 6]
         label = rope._provenance.axis_name(axis)
@@ -302,6 +303,7 @@ def sections(ropes: Ropes, *, ax: Axes | None = None) -> Axes:
     return _finish(ax, "Which position axis each pair follows", "pair", "wavelength in tokens or patches")
 
 
+@public("pair")
 def pair(ropes: Ropes, *, index: int = 0, count: int = 8, ax: Axes | None = None) -> Axes:
     """Draw how one pair of channels turns with the position.
 
@@ -334,13 +336,12 @@ def pair(ropes: Ropes, *, index: int = 0, count: int = 8, ax: Axes | None = None
     >>> pair(RotaryEmbedding(head_dim=64, layout="half", base=10_000.0), index=1).get_aspect()
     1.0
     """
-    who = "pair"
-    rope = _only(who, ropes)
-    if checks.count(who, "index", index) >= rope.pairs:
-        raise ValueError(f"{who}: index must be below the number of pairs, {rope.pairs}; got {index}")
+    rope = _only(ropes)
+    if checks.count("index", index) >= rope.pairs:
+        raise wrong_value(f"index must be below the number of pairs, {rope.pairs}; got {index}")
     ax = _axes(ax)
-    frequency = float(_frequencies(who, rope).sum(0)[index])
-    for position in range(checks.count(who, "count", count)):
+    frequency = float(_frequencies(rope).sum(0)[index])
+    for position in range(checks.count("count", count)):
         tip = np.cos(position * frequency), np.sin(position * frequency)
         arrow = {"arrowstyle": "->", "color": plt.rcParams["axes.edgecolor"], "alpha": 0.35 + 0.65 * (position == 0)}
         ax.annotate("", tip, (0, 0), arrowprops=arrow)
@@ -355,6 +356,7 @@ _DRAWN = (wavelengths, scaling, decay, phase_error, scores, sections, pair)
 PICTURES = {draw.__name__.replace("_", "-"): draw for draw in _DRAWN}
 
 
+@public("save")
 def save(
     output: str | os.PathLike[str], kind: str, ropes: Ropes, *, context: int | None = None, dark: bool = False
 ) -> None:
@@ -384,10 +386,10 @@ def save(
     >>> save("wavelengths.svg", "wavelengths", rope, context=4096)  # doctest: +SKIP
     """
     if kind not in PICTURES:
-        raise ValueError(f"save: kind must be one of {', '.join(PICTURES)}; got {kind!r}")
+        raise wrong_value(f"kind must be one of {', '.join(PICTURES)}; got {kind!r}")
     path = os.fspath(output)
     if not path.endswith((".png", ".svg")):
-        raise ValueError(f"save: output must end in .png or .svg; got {path!r}")
+        raise wrong_value(f"output must end in .png or .svg; got {path!r}")
     draw: Any = PICTURES[kind]
     lengths = {"context": context, "distance": context}
     taken = {name: value for name, value in lengths.items() if value and name in draw.__kwdefaults__}
@@ -400,38 +402,36 @@ def save(
             plt.close(figure)
 
 
-def _checked(who: str, ropes: Any) -> dict[str, RotaryEmbedding]:
+def _checked(ropes: Any) -> dict[str, RotaryEmbedding]:
     """Embeddings by their labels."""
     given = {"": ropes} if isinstance(ropes, RotaryEmbedding) else ropes
     if not isinstance(given, Mapping) or not all(isinstance(rope, RotaryEmbedding) for rope in given.values()):
-        raise TypeError(
-            f"{who}: ropes must be a RotaryEmbedding or a mapping of labels to them; got {type(ropes).__name__}"
-        )
+        raise wrong_type(f"ropes must be a RotaryEmbedding or a mapping of labels to them; got {type(ropes).__name__}")
     if not 1 <= len(given) <= MAX_LINES:
-        raise ValueError(f"{who}: ropes must be 1 to {MAX_LINES} embeddings; got {len(given)}")
+        raise wrong_value(f"ropes must be 1 to {MAX_LINES} embeddings; got {len(given)}")
     return {str(label): rope for label, rope in given.items()}
 
 
-def _only(who: str, ropes: Any) -> RotaryEmbedding:
-    given = _checked(who, ropes)
+def _only(ropes: Any) -> RotaryEmbedding:
+    given = _checked(ropes)
     if len(given) > 1:
-        raise ValueError(f"{who}: ropes must be one embedding; got {len(given)}")
+        raise wrong_value(f"ropes must be one embedding; got {len(given)}")
     return next(iter(given.values()))
 
 
-def _frequencies(who: str, rope: RotaryEmbedding) -> NDArray[Any]:
+def _frequencies(rope: RotaryEmbedding) -> NDArray[Any]:
     """The frequencies, "axes pairs"."""
     if not isinstance(rope.inv_freq, tuple) or rope.heads is not None:
         kind = "an array" if rope.heads is None else f"those of {rope.heads} heads"
-        raise ValueError(f"{who}: frequencies must be floats that all heads share; got {kind}")
+        raise wrong_value(f"frequencies must be floats that all heads share; got {kind}")
     return np.asarray(rope.inv_freq, np.float64).reshape(rope.axes, rope.pairs)
 
 
-def _lengths(who: str, ropes: Iterable[RotaryEmbedding], context: int | None) -> dict[int, list[str]]:
+def _lengths(ropes: Iterable[RotaryEmbedding], context: int | None) -> dict[int, list[str]]:
     """The lengths to mark, and what they are."""
     found: dict[int, list[str]] = {}
     for rope in ropes:
-        trained, extended = lengths_of(who, rope)
+        trained, extended = lengths_of(rope)
         names = {"trained length": trained}
         if is_scaled(rope):
             with_scaling = "stated length" if trained is None else "length with scaling"

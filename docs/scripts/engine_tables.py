@@ -5,7 +5,7 @@ from rope_xp._core.engines import Reading, table, versions
 
 def readings(engine: str) -> str:
     """What the newest version reads: one row for model types that read the same."""
-    found = table("docs", engine)
+    found = table(engine)
     groups: dict[str, list[str]] = {}
     for model, reading in found.readings.items():
         groups.setdefault(_cells(reading), []).append(f"`{model}`")
@@ -21,7 +21,7 @@ def facts(engine: str) -> str:
     lines = ["| model types | fact | source |", "|---|---|---|"]
     rows = [
         f"| {', '.join(f'`{model}`' for model in each.models)} | {each.text} | {each.source} |"
-        for each in table("docs", engine).facts
+        for each in table(engine).facts
     ]
     return "\n".join(lines + rows)
 

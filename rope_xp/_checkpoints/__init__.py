@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from rope_xp._core.channels import LAYOUTS
 from rope_xp._core.embedding import RotaryEmbedding
+from rope_xp._core.errors import public, wrong_type
 from rope_xp._core.report import Report, Section, Table, short_repr
 
 
@@ -63,6 +64,7 @@ class Checkpoint(Report):
         ]
 
 
+@public("identify_checkpoint")
 def identify_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """What the headers of a checkpoint say: its format, the layout of its projections, heads and widths.
 
@@ -115,5 +117,5 @@ def identify_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     from rope_xp._checkpoints.findings import findings  # most programs read no checkpoint
 
     if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"identify_checkpoint: path must be a string or a path; got {type(path).__name__}")
+        raise wrong_type(f"path must be a string or a path; got {type(path).__name__}")
     return Checkpoint(**findings(os.fsdecode(path)))

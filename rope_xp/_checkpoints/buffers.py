@@ -35,12 +35,12 @@ class Frequencies(NamedTuple):
         return None if lengths[0] == lengths[1] else min(lengths)
 
 
-def read_frequencies(who: str, tensor: Tensor) -> Frequencies | None:
+def read_frequencies(tensor: Tensor) -> Frequencies | None:
     """The frequencies in a buffer; None if it has another shape or dtype, or values that are not positive."""
     if len(tensor.shape) != 1 or not 1 <= tensor.shape[0] <= MAX_PAIRS or tensor.dtype not in DTYPES:
         return None
     code, relative, absolute = DTYPES[tensor.dtype]
-    with opened(who, tensor.path) as file:
+    with opened(tensor.path) as file:
         file.seek(tensor.start)
         data = file.read(tensor.length)
     if tensor.dtype == "BF16":  # the upper half of a float32

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, NoReturn
 from rope_xp._checkpoints.safetensors_file import MAX_NAME, Tensor, read_safetensors
 from rope_xp._core.config.files import MAX_VALUES, json_of_file, opened
 from rope_xp._core.config.gguf_file import read_gguf
+from rope_xp._core.errors import wrong, wrong_type, wrong_value
 
-WHO = "identify_checkpoint"
 MAX_INDEX = 2**26  # bytes
 MAX_HEADERS = 2**28  # bytes of the headers of all files
 MAX_FILES = 10_000
@@ -46,14 +46,14 @@ def contents_of(path: Path) -> Contents:
     except (OSError, ValueError):  # the name is too long
         exists = folder = regular = False
     if not exists:
-        raise FileNotFoundError(f"{WHO}: path must be {READ}; got {str(path)!r}, which does not exist")
+        raise wrong(FileNotFoundError, f"path must be {READ}; got {str(path)!r}, which does not exist")
     if not folder and not regular:
-        raise ValueError(f"{WHO}: path must be {READ}; got {str(path)!r}, which is no regular file")
+        raise wrong_value(f"path must be {READ}; got {str(path)!r}, which is no regular file")
     return _of_folder(path) if folder else _of_file(path)
 
 
 def refuse(path: Path, what: str) -> NoReturn:
-    raise ValueError(f"{WHO}: path must be {READ}; got {str(path)!r}, {what}")
+    raise wrong_value(f"path must be {READ}; got {str(path)!r}, {what}")
 
 
 def _of_folder(folder: Path) -> Contents:
@@ -85,7 +85,7 @@ def _names(folder: Path) -> list[str]:
         with os.scandir(folder) as entries:
             names = [entry.name for _, entry in zip(range(MAX_FILES + 1), entries) if _is_file(entry)]
     except OSError as error:
-        raise type(error)(f"{WHO}: {folder} must be readable; got {error.strerror}") from None
+        raise wrong(type(error), f"{folder} must be readable; got {error.strerror}") from None
     if len(names) > MAX_FILES:
         refuse(folder, f"a folder of more than {MAX_FILES} files")
     return sorted(names)
@@ -95,11 +95,11 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_file()
     except OSError as error:  # a loop of links
-        raise ValueError(f"{WHO}: {entry.path} must be a file or a folder; got {error.strerror}") from None
+        raise wrong_value(f"{entry.path} must be a file or a folder; got {error.strerror}") from None
 
 
 def _of_file(path: Path) -> Contents:
-    with opened(WHO, path) as file:
+    with opened(path) as file:
         start = file.read(24)
     if path.name.endswith(INDEX):
         return _of_index(path)
@@ -117,7 +117,7 @@ def _of_file(path: Path) -> Contents:
 
 
 def _of_gguf(path: Path) -> Contents:
-    header = read_gguf(WHO, path)
+    header = read_gguf(path)
     tensors: dict[str, Tensor | None] = {
         name: Tensor(each.shape, f"type {each.type}", path, 0, 0) for name, each in header.tensors.items()
     }
@@ -130,15 +130,15 @@ def _of_gguf(path: Path) -> Contents:
 
 
 def _of_index(path: Path) -> Contents:
-    index = json_of_file(WHO, path, MAX_INDEX)
+    index = json_of_file(path, MAX_INDEX)
     by_name = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(by_name, dict) or not all(isinstance(name, str) for name in by_name.values()):
-        raise ValueError(f"{WHO}: {path} must have weight_map, a JSON object of file names; got {str(index)[:60]}")
+        raise wrong_value(f"{path} must have weight_map, a JSON object of file names; got {str(index)[:60]}")
     files = sorted(set(by_name.values()))
     strange = [name for name in files if Path(name).name != name or not name.endswith(".safetensors")]
     if strange or len(files) > MAX_FILES or any(len(name) > MAX_NAME for name in by_name):
         got = f"{strange[0][:100]!r}" if strange else f"{len(files)} files"
-        raise ValueError(f"{WHO}: {path} must name at most {MAX_FILES} .safetensors files beside it; got {got}")
+        raise wrong_value(f"{path} must name at most {MAX_FILES} .safetensors files beside it; got {got}")
     here = [path.parent / name for name in files if (path.parent / name).is_file()]
     found = _of_shards(here, path)
     missing = len(files) - len(here)
@@ -152,18 +152,18 @@ def _of_shards(files: list[Path], index: Path | None = None) -> Contents:
     metadata: dict[str, Any] = {}
     length = 0
     for path in files:
-        header = read_safetensors(WHO, path)
+        header = read_safetensors(path)
         tensors.update(header.tensors)
         metadata.update(header.metadata)
         length += header.length
         if len(tensors) > MAX_VALUES or length > MAX_HEADERS:
             limit = f"{MAX_VALUES} tensors and {MAX_HEADERS} bytes of headers"
-            raise ValueError(f"{WHO}: a checkpoint must have at most {limit}; got more")
+            raise wrong_value(f"a checkpoint must have at most {limit}; got more")
     path = index or files[0]
     config_path = _config_beside(path)
-    config = json_of_file(WHO, config_path) if config_path else {}
+    config = json_of_file(config_path) if config_path else {}
     if not isinstance(config, Mapping):
-        raise TypeError(f"{WHO}: {config_path} must hold a JSON object; got {type(config).__name__}")
+        raise wrong_type(f"{config_path} must hold a JSON object; got {type(config).__name__}")
     shard = len(files) == 1 and "-of-" in path.name and "-00001-of-00001" not in path.name
     return Contents(path, "safetensors", tensors, metadata, config, config_path, (), not shard)
 

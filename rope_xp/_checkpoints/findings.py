@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rope_xp._checkpoints.buffers import Frequencies, read_frequencies
-from rope_xp._checkpoints.contents import WHO, Contents, contents_of
+from rope_xp._checkpoints.contents import Contents, contents_of
 from rope_xp._checkpoints.projections import (
     GGUF,
     HUGGING_FACE,
@@ -139,7 +139,7 @@ def _buffer(
         for name, tensor in contents.tensors.items()
         if tensor is not None and name.endswith(("inv_freq", "rope.freqs")) and not is_of_other_part(name)
     }
-    found = {name: read_frequencies(WHO, tensor) for name, tensor in list(tensors.items())[:MAX_BUFFERS]}
+    found = {name: read_frequencies(tensor) for name, tensor in list(tensors.items())[:MAX_BUFFERS]}
     read = {name: each for name, each in found.items() if each is not None}
     if not read:
         return None, [], [f"{_shown(name)} is not a row of frequencies." for name in list(found)[:1]]

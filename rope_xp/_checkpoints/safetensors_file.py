@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from rope_xp._core.config.files import opened, parsed_json
+from rope_xp._core.errors import wrong_value
 
 MAX_HEADER = 100_000_000  # bytes, as in the `safetensors` package
 MAX_NAME = 1024
@@ -48,34 +49,33 @@ class Header(NamedTuple):
     length: int
 
 
-def read_safetensors(who: str, path: Path) -> Header:
+def read_safetensors(path: Path) -> Header:
     """The header of a file. No tensor is read."""
-    with opened(who, path) as file:
+    with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         start = file.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         if not 2 <= length <= min(size - 8, MAX_HEADER):
             _fail(
-                who,
                 path,
                 f"a header of 2 to {MAX_HEADER} bytes inside the file",
                 f"{length} of {size} bytes" if size else "no bytes: it is empty",
             )
         text = file.read(length)
-    entries = parsed_json(who, f"the header of {path}", text)
+    entries = parsed_json(f"the header of {path}", text)
     if not isinstance(entries, dict):
-        _fail(who, path, "a JSON object as its header", type(entries).__name__)
+        _fail(path, "a JSON object as its header", type(entries).__name__)
     metadata = entries.pop("__metadata__", {})
-    tensors = {name: _tensor(who, path, name, entry, 8 + length, size) for name, entry in entries.items()}
-    _check_overlap(who, path, tensors)
+    tensors = {name: _tensor(path, name, entry, 8 + length, size) for name, entry in entries.items()}
+    _check_overlap(path, tensors)
     return Header(tensors, metadata if isinstance(metadata, dict) else {}, length)
 
 
-def _fail(who: str, path: Path, requirement: str, got: str) -> NoReturn:
-    raise ValueError(f"{who}: {path} must have {requirement}; got {got[:200]}")
+def _fail(path: Path, requirement: str, got: str) -> NoReturn:
+    raise wrong_value(f"{path} must have {requirement}; got {got[:200]}")
 
 
-def _tensor(who: str, path: Path, name: str, entry: Any, start: int, size: int) -> Tensor:
+def _tensor(path: Path, name: str, entry: Any, start: int, size: int) -> Tensor:
     """The tensor of an entry, whose offsets count from `start`."""
     entry = entry if isinstance(entry, dict) else {}
     dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
@@ -84,12 +84,12 @@ def _tensor(who: str, path: Path, name: str, entry: Any, start: int, size: int) 
         requirement = (
             f"a dtype, a shape and two data_offsets for each tensor, and names of at most {MAX_NAME} characters"
         )
-        _fail(who, path, requirement, f"{name[:100]!r}: {str(entry)[:50]}")
+        _fail(path, requirement, f"{name[:100]!r}: {str(entry)[:50]}")
     begin, end = offsets
     if not begin <= end <= size - start:
-        _fail(who, path, f"the {size - start} bytes of its tensors inside the file", f"{name!r} at {offsets}")
+        _fail(path, f"the {size - start} bytes of its tensors inside the file", f"{name!r} at {offsets}")
     if dtype in BITS and (end - begin) * 8 != prod(shape) * BITS[dtype]:
-        _fail(who, path, f"all bytes of {dtype} of shape {shape} for {name!r}", f"{end - begin}")
+        _fail(path, f"all bytes of {dtype} of shape {shape} for {name!r}", f"{end - begin}")
     return Tensor(tuple(shape), dtype, path, start + begin, end - begin)
 
 
@@ -97,8 +97,8 @@ def _are_sizes(value: Any, most: int) -> bool:
     return isinstance(value, list) and len(value) <= most and all(type(n) is int and 0 <= n < MAX_SIZE for n in value)
 
 
-def _check_overlap(who: str, path: Path, tensors: dict[str, Tensor]) -> None:
+def _check_overlap(path: Path, tensors: dict[str, Tensor]) -> None:
     ranges = sorted((each.start, each.start + each.length, name) for name, each in tensors.items() if each.length)
     for (_, end, name), (start, _, other) in pairwise(ranges):
         if start < end:
-            _fail(who, path, "each byte in one tensor only", f"{name[:80]!r} and {other[:80]!r}, which overlap")
+            _fail(path, "each byte in one tensor only", f"{name[:80]!r} and {other[:80]!r}, which overlap")

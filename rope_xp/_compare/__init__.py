@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from rope_xp._compare.report import Comparison
+from rope_xp._core.errors import public
 
 __all__ = ["Comparison", "assert_same", "compare"]
 
 
+@public("compare")
 def compare(
     a: Any,
     b: Any,
@@ -94,9 +96,10 @@ def compare(
     At position 4,095, 48 % of attention moves to other tokens
     Likely cause: base (a: 10,000; b: 500,000).
     """
-    return _comparison("compare", a, b, head_dim, context, tolerance, shape, like, positions_ignored, options)
+    return _comparison(("a", "b"), a, b, head_dim, context, tolerance, shape, like, positions_ignored, options)
 
 
+@public("assert_same")
 def assert_same(
     fn: Any,
     rope: Any,
@@ -139,14 +142,15 @@ def assert_same(
     ...
     AssertionError: assert_same: the function rotate must agree with ... Likely cause: layout ...
     """
-    report = _comparison("assert_same", fn, rope, head_dim, context, tolerance, shape, like, positions_ignored, options)
+    names = ("fn", "rope")
+    report = _comparison(names, fn, rope, head_dim, context, tolerance, shape, like, positions_ignored, options)
     if not report.same:
         words = " ".join([report.summary, *report.advice])
         raise AssertionError(f"assert_same: {report.a} must agree with {report.b}; got: {words}")
 
 
 def _comparison(
-    who: str,
+    names: tuple[str, str],
     a: Any,
     b: Any,
     head_dim: Any,
@@ -159,9 +163,8 @@ def _comparison(
 ) -> Comparison:
     from rope_xp._compare.comparison import choice_of, choices_of, comparison, options_of, subject_of
 
-    choice = choice_of(who, options)
-    checked = options_of(who, head_dim, context, tolerance, positions_ignored, {"shape": shape, "like": like})
-    names = ("a", "b") if who == "compare" else ("fn", "rope")
-    choices = choices_of(who, choice, a, b)
-    first, second = (subject_of(who, *each) for each in zip(names, (a, b), choices))
-    return comparison(who, first, second, checked)
+    choice = choice_of(options)
+    checked = options_of(head_dim, context, tolerance, positions_ignored, {"shape": shape, "like": like})
+    choices = choices_of(choice, a, b)
+    first, second = (subject_of(*each) for each in zip(names, (a, b), choices))
+    return comparison(first, second, checked)

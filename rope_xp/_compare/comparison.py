@@ -28,6 +28,7 @@ from rope_xp._compare.search import change_at, first_beyond
 from rope_xp._core import checks
 from rope_xp._core.config import from_config
 from rope_xp._core.embedding import RotaryEmbedding
+from rope_xp._core.errors import wrong_type, wrong_value
 from rope_xp._core.lengths import lengths_of
 from rope_xp._core.report import short_repr
 from rope_xp._identify.maps import Behaviour, Map, directions_of
@@ -65,43 +66,39 @@ class Options(NamedTuple):
     call: dict[str, Any]
 
 
-def options_of(
-    who: str, head_dim: Any, context: Any, tolerance: Any, positions_ignored: Any, call: dict[str, Any]
-) -> Options:
+def options_of(head_dim: Any, context: Any, tolerance: Any, positions_ignored: Any, call: dict[str, Any]) -> Options:
     """Checked arguments."""
     if head_dim is not None:
-        head_dim = checks.even_size(who, "head_dim", head_dim)
-    if context is not None and not 1 <= checks.count(who, "context", context) <= 2**31:
-        raise ValueError(f"{who}: context must be at least 1 and at most 2**31; got {context}")
+        head_dim = checks.even_size("head_dim", head_dim)
+    if context is not None and not 1 <= checks.count("context", context) <= 2**31:
+        raise wrong_value(f"context must be at least 1 and at most 2**31; got {context}")
     if tolerance is not None:
-        tolerance = checks.positive(who, "tolerance", tolerance)
-    ignored = checks.boolean(who, "positions_ignored", positions_ignored)
+        tolerance = checks.positive("tolerance", tolerance)
+    ignored = checks.boolean("positions_ignored", positions_ignored)
     return Options(head_dim, context if context is None else int(context), tolerance, ignored, call)
 
 
-def choice_of(who: str, options: Any) -> dict[str, Any]:
+def choice_of(options: Any) -> dict[str, Any]:
     """Arguments of `from_config`, checked by their names."""
     known = inspect.signature(from_config).parameters
     if options is None:
         return {}
     if not isinstance(options, Mapping):
-        raise TypeError(f"{who}: options must be a mapping of arguments of from_config; got {type(options).__name__}")
+        raise wrong_type(f"options must be a mapping of arguments of from_config; got {type(options).__name__}")
     unknown = [name for name in options if name not in known or name == "config"]
     if unknown:
         names = ", ".join(name for name in known if name != "config")
-        raise TypeError(f"{who}: options must be arguments of from_config ({names}); got {unknown[0]!r:.100}")
+        raise wrong_type(f"options must be arguments of from_config ({names}); got {unknown[0]!r:.100}")
     return dict(options)
 
 
-def choices_of(who: str, choice: Mapping[str, Any], a: Any, b: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def choices_of(choice: Mapping[str, Any], a: Any, b: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arguments of `from_config` for each of the two. The flags of an engine are those of the second config."""
     plain = {name: value for name, value in choice.items() if name != "flags"}
     if choice.get("flags") is None:
         return plain, plain
     if not (_is_config(a) or _is_config(b)):
-        raise TypeError(
-            f"{who}: flags of options must be given with a config; got {type(a).__name__} and {type(b).__name__}"
-        )
+        raise wrong_type(f"flags of options must be given with a config; got {type(a).__name__} and {type(b).__name__}")
     return (plain, dict(choice)) if _is_config(b) else (dict(choice), plain)
 
 
@@ -111,7 +108,7 @@ def _is_config(given: Any) -> bool:
     return hasattr(given, "to_dict") and not callable(given)
 
 
-def subject_of(who: str, name: str, given: Any, choice: Mapping[str, Any]) -> Subject:
+def subject_of(name: str, given: Any, choice: Mapping[str, Any]) -> Subject:
     """A config, a value, a module of rope_xp, or a function."""
     rope = given if isinstance(given, RotaryEmbedding) else getattr(given, "rope", None)
     if given is None or isinstance(rope, RotaryEmbedding):
@@ -125,26 +122,26 @@ def subject_of(who: str, name: str, given: Any, choice: Mapping[str, Any]) -> Su
         remarks = () if found is None else (f"{name} was read from {found.format}", *found.remarks)
         return Subject(path + ("no rotation" if rope is None else short_repr(rope)), rope, remarks=remarks)
     if not callable(given) or isinstance(given, type):
-        raise TypeError(
-            f"{who}: {name} must be a config (a path, a mapping or an object with to_dict()), a RotaryEmbedding, or a "
+        raise wrong_type(
+            f"{name} must be a config (a path, a mapping or an object with to_dict()), a RotaryEmbedding, or a "
             f"function fn(x, positions); got {type(given).__name__}"
         )
     function = given.func if isinstance(given, partial) else given
     return Subject(f"the function {getattr(function, '__qualname__', None) or type(given).__name__}", None, given)
 
 
-def comparison(who: str, a: Subject, b: Subject, options: Options) -> Comparison:
+def comparison(a: Subject, b: Subject, options: Options) -> Comparison:
     """The report on two subjects."""
-    context = options.context or _context(who, a, b)
+    context = options.context or _context(a, b)
     reference = b.rope if a.fn is not None or (a.rope is not None and a.rope.base is None) else a.rope
-    head_dim = _head_dim(who, a, b, reference, options)
+    head_dim = _head_dim(a, b, reference, options)
     axes = 1 if reference is None else reference.axes
     both: list[Finding] = []
     for each in (b, a):  # of two functions, what the second computes is what the first should compute
         if each.fn is None:
             found = finding_of_value(each.rope, reference)
         else:
-            probe = _probe(who, each, reference, head_dim, axes, options)
+            probe = _probe(each, reference, head_dim, axes, options)
             found = finding_of_function(probe, reference, context, options.positions_ignored)
             reference = reference or (found.behaviour and found.behaviour.rope)
         both.insert(0, found)
@@ -162,33 +159,31 @@ def comparison(who: str, a: Subject, b: Subject, options: Options) -> Comparison
     return replace(report, problems=tuple(problems), sample=sample_of(both, context), remarks=remarks)
 
 
-def _probe(
-    who: str, each: Subject, reference: RotaryEmbedding | None, head_dim: int, axes: int, options: Options
-) -> Probe:
+def _probe(each: Subject, reference: RotaryEmbedding | None, head_dim: int, axes: int, options: Options) -> Probe:
     if reference is not None and reference.heads is not None:
-        raise ValueError(
-            f"{who}: a function must be compared with a value whose heads are alike; got heads={reference.heads}"
+        raise wrong_value(
+            f"a function must be compared with a value whose heads are alike; got heads={reference.heads}"
         )
     fn: Any = each.fn
-    return Probe(fn, head_dim, axes=axes, who=who, **options.call)
+    return Probe(fn, head_dim, axes=axes, **options.call)
 
 
-def _head_dim(who: str, a: Subject, b: Subject, reference: RotaryEmbedding | None, options: Options) -> int:
+def _head_dim(a: Subject, b: Subject, reference: RotaryEmbedding | None, options: Options) -> int:
     """The width of a head."""
     given = options.head_dim
     if reference is None:
         if given is None and (a.fn is not None or b.fn is not None):
             of = " for two functions" if a.fn is not None and b.fn is not None else ", because no value states it"
-            raise TypeError(f"{who}: head_dim must be given{of}; got None")
+            raise wrong_type(f"head_dim must be given{of}; got None")
         return given or 2
     if given not in (None, reference.head_dim):
-        raise ValueError(f"{who}: head_dim must be that of the value, {reference.head_dim}; got {given}")
+        raise wrong_value(f"head_dim must be that of the value, {reference.head_dim}; got {given}")
     return reference.head_dim
 
 
-def _context(who: str, a: Subject, b: Subject) -> int:
+def _context(a: Subject, b: Subject) -> int:
     """The length that the values state; of two lengths, the longer one."""
-    known = [length for each in (a, b) if each.rope is not None for length in lengths_of(who, each.rope) if length]
+    known = [length for each in (a, b) if each.rope is not None for length in lengths_of(each.rope) if length]
     return max(known, default=CONTEXT)
 
 

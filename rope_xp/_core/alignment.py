@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rope_xp._core import backends, checks
+from rope_xp._core.errors import wrong_value
 
 
 class Alignment(NamedTuple):
@@ -48,15 +49,12 @@ def _aligned(xp: Any, x: Any, alignment: Alignment) -> Any:
     return x if alignment.order is None else xp.permute_dims(x, alignment.order)
 
 
-def alignments_of_positions(
-    who: str, name: str, shape: Sequence[int], arrays: Sequence[Any], seq_dim: int
-) -> list[Alignment]:
+def alignments_of_positions(name: str, shape: Sequence[int], arrays: Sequence[Any], seq_dim: int) -> list[Alignment]:
     """How positions of this shape, without position axes, are aligned with each array, channels excluded."""
-    return [Alignment(_aligned_axes(who, name, shape, 0, x, seq_dim)) for x in arrays]
+    return [Alignment(_aligned_axes(name, shape, 0, x, seq_dim)) for x in arrays]
 
 
 def alignments_of_tables(
-    who: str,
     shape: Sequence[int],
     arrays: Sequence[Any],
     seq_dim: int,
@@ -65,18 +63,18 @@ def alignments_of_tables(
 ) -> list[Alignment]:
     """How tables of this shape are aligned with each array. With `heads`, tables are "*axes heads pairs"."""
     if heads is not None:
-        return [_aligned_heads(who, tuple(shape), x, seq_dim, heads, heads_dim) for x in arrays]
-    return [Alignment((*_aligned_axes(who, "tables", shape, 1, x, seq_dim), shape[-1])) for x in arrays]
+        return [_aligned_heads(tuple(shape), x, seq_dim, heads, heads_dim) for x in arrays]
+    return [Alignment((*_aligned_axes("tables", shape, 1, x, seq_dim), shape[-1])) for x in arrays]
 
 
-def leading_axes(who: str, name: str, positions: Any, axes: int) -> int:
+def leading_axes(name: str, positions: Any, axes: int) -> int:
     """The number of axes before those of tokens: 1 if there are several position axes, else 0."""
     if axes == 1:
         return 0
-    checks.array(who, name, positions)
+    checks.array(name, positions)
     if positions.ndim < 1 or positions.shape[0] != axes:
-        raise ValueError(
-            f"{who}: {name} must have its {axes} position axes first, such as ({axes}, seq); "
+        raise wrong_value(
+            f"{name} must have its {axes} position axes first, such as ({axes}, seq); "
             f"got shape {checks.shape(positions)}"
         )
     return 1
@@ -92,43 +90,43 @@ def shape_of_delta(shape: Sequence[int], leading: int, axes: int) -> tuple[int, 
     return (*shape, *[1] * missing) if missing > 0 and applies_to_rows else tuple(shape)
 
 
-def checked_seq_axis(who: str, arrays: Sequence[Any], seq_dim: int) -> int:
+def checked_seq_axis(arrays: Sequence[Any], seq_dim: int) -> int:
     """Check that all arrays have equally many tokens, and return the sequence axis of the first array."""
-    axes = [checks.axis(who, seq_dim, x) for x in arrays]
+    axes = [checks.axis(seq_dim, x) for x in arrays]
     lengths = [x.shape[axis] for x, axis in zip(arrays, axes)]
     if any(length != lengths[0] for length in lengths):
-        raise ValueError(f"{who}: positions must be given if lengths on seq_dim={seq_dim} differ; got {lengths}")
+        raise wrong_value(f"positions must be given if lengths on seq_dim={seq_dim} differ; got {lengths}")
     return axes[0]
 
 
-def _aligned_axes(who: str, name: str, shape: Sequence[int], columns: int, x: Any, seq_dim: int) -> tuple[int, ...]:
+def _aligned_axes(name: str, shape: Sequence[int], columns: int, x: Any, seq_dim: int) -> tuple[int, ...]:
     """Shape that broadcasts tables or positions against `x`: matching axes keep their size, all others are 1.
 
     The last `columns` axes of `shape`, and the channels of `x`, are left out.
     """
     target = tuple(x.shape[:-1])
-    axis = checks.axis(who, seq_dim, x) if target else None  # a single vector has no sequence axis
+    axis = checks.axis(seq_dim, x) if target else None  # a single vector has no sequence axis
     axes = _broadcast_shape(shape[: len(shape) - columns], target, axis)
     if axes is None:
         full_rank, tail = ("one axis less than x", "") if columns == 0 else ("as many axes as x", ", pairs")
         seq = "" if axis is None else f"={target[axis]}"
-        raise ValueError(
-            f"{who}: {name} must have {full_rank}, or be (seq{tail}) or (batch, seq{tail}) with seq{seq} on axis "
+        raise wrong_value(
+            f"{name} must have {full_rank}, or be (seq{tail}) or (batch, seq{tail}) with seq{seq} on axis "
             f"seq_dim={seq_dim} of x; got shape {tuple(shape)} for x of shape {checks.shape(x)}"
         )
     return axes
 
 
-def _aligned_heads(who: str, shape: tuple[int, ...], x: Any, seq_dim: int, heads: int, heads_dim: Any) -> Alignment:
+def _aligned_heads(shape: tuple[int, ...], x: Any, seq_dim: int, heads: int, heads_dim: Any) -> Alignment:
     """How a table "*axes heads pairs" is aligned with `x`; `heads_dim` is the axis of heads of `x`."""
-    heads_axis, seq_axis = checks.axis(who, heads_dim, x, "heads_dim"), checks.axis(who, seq_dim, x)
+    heads_axis, seq_axis = checks.axis(heads_dim, x, "heads_dim"), checks.axis(seq_dim, x)
     other_sizes = tuple(size for axis, size in enumerate(x.shape[:-1]) if axis != heads_axis)
     axes = None
     if heads_axis != seq_axis and len(shape) >= 2 and x.shape[heads_axis] == shape[-2] == heads:
         axes = _broadcast_shape(shape[:-2], other_sizes, seq_axis - (heads_axis < seq_axis))
     if axes is None:
-        raise ValueError(
-            f"{who}: tables must be (seq, heads, pairs) or (batch, seq, heads, pairs), where seq is the size of axis "
+        raise wrong_value(
+            f"tables must be (seq, heads, pairs) or (batch, seq, heads, pairs), where seq is the size of axis "
             f"seq_dim={seq_dim} of x and heads={heads} the size of its axis heads_dim={heads_dim}; "
             f"got tables of shape {shape} for x of shape {checks.shape(x)}"
         )

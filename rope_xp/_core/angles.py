@@ -8,6 +8,7 @@ from rope_xp._core import backends, checks, kernels, phases
 from rope_xp._core.arrays import Array
 from rope_xp._core.backends import dtensor, memory
 from rope_xp._core.backends.signature import Plans, is_compiling
+from rope_xp._core.errors import public, wrong_value
 from rope_xp._core.kernels import Kernel, host_sincos
 from rope_xp._core.kernels.reference import join_pairs
 from rope_xp.frequencies import geometric
@@ -44,6 +45,7 @@ class SinCos(NamedTuple):
     cos: Any
 
 
+@public("fixed_pos_embedding")
 def fixed_pos_embedding(
     x: Array, seq_dim: int = 0, *, base: float = 10_000.0, offset: int | Array = 0, phase: Phase = "exact"
 ) -> SinCos:
@@ -93,17 +95,17 @@ def fixed_pos_embedding(
            [0.841, 0.1  ],
            [0.909, 0.199]])
     """
-    who = "fixed_pos_embedding"
-    checks.floating(who, "x", x)
-    dim = checks.even_width(who, x)
-    seq = backends.size_of(x, checks.axis(who, seq_dim, x))
-    frequencies = _geometric_frequencies(checks.at_least(who, "base", base, 1.0), dim)
-    positions = count_from(who, "offset", offset, seq, like=x)
+    checks.floating("x", x)
+    dim = checks.even_width(x)
+    seq = backends.size_of(x, checks.axis(seq_dim, x))
+    frequencies = _geometric_frequencies(checks.at_least("base", base, 1.0), dim)
+    positions = count_from("offset", offset, seq, like=x)
     if positions.ndim > 1:
-        raise ValueError(f"{who}: offset must have no axis; got shape {checks.shape(offset)}")
-    return sincos_of(who, positions, frequencies, like=x, phase=phase)
+        raise wrong_value(f"offset must have no axis; got shape {checks.shape(offset)}")
+    return sincos_of(positions, frequencies, like=x, phase=phase)
 
 
+@public("sinusoidal_pos_embedding")
 def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0, *, like: Array | None = None) -> Any:
     """The absolute sinusoidal position encoding, which models add to token embeddings.
 
@@ -144,10 +146,9 @@ def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0,
     array([[0.   , 1.   , 0.   , 1.   ],
            [0.841, 0.54 , 0.1  , 0.995]], dtype=float32)
     """
-    who = "sinusoidal_pos_embedding"
-    base = checks.at_least(who, "base", base, 1.0)
-    frequencies = _geometric_frequencies(base, checks.even_size(who, "dim", dim))
-    sin, cos = sincos_of(who, positions, frequencies, like=like)
+    base = checks.at_least("base", base, 1.0)
+    frequencies = _geometric_frequencies(base, checks.even_size("dim", dim))
+    sin, cos = sincos_of(positions, frequencies, like=like)
     return join_pairs(backends.namespace(sin), sin, cos, "interleaved")
 
 
@@ -166,7 +167,6 @@ def _geometric_frequencies(base: float, dim: Any) -> phases.Frequencies:
 
 
 def sincos_of(
-    who: str,
     positions: Any,
     frequencies: phases.Frequencies,
     *,
@@ -178,20 +178,20 @@ def sincos_of(
 
     They are float64 for float64 `like`, else float32.
     """
-    sin, cos = _checked_tables(who, positions, frequencies, like, phase, kernel)
+    sin, cos = _checked_tables(positions, frequencies, like, phase, kernel)
     return SinCos(backends.materialized(sin), backends.materialized(cos))
 
 
 def _checked_tables(
-    who: str, positions: Any, frequencies: phases.Frequencies, like: Any, phase: Phase, kernel: Kernel
+    positions: Any, frequencies: phases.Frequencies, like: Any, phase: Phase, kernel: Kernel
 ) -> tuple[Any, Any]:
     """Check the arguments and make the tables. Each device makes its own shard of a DTensor."""
-    checks.one_of(who, "phase", phase, PHASES)
-    positions = checks.positions(who, "positions", positions, like=like)
+    checks.one_of("phase", phase, PHASES)
+    positions = checks.positions("positions", positions, like=like)
     if not frequencies.are_floats:
         # Checked in each call, because a parameter may have a new dtype, for example after `module.half()`.
-        checks.floating(who, "inv_freq", frequencies.inv_freq, ("float32", "float64"))
-        positions = checks.convert_like(who, "positions", positions, frequencies.inv_freq)
+        checks.floating("inv_freq", frequencies.inv_freq, ("float32", "float64"))
+        positions = checks.convert_like("positions", positions, frequencies.inv_freq)
     in_float64 = like is not None and backends.dtype_name(like.dtype) == "float64"
     if not dtensor.is_dtensor(positions):
         return _tables(positions, frequencies, in_float64, phase, kernel)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rope_xp._core import checks
+from rope_xp._core.errors import public, wrong_type, wrong_value
 
 ORDERS = {
     "chunked": "one axis after the other, one progression over all pairs: Qwen2-VL, XD-RoPE",
@@ -90,12 +91,12 @@ class Sections:
     order: str = "chunked"
     axis_of_section: Sequence[int] | None = None
 
+    @public("Sections")
     def __post_init__(self) -> None:
-        who = "Sections"
-        checks.one_of(who, "order", self.order, ORDERS)
-        object.__setattr__(self, "sizes", _checked_sizes(who, self.sizes, self.order))
+        checks.one_of("order", self.order, ORDERS)
+        object.__setattr__(self, "sizes", _checked_sizes(self.sizes, self.order))
         if self.axis_of_section is not None:
-            axes = _checked_axes(who, self.axis_of_section, len(self.sizes))
+            axes = _checked_axes(self.axis_of_section, len(self.sizes))
             object.__setattr__(self, "axis_of_section", axes)
 
     @property
@@ -135,36 +136,36 @@ class Sections:
         return [(index, width) for index in indices]
 
 
-def _checked_sizes(who: str, sizes: Any, order: str) -> tuple[int, ...]:
+def _checked_sizes(sizes: Any, order: str) -> tuple[int, ...]:
     """Sizes of sections, which must fit the order."""
     if not isinstance(sizes, (list, tuple)) or not sizes:
-        raise TypeError(f"{who}: sizes must be a list or tuple of int; got {sizes!r}")
-    sizes = tuple(checks.count(who, "every size", size) for size in sizes)
+        raise wrong_type(f"sizes must be a list or tuple of int; got {sizes!r}")
+    sizes = tuple(checks.count("every size", size) for size in sizes)
     if not sum(sizes):
-        raise ValueError(f"{who}: sizes must sum to at least 1 pair; got {sizes}")
+        raise wrong_value(f"sizes must sum to at least 1 pair; got {sizes}")
     if order in ("spatial_first", "even_odd") and (len(sizes) not in (2, 3) or sizes[0] != sizes[1]):
-        raise ValueError(
-            f"{who}: sizes must be (height, width) or (height, width, time), with equal height and width, "
+        raise wrong_value(
+            f"sizes must be (height, width) or (height, width, time), with equal height and width, "
             f"for order={order!r}; got {sizes}"
         )
     if order == "interleaved":
         sections = _interleaved(list(sizes))
         counts = tuple(sections.count(section) for section in range(len(sizes)))
         if counts != sizes:
-            raise ValueError(
-                f"{who}: sizes must fit order='interleaved', which assigns {counts} of {sum(sizes)} pairs to the "
+            raise wrong_value(
+                f"sizes must fit order='interleaved', which assigns {counts} of {sum(sizes)} pairs to the "
                 f"{len(sizes)} sections; got {sizes}"
             )
     return sizes
 
 
-def _checked_axes(who: str, axes: Any, count: int) -> tuple[int, ...]:
+def _checked_axes(axes: Any, count: int) -> tuple[int, ...]:
     """The axis of each section, where each of `count` axes must occur once."""
     if not isinstance(axes, (list, tuple)):
-        raise TypeError(f"{who}: axis_of_section must be a list or tuple of int; got {axes!r}")
-    axes = tuple(checks.count(who, "every axis_of_section", axis) for axis in axes)
+        raise wrong_type(f"axis_of_section must be a list or tuple of int; got {axes!r}")
+    axes = tuple(checks.count("every axis_of_section", axis) for axis in axes)
     if sorted(axes) != list(range(count)):
-        raise ValueError(f"{who}: axis_of_section must have each of {count} axes once; got {axes}")
+        raise wrong_value(f"axis_of_section must have each of {count} axes once; got {axes}")
     return axes
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from rope_xp._core import backends, checks
 from rope_xp._core.arrays import Array, ArrayT
 from rope_xp._core.calls import Calls
+from rope_xp._core.errors import public, wrong_type, wrong_value
 from rope_xp._core.plan import plan_rerotation, plan_shift, planned_positions
 from rope_xp.positions._sequence import count_from
 
@@ -12,6 +13,7 @@ from rope_xp.positions._sequence import count_from
 class CachedKeys(Calls):
     """The calls of an embedding that take rotated keys."""
 
+    @public("RotaryEmbedding.shift")
     def shift(self, k: ArrayT, delta: int | Array, *, seq_dim: int, heads_dim: int | None = None) -> ArrayT:
         """Move rotated keys, such as those of a cache, by `delta` positions.
 
@@ -51,21 +53,22 @@ class CachedKeys(Calls):
         >>> bool(np.allclose(moved, rope(k, seq_dim=0)))
         True
         """
-        who, is_int = "RotaryEmbedding.shift", checks.is_int(delta)
-        plan = self._plan(plan_shift, who, (k,), (), None if is_int else delta, seq_dim, heads_dim)
+        is_int = checks.is_int(delta)
+        plan = self._plan(plan_shift, (k,), (), None if is_int else delta, seq_dim, heads_dim)
         if is_int:
-            delta = count_from(who, "delta", delta, 1, like=k)[0]
+            delta = count_from("delta", delta, 1, like=k)[0]
             if self._spectrum.frequencies.axes > 1:
                 delta = backends.namespace(delta).stack([delta] * self._spectrum.frequencies.axes)
-        change: Any = checks.convert_positions(who, "delta", delta, k)
+        change: Any = checks.convert_positions("delta", delta, k)
         change = backends.with_axes(backends.namespace(change), change, plan.delta_shape)
-        sin, cos = self._unscaled_sincos(who, change, k)
+        sin, cos = self._unscaled_sincos(change, k)
         if self._scale.xpos is not None:
             # The change of a key's scale over `delta` tokens does not depend on the centre.
             scale = self._scale.over(change, -1, sin)
             sin, cos = sin * scale, cos * scale
-        return self._rotate(who, plan, (k,), (sin, cos), None)
+        return self._rotate(plan, (k,), (sin, cos), None)
 
+    @public("RotaryEmbedding.rerotate")
     def rerotate(
         self, k: ArrayT, positions: Array, *, to: "CachedKeys", seq_dim: int, heads_dim: int | None = None
     ) -> ArrayT:
@@ -121,25 +124,24 @@ class CachedKeys(Calls):
         >>> bool(np.allclose(changed, long(k, positions=positions, seq_dim=0)))
         True
         """
-        who = "RotaryEmbedding.rerotate"
-        _check_target(who, self, to)
-        plan = self._plan(plan_rerotation, who, (k,), (), positions, seq_dim, heads_dim)
-        positions = planned_positions(who, plan, k, positions)
+        _check_target(self, to)
+        plan = self._plan(plan_rerotation, (k,), (), positions, seq_dim, heads_dim)
+        positions = planned_positions(plan, k, positions)
         # Both pairs of tables have exact phases, so that the sine and the cosine of their difference do too.
         sin, cos = self._scale.inverted(*self.sincos(positions, like=k, role="key"))
         new_sin, new_cos = to.sincos(positions, like=k, role="key")
         change = new_sin * cos - new_cos * sin, new_cos * cos + new_sin * sin
-        return self._rotate(who, plan, (k,), change, None)
+        return self._rotate(plan, (k,), change, None)
 
 
-def _check_target(who: str, rope: Any, to: Any) -> None:
+def _check_target(rope: Any, to: Any) -> None:
     """`to` must be an embedding that reads and writes the same channels, from equally many positions."""
     if not isinstance(to, CachedKeys):
-        raise TypeError(f"{who}: to must be a RotaryEmbedding; got {type(to).__name__}")
+        raise wrong_type(f"to must be a RotaryEmbedding; got {type(to).__name__}")
     for name in ("head_dim", "layout", "first_channel", "rotary_dim", "blocks", "axes", "heads"):
         wanted, found = getattr(rope, name), getattr(to, name)
         if wanted != found:
-            raise ValueError(f"{who}: to must have {name}={wanted!r}, like the embedding that rotated k; got {found!r}")
+            raise wrong_value(f"to must have {name}={wanted!r}, like the embedding that rotated k; got {found!r}")
 
 
 # Python names the class of a method in errors about missing arguments; users know only the public class.

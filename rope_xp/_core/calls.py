@@ -9,6 +9,7 @@ from rope_xp._core.angles import Phase, SinCos, sincos_of
 from rope_xp._core.arrays import Array, ArrayT, OtherT
 from rope_xp._core.backends.signature import Plans, signature_of
 from rope_xp._core.channels import Channels
+from rope_xp._core.errors import public
 from rope_xp._core.kernels import Kernel
 from rope_xp._core.kernels.pair_rotation import Angles
 from rope_xp._core.plan import (
@@ -74,6 +75,7 @@ class Calls:
         seq_dim: int,
         heads_dim: int | None = None,
     ) -> tuple[ArrayT, ...]: ...
+    @public("RotaryEmbedding")
     def __call__(
         self,
         x: Array,
@@ -133,21 +135,22 @@ class Calls:
         array([[1.   , 0.   ],
                [0.54 , 0.841]])
         """
-        who, arrays = "RotaryEmbedding", (x, *others)
-        tables = () if sincos is None else pair_of(who, sincos)
-        plan = self._plan(plan_call, who, arrays, tables, positions, seq_dim, heads_dim)
+        arrays = (x, *others)
+        tables = () if sincos is None else pair_of(sincos)
+        plan = self._plan(plan_call, arrays, tables, positions, seq_dim, heads_dim)
         if tables:
-            return self._rotate(who, plan, arrays, tables, positions)
-        positions = planned_positions(who, plan, x, positions)
+            return self._rotate(plan, arrays, tables, positions)
+        positions = planned_positions(plan, x, positions)
         if plan.tables is not None:
-            return self._rotate(who, plan, arrays, plan.tables.run(positions), None)
+            return self._rotate(plan, arrays, plan.tables.run(positions), None)
         if plan.source == "positions":
             rotated = self._rotate_by_positions(plan, arrays, positions)
         else:
-            angles = self._computed_angles(who, plan, arrays, positions)
+            angles = self._computed_angles(plan, arrays, positions)
             rotated = kernels.rotate_by(plan.kernels, arrays, angles, plan.rotation, requested=self.kernel)
         return tuple(rotated) if len(rotated) > 1 else rotated[0]
 
+    @public("RotaryEmbedding.sincos")
     def sincos(self, positions: Array, *, like: Array | None = None, role: Role | None = None) -> SinCos:
         """Tables of sines and cosines. Compute them once in a forward pass and share them between layers.
 
@@ -183,19 +186,19 @@ class Calls:
         array([[ 0.       ],
                [-0.7249166]], dtype=float32)
         """
-        who = "RotaryEmbedding.sincos"
-        signature = signature_of((positions, like), who, role)
+        signature = signature_of((positions, like), "sincos", role)
         program = None if signature is None else self._plans.get(signature)
         if program is not None:
             return SinCos(*program.run(positions))
-        sin, cos = self._unscaled_sincos(who, positions, like)
+        sin, cos = self._unscaled_sincos(positions, like)
         if role is not None or self._scale.xpos is not None:
-            checks.one_of(who, "role", role, ROLES)
+            checks.one_of("role", role, ROLES)
         if signature is not None:
             self._plans.add(signature, table_program(self, positions, [positions if like is None else like]))
-        scale = self._scale.at(who, positions, 1 if role == "query" else -1, sin)
+        scale = self._scale.at(positions, 1 if role == "query" else -1, sin)
         return SinCos(sin, cos) if scale is None else SinCos(sin * scale, cos * scale)
 
+    @public("RotaryEmbedding.rotate")
     def rotate(
         self,
         x: ArrayT,
@@ -248,10 +251,11 @@ class Calls:
         >>> bool(np.allclose(rope.rotate(rope.rotate(x, sincos, seq_dim=0), sincos, seq_dim=0, inverse=True), x))
         True
         """
-        who, arrays, tables = "RotaryEmbedding.rotate", (x,), pair_of("RotaryEmbedding.rotate", sincos)
-        plan = self._plan(plan_rotation, who, arrays, tables, None, seq_dim, heads_dim, inverse, transpose)
-        return self._rotate(who, plan, arrays, tables, None)
+        arrays, tables = (x,), pair_of(sincos)
+        plan = self._plan(plan_rotation, arrays, tables, None, seq_dim, heads_dim, inverse, transpose)
+        return self._rotate(plan, arrays, tables, None)
 
+    @public("RotaryEmbedding.rotate_inplace")
     def rotate_inplace(
         self,
         x: ArrayT,
@@ -297,30 +301,28 @@ class Calls:
         >>> bool((q == rotated).all())
         True
         """
-        who, arrays = "RotaryEmbedding.rotate_inplace", (x, *others)
-        tables = pair_of(who, sincos)
-        plan = self._plan(plan_rotation, who, arrays, tables, positions, seq_dim, heads_dim, inverse, transpose, True)
-        require_disjoint(who, plan, arrays, tables if positions is None else (*tables, positions))
-        self._rotate(who, plan, arrays, tables, positions)
+        arrays = (x, *others)
+        tables = pair_of(sincos)
+        plan = self._plan(plan_rotation, arrays, tables, positions, seq_dim, heads_dim, inverse, transpose, True)
+        require_disjoint(plan, arrays, tables if positions is None else (*tables, positions))
+        self._rotate(plan, arrays, tables, positions)
 
-    def _plan(
-        self, make: Any, who: str, arrays: tuple[Any, ...], tables: Any, positions: Any, *options: Any
-    ) -> CallPlan:
+    def _plan(self, make: Any, arrays: tuple[Any, ...], tables: Any, positions: Any, *options: Any) -> CallPlan:
         """The plan of a call: the plan that is kept for its signature, or a new one."""
-        signature = signature_of((*arrays, *tables, positions), who, len(arrays), *options)
+        signature = signature_of((*arrays, *tables, positions), make.__name__, len(arrays), *options)
         plan = None if signature is None else self._plans.get(signature)
         if plan is None:
-            plan = make(who, self, arrays, tables, positions, *options)
+            plan = make(self, arrays, tables, positions, *options)
             if signature is not None:
-                plan = with_programs(who, plan, self, arrays, tables, positions)
+                plan = with_programs(plan, self, arrays, tables, positions)
                 self._plans.add(signature, plan)
         return plan
 
-    def _rotate(self, who: str, plan: CallPlan, arrays: Sequence[Any], tables: Any, positions: Any) -> Any:
+    def _rotate(self, plan: CallPlan, arrays: Sequence[Any], tables: Any, positions: Any) -> Any:
         """Rotate arrays by tables, or by the rows of tables that positions select. One result is not in a tuple."""
         if plan.divides:
             tables = self._scale.inverted(*tables)
-        rotated = rotate_planned(who, plan, arrays, tables, positions, self.kernel)
+        rotated = rotate_planned(plan, arrays, tables, positions, self.kernel)
         return tuple(rotated) if len(rotated) > 1 else rotated[0]
 
     def _rotate_by_positions(self, plan: CallPlan, arrays: Sequence[Any], positions: Any) -> list[Any]:
@@ -332,21 +334,21 @@ class Calls:
             return kernels.rotate_by_positions(arrays, rows, frequencies, factor, rotation, self.kernel)
         return rotated
 
-    def _computed_angles(self, who: str, plan: CallPlan, arrays: Sequence[Any], positions: Any) -> Angles:
+    def _computed_angles(self, plan: CallPlan, arrays: Sequence[Any], positions: Any) -> Angles:
         """Aligned tables for each array, from positions. With `xpos`, those of the query and of keys differ."""
         widest = next((array for array in arrays if backends.dtype_name(array.dtype) == "float64"), arrays[0])
         if self._scale.xpos is None:
-            tables = convert_tables(who, arrays, self.sincos(positions, like=widest))
+            tables = convert_tables(arrays, self.sincos(positions, like=widest))
         else:
             query, key = (self.sincos(positions, like=widest, role=role) for role in ("query", "key"))
-            tables = convert_tables(who, arrays[:1], query) + convert_tables(who, arrays[1:], key)
+            tables = convert_tables(arrays[:1], query) + convert_tables(arrays[1:], key)
         return align_pairs(tables, plan.alignments)
 
-    def _unscaled_sincos(self, who: str, positions: Any, like: Any) -> SinCos:
+    def _unscaled_sincos(self, positions: Any, like: Any) -> SinCos:
         """Tables without the attention factor and the scales of `xpos`."""
         frequencies = self._spectrum.frequencies
-        leading_axes(who, "positions", positions, frequencies.axes)
-        return sincos_of(who, positions, frequencies, like=like, phase=self.phase, kernel=self.kernel)
+        leading_axes("positions", positions, frequencies.axes)
+        return sincos_of(positions, frequencies, like=like, phase=self.phase, kernel=self.kernel)
 
 
 # Python names the class of a method in errors about missing arguments; users know only the public class.

@@ -14,9 +14,9 @@ from rope_xp._core.report import WIDTH
 NAME_WIDTH = 18
 
 
-def describe(who: str, rope: Any, x: Any) -> str:
+def describe(rope: Any, x: Any) -> str:
     """A text with one row for each property of a `RotaryEmbedding`, and the kernel for arrays like `x`."""
-    kernel = _kernel(who, rope, x)
+    kernel = _kernel(rope, x)
     rows = {**properties(rope), "phase": f"{rope.phase} ({PHASES[rope.phase]})", "kernel": kernel}
     lines = [*rows.items(), *rope._provenance.lines(rows)]
     indent = " " * NAME_WIDTH
@@ -48,12 +48,12 @@ def _without_examples(meaning: str) -> str:
     return meaning.partition(":")[0]
 
 
-def _kernel(who: str, rope: Any, x: Any) -> str:
+def _kernel(rope: Any, x: Any) -> str:
     """The kernel of the embedding. With `x`, the kernel that will run for such arrays, and why no faster one does."""
     kernel, why_not_faster = rope.kernel, ""
     if x is not None:
-        checks.floating(who, "x", x)
-        kernel = kernels.choose(who, x, kernel)
+        checks.floating("x", x)
+        kernel = kernels.choose(x, kernel)
         why_not_faster = kernels.why_not_faster(x, kernel) if rope.kernel == "fastest" else ""
     return f"{kernel} ({KERNELS[kernel]})" + (f"; {why_not_faster}" if why_not_faster else "")
 

@@ -12,6 +12,7 @@ from rope_xp._core.backends.signature import Plans
 from rope_xp._core.cached_keys import CachedKeys
 from rope_xp._core.channels import LAYOUTS, Layout, channels_of, span_of
 from rope_xp._core.description import describe
+from rope_xp._core.errors import public, wrong_type
 from rope_xp._core.extension import Extensible
 from rope_xp._core.kernels import KERNELS, Kernel
 from rope_xp._core.provenance import Provenance, with_provenance
@@ -137,16 +138,16 @@ class RotaryEmbedding(CachedKeys, Extensible):
     # `with_provenance` sets another one for embeddings that `from_config` and `extend` return.
     _provenance: ClassVar[Provenance] = Provenance()
 
+    @public("RotaryEmbedding")
     def __post_init__(self) -> None:
-        who = "RotaryEmbedding"
-        span = span_of(who, self.head_dim, self.first_channel, self.rotary_dim, is_open=self.inv_freq is not None)
-        _check_options(who, self)
-        reverse = checks.boolean(who, "reverse", self.reverse)
-        spectrum = spectrum_of(who, span, self.base, self.scaling, self.sections, reverse, self.inv_freq)
+        span = span_of(self.head_dim, self.first_channel, self.rotary_dim, is_open=self.inv_freq is not None)
+        _check_options(self)
+        reverse = checks.boolean("reverse", self.reverse)
+        spectrum = spectrum_of(span, self.base, self.scaling, self.sections, reverse, self.inv_freq)
         frequencies = spectrum.frequencies
-        channels = channels_of(who, self.layout, span, self.blocks, frequencies.pairs)
+        channels = channels_of(self.layout, span, self.blocks, frequencies.pairs)
         removed = self._scaling if self.scaling is None else None
-        scale = scale_of(who, self.attention_factor, self.scaling, removed, self.xpos, frequencies)
+        scale = scale_of(self.attention_factor, self.scaling, removed, self.xpos, frequencies)
         resolved = {
             "_scaling": self.scaling,
             "head_dim": channels.head_dim,
@@ -216,6 +217,7 @@ class RotaryEmbedding(CachedKeys, Extensible):
 
     __replace__ = replace  # for `copy.replace`
 
+    @public("RotaryEmbedding.describe")
     def describe(self, x: Array | None = None) -> str:
         """A text that lists the widths, pairing, frequencies, scaling, attention factor, phases and kernel.
 
@@ -252,8 +254,9 @@ class RotaryEmbedding(CachedKeys, Extensible):
         phase             exact (sin and cos within 2e-7 at every int32 position)
         kernel            fastest (the fastest kernel that supports the arrays)
         """
-        return describe("RotaryEmbedding.describe", self, x)
+        return describe(self, x)
 
+    @public("RotaryEmbedding.explain")
     def explain(self, context: int | None = None, *, trained_length: int | None = None) -> "Explanation":
         """What this embedding does to a sequence of a length: effects, not parameters.
 
@@ -303,7 +306,7 @@ class RotaryEmbedding(CachedKeys, Extensible):
         """
         from rope_xp._core.explanation import explain  # not needed to import rope_xp
 
-        return explain("RotaryEmbedding.explain", self, context, trained_length)
+        return explain(self, context, trained_length)
 
     @property
     def softmax_scale(self) -> float:
@@ -328,6 +331,7 @@ class RotaryEmbedding(CachedKeys, Extensible):
         architecture: str | None = None,
         engine_version: str | None = None,
     ) -> list[str]: ...
+    @public("RotaryEmbedding.to_config")
     def to_config(
         self,
         target: Target = "transformers",
@@ -419,7 +423,7 @@ class RotaryEmbedding(CachedKeys, Extensible):
         ['kv_channels', 'position_embedding_type', 'rotary_base', 'rotary_interleaved']
         """
         options = Options(architecture, engine_version)
-        return config_for("RotaryEmbedding.to_config", self, target, options)
+        return config_for(self, target, options)
 
     def __repr__(self) -> str:
         default = {each.name: each.default for each in fields(self) if each.repr and each.default is not MISSING}
@@ -436,10 +440,11 @@ class RotaryEmbedding(CachedKeys, Extensible):
     def __eq__(self, other: object) -> bool:
         return self._key() == other._key() if isinstance(other, RotaryEmbedding) else NotImplemented
 
+    @public("RotaryEmbedding")
     def __hash__(self) -> int:
         if not self._spectrum.frequencies.are_floats:
-            raise TypeError(
-                "RotaryEmbedding: a value with learned frequencies must not be hashed, because it holds an array; "
+            raise wrong_type(
+                "a value with learned frequencies must not be hashed, because it holds an array; "
                 f"got inv_freq of shape {checks.shape(self.inv_freq)}: create the value inside the function instead"
             )
         return hash(self._key())
@@ -455,13 +460,13 @@ class RotaryEmbedding(CachedKeys, Extensible):
 _ARGUMENTS = tuple(each.name for each in fields(RotaryEmbedding) if each.init and each.repr)
 
 
-def _check_options(who: str, rope: RotaryEmbedding) -> None:
+def _check_options(rope: RotaryEmbedding) -> None:
     """Options must be known; scaling, sections and xpos must be of the right class."""
-    checks.one_of(who, "layout", rope.layout, LAYOUTS)
-    checks.one_of(who, "phase", rope.phase, PHASES)
-    checks.one_of(who, "kernel", rope.kernel, KERNELS)
+    checks.one_of("layout", rope.layout, LAYOUTS)
+    checks.one_of("phase", rope.phase, PHASES)
+    checks.one_of("kernel", rope.kernel, KERNELS)
     for name, kind in (("scaling", Scaling), ("sections", Sections), ("xpos", XPos)):
         value = getattr(rope, name)
         if value is not None and not isinstance(value, kind):
             example = ", such as YarnScaling(...)" if kind is Scaling else ""
-            raise TypeError(f"{who}: {name} must be a {kind.__name__}{example}; got {value!r}")
+            raise wrong_type(f"{name} must be a {kind.__name__}{example}; got {value!r}")

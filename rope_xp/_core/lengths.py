@@ -19,7 +19,7 @@ class Lengths(NamedTuple):
         return max((length for length in self if length is not None), default=None)
 
 
-def lengths_of(who: str, rope: Any, trained_length: Any = None) -> Lengths:
+def lengths_of(rope: Any, trained_length: Any = None) -> Lengths:
     """The trained and the extended length of a `RotaryEmbedding`.
 
     The trained length is that before scaling. A scaling rule may state it. Without scaling, both are the length of the
@@ -40,7 +40,7 @@ def lengths_of(who: str, rope: Any, trained_length: Any = None) -> Lengths:
     elif rope.base is None or getattr(scaling, "factor", 1.0) != 1.0:
         trained = rope._provenance.trained_length
     if trained_length is not None:
-        trained = checks.length(who, "trained_length", trained_length)
+        trained = checks.length("trained_length", trained_length)
         if scaling is None and (rope.base is not None or extended is None):
             extended = trained
         elif isinstance(scaling, LinearScaling) and (extended is None or extended <= trained):

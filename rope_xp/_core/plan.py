@@ -21,6 +21,7 @@ from rope_xp._core.alignment import (
 )
 from rope_xp._core.backends import memory
 from rope_xp._core.backends.signature import Plans, signature_of
+from rope_xp._core.errors import wrong_type, wrong_value
 from rope_xp._core.kernels import Kernel
 from rope_xp._core.kernels.faults import LaunchError
 from rope_xp._core.kernels.pair_rotation import Angles, Rotation
@@ -61,19 +62,18 @@ class CallPlan(NamedTuple):
 
 
 def plan_call(
-    who: str, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
+    rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
     """The plan of a call with the query first and keys after it. `sincos` is empty if tables are not given."""
-    _check_arrays(who, rope, arrays)
+    _check_arrays(rope, arrays)
     if not sincos:
-        return _plan_positions(who, rope, arrays, positions, seq_dim, heads_dim)
+        return _plan_positions(rope, arrays, positions, seq_dim, heads_dim)
     if rope.xpos is not None:
-        raise ValueError(f"{who}: sincos must be given without xpos; got xpos={rope.xpos}")
-    return _plan_tables(who, rope, arrays, sincos, positions, seq_dim, heads_dim)
+        raise wrong_value(f"sincos must be given without xpos; got xpos={rope.xpos}")
+    return _plan_tables(rope, arrays, sincos, positions, seq_dim, heads_dim)
 
 
 def plan_rotation(
-    who: str,
     rope: Any,
     arrays: Sequence[Any],
     sincos: Any,
@@ -85,69 +85,67 @@ def plan_rotation(
     inplace: bool = False,
 ) -> CallPlan:
     """The plan of a rotation by tables or, with positions, by the rows that positions select."""
-    inverse, transpose = checks.boolean(who, "inverse", inverse), checks.boolean(who, "transpose", transpose)
+    inverse, transpose = checks.boolean("inverse", inverse), checks.boolean("transpose", transpose)
     if inverse and transpose:
-        raise ValueError(f"{who}: only one of inverse and transpose must be true; got both")
-    _check_arrays(who, rope, arrays)
-    plan = _plan_tables(who, rope, arrays, sincos, positions, seq_dim, heads_dim)
+        raise wrong_value("only one of inverse and transpose must be true; got both")
+    _check_arrays(rope, arrays)
+    plan = _plan_tables(rope, arrays, sincos, positions, seq_dim, heads_dim)
     if inplace:
-        kernels.require_writable(who, arrays, [sincos])
+        kernels.require_writable(arrays, [sincos])
     if inverse or transpose:
         plan = plan._replace(rotation=plan.rotation.inverted(), divides=inverse)
     return plan._replace(inplace=inplace)
 
 
 def plan_shift(
-    who: str, rope: Any, arrays: Sequence[Any], sincos: Any, delta: Any, seq_dim: int, heads_dim: int | None
+    rope: Any, arrays: Sequence[Any], sincos: Any, delta: Any, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
     """The plan of a rotation of keys by a change of positions. `delta` is None for an int, and `sincos` is empty."""
     (k,) = arrays
-    _check_arrays(who, rope, arrays, name="k")
+    _check_arrays(rope, arrays, name="k")
     leading, shape = (1, (rope.axes,)) if rope.axes > 1 else (0, ())
     if delta is not None:
         if backends.namespace(delta) is None:
-            raise TypeError(f"{who}: delta must be an int or an array of real numbers; got {type(delta).__name__}")
-        leading, shape = _shape_of_positions(who, "delta", delta, rope.axes, k)
+            raise wrong_type(f"delta must be an int or an array of real numbers; got {type(delta).__name__}")
+        leading, shape = _shape_of_positions("delta", delta, rope.axes, k)
     shape = shape_of_delta(shape, leading, k.ndim - 1 - (rope.heads is not None))
-    return _plan_change(who, "delta", rope, shape, leading, arrays, seq_dim, heads_dim)
+    return _plan_change("delta", rope, shape, leading, arrays, seq_dim, heads_dim)
 
 
 def plan_rerotation(
-    who: str, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
+    rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
     """The plan of a rotation of keys at these positions by a change of frequencies. `sincos` is empty."""
-    _check_arrays(who, rope, arrays, name="k")
-    leading, shape = _shape_of_positions(who, "positions", positions, rope.axes, arrays[0])
-    return _plan_change(who, "positions", rope, shape, leading, arrays, seq_dim, heads_dim)
+    _check_arrays(rope, arrays, name="k")
+    leading, shape = _shape_of_positions("positions", positions, rope.axes, arrays[0])
+    return _plan_change("positions", rope, shape, leading, arrays, seq_dim, heads_dim)
 
 
-def with_programs(who: str, plan: CallPlan, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any) -> CallPlan:
+def with_programs(plan: CallPlan, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any) -> CallPlan:
     """The plan together with the programs that exist for calls like this one. Such a plan is kept."""
     is_ready = positions is None or checks.are_ready_positions(positions, arrays[0])
     if plan.source == "positions" and is_ready:
-        rows = align_positions(planned_positions(who, plan, arrays[0], positions), plan.alignments)
+        rows = align_positions(planned_positions(plan, arrays[0], positions), plan.alignments)
         factor = rope._scale.attention_factor
         frequencies, rotation = rope._spectrum.frequencies, plan.rotation
         rotate = kernels.prepare_by_positions(arrays, rows, frequencies, factor, rotation, rope.kernel)
         return plan._replace(rotate=rotate)
     if plan.source == "computed" and is_ready:
-        positions = planned_positions(who, plan, arrays[0], positions)
+        positions = planned_positions(plan, arrays[0], positions)
         plan = plan._replace(tables=table_program(rope, positions, arrays))
         sincos = () if plan.tables is None else plan.tables.run(positions)
     if not sincos:
         return plan
     divided = rope._scale.inverted(*sincos) if plan.divides else sincos
-    plan = _with_rotation(who, plan, arrays, divided, positions, rope.kernel)
+    plan = _with_rotation(plan, arrays, divided, positions, rope.kernel)
     return _with_extents(plan, arrays, sincos if positions is None else (*sincos, positions))
 
 
-def _with_rotation(
-    who: str, plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any, kernel: str
-) -> CallPlan:
+def _with_rotation(plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any, kernel: str) -> CallPlan:
     """A plan with the program that rotates, if tables and positions need no conversion."""
     if not plan.are_ready:
         return plan
-    angles, names = aligned_angles(who, plan, arrays, sincos, positions), plan.kernels
+    angles, names = aligned_angles(plan, arrays, sincos, positions), plan.kernels
     return plan._replace(
         rotate=kernels.prepare(names, arrays, angles, plan.alignments, plan.rotation, plan.inplace, requested=kernel)
     )
@@ -158,19 +156,17 @@ def _with_extents(plan: CallPlan, arrays: Sequence[Any], angles: tuple[Any, ...]
     return plan._replace(extents=memory.extents((*arrays, *angles))) if plan.inplace and plan.rotate else plan
 
 
-def require_disjoint(who: str, plan: CallPlan, arrays: Sequence[Any], angles: tuple[Any, ...]) -> None:
+def require_disjoint(plan: CallPlan, arrays: Sequence[Any], angles: tuple[Any, ...]) -> None:
     """Check that no array that is overwritten shares memory with another argument."""
     if plan.extents is None or not plan.extents.are_apart((*arrays, *angles)):
-        kernels.require_disjoint(who, arrays, [angles])
+        kernels.require_disjoint(arrays, [angles])
 
 
-def rotate_planned(
-    who: str, plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any, kernel: str
-) -> list[Any]:
+def rotate_planned(plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any, kernel: str) -> list[Any]:
     """Rotate arrays by tables, or by the rows of tables that positions select."""
     rotated = run_program(plan, arrays, (*sincos, positions) if plan.source == "rows" else sincos)
     if rotated is None:
-        angles = aligned_angles(who, plan, arrays, sincos, positions)
+        angles = aligned_angles(plan, arrays, sincos, positions)
         return kernels.rotate_by(plan.kernels, arrays, angles, plan.rotation, plan.inplace, requested=kernel)
     return rotated
 
@@ -186,7 +182,6 @@ def run_program(plan: CallPlan, arrays: Sequence[Any], angles: tuple[Any, ...]) 
 
 
 def rotate_by_tables(
-    who: str,
     arrays: Sequence[Any],
     sincos: Any,
     seq_dim: int,
@@ -196,22 +191,22 @@ def rotate_by_tables(
     inplace: bool = False,
 ) -> list[Any]:
     """Rotate arrays by tables, without an embedding. `rotation_of` checks the options and returns the rotation."""
-    sincos = pair_of(who, sincos)
-    signature = signature_of((*arrays, *sincos), who, seq_dim, kernel, *options)
+    sincos = pair_of(sincos)
+    signature = signature_of((*arrays, *sincos), seq_dim, kernel, inplace, *options)
     plan = None if signature is None else _PLANS.get(signature)
     if plan is None:
-        rotation, are_ready = rotation_of(), check_tables(who, arrays, sincos)
-        alignments = alignments_of_tables(who, sincos[0].shape, arrays, seq_dim)
-        names = [kernels.choose(who, x, kernel) for x in arrays]
+        rotation, are_ready = rotation_of(), check_tables(arrays, sincos)
+        alignments = alignments_of_tables(sincos[0].shape, arrays, seq_dim)
+        names = [kernels.choose(x, kernel) for x in arrays]
         if inplace:
-            kernels.require_writable(who, arrays, [sincos])
+            kernels.require_writable(arrays, [sincos])
         plan = CallPlan(rotation, "tables", alignments, names, are_ready, inplace=inplace)
         if signature is not None:
-            plan = _with_extents(_with_rotation(who, plan, arrays, sincos, None, kernel), arrays, sincos)
+            plan = _with_extents(_with_rotation(plan, arrays, sincos, None, kernel), arrays, sincos)
             _PLANS.add(signature, plan)
     if inplace:
-        require_disjoint(who, plan, arrays, sincos)
-    return rotate_planned(who, plan, arrays, sincos, None, kernel)
+        require_disjoint(plan, arrays, sincos)
+    return rotate_planned(plan, arrays, sincos, None, kernel)
 
 
 def table_program(rope: Any, positions: Any, arrays: Sequence[Any]) -> Any:
@@ -224,78 +219,75 @@ def table_program(rope: Any, positions: Any, arrays: Sequence[Any]) -> Any:
     return kernels.prepare_tables(positions, arrays, rope._spectrum.frequencies, rope.attention_factor, rope.kernel)
 
 
-def planned_positions(who: str, plan: CallPlan, x: Any, positions: Any) -> Any:
+def planned_positions(plan: CallPlan, x: Any, positions: Any) -> Any:
     """Positions in the library of `x`: those given, or 0, 1, 2, ..."""
     if positions is None:
-        return count_from(who, "positions", 0, backends.size_of(x, plan.seq_axis), like=x)
+        return count_from("positions", 0, backends.size_of(x, plan.seq_axis), like=x)
     if plan.tables is not None or plan.rotate is not None:
         return positions
-    return checks.convert_positions(who, "positions", positions, x)
+    return checks.convert_positions("positions", positions, x)
 
 
-def aligned_angles(who: str, plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any) -> Angles:
+def aligned_angles(plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any) -> Angles:
     """Angles for each array from tables: aligned tables, or tables and the aligned positions that select their rows."""
-    tables = convert_tables(who, arrays, sincos, plan.are_ready)
+    tables = convert_tables(arrays, sincos, plan.are_ready)
     if plan.source != "rows":
         return align_pairs(tables, plan.alignments)
-    rows = align_positions(checks.convert_positions(who, "positions", positions, arrays[0]), plan.alignments)
+    rows = align_positions(checks.convert_positions("positions", positions, arrays[0]), plan.alignments)
     return [(*pair, row) for pair, row in zip(tables, rows)]
 
 
 def _plan_tables(
-    who: str, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
+    rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
     if positions is not None:
-        return _plan_rows(who, rope, arrays, sincos, positions, seq_dim, heads_dim)
-    _check_heads(who, rope, heads_dim)
-    are_ready = check_tables(who, arrays, sincos, rope.pairs)
-    alignments = alignments_of_tables(who, sincos[0].shape, arrays, seq_dim, rope.heads, heads_dim)
-    return _plan(who, rope, "tables", alignments, arrays, are_ready=are_ready)
+        return _plan_rows(rope, arrays, sincos, positions, seq_dim, heads_dim)
+    _check_heads(rope, heads_dim)
+    are_ready = check_tables(arrays, sincos, rope.pairs)
+    alignments = alignments_of_tables(sincos[0].shape, arrays, seq_dim, rope.heads, heads_dim)
+    return _plan(rope, "tables", alignments, arrays, are_ready=are_ready)
 
 
 def _plan_rows(
-    who: str, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
+    rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
     """The plan of a rotation by the rows of tables that positions select."""
     if rope.heads is not None or heads_dim is not None:
-        raise ValueError(
-            f"{who}: positions must select rows of tables that all heads share; "
+        raise wrong_value(
+            f"positions must select rows of tables that all heads share; "
             f"got heads={rope.heads} and heads_dim={heads_dim}"
         )
-    checks.position_dtype(who, "positions", positions, real=False)
-    checks.convertible(who, "positions", positions, arrays[0])
-    are_ready = check_tables(who, arrays, sincos, rope.pairs) and checks.are_ready_positions(positions, arrays[0])
+    checks.position_dtype("positions", positions, real=False)
+    checks.convertible("positions", positions, arrays[0])
+    are_ready = check_tables(arrays, sincos, rope.pairs) and checks.are_ready_positions(positions, arrays[0])
     shape = checks.shape(sincos[0])
     if len(shape) != 2 or shape[0] == 0:
-        raise ValueError(f"{who}: tables must be (rows, pairs) when positions select rows; got shape {shape}")
-    alignments = alignments_of_positions(who, "positions", positions.shape, arrays, seq_dim)
-    return _plan(who, rope, "rows", alignments, arrays, are_ready=are_ready)
+        raise wrong_value(f"tables must be (rows, pairs) when positions select rows; got shape {shape}")
+    alignments = alignments_of_positions("positions", positions.shape, arrays, seq_dim)
+    return _plan(rope, "rows", alignments, arrays, are_ready=are_ready)
 
 
-def _plan_positions(
-    who: str, rope: Any, arrays: Sequence[Any], positions: Any, seq_dim: int, heads_dim: int | None
-) -> CallPlan:
+def _plan_positions(rope: Any, arrays: Sequence[Any], positions: Any, seq_dim: int, heads_dim: int | None) -> CallPlan:
     """The plan of a rotation by positions or, without them, by 0, 1, 2, ..."""
     seq_axis = 0
     if positions is not None:
-        leading, shape = _shape_of_positions(who, "positions", positions, rope.axes, arrays[0])
+        leading, shape = _shape_of_positions("positions", positions, rope.axes, arrays[0])
         shape = shape[leading:]
     elif rope.axes > 1:
-        raise ValueError(f"{who}: positions must be given for {rope.axes} position axes; got None")
+        raise wrong_value(f"positions must be given for {rope.axes} position axes; got None")
     else:
-        seq_axis = checked_seq_axis(who, arrays, seq_dim)
+        seq_axis = checked_seq_axis(arrays, seq_dim)
         shape = (arrays[0].shape[seq_axis],)
-    alignments = _alignments_of_positions(who, "positions", rope, shape, arrays, seq_dim)
-    if heads_dim is None and _kernel_computes_angles(who, rope, positions, arrays):
+    alignments = _alignments_of_positions("positions", rope, shape, arrays, seq_dim)
+    if heads_dim is None and _kernel_computes_angles(rope, positions, arrays):
         return CallPlan(rope._channels.rotation, "positions", alignments, [], seq_axis=seq_axis)
     if rope.xpos is not None and len(arrays) == 1:
-        raise ValueError(f"{who}: xpos must have the query first and then keys; got one array (use sincos and rotate)")
-    alignments = _alignments_of_tables(who, rope, shape, alignments, arrays, seq_dim, heads_dim)
-    return _plan(who, rope, "computed", alignments, arrays, seq_axis=seq_axis)
+        raise wrong_value("xpos must have the query first and then keys; got one array (use sincos and rotate)")
+    alignments = _alignments_of_tables(rope, shape, alignments, arrays, seq_dim, heads_dim)
+    return _plan(rope, "computed", alignments, arrays, seq_axis=seq_axis)
 
 
 def _plan_change(
-    who: str,
     name: str,
     rope: Any,
     shape: tuple[int, ...],
@@ -305,47 +297,45 @@ def _plan_change(
     heads_dim: int | None,
 ) -> CallPlan:
     """The plan of a rotation of keys that are rotated already. `shape` and `leading` are those of the argument."""
-    alignments = _alignments_of_positions(who, name, rope, shape[leading:], arrays, seq_dim)
-    alignments = _alignments_of_tables(who, rope, shape[leading:], alignments, arrays, seq_dim, heads_dim)
+    alignments = _alignments_of_positions(name, rope, shape[leading:], arrays, seq_dim)
+    alignments = _alignments_of_tables(rope, shape[leading:], alignments, arrays, seq_dim, heads_dim)
     # Rotated keys have the layout that the rotation wrote.
-    plan = _plan(who, rope, "change", alignments, arrays, delta_shape=shape)
+    plan = _plan(rope, "change", alignments, arrays, delta_shape=shape)
     return plan._replace(rotation=plan.rotation._replace(read=plan.rotation.write))
 
 
-def _shape_of_positions(who: str, name: str, positions: Any, axes: int, like: Any) -> tuple[int, tuple[int, ...]]:
+def _shape_of_positions(name: str, positions: Any, axes: int, like: Any) -> tuple[int, tuple[int, ...]]:
     """Check positions. The number of their leading axes that are position axes (0 or 1), and their shape."""
-    checks.position_dtype(who, name, positions)
-    checks.convertible(who, name, positions, like)
-    return leading_axes(who, name, positions, axes), positions.shape
+    checks.position_dtype(name, positions)
+    checks.convertible(name, positions, like)
+    return leading_axes(name, positions, axes), positions.shape
 
 
-def _check_arrays(who: str, rope: Any, arrays: Sequence[Any], name: str = "x") -> None:
+def _check_arrays(rope: Any, arrays: Sequence[Any], name: str = "x") -> None:
     """Arrays must have `head_dim` channels, and belong to one library and device."""
     for x in arrays:
-        checks.floating(who, name, x)
+        checks.floating(name, x)
         if not x.ndim or x.shape[-1] != rope.head_dim:
-            raise ValueError(f"{who}: {name} must have head_dim={rope.head_dim} channels; got shape {checks.shape(x)}")
+            raise wrong_value(f"{name} must have head_dim={rope.head_dim} channels; got shape {checks.shape(x)}")
         if x is not arrays[0]:
-            checks.same_library(who, name, x, arrays[0])
+            checks.same_library(name, x, arrays[0])
 
 
-def _check_heads(who: str, rope: Any, heads_dim: int | None) -> None:
+def _check_heads(rope: Any, heads_dim: int | None) -> None:
     if (heads_dim is None) != (rope.heads is None):
-        raise ValueError(
-            f"{who}: heads_dim must be given if, and only if, each head has its own frequencies; "
-            f"got heads_dim={heads_dim}"
+        raise wrong_value(
+            f"heads_dim must be given if, and only if, each head has its own frequencies; got heads_dim={heads_dim}"
         )
 
 
 def _alignments_of_positions(
-    who: str, name: str, rope: Any, shape: Sequence[int], arrays: Sequence[Any], seq_dim: int
+    name: str, rope: Any, shape: Sequence[int], arrays: Sequence[Any], seq_dim: int
 ) -> list[Alignment]:
     """The alignments of positions of this shape. Empty if heads have their own frequencies: only tables are aligned."""
-    return [] if rope.heads is not None else alignments_of_positions(who, name, shape, arrays, seq_dim)
+    return [] if rope.heads is not None else alignments_of_positions(name, shape, arrays, seq_dim)
 
 
 def _alignments_of_tables(
-    who: str,
     rope: Any,
     shape: Sequence[int],
     alignments: list[Alignment],
@@ -354,22 +344,20 @@ def _alignments_of_tables(
     heads_dim: int | None,
 ) -> list[Alignment]:
     """The alignments of tables. They are computed from positions that have this shape and these alignments."""
-    _check_heads(who, rope, heads_dim)
+    _check_heads(rope, heads_dim)
     if rope.heads is None:
         return [Alignment((*each.shape, rope.pairs)) for each in alignments]
-    return alignments_of_tables(who, (*shape, rope.heads, rope.pairs), arrays, seq_dim, rope.heads, heads_dim)
+    return alignments_of_tables((*shape, rope.heads, rope.pairs), arrays, seq_dim, rope.heads, heads_dim)
 
 
-def _kernel_computes_angles(who: str, rope: Any, positions: Any, arrays: Sequence[Any]) -> bool:
+def _kernel_computes_angles(rope: Any, positions: Any, arrays: Sequence[Any]) -> bool:
     """Whether the kernel for the arrays computes angles from integer positions, so that no tables are needed."""
     is_plain = rope._spectrum.frequencies.is_single_row and rope.phase == "exact" and rope.xpos is None
     are_integers = positions is None or not backends.is_real(positions)
-    return is_plain and are_integers and all([kernels.computes_angles(who, x, rope.kernel) for x in arrays])
+    return is_plain and are_integers and all([kernels.computes_angles(x, rope.kernel) for x in arrays])
 
 
-def _plan(
-    who: str, rope: Any, source: Any, alignments: list[Alignment], arrays: Sequence[Any], **others: Any
-) -> CallPlan:
+def _plan(rope: Any, source: Any, alignments: list[Alignment], arrays: Sequence[Any], **others: Any) -> CallPlan:
     """A plan with the rotation of the embedding and the kernel for each array."""
-    names = [kernels.choose(who, x, rope.kernel) for x in arrays]
+    names = [kernels.choose(x, rope.kernel) for x in arrays]
     return CallPlan(rope._channels.rotation, source, alignments, names, **others)

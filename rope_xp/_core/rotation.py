@@ -6,12 +6,14 @@ from typing import Any
 from rope_xp._core import checks
 from rope_xp._core.arrays import Array, ArrayT
 from rope_xp._core.channels import LAYOUTS, READ_WRITE, Layout
+from rope_xp._core.errors import public
 from rope_xp._core.kernels import KERNELS, Kernel
 from rope_xp._core.kernels.pair_rotation import Rotation
 from rope_xp._core.kernels.reference import join_pairs, split_pairs
 from rope_xp._core.plan import rotate_by_tables
 
 
+@public("rotate_every_two")
 def rotate_every_two(x: ArrayT) -> ArrayT:
     """Rotate each pair of neighbouring channels by 90 degrees.
 
@@ -49,9 +51,10 @@ def rotate_every_two(x: ArrayT) -> ArrayT:
     >>> rotate_every_two(np.asarray([1.0, 2.0, 3.0, 4.0]))
     array([-2.,  1., -4.,  3.])
     """
-    return _rotate_by_90_degrees("rotate_every_two", x, "interleaved")
+    return _rotate_by_90_degrees(x, "interleaved")
 
 
+@public("rotate_half")
 def rotate_half(x: ArrayT) -> ArrayT:
     """Rotate each pair of channels that are ``dim/2`` apart by 90 degrees.
 
@@ -90,9 +93,10 @@ def rotate_half(x: ArrayT) -> ArrayT:
     >>> rotate_half(np.asarray([1.0, 2.0, 3.0, 4.0]))
     array([-3., -4.,  1.,  2.])
     """
-    return _rotate_by_90_degrees("rotate_half", x, "half")
+    return _rotate_by_90_degrees(x, "half")
 
 
+@public("apply_rotary_pos_emb")
 def apply_rotary_pos_emb(
     x: ArrayT,
     sincos: tuple[Array, Array],
@@ -168,11 +172,11 @@ def apply_rotary_pos_emb(
     array([[-1.,  1.,  1.,  1.],
            [-1.,  1.,  1.,  1.]], dtype=float32)
     """
-    who = "apply_rotary_pos_emb"
-    rotation_of = partial(_rotation, who, x, layout, inverse, kernel)
-    return rotate_by_tables(who, (x,), sincos, seq_dim, rotation_of, layout, inverse, kernel=kernel)[0]
+    rotation_of = partial(_rotation, x, layout, inverse, kernel)
+    return rotate_by_tables((x,), sincos, seq_dim, rotation_of, layout, inverse, kernel=kernel)[0]
 
 
+@public("apply_rotary_pos_emb_inplace")
 def apply_rotary_pos_emb_inplace(
     x: Any,
     sincos: tuple[Array, Array],
@@ -214,23 +218,22 @@ def apply_rotary_pos_emb_inplace(
     >>> x.round(3)
     array([[-2.,  1.]])
     """
-    who = "apply_rotary_pos_emb_inplace"
-    rotation_of = partial(_rotation, who, x, layout, inverse, kernel)
-    rotate_by_tables(who, (x,), sincos, seq_dim, rotation_of, layout, inverse, kernel=kernel, inplace=True)
+    rotation_of = partial(_rotation, x, layout, inverse, kernel)
+    rotate_by_tables((x,), sincos, seq_dim, rotation_of, layout, inverse, kernel=kernel, inplace=True)
 
 
-def _rotation(who: str, x: Any, layout: str, inverse: bool, kernel: str) -> Rotation:
+def _rotation(x: Any, layout: str, inverse: bool, kernel: str) -> Rotation:
     """Check all arguments, and return the rotation that they describe."""
-    checks.floating(who, "x", x)
-    checks.even_width(who, x)
-    checks.one_of(who, "layout", layout, LAYOUTS)
-    checks.one_of(who, "kernel", kernel, KERNELS)
+    checks.floating("x", x)
+    checks.even_width(x)
+    checks.one_of("layout", layout, LAYOUTS)
+    checks.one_of("kernel", kernel, KERNELS)
     rotation = Rotation(*READ_WRITE[layout])
-    return rotation.inverted() if checks.boolean(who, "inverse", inverse) else rotation
+    return rotation.inverted() if checks.boolean("inverse", inverse) else rotation
 
 
-def _rotate_by_90_degrees(who: str, x: Any, layout: Layout) -> Any:
-    xp = checks.floating(who, "x", x)
-    checks.even_width(who, x)
+def _rotate_by_90_degrees(x: Any, layout: Layout) -> Any:
+    xp = checks.floating("x", x)
+    checks.even_width(x)
     first, second = split_pairs(xp, x, layout)
     return join_pairs(xp, -second, first, layout)

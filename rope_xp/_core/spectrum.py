@@ -8,6 +8,7 @@ import numpy as np
 from rope_xp._core import backends, checks
 from rope_xp._core.axes import Sections
 from rope_xp._core.channels import Span
+from rope_xp._core.errors import wrong_type, wrong_value
 from rope_xp._core.phases import LIMIT, Frequencies
 from rope_xp.frequencies import Scaling
 
@@ -26,99 +27,97 @@ class Spectrum(NamedTuple):
 
 
 def spectrum_of(
-    who: str, span: Span, base: Any, scaling: Scaling | None, sections: Sections | None, reverse: bool, inv_freq: Any
+    span: Span, base: Any, scaling: Scaling | None, sections: Sections | None, reverse: bool, inv_freq: Any
 ) -> Spectrum:
     """The spectrum of a base or of given frequencies. If both are given, they must agree."""
-    base = None if base is None else checks.at_least(who, "base", base, 1.0)
+    base = None if base is None else checks.at_least("base", base, 1.0)
     expected = None
     if base is not None and span.rotary_dim is not None:
-        expected = _progression(who, base, span.rotary_dim, scaling, sections, reverse)
+        expected = _progression(base, span.rotary_dim, scaling, sections, reverse)
     if inv_freq is None:
         if expected is None:
-            raise ValueError(f"{who}: base or inv_freq must be given; got neither")
+            raise wrong_value("base or inv_freq must be given; got neither")
         return Spectrum(base, scaling, sections, reverse, Frequencies(expected))
-    frequencies = Frequencies(_check_frequencies(who, inv_freq))
-    span.require_pairs(who, frequencies.pairs)
+    frequencies = Frequencies(_check_frequencies(inv_freq))
+    span.require_pairs(frequencies.pairs)
     if base is None and (scaling is not None or sections is not None or reverse):
-        raise ValueError(f"{who}: scaling, sections and reverse must be given with a base; got inv_freq alone")
+        raise wrong_value("scaling, sections and reverse must be given with a base; got inv_freq alone")
     if base is not None and not (frequencies.are_floats and frequencies.inv_freq == expected):
-        raise ValueError(
-            f"{who}: base, scaling and sections must not contradict inv_freq (inv_freq=None computes it); "
-            f"got base={base}"
+        raise wrong_value(
+            f"base, scaling and sections must not contradict inv_freq (inv_freq=None computes it); got base={base}"
         )
     return Spectrum(base, scaling, sections, reverse, frequencies)
 
 
 @backends.host_constant
 def _progression(
-    who: str, base: float, rotary_dim: int, scaling: Scaling | None, sections: Sections | None, reverse: bool
+    base: float, rotary_dim: int, scaling: Scaling | None, sections: Sections | None, reverse: bool
 ) -> tuple[Any, ...]:
     """The frequencies that follow from a base, "pairs" or "axes pairs"."""
     rule = Scaling() if scaling is None else scaling
     sign = -1.0 if reverse else 1.0
     if sections is None:
-        return tuple(sign * w for w in frequencies_of(who, rule, base, rotary_dim))
+        return tuple(sign * w for w in frequencies_of(rule, base, rotary_dim))
     if 2 * sections.pairs != rotary_dim:
-        raise ValueError(
-            f"{who}: sections must have rotary_dim / 2 = {rotary_dim // 2} pairs; "
-            f"got {sections.pairs}, {sections.sizes}"
+        raise wrong_value(
+            f"sections must have rotary_dim / 2 = {rotary_dim // 2} pairs; got {sections.pairs}, {sections.sizes}"
         )
     columns = sections.columns()
-    progressions = {width: frequencies_of(who, rule, base, width) for width in {column.width for column in columns}}
+    progressions = {width: frequencies_of(rule, base, width) for width in {column.width for column in columns}}
     return tuple(
         tuple(sign * progressions[c.width][c.index] if c.axis == axis else 0.0 for c in columns)
         for axis in range(sections.axes)
     )
 
 
-def frequencies_of(who: str, rule: Scaling, base: float, rotary_dim: int) -> tuple[float, ...]:
+def frequencies_of(rule: Scaling, base: float, rotary_dim: int) -> tuple[float, ...]:
     """The frequencies of a rule, which must be below `LIMIT`."""
     try:
         frequencies = rule.frequencies(base, rotary_dim)
     except (OverflowError, ZeroDivisionError):
         frequencies = (inf,)
     if not all(abs(w) < LIMIT for w in frequencies):
-        raise ValueError(f"{who}: scaling must give frequencies below {LIMIT:g} radians per position; got {rule}")
+        raise wrong_value(f"scaling must give frequencies below {LIMIT:g} radians per position; got {rule}")
     return frequencies
 
 
-def _check_frequencies(who: str, inv_freq: Any) -> Any:
+def _check_frequencies(inv_freq: Any) -> Any:
     """Checked frequencies: an array of a library other than NumPy, or nested tuples of floats.
 
     A single position axis is dropped from the tuples.
     """
     if backends.namespace(inv_freq) is not None:
-        checks.floating(who, "inv_freq", inv_freq, ("float32", "float64"))
+        checks.floating("inv_freq", inv_freq, ("float32", "float64"))
         if not 1 <= inv_freq.ndim <= 3 or 0 in inv_freq.shape:
-            raise ValueError(
-                f"{who}: inv_freq must be a non-empty (pairs), (axes, pairs) or (axes, heads, pairs); "
+            raise wrong_value(
+                f"inv_freq must be a non-empty (pairs), (axes, pairs) or (axes, heads, pairs); "
                 f"got shape {checks.shape(inv_freq)}"
             )
         if not backends.is_host(inv_freq):
             return inv_freq
         inv_freq = inv_freq.tolist()
-    numbers = _nested_floats(who, inv_freq, inv_freq)
+    numbers = _nested_floats(inv_freq, inv_freq)
     rows = numbers if isinstance(numbers[0], tuple) else (numbers,)
     heads = [head for row in rows for head in (row if isinstance(row[0], tuple) else (row,))]
     lengths = {len(row) for row in rows}, {len(head) for head in heads}, {type(row[0]) for row in rows}
     if any(len(each) > 1 for each in lengths):
-        raise ValueError(f"{who}: inv_freq must have equally many frequencies for each axis and head; got {inv_freq!r}")
+        raise wrong_value(f"inv_freq must have equally many frequencies for each axis and head; got {inv_freq!r}")
     return rows[0] if len(rows) == 1 and isinstance(rows[0][0], float) else numbers
 
 
-def _nested_floats(who: str, numbers: Any, given: Any, depth: int = 0) -> Any:
+def _nested_floats(numbers: Any, given: Any, depth: int = 0) -> Any:
     """Nested sequences as tuples of floats. There must be at least one number, and all must have the same depth."""
     if isinstance(numbers, (tuple, list)) and depth < 3:
-        nested = tuple(_nested_floats(who, number, given, depth + 1) for number in numbers)
+        nested = tuple(_nested_floats(number, given, depth + 1) for number in numbers)
         if not nested or len({isinstance(each, tuple) for each in nested}) > 1:
-            raise ValueError(f"{who}: inv_freq must hold at least one number, all at the same depth; got {given!r}")
+            raise wrong_value(f"inv_freq must hold at least one number, all at the same depth; got {given!r}")
         return nested
     if not depth or not (isinstance(numbers, (float, np.floating)) or checks.is_int(numbers)):
-        raise TypeError(f"{who}: inv_freq must be a sequence of floats or an array; got {given!r}")
+        raise wrong_type(f"inv_freq must be a sequence of floats or an array; got {given!r}")
     try:
         number = float(numbers)  # pyright: ignore[reportArgumentType]
     except OverflowError:  # an int beyond float64
         number = inf
     if not abs(number) < LIMIT:
-        raise ValueError(f"{who}: inv_freq must be below {LIMIT:g} radians per position; got {given!r}")
+        raise wrong_value(f"inv_freq must be below {LIMIT:g} radians per position; got {given!r}")
     return number

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from rope_xp._core import backends, checks
+from rope_xp._core.errors import wrong_value
 from rope_xp._core.phases import Frequencies, difference
 from rope_xp.frequencies import Scaling, XPos
 
@@ -17,12 +18,12 @@ class TableScale(NamedTuple):
     xpos: XPos | None
     rates: tuple[float, ...]
 
-    def at(self, who: str, positions: Any, sign: int, like: Any) -> Any:
+    def at(self, positions: Any, sign: int, like: Any) -> Any:
         """The scale of tables of a query (sign 1) or key (sign -1) at these positions; None if it is 1."""
         factor = None if self.attention_factor == 1.0 else self.attention_factor
         if self.xpos is None:
             return factor
-        positions = checks.positions(who, "positions", positions, like=like)
+        positions = checks.positions("positions", positions, like=like)
         scale = self.over(difference(positions, self.xpos.centre, like.dtype), sign, like)
         return scale if factor is None else scale * factor
 
@@ -48,7 +49,6 @@ class TableScale(NamedTuple):
 
 
 def scale_of(
-    who: str,
     attention_factor: Any,
     scaling: Scaling | None,
     removed: Scaling | None,
@@ -57,25 +57,25 @@ def scale_of(
 ) -> TableScale:
     """The scale of tables. The attention factor must not be that of a `removed` scaling."""
     if xpos is not None and (frequencies.axes > 1 or frequencies.heads is not None):
-        raise ValueError(f"{who}: xpos must be given with one position axis; got {frequencies.axes} axes")
+        raise wrong_value(f"xpos must be given with one position axis; got {frequencies.axes} axes")
     factor = attention_factor
     if removed is not None and factor is not None and factor == removed.resolved_attention_factor != 1.0:
-        raise ValueError(
-            f"{who}: attention_factor must not come from a scaling that was removed (`rope.replace` computes it "
+        raise wrong_value(
+            f"attention_factor must not come from a scaling that was removed (`rope.replace` computes it "
             f"again); got {factor}, from {removed}"
         )
     rates = () if xpos is None else xpos.rates(2 * frequencies.pairs)
-    return TableScale(_resolve_attention_factor(who, attention_factor, scaling), xpos, rates)
+    return TableScale(_resolve_attention_factor(attention_factor, scaling), xpos, rates)
 
 
-def _resolve_attention_factor(who: str, attention_factor: Any, scaling: Scaling | None) -> float:
+def _resolve_attention_factor(attention_factor: Any, scaling: Scaling | None) -> float:
     """The attention factor. If `scaling` is given too, it must be that of `scaling`."""
     if attention_factor is None:
         return 1.0 if scaling is None else scaling.resolved_attention_factor
-    attention_factor = checks.positive(who, "attention_factor", attention_factor)
+    attention_factor = checks.positive("attention_factor", attention_factor)
     if scaling is not None and attention_factor != scaling.resolved_attention_factor:
-        raise ValueError(
-            f"{who}: attention_factor must be that of scaling, {scaling.resolved_attention_factor} (pass None to use "
+        raise wrong_value(
+            f"attention_factor must be that of scaling, {scaling.resolved_attention_factor} (pass None to use "
             f"it); got {attention_factor}"
         )
     return attention_factor

@@ -5,10 +5,12 @@ from typing import Any, Literal
 from rope_xp._core import checks
 from rope_xp._core.arrays import ArrayT
 from rope_xp._core.channels import LAYOUTS
+from rope_xp._core.errors import public, wrong_type, wrong_value
 
 WEIGHT_LAYOUTS = {layout: LAYOUTS[layout] for layout in ("half", "interleaved")}
 
 
+@public("permute_projection")
 def permute_projection(
     w: ArrayT,
     *,
@@ -93,13 +95,12 @@ def permute_projection(
     >>> permute_projection(weight, num_heads=2, to="half", rotary_dim=4).shape
     (8, 5)
     """
-    who = "permute_projection"
-    xp = checks.array(who, "w", w)
-    checks.one_of(who, "to", to, WEIGHT_LAYOUTS)
-    axis, first = _axis(who, axis, w), checks.count(who, "first_channel", first_channel)
-    num_heads = checks.count(who, "num_heads", num_heads)
-    width = _head_width(who, num_heads, head_dim, axis, w)
-    end = first + _rotary_dim(who, rotary_dim, first, width, num_heads, w)
+    xp = checks.array("w", w)
+    checks.one_of("to", to, WEIGHT_LAYOUTS)
+    axis, first = _axis(axis, w), checks.count("first_channel", first_channel)
+    num_heads = checks.count("num_heads", num_heads)
+    width = _head_width(num_heads, head_dim, axis, w)
+    end = first + _rotary_dim(rotary_dim, first, width, num_heads, w)
 
     before, after = tuple(w.shape[:axis]), tuple(w.shape[axis + 1 :])
     heads: Any = xp.reshape(w, (*before, num_heads, width, *after))
@@ -117,39 +118,39 @@ def permute_projection(
     return xp.reshape(reordered, tuple(w.shape))
 
 
-def _head_width(who: str, num_heads: int, head_dim: Any, axis: int, w: Any) -> int:
+def _head_width(num_heads: int, head_dim: Any, axis: int, w: Any) -> int:
     """The number of channels of a head; `num_heads` heads must fill the axis."""
     size = w.shape[axis]
     if num_heads < 1 or size % num_heads:
-        raise ValueError(
-            f"{who}: num_heads must be the number of heads on axis {axis} of w (for keys: key-value heads) and "
+        raise wrong_value(
+            f"num_heads must be the number of heads on axis {axis} of w (for keys: key-value heads) and "
             f"divide its size; got num_heads={num_heads} for w of shape {checks.shape(w)}"
         )
-    if head_dim is not None and checks.count(who, "head_dim", head_dim) * num_heads != size:
-        raise ValueError(
-            f"{who}: axis {axis} of w must have num_heads={num_heads} heads (for keys: key-value heads) of "
+    if head_dim is not None and checks.count("head_dim", head_dim) * num_heads != size:
+        raise wrong_value(
+            f"axis {axis} of w must have num_heads={num_heads} heads (for keys: key-value heads) of "
             f"head_dim={head_dim} channels; got w of shape {checks.shape(w)}"
         )
     return size // num_heads
 
 
-def _axis(who: str, axis: Any, w: Any) -> int:
+def _axis(axis: Any, w: Any) -> int:
     """The axis counted from the front."""
     if not checks.is_int(axis):
-        raise TypeError(f"{who}: axis must be an int; got {type(axis).__name__}")
+        raise wrong_type(f"axis must be an int; got {type(axis).__name__}")
     if not -w.ndim <= axis < w.ndim:
-        raise ValueError(f"{who}: axis must name an axis of w; got axis={axis} for w of shape {checks.shape(w)}")
+        raise wrong_value(f"axis must name an axis of w; got axis={axis} for w of shape {checks.shape(w)}")
     return axis % w.ndim
 
 
-def _rotary_dim(who: str, rotary_dim: Any, first: int, head_dim: int, num_heads: int, w: Any) -> int:
+def _rotary_dim(rotary_dim: Any, first: int, head_dim: int, num_heads: int, w: Any) -> int:
     """The number of rotated channels, which must be even and fit into a head."""
     is_given = rotary_dim is not None
-    count = checks.even_size(who, "rotary_dim", rotary_dim) if is_given else head_dim - first
+    count = checks.even_size("rotary_dim", rotary_dim) if is_given else head_dim - first
     if count < 2 or count % 2 or first + count > head_dim:
         wanted = f"{count} channels" if is_given else "one or more whole pairs of channels"
-        raise ValueError(
-            f"{who}: every head must have {wanted} from channel {first} on; got head_dim={head_dim} "
+        raise wrong_value(
+            f"every head must have {wanted} from channel {first} on; got head_dim={head_dim} "
             f"(w of shape {checks.shape(w)}, num_heads={num_heads})"
         )
     return count

@@ -5,11 +5,13 @@ from typing import Any
 
 from rope_xp._core import checks
 from rope_xp._core.arrays import Array
+from rope_xp._core.errors import public, wrong_value
 from rope_xp._identify.identification import Identification
 
 __all__ = ["Identification", "identify"]
 
 
+@public("identify")
 def identify(
     fn: Callable[[Any, Any], Any],
     head_dim: int,
@@ -85,8 +87,7 @@ def identify(
     from rope_xp._identify.probe import Probe
     from rope_xp._identify.search import Search
 
-    who = "identify"
-    seq_len = checks.count(who, "seq_len", seq_len)
+    seq_len = checks.count("seq_len", seq_len)
     if not 8 <= seq_len <= 2**31:
-        raise ValueError(f"{who}: seq_len must be at least 8 and at most 2**31; got {seq_len}")
-    return Search(Probe(fn, head_dim, shape=shape, like=like, who=who), seq_len).run().identification()
+        raise wrong_value(f"seq_len must be at least 8 and at most 2**31; got {seq_len}")
+    return Search(Probe(fn, head_dim, shape=shape, like=like), seq_len).run().identification()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rope_xp._core import backends, checks
+from rope_xp._core.errors import wrong_type, wrong_value
 from rope_xp._identify.calls import AXES, ROUNDOFF, Failure, Form, Result, call
 
 # The shapes of x that are tried, in this order.
@@ -120,14 +121,13 @@ class Probe:
         shape: str | None = None,
         like: Any = None,
         axes: int = 1,
-        who: str = "identify",
     ):
         if not callable(fn):
-            raise TypeError(f"{who}: fn must be a function fn(x, positions) that returns an array; got {fn!r:.200}")
-        self.head_dim, self.axes = checks.even_size(who, "head_dim", head_dim), axes
-        shapes = SHAPES if shape is None else (_checked_shape(who, shape),)
+            raise wrong_type(f"fn must be a function fn(x, positions) that returns an array; got {fn!r:.200}")
+        self.head_dim, self.axes = checks.even_size("head_dim", head_dim), axes
+        shapes = SHAPES if shape is None else (_checked_shape(shape),)
         if like is not None:
-            checks.floating(who, "like", like)
+            checks.floating("like", like)
         self.fn, self.is_stated = fn, shape is not None
         self.problems: list[str] = []
         trials = self._trials(shapes, _libraries(like))
@@ -339,12 +339,12 @@ def _index_or_first_call(first: np.ndarray, longer: np.ndarray, close: float) ->
     return "first call" if np.abs(first - of_positions).max() <= close else None
 
 
-def _checked_shape(who: str, shape: Any) -> str:
+def _checked_shape(shape: Any) -> str:
     """A stated shape: the axes by their names, the channels last."""
     names = shape.split() if isinstance(shape, str) else []
     if names[-1:] != ["dim"] or "seq" not in names or len(set(names)) < len(names) or set(names) - {*SIZES, "dim"}:
-        raise ValueError(
-            f'{who}: shape must name the axes of x, each once, from "batch", "heads" and "seq", with "dim" at the end, '
+        raise wrong_value(
+            f'shape must name the axes of x, each once, from "batch", "heads" and "seq", with "dim" at the end, '
             f'such as "batch heads seq dim"; got {shape!r:.200}'
         )
     return " ".join(names)

@@ -101,7 +101,7 @@ def _tested(name: str, device: str, make: Callable[..., Any]) -> Library:
     kernel = "-"
     try:
         array = make(x)
-        kernel = kernels.choose("doctor", array, "fastest")
+        kernel = kernels.choose(array, "fastest")
         kernel += f": {why}" if (why := kernels.why_not_faster(array, kernel)) else ""
         rotated = ROPE.rotate(array, ROPE.sincos(POSITIONS, like=array), seq_dim=0)
         error = np.abs(backends.to_host(rotated) - _expected(x)).max()

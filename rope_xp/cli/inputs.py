@@ -12,6 +12,7 @@ import click
 import rope_xp
 from rope_xp import RotaryEmbedding
 from rope_xp._core.config.files import MAX_BYTES, parsed_json
+from rope_xp._core.errors import public
 
 UNITS = {"": 1, "k": 2**10, "m": 2**20}
 # Array libraries, by the modules that make arrays.
@@ -26,6 +27,7 @@ def length(text: str) -> int:
     return int(found[1]) * UNITS[found[2]]
 
 
+@public("rope-xp")
 def config(file: Any) -> Any:
     """What `from_config` reads: a path, or the JSON of standard input for "-". A mapping is returned as it is."""
     if file != "-":
@@ -33,7 +35,7 @@ def config(file: Any) -> Any:
     text = sys.stdin.buffer.read(MAX_BYTES + 1) if sys.stdin else b""  # a process may have no standard input
     if len(text) > MAX_BYTES:
         raise click.ClickException(f"standard input must have at most {MAX_BYTES} bytes; got more")
-    found = parsed_json("rope-xp", "standard input", text)
+    found = parsed_json("standard input", text)
     if not isinstance(found, dict):
         raise click.ClickException(f"standard input must hold a JSON object; got {type(found).__name__}")
     return found

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from rope_xp._core.errors import public
 from rope_xp._core.report import WIDTH, Report, Section
 from rope_xp._core.writers import REFUSED, TARGETS, Options, with_length
 from rope_xp._core.writers.vllm import flags_of_types
@@ -60,6 +61,7 @@ def _with_notes(write: Callable[[], Any]) -> Settings:
     return Settings(values, tuple(f"warning: {text}" for text in dict.fromkeys(str(each.message) for each in caught)))
 
 
+@public("convert")
 def of_config(groups: Sequence[Group], target: Any, writing: Options) -> Settings:
     """The settings of all chosen layers, by their types if they differ."""
     if len(groups) > 1:
@@ -76,7 +78,7 @@ def _of_groups(groups: Sequence[Group], target: Any, writing: Options) -> Settin
                 f"layers must differ by the types {', '.join(sorted(VLLM_TYPES))} for vLLM, whose rotary block is "
                 f"nested by them; got {'; '.join(names)}"
             )
-        return _with_notes(lambda: flags_of_types("convert", {each.name: each.rope for each in groups}, writing))
+        return _with_notes(lambda: flags_of_types({each.name: each.rope for each in groups}, writing))
     chosen = TARGETS[target].layers
     if full := [each for each in groups if each.name == chosen]:  # the others stay as the file has them
         return of_rope(full[0].rope, target, writing)

@@ -5,6 +5,7 @@ from math import exp, log
 from typing import ClassVar
 
 from rope_xp._core import checks
+from rope_xp._core.errors import public, wrong_value
 from rope_xp.frequencies._progressions import geometric
 from rope_xp.frequencies._scaling import Scaling
 
@@ -71,8 +72,9 @@ class NTKScaling(Scaling):
     def __post_init__(self) -> None:
         self._at_least(1.0, "factor")
 
+    @public()
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
-        return geometric(ntk_base(type(self).__name__, base, self.factor, rotary_dim), rotary_dim)
+        return geometric(ntk_base(base, self.factor, rotary_dim), rotary_dim)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,12 +148,9 @@ class ProportionalScaling(Scaling):
     partial_rotary_factor: float = 1.0
     factor: float = 1.0
 
+    @public()
     def __post_init__(self) -> None:
-        self._set_fields(
-            partial_rotary_factor=checks.fraction(
-                type(self).__name__, "partial_rotary_factor", self.partial_rotary_factor
-            )
-        )
+        self._set_fields(partial_rotary_factor=checks.fraction("partial_rotary_factor", self.partial_rotary_factor))
         self._at_least(1.0, "factor")
 
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
@@ -159,8 +158,8 @@ class ProportionalScaling(Scaling):
         return tuple(w / self.factor if j < rotated else 0.0 for j, w in enumerate(geometric(base, rotary_dim)))
 
 
-def ntk_base(who: str, base: float, factor: float, rotary_dim: int) -> float:
+def ntk_base(base: float, factor: float, rotary_dim: int) -> float:
     """The base of NTK-aware scaling by `factor`."""
     if rotary_dim < 4:
-        raise ValueError(f"{who}: rotary_dim must be at least 4; got {rotary_dim}")
+        raise wrong_value(f"rotary_dim must be at least 4; got {rotary_dim}")
     return base * factor ** (rotary_dim / (rotary_dim - 2))

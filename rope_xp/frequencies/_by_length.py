@@ -6,6 +6,7 @@ from math import ceil, floor, log, pi, sqrt
 from typing import ClassVar
 
 from rope_xp._core import checks
+from rope_xp._core.errors import public, wrong_type, wrong_value
 from rope_xp.frequencies._by_factor import ntk_base
 from rope_xp.frequencies._progressions import geometric
 from rope_xp.frequencies._scaling import Scaling
@@ -54,10 +55,11 @@ class DynamicNTKScaling(Scaling):
         self._at_least(1.0, "factor")
         self._check_lengths("max_position_embeddings", "seq_len")
 
+    @public()
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
         length = max(self.seq_len or 0, self.max_position_embeddings)
         factor = self.factor * length / self.max_position_embeddings - (self.factor - 1)
-        return geometric(ntk_base(type(self).__name__, base, factor, rotary_dim), rotary_dim)
+        return geometric(ntk_base(base, factor, rotary_dim), rotary_dim)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,21 +109,22 @@ class YarnScaling(Scaling):
     mscale_all_dim: float | None = None
     truncate: bool = True
 
+    @public("YarnScaling")
     def __post_init__(self) -> None:
-        who = "YarnScaling"
         self._at_least(1.0, "factor")
         self._check_lengths("original_max_position_embeddings")
         self._positive("attention_factor")
         self._at_least(2.0**-53, "beta_fast", "beta_slow")
         self._at_least(0.0, "mscale", "mscale_all_dim")
         self._at_most(2.0**53, "beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # so that all results are finite
-        self._set_fields(truncate=checks.boolean(who, "truncate", self.truncate))
+        self._set_fields(truncate=checks.boolean("truncate", self.truncate))
         if self.beta_fast < self.beta_slow:
-            raise ValueError(f"{who}: beta_fast must be at least beta_slow={self.beta_slow}; got {self.beta_fast}")
+            raise wrong_value(f"beta_fast must be at least beta_slow={self.beta_slow}; got {self.beta_fast}")
 
+    @public("YarnScaling")
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
         if base <= 1.0:
-            raise ValueError(f"YarnScaling: base must be greater than 1; got {base}")
+            raise wrong_value(f"base must be greater than 1; got {base}")
 
         def pair_with(revolutions: float) -> float:
             return rotary_dim * log(self.original_max_position_embeddings / (revolutions * 2 * pi)) / (2 * log(base))
@@ -202,27 +205,24 @@ class LongRopeScaling(Scaling):
     long_mscale: float | None = None
     seq_len: int | None = None
 
+    @public("LongRopeScaling")
     def __post_init__(self) -> None:
-        who = "LongRopeScaling"
         for name in ("short_factor", "long_factor"):
             values = getattr(self, name)
             if not isinstance(values, (list, tuple)) or not values:
-                raise TypeError(f"{who}: {name} must be a list or tuple of numbers; got {values!r}")
-            self._set_fields(**{name: tuple(checks.positive(who, f"every {name}", value) for value in values)})
+                raise wrong_type(f"{name} must be a list or tuple of numbers; got {values!r}")
+            self._set_fields(**{name: tuple(checks.positive(f"every {name}", value) for value in values)})
         self._check_lengths("original_max_position_embeddings", "seq_len")
         self._at_least(1.0, "factor")
         self._positive("attention_factor", "short_mscale", "long_mscale")
         if (self.short_mscale is None) != (self.long_mscale is None):
-            raise ValueError(
-                f"{who}: short_mscale and long_mscale must be given together; "
-                f"got {self.short_mscale} and {self.long_mscale}"
+            raise wrong_value(
+                f"short_mscale and long_mscale must be given together; got {self.short_mscale} and {self.long_mscale}"
             )
         if self.factor is None and self.attention_factor is None and self.short_mscale is None:
-            raise ValueError(
-                f"{who}: factor, attention_factor, or short_mscale and long_mscale must be given; got none"
-            )
+            raise wrong_value("factor, attention_factor, or short_mscale and long_mscale must be given; got none")
         if self.original_max_position_embeddings < 2:
-            raise ValueError(f"{who}: original_max_position_embeddings must be at least 2; got 1")
+            raise wrong_value("original_max_position_embeddings must be at least 2; got 1")
 
     def describe(self) -> str:
         return f"{super().describe()}: {'long' if self.is_long else 'short'}_factor is used"
@@ -232,13 +232,13 @@ class LongRopeScaling(Scaling):
         """Whether `seq_len` is greater than the original length."""
         return self.seq_len is not None and self.seq_len > self.original_max_position_embeddings
 
+    @public("LongRopeScaling")
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
         unscaled = geometric(base, rotary_dim)
         for name in ("short_factor", "long_factor"):
             if len(getattr(self, name)) != len(unscaled):
-                raise ValueError(
-                    f"LongRopeScaling: {name} must have one number for each of {len(unscaled)} pairs; "
-                    f"got {len(getattr(self, name))}"
+                raise wrong_value(
+                    f"{name} must have one number for each of {len(unscaled)} pairs; got {len(getattr(self, name))}"
                 )
         divisors = self.long_factor if self.is_long else self.short_factor
         return tuple(w / divisor for w, divisor in zip(unscaled, divisors))
@@ -290,14 +290,14 @@ class Llama3Scaling(Scaling):
     high_freq_factor: float
     original_max_position_embeddings: int
 
+    @public("Llama3Scaling")
     def __post_init__(self) -> None:
         self._at_least(1.0, "factor")
         self._positive("low_freq_factor", "high_freq_factor")
         self._check_lengths("original_max_position_embeddings")
         if self.high_freq_factor < self.low_freq_factor:
-            raise ValueError(
-                f"Llama3Scaling: high_freq_factor must be at least low_freq_factor={self.low_freq_factor}; "
-                f"got {self.high_freq_factor}"
+            raise wrong_value(
+                f"high_freq_factor must be at least low_freq_factor={self.low_freq_factor}; got {self.high_freq_factor}"
             )
 
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:

@@ -6,9 +6,11 @@ from math import cos, pi, sin
 from typing import Any
 
 from rope_xp._core import backends, checks
+from rope_xp._core.errors import public, wrong_type, wrong_value
 
 
 @backends.host_constant
+@public("geometric")
 def geometric(base: float, rotary_dim: int) -> tuple[float, ...]:
     """The inverse frequencies ``base ** (-2 j / rotary_dim)`` for ``j = 0, ..., rotary_dim / 2 - 1``.
 
@@ -42,16 +44,16 @@ def geometric(base: float, rotary_dim: int) -> tuple[float, ...]:
     >>> geometric(10_000.0, 8)
     (1.0, 0.1, 0.01, 0.001)
     """
-    who = "geometric"
-    base = checks.positive(who, "base", base)
-    if checks.count(who, "rotary_dim", rotary_dim) < 1:
-        raise ValueError(f"{who}: rotary_dim must be at least 1; got {rotary_dim}")
+    base = checks.positive("base", base)
+    if checks.count("rotary_dim", rotary_dim) < 1:
+        raise wrong_value(f"rotary_dim must be at least 1; got {rotary_dim}")
     with localcontext() as context:
         context.prec = 40
         ratio = (-2 * Decimal(base).ln() / rotary_dim).exp()
         return tuple(float(ratio**j) for j in range((rotary_dim + 1) // 2))
 
 
+@public("evenly_spaced")
 def evenly_spaced(first: float, last: float, pairs: int) -> tuple[float, ...]:
     """Frequencies from `first` to `last`, both included, with equal differences.
 
@@ -84,11 +86,12 @@ def evenly_spaced(first: float, last: float, pairs: int) -> tuple[float, ...]:
     >>> evenly_spaced(1.0, 3.0, 5)
     (1.0, 1.5, 2.0, 2.5, 3.0)
     """
-    first, last, pairs = _checked_range("evenly_spaced", first, last, pairs)
+    first, last, pairs = _checked_range(first, last, pairs)
     steps = [step / max(pairs - 1, 1) for step in range(pairs)]
     return tuple(first * (1.0 - step) + last * step for step in steps)
 
 
+@public("log_spaced")
 def log_spaced(first: float, last: float, pairs: int) -> tuple[float, ...]:
     """Frequencies from `first` to `last`, both included, with equal ratios.
 
@@ -120,15 +123,15 @@ def log_spaced(first: float, last: float, pairs: int) -> tuple[float, ...]:
     >>> log_spaced(1.0, 1e-4, 5)
     (1.0, 0.1, 0.01, 0.001, 0.0001)
     """
-    who = "log_spaced"
-    first, last, pairs = _checked_range(who, first, last, pairs)
-    first, last = checks.positive(who, "first", first), checks.positive(who, "last", last)
+    first, last, pairs = _checked_range(first, last, pairs)
+    first, last = checks.positive("first", first), checks.positive("last", last)
     with localcontext() as context:
         context.prec = 40
         start, ratio = Decimal(first), (Decimal(last) / Decimal(first)).ln()
         return tuple(float(start * (ratio * step / max(pairs - 1, 1)).exp()) for step in range(pairs))
 
 
+@public("mixed")
 def mixed(angles: Sequence[float], rotary_dim: int, base: float = 10.0) -> tuple[Any, ...]:
     """Initial values of learned frequencies for two position axes, with separate frequencies for each head.
 
@@ -167,23 +170,22 @@ def mixed(angles: Sequence[float], rotary_dim: int, base: float = 10.0) -> tuple
     >>> [round(abs(frequency), 3) for frequency in along_x[0]], [round(frequency, 3) for frequency in along_y[0]]
     ([1.0, 0.316, 0.0, 0.0], [0.0, 0.0, 1.0, 0.316])
     """
-    who = "mixed"
-    rotary_dim = checks.even_size(who, "rotary_dim", rotary_dim)
+    rotary_dim = checks.even_size("rotary_dim", rotary_dim)
     if rotary_dim % 4:
-        raise ValueError(f"{who}: rotary_dim must be a multiple of 4; got {rotary_dim}")
+        raise wrong_value(f"rotary_dim must be a multiple of 4; got {rotary_dim}")
     if not isinstance(angles, (list, tuple)) or not angles:
-        raise TypeError(f"{who}: angles must be a list or tuple, one for each head; got {angles!r}")
-    angles = [checks.finite(who, "every angle", angle) for angle in angles]
-    progression = geometric(checks.at_least(who, "base", base, 1.0), rotary_dim // 2)
+        raise wrong_type(f"angles must be a list or tuple, one for each head; got {angles!r}")
+    angles = [checks.finite("every angle", angle) for angle in angles]
+    progression = geometric(checks.at_least("base", base, 1.0), rotary_dim // 2)
     directions = [(angle, angle + pi / 2) for angle in angles]
     along_x = tuple(tuple(w * cos(angle) for angle in head for w in progression) for head in directions)
     along_y = tuple(tuple(w * sin(angle) for angle in head for w in progression) for head in directions)
     return along_x, along_y
 
 
-def _checked_range(who: str, first: Any, last: Any, pairs: Any) -> tuple[float, float, int]:
+def _checked_range(first: Any, last: Any, pairs: Any) -> tuple[float, float, int]:
     """`first` and `last` must be finite, and `pairs` at least 1."""
-    first, last = checks.finite(who, "first", first), checks.finite(who, "last", last)
-    if checks.count(who, "pairs", pairs) < 1:
-        raise ValueError(f"{who}: pairs must be at least 1; got {pairs}")
+    first, last = checks.finite("first", first), checks.finite("last", last)
+    if checks.count("pairs", pairs) < 1:
+        raise wrong_value(f"pairs must be at least 1; got {pairs}")
     return first, last, pairs

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from rope_xp._core import checks
+from rope_xp._core.errors import public, wrong_value
 from rope_xp.frequencies._progressions import geometric
 
 
@@ -51,27 +52,31 @@ class Scaling:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
+    @public()
     def _at_least(self, least: float, *names: str) -> None:
         """Check fields that must be None or numbers of at least `least`."""
         for name in names:
             if getattr(self, name) is not None:
-                self._set_fields(**{name: checks.at_least(type(self).__name__, name, getattr(self, name), least)})
+                self._set_fields(**{name: checks.at_least(name, getattr(self, name), least)})
 
+    @public()
     def _at_most(self, most: float, *names: str) -> None:
         """Check fields that must be None or numbers of at most `most`."""
         for name in names:
             value = getattr(self, name)
             if value is not None and value > most:
-                raise ValueError(f"{type(self).__name__}: {name} must be at most {most:g}; got {value}")
+                raise wrong_value(f"{name} must be at most {most:g}; got {value}")
 
+    @public()
     def _positive(self, *names: str) -> None:
         """Check fields that must be None or numbers greater than 0."""
         for name in names:
             if getattr(self, name) is not None:
-                self._set_fields(**{name: checks.positive(type(self).__name__, name, getattr(self, name))})
+                self._set_fields(**{name: checks.positive(name, getattr(self, name))})
 
+    @public()
     def _check_lengths(self, *names: str) -> None:
         """Check fields that must be None or lengths in tokens."""
         for name in names:
             if getattr(self, name) is not None:
-                self._set_fields(**{name: checks.length(type(self).__name__, name, getattr(self, name))})
+                self._set_fields(**{name: checks.length(name, getattr(self, name))})

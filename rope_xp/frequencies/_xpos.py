@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import log
 
 from rope_xp._core import checks
+from rope_xp._core.errors import public, wrong_type, wrong_value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,16 +42,17 @@ class XPos:
     centre: int = 0
     gamma: float = 0.4
 
+    @public("XPos")
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scale_base", checks.positive("XPos", "scale_base", self.scale_base))
-        object.__setattr__(self, "gamma", checks.positive("XPos", "gamma", self.gamma))
+        object.__setattr__(self, "scale_base", checks.positive("scale_base", self.scale_base))
+        object.__setattr__(self, "gamma", checks.positive("gamma", self.gamma))
         if not checks.is_int(self.centre):
-            raise TypeError(f"XPos: centre must be an int; got {type(self.centre).__name__}")
+            raise wrong_type(f"centre must be an int; got {type(self.centre).__name__}")
         if not -(2**31) <= self.centre < 2**31:
-            raise ValueError(f"XPos: centre must fit in int32; got {self.centre}")
+            raise wrong_value(f"centre must fit in int32; got {self.centre}")
         object.__setattr__(self, "centre", checks.plain(self.centre))
         if self.scale_base < 1.0:
-            raise ValueError(f"XPos: scale_base must be at least 1; got {self.scale_base}")
+            raise wrong_value(f"scale_base must be at least 1; got {self.scale_base}")
 
     def zeta(self, rotary_dim: int) -> tuple[float, ...]:
         """The decay of each pair over `scale_base` tokens."""

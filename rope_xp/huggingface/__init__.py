@@ -18,13 +18,13 @@ forward of the new class has the same code, but it calls the apply functions of 
 # - _from_transformers: `from_transformers`
 # - _meta_models: models on the meta device, their attentions and rotary modules
 # - _probing: what an attention does to queries, as a function
-
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
-
 import types
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
+
+from rope_xp._core.errors import public, wrong_type, wrong_value
 
 try:
     import torch
@@ -59,6 +59,7 @@ __all__ = ["from_transformers", "patch", "patched", "unpatch"]
 Model = TypeVar("Model", bound=torch.nn.Module)
 
 
+@public("patch")
 def patch(model: Model) -> Model:
     """Replace the rotary modules of a transformers model, and the functions that apply their tables.
 
@@ -119,16 +120,15 @@ def patch(model: Model) -> Model:
     >>> type(unpatch(model).model.rotary_emb).__name__
     'LlamaRotaryEmbedding'
     """
-    who = "patch"
-    _check_patchable(who, model)
-    rotaries = {module: rotary_of(who, module) for module in model.modules() if is_rotary(module)}
-    own_table_classes = {module: exact_table_class(who, module) for module in model.modules() if holds_table(module)}
+    _check_patchable(model)
+    rotaries = {module: rotary_of(module) for module in model.modules() if is_rotary(module)}
+    own_table_classes = {module: exact_table_class(module) for module in model.modules() if holds_table(module)}
     if not rotaries and not own_table_classes:
-        raise ValueError(f"{who}: model must have a rotary module; got {type(model).__name__} without one")
+        raise wrong_value(f"model must have a rotary module; got {type(model).__name__} without one")
     if model in rotaries:
-        raise ValueError(f"{who}: model must contain the rotary module; got the rotary module {class_path(model)}")
-    classes = own_table_classes | _rewritten_classes(who, model, rotaries)
-    _check_forwards(who, classes)
+        raise wrong_value(f"model must contain the rotary module; got the rotary module {class_path(model)}")
+    classes = own_table_classes | _rewritten_classes(model, rotaries)
+    _check_forwards(classes)
 
     _replace_submodules(model, rotaries)
     for module, cls in classes.items():
@@ -141,6 +141,7 @@ def patch(model: Model) -> Model:
     return model
 
 
+@public("unpatch")
 def unpatch(model: Model) -> Model:
     """Take rope_xp out of a model: put back every module and every forward that `patch` replaced.
 
@@ -179,21 +180,20 @@ def unpatch(model: Model) -> Model:
         ...
     ValueError: unpatch: model must be patched; got Linear, which is not
     """
-    who = "unpatch"
-    _check_module(who, model)
+    _check_module(model)
     if not _is_patched(model):
-        raise ValueError(f"{who}: model must be patched; got {type(model).__name__}, which is not")
+        raise wrong_value(f"model must be patched; got {type(model).__name__}, which is not")
     patched_modules = [
         module for module in model.modules() if _has_patched_class(module) and not isinstance(module, Rotary)
     ]
     rotaries = [module for module in model.modules() if isinstance(module, Rotary)]
-    _check_forwards(who, patched_modules)
+    _check_forwards(patched_modules)
     for module in patched_modules:
         if "forward" not in vars(type(module)):
-            raise ValueError(f"{who}: every module must have the class that patch gave it; got {class_path(module)}")
+            raise wrong_value(f"every module must have the class that patch gave it; got {class_path(module)}")
     originals = [module.original for module in rotaries]
     guarded = [*originals, *(module for module in patched_modules if isinstance(module, GuardedModule))]
-    check_unedited(who, guarded)
+    check_unedited(guarded)
 
     _replace_submodules(model, {module: module.original for module in rotaries})
     for module in [*originals, *patched_modules]:
@@ -239,9 +239,9 @@ def patched(model: Model) -> Iterator[Model]:
             unpatch(model)
 
 
-def _rewritten_classes(who: str, model: Any, rotaries: dict[Any, Rotary]) -> dict[Any, type]:
+def _rewritten_classes(model: Any, rotaries: dict[Any, Rotary]) -> dict[Any, type]:
     """For each module whose forward calls an apply function, the class that calls those of rope_xp."""
-    rewriter = ClassRewriter(who, rotaries.values())
+    rewriter = ClassRewriter(rotaries.values())
     others = [module for module in model.modules() if module not in rotaries and not holds_table(module)]
     classes = {module: rewriter.class_of(module) for module in others}
     rewriter.check_tables_are_applied()
@@ -255,28 +255,24 @@ def _replace_submodules(model: Any, replacements: dict[Any, Any]) -> None:
                 parent._modules[name] = replacements[child]
 
 
-def _check_module(who: str, model: Any) -> None:
+def _check_module(model: Any) -> None:
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"{who}: model must be a torch.nn.Module; got {type(model).__name__}")
+        raise wrong_type(f"model must be a torch.nn.Module; got {type(model).__name__}")
 
 
-def _check_patchable(who: str, model: Any) -> None:
+def _check_patchable(model: Any) -> None:
     """Check that a model is not patched, quantised or wrapped, and has its tensors in memory."""
-    _check_module(who, model)
+    _check_module(model)
     if _is_patched(model):
-        raise ValueError(
-            f"{who}: model must not be patched already; got a patched {type(model).__name__}: unpatch it first"
-        )
+        raise wrong_value(f"model must not be patched already; got a patched {type(model).__name__}: unpatch it first")
     if any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in [*model.parameters(), *model.buffers()]):
-        raise ValueError(f"{who}: model must have its tensors in memory; got meta or fake tensors")
+        raise wrong_value("model must have its tensors in memory; got meta or fake tensors")
     for module in model.modules():
         if isinstance(module, torch.nn.parallel.DistributedDataParallel):  # it keeps a list of the buffers
-            raise ValueError(
-                f"{who}: model must be patched before {type(module).__name__} wraps it; got a wrapped model"
-            )
+            raise wrong_value(f"model must be patched before {type(module).__name__} wraps it; got a wrapped model")
         config = getattr(module, "config", None)
         if getattr(module, "hf_quantizer", None) or getattr(config, "quantization_config", None):
-            raise ValueError(f"{who}: model must not be quantised; got {type(module).__name__} with a quantizer")
+            raise wrong_value(f"model must not be quantised; got {type(module).__name__} with a quantizer")
 
 
 def _is_patched(model: torch.nn.Module) -> bool:
@@ -287,14 +283,14 @@ def _has_patched_class(module: torch.nn.Module) -> bool:
     return isinstance(type(module), PatchedType) and not isinstance(module, ReplacedRotary)
 
 
-def _check_forwards(who: str, modules: Iterable[Any]) -> None:
+def _check_forwards(modules: Iterable[Any]) -> None:
     """Check that each module has the forward of its class, or a hook of accelerate around it."""
     for module in modules:
         try:
             forward_attributes(module)
         except ValueError as error:
-            raise ValueError(
-                f"{who}: every module must have the forward of its class; got {class_path(module)}: {error}"
+            raise wrong_value(
+                f"every module must have the forward of its class; got {class_path(module)}: {error}"
             ) from None
 
 

@@ -6,7 +6,6 @@ signatures that are known.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
-
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rope_xp._core import plan
+from rope_xp._core.errors import public
 from rope_xp.huggingface._comparison import FLOAT32_ON_CPU
 from rope_xp.huggingface._rotary import TableFormat
 
@@ -22,16 +22,17 @@ from rope_xp.huggingface._rotary import TableFormat
 ROTATION_TOLERANCE = 2 * 3 * 2.0**-24
 
 
+@public("rope_xp.huggingface")
 def rotate_by_tables(xs: Any, cos: Any, sin: Any, table_format: TableFormat) -> list[Any]:
     """Rotate arrays by tables in the format of transformers, which may lack leading axes."""
-    who, x = "rope_xp.huggingface", xs[0]
+    x = xs[0]
     # Wrappers that cast arguments of modules may have cast the tables.
     dtype = torch.promote_types(x.dtype, torch.float32)
     cos, sin = (table.to(dtype)[(None,) * (x.ndim - table.ndim)] for table in table_format.to_columns(cos, sin))
     rotation = table_format.rotation
     if table_format.rotates_last:
         rotation = rotation._replace(first_channel=x.shape[-1] - 2 * cos.shape[-1])
-    return plan.rotate_by_tables(who, tuple(xs), (sin, cos), -2, lambda: rotation, len(xs), *rotation)
+    return plan.rotate_by_tables(tuple(xs), (sin, cos), -2, lambda: rotation, len(xs), *rotation)
 
 
 # The next three functions also rotate arrays by tables, but the numbers of rows and of tokens may differ.

@@ -63,9 +63,9 @@ def is_rotary_class(cls: type) -> bool:
     return any(not ATTENTION_NAME.search(name) or name in REFUSED for name in names)
 
 
-def rotary_of(who: str, original: Any) -> Rotary:
+def rotary_of(original: Any) -> Rotary:
     """The `Rotary` module that replaces a rotary module, after their tables are found to be equal."""
-    with comparison(who, "every rotary module must be one that can be replaced", original):
+    with comparison("every rotary module must be one that can be replaced", original):
         return _checked_rotary(original)
 
 

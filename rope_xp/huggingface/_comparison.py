@@ -4,7 +4,6 @@ They change no global state, so other threads are not affected.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from rope_xp._core.errors import wrong_value
 from rope_xp.huggingface._guard import class_path
 
 # Arguments of functions that draw random numbers. Without them, `float32_on_cpu` would repeat the operation, and the
@@ -56,13 +56,13 @@ def _tensors(values: Iterable[Any]) -> Iterator[Any]:
 
 
 @contextmanager
-def comparison(who: str, requirement: str, module: Any) -> Iterator[None]:
+def comparison(requirement: str, module: Any) -> Iterator[None]:
     """Run code of transformers with `float32_on_cpu`. Any error becomes a ValueError that names the module."""
     try:
         with float32_on_cpu():
             yield
     except Exception as error:  # unknown code may raise anything
-        raise ValueError(f"{who}: {requirement}; got {class_path(module)}: {error}") from error
+        raise wrong_value(f"{requirement}; got {class_path(module)}: {error}") from error
 
 
 @contextmanager

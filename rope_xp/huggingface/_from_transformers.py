@@ -1,7 +1,6 @@
 """`from_transformers`: the value that explains the rotary module of the installed transformers for a config."""
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
-
 from collections import Counter
 from collections.abc import Mapping
 from copy import deepcopy
@@ -14,18 +13,19 @@ from rope_xp._core import checks
 from rope_xp._core.config.parts import PARTS
 from rope_xp._core.config.source import mapping_of
 from rope_xp._core.embedding import RotaryEmbedding
+from rope_xp._core.errors import public, wrong, wrong_type, wrong_value
 from rope_xp._identify.joined import identify_axes
 from rope_xp.huggingface._comparison import float32_on_cpu
 from rope_xp.huggingface._meta_models import Pair, pairs_of
 from rope_xp.huggingface._probing import AttentionRotation, NotReached
 
-WHO = "from_transformers"
 # Some layers of a model do not rotate. So many layers of one kind are tried.
 MAX_FAILURES = 5
 # Attributes in which attentions of one class may differ, and their rotation with them.
 OF_KIND = ("head_dim", "layer_type", "rope_layer_type", "is_sliding")
 
 
+@public("from_transformers")
 def from_transformers(
     config: Any, *, part: str | None = None, layer_type: str | None = None, seq_len: int | None = None
 ) -> RotaryEmbedding:
@@ -88,15 +88,15 @@ def from_transformers(
     >>> from_transformers(config)
     RotaryEmbedding(head_dim=16, layout='half', base=10000.0)
     """
-    length = None if seq_len is None else checks.count(WHO, "seq_len", seq_len)
+    length = None if seq_len is None else checks.count("seq_len", seq_len)
     for name, value in (("part", part), ("layer_type", layer_type)):
         if value is not None and not isinstance(value, str):
-            raise TypeError(f"{WHO}: {name} must be a string; got {value!r:.100}")
+            raise wrong_type(f"{name} must be a string; got {value!r:.100}")
     try:
         with float32_on_cpu():
             return _identified(_part_of(_config_of(config), part), layer_type, length)
     except (TypeError, ValueError, OSError) as error:
-        text = str(error).replace("from_config:", f"{WHO}:")
+        text = str(error).replace("from_config:", "from_transformers:")
         kinds = (TypeError, ValueError, FileNotFoundError, PermissionError, OSError)
         kind = next(kind for kind in kinds if isinstance(error, kind))
         raise kind(text if len(text) < 1_000 else f"{text[:990]} ...") from error
@@ -109,14 +109,13 @@ def _config_of(config: Any) -> Any:
     mapping = mapping_of(config)
     model_type: Any = mapping.get("model_type")
     if model_type not in transformers.CONFIG_MAPPING:
-        raise ValueError(
-            f"{WHO}: model_type must be of a family that transformers {transformers.__version__} has; got "
-            f"{model_type!r:.100}"
+        raise wrong_value(
+            f"model_type must be of a family that transformers {transformers.__version__} has; got {model_type!r:.100}"
         )
     try:
         return transformers.CONFIG_MAPPING[model_type].from_dict(deepcopy(dict(mapping)))
     except Exception as error:  # a config class may raise anything
-        raise ValueError(f"{WHO}: transformers must accept the config; got {type(error).__name__}: {error}") from error
+        raise wrong_value(f"transformers must accept the config; got {type(error).__name__}: {error}") from error
 
 
 def _part_of(config: Any, part: str | None) -> Any:
@@ -132,7 +131,7 @@ def _part_of(config: Any, part: str | None) -> Any:
     if part is None:
         return config
     known = ", ".join(sorted(name for name, value in vars(config).items() if _is_config(value)))
-    raise ValueError(f"{WHO}: part must be {f'one of {known}' if known else 'None for this config'}; got {part!r:.100}")
+    raise wrong_value(f"part must be {f'one of {known}' if known else 'None for this config'}; got {part!r:.100}")
 
 
 def _is_config(value: Any) -> bool:
@@ -148,12 +147,12 @@ def _identified(config: Any, layer_type: str | None, seq_len: int | None) -> Rot
     try:
         pairs = pairs_of(config)
     except ValueError as error:
-        raise ValueError(f"{WHO}: transformers must build a model with a rotary module; got {error}") from error
+        raise wrong_value(f"transformers must build a model with a rotary module; got {error}") from error
     labels = _layer_types(config)
     if layer_type is not None:
         if layer_type not in [*labels, *(getattr(config, "layer_types", None) or ())]:
             known = ", ".join(repr(each) for each in labels if each) or "None"
-            raise ValueError(f"{WHO}: layer_type must be one of {known}; got {layer_type!r:.100}")
+            raise wrong_value(f"layer_type must be one of {known}; got {layer_type!r:.100}")
         labels = [layer_type]
     found, missing = {}, []
     for label in labels:
@@ -165,7 +164,7 @@ def _identified(config: Any, layer_type: str | None, seq_len: int | None) -> Rot
         raise missing[0]
     values = list(found.values())
     if any(value != values[0] for value in values[1:]):
-        raise ValueError(f"{WHO}: layer_type must be one of {', '.join(map(repr, found))}, which differ; got None")
+        raise wrong_value(f"layer_type must be one of {', '.join(map(repr, found))}, which differ; got None")
     return values[0]
 
 
@@ -191,10 +190,10 @@ def _of_layers(pairs: list[Pair], config: Any, label: str | None, seq_len: int |
             continue
         values[kind] = _value(rotation, type(pair.rotary).__name__, seq_len)
     if not values:
-        raise _NoLayers(f"{WHO}: an attention must apply the tables of a rotary module; got {'; '.join(problems)}")
+        raise wrong(_NoLayers, f"an attention must apply the tables of a rotary module; got {'; '.join(problems)}")
     if len(different := list(dict.fromkeys(values.values()))) > 1:
         names = ", ".join(f"{cls.__name__} with {rotary}" for cls, rotary, *_ in values)
-        raise ValueError(f"{WHO}: all layers must be rotated alike; got {len(different)} rotations: {names}")
+        raise wrong_value(f"all layers must be rotated alike; got {len(different)} rotations: {names}")
     return different[0]
 
 
@@ -219,8 +218,8 @@ def _value(rotation: AttentionRotation, rotary: str, seq_len: int | None) -> Rot
     options = {"shape": "seq dim", "like": torch.zeros(1)} | ({} if seq_len is None else {"seq_len": max(seq_len, 8)})
     found = identify_axes(fn, rotation.width, rotation.axes, **options)
     if found.rope is None:
-        raise ValueError(
-            f"{WHO}: {rotation.name} with the tables of {rotary} must be a rotary embedding; got a function that no "
+        raise wrong_value(
+            f"{rotation.name} with the tables of {rotary} must be a rotary embedding; got a function that no "
             f"value explains. {' '.join(found.reasons)}"
         )
     if rotation.head_width == rotation.width:

@@ -27,14 +27,14 @@ def holds_table(module: Any) -> bool:
     return any(cls.__name__ in ATTENTION_CLASSES for cls in type(module).__mro__)
 
 
-def exact_table_class(who: str, module: Any) -> Any:
+def exact_table_class(module: Any) -> Any:
     """The class that gives exact tables to an attention module. Its forward has the same code.
 
     The forward looks up row numbers in place of sines and cosines. A row number has two digits of base 256, which are
     exact even after a cast to 16 bits. The number of rows stays the same. The table cannot be read or edited while the
     model is patched.
     """
-    with comparison(who, "every module must be one that can be patched", module):
+    with comparison("every module must be one that can be patched", module):
         if not is_of_transformers(type(module).forward):
             raise ValueError("its forward is not that of transformers")
         options: dict[str, Any] = {"head_dim": module.head_dim, "rotary_dim": module.pos_embd_dim}

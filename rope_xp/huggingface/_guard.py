@@ -5,7 +5,6 @@
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
-
 import copyreg
 import types
 from collections.abc import Collection, Iterable, Mapping
@@ -14,6 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses import FakeTensor
+
+from rope_xp._core.errors import wrong_value
 
 # Relative difference between buffers computed on two devices: a few of the last bits of float32.
 DEVICE_ROUNDING = 2.0**-20
@@ -128,15 +129,15 @@ def guard(module: Any, names: Collection[str], initial: Mapping[str, Any]) -> No
     vars(module)["_guarded_state"] = GuardedState(names, initial, values, dict.fromkeys(values, ()))
 
 
-def check_unedited(who: str, modules: Iterable[Any]) -> None:
+def check_unedited(modules: Iterable[Any]) -> None:
     """Check that the buffers of each module have the expected values."""
     for module in modules:
         state = vars(module)["_guarded_state"]
         faults = [f"its {name} is on the meta device" for name in state.values if not has_values(module, name)]
         faults += [f"its {name} has been edited since" for name in state.edited_buffers(module)]
         if faults:
-            raise ValueError(
-                f"{who}: every module must have the buffers that it had when it was patched; "
+            raise wrong_value(
+                f"every module must have the buffers that it had when it was patched; "
                 f"got {class_path(module)}: {faults[0]}"
             )
 

@@ -126,7 +126,7 @@ class AttentionRotation:
     def __init__(self, attention: Any, make_rotary: Callable[[], Any], layer_type: str | None, seq_len: int | None):
         self.attention, self.make_rotary = attention, make_rotary
         self.layer_type, self.seq_len = layer_type, seq_len
-        self._forward = _Catcher("from_transformers", ()).rewritten(type(attention).forward)
+        self._forward = _Catcher(()).rewritten(type(attention).forward)
         self._states, self._token_axes = (0, 0), []  # the width of hidden states, and their axes before the tokens
         self.name, self.width, self.head_width = "", 0, 0
         self.format = self._find_format()

@@ -1,7 +1,6 @@
 """Classes of transformers, rewritten so that their forward calls the apply functions of rope_xp."""
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
-
 import re
 import types
 from collections.abc import Iterable
@@ -9,6 +8,7 @@ from itertools import product
 from typing import Any
 
 from rope_xp._core.channels import READ_WRITE
+from rope_xp._core.errors import wrong_value
 from rope_xp.huggingface._apply import ROTATION_TOLERANCE, apply_function, known_signature, largest_difference
 from rope_xp.huggingface._compare_tables import ROTARY_NAME
 from rope_xp.huggingface._comparison import comparison
@@ -35,8 +35,7 @@ class ClassRewriter:
         For each apply function of transformers and its source file, the apply function of rope_xp.
     """
 
-    def __init__(self, who: str, rotaries: Iterable[Rotary]):
-        self.who = who
+    def __init__(self, rotaries: Iterable[Rotary]):
         self.rotaries = list(rotaries)
         self.formats: dict[str, list[TableFormat]] = {}
         for rotary in self.rotaries:
@@ -52,7 +51,7 @@ class ClassRewriter:
         """The class that a module gets: rewritten if its forward calls an apply function, else its own."""
         cls = type(module)
         if cls not in self.classes:
-            with comparison(self.who, "every module must be one that can be patched", module):
+            with comparison("every module must be one that can be patched", module):
                 self.classes[cls] = self._rewritten_class(cls)
         return self.classes[cls]
 
@@ -74,8 +73,8 @@ class ClassRewriter:
         """Check that each rotary module has a source file whose apply functions have been replaced."""
         for rotary in self.rotaries:
             if not self.files_with_apply.intersection(_source_files(rotary)):
-                raise ValueError(
-                    f"{self.who}: every module must be one that can be patched; got {class_path(rotary.original)}, "
+                raise wrong_value(
+                    f"every module must be one that can be patched; got {class_path(rotary.original)}, "
                     "whose tables no method of the model applies"
                 )
 

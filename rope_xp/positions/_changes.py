@@ -5,10 +5,12 @@ from typing import Any
 
 from rope_xp._core import backends, checks
 from rope_xp._core.arrays import Array
+from rope_xp._core.errors import public, wrong_type, wrong_value
 from rope_xp.positions._grids import widest_dtype
 from rope_xp.positions._sequence import NUMPY
 
 
+@public("join")
 def join(
     *parts: int | Array,
     total: int | None = None,
@@ -51,43 +53,43 @@ def join(
     array([[ 0,  0, -1, -1],
            [ 0,  1, -1, -1]], dtype=int32)
     """
-    who = "join"
-    arrays = _array_parts(who, parts, like)
+    arrays = _array_parts(parts, like)
     xp, remaining = backends.namespace(arrays[0]), iter(arrays)
     dtype = widest_dtype(xp, arrays)
-    counts = [checks.count(who, "a number of tokens", part) if checks.is_int(part) else None for part in parts]
+    counts = [checks.count("a number of tokens", part) if checks.is_int(part) else None for part in parts]
     rows = [next(remaining) if count is None else _constant(0, count, arrays[0]) for count in counts]
     if total is not None:
         tokens = sum(row.shape[-1] for row in rows)
-        missing = checks.count(who, "total", total) - tokens
+        missing = checks.count("total", total) - tokens
         if missing < 0:
-            raise ValueError(f"{who}: total must be at least {tokens}, the number of tokens of the parts; got {total}")
+            raise wrong_value(f"total must be at least {tokens}, the number of tokens of the parts; got {total}")
         if not checks.is_int(padding):
-            raise TypeError(f"{who}: padding must be an int; got {type(padding).__name__}")
+            raise wrong_type(f"padding must be an int; got {type(padding).__name__}")
         if not -(2**31) <= padding < 2**31:
-            raise ValueError(f"{who}: padding must fit in int32; got {padding}")
+            raise wrong_value(f"padding must fit in int32; got {padding}")
         rows.append(_constant(padding, missing, arrays[0]))
     return xp.concat([backends.astype(row, dtype) for row in rows], axis=-1)
 
 
-def _array_parts(who: str, parts: tuple[Any, ...], like: Any) -> list[Any]:
+def _array_parts(parts: tuple[Any, ...], like: Any) -> list[Any]:
     """The arrays among the parts, in one library and on one device."""
     arrays = [part for part in parts if not checks.is_int(part)]
     if not arrays:
-        raise ValueError(f"{who}: at least one part must be an array of positions; got {checks.shown(parts)}")
+        raise wrong_value(f"at least one part must be an array of positions; got {checks.shown(parts)}")
     for part in arrays:
-        checks.array(who, "every part", part)
+        checks.array("every part", part)
     if like is None:
         like = next((part for part in arrays if not backends.is_host(part)), NUMPY)
-    arrays = [checks.positions(who, "every part", part, like=like) for part in arrays]
+    arrays = [checks.positions("every part", part, like=like) for part in arrays]
     if not all(array.ndim for array in arrays) or len({checks.shape(array)[:-1] for array in arrays}) > 1:
         shapes = [checks.shape(array) for array in arrays]
-        raise ValueError(
-            f"{who}: parts must have an axis of tokens and the same axes before it; got shapes {checks.shown(shapes)}"
+        raise wrong_value(
+            f"parts must have an axis of tokens and the same axes before it; got shapes {checks.shown(shapes)}"
         )
     return arrays
 
 
+@public("augment")
 def augment(
     positions: Array,
     source: Any,
@@ -138,18 +140,17 @@ def augment(
     >>> bool(np.all(np.abs(moved - centres) <= 0.1))
     True
     """
-    who = "augment"
-    checks.floating(who, "positions", positions, ("float32", "float64"))
+    checks.floating("positions", positions, ("float32", "float64"))
     if not positions.ndim:
-        raise ValueError(f"{who}: positions must have a position axis first; got shape ()")
-    shift = None if shift is None else checks.at_least(who, "shift", shift, 0.0)
+        raise wrong_value("positions must have a position axis first; got shape ()")
+    shift = None if shift is None else checks.at_least("shift", shift, 0.0)
     jitter, rescale = (
-        None if factor is None else math.log(checks.at_least(who, name, factor, 1.0))
+        None if factor is None else math.log(checks.at_least(name, factor, 1.0))
         for name, factor in (("jitter", jitter), ("rescale", rescale))
     )
     axes = positions.shape[0]
     count = axes * ((shift is not None) + (jitter is not None)) + (rescale is not None)
-    moved, numbers = _with_random_numbers(who, positions, count, source)
+    moved, numbers = _with_random_numbers(positions, count, source)
     xp, column = backends.namespace(moved), (axes,) + (1,) * (positions.ndim - 1)
     if shift is not None:
         moved = moved + shift * xp.reshape(numbers[:axes], column)
@@ -160,16 +161,16 @@ def augment(
     return moved if rescale is None else moved * xp.exp(rescale * numbers[0])
 
 
-def _with_random_numbers(who: str, positions: Any, count: int, source: Any) -> tuple[Any, Any]:
+def _with_random_numbers(positions: Any, count: int, source: Any) -> tuple[Any, Any]:
     """Positions, and `count` random numbers from -1 to 1; both in one library and dtype."""
     numbers: Any = backends.uniform(count, source=source)
     if numbers is None:
         wanted = "a numpy.random.Generator, a torch.Generator or a JAX key"
-        raise TypeError(f"{who}: source must be {wanted}; got {type(source).__name__}")
+        raise wrong_type(f"source must be {wanted}; got {type(source).__name__}")
     if backends.is_host(positions):
-        positions = checks.convert_like(who, "positions", positions, numbers)
+        positions = checks.convert_like("positions", positions, numbers)
     else:
-        numbers = checks.convert_like(who, "numbers of source", numbers, positions)
+        numbers = checks.convert_like("numbers of source", numbers, positions)
     return positions, 2 * backends.astype(numbers, positions.dtype) - 1
 
 

@@ -106,6 +106,7 @@ from typing import Any, Literal
 
 from rope_xp._core import backends, checks
 from rope_xp._core.arrays import Array
+from rope_xp._core.errors import public, wrong_type, wrong_value
 from rope_xp.positions._sequence import NUMPY
 
 Numbers = Sequence[int] | Sequence[float]
@@ -118,6 +119,7 @@ SIZES = {
 }
 
 
+@public("grid")
 def grid(
     *sizes: int | Numbers | Array,
     start: float | Numbers = 0,
@@ -180,23 +182,23 @@ def grid(
     array([[ 5. ,  5. ,  5. , 14. , 14. , 14. ],
            [-1. , -0.5,  0. , -1. , -0.5,  0. ]], dtype=float32)
     """
-    who = "grid"
-    _check_number_of_axes(who, sizes)
+    _check_number_of_axes(sizes)
     if step is not None and last is not None:
         both = f"step={checks.shown(step)} and last={checks.shown(last)}"
-        raise ValueError(f"{who}: at most one of step and last may be given; got {both}")
-    starts, steps = _per_axis(who, "start", start, sizes), _per_axis(who, "step", 1 if step is None else step, sizes)
-    lasts = [None] * len(sizes) if last is None else _per_axis(who, "last", last, sizes)
+        raise wrong_value(f"at most one of step and last may be given; got {both}")
+    starts, steps = _per_axis("start", start, sizes), _per_axis("step", 1 if step is None else step, sizes)
+    lasts = [None] * len(sizes) if last is None else _per_axis("last", last, sizes)
     for size in filter(_is_array, sizes):
-        checks.array(who, "coordinates", size)
+        checks.array("coordinates", size)
     target: Any = like
     if like is None:
         target = next((size for size in sizes if _is_array(size) and not backends.is_host(size)), NUMPY)
-    checks.array(who, "like", target)
-    axis_positions = [_axis_positions(who, *numbers, target) for numbers in zip(sizes, starts, steps, lasts)]
-    return _cells(who, axis_positions, block, axes)
+    checks.array("like", target)
+    axis_positions = [_axis_positions(*numbers, target) for numbers in zip(sizes, starts, steps, lasts)]
+    return _cells(axis_positions, block, axes)
 
 
+@public("normalized")
 def normalized(
     *sizes: int,
     by: Literal["separate", "min", "max"] = "separate",
@@ -244,125 +246,122 @@ def normalized(
     array([[ 0.  ,  0.  ,  0.  ,  0.  ],
            [-0.75, -0.25,  0.25,  0.75]], dtype=float32)
     """
-    who = "normalized"
-    _check_number_of_axes(who, sizes)
-    checks.one_of(who, "by", by, SIZES)
-    counts = [checks.count(who, "every size", size) for size in sizes]
+    _check_number_of_axes(sizes)
+    checks.one_of("by", by, SIZES)
+    counts = [checks.count("every size", size) for size in sizes]
     if any(isinstance(size, int) and size < 1 for size in counts):
-        raise ValueError(f"{who}: every size must be at least 1; got {min(counts)}")
+        raise wrong_value(f"every size must be at least 1; got {min(counts)}")
     like = NUMPY if like is None else like
-    xp = checks.array(who, "like", like)
+    xp = checks.array("like", like)
     lengths = counts if by == "separate" else [min(counts) if by == "min" else max(counts)] * len(counts)
     axis_positions = []
     for size, length in zip(counts, lengths):  # in integers, so that only the division rounds
         axis_positions.append(backends.astype(2 * backends.arange(size, like=like) + (1 - length), xp.float32) / length)
-    return _cells(who, axis_positions, 1, axes)
+    return _cells(axis_positions, 1, axes)
 
 
-def _check_number_of_axes(who: str, sizes: tuple[Any, ...]) -> None:
+def _check_number_of_axes(sizes: tuple[Any, ...]) -> None:
     """There must be an axis, and no more than half of those that NumPy has: an axis in blocks is two."""
     most = checks.MAX_AXES // 2
     if not 1 <= len(sizes) <= most:
-        raise ValueError(f"{who}: at least one size is required, and at most {most}; got {len(sizes) or 'none'}")
+        raise wrong_value(f"at least one size is required, and at most {most}; got {len(sizes) or 'none'}")
 
 
-def _per_axis(who: str, name: str, values: Any, sizes: tuple[Any, ...]) -> list[Any]:
+def _per_axis(name: str, values: Any, sizes: tuple[Any, ...]) -> list[Any]:
     """One number for each axis; a single number applies to all axes."""
     if backends.is_host(values):
-        checks.array(who, name, values)
+        checks.array(name, values)
         values = values.tolist()
     if not isinstance(values, Sequence) or isinstance(values, str):
         values = [values] * len(sizes)
     if len(values) != len(sizes):
-        raise ValueError(f"{who}: {name} must be a number, or one for each of {len(sizes)} axes; got {len(values)}")
-    return [_number(who, name, value) for value in values]
+        raise wrong_value(f"{name} must be a number, or one for each of {len(sizes)} axes; got {len(values)}")
+    return [_number(name, value) for value in values]
 
 
-def _number(who: str, name: str, value: Any) -> Any:
+def _number(name: str, value: Any) -> Any:
     """`value` as an int or a finite float; it must be one of the two."""
-    return checks.plain(value) if checks.is_int(value) else checks.finite(who, name, value)
+    return checks.plain(value) if checks.is_int(value) else checks.finite(name, value)
 
 
 def _is_array(size: Any) -> bool:
     return not checks.is_int(size) and backends.namespace(size) is not None
 
 
-def _axis_positions(who: str, size: Any, start: Any, step: Any, last: Any, like: Any) -> Any:
+def _axis_positions(size: Any, start: Any, step: Any, last: Any, like: Any) -> Any:
     """Positions along one axis of the grid, "size"."""
     integers = last is None and not isinstance(start, float) and not isinstance(step, float)
     if not checks.is_int(size):
-        coordinates = _coordinates(who, size)
+        coordinates = _coordinates(size)
         if last is not None:
-            raise ValueError(f"{who}: last must not be given for an axis with coordinates; got {last}")
+            raise wrong_value(f"last must not be given for an axis with coordinates; got {last}")
         if _is_array(coordinates):
-            return _axis_from_array(who, coordinates, start, step, integers, like)
-        return _axis_from_numbers(who, coordinates, start, step, like)
-    size = checks.count(who, "every size", size)
+            return _axis_from_array(coordinates, start, step, integers, like)
+        return _axis_from_numbers(coordinates, start, step, like)
+    size = checks.count("every size", size)
     if integers:
         if isinstance(size, int) and isinstance(start, int):  # symbolic sizes are not compared
-            _check_int32(who, [start, step, start + step * max(size - 1, 0)])
+            _check_int32([start, step, start + step * max(size - 1, 0)])
         return backends.arange(size, like=like) * step + start
     if last is None:
-        return _axis_from_numbers(who, range(size), start, step, like)
-    length = checks.finite(who, "last", last) - checks.finite(who, "start", start)
-    return _axis_from_numbers(who, [cell / max(size - 1, 1) for cell in range(size)], start, length, like)
+        return _axis_from_numbers(range(size), start, step, like)
+    length = checks.finite("last", last) - checks.finite("start", start)
+    return _axis_from_numbers([cell / max(size - 1, 1) for cell in range(size)], start, length, like)
 
 
-def _axis_from_array(who: str, coordinates: Any, start: Any, step: Any, integers: bool, like: Any) -> Any:
+def _axis_from_array(coordinates: Any, start: Any, step: Any, integers: bool, like: Any) -> Any:
     """``start + step * coordinates`` for an array of a library other than NumPy."""
-    given = checks.positions(who, "coordinates", coordinates, like=like)
+    given = checks.positions("coordinates", coordinates, like=like)
     if integers and not backends.is_real(given):
-        _check_int32(who, [number for number in (start, step) if isinstance(number, int)])
+        _check_int32([number for number in (start, step) if isinstance(number, int)])
         return given * step + start
     return backends.astype(given, backends.namespace(like).float32) * step + start
 
 
-def _axis_from_numbers(who: str, coordinates: Sequence[Any], start: Any, step: Any, like: Any) -> Any:
+def _axis_from_numbers(coordinates: Sequence[Any], start: Any, step: Any, like: Any) -> Any:
     """``start + step * coordinate`` for Python numbers: int32 if all of them are integers, else float32."""
     xp = backends.namespace(like)
     if not any(isinstance(number, float) for number in (start, step, *coordinates)):
         values = [start + step * coordinate for coordinate in coordinates]
-        _check_int32(who, values)
+        _check_int32(values)
         return backends.from_numbers(tuple(values), like=like, dtype=xp.int32)
-    start, step = checks.finite(who, "start", start), checks.finite(who, "step", step)
-    values = [start + step * checks.finite(who, "coordinates", coordinate) for coordinate in coordinates]
+    start, step = checks.finite("start", start), checks.finite("step", step)
+    values = [start + step * checks.finite("coordinates", coordinate) for coordinate in coordinates]
     if not all(abs(value) < 2.0**127 for value in values):
-        raise ValueError(f"{who}: positions must fit in float32; got {max(values, key=abs)}")
+        raise wrong_value(f"positions must fit in float32; got {max(values, key=abs)}")
     return backends.from_numbers(tuple(values), like=like, dtype=xp.float32)
 
 
-def _coordinates(who: str, given: Any) -> Any:
+def _coordinates(given: Any) -> Any:
     """Coordinates as a list of Python numbers, or as an array of a library other than NumPy."""
     if _is_array(given):
         if given.ndim != 1:
-            raise ValueError(
-                f"{who}: every size must be an int, or coordinates of one axis; got shape {checks.shape(given)}"
-            )
+            raise wrong_value(f"every size must be an int, or coordinates of one axis; got shape {checks.shape(given)}")
         if not backends.is_host(given):
             return given
         given = given.tolist()
     if not isinstance(given, Sequence) or isinstance(given, str):
-        raise TypeError(f"{who}: every size must be an int, or coordinates; got {type(given).__name__}")
-    return [_number(who, "coordinates", coordinate) for coordinate in given]
+        raise wrong_type(f"every size must be an int, or coordinates; got {type(given).__name__}")
+    return [_number("coordinates", coordinate) for coordinate in given]
 
 
-def _check_int32(who: str, values: Any) -> None:
+def _check_int32(values: Any) -> None:
     """Positions must fit in int32."""
     for value in values:
         if not -(2**31) <= value < 2**31:
-            raise ValueError(f"{who}: positions must fit in int32; got {value}")
+            raise wrong_value(f"positions must fit in int32; got {value}")
 
 
-def _cells(who: str, axis_positions: list[Any], block: Any, axes: Any) -> Any:
+def _cells(axis_positions: list[Any], block: Any, axes: Any) -> Any:
     """Positions of all cells, from the positions along each axis."""
     counts = [positions.shape[0] for positions in axis_positions]
-    blocks = _per_axis(who, "block", block, tuple(counts))
+    blocks = _per_axis("block", block, tuple(counts))
     for count, size in zip(counts, blocks):
         if not isinstance(size, int):
-            raise TypeError(f"{who}: block must be an int, or one for each axis; got {checks.shown(size)}")
+            raise wrong_type(f"block must be an int, or one for each axis; got {checks.shown(size)}")
         if size < 1 or (size > 1 and count % size):
-            raise ValueError(f"{who}: block must be at least 1 and divide the size of its axis, {count}; got {size}")
-    rows = _rows(who, axes, len(axis_positions))
+            raise wrong_value(f"block must be at least 1 and divide the size of its axis, {count}; got {size}")
+    rows = _rows(axes, len(axis_positions))
     xp = backends.namespace(axis_positions[0])
     dtype = widest_dtype(xp, [axis_positions[axis] for axis in rows])
     shape = (*(count // size for count, size in zip(counts, blocks)), *blocks)
@@ -374,14 +373,14 @@ def _cells(who: str, axis_positions: list[Any], block: Any, axes: Any) -> Any:
     return xp.stack(result)
 
 
-def _rows(who: str, axes: Any, count: int) -> list[int]:
+def _rows(axes: Any, count: int) -> list[int]:
     """The axis of the grid for each row of the result."""
     if axes is None:
         return list(range(count))
     if not isinstance(axes, Sequence) or not all(checks.is_int(axis) for axis in axes):
-        raise TypeError(f"{who}: axes must be a sequence of int; got {checks.shown(axes)}")
+        raise wrong_type(f"axes must be a sequence of int; got {checks.shown(axes)}")
     if not axes or not all(0 <= axis < count for axis in axes):
-        raise ValueError(f"{who}: axes must be axes of the grid, 0 to {count - 1}; got {checks.shown(axes)}")
+        raise wrong_value(f"axes must be axes of the grid, 0 to {count - 1}; got {checks.shown(axes)}")
     return [checks.plain(axis) for axis in axes]
 
 

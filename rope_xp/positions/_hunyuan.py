@@ -7,6 +7,7 @@ import numpy as np
 
 from rope_xp._core import checks
 from rope_xp._core.arrays import Array
+from rope_xp._core.errors import public, wrong_value
 from rope_xp.positions._prompt import (
     IMAGE,
     VIDEO,
@@ -19,6 +20,7 @@ from rope_xp.positions._prompt import (
 )
 
 
+@public("hunyuan_vl")
 def hunyuan_vl(
     token_types: Any,
     image_grids: Any = None,
@@ -72,12 +74,11 @@ def hunyuan_vl(
            [0, 0, 0, 1, 1, 5],
            [0, 0, 0, 0, 0, 5]], dtype=int32)
     """
-    who = "hunyuan_vl"
-    axes = checks.count(who, "axes", axes)
+    axes = checks.count("axes", axes)
     if axes < 3:
-        raise ValueError(f"{who}: axes must be at least 3, for column, row and image; got {axes}")
-    grids = iter(merged_grids(who, "image_grids", image_grids, spatial_merge_size))
-    number_through_batch = checked_compat(who, compat) is not None
+        raise wrong_value(f"axes must be at least 3, for column, row and image; got {axes}")
+    grids = iter(merged_grids("image_grids", image_grids, spatial_merge_size))
+    number_through_batch = checked_compat(compat) is not None
     image = 0
 
     def row_positions(types: Any) -> tuple[Any, int]:
@@ -86,9 +87,9 @@ def hunyuan_vl(
         positions = np.tile(np.arange(len(types)), (axes, 1))
         for kind, start, tokens in runs_of_types(types):
             if kind == VIDEO:
-                raise ValueError(f"{who}: token_types must be 0 (text), 1 (image) or 3 (audio); got 2 (video)")
+                raise wrong_value("token_types must be 0 (text), 1 (image) or 3 (audio); got 2 (video)")
             if kind == IMAGE:
-                rows, columns = _next_image(who, grids, tokens)
+                rows, columns = _next_image(grids, tokens)
                 cells = np.arange(rows * columns)
                 start += (tokens - len(cells)) // 2
                 numbers = np.full_like(cells, image)
@@ -96,21 +97,21 @@ def hunyuan_vl(
                 image += 1
         return positions, int(positions.max(initial=-1)) + 1 - len(types) if number_through_batch else 0
 
-    result = positions_of_rows(who, token_types, mask, row_positions, axes=axes, dtype="int32", like=like)
-    require_all_used(who, "image_grids", grids)
+    result = positions_of_rows(token_types, mask, row_positions, axes=axes, dtype="int32", like=like)
+    require_all_used("image_grids", grids)
     return result
 
 
-def _next_image(who: str, grids: Iterator[Any], tokens: int) -> tuple[int, int]:
+def _next_image(grids: Iterator[Any], tokens: int) -> tuple[int, int]:
     """The rows and columns of Hunyuan-VL's next image, which must fill a run of that many tokens."""
     grid = next(grids, None)
     if grid is None:
-        raise ValueError(f"{who}: image_grids must have a grid for every run of image tokens; got too few grids")
+        raise wrong_value("image_grids must have a grid for every run of image tokens; got too few grids")
     time, height, width = grid
     if time != 1:
-        raise ValueError(f"{who}: image_grids must have one time step; got {time}")
+        raise wrong_value(f"image_grids must have one time step; got {time}")
     cells = height * (width + 1)
     if tokens not in (cells, cells + 2):
         wanted = f"{cells} or {cells + 2} tokens for a grid of {height} x {width}"
-        raise ValueError(f"{who}: a run of image tokens must have {wanted}; got {tokens}")
+        raise wrong_value(f"a run of image tokens must have {wanted}; got {tokens}")
     return height, width + 1

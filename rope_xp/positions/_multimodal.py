@@ -14,6 +14,7 @@ import numpy as np
 
 from rope_xp._core import checks
 from rope_xp._core.arrays import Array
+from rope_xp._core.errors import public, wrong_value
 from rope_xp.positions._prompt import (
     PromptPositions,
     checked_compat,
@@ -23,6 +24,7 @@ from rope_xp.positions._prompt import (
 )
 
 
+@public("qwen2_vl")
 def qwen2_vl(
     token_types: Any,
     image_grids: Any = None,
@@ -83,12 +85,12 @@ def qwen2_vl(
     >>> int(delta)  # the next token has index 5 and position 5
     0
     """
-    who = "qwen2_vl"
-    images = merged_grids(who, "image_grids", image_grids, spatial_merge_size)
-    videos = merged_grids(who, "video_grids", video_grids, spatial_merge_size)
-    return positions_with_grids(who, token_types, mask, images, videos, compat=checked_compat(who, compat), like=like)
+    images = merged_grids("image_grids", image_grids, spatial_merge_size)
+    videos = merged_grids("video_grids", video_grids, spatial_merge_size)
+    return positions_with_grids(token_types, mask, images, videos, compat=checked_compat(compat), like=like)
 
 
+@public("qwen2_5_vl")
 def qwen2_5_vl(
     token_types: Any,
     image_grids: Any = None,
@@ -142,15 +144,15 @@ def qwen2_5_vl(
     >>> qwen2_5_vl(video, video_grids=[[3, 2, 2]], positions_per_second=2, seconds_per_grid=[2.5]).positions[0]
     array([ 0,  5, 10, 11, 12], dtype=int32)
     """
-    who = "qwen2_5_vl"
-    images = merged_grids(who, "image_grids", image_grids, spatial_merge_size)
-    videos = merged_grids(who, "video_grids", video_grids, spatial_merge_size)
-    compat = checked_compat(who, compat)
-    timed = _scaled_times(who, videos, seconds_per_grid, positions_per_second, rate_first=compat is not None)
+    images = merged_grids("image_grids", image_grids, spatial_merge_size)
+    videos = merged_grids("video_grids", video_grids, spatial_merge_size)
+    compat = checked_compat(compat)
+    timed = _scaled_times(videos, seconds_per_grid, positions_per_second, rate_first=compat is not None)
     timed = [(times.astype(np.int64), height, width) for times, height, width in timed]
-    return positions_with_grids(who, token_types, mask, images, timed, compat=compat, like=like)
+    return positions_with_grids(token_types, mask, images, timed, compat=compat, like=like)
 
 
+@public("qwen3_vl")
 def qwen3_vl(
     token_types: Any,
     image_grids: Any = None,
@@ -195,13 +197,13 @@ def qwen3_vl(
            [0, 1, 1, 3, 4, 4, 6],
            [0, 1, 2, 3, 4, 5, 6]], dtype=int32)
     """
-    who = "qwen3_vl"
-    images = merged_grids(who, "image_grids", image_grids, spatial_merge_size)
-    videos = merged_grids(who, "video_grids", video_grids, spatial_merge_size)
+    images = merged_grids("image_grids", image_grids, spatial_merge_size)
+    videos = merged_grids("video_grids", video_grids, spatial_merge_size)
     frames = [(1, height, width) for time, height, width in videos for _ in range(time)]
-    return positions_with_grids(who, token_types, mask, images, frames, like=like)
+    return positions_with_grids(token_types, mask, images, frames, like=like)
 
 
+@public("qwen3_omni")
 def qwen3_omni(
     token_types: Any,
     image_grids: Any = None,
@@ -248,13 +250,13 @@ def qwen3_omni(
     >>> qwen3_omni(video, video_grids=[[2, 2, 2]], positions_per_second=13, seconds_per_grid=[0.5]).positions[0]
     array([0. , 6.5, 7.5], dtype=float32)
     """
-    who = "qwen3_omni"
-    images = merged_grids(who, "image_grids", image_grids, spatial_merge_size)
-    videos = merged_grids(who, "video_grids", video_grids, spatial_merge_size)
-    timed = _scaled_times(who, videos, seconds_per_grid, positions_per_second)
-    return positions_with_grids(who, token_types, mask, images, timed, dtype="float32", like=like)
+    images = merged_grids("image_grids", image_grids, spatial_merge_size)
+    videos = merged_grids("video_grids", video_grids, spatial_merge_size)
+    timed = _scaled_times(videos, seconds_per_grid, positions_per_second)
+    return positions_with_grids(token_types, mask, images, timed, dtype="float32", like=like)
 
 
+@public("ernie4_5_vl")
 def ernie4_5_vl(
     token_types: Any,
     image_grids: Any = None,
@@ -297,30 +299,27 @@ def ernie4_5_vl(
     >>> ernie4_5_vl([2, 2, 0], video_grids=[[4, 2, 2]]).positions[0]
     array([0, 1, 2], dtype=int32)
     """
-    who = "ernie4_5_vl"
-    images = merged_grids(who, "image_grids", image_grids, spatial_merge_size)
-    videos = merged_grids(who, "video_grids", video_grids, spatial_merge_size, temporal_merge_size)
-    return positions_with_grids(who, token_types, mask, images, videos, compat=checked_compat(who, compat), like=like)
+    images = merged_grids("image_grids", image_grids, spatial_merge_size)
+    videos = merged_grids("video_grids", video_grids, spatial_merge_size, temporal_merge_size)
+    return positions_with_grids(token_types, mask, images, videos, compat=checked_compat(compat), like=like)
 
 
-def _scaled_times(who: str, grids: list[Any], seconds: Any, rate: Any, *, rate_first: bool = False) -> list[Any]:
+def _scaled_times(grids: list[Any], seconds: Any, rate: Any, *, rate_first: bool = False) -> list[Any]:
     """The grids of videos, with time steps `seconds` apart (one number per video) at `rate` positions per second."""
     if rate is None and not grids:
         rate = 1.0  # not used: there are no videos
     if rate is None:
-        raise ValueError(f"{who}: positions_per_second must be given with videos; got None")
-    rate = checks.positive(who, "positions_per_second", rate)
+        raise wrong_value("positions_per_second must be given with videos; got None")
+    rate = checks.positive("positions_per_second", rate)
     seconds = [1.0] * len(grids) if seconds is None else seconds
-    seconds = host_array(who, "seconds_per_grid", seconds, "iuf", axes=(1,)).astype(np.float64)
+    seconds = host_array("seconds_per_grid", seconds, "iuf", axes=(1,)).astype(np.float64)
     if len(seconds) != len(grids):
-        raise ValueError(
-            f"{who}: seconds_per_grid must have one number for each of {len(grids)} videos; got {len(seconds)}"
-        )
+        raise wrong_value(f"seconds_per_grid must have one number for each of {len(grids)} videos; got {len(seconds)}")
     scaled = []
     for second, (time, height, width) in zip(seconds.tolist(), grids):
-        second = checks.positive(who, "seconds_per_grid", second)
+        second = checks.positive("seconds_per_grid", second)
         if second * rate * time >= 2**31:
-            raise ValueError(f"{who}: positions must fit in int32; got {time} time steps of {second} seconds")
+            raise wrong_value(f"positions must fit in int32; got {time} time steps of {second} seconds")
         # Times are truncated later, so that a rounding error can change them by 1. The dtype and the order of products
         # must therefore be those of the models.
         step, second, factor = np.arange(time, dtype=np.float32), np.float32(second), np.float32(rate)

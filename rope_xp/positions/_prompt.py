@@ -12,6 +12,7 @@ import numpy as np
 
 from rope_xp._core import backends, checks
 from rope_xp._core.arrays import Array
+from rope_xp._core.errors import public, wrong_type, wrong_value
 
 # Token types as processors number them. Audio tokens have positions like text.
 TEXT, IMAGE, VIDEO, AUDIO = range(4)
@@ -36,6 +37,7 @@ class PromptPositions(NamedTuple):
     delta: Any
 
 
+@public("prompt")
 def prompt(runs: Sequence[Any], *, like: Array | None = None) -> PromptPositions:
     """Positions of a prompt that is given as a sequence of runs.
 
@@ -82,27 +84,26 @@ def prompt(runs: Sequence[Any], *, like: Array | None = None) -> PromptPositions
     >>> prompt([2, ([0, 10, 20], 1, 1), 1]).positions[0]
     array([ 0,  1,  2, 12, 22, 23], dtype=int32)
     """
-    who = "prompt"
     if not isinstance(runs, Sequence) or isinstance(runs, str):
-        raise TypeError(f"{who}: runs must be a sequence; got {type(runs).__name__}")
-    checked = [_checked_run(who, run) for run in runs]
+        raise wrong_type(f"runs must be a sequence; got {type(runs).__name__}")
+    checked = [_checked_run(run) for run in runs]
     has_floats = any(run[0].dtype.kind == "f" for run in checked if isinstance(run, tuple))
-    return _result(who, *_positions_of_runs(checked), "float32" if has_floats else "int32", like)
+    return _result(*_positions_of_runs(checked), "float32" if has_floats else "int32", like)
 
 
-def _checked_run(who: str, run: Any) -> Any:
+def _checked_run(run: Any) -> Any:
     """A run of `prompt`: a number of tokens, or a grid whose times are an array."""
     if checks.is_int(run):
-        return checks.count(who, "a run of text", run)
+        return checks.count("a run of text", run)
     if not isinstance(run, Sequence) or len(run) != 3:
-        raise TypeError(f"{who}: a run must be an int or (times, height, width); got {checks.shown(run)}")
+        raise wrong_type(f"a run must be an int or (times, height, width); got {checks.shown(run)}")
     times = run[0]
     if checks.is_int(times):
-        times = np.arange(checks.count(who, "times", times))
-    times = host_array(who, "times", times, "iuf", axes=(1,))
+        times = np.arange(checks.count("times", times))
+    times = host_array("times", times, "iuf", axes=(1,))
     if not (np.isfinite(times).all() and (times >= 0).all()):
-        raise ValueError(f"{who}: times must be finite and not negative; got {checks.shown(times.tolist())}")
-    return times, checks.count(who, "height", run[1]), checks.count(who, "width", run[2])
+        raise wrong_value(f"times must be finite and not negative; got {checks.shown(times.tolist())}")
+    return times, checks.count("height", run[1]), checks.count("width", run[2])
 
 
 def _positions_of_runs(runs: Iterable[Any], compat: str | None = None) -> tuple[Any, Any]:
@@ -123,7 +124,6 @@ def _positions_of_runs(runs: Iterable[Any], compat: str | None = None) -> tuple[
 
 
 def positions_with_grids(
-    who: str,
     token_types: Any,
     mask: Any,
     images: list[Any],
@@ -140,15 +140,15 @@ def positions_with_grids(
     grids = {IMAGE: iter(images), VIDEO: iter(videos)}
 
     def row_positions(types: Any) -> tuple[Any, Any]:
-        return _positions_of_runs(_runs_with_grids(who, types, grids), compat)
+        return _positions_of_runs(_runs_with_grids(types, grids), compat)
 
-    result = positions_of_rows(who, token_types, mask, row_positions, axes=3, dtype=dtype, like=like)
+    result = positions_of_rows(token_types, mask, row_positions, axes=3, dtype=dtype, like=like)
     for kind, name in GRID_NAMES.items():
-        require_all_used(who, name, grids[kind])
+        require_all_used(name, grids[kind])
     return result
 
 
-def _runs_with_grids(who: str, types: Any, grids: dict[int, Iterator[Any]]) -> Iterator[Any]:
+def _runs_with_grids(types: Any, grids: dict[int, Iterator[Any]]) -> Iterator[Any]:
     """The runs of one row, as `_positions_of_runs` takes them: numbers of tokens, and the next grids."""
     for kind, _, tokens in runs_of_types(types):
         if kind not in grids:
@@ -159,13 +159,13 @@ def _runs_with_grids(who: str, types: Any, grids: dict[int, Iterator[Any]]) -> I
         while remaining:
             grid = next(grids[kind], None)
             if grid is None:
-                raise ValueError(f"{who}: {wanted}; got {remaining} without a grid")
+                raise wrong_value(f"{wanted}; got {remaining} without a grid")
             times, height, width = grid
             times = np.arange(times) if isinstance(times, int) else times
             cells = len(times) * height * width
             if cells > remaining:
-                raise ValueError(
-                    f"{who}: every run of tokens must consist of whole grids of {name}; got a grid of "
+                raise wrong_value(
+                    f"every run of tokens must consist of whole grids of {name}; got a grid of "
                     f"{len(times)} x {height} x {width} tokens for the last {remaining} tokens of a run of {tokens}"
                 )
             remaining -= cells
@@ -179,88 +179,81 @@ def runs_of_types(types: Any) -> Iterator[tuple[int, int, int]]:
         yield int(kind), int(start), int(tokens)
 
 
-def require_all_used(who: str, name: str, grids: Iterator[Any]) -> None:
+def require_all_used(name: str, grids: Iterator[Any]) -> None:
     """Check that no grid is left when all tokens have their positions."""
     unused = len(list(grids))
     if unused:
-        raise ValueError(f"{who}: every grid of {name} must have tokens; got {unused} without tokens")
+        raise wrong_value(f"every grid of {name} must have tokens; got {unused} without tokens")
 
 
 def positions_of_rows(
-    who: str, token_types: Any, mask: Any, row_positions: Callable[[Any], Any], *, axes: int, dtype: str, like: Any
+    token_types: Any, mask: Any, row_positions: Callable[[Any], Any], *, axes: int, dtype: str, like: Any
 ) -> PromptPositions:
     """Apply `row_positions` to the token types of each row, without padding, and collect positions and deltas."""
-    types = host_array(who, "token_types", token_types, "iu", axes=(1, 2))
-    if mask is None:
-        tokens = np.ones(types.shape, dtype=bool)
-    else:
-        tokens = host_array(who, "mask", mask, "biu", axes=(1, 2)) != 0
+    types = host_array("token_types", token_types, "iu", axes=(1, 2))
+    tokens = np.ones(types.shape, dtype=bool) if mask is None else host_array("mask", mask, "biu", axes=(1, 2)) != 0
     if tokens.shape != types.shape:
-        raise ValueError(f"{who}: mask must have the shape of token_types, {types.shape}; got {tokens.shape}")
+        raise wrong_value(f"mask must have the shape of token_types, {types.shape}; got {tokens.shape}")
     unknown = types[tokens & ((types < TEXT) | (types > AUDIO))]
     if unknown.size:
-        raise ValueError(
-            f"{who}: token_types must be 0 (text), 1 (image), 2 (video) or 3 (audio); got {unknown.flat[0]}"
-        )
+        raise wrong_value(f"token_types must be 0 (text), 1 (image), 2 (video) or 3 (audio); got {unknown.flat[0]}")
     positions = np.zeros((axes, *types.shape), dtype="float64" if dtype == "float32" else "int64")
     delta = np.zeros(types.shape[:-1], dtype=positions.dtype)
     for row in np.ndindex(delta.shape):
         positions[:, *row, tokens[row]], delta[row] = row_positions(types[row][tokens[row]])
-    return _result(who, positions, delta, dtype, like)
+    return _result(positions, delta, dtype, like)
 
 
-def _result(who: str, positions: Any, delta: Any, dtype: str, like: Any) -> PromptPositions:
+def _result(positions: Any, delta: Any, dtype: str, like: Any) -> PromptPositions:
     if positions.max(initial=0) >= 2**31:
-        raise ValueError(f"{who}: positions must fit in int32; got {positions.max()}")
+        raise wrong_value(f"positions must fit in int32; got {positions.max()}")
     positions, delta = positions.astype(dtype), np.asarray(delta).astype(dtype)
-    return PromptPositions(
-        checks.convert_like(who, "positions", positions, like), checks.convert_like(who, "delta", delta, like)
-    )
+    return PromptPositions(checks.convert_like("positions", positions, like), checks.convert_like("delta", delta, like))
 
 
-def merged_grids(who: str, name: str, grids: Any, spatial: Any, temporal: Any = 1) -> list[tuple[int, int, int]]:
+def merged_grids(name: str, grids: Any, spatial: Any, temporal: Any = 1) -> list[tuple[int, int, int]]:
     """Time steps, height and width of each grid, in tokens."""
     merge = (temporal, spatial, spatial)
     for kind, size in (("spatial", spatial), ("temporal", temporal)):
-        if checks.count(who, f"{kind}_merge_size", size) < 1:
-            raise ValueError(f"{who}: {kind}_merge_size must be at least 1; got {size}")
-    grids = host_array(who, name, [] if grids is None else grids, "iu", axes=(1, 2))
+        if checks.count(f"{kind}_merge_size", size) < 1:
+            raise wrong_value(f"{kind}_merge_size must be at least 1; got {size}")
+    grids = host_array(name, [] if grids is None else grids, "iu", axes=(1, 2))
     if grids.size and grids.shape[1:] != (3,):
-        raise ValueError(f"{who}: {name} must have shape (grids, 3), for time, height and width; got {grids.shape}")
+        raise wrong_value(f"{name} must have shape (grids, 3), for time, height and width; got {grids.shape}")
     grids = grids.reshape(-1, 3).tolist()
     wrong = [grid for grid in grids if min(grid) < 1 or any(size % factor for size, factor in zip(grid, merge))]
     if wrong:
-        raise ValueError(f"{who}: {name} must be positive multiples of {merge}, in patches; got {wrong[0]}")
+        raise wrong_value(f"{name} must be positive multiples of {merge}, in patches; got {wrong[0]}")
     return [tuple(size // factor for size, factor in zip(grid, merge)) for grid in grids]
 
 
-def checked_compat(who: str, compat: str | None) -> str | None:
+def checked_compat(compat: str | None) -> str | None:
     """`compat`, which must be None or "transformers"."""
     if compat is not None:
-        checks.one_of(who, "compat", compat, {"transformers": "what transformers 5.18 computes"})
+        checks.one_of("compat", compat, {"transformers": "what transformers 5.18 computes"})
     return compat
 
 
-def host_array(who: str, name: str, values: Any, kinds: str, axes: tuple[int, ...]) -> Any:
+def host_array(name: str, values: Any, kinds: str, axes: tuple[int, ...]) -> Any:
     """Lists or NumPy data as an array. The kind of its dtype must be in `kinds`, and its number of axes in `axes`."""
     if backends.is_host(values):
-        checks.array(who, name, values)
+        checks.array(name, values)
     elif not _is_nested_numbers(values):
         found = f"{type(values).__name__} of other objects" if isinstance(values, (list, tuple)) else type(values)
-        raise TypeError(
-            f"{who}: {name} must be lists of numbers or a NumPy array, since values are read on the host; got {found}"
+        raise wrong_type(
+            f"{name} must be lists of numbers or a NumPy array, since values are read on the host; got {found}"
         )
     try:
         array = np.asarray(values)
     except ValueError as ragged:
-        raise ValueError(f"{who}: {name} must have rows of equal length; got lists of different lengths") from ragged
+        raise wrong_value(f"{name} must have rows of equal length; got lists of different lengths") from ragged
     if not array.size:  # NumPy makes float64 arrays of empty lists
         array = array.astype(np.int64)
     if array.dtype.kind not in kinds:
         wanted = {"iu": "integers", "biu": "booleans or integers", "iuf": "integers or floats"}[kinds]
-        raise TypeError(f"{who}: {name} must be {wanted}; got {array.dtype}")
+        raise wrong_type(f"{name} must be {wanted}; got {array.dtype}")
     if array.ndim not in axes:
-        raise ValueError(f"{who}: {name} must have {' or '.join(map(str, axes))} axes; got shape {array.shape}")
+        raise wrong_value(f"{name} must have {' or '.join(map(str, axes))} axes; got shape {array.shape}")
     return array if array.dtype.kind in "bf" else array.astype(np.int64)
 
 

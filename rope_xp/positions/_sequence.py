@@ -8,11 +8,13 @@ import numpy as np
 
 from rope_xp._core import backends, checks
 from rope_xp._core.arrays import Array
+from rope_xp._core.errors import public, wrong_type, wrong_value
 
 # The default of `like`: results are NumPy arrays.
 NUMPY = np.zeros(0, dtype=np.int32)
 
 
+@public("consecutive")
 def consecutive(seq: int, offset: int | Array = 0, *, axes: int | None = None, like: Array | None = None) -> Any:
     """Positions ``offset, offset + 1, ..., offset + seq - 1``.
 
@@ -51,15 +53,15 @@ def consecutive(seq: int, offset: int | Array = 0, *, axes: int | None = None, l
     array([[0, 1, 2],
            [7, 8, 9]], dtype=int32)
     """
-    who = "consecutive"
-    positions = count_from(who, "offset", offset, checks.count(who, "seq", seq), like=like)
+    positions = count_from("offset", offset, checks.count("seq", seq), like=like)
     if axes is None:
         return positions
-    if checks.count(who, "axes", axes) < 1:
-        raise ValueError(f"{who}: axes must be at least 1; got {axes}")
+    if checks.count("axes", axes) < 1:
+        raise wrong_value(f"axes must be at least 1; got {axes}")
     return backends.namespace(positions).stack([positions] * axes)
 
 
+@public("from_mask")
 def from_mask(mask: Array, *, like: Array | None = None) -> Any:
     """Positions in padded rows: the tokens of each row are counted from 0.
 
@@ -89,17 +91,17 @@ def from_mask(mask: Array, *, like: Array | None = None) -> Any:
     array([[0, 0, 0, 1],
            [0, 1, 2, 3]], dtype=int32)
     """
-    who = "from_mask"
-    xp = checks.array(who, "mask", mask)
+    xp = checks.array("mask", mask)
     if not mask.ndim:
-        raise ValueError(f"{who}: mask must have an axis of tokens; got none")
+        raise wrong_value("mask must have an axis of tokens; got none")
     if backends.dtype_name(mask.dtype) != "bool":
-        mask = checks.positions(who, "mask", mask, real=False) != 0
-    tokens = checks.convert_like(who, "mask", backends.astype(mask, xp.int32), like)
+        mask = checks.positions("mask", mask, real=False) != 0
+    tokens = checks.convert_like("mask", backends.astype(mask, xp.int32), like)
     last = backends.cumulative_sum(tokens) - 1
     return backends.namespace(last).where(last < 0, last * 0, last)
 
 
+@public("from_lengths")
 def from_lengths(lengths: Sequence[int] | Array, total: int | None = None, *, like: Array | None = None) -> Any:
     """Positions in a packed row: several sequences one after the other, each counted from 0.
 
@@ -131,21 +133,21 @@ def from_lengths(lengths: Sequence[int] | Array, total: int | None = None, *, li
     >>> from_lengths([3, 2])
     array([0, 1, 2, 0, 1], dtype=int32)
     """
-    who = "from_lengths"
-    numbers = _numbers(who, "lengths", lengths)
+    numbers = _numbers("lengths", lengths)
     if numbers is not None:
         numbers = [0, *accumulate(numbers)]
-        boundaries = _from_host(who, "lengths", numbers, like)
-        total = numbers[-1] if total is None else checks.count(who, "total", total)
+        boundaries = _from_host("lengths", numbers, like)
+        total = numbers[-1] if total is None else checks.count("total", total)
         if isinstance(total, int) and total < numbers[-1]:
-            raise ValueError(f"{who}: total must be at least the last boundary, {numbers[-1]}; got {total}")
-        return _packed(who, boundaries, total)
-    sizes: Any = checks.positions(who, "lengths", lengths, like=like, real=False)
+            raise wrong_value(f"total must be at least the last boundary, {numbers[-1]}; got {total}")
+        return _packed(boundaries, total)
+    sizes: Any = checks.positions("lengths", lengths, like=like, real=False)
     start = backends.from_numbers((0,), like=sizes, dtype=sizes.dtype)
     boundaries = backends.namespace(sizes).concat([start, backends.cumulative_sum(sizes)])
-    return _packed(who, boundaries, total)
+    return _packed(boundaries, total)
 
 
+@public("from_cu_seqlens")
 def from_cu_seqlens(cu_seqlens: Sequence[int] | Array, total: int | None = None, *, like: Array | None = None) -> Any:
     """Positions in a packed row, from the boundaries of its sequences.
 
@@ -184,12 +186,12 @@ def from_cu_seqlens(cu_seqlens: Sequence[int] | Array, total: int | None = None,
     >>> from_cu_seqlens([0, 3, 5, 6])  # the last token is padding
     array([0, 1, 2, 0, 1, 0], dtype=int32)
     """
-    who = "from_cu_seqlens"
-    total = None if total is None else checks.count(who, "total", total)
-    boundaries, last = _boundaries(who, cu_seqlens, "total", total, like)
-    return _packed(who, boundaries, last if total is None else total)
+    total = None if total is None else checks.count("total", total)
+    boundaries, last = _boundaries(cu_seqlens, "total", total, like)
+    return _packed(boundaries, last if total is None else total)
 
 
+@public("context_parallel")
 def context_parallel(
     seq: int | Array,
     rank: int | Array,
@@ -260,25 +262,24 @@ def context_parallel(
     >>> context_parallel(np.arange(12, dtype=np.int32), rank=0, size=2, zigzag=True, cu_seqlens=[0, 8, 12])
     array([ 0,  1,  6,  7,  8, 11], dtype=int32)
     """
-    who = "context_parallel"
-    name, total = _number_of_tokens(who, seq)
-    size = checks.count(who, "size", size)
+    name, total = _number_of_tokens(seq)
+    size = checks.count("size", size)
     if size < 1:
-        raise ValueError(f"{who}: size must be at least 1; got {size}")
-    zigzag = checks.boolean(who, "zigzag", zigzag)
+        raise wrong_value(f"size must be at least 1; got {size}")
+    zigzag = checks.boolean("zigzag", zigzag)
     chunks = 2 * size if zigzag else size
     if total % chunks:
-        raise ValueError(f"{who}: {name} must be divisible by {chunks}, the number of chunks; got {total}")
+        raise wrong_value(f"{name} must be divisible by {chunks}, the number of chunks; got {total}")
     if like is None:
         arrays: list[Any] = [x for x in (seq, cu_seqlens, rank) if not (checks.is_int(x) or backends.is_host(x))]
         like = next((x for x in arrays if backends.namespace(x) is not None), NUMPY)
     else:
-        checks.array(who, "like", like)
-    chunk = first = _checked_rank(who, rank, total, size, like)
+        checks.array("like", like)
+    chunk = first = _checked_rank(rank, total, size, like)
     if cu_seqlens is None:
         start, width, token = 0, total // chunks, backends.arange(total // size, like=like)
     else:
-        boundaries, _ = _boundaries(who, cu_seqlens, name, total, like, chunks)
+        boundaries, _ = _boundaries(cu_seqlens, name, total, like, chunks)
         start, width, token = _of_each_sequence(boundaries, total, size, chunks)
     # `token` counts the rank's tokens of one sequence from 0, `width` is the length of that sequence's chunks.
     if zigzag:
@@ -287,58 +288,58 @@ def context_parallel(
     positions = token + width * chunk
     if name == "seq":
         return positions
-    return backends.take(checks.convert_like(who, "seq", seq, like), positions + start, axis=-1)
+    return backends.take(checks.convert_like("seq", seq, like), positions + start, axis=-1)
 
 
-def _number_of_tokens(who: str, seq: Any) -> tuple[str, Any]:
+def _number_of_tokens(seq: Any) -> tuple[str, Any]:
     """What `seq` is called in messages, and the number of tokens: `seq` itself, or the size of its last axis."""
     if checks.is_int(seq):
-        return "seq", checks.count(who, "seq", seq)
+        return "seq", checks.count("seq", seq)
     if backends.namespace(seq) is None:
-        raise TypeError(f"{who}: seq must be an int or an array; got {type(seq).__name__}")
-    checks.array(who, "seq", seq)
+        raise wrong_type(f"seq must be an int or an array; got {type(seq).__name__}")
+    checks.array("seq", seq)
     if not seq.ndim or seq.shape[-1] is None:
-        raise ValueError(f"{who}: an array seq must have a last axis of known size; got shape {checks.shape(seq)}")
+        raise wrong_value(f"an array seq must have a last axis of known size; got shape {checks.shape(seq)}")
     return "the last axis of seq", seq.shape[-1]
 
 
-def _checked_rank(who: str, rank: Any, total: Any, size: Any, like: Any) -> Any:
+def _checked_rank(rank: Any, total: Any, size: Any, like: Any) -> Any:
     """`rank` as an int, or as an array of one number. Positions up to `total` must fit in its dtype, or in int32."""
     if backends.is_host(rank):
-        rank = checks.positions(who, "rank", rank, real=False)
+        rank = checks.positions("rank", rank, real=False)
         rank = rank if rank.ndim else int(rank)
     bits = 32
     if checks.is_int(rank):
         if not 0 <= rank < size:
-            raise ValueError(f"{who}: rank must be at least 0 and less than size={size}; got {rank}")
+            raise wrong_value(f"rank must be at least 0 and less than size={size}; got {rank}")
     else:
-        rank = checks.positions(who, "rank", rank, like=like, real=False)
+        rank = checks.positions("rank", rank, like=like, real=False)
         bits = _bits(rank)
         if rank.ndim:
-            raise ValueError(f"{who}: rank must have no axis; got shape {checks.shape(rank)}")
+            raise wrong_value(f"rank must have no axis; got shape {checks.shape(rank)}")
     if isinstance(total, int) and total > 1 << (bits - 1):
-        raise ValueError(f"{who}: positions must fit in int{bits}; got {total} tokens")
+        raise wrong_value(f"positions must fit in int{bits}; got {total} tokens")
     return rank if checks.is_int(rank) else rank[..., None]
 
 
-def count_from(who: str, name: str, offset: Any, seq: Any, *, like: Any = None) -> Any:
-    """The same as `consecutive`. Error messages begin with `who` and call the offset `name`."""
+def count_from(name: str, offset: Any, seq: Any, *, like: Any = None) -> Any:
+    """The same as `consecutive`. Error messages call the offset `name`."""
     if like is not None:
-        checks.array(who, "like", like)
+        checks.array("like", like)
     if checks.is_int(offset):
         offset = checks.plain(offset)
-        _check_fits(who, name, offset, offset, seq)
+        _check_fits(name, offset, offset, seq)
         return backends.arange(seq, like=NUMPY if like is None else like) + offset
     if backends.namespace(offset) is None:
-        raise TypeError(f"{who}: {name} must be an int or an integer array; got {type(offset).__name__}")
+        raise wrong_type(f"{name} must be an int or an integer array; got {type(offset).__name__}")
     if backends.is_host(offset):
-        offset = checks.positions(who, name, offset, real=False)
+        offset = checks.positions(name, offset, real=False)
         if offset.size:
             bits = _bits(offset) if backends.has_64_bits(like) else 32
-            _check_fits(who, name, int(offset.min()), int(offset.max()), seq, bits)
-    first: Any = checks.positions(who, name, offset, like=like, real=False)
+            _check_fits(name, int(offset.min()), int(offset.max()), seq, bits)
+    first: Any = checks.positions(name, offset, like=like, real=False)
     if first.ndim > 1:
-        raise ValueError(f"{who}: {name} must have no axis or one; got shape {checks.shape(first)}")
+        raise wrong_value(f"{name} must have no axis or one; got shape {checks.shape(first)}")
     tokens = backends.astype(backends.arange(seq, like=first), first.dtype)
     first, tokens = first[..., None], tokens if not first.ndim else tokens[None, :]
     if not (backends.is_host(first) or (isinstance(seq, int) and seq <= 1)):
@@ -353,7 +354,7 @@ def _bits(x: Any) -> int:
     return 64 if backends.dtype_name(x.dtype) == "int64" else 32
 
 
-def _check_fits(who: str, name: str, lowest: Any, highest: Any, seq: Any, bits: int = 32) -> None:
+def _check_fits(name: str, lowest: Any, highest: Any, seq: Any, bits: int = 32) -> None:
     """Positions from `lowest` to `highest + seq - 1` must fit in integers of `bits` bits.
 
     Symbolic lengths and offsets of 0 are not compared, because a comparison would limit the length of an exported
@@ -361,72 +362,72 @@ def _check_fits(who: str, name: str, lowest: Any, highest: Any, seq: Any, bits: 
     """
     last = highest + seq - 1 if isinstance(seq, int) and highest else highest
     if isinstance(lowest, int) and not (lowest >= -(2 ** (bits - 1)) and last < 2 ** (bits - 1)):
-        raise ValueError(f"{who}: positions must fit in int{bits}; got {name}={highest} and {seq} tokens")
+        raise wrong_value(f"positions must fit in int{bits}; got {name}={highest} and {seq} tokens")
 
 
-def _numbers(who: str, name: str, values: Any) -> list[int] | None:
+def _numbers(name: str, values: Any) -> list[int] | None:
     """The numbers of a sequence or NumPy array of one axis; None for an array that cannot be read on the host."""
     if backends.is_host(values):
-        values = checks.positions(who, name, values, real=False)
+        values = checks.positions(name, values, real=False)
         if values.ndim == 1:
             return values.tolist()
     elif isinstance(values, Sequence) and all(checks.is_int(value) for value in values):
         return [checks.plain(value) for value in values]
     elif isinstance(values, Sequence) or backends.namespace(values) is None:
-        raise TypeError(f"{who}: {name} must be a sequence of int or an integer array; got {checks.shown(values)}")
+        raise wrong_type(f"{name} must be a sequence of int or an integer array; got {checks.shown(values)}")
     else:
-        checks.array(who, name, values)
+        checks.array(name, values)
         if values.ndim == 1:
             return None
-    raise ValueError(f"{who}: {name} must have one axis; got shape {checks.shape(values)}")
+    raise wrong_value(f"{name} must have one axis; got shape {checks.shape(values)}")
 
 
-def _from_host(who: str, name: str, boundaries: list[int], like: Any) -> Any:
+def _from_host(name: str, boundaries: list[int], like: Any) -> Any:
     """An array of boundaries whose values are known on the host."""
     falls = (index for index, (earlier, later) in enumerate(pairwise(boundaries)) if later < earlier)
     wrong = next(falls, None) if boundaries[:1] == [0] else 0
     if wrong is not None:
         first = max(0, wrong - 5)
         place = f", from boundary {first} on" if len(boundaries) > 10 else ""
-        raise ValueError(
-            f"{who}: {name} must give boundaries that start with 0 and never decrease; "
+        raise wrong_value(
+            f"{name} must give boundaries that start with 0 and never decrease; "
             f"got {boundaries[first : first + 10]}{place}"
         )
     if boundaries[-1] >= 2**31:
-        raise ValueError(f"{who}: positions must fit in int32; got {boundaries[-1]} tokens")
+        raise wrong_value(f"positions must fit in int32; got {boundaries[-1]} tokens")
     like = NUMPY if like is None else like
-    dtype = checks.array(who, "like", like).int32
+    dtype = checks.array("like", like).int32
     return backends.from_numbers(tuple(boundaries), like=like, dtype=dtype)
 
 
-def _boundaries(who: str, cu_seqlens: Any, name: str, total: Any, like: Any, chunks: Any = 1) -> tuple[Any, Any]:
+def _boundaries(cu_seqlens: Any, name: str, total: Any, like: Any, chunks: Any = 1) -> tuple[Any, Any]:
     """`cu_seqlens` as an array, and the number of tokens: `total`, called `name`, or by default the last boundary.
 
     What the host can read must end with `total`, and each sequence be divisible by the number of chunks.
     """
-    numbers = _numbers(who, "cu_seqlens", cu_seqlens)
+    numbers = _numbers("cu_seqlens", cu_seqlens)
     if numbers is None:
-        boundaries: Any = checks.positions(who, "cu_seqlens", cu_seqlens, like=like, real=False)
+        boundaries: Any = checks.positions("cu_seqlens", cu_seqlens, like=like, real=False)
         if not boundaries.shape[0]:
-            raise ValueError(f"{who}: cu_seqlens must start with 0; got no boundary")
+            raise wrong_value("cu_seqlens must start with 0; got no boundary")
         return boundaries + 0, total  # contiguous, which `searchsorted` of some libraries requires
-    boundaries = _from_host(who, "cu_seqlens", numbers, like)
+    boundaries = _from_host("cu_seqlens", numbers, like)
     if isinstance(total, int) and total != numbers[-1]:
         hint = " (add a boundary for padding)" if total > numbers[-1] else ""
-        raise ValueError(f"{who}: {name} must be the last boundary, {numbers[-1]}{hint}; got {total}")
+        raise wrong_value(f"{name} must be the last boundary, {numbers[-1]}{hint}; got {total}")
     for sequence, (start, end) in enumerate(pairwise(numbers)):
         if (end - start) % chunks:
-            raise ValueError(
-                f"{who}: each packed sequence must be divisible by {chunks}, the number of chunks (pad it); "
+            raise wrong_value(
+                f"each packed sequence must be divisible by {chunks}, the number of chunks (pad it); "
                 f"got {end - start} tokens in sequence {sequence}"
             )
     return boundaries, numbers[-1] if total is None else total
 
 
-def _packed(who: str, boundaries: Any, total: int | None) -> Any:
+def _packed(boundaries: Any, total: int | None) -> Any:
     """Positions for an array of boundaries, "sequences+1"."""
     if total is None:
-        raise ValueError(f"{who}: total must be given for a tensor or a JAX array; got None")
+        raise wrong_value("total must be given for a tensor or a JAX array; got None")
     token = backends.astype(backends.arange(total, like=boundaries), boundaries.dtype)
     return token - backends.take(boundaries, _sequence(boundaries, token), axis=0)
 

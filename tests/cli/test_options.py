@@ -66,18 +66,17 @@ def module_of(who):
 
 
 def texts_of(file):
-    """The texts of errors of a module, which begin with the name of a function, with `{...}` for what they show."""
-    tree = ast.parse(file.read_text())
-    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
-        text = ""
-        if isinstance(node, ast.JoinedStr):
-            values = [(part, getattr(part, "value", None)) for part in node.values]
-            text = "".join(v if isinstance(part, ast.Constant) else f"{{{ast.unparse(v)}}}" for part, v in values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
-            text = node.value
-        if re.match(r"(\{(who|WHO)\}|[\w.]+): ", text) and "\n" not in text:
-            yield text
+    """The texts of errors of a module, without the name of a function, with `{...}` for what they show."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+        if name not in ("wrong", "wrong_type", "wrong_value"):
+            continue
+        text = node.args[-1]
+        if isinstance(text, ast.JoinedStr):
+            values = [(part, getattr(part, "value", None)) for part in text.values]
+            yield "".join(v if isinstance(part, ast.Constant) else f"{{{ast.unparse(v)}}}" for part, v in values)
+        elif isinstance(text, ast.Constant):
+            yield text.value
 
 
 TEXTS = {
@@ -105,12 +104,9 @@ def errors_of(who, function, command):
         if module_of(who) not in parts and not {"checks.py", "lengths.py", "spectrum.py", "channels.py"} & {*parts}:
             continue
         for text in texts:
-            text = re.sub(r"\{(who|WHO)\}", who, text)
-            if text.partition(": ")[0] != who:
-                continue
             names = arguments_of(function, command) if "{name}" in text else [""]
             for name in names:
-                yield re.sub(r"\{[^{}]*\}", "7", text.replace("{name}", name))
+                yield f"{who}: " + re.sub(r"\{[^{}]*\}", "7", text.replace("{name}", name))
 
 
 CASES = [(command, who) for command, functions in REACHED.items() for who in functions]

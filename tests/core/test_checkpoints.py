@@ -237,7 +237,7 @@ def test_shards_and_their_index(tmp_path):
 @pytest.mark.parametrize("limit", ["MAX_HEADERS", "MAX_VALUES"])
 def test_headers_of_many_files_have_a_bound(tmp_path, monkeypatch, limit):
     write_shards(tmp_path)
-    one = max(read_safetensors("f", path).length for path in tmp_path.glob("*.safetensors"))
+    one = max(read_safetensors(path).length for path in tmp_path.glob("*.safetensors"))
     monkeypatch.setattr(contents, limit, one if limit == "MAX_HEADERS" else 5)
     with pytest.raises(
         ValueError, match=r"a checkpoint must have at most \d+ tensors and \d+ bytes of headers; got more"
@@ -367,7 +367,7 @@ def test_headers_are_those_of_the_safetensors_package(tmp_path):
     dtypes = ["float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "bool"]
     arrays = {name: np.zeros((i, 3), name) for i, name in enumerate(dtypes)} | {"scalar": np.asarray(1.0)}
     path = write(tmp_path, arrays)
-    header = read_safetensors("f", path)
+    header = read_safetensors(path)
     with safe_open(path, "np") as file:
         slices = {name: file.get_slice(name) for name in arrays}
         assert {name: (tuple(each.get_shape()), each.get_dtype()) for name, each in slices.items()} == {

@@ -18,16 +18,16 @@ ROPE = RotaryEmbedding(head_dim=64, layout="half", base=10_000.0)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_tables_are_read_by_version(engine):
     known = engines.versions(engine)
-    newest = engines.table("who", engine)
+    newest = engines.table(engine)
     assert (newest.engine, newest.version) == (engine, known[-1]) and newest.readings
     for version in known:
-        assert engines.table("who", engine, version).version == version
-    assert engines.table("who", engine, "99999.0") == newest
-    with pytest.raises(ValueError, match=f"^who: engine_version of {engine} must be {known[0]} or newer, .*; got '0'$"):
-        engines.table("who", engine, "0")
+        assert engines.table(engine, version).version == version
+    assert engines.table(engine, "99999.0") == newest
+    with pytest.raises(ValueError, match=f"^engine_version of {engine} must be {known[0]} or newer, .*; got '0'$"):
+        engines.table(engine, "0")
     for wrong in ("", "new", "1.x", 1.0, "1" * 40):
-        with pytest.raises(ValueError, match=r"^who: engine_version must be a version, such as .*; got"):
-            engines.table("who", engine, wrong)
+        with pytest.raises(ValueError, match=r"^engine_version must be a version, such as .*; got"):
+            engines.table(engine, wrong)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -35,7 +35,7 @@ def test_no_model_type_stands_twice_and_facts_have_a_source(engine):
     for version in engines.versions(engine):
         read = engines.json.loads((engines.files(engines.__name__) / f"{engine}-{version}.json").read_text())
         models = [model for each in read["readings"] for model in each["models"]]
-        assert len(models) == len(set(models)) == len(engines.table("who", engine, version).readings)
+        assert len(models) == len(set(models)) == len(engines.table(engine, version).readings)
         assert all(each["text"] and each["source"] for each in read["facts"])
 
 
@@ -87,7 +87,7 @@ LATENT |= {"max_position_embeddings": 4096}
 
 
 def test_all_architectures_that_are_rotated_have_a_reading():
-    table = engines.table("who", "llama.cpp")
+    table = engines.table("llama.cpp")
     rotary = {*gguf.INTERLEAVED.split(), *gguf.HALF.split()}
     assert {name for name in rotary if table.of(name) is None} == {"step35"}  # it has unknown layers
     assert "step35" in gguf.UNKNOWN_LAYERS
@@ -95,7 +95,7 @@ def test_all_architectures_that_are_rotated_have_a_reading():
 
 def test_keys_for_llama_cpp_are_read_by_the_architecture():
     """Each key that is written for a family is in the table, or the embedding is refused."""
-    table, written = engines.table("who", "llama.cpp"), 0
+    table, written = engines.table("llama.cpp"), 0
     for name, rule in [
         (name, rule) for name in {*gguf.ARCHITECTURE_OF.values()} for rule in (None, LinearScaling(factor=2.0), YARN)
     ]:

@@ -60,7 +60,7 @@ def extended(rope, rule, **options):
 def test_each_rule_changes_the_scaling_alone(rope, rule):
     found = extended(rope, rule)
     assert found == rope.replace(scaling=RULES[rule])
-    assert lengths_of("test", found) == (TRAINED, TO)
+    assert lengths_of(found) == (TRAINED, TO)
     assert f"extended by {rule}, from 4,096 to 32,768 tokens" in " ".join(found.describe().split())
 
 
@@ -84,7 +84,7 @@ def test_nothing_is_scaled_twice(before, after):
     """From the base and the trained length before the first extension, which the first result knows."""
     first = PLAIN.extend(2 * TRAINED, before, trained_length=TRAINED, **(LISTS if before == "longrope" else {}))
     second = first.extend(8 * TRAINED, after, **(LISTS if after == "longrope" else {}))
-    assert second == extended(PLAIN, after) and lengths_of("test", second) == (TRAINED, TO)
+    assert second == extended(PLAIN, after) and lengths_of(second) == (TRAINED, TO)
     text = second._provenance.extended
     assert text.startswith(f"by {after}, from 4,096 to 32,768 tokens. Its scaling was removed first: ")
     assert first.scaling.describe() in text

@@ -86,13 +86,13 @@ def test_metadata_of_each_type(tmp_path):
     )
     expected = {"general.architecture": "llama", **{f"x.{kind}": value for kind, value in (numbers | lists).items()}}
     absent = {name: None for name in ("rope_factors_long.weight", "rope_factors_short.weight")}
-    found = gguf_metadata("f", path)
+    found = gguf_metadata(path)
     assert found == expected | absent | {"rope_freqs.weight": FACTORS.tolist()}
     assert {key: type(value) for key, value in found.items()} == {
         key: type(found[key]) for key in expected | absent
     } | {"rope_freqs.weight": list}
     assert [type(found[f"x.{kind}"]) for kind in numbers] == [type(value) for value in numbers.values()]
-    assert read_gguf("f", path).tensors["blk.0.attn_q.weight"].shape == (6, 4)  # rows first, as in NumPy
+    assert read_gguf(path).tensors["blk.0.attn_q.weight"].shape == (6, 4)  # rows first, as in NumPy
     assert mapping_of(path) == mapping_of(str(path)) == mapping_of(tmp_path) == found
 
 
@@ -118,7 +118,7 @@ def test_a_vocabulary_is_skipped(tmp_path, counted):
         ("add_rope_freq_base", 5e5),
         tensors=[("output.weight", np.zeros((1000, 1000), np.float32))],
     )
-    found = {key: value for key, value in gguf_metadata("f", path).items() if value is not None}
+    found = {key: value for key, value in gguf_metadata(path).items() if value is not None}
     assert found == {"general.architecture": "llama", "llama.rope.freq_base": 5e5}
     assert counted.total < os.path.getsize(path) - 4_000_000  # the bytes of the tensor are not read
 

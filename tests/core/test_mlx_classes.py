@@ -13,7 +13,7 @@ from rope_xp import LinearScaling, LongRopeScaling, RotaryEmbedding, YarnScaling
 from rope_xp._core import engines
 from rope_xp._core.provenance import with_provenance
 
-TABLE = engines.table("test", "mlx-lm", "0.32.2")
+TABLE = engines.table("mlx-lm", "0.32.2")
 YARN = YarnScaling(factor=4.0, original_max_position_embeddings=4096)
 SIZES = {"hidden_size": 4096, "num_attention_heads": 32}
 

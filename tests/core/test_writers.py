@@ -406,7 +406,7 @@ def test_keys_of_transformers_4_replace_those_of_the_file(golden):
     except ValueError:
         return  # tests/engines shows that transformers 4 would compute another embedding
     found = rope._provenance
-    known = not found.format and table("tests", "transformers", "4.57.6").of(found.model_type)
+    known = not found.format and table("transformers", "4.57.6").of(found.model_type)
     config = deepcopy(CONFIGS[golden["config"]]) if known else {"model_type": "mine", "head_dim": rope.head_dim}
     place = config
     for name in found.path:

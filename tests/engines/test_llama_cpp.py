@@ -326,7 +326,7 @@ def written_model(architecture, folder):
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma2", "grok", "phi3", "deepseek2", "cogvlm", "glm4", "gpt-oss"])
 def test_the_kept_table_holds(architecture, tmp_path):
-    kept = engines.table("test", "llama.cpp", ENGINE.version).of(architecture)
+    kept = engines.table("llama.cpp", ENGINE.version).of(architecture)
     models = ENGINE.write_models(architecture, tmp_path)
     found = table_script.union([table_script.reading(ENGINE, file, architecture) for file in models])
     assert {*found["keys"]} == kept.keys

@@ -32,7 +32,7 @@ from engine_tables import _lmdeploy_models as lmdeploy
 from engine_tables import _switches
 
 VERSION = lmdeploy.load(Path(importlib.util.find_spec("lmdeploy").origin).parents[1])
-TABLE = engines.table("test", "lmdeploy")
+TABLE = engines.table("lmdeploy")
 SMALL = _switches.configs(lmdeploy)
 ULP = 2.0**-23
 

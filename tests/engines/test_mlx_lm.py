@@ -42,7 +42,7 @@ from engine_tables import mlx_lm as table_script
 
 FOLDER = Path(importlib.util.find_spec("mlx_lm").origin).parent
 VERSION = mlx_models.use_source(FOLDER)
-TABLE = engines.table("test", "mlx-lm", VERSION)
+TABLE = engines.table("mlx-lm", VERSION)
 CLASSES = [(name, inner) for name in mlx_models.names(FOLDER) for inner in ("", *mlx_models.CHOICES.get(name, ()))]
 BUILT = [each for each in CLASSES if each[0] not in mlx_models.NOT_BUILT]
 AT, LENGTH = {"original_max_position_embeddings": 1024}, mlx_models.LENGTH

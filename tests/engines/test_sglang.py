@@ -30,7 +30,7 @@ from engine_tables import _sglang_models as sglang
 from engine_tables import _switches
 
 VERSION = sglang.load(Path(importlib.util.find_spec("sglang").origin).parents[1])
-TABLE = engines.table("test", "sglang")
+TABLE = engines.table("sglang")
 SMALL = _switches.configs(sglang)
 POSITIONS = np.array([1, 2, 17, 100, ORIGINAL - 1])
 OF_IMAGES = 8192  # the length of the tables of images

@@ -28,7 +28,7 @@ except ModuleNotFoundError as error:
     pytest.fail("transformers must be installed: `nox -s tests-transformers4` does that", pytrace=False)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-TABLE = engines.table("tests", "transformers", tiny.transformers.__version__)
+TABLE = engines.table("transformers", tiny.transformers.__version__)
 TARGET = "transformers4" if tiny.IS_4 else "transformers"
 # Float32 frequencies have an error of 4 * 2**-24 each, so that phases below 64 are off by 64 * 2**-22 = 1.6e-5, and
 # NTK's base has an error that doubles it.

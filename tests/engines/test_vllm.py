@@ -189,7 +189,7 @@ def test_overrides_reach_the_text_config(tmp_path, name):
 def test_types_of_layers_have_a_block_each(tmp_path, name):
     config = CONFIGS[name]["config"]
     ropes = {kind: from_config(config, layer_type=kind) for kind in ("sliding_attention", "full_attention")}
-    overrides = json.loads(flags_of_types("tests", ropes, Options())[1])
+    overrides = json.loads(flags_of_types(ropes, Options())[1])
     blocks = applied(tmp_path, config, overrides).rope_parameters
     assert {*blocks} == {*ropes}
     for kind, rope in ropes.items():
@@ -313,7 +313,7 @@ def test_gemma_3_rotates_each_type_of_layers(tmp_path):
     config |= {"query_pre_attn_scalar": 32, "rope_local_base_freq": 1e4, "rope_scaling": scaled}
     ropes = {kind: from_config(config, layer_type=kind) for kind in TYPES["layer_types"]}
     ropes = {kind: with_provenance(each.replace(base=2 * each.base), each._provenance) for kind, each in ropes.items()}
-    found = rotary_modules(tmp_path, config, flags_of_types("tests", ropes, Options()))
+    found = rotary_modules(tmp_path, config, flags_of_types(ropes, Options()))
     assert len(found) == 2
     for module, rope in zip(found, ropes.values(), strict=True):
         assert np.abs(table_of(module, rope) - ours(rope)).max() < TOLERANCE

@@ -30,8 +30,9 @@ def test_importing_the_library_loads_no_framework():
 # From the bottom up: a module imports modules above it in this list, and none below. A folder stands for all in it,
 # where modules import each other as their `__init__` and its parts do.
 LAYERS = """
-_core/backends _core/arrays _core/provenance _core/report _core/engines
-_core/checks
+_core/backends _core/arrays _core/provenance _core/report
+_core/errors
+_core/checks _core/engines
 _core/phases _core/axes frequencies
 _core/kernels
 positions _core/channels _core/tables _core/table_scale _core/lengths

@@ -22,7 +22,6 @@ from rope_xp._core.config.indexers import PART as INDEXER
 from rope_xp._core.config.keys import (
     BASE_KEYS,
     LENGTH_KEYS,
-    WHO,
     Keys,
     comma_separated,
     is_about_positions,
@@ -36,6 +35,7 @@ from rope_xp._core.config.remote import NOT_ROTARY, UNROTATED, set_known_keys, v
 from rope_xp._core.config.source import check_size, file_of, mapping_of
 from rope_xp._core.config.upstream import as_transformers, remarks
 from rope_xp._core.embedding import RotaryEmbedding
+from rope_xp._core.errors import public, wrong_type, wrong_value
 from rope_xp._core.provenance import Provenance, defaults_as_text, with_provenance
 from rope_xp._core.writers.gguf_architectures import ARCHITECTURE_OF
 
@@ -71,6 +71,7 @@ def from_config(
     strict: bool = False,
     flags: str | Sequence[str] | None = None,
 ) -> RotaryEmbedding | None: ...
+@public("from_config")
 def from_config(
     config: Any,
     *,
@@ -203,8 +204,8 @@ def from_config(
         choice = _checked_choice(layer, layer_type, seq_len, compat, part, layout)
         whole = mapping_of(config)
         if flags is not None:
-            return _with_flags(command_line(flags), whole, part, layout, checks.boolean(WHO, "strict", strict), choice)
-        return _from_mapping(whole, part, layout, checks.boolean(WHO, "strict", strict), choice)
+            return _with_flags(command_line(flags), whole, part, layout, checks.boolean("strict", strict), choice)
+        return _from_mapping(whole, part, layout, checks.boolean("strict", strict), choice)
     except (TypeError, ValueError, OSError) as error:
         message = shortened(error, "" if isinstance(error, OSError) else file_of(config))
         if message == str(error):
@@ -227,17 +228,17 @@ class Choice(NamedTuple):
 def _checked_choice(layer: Any, layer_type: Any, seq_len: Any, compat: Any, part: Any, layout: Any) -> Choice:
     check_size([part, layer, layer_type, seq_len])
     if layout is not None:
-        checks.one_of(WHO, "layout", layout, LAYOUTS)
+        checks.one_of("layout", layout, LAYOUTS)
     if compat is not None:
-        checks.one_of(WHO, "compat", compat, COMPATS)
+        checks.one_of("compat", compat, COMPATS)
     if seq_len is not None:
-        checks.length(WHO, "seq_len", seq_len)
+        checks.length("seq_len", seq_len)
     if layer is not None:
-        layer = checks.count(WHO, "layer", layer)
+        layer = checks.count("layer", layer)
     if layer_type is not None and not isinstance(layer_type, str):
-        raise TypeError(f"{WHO}: layer_type must be a string; got {layer_type!r}")
+        raise wrong_type(f"layer_type must be a string; got {layer_type!r}")
     if layer is not None and layer_type is not None:
-        raise ValueError(f"{WHO}: layer or layer_type must be given, not both; got {layer} and {layer_type!r}")
+        raise wrong_value(f"layer or layer_type must be given, not both; got {layer} and {layer_type!r}")
     return Choice(layer, layer_type, seq_len, compat)
 
 
@@ -246,7 +247,7 @@ def _with_flags(
 ) -> RotaryEmbedding | None:
     """The embedding that an engine computes with arguments. Its remarks say which of them change nothing."""
     if choice.compat is not None:
-        raise ValueError(f"{WHO}: compat must be None with flags; got {choice.compat!r}")
+        raise wrong_value(f"compat must be None with flags; got {choice.compat!r}")
     remarks: list[str] = []
     source = ""
     if line.engine == "llama.cpp" and format_of(whole) is not GGUF:
@@ -320,7 +321,7 @@ def _of_format(
 ) -> RotaryEmbedding | None:
     """The embedding of a config in another format, which is translated first. `betas` replace those of YaRN."""
     if choice.compat is not None:
-        raise ValueError(f"{WHO}: compat must be None for this format; got {choice.compat!r}")
+        raise wrong_value(f"compat must be None for this format; got {choice.compat!r}")
     source = Keys("the mapping", whole)
     with misspelt_first(source):
         translated = form.as_config(source, part)
@@ -355,7 +356,7 @@ def _checked_provenance(rope: Any, provenance: Provenance, strict: bool) -> Rota
     """The embedding with its provenance. With `strict`, no value may be a default."""
     if strict and provenance.defaults:
         defaults = defaults_as_text(provenance.defaults)
-        raise ValueError(f"{WHO}: every value must be in the config with strict=True; got {defaults}")
+        raise wrong_value(f"every value must be in the config with strict=True; got {defaults}")
     return None if rope is None else with_provenance(rope, provenance)
 
 
@@ -377,7 +378,7 @@ def _of_transformers(
         and choice.compat is None
         and not _gives_same_embedding(rope, {**mapping, **outside}, model_type, family, choice)
     ):
-        raise ValueError(f"{WHO}: keys about positions must be in the part, not outside it; got {outside}")
+        raise wrong_value(f"keys about positions must be in the part, not outside it; got {outside}")
     return _checked_provenance(rope, provenance, strict)
 
 
@@ -400,17 +401,17 @@ def _with_layout(family: Family, layout: str | None) -> Family:
 def _unknown(mapping: Mapping[str, Any], model_type: str) -> ValueError:
     """The error for a family without a row."""
     if model_type in NOT_ROTARY:
-        return ValueError(
-            f"{WHO}: model_type must be of a family with a rotary embedding; got {model_type!r}, which has "
+        return wrong_value(
+            f"model_type must be of a family with a rotary embedding; got {model_type!r}, which has "
             f"{NOT_ROTARY[model_type]}"
         )
     if not model_type:
-        return ValueError(f"{WHO}: model_type must be in the config, or layout be given; got neither")
+        return wrong_value("model_type must be in the config, or layout be given; got neither")
     like = ", ".join(get_close_matches(model_type[:100], FAMILIES)) or "no known name"
     parts = comma_separated(sub_configs(mapping))
     among = f", or part be one of {parts}" if parts else ""
-    return ValueError(
-        f"{WHO}: model_type must be one of the {len(FAMILIES)} rotary families that rope_xp knows, or layout be given"
+    return wrong_value(
+        f"model_type must be one of the {len(FAMILIES)} rotary families that rope_xp knows, or layout be given"
         f"{among}; got {model_type!r}, similar to {like}. If transformers has this family, "
         "rope_xp.huggingface.from_transformers(config) identifies what it computes"
     )
@@ -492,7 +493,7 @@ def _check_all_read(keys: Keys, family: Family, mapping: Mapping[str, Any]) -> N
         keys.ignore(*(of_type.base_keys or BASE_KEYS))  # keys for other layer types
     keys.require_all_read(is_about_positions, families_with)
     if mapping and not mapping.get("model_type") and not keys.found():
-        raise ValueError(f"{WHO}: {keys.name} must have a key that is known; got {comma_separated(mapping)}")
+        raise wrong_value(f"{keys.name} must have a key that is known; got {comma_separated(mapping)}")
 
 
 def _remarks_on_base(keys: Keys, row: Family, rope: RotaryEmbedding) -> list[str]:

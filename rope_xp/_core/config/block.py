@@ -7,11 +7,12 @@ from rope_xp._core import checks
 from rope_xp._core.axes import Sections
 from rope_xp._core.config.channels import head_dim_of, layout_of, rotated_channels_of, sections_of
 from rope_xp._core.config.family import Family
-from rope_xp._core.config.keys import WHO, Keys, comma_separated, misspelt_first
+from rope_xp._core.config.keys import Keys, comma_separated, misspelt_first
 from rope_xp._core.config.layers import DEFAULT_BLOCK_NAME, LayerConfig, layers_of, nested_by
 from rope_xp._core.config.readers import rules_with
 from rope_xp._core.config.scaling import base_of, rope_type_of, scaling_of
 from rope_xp._core.embedding import RotaryEmbedding
+from rope_xp._core.errors import wrong_value
 from rope_xp._core.spectrum import frequencies_of
 from rope_xp.frequencies import Scaling
 
@@ -26,15 +27,15 @@ def block_of(keys: Keys, family: Family, label: str) -> Keys | None:
     """The rotary block of a layer type; None if it is null for that type."""
     parameters, scaling = keys.nested("rope_parameters").mapping, keys.nested("rope_scaling").mapping
     if parameters and scaling and parameters != scaling:
-        raise ValueError(f"{WHO}: rope_parameters or rope_scaling must be given, not both; got both")
+        raise wrong_value("rope_parameters or rope_scaling must be given, not both; got both")
     labels, by_type = nested_by(keys, family), family.layers.by_type
     if labels:
         return _nested_block(parameters, labels, label, family.quirks.redundant_keys)
     if by_type:
         _check_label(by_type, label, "layer types differ")
     if parameters and len(by_type) > 1:
-        raise ValueError(
-            f"{WHO}: rope_parameters must be nested by layer type, {comma_separated(by_type)}; got {dict(parameters)}"
+        raise wrong_value(
+            f"rope_parameters must be nested by layer type, {comma_separated(by_type)}; got {dict(parameters)}"
         )
     if parameters or scaling:
         return Keys("rope_parameters" if parameters else "rope_scaling", parameters or scaling)
@@ -47,8 +48,8 @@ def _nested_block(parameters: Any, labels: list[str], label: str, redundant: tup
     _check_label(labels, label, "rope_parameters are nested by it")
     outer = {key: value for key, value in parameters.items() if key not in labels and key not in redundant}
     if outer:
-        raise ValueError(
-            f"{WHO}: rope_parameters must have only blocks of layer types, {comma_separated(labels)}, or none; "
+        raise wrong_value(
+            f"rope_parameters must have only blocks of layer types, {comma_separated(labels)}, or none; "
             f"got both: {outer}"
         )
     return None if parameters[label] is None else Keys(f"rope_parameters of {label!r}", parameters[label])
@@ -56,8 +57,8 @@ def _nested_block(parameters: Any, labels: list[str], label: str, redundant: tup
 
 def _check_label(labels: Any, label: str, why: str) -> None:
     if label not in labels:
-        raise ValueError(
-            f"{WHO}: layer or layer_type must be given, because {why}: {comma_separated(labels)}; "
+        raise wrong_value(
+            f"layer or layer_type must be given, because {why}: {comma_separated(labels)}; "
             f"got layer_type={label or None!r}"
         )
 
@@ -85,9 +86,7 @@ def _embedding_of(config: LayerConfig) -> RotaryEmbedding | None:
     if config.family.is_latent and not head_dim:
         return None  # a latent attention without a rotated part
     if rotary_dim < 1:
-        raise ValueError(
-            f"{WHO}: the number of rotated channels must be at least 1; got {rotary_dim} of head_dim={head_dim}"
-        )
+        raise wrong_value(f"the number of rotated channels must be at least 1; got {rotary_dim} of head_dim={head_dim}")
     if config.family.pairing.last_channels:
         options["first_channel"] = head_dim - rotary_dim
     return RotaryEmbedding(**options, **_frequencies(config, head_dim, base, rotary_dim, rope_type, scaling, sections))
@@ -111,13 +110,13 @@ def _frequencies(
         return dict(base=base, rotary_dim=width, scaling=scaling, sections=sections, reverse=pairing.reverse)
     # Numbers are needed for a rule of the family, and for an odd width. An odd width is rounded up to whole pairs.
     if sections is not None or pairing.reverse or pairing.last_channels:
-        raise ValueError(f"{WHO}: the number of rotated channels must be even in {config.keys.name}; got {rotary_dim}")
+        raise wrong_value(f"the number of rotated channels must be even in {config.keys.name}; got {rotary_dim}")
     rule = Scaling() if scaling is None else scaling
     if scaling is not None:
         config.keys.remarks.append(
             f"The given frequencies include the rule {rope_type}, although scaling is None ({scaling.describe()})"
         )
-    inv_freq = frequencies_of(WHO, rule, base, rotary_dim)
+    inv_freq = frequencies_of(rule, base, rotary_dim)
     return {"inv_freq": inv_freq, "attention_factor": rule.resolved_attention_factor}
 
 
@@ -134,7 +133,7 @@ def _is_scaled(config: LayerConfig) -> bool:
         return config.layer in scaled
     if not scaled or (count is not None and {*range(count)} <= {*scaled}):
         return bool(scaled)
-    raise ValueError(f"{WHO}: layer must be given, because {key} has some layers only; got layer=None")
+    raise wrong_value(f"layer must be given, because {key} has some layers only; got layer=None")
 
 
 def _without_scaling(config: LayerConfig) -> LayerConfig:
@@ -154,8 +153,8 @@ def _check_switches(config: LayerConfig) -> None:
     keys = config.keys
     for name, wanted in (("use_rotary_pos_emb", True), ("use_mrope", config.family.axes is not None)):
         stated = keys.get(name)
-        if stated is not None and checks.boolean(WHO, name, stated) != wanted:
-            raise ValueError(f"{WHO}: {name} must be {wanted} in {keys.name}; got {stated}")
+        if stated is not None and checks.boolean(name, stated) != wanted:
+            raise wrong_value(f"{name} must be {wanted} in {keys.name}; got {stated}")
 
 
 def _ignore_known_keys(config: LayerConfig) -> None:

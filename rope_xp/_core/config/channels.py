@@ -8,12 +8,12 @@ from rope_xp._core.config.keys import (
     INTERLEAVE_KEYS,
     MAX_SIZE,
     PARTIAL_KEYS,
-    WHO,
     Keys,
     comma_separated,
     consistent_value,
 )
 from rope_xp._core.config.layers import LayerConfig, types_of
+from rope_xp._core.errors import wrong_type, wrong_value
 
 MAX_AXES = 16
 # The key of MLX for the layout, and the families for which mlx-lm reads it.
@@ -32,7 +32,7 @@ def head_dim_of(config: LayerConfig) -> int:
         rule = config.family.head_dim
         width = _first_width(config, rule.split(" | ")) if isinstance(rule, str) else rule(config.keys)
     if width > MAX_SIZE:
-        raise ValueError(f"{WHO}: head_dim must be at most {MAX_SIZE}; got {width}")
+        raise wrong_value(f"head_dim must be at most {MAX_SIZE}; got {width}")
     return width
 
 
@@ -48,8 +48,8 @@ def _first_width(config: LayerConfig, ways: list[str]) -> int:
             keys.assume("channels", ways[0])
             return family.defaults[way]
     tried = " or ".join(" / ".join(way.split("/")) for way in ways)
-    raise ValueError(
-        f"{WHO}: {tried} must be given; got neither in {keys.name}: its class in transformers may have a default (load "
+    raise wrong_value(
+        f"{tried} must be given; got neither in {keys.name}: its class in transformers may have a default (load "
         f"the config with it, and pass the object)"
     )
 
@@ -58,7 +58,7 @@ def _quotient(names: list[str], values: list[int]) -> int:
     width, *divisors = values
     for name, divisor in zip(names[1:], divisors):
         if not divisor:
-            raise ValueError(f"{WHO}: {name} must be at least 1; got 0")
+            raise wrong_value(f"{name} must be at least 1; got 0")
         width //= divisor
     return width
 
@@ -70,7 +70,7 @@ def _width_of_layer(config: LayerConfig) -> int | None:
     if not given:
         return None
     if not all(str(index).isdecimal() and len(str(index)) < 10 for index in given):
-        raise ValueError(f"{WHO}: keys of per_layer_config must be indices of layers; got {comma_separated(given)}")
+        raise wrong_value(f"keys of per_layer_config must be indices of layers; got {comma_separated(given)}")
     # Indices may have leading zeros.
     own = Keys("per_layer_config", {str(int(index)): each for index, each in given.items()})
     types = types_of(keys, config.family)
@@ -82,7 +82,7 @@ def _width_of_layer(config: LayerConfig) -> int | None:
         layers = [index for index, kind in enumerate(types) if kind == config.layer_type]
     widths = {own.nested(str(index)).count(name) for index in layers}
     if len(widths) > 1 or (layer is None and not layers):
-        raise ValueError(f"{WHO}: layer must be given, because per_layer_config differs; got layer=None")
+        raise wrong_value("layer must be given, because per_layer_config differs; got layer=None")
     return widths.pop() if widths else None
 
 
@@ -93,10 +93,10 @@ def rotated_channels_of(config: LayerConfig, rope_type: str, head_dim: int) -> i
     if quirks.only_fraction is not None:
         only = None if fraction is None else quirks.only_fraction(config.keys, head_dim)
         if only is not None and fraction != only:
-            raise ValueError(f"{WHO}: partial_rotary_factor must be {only:g} in {config.keys.name}; got {fraction}")
+            raise wrong_value(f"partial_rotary_factor must be {only:g} in {config.keys.name}; got {fraction}")
         width = _stated_width(config, None, head_dim)
         if width not in (None, head_dim):
-            raise ValueError(f"{WHO}: {quirks.rotated_keys[0]} must be {head_dim} in {config.keys.name}; got {width}")
+            raise wrong_value(f"{quirks.rotated_keys[0]} must be {head_dim} in {config.keys.name}; got {width}")
         return head_dim
     if rope_type == "proportional":
         return head_dim
@@ -108,7 +108,7 @@ def rotated_channels_of(config: LayerConfig, rope_type: str, head_dim: int) -> i
     if family.axes is not None and family.axes.fraction_of_each:
         width *= family.axes.count
     if width > head_dim:
-        raise ValueError(f"{WHO}: the number of rotated channels must be at most head_dim={head_dim}; got {width}")
+        raise wrong_value(f"the number of rotated channels must be at most head_dim={head_dim}; got {width}")
     return width
 
 
@@ -125,9 +125,9 @@ def _rotated_fraction(config: LayerConfig, rope_type: str, head_dim: int) -> tup
     fraction = consistent_value(PARTIAL_KEYS[0], inner, outer, config.block.name)
     if fraction is None:
         return None, family.default(PARTIAL_KEYS[0]) != 1.0
-    fraction = checks.positive(WHO, PARTIAL_KEYS[0], fraction)
+    fraction = checks.positive(PARTIAL_KEYS[0], fraction)
     if fraction > head_dim:
-        raise ValueError(f"{WHO}: partial_rotary_factor must be at most {head_dim}, the head_dim; got {fraction}")
+        raise wrong_value(f"partial_rotary_factor must be at most {head_dim}, the head_dim; got {fraction}")
     return fraction, config.block_is_default and inner is not None
 
 
@@ -139,10 +139,10 @@ def _stated_width(config: LayerConfig, fraction: float | None, head_dim: int) ->
         width = quirks.rotated_width(config.keys, head_dim)
     if width is None:
         return None
-    width = checks.count(WHO, quirks.rotated_keys[0], width)
+    width = checks.count(quirks.rotated_keys[0], width)
     if fraction is not None and int(head_dim * fraction) != width:
-        raise ValueError(
-            f"{WHO}: the number of rotated channels must not be contradicted; got {width} channels and "
+        raise wrong_value(
+            f"the number of rotated channels must not be contradicted; got {width} channels and "
             f"partial_rotary_factor={fraction} of {head_dim}"
         )
     return width
@@ -154,13 +154,13 @@ def layout_of(config: LayerConfig) -> str:
     if interleave is None or pairing.from_caller:
         return pairing.layout
     if config.keys.get(MLX_KEY) is not None and config.keys.model_type in READ_BY_MLX:
-        return "interleaved" if checks.boolean(WHO, MLX_KEY, interleave) else "half"
+        return "interleaved" if checks.boolean(MLX_KEY, interleave) else "half"
     wanted = pairing.layout != "half"
-    if checks.boolean(WHO, INTERLEAVE_KEYS[0], interleave) == wanted:
+    if checks.boolean(INTERLEAVE_KEYS[0], interleave) == wanted:
         return pairing.layout
     if pairing.key_decides:
         return "half"
-    raise ValueError(f"{WHO}: rope_interleave must be {wanted} for this model_type; got {interleave}")
+    raise wrong_value(f"rope_interleave must be {wanted} for this model_type; got {interleave}")
 
 
 def sections_of(config: LayerConfig, rotary_dim: int) -> Sections | None:
@@ -182,7 +182,7 @@ def sections_of(config: LayerConfig, rotary_dim: int) -> Sections | None:
         height, width = min(sizes[1], (pairs + 1) // 3), min(sizes[2], pairs // 3)
         sizes = (pairs - height - width, height, width)
     if sum(sizes) != pairs:
-        raise ValueError(f"{WHO}: mrope_section must sum to the {pairs} rotated pairs; got {list(sizes)}")
+        raise wrong_value(f"mrope_section must sum to the {pairs} rotated pairs; got {list(sizes)}")
     return Sections(sizes, order, axes.axis_of_section)
 
 
@@ -202,24 +202,24 @@ def _order(config: LayerConfig) -> str:
     assert config.family.axes is not None
     block, order = config.block, config.family.axes.order
     interleaved = block.get("mrope_interleaved", "interleaved")
-    if interleaved is not None and checks.boolean(WHO, "mrope_interleaved", interleaved) != (order == "interleaved"):
+    if interleaved is not None and checks.boolean("mrope_interleaved", interleaved) != (order == "interleaved"):
         if not config.family.axes.any_order:
-            raise ValueError(
-                f"{WHO}: mrope_interleaved must be {order == 'interleaved'} for this model_type; got {interleaved}"
+            raise wrong_value(
+                f"mrope_interleaved must be {order == 'interleaved'} for this model_type; got {interleaved}"
             )
         order = "interleaved" if interleaved else "chunked"
     in_glm = block.get("mrope_interleaved_glm")
-    if in_glm is not None and checks.boolean(WHO, "mrope_interleaved_glm", in_glm):
+    if in_glm is not None and checks.boolean("mrope_interleaved_glm", in_glm):
         order = "round_robin"
     return order
 
 
 def _checked(sizes: Any, default: tuple[int, ...] | None) -> tuple[int, ...]:
     if not isinstance(sizes, (list, tuple)):
-        raise TypeError(f"{WHO}: mrope_section must be a list of int; got {sizes!r}")
-    sizes = tuple(checks.count(WHO, "every mrope_section", size) for size in sizes)
+        raise wrong_type(f"mrope_section must be a list of int; got {sizes!r}")
+    sizes = tuple(checks.count("every mrope_section", size) for size in sizes)
     if len(sizes) > MAX_AXES:
-        raise ValueError(f"{WHO}: mrope_section must have at most {MAX_AXES} numbers; got {len(sizes)}")
+        raise wrong_value(f"mrope_section must have at most {MAX_AXES} numbers; got {len(sizes)}")
     if default is not None and len(sizes) != len(default):
-        raise ValueError(f"{WHO}: mrope_section must have {len(default)} numbers in this family; got {list(sizes)}")
+        raise wrong_value(f"mrope_section must have {len(default)} numbers in this family; got {list(sizes)}")
     return sizes

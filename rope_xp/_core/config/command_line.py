@@ -10,7 +10,8 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from rope_xp._core.config.files import MAX_BYTES, parsed_json
-from rope_xp._core.config.keys import WHO, comma_separated
+from rope_xp._core.config.keys import comma_separated
+from rope_xp._core.errors import wrong_type, wrong_value
 
 
 class Program(NamedTuple):
@@ -57,13 +58,13 @@ def _number(name: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{WHO}: {name} of flags must be a finite number; got {text[:100]!r}")
+        raise wrong_value(f"{name} of flags must be a finite number; got {text[:100]!r}")
     return value
 
 
 def _whole(name: str, text: str) -> int:
     if not re.fullmatch(r"-?\d{1,15}", text):
-        raise ValueError(f"{WHO}: {name} of flags must be a whole number; got {text[:100]!r}")
+        raise wrong_value(f"{name} of flags must be a whole number; got {text[:100]!r}")
     return int(text)
 
 
@@ -73,23 +74,21 @@ def _length(name: str, text: str) -> int | None:
         return None
     found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)([kKmMgG]?)", text)
     if not found or ("." in found[1] and (not found[2] or found[2].isupper())):
-        raise ValueError(
-            f"{WHO}: {name} of flags must be a number of tokens, such as 131072 or 128K; got {text!r:.100}"
-        )
+        raise wrong_value(f"{name} of flags must be a number of tokens, such as 131072 or 128K; got {text!r:.100}")
     power = "kmg".find(found[2].lower()) + 1 if found[2] else 0
     return int(float(found[1]) * (1024 if found[2].isupper() else 1000) ** power)
 
 
 def _object(name: str, text: str) -> dict[str, Any]:
-    found = parsed_json(WHO, f"{name} of flags", text.encode("utf-8", "surrogateescape"))
+    found = parsed_json(f"{name} of flags", text.encode("utf-8", "surrogateescape"))
     if not isinstance(found, dict):
-        raise ValueError(f"{WHO}: {name} of flags must be a JSON object; got {text[:100]!r}")
+        raise wrong_value(f"{name} of flags must be a JSON object; got {text[:100]!r}")
     return found
 
 
 def _kind(name: str, text: str) -> str:
     if text not in ("none", "linear", "yarn"):
-        raise ValueError(f"{WHO}: {name} of flags must be none, linear or yarn; got {text[:100]!r}")
+        raise wrong_value(f"{name} of flags must be none, linear or yarn; got {text[:100]!r}")
     return text
 
 
@@ -162,15 +161,15 @@ def command_line(flags: Any) -> CommandLine:
     first = next((index for index, word in enumerate(words) if word.startswith("--")), len(words))
     for word in words[:first]:
         if OF_ENVIRONMENT.match(word):
-            raise ValueError(f"{WHO}: flags must be arguments, not variables of the environment; got {word[:100]!r}")
+            raise wrong_value(f"flags must be arguments, not variables of the environment; got {word[:100]!r}")
     commands = [name for name, each in PROGRAMS.items() if any(re.fullmatch(each.commands, w) for w in words[:first])]
     found = _pairs(words)
     engine = _engine(commands[:1], found)
     program = PROGRAMS[engine]
     unknown = [name for name, _ in found if _start(name) in KNOWN - program.flags.keys()]
     if unknown:
-        raise ValueError(
-            f"{WHO}: flags must be arguments of one program; got {unknown[0]} among those of {program.name}, which has "
+        raise wrong_value(
+            f"flags must be arguments of one program; got {unknown[0]} among those of {program.name}, which has "
             f"{comma_separated(program.flags)}"
         )
     own = [(name, text) for name, text in found if _start(name) in program.flags]
@@ -191,7 +190,7 @@ def _set_at(tree: dict[str, Any], name: str, text: str | None) -> None:
     """Set the value that a name with dots leads to."""
     start, *keys = name.split(".")
     if start != "--hf-overrides" or text is None:
-        raise ValueError(f"{WHO}: an argument with dots must be --hf-overrides.KEY VALUE in flags; got {name[:100]}")
+        raise wrong_value(f"an argument with dots must be --hf-overrides.KEY VALUE in flags; got {name[:100]}")
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):  # vLLM then takes it as text
@@ -200,24 +199,20 @@ def _set_at(tree: dict[str, Any], name: str, text: str | None) -> None:
     for key in keys[:-1]:
         inner = inner.setdefault(key, {})
         if not isinstance(inner, dict):
-            raise ValueError(f"{WHO}: {name[:100]} must not contradict another argument of flags; got {text[:100]!r}")
+            raise wrong_value(f"{name[:100]} must not contradict another argument of flags; got {text[:100]!r}")
     inner[keys[-1]] = value
 
 
 def _words(flags: Any) -> list[str]:
     if isinstance(flags, str):
         if len(flags) > MAX_BYTES:
-            raise ValueError(f"{WHO}: flags must have at most {MAX_BYTES} characters; got {len(flags)}")
+            raise wrong_value(f"flags must have at most {MAX_BYTES} characters; got {len(flags)}")
         try:
             return shlex.split(flags.replace("\\\r\n", " ").replace("\\\n", " "))
         except ValueError as error:
-            raise ValueError(
-                f"{WHO}: flags must be words as a shell has them; got {error} in {flags[:100]!r}"
-            ) from None
+            raise wrong_value(f"flags must be words as a shell has them; got {error} in {flags[:100]!r}") from None
     if not isinstance(flags, (list, tuple)) or not all(isinstance(each, str) for each in flags):
-        raise TypeError(
-            f"{WHO}: flags must be a string or a list of strings; got {type(flags).__name__}: {flags!r:.100}"
-        )
+        raise wrong_type(f"flags must be a string or a list of strings; got {type(flags).__name__}: {flags!r:.100}")
     return [os.fsdecode(each) for each in flags]
 
 
@@ -254,7 +249,7 @@ def _check_known(name: str) -> None:
         return
     like = get_close_matches(start[:100], sorted(KNOWN), 2, 0.7)
     known = f"known are {' and '.join(like)}" if like else _known()
-    raise ValueError(f"{WHO}: flags must be known if they may be about positions; got {name[:60]}; {known}")
+    raise wrong_value(f"flags must be known if they may be about positions; got {name[:60]}; {known}")
 
 
 def _known() -> str:
@@ -279,13 +274,13 @@ def _engine(commands: list[str], found: list[tuple[str, str | None]]) -> str:
             return owners[0]
     if "--hf-overrides" in names:  # lmdeploy has it too, but its command lines have other arguments or a command
         return "vllm"
-    raise ValueError(
-        f"{WHO}: flags must have an argument about rotation, or begin with a known command; got "
+    raise wrong_value(
+        f"flags must have an argument about rotation, or begin with a known command; got "
         f"{comma_separated(names)[:60] or 'none'}; {_known()}"
     )
 
 
 def _read(program: Program, name: str, text: str | None) -> tuple[str, Any]:
     if text is None:
-        raise ValueError(f"{WHO}: {name} of flags must have a value; got none")
+        raise wrong_value(f"{name} of flags must have a value; got none")
     return name, program.flags[name](name, text)

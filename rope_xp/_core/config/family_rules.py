@@ -4,7 +4,8 @@ from math import pi
 from typing import Any
 
 from rope_xp._core import checks
-from rope_xp._core.config.keys import WHO, Keys
+from rope_xp._core.config.keys import Keys
+from rope_xp._core.errors import wrong_value
 from rope_xp.frequencies import YarnScaling, geometric
 
 
@@ -23,8 +24,8 @@ def head_dim_of_sliding_latent(keys: Keys) -> int:
 def width_of_gptj(keys: Keys, head_dim: int) -> int:
     """64 if the config has no `rotary_dim`, and the whole head if it is null."""
     rotary = keys.get("rotary")
-    if rotary is not None and not checks.boolean(WHO, "rotary", rotary):
-        raise ValueError(f"{WHO}: rotary must be true; got false")
+    if rotary is not None and not checks.boolean("rotary", rotary):
+        raise wrong_value("rotary must be true; got false")
     return keys.count("rotary_dim", head_dim if "rotary_dim" in keys.mapping else 64)
 
 
@@ -52,8 +53,8 @@ def fraction_of_hidden_state(keys: Keys, head_dim: int) -> float:
 
 
 def trained_frequencies(keys: Keys, head_dim: int, base: float) -> Any:
-    raise ValueError(
-        f"{WHO}: frequencies must not depend on weights; got {keys.name}: its checkpoint multiplies them by the "
+    raise wrong_value(
+        f"frequencies must not depend on weights; got {keys.name}: its checkpoint multiplies them by the "
         f"exponential of the weight rotary_emb.alpha (multiply those of compat='transformers' by it, and pass the "
         f"product as inv_freq)"
     )
@@ -62,7 +63,7 @@ def trained_frequencies(keys: Keys, head_dim: int, base: float) -> Any:
 def frequencies_of_dinov3(keys: Keys, head_dim: int, base: float) -> Any:
     """Coordinates are from -1 to 1, and frequencies are in revolutions."""
     if head_dim % 4:
-        raise ValueError(f"{WHO}: head_dim must be a multiple of 4 in {keys.name}; got {head_dim}")
+        raise wrong_value(f"head_dim must be a multiple of 4 in {keys.name}; got {head_dim}")
     own = tuple(2 * pi * w for w in geometric(base, head_dim // 2))
     zeros = (0.0,) * len(own)
     return own + zeros, zeros + own
@@ -72,12 +73,12 @@ def frequencies_of_esmfold2(keys: Keys, head_dim: int, base: float) -> Any:
     """Four position axes: the coordinates x, y and z in angstrom, and an index. All other pairs are not rotated."""
     each, index = keys.count("num_spatial_rope_pairs_per_axis", 2), keys.count("num_uid_rope_pairs", 10)
     spatial, of_index = (
-        checks.at_least(WHO, key, keys.number(key, default), 1.0)
+        checks.at_least(key, keys.number(key, default), 1.0)
         for key, default in (("spatial_rope_base_frequency", 20.0), ("uid_rope_base_frequency", 10_000.0))
     )
     pairs = head_dim // 2
     if 3 * each + index > pairs:
-        raise ValueError(f"{WHO}: pairs of all axes must fit into {pairs}; got {3 * each + index}")
+        raise wrong_value(f"pairs of all axes must fit into {pairs}; got {3 * each + index}")
     rows = [geometric(spatial, 2 * each)] * 3 + [geometric(of_index, 2 * index)]
     return tuple(
         (0.0,) * (axis * each) + row + (0.0,) * (pairs - axis * each - len(row)) for axis, row in enumerate(rows)

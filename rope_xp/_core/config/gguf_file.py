@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from rope_xp._core.config.files import opened
+from rope_xp._core.errors import wrong_value
 
 # Limits far above any checkpoint's header. Within them, reading takes at most a few seconds and a few hundred MB.
 MAX_HEADER = 2**27  # bytes
@@ -47,22 +48,22 @@ class GGUFHeader(NamedTuple):
     factors: dict[str, list[float]]
 
 
-def gguf_metadata(who: str, path: Path) -> dict[str, Any]:
+def gguf_metadata(path: Path) -> dict[str, Any]:
     """The metadata of a GGUF file, and the values of its tensors in `FACTORS`, by name.
 
     The value of a missing tensor is None. It is left out if the file is one of several, because another may have it.
     Entries about the tokenizer are left out, and so are texts and lists beyond the limits above.
     """
-    header = read_gguf(who, path)
+    header = read_gguf(path)
     is_split = header.metadata.get("split.count", 0) not in (0, 1)
     missing = {} if is_split else dict.fromkeys(FACTORS)
     return {**header.metadata, **missing, **header.factors}
 
 
-def read_gguf(who: str, path: Path) -> GGUFHeader:
+def read_gguf(path: Path) -> GGUFHeader:
     """The header of a GGUF file, versions 2 and 3, little-endian."""
-    with opened(who, path) as file:
-        reader = _Reader(f"{who}: {path}", file)
+    with opened(path) as file:
+        reader = _Reader(str(path), file)
         _check_start(reader)
         tensor_count = reader.count("tensors", MAX_TENSORS, least_bytes=24)
         entry_count = reader.count("entries", MAX_ENTRIES, least_bytes=13)
@@ -86,7 +87,7 @@ class _Reader:
         self.taken = 0
 
     def fail(self, requirement: str, got: str) -> NoReturn:
-        raise ValueError(f"{self.name} must have {requirement}; got {got}")
+        raise wrong_value(f"{self.name} must have {requirement}; got {got}")
 
     def take(self, count: int) -> bytes:
         self._pass(count)
@@ -127,7 +128,7 @@ class _Reader:
         try:
             return found.decode()
         except UnicodeDecodeError as error:
-            raise ValueError(f"{self.name} must have strings in UTF-8; got {error.reason}") from None
+            raise wrong_value(f"{self.name} must have strings in UTF-8; got {error.reason}") from None
 
 
 def _check_start(reader: _Reader) -> None:

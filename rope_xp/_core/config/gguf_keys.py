@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from rope_xp._core import checks, engines
-from rope_xp._core.config.keys import WHO, Keys
+from rope_xp._core.config.keys import Keys
 from rope_xp._core.writers import gguf_architectures as gguf
 
 
@@ -22,7 +22,7 @@ class Metadata:
     def __init__(self, keys: Keys, architecture: str):
         self.keys, self.architecture = keys, architecture
         self.is_latent = architecture in gguf.LATENT
-        self.reading = engines.table(WHO, "llama.cpp").of(architecture) or engines.Reading()
+        self.reading = engines.table("llama.cpp").of(architecture) or engines.Reading()
 
     def key(self, name: str) -> str:
         """The whole key."""
@@ -39,7 +39,7 @@ class Metadata:
     def factor(self, name: str, default: float = 1.0) -> float:
         """A positive number."""
         value = self.get(name)
-        return default if value is None else checks.positive(WHO, self.key(name), value)
+        return default if value is None else checks.positive(self.key(name), value)
 
     def read(self, name: str, *neutral: float) -> Any:
         """The value of a key of YaRN or of the base that few architectures read.
@@ -49,7 +49,7 @@ class Metadata:
         value = self.get(name)
         if value is None or self.reads(name) or self.reads(name, "yarn"):
             return value
-        if checks.finite(WHO, self.key(name), value) not in neutral:
+        if checks.finite(self.key(name), value) not in neutral:
             self.keys.remarks.append(f"llama.cpp does not read {self.key(name)}={value:g} for this architecture")
         return None
 
@@ -59,7 +59,7 @@ class Metadata:
 
     def tensor(self, name: str) -> tuple[float, ...]:
         """The values of a tensor; empty if the mapping does not have it."""
-        return tuple(checks.positive(WHO, f"every value of {name}", value) for value in self.keys.list_of(name))
+        return tuple(checks.positive(f"every value of {name}", value) for value in self.keys.list_of(name))
 
 
 def shortest(value: Any) -> Any:

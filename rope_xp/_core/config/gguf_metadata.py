@@ -13,9 +13,10 @@ from rope_xp._core import checks
 from rope_xp._core.config.family import LATENT, Axes, Family, Layers, LayerType, Pairing, Quirks
 from rope_xp._core.config.gguf_keys import Metadata
 from rope_xp._core.config.gguf_scaling import FactorScaling, rule_of
-from rope_xp._core.config.keys import MAX_SIZE, WHO, Keys, comma_separated
+from rope_xp._core.config.keys import MAX_SIZE, Keys, comma_separated
 from rope_xp._core.config.layer_types import no_rope_layers, sliding_only
 from rope_xp._core.config.params_json import require_text
+from rope_xp._core.errors import wrong_type, wrong_value
 from rope_xp._core.writers import gguf_architectures as gguf
 
 SECTIONS, WIDTH = "rope.dimension_sections", "rope.dimension_count"
@@ -29,18 +30,18 @@ def gguf_metadata_as_config(keys: Keys, part: str | None) -> tuple[dict[str, Any
     metadata = Metadata(keys, _architecture(keys))
     metadata.ignore("rope.scaling.finetuned", "attention.max_alibi_bias")
     if metadata.get("attention.max_alibi_bias"):
-        raise ValueError(f"{WHO}: {metadata.key('attention.max_alibi_bias')} must be 0; got another number")
+        raise wrong_value(f"{metadata.key('attention.max_alibi_bias')} must be 0; got another number")
     head_dim = _head_dim(metadata)
     width = metadata.get(WIDTH)
-    width = head_dim if width is None else checks.even_size(WHO, metadata.key(WIDTH), width, MAX_SIZE)
+    width = head_dim if width is None else checks.even_size(metadata.key(WIDTH), width, MAX_SIZE)
     base = metadata.get("rope.freq_base")
     if base is None:
         keys.assume("frequencies", metadata.key("rope.freq_base"), "default of llama.cpp")
         base = 10_000.0
-    base = checks.at_least(WHO, metadata.key("rope.freq_base"), base, 1.0)
+    base = checks.at_least(metadata.key("rope.freq_base"), base, 1.0)
     alpha = metadata.read(ALPHA, 0.0, 1.0)
     if alpha:  # llama.cpp then computes another base when it reads the file
-        base *= checks.positive(WHO, metadata.key(ALPHA), alpha) ** (head_dim / (head_dim - 2))
+        base *= checks.positive(metadata.key(ALPHA), alpha) ** (head_dim / (head_dim - 2))
     config = {
         LATENT if metadata.is_latent else "head_dim": head_dim,
         "max_position_embeddings": metadata.get("context_length"),
@@ -54,14 +55,14 @@ def gguf_metadata_as_config(keys: Keys, part: str | None) -> tuple[dict[str, Any
 def _architecture(keys: Keys) -> str:
     name = keys.get("general.architecture")
     if name is None:
-        raise ValueError(f"{WHO}: general.architecture must be given; got none")
+        raise wrong_value("general.architecture must be given; got none")
     if not isinstance(name, str):
-        raise TypeError(f"{WHO}: general.architecture must be a string; got {name!r}")
+        raise wrong_type(f"general.architecture must be a string; got {name!r}")
     if gguf.gguf_layout(keys.mapping) is None:
         got = "which is not rotated" if name in gguf.NOT_ROTARY.split() else "which rope_xp does not know"
-        raise ValueError(f"{WHO}: general.architecture must be rotary in llama.cpp; got {name!r}, {got}")
+        raise wrong_value(f"general.architecture must be rotary in llama.cpp; got {name!r}, {got}")
     if name in gguf.UNKNOWN_LAYERS:
-        raise ValueError(f"{WHO}: general.architecture must have layers that rope_xp knows; got {name!r}")
+        raise wrong_value(f"general.architecture must have layers that rope_xp knows; got {name!r}")
     return name
 
 
@@ -73,12 +74,12 @@ def _head_dim(metadata: Metadata) -> int:
         width = metadata.get(WIDTH)
     elif width is None and size is not None and heads:
         by_layer = heads if isinstance(heads, (list, tuple)) else [heads]  # 0 for a layer without attention
-        most = max(checks.count(WHO, metadata.key(count), each) for each in by_layer)
-        width = checks.count(WHO, metadata.key("embedding_length"), size) // max(most, 1)
+        most = max(checks.count(metadata.key(count), each) for each in by_layer)
+        width = checks.count(metadata.key("embedding_length"), size) // max(most, 1)
     needed = (WIDTH,) if metadata.is_latent else ("attention.key_length", count)
     if width is None:
-        raise ValueError(f"{WHO}: {' or '.join(map(metadata.key, needed))} must be given; got none")
-    return checks.even_size(WHO, metadata.key(needed[0]), width, MAX_SIZE)
+        raise wrong_value(f"{' or '.join(map(metadata.key, needed))} must be given; got none")
+    return checks.even_size(metadata.key(needed[0]), width, MAX_SIZE)
 
 
 def _sections(metadata: Metadata) -> dict[str, Any]:
@@ -87,12 +88,12 @@ def _sections(metadata: Metadata) -> dict[str, Any]:
     if sections is None:
         return {}
     if not isinstance(sections, (list, tuple)):
-        raise TypeError(f"{WHO}: {metadata.key(SECTIONS)} must be a list; got {sections!r}")
-    sizes = [checks.count(WHO, metadata.key(SECTIONS), size) for size in sections]
+        raise wrong_type(f"{metadata.key(SECTIONS)} must be a list; got {sections!r}")
+    sizes = [checks.count(metadata.key(SECTIONS), size) for size in sections]
     while len(sizes) > 1 and not sizes[-1]:
         sizes.pop()
     if order is None and any(sizes):
-        raise ValueError(f"{WHO}: {metadata.key(SECTIONS)} must be 0 in this architecture; got {sizes}")
+        raise wrong_value(f"{metadata.key(SECTIONS)} must be 0 in this architecture; got {sizes}")
     missed = gguf.pairs_without_axis(sizes) if order == "interleaved" else []
     if missed:
         metadata.keys.remarks.append(
@@ -110,7 +111,7 @@ def _with_layers(metadata: Metadata, config: dict[str, Any]) -> tuple[dict[str, 
         own = gguf.LayerPattern(unrotated_interval=0)
     if own.unrotated_interval is not None:
         if own.unrotated_interval and window == 0:  # llama.cpp then has another interval
-            raise ValueError(f"{WHO}: {metadata.key('attention.sliding_window')} must be greater than 0; got 0")
+            raise wrong_value(f"{metadata.key('attention.sliding_window')} must be greater than 0; got 0")
         _require_no_sliding_keys(metadata)
         return {**config, "no_rope_layer_interval": own.unrotated_interval}, family
     config |= {"layer_types": _types(own, pattern, config["num_hidden_layers"])}
@@ -137,8 +138,8 @@ def _require_no_sliding_keys(metadata: Metadata) -> None:
     names = ("rope.freq_base_swa", f"{WIDTH}_swa", "attention.key_length_swa")
     given = [metadata.key(name) for name in names if metadata.get(name) is not None]
     if given:
-        raise ValueError(
-            f"{WHO}: layers with a sliding window must have no keys of their own in this architecture; "
+        raise wrong_value(
+            f"layers with a sliding window must have no keys of their own in this architecture; "
             f"got {comma_separated(given)}"
         )
 
@@ -156,7 +157,7 @@ def _sliding(metadata: Metadata, own: gguf.LayerPattern, config: dict[str, Any])
     }
     for name, (width, whole) in widths.items():
         if width not in (None, whole):
-            raise ValueError(f"{WHO}: {metadata.key(name)} must be the whole head, {whole}; got {width}")
+            raise wrong_value(f"{metadata.key(name)} must be the whole head, {whole}; got {width}")
     sliding = {"rope_theta": default if base is None else base}
     return {"rope_parameters": {FULL: full, SLIDING: sliding}, "swa_head_dim": head_dim}
 
@@ -168,6 +169,6 @@ def _types(own: gguf.LayerPattern, pattern: Any, count: Any) -> list[str] | None
     period = own.period if pattern is None else pattern
     if not period or count is None:
         return None
-    period, count = (checks.count(WHO, "the period of layers", number) for number in (period, count))
+    period, count = (checks.count("the period of layers", number) for number in (period, count))
     full = 0 if own.full_is_first else period - 1
     return [FULL if index % period == full else SLIDING for index in range(min(count, MAX_SIZE))]

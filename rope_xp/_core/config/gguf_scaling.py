@@ -14,7 +14,8 @@ import numpy as np
 
 from rope_xp._core import checks
 from rope_xp._core.config.gguf_keys import Metadata, shortest
-from rope_xp._core.config.keys import ORIGINAL, WHO
+from rope_xp._core.config.keys import ORIGINAL
+from rope_xp._core.errors import wrong_value
 from rope_xp._core.writers import gguf_architectures as gguf
 from rope_xp.frequencies import Llama3Scaling, ProportionalScaling, Scaling, geometric
 
@@ -37,8 +38,8 @@ class FactorScaling(Scaling):
     def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
         unscaled = geometric(base, rotary_dim)
         if len(self.factors) != len(unscaled):
-            raise ValueError(
-                f"{WHO}: {gguf.FREQS} must have {len(unscaled)} factors, one for each pair; got {len(self.factors)}"
+            raise wrong_value(
+                f"{gguf.FREQS} must have {len(unscaled)} factors, one for each pair; got {len(self.factors)}"
             )
         return tuple(w / factor for w, factor in zip(unscaled, self.factors))
 
@@ -47,15 +48,15 @@ def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> 
     """The scaling rule with the keys of transformers. llama.cpp's default is a division by 1."""
     kind = metadata.get("rope.scaling.type")
     kind = "linear" if kind is None else kind
-    checks.one_of(WHO, metadata.key("rope.scaling.type"), kind, KINDS)
+    checks.one_of(metadata.key("rope.scaling.type"), kind, KINDS)
     _check_mix(metadata, kind)
     factor = metadata.get("rope.scaling.factor", "rope.scale_linear") or 1.0  # 0 means none
-    factor = checks.positive(WHO, metadata.key("rope.scaling.factor"), factor)
+    factor = checks.positive(metadata.key("rope.scaling.factor"), factor)
     long, short, factors = (metadata.tensor(name) for name in (gguf.LONG, gguf.SHORT, gguf.FREQS))
     if kind == "yarn":
         if long or short or factors:
-            raise ValueError(
-                f"{WHO}: {gguf.FREQS}, {gguf.LONG} and {gguf.SHORT} must not be given with YaRN; got at least one"
+            raise wrong_value(
+                f"{gguf.FREQS}, {gguf.LONG} and {gguf.SHORT} must not be given with YaRN; got at least one"
             )
         return _yarn(metadata, factor)
     metadata.ignore(*BETAS.values(), MULTIPLIER)
@@ -63,22 +64,20 @@ def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> 
         return _longrope(metadata, long, short)
     metadata.ignore(LENGTH)
     if metadata.factor(ATTENTION) != 1.0:
-        raise ValueError(
-            f"{WHO}: {metadata.key(ATTENTION)} must be 1 without YaRN and lists of factors; got another number"
-        )
+        raise wrong_value(f"{metadata.key(ATTENTION)} must be 1 without YaRN and lists of factors; got another number")
     if metadata.factor(REPLACED) != 1.0:
         if metadata.reads(EXTRAPOLATION, "yarn"):
-            raise ValueError(f"{WHO}: {metadata.key(REPLACED)} must be 1 without YaRN; got {metadata.get(REPLACED)}")
+            raise wrong_value(f"{metadata.key(REPLACED)} must be 1 without YaRN; got {metadata.get(REPLACED)}")
         metadata.keys.remarks.append(f"llama.cpp does not read {metadata.key(REPLACED)}={metadata.get(REPLACED)}")
     factor = 1.0 if kind == "none" else factor
     softmax = gguf.scales(metadata.architecture, factor, is_yarn=False)[1]
     if softmax != 1.0:
-        raise ValueError(
-            f"{WHO}: {metadata.key('rope.scaling.factor')} must be 1 without YaRN in this architecture, whose softmax "
+        raise wrong_value(
+            f"{metadata.key('rope.scaling.factor')} must be 1 without YaRN in this architecture, whose softmax "
             f"scale llama.cpp would multiply by {softmax:.6g}; got {factor}"
         )
     if factors and not metadata.reads(gguf.FREQS):
-        raise ValueError(f"{WHO}: {gguf.FREQS} must not be given for an architecture that does not read it; got it")
+        raise wrong_value(f"{gguf.FREQS} must not be given for an architecture that does not read it; got it")
     if factors:
         divisors = tuple(each * factor for each in factors)
         return _rule_with(metadata, divisors, base, rotary_dim, is_whole=rotary_dim == head_dim)
@@ -94,7 +93,7 @@ def _check_mix(metadata: Metadata, kind: str) -> None:
     wanted = float(kind == "yarn")
     found = metadata.read(EXTRAPOLATION, wanted, -1.0)
     if found is not None and found not in (wanted, -1.0):
-        raise ValueError(f"{WHO}: {metadata.key(EXTRAPOLATION)} must be {wanted:g} with {kind!r}; got {found}")
+        raise wrong_value(f"{metadata.key(EXTRAPOLATION)} must be {wanted:g} with {kind!r}; got {found}")
 
 
 def _original(metadata: Metadata) -> Any:
@@ -103,7 +102,7 @@ def _original(metadata: Metadata) -> Any:
         metadata.keys.assume("scaling", metadata.key(LENGTH), "equal to context_length")
         original = length
     if original is None:
-        raise ValueError(f"{WHO}: {metadata.key(LENGTH)} must be given, or context_length; got neither")
+        raise wrong_value(f"{metadata.key(LENGTH)} must be given, or context_length; got neither")
     return original
 
 
@@ -119,7 +118,7 @@ def _yarn(metadata: Metadata, factor: float) -> dict[str, Any]:
     block |= {"mscale_all_dim": multiplier} if multiplier else {}
     scales_softmax = architecture in gguf.SCALES_SOFTMAX
     if scales_softmax and attention != 1.0:
-        raise ValueError(f"{WHO}: {metadata.key(ATTENTION)} must be 1 in this architecture; got {attention}")
+        raise wrong_value(f"{metadata.key(ATTENTION)} must be 1 in this architecture; got {attention}")
     resolved, softmax = gguf.scales(architecture, factor, True, multiplier)
     if scales_softmax and factor > 1.0:  # as the softmax scale follows from `mscale_all_dim`
         all_dim = (sqrt(softmax) - 1.0) / (0.1 * log(factor))
@@ -136,7 +135,7 @@ def _yarn(metadata: Metadata, factor: float) -> dict[str, Any]:
 def _read_multiplier(metadata: Metadata) -> float:
     """DeepSeek's `mscale_all_dim`."""
     found = metadata.read(MULTIPLIER, 0.0) or 0.0
-    found = checks.finite(WHO, metadata.key(MULTIPLIER), found)
+    found = checks.finite(metadata.key(MULTIPLIER), found)
     return shortest(float(np.float32(found / gguf.LOG_MULTIPLIERS.get(metadata.architecture, 1.0))))
 
 
@@ -150,9 +149,9 @@ def _betas(metadata: Metadata) -> dict[str, float]:
 def _longrope(metadata: Metadata, long: tuple[float, ...], short: tuple[float, ...]) -> dict[str, Any]:
     """LongRoPE. The attention factor is that of the paper, or stated."""
     if not (long and short):
-        raise ValueError(f"{WHO}: {gguf.LONG} and {gguf.SHORT} must be in the mapping; got at most one of them")
+        raise wrong_value(f"{gguf.LONG} and {gguf.SHORT} must be in the mapping; got at most one of them")
     if metadata.tensor(gguf.FREQS):
-        raise ValueError(f"{WHO}: {gguf.FREQS} must not be given with {gguf.LONG}; got both")
+        raise wrong_value(f"{gguf.FREQS} must not be given with {gguf.LONG}; got both")
     original, length, attention = _original(metadata), metadata.get("context_length"), metadata.factor(ATTENTION)
     block = {"rope_type": "longrope", "long_factor": long, "short_factor": short, ORIGINAL: original}
     if checks.is_int(length) and checks.is_int(original) and length > original > 1:

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rope_xp._core import checks
-from rope_xp._core.config.keys import MAX_SIZE, WHO, Keys
+from rope_xp._core.config.keys import MAX_SIZE, Keys
 from rope_xp._core.config.scaling import without_softmax_scale
 from rope_xp._core.embedding import RotaryEmbedding
+from rope_xp._core.errors import wrong_value
 from rope_xp.frequencies import YarnScaling
 
 PART = "indexer"
@@ -78,11 +79,11 @@ def read_indexer(keys: Keys, attention: str, chosen: bool, seen: bool) -> tuple[
     if width is None:
         return None
     if not 2 <= width <= MAX_SIZE:
-        raise ValueError(f"{WHO}: {own.width_key} must be from 2 to {MAX_SIZE}; got {width}")
+        raise wrong_value(f"{own.width_key} must be from 2 to {MAX_SIZE}; got {width}")
     if chosen:
         return width, attention
     if interleave is not None:
-        return width, "interleaved_to_half" if checks.boolean(WHO, INTERLEAVE_KEY, interleave) else "half"
+        return width, "interleaved_to_half" if checks.boolean(INTERLEAVE_KEY, interleave) else "half"
     if own.stated_layout and seen:
         keys.assume("layout", INTERLEAVE_KEY, "as in transformers; vLLM and SGLang take false")
     return width, own.layout or attention
@@ -102,9 +103,9 @@ def has_indexer(keys: Keys, layer: int | None, layer_type: str | None) -> bool:
             after = max(layer - (keys.count("index_skip_topk_offset", 2)) + 1, 0)
             return after % max(keys.count("index_topk_freq", 1), 1) == 0
     if not isinstance(types, (str, list, tuple)) or layer >= len(types):
-        raise ValueError(f"{WHO}: indexer_types must have a type for each layer; got {types!r}")
+        raise wrong_value(f"indexer_types must have a type for each layer; got {types!r}")
     if types[layer] not in ("full", "shared", "F", "S"):
-        raise ValueError(f"{WHO}: indexer_types must be 'full' or 'shared'; got {types[layer]!r}")
+        raise wrong_value(f"indexer_types must be 'full' or 'shared'; got {types[layer]!r}")
     return types[layer] in ("full", "F")
 
 
@@ -112,8 +113,8 @@ def indexer_of(attention: RotaryEmbedding, model_type: str, width: int, layout: 
     """The embedding of the indexer, from that of the attention."""
     channels: Any = attention.rotary_dim
     if channels > width:
-        raise ValueError(
-            f"{WHO}: {INDEXERS[model_type].width_key} must be at least {channels}, the channels that the attention "
+        raise wrong_value(
+            f"{INDEXERS[model_type].width_key} must be at least {channels}, the channels that the attention "
             f"rotates; got {width}"
         )
     rule = attention.scaling

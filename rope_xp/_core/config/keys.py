@@ -7,9 +7,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from rope_xp._core import checks
+from rope_xp._core.errors import wrong_type, wrong_value
 from rope_xp._core.provenance import Default
-
-WHO = "from_config"
 
 # Names of keys that mean the same.
 BASE_KEYS = ("rope_theta", "theta", "rotary_emb_base", "rotary_embedding_base", "rope_base")
@@ -138,7 +137,7 @@ def _plain(key: Any) -> str:
 def shortened(error: Exception, path: str) -> str:
     """The message of an error: the name of the function first, the file named, and fewer than 1,000 characters."""
     message = str(error)
-    message = message if message.startswith(f"{WHO}: ") else f"{WHO}: {message}"
+    message = message if message.startswith("from_config: ") else f"from_config: {message}"
     message += "" if path in message else f" (in {path[-250:]})"
     return message if len(message) < 1000 else f"{message[:600]} ... {message[-300:]}"
 
@@ -178,7 +177,7 @@ class Keys:
         """Set a known key to the value that another key, `source`, implies. It must not have a different value."""
         given = self.get(name)
         if given is not None and given != value:
-            raise ValueError(f"{WHO}: {name} must be {value!r}, because of {source}; got {given!r}")
+            raise wrong_value(f"{name} must be {value!r}, because of {source}; got {given!r}")
         self.mapping = {**self.mapping, name: value}
 
     def fresh(self) -> "Keys":
@@ -195,7 +194,7 @@ class Keys:
         found = {name: self.mapping[name] for name in names if self.mapping.get(name) is not None}
         values = list(found.values())
         if any(value != values[0] for value in values[1:]):
-            raise ValueError(f"{WHO}: keys of {self.name} must not contradict each other; got {found}")
+            raise wrong_value(f"keys of {self.name} must not contradict each other; got {found}")
         return values[0] if values else None
 
     def count(self, name: str, default: int | None = None) -> Any:
@@ -203,9 +202,9 @@ class Keys:
         value = self.get(name)
         if default and name not in self.mapping:
             self.assume("", name)
-        if value is not None and checks.count(WHO, name, value) >= 2**53:
-            raise ValueError(f"{WHO}: {name} must be below 2**53; got {value}")
-        return default if value is None else checks.count(WHO, name, value)
+        if value is not None and checks.count(name, value) >= 2**53:
+            raise wrong_value(f"{name} must be below 2**53; got {value}")
+        return default if value is None else checks.count(name, value)
 
     def number(self, name: str, default: float) -> Any:
         """The value, or the default if the key is missing or null."""
@@ -218,14 +217,14 @@ class Keys:
         """A list; empty if the key is missing or null."""
         value = self.get(name)
         if value is not None and not isinstance(value, (list, tuple)):
-            raise TypeError(f"{WHO}: {name} must be a list; got {value!r}")
+            raise wrong_type(f"{name} must be a list; got {value!r}")
         return list(value or ())
 
     def nested(self, name: str) -> "Keys":
         """The mapping that a key holds; empty if the key is missing or null."""
         value = self.get(name)
         if value is not None and not isinstance(value, Mapping):
-            raise TypeError(f"{WHO}: {name} must be a mapping; got {value!r}")
+            raise wrong_type(f"{name} must be a mapping; got {value!r}")
         return Keys(name, value or {}, self.model_type)
 
     def ignore(self, *names: str) -> None:
@@ -258,9 +257,7 @@ class Keys:
             known = comma_separated(self._read & self.mapping.keys()) or "none"
             like = Spelling(self._read).similar(unread)
             like += "".join(map(owners, list(unread)[:4])) if owners else ""
-            raise ValueError(
-                f"{WHO}: every key of {self.name} must be known; got {unread}{like}; known keys are {known}"
-            )
+            raise wrong_value(f"every key of {self.name} must be known; got {unread}{like}; known keys are {known}")
 
     def require_spelling(self) -> None:
         """No key may be a misspelt one of those that were read."""
@@ -273,7 +270,7 @@ def require_spelling(name: str, mapping: Mapping[Any, Any], known: Iterable[str]
     for key in mapping:
         wanted = spelling.of(key)
         if wanted is not None:
-            raise ValueError(f"{WHO}: {wanted} must have this spelling in {name}; got {key!r}")
+            raise wrong_value(f"{wanted} must have this spelling in {name}; got {key!r}")
 
 
 @contextmanager
@@ -289,7 +286,7 @@ def misspelt_first(keys: Keys) -> Iterator[None]:
 def consistent_value(name: str, inner: Any, outer: Any, where: str) -> Any:
     """The value that is stated in the block or outside it. If both are stated, they must be equal."""
     if inner is not None and outer is not None and inner != outer:
-        raise ValueError(f"{WHO}: {name} must not be contradicted; got {inner} in {where} and {outer} outside it")
+        raise wrong_value(f"{name} must not be contradicted; got {inner} in {where} and {outer} outside it")
     return outer if inner is None else inner
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 
 from rope_xp._core import checks
 from rope_xp._core.config.family import LayerList
-from rope_xp._core.config.keys import WHO, Keys
+from rope_xp._core.config.keys import Keys
+from rope_xp._core.errors import wrong_value
 
 Types = Callable[[Keys, int], list[str]]
 Rotated = Callable[[Keys, int | None, str | None], bool]
@@ -56,7 +57,7 @@ def marked(key: str, other: str) -> Types:
         marks = keys.list_of(key)
         for each in marks:
             if each not in (0, 1):
-                raise ValueError(f"{WHO}: {key} must be a list of 0 and 1; got {each!r} in it")
+                raise wrong_value(f"{key} must be a list of 0 and 1; got {each!r} in it")
         return _named([bool(each) for each in marks or [1] * count], other)
 
     return types
@@ -68,7 +69,7 @@ def nemotron_nas(keys: Keys, count: int) -> list[str]:
     attention = [Keys("block_configs", {"of": each}).nested("of").nested("attention") for each in blocks]
     left_out = [[each.get(key) for key in ("no_op", "replace_with_linear")] for each in attention]
     for each in (value for values in left_out for value in values if value is not None):
-        checks.boolean(WHO, "no_op and replace_with_linear", each)
+        checks.boolean("no_op and replace_with_linear", each)
     return _named([not any(values) for values in left_out] or [True] * count, "no_attention")
 
 
@@ -84,8 +85,8 @@ def plamo2(keys: Keys, count: int) -> list[str]:
 def latent_only(keys: Keys, layer: int | None, layer_type: str | None) -> bool:
     """True, unless it is a linear layer of Ring-2.5, which rotates the first channels of heads of its own."""
     if layer_type == "linear_attention" and "BailingMoeV2_5ForCausalLM" in keys.list_of("architectures"):
-        raise ValueError(
-            f"{WHO}: layer must have latent attention in {keys.name} of BailingMoeV2_5ForCausalLM, because its linear "
+        raise wrong_value(
+            f"layer must have latent attention in {keys.name} of BailingMoeV2_5ForCausalLM, because its linear "
             f"layers are rotated in another way, which is not known here; got layer={layer}"
         )
     return True
@@ -132,7 +133,7 @@ def mimo(keys: Keys, count: int) -> list[str]:
     slides = keys.list_of("hybrid_layer_pattern")
     for each in slides:
         if each not in (0, 1):
-            raise ValueError(f"{WHO}: hybrid_layer_pattern must be a list of 0 and 1; got {each!r} in it")
+            raise wrong_value(f"hybrid_layer_pattern must be a list of 0 and 1; got {each!r} in it")
     return _named([not each for each in slides or [index > 0 and (index + 1) % 6 for index in range(count)]])
 
 

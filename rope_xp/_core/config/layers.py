@@ -6,7 +6,8 @@ from typing import Any
 
 from rope_xp._core import checks
 from rope_xp._core.config.family import Family, LayerList, Layers
-from rope_xp._core.config.keys import MAX_SIZE, WHO, Keys, comma_separated
+from rope_xp._core.config.keys import MAX_SIZE, Keys, comma_separated
+from rope_xp._core.errors import wrong_type, wrong_value
 
 # Layer types without attention over positions.
 NO_ATTENTION = ("linear_attention", "mamba", "mamba2", "conv", "recurrent", "no_attention")
@@ -40,7 +41,7 @@ class LayerConfig:
             return value
         if isinstance(self.layer, int):
             if self.layer >= len(value):
-                raise ValueError(f"{WHO}: {name} must have a number for each layer; got {len(value)}")
+                raise wrong_value(f"{name} must have a number for each layer; got {len(value)}")
             return value[self.layer]
         types = types_of(self.keys, self.family)
         found = [
@@ -50,14 +51,14 @@ class LayerConfig:
         ]
         found = [each for each in found if each] or [each for each in value if each]
         if not found or (self.layer is None and any(each != found[0] for each in found)):
-            raise ValueError(f"{WHO}: layer must be given, because {name} differ; got layer=None for {list(value)}")
+            raise wrong_value(f"layer must be given, because {name} differ; got layer=None for {list(value)}")
         return found[0]
 
 
 def layer_type_of(keys: Keys, family: Family, layer: int | None, layer_type: str | None) -> str | None:
     """The type of a layer; None if neither the config nor the family has types."""
     if layer is not None and layer >= MAX_SIZE:
-        raise ValueError(f"{WHO}: layer must be below {MAX_SIZE}; got {layer}")
+        raise wrong_value(f"layer must be below {MAX_SIZE}; got {layer}")
     types = types_of(keys, family, layer)
     if layer is not None:
         return _type_at(keys, family, layer, types)
@@ -69,18 +70,18 @@ def layer_type_of(keys: Keys, family: Family, layer: int | None, layer_type: str
     if family.layers.types is not None:
         accepted |= {"full_attention", *family.layers.types(keys.fresh(), 12)}
     if layer_type not in accepted:
-        raise ValueError(f"{WHO}: layer_type must be {comma_separated(accepted) or None}; got {layer_type!r}")
+        raise wrong_value(f"layer_type must be {comma_separated(accepted) or None}; got {layer_type!r}")
     return layer_type
 
 
 def _type_at(keys: Keys, family: Family, layer: int, types: list[str]) -> str | None:
     count = layers_of(keys) or len(types) or None
     if count is not None and layer >= count:
-        raise ValueError(f"{WHO}: layer must be from 0 to {count - 1}; got {layer}")
+        raise wrong_value(f"layer must be from 0 to {count - 1}; got {layer}")
     if not types:
         return None
     if layer >= len(types):
-        raise ValueError(f"{WHO}: layer_types must have a type for each layer; got {len(types)}")
+        raise wrong_value(f"layer_types must have a type for each layer; got {len(types)}")
     if family.layers.types is not None and not _given_types(keys):
         pattern = keys.fresh()
         family.layers.types(pattern, len(types))
@@ -117,7 +118,7 @@ def types_of(keys: Keys, family: Family, layer: Any = None) -> list[str]:
         types = family.layers.types(pattern, count)
         keys.ignore_as(pattern)
     if not isinstance(types, (list, tuple)) or not all(isinstance(each, str) for each in types):
-        raise TypeError(f"{WHO}: layer_types must be a list of strings; got {types!r}")
+        raise wrong_type(f"layer_types must be a list of strings; got {types!r}")
     if family.layers.last_is_full and is_complete and types:
         return [*types[:-1], "full_attention"]
     return list(types)
@@ -130,8 +131,8 @@ def _given_types(keys: Keys) -> Any:
 def layers_of(keys: Keys) -> int | None:
     """The number of layers."""
     count = keys.first("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-    if count is not None and checks.count(WHO, "num_hidden_layers", count) > MAX_SIZE:
-        raise ValueError(f"{WHO}: num_hidden_layers must be at most {MAX_SIZE}; got {count}")
+    if count is not None and checks.count("num_hidden_layers", count) > MAX_SIZE:
+        raise wrong_value(f"num_hidden_layers must be at most {MAX_SIZE}; got {count}")
     return None if count is None else checks.plain(count)
 
 
@@ -159,7 +160,7 @@ def _has_value(keys: Keys, family: Family, key: str, wanted: Any, *others: Any) 
         value = default
     known = {wanted, default, *others}
     if not any(value == each for each in known):
-        raise ValueError(f"{WHO}: {key} must be one of {comma_separated(known)}; got {value!r}")
+        raise wrong_value(f"{key} must be one of {comma_separated(known)}; got {value!r}")
     return value == wanted
 
 
@@ -169,7 +170,7 @@ def _is_listed(keys: Keys, family: Family, listed: LayerList, layer: int | None,
     types = types_of(keys, family, layer)
     if layer is not None:
         if layer >= len(numbers):
-            raise ValueError(f"{WHO}: {listed.key} must have a number for each layer; got {len(numbers)}")
+            raise wrong_value(f"{listed.key} must have a number for each layer; got {len(numbers)}")
         if listed.otherwise and not keys.list_of(listed.key) and keys.get("no_rope_layer_interval") is None:
             keys.assume("", listed.key)
         return bool(numbers[layer])
@@ -177,8 +178,8 @@ def _is_listed(keys: Keys, family: Family, listed: LayerList, layer: int | None,
         return not numbers or any(numbers)
     found = {bool(each) for each, kind in zip(numbers, types) if kind == layer_type}
     if len(found) > 1:
-        raise ValueError(
-            f"{WHO}: layer must be given, because layers of type {layer_type!r} differ in {listed.key}; got layer=None"
+        raise wrong_value(
+            f"layer must be given, because layers of type {layer_type!r} differ in {listed.key}; got layer=None"
         )
     return found == {True}
 
@@ -189,9 +190,7 @@ def numbers_of(keys: Keys, listed: LayerList, layer: int | None) -> list[Any]:
     interval = keys.count("no_rope_layer_interval") if listed.key == "no_rope_layers" else None
     for number in numbers:
         if not isinstance(number, (bool, int, float)) or not number >= 0:
-            raise TypeError(
-                f"{WHO}: {listed.key} must be a list of numbers that are not negative; got {number!r} in it"
-            )
+            raise wrong_type(f"{listed.key} must be a list of numbers that are not negative; got {number!r} in it")
     return numbers or _numbers_without_list(keys, listed, layer, 4 if interval is None else interval)
 
 
@@ -203,5 +202,5 @@ def _numbers_without_list(keys: Keys, listed: LayerList, layer: int | None, inte
     if listed.otherwise == "":
         return [1] * count
     if layer is not None and known is None:
-        raise ValueError(f"{WHO}: num_hidden_layers must be given if layers are counted from the end; got {known}")
+        raise wrong_value(f"num_hidden_layers must be given if layers are counted from the end; got {known}")
     return [(count - 1 - index) % 4 for index in range(count)]

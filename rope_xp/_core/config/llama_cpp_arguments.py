@@ -11,7 +11,8 @@ from typing import Any
 
 from rope_xp._core import checks
 from rope_xp._core.config.command_line import CommandLine
-from rope_xp._core.config.keys import WHO, comma_separated
+from rope_xp._core.config.keys import comma_separated
+from rope_xp._core.errors import wrong_value
 from rope_xp._core.writers import gguf_architectures as gguf
 
 KIND, FACTOR, BASE = "rope.scaling.type", "rope.scaling.factor", "rope.freq_base"
@@ -54,14 +55,14 @@ def with_arguments(
     differing = [key for key in (BASE, FACTOR) if changed[key] != before[key]]
     differing += [KIND] if (changed[KIND] == "yarn") != (before[KIND] == "yarn") else []
     if differing and name in KEEPS_SLIDING:
-        raise ValueError(
-            f"{WHO}: flags must not change {comma_separated(differing)} for architecture {name!r}, whose layers with a "
+        raise wrong_value(
+            f"flags must not change {comma_separated(differing)} for architecture {name!r}, whose layers with a "
             "sliding window keep that of the file; got other values: override the metadata in their place"
         )
     is_yarn = changed[KIND] == "yarn"
     _check_attention(line, is_yarn, remarks)
     if changed[FACTOR] != 1.0 and not is_yarn and found.get(gguf.LONG):
-        raise ValueError(f"{WHO}: the factor of flags must be 1 for a file with {gguf.LONG}; got {changed[FACTOR]:g}")
+        raise wrong_value(f"the factor of flags must be 1 for a file with {gguf.LONG}; got {changed[FACTOR]:g}")
     for key, value in changed.items():
         if value is not None and value != before[key]:
             found[f"{name}.{key}"] = value
@@ -73,7 +74,7 @@ def with_arguments(
     if betas and not is_yarn:
         remarks.append("llama.cpp reads --yarn-beta-fast and --yarn-beta-slow with YaRN only")
     if context is not None and context < 0:
-        raise ValueError(f"{WHO}: --ctx-size of flags must be at least 0; got {context}")
+        raise wrong_value(f"--ctx-size of flags must be at least 0; got {context}")
     return found, betas if is_yarn else {}, context or found.get(f"{name}.{LENGTH}"), remarks
 
 
@@ -91,10 +92,10 @@ def _factor(line: CommandLine, stated: Any) -> Any:
         (each for each in reversed(line.flags) if each[0] in ("--rope-scale", "--rope-freq-scale")), ("", 0)
     )
     if not value and name == "--rope-scale":
-        raise ValueError(f"{WHO}: --rope-scale of flags must not be 0; got 0")
+        raise wrong_value("--rope-scale of flags must not be 0; got 0")
     if not value:
         return stated
-    return checks.positive(WHO, f"{name} of flags", value if name == "--rope-scale" else 1.0 / value)
+    return checks.positive(f"{name} of flags", value if name == "--rope-scale" else 1.0 / value)
 
 
 def _kind(line: CommandLine, stated: Any) -> Any:
@@ -103,7 +104,7 @@ def _kind(line: CommandLine, stated: Any) -> Any:
     if mix is None or mix < 0.0:
         return kind
     if mix not in (0.0, 1.0):
-        raise ValueError(f"{WHO}: --yarn-ext-factor of flags must be 0, 1 or negative; got {mix:g}")
+        raise wrong_value(f"--yarn-ext-factor of flags must be 0, 1 or negative; got {mix:g}")
     return ("linear" if kind == "yarn" else kind) if mix == 0.0 else "yarn"
 
 
@@ -113,8 +114,8 @@ def _check_attention(line: CommandLine, is_yarn: bool, remarks: list[str]) -> No
     if value is None or value < 0.0 or value == 1.0:
         return
     if not is_yarn:
-        raise ValueError(
-            f"{WHO}: --yarn-attn-factor of flags must be 1 without YaRN, because llama.cpp then multiplies sines and "
+        raise wrong_value(
+            f"--yarn-attn-factor of flags must be 1 without YaRN, because llama.cpp then multiplies sines and "
             f"cosines by it; got {value:g}"
         )
     remarks.append(
@@ -128,9 +129,8 @@ def _override(metadata: dict[str, Any], name: str, text: str, remarks: list[str]
     key, equals, typed = text.partition("=")
     kind, colon, value = typed.partition(":")
     if not (key and equals and colon) or kind not in ("int", "float", "bool", "str"):
-        raise ValueError(
-            f"{WHO}: --override-kv of flags must be KEY=TYPE:VALUE and the type int, float, bool or str; got "
-            f"{text[:100]!r}"
+        raise wrong_value(
+            f"--override-kv of flags must be KEY=TYPE:VALUE and the type int, float, bool or str; got {text[:100]!r}"
         )
     start, _, rest = key.partition(".")
     is_rotary = rest.startswith(("rope.", "attention.", "context_length", "block_count", "embedding_length"))
@@ -145,6 +145,4 @@ def _override(metadata: dict[str, Any], name: str, text: str, remarks: list[str]
     try:
         metadata[key] = {"int": int, "float": float, "str": str, "bool": lambda word: word == "true"}[kind](value)
     except ValueError:
-        raise ValueError(
-            f"{WHO}: {key[:100]} of --override-kv in flags must be a number; got {value[:100]!r}"
-        ) from None
+        raise wrong_value(f"{key[:100]} of --override-kv in flags must be a number; got {value[:100]!r}") from None

@@ -4,9 +4,10 @@ from typing import Any
 
 from rope_xp._core import checks
 from rope_xp._core.config.family import INTERLEAVED, LATENT, QUOTIENT, TO_HALF, Axes, Family, Layers
-from rope_xp._core.config.keys import ORIGINAL, WHO, Keys
+from rope_xp._core.config.keys import ORIGINAL, Keys
 from rope_xp._core.config.layer_types import no_rope_layers
 from rope_xp._core.config.params_json import require_text, value_or_default
+from rope_xp._core.errors import wrong_value
 
 KINDS = {"rope": "one position axis", "mrope": "several", "yarn": "YaRN", "none": "not rotated"}
 LATENT_KINDS = {"rope": "no scaling", "yarn": "YaRN"}
@@ -83,17 +84,17 @@ def _kind(keys: Keys, is_latent: bool) -> str:
             keys.assume("scaling", "rope_type", "default of Megatron-LM with latent attention, yarn")
             return "yarn"
     elif kind is None:
-        raise ValueError(f"{WHO}: position_embedding_type must be given, because its default is not rotary; got none")
+        raise wrong_value("position_embedding_type must be given, because its default is not rotary; got none")
     if is_latent and kind != "none":
-        checks.one_of(WHO, "rope_type", kind, LATENT_KINDS)
+        checks.one_of("rope_type", kind, LATENT_KINDS)
     else:
-        checks.one_of(WHO, "position_embedding_type", kind, KINDS)
+        checks.one_of("position_embedding_type", kind, KINDS)
     return kind
 
 
 def _flag(keys: Keys, name: str) -> bool:
     value = keys.get(name)
-    return value is not None and checks.boolean(WHO, name, value)
+    return value is not None and checks.boolean(name, value)
 
 
 def _require(keys: Keys, kind: str, **wanted: Any) -> None:
@@ -101,7 +102,7 @@ def _require(keys: Keys, kind: str, **wanted: Any) -> None:
     for name, value in wanted.items():
         given = keys.get(name)
         if given is not None and given != value:
-            raise ValueError(f"{WHO}: {name} must be {value} with {kind}; got {given!r}")
+            raise wrong_value(f"{name} must be {value} with {kind}; got {given!r}")
 
 
 def _fraction(keys: Keys) -> dict[str, Any]:
@@ -114,9 +115,9 @@ def _rotated_layers(keys: Keys) -> dict[str, Any]:
     skipped = keys.get("no_rope_freq")
     if isinstance(skipped, (list, tuple)):
         if not all(each in (0, 1) for each in skipped):
-            raise ValueError(f"{WHO}: no_rope_freq must be a list of 0 and 1; got {skipped}")
+            raise wrong_value(f"no_rope_freq must be a list of 0 and 1; got {skipped}")
         return {"no_rope_layers": [1 - each for each in skipped]}
-    return {"no_rope_layer_interval": 0 if skipped is None else checks.count(WHO, "no_rope_freq", skipped)}
+    return {"no_rope_layer_interval": 0 if skipped is None else checks.count("no_rope_freq", skipped)}
 
 
 def _scaled_block(keys: Keys) -> dict[str, Any]:
@@ -132,10 +133,10 @@ def _scaled_block(keys: Keys) -> dict[str, Any]:
 
 def _mrope_block(keys: Keys) -> dict[str, Any]:
     if _flag(keys, "use_rope_scaling"):
-        raise ValueError(f"{WHO}: use_rope_scaling must be False with mrope; got True")
+        raise wrong_value("use_rope_scaling must be False with mrope; got True")
     section, divisor = keys.get("mrope_section"), keys.get("rotary_seq_len_interpolation_factor")
     if section is None:
-        raise ValueError(f"{WHO}: mrope_section must be given with mrope; got none")
+        raise wrong_value("mrope_section must be given with mrope; got none")
     rule = {"rope_type": "default"} if divisor is None else {"rope_type": "linear", "factor": divisor}
     return {"rope_scaling": {**rule, "mrope_section": section}}
 
@@ -168,7 +169,7 @@ def _latent_block(keys: Keys, kind: str) -> dict[str, Any]:
 def _block_of(keys: Keys, values: dict[str, Any]) -> dict[str, Any]:
     """A block of YaRN. The defaults of its factor differ within Megatron-LM, so that it must be given."""
     if values["factor"] is None:
-        raise ValueError(f"{WHO}: rotary_scaling_factor must be given with yarn; got none")
+        raise wrong_value("rotary_scaling_factor must be given with yarn; got none")
     if values[ORIGINAL] is None:
         keys.assume("scaling", ORIGINAL, "default of Megatron-LM")
         values[ORIGINAL] = 4096

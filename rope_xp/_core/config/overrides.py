@@ -25,7 +25,6 @@ from rope_xp._core.config.keys import (
     LENGTH_KEYS,
     ORIGINAL,
     PARTIAL_KEYS,
-    WHO,
     Keys,
     comma_separated,
     is_about_positions,
@@ -33,6 +32,7 @@ from rope_xp._core.config.keys import (
 from rope_xp._core.config.layers import nested_by
 from rope_xp._core.config.parts import PARTS, part_of, path_to
 from rope_xp._core.config.upstream import NOT_IN_TRANSFORMERS
+from rope_xp._core.errors import wrong_type, wrong_value
 
 BLOCK_KEYS = ("rope_parameters", "rope_scaling")
 LENGTH = LENGTH_KEYS[0]
@@ -82,9 +82,7 @@ def with_overrides(
     """The config that `from_config` reads in place of the file's, the length of the engine, and remarks."""
     form = format_of(whole)
     if form is not None and form.reader:
-        raise ValueError(
-            f"{WHO}: config must be a config.json of transformers with flags of {line.name}; got {form.name}"
-        )
+        raise wrong_value(f"config must be a config.json of transformers with flags of {line.name}; got {form.name}")
     mapping, model_type, _ = part_of(whole, part)
     place = path_to(mapping, whole)
     text = PARTS.get(whole.get("model_type", ""), {}).get("text")
@@ -93,14 +91,14 @@ def with_overrides(
     found = Part(dict(mapping), model_type, path)
     remarks: list[str] = []
     if line.last("--rope-scaling-factor"):
-        raise ValueError(
-            f"{WHO}: --rope-scaling-factor must be 0 in flags, because lmdeploy then replaces the rule by dynamic "
+        raise wrong_value(
+            "--rope-scaling-factor must be 0 in flags, because lmdeploy then replaces the rule by dynamic "
             "NTK in one of its two backends; got another number"
         )
     changed = ENGINES[line.engine](line, found, remarks)
     length = line.last("--max-model-len", "--context-length", "--session-len")
     if length is not None and length < 1:
-        raise ValueError(f"{WHO}: the context of flags must be at least 1; got {length}")
+        raise wrong_value(f"the context of flags must be at least 1; got {length}")
     is_longrope = any("longrope" in (each.get("rope_type"), each.get("type")) for each in _blocks(changed, found))
     context = (length or changed.get(LENGTH)) if is_longrope else None  # which of its two lists is used
     if not found.family.quirks.base_keys:  # the reader knows no key for the base
@@ -144,8 +142,8 @@ def _of_old_vllm(line: CommandLine, part: Part, remarks: list[str]) -> dict[str,
     """vLLM with transformers 4, which has the base outside the block."""
     scaling, base = line.last("--rope-scaling"), line.last("--rope-theta")
     if part.mapping.get("rope_parameters") is not None:
-        raise ValueError(
-            f"{WHO}: config must have the keys of transformers 4, rope_theta and rope_scaling, with --rope-scaling and "
+        raise wrong_value(
+            "config must have the keys of transformers 4, rope_theta and rope_scaling, with --rope-scaling and "
             "--rope-theta of older versions of vLLM; got rope_parameters, which these versions do not read"
         )
     changed = dict(part.mapping)
@@ -221,12 +219,12 @@ def _at(overrides: Mapping[str, Any], part: Part, line: CommandLine, remarks: li
             )
         found = found.get(key, {})
         if not isinstance(found, Mapping):
-            raise ValueError(f"{WHO}: {key} must be an object in flags; got {found!r:.100}")
+            raise wrong_value(f"{key} must be an object in flags; got {found!r:.100}")
     for key in BLOCK_KEYS:
         if key in found and not isinstance(found[key], Mapping) and not _removes_block(found):
-            raise ValueError(f"{WHO}: {key} must be an object in flags; got {found[key]!r:.100}")
+            raise wrong_value(f"{key} must be an object in flags; got {found[key]!r:.100}")
     if all(found.get(key) is not None for key in BLOCK_KEYS):
-        raise ValueError(f"{WHO}: rope_parameters or rope_scaling must be in flags, not both; got both")
+        raise wrong_value("rope_parameters or rope_scaling must be in flags, not both; got both")
     return found
 
 
@@ -235,7 +233,7 @@ def _completed(part: Part) -> dict[str, Any]:
     found = dict(part.mapping)
     raw = found.get("rope_parameters") or found.get("rope_scaling")
     if raw is not None and not isinstance(raw, Mapping):
-        raise TypeError(f"{WHO}: rope_parameters must be a mapping; got {raw!r:.100}")
+        raise wrong_type(f"rope_parameters must be a mapping; got {raw!r:.100}")
     if not raw:
         return found
     found = {key: value for key, value in found.items() if key not in BLOCK_KEYS}
@@ -265,7 +263,7 @@ def _set_plain(
 ) -> None:
     """Set keys outside the block. transformers has copied the base and the fraction into it before."""
     if "model_type" in own:
-        raise ValueError(f"{WHO}: model_type must not be in flags; got {own['model_type']!r:.100}")
+        raise wrong_value(f"model_type must not be in flags; got {own['model_type']!r:.100}")
     copied = {*_base_keys(part), *PARTIAL_KEYS} if part.model_type not in NOT_IN_TRANSFORMERS else set()
     changed |= {key: value for key, value in own.items() if key not in copied}
     if unread := copied & own.keys():
@@ -287,8 +285,8 @@ def _merge_block(
     old = {key: changed.pop(key) for key in BLOCK_KEYS if key in changed}
     found = merged(next((each for each in old.values() if each), {}), value)
     if len(part.family.layers.by_type) > 1 and not any(isinstance(each, Mapping) for each in found.values()):
-        raise ValueError(
-            f"{WHO}: rope_parameters of flags must be nested by layer type, "
+        raise wrong_value(
+            f"rope_parameters of flags must be nested by layer type, "
             f"{comma_separated(part.family.layers.by_type)}; got {comma_separated(value)}"
         )
     for key, names in (("rope_theta", _base_keys(part)), (PARTIAL_KEYS[0], PARTIAL_KEYS), (ORIGINAL, (ORIGINAL,))):
@@ -384,13 +382,13 @@ def _as_vllm(block: Mapping[str, Any], changed: Mapping[str, Any], part: Part, r
         must, may = (*must, *BETAS), ("truncate",)
     missing = [key for key in must if block.get(key) is None]
     if missing:
-        raise ValueError(
-            f"{WHO}: rope_parameters of rule {rule!r} must have {comma_separated(missing)} with flags of vLLM, which "
+        raise wrong_value(
+            f"rope_parameters of rule {rule!r} must have {comma_separated(missing)} with flags of vLLM, which "
             f"fails without; got {comma_separated(block)}"
         )
     if "mrope_section" in block and rule not in WITH_SECTIONS:
-        raise ValueError(
-            f"{WHO}: rope_type must be one of {comma_separated(WITH_SECTIONS)} with mrope_section in flags of vLLM, "
+        raise wrong_value(
+            f"rope_type must be one of {comma_separated(WITH_SECTIONS)} with mrope_section in flags of vLLM, "
             f"which else loses the position axes; got {rule!r}"
         )
     read = {*USUAL, *must, *may}
@@ -451,11 +449,11 @@ def _as_dynamic(block: Mapping[str, Any], changed: Mapping[str, Any], part: Part
     rule, factor = found.get("rope_type") or found.get("type"), found.get("factor")
     if rule != "dynamic" or found.get("alpha") is not None or factor is None:
         return found
-    factor = checks.positive(WHO, "factor", factor)
+    factor = checks.positive("factor", factor)
     ratio = factor
     if trained is not None:
-        length = checks.positive(WHO, LENGTH, changed.get(LENGTH))
-        ratio = length / checks.positive(WHO, "max_trained_positions", trained)
+        length = checks.positive(LENGTH, changed.get(LENGTH))
+        ratio = length / checks.positive("max_trained_positions", trained)
     alpha = factor * ratio - (factor - 1.0)
     found = {key: value for key, value in found.items() if key not in ("factor", "type", "rope_type")}
     if alpha == 1.0:
@@ -472,10 +470,10 @@ def _with_multiplier(block: dict[str, Any], part: Part) -> dict[str, Any]:
     multiplier = block.get("attn_factor")
     if multiplier is None or multiplier == 1.0:
         return found
-    factor, of_all = checks.positive(WHO, "factor", block.get("factor", 1.0)), block.get("mscale_all_dim")
+    factor, of_all = checks.positive("factor", block.get("factor", 1.0)), block.get("mscale_all_dim")
     mscale = block.get("mscale", 1.0) if rule == "deepseek_yarn" or of_all is not None else None
     own = _mscale(factor, mscale) / _mscale(factor, of_all or 0.0) if mscale is not None else _mscale(factor, 1.0)
-    return {**found, "attention_factor": own * checks.positive(WHO, "attn_factor", multiplier)}
+    return {**found, "attention_factor": own * checks.positive("attn_factor", multiplier)}
 
 
 def _mscale(factor: float, mscale: float) -> float:

@@ -5,8 +5,9 @@ from typing import Any
 
 from rope_xp._core import checks
 from rope_xp._core.config.family import INTERLEAVED, LATENT, Axes, Family, Layers
-from rope_xp._core.config.keys import ORIGINAL, WHO, Keys, require_spelling
+from rope_xp._core.config.keys import ORIGINAL, Keys, require_spelling
 from rope_xp._core.config.layer_types import no_rope_layers
+from rope_xp._core.errors import wrong_value
 
 # Keys that only Llama 4 has.
 LLAMA4_KEYS = {"moe_args", "nope_layer_interval", "attention_chunk_size", "use_qk_norm", "rope_high_freq_factor"}
@@ -36,7 +37,7 @@ def meta_as_config(keys: Keys, part: str | None) -> tuple[dict[str, Any], Family
         "max_position_embeddings": keys.get("max_seq_len"),
         "no_rope_layer_interval": keys.count("nope_layer_interval") or 0,
     }
-    if scaled is not None and checks.boolean(WHO, "use_scaled_rope", scaled):
+    if scaled is not None and checks.boolean("use_scaled_rope", scaled):
         config["rope_scaling"] = _llama3_block(keys, is_llama4)
     keys.ignore("rope_scaling_factor", "rope_high_freq_factor")  # nothing reads them if `use_scaled_rope` is false
     return config, TEXT
@@ -100,12 +101,12 @@ def _yarn_block(keys: Keys, yarn: Keys, is_latent: bool) -> dict[str, Any]:
     block = {"rope_type": "yarn", "factor": yarn.get("factor"), ORIGINAL: yarn.get(ORIGINAL)}
     for name, value in block.items():
         if value is None:
-            raise ValueError(f"{WHO}: {name} must be in yarn; got {dict(yarn.mapping)}")
+            raise wrong_value(f"{name} must be in yarn; got {dict(yarn.mapping)}")
     block |= {"beta_fast": yarn.get("beta"), "beta_slow": yarn.get("alpha")}
     apply_scale = yarn.get("apply_scale")
     if apply_scale is None:
         keys.assume("attention factor", "apply_scale", "default of vLLM, true")
-    elif not checks.boolean(WHO, "apply_scale", apply_scale):
+    elif not checks.boolean("apply_scale", apply_scale):
         block["attention_factor"] = 1.0
     if is_latent and apply_scale is not False:
         block |= {"mscale": 1.0, "mscale_all_dim": 1.0}
@@ -116,7 +117,7 @@ def _yarn_block(keys: Keys, yarn: Keys, is_latent: bool) -> dict[str, Any]:
 def _vision_encoder(keys: Keys) -> dict[str, Any]:
     encoder = keys.nested("vision_encoder")
     if not encoder.mapping:
-        raise ValueError(f"{WHO}: vision_encoder must be given for part='vision'; got none")
+        raise wrong_value("vision_encoder must be given for part='vision'; got none")
     keys.ignore("rope_theta", "yarn", "max_position_embeddings")  # they are about the text
     names = ("head_dim", "hidden_size", "num_attention_heads")
     config = {name: encoder.get(name) for name in names}
@@ -130,7 +131,7 @@ def _vision_encoder(keys: Keys) -> dict[str, Any]:
 def require_text(part: str | None) -> None:
     """Only the text can be read."""
     if part not in (None, "text"):
-        raise ValueError(f"{WHO}: part must be 'text' or None; got {part!r}")
+        raise wrong_value(f"part must be 'text' or None; got {part!r}")
 
 
 def value_or_default(keys: Keys, row: str, name: str, default: Any, source: str) -> Any:

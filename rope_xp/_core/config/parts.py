@@ -8,7 +8,8 @@ from typing import Any
 
 from rope_xp._core.config.families import FAMILIES
 from rope_xp._core.config.indexers import INDEXERS, PART, type_of_text
-from rope_xp._core.config.keys import WHO, comma_separated, is_about_positions, require_spelling
+from rope_xp._core.config.keys import comma_separated, is_about_positions, require_spelling
+from rope_xp._core.errors import wrong_type, wrong_value
 
 # For each part of a composite, its `model_type`, in which "*" means the name of the composite. The path of a part is
 # the key <part>_config, or is given before the `model_type`.
@@ -169,7 +170,7 @@ def part_of(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, A
     """The selected part of a config, its `model_type`, and the keys about positions outside it that differ from it."""
     model_type = _model_type(config)
     if part is not None and not isinstance(part, str):
-        raise TypeError(f"{WHO}: part must be a string; got {part!r}")
+        raise wrong_type(f"part must be a string; got {part!r}")
     parts = PARTS.get(model_type, {})
     _check_spelling(config, parts)
     with_indexer = [PART] if type_of_text(config, parts.get("text", ("", ""))[1]) in INDEXERS else []
@@ -193,7 +194,7 @@ def part_of(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, A
         require_spelling("the config", config, TEXT_KEYS)
     known = comma_separated({*parts, *sub_configs(config), *with_indexer})
     known = f"one of {known}" if known else "None for a config without parts"
-    raise ValueError(f"{WHO}: part must be {known}; got {part!r}")
+    raise wrong_value(f"part must be {known}; got {part!r}")
 
 
 def path_to(part: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -231,7 +232,7 @@ def _is_whole(config: Mapping[str, Any], model_type: str, parts: Mapping[str, An
     if model_type in FAMILIES or not parts:
         return True
     if "text" not in parts:
-        raise ValueError(f"{WHO}: part must be one of {comma_separated(parts)} for model_type {model_type!r}; got None")
+        raise wrong_value(f"part must be one of {comma_separated(parts)} for model_type {model_type!r}; got None")
     return False
 
 
@@ -260,5 +261,5 @@ def _model_type(config: Mapping[str, Any]) -> str:
     """The `model_type` of a config; empty if it has none."""
     found = config.get("model_type")
     if found is not None and not isinstance(found, str):
-        raise TypeError(f"{WHO}: model_type must be a string; got {found!r}")
+        raise wrong_type(f"model_type must be a string; got {found!r}")
     return found or ""

@@ -9,7 +9,8 @@ from math import ceil, log
 from typing import Any
 
 from rope_xp._core import checks
-from rope_xp._core.config.keys import WHO, Keys
+from rope_xp._core.config.keys import Keys
+from rope_xp._core.errors import wrong_value
 
 # Families whose attention is not rotated.
 UNROTATED = ("glm5_next_text", "inkling2_text", "jamba", "kimi_linear", "nemotron_h")
@@ -37,7 +38,7 @@ def set_known_keys(keys: Keys, seq_len: int | None) -> None:
     for key, wanted in REQUIRED_VALUES.get(keys.model_type, {}).items():
         value = keys.get(key)
         if value is not None and value != wanted:
-            raise ValueError(f"{WHO}: {key} must be {wanted!r} in model_type {keys.model_type!r}; got {value!r}")
+            raise wrong_value(f"{key} must be {wanted!r} in model_type {keys.model_type!r}; got {value!r}")
     if keys.model_type in SET_KNOWN_KEYS:
         SET_KNOWN_KEYS[keys.model_type](keys, seq_len)
 
@@ -51,13 +52,13 @@ def _telechat(keys: Keys, seq_len: int | None) -> None:
     """The base grows in steps as in Qwen, from `base_seqlen` on, but is at least that of `training_seqlen`."""
     base, trained = keys.count("base_seqlen"), keys.count("training_seqlen")
     if not base or not trained:
-        raise ValueError(
-            f"{WHO}: base_seqlen and training_seqlen must be given in model_type 'telechat', because the code of its "
+        raise wrong_value(
+            f"base_seqlen and training_seqlen must be given in model_type 'telechat', because the code of its "
             f"versions has different defaults; got base_seqlen={base} and training_seqlen={trained}"
         )
     if seq_len is not None and seq_len > trained:
-        raise ValueError(
-            f"{WHO}: seq_len must be at most training_seqlen={trained} in model_type 'telechat', because the factor of "
+        raise wrong_value(
+            f"seq_len must be at most training_seqlen={trained} in model_type 'telechat', because the factor of "
             f"its attention grows beyond it; got {seq_len}"
         )
     alpha = _steps_of_base(trained, base)
@@ -76,7 +77,7 @@ def _chatglm(keys: Keys, seq_len: int | None) -> None:
     ratio, name = keys.get("rope_ratio"), keys.get("_name_or_path")
     if ratio is None:
         return
-    ratio = checks.positive(WHO, "rope_ratio", ratio)
+    ratio = checks.positive("rope_ratio", ratio)
     if name is None:
         keys.assume("frequencies", "_name_or_path", "assumed not to be ChatGLM2")
     if "chatglm2" in str(name).lower():
@@ -88,7 +89,7 @@ def _chatglm(keys: Keys, seq_len: int | None) -> None:
 def _qwen(keys: Keys, seq_len: int | None) -> None:
     """Beyond `seq_length` the base grows in steps: by 3, 7, 15, ... for sequences up to 2, 4, 8, ... times as long."""
     grows, length = keys.get("use_dynamic_ntk"), keys.count("seq_length")
-    if grows is not None and not checks.boolean(WHO, "use_dynamic_ntk", grows):
+    if grows is not None and not checks.boolean("use_dynamic_ntk", grows):
         return
     if length:
         keys.remarks.append(
@@ -98,7 +99,7 @@ def _qwen(keys: Keys, seq_len: int | None) -> None:
     if seq_len is None:
         return
     if not length:
-        raise ValueError(f"{WHO}: seq_length must be given for use_dynamic_ntk with seq_len; got {length}")
+        raise wrong_value(f"seq_length must be given for use_dynamic_ntk with seq_len; got {length}")
     if seq_len > length:
         if grows is None:
             keys.assume("scaling", "use_dynamic_ntk")
@@ -111,8 +112,8 @@ def _baichuan(keys: Keys, seq_len: int | None) -> None:
     size = keys.count("hidden_size")
     if keys.get("alibi") is None:
         if size not in (4096, 5120):
-            raise ValueError(
-                f"{WHO}: hidden_size must be 4096 (7B, rotated) or 5120 (13B, not rotated), or alibi be given, in "
+            raise wrong_value(
+                f"hidden_size must be 4096 (7B, rotated) or 5120 (13B, not rotated), or alibi be given, in "
                 f"model_type 'baichuan'; got {size!r}"
             )
         keys.set_known("alibi", size == 5120, "hidden_size")
@@ -124,7 +125,7 @@ def _internlm(keys: Keys, seq_len: int | None) -> None:
     kind, base, factor = block.get("type"), block.get("base"), block.get("scaling_factor")
     block.require_all_read()
     if kind not in (None, "dynamic", "origin"):
-        raise ValueError(f"{WHO}: type of rotary must be 'dynamic' or 'origin'; got {kind!r}")
+        raise wrong_value(f"type of rotary must be 'dynamic' or 'origin'; got {kind!r}")
     if base is not None:
         keys.set_known("rope_theta", base, "rotary")
     if kind == "origin":
@@ -147,11 +148,9 @@ def _step3(keys: Keys, seq_len: int | None) -> None:
 def _grok(keys: Keys, seq_len: int | None) -> None:
     """Grok-2 has the model_type 'git'. A switch states the fraction. The keys of the block are at top level."""
     if keys.model_type == "git" and "Grok1ForCausalLM" not in keys.list_of("architectures"):
-        raise ValueError(
-            f"{WHO}: architectures must have 'Grok1ForCausalLM' in model_type 'git'; got other architectures"
-        )
+        raise wrong_value("architectures must have 'Grok1ForCausalLM' in model_type 'git'; got other architectures")
     half = keys.get("rope_rotate_half_dims")
-    if half is not None and checks.boolean(WHO, "rope_rotate_half_dims", half):
+    if half is not None and checks.boolean("rope_rotate_half_dims", half):
         keys.set_known("partial_rotary_factor", 0.5, "rope_rotate_half_dims")
     block = {known: keys.get(key) for key, known in GROK_BLOCK.items()}
     if block["rope_type"] not in (None, "original"):

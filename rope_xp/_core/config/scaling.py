@@ -8,13 +8,13 @@ from rope_xp._core.config.keys import (
     BASE_KEYS,
     LENGTH_KEYS,
     ORIGINAL,
-    WHO,
     Spelling,
     comma_separated,
     consistent_value,
     is_about_positions,
 )
 from rope_xp._core.config.layers import LayerConfig, numbers_of
+from rope_xp._core.errors import wrong_value
 from rope_xp.frequencies import (
     DynamicNTKScaling,
     LinearScaling,
@@ -59,8 +59,8 @@ def base_of(config: LayerConfig) -> float:
         keys.assume("frequencies", quirks.base_keys[0])
     base = default if base is None else base
     if base is None:
-        raise ValueError(f"{WHO}: rope_theta, the base, must be given in {keys.name}; got none")
-    return checks.at_least(WHO, "rope_theta", base, 1.0)
+        raise wrong_value(f"rope_theta, the base, must be given in {keys.name}; got none")
+    return checks.at_least("rope_theta", base, 1.0)
 
 
 def _stated_bases(config: LayerConfig) -> tuple[Any, Any]:
@@ -84,16 +84,16 @@ def rope_type_of(config: LayerConfig) -> str:
     for name in given:
         if not isinstance(name, str) or name not in known:
             like = Spelling(known, shortest=4).similar([name])
-            raise ValueError(f"{WHO}: rope_type must be one of {comma_separated(known)}; got {name!r}{like}")
+            raise wrong_value(f"rope_type must be one of {comma_separated(known)}; got {name!r}{like}")
     if not given and block.mapping.get("factor") is not None:
-        raise ValueError(
-            f"{WHO}: {block.name} must have a rope_type in addition to factor; got {comma_separated(block.mapping)}"
+        raise wrong_value(
+            f"{block.name} must have a rope_type in addition to factor; got {comma_separated(block.mapping)}"
         )
     types = {rule if isinstance(rule := known[name], str) else name for name in given}
     if "deepseek_yarn" in types:
         types.discard("yarn")  # older configs have `type` "yarn" in addition to it
     if len(types) > 1:
-        raise ValueError(f"{WHO}: rope_type and type must not contradict each other; got {names}")
+        raise wrong_value(f"rope_type and type must not contradict each other; got {names}")
     return types.pop() if types else "default"
 
 
@@ -150,7 +150,7 @@ def _alpha(config: LayerConfig, values: dict[str, Any]) -> Any:
     """The parameter `alpha` that Hunyuan's dynamic rule has in place of a factor, or None."""
     alpha, factor = config.block.get("alpha"), values["factor"]
     if alpha is not None and "factor" not in config.family.quirks.ignored_in_block and factor not in (None, 1):
-        raise ValueError(f"{WHO}: alpha or factor must be given, not both; got {alpha} and {factor}")
+        raise wrong_value(f"alpha or factor must be given, not both; got {alpha} and {factor}")
     return alpha
 
 
@@ -159,8 +159,8 @@ def _fill_in(config: LayerConfig, rule: type[Scaling], values: dict[str, Any], l
     # The default of a factor is the ratio of lengths: in LongRoPE, and in YaRN if the factor is null.
     ratio = rule is LongRopeScaling or (issubclass(rule, YarnScaling) and "factor" in config.block.mapping)
     if ratio and values["factor"] is None and length is not None and values[ORIGINAL] is not None:
-        length = checks.positive(WHO, LENGTH_KEYS[0], length)
-        values["factor"] = length / checks.positive(WHO, ORIGINAL, values[ORIGINAL])
+        length = checks.positive(LENGTH_KEYS[0], length)
+        values["factor"] = length / checks.positive(ORIGINAL, values[ORIGINAL])
     if config.block.name == "rope_scaling":
         for name, value in config.family.quirks.scaling_defaults.items():
             if name in values and values[name] is None:
@@ -175,8 +175,8 @@ def _require_all_parameters(
     values = {name: value for name, value in values.items() if value is not None}
     missing = [each.name for each in fields(rule) if each.default is MISSING and each.name not in values]
     if missing:
-        raise ValueError(
-            f"{WHO}: {config.block.name} of type {rope_type!r} must have {comma_separated(missing)}; "
+        raise wrong_value(
+            f"{config.block.name} of type {rope_type!r} must have {comma_separated(missing)}; "
             f"got {comma_separated(config.block.mapping)}"
         )
     return values
@@ -193,11 +193,11 @@ def _check_multiplier(config: LayerConfig, yarn: YarnScaling) -> None:
     value = config.block.get(MULTIPLIER)
     if config.block.mapping.get("apply_yarn_scaling") is False:
         return  # it is the whole factor
-    if value is None or checks.positive(WHO, MULTIPLIER, value) == 1:
+    if value is None or checks.positive(MULTIPLIER, value) == 1:
         return
     own = yarn.resolved_attention_factor
-    raise ValueError(
-        f"{WHO}: {MULTIPLIER} must be 1, or attention_factor be given in its place, because programs differ: SGLang "
+    raise wrong_value(
+        f"{MULTIPLIER} must be 1, or attention_factor be given in its place, because programs differ: SGLang "
         f"and vLLM 0.8 multiply by it (attention_factor={own * value:g}), and transformers and vLLM 0.33 do not read "
         f"it (attention_factor={own:g}); got {value}"
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from rope_xp._core.config.files import MAX_BITS, MAX_LEVELS, MAX_VALUES, json_of_file
 from rope_xp._core.config.gguf_file import gguf_metadata
-from rope_xp._core.config.keys import WHO
+from rope_xp._core.errors import wrong, wrong_type, wrong_value
 
 
 def mapping_of(config: Any) -> Mapping[str, Any]:
@@ -20,11 +20,11 @@ def mapping_of(config: Any) -> Mapping[str, Any]:
         found = config.to_dict()
     else:
         hint = ": pass its config, model.config" if hasattr(config, "config") else ""
-        raise TypeError(
-            f"{WHO}: config must be a path, a mapping or an object with to_dict(); got {type(config).__name__}{hint}"
+        raise wrong_type(
+            f"config must be a path, a mapping or an object with to_dict(); got {type(config).__name__}{hint}"
         )
     if not isinstance(found, Mapping):
-        raise TypeError(f"{WHO}: config must hold a mapping; got {type(found).__name__}")
+        raise wrong_type(f"config must hold a mapping; got {type(found).__name__}")
     check_size(found)
     return found
 
@@ -36,25 +36,25 @@ def check_size(given: Any) -> None:
         below: list[Any] = []
         for value in level:
             if isinstance(value, int) and value.bit_length() > MAX_BITS:
-                raise ValueError(f"{WHO}: an int must have at most {MAX_BITS} bits; got {value.bit_length()} bits")
+                raise wrong_value(f"an int must have at most {MAX_BITS} bits; got {value.bit_length()} bits")
             if not isinstance(value, (Mapping, list, tuple)):
                 continue
             count += len(value)
             if count > MAX_VALUES:
-                raise ValueError(f"{WHO}: config must hold at most {MAX_VALUES} values; got more")
+                raise wrong_value(f"config must hold at most {MAX_VALUES} values; got more")
             below.extend(value)
             if isinstance(value, Mapping):
                 below.extend(value.values())
         if not below:
             return
         level = below
-    raise ValueError(f"{WHO}: config must have at most {MAX_LEVELS} levels; got more")
+    raise wrong_value(f"config must have at most {MAX_LEVELS} levels; got more")
 
 
 def _from_file(path: Path) -> Any:
     """The config that a path leads to."""
     path = _regular_file(path)
-    return gguf_metadata(WHO, path) if path.suffix.lower() == ".gguf" else json_of_file(WHO, path)
+    return gguf_metadata(path) if path.suffix.lower() == ".gguf" else json_of_file(path)
 
 
 def file_of(config: Any) -> str:
@@ -87,15 +87,17 @@ def _regular_file(path: Path) -> Path:
     except OSError:  # the name is too long
         exists = regular = is_link = False
     if not exists and is_link:
-        raise FileNotFoundError(
-            f"{WHO}: config must be a file, or a link to one; got {str(path)!r}, a link to a file that does not exist, "
-            "or in a loop of links"
+        raise wrong(
+            FileNotFoundError,
+            f"config must be a file, or a link to one; got {str(path)!r}, a link to a file that does not exist, "
+            "or in a loop of links",
         )
     if not exists:
-        raise FileNotFoundError(
-            f"{WHO}: config must be a config.json on this machine, or its folder (download a model of the Hub "
-            f"first); got {str(path)!r}, which does not exist"
+        raise wrong(
+            FileNotFoundError,
+            f"config must be a config.json on this machine, or its folder (download a model of the Hub "
+            f"first); got {str(path)!r}, which does not exist",
         )
     if not regular:
-        raise ValueError(f"{WHO}: config must be a regular file; got {str(path)!r}")
+        raise wrong_value(f"config must be a regular file; got {str(path)!r}")
     return path

@@ -17,11 +17,11 @@ from rope_xp._core.config.keys import (
     LENGTH_KEYS,
     ORIGINAL,
     PARTIAL_KEYS,
-    WHO,
     Keys,
     comma_separated,
 )
 from rope_xp._core.config.scaling import ALIASES, MULTIPLIER
+from rope_xp._core.errors import wrong_value
 
 # Families whose two channels of a pair are rotated by angles of different position axes.
 NO_ROTATION = ("hunyuan_vl_text",)
@@ -93,8 +93,8 @@ def as_transformers(
 ) -> tuple[dict[str, Any], Family]:
     """The edited config and row, with which the reader computes what transformers computes."""
     if model_type in NO_ROTATION:
-        raise ValueError(
-            f"{WHO}: compat must be None for {model_type!r}, because its tables in transformers are no "
+        raise wrong_value(
+            f"compat must be None for {model_type!r}, because its tables in transformers are no "
             "rotation; got transformers"
         )
     config = _drop_keys_not_read(given, model_type)
@@ -218,8 +218,8 @@ def _drop_fraction(config: dict[str, Any], model_type: str, family: Family, bloc
     for block in blocks or _default_blocks(family):
         rule, fraction = _rule(block), _rotated_fraction(config, block)
         if rule not in ("default", "proportional") and fraction not in (None, 1):
-            raise ValueError(
-                f"{WHO}: compat must be None for {PARTIAL_KEYS[0]}={fraction} and rope_type {rule!r} in "
+            raise wrong_value(
+                f"compat must be None for {PARTIAL_KEYS[0]}={fraction} and rope_type {rule!r} in "
                 f"{model_type!r}, because transformers fails; got transformers"
             )
     for block in blocks:
@@ -281,7 +281,7 @@ def _first_of_each_type(config: dict[str, Any]) -> None:
         values = config.get(key)
         if isinstance(values, list) and types:
             if max(firsts) >= len(values):
-                raise ValueError(f"{WHO}: {key} must have a number for each layer; got {len(values)}")
+                raise wrong_value(f"{key} must have a number for each layer; got {len(values)}")
             config[key] = [values[index] for index in firsts]
 
 

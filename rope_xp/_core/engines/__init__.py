@@ -25,6 +25,8 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from rope_xp._core.errors import wrong_value
+
 
 class Reading(NamedTuple):
     """What an engine reads for a model type. The attributes are those of the file."""
@@ -87,17 +89,17 @@ def versions(engine: str) -> list[str]:
     return sorted(found, key=_numbers)
 
 
-def table(who: str, engine: str, version: Any = None) -> Table:
+def table(engine: str, version: Any = None) -> Table:
     """The newest table of an engine, or the newest one that is not newer than a version."""
     known = versions(engine)
     if version is not None and not (
         isinstance(version, str) and re.fullmatch(r"[bv]?\d{1,9}(\.\d{1,9}){0,4}", version)
     ):
-        raise ValueError(f'{who}: engine_version must be a version, such as "{known[-1]}"; got {version!r}')
+        raise wrong_value(f'engine_version must be a version, such as "{known[-1]}"; got {version!r}')
     older = [each for each in known if version is None or _numbers(each) <= _numbers(version)]
     if not older:
-        raise ValueError(
-            f"{who}: engine_version of {engine} must be {known[0]} or newer, the oldest version whose source was read; "
+        raise wrong_value(
+            f"engine_version of {engine} must be {known[0]} or newer, the oldest version whose source was read; "
             f"got {version!r}"
         )
     read = json.loads((files(__name__) / f"{engine}-{older[-1]}.json").read_text("utf-8"))

@@ -98,16 +98,16 @@ class Explanation(Report):
         return sections_of(self)
 
 
-def explain(who: str, rope: Any, context: Any, trained_length: Any) -> Explanation:
+def explain(rope: Any, context: Any, trained_length: Any) -> Explanation:
     """The explanation of a `RotaryEmbedding`.
 
     The default of `context` is the extended length, else the trained one. The short factors of LongRoPE are for the
     trained length.
     """
-    lengths = lengths_of(who, rope, trained_length)
+    lengths = lengths_of(rope, trained_length)
     is_short = isinstance(rope.scaling, LongRopeScaling) and not rope.scaling.is_long
     known = (lengths.trained if is_short else lengths.extended) or lengths.trained
-    context = known if context is None else checks.length(who, "context", context)
+    context = known if context is None else checks.length("context", context)
     pairs, provenance = pairs_of(rope), rope._provenance
     return Explanation(
         rope=rope,

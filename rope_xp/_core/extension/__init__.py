@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from rope_xp._core import checks
+from rope_xp._core.errors import public, wrong_type
 
 if TYPE_CHECKING:
     from rope_xp._core.extension.choices import Choices
@@ -17,6 +18,7 @@ class Extensible:
     def extend(self, to: int, rule: None = None, *, trained_length: int | None = None) -> "Choices": ...
     @overload
     def extend(self, to: int, rule: Rule, *, trained_length: int | None = None, **options: Any) -> Self: ...
+    @public("RotaryEmbedding.extend")
     def extend(
         self, to: int, rule: Rule | None = None, *, trained_length: int | None = None, **options: Any
     ) -> "Self | Choices":
@@ -78,14 +80,13 @@ attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
         from rope_xp._core.extension.choices import choices_of
         from rope_xp._core.extension.rules import METHODS, checked_lengths, extended
 
-        who = "RotaryEmbedding.extend"
-        trained, to = checked_lengths(who, self, to, trained_length)
+        trained, to = checked_lengths(self, to, trained_length)
         if rule is not None:
-            checks.one_of(who, "rule", rule, {name: method.does for name, method in METHODS.items()})
-            return extended(who, self, rule, trained, to, options)
+            checks.one_of("rule", rule, {name: method.does for name, method in METHODS.items()})
+            return extended(self, rule, trained, to, options)
         if options:
-            raise TypeError(f"{who}: options must be given with a rule; got {', '.join(options)}")
-        return choices_of(who, self, trained, to)
+            raise wrong_type(f"options must be given with a rule; got {', '.join(options)}")
+        return choices_of(self, trained, to)
 
 
 # Python names the class of a method in errors about missing arguments; users know only the public class.

@@ -134,9 +134,9 @@ def _numbers(choice: Choice) -> list[str]:
     return [choice.rule, *map(str, counts), divisors, str(choice.new_angles), f"{choice.attention_factor:.6g}"]
 
 
-def choices_of(who: str, rope: Any, trained: int, to: int) -> Choices:
+def choices_of(rope: Any, trained: int, to: int) -> Choices:
     """The report of all rules for one embedding."""
-    frequencies = _frequencies(unscaled(who, rope))
+    frequencies = _frequencies(unscaled(rope))
     notes = []
     if rope.scaling is not None:
         notes.append(
@@ -148,7 +148,7 @@ def choices_of(who: str, rope: Any, trained: int, to: int) -> Choices:
                 f"The model multiplies its softmax scale by {rope.softmax_scale:.6g}, which follows from this scaling. "
                 f"Only {rope.scaling.rope_type} keeps such a factor."
             )
-    choices = tuple(_choice(who, rope, rule, trained, to, frequencies) for rule in METHODS)
+    choices = tuple(_choice(rope, rule, trained, to, frequencies) for rule in METHODS)
     notes += [
         f"{each.rule} is not possible: {each.refusal}" for each in choices if each.refusal and each.rule != "longrope"
     ]
@@ -157,11 +157,11 @@ def choices_of(who: str, rope: Any, trained: int, to: int) -> Choices:
     return Choices(trained, to, to / trained, pairs, incomplete, choices, tuple(notes), warnings)
 
 
-def _choice(who: str, rope: Any, rule: str, trained: int, to: int, frequencies: list[float]) -> Choice:
+def _choice(rope: Any, rule: str, trained: int, to: int, frequencies: list[float]) -> Choice:
     """What a rule does to an embedding whose frequencies are these without scaling."""
     texts = METHODS[rule][1:]
     try:
-        result = extended(who, rope, rule, trained, to, {})
+        result = extended(rope, rule, trained, to, {})
     except ValueError as error:
         return Choice(rule, *texts, refusal=str(error).partition(": ")[2])
     scaled = _frequencies(result)

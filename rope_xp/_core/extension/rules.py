@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 from typing import Any, NamedTuple, TypeGuard
 
 from rope_xp._core import checks
+from rope_xp._core.errors import wrong_type, wrong_value
 from rope_xp._core.lengths import lengths_of
 from rope_xp._core.provenance import Provenance, with_provenance
 from rope_xp.frequencies import (
@@ -93,28 +94,27 @@ LENGTHS = ("original_max_position_embeddings", "max_position_embeddings", "seq_l
 OF_ONE_FACTOR = ("factor", "attention_factor", "short_factor", "long_factor", "short_mscale", "long_mscale")
 
 
-def checked_lengths(who: str, rope: Any, to: Any, trained_length: Any) -> tuple[int, int]:
+def checked_lengths(rope: Any, to: Any, trained_length: Any) -> tuple[int, int]:
     """The trained and the new length, in tokens."""
-    to, lengths = checks.count(who, "to", to), lengths_of(who, rope, trained_length)
+    to, lengths = checks.count("to", to), lengths_of(rope, trained_length)
     trained, longest = lengths.trained, lengths.longest
     if rope.base is None:
-        raise ValueError(f"{who}: the embedding must have a base, from which a rule computes; got inv_freq alone")
+        raise wrong_value("the embedding must have a base, from which a rule computes; got inv_freq alone")
     if not trained or longest is None:
-        raise ValueError(
-            f"{who}: trained_length must be given, because neither the config nor the scaling states it; "
-            f"got {trained_length}"
+        raise wrong_value(
+            f"trained_length must be given, because neither the config nor the scaling states it; got {trained_length}"
         )
     if to <= longest:
         which = "the trained length" if longest == trained else "the length with the present scaling"
-        raise ValueError(
-            f"{who}: to must be greater than {which}, {longest}, because shorter sequences need no change; got {to}"
+        raise wrong_value(
+            f"to must be greater than {which}, {longest}, because shorter sequences need no change; got {to}"
         )
     return trained, to
 
 
-def extended(who: str, rope: Any, rule: str, trained: int, to: int, options: dict[str, Any]) -> Any:
+def extended(rope: Any, rule: str, trained: int, to: int, options: dict[str, Any]) -> Any:
     """The embedding extended by a rule, with the lengths in its provenance."""
-    result = unscaled(who, rope).replace(scaling=_scaling(who, rope.scaling, rule, trained, to, options))
+    result = unscaled(rope).replace(scaling=_scaling(rope.scaling, rule, trained, to, options))
     before: Provenance = rope._provenance
     replaced = replaced_scaling(rope)
     removed = "" if rope.scaling is None else f". Its scaling was removed first: {rope.scaling.describe()}"
@@ -137,7 +137,7 @@ def replaced_scaling(rope: Any) -> str:
     Dynamic NTK scales only what is longer than in training.
     """
     before: Provenance = rope._provenance
-    if before.extended or isinstance(rope.scaling, DynamicNTKScaling) or unscaled("extend", rope) == rope:
+    if before.extended or isinstance(rope.scaling, DynamicNTKScaling) or unscaled(rope) == rope:
         return ""
     return (
         f"The model may have been trained with the scaling that extend replaces ({rope.scaling.describe()}). Then it "
@@ -145,11 +145,11 @@ def replaced_scaling(rope: Any) -> str:
     )
 
 
-def unscaled(who: str, rope: Any) -> Any:
+def unscaled(rope: Any) -> Any:
     """The embedding without its scaling."""
     if rope.scaling is None and rope.attention_factor != 1.0:
-        raise ValueError(
-            f"{who}: attention_factor must follow from the scaling, which changes; got {rope.attention_factor}, given "
+        raise wrong_value(
+            f"attention_factor must follow from the scaling, which changes; got {rope.attention_factor}, given "
             "without a scaling"
         )
     return rope.replace(scaling=replace(rope.scaling, factor=1.0) if _is_partial(rope.scaling) else None)
@@ -160,11 +160,11 @@ def _is_partial(scaling: Scaling | None) -> TypeGuard[ProportionalScaling]:
     return isinstance(scaling, ProportionalScaling) and scaling.partial_rotary_factor < 1.0
 
 
-def _scaling(who: str, present: Scaling | None, rule: str, trained: int, to: int, options: dict[str, Any]) -> Scaling:
+def _scaling(present: Scaling | None, rule: str, trained: int, to: int, options: dict[str, Any]) -> Scaling:
     """The scaling of a rule. Its parameters are those of the options, of the present scaling, or the usual ones."""
     if _is_partial(present) and rule != "linear":
-        raise ValueError(
-            f'{who}: rule must be "linear" for proportional scaling, because other rules rotate the pairs that it does '
+        raise wrong_value(
+            f'rule must be "linear" for proportional scaling, because other rules rotate the pairs that it does '
             f"not rotate; got {rule!r}"
         )
     scaling = ProportionalScaling if _is_partial(present) else METHODS[rule].scaling
@@ -172,11 +172,11 @@ def _scaling(who: str, present: Scaling | None, rule: str, trained: int, to: int
     unknown = [name for name in options if name not in names or name in LENGTHS]
     if unknown:
         accepted = ", ".join(name for name in names if name not in LENGTHS)
-        raise TypeError(f"{who}: options of rule={rule!r} must be {accepted}; got {', '.join(unknown)}")
+        raise wrong_type(f"options of rule={rule!r} must be {accepted}; got {', '.join(unknown)}")
     missing = [name for name in ("short_factor", "long_factor") if name in names and options.get(name) is None]
     if missing:
-        raise ValueError(
-            f"{who}: {' and '.join(missing)} must be given for rule='longrope', because a search with the model finds "
+        raise wrong_value(
+            f"{' and '.join(missing)} must be given for rule='longrope', because a search with the model finds "
             "them; got none"
         )
     usual = {"factor": to / trained, "low_freq_factor": 1.0, "high_freq_factor": 4.0}

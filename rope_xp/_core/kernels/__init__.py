@@ -9,6 +9,7 @@ import numpy as np
 
 from rope_xp._core import backends, checks, phases
 from rope_xp._core.backends import dtensor, signature, threads  # noqa: F401 (threads registers a hook for forks)
+from rope_xp._core.errors import wrong_value
 from rope_xp._core.kernels import faults, reference
 from rope_xp._core.kernels.pair_rotation import Angles, Rotation
 
@@ -28,20 +29,20 @@ _MODULE_NAMES = {"numba": "numba_kernel", "triton": "cuda"}
 _FASTEST = {"host memory": ("numba", "blocked"), "cuda": ("triton",), "jax": ("xla",)}
 
 
-def require_writable(who: str, xs: Sequence[Any], angles: Angles) -> None:
+def require_writable(xs: Sequence[Any], angles: Angles) -> None:
     """Check that results can overwrite the arrays. This follows from the signature of a call."""
-    checks.writable(who, xs)
-    checks.no_gradients(who, angles)
+    checks.writable(xs)
+    checks.no_gradients(angles)
 
 
-def require_disjoint(who: str, xs: Sequence[Any], angles: Angles) -> None:
+def require_disjoint(xs: Sequence[Any], angles: Angles) -> None:
     """Check that no array that is overwritten shares memory with another argument. This depends on addresses."""
-    checks.require_disjoint(who, xs, angles, by_address=not _is_traced(xs[0]))
+    checks.require_disjoint(xs, angles, by_address=not _is_traced(xs[0]))
 
 
-def computes_angles(who: str, x: Any, kernel: str) -> bool:
+def computes_angles(x: Any, kernel: str) -> bool:
     """Whether the kernel for `x` computes angles itself, so that `rotate_by_positions` can be used."""
-    return backends.is_torch(x) and not backends.is_traced() and choose(who, x, kernel) == "triton"
+    return backends.is_torch(x) and not backends.is_traced() and choose(x, kernel) == "triton"
 
 
 def rotate_by_positions(
@@ -186,7 +187,7 @@ def compiled_sincos(positions: Any, kernel: str) -> Any:
     return None
 
 
-def choose(who: str, x: Any, kernel: str) -> str:
+def choose(x: Any, kernel: str) -> str:
     """The name of the kernel that will run for `x`."""
     traced = _is_traced(x)
     if kernel == "reference" or (traced and kernel != "triton") or dtensor.is_dtensor(x):
@@ -197,13 +198,11 @@ def choose(who: str, x: Any, kernel: str) -> str:
     module = problem = _operators() if traced else _kernel_module(kernel)
     if not isinstance(module, ImportError):
         if memory not in module.MEMORY_KINDS:
-            raise ValueError(
-                f"{who}: kernel={kernel!r} must have arrays in {' or '.join(module.MEMORY_KINDS)}; got {memory}"
-            )
+            raise wrong_value(f"kernel={kernel!r} must have arrays in {' or '.join(module.MEMORY_KINDS)}; got {memory}")
         problem = None if traced else _obstacle(kernel, x)
     if problem is not None:
         state = "installed" if isinstance(problem, ModuleNotFoundError) else "usable here"
-        raise ValueError(f"{who}: kernel={kernel!r} must be {state}; got {problem}")
+        raise wrong_value(f"kernel={kernel!r} must be {state}; got {problem}")
     return kernel
 
 

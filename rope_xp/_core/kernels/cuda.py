@@ -252,7 +252,7 @@ def _(xs: list, sin: list, cos: list, *rotation: Any) -> list:
 @torch.library.impl("rope_xp::rotate_", "default")
 def _(xs: list, sin: list, cos: list, *rotation: Any) -> None:
     tables = list(zip(sin, cos, strict=True))
-    checks.require_disjoint("rotate_", xs, tables)  # here, because traced tensors have no addresses
+    checks.require_disjoint(xs, tables)  # here, because traced tensors have no addresses
     # `rotate_` has no autograd kernel that does this.
     torch.autograd.graph.increment_version([x for x in xs if not x.is_inference()])
     rotate_all(xs, tables, Rotation(*rotation), inplace=True)

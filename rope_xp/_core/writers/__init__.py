@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
 from rope_xp._core import checks
+from rope_xp._core.errors import wrong_value
 
 Target = Literal[
     "transformers",
@@ -28,7 +29,7 @@ class Writer(NamedTuple):
     Attributes
     ----------
     place : str
-        The module here, and its function `write(who, rope, options)`.
+        The module here, and its function `write(rope, options)`.
     result : str
         What the function returns.
     engine : str
@@ -107,13 +108,11 @@ REFUSED = {
 }
 
 
-def config_for(who: str, rope: Any, target: Any, options: Options) -> Any:
+def config_for(rope: Any, target: Any, options: Options) -> Any:
     """The embedding as keys or arguments of a target."""
     if isinstance(target, str) and target in REFUSED:
-        raise ValueError(
-            f"{who}: target must be a program with settings for rotation; got {target!r}: {REFUSED[target]}"
-        )
-    checks.one_of(who, "target", target, {name: each.result for name, each in TARGETS.items()})
+        raise wrong_value(f"target must be a program with settings for rotation; got {target!r}: {REFUSED[target]}")
+    checks.one_of("target", target, {name: each.result for name, each in TARGETS.items()})
     writer = TARGETS[target]
     accepted = {
         "architecture": [name for name, each in TARGETS.items() if each.takes_architecture],
@@ -122,22 +121,22 @@ def config_for(who: str, rope: Any, target: Any, options: Options) -> Any:
     for name, value in options._asdict().items():
         if value is not None and target not in accepted[name]:
             names = " and ".join(f'"{each}"' for each in accepted[name])
-            raise ValueError(f"{who}: {name} must be given only for {names}; got {value!r}")
-    require_layers(who, rope, target, writer.layers)
-    return _function(writer.place)(who, rope, options)
+            raise wrong_value(f"{name} must be given only for {names}; got {value!r}")
+    require_layers(rope, target, writer.layers)
+    return _function(writer.place)(rope, options)
 
 
-def require_layers(who: str, rope: Any, target: str, accepted: str) -> None:
+def require_layers(rope: Any, target: str, accepted: str) -> None:
     """The layers with this embedding must be those that a target's settings are for: `Writer.layers`."""
     found = rope._provenance.layer_type
     if found and accepted == "all":
-        raise ValueError(
-            f"{who}: all layers must have the same embedding for target {target!r}, whose settings are for all of "
+        raise wrong_value(
+            f"all layers must have the same embedding for target {target!r}, whose settings are for all of "
             f"them; got that of {found!r}, and others differ"
         )
     if found not in ("", "full_attention") and accepted == "full_attention":
-        raise ValueError(
-            f"{who}: layer_type must be 'full_attention' for target {target!r}, whose settings leave other layers as "
+        raise wrong_value(
+            f"layer_type must be 'full_attention' for target {target!r}, whose settings leave other layers as "
             f"the file has them; got {found!r}"
         )
 

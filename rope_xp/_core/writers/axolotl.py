@@ -2,15 +2,16 @@
 
 from typing import Any
 
+from rope_xp._core.errors import wrong_value
 from rope_xp._core.writers import Options
 from rope_xp._core.writers.transformers import transformers_keys
 
 
-def axolotl_keys(who: str, rope: Any, options: Options) -> dict[str, Any]:
+def axolotl_keys(rope: Any, options: Options) -> dict[str, Any]:
     """A key of Axolotl's YAML file. Its values become attributes of the config of transformers, one by one."""
     if rope._provenance.path:
-        raise ValueError(
-            f"{who}: the embedding must be that of the config itself for Axolotl, which replaces a part as a whole; "
+        raise wrong_value(
+            f"the embedding must be that of the config itself for Axolotl, which replaces a part as a whole; "
             f"got {'.'.join(rope._provenance.path)}"
         )
-    return {"overrides_of_model_config": {"rope_parameters": transformers_keys(who, rope, options)}}
+    return {"overrides_of_model_config": {"rope_parameters": transformers_keys(rope, options)}}

@@ -12,6 +12,7 @@ from math import isclose, log, sqrt
 from typing import Any, NamedTuple
 
 from rope_xp._core import engines
+from rope_xp._core.errors import wrong_value
 from rope_xp._core.writers import Options
 from rope_xp._core.writers import gguf_architectures as gguf
 from rope_xp._core.writers.limits import base_and_rule, require_only, require_pairing
@@ -40,7 +41,6 @@ NEGLIGIBLE = 0.25
 class File(NamedTuple):
     """The file that the settings are for: its architecture, if it is known, and what llama.cpp reads for it."""
 
-    who: str
     name: str | None
     table: engines.Table
     reading: engines.Reading | None
@@ -60,19 +60,19 @@ class File(NamedTuple):
         named = FLAGS.get(key, key) if self.are_flags else key
         if not (self.reads(named, rule) or (self.are_flags and self.reads(key, rule))):
             is_still = self.reading is not None and not (self.reading.keys or self.reading.fixed)
-            raise ValueError(
-                f"{self.who}: {self.table.name} must read {named} for architecture {self.name!r}"
+            raise wrong_value(
+                f"{self.table.name} must read {named} for architecture {self.name!r}"
                 f"{f' with {rule}' if rule else ''}; got one that does not{', and rotates nothing' if is_still else ''}"
             )
 
 
-def gguf_metadata(who: str, rope: Any, options: Options) -> dict[str, Any]:
+def gguf_metadata(rope: Any, options: Options) -> dict[str, Any]:
     """Metadata by the names of gguf-py, and the values of tensors that divide frequencies."""
-    file = _file(who, rope, options, are_flags=False)
+    file = _file(rope, options, are_flags=False)
     name = file.name
     if name is None:
-        raise ValueError(
-            f"{who}: architecture must be given, the general.architecture of the file; got None and an embedding whose "
+        raise wrong_value(
+            "architecture must be given, the general.architecture of the file; got None and an embedding whose "
             "config does not tell it"
         )
     widths = _widths(file, rope, name)
@@ -82,9 +82,9 @@ def gguf_metadata(who: str, rope: Any, options: Options) -> dict[str, Any]:
     return {"general.architecture": name, **keys}
 
 
-def llama_cpp_flags(who: str, rope: Any, options: Options) -> list[str]:
+def llama_cpp_flags(rope: Any, options: Options) -> list[str]:
     """Arguments for a file that has the widths, the sections and the layout, and no tensors of factors."""
-    file = _file(who, rope, options, are_flags=True)
+    file = _file(rope, options, are_flags=True)
     if file.name is None:
         _require_order(file, rope)
     else:
@@ -92,8 +92,8 @@ def llama_cpp_flags(who: str, rope: Any, options: Options) -> list[str]:
     values = _frequencies(file, rope)
     tensors = [value for value in values if value.endswith(".weight")]
     if tensors:
-        raise ValueError(
-            f"{who}: scaling must be linear or YaRN in arguments of {TARGET}; got {rope.scaling.describe()}: its "
+        raise wrong_value(
+            f"scaling must be linear or YaRN in arguments of {TARGET}; got {rope.scaling.describe()}: its "
             f"factors belong in the GGUF file, {' and '.join(tensors)}{_way_out(rope.scaling)}"
         )
     flags = {key: flag for key, flag in FLAGS.items() if key in values and not _only_of_some_layers(file, key)}
@@ -110,7 +110,7 @@ def with_length(flags: list[str], length: int, rope: Any, options: Options) -> l
     Its server accepts at most the `context_length` of the file, if it has not the scaling YaRN. (With YaRN it computes
     the length from the arguments.)
     """
-    name = _architecture("extend", rope, options.architecture)
+    name = _architecture(rope, options.architecture)
     flags = [*flags, "-c", str(length)]
     if name is not None:
         return [*flags, "--override-kv", f"{name}.context_length=int:{length}"]
@@ -127,18 +127,18 @@ def with_context_length(metadata: dict[str, Any], length: int, rope: Any, option
     return {**metadata, f"{metadata['general.architecture']}.context_length": length}
 
 
-def _file(who: str, rope: Any, options: Options, are_flags: bool) -> File:
-    name = _architecture(who, rope, options.architecture)
+def _file(rope: Any, options: Options, are_flags: bool) -> File:
+    name = _architecture(rope, options.architecture)
     if isinstance(options.engine_version, str) and options.engine_version.startswith("b"):
-        raise ValueError(
-            f"{who}: engine_version of {TARGET} must be a version such as {engines.versions(TARGET)[-1]}, which "
+        raise wrong_value(
+            f"engine_version of {TARGET} must be a version such as {engines.versions(TARGET)[-1]}, which "
             f"`llama-cli --version` prints; got {options.engine_version!r}, the number of a build"
         )
-    table = engines.table(who, TARGET, options.engine_version)
+    table = engines.table(TARGET, options.engine_version)
     reading = None if name is None else table.of(name)
     if name is not None and reading is None:
         engines.warn(f"whether {table.name} reads what is written for architecture {name!r} is not known")
-    return File(who, name, table, reading, are_flags)
+    return File(name, table, reading, are_flags)
 
 
 def _only_of_some_layers(file: File, key: str) -> bool:
@@ -148,9 +148,7 @@ def _only_of_some_layers(file: File, key: str) -> bool:
 
 def _override(file: File, key: str, value: Any) -> list[str]:
     if file.name is None:
-        raise ValueError(
-            f"{file.who}: architecture must be given to set {key}, for which {TARGET} has no argument; got None"
-        )
+        raise wrong_value(f"architecture must be given to set {key}, for which {TARGET} has no argument; got None")
     return ["--override-kv", f"{file.name}.{key}={KINDS[type(value)]}:{_text(value)}"]
 
 
@@ -166,32 +164,31 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else repr(value).removesuffix(".0")
 
 
-def _architecture(who: str, rope: Any, given: Any) -> str | None:
+def _architecture(rope: Any, given: Any) -> str | None:
     """The architecture that the caller names, or that of the config's family; None if it is unknown."""
     if given is None:
         return gguf.ARCHITECTURE_OF.get(rope._provenance.model_type)
     metadata = {"general.architecture": given}
     if gguf.gguf_layout(metadata) is None:
-        raise ValueError(f"{who}: architecture must be one that {TARGET} rotates; got {given!r}")
+        raise wrong_value(f"architecture must be one that {TARGET} rotates; got {given!r}")
     own = gguf.LAYERS.get(given)
     if given in gguf.UNKNOWN_LAYERS or (own is not None and own.sliding_base is not None):
-        raise ValueError(f"{who}: architecture must have the same frequencies in all layers; got {given!r}")
+        raise wrong_value(f"architecture must have the same frequencies in all layers; got {given!r}")
     return given
 
 
 def _widths(file: File, rope: Any, name: str) -> dict[str, Any]:
     """The width of a head and of its rotated part, which must be what the architecture can have."""
-    who = file.who
-    require_only(who, rope, "in a GGUF file")
+    require_only(rope, "in a GGUF file")
     metadata = {"general.architecture": name}
     if rope.sections is not None:
         metadata[f"{name}.rope.dimension_sections"] = rope.sections.sizes
     layout, call = gguf.gguf_layout(metadata), f'to_config("gguf", architecture={name!r})'
-    require_pairing(who, rope, layout or "", f"GGUF files of {name!r}", call)
+    require_pairing(rope, layout or "", f"GGUF files of {name!r}", call)
     if name in gguf.LATENT:
         if rope.rotary_dim != rope.head_dim:
-            raise ValueError(
-                f"{who}: head_dim must be that of the rotated part, {rope.rotary_dim}, in GGUF files of {name!r}; "
+            raise wrong_value(
+                f"head_dim must be that of the rotated part, {rope.rotary_dim}, in GGUF files of {name!r}; "
                 f"got {rope.head_dim}"
             )
         return {"rope.dimension_count": rope.rotary_dim}
@@ -203,8 +200,8 @@ def _require_whole_head(file: File, rope: Any) -> None:
     """The whole head must be rotated if the architecture can do nothing else."""
     is_whole = file.reading is not None and file.reading.fixed.get("rotated") == 1.0
     if is_whole and file.name not in gguf.LATENT and rope.rotary_dim != rope.head_dim:
-        raise ValueError(
-            f"{file.who}: rotary_dim must be head_dim={rope.head_dim} in {file.table.name} for architecture "
+        raise wrong_value(
+            f"rotary_dim must be head_dim={rope.head_dim} in {file.table.name} for architecture "
             f"{file.name!r}; got {rope.rotary_dim}"
         )
 
@@ -219,7 +216,7 @@ def _sections(file: File, rope: Any, name: str) -> dict[str, Any]:
     found = None if sections is None else sections.order
     if order != found or sections is None or sections.axes > 4 or sections.axis_of_section is not None:
         wanted = f"in order {gguf.AXES[name]!r}" if name in gguf.AXES else "None"
-        raise ValueError(f"{file.who}: sections must be {wanted} in GGUF files of {name!r}; got {sections}")
+        raise wrong_value(f"sections must be {wanted} in GGUF files of {name!r}; got {sections}")
     _require_order(file, rope)
     return {"rope.dimension_sections": [*sections.sizes, 0, 0, 0, 0][:4]}
 
@@ -230,7 +227,7 @@ def _require_order(file: File, rope: Any) -> None:
     if sections is None or sections.order == "chunked":
         return
     if sections.order != "interleaved":
-        raise ValueError(f"{file.who}: sections must be in an order that {TARGET} has; got {sections}")
+        raise wrong_value(f"sections must be in an order that {TARGET} has; got {sections}")
     missed = gguf.pairs_without_axis(sections.sizes)
     length = rope._provenance.max_position_embeddings
     if not missed:
@@ -238,8 +235,8 @@ def _require_order(file: File, rope: Any) -> None:
     fastest = max(abs(row[pair]) for row in rope.inv_freq for pair in missed)
     pairs = ", ".join(map(str, missed))
     if length is None or fastest * length > NEGLIGIBLE:
-        raise ValueError(
-            f"{file.who}: sections must give each pair j to axis j % 3 in {TARGET}, which rotates other pairs by a "
+        raise wrong_value(
+            f"sections must give each pair j to axis j % 3 in {TARGET}, which rotates other pairs by a "
             f"fourth position; got {sections.sizes}, in which pairs {pairs} follow axis 0"
         )
     engines.warn(
@@ -250,11 +247,10 @@ def _require_order(file: File, rope: Any) -> None:
 
 def _frequencies(file: File, rope: Any) -> dict[str, Any]:
     """The base and the scaling rule. Rules that llama.cpp does not have become a divisor of each frequency."""
-    who = file.who
-    require_only(who, rope, f"in {TARGET}", "first_channel", "blocks")
+    require_only(rope, f"in {TARGET}", "first_channel", "blocks")
     if file.are_flags:
         _require_whole_head(file, rope)
-    base, rule = base_and_rule(who, rope, TARGET)
+    base, rule = base_and_rule(rope, TARGET)
     _require_known_latent(file, rope, rule)
     keys = _base(file, base)
     if isinstance(rule, YarnScaling):
@@ -262,8 +258,8 @@ def _frequencies(file: File, rope: Any) -> dict[str, Any]:
     if isinstance(rule, LongRopeScaling):
         return keys | _of_longrope(file, rope, rule)
     if rope.attention_factor != 1.0:
-        raise ValueError(
-            f"{who}: attention_factor must be 1 without YaRN or LongRoPE in {TARGET}; got {rope.attention_factor}"
+        raise wrong_value(
+            f"attention_factor must be 1 without YaRN or LongRoPE in {TARGET}; got {rope.attention_factor}"
         )
     if rule is None:
         return keys | _plain(file)
@@ -295,8 +291,8 @@ def _require_known_latent(file: File, rope: Any, rule: Any) -> None:
     """What llama.cpp multiplies the softmax scale of latent attention by depends on the architecture."""
     family = rope._provenance.model_type
     if file.name is None and rule is not None and family in gguf.OTHER_LATENT:
-        raise ValueError(
-            f"{file.who}: architecture must be given for {rule.describe()} and the latent attention of {family}, whose "
+        raise wrong_value(
+            f"architecture must be given for {rule.describe()} and the latent attention of {family}, whose "
             f"softmax scale {TARGET} multiplies by architecture; got None"
         )
 
@@ -307,8 +303,8 @@ def _is_close(one: float, other: float) -> bool:
 
 def _require_softmax_scale(file: File, rope: Any, computed: float) -> None:
     if not _is_close(rope.softmax_scale, computed):
-        raise ValueError(
-            f"{file.who}: softmax_scale must be {computed:g} in {TARGET} for architecture {file.name!r} with this "
+        raise wrong_value(
+            f"softmax_scale must be {computed:g} in {TARGET} for architecture {file.name!r} with this "
             f"scaling; got {rope.softmax_scale}"
         )
 
@@ -317,9 +313,8 @@ def _of_longrope(file: File, rope: Any, rule: LongRopeScaling) -> dict[str, Any]
     """LongRoPE. llama.cpp uses the long factors if the context is longer than the original one."""
     file.require(gguf.LONG, "longrope")
     if rule.short_mscale != rule.long_mscale and rule.attention_factor is None:
-        raise ValueError(
-            f"{file.who}: short_mscale and long_mscale must be equal in {TARGET}; "
-            f"got {rule.short_mscale} and {rule.long_mscale}"
+        raise wrong_value(
+            f"short_mscale and long_mscale must be equal in {TARGET}; got {rule.short_mscale} and {rule.long_mscale}"
         )
     return {
         TYPE: "longrope",
@@ -334,7 +329,7 @@ def _of_yarn(file: File, rope: Any, rule: YarnScaling) -> dict[str, Any]:
     """YaRN, whose ends of the ramp llama.cpp always rounds."""
     rounded = replace(rule, truncate=True).frequencies(rope.base, rope.rotary_dim)
     if rounded != rule.frequencies(rope.base, rope.rotary_dim):
-        raise ValueError(f"{file.who}: truncate must be True in {TARGET}; got False")
+        raise wrong_value(f"truncate must be True in {TARGET}; got False")
     file.require(FACTOR, "yarn")
     keys = {TYPE: "yarn", FACTOR: rule.factor, ORIGINAL: rule.original_max_position_embeddings}
     return {**keys, **_betas(file, rule), **_attention(file, rope, rule)}
@@ -366,8 +361,8 @@ def _attention(file: File, rope: Any, rule: YarnScaling) -> dict[str, float]:
     tables, softmax = gguf.scales(name, factor, True, multiplier)
     wanted = rope.attention_factor, rope.softmax_scale
     if name in gguf.SCALES_SOFTMAX and not all(map(_is_close, wanted, (tables, softmax))):
-        raise ValueError(
-            f"{file.who}: mscale_all_dim must be given, and attention_factor follow from it, in {TARGET} for "
+        raise wrong_value(
+            f"mscale_all_dim must be given, and attention_factor follow from it, in {TARGET} for "
             f"architecture {name!r}, which multiplies tables by {tables:g} and its softmax scale by {softmax:g}; "
             f"got {rule.mscale_all_dim} and {rope.attention_factor}"
         )

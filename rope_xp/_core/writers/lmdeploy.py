@@ -5,6 +5,7 @@ from math import isclose, log, sqrt
 from typing import Any
 
 from rope_xp._core import engines
+from rope_xp._core.errors import wrong_value
 from rope_xp._core.writers import Options
 from rope_xp._core.writers.limits import base_and_rule, unsupported
 from rope_xp._core.writers.servers import overrides, reading_of, require_read, sections_and_fraction
@@ -14,17 +15,17 @@ TARGET = "lmdeploy"
 ORIGINAL, LENGTH = "original_max_position_embeddings", "max_position_embeddings"
 
 
-def lmdeploy_flags(who: str, rope: Any, options: Options) -> list[str]:
+def lmdeploy_flags(rope: Any, options: Options) -> list[str]:
     """`--hf-overrides` with the `rope_parameters` of the config."""
-    table = engines.table(who, "lmdeploy", options.engine_version)
-    known = reading_of(who, rope, table)
-    several = sections_and_fraction(who, rope, TARGET)
+    table = engines.table("lmdeploy", options.engine_version)
+    known = reading_of(rope, table)
+    several = sections_and_fraction(rope, TARGET)
     base, rule = rope.base, rope.scaling
     if not isinstance(rule, DynamicNTKScaling):  # lmdeploy computes it for each length, as the rule does
-        base, rule = base_and_rule(who, rope, TARGET)
-    name, keys, outside = _of_rule(who, rope, rule)
+        base, rule = base_and_rule(rope, TARGET)
+    name, keys, outside = _of_rule(rope, rule)
     block = {"rope_type": name, "rope_theta": base, **several, **keys}
-    require_read(who, rope, table, known, block, name)
+    require_read(rope, table, known, block, name)
     return ["--hf-overrides", json.dumps(overrides(known, rope._provenance.path, block, outside))]
 
 
@@ -33,10 +34,10 @@ def with_length(flags: list[str], length: int) -> list[str]:
     return ["--session-len", str(length), *flags]
 
 
-def _of_rule(who: str, rope: Any, rule: Any) -> tuple[str, dict[str, Any], dict[str, Any]]:
+def _of_rule(rope: Any, rule: Any) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """The name of a rule, the keys of its block, and keys outside it."""
     if not isinstance(rule, YarnScaling) and rope.softmax_scale != 1.0:
-        raise ValueError(f"{who}: softmax_scale must be 1 in {TARGET} without YaRN; got {rope.softmax_scale}")
+        raise wrong_value(f"softmax_scale must be 1 in {TARGET} without YaRN; got {rope.softmax_scale}")
     if rule is None:
         return "default", {}, {}
     if isinstance(rule, LinearScaling):
@@ -53,18 +54,18 @@ def _of_rule(who: str, rope: Any, rule: Any) -> tuple[str, dict[str, Any], dict[
             keys["mscale_all_dim"] = rule.mscale_all_dim
         return "yarn", keys, {}
     if isinstance(rule, LongRopeScaling):
-        return "longrope", *_of_longrope(who, rope, rule)
-    raise unsupported(who, rule, TARGET)
+        return "longrope", *_of_longrope(rope, rule)
+    raise unsupported(rule, TARGET)
 
 
-def _of_longrope(who: str, rope: Any, rule: LongRopeScaling) -> tuple[dict[str, Any], dict[str, Any]]:
+def _of_longrope(rope: Any, rule: LongRopeScaling) -> tuple[dict[str, Any], dict[str, Any]]:
     """LongRoPE, whose attention factor lmdeploy computes from the length of the config."""
     original = rule.original_max_position_embeddings
     length = round(rule.factor * original) if rule.factor else original
     usual = sqrt(1.0 + log(length / original) / log(original)) if length > original else 1.0
     if not isclose(usual, rope.attention_factor, rel_tol=1e-7):
-        raise ValueError(
-            f"{who}: attention_factor must be that of the factor in {TARGET}; got {rope.attention_factor}, not {usual}"
+        raise wrong_value(
+            f"attention_factor must be that of the factor in {TARGET}; got {rope.attention_factor}, not {usual}"
         )
     keys = {"short_factor": list(rule.short_factor), "long_factor": list(rule.long_factor), ORIGINAL: original}
     return keys, {LENGTH: length}

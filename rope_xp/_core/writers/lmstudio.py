@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rope_xp._core.errors import wrong_value
 from rope_xp._core.writers import Options
 from rope_xp._core.writers.limits import base_and_rule, require_attention_factor, require_only
 from rope_xp.frequencies import LinearScaling
@@ -9,19 +10,19 @@ from rope_xp.frequencies import LinearScaling
 TARGET = "LM Studio"
 
 
-def lmstudio_keys(who: str, rope: Any, options: Options) -> dict[str, Any]:
+def lmstudio_keys(rope: Any, options: Options) -> dict[str, Any]:
     """The keys of a load config. The file has all else: the layout, the rotated channels, factors of frequencies."""
-    require_only(who, rope, f"in {TARGET}")
-    base, rule = base_and_rule(who, rope, TARGET)
+    require_only(rope, f"in {TARGET}")
+    base, rule = base_and_rule(rope, TARGET)
     if rule is not None and not isinstance(rule, LinearScaling):
-        raise ValueError(
-            f"{who}: scaling must be linear in {TARGET}; got {rule.describe()}: write it into the GGUF file, see "
+        raise wrong_value(
+            f"scaling must be linear in {TARGET}; got {rule.describe()}: write it into the GGUF file, see "
             'to_config("gguf")'
         )
     if rope.sections is not None or rope.softmax_scale != 1.0:
         name = "sections" if rope.sections is not None else "softmax_scale"
-        raise ValueError(f"{who}: {name} must be in the GGUF file for {TARGET}; got {getattr(rope, name)}")
-    require_attention_factor(who, rope)
+        raise wrong_value(f"{name} must be in the GGUF file for {TARGET}; got {getattr(rope, name)}")
+    require_attention_factor(rope)
     scale = {} if rule is None else {"ropeFrequencyScale": 1.0 / rule.factor}
     return {"ropeFrequencyBase": base, **scale}
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from rope_xp._core import engines
 from rope_xp._core.engines import Reading
+from rope_xp._core.errors import wrong_value
 from rope_xp._core.writers import Options
 from rope_xp._core.writers.limits import base_and_rule, mscales, require_attention_factor, require_only, unsupported
 from rope_xp._core.writers.transformers import rotated_fraction
@@ -32,25 +33,24 @@ LAYOUTS = ("rope_traditional", "rope_interleave")
 USUAL = "llama"
 
 
-def mlx_keys(who: str, rope: Any, options: Options) -> dict[str, Any]:
+def mlx_keys(rope: Any, options: Options) -> dict[str, Any]:
     """The keys that the class for the model type of the file reads; without one, those of most classes."""
-    table = engines.table(who, "mlx-lm", options.engine_version)
+    table = engines.table("mlx-lm", options.engine_version)
     origin = rope._provenance
     names = _names(table, origin)
     if not names and origin.file_type:
         engines.warn(
-            f"{who}: {table.name} has no class for model type {origin.file_type!r}: whether MLX reads these keys is "
-            "not known"
+            f"{table.name} has no class for model type {origin.file_type!r}: whether MLX reads these keys is not known"
         )
     if not names:
         usual = table.readings[USUAL]
         partial = set() if rope.rotary_dim == rope.head_dim else {"partial_rotary_factor"}
         usual = usual._replace(keys=usual.keys | partial, fixed={"rotated": 1.0})
-        return _nested(_Class(who, rope, f"{table.name} must", usual).keys(), origin.path)
-    found = [_of_class(who, rope, table, name) for name in names]
+        return _nested(_Class(rope, f"{table.name} must", usual).keys(), origin.path)
+    found = [_of_class(rope, table, name) for name in names]
     if any(one[key] != other[key] for one in found for other in found for key in one.keys() & other.keys()):
-        raise ValueError(
-            f"{who}: layer_type must be given to from_config, as layers of {origin.file_type!r} read different keys in "
+        raise wrong_value(
+            f"layer_type must be given to from_config, as layers of {origin.file_type!r} read different keys in "
             f"{table.name}; got an embedding of all layers"
         )
     return {key: value for each in found for key, value in each.items()}
@@ -68,14 +68,14 @@ def _names(table: engines.Table, origin: Any) -> list[str]:
     return []
 
 
-def _of_class(who: str, rope: Any, table: engines.Table, name: str) -> dict[str, Any]:
+def _of_class(rope: Any, table: engines.Table, name: str) -> dict[str, Any]:
     reading, path = table.readings[name], rope._provenance.path
     if path != reading.path and (path or not reading.flat):
-        raise ValueError(
-            f"{who}: {table.name} must read keys in {'.'.join(path) or 'the file itself'} for model type {name!r}; "
+        raise wrong_value(
+            f"{table.name} must read keys in {'.'.join(path) or 'the file itself'} for model type {name!r}; "
             f"got a class that reads them in {'.'.join(reading.path) or 'the file itself'}"
         )
-    return _nested(_Class(who, rope, f"{table.name} must", reading, f" for model type {name!r}").keys(), path)
+    return _nested(_Class(rope, f"{table.name} must", reading, f" for model type {name!r}").keys(), path)
 
 
 def _nested(keys: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
@@ -96,15 +96,15 @@ def _nested(keys: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
 class _Class:
     """A model class of mlx-lm that is to compute an embedding."""
 
-    def __init__(self, who: str, rope: Any, engine: str, reading: Reading, model: str = "") -> None:
-        self.who, self.rope, self.engine, self.reading, self.model = who, rope, engine, reading, model
+    def __init__(self, rope: Any, engine: str, reading: Reading, model: str = "") -> None:
+        self.rope, self.engine, self.reading, self.model = rope, engine, reading, model
 
     def keys(self) -> dict[str, Any]:
         """The keys outside the block, with dots, and the block."""
-        who, rope, reading = self.who, self.rope, self.reading
+        rope, reading = self.rope, self.reading
         if reading.fixed.get("rotated") == 0.0:
             raise self.unread("rotate", "a class that does not")
-        require_only(who, rope, f"in a config of {TARGET}", *({"reverse"} & reading.fixed.keys()))
+        require_only(rope, f"in a config of {TARGET}", *({"reverse"} & reading.fixed.keys()))
         base, rule = self.base_and_rule()
         keys = (
             self.stated("base", base, {name: base for name in BASES})
@@ -120,7 +120,7 @@ class _Class:
 
     def unread(self, requirement: str, found: Any) -> ValueError:
         """The error for what a class does not do."""
-        return ValueError(f"{self.who}: {self.engine} {requirement}{self.model}; got {found}")
+        return wrong_value(f"{self.engine} {requirement}{self.model}; got {found}")
 
     def fractions(self) -> dict[str, Any]:
         """The rotated part of a head by the names for it."""
@@ -145,15 +145,15 @@ class _Class:
         if not by_alpha and not isinstance(
             rule, DynamicNTKScaling
         ):  # MLX computes it for each length, as the rule does
-            base, rule = base_and_rule(self.who, self.rope, TARGET)
+            base, rule = base_and_rule(self.rope, TARGET)
         return base, rule
 
     def block(self, rule: Any) -> dict[str, Any]:
         """The block of the rule, and the keys outside that it needs."""
         rope, reading = self.rope, self.reading
-        require_attention_factor(self.who, rope)
+        require_attention_factor(rope)
         if rope.sections is not None:
-            return self.placed("mrope", _of_sections(self.who, rope.sections, rule))
+            return self.placed("mrope", _of_sections(rope.sections, rule))
         if "ntk" in reading.rules:  # such classes want a block
             alpha = {"type": "dynamic", "alpha": rule.factor if rule else 1.0, "factor": 1.0}
             if rule is None or isinstance(rule, NTKScaling):
@@ -161,7 +161,7 @@ class _Class:
         if rule is None:
             return {reading.block: {"rope_type": "default"}} if reading.block.startswith("rope_parameters") else {}
         if rule.rope_type not in RULES or isinstance(rule, MixedNTKScaling):
-            raise unsupported(self.who, rule, TARGET)
+            raise unsupported(rule, TARGET)
         if rule.rope_type not in reading.rules:
             where = reading.block or "rope_scaling"
             read = f"reads {', '.join(sorted(reading.rules))}" if reading.rules else "does not"
@@ -173,9 +173,9 @@ class _Class:
                 raise self.unread(
                     "scale scores by mscale_all_dim", f"a class that does not, not by {rope.softmax_scale}"
                 )
-            return self.placed("yarn", _of_yarn(self.who, rope, rule))
+            return self.placed("yarn", _of_yarn(rope, rule))
         if isinstance(rule, ProportionalScaling) and rope.rotary_dim != rope.head_dim:
-            raise ValueError(f"{self.who}: rotary_dim must be head_dim with {rule}; got {rope.rotary_dim}")
+            raise wrong_value(f"rotary_dim must be head_dim with {rule}; got {rope.rotary_dim}")
         values = {each.name: getattr(rule, each.name) for each in fields(rule) if each.name != "seq_len"}
         return self.placed(rule.rope_type, {"type": rule.rope_type, **values})
 
@@ -197,14 +197,14 @@ class _Class:
 
         MLX always uses the factors for long sequences, and never the layout "interleaved".
         """
-        who, rope, original = self.who, self.rope, rule.original_max_position_embeddings
+        rope, original = self.rope, rule.original_max_position_embeddings
         if not rule.is_long:
-            raise ValueError(
-                f"{who}: seq_len of scaling must be greater than {original} in {TARGET}, which always uses "
+            raise wrong_value(
+                f"seq_len of scaling must be greater than {original} in {TARGET}, which always uses "
                 f"long_factor; got {rule.seq_len}"
             )
         if rope.layout != "half":
-            raise ValueError(f"{who}: layout must be 'half' with LongRoPE in {TARGET}; got {rope.layout!r}")
+            raise wrong_value(f"layout must be 'half' with LongRoPE in {TARGET}; got {rope.layout!r}")
         lists = {"short_factor": list(rule.short_factor), "long_factor": list(rule.long_factor)}
         values = {"type": "longrope", **lists, "original_max_position_embeddings": original}
         if "long_mscale" in self.reading.rules["longrope"]:
@@ -212,27 +212,27 @@ class _Class:
             return values | factors, frozenset({"original_max_position_embeddings"})
         length = round((rule.factor or 1.0) * original)
         if rope.attention_factor != (sqrt(1.0 + log(length / original) / log(original)) if length > original else 1.0):
-            raise ValueError(
-                f"{who}: attention_factor must be that of a whole max_position_embeddings and {original}, as {TARGET} "
+            raise wrong_value(
+                f"attention_factor must be that of a whole max_position_embeddings and {original}, as {TARGET} "
                 f"computes it; got {rope.attention_factor}, with factor {rule.factor}"
             )
         return values | {"max_position_embeddings": length}, frozenset({"short_factor"})
 
 
-def _of_sections(who: str, sections: Any, rule: Any) -> dict[str, Any]:
+def _of_sections(sections: Any, rule: Any) -> dict[str, Any]:
     if sections.order != "chunked" or sections.axes != 3 or rule is not None:
-        raise ValueError(
-            f"{who}: sections must be three in order 'chunked' and without scaling in {TARGET}; got {sections}, {rule}"
+        raise wrong_value(
+            f"sections must be three in order 'chunked' and without scaling in {TARGET}; got {sections}, {rule}"
         )
     return {"type": "mrope", "mrope_section": list(sections.sizes)}
 
 
-def _of_yarn(who: str, rope: Any, rule: YarnScaling) -> dict[str, Any]:
+def _of_yarn(rope: Any, rule: YarnScaling) -> dict[str, Any]:
     """YaRN. MLX rounds the ends of the ramp, and computes the attention factor from `mscale` and `mscale_all_dim`."""
     if replace(rule, truncate=True).frequencies(rope.base, rope.rotary_dim) != rule.frequencies(
         rope.base, rope.rotary_dim
     ):
-        raise ValueError(f"{who}: truncate must be True in {TARGET}; got False")
+        raise wrong_value(f"truncate must be True in {TARGET}; got False")
     block = {
         "type": "yarn",
         "factor": rule.factor,
@@ -240,4 +240,4 @@ def _of_yarn(who: str, rope: Any, rule: YarnScaling) -> dict[str, Any]:
         "beta_fast": rule.beta_fast,
         "beta_slow": rule.beta_slow,
     }
-    return block | mscales(who, rope, rule, TARGET)
+    return block | mscales(rope, rule, TARGET)

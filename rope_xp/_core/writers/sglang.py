@@ -5,6 +5,7 @@ from math import ceil
 from typing import Any
 
 from rope_xp._core import engines
+from rope_xp._core.errors import wrong_value
 from rope_xp._core.writers import Options
 from rope_xp._core.writers.limits import mscales, unsupported
 from rope_xp._core.writers.servers import innermost, overrides, reading_of, require_read, sections_and_fraction
@@ -25,19 +26,19 @@ ORIGINAL, LENGTH = "original_max_position_embeddings", "max_position_embeddings"
 LATENT = "deepseek_yarn"
 
 
-def sglang_flags(who: str, rope: Any, options: Options) -> list[str]:
+def sglang_flags(rope: Any, options: Options) -> list[str]:
     """`--json-model-override-args` with the `rope_parameters` of the config."""
-    table = engines.table(who, "sglang", options.engine_version)
-    known = reading_of(who, rope, table)
-    block = {"rope_theta": rope.base, **sections_and_fraction(who, rope, TARGET)}
+    table = engines.table("sglang", options.engine_version)
+    known = reading_of(rope, table)
+    block = {"rope_theta": rope.base, **sections_and_fraction(rope, TARGET)}
     is_latent = LATENT in known.rules if known else rope.softmax_scale != 1.0
     if isinstance(rope.scaling, YarnScaling) and is_latent:
-        name, keys = LATENT, _of_latent_yarn(who, rope, rope.scaling)
+        name, keys = LATENT, _of_latent_yarn(rope, rope.scaling)
     else:
-        name, keys = _of_rule(who, rope, rope.scaling)
-    require_read(who, rope, table, known, block, name)
+        name, keys = _of_rule(rope, rope.scaling)
+    require_read(rope, table, known, block, name)
     if known is None and "mrope_section" in block and name not in ("default", "yarn"):
-        raise ValueError(f"{who}: scaling must be none or YaRN with sections in {TARGET}; got {rope.scaling}")
+        raise wrong_value(f"scaling must be none or YaRN with sections in {TARGET}; got {rope.scaling}")
     outside = {}
     if isinstance(rope.scaling, DynamicNTKScaling):
         outside[LENGTH] = rope.scaling.max_position_embeddings
@@ -63,24 +64,22 @@ def with_length(flags: list[str], length: int) -> list[str]:
     return ["--context-length", str(length), flags[0], json.dumps(written)]
 
 
-def _of_rule(who: str, rope: Any, rule: Any) -> tuple[str, dict[str, Any]]:
+def _of_rule(rope: Any, rule: Any) -> tuple[str, dict[str, Any]]:
     """A rule by SGLang's name, and the keys that SGLang reads for it."""
     if rope.softmax_scale != 1.0:
-        raise ValueError(
-            f"{who}: softmax_scale must be 1 in {TARGET} without latent attention; got {rope.softmax_scale}"
-        )
+        raise wrong_value(f"softmax_scale must be 1 in {TARGET} without latent attention; got {rope.softmax_scale}")
     if rule is None or type(rule) is Scaling:
         return "default", {}
     if isinstance(rule, LinearScaling):
         return "linear", {"factor": rule.factor}
     if isinstance(rule, MixedNTKScaling):
-        raise unsupported(who, rule, TARGET)
+        raise unsupported(rule, TARGET)
     if isinstance(rule, NTKScaling):
         return "ntk", {"alpha": rule.factor, "factor": 1.0}
     if isinstance(rule, DynamicNTKScaling):
         if rule.seq_len != rule.factor * rule.max_position_embeddings:
-            raise ValueError(
-                f"{who}: seq_len of scaling must be factor * max_position_embeddings in {TARGET}, which has the same "
+            raise wrong_value(
+                f"seq_len of scaling must be factor * max_position_embeddings in {TARGET}, which has the same "
                 f"frequencies for all lengths; got {rule.describe()}"
             )
         return "dynamic", {"factor": rule.factor}
@@ -92,25 +91,25 @@ def _of_rule(who: str, rope: Any, rule: Any) -> tuple[str, dict[str, Any]]:
         times = {"attn_factor": rope.attention_factor / rule.get_mscale(1.0)}
         return "yarn", {**_yarn(rule), "truncate": rule.truncate, **times}
     if isinstance(rule, LongRopeScaling):
-        return "longrope", _of_longrope(who, rope, rule)
-    raise unsupported(who, rule, TARGET)
+        return "longrope", _of_longrope(rope, rule)
+    raise unsupported(rule, TARGET)
 
 
 def _yarn(rule: YarnScaling) -> dict[str, Any]:
     return {name: getattr(rule, name) for name in ("factor", ORIGINAL, "beta_fast", "beta_slow")}
 
 
-def _of_latent_yarn(who: str, rope: Any, rule: YarnScaling) -> dict[str, Any]:
+def _of_latent_yarn(rope: Any, rule: YarnScaling) -> dict[str, Any]:
     """YaRN of latent attention: the ends of the ramp are rounded, and both factors follow from two keys."""
     if not rule.truncate:
-        raise ValueError(f"{who}: truncate must be True in {TARGET} with latent attention; got False")
-    return {**_yarn(rule), **mscales(who, rope, rule, TARGET)}
+        raise wrong_value(f"truncate must be True in {TARGET} with latent attention; got False")
+    return {**_yarn(rule), **mscales(rope, rule, TARGET)}
 
 
-def _of_longrope(who: str, rope: Any, rule: LongRopeScaling) -> dict[str, Any]:
+def _of_longrope(rope: Any, rule: LongRopeScaling) -> dict[str, Any]:
     """LongRoPE. The attention factor is written, as SGLang's would follow from the length of the config."""
     if rope.layout != "half":
-        raise ValueError(f"{who}: layout must be 'half' with LongRoPE in {TARGET}; got {rope.layout!r}")
+        raise wrong_value(f"layout must be 'half' with LongRoPE in {TARGET}; got {rope.layout!r}")
     return {
         "short_factor": list(rule.short_factor),
         "long_factor": list(rule.long_factor),

@@ -6,6 +6,7 @@ from math import isclose, log, nextafter, sqrt
 from typing import Any
 
 from rope_xp._core import engines
+from rope_xp._core.errors import wrong_value
 from rope_xp._core.provenance import with_provenance
 from rope_xp._core.writers import Options
 from rope_xp._core.writers.limits import base_and_rule, require_attention_factor, require_only
@@ -23,11 +24,11 @@ BASES = ("rope_theta", "rotary_emb_base", "global_rope_theta")
 BASES_OF_SLIDING = ("rope_local_base_freq", "local_rope_theta", *BASES)
 
 
-def transformers_keys(who: str, rope: Any, options: Options) -> dict[str, Any]:
+def transformers_keys(rope: Any, options: Options) -> dict[str, Any]:
     """`rope_parameters`, as transformers 5 reads them."""
-    table = _table(who, options.engine_version, 5)
-    rope = _with_larger_base(who, rope, table)
-    reads, block = Reads(who, rope, table), rope_parameters(who, rope)
+    table = _table(options.engine_version, 5)
+    rope = _with_larger_base(rope, table)
+    reads, block = Reads(rope, table), rope_parameters(rope)
     if reads.known is None:
         return block
     reads.require_rotation()
@@ -36,22 +37,22 @@ def transformers_keys(who: str, rope: Any, options: Options) -> dict[str, Any]:
     return {"rope_type": block["rope_type"], **reads.base("rope_theta"), **fraction, **reads.rule(rule)}
 
 
-def transformers4_keys(who: str, rope: Any, options: Options) -> dict[str, Any]:
+def transformers4_keys(rope: Any, options: Options) -> dict[str, Any]:
     """Keys of a config.json, as transformers 4 reads them."""
-    table = _table(who, options.engine_version, 4)
-    rope = _with_larger_base(who, rope, table)
-    keys = flat_keys(who, rope, Reads(who, rope, table))
+    table = _table(options.engine_version, 4)
+    rope = _with_larger_base(rope, table)
+    keys = flat_keys(rope, Reads(rope, table))
     for name in reversed(rope._provenance.path):
         keys = {name: keys}
     return keys
 
 
-def flat_keys(who: str, rope: Any, reads: "Reads") -> dict[str, Any]:
+def flat_keys(rope: Any, reads: "Reads") -> dict[str, Any]:
     """The same, without the keys that lead to the part of a config."""
-    block = rope_parameters(who, rope)
+    block = rope_parameters(rope)
     rule = {name: value for name, value in block.items() if name not in ("rope_theta", FRACTION)}
     if block["rope_type"] == "proportional":
-        raise ValueError(f"{who}: scaling must be a rule that {reads.table.name} has; got {rope.scaling.describe()}")
+        raise wrong_value(f"scaling must be a rule that {reads.table.name} has; got {rope.scaling.describe()}")
     outside = _of_length(rope, rule)
     if reads.known is None:
         fraction = {FRACTION: block[FRACTION]} if FRACTION in block else {}
@@ -67,13 +68,13 @@ def flat_keys(who: str, rope: Any, reads: "Reads") -> dict[str, Any]:
     return keys if of_some else {**keys, "rope_scaling": _or_none(rule)}
 
 
-def _with_larger_base(who: str, rope: Any, table: engines.Table) -> Any:
+def _with_larger_base(rope: Any, table: engines.Table) -> Any:
     """The same embedding with NTK-aware scaling as a larger base, for classes that do not read `alpha`."""
     known = table.of(rope._provenance.model_type)
     rules = {} if known is None else known.of_layer(rope._provenance.layer_type).rules
     if not isinstance(rope.scaling, NTKScaling) or known is None or "alpha" in rules.get("dynamic", ()):
         return rope
-    base, _ = base_and_rule(who, rope, table.name)
+    base, _ = base_and_rule(rope, table.name)
     return with_provenance(rope.replace(base=base, scaling=None), rope._provenance)
 
 
@@ -92,12 +93,12 @@ def _of_length(rope: Any, rule: dict[str, Any]) -> dict[str, Any]:
     return {ORIGINAL: rule.pop(ORIGINAL)}
 
 
-def _table(who: str, version: Any, major: int) -> engines.Table:
+def _table(version: Any, major: int) -> engines.Table:
     """The table of a version of transformers, whose first number must be `major`."""
-    found = engines.table(who, ENGINE, version if version is not None else {4: "4.999", 5: None}[major])
+    found = engines.table(ENGINE, version if version is not None else {4: "4.999", 5: None}[major])
     if version is not None and int(version.lstrip("bv").partition(".")[0]) != major:
         target = {4: "transformers4", 5: "transformers"}[major]
-        raise ValueError(f'{who}: engine_version must be {major}.x with target "{target}"; got {version!r}')
+        raise wrong_value(f'engine_version must be {major}.x with target "{target}"; got {version!r}')
     return found
 
 
@@ -112,21 +113,18 @@ class Reads:
         The same for the type of layers that the embedding is for.
     """
 
-    def __init__(self, who: str, rope: Any, table: engines.Table):
-        self.who, self.rope, self.table = who, rope, table
+    def __init__(self, rope: Any, table: engines.Table):
+        self.rope, self.table = rope, table
         self.model_type, layer_type = rope._provenance.model_type, rope._provenance.layer_type
         self.of_type = table.of(self.model_type)
         self.known: Any = None if self.of_type is None else self.of_type.of_layer(layer_type)
         if self.known is None and self.model_type and not rope._provenance.format:
-            engines.warn(
-                f"{who}: whether {table.name} reads these keys for model type {self.model_type!r} is not known"
-            )
+            engines.warn(f"whether {table.name} reads these keys for model type {self.model_type!r} is not known")
 
     def error(self, key: str) -> ValueError:
         """The error for a key that is not read."""
-        return ValueError(
-            f"{self.who}: {self.table.name} must read {key} for model type {self.model_type!r}; got a class that does "
-            "not"
+        return wrong_value(
+            f"{self.table.name} must read {key} for model type {self.model_type!r}; got a class that does not"
         )
 
     def require_rotation(self) -> None:
@@ -135,21 +133,21 @@ class Reads:
         if "rope_interleave" not in keys and rope.layout.removesuffix("_to_half") != fixed["layout"].removesuffix(
             "_to_half"
         ):
-            raise ValueError(
-                f"{self.who}: layout must be {fixed['layout']!r} for model type {self.model_type!r} in "
+            raise wrong_value(
+                f"layout must be {fixed['layout']!r} for model type {self.model_type!r} in "
                 f"{self.table.name}; got {rope.layout!r}"
             )
         if rope.softmax_scale != 1.0 and "softmax_scale" not in fixed:
-            raise ValueError(
-                f"{self.who}: softmax_scale must be 1 for model type {self.model_type!r} in {self.table.name}, whose "
+            raise wrong_value(
+                f"softmax_scale must be 1 for model type {self.model_type!r} in {self.table.name}, whose "
                 f"class does not read mscale_all_dim for it; got {rope.softmax_scale}"
             )
         if rope.sections is not None and "mrope_section" not in keys:
             raise self.error("mrope_section")
         order = fixed.get("order")
         if rope.sections is not None and "mrope_interleaved" not in keys and rope.sections.order != order:
-            raise ValueError(
-                f"{self.who}: sections must be in order {order!r} for model type {self.model_type!r} in "
+            raise wrong_value(
+                f"sections must be in order {order!r} for model type {self.model_type!r} in "
                 f"{self.table.name}; got {rope.sections}"
             )
 
@@ -181,8 +179,8 @@ class Reads:
         if name not in self.known.rules:
             raise self.error(f"the rule {name!r}")
         if "short_mscale" in self.known.rules[name] and "short_mscale" not in block:
-            raise ValueError(
-                f"{self.who}: short_mscale and long_mscale must be given for model type {self.model_type!r} in "
+            raise wrong_value(
+                f"short_mscale and long_mscale must be given for model type {self.model_type!r} in "
                 f"{self.table.name}, whose class fails without them; got None"
             )
         rule = self.rope.scaling
@@ -208,25 +206,25 @@ class Reads:
         return isclose(usual, factor, rel_tol=1e-6)
 
 
-def rope_parameters(who: str, rope: Any) -> dict[str, Any]:
+def rope_parameters(rope: Any) -> dict[str, Any]:
     """The `rope_parameters` of a `RotaryEmbedding`, if transformers can express it."""
-    require_only(who, rope, "in a transformers config", "first_channel", "blocks")
+    require_only(rope, "in a transformers config", "first_channel", "blocks")
     rule = Scaling() if rope.scaling is None else rope.scaling
-    block = {"rope_type": rule.rope_type, "rope_theta": rope.base} | _of_rule(who, rule)
-    require_attention_factor(who, rope)
+    block = {"rope_type": rule.rope_type, "rope_theta": rope.base} | _of_rule(rule)
+    require_attention_factor(rope)
     if rope.rotary_dim != rope.head_dim:
         if FRACTION in block:
-            raise ValueError(f"{who}: rotary_dim must be head_dim with {rule}; got {rope.rotary_dim}")
+            raise wrong_value(f"rotary_dim must be head_dim with {rule}; got {rope.rotary_dim}")
         block[FRACTION] = rotated_fraction(rope)
-    return block if rope.sections is None else block | _of_sections(who, rope.sections)
+    return block if rope.sections is None else block | _of_sections(rope.sections)
 
 
-def _of_rule(who: str, rule: Scaling) -> dict[str, Any]:
+def _of_rule(rule: Scaling) -> dict[str, Any]:
     """The keys of a scaling rule."""
     if isinstance(rule, NTKScaling):
         return {"rope_type": "dynamic", "alpha": rule.factor, "factor": 1.0}
     if rule.rope_type not in ROPE_TYPES:
-        raise ValueError(f"{who}: scaling must be a rule that transformers has; got {rule}")
+        raise wrong_value(f"scaling must be a rule that transformers has; got {rule}")
     values = {each.name: getattr(rule, each.name) for each in fields(rule) if each.name not in NOT_IN_BLOCK}
     return {
         name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value is not None
@@ -239,9 +237,9 @@ def rotated_fraction(rope: Any) -> float:
     return fraction if int(fraction * rope.head_dim) == rope.rotary_dim else nextafter(fraction, 1.0)
 
 
-def _of_sections(who: str, sections: Any) -> dict[str, Any]:
+def _of_sections(sections: Any) -> dict[str, Any]:
     """The keys of several position axes."""
     if sections.order not in ORDERS:
-        raise ValueError(f"{who}: sections must be in an order that transformers has; got {sections}")
+        raise wrong_value(f"sections must be in an order that transformers has; got {sections}")
     interleaved = {"mrope_interleaved": True} if sections.order == "interleaved" else {}
     return {"mrope_section": list(sections.sizes), **interleaved}

@@ -6,6 +6,7 @@ from math import ceil, isclose
 from typing import Any
 
 from rope_xp._core import engines
+from rope_xp._core.errors import wrong_value
 from rope_xp._core.writers import require_layers
 from rope_xp._core.writers.limits import base_and_rule, mscales, require_text
 from rope_xp._core.writers.transformers import rope_parameters
@@ -17,24 +18,24 @@ SCALED_LENGTH = ("llama3", "longrope", "yarn")
 ANY = "*"
 
 
-def vllm_flags(who: str, rope: Any, options: Any) -> list[str]:
+def vllm_flags(rope: Any, options: Any) -> list[str]:
     """`--hf-overrides` with the `rope_parameters` of the config, where vLLM reads them."""
-    table, reading, path = _place(who, rope, options)
+    table, reading, path = _place(rope, options)
     if reading.nested:
-        raise ValueError(
-            f"{who}: {table.name} must have one block for each type of layers for model type "
+        raise wrong_value(
+            f"{table.name} must have one block for each type of layers for model type "
             f"{rope._provenance.model_type!r}; got one embedding: rope-xp convert FILE --to vllm writes all of them"
         )
-    require_layers(who, rope, "vllm", "all")
-    return _flags(_keys(who, rope, table, reading), path)
+    require_layers(rope, "vllm", "all")
+    return _flags(_keys(rope, table, reading), path)
 
 
-def flags_of_types(who: str, ropes: Mapping[str, Any], options: Any) -> list[str]:
+def flags_of_types(ropes: Mapping[str, Any], options: Any) -> list[str]:
     """The same for layers that differ by their type: `rope_parameters` is nested by the types."""
     blocks, path = {}, ()
     for name, rope in ropes.items():
-        table, reading, path = _place(who, rope, options)
-        blocks[name] = _keys(who, rope, table, reading)["rope_parameters"]
+        table, reading, path = _place(rope, options)
+        blocks[name] = _keys(rope, table, reading)["rope_parameters"]
     return _flags({"rope_parameters": blocks}, path)
 
 
@@ -60,10 +61,10 @@ def _flags(keys: dict[str, Any], path: tuple[str, ...]) -> list[str]:
     return ["--hf-overrides", json.dumps(keys)]
 
 
-def _place(who: str, rope: Any, options: Any) -> tuple[engines.Table, engines.Reading, tuple[str, ...]]:
+def _place(rope: Any, options: Any) -> tuple[engines.Table, engines.Reading, tuple[str, ...]]:
     """The table of the version, what it reads for the model type, and the keys that lead to the text config."""
-    table, source = engines.table(who, "vllm", options.engine_version), rope._provenance
-    require_text(who, rope, table.name)
+    table, source = engines.table("vllm", options.engine_version), rope._provenance
+    require_text(rope, table.name)
     reading = table.of(source.file_type) or table.of(source.model_type)
     if reading is not None and source.path not in ((), reading.path):
         reading = None  # another part than the language model
@@ -77,24 +78,24 @@ def _place(who: str, rope: Any, options: Any) -> tuple[engines.Table, engines.Re
     return table, table.readings[ANY], source.path
 
 
-def _keys(who: str, rope: Any, table: engines.Table, reading: engines.Reading) -> dict[str, Any]:
+def _keys(rope: Any, table: engines.Table, reading: engines.Reading) -> dict[str, Any]:
     """The keys of the config, of which vLLM reads all and computes this embedding."""
     model = rope._provenance.model_type
-    wanted = f"{who}: {table.name} must read" if not model else f"{who}: {table.name}, model type {model!r}, must read"
+    wanted = f"{table.name} must read" if not model else f"{table.name}, model type {model!r}, must read"
     layout = reading.fixed.get("layout", rope.layout)
     if not rope.layout.startswith(layout):
-        raise ValueError(f"{wanted} layout {rope.layout!r}; got a class whose layout is always {layout!r}")
-    block, others = _block(who, rope, table, reading)
+        raise wrong_value(f"{wanted} layout {rope.layout!r}; got a class whose layout is always {layout!r}")
+    block, others = _block(rope, table, reading)
     name = block["rope_type"]
     read = reading.rules.get("deepseek_yarn" if name == "yarn" and _is_latent(rope, reading) else name)
     if read is None:
-        raise ValueError(f"{wanted} rope_type {name!r}; got a class that reads {', '.join(sorted(reading.rules))}")
+        raise wrong_value(f"{wanted} rope_type {name!r}; got a class that reads {', '.join(sorted(reading.rules))}")
     whole = {"partial_rotary_factor": 1.0} if reading.path or "partial_rotary_factor" in reading.keys else {}
     if rope.rotary_dim == rope.head_dim and "partial_rotary_factor" in read:
         block = whole | block  # its default is another one, or the old value stays
     missing = [key for key in block if key not in read | {"rope_type", "factor", "attention_factor"}]
     if missing:
-        raise ValueError(f"{wanted} {missing[0]} with rope_type {name!r}; got a class that does not")
+        raise wrong_value(f"{wanted} {missing[0]} with rope_type {name!r}; got a class that does not")
     return {"rope_parameters": block, **others}
 
 
@@ -103,23 +104,21 @@ def _is_latent(rope: Any, reading: engines.Reading) -> bool:
     return "deepseek_yarn" in reading.rules and ("yarn" not in reading.rules or rope.softmax_scale != 1.0)
 
 
-def _block(
-    who: str, rope: Any, table: engines.Table, reading: engines.Reading
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _block(rope: Any, table: engines.Table, reading: engines.Reading) -> tuple[dict[str, Any], dict[str, Any]]:
     """`rope_parameters`, and the keys beside it."""
     rule = rope.scaling
     if isinstance(rule, DynamicNTKScaling):
-        return _of_dynamic(who, rope, rule, reading)
+        return _of_dynamic(rope, rule, reading)
     if isinstance(rule, NTKScaling) and (rope.sections is not None or "alpha" not in reading.rules.get("dynamic", ())):
-        rope = rope.replace(base=base_and_rule(who, rope, "vLLM")[0], scaling=None)
+        rope = rope.replace(base=base_and_rule(rope, "vLLM")[0], scaling=None)
     if isinstance(rule, LongRopeScaling) and rope.layout != "half":
-        raise ValueError(f"{who}: layout must be 'half' with LongRoPE in vLLM; got {rope.layout!r}")
+        raise wrong_value(f"layout must be 'half' with LongRoPE in vLLM; got {rope.layout!r}")
     if isinstance(rule, MixedNTKScaling):  # transformers does not have it
-        block = rope_parameters(who, rope.replace(scaling=None, attention_factor=None))
+        block = rope_parameters(rope.replace(scaling=None, attention_factor=None))
         return block | {"rope_type": "ntk", "factor": rule.factor, "mixed_b": rule.mixed_b}, {}
-    block = rope_parameters(who, rope)
+    block = rope_parameters(rope)
     if isinstance(rule, YarnScaling):
-        block = _of_yarn(who, rope, rule, block, reading)
+        block = _of_yarn(rope, rule, block, reading)
     read = reading.rules.get("longrope", ())
     if isinstance(rule, LongRopeScaling) and rule.attention_factor is not None and "short_mscale" in read:
         factor = block.pop("attention_factor")
@@ -127,35 +126,33 @@ def _block(
     return block, {}
 
 
-def _of_dynamic(
-    who: str, rope: Any, rule: DynamicNTKScaling, reading: engines.Reading
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _of_dynamic(rope: Any, rule: DynamicNTKScaling, reading: engines.Reading) -> tuple[dict[str, Any], dict[str, Any]]:
     """Dynamic NTK for one length: vLLM has the same frequencies for all sequences."""
     trained = rule.max_position_embeddings
-    block = rope_parameters(who, rope)
+    block = rope_parameters(rope)
     if "max_trained_positions" in reading.rules.get("dynamic", ()):
         if rule.seq_len is None:
-            raise ValueError(
-                f"{who}: seq_len of scaling must be given for vLLM, which has the same frequencies for all lengths; "
+            raise wrong_value(
+                f"seq_len of scaling must be given for vLLM, which has the same frequencies for all lengths; "
                 f"got {rule.describe()}"
             )
         length = max(rule.seq_len, trained)
         return block | {"max_trained_positions": trained}, {"max_position_embeddings": length}
     if rule.seq_len != rule.factor * trained:
-        raise ValueError(
-            f"{who}: seq_len of scaling must be factor * max_position_embeddings in this version of vLLM, which has "
+        raise wrong_value(
+            f"seq_len of scaling must be factor * max_position_embeddings in this version of vLLM, which has "
             f"the same frequencies for all lengths; got {rule.describe()}"
         )
     return block, {"max_position_embeddings": trained}
 
 
-def _of_yarn(who: str, rope: Any, rule: YarnScaling, block: dict[str, Any], reading: engines.Reading) -> dict[str, Any]:
+def _of_yarn(rope: Any, rule: YarnScaling, block: dict[str, Any], reading: engines.Reading) -> dict[str, Any]:
     """YaRN, with the keys from which this class computes the attention factor."""
     if block.get("truncate") is True:
         del block["truncate"]  # the default
     if _is_latent(rope, reading):
         block.pop("attention_factor", None)
-        return block | {"mscale": 1.0, "mscale_all_dim": 0.0} | mscales(who, rope, rule, "vLLM")
+        return block | {"mscale": 1.0, "mscale_all_dim": 0.0} | mscales(rope, rule, "vLLM")
     read, factor = reading.rules.get("yarn", frozenset()), rope.attention_factor
     if "attention_factor" in read:
         if factor == 1.0:  # some models with latent attention read these two instead
@@ -167,7 +164,5 @@ def _of_yarn(who: str, rope: Any, rule: YarnScaling, block: dict[str, Any], read
         plain = isclose(factor, rule.get_mscale(1.0), rel_tol=1e-12)
         return block if plain else block | {"attn_factor": factor, "apply_yarn_scaling": False}
     if not isclose(factor, rule.get_mscale(1.0), rel_tol=1e-12):
-        raise ValueError(
-            f"{who}: vLLM must read attention_factor={factor} for this model type; got a class that does not"
-        )
+        raise wrong_value(f"vLLM must read attention_factor={factor} for this model type; got a class that does not")
     return block

@@ -1,0 +1,123 @@
+"""Errors begin with the name of the public function that was called, which `public` marks."""
+
+import importlib
+import inspect
+import pkgutil
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import rope_xp
+from rope_xp import frequencies, plot, positions
+from rope_xp._core import errors
+from rope_xp._core.errors import public, wrong, wrong_type, wrong_value
+
+# Modules whose functions are public, and those that need a framework.
+PLACES = (rope_xp, frequencies, positions, plot)
+NEED_A_FRAMEWORK = ("torch", "flax", "onnx", "huggingface")
+# Marks of functions that users do not call by their name: a command, forwards of patched models, checks of subclasses.
+OTHERS = {"rope-xp", "rope_xp.huggingface", None}
+
+
+def marks():
+    """The name of each marked function, by its code, after all modules were imported that need no framework."""
+    for each in pkgutil.walk_packages(rope_xp.__path__, "rope_xp."):
+        first = each.name.split(".")[1]
+        if first not in NEED_A_FRAMEWORK and not each.name.startswith(("rope_xp._core.kernels", "rope_xp.__main__")):
+            importlib.import_module(each.name)
+    return errors._NAMES
+
+
+def public_codes():
+    """The code of each public function and method, by the name with which its errors begin."""
+    found = {}
+    loaded = [sys.modules[name] for each in NEED_A_FRAMEWORK if (name := f"rope_xp.{each}") in sys.modules]
+    for place in (*PLACES, *loaded):
+        for name in getattr(place, "__all__", dir(place)):
+            each = inspect.unwrap(getattr(place, name)) if callable(getattr(place, name)) else None
+            if inspect.isfunction(each):
+                found[name] = each.__code__
+            elif inspect.isclass(each):
+                for method, function in inspect.getmembers(each, inspect.isfunction):
+                    is_of_class = method in ("__post_init__", "__init__", "__call__", "__hash__")
+                    found.setdefault(name if is_of_class else f"{name}.{method}", set()).add(function.__code__)
+                found[name] = found.get(name, set()) | {
+                    f.__code__ for _, f in inspect.getmembers(each, inspect.isfunction)
+                }
+    return found
+
+
+def test_only_public_functions_are_marked():
+    found = marks()
+    known = public_codes()
+    for code, name in found.items():
+        if name in OTHERS:
+            continue
+        codes = known.get(name, ())
+        assert code in codes if isinstance(codes, set) else code is codes, (name, code.co_qualname)
+
+
+def test_the_innermost_marked_function_names_the_error():
+    def check(x):
+        if x < 0:
+            raise wrong_value(f"x must be at least 0; got {x}")
+        raise wrong_type("x must be an int")
+
+    @public("inner")
+    def inner(x):
+        check(x)
+
+    @public("outer")
+    def outer(x):
+        inner(x) if x % 2 else check(x)
+
+    for call, x, kind, text in [
+        (outer, -2, ValueError, "outer: x must be at least 0; got -2"),
+        (outer, -1, ValueError, "inner: x must be at least 0; got -1"),
+        (inner, 3, TypeError, "inner: x must be an int"),
+        (check, -1, ValueError, "x must be at least 0; got -1"),
+    ]:
+        with pytest.raises(kind) as caught:
+            call(x)
+        assert str(caught.value) == text and type(caught.value) is kind
+    assert str(wrong(FileNotFoundError, "a")) == "a"
+
+
+def test_a_mark_without_a_name_is_the_class_of_self():
+    @dataclass(frozen=True, kw_only=True)
+    class Rule(frequencies.Scaling):
+        factor: float
+
+        def __post_init__(self):
+            self._positive("factor")
+
+    with pytest.raises(ValueError, match=r"^Rule: factor must be"):
+        Rule(factor=-1.0)
+
+
+def test_a_mark_changes_nothing_else():
+    def f(x: int) -> int:
+        """Text."""
+        return x
+
+    assert public("f")(f) is f
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: rope_xp.from_config({"model_type": 1}), "from_config"),
+        (lambda: rope_xp.RotaryEmbedding(head_dim=3, layout="half", base=1e4), "RotaryEmbedding"),
+        (lambda: rope_xp.rotate_half(np.ones(3, np.int8)), "rotate_half"),
+        (lambda: positions.consecutive(-1), "consecutive"),
+        (lambda: frequencies.geometric(-1.0, 4), "geometric"),
+        (lambda: rope_xp.YarnScaling(factor=0.5, original_max_position_embeddings=1), "YarnScaling"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_names_of_public_functions(call, name):
+    with pytest.raises((TypeError, ValueError), match=f"^{name}: ") as caught:
+        call()
+    assert str(caught.value).count(f"{name}: ") == 1
