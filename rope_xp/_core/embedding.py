@@ -4,29 +4,50 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
-from rope_xp._core import checks
-from rope_xp._core.angles import PHASES, Phase
-from rope_xp._core.arrays import Array
+from rope_xp._core import backends, checks, kernels
+from rope_xp._core.alignment import align_pairs, align_positions, leading_axes
+from rope_xp._core.angles import PHASES, Phase, SinCos, sincos_of
+from rope_xp._core.arrays import Array, ArrayT, OtherT
 from rope_xp._core.axes import Sections
-from rope_xp._core.backends.signature import Plans
-from rope_xp._core.cached_keys import CachedKeys
-from rope_xp._core.channels import LAYOUTS, Layout, channels_of, span_of
+from rope_xp._core.backends.signature import Plans, signature_of
+from rope_xp._core.channels import LAYOUTS, READ_WRITE, Layout, checked_blocks, span_of
 from rope_xp._core.description import describe
-from rope_xp._core.errors import public, wrong_type
-from rope_xp._core.extension import Extensible
+from rope_xp._core.errors import public, wrong_type, wrong_value
 from rope_xp._core.kernels import KERNELS, Kernel
+from rope_xp._core.kernels.pair_rotation import Angles, Rotation
+from rope_xp._core.phases import Frequencies
+from rope_xp._core.plan import (
+    CallPlan,
+    plan_call,
+    plan_rerotation,
+    plan_rotation,
+    plan_shift,
+    planned_positions,
+    require_disjoint,
+    rotate_planned,
+    run_program,
+    table_program,
+    with_programs,
+)
 from rope_xp._core.provenance import Provenance, with_provenance
-from rope_xp._core.spectrum import spectrum_of
-from rope_xp._core.table_scale import scale_of
+from rope_xp._core.spectrum import frequencies_of
+from rope_xp._core.table_scale import TableScale, scale_of
+from rope_xp._core.tables import convert_tables, pair_of
 from rope_xp._core.writers import Options, Target, config_for
 from rope_xp.frequencies import Scaling, XPos
+from rope_xp.positions._sequence import count_from
 
 if TYPE_CHECKING:
     from rope_xp._core.explanation import Explanation
+    from rope_xp._core.extension.choices import Choices
+
+Role = Literal["query", "key"]
+ROLES = {"query": "its scale grows with position", "key": "its scale shrinks with position"}
+Rule = Literal["linear", "ntk", "dynamic", "yarn", "llama3", "longrope"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class RotaryEmbedding(CachedKeys, Extensible):
+class RotaryEmbedding:
     """The rotary position embedding of a model, as a frozen value without state.
 
     Results depend only on the arguments and the fields. The value can be an attribute of a PyTorch, Flax NNX or Equinox
@@ -132,6 +153,11 @@ class RotaryEmbedding(CachedKeys, Extensible):
     pairs: int = field(init=False)
     axes: int = field(init=False)
     heads: int | None = field(init=False)
+    # What calls read, computed by `__post_init__`.
+    _frequencies: Frequencies = field(init=False, repr=False, compare=False)
+    _rotation: Rotation = field(init=False, repr=False, compare=False)
+    _scale: TableScale = field(init=False, repr=False, compare=False)
+    _plans: Plans = field(init=False, repr=False, compare=False)
     # A copy of `scaling`. `dataclasses.replace` passes the old copy, so that `__post_init__` can refuse an attention
     # factor that came from a removed scaling.
     _scaling: Scaling | None = field(default=None, repr=False)
@@ -143,26 +169,26 @@ class RotaryEmbedding(CachedKeys, Extensible):
         span = span_of(self.head_dim, self.first_channel, self.rotary_dim, is_open=self.inv_freq is not None)
         _check_options(self)
         reverse = checks.boolean("reverse", self.reverse)
-        spectrum = spectrum_of(span, self.base, self.scaling, self.sections, reverse, self.inv_freq)
-        frequencies = spectrum.frequencies
-        channels = channels_of(self.layout, span, self.blocks, frequencies.pairs)
+        base, frequencies = frequencies_of(self.base, self.inv_freq, span, self.scaling, self.sections, reverse)
+        blocks = checked_blocks(self.blocks, self.layout, frequencies.pairs)
         removed = self._scaling if self.scaling is None else None
         scale = scale_of(self.attention_factor, self.scaling, removed, self.xpos, frequencies)
+        head_dim, first_channel, _ = span
         resolved = {
             "_scaling": self.scaling,
-            "head_dim": channels.head_dim,
-            "base": spectrum.base,
-            "rotary_dim": channels.rotary_dim,
-            "first_channel": channels.first_channel,
-            "blocks": channels.blocks,
+            "head_dim": head_dim,
+            "base": base,
+            "rotary_dim": 2 * frequencies.pairs,
+            "first_channel": first_channel,
+            "blocks": blocks,
             "inv_freq": frequencies.inv_freq,
             "attention_factor": scale.attention_factor,
             "reverse": reverse,
             "pairs": frequencies.pairs,
             "axes": frequencies.axes,
             "heads": frequencies.heads,
-            "_spectrum": spectrum,
-            "_channels": channels,
+            "_frequencies": frequencies,
+            "_rotation": Rotation(*READ_WRITE[self.layout], first_channel, blocks),
             "_scale": scale,
             "_plans": Plans(),
         }
@@ -216,6 +242,391 @@ class RotaryEmbedding(CachedKeys, Extensible):
         return with_provenance(type(self)(**{**given, **changes}), self._provenance.of_model())
 
     __replace__ = replace  # for `copy.replace`
+
+    @overload
+    def __call__(
+        self,
+        x: ArrayT,
+        *,
+        positions: Array | None = None,
+        sincos: tuple[Array, Array] | None = None,
+        seq_dim: int,
+        heads_dim: int | None = None,
+    ) -> ArrayT: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayT,
+        other: OtherT,
+        /,
+        *,
+        positions: Array | None = None,
+        sincos: tuple[Array, Array] | None = None,
+        seq_dim: int,
+        heads_dim: int | None = None,
+    ) -> tuple[ArrayT, OtherT]: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayT,
+        /,
+        *others: ArrayT,
+        positions: Array | None = None,
+        sincos: tuple[Array, Array] | None = None,
+        seq_dim: int,
+        heads_dim: int | None = None,
+    ) -> tuple[ArrayT, ...]: ...
+    @public("RotaryEmbedding")
+    def __call__(
+        self,
+        x: Array,
+        *others: Array,
+        positions: Array | None = None,
+        sincos: tuple[Array, Array] | None = None,
+        seq_dim: int,
+        heads_dim: int | None = None,
+    ) -> Any:
+        """Rotate queries and keys.
+
+        Parameters
+        ----------
+        x, *others : array, "*batch head_dim"
+            Arrays such as q and k. The tables are computed once for all of them.
+        positions : array, "seq", "batch seq" or with one axis less than `x`, optional
+            The position of each token, in tokens: integers of any sign and order, or real numbers. The default is 0, 1,
+            2, ... along `seq_dim`. When decoding, always pass `positions`; otherwise each new token is treated as
+            position 0 and is not rotated. Several position axes come first, as "axes seq" or "axes batch seq", and have
+            no default. Together with `sincos`, positions are the indices of its rows. If `x` is a DTensor of PyTorch,
+            plain tensors must be equal on all ranks.
+        sincos : (array, array), "*axes pairs", or "rows pairs" with positions, optional
+            Tables from the method `sincos`. Without `positions`, they are the tables of these tokens. With `positions`,
+            they have one row for each position 0, 1, 2, ..., and `positions` select the rows. For a position without a
+            row, such as -1, all rotated channels of the result and of its gradient are NaN.
+        seq_dim : int
+            The sequence axis of `x` and of each of the others.
+        heads_dim : int, optional
+            The axis of heads. Required if each head has its own frequencies, and not allowed otherwise.
+
+        Returns
+        -------
+        array, or tuple of array
+            One result for one argument, a tuple for several. Each result has the library, shape, dtype and device of
+            its argument.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit, `sincos` is given with `xpos`, positions select rows and `heads_dim` is given, or the
+            kernel is not installed or does not support `x`.
+        TypeError
+            If a dtype is not floating point, arrays belong to two libraries, or positions that select rows are not
+            integers.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from rope_xp import RotaryEmbedding
+        >>> rope = RotaryEmbedding(head_dim=2, layout="half", base=10_000.0)
+        >>> x, positions = np.asarray([[1.0, 0.0], [1.0, 0.0]]), np.asarray([0, 1])
+        >>> rope(x, positions=positions, seq_dim=0).round(3)
+        array([[1.   , 0.   ],
+               [0.54 , 0.841]])
+        >>> sincos = rope.sincos(np.arange(4096), like=x)  # one row for each of 4096 positions
+        >>> rope(x, sincos=sincos, positions=positions, seq_dim=0).round(3)
+        array([[1.   , 0.   ],
+               [0.54 , 0.841]])
+        """
+        arrays = (x, *others)
+        tables = () if sincos is None else pair_of(sincos)
+        plan = self._plan(plan_call, arrays, tables, positions, seq_dim, heads_dim)
+        if tables:
+            return self._rotate(plan, arrays, tables, positions)
+        positions = planned_positions(plan, x, positions)
+        if plan.tables is not None:
+            return self._rotate(plan, arrays, plan.tables.run(positions), None)
+        if plan.source == "positions":
+            rotated = self._rotate_by_positions(plan, arrays, positions)
+        else:
+            angles = self._computed_angles(plan, arrays, positions)
+            rotated = kernels.rotate_by(plan.kernels, arrays, angles, plan.rotation, requested=self.kernel)
+        return tuple(rotated) if len(rotated) > 1 else rotated[0]
+
+    @public("RotaryEmbedding.sincos")
+    def sincos(self, positions: Array, *, like: Array | None = None, role: Role | None = None) -> SinCos:
+        """Tables of sines and cosines. Compute them once in a forward pass and share them between layers.
+
+        Parameters
+        ----------
+        positions : array, "*batch seq", or "axes *batch seq" for several position axes
+            In tokens: integers, float32 numbers below ``2**31`` or float64 numbers below ``2**63``. Tables are NaN
+            beyond these limits. Positions of NumPy are accepted with any `like`.
+        like : array, optional
+            The tables have the library and device of `like`, and are float64 if `like` is float64, else float32. The
+            default is `positions`. On PyTorch, `positions` must be on the device of `like`.
+        role : "query" or "key", optional
+            Whether the tables rotate queries or keys. Required with `xpos`, because these tables differ.
+
+        Returns
+        -------
+        SinCos, each "*batch seq pairs", or "*batch seq heads pairs" if each head has its own frequencies
+
+        Raises
+        ------
+        TypeError
+            If `positions` is not an array of integers, float32 or float64, or belongs neither to NumPy nor to the
+            library of `like`.
+        ValueError
+            If 64-bit positions do not fit into the 32 bits of a library, the number of position axes is wrong, or
+            `role` is unknown or missing.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from rope_xp import RotaryEmbedding
+        >>> RotaryEmbedding(head_dim=2, layout="half", base=10_000.0).sincos(np.asarray([0, 2**31 - 1])).sin
+        array([[ 0.       ],
+               [-0.7249166]], dtype=float32)
+        """
+        signature = signature_of((positions, like), "sincos", role)
+        program = None if signature is None else self._plans.get(signature)
+        if program is not None:
+            return SinCos(*program.run(positions))
+        sin, cos = self._unscaled_sincos(positions, like)
+        if role is not None or self._scale.xpos is not None:
+            checks.one_of("role", role, ROLES)
+        if signature is not None:
+            self._plans.add(signature, table_program(self, positions, [positions if like is None else like]))
+        scale = self._scale.at(positions, 1 if role == "query" else -1, sin)
+        return SinCos(sin, cos) if scale is None else SinCos(sin * scale, cos * scale)
+
+    @public("RotaryEmbedding.rotate")
+    def rotate(
+        self,
+        x: ArrayT,
+        sincos: tuple[Array, Array],
+        *,
+        seq_dim: int,
+        inverse: bool = False,
+        transpose: bool = False,
+        heads_dim: int | None = None,
+    ) -> ArrayT:
+        """Rotate one array by tables of `sincos`.
+
+        Parameters
+        ----------
+        x : array, "*batch head_dim"
+            Floating point.
+        sincos : (array, array), "*axes pairs"
+            Tables from the method `sincos`. `apply_rotary_pos_emb` explains their axes.
+        seq_dim : int
+            The sequence axis of `x`.
+        inverse : bool
+            Restore what was rotated by these tables: rotate by the negative angles, and divide by the attention factor
+            and, with `xpos`, by the scale of each pair. The layout is inverted too: channels are read where the
+            rotation wrote them. The result is NaN where tables are 0 or infinite.
+        transpose : bool
+            Rotate by the negative angles, and multiply by the attention factor and the scale again. This is the
+            transpose of the rotation, and the gradient of the rotation uses it. It equals `inverse` if the tables are
+            not scaled. Only one of the two may be true.
+        heads_dim : int, optional
+            The axis of heads. Required if each head has its own frequencies, and not allowed otherwise.
+
+        Returns
+        -------
+        array, "*batch head_dim"
+            It has the library, shape, dtype and device of `x`.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit, or both `inverse` and `transpose` are true.
+        TypeError
+            If dtypes or libraries do not fit.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from rope_xp import RotaryEmbedding
+        >>> rope = RotaryEmbedding(head_dim=4, layout="interleaved", base=10_000.0)
+        >>> x, sincos = np.ones((3, 4)), rope.sincos(np.arange(3), like=np.zeros(1))
+        >>> bool(np.allclose(rope.rotate(rope.rotate(x, sincos, seq_dim=0), sincos, seq_dim=0, inverse=True), x))
+        True
+        """
+        arrays, tables = (x,), pair_of(sincos)
+        plan = self._plan(plan_rotation, arrays, tables, None, seq_dim, heads_dim, inverse, transpose)
+        return self._rotate(plan, arrays, tables, None)
+
+    @public("RotaryEmbedding.rotate_inplace")
+    def rotate_inplace(
+        self,
+        x: ArrayT,
+        *others: ArrayT,
+        sincos: tuple[Array, Array],
+        positions: Array | None = None,
+        seq_dim: int,
+        inverse: bool = False,
+        transpose: bool = False,
+        heads_dim: int | None = None,
+    ) -> None:
+        """Rotate arrays by tables of `sincos`, and write the results into the arrays.
+
+        This is for inference: it has no derivative. All arguments are checked before the first write.
+
+        Parameters
+        ----------
+        x, *others : array of NumPy or PyTorch, "*batch head_dim"
+            Arrays such as q and k. They must be writable. They must not share memory with each other, with the tables
+            or with the positions.
+        sincos, seq_dim, inverse, transpose, heads_dim
+            As in `rotate`.
+        positions : array, "seq", "batch seq" or with one axis less than `x`, optional
+            Indices of the rows of `sincos`, "rows pairs". For a position without a row, NaN is written.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit, both `inverse` and `transpose` are true, memory is read-only or shared, or a tensor
+            requires grad.
+        TypeError
+            If dtypes or libraries do not fit, or the arrays are immutable, such as those of JAX.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from rope_xp import RotaryEmbedding
+        >>> rope = RotaryEmbedding(head_dim=4, layout="interleaved", base=10_000.0)
+        >>> q, k = np.ones((3, 2, 4)), np.ones((3, 1, 4))
+        >>> sincos = rope.sincos(np.arange(3), like=q)
+        >>> rotated = rope.rotate(q, sincos, seq_dim=0)
+        >>> rope.rotate_inplace(q, k, sincos=sincos, seq_dim=0)
+        >>> bool((q == rotated).all())
+        True
+        """
+        arrays = (x, *others)
+        tables = pair_of(sincos)
+        plan = self._plan(plan_rotation, arrays, tables, positions, seq_dim, heads_dim, inverse, transpose, True)
+        require_disjoint(plan, arrays, tables if positions is None else (*tables, positions))
+        self._rotate(plan, arrays, tables, positions)
+
+    @public("RotaryEmbedding.shift")
+    def shift(self, k: ArrayT, delta: int | Array, *, seq_dim: int, heads_dim: int | None = None) -> ArrayT:
+        """Move rotated keys, such as those of a cache, by `delta` positions.
+
+        Rotated keys contain the attention factor already. It is not applied again.
+
+        Parameters
+        ----------
+        k : array, "*batch head_dim"
+            Rotated keys.
+        delta : int or array, "", "seq", "batch seq", "batch 1" or with one axis less than `k`
+            The change of position in tokens: one for all keys, for each token, or for each batch row. Arrays may hold
+            real numbers. Several position axes come first. An int moves keys along all position axes.
+        seq_dim : int
+            The sequence axis of `k`.
+        heads_dim : int, optional
+            The axis of heads. Required if each head has its own frequencies, and not allowed otherwise.
+
+        Returns
+        -------
+        array, "*batch head_dim"
+            It has the library, shape, dtype and device of `k`.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit.
+        TypeError
+            If `delta` is neither an int nor an array of real numbers.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from rope_xp import RotaryEmbedding
+        >>> rope = RotaryEmbedding(head_dim=4, layout="half", base=10_000.0)
+        >>> k = np.ones((3, 4))
+        >>> moved = rope.shift(rope(k, positions=np.asarray([5, 6, 7]), seq_dim=0), -5, seq_dim=0)
+        >>> bool(np.allclose(moved, rope(k, seq_dim=0)))
+        True
+        """
+        is_int = checks.is_int(delta)
+        plan = self._plan(plan_shift, (k,), (), None if is_int else delta, seq_dim, heads_dim)
+        if is_int:
+            delta = count_from("delta", delta, 1, like=k)[0]
+            if self._frequencies.axes > 1:
+                delta = backends.namespace(delta).stack([delta] * self._frequencies.axes)
+        change: Any = checks.convert_positions("delta", delta, k)
+        change = backends.with_axes(backends.namespace(change), change, plan.delta_shape)
+        sin, cos = self._unscaled_sincos(change, k)
+        if self._scale.xpos is not None:
+            # The change of a key's scale over `delta` tokens does not depend on the centre.
+            scale = self._scale.over(change, -1, sin)
+            sin, cos = sin * scale, cos * scale
+        return self._rotate(plan, (k,), (sin, cos), None)
+
+    @public("RotaryEmbedding.rerotate")
+    def rerotate(
+        self, k: ArrayT, positions: Array, *, to: "RotaryEmbedding", seq_dim: int, heads_dim: int | None = None
+    ) -> ArrayT:
+        """Change rotated keys, such as those of a cache, to other frequencies at the same positions.
+
+        The result is what `to` gives for the same keys before rotation, including its attention factor and, with
+        `xpos`, its scale. Dynamic NTK scaling needs this when the length grows, and LongRoPE when it passes the
+        original length: all keys of a cache must have the frequencies of the query. Keys are rotated once, by the
+        difference of the two angles. Each call rounds them once to their dtype, so that the errors of repeated calls
+        add up; change keys of 16 bits rarely, or keep a copy before rotation.
+
+        Parameters
+        ----------
+        k : array, "*batch head_dim"
+            Keys that this embedding rotated.
+        positions : array, "seq", "batch seq" or with one axis less than `k`
+            The positions at which they were rotated, in tokens, as in a call. Several position axes come first.
+        to : RotaryEmbedding
+            The embedding whose rotation the result has. It rotates the same channels in the same layout. All else may
+            differ: the frequencies, the scaling, the attention factor, `xpos` and the phase.
+        seq_dim : int
+            The sequence axis of `k`.
+        heads_dim : int, optional
+            The axis of heads. Required if each head has its own frequencies, and not allowed otherwise.
+
+        Returns
+        -------
+        array, "*batch head_dim"
+            It has the library, shape, dtype and device of `k`.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit, or `to` rotates other channels, has another layout, or has other numbers of position
+            axes or heads.
+        TypeError
+            If `to` is not a `RotaryEmbedding`, or dtypes or libraries do not fit.
+
+        References
+        ----------
+        Peng et al., YaRN (2023), arXiv:2309.00071, section 3.3: a cache of keys must follow the scale of dynamic NTK.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from rope_xp import DynamicNTKScaling, RotaryEmbedding
+        >>> dynamic = DynamicNTKScaling(factor=2.0, max_position_embeddings=4)
+        >>> short = RotaryEmbedding(head_dim=8, layout="half", base=10_000.0, scaling=dynamic)
+        >>> long = short.replace(scaling=DynamicNTKScaling(factor=2.0, max_position_embeddings=4, seq_len=6))
+        >>> k, positions = np.ones((6, 8)), np.arange(6)
+        >>> cached = short(k, positions=positions, seq_dim=0)
+        >>> changed = short.rerotate(cached, positions, to=long, seq_dim=0)
+        >>> bool(np.allclose(changed, long(k, positions=positions, seq_dim=0)))
+        True
+        """
+        _check_target(self, to)
+        plan = self._plan(plan_rerotation, (k,), (), positions, seq_dim, heads_dim)
+        positions = planned_positions(plan, k, positions)
+        # Both pairs of tables have exact phases, so that the sine and the cosine of their difference do too.
+        sin, cos = self._scale.inverted(*self.sincos(positions, like=k, role="key"))
+        new_sin, new_cos = to.sincos(positions, like=k, role="key")
+        change = new_sin * cos - new_cos * sin, new_cos * cos + new_sin * sin
+        return self._rotate(plan, (k,), change, None)
 
     @public("RotaryEmbedding.describe")
     def describe(self, x: Array | None = None) -> str:
@@ -312,6 +723,82 @@ class RotaryEmbedding(CachedKeys, Extensible):
     def softmax_scale(self) -> float:
         """The factor by which the model must multiply its softmax scale: DeepSeek's YaRN has one, all others have 1."""
         return 1.0 if self.scaling is None else self.scaling.softmax_scale
+
+    @overload
+    def extend(self, to: int, rule: None = None, *, trained_length: int | None = None) -> "Choices": ...
+    @overload
+    def extend(
+        self, to: int, rule: Rule, *, trained_length: int | None = None, **options: Any
+    ) -> "RotaryEmbedding": ...
+    @public("RotaryEmbedding.extend")
+    def extend(
+        self, to: int, rule: Rule | None = None, *, trained_length: int | None = None, **options: Any
+    ) -> "RotaryEmbedding | Choices":
+        """An embedding for longer sequences by a scaling rule or, without `rule`, a report of the rules.
+
+        The factor of the rule is ``to / trained length``. An embedding that is scaled already is not scaled twice: its
+        scaling is removed first, and the trained length is that before scaling. If a model was trained with that
+        scaling, it has not seen the new frequencies: the reports warn of it. All other arguments are kept, such as
+        the layout, the width, sections and `xpos`. If the present scaling is of the same rule, so are its parameters
+        that hold for every factor, such as `beta_fast`.
+
+        Parameters
+        ----------
+        to : int
+            The new length in tokens, greater than the trained length and than that with the present scaling.
+        rule : "linear", "ntk", "dynamic", "yarn", "llama3" or "longrope", optional
+            The rule: `LinearScaling`, `NTKScaling`, `DynamicNTKScaling` at the length `to`, `YarnScaling` (with
+            `beta_fast` 32 and `beta_slow` 1), `Llama3Scaling` (with `low_freq_factor` 1 and `high_freq_factor` 4), or
+            `LongRopeScaling` at the length `to`.
+        trained_length : int, optional
+            The length of training in tokens. The default is that of the scaling or of the config.
+        **options
+            Other parameters of the rule. ``"longrope"`` needs `short_factor` and `long_factor`, which a search with the
+            model finds. Several papers recommend a `factor` that is greater than the ratio of the lengths.
+
+        Returns
+        -------
+        RotaryEmbedding, or Choices without `rule`
+            `Choices` is a report: ``str(report)``, ``report.to_markdown()`` and ``report.to_dict()``. Its `choices`
+            have the extended embeddings.
+
+        Raises
+        ------
+        ValueError
+            If the trained length is unknown, `to` is not greater than the length that the embedding has, the rule is
+            unknown, the frequencies do not follow from a base, ``"longrope"`` has no lists, or a parameter is out of
+            range.
+        TypeError
+            If a length is not an int, or the rule has no such parameter.
+
+        References
+        ----------
+        Chen et al. (2023), arXiv:2306.15595; bloc97 and emozilla (2023), described in Peng et al., YaRN (2023),
+        arXiv:2309.00071, sections 3.1 and 3.3; Ding et al., LongRoPE (2024), arXiv:2402.13753; meta-llama/llama-models,
+        `models/llama3/reference_impl/model.py`, `apply_scaling`.
+
+        Examples
+        --------
+        >>> from rope_xp import RotaryEmbedding
+        >>> rope = RotaryEmbedding(head_dim=128, layout="half", base=10_000.0)
+        >>> rope.extend(to=32_768, rule="yarn", trained_length=8192).scaling
+        YarnScaling(factor=4.0, original_max_position_embeddings=8192, beta_fast=32.0, beta_slow=1.0, \
+attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
+        >>> choices = rope.extend(to=32_768, trained_length=8192)
+        >>> [(each.rule, each.kept, each.new_angles) for each in choices.choices if each.rope]
+        [('linear', 0, 0), ('ntk', 1, 13), ('dynamic', 1, 0), ('yarn', 26, 0), ('llama3', 41, 0)]
+        """
+        # Not needed to import rope_xp.
+        from rope_xp._core.extension.choices import choices_of
+        from rope_xp._core.extension.rules import METHODS, checked_lengths, extended
+
+        trained, to = checked_lengths(self, to, trained_length)
+        if rule is not None:
+            checks.one_of("rule", rule, {name: method.does for name, method in METHODS.items()})
+            return extended(self, rule, trained, to, options)
+        if options:
+            raise wrong_type(f"options must be given with a rule; got {', '.join(options)}")
+        return choices_of(self, trained, to)
 
     @overload
     def to_config(
@@ -425,6 +912,49 @@ class RotaryEmbedding(CachedKeys, Extensible):
         options = Options(architecture, engine_version)
         return config_for(self, target, options)
 
+    def _plan(self, make: Any, arrays: tuple[Any, ...], tables: Any, positions: Any, *options: Any) -> CallPlan:
+        """The plan of a call: the plan that is kept for its signature, or a new one."""
+        signature = signature_of((*arrays, *tables, positions), make.__name__, len(arrays), *options)
+        plan = None if signature is None else self._plans.get(signature)
+        if plan is None:
+            plan = make(self, arrays, tables, positions, *options)
+            if signature is not None:
+                plan = with_programs(plan, self, arrays, tables, positions)
+                self._plans.add(signature, plan)
+        return plan
+
+    def _rotate(self, plan: CallPlan, arrays: Sequence[Any], tables: Any, positions: Any) -> Any:
+        """Rotate arrays by tables, or by the rows of tables that positions select. One result is not in a tuple."""
+        if plan.divides:
+            tables = self._scale.inverted(*tables)
+        rotated = rotate_planned(plan, arrays, tables, positions, self.kernel)
+        return tuple(rotated) if len(rotated) > 1 else rotated[0]
+
+    def _rotate_by_positions(self, plan: CallPlan, arrays: Sequence[Any], positions: Any) -> list[Any]:
+        """Rotate arrays with a kernel that computes angles from positions."""
+        rotated = run_program(plan, arrays, (positions,))
+        if rotated is None:
+            rows, rotation = align_positions(positions, plan.alignments), plan.rotation
+            frequencies, factor = self._frequencies, self._scale.attention_factor
+            return kernels.rotate_by_positions(arrays, rows, frequencies, factor, rotation, self.kernel)
+        return rotated
+
+    def _computed_angles(self, plan: CallPlan, arrays: Sequence[Any], positions: Any) -> Angles:
+        """Aligned tables for each array, from positions. With `xpos`, those of the query and of keys differ."""
+        widest = next((array for array in arrays if backends.dtype_name(array.dtype) == "float64"), arrays[0])
+        if self._scale.xpos is None:
+            tables = convert_tables(arrays, self.sincos(positions, like=widest))
+        else:
+            query, key = (self.sincos(positions, like=widest, role=role) for role in ("query", "key"))
+            tables = convert_tables(arrays[:1], query) + convert_tables(arrays[1:], key)
+        return align_pairs(tables, plan.alignments)
+
+    def _unscaled_sincos(self, positions: Any, like: Any) -> SinCos:
+        """Tables without the attention factor and the scales of `xpos`."""
+        frequencies = self._frequencies
+        leading_axes("positions", positions, frequencies.axes)
+        return sincos_of(positions, frequencies, like=like, phase=self.phase, kernel=self.kernel)
+
     def __repr__(self) -> str:
         default = {each.name: each.default for each in fields(self) if each.repr and each.default is not MISSING}
         default["rotary_dim"] = self.head_dim - self.first_channel
@@ -442,7 +972,7 @@ class RotaryEmbedding(CachedKeys, Extensible):
 
     @public("RotaryEmbedding")
     def __hash__(self) -> int:
-        if not self._spectrum.frequencies.are_floats:
+        if not self._frequencies.are_floats:
             raise wrong_type(
                 "a value with learned frequencies must not be hashed, because it holds an array; "
                 f"got inv_freq of shape {checks.shape(self.inv_freq)}: create the value inside the function instead"
@@ -450,8 +980,8 @@ class RotaryEmbedding(CachedKeys, Extensible):
         return hash(self._key())
 
     def _key(self) -> tuple[Any, ...]:
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        if not self._spectrum.frequencies.are_floats:
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.compare}
+        if not self._frequencies.are_floats:
             values["inv_freq"] = id(self.inv_freq)  # an array is equal only to itself
         return tuple(values.values())
 
@@ -470,3 +1000,13 @@ def _check_options(rope: RotaryEmbedding) -> None:
         if value is not None and not isinstance(value, kind):
             example = ", such as YarnScaling(...)" if kind is Scaling else ""
             raise wrong_type(f"{name} must be a {kind.__name__}{example}; got {value!r}")
+
+
+def _check_target(rope: RotaryEmbedding, to: Any) -> None:
+    """`to` must be an embedding that reads and writes the same channels, from equally many positions."""
+    if not isinstance(to, RotaryEmbedding):
+        raise wrong_type(f"to must be a RotaryEmbedding; got {type(to).__name__}")
+    for name in ("head_dim", "layout", "first_channel", "rotary_dim", "blocks", "axes", "heads"):
+        wanted, found = getattr(rope, name), getattr(to, name)
+        if wanted != found:
+            raise wrong_value(f"to must have {name}={wanted!r}, like the embedding that rotated k; got {found!r}")

@@ -127,7 +127,7 @@ def with_programs(plan: CallPlan, rope: Any, arrays: Sequence[Any], sincos: Any,
     if plan.source == "positions" and is_ready:
         rows = align_positions(planned_positions(plan, arrays[0], positions), plan.alignments)
         factor = rope._scale.attention_factor
-        frequencies, rotation = rope._spectrum.frequencies, plan.rotation
+        frequencies, rotation = rope._frequencies, plan.rotation
         rotate = kernels.prepare_by_positions(arrays, rows, frequencies, factor, rotation, rope.kernel)
         return plan._replace(rotate=rotate)
     if plan.source == "computed" and is_ready:
@@ -216,7 +216,7 @@ def table_program(rope: Any, positions: Any, arrays: Sequence[Any]) -> Any:
     """
     if rope.phase != "exact" or rope.xpos is not None:
         return None
-    return kernels.prepare_tables(positions, arrays, rope._spectrum.frequencies, rope.attention_factor, rope.kernel)
+    return kernels.prepare_tables(positions, arrays, rope._frequencies, rope.attention_factor, rope.kernel)
 
 
 def planned_positions(plan: CallPlan, x: Any, positions: Any) -> Any:
@@ -280,7 +280,7 @@ def _plan_positions(rope: Any, arrays: Sequence[Any], positions: Any, seq_dim: i
         shape = (arrays[0].shape[seq_axis],)
     alignments = _alignments_of_positions("positions", rope, shape, arrays, seq_dim)
     if heads_dim is None and _kernel_computes_angles(rope, positions, arrays):
-        return CallPlan(rope._channels.rotation, "positions", alignments, [], seq_axis=seq_axis)
+        return CallPlan(rope._rotation, "positions", alignments, [], seq_axis=seq_axis)
     if rope.xpos is not None and len(arrays) == 1:
         raise wrong_value("xpos must have the query first and then keys; got one array (use sincos and rotate)")
     alignments = _alignments_of_tables(rope, shape, alignments, arrays, seq_dim, heads_dim)
@@ -352,7 +352,7 @@ def _alignments_of_tables(
 
 def _kernel_computes_angles(rope: Any, positions: Any, arrays: Sequence[Any]) -> bool:
     """Whether the kernel for the arrays computes angles from integer positions, so that no tables are needed."""
-    is_plain = rope._spectrum.frequencies.is_single_row and rope.phase == "exact" and rope.xpos is None
+    is_plain = rope._frequencies.is_single_row and rope.phase == "exact" and rope.xpos is None
     are_integers = positions is None or not backends.is_real(positions)
     return is_plain and are_integers and all([kernels.computes_angles(x, rope.kernel) for x in arrays])
 
@@ -360,4 +360,4 @@ def _kernel_computes_angles(rope: Any, positions: Any, arrays: Sequence[Any]) ->
 def _plan(rope: Any, source: Any, alignments: list[Alignment], arrays: Sequence[Any], **others: Any) -> CallPlan:
     """A plan with the rotation of the embedding and the kernel for each array."""
     names = [kernels.choose(x, rope.kernel) for x in arrays]
-    return CallPlan(rope._channels.rotation, source, alignments, names, **others)
+    return CallPlan(rope._rotation, source, alignments, names, **others)

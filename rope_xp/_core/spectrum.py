@@ -1,52 +1,44 @@
-"""The spectrum of an embedding: its frequencies, and the base, scaling, sections and direction they follow from."""
+"""The frequencies of an embedding: those that follow from a base, or given ones."""
 
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from rope_xp._core import backends, checks
 from rope_xp._core.axes import Sections
-from rope_xp._core.channels import Span
+from rope_xp._core.channels import require_pairs
 from rope_xp._core.errors import wrong_type, wrong_value
 from rope_xp._core.phases import LIMIT, Frequencies
 from rope_xp.frequencies import Scaling
 
 
-class Spectrum(NamedTuple):
-    """Frequencies, and the arguments that they follow from. `spectrum_of` creates it from checked arguments.
-
-    `base`, `scaling` and `sections` are None if the frequencies themselves were given.
-    """
-
-    base: float | None
-    scaling: Scaling | None
-    sections: Sections | None
-    reverse: bool
-    frequencies: Frequencies
-
-
-def spectrum_of(
-    span: Span, base: Any, scaling: Scaling | None, sections: Sections | None, reverse: bool, inv_freq: Any
-) -> Spectrum:
-    """The spectrum of a base or of given frequencies. If both are given, they must agree."""
-    base = None if base is None else checks.at_least("base", base, 1.0)
+def frequencies_of(
+    base: Any,
+    inv_freq: Any,
+    span: tuple[int, int, int | None],
+    scaling: Scaling | None,
+    sections: Sections | None,
+    reverse: bool,
+) -> tuple[float | None, Frequencies]:
+    """The checked base, and the frequencies that follow from it or were given. If both are given, they must agree."""
+    base, rotary_dim = None if base is None else checks.at_least("base", base, 1.0), span[2]
     expected = None
-    if base is not None and span.rotary_dim is not None:
-        expected = _progression(base, span.rotary_dim, scaling, sections, reverse)
+    if base is not None and rotary_dim is not None:
+        expected = _progression(base, rotary_dim, scaling, sections, reverse)
     if inv_freq is None:
         if expected is None:
             raise wrong_value("base or inv_freq must be given; got neither")
-        return Spectrum(base, scaling, sections, reverse, Frequencies(expected))
+        return base, Frequencies(expected)
     frequencies = Frequencies(_check_frequencies(inv_freq))
-    span.require_pairs(frequencies.pairs)
+    require_pairs(frequencies.pairs, *span)
     if base is None and (scaling is not None or sections is not None or reverse):
         raise wrong_value("scaling, sections and reverse must be given with a base; got inv_freq alone")
     if base is not None and not (frequencies.are_floats and frequencies.inv_freq == expected):
         raise wrong_value(
             f"base, scaling and sections must not contradict inv_freq (inv_freq=None computes it); got base={base}"
         )
-    return Spectrum(base, scaling, sections, reverse, frequencies)
+    return base, frequencies
 
 
 @backends.host_constant
@@ -57,20 +49,20 @@ def _progression(
     rule = Scaling() if scaling is None else scaling
     sign = -1.0 if reverse else 1.0
     if sections is None:
-        return tuple(sign * w for w in frequencies_of(rule, base, rotary_dim))
+        return tuple(sign * w for w in frequencies_of_rule(rule, base, rotary_dim))
     if 2 * sections.pairs != rotary_dim:
         raise wrong_value(
             f"sections must have rotary_dim / 2 = {rotary_dim // 2} pairs; got {sections.pairs}, {sections.sizes}"
         )
     columns = sections.columns()
-    progressions = {width: frequencies_of(rule, base, width) for width in {column.width for column in columns}}
+    progressions = {width: frequencies_of_rule(rule, base, width) for width in {column.width for column in columns}}
     return tuple(
         tuple(sign * progressions[c.width][c.index] if c.axis == axis else 0.0 for c in columns)
         for axis in range(sections.axes)
     )
 
 
-def frequencies_of(rule: Scaling, base: float, rotary_dim: int) -> tuple[float, ...]:
+def frequencies_of_rule(rule: Scaling, base: float, rotary_dim: int) -> tuple[float, ...]:
     """The frequencies of a rule, which must be below `LIMIT`."""
     try:
         frequencies = rule.frequencies(base, rotary_dim)

@@ -179,7 +179,7 @@ def frequencies_of(rope: RotaryEmbedding) -> Any:
 
 def pairs_of(rope: RotaryEmbedding) -> tuple[Pair, ...]:
     """The channels of each pair."""
-    rotation = rope._channels.rotation
+    rotation = rope._rotation
     read, written = (_channels(rope, layout) for layout in (rotation.read, rotation.write))
     return tuple(Pair(*one, *other) for one, other in zip(read, written))
 

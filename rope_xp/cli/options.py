@@ -9,7 +9,7 @@ import click
 
 from rope_xp._core.channels import LAYOUTS
 from rope_xp._core.config.files import MAX_BYTES
-from rope_xp._core.extension import Rule
+from rope_xp._core.embedding import Rule
 from rope_xp._core.extension.rules import LENGTHS, METHODS
 from rope_xp.cli import inputs
 

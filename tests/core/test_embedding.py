@@ -409,8 +409,8 @@ def test_calls_leave_no_trace(xp):
     """No cache: the result of a call does not depend on the calls before it."""
     x = {rope: xp.random(2, 5, 3, rope.head_dim) for rope in ROPES}
     fresh = {rope: xp.numpy(rope(x[rope], seq_dim=1)) for rope in ROPES}
-    before = {rope: (dict(vars(rope)), dict(vars(rope._spectrum.frequencies))) for rope in ROPES}
+    before = {rope: (dict(vars(rope)), dict(vars(rope._frequencies))) for rope in ROPES}
     for index in np.random.default_rng(3).integers(0, len(ROPES), 50):
         rope = ROPES[index]
         np.testing.assert_array_equal(xp.numpy(rope(x[rope], seq_dim=1)), fresh[rope])
-        assert (vars(rope), vars(rope._spectrum.frequencies)) == before[rope]
+        assert (vars(rope), vars(rope._frequencies)) == before[rope]

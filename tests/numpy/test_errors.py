@@ -17,8 +17,8 @@ from rope_xp._core.errors import public, wrong, wrong_type, wrong_value
 # Modules whose functions are public, and those that need a framework.
 PLACES = (rope_xp, frequencies, positions, plot)
 NEED_A_FRAMEWORK = ("torch", "flax", "onnx", "huggingface")
-# Marks of functions that users do not call by their name: a command, forwards of patched models, checks of subclasses.
-OTHERS = {"rope-xp", "rope_xp.huggingface", None}
+# Marks of functions that users do not call by their name: commands, forwards of patched models, checks of subclasses.
+OTHERS = {"rope-xp", "convert", "rope_xp.huggingface", None}
 
 
 def marks():

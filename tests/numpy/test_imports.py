@@ -38,8 +38,7 @@ _core/kernels
 positions _core/channels _core/tables _core/table_scale _core/lengths
 _core/alignment _core/spectrum _core/writers _core/weights
 _core/plan _core/angles
-_core/rotation _core/calls
-_core/cached_keys _core/description
+_core/rotation _core/description
 _core/explanation
 _core/extension
 _core/embedding

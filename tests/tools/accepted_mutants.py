@@ -65,7 +65,7 @@ _core/angles.py: derivative = backends.is_real(positions) {{or~>and}} not freque
     NumPy has no derivatives; on PyTorch, test_gradients_of_learned_frequencies_and_real_positions fails.
 _core/angles.py: local = frequencies if learned is {{~>not }}None else phases.Frequencies(learned)
     Only for positions that are a DTensor of PyTorch.
-_core/calls.py: widest = next((array for array in arrays if backends.dtype_name(array.dtype) == "float64"), arrays[{{0~> -1}}])
+_core/embedding.py: widest = next((array for array in arrays if backends.dtype_name(array.dtype) == "float64"), arrays[{{0~> -1}}])
     Arrays other than float64 have float32 tables, and all arrays have one library and device.
 _core/config/__init__.py: like = ", ".join(get_close_matches(model_type[:{{100~> 99}}], FAMILIES)) or "no known name"
     No known name is long enough to be similar to 99 letters.
@@ -87,7 +87,7 @@ _core/plan.py: leading, shape = _shape_of_positions(who, "positions", positions,
     Only the library and device are read, which are those of all arrays.
 _core/plan.py: are_integers = positions is None or {{not~>}} backends.is_real(positions)
     No kernel computes angles for NumPy; tests/triton tests the kernel of a GPU that does.
-_core/plan.py: is_plain = rope._spectrum.frequencies.is_single_row and rope.phase == "exact" {{and~>or}} rope.xpos is None
+_core/plan.py: is_plain = rope._frequencies.is_single_row and rope.phase == "exact" {{and~>or}} rope.xpos is None
     No kernel computes angles for NumPy; tests/triton tests the kernel of a GPU that does.
 _core/plan.py: seq_axis = {{0~>-1}}
     The axis is read only without positions, and is that of the arrays then.

@@ -96,11 +96,11 @@ _core/plan.py
     a program for tables that need a conversion: if not plan.are_ready: ==> if False:
     a program for positions that need a conversion: is_ready = positions is None or checks.are_ready_positions(
         ==> is_ready = True or checks.are_ready_positions(
-_core/calls.py
+_core/embedding.py
     xPos keys grow too: 1 if role == "query" else -1 ==> 1 if role == "query" else 1
     the inverse multiplied once more: if plan.divides: ==> if False:
-_core/cached_keys.py
-    attention factor applied again by shift: sin, cos = self._unscaled_sincos(who, change, k)
+_core/embedding.py
+    attention factor applied again by shift: sin, cos = self._unscaled_sincos(change, k)
         ==> sin, cos = self.sincos(change, like=k)
     xPos shifted without its decay: over(change, -1, ==> over(change * 0, -1,
     xPos shifted from its centre on: over(change, -1, ==> over(change - self._scale.xpos.centre, -1,

@@ -199,7 +199,7 @@ def test_in_place_no_array_is_rotated_twice(monkeypatch):
     truth = REFERENCE(q, k, sincos=sincos, seq_dim=1)
     failed = []
     by = autograd.WithFallback(cuda, lambda x, problem: failed.append((x.dtype, type(problem))))
-    autograd.rotate_all([q, k], given, NAMED._channels.rotation, by, inplace=True)
+    autograd.rotate_all([q, k], given, NAMED._rotation, by, inplace=True)
     assert_close((q, k), truth)
     assert failed == [(torch.float64, faults.LaunchError)]
 

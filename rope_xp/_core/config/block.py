@@ -13,7 +13,7 @@ from rope_xp._core.config.readers import rules_with
 from rope_xp._core.config.scaling import base_of, rope_type_of, scaling_of
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._core.errors import wrong_value
-from rope_xp._core.spectrum import frequencies_of
+from rope_xp._core.spectrum import frequencies_of_rule
 from rope_xp.frequencies import Scaling
 
 # Keys that change nothing in any family: in the block, and outside it if they are null.
@@ -116,7 +116,7 @@ def _frequencies(
         config.keys.remarks.append(
             f"The given frequencies include the rule {rope_type}, although scaling is None ({scaling.describe()})"
         )
-    inv_freq = frequencies_of(rule, base, rotary_dim)
+    inv_freq = frequencies_of_rule(rule, base, rotary_dim)
     return {"inv_freq": inv_freq, "attention_factor": rule.resolved_attention_factor}
 
 

@@ -105,7 +105,7 @@ def pairs_of(rope: Any) -> list[Pair]:
 
 
 def _frequencies(rope: Any) -> tuple[float, ...]:
-    frequencies = rope._spectrum.frequencies
+    frequencies = rope._frequencies
     has_one_each = frequencies.axes == 1 or frequencies.axis_of_pair is not None
     if not frequencies.are_floats or frequencies.heads is not None or not has_one_each:
         return ()
@@ -133,7 +133,7 @@ def bands_of(rope: Any, pairs: list[Pair], trained: int | None) -> tuple[Band, .
 
 def axes_of(rope: Any, pairs: list[Pair]) -> tuple[AxisPairs, ...]:
     """The pairs of each of several position axes; none if a pair has no single frequency."""
-    axis_of_pair = rope._spectrum.frequencies.axis_of_pair
+    axis_of_pair = rope._frequencies.axis_of_pair
     if axis_of_pair is None:
         return ()
     of_axes = [[pair for pair in pairs if axis_of_pair[pair.number] == axis] for axis in range(rope.axes)]

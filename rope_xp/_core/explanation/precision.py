@@ -20,7 +20,7 @@ def float32_error(rope: Any, context: int) -> PhaseError | None:
 
     The products in float64 serve as exact: their error is 2**29 times smaller.
     """
-    frequencies = rope._spectrum.frequencies
+    frequencies = rope._frequencies
     if not frequencies.are_floats:
         return None
     positions = np.arange(max(0, context - TRIED), context, dtype=np.float64)[:, None]

@@ -176,4 +176,4 @@ def _choice(rope: Any, rule: str, trained: int, to: int, frequencies: list[float
 
 def _frequencies(rope: Any) -> list[float]:
     """The sizes of all frequencies, in radians per token."""
-    return [abs(w) for row in rope._spectrum.frequencies.rows for w in row.inv_freq]
+    return [abs(w) for row in rope._frequencies.rows for w in row.inv_freq]
