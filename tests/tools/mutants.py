@@ -64,8 +64,8 @@ frequencies/_progressions.py
     exponent without the factor of two: -2 * Decimal ==> -1 * Decimal
     frequencies counted from one: ratio**j ==> ratio ** (j + 1)
 _core/spectrum.py
-    exponent over head_dim instead of rotary_dim: _progression(who, base, span.rotary_dim,
-        ==> _progression(who, base, span.rotary_dim if sections else span.head_dim - span.first_channel,
+    exponent over head_dim instead of rotary_dim: _progression(base, rotary_dim,
+        ==> _progression(base, span.rotary_dim if sections else span.head_dim - span.first_channel,
 _core/explanation/bands.py
     turns of scaled pairs in training: (self.unscaled or self.frequency) <= ==> self.frequency <=
     scaled pairs unseen from the trained length on: (self.divisor or 1.0) * trained ==> trained
@@ -86,7 +86,7 @@ positions/_sequence.py
     chunks of the row for each sequence: start, (end - start) // chunks, ==> start, total // chunks,
     tokens taken at their positions: positions + start, axis=-1 ==> positions, axis=-1
 _core/alignment.py
-    the heads' axis taken for the sequence: axis = checks.axis(who, seq_dim, x) if ==> axis = x.ndim - 2 if
+    the heads' axis taken for the sequence: axis = checks.axis(seq_dim, x) if ==> axis = x.ndim - 2 if
     batch axes behind the sequence: len(batch) > seq_axis or ==>
     tables of queries for keys of other axes: or alignment != last_alignment ==>
 _core/backends/signature.py
@@ -116,8 +116,8 @@ _core/phases.py
     the axes' positions gathered from the first: in zip(columns, self.axis ==> in zip(columns[::-1], self.axis
     xPos subtracted in integers that wrap: positions // 2 - origin // 2 ==> (positions - origin) // 2
 _core/embedding.py
-    equality without the width: for each in fields(self)}\n        if not
-        ==> for each in fields(self)[1:]}\n        if not
+    equality without the width: for each in fields(self) if each.compare}\n        if not
+        ==> for each in fields(self)[1:] if each.compare}\n        if not
     replaced without its width: given["rotary_dim"] = None ==> pass
 _core/axes.py
     axes in another order: return [0, 1] * sizes[0] ==> return [1, 0] * sizes[0]
@@ -249,7 +249,7 @@ _core/kernels/__init__.py
     tables of files made otherwise: if backends.is_host(x):\n        return np.asarray(x)
         ==> if type(x) is np.ndarray:\n        return x
 _core/rotation.py
-    an unknown layout let through: checks.one_of(who, "layout", layout, LAYOUTS)\n ==> \n
+    an unknown layout let through: checks.one_of("layout", layout, LAYOUTS)\n ==> \n
 """
 
 
