@@ -5,7 +5,7 @@ last axis is aligned with axis `seq_dim` of `x`, and the axes before it with the
 axes come first. If each head has its own frequencies, tables have the heads after the sequence, and these are aligned
 with axis `heads_dim` of `x`. Channels of `x` and columns of tables do not count.
 
-An `Alignment` follows from shapes alone. Only `align_pairs` and `align_positions` compute.
+An `Alignment` follows from shapes alone. Only `align_angles` computes.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,20 @@ class Alignment(NamedTuple):
     order: tuple[int, ...] | None = None
 
 
-def align_pairs(pairs: Sequence[tuple[Any, Any]], alignments: Sequence[Alignment]) -> list[tuple[Any, Any]]:
+def align_angles(angles: Sequence[tuple[Any, ...]], alignments: Sequence[Alignment]) -> list[Any]:
+    """The angles for each array, aligned: tables, or the positions beside rows of tables or alone."""
+    if len(angles[0]) == 2:
+        return _align_pairs(angles, alignments)
+    found, last, last_alignment = [], None, None
+    for (*rows, positions), alignment in zip(angles, alignments):
+        if positions is not last or alignment != last_alignment:  # neighbouring arrays share them if they can
+            last, last_alignment = positions, alignment
+            aligned = _aligned(backends.namespace(positions), positions, alignment)
+        found.append((*rows, aligned))
+    return found
+
+
+def _align_pairs(pairs: Sequence[tuple[Any, ...]], alignments: Sequence[Alignment]) -> list[tuple[Any, Any]]:
     """Sine and cosine for each array, aligned. Neighbouring arrays share them if they can."""
     xp, tables = backends.namespace(pairs[0][0]), []
     last_sin = last_alignment = None
@@ -32,16 +45,6 @@ def align_pairs(pairs: Sequence[tuple[Any, Any]], alignments: Sequence[Alignment
             aligned = (_aligned(xp, sin, alignment), _aligned(xp, cos, alignment))
         tables.append(aligned)
     return tables
-
-
-def align_positions(positions: Any, alignments: Sequence[Alignment]) -> list[Any]:
-    """Positions for each array, aligned. Neighbouring arrays share them if they can."""
-    xp, rows, last_alignment = backends.namespace(positions), [], None
-    for alignment in alignments:
-        if alignment != last_alignment:
-            last_alignment, aligned = alignment, _aligned(xp, positions, alignment)
-        rows.append(aligned)
-    return rows
 
 
 def _aligned(xp: Any, x: Any, alignment: Alignment) -> Any:

@@ -1,16 +1,19 @@
 """Tables of sines and cosines, from positions and frequencies."""
 
+from collections.abc import Sequence
 from functools import reduce
 from operator import add
 from typing import Any, Literal, NamedTuple
 
 from rope_xp._core import backends, checks, kernels, phases
+from rope_xp._core.alignment import leading_axes
 from rope_xp._core.arrays import Array
 from rope_xp._core.backends import dtensor, memory
 from rope_xp._core.backends.signature import Plans, is_compiling
 from rope_xp._core.errors import public, wrong_value
 from rope_xp._core.kernels import Kernel, host_sincos
 from rope_xp._core.kernels.reference import join_pairs
+from rope_xp._core.table_scale import TableScale
 from rope_xp.frequencies import geometric
 from rope_xp.positions._sequence import count_from
 
@@ -164,6 +167,42 @@ def _geometric_frequencies(base: float, dim: Any) -> phases.Frequencies:
         frequencies = phases.Frequencies(geometric(base, dim))
         _FREQUENCIES.add((base, dim), frequencies)
     return frequencies
+
+
+class TableProgram(NamedTuple):
+    """A program that checks positions and computes the tables of an embedding, in any library."""
+
+    frequencies: phases.Frequencies
+    scale: TableScale
+    phase: Phase
+    kernel: Kernel
+    sign: int = -1  # 1 for queries, if queries and keys have different tables
+
+    @classmethod
+    def of(cls, rope: Any, role: str | None = None) -> "TableProgram":
+        """The program for an embedding, and for the role of the arrays if they have `xpos`."""
+        return cls(rope._frequencies, rope._scale, rope.phase, rope.kernel, 1 if role == "query" else -1)
+
+    def unscaled(self, positions: Any, like: Any) -> SinCos:
+        """Tables without the attention factor and the scales of `xpos`."""
+        leading_axes("positions", positions, self.frequencies.axes)
+        return sincos_of(positions, self.frequencies, like=like, phase=self.phase, kernel=self.kernel)
+
+    def run(self, positions: Any, like: Any) -> SinCos:
+        """The tables, in the library of `like`."""
+        sin, cos = self.unscaled(positions, like)
+        scale = self.scale.at(positions, self.sign, sin)
+        return SinCos(sin, cos) if scale is None else SinCos(sin * scale, cos * scale)
+
+
+def compiled_tables(rope: Any, positions: Any, arrays: Sequence[Any]) -> Any:
+    """The program of a kernel that computes the tables of an embedding for arrays like these; None if there is none.
+
+    They must be float32, have exact phases, and be the same for queries and keys.
+    """
+    if rope.phase != "exact" or rope.xpos is not None:
+        return None
+    return kernels.prepare_tables(positions, arrays, rope._frequencies, rope.attention_factor, rope.kernel)
 
 
 def sincos_of(

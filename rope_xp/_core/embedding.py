@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
-from rope_xp._core import backends, checks, kernels
-from rope_xp._core.alignment import align_pairs, align_positions, leading_axes
-from rope_xp._core.angles import PHASES, Phase, SinCos, sincos_of
+from rope_xp._core import checks
+from rope_xp._core.angles import PHASES, Phase, SinCos, TableProgram, compiled_tables
 from rope_xp._core.arrays import Array, ArrayT, OtherT
 from rope_xp._core.axes import Sections
 from rope_xp._core.backends.signature import Plans, signature_of
@@ -14,28 +14,24 @@ from rope_xp._core.channels import LAYOUTS, READ_WRITE, Layout, checked_blocks, 
 from rope_xp._core.description import describe
 from rope_xp._core.errors import public, wrong_type, wrong_value
 from rope_xp._core.kernels import KERNELS, Kernel
-from rope_xp._core.kernels.pair_rotation import Angles, Rotation
+from rope_xp._core.kernels.pair_rotation import Rotation
 from rope_xp._core.phases import Frequencies
 from rope_xp._core.plan import (
-    CallPlan,
+    angles_of_call,
+    angles_of_rerotation,
+    angles_of_shift,
+    execute,
     plan_call,
     plan_rerotation,
     plan_rotation,
     plan_shift,
-    planned_positions,
-    require_disjoint,
-    rotate_planned,
-    run_program,
-    table_program,
-    with_programs,
 )
 from rope_xp._core.provenance import Provenance, with_provenance
 from rope_xp._core.spectrum import frequencies_of
 from rope_xp._core.table_scale import TableScale, scale_of
-from rope_xp._core.tables import convert_tables, pair_of
+from rope_xp._core.tables import pair_of
 from rope_xp._core.writers import Options, Target, config_for
 from rope_xp.frequencies import Scaling, XPos
-from rope_xp.positions._sequence import count_from
 
 if TYPE_CHECKING:
     from rope_xp._core.explanation import Explanation
@@ -153,11 +149,11 @@ class RotaryEmbedding:
     pairs: int = field(init=False)
     axes: int = field(init=False)
     heads: int | None = field(init=False)
-    # What calls read, computed by `__post_init__`.
-    _frequencies: Frequencies = field(init=False, repr=False, compare=False)
-    _rotation: Rotation = field(init=False, repr=False, compare=False)
-    _scale: TableScale = field(init=False, repr=False, compare=False)
-    _plans: Plans = field(init=False, repr=False, compare=False)
+    # What calls read. `__post_init__` computes it for each value; as class variables, they are no fields.
+    _frequencies: ClassVar[Frequencies]
+    _rotation: ClassVar[Rotation]
+    _scale: ClassVar[TableScale]
+    _plans: ClassVar[Plans]
     # A copy of `scaling`. `dataclasses.replace` passes the old copy, so that `__post_init__` can refuse an attention
     # factor that came from a removed scaling.
     _scaling: Scaling | None = field(default=None, repr=False)
@@ -338,17 +334,9 @@ class RotaryEmbedding:
         """
         arrays = (x, *others)
         tables = () if sincos is None else pair_of(sincos)
-        plan = self._plan(plan_call, arrays, tables, positions, seq_dim, heads_dim)
-        if tables:
-            return self._rotate(plan, arrays, tables, positions)
-        positions = planned_positions(plan, x, positions)
-        if plan.tables is not None:
-            return self._rotate(plan, arrays, plan.tables.run(positions), None)
-        if plan.source == "positions":
-            rotated = self._rotate_by_positions(plan, arrays, positions)
-        else:
-            angles = self._computed_angles(plan, arrays, positions)
-            rotated = kernels.rotate_by(plan.kernels, arrays, angles, plan.rotation, requested=self.kernel)
+        rotated = execute(
+            self, plan_call, angles_of_call, arrays, tables, positions, seq_dim, heads_dim, plans=self._plans
+        )
         return tuple(rotated) if len(rotated) > 1 else rotated[0]
 
     @public("RotaryEmbedding.sincos")
@@ -390,14 +378,15 @@ class RotaryEmbedding:
         signature = signature_of((positions, like), "sincos", role)
         program = None if signature is None else self._plans.get(signature)
         if program is not None:
-            return SinCos(*program.run(positions))
-        sin, cos = self._unscaled_sincos(positions, like)
-        if role is not None or self._scale.xpos is not None:
+            return SinCos(*program.run(positions, like))
+        program = TableProgram.of(self, role)
+        sincos = program.run(positions, like)
+        if role is not None or self.xpos is not None:
             checks.one_of("role", role, ROLES)
         if signature is not None:
-            self._plans.add(signature, table_program(self, positions, [positions if like is None else like]))
-        scale = self._scale.at(positions, 1 if role == "query" else -1, sin)
-        return SinCos(sin, cos) if scale is None else SinCos(sin * scale, cos * scale)
+            compiled = compiled_tables(self, positions, [positions if like is None else like])
+            self._plans.add(signature, program if compiled is None else compiled)
+        return sincos
 
     @public("RotaryEmbedding.rotate")
     def rotate(
@@ -452,9 +441,8 @@ class RotaryEmbedding:
         >>> bool(np.allclose(rope.rotate(rope.rotate(x, sincos, seq_dim=0), sincos, seq_dim=0, inverse=True), x))
         True
         """
-        arrays, tables = (x,), pair_of(sincos)
-        plan = self._plan(plan_rotation, arrays, tables, None, seq_dim, heads_dim, inverse, transpose)
-        return self._rotate(plan, arrays, tables, None)
+        options = seq_dim, heads_dim, inverse, transpose
+        return execute(self, plan_rotation, angles_of_call, (x,), pair_of(sincos), None, *options, plans=self._plans)[0]
 
     @public("RotaryEmbedding.rotate_inplace")
     def rotate_inplace(
@@ -502,11 +490,10 @@ class RotaryEmbedding:
         >>> bool((q == rotated).all())
         True
         """
-        arrays = (x, *others)
-        tables = pair_of(sincos)
-        plan = self._plan(plan_rotation, arrays, tables, positions, seq_dim, heads_dim, inverse, transpose, True)
-        require_disjoint(plan, arrays, tables if positions is None else (*tables, positions))
-        self._rotate(plan, arrays, tables, positions)
+        options = seq_dim, heads_dim, inverse, transpose, True
+        execute(
+            self, plan_rotation, angles_of_call, (x, *others), pair_of(sincos), positions, *options, plans=self._plans
+        )
 
     @public("RotaryEmbedding.shift")
     def shift(self, k: ArrayT, delta: int | Array, *, seq_dim: int, heads_dim: int | None = None) -> ArrayT:
@@ -548,20 +535,10 @@ class RotaryEmbedding:
         >>> bool(np.allclose(moved, rope(k, seq_dim=0)))
         True
         """
-        is_int = checks.is_int(delta)
-        plan = self._plan(plan_shift, (k,), (), None if is_int else delta, seq_dim, heads_dim)
-        if is_int:
-            delta = count_from("delta", delta, 1, like=k)[0]
-            if self._frequencies.axes > 1:
-                delta = backends.namespace(delta).stack([delta] * self._frequencies.axes)
-        change: Any = checks.convert_positions("delta", delta, k)
-        change = backends.with_axes(backends.namespace(change), change, plan.delta_shape)
-        sin, cos = self._unscaled_sincos(change, k)
-        if self._scale.xpos is not None:
-            # The change of a key's scale over `delta` tokens does not depend on the centre.
-            scale = self._scale.over(change, -1, sin)
-            sin, cos = sin * scale, cos * scale
-        return self._rotate(plan, (k,), (sin, cos), None)
+        given = None if checks.is_int(delta) else delta
+        return execute(
+            self, plan_shift, partial(angles_of_shift, delta), (k,), (), given, seq_dim, heads_dim, plans=self._plans
+        )[0]
 
     @public("RotaryEmbedding.rerotate")
     def rerotate(
@@ -620,13 +597,8 @@ class RotaryEmbedding:
         True
         """
         _check_target(self, to)
-        plan = self._plan(plan_rerotation, (k,), (), positions, seq_dim, heads_dim)
-        positions = planned_positions(plan, k, positions)
-        # Both pairs of tables have exact phases, so that the sine and the cosine of their difference do too.
-        sin, cos = self._scale.inverted(*self.sincos(positions, like=k, role="key"))
-        new_sin, new_cos = to.sincos(positions, like=k, role="key")
-        change = new_sin * cos - new_cos * sin, new_cos * cos + new_sin * sin
-        return self._rotate(plan, (k,), change, None)
+        angles_of = partial(angles_of_rerotation, to)
+        return execute(self, plan_rerotation, angles_of, (k,), (), positions, seq_dim, heads_dim, plans=self._plans)[0]
 
     @public("RotaryEmbedding.describe")
     def describe(self, x: Array | None = None) -> str:
@@ -911,49 +883,6 @@ attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
         """
         options = Options(architecture, engine_version)
         return config_for(self, target, options)
-
-    def _plan(self, make: Any, arrays: tuple[Any, ...], tables: Any, positions: Any, *options: Any) -> CallPlan:
-        """The plan of a call: the plan that is kept for its signature, or a new one."""
-        signature = signature_of((*arrays, *tables, positions), make.__name__, len(arrays), *options)
-        plan = None if signature is None else self._plans.get(signature)
-        if plan is None:
-            plan = make(self, arrays, tables, positions, *options)
-            if signature is not None:
-                plan = with_programs(plan, self, arrays, tables, positions)
-                self._plans.add(signature, plan)
-        return plan
-
-    def _rotate(self, plan: CallPlan, arrays: Sequence[Any], tables: Any, positions: Any) -> Any:
-        """Rotate arrays by tables, or by the rows of tables that positions select. One result is not in a tuple."""
-        if plan.divides:
-            tables = self._scale.inverted(*tables)
-        rotated = rotate_planned(plan, arrays, tables, positions, self.kernel)
-        return tuple(rotated) if len(rotated) > 1 else rotated[0]
-
-    def _rotate_by_positions(self, plan: CallPlan, arrays: Sequence[Any], positions: Any) -> list[Any]:
-        """Rotate arrays with a kernel that computes angles from positions."""
-        rotated = run_program(plan, arrays, (positions,))
-        if rotated is None:
-            rows, rotation = align_positions(positions, plan.alignments), plan.rotation
-            frequencies, factor = self._frequencies, self._scale.attention_factor
-            return kernels.rotate_by_positions(arrays, rows, frequencies, factor, rotation, self.kernel)
-        return rotated
-
-    def _computed_angles(self, plan: CallPlan, arrays: Sequence[Any], positions: Any) -> Angles:
-        """Aligned tables for each array, from positions. With `xpos`, those of the query and of keys differ."""
-        widest = next((array for array in arrays if backends.dtype_name(array.dtype) == "float64"), arrays[0])
-        if self._scale.xpos is None:
-            tables = convert_tables(arrays, self.sincos(positions, like=widest))
-        else:
-            query, key = (self.sincos(positions, like=widest, role=role) for role in ("query", "key"))
-            tables = convert_tables(arrays[:1], query) + convert_tables(arrays[1:], key)
-        return align_pairs(tables, plan.alignments)
-
-    def _unscaled_sincos(self, positions: Any, like: Any) -> SinCos:
-        """Tables without the attention factor and the scales of `xpos`."""
-        frequencies = self._frequencies
-        leading_axes("positions", positions, frequencies.axes)
-        return sincos_of(positions, frequencies, like=like, phase=self.phase, kernel=self.kernel)
 
     def __repr__(self) -> str:
         default = {each.name: each.default for each in fields(self) if each.repr and each.default is not MISSING}

@@ -11,19 +11,17 @@ from typing import Any, Literal, NamedTuple
 from rope_xp._core import backends, checks, kernels
 from rope_xp._core.alignment import (
     Alignment,
-    align_pairs,
-    align_positions,
     alignments_of_positions,
     alignments_of_tables,
     checked_seq_axis,
     leading_axes,
     shape_of_delta,
 )
+from rope_xp._core.angles import TableProgram, compiled_tables
 from rope_xp._core.backends import memory
 from rope_xp._core.backends.signature import Plans, signature_of
 from rope_xp._core.errors import wrong_type, wrong_value
 from rope_xp._core.kernels import Kernel
-from rope_xp._core.kernels.faults import LaunchError
 from rope_xp._core.kernels.pair_rotation import Angles, Rotation
 from rope_xp._core.tables import check_tables, convert_tables, pair_of
 from rope_xp.positions._sequence import count_from
@@ -43,20 +41,22 @@ class CallPlan(NamedTuple):
     - "computed": tables are computed from positions;
     - "change": tables are computed from a change of positions or of frequencies, for arrays that are rotated already.
 
-    A plan that is kept may have two programs, which repeat no decision. `tables.run(positions)` computes tables.
-    `rotate.run(arrays, angles)` rotates arrays by tables, or by tables and positions. These need not be aligned.
+    A plan has programs. `program.run(positions, like)` of `tables` computes tables from positions.
+    `rotate.run(arrays, angles)` rotates arrays by their angles, which need not be aligned.
     """
 
     rotation: Rotation
     source: Literal["tables", "rows", "positions", "computed", "change"]
     alignments: list[Alignment]  # of tables or positions, with each array
-    kernels: list[str]  # the name for each array; empty if a kernel computes angles
+    kernels: list[str]  # the name for each array
+    requested: str  # the kernel that the user chose
     are_ready: bool = True  # given tables and positions need no conversion
     divides: bool = False  # given tables are first divided by the square of their scale
     inplace: bool = False
     seq_axis: int = 0  # of the first array, if no positions are given
     delta_shape: tuple[int, ...] = ()  # of a change of positions, with additional axes of size 1
-    tables: Any = None
+    computed: tuple[Any, float] | None = None  # the frequencies and the factor, if a kernel computes angles
+    tables: tuple[Any, ...] = ()
     rotate: Any = None
     extents: memory.Extents | None = None  # of all arguments, if results overwrite arrays
 
@@ -121,64 +121,124 @@ def plan_rerotation(
     return _plan_change("positions", rope, shape, leading, arrays, seq_dim, heads_dim)
 
 
-def with_programs(plan: CallPlan, rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any) -> CallPlan:
-    """The plan together with the programs that exist for calls like this one. Such a plan is kept."""
-    is_ready = positions is None or checks.are_ready_positions(positions, arrays[0])
-    if plan.source == "positions" and is_ready:
-        rows = align_positions(planned_positions(plan, arrays[0], positions), plan.alignments)
-        factor = rope._scale.attention_factor
-        frequencies, rotation = rope._frequencies, plan.rotation
-        rotate = kernels.prepare_by_positions(arrays, rows, frequencies, factor, rotation, rope.kernel)
-        return plan._replace(rotate=rotate)
-    if plan.source == "computed" and is_ready:
-        positions = planned_positions(plan, arrays[0], positions)
-        plan = plan._replace(tables=table_program(rope, positions, arrays))
-        sincos = () if plan.tables is None else plan.tables.run(positions)
-    if not sincos:
-        return plan
-    divided = rope._scale.inverted(*sincos) if plan.divides else sincos
-    plan = _with_rotation(plan, arrays, divided, positions, rope.kernel)
-    return _with_extents(plan, arrays, sincos if positions is None else (*sincos, positions))
+def execute(
+    rope: Any,
+    make: Callable[..., CallPlan],
+    angles_of: Callable[..., Angles],
+    arrays: tuple[Any, ...],
+    tables: Any,
+    positions: Any,
+    *options: Any,
+    plans: Plans = _PLANS,
+) -> list[Any]:
+    """The one way of every rotation: signature, plan, angles, program, run.
+
+    ``make(rope, arrays, tables, positions, *options)`` checks all arguments and returns a plan.
+    ``angles_of(plan, rope, arrays, tables, positions)`` computes the angles of this call. The program is prepared from
+    the angles of the first call with a signature, and kept with the plan. A call without a signature makes its program,
+    runs it once, and drops it.
+    """
+    signature = signature_of((*arrays, *tables, positions), make.__name__, len(arrays), *options)
+    plan = None if signature is None else plans.get(signature)
+    if plan is None:
+        plan = make(rope, arrays, tables, positions, *options)
+        if plan.source == "computed":
+            plan = plan._replace(tables=_table_programs(plan, rope, arrays, positions, signature is not None))
+        angles = angles_of(plan, rope, arrays, tables, positions)
+        # Learned frequencies, which are in no signature, may need a derivative in a later call.
+        are_fixed = bool(tables) or (plan.source != "change" and rope._frequencies.are_floats)
+        program = kernels.prepare(plan, arrays, angles, is_kept=signature is not None and are_fixed)
+        has_extents = plan.inplace and plan.are_ready and not isinstance(program, kernels.Unprepared)
+        given = tables if positions is None else (*tables, positions)
+        plan = plan._replace(rotate=program, extents=memory.extents((*arrays, *given)) if has_extents else None)
+        if signature is not None:
+            plans.add(signature, plan)
+    else:
+        angles = angles_of(plan, rope, arrays, tables, positions)
+    if plan.inplace:
+        _require_disjoint(plan, arrays, tables if positions is None else (*tables, positions))
+    return plan.rotate.run(arrays, angles)
 
 
-def _with_rotation(plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any, kernel: str) -> CallPlan:
-    """A plan with the program that rotates, if tables and positions need no conversion."""
-    if not plan.are_ready:
-        return plan
-    angles, names = aligned_angles(plan, arrays, sincos, positions), plan.kernels
-    return plan._replace(
-        rotate=kernels.prepare(names, arrays, angles, plan.alignments, plan.rotation, plan.inplace, requested=kernel)
-    )
+def angles_of_call(plan: CallPlan, rope: Any, arrays: tuple[Any, ...], tables: Any, positions: Any) -> Angles:
+    """The angles for each array, in its library: tables, rows of tables and positions, or positions alone."""
+    if plan.source == "tables" or plan.source == "rows":
+        if plan.divides:
+            tables = rope._scale.inverted(*tables)
+        if plan.source == "rows":
+            return _rows(plan, arrays, tables, positions)
+        return convert_tables(arrays, tables, plan.are_ready)
+    if positions is None:
+        positions = count_from("positions", 0, backends.size_of(arrays[0], plan.seq_axis), like=arrays[0])
+    elif not plan.are_ready:
+        positions = checks.convert_positions("positions", positions, arrays[0])
+    if plan.source == "positions":
+        return [(positions,)] * len(arrays)
+    if not isinstance(plan.tables[0], TableProgram):
+        return [plan.tables[0].run(positions, arrays[0])] * len(arrays)
+    widest = next((array for array in arrays if backends.dtype_name(array.dtype) == "float64"), arrays[0])
+    of_query, *of_keys = [program.run(positions, widest) for program in plan.tables]
+    first = convert_tables(arrays[:1], of_query)
+    return first + convert_tables(arrays[1:], of_keys[0] if of_keys else of_query)
 
 
-def _with_extents(plan: CallPlan, arrays: Sequence[Any], angles: tuple[Any, ...]) -> CallPlan:
-    """A plan with the extents of all arguments, if its program overwrites arrays."""
-    return plan._replace(extents=memory.extents((*arrays, *angles))) if plan.inplace and plan.rotate else plan
+def angles_of_shift(
+    delta: Any, plan: CallPlan, rope: Any, arrays: tuple[Any, ...], tables: Any, positions: Any
+) -> Angles:
+    """The angles of a change of positions. `delta` is an int where `positions` are None."""
+    (k,) = arrays
+    if positions is None:
+        delta = count_from("delta", delta, 1, like=k)[0]
+        if rope.axes > 1:
+            delta = backends.namespace(delta).stack([delta] * rope.axes)
+    change = checks.convert_positions("delta", delta, k)
+    change = backends.with_axes(backends.namespace(change), change, plan.delta_shape)
+    sin, cos = TableProgram.of(rope).unscaled(change, k)
+    if rope.xpos is not None:
+        # The change of a key's scale over `delta` tokens does not depend on the centre.
+        scale = rope._scale.over(change, -1, sin)
+        sin, cos = sin * scale, cos * scale
+    return [(sin, cos)]
 
 
-def require_disjoint(plan: CallPlan, arrays: Sequence[Any], angles: tuple[Any, ...]) -> None:
+def angles_of_rerotation(
+    to: Any, plan: CallPlan, rope: Any, arrays: tuple[Any, ...], tables: Any, positions: Any
+) -> Angles:
+    """The angles of a change of frequencies, to those of another embedding."""
+    (k,) = arrays
+    positions = checks.convert_positions("positions", positions, k)
+    # Both pairs of tables have exact phases, so that the sine and the cosine of their difference do too.
+    sin, cos = rope._scale.inverted(*rope.sincos(positions, like=k, role="key"))
+    new_sin, new_cos = to.sincos(positions, like=k, role="key")
+    return [(new_sin * cos - new_cos * sin, new_cos * cos + new_sin * sin)]
+
+
+def _rows(plan: CallPlan, arrays: tuple[Any, ...], tables: Any, positions: Any) -> Angles:
+    """Tables and the positions that select their rows, for each array."""
+    if plan.are_ready:
+        return [(*tables, positions)] * len(arrays)
+    positions = checks.convert_positions("positions", positions, arrays[0])
+    return [(*pair, positions) for pair in convert_tables(arrays, tables)]
+
+
+def _table_programs(
+    plan: CallPlan, rope: Any, arrays: tuple[Any, ...], positions: Any, is_kept: bool
+) -> tuple[Any, ...]:
+    """The programs that compute tables from positions: for the query and for keys, or one for all arrays."""
+    if rope.xpos is not None:
+        return tuple([TableProgram.of(rope, role) for role in ("query", "key")])
+    compiled = None
+    if is_kept and plan.are_ready:
+        if positions is None:
+            positions = count_from("positions", 0, backends.size_of(arrays[0], plan.seq_axis), like=arrays[0])
+        compiled = compiled_tables(rope, positions, arrays)
+    return (TableProgram.of(rope) if compiled is None else compiled,)
+
+
+def _require_disjoint(plan: CallPlan, arrays: Sequence[Any], given: tuple[Any, ...]) -> None:
     """Check that no array that is overwritten shares memory with another argument."""
-    if plan.extents is None or not plan.extents.are_apart((*arrays, *angles)):
-        kernels.require_disjoint(arrays, [angles])
-
-
-def rotate_planned(plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any, kernel: str) -> list[Any]:
-    """Rotate arrays by tables, or by the rows of tables that positions select."""
-    rotated = run_program(plan, arrays, (*sincos, positions) if plan.source == "rows" else sincos)
-    if rotated is None:
-        angles = aligned_angles(plan, arrays, sincos, positions)
-        return kernels.rotate_by(plan.kernels, arrays, angles, plan.rotation, plan.inplace, requested=kernel)
-    return rotated
-
-
-def run_program(plan: CallPlan, arrays: Sequence[Any], angles: tuple[Any, ...]) -> list[Any] | None:
-    """The results of a plan's program; None if it has none, or if it could not be launched and wrote nothing."""
-    if plan.rotate is None:
-        return None
-    try:
-        return plan.rotate.run(arrays, [angles] * len(arrays))
-    except LaunchError:  # the caller then rotates without a program, and handles the error if that fails too
-        return None
+    if plan.extents is None or not plan.extents.are_apart((*arrays, *given)):
+        kernels.require_disjoint(arrays, [given])
 
 
 def rotate_by_tables(
@@ -191,50 +251,17 @@ def rotate_by_tables(
     inplace: bool = False,
 ) -> list[Any]:
     """Rotate arrays by tables, without an embedding. `rotation_of` checks the options and returns the rotation."""
-    sincos = pair_of(sincos)
-    signature = signature_of((*arrays, *sincos), seq_dim, kernel, inplace, *options)
-    plan = None if signature is None else _PLANS.get(signature)
-    if plan is None:
+
+    def plan_tables(rope: None, arrays: Sequence[Any], sincos: Any, positions: None, *_: Any) -> CallPlan:
         rotation, are_ready = rotation_of(), check_tables(arrays, sincos)
         alignments = alignments_of_tables(sincos[0].shape, arrays, seq_dim)
         names = [kernels.choose(x, kernel) for x in arrays]
         if inplace:
             kernels.require_writable(arrays, [sincos])
-        plan = CallPlan(rotation, "tables", alignments, names, are_ready, inplace=inplace)
-        if signature is not None:
-            plan = _with_extents(_with_rotation(plan, arrays, sincos, None, kernel), arrays, sincos)
-            _PLANS.add(signature, plan)
-    if inplace:
-        require_disjoint(plan, arrays, sincos)
-    return rotate_planned(plan, arrays, sincos, None, kernel)
+        return CallPlan(rotation, "tables", alignments, names, kernel, are_ready, inplace=inplace)
 
-
-def table_program(rope: Any, positions: Any, arrays: Sequence[Any]) -> Any:
-    """A program that computes the tables of an embedding for positions like these, which rotate arrays like these.
-
-    None if no kernel computes such tables. They must be float32, have exact phases, and be the same for all arrays.
-    """
-    if rope.phase != "exact" or rope.xpos is not None:
-        return None
-    return kernels.prepare_tables(positions, arrays, rope._frequencies, rope.attention_factor, rope.kernel)
-
-
-def planned_positions(plan: CallPlan, x: Any, positions: Any) -> Any:
-    """Positions in the library of `x`: those given, or 0, 1, 2, ..."""
-    if positions is None:
-        return count_from("positions", 0, backends.size_of(x, plan.seq_axis), like=x)
-    if plan.tables is not None or plan.rotate is not None:
-        return positions
-    return checks.convert_positions("positions", positions, x)
-
-
-def aligned_angles(plan: CallPlan, arrays: Sequence[Any], sincos: Any, positions: Any) -> Angles:
-    """Angles for each array from tables: aligned tables, or tables and the aligned positions that select their rows."""
-    tables = convert_tables(arrays, sincos, plan.are_ready)
-    if plan.source != "rows":
-        return align_pairs(tables, plan.alignments)
-    rows = align_positions(checks.convert_positions("positions", positions, arrays[0]), plan.alignments)
-    return [(*pair, row) for pair, row in zip(tables, rows)]
+    given = seq_dim, kernel, inplace
+    return execute(None, plan_tables, angles_of_call, tuple(arrays), pair_of(sincos), None, *given, *options)
 
 
 def _plan_tables(
@@ -279,12 +306,15 @@ def _plan_positions(rope: Any, arrays: Sequence[Any], positions: Any, seq_dim: i
         seq_axis = checked_seq_axis(arrays, seq_dim)
         shape = (arrays[0].shape[seq_axis],)
     alignments = _alignments_of_positions("positions", rope, shape, arrays, seq_dim)
+    are_ready = positions is None or checks.are_ready_positions(positions, arrays[0])
     if heads_dim is None and _kernel_computes_angles(rope, positions, arrays):
-        return CallPlan(rope._rotation, "positions", alignments, [], seq_axis=seq_axis)
+        computed = rope._frequencies, rope._scale.attention_factor
+        plan = _plan(rope, "positions", alignments, arrays, are_ready=are_ready, seq_axis=seq_axis)
+        return plan._replace(computed=computed)
     if rope.xpos is not None and len(arrays) == 1:
         raise wrong_value("xpos must have the query first and then keys; got one array (use sincos and rotate)")
     alignments = _alignments_of_tables(rope, shape, alignments, arrays, seq_dim, heads_dim)
-    return _plan(rope, "computed", alignments, arrays, seq_axis=seq_axis)
+    return _plan(rope, "computed", alignments, arrays, are_ready=are_ready, seq_axis=seq_axis)
 
 
 def _plan_change(
@@ -360,4 +390,4 @@ def _kernel_computes_angles(rope: Any, positions: Any, arrays: Sequence[Any]) ->
 def _plan(rope: Any, source: Any, alignments: list[Alignment], arrays: Sequence[Any], **others: Any) -> CallPlan:
     """A plan with the rotation of the embedding and the kernel for each array."""
     names = [kernels.choose(x, rope.kernel) for x in arrays]
-    return CallPlan(rope._rotation, source, alignments, names, **others)
+    return CallPlan(rope._rotation, source, alignments, names, rope.kernel, **others)

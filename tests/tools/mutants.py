@@ -74,6 +74,7 @@ _core/explanation/precision.py
 _core/explanation/warning_texts.py
     a factor that does not match the lengths: if stated in (extended, original): ==> if stated:
 _core/angles.py
+    xPos keys grow too: 1 if role == "query" else -1 ==> 1 if role == "query" else 1
     sine and cosine exchanged: SinCos(backends.materialized(sin), backends.materialized(cos)) ==> SinCos(cos, sin)
     phases that drift: if phase == "float32": ==> if phase in ("exact", "float32"):
 positions/_sequence.py
@@ -88,24 +89,23 @@ positions/_sequence.py
 _core/alignment.py
     the heads' axis taken for the sequence: axis = checks.axis(seq_dim, x) if ==> axis = x.ndim - 2 if
     batch axes behind the sequence: len(batch) > seq_axis or ==>
-    tables of queries for keys of other axes: or alignment != last_alignment ==>
+    tables of queries for keys of other axes: sin is not last_sin or alignment != last_alignment ==> sin is not last_sin
 _core/backends/signature.py
     a plan for other strides: x.shape, x.strides, x.flags.num ==> x.shape, x.flags.num
     a plan for options of other types: else (kinds, options, ==> else (options,
 _core/plan.py
-    a program for tables that need a conversion: if not plan.are_ready: ==> if False:
-    a program for positions that need a conversion: is_ready = positions is None or checks.are_ready_positions(
-        ==> is_ready = True or checks.are_ready_positions(
-_core/embedding.py
-    xPos keys grow too: 1 if role == "query" else -1 ==> 1 if role == "query" else 1
+    rows of tables that need a conversion: check_tables(arrays, sincos, rope.pairs) and checks.are_ready_positions(
+        ==> check_tables(arrays, sincos, rope.pairs) or checks.are_ready_positions(
+    positions that need a conversion: are_ready = positions is None or checks.are_ready_positions(
+        ==> are_ready = True or checks.are_ready_positions(
     the inverse multiplied once more: if plan.divides: ==> if False:
-_core/embedding.py
-    attention factor applied again by shift: sin, cos = self._unscaled_sincos(change, k)
-        ==> sin, cos = self.sincos(change, like=k)
+    keys of xPos rotated by the tables of the query: of_keys[0] if of_keys else of_query ==> of_query
+    attention factor applied again by shift: sin, cos = TableProgram.of(rope).unscaled(change, k)
+        ==> sin, cos = rope.sincos(change, like=k)
     xPos shifted without its decay: over(change, -1, ==> over(change * 0, -1,
-    xPos shifted from its centre on: over(change, -1, ==> over(change - self._scale.xpos.centre, -1,
-    attention factor kept by rerotate: self._scale.inverted(*self.sincos(positions, like=k, role="key"))
-        ==> self.sincos(positions, like=k, role="key")
+    xPos shifted from its centre on: over(change, -1, ==> over(change - rope.xpos.centre, -1,
+    attention factor kept by rerotate: rope._scale.inverted(*rope.sincos(positions, like=k, role="key"))
+        ==> rope.sincos(positions, like=k, role="key")
     keys rotated back by rerotate: new_sin * cos - new_cos * sin ==> new_cos * sin - new_sin * cos
 _core/phases.py
     a carry dropped from the phase: + (carry >> 16) ==>

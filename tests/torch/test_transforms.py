@@ -249,3 +249,36 @@ def test_positions_of_another_device_are_refused():
         embedding()(x, positions=torch.arange(5), seq_dim=0)
     with pytest.raises(ValueError, match="sin must be on device meta, like the other arrays; got cpu"):
         apply_rotary_pos_emb(x, (torch.zeros(5, 7), torch.ones(5, 7)))
+
+
+def test_frequencies_that_are_learned_later_get_a_gradient():
+    """No signature shows whether frequencies are learned: a plan from before must not drop their gradient."""
+    inv_freq = torch.tensor([1.0, 0.1, 0.01])
+    rope = RotaryEmbedding(head_dim=6, layout="half", inv_freq=inv_freq)
+    fixed = RotaryEmbedding(head_dim=6, layout="half", base=100.0)
+    x, where = torch.randn(5, 6, requires_grad=True), torch.arange(5)
+    calls = {
+        "call": lambda: rope(x, positions=where, seq_dim=0),
+        "shift": lambda: rope.shift(x, 3, seq_dim=0),
+        "rerotate": lambda: rope.rerotate(x, where, to=fixed, seq_dim=0),
+        "rerotate to": lambda: fixed.rerotate(x, where, to=rope, seq_dim=0),
+    }
+    for call in calls.values():
+        call(), call()
+    inv_freq.requires_grad_()
+    for name, call in calls.items():
+        (gradient,) = torch.autograd.grad(call().square().sum() + call().sum(), inv_freq)
+        assert gradient.abs().max() > 0.01, name
+
+
+def test_queries_and_keys_of_xpos_have_their_own_gradients():
+    """Kept programs save one pair of angles for all arrays: with xPos, there are two."""
+    rope = RotaryEmbedding(head_dim=6, layout="half", base=100.0, xpos=XPos(scale_base=4.0))
+    q, k = (torch.randn(5, 6, requires_grad=True) for _ in range(2))
+    weights, where = torch.randn(5, 6), torch.arange(5)
+    for _ in range(2):  # the second time with a kept plan
+        for x, role in zip((q, k), ("query", "key")):
+            rotated = rope(q, k, positions=where, seq_dim=0)[0 if x is q else 1]
+            (gradient,) = torch.autograd.grad((rotated * weights).sum(), x)
+            wanted = rope.rotate(weights, rope.sincos(where, like=x, role=role), seq_dim=0, transpose=True)
+            torch.testing.assert_close(gradient, wanted)

@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from rope_xp._core import backends, checks, phases
+from rope_xp._core.alignment import Alignment, align_angles
 from rope_xp._core.backends import dtensor, signature, threads  # noqa: F401 (threads registers a hook for forks)
 from rope_xp._core.errors import wrong_value
-from rope_xp._core.kernels import faults, reference
+from rope_xp._core.kernels import faults, host_sincos, reference
 from rope_xp._core.kernels.pair_rotation import Angles, Rotation
 
 Kernel = Literal["fastest", "reference", "blocked", "numba", "triton", "xla"]
@@ -41,32 +42,72 @@ def require_disjoint(xs: Sequence[Any], angles: Angles) -> None:
 
 
 def computes_angles(x: Any, kernel: str) -> bool:
-    """Whether the kernel for `x` computes angles itself, so that `rotate_by_positions` can be used."""
+    """Whether the kernel for `x` computes angles itself, from positions alone."""
     return backends.is_torch(x) and not backends.is_traced() and choose(x, kernel) == "triton"
 
 
-def rotate_by_positions(
-    xs: Sequence[Any], positions: Sequence[Any], frequencies: Any, scale: Any, rotation: Rotation, kernel: str
-) -> Any:
-    """Rotate arrays by integer positions times frequencies, without tables.
+class Unprepared(NamedTuple):
+    """A program that chooses among kernels at each run: for calls that keep no plan, and kernels without programs."""
 
-    The positions for an array broadcast against all its axes but the last. Sines and cosines are multiplied by `scale`.
-    """
-    by_positions = _kernel_module("triton").ByPositions(frequencies, scale)
-    return _launch(xs, [(positions_of_x,) for positions_of_x in positions], rotation, by_positions, requested=kernel)
+    names: list[str]  # of the kernel for each array
+    alignments: Sequence[Alignment]
+    rotation: Rotation
+    inplace: bool
+    requested: str  # the kernel that the user chose: if Triton was named and fails, no other kernel replaces it
+    by_positions: Any = None  # the Triton kernel that computes angles
+
+    def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
+        """The rotated arrays. `angles` need not be aligned."""
+        angles = align_angles(angles, self.alignments)
+        if self.by_positions is not None:
+            return _launch(xs, angles, self.rotation, self.by_positions, requested=self.requested)
+        return _rotate_by(self.names, xs, angles, self.rotation, self.inplace, requested=self.requested)
 
 
-def rotate_by(
+class Launched(NamedTuple):
+    """A prepared program of Triton. If it cannot be launched, it has written nothing, and the other program runs."""
+
+    program: Any
+    otherwise: Unprepared
+
+    def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
+        try:
+            return self.program.run(xs, angles)
+        except faults.LaunchError:  # the other program handles the error if it fails too
+            return self.otherwise.run(xs, angles)
+
+
+def prepare(plan: Any, xs: Sequence[Any], angles: Angles, is_kept: bool) -> Any:
+    """The program for a `CallPlan`: `run(xs, angles)` rotates arrays by angles with the signatures of these."""
+    kernel = None if plan.computed is None else _kernel_module("triton").ByPositions(*plan.computed)
+    unprepared = Unprepared(plan.kernels, plan.alignments, plan.rotation, plan.inplace, plan.requested, kernel)
+    if not is_kept or len(set(plan.kernels)) > 1:
+        return unprepared
+    name = plan.kernels[0]
+    if name == "xla":
+        return _kernel_module("xla").prepare(angles, plan.alignments, plan.rotation)
+    kernel = _kernel_module(name) if kernel is None else kernel
+    if not hasattr(kernel, "prepare") or not all(_is_tested(name, x) for x in xs):
+        return unprepared
+    aligned = align_angles(angles, plan.alignments)
+    if not backends.is_torch(xs[0]):
+        program = kernel.prepare(xs, aligned, plan.rotation, plan.inplace)
+    else:
+        kernel = _with_fallback(kernel, plan.requested) if name == "triton" else kernel
+        program = _kernel_module("autograd").prepare(xs, aligned, plan.rotation, kernel, plan.inplace)
+    if program is None:
+        return unprepared
+    return Launched(program, unprepared) if name == "triton" else program
+
+
+def _rotate_by(
     names: list[str], xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False, *, requested: str
 ) -> list[Any]:
-    """Rotate the arrays, each with the kernel of that name. Arrays with one kernel may need only one launch.
-
-    `requested` is the kernel that the user chose. If Triton was chosen by name and fails, no other kernel replaces it.
-    """
+    """Rotate by aligned angles, each array with the kernel of that name. Arrays of one kernel may need one launch."""
     name = names[0]
     if len(names) > 1 and len(set(names)) > 1:
         return [
-            rotate_by([name], [x], [angles_of_x], rotation, inplace, requested=requested)[0]
+            _rotate_by([name], [x], [angles_of_x], rotation, inplace, requested=requested)[0]
             for name, x, angles_of_x in zip(names, xs, angles)
         ]
     if name == "triton" and not _is_traced(xs[0]):
@@ -93,60 +134,10 @@ def _with_fallback(kernel: Any, requested: str) -> Any:
     return kernel if requested == "triton" else _kernel_module("autograd").WithFallback(kernel, _report_failure)
 
 
-def prepare(
-    names: list[str],
-    xs: Sequence[Any],
-    angles: Angles,
-    alignments: Sequence[Any],
-    rotation: Rotation,
-    inplace: bool,
-    *,
-    requested: str,
-) -> Any:
-    """A program whose `run(xs, angles)` equals `rotate_by` for all arrays and angles with the signatures of these.
-
-    The angles that `run` takes need not be aligned. `alignments` are those of the given angles. None if the kernels
-    have no programs for these arrays.
-    """
-    if len(set(names)) > 1:
-        return None
-    if names[0] == "xla":
-        return _kernel_module("xla").prepare(angles, alignments, rotation)
-    return _prepare(names[0], xs, angles, rotation, _kernel_module(names[0]), inplace, requested=requested)
-
-
-def prepare_by_positions(
-    xs: Sequence[Any], positions: Sequence[Any], frequencies: Any, scale: Any, rotation: Rotation, kernel: str
-) -> Any:
-    """A program whose `run(xs, angles)` equals `rotate_by_positions`. Angles are ``(positions,)`` for each array."""
-    by_positions = _kernel_module("triton").ByPositions(frequencies, scale)
-    angles = [(positions_of_x,) for positions_of_x in positions]
-    return _prepare("triton", xs, angles, rotation, by_positions, requested=kernel)
-
-
-def _prepare(
-    name: str,
-    xs: Sequence[Any],
-    angles: Angles,
-    rotation: Rotation,
-    kernel: Any,
-    inplace: bool = False,
-    *,
-    requested: str,
-) -> Any:
-    if not hasattr(kernel, "prepare") or not all(_is_tested(name, x) for x in xs):
-        return None
-    if not backends.is_torch(xs[0]):
-        return kernel.prepare(xs, angles, rotation, inplace)
-    if name == "triton":
-        kernel = _with_fallback(kernel, requested)
-    return _kernel_module("autograd").prepare(xs, angles, rotation, kernel, inplace)
-
-
 def prepare_tables(positions: Any, arrays: Sequence[Any], frequencies: Any, scale: float, kernel: str) -> Any:
-    """A program whose `run(positions)` computes float32 tables times `scale` for arrays like these, or None.
+    """A program whose `run(positions, like)` computes float32 tables times `scale` for arrays like these, or None.
 
-    None unless positions are integers, in JAX or in host memory, that a compiled kernel reads as they are.
+    None unless positions are integers, in JAX or in host memory, that a fast method reads as they are.
     """
     in_float64 = any(backends.dtype_name(x.dtype) == "float64" for x in arrays)
     if kernel == "reference" or in_float64 or not frequencies.are_floats or type(positions) is not type(arrays[0]):
@@ -156,7 +147,7 @@ def prepare_tables(positions: Any, arrays: Sequence[Any], frequencies: Any, scal
     if host_view(positions) is None:
         return None
     compiled = compiled_sincos(positions, kernel)
-    return None if compiled is None else compiled.prepare(positions, frequencies, scale)
+    return (host_sincos if compiled is None else compiled).prepare(positions, frequencies, scale)
 
 
 def sin_cos(positions: Any, frequencies: Any, dtype: Any, kernel: str) -> tuple[Any, Any]:

@@ -1,10 +1,12 @@
 """The rotation by operations of NumPy and PyTorch with `out=`, for machines without a compiled kernel.
 
-Interleaved pairs are complex numbers in memory, and one complex multiplication rotates them. Other pairs and 16-bit
-dtypes are processed in blocks that fit into the cache of a core.
+Few numbers, such as those of a decoding step, are rotated at once. Of more numbers, interleaved pairs are complex
+numbers in memory, and one complex multiplication rotates them. Other pairs and 16-bit dtypes are processed in blocks
+that fit into the cache of a core.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from itertools import product
 from math import prod
 from typing import Any
@@ -17,15 +19,46 @@ from rope_xp._core.kernels.reference import join_pairs, split_pairs
 
 MEMORY_KINDS = ("host memory",)
 BYTES_PER_BLOCK = 2**20  # of x, for each thread; measured
+FEW = 2**14  # numbers; measured: from here on, one pass over memory more costs as much as the calls that it saves
 
 
 def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
     """The same as `reference.rotate_all`. A new array has the memory order of its input."""
     outs = [x if inplace else memory.empty_like(x) for x in xs]
     for x, (sin, cos), out in zip(xs, tables, outs):
+        rotate = _rotate_few if prod(x.shape) <= FEW else _rotate_block
+        if x.shape[-1] == 2 * sin.shape[-1] and rotation.blocks == 1:
+            rotate(x, sin, cos, out, rotation)
+            continue
         for block in rotation.by_block(x, sin, cos, out):
-            _rotate_block(*block, rotation)
+            rotate(*block, rotation)
     return outs
+
+
+def _rotate_few(x: Any, sin: Any, cos: Any, out: Any, rotation: Rotation) -> None:
+    """Rotate all pairs at once, with a few operations. `out` may be `x`."""
+    xp, converted = memory.operations(x), x.dtype != sin.dtype
+    if converted:
+        numbers = memory.empty(x.shape, sin)
+        numbers[...] = x
+    else:
+        numbers = x
+    first, second = _channels(numbers, rotation.read)
+    sine_of_first, sine_of_second = (xp.subtract, xp.add) if not rotation.inverse else (xp.add, xp.subtract)
+    one, other = first * cos, second * cos
+    sine_of_first(one, second * sin, out=one)
+    sine_of_second(other, first * sin, out=other)
+    one_out, other_out = _channels(out, rotation.write)
+    with np.errstate(over="ignore") if converted else nullcontext():  # overflow gives infinity, as in other kernels
+        one_out[...], other_out[...] = one, other
+
+
+def _channels(x: Any, layout: str) -> tuple[Any, Any]:
+    """Views of the first and of the second channels of all pairs."""
+    if layout == "interleaved":
+        return x[..., ::2], x[..., 1::2]
+    width = x.shape[-1] // 2
+    return x[..., :width], x[..., width:]
 
 
 def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, rotation: Rotation) -> None:

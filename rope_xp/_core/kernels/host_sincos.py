@@ -7,15 +7,37 @@ angle of the digit 0 changes no bit, and no operation of this module is fused.
 """
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from rope_xp._core import phases
+from rope_xp._core import backends, phases
+from rope_xp._core.backends import memory
 
 _BITS = 8
 _LARGEST_DIGIT = (1 << _BITS) - 1
 _NUMBERS_PER_BLOCK = 2**12  # float64 arrays of this size stay in the first cache of a core
+
+
+class Program(NamedTuple):
+    """The tables of integer positions, times `scale`."""
+
+    frequencies: phases.Frequencies
+    scale: float
+
+    def run(self, positions: Any, like: Any) -> tuple[Any, Any]:
+        """Sine and cosine, in the library of the positions."""
+        is_host = isinstance(positions, np.ndarray)
+        sin, cos = sin_cos(positions if is_host else positions.numpy(), self.frequencies)
+        if self.scale != 1.0:
+            sin, cos = sin * self.scale, cos * self.scale
+        return (sin, cos) if is_host else (memory.from_numpy(sin, positions), memory.from_numpy(cos, positions))
+
+
+def prepare(positions: Any, frequencies: phases.Frequencies, scale: float) -> Program | None:
+    """The program for positions like these; None unless they are integers, and all pairs follow one position axis."""
+    is_integer = backends.dtype_name(positions.dtype) in ("int32", "int64") and memory.is_native(positions)
+    return Program(frequencies, scale) if is_integer and frequencies.is_single_row else None
 
 
 def sin_cos(positions: Any, frequencies: phases.Frequencies) -> tuple[Any, Any]:

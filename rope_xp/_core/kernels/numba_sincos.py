@@ -39,7 +39,7 @@ class Program(NamedTuple):
     words: Any  # of the frequencies
     numbers: array  # of a job, after its addresses
 
-    def run(self, positions: Any) -> tuple[Any, Any]:
+    def run(self, positions: Any, like: Any = None) -> tuple[Any, Any]:
         """New tables, sine and cosine, "*batch seq pairs", float32. The positions must have that dtype and shape."""
         positions = self.functions.contiguous(positions)
         sin, cos = self.functions.empty_float32(self.shape), self.functions.empty_float32(self.shape)

@@ -46,7 +46,7 @@ class TablesProgram(NamedTuple):
     inv_freq: tuple[Any, ...]
     scale: float
 
-    def run(self, positions: Any) -> tuple[Any, Any]:
+    def run(self, positions: Any, like: Any = None) -> tuple[Any, Any]:
         return sin_cos(positions, self.inv_freq, jnp.float32, self.scale)
 
 
