@@ -11,7 +11,7 @@ _core/phases.py: steps = (offset + (1 {{<<~>//}} (step - 1))) >> step
 _core/angles.py: return sin {{*~>%}} cos_change + cos * sin_change, cos * cos_change - sin * sin_change
     NumPy has no derivatives, and gets there never; on PyTorch,
     test_gradients_of_learned_frequencies_and_real_positions fails.
-_core/config/__init__.py: if message {{==~>is}} str(error):
+_core/config/reading.py: if message {{==~>is}} str(error):
     An error with one argument gives the same string again each time; a message that is not shortened is that one.
 positions/_prompt.py: if positions.max(initial={{0~> 1}}) >= 2**31:
     The number stands for a prompt without tokens; each one below 2**31 does.
@@ -67,7 +67,7 @@ _core/angles.py: local = frequencies if learned is {{~>not }}None else phases.Fr
     Only for positions that are a DTensor of PyTorch.
 _core/embedding.py: widest = next((array for array in arrays if backends.dtype_name(array.dtype) == "float64"), arrays[{{0~> -1}}])
     Arrays other than float64 have float32 tables, and all arrays have one library and device.
-_core/config/__init__.py: like = ", ".join(get_close_matches(model_type[:{{100~> 99}}], FAMILIES)) or "no known name"
+_core/config/reading.py: like = ", ".join(get_close_matches(model_type[:{{100~> 99}}], FAMILIES)) or "no known name"
     No known name is long enough to be similar to 99 letters.
 _core/config/keys.py: return message if len(message) < 1000 else f"{message[:600]} ... {message[-{{300~> 301}}:]}"
     One letter more of a long message, which still has fewer than 1,000.

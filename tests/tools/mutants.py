@@ -146,7 +146,7 @@ _core/config/scaling.py
     a legacy base ignored: base = default if base is None else base\n ==> base = default\n
     a default that is not marked: if base is None or (config.block_is_default and outer is None): ==> if False:
     mscale of DeepSeek alone: if rope_type == "deepseek_yarn": ==> if False:
-_core/config/__init__.py
+_core/config/reading.py
     NoPE layers rotated: if rope is None or not rotated or ( ==> if rope is None or (
 _core/config/files.py
     a key that stands twice: if len(found) < len(pairs): ==> if False:
