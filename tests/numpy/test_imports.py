@@ -33,11 +33,11 @@ LAYERS = """
 _core/backends _core/arrays _core/provenance _core/report
 _core/errors
 _core/checks _core/engines
-_core/phases _core/axes frequencies
+_core/phases _core/axes _core/alignment frequencies
 _core/kernels
 positions _core/channels _core/tables _core/table_scale _core/lengths
-_core/alignment _core/spectrum _core/writers _core/weights
-_core/plan _core/angles
+_core/spectrum _core/writers _core/weights _core/angles
+_core/plan
 _core/rotation _core/description
 _core/explanation
 _core/extension
