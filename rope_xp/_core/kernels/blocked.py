@@ -1,8 +1,8 @@
 """The rotation by operations of NumPy and PyTorch with `out=`, for machines without a compiled kernel.
 
-Few numbers, such as those of a decoding step, are rotated at once. Of more numbers, interleaved pairs are complex
-numbers in memory, and one complex multiplication rotates them. Other pairs and 16-bit dtypes are processed in blocks
-that fit into the cache of a core.
+Interleaved pairs are complex numbers in memory, and one complex multiplication rotates them. Of other pairs, few
+numbers, such as those of a decoding step, are rotated at once. More are processed in blocks that fit into the cache of
+a core, and so are interleaved pairs of 16 bits.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,14 +19,15 @@ from rope_xp._core.kernels.reference import join_pairs, split_pairs
 
 MEMORY_KINDS = ("host memory",)
 BYTES_PER_BLOCK = 2**20  # of x, for each thread; measured
-FEW = 2**14  # numbers; measured: from here on, one pass over memory more costs as much as the calls that it saves
+FEW = 2**16  # numbers; measured: beyond, more passes over memory cost as much as the calls that they save
 
 
 def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
     """The same as `reference.rotate_all`. A new array has the memory order of its input."""
     outs = [x if inplace else memory.empty_like(x) for x in xs]
+    are_complex = rotation.read == rotation.write == "interleaved"
     for x, (sin, cos), out in zip(xs, tables, outs):
-        rotate = _rotate_few if prod(x.shape) <= FEW else _rotate_block
+        rotate = _rotate_block if are_complex or prod(x.shape) > FEW else _rotate_few
         if x.shape[-1] == 2 * sin.shape[-1] and rotation.blocks == 1:
             rotate(x, sin, cos, out, rotation)
             continue
