@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
+from threading import RLock
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -278,6 +279,10 @@ def _report_failure(x: Any, problem: Exception) -> None:
     faults.warn_once("triton", f"kernel='triton' is not used; a slower kernel runs instead: {problem}")
 
 
+# While an import fails in one thread, Python may give the half of a module to another.
+_importing = RLock()
+
+
 @cache
 def _kernel_module(name: str) -> Any:
     """The module of a kernel, or its import error. The result is cached, because an import that fails is slow.
@@ -286,7 +291,8 @@ def _kernel_module(name: str) -> Any:
     `ModuleNotFoundError` if the package that the kernel is named after is not installed.
     """
     try:
-        return import_module(f"rope_xp._core.kernels.{_MODULE_NAMES.get(name, name)}")
+        with _importing:
+            return import_module(f"rope_xp._core.kernels.{_MODULE_NAMES.get(name, name)}")
     except ModuleNotFoundError as problem:
         absent = ModuleNotFoundError(str(problem)) if problem.name == name.partition("_")[0] else None
         broken = ImportError(faults.reason(problem))
