@@ -71,6 +71,7 @@ ACCEPTED = {
 }
 # Model types whose default block has keys that a block of one rule replaces. Their classes then fail, or differ.
 LEFT_OUT = ("deepseek_v4", "gemma4_text", "gemma4_unified_text", "granite_swa", "granitemoe_swa", "ministral3")
+LEFT_OUT += ("embedding_gemma2_text", "lfm3")
 # Keys outside the block, and what they are changed to: any that the config has, or that standard code reads.
 BASES = ("rope_theta", "rotary_emb_base", "rope_local_base_freq", "global_rope_theta", "local_rope_theta")
 OTHERS = {"partial_rotary_factor": (0.25, 0.75), "rotary_pct": (0.5,), "rotary_dim": (8,), "rope_interleave": (False,)}
