@@ -8,7 +8,6 @@
 import copyreg
 import types
 from collections.abc import Collection, Iterable, Mapping
-from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -71,16 +70,11 @@ def equal_before_casts(buffer: Any, computed: Any, tolerance: Any) -> bool:
 
 
 class GuardedState(NamedTuple):
-    """What a guarded module held when it was patched, and the casts since."""
+    """What a guarded module must hold."""
 
     names: Collection[str]  # of the guarded attributes
     initial: Mapping[str, Any]  # buffers as computed from the config, before any cast
-    values: Mapping[str, Any]  # buffers when the module was patched, on the host
-    casts: Mapping[str, tuple[torch.dtype, ...]]  # dtypes that each buffer was cast to since
-
-    def expected(self, name: str) -> Any:
-        """The values that a buffer must have now, bit for bit."""
-        return reduce(torch.Tensor.to, self.casts[name], self.values[name])
+    values: Mapping[str, Any]  # buffers bit for bit, on the host; casts of the module are applied to them
 
     def edited_buffers(self, module: Any) -> list[str]:
         """The names of buffers that are in memory and have other values than expected."""
@@ -92,25 +86,18 @@ class GuardedState(NamedTuple):
         Buffers that were `edited` before stay as they are. Other buffers get their values back if the call has lost
         them, as ``to_empty`` does.
         """
-        casts = {}
-        for name, before in self.casts.items():
-            dtype = module._buffers[name].dtype
-            casts[name] = before if dtype == self.expected(name).dtype else (*before, dtype)
-        new = self._replace(casts=casts)
+        new = self._replace(values={name: each.to(module._buffers[name].dtype) for name, each in self.values.items()})
         for name in new.edited_buffers(module):
             if name not in edited:
-                module._buffers[name] = new.expected(name).to(module._buffers[name].device, copy=True)
+                module._buffers[name] = new.values[name].to(module._buffers[name].device, copy=True)
         return new
 
     def after_load(self, module: Any, names: Collection[str]) -> "GuardedState":
         """The state after some buffers were loaded from a state dict."""
-        return self._replace(
-            values={**self.values, **{name: _host_copy(module._buffers[name]) for name in names}},
-            casts={**self.casts, **dict.fromkeys(names, ())},
-        )
+        return self._replace(values={**self.values, **{name: _host_copy(module._buffers[name]) for name in names}})
 
     def _is_unedited(self, module: Any, name: str) -> bool:
-        now, expected = module._buffers[name].detach().cpu(), self.expected(name)
+        now, expected = module._buffers[name].detach().cpu(), self.values[name]
         return now.dtype == expected.dtype and torch.equal(now, expected)
 
 
@@ -126,7 +113,7 @@ def _host_copy(buffer: Any) -> Any:
 def guard(module: Any, names: Collection[str], initial: Mapping[str, Any]) -> None:
     """Record the named attributes of a `GuardedModule`; from now on they cannot be edited."""
     values = {name: _host_copy(buffer) for name, buffer in module._buffers.items() if name in names}
-    vars(module)["_guarded_state"] = GuardedState(names, initial, values, dict.fromkeys(values, ()))
+    vars(module)["_guarded_state"] = GuardedState(names, initial, values)
 
 
 def check_unedited(modules: Iterable[Any]) -> None:
@@ -176,7 +163,7 @@ class ReadOnlyAttributes(torch.nn.Module):
 
 
 class GuardedModule(ReadOnlyAttributes):
-    """The base class of guarded modules. Their guarded buffers cannot be read. They record every cast."""
+    """The base class of guarded modules. Their guarded buffers cannot be read. Casts reach them."""
 
     def __getattr__(self, name: str) -> Any:
         self._refuse_if_guarded(name, "read and edited")  # Python calls this method for buffers and modules only
