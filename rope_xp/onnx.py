@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rope_xp._core.errors import wrong_type, wrong_value
+from rope_xp._core.errors import public, wrong_type, wrong_value
 
 try:
     from onnx import TensorProto, checker, helper, numpy_helper
@@ -20,6 +20,7 @@ TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
 DTYPES = {name: f"arithmetic and tables in {name}" for name in TYPES}
 
 
+@public("to_onnx_rotary_embedding")
 def to_onnx_rotary_embedding(
     rope: RotaryEmbedding,
     num_positions: int,

@@ -28,10 +28,10 @@ def classes(step=1):
                 continue  # do not create it: that may need more than a config
             try:
                 target = next(targets(folder, file, name))
-                rotaries[name] = rotary_of("patch", target.cls(target.default))
+                rotaries[name] = rotary_of(target.cls(target.default))
             except Exception as error:  # unknown code may raise anything
                 reasons[name] = str(error).rpartition("Embedding: ")[2]
-        rewriter = ClassRewriter("patch", rotaries.values())
+        rewriter = ClassRewriter(rotaries.values())
         try:
             for function in sorted(applied(module)) if rotaries else ():
                 rewriter.replacement_for(function, getattr(module, function), module.__name__)
