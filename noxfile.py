@@ -340,7 +340,7 @@ def parity_newest(session):
 def tests_huggingface(session):
     """Whole models of transformers, patched and not patched."""
     python = with_all(session)
-    python(*PYTEST, "tests/huggingface", "tests/engines/test_transformers.py", *session.posargs)
+    python(*PYTEST, "tests/huggingface", *session.posargs)
     python("-P", "-m", "pytest", "--doctest-modules", "--pyargs", "rope_xp.huggingface")
     python("benchmarks/families.py", "--quick", "--out", f"{session.create_tmp()}/families.md")
     python("benchmarks/identified.py", "--quick")
@@ -348,11 +348,12 @@ def tests_huggingface(session):
 
 @nox.session(name="tests-transformers4", default=False)
 def tests_transformers4(session):
-    """Tiny models of the newest transformers 4 rotate as the embedding does whose keys they load."""
+    """Tiny models of the newest transformers 4, and of 5, rotate as the embedding does whose keys they load."""
     group = [each for each in nox.project.dependency_groups(PROJECT, "torch") if each != "transformers"]
     needed = ("transformers==4.57.6", "huggingface-hub<1", "tokenizers<0.23")  # constraints.txt has those of 5
     python = environment(session, "transformers4", "rope-xp", *group, *needed, constraints="")
     python("-P", "-m", "pytest", "-s", "tests/engines/test_transformers.py", *session.posargs)
+    with_all(session)("-P", "-m", "pytest", "-s", "tests/engines/test_transformers.py", *session.posargs)
 
 
 @rest(name="tests-megatron")
