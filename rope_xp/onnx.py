@@ -5,15 +5,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rope_xp._core.errors import public, wrong_type, wrong_value
+from rope_xp.errors import public, wrong_type, wrong_value
 
 try:
     from onnx import TensorProto, checker, helper, numpy_helper
 except ImportError as missing:
     raise ImportError(f"rope_xp.onnx: onnx must be installed (pip install 'rope-xp[onnx]'); got {missing}") from None
 
-from rope_xp._core import checks
-from rope_xp._core.embedding import RotaryEmbedding
+from rope_xp.arrays import checks
+from rope_xp.embedding import RotaryEmbedding
 
 OPSET = 23  # the first opset that has the operator
 TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}

@@ -16,12 +16,12 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
-from rope_xp._core import checks
-from rope_xp._core.embedding import RotaryEmbedding
-from rope_xp._core.errors import public, wrong_type, wrong_value
-from rope_xp._core.lengths import is_scaled, lengths_of
-from rope_xp._identify.phases import COARSE_BITS
-from rope_xp._identify.rules import rounded_to
+from rope_xp.arrays import checks
+from rope_xp.embedding import RotaryEmbedding
+from rope_xp.errors import public, wrong_type, wrong_value
+from rope_xp.identification.phases import COARSE_BITS
+from rope_xp.identification.rules import rounded_to
+from rope_xp.spectrum import is_scaled, lengths_of
 
 Ropes = RotaryEmbedding | Mapping[str, RotaryEmbedding]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from rope_xp._core.backends import dtensor
-from rope_xp._core.modules import RotaryModule
+from rope_xp.arrays import libraries
+from rope_xp.modules import RotaryModule
 
 
 class RotaryEmbedding(RotaryModule, nn.Module):
@@ -68,7 +68,7 @@ class RotaryEmbedding(RotaryModule, nn.Module):
         if self.inv_freq is not None:
             with torch.no_grad():
                 initial = self._parameter().to(self.inv_freq.device)
-                self.inv_freq.copy_(dtensor.replicated(initial, like=self.inv_freq))
+                self.inv_freq.copy_(libraries.replicated(initial, like=self.inv_freq))
 
     def extra_repr(self) -> str:
         shown = [repr(self.initial).removeprefix("RotaryEmbedding(").removesuffix(")"), f"seq_dim={self.seq_dim}"]

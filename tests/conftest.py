@@ -71,7 +71,7 @@ def _import_triton():
 
     with knobs.runtime.scope():
         knobs.runtime.interpret = not torch.cuda.is_available()
-        importlib.import_module("rope_xp._core.kernels.cuda")
+        importlib.import_module("rope_xp.kernels.cuda")
     settings.register_profile("interpreted", max_examples=4)
     settings.load_profile("interpreted")
 

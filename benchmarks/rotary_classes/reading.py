@@ -1,8 +1,8 @@
 """Embeddings of rope_xp from configs. Only this file imports the package's tables of families."""
 
 import rope_xp
-from rope_xp._core.config.families import FAMILIES as FAMILIES
-from rope_xp._core.config.parts import PARTS
+from rope_xp.configs.families.model_types import FAMILIES as FAMILIES
+from rope_xp.configs.parts import PARTS
 
 
 def as_file(subject, given):

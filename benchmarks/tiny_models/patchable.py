@@ -6,8 +6,8 @@ from itertools import groupby
 
 from rotary_classes.classes import found, targets
 
-from rope_xp.huggingface._compare_tables import REFUSED, rotary_of
-from rope_xp.huggingface._rewrite import APPLY_NAME, ClassRewriter, names_used_by
+from rope_xp.huggingface.rewrite import APPLY_NAME, ClassRewriter, names_used_by
+from rope_xp.huggingface.same_tables import REFUSED, rotary_of
 
 
 def classes(step=1):

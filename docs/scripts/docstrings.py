@@ -23,7 +23,7 @@ class PlainTypes(griffe.Extension):
 
     def on_package(self, *, pkg, **_):
         """The reference shows no private argument."""
-        pkg.del_member("_core.embedding.RotaryEmbedding._scaling")
+        pkg.del_member("embedding.RotaryEmbedding._scaling")
 
 
 def give_own_defaults(obj):

@@ -1,6 +1,6 @@
-"""Tables of what an engine reads, from the files of `rope_xp/_core/engines`."""
+"""Tables of what an engine reads, from the files of `rope_xp/configs/engines`."""
 
-from rope_xp._core.engines import Reading, table, versions
+from rope_xp.configs.engines import Reading, table, versions
 
 
 def readings(engine: str) -> str:

@@ -3,9 +3,9 @@
 from collections import defaultdict
 from typing import Any
 
-from rope_xp._core.config.families import FAMILIES
-from rope_xp._core.config.family import Family
-from rope_xp._core.config.parts import PARTS
+from rope_xp.configs.families.family import Family
+from rope_xp.configs.families.model_types import FAMILIES
+from rope_xp.configs.parts import PARTS
 
 LAYOUTS = ("half", "interleaved", "interleaved_to_half")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import mkdocs_gen_files
 
 from rope_xp import from_config
-from rope_xp._core.explanation.training import with_scaling
-from rope_xp._core.lengths import is_scaled
+from rope_xp.explanation import with_scaling
+from rope_xp.spectrum import is_scaled
 
 CONFIGS = Path(__file__).parents[2] / "tests/goldens/configs.json"
 LENGTHS = {"original_max_position_embeddings", "max_position_embeddings", "seq_len"}

@@ -9,11 +9,9 @@ from typing import Any
 import click
 
 import rope_xp
-from rope_xp._core.extension.rules import METHODS, replaced_scaling
-from rope_xp._core.writers import REFUSED, TARGETS, Options, Target
 from rope_xp.cli import inputs, settings
 from rope_xp.cli.doctor import diagnose
-from rope_xp.cli.layers import Explained, LayersExplained, groups_of
+from rope_xp.cli.every_layer import Explained, LayersExplained, groups_of
 from rope_xp.cli.options import (
     CALLS,
     CONFIG,
@@ -36,6 +34,8 @@ from rope_xp.cli.options import (
 )
 from rope_xp.cli.output import show, write
 from rope_xp.cli.settings import Settings
+from rope_xp.configs.writers import REFUSED, TARGETS, Options, Target
+from rope_xp.extension import METHODS, replaced_scaling
 
 # The keys of `rope_xp.plot.PICTURES`, which needs matplotlib.
 PICTURES = ("wavelengths", "scaling", "decay", "phase-error", "scores", "sections", "pair")

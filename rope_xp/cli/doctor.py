@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 import rope_xp
-from rope_xp._core import backends, kernels
-from rope_xp._core.report import Report, Section, Table
+from rope_xp import kernels
+from rope_xp.arrays import libraries
+from rope_xp.reports import Report, Section, Table
 
 PACKAGES = ("numpy", "array-api-compat", "numba", "torch", "triton", "jax", "jaxlib", "flax", "transformers", "cupy")
 # The function that makes an array of a library.
@@ -104,7 +105,7 @@ def _tested(name: str, device: str, make: Callable[..., Any]) -> Library:
         kernel = kernels.choose(array, "fastest")
         kernel += f": {why}" if (why := kernels.why_not_faster(array, kernel)) else ""
         rotated = ROPE.rotate(array, ROPE.sincos(POSITIONS, like=array), seq_dim=0)
-        error = np.abs(backends.to_host(rotated) - _expected(x)).max()
+        error = np.abs(libraries.to_host(rotated) - _expected(x)).max()
     except Exception as error:  # a library or a driver may fail in any way; the report says how
         return Library(name, device, kernel, f"fails: {_first_line(error)}")
     return Library(name, device, kernel, "right" if error <= TOLERANCE * np.abs(x).max() else f"wrong by {error:.1e}")

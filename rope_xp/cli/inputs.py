@@ -11,8 +11,8 @@ import click
 
 import rope_xp
 from rope_xp import RotaryEmbedding
-from rope_xp._core.config.files import MAX_BYTES, parsed_json
-from rope_xp._core.errors import public
+from rope_xp.configs.readers.files import MAX_BYTES, parsed_json
+from rope_xp.errors import public
 
 UNITS = {"": 1, "k": 2**10, "m": 2**20}
 # Array libraries, by the modules that make arrays.

@@ -7,11 +7,11 @@ from typing import Any, get_args
 
 import click
 
-from rope_xp._core.channels import LAYOUTS
-from rope_xp._core.config.files import MAX_BYTES
-from rope_xp._core.embedding import Rule
-from rope_xp._core.extension.rules import LENGTHS, METHODS
 from rope_xp.cli import inputs
+from rope_xp.configs.readers.files import MAX_BYTES
+from rope_xp.embedding import Rule
+from rope_xp.extension import LENGTHS, METHODS
+from rope_xp.layouts import LAYOUTS
 
 RULES = get_args(Rule)
 

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from rope_xp._core.report import WIDTH, Report, Table
+from rope_xp.reports import WIDTH, Report, Table
 
 
 def show(report: Report, as_json: bool) -> int:

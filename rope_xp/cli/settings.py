@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import click
 
-from rope_xp._core.errors import public
-from rope_xp._core.report import WIDTH, Report, Section
-from rope_xp._core.writers import REFUSED, TARGETS, Options, with_length
-from rope_xp._core.writers.vllm import flags_of_types
-from rope_xp.cli.layers import Group
+from rope_xp.cli.every_layer import Group
 from rope_xp.cli.options import in_options
+from rope_xp.configs.writers import REFUSED, TARGETS, Options, with_length
+from rope_xp.configs.writers.vllm import flags_of_types
+from rope_xp.errors import public
+from rope_xp.reports import WIDTH, Report, Section
 
 # Types of layers by which rotary blocks are nested, in transformers and in vLLM (`is_rope_parameters_nested`).
 VLLM_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}

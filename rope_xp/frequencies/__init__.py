@@ -8,11 +8,11 @@ Everything here takes and returns Python floats.
   was trained on. Its fields have the names of the keys of a config.
 """
 
-from rope_xp.frequencies._by_factor import LinearScaling, MixedNTKScaling, NTKScaling, ProportionalScaling
-from rope_xp.frequencies._by_length import DynamicNTKScaling, Llama3Scaling, LongRopeScaling, YarnScaling
-from rope_xp.frequencies._progressions import evenly_spaced, geometric, log_spaced, mixed
-from rope_xp.frequencies._scaling import Scaling
-from rope_xp.frequencies._xpos import XPos
+from rope_xp.frequencies.by_factor import LinearScaling, MixedNTKScaling, NTKScaling, ProportionalScaling
+from rope_xp.frequencies.by_length import DynamicNTKScaling, Llama3Scaling, LongRopeScaling, YarnScaling
+from rope_xp.frequencies.progressions import evenly_spaced, geometric, log_spaced, mixed
+from rope_xp.frequencies.scaling import Scaling
+from rope_xp.frequencies.xpos import XPos
 
 __all__ = [
     "DynamicNTKScaling",

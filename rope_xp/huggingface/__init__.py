@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from rope_xp._core.errors import public, wrong_type, wrong_value
+from rope_xp.errors import public, wrong_type, wrong_value
 
 try:
     import torch
@@ -38,10 +38,8 @@ except ImportError as missing:
 if int(transformers.__version__.partition(".")[0]) < 5:
     raise ImportError(f"rope_xp.huggingface: transformers must be 5 or newer; got {transformers.__version__}")
 
-from rope_xp.huggingface._compare_tables import is_rotary, rotary_of
-from rope_xp.huggingface._from_transformers import from_transformers
-from rope_xp.huggingface._gptj import TABLE_BUFFER, exact_table_class, holds_table
-from rope_xp.huggingface._guard import (
+from rope_xp.huggingface.gptj import TABLE_BUFFER, exact_table_class, holds_table
+from rope_xp.huggingface.guard import (
     GuardedModule,
     PatchedType,
     ReplacedRotary,
@@ -51,8 +49,10 @@ from rope_xp.huggingface._guard import (
     guard,
     replaced_class,
 )
-from rope_xp.huggingface._rewrite import ClassRewriter
-from rope_xp.huggingface._rotary import Rotary
+from rope_xp.huggingface.reading_models import from_transformers
+from rope_xp.huggingface.rewrite import ClassRewriter
+from rope_xp.huggingface.rotary import Rotary
+from rope_xp.huggingface.same_tables import is_rotary, rotary_of
 
 __all__ = ["from_transformers", "patch", "patched", "unpatch"]
 

@@ -10,10 +10,10 @@ import pytest
 
 import rope_xp
 from rope_xp import RotaryEmbedding, frequencies, plot
-from rope_xp._core.config.command_line import KNOWN
-from rope_xp._core.extension.rules import METHODS
 from rope_xp.cli.commands import app
 from rope_xp.cli.options import PARAMETERS, RULE_PARAMETERS, in_options, report_in_options
+from rope_xp.configs.readers.command_line import KNOWN
+from rope_xp.extension import METHODS
 
 PACKAGE = Path(rope_xp.__file__).parent
 # Modules whose errors no command can reach: those about arrays, modules of frameworks, and the command itself.
@@ -58,11 +58,11 @@ ADVISED = r"permute_projection\(to=|compat='transformers'"
 def module_of(who):
     """Where the errors of a function come from, apart from checks that all functions share."""
     modules = {
-        "from_config": "config", "RotaryEmbedding.explain": "explanation", "RotaryEmbedding.extend": "extension",
-        "RotaryEmbedding.to_config": "writers", "compare": "_compare", "identify": "_identify",
-        "identify_checkpoint": "_checkpoints",
+        "from_config": "configs", "RotaryEmbedding.explain": "explanation.py", "RotaryEmbedding.extend": "extension.py",
+        "RotaryEmbedding.to_config": "writers", "compare": "comparison", "identify": "identification",
+        "identify_checkpoint": "checkpoints",
     }  # fmt: skip
-    return "plot.py" if who in DRAWN else "frequencies" if who in SCALINGS else modules.get(who, "_core")
+    return "plot.py" if who in DRAWN else "frequencies" if who in SCALINGS else modules[who]
 
 
 def texts_of(file):
@@ -101,7 +101,7 @@ def errors_of(who, function, command):
     """Every error that a function may raise, with its name and with each of its arguments where a check names one."""
     for path, texts in TEXTS.items():
         parts = Path(path).parts
-        if module_of(who) not in parts and not {"checks.py", "lengths.py", "spectrum.py", "channels.py"} & {*parts}:
+        if module_of(who) not in parts and not {"checks.py", "spectrum.py", "layouts.py"} & {*parts}:
             continue
         for text in texts:
             names = arguments_of(function, command) if "{name}" in text else [""]

@@ -28,13 +28,13 @@ from rope_xp import (
     YarnScaling,
     from_config,
 )
-from rope_xp._core.config import families, families_of_axes
-from rope_xp._core.config.families import FAMILIES
-from rope_xp._core.config.family import COMMON_DEFAULTS
-from rope_xp._core.config.parts import PARTS
-from rope_xp._core.config.source import mapping_of
-from rope_xp._core.provenance import Provenance, with_provenance
+from rope_xp.configs.families import model_types, model_types_of_axes
+from rope_xp.configs.families.family import COMMON_DEFAULTS
+from rope_xp.configs.families.model_types import FAMILIES
+from rope_xp.configs.parts import PARTS
+from rope_xp.configs.readers.source import mapping_of
 from rope_xp.frequencies import geometric
+from rope_xp.provenance import Provenance, with_provenance
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 LENGTH, SHARE = "original_max_position_embeddings", "partial_rotary_factor"
@@ -598,7 +598,7 @@ def test_frequencies_that_are_trained_are_refused():
 
 def test_every_family_has_one_row():
     names = []
-    for module, name in ((families, "TEXT"), (families_of_axes, "TEXT_AND_VISION")):
+    for module, name in ((model_types, "TEXT"), (model_types_of_axes, "TEXT_AND_VISION")):
         tree = ast.parse(Path(module.__file__).read_text())
         (table,) = [node.value for node in tree.body if getattr(getattr(node, "target", None), "id", "") == name]
         names += [each for key in table.keys for each in ast.literal_eval(key).split()]

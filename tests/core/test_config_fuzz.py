@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rope_xp import from_config
-from rope_xp._core.config.families import FAMILIES
-from rope_xp._core.config.keys import OTHER_KEYS
+from rope_xp.configs.families.model_types import FAMILIES
+from rope_xp.configs.keys import OTHER_KEYS
 
 CASES = [(golden["config"], golden["kwargs"]) for golden in GOLDENS]
 EXAMPLES = settings.default.max_examples

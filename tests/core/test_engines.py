@@ -5,10 +5,10 @@ import re
 import pytest
 
 from rope_xp import LinearScaling, NTKScaling, RotaryEmbedding, Sections, YarnScaling, from_config
-from rope_xp._core import engines
-from rope_xp._core.config.families import FAMILIES
-from rope_xp._core.writers import REFUSED, TARGETS, Options, with_length
-from rope_xp._core.writers import gguf_architectures as gguf
+from rope_xp.configs import engines
+from rope_xp.configs.families.model_types import FAMILIES
+from rope_xp.configs.writers import REFUSED, TARGETS, Options, with_length
+from rope_xp.configs.writers import gguf_architectures as gguf
 
 FILES = sorted(each.name for each in engines.files(engines.__name__).iterdir() if each.name.endswith(".json"))
 ENGINES = sorted({re.fullmatch(r"(.*?)-v?\d.*\.json", name)[1] for name in FILES})

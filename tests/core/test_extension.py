@@ -25,8 +25,8 @@ from rope_xp import (
     YarnScaling,
     from_config,
 )
-from rope_xp._core.lengths import lengths_of
-from rope_xp._core.writers import with_length
+from rope_xp.configs.writers import with_length
+from rope_xp.spectrum import lengths_of
 
 TRAINED, TO = 4096, 32_768
 LISTS = {"short_factor": [1.0] * 32, "long_factor": [1.0 + j for j in range(32)]}

@@ -12,7 +12,7 @@ import pytest
 from configs import CONFIGS, GOLDENS
 
 from rope_xp import DynamicNTKScaling, LongRopeScaling, compare, from_config
-from rope_xp._core.config.command_line import HARMLESS, KNOWN, command_line
+from rope_xp.configs.readers.command_line import HARMLESS, KNOWN, command_line
 
 LLAMA = dict(
     model_type="llama", hidden_size=512, num_attention_heads=8, rope_theta=500_000.0, max_position_embeddings=8192

@@ -523,7 +523,7 @@ def test_the_caller_may_choose_the_layout():
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_config_of_transformers_is_in_no_other_format(name):
-    from rope_xp._core.config.formats import format_of
+    from rope_xp.configs.readers.formats import format_of
 
     found = format_of(CONFIGS[name])
     assert (found is None) == (name != "llama-3.2-1b-mlx")

@@ -23,7 +23,7 @@ from rope_xp import (
     YarnScaling,
     frequencies,
 )
-from rope_xp._core import phases
+from rope_xp.arrays import exact_phases
 
 mp = oracle.mpmath
 # A float64 power is off by the rounding of its exponent times ln(base) < 21, a rule adds a handful of roundings.
@@ -112,7 +112,7 @@ def test_the_distance_from_a_centre_never_wraps(xp, centre):
     """Positions of either end of the integers with a centre of the other: exact below 2**24, and two roundings."""
 
     def assert_differences(where, dtype):
-        found = xp.numpy(phases.difference(xp.array(where, dtype), centre, xp.like().dtype))
+        found = xp.numpy(exact_phases.difference(xp.array(where, dtype), centre, xp.like().dtype))
         for one, truth in zip(found.tolist(), [int(p) - centre for p in where], strict=True):
             assert abs(one - truth) <= (2.01 * 2.0**-24 * abs(truth) if abs(truth) > 2**24 else 0)
 

@@ -12,8 +12,8 @@ import pytest
 from configs import CONFIGS, GOLDENS, HERE, at, changed, paths_of, without
 
 import rope_xp
-from rope_xp._core.config.readers import _readers
-from rope_xp._core.config.remote import UNROTATED
+from rope_xp.configs.key_owners import _readers
+from rope_xp.configs.readers.remote import UNROTATED
 
 # The goldens are rounded once. A power in float64 is off by the rounding of its exponent, times ln(base) < 21 and an
 # exponent < 1, so by a few 1e-15; each rule adds a handful of roundings.

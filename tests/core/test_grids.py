@@ -13,7 +13,7 @@ from errors import assert_all_raise, raising
 from libraries import LIBRARIES
 from samples import embedding
 
-import rope_xp.positions._grids
+import rope_xp.positions.grids
 from rope_xp import positions
 from rope_xp.positions import augment, grid, join, normalized
 
@@ -244,7 +244,7 @@ def test_numpy_is_the_default():
 
 def calls():
     """The calls that the docstring gives for families, by the first words of the family."""
-    doc = rope_xp.positions._grids.__doc__
+    doc = rope_xp.positions.grids.__doc__
     found = re.findall(r"^(\S.*)\n    ``(.*)``$", doc, flags=re.MULTILINE)
     assert len(found) == doc.count("\n    ``")
     return dict(found)

@@ -19,7 +19,7 @@ from programs import PROGRAM, run
 from samples import embedding, radians, random
 
 from rope_xp import apply_rotary_pos_emb, apply_rotary_pos_emb_inplace
-from rope_xp._core import backends
+from rope_xp.arrays import libraries
 
 NUMPY = LIBRARIES["numpy"]
 LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
@@ -57,7 +57,7 @@ def laid_out(problem, xp, dtype):
 
 def permuted(xp, x, axes):
     axes = tuple(int(axis) for axis in axes)
-    return x.permute(axes) if xp.name == "torch" else backends.namespace(x).permute_dims(x, axes)
+    return x.permute(axes) if xp.name == "torch" else libraries.namespace(x).permute_dims(x, axes)
 
 
 def copied(xp, x):

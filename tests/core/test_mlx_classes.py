@@ -10,8 +10,8 @@ import pytest
 from configs import CONFIGS, GOLDENS
 
 from rope_xp import LinearScaling, LongRopeScaling, RotaryEmbedding, YarnScaling, from_config
-from rope_xp._core import engines
-from rope_xp._core.provenance import with_provenance
+from rope_xp.configs import engines
+from rope_xp.provenance import with_provenance
 
 TABLE = engines.table("mlx-lm", "0.32.2")
 YARN = YarnScaling(factor=4.0, original_max_position_embeddings=4096)

@@ -12,7 +12,7 @@ from compare import assert_same
 from samples import embedding
 
 from rope_xp import RotaryEmbedding, apply_rotary_pos_emb
-from rope_xp._core.backends import signature
+from rope_xp.arrays import signature
 
 PLANNED = ("numpy", "torch", "jax")
 

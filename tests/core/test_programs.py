@@ -9,9 +9,9 @@ import pytest
 from libraries import LIBRARIES
 from samples import radians
 
-from rope_xp._core.backends import memory, signature
-from rope_xp._core.kernels import numba_kernel, reference
-from rope_xp._core.kernels.pair_rotation import Rotation
+from rope_xp.arrays import memory, signature
+from rope_xp.kernels import numba_kernel, reference
+from rope_xp.kernels.reference import Rotation
 
 ROTATIONS = [
     Rotation("half", "half"),

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rope_xp import RotaryEmbedding
-from rope_xp._core import phases
+from rope_xp.arrays import exact_phases
 
 EXAMPLES = settings.default.max_examples
 # Both tables are at most 5e-8 off.
@@ -139,24 +139,26 @@ def test_real_positions(xp, kernel, positions, quarters):
 
 def test_a_program_may_scale_its_tables():
     """In NumPy: by one rounding after those of the tables."""
-    from rope_xp._core.kernels import numba_sincos
+    from rope_xp.kernels import numba_sincos
 
-    positions, frequencies = np.arange(-20, 30), phases.Frequencies((1.0, 0.3))
-    program = numba_sincos.prepare(positions, frequencies, 1.3862943611198906)
-    for table, exact in zip(program.run(positions), phases.sin_cos(positions, frequencies, np.float32), strict=True):
+    positions, frequencies = np.arange(-20, 30), exact_phases.Frequencies((1.0, 0.3))
+    program = numba_sincos.prepare_tables(positions, frequencies, 1.3862943611198906)
+    for table, exact in zip(
+        program.run(positions), exact_phases.sin_cos(positions, frequencies, np.float32), strict=True
+    ):
         np.testing.assert_array_equal(table, exact * np.float32(1.3862943611198906))
 
 
 def test_where_there_is_no_program():
-    from rope_xp._core.kernels import numba_sincos
+    from rope_xp.kernels import numba_sincos
 
-    integers, one_row = np.arange(3), phases.Frequencies((1.0, 0.3))
-    assert numba_sincos.prepare(integers, one_row) is not None
-    assert numba_sincos.prepare(np.zeros(3, np.float32), one_row) is None
-    assert numba_sincos.prepare(np.zeros(3, np.int16), one_row) is None
-    of_axes = phases.Frequencies(((1.0, 0.0), (0.0, 0.3)))
-    assert numba_sincos.prepare(np.zeros((2, 3), int), of_axes) is not None
-    assert numba_sincos.prepare(integers, of_axes) is None  # three axes in place of two
+    integers, one_row = np.arange(3), exact_phases.Frequencies((1.0, 0.3))
+    assert numba_sincos.prepare_tables(integers, one_row) is not None
+    assert numba_sincos.prepare_tables(np.zeros(3, np.float32), one_row) is None
+    assert numba_sincos.prepare_tables(np.zeros(3, np.int16), one_row) is None
+    of_axes = exact_phases.Frequencies(((1.0, 0.0), (0.0, 0.3)))
+    assert numba_sincos.prepare_tables(np.zeros((2, 3), int), of_axes) is not None
+    assert numba_sincos.prepare_tables(integers, of_axes) is None  # three axes in place of two
     for nested in (((1.0, 0.5), (0.0, 0.3)), (((1.0, 0.5), (0.2, 0.3)),)):
-        assert numba_sincos.prepare(np.zeros((len(nested), 3), int), phases.Frequencies(nested)) is None
-    assert numba_sincos.prepare(integers, phases.Frequencies(np.asarray([1.0, 0.3]))) is None
+        assert numba_sincos.prepare_tables(np.zeros((len(nested), 3), int), exact_phases.Frequencies(nested)) is None
+    assert numba_sincos.prepare_tables(integers, exact_phases.Frequencies(np.asarray([1.0, 0.3]))) is None

@@ -11,7 +11,7 @@ from libraries import ROUNDOFF
 from samples import random
 
 from rope_xp import apply_rotary_pos_emb
-from rope_xp._core.weights import permute_projection
+from rope_xp.weights import permute_projection
 
 LAYOUTS = ["half", "interleaved"]
 SEQ, INPUTS, HEAD_DIM = 5, 11, 14

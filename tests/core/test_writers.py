@@ -25,10 +25,10 @@ from rope_xp import (
     YarnScaling,
     from_config,
 )
-from rope_xp._core.engines import table
-from rope_xp._core.provenance import Provenance, with_provenance
-from rope_xp._core.writers import TARGETS, with_length
-from rope_xp._core.writers.gguf_architectures import ARCHITECTURE_OF, LAYERS, LONG, gguf_layout
+from rope_xp.configs.engines import table
+from rope_xp.configs.writers import TARGETS, with_length
+from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF, LAYERS, LONG, gguf_layout
+from rope_xp.provenance import Provenance, with_provenance
 
 # Engines compute in float64 here, from float32 numbers where a GGUF file has them: two roundings of a frequency.
 EXACT, FLOAT32 = 1e-13, 2.0**-22

@@ -22,8 +22,8 @@ from rope_xp import (
     YarnScaling,
     from_config,
 )
-from rope_xp._core import engines
-from rope_xp._core.writers import Options, with_length
+from rope_xp.configs import engines
+from rope_xp.configs.writers import Options, with_length
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

@@ -18,8 +18,8 @@ from configs import CONFIGS, GOLDENS
 from server_cases import LENGTH, ORIGINAL, embeddings
 
 from rope_xp import DynamicNTKScaling, LongRopeScaling, from_config
-from rope_xp._core import engines
-from rope_xp._core.writers.servers import innermost
+from rope_xp.configs import engines
+from rope_xp.configs.writers.sglang import innermost
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from rope_xp import from_config
-from rope_xp._core import engines
-from rope_xp._core.provenance import Provenance, with_provenance
+from rope_xp.configs import engines
+from rope_xp.provenance import Provenance, with_provenance
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

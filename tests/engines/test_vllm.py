@@ -38,9 +38,9 @@ from rope_xp import (
     YarnScaling,
     from_config,
 )
-from rope_xp._core.provenance import with_provenance
-from rope_xp._core.writers import Options
-from rope_xp._core.writers.vllm import flags_of_types
+from rope_xp.configs.writers import Options
+from rope_xp.configs.writers.vllm import flags_of_types
+from rope_xp.provenance import with_provenance
 
 GOLDENS_FOLDER = Path(__file__).parents[1] / "goldens"
 CONFIGS, GOLDENS = (json.loads((GOLDENS_FOLDER / f"{name}.json").read_text()) for name in ("configs", "goldens"))

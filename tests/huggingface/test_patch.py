@@ -36,13 +36,13 @@ from tiny_models.models import FAMILIES, TINY, Family, build, prompt
 from tiny_models.timing import timed
 
 from rope_xp import RotaryEmbedding, from_config
-from rope_xp._core.kernels.pair_rotation import Rotation
-from rope_xp.huggingface import _gptj, _rotary, patch, patched, unpatch
-from rope_xp.huggingface._apply import APPLY_SIGNATURES, ARRAY_NAMES, ROTATION_TOLERANCE, apply_function
-from rope_xp.huggingface._compare_tables import REFUSED
-from rope_xp.huggingface._guard import PatchedType
-from rope_xp.huggingface._rewrite import APPLY_NAME
-from rope_xp.huggingface._rotary import Rotary, TableFormat
+from rope_xp.huggingface import gptj, patch, patched, rotary, unpatch
+from rope_xp.huggingface.apply import APPLY_SIGNATURES, ARRAY_NAMES, ROTATION_TOLERANCE, apply_function
+from rope_xp.huggingface.guard import PatchedType
+from rope_xp.huggingface.rewrite import APPLY_NAME
+from rope_xp.huggingface.rotary import Rotary, TableFormat
+from rope_xp.huggingface.same_tables import REFUSED
+from rope_xp.kernels.reference import Rotation
 
 torch.set_num_threads(1)
 MOVES = {"pos_embed_shift": 0.1, "pos_embed_jitter": 1.2, "pos_embed_rescale": 2.0}
@@ -91,8 +91,8 @@ def double_positions(model):
         if isinstance(module, Rotary):
             own = module._tables
             module._tables = lambda x, positions, label, own=own: own(x, positions * 2, label)
-        elif _gptj.holds_table(module):
-            type(module)._rows = property(lambda self: _gptj._row_digits(self)[::2])
+        elif gptj.holds_table(module):
+            type(module)._rows = property(lambda self: gptj._row_digits(self)[::2])
 
 
 @pytest.mark.parametrize("name", ["Llama", "Gemma3", "Cohere", "DeepseekV3"])
@@ -307,7 +307,7 @@ def test_positions_of_every_type(dtype):
 @pytest.mark.parametrize("name", ["GPTJ", "CodeGen"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_rows_are_exact_in_every_dtype(name, dtype):
-    attention = next(m for m in patch(build(FAMILIES[name])).modules() if _gptj.holds_table(m))
+    attention = next(m for m in patch(build(FAMILIES[name])).modules() if gptj.holds_table(m))
     rows = torch.tensor([[0, 1, 255, 256, 257, 1023, 2047]])
     high, low = attention._rows[rows].to(dtype).split(1, -1)
     x = torch.rand(1, 7, 3, 8, generator=torch.Generator().manual_seed(0))
@@ -651,7 +651,7 @@ def give_another_base(monkeypatch, *modes):
         rope = from_config(config, **options)
         return rope.replace(base=100.0) if options["compat"] in modes else rope
 
-    monkeypatch.setattr(_rotary, "from_config", changed)
+    monkeypatch.setattr(rotary, "from_config", changed)
 
 
 def test_a_bug_that_the_installed_transformers_has_fixed(monkeypatch):

@@ -30,9 +30,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from tiny_models.compare import LOGITS, logits
 from tiny_models.models import FAMILIES, build, prompt
 
-from rope_xp.huggingface import _compare_tables, patch, unpatch
-from rope_xp.huggingface._comparison import float32_on_cpu
-from rope_xp.huggingface._guard import PatchedType
+from rope_xp.huggingface import patch, same_tables, unpatch
+from rope_xp.huggingface.contexts import float32_on_cpu
+from rope_xp.huggingface.guard import PatchedType
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:transformers.*", "ignore::FutureWarning:transformers.*")
@@ -317,7 +317,7 @@ def test_patch_in_threads_leaves_what_a_program_has_chosen(monkeypatch):
     """The first thread is done while the second is amid its proof, which began before that end."""
     models, inputs = {name: build(FAMILIES["Llama"]) for name in ("first", "second")}, prompt(FAMILIES["Llama"])
     begun, first_done = {name: threading.Event() for name in models}, threading.Event()
-    seen, proven = [], _compare_tables._checked_rotary
+    seen, proven = [], same_tables._checked_rotary
 
     def slowly(original):
         name = threading.current_thread().name
@@ -335,7 +335,7 @@ def test_patch_in_threads_leaves_what_a_program_has_chosen(monkeypatch):
         if name == "first":
             first_done.set()
 
-    monkeypatch.setattr(_compare_tables, "_checked_rotary", slowly)
+    monkeypatch.setattr(same_tables, "_checked_rotary", slowly)
     with default_dtype(torch.bfloat16):
         before = chosen()
         threads = [threading.Thread(target=run, args=(name,), name=name) for name in models]

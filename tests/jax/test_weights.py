@@ -8,7 +8,7 @@ from flax import nnx
 from samples import random
 
 from rope_xp import RotaryEmbedding
-from rope_xp._core.weights import permute_projection
+from rope_xp.weights import permute_projection
 
 
 def permute(w):

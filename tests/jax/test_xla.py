@@ -15,8 +15,8 @@ from libraries import LIBRARIES
 from samples import radians
 
 from rope_xp import RotaryEmbedding, Sections, apply_rotary_pos_emb, fixed_pos_embedding
-from rope_xp._core.kernels import xla as kernel
-from rope_xp._core.kernels.pair_rotation import Rotation
+from rope_xp.kernels import xla as kernel
+from rope_xp.kernels.reference import Rotation
 
 random = LIBRARIES["jax"].random
 DTYPES = [jnp.float32, jnp.bfloat16, jnp.float16]

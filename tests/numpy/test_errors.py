@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import rope_xp
-from rope_xp import frequencies, plot, positions
-from rope_xp._core import errors
-from rope_xp._core.errors import public, wrong, wrong_type, wrong_value
+from rope_xp import errors, frequencies, plot, positions
+from rope_xp.errors import public, wrong, wrong_type, wrong_value
 
 # Modules whose functions are public, and those that need a framework.
 PLACES = (rope_xp, frequencies, positions, plot)
@@ -25,7 +24,7 @@ def marks():
     """The name of each marked function, by its code, after all modules were imported that need no framework."""
     for each in pkgutil.walk_packages(rope_xp.__path__, "rope_xp."):
         first = each.name.split(".")[1]
-        if first not in NEED_A_FRAMEWORK and not each.name.startswith(("rope_xp._core.kernels", "rope_xp.__main__")):
+        if first not in NEED_A_FRAMEWORK and not each.name.startswith(("rope_xp.kernels", "rope_xp.__main__")):
             importlib.import_module(each.name)
     # Other tests import modules again, or remove them.
     loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}

@@ -15,7 +15,7 @@ import pytest
 from programs import PROGRAM, run
 
 import rope_xp
-from rope_xp._core.backends import threads
+from rope_xp.arrays import threads
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +104,7 @@ def work(_):
 with warnings.catch_warnings(record=True) as caught, ThreadPoolExecutor(8) as pool:
     warnings.simplefilter("always")
     assert all(pool.map(work, range(8)))
-assert "rope_xp._core.kernels.numba_kernel" not in sys.modules and "numba" not in sys.modules
+assert "rope_xp.kernels.numba_kernel" not in sys.modules and "numba" not in sys.modules
 x = np.ones((2, 4))
 kept = weakref.ref(x)
 apply_rotary_pos_emb(x, (np.ones((2, 2)), np.ones((2, 2))), layout="half")
@@ -176,13 +176,13 @@ def test_a_change_in_another_file_is_compiled_anew(tmp_path):
     package = shutil.copytree(Path(rope_xp.__file__).parent, tmp_path / "rope_xp")
     options = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path)}
     for difference, right in (("fsub", "True"), ("fadd", "False")):
-        pairs = package / "_core/kernels/numba_pairs.py"
+        pairs = package / "kernels/numba_pairs.py"
         pairs.write_text(pairs.read_text().replace("builder.fsub", f"builder.{difference}"))
         assert run(tmp_path, PROGRAM + "print(is_right())", **options).splitlines()[-1] == right
 
 
 PATIENCE = """
-from rope_xp._core.kernels import numba_jobs
+from rope_xp.kernels import numba_jobs
 
 numba_jobs.PATIENCE = {}
 """
@@ -411,7 +411,7 @@ def test_the_region_is_left_when_the_work_is_interrupted(pause, monkeypatch):
 def test_openmp_is_there(tmp_path):
     """What the tests above replace."""
     script = """
-from rope_xp._core.backends import threads
+from rope_xp.arrays import threads
 
 regions = []
 real = threads._openmp

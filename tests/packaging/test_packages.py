@@ -67,7 +67,7 @@ def test_source_archive_has_nothing_else(unpacked):
     texts = {".gitignore", "CHANGELOG.md", "CITATION.cff", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"}
     assert {path.name for path in unpacked.iterdir()} == {"rope_xp", "tests", *texts}
     inside = [path for path in unpacked.glob("*/**/*") if path.is_file() and path.suffix != ".py"]
-    tables = {path.relative_to(ROOT).as_posix() for path in (ROOT / "rope_xp/_core/engines").glob("*.json")}
+    tables = {path.relative_to(ROOT).as_posix() for path in (ROOT / "rope_xp/configs/engines").glob("*.json")}
     assert {path.relative_to(unpacked).as_posix() for path in inside} == {"rope_xp/py.typed", *tables} and tables
     assert SOURCES.stat().st_size < 420_000
 

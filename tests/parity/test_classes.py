@@ -12,9 +12,9 @@ import pytest
 import torch
 import transformers
 
-from rope_xp._core.config import families
-from rope_xp._core.config import parts as family_parts
-from rope_xp._core.config.family import LayerType, Pairing
+from rope_xp.configs import parts as family_parts
+from rope_xp.configs.families import model_types
+from rope_xp.configs.families.family import LayerType, Pairing
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -63,14 +63,14 @@ def test_a_class_is_covered_only_if_it_was_compared():
 
 def says(family, **defaults):
     """A family, and its row with other defaults."""
-    row = families.FAMILIES[family]
+    row = model_types.FAMILIES[family]
     return family, replace(row, defaults={**row.defaults, **defaults})
 
 
 def with_types(family, **by_type):
     """A family, and its row with types of layers that differ in another way."""
-    layers = families.FAMILIES[family].layers
-    return family, replace(families.FAMILIES[family], layers=replace(layers, by_type={**layers.by_type, **by_type}))
+    layers = model_types.FAMILIES[family].layers
+    return family, replace(model_types.FAMILIES[family], layers=replace(layers, by_type={**layers.by_type, **by_type}))
 
 
 OTHER_BASE = LayerType({"rope_theta": 100_000.0})
@@ -83,7 +83,7 @@ MISTAKES = {
     "share of Phi": ("Phi", *says("phi", partial_rotary_factor=1.0)),
     "share of Persimmon": ("Persimmon", *says("persimmon", partial_rotary_factor=1.0)),
     "share of Nemotron": ("Nemotron", *says("nemotron", partial_rotary_factor=0.25)),
-    "pairing of Kimi-K2": ("DeepseekV3", "kimi_k2", replace(families.FAMILIES["kimi_k2"], pairing=Pairing("half"))),
+    "pairing of Kimi-K2": ("DeepseekV3", "kimi_k2", replace(model_types.FAMILIES["kimi_k2"], pairing=Pairing("half"))),
     "length of Phi-3": ("Phi3", *says("phi3", original_max_position_embeddings=8192)),
     "head of Seed-OSS": ("SeedOss", *says("seed_oss", head_dim=64)),
     "sliding base of Gemma 4": ("Gemma4Text", *with_types("gemma4_text", sliding_attention=OTHER_BASE)),
@@ -94,7 +94,7 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_in_defaults_are_found(mistake, monkeypatch):
     name, family, row = MISTAKES[mistake]
-    monkeypatch.setitem(families.FAMILIES, family, row)
+    monkeypatch.setitem(model_types.FAMILIES, family, row)
     assert wrong(outcomes.outcomes(*FILES[f"{name}RotaryEmbedding"], quick=mistake != "length of Phi-3"))
 
 
@@ -117,14 +117,14 @@ def test_mistakes_in_paths_are_found(mistake, monkeypatch):
 
 def test_a_mistake_in_a_default_of_fuyu_is_found(monkeypatch):
     """Its text is that of Persimmon, where the file states nothing of it."""
-    monkeypatch.setitem(families.FAMILIES, *says("fuyu", rope_theta=500.0))
+    monkeypatch.setitem(model_types.FAMILIES, *says("fuyu", rope_theta=500.0))
     assert wrong(parts.parts("fuyu", transformers.CONFIG_MAPPING["fuyu"]()))
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_family_that_a_newer_transformers_adds_is_listed(known, monkeypatch):
     """It is a mistake only where every class must be covered."""
-    monkeypatch.delitem(families.FAMILIES, "llama")
+    monkeypatch.delitem(model_types.FAMILIES, "llama")
     monkeypatch.setattr(rows, "is_known", lambda: known)
     (result,) = outcomes.measure(quick=True, only=("LlamaRotaryEmbedding",))
     assert not result.covered and bool(result.wrong) == known

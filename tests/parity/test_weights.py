@@ -8,7 +8,7 @@ from peers import file_of_torchtune, random
 from transformers.core_model_loading import PermuteForRope
 
 from rope_xp import RotaryEmbedding
-from rope_xp._core.weights import permute_projection
+from rope_xp.weights import permute_projection
 
 HEADS, KV_HEADS, HEAD_DIM, DIM = 8, 2, 16, 128
 TORCHTUNE = {"num_heads": HEADS, "num_kv_heads": KV_HEADS, "dim": DIM}

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rope_xp import RotaryEmbedding, frequencies, plot
-from rope_xp._core.lengths import is_scaled
+from rope_xp.spectrum import is_scaled
 
 SCRIPT = Path(__file__).parents[2] / "docs/javascripts/rope.js"
 # What the page computes for settings, as a JavaScript function of the module and the settings.

@@ -10,7 +10,7 @@ from rope_xp import (
     Sections,
     YarnScaling,
 )
-from rope_xp._core.provenance import Provenance, with_provenance
+from rope_xp.provenance import Provenance, with_provenance
 
 LENGTH, ORIGINAL = 512, 128
 AT = {"original_max_position_embeddings": ORIGINAL}

@@ -6,8 +6,7 @@ import numpy as np
 from compare import assert_same
 
 import rope_xp
-from rope_xp import RotaryEmbedding
-from rope_xp._core import rotation
+from rope_xp import RotaryEmbedding, functions
 
 
 def make_calls_twice():
@@ -15,9 +14,9 @@ def make_calls_twice():
     for name in ("__call__", "sincos", "rotate", "shift", "rerotate"):
         setattr(RotaryEmbedding, name, _twice(getattr(RotaryEmbedding, name)))
     RotaryEmbedding.rotate_inplace = _twice_in_place(RotaryEmbedding.rotate_inplace, first=1)
-    rope_xp.apply_rotary_pos_emb = rotation.apply_rotary_pos_emb = _twice(rope_xp.apply_rotary_pos_emb)
+    rope_xp.apply_rotary_pos_emb = functions.apply_rotary_pos_emb = _twice(rope_xp.apply_rotary_pos_emb)
     in_place = _twice_in_place(rope_xp.apply_rotary_pos_emb_inplace)
-    rope_xp.apply_rotary_pos_emb_inplace = rotation.apply_rotary_pos_emb_inplace = in_place
+    rope_xp.apply_rotary_pos_emb_inplace = functions.apply_rotary_pos_emb_inplace = in_place
 
 
 def _twice(call):

@@ -4,102 +4,102 @@ import re
 
 # The file, and its line with the change in braces: {{before~>after}}. The reason is below it.
 TABLE = r"""
-_core/axes.py: if counts {{!=~>>}} sizes:
+sections.py: if counts {{!=~>>}} sizes:
     Pairs left over follow the first section, so that counts that differ are always the greater tuple.
-_core/phases.py: steps = (offset + (1 {{<<~>//}} (step - 1))) >> step
+arrays/exact_phases.py: steps = (offset + (1 {{<<~>//}} (step - 1))) >> step
     The remainder is at most one step instead of half a step. The split stays exact except for 2^-33.
-_core/angles.py: return sin {{*~>%}} cos_change + cos * sin_change, cos * cos_change - sin * sin_change
+kernels/angles.py: return sin {{*~>%}} cos_change + cos * sin_change, cos * cos_change - sin * sin_change
     NumPy has no derivatives, and gets there never; on PyTorch,
     test_gradients_of_learned_frequencies_and_real_positions fails.
-_core/config/reading.py: if message {{==~>is}} str(error):
+configs/reading.py: if message {{==~>is}} str(error):
     An error with one argument gives the same string again each time; a message that is not shortened is that one.
-positions/_prompt.py: if positions.max(initial={{0~> 1}}) >= 2**31:
+positions/prompts.py: if positions.max(initial={{0~> 1}}) >= 2**31:
     The number stands for a prompt without tokens; each one below 2**31 does.
-positions/_prompt.py: positions = np.zeros((axes, *types.shape), dtype="float64" if dtype {{=~><}}= "float32" else "int64")
+positions/prompts.py: positions = np.zeros((axes, *types.shape), dtype="float64" if dtype {{=~><}}= "float32" else "int64")
     The other dtype is int32, which is the greater string.
-positions/_sequence.py: if not (backends.is_host(first) or (isinstance(seq, int) and seq <{{=~>}} 1)):
+positions/sequence.py: if not (libraries.is_host(first) or (isinstance(seq, int) and seq <{{=~>}} 1)):
     The branch only keeps sums from wrapping; for one token there is nothing to keep.
-positions/_sequence.py: if not (backends.is_host(first) or (isinstance(seq, int) and seq <= {{1~>0}})):
+positions/sequence.py: if not (libraries.is_host(first) or (isinstance(seq, int) and seq <= {{1~>0}})):
     The branch only keeps sums from wrapping; for one token there is nothing to keep.
-_core/phases.py: words = backends.from_numbers(self._host[bits], like=like, dtype=xp.int32 if bits {{=~><}}= 32 else xp.int64)
+arrays/exact_phases.py: words = libraries.from_numbers(self._host[bits], like=like, dtype=xp.int32 if bits {{=~><}}= 32 else xp.int64)
     There are 32 and 64 bits, no fewer.
-frequencies/_by_length.py: kept_fraction = float(revolutions >{{~>=}} self.high_freq_factor)
+frequencies/by_length.py: kept_fraction = float(revolutions >{{~>=}} self.high_freq_factor)
     At the boundary the other branch gives 1 too.
-positions/_grids.py: counts = [positions.shape[{{0~> -1}}] for positions in axis_positions]
+positions/grids.py: counts = [positions.shape[{{0~> -1}}] for positions in axis_positions]
     Positions along an axis have one axis.
-_core/table_scale.py: if removed is not None and factor is not None and factor == removed.resolved_attention_factor != {{1~>2}}.0:
+kernels/tables.py: if removed is not None and factor is not None and factor == removed.resolved_attention_factor != {{1~>2}}.0:
     No scaling has a factor of 2, and a factor of 1 that is left behind changes nothing.
-_core/angles.py: return sin {{*~>&}} cos_change + cos * sin_change, cos * cos_change - sin * sin_change
+kernels/angles.py: return sin {{*~>&}} cos_change + cos * sin_change, cos * cos_change - sin * sin_change
     NumPy has no derivatives; on PyTorch, test_gradients_of_learned_frequencies_and_real_positions fails.
-positions/_sequence.py: if boundaries[-1] >= 2**{{31~> 30}}:
+positions/sequence.py: if boundaries[-1] >= 2**{{31~> 30}}:
     Only a row of 2^30 tokens shows it, which takes 4 GB.
-_core/phases.py: carry = (lower_middle & 0xFFFF) + (upper_low & {{0xFFFF~>65534}}) + ((lower_low >> 16) & 0xFFFF)
+arrays/exact_phases.py: carry = (lower_middle & 0xFFFF) + (upper_low & {{0xFFFF~>65534}}) + ((lower_low >> 16) & 0xFFFF)
     It changes phases by 2^-32 of a revolution, for one position in 65,536.
-positions/_prompt.py: extent = max(height, width) if compat else cells.max(initial=-{{1~> 0}}) + 1
+positions/prompts.py: extent = max(height, width) if compat else cells.max(initial=-{{1~> 0}}) + 1
     The number stands for a grid without cells, which is refused before.
-_core/config/layers.py: count = layers_of(keys) or (layer + 1 if isinstance(layer, int) else {{0~>1}})
+configs/layers.py: count = layers_of(keys) or (layer + 1 if isinstance(layer, int) else {{0~>1}})
     The count of layers is asked for again where a family's types need it.
-_core/phases.py: return backends.namespace(self._inv_freq).reshape(self._inv_freq[self._axis, ...], (-{{1~> 2}},))
+arrays/exact_phases.py: return libraries.namespace(self._inv_freq).reshape(self._inv_freq[self._axis, ...], (-{{1~> 2}},))
     NumPy takes any negative number for the size that is left.
-_core/config/layers.py: return self.block.name {{=~>>}}= DEFAULT_BLOCK_NAME
+configs/layers.py: return self.block.name {{=~>>}}= DEFAULT_BLOCK_NAME
     No other name of a block is a greater string.
-_core/config/layer_types.py: return not isinstance(block, Mapping) or block.get("rope_theta", {{1~>2}}) is not None
+configs/families/layer_types.py: return not isinstance(block, Mapping) or block.get("rope_theta", {{1~>2}}) is not None
     Only None differs from both numbers.
-_core/phases.py: integer = xp.int32 if bits == 3{{2~>1}} else xp.int64
+arrays/exact_phases.py: integer = xp.int32 if bits == 3{{2~>1}} else xp.int64
     Integers of 64 bits hold the same numbers.
-_core/tables.py: table = table.astype("float64" if {{~>not }}in_float64 else "float32", copy=False)
+kernels/tables.py: table = table.astype("float64" if {{~>not }}in_float64 else "float32", copy=False)
     NumPy converts once more at the end; on JAX without 64 bits, tests of tables from NumPy fail.
-_core/angles.py: derivative = backends.is_real(positions) or {{not~>}} frequencies.are_floats
+kernels/angles.py: derivative = libraries.is_real(positions) or {{not~>}} frequencies.are_floats
     NumPy has no derivatives; on PyTorch, test_gradients_of_learned_frequencies_and_real_positions fails.
-_core/phases.py: for _ in {{range(x.ndim)~>[]}}:
+arrays/exact_phases.py: for _ in {{range(x.ndim)~>[]}}:
     NumPy's arrays broadcast without axes added; array libraries that do not are tested elsewhere.
-positions/_sequence.py: if isinstance(total, int) and total > 1 << (bits - {{1~>2}}):
+positions/sequence.py: if isinstance(total, int) and total > 1 << (bits - {{1~>2}}):
     Only a row of 2^30 tokens shows it, which takes 4 GB.
-_core/angles.py: {{*~>/}},
+kernels/angles.py: {{*~>/}},
     The function is private, and each call names these arguments.
-_core/alignment.py: return size is None {{or~>and}} other is None or size == other
+arrays/alignment.py: return size is None {{or~>and}} other is None or size == other
     NumPy knows all its sizes; those of ndonnx may be unknown, and test_ndonnx fails.
-_core/angles.py: return sin * cos_change + cos {{*~>^}} sin_change, cos * cos_change - sin * sin_change
+kernels/angles.py: return sin * cos_change + cos {{*~>^}} sin_change, cos * cos_change - sin * sin_change
     NumPy has no derivatives; on PyTorch, test_gradients_of_learned_frequencies_and_real_positions fails.
-_core/angles.py: derivative = backends.is_real(positions) {{or~>and}} not frequencies.are_floats
+kernels/angles.py: derivative = libraries.is_real(positions) {{or~>and}} not frequencies.are_floats
     NumPy has no derivatives; on PyTorch, test_gradients_of_learned_frequencies_and_real_positions fails.
-_core/angles.py: local = frequencies if learned is {{~>not }}None else phases.Frequencies(learned)
+kernels/angles.py: local = frequencies if learned is {{~>not }}None else exact_phases.Frequencies(learned)
     Only for positions that are a DTensor of PyTorch.
-_core/embedding.py: widest = next((array for array in arrays if backends.dtype_name(array.dtype) == "float64"), arrays[{{0~> -1}}])
+kernels/plan.py: widest = next((array for array in arrays if libraries.dtype_name(array.dtype) == "float64"), arrays[{{0~> -1}}])
     Arrays other than float64 have float32 tables, and all arrays have one library and device.
-_core/config/reading.py: like = ", ".join(get_close_matches(model_type[:{{100~> 99}}], FAMILIES)) or "no known name"
+configs/reading.py: like = ", ".join(get_close_matches(model_type[:{{100~> 99}}], FAMILIES)) or "no known name"
     No known name is long enough to be similar to 99 letters.
-_core/config/keys.py: return message if len(message) < 1000 else f"{message[:600]} ... {message[-{{300~> 301}}:]}"
+configs/keys.py: return message if len(message) < 1000 else f"{message[:600]} ... {message[-{{300~> 301}}:]}"
     One letter more of a long message, which still has fewer than 1,000.
-_core/config/layers.py: count = layers_of(keys) or (layer + 1 if isinstance(layer, int) else {{0~>-1}})
+configs/layers.py: count = layers_of(keys) or (layer + 1 if isinstance(layer, int) else {{0~>-1}})
     The count of layers is asked for again where a family's types need it.
-_core/description.py: why_not_faster = kernels.why_not_faster(x, kernel) if rope.kernel {{==~>>}} "fastest" else ""
+description.py: why_not_faster = kernels.why_not_faster(x, kernel) if rope.kernel {{==~>>}} "fastest" else ""
     It takes a program without numba: test_numba_asked_for_must_be_installed of test_kernels fails, which is not run.
-_core/embedding.py: example = ", such as YarnScaling(...)" if kind {{is~>==}} Scaling else ""
+embedding.py: example = ", such as YarnScaling(...)" if kind {{is~>==}} Scaling else ""
     Classes are equal only to themselves.
-_core/phases.py: def values(self, {{*~>/}}, like: Any, dtype: Any) -> Any:
+arrays/exact_phases.py: def values(self, {{*~>/}}, like: Any, dtype: Any) -> Any:
     The method is private, and each call names these arguments.
-_core/phases.py: count = {{11~>12}} if bits == 32 else 15  # bytes after the point: those of the words, and three more for the carry
+arrays/exact_phases.py: count = {{11~>12}} if bits == 32 else 15  # bytes after the point: those of the words, and three more for the carry
     It changes the last of 64 bits, by 2^-64 of a revolution per position, for less than one frequency in 100,000.
-_core/phases.py: def __init__(self, inv_freq: Any, shape: tuple[int, ...], axis: int = {{0~>1}}):
+arrays/exact_phases.py: def __init__(self, inv_freq: Any, shape: tuple[int, ...], axis: int = {{0~>1}}):
     The axis is left out only with floats, whose rows do not read it.
-_core/plan.py: leading, shape = _shape_of_positions(who, "positions", positions, rope.axes, arrays[{{0~> -1}}])
+kernels/plan.py: leading, shape = _shape_of_positions("positions", positions, rope.axes, arrays[{{0~> -1}}])
     Only the library and device are read, which are those of all arrays.
-_core/plan.py: are_integers = positions is None or {{not~>}} backends.is_real(positions)
+kernels/plan.py: are_integers = positions is None or {{not~>}} libraries.is_real(positions)
     No kernel computes angles for NumPy; tests/triton tests the kernel of a GPU that does.
-_core/plan.py: is_plain = rope._frequencies.is_single_row and rope.phase == "exact" {{and~>or}} rope.xpos is None
+kernels/plan.py: is_plain = rope._frequencies.is_single_row and rope.phase == "exact" {{and~>or}} rope.xpos is None
     No kernel computes angles for NumPy; tests/triton tests the kernel of a GPU that does.
-_core/plan.py: seq_axis = {{0~>-1}}
+kernels/plan.py: seq_axis = {{0~>-1}}
     The axis is read only without positions, and is that of the arrays then.
-_core/table_scale.py: rates = backends.with_axes(backends.namespace(rates), rates, (*[1] * (tokens.ndim - {{1~>2}}), *rates.shape))
+kernels/tables.py: rates = libraries.with_axes(libraries.namespace(rates), rates, (*[1] * (tokens.ndim - {{1~>2}}), *rates.shape))
     NumPy's arrays broadcast without axes added; array libraries that do not are tested elsewhere.
-_core/tables.py: same_kind = type(table) {{is~>==}} type(x) and table.dtype == dtype and backends.on_one_device(table, x)
+kernels/tables.py: same_kind = type(table) {{is~>==}} type(x) and table.dtype == dtype and libraries.on_one_device(table, x)
     Classes are equal only to themselves.
-frequencies/_by_length.py: return sqrt(1.0 + log(self.factor or {{1~>2}}.0) / log(self.original_max_position_embeddings))
+frequencies/by_length.py: return sqrt(1.0 + log(self.factor or {{1~>2}}.0) / log(self.original_max_position_embeddings))
     Without a factor, an attention factor or magnitudes must be given, so that this line is not reached.
-positions/_grids.py: if len(values) {{!=~>is not}} len(sizes):
+positions/grids.py: if len(values) {{!=~>is not}} len(sizes):
     CPython has one object for each small number, and arrays have fewer axes than 257.
-positions/_prompt.py: first = np.flatnonzero(np.diff(types, prepend={{-~>~}}1))
+positions/prompts.py: first = np.flatnonzero(np.diff(types, prepend={{-~>~}}1))
     The number only has to differ from every type, and types are not negative.
 """  # noqa: E501
 

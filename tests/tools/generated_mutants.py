@@ -32,17 +32,31 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.provider import OperatorProvider
 
 TESTS = Path(__file__).resolve().parents[1]
-MODULES = (
-    "rotation channels tables table_scale alignment plan calls angles phases frequencies spectrum axes description "
-)
-MODULES = (MODULES + "rope_parameters embedding positions config").split()
+MODULES = [
+    "functions",
+    "layouts",
+    "tables",
+    "alignment",
+    "plan",
+    "angles",
+    "exact_phases",
+    "frequencies",
+    "spectrum",
+    "sections",
+    "description",
+    "embedding",
+    "positions",
+    "configs",
+]
 # Tests of a module that are named otherwise.
-OF_EMBEDDING = ["embedding", "spectrum", "channels", "table_scale", "plan", "calls", "description", "rope_parameters"]
+OF_EMBEDDING = ["embedding", "spectrum", "layouts", "plan", "description"]
 TESTS_OF = {
     **dict.fromkeys(OF_EMBEDDING, ("embedding", "axes")),
-    "phases": ("angles", "frequencies"),
-    "config": ("config", "goldens"),
+    "exact_phases": ("angles", "frequencies"),
+    "configs": ("config", "goldens"),
     "alignment": ("rotation", "axes"),
+    "functions": ("rotation",),
+    "sections": ("axes",),
     "tables": ("rotation", "embedding"),
 }
 # Not run, as they take long: tests of compiled kernels and of broken surroundings, and the search for bad configs.

@@ -23,77 +23,82 @@ TESTS = Path(__file__).parents[1]
 SLOW = ("numpy/test_faults.py", "core/test_config_fuzz.py")
 # The tests of files and folders whose tests are named otherwise.
 TESTS_OF = {
-    **dict.fromkeys(("reference", "alignment"), "rotation"),
-    **dict.fromkeys(("spectrum", "calls", "table_scale"), "embedding"),
-    **dict.fromkeys(("phases", "host_sincos", "numba_sincos"), "angles"),
-    **dict.fromkeys(("backends", "checks"), "kernels"),
+    **dict.fromkeys(("reference", "alignment", "functions"), "rotation"),
+    **dict.fromkeys(("exact_phases", "numba_sincos"), "angles"),
+    **dict.fromkeys(("libraries", "checks"), "kernels"),
     **dict.fromkeys(("plan", "signature"), "plans"),
-    **dict.fromkeys(("params_json", "megatron"), "formats"),
-    "gguf_scaling": "writers",
+    **dict.fromkeys(("params_json", "megatron_args"), "formats"),
+    "comparison": "compare",
+    "configs": "config",
     "explanation": "explain",
+    "gguf_metadata": "writers",
+    "identification": "identify",
+    "sections": "axes",
+    "spectrum": "embedding",
 }
 
 # By file, each mutant: its name, the text that stands there exactly once, and what it becomes.
 MUTANTS_BY_FILE = r"""
-_core/kernels/reference.py
+kernels/reference.py
     the other pairing: if layout == "interleaved": ==> if layout == "half":
     the other pairing: axis=-2 if layout == "half" else -1 ==> axis=-1 if layout == "half" else -2
     rotation by the opposite angle: cos - second * sin, second * cos + first
         ==> cos + second * sin, second * cos - first
     arithmetic in the dtype of x: halves = rotation.read
-        ==> sin, cos = (backends.astype(t, x.dtype) for t in (sin, cos))\n    halves = rotation.read
-    float32 returned for half precision turned back: [backends.astype(rotated, x.dtype)]
-        ==> [rotated if rotation.inverse else backends.astype(rotated, x.dtype)]
+        ==> sin, cos = (libraries.astype(t, x.dtype) for t in (sin, cos))\n    halves = rotation.read
+    float32 returned for half precision turned back: [libraries.astype(rotated, x.dtype)]
+        ==> [rotated if rotation.inverse else libraries.astype(rotated, x.dtype)]
     blocks paired across: (*leading, blocks, 2, count // blocks) ==> (*leading, 2, blocks, count // blocks)
     the first channels in place of the last: rotation.first_channel : end] ==> : end - rotation.first_channel]
-    the row after the last taken for one: (positions < backends.size_of(table, 0)) ==> (positions <= table.shape[0])
+    the row after the last taken for one: (positions < libraries.size_of(table, 0)) ==> (positions <= table.shape[0])
     rows from the end: known = (positions >= 0) ==> known = (positions >= -table.shape[0])
     rows of the table before: tables.append(tables[-1] if shared else ==> tables.append(tables[-1] if index else
-_compare/search.py
+comparison/first_position.py
     a pair found apart too late: max(ceil((beginning - angle) / step), after + 1)
         ==> max(ceil((beginning - angle) / step) + 1, after + 1)
     a pair that turns back starts ahead: start, step = -start, -step ==> step = -step
-_identify/maps.py
+identification/maps.py
     sines that are swapped turn the same way: quarter * pi / 2 - start, -step ==> quarter * pi / 2 - start, step
-_identify/confirm.py
-    a value confirmed at any position: if wrong.any(): ==> if False:
-_identify/irregular.py
-    calls that need not agree: if wrong.any(): ==> if False:
-frequencies/_progressions.py
+identification/irregular.py
+    a value confirmed at any position: if wrong.any():\n                    return int
+        ==> if False:\n                    return int
+identification/irregular.py
+    calls that need not agree: if wrong.any():\n            return _in ==> if False:\n            return _in
+frequencies/progressions.py
     another base: Decimal(base) ==> Decimal(2 * base)
     exponent without the factor of two: -2 * Decimal ==> -1 * Decimal
     frequencies counted from one: ratio**j ==> ratio ** (j + 1)
-_core/spectrum.py
+spectrum.py
     exponent over head_dim instead of rotary_dim: _progression(base, rotary_dim,
         ==> _progression(base, span.rotary_dim if sections else span.head_dim - span.first_channel,
-_core/explanation/bands.py
+explanation.py
     turns of scaled pairs in training: (self.unscaled or self.frequency) <= ==> self.frequency <=
     scaled pairs unseen from the trained length on: (self.divisor or 1.0) * trained ==> trained
-_core/explanation/precision.py
+explanation.py
     the error of float32 without that of its frequencies: * w.astype(np.float32) ==> * w
-_core/explanation/warning_texts.py
+explanation.py
     a factor that does not match the lengths: if stated in (extended, original): ==> if stated:
-_core/angles.py
+kernels/angles.py
     xPos keys grow too: 1 if role == "query" else -1 ==> 1 if role == "query" else 1
-    sine and cosine exchanged: SinCos(backends.materialized(sin), backends.materialized(cos)) ==> SinCos(cos, sin)
+    sine and cosine exchanged: SinCos(libraries.materialized(sin), libraries.materialized(cos)) ==> SinCos(cos, sin)
     phases that drift: if phase == "float32": ==> if phase in ("exact", "float32"):
-positions/_sequence.py
+positions/sequence.py
     positions counted from one: else like) + offset ==> else like) + offset + 1
-    padding not counted out: backends.cumulative_sum(tokens) - 1 ==> tokens * 0
+    padding not counted out: libraries.cumulative_sum(tokens) - 1 ==> tokens * 0
     a mask of numbers compared with one: real=False) != 0 ==> real=False) == 1
     positions beyond int64: last < 2 ** (bits - 1)) ==> last < 2 ** (bits - 1) + (bits == 64) * seq)
     tokens beyond the last boundary: total != numbers[-1]: ==> total < numbers[-1]:
     later chunks in the order of ranks: (2 * (size - 1 - first)) ==> size
     chunks of the row for each sequence: start, (end - start) // chunks, ==> start, total // chunks,
     tokens taken at their positions: positions + start, axis=-1 ==> positions, axis=-1
-_core/alignment.py
+arrays/alignment.py
     the heads' axis taken for the sequence: axis = checks.axis(seq_dim, x) if ==> axis = x.ndim - 2 if
     batch axes behind the sequence: len(batch) > seq_axis or ==>
     tables of queries for keys of other axes: sin is not last_sin or alignment != last_alignment ==> sin is not last_sin
-_core/backends/signature.py
+arrays/signature.py
     a plan for other strides: x.shape, x.strides, x.flags.num ==> x.shape, x.flags.num
     a plan for options of other types: else (kinds, options, ==> else (options,
-_core/plan.py
+kernels/plan.py
     rows of tables that need a conversion: check_tables(arrays, sincos, rope.pairs) and checks.are_ready_positions(
         ==> check_tables(arrays, sincos, rope.pairs) or checks.are_ready_positions(
     positions that need a conversion: are_ready = positions is None or checks.are_ready_positions(
@@ -107,7 +112,7 @@ _core/plan.py
     attention factor kept by rerotate: rope._scale.inverted(*rope.sincos(positions, like=k, role="key"))
         ==> rope.sincos(positions, like=k, role="key")
     keys rotated back by rerotate: new_sin * cos - new_cos * sin ==> new_cos * sin - new_sin * cos
-_core/phases.py
+arrays/exact_phases.py
     a carry dropped from the phase: + (carry >> 16) ==>
     negative positions taken for positive: (of_axis[new_axes], row) ==> (abs(of_axis[new_axes]), row)
     the fraction of a position dropped: + _phase_of_part(part, revolutions, bits) ==>
@@ -115,16 +120,16 @@ _core/phases.py
     only the first axis counted: phase = phase + next_phase\n ==> phase = phase + 0 * next_phase\n
     the axes' positions gathered from the first: in zip(columns, self.axis ==> in zip(columns[::-1], self.axis
     xPos subtracted in integers that wrap: positions // 2 - origin // 2 ==> (positions - origin) // 2
-_core/embedding.py
+embedding.py
     equality without the width: for each in fields(self) if each.compare}\n        if not
         ==> for each in fields(self)[1:] if each.compare}\n        if not
     replaced without its width: given["rotary_dim"] = None ==> pass
-_core/axes.py
+sections.py
     axes in another order: return [0, 1] * sizes[0] ==> return [1, 0] * sizes[0]
     an axial progression over all pairs: 2 * sizes[section]) for section ==> width) for section
-_core/kernels/pair_rotation.py
+kernels/reference.py
     written as it was read: read=self.write, write=self.read, inverse ==> inverse
-frequencies/_by_length.py
+frequencies/by_length.py
     YaRN's ramp inverted: / self.factor * fraction + w * (1.0 - fraction)
         ==> * fraction + w / self.factor * (1.0 - fraction)
     YaRN's ramp held below the pairs: min(last, rotary_dim - 1) ==> min(last, rotary_dim // 2 - 1)
@@ -133,78 +138,78 @@ frequencies/_by_length.py
     LongRoPE long from the length on: self.seq_len > self.original ==> self.seq_len >= self.original
     dynamic scaling by the original length: max(self.seq_len or 0, self.max_position_embeddings)
         ==> self.seq_len or self.max_position_embeddings
-frequencies/_by_factor.py
+frequencies/by_factor.py
     proportional over the part: int(self.partial_rotary_factor * rotary_dim // 2)
         ==> int(self.partial_rotary_factor * rotary_dim)
-_core/config/keys.py
+configs/keys.py
     a key of a config lost: if unread: ==> if False:
     a key in other letters: if wanted is not None: ==> if False:
     a key with a wrong letter: if not {*self._ends_of(plain)} & self._ends: ==> if True:
     alibi let through: return value is not None and value is not False ==> return False
-_core/config/scaling.py
+configs/scaling_rule.py
     a scaling rule dropped: scaling: Any = rule(**values) ==> return None
     a legacy base ignored: base = default if base is None else base\n ==> base = default\n
     a default that is not marked: if base is None or (config.block_is_default and outer is None): ==> if False:
     mscale of DeepSeek alone: if rope_type == "deepseek_yarn": ==> if False:
-_core/config/reading.py
+configs/reading.py
     NoPE layers rotated: if rope is None or not rotated or ( ==> if rope is None or (
-_core/config/files.py
+configs/readers/files.py
     a key that stands twice: if len(found) < len(pairs): ==> if False:
-_core/config/gguf_file.py
+configs/readers/gguf_file.py
     columns before rows: shape[::-1] ==> shape
     data of tensors without alignment: end + -end % alignment ==> end
-_identify/probe.py
+identification/probe.py
     a table kept for each shape taken for an index: return "first call" if ==> return "index" if
     positions of a call in another order: other[np.argsort(OTHER_ORDER)[ORDER]] ==> other
-_identify/phases.py
+identification/phases.py
     whole turns lost: total, last = 2 * total + rest, position ==> total, last = wrapped(2 * total + rest), position
     float32 phases taken for exact ones: "exact": ROUNDOFF["float64"], ==> "exact": ROUNDOFF["float32"],
     offsets of the slowest pair alone: for w, of_pair in zip(frequencies[order], start[order]):
         ==> for w, of_pair in zip(frequencies[order[:1]], start[order[:1]]):
-_identify/blocks.py
+identification/blocks.py
     the opposite direction: (blocks[..., 1, 0] - blocks[..., 0, 1]) / 2\n    rest
         ==> (blocks[..., 0, 1] - blocks[..., 1, 0]) / 2\n    rest
-_identify/rules.py
+identification/rules.py
     divided pairs taken for kept ones: _bases(measured, of_last_pairs=True) ==> _bases(measured)
-_identify/search.py
+identification/search.py
     state that a long call leaves: again = self._matrices() ==> again = matrices
     a value that explains nothing: close = 6.0 * ==> close = np.inf *
-_checkpoints/safetensors_file.py
+checkpoints/safetensors_file.py
     offsets from the start of the file: 8 + length, size) ==> 0, size)
-_checkpoints/buffers.py
+checkpoints/buffers.py
     bfloat16 taken for float32: "BF16": ("f", 2.0**-8, 0.0) ==> "BF16": ("f", 2.0**-19, 0.0)
-_checkpoints/widths.py
+checkpoints/widths.py
     keys and values taken for heads of keys: both // 2, ==> both,
-_checkpoints/findings.py
+checkpoints/findings.py
     Meta's projections taken for those of transformers: return "interleaved", "names ==> return "half", "names
-_core/config/block.py
+configs/block.py
     local layers scaled: block=Keys("no block", kept), ==>
-_core/config/params_json.py
+configs/readers/params_json.py
     Meta paired by halves: TEXT = Family(pairing=INTERLEAVED, ==> TEXT = Family(
     Llama 2 with the base of Llama 3: 500_000.0 if is_llama3 else 10_000.0 ==> 500_000.0
     Mistral's alpha and beta exchanged: yarn.get("beta"), "beta_slow": yarn.get("alpha")
         ==> yarn.get("alpha"), "beta_slow": yarn.get("beta")
-_core/config/megatron.py
+configs/readers/megatron_args.py
     layers that are not rotated taken for rotated ones: [1 - each for each in skipped] ==> list(skipped)
-_core/config/gguf_scaling.py
+configs/readers/gguf_metadata.py
     factors of a file multiplied: tuple(w / factor for ==> tuple(w * factor for
     the attention factor of llama.cpp alone: np.float32(resolved * attention) ==> np.float32(attention)
-_core/writers/llama_cpp.py
+configs/writers/llama_cpp.py
     the attention factor of YaRN twice: own = rope.attention_factor / tables ==> own = rope.attention_factor
     keys of the file beside arguments: {ATTENTION: 1.0} if file.are_flags else {} ==> {}
     arguments for some layers only: (BASE, TYPE, FACTOR) and file.surely ==> () and file.surely
     betas that no architecture reads: file.require(key, "yarn") ==> pass
     factors of frequencies upside down: unscaled / scaled if scaled ==> scaled / unscaled if scaled
     ends of the ramp not rounded: if rounded != rule.frequencies(rope.base, rope.rotary_dim): ==> if False:
-_core/writers/gguf_architectures.py
+configs/writers/gguf_architectures.py
     pairs of the fourth position: if pair >= 3 * axes[pair % 3] ==> if pair < 0
-_core/writers/limits.py
+configs/writers/limits.py
     a larger base forgotten: rope.base, rule.factor, rope.rotary_dim), None ==> rope.base, 1.0, rope.rotary_dim), None
     mscale without mscale_all_dim: rope.attention_factor * rule.get_mscale(all_dims) ==> rope.attention_factor
-_core/weights.py
+weights.py
     heads of q for k: if to == "half" else (2, pairs) ==> if to != "half" else (2, pairs)
     heads of any width: * num_heads != size ==> * num_heads < 0
-_core/kernels/numba_kernel.py
+kernels/numba_kernel.py
     compiled rows that rotate the other way: -1 if rotation.inverse else 1 ==> 1 if rotation.inverse else -1
     compiled rows of the first head alone: y += index * job[axis + 2] ==> pass
     a thread's last part left out: while part < parts: ==> while part < parts - 1:
@@ -216,39 +221,39 @@ _core/kernels/numba_kernel.py
         ==> 0 * fetch_and_add(address + 8 * _THREADS)
     groups of heads that overlap: HEADS_PER_GROUP * step ==> step
     axes in one that differ in y: zip(axes[-1][1:], found[1:]) ==> zip(axes[-1][1:2], found[1:2])
-_core/kernels/numba_pairs.py
+kernels/numba_pairs.py
     bfloat16 cut off in place of rounded: _all(words, 0x7FFF) ==> _all(words, 0)
     a NaN carried into its sign: builder.select(is_nan, bits, rounded) ==> rounded
-_core/kernels/blocked.py
+kernels/numpy_kernel.py
     partners in the order of the numbers: halves[1][..., ::-1] ==> halves[1][...]
     the block's remainder left as it was: range(0, length, step) ==> range(0, max(1, length - 1), step)
-_core/checks.py
+arrays/checks.py
     numbers written twice in one place: if step <= extent: ==> if step < 0:
     only neighbours kept apart: extents[number + 1 :] ==> extents[number + 1 : number + 2]
-_core/kernels/numba_sincos.py
+kernels/numba_sincos.py
     far positions without their upper word: position * high + upper * low ==> position * high
     the sign of the next quarter: if quarter & 2 else sin, -cos ==> if quarter & 1 else sin, -cos
     one axis for all pairs: axis = axis_of_pair[j] ==> axis = 0
     whole positions read in halves: kind == "int64", axes ==> False, axes
     tables without their factor: s * scale, c * scale ==> s, c
     the last rows left out: while part < parts: ==> while part < parts - (parts > 1):
-_core/kernels/host_sincos.py
+kernels/numpy_kernel.py
     a low digit without its table: (sizes & _LARGEST_DIGIT) ==> (sizes & _LARGEST_DIGIT - 1)
     the angle of a negative position not negated: -angles[0], angles[0] ==> angles[0], angles[0]
     digits of the place below: place + 1) ==> place)
     fractions left out: _added((np.sin(rest) ==> (np.sin(0 * rest) + angles[0], angles[1]) or _added((np.sin(rest)
-_core/table_scale.py
+kernels/tables.py
     divided by the attention factor once: (sin / factor / factor, cos / factor / factor)
         ==> (sin / factor, cos / factor)
     growth divided by its square alone: (sin * sin + cos * cos) * greater ==> (sin * sin + cos * cos)
     an attention factor left behind by its scaling: factor == removed.resolved_attention_factor != 1.0 ==> False
     xPos without its centre: difference(positions, self.xpos.centre, like.dtype) ==> positions
-_core/backends/__init__.py
+arrays/libraries.py
     a mask let through: return None if type(x) in PLAIN or ==> return None if isinstance(x, np.ndarray) or
-_core/kernels/__init__.py
-    tables of files made otherwise: if backends.is_host(x):\n        return np.asarray(x)
+kernels/__init__.py
+    tables of files made otherwise: if libraries.is_host(x):\n        return np.asarray(x)
         ==> if type(x) is np.ndarray:\n        return x
-_core/rotation.py
+functions.py
     an unknown layout let through: checks.one_of("layout", layout, LAYOUTS)\n ==> \n
 """
 

@@ -8,10 +8,9 @@ import pytest
 import torch
 from libraries import LIBRARIES
 
-from rope_xp import RotaryEmbedding
-from rope_xp._core import kernels
-from rope_xp._core.backends import signature
-from rope_xp._core.kernels import autograd, cuda, cuda_kernel, faults
+from rope_xp import RotaryEmbedding, kernels
+from rope_xp.arrays import signature
+from rope_xp.kernels import autograd, cuda, cuda_kernel, faults
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NAMED = RotaryEmbedding(head_dim=14, layout="half", base=10_000.0, rotary_dim=10, first_channel=2, kernel="triton")

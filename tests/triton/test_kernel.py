@@ -16,10 +16,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 
 from rope_xp import RotaryEmbedding, XPos
-from rope_xp._core import phases
-from rope_xp._core.kernels import autograd, cuda_kernel, reference
-from rope_xp._core.kernels import cuda as kernel
-from rope_xp._core.kernels.pair_rotation import Rotation
+from rope_xp.arrays import exact_phases
+from rope_xp.kernels import autograd, cuda_kernel, reference
+from rope_xp.kernels import cuda as kernel
+from rope_xp.kernels.reference import Rotation
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -170,7 +170,7 @@ WIDE = [2**31, -(2**31) - 1, 2**40 + 12_345, 2**62 + 1, -(2**63), 2**63 - 1]
 def test_computed_tables_are_exact(integer, dtype, bound):
     """As `phases` promises, and rounded. The kernel rotates the pair (1, 0) to (cos, sin)."""
     where = POSITIONS + (WIDE if integer == torch.int64 else [])
-    given, frequencies = torch.tensor(where, dtype=integer), phases.Frequencies(FREQUENCIES)
+    given, frequencies = torch.tensor(where, dtype=integer), exact_phases.Frequencies(FREQUENCIES)
     by_positions = kernel.ByPositions(frequencies, 1.0)
     unit = torch.zeros(len(where), 14, dtype=dtype, device=DEVICE)
     unit[:, :7] = 1.0
@@ -178,7 +178,7 @@ def test_computed_tables_are_exact(integer, dtype, bound):
     by_positions.rotate_all([unit], [(given.to(DEVICE),)], HALVES, inplace=True)
     assert torch.equal(unit, found)
     cut = 2 * np.pi * 2.0**-96 * np.abs(np.asarray(where, dtype=np.float64))[:, None]  # revolutions have 96 bits
-    host, truths = phases.sin_cos(given, frequencies, dtype), oracle.sin_cos(where, FREQUENCIES)
+    host, truths = exact_phases.sin_cos(given, frequencies, dtype), oracle.sin_cos(where, FREQUENCIES)
     for result, table, truth in zip((found[:, 7:], found[:, :7]), host, truths, strict=True):
         assert np.all(np.abs(NUMPY(result) - truth) <= bound + cut)
         # The same bits, but where a GPU fuses products and sums.
@@ -201,7 +201,7 @@ def test_a_program_rotates_other_arrays_of_its_signature(source, inplace, launch
         q, k = random(2, 5, 3, 14, seed=seed).transpose(1, 2).contiguous().transpose(1, 2), random(2, 5, 2, 14)
         return [q, k], [tuple(aligned)] * 2, [angles] * 2
 
-    by = kernel.ByPositions(phases.Frequencies(FREQUENCIES[:6]), 1.25) if source == "positions" else kernel
+    by = kernel.ByPositions(exact_phases.Frequencies(FREQUENCIES[:6]), 1.25) if source == "positions" else kernel
     program = by.prepare(*arguments(0)[:2], rotation, inplace)
     assert launches == []
     for seed in (0, 1):
@@ -257,7 +257,7 @@ def sources(dtype="float64"):
     """A rotation by each source of angles, as a function of q and k, "batch heads seq dim"."""
     sincos = tables(np.random.default_rng(2).standard_normal((2, 1, 5, 6)), dtype)
     rows, where = [table.reshape(10, 6) for table in sincos], arange(10).reshape(2, 1, 5)
-    by_positions = kernel.ByPositions(phases.Frequencies(FREQUENCIES[:6]), 1.5)
+    by_positions = kernel.ByPositions(exact_phases.Frequencies(FREQUENCIES[:6]), 1.5)
     rotation = Rotation("interleaved", "half", first_channel=1)
     return {
         "tables": lambda *xs: autograd.rotate_all(xs, [sincos] * len(xs), rotation, kernel),
@@ -392,7 +392,7 @@ def test_frequencies_are_copied_once(monkeypatch):
     """No later call waits for the host, and none depends on those before it."""
     x, other = qk()[0], ROPE.replace(base=500.0)
     first, truth = ROPE(x, seq_dim=1), other(x, seq_dim=1)
-    monkeypatch.setattr(phases.Row, "revolutions", None)
+    monkeypatch.setattr(exact_phases.Row, "revolutions", None)
     assert torch.equal(ROPE(x, seq_dim=1), first) and torch.equal(other(x, seq_dim=1), truth)
     assert not torch.equal(truth, first)
 
@@ -552,10 +552,10 @@ COMPILES = """
     import triton
     from triton.backends.compiler import GPUTarget
 
-    from rope_xp._core import phases
-    from rope_xp._core.kernels import cuda as kernel
-    from rope_xp._core.kernels import cuda_kernel
-    from rope_xp._core.kernels.pair_rotation import Rotation
+    from rope_xp.arrays import exact_phases
+    from rope_xp.kernels import cuda as kernel
+    from rope_xp.kernels import cuda_kernel
+    from rope_xp.kernels.reference import Rotation
 
     class Driver:
         get_current_target = lambda self: GPUTarget("cuda", int(os.environ["CAPABILITY"]), 32)
@@ -579,7 +579,7 @@ COMPILES = """
 
     def compile_positions(dtype=torch.bfloat16, seq=64):
         where = torch.empty(1, 1, seq, dtype=torch.int64)
-        by_positions = kernel.ByPositions(phases.Frequencies((1.0,) * 64), 1.5)
+        by_positions = kernel.ByPositions(exact_phases.Frequencies((1.0,) * 64), 1.5)
         by_positions.rotate_all(queries_and_keys(dtype, 1, seq, 128), [(where,)] * 2, HALVES)
         return compiled[-1].asm["ptx"]
 
@@ -651,7 +651,7 @@ def test_without_a_c_compiler_the_kernel_cannot_be_imported(tmp_path):
 
         torch.cuda.is_available = lambda: True
         try:
-            import rope_xp._core.kernels.cuda
+            import rope_xp.kernels.cuda
         except ImportError as problem:
             assert str(problem).startswith("Triton cannot launch kernels here: "), problem
         else:

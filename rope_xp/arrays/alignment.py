@@ -1,0 +1,160 @@
+"""The axis rule: how tables and positions are aligned with the axes of the arrays that they rotate.
+
+Tables or positions with as many axes as `x` broadcast against it. Those with fewer axes are "seq" or "batch seq": their
+last axis is aligned with axis `seq_dim` of `x`, and the axes before it with the leading axes of `x`. Several position
+axes come first. If each head has its own frequencies, tables have the heads after the sequence, and these are aligned
+with axis `heads_dim` of `x`. Channels of `x` and columns of tables do not count.
+
+An `Alignment` follows from shapes alone. Only `align_angles` computes.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rope_xp.arrays import checks, libraries
+from rope_xp.errors import wrong_value
+
+
+class Alignment(NamedTuple):
+    """What aligns a table or positions with one array: a shape with additional axes of size 1, and an order of axes."""
+
+    shape: tuple[int, ...]
+    order: tuple[int, ...] | None = None
+
+
+def align_angles(angles: Sequence[tuple[Any, ...]], alignments: Sequence[Alignment]) -> list[Any]:
+    """The angles for each array, aligned: tables, or the positions beside rows of tables or alone."""
+    if len(angles[0]) == 2:
+        return _align_pairs(angles, alignments)
+    found, last, last_alignment = [], None, None
+    for (*rows, positions), alignment in zip(angles, alignments):
+        if positions is not last or alignment != last_alignment:  # neighbouring arrays share them if they can
+            last, last_alignment = positions, alignment
+            aligned = _aligned(libraries.namespace(positions), positions, alignment)
+        found.append((*rows, aligned))
+    return found
+
+
+def _align_pairs(pairs: Sequence[tuple[Any, ...]], alignments: Sequence[Alignment]) -> list[tuple[Any, Any]]:
+    """Sine and cosine for each array, aligned. Neighbouring arrays share them if they can."""
+    xp, tables = libraries.namespace(pairs[0][0]), []
+    last_sin = last_alignment = None
+    for (sin, cos), alignment in zip(pairs, alignments):
+        if sin is not last_sin or alignment != last_alignment:  # q and k usually share one aligned pair of tables
+            last_sin, last_alignment = sin, alignment
+            aligned = (_aligned(xp, sin, alignment), _aligned(xp, cos, alignment))
+        tables.append(aligned)
+    return tables
+
+
+def _aligned(xp: Any, x: Any, alignment: Alignment) -> Any:
+    x = libraries.with_axes(xp, x, alignment.shape)
+    return x if alignment.order is None else xp.permute_dims(x, alignment.order)
+
+
+def alignments_of_positions(name: str, shape: Sequence[int], arrays: Sequence[Any], seq_dim: int) -> list[Alignment]:
+    """How positions of this shape, without position axes, are aligned with each array, channels excluded."""
+    return [Alignment(_aligned_axes(name, shape, 0, x, seq_dim)) for x in arrays]
+
+
+def alignments_of_tables(
+    shape: Sequence[int],
+    arrays: Sequence[Any],
+    seq_dim: int,
+    heads: int | None = None,
+    heads_dim: int | None = None,
+) -> list[Alignment]:
+    """How tables of this shape are aligned with each array. With `heads`, tables are "*axes heads pairs"."""
+    if heads is not None:
+        return [_aligned_heads(tuple(shape), x, seq_dim, heads, heads_dim) for x in arrays]
+    return [Alignment((*_aligned_axes("tables", shape, 1, x, seq_dim), shape[-1])) for x in arrays]
+
+
+def leading_axes(name: str, positions: Any, axes: int) -> int:
+    """The number of axes before those of tokens: 1 if there are several position axes, else 0."""
+    if axes == 1:
+        return 0
+    checks.array(name, positions)
+    if positions.ndim < 1 or positions.shape[0] != axes:
+        raise wrong_value(
+            f"{name} must have its {axes} position axes first, such as ({axes}, seq); "
+            f"got shape {checks.shape(positions)}"
+        )
+    return 1
+
+
+def shape_of_delta(shape: Sequence[int], leading: int, axes: int) -> tuple[int, ...]:
+    """The shape of `delta`, a change of positions, extended to `axes` axes.
+
+    A change for all keys, or for each batch row, gets more axes of size 1 at the end.
+    """
+    missing = axes - (len(shape) - leading)
+    applies_to_rows = len(shape) == leading or shape[-1] == 1
+    return (*shape, *[1] * missing) if missing > 0 and applies_to_rows else tuple(shape)
+
+
+def checked_seq_axis(arrays: Sequence[Any], seq_dim: int) -> int:
+    """Check that all arrays have equally many tokens, and return the sequence axis of the first array."""
+    axes = [checks.axis(seq_dim, x) for x in arrays]
+    lengths = [x.shape[axis] for x, axis in zip(arrays, axes)]
+    if any(length != lengths[0] for length in lengths):
+        raise wrong_value(f"positions must be given if lengths on seq_dim={seq_dim} differ; got {lengths}")
+    return axes[0]
+
+
+def _aligned_axes(name: str, shape: Sequence[int], columns: int, x: Any, seq_dim: int) -> tuple[int, ...]:
+    """Shape that broadcasts tables or positions against `x`: matching axes keep their size, all others are 1.
+
+    The last `columns` axes of `shape`, and the channels of `x`, are left out.
+    """
+    target = tuple(x.shape[:-1])
+    axis = checks.axis(seq_dim, x) if target else None  # a single vector has no sequence axis
+    axes = _broadcast_shape(shape[: len(shape) - columns], target, axis)
+    if axes is None:
+        full_rank, tail = ("one axis less than x", "") if columns == 0 else ("as many axes as x", ", pairs")
+        seq = "" if axis is None else f"={target[axis]}"
+        raise wrong_value(
+            f"{name} must have {full_rank}, or be (seq{tail}) or (batch, seq{tail}) with seq{seq} on axis "
+            f"seq_dim={seq_dim} of x; got shape {tuple(shape)} for x of shape {checks.shape(x)}"
+        )
+    return axes
+
+
+def _aligned_heads(shape: tuple[int, ...], x: Any, seq_dim: int, heads: int, heads_dim: Any) -> Alignment:
+    """How a table "*axes heads pairs" is aligned with `x`; `heads_dim` is the axis of heads of `x`."""
+    heads_axis, seq_axis = checks.axis(heads_dim, x, "heads_dim"), checks.axis(seq_dim, x)
+    other_sizes = tuple(size for axis, size in enumerate(x.shape[:-1]) if axis != heads_axis)
+    axes = None
+    if heads_axis != seq_axis and len(shape) >= 2 and x.shape[heads_axis] == shape[-2] == heads:
+        axes = _broadcast_shape(shape[:-2], other_sizes, seq_axis - (heads_axis < seq_axis))
+    if axes is None:
+        raise wrong_value(
+            f"tables must be (seq, heads, pairs) or (batch, seq, heads, pairs), where seq is the size of axis "
+            f"seq_dim={seq_dim} of x and heads={heads} the size of its axis heads_dim={heads_dim}; "
+            f"got tables of shape {shape} for x of shape {checks.shape(x)}"
+        )
+    order = list(range(len(axes)))
+    order.insert(heads_axis, len(axes))
+    return Alignment((*axes, *shape[-2:]), (*order, len(axes) + 1))
+
+
+def _broadcast_shape(shape: Sequence[int], target: tuple[int, ...], seq_axis: int | None) -> tuple[int, ...] | None:
+    """`shape` with as many axes as `target`, where `seq_axis` is the sequence; None if it does not fit."""
+    if len(shape) == len(target):
+        return tuple(shape) if _broadcasts(shape, target) else None
+    if seq_axis is None or not len(shape) or len(shape) > len(target):
+        return None
+    batch, seq = tuple(shape[:-1]), shape[-1]
+    if len(batch) > seq_axis or not _equal_sizes(seq, target[seq_axis]) or (batch and not _broadcasts(batch, target)):
+        return None
+    return (*batch, *(1,) * (seq_axis - len(batch)), seq, *(1,) * (len(target) - 1 - seq_axis))
+
+
+def _broadcasts(shape: Any, target: Any) -> bool:
+    """Whether each size is 1 or equal to the target's."""
+    return all(size == 1 or _equal_sizes(size, other) for size, other in zip(shape, target))
+
+
+def _equal_sizes(size: Any, other: Any) -> bool:
+    """Whether two sizes are equal. None is an unknown size, which may be equal to any."""
+    return size is None or other is None or size == other

@@ -1,0 +1,369 @@
+"""Differences between array libraries: namespaces, host data, dtypes, and operations that the standard lacks.
+
+A framework is recognised through `sys.modules`. It is never imported here unless its arrays are given. Nothing is
+cached, because under `torch.compile` a cached lookup adds guards and prints warnings. A module with the name of a
+framework may be something else: a folder, a stub, or an import in progress in another thread. It then has no array
+class, and `()` takes the place of the class.
+"""
+
+import functools
+import sys
+from math import prod
+from typing import Any
+
+import numpy as np
+
+
+def namespace(x: Any) -> Any:
+    """The array-API namespace of an array, or None if `x` is not an array.
+
+    Examples
+    --------
+    >>> namespace(np.zeros(2)).__name__
+    'array_api_compat.numpy'
+    >>> namespace([0.0, 0.0]) is None
+    True
+    """
+    # array-api-compat is imported when it is first used: its NumPy namespace takes longer than the rest of rope_xp.
+    if is_host(x):
+        from array_api_compat import numpy as numpy_namespace
+
+        return numpy_namespace
+    if is_torch(x):
+        from array_api_compat import torch as torch_namespace
+
+        return torch_namespace
+    if is_jax(x):
+        return sys.modules["jax"].numpy
+    if hasattr(x, "__array_namespace__"):
+        return x.__array_namespace__()
+    if hasattr(x, "shape"):
+        import array_api_compat
+
+        return array_api_compat.array_namespace(x) if array_api_compat.is_array_api_obj(x) else None
+    return None
+
+
+def name(xp: Any) -> str:
+    """The name of the library of a namespace, for messages."""
+    return xp.__name__.removeprefix("array_api_compat.")
+
+
+def is_symbol(number: Any) -> bool:
+    """Whether `number` is a symbolic integer of an exporter: torch's has `__index__`, JAX's `dimension_as_value`."""
+    if isinstance(number, type) or is_torch(number) or hasattr(number, "shape"):  # some tensors have no shape
+        return False
+    return hasattr(number, "__index__") or hasattr(number, "dimension_as_value")
+
+
+def is_host(x: Any) -> bool:
+    """Whether `x` is a NumPy array or scalar: its values can be read on the host, also during tracing."""
+    return isinstance(x, (np.ndarray, np.generic))
+
+
+def is_torch(x: Any) -> bool:
+    """Whether `x` is a PyTorch tensor; False if torch is not imported."""
+    return isinstance(x, getattr(sys.modules.get("torch"), "Tensor", ()))
+
+
+def is_jax(x: Any) -> bool:
+    """Whether `x` is a JAX array; False if JAX is not imported."""
+    return isinstance(x, getattr(sys.modules.get("jax"), "Array", ()))
+
+
+def is_dtensor(x: Any) -> bool:
+    """Whether `x` is a DTensor of PyTorch: sharded or replicated over a device mesh. It mixes with no plain tensor."""
+    return isinstance(x, getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ()))
+
+
+# The NumPy array types that contain only numbers.
+PLAIN = (np.ndarray, np.memmap)
+
+
+def special_kind(x: Any) -> str | None:
+    """The kind of an array that is not a plain block of numbers, such as a masked or sparse array; otherwise None.
+
+    All NumPy subclasses except `memmap` are special, because NumPy functions drop or misread the data that subclasses
+    add. Most PyTorch subclasses handle operations correctly, and are not special.
+
+    Examples
+    --------
+    >>> special_kind(np.ma.masked_array([1.0, 2.0]))
+    'MaskedArray'
+    >>> special_kind(np.zeros(2)) is None
+    True
+    """
+    if is_host(x):
+        return None if type(x) in PLAIN or isinstance(x, np.generic) else type(x).__name__
+    if not is_torch(x):
+        return None
+    torch, kind = sys.modules["torch"], type(x)
+    if kind is not torch.Tensor and kind is not torch.nn.Parameter:
+        masked = sys.modules.get("torch.masked")
+        without_numbers = (torch.nn.parameter.UninitializedTensorMixin, torch.sparse.SparseSemiStructuredTensor)
+        if isinstance(x, without_numbers) or (masked is not None and isinstance(x, masked.MaskedTensor)):
+            return kind.__name__
+    if x.is_nested:
+        return "nested tensor"
+    if x.layout is not torch.strided:
+        return f"tensor of layout {x.layout}"
+    return "quantized tensor" if x.is_quantized else None
+
+
+def is_from_inference_mode(x: Any) -> bool:
+    """Whether a PyTorch tensor was made in `inference_mode` and is used outside of it, where it is read-only."""
+    return not is_traced() and not sys.modules["torch"].is_inference_mode_enabled() and x.is_inference()
+
+
+def is_traced() -> bool:
+    """Whether a torch compiler or exporter is tracing."""
+    torch = sys.modules["torch"]
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
+def from_host(values: Any, *, like: Any, dtype: Any = None) -> Any:
+    """NumPy data in the library of `like` and on its device.
+
+    A JAX array is not committed to a device: it takes the device and sharding of the array that it is combined with.
+    """
+    if is_host(like):
+        return values if dtype is None else astype(values, dtype)
+    # A contiguous copy in native byte order, because torch accepts nothing else and warns about read-only data.
+    native = values.dtype if values.dtype.isnative else values.dtype.newbyteorder("=")
+    array = namespace(like).asarray(np.array(values, dtype=native, order="C"), dtype=dtype, **_device(like))
+    return replicated(array, like=like)
+
+
+def imported() -> list[Any]:
+    """An empty float64 array of NumPy, then of PyTorch and of JAX if they are imported. JAX may have only float32."""
+    torch: Any = sys.modules.get("torch")
+    jax: Any = sys.modules.get("jax")
+    arrays = [np.zeros(0)]
+    if hasattr(torch, "Tensor"):
+        arrays.append(torch.zeros(0, dtype=torch.float64))
+    if hasattr(jax, "Array"):
+        arrays.append(jax.numpy.zeros(0, dtype="float64" if jax.config.jax_enable_x64 else "float32"))
+    return arrays
+
+
+def to_host(x: Any) -> np.ndarray:
+    """The numbers of an array as NumPy float64."""
+    if is_torch(x):
+        return x.detach().cpu().double().numpy()
+    if dtype_name(x.dtype) == "bfloat16" and not is_jax(x):  # NumPy cannot read the bfloat16 of other libraries
+        x = astype(x, namespace(x).float32)
+    copied = next((name for name in ("get", "unwrap_numpy") if hasattr(x, name)), None)  # of CuPy, of ndonnx
+    return np.asarray(x if copied is None else getattr(x, copied)()).astype(np.float64)
+
+
+def from_numbers(numbers: Any, *, like: Any, dtype: Any) -> Any:
+    """A Python number, or a nested tuple of numbers, as an array in the library and on the device of `like`.
+
+    Torch gets the numbers themselves, because in strict mode `torch.export` loses the values of NumPy arrays.
+    """
+    if is_torch(like):
+        return replicated(sys.modules["torch"].tensor(numbers, dtype=dtype, device=like.device), like=like)
+    return from_host(np.asarray(numbers, dtype=dtype_name(dtype)), like=like, dtype=dtype)
+
+
+def arange(count: int, *, like: Any) -> Any:
+    """The int32 numbers 0, 1, ..., count - 1 in the library and on the device of `like`."""
+    xp = namespace(like)
+    return replicated(xp.arange(count, dtype=xp.int32, **_device(like)), like=like)
+
+
+def astype(x: Any, dtype: Any) -> Any:
+    """`x` in a dtype. If `x` has that dtype, the result is `x` itself; the standard's `astype` would copy."""
+    return x if x.dtype == dtype else namespace(x).astype(x, dtype)
+
+
+def dtype_name(dtype: Any) -> str:
+    """The name of a dtype, or of a scalar type that represents it. The standard cannot query for bfloat16.
+
+    Examples
+    --------
+    >>> dtype_name(np.zeros(2).dtype)
+    'float64'
+    """
+    return getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype).rpartition(".")[2]
+
+
+def is_real(x: Any) -> bool:
+    """Whether an array has the dtype float16, float32 or float64."""
+    return dtype_name(x.dtype).startswith("float")
+
+
+def has_64_bits(like: Any) -> bool:
+    """Whether int64 and float64 exist in the library of `like`; they are missing only in JAX without x64."""
+    return not is_jax(like) or sys.modules["jax"].config.jax_enable_x64
+
+
+def on_one_device(x: Any, like: Any) -> bool:
+    """Whether two arrays of one library are on the same device. Only torch is checked."""
+    return not is_torch(x) or x.device == like.device
+
+
+def uniform(count: int, *, source: Any) -> Any:
+    """`count` float32 random numbers from 0 to 1, in the library of `source`; None if `source` is not a random source.
+
+    Examples
+    --------
+    >>> uniform(2, source=np.random.default_rng(0)).shape
+    (2,)
+    """
+    if isinstance(source, np.random.Generator):
+        return source.random(count, dtype=np.float32)
+    if isinstance(source, getattr(sys.modules.get("torch"), "Generator", ())):
+        torch = sys.modules["torch"]
+        return torch.rand(count, generator=source, device=source.device, dtype=torch.float32)
+    if is_jax(source):
+        jax = sys.modules["jax"]
+        typed = jax.dtypes.issubdtype(source.dtype, jax.dtypes.prng_key)
+        if source.shape == (() if typed else (2,)) and (typed or dtype_name(source.dtype) == "uint32"):
+            return jax.random.uniform(source, (count,), dtype="float32")
+    return None
+
+
+def cumulative_sum(x: Any) -> Any:
+    """The standard's `cumulative_sum` along the last axis, in the dtype of `x`."""
+    if is_torch(x):  # array-api-compat's function looks up the namespace through a cache
+        return sys.modules["torch"].cumsum(x, dim=-1, dtype=x.dtype)
+    return namespace(x).cumulative_sum(x, axis=-1, dtype=x.dtype)
+
+
+def concat(arrays: list[Any]) -> Any:
+    """The standard's `concat` along the last axis."""
+    if is_torch(arrays[0]):  # unlike `concat`, its `cat` supports batched gradients
+        return sys.modules["torch"].cat(arrays, dim=-1)
+    return namespace(arrays[0]).concat(arrays, axis=-1)
+
+
+def knows_sizes(x: Any) -> bool:
+    """Whether every size of `x` is a number or a symbol; an unknown size, as in ndonnx, is None."""
+    return None not in x.shape
+
+
+def size_of(x: Any, axis: int) -> Any:
+    """The size of an axis. If it is unknown during tracing: an array that gets its value when the program runs."""
+    known = x.shape[axis]
+    return x.dynamic_shape[axis] if known is None else known
+
+
+def with_axes(xp: Any, x: Any, shape: tuple[int, ...]) -> Any:
+    """`x` reshaped to `shape`, which is its own shape with additional axes of size 1."""
+    if x.ndim == len(shape):
+        return x
+    if knows_sizes(x):
+        return xp.reshape(x, shape)
+    for axis, size in enumerate(shape):
+        if axis == x.ndim or x.shape[axis] != size:
+            x = xp.expand_dims(x, axis=axis)
+    return x
+
+
+def take(x: Any, indices: Any, *, axis: int) -> Any:
+    """The standard's `take`, with indices of any integer dtype."""
+    if has_64_bits(indices):
+        indices = astype(indices, namespace(x).int64)  # some libraries accept only 64-bit indices
+    return namespace(x).take(x, indices, axis=axis)
+
+
+def take_rows(table: Any, indices: Any) -> Any:
+    """The rows "*axes columns" of a table "rows columns" at indices "*axes"."""
+    xp, columns = namespace(table), table.shape[1]
+    flat = take(table, xp.reshape(indices, (-1,)), axis=0)
+    if knows_sizes(indices):
+        return xp.reshape(flat, (*indices.shape, columns))
+    # A shape given as an array makes ndonnx forget the sizes that it knows; the sum restores the number of columns.
+    shape = xp.concat([indices.dynamic_shape, xp.asarray([columns], dtype=xp.int64)])
+    return xp.reshape(flat, shape) + xp.zeros((columns,), dtype=table.dtype)
+
+
+def unstack(x: Any, *, axis: int) -> Any:
+    """The standard's `unstack` along a negative axis; not every library has it."""
+    # Their gradients are one stack; that of indexing is a sum of zero-padded arrays.
+    if is_torch(x):
+        return x.unbind(axis)
+    if is_jax(x):
+        return sys.modules["jax"].numpy.unstack(x, axis=axis)
+    after = (slice(None),) * (-1 - axis)
+    return tuple(x[(..., index, *after)] for index in range(x.shape[axis]))
+
+
+def has_derivatives(x: Any) -> bool:
+    """Whether the library of `x` differentiates automatically."""
+    return is_torch(x) or is_jax(x) or hasattr(namespace(x), "stop_gradient")
+
+
+def without_gradient(x: Any) -> Any:
+    """`x` as a constant of automatic differentiation; `x` itself if its library does not differentiate."""
+    if not has_derivatives(x):
+        return x
+    if is_torch(x):
+        return x.detach()
+    return sys.modules["jax"].lax.stop_gradient(x) if is_jax(x) else namespace(x).stop_gradient(x)
+
+
+def materialized(x: Any) -> Any:
+    """`x`; under `jax.jit`, as an array that XLA computes once and stores in memory.
+
+    XLA moves cheap operations into the loops that use them, where they are repeated for each head. It also removes
+    JAX's optimization barrier. It does not move divisions, because they are expensive. It cannot simplify this
+    division, because `x == x` is false for NaN.
+    """
+    traced = is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer)
+    return x / astype(x == x, x.dtype) if traced else x
+
+
+def host_constant(function: Any) -> Any:
+    """Mark a function of Python numbers, so that `torch.compile` calls it during tracing and does not trace it.
+
+    `torch.compiler.assume_constant_result` sets the same attribute. It is set here directly, without importing torch.
+    Symbolic arguments, such as a width under ``dynamic=True``, are hashed: torch then replaces them by their values.
+    """
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        return function(*[next(iter({argument})) for argument in arguments])  # making a set hashes its element
+
+    function._dynamo_marked_constant = True  # after `wraps`, which would copy the mark to `call`
+    return call
+
+
+def _device(like: Any) -> dict[str, Any]:
+    """The `device=` argument of creation functions, for libraries that accept the device of `like`."""
+    device = None if is_jax(like) else getattr(like, "device", None)
+    return {} if device is None else {"device": device}
+
+
+def replicated(x: Any, *, like: Any) -> Any:
+    """A tensor that is equal on every rank, as a replicated DTensor if `like` is a DTensor; otherwise `x` itself."""
+    if not is_dtensor(like) or is_dtensor(x):
+        return x
+    distributed, mesh = sys.modules["torch.distributed.tensor"], like.device_mesh
+    return distributed.DTensor.from_local(x, mesh, [distributed.Replicate()] * mesh.ndim, run_check=False)
+
+
+def map_local_shards(function: Any, x: Any, parameter: Any, first_axis: int) -> tuple[Any, ...]:
+    """Apply an elementwise function to the local shard of a DTensor on each rank; the results are DTensors.
+
+    The results of `function(shard, parameter)` have the axes of `x` from `first_axis` on, followed by new axes. Axes
+    before `first_axis` are not sharded during the call. `parameter` is None, or an array that is equal on all ranks;
+    its gradient is the sum over ranks. Operations on the DTensor itself would be slow, and some are wrong: torch 2.13
+    returns `x` for `x >> 16`.
+    """
+    distributed, mesh = sys.modules["torch.distributed.tensor"], x.device_mesh
+    shard, replicate = distributed.Shard, distributed.Replicate()
+    placements = [each if each.is_shard() and each.dim >= first_axis else replicate for each in x.placements]
+    if parameter is not None:
+        parameter = replicated(parameter, like=x).redistribute(placements=[replicate] * mesh.ndim)
+        gradients = [distributed.Partial() if each.is_shard() else replicate for each in placements]
+        parameter = parameter.to_local(grad_placements=gradients)
+    results = []
+    for local in function(x.redistribute(placements=placements).to_local(), parameter):
+        shape = (*x.shape[first_axis:], *local.shape[x.ndim - first_axis :])
+        strides = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        shards = [shard(each.dim - first_axis) if each.is_shard() else each for each in placements]
+        result = distributed.DTensor.from_local(local, mesh, shards, run_check=False, shape=shape, stride=strides)
+        results.append(result)
+    return tuple(results)

@@ -1,0 +1,185 @@
+"""What a checkpoint is, concluded from its headers."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rope_xp.checkpoints.buffers import Frequencies, read_frequencies
+from rope_xp.checkpoints.contents import Contents, contents_of
+from rope_xp.checkpoints.projections import (
+    GGUF,
+    HUGGING_FACE,
+    MEGATRON,
+    META,
+    MLX,
+    Group,
+    is_of_other_part,
+    main_group,
+    mark_of_mlx,
+)
+from rope_xp.checkpoints.widths import Conclusion, widths_of
+from rope_xp.configs.families.model_types import FAMILIES
+from rope_xp.configs.from_config import from_config
+from rope_xp.configs.parts import part_of
+from rope_xp.configs.writers.gguf_architectures import NOT_ROTARY, gguf_layout
+from rope_xp.embedding import RotaryEmbedding
+
+MAX_BUFFERS = 512
+
+
+def findings(path: str) -> dict[str, Any]:
+    """The fields of a `Checkpoint`."""
+    contents = contents_of(Path(path))
+    mlx = mark_of_mlx(contents.metadata, contents.tensors)
+    group = main_group(contents.tensors, bool(mlx))
+    format_, why = _format(contents, group, mlx)
+    embedding, layout_of_config, not_read = _embedding(contents, format_)
+    layout, why_layout = _layout(contents, format_, layout_of_config)
+    widths, sizes, warnings = widths_of(contents, group, None if embedding is None else embedding.head_dim)
+    buffer, about_buffer, contradictions = _buffer(contents, embedding)
+    first = [(f"format: {format_ or 'cannot tell'}", why), (f"layout: {layout or 'cannot tell'}", why_layout)]
+    return {
+        "path": str(contents.path),
+        "format": format_,
+        "layout": layout,
+        **widths._asdict(),
+        "embedding": embedding,
+        "inv_freq": None if buffer is None else buffer.inv_freq,
+        "inv_freq_base": None if buffer is None else buffer.base,
+        "inv_freq_agrees": None if buffer is None or embedding is None else not contradictions,
+        "conclusions": (*first, *sizes, *not_read, *about_buffer),
+        "warnings": (*contents.warnings, *warnings, *contradictions),
+    }
+
+
+def _format(contents: Contents, group: Group, mlx: str) -> tuple[str | None, str]:
+    """Whose format a checkpoint has, and what shows it."""
+    if contents.container == GGUF:
+        return GGUF, "the file begins with b'GGUF'"
+    if not group.format:
+        name, layout = _family(contents.config)
+        if layout is None:
+            return None, "no tensor has the name of a projection of a known format"
+        return MLX if mlx else HUGGING_FACE, mlx or f"model_type {name!r} in {contents.config_name}"
+    if group.format == HUGGING_FACE and mlx:
+        return MLX, mlx
+    return group.format, f"the name {_shown(group.example)}"
+
+
+def _embedding(contents: Contents, format_: str | None) -> tuple[RotaryEmbedding | None, str | None, list[Conclusion]]:
+    """What the config describes, its layout, and a conclusion if it does not describe one embedding."""
+    if not contents.config:
+        return None, None, [("embedding: cannot tell", "no config is beside the tensors")]
+    of_transformers = contents.config_path is not None and contents.config_path.name == "config.json"
+    options: dict[str, Any] = {"layout": "interleaved"} if format_ == META and of_transformers else {}
+    try:
+        found = from_config(contents.config, **options)
+    except (TypeError, ValueError) as error:
+        return None, *_of_first_layer(contents.config, options, str(error))
+    if found is None:
+        return None, None, [("embedding: none", f"{contents.config_name}: it rotates nothing")]
+    return found, found.layout, []
+
+
+def _of_first_layer(
+    config: Mapping[str, Any], options: Mapping[str, Any], why: str
+) -> tuple[str | None, list[Conclusion]]:
+    """The layout of the first layer, if the config describes no embedding of all layers."""
+    try:
+        first = from_config(config, layer=0, **options)
+    except (TypeError, ValueError):
+        return None, [("embedding: cannot tell", why)]
+    return None if first is None else first.layout, [("embedding: differs between layers", why)]
+
+
+def _layout(contents: Contents, format_: str | None, of_config: str | None) -> tuple[str | None, str]:
+    """Which channels of the projections form a pair, and what shows it."""
+    config = contents.config
+    if format_ == GGUF:
+        return _gguf_layout(contents)
+    if format_ == META:
+        return "interleaved", "names of Meta and Mistral, whose projections have neighbouring pairs"
+    if format_ == MEGATRON:
+        interleaved = config.get("rotary_interleaved")
+        source = "Megatron's default" if interleaved is None else f"rotary_interleaved in {contents.config_name}"
+        return "interleaved" if interleaved else "half", source
+    name, of_family = _family(config)
+    if of_config or of_family:
+        return of_config or of_family, f"model_type {name!r} in {contents.config_name}"
+    if format_ is None or config:
+        return None, "no known model_type in a config" if config else "neither names nor a config say it"
+    return None, "transformers has such names for half (Llama) and for interleaved (Cohere); config.json would say it"
+
+
+def _family(config: Mapping[str, Any]) -> tuple[Any, str | None]:
+    """The `model_type` of the text model, and the layout of the family."""
+    try:
+        name = part_of(config, None)[1]
+    except (TypeError, ValueError):
+        name = config.get("model_type")
+    family = FAMILIES.get(name) if isinstance(name, str) else None
+    return name, None if family is None else family.pairing.layout
+
+
+def _gguf_layout(contents: Contents) -> tuple[str | None, str]:
+    architecture, layout = contents.metadata.get("general.architecture"), gguf_layout(contents.metadata)
+    if layout is not None:
+        return layout, f"llama.cpp rotates the architecture {architecture!r} in this layout"
+    if architecture in NOT_ROTARY.split():
+        return None, f"llama.cpp does not rotate the architecture {architecture!r}"
+    return None, f"the architecture {_shown(str(architecture))} is not in the list of llama.cpp"
+
+
+def _buffer(
+    contents: Contents, embedding: RotaryEmbedding | None
+) -> tuple[Frequencies | None, list[Conclusion], list[str]]:
+    """The frequencies that the file holds, what they show, and warnings where the config says others."""
+    tensors = {
+        name: tensor
+        for name, tensor in contents.tensors.items()
+        if tensor is not None and name.endswith(("inv_freq", "rope.freqs")) and not is_of_other_part(name)
+    }
+    found = {name: read_frequencies(tensor) for name, tensor in list(tensors.items())[:MAX_BUFFERS]}
+    read = {name: each for name, each in found.items() if each is not None}
+    if not read:
+        return None, [], [f"{_shown(name)} is not a row of frequencies." for name in list(found)[:1]]
+    name, first = next(iter(read.items()))
+    pairs, base = len(first.inv_freq), _words_of(first.base)
+    conclusions = [
+        (f"inv_freq: {base}", f"{pairs} values of {_shown(name)}"),
+        (f"rotated channels: {2 * pairs}", "2 for each value"),
+    ]
+    other = next((name for name, each in read.items() if each.first_difference(first.inv_freq) is not None), None)
+    warnings = [] if other is None else [f"{_shown(name)} and {_shown(other)} differ."]
+    if embedding is not None:
+        warnings += _contradiction(_shown(name), first, contents.config_name, embedding)
+    return first, conclusions, warnings
+
+
+def _words_of(base: float | None) -> str:
+    return "no unscaled base" if base is None else f"the base {base:,.10g}"
+
+
+def _contradiction(name: str, buffer: Frequencies, config_name: str, embedding: RotaryEmbedding) -> list[str]:
+    """A warning if the buffer has other frequencies than the embedding."""
+    expected: Any = embedding.inv_freq
+    if not all(isinstance(each, float) for each in expected):
+        return []  # an axis or a head has frequencies of its own
+    pair = buffer.first_difference(expected)
+    if pair is None:
+        return []
+    scaling = "" if embedding.scaling is None else f" and {type(embedding.scaling).__name__}"
+    found = buffer.inv_freq
+    numbers = f"{len(found)} pairs against {len(expected)}"
+    if pair < min(len(found), len(expected)):
+        numbers = f"pair {pair} has {found[pair]:.6g} against {expected[pair]:.6g} radians per token"
+    end = " An engine that loads the buffer computes other angles."
+    if name.endswith("rotary_emb.inv_freq"):
+        end = f" transformers 5 ignores the buffer and uses {config_name}.{end}"
+    stated = f"{_words_of(embedding.base)}{scaling}"
+    return [f"{name} has {_words_of(buffer.base)}. {config_name} says {stated}: {numbers}.{end}"]
+
+
+def _shown(name: str) -> str:
+    """A name from a file, safe to print."""
+    return name if name.isprintable() and len(name) <= 100 else repr(name[:100])

@@ -1,0 +1,164 @@
+"""The embeddings of all layers of a config, and one report on all of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from rope_xp import RotaryEmbedding, from_config
+from rope_xp.configs.families.family import Family
+from rope_xp.configs.families.model_types import FAMILIES
+from rope_xp.configs.keys import MAX_SIZE, Keys
+from rope_xp.configs.layers import layers_of, nested_by, types_of
+from rope_xp.configs.parts import part_of
+from rope_xp.configs.readers.formats import format_of, with_mlx_rule
+from rope_xp.configs.readers.source import mapping_of
+from rope_xp.explanation import Explanation
+from rope_xp.reports import Report, Section
+
+# More layers than any model has. The layers of a config with more are not read one by one.
+MAX_LAYERS = 1024
+
+
+class Group(NamedTuple):
+    """Layers with the same embedding.
+
+    Attributes
+    ----------
+    name : str
+        The type of the layers, or their numbers if others of the type differ. Empty if all layers are alike.
+    layers : tuple of int
+        Their numbers. Empty if the config does not state the number of layers.
+    rope : RotaryEmbedding or None
+        None if the layers are not rotated.
+    is_type : bool
+        Whether the name is that of one type, and the group has all layers of it.
+    """
+
+    name: str
+    layers: tuple[int, ...]
+    rope: RotaryEmbedding | None
+    is_type: bool = False
+
+
+def groups_of(config: Any, layer: int | None, layer_type: str | None, **options: Any) -> list[Group]:
+    """The layers of a config by their embeddings: one group if a layer is chosen, or if all are alike.
+
+    Parameters
+    ----------
+    config : path or mapping
+    layer, layer_type, **options
+        As in `from_config`.
+    """
+    if layer is not None or layer_type is not None:
+        return [Group("", (), from_config(config, layer=layer, layer_type=layer_type, **options))]
+    try:
+        whole = from_config(config, **options)
+    except ValueError as error:
+        found = _differing(config, options)
+        if len(found) < 2:
+            raise error from None
+        return found
+    found = _differing(config, options)
+    if whole is None or len(found) < 2 or sum(each.rope is not None for each in found) != 1:
+        return [Group("", (), whole)]
+    return [each if each.rope is None else each._replace(rope=whole) for each in found]
+
+
+def _differing(config: Any, options: Mapping[str, Any]) -> list[Group]:
+    """The groups of a config, in the order of their first layers; none if its layers cannot be told apart."""
+    try:
+        mapping = _without_long_lists(mapping_of(config))
+        types, names = _types(mapping, options.get("part"))
+        if types is None:
+            ropes = {name: from_config(mapping, layer_type=name, **options) for name in names}
+            return [Group(name, (), rope, True) for name, rope in ropes.items()]
+        ropes = [from_config(mapping, layer=layer, **options) for layer in range(len(types))]
+    except (TypeError, ValueError):  # the caller has an error of the whole config, which says more
+        return []
+    groups: dict[RotaryEmbedding | None, list[int]] = {}
+    for layer, rope in enumerate(ropes):
+        groups.setdefault(rope, []).append(layer)
+    return [_group(rope, layers, types) for rope, layers in groups.items()]
+
+
+def _without_long_lists(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping without lists that are longer than any about rotation, such as vocabularies. They cost time."""
+    return {
+        key: _without_long_lists(value) if isinstance(value, Mapping) else value
+        for key, value in mapping.items()
+        if not isinstance(value, (list, tuple)) or len(value) <= MAX_SIZE
+    }
+
+
+def _types(mapping: Mapping[str, Any], part: str | None) -> tuple[list[str] | None, list[str]]:
+    """The type of each layer, empty if it has none, or None if their number is unknown; and the names of all types."""
+    form = format_of(mapping)
+    if form is not None and form.reader:
+        translated = form.as_config(Keys("the mapping", mapping), part)
+        if translated is None:
+            return None, []
+        inner, family, model_type = *translated, ""
+    else:
+        inner, model_type, _ = part_of(mapping if form is None else with_mlx_rule(mapping), part)
+        family = FAMILIES.get(model_type, Family())
+    keys = Keys("the config", inner, model_type)
+    types = types_of(keys, family)
+    count = layers_of(keys) or len(types)
+    if not 0 < count <= MAX_LAYERS:
+        return None, nested_by(keys, family) or list(family.layers.by_type)
+    return (types + [""] * count)[:count], []
+
+
+def _group(rope: RotaryEmbedding | None, layers: list[int], types: list[str]) -> Group:
+    """A group by the types of its layers, if it has all layers of these types."""
+    own = list(dict.fromkeys(types[layer] for layer in layers))
+    has_all = all(own) and layers == [layer for layer, each in enumerate(types) if each in own]
+    return Group(
+        ", ".join(own) if has_all else f"layers {ranges(layers)}", tuple(layers), rope, has_all and len(own) == 1
+    )
+
+
+def ranges(numbers: Any) -> str:
+    """Ascending numbers as text: 0-4, 6, 8-10."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+
+
+class Explained(NamedTuple):
+    """A group of layers, and the explanation of its embedding; None if the layers are not rotated."""
+
+    name: str
+    layers: tuple[int, ...]
+    explanation: Explanation | None
+
+
+@dataclass(frozen=True)
+class LayersExplained(Report):
+    """What `rope-xp explain` prints for a config whose layers differ.
+
+    Attributes
+    ----------
+    groups : tuple of Explained
+    """
+
+    groups: tuple[Explained, ...]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings of all explanations."""
+        return tuple(warning for each in self.groups if each.explanation for warning in each.explanation.warnings)
+
+    def sections(self) -> list[Section]:
+        found = []
+        for number, (name, layers, explanation) in enumerate(self.groups, 1):
+            own = f"Layers {ranges(layers)}" if layers else "Their numbers are not known"
+            kind = "" if name.startswith("layers ") else f": {name}"
+            rotated = ", which have no rotary embedding." if explanation is None else "."
+            found.append(Section(f"== Layers, {number} of {len(self.groups)}{kind} ==", own + rotated))
+            found += [] if explanation is None else explanation.sections()
+        return found

@@ -1,0 +1,170 @@
+"""`compare` and `assert_same`: whether two rotary embeddings agree, and why not."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rope_xp.comparison.report import Comparison
+from rope_xp.errors import public
+
+__all__ = ["Comparison", "assert_same", "compare"]
+
+
+@public("compare")
+def compare(
+    a: Any,
+    b: Any,
+    *,
+    head_dim: int | None = None,
+    context: int | None = None,
+    tolerance: float | None = None,
+    shape: str | None = None,
+    like: Any = None,
+    positions_ignored: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Comparison:
+    """Whether two rotary embeddings are the same, and if not, what differs and from which position on it matters.
+
+    Values and configs are compared by their frequencies, exactly. A function is called, as by `identify`, to find the
+    value that it computes. Then, to check, it is called at many positions and in different calls: with one token alone,
+    with positions in any order that do not begin with 0, with many heads and with several batch rows that have
+    positions of their own. Where it has no result, or one that depends on the call, it is not the same.
+
+    Parameters
+    ----------
+    a, b : config, RotaryEmbedding, function or None
+        A config is what `from_config` reads: a path, a mapping, or an object with `to_dict()`. A module of rope_xp
+        stands for its value, and None for no rotation. A function ``fn(x, positions)`` returns the rotated `x`, in any
+        library.
+    head_dim : int, optional
+        The number of channels of a head. Required if neither `a` nor `b` is a value or a config.
+    context : int, optional
+        The two are the same if they agree at positions 0 to ``context - 1``. The default is the extended or trained
+        length of the values, the longest that is known, or else 4096.
+    tolerance : float, optional
+        The change of a unit score that is accepted. The default is 1e-3, the error of float32 phases at position 8,192.
+        For a function with bfloat16 or float16 results, it is 8 roundings of that dtype.
+    shape : str, optional
+        The axes of the `x` of functions, such as ``"batch heads seq dim"``. By default several are tried.
+    like : array, optional
+        An array of the library, device and dtype that functions take. By default NumPy, PyTorch and JAX are tried, the
+        latter two if they are imported.
+    positions_ignored : bool
+        Whether a function may ignore `positions` and count the rows of x. It is then called with whole sequences from
+        position 0 on. By default it is not the same: it is wrong for a cached token, a padded batch and a packed one.
+    options : mapping, optional
+        Arguments of `from_config` for configs, such as ``{"layer": 0}``. `flags`, the arguments of an engine, belong to
+        `b`, or to `a` if `b` is no config: ``compare(config, config, options={"flags": "-c 65536 --rope-scale 2"})``
+        says what they change.
+
+    Returns
+    -------
+    Comparison
+        A report: `same`, `causes`, `first_position` and more, as text by ``str(report)``.
+
+    Raises
+    ------
+    ValueError, TypeError, FileNotFoundError
+        If arguments are wrong, or as `from_config` does. What a function raises is part of the report.
+
+    Notes
+    -----
+    A unit score is the product of two vectors of length 1, of which one is rotated. `first_position` is the first
+    position p at which the score of some two such vectors changes by more than 0.01 if `b` rotates in place of `a`. So
+    it is the first position at which the largest singular value of the difference of both maps is above 0.01. With
+    several position axes, p is the position on one of them, with 0 on the others, or on all of them. (Embeddings with
+    different numbers of axes are compared on all of them, as for text.) The position is exact, with two exceptions.
+    Phases that are not exact are compared at every position below ``2**20``, and at 8,192 positions beyond. A function
+    that nothing explains is compared at positions 0 to 31 and at powers of two up to 65,536. To check that a
+    function is the same everywhere, it is called at all positions below 32,768 and at some beyond, in calls with at
+    most 8,192 tokens. No call is beyond `context`. `sample` says which positions were called, if not all.
+
+    If `b` rotates queries and also keys, an equal offset of both changes no score. `scores_are_same` says so.
+
+    A cause that acts only at or beyond `context`, such as float32 phases, is in `causes` even if `same` is true.
+
+    Examples
+    --------
+    >>> from rope_xp import RotaryEmbedding
+    >>> rope = RotaryEmbedding(head_dim=128, layout="half", base=10_000.0)
+    >>> report = compare(rope, rope.replace(base=500_000.0))
+    >>> report.same, report.causes, report.first_position
+    (False, ('base',), 1)
+    >>> for sentence in report.summary.split(". "):
+    ...     print(sentence)
+    The two differ
+    At position 1, a unit score first changes by more than 1 %
+    At position 4,095, 48 % of attention moves to other tokens
+    Likely cause: base (a: 10,000; b: 500,000).
+    """
+    return _comparison(("a", "b"), a, b, head_dim, context, tolerance, shape, like, positions_ignored, options)
+
+
+@public("assert_same")
+def assert_same(
+    fn: Any,
+    rope: Any,
+    *,
+    head_dim: int | None = None,
+    context: int | None = None,
+    tolerance: float | None = None,
+    shape: str | None = None,
+    like: Any = None,
+    positions_ignored: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    """Assert that a function computes a rotary embedding, for tests of other packages.
+
+    Parameters
+    ----------
+    fn, rope : config, RotaryEmbedding, function or None
+        As `a` and `b` of `compare`: the function that is tested, and what it must compute.
+    head_dim, context, tolerance, shape, like, options
+        As in `compare`.
+
+    Raises
+    ------
+    AssertionError
+        If they differ. The message says what differs, from which position on, the likely cause, and what to do.
+    ValueError, TypeError, FileNotFoundError
+        As `compare` does.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rope_xp import RotaryEmbedding
+    >>> rope = RotaryEmbedding(head_dim=64, layout="half", base=10_000.0)
+    >>> def rotate(x, positions):  # x: "seq dim"
+    ...     angles = positions[:, None] * np.repeat([rope.inv_freq], 2, axis=0).reshape(-1)
+    ...     return x * np.cos(angles) + np.concatenate([-x[:, 32:], x[:, :32]], axis=1) * np.sin(angles)
+    >>> assert_same(rotate, rope)
+    >>> assert_same(rotate, rope.replace(layout="interleaved"))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    AssertionError: assert_same: the function rotate must agree with ... Likely cause: layout ...
+    """
+    names = ("fn", "rope")
+    report = _comparison(names, fn, rope, head_dim, context, tolerance, shape, like, positions_ignored, options)
+    if not report.same:
+        words = " ".join([report.summary, *report.advice])
+        raise AssertionError(f"assert_same: {report.a} must agree with {report.b}; got: {words}")
+
+
+def _comparison(
+    names: tuple[str, str],
+    a: Any,
+    b: Any,
+    head_dim: Any,
+    context: Any,
+    tolerance: Any,
+    shape: Any,
+    like: Any,
+    positions_ignored: Any,
+    options: Any,
+) -> Comparison:
+    from rope_xp.comparison.comparison import choice_of, choices_of, comparison, options_of, subject_of
+
+    choice = choice_of(options)
+    checked = options_of(head_dim, context, tolerance, positions_ignored, {"shape": shape, "like": like})
+    choices = choices_of(choice, a, b)
+    first, second = (subject_of(*each) for each in zip(names, (a, b), choices))
+    return comparison(first, second, checked)

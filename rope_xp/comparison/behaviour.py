@@ -1,0 +1,209 @@
+"""The properties in which two behaviours may differ, and which of them explain a difference."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import combinations
+from math import isclose
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rope_xp.comparison.first_position import first_beyond
+from rope_xp.comparison.report import number
+from rope_xp.identification.maps import Behaviour, directions_of, factor_of_scaling, frequencies_of
+from rope_xp.layouts import LAYOUTS
+
+
+class Property(NamedTuple):
+    """A property in which two embeddings may differ. A difference in it is a cause of that name.
+
+    Attributes
+    ----------
+    cause : str
+    fields : tuple of str
+        The arguments of `RotaryEmbedding` that state it.
+    others : tuple of str
+        The fields of `Behaviour` that state it.
+    text : function
+        What the property is, in words, from a `Behaviour`.
+    advice : str
+        What to do about a difference.
+    """
+
+    cause: str
+    fields: tuple[str, ...]
+    others: tuple[str, ...]
+    text: Callable[[Behaviour], str]
+    advice: str
+
+
+def _layout(each: Behaviour) -> str:
+    rope: Any = each.rope
+    blocks = "" if rope.blocks == 1 else f" in {rope.blocks} blocks"
+    return f"{rope.layout}{blocks} ({LAYOUTS[rope.layout].partition(':')[0]})"
+
+
+def _width(each: Behaviour) -> str:
+    rope: Any = each.rope
+    start = f" from channel {rope.first_channel} on" if rope.first_channel else ""
+    return f"{rope.rotary_dim} of {rope.head_dim} channels{start}"
+
+
+def _frequencies(each: Behaviour) -> str:
+    rope: Any = each.rope
+    if each.change:
+        return f"those of {each.change}"
+    if rope.base is not None:
+        how = "" if each.precision != "float32" else " in float32" if each.measured else " rounded to float32"
+        return f"those of base {number(rope.base)}{how}"
+    values = np.abs(frequencies_of(rope))
+    return f"{values.max():.6g} to {values.min():.6g} radians per token, given"
+
+
+def _scaling(each: Behaviour) -> str:
+    rope: Any = each.rope
+    return "none" if rope.scaling is None else rope.scaling.describe()
+
+
+def _sections(each: Behaviour) -> str:
+    rope: Any = each.rope
+    return "one position axis" if rope.sections is None else f"{rope.sections.order} {rope.sections.sizes}"
+
+
+# In the order in which they are named where they act from the same position on. Where one property explains as much
+# as another, the earlier is the cause.
+PROPERTIES = (
+    Property(
+        "axis",
+        (),
+        ("axis",),
+        lambda each: f"{each.axis} have the positions",
+        "Give the tables an axis for heads, so that they are aligned with the tokens of x.",
+    ),
+    Property(
+        "layout",
+        ("layout", "blocks"),
+        (),
+        _layout,
+        "Use the layout for which the checkpoint's projections are ordered, or reorder them with "
+        "rope_xp.permute_projection.",
+    ),
+    Property(
+        "sincos order",
+        (),
+        ("quarter",),
+        lambda each: "cosine and sine exchanged" if each.quarter else "as in RoFormer",
+        "Check the order in which sine and cosine are returned and unpacked.",
+    ),
+    Property(
+        "direction",
+        ("reverse",),
+        (),
+        lambda each: "reversed" if each.rope and each.rope.reverse else "usual",
+        "Check the sign of the sines.",
+    ),
+    Property(
+        "width",
+        ("rotary_dim", "first_channel"),
+        (),
+        _width,
+        "Check which channels of a head are rotated (partial_rotary_factor).",
+    ),
+    Property("base", ("base",), (), lambda each: number(each.rope and each.rope.base), "Check the base (rope_theta)."),
+    Property(
+        "attention factor",
+        (),
+        ("attention_factor",),
+        lambda each: number(each.attention_factor),
+        "Multiply sines and cosines by the attention factor exactly once.",
+    ),
+    Property(
+        "scaling", ("scaling",), (), _scaling, "Check the scaling rule (rope_scaling), and that it is not left out."
+    ),
+    Property(
+        "offset",
+        (),
+        ("offset",),
+        lambda each: f"positions {'+-'[each.offset < 0]} {abs(each.offset)}" if each.offset else "positions as given",
+        "Check whether positions begin with 0, and that cached and new tokens are counted alike.",
+    ),
+    Property("sections", ("sections",), (), _sections, "Check which pairs follow which position axis."),
+    Property("decay", ("xpos",), (), lambda each: str(each.rope and each.rope.xpos), "Check the decay of XPos."),
+    Property(
+        "phase precision",
+        ("phase",),
+        ("precision",),
+        lambda each: each.precision + " phases" * (not each.precision.endswith("tables")),
+        "Compute position times frequency exactly or in float64, and round only sines and cosines. Where float32 "
+        "phases are accepted, name the context in which the two must agree, or a larger tolerance.",
+    ),
+    Property(
+        "frequencies",
+        ("base", "scaling", "sections", "reverse", "inv_freq"),
+        (),
+        _frequencies,
+        "Compare the frequencies themselves. If only their last bits differ, as where they are computed in float32, "
+        "give the value those of the module: inv_freq=module.inv_freq.tolist().",
+    ),
+)
+BY_CAUSE = {each.cause: each for each in PROPERTIES}
+
+
+def with_properties(one: Behaviour, other: Behaviour, properties: Iterable[Property]) -> Behaviour:
+    """The first behaviour with some properties of the second. ValueError if they do not fit together."""
+    properties = tuple(properties)
+    rope: Any = one.rope
+    fields = {name: getattr(other.rope, name) for each in properties for name in each.fields}
+    if fields:
+        if other.rope is not None and other.rope.base is not None and "inv_freq" in fields:
+            fields["inv_freq"] = None
+        rope = rope.replace(**{"attention_factor": None, **fields})
+    others = {name: getattr(other, name) for each in properties for name in each.others}
+    keeps = "inv_freq" in fields or isclose(one.attention_factor, other.attention_factor)
+    total = others.pop("attention_factor", one.attention_factor if keeps else None)
+    if total is not None:
+        others["factor"] = total / factor_of_scaling(rope)
+    return one._replace(rope=rope, **others)
+
+
+def explaining(one: Behaviour, other: Behaviour, limit: float, horizon: int) -> tuple[str, ...]:
+    """The fewest properties of the second that make the first equal to it, as causes, most likely first.
+
+    The cause that acts from the earliest position on is named first. The precision of phases is not among them.
+    """
+    one, other = one.with_exact_phases(), other.with_exact_phases()
+    directions = directions_of([one.rope, other.rope])
+    target = other.map(directions)
+    for properties in _subsets(one, other):
+        try:
+            changed = with_properties(one, other, properties)
+        except ValueError:  # these properties fit only together with others
+            continue
+        if first_beyond(changed.map(directions), target, limit, horizon) is None:
+            onset = {each.cause: _onset(one, other, each, directions, horizon) for each in properties}
+            return tuple(sorted(onset, key=lambda cause: onset[cause]))
+    return ("unknown",)
+
+
+def _subsets(one: Behaviour, other: Behaviour) -> Iterator[tuple[Property, ...]]:
+    """Sets of properties in which two behaviours differ, the smallest first; frequencies as such are the last."""
+    *others, frequencies = [each for each in PROPERTIES if each.cause != "phase precision"]
+    differing = [each for each in others if differ(one, other, each)]
+    for last in ((), (frequencies,)):
+        for size in range(len(differing) + 1):
+            yield from ((*chosen, *last) for chosen in combinations(differing, size))
+
+
+def differ(one: Behaviour, other: Behaviour, each: Property) -> bool:
+    """Whether two behaviours state a property differently."""
+    of_ropes = any(getattr(one.rope, name) != getattr(other.rope, name) for name in each.fields)
+    return of_ropes or any(getattr(one, name) != getattr(other, name) for name in each.others)
+
+
+def _onset(one: Behaviour, other: Behaviour, each: Property, directions: Any, horizon: int) -> int:
+    """The first position at which a property alone changes a unit score by 1 %."""
+    try:
+        changed = with_properties(one, other, [each])
+    except ValueError:
+        return horizon
+    first = first_beyond(one.map(directions), changed.map(directions), 0.01, horizon)
+    return horizon if first is None else first

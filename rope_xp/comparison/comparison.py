@@ -1,0 +1,324 @@
+"""How `compare` reads its arguments, describes both of them, and makes its report."""
+
+import inspect
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rope_xp.arrays import checks
+from rope_xp.comparison.attention import attention_moved
+from rope_xp.comparison.behaviour import BY_CAUSE, PROPERTIES, differ, explaining
+from rope_xp.comparison.describe import (
+    SEARCHED_INDEX,
+    Finding,
+    Subject,
+    compared,
+    confirmed,
+    finding_of_function,
+    finding_of_value,
+    first_difference,
+    matrices_of,
+    sample_of,
+)
+from rope_xp.comparison.first_position import change_at, first_beyond
+from rope_xp.comparison.report import Comparison, Difference, number
+from rope_xp.configs.from_config import from_config
+from rope_xp.embedding import RotaryEmbedding
+from rope_xp.errors import wrong_type, wrong_value
+from rope_xp.identification.maps import Behaviour, Map, directions_of
+from rope_xp.identification.phases import COARSE_BITS
+from rope_xp.identification.probe import Probe
+from rope_xp.reports import short_repr
+from rope_xp.spectrum import lengths_of
+
+# What counts as the same, at least: float32 phases have this error at position 8,192 (two roundings of 2**-24).
+TOLERANCE = 1e-3
+# Without a length in either of the two.
+CONTEXT = 4096
+# Causes are sought up to this position at least.
+HORIZON = 2**20
+# The change of a unit score that matters.
+ONE_PERCENT = 0.01
+OTHER_ADVICE = {
+    "rotation": "Check whether this layer is rotated at all.",
+    "length": "Let the tables be as long as the context, or compute angles from positions.",
+    "calls": "The result of a row must follow from its channels and its position alone: take tables from `positions`.",
+    "state": "Compute the tables from the positions of each call, and keep nothing between calls.",
+    "softmax scale": "Multiply the scale of the softmax by softmax_scale, in both or in neither.",
+    "unknown": "Compare the two pair by pair, at a small position. rope_xp.identify says what a function computes.",
+}
+OF_CALLS = "If the function takes other arrays, say so by `shape` and `like`, or wrap it."
+# Where a function that nothing explains is compared.
+TRIED = np.array([*range(32), *(2**power for power in range(5, 17))])
+
+
+class Options(NamedTuple):
+    """Checked arguments of `compare`. None where they follow from the subjects."""
+
+    head_dim: int | None
+    context: int | None
+    tolerance: float | None
+    positions_ignored: bool
+    call: dict[str, Any]
+
+
+def options_of(head_dim: Any, context: Any, tolerance: Any, positions_ignored: Any, call: dict[str, Any]) -> Options:
+    """Checked arguments."""
+    if head_dim is not None:
+        head_dim = checks.even_size("head_dim", head_dim)
+    if context is not None and not 1 <= checks.count("context", context) <= 2**31:
+        raise wrong_value(f"context must be at least 1 and at most 2**31; got {context}")
+    if tolerance is not None:
+        tolerance = checks.positive("tolerance", tolerance)
+    ignored = checks.boolean("positions_ignored", positions_ignored)
+    return Options(head_dim, context if context is None else int(context), tolerance, ignored, call)
+
+
+def choice_of(options: Any) -> dict[str, Any]:
+    """Arguments of `from_config`, checked by their names."""
+    known = inspect.signature(from_config).parameters
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        raise wrong_type(f"options must be a mapping of arguments of from_config; got {type(options).__name__}")
+    unknown = [name for name in options if name not in known or name == "config"]
+    if unknown:
+        names = ", ".join(name for name in known if name != "config")
+        raise wrong_type(f"options must be arguments of from_config ({names}); got {unknown[0]!r:.100}")
+    return dict(options)
+
+
+def choices_of(choice: Mapping[str, Any], a: Any, b: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of `from_config` for each of the two. The flags of an engine are those of the second config."""
+    plain = {name: value for name, value in choice.items() if name != "flags"}
+    if choice.get("flags") is None:
+        return plain, plain
+    if not (_is_config(a) or _is_config(b)):
+        raise wrong_type(f"flags of options must be given with a config; got {type(a).__name__} and {type(b).__name__}")
+    return (plain, dict(choice)) if _is_config(b) else (dict(choice), plain)
+
+
+def _is_config(given: Any) -> bool:
+    if isinstance(given, (str, os.PathLike, Mapping)):
+        return True
+    return hasattr(given, "to_dict") and not callable(given)
+
+
+def subject_of(name: str, given: Any, choice: Mapping[str, Any]) -> Subject:
+    """A config, a value, a module of rope_xp, or a function."""
+    rope = given if isinstance(given, RotaryEmbedding) else getattr(given, "rope", None)
+    if given is None or isinstance(rope, RotaryEmbedding):
+        return Subject("no rotation" if given is None else short_repr(rope), rope)
+    if _is_config(given):
+        rope = from_config(given, **choice)
+        has_flags = choice.get("flags") is not None
+        path = os.fsdecode(given) if isinstance(given, (str, os.PathLike)) else "the config" if has_flags else ""
+        path += (" with the flags" if has_flags else "") + (": " if path else "")
+        found = rope._provenance if has_flags and rope is not None else None
+        remarks = () if found is None else (f"{name} was read from {found.format}", *found.remarks)
+        return Subject(path + ("no rotation" if rope is None else short_repr(rope)), rope, remarks=remarks)
+    if not callable(given) or isinstance(given, type):
+        raise wrong_type(
+            f"{name} must be a config (a path, a mapping or an object with to_dict()), a RotaryEmbedding, or a "
+            f"function fn(x, positions); got {type(given).__name__}"
+        )
+    function = given.func if isinstance(given, partial) else given
+    return Subject(f"the function {getattr(function, '__qualname__', None) or type(given).__name__}", None, given)
+
+
+def comparison(a: Subject, b: Subject, options: Options) -> Comparison:
+    """The report on two subjects."""
+    context = options.context or _context(a, b)
+    reference = b.rope if a.fn is not None or (a.rope is not None and a.rope.base is None) else a.rope
+    head_dim = _head_dim(a, b, reference, options)
+    axes = 1 if reference is None else reference.axes
+    both: list[Finding] = []
+    for each in (b, a):  # of two functions, what the second computes is what the first should compute
+        if each.fn is None:
+            found = finding_of_value(each.rope, reference)
+        else:
+            probe = _probe(each, reference, head_dim, axes, options)
+            found = finding_of_function(probe, reference, context, options.positions_ignored)
+            reference = reference or (found.behaviour and found.behaviour.rope)
+        both.insert(0, found)
+    tolerance = options.tolerance or max([TOLERANCE, *(8 * each.probe.eps for each in both if each.probe)])
+    directions = directions_of([reference])
+    both = [confirmed(each, reference, directions, context, tolerance) for each in both]
+    fixed = {"context": context, "tolerance": tolerance, "a": a.name, "b": b.name}
+    one, other = (each.behaviour for each in both)
+    if one is None or other is None:
+        report = _unexplained(both, head_dim, directions, fixed)
+    else:
+        report = _explained(one, other, both, fixed)
+    problems = dict.fromkeys(problem for each in both for problem in each.problems)
+    remarks = (*a.remarks, *b.remarks)
+    return replace(report, problems=tuple(problems), sample=sample_of(both, context), remarks=remarks)
+
+
+def _probe(each: Subject, reference: RotaryEmbedding | None, head_dim: int, axes: int, options: Options) -> Probe:
+    if reference is not None and reference.heads is not None:
+        raise wrong_value(
+            f"a function must be compared with a value whose heads are alike; got heads={reference.heads}"
+        )
+    fn: Any = each.fn
+    return Probe(fn, head_dim, axes=axes, **options.call)
+
+
+def _head_dim(a: Subject, b: Subject, reference: RotaryEmbedding | None, options: Options) -> int:
+    """The width of a head."""
+    given = options.head_dim
+    if reference is None:
+        if given is None and (a.fn is not None or b.fn is not None):
+            of = " for two functions" if a.fn is not None and b.fn is not None else ", because no value states it"
+            raise wrong_type(f"head_dim must be given{of}; got None")
+        return given or 2
+    if given not in (None, reference.head_dim):
+        raise wrong_value(f"head_dim must be that of the value, {reference.head_dim}; got {given}")
+    return reference.head_dim
+
+
+def _context(a: Subject, b: Subject) -> int:
+    """The length that the values state; of two lengths, the longer one."""
+    known = [length for each in (a, b) if each.rope is not None for length in lengths_of(each.rope) if length]
+    return max(known, default=CONTEXT)
+
+
+def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: dict[str, Any]) -> Comparison:
+    """The report on two behaviours."""
+    of_calls = tuple(dict.fromkeys(cause for each in both for cause in each.causes))
+    causes = _structural_causes(one, other)
+    if causes is not None:
+        return _report(one, other, (*causes, *of_calls), 0, False, None, fixed)
+    context, tolerance = min(compared(each, fixed["context"]) for each in both), fixed["tolerance"]
+    directions = directions_of([one.rope, other.rope])
+    a, b = one.map(directions), other.map(directions)
+    beyond = first_beyond(a, b, tolerance, context)
+    if beyond is None and any(map(_has_rounded_phases, both)):
+        beyond = first_difference(both, directions, context, 2.0**0.5 * tolerance)
+    is_same, known = beyond is None, beyond if beyond is not None and tolerance < ONE_PERCENT else 0
+    first = None if is_same and tolerance < ONE_PERCENT else first_beyond(a, b, ONE_PERCENT, context, known)
+    in_float32 = one.precision == other.precision == "float32"
+    otherwise = "frequencies" if in_float32 else "phase precision"  # all else is equal
+    causes = _causes(one, other, tolerance, context) or (() if is_same else (otherwise,))
+    are_values = all(each.probe is None for each in both)
+    if are_values and "scaling" not in causes and _softmax_scale(one) != _softmax_scale(other):
+        causes, is_same = (*causes, "softmax scale"), False
+    scores = is_same or _scores_agree(a, b, tolerance, context)
+    if of_calls:
+        found = {**fixed, "same": False}
+        # Phases are those of other calls. What makes calls differ may be what makes phases look rounded.
+        unknown = {"phase precision"} if {"calls", "state"} & {*of_calls} else {}
+        acting = tuple(cause for cause in causes if not is_same and cause not in unknown)
+        return _report(one, other, (*acting, *of_calls), first, None, None, found)
+    if not is_same:  # a function does not say which scale of the softmax goes with it
+        scales = (_softmax_scale(one), _softmax_scale(other)) if are_values else (1.0, 1.0)
+        fixed = {**fixed, "attention_moved": attention_moved(a, b, scales, context)}
+    return _report(one, other, causes, first, scores, change_at(a, b, context - 1), {**fixed, "same": is_same})
+
+
+def _has_rounded_phases(each: Finding) -> bool:
+    """Whether a function has phases of which only the size of the errors is known, as their noise is as large."""
+    behaviour = each.behaviour
+    is_rounded = behaviour is not None and behaviour.precision in COARSE_BITS and not behaviour.measured
+    return is_rounded and each.probe is not None
+
+
+def _causes(one: Behaviour, other: Behaviour, tolerance: float, context: int) -> tuple[str, ...]:
+    """Why two behaviours differ. Beside other causes, the precision of phases is one only if it matters."""
+    if one.rope is None or other.rope is None:
+        return () if one.rope is other.rope else ("rotation",)
+    causes = explaining(one, other, tolerance, max(context, HORIZON))
+    if one.rotates != other.rotates:
+        causes = tuple("rotation" if cause == "frequencies" else cause for cause in causes)
+    if one.precision == other.precision:
+        return causes
+    for each in (one, other):
+        exact = each.with_exact_phases().map()
+        if not causes or first_beyond(each.map(), exact, tolerance, context) is not None:
+            return (*causes, "phase precision")
+    return causes
+
+
+def _softmax_scale(each: Behaviour) -> float:
+    return 1.0 if each.rope is None else each.rope.softmax_scale
+
+
+def _scores_agree(a: Map, b: Map, tolerance: float, context: int) -> bool:
+    return first_beyond(a.of_scores(), b.of_scores(), tolerance, context) is None
+
+
+def _structural_causes(one: Behaviour, other: Behaviour) -> tuple[str, ...] | None:
+    """Why two values cannot be compared by numbers; None if they can."""
+    if one.rope is None or other.rope is None:
+        return None
+    if one.rope.head_dim != other.rope.head_dim:
+        others = [each.cause for each in PROPERTIES if each.cause != "frequencies" and differ(one, other, each)]
+        follows = "attention factor" if "scaling" in others else ""
+        return tuple(dict.fromkeys(("width", *(cause for cause in others if cause != follows))))
+    heads = {one.rope.heads, other.rope.heads} - {None}
+    return ("frequencies",) if len(heads) > 1 else None
+
+
+def _report(
+    one: Behaviour,
+    other: Behaviour,
+    causes: tuple[str, ...],
+    first: int | None,
+    scores: bool | None,
+    largest: float | None,
+    fixed: dict[str, Any],
+) -> Comparison:
+    stated = [cause for cause in causes if cause in BY_CAUSE or cause in ("rotation", "softmax scale")]
+    differences = tuple(Difference(cause, _text(cause, one), _text(cause, other)) for cause in stated)
+    found = {"same": False, "causes": causes, "first_position": first, "scores_are_same": scores, **fixed}
+    advice = () if found["same"] else tuple(map(_advice, causes))
+    return Comparison(**found, largest_change=largest, differences=differences, advice=advice)
+
+
+def _advice(cause: str) -> str:
+    return BY_CAUSE[cause].advice if cause in BY_CAUSE else OTHER_ADVICE[cause]
+
+
+def _text(cause: str, each: Behaviour) -> str:
+    """What a cause is in one of the two."""
+    if cause == "rotation":
+        return "rotated" if each.rotates else "not rotated"
+    if cause == "softmax scale":
+        return number(_softmax_scale(each))
+    return BY_CAUSE[cause].text(each)
+
+
+def _unexplained(both: list[Finding], head_dim: int, directions: Any, fixed: dict[str, Any]) -> Comparison:
+    """The report on functions that no behaviour reproduces. Positions are those of `TRIED`."""
+    causes = tuple(dict.fromkeys(cause for each in both for cause in each.causes))
+    has_results = all(each.behaviour is not None or each.is_regular for each in both)
+    first, is_same = None, False
+    if has_results:
+        context, tolerance = min(compared(each, fixed["context"]) for each in both), fixed["tolerance"]
+        unlike = first_difference(both, directions, context, tolerance)
+        context = min(context, SEARCHED_INDEX) if any(each.is_counting for each in both) else context
+        positions = np.union1d(TRIED[context > TRIED], [] if unlike is None else [unlike]).astype(int)
+        matrices = [matrices_of(each, positions, head_dim, directions) for each in both]
+        if all(each is not None for each in matrices):
+            changes = np.linalg.norm(matrices[0] - matrices[1], ord=2, axis=(-2, -1)).max(axis=1)
+            first = next((int(position) for position, change in zip(positions, changes) if change > ONE_PERCENT), None)
+            is_same = set(causes) <= {"unknown"} and unlike is None and float(changes.max()) <= tolerance
+            is_same = is_same and both[0].rotates == both[1].rotates and all(each.is_one for each in both)
+    if first is not None and any(each.behaviour is not None and each.behaviour.rope is None for each in both):
+        causes = tuple("rotation" if cause == "unknown" else cause for cause in causes)
+    is_comparable = has_results or set(causes) > {"unknown"} or "unknown" not in causes
+    advice = tuple(map(_advice, causes)) if is_comparable else (OF_CALLS,)
+    return Comparison(
+        same=is_same,
+        comparable=is_comparable,
+        causes=() if is_same else causes,
+        advice=() if is_same else advice,
+        first_position=first,
+        scores_are_same=None,
+        largest_change=None,
+        **fixed,
+    )

@@ -1,0 +1,319 @@
+"""What one of the two does, as a value: that of a value itself, or that of a function, which is called."""
+
+import re
+from collections.abc import Callable, Iterator
+from textwrap import shorten
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rope_xp.comparison.report import number
+from rope_xp.embedding import RotaryEmbedding
+from rope_xp.identification.irregular import ALL_TRIED, first_unlike, irregularity, longest_call, rows_at, tried
+from rope_xp.identification.maps import Behaviour, behaviour_of, directions_of, frequencies_of
+from rope_xp.identification.phases import COARSE_BITS, precision_of_errors
+from rope_xp.identification.probe import LONGEST_INDEX, Probe, noise
+from rope_xp.identification.search import Search
+from rope_xp.identification.values import nearest
+
+# Results with greater rounding say little about the precision of phases: their own noise is as large.
+COARSE = 2.0**-12
+# A function is called at positions below the context, and below this, to find out what it computes. Calls beyond the
+# context could change what a function that keeps tables does below it.
+LONGEST = 2**20 + 1
+# The most positions whose phases are measured to find out how they are rounded.
+MOST_ROUNDED = 2**13
+# Greater phases are infinite in float16.
+OVERFLOW = 65_504.0
+# The same for a function that ignores positions: each call needs as many rows.
+SEARCHED_INDEX = 2**12
+
+
+class Subject(NamedTuple):
+    """One of the two: a value, or a function with an unknown value."""
+
+    name: str
+    rope: RotaryEmbedding | None
+    fn: Callable[[Any, Any], Any] | None = None
+    remarks: tuple[str, ...] = ()  # on the flags with which it was read
+
+
+class Finding(NamedTuple):
+    """What a subject does.
+
+    Attributes
+    ----------
+    behaviour : Behaviour or None
+        None if no value reproduces a function.
+    causes : tuple of str
+        Why a function is not the same as any value: "length", "calls", "state", "sections" or "unknown".
+    problems : tuple of str
+        What is wrong, in words.
+    probe : Probe, optional
+        The calls of a function.
+    length : int or None
+        The first position without a result; None if there is none below the context.
+    rotates : bool
+        False if a function is known not to rotate pairs of channels.
+    is_one : bool
+        False if a function is not the same at all positions: what it computes at some does not explain others.
+    """
+
+    behaviour: Behaviour | None
+    causes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    probe: Probe | None = None
+    length: int | None = None
+    rotates: bool = True
+    is_one: bool = True
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether a function ignores positions, and counts the rows of x."""
+        return self.probe is not None and self.probe.follows == "index"
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether a function has a result for each row and position."""
+        if self.probe is None or (self.length is not None and self.length < 8):
+            return False
+        follows_axes = self.probe.axes == 1 or (self.probe.follows, self.probe.axis) == ("positions", "seq")
+        return follows_axes and self.probe.follows in ("positions", "index", "nothing")
+
+    def with_cause(self, cause: str, *words: str) -> "Finding":
+        """The same with one more cause. "unknown" is none beside others."""
+        causes = self.causes if cause == "unknown" and self.causes else (*self.causes, cause)
+        return self._replace(causes=causes, problems=(*self.problems, *words))
+
+
+def finding_of_value(rope: RotaryEmbedding | None, reference: RotaryEmbedding | None) -> Finding:
+    """What a value does: if its frequencies are given as numbers, by the base of another one that explains them."""
+    if rope is None or rope.base is not None or reference is None or reference.base is None or rope.xpos is not None:
+        return Finding(behaviour_of(rope))
+    if (rope.axes, rope.heads, reference.axes, rope.head_dim) != (1, None, 1, reference.head_dim):
+        return Finding(behaviour_of(rope))
+    rows = frequencies_of(rope)[:, 0]
+    same = {name: getattr(rope, name) for name in ("layout", "blocks", "rotary_dim", "first_channel", "phase")}
+    options = {**same, "attention_factor": None, "xpos": None}
+    found = nearest(reference, options, rows, np.zeros(rope.pairs), bool((rows <= 0.0).all()))
+    if found is None:
+        return Finding(behaviour_of(rope))
+    total: Any = rope.attention_factor
+    behaviour = behaviour_of(found)
+    behaviour = behaviour._replace(factor=behaviour.factor * total / behaviour.attention_factor)
+    is_reference = behaviour.with_exact_phases() == behaviour_of(reference).with_exact_phases()
+    return Finding(behaviour_of(rope) if is_reference else behaviour)
+
+
+def finding_of_function(
+    probe: Probe, reference: RotaryEmbedding | None, context: int, positions_ignored: bool
+) -> Finding:
+    """What a function does below a context. `reference` is what it should do."""
+    problems = tuple(_as_sentence(shorten(each, 240)) for each in dict.fromkeys(probe.problems))[:2]
+    if probe.follows is None:
+        return Finding(None, ("calls",) if probe.irregular else ("unknown",), problems, probe)
+    found = Finding(None, probe=probe)
+    if probe.follows == "first call":
+        return found.with_cause("state", "The function keeps the positions of an earlier call.")
+    if probe.axis != "seq" and probe.follows != "nothing" and probe.axes > 1:
+        return found.with_cause("axis", "The function rotates along another axis of x than the tokens.")
+    if probe.axis == "batch":
+        return found.with_cause("calls", "The function rotates each row of a batch by its number in the batch.")
+    if probe.follows == "index":
+        words = "The function ignores positions and counts the rows of x."
+        found = found._replace(problems=(words,))
+        if not positions_ignored and probe.axis == "seq":
+            found = found.with_cause("calls", "If that is meant, pass positions_ignored=True.")
+        if probe.axes > 1:
+            return found if found.causes else found.with_cause("unknown", "It cannot follow several position axes.")
+    irregular = probe.irregular or irregularity(probe, context)
+    length = _length(probe, context)
+    if length < context:
+        found = found._replace(length=length)
+        if length < 8:
+            return found.with_cause("length", *problems)
+        words = _as_sentence(f"the function fails from position {length:,} on: {shorten(probe.problems[-1], 200)}")
+        found = found.with_cause("length", words)
+        irregular = probe.irregular or irregularity(probe, length)
+    if irregular:
+        words = "The results of the function do not follow from the channels and the positions alone"
+        found = found.with_cause("calls", f"{words}: {irregular}.")
+    if probe.follows == "nothing":
+        x = np.arange(1.0, probe.head_dim + 1.0)[None]
+        y = probe(x, np.array([1]))
+        if y is None or np.abs(y - x).max() > 64 * probe.eps * probe.head_dim:
+            return found.with_cause("rotation", "The function gives the same result at every position that was tried.")
+        return found._replace(behaviour=Behaviour(None))
+    longest = SEARCHED_INDEX if probe.follows == "index" else min(max(length, 8), LONGEST)
+    search = Search(probe, longest, reference).run()
+    found = found._replace(rotates=search.report.is_rotation is not False)
+    if search.report.stateful and "calls" not in found.causes:
+        found = found.with_cause("state", "The function gives other results for a call after it was called otherwise.")
+    if search.behaviour is None:
+        found = found.with_cause("axis") if probe.axis == "heads" else found
+        return found.with_cause(search.cause, *map(_as_sentence, search.reasons))
+    if "length" in found.causes and "NaN" in found.problems[0] and _overflows(search.behaviour, length):
+        found = found._replace(causes=tuple(cause for cause in found.causes if cause != "length"))
+    return found._replace(behaviour=_with_measured(search.behaviour, probe))
+
+
+def _length(probe: Probe, context: int) -> int:
+    """The first position below a context at which a function has no result; the context if it has all."""
+    last, row = context - 1, np.ones((2, probe.head_dim))
+    if probe.follows == "index":
+        probe.longest_index = min(context, LONGEST_INDEX)
+        last = probe.longest_index - 1
+    if probe(row, np.array([0, last])) is not None:
+        return context
+    low, high = 0, last
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if probe(row, np.array([0, middle])) is None else (middle, high)
+    return high
+
+
+def _overflows(behaviour: Behaviour, position: int) -> bool:
+    """Whether rounded phases at a position are too large for float16."""
+    is_rounded = behaviour.rope is not None and behaviour.precision in COARSE_BITS
+    return is_rounded and bool((position * np.abs(behaviour.map().step) >= OVERFLOW).any())
+
+
+def _as_sentence(problem: str) -> str:
+    """A problem of a function as a sentence."""
+    problem = re.sub("^it ", "the function ", problem)
+    return f"{problem[:1].upper()}{problem[1:]}."
+
+
+def _with_measured(behaviour: Behaviour, probe: Probe) -> Behaviour:
+    """A behaviour with the phases of the function itself if they matter."""
+    are_exact = behaviour.precision == "exact" and behaviour.rope is not None and behaviour.rope.base is not None
+    if are_exact or behaviour.axis != "tokens" or probe.follows != "positions" or probe.eps > COARSE:
+        return behaviour
+    first, _, to_first, to_second = behaviour.map().channels
+    row = np.zeros(probe.head_dim)
+    row[first] = 1.0
+
+    directions = directions_of([behaviour.rope])
+
+    def factors(positions: Any) -> Any:
+        x = np.broadcast_to(row, (len(positions), probe.head_dim))
+        where = [positions] if directions is None else [np.outer(each, positions).astype(int) for each in directions]
+        results: list[Any] = [probe(x, each) for each in where]
+        if any(y is None for y in results):
+            return behaviour.map(directions).factors(positions)
+        return np.stack([y[:, to_first] + 1j * y[:, to_second] for y in results], axis=1)
+
+    return behaviour._replace(measured=factors)
+
+
+def confirmed(
+    finding: Finding, reference: RotaryEmbedding | None, directions: Any, context: int, tolerance: float
+) -> Finding:
+    """A finding whose behaviour also explains the function at many positions below the context."""
+    behaviour, probe = finding.behaviour, finding.probe
+    if behaviour is None or probe is None or behaviour.axis != "tokens":
+        return finding
+    if behaviour.rope is None:
+        directions = None
+    position = first_unlike(probe, behaviour, compared(finding, context), tolerance, directions)
+    if position is not None and directions is None and probe.follows == "positions":
+        for each in _in_terms_of(reference, behaviour):
+            rounded = _with_rounded_phases(probe, each, min(MOST_ROUNDED, compared(finding, context)))
+            if rounded and first_unlike(probe, rounded, compared(finding, context), tolerance) is None:
+                return finding._replace(behaviour=rounded)
+    if position is None:
+        return finding
+    count = min(longest_call(probe.head_dim), compared(finding, context))
+    if directions is None and probe.follows == "positions" and _is_one_of_few(probe, position, count):
+        return finding.with_cause("calls", f"A call with {count:,} tokens gives other results than a call with few.")
+    words = f"At position {position:,}, the function is not the one that it is at other positions."
+    return finding._replace(behaviour=None, is_one=False).with_cause("unknown", words)
+
+
+def _in_terms_of(reference: RotaryEmbedding | None, behaviour: Behaviour) -> Iterator[Behaviour]:
+    """A behaviour with the base and the rule of another one, which rounding may hide, and as it is."""
+    if reference is not None and behaviour.rope is not None and reference.base is not None:
+        try:
+            rope = behaviour.rope.replace(base=reference.base, scaling=reference.scaling, inv_freq=None)
+            yield behaviour._replace(rope=rope)
+        except ValueError:  # they do not fit its width
+            pass
+    yield behaviour
+
+
+def _with_rounded_phases(probe: Probe, behaviour: Behaviour, context: int) -> Behaviour | None:
+    """A behaviour with rounded phases if they explain the angles below a context, of which few were known before."""
+    if behaviour.rope is None or probe.eps < COARSE:
+        return None
+    exact, positions = behaviour.with_exact_phases().map(), np.arange(1, context)
+    x = rows_at(probe.head_dim, positions)
+    y = probe(x, positions)
+    if y is None or not exact.pairs:
+        return None
+    expected, (_, _, *channels) = exact.rotated(x, positions), exact.channels
+    one, other = (each[:, channels[0]] + 1j * each[:, channels[1]] for each in (y, expected))
+    w, where = exact.step[0], positions + behaviour.offset
+    name = precision_of_errors(np.angle(one / other), where, w, 0.0 * w, behaviour.roundoff).name
+    return behaviour._replace(precision=name) if name in COARSE_BITS else None
+
+
+def _is_one_of_few(probe: Probe, position: int, count: int) -> bool:
+    """Whether a position has another result in a call with few tokens than in one with many."""
+    few, many = np.array([position, 0]), np.append(position, np.arange(1, count))
+    one, other = (probe(np.ones((len(each), probe.head_dim)), each) for each in (few, many))
+    return one is None or other is None or bool(np.abs(one[0] - other[0]).max() > noise(probe.eps) * np.abs(one).max())
+
+
+def compared(finding: Finding, context: int) -> int:
+    """The number of positions at which a subject has results."""
+    context = context if finding.length is None else finding.length
+    return min(context, LONGEST_INDEX) if finding.is_counting else context
+
+
+def sample_of(findings: list[Finding], context: int) -> str:
+    """At which positions functions were called, in words; empty if at all of them."""
+    count = min(compared(each, context) for each in findings)
+    ignored = any(each.is_counting for each in findings)
+    if all(each.probe is None for each in findings) or (count == context and (ignored or context <= ALL_TRIED)):
+        return ""
+    if ignored or count <= ALL_TRIED:
+        return f"All positions below {number(count)} were tried, and none beyond." if ignored else ""
+    head_dim = max(each.probe.head_dim for each in findings if each.probe)
+    some = sum(map(len, tried(count, head_dim))) - ALL_TRIED
+    in_calls = f"in calls with at most {number(longest_call(head_dim))} tokens"
+    return f"All positions below {number(ALL_TRIED)} were tried, and {number(some)} beyond, {in_calls}."
+
+
+def first_difference(findings: list[Finding], directions: Any, context: int, tolerance: float) -> int | None:
+    """The first of many positions below `context` at which the results of two subjects differ; None without one."""
+    probe = next(each.probe for each in findings if each.probe is not None)
+    for row in range(1 if directions is None else len(directions)):
+        for positions in [np.arange(context)] if probe.follows == "index" else tried(context, probe.head_dim):
+            x = rows_at(probe.head_dim, positions)
+            one, other = (results_of(each, x, directions, positions, row) for each in findings)
+            if one is None or other is None:
+                return int(positions[0])
+            unlike = (np.abs(one - other) > tolerance).any(axis=1)
+            if unlike.any():
+                return int(positions[unlike.argmax()])
+    return None
+
+
+def results_of(finding: Finding, x: Any, directions: Any, positions: Any, row: int) -> Any:
+    """What a subject makes of rows; None if it has no results."""
+    if finding.behaviour is not None:
+        return finding.behaviour.map(directions).rotated(x, positions, row)
+    where = positions if directions is None else np.outer(directions[row], positions).astype(int)
+    return None if finding.probe is None else finding.probe(x, where)
+
+
+def matrices_of(finding: Finding, positions: Any, head_dim: int, directions: Any) -> Any:
+    """The matrices "positions directions head_dim head_dim" of what a subject does; None if it has no results."""
+    if finding.behaviour is not None:
+        return finding.behaviour.map(directions).matrices(positions, head_dim)
+    rows, shape = np.tile(np.eye(head_dim), (len(positions), 1)), (len(positions), head_dim, head_dim)
+    count = 1 if directions is None else len(directions)
+    results = [results_of(finding, rows, directions, np.repeat(positions, head_dim), row) for row in range(count)]
+    if any(y is None for y in results):
+        return None
+    return np.stack([y.reshape(shape).swapaxes(1, 2) for y in results], axis=1)

@@ -1,0 +1,175 @@
+"""`Comparison`: the report of `compare`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rope_xp.reports import Report, Section, Table
+
+
+def number(value: float | None) -> str:
+    """A number for readers, with commas between thousands."""
+    if value is None:
+        return "none"
+    return f"{int(value):,}" if value == int(value) and abs(value) < 1e15 else f"{value:,.6g}"
+
+
+class Difference(NamedTuple):
+    """What differs, and what it is in `a` and in `b`, in words."""
+
+    cause: str
+    a: str
+    b: str
+
+
+def _name(each: Difference) -> str:
+    return each.cause
+
+
+def _both(each: Difference) -> str:
+    return f"{each.cause} (a: {each.a}; b: {each.b})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Report):
+    """The report of `compare`: whether two rotary embeddings agree, and why not.
+
+    Attributes
+    ----------
+    same : bool
+        Whether no unit score changes by more than `tolerance` at any position below `context`.
+    causes : tuple of str
+        Why they differ, most likely first: "axis", "layout", "sincos order", "direction", "width", "base",
+        "attention factor", "scaling", "offset", "sections", "decay", "phase precision", "frequencies" (they differ, and
+        nothing of the above explains it), "softmax scale", "rotation" (one of the two does not rotate), "length" (a
+        function has no result at a position below `context`), "calls" (results of a function depend on something else
+        than the channels and the position of a row), "state" (a function keeps positions of an earlier call) or
+        "unknown". If `same` is true, a cause that acts only at or beyond `context` is named, too.
+    first_position : int or None
+        The first position below `context` at which a unit score changes by more than 1 %.
+    scores_are_same : bool or None
+        Whether no score changes if one of them rotates queries and keys in place of the other. None if unknown.
+    largest_change : float or None
+        The largest change of a unit score at the last position, ``context - 1``. None if unknown.
+    attention_moved : float or None
+        The share of attention that is on other tokens, from 0 to 1, if `b` rotates queries and keys in place of `a`:
+        of random queries at the last position, to 4,096 random keys before it at most, the mean of 32 heads, seed 0.
+        None if the two are the same, or if it is unknown.
+    context : int
+        In tokens.
+    tolerance : float
+    a, b : str
+        What was compared.
+    differences : tuple of (cause, a, b)
+        What each cause is in `a` and in `b`, in words.
+    problems : tuple of str
+        What went wrong with a function, in words.
+    advice : tuple of str
+        What to do about each cause.
+    comparable : bool
+        False if a function has no results that can be compared, as when all calls fail. `same` is then false, too.
+    sample : str
+        At which positions functions were called, in words; empty if at every position below `context`.
+    remarks : tuple of str
+        With `flags`, what was assumed, and which of them do not do what one would expect.
+    """
+
+    same: bool
+    causes: tuple[str, ...]
+    first_position: int | None
+    scores_are_same: bool | None
+    largest_change: float | None
+    context: int
+    tolerance: float
+    a: str
+    b: str
+    differences: tuple[Difference, ...] = ()
+    problems: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    comparable: bool = True
+    sample: str = ""
+    attention_moved: float | None = None
+    remarks: tuple[str, ...] = ()
+
+    def sections(self) -> list[Section]:
+        rows = [("a", "", self.a), ("b", "", self.b)]
+        rows += [row for each in self.differences for row in ((each.cause, "a", each.a), ("", "b", each.b))]
+        rows += self._measures
+        found = [Section("", self._summary(_name)), Section("", Table((), rows))]
+        return [*found, Section("Remarks on the flags", self.remarks), Section("What to do", self.advice)]
+
+    @property
+    def _measures(self) -> list[tuple[str, str, str]]:
+        """The rows about positions, if each was compared."""
+        if self.largest_change is None:
+            return []
+        rows = [
+            ("compared", "", f"{'some of ' if self.sample else ''}positions 0 to {number(self.context - 1)}"),
+            ("unit score", "", "the product of two vectors of length 1; one is rotated"),
+            ("tolerance", "", f"a unit score may change by {self.tolerance:.2g}"),
+            ("last position", "", f"a unit score changes by up to {self.largest_change:.3g}"),
+        ]
+        if self.attention_moved is None:
+            return rows
+        share = f"{self._share} moves to other tokens (32 random queries, up to 4,096 random keys)"
+        return [*rows, ("attention", "", share)]
+
+    @property
+    def summary(self) -> str:
+        """The result in a few sentences."""
+        return self._summary(_both)
+
+    def _summary(self, words: Callable[[Difference], str]) -> str:
+        """The result in a few sentences, with these words for each difference."""
+        if self.same:
+            every = "positions that were tried" if self.sample else "every position"
+            agree = f"The two agree at {every} below {number(self.context)}."
+            return " ".join(filter(None, [agree, *self._beyond, *self.problems, self.sample]))
+        return " ".join([self._where, *self._attention, *self._why(words), *self.problems, *self._scores])
+
+    @property
+    def _where(self) -> str:
+        if self.first_position is not None:
+            where = number(self.first_position)
+            return f"The two differ. At position {where}, a unit score first changes by more than 1 %."
+        if not self.comparable:
+            return "The two could not be compared."
+        if self.causes == ("softmax scale",):
+            return "The two rotate alike, but they ask for different scales of the softmax."
+        if self.largest_change is None:
+            return "The two differ."
+        return f"The two differ, but no unit score changes by more than 1 % below position {number(self.context)}."
+
+    @property
+    def _attention(self) -> list[str]:
+        if self.attention_moved is None:
+            return []
+        return [f"At position {number(self.context - 1)}, {self._share} moves to other tokens."]
+
+    @property
+    def _share(self) -> str:
+        """The share of attention that moves, in words. Errors of rounding are nothing."""
+        share = 100 * (self.attention_moved or 0.0)
+        return f"{share:.2g} % of attention" if share > 1e-6 else "no attention"
+
+    def _why(self, words: Callable[[Difference], str]) -> list[str]:
+        if not self.causes:
+            return []
+        if self.causes == ("unknown",):
+            return [] if self.problems else ["No known mistake explains it."]
+        found = {each.cause: words(each) for each in self.differences}
+        named = [found.get(cause, cause) for cause in self.causes]
+        return [f"Likely cause{'s' if len(named) > 1 else ''}: {'; '.join(named)}."]
+
+    @property
+    def _beyond(self) -> list[str]:
+        return [f"At later positions they differ. Cause: {', '.join(self.causes)}."] if self.causes else []
+
+    @property
+    def _scores(self) -> list[str]:
+        if not self.scores_are_same or self.causes == ("softmax scale",):
+            return []
+        return [
+            "If each of them rotates both queries and keys, their scores are equal. Scores change where the two are "
+            "mixed, as with cached keys."
+        ]

@@ -1,0 +1,1 @@
+"""Configs: `from_config` reads them, and writers write them for each engine."""

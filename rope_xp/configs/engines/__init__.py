@@ -1,0 +1,138 @@
+"""What engines read: a table for each engine and version, which `benchmarks/engines.py` makes from its source.
+
+A table is a JSON file `<engine>-<version>.json` of this folder, with these keys:
+
+- `engine` and `version`.
+- `readings`: what the engine reads, for the model types that read the same:
+    - `models`: the model types, or the architectures of GGUF files.
+    - `path`: the keys that lead from the file to where the engine reads rotary keys, such as `["text_config"]`.
+    - `keys`: the keys outside the rotary block whose change changes the rotation.
+    - `rules`: each scaling rule that the engine computes, with the keys of the block that it reads.
+    - `block`: where the block is, such as `rope_scaling` or `rope_parameters.full_attention`, if not always there.
+    - `flat`: whether the keys may also be in the file itself, although `path` leads to another place.
+    - `fixed`: what is computed whatever the keys say, such as `{"layout": "half"}`.
+    - `nested`: true if there is one block for each type of layers.
+    - `since`: the version from which on this is so, where it is known.
+    - `layers`: the types of layers that read other keys, each with `keys`, `rules` and `fixed` of its own.
+- `facts`: what a script cannot decide, written by hand: `models`, `text` and `source`.
+"""
+
+import json
+import re
+import sys
+import warnings
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from rope_xp.errors import wrong_value
+
+
+class Reading(NamedTuple):
+    """What an engine reads for a model type. The attributes are those of the file."""
+
+    path: tuple[str, ...] = ()
+    keys: frozenset[str] = frozenset()
+    rules: Mapping[str, frozenset[str]] = {}
+    fixed: Mapping[str, Any] = {}
+    since: str = ""
+    block: str = ""
+    flat: bool = False
+    nested: bool = False
+    layers: Mapping[str, "Reading"] = {}
+
+    def of_layer(self, layer_type: str) -> "Reading":
+        """What layers of a type read."""
+        return self.layers.get(layer_type, self)
+
+
+class Fact(NamedTuple):
+    """What was found by hand about some model types."""
+
+    models: tuple[str, ...]
+    text: str
+    source: str
+
+
+class Table(NamedTuple):
+    """What one version of an engine reads.
+
+    Examples
+    --------
+    >>> reading = Reading(keys=frozenset({"rope_theta"}))
+    >>> table = Table("mine", "1.0", {"llama": reading})
+    >>> table.name
+    'mine 1.0'
+    >>> table.of("llama") is reading, table.of("unknown")
+    (True, None)
+    """
+
+    engine: str
+    version: str
+    readings: Mapping[str, Reading]
+    facts: tuple[Fact, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The engine and the version, as messages name them."""
+        return f"{self.engine} {self.version}"
+
+    def of(self, model: str) -> Reading | None:
+        """What the engine reads for a model type; None if the table does not have it."""
+        return self.readings.get(model)
+
+
+def versions(engine: str) -> list[str]:
+    """The versions that have a table, the oldest first."""
+    names = (each.name for each in files(__name__).iterdir())
+    found = [name[len(engine) + 1 : -len(".json")] for name in names if re.fullmatch(rf"{engine}-v?\d.*\.json", name)]
+    return sorted(found, key=_numbers)
+
+
+def table(engine: str, version: Any = None) -> Table:
+    """The newest table of an engine, or the newest one that is not newer than a version."""
+    known = versions(engine)
+    if version is not None and not (
+        isinstance(version, str) and re.fullmatch(r"[bv]?\d{1,9}(\.\d{1,9}){0,4}", version)
+    ):
+        raise wrong_value(f'engine_version must be a version, such as "{known[-1]}"; got {version!r}')
+    older = [each for each in known if version is None or _numbers(each) <= _numbers(version)]
+    if not older:
+        raise wrong_value(
+            f"engine_version of {engine} must be {known[0]} or newer, the oldest version whose source was read; "
+            f"got {version!r}"
+        )
+    read = json.loads((files(__name__) / f"{engine}-{older[-1]}.json").read_text("utf-8"))
+    return Table(
+        read["engine"],
+        read["version"],
+        {model: _reading(each) for each in read["readings"] for model in each["models"]},
+        tuple(Fact(tuple(each["models"]), each["text"], each["source"]) for each in read.get("facts", ())),
+    )
+
+
+def _reading(entry: Mapping[str, Any]) -> Reading:
+    return Reading(
+        tuple(entry.get("path", ())),
+        frozenset(entry.get("keys", ())),
+        {rule: frozenset(keys) for rule, keys in entry.get("rules", {}).items()},
+        entry.get("fixed", {}),
+        entry.get("since", ""),
+        entry.get("block", ""),
+        entry.get("flat", False),
+        entry.get("nested", False),
+        {layer_type: _reading(each) for layer_type, each in entry.get("layers", {}).items()},
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """A version as numbers, to compare it."""
+    return tuple(map(int, re.findall(r"\d+", version)))
+
+
+def warn(text: str) -> None:
+    """A warning about settings whose effect in the engine is not known. It names the line that calls the library."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "rope_xp":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, UserWarning, stacklevel=level + 1)

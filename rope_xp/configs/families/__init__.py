@@ -1,0 +1,1 @@
+"""The table of model families: one row for each `model_type`."""

@@ -1,0 +1,436 @@
+"""The model families: one row for each `model_type`.
+
+A row has the properties that a config does not state. They come from transformers 5.18 and 5.23, and are compared with
+both (`benchmarks/parity.py`). If the two differ, a row follows 5.23. Families that transformers does not have
+(`NOT_IN_TRANSFORMERS` in `upstream.py`) come from the code in their checkpoints, vLLM, SGLang and mlx-lm; goldens name
+the source of each (`tests/goldens/configs.json`). `Family` documents the fields of a row.
+"""
+
+from typing import Any
+
+from rope_xp.configs.families import layer_types as types
+from rope_xp.configs.families import special_rules as rules
+from rope_xp.configs.families.family import (
+    INTERLEAVED,
+    LATENT,
+    QUOTIENT,
+    TO_HALF,
+    Axes,
+    Family,
+    LayerList,
+    Layers,
+    LayerType,
+    Pairing,
+    Quirks,
+)
+from rope_xp.configs.families.layer_types import every, listed_at, no_rope_layers, sliding_only
+from rope_xp.configs.families.model_types_of_axes import TEXT_AND_VISION
+
+LINEAR_ATTENTION_TYPES = every(4, "full_attention_interval", other="linear_attention")
+REDUNDANT_FRACTION = Quirks(redundant_keys=("partial_rotary_factor",))
+ATTENTION_TEMPERATURE = ("llama_4_scaling_beta",)
+INDEXED = Quirks(ignored_keys=("indexer_rope_interleave",))  # the layout of the indexer, not of the attention
+HUNYUAN = Quirks(ignored_in_block=("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"))
+ONLY_IF_ROPE = Layers(only_if=("rope", True, False))
+NO_ALIBI = Layers(only_if=("alibi", False, True))
+RELATIVE_POSITIONS = ("relative_key", "relative_key_query")
+CONFORMER = Layers(only_if=("position_embeddings_type", "rotary", "relative_key", "none"))
+ZEROS_ARE_NOT_ROTATED = Layers(listed=LayerList("layer_rope_theta", "from the end"))
+
+
+def block(**parameters: Any) -> dict[str, Any]:
+    """Defaults with a rotary block. The base of this block is also the default base of other blocks."""
+    return {"rope_theta": parameters["rope_theta"], "rope_parameters": parameters}
+
+
+def of_type(head_dim: Any = None, *, key: str = "", scaled: bool = True, **defaults: Any) -> LayerType:
+    """The properties of a type of layers. `key` is the config key of its base."""
+    return LayerType(defaults, head_dim, (key,) if key else None, scaled)
+
+
+def bases(**by_type: float) -> dict[str, LayerType]:
+    """Types of layers that differ in their default base."""
+    return {name: LayerType({"rope_theta": base}) for name, base in by_type.items()}
+
+
+def full_and_sliding(full: LayerType | None = None, sliding: LayerType | None = None) -> dict[str, LayerType]:
+    """The properties of layers with full attention, and of layers with a sliding window."""
+    return {"full_attention": full or LayerType(), "sliding_attention": sliding or LayerType()}
+
+
+YARN = {"rope_type": "yarn", "beta_fast": 32.0, "beta_slow": 1.0}
+GPT_OSS = dict(
+    head_dim=64,
+    rope_theta=150_000.0,
+    rope_parameters={**YARN, "factor": 32.0, "truncate": False, "original_max_position_embeddings": 4096},
+)
+LLAMA3 = dict(rope_type="llama3", low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
+HIGGS = dict(LLAMA3, low_freq_factor=0.125, high_freq_factor=0.5, original_max_position_embeddings=1024)
+MISTRAL = {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}
+PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 1_000_000.0}
+
+GEMMA3 = full_and_sliding(
+    of_type(rope_theta=1_000_000.0), of_type(rope_theta=10_000.0, key="rope_local_base_freq", scaled=False)
+)
+GEMMA4 = full_and_sliding(
+    of_type("global_head_dim", global_head_dim=512, **block(**PROPORTIONAL, partial_rotary_factor=0.25))
+)
+MODERNBERT = full_and_sliding(
+    of_type(rope_theta=160_000.0, key="global_rope_theta"), of_type(rope_theta=10_000.0, key="local_rope_theta")
+)
+DOTS3_NOTE = {
+    **bases(full_attention=80_000_000.0, indexed_attention=80_000_000.0),
+    "sliding_attention": of_type(rules.head_dim_of_sliding_latent, rope_theta=50_000.0, key="swa_rope_theta"),
+}
+SLIDING_PATTERN = every(6, "sliding_window_pattern")
+NOT_SCALED = full_and_sliding(sliding=of_type(scaled=False))
+
+TEXT: dict[str, Family] = {
+    # The layout "half", and the same frequencies in every layer.
+    "arcee aria_text chameleon deepseek_ocr2_encoder diffllama doge dots1 esmc eurobert falcon_h1 exaone "
+    "gpt_neox_japanese gradium_phonon_tts granite granite4_vision_text granite_docling_text granitemoe "
+    "granitemoeshared hyperclovax internlm internlm2 internlm3 jais2 kyutai_speech_to_text lasr_encoder llama mimi "
+    "mimi_decoder mimi_encoder mimo minicpm minicpmo minicpmv ministral mistral nemotron3_diarization_audio olmo olmo2 "
+    "olmoe orion plamo pocket_tts "
+    "pocket_tts_audio_tokenizer pocket_tts_audio_tokenizer_decoder pocket_tts_audio_tokenizer_encoder qwen2 qwen2_moe "
+    "qwen3_moe qwen3_omni_moe_code2wav solar starcoder2 telechat3 xverse": Family(),
+    "idefics": Family(),  # layers of cross-attention are not rotated
+    "moshi": Family(),  # the depth decoder is not rotated
+    "voxtral_realtime_encoder": Family(dict(head_dim=64)),
+    "neucodec xcodec2": Family(dict(head_dim=64)),  # the position is the index of the head, not of the frame
+    "timesfm2_5": Family(dict(head_dim=80)),
+    "dia_decoder dia_encoder hrm_text iquestcoder qwen3 qwen3_omni_moe_talker_code_predictor seed_oss "
+    "voxtral_realtime_text": Family(dict(head_dim=128)),
+    "gemma gemma2 vaultgemma t5_gemma_module": Family(dict(head_dim=256)),
+    "gte": Family(dict(rope_theta=160_000.0)),
+    "jina_embeddings_v3": Family(dict(rope_theta=20_000.0)),
+    "bitnet csm csm_depth_decoder_model evolla flex_olmo": Family(dict(rope_theta=500_000.0)),
+    "mllama_text_model": Family(dict(rope_theta=500_000.0)),  # layers of cross-attention are not rotated
+    "emu3_text_model mixtral": Family(dict(rope_theta=1_000_000.0)),
+    "bailing_moe bailing_moe_v2": Family(dict(rope_theta=None)),
+    "hy_v3": Family(dict(rope_theta=11_158_840.0, head_dim=128)),
+    "minimax_m2 minimax_m3 minimax_m3_text minimax_m3_vl_text": Family(dict(rope_theta=5_000_000.0, head_dim=128)),
+    "muse_glimmer_assistant": Family(dict(rope_theta=500_000.0, head_dim=128)),  # queries have the last positions
+    "solar_open": Family(dict(rope_theta=1_000_000.0, head_dim=128)),
+    "fuyu glm4_moe glmasr_encoder nemotron persimmon phi": Family(dict(partial_rotary_factor=0.5)),
+    "gpt_neox": Family(dict(partial_rotary_factor=0.25)),
+    "stablelm stablelm_epoch": Family(dict(partial_rotary_factor=0.25), quirks=REDUNDANT_FRACTION),
+    "phi3 phi3_v phi4mm phi4_multimodal": Family(
+        dict(original_max_position_embeddings=4096), quirks=Quirks(rules={"yarn": "longrope"})
+    ),
+    "phimoe": Family(dict(rope_theta=1_000_000.0, original_max_position_embeddings=4096)),
+    "nanochat": Family(pairing=Pairing(reverse=True)),
+    # Families with other keys for the width of a head.
+    # `deepseek` is DeepSeek without latent attention: the first version, and DeepSeek-OCR (see `remote.py`).
+    "deepseek": Family(head_dim=QUOTIENT, quirks=Quirks(ignored_keys=("qk_rope_head_dim",))),
+    "deepseek_ocr2_text unlimited_ocr_text": Family(head_dim=QUOTIENT),
+    "dots3_note_audio_encoder": Family(dict(partial_rotary_factor=0.5), QUOTIENT),
+    "falcon": Family(dict(alibi=False), QUOTIENT, layers=NO_ALIBI),
+    "RefinedWeb RefinedWebModel": Family(dict(alibi=False), f"hidden_size/n_head | {QUOTIENT}", layers=NO_ALIBI),
+    "step3_text": Family(dict(rope_theta=500_000.0, head_dim=256)),
+    "telechat": Family(head_dim=f"hidden_size/n_head | n_embed/n_head | {QUOTIENT}"),  # see `remote.py`
+    "openelm": Family(
+        {}, "head_dim", quirks=Quirks(base_keys=("rope_freq_constant",), ignored_keys=("rope_max_length",))
+    ),
+    "phi3small": Family(dict(rope_theta=1_000_000.0), QUOTIENT, quirks=Quirks(base_keys=("rope_embedding_base",))),
+    "phi-msft": Family(
+        head_dim="n_embd/n_head", quirks=Quirks(rotated_width=rules.width_of_phi, ignored_keys=("flash_rotary",))
+    ),
+    "hf_olmo llada": Family(
+        dict(rope=False),
+        f"d_model/n_heads | {QUOTIENT}",
+        layers=ONLY_IF_ROPE,
+        quirks=Quirks(ignored_keys=("rope_full_precision",)),
+    ),
+    "molmo": Family(
+        dict(rope=True),
+        f"{QUOTIENT} | d_model/n_heads",
+        layers=ONLY_IF_ROPE,
+        quirks=Quirks(ignored_keys=("rope_full_precision",)),
+    ),
+    "neobert": Family(dict(rope=True), QUOTIENT, INTERLEAVED, ONLY_IF_ROPE, quirks=Quirks(base_keys=())),
+    "jetmoe": Family(dict(head_dim=128), "kv_channels | head_dim"),
+    "qwen": Family(dict(kv_channels=128), "kv_channels"),
+    "nomic_bert": Family(dict(rope_theta=1_000.0), f"head_dim | {QUOTIENT} | n_embd/n_head"),
+    "dbrx": Family(head_dim=f"head_dim | {QUOTIENT} | d_model/n_heads", quirks=Quirks(base_in="attn_config")),
+    "hunyuan": Family(head_dim=f"head_dim | attention_head_dim | {QUOTIENT}", quirks=HUNYUAN),
+    "hunyuan_v1_dense hunyuan_v1_moe": Family(quirks=HUNYUAN),
+    "hunyuan_vl_text": Family(
+        head_dim=f"head_dim | attention_head_dim | {QUOTIENT}", axes=Axes("chunked"), quirks=HUNYUAN
+    ),
+    "zamba2": Family(
+        dict(use_mem_rope=False),
+        "attention_head_dim | attention_hidden_size/num_attention_heads",
+        layers=Layers(only_if=("use_mem_rope", True)),
+    ),
+    # Families with their own scaling rules. `remote.py` reads their keys.
+    "git grok-1 grok1": Family(
+        dict(head_dim=128), quirks=Quirks(rules={"yarn_linear": "yarn", "yarn_log": rules.YarnInLogarithms})
+    ),
+    # Families with a default rotary block.
+    "apertus": Family(block(**LLAMA3, rope_theta=12_000_000.0, factor=8.0)),
+    "cwm": Family(dict(head_dim=128, **block(**LLAMA3, rope_theta=1_000_000.0, factor=16.0))),
+    "higgs_audio_v2": Family(dict(head_dim=128, **block(**HIGGS, rope_theta=500_000.0, factor=32.0))),
+    "gpt_oss": Family(GPT_OSS),
+    "openai_privacy_filter": Family(GPT_OSS, pairing=INTERLEAVED),
+    "ministral3": Family(
+        dict(
+            head_dim=128,
+            **block(**MISTRAL, rope_theta=1_000_000.0, factor=16.0, original_max_position_embeddings=16_384),
+        ),
+        quirks=Quirks(ignored_in_block=ATTENTION_TEMPERATURE),
+    ),
+    "nemotron3_5_transcribe_asr_audio nemotron3_5_transcribe_word_timestamp": Family(
+        block(rope_theta=10_000.0, partial_rotary_factor=0.5)
+    ),
+    # The layout "interleaved".
+    "blt_patcher": Family(pairing=INTERLEAVED),
+    "cohere blt_local_encoder blt_local_decoder blt_global_transformer ernie4_5_moe": Family(
+        dict(rope_theta=500_000.0), pairing=INTERLEAVED
+    ),
+    "ernie4_5": Family(dict(rope_theta=500_000.0, head_dim=128), pairing=INTERLEAVED),
+    "helium": Family(dict(rope_theta=100_000.0, head_dim=128), pairing=INTERLEAVED),
+    "glm glm4": Family(dict(head_dim=128, partial_rotary_factor=0.5), pairing=INTERLEAVED),
+    "chatglm": Family(dict(partial_rotary_factor=0.5), f"kv_channels | head_dim | {QUOTIENT}", INTERLEAVED),
+    "pe_audio_encoder pe_video_encoder pe_audio_video_encoder": Family(
+        dict(head_dim=128, **block(rope_theta=20_000.0)), pairing=INTERLEAVED
+    ),
+    "moonshine": Family(
+        dict(partial_rotary_factor=0.9),
+        f"head_dim | {QUOTIENT} | hidden_size/decoder_num_attention_heads",
+        INTERLEAVED,
+        quirks=REDUNDANT_FRACTION,
+    ),
+    "moonshine_streaming": Family(block(rope_theta=10_000.0, partial_rotary_factor=0.8), pairing=INTERLEAVED),
+    "gptj codegen": Family(
+        {}, f"{QUOTIENT} | n_embd/n_head", INTERLEAVED, quirks=Quirks(base_keys=(), rotated_width=rules.width_of_gptj)
+    ),
+    "roformer": Family({}, QUOTIENT, INTERLEAVED, quirks=Quirks(base_keys=(), ignored_keys=("rotary_value",))),
+    "qwen2_5_omni_dit": Family(dict(head_dim=64), pairing=TO_HALF),  # only the first head is rotated
+    # Multi-head latent attention.
+    "deepseek_v2": Family(dict(qk_rope_head_dim=64), LATENT, INTERLEAVED),
+    "axk1 deepseek_v3 glm4_moe_lite youtu kimi_k2": Family(
+        dict(qk_rope_head_dim=64), LATENT, Pairing("interleaved_to_half", key_decides=True)
+    ),
+    "deepseek_v32 glm_moe_dsa": Family(dict(qk_rope_head_dim=64), LATENT, TO_HALF, quirks=INDEXED),
+    "axk2": Family(dict(qk_rope_head_dim=32), LATENT, TO_HALF),
+    "minicpm3": Family(dict(qk_rope_head_dim=32), LATENT),
+    "hy_v4": Family(dict(qk_rope_head_dim=64), LATENT, quirks=INDEXED),
+    "longcat_flash": Family(dict(rope_theta=10_000_000.0, qk_rope_head_dim=64), LATENT, TO_HALF),
+    "mistral4": Family(
+        dict(
+            qk_rope_head_dim=64,
+            **block(**MISTRAL, rope_theta=10_000.0, factor=128.0, original_max_position_embeddings=8192),
+        ),
+        LATENT,
+        Pairing("interleaved_to_half", key_decides=True),
+        quirks=Quirks(ignored_in_block=ATTENTION_TEMPERATURE, only_fraction=rules.fraction_of_latent),
+    ),
+    "bailing_hybrid": Family(
+        dict(rope_theta=6_000_000.0, qk_rope_head_dim=64),
+        LATENT,
+        TO_HALF,
+        Layers(every(6, "layer_group_size", other="linear_attention"), rotated=types.latent_only),
+        quirks=Quirks(only_fraction=rules.any_fraction, redundant_keys=("rope_theta",)),
+    ),
+    "mistral_large4_text": Family(
+        dict(
+            qk_rope_head_dim=64,
+            **block(
+                **YARN, rope_theta=10_000.0, factor=2048.0, attention_factor=1.0, original_max_position_embeddings=512
+            ),
+        ),
+        LATENT,
+        TO_HALF,
+        Layers(listed=no_rope_layers()),
+        quirks=Quirks(inv_freq=rules.trained_frequencies),
+    ),
+    "dots3_note_text": Family(
+        dict(qk_rope_head_dim=64),
+        LATENT,
+        TO_HALF,
+        Layers(types.dots3_note, DOTS3_NOTE),
+        quirks=Quirks(
+            only_fraction=rules.any_fraction,
+            scales_softmax=False,
+            ignored_keys=("qk_rope_head_dim", "swa_qk_rope_head_dim"),
+        ),
+    ),
+    "deepseek_v4": Family(  # the output of attention is rotated back
+        dict(head_dim=512, partial_rotary_factor=64 / 512),
+        pairing=Pairing("interleaved", last_channels=True),
+        layers=Layers(
+            by_type={
+                "main": of_type(rope_theta=10_000.0, scaled=False),
+                "compress": of_type(rope_theta=160_000.0, key="compress_rope_theta"),
+            },
+            same_as={"sliding_attention": "main", ...: "compress"},
+        ),
+        quirks=Quirks(
+            rotated_keys=("qk_rope_head_dim", "rotary_dim"),
+            scaling_defaults={"attention_factor": 1.0},
+            redundant_keys=("rope_theta", "compress_rope_theta", "partial_rotary_factor"),
+        ),
+    ),
+    # Families with several types of layers.
+    "lfm2 lfm2_moe": Family(
+        dict(rope_theta=1_000_000.0), layers=Layers(listed_at("full_attn_idxs", "conv", otherwise=True))
+    ),
+    "bamba": Family(
+        dict(partial_rotary_factor=0.5),
+        layers=Layers(listed_at("attn_layer_indices", "linear_attention", otherwise=False)),
+        quirks=Quirks(rotated_keys=("rotary_dim", "attn_rotary_emb")),
+    ),
+    "recurrent_gemma": Family(
+        dict(partial_rotary_factor=0.5),
+        layers=Layers(types.cycle("recurrent", "recurrent", "attention", key="block_types")),
+    ),
+    "qwen3_next": Family(
+        dict(head_dim=256, partial_rotary_factor=0.25), layers=Layers(LINEAR_ATTENTION_TYPES), quirks=REDUNDANT_FRACTION
+    ),
+    "qwen3_5_text qwen3_5_moe_text": Family(
+        dict(head_dim=256, partial_rotary_factor=0.25, mrope_section=(11, 11, 10)),
+        layers=Layers(LINEAR_ATTENTION_TYPES),
+        axes=Axes("interleaved"),
+        quirks=REDUNDANT_FRACTION,
+    ),
+    "qwen4_exp_text": Family(
+        dict(head_dim=256, mrope_section=(11, 11, 10)), layers=Layers(LINEAR_ATTENTION_TYPES), axes=Axes("interleaved")
+    ),
+    "minimax": Family(dict(rope_theta=1_000_000.0), layers=Layers(every(2, first=True, other="linear_attention"))),
+    "minimax_text_01 minimax_m1": Family(layers=Layers(types.marked("attn_type_list", other="linear_attention"))),
+    "bailing_moe_linear": Family(dict(rope_theta=600_000.0)),  # layers with linear attention are rotated too
+    "nemotron-nas": Family(layers=Layers(types.nemotron_nas)),
+    "plamo2": Family(head_dim="hidden_size_per_head", layers=Layers(types.plamo2)),
+    "plamo3": Family(
+        dict(rope_theta=None),
+        layers=Layers(
+            every(8, "sliding_window_pattern"),
+            full_and_sliding(sliding=of_type(rope_theta=10_000.0, key="rope_local_theta")),
+        ),
+    ),
+    "olmo_hybrid": Family(layers=Layers(every(4, other="linear_attention"), rotated=types.unless_base_is_null)),
+    "molmo2_text": Family(dict(head_dim=128), layers=Layers(scaled="rope_scaling_layers")),
+    "gemma3_text t5gemma2_text t5gemma2_decoder": Family(dict(head_dim=256), layers=Layers(SLIDING_PATTERN, GEMMA3)),
+    "gemma3n_text": Family(dict(head_dim=256), layers=Layers(every(5), GEMMA3)),
+    "gemma4_text gemma4_unified_text diffusion_gemma_text": Family(
+        dict(head_dim=256), layers=Layers(SLIDING_PATTERN, GEMMA4, last_is_full=True)
+    ),
+    "embedding_gemma2_text": Family(
+        dict(head_dim=256),
+        layers=Layers(
+            SLIDING_PATTERN,
+            full_and_sliding(of_type("global_head_dim", rope_theta=1_000_000.0, global_head_dim=512)),
+            last_is_full=True,
+        ),
+    ),
+    "modernbert modernbert-decoder": Family(
+        layers=Layers(every(3, "global_attn_every_n_layers", first=True), MODERNBERT),
+        quirks=Quirks(
+            ignored_keys=("position_embedding_type",)
+        ),  # it is "absolute", although queries and keys are rotated
+    ),
+    "olmo3": Family(dict(rope_theta=500_000.0), layers=Layers(every(4), NOT_SCALED)),
+    "laguna": Family(
+        dict(head_dim=128),
+        layers=Layers(every(1), full_and_sliding(of_type(rope_theta=500_000.0, partial_rotary_factor=0.5))),
+    ),
+    "mellum": Family(
+        dict(head_dim=128), layers=Layers(every(1), bases(full_attention=500_000.0, sliding_attention=10_000.0))
+    ),
+    "lfm3": Family(
+        dict(rope_theta=1_000_000.0, head_dim=128),
+        layers=Layers(
+            types.lfm3,
+            full_and_sliding(
+                of_type(rope_parameters={**PROPORTIONAL, "partial_rotary_factor": 0.5}),
+                of_type(rope_parameters={"rope_theta": 10_000.0}),
+            ),
+            same_as={"conv": "full_attention"},
+        ),
+    ),
+    "ultrabert": Family(
+        layers=Layers(types.ultrabert, full_and_sliding(of_type(rope_parameters={"rope_theta": 2_560_000.0})))
+    ),
+    "mimo_v2_flash": Family(
+        dict(head_dim=192, partial_rotary_factor=0.334),
+        layers=Layers(
+            types.mimo,
+            full_and_sliding(
+                of_type(rope_theta=5_000_000.0),
+                of_type("swa_head_dim | head_dim", rope_theta=10_000.0, key="swa_rope_theta"),
+            ),
+        ),
+    ),
+    "zaya": Family(
+        dict(head_dim=128, partial_rotary_factor=0.5),
+        layers=Layers(by_type=bases(hybrid=5_000_000.0, hybrid_sliding=10_000.0)),
+    ),
+    "step3p5": Family(dict(head_dim=128), layers=Layers(every(1), NOT_SCALED, listed=LayerList("use_rope_layers"))),
+    "neomme": Family(
+        layers=Layers(by_type=full_and_sliding(of_type(rope_theta=1_000_000.0, partial_rotary_factor=0.25))),
+        axes=Axes("interleaved", 2),
+    ),
+    # Families with layers that are not rotated.
+    "cohere2": Family(pairing=INTERLEAVED, layers=Layers(every(4, "sliding_window_pattern"), rotated=sliding_only())),
+    "cohere2_moe": Family(
+        dict(head_dim=128),
+        pairing=INTERLEAVED,
+        layers=Layers(types.cohere2_moe, rotated=sliding_only(dense_prefix=True)),
+        quirks=Quirks(redundant_keys=("rope_theta",)),
+    ),
+    "beam": Family(
+        dict(head_dim=128), layers=Layers(every(6, last=True), full_and_sliding(of_type(rope_parameters=None)))
+    ),
+    "flint": Family(dict(head_dim=128), layers=Layers(types.flint, rotated=sliding_only())),
+    "kolibri1": Family(dict(head_dim=128), layers=Layers(every(5), rotated=sliding_only(unless_null="sliding_window"))),
+    "afmoe": Family(dict(head_dim=128), layers=Layers(every(4, "global_attn_every_n_layers"), rotated=sliding_only())),
+    "exaone4 exaone_moe": Family(
+        layers=Layers(every(4, "sliding_window_pattern"), rotated=sliding_only(unless_null="sliding_window"))
+    ),
+    "llama4_text": Family(
+        dict(rope_theta=500_000.0, head_dim=128), pairing=INTERLEAVED, layers=Layers(listed=no_rope_layers())
+    ),
+    "smollm3": Family(dict(rope_theta=2_000_000.0), layers=Layers(listed=no_rope_layers())),
+    "granite_swa granitemoe_swa": Family(layers=Layers(listed=LayerList("layer_rope_theta", bases=True))),
+    "muse_glimmer_text": Family(dict(head_dim=128), layers=ZEROS_ARE_NOT_ROTATED),
+    "muse_spark_text": Family(
+        dict(head_dim=64, rope_parameters={"rope_theta": 500_000.0}), layers=ZEROS_ARE_NOT_ROTATED
+    ),
+    # Families that are rotated only if a key has a certain value.
+    "baichuan": Family(dict(alibi=False), layers=NO_ALIBI),
+    "esm": Family(
+        dict(position_embedding_type="absolute"),
+        QUOTIENT,
+        layers=Layers(only_if=("position_embedding_type", "rotary", *RELATIVE_POSITIONS)),
+    ),
+    "saprot": Family(
+        dict(position_embedding_type="rotary"),
+        QUOTIENT,
+        layers=Layers(only_if=("position_embedding_type", "rotary", "absolute")),
+    ),
+    "xlm-roberta": Family(
+        dict(position_embedding_type="absolute"),
+        layers=Layers(only_if=("position_embedding_type", "rotary", *RELATIVE_POSITIONS)),
+        quirks=Quirks(rotated_keys=("rotary_emb_dim",)),
+    ),
+    "new": Family(
+        dict(position_embedding_type="rope"), layers=Layers(only_if=("position_embedding_type", "rope", "absolute"))
+    ),
+    "granitemoehybrid": Family(
+        dict(position_embedding_type="nope"), layers=Layers(only_if=("position_embedding_type", "rope"))
+    ),
+    # Hidden states are split into heads and rotated before the projections of queries and keys.
+    "wav2vec2-bert wav2vec2-conformer": Family(dict(position_embeddings_type="relative"), QUOTIENT, layers=CONFORMER),
+    "seamless_m4t": Family(
+        dict(position_embeddings_type="relative"), "hidden_size/speech_encoder_attention_heads", layers=CONFORMER
+    ),
+    "clvp_encoder": Family(  # values are rotated too
+        dict(use_rotary_embedding=True),
+        QUOTIENT,
+        layers=Layers(only_if=("use_rotary_embedding", True, False)),
+        quirks=Quirks(base_keys=(), rotated_width=rules.width_of_clvp),
+    ),
+}
+
+FAMILIES: dict[str, Family] = {name: row for names, row in (TEXT | TEXT_AND_VISION).items() for name in names.split()}

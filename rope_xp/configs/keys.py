@@ -1,0 +1,295 @@
+"""Read a mapping, and raise an error for keys that nothing reads."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import Any
+
+from rope_xp.arrays import checks
+from rope_xp.errors import wrong_type, wrong_value
+from rope_xp.provenance import Default
+
+# Names of keys that mean the same.
+BASE_KEYS = ("rope_theta", "theta", "rotary_emb_base", "rotary_embedding_base", "rope_base")
+PARTIAL_KEYS = ("partial_rotary_factor", "rotary_pct", "rotary_percent", "rope_pct", "rope_percent", "rope_percentage")
+PARTIAL_KEYS += ("rotary_emb_fraction",)
+INTERLEAVE_KEYS = ("rope_interleave", "rope_interleaved", "rotary_emb_interleaved", "rope_traditional")
+LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length")
+ORIGINAL = "original_max_position_embeddings"
+
+# The largest number of channels of a head, and of layers. No model comes near it.
+MAX_SIZE = 2**14
+
+# Keys about rotation outside the rotary block, in lower case.
+ROTARY_KEY = re.compile(r"rope|rotary|partial_?rot|theta|yarn|(^|_)ntk|original_?max_?position")
+# Keys about another kind of position, unless their value is false.
+OTHER_POSITIONS = re.compile(r"alibi|dual_?chunk|(^|_)nope(?!_?head)|^no_?pos")
+# Keys that name the kind of position. Unless a family reads them, they must name a rotary one.
+KIND_OF_POSITION = re.compile(r"pos(ition(al)?)?_?(emb(ed(ding)?)?|enc(oding)?)s?(_?type)?")
+ROTARY_KIND = re.compile(r"(rope|rotary)(_\w+)?")
+
+
+def is_about_positions(key: Any, value: Any) -> bool:
+    """Whether a key outside the rotary block is about positions, so that it must be read."""
+    name = str(key).lower()
+    if ROTARY_KEY.search(name):
+        return True
+    if OTHER_POSITIONS.search(name):
+        return value is not None and value is not False
+    if KIND_OF_POSITION.fullmatch(name):
+        return value is not None and not (isinstance(value, str) and ROTARY_KIND.fullmatch(value.lower()))
+    return False
+
+
+# Keys of config classes of transformers 5.18 and 5.23 that differ by one letter from a key that some family reads.
+OTHER_KEYS = frozenset(
+    [
+        "_sliding_window_pattern",
+        "architecture",
+        "d_head",
+        "decoder",
+        "decoder_config",
+        "embed_dims",
+        "encoder",
+        "encoder_config",
+        "encoder_num_attention_heads",
+        "hidden_sizes",
+        "l_layers",
+        "layer_type",
+        "layers",
+        "memory_attention_rope_k_sizes",
+        "mrope_interleaved",
+        "n_head",
+        "n_heads",
+        "n_layer",
+        "n_layers",
+        "partial_rotary_factor",
+        "partial_rotary_factors",
+        "position_embedding_type",
+        "position_embeddings_type",
+        "qk_channels",
+        "qk_nope_head_dim",
+        "qk_rope_head_dim",
+        "r_layers",
+        "rope_interleave",
+        "scale",
+        "sliding_windows",
+        "v_channels",
+        "v_head_dim",
+        "x_layers",
+    ]
+)
+SHORTEST = 5  # shorter names differ by one letter too often
+
+
+class Spelling:
+    """Known names, and which of them a key is that is misspelt.
+
+    A misspelt key differs in case, underscores, hyphens and spaces, or by one letter that is left out, added, replaced
+    or moved.
+    """
+
+    def __init__(self, names: Iterable[str], shortest: int = SHORTEST):
+        self.names = frozenset(names)
+        self._plain = {_plain(name): name for name in sorted(self.names)}
+        self._long = long = {plain: name for plain, name in self._plain.items() if len(plain) >= shortest}
+        self._with_one_less = {less: name for plain, name in long.items() for less in _one_less(plain)}
+        # One letter changes the start or the end of a name, not both: most keys need no further comparison. Two
+        # letters that change places in a name of four change both, but for one letter.
+        self._end = 2 if shortest > 4 else 1
+        self._ends = {end for plain in long for end in self._ends_of(plain)}
+
+    def of(self, key: Any) -> str | None:
+        """The known name that a misspelt key stands for; None if it is a known key, or another one."""
+        if not isinstance(key, str) or key in self.names or key in OTHER_KEYS or len(key) > 64:
+            return None
+        plain = _plain(key)
+        if plain in self._plain:
+            return self._plain[plain]
+        if not {*self._ends_of(plain)} & self._ends:
+            return None
+        found = (self._with_one_less.get(less) or self._long.get(less) for less in (plain, *_one_less(plain)))
+        digits = [letter for letter in plain if letter.isdigit()]  # qwen2 and qwen3 are two names
+        return next((name for name in found if name and digits == [each for each in name if each.isdigit()]), None)
+
+    def _ends_of(self, plain: str) -> tuple[str, str]:
+        return plain[: self._end], plain[-self._end :]
+
+    def similar(self, keys: Iterable[Any]) -> str:
+        """The known names that are similar to unknown keys, as words for a message."""
+        names, found = sorted(self.names), dict[str, None]()
+        for key in list(keys)[:8]:
+            close = [self.of(key), *get_close_matches(str(key)[:100], names, 1, 0.8)]
+            found |= dict.fromkeys(name for name in close if name)
+        return f", similar to {comma_separated(found)}" if found else ""
+
+
+def _one_less(text: str) -> set[str]:
+    """The text without each of its letters."""
+    return {text[:index] + text[index + 1 :] for index in range(len(text))}
+
+
+def _plain(key: Any) -> str:
+    return str(key).lower().replace("_", "").replace("-", "").replace(" ", "")
+
+
+def shortened(error: Exception, path: str) -> str:
+    """The message of an error: the name of the function first, the file named, and fewer than 1,000 characters."""
+    message = str(error)
+    message = message if message.startswith("from_config: ") else f"from_config: {message}"
+    message += "" if path in message else f" (in {path[-250:]})"
+    return message if len(message) < 1000 else f"{message[:600]} ... {message[-300:]}"
+
+
+class Keys:
+    """A mapping that records which of its keys were read, and which defaults replaced missing keys.
+
+    Parameters
+    ----------
+    name : str
+        The name of the mapping in error messages.
+    mapping : mapping
+    model_type : str
+        The model family that has the defaults.
+
+    Attributes
+    ----------
+    defaults : dict of str to Default
+        By key, the defaults that were used because the mapping does not state a value.
+    remarks : list of str
+        Other sentences that `RotaryEmbedding.describe` prints.
+    """
+
+    def __init__(self, name: str, mapping: Mapping[str, Any], model_type: str = ""):
+        self.name = name
+        self.mapping = mapping
+        self.model_type = model_type
+        self.defaults: dict[str, Default] = {}
+        self.remarks: list[str] = []
+        self._read: set[str] = set()
+
+    def assume(self, row: str, key: str, source: str = "") -> None:
+        """Record a default: the row of `describe` that shows it, its key, and its source."""
+        self.defaults[key] = Default(row, key, source or f"default of {self.model_type}")
+
+    def set_known(self, name: str, value: Any, source: str) -> None:
+        """Set a known key to the value that another key, `source`, implies. It must not have a different value."""
+        given = self.get(name)
+        if given is not None and given != value:
+            raise wrong_value(f"{name} must be {value!r}, because of {source}; got {given!r}")
+        self.mapping = {**self.mapping, name: value}
+
+    def fresh(self) -> "Keys":
+        """The same mapping, with no key marked as read."""
+        return Keys(self.name, self.mapping, self.model_type)
+
+    def found(self) -> list[str]:
+        """The keys that were read and have a value that is not null, in the order of the mapping."""
+        return [name for name, value in self.mapping.items() if name in self._read and value is not None]
+
+    def get(self, *names: str) -> Any:
+        """The value of a key that may have several names, or None. Two names must not have different values."""
+        self._read.update(names)
+        found = {name: self.mapping[name] for name in names if self.mapping.get(name) is not None}
+        values = list(found.values())
+        if any(value != values[0] for value in values[1:]):
+            raise wrong_value(f"keys of {self.name} must not contradict each other; got {found}")
+        return values[0] if values else None
+
+    def count(self, name: str, default: int | None = None) -> Any:
+        """An integer, or the default if the key is missing or null."""
+        value = self.get(name)
+        if default and name not in self.mapping:
+            self.assume("", name)
+        if value is not None and checks.count(name, value) >= 2**53:
+            raise wrong_value(f"{name} must be below 2**53; got {value}")
+        return default if value is None else checks.count(name, value)
+
+    def number(self, name: str, default: float) -> Any:
+        """The value, or the default if the key is missing or null."""
+        value = self.get(name)
+        if value is None:
+            self.assume("", name)
+        return default if value is None else value
+
+    def list_of(self, name: str) -> list[Any]:
+        """A list; empty if the key is missing or null."""
+        value = self.get(name)
+        if value is not None and not isinstance(value, (list, tuple)):
+            raise wrong_type(f"{name} must be a list; got {value!r}")
+        return list(value or ())
+
+    def nested(self, name: str) -> "Keys":
+        """The mapping that a key holds; empty if the key is missing or null."""
+        value = self.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            raise wrong_type(f"{name} must be a mapping; got {value!r}")
+        return Keys(name, value or {}, self.model_type)
+
+    def ignore(self, *names: str) -> None:
+        """Mark known keys as read, because they change nothing."""
+        self._read.update(names)
+
+    def ignore_as(self, other: "Keys") -> None:
+        """Mark the keys as read that `other`, a copy of this mapping, has read."""
+        self._read |= other._read
+
+    def first(self, *names: str) -> Any:
+        """The value of the first of these keys that is given and not null."""
+        self._read.update(names)
+        return next((self.mapping[name] for name in names if self.mapping.get(name) is not None), None)
+
+    def require_all_read(
+        self, matters: Callable[[Any, Any], bool] | None = None, owners: Callable[[Any], str] | None = None
+    ) -> None:
+        """All keys for which `matters` is true must have been read. A misspelt key is an error too.
+
+        `owners` says who reads a key that this mapping must not have.
+        """
+        self.require_spelling()
+        unread = {
+            key: value
+            for key, value in self.mapping.items()
+            if key not in self._read and (matters is None or matters(key, value))
+        }
+        if unread:
+            known = comma_separated(self._read & self.mapping.keys()) or "none"
+            like = Spelling(self._read).similar(unread)
+            like += "".join(map(owners, list(unread)[:4])) if owners else ""
+            raise wrong_value(f"every key of {self.name} must be known; got {unread}{like}; known keys are {known}")
+
+    def require_spelling(self) -> None:
+        """No key may be a misspelt one of those that were read."""
+        require_spelling(self.name, self.mapping, self._read)
+
+
+def require_spelling(name: str, mapping: Mapping[Any, Any], known: Iterable[str], shortest: int = SHORTEST) -> None:
+    """No key of a mapping may be a misspelt known one."""
+    spelling = Spelling(known, shortest)
+    for key in mapping:
+        wanted = spelling.of(key)
+        if wanted is not None:
+            raise wrong_value(f"{wanted} must have this spelling in {name}; got {key!r}")
+
+
+@contextmanager
+def misspelt_first(keys: Keys) -> Iterator[None]:
+    """If reading the keys fails, the error is a misspelt key, if there is one: it is the likely cause."""
+    try:
+        yield
+    except (TypeError, ValueError):
+        keys.require_spelling()
+        raise
+
+
+def consistent_value(name: str, inner: Any, outer: Any, where: str) -> Any:
+    """The value that is stated in the block or outside it. If both are stated, they must be equal."""
+    if inner is not None and outer is not None and inner != outer:
+        raise wrong_value(f"{name} must not be contradicted; got {inner} in {where} and {outer} outside it")
+    return outer if inner is None else inner
+
+
+def comma_separated(names: Iterable[Any]) -> str:
+    """Names in a message."""
+    return ", ".join(sorted(str(name) for name in names))

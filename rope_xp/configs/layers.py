@@ -1,0 +1,206 @@
+"""The type of a layer, and whether it is rotated."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rope_xp.arrays import checks
+from rope_xp.configs.families.family import Family, LayerList, Layers
+from rope_xp.configs.keys import MAX_SIZE, Keys, comma_separated
+from rope_xp.errors import wrong_type, wrong_value
+
+# Layer types without attention over positions.
+NO_ATTENTION = ("linear_attention", "mamba", "mamba2", "conv", "recurrent", "no_attention")
+# The name in errors of a rotary block that is a default of the family.
+DEFAULT_BLOCK_NAME = "the family's default"
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """The parts of a config that decide the embedding of one layer, or of all layers of one type."""
+
+    keys: Keys  # the config
+    block: Keys  # its rotary block
+    family: Family  # its row, for this type of layers
+    layer: Any  # an int, None, or `...` for any layer
+    layer_type: str | None
+    seq_len: int | None
+    scaled: bool  # whether a `rope_scaling` applies to this type of layers
+
+    @property
+    def block_is_default(self) -> bool:
+        """Whether the config has no rotary block, so that the default block of the family is used."""
+        return self.block.name == DEFAULT_BLOCK_NAME
+
+    def number(self, name: str, value: Any) -> Any:
+        """The number for the layer, if `value` is a number or a list of one number for each layer.
+
+        In a list, 0 means that a layer has no number. `name` is for errors.
+        """
+        if not isinstance(value, (list, tuple)):
+            return value
+        if isinstance(self.layer, int):
+            if self.layer >= len(value):
+                raise wrong_value(f"{name} must have a number for each layer; got {len(value)}")
+            return value[self.layer]
+        types = types_of(self.keys, self.family)
+        found = [
+            n
+            for index, n in enumerate(value)
+            if self.layer_type is None or types[index : index + 1] == [self.layer_type]
+        ]
+        found = [each for each in found if each] or [each for each in value if each]
+        if not found or (self.layer is None and any(each != found[0] for each in found)):
+            raise wrong_value(f"layer must be given, because {name} differ; got layer=None for {list(value)}")
+        return found[0]
+
+
+def layer_type_of(keys: Keys, family: Family, layer: int | None, layer_type: str | None) -> str | None:
+    """The type of a layer; None if neither the config nor the family has types."""
+    if layer is not None and layer >= MAX_SIZE:
+        raise wrong_value(f"layer must be below {MAX_SIZE}; got {layer}")
+    types = types_of(keys, family, layer)
+    if layer is not None:
+        return _type_at(keys, family, layer, types)
+    if layer_type is None:
+        return None
+    accepted = {*types, *family.layers.by_type, *nested_by(keys, family)}
+    if not accepted:
+        accepted = {"full_attention", "sliding_attention"}  # all layers have the same embedding
+    if family.layers.types is not None:
+        accepted |= {"full_attention", *family.layers.types(keys.fresh(), 12)}
+    if layer_type not in accepted:
+        raise wrong_value(f"layer_type must be {comma_separated(accepted) or None}; got {layer_type!r}")
+    return layer_type
+
+
+def _type_at(keys: Keys, family: Family, layer: int, types: list[str]) -> str | None:
+    count = layers_of(keys) or len(types) or None
+    if count is not None and layer >= count:
+        raise wrong_value(f"layer must be from 0 to {count - 1}; got {layer}")
+    if not types:
+        return None
+    if layer >= len(types):
+        raise wrong_value(f"layer_types must have a type for each layer; got {len(types)}")
+    if family.layers.types is not None and not _given_types(keys):
+        pattern = keys.fresh()
+        family.layers.types(pattern, len(types))
+        if not pattern.found():
+            keys.assume("", "layer_types")
+    return types[layer]
+
+
+def label_of(layers: Layers, layer_type: str | None) -> str:
+    """The key of `Layers.by_type` for a layer type."""
+    if not layers.same_as or layer_type is None or layer_type in layers.by_type:
+        return layer_type or ""
+    return layers.same_as.get(layer_type, layers.same_as.get(..., layer_type))
+
+
+def nested_by(keys: Keys, family: Family) -> list[str]:
+    """The layer types by which the rotary block is nested; empty if it is not nested."""
+    block = keys.mapping.get("rope_parameters")
+    if not isinstance(block, Mapping):
+        return []
+    types = {*types_of(keys, family), *family.layers.by_type}
+    return [key for key, value in block.items() if isinstance(value, Mapping) or (value is None and key in types)]
+
+
+def types_of(keys: Keys, family: Family, layer: Any = None) -> list[str]:
+    """The type of each layer, or an empty list. If types follow from other keys, they reach at least up to `layer`."""
+    types = _given_types(keys)
+    is_complete = bool(types) or layers_of(keys) is not None
+    if not types:
+        count = layers_of(keys) or (layer + 1 if isinstance(layer, int) else 0)
+        if family.layers.types is None:
+            return []
+        pattern = keys.fresh()
+        types = family.layers.types(pattern, count)
+        keys.ignore_as(pattern)
+    if not isinstance(types, (list, tuple)) or not all(isinstance(each, str) for each in types):
+        raise wrong_type(f"layer_types must be a list of strings; got {types!r}")
+    if family.layers.last_is_full and is_complete and types:
+        return [*types[:-1], "full_attention"]
+    return list(types)
+
+
+def _given_types(keys: Keys) -> Any:
+    return keys.get("layer_types", "layers_block_type")
+
+
+def layers_of(keys: Keys) -> int | None:
+    """The number of layers."""
+    count = keys.first("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    if count is not None and checks.count("num_hidden_layers", count) > MAX_SIZE:
+        raise wrong_value(f"num_hidden_layers must be at most {MAX_SIZE}; got {count}")
+    return None if count is None else checks.plain(count)
+
+
+def is_rotated(keys: Keys, family: Family, layer: int | None, layer_type: str | None) -> bool:
+    """Whether the layer is rotated. Without a layer: whether any layer is rotated."""
+    layers, listed = family.layers, family.layers.listed
+    if listed is not None:
+        keys.ignore(listed.key)
+    if layers.only_if is not None and not _has_value(keys, family, *layers.only_if):
+        return False
+    if layers.rotated is not None and not layers.rotated(keys, layer, layer_type):
+        return False
+    if layer_type in NO_ATTENTION:
+        return False
+    if listed is None or not (listed.otherwise or keys.list_of(listed.key)):
+        return True
+    return _is_listed(keys, family, listed, layer, layer_type)
+
+
+def _has_value(keys: Keys, family: Family, key: str, wanted: Any, *others: Any) -> bool:
+    """Whether a key has the wanted value. It must have this value, its default or one of the others."""
+    value, default = keys.get(key), family.default(key)
+    if value is None:
+        keys.assume("", key)
+        value = default
+    known = {wanted, default, *others}
+    if not any(value == each for each in known):
+        raise wrong_value(f"{key} must be one of {comma_separated(known)}; got {value!r}")
+    return value == wanted
+
+
+def _is_listed(keys: Keys, family: Family, listed: LayerList, layer: int | None, layer_type: str | None) -> bool:
+    """Whether the number of this layer in the list is greater than 0."""
+    numbers = numbers_of(keys, listed, layer)
+    types = types_of(keys, family, layer)
+    if layer is not None:
+        if layer >= len(numbers):
+            raise wrong_value(f"{listed.key} must have a number for each layer; got {len(numbers)}")
+        if listed.otherwise and not keys.list_of(listed.key) and keys.get("no_rope_layer_interval") is None:
+            keys.assume("", listed.key)
+        return bool(numbers[layer])
+    if layer_type is None:
+        return not numbers or any(numbers)
+    found = {bool(each) for each, kind in zip(numbers, types) if kind == layer_type}
+    if len(found) > 1:
+        raise wrong_value(
+            f"layer must be given, because layers of type {layer_type!r} differ in {listed.key}; got layer=None"
+        )
+    return found == {True}
+
+
+def numbers_of(keys: Keys, listed: LayerList, layer: int | None) -> list[Any]:
+    """One number for each layer, 0 if it is not rotated: the list of the config, or its default."""
+    numbers = keys.list_of(listed.key)
+    interval = keys.count("no_rope_layer_interval") if listed.key == "no_rope_layers" else None
+    for number in numbers:
+        if not isinstance(number, (bool, int, float)) or not number >= 0:
+            raise wrong_type(f"{listed.key} must be a list of numbers that are not negative; got {number!r} in it")
+    return numbers or _numbers_without_list(keys, listed, layer, 4 if interval is None else interval)
+
+
+def _numbers_without_list(keys: Keys, listed: LayerList, layer: int | None, interval: int) -> list[Any]:
+    known = layers_of(keys)
+    count = known or (0 if layer is None else layer + 1)
+    if listed.otherwise == "interval":
+        return [not interval or (index + 1) % interval for index in range(count)]
+    if listed.otherwise == "":
+        return [1] * count
+    if layer is not None and known is None:
+        raise wrong_value(f"num_hidden_layers must be given if layers are counted from the end; got {known}")
+    return [(count - 1 - index) % 4 for index in range(count)]

@@ -1,0 +1,405 @@
+"""Read the metadata of a GGUF file as llama.cpp does. Tensors of factors are in the mapping by their names.
+
+References
+----------
+ggml-org/llama.cpp: `load_hparams`, `llama_model_rope_type` and `get_rope_factors` (the choice of a tensor) in
+`src/llama-model.cpp`, the constructor of `llama_context` in `src/llama-context.cpp` (attention factors of YaRN),
+`ggml_mrope_cache_init` (pairs of several position axes), and `src/models` (types of layers).
+"""
+
+from dataclasses import dataclass, fields, replace
+from math import log, sqrt
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rope_xp.arrays import checks
+from rope_xp.configs import engines
+from rope_xp.configs.families.family import LATENT, Axes, Family, Layers, LayerType, Pairing, Quirks
+from rope_xp.configs.families.layer_types import no_rope_layers, sliding_only
+from rope_xp.configs.keys import MAX_SIZE, ORIGINAL, Keys, comma_separated
+from rope_xp.configs.readers.params_json import require_text
+from rope_xp.configs.writers import gguf_architectures as gguf
+from rope_xp.errors import wrong_type, wrong_value
+from rope_xp.frequencies import Llama3Scaling, ProportionalScaling, Scaling, geometric
+
+
+class Metadata:
+    """The metadata of one architecture, whose keys begin with its name. Methods take names without it.
+
+    Parameters
+    ----------
+    keys : Keys
+        The whole mapping.
+    architecture : str
+    """
+
+    def __init__(self, keys: Keys, architecture: str):
+        self.keys, self.architecture = keys, architecture
+        self.is_latent = architecture in gguf.LATENT
+        self.reading = engines.table("llama.cpp").of(architecture) or engines.Reading()
+
+    def key(self, name: str) -> str:
+        """The whole key."""
+        return f"{self.architecture}.{name}"
+
+    def reads(self, name: str, rule: str = "") -> bool:
+        """Whether llama.cpp reads a key or a tensor for this architecture."""
+        return name in self.reading.keys or name in self.reading.rules.get(rule, ())
+
+    def get(self, *names: str) -> Any:
+        """The value of the first of these keys that is given. A float32 becomes the shortest decimal number."""
+        return shortest(self.keys.first(*map(self.key, names)))
+
+    def factor(self, name: str, default: float = 1.0) -> float:
+        """A positive number."""
+        value = self.get(name)
+        return default if value is None else checks.positive(self.key(name), value)
+
+    def read(self, name: str, *neutral: float) -> Any:
+        """The value of a key of YaRN or of the base that few architectures read.
+
+        None, and a remark if the value is not neutral, for the others.
+        """
+        value = self.get(name)
+        if value is None or self.reads(name) or self.reads(name, "yarn"):
+            return value
+        if checks.finite(self.key(name), value) not in neutral:
+            self.keys.remarks.append(f"llama.cpp does not read {self.key(name)}={value:g} for this architecture")
+        return None
+
+    def ignore(self, *names: str) -> None:
+        """Mark keys as read that change nothing."""
+        self.keys.ignore(*map(self.key, names))
+
+    def tensor(self, name: str) -> tuple[float, ...]:
+        """The values of a tensor; empty if the mapping does not have it."""
+        return tuple(checks.positive(f"every value of {name}", value) for value in self.keys.list_of(name))
+
+
+def shortest(value: Any) -> Any:
+    """The shortest decimal number with the same float32, if a number is a float32; other values stay as they are."""
+    if isinstance(value, float) and abs(value) < 2.0**127 and float(np.float32(value)) == value:
+        return float(str(np.float32(value)))
+    return value
+
+
+KINDS = {"none": "no scaling", "linear": "division", "yarn": "YaRN", "longrope": "lists of factors"}
+ATTENTION, MULTIPLIER = "rope.scaling.attn_factor", "rope.scaling.yarn_log_multiplier"
+REPLACED, EXTRAPOLATION = "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor"
+LENGTH = "rope.scaling.original_context_length"
+PAPER = {"beta_fast": 32.0, "beta_slow": 1.0}
+BETAS = {"beta_fast": "rope.scaling.yarn_beta_fast", "beta_slow": "rope.scaling.yarn_beta_slow"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactorScaling(Scaling):
+    """Each frequency is divided by its own factor."""
+
+    rope_type: ClassVar[str] = "rope_freqs"
+
+    factors: tuple[float, ...]
+
+    def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
+        unscaled = geometric(base, rotary_dim)
+        if len(self.factors) != len(unscaled):
+            raise wrong_value(
+                f"{gguf.FREQS} must have {len(unscaled)} factors, one for each pair; got {len(self.factors)}"
+            )
+        return tuple(w / factor for w, factor in zip(unscaled, self.factors))
+
+
+def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> dict[str, Any]:
+    """The scaling rule with the keys of transformers. llama.cpp's default is a division by 1."""
+    kind = metadata.get("rope.scaling.type")
+    kind = "linear" if kind is None else kind
+    checks.one_of(metadata.key("rope.scaling.type"), kind, KINDS)
+    _check_mix(metadata, kind)
+    factor = metadata.get("rope.scaling.factor", "rope.scale_linear") or 1.0  # 0 means none
+    factor = checks.positive(metadata.key("rope.scaling.factor"), factor)
+    long, short, factors = (metadata.tensor(name) for name in (gguf.LONG, gguf.SHORT, gguf.FREQS))
+    if kind == "yarn":
+        if long or short or factors:
+            raise wrong_value(
+                f"{gguf.FREQS}, {gguf.LONG} and {gguf.SHORT} must not be given with YaRN; got at least one"
+            )
+        return _yarn(metadata, factor)
+    metadata.ignore(*BETAS.values(), MULTIPLIER)
+    if long or short or kind == "longrope":
+        return _longrope(metadata, long, short)
+    metadata.ignore(LENGTH)
+    if metadata.factor(ATTENTION) != 1.0:
+        raise wrong_value(f"{metadata.key(ATTENTION)} must be 1 without YaRN and lists of factors; got another number")
+    if metadata.factor(REPLACED) != 1.0:
+        if metadata.reads(EXTRAPOLATION, "yarn"):
+            raise wrong_value(f"{metadata.key(REPLACED)} must be 1 without YaRN; got {metadata.get(REPLACED)}")
+        metadata.keys.remarks.append(f"llama.cpp does not read {metadata.key(REPLACED)}={metadata.get(REPLACED)}")
+    factor = 1.0 if kind == "none" else factor
+    softmax = gguf.scales(metadata.architecture, factor, is_yarn=False)[1]
+    if softmax != 1.0:
+        raise wrong_value(
+            f"{metadata.key('rope.scaling.factor')} must be 1 without YaRN in this architecture, whose softmax "
+            f"scale llama.cpp would multiply by {softmax:.6g}; got {factor}"
+        )
+    if factors and not metadata.reads(gguf.FREQS):
+        raise wrong_value(f"{gguf.FREQS} must not be given for an architecture that does not read it; got it")
+    if factors:
+        divisors = tuple(each * factor for each in factors)
+        return _rule_with(metadata, divisors, base, rotary_dim, is_whole=rotary_dim == head_dim)
+    if metadata.reads(gguf.FREQS) and gguf.FREQS not in metadata.keys.mapping:
+        metadata.keys.remarks.append(
+            f"{gguf.FREQS} is not in the mapping; if the file has this tensor, frequencies are divided by it"
+        )
+    return {"rope_type": "linear", "factor": factor} if factor != 1.0 else {}
+
+
+def _check_mix(metadata: Metadata, kind: str) -> None:
+    """A blend that no published model changes."""
+    wanted = float(kind == "yarn")
+    found = metadata.read(EXTRAPOLATION, wanted, -1.0)
+    if found is not None and found not in (wanted, -1.0):
+        raise wrong_value(f"{metadata.key(EXTRAPOLATION)} must be {wanted:g} with {kind!r}; got {found}")
+
+
+def _original(metadata: Metadata) -> Any:
+    original, length = metadata.get(LENGTH), metadata.get("context_length")
+    if original is None:
+        metadata.keys.assume("scaling", metadata.key(LENGTH), "equal to context_length")
+        original = length
+    if original is None:
+        raise wrong_value(f"{metadata.key(LENGTH)} must be given, or context_length; got neither")
+    return original
+
+
+def _yarn(metadata: Metadata, factor: float) -> dict[str, Any]:
+    """YaRN. The multiplier of the logarithm is DeepSeek's `mscale_all_dim`; some architectures have it times 0.1.
+
+    llama.cpp multiplies tables by ``1 + 0.1 ln(factor)``, and cancels this number if there is a multiplier.
+    """
+    attention, architecture = metadata.factor(ATTENTION), metadata.architecture
+    multiplier = _read_multiplier(metadata)
+    block = {"rope_type": "yarn", "factor": factor, ORIGINAL: _original(metadata), **_betas(metadata)}
+    block["mscale"] = multiplier if multiplier and architecture == "deepseek2" else 1.0
+    block |= {"mscale_all_dim": multiplier} if multiplier else {}
+    scales_softmax = architecture in gguf.SCALES_SOFTMAX
+    if scales_softmax and attention != 1.0:
+        raise wrong_value(f"{metadata.key(ATTENTION)} must be 1 in this architecture; got {attention}")
+    resolved, softmax = gguf.scales(architecture, factor, True, multiplier)
+    if scales_softmax and factor > 1.0:  # as the softmax scale follows from `mscale_all_dim`
+        all_dim = (sqrt(softmax) - 1.0) / (0.1 * log(factor))
+        if abs(all_dim - multiplier) > 1e-9:
+            block |= {"attention_factor": resolved, "mscale_all_dim": float(f"{all_dim:.12g}")}
+    elif attention != 1.0:
+        block["attention_factor"] = float(str(np.float32(resolved * attention)))
+    stated = metadata.factor(REPLACED)
+    if stated != 1.0 and abs(stated - block.get("attention_factor", resolved)) > 1e-6:
+        metadata.keys.remarks.append(f"llama.cpp does not read {metadata.key(REPLACED)}={stated} with YaRN")
+    return {name: value for name, value in block.items() if multiplier or name != "mscale"}
+
+
+def _read_multiplier(metadata: Metadata) -> float:
+    """DeepSeek's `mscale_all_dim`."""
+    found = metadata.read(MULTIPLIER, 0.0) or 0.0
+    found = checks.finite(metadata.key(MULTIPLIER), found)
+    return shortest(float(np.float32(found / gguf.LOG_MULTIPLIERS.get(metadata.architecture, 1.0))))
+
+
+def _betas(metadata: Metadata) -> dict[str, float]:
+    """The ends of the ramp."""
+    read = {name: metadata.read(key, PAPER[name]) for name, key in BETAS.items()}
+    given = {name: value for name, value in read.items() if value is not None}
+    return gguf.OTHER_BETAS.get(metadata.architecture, {}) | given
+
+
+def _longrope(metadata: Metadata, long: tuple[float, ...], short: tuple[float, ...]) -> dict[str, Any]:
+    """LongRoPE. The attention factor is that of the paper, or stated."""
+    if not (long and short):
+        raise wrong_value(f"{gguf.LONG} and {gguf.SHORT} must be in the mapping; got at most one of them")
+    if metadata.tensor(gguf.FREQS):
+        raise wrong_value(f"{gguf.FREQS} must not be given with {gguf.LONG}; got both")
+    original, length, attention = _original(metadata), metadata.get("context_length"), metadata.factor(ATTENTION)
+    block = {"rope_type": "longrope", "long_factor": long, "short_factor": short, ORIGINAL: original}
+    if checks.is_int(length) and checks.is_int(original) and length > original > 1:
+        block["factor"] = length / original
+        if abs(attention - sqrt(1.0 + log(length / original) / log(original))) < 1e-6:
+            return block
+    return {**block, "attention_factor": attention}
+
+
+def _rule_with(
+    metadata: Metadata, divisors: tuple[float, ...], base: float, rotary_dim: int, is_whole: bool
+) -> dict[str, Any]:
+    """The rule of published models that gives these divisors. If none does, the divisors themselves."""
+    wanted = FactorScaling(factors=divisors).frequencies(base, rotary_dim)
+    for rule in _candidates(divisors, is_whole):
+        found = rule.frequencies(base, rotary_dim)
+        if all(abs(a - b) <= 2.0**-21 * b + 1.0 / gguf.UNROTATED for a, b in zip(wanted, found)):
+            metadata.keys.remarks.append(f"{gguf.FREQS} has the factors of {rule.describe()}")
+            return {"rope_type": rule.rope_type, **{each.name: getattr(rule, each.name) for each in fields(rule)}}
+    return {"rope_type": FactorScaling.rope_type, "factors": divisors}
+
+
+def _candidates(divisors: tuple[float, ...], is_whole: bool) -> list[Scaling]:
+    finite = [each for each in divisors if each < gguf.UNROTATED]
+    if len(finite) < len(divisors):
+        fraction = len(finite) / len(divisors)
+        is_possible = finite and is_whole and finite[0] >= 1.0
+        return [ProportionalScaling(partial_rotary_factor=fraction, factor=shortest(finite[0]))] if is_possible else []
+    factor = shortest(max(divisors))
+    constants: dict[str, Any] = {"factor": factor, "low_freq_factor": 1.0, ORIGINAL: 8192}
+    return [Llama3Scaling(high_freq_factor=high, **constants) for high in (4.0, 1.0)] if factor >= 1.0 else []
+
+
+SECTIONS, WIDTH = "rope.dimension_sections", "rope.dimension_count"
+ALPHA = "rope.scaling.alpha"
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def gguf_metadata_as_config(keys: Keys, part: str | None) -> tuple[dict[str, Any], Family]:
+    """The metadata as a config of transformers."""
+    require_text(part)
+    metadata = Metadata(keys, _architecture(keys))
+    metadata.ignore("rope.scaling.finetuned", "attention.max_alibi_bias")
+    if metadata.get("attention.max_alibi_bias"):
+        raise wrong_value(f"{metadata.key('attention.max_alibi_bias')} must be 0; got another number")
+    head_dim = _head_dim(metadata)
+    width = metadata.get(WIDTH)
+    width = head_dim if width is None else checks.even_size(metadata.key(WIDTH), width, MAX_SIZE)
+    base = metadata.get("rope.freq_base")
+    if base is None:
+        keys.assume("frequencies", metadata.key("rope.freq_base"), "default of llama.cpp")
+        base = 10_000.0
+    base = checks.at_least(metadata.key("rope.freq_base"), base, 1.0)
+    alpha = metadata.read(ALPHA, 0.0, 1.0)
+    if alpha:  # llama.cpp then computes another base when it reads the file
+        base *= checks.positive(metadata.key(ALPHA), alpha) ** (head_dim / (head_dim - 2))
+    config = {
+        LATENT if metadata.is_latent else "head_dim": head_dim,
+        "max_position_embeddings": metadata.get("context_length"),
+        "num_hidden_layers": metadata.get("block_count"),
+        "rotary_dim": None if width == head_dim else width,
+        "rope_parameters": {"rope_theta": base, **rule_of(metadata, base, head_dim, width), **_sections(metadata)},
+    }
+    return _with_layers(metadata, config)
+
+
+def _architecture(keys: Keys) -> str:
+    name = keys.get("general.architecture")
+    if name is None:
+        raise wrong_value("general.architecture must be given; got none")
+    if not isinstance(name, str):
+        raise wrong_type(f"general.architecture must be a string; got {name!r}")
+    if gguf.gguf_layout(keys.mapping) is None:
+        got = "which is not rotated" if name in gguf.NOT_ROTARY.split() else "which rope_xp does not know"
+        raise wrong_value(f"general.architecture must be rotary in llama.cpp; got {name!r}, {got}")
+    if name in gguf.UNKNOWN_LAYERS:
+        raise wrong_value(f"general.architecture must have layers that rope_xp knows; got {name!r}")
+    return name
+
+
+def _head_dim(metadata: Metadata) -> int:
+    """The width of a head. In latent attention, that of its rotated part."""
+    count = "attention.head_count"
+    width, size, heads = (metadata.get(name) for name in ("attention.key_length", "embedding_length", count))
+    if metadata.is_latent:
+        width = metadata.get(WIDTH)
+    elif width is None and size is not None and heads:
+        by_layer = heads if isinstance(heads, (list, tuple)) else [heads]  # 0 for a layer without attention
+        most = max(checks.count(metadata.key(count), each) for each in by_layer)
+        width = checks.count(metadata.key("embedding_length"), size) // max(most, 1)
+    needed = (WIDTH,) if metadata.is_latent else ("attention.key_length", count)
+    if width is None:
+        raise wrong_value(f"{' or '.join(map(metadata.key, needed))} must be given; got none")
+    return checks.even_size(metadata.key(needed[0]), width, MAX_SIZE)
+
+
+def _sections(metadata: Metadata) -> dict[str, Any]:
+    """The pairs of each position axis. llama.cpp has four axes, of which the last ones may have no pairs."""
+    sections, order = metadata.get(SECTIONS), gguf.order_of(metadata.keys.mapping)
+    if sections is None:
+        return {}
+    if not isinstance(sections, (list, tuple)):
+        raise wrong_type(f"{metadata.key(SECTIONS)} must be a list; got {sections!r}")
+    sizes = [checks.count(metadata.key(SECTIONS), size) for size in sections]
+    while len(sizes) > 1 and not sizes[-1]:
+        sizes.pop()
+    if order is None and any(sizes):
+        raise wrong_value(f"{metadata.key(SECTIONS)} must be 0 in this architecture; got {sizes}")
+    missed = gguf.pairs_without_axis(sizes) if order == "interleaved" else []
+    if missed:
+        metadata.keys.remarks.append(
+            f"llama.cpp rotates pairs {comma_separated(missed)} by its fourth position, which is 0 for text; other "
+            "programs rotate them by the first"
+        )
+    return {} if order is None else {"mrope_section": sizes, "mrope_interleaved": order == "interleaved"}
+
+
+def _with_layers(metadata: Metadata, config: dict[str, Any]) -> tuple[dict[str, Any], Family]:
+    """The config with its types of layers: some may have other frequencies, and some may not be rotated."""
+    own, family = gguf.LAYERS.get(metadata.architecture), _family(metadata)
+    pattern, window = (metadata.get(f"attention.sliding_window{name}") for name in ("_pattern", ""))
+    if own is None or (own.only_with_window and not window):
+        own = gguf.LayerPattern(unrotated_interval=0)
+    if own.unrotated_interval is not None:
+        if own.unrotated_interval and window == 0:  # llama.cpp then has another interval
+            raise wrong_value(f"{metadata.key('attention.sliding_window')} must be greater than 0; got 0")
+        _require_no_sliding_keys(metadata)
+        return {**config, "no_rope_layer_interval": own.unrotated_interval}, family
+    config |= {"layer_types": _types(own, pattern, config["num_hidden_layers"])}
+    if not own.full_is_rotated:
+        _require_no_sliding_keys(metadata)
+        return config, replace(family, layers=Layers(rotated=sliding_only()))
+    by_type = {FULL: LayerType(), SLIDING: LayerType(head_dim="swa_head_dim | head_dim")}
+    return config | _sliding(metadata, own, config), replace(family, layers=Layers(by_type=by_type))
+
+
+def _family(metadata: Metadata) -> Family:
+    order = gguf.order_of(metadata.keys.mapping)
+    return Family(
+        {"rope_theta": None},
+        head_dim=LATENT if metadata.is_latent else "head_dim",
+        pairing=Pairing(gguf.gguf_layout(metadata.keys.mapping) or ""),
+        layers=Layers(listed=no_rope_layers()),
+        axes=None if order is None else Axes(order, any_order=True),
+        quirks=Quirks(rules={FactorScaling.rope_type: FactorScaling}),
+    )
+
+
+def _require_no_sliding_keys(metadata: Metadata) -> None:
+    names = ("rope.freq_base_swa", f"{WIDTH}_swa", "attention.key_length_swa")
+    given = [metadata.key(name) for name in names if metadata.get(name) is not None]
+    if given:
+        raise wrong_value(
+            f"layers with a sliding window must have no keys of their own in this architecture; "
+            f"got {comma_separated(given)}"
+        )
+
+
+def _sliding(metadata: Metadata, own: gguf.LayerPattern, config: dict[str, Any]) -> dict[str, Any]:
+    """The blocks of both types of layers. Layers with a sliding window are not scaled."""
+    full, base = config["rope_parameters"], metadata.get("rope.freq_base_swa")
+    if base is None and own.sliding_base is not None:
+        metadata.keys.assume("frequencies", metadata.key("rope.freq_base_swa"), "default of llama.cpp")
+    default = full["rope_theta"] if own.sliding_base is None else own.sliding_base
+    head_dim = metadata.get("attention.key_length_swa")
+    widths = {
+        WIDTH: (config["rotary_dim"], config["head_dim"]),
+        f"{WIDTH}_swa": (metadata.get(f"{WIDTH}_swa"), head_dim or config["head_dim"]),
+    }
+    for name, (width, whole) in widths.items():
+        if width not in (None, whole):
+            raise wrong_value(f"{metadata.key(name)} must be the whole head, {whole}; got {width}")
+    sliding = {"rope_theta": default if base is None else base}
+    return {"rope_parameters": {FULL: full, SLIDING: sliding}, "swa_head_dim": head_dim}
+
+
+def _types(own: gguf.LayerPattern, pattern: Any, count: Any) -> list[str] | None:
+    """The type of each layer: from a list of booleans, or from a period."""
+    if isinstance(pattern, (list, tuple)):
+        return [SLIDING if slides else FULL for slides in pattern]
+    period = own.period if pattern is None else pattern
+    if not period or count is None:
+        return None
+    period, count = (checks.count("the period of layers", number) for number in (period, count))
+    full = 0 if own.full_is_first else period - 1
+    return [FULL if index % period == full else SLIDING for index in range(min(count, MAX_SIZE))]

@@ -1,0 +1,148 @@
+"""Change the metadata of a GGUF file as the arguments of llama.cpp do.
+
+References
+----------
+ggml-org/llama.cpp 0.5.0: `common/arg.cpp`, the constructor of `llama_context` (`src/llama-context.cpp`), `get_key` of
+`src/llama-model-loader.cpp` (overrides have a type), and `get_rope_factors` of `src/llama-model.cpp`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rope_xp.arrays import checks
+from rope_xp.configs.keys import comma_separated
+from rope_xp.configs.readers.command_line import CommandLine
+from rope_xp.configs.writers import gguf_architectures as gguf
+from rope_xp.errors import wrong_value
+
+KIND, FACTOR, BASE = "rope.scaling.type", "rope.scaling.factor", "rope.freq_base"
+ORIGINAL, LENGTH = "rope.scaling.original_context_length", "context_length"
+BETAS = {"--yarn-beta-fast": "beta_fast", "--yarn-beta-slow": "beta_slow"}
+# Architectures whose layers with a sliding window keep the base and the factor of the file.
+KEEPS_SLIDING = ("afmoe", "cohere2", "gemma2", "gpt-oss", "llama4", "mellum", "olmo2", "smallthinker")
+# The types of metadata. An override of another type is not used.
+TYPES = {
+    "str": (KIND, "pooling_type"),
+    "int": (LENGTH, ORIGINAL, "block_count", "embedding_length", "rope.dimension_count", "rope.dimension_count_swa"),
+    "bool": ("rope.scaling.finetuned",),
+}
+TYPES["int"] += tuple(f"attention.{name}" for name in ("head_count", "head_count_kv", "key_length", "value_length"))
+TYPES["int"] += ("attention.key_length_swa", "attention.sliding_window", "attention.sliding_window_pattern")
+TYPE_OF = {name: kind for kind, names in TYPES.items() for name in names}
+
+
+def with_arguments(
+    line: CommandLine, metadata: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, float], int | None, list[str]]:
+    """The metadata in place of the file's, the ends of YaRN's ramp, the length of the context, and remarks."""
+    remarks: list[str] = []
+    name = metadata.get("general.architecture")
+    found = dict(metadata)
+    for flag, text in line.flags:
+        if flag == "--override-kv":
+            for each in text.split(","):
+                _override(found, str(name), each, remarks)
+    before = _effective(found, name)
+    base, context = line.last("--rope-freq-base"), line.last("-c", "--ctx-size")
+    changed = {
+        BASE: base or before[BASE],  # 0 means that of the file
+        FACTOR: _factor(line, before[FACTOR]),
+        KIND: _kind(line, before[KIND]),
+        ORIGINAL: line.last("--yarn-orig-ctx") or before[ORIGINAL],
+    }
+    if changed[KIND] == "none":
+        changed[FACTOR] = 1.0
+    differing = [key for key in (BASE, FACTOR) if changed[key] != before[key]]
+    differing += [KIND] if (changed[KIND] == "yarn") != (before[KIND] == "yarn") else []
+    if differing and name in KEEPS_SLIDING:
+        raise wrong_value(
+            f"flags must not change {comma_separated(differing)} for architecture {name!r}, whose layers with a "
+            "sliding window keep that of the file; got other values: override the metadata in their place"
+        )
+    is_yarn = changed[KIND] == "yarn"
+    _check_attention(line, is_yarn, remarks)
+    if changed[FACTOR] != 1.0 and not is_yarn and found.get(gguf.LONG):
+        raise wrong_value(f"the factor of flags must be 1 for a file with {gguf.LONG}; got {changed[FACTOR]:g}")
+    for key, value in changed.items():
+        if value is not None and value != before[key]:
+            found[f"{name}.{key}"] = value
+    if changed[FACTOR] != before[FACTOR]:
+        found.pop(f"{name}.rope.scale_linear", None)
+    betas = {
+        key: float(value) for flag, key in BETAS.items() if (value := line.last(flag)) is not None and value >= 0.0
+    }
+    if betas and not is_yarn:
+        remarks.append("llama.cpp reads --yarn-beta-fast and --yarn-beta-slow with YaRN only")
+    if context is not None and context < 0:
+        raise wrong_value(f"--ctx-size of flags must be at least 0; got {context}")
+    return found, betas if is_yarn else {}, context or found.get(f"{name}.{LENGTH}"), remarks
+
+
+def _effective(metadata: Mapping[str, Any], name: Any) -> dict[str, Any]:
+    """What the file says, with llama.cpp's defaults."""
+    own = {key: metadata.get(f"{name}.{key}") for key in (BASE, FACTOR, KIND, ORIGINAL, "rope.scale_linear")}
+    factor = own.pop("rope.scale_linear") if own[FACTOR] is None else own[FACTOR]
+    own.pop("rope.scale_linear", None)
+    return {**own, FACTOR: factor or 1.0, KIND: "linear" if own[KIND] is None else own[KIND]}
+
+
+def _factor(line: CommandLine, stated: Any) -> Any:
+    """The factor: `--rope-scale`, or the inverse of `--rope-freq-scale`, where 0 means the file's. The last counts."""
+    name, value = next(
+        (each for each in reversed(line.flags) if each[0] in ("--rope-scale", "--rope-freq-scale")), ("", 0)
+    )
+    if not value and name == "--rope-scale":
+        raise wrong_value("--rope-scale of flags must not be 0; got 0")
+    if not value:
+        return stated
+    return checks.positive(f"{name} of flags", value if name == "--rope-scale" else 1.0 / value)
+
+
+def _kind(line: CommandLine, stated: Any) -> Any:
+    """The rule. `--yarn-ext-factor` decides whether it is YaRN, whatever `--rope-scaling` is."""
+    kind, mix = line.last("--rope-scaling") or stated, line.last("--yarn-ext-factor")
+    if mix is None or mix < 0.0:
+        return kind
+    if mix not in (0.0, 1.0):
+        raise wrong_value(f"--yarn-ext-factor of flags must be 0, 1 or negative; got {mix:g}")
+    return ("linear" if kind == "yarn" else kind) if mix == 0.0 else "yarn"
+
+
+def _check_attention(line: CommandLine, is_yarn: bool, remarks: list[str]) -> None:
+    """`--yarn-attn-factor`, which YaRN replaces, and which else multiplies sines and cosines."""
+    value = line.last("--yarn-attn-factor")
+    if value is None or value < 0.0 or value == 1.0:
+        return
+    if not is_yarn:
+        raise wrong_value(
+            f"--yarn-attn-factor of flags must be 1 without YaRN, because llama.cpp then multiplies sines and "
+            f"cosines by it; got {value:g}"
+        )
+    remarks.append(
+        f"--yarn-attn-factor {value:g} changes nothing: llama.cpp replaces it as soon as YaRN is on. "
+        "rope.scaling.attn_factor is read, by --override-kv"
+    )
+
+
+def _override(metadata: dict[str, Any], name: str, text: str, remarks: list[str]) -> None:
+    """One key of the metadata: KEY=TYPE:VALUE."""
+    key, equals, typed = text.partition("=")
+    kind, colon, value = typed.partition(":")
+    if not (key and equals and colon) or kind not in ("int", "float", "bool", "str"):
+        raise wrong_value(
+            f"--override-kv of flags must be KEY=TYPE:VALUE and the type int, float, bool or str; got {text[:100]!r}"
+        )
+    start, _, rest = key.partition(".")
+    is_rotary = rest.startswith(("rope.", "attention.", "context_length", "block_count", "embedding_length"))
+    if start != name or not is_rotary:
+        if ".rope." in key:
+            remarks.append(f"llama.cpp does not read {key[:100]}: the architecture of the file is {name}")
+        return
+    wanted = TYPE_OF.get(rest, "float")
+    if kind != wanted:
+        remarks.append(f"llama.cpp does not use --override-kv {key[:100]}: its type must be {wanted}, and is {kind}")
+        return
+    try:
+        metadata[key] = {"int": int, "float": float, "str": str, "bool": lambda word: word == "true"}[kind](value)
+    except ValueError:
+        raise wrong_value(f"{key[:100]} of --override-kv in flags must be a number; got {value[:100]!r}") from None

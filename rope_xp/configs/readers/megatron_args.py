@@ -1,0 +1,179 @@
+"""Read the arguments of Megatron-LM: the names of its command line with underscores, or the fields of its configs."""
+
+from typing import Any
+
+from rope_xp.arrays import checks
+from rope_xp.configs.families.family import INTERLEAVED, LATENT, QUOTIENT, TO_HALF, Axes, Family, Layers
+from rope_xp.configs.families.layer_types import no_rope_layers
+from rope_xp.configs.keys import ORIGINAL, Keys
+from rope_xp.configs.readers.params_json import require_text, value_or_default
+from rope_xp.errors import wrong_value
+
+KINDS = {"rope": "one position axis", "mrope": "several", "yarn": "YaRN", "none": "not rotated"}
+LATENT_KINDS = {"rope": "no scaling", "yarn": "YaRN"}
+LAYERS = Layers(listed=no_rope_layers())
+TEXT = Family(head_dim=f"head_dim | {QUOTIENT}", layers=LAYERS)
+LATENT_TEXT = Family(head_dim=LATENT, pairing=TO_HALF, layers=LAYERS)
+
+# Arguments that do not change the rotation.
+IRRELEVANT = (
+    "add_position_embedding",
+    "apply_rope_fusion",
+    "fused_single_qkv_rope",
+    "use_rotary_position_embeddings",
+    "rope_type",
+    "dsa_indexer_rope_interleaved",
+)
+# Arguments for one kind of rotation. Other kinds do not read them.
+SCALED = ("use_rope_scaling", "rope_scaling_factor")
+YARN = ("rotary_scaling_factor", "yarn_rotary_scaling_factor", "mscale", "mscale_all_dim")
+YARN += tuple(f"yarn_{name}" for name in (ORIGINAL, "beta_fast", "beta_slow", "correction_range_round_to_int"))
+YARN += ("yarn_mscale", "yarn_mscale_all_dim")
+
+
+def megatron_as_config(keys: Keys, part: str | None) -> tuple[dict[str, Any], Family] | None:
+    """GPT models of Megatron-LM, also with latent attention.
+
+    References
+    ----------
+    NVIDIA/Megatron-LM, `megatron/training/arguments.py`, `megatron/core/transformer/transformer_config.py` and
+    `megatron/core/models/common/embeddings`; `multi_latent_attention.py` for latent attention.
+    """
+    require_text(part)
+    is_latent = _flag(keys, "multi_latent_attention")
+    kind = _kind(keys, is_latent)
+    if kind == "none":
+        keys.ignore(*keys.mapping)
+        return None
+    config: dict[str, Any] = {
+        "rope_theta": value_or_default(keys, "frequencies", "rotary_base", 10_000.0, "default of Megatron-LM"),
+        "max_position_embeddings": keys.get("max_position_embeddings"),
+        "num_hidden_layers": keys.get("num_layers"),
+        **_rotated_layers(keys),
+    }
+    interleaved = _flag(keys, "rotary_interleaved")
+    keys.ignore(*IRRELEVANT, *SCALED, *YARN, "rotary_seq_len_interpolation_factor", "rotary_percent", "mrope_section")
+    if kind != "rope":
+        _require(keys, kind, rotary_interleaved=False)
+    if is_latent:
+        _require(keys, "multi_latent_attention", rotary_interleaved=False, rotary_seq_len_interpolation_factor=None)
+        config[LATENT] = value_or_default(keys, "channels", "qk_pos_emb_head_dim", 64, "default of Megatron-LM")
+        return config | _latent_block(keys, kind), LATENT_TEXT
+    config |= {
+        "head_dim": keys.get("kv_channels"),
+        "hidden_size": keys.get("hidden_size"),
+        "num_attention_heads": keys.get("num_attention_heads"),
+    }
+    if kind == "mrope":
+        family = Family(head_dim=TEXT.head_dim, layers=LAYERS, axes=Axes("chunked"))
+        return config | _fraction(keys) | _mrope_block(keys), family
+    if kind == "yarn":
+        return config | _yarn_block(keys), TEXT
+    family = Family(head_dim=TEXT.head_dim, layers=LAYERS, pairing=INTERLEAVED) if interleaved else TEXT
+    return config | _fraction(keys) | _scaled_block(keys), family
+
+
+def _kind(keys: Keys, is_latent: bool) -> str:
+    """The kind of rotation. With latent attention, `rope_type` says it, and its default is YaRN."""
+    kind = keys.get("position_embedding_type")
+    if _flag(keys, "use_rotary_position_embeddings"):
+        kind = "rope"
+    if is_latent and kind != "none":
+        kind = keys.get("rope_type")
+        if kind is None:
+            keys.assume("scaling", "rope_type", "default of Megatron-LM with latent attention, yarn")
+            return "yarn"
+    elif kind is None:
+        raise wrong_value("position_embedding_type must be given, because its default is not rotary; got none")
+    if is_latent and kind != "none":
+        checks.one_of("rope_type", kind, LATENT_KINDS)
+    else:
+        checks.one_of("position_embedding_type", kind, KINDS)
+    return kind
+
+
+def _flag(keys: Keys, name: str) -> bool:
+    value = keys.get(name)
+    return value is not None and checks.boolean(name, value)
+
+
+def _require(keys: Keys, kind: str, **wanted: Any) -> None:
+    """Arguments that this kind of rotation does not read must have their default."""
+    for name, value in wanted.items():
+        given = keys.get(name)
+        if given is not None and given != value:
+            raise wrong_value(f"{name} must be {value} with {kind}; got {given!r}")
+
+
+def _fraction(keys: Keys) -> dict[str, Any]:
+    fraction = keys.get("rotary_percent")
+    return {} if fraction is None else {"partial_rotary_factor": fraction}
+
+
+def _rotated_layers(keys: Keys) -> dict[str, Any]:
+    """`no_rope_freq`: each layer whose number it divides is not rotated, or a list with 1 for such layers."""
+    skipped = keys.get("no_rope_freq")
+    if isinstance(skipped, (list, tuple)):
+        if not all(each in (0, 1) for each in skipped):
+            raise wrong_value(f"no_rope_freq must be a list of 0 and 1; got {skipped}")
+        return {"no_rope_layers": [1 - each for each in skipped]}
+    return {"no_rope_layer_interval": 0 if skipped is None else checks.count("no_rope_freq", skipped)}
+
+
+def _scaled_block(keys: Keys) -> dict[str, Any]:
+    """Llama 3's rule, whose other parameters are constants in Megatron-LM, or division of positions."""
+    divisor = keys.get("rotary_seq_len_interpolation_factor")
+    if not _flag(keys, "use_rope_scaling"):
+        return {} if divisor is None else {"rope_scaling": {"rope_type": "linear", "factor": divisor}}
+    _require(keys, "use_rope_scaling", rotary_seq_len_interpolation_factor=None)
+    factor = value_or_default(keys, "scaling", "rope_scaling_factor", 8.0, "default of Megatron-LM")
+    constants = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, ORIGINAL: 8192}
+    return {"rope_scaling": {"rope_type": "llama3", "factor": factor, **constants}}
+
+
+def _mrope_block(keys: Keys) -> dict[str, Any]:
+    if _flag(keys, "use_rope_scaling"):
+        raise wrong_value("use_rope_scaling must be False with mrope; got True")
+    section, divisor = keys.get("mrope_section"), keys.get("rotary_seq_len_interpolation_factor")
+    if section is None:
+        raise wrong_value("mrope_section must be given with mrope; got none")
+    rule = {"rope_type": "default"} if divisor is None else {"rope_type": "linear", "factor": divisor}
+    return {"rope_scaling": {**rule, "mrope_section": section}}
+
+
+def _yarn_block(keys: Keys) -> dict[str, Any]:
+    """YaRN without latent attention. It rotates whole heads."""
+    _require(keys, "yarn", rotary_percent=1.0, rotary_seq_len_interpolation_factor=None)
+    names = {
+        "factor": ("rotary_scaling_factor", "yarn_rotary_scaling_factor"),
+        ORIGINAL: (f"yarn_{ORIGINAL}",),
+        "beta_fast": ("yarn_beta_fast",),
+        "beta_slow": ("yarn_beta_slow",),
+        "mscale": ("mscale", "yarn_mscale"),
+        "mscale_all_dim": ("mscale_all_dim", "yarn_mscale_all_dim"),
+        "truncate": ("yarn_correction_range_round_to_int",),
+    }
+    return _block_of(keys, {name: keys.get(*others) for name, others in names.items()})
+
+
+def _latent_block(keys: Keys, kind: str) -> dict[str, Any]:
+    """Latent attention has other names for the parameters of YaRN."""
+    if kind == "rope":
+        _require(keys, "rope_type='rope'", mscale_all_dim=0.0)
+        return _fraction(keys)
+    _require(keys, "rope_type='yarn'", rotary_percent=1.0)
+    names = (ORIGINAL, "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+    return _block_of(keys, {"factor": keys.get("rotary_scaling_factor"), **{name: keys.get(name) for name in names}})
+
+
+def _block_of(keys: Keys, values: dict[str, Any]) -> dict[str, Any]:
+    """A block of YaRN. The defaults of its factor differ within Megatron-LM, so that it must be given."""
+    if values["factor"] is None:
+        raise wrong_value("rotary_scaling_factor must be given with yarn; got none")
+    if values[ORIGINAL] is None:
+        keys.assume("scaling", ORIGINAL, "default of Megatron-LM")
+        values[ORIGINAL] = 4096
+    if not values["mscale_all_dim"] and values["mscale"] in (None, 1):
+        values |= {"mscale": None, "mscale_all_dim": None}  # the attention factor of the paper
+    stated = {name: value for name, value in values.items() if value is not None}
+    return {"rope_scaling": {"rope_type": "deepseek_yarn", **stated}}

@@ -1,0 +1,489 @@
+"""Change a config as the JSON overrides of vLLM, SGLang and lmdeploy do, and write its blocks as they read them.
+
+References
+----------
+vLLM 0.33: `ModelConfig.__post_init__` and `_apply_dict_overrides` (`config/model.py`), `get_config` and
+`patch_rope_parameters` (`transformers_utils/config.py`), `get_rope` (`model_executor/layers/rotary_embedding`).
+SGLang 0.5.23: `get_config` (`srt/utils/hf_transformers/config.py`), `get_rope_config`
+(`srt/utils/hf_transformers/common.py`), `get_rope` (`srt/layers/rotary_embedding/factory.py`). lmdeploy 0.18:
+`override_hf_config` (`pytorch/config.py`), `pytorch/nn/rotary_embedding.py`. transformers 5.18:
+`standardize_rope_params` (`modeling_rope_utils.py`). The functions that apply overrides were run on configs of
+transformers 5.18; the others were read.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from math import log
+from typing import Any, NamedTuple
+
+from rope_xp.arrays import checks
+from rope_xp.configs.families.family import Family
+from rope_xp.configs.families.model_types import FAMILIES
+from rope_xp.configs.keys import (
+    BASE_KEYS,
+    LENGTH_KEYS,
+    ORIGINAL,
+    PARTIAL_KEYS,
+    Keys,
+    comma_separated,
+    is_about_positions,
+)
+from rope_xp.configs.layers import nested_by
+from rope_xp.configs.parts import PARTS, part_of, path_to
+from rope_xp.configs.readers.command_line import CommandLine
+from rope_xp.configs.readers.formats import format_of
+from rope_xp.configs.upstream import NOT_IN_TRANSFORMERS
+from rope_xp.errors import wrong_type, wrong_value
+
+BLOCK_KEYS = ("rope_parameters", "rope_scaling")
+LENGTH = LENGTH_KEYS[0]
+# Rules for which transformers completes a block by the original length.
+WITH_ORIGINAL = ("llama3", "yarn", "longrope")
+# The base of a block that states none, where the model's class in vLLM has another one than 10,000.
+VLLM_BASES = {
+    **dict.fromkeys(("ernie4_5_moe", "ernie4_5_vl_moe_text"), 500_000.0),
+    **dict.fromkeys(("exaone4", "exaone_moe", "qwen2", "qwen3"), 1_000_000.0),
+    "falcon_h1": 1e11,
+}
+# What vLLM reads of a block: for all rules, and the keys that a rule must have and may have.
+USUAL = ("rope_type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
+BETAS = ("beta_fast", "beta_slow")
+VLLM_RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "default": ((), ()),
+    "proportional": ((), ("factor",)),
+    "linear": (("factor",), ()),
+    "ntk": (("factor",), ("mixed_b",)),
+    "dynamic": ((), ("factor", "alpha", "max_trained_positions")),
+    "llama3": (("factor", "low_freq_factor", "high_freq_factor", ORIGINAL), ()),
+    "yarn": (("factor", ORIGINAL), (*BETAS, "mscale", "mscale_all_dim", "attention_factor", "truncate")),
+    "deepseek_yarn": (("factor", ORIGINAL), (*BETAS, "mscale", "mscale_all_dim")),
+    "longrope": (("short_factor", "long_factor", ORIGINAL), ("short_mscale", "long_mscale")),
+}
+# Keys that SGLang and older versions of vLLM read.
+MULTIPLIERS = ("attn_factor", "apply_yarn_scaling")
+# vLLM reads the sections of position axes for these rules only.
+WITH_SECTIONS = ("default", "yarn")
+
+
+class Part(NamedTuple):
+    """The part of a config that is read, as the engine has it in memory."""
+
+    mapping: dict[str, Any]
+    model_type: str
+    path: tuple[str, ...]  # the keys that lead to it in the engine
+
+    @property
+    def family(self) -> Family:
+        return FAMILIES.get(self.model_type, Family())
+
+
+def with_overrides(
+    line: CommandLine, whole: Mapping[str, Any], part: str | None
+) -> tuple[dict[str, Any], int | None, list[str]]:
+    """The config that `from_config` reads in place of the file's, the length of the engine, and remarks."""
+    form = format_of(whole)
+    if form is not None and form.reader:
+        raise wrong_value(f"config must be a config.json of transformers with flags of {line.name}; got {form.name}")
+    mapping, model_type, _ = part_of(whole, part)
+    place = path_to(mapping, whole)
+    text = PARTS.get(whole.get("model_type", ""), {}).get("text")
+    # In memory, a flat file of a composite has the keys of its text in a part.
+    path = tuple(text[0].split(".")) if text and not place and mapping is whole else place
+    found = Part(dict(mapping), model_type, path)
+    remarks: list[str] = []
+    if line.last("--rope-scaling-factor"):
+        raise wrong_value(
+            "--rope-scaling-factor must be 0 in flags, because lmdeploy then replaces the rule by dynamic "
+            "NTK in one of its two backends; got another number"
+        )
+    changed = ENGINES[line.engine](line, found, remarks)
+    length = line.last("--max-model-len", "--context-length", "--session-len")
+    if length is not None and length < 1:
+        raise wrong_value(f"the context of flags must be at least 1; got {length}")
+    is_longrope = any("longrope" in (each.get("rope_type"), each.get("type")) for each in _blocks(changed, found))
+    context = (length or changed.get(LENGTH)) if is_longrope else None  # which of its two lists is used
+    if not found.family.quirks.base_keys:  # the reader knows no key for the base
+        for block in _blocks(changed, found):
+            if block.get("rope_theta") == found.family.default("rope_theta"):
+                del block["rope_theta"]
+    return _placed(whole, place, changed), context, remarks
+
+
+def _placed(config: Mapping[str, Any], place: tuple[str, ...], part: dict[str, Any]) -> dict[str, Any]:
+    """The config with another part at a place."""
+    return {**config, place[0]: _placed(config[place[0]], place[1:], part)} if place else part
+
+
+def _of_vllm(line: CommandLine, part: Part, remarks: list[str]) -> dict[str, Any]:
+    """vLLM: single values before transformers completes the block, and objects after it."""
+    overrides = line.last("--hf-overrides") or {}
+    own = _at(overrides, part, line, remarks)
+    changed = _completed(part)
+    plain = {key: value for key, value in own.items() if not isinstance(value, Mapping)}
+    if not part.path and plain.get(ORIGINAL) is not None:
+        for block in _blocks(changed, part):
+            if block.get("rope_type") in WITH_ORIGINAL:
+                block[ORIGINAL] = plain[ORIGINAL]
+    if not part.path and PARTIAL_KEYS[0] in plain and _fraction(changed, part) is None:
+        changed[PARTIAL_KEYS[0]] = plain.pop(PARTIAL_KEYS[0])
+    _set_plain(changed, plain, part, line, remarks)
+    for key, value in own.items():
+        if not isinstance(value, Mapping):
+            continue
+        if key not in BLOCK_KEYS:
+            changed[key] = _merged(changed.get(key), value) if part.path else value
+        elif part.path:
+            _merge_block(changed, value, part, _merged, line, remarks)
+        else:
+            _replace_block(changed, value, part, VLLM_BASES.get(part.model_type, 10_000.0), line, remarks)
+    return _each_block(changed, part, lambda block: _as_vllm(block, changed, part, remarks))
+
+
+def _of_old_vllm(line: CommandLine, part: Part, remarks: list[str]) -> dict[str, Any]:
+    """vLLM with transformers 4, which has the base outside the block."""
+    scaling, base = line.last("--rope-scaling"), line.last("--rope-theta")
+    if part.mapping.get("rope_parameters") is not None:
+        raise wrong_value(
+            "config must have the keys of transformers 4, rope_theta and rope_scaling, with --rope-scaling and "
+            "--rope-theta of older versions of vLLM; got rope_parameters, which these versions do not read"
+        )
+    changed = dict(part.mapping)
+    if part.path:
+        remarks.append(f"{line.name} sets --rope-scaling and --rope-theta outside {'.'.join(part.path)}, not in it")
+        return changed
+    if scaling is not None:
+        changed["rope_scaling"] = scaling
+    if base is not None:
+        _drop(changed, _base_keys(part))
+        changed["rope_theta"] = base
+    return _each_block(changed, part, lambda block: _with_multiplier(_as_dynamic(block, changed, part, None), part))
+
+
+def _of_sglang(line: CommandLine, part: Part, remarks: list[str]) -> dict[str, Any]:
+    """SGLang merges a block of the whole config, and replaces that of a part."""
+    own = _at(line.last("--json-model-override-args") or {}, part, line, remarks)
+    changed = _completed(part)
+    _set_plain(changed, {key: value for key, value in own.items() if key not in BLOCK_KEYS}, part, line, remarks)
+    for key in BLOCK_KEYS:
+        value = own.get(key)
+        if not isinstance(value, Mapping):
+            continue
+        if part.path or _removes_block(own):
+            _replace_block(changed, value, part, 10_000.0, line, remarks)
+        else:
+            _merge_block(changed, value, part, lambda old, new: {**old, **new}, line, remarks)
+    return _each_block(changed, part, lambda block: _as_sglang(block, changed, part))
+
+
+def _of_lmdeploy(line: CommandLine, part: Part, remarks: list[str]) -> dict[str, Any]:
+    """lmdeploy merges objects at all depths."""
+    own = _at(line.last("--hf-overrides") or {}, part, line, remarks)
+    changed = _completed(part)
+    _set_plain(changed, {key: value for key, value in own.items() if key not in BLOCK_KEYS}, part, line, remarks)
+    for key in BLOCK_KEYS:
+        if not isinstance(own.get(key), Mapping):
+            continue
+        if _removes_block(own):
+            _replace_block(changed, own[key], part, 10_000.0, line, remarks)
+        else:
+            _merge_block(changed, own[key], part, _merged, line, remarks)
+
+    def read(block: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in _without_rule(block).items() if key not in MULTIPLIERS}
+
+    return _each_block(changed, part, read)
+
+
+ENGINES: dict[str, Callable[[CommandLine, Part, list[str]], dict[str, Any]]] = {
+    "vllm": _of_vllm,
+    "vllm-0.8": _of_old_vllm,
+    "sglang": _of_sglang,
+    "lmdeploy": _of_lmdeploy,
+}
+
+
+def _removes_block(own: Mapping[str, Any]) -> bool:
+    """Whether flags set `rope_scaling`, another name of the block, to null before they set `rope_parameters`."""
+    names = [key for key in own if key in BLOCK_KEYS]
+    return names == ["rope_scaling", "rope_parameters"] and own["rope_scaling"] is None
+
+
+def _at(overrides: Mapping[str, Any], part: Part, line: CommandLine, remarks: list[str]) -> Mapping[str, Any]:
+    """The overrides of a part. Those outside it change nothing there."""
+    found: Any = overrides
+    for key in part.path:
+        outside = [name for name, value in found.items() if name != key and is_about_positions(name, value)]
+        if outside:
+            remarks.append(
+                f"{line.name} reads rotary keys in {'.'.join(part.path)} for this model type: outside it, "
+                f"{comma_separated(outside)} of the flags changes nothing"
+            )
+        found = found.get(key, {})
+        if not isinstance(found, Mapping):
+            raise wrong_value(f"{key} must be an object in flags; got {found!r:.100}")
+    for key in BLOCK_KEYS:
+        if key in found and not isinstance(found[key], Mapping) and not _removes_block(found):
+            raise wrong_value(f"{key} must be an object in flags; got {found[key]!r:.100}")
+    if all(found.get(key) is not None for key in BLOCK_KEYS):
+        raise wrong_value("rope_parameters or rope_scaling must be in flags, not both; got both")
+    return found
+
+
+def _completed(part: Part) -> dict[str, Any]:
+    """The part with its block as transformers completes it when it loads the config."""
+    found = dict(part.mapping)
+    raw = found.get("rope_parameters") or found.get("rope_scaling")
+    if raw is not None and not isinstance(raw, Mapping):
+        raise wrong_type(f"rope_parameters must be a mapping; got {raw!r:.100}")
+    if not raw:
+        return found
+    found = {key: value for key, value in found.items() if key not in BLOCK_KEYS}
+    if nested_by(Keys("the config", part.mapping), part.family):
+        completed = {key: _block_completed(each, found) for key, each in raw.items()}
+    else:
+        completed = _block_completed(raw, found)
+    return {**found, "rope_parameters" if "rope_parameters" in part.mapping else "rope_scaling": completed}
+
+
+def _block_completed(block: Any, outside: Mapping[str, Any]) -> Any:
+    if not isinstance(block, Mapping):
+        return block
+    found = dict(block)
+    rule = found.get("rope_type") or found.pop("type", None) or "default"
+    found["rope_type"] = {"su": "longrope", "mrope": "default"}.get(rule, rule) if isinstance(rule, str) else rule
+    if found.get("type") in ("su", "mrope", found["rope_type"]):
+        del found["type"]
+    original, length = outside.get(ORIGINAL), outside.get(LENGTH)
+    if found["rope_type"] in WITH_ORIGINAL and found.get(ORIGINAL) is None and (original or length) is not None:
+        found[ORIGINAL] = length if original is None else original
+    return found
+
+
+def _set_plain(
+    changed: dict[str, Any], own: Mapping[str, Any], part: Part, line: CommandLine, remarks: list[str]
+) -> None:
+    """Set keys outside the block. transformers has copied the base and the fraction into it before."""
+    if "model_type" in own:
+        raise wrong_value(f"model_type must not be in flags; got {own['model_type']!r:.100}")
+    copied = {*_base_keys(part), *PARTIAL_KEYS} if part.model_type not in NOT_IN_TRANSFORMERS else set()
+    changed |= {key: value for key, value in own.items() if key not in copied}
+    if unread := copied & own.keys():
+        remarks.append(
+            f"{comma_separated(unread)} outside rope_parameters changes nothing in {line.name}: transformers has "
+            "completed rope_parameters before, and what it has stays"
+        )
+
+
+def _merge_block(
+    changed: dict[str, Any],
+    value: Mapping[str, Any],
+    part: Part,
+    merged: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]],
+    line: CommandLine,
+    remarks: list[str],
+) -> None:
+    """Merge a block into that of the config, which has a `rope_type`."""
+    old = {key: changed.pop(key) for key in BLOCK_KEYS if key in changed}
+    found = merged(next((each for each in old.values() if each), {}), value)
+    if len(part.family.layers.by_type) > 1 and not any(isinstance(each, Mapping) for each in found.values()):
+        raise wrong_value(
+            f"rope_parameters of flags must be nested by layer type, "
+            f"{comma_separated(part.family.layers.by_type)}; got {comma_separated(value)}"
+        )
+    for key, names in (("rope_theta", _base_keys(part)), (PARTIAL_KEYS[0], PARTIAL_KEYS), (ORIGINAL, (ORIGINAL,))):
+        if key in found:
+            _drop(changed, names)
+    kind = found.pop("type", None)
+    if kind is not None and "rope_type" not in value:
+        remarks.append(f"{line.name} reads rope_type, and not type={kind!r:.40}: the rule is that of the config")
+    changed["rope_parameters"] = {"rope_type": "default", **found}
+
+
+def _replace_block(
+    changed: dict[str, Any], value: Mapping[str, Any], part: Part, base: float, line: CommandLine, remarks: list[str]
+) -> None:
+    """Replace the block. What transformers had copied into the old one is lost with it."""
+    fraction, default = _fraction(changed, part), part.family.default(PARTIAL_KEYS[0])
+    lost = f"{line.name} replaces rope_parameters, and without {PARTIAL_KEYS[0]} rotates whole heads"
+    _drop(changed, (*BLOCK_KEYS, *_base_keys(part), *PARTIAL_KEYS, ORIGINAL))
+
+    def completed(block: Any) -> Any:
+        if not isinstance(block, Mapping):
+            return block
+        found = {"rope_type": "default", "rope_theta": base, **block}
+        kind = found.pop("type", None)
+        if kind is not None and "rope_type" not in block:
+            remarks.append(f"{line.name} reads rope_type, and not type={kind!r:.40}: there is no scaling")
+        if "rope_theta" not in block:
+            remarks.append(f"{line.name} replaces rope_parameters, and without rope_theta the base is {base:,.0f}")
+        if PARTIAL_KEYS[0] not in block and {default, fraction} - {None, 1}:
+            found[PARTIAL_KEYS[0]] = 1.0
+            remarks.extend([] if (default if fraction is None else fraction) == 1 else [lost])
+        return found
+
+    is_nested = any(isinstance(each, Mapping) for each in value.values())
+    changed["rope_parameters"] = (
+        {key: completed(each) for key, each in value.items()} if is_nested else completed(value)
+    )
+
+
+def _fraction(changed: Mapping[str, Any], part: Part) -> Any:
+    """The fraction of channels that the config states."""
+    places = (*_blocks(changed, part), changed)
+    return next((each[key] for each in places for key in PARTIAL_KEYS if each.get(key) is not None), None)
+
+
+def _base_keys(part: Part) -> tuple[str, ...]:
+    """Keys outside the block that state a base."""
+    by_type = part.family.layers.by_type.values()
+    others = (name for each in by_type for name in each.base_keys or ())
+    return (*BASE_KEYS, *part.family.quirks.base_keys, *others)
+
+
+def _drop(changed: dict[str, Any], keys: Iterable[str]) -> None:
+    for key in keys:
+        changed.pop(key, None)
+
+
+def _blocks(changed: Mapping[str, Any], part: Part) -> list[dict[str, Any]]:
+    """The block, or the blocks of all types of layers."""
+    block = changed.get("rope_parameters") or changed.get("rope_scaling") or {}
+    if not nested_by(Keys("the config", changed), part.family):
+        return [block]
+    return [each for each in block.values() if isinstance(each, dict)]
+
+
+def _each_block(
+    changed: dict[str, Any], part: Part, read: Callable[[Mapping[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """The config with its blocks as the engine reads them."""
+    name = next((key for key in BLOCK_KEYS if changed.get(key)), "")
+    if not name:
+        return changed
+    block = changed[name]
+    if nested_by(Keys("the config", changed), part.family):
+        return {
+            **changed,
+            name: {key: read(each) if isinstance(each, Mapping) else each for key, each in block.items()},
+        }
+    return {**changed, name: read(block)}
+
+
+def _as_vllm(block: Mapping[str, Any], changed: Mapping[str, Any], part: Part, remarks: list[str]) -> dict[str, Any]:
+    """A block with the keys that vLLM reads, and for rules that vLLM computes in another way, with their result."""
+    rule, family = block.get("rope_type", "default"), part.family
+    if part.model_type == "gpt_oss":
+        rule = "yarn"
+    elif _is_deepseek(family) and rule != "default":
+        rule = "deepseek_yarn"
+    if not isinstance(rule, str) or rule not in VLLM_RULES:
+        return dict(block)
+    must, may = VLLM_RULES[rule]
+    if part.model_type == "gpt_oss":
+        must, may = (*must, *BETAS), ("truncate",)
+    missing = [key for key in must if block.get(key) is None]
+    if missing:
+        raise wrong_value(
+            f"rope_parameters of rule {rule!r} must have {comma_separated(missing)} with flags of vLLM, which "
+            f"fails without; got {comma_separated(block)}"
+        )
+    if "mrope_section" in block and rule not in WITH_SECTIONS:
+        raise wrong_value(
+            f"rope_type must be one of {comma_separated(WITH_SECTIONS)} with mrope_section in flags of vLLM, "
+            f"which else loses the position axes; got {rule!r}"
+        )
+    read = {*USUAL, *must, *may}
+    quiet = {*family.quirks.ignored_in_block, "finetuned", "type"}
+    quiet |= {"attn_factor", "apply_yarn_scaling"} if "attention_factor" in read & block.keys() else set()
+    if unread := block.keys() - read - quiet:
+        remarks.append(f"vLLM 0.33 does not read {comma_separated(unread)} of rope_parameters for rule {rule!r}")
+    found = {key: value for key, value in block.items() if key in read or key in family.quirks.ignored_in_block}
+    found["rope_type"] = rule
+    if rule == "deepseek_yarn" and _is_deepseek(family) and block.get("attention_factor") == 1.0:
+        # vLLM then has the same tables, and does not multiply the softmax scale.
+        keys = ("mscale", "mscale_all_dim")
+        factor = _mscale(found["factor"], found.get(keys[0], 1.0)) / _mscale(found["factor"], found.get(keys[1], 0.0))
+        found = {key: value for key, value in found.items() if key not in keys}
+        return {**found, "rope_type": "yarn", "attention_factor": factor}
+    if rule == "dynamic":
+        trained = found.pop("max_trained_positions", changed.get(LENGTH))
+        return _as_dynamic(found, changed, part, trained)
+    return _as_longrope(found, changed) if rule == "longrope" else found
+
+
+def _as_sglang(block: Mapping[str, Any], changed: Mapping[str, Any], part: Part) -> dict[str, Any]:
+    """The same for SGLang, whose YaRN reads `attn_factor` in place of `attention_factor`."""
+    found = _without_rule(block)
+    rule = found.get("rope_type")
+    if _is_deepseek(part.family) and rule == "yarn":
+        found["rope_type"] = rule = "deepseek_yarn"
+    if rule == "longrope":
+        return _as_longrope({key: found[key] for key in found if key != "attention_factor"}, changed)
+    return _with_multiplier(_as_dynamic(found, changed, part, None), part)
+
+
+def _without_rule(block: Mapping[str, Any]) -> dict[str, Any]:
+    """A block without the parameters of rules, if it has none: nothing reads them."""
+    is_default = block.get("rope_type") == "default"
+    parameters = {key for must, may in VLLM_RULES.values() for key in (*must, *may)} if is_default else set()
+    return {key: value for key, value in block.items() if key not in parameters}
+
+
+def _is_deepseek(family: Family) -> bool:
+    return family.is_latent and family.quirks.scales_softmax
+
+
+def _as_longrope(block: dict[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    """LongRoPE, whose factor is the ratio of lengths."""
+    length, original = changed.get(LENGTH), block.get(ORIGINAL)
+    if not isinstance(length, int) or not isinstance(original, int) or original < 1:
+        return block
+    return {**block, "factor": max(1.0, length / original)}
+
+
+def _as_dynamic(block: Mapping[str, Any], changed: Mapping[str, Any], part: Part, trained: Any) -> dict[str, Any]:
+    """Dynamic NTK with the same frequencies for all lengths: the parameter `alpha` of Hunyuan says so.
+
+    `trained` is the divisor of vLLM 0.33. Without it, the frequencies are those of `factor` times the length.
+    """
+    found = dict(block)
+    rule, factor = found.get("rope_type") or found.get("type"), found.get("factor")
+    if rule != "dynamic" or found.get("alpha") is not None or factor is None:
+        return found
+    factor = checks.positive("factor", factor)
+    ratio = factor
+    if trained is not None:
+        length = checks.positive(LENGTH, changed.get(LENGTH))
+        ratio = length / checks.positive("max_trained_positions", trained)
+    alpha = factor * ratio - (factor - 1.0)
+    found = {key: value for key, value in found.items() if key not in ("factor", "type", "rope_type")}
+    if alpha == 1.0:
+        return {**found, "rope_type": "default"}
+    return {**found, "rope_type": "dynamic", "alpha": alpha}
+
+
+def _with_multiplier(block: dict[str, Any], part: Part) -> dict[str, Any]:
+    """YaRN of SGLang and older versions of vLLM: `attn_factor` multiplies what follows from the factor."""
+    rule = block.get("rope_type") or block.get("type")
+    if rule not in ("yarn", "deepseek_yarn"):
+        return block
+    found = {key: value for key, value in block.items() if key not in ("attention_factor", *MULTIPLIERS)}
+    multiplier = block.get("attn_factor")
+    if multiplier is None or multiplier == 1.0:
+        return found
+    factor, of_all = checks.positive("factor", block.get("factor", 1.0)), block.get("mscale_all_dim")
+    mscale = block.get("mscale", 1.0) if rule == "deepseek_yarn" or of_all is not None else None
+    own = _mscale(factor, mscale) / _mscale(factor, of_all or 0.0) if mscale is not None else _mscale(factor, 1.0)
+    return {**found, "attention_factor": own * checks.positive("attn_factor", multiplier)}
+
+
+def _mscale(factor: float, mscale: float) -> float:
+    return 1.0 if factor <= 1.0 else 0.1 * mscale * log(factor) + 1.0
+
+
+def _merged(old: Any, new: Mapping[str, Any]) -> dict[str, Any]:
+    """Objects are merged at all depths; other values are replaced."""
+    found = dict(old) if isinstance(old, Mapping) else {}
+    for key, value in new.items():
+        inner = found.get(key)
+        found[key] = _merged(inner, value) if isinstance(value, Mapping) and isinstance(inner, Mapping) else value
+    return found

@@ -1,0 +1,149 @@
+"""Read the params.json of Meta's and of Mistral's checkpoints. Both pair neighbouring channels."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rope_xp.arrays import checks
+from rope_xp.configs.families.family import INTERLEAVED, LATENT, Axes, Family, Layers
+from rope_xp.configs.families.layer_types import no_rope_layers
+from rope_xp.configs.keys import ORIGINAL, Keys, require_spelling
+from rope_xp.errors import wrong_value
+
+# Keys that only Llama 4 has.
+LLAMA4_KEYS = {"moe_args", "nope_layer_interval", "attention_chunk_size", "use_qk_norm", "rope_high_freq_factor"}
+
+TEXT = Family(pairing=INTERLEAVED, layers=Layers(listed=no_rope_layers()))
+LATENT_TEXT = Family(head_dim=LATENT, pairing=INTERLEAVED)
+# The encoder of Pixtral: the even frequencies are for the height, the odd ones for the width.
+VISION = Family(pairing=INTERLEAVED, axes=Axes("even_odd", 2))
+
+
+def meta_as_config(keys: Keys, part: str | None) -> tuple[dict[str, Any], Family]:
+    """Llama 1 to 4 and CodeLlama.
+
+    References
+    ----------
+    meta-llama/llama-models, `models/llama3/args.py`, `models/llama3/model.py` (`apply_scaling`) and the same files of
+    `models/llama4`; meta-llama/llama, `llama/model.py` (`precompute_freqs_cis`).
+    """
+    require_text(part)
+    is_llama4 = any(keys.mapping.get(key) is not None for key in LLAMA4_KEYS)
+    scaled = keys.get("use_scaled_rope")
+    is_llama3 = is_llama4 or scaled is not None  # Llama 1 and 2 have neither the key nor a base
+    source = "default of Llama 3 and 4" if is_llama3 else "default of Llama 1 and 2"
+    config = {
+        **_sizes(keys),
+        "rope_theta": value_or_default(keys, "frequencies", "rope_theta", 500_000.0 if is_llama3 else 10_000.0, source),
+        "max_position_embeddings": keys.get("max_seq_len"),
+        "no_rope_layer_interval": keys.count("nope_layer_interval") or 0,
+    }
+    if scaled is not None and checks.boolean("use_scaled_rope", scaled):
+        config["rope_scaling"] = _llama3_block(keys, is_llama4)
+    keys.ignore("rope_scaling_factor", "rope_high_freq_factor")  # nothing reads them if `use_scaled_rope` is false
+    return config, TEXT
+
+
+def _llama3_block(keys: Keys, is_llama4: bool) -> dict[str, Any]:
+    name = "Llama 4" if is_llama4 else "Llama 3"
+    factor, high = (16.0, 1.0) if is_llama4 else (8.0, 4.0)
+    if not is_llama4 and keys.get("rope_scaling_factor") is None:
+        keys.remarks.append(
+            "Meta's program for Llama 3 always has the factor 8; the configs of Llama 3.2 in transformers have 32"
+        )
+    return {
+        "rope_type": "llama3",
+        "factor": value_or_default(keys, "scaling", "rope_scaling_factor", factor, f"constant of {name}"),
+        "low_freq_factor": 1.0,
+        "high_freq_factor": high if (given := keys.get("rope_high_freq_factor")) is None else given,
+        ORIGINAL: 8192,
+    }
+
+
+def mistral_as_config(keys: Keys, part: str | None) -> tuple[dict[str, Any], Family]:
+    """Text models of Mistral, and the vision encoder of Pixtral.
+
+    References
+    ----------
+    mistralai/mistral-inference, `args.py`, `rope.py` and `transformer.py`. vLLM,
+    `transformers_utils/configs/mistral.py`: `yarn`, and `llama_4_scaling`, which is a temperature of queries.
+    """
+    if part == "vision":
+        return _vision_encoder(keys), VISION
+    require_text(part)
+    latent = keys.count("qk_rope_head_dim")
+    config = {
+        **({LATENT: latent} if latent else _sizes(keys)),
+        "rope_theta": _base_of_mistral(keys),
+        "max_position_embeddings": keys.first("max_position_embeddings", "max_seq_len"),
+    }
+    require_spelling(keys.name, keys.mapping, ["yarn"], shortest=4)  # without it, nothing would be scaled
+    yarn = keys.nested("yarn")
+    if yarn.mapping:
+        config["rope_scaling"] = _yarn_block(keys, yarn, is_latent=bool(latent))
+    return config, LATENT_TEXT if latent else TEXT
+
+
+def _base_of_mistral(keys: Keys) -> Any:
+    """The base. The first models state none: 10,000 with a sliding window, and 1,000,000 without."""
+    windows = [keys.get(name) for name in ("sliding_window", "_sliding_window")]
+    if not any(windows):
+        return value_or_default(keys, "frequencies", "rope_theta", 1_000_000.0, "default of mistral-inference")
+    if keys.get("rope_theta") is None:
+        keys.remarks.append(
+            "since version 1.0.4, mistral-inference has the default base 1,000,000 with a sliding window"
+        )
+    source = "default of mistral-inference with a sliding window"
+    return value_or_default(keys, "frequencies", "rope_theta", 10_000.0, source)
+
+
+def _yarn_block(keys: Keys, yarn: Keys, is_latent: bool) -> dict[str, Any]:
+    """`beta` and `alpha` are YaRN's `beta_fast` and `beta_slow`. Without `apply_scale`, the attention factor is 1."""
+    block = {"rope_type": "yarn", "factor": yarn.get("factor"), ORIGINAL: yarn.get(ORIGINAL)}
+    for name, value in block.items():
+        if value is None:
+            raise wrong_value(f"{name} must be in yarn; got {dict(yarn.mapping)}")
+    block |= {"beta_fast": yarn.get("beta"), "beta_slow": yarn.get("alpha")}
+    apply_scale = yarn.get("apply_scale")
+    if apply_scale is None:
+        keys.assume("attention factor", "apply_scale", "default of vLLM, true")
+    elif not checks.boolean("apply_scale", apply_scale):
+        block["attention_factor"] = 1.0
+    if is_latent and apply_scale is not False:
+        block |= {"mscale": 1.0, "mscale_all_dim": 1.0}
+    yarn.require_all_read()
+    return block
+
+
+def _vision_encoder(keys: Keys) -> dict[str, Any]:
+    encoder = keys.nested("vision_encoder")
+    if not encoder.mapping:
+        raise wrong_value("vision_encoder must be given for part='vision'; got none")
+    keys.ignore("rope_theta", "yarn", "max_position_embeddings")  # they are about the text
+    names = ("head_dim", "hidden_size", "num_attention_heads")
+    config = {name: encoder.get(name) for name in names}
+    base = encoder.get("rope_theta")
+    if base is None:
+        keys.assume("frequencies", "rope_theta", "default of mistral-inference")
+    encoder.require_all_read(lambda key, value: "rope" in str(key))
+    return {**config, "rope_theta": 10_000.0 if base is None else base}
+
+
+def require_text(part: str | None) -> None:
+    """Only the text can be read."""
+    if part not in (None, "text"):
+        raise wrong_value(f"part must be 'text' or None; got {part!r}")
+
+
+def value_or_default(keys: Keys, row: str, name: str, default: Any, source: str) -> Any:
+    """The value of a key, or its default, which is recorded."""
+    value = keys.get(name)
+    if value is None:
+        keys.assume(row, name, source)
+        return default
+    return value
+
+
+def _sizes(keys: Keys) -> Mapping[str, Any]:
+    """The width of a head. Without `head_dim`, it is the quotient of the width and the heads."""
+    names = {"head_dim": "head_dim", "dim": "hidden_size", "n_heads": "num_attention_heads"}
+    return {known: keys.get(name) for name, known in names.items()} | {"num_hidden_layers": keys.get("n_layers")}

@@ -1,0 +1,170 @@
+"""Families with their own keys: replace these keys by the known ones. Most have their code in their checkpoints.
+
+Each function reads the keys of its family, and sets the known keys that have the same meaning. The source is the code
+in the checkpoints, and in vLLM and SGLang.
+"""
+
+from collections.abc import Callable, Mapping
+from math import ceil, log
+from typing import Any
+
+from rope_xp.arrays import checks
+from rope_xp.configs.keys import Keys
+from rope_xp.errors import wrong_value
+
+# Families whose attention is not rotated.
+UNROTATED = ("glm5_next_text", "inkling2_text", "jamba", "kimi_linear", "nemotron_h")
+# Families without a rotary embedding, and what their attention has in its place.
+NOT_ROTARY = {name: "biases that grow with the distance (ALiBi)" for name in ("bloom", "mpt")}
+
+GROK_FAMILIES = ("git", "grok-1", "grok1")
+# Keys that must have this value in a family.
+REQUIRED_VALUES: dict[str, dict[str, Any]] = {
+    "bailing_moe_linear": {"linear_rope": True},  # whether layers with linear attention are rotated
+    "chatglm": {"position_encoding_2d": False},
+    "ernie4_5_moe_vl": {"rope_3d": True},
+    "phi3small": {"rope_position_scale": 1.0},  # SGLang divides positions by it, and mlx-lm multiplies them
+    "plamo3": {"rope_scaling_factor": 1},
+    "qwen": {"pos_emb": "rotary"},
+    "step3p5": {"yarn_only_types": ["full_attention"]},  # the types of layers to which a scaling rule applies
+    **{name: {"extrapolation_factor": 1.0} for name in GROK_FAMILIES},
+}
+# Keys that Grok has at the top level, and their names in a rotary block.
+GROK_BLOCK = {"rope_type": "rope_type", "scaling_factor": "factor", "beta_fast": "beta_fast", "beta_slow": "beta_slow"}
+
+
+def set_known_keys(keys: Keys, seq_len: int | None) -> None:
+    """Set the known keys that a family's own keys determine."""
+    for key, wanted in REQUIRED_VALUES.get(keys.model_type, {}).items():
+        value = keys.get(key)
+        if value is not None and value != wanted:
+            raise wrong_value(f"{key} must be {wanted!r} in model_type {keys.model_type!r}; got {value!r}")
+    if keys.model_type in SET_KNOWN_KEYS:
+        SET_KNOWN_KEYS[keys.model_type](keys, seq_len)
+
+
+def variant_of(mapping: Mapping[str, Any], model_type: str) -> str:
+    """The family of a config. DeepSeek-V2 is another family if it has no latent attention, as in DeepSeek-OCR."""
+    return "deepseek" if model_type == "deepseek_v2" and mapping.get("use_mla") is False else model_type
+
+
+def _telechat(keys: Keys, seq_len: int | None) -> None:
+    """The base grows in steps as in Qwen, from `base_seqlen` on, but is at least that of `training_seqlen`."""
+    base, trained = keys.count("base_seqlen"), keys.count("training_seqlen")
+    if not base or not trained:
+        raise wrong_value(
+            f"base_seqlen and training_seqlen must be given in model_type 'telechat', because the code of its "
+            f"versions has different defaults; got base_seqlen={base} and training_seqlen={trained}"
+        )
+    if seq_len is not None and seq_len > trained:
+        raise wrong_value(
+            f"seq_len must be at most training_seqlen={trained} in model_type 'telechat', because the factor of "
+            f"its attention grows beyond it; got {seq_len}"
+        )
+    alpha = _steps_of_base(trained, base)
+    if alpha > 1:
+        keys.set_known("rope_scaling", {"rope_type": "dynamic", "alpha": alpha}, "training_seqlen")
+
+
+def _steps_of_base(length: int, base_length: int) -> int:
+    """1, 3, 7, 15, ...: the factor of the base for lengths up to 1, 2, 4, 8, ... times the base length."""
+    return max(2 ** ceil(log(length / base_length, 2) + 1) - 1, 1)
+
+
+def _chatglm(keys: Keys, seq_len: int | None) -> None:
+    """`rope_ratio` multiplies the base. ChatGLM2, known only by its model name, divides positions by it."""
+    keys.ignore("original_rope")  # both values compute the same
+    ratio, name = keys.get("rope_ratio"), keys.get("_name_or_path")
+    if ratio is None:
+        return
+    ratio = checks.positive("rope_ratio", ratio)
+    if name is None:
+        keys.assume("frequencies", "_name_or_path", "assumed not to be ChatGLM2")
+    if "chatglm2" in str(name).lower():
+        keys.set_known("rope_scaling", {"rope_type": "linear", "factor": ratio}, "rope_ratio")
+    else:
+        keys.set_known("rope_theta", 10_000.0 * ratio, "rope_ratio")
+
+
+def _qwen(keys: Keys, seq_len: int | None) -> None:
+    """Beyond `seq_length` the base grows in steps: by 3, 7, 15, ... for sequences up to 2, 4, 8, ... times as long."""
+    grows, length = keys.get("use_dynamic_ntk"), keys.count("seq_length")
+    if grows is not None and not checks.boolean("use_dynamic_ntk", grows):
+        return
+    if length:
+        keys.remarks.append(
+            f"Beyond seq_length={length} tokens, frequencies change with the length (use_dynamic_ntk), and keys that "
+            "were cached before do not fit"
+        )
+    if seq_len is None:
+        return
+    if not length:
+        raise wrong_value(f"seq_length must be given for use_dynamic_ntk with seq_len; got {length}")
+    if seq_len > length:
+        if grows is None:
+            keys.assume("scaling", "use_dynamic_ntk")
+        block = {"rope_type": "dynamic", "alpha": _steps_of_base(seq_len, length)}
+        keys.set_known("rope_scaling", block, "use_dynamic_ntk")
+
+
+def _baichuan(keys: Keys, seq_len: int | None) -> None:
+    """The two sizes differ: 7B is rotated, 13B has ALiBi."""
+    size = keys.count("hidden_size")
+    if keys.get("alibi") is None:
+        if size not in (4096, 5120):
+            raise wrong_value(
+                f"hidden_size must be 4096 (7B, rotated) or 5120 (13B, not rotated), or alibi be given, in "
+                f"model_type 'baichuan'; got {size!r}"
+            )
+        keys.set_known("alibi", size == 5120, "hidden_size")
+
+
+def _internlm(keys: Keys, seq_len: int | None) -> None:
+    """The block is named `rotary`. Without this block, the rule is dynamic NTK."""
+    block = keys.nested("rotary")
+    kind, base, factor = block.get("type"), block.get("base"), block.get("scaling_factor")
+    block.require_all_read()
+    if kind not in (None, "dynamic", "origin"):
+        raise wrong_value(f"type of rotary must be 'dynamic' or 'origin'; got {kind!r}")
+    if base is not None:
+        keys.set_known("rope_theta", base, "rotary")
+    if kind == "origin":
+        return
+    if kind is None or factor is None:
+        keys.assume("scaling", "rotary")
+    keys.set_known("rope_scaling", {"rope_type": "dynamic", "factor": 1.0 if factor is None else factor}, "rotary")
+    if keys.get("max_position_embeddings") is None:
+        keys.assume("scaling", "max_position_embeddings")
+        keys.set_known("max_position_embeddings", 2048, "rotary")
+
+
+def _step3(keys: Keys, seq_len: int | None) -> None:
+    """The length has a key without the last letter."""
+    length = keys.get("max_position_embedding")
+    if length is not None:
+        keys.set_known("max_position_embeddings", length, "max_position_embedding")
+
+
+def _grok(keys: Keys, seq_len: int | None) -> None:
+    """Grok-2 has the model_type 'git'. A switch states the fraction. The keys of the block are at top level."""
+    if keys.model_type == "git" and "Grok1ForCausalLM" not in keys.list_of("architectures"):
+        raise wrong_value("architectures must have 'Grok1ForCausalLM' in model_type 'git'; got other architectures")
+    half = keys.get("rope_rotate_half_dims")
+    if half is not None and checks.boolean("rope_rotate_half_dims", half):
+        keys.set_known("partial_rotary_factor", 0.5, "rope_rotate_half_dims")
+    block = {known: keys.get(key) for key, known in GROK_BLOCK.items()}
+    if block["rope_type"] not in (None, "original"):
+        block["attention_factor"] = 1.0  # SGLang does not multiply tables by an attention factor
+        block = {name: value for name, value in block.items() if value is not None}
+        keys.set_known("rope_scaling", block, "rope_type")
+
+
+SET_KNOWN_KEYS: dict[str, Callable[[Keys, int | None], None]] = {
+    "baichuan": _baichuan,
+    "chatglm": _chatglm,
+    "internlm": _internlm,
+    "qwen": _qwen,
+    "step3_text": _step3,
+    "telechat": _telechat,
+    **dict.fromkeys(GROK_FAMILIES, _grok),
+}

@@ -1,0 +1,378 @@
+"""Read the rotary embedding from a checkpoint's config: the pipeline from a file to a value. No framework is imported.
+
+Open the file, recognize its format, translate it to keys of transformers, find the part and the row of its family
+(`model_types.py`), choose the layer and the block, read the widths, the base and the rule, and check that every key was
+read. A rotary block is the mapping `rope_parameters` or `rope_scaling` of a config. Every key of the block, and every
+key outside it that is about positions, must be known: other keys are errors.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from rope_xp.arrays import checks
+from rope_xp.configs.block import block_of, embedding_of
+from rope_xp.configs.families.family import COMMON_DEFAULTS, Axes, Family
+from rope_xp.configs.families.indexers import INDEXERS, has_indexer, indexer_of, note_on_indexer, read_indexer
+from rope_xp.configs.families.indexers import PART as INDEXER
+from rope_xp.configs.families.model_types import FAMILIES
+from rope_xp.configs.families.model_types_of_axes import axis_names
+from rope_xp.configs.key_owners import families_with, remarks_on_widths
+from rope_xp.configs.keys import (
+    BASE_KEYS,
+    LENGTH_KEYS,
+    Keys,
+    comma_separated,
+    is_about_positions,
+    misspelt_first,
+    shortened,
+)
+from rope_xp.configs.layers import LayerConfig, is_rotated, label_of, layer_type_of
+from rope_xp.configs.parts import DEFAULTS_IN_COMPOSITE, part_of, path_to, sub_configs
+from rope_xp.configs.readers.flags import CommandLine, changed_by, command_line, metadata_of
+from rope_xp.configs.readers.formats import GGUF, Format, format_of, is_stated_about_positions, with_mlx_rule
+from rope_xp.configs.readers.remote import NOT_ROTARY, UNROTATED, set_known_keys, variant_of
+from rope_xp.configs.readers.source import check_size, file_of, mapping_of
+from rope_xp.configs.upstream import as_transformers, remarks
+from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF
+from rope_xp.embedding import RotaryEmbedding
+from rope_xp.errors import wrong_type, wrong_value
+from rope_xp.layouts import LAYOUTS
+from rope_xp.provenance import Provenance, defaults_as_text, with_provenance
+
+COMPATS = {"transformers": "what transformers 5.18 computes, known bugs included"}
+
+
+def read(
+    config: Any,
+    layer: Any,
+    layer_type: Any,
+    *,
+    seq_len: Any,
+    compat: Any,
+    part: Any,
+    layout: Any,
+    strict: Any,
+    flags: Any,
+) -> RotaryEmbedding | None:
+    """The embedding of a config, by the arguments of `from_config`."""
+    try:
+        choice = _checked_choice(layer, layer_type, seq_len, compat, part, layout)
+        whole = mapping_of(config)
+        if flags is not None:
+            return _with_flags(command_line(flags), whole, part, layout, checks.boolean("strict", strict), choice)
+        return _from_mapping(whole, part, layout, checks.boolean("strict", strict), choice)
+    except (TypeError, ValueError, OSError) as error:
+        message = shortened(error, "" if isinstance(error, OSError) else file_of(config))
+        if message == str(error):
+            raise
+        kinds = (TypeError, ValueError, FileNotFoundError, PermissionError, OSError)
+        kind = next(kind for kind in kinds if isinstance(error, kind))
+        raise kind(message).with_traceback(error.__traceback__) from None
+
+
+class Choice(NamedTuple):
+    """The arguments of `from_config` that select a layer, and how it is read."""
+
+    layer: int | None
+    layer_type: str | None
+    seq_len: int | None
+    compat: str | None
+    of_indexer: bool = False  # the embedding of the indexer is wanted, not that of the attention
+
+
+def _checked_choice(layer: Any, layer_type: Any, seq_len: Any, compat: Any, part: Any, layout: Any) -> Choice:
+    check_size([part, layer, layer_type, seq_len])
+    if layout is not None:
+        checks.one_of("layout", layout, LAYOUTS)
+    if compat is not None:
+        checks.one_of("compat", compat, COMPATS)
+    if seq_len is not None:
+        checks.length("seq_len", seq_len)
+    if layer is not None:
+        layer = checks.count("layer", layer)
+    if layer_type is not None and not isinstance(layer_type, str):
+        raise wrong_type(f"layer_type must be a string; got {layer_type!r}")
+    if layer is not None and layer_type is not None:
+        raise wrong_value(f"layer or layer_type must be given, not both; got {layer} and {layer_type!r}")
+    return Choice(layer, layer_type, seq_len, compat)
+
+
+def _with_flags(
+    line: CommandLine, whole: Mapping[str, Any], part: Any, layout: Any, strict: bool, choice: Choice
+) -> RotaryEmbedding | None:
+    """The embedding that an engine computes with arguments. Its remarks say which of them change nothing."""
+    if choice.compat is not None:
+        raise wrong_value(f"compat must be None with flags; got {choice.compat!r}")
+    remarks: list[str] = []
+    source = ""
+    if line.engine == "llama.cpp" and format_of(whole) is not GGUF:
+        rope = _from_mapping(whole, part, layout, strict, choice)
+        if rope is None:
+            return None
+        source = "the GGUF file that llama.cpp's converter writes for the config"
+        if rope._provenance.layer_type not in ("", "full_attention"):
+            kept = f"flags of llama.cpp leave layers of type {rope._provenance.layer_type} as the file has them"
+            return with_provenance(rope, replace(rope._provenance, remarks=(kept, *rope._provenance.remarks)))
+        if rope._provenance.model_type not in ARCHITECTURE_OF:
+            remarks.append(f"whether llama.cpp has model type {rope._provenance.model_type!r} is not known")
+        whole, of_writer = metadata_of(rope)
+        remarks += of_writer
+        part, strict, layout = None, False, rope.layout
+        choice = choice._replace(layer=None, layer_type=None)
+
+    def read(line: CommandLine) -> RotaryEmbedding | None:
+        changed = changed_by(line, whole, part)
+        remarks.extend(changed.remarks)
+        length = changed.context if choice.seq_len is None else choice.seq_len
+        return _from_mapping(changed.mapping, part, layout, strict, choice._replace(seq_len=length), changed.betas)
+
+    rope = read(line)
+    if line.flags and rope == _or_unlike(lambda: read(line._replace(flags=()))):
+        names = comma_separated({name for name, _ in line.flags})
+        remarks.append(f"{names} of the flags: nothing changes")
+    if rope is None:
+        return None
+    found = rope._provenance
+    source = f"{source or found.format or 'the config'}, with flags of {line.name}"
+    return with_provenance(rope, replace(found, remarks=(*dict.fromkeys(remarks), *found.remarks), format=source))
+
+
+def _or_unlike(read: Callable[[], Any]) -> Any:
+    """What is read, or a value that equals no embedding if that fails."""
+    try:
+        return read()
+    except (TypeError, ValueError):
+        return ...
+
+
+def _from_mapping(
+    whole: Mapping[str, Any],
+    part: Any,
+    layout: Any,
+    strict: bool,
+    choice: Choice,
+    betas: Mapping[str, float] | None = None,
+) -> RotaryEmbedding | None:
+    form = format_of(whole)
+    if form is None:
+        return _of_transformers(whole, part, layout, strict, choice)
+    try:
+        if not form.reader:
+            return _of_transformers(with_mlx_rule(whole), part, layout, strict, choice)
+        return _of_format(form, whole, part, layout, strict, choice, betas or {})
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{error} (the mapping was read as {form.name})") from None
+
+
+def _of_format(
+    form: Format,
+    whole: Mapping[str, Any],
+    part: Any,
+    layout: Any,
+    strict: bool,
+    choice: Choice,
+    betas: Mapping[str, float],
+) -> RotaryEmbedding | None:
+    """The embedding of a config in another format, which is translated first. `betas` replace those of YaRN."""
+    if choice.compat is not None:
+        raise wrong_value(f"compat must be None for this format; got {choice.compat!r}")
+    source = Keys("the mapping", whole)
+    with misspelt_first(source):
+        translated = form.as_config(source, part)
+    source.require_all_read(is_stated_about_positions)
+    if translated is None:
+        return None
+    config, family = translated
+    config = _with_betas({key: value for key, value in config.items() if value is not None}, betas)
+    rope, provenance = _read(config, "", _with_layout(family, layout), choice, is_translated=True)
+    provenance = replace(
+        provenance,
+        defaults=(*source.defaults.values(), *provenance.defaults),
+        remarks=(*source.remarks, *provenance.remarks),
+        stated=tuple(source.found()),
+        format=form.name,
+    )
+    return _checked_provenance(rope, provenance, strict)
+
+
+def _with_betas(config: dict[str, Any], betas: Mapping[str, float]) -> dict[str, Any]:
+    """The config with other ends of YaRN's ramp, in the block that has the rule."""
+    block = config["rope_parameters"] if betas else {}
+    nested = {
+        key: _with_betas({"rope_parameters": each}, betas) for key, each in block.items() if isinstance(each, dict)
+    }
+    if nested:
+        return {**config, "rope_parameters": {key: each["rope_parameters"] for key, each in nested.items()}}
+    return {**config, "rope_parameters": {**block, **betas}} if block.get("rope_type") == "yarn" else config
+
+
+def _checked_provenance(rope: Any, provenance: Provenance, strict: bool) -> RotaryEmbedding | None:
+    """The embedding with its provenance. With `strict`, no value may be a default."""
+    if strict and provenance.defaults:
+        defaults = defaults_as_text(provenance.defaults)
+        raise wrong_value(f"every value must be in the config with strict=True; got {defaults}")
+    return None if rope is None else with_provenance(rope, provenance)
+
+
+def _of_transformers(
+    whole: Mapping[str, Any], part: Any, layout: Any, strict: bool, choice: Choice
+) -> RotaryEmbedding | None:
+    mapping, model_type, outside = part_of(whole, part)
+    model_type = variant_of(mapping, model_type)
+    if model_type in UNROTATED:
+        return None
+    choice = choice._replace(of_indexer=part == INDEXER and model_type in INDEXERS)
+    family = _family_of(mapping, model_type, layout)
+    defaults = DEFAULTS_IN_COMPOSITE.get((whole.get("model_type"), model_type), {})
+    family = replace(family, defaults={**family.defaults, **defaults})
+    rope, provenance = _read(mapping, model_type, family, choice)
+    provenance = replace(provenance, file_type=whole.get("model_type") or "", path=path_to(mapping, whole))
+    if (
+        outside
+        and choice.compat is None
+        and not _gives_same_embedding(rope, {**mapping, **outside}, model_type, family, choice)
+    ):
+        raise wrong_value(f"keys about positions must be in the part, not outside it; got {outside}")
+    return _checked_provenance(rope, provenance, strict)
+
+
+def _family_of(mapping: Mapping[str, Any], model_type: str, layout: str | None) -> Family:
+    """The row of a family. If a layout is given, the family may be unknown."""
+    family = FAMILIES.get(model_type)
+    if family is None and (model_type in NOT_ROTARY or layout is None):
+        raise _unknown(mapping, model_type)
+    if family is None:
+        family = Family({"rope_theta": None}, axes=Axes("chunked", any_order=True))
+    return _with_layout(family, layout)
+
+
+def _with_layout(family: Family, layout: str | None) -> Family:
+    if layout is None:
+        return family
+    return replace(family, pairing=replace(family.pairing, layout=layout, from_caller=True))
+
+
+def _unknown(mapping: Mapping[str, Any], model_type: str) -> ValueError:
+    """The error for a family without a row."""
+    if model_type in NOT_ROTARY:
+        return wrong_value(
+            f"model_type must be of a family with a rotary embedding; got {model_type!r}, which has "
+            f"{NOT_ROTARY[model_type]}"
+        )
+    if not model_type:
+        return wrong_value("model_type must be in the config, or layout be given; got neither")
+    like = ", ".join(get_close_matches(model_type[:100], FAMILIES)) or "no known name"
+    parts = comma_separated(sub_configs(mapping))
+    among = f", or part be one of {parts}" if parts else ""
+    return wrong_value(
+        f"model_type must be one of the {len(FAMILIES)} rotary families that rope_xp knows, or layout be given"
+        f"{among}; got {model_type!r}, similar to {like}. If transformers has this family, "
+        "rope_xp.huggingface.from_transformers(config) identifies what it computes"
+    )
+
+
+def _gives_same_embedding(
+    rope: Any, mapping: Mapping[str, Any], model_type: str, family: Family, choice: Choice
+) -> bool:
+    try:
+        return _read(mapping, model_type, family, choice)[0] == rope
+    except (TypeError, ValueError):  # the keys contradict each other
+        return False
+
+
+def _read(
+    mapping: Mapping[str, Any], model_type: str, family: Family, choice: Choice, is_translated: bool = False
+) -> tuple[RotaryEmbedding | None, Provenance]:
+    """Read one part of a config with the row of its family. The provenance has the values that it does not state."""
+    keys = Keys(f"the config of model_type {model_type!r}" if model_type else "the config", mapping, model_type)
+    with misspelt_first(keys):
+        rope, provenance = _read_keys(keys, family, choice, is_translated)
+    if rope is None or (choice.layer is None and choice.layer_type is None):
+        return rope, provenance
+    all_layers = choice._replace(layer=None, layer_type=None)
+    if rope == _or_unlike(lambda: _read(mapping, model_type, family, all_layers, is_translated)[0]):
+        return rope, replace(provenance, layer_type="")
+    return rope, replace(provenance, layer_type=provenance.layer_type or f"layer {choice.layer}")
+
+
+def _read_keys(
+    keys: Keys, family: Family, choice: Choice, is_translated: bool
+) -> tuple[RotaryEmbedding | None, Provenance]:
+    """The same for the keys of the part."""
+    mapping, model_type = keys.mapping, keys.model_type
+    layer, seq_len, compat = choice.layer, choice.seq_len, choice.compat
+    set_known_keys(keys, seq_len)
+    if compat is not None:
+        keys.mapping, family = as_transformers(keys.mapping, model_type, family, seq_len)
+    layer_type = layer_type_of(keys, family, layer, choice.layer_type)
+    if choice.of_indexer and layer is None and layer_type is None:
+        layer_type = INDEXERS[model_type].layer_type or None
+    label = label_of(family.layers, layer_type)
+    block = block_of(keys, family, label)
+    rotated = is_rotated(keys, family, layer, layer_type)
+    indexed = model_type in INDEXERS and has_indexer(keys, layer, layer_type)
+    choices = tuple(keys.defaults.values())  # they decide the type of the layer, and whether it is rotated
+    rope = None
+    if block is not None:
+        where, own = layer if rotated else ..., family.layers.by_type.get(label)
+        row, scaled = family.of_type(label), own is None or own.scaled
+        rope = embedding_of(LayerConfig(keys, block, row, where, layer_type, seq_len, scaled))
+        keys.remarks += [] if compat or is_translated else remarks(keys.mapping, block.mapping, model_type, family)
+    pairing = family.pairing
+    heads = read_indexer(keys, rope.layout if rope else pairing.layout, pairing.from_caller, choice.of_indexer)
+    _add_remark_on_chunks(keys)
+    length = keys.first(*LENGTH_KEYS, "seq_length")
+    _check_all_read(keys, family, mapping)
+    indexer = indexer_of(rope, model_type, *heads) if rope and rotated and indexed and heads else None
+    if rope is None or not rotated or (choice.of_indexer and indexer is None):
+        return None, Provenance(choices)
+    keys.remarks += [
+        *_remarks_on_base(keys, family.of_type(label), rope),
+        *remarks_on_widths(keys, family, rope.head_dim),
+    ]
+    note = "" if indexer is None or choice.of_indexer else note_on_indexer(rope, indexer)
+    chosen = indexer if choice.of_indexer and indexer is not None else rope
+    length = int(length) if isinstance(length, (int, float)) and 1 <= length < 2**53 else None
+    stated = tuple(name for name in keys.found() if name in mapping)  # not those that `set_known_keys` has added
+    names = axis_names(family, model_type, chosen.axes)
+    defaults, found = tuple(keys.defaults.values()), tuple(keys.remarks)
+    return chosen, Provenance(
+        defaults, found, model_type, length, stated, axis_names=names, indexer=note, layer_type=label or ""
+    )
+
+
+def _check_all_read(keys: Keys, family: Family, mapping: Mapping[str, Any]) -> None:
+    """All keys about positions must have been read."""
+    for of_type in family.layers.by_type.values():
+        keys.ignore(*(of_type.base_keys or BASE_KEYS))  # keys for other layer types
+    keys.require_all_read(is_about_positions, families_with)
+    if mapping and not mapping.get("model_type") and not keys.found():
+        raise wrong_value(f"{keys.name} must have a key that is known; got {comma_separated(mapping)}")
+
+
+def _remarks_on_base(keys: Keys, row: Family, rope: RotaryEmbedding) -> list[str]:
+    """A sentence about a stated base that is the default of most families, but not of this one.
+
+    With a scaling rule, such a base may be meant: Phi-3.5-MoE has it.
+    """
+    usual, own = COMMON_DEFAULTS["rope_theta"], row.default("rope_theta")
+    is_stated = all(default.row != "frequencies" for default in keys.defaults.values())
+    if not is_stated or rope.base != usual or rope.scaling is not None or own in (None, usual):
+        return []
+    return [
+        f"the base is {usual:,.0f}, the default of most families, but the default of {keys.model_type} is {own:,.0f}"
+    ]
+
+
+def _add_remark_on_chunks(keys: Keys) -> None:
+    """Add a remark on dual chunk attention. Within a chunk, nothing changes; attention does the rest."""
+    chunks = keys.nested("dual_chunk_attention_config")
+    if chunks.mapping:
+        size = chunks.count("chunk_size")
+        keys.remarks.append(
+            f"dual_chunk_attention_config is not applied: beyond chunk_size={size} tokens, attention has to choose "
+            "the positions of queries for each chunk of keys"
+        )

@@ -1,0 +1,282 @@
+"""Reproduce known bugs of transformers 5.18: edit the config before it is read.
+
+Only ``from_config(..., compat="transformers")`` does this. Its tables then equal those of transformers.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from rope_xp.configs.families.family import Axes, Family, LayerType, Quirks
+from rope_xp.configs.families.indexers import INTERLEAVE_KEY as INDEXER_INTERLEAVE_KEY
+from rope_xp.configs.families.model_types import FAMILIES
+from rope_xp.configs.families.special_rules import head_dim_of_sliding_latent
+from rope_xp.configs.keys import BASE_KEYS, INTERLEAVE_KEYS, LENGTH_KEYS, ORIGINAL, PARTIAL_KEYS, Keys, comma_separated
+from rope_xp.configs.scaling_rule import ALIASES, MULTIPLIER
+from rope_xp.errors import wrong_value
+
+# Families whose two channels of a pair are rotated by angles of different position axes.
+NO_ROTATION = ("hunyuan_vl_text",)
+
+# Keys outside the block that these families do not read.
+NOT_READ = {
+    "bamba": ("partial_rotary_factor", "attn_rotary_emb"),
+    "cohere2_moe": ("rope_scaling",),
+    "dbrx": ("attn_config",),
+    "fuyu": ("rope_theta", "rope_scaling"),
+    "gpt_neox": ("rope_theta", "partial_rotary_factor"),
+    "gpt_neox_japanese": ("rope_theta", "partial_rotary_factor"),
+    "modernbert": ("rope_theta",),
+    "modernbert-decoder": ("rope_theta",),
+    "step3p5": ("use_rope_layers",),
+}
+# Families that rotate a fraction of the head. All others ignore `partial_rotary_factor` and rotate the whole head.
+_READS_FRACTION = (
+    "bamba deepseek_v4 diffusion_gemma_text dots3_note_audio_encoder dots3_note_text efficientloftr glm glm4 glm4_moe "
+    "glm4_moe_lite glm4v_moe_text glm4v_text glm_image_text glm_ocr_text glmasr_encoder gpt_neox gpt_neox_japanese "
+    "laguna mellum mimo_v2_flash minimax_m2 minimax_m3_vl_text moonshine moonshine_streaming musicflamingo nemotron "
+    "nemotron3_5_transcribe_asr_audio neomme persimmon phi phi3 phi4_multimodal qwen3_5_moe_text qwen3_5_text "
+    "qwen3_next qwen4_exp_text recurrent_gemma solar_open stablelm step3p5 zaya"
+)
+READS_FRACTION = frozenset(_READS_FRACTION.split())
+# Families with a base only in their default block. The base of a block that states none is 10,000.
+BASE_IN_DEFAULT = ("higgs_audio_v2", "ministral3", "pe_audio_encoder", "pe_audio_video_encoder", "pe_video_encoder")
+# Families whose default blocks have these keys.
+DEFAULT_BLOCK_KEYS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("beam", "embedding_gemma2_text", "laguna", "mellum", "mimo_v2_flash", "musicflamingo", "zaya"),
+        ("rope_theta", "partial_rotary_factor"),
+    ),
+    **dict.fromkeys(("moonshine_streaming", "neomme", "step3p5"), ("partial_rotary_factor",)),
+}
+# Keys outside the block that only these families read.
+_GPT_NEOX = ("gpt_neox", "gpt_neox_japanese")
+READ_ONLY_BY: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((*BASE_KEYS[1:], *PARTIAL_KEYS[1:], *INTERLEAVE_KEYS[1:], INDEXER_INTERLEAVE_KEY), ()),
+    "rotary_pct": _GPT_NEOX,
+    "rotary_emb_base": _GPT_NEOX,
+    "rotary_embedding_base": ("seamless_m4t", "wav2vec2-bert", "wav2vec2-conformer"),
+    "rotary_dim": ("codegen", "gptj", "minimax_m2"),
+}
+# Families that transformers does not have. The code in their checkpoints decides.
+_NOT_IN_TRANSFORMERS = (
+    "DFNRope_vision_transformer RefinedWeb RefinedWebModel baichuan bailing_moe bailing_moe_linear bailing_moe_v2 "
+    "chatglm deepseek ernie4_5_moe_vl exaone git grok-1 grok1 hf_olmo hunyuan internlm internlm2 kimi_k2 llada mimo "
+    "minicpm minicpmo minicpmv minimax_m1 minimax_m3 minimax_m3_text minimax_text_01 molmo nemotron-nas neobert new "
+    "openelm orion phi-msft phi3_v phi3small phi4mm plamo plamo2 plamo3 qwen solar stablelm_epoch step3_text telechat "
+    "telechat3 xverse"
+)
+NOT_IN_TRANSFORMERS = frozenset(_NOT_IN_TRANSFORMERS.split())
+# The table follows 5.23. These rows differ in 5.18, or have the frequencies of an untrained model.
+CHANGED_ROWS: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": {"axes": Axes("even_odd"), "defaults": {"mrope_section": (22, 22, 20)}},
+    "mistral_large4_text": {"quirks": Quirks()},
+    "step3p5_vision": {"axes": Axes("axial", 2)},
+}
+# Sliding layers of a config with a `rope_scaling`. Those of OLMo-3 are the same without a rotary block.
+SLIDING_LAYERS = {
+    "dots3_note_text": LayerType({"rope_theta": 80_000_000.0}, head_dim_of_sliding_latent),
+    "olmo3": LayerType(base_keys=(), scaled=False),
+}
+
+
+def as_transformers(
+    given: Mapping[str, Any], model_type: str, family: Family, seq_len: int | None
+) -> tuple[dict[str, Any], Family]:
+    """The edited config and row, with which the reader computes what transformers computes."""
+    if model_type in NO_ROTATION:
+        raise wrong_value(
+            f"compat must be None for {model_type!r}, because its tables in transformers are no "
+            "rotation; got transformers"
+        )
+    config = _drop_keys_not_read(given, model_type)
+    scaling = _replace_block(config, family)
+    blocks = _blocks(config)
+    _copy_truncate(config, blocks)
+    if _ignores_fraction(model_type, family):
+        _drop_fraction(config, model_type, family, blocks)
+    for block in blocks:
+        _drop(block, (MULTIPLIER,))
+        _drop_overridden(config, block, family)
+        _edit_lengths(config, model_type, block, seq_len)
+    _drop(config, _replaced_by_default_block(config, model_type, family))
+    if model_type == "step3p5":
+        _first_of_each_type(config)
+    sliding = SLIDING_LAYERS.get(model_type) if scaling or (model_type == "olmo3" and not blocks) else None
+    _drop(config, () if sliding is None else ("swa_rope_theta",))
+    return config, _edited_row(family, model_type, bool(blocks), sliding)
+
+
+def _drop_keys_not_read(given: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+    """A copy of a config, without keys that the family's class does not read."""
+    for name in ("rope_parameters", "rope_scaling"):
+        Keys("config", given).nested(name)  # raises an error if it is not a mapping
+    config = _plain(given)
+    _drop(config, _not_read(config, model_type))
+    return config
+
+
+def _replace_block(config: dict[str, Any], family: Family) -> bool:
+    """Let a `rope_scaling` replace the `rope_parameters`, and return whether it does. They are not merged."""
+    scaling = config.get("rope_scaling") or {}
+    if family.layers.by_type and "type" in scaling and "rope_type" not in scaling:
+        scaling = config["rope_scaling"] = {}  # the default block has a rope_type already
+    if scaling:
+        config["rope_parameters"] = None
+    return bool(scaling)
+
+
+def _edited_row(family: Family, model_type: str, has_block: bool, sliding: LayerType | None) -> Family:
+    """The edited row. `sliding` replaces the entry for layers with a sliding window."""
+    changes: dict[str, Any] = {}
+    if has_block and model_type in BASE_IN_DEFAULT:
+        changes = {"defaults": {**family.defaults, "rope_theta": 10_000.0}}
+    if sliding is not None:
+        by_type = {**family.layers.by_type, "sliding_attention": sliding}
+        changes["layers"] = replace(family.layers, by_type=by_type)
+    changes |= CHANGED_ROWS.get(model_type, {})
+    axes = changes.get("axes", family.axes)
+    return replace(family, **{**changes, "axes": axes and replace(axes, clamped=True)})
+
+
+def remarks(config: Mapping[str, Any], block: Mapping[str, Any], model_type: str, family: Family) -> list[str]:
+    """Sentences for `describe` about keys that rope_xp reads and transformers does not."""
+    names, found = {*_not_read(config, model_type), *_replaced_by_default_block(config, model_type, family)}, []
+    fraction, rule = _rotated_fraction(config, block), _rule(block)
+    if _ignores_fraction(model_type, family) and fraction not in (None, 1):
+        if rule == "default":
+            names.add(PARTIAL_KEYS[0])
+        elif rule != "proportional":
+            found.append(f"transformers fails with {PARTIAL_KEYS[0]} and rope_type {rule!r} in {model_type!r}")
+    if names:
+        found.append(
+            f"transformers does not read {', '.join(map(_with_owners, sorted(names)))} in {model_type!r}. rope_xp "
+            'does, except with compat="transformers"'
+        )
+    return found
+
+
+def _with_owners(name: str) -> str:
+    """The name of a key, and the families whose classes in transformers read it."""
+    owners = READ_ONLY_BY.get(name)
+    return f"{name} (a key of {comma_separated(owners)})" if owners else name
+
+
+def _not_read(config: Mapping[str, Any], model_type: str) -> tuple[str, ...]:
+    """Keys outside the block that the family's class does not read."""
+    if model_type not in FAMILIES or model_type in NOT_IN_TRANSFORMERS:
+        return ()
+    others = (name for name, families in READ_ONLY_BY.items() if model_type not in families)
+    return tuple(name for name in (*NOT_READ.get(model_type, ()), *others) if config.get(name) is not None)
+
+
+def _replaced_by_default_block(config: Mapping[str, Any], model_type: str, family: Family) -> tuple[str, ...]:
+    """Top-level keys that the default block of a family replaces, if the config has no block."""
+    if config.get("rope_parameters") or config.get("rope_scaling"):
+        return ()
+    own = {*DEFAULT_BLOCK_KEYS.get(model_type, ())}
+    for block in _default_blocks(family):
+        own |= {*block}
+    names = [name for keys in (BASE_KEYS, (*PARTIAL_KEYS, "partial_rotary_factors")) if keys[0] in own for name in keys]
+    return tuple(name for name in names if config.get(name) is not None)
+
+
+def _default_blocks(family: Family) -> list[dict[str, Any]]:
+    """The default rotary blocks of a family, and of each of its types of layers."""
+    return [row.defaults.get("rope_parameters") or {} for row in (family, *family.layers.by_type.values())]
+
+
+def _ignores_fraction(model_type: str, family: Family) -> bool:
+    return (
+        model_type in FAMILIES
+        and model_type not in READS_FRACTION | NOT_IN_TRANSFORMERS
+        and family.quirks.only_fraction is None
+    )
+
+
+def _rule(block: Mapping[str, Any]) -> Any:
+    """The name of a block's rule, before it is checked."""
+    name = block.get("rope_type") or block.get("type") or "default"
+    return ALIASES.get(name, name) if isinstance(name, str) else name
+
+
+def _rotated_fraction(config: Mapping[str, Any], block: Mapping[str, Any]) -> Any:
+    fraction = block.get(PARTIAL_KEYS[0])
+    return config.get(PARTIAL_KEYS[0]) if fraction is None else fraction
+
+
+def _drop_fraction(config: dict[str, Any], model_type: str, family: Family, blocks: list[dict[str, Any]]) -> None:
+    """Remove the fraction, which the default rule does not read. With most other rules the model would fail."""
+    for block in blocks or _default_blocks(family):
+        rule, fraction = _rule(block), _rotated_fraction(config, block)
+        if rule not in ("default", "proportional") and fraction not in (None, 1):
+            raise wrong_value(
+                f"compat must be None for {PARTIAL_KEYS[0]}={fraction} and rope_type {rule!r} in "
+                f"{model_type!r}, because transformers fails; got transformers"
+            )
+    for block in blocks:
+        if _rule(block) == "default":
+            _drop(block, PARTIAL_KEYS)
+    _drop(config, PARTIAL_KEYS)
+
+
+def _plain(value: Any) -> Any:
+    """A copy that consists of dicts and lists, and may be edited."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _blocks(config: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rotary blocks of a config: one, or one for each layer type."""
+    block = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    nested = [value for value in block.values() if isinstance(value, dict)]
+    return nested or ([block] if block else [])
+
+
+def _copy_truncate(config: dict[str, Any], blocks: list[dict[str, Any]]) -> None:
+    """transformers reads `truncate` next to nested blocks, and not within them."""
+    parameters = config.get("rope_parameters") or {}
+    if any(isinstance(value, dict) for value in parameters.values()):
+        truncate = parameters.pop("truncate", True)
+        for block in blocks:
+            if block.get("rope_type") == "yarn" or "truncate" in block:
+                block["truncate"] = truncate
+
+
+def _drop_overridden(config: dict[str, Any], block: dict[str, Any], family: Family) -> None:
+    """Base and fraction in the block replace those outside. The original length outside replaces that in the block."""
+    if "rope_theta" in block:
+        _drop(config, BASE_KEYS)
+        for of_type in family.layers.by_type.values():
+            _drop(config, of_type.base_keys or ())
+    if "partial_rotary_factor" in block:
+        _drop(config, PARTIAL_KEYS)
+    if config.get(ORIGINAL) is not None and ORIGINAL in block:
+        block[ORIGINAL] = config[ORIGINAL]
+
+
+def _edit_lengths(config: dict[str, Any], model_type: str, block: dict[str, Any], seq_len: int | None) -> None:
+    """Hunyuan ignores `alpha` beyond the longest sequence. Phi-3.5-MoE never reads `long_factor`."""
+    length = Keys("config", config).count(LENGTH_KEYS[0])
+    if seq_len is not None and length is not None and seq_len > length:
+        block.pop("alpha", None)
+    if model_type == "phimoe" and "short_factor" in block:
+        block["long_factor"] = block["short_factor"]
+
+
+def _first_of_each_type(config: dict[str, Any]) -> None:
+    """In lists of one number for each layer, all layers of a type get the number of the first one."""
+    types = Keys("config", config).list_of("layer_types")
+    firsts = [types.index(kind) for kind in types]
+    for key in ("rope_theta", "partial_rotary_factors"):
+        values = config.get(key)
+        if isinstance(values, list) and types:
+            if max(firsts) >= len(values):
+                raise wrong_value(f"{key} must have a number for each layer; got {len(values)}")
+            config[key] = [values[index] for index in firsts]
+
+
+def _drop(config: dict[str, Any], keys: Iterable[str]) -> None:
+    for key in keys:
+        config.pop(key, None)

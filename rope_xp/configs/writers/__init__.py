@@ -1,0 +1,154 @@
+"""Write an embedding for other programs: one module for each kind of target."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Literal, NamedTuple
+
+from rope_xp.arrays import checks
+from rope_xp.errors import wrong_value
+
+Target = Literal[
+    "transformers",
+    "transformers4",
+    "vllm",
+    "sglang",
+    "llama.cpp",
+    "gguf",
+    "mlx",
+    "lmdeploy",
+    "axolotl",
+    "lmstudio",
+    "megatron",
+    "meta",
+]
+
+
+class Writer(NamedTuple):
+    """How an embedding is written for a target.
+
+    Attributes
+    ----------
+    place : str
+        The module here, and its function `write(rope, options)`.
+    result : str
+        What the function returns.
+    engine : str
+        The engine whose tables (`rope_xp/configs/engines`) it reads, and whose version may be given; empty without one.
+    takes_architecture : bool
+        Whether the architecture of a GGUF file may be given.
+    length : str
+        The function `with_length(settings, length)`, as `place`. Empty if the settings need nothing for a length. With
+        `takes_architecture`, it is also given the embedding and the options.
+    layers : str
+        The layers that the settings are for: "all", so that layers which differ are refused; "full_attention", and
+        others stay as the file has them; or "each", those of the embedding, as keys of each type have a place.
+    """
+
+    place: str
+    result: str
+    engine: str = ""
+    takes_architecture: bool = False
+    length: str = ""
+    layers: str = "all"
+
+
+class Options(NamedTuple):
+    """What the caller says of the target, besides its name."""
+
+    architecture: str | None = None
+    engine_version: str | None = None
+
+
+TARGETS = {
+    "transformers": Writer(
+        "transformers.transformers_keys", "rope_parameters of a config", "transformers", layers="each"
+    ),
+    "transformers4": Writer("transformers.transformers4_keys", "keys of a config.json", "transformers", layers="each"),
+    # It also has blocks for each type: `flags_of_types`.
+    "vllm": Writer("vllm.vllm_flags", "arguments of a command line", "vllm", length="vllm.with_length", layers="each"),
+    "llama.cpp": Writer(
+        "llama_cpp.llama_cpp_flags",
+        "arguments of a command line",
+        engine="llama.cpp",
+        takes_architecture=True,
+        length="llama_cpp.with_length",
+        layers="full_attention",
+    ),
+    "gguf": Writer(
+        "llama_cpp.gguf_metadata",
+        "metadata of a file",
+        engine="llama.cpp",
+        takes_architecture=True,
+        length="llama_cpp.with_context_length",
+    ),
+    "lmstudio": Writer(
+        "lmstudio.lmstudio_keys", "keys of a load config", length="lmstudio.with_length", layers="full_attention"
+    ),
+    "mlx": Writer("mlx.mlx_keys", "keys of a config", engine="mlx-lm", layers="each"),
+    "megatron": Writer("megatron.megatron_arguments", "arguments by name"),
+    "axolotl": Writer("axolotl.axolotl_keys", "a key of its YAML file"),
+    "meta": Writer("meta.meta_keys", "keys of a params.json"),
+    "sglang": Writer(
+        "sglang.sglang_flags", "arguments of a command line", engine="sglang", length="sglang.with_length"
+    ),
+    "lmdeploy": Writer(
+        "lmdeploy.lmdeploy_flags", "arguments of a command line", engine="lmdeploy", length="lmdeploy.with_length"
+    ),
+}
+# Programs for which nothing can be written, and why.
+REFUSED = {
+    "ollama": "its options have no key for RoPE; a GGUF file that has the rule needs none, see "
+    'to_config("gguf", architecture=...)',
+    "llama-factory": "its rope_scaling names only a rule; it replaces the rotary block, with factor = "
+    "ceil(model_max_length / trained length) and without other keys. Write them into config.json, see "
+    'to_config("transformers"), and leave rope_scaling out',
+    "unsloth": "it computes frequencies itself, from a rope_scaling that it takes only if the rule is linear, yarn or "
+    "llama3, and without one it makes rules other than llama3 linear beyond the trained length. Write the keys into "
+    'config.json, see to_config("transformers")',
+}
+
+
+def config_for(rope: Any, target: Any, options: Options) -> Any:
+    """The embedding as keys or arguments of a target."""
+    if isinstance(target, str) and target in REFUSED:
+        raise wrong_value(f"target must be a program with settings for rotation; got {target!r}: {REFUSED[target]}")
+    checks.one_of("target", target, {name: each.result for name, each in TARGETS.items()})
+    writer = TARGETS[target]
+    accepted = {
+        "architecture": [name for name, each in TARGETS.items() if each.takes_architecture],
+        "engine_version": [name for name, each in TARGETS.items() if each.engine],
+    }
+    for name, value in options._asdict().items():
+        if value is not None and target not in accepted[name]:
+            names = " and ".join(f'"{each}"' for each in accepted[name])
+            raise wrong_value(f"{name} must be given only for {names}; got {value!r}")
+    require_layers(rope, target, writer.layers)
+    return _function(writer.place)(rope, options)
+
+
+def require_layers(rope: Any, target: str, accepted: str) -> None:
+    """The layers with this embedding must be those that a target's settings are for: `Writer.layers`."""
+    found = rope._provenance.layer_type
+    if found and accepted == "all":
+        raise wrong_value(
+            f"all layers must have the same embedding for target {target!r}, whose settings are for all of "
+            f"them; got that of {found!r}, and others differ"
+        )
+    if found not in ("", "full_attention") and accepted == "full_attention":
+        raise wrong_value(
+            f"layer_type must be 'full_attention' for target {target!r}, whose settings leave other layers as "
+            f"the file has them; got {found!r}"
+        )
+
+
+def with_length(target: Target, settings: Any, length: int, rope: Any = None, options: Options | None = None) -> Any:
+    """What `to_config` returns, and the arguments by which an engine accepts sequences of this length."""
+    writer = TARGETS[target]
+    more = (rope, options or Options()) if writer.takes_architecture else ()
+    return _function(writer.length)(settings, length, *more) if writer.length else settings
+
+
+def _function(place: str) -> Callable[..., Any]:
+    """A function of a module here, which is imported when it is needed."""
+    module, name = place.split(".")
+    return getattr(import_module(f"{__name__}.{module}"), name)

@@ -1,0 +1,82 @@
+"""What several targets cannot express, and how some rules are written without their name."""
+
+from math import isclose, log
+from typing import Any
+
+from rope_xp.errors import wrong_value
+from rope_xp.frequencies import DynamicNTKScaling, NTKScaling, Scaling, YarnScaling
+from rope_xp.frequencies.by_factor import ntk_base
+
+
+def require_only(rope: Any, target: str, *accepted: str) -> None:
+    """Raise an error if the embedding has a property that no target has, unless this one accepts it."""
+    found = {
+        "inv_freq": rope.base is None,
+        "xpos": rope.xpos is not None,
+        "reverse": rope.reverse,
+        "first_channel": rope.first_channel != 0,
+        "blocks": rope.blocks != 1,
+    }
+    names = ", ".join(name for name, is_set in found.items() if is_set and name not in accepted)
+    if names:
+        raise wrong_value(f"the embedding must be expressible {target}; got {names}")
+
+
+def require_text(rope: Any, target: str) -> None:
+    """The embedding must not be that of an image or audio encoder, whose rotation no setting changes."""
+    path = rope._provenance.path
+    if any("vision" in key or "audio" in key for key in path):
+        raise wrong_value(f"part must be the text model for {target}; got {'.'.join(path)}")
+
+
+def require_attention_factor(rope: Any) -> None:
+    """The attention factor must follow from the scaling."""
+    rule = Scaling() if rope.scaling is None else rope.scaling
+    if rope.attention_factor != rule.resolved_attention_factor:
+        raise wrong_value(f"attention_factor must be that of scaling; got {rope.attention_factor}")
+
+
+def require_pairing(rope: Any, layout: str, target: str, call: str) -> None:
+    """Channels must be paired as in the target's checkpoints. The error says how to convert the weights."""
+    if rope.layout.removesuffix("_to_half") != layout:
+        raise wrong_value(
+            f"layout must be {layout!r} in {target}; got {rope.layout!r}: permute the projections of queries "
+            f"and keys with permute_projection(to={layout!r}), and call rope.replace(layout={layout!r}).{call}"
+        )
+
+
+def unsupported(rule: Any, target: str) -> ValueError:
+    """The error for a scaling rule that a target does not have."""
+    return wrong_value(f"scaling must be a rule that {target} has; got {rule.describe()}")
+
+
+def base_and_rule(rope: Any, target: str) -> tuple[float, Scaling | None]:
+    """The base and the rule. NTK-aware scaling is only a larger base, and needs no rule."""
+    rule = rope.scaling
+    if isinstance(rule, DynamicNTKScaling):
+        if rule.seq_len is None:
+            raise wrong_value(
+                f"scaling must not depend on the length of the sequence for {target}, or seq_len must be given; "
+                f"got {rule.describe()}"
+            )
+        length = max(rule.seq_len, rule.max_position_embeddings)
+        rule = NTKScaling(factor=rule.factor * length / rule.max_position_embeddings - (rule.factor - 1))
+    if isinstance(rule, NTKScaling):
+        return ntk_base(rope.base, rule.factor, rope.rotary_dim), None
+    return rope.base, None if type(rule) is Scaling else rule
+
+
+def mscales(rope: Any, rule: YarnScaling, target: str) -> dict[str, float]:
+    """DeepSeek's `mscale` and `mscale_all_dim`, for targets that compute the attention factor from them.
+
+    They are omitted if the attention factor is that of the paper, as their defaults are 1 and 0.
+    """
+    all_dims = (rule.mscale_all_dim or 0.0) if rope.softmax_scale != 1.0 else 0.0
+    wanted = rope.attention_factor * rule.get_mscale(all_dims)
+    if isclose(wanted, rule.get_mscale(1.0), rel_tol=1e-15) and not all_dims:
+        return {}
+    if rule.factor == 1.0:
+        raise wrong_value(f"attention_factor must be 1 with factor=1 in {target}; got {rope.attention_factor}")
+    if rule.attention_factor is None and rule.mscale and rule.mscale_all_dim == all_dims:
+        return {"mscale": rule.mscale, "mscale_all_dim": all_dims}
+    return {"mscale": (wanted - 1.0) / (0.1 * log(rule.factor)), "mscale_all_dim": all_dims}

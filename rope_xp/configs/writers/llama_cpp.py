@@ -1,0 +1,375 @@
+"""Write an embedding as metadata of a GGUF file, and as arguments of llama.cpp.
+
+llama.cpp multiplies the tables of YaRN by ``1 + 0.1 ln(factor)`` and by `rope.scaling.attn_factor`. Some architectures
+read a `rope.scaling.yarn_log_multiplier`, which divides the first number; `gguf_architectures.scales` has the formula.
+
+A file that llama.cpp's converter wrote may have keys that the arguments do not replace. Where the architecture reads
+such a key, the arguments override it, so that the result does not depend on the file.
+"""
+
+from dataclasses import replace
+from math import isclose, log, sqrt
+from typing import Any, NamedTuple
+
+from rope_xp.configs import engines
+from rope_xp.configs.writers import Options
+from rope_xp.configs.writers import gguf_architectures as gguf
+from rope_xp.configs.writers.limits import base_and_rule, require_only, require_pairing
+from rope_xp.errors import wrong_value
+from rope_xp.frequencies import LinearScaling, Llama3Scaling, LongRopeScaling, YarnScaling, geometric
+
+TARGET = "llama.cpp"
+BASE, SCALING = "rope.freq_base", "rope.scaling."
+TYPE, FACTOR, ORIGINAL = f"{SCALING}type", f"{SCALING}factor", f"{SCALING}original_context_length"
+ATTENTION, MULTIPLIER = f"{SCALING}attn_factor", f"{SCALING}yarn_log_multiplier"
+BETAS = {f"{SCALING}yarn_beta_fast": 32.0, f"{SCALING}yarn_beta_slow": 1.0}
+EXTRAPOLATION = f"{SCALING}yarn_ext_factor"
+# Metadata for which llama.cpp has an argument.
+FLAGS = {
+    BASE: "--rope-freq-base",
+    TYPE: "--rope-scaling",
+    FACTOR: "--rope-scale",
+    ORIGINAL: "--yarn-orig-ctx",
+    **dict(zip(BETAS, ("--yarn-beta-fast", "--yarn-beta-slow"))),
+    EXTRAPOLATION: "--yarn-ext-factor",
+}
+KINDS = {float: "float", int: "int", str: "str"}
+# By how many radians the pairs of a fourth position may be off at the end of the trained context.
+NEGLIGIBLE = 0.25
+
+
+class File(NamedTuple):
+    """The file that the settings are for: its architecture, if it is known, and what llama.cpp reads for it."""
+
+    name: str | None
+    table: engines.Table
+    reading: engines.Reading | None
+    are_flags: bool
+
+    def reads(self, key: str, rule: str = "") -> bool:
+        """Whether llama.cpp reads a key, a tensor or an argument. It is assumed where it is not known."""
+        known = self.reading
+        return known is None or key in known.keys or key in known.rules.get(rule, ())
+
+    def surely_reads(self, key: str, rule: str = "") -> bool:
+        """The same, but not for an architecture that is not known."""
+        return self.reading is not None and self.reads(key, rule)
+
+    def require(self, key: str, rule: str = "") -> None:
+        """Raise an error if the architecture reads neither a key nor, among arguments, that for it."""
+        named = FLAGS.get(key, key) if self.are_flags else key
+        if not (self.reads(named, rule) or (self.are_flags and self.reads(key, rule))):
+            is_still = self.reading is not None and not (self.reading.keys or self.reading.fixed)
+            raise wrong_value(
+                f"{self.table.name} must read {named} for architecture {self.name!r}"
+                f"{f' with {rule}' if rule else ''}; got one that does not{', and rotates nothing' if is_still else ''}"
+            )
+
+
+def gguf_metadata(rope: Any, options: Options) -> dict[str, Any]:
+    """Metadata by the names of gguf-py, and the values of tensors that divide frequencies."""
+    file = _file(rope, options, are_flags=False)
+    name = file.name
+    if name is None:
+        raise wrong_value(
+            "architecture must be given, the general.architecture of the file; got None and an embedding whose "
+            "config does not tell it"
+        )
+    widths = _widths(file, rope, name)
+    sections = _sections(file, rope, name)
+    values = {**widths, **sections, **_frequencies(file, rope)}
+    keys = {value if value.endswith(".weight") else f"{name}.{value}": number for value, number in values.items()}
+    return {"general.architecture": name, **keys}
+
+
+def llama_cpp_flags(rope: Any, options: Options) -> list[str]:
+    """Arguments for a file that has the widths, the sections and the layout, and no tensors of factors."""
+    file = _file(rope, options, are_flags=True)
+    if file.name is None:
+        _require_order(file, rope)
+    else:
+        _sections(file, rope, file.name)
+    values = _frequencies(file, rope)
+    tensors = [value for value in values if value.endswith(".weight")]
+    if tensors:
+        raise wrong_value(
+            f"scaling must be linear or YaRN in arguments of {TARGET}; got {rope.scaling.describe()}: its "
+            f"factors belong in the GGUF file, {' and '.join(tensors)}{_way_out(rope.scaling)}"
+        )
+    flags = {key: flag for key, flag in FLAGS.items() if key in values and not _only_of_some_layers(file, key)}
+    words = [word for key, flag in flags.items() for word in (flag, _text(values[key]))]
+    for key, value in values.items():
+        if key not in flags:
+            words += _override(file, key, value)
+    return words
+
+
+def with_length(flags: list[str], length: int, rope: Any, options: Options) -> list[str]:
+    """The same arguments, with which llama.cpp accepts sequences of this length.
+
+    Its server accepts at most the `context_length` of the file, if it has not the scaling YaRN. (With YaRN it computes
+    the length from the arguments.)
+    """
+    name = _architecture(rope, options.architecture)
+    flags = [*flags, "-c", str(length)]
+    if name is not None:
+        return [*flags, "--override-kv", f"{name}.context_length=int:{length}"]
+    if "yarn" not in flags:
+        engines.warn(
+            f"the server of {TARGET} accepts at most the context_length of the file; give the architecture for the "
+            "argument that overrides it"
+        )
+    return flags
+
+
+def with_context_length(metadata: dict[str, Any], length: int, rope: Any, options: Options) -> dict[str, Any]:
+    """The same metadata, and the length of the context, at which the server of llama.cpp ends."""
+    return {**metadata, f"{metadata['general.architecture']}.context_length": length}
+
+
+def _file(rope: Any, options: Options, are_flags: bool) -> File:
+    name = _architecture(rope, options.architecture)
+    if isinstance(options.engine_version, str) and options.engine_version.startswith("b"):
+        raise wrong_value(
+            f"engine_version of {TARGET} must be a version such as {engines.versions(TARGET)[-1]}, which "
+            f"`llama-cli --version` prints; got {options.engine_version!r}, the number of a build"
+        )
+    table = engines.table(TARGET, options.engine_version)
+    reading = None if name is None else table.of(name)
+    if name is not None and reading is None:
+        engines.warn(f"whether {table.name} reads what is written for architecture {name!r} is not known")
+    return File(name, table, reading, are_flags)
+
+
+def _only_of_some_layers(file: File, key: str) -> bool:
+    """Whether an argument changes only layers without a sliding window. What the file says changes all."""
+    return key in (BASE, TYPE, FACTOR) and file.surely_reads("rope.freq_base_swa")
+
+
+def _override(file: File, key: str, value: Any) -> list[str]:
+    if file.name is None:
+        raise wrong_value(f"architecture must be given to set {key}, for which {TARGET} has no argument; got None")
+    return ["--override-kv", f"{file.name}.{key}={KINDS[type(value)]}:{_text(value)}"]
+
+
+def _way_out(rule: Any) -> str:
+    """Who writes the factors of a rule into a file."""
+    if isinstance(rule, (Llama3Scaling, LongRopeScaling)):
+        return f", where {TARGET}'s converter writes them if config.json has this scaling: then give no argument for it"
+    return ' (see to_config("gguf"))'
+
+
+def _text(value: Any) -> str:
+    """A number as llama.cpp parses it."""
+    return value if isinstance(value, str) else repr(value).removesuffix(".0")
+
+
+def _architecture(rope: Any, given: Any) -> str | None:
+    """The architecture that the caller names, or that of the config's family; None if it is unknown."""
+    if given is None:
+        return gguf.ARCHITECTURE_OF.get(rope._provenance.model_type)
+    metadata = {"general.architecture": given}
+    if gguf.gguf_layout(metadata) is None:
+        raise wrong_value(f"architecture must be one that {TARGET} rotates; got {given!r}")
+    own = gguf.LAYERS.get(given)
+    if given in gguf.UNKNOWN_LAYERS or (own is not None and own.sliding_base is not None):
+        raise wrong_value(f"architecture must have the same frequencies in all layers; got {given!r}")
+    return given
+
+
+def _widths(file: File, rope: Any, name: str) -> dict[str, Any]:
+    """The width of a head and of its rotated part, which must be what the architecture can have."""
+    require_only(rope, "in a GGUF file")
+    metadata = {"general.architecture": name}
+    if rope.sections is not None:
+        metadata[f"{name}.rope.dimension_sections"] = rope.sections.sizes
+    layout, call = gguf.gguf_layout(metadata), f'to_config("gguf", architecture={name!r})'
+    require_pairing(rope, layout or "", f"GGUF files of {name!r}", call)
+    if name in gguf.LATENT:
+        if rope.rotary_dim != rope.head_dim:
+            raise wrong_value(
+                f"head_dim must be that of the rotated part, {rope.rotary_dim}, in GGUF files of {name!r}; "
+                f"got {rope.head_dim}"
+            )
+        return {"rope.dimension_count": rope.rotary_dim}
+    _require_whole_head(file, rope)
+    return {"attention.key_length": rope.head_dim, "rope.dimension_count": rope.rotary_dim}
+
+
+def _require_whole_head(file: File, rope: Any) -> None:
+    """The whole head must be rotated if the architecture can do nothing else."""
+    is_whole = file.reading is not None and file.reading.fixed.get("rotated") == 1.0
+    if is_whole and file.name not in gguf.LATENT and rope.rotary_dim != rope.head_dim:
+        raise wrong_value(
+            f"rotary_dim must be head_dim={rope.head_dim} in {file.table.name} for architecture "
+            f"{file.name!r}; got {rope.rotary_dim}"
+        )
+
+
+def _sections(file: File, rope: Any, name: str) -> dict[str, Any]:
+    """The pairs of four position axes."""
+    sections, order = rope.sections, None
+    if sections is not None:
+        order = gguf.order_of({"general.architecture": name, f"{name}.rope.dimension_sections": sections.sizes})
+    elif name not in gguf.AXES:
+        return {}
+    found = None if sections is None else sections.order
+    if order != found or sections is None or sections.axes > 4 or sections.axis_of_section is not None:
+        wanted = f"in order {gguf.AXES[name]!r}" if name in gguf.AXES else "None"
+        raise wrong_value(f"sections must be {wanted} in GGUF files of {name!r}; got {sections}")
+    _require_order(file, rope)
+    return {"rope.dimension_sections": [*sections.sizes, 0, 0, 0, 0][:4]}
+
+
+def _require_order(file: File, rope: Any) -> None:
+    """The order of sections must be one of llama.cpp's."""
+    sections = rope.sections
+    if sections is None or sections.order == "chunked":
+        return
+    if sections.order != "interleaved":
+        raise wrong_value(f"sections must be in an order that {TARGET} has; got {sections}")
+    missed = gguf.pairs_without_axis(sections.sizes)
+    length = rope._provenance.max_position_embeddings
+    if not missed:
+        return
+    fastest = max(abs(row[pair]) for row in rope.inv_freq for pair in missed)
+    pairs = ", ".join(map(str, missed))
+    if length is None or fastest * length > NEGLIGIBLE:
+        raise wrong_value(
+            f"sections must give each pair j to axis j % 3 in {TARGET}, which rotates other pairs by a "
+            f"fourth position; got {sections.sizes}, in which pairs {pairs} follow axis 0"
+        )
+    engines.warn(
+        f"{TARGET} rotates pairs {pairs} by a fourth position, which is 0 for text; other programs rotate them by the "
+        f"first, up to {fastest * length:.2g} radians in {length:,} tokens"
+    )
+
+
+def _frequencies(file: File, rope: Any) -> dict[str, Any]:
+    """The base and the scaling rule. Rules that llama.cpp does not have become a divisor of each frequency."""
+    require_only(rope, f"in {TARGET}", "first_channel", "blocks")
+    if file.are_flags:
+        _require_whole_head(file, rope)
+    base, rule = base_and_rule(rope, TARGET)
+    _require_known_latent(file, rope, rule)
+    keys = _base(file, base)
+    if isinstance(rule, YarnScaling):
+        return keys | _of_yarn(file, rope, rule)
+    if isinstance(rule, LongRopeScaling):
+        return keys | _of_longrope(file, rope, rule)
+    if rope.attention_factor != 1.0:
+        raise wrong_value(
+            f"attention_factor must be 1 without YaRN or LongRoPE in {TARGET}; got {rope.attention_factor}"
+        )
+    if rule is None:
+        return keys | _plain(file)
+    if isinstance(rule, LinearScaling):
+        _require_softmax_scale(file, rope, gguf.scales(file.name, rule.factor, is_yarn=False)[1])
+        file.require(FACTOR, "linear")
+        return keys | {**_plain(file), TYPE: "linear", FACTOR: rule.factor}
+    file.require(gguf.FREQS)
+    pairs = zip(geometric(base, rope.rotary_dim), rule.frequencies(base, rope.rotary_dim))
+    factors = [unscaled / scaled if scaled else gguf.UNROTATED for unscaled, scaled in pairs]
+    return keys | {**_plain(file), gguf.FREQS: factors}
+
+
+def _base(file: File, base: float) -> dict[str, Any]:
+    """The base, if the architecture does not have it anyway."""
+    if file.reading is not None and file.reading.fixed.get("base") == base:
+        return {}
+    file.require(BASE)
+    return {BASE: base}
+
+
+def _plain(file: File) -> dict[str, Any]:
+    """No scaling. A file of Grok may have a blend that arguments must end."""
+    ended = file.are_flags and file.surely_reads(EXTRAPOLATION, "yarn")
+    return {TYPE: "none", **({EXTRAPOLATION: 0.0} if ended else {})}
+
+
+def _require_known_latent(file: File, rope: Any, rule: Any) -> None:
+    """What llama.cpp multiplies the softmax scale of latent attention by depends on the architecture."""
+    family = rope._provenance.model_type
+    if file.name is None and rule is not None and family in gguf.OTHER_LATENT:
+        raise wrong_value(
+            f"architecture must be given for {rule.describe()} and the latent attention of {family}, whose "
+            f"softmax scale {TARGET} multiplies by architecture; got None"
+        )
+
+
+def _is_close(one: float, other: float) -> bool:
+    return isclose(one, other, rel_tol=1e-9)
+
+
+def _require_softmax_scale(file: File, rope: Any, computed: float) -> None:
+    if not _is_close(rope.softmax_scale, computed):
+        raise wrong_value(
+            f"softmax_scale must be {computed:g} in {TARGET} for architecture {file.name!r} with this "
+            f"scaling; got {rope.softmax_scale}"
+        )
+
+
+def _of_longrope(file: File, rope: Any, rule: LongRopeScaling) -> dict[str, Any]:
+    """LongRoPE. llama.cpp uses the long factors if the context is longer than the original one."""
+    file.require(gguf.LONG, "longrope")
+    if rule.short_mscale != rule.long_mscale and rule.attention_factor is None:
+        raise wrong_value(
+            f"short_mscale and long_mscale must be equal in {TARGET}; got {rule.short_mscale} and {rule.long_mscale}"
+        )
+    return {
+        TYPE: "longrope",
+        ORIGINAL: rule.original_max_position_embeddings,
+        ATTENTION: rope.attention_factor,
+        gguf.LONG: list(rule.long_factor),
+        gguf.SHORT: list(rule.short_factor),
+    }
+
+
+def _of_yarn(file: File, rope: Any, rule: YarnScaling) -> dict[str, Any]:
+    """YaRN, whose ends of the ramp llama.cpp always rounds."""
+    rounded = replace(rule, truncate=True).frequencies(rope.base, rope.rotary_dim)
+    if rounded != rule.frequencies(rope.base, rope.rotary_dim):
+        raise wrong_value(f"truncate must be True in {TARGET}; got False")
+    file.require(FACTOR, "yarn")
+    keys = {TYPE: "yarn", FACTOR: rule.factor, ORIGINAL: rule.original_max_position_embeddings}
+    return {**keys, **_betas(file, rule), **_attention(file, rope, rule)}
+
+
+def _betas(file: File, rule: YarnScaling) -> dict[str, float]:
+    """The ends of the ramp. Most architectures do not read them in a file, and have the defaults of the paper.
+
+    For those that do, the arguments must state them, because the file may have others.
+    """
+    wanted = dict(zip(BETAS, (rule.beta_fast, rule.beta_slow)))
+    in_file = file.name is None or any(file.surely_reads(key, "yarn") for key in BETAS)
+    if wanted == BETAS and not (in_file if file.are_flags else file.name in gguf.OTHER_BETAS):
+        return {}
+    for key in BETAS:
+        file.require(key, "yarn")
+    extra = {EXTRAPOLATION: 1.0} if file.are_flags and file.surely_reads(EXTRAPOLATION, "yarn") else {}
+    return wanted | extra
+
+
+def _attention(file: File, rope: Any, rule: YarnScaling) -> dict[str, float]:
+    """The factor of the tables and that of the softmax scale: by the multiplier, else by `rope.scaling.attn_factor`."""
+    name, factor = file.name, rule.factor
+    multiplier = 0.0
+    if name in gguf.LOG_MULTIPLIERS and factor != 1.0:
+        scale = sqrt(rope.softmax_scale) if name in gguf.SCALES_SOFTMAX else rule.get_mscale(1.0)
+        # None below 0: `rope.scaling.attn_factor` then does what is left.
+        multiplier = max(0.0, float(f"{(scale / rope.attention_factor - 1.0) / (0.1 * log(factor)):.12g}"))
+    tables, softmax = gguf.scales(name, factor, True, multiplier)
+    wanted = rope.attention_factor, rope.softmax_scale
+    if name in gguf.SCALES_SOFTMAX and not all(map(_is_close, wanted, (tables, softmax))):
+        raise wrong_value(
+            f"mscale_all_dim must be given, and attention_factor follow from it, in {TARGET} for "
+            f"architecture {name!r}, which multiplies tables by {tables:g} and its softmax scale by {softmax:g}; "
+            f"got {rule.mscale_all_dim} and {rope.attention_factor}"
+        )
+    _require_softmax_scale(file, rope, softmax)
+    own = rope.attention_factor / tables
+    keys = {} if _is_close(own, 1.0) else {ATTENTION: own}
+    if name not in gguf.LOG_MULTIPLIERS:
+        return keys
+    may_be_in_file = {ATTENTION: 1.0} if file.are_flags else {}
+    return {MULTIPLIER: multiplier * gguf.LOG_MULTIPLIERS[name], **may_be_in_file, **keys}

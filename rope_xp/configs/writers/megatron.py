@@ -1,0 +1,114 @@
+"""Write an embedding as arguments of Megatron-LM."""
+
+from typing import Any
+
+from rope_xp.configs.writers import Options
+from rope_xp.configs.writers.limits import base_and_rule, mscales, require_attention_factor, require_only, unsupported
+from rope_xp.configs.writers.transformers import rotated_fraction
+from rope_xp.errors import wrong_value
+from rope_xp.frequencies import LinearScaling, Llama3Scaling, YarnScaling
+
+TARGET = "Megatron-LM"
+ORIGINAL = "original_max_position_embeddings"
+
+
+def megatron_arguments(rope: Any, options: Options) -> dict[str, Any]:
+    """Arguments by the names of the command line, with underscores."""
+    require_only(rope, f"in {TARGET}")
+    # Only latent attention writes to the two halves, and only it has a softmax scale.
+    is_latent = rope.layout == "interleaved_to_half" or (rope.layout == "interleaved" and rope.softmax_scale != 1.0)
+    base, rule = base_and_rule(rope, TARGET)
+    arguments: dict[str, Any] = {
+        "position_embedding_type": "rope",
+        "rotary_base": _whole("base", base),
+        "kv_channels": rope.head_dim,
+        "rotary_interleaved": rope.layout == "interleaved",
+    }
+    if rope.rotary_dim != rope.head_dim:
+        arguments["rotary_percent"] = rotated_fraction(rope)
+    if rope.sections is not None:
+        return arguments | _of_sections(rope, rule)
+    if is_latent:
+        return _latent(rope, rule, arguments)
+    if rope.softmax_scale != 1.0:
+        raise wrong_value(f"softmax_scale must be 1 in {TARGET} without latent attention; got {rope.softmax_scale}")
+    if isinstance(rule, YarnScaling):
+        return arguments | _of_yarn(rope, rule)
+    require_attention_factor(rope)
+    return arguments | _of_rule(rule)
+
+
+def _whole(name: str, number: float) -> int:
+    """The command line accepts only integers."""
+    if not float(number).is_integer():
+        raise wrong_value(f"{name} must be a whole number in {TARGET}; got {number}")
+    return int(number)
+
+
+def _of_rule(rule: Any) -> dict[str, Any]:
+    if rule is None:
+        return {}
+    if isinstance(rule, LinearScaling):
+        return {"rotary_seq_len_interpolation_factor": _whole("factor", rule.factor)}
+    if not isinstance(rule, Llama3Scaling):
+        raise unsupported(rule, TARGET)
+    constants = rule.low_freq_factor, rule.high_freq_factor, rule.original_max_position_embeddings
+    if constants != (1.0, 4.0, 8192):
+        raise wrong_value(
+            f"low_freq_factor, high_freq_factor and {ORIGINAL} must be (1.0, 4.0, 8192) in {TARGET}; got {constants}"
+        )
+    return {"use_rope_scaling": True, "rope_scaling_factor": rule.factor}
+
+
+def _of_sections(rope: Any, rule: Any) -> dict[str, Any]:
+    """Several position axes, one after the other. Positions may be divided."""
+    if rope.sections.order != "chunked" or rope.sections.axes != 3 or rope.layout != "half":
+        raise wrong_value(
+            f"sections must be three in order 'chunked', and layout 'half', in {TARGET}; "
+            f"got {rope.sections} and {rope.layout!r}"
+        )
+    if rule is not None and not isinstance(rule, LinearScaling):
+        raise unsupported(rule, f"{TARGET} with sections")
+    require_attention_factor(rope)
+    return {"position_embedding_type": "mrope", "mrope_section": list(rope.sections.sizes), **_of_rule(rule)}
+
+
+def _of_yarn(rope: Any, rule: YarnScaling) -> dict[str, Any]:
+    """YaRN, which rotates whole heads in the layout "half"."""
+    if rope.layout != "half" or rope.rotary_dim != rope.head_dim:
+        raise wrong_value(
+            f"layout must be 'half' and rotary_dim head_dim={rope.head_dim} with YaRN in {TARGET}; "
+            f"got {rope.layout!r} and {rope.rotary_dim}"
+        )
+    scales = {"mscale": 1.0, "mscale_all_dim": 0.0} | mscales(rope, rule, TARGET)
+    return {
+        "position_embedding_type": "yarn",
+        # Megatron-core has no default for any of these.
+        "yarn_rotary_scaling_factor": rule.factor,
+        f"yarn_{ORIGINAL}": rule.original_max_position_embeddings,
+        "yarn_beta_fast": rule.beta_fast,
+        "yarn_beta_slow": rule.beta_slow,
+        **{f"yarn_{name}": value for name, value in scales.items()},
+        "yarn_correction_range_round_to_int": rule.truncate,
+    }
+
+
+def _latent(rope: Any, rule: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Latent attention, whose rotated part of the head is `qk_pos_emb_head_dim`."""
+    arguments |= {"multi_latent_attention": True, "rotary_interleaved": False}
+    arguments["qk_pos_emb_head_dim"] = arguments.pop("kv_channels")
+    if rule is None:
+        require_attention_factor(rope)
+        return arguments | {"rope_type": "rope"}
+    if not isinstance(rule, YarnScaling) or rope.rotary_dim != rope.head_dim:
+        raise unsupported(rule, f"{TARGET} with latent attention")
+    if not rule.truncate:
+        raise wrong_value(f"truncate must be True in {TARGET} with latent attention; got False")
+    return arguments | {
+        "rope_type": "yarn",
+        "rotary_scaling_factor": rule.factor,
+        ORIGINAL: rule.original_max_position_embeddings,
+        "beta_fast": rule.beta_fast,
+        "beta_slow": rule.beta_slow,
+        **mscales(rope, rule, TARGET),
+    }

@@ -1,0 +1,41 @@
+"""Write an embedding as keys of the params.json of Meta's checkpoints."""
+
+from typing import Any
+
+from rope_xp.configs.writers import Options
+from rope_xp.configs.writers.limits import (
+    base_and_rule,
+    require_attention_factor,
+    require_only,
+    require_pairing,
+    unsupported,
+)
+from rope_xp.errors import wrong_value
+from rope_xp.frequencies import Llama3Scaling
+
+
+def meta_keys(rope: Any, options: Options) -> dict[str, Any]:
+    """`rope_theta` and `use_scaled_rope`. Only Llama 4's program reads another factor than 8."""
+    target = "Meta's params.json"
+    require_only(rope, f"in {target}")
+    require_attention_factor(rope)
+    if rope.sections is not None:
+        raise wrong_value(f"sections must be None in {target}; got {rope.sections}")
+    if rope.rotary_dim != rope.head_dim:
+        raise wrong_value(f"rotary_dim must be head_dim={rope.head_dim} in {target}; got {rope.rotary_dim}")
+    require_pairing(rope, "interleaved", target, 'to_config("meta")')
+    base, rule = base_and_rule(rope, target)
+    keys: dict[str, Any] = {"rope_theta": base, "use_scaled_rope": rule is not None}
+    if rule is None:
+        return keys
+    if not isinstance(rule, Llama3Scaling):
+        raise unsupported(rule, target)
+    constants = rule.low_freq_factor, rule.original_max_position_embeddings
+    if constants != (1.0, 8192):
+        raise wrong_value(
+            f"low_freq_factor and original_max_position_embeddings must be 1 and 8192 in {target}; "
+            f"got {constants[0]} and {constants[1]}"
+        )
+    if (rule.factor, rule.high_freq_factor) != (8.0, 4.0):
+        keys |= {"rope_scaling_factor": rule.factor, "rope_high_freq_factor": rule.high_freq_factor}
+    return keys

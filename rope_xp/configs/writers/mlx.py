@@ -1,0 +1,243 @@
+"""Write an embedding as keys of a config.json of MLX, as the model class of mlx-lm reads them."""
+
+from dataclasses import fields, replace
+from math import log, sqrt
+from typing import Any
+
+from rope_xp.configs import engines
+from rope_xp.configs.engines import Reading
+from rope_xp.configs.writers import Options
+from rope_xp.configs.writers.limits import base_and_rule, mscales, require_attention_factor, require_only, unsupported
+from rope_xp.configs.writers.transformers import rotated_fraction
+from rope_xp.errors import wrong_value
+from rope_xp.frequencies import (
+    DynamicNTKScaling,
+    LongRopeScaling,
+    MixedNTKScaling,
+    NTKScaling,
+    ProportionalScaling,
+    YarnScaling,
+)
+
+TARGET = "MLX"
+RULES = ("linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
+# The last names of keys that classes read, by what they say.
+BASES = (
+    *("rope_theta", "rope_local_base_freq", "swa_rope_theta", "rope_local_theta", "compress_rope_theta"),
+    *("rotary_emb_base", "rope_freq_constant", "rope_embedding_base"),
+)
+FRACTIONS = ("partial_rotary_factor", "rotary_pct", "global_partial_rotary_factor", "rotary_dim")
+WIDTHS = ("qk_rope_head_dim", "global_head_dim", "swa_head_dim", "kv_channels", "head_dim")
+LAYOUTS = ("rope_traditional", "rope_interleave")
+# The model type of which mlx-lm's own helper builds the rotation, for embeddings whose class is not known.
+USUAL = "llama"
+
+
+def mlx_keys(rope: Any, options: Options) -> dict[str, Any]:
+    """The keys that the class for the model type of the file reads; without one, those of most classes."""
+    table = engines.table("mlx-lm", options.engine_version)
+    origin = rope._provenance
+    names = _names(table, origin)
+    if not names and origin.file_type:
+        engines.warn(
+            f"{table.name} has no class for model type {origin.file_type!r}: whether MLX reads these keys is not known"
+        )
+    if not names:
+        usual = table.readings[USUAL]
+        partial = set() if rope.rotary_dim == rope.head_dim else {"partial_rotary_factor"}
+        usual = usual._replace(keys=usual.keys | partial, fixed={"rotated": 1.0})
+        return _nested(_Class(rope, f"{table.name} must", usual).keys(), origin.path)
+    found = [_of_class(rope, table, name) for name in names]
+    if any(one[key] != other[key] for one in found for other in found for key in one.keys() & other.keys()):
+        raise wrong_value(
+            f"layer_type must be given to from_config, as layers of {origin.file_type!r} read different keys in "
+            f"{table.name}; got an embedding of all layers"
+        )
+    return {key: value for each in found for key, value in each.items()}
+
+
+def _names(table: engines.Table, origin: Any) -> list[str]:
+    """The entries for an embedding: of its text model and its type of layers, where the table has such."""
+    for model in (f"{origin.file_type}:{origin.model_type}", origin.file_type):
+        for name in (f"{model}:{origin.layer_type}", model):
+            if table.of(name):
+                return [name]
+        layers = [name for name in table.readings if name in (f"{model}:full_attention", f"{model}:sliding_attention")]
+        if layers:
+            return layers
+    return []
+
+
+def _of_class(rope: Any, table: engines.Table, name: str) -> dict[str, Any]:
+    reading, path = table.readings[name], rope._provenance.path
+    if path != reading.path and (path or not reading.flat):
+        raise wrong_value(
+            f"{table.name} must read keys in {'.'.join(path) or 'the file itself'} for model type {name!r}; "
+            f"got a class that reads them in {'.'.join(reading.path) or 'the file itself'}"
+        )
+    return _nested(_Class(rope, f"{table.name} must", reading, f" for model type {name!r}").keys(), path)
+
+
+def _nested(keys: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    """Keys with dots as mappings, below a path."""
+    found: dict[str, Any] = {}
+    for key, value in keys.items():
+        *outer, last = *path, *key.split(".")
+        place = found
+        for name in outer:
+            place = place.setdefault(name, {})
+        if isinstance(value, dict):
+            place.setdefault(last, {}).update(value)
+        else:
+            place[last] = value
+    return found
+
+
+class _Class:
+    """A model class of mlx-lm that is to compute an embedding."""
+
+    def __init__(self, rope: Any, engine: str, reading: Reading, model: str = "") -> None:
+        self.rope, self.engine, self.reading, self.model = rope, engine, reading, model
+
+    def keys(self) -> dict[str, Any]:
+        """The keys outside the block, with dots, and the block."""
+        rope, reading = self.rope, self.reading
+        if reading.fixed.get("rotated") == 0.0:
+            raise self.unread("rotate", "a class that does not")
+        require_only(rope, f"in a config of {TARGET}", *({"reverse"} & reading.fixed.keys()))
+        base, rule = self.base_and_rule()
+        keys = (
+            self.stated("base", base, {name: base for name in BASES})
+            | self.stated(
+                "layout", rope.layout.removesuffix("_to_half"), {name: rope.layout != "half" for name in LAYOUTS}
+            )
+            | self.stated("rotated", rope.rotary_dim / rope.head_dim, self.fractions())
+            | self.stated("", None, {name: rope.head_dim for name in WIDTHS})
+        )
+        if reading.fixed.get("reverse", False) != rope.reverse:
+            raise self.unread("turn in the same direction", "a class that does not")
+        return keys | self.block(rule)
+
+    def unread(self, requirement: str, found: Any) -> ValueError:
+        """The error for what a class does not do."""
+        return wrong_value(f"{self.engine} {requirement}{self.model}; got {found}")
+
+    def fractions(self) -> dict[str, Any]:
+        """The rotated part of a head by the names for it."""
+        return {**dict.fromkeys(FRACTIONS, rotated_fraction(self.rope)), "rotary_dim": self.rope.rotary_dim}
+
+    def stated(self, what: str, value: Any, by_name: dict[str, Any]) -> dict[str, Any]:
+        """The key that the class reads for a value. A class that reads none must have the value without."""
+        read = {key.rpartition(".")[2]: key for key in self.reading.keys}
+        name = next((name for name in by_name if name in read), None)
+        if name is not None:
+            return {read[name]: by_name[name]}
+        usual = self.reading.fixed.get(what)
+        if usual != value:
+            found = "does not" if usual is None else f"always has {usual}, not {value}"
+            raise self.unread(f"read {next(iter(by_name))}", f"a class that {found}")
+        return {}
+
+    def base_and_rule(self) -> tuple[float, Any]:
+        """The base, and the rule that is not only another base."""
+        base, rule = self.rope.base, self.rope.scaling
+        by_alpha = isinstance(rule, NTKScaling) and "ntk" in self.reading.rules
+        if not by_alpha and not isinstance(
+            rule, DynamicNTKScaling
+        ):  # MLX computes it for each length, as the rule does
+            base, rule = base_and_rule(self.rope, TARGET)
+        return base, rule
+
+    def block(self, rule: Any) -> dict[str, Any]:
+        """The block of the rule, and the keys outside that it needs."""
+        rope, reading = self.rope, self.reading
+        require_attention_factor(rope)
+        if rope.sections is not None:
+            return self.placed("mrope", _of_sections(rope.sections, rule))
+        if "ntk" in reading.rules:  # such classes want a block
+            alpha = {"type": "dynamic", "alpha": rule.factor if rule else 1.0, "factor": 1.0}
+            if rule is None or isinstance(rule, NTKScaling):
+                return self.placed("ntk", alpha)
+        if rule is None:
+            return {reading.block: {"rope_type": "default"}} if reading.block.startswith("rope_parameters") else {}
+        if rule.rope_type not in RULES or isinstance(rule, MixedNTKScaling):
+            raise unsupported(rule, TARGET)
+        if rule.rope_type not in reading.rules:
+            where = reading.block or "rope_scaling"
+            read = f"reads {', '.join(sorted(reading.rules))}" if reading.rules else "does not"
+            raise self.unread(f"read {where} with rule {rule.rope_type!r}", f"a class that {read}")
+        if isinstance(rule, LongRopeScaling):
+            return self.placed("longrope", *self.of_longrope(rule))
+        if isinstance(rule, YarnScaling):
+            if rope.softmax_scale != reading.fixed.get("softmax_scale", rope.softmax_scale):
+                raise self.unread(
+                    "scale scores by mscale_all_dim", f"a class that does not, not by {rope.softmax_scale}"
+                )
+            return self.placed("yarn", _of_yarn(rope, rule))
+        if isinstance(rule, ProportionalScaling) and rope.rotary_dim != rope.head_dim:
+            raise wrong_value(f"rotary_dim must be head_dim with {rule}; got {rope.rotary_dim}")
+        values = {each.name: getattr(rule, each.name) for each in fields(rule) if each.name != "seq_len"}
+        return self.placed(rule.rope_type, {"type": rule.rope_type, **values})
+
+    def placed(self, rule: str, values: dict[str, Any], unneeded: frozenset[str] = frozenset()) -> dict[str, Any]:
+        """The block with the keys that the class reads, and the keys that it reads outside: all but those unneeded."""
+        reading = self.reading
+        if rule not in reading.rules:
+            raise self.unread(f"read {reading.block or 'rope_scaling'} with rule {rule!r}", "a class that does not")
+        read, name = reading.rules[rule], values.pop("type")
+        types = {"type": name} if "type" in read else {"rope_type": name}
+        inside = {key: value for key, value in values.items() if key in read}
+        outside = {key: value for key, value in values.items() if key in reading.keys and key not in read}
+        if ignored := values.keys() - inside.keys() - outside.keys() - unneeded:
+            raise self.unread(f"read {min(ignored)} with rule {rule!r}", "a class that does not")
+        return {reading.block: types | inside, **outside}
+
+    def of_longrope(self, rule: LongRopeScaling) -> tuple[dict[str, Any], frozenset[str]]:
+        """The block of LongRoPE, and what of it is not needed.
+
+        MLX always uses the factors for long sequences, and never the layout "interleaved".
+        """
+        rope, original = self.rope, rule.original_max_position_embeddings
+        if not rule.is_long:
+            raise wrong_value(
+                f"seq_len of scaling must be greater than {original} in {TARGET}, which always uses "
+                f"long_factor; got {rule.seq_len}"
+            )
+        if rope.layout != "half":
+            raise wrong_value(f"layout must be 'half' with LongRoPE in {TARGET}; got {rope.layout!r}")
+        lists = {"short_factor": list(rule.short_factor), "long_factor": list(rule.long_factor)}
+        values = {"type": "longrope", **lists, "original_max_position_embeddings": original}
+        if "long_mscale" in self.reading.rules["longrope"]:
+            factors = dict.fromkeys(("short_mscale", "long_mscale"), rope.attention_factor)
+            return values | factors, frozenset({"original_max_position_embeddings"})
+        length = round((rule.factor or 1.0) * original)
+        if rope.attention_factor != (sqrt(1.0 + log(length / original) / log(original)) if length > original else 1.0):
+            raise wrong_value(
+                f"attention_factor must be that of a whole max_position_embeddings and {original}, as {TARGET} "
+                f"computes it; got {rope.attention_factor}, with factor {rule.factor}"
+            )
+        return values | {"max_position_embeddings": length}, frozenset({"short_factor"})
+
+
+def _of_sections(sections: Any, rule: Any) -> dict[str, Any]:
+    if sections.order != "chunked" or sections.axes != 3 or rule is not None:
+        raise wrong_value(
+            f"sections must be three in order 'chunked' and without scaling in {TARGET}; got {sections}, {rule}"
+        )
+    return {"type": "mrope", "mrope_section": list(sections.sizes)}
+
+
+def _of_yarn(rope: Any, rule: YarnScaling) -> dict[str, Any]:
+    """YaRN. MLX rounds the ends of the ramp, and computes the attention factor from `mscale` and `mscale_all_dim`."""
+    if replace(rule, truncate=True).frequencies(rope.base, rope.rotary_dim) != rule.frequencies(
+        rope.base, rope.rotary_dim
+    ):
+        raise wrong_value(f"truncate must be True in {TARGET}; got False")
+    block = {
+        "type": "yarn",
+        "factor": rule.factor,
+        "original_max_position_embeddings": rule.original_max_position_embeddings,
+        "beta_fast": rule.beta_fast,
+        "beta_slow": rule.beta_slow,
+    }
+    return block | mscales(rope, rule, TARGET)

@@ -1,0 +1,245 @@
+"""Write an embedding as keys of a transformers config: the `rope_parameters` of version 5, or the keys of version 4."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from math import isclose, log, nextafter, sqrt
+from typing import Any
+
+from rope_xp.configs import engines
+from rope_xp.configs.writers import Options
+from rope_xp.configs.writers.limits import base_and_rule, require_attention_factor, require_only
+from rope_xp.errors import wrong_value
+from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, NTKScaling, Scaling
+from rope_xp.provenance import with_provenance
+
+ENGINE = "transformers"
+ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
+ORDERS = ("chunked", "interleaved", "spatial_first", "even_odd")
+ORIGINAL, LENGTH, FRACTION = "original_max_position_embeddings", "max_position_embeddings", "partial_rotary_factor"
+SECTION_KEYS = ("mrope_section", "mrope_interleaved")
+# Fields of scaling rules that a config has outside `rope_parameters`.
+NOT_IN_BLOCK = ("seq_len", LENGTH)
+# Keys of the base in transformers 4: the first that a class reads is written.
+BASES = ("rope_theta", "rotary_emb_base", "global_rope_theta")
+BASES_OF_SLIDING = ("rope_local_base_freq", "local_rope_theta", *BASES)
+
+
+def transformers_keys(rope: Any, options: Options) -> dict[str, Any]:
+    """`rope_parameters`, as transformers 5 reads them."""
+    table = _table(options.engine_version, 5)
+    rope = _with_larger_base(rope, table)
+    reads, block = Reads(rope, table), rope_parameters(rope)
+    if reads.known is None:
+        return block
+    reads.require_rotation()
+    rule = {name: value for name, value in block.items() if name not in ("rope_theta", FRACTION)}
+    fraction = {FRACTION: block[FRACTION]} if block["rope_type"] == "proportional" else reads.fraction(FRACTION)
+    return {"rope_type": block["rope_type"], **reads.base("rope_theta"), **fraction, **reads.rule(rule)}
+
+
+def transformers4_keys(rope: Any, options: Options) -> dict[str, Any]:
+    """Keys of a config.json, as transformers 4 reads them."""
+    table = _table(options.engine_version, 4)
+    rope = _with_larger_base(rope, table)
+    keys = flat_keys(rope, Reads(rope, table))
+    for name in reversed(rope._provenance.path):
+        keys = {name: keys}
+    return keys
+
+
+def flat_keys(rope: Any, reads: "Reads") -> dict[str, Any]:
+    """The same, without the keys that lead to the part of a config."""
+    block = rope_parameters(rope)
+    rule = {name: value for name, value in block.items() if name not in ("rope_theta", FRACTION)}
+    if block["rope_type"] == "proportional":
+        raise wrong_value(f"scaling must be a rule that {reads.table.name} has; got {rope.scaling.describe()}")
+    outside = _of_length(rope, rule)
+    if reads.known is None:
+        fraction = {FRACTION: block[FRACTION]} if FRACTION in block else {}
+        return {"rope_theta": rope.base, **fraction, **outside, "rope_scaling": _or_none(rule)}
+    reads.require_rotation()
+    interleave = {"rope_interleave": rope.layout != "half"} if "rope_interleave" in reads.known.keys else {}
+    bases = BASES_OF_SLIDING if rope._provenance.layer_type == "sliding_attention" else BASES
+    keys = {**reads.base(*bases), **reads.fraction(FRACTION, "rotary_pct", "rotary_dim"), **interleave, **outside}
+    rule = reads.rule(rule, outside)
+    if reads.known.fixed.get("rule_key") and len(rule) > 1:
+        rule = {reads.known.fixed["rule_key"]: rule.pop("rope_type"), **rule}
+    of_some = reads.of_type is not None and not reads.known.rules and bool(reads.of_type.layers)
+    return keys if of_some else {**keys, "rope_scaling": _or_none(rule)}
+
+
+def _with_larger_base(rope: Any, table: engines.Table) -> Any:
+    """The same embedding with NTK-aware scaling as a larger base, for classes that do not read `alpha`."""
+    known = table.of(rope._provenance.model_type)
+    rules = {} if known is None else known.of_layer(rope._provenance.layer_type).rules
+    if not isinstance(rope.scaling, NTKScaling) or known is None or "alpha" in rules.get("dynamic", ()):
+        return rope
+    base, _ = base_and_rule(rope, table.name)
+    return with_provenance(rope.replace(base=base, scaling=None), rope._provenance)
+
+
+def _or_none(rule: dict[str, Any]) -> dict[str, Any] | None:
+    return None if rule == {"rope_type": "default"} else rule
+
+
+def _of_length(rope: Any, rule: dict[str, Any]) -> dict[str, Any]:
+    """The keys about lengths that transformers 4 reads outside the block. It computes the factor of LongRoPE."""
+    scaling = rope.scaling
+    if isinstance(scaling, DynamicNTKScaling):
+        return {LENGTH: scaling.max_position_embeddings}
+    if not isinstance(scaling, LongRopeScaling):
+        return {}
+    rule.setdefault("attention_factor", rope.attention_factor)
+    return {ORIGINAL: rule.pop(ORIGINAL)}
+
+
+def _table(version: Any, major: int) -> engines.Table:
+    """The table of a version of transformers, whose first number must be `major`."""
+    found = engines.table(ENGINE, version if version is not None else {4: "4.999", 5: None}[major])
+    if version is not None and int(version.lstrip("bv").partition(".")[0]) != major:
+        target = {4: "transformers4", 5: "transformers"}[major]
+        raise wrong_value(f'engine_version must be {major}.x with target "{target}"; got {version!r}')
+    return found
+
+
+class Reads:
+    """What a class of transformers reads, for the model type of an embedding.
+
+    Attributes
+    ----------
+    of_type : engines.Reading or None
+        All layers; None if the embedding has no model type, or one that the table does not have.
+    known : engines.Reading or None
+        The same for the type of layers that the embedding is for.
+    """
+
+    def __init__(self, rope: Any, table: engines.Table):
+        self.rope, self.table = rope, table
+        self.model_type, layer_type = rope._provenance.model_type, rope._provenance.layer_type
+        self.of_type = table.of(self.model_type)
+        self.known: Any = None if self.of_type is None else self.of_type.of_layer(layer_type)
+        if self.known is None and self.model_type and not rope._provenance.format:
+            engines.warn(f"whether {table.name} reads these keys for model type {self.model_type!r} is not known")
+
+    def error(self, key: str) -> ValueError:
+        """The error for a key that is not read."""
+        return wrong_value(
+            f"{self.table.name} must read {key} for model type {self.model_type!r}; got a class that does not"
+        )
+
+    def require_rotation(self) -> None:
+        """What no key says must be as the class has it: the layout and the scale of the softmax."""
+        rope, fixed, keys = self.rope, self.known.fixed, self.known.keys
+        if "rope_interleave" not in keys and rope.layout.removesuffix("_to_half") != fixed["layout"].removesuffix(
+            "_to_half"
+        ):
+            raise wrong_value(
+                f"layout must be {fixed['layout']!r} for model type {self.model_type!r} in "
+                f"{self.table.name}; got {rope.layout!r}"
+            )
+        if rope.softmax_scale != 1.0 and "softmax_scale" not in fixed:
+            raise wrong_value(
+                f"softmax_scale must be 1 for model type {self.model_type!r} in {self.table.name}, whose "
+                f"class does not read mscale_all_dim for it; got {rope.softmax_scale}"
+            )
+        if rope.sections is not None and "mrope_section" not in keys:
+            raise self.error("mrope_section")
+        order = fixed.get("order")
+        if rope.sections is not None and "mrope_interleaved" not in keys and rope.sections.order != order:
+            raise wrong_value(
+                f"sections must be in order {order!r} for model type {self.model_type!r} in "
+                f"{self.table.name}; got {rope.sections}"
+            )
+
+    def base(self, *names: str) -> dict[str, Any]:
+        """The key of the base that is read; none if the base is that of the class anyway."""
+        for name in names:
+            if name in self.known.keys:
+                return {name: self.rope.base}
+        if not isclose(self.known.fixed.get("base", 0.0), self.rope.base, rel_tol=1e-3):
+            raise self.error(names[0])
+        return {}
+
+    def fraction(self, *names: str) -> dict[str, Any]:
+        """The key of the rotated fraction that is read; none if the fraction is that of the class anyway."""
+        rope = self.rope
+        for name in names:
+            if name in self.known.keys:
+                return {name: rope.rotary_dim if name == "rotary_dim" else rotated_fraction(rope)}
+        if not isclose(self.known.fixed.get("rotated", 1.0), 2 * rope.pairs / rope.head_dim, rel_tol=1e-4):
+            raise self.error(names[0])
+        return {}
+
+    def rule(self, block: dict[str, Any], outside: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The keys of the block that are read. Others must have their defaults."""
+        name = block["rope_type"]
+        written = {key: value for key, value in block.items() if key in ("rope_type", *SECTION_KEYS)}
+        if name == "default":
+            return written
+        if name not in self.known.rules:
+            raise self.error(f"the rule {name!r}")
+        if "short_mscale" in self.known.rules[name] and "short_mscale" not in block:
+            raise wrong_value(
+                f"short_mscale and long_mscale must be given for model type {self.model_type!r} in "
+                f"{self.table.name}, whose class fails without them; got None"
+            )
+        rule = self.rope.scaling
+        defaults = {each.name: each.default for each in fields(rule)}
+        defaults |= {"factor": 1.0} if isinstance(rule, NTKScaling) else {}
+        for key, value in block.items():
+            if key in self.known.rules[name]:
+                written[key] = value
+            elif key in written or value == defaults.get(key):
+                continue
+            elif key == "factor" and outside and ORIGINAL in outside:
+                # LongRoPE: an attention factor is given, but some classes fail without the factor.
+                written |= {} if "rule_key" in self.known.fixed else {key: value}
+            elif key != "attention_factor" or not outside or not self._is_usual(value):
+                raise self.error(f"{key} of the rule {name!r}")
+        return written
+
+    def _is_usual(self, factor: float) -> bool:
+        """Whether a class that does not read the attention factor of LongRoPE computes this one from the lengths."""
+        rule, length = self.rope.scaling, self.rope._provenance.max_position_embeddings
+        ratio = (length or 0) / rule.original_max_position_embeddings
+        usual = sqrt(1 + log(ratio) / log(rule.original_max_position_embeddings)) if ratio > 1 else 1.0
+        return isclose(usual, factor, rel_tol=1e-6)
+
+
+def rope_parameters(rope: Any) -> dict[str, Any]:
+    """The `rope_parameters` of a `RotaryEmbedding`, if transformers can express it."""
+    require_only(rope, "in a transformers config", "first_channel", "blocks")
+    rule = Scaling() if rope.scaling is None else rope.scaling
+    block = {"rope_type": rule.rope_type, "rope_theta": rope.base} | _of_rule(rule)
+    require_attention_factor(rope)
+    if rope.rotary_dim != rope.head_dim:
+        if FRACTION in block:
+            raise wrong_value(f"rotary_dim must be head_dim with {rule}; got {rope.rotary_dim}")
+        block[FRACTION] = rotated_fraction(rope)
+    return block if rope.sections is None else block | _of_sections(rope.sections)
+
+
+def _of_rule(rule: Scaling) -> dict[str, Any]:
+    """The keys of a scaling rule."""
+    if isinstance(rule, NTKScaling):
+        return {"rope_type": "dynamic", "alpha": rule.factor, "factor": 1.0}
+    if rule.rope_type not in ROPE_TYPES:
+        raise wrong_value(f"scaling must be a rule that transformers has; got {rule}")
+    values = {each.name: getattr(rule, each.name) for each in fields(rule) if each.name not in NOT_IN_BLOCK}
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value is not None
+    }
+
+
+def rotated_fraction(rope: Any) -> float:
+    """The fraction of channels that are rotated. transformers multiplies it by `head_dim` and rounds down."""
+    fraction = 2 * rope.pairs / rope.head_dim
+    return fraction if int(fraction * rope.head_dim) == rope.rotary_dim else nextafter(fraction, 1.0)
+
+
+def _of_sections(sections: Any) -> dict[str, Any]:
+    """The keys of several position axes."""
+    if sections.order not in ORDERS:
+        raise wrong_value(f"sections must be in an order that transformers has; got {sections}")
+    interleaved = {"mrope_interleaved": True} if sections.order == "interleaved" else {}
+    return {"mrope_section": list(sections.sizes), **interleaved}

@@ -1,0 +1,168 @@
+"""Write an embedding as arguments of vLLM, by what `rope_xp/configs/engines` says that it reads."""
+
+import json
+from collections.abc import Mapping
+from math import ceil, isclose
+from typing import Any
+
+from rope_xp.configs import engines
+from rope_xp.configs.writers import require_layers
+from rope_xp.configs.writers.limits import base_and_rule, mscales, require_text
+from rope_xp.configs.writers.transformers import rope_parameters
+from rope_xp.errors import wrong_value
+from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, MixedNTKScaling, NTKScaling, YarnScaling
+
+# Rules whose `max_position_embeddings` is the length with scaling. vLLM multiplies that of others by `factor`.
+SCALED_LENGTH = ("llama3", "longrope", "yarn")
+# The reading of `get_rope`, for models that pass their whole block on.
+ANY = "*"
+
+
+def vllm_flags(rope: Any, options: Any) -> list[str]:
+    """`--hf-overrides` with the `rope_parameters` of the config, where vLLM reads them."""
+    table, reading, path = _place(rope, options)
+    if reading.nested:
+        raise wrong_value(
+            f"{table.name} must have one block for each type of layers for model type "
+            f"{rope._provenance.model_type!r}; got one embedding: rope-xp convert FILE --to vllm writes all of them"
+        )
+    require_layers(rope, "vllm", "all")
+    return _flags(_keys(rope, table, reading), path)
+
+
+def flags_of_types(ropes: Mapping[str, Any], options: Any) -> list[str]:
+    """The same for layers that differ by their type: `rope_parameters` is nested by the types."""
+    blocks, path = {}, ()
+    for name, rope in ropes.items():
+        table, reading, path = _place(rope, options)
+        blocks[name] = _keys(rope, table, reading)["rope_parameters"]
+    return _flags({"rope_parameters": blocks}, path)
+
+
+def with_length(flags: list[str], length: int) -> list[str]:
+    """The same arguments, with which vLLM accepts sequences of this length.
+
+    No frequency follows from `max_position_embeddings` in vLLM but those of dynamic NTK, which already has it. The
+    attention factor of LongRoPE does: its logarithm needs the length with scaling.
+    """
+    keys = json.loads(flags[-1])
+    inner = keys
+    while "rope_parameters" not in inner:
+        (inner,) = inner.values()
+    block = inner["rope_parameters"]
+    factor = 1.0 if block["rope_type"] in SCALED_LENGTH else block.get("factor", 1.0)
+    inner.setdefault("max_position_embeddings", ceil(length / factor))
+    return ["--max-model-len", str(length), "--hf-overrides", json.dumps(keys)]
+
+
+def _flags(keys: dict[str, Any], path: tuple[str, ...]) -> list[str]:
+    for key in reversed(path):
+        keys = {key: keys}
+    return ["--hf-overrides", json.dumps(keys)]
+
+
+def _place(rope: Any, options: Any) -> tuple[engines.Table, engines.Reading, tuple[str, ...]]:
+    """The table of the version, what it reads for the model type, and the keys that lead to the text config."""
+    table, source = engines.table("vllm", options.engine_version), rope._provenance
+    require_text(rope, table.name)
+    reading = table.of(source.file_type) or table.of(source.model_type)
+    if reading is not None and source.path not in ((), reading.path):
+        reading = None  # another part than the language model
+    if reading is not None:
+        return table, reading, reading.path
+    if source.model_type:
+        engines.warn(
+            f"whether {table.name} reads rope_parameters for model type {source.model_type!r} is not known; it was "
+            "checked only that its get_rope computes this embedding"
+        )
+    return table, table.readings[ANY], source.path
+
+
+def _keys(rope: Any, table: engines.Table, reading: engines.Reading) -> dict[str, Any]:
+    """The keys of the config, of which vLLM reads all and computes this embedding."""
+    model = rope._provenance.model_type
+    wanted = f"{table.name} must read" if not model else f"{table.name}, model type {model!r}, must read"
+    layout = reading.fixed.get("layout", rope.layout)
+    if not rope.layout.startswith(layout):
+        raise wrong_value(f"{wanted} layout {rope.layout!r}; got a class whose layout is always {layout!r}")
+    block, others = _block(rope, table, reading)
+    name = block["rope_type"]
+    read = reading.rules.get("deepseek_yarn" if name == "yarn" and _is_latent(rope, reading) else name)
+    if read is None:
+        raise wrong_value(f"{wanted} rope_type {name!r}; got a class that reads {', '.join(sorted(reading.rules))}")
+    whole = {"partial_rotary_factor": 1.0} if reading.path or "partial_rotary_factor" in reading.keys else {}
+    if rope.rotary_dim == rope.head_dim and "partial_rotary_factor" in read:
+        block = whole | block  # its default is another one, or the old value stays
+    missing = [key for key in block if key not in read | {"rope_type", "factor", "attention_factor"}]
+    if missing:
+        raise wrong_value(f"{wanted} {missing[0]} with rope_type {name!r}; got a class that does not")
+    return {"rope_parameters": block, **others}
+
+
+def _is_latent(rope: Any, reading: engines.Reading) -> bool:
+    """Latent attention, for which a model replaces the rule "yarn" by "deepseek_yarn"."""
+    return "deepseek_yarn" in reading.rules and ("yarn" not in reading.rules or rope.softmax_scale != 1.0)
+
+
+def _block(rope: Any, table: engines.Table, reading: engines.Reading) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`rope_parameters`, and the keys beside it."""
+    rule = rope.scaling
+    if isinstance(rule, DynamicNTKScaling):
+        return _of_dynamic(rope, rule, reading)
+    if isinstance(rule, NTKScaling) and (rope.sections is not None or "alpha" not in reading.rules.get("dynamic", ())):
+        rope = rope.replace(base=base_and_rule(rope, "vLLM")[0], scaling=None)
+    if isinstance(rule, LongRopeScaling) and rope.layout != "half":
+        raise wrong_value(f"layout must be 'half' with LongRoPE in vLLM; got {rope.layout!r}")
+    if isinstance(rule, MixedNTKScaling):  # transformers does not have it
+        block = rope_parameters(rope.replace(scaling=None, attention_factor=None))
+        return block | {"rope_type": "ntk", "factor": rule.factor, "mixed_b": rule.mixed_b}, {}
+    block = rope_parameters(rope)
+    if isinstance(rule, YarnScaling):
+        block = _of_yarn(rope, rule, block, reading)
+    read = reading.rules.get("longrope", ())
+    if isinstance(rule, LongRopeScaling) and rule.attention_factor is not None and "short_mscale" in read:
+        factor = block.pop("attention_factor")
+        block |= {"short_mscale": factor, "long_mscale": factor}
+    return block, {}
+
+
+def _of_dynamic(rope: Any, rule: DynamicNTKScaling, reading: engines.Reading) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Dynamic NTK for one length: vLLM has the same frequencies for all sequences."""
+    trained = rule.max_position_embeddings
+    block = rope_parameters(rope)
+    if "max_trained_positions" in reading.rules.get("dynamic", ()):
+        if rule.seq_len is None:
+            raise wrong_value(
+                f"seq_len of scaling must be given for vLLM, which has the same frequencies for all lengths; "
+                f"got {rule.describe()}"
+            )
+        length = max(rule.seq_len, trained)
+        return block | {"max_trained_positions": trained}, {"max_position_embeddings": length}
+    if rule.seq_len != rule.factor * trained:
+        raise wrong_value(
+            f"seq_len of scaling must be factor * max_position_embeddings in this version of vLLM, which has "
+            f"the same frequencies for all lengths; got {rule.describe()}"
+        )
+    return block, {"max_position_embeddings": trained}
+
+
+def _of_yarn(rope: Any, rule: YarnScaling, block: dict[str, Any], reading: engines.Reading) -> dict[str, Any]:
+    """YaRN, with the keys from which this class computes the attention factor."""
+    if block.get("truncate") is True:
+        del block["truncate"]  # the default
+    if _is_latent(rope, reading):
+        block.pop("attention_factor", None)
+        return block | {"mscale": 1.0, "mscale_all_dim": 0.0} | mscales(rope, rule, "vLLM")
+    read, factor = reading.rules.get("yarn", frozenset()), rope.attention_factor
+    if "attention_factor" in read:
+        if factor == 1.0:  # some models with latent attention read these two instead
+            block |= {"attention_factor": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+        return block | ({"attention_factor": factor} if reading.path else {})
+    for key in ("attention_factor", "mscale", "mscale_all_dim"):
+        block.pop(key, None)
+    if "attn_factor" in read:  # versions before `attention_factor`
+        plain = isclose(factor, rule.get_mscale(1.0), rel_tol=1e-12)
+        return block if plain else block | {"attn_factor": factor, "apply_yarn_scaling": False}
+    if not isclose(factor, rule.get_mscale(1.0), rel_tol=1e-12):
+        raise wrong_value(f"vLLM must read attention_factor={factor} for this model type; got a class that does not")
+    return block

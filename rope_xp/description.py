@@ -1,0 +1,102 @@
+"""The text that describes an embedding."""
+
+from math import pi
+from textwrap import fill
+from typing import Any
+
+from rope_xp import kernels
+from rope_xp.arrays import checks
+from rope_xp.kernels import KERNELS
+from rope_xp.kernels.angles import PHASES
+from rope_xp.layouts import LAYOUTS
+from rope_xp.reports import WIDTH
+from rope_xp.sections import ORDERS
+
+NAME_WIDTH = 18
+
+
+def describe(rope: Any, x: Any) -> str:
+    """A text with one row for each property of a `RotaryEmbedding`, and the kernel for arrays like `x`."""
+    kernel = _kernel(rope, x)
+    rows = {**properties(rope), "phase": f"{rope.phase} ({PHASES[rope.phase]})", "kernel": kernel}
+    lines = [*rows.items(), *rope._provenance.lines(rows)]
+    indent = " " * NAME_WIDTH
+    return "\n".join(fill(f"{name:<{NAME_WIDTH}}{value}", WIDTH, subsequent_indent=indent) for name, value in lines)
+
+
+def properties(rope: Any) -> dict[str, str]:
+    """The properties that decide the tables of a `RotaryEmbedding`, with marks on values that its config omits."""
+    softmax_scale = rope.softmax_scale
+    rows = {
+        "channels": _channels(rope),
+        "pairs": _pairs(rope),
+        "position axes": _position_axes(rope),
+        "heads": "" if rope.heads is None else f"{rope.heads}, each with its own frequencies",
+        "layout": f"{rope.layout} ({_without_examples(LAYOUTS[rope.layout])})",
+        "frequencies": f"{_formula(rope)}, in radians per token",
+        "wavelengths": _wavelengths(rope),
+        "direction": "reversed" if rope.reverse else "",
+        "scaling": "none" if rope.scaling is None else rope.scaling.describe(),
+        "attention factor": str(rope.attention_factor),
+        "softmax scale": "" if softmax_scale == 1.0 else f"x {softmax_scale}, to be applied by the model",
+        "decay": "" if rope.xpos is None else str(rope.xpos),
+    }
+    return {name: value + rope._provenance.mark(name) for name, value in rows.items() if value}
+
+
+def _without_examples(meaning: str) -> str:
+    """What an option means, without the names of the models that have it."""
+    return meaning.partition(":")[0]
+
+
+def _kernel(rope: Any, x: Any) -> str:
+    """The kernel of the embedding. With `x`, the kernel that will run for such arrays, and why no faster one does."""
+    kernel, why_not_faster = rope.kernel, ""
+    if x is not None:
+        checks.floating("x", x)
+        kernel = kernels.choose(x, kernel)
+        why_not_faster = kernels.why_not_faster(x, kernel) if rope.kernel == "fastest" else ""
+    return f"{kernel} ({KERNELS[kernel]})" + (f"; {why_not_faster}" if why_not_faster else "")
+
+
+def _channels(rope: Any) -> str:
+    last = rope.first_channel + 2 * rope.pairs - 1
+    blocks = "" if rope.blocks == 1 else f", in {rope.blocks} blocks"
+    if rope.rotary_dim == rope.head_dim:
+        return f"all {rope.head_dim} are rotated{blocks}"
+    span = f"the first {rope.rotary_dim}" if not rope.first_channel else f"channels {rope.first_channel} to {last}"
+    return f"{span} of {rope.head_dim} are rotated{blocks}"
+
+
+def _pairs(rope: Any) -> str:
+    are_known = isinstance(rope.inv_freq, tuple) and rope.axes == 1
+    zeros = rope._frequencies.rows[0].inv_freq.count(0.0) if are_known else 0
+    return f"{rope.pairs}" + (f", of which {zeros} pass through unrotated" if zeros else "")
+
+
+def _position_axes(rope: Any) -> str:
+    sections, names = rope.sections, rope._provenance.axis_names
+    if sections is None:
+        named = f" ({', '.join(names)})" if names else ""
+        return "" if rope.axes == 1 else f"{rope.axes}{named}"
+    order, meaning = sections.order, _without_examples(ORDERS[sections.order])
+    if not names:
+        return f"{sections.axes}, {order} {sections.sizes} ({meaning})"
+    pairs = ", ".join(f"{name} {sections.axis_of_pair.count(axis)}" for axis, name in enumerate(names))
+    return f"{sections.axes}: {pairs} pairs; {order} ({meaning})"
+
+
+def _formula(rope: Any) -> str:
+    if not isinstance(rope.inv_freq, tuple):
+        return "given as an array"
+    if rope.base is None:
+        return "given"
+    is_plain = rope.sections is None and rope.scaling is None
+    return f"{rope.base} ** (-2 j / {rope.rotary_dim})" if is_plain else f"of base {rope.base}"
+
+
+def _wavelengths(rope: Any) -> str:
+    if not isinstance(rope.inv_freq, tuple):
+        return "those of the array"
+    lengths = [2 * pi / abs(w) for row in rope._frequencies.rows for w in row.inv_freq if w]
+    return f"{min(lengths):g} to {max(lengths):g} tokens" if lengths else "none: no pair is rotated"

@@ -1,0 +1,49 @@
+"""Errors that begin with the name of the public function that was called.
+
+An error is raised where it is found, without a name: ``raise wrong_value("x must be ...; got ...")``. The name is that
+of the innermost function on the stack that `public` has marked. A mark costs nothing at a call.
+"""
+
+import sys
+from collections.abc import Callable
+from types import CodeType
+from typing import TypeVar
+
+from rope_xp.arrays.signature import is_compiling
+
+Error = TypeVar("Error", bound=Exception)
+Function = TypeVar("Function", bound=Callable[..., object])
+
+# The names of marked functions, by their code. They are written once, when modules are imported.
+_NAMES: dict[CodeType, str | None] = {}
+
+
+def public(name: str | None = None) -> Callable[[Function], Function]:
+    """Mark a function, whose errors begin with this name. None is the name of the class of `self`."""
+
+    def mark(function: Function) -> Function:
+        _NAMES[function.__code__] = name  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def wrong_value(text: str) -> ValueError:
+    """The error for a value or a shape: what was required, and what came."""
+    return wrong(ValueError, text)
+
+
+def wrong_type(text: str) -> TypeError:
+    """The error for a dtype or a kind: what was required, and what came."""
+    return wrong(TypeError, text)
+
+
+def wrong(kind: type[Error], text: str) -> Error:
+    """An error of another kind."""
+    frame = None if is_compiling() else sys._getframe(1)
+    while frame is not None and frame.f_code not in _NAMES:
+        frame = frame.f_back
+    if frame is None:
+        return kind(text)
+    name = _NAMES[frame.f_code]
+    return kind(f"{type(frame.f_locals['self']).__name__ if name is None else name}: {text}")

@@ -1,0 +1,659 @@
+"""`explain`: what an embedding does at a length: its effects, not its parameters."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, floor, isclose, pi
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rope_xp.arrays import checks
+from rope_xp.description import properties
+from rope_xp.frequencies import DynamicNTKScaling, Llama3Scaling, LongRopeScaling, YarnScaling
+from rope_xp.reports import Report, Section, Table
+from rope_xp.spectrum import Lengths, is_scaled, lengths_of
+
+# A divisor that differs from 1 or from a rule's factor by less is equal to it. Rounding makes 1e-15 of it.
+TOLERANCE = 1e-9
+
+Range = tuple[float, float]
+
+
+class Band(NamedTuple):
+    """Pairs that are treated alike.
+
+    Attributes
+    ----------
+    treatment : str
+        "kept", "blended" (between kept and interpolated), "interpolated", "not rotated", or "given" (the frequencies
+        were given as numbers).
+    pairs : tuple of int
+        The numbers of the pairs.
+    wavelengths : (float, float) or None
+        The shortest and the longest wavelength, in tokens. None if the pairs are not rotated.
+    unscaled_wavelengths : (float, float) or None
+        The same without scaling. None if this is not known.
+    divisors : (float, float) or None
+        By how much the rule divides frequencies: the least and the greatest number.
+    completes_turn : bool or None
+        Whether each pair completes a turn within the trained length, without scaling. Training then showed all its
+        angles. None if this is not known.
+    """
+
+    treatment: str
+    pairs: tuple[int, ...]
+    wavelengths: Range | None
+    unscaled_wavelengths: Range | None
+    divisors: Range | None
+    completes_turn: bool | None
+
+
+class AxisPairs(NamedTuple):
+    """The pairs that follow one of several position axes.
+
+    Attributes
+    ----------
+    axis : int
+    pairs : tuple of int
+        The numbers of the pairs.
+    wavelengths : (float, float) or None
+        The shortest and the longest wavelength, in tokens.
+    name : str
+        The name of the axis, such as "time"; empty if the family has no names.
+    """
+
+    axis: int
+    pairs: tuple[int, ...]
+    wavelengths: Range | None
+    name: str
+
+
+class Pair(NamedTuple):
+    """One pair: its frequencies in radians per token. The unscaled one may be unknown."""
+
+    number: int
+    frequency: float
+    unscaled: float | None
+
+    @property
+    def divisor(self) -> float | None:
+        """By how much the scaling rule divides the frequency."""
+        return None if self.unscaled is None or not self.frequency else self.unscaled / self.frequency
+
+    def treatment(self, factor: float | None) -> str:
+        """How the scaling rule treats the pair. `factor` is the greatest divisor of a rule that blends."""
+        if not self.frequency:
+            return "not rotated"
+        if self.divisor is None:
+            return "given"
+        if isclose(self.divisor, 1.0, rel_tol=TOLERANCE):
+            return "kept"
+        is_full = factor is None or isclose(self.divisor, factor, rel_tol=TOLERANCE)
+        return "interpolated" if is_full else "blended"
+
+    def completes_turn(self, trained: int | None) -> bool | None:
+        """Whether the pair completes a turn within the trained length, without scaling."""
+        if trained is None or not self.frequency:
+            return None
+        return 2 * pi / (self.unscaled or self.frequency) <= trained
+
+    def unseen_from(self, trained: int) -> int:
+        """The first position at which the pair has the angle that it has at position `trained` without scaling."""
+        return ceil(round((self.divisor or 1.0) * trained, 6))
+
+
+def pairs_of(rope: Any) -> list[Pair]:
+    """The pairs of a `RotaryEmbedding`; none if a pair has no single known frequency.
+
+    That is so in a learned array, with several heads, and if one pair follows several position axes.
+    """
+    scaled = _frequencies(rope)
+    unscaled = None if rope.base is None else _frequencies(rope.replace(scaling=None))
+    return [Pair(number, w, None if unscaled is None else unscaled[number]) for number, w in enumerate(scaled)]
+
+
+def _frequencies(rope: Any) -> tuple[float, ...]:
+    frequencies = rope._frequencies
+    has_one_each = frequencies.axes == 1 or frequencies.axis_of_pair is not None
+    if not frequencies.are_floats or frequencies.heads is not None or not has_one_each:
+        return ()
+    return tuple(abs(w) for w in frequencies.rows[0].inv_freq)
+
+
+def bands_of(rope: Any, pairs: list[Pair], trained: int | None) -> tuple[Band, ...]:
+    """The bands of a `RotaryEmbedding` with these pairs, in the order of their first pairs."""
+    factor = rope.scaling.factor if isinstance(rope.scaling, (YarnScaling, Llama3Scaling)) else None
+    bands: dict[tuple[str, bool | None], list[Pair]] = {}
+    for pair in pairs:
+        bands.setdefault((pair.treatment(factor), pair.completes_turn(trained)), []).append(pair)
+    return tuple(
+        Band(
+            treatment,
+            tuple(pair.number for pair in alike),
+            _wavelengths(pair.frequency for pair in alike),
+            _wavelengths(pair.unscaled for pair in alike if pair.frequency),
+            _range([pair.divisor for pair in alike if pair.divisor is not None]),
+            completes_turn,
+        )
+        for (treatment, completes_turn), alike in bands.items()
+    )
+
+
+def axes_of(rope: Any, pairs: list[Pair]) -> tuple[AxisPairs, ...]:
+    """The pairs of each of several position axes; none if a pair has no single frequency."""
+    axis_of_pair = rope._frequencies.axis_of_pair
+    if axis_of_pair is None:
+        return ()
+    of_axes = [[pair for pair in pairs if axis_of_pair[pair.number] == axis] for axis in range(rope.axes)]
+    names = rope._provenance.axis_names or ("",) * rope.axes
+    return tuple(
+        AxisPairs(axis, tuple(pair.number for pair in own), _wavelengths(pair.frequency for pair in own), names[axis])
+        for axis, own in enumerate(of_axes)
+    )
+
+
+def unseen_from(pairs: list[Pair], trained: int | None) -> dict[int, int]:
+    """For each pair that completes no turn within the trained length: from which position on it has unseen angles."""
+    if trained is None:
+        return {}
+    return {pair.number: pair.unseen_from(trained) for pair in pairs if pair.completes_turn(trained) is False}
+
+
+def _wavelengths(frequencies: Any) -> Range | None:
+    return _range([2 * pi / w for w in frequencies if w])
+
+
+def _range(numbers: list[float]) -> Range | None:
+    return (min(numbers), max(numbers)) if numbers else None
+
+
+# How many positions before the context are tried. Errors of neighbouring positions are as good as random.
+TRIED = 1024
+
+
+class PhaseError(NamedTuple):
+    """The largest error of a phase, in radians, and the pair that has it."""
+
+    radians: float
+    pair: int
+
+
+def float32_error(rope: Any, context: int) -> PhaseError | None:
+    """The largest error of ``float32(position) * float32(frequency)`` at the last positions of a context.
+
+    The products in float64 serve as exact: their error is 2**29 times smaller.
+    """
+    frequencies = rope._frequencies
+    if not frequencies.are_floats:
+        return None
+    positions = np.arange(max(0, context - TRIED), context, dtype=np.float64)[:, None]
+    errors = np.zeros(frequencies.pairs)
+    for row in frequencies.rows:
+        w = np.abs(np.asarray(row.inv_freq, np.float64)).reshape(-1)  # "pairs", or "heads pairs"
+        products = positions.astype(np.float32) * w.astype(np.float32)
+        largest = np.abs(products.astype(np.float64) - positions * w).max(axis=0).reshape(-1, frequencies.pairs)
+        errors = np.maximum(errors, largest.max(axis=0))
+    pair = int(errors.argmax())
+    return PhaseError(float(errors[pair]), pair)
+
+
+def bfloat16_step(context: int) -> int:
+    """The distance of neighbouring bfloat16 numbers at the last position of a context, in tokens; at least 1.
+
+    They have 8 bits.
+    """
+    return 1 << max((context - 1).bit_length() - 8, 0)
+
+
+# What is published about training with a rule. A config does not say it.
+PUBLISHED = {
+    Llama3Scaling: "Llama 3.1, which this rule is from, was trained with up to 131,072 tokens (The Llama 3 Herd of "
+    "Models, section 3.4.2).",
+    YarnScaling: "DeepSeek-V3 was trained with this rule, up to 131,072 tokens (arXiv:2412.19437, section 4.3). "
+    "Qwen2.5 was not: its users add the rule for longer texts.",
+}
+
+
+def with_scaling(rope: Any, extended: int | None) -> str:
+    """What training with the scaling, after training before it, has or may have shown."""
+    provenance, rule = rope._provenance, rope.scaling
+    stated = provenance.max_position_embeddings
+    if provenance.extended:
+        return "The scaling was added by extend. Only training with it shows the model more angles."
+    if isinstance(rule, DynamicNTKScaling):
+        return "Dynamic NTK scales only sequences that are longer than those of training."
+    if stated is None:
+        return "A model that was trained with this scaling has seen more angles."
+    if extended is not None and stated < extended:
+        return (
+            f"The config states {stated:,} tokens, less than the scaling reaches. So the scaling may have been added "
+            "after training, which then showed no other angles."
+        )
+    published = f" {PUBLISHED[type(rule)]}" if type(rule) in PUBLISHED else ""
+    return (
+        f"The config states {stated:,} tokens, with this scaling. If the model was trained with it, it has seen "
+        f"all angles up to the longest sequence of that training.{published}"
+    )
+
+
+FLOAT32 = np.finfo(np.float32)
+# The base of RoFormer, which most families have as their default.
+USUAL_BASE = 10_000.0
+ORIGINAL = "original_max_position_embeddings"
+
+
+def warnings_of(rope: Any, lengths: Lengths, context: int | None) -> tuple[str, ...]:
+    """Sentences about what is probably wrong with an embedding, or with its use at a length."""
+    found = (
+        _base(rope),
+        _original_length(rope),
+        _factor(rope),
+        _length_dependent(rope, context),
+        _beyond(rope, lengths, context),
+        *_not_inverted(rope, context),
+    )
+    return (*(f"{remark}." for remark in rope._provenance.remarks), *filter(None, found))
+
+
+def _base(rope: Any) -> str:
+    """A base of 10,000 that the config does not state, and that does not fit to the rule or to the length."""
+    assumed = [each for each in rope._provenance.defaults if each.row == "frequencies"]
+    if not assumed or rope.base != USUAL_BASE:
+        return ""
+    longest = max(2 * pi / pair.frequency for pair in pairs_of(rope) if pair.frequency)
+    length = rope._provenance.max_position_embeddings or 0
+    if isinstance(rope.scaling, Llama3Scaling):
+        reason = "Llama 3.1, for which the rule llama3 was made, has the base 500,000."
+    elif rope.scaling is None and length > longest:
+        reason = f"Its longest wavelength, {longest:,.0f} tokens, is shorter than the length of the config, {length:,}."
+    else:
+        return ""
+    return (
+        f"The config does not state the base ({assumed[0].key}), and {USUAL_BASE:,.0f} is the {assumed[0].source}. "
+        f"{reason} Perhaps the key was lost."
+    )
+
+
+def _original_length(rope: Any) -> str:
+    """A rule that reads the original length, which the config does not state."""
+    sources = [each.source for each in rope._provenance.defaults if each.key == ORIGINAL]
+    if not any(source.startswith("equal to") for source in sources):
+        return ""
+    return (
+        f"The config states a scaling rule without {ORIGINAL}. Its max_position_embeddings, "
+        f"{getattr(rope.scaling, ORIGINAL):,}, is used instead. If that is the extended length, the frequencies are "
+        "wrong."
+    )
+
+
+def _factor(rope: Any) -> str:
+    """A factor that is not the ratio of the lengths. In YaRN, it is defined as this ratio (section 3.1)."""
+    stated, factor = rope._provenance.max_position_embeddings, getattr(rope.scaling, "factor", None)
+    if not isinstance(rope.scaling, (YarnScaling, LongRopeScaling)) or factor is None or stated is None:
+        return ""
+    original = rope.scaling.original_max_position_embeddings
+    extended = round(factor * original)
+    if stated in (extended, original):  # some configs keep the original length
+        return ""
+    return (
+        f"The factor does not match the lengths: factor {factor:g} times original length {original:,} is {extended:,}, "
+        f"but max_position_embeddings is {stated:,}. The frequencies follow from the factor."
+    )
+
+
+def _length_dependent(rope: Any, context: int | None) -> str:
+    """A rule whose frequencies depend on the length of the sequence, so that cached keys become wrong."""
+    scaling = rope.scaling
+    if isinstance(scaling, DynamicNTKScaling):
+        unscaled = scaling.max_position_embeddings
+        length = max(scaling.seq_len or 0, unscaled)
+        valid = f"{'' if length > unscaled else 'at most '}{length:,}"
+        fits = context is None or max(context, unscaled) == length
+    elif isinstance(scaling, LongRopeScaling) and scaling.short_factor != scaling.long_factor:
+        original = scaling.original_max_position_embeddings
+        valid = f"{'more than' if scaling.is_long else 'at most'} {original:,}"
+        fits = context is None or scaling.is_long == (context > original)
+    else:
+        return ""
+    others = "" if fits else f" At {context:,} tokens, others apply: from_config(..., seq_len={context})."
+    return (
+        f"The rule {scaling.rope_type} depends on the length. These frequencies are for sequences of {valid} tokens."
+        f"{others} Keys that were cached at another length may have other frequencies, which do not fit. `rerotate` "
+        "corrects them."
+    )
+
+
+def _beyond(rope: Any, lengths: Lengths, context: int | None) -> str:
+    """A context for which the embedding was not made."""
+    longest = lengths.longest
+    if isinstance(rope.scaling, DynamicNTKScaling) or longest is None or context is None or context <= longest:
+        return ""
+    return f"The context of {context:,} tokens is longer than the {longest:,} tokens that the embedding is made for."
+
+
+def _not_inverted(rope: Any, context: int | None) -> list[str]:
+    """Tables that are 0 or infinite in float32, or close to it. No rotation restores what they rotated."""
+    found = []
+    if not FLOAT32.tiny <= rope.attention_factor <= FLOAT32.max:
+        found.append(
+            f"The attention factor {rope.attention_factor:g} is beyond the normal numbers of float32. The tables lose "
+            "digits, or are 0 or infinite, and rotate(inverse=True) does not restore its input."
+        )
+    reach = xpos_reach(rope)
+    if reach is not None and context is not None and max(context - rope.xpos.centre, rope.xpos.centre) > reach:
+        found.append(
+            f"The scales of xpos leave the range of float32 more than {reach:,} tokens from position "
+            f"{rope.xpos.centre:,}. There, queries or keys overflow, and rotate(inverse=True) does not restore its "
+            "input."
+        )
+    return found
+
+
+def xpos_reach(rope: Any) -> int | None:
+    """How far from the centre the scales of xpos fit in float32, in tokens; None without xpos."""
+    fastest = max((abs(rate) for rate in rope._scale.rates), default=0.0)
+    return floor(np.log(FLOAT32.max) / fastest) if fastest else None
+
+
+def sections_of(it: Any) -> list[Section]:
+    """The sections of an `Explanation`."""
+    return [
+        Section("Warnings", it.warnings),
+        Section("" if not it.warnings else "Properties", Table((), _properties(it))),
+        Section("Pairs", _bands(it)),
+        Section("Position axes", _axes(it)),
+        Section("Angles", _angles(it)),
+        Section("Scores", _scores(it)),
+        Section("Inverse", _inverse(it)),
+        Section("Precision", _precision(it)),
+        Section("Config", _config(it)),
+    ]
+
+
+def _properties(it: Any) -> list[tuple[str, str]]:
+    """The properties of the embedding, and the lengths."""
+    elsewhere = {"attention factor", "softmax scale", *["wavelengths"] * bool(it.bands)}
+    rows = {name: row for name, row in properties(it.rope).items() if name not in elsewhere}
+    others = it.rope._provenance.others(rows)
+    rows |= _lengths(it)
+    if it.context is not None and it.context not in (it.trained_length, it.extended_length):
+        rows["context"] = _tokens(it.context)
+    return [*rows.items(), *others]
+
+
+def _lengths(it: Any) -> dict[str, str]:
+    """The lengths, and where they come from."""
+    trained, extended, stated = it.trained_length, it.extended_length, it.stated_length
+    if trained is None and extended == stated is not None:
+        return {
+            "trained length": _tokens(None),
+            "stated length": f"{_tokens(stated)} (the config does not say whether before or with scaling)",
+        }
+    of_config = " (the length that the config states)"
+    if not is_scaled(it.rope):
+        rows = {"trained length": _tokens(trained) + (of_config if trained == stated is not None else "")}
+        return rows if extended in (None, trained) else {**rows, "extended length": _tokens(extended)}
+    rows = {"trained length": _tokens(trained) + (" before scaling" if trained is not None else "")}
+    if extended is None:
+        return rows
+    if it.rope._provenance.extended:
+        source = ""
+    elif isinstance(it.rope.scaling, DynamicNTKScaling):
+        source = " (the length that these frequencies are for)"
+    elif extended == stated:
+        source = of_config
+    else:
+        but = "" if stated is None else f"; the config states {stated:,}"
+        source = f" (the factor times the trained length{but})"
+    return {**rows, "extended length": f"{_tokens(extended)} with scaling{source}"}
+
+
+def _bands(it: Any) -> Table | str:
+    if not it.bands:
+        is_array = not isinstance(it.rope.inv_freq, tuple)
+        why = "explain does not read arrays" if is_array else "a pair has several frequencies"
+        return f"Pairs and their wavelengths are not shown, because {why}."
+    if it.rope.scaling is None:
+        header = ["pairs", "wavelength in tokens"] + ["within the trained length"] * (it.trained_length is not None)
+        rows = [(_ranges(band.pairs), _from_to(band.wavelengths), _turns(band))[: len(header)] for band in it.bands]
+        return Table(header, rows)
+    header = ("pairs", "treatment", "divided by", "wavelength in tokens", "after scaling")
+    return Table(header, [_scaled_band(band) for band in it.bands])
+
+
+def _turns(band: Any) -> str:
+    if band.completes_turn is None:
+        return "not rotated"
+    return "at least one turn" if band.completes_turn else "less than one turn"
+
+
+def _scaled_band(band: Any) -> tuple[str, ...]:
+    after = "the same" if band.treatment == "kept" else _from_to(band.wavelengths)
+    return _ranges(band.pairs), band.treatment, _from_to(band.divisors), _from_to(band.unscaled_wavelengths), after
+
+
+def _axes(it: Any) -> Table | str:
+    rows = [
+        (f"{axis.axis} {axis.name}".strip(), str(len(axis.pairs)), _ranges(axis.pairs), _from_to(axis.wavelengths))
+        for axis in it.axes
+    ]
+    return Table(("axis", "number of pairs", "pairs", "wavelength in tokens"), rows) if rows else ""
+
+
+def _angles(it: Any) -> Sequence[str]:
+    """Which angles training showed."""
+    if not it.bands:
+        return ()
+    trained, unseen = it.trained_length, it.unseen_from
+    if trained is None:
+        return ["The trained length is not known. State it to see which angles training did not show."]
+    if not unseen:
+        return [f"Each rotated pair completes a turn within {trained:,} tokens. Training showed all its angles."]
+    scaled = is_scaled(it.rope)
+    training = "training before scaling" if scaled else "training"
+    first, last = min(unseen.values()), max(unseen.values())
+    until = "" if first == last else f" for one of them, and {last:,} for the last"
+    reached = sum(position < it.context for position in unseen.values()) if it.context else 0
+    return [
+        *([with_scaling(it.rope, it.extended_length)] if scaled else []),
+        f"{len(unseen)} of {it.pairs} pairs complete no turn within {trained:,} tokens: {_ranges(unseen)}. "
+        f"{training.capitalize()} showed only a part of their angles.",
+        f"The first position with an angle that {training} did not show is {first:,}{until}. Within a context of "
+        f"{it.context:,} tokens, {f'{reached} pairs have' if reached else 'no pair has'} such angles.",
+    ]
+
+
+def _scores(it: Any) -> Sequence[str]:
+    """What happens to attention scores."""
+    rope, sentences = it.rope, []
+    if it.attention_factor != 1.0:
+        sentences.append(
+            f"Sines and cosines are multiplied by {it.attention_factor:.6g}. The part of a score that comes from "
+            f"rotated channels is multiplied by its square, {it.score_factor:.6g}."
+        )
+        if rope.rotary_dim != rope.head_dim:
+            sentences.append(f"The part from the other {rope.head_dim - rope.rotary_dim} channels does not change.")
+    if it.softmax_scale != 1.0:
+        sentences.append(
+            f"The model must multiply its softmax scale, and so all scores, by {it.softmax_scale:.6g}. rope_xp does "
+            "not do this."
+        )
+    if rope.xpos is not None:
+        zeta = rope.xpos.zeta(rope.rotary_dim)
+        sentences.append(
+            f"Scores decay with distance: {rope.xpos.scale_base:g} tokens multiply those of pair 0 by {zeta[0]:.3g}, "
+            f"and those of pair {it.pairs - 1} by {zeta[-1]:.3g}."
+        )
+    if not sentences:
+        sentences.append("The rotation does not change the size of scores.")
+    return sentences
+
+
+def _inverse(it: Any) -> str:
+    """How a rotation is undone, if negative positions do not do it."""
+    if it.attention_factor == 1.0 and it.rope.xpos is None and it.rope.layout != "interleaved_to_half":
+        return ""
+    return "rotate(inverse=True) undoes a rotation. A rotation by negative positions does not."
+
+
+def _precision(it: Any) -> str:
+    """What float32 and bfloat16 get wrong."""
+    if it.float32_error is None:
+        return ""
+    radians, pair = it.float32_error
+    error = f"wrong by up to {radians:.2g} radians (pair {pair})" if radians else "exact"
+    float32 = f"Just below position {it.context:,}, float32(position) * float32(frequency) is {error}."
+    bfloat16 = f" bfloat16 rounds positions to multiples of {it.bfloat16_step:,}." if it.bfloat16_step > 1 else ""
+    has = "has the error of float32" if it.rope.phase == "float32" else "has no such error"
+    return f'{float32}{bfloat16} With phase="{it.rope.phase}", rope_xp {has}.'
+
+
+def _config(it: Any) -> str:
+    if not it.stated:
+        return ""
+    return f"Keys that were read: {', '.join(it.stated)}."
+
+
+def _tokens(length: int | None) -> str:
+    return "not known" if length is None else f"{length:,} tokens"
+
+
+def _ranges(numbers: Any) -> str:
+    """Ascending numbers as ranges. More than three ranges are shown as one, with their count."""
+    numbers, ranges = list(numbers), []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    if len(ranges) > 3:
+        return f"{len(numbers)} of {numbers[0]}-{numbers[-1]}"
+    return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def _from_to(numbers: Any) -> str:
+    """The least and the greatest number, or one if they read the same; empty for None."""
+    if numbers is None:
+        return ""
+    least, greatest = map(_number, numbers)
+    return least if least == greatest else f"{least} to {greatest}"
+
+
+def _number(number: float) -> str:
+    return f"{number:,.0f}" if 1000 <= number < 1e8 else f"{number:.3g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation(Report):
+    """What a `RotaryEmbedding` does at a length. `RotaryEmbedding.explain` creates it.
+
+    ``str(explanation)`` is a text of 80 columns. In `to_dict`, `rope` is its repr.
+
+    Attributes
+    ----------
+    rope : RotaryEmbedding
+    pairs : int
+        The number of pairs.
+    trained_length : int or None
+        The length of training before scaling, in tokens; None if nothing states it.
+    extended_length : int or None
+        The length with scaling, in tokens: that of the config if it states one, else what follows from the rule.
+    stated_length : int or None
+        The length that the config states, in tokens. It does not say whether the model was trained at this length.
+    context : int or None
+        The length that is explained, in tokens.
+    bands : tuple of Band
+        Pairs that the scaling rule treats alike. Empty for learned frequencies, for several heads with their own
+        frequencies, and if one pair follows several position axes.
+    axes : tuple of AxisPairs
+        The pairs of each position axis; empty for one axis.
+    unseen_from : dict of int to int
+        For each pair that completes no turn within the trained length: the first position at which it has an angle that
+        training before scaling did not show. Training with scaling shows more. Empty if the trained length is not
+        known.
+    attention_factor, score_factor, softmax_scale : float
+        The factor of sines and cosines; its square, by which rotated channels change scores; and the factor by which
+        the model must multiply its softmax scale.
+    float32_error : PhaseError or None
+        The largest error of ``float32(position) * float32(frequency)`` at the last 1,024 positions of the context, in
+        radians, and the pair that has it. None without a context and for learned frequencies.
+    bfloat16_step : int or None
+        The distance of neighbouring bfloat16 numbers at the end of the context, in tokens; at least 1.
+    stated : tuple of str
+        The keys of the config that were read.
+    assumed : dict of str to str
+        The keys that the config does not state, and the source of their values, such as "default of llama".
+    warnings : tuple of str
+        Sentences about what is probably wrong. Each says its reason.
+
+    References
+    ----------
+    Peng et al., YaRN (2023), arXiv:2309.00071, section 3: wavelengths, blended and interpolated pairs.
+
+    Examples
+    --------
+    >>> from rope_xp import RotaryEmbedding, YarnScaling
+    >>> yarn = YarnScaling(factor=4.0, original_max_position_embeddings=32_768)
+    >>> report = RotaryEmbedding(head_dim=128, layout="half", base=1_000_000.0, scaling=yarn).explain()
+    >>> report.context, report.unseen_from[63], round(report.score_factor, 4)
+    (131072, 131072, 1.2965)
+    >>> print(*str(report).splitlines()[9:14], sep="\\n")
+    Pairs
+    pairs  treatment     divided by   wavelength in tokens  after scaling
+    0-23   kept          1            6.28 to 900           the same
+    24-39  blended       1.05 to 3.4  1,117 to 28,473       1,169 to 96,807
+    40-63  interpolated  4            35,333 to 5,063,256   141,332 to 20,253,023
+    """
+
+    rope: Any
+    pairs: int
+    trained_length: int | None
+    extended_length: int | None
+    stated_length: int | None
+    context: int | None
+    bands: tuple[Band, ...]
+    axes: tuple[AxisPairs, ...]
+    unseen_from: Mapping[int, int]
+    attention_factor: float
+    score_factor: float
+    softmax_scale: float
+    float32_error: PhaseError | None
+    bfloat16_step: int | None
+    stated: tuple[str, ...]
+    assumed: Mapping[str, str]
+    warnings: tuple[str, ...]
+
+    def sections(self) -> list[Section]:
+        return sections_of(self)
+
+
+def explain(rope: Any, context: Any, trained_length: Any) -> Explanation:
+    """The explanation of a `RotaryEmbedding`.
+
+    The default of `context` is the extended length, else the trained one. The short factors of LongRoPE are for the
+    trained length.
+    """
+    lengths = lengths_of(rope, trained_length)
+    is_short = isinstance(rope.scaling, LongRopeScaling) and not rope.scaling.is_long
+    known = (lengths.trained if is_short else lengths.extended) or lengths.trained
+    context = known if context is None else checks.length("context", context)
+    pairs, provenance = pairs_of(rope), rope._provenance
+    return Explanation(
+        rope=rope,
+        pairs=rope.pairs,
+        trained_length=lengths.trained,
+        extended_length=lengths.extended,
+        stated_length=provenance.max_position_embeddings,
+        context=context,
+        bands=bands_of(rope, pairs, lengths.trained),
+        axes=axes_of(rope, pairs),
+        unseen_from=unseen_from(pairs, lengths.trained),
+        attention_factor=rope.attention_factor,
+        score_factor=rope.attention_factor**2,
+        softmax_scale=rope.softmax_scale,
+        float32_error=None if context is None else float32_error(rope, context),
+        bfloat16_step=None if context is None else bfloat16_step(context),
+        stated=provenance.stated,
+        assumed={default.key: default.source for default in provenance.defaults},
+        warnings=warnings_of(rope, lengths, context),
+    )

@@ -1,0 +1,366 @@
+"""`extend`: an embedding for longer sequences by a scaling rule, and a report of the rules to choose from."""
+
+from dataclasses import dataclass, fields, replace
+from math import pi
+from typing import Any, NamedTuple, TypeGuard
+
+from rope_xp.arrays import checks
+from rope_xp.errors import wrong_type, wrong_value
+from rope_xp.frequencies import (
+    DynamicNTKScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    NTKScaling,
+    ProportionalScaling,
+    Scaling,
+    YarnScaling,
+)
+from rope_xp.provenance import Provenance, with_provenance
+from rope_xp.reports import Report, Section, Table
+from rope_xp.spectrum import lengths_of
+
+CHEN = "Chen et al. (2023), Positional Interpolation, arXiv:2306.15595"
+BLOC97 = "bloc97 (2023), NTK-Aware Scaled RoPE, r/LocalLLaMA"
+EMOZILLA = "emozilla (2023), Dynamically Scaled RoPE, r/LocalLLaMA"
+YARN = "Peng et al. (2023), YaRN, arXiv:2309.00071"
+LONGROPE = "Ding et al. (2024), LongRoPE, arXiv:2402.13753"
+LLAMA3 = "Grattafiori et al. (2024), The Llama 3 Herd of Models, arXiv:2407.21783"
+
+
+class Method(NamedTuple):
+    """A rule: its class, what it does, and what its papers say about it."""
+
+    scaling: type[Scaling]
+    does: str
+    trade_offs: str
+    fine_tuning: str
+    sources: tuple[str, ...]
+
+
+METHODS: dict[str, Method] = {
+    "linear": Method(
+        LinearScaling,
+        "divides all frequencies by the factor",
+        "No pair gets new angles. Near tokens become harder to tell apart, because fast pairs are divided "
+        "too (YaRN, section 3.2).",
+        "Chen et al. need up to 1,000 steps (abstract)",
+        (CHEN, YARN),
+    ),
+    "ntk": Method(
+        NTKScaling,
+        "raises the base, so that the fastest pair keeps its frequency and the slowest is divided by the factor",
+        "Some pairs get new angles. In practice, the factor must therefore be greater than the ratio of the lengths "
+        "(YaRN, section 3.1).",
+        "not needed, says bloc97. Without it, the rule is much better than linear; after it, worse (YaRN, section 3.1)",
+        (BLOC97, YARN),
+    ),
+    "dynamic": Method(
+        DynamicNTKScaling,
+        "is ntk with a factor that grows with the length; short sequences are not scaled",
+        "Each length has its own frequencies, so that cached keys must change with it (YaRN, section 3.3): "
+        "`rope.rerotate` changes them. A factor of s divides the slowest frequency by s * s - s + 1 at the new length; "
+        "a factor of 1 divides it by s, as YaRN does (section 3.3).",
+        "not needed, say emozilla and YaRN (section 3.3)",
+        (EMOZILLA, YARN),
+    ),
+    "yarn": Method(
+        YarnScaling,
+        "keeps fast pairs, divides slow ones by the factor, blends those between, and multiplies sines and cosines by "
+        "the attention factor",
+        "Its limits, 32 and 1 turns within the trained length, and its attention factor are those that suit LLaMA "
+        "models (YaRN, sections 3.2 and 3.4).",
+        "10 times fewer tokens and 2.5 times fewer steps than earlier methods (YaRN, abstract)",
+        (YARN,),
+    ),
+    "llama3": Method(
+        Llama3Scaling,
+        "keeps short wavelengths, divides the frequencies of long ones by the factor, and blends those between",
+        "The rule is that of Meta's code (llama-models, apply_scaling). The paper compares it with no other rule.",
+        "Llama 3 was trained at long lengths, in six stages with about 800 billion tokens (Llama 3, section 3.4.2)",
+        (LLAMA3,),
+    ),
+    "longrope": Method(
+        LongRopeScaling,
+        "divides each frequency by its own number, from one list for short and one for long sequences",
+        "A search with the model finds the lists (LongRoPE, section 3), so they must be given. "
+        "Cached keys must change when the trained length is passed: `rope.rerotate` changes them.",
+        "Ding et al. need up to 1,000 steps, and none for 8 times the length (abstract)",
+        (LONGROPE,),
+    ),
+}
+
+# Fields that follow from the two lengths.
+LENGTHS = ("original_max_position_embeddings", "max_position_embeddings", "seq_len")
+# Fields that are right for one factor only. They are not kept for another factor.
+OF_ONE_FACTOR = ("factor", "attention_factor", "short_factor", "long_factor", "short_mscale", "long_mscale")
+
+
+def checked_lengths(rope: Any, to: Any, trained_length: Any) -> tuple[int, int]:
+    """The trained and the new length, in tokens."""
+    to, lengths = checks.count("to", to), lengths_of(rope, trained_length)
+    trained, longest = lengths.trained, lengths.longest
+    if rope.base is None:
+        raise wrong_value("the embedding must have a base, from which a rule computes; got inv_freq alone")
+    if not trained or longest is None:
+        raise wrong_value(
+            f"trained_length must be given, because neither the config nor the scaling states it; got {trained_length}"
+        )
+    if to <= longest:
+        which = "the trained length" if longest == trained else "the length with the present scaling"
+        raise wrong_value(
+            f"to must be greater than {which}, {longest}, because shorter sequences need no change; got {to}"
+        )
+    return trained, to
+
+
+def extended(rope: Any, rule: str, trained: int, to: int, options: dict[str, Any]) -> Any:
+    """The embedding extended by a rule, with the lengths in its provenance."""
+    result = unscaled(rope).replace(scaling=_scaling(rope.scaling, rule, trained, to, options))
+    before: Provenance = rope._provenance
+    replaced = replaced_scaling(rope)
+    removed = "" if rope.scaling is None else f". Its scaling was removed first: {rope.scaling.describe()}"
+    return with_provenance(
+        result,
+        replace(
+            before,
+            defaults=tuple(each for each in before.defaults if each.row not in ("scaling", "attention factor")),
+            remarks=(*before.remarks, replaced.removesuffix(".")) if replaced else before.remarks,
+            max_position_embeddings=to,
+            trained_length=trained,
+            extended=f"by {rule}, from {trained:,} to {to:,} tokens{removed}",
+        ),
+    )
+
+
+def replaced_scaling(rope: Any) -> str:
+    """A warning if `extend` replaces a scaling with which the model may have been trained, or an empty string.
+
+    Dynamic NTK scales only what is longer than in training.
+    """
+    before: Provenance = rope._provenance
+    if before.extended or isinstance(rope.scaling, DynamicNTKScaling) or unscaled(rope) == rope:
+        return ""
+    return (
+        f"The model may have been trained with the scaling that extend replaces ({rope.scaling.describe()}). Then it "
+        "has not seen the new frequencies, at any length."
+    )
+
+
+def unscaled(rope: Any) -> Any:
+    """The embedding without its scaling."""
+    if rope.scaling is None and rope.attention_factor != 1.0:
+        raise wrong_value(
+            f"attention_factor must follow from the scaling, which changes; got {rope.attention_factor}, given "
+            "without a scaling"
+        )
+    return rope.replace(scaling=replace(rope.scaling, factor=1.0) if _is_partial(rope.scaling) else None)
+
+
+def _is_partial(scaling: Scaling | None) -> TypeGuard[ProportionalScaling]:
+    """Whether a scaling leaves some pairs unrotated, as no other scaling does."""
+    return isinstance(scaling, ProportionalScaling) and scaling.partial_rotary_factor < 1.0
+
+
+def _scaling(present: Scaling | None, rule: str, trained: int, to: int, options: dict[str, Any]) -> Scaling:
+    """The scaling of a rule. Its parameters are those of the options, of the present scaling, or the usual ones."""
+    if _is_partial(present) and rule != "linear":
+        raise wrong_value(
+            f'rule must be "linear" for proportional scaling, because other rules rotate the pairs that it does '
+            f"not rotate; got {rule!r}"
+        )
+    scaling = ProportionalScaling if _is_partial(present) else METHODS[rule].scaling
+    names = [each.name for each in fields(scaling)]
+    unknown = [name for name in options if name not in names or name in LENGTHS]
+    if unknown:
+        accepted = ", ".join(name for name in names if name not in LENGTHS)
+        raise wrong_type(f"options of rule={rule!r} must be {accepted}; got {', '.join(unknown)}")
+    missing = [name for name in ("short_factor", "long_factor") if name in names and options.get(name) is None]
+    if missing:
+        raise wrong_value(
+            f"{' and '.join(missing)} must be given for rule='longrope', because a search with the model finds "
+            "them; got none"
+        )
+    usual = {"factor": to / trained, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    kept = _kept(present) if type(present) is scaling else {}
+    lengths = dict(zip(LENGTHS, (trained, trained, to)))
+    values = {**usual, **kept, **lengths, **options}
+    return scaling(**{name: value for name, value in values.items() if name in names})
+
+
+def _kept(present: Any) -> dict[str, Any]:
+    """The parameters of a scaling that hold for every factor. An attention factor of 1 means that there is none."""
+    kept = {each.name: getattr(present, each.name) for each in fields(present) if each.name not in OF_ONE_FACTOR}
+    return {**kept, "attention_factor": 1.0} if getattr(present, "attention_factor", None) == 1.0 else kept
+
+
+XIONG = "Xiong et al. (2023), Effective Long-Context Scaling, arXiv:2309.16039"
+ONE_FACTOR = (
+    "A rule with one factor for all lengths, as all but dynamic and longrope have, can make short sequences worse, and "
+    "fails suddenly beyond the new length (YaRN, section 3.3)."
+)
+ANOTHER_BASE = (
+    "Not a rule: a greater base for all lengths, by `rope.replace(base=...)`. Xiong et al. raise it from 10,000 to "
+    "500,000 and continue pretraining; Llama 3 is pretrained with 500,000 (section 3.2)."
+)
+# What the columns of numbers mean.
+LEGEND = (
+    ("kept", "pairs whose frequency is not divided"),
+    ("blended", "pairs whose frequency is divided by less than the factor"),
+    ("interpolated", "pairs whose frequency is divided by the factor or more"),
+    (
+        "new angles",
+        "pairs that complete no turn within the trained length, and get angles that training at this length did not "
+        "show",
+    ),
+    ("attention", "the factor of sines and cosines; scores are multiplied by its square"),
+)
+
+
+class Choice(NamedTuple):
+    """What one rule does to an embedding. Numbers are None if the rule cannot be used, and `refusal` says why.
+
+    Attributes
+    ----------
+    rule, does, trade_offs, fine_tuning : str
+        The rule, what it does, and what its papers say.
+    sources : tuple of str
+    rope : RotaryEmbedding or None
+        The extended embedding.
+    kept, blended, interpolated : int
+        The numbers of pairs whose frequency is not divided, divided by less than the factor, and divided by the factor
+        or more.
+    least_divisor, greatest_divisor : float
+    new_angles : int
+        The number of pairs that complete no turn within the trained length, and exceed their greatest trained angle
+        within the extended one.
+    attention_factor : float
+    refusal : str
+    """
+
+    rule: str
+    does: str
+    trade_offs: str
+    fine_tuning: str
+    sources: tuple[str, ...]
+    rope: Any = None
+    kept: int | None = None
+    blended: int | None = None
+    interpolated: int | None = None
+    least_divisor: float | None = None
+    greatest_divisor: float | None = None
+    new_angles: int | None = None
+    attention_factor: float | None = None
+    refusal: str = ""
+
+
+@dataclass(frozen=True)
+class Choices(Report):
+    """The rules that can extend an embedding, and what each does to it.
+
+    Attributes
+    ----------
+    trained, to : int
+        Lengths in tokens.
+    factor : float
+        The ratio of the lengths.
+    pairs, incomplete : int
+        The numbers of rotated pairs, and of those that complete no turn within the trained length.
+    choices : tuple of Choice
+    notes : tuple of str
+    warnings : tuple of str
+        That a rule replaces a scaling with which the model may have been trained.
+    """
+
+    trained: int
+    to: int
+    factor: float
+    pairs: int
+    incomplete: int
+    choices: tuple[Choice, ...]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def sections(self) -> list[Section]:
+        header = ("rule", "kept", "blended", "interpolated", "divided by", "new angles", "attention")
+        texts = [
+            (each.rule, sentence)
+            for each in self.choices
+            for sentence in (
+                f"{each.does[0].upper()}{each.does[1:]}.",
+                each.trade_offs,
+                f"Fine-tuning: {each.fine_tuning}.",
+            )
+        ]
+        rows = [(rule if rule != last else "", text) for (rule, text), (last, _) in zip(texts, [("", ""), *texts])]
+        sources = dict.fromkeys(source for each in self.choices for source in each.sources)
+        return [
+            Section(
+                f"From {self.trained:,} to {self.to:,} tokens: a factor of {self.factor:g}",
+                f"{self.pairs} pairs are rotated. {self.incomplete} of them complete no turn within {self.trained:,} "
+                f"tokens, the trained length{' before scaling' if self.warnings else ''}.",
+            ),
+            Section("Warnings", self.warnings),
+            Section("What each rule does to the pairs", Table(header, [_numbers(each) for each in self.choices])),
+            Section("", Table((), LEGEND)),
+            Section("Trade-offs", Table(("rule", "what it does, and what its papers say"), rows)),
+            Section("Notes", [*self.notes, ONE_FACTOR, ANOTHER_BASE]),
+            Section("Sources", [*sources, XIONG]),
+        ]
+
+
+def _numbers(choice: Choice) -> list[str]:
+    """The row of a choice in the table of numbers."""
+    if choice.least_divisor is None or choice.greatest_divisor is None:
+        return [choice.rule, *["-"] * 5, "not possible" if choice.rule != "longrope" else "needs lists"]
+    least, greatest = (
+        f"{each:.4g}" if each < 1000 else f"{each:,.0f}" for each in (choice.least_divisor, choice.greatest_divisor)
+    )
+    divisors = least if least == greatest else f"{least} to {greatest}"
+    counts = (choice.kept, choice.blended, choice.interpolated)
+    return [choice.rule, *map(str, counts), divisors, str(choice.new_angles), f"{choice.attention_factor:.6g}"]
+
+
+def choices_of(rope: Any, trained: int, to: int) -> Choices:
+    """The report of all rules for one embedding."""
+    frequencies = _frequencies(unscaled(rope))
+    notes = []
+    if rope.scaling is not None:
+        notes.append(
+            f"The embedding is scaled: {rope.scaling.describe()}. A rule replaces this scaling and starts from the "
+            f"base and from {trained:,} tokens."
+        )
+        if rope.softmax_scale != 1.0:
+            notes.append(
+                f"The model multiplies its softmax scale by {rope.softmax_scale:.6g}, which follows from this scaling. "
+                f"Only {rope.scaling.rope_type} keeps such a factor."
+            )
+    choices = tuple(_choice(rope, rule, trained, to, frequencies) for rule in METHODS)
+    notes += [
+        f"{each.rule} is not possible: {each.refusal}" for each in choices if each.refusal and each.rule != "longrope"
+    ]
+    incomplete = sum(trained * w < 2 * pi for w in frequencies if w)
+    pairs, warnings = sum(map(bool, frequencies)), tuple(filter(None, [replaced_scaling(rope)]))
+    return Choices(trained, to, to / trained, pairs, incomplete, choices, tuple(notes), warnings)
+
+
+def _choice(rope: Any, rule: str, trained: int, to: int, frequencies: list[float]) -> Choice:
+    """What a rule does to an embedding whose frequencies are these without scaling."""
+    texts = METHODS[rule][1:]
+    try:
+        result = extended(rope, rule, trained, to, {})
+    except ValueError as error:
+        return Choice(rule, *texts, refusal=str(error).partition(": ")[2])
+    scaled = _frequencies(result)
+    divisors = [w / v if v else 1.0 for w, v in zip(frequencies, scaled) if w]
+    kept = sum(abs(divisor - 1.0) < 1e-9 for divisor in divisors)
+    interpolated = sum(divisor > to / trained * (1.0 - 1e-9) for divisor in divisors)
+    new_angles = sum(0.0 < trained * w < min(2 * pi, to * v * (1.0 - 1e-9)) for w, v in zip(frequencies, scaled))
+    counts = kept, len(divisors) - kept - interpolated, interpolated
+    numbers = (*counts, min(divisors), max(divisors), new_angles, result.attention_factor)
+    return Choice(rule, *texts, result, *numbers)
+
+
+def _frequencies(rope: Any) -> list[float]:
+    """The sizes of all frequencies, in radians per token."""
+    return [abs(w) for row in rope._frequencies.rows for w in row.inv_freq]

@@ -1,0 +1,231 @@
+"""The apply functions of rope_xp: they take the arguments of transformers' functions, and give the same results.
+
+An apply function of transformers rotates arrays by tables, for example ``apply_rotary_pos_emb(q, k, cos, sin)``. Some
+models pass arguments by name, so the apply functions of rope_xp have the same parameters. `APPLY_SIGNATURES` lists all
+signatures that are known.
+"""
+
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+from typing import Any, NamedTuple
+
+import torch
+
+from rope_xp.errors import public
+from rope_xp.huggingface.contexts import FLOAT32_ON_CPU
+from rope_xp.huggingface.rotary import TableFormat
+from rope_xp.kernels import plan
+
+# Two rotations in float32 of numbers below 0.7, each with two products and a sum that are rounded.
+ROTATION_TOLERANCE = 2 * 3 * 2.0**-24
+
+
+@public("rope_xp.huggingface")
+def rotate_by_tables(xs: Any, cos: Any, sin: Any, table_format: TableFormat) -> list[Any]:
+    """Rotate arrays by tables in the format of transformers, which may lack leading axes."""
+    x = xs[0]
+    # Wrappers that cast arguments of modules may have cast the tables.
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    cos, sin = (table.to(dtype)[(None,) * (x.ndim - table.ndim)] for table in table_format.to_columns(cos, sin))
+    rotation = table_format.rotation
+    if table_format.rotates_last:
+        rotation = rotation._replace(first_channel=x.shape[-1] - 2 * cos.shape[-1])
+    return plan.rotate_by_tables(tuple(xs), (sin, cos), -2, lambda: rotation, len(xs), *rotation)
+
+
+# The next three functions also rotate arrays by tables, but the numbers of rows and of tokens may differ.
+
+
+def _rotate_short_queries(xs: Any, cos: Any, sin: Any, table_format: TableFormat) -> list[Any]:
+    """Rotate queries and keys. In an assistant model, there may be queries of the last tokens only."""
+    q, *keys = xs
+    if not keys or q.shape[-2] == keys[0].shape[-2] or cos.shape[-2] == 1:
+        return rotate_by_tables(xs, cos, sin, table_format)
+    last = (..., slice(-q.shape[-2], None), slice(None))
+    return rotate_by_tables([q], cos[last], sin[last], table_format) + rotate_by_tables(keys, cos, sin, table_format)
+
+
+def _rotate_last_tokens(xs: Any, cos: Any, sin: Any, table_format: TableFormat) -> list[Any]:
+    """Rotate the last tokens, which have rows in the tables. The tokens before them stay as they are."""
+    first = xs[0].shape[-2] - cos.shape[-2]
+    rotated = rotate_by_tables([x[..., first:, :] for x in xs], cos, sin, table_format)
+    return [torch.cat((x[..., :first, :], y), -2) for x, y in zip(xs, rotated)]
+
+
+def _rotate_memory_keys(
+    xs: Any, cos: Any, sin: Any, table_format: TableFormat, unrotated: int, groups: int | None, *tables_of_keys: Any
+) -> list[Any]:
+    """Rotate queries, and the keys of a memory: groups of tokens, and then `unrotated` tokens that stay as they are.
+
+    Without `groups`, each group has as many tokens as the queries. Keys that have their own tables are rotated at the
+    last tokens of each group only.
+    """
+    q, k = xs
+    (q_rotated,) = rotate_by_tables([q], cos, sin, table_format)
+    end = k.shape[-2] - unrotated
+    if end == 0:
+        return [q_rotated, k]
+    sizes = (-1, q.shape[-2]) if groups is None else (groups, -1)
+    rotate = _rotate_last_tokens if tables_of_keys else rotate_by_tables
+    cos_k, sin_k = (table.unsqueeze(-3) for table in tables_of_keys or (cos, sin))
+    (rotated,) = rotate([k[..., :end, :].unflatten(-2, sizes)], cos_k, sin_k, table_format)
+    return [q_rotated, torch.cat((rotated.flatten(-3, -2), k[..., end:, :]), -2)]
+
+
+class Call(NamedTuple):
+    """The arguments of one call of an apply function, sorted by their meaning."""
+
+    arrays: tuple[Any, ...]  # None for one that is not given
+    tables: tuple[Any, Any]  # cos and sin
+    heads_axis: int | None = None  # the axis of the arrays that the tables lack
+    rotate: Callable[..., list[Any]] = rotate_by_tables
+    options: tuple[Any, ...] = ()  # more arguments of `rotate`
+
+
+def signature_of(function: Any) -> str:
+    """The parameters of a function as text, without annotations.
+
+    `function` may also be a module: the decorator of the package `kernels` replaces a function by a module.
+    """
+    parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
+    return str(inspect.Signature([each.replace(annotation=inspect.Parameter.empty) for each in parameters]))
+
+
+# The parameters of every apply function of transformers that is known, and what they mean.
+_CALLS: tuple[Callable[..., Call], ...] = (
+    lambda q, k, cos, sin: Call((q, k), (cos, sin)),
+    lambda q, k, cos, sin, unsqueeze_dim=1: Call((q, k), (cos, sin), unsqueeze_dim, _rotate_short_queries),
+    lambda q, k=None, cos=None, sin=None, unsqueeze_dim=1: Call(
+        (q, k), (cos, sin), unsqueeze_dim, _rotate_short_queries
+    ),
+    lambda q, k, cos, sin, position_ids=None, unsqueeze_dim=1: Call(
+        (q, k), (cos, sin), unsqueeze_dim, _rotate_short_queries
+    ),
+    lambda q, k, cos, sin, **kwargs: Call((q, k), (cos, sin), rotate=_rotate_last_tokens),
+    lambda x, cos, sin, unsqueeze_dim=1: Call((x,), (cos, sin), unsqueeze_dim),
+    lambda x, cos, sin, position_ids, unsqueeze_dim=2: Call((x,), (cos, sin), unsqueeze_dim),
+    lambda tensor, sin, cos: Call((tensor,), (cos, sin)),
+    lambda xq, xk, freqs_cis: Call((xq, xk), (freqs_cis.real, freqs_cis.imag)),
+    lambda query, key, freqs_ci: Call((query, key), (freqs_ci.real, freqs_ci.imag)),
+    lambda q, k, cos, sin, num_k_exclude_rope=0, repeat_freqs_k=False: Call(
+        (q, k), (cos, sin), rotate=_rotate_memory_keys, options=(num_k_exclude_rope, None if repeat_freqs_k else 1)
+    ),
+    lambda q, k, cos, sin, cos_k, sin_k, num_k_exclude_rope=0, repeat_freqs_k=1: Call(
+        (q, k), (cos, sin), rotate=_rotate_memory_keys, options=(num_k_exclude_rope, repeat_freqs_k, cos_k, sin_k)
+    ),
+)
+APPLY_SIGNATURES = {signature_of(call): call for call in _CALLS}
+ARRAY_NAMES = ("q", "k", "x", "tensor", "xq", "xk", "query", "key")
+
+
+def known_signature(name: str, function: Any) -> str:
+    """The signature of an apply function of transformers, which must be in `APPLY_SIGNATURES`."""
+    signature = signature_of(function)
+    if signature not in APPLY_SIGNATURES:
+        raise ValueError(f"the signature {name}{signature} is not known")
+    return signature
+
+
+def apply_function(signature: str, table_format: TableFormat, heads_axis: int | None) -> Callable[..., Any]:
+    """An apply function of rope_xp with a signature of `APPLY_SIGNATURES`.
+
+    `heads_axis` is the axis of heads, which the tables lack. It is not used if there is an argument `unsqueeze_dim`.
+    """
+    read_arguments = APPLY_SIGNATURES[signature]
+
+    def apply_rotary_pos_emb(*args: Any, **kwargs: Any) -> Any:
+        call = read_arguments(*args, **kwargs)
+        arrays, (cos, sin) = [array for array in call.arrays if array is not None], call.tables
+        axis = heads_axis if call.heads_axis is None else call.heads_axis
+        if axis is not None:
+            cos, sin = cos.unsqueeze(axis), sin.unsqueeze(axis)
+        rotated = call.rotate(arrays, cos, sin, table_format, *call.options)
+        return tuple(rotated) if len(arrays) > 1 else rotated[0]
+
+    return apply_rotary_pos_emb
+
+
+def largest_difference(original: Any, replacement: Any, table_format: TableFormat) -> float:
+    """The largest difference between the results of two apply functions, over a list of examples.
+
+    If the result of `original` has another shape than its argument, the example is skipped: no model passes such
+    arguments. Infinite if no example remains.
+    """
+    errors = []
+    for arrays, others in _examples(signature_of(original), table_format):
+        expected = _results(original, arrays | others)
+        shapes = [array.shape for array in arrays.values()]
+        if [each.shape for each in expected] != shapes:
+            continue
+        found = _results(replacement, arrays | others)
+        if [each.shape for each in found] != shapes:
+            return float("inf")
+        errors += [(one - other).abs().max() for one, other in zip(expected, found)]
+    return float(torch.stack(errors).max()) if errors else float("inf")  # NaN if any difference is NaN
+
+
+def _examples(signature: str, table_format: TableFormat) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Random arguments: arrays by name, and all others by name."""
+    random = torch.Generator().manual_seed(0)
+    parameters = inspect.signature(APPLY_SIGNATURES[signature]).parameters
+    widths = (2 * table_format.pairs, 2 * table_format.pairs + 2)
+    for width, rows in product(widths, ((2, 5), (1, 5), (5,))):
+        angles = torch.rand(*rows, table_format.pairs, generator=random, **FLOAT32_ON_CPU) * 6
+        tables = _tables_by_name(angles, table_format)
+        given = {name: tables[name] for name in parameters if name in tables}
+        for shapes, more in _example_shapes(parameters):
+            yield (
+                {
+                    name: torch.rand(*shape, width, generator=random, **FLOAT32_ON_CPU) * 1.4 - 0.7
+                    for name, shape in shapes.items()
+                },
+                given | more,
+            )
+
+
+def _tables_by_name(angles: Any, table_format: TableFormat) -> dict[str, Any]:
+    """Tables in the format of transformers, under each name that an apply function may have for them."""
+    if table_format.is_complex:
+        return dict.fromkeys(("freqs_cis", "freqs_ci"), table_format.to_upstream(angles.cos(), angles.sin()))
+    tables = [*table_format.to_upstream(angles.cos(), angles.sin())]
+    tables += table_format.to_upstream((2 * angles).cos(), (2 * angles).sin())
+    return dict(zip(("cos", "sin", "cos_k", "sin_k"), tables))
+
+
+def _example_shapes(parameters: Mapping[str, inspect.Parameter]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Shapes of arrays without their channels, and arguments that are neither arrays nor tables."""
+    arrays = [name for name in parameters if name in ARRAY_NAMES]
+    for shape in ((2, 3, 5), (2, 5, 3), (5, 3), (2, 3, 7)):
+        more: dict[str, Any] = {}
+        if parameters.keys() >= {"x", "position_ids"}:
+            more["position_ids"] = torch.zeros(*shape[:2], 2, dtype=torch.int64)
+        yield dict.fromkeys(arrays, shape), more
+        if "unsqueeze_dim" in parameters:
+            for axis in (1, 2):
+                yield dict.fromkeys(arrays, shape), {**more, "unsqueeze_dim": axis}
+    if arrays == ["q", "k"]:
+        if parameters["k"].default is None:
+            yield {"q": (2, 3, 5)}, {}
+        yield {"q": (2, 3, 2), "k": (2, 3, 5)}, {}
+    if "num_k_exclude_rope" in parameters:
+        yield from _example_memories(type(parameters["repeat_freqs_k"].default))
+
+
+def _example_memories(kind: type) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Shapes of queries and keys of a memory. `repeat_freqs_k` is a number of repetitions, or a bool."""
+    for first, last, frames in product((0, 2), (0, 2), (1, 2)):
+        keys = (2, 3, (first + 5) * frames + last)
+        options = {"num_k_exclude_rope": last, "repeat_freqs_k": frames if kind is int else frames > 1}
+        yield {"q": (2, 3, 5), "k": keys}, options
+    yield {"q": (2, 3, 5), "k": (2, 3, 2)}, {"num_k_exclude_rope": 2}
+
+
+def _results(function: Any, arguments: dict[str, Any]) -> tuple[Any, ...]:
+    """The results of a function; empty if it refuses the shapes."""
+    try:
+        result = function(**arguments)
+    except (RuntimeError, IndexError, ValueError):
+        return ()
+    return result if isinstance(result, tuple) else (result,)

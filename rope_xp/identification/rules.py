@@ -1,0 +1,564 @@
+"""The base and the scaling rule that explain measured frequencies."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from math import ceil, exp, floor, inf, log, log10, pi
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rope_xp.frequencies import (
+    LinearScaling,
+    Llama3Scaling,
+    MixedNTKScaling,
+    NTKScaling,
+    ProportionalScaling,
+    Scaling,
+    YarnScaling,
+    geometric,
+)
+from rope_xp.identification.calls import ROUNDOFF
+
+# A number of more digits than this, within the error of a measurement, is not taken for the number that someone chose.
+FEW_DIGITS = 5
+# Lengths, exponents of mixed NTK scaling and bases of published models. They are tried where several are possible.
+LENGTHS = tuple(1 << k for k in range(9, 21))
+EXPONENTS = (1.0, *(k / 8 for k in (1, 2, 3, 4, 5, 6, 7, 12, 16)), *(k / 10 for k in (1, 2, 3, 4, 6, 7, 8, 9)))
+USUAL_BASES = (10_000.0, 500_000.0, 1_000_000.0, 150_000.0)
+FACTORS = (*(k / 4 for k in range(5, 40)), *range(10, 65), 100, 128, 256, 512, 1000, 1024)
+
+
+def roundings(frequencies: np.ndarray) -> np.ndarray:
+    """How many units of roundoff a product of position and frequency may be off.
+
+    Position, frequency and product are rounded. An exponent such as -j * log(base), if it is rounded, has an error that
+    grows with it.
+    """
+    return 5.0 + 3.0 * np.abs(np.log(np.maximum(np.abs(frequencies), 1e-30)))
+
+
+class Rule(NamedTuple):
+    """A base and a scaling, as `RotaryEmbedding` takes them. `digits` counts those of all its numbers.
+
+    `change` is what a function does to the rule, in words; no `RotaryEmbedding` does that. It is empty, "with its ramp
+    reversed" or "applied twice".
+    """
+
+    base: float
+    scaling: Scaling | None
+    digits: int
+    change: str = ""
+
+    def in_words(self) -> str:
+        if self.scaling is None:
+            return f"base {self.base:g}"
+        return f"base {self.base:g} with scaling {self.scaling.describe()}" + (
+            f", {self.change}" if self.change else ""
+        )
+
+    def frequencies(self, rotary_dim: int) -> tuple[float, ...]:
+        """The frequencies, with the change."""
+        scaling = self.scaling or Scaling()
+        scaled = scaling.frequencies(self.base, rotary_dim)
+        if not self.change:
+            return scaled
+        if isinstance(scaling, Llama3Scaling):
+            return tuple(_llama3_scaled(once, scaling) for once in scaled)
+        unscaled = geometric(self.base, rotary_dim)
+        if isinstance(scaling, YarnScaling) and self.change == "with its ramp reversed":
+            return tuple(w + w / scaling.factor - once for w, once in zip(unscaled, scaled))
+        return tuple(once * once / w for w, once in zip(unscaled, scaled))
+
+
+def _llama3_scaled(w: float, scaling: Llama3Scaling) -> float:
+    """A frequency, scaled by Llama 3's rule."""
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    turns = scaling.original_max_position_embeddings * w / (2 * pi)
+    kept = float(turns > high) if turns < low or turns > high else (turns - low) / ((high - low) or 1.0)
+    return (1.0 - kept) * w / scaling.factor + kept * w
+
+
+class Interval(NamedTuple):
+    """The numbers from `least` to `most`."""
+
+    least: float
+    most: float
+
+    def widened(self) -> "Interval":
+        """A little wider, for the rounding of what gave it."""
+        more = 1e-9 * max(abs(self.least), abs(self.most))
+        return Interval(self.least - more, self.most + more)
+
+    @classmethod
+    def of_all(cls, ends: np.ndarray) -> "Interval | None":
+        """The numbers in all of the intervals whose ends are the columns; None if there are none."""
+        ends = ends[:, np.isfinite(ends).all(axis=0)]
+        if not ends.size:
+            return None
+        found = cls(float(ends.min(axis=0).max()), float(ends.max(axis=0).min()))
+        return found if found.widened().least <= found.widened().most else None
+
+    def times(self, number: float) -> "Interval":
+        return Interval(self.least * number, self.most * number)
+
+    def under(self, number: float) -> "Interval":
+        """The quotients of a number by those of the interval."""
+        return Interval(number / self.most, number / self.least if self.least > 0.0 else inf)
+
+
+class Measured(NamedTuple):
+    """Measured frequencies of all pairs, without sign, the allowed error of each, and the attention factor.
+
+    The frequency 0 is exact: such pairs are not rotated.
+    """
+
+    values: np.ndarray
+    errors: np.ndarray
+    magnitude: float
+    magnitude_error: float
+
+    @property
+    def rotary_dim(self) -> int:
+        return 2 * len(self.values)
+
+    def agree(self, frequencies: object) -> bool:
+        """Whether these frequencies explain the measured ones."""
+        return bool((np.abs(np.asarray(frequencies) - self.values) <= self.errors).all())
+
+
+def rule_of(values: np.ndarray, errors: np.ndarray, magnitude: float, magnitude_error: float) -> Rule | None:
+    """The rule with the fewest digits that explains the frequencies; None without.
+
+    Frequencies are first taken as exact, then as rounded to float32, then, if all of them have so few bits, to
+    bfloat16.
+    """
+    off = roundings(values)
+    allowed = [ROUNDOFF["float64"] * off, ROUNDOFF["float32"] * off]
+    if (np.abs(rounded_to(8, values) - values) <= errors + 4 * ROUNDOFF["float64"] * values).all():
+        allowed.append(np.full(len(values), 1.01 * ROUNDOFF["bfloat16"]))
+    for relative in allowed:
+        measured = Measured(values, errors + values * relative, magnitude, magnitude_error)
+        found = list(_candidates(measured))
+        if found:
+            return min(found, key=lambda rule: rule.digits)
+    return None
+
+
+def simplest(least: float, most: float) -> tuple[float, int]:
+    """The number between two positive ones that has the fewest digits, and how many; (inf, 99) if there is none."""
+    if not 0.0 < least <= most:
+        return inf, 99
+    exponent = floor(log10(most))
+    for digits in range(1, 18):
+        scale = digits - 1 - exponent
+        middle = round((least + most) / 2 * 10.0**scale)
+        for each in (middle, middle - 1, middle + 1):
+            number = float(f"{each}e{-scale}")
+            if least <= number <= most:
+                return number, digits
+    return (least + most) / 2, 18
+
+
+def _is_power(number: float) -> bool:
+    """Whether a number is a power of two from 64 on, as lengths are."""
+    return number >= 64 and number == int(number) and int(number).bit_count() == 1
+
+
+def digits_of(number: float) -> int:
+    """How many digits a number has."""
+    return simplest(number * (1 - 1e-15), number * (1 + 1e-15))[1]
+
+
+def rounded_to(bits: int, values: np.ndarray) -> np.ndarray:
+    """Values rounded to so many significant bits."""
+    fraction, exponent = np.frexp(values)
+    return np.ldexp(np.round(fraction * 2**bits) / 2**bits, exponent)
+
+
+def _candidates(measured: Measured) -> Iterator[Rule]:
+    """All rules that explain the frequencies."""
+    values = measured.values
+    if len(values) < 2 or (values <= 0.0).all():
+        return
+    rotated = int(np.count_nonzero(values))
+    if rotated < len(values):
+        if rotated > 1 and not values[rotated:].any():
+            yield from _proportional(measured, rotated)
+        return
+    plain = list(_geometric(measured))
+    yield from plain
+    if any(rule.digits <= FEW_DIGITS for rule in plain):
+        return
+    yield from _changed_base(measured, plain)
+    yield from _mixed(measured)
+    yield from _ramps(measured)
+
+
+def _geometric(measured: Measured) -> Iterator[Rule]:
+    """A base alone, or with all frequencies divided by one factor."""
+    factor, digits = _quotient(1.0, measured.values[0], measured.errors[0])
+    if abs(measured.values[0] - 1.0) <= measured.errors[0]:
+        factor, digits = 1.0, 0
+    base, of_base = _base(measured, factor, len(measured.values))
+    if factor >= 1.0 and base >= 1.0 and of_base < 99:
+        scaling = None if factor == 1.0 else LinearScaling(factor=factor)
+        yield from _if_it_agrees(measured, Rule(base, scaling, digits + of_base))
+
+
+def _base(measured: Measured, factor: float, pairs: int) -> tuple[float, int]:
+    """The simplest base of the first pairs, whose frequencies are divided by `factor`, and its digits."""
+    return simplest(*_interval(measured, factor, pairs)) if pairs > 1 and factor < inf else (inf, 99)
+
+
+def _interval(measured: Measured, factor: float, pairs: int) -> tuple[float, float]:
+    """The least and the greatest base that explain the first pairs."""
+    least, most = _bounds(measured, factor)
+    return float(least[: pairs - 1].max()), float(most[: pairs - 1].min())
+
+
+def _bounds(measured: Measured, factor: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the greatest base of each pair but the first. A frequency may be as small as its error."""
+    w, error = measured.values[1:] * factor, measured.errors[1:] * factor
+    power = -measured.rotary_dim / (2 * np.arange(1, len(w) + 1))
+    return (w + error) ** power, np.where(w > error, np.where(w > error, w - error, 1.0) ** power, 1e300)
+
+
+def _quotient(of: float, value: float, error: float) -> tuple[float, int]:
+    """The simplest ``of / value``, and its digits."""
+    return simplest(of / (value + error), of / (value - error)) if value > error else (inf, 99)
+
+
+def _if_it_agrees(measured: Measured, rule: Rule) -> Iterator[Rule]:
+    scaling = Scaling() if rule.scaling is None else rule.scaling
+    if measured.agree(scaling.frequencies(rule.base, measured.rotary_dim)):
+        yield rule
+
+
+def _proportional(measured: Measured, rotated: int) -> Iterator[Rule]:
+    """A progression over the whole width, of which only the first pairs are rotated."""
+    factor, digits = _quotient(1.0, measured.values[0], measured.errors[0])
+    base, of_base = _base(measured, factor, rotated)
+    if 1.0 <= factor < inf and 1.0 <= base < inf:
+        part = rotated / len(measured.values)
+        shorter, of_part = simplest(part, (rotated + 1 - 1e-9) / len(measured.values))  # it is rounded down to pairs
+        part = shorter if of_part < digits_of(part) else part
+        scaling = ProportionalScaling(partial_rotary_factor=part, factor=factor)
+        yield from _if_it_agrees(measured, Rule(base, scaling, digits + of_base))
+
+
+def _changed_base(measured: Measured, plain: list[Rule]) -> Iterator[Rule]:
+    """A simple base that NTK-aware scaling by a simple factor changed."""
+    width = measured.rotary_dim
+    for rule in plain:
+        if rule.scaling is None and width > 2:
+            least, most = _interval(measured, 1.0, len(measured.values))
+            for factor in FACTORS:
+                power = factor ** (width / (width - 2))
+                base, digits = simplest(least / power, most / power)
+                if digits <= 2 and base >= 100.0:
+                    yield Rule(base, NTKScaling(factor=float(factor)), digits + 1 + digits_of(factor))
+
+
+def _mixed(measured: Measured) -> Iterator[Rule]:
+    """A simple base and a simple factor of NTK scaling that divides the first pair too, with usual exponents."""
+    first, error = measured.values[0], measured.errors[0]
+    if first + error >= 1.0 or first <= error:
+        return
+    numbers = np.arange(1, len(measured.values) + 1, dtype=float)
+    for exponent in EXPONENTS:
+        of_last = float(numbers[-1] ** exponent)
+        least, most = (exp(min(-log(each) * of_last, 300.0)) for each in (first + error, first - error))
+        factor, digits = simplest(least, most)
+        if digits > FEW_DIGITS or factor > 1e15:
+            continue
+        divisors = np.exp(log(factor) * (numbers / numbers[-1]) ** exponent)
+        unscaled = measured._replace(values=measured.values * divisors, errors=measured.errors * divisors)
+        base, of_base = _base(unscaled, 1.0, len(numbers))
+        if digits + of_base <= FEW_DIGITS and base >= 1.0:
+            scaling = MixedNTKScaling(factor=factor, mixed_b=exponent)
+            yield from _if_it_agrees(measured, Rule(base, scaling, digits + of_base + (1 if exponent == 1.0 else 2)))
+
+
+class Ramp(NamedTuple):
+    """Frequencies of which the first are kept, the last divided by `factor`, and those between partly divided.
+
+    `kept` is the part that is not divided, 1 for the first pairs and 0 for the last, and `errors` are its errors.
+    """
+
+    base: float
+    factor: float
+    unscaled: np.ndarray
+    kept: np.ndarray
+    errors: np.ndarray
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The last pair that is kept, and the first one that is divided by the whole factor."""
+        return int(np.flatnonzero(self.kept >= 1.0 - self.errors)[-1]), int(
+            np.flatnonzero(self.kept > self.errors)[-1]
+        ) + 1
+
+    def line(self, along: np.ndarray) -> tuple[Interval, Interval] | None:
+        """Where the kept part is 1 and where it is 0, if it is linear in these numbers; None if it is not.
+
+        Any two pairs between the ends give an interval for each; all of these must agree.
+        """
+        x, least, most = self._between(along)
+        one, other = np.triu_indices(len(x), 1)
+        a, b = np.stack([least, most, least, most])[:, one], np.stack([least, most, most, least])[:, other]
+        with np.errstate(divide="ignore"):
+            slope = np.where(a > b, (x[other] - x[one]) / (a - b), np.nan)  # a ramp that goes up is none
+        kept, divided = x[one] - (1.0 - a) * slope, x[other] + b * slope
+        ends = Interval.of_all(kept), Interval.of_all(divided)
+        return None if ends[0] is None or ends[1] is None else (ends[0], ends[1])
+
+    def end_where_kept(self, along: np.ndarray, divided: float) -> Interval | None:
+        """Where the kept part is 1, if it is 0 at `divided`."""
+        x, least, most = self._between(along)
+        return Interval.of_all(divided + (x - divided) / np.stack([least, most]))
+
+    def end_where_divided(self, along: np.ndarray, kept: float) -> Interval | None:
+        """Where the kept part is 0, if it is 1 at `kept`."""
+        x, least, most = self._between(along)
+        return Interval.of_all(kept + (x - kept) / (1.0 - np.stack([least, most])))
+
+    def _between(self, along: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The numbers of the pairs between both ends, and the least and the greatest part that is kept of each."""
+        first, last = self.ends
+        at = slice(first + 1, last)
+        return along[at], self.kept[at] - self.errors[at], self.kept[at] + self.errors[at]
+
+
+def _ramps(measured: Measured) -> Iterator[Rule]:
+    """The rules that keep the frequencies of fast pairs, and divide those of slow ones by a factor."""
+    if abs(measured.values[0] - 1.0) <= measured.errors[0]:
+        for base, digits in _bases(measured):
+            found = [rule for ramp in _ramps_of(measured, base) for rule in _of_ramp(measured, ramp, digits)]
+            if found:
+                yield from found
+                return
+
+
+def _of_ramp(measured: Measured, ramp: Ramp, digits: int) -> Iterator[Rule]:
+    """The rules of a ramp. None is simpler than one whose numbers are usual."""
+    for scaling in itertools.chain(_llama3(ramp), _yarn(measured, ramp)):
+        rule = Rule(ramp.base, scaling, digits + _digits_of_scaling(scaling))
+        if measured.agree(scaling.frequencies(ramp.base, measured.rotary_dim)):
+            yield rule
+            if rule.digits <= digits + FEW_DIGITS:
+                return
+
+
+def _digits_of_scaling(scaling: Scaling) -> int:
+    """The digits of the numbers that someone chose: a length that is a power of two counts as one of one digit."""
+    numbers = [value for value in vars(scaling).values() if isinstance(value, (int, float)) and value is not True]
+    usual = [value for value in (1.0, 4.0, 32.0) if value in numbers]
+    return sum(1 if _is_power(number) else digits_of(float(number)) for number in numbers if number) - len(usual) // 2
+
+
+def _ramps_of(measured: Measured, base: float) -> Iterator[Ramp]:
+    """The ramps of a base: with the simplest factor of as many slow pairs as have one."""
+    unscaled = np.asarray(geometric(base, measured.rotary_dim))
+    least = (unscaled / (measured.values + measured.errors))[::-1]
+    most = (unscaled / np.maximum(measured.values - measured.errors, 1e-300))[::-1]
+    least, most = np.maximum.accumulate(least), np.minimum.accumulate(most)
+    together = int(np.count_nonzero(least <= most))  # the slow pairs that one factor explains
+    factors = dict.fromkeys(simplest(least[k], most[k]) for k in (together - 1, 3 * together // 4, together // 2, 0))
+    for factor, digits in factors:
+        if 1.0 < factor < 1e15 and digits <= FEW_DIGITS:
+            of = 1.0 - 1.0 / factor
+            error = measured.errors / unscaled / of + 1e-9
+            yield Ramp(base, factor, unscaled, (measured.values / unscaled - 1.0 / factor) / of, error)
+
+
+def _bases(measured: Measured, of_last_pairs: bool = False) -> Iterator[tuple[float, int]]:
+    """The simplest bases of the first pairs, or of the last ones, and their digits; then usual bases.
+
+    The base of the most pairs that have one of few digits is the first.
+    """
+    order = slice(None, None, -1 if of_last_pairs else 1)
+    least, most = _bounds(measured)
+    least, most = np.maximum.accumulate(least[order]), np.minimum.accumulate(most[order])
+    found: dict[float, int] = {}
+    for end in range(int(np.count_nonzero(least <= most)) - 1, -1, -1):
+        base, digits = simplest(float(least[end]), float(most[end]))
+        if digits <= FEW_DIGITS and base > 1.0:
+            found[base] = digits
+        if len(found) == 3:
+            break
+    yield from (found | {base: digits_of(base) for base in USUAL_BASES}).items()
+
+
+def _llama3(ramp: Ramp) -> Iterator[Scaling]:
+    """The kept part is linear in the frequency. Only the ratios of length and factors matter."""
+    first, last = ramp.ends
+    turns = ramp.unscaled / (2 * pi)  # per token
+    if last == first + 1:  # a step
+        length = _whole(float(1.0 / turns[first]), float(1.0 / turns[last]))
+        if length:
+            yield _llama3_scaling(ramp.factor, 1.0, 1.0, length)
+        return
+    lengths: list[int] = []
+    ends = ramp.line(turns)
+    if last == first + 2:  # one pair gives the length if the factors are the usual ones
+        kept, error = ramp.kept[first + 1], ramp.errors[first + 1]
+        lengths = [_whole(*(float((1.0 + 3.0 * each) / turns[first + 1]) for each in (kept - error, kept + error)))]
+        low = Interval(float(turns[last]), float(turns[first + 1]))
+    elif ends is None or ends[1].widened().least <= 0.0:
+        return
+    else:
+        low = ends[1].widened()
+        lengths = [_whole(1.0 / low.most, 1.0 / low.least)]
+    for length in (*lengths, *LENGTHS):
+        if length:
+            of_low = _near(1.0, low.times(length))
+            high = ramp.end_where_kept(turns, of_low / length)
+            of_high = inf if high is None else _near(4.0, high.widened().times(length))
+            if 0.0 < of_low <= of_high < inf:
+                yield _llama3_scaling(ramp.factor, of_low, of_high, length)
+
+
+def _llama3_scaling(factor: float, low: float, high: float, length: int) -> Scaling:
+    return Llama3Scaling(
+        factor=factor, low_freq_factor=low, high_freq_factor=high, original_max_position_embeddings=length
+    )
+
+
+def _yarn(measured: Measured, ramp: Ramp) -> Iterator[Scaling]:
+    """The divided part is linear in the number of the pair. Its ends follow from the ratios of length and betas."""
+    first, last = ramp.ends
+    width = measured.rotary_dim
+    ends = (Interval(first, first), Interval(last, last))
+    if last - first > 2:
+        found = ramp.line(np.arange(len(ramp.kept), dtype=float))
+        if found is None:
+            return
+        ends = found
+    start, stop = (each.widened() for each in ends)
+    options = {"factor": ramp.factor, "attention_factor": _attention_factor(measured, ramp.factor)}
+    for begin, end in itertools.product(_integers_in(start), _integers_in(stop)):
+        if 0 <= begin < end <= width - 1:
+            fast = Interval(float(begin) if begin else -inf, begin + 1 - 1e-9)
+            slow = Interval(end - 1 + 1e-9, float(end) if end < width - 1 else inf)
+            of_fast, of_slow = (_tokens_per_turn(each, ramp.base, width) for each in (fast, slow))
+            for length in _lengths(of_fast, of_slow):
+                betas = _near(32.0, of_fast.under(length)), _near(1.0, of_slow.under(length))
+                yield from _yarn_scaling(*betas, length, **options)
+    if last - first > 2 and start.least < stop.most:
+        of_fast, of_slow = (_tokens_per_turn(each, ramp.base, width) for each in (start, stop))
+        if start.least <= 0.0 <= start.most:  # a ramp that would begin before the pairs begins with them
+            of_fast = of_fast._replace(least=0.0)
+        for length in _lengths(of_fast, of_slow):
+            fast = _near(32.0, of_fast.under(length))
+            begin = width * log(length / (fast * 2 * pi)) / (2 * log(ramp.base)) if 0.0 < fast < inf else 0.0
+            end = ramp.end_where_divided(np.arange(len(ramp.kept), dtype=float), max(begin, 0.0))
+            if end is not None:
+                slow = _near(1.0, _tokens_per_turn(end.widened(), ramp.base, width).under(length))
+                yield from _yarn_scaling(fast, slow, length, truncate=False, **options)
+
+
+def _tokens_per_turn(pairs: Interval, base: float, width: int) -> Interval:
+    """The wavelengths of these numbers of pairs, in tokens."""
+    return Interval(*(2 * pi * exp(min(2 * each / width * log(base), 90.0)) for each in pairs))
+
+
+def _lengths(of_fast: Interval, of_slow: Interval) -> Sequence[int]:
+    """The original length for which the betas are those of the paper; without one, usual lengths."""
+    paper = _whole(max(32.0 * of_fast.least, of_slow.least), min(32.0 * of_fast.most, of_slow.most))
+    return (paper,) if paper else LENGTHS
+
+
+def _yarn_scaling(fast: float, slow: float, length: int, **options: Any) -> Iterator[Scaling]:
+    if 2.0**-53 <= slow <= fast <= 2.0**53:
+        yield YarnScaling(original_max_position_embeddings=length, beta_fast=fast, beta_slow=slow, **options)
+
+
+def _near(usual: float, interval: Interval) -> float:
+    """The usual number if the interval holds it, else the simplest one of it; inf if there is none."""
+    if interval.least <= usual <= interval.most:
+        return usual
+    return simplest(max(interval.least, 1e-12), min(interval.most, 1e15))[0]
+
+
+def _integers_in(interval: Interval) -> Iterable[int]:
+    """A few whole numbers of an interval, the middle ones if there are more."""
+    numbers = range(ceil(interval.least - 1e-6), floor(interval.most + 1e-6) + 1)
+    return numbers[max(len(numbers) // 2 - 2, 0) :][:4]
+
+
+def changed_rule_of(values: np.ndarray, errors: np.ndarray, magnitude: float, magnitude_error: float) -> Rule | None:
+    """The rule that explains the frequencies after a usual mistake: its ramp reversed, or the rule applied twice."""
+    if len(values) < 3 or (values <= 0.0).any():
+        return None
+    for relative in (ROUNDOFF["float64"], ROUNDOFF["float32"]):
+        measured = Measured(values, errors + values * relative * roundings(values), magnitude, magnitude_error)
+        found = [*_twice(measured), *_reversed(measured)]
+        if found:
+            return min(found, key=lambda rule: rule.digits)
+    return None
+
+
+def _twice(measured: Measured) -> Iterator[Rule]:
+    """YaRN twice divides by the square of what it divides by; Llama 3's rule sees the frequencies of the first time."""
+    if abs(measured.values[0] - 1.0) > measured.errors[0]:
+        return
+    for base, digits in _bases(measured):
+        unscaled = np.asarray(geometric(base, measured.rotary_dim))
+        once = np.sqrt(measured.values * unscaled)
+        of_once = measured._replace(values=once, errors=measured.errors * unscaled / once + 1e-15 * once)
+        for ramp in _ramps_of(of_once, base):
+            guesses = [
+                _llama3_scaling(ramp.factor, 1.0, high, length) for high in (4.0, 2.0, 8.0) for length in LENGTHS
+            ]
+            for scaling in (*_yarn(of_once, ramp), *guesses):
+                rule = Rule(base, scaling, digits + _digits_of_scaling(scaling), "applied twice")
+                if measured.agree(rule.frequencies(measured.rotary_dim)):
+                    yield rule
+
+
+def _reversed(measured: Measured) -> Iterator[Rule]:
+    """YaRN whose fast pairs are divided, and whose slow ones are kept."""
+    factor, of_factor = _quotient(1.0, measured.values[0], measured.errors[0])
+    if not 1.0 < factor < 1e15 or of_factor > FEW_DIGITS:
+        return
+    for base, digits in _bases(measured, of_last_pairs=True):
+        unscaled = np.asarray(geometric(base, measured.rotary_dim))
+        of = 1.0 - 1.0 / factor
+        kept = (1.0 - measured.values / unscaled) / of
+        ramp = Ramp(base, factor, unscaled, kept, measured.errors / unscaled / of + 1e-9)
+        if not (kept >= 1.0 - ramp.errors).any() or not (kept > ramp.errors).any():
+            continue
+        for scaling in _yarn(measured, ramp):
+            rule = Rule(base, scaling, digits + _digits_of_scaling(scaling), "with its ramp reversed")
+            if measured.agree(rule.frequencies(measured.rotary_dim)):
+                yield rule
+
+
+def _whole(least: float, most: float) -> int:
+    """The simplest whole number between two others: a power of two, or the one with the fewest digits; 0 if none."""
+    least = max(least, 1.0)
+    if not least <= most < 2.0**53 or ceil(least) > most:
+        return 0
+    power = 1 << (ceil(least) - 1).bit_length()
+    if power <= most:
+        return power
+    number = simplest(ceil(least), floor(most))[0]
+    return int(number) if number == int(number) else ceil(least)
+
+
+def _attention_factor(measured: Measured, factor: float) -> float | None:
+    """The attention factor to state for YaRN: None if the measured one is the paper's."""
+    if abs(0.1 * log(factor) + 1.0 - measured.magnitude) <= measured.magnitude_error:
+        return None
+    return simplest(measured.magnitude - measured.magnitude_error, measured.magnitude + measured.magnitude_error)[0]
+
+
+def attention_in_words(scaling: YarnScaling, factor: float, error: float) -> str:
+    """How an attention factor that was measured differs from YaRN's own; empty if it does not."""
+    usual = replace(scaling, attention_factor=None).resolved_attention_factor
+    if abs(factor - usual) <= error:
+        return ""
+    if abs(factor - usual**2) <= error:
+        return f"the attention factor of YaRN, {usual:.6g}, is applied twice"
+    return f"the attention factor is {factor:.6g}; that of YaRN with factor {scaling.factor:g} is {usual:.6g}"

@@ -1,0 +1,489 @@
+"""The steps of `identify`: matrices, pairs, angles, frequencies, and the value that explains them."""
+
+from dataclasses import replace
+from math import pi
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rope_xp.embedding import RotaryEmbedding
+from rope_xp.frequencies import YarnScaling
+from rope_xp.identification.blocks import (
+    Blocks,
+    Channels,
+    alone_in_words,
+    blocks_of,
+    channels_of,
+    probes,
+    rotations_of,
+    roundoff_of,
+    why_no_rotation,
+)
+from rope_xp.identification.calls import ROUNDOFF
+from rope_xp.identification.identification import Identification
+from rope_xp.identification.irregular import first_unlike, irregularity
+from rope_xp.identification.maps import Behaviour, behaviour_of, factor_of_scaling
+from rope_xp.identification.maps import frequencies_of as numbers_of
+from rope_xp.identification.phases import (
+    COARSE_BITS,
+    PRECISIONS,
+    Frequencies,
+    Precision,
+    Start,
+    frequencies_of,
+    narrowed,
+    powers,
+    precision_of,
+    spread,
+    start_of,
+    wrapped,
+)
+from rope_xp.identification.probe import STRIDES, Probe
+from rope_xp.identification.rules import attention_in_words, rounded_to, roundings, simplest
+from rope_xp.identification.values import Rotation, Value, in_terms_of, rule_in_any_order, value_near, value_of
+
+# Positions of short calls. Differences of positions repeat: 1 - 0 and 5 - 4, 2 - 0 and 4 - 2.
+SHORT = np.array([0, 1, 2, 4, 5])
+# Lengths to test if longer ones fail.
+LENGTHS = tuple(2**k for k in (20, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3))
+# Sines and cosines with this unit roundoff, or a greater one, give frequencies at many positions only.
+COARSE = ROUNDOFF["float16"]
+# Numbers so many times larger than small ones, which float16 holds too. Functions that limit them are not linear.
+LOUDER = 256
+# All positions below it are tried before a value is said to explain the function.
+TRIED = 4096
+# Positions that are no powers of two, whose products with frequencies are rounded, and which bfloat16 rounds.
+ODD = (3, 7, 37, 101, 257, 259, 511, 1001, 2047, 4097, 10_007, 32_771, 65_537, 100_000, 131_071, 1_048_575)
+
+
+class Measurement(NamedTuple):
+    """Blocks "positions pairs 2 2" of one long call, whose positions begin with those of `powers`."""
+
+    positions: np.ndarray
+    blocks: np.ndarray
+
+
+class Search:
+    """One search. `report` holds what is known so far, and `reasons` the sentences about it.
+
+    Parameters
+    ----------
+    probe : Probe
+    seq_len : int
+        Positions below it are called.
+    near : RotaryEmbedding, optional
+        A value that the function may compute: it is tried first, and with few changes.
+
+    Attributes
+    ----------
+    behaviour : Behaviour or None
+        What the function does, as a value; None if no value explains it.
+    cause : str
+        Why there is none, for `compare`: "unknown", or "sections" if axes alone differ from a value near it.
+    """
+
+    def __init__(self, probe: Probe, seq_len: int, near: RotaryEmbedding | None = None):
+        self.probe = probe
+        self.seq_len = seq_len
+        self.near = near
+        self.eps = self.of_results = probe.eps
+        self.short = SHORT
+        self.behaviour: Behaviour | None = None
+        self.cause = "unknown"
+        self.reasons: list[str] = []
+        self._limits: dict[str, str] = {}  # why longer positions were not tested: the last words of each kind
+        self.report = Identification(
+            shape=probe.shape, axis=probe.axis, library=probe.library or None, dtype=probe.dtype or None
+        )
+
+    def run(self) -> "Search":
+        """The same search, done."""
+        if self._can_be_called():
+            with np.errstate(all="ignore"):  # extreme numbers of a function
+                self._search()
+        return self
+
+    def identification(self) -> Identification:
+        """The report, with what more calls say about the value."""
+        if self.behaviour is not None:
+            self._confirm(self.behaviour)
+        reasons = dict.fromkeys([*self.reasons, *self.probe.problems])
+        return replace(self.report, reasons=tuple(each[0].upper() + each[1:] + "." for each in reasons))
+
+    def _confirm(self, behaviour: Behaviour) -> None:
+        """Whether the value explains other positions and other calls."""
+        longest = (self.report.longest or 0) + 1
+        tried = min(TRIED, longest)
+        unlike = first_unlike(self.probe, behaviour, tried)
+        if unlike is not None:
+            self.note(f"at position {unlike:,}, it is not the function that it is at other positions")
+        elif self.report.rope is not None:
+            self.note(f"all positions below {tried:,} were tried")
+        irregular = self.probe.irregular or irregularity(self.probe, longest)
+        if irregular:
+            self.note(f"the result does not follow from the channels and the position alone: {irregular}")
+        if unlike is not None or irregular:
+            self.note(rope=None, confidence=0.0)
+
+    def _search(self) -> None:
+        matrices = self._matrices()
+        for stride in STRIDES[1:]:
+            if matrices is not None and np.ptp(matrices, axis=0).max() <= 64 * self.eps:
+                self.short = SHORT * stride  # small positions are not rotated, or have the position 0 of a group
+                matrices = self._matrices()
+        if matrices is not None:
+            self.eps = max(self.probe.eps, _roundoff_of(matrices))
+            if self._is_linear(matrices):
+                self._rotation(matrices)
+
+    def note(self, words: str = "", **known: Any) -> None:
+        """Add a reason, and what is known."""
+        self.reasons += [words] if words else []
+        self.report = replace(self.report, **known)
+
+    def _can_be_called(self) -> bool:
+        """Whether the function can be probed. Says what decides its results, if positions do not."""
+        follows, axis = self.probe.follows, self.probe.axis
+        if follows == "first call":
+            words = "it keeps state: a call repeats the positions of the first call with its shape, and ignores its own"
+            self.note(words, stateful=True)
+        elif follows == "nothing":
+            self.note("not a rotary embedding: the result depends neither on positions nor on the order of rows")
+            self.note(is_rotation=False)
+        elif follows == "index":
+            words = "" if self.probe.is_stated else "; state `shape` to find out whether that axis holds heads"
+            self.note(f"it ignores positions: each row is rotated by its index along the axis {axis}{words}")
+        if axis == "heads":
+            self.note("heads are rotated in place of positions: equal rows of different heads get different angles")
+        return follows not in (None, "nothing")
+
+    def _matrices(self) -> np.ndarray | None:
+        """The matrix of each position of `SHORT`, "positions outputs inputs"."""
+        width = self.probe.head_dim
+        results = self.probe(np.tile(np.eye(width), (len(SHORT), 1)), np.repeat(self.short, width))
+        return None if results is None else results.reshape(len(SHORT), width, width).transpose(0, 2, 1)
+
+    def _is_linear(self, matrices: np.ndarray) -> bool:
+        """Whether the matrices explain the results for other rows."""
+        x = _integers(len(SHORT), self.probe.head_dim)
+        y, louder = self.probe(x, self.short), self.probe(LOUDER * x, self.short)
+        if y is None or louder is None:
+            return False
+        close = 64 * self.eps * np.abs(y).max() * self.probe.head_dim**0.5
+        self.of_results = max(self.probe.eps, _roundoff_of(y))
+        if np.abs(louder / LOUDER - y).max() > close:
+            times = f"{LOUDER} times x does not give {LOUDER} times the result"
+            self.note(f"not a rotation: the function is not linear in x; {times}")
+            self.note(is_rotation=False)
+        elif np.abs(np.einsum("poi,pi->po", matrices, x) - y).max() > close:
+            self.note("not a rotation: the result of a row is not the sum of the results of its channels")
+            self.note(is_rotation=False)
+        else:
+            return True
+        return False
+
+    def _rotation(self, matrices: np.ndarray) -> None:
+        """Pairs, then angles."""
+        channels = channels_of(matrices, self.eps)
+        self.note(relative=_are_scores_relative(matrices, self.eps))
+        pairs = tuple((int(a), int(b)) for a, b in channels.inputs)
+        self.note(pairs=pairs, kept=channels.kept)
+        if channels.problem is not None:
+            self.note(f"not a rotation: {channels.problem}", is_rotation=False)
+        else:
+            self._angles(channels, self._measure(channels, matrices), matrices)
+
+    def _measure(self, channels: Channels, matrices: np.ndarray) -> Measurement:
+        """The blocks at positions as long as the function follows.
+
+        A shorter call follows if a long one fails, if a long one changes the result of a short position, or if angles
+        do not follow. Then the first call is made again, to find out whether the long ones changed its result.
+        """
+        found = short = Measurement(self.short, matrices[:, channels.outputs[:, :, None], channels.inputs[:, None, :]])
+        seq_len = self.seq_len
+        row = int(self.short is SHORT)  # of position 1, or of 0
+        while seq_len >= LENGTHS[-1]:
+            long = self._long(channels, seq_len)
+            seq_len = next((each for each in LENGTHS if each < seq_len), 0)
+            if long is None:
+                self._limits["failure"] = f"with longer ones {self.probe.problems.pop()}"
+            elif np.abs(long.blocks[row] - short.blocks[row]).max() > 16 * self.eps * np.abs(short.blocks).max():
+                self._limits["length"] = "the frequencies depend on the largest position of a call"
+            else:
+                until = _until(long, self.eps)
+                if until is None or until <= LENGTHS[-1] or row == 0:
+                    found = long
+                    break
+                where = "there" if until in LENGTHS else "before it"
+                self._limits["table"] = f"at {until:,} the angles do not follow: a table may end {where}"
+                seq_len = next(each for each in LENGTHS if each <= until)
+        self._has_state(matrices)
+        return found
+
+    def _long(self, channels: Channels, seq_len: int) -> Measurement | None:
+        """The blocks of one call at positions below `seq_len`."""
+        positions = np.concatenate([powers(seq_len), [each for each in (*ODD, seq_len - 1) if each < seq_len]])
+        results = self.probe(*probes(channels, positions, self.probe.head_dim))
+        return None if results is None else Measurement(positions, blocks_of(channels, results))
+
+    def _has_state(self, matrices: np.ndarray) -> None:
+        """Whether the same short call gives another result after long ones."""
+        again = self._matrices()
+        if again is not None and not self.report.stateful:
+            stateful = bool(np.abs(again - matrices).max() > 64 * self.eps * np.abs(matrices).max())
+            self.note("it keeps state: a short call gives another result after a long one" if stateful else "")
+            self.note(stateful=stateful)
+
+    def _angles(self, channels: Channels, measurement: Measurement, matrices: np.ndarray) -> None:
+        """Frequencies and what the angles at position 0 say; then the value."""
+        rotations = rotations_of(measurement.blocks)
+        roundoff = roundoff_of(rotations, self.eps)
+        longest = int(measurement.positions.max())
+        self.note(longest=longest)
+        for words in self._limits.values():
+            self.note(f"positions up to {longest:,} are tested: {words}")
+        if roundoff is None:
+            self.note(f"not a rotation: {why_no_rotation(measurement.blocks, channels.inputs)}", is_rotation=False)
+            return
+        self.note(is_rotation=True, relative=_are_scores_relative(matrices, roundoff))
+        frequencies = frequencies_of(rotations.angle[: len(powers(longest + 1))], roundoff)
+        magnitude = _magnitude(rotations, roundoff)
+        self.note(magnitude=magnitude[0])
+        if frequencies.until is not None:
+            self.note("not a rotary embedding: angles are not proportional to positions")
+            self.note(self._first_rotated(channels, rotations.angle, roundoff))
+            return
+        start = start_of(frequencies.start, frequencies.values, frequencies.errors, roundoff)
+        if start.offset is not None:
+            frequencies = self._narrowed(channels, frequencies, start.offset, roundoff)
+        self.note(offset=start.offset, inv_freq=tuple(frequencies.values.tolist()))
+        self.note(start.words if start.offset is not None else f"not a rotary embedding: {start.words}")
+        quarter, angle = 0, rotations.angle
+        if start.offset is None:  # sin + i cos is i times the conjugate of cos + i sin
+            quarter = -1 if np.sin(frequencies.start).mean() < 0.0 else 1
+            angle = quarter * pi / 2 - angle
+            turned = wrapped(quarter * pi / 2 - frequencies.start)
+            frequencies = frequencies._replace(values=-frequencies.values, start=turned)
+            start = start_of(turned, frequencies.values, frequencies.errors, roundoff)
+        of_axes = self._of_axes(channels, measurement.positions, roundoff, -1.0 if quarter else 1.0)
+        if start.offset is None or of_axes is None:
+            return
+        of_axes = frequencies.values[None] if self.probe.axes == 1 else of_axes
+        direction = _direction(frequencies)
+        rotation = Rotation(self.probe.head_dim, channels, frequencies, direction, *magnitude, of_axes)
+        if not quarter:
+            self.note(direction=direction)
+        self._value(rotation, start, measurement.positions[1:], angle[1:], roundoff, quarter)
+
+    def _narrowed(self, channels: Channels, known: Frequencies, offset: float, roundoff: float) -> Frequencies:
+        """Frequencies from more positions if sines and cosines have few digits."""
+        if roundoff < COARSE or self.probe.axes > 1:
+            return known
+        positions = spread(self.report.longest or 0)
+        positions = positions[positions + offset != 0]
+        results = self.probe(*probes(channels, positions, self.probe.head_dim))
+        if results is None:
+            return known
+        return narrowed(known, rotations_of(blocks_of(channels, results)).angle, positions + offset, roundoff)
+
+    def _first_rotated(self, channels: Channels, angle: np.ndarray, roundoff: float) -> str:
+        """Which positions have the angles of position 0, and of which others groups follow; in words."""
+        turned = np.abs(wrapped(angle - angle[0])).max(axis=1) > 64 * roundoff
+        number = int(turned.argmax())
+        positions = np.arange(2 ** (number - 2) + 1, 2 ** (number - 1) + 1) if number > 1 else np.arange(0)
+        results = None if not len(positions) else self.probe(*probes(channels, positions, self.probe.head_dim))
+        if results is None:
+            return ""
+        near = rotations_of(blocks_of(channels, results)).angle
+        first = int(positions[(np.abs(wrapped(near - angle[0])).max(axis=1) > 64 * roundoff).argmax()])
+        each = np.arange(min(64 * first, (self.report.longest or 0) + 1))
+        one, other = (self.probe(np.ones((len(each), self.probe.head_dim)), p) for p in (each, each // first * first))
+        if one is not None and other is not None and np.abs(one - other).max() <= 64 * roundoff * np.abs(one).max():
+            return f"positions are divided by {first} and rounded down: {first} neighbours have the same position"
+        return f"positions below {first} have the same angles"
+
+    def _of_axes(self, channels: Channels, positions: np.ndarray, roundoff: float, sign: float) -> np.ndarray | None:
+        """The frequencies "axes pairs" along each position axis alone; None if angles are not proportional to it."""
+        rows = []
+        for axis in range(self.probe.axes if self.probe.axes > 1 else 0):
+            x, where = probes(channels, positions, self.probe.head_dim)
+            results = self.probe(x, np.stack([where if each == axis else 0 * where for each in range(self.probe.axes)]))
+            if results is None:
+                return None
+            angle = rotations_of(blocks_of(channels, results)).angle[: len(powers(int(positions.max()) + 1))]
+            found = frequencies_of(angle, roundoff)
+            if found.until is not None:
+                self.note(f"along position axis {axis} alone, angles are not proportional to positions")
+                return None
+            rows.append(np.where(np.abs(found.values) <= found.errors, 0.0, sign * found.values))
+        return np.array(rows)
+
+    def _value(
+        self,
+        rotation: Rotation,
+        start: Start,
+        positions: np.ndarray,
+        angle: np.ndarray,
+        roundoff: float,
+        quarter: int,
+    ) -> None:
+        """The value, the precision of its phases, and how much of the function it explains."""
+        near = None if self.near is None else value_near(self.near, rotation)
+        if near is None and self.near is not None and self.probe.axes > 1:
+            alike = value_near(_of_text(self.near), rotation._replace(of_axes=rotation.of_axes.sum(axis=0)[None]))
+            self.cause = "unknown" if alike is None else "sections"
+        value = near or (value_of(rotation) if self.probe.axes == 1 else None)
+        if near is None and value is not None and self.near is not None:
+            value = value._replace(rope=in_terms_of(self.near, value.rope))
+        w, errors = rotation.frequencies.values, rotation.frequencies.errors
+        if value is not None:
+            w = numbers_of(value.rope)[:, 0].sum(axis=0)[value.numbers]
+            errors = errors if value.rope.base is None else np.zeros(len(w))
+        precision = precision_of(angle, positions, w, start.offset or 0, errors, roundoff)
+        if (
+            self.near is not None and precision.name in COARSE_BITS
+        ):  # which may hide that frequencies are those of `near`
+            wide = PRECISIONS[precision.name] * roundings(rotation.frequencies.values) * np.abs(w)
+            known = rotation.frequencies._replace(errors=rotation.frequencies.errors + wide)
+            value = value_near(self.near, rotation._replace(frequencies=known)) or value
+        self._note_precision(precision, positions, roundoff)
+        if value is None:
+            rule = rule_in_any_order(rotation)
+            of_rule = "" if rule is None else f"; their frequencies are those of {rule.in_words()}, in some order"
+            self.note(f"no layout has these pairs{of_rule}")
+            return
+        if precision.name is None:
+            return
+        behaviour = behaviour_of(value.rope)._replace(offset=start.offset or 0, quarter=quarter)
+        if self.near is not None:
+            factor = _nearest_factor(rotation, self.near) / factor_of_scaling(value.rope)
+            behaviour = behaviour._replace(factor=factor)
+        axis = "heads" if self.probe.axis == "heads" else "tokens"
+        name = self.report.precision or precision.name
+        change = "" if value.change is None else value.change.in_words()
+        self.behaviour = behaviour._replace(precision=name, roundoff=roundoff, axis=axis, change=change)
+        if self.near is not None or quarter:
+            return
+        self._note_rule(value, rotation.magnitude_error)
+        off = np.abs(rotation.frequencies.values / np.where(w, w, 1.0) - 1.0)[w != 0.0].max()
+        self.note(f"the frequencies of {len(w)} pairs were measured; those of the value are within {off:.1e} of each")
+        explained = self._explained(self.behaviour, positions, precision, roundoff)
+        resolved = float(np.mean(rotation.frequencies.errors <= 1e-3 * np.abs(rotation.frequencies.values)))
+        self.note(layout=value.rope.layout, confidence=resolved * explained)
+        if explained == 1.0:
+            self.note(rope=value.rope, magnitude=value.rope.attention_factor)
+        elif rotation.channels.scaled:
+            self.note(alone_in_words(rotation.channels.scaled))
+
+    def _note_precision(self, precision: Precision, positions: np.ndarray, roundoff: float) -> None:
+        """The precision of phases; of tables if only they have so few digits, and other numbers have more."""
+        row = int(np.argmax(precision.errors))
+        error = f"at position {positions[row]:,} they are off by {precision.errors[row]:.3g} radians"
+        if precision.name is None:
+            self.note(f"angles are not positions times frequencies: {error}")
+        elif precision.name != "exact":
+            words = "scores there do not depend on relative positions alone"
+            self.note(f"phases have the precision of {precision.name}: {error}, and {words}")
+        rounded = next((name for name in COARSE_BITS if ROUNDOFF[name] == roundoff > self.of_results), None)
+        if rounded and precision.name in ("exact", "float32"):
+            self.note(f"sines and cosines are rounded to {rounded}", precision=f"{rounded} tables")
+        else:
+            self.note(precision=precision.name)
+
+    def _note_rule(self, value: Value, error: float) -> None:
+        rope = value.rope
+        if value.change is not None:
+            self.note(f"the frequencies are those of {value.change.in_words()}, and are given as numbers")
+        elif rope.base is None:
+            self.note("no scaling rule explains the frequencies, so they are given as numbers")
+        scaling = rope.scaling if value.change is None else value.change.scaling
+        if isinstance(scaling, YarnScaling):
+            self.note(attention_in_words(scaling, rope.attention_factor or 1.0, 2 * error))
+
+    def _explained(self, behaviour: Behaviour, positions: np.ndarray, precision: Precision, roundoff: float) -> float:
+        """The part of the numbers that the value explains, for other rows than those that were measured.
+
+        A pair of numbers up to 4 has a length below 6. Its angle may be off by as much as the measured one.
+        """
+        x = _integers(len(positions), self.probe.head_dim)
+        y = self.probe(x, positions)
+        if y is None:
+            return 0.0
+        ours = behaviour.with_exact_phases()._replace(axis="tokens").map().rotated(x, positions)
+        of_product = 8 * ROUNDOFF["float64"] * (positions + abs(behaviour.offset))
+        close = 6.0 * max(self.report.magnitude or 1.0, 1.0) * (precision.errors + 16 * roundoff + of_product)
+        explained = np.abs(y - ours) <= close[:, None]
+        self.note(f"of {explained.size:,} numbers of other rows, the value gives {explained.sum():,} within tolerance")
+        return float(explained.mean())
+
+
+def _integers(rows: int, width: int, seed: int = 0) -> np.ndarray:
+    """Small whole numbers, which every dtype holds exactly."""
+    return np.random.default_rng(seed).integers(-4, 5, size=(rows, width)).astype(np.float64)
+
+
+def _roundoff_of(numbers: np.ndarray) -> float:
+    """The unit roundoff of the narrowest ones that hold all numbers: a function may compute in another dtype."""
+    held = (2.0**-bits for bits in (8, 11, 24) if (rounded_to(bits, numbers) == numbers).all())
+    return next(held, ROUNDOFF["float64"])
+
+
+def _are_scores_relative(matrices: np.ndarray, roundoff: float) -> bool:
+    """Whether scores at equal differences of the positions `SHORT` are equal."""
+    width = matrices.shape[1]
+    q, k = (matrices @ _integers(width, 8, seed) for seed in (1, 2))  # positions channels vectors
+    scores = np.einsum("pcv,pcv->pv", q[[0, 3, 0, 2]], k[[1, 4, 2, 3]])  # differences of 1, 1, 2 and 2
+    close = 32 * max(roundoff, ROUNDOFF["float32"]) * width * np.abs(matrices).max() ** 2
+    return bool(np.abs(scores[::2] - scores[1::2]).max() <= close)
+
+
+def _until(measurement: Measurement, eps: float) -> int | None:
+    """The first position whose angles do not follow; None if all do, or if the blocks are no rotations.
+
+    Powers of two come first, because the frequencies follow from them.
+    """
+    rotations, positions = rotations_of(measurement.blocks), measurement.positions
+    roundoff = roundoff_of(rotations, eps)
+    if roundoff is None:
+        return None
+    frequencies = frequencies_of(rotations.angle[: len(powers(int(positions.max()) + 1))], roundoff)
+    if frequencies.until is not None:
+        return frequencies.until
+    turned = wrapped(rotations.angle - rotations.angle[0])
+    of = np.full(len(positions), True)
+    within = of
+    for length in LENGTHS:  # the most positions that one precision explains
+        precision = precision_of(turned[of], positions[of], frequencies.values, 0, frequencies.errors, 2 * roundoff)
+        within = precision.within if of.all() else within
+        if precision.name is not None:
+            rest = positions[~of & ~within]
+            return None if of.all() else int(min(rest if len(rest) else positions[~of]))
+        of = positions < length
+    return 0
+
+
+def _magnitude(rotations: Blocks, roundoff: float) -> tuple[float, float]:
+    """The factor of all lengths, and its error."""
+    length, error = float(np.median(rotations.length)), 4 * roundoff
+    return (1.0 if abs(length - 1.0) <= error else length), error * length
+
+
+def _of_text(rope: RotaryEmbedding) -> RotaryEmbedding:
+    """An embedding of one axis that is the same where all position axes are equal."""
+    if rope.base is not None:
+        return rope.replace(sections=None)
+    return rope.replace(inv_freq=numbers_of(rope)[:, 0].sum(axis=0).tolist())
+
+
+def _nearest_factor(rotation: Rotation, near: RotaryEmbedding | None) -> float:
+    """The attention factor: that of a value, its square, 1, or the simplest number."""
+    found, error = rotation.magnitude, rotation.magnitude_error
+    own: Any = 1.0 if near is None else near.attention_factor
+    known = [each for each in (own, 1.0, own * own) if abs(each - found) <= max(2 * error, 1e-6 * each)]
+    return known[0] if known else simplest(found - max(error, 1e-7 * found), found + max(error, 1e-7 * found))[0]
+
+
+def _direction(frequencies: Frequencies) -> int | None:
+    """The sign of the frequencies that are not zero."""
+    signs = set(np.sign(frequencies.values[np.abs(frequencies.values) > frequencies.errors]).astype(int).tolist())
+    return signs.pop() if len(signs) == 1 else None

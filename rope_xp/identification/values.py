@@ -1,0 +1,240 @@
+"""The `RotaryEmbedding` that has measured pairs, frequencies and magnitude."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import product
+from math import exp, inf, log
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rope_xp.embedding import RotaryEmbedding
+from rope_xp.frequencies import LinearScaling, Scaling
+from rope_xp.identification.blocks import Channels, Place, places_of
+from rope_xp.identification.calls import ROUNDOFF
+from rope_xp.identification.maps import frequencies_of
+from rope_xp.identification.phases import Frequencies
+from rope_xp.identification.rules import Rule, changed_rule_of, rounded_to, roundings, rule_of, simplest
+from rope_xp.sections import ORDERS, Sections
+
+# Numbers of scaling rules that act by their ratio to the original length.
+RATIOS, LENGTH = ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow"), "original_max_position_embeddings"
+# Arguments of a value whose frequencies nothing states but themselves.
+GIVEN: dict[str, Any] = {"base": None, "scaling": None, "sections": None, "reverse": False}
+
+
+class Rotation(NamedTuple):
+    """What was measured. `direction` is None if the frequencies have both signs.
+
+    `of_axes` are the frequencies "axes pairs" of each position axis, whose sum `frequencies` are.
+    """
+
+    head_dim: int
+    channels: Channels
+    frequencies: Frequencies
+    direction: int | None
+    magnitude: float
+    magnitude_error: float
+    of_axes: np.ndarray
+
+
+class Value(NamedTuple):
+    """An embedding, and the number that each measured pair has in it.
+
+    `change` is the rule of its frequencies if a function changes a rule in a way that no embedding states.
+    """
+
+    rope: RotaryEmbedding
+    numbers: np.ndarray
+    change: Rule | None = None
+
+
+def value_of(rotation: Rotation) -> Value | None:
+    """The value of the layout whose rule has the fewest digits; without a rule, with frequencies as numbers."""
+    places = list(places_of(rotation.channels, rotation.head_dim))
+    if not places:
+        return None
+    found = [(rule, place) for place in places if (rule := _rule_at(place, rotation)) is not None]
+    if not found:
+        for place in places:
+            change = _rule_at(place, rotation, changed_rule_of)
+            if change is not None:
+                inv_freq = np.asarray(change.frequencies(2 * place.pairs)) * rotation.direction
+                return Value(
+                    _with_numbers(_channels_of(place, rotation), inv_freq.tolist(), rotation), place.numbers, change
+                )
+        numbers = [_simplest(w, error) for w, error in zip(*_of_all_pairs(places[0], rotation))]
+        options = _channels_of(places[0], rotation)
+        return Value(_with_numbers(options, numbers, rotation), places[0].numbers)
+    rule, place = min(found, key=lambda each: each[0].digits)
+    options = _channels_of(place, rotation)
+    rope = RotaryEmbedding(**options, base=rule.base, scaling=rule.scaling, reverse=rotation.direction == -1)
+    if abs((rope.attention_factor or 1.0) - rotation.magnitude) > 2 * rotation.magnitude_error:  # both may be rounded
+        factor = _magnitude(rotation)
+        plain = rule.scaling is None
+        rope = rope.replace(attention_factor=factor) if plain else _with_numbers(options, rope.inv_freq, rotation)
+    return Value(rope, place.numbers)
+
+
+def value_near(near: RotaryEmbedding, rotation: Rotation) -> Value | None:
+    """The value with the fewest changes of another one that has the measured frequencies; None without one.
+
+    Its attention factor is that of its scaling rule.
+    """
+    for place in places_of(rotation.channels, rotation.head_dim):
+        measured, errors = np.zeros((len(rotation.of_axes), place.pairs)), np.zeros(place.pairs)
+        measured[:, place.numbers], errors[place.numbers] = rotation.of_axes, rotation.frequencies.errors
+        options = {**_channels_of(place, rotation), "attention_factor": None, "xpos": None}
+        rope = nearest(near, options, measured, errors, rotation.direction == -1)
+        if rope is not None:
+            return Value(rope, place.numbers)
+    return None
+
+
+def nearest(
+    near: RotaryEmbedding, options: dict[str, Any], measured: np.ndarray, errors: np.ndarray, reverse: bool
+) -> RotaryEmbedding | None:
+    """The first candidate that has measured frequencies "axes pairs"; None without one.
+
+    They may be rounded to float32, or all to bfloat16 or float16. Exact ones come first, after the value without
+    changes.
+    """
+    rounded = ROUNDOFF["float32"] * roundings(measured)
+    for bits, name in ((8, "bfloat16"), (11, "float16")):
+        if (np.abs(rounded_to(bits, measured) - measured) <= errors).all():
+            rounded = rounded + 1.01 * ROUNDOFF[name]
+            break
+    found = []
+    for rope in _candidates(near, options, measured, reverse):
+        frequencies = frequencies_of(rope)[:, 0]
+        if frequencies.shape == measured.shape:
+            off = np.abs(frequencies - measured) - errors
+            if (off <= (rounded if not found else 16 * ROUNDOFF["float64"]) * np.abs(measured)).all():
+                return rope
+            found.append((rope, off))
+    return next((rope for rope, off in found if (off <= rounded * np.abs(measured)).all()), None)
+
+
+def in_terms_of(near: RotaryEmbedding, rope: RotaryEmbedding) -> RotaryEmbedding:
+    """The same value with the original length of another one: only its ratios to other numbers act."""
+    other, scaling = near.scaling, rope.scaling
+    names = [name for name in RATIOS if hasattr(scaling, name)]
+    length: Any = getattr(other, LENGTH, None)
+    if scaling is None or type(scaling) is not type(other) or not names or not length:
+        return rope
+    times = length / getattr(scaling, LENGTH)
+    options = [(getattr(other, name), float(f"{times * getattr(scaling, name):.12g}")) for name in names]
+    for numbers in product(*options):
+        try:
+            same = rope.replace(scaling=replace(scaling, **{LENGTH: length}, **dict(zip(names, numbers))))
+        except ValueError:  # the numbers do not fit together
+            continue
+        if np.allclose(frequencies_of(same), frequencies_of(rope), rtol=1e-9, atol=0.0):
+            return same
+    return rope
+
+
+def _candidates(
+    near: RotaryEmbedding, options: dict[str, Any], measured: np.ndarray, reverse: bool
+) -> Iterator[RotaryEmbedding]:
+    """Values with these channels: with the base and the rule of another one, without one of them, or with neither."""
+    width, whole = options["rotary_dim"], near.head_dim - options["first_channel"]
+
+    def value(**changes: Any) -> Iterator[RotaryEmbedding]:
+        try:
+            yield near.replace(**options, **changes)
+        except ValueError:  # the arguments do not fit together
+            return
+
+    if near.base is None:
+        rows: Any = frequencies_of(near)[:, 0]
+        yield from (each for sign in (1.0, -1.0) for each in value(inv_freq=(sign * rows).tolist()))
+        return
+    for sections in (near.sections, *_other_sections(near.sections)):
+        same = {"reverse": reverse, "sections": sections}
+        yield from value(**same)
+        for wider in {near.rotary_dim, whole} - {width}:
+            if near.axes == 1 and wider > width:
+                row = frequencies_of(near.replace(rotary_dim=wider, reverse=reverse))[0, 0, : width // 2]
+                yield from value(**{**GIVEN, "inv_freq": row.tolist()})
+        yield from value(**same, scaling=None)
+        fastest = np.abs(measured).max(axis=0)
+        if near.scaling is None and 0.0 < fastest[0] < 0.99:
+            for factor in _plain(1.0 / float(fastest[0])):
+                yield from value(**same, scaling=LinearScaling(factor=factor))
+        for scaling in dict.fromkeys((near.scaling, None)):
+            found = _base_with(scaling, width, float(fastest[1])) if width > 2 else inf
+            for base in _plain(found) if found < 1e15 else ():
+                yield from value(**same, scaling=scaling, base=base)
+
+
+def _other_sections(sections: Sections | None) -> Iterator[Sections]:
+    for order in ORDERS if sections is not None else ():
+        try:
+            yield replace(sections, order=order)  # pyright: ignore[reportArgumentType]
+        except ValueError:  # these sizes do not fit this order
+            continue
+
+
+def _base_with(scaling: Scaling | None, width: int, wanted: float) -> float:
+    """The base with which the second pair has a frequency."""
+    rule = scaling or Scaling()
+    low, high = 1e-6, log(1e15)  # YaRN needs a base above 1
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rule.frequencies(exp(middle), width)[1] > wanted else (low, middle)
+    return exp(low)
+
+
+def _plain(number: float) -> tuple[float, ...]:
+    """A positive number: the roundest ones that are near, and itself."""
+    return (*(simplest(number * (1 - each), number * (1 + each))[0] for each in (2e-5, 1e-9)), number)
+
+
+def rule_in_any_order(rotation: Rotation) -> Rule | None:
+    """The rule of the frequencies, fastest first, of pairs that no layout has."""
+    values = np.abs(rotation.frequencies.values)
+    order = np.argsort(-values)
+    return rule_of(values[order], rotation.frequencies.errors[order], rotation.magnitude, rotation.magnitude_error)
+
+
+def _rule_at(place: Place, rotation: Rotation, rule_of: Callable[..., Rule | None] = rule_of) -> Rule | None:
+    if rotation.direction is None:
+        return None
+    values, errors = _of_all_pairs(place, rotation)
+    return rule_of(np.abs(values), errors, rotation.magnitude, rotation.magnitude_error)
+
+
+def _of_all_pairs(place: Place, rotation: Rotation) -> tuple[np.ndarray, np.ndarray]:
+    """The frequencies of all pairs of a layout, and their errors. Pairs that are not rotated have frequency 0."""
+    values, errors = np.zeros(place.pairs), np.zeros(place.pairs)
+    values[place.numbers], errors[place.numbers] = rotation.frequencies.values, rotation.frequencies.errors
+    return values, errors
+
+
+def _channels_of(place: Place, rotation: Rotation) -> dict[str, Any]:
+    """The arguments of `RotaryEmbedding` for its channels."""
+    return {
+        "head_dim": rotation.head_dim,
+        "layout": place.layout,
+        "first_channel": place.first_channel,
+        "blocks": place.blocks,
+        "rotary_dim": 2 * place.pairs,
+    }
+
+
+def _with_numbers(options: dict[str, Any], inv_freq: Any, rotation: Rotation) -> RotaryEmbedding:
+    return RotaryEmbedding(**options, inv_freq=inv_freq, attention_factor=_magnitude(rotation))
+
+
+def _magnitude(rotation: Rotation) -> float:
+    """The simplest number within the error of the magnitude."""
+    if rotation.magnitude == 1.0:
+        return 1.0
+    error = rotation.magnitude_error
+    return simplest(rotation.magnitude - error, rotation.magnitude + error)[0]
+
+
+def _simplest(w: float, error: float) -> float:
+    """The simplest number within the error of a frequency."""
+    return 0.0 if abs(w) <= error else float(np.sign(w)) * simplest(abs(w) - error, abs(w) + error)[0]

@@ -1,0 +1,431 @@
+"""CUDA: one launch of a Triton kernel rotates several arrays. Graphs call the kernel through two operators.
+
+Angles come from full tables, from the rows of a table that positions select, or from positions alone. From positions,
+the kernel itself computes the exact phases of `rope_xp.arrays.exact_phases`. `torch.compile` and `torch.export` put the
+operators `torch.ops.rope_xp.rotate` and `torch.ops.rope_xp.rotate_` into their graphs. Operators accept only full
+tables, because compilers fuse the operations that make tables. Importing this module registers the operators.
+"""
+
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportIndexIssue=false
+
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+from math import gcd, prod
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+import triton
+from triton import knobs
+from triton.runtime import driver
+
+from rope_xp.arrays import checks, exact_phases
+from rope_xp.kernels import autograd, cuda_kernel, faults, reference
+from rope_xp.kernels.cuda_kernel import Task, packed
+from rope_xp.kernels.reference import Angles, Rotation, Tables
+
+Axes = tuple[int, ...]
+
+_functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+
+# Whether Triton interprets kernels on the CPU. The environment decides this when kernels are defined.
+INTERPRETED = knobs.runtime.interpret
+MEMORY_KINDS = ("cuda", "host memory") if INTERPRETED else ("cuda",)
+
+if torch.cuda.is_available() and not INTERPRETED:
+    try:
+        driver.active  # noqa: B018 - builds Triton's launcher, which needs a C compiler
+    except Exception as problem:
+        raise ImportError(f"Triton cannot launch kernels here: {problem}") from problem
+
+WARPS = 4
+# A Triton program is one instance of the kernel. It loads sines and cosines once and rotates up to HEADS heads by them.
+# Loading them costs as much as reading and writing one bfloat16 head. With fewer than PROGRAMS programs a device would
+# be partly idle, so a program then rotates fewer heads.
+HEADS, PROGRAMS = 8, 1024
+
+# The coefficients of `phases` by number of bits. The kernel adds the constants 1.5 and -1.25 separately.
+SINE = {0: (), **{bits: (terms[0] - 1.5, *terms[1:]) for bits, terms in exact_phases.SINE.items()}}
+COSINE = {0: (), **{bits: (terms[1] + 1.25, *terms[2:]) for bits, terms in exact_phases.COSINE.items()}}
+
+
+def rotate_all(
+    xs: Sequence[torch.Tensor], angles: Angles, rotation: Rotation, inplace: bool = False, scale: float = 1.0
+) -> list[torch.Tensor]:
+    """The same as `reference.rotate_all`, in one launch for each dtype. A new array has the memory order of its input.
+
+    Angles are full tables, rows of tables that positions select (a position without a row gives NaN), or the
+    frequencies and positions of `ByPositions`.
+    """
+    if not _have_equal_strides(angles):
+        angles = [(sin.contiguous(), cos.contiguous(), *others) for sin, cos, *others in angles]
+    return _program(_infos(xs), tuple(map(_infos, angles)), rotation, inplace, scale, HEADS, PROGRAMS).run(xs, angles)
+
+
+def prepare(
+    xs: Sequence[torch.Tensor], angles: Angles, rotation: Rotation, inplace: bool = False, scale: float = 1.0
+) -> "Program | None":
+    """A program that does what `rotate_all` does, for arrays with the dtypes, shapes and strides of these.
+
+    None if sines and cosines have different strides, or if results overwrite arrays of several dtypes: a failure of the
+    second launch would leave the arrays of the first rotated.
+    """
+    if not _have_equal_strides(angles) or (inplace and len({x.dtype for x in xs}) > 1):
+        return None
+    return _program(_infos(xs), tuple(map(_infos, angles)), rotation, inplace, scale, HEADS, PROGRAMS)
+
+
+class Program(NamedTuple):
+    """How arrays of one signature are rotated. It holds no array, and several threads may run it at the same time."""
+
+    launches: "tuple[_Launch, ...]"
+    inplace: bool
+
+    def run(self, xs: Sequence[torch.Tensor], angles: Angles) -> list[torch.Tensor]:
+        """The rotated arrays. Only the addresses of `angles` are read, so they may lack axes of size 1."""
+        outs = list(xs) if self.inplace else [torch.empty_like(x) for x in xs]
+        for launch in self.launches:
+            launch.start(xs, outs, angles)
+        return outs
+
+
+class _Launch(NamedTuple):
+    """A launch for arrays of one dtype: the number of Triton programs, index and fields of each task, and options."""
+
+    grid: tuple[int]
+    tasks: list[tuple[int, tuple[Any, ...]]]
+    options: dict[str, Any]
+
+    def start(self, xs: Sequence[torch.Tensor], outs: Sequence[torch.Tensor], angles: Angles) -> None:
+        tasks = tuple([Task(xs[index], outs[index], *angles[index], *fields) for index, fields in self.tasks])
+        first = tasks[0].x
+        try:
+            if first.is_cpu:
+                cuda_kernel.rotate[self.grid](tasks, **self.options)
+            else:
+                with torch.cuda.device_of(first):
+                    cuda_kernel.rotate[self.grid](tasks, **self.options)
+        except Exception as problem:  # from Triton, its compilers, its disk cache, or the driver
+            raise faults.LaunchError(faults.reason(problem)) from None
+
+
+class ByPositions(NamedTuple):
+    """The kernel that computes tables itself: exact angles from integer positions, and sines and cosines times `scale`.
+
+    Its `angles` are positions alone. They broadcast against all axes of their array except the last.
+    """
+
+    frequencies: exact_phases.Frequencies
+    scale: float
+
+    def rotate_all(
+        self, xs: Sequence[torch.Tensor], angles: Angles, rotation: Rotation, inplace: bool = False
+    ) -> list[torch.Tensor]:
+        words = _frequency_words(self.frequencies, xs[0].device)
+        return rotate_all(xs, _with_words(words, angles), rotation, inplace, self.scale)
+
+    def prepare(
+        self, xs: Sequence[torch.Tensor], angles: Angles, rotation: Rotation, inplace: bool = False
+    ) -> "ProgramByPositions | None":
+        words = _frequency_words(self.frequencies, xs[0].device)
+        program = prepare(xs, _with_words(words, angles), rotation, inplace, self.scale)
+        return None if program is None else ProgramByPositions(program, words)
+
+    def tables_of(self, xs: Sequence[torch.Tensor], angles: Angles) -> Tables:
+        """The tables that the kernel computes, in torch operations."""
+        tables = []
+        for x, (positions,) in zip(xs, angles):
+            dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+            sin, cos = exact_phases.sin_cos(positions, self.frequencies, dtype)
+            tables.append((sin * self.scale, cos * self.scale))
+        return tables
+
+
+class ProgramByPositions(NamedTuple):
+    """A program whose `angles` are positions alone."""
+
+    program: Program
+    words: torch.Tensor  # of the frequencies
+
+    def run(self, xs: Sequence[torch.Tensor], angles: Angles) -> list[torch.Tensor]:
+        return self.program.run(xs, _with_words(self.words, angles))
+
+
+def _with_words(words: torch.Tensor, angles: Angles) -> Angles:
+    return [(words, words, positions) for (positions,) in angles]
+
+
+# The rotations that `self_test` compares, the source of their angles, and whether results overwrite the arrays. Each
+# may take a second to compile, so they are few. Each layout and each source occurs once with new memory and once in
+# place.
+_TESTS = (
+    (Rotation("half", "half", 1), "positions", False),
+    (Rotation("half", "half", 1), "tables", True),
+    (Rotation("interleaved", "interleaved", 1), "tables", False),
+    (Rotation("interleaved", "interleaved", 1), "rows", True),
+    (Rotation("interleaved", "half", 1), "rows", False),
+    (Rotation("interleaved", "half", 1), "positions", True),
+)
+
+
+def self_test(x: torch.Tensor) -> bool:
+    """Compare the kernel with the reference on small arrays of the dtype and device of `x`, and raise if they differ.
+
+    This reads values from the device, but no values of the user. The result is False if no test is possible now: if
+    operations are intercepted, or while a CUDA graph is captured, because the graph would record the test.
+    """
+    if not autograd.runs_eagerly(x) or _functorch.get_dynamic_layer_stack_depth() or _is_captured(x):
+        return False
+    with torch.inference_mode(False), torch.no_grad():
+        wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+        q, k = (torch.linspace(-1, 1, n * 60, dtype=wide).reshape(2, n, 3, 10).to(x.device, x.dtype) for n in (3, 1))
+        by_positions, sources = _sources([q, k])
+        for rotation, source, inplace in _TESTS:
+            kernel = by_positions if source == "positions" else sys.modules[__name__]
+            results = kernel.rotate_all([q.clone(), k.clone()], sources[source], rotation, inplace)
+            for one, other in zip(results, reference.rotate_all([q, k], sources["tables"], rotation)):
+                # Rounding errors of tables, products and sums in the wide dtype, and of results in the dtype of x.
+                tolerance = 32 * torch.finfo(wide).eps + 2 * torch.finfo(x.dtype).eps * other.abs().to(wide)
+                if not ((one.to(wide) - other.to(wide)).abs() <= tolerance).all():
+                    raise ArithmeticError(f"results for {x.dtype} on {x.device} differ from the reference")
+    return True
+
+
+def _sources(xs: Sequence[torch.Tensor]) -> tuple[ByPositions, dict[str, Angles]]:
+    """The same angles for two arrays "2 heads 3 10" from positions, from tables, and from rows of tables."""
+    device = xs[0].device
+    positions = torch.tensor([[0, 7, -1], [131_071, 2**31 - 1, 12]], device=device)[:, None]
+    by_positions = ByPositions(exact_phases.Frequencies((1.0, 0.3, 0.1, 1e-4)), 1.25)
+    tables = by_positions.tables_of(xs, [(positions,)] * 2)
+    order = torch.tensor([[5, 0, 3], [1, 4, 2]], device=device)[:, None]
+    places = order.flatten().argsort()
+    rows = [(*[table.reshape(6, 4)[places] for table in pair], order) for pair in tables]
+    return by_positions, {"positions": [(positions,)] * 2, "tables": tables, "rows": rows}
+
+
+def _is_captured(x: torch.Tensor) -> bool:
+    """Whether a CUDA graph records what is launched for `x`."""
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+_words_of: WeakKeyDictionary[exact_phases.Frequencies, dict[torch.device, torch.Tensor]] = WeakKeyDictionary()
+
+
+def _frequency_words(frequencies: exact_phases.Frequencies, device: torch.device) -> torch.Tensor:
+    """Frequencies in revolutions per position: 64 fractional bits and the next 32, as int64 "2 pairs".
+
+    The tensor is kept as long as `frequencies`, because a copy from the host waits for the device, and a CUDA graph
+    cannot capture it. A captured graph holds only the address of the tensor, so the owner of the graph must also hold
+    `frequencies`. The tensor is never written. If the first call is captured, CUDA raises, and nothing is kept.
+    """
+    words_on = _words_of.setdefault(frequencies, {})
+    if device not in words_on:
+        words = frequencies.rows[0].revolutions(64, like=torch.empty(0, device="cpu"))
+        # One blocking copy from the host, so that every stream can read the tensor afterwards.
+        words_on[device] = torch.stack([words.high, words.low]).to(device)
+    return words_on[device]
+
+
+def rotate_in_graph(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool) -> list[Any]:
+    """`rotate_all` during tracing: one operator, or the reference where the operator has no derivative."""
+    sin, cos = [sin for sin, _ in tables], [cos for _, cos in tables]
+    learned = torch.is_grad_enabled() and any([table.requires_grad for table in (*sin, *cos)])
+    if learned or _functorch.get_dynamic_layer_stack_depth():
+        return reference.rotate_all(xs, tables, rotation, inplace)
+    if not inplace:
+        return torch.ops.rope_xp.rotate(list(xs), sin, cos, *rotation)
+    torch.ops.rope_xp.rotate_(list(xs), sin, cos, *rotation)
+    return list(xs)
+
+
+_PARAMETERS = "Tensor[] sin, Tensor[] cos, str read, str write, int first_channel, int blocks, bool inverse"
+torch.library.define("rope_xp::rotate", f"(Tensor[] xs, {_PARAMETERS}) -> Tensor[]")
+torch.library.define("rope_xp::rotate_", f"(Tensor(a!)[] xs, {_PARAMETERS}) -> ()")
+
+
+@torch.library.impl("rope_xp::rotate", "default")
+def _(xs: list, sin: list, cos: list, *rotation: Any) -> list:
+    return rotate_all(xs, list(zip(sin, cos, strict=True)), Rotation(*rotation))
+
+
+@torch.library.impl("rope_xp::rotate_", "default")
+def _(xs: list, sin: list, cos: list, *rotation: Any) -> None:
+    tables = list(zip(sin, cos, strict=True))
+    checks.require_disjoint(xs, tables)  # here, because traced tensors have no addresses
+    # `rotate_` has no autograd kernel that does this.
+    torch.autograd.graph.increment_version([x for x in xs if not x.is_inference()])
+    rotate_all(xs, tables, Rotation(*rotation), inplace=True)
+
+
+@torch.library.register_fake("rope_xp::rotate")
+def _(xs: list, *parameters: Any) -> list:
+    return [torch.empty_like(x) for x in xs]
+
+
+@torch.library.register_fake("rope_xp::rotate_")
+def _(xs: list, *parameters: Any) -> None:
+    pass
+
+
+def _save(ctx: Any, inputs: tuple, output: list) -> None:
+    _, sin, cos, *rotation = inputs
+    ctx.save_for_backward(*sin, *cos)
+    ctx.rotation = Rotation(*rotation)
+
+
+def _backward(ctx: Any, gradients: list) -> tuple:
+    tables, count = ctx.saved_tensors, len(gradients)
+    rotated = torch.ops.rope_xp.rotate(gradients, tables[:count], tables[count:], *ctx.rotation.inverted())
+    return rotated, [None] * count, [None] * count, *[None] * len(ctx.rotation)
+
+
+torch.library.register_autograd("rope_xp::rotate", _backward, setup_context=_save)
+
+
+class TensorInfo(NamedTuple):
+    """What a program knows about a tensor."""
+
+    dtype: torch.dtype
+    shape: Axes
+    strides: Axes
+
+
+def _infos(tensors: Sequence[torch.Tensor]) -> tuple[TensorInfo, ...]:
+    return tuple([TensorInfo(x.dtype, x.shape, x.stride()) for x in tensors])
+
+
+def _have_equal_strides(angles: Angles) -> bool:
+    return all([sin.stride() == cos.stride() for sin, cos, *_ in angles])
+
+
+@lru_cache(maxsize=256)  # all layers and all decoding steps have the same arguments
+def _program(
+    xs: tuple[TensorInfo, ...],
+    angles: tuple[tuple[TensorInfo, ...], ...],
+    rotation: Rotation,
+    inplace: bool,
+    scale: float,
+    most_heads: int,
+    many_programs: int,
+) -> Program:
+    """The program for such arrays and angles. A Triton program rotates at most `most_heads` heads.
+
+    If there are fewer than `many_programs` Triton programs, each rotates fewer heads.
+    """
+    arrays = [(index, *each) for index, each in enumerate(zip(xs, angles, strict=True)) if 0 not in each[0].shape]
+    launches = []
+    for dtype in dict.fromkeys([x.dtype for _, x, _ in arrays]):
+        of_dtype = [each for each in arrays if each[1].dtype == dtype]
+        launches.append(_launch(of_dtype, rotation, inplace, scale, most_heads, many_programs))
+    return Program(tuple(launches), inplace)
+
+
+def _launch(
+    arrays: list[tuple[int, TensorInfo, tuple[TensorInfo, ...]]],
+    rotation: Rotation,
+    inplace: bool,
+    scale: float,
+    most_heads: int,
+    many_programs: int,
+) -> _Launch:
+    """The launch for arrays of one dtype, none of which is empty. Each comes with its index and its angles."""
+    _, first, (table, *others) = arrays[0]
+    pairs = table.shape[-1]
+    padded: Any = triton.next_power_of_2(pairs)
+    # The number of rows that gives each thread of a program 16 bytes of the first channels and 16 of the second.
+    rows = max(1, 32 * WARPS * (16 // first.dtype.itemsize) // padded)
+    source = "tables" if len(others) == 1 else "rows" if table.dtype.is_floating_point else "frequencies"
+    bits = 0 if source != "frequencies" else 64 if first.dtype == torch.float64 else 32
+    tasks, units, programs = [], [], 0
+    for index, x, (sin, cos, *positions) in arrays:
+        _check_tables(x, sin, cos, rotation, pairs)
+        out_strides = x.strides if inplace else _strides_of_new(x)
+        count, numbers, units_of_task = _geometry(x, out_strides, sin, positions, rows, most_heads, many_programs)
+        programs += count
+        tasks.append((index, (*([] if positions else [None]), packed(programs), *numbers)))
+        units.append(units_of_task)
+    options = {
+        "WIDTHS": tuple([x.shape[-1] for _, x, _ in arrays]),
+        "UNITS": tuple(units),
+        "SOURCE": source,
+        "SCALE": scale,
+        "SINE": SINE[bits],
+        "COSINE": COSINE[bits],
+        "BITS": bits,
+        "READ": rotation.read,
+        "WRITE": rotation.write,
+        "FIRST": rotation.first_channel,
+        "BLOCKS": rotation.blocks,
+        "INVERSE": rotation.inverse,
+        "IN_PLACE": inplace,
+        "PAIRS": pairs,
+        "PADDED": padded,
+        "ROWS": rows,
+        "num_warps": WARPS,
+    }
+    return _Launch((programs,), tasks, options)
+
+
+def _strides_of_new(x: TensorInfo) -> Axes:
+    """The strides of `torch.empty_like` of a tensor."""
+    return torch.empty_like(torch.empty_strided(x.shape, x.strides, dtype=x.dtype, device="meta")).stride()
+
+
+def _check_tables(x: TensorInfo, sin: TensorInfo, cos: TensorInfo, rotation: Rotation, pairs: int) -> None:
+    if sin.shape != cos.shape or sin.shape[-1] != pairs or rotation.first_channel + 2 * pairs > x.shape[-1]:
+        raise ValueError(
+            f"rotate: tables must have equal shapes and {pairs} columns, and x must have a pair of channels for each "
+            f"column, from channel {rotation.first_channel} on; got {tuple(sin.shape)} and {tuple(cos.shape)} for x of "
+            f"shape {tuple(x.shape)}"
+        )
+
+
+def _geometry(
+    x: TensorInfo,
+    out_strides: Axes,
+    table: TensorInfo,
+    positions: Sequence[TensorInfo],
+    rows_of_program: int,
+    most_heads: int,
+    many_programs: int,
+) -> tuple[int, tuple[Any, ...], tuple[int, int, int]]:
+    """The number of programs for an array, the fields of its `Task` after `programs`, and the units of its strides.
+
+    The longest axis along which angles are constant is called heads. All other axes together are the rows.
+    """
+    sizes, (_, shape, angle_strides), table_rows, table_row = x.shape, table, 0, 0
+    if positions:
+        (_, shape, angle_strides), table_rows, table_row = positions[0], table.shape[0], table.strides[0]
+    else:
+        shape = shape[:-1]
+    # Anyone may call the operators. With shapes that do not fit, the kernel would read or write other memory.
+    if len(shape) != len(sizes) - 1 or not all(given in (1, size) for given, size in zip(shape, sizes)):
+        raise ValueError(f"rotate: angles must broadcast against x of shape {tuple(sizes)}; got {tuple(shape)}")
+    # The stride of an axis of size 1 has no meaning.
+    x_steps, out_steps, angle_steps = (
+        [0 if size == 1 else step for size, step in zip(lengths, steps)]
+        for lengths, steps in ((sizes, x.strides), (sizes, out_strides), (shape, angle_strides))
+    )
+    # Common divisors of strides. Accesses are at most 16 elements wide, and positions are read one by one.
+    unit = gcd(16, *x_steps[:-1], *out_steps[:-1])
+    angle_unit = 1 if positions else gcd(16, *angle_steps)
+    table_unit = gcd(16, table_row)
+    axes = [
+        (size, x_step // unit, out_step // unit, angle_step // angle_unit)
+        for size, x_step, out_step, angle_step in zip(sizes, x_steps, out_steps, angle_steps)
+    ]
+    constant = [axis for axis, step in enumerate(angle_steps) if step == 0]
+    heads, x_head, out_head, _ = axes.pop(max(constant, key=sizes.__getitem__)) if constant else (1, 0, 0, 0)
+    rows = prod(size for size, *_ in axes)
+    blocks = -(-rows // rows_of_program)
+    heads_of_program = max(1, min(most_heads, heads * blocks // many_programs))
+    numbers = (table_row // table_unit, table_rows, rows, heads, heads_of_program, x_head, out_head)
+    geometry = (
+        x.strides[-1],
+        out_strides[-1],
+        table.strides[-1],
+        *map(packed, numbers),
+        tuple(tuple(map(packed, axis)) for axis in reversed(axes)),
+    )
+    return blocks * -(-heads // heads_of_program), geometry, (unit, angle_unit, table_unit)

@@ -1,0 +1,107 @@
+"""Jobs for functions that numba compiles: memory that several threads read, and C functions that they call.
+
+A job is a row of 64-bit integers: a counter of parts, addresses, sizes and strides. Each thread takes parts of the work
+with the counter, until no part is left.
+"""
+
+# pyright: reportMissingImports=false, reportCallIssue=false, reportPrivateImportUsage=false
+
+import sys
+from pathlib import Path
+from threading import Timer
+from typing import Any
+from zlib import crc32
+
+import numba
+from llvmlite import ir
+from numba import types
+from numba.core import registry
+from numba.core.compiler import Compiler
+from numba.extending import intrinsic
+
+from rope_xp.kernels import faults
+
+_settings: Any = numba.config
+if _settings.DISABLE_JIT:
+    raise ImportError("numba must be allowed to compile; got NUMBA_DISABLE_JIT=1")
+# x86 processors convert float16 since 2012. For older ones, LLVM calls functions that do not exist here.
+_target: Any = registry.cpu_target.target_context
+_machine, _, _features = _target.codegen().magic_tuple()
+if "x86" in _machine and "+f16c" not in _features:
+    raise ImportError(f"numba must have a processor that converts float16 (f16c); got {_features or 'no features'}")
+
+
+@intrinsic
+def pointer_to(context: Any, address: Any, number: Any) -> Any:
+    """An address as a pointer to numbers of the dtype of `number`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(number).as_pointer())
+
+    return types.CPointer(number)(types.intp, number), generate
+
+
+@intrinsic
+def fetch_and_add(context: Any, counter: Any) -> Any:
+    """Add one to the number at an address, atomically, and return the number before."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        return builder.atomic_rmw("add", pointer, ir.IntType(64)(1), "monotonic")
+
+    return types.intp(types.intp), generate
+
+
+def source_stamp(*modules: Any) -> int:
+    """A number that changes with the source of these modules and of this one.
+
+    Numba's cache on disk compares the file of an entry alone, and the variables that the entry encloses. An entry that
+    encloses this number is compiled again if functions that it calls have changed.
+    """
+    files = [Path(file) for file in (__file__, *[module.__file__ for module in modules])]
+    return crc32(b"".join([file.read_bytes() for file in files if file.is_file()]))  # no file inside an archive
+
+
+PATIENCE = 1.0  # seconds that compiling may take before a line says so
+
+
+def compiled_entry(entry: Any, name: str) -> Any:
+    """The C function of `entry`: it takes the address of a job and returns an int. Cached on disk if possible.
+
+    If compiling takes longer than `PATIENCE`, a line on stderr says what is compiled. Loading never says a line.
+    """
+    progress = Timer(PATIENCE, _print_once, [f"rope_xp: compiling {name}, once; numba then keeps it on disk"])
+    progress.daemon = True
+
+    def pipeline(*arguments: Any) -> Any:
+        """Numba's compiler. Numba makes one only if the function is not on disk; a second if it cannot be kept."""
+        if progress.ident is None:
+            progress.start()
+        return Compiler(*arguments)
+
+    try:
+        return _compiled(entry, pipeline)
+    finally:
+        progress.cancel()
+
+
+def _print_once(line: str) -> None:
+    if sys.stderr is not None and faults.is_first(line):
+        print(line, file=sys.stderr, flush=True)
+
+
+def _compiled(entry: Any, pipeline: Any) -> Any:
+    options = {"error_model": "numpy", "pipeline_class": pipeline}
+    try:
+        return numba.cfunc("intp(intp)", cache=True, **options)(entry).ctypes
+    except Exception as problem:  # damaged files, a full disk, nowhere to write
+        reason = faults.reason(problem)
+    function = numba.cfunc("intp(intp)", **options)(entry).ctypes
+    folder = _settings.CACHE_DIR or f"{Path(__file__).parent}/__pycache__"
+    faults.warn_once("cache", f"numba compiles in each process, because its cache in {folder} cannot be used: {reason}")
+    return function
+
+
+def numba_threads() -> int:
+    """The number of threads that numba is set to use."""
+    return _settings.NUMBA_NUM_THREADS

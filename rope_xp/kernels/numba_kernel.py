@@ -1,0 +1,408 @@
+"""The rotation compiled by numba, for host memory: NumPy arrays, and torch tensors on the CPU.
+
+Each row is read once and written once, for any strides. Results equal the reference bit for bit, because no operation
+is fused or reordered. Numba caches the compiled kernels on disk. They run without the GIL and in several threads
+(`rope_xp.arrays.threads`).
+"""
+
+# Pyright does not know the types that functions have inside numba kernels.
+# pyright: reportMissingImports=false, reportCallIssue=false, reportPrivateImportUsage=false
+
+from array import array
+from collections.abc import Callable, Sequence
+from functools import cache
+from math import prod
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+
+from rope_xp.arrays import libraries, memory, threads
+from rope_xp.arrays.signature import Plans
+from rope_xp.kernels import numba_pairs
+from rope_xp.kernels.numba_jobs import compiled_entry, fetch_and_add, numba_threads, pointer_to, source_stamp
+from rope_xp.kernels.numba_pairs import TAGS, copy, lanes_of, read, rotate_pairs, size_of, touch
+from rope_xp.kernels.reference import Angles, Rotation
+
+MEMORY_KINDS = ("host memory",)
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
+# The size of the parts that threads take, in bytes of x. Large arrays have larger parts, up to four times this size:
+# measured, they are faster in memory.
+BYTES_PER_PART = 2**18
+# Tables of this size are read from memory again for each group of heads. Measured: shorter ones stay in the cache, more
+# heads compete for the same lines of the cache, and fewer gain nothing.
+BYTES_OF_LONG_TABLES, HEADS_PER_GROUP = 2**19, 4
+# The system provides new memory when a page of it is first written. Measured: the pages of a part all at once take less
+# time than one by one between vectors. Smaller parts are seldom new memory.
+_BYTES_TO_TOUCH, _PAGE = 2**16, 2**12
+_ROWS_PER_RUN = 16  # how many rows one call of `_rotate_run` rotates, at most
+
+# A job is a list of words. It begins with:
+# - a counter of the parts that threads have taken, and the number of parts;
+# - a counter of the threads;
+# - the places, in the job, of a row of NaN and of the memory of all threads, and the words of memory for each thread;
+# - the place of the first record.
+# The addresses of all arrays follow, and then a record for each array.
+_TAKEN, _ALL_PARTS, _THREADS, _NANS, _MEMORY, _MEMORY_WORDS, _FIRST_RECORD, _ADDRESSES = range(8)
+# A record begins with these words. For each axis of rows follow its size and its strides in x, y, sin, cos and
+# positions. Strides and steps are in bytes. `_PLACE` is the place of the first address of the array. `_INTEGER` is the
+# size of a position, or 0 where there are none.
+_PARTS, _LENGTH, _ROWS, _PLACE, _READ_HALVES, _WRITE_HALVES, _SIGN, _DIM, _FIRST = range(9)
+_BLOCKS, _WIDTH, _X_STEP, _Y_STEP, _INTEGER, _TABLE_ROWS, _SIN_STEP, _COS_STEP, _AXES, _RECORD = range(9, 19)
+
+
+class _Launch(NamedTuple):
+    """One call of a compiled entry, for all arrays of one dtype."""
+
+    entry: Callable[[int], int]
+    job: array  # without addresses
+    parts: int
+    threads: int  # more would not have enough to do
+    words_per_thread: int
+
+
+class Program(NamedTuple):
+    """How arrays of one signature are rotated. It holds no array, and several threads may run it at the same time."""
+
+    launches: Sequence[_Launch]
+    inplace: bool
+    functions: memory.Functions
+
+    def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
+        """The rotated arrays. Only addresses of `angles` are read, so they may lack axes of size 1."""
+        ys = xs if self.inplace else [*map(self.functions.empty_like, xs)]
+        arrays: list[Any] = []
+        for x, y, group in zip(xs, ys, angles):
+            arrays += (x, y, *group)
+        addresses = array("q", self.functions.addresses(arrays))
+        for entry, template, parts, count, words_per_thread in self.launches:
+            job = template[:]
+            job[_ADDRESSES : _ADDRESSES + len(addresses)] = addresses
+            if count > 1:
+                count = min(count, memory.threads(xs[0]) or numba_threads())
+            if words_per_thread:
+                job.frombytes(bytes(8 * words_per_thread * count))
+            if count == 1:
+                entry(job.buffer_info()[0])
+            else:
+                threads.run(entry, job.buffer_info()[0], parts, count, job, xs, ys, angles)
+        return list(ys)
+
+
+def prepare(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False) -> Program | None:
+    """A program for arrays with the dtypes, shapes and strides of these; None if the angles need a conversion first.
+
+    Parameters
+    ----------
+    xs : sequence of arrays, "*axes dim"
+        All of NumPy, or all of torch on the CPU. Their dtypes may differ.
+    angles : sequence of tuples
+        For each array, tables of sine and cosine, or rows of tables and integer positions (see `Angles`).
+    rotation : Rotation
+    inplace : bool
+        Results overwrite the arrays.
+    """
+    ys = xs if inplace else [memory.empty_like(x) for x in xs]
+    kinds = [libraries.dtype_name(x.dtype) for x in xs]
+    if not all(_fits(kind, *group) for kind, group in zip(kinds, angles)):
+        return None
+    records: dict[str, list[list[int]]] = {}
+    place = _ADDRESSES
+    for kind, x, y, group in zip(kinds, xs, ys, angles):
+        records.setdefault(kind, []).append(_record(kind, x, y, group, rotation, place))
+        place += 2 + len(group)
+    launches = [_launch(kind, of_kind, place, inplace) for kind, of_kind in records.items()]
+    return Program([each for each in launches if each.parts], inplace, memory.functions(xs[0]))
+
+
+_programs = Plans()
+
+
+def rotate_all(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False) -> list[Any]:
+    """The same as `reference.rotate_all`, bit for bit. A new array has the memory order of its input."""
+    program = _program(xs, angles, rotation, inplace)
+    if program is None:
+        angles = [_converted(libraries.dtype_name(x.dtype), *group) for x, group in zip(xs, angles)]
+        program = _program(xs, angles, rotation, inplace)
+        assert program is not None
+    return program.run(xs, angles)
+
+
+def _program(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool) -> Program | None:
+    """The program of `prepare`, or the kept program of an earlier call."""
+    arrays = [(x.dtype, x.shape, memory.strides(x)) for x in (*xs, *[each for group in angles for each in group])]
+    key = (libraries.is_host(xs[0]), len(xs), rotation, inplace, *arrays)
+    program = _programs.get(key)
+    if program is None:
+        program = prepare(xs, angles, rotation, inplace)
+        _programs.add(key, program)
+    return program
+
+
+def _converted(kind: str, sin: Any, cos: Any, *positions: Any) -> tuple[Any, ...]:
+    """Angles that `prepare` accepts, with the same values."""
+    tables = [memory.with_contiguous_rows(table) for table in (sin, cos)]
+    return (*tables, *[libraries.astype(each, libraries.namespace(each).int64) for each in positions])
+
+
+def self_test(x: Any) -> bool:
+    """Compile the kernel for the dtype of `x`, or load it from disk; raise if neither is possible."""
+    _entry(libraries.dtype_name(x.dtype))
+    return True
+
+
+def _fits(kind: str, sin: Any, cos: Any, *positions: Any) -> bool:
+    """Whether the kernel reads such angles: native numbers, tables with contiguous rows, integers of 32 or 64 bits."""
+    return (
+        all([memory.has_contiguous_rows(table) for table in (sin, cos)])
+        and all([memory.is_native(each) for each in (sin, cos, *positions)])
+        and {libraries.dtype_name(table.dtype) for table in (sin, cos)} == {_wide(kind)}
+        and {libraries.dtype_name(each.dtype) for each in positions} <= {"int32", "int64"}
+    )
+
+
+def _wide(kind: str) -> str:
+    """The dtype of tables for arrays of a dtype."""
+    return "float64" if kind == "float64" else "float32"
+
+
+def _record(kind: str, x: Any, y: Any, angles: tuple[Any, ...], rotation: Rotation, place: int) -> list[int]:
+    """The words of a job about one array. `place` is where its addresses begin: of x, y, sin, cos and positions.
+
+    Shapes are checked here, because with wrong shapes a kernel would read or write the memory of others.
+    """
+    sin, cos, *positions = angles
+    *leading, dim = x.shape
+    width, given = sin.shape[-1], (positions[0].shape if positions else sin.shape[:-1])
+    if not (
+        len(given) == len(leading)
+        and all(each in (1, size) for each, size in zip(given, leading))
+        and rotation.first_channel + 2 * width <= dim
+    ):
+        raise ValueError(f"rotate: tables must broadcast against x of shape {tuple(x.shape)}; got {(*given, width)}")
+    steps = [memory.steps(each) for each in (x, y, *(positions or (sin, cos)))]
+    fixed = (0,) * len(leading)
+    of_angles = (fixed, fixed, steps[2]) if positions else (*steps[2:], fixed)
+    axes = _grouped(_axes(leading, given, (*steps[:2], *of_angles)), 2 * width * sin.itemsize)
+    rows = prod(leading)
+    size = rows * dim * BYTES[kind]
+    words = {
+        _PARTS: min(rows, 1 + size // BYTES_PER_PART, 8 + size // (4 * BYTES_PER_PART)),
+        _ROWS: rows,
+        _PLACE: place,
+        _READ_HALVES: rotation.read == "half",
+        _WRITE_HALVES: rotation.write == "half",
+        _SIGN: -1 if rotation.inverse else 1,
+        _DIM: dim,
+        _FIRST: rotation.first_channel,
+        _BLOCKS: rotation.blocks,
+        _WIDTH: width // rotation.blocks,
+        _X_STEP: steps[0][-1],
+        _Y_STEP: steps[1][-1],
+        _INTEGER: positions[0].itemsize if positions else 0,
+        _TABLE_ROWS: len(sin),
+        _SIN_STEP: memory.steps(sin)[0],
+        _COS_STEP: memory.steps(cos)[0],
+        _AXES: len(axes),
+        _LENGTH: _RECORD + 6 * len(axes),
+    }
+    return [*(int(words[word]) for word in range(_RECORD)), *(number for axis in axes for number in axis)]
+
+
+def _axes(shape: Sequence[int], given: Sequence[int], steps: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """For each axis of rows: its size, and its strides in x, y, sin, cos and positions. Strides of x decrease.
+
+    Axes that follow each other in all memory are one.
+    """
+    axes: list[tuple[int, ...]] = []
+    for axis in sorted(range(len(shape)), key=lambda axis: -abs(steps[0][axis])):
+        if shape[axis] == 1:
+            continue
+        of_angles = [0 if given[axis] == 1 else of_array[axis] for of_array in steps[2:]]
+        found = (shape[axis], steps[0][axis], steps[1][axis], *of_angles)
+        if axes and all(outer == inner * found[0] for outer, inner in zip(axes[-1][1:], found[1:])):
+            found = (axes.pop()[0] * found[0], *found[1:])
+        axes.append(found)
+    return axes or [(1, 0, 0, 0, 0, 0)]
+
+
+def _grouped(axes: list[tuple[int, ...]], row_size: int) -> list[tuple[int, ...]]:
+    """Axes with heads in groups, of which each row of long tables serves all, if the sequence is innermost.
+
+    `row_size` is that of a row of both tables, in bytes.
+    """
+    if len(axes) < 2 or any(axes[-2][3:]) or not any(axes[-1][3:]):
+        return axes
+    *outer, (count, *steps), sequence = axes
+    if sequence[0] * row_size < BYTES_OF_LONG_TABLES or count % HEADS_PER_GROUP:
+        return axes
+    groups = (count // HEADS_PER_GROUP, *[HEADS_PER_GROUP * step for step in steps])
+    return [*outer, groups, sequence, (HEADS_PER_GROUP, *steps)]
+
+
+def _launch(kind: str, records: list[list[int]], place: int, inplace: bool) -> _Launch:
+    """The call that rotates the arrays of these records. The records begin at a place in the job."""
+    parts = sum(record[_PARTS] for record in records)
+    size = sum(record[_ROWS] * record[_DIM] for record in records) * BYTES[kind]
+    width = max(record[_WIDTH] for record in records)
+    is_scratch_needed = inplace and records[0][_READ_HALVES] != records[0][_WRITE_HALVES]
+    words = -(-2 * width * BYTES[kind] // 8) if is_scratch_needed else 0
+    nans = array("q", np.full(2 * width * records[0][_BLOCKS], np.nan, _wide(kind)).tobytes())
+    after = place + sum(map(len, records))
+    header = (0, parts, 0, after, after + len(nans), words, place)
+    job = array("q", [*header, *(0,) * (place - len(header)), *(word for record in records for word in record)])
+    return _Launch(_entry(kind), job + nans, parts, min(parts, 1 + size // BYTES_PER_PART), words)
+
+
+@numba.njit(error_model="numpy")
+def _copy_channels(tag, source, source_step, target, target_step, count):
+    size = size_of(tag)
+    if source_step == size and target_step == size:
+        copy(source, target, count * size)
+    else:
+        for channel in range(count):
+            copy(source + channel * source_step, target + channel * target_step, size)
+
+
+@numba.njit(error_model="numpy")
+def _rotate_run(tag, reads, writes, x, x_step, x_row, y, y_step, y_row, sin, sin_row, cos, cos_row, rows, width, sign):
+    """Rotate rows of pairs: as vectors if channels are contiguous, and the rest one by one."""
+    size, lanes = size_of(tag), lanes_of(tag)
+    wide = 64 // lanes
+    vectors = width // lanes * lanes if x_step == size and y_step == size else 0
+    x_partner, x_step = (width * x_step, x_step) if reads else (x_step, 2 * x_step)
+    y_partner, y_step = (width * y_step, y_step) if writes else (y_step, 2 * y_step)
+    for _ in range(rows):
+        for j in range(0, vectors, lanes):
+            x_at, y_at = x + j * (size if reads else 2 * size), y + j * (size if writes else 2 * size)
+            if reads and writes:
+                rotate_pairs(
+                    tag, 0, 1, 1, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
+                )
+            elif reads:
+                rotate_pairs(
+                    tag, 0, 1, 0, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
+                )
+            elif writes:
+                rotate_pairs(
+                    tag, 0, 0, 1, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
+                )
+            else:
+                rotate_pairs(
+                    tag, 0, 0, 0, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
+                )
+        for j in range(vectors, width):
+            x_at, y_at = x + j * x_step, y + j * y_step
+            rotate_pairs(
+                tag, 1, 1, 1, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
+            )
+        x, y, sin, cos = x + x_row, y + y_row, sin + sin_row, cos + cos_row
+
+
+@numba.njit(error_model="numpy")
+def _touch_rows(job, record, start, stop):
+    """Write a byte into about each page of the rows of the result, from `start` to `stop`."""
+    axes = record + _RECORD
+    innermost = axes + 6 * (job[record + _AXES] - 1)
+    length, y_row = job[innermost], job[innermost + 2]
+    step = max(1, _PAGE // max(1, abs(y_row)))
+    # Runs of the innermost axis that lie in one page: all but the first are skipped.
+    runs = max(1, _PAGE // max(1, abs(job[innermost - 4]))) if innermost > axes else 1
+    while start < stop:
+        y, rest = job[job[record + _PLACE] + 1], start
+        for axis in range(innermost, axes - 1, -6):
+            y += rest % job[axis] * job[axis + 2]
+            rest //= job[axis]
+        rows = min(length - start % length, stop - start)
+        for row in range(0, rows, step):
+            touch(y + row * y_row)
+        start += rows * runs if rows == length else rows
+
+
+@numba.njit(error_model="numpy")
+def _rotate_rows(tag, job, record, start, stop, nans, scratch):
+    """Rotate the rows from `start` to `stop`, counted in the order of the axes of the record."""
+    place, integer, size, wide = job[record + _PLACE], job[record + _INTEGER], size_of(tag), 64 // lanes_of(tag)
+    x_step, y_step, blocks, width = (
+        job[record + _X_STEP],
+        job[record + _Y_STEP],
+        job[record + _BLOCKS],
+        job[record + _WIDTH],
+    )
+    reads, writes, sign = job[record + _READ_HALVES] != 0, job[record + _WRITE_HALVES] != 0, job[record + _SIGN]
+    first, dim = job[record + _FIRST], job[record + _DIM]
+    end = first + 2 * blocks * width
+    is_moved = job[place] != job[place + 1]
+    axes = record + _RECORD
+    innermost = axes + 6 * (job[record + _AXES] - 1)
+    x_row, y_row, sin_row, cos_row = job[innermost + 1], job[innermost + 2], job[innermost + 3], job[innermost + 4]
+    if is_moved and (stop - start) * dim * size >= _BYTES_TO_TOUCH:
+        _touch_rows(job, record, start, stop)
+    needs_scratch = not is_moved and reads != writes
+    # How many rows one call rotates, at most. It is 1 if each row has a position of its own.
+    most = 1 if needs_scratch or job[innermost + 5] != 0 else _ROWS_PER_RUN
+    while start < stop:
+        x, y, sin, cos, position = job[place], job[place + 1], job[place + 2], job[place + 3], job[place + 4]
+        rest = start
+        for axis in range(innermost, axes - 1, -6):
+            index = rest % job[axis]
+            rest //= job[axis]
+            x += index * job[axis + 1]
+            y += index * job[axis + 2]
+            sin += index * job[axis + 3]
+            cos += index * job[axis + 4]
+            position += index * job[axis + 5]
+        rows = min(job[innermost] - start % job[innermost], stop - start, most)
+        start += rows
+        if integer:
+            row = read(_INT32, position) if integer == 4 else read(_INT64, position)
+            if 0 <= row < job[record + _TABLE_ROWS]:
+                sin, cos = sin + row * job[record + _SIN_STEP], cos + row * job[record + _COS_STEP]
+            else:
+                sin, cos = nans, nans
+        if is_moved and end - first < dim:
+            for row in range(rows):
+                source, target = x + row * x_row, y + row * y_row
+                _copy_channels(tag, source, x_step, target, y_step, first)
+                _copy_channels(tag, source + end * x_step, x_step, target + end * y_step, y_step, dim - end)
+        for block in range(blocks):
+            channel = first + 2 * width * block
+            source, step, target = x + channel * x_step, x_step, y + channel * y_step
+            if needs_scratch:
+                _copy_channels(tag, source, x_step, scratch, size, 2 * width)
+                source, step = scratch, size
+            of_block = width * block * wide
+            _rotate_run(
+                tag, reads, writes, source, step, x_row, target, y_step, y_row,
+                sin + of_block, sin_row, cos + of_block, cos_row, rows, width, sign,
+            )  # fmt: skip
+
+
+_INT32, _INT64 = np.int32(0), np.int64(0)  # these tell `pointer_to` the dtype
+
+
+@cache
+def _entry(kind: str) -> Any:
+    """The C function that rotates arrays of one dtype, given the address of a job. Cached on disk if possible."""
+    tag, stamp = TAGS[kind], source_stamp(numba_pairs)
+
+    def rotate(address):
+        """Rotate parts until none is left, and return how many. Several threads may call this at the same time."""
+        _ = stamp  # the cache of numba compares what a function encloses
+        job = pointer_to(address, _INT64)
+        parts, nans = job[_ALL_PARTS], address + 8 * job[_NANS]
+        scratch = address + 8 * (job[_MEMORY] + job[_MEMORY_WORDS] * fetch_and_add(address + 8 * _THREADS))
+        done = 0
+        part = fetch_and_add(address)
+        while part < parts:
+            record, index = job[_FIRST_RECORD], part
+            while index >= job[record + _PARTS]:
+                index -= job[record + _PARTS]
+                record += job[record + _LENGTH]
+            rows, count = job[record + _ROWS], job[record + _PARTS]
+            _rotate_rows(tag, job, record, rows * index // count, rows * (index + 1) // count, nans, scratch)
+            done += 1
+            part = fetch_and_add(address)
+        return done
+
+    return compiled_entry(rotate, f"the rotation of {kind}")

@@ -1,0 +1,183 @@
+"""Tables compiled by numba, for positions in host memory: NumPy arrays, and torch tensors on the CPU.
+
+Each number of a table is computed in one pass, from the same integers as in `arrays/exact_phases.py` and by the same
+operations in the same order. So the results equal `exact_phases.sin_cos` bit for bit.
+"""
+
+# Pyright does not know the types that functions have inside numba kernels.
+# pyright: reportMissingImports=false, reportCallIssue=false, reportPrivateImportUsage=false
+
+from array import array
+from functools import cache, lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+
+from rope_xp.arrays import exact_phases, libraries, memory, threads
+from rope_xp.kernels.numba_jobs import compiled_entry, fetch_and_add, numba_threads, pointer_to, source_stamp
+
+# The size of the parts that threads take, in bytes of both tables.
+BYTES_PER_PART = 2**18
+
+_S0, _S1, _S2, _S3, _S4 = map(np.float32, (exact_phases.SINE[32][0] - 1.5, *exact_phases.SINE[32][1:]))
+_C1, _C2, _C3, _C4, _C5 = map(np.float32, (exact_phases.COSINE[32][1] + 1.25, *exact_phases.COSINE[32][2:]))
+_ONE, _LEADING_SINE, _LEADING_COSINE = np.float32(1.0), np.float32(1.5), np.float32(1.25)
+_PER_STEP, _PER_UNIT = np.float32(2.0**-11), np.float32(2.0**-30)
+_INT32, _INT64, _FLOAT32 = np.int32(0), np.int64(0), np.float32(0)  # these tell `pointer_to` the dtype
+_WORDS_OF_JOB = 11
+
+
+class Program(NamedTuple):
+    """How tables are computed for positions of one dtype and shape."""
+
+    functions: memory.Functions
+    shape: tuple[int, ...]  # of each table
+    parts: int
+    words: Any  # of the frequencies
+    numbers: array  # of a job, after its addresses
+
+    def run(self, positions: Any, like: Any = None) -> tuple[Any, Any]:
+        """New tables, sine and cosine, "*batch seq pairs", float32. The positions must have that dtype and shape."""
+        positions = self.functions.contiguous(positions)
+        sin, cos = self.functions.empty_float32(self.shape), self.functions.empty_float32(self.shape)
+        if self.parts:
+            job = array("q", (0, *self.functions.addresses((positions, sin, cos)))) + self.numbers
+            count = 1 if self.parts == 1 else min(self.parts, memory.threads(positions) or numba_threads())
+            threads.run(_entry(), job.buffer_info()[0], self.parts, count, job, positions, sin, cos, self.words)
+        return sin, cos
+
+
+def prepare_tables(positions: Any, frequencies: exact_phases.Frequencies, scale: float = 1.0) -> Program | None:
+    """The program for positions like these. Only their dtype and shape are read.
+
+    Parameters
+    ----------
+    positions : array, "*batch seq" or "axes *batch seq"
+        Of NumPy, or of torch on the CPU.
+    frequencies : Frequencies
+    scale : float
+        Sines and cosines are multiplied by this factor, rounded to float32.
+
+    Returns
+    -------
+    Program or None
+        None unless positions are int32 or int64 in native byte order, frequencies are floats, each pair follows one
+        position axis, and all heads have the same frequencies.
+    """
+    kind, shape = libraries.dtype_name(positions.dtype), tuple(positions.shape)
+    if kind not in ("int32", "int64") or not memory.is_native(positions):
+        return None
+    if frequencies.axis_of_pair is not None and shape[:1] == (frequencies.axes,):
+        shape = shape[1:]
+    elif not frequencies.is_single_row:
+        return None
+    return Program(memory.functions(positions), *_job(frequencies, kind, shape, scale))
+
+
+def self_test(positions: Any) -> bool:
+    """Compile the function that makes tables, or load it from disk; raise if neither is possible."""
+    _entry()
+    return True
+
+
+@lru_cache(maxsize=256)  # all decoding steps have the same arguments
+def _job(
+    frequencies: exact_phases.Frequencies, kind: str, shape: tuple[int, ...], scale: float
+) -> tuple[tuple[int, ...], int, Any, array]:
+    """The fields of a program after its functions."""
+    words, rows, pairs = _words(frequencies), prod(shape), frequencies.pairs
+    axes = frequencies.axes if frequencies.axis_of_pair else 1
+    parts = min(rows, 1 + 8 * rows * pairs // BYTES_PER_PART)
+    scale_bits = int(np.float64(scale).view(np.int64))
+    numbers = (words.ctypes.data, parts, rows, pairs, kind == "int64", axes, scale_bits)
+    return (*shape, pairs), parts, words, array("q", numbers)
+
+
+@lru_cache(maxsize=64)
+def _words(frequencies: exact_phases.Frequencies) -> Any:
+    """Three rows of integers, with one number for each pair.
+
+    The rows are the first 64 bits of the fraction of its frequency, the next 32 bits, and the number of its position
+    axis. Programs with the same frequencies share these rows.
+    """
+    _, high, _, low = frequencies.rows[0].words(64)
+    return np.array([high, low, frequencies.axis_of_pair or [0] * frequencies.pairs], dtype=np.int64)
+
+
+@numba.njit(error_model="numpy")
+def _sin_cos(phase):
+    """The same as `phases._sin_cos_of_phase` for one phase in units of ``2**-32`` revolutions."""
+    quarter = np.int32(np.int32(phase + np.int32(1 << 29)) >> np.int32(30))
+    offset = np.int32(phase - np.int32(quarter << np.int32(30)))
+    steps = np.int32(np.int32(offset + np.int32(1 << 18)) >> np.int32(19))
+    short = np.float32(steps) * _PER_STEP
+    remainder = np.float32(np.int32(offset - np.int32(steps << np.int32(19)))) * _PER_UNIT
+    u = short + remainder
+    square = u * u
+    of_sine = (((_S4 * square + _S3) * square + _S2) * square + _S1) * square + _S0
+    of_cosine = (((_C5 * square + _C4) * square + _C3) * square + _C2) * square + _C1
+    sine = _LEADING_SINE * short + (_LEADING_SINE * remainder + u * of_sine)
+    tail = square * of_cosine
+    cosine = (_ONE - _LEADING_COSINE * (short * short)) + (tail - _LEADING_COSINE * (remainder * (u + short)))
+    sin, cos = (cosine, sine) if quarter & 1 else (sine, cosine)
+    return -sin if quarter & 2 else sin, -cos if (quarter + 1) & 2 else cos
+
+
+@numba.njit(error_model="numpy")
+def _phase(position, high, low):
+    """The same as `phases._phase` with `round_off`, in units of ``2**-32`` revolutions."""
+    upper = ((position >> 31) + 1) >> 1
+    return np.int32((position * high + upper * low) >> 32)
+
+
+@numba.njit(error_model="numpy")
+def _make_rows(job, start, stop):
+    """The rows of tables from `start` to `stop`.
+
+    The phases of a row are stored first, because two loops compile to better vector instructions than one.
+    """
+    rows, pairs, is_wide, axes = job[6], job[7], job[8], job[9]
+    narrow = numba.carray(pointer_to(job[1], _INT32), (axes, rows))
+    wide = numba.carray(pointer_to(job[1], _INT64), (axes, rows))
+    sin = numba.carray(pointer_to(job[2], _FLOAT32), (rows, pairs))
+    cos = numba.carray(pointer_to(job[3], _FLOAT32), (rows, pairs))
+    high = numba.carray(pointer_to(job[4], _INT64), pairs)
+    low = numba.carray(pointer_to(job[4] + 8 * pairs, _INT64), pairs)
+    axis_of_pair = numba.carray(pointer_to(job[4] + 16 * pairs, _INT64), pairs)
+    scale = np.float32(job.view(np.float64)[10])
+    row_phases = np.empty(pairs, np.int32)
+    for row in range(start, stop):
+        if axes == 1:
+            position = wide[0, row] if is_wide else np.int64(narrow[0, row])
+            for j in range(pairs):
+                row_phases[j] = _phase(position, high[j], low[j])
+        else:
+            for j in range(pairs):
+                axis = axis_of_pair[j]
+                row_phases[j] = _phase(wide[axis, row] if is_wide else np.int64(narrow[axis, row]), high[j], low[j])
+        for j in range(pairs):
+            s, c = _sin_cos(row_phases[j])
+            sin[row, j], cos[row, j] = s * scale, c * scale
+
+
+@cache
+def _entry() -> Any:
+    """The C function that makes tables, given the address of a job. Cached on disk if possible."""
+    stamp = source_stamp()
+
+    def make_tables(address):
+        """Take parts until none is left, and return how many. Several threads may call this at the same time."""
+        _ = stamp  # the cache of numba compares what a function encloses
+        job = numba.carray(pointer_to(address, _INT64), _WORDS_OF_JOB)
+        parts, rows = job[5], job[6]
+        done = 0
+        part = fetch_and_add(address)
+        while part < parts:
+            _make_rows(job, rows * part // parts, rows * (part + 1) // parts)
+            done += 1
+            part = fetch_and_add(address)
+        return done
+
+    return compiled_entry(make_tables, "tables of sines and cosines")

@@ -1,0 +1,272 @@
+"""Rotations and tables by operations of NumPy and PyTorch, for machines without a compiled kernel.
+
+Interleaved pairs are complex numbers in memory, and one complex multiplication rotates them. Of other pairs, few
+numbers, such as those of a decoding step, are rotated at once. More are processed in blocks that fit into the cache of
+a core, and so are interleaved pairs of 16 bits.
+
+Float32 tables on the host are made from short float64 tables by the addition of angles. The absolute value of a
+position is written in base 256. For each place there is a table of the angles of all digits. It depends on the
+frequencies alone, so it is kept. The angle of a position is the sum of the angles of its digits. Sines and cosines are
+rounded to float32 once, at the end. A row does not depend on the other rows of the table: adding the angle of the
+digit 0 changes no bit, and no operation for tables is fused.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rope_xp.arrays import exact_phases, libraries, memory
+from rope_xp.kernels.reference import Rotation, Tables, join_pairs, split_pairs
+
+MEMORY_KINDS = ("host memory",)
+BYTES_PER_BLOCK = 2**20  # of x, for each thread; measured
+FEW = 2**16  # numbers; measured: beyond, more passes over memory cost as much as the calls that they save
+
+
+def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
+    """The same as `reference.rotate_all`. A new array has the memory order of its input."""
+    outs = [x if inplace else memory.empty_like(x) for x in xs]
+    are_complex = rotation.read == rotation.write == "interleaved"
+    for x, (sin, cos), out in zip(xs, tables, outs):
+        rotate = _rotate_block if are_complex or prod(x.shape) > FEW else _rotate_few
+        if x.shape[-1] == 2 * sin.shape[-1] and rotation.blocks == 1:
+            rotate(x, sin, cos, out, rotation)
+            continue
+        for block in rotation.by_block(x, sin, cos, out):
+            rotate(*block, rotation)
+    return outs
+
+
+def _rotate_few(x: Any, sin: Any, cos: Any, out: Any, rotation: Rotation) -> None:
+    """Rotate all pairs at once, with a few operations. `out` may be `x`."""
+    xp, converted = memory.operations(x), x.dtype != sin.dtype
+    if converted:
+        numbers = memory.empty(x.shape, sin)
+        numbers[...] = x
+    else:
+        numbers = x
+    first, second = _channels(numbers, rotation.read)
+    sine_of_first, sine_of_second = (xp.subtract, xp.add) if not rotation.inverse else (xp.add, xp.subtract)
+    one, other = first * cos, second * cos
+    sine_of_first(one, second * sin, out=one)
+    sine_of_second(other, first * sin, out=other)
+    one_out, other_out = _channels(out, rotation.write)
+    with np.errstate(over="ignore") if converted else nullcontext():  # overflow gives infinity, as in other kernels
+        one_out[...], other_out[...] = one, other
+
+
+def _channels(x: Any, layout: str) -> tuple[Any, Any]:
+    """Views of the first and of the second channels of all pairs."""
+    if layout == "interleaved":
+        return x[..., ::2], x[..., 1::2]
+    width = x.shape[-1] // 2
+    return x[..., :width], x[..., width:]
+
+
+def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, rotation: Rotation) -> None:
+    if 0 in x.shape:
+        return
+    xp, converted = memory.operations(x), x.dtype != sin.dtype
+    sin = -sin if rotation.inverse else sin
+    angles = memory.complex_numbers(cos, sin) if rotation.read == rotation.write == "interleaved" else None
+    if angles is not None and not converted:
+        numbers, rotated = memory.complex_view(x), memory.complex_view(out)
+        if numbers is not None and rotated is not None:
+            xp.multiply(numbers, angles, out=rotated)
+            return
+    if angles is not None and converted:
+        tables = (angles,)
+    else:
+        tables = (_join_pairs(cos, cos, rotation), _join_pairs(-sin, sin, rotation))
+    _rotate_parts(x, tables, sin, out, rotation)
+
+
+def _rotate_parts(x: Any, tables: Sequence[Any], like: Any, out: Any, rotation: Rotation) -> None:
+    """Rotate parts that stay in the cache. They are converted and swapped in memory with the dtype of `like`."""
+    width, size = x.shape[-1], BYTES_PER_BLOCK // x.itemsize * (memory.threads(x) or 1)
+    count = min(prod(x.shape), max(size, width))
+    buffers = memory.empty(count, like), memory.empty(count, like)
+    for part in _parts(tuple(x.shape[:-1]), tuple(tables[0].shape[:-1]), width, size):
+        numbers, rotated = x[part], out[part]
+        products, wide = (buffer[: prod(numbers.shape)].reshape(numbers.shape) for buffer in buffers)
+        tables_of_part = [table[_part_of_table(part, table)] for table in tables]
+        if x.dtype == like.dtype:
+            _rotate_part(numbers, tables_of_part, rotated, products, rotation)
+            continue
+        wide[...] = numbers
+        _rotate_part(wide, tables_of_part, wide, products, rotation)
+        with np.errstate(over="ignore"):  # overflow gives infinity, as in the other kernels
+            rotated[...] = wide
+
+
+def _rotate_part(numbers: Any, tables: Sequence[Any], rotated: Any, products: Any, rotation: Rotation) -> None:
+    """Rotate by one table of complex numbers, or by a table of cosines and a table of sines with their signs.
+
+    `products` is memory for the products with sines. `rotated` may be `numbers`.
+    """
+    xp = memory.operations(numbers)
+    if len(tables) == 1:
+        xp.multiply(memory.complex_view(numbers), tables[0], out=memory.complex_view(rotated))
+        return
+    if rotation.read != rotation.write:
+        numbers = _join_pairs(*split_pairs(xp, numbers, rotation.read), rotation)
+    # Each product is one pass over contiguous memory. NumPy copies halves of rows faster than it subtracts them.
+    halves = memory.views_as_halves(numbers, products) if rotation.write == "half" else None
+    if halves is not None:
+        halves[1][..., ::-1] = halves[0]
+        xp.multiply(products, tables[1], out=products)
+        xp.multiply(numbers, tables[0], out=rotated)
+        xp.add(rotated, products, out=rotated)
+        return
+    xp.multiply(numbers, tables[1], out=products)
+    xp.multiply(numbers, tables[0], out=rotated)
+    of_partners = reversed(split_pairs(xp, products, rotation.write))
+    for channels, each in zip(split_pairs(xp, rotated, rotation.write), of_partners):
+        xp.subtract(channels, each, out=channels)
+
+
+def _join_pairs(first: Any, second: Any, rotation: Rotation) -> Any:
+    """A new array of both channels of all pairs, in the layout of the result."""
+    return join_pairs(memory.operations(first), first, second, rotation.write)
+
+
+def _parts(shape: tuple[int, ...], table_shape: tuple[int, ...], width: int, size: int) -> Iterator[tuple[slice, ...]]:
+    """Slices that cut an array of shape `(*shape, width)` into parts of at most `size` numbers, or of one row.
+
+    Parts with the same part of the tables follow each other.
+    """
+    cuts: list[list[slice]] = []
+    for length in reversed(shape):
+        step = min(length, max(1, size // width))
+        cuts.insert(0, [slice(start, start + step) for start in range(0, length, step)])
+        width *= length
+    outermost_first = sorted(range(len(shape)), key=lambda axis: table_shape[axis] == 1)
+    for chosen in product(*[cuts[axis] for axis in outermost_first]):
+        of_axis = dict(zip(outermost_first, chosen))
+        yield tuple(of_axis[axis] for axis in range(len(shape)))
+
+
+def _part_of_table(part: tuple[slice, ...], table: Any) -> tuple[slice, ...]:
+    """The same part of a table, whose axes may have size 1."""
+    return tuple(slice(None) if size == 1 else each for size, each in zip(table.shape, part))
+
+
+_BITS = 8
+_LARGEST_DIGIT = (1 << _BITS) - 1
+_NUMBERS_PER_BLOCK = 2**12  # float64 arrays of this size stay in the first cache of a core
+
+
+class Program(NamedTuple):
+    """The tables of integer positions, times `scale`."""
+
+    frequencies: exact_phases.Frequencies
+    scale: float
+
+    def run(self, positions: Any, like: Any) -> tuple[Any, Any]:
+        """Sine and cosine, in the library of the positions."""
+        is_host = isinstance(positions, np.ndarray)
+        sin, cos = sin_cos(positions if is_host else positions.numpy(), self.frequencies)
+        if self.scale != 1.0:
+            sin, cos = sin * self.scale, cos * self.scale
+        return (sin, cos) if is_host else (memory.from_numpy(sin, positions), memory.from_numpy(cos, positions))
+
+
+def prepare_tables(positions: Any, frequencies: exact_phases.Frequencies, scale: float) -> Program | None:
+    """The program for positions like these; None unless they are integers, and all pairs follow one position axis."""
+    is_integer = libraries.dtype_name(positions.dtype) in ("int32", "int64") and memory.is_native(positions)
+    return Program(frequencies, scale) if is_integer and frequencies.is_single_row else None
+
+
+def sin_cos(positions: Any, frequencies: exact_phases.Frequencies) -> tuple[Any, Any]:
+    """The same as `exact_phases.sin_cos` in float32, for NumPy positions and frequencies given as floats.
+
+    Parameters
+    ----------
+    positions : array, "*batch seq"
+    frequencies : Frequencies
+        On one axis, "pairs", in radians per position.
+
+    Returns
+    -------
+    (array, array), "*batch seq pairs"
+        Sine and cosine, float32.
+    """
+    tokens, fractions = integers_and_fractions(positions.reshape(-1))
+    sizes = np.abs(tokens).view(f"u{tokens.itemsize}")  # unsigned: the least integer has no positive counterpart
+    negative = tokens < 0 if (tokens < 0).any() else None
+    lows, (highs, row_of_high) = (sizes & _LARGEST_DIGIT).astype(np.intp), _numbers_and_indices(sizes >> _BITS)
+    low_table, high_table = _digit_angles(frequencies.inv_freq, 0), None
+    if highs.any():
+        high_table = _angles(highs, frequencies.inv_freq, 1)
+
+    sin, cos = (np.empty((len(tokens), frequencies.pairs), dtype=np.float32) for _ in range(2))
+    rows = max(1, _NUMBERS_PER_BLOCK // frequencies.pairs)
+    for start in range(0, len(tokens), rows):
+        block = slice(start, start + rows)
+        angles = np.take(low_table, lows[block], axis=1)
+        if high_table is not None:
+            angles = _added(np.take(high_table, row_of_high[block], axis=1), angles)
+        if negative is not None:
+            angles = np.where(negative[block, None], -angles[0], angles[0]), angles[1]
+        if fractions is not None:  # at most half a token, so that float64 angles are exact enough
+            rest = fractions[block, None] * np.asarray(frequencies.inv_freq)
+            angles = _added((np.sin(rest), np.cos(rest)), angles)
+        sin[block], cos[block] = angles
+    shape = (*positions.shape, frequencies.pairs)
+    return sin.reshape(shape), cos.reshape(shape)
+
+
+def integers_and_fractions(numbers: Any) -> tuple[Any, Any]:
+    """The nearest integers, and the remainders: None for integers, and NaN for numbers too large for `phases`."""
+    if numbers.dtype.kind != "f":
+        return numbers, None
+    known = np.abs(numbers) < (2.0**31 if numbers.itemsize == 4 else 2.0**63)
+    whole = np.rint(np.where(known, numbers, 0.0))
+    return whole.astype(np.int64), np.where(known, numbers - whole, np.nan).astype(np.float64)
+
+
+def _angles(numbers: Any, inv_freq: tuple[float, ...], place: int) -> Any:
+    """Sine and cosine of unsigned numbers whose last digit is at this place, "2 numbers pairs"."""
+    low_table = _digit_angles(inv_freq, place)
+    if numbers.max(initial=0) <= _LARGEST_DIGIT:
+        return np.take(low_table, numbers.astype(np.intp), axis=1)
+    highs, row_of_high = _numbers_and_indices(numbers >> _BITS)
+    high_table = _angles(highs, inv_freq, place + 1)
+    lows = (numbers & _LARGEST_DIGIT).astype(np.intp)
+    return np.stack(_added(np.take(high_table, row_of_high, axis=1), np.take(low_table, lows, axis=1)))
+
+
+def _added(angles: Any, others: Any) -> tuple[Any, Any]:
+    """Sine and cosine of the sums of angles that are given by sine and cosine."""
+    (sin, cos), (sin_of_other, cos_of_other) = angles, others
+    return sin * cos_of_other + cos * sin_of_other, cos * cos_of_other - sin * sin_of_other
+
+
+@lru_cache(maxsize=32)  # 256 kB each for 64 pairs
+def _digit_angles(inv_freq: tuple[float, ...], place: int) -> Any:
+    """Sine and cosine of all digits at a place, "2 digits pairs".
+
+    The angles are computed for negative positions, because the last place of 64 bits has no positive ``2**63``.
+    """
+    positions = -(np.arange(_LARGEST_DIGIT + 1, dtype=np.int64) << (_BITS * place))
+    sin, cos = exact_phases.sin_cos(positions, exact_phases.Frequencies(inv_freq), np.float64)
+    table = np.stack([0.0 - sin, cos])
+    table.flags.writeable = False
+    return table
+
+
+def _numbers_and_indices(numbers: Any) -> tuple[Any, Any]:
+    """The numbers for which angles are computed, and the index of each given number among them.
+
+    They are the range from the smallest to the largest number, or the numbers themselves if that is shorter.
+    """
+    if len(numbers) > 1:
+        least, most = int(numbers.min()), int(numbers.max())
+        if most - least < len(numbers):
+            return np.arange(least, most + 1, dtype=numbers.dtype), (numbers - least).astype(np.intp)
+    return numbers, np.arange(len(numbers))

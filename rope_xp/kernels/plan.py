@@ -1,0 +1,393 @@
+"""What a call of a `RotaryEmbedding` decides before it computes.
+
+A plan follows from the signature of a call alone: libraries, dtypes, shapes, strides, devices, axes and the kernel. No
+function that makes a plan reads the values of an array. So a call makes all checks of its signature first, in one
+function, and calls with one signature share one plan (`rope_xp.arrays.signature`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+from rope_xp import kernels
+from rope_xp.arrays import checks, libraries, memory
+from rope_xp.arrays.alignment import (
+    Alignment,
+    alignments_of_positions,
+    alignments_of_tables,
+    checked_seq_axis,
+    leading_axes,
+    shape_of_delta,
+)
+from rope_xp.arrays.signature import Plans, signature_of
+from rope_xp.errors import wrong_type, wrong_value
+from rope_xp.kernels import Kernel
+from rope_xp.kernels.angles import TableProgram, compiled_tables
+from rope_xp.kernels.reference import Angles, Rotation
+from rope_xp.kernels.tables import check_tables, convert_tables, pair_of
+from rope_xp.positions.sequence import count_from
+
+# The plans of functions that take no embedding.
+_PLANS = Plans()
+
+
+class CallPlan(NamedTuple):
+    """What a call will do.
+
+    `source` says where angles come from:
+
+    - "tables": given tables;
+    - "rows": the rows of given tables that positions select;
+    - "positions": a kernel computes angles from positions;
+    - "computed": tables are computed from positions;
+    - "change": tables are computed from a change of positions or of frequencies, for arrays that are rotated already.
+
+    A plan has programs. `program.run(positions, like)` of `tables` computes tables from positions.
+    `rotate.run(arrays, angles)` rotates arrays by their angles, which need not be aligned.
+    """
+
+    rotation: Rotation
+    source: Literal["tables", "rows", "positions", "computed", "change"]
+    alignments: list[Alignment]  # of tables or positions, with each array
+    kernels: list[str]  # the name for each array
+    requested: str  # the kernel that the user chose
+    are_ready: bool = True  # given tables and positions need no conversion
+    divides: bool = False  # given tables are first divided by the square of their scale
+    inplace: bool = False
+    seq_axis: int = 0  # of the first array, if no positions are given
+    delta_shape: tuple[int, ...] = ()  # of a change of positions, with additional axes of size 1
+    computed: tuple[Any, float] | None = None  # the frequencies and the factor, if a kernel computes angles
+    tables: tuple[Any, ...] = ()
+    rotate: Any = None
+    extents: memory.Extents | None = None  # of all arguments, if results overwrite arrays
+
+
+def plan_call(
+    rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
+) -> CallPlan:
+    """The plan of a call with the query first and keys after it. `sincos` is empty if tables are not given."""
+    _check_arrays(rope, arrays)
+    if not sincos:
+        return _plan_positions(rope, arrays, positions, seq_dim, heads_dim)
+    if rope.xpos is not None:
+        raise wrong_value(f"sincos must be given without xpos; got xpos={rope.xpos}")
+    return _plan_tables(rope, arrays, sincos, positions, seq_dim, heads_dim)
+
+
+def plan_rotation(
+    rope: Any,
+    arrays: Sequence[Any],
+    sincos: Any,
+    positions: Any,
+    seq_dim: int,
+    heads_dim: int | None,
+    inverse: bool,
+    transpose: bool,
+    inplace: bool = False,
+) -> CallPlan:
+    """The plan of a rotation by tables or, with positions, by the rows that positions select."""
+    inverse, transpose = checks.boolean("inverse", inverse), checks.boolean("transpose", transpose)
+    if inverse and transpose:
+        raise wrong_value("only one of inverse and transpose must be true; got both")
+    _check_arrays(rope, arrays)
+    plan = _plan_tables(rope, arrays, sincos, positions, seq_dim, heads_dim)
+    if inplace:
+        kernels.require_writable(arrays, [sincos])
+    if inverse or transpose:
+        plan = plan._replace(rotation=plan.rotation.inverted(), divides=inverse)
+    return plan._replace(inplace=inplace)
+
+
+def plan_shift(
+    rope: Any, arrays: Sequence[Any], sincos: Any, delta: Any, seq_dim: int, heads_dim: int | None
+) -> CallPlan:
+    """The plan of a rotation of keys by a change of positions. `delta` is None for an int, and `sincos` is empty."""
+    (k,) = arrays
+    _check_arrays(rope, arrays, name="k")
+    leading, shape = (1, (rope.axes,)) if rope.axes > 1 else (0, ())
+    if delta is not None:
+        if libraries.namespace(delta) is None:
+            raise wrong_type(f"delta must be an int or an array of real numbers; got {type(delta).__name__}")
+        leading, shape = _shape_of_positions("delta", delta, rope.axes, k)
+    shape = shape_of_delta(shape, leading, k.ndim - 1 - (rope.heads is not None))
+    return _plan_change("delta", rope, shape, leading, arrays, seq_dim, heads_dim)
+
+
+def plan_rerotation(
+    rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
+) -> CallPlan:
+    """The plan of a rotation of keys at these positions by a change of frequencies. `sincos` is empty."""
+    _check_arrays(rope, arrays, name="k")
+    leading, shape = _shape_of_positions("positions", positions, rope.axes, arrays[0])
+    return _plan_change("positions", rope, shape, leading, arrays, seq_dim, heads_dim)
+
+
+def execute(
+    rope: Any,
+    make: Callable[..., CallPlan],
+    angles_of: Callable[..., Angles],
+    arrays: tuple[Any, ...],
+    tables: Any,
+    positions: Any,
+    *options: Any,
+    plans: Plans = _PLANS,
+) -> list[Any]:
+    """The one way of every rotation: signature, plan, angles, program, run.
+
+    ``make(rope, arrays, tables, positions, *options)`` checks all arguments and returns a plan.
+    ``angles_of(plan, rope, arrays, tables, positions)`` computes the angles of this call. The program is prepared from
+    the angles of the first call with a signature, and kept with the plan. A call without a signature makes its program,
+    runs it once, and drops it.
+    """
+    signature = signature_of((*arrays, *tables, positions), make.__name__, len(arrays), *options)
+    plan = None if signature is None else plans.get(signature)
+    if plan is None:
+        plan = make(rope, arrays, tables, positions, *options)
+        if plan.source == "computed":
+            plan = plan._replace(tables=_table_programs(plan, rope, arrays, positions, signature is not None))
+        angles = angles_of(plan, rope, arrays, tables, positions)
+        # Learned frequencies, which are in no signature, may need a derivative in a later call.
+        are_fixed = bool(tables) or (plan.source != "change" and rope._frequencies.are_floats)
+        program = kernels.prepare(plan, arrays, angles, is_kept=signature is not None and are_fixed)
+        has_extents = plan.inplace and plan.are_ready and not isinstance(program, kernels.Unprepared)
+        given = tables if positions is None else (*tables, positions)
+        plan = plan._replace(rotate=program, extents=memory.extents((*arrays, *given)) if has_extents else None)
+        if signature is not None:
+            plans.add(signature, plan)
+    else:
+        angles = angles_of(plan, rope, arrays, tables, positions)
+    if plan.inplace:
+        _require_disjoint(plan, arrays, tables if positions is None else (*tables, positions))
+    return plan.rotate.run(arrays, angles)
+
+
+def angles_of_call(plan: CallPlan, rope: Any, arrays: tuple[Any, ...], tables: Any, positions: Any) -> Angles:
+    """The angles for each array, in its library: tables, rows of tables and positions, or positions alone."""
+    if plan.source == "tables" or plan.source == "rows":
+        if plan.divides:
+            tables = rope._scale.inverted(*tables)
+        if plan.source == "rows":
+            return _rows(plan, arrays, tables, positions)
+        return convert_tables(arrays, tables, plan.are_ready)
+    if positions is None:
+        positions = count_from("positions", 0, libraries.size_of(arrays[0], plan.seq_axis), like=arrays[0])
+    elif not plan.are_ready:
+        positions = checks.convert_positions("positions", positions, arrays[0])
+    if plan.source == "positions":
+        return [(positions,)] * len(arrays)
+    if not isinstance(plan.tables[0], TableProgram):
+        return [plan.tables[0].run(positions, arrays[0])] * len(arrays)
+    widest = next((array for array in arrays if libraries.dtype_name(array.dtype) == "float64"), arrays[0])
+    of_query, *of_keys = [program.run(positions, widest) for program in plan.tables]
+    first = convert_tables(arrays[:1], of_query)
+    return first + convert_tables(arrays[1:], of_keys[0] if of_keys else of_query)
+
+
+def angles_of_shift(
+    delta: Any, plan: CallPlan, rope: Any, arrays: tuple[Any, ...], tables: Any, positions: Any
+) -> Angles:
+    """The angles of a change of positions. `delta` is an int where `positions` are None."""
+    (k,) = arrays
+    if positions is None:
+        delta = count_from("delta", delta, 1, like=k)[0]
+        if rope.axes > 1:
+            delta = libraries.namespace(delta).stack([delta] * rope.axes)
+    change = checks.convert_positions("delta", delta, k)
+    change = libraries.with_axes(libraries.namespace(change), change, plan.delta_shape)
+    sin, cos = TableProgram.of(rope).unscaled(change, k)
+    if rope.xpos is not None:
+        # The change of a key's scale over `delta` tokens does not depend on the centre.
+        scale = rope._scale.over(change, -1, sin)
+        sin, cos = sin * scale, cos * scale
+    return [(sin, cos)]
+
+
+def angles_of_rerotation(
+    to: Any, plan: CallPlan, rope: Any, arrays: tuple[Any, ...], tables: Any, positions: Any
+) -> Angles:
+    """The angles of a change of frequencies, to those of another embedding."""
+    (k,) = arrays
+    positions = checks.convert_positions("positions", positions, k)
+    # Both pairs of tables have exact phases, so that the sine and the cosine of their difference do too.
+    sin, cos = rope._scale.inverted(*rope.sincos(positions, like=k, role="key"))
+    new_sin, new_cos = to.sincos(positions, like=k, role="key")
+    return [(new_sin * cos - new_cos * sin, new_cos * cos + new_sin * sin)]
+
+
+def _rows(plan: CallPlan, arrays: tuple[Any, ...], tables: Any, positions: Any) -> Angles:
+    """Tables and the positions that select their rows, for each array."""
+    if plan.are_ready:
+        return [(*tables, positions)] * len(arrays)
+    positions = checks.convert_positions("positions", positions, arrays[0])
+    return [(*pair, positions) for pair in convert_tables(arrays, tables)]
+
+
+def _table_programs(
+    plan: CallPlan, rope: Any, arrays: tuple[Any, ...], positions: Any, is_kept: bool
+) -> tuple[Any, ...]:
+    """The programs that compute tables from positions: for the query and for keys, or one for all arrays."""
+    if rope.xpos is not None:
+        return tuple([TableProgram.of(rope, role) for role in ("query", "key")])
+    compiled = None
+    if is_kept and plan.are_ready:
+        if positions is None:
+            positions = count_from("positions", 0, libraries.size_of(arrays[0], plan.seq_axis), like=arrays[0])
+        compiled = compiled_tables(rope, positions, arrays)
+    return (TableProgram.of(rope) if compiled is None else compiled,)
+
+
+def _require_disjoint(plan: CallPlan, arrays: Sequence[Any], given: tuple[Any, ...]) -> None:
+    """Check that no array that is overwritten shares memory with another argument."""
+    if plan.extents is None or not plan.extents.are_apart((*arrays, *given)):
+        kernels.require_disjoint(arrays, [given])
+
+
+def rotate_by_tables(
+    arrays: Sequence[Any],
+    sincos: Any,
+    seq_dim: int,
+    rotation_of: Callable[[], Rotation],
+    *options: Any,
+    kernel: Kernel = "fastest",
+    inplace: bool = False,
+) -> list[Any]:
+    """Rotate arrays by tables, without an embedding. `rotation_of` checks the options and returns the rotation."""
+
+    def plan_tables(rope: None, arrays: Sequence[Any], sincos: Any, positions: None, *_: Any) -> CallPlan:
+        rotation, are_ready = rotation_of(), check_tables(arrays, sincos)
+        alignments = alignments_of_tables(sincos[0].shape, arrays, seq_dim)
+        names = [kernels.choose(x, kernel) for x in arrays]
+        if inplace:
+            kernels.require_writable(arrays, [sincos])
+        return CallPlan(rotation, "tables", alignments, names, kernel, are_ready, inplace=inplace)
+
+    given = seq_dim, kernel, inplace
+    return execute(None, plan_tables, angles_of_call, tuple(arrays), pair_of(sincos), None, *given, *options)
+
+
+def _plan_tables(
+    rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
+) -> CallPlan:
+    if positions is not None:
+        return _plan_rows(rope, arrays, sincos, positions, seq_dim, heads_dim)
+    _check_heads(rope, heads_dim)
+    are_ready = check_tables(arrays, sincos, rope.pairs)
+    alignments = alignments_of_tables(sincos[0].shape, arrays, seq_dim, rope.heads, heads_dim)
+    return _plan(rope, "tables", alignments, arrays, are_ready=are_ready)
+
+
+def _plan_rows(
+    rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
+) -> CallPlan:
+    """The plan of a rotation by the rows of tables that positions select."""
+    if rope.heads is not None or heads_dim is not None:
+        raise wrong_value(
+            f"positions must select rows of tables that all heads share; "
+            f"got heads={rope.heads} and heads_dim={heads_dim}"
+        )
+    checks.position_dtype("positions", positions, real=False)
+    checks.convertible("positions", positions, arrays[0])
+    are_ready = check_tables(arrays, sincos, rope.pairs) and checks.are_ready_positions(positions, arrays[0])
+    shape = checks.shape(sincos[0])
+    if len(shape) != 2 or shape[0] == 0:
+        raise wrong_value(f"tables must be (rows, pairs) when positions select rows; got shape {shape}")
+    alignments = alignments_of_positions("positions", positions.shape, arrays, seq_dim)
+    return _plan(rope, "rows", alignments, arrays, are_ready=are_ready)
+
+
+def _plan_positions(rope: Any, arrays: Sequence[Any], positions: Any, seq_dim: int, heads_dim: int | None) -> CallPlan:
+    """The plan of a rotation by positions or, without them, by 0, 1, 2, ..."""
+    seq_axis = 0
+    if positions is not None:
+        leading, shape = _shape_of_positions("positions", positions, rope.axes, arrays[0])
+        shape = shape[leading:]
+    elif rope.axes > 1:
+        raise wrong_value(f"positions must be given for {rope.axes} position axes; got None")
+    else:
+        seq_axis = checked_seq_axis(arrays, seq_dim)
+        shape = (arrays[0].shape[seq_axis],)
+    alignments = _alignments_of_positions("positions", rope, shape, arrays, seq_dim)
+    are_ready = positions is None or checks.are_ready_positions(positions, arrays[0])
+    if heads_dim is None and _kernel_computes_angles(rope, positions, arrays):
+        computed = rope._frequencies, rope._scale.attention_factor
+        plan = _plan(rope, "positions", alignments, arrays, are_ready=are_ready, seq_axis=seq_axis)
+        return plan._replace(computed=computed)
+    if rope.xpos is not None and len(arrays) == 1:
+        raise wrong_value("xpos must have the query first and then keys; got one array (use sincos and rotate)")
+    alignments = _alignments_of_tables(rope, shape, alignments, arrays, seq_dim, heads_dim)
+    return _plan(rope, "computed", alignments, arrays, are_ready=are_ready, seq_axis=seq_axis)
+
+
+def _plan_change(
+    name: str,
+    rope: Any,
+    shape: tuple[int, ...],
+    leading: int,
+    arrays: Sequence[Any],
+    seq_dim: int,
+    heads_dim: int | None,
+) -> CallPlan:
+    """The plan of a rotation of keys that are rotated already. `shape` and `leading` are those of the argument."""
+    alignments = _alignments_of_positions(name, rope, shape[leading:], arrays, seq_dim)
+    alignments = _alignments_of_tables(rope, shape[leading:], alignments, arrays, seq_dim, heads_dim)
+    # Rotated keys have the layout that the rotation wrote.
+    plan = _plan(rope, "change", alignments, arrays, delta_shape=shape)
+    return plan._replace(rotation=plan.rotation._replace(read=plan.rotation.write))
+
+
+def _shape_of_positions(name: str, positions: Any, axes: int, like: Any) -> tuple[int, tuple[int, ...]]:
+    """Check positions. The number of their leading axes that are position axes (0 or 1), and their shape."""
+    checks.position_dtype(name, positions)
+    checks.convertible(name, positions, like)
+    return leading_axes(name, positions, axes), positions.shape
+
+
+def _check_arrays(rope: Any, arrays: Sequence[Any], name: str = "x") -> None:
+    """Arrays must have `head_dim` channels, and belong to one library and device."""
+    for x in arrays:
+        checks.floating(name, x)
+        if not x.ndim or x.shape[-1] != rope.head_dim:
+            raise wrong_value(f"{name} must have head_dim={rope.head_dim} channels; got shape {checks.shape(x)}")
+        if x is not arrays[0]:
+            checks.same_library(name, x, arrays[0])
+
+
+def _check_heads(rope: Any, heads_dim: int | None) -> None:
+    if (heads_dim is None) != (rope.heads is None):
+        raise wrong_value(
+            f"heads_dim must be given if, and only if, each head has its own frequencies; got heads_dim={heads_dim}"
+        )
+
+
+def _alignments_of_positions(
+    name: str, rope: Any, shape: Sequence[int], arrays: Sequence[Any], seq_dim: int
+) -> list[Alignment]:
+    """The alignments of positions of this shape. Empty if heads have their own frequencies: only tables are aligned."""
+    return [] if rope.heads is not None else alignments_of_positions(name, shape, arrays, seq_dim)
+
+
+def _alignments_of_tables(
+    rope: Any,
+    shape: Sequence[int],
+    alignments: list[Alignment],
+    arrays: Sequence[Any],
+    seq_dim: int,
+    heads_dim: int | None,
+) -> list[Alignment]:
+    """The alignments of tables. They are computed from positions that have this shape and these alignments."""
+    _check_heads(rope, heads_dim)
+    if rope.heads is None:
+        return [Alignment((*each.shape, rope.pairs)) for each in alignments]
+    return alignments_of_tables((*shape, rope.heads, rope.pairs), arrays, seq_dim, rope.heads, heads_dim)
+
+
+def _kernel_computes_angles(rope: Any, positions: Any, arrays: Sequence[Any]) -> bool:
+    """Whether the kernel for the arrays computes angles from integer positions, so that no tables are needed."""
+    is_plain = rope._frequencies.is_single_row and rope.phase == "exact" and rope.xpos is None
+    are_integers = positions is None or not libraries.is_real(positions)
+    return is_plain and are_integers and all([kernels.computes_angles(x, rope.kernel) for x in arrays])
+
+
+def _plan(rope: Any, source: Any, alignments: list[Alignment], arrays: Sequence[Any], **others: Any) -> CallPlan:
+    """A plan with the rotation of the embedding and the kernel for each array."""
+    names = [kernels.choose(x, rope.kernel) for x in arrays]
+    return CallPlan(rope._rotation, source, alignments, names, rope.kernel, **others)

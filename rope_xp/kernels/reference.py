@@ -1,0 +1,162 @@
+"""The reference: array API operations that run on every library. All other kernels must equal it.
+
+`Rotation` says what a kernel must do: which channels form pairs, and in which direction they rotate.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rope_xp.arrays import libraries
+
+# Sine and cosine for each of several arrays. Both have the rank of their array and broadcast against it. They have one
+# column for each pair. Their dtype is float64 for float64 arrays, otherwise float32.
+Tables = Sequence[tuple[Any, Any]]
+# One of three forms for each array:
+# - tables: sine and cosine;
+# - rows of tables: sine and cosine "rows pairs", and integer positions that select a row each;
+# - positions alone, for a kernel that computes angles.
+# Positions broadcast against all axes of the array except the last.
+Angles = Sequence[tuple[Any, ...]]
+
+
+class Rotation(NamedTuple):
+    """The rotation of pairs of channels.
+
+    `read` is the layout of pairs in the input and `write` that in the result: "half" or "interleaved". The rotated
+    channels start at `first_channel` and consist of `blocks` of equal size. Pairs are formed within a block; more than
+    one block requires the layout "half". With `inverse`, all angles are negated.
+    """
+
+    read: str
+    write: str
+    first_channel: int = 0
+    blocks: int = 1
+    inverse: bool = False
+
+    def inverted(self) -> "Rotation":
+        """The inverse rotation, which is also the transpose: it exchanges `read` and `write`."""
+        return self._replace(read=self.write, write=self.read, inverse=not self.inverse)
+
+    def by_block(self, x: Any, sin: Any, cos: Any, out: Any) -> Iterator[tuple[Any, Any, Any, Any]]:
+        """Views of the channels of `x`, the columns of `sin` and `cos`, and the channels of `out`, for each block.
+
+        If `out` is not `x`, this also copies the channels that are not rotated.
+        """
+        width = sin.shape[-1] // self.blocks
+        ends = [self.first_channel + 2 * width * block for block in range(self.blocks + 1)]
+        if out is not x:
+            for rest in (slice(ends[0]), slice(ends[-1], None)):
+                out[..., rest] = x[..., rest]
+        for block in range(self.blocks):
+            channels = (..., slice(ends[block], ends[block + 1]))
+            columns = (..., slice(width * block, width * (block + 1)))
+            yield x[channels], sin[columns], cos[columns], out[channels]
+
+
+def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
+    """Rotate the pairs of each array by the angles of its tables; with `inplace`, results overwrite the arrays.
+
+    Every kernel has a function of this name. The other kernels accept only arrays in one of their MEMORY_KINDS.
+    """
+    rotated = [rotate(x, sin, cos, rotation) for x, (sin, cos) in zip(xs, tables)]
+    if inplace:
+        for x, y in zip(xs, rotated):
+            x[...] = y
+    return rotated
+
+
+def rotate(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
+    """Rotate the pairs of `x` by the angles of the tables.
+
+    Parameters
+    ----------
+    x : array, "*axes dim"
+        Floating point.
+    sin, cos : array, "*axes pairs"
+        Of the rank of `x`; axes before the last broadcast against those of `x`. float64 for float64 `x`, else float32.
+    rotation : Rotation
+
+    Returns
+    -------
+    array, "*axes dim"
+        The dtype of `x`.
+    """
+    xp = libraries.namespace(x)
+    if rotation.inverse:
+        sin = -sin
+    end, dim = rotation.first_channel + 2 * sin.shape[-1], x.shape[-1]
+    span = x if rotation.first_channel == 0 and end == dim else x[..., rotation.first_channel : end]
+    # With "half", compilers fuse conversion and rotation. Interleaved 16-bit channels are faster if converted first.
+    halves = rotation.read == "half"
+    read = split_pairs(xp, span if halves else libraries.astype(span, sin.dtype), rotation.read, rotation.blocks)
+    first, second = (libraries.astype(channels, sin.dtype) for channels in read)
+    first, second = first * cos - second * sin, second * cos + first * sin
+    if halves:
+        first, second = (libraries.astype(channels, x.dtype) for channels in (first, second))
+    rotated = join_pairs(xp, first, second, rotation.write, rotation.blocks)
+    parts = [libraries.astype(rotated, x.dtype)]
+    if rotation.first_channel:
+        parts.insert(0, x[..., : rotation.first_channel])
+    if end < dim:
+        parts.append(x[..., end:])
+    return parts[0] if len(parts) == 1 else libraries.astype(libraries.concat(parts), x.dtype)
+
+
+def tables_of(angles: Angles) -> Tables:
+    """The tables for all angles: positions select rows of tables, and a position without a row gives NaN."""
+    if len(angles[0]) == 2:
+        return angles  # pyright: ignore[reportReturnType]
+    tables: list[tuple[Any, Any]] = []
+    for index, (sin, cos, positions) in enumerate(angles):
+        # Queries and keys often share their angles.
+        shared = index and all(one is other for one, other in zip(angles[index], angles[index - 1]))
+        tables.append(tables[-1] if shared else (_select_rows(sin, positions), _select_rows(cos, positions)))
+    return tables
+
+
+def _select_rows(table: Any, positions: Any) -> Any:
+    """The rows "*axes pairs" of a table "rows pairs" at positions "*axes"."""
+    xp = libraries.namespace(table)
+    known = (positions >= 0) & (positions < libraries.size_of(table, 0))
+    rows = libraries.take_rows(table, xp.where(known, positions, xp.zeros_like(positions)))
+    # A constant NaN: a computed NaN triggers NaN detectors, even in rows where it is not selected.
+    nan = libraries.from_numbers((float("nan"),), like=table, dtype=table.dtype)
+    return xp.where(known[..., None], rows, xp.reshape(nan, (1,) * rows.ndim))
+
+
+def split_pairs(xp: Any, x: Any, layout: str, blocks: int = 1) -> tuple[Any, Any]:
+    """The first channels and the second channels of all pairs."""
+    count = x.shape[-1] // 2
+    if not libraries.knows_sizes(x):
+        x = _reorder(xp, x, _pair_order(count, layout, blocks))
+        return x[..., :count], x[..., count:]
+    if layout == "interleaved":
+        return libraries.unstack(xp.reshape(x, (*x.shape[:-1], count, 2)), axis=-1)
+    if blocks == 1:
+        return libraries.unstack(xp.reshape(x, (*x.shape[:-1], 2, count)), axis=-2)
+    leading = x.shape[:-1]
+    first, second = libraries.unstack(xp.reshape(x, (*leading, blocks, 2, count // blocks)), axis=-2)
+    return xp.reshape(first, (*leading, count)), xp.reshape(second, (*leading, count))
+
+
+def join_pairs(xp: Any, first: Any, second: Any, layout: str, blocks: int = 1) -> Any:
+    """The inverse of `split_pairs`. It stacks and reshapes, because compilers do not fuse concatenation."""
+    leading, count = first.shape[:-1], first.shape[-1]
+    if not libraries.knows_sizes(first):
+        return _reorder(xp, libraries.concat([first, second]), np.argsort(_pair_order(count, layout, blocks)))
+    if blocks > 1:
+        first, second = (xp.reshape(part, (*leading, blocks, count // blocks)) for part in (first, second))
+    x = xp.stack([first, second], axis=-2 if layout == "half" else -1)
+    return xp.reshape(x, (*leading, 2 * count))
+
+
+def _pair_order(count: int, layout: str, blocks: int) -> np.ndarray:
+    """The indices of all first channels, then of all second channels. Used if sizes of axes are unknown."""
+    grid = np.arange(2 * count).reshape((count, 2, 1) if layout == "interleaved" else (blocks, 2, count // blocks))
+    return grid.swapaxes(0, 1).reshape(-1)
+
+
+def _reorder(xp: Any, x: Any, order: np.ndarray) -> Any:
+    return xp.take(x, xp.asarray(order), axis=-1) if (np.diff(order) != 1).any() else x

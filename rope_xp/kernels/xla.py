@@ -1,0 +1,128 @@
+"""The rotation for JAX: XLA fuses it into one loop that reads and writes each channel once, forward and backward."""
+
+# pyright: reportMissingImports=false
+
+from collections.abc import Sequence
+from functools import partial
+from math import gcd
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rope_xp.arrays import exact_phases
+from rope_xp.arrays.libraries import materialized
+from rope_xp.kernels import reference
+from rope_xp.kernels.reference import Angles, Rotation, Tables, join_pairs, split_pairs
+
+MEMORY_KINDS = ("jax",)
+
+
+class Program(NamedTuple):
+    """A rotation outside `jax.jit` of arrays by angles that are not aligned: their axes only lack those of size 1.
+
+    `alignments` has the shape of aligned tables for each array and, if heads have their own, the order of their axes.
+    Each array has a compiled function of its own, because arrays may be on different devices. So rows of tables are
+    selected before, and not once for each head.
+    """
+
+    alignments: tuple[Any, ...]
+    rotation: Rotation
+
+    def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
+        tables, last = [], None
+        for group in angles:  # queries and keys share their angles
+            if group is not last:
+                last, pair = group, group if len(group) == 2 else _select_rows(*group)
+            tables.append(pair)
+        arguments = zip(xs, tables, self.alignments)
+        return [_rotate_unaligned(x, sin, cos, alignment, self.rotation) for x, (sin, cos), alignment in arguments]
+
+
+class TablesProgram(NamedTuple):
+    """Float32 tables of positions outside `jax.jit`."""
+
+    inv_freq: tuple[Any, ...]
+    scale: float
+
+    def run(self, positions: Any, like: Any = None) -> tuple[Any, Any]:
+        return sin_cos(positions, self.inv_freq, jnp.float32, self.scale)
+
+
+def prepare(angles: Angles, alignments: Sequence[Any], rotation: Rotation) -> Program:
+    """A program for arrays that have these angles, and alignments of their tables or positions."""
+    columns = [(sin.shape[-1],) if positions else () for sin, _, *positions in angles]
+    return Program(tuple([each._replace(shape=each.shape + more) for each, more in zip(alignments, columns)]), rotation)
+
+
+def prepare_tables(positions: Any, frequencies: exact_phases.Frequencies, scale: float) -> TablesProgram | None:
+    """A program for positions like these; None if they are no integers of 32 or 64 bits."""
+    return TablesProgram(frequencies.inv_freq, scale) if positions.dtype in (jnp.int32, jnp.int64) else None
+
+
+@partial(jax.jit, static_argnames=("inv_freq", "dtype", "scale"), inline=True)
+def sin_cos(positions: Any, inv_freq: tuple[Any, ...], dtype: Any, scale: float = 1.0) -> tuple[Any, Any]:
+    """`exact_phases.sin_cos` times `scale`. Outside `jax.jit`, it is one program, not one for each operation."""
+    sin, cos = exact_phases.sin_cos(positions, exact_phases.Frequencies(inv_freq), dtype)
+    return (sin, cos) if scale == 1.0 else (sin * scale, cos * scale)
+
+
+@jax.jit
+def _select_rows(sin: Any, cos: Any, positions: Any) -> tuple[Any, Any]:
+    return reference.tables_of([(sin, cos, positions)])[0]
+
+
+@partial(jax.jit, static_argnames=("alignment", "rotation"))
+def _rotate_unaligned(x: Any, sin: Any, cos: Any, alignment: Any, rotation: Rotation) -> Any:
+    sin, cos = sin.reshape(alignment.shape), cos.reshape(alignment.shape)
+    if alignment.order is not None:
+        sin, cos = sin.transpose(alignment.order), cos.transpose(alignment.order)
+    return rotate(x, sin, cos, rotation)
+
+
+def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
+    """The same as `reference.rotate_all`. `inplace` is always False, because JAX arrays are immutable."""
+    return [rotate(x, sin, cos, rotation) for x, (sin, cos) in zip(xs, tables)]
+
+
+@partial(jax.jit, static_argnames="rotation", inline=True)
+def rotate(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
+    """`reference.rotate` in operations that are transposes of each other: split and join, unstack and stack.
+
+    The gradients that JAX derives are therefore rotations by the negated angles, for any order, and only the tables are
+    saved. The transpose of indexing would be a sum of padded arrays. It takes three times as long in bfloat16, and
+    longer in float16.
+    """
+    if rotation.inverse:
+        sin = -sin
+    start, end, dim = rotation.first_channel, rotation.first_channel + 2 * sin.shape[-1], x.shape[-1]
+    if end - start == dim:
+        return _rotate_pairs(x, sin, cos, rotation)
+    # XLA does not fuse a concatenation along a long last axis. So channels are split into short blocks, and the blocks
+    # are concatenated along the axis before the last.
+    block, leading = gcd(start, end, dim), x.shape[:-1]
+    parts = jnp.split(x.reshape(*leading, dim // block, block), [start // block, end // block], axis=-2)
+    rotated = _rotate_pairs(parts[1].reshape(*leading, end - start), sin, cos, rotation)
+    parts[1] = rotated.reshape(parts[1].shape)
+    return jnp.concat(parts, axis=-2).reshape(x.shape)
+
+
+def _rotate_pairs(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
+    numbers = x.astype(sin.dtype)
+    first, second = split_pairs(jnp, numbers, rotation.read, rotation.blocks)
+    join = partial(join_pairs, jnp, layout=rotation.write, blocks=rotation.blocks)
+    if _is_step(x, sin) and rotation.read == rotation.write == "half":
+        wide_sin, wide_cos = [materialized(join(table, table)) for table in (sin, cos)]
+        rotated = numbers * wide_cos + join(-second, first) * wide_sin
+    else:
+        rotated = join(first * cos - second * sin, second * cos + first * sin)
+    return rotated.astype(x.dtype)
+
+
+def _is_step(x: Any, sin: Any) -> bool:
+    """Whether this is a step of decoding: there is one token, and each sequence of the batch has one row of tables.
+
+    XLA makes a loop that ends with a join slow if an axis between others has size 1: it also permutes axes. Loops that
+    end with a sum stay fast, but need tables with a column for each channel. For one token, such tables are short.
+    """
+    return 1 in x.shape[1:-1] and sin.shape[1:-1] == (1,) * (sin.ndim - 2)

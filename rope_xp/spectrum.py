@@ -1,0 +1,168 @@
+"""The frequencies of an embedding, from a base or given, and the lengths for which it was trained and extended."""
+
+from math import inf, isclose
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rope_xp.arrays import checks, libraries
+from rope_xp.arrays.exact_phases import LIMIT, Frequencies
+from rope_xp.errors import wrong_type, wrong_value
+from rope_xp.frequencies import DynamicNTKScaling, LinearScaling, Scaling, YarnScaling
+from rope_xp.layouts import require_pairs
+from rope_xp.sections import Sections
+
+
+def frequencies_of(
+    base: Any,
+    inv_freq: Any,
+    span: tuple[int, int, int | None],
+    scaling: Scaling | None,
+    sections: Sections | None,
+    reverse: bool,
+) -> tuple[float | None, Frequencies]:
+    """The checked base, and the frequencies that follow from it or were given. If both are given, they must agree."""
+    base, rotary_dim = None if base is None else checks.at_least("base", base, 1.0), span[2]
+    expected = None
+    if base is not None and rotary_dim is not None:
+        expected = _progression(base, rotary_dim, scaling, sections, reverse)
+    if inv_freq is None:
+        if expected is None:
+            raise wrong_value("base or inv_freq must be given; got neither")
+        return base, Frequencies(expected)
+    frequencies = Frequencies(_check_frequencies(inv_freq))
+    require_pairs(frequencies.pairs, *span)
+    if base is None and (scaling is not None or sections is not None or reverse):
+        raise wrong_value("scaling, sections and reverse must be given with a base; got inv_freq alone")
+    if base is not None and not (frequencies.are_floats and frequencies.inv_freq == expected):
+        raise wrong_value(
+            f"base, scaling and sections must not contradict inv_freq (inv_freq=None computes it); got base={base}"
+        )
+    return base, frequencies
+
+
+@libraries.host_constant
+def _progression(
+    base: float, rotary_dim: int, scaling: Scaling | None, sections: Sections | None, reverse: bool
+) -> tuple[Any, ...]:
+    """The frequencies that follow from a base, "pairs" or "axes pairs"."""
+    rule = Scaling() if scaling is None else scaling
+    sign = -1.0 if reverse else 1.0
+    if sections is None:
+        return tuple(sign * w for w in frequencies_of_rule(rule, base, rotary_dim))
+    if 2 * sections.pairs != rotary_dim:
+        raise wrong_value(
+            f"sections must have rotary_dim / 2 = {rotary_dim // 2} pairs; got {sections.pairs}, {sections.sizes}"
+        )
+    columns = sections.columns()
+    progressions = {width: frequencies_of_rule(rule, base, width) for width in {column.width for column in columns}}
+    return tuple(
+        tuple(sign * progressions[c.width][c.index] if c.axis == axis else 0.0 for c in columns)
+        for axis in range(sections.axes)
+    )
+
+
+def frequencies_of_rule(rule: Scaling, base: float, rotary_dim: int) -> tuple[float, ...]:
+    """The frequencies of a rule, which must be below `LIMIT`."""
+    try:
+        frequencies = rule.frequencies(base, rotary_dim)
+    except (OverflowError, ZeroDivisionError):
+        frequencies = (inf,)
+    if not all(abs(w) < LIMIT for w in frequencies):
+        raise wrong_value(f"scaling must give frequencies below {LIMIT:g} radians per position; got {rule}")
+    return frequencies
+
+
+def _check_frequencies(inv_freq: Any) -> Any:
+    """Checked frequencies: an array of a library other than NumPy, or nested tuples of floats.
+
+    A single position axis is dropped from the tuples.
+    """
+    if libraries.namespace(inv_freq) is not None:
+        checks.floating("inv_freq", inv_freq, ("float32", "float64"))
+        if not 1 <= inv_freq.ndim <= 3 or 0 in inv_freq.shape:
+            raise wrong_value(
+                f"inv_freq must be a non-empty (pairs), (axes, pairs) or (axes, heads, pairs); "
+                f"got shape {checks.shape(inv_freq)}"
+            )
+        if not libraries.is_host(inv_freq):
+            return inv_freq
+        inv_freq = inv_freq.tolist()
+    numbers = _nested_floats(inv_freq, inv_freq)
+    rows = numbers if isinstance(numbers[0], tuple) else (numbers,)
+    heads = [head for row in rows for head in (row if isinstance(row[0], tuple) else (row,))]
+    lengths = {len(row) for row in rows}, {len(head) for head in heads}, {type(row[0]) for row in rows}
+    if any(len(each) > 1 for each in lengths):
+        raise wrong_value(f"inv_freq must have equally many frequencies for each axis and head; got {inv_freq!r}")
+    return rows[0] if len(rows) == 1 and isinstance(rows[0][0], float) else numbers
+
+
+def _nested_floats(numbers: Any, given: Any, depth: int = 0) -> Any:
+    """Nested sequences as tuples of floats. There must be at least one number, and all must have the same depth."""
+    if isinstance(numbers, (tuple, list)) and depth < 3:
+        nested = tuple(_nested_floats(number, given, depth + 1) for number in numbers)
+        if not nested or len({isinstance(each, tuple) for each in nested}) > 1:
+            raise wrong_value(f"inv_freq must hold at least one number, all at the same depth; got {given!r}")
+        return nested
+    if not depth or not (isinstance(numbers, (float, np.floating)) or checks.is_int(numbers)):
+        raise wrong_type(f"inv_freq must be a sequence of floats or an array; got {given!r}")
+    try:
+        number = float(numbers)  # pyright: ignore[reportArgumentType]
+    except OverflowError:  # an int beyond float64
+        number = inf
+    if not abs(number) < LIMIT:
+        raise wrong_value(f"inv_freq must be below {LIMIT:g} radians per position; got {given!r}")
+    return number
+
+
+class Lengths(NamedTuple):
+    """Lengths in tokens; None where nothing states them."""
+
+    trained: int | None
+    extended: int | None
+
+    @property
+    def longest(self) -> int | None:
+        """The longest length that is known."""
+        return max((length for length in self if length is not None), default=None)
+
+
+def lengths_of(rope: Any, trained_length: Any = None) -> Lengths:
+    """The trained and the extended length of a `RotaryEmbedding`.
+
+    The trained length is that before scaling. A scaling rule may state it. Without scaling, both are the length of the
+    config. If a rule states no original length, the config does not say which of the two its length is; `extend`
+    records both. The same is true for given frequencies, which may be scaled.
+    """
+    scaling, stated = rope.scaling, rope._provenance.max_position_embeddings
+    trained, extended = stated, stated
+    if isinstance(scaling, DynamicNTKScaling):
+        trained, extended = scaling.max_position_embeddings, scaling.seq_len
+    elif hasattr(scaling, "original_max_position_embeddings"):
+        trained, factor = scaling.original_max_position_embeddings, scaling.factor
+        by_factor = None if factor is None else int(factor * trained)
+        if stated is None or stated <= trained:
+            extended = by_factor
+        elif isinstance(scaling, YarnScaling) and by_factor is not None:
+            extended = max(stated, by_factor)  # its factor is the ratio of the lengths (section 3.1)
+    elif rope.base is None or getattr(scaling, "factor", 1.0) != 1.0:
+        trained = rope._provenance.trained_length
+    if trained_length is not None:
+        trained = checks.length("trained_length", trained_length)
+        if scaling is None and (rope.base is not None or extended is None):
+            extended = trained
+        elif isinstance(scaling, LinearScaling) and (extended is None or extended <= trained):
+            extended = int(scaling.factor * trained)
+    return Lengths(trained, extended)
+
+
+def is_scaled(rope: Any) -> bool:
+    """Whether a scaling rule changes a frequency of a pair that is rotated.
+
+    Dynamic NTK does not at the lengths of training. Other rules stop pairs only, or change the attention factor only.
+    """
+    if rope.scaling is None:
+        return False
+    rows = zip(rope._frequencies.rows, rope.replace(scaling=None)._frequencies.rows)
+    pairs = (pair for scaled, unscaled in rows for pair in zip(scaled.inv_freq, unscaled.inv_freq))
+    return any(w and not isclose(w, unscaled, rel_tol=1e-9) for w, unscaled in pairs)
