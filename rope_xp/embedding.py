@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 from rope_xp.arrays import checks
 from rope_xp.arrays.exact_phases import Frequencies
 from rope_xp.arrays.signature import Plans, signature_of
-from rope_xp.arrays.types import Array, ArrayT, OtherT
 from rope_xp.configs.writers import Options, Target, config_for
 from rope_xp.description import describe
 from rope_xp.errors import public, wrong_type, wrong_value
@@ -31,6 +30,7 @@ from rope_xp.layouts import LAYOUTS, READ_WRITE, Layout, checked_blocks, span_of
 from rope_xp.provenance import Provenance, with_provenance
 from rope_xp.sections import Sections
 from rope_xp.spectrum import frequencies_of
+from rope_xp.types import Array, ArrayT, OtherT
 
 if TYPE_CHECKING:
     from rope_xp.explanation import Explanation

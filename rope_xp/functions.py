@@ -4,12 +4,12 @@ from functools import partial
 from typing import Any
 
 from rope_xp.arrays import checks
-from rope_xp.arrays.types import Array, ArrayT
 from rope_xp.errors import public
 from rope_xp.kernels import KERNELS, Kernel
 from rope_xp.kernels.plan import rotate_by_tables
 from rope_xp.kernels.reference import Rotation, join_pairs, split_pairs
 from rope_xp.layouts import LAYOUTS, READ_WRITE, Layout
+from rope_xp.types import Array, ArrayT
 
 
 @public("rotate_every_two")

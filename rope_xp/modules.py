@@ -3,8 +3,8 @@
 from abc import abstractmethod
 from typing import Any, overload
 
-from rope_xp.arrays.types import Array, ArrayT, OtherT
 from rope_xp.embedding import RotaryEmbedding
+from rope_xp.types import Array, ArrayT, OtherT
 
 
 class RotaryModule:

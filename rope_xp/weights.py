@@ -3,9 +3,9 @@
 from typing import Any, Literal
 
 from rope_xp.arrays import checks
-from rope_xp.arrays.types import ArrayT
 from rope_xp.errors import public, wrong_type, wrong_value
 from rope_xp.layouts import LAYOUTS
+from rope_xp.types import ArrayT
 
 WEIGHT_LAYOUTS = {layout: LAYOUTS[layout] for layout in ("half", "interleaved")}
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from rope_xp.arrays import checks
-from rope_xp.arrays.types import Array
 from rope_xp.errors import public, wrong_value
 from rope_xp.identification.identification import Identification
+from rope_xp.types import Array
 
 __all__ = ["Identification", "identify"]
 

@@ -9,13 +9,13 @@ from rope_xp import kernels
 from rope_xp.arrays import checks, exact_phases, libraries, memory
 from rope_xp.arrays.alignment import leading_axes
 from rope_xp.arrays.signature import Plans, is_compiling
-from rope_xp.arrays.types import Array
 from rope_xp.errors import public, wrong_value
 from rope_xp.frequencies import geometric
 from rope_xp.kernels import Kernel, numpy_kernel
 from rope_xp.kernels.reference import join_pairs
 from rope_xp.kernels.tables import TableScale
 from rope_xp.positions.sequence import count_from
+from rope_xp.types import Array
 
 Phase = Literal["exact", "float32"]
 

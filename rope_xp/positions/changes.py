@@ -4,10 +4,10 @@ import math
 from typing import Any
 
 from rope_xp.arrays import checks, libraries
-from rope_xp.arrays.types import Array
 from rope_xp.errors import public, wrong_type, wrong_value
 from rope_xp.positions.grids import widest_dtype
 from rope_xp.positions.sequence import NUMPY
+from rope_xp.types import Array
 
 
 @public("join")

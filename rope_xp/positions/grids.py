@@ -105,9 +105,9 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from rope_xp.arrays import checks, libraries
-from rope_xp.arrays.types import Array
 from rope_xp.errors import public, wrong_type, wrong_value
 from rope_xp.positions.sequence import NUMPY
+from rope_xp.types import Array
 
 Numbers = Sequence[int] | Sequence[float]
 

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from rope_xp.arrays import checks
-from rope_xp.arrays.types import Array
 from rope_xp.errors import public, wrong_value
 from rope_xp.positions.prompts import (
     IMAGE,
@@ -18,6 +17,7 @@ from rope_xp.positions.prompts import (
     require_all_used,
     runs_of_types,
 )
+from rope_xp.types import Array
 
 
 @public("hunyuan_vl")

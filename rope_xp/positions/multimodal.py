@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from rope_xp.arrays import checks
-from rope_xp.arrays.types import Array
 from rope_xp.errors import public, wrong_value
 from rope_xp.positions.prompts import PromptPositions, checked_compat, host_array, merged_grids, positions_with_grids
+from rope_xp.types import Array
 
 
 @public("qwen2_vl")

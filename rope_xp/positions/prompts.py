@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rope_xp.arrays import checks, libraries
-from rope_xp.arrays.types import Array
 from rope_xp.errors import public, wrong_type, wrong_value
+from rope_xp.types import Array
 
 # Token types as processors number them. Audio tokens have positions like text.
 TEXT, IMAGE, VIDEO, AUDIO = range(4)

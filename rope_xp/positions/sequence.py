@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from rope_xp.arrays import checks, libraries
-from rope_xp.arrays.types import Array
 from rope_xp.errors import public, wrong_type, wrong_value
+from rope_xp.types import Array
 
 # The default of `like`: results are NumPy arrays.
 NUMPY = np.zeros(0, dtype=np.int32)

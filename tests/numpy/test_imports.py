@@ -30,7 +30,7 @@ def test_importing_the_library_loads_no_framework():
 # From the bottom up: a module imports modules above it in this list, and none below. A folder stands for all in it that
 # does not stand here itself; its modules import each other without a circle.
 LAYERS = """
-arrays/libraries arrays/signature provenance reports
+types arrays/libraries arrays/signature provenance reports
 errors
 arrays configs/engines
 frequencies sections layouts positions
