@@ -11,6 +11,7 @@ from rope_xp.kernels.angles import PHASES
 from rope_xp.layouts import LAYOUTS
 from rope_xp.reports import WIDTH
 from rope_xp.sections import ORDERS
+from rope_xp.types import Array, Embedding
 
 NAME_WIDTH = 18
 
@@ -24,7 +25,7 @@ def describe(rope: Any, x: Any) -> str:
     return "\n".join(fill(f"{name:<{NAME_WIDTH}}{value}", WIDTH, subsequent_indent=indent) for name, value in lines)
 
 
-def properties(rope: Any) -> dict[str, str]:
+def properties(rope: Embedding) -> dict[str, str]:
     """The properties that decide the tables of a `RotaryEmbedding`, with marks on values that its config omits."""
     softmax_scale = rope.softmax_scale
     rows = {
@@ -49,7 +50,7 @@ def _without_examples(meaning: str) -> str:
     return meaning.partition(":")[0]
 
 
-def _kernel(rope: Any, x: Any) -> str:
+def _kernel(rope: Embedding, x: Array) -> str:
     """The kernel of the embedding. With `x`, the kernel that will run for such arrays, and why no faster one does."""
     kernel, why_not_faster = rope.kernel, ""
     if x is not None:
@@ -59,7 +60,7 @@ def _kernel(rope: Any, x: Any) -> str:
     return f"{kernel} ({KERNELS[kernel]})" + (f"; {why_not_faster}" if why_not_faster else "")
 
 
-def _channels(rope: Any) -> str:
+def _channels(rope: Embedding) -> str:
     last = rope.first_channel + 2 * rope.pairs - 1
     blocks = "" if rope.blocks == 1 else f", in {rope.blocks} blocks"
     if rope.rotary_dim == rope.head_dim:
@@ -68,13 +69,13 @@ def _channels(rope: Any) -> str:
     return f"{span} of {rope.head_dim} are rotated{blocks}"
 
 
-def _pairs(rope: Any) -> str:
+def _pairs(rope: Embedding) -> str:
     are_known = isinstance(rope.inv_freq, tuple) and rope.axes == 1
     zeros = rope._frequencies.rows[0].inv_freq.count(0.0) if are_known else 0
     return f"{rope.pairs}" + (f", of which {zeros} pass through unrotated" if zeros else "")
 
 
-def _position_axes(rope: Any) -> str:
+def _position_axes(rope: Embedding) -> str:
     sections, names = rope.sections, rope._provenance.axis_names
     if sections is None:
         named = f" ({', '.join(names)})" if names else ""
@@ -86,7 +87,7 @@ def _position_axes(rope: Any) -> str:
     return f"{sections.axes}: {pairs} pairs; {order} ({meaning})"
 
 
-def _formula(rope: Any) -> str:
+def _formula(rope: Embedding) -> str:
     if not isinstance(rope.inv_freq, tuple):
         return "given as an array"
     if rope.base is None:
@@ -95,7 +96,7 @@ def _formula(rope: Any) -> str:
     return f"{rope.base} ** (-2 j / {rope.rotary_dim})" if is_plain else f"of base {rope.base}"
 
 
-def _wavelengths(rope: Any) -> str:
+def _wavelengths(rope: Embedding) -> str:
     if not isinstance(rope.inv_freq, tuple):
         return "those of the array"
     lengths = [2 * pi / abs(w) for row in rope._frequencies.rows for w in row.inv_freq if w]

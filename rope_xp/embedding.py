@@ -30,7 +30,7 @@ from rope_xp.layouts import LAYOUTS, READ_WRITE, Layout, checked_blocks, span_of
 from rope_xp.provenance import Provenance, with_provenance
 from rope_xp.sections import Sections
 from rope_xp.spectrum import frequencies_of
-from rope_xp.types import Array, ArrayT, OtherT
+from rope_xp.types import Array, ArrayT, OtherT, Values
 
 if TYPE_CHECKING:
     from rope_xp.explanation import Explanation
@@ -779,7 +779,7 @@ attention_factor=None, mscale=None, mscale_all_dim=None, truncate=True)
         *,
         architecture: str | None = None,
         engine_version: str | None = None,
-    ) -> dict[str, Any]: ...
+    ) -> Values: ...
     @overload
     def to_config(
         self,

@@ -12,6 +12,7 @@ from rope_xp.description import properties
 from rope_xp.frequencies import DynamicNTKScaling, Llama3Scaling, LongRopeScaling, YarnScaling
 from rope_xp.reports import Report, Section, Table
 from rope_xp.spectrum import Lengths, is_scaled, lengths_of
+from rope_xp.types import Embedding
 
 # A divisor that differs from 1 or from a rule's factor by less is equal to it. Rounding makes 1e-15 of it.
 TOLERANCE = 1e-9
@@ -102,7 +103,7 @@ class Pair(NamedTuple):
         return ceil(round((self.divisor or 1.0) * trained, 6))
 
 
-def pairs_of(rope: Any) -> list[Pair]:
+def pairs_of(rope: Embedding) -> list[Pair]:
     """The pairs of a `RotaryEmbedding`; none if a pair has no single known frequency.
 
     That is so in a learned array, with several heads, and if one pair follows several position axes.
@@ -112,7 +113,7 @@ def pairs_of(rope: Any) -> list[Pair]:
     return [Pair(number, w, None if unscaled is None else unscaled[number]) for number, w in enumerate(scaled)]
 
 
-def _frequencies(rope: Any) -> tuple[float, ...]:
+def _frequencies(rope: Embedding) -> tuple[float, ...]:
     frequencies = rope._frequencies
     has_one_each = frequencies.axes == 1 or frequencies.axis_of_pair is not None
     if not frequencies.are_floats or frequencies.heads is not None or not has_one_each:
@@ -120,7 +121,7 @@ def _frequencies(rope: Any) -> tuple[float, ...]:
     return tuple(abs(w) for w in frequencies.rows[0].inv_freq)
 
 
-def bands_of(rope: Any, pairs: list[Pair], trained: int | None) -> tuple[Band, ...]:
+def bands_of(rope: Embedding, pairs: list[Pair], trained: int | None) -> tuple[Band, ...]:
     """The bands of a `RotaryEmbedding` with these pairs, in the order of their first pairs."""
     factor = rope.scaling.factor if isinstance(rope.scaling, (YarnScaling, Llama3Scaling)) else None
     bands: dict[tuple[str, bool | None], list[Pair]] = {}
@@ -139,7 +140,7 @@ def bands_of(rope: Any, pairs: list[Pair], trained: int | None) -> tuple[Band, .
     )
 
 
-def axes_of(rope: Any, pairs: list[Pair]) -> tuple[AxisPairs, ...]:
+def axes_of(rope: Embedding, pairs: list[Pair]) -> tuple[AxisPairs, ...]:
     """The pairs of each of several position axes; none if a pair has no single frequency."""
     axis_of_pair = rope._frequencies.axis_of_pair
     if axis_of_pair is None:
@@ -178,7 +179,7 @@ class PhaseError(NamedTuple):
     pair: int
 
 
-def float32_error(rope: Any, context: int) -> PhaseError | None:
+def float32_error(rope: Embedding, context: int) -> PhaseError | None:
     """The largest error of ``float32(position) * float32(frequency)`` at the last positions of a context.
 
     The products in float64 serve as exact: their error is 2**29 times smaller.
@@ -214,7 +215,7 @@ PUBLISHED = {
 }
 
 
-def with_scaling(rope: Any, extended: int | None) -> str:
+def with_scaling(rope: Embedding, extended: int | None) -> str:
     """What training with the scaling, after training before it, has or may have shown."""
     provenance, rule = rope._provenance, rope.scaling
     stated = provenance.max_position_embeddings
@@ -242,7 +243,7 @@ USUAL_BASE = 10_000.0
 ORIGINAL = "original_max_position_embeddings"
 
 
-def warnings_of(rope: Any, lengths: Lengths, context: int | None) -> tuple[str, ...]:
+def warnings_of(rope: Embedding, lengths: Lengths, context: int | None) -> tuple[str, ...]:
     """Sentences about what is probably wrong with an embedding, or with its use at a length."""
     found = (
         _base(rope),
@@ -255,7 +256,7 @@ def warnings_of(rope: Any, lengths: Lengths, context: int | None) -> tuple[str, 
     return (*(f"{remark}." for remark in rope._provenance.remarks), *filter(None, found))
 
 
-def _base(rope: Any) -> str:
+def _base(rope: Embedding) -> str:
     """A base of 10,000 that the config does not state, and that does not fit to the rule or to the length."""
     assumed = [each for each in rope._provenance.defaults if each.row == "frequencies"]
     if not assumed or rope.base != USUAL_BASE:
@@ -274,7 +275,7 @@ def _base(rope: Any) -> str:
     )
 
 
-def _original_length(rope: Any) -> str:
+def _original_length(rope: Embedding) -> str:
     """A rule that reads the original length, which the config does not state."""
     sources = [each.source for each in rope._provenance.defaults if each.key == ORIGINAL]
     if not any(source.startswith("equal to") for source in sources):
@@ -286,7 +287,7 @@ def _original_length(rope: Any) -> str:
     )
 
 
-def _factor(rope: Any) -> str:
+def _factor(rope: Embedding) -> str:
     """A factor that is not the ratio of the lengths. In YaRN, it is defined as this ratio (section 3.1)."""
     stated, factor = rope._provenance.max_position_embeddings, getattr(rope.scaling, "factor", None)
     if not isinstance(rope.scaling, (YarnScaling, LongRopeScaling)) or factor is None or stated is None:
@@ -301,7 +302,7 @@ def _factor(rope: Any) -> str:
     )
 
 
-def _length_dependent(rope: Any, context: int | None) -> str:
+def _length_dependent(rope: Embedding, context: int | None) -> str:
     """A rule whose frequencies depend on the length of the sequence, so that cached keys become wrong."""
     scaling = rope.scaling
     if isinstance(scaling, DynamicNTKScaling):
@@ -323,7 +324,7 @@ def _length_dependent(rope: Any, context: int | None) -> str:
     )
 
 
-def _beyond(rope: Any, lengths: Lengths, context: int | None) -> str:
+def _beyond(rope: Embedding, lengths: Lengths, context: int | None) -> str:
     """A context for which the embedding was not made."""
     longest = lengths.longest
     if isinstance(rope.scaling, DynamicNTKScaling) or longest is None or context is None or context <= longest:
@@ -331,7 +332,7 @@ def _beyond(rope: Any, lengths: Lengths, context: int | None) -> str:
     return f"The context of {context:,} tokens is longer than the {longest:,} tokens that the embedding is made for."
 
 
-def _not_inverted(rope: Any, context: int | None) -> list[str]:
+def _not_inverted(rope: Embedding, context: int | None) -> list[str]:
     """Tables that are 0 or infinite in float32, or close to it. No rotation restores what they rotated."""
     found = []
     if not FLOAT32.tiny <= rope.attention_factor <= FLOAT32.max:
@@ -349,7 +350,7 @@ def _not_inverted(rope: Any, context: int | None) -> list[str]:
     return found
 
 
-def xpos_reach(rope: Any) -> int | None:
+def xpos_reach(rope: Embedding) -> int | None:
     """How far from the centre the scales of xpos fit in float32, in tokens; None without xpos."""
     fastest = max((abs(rate) for rate in rope._scale.rates), default=0.0)
     return floor(np.log(FLOAT32.max) / fastest) if fastest else None

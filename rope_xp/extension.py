@@ -19,6 +19,7 @@ from rope_xp.frequencies import (
 from rope_xp.provenance import Provenance, with_provenance
 from rope_xp.reports import Report, Section, Table
 from rope_xp.spectrum import lengths_of
+from rope_xp.types import Embedding, Values
 
 CHEN = "Chen et al. (2023), Positional Interpolation, arXiv:2306.15595"
 BLOC97 = "bloc97 (2023), NTK-Aware Scaled RoPE, r/LocalLLaMA"
@@ -114,7 +115,7 @@ def checked_lengths(rope: Any, to: Any, trained_length: Any) -> tuple[int, int]:
     return trained, to
 
 
-def extended(rope: Any, rule: str, trained: int, to: int, options: dict[str, Any]) -> Any:
+def extended(rope: Any, rule: str, trained: int, to: int, options: Values) -> Any:
     """The embedding extended by a rule, with the lengths in its provenance."""
     result = unscaled(rope).replace(scaling=_scaling(rope.scaling, rule, trained, to, options))
     before: Provenance = rope._provenance
@@ -147,7 +148,7 @@ def replaced_scaling(rope: Any) -> str:
     )
 
 
-def unscaled(rope: Any) -> Any:
+def unscaled(rope: Embedding) -> Any:
     """The embedding without its scaling."""
     if rope.scaling is None and rope.attention_factor != 1.0:
         raise wrong_value(
@@ -162,7 +163,7 @@ def _is_partial(scaling: Scaling | None) -> TypeGuard[ProportionalScaling]:
     return isinstance(scaling, ProportionalScaling) and scaling.partial_rotary_factor < 1.0
 
 
-def _scaling(present: Scaling | None, rule: str, trained: int, to: int, options: dict[str, Any]) -> Scaling:
+def _scaling(present: Scaling | None, rule: str, trained: int, to: int, options: Values) -> Scaling:
     """The scaling of a rule. Its parameters are those of the options, of the present scaling, or the usual ones."""
     if _is_partial(present) and rule != "linear":
         raise wrong_value(
@@ -188,7 +189,7 @@ def _scaling(present: Scaling | None, rule: str, trained: int, to: int, options:
     return scaling(**{name: value for name, value in values.items() if name in names})
 
 
-def _kept(present: Any) -> dict[str, Any]:
+def _kept(present: Any) -> Values:
     """The parameters of a scaling that hold for every factor. An attention factor of 1 means that there is none."""
     kept = {each.name: getattr(present, each.name) for each in fields(present) if each.name not in OF_ONE_FACTOR}
     return {**kept, "attention_factor": 1.0} if getattr(present, "attention_factor", None) == 1.0 else kept
@@ -344,7 +345,7 @@ def choices_of(rope: Any, trained: int, to: int) -> Choices:
     return Choices(trained, to, to / trained, pairs, incomplete, choices, tuple(notes), warnings)
 
 
-def _choice(rope: Any, rule: str, trained: int, to: int, frequencies: list[float]) -> Choice:
+def _choice(rope: Embedding, rule: str, trained: int, to: int, frequencies: list[float]) -> Choice:
     """What a rule does to an embedding whose frequencies are these without scaling."""
     texts = METHODS[rule][1:]
     try:
@@ -361,6 +362,6 @@ def _choice(rope: Any, rule: str, trained: int, to: int, frequencies: list[float
     return Choice(rule, *texts, result, *numbers)
 
 
-def _frequencies(rope: Any) -> list[float]:
+def _frequencies(rope: Embedding) -> list[float]:
     """The sizes of all frequencies, in radians per token."""
     return [abs(w) for row in rope._frequencies.rows for w in row.inv_freq]

@@ -177,7 +177,7 @@ def apply_rotary_pos_emb(
 
 @public("apply_rotary_pos_emb_inplace")
 def apply_rotary_pos_emb_inplace(
-    x: Any,
+    x: Array,
     sincos: tuple[Array, Array],
     *,
     layout: Layout = "interleaved",
@@ -221,7 +221,7 @@ def apply_rotary_pos_emb_inplace(
     rotate_by_tables((x,), sincos, seq_dim, rotation_of, layout, inverse, kernel=kernel, inplace=True)
 
 
-def _rotation(x: Any, layout: str, inverse: bool, kernel: str) -> Rotation:
+def _rotation(x: Array, layout: str, inverse: bool, kernel: str) -> Rotation:
     """Check all arguments, and return the rotation that they describe."""
     checks.floating("x", x)
     checks.even_width(x)
@@ -231,7 +231,7 @@ def _rotation(x: Any, layout: str, inverse: bool, kernel: str) -> Rotation:
     return rotation.inverted() if checks.boolean("inverse", inverse) else rotation
 
 
-def _rotate_by_90_degrees(x: Any, layout: Layout) -> Any:
+def _rotate_by_90_degrees(x: Array, layout: Layout) -> Any:
     xp = checks.floating("x", x)
     checks.even_width(x)
     first, second = split_pairs(xp, x, layout)

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from typing import Any, overload
 
 from rope_xp.embedding import RotaryEmbedding
-from rope_xp.types import Array, ArrayT, OtherT
+from rope_xp.types import Array, ArrayT, OtherT, Values
 
 
 class RotaryModule:
@@ -69,7 +69,7 @@ class RotaryModule:
         self, q: ArrayT, /, *keys: ArrayT, positions: Array | None = None, sincos: tuple[Array, Array] | None = None
     ) -> tuple[ArrayT, ...]: ...
     def __call__(
-        self, q: Any, *keys: Any, positions: Array | None = None, sincos: tuple[Array, Array] | None = None
+        self, q: Array, *keys: Any, positions: Array | None = None, sincos: tuple[Array, Array] | None = None
     ) -> Any:
         """Rotate queries and keys, as `rope_xp.RotaryEmbedding.__call__` does.
 
@@ -104,7 +104,7 @@ class RotaryModule:
         return self.inv_freq
 
 
-def initial_value(rope: RotaryEmbedding | None, options: dict[str, Any], learned: bool) -> tuple[RotaryEmbedding, bool]:
+def initial_value(rope: RotaryEmbedding | None, options: Values, learned: bool) -> tuple[RotaryEmbedding, bool]:
     """The initial value of a module, with frequencies as floats, and whether the module learns them.
 
     Frequencies that are given as an array are learned.

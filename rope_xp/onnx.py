@@ -14,6 +14,7 @@ except ImportError as missing:
 
 from rope_xp.arrays import checks
 from rope_xp.embedding import RotaryEmbedding
+from rope_xp.types import Values
 
 OPSET = 23  # the first opset that has the operator
 TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
@@ -100,9 +101,9 @@ def to_onnx_rotary_embedding(
     return model
 
 
-def _attributes(rope: RotaryEmbedding, num_heads: int | None) -> dict[str, Any]:
+def _attributes(rope: RotaryEmbedding, num_heads: int | None) -> Values:
     """The attributes of the operator that differ from its defaults, and `interleaved`."""
-    attributes: dict[str, Any] = {"interleaved": int(rope.layout == "interleaved")}
+    attributes: Values = {"interleaved": int(rope.layout == "interleaved")}
     if rope.rotary_dim != rope.head_dim:
         attributes["rotary_embedding_dim"] = rope.rotary_dim
     if num_heads is not None:

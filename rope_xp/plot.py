@@ -22,6 +22,7 @@ from rope_xp.errors import public, wrong_type, wrong_value
 from rope_xp.identification.phases import COARSE_BITS
 from rope_xp.identification.rules import rounded_to
 from rope_xp.spectrum import is_scaled, lengths_of
+from rope_xp.types import Values
 
 Ropes = RotaryEmbedding | Mapping[str, RotaryEmbedding]
 
@@ -457,7 +458,7 @@ def _axes(ax: Axes | None) -> Axes:
     return plt.subplots(figsize=SIZE, dpi=DPI, layout="constrained")[1] if ax is None else ax
 
 
-def _style(number: int) -> dict[str, Any]:
+def _style(number: int) -> Values:
     """Lines that differ in colour, dashes and width."""
     return {"color": f"C{number}", "linestyle": DASHES[number % 4], "linewidth": 1.4 + 0.8 * (number // 4)}
 

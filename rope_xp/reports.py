@@ -7,6 +7,8 @@ from math import isfinite
 from textwrap import wrap
 from typing import Any, NamedTuple
 
+from rope_xp.types import Values
+
 WIDTH = 80
 
 
@@ -46,7 +48,7 @@ class Report:
         """
         return "\n\n".join(_as_markdown(section) for section in self.sections() if section.body) + "\n"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Values:
         """The fields as numbers, strings, lists and dicts, ready for JSON. A number that is not finite is null.
 
         Returns

@@ -11,6 +11,7 @@ from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.frequencies import DynamicNTKScaling, LinearScaling, Scaling, YarnScaling
 from rope_xp.layouts import require_pairs
 from rope_xp.sections import Sections
+from rope_xp.types import Array, Config
 
 
 def frequencies_of(
@@ -97,7 +98,7 @@ def _check_frequencies(inv_freq: Any) -> Any:
     return rows[0] if len(rows) == 1 and isinstance(rows[0][0], float) else numbers
 
 
-def _nested_floats(numbers: Any, given: Any, depth: int = 0) -> Any:
+def _nested_floats(numbers: Array, given: Config, depth: int = 0) -> Any:
     """Nested sequences as tuples of floats. There must be at least one number, and all must have the same depth."""
     if isinstance(numbers, (tuple, list)) and depth < 3:
         nested = tuple(_nested_floats(number, given, depth + 1) for number in numbers)

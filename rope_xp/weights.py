@@ -5,7 +5,7 @@ from typing import Any, Literal
 from rope_xp.arrays import checks
 from rope_xp.errors import public, wrong_type, wrong_value
 from rope_xp.layouts import LAYOUTS
-from rope_xp.types import ArrayT
+from rope_xp.types import Array, ArrayT
 
 WEIGHT_LAYOUTS = {layout: LAYOUTS[layout] for layout in ("half", "interleaved")}
 
@@ -118,7 +118,7 @@ def permute_projection(
     return xp.reshape(reordered, tuple(w.shape))
 
 
-def _head_width(num_heads: int, head_dim: Any, axis: int, w: Any) -> int:
+def _head_width(num_heads: int, head_dim: Any, axis: int, w: Array) -> int:
     """The number of channels of a head; `num_heads` heads must fill the axis."""
     size = w.shape[axis]
     if num_heads < 1 or size % num_heads:
@@ -134,7 +134,7 @@ def _head_width(num_heads: int, head_dim: Any, axis: int, w: Any) -> int:
     return size // num_heads
 
 
-def _axis(axis: Any, w: Any) -> int:
+def _axis(axis: Any, w: Array) -> int:
     """The axis counted from the front."""
     if not checks.is_int(axis):
         raise wrong_type(f"axis must be an int; got {type(axis).__name__}")
@@ -143,7 +143,7 @@ def _axis(axis: Any, w: Any) -> int:
     return axis % w.ndim
 
 
-def _rotary_dim(rotary_dim: Any, first: int, head_dim: int, num_heads: int, w: Any) -> int:
+def _rotary_dim(rotary_dim: Any, first: int, head_dim: int, num_heads: int, w: Array) -> int:
     """The number of rotated channels, which must be even and fit into a head."""
     is_given = rotary_dim is not None
     count = checks.even_size("rotary_dim", rotary_dim) if is_given else head_dim - first

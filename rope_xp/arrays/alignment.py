@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from rope_xp.arrays import checks, libraries
 from rope_xp.errors import wrong_value
+from rope_xp.types import Array
 
 
 class Alignment(NamedTuple):
@@ -47,19 +48,19 @@ def _align_pairs(pairs: Sequence[tuple[Any, ...]], alignments: Sequence[Alignmen
     return tables
 
 
-def _aligned(xp: Any, x: Any, alignment: Alignment) -> Any:
+def _aligned(xp: Any, x: Array, alignment: Alignment) -> Any:
     x = libraries.with_axes(xp, x, alignment.shape)
     return x if alignment.order is None else xp.permute_dims(x, alignment.order)
 
 
-def alignments_of_positions(name: str, shape: Sequence[int], arrays: Sequence[Any], seq_dim: int) -> list[Alignment]:
+def alignments_of_positions(name: str, shape: Sequence[int], arrays: Sequence[Array], seq_dim: int) -> list[Alignment]:
     """How positions of this shape, without position axes, are aligned with each array, channels excluded."""
     return [Alignment(_aligned_axes(name, shape, 0, x, seq_dim)) for x in arrays]
 
 
 def alignments_of_tables(
     shape: Sequence[int],
-    arrays: Sequence[Any],
+    arrays: Sequence[Array],
     seq_dim: int,
     heads: int | None = None,
     heads_dim: int | None = None,
@@ -70,7 +71,7 @@ def alignments_of_tables(
     return [Alignment((*_aligned_axes("tables", shape, 1, x, seq_dim), shape[-1])) for x in arrays]
 
 
-def leading_axes(name: str, positions: Any, axes: int) -> int:
+def leading_axes(name: str, positions: Array, axes: int) -> int:
     """The number of axes before those of tokens: 1 if there are several position axes, else 0."""
     if axes == 1:
         return 0
@@ -93,7 +94,7 @@ def shape_of_delta(shape: Sequence[int], leading: int, axes: int) -> tuple[int, 
     return (*shape, *[1] * missing) if missing > 0 and applies_to_rows else tuple(shape)
 
 
-def checked_seq_axis(arrays: Sequence[Any], seq_dim: int) -> int:
+def checked_seq_axis(arrays: Sequence[Array], seq_dim: int) -> int:
     """Check that all arrays have equally many tokens, and return the sequence axis of the first array."""
     axes = [checks.axis(seq_dim, x) for x in arrays]
     lengths = [x.shape[axis] for x, axis in zip(arrays, axes)]
@@ -102,7 +103,7 @@ def checked_seq_axis(arrays: Sequence[Any], seq_dim: int) -> int:
     return axes[0]
 
 
-def _aligned_axes(name: str, shape: Sequence[int], columns: int, x: Any, seq_dim: int) -> tuple[int, ...]:
+def _aligned_axes(name: str, shape: Sequence[int], columns: int, x: Array, seq_dim: int) -> tuple[int, ...]:
     """Shape that broadcasts tables or positions against `x`: matching axes keep their size, all others are 1.
 
     The last `columns` axes of `shape`, and the channels of `x`, are left out.
@@ -120,7 +121,7 @@ def _aligned_axes(name: str, shape: Sequence[int], columns: int, x: Any, seq_dim
     return axes
 
 
-def _aligned_heads(shape: tuple[int, ...], x: Any, seq_dim: int, heads: int, heads_dim: Any) -> Alignment:
+def _aligned_heads(shape: tuple[int, ...], x: Array, seq_dim: int, heads: int, heads_dim: Any) -> Alignment:
     """How a table "*axes heads pairs" is aligned with `x`; `heads_dim` is the axis of heads of `x`."""
     heads_axis, seq_axis = checks.axis(heads_dim, x, "heads_dim"), checks.axis(seq_dim, x)
     other_sizes = tuple(size for axis, size in enumerate(x.shape[:-1]) if axis != heads_axis)

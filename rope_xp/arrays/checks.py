@@ -12,6 +12,7 @@ import numpy as np
 
 from rope_xp.arrays import libraries, memory
 from rope_xp.errors import wrong_type, wrong_value
+from rope_xp.types import Array
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 NARROW = ("int8", "int16", "int32", "uint8", "uint16")
@@ -35,13 +36,13 @@ def array(name: str, x: Any) -> Any:
     return xp
 
 
-def few_axes(name: str, x: Any) -> None:
+def few_axes(name: str, x: Array) -> None:
     """`x` must have at most `MAX_AXES` axes."""
     if x.ndim > MAX_AXES:
         raise wrong_value(f"{name} must have at most {MAX_AXES} axes; got {x.ndim}")
 
 
-def floating(name: str, x: Any, accepted: tuple[str, ...] = FLOATING) -> Any:
+def floating(name: str, x: Array, accepted: tuple[str, ...] = FLOATING) -> Any:
     """The namespace of `x`. `x` must be an array of one of the `accepted` dtypes."""
     xp = array(name, x)
     dtype = libraries.dtype_name(x.dtype)
@@ -60,7 +61,7 @@ def positions(name: str, x: Any, *, like: Any = None, real: bool = True) -> Any:
     return convert_positions(name, x, like)
 
 
-def position_dtype(name: str, x: Any, *, real: bool = True) -> None:
+def position_dtype(name: str, x: Array, *, real: bool = True) -> None:
     """`x` must be an array of integers or, if `real` allows them, of float32 or float64."""
     array(name, x)
     dtype = libraries.dtype_name(x.dtype)
@@ -83,7 +84,7 @@ def convert_positions(name: str, x: Any, like: Any) -> Any:
     return convert_like(name, x, like)
 
 
-def are_ready_positions(x: Any, like: Any) -> bool:
+def are_ready_positions(x: Array, like: Any) -> bool:
     """Whether `convert_positions` returns `x` itself."""
     if type(x) is not type(like) or not libraries.on_one_device(x, like):
         return False
@@ -123,7 +124,7 @@ def convert_like(name: str, x: Any, like: Any) -> Any:
     return libraries.from_host(x, like=like)
 
 
-def same_library(name: str, x: Any, first: Any) -> None:
+def same_library(name: str, x: Array, first: Array) -> None:
     """`x` must have the library and device of the first array."""
     if type(x) is not type(first) and libraries.namespace(x) is not libraries.namespace(first):
         wanted, found = (libraries.name(libraries.namespace(each)) for each in (first, x))
@@ -131,7 +132,7 @@ def same_library(name: str, x: Any, first: Any) -> None:
     convert_like(name, x, first)
 
 
-def even_width(x: Any) -> int:
+def even_width(x: Array) -> int:
     """The size of the last axis of `x`, which must be even and positive."""
     if not x.ndim:
         raise wrong_value("x must have a last axis of channels; got an array without axes")
@@ -148,7 +149,7 @@ def one_of(name: str, value: Any, accepted: dict[str, str]) -> None:
         raise wrong_value(f"{name} must be {choices}; got {shown(value)}")
 
 
-def axis(number: Any, x: Any, name: str = "seq_dim") -> int:
+def axis(number: Any, x: Array, name: str = "seq_dim") -> int:
     """The axis `number` of `x`, counted from the front. It must not be the last axis, the channels."""
     if not is_int(number):
         raise wrong_type(f"{name} must be an int; got {type(number).__name__}")
@@ -284,7 +285,7 @@ def no_gradients(tables: Sequence[tuple[Any, ...]]) -> None:
         )
 
 
-def require_disjoint(arrays: Sequence[Any], tables: Sequence[tuple[Any, ...]], by_address: bool = True) -> None:
+def require_disjoint(arrays: Sequence[Array], tables: Sequence[tuple[Any, ...]], by_address: bool = True) -> None:
     """No array may share memory with another array, with the tables or with the positions.
 
     Traced tensors have no addresses. Without `by_address`, the check finds only an array that is passed twice.

@@ -14,6 +14,7 @@ from math import factorial, pi
 from typing import Any, NamedTuple
 
 from rope_xp.arrays import libraries
+from rope_xp.types import Array
 
 # Frequencies must be below this, in radians per position.
 LIMIT = 2.0**16
@@ -136,7 +137,7 @@ class Row:
         return libraries.namespace(row).reshape(row, (*[1] * (like.ndim - len(self.shape)), *self.shape))
 
 
-def sin_cos(positions: Any, frequencies: Frequencies, dtype: Any) -> tuple[Any, Any]:
+def sin_cos(positions: Array, frequencies: Frequencies, dtype: Any) -> tuple[Any, Any]:
     """Sine and cosine of the sum over axes of `positions * frequencies`, without derivatives.
 
     Parameters
@@ -186,7 +187,7 @@ def difference(positions: Any, origin: int, dtype: Any) -> Any:
     return 2.0 * half + libraries.astype((positions & 1) - (origin & 1), dtype)
 
 
-def _phase_and_rest(positions: Any, row: Row, bits: int, dtype: Any) -> tuple[Any, Any]:
+def _phase_and_rest(positions: Array, row: Row, bits: int, dtype: Any) -> tuple[Any, Any]:
     """One product: its phase in units of ``2**-bits`` revolutions, and the rest in revolutions (None for zero)."""
     xp = libraries.namespace(positions)
     round_off = libraries.dtype_name(dtype) != "float64"
@@ -222,7 +223,7 @@ def _phase(positions: Any, revolutions: Revolutions, bits: int, *, round_off: bo
     return positions * revolutions.high + upper * revolutions.middle + middle
 
 
-def _split(xp: Any, positions: Any, bits: int) -> tuple[Any, Any, Any]:
+def _split(xp: Any, positions: Array, bits: int) -> tuple[Any, Any, Any]:
     """Real positions as the sum of an integer, an integer multiple of ``2**(1 - bits)``, and a small remainder."""
     limit = 2.0 ** (bits - 1)
     integer = xp.int32 if bits == 32 else xp.int64

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from rope_xp.types import Array, Values
+
 
 def namespace(x: Any) -> Any:
     """The array-API namespace of an array, or None if `x` is not an array.
@@ -61,17 +63,17 @@ def is_host(x: Any) -> bool:
     return isinstance(x, (np.ndarray, np.generic))
 
 
-def is_torch(x: Any) -> bool:
+def is_torch(x: Array) -> bool:
     """Whether `x` is a PyTorch tensor; False if torch is not imported."""
     return isinstance(x, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
-def is_jax(x: Any) -> bool:
+def is_jax(x: Array) -> bool:
     """Whether `x` is a JAX array; False if JAX is not imported."""
     return isinstance(x, getattr(sys.modules.get("jax"), "Array", ()))
 
 
-def is_dtensor(x: Any) -> bool:
+def is_dtensor(x: Array) -> bool:
     """Whether `x` is a DTensor of PyTorch: sharded or replicated over a device mesh. It mixes with no plain tensor."""
     return isinstance(x, getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ()))
 
@@ -121,7 +123,7 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
-def from_host(values: Any, *, like: Any, dtype: Any = None) -> Any:
+def from_host(values: Array, *, like: Any, dtype: Any = None) -> Any:
     """NumPy data in the library of `like` and on its device.
 
     A JAX array is not committed to a device: it takes the device and sharding of the array that it is combined with.
@@ -172,7 +174,7 @@ def arange(count: int, *, like: Any) -> Any:
     return replicated(xp.arange(count, dtype=xp.int32, **_device(like)), like=like)
 
 
-def astype(x: Any, dtype: Any) -> Any:
+def astype(x: Array, dtype: Any) -> Any:
     """`x` in a dtype. If `x` has that dtype, the result is `x` itself; the standard's `astype` would copy."""
     return x if x.dtype == dtype else namespace(x).astype(x, dtype)
 
@@ -188,7 +190,7 @@ def dtype_name(dtype: Any) -> str:
     return getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype).rpartition(".")[2]
 
 
-def is_real(x: Any) -> bool:
+def is_real(x: Array) -> bool:
     """Whether an array has the dtype float16, float32 or float64."""
     return dtype_name(x.dtype).startswith("float")
 
@@ -224,21 +226,21 @@ def uniform(count: int, *, source: Any) -> Any:
     return None
 
 
-def cumulative_sum(x: Any) -> Any:
+def cumulative_sum(x: Array) -> Any:
     """The standard's `cumulative_sum` along the last axis, in the dtype of `x`."""
     if is_torch(x):  # array-api-compat's function looks up the namespace through a cache
         return sys.modules["torch"].cumsum(x, dim=-1, dtype=x.dtype)
     return namespace(x).cumulative_sum(x, axis=-1, dtype=x.dtype)
 
 
-def concat(arrays: list[Any]) -> Any:
+def concat(arrays: list[Array]) -> Any:
     """The standard's `concat` along the last axis."""
     if is_torch(arrays[0]):  # unlike `concat`, its `cat` supports batched gradients
         return sys.modules["torch"].cat(arrays, dim=-1)
     return namespace(arrays[0]).concat(arrays, axis=-1)
 
 
-def knows_sizes(x: Any) -> bool:
+def knows_sizes(x: Array) -> bool:
     """Whether every size of `x` is a number or a symbol; an unknown size, as in ndonnx, is None."""
     return None not in x.shape
 
@@ -249,7 +251,7 @@ def size_of(x: Any, axis: int) -> Any:
     return x.dynamic_shape[axis] if known is None else known
 
 
-def with_axes(xp: Any, x: Any, shape: tuple[int, ...]) -> Any:
+def with_axes(xp: Any, x: Array, shape: tuple[int, ...]) -> Any:
     """`x` reshaped to `shape`, which is its own shape with additional axes of size 1."""
     if x.ndim == len(shape):
         return x
@@ -261,7 +263,7 @@ def with_axes(xp: Any, x: Any, shape: tuple[int, ...]) -> Any:
     return x
 
 
-def take(x: Any, indices: Any, *, axis: int) -> Any:
+def take(x: Array, indices: Array, *, axis: int) -> Any:
     """The standard's `take`, with indices of any integer dtype."""
     if has_64_bits(indices):
         indices = astype(indices, namespace(x).int64)  # some libraries accept only 64-bit indices
@@ -290,7 +292,7 @@ def unstack(x: Any, *, axis: int) -> Any:
     return tuple(x[(..., index, *after)] for index in range(x.shape[axis]))
 
 
-def has_derivatives(x: Any) -> bool:
+def has_derivatives(x: Array) -> bool:
     """Whether the library of `x` differentiates automatically."""
     return is_torch(x) or is_jax(x) or hasattr(namespace(x), "stop_gradient")
 
@@ -330,7 +332,7 @@ def host_constant(function: Any) -> Any:
     return call
 
 
-def _device(like: Any) -> dict[str, Any]:
+def _device(like: Any) -> Values:
     """The `device=` argument of creation functions, for libraries that accept the device of `like`."""
     device = None if is_jax(like) else getattr(like, "device", None)
     return {} if device is None else {"device": device}

@@ -11,19 +11,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rope_xp.arrays import libraries
+from rope_xp.types import Array
 
 
-def threads(x: Any) -> int | None:
+def threads(x: Array) -> int | None:
     """The number of threads that the library of `x` is set to use; None for NumPy, which has no such setting."""
     return None if libraries.is_host(x) else sys.modules["torch"].get_num_threads()
 
 
-def operations(x: Any) -> Any:
+def operations(x: Array) -> Any:
     """The module of the library of `x`: `numpy` or `torch`. Unlike the array API, its operations accept `out=`."""
     return np if libraries.is_host(x) else sys.modules["torch"]
 
 
-def empty_like(x: Any) -> Any:
+def empty_like(x: Array) -> Any:
     """A new array with the shape, dtype and memory order of `x`."""
     return np.empty_like(x, subok=False) if libraries.is_host(x) else sys.modules["torch"].empty_like(x)
 
@@ -48,12 +49,12 @@ def steps(x: Any) -> tuple[int, ...]:
     return x.strides if libraries.is_host(x) else tuple([stride * x.itemsize for stride in x.stride()])
 
 
-def is_native(x: Any) -> bool:
+def is_native(x: Array) -> bool:
     """Whether `x` has the byte order of this machine."""
     return not libraries.is_host(x) or x.dtype.isnative
 
 
-def has_contiguous_rows(x: Any) -> bool:
+def has_contiguous_rows(x: Array) -> bool:
     """Whether the numbers along the last axis of `x` are adjacent."""
     return x.shape[-1] == 1 or 0 in x.shape or strides(x)[-1] == unit_of_strides(x)
 
@@ -78,7 +79,7 @@ def functions(x: Any) -> Functions:
     return Functions(torch.empty_like, empty_float32, _addresses_of_tensors, torch.Tensor.contiguous)
 
 
-def _contiguous(x: Any) -> Any:
+def _contiguous(x: Array) -> Any:
     is_array = isinstance(x, np.ndarray)  # a scalar of NumPy has no lasting memory
     return x if is_array and x.flags.c_contiguous and x.flags.aligned else np.require(x, requirements=("C", "A"))
 
@@ -91,7 +92,7 @@ def _slow_addresses_of_host(arrays: Sequence[Any]) -> list[int]:
     return [x.__array_interface__["data"][0] for x in arrays]
 
 
-def _fast_addresses_of_host(arrays: Sequence[Any]) -> list[int]:
+def _fast_addresses_of_host(arrays: Sequence[Array]) -> list[int]:
     return [_word_at(id(x) + _START).value for x in arrays]  # pyright: ignore[reportReturnType]
 
 
@@ -118,7 +119,7 @@ def reach(x: Any) -> tuple[int, int]:
     return sum([span for span in spans if span < 0]), sum([span for span in spans if span > 0]) + x.itemsize
 
 
-def extent(x: Any) -> tuple[int, int]:
+def extent(x: Array) -> tuple[int, int]:
     """The range of addresses that `x` occupies, start and stop; (0, 0) if `x` has no numbers in memory."""
     try:
         (start,) = _addresses_of_host([x]) if libraries.is_host(x) else _addresses_of_tensors([x])
@@ -134,19 +135,19 @@ class Extents(NamedTuple):
     addresses: Callable[[Sequence[Any]], list[int]]
     reaches: tuple[tuple[int, int], ...]
 
-    def are_apart(self, arrays: Sequence[Any]) -> bool:
+    def are_apart(self, arrays: Sequence[Array]) -> bool:
         """Whether the ranges of addresses do not overlap. Then no two arrays share memory."""
         starts = self.addresses(arrays)
         ranges = sorted([(start + before, start + after) for start, (before, after) in zip(starts, self.reaches)])
         return all([stop <= start for (_, stop), (start, _) in pairwise(ranges)])
 
 
-def extents(arrays: Sequence[Any]) -> Extents:
+def extents(arrays: Sequence[Array]) -> Extents:
     """The extents of plain arrays of one library."""
     return Extents(functions(arrays[0]).addresses, tuple(map(reach, arrays)))
 
 
-def may_overlap(x: Any, other: Any) -> bool:
+def may_overlap(x: Array, other: Any) -> bool:
     """Whether two arrays share memory. Also true if it takes too long to find out."""
     try:
         budget: Any = 2**16  # limits a search that can take exponential time
@@ -178,7 +179,7 @@ def views_as_halves(*arrays: Any) -> list[Any] | None:
     return [x.view(f"V{x.shape[-1] // 2 * x.itemsize}") for x in arrays]
 
 
-def from_numpy(numbers: Any, like: Any) -> Any:
+def from_numpy(numbers: Array, like: Any) -> Any:
     """A NumPy array as an array of the library of `like`, without a copy."""
     return numbers if libraries.is_host(like) else sys.modules["torch"].from_numpy(numbers)
 

@@ -3,12 +3,13 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from rope_xp.checkpoints.safetensors_file import MAX_NAME, Tensor, read_safetensors
 from rope_xp.configs.readers.files import MAX_VALUES, json_of_file, opened
 from rope_xp.configs.readers.gguf_file import read_gguf
 from rope_xp.errors import wrong, wrong_type, wrong_value
+from rope_xp.types import Config, Values
 
 MAX_INDEX = 2**26  # bytes
 MAX_HEADERS = 2**28  # bytes of the headers of all files
@@ -25,8 +26,8 @@ class Contents(NamedTuple):
     path: Path  # what was read, or the first of several files
     container: str  # "safetensors" or "GGUF"
     tensors: dict[str, Tensor | None]
-    metadata: Mapping[str, Any]
-    config: Mapping[str, Any]  # empty if there is none
+    metadata: Config
+    config: Config  # empty if there is none
     config_path: Path | None
     warnings: tuple[str, ...]
     complete: bool  # whether all tensors of the checkpoint are named
@@ -149,7 +150,7 @@ def _of_index(path: Path) -> Contents:
 
 def _of_shards(files: list[Path], index: Path | None = None) -> Contents:
     tensors: dict[str, Tensor | None] = {}
-    metadata: dict[str, Any] = {}
+    metadata: Values = {}
     length = 0
     for path in files:
         header = read_safetensors(path)

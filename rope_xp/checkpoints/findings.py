@@ -1,6 +1,5 @@
 """What a checkpoint is, concluded from its headers."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,12 @@ from rope_xp.configs.from_config import from_config
 from rope_xp.configs.parts import part_of
 from rope_xp.configs.writers.gguf_architectures import NOT_ROTARY, gguf_layout
 from rope_xp.embedding import RotaryEmbedding
+from rope_xp.types import Config, Values
 
 MAX_BUFFERS = 512
 
 
-def findings(path: str) -> dict[str, Any]:
+def findings(path: str) -> Values:
     """The fields of a `Checkpoint`."""
     contents = contents_of(Path(path))
     mlx = mark_of_mlx(contents.metadata, contents.tensors)
@@ -71,7 +71,7 @@ def _embedding(contents: Contents, format_: str | None) -> tuple[RotaryEmbedding
     if not contents.config:
         return None, None, [("embedding: cannot tell", "no config is beside the tensors")]
     of_transformers = contents.config_path is not None and contents.config_path.name == "config.json"
-    options: dict[str, Any] = {"layout": "interleaved"} if format_ == META and of_transformers else {}
+    options: Values = {"layout": "interleaved"} if format_ == META and of_transformers else {}
     try:
         found = from_config(contents.config, **options)
     except (TypeError, ValueError) as error:
@@ -81,9 +81,7 @@ def _embedding(contents: Contents, format_: str | None) -> tuple[RotaryEmbedding
     return found, found.layout, []
 
 
-def _of_first_layer(
-    config: Mapping[str, Any], options: Mapping[str, Any], why: str
-) -> tuple[str | None, list[Conclusion]]:
+def _of_first_layer(config: Config, options: Config, why: str) -> tuple[str | None, list[Conclusion]]:
     """The layout of the first layer, if the config describes no embedding of all layers."""
     try:
         first = from_config(config, layer=0, **options)
@@ -111,7 +109,7 @@ def _layout(contents: Contents, format_: str | None, of_config: str | None) -> t
     return None, "transformers has such names for half (Llama) and for interleaved (Cohere); config.json would say it"
 
 
-def _family(config: Mapping[str, Any]) -> tuple[Any, str | None]:
+def _family(config: Config) -> tuple[Any, str | None]:
     """The `model_type` of the text model, and the layout of the family."""
     try:
         name = part_of(config, None)[1]

@@ -3,9 +3,10 @@
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rope_xp.checkpoints.safetensors_file import Tensor
+from rope_xp.types import Config
 
 HUGGING_FACE, META, MLX, MEGATRON, GGUF = "Hugging Face", "Meta", "MLX", "Megatron", "GGUF"
 
@@ -128,7 +129,7 @@ def _place(name: str) -> Place | None:
     return None
 
 
-def mark_of_mlx(metadata: Mapping[str, Any], tensors: Mapping[str, Any]) -> str:
+def mark_of_mlx(metadata: Config, tensors: Config) -> str:
     """What shows that MLX wrote a file with the names of Hugging Face; empty if nothing does."""
     if metadata.get("format") == "mlx":
         return "the header says {'format': 'mlx'}"

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from rope_xp.configs.readers.files import opened, parsed_json
 from rope_xp.errors import wrong_value
+from rope_xp.types import Values
 
 MAX_HEADER = 100_000_000  # bytes, as in the `safetensors` package
 MAX_NAME = 1024
@@ -45,7 +46,7 @@ class Header(NamedTuple):
     """The tensors by name, what the writer says, such as {"format": "pt"}, and the number of bytes."""
 
     tensors: dict[str, Tensor]
-    metadata: dict[str, Any]
+    metadata: Values
     length: int
 
 

@@ -1,11 +1,12 @@
 """The number of heads, their width and other sizes, from the shapes of projections and the config beside them."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rope_xp.checkpoints.contents import Contents
 from rope_xp.checkpoints.projections import Group
 from rope_xp.configs.parts import part_of
+from rope_xp.types import Config
 
 Conclusion = tuple[str, str]
 Found = tuple[int, str]  # a size, and from what it follows
@@ -59,7 +60,7 @@ def widths_of(contents: Contents, group: Group, head_dim: int | None) -> tuple[W
     return widths, [*_conclusions(found, config, group), *agreeing], warnings
 
 
-def _text_config(contents: Contents) -> Mapping[str, Any]:
+def _text_config(contents: Contents) -> Config:
     """The part of the config for the text model. Keys of GGUF are without the architecture."""
     if contents.container == "GGUF":
         start = f"{contents.metadata.get('general.architecture')}."
@@ -70,7 +71,7 @@ def _text_config(contents: Contents) -> Mapping[str, Any]:
         return contents.config
 
 
-def _stated(config: Mapping[str, Any], keys: tuple[str, ...], where: str) -> Found | None:
+def _stated(config: Config, keys: tuple[str, ...], where: str) -> Found | None:
     """The value of the first of these keys that is a size. A list has one value for each layer."""
     for key in keys:
         value = config.get(key)
@@ -81,7 +82,7 @@ def _stated(config: Mapping[str, Any], keys: tuple[str, ...], where: str) -> Fou
     return None
 
 
-def _of_latent(config: Mapping[str, Any], where: str) -> dict[str, Found]:
+def _of_latent(config: Config, where: str) -> dict[str, Found]:
     """Multi-head latent attention has the width of its heads in two keys."""
     without, rotated = (config.get(key) for key in LATENT)
     if type(without) is not int or type(rotated) is not int or without < 0 or rotated < 1:
@@ -120,7 +121,7 @@ def _divides(heads: int, hidden: int) -> bool:
     return hidden > 0 and hidden % heads == 0
 
 
-def _add_defaults(found: dict[str, Found], config: Mapping[str, Any], group: Group, where: str) -> None:
+def _add_defaults(found: dict[str, Found], config: Config, group: Group, where: str) -> None:
     """Sizes that follow from others, if no shape says them."""
     heads, hidden = (found.get(size, (0, ""))[0] for size in ("heads", "hidden_size"))
     unknown = heads and not any(group.rows(role) for role in ("q", "k", "qkv"))
@@ -132,7 +133,7 @@ def _add_defaults(found: dict[str, Found], config: Mapping[str, Any], group: Gro
         found["layers"] = (len(group.layers), f"indexes of {group.prefix}")
 
 
-def _conclusions(found: Mapping[str, Found], config: Mapping[str, Any], group: Group) -> list[Conclusion]:
+def _conclusions(found: Mapping[str, Found], config: Config, group: Group) -> list[Conclusion]:
     words = {size: size.replace("_", " ") for size in KEYS}
     conclusions = [(f"{words[size]}: {found[size][0]}", found[size][1]) for size in KEYS if size in found]
     missing = [size for size in KEYS if size not in found]

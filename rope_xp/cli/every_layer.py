@@ -14,6 +14,7 @@ from rope_xp.configs.readers.formats import format_of, with_mlx_rule
 from rope_xp.configs.readers.source import mapping_of
 from rope_xp.explanation import Explanation
 from rope_xp.reports import Report, Section
+from rope_xp.types import Config, Values
 
 # More layers than any model has. The layers of a config with more are not read one by one.
 MAX_LAYERS = 1024
@@ -40,7 +41,7 @@ class Group(NamedTuple):
     is_type: bool = False
 
 
-def groups_of(config: Any, layer: int | None, layer_type: str | None, **options: Any) -> list[Group]:
+def groups_of(config: Config, layer: int | None, layer_type: str | None, **options: Any) -> list[Group]:
     """The layers of a config by their embeddings: one group if a layer is chosen, or if all are alike.
 
     Parameters
@@ -64,7 +65,7 @@ def groups_of(config: Any, layer: int | None, layer_type: str | None, **options:
     return [each if each.rope is None else each._replace(rope=whole) for each in found]
 
 
-def _differing(config: Any, options: Mapping[str, Any]) -> list[Group]:
+def _differing(config: Config, options: Config) -> list[Group]:
     """The groups of a config, in the order of their first layers; none if its layers cannot be told apart."""
     try:
         mapping = _without_long_lists(mapping_of(config))
@@ -81,7 +82,7 @@ def _differing(config: Any, options: Mapping[str, Any]) -> list[Group]:
     return [_group(rope, layers, types) for rope, layers in groups.items()]
 
 
-def _without_long_lists(mapping: Mapping[str, Any]) -> dict[str, Any]:
+def _without_long_lists(mapping: Config) -> Values:
     """A mapping without lists that are longer than any about rotation, such as vocabularies. They cost time."""
     return {
         key: _without_long_lists(value) if isinstance(value, Mapping) else value
@@ -90,7 +91,7 @@ def _without_long_lists(mapping: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _types(mapping: Mapping[str, Any], part: str | None) -> tuple[list[str] | None, list[str]]:
+def _types(mapping: Config, part: str | None) -> tuple[list[str] | None, list[str]]:
     """The type of each layer, empty if it has none, or None if their number is unknown; and the names of all types."""
     form = format_of(mapping)
     if form is not None and form.reader:

@@ -13,6 +13,7 @@ import rope_xp
 from rope_xp import RotaryEmbedding
 from rope_xp.configs.readers.files import MAX_BYTES, parsed_json
 from rope_xp.errors import public
+from rope_xp.types import Config
 
 UNITS = {"": 1, "k": 2**10, "m": 2**20}
 # Array libraries, by the modules that make arrays.
@@ -47,7 +48,7 @@ def require_one_stdin(files: Sequence[str]) -> None:
         raise click.UsageError("- must be given once, because standard input can be read once")
 
 
-def embedding(config: Any, file: str, **options: Any) -> RotaryEmbedding:
+def embedding(config: Config, file: str, **options: Any) -> RotaryEmbedding:
     """The embedding that the config of a file describes."""
     rope = rope_xp.from_config(config, **options)
     if rope is None:

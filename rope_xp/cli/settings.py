@@ -16,6 +16,7 @@ from rope_xp.configs.writers import REFUSED, TARGETS, Options, with_length
 from rope_xp.configs.writers.vllm import flags_of_types
 from rope_xp.errors import public
 from rope_xp.reports import WIDTH, Report, Section
+from rope_xp.types import Values
 
 # Types of layers by which rotary blocks are nested, in transformers and in vLLM (`is_rope_parameters_nested`).
 VLLM_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
@@ -92,7 +93,7 @@ def _of_groups(groups: Sequence[Group], target: Any, writing: Options) -> Settin
 
 def _joined(target: Any, found: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
     """The keys of all types of layers as one dict. The same key must have one value, or objects that can be joined."""
-    joined: dict[str, Any] = {}
+    joined: Values = {}
     for name, keys in found.items():
         for key, value in keys.items():
             known = joined.setdefault(key, value)

@@ -34,6 +34,7 @@ from rope_xp.identification.phases import COARSE_BITS
 from rope_xp.identification.probe import Probe
 from rope_xp.reports import short_repr
 from rope_xp.spectrum import lengths_of
+from rope_xp.types import Values
 
 # What counts as the same, at least: float32 phases have this error at position 8,192 (two roundings of 2**-24).
 TOLERANCE = 1e-3
@@ -63,10 +64,10 @@ class Options(NamedTuple):
     context: int | None
     tolerance: float | None
     positions_ignored: bool
-    call: dict[str, Any]
+    call: Values
 
 
-def options_of(head_dim: Any, context: Any, tolerance: Any, positions_ignored: Any, call: dict[str, Any]) -> Options:
+def options_of(head_dim: Any, context: Any, tolerance: Any, positions_ignored: Any, call: Values) -> Options:
     """Checked arguments."""
     if head_dim is not None:
         head_dim = checks.even_size("head_dim", head_dim)
@@ -78,7 +79,7 @@ def options_of(head_dim: Any, context: Any, tolerance: Any, positions_ignored: A
     return Options(head_dim, context if context is None else int(context), tolerance, ignored, call)
 
 
-def choice_of(options: Any) -> dict[str, Any]:
+def choice_of(options: Any) -> Values:
     """Arguments of `from_config`, checked by their names."""
     known = inspect.signature(from_config).parameters
     if options is None:
@@ -187,7 +188,7 @@ def _context(a: Subject, b: Subject) -> int:
     return max(known, default=CONTEXT)
 
 
-def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: dict[str, Any]) -> Comparison:
+def _explained(one: Behaviour, other: Behaviour, both: list[Finding], fixed: Values) -> Comparison:
     """The report on two behaviours."""
     of_calls = tuple(dict.fromkeys(cause for each in both for cause in each.causes))
     causes = _structural_causes(one, other)
@@ -270,7 +271,7 @@ def _report(
     first: int | None,
     scores: bool | None,
     largest: float | None,
-    fixed: dict[str, Any],
+    fixed: Values,
 ) -> Comparison:
     stated = [cause for cause in causes if cause in BY_CAUSE or cause in ("rotation", "softmax scale")]
     differences = tuple(Difference(cause, _text(cause, one), _text(cause, other)) for cause in stated)
@@ -292,7 +293,7 @@ def _text(cause: str, each: Behaviour) -> str:
     return BY_CAUSE[cause].text(each)
 
 
-def _unexplained(both: list[Finding], head_dim: int, directions: Any, fixed: dict[str, Any]) -> Comparison:
+def _unexplained(both: list[Finding], head_dim: int, directions: Any, fixed: Values) -> Comparison:
     """The report on functions that no behaviour reproduces. Positions are those of `TRIED`."""
     causes = tuple(dict.fromkeys(cause for each in both for cause in each.causes))
     has_results = all(each.behaviour is not None or each.is_regular for each in both)

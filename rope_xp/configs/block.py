@@ -15,6 +15,7 @@ from rope_xp.errors import wrong_value
 from rope_xp.frequencies import Scaling
 from rope_xp.sections import Sections
 from rope_xp.spectrum import frequencies_of_rule
+from rope_xp.types import Values
 
 # Keys that change nothing in any family: in the block, and outside it if they are null.
 IGNORED_IN_BLOCK = ("finetuned",)
@@ -77,7 +78,7 @@ def _embedding_of(config: LayerConfig) -> RotaryEmbedding | None:
     scaling = scaling_of(config, rope_type)
     sections = sections_of(config, rotary_dim)
     _check_switches(config)
-    options: dict[str, Any] = {
+    options: Values = {
         "head_dim": head_dim,
         "layout": layout_of(config),
         "blocks": config.family.pairing.blocks,
@@ -100,7 +101,7 @@ def _frequencies(
     rope_type: str,
     scaling: Scaling | None,
     sections: Sections | None,
-) -> dict[str, Any]:
+) -> Values:
     """The arguments of a `RotaryEmbedding` for its frequencies: a base with its rule, or numbers."""
     pairing, quirks = config.family.pairing, config.family.quirks
     if quirks.inv_freq is not None and config.layer is not ...:

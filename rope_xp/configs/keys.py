@@ -9,6 +9,7 @@ from typing import Any
 from rope_xp.arrays import checks
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.provenance import Default
+from rope_xp.types import Config
 
 # Names of keys that mean the same.
 BASE_KEYS = ("rope_theta", "theta", "rotary_emb_base", "rotary_embedding_base", "rope_base")
@@ -161,7 +162,7 @@ class Keys:
         Other sentences that `RotaryEmbedding.describe` prints.
     """
 
-    def __init__(self, name: str, mapping: Mapping[str, Any], model_type: str = ""):
+    def __init__(self, name: str, mapping: Config, model_type: str = ""):
         self.name = name
         self.mapping = mapping
         self.model_type = model_type

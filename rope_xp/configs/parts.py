@@ -10,6 +10,7 @@ from rope_xp.configs.families.indexers import INDEXERS, PART, type_of_text
 from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.configs.keys import comma_separated, is_about_positions, require_spelling
 from rope_xp.errors import wrong_type, wrong_value
+from rope_xp.types import Config, Values
 
 # For each part of a composite, its `model_type`, in which "*" means the name of the composite. The path of a part is
 # the key <part>_config, or is given before the `model_type`.
@@ -154,7 +155,7 @@ PARTS: dict[str, dict[str, tuple[str, str]]] = {
 }
 
 # Defaults that a family has only in a composite config. A key is the composite and the family.
-DEFAULTS_IN_COMPOSITE: dict[tuple[Any, str], dict[str, Any]] = {
+DEFAULTS_IN_COMPOSITE: dict[tuple[Any, str], Values] = {
     ("voxtral", "llama"): dict(rope_theta=100_000_000.0, head_dim=128),
     ("voxtral_realtime", "voxtral_realtime_text"): dict(rope_theta=1_000_000.0),
 }
@@ -166,7 +167,7 @@ PUBLISHED_PATHS = {("vibevoice", "text"): "decoder_config", ("vibevoice_asr", "t
 TEXT_KEYS = {"hidden_size", "n_embd", "d_model", "head_dim"}
 
 
-def part_of(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, Any], str, dict[str, Any]]:
+def part_of(config: Config, part: str | None) -> tuple[Config, str, Values]:
     """The selected part of a config, its `model_type`, and the keys about positions outside it that differ from it."""
     model_type = _model_type(config)
     if part is not None and not isinstance(part, str):
@@ -197,7 +198,7 @@ def part_of(config: Mapping[str, Any], part: str | None) -> tuple[Mapping[str, A
     raise wrong_value(f"part must be {known}; got {part!r}")
 
 
-def path_to(part: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[str, ...]:
+def path_to(part: Config, config: Config) -> tuple[str, ...]:
     """The keys that lead to a part inside a config; none if it is the config itself."""
     if part is config:
         return ()
@@ -209,23 +210,23 @@ def path_to(part: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[str, ..
     return ()
 
 
-def _type_of_part(found: Mapping[str, Any], default: str, composite: str) -> str:
+def _type_of_part(found: Config, default: str, composite: str) -> str:
     """The `model_type` of a part, which may be missing or be that of a composite."""
     own = _model_type(found)
     return default if default and (own in ("", composite) or own in PARTS) else own
 
 
-def sub_configs(config: Mapping[str, Any]) -> Iterator[str]:
+def sub_configs(config: Config) -> Iterator[str]:
     """Keys of the config that hold another config."""
     return (str(key) for key, value in config.items() if isinstance(value, Mapping) and "_config" in str(key))
 
 
-def _check_spelling(config: Mapping[str, Any], parts: Mapping[str, tuple[str, str]]) -> None:
+def _check_spelling(config: Config, parts: Mapping[str, tuple[str, str]]) -> None:
     places = {path.split(".")[0] for path, _ in parts.values()}
     require_spelling("the config", config, {"model_type", "text_config"} | places)
 
 
-def _is_whole(config: Mapping[str, Any], model_type: str, parts: Mapping[str, Any]) -> bool:
+def _is_whole(config: Config, model_type: str, parts: Config) -> bool:
     """Whether the config itself is read if no part is given."""
     if isinstance(config.get("text_config"), Mapping):
         return False
@@ -236,7 +237,7 @@ def _is_whole(config: Mapping[str, Any], model_type: str, parts: Mapping[str, An
     return False
 
 
-def _value_at(config: Mapping[str, Any], path: str, *, flat: bool) -> Any:
+def _value_at(config: Config, path: str, *, flat: bool) -> Any:
     """The value at a path. With `flat`, the first config on the path that has the keys of text itself."""
     found: Any = config
     for key in path.split("."):
@@ -248,7 +249,7 @@ def _value_at(config: Mapping[str, Any], path: str, *, flat: bool) -> Any:
     return found
 
 
-def _stated_outside(config: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+def _stated_outside(config: Config, found: Config) -> Values:
     if found is config:
         return {}
     outside = {
@@ -257,7 +258,7 @@ def _stated_outside(config: Mapping[str, Any], found: Mapping[str, Any]) -> dict
     return {key: value for key, value in outside.items() if value is not None}
 
 
-def _model_type(config: Mapping[str, Any]) -> str:
+def _model_type(config: Config) -> str:
     """The `model_type` of a config; empty if it has none."""
     found = config.get("model_type")
     if found is not None and not isinstance(found, str):

@@ -40,6 +40,7 @@ from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.layouts import LAYOUTS
 from rope_xp.provenance import Provenance, defaults_as_text, with_provenance
+from rope_xp.types import Values
 
 COMPATS = {"transformers": "what transformers 5.18 computes, known bugs included"}
 
@@ -198,7 +199,7 @@ def _of_format(
     return _checked_provenance(rope, provenance, strict)
 
 
-def _with_betas(config: dict[str, Any], betas: Mapping[str, float]) -> dict[str, Any]:
+def _with_betas(config: Values, betas: Mapping[str, float]) -> Values:
     """The config with other ends of YaRN's ramp, in the block that has the rule."""
     block = config["rope_parameters"] if betas else {}
     nested = {

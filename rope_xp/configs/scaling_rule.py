@@ -26,6 +26,7 @@ from rope_xp.frequencies import (
     Scaling,
     YarnScaling,
 )
+from rope_xp.types import Values
 
 RULES: dict[str, type[Scaling]] = {
     "default": Scaling,
@@ -124,7 +125,7 @@ def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
     return scaling
 
 
-def _stated_values(config: LayerConfig, rule: type[Scaling], length: Any) -> dict[str, Any]:
+def _stated_values(config: LayerConfig, rule: type[Scaling], length: Any) -> Values:
     """The values that the config states for the parameters of a rule; None for the other parameters."""
     keys, block = config.keys, config.block
     names = {each.name for each in fields(rule)}
@@ -146,7 +147,7 @@ def _stated_values(config: LayerConfig, rule: type[Scaling], length: Any) -> dic
     return values
 
 
-def _alpha(config: LayerConfig, values: dict[str, Any]) -> Any:
+def _alpha(config: LayerConfig, values: Values) -> Any:
     """The parameter `alpha` that Hunyuan's dynamic rule has in place of a factor, or None."""
     alpha, factor = config.block.get("alpha"), values["factor"]
     if alpha is not None and "factor" not in config.family.quirks.ignored_in_block and factor not in (None, 1):
@@ -154,7 +155,7 @@ def _alpha(config: LayerConfig, values: dict[str, Any]) -> Any:
     return alpha
 
 
-def _fill_in(config: LayerConfig, rule: type[Scaling], values: dict[str, Any], length: Any) -> None:
+def _fill_in(config: LayerConfig, rule: type[Scaling], values: Values, length: Any) -> None:
     """Add values that follow from other values, and the family's defaults for a `rope_scaling`."""
     # The default of a factor is the ratio of lengths: in LongRoPE, and in YaRN if the factor is null.
     ratio = rule is LongRopeScaling or (issubclass(rule, YarnScaling) and "factor" in config.block.mapping)
@@ -168,9 +169,7 @@ def _fill_in(config: LayerConfig, rule: type[Scaling], values: dict[str, Any], l
                 config.keys.assume("attention factor", name)
 
 
-def _require_all_parameters(
-    config: LayerConfig, rope_type: str, rule: type[Scaling], values: dict[str, Any]
-) -> dict[str, Any]:
+def _require_all_parameters(config: LayerConfig, rope_type: str, rule: type[Scaling], values: Values) -> Values:
     """The values that are not None. Parameters without a default must be among them."""
     values = {name: value for name, value in values.items() if value is not None}
     missing = [each.name for each in fields(rule) if each.default is MISSING and each.name not in values]

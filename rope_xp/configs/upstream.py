@@ -14,6 +14,7 @@ from rope_xp.configs.families.special_rules import head_dim_of_sliding_latent
 from rope_xp.configs.keys import BASE_KEYS, INTERLEAVE_KEYS, LENGTH_KEYS, ORIGINAL, PARTIAL_KEYS, Keys, comma_separated
 from rope_xp.configs.scaling_rule import ALIASES, MULTIPLIER
 from rope_xp.errors import wrong_value
+from rope_xp.types import Config, Values
 
 # Families whose two channels of a pair are rotated by angles of different position axes.
 NO_ROTATION = ("hunyuan_vl_text",)
@@ -68,7 +69,7 @@ _NOT_IN_TRANSFORMERS = (
 )
 NOT_IN_TRANSFORMERS = frozenset(_NOT_IN_TRANSFORMERS.split())
 # The table follows 5.23. These rows differ in 5.18, or have the frequencies of an untrained model.
-CHANGED_ROWS: dict[str, dict[str, Any]] = {
+CHANGED_ROWS: dict[str, Values] = {
     "cohere_compass_text": {"axes": Axes("even_odd"), "defaults": {"mrope_section": (22, 22, 20)}},
     "mistral_large4_text": {"quirks": Quirks()},
     "step3p5_vision": {"axes": Axes("axial", 2)},
@@ -80,9 +81,7 @@ SLIDING_LAYERS = {
 }
 
 
-def as_transformers(
-    given: Mapping[str, Any], model_type: str, family: Family, seq_len: int | None
-) -> tuple[dict[str, Any], Family]:
+def as_transformers(given: Config, model_type: str, family: Family, seq_len: int | None) -> tuple[Values, Family]:
     """The edited config and row, with which the reader computes what transformers computes."""
     if model_type in NO_ROTATION:
         raise wrong_value(
@@ -107,7 +106,7 @@ def as_transformers(
     return config, _edited_row(family, model_type, bool(blocks), sliding)
 
 
-def _drop_keys_not_read(given: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+def _drop_keys_not_read(given: Config, model_type: str) -> Values:
     """A copy of a config, without keys that the family's class does not read."""
     for name in ("rope_parameters", "rope_scaling"):
         Keys("config", given).nested(name)  # raises an error if it is not a mapping
@@ -116,7 +115,7 @@ def _drop_keys_not_read(given: Mapping[str, Any], model_type: str) -> dict[str, 
     return config
 
 
-def _replace_block(config: dict[str, Any], family: Family) -> bool:
+def _replace_block(config: Values, family: Family) -> bool:
     """Let a `rope_scaling` replace the `rope_parameters`, and return whether it does. They are not merged."""
     scaling = config.get("rope_scaling") or {}
     if family.layers.by_type and "type" in scaling and "rope_type" not in scaling:
@@ -128,7 +127,7 @@ def _replace_block(config: dict[str, Any], family: Family) -> bool:
 
 def _edited_row(family: Family, model_type: str, has_block: bool, sliding: LayerType | None) -> Family:
     """The edited row. `sliding` replaces the entry for layers with a sliding window."""
-    changes: dict[str, Any] = {}
+    changes: Values = {}
     if has_block and model_type in BASE_IN_DEFAULT:
         changes = {"defaults": {**family.defaults, "rope_theta": 10_000.0}}
     if sliding is not None:
@@ -139,7 +138,7 @@ def _edited_row(family: Family, model_type: str, has_block: bool, sliding: Layer
     return replace(family, **{**changes, "axes": axes and replace(axes, clamped=True)})
 
 
-def remarks(config: Mapping[str, Any], block: Mapping[str, Any], model_type: str, family: Family) -> list[str]:
+def remarks(config: Config, block: Config, model_type: str, family: Family) -> list[str]:
     """Sentences for `describe` about keys that rope_xp reads and transformers does not."""
     names, found = {*_not_read(config, model_type), *_replaced_by_default_block(config, model_type, family)}, []
     fraction, rule = _rotated_fraction(config, block), _rule(block)
@@ -162,7 +161,7 @@ def _with_owners(name: str) -> str:
     return f"{name} (a key of {comma_separated(owners)})" if owners else name
 
 
-def _not_read(config: Mapping[str, Any], model_type: str) -> tuple[str, ...]:
+def _not_read(config: Config, model_type: str) -> tuple[str, ...]:
     """Keys outside the block that the family's class does not read."""
     if model_type not in FAMILIES or model_type in NOT_IN_TRANSFORMERS:
         return ()
@@ -170,7 +169,7 @@ def _not_read(config: Mapping[str, Any], model_type: str) -> tuple[str, ...]:
     return tuple(name for name in (*NOT_READ.get(model_type, ()), *others) if config.get(name) is not None)
 
 
-def _replaced_by_default_block(config: Mapping[str, Any], model_type: str, family: Family) -> tuple[str, ...]:
+def _replaced_by_default_block(config: Config, model_type: str, family: Family) -> tuple[str, ...]:
     """Top-level keys that the default block of a family replaces, if the config has no block."""
     if config.get("rope_parameters") or config.get("rope_scaling"):
         return ()
@@ -181,7 +180,7 @@ def _replaced_by_default_block(config: Mapping[str, Any], model_type: str, famil
     return tuple(name for name in names if config.get(name) is not None)
 
 
-def _default_blocks(family: Family) -> list[dict[str, Any]]:
+def _default_blocks(family: Family) -> list[Values]:
     """The default rotary blocks of a family, and of each of its types of layers."""
     return [row.defaults.get("rope_parameters") or {} for row in (family, *family.layers.by_type.values())]
 
@@ -194,18 +193,18 @@ def _ignores_fraction(model_type: str, family: Family) -> bool:
     )
 
 
-def _rule(block: Mapping[str, Any]) -> Any:
+def _rule(block: Config) -> Any:
     """The name of a block's rule, before it is checked."""
     name = block.get("rope_type") or block.get("type") or "default"
     return ALIASES.get(name, name) if isinstance(name, str) else name
 
 
-def _rotated_fraction(config: Mapping[str, Any], block: Mapping[str, Any]) -> Any:
+def _rotated_fraction(config: Config, block: Config) -> Any:
     fraction = block.get(PARTIAL_KEYS[0])
     return config.get(PARTIAL_KEYS[0]) if fraction is None else fraction
 
 
-def _drop_fraction(config: dict[str, Any], model_type: str, family: Family, blocks: list[dict[str, Any]]) -> None:
+def _drop_fraction(config: Values, model_type: str, family: Family, blocks: list[Values]) -> None:
     """Remove the fraction, which the default rule does not read. With most other rules the model would fail."""
     for block in blocks or _default_blocks(family):
         rule, fraction = _rule(block), _rotated_fraction(config, block)
@@ -227,14 +226,14 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-def _blocks(config: dict[str, Any]) -> list[dict[str, Any]]:
+def _blocks(config: Values) -> list[Values]:
     """The rotary blocks of a config: one, or one for each layer type."""
     block = config.get("rope_scaling") or config.get("rope_parameters") or {}
     nested = [value for value in block.values() if isinstance(value, dict)]
     return nested or ([block] if block else [])
 
 
-def _copy_truncate(config: dict[str, Any], blocks: list[dict[str, Any]]) -> None:
+def _copy_truncate(config: Values, blocks: list[Values]) -> None:
     """transformers reads `truncate` next to nested blocks, and not within them."""
     parameters = config.get("rope_parameters") or {}
     if any(isinstance(value, dict) for value in parameters.values()):
@@ -244,7 +243,7 @@ def _copy_truncate(config: dict[str, Any], blocks: list[dict[str, Any]]) -> None
                 block["truncate"] = truncate
 
 
-def _drop_overridden(config: dict[str, Any], block: dict[str, Any], family: Family) -> None:
+def _drop_overridden(config: Values, block: Values, family: Family) -> None:
     """Base and fraction in the block replace those outside. The original length outside replaces that in the block."""
     if "rope_theta" in block:
         _drop(config, BASE_KEYS)
@@ -256,7 +255,7 @@ def _drop_overridden(config: dict[str, Any], block: dict[str, Any], family: Fami
         block[ORIGINAL] = config[ORIGINAL]
 
 
-def _edit_lengths(config: dict[str, Any], model_type: str, block: dict[str, Any], seq_len: int | None) -> None:
+def _edit_lengths(config: Values, model_type: str, block: Values, seq_len: int | None) -> None:
     """Hunyuan ignores `alpha` beyond the longest sequence. Phi-3.5-MoE never reads `long_factor`."""
     length = Keys("config", config).count(LENGTH_KEYS[0])
     if seq_len is not None and length is not None and seq_len > length:
@@ -265,7 +264,7 @@ def _edit_lengths(config: dict[str, Any], model_type: str, block: dict[str, Any]
         block["long_factor"] = block["short_factor"]
 
 
-def _first_of_each_type(config: dict[str, Any]) -> None:
+def _first_of_each_type(config: Values) -> None:
     """In lists of one number for each layer, all layers of a type get the number of the first one."""
     types = Keys("config", config).list_of("layer_types")
     firsts = [types.index(kind) for kind in types]
@@ -277,6 +276,6 @@ def _first_of_each_type(config: dict[str, Any]) -> None:
             config[key] = [values[index] for index in firsts]
 
 
-def _drop(config: dict[str, Any], keys: Iterable[str]) -> None:
+def _drop(config: Values, keys: Iterable[str]) -> None:
     for key in keys:
         config.pop(key, None)

@@ -17,13 +17,14 @@ from rope_xp.errors import public
 from rope_xp.huggingface.contexts import FLOAT32_ON_CPU
 from rope_xp.huggingface.rotary import TableFormat
 from rope_xp.kernels import plan
+from rope_xp.types import Array, Values
 
 # Two rotations in float32 of numbers below 0.7, each with two products and a sum that are rounded.
 ROTATION_TOLERANCE = 2 * 3 * 2.0**-24
 
 
 @public("rope_xp.huggingface")
-def rotate_by_tables(xs: Any, cos: Any, sin: Any, table_format: TableFormat) -> list[Any]:
+def rotate_by_tables(xs: Any, cos: Array, sin: Array, table_format: TableFormat) -> list[Any]:
     """Rotate arrays by tables in the format of transformers, which may lack leading axes."""
     x = xs[0]
     # Wrappers that cast arguments of modules may have cast the tables.
@@ -38,7 +39,7 @@ def rotate_by_tables(xs: Any, cos: Any, sin: Any, table_format: TableFormat) -> 
 # The next three functions also rotate arrays by tables, but the numbers of rows and of tokens may differ.
 
 
-def _rotate_short_queries(xs: Any, cos: Any, sin: Any, table_format: TableFormat) -> list[Any]:
+def _rotate_short_queries(xs: Any, cos: Array, sin: Array, table_format: TableFormat) -> list[Any]:
     """Rotate queries and keys. In an assistant model, there may be queries of the last tokens only."""
     q, *keys = xs
     if not keys or q.shape[-2] == keys[0].shape[-2] or cos.shape[-2] == 1:
@@ -47,7 +48,7 @@ def _rotate_short_queries(xs: Any, cos: Any, sin: Any, table_format: TableFormat
     return rotate_by_tables([q], cos[last], sin[last], table_format) + rotate_by_tables(keys, cos, sin, table_format)
 
 
-def _rotate_last_tokens(xs: Any, cos: Any, sin: Any, table_format: TableFormat) -> list[Any]:
+def _rotate_last_tokens(xs: Any, cos: Array, sin: Array, table_format: TableFormat) -> list[Any]:
     """Rotate the last tokens, which have rows in the tables. The tokens before them stay as they are."""
     first = xs[0].shape[-2] - cos.shape[-2]
     rotated = rotate_by_tables([x[..., first:, :] for x in xs], cos, sin, table_format)
@@ -55,7 +56,7 @@ def _rotate_last_tokens(xs: Any, cos: Any, sin: Any, table_format: TableFormat) 
 
 
 def _rotate_memory_keys(
-    xs: Any, cos: Any, sin: Any, table_format: TableFormat, unrotated: int, groups: int | None, *tables_of_keys: Any
+    xs: Any, cos: Array, sin: Array, table_format: TableFormat, unrotated: int, groups: int | None, *tables_of_keys: Any
 ) -> list[Any]:
     """Rotate queries, and the keys of a memory: groups of tokens, and then `unrotated` tokens that stay as they are.
 
@@ -166,7 +167,7 @@ def largest_difference(original: Any, replacement: Any, table_format: TableForma
     return float(torch.stack(errors).max()) if errors else float("inf")  # NaN if any difference is NaN
 
 
-def _examples(signature: str, table_format: TableFormat) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def _examples(signature: str, table_format: TableFormat) -> Iterator[tuple[Values, Values]]:
     """Random arguments: arrays by name, and all others by name."""
     random = torch.Generator().manual_seed(0)
     parameters = inspect.signature(APPLY_SIGNATURES[signature]).parameters
@@ -194,11 +195,11 @@ def _tables_by_name(angles: Any, table_format: TableFormat) -> dict[str, Any]:
     return dict(zip(("cos", "sin", "cos_k", "sin_k"), tables))
 
 
-def _example_shapes(parameters: Mapping[str, inspect.Parameter]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def _example_shapes(parameters: Mapping[str, inspect.Parameter]) -> Iterator[tuple[Values, Values]]:
     """Shapes of arrays without their channels, and arguments that are neither arrays nor tables."""
     arrays = [name for name in parameters if name in ARRAY_NAMES]
     for shape in ((2, 3, 5), (2, 5, 3), (5, 3), (2, 3, 7)):
-        more: dict[str, Any] = {}
+        more: Values = {}
         if parameters.keys() >= {"x", "position_ids"}:
             more["position_ids"] = torch.zeros(*shape[:2], 2, dtype=torch.int64)
         yield dict.fromkeys(arrays, shape), more
@@ -213,7 +214,7 @@ def _example_shapes(parameters: Mapping[str, inspect.Parameter]) -> Iterator[tup
         yield from _example_memories(type(parameters["repeat_freqs_k"].default))
 
 
-def _example_memories(kind: type) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def _example_memories(kind: type) -> Iterator[tuple[Values, Values]]:
     """Shapes of queries and keys of a memory. `repeat_freqs_k` is a number of repetitions, or a bool."""
     for first, last, frames in product((0, 2), (0, 2), (1, 2)):
         keys = (2, 3, (first + 5) * frames + last)
@@ -222,7 +223,7 @@ def _example_memories(kind: type) -> Iterator[tuple[dict[str, Any], dict[str, An
     yield {"q": (2, 3, 5), "k": (2, 3, 2)}, {"num_k_exclude_rope": 2}
 
 
-def _results(function: Any, arguments: dict[str, Any]) -> tuple[Any, ...]:
+def _results(function: Any, arguments: Values) -> tuple[Any, ...]:
     """The results of a function; empty if it refuses the shapes."""
     try:
         result = function(**arguments)

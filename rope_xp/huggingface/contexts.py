@@ -13,10 +13,11 @@ from torch.overrides import TorchFunctionMode
 
 from rope_xp.errors import wrong_value
 from rope_xp.huggingface.guard import class_path
+from rope_xp.types import Values
 
 # Arguments of functions that draw random numbers. Without them, `float32_on_cpu` would repeat the operation, and the
 # generator would advance twice.
-FLOAT32_ON_CPU: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
+FLOAT32_ON_CPU: Values = {"dtype": torch.float32, "device": "cpu"}
 
 
 class _Float32OnCPU(TorchFunctionMode):
@@ -33,7 +34,7 @@ class _Float32OnCPU(TorchFunctionMode):
         has_default_dtype = _has_default_dtype(result) and kwargs.get("dtype") is None
         given = list(_tensors([*args, *kwargs.values()]))
         if not given:
-            changes: dict[str, Any] = {"dtype": torch.float32} if has_default_dtype else {}
+            changes: Values = {"dtype": torch.float32} if has_default_dtype else {}
             if result.device.type != "cpu" and kwargs.get("device") is None:
                 changes["device"] = "cpu"
             return func(*args, **{**kwargs, **changes}) if changes else result

@@ -15,11 +15,12 @@ from rope_xp.huggingface.rewrite import copy_with_globals, names_used_by
 from rope_xp.huggingface.rotary import TableFormat
 from rope_xp.huggingface.same_tables import TABLE_TOLERANCE
 from rope_xp.kernels.reference import Rotation
+from rope_xp.types import Values
 
 ATTENTION_CLASSES = ("GPTJAttention", "CodeGenAttention")
 APPLY_FUNCTION, TABLE_BUFFER = "apply_rotary_pos_emb", "embed_positions"
 ROW_ATTRIBUTE = "_rows"  # the rewritten forward reads this in place of the table
-FIXED_OPTIONS: dict[str, Any] = {"layout": "interleaved", "base": 10_000.0}  # no config changes them
+FIXED_OPTIONS: Values = {"layout": "interleaved", "base": 10_000.0}  # no config changes them
 DIGIT_BASE = 256  # numbers below it are exact in bfloat16 and float16
 
 
@@ -37,7 +38,7 @@ def exact_table_class(module: Any) -> Any:
     with comparison("every module must be one that can be patched", module):
         if not is_of_transformers(type(module).forward):
             raise ValueError("its forward is not that of transformers")
-        options: dict[str, Any] = {"head_dim": module.head_dim, "rotary_dim": module.pos_embd_dim}
+        options: Values = {"head_dim": module.head_dim, "rotary_dim": module.pos_embd_dim}
         rope = RotaryEmbedding(**options, **FIXED_OPTIONS)
         _check_table(module, rope)
         return _patched_class(type(module), rope)
@@ -77,7 +78,7 @@ def _patched_class(cls: Any, rope: RotaryEmbedding) -> Any:
     return subclass_of(cls, GuardedModule, **methods, **{ROW_ATTRIBUTE: row_digits})
 
 
-def _with_row_lookup(function: Any, new_values: dict[str, Any]) -> Any:
+def _with_row_lookup(function: Any, new_values: Values) -> Any:
     """A copy of a function that reads `ROW_ATTRIBUTE` in place of the table."""
     new = copy_with_globals(function, new_values, function.__closure__ or ())
     names = tuple(ROW_ATTRIBUTE if name == TABLE_BUFFER else name for name in new.__code__.co_names)

@@ -7,13 +7,14 @@
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 import copyreg
 import types
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses import FakeTensor
 
 from rope_xp.errors import wrong_value
+from rope_xp.types import Config
 
 # Relative difference between buffers computed on two devices: a few of the last bits of float32.
 DEVICE_ROUNDING = 2.0**-20
@@ -73,8 +74,8 @@ class GuardedState(NamedTuple):
     """What a guarded module must hold."""
 
     names: Collection[str]  # of the guarded attributes
-    initial: Mapping[str, Any]  # buffers as computed from the config, before any cast
-    values: Mapping[str, Any]  # buffers bit for bit, on the host; casts of the module are applied to them
+    initial: Config  # buffers as computed from the config, before any cast
+    values: Config  # buffers bit for bit, on the host; casts of the module are applied to them
 
     def edited_buffers(self, module: Any) -> list[str]:
         """The names of buffers that are in memory and have other values than expected."""
@@ -110,7 +111,7 @@ def _host_copy(buffer: Any) -> Any:
     return buffer.detach().cpu().clone()
 
 
-def guard(module: Any, names: Collection[str], initial: Mapping[str, Any]) -> None:
+def guard(module: Any, names: Collection[str], initial: Config) -> None:
     """Record the named attributes of a `GuardedModule`; from now on they cannot be edited."""
     values = {name: _host_copy(buffer) for name, buffer in module._buffers.items() if name in names}
     vars(module)["_guarded_state"] = GuardedState(names, initial, values)
@@ -185,7 +186,7 @@ class GuardedModule(ReadOnlyAttributes):
         self,
         state_dict: Any,
         prefix: str,
-        metadata: Any,
+        metadata: Config,
         strict: bool,
         missing: Any,
         unexpected: Any,

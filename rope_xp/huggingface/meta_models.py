@@ -15,6 +15,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from rope_xp.huggingface.probing import calls_apply_function, takes_tables
 from rope_xp.huggingface.same_tables import is_rotary, is_rotary_class
+from rope_xp.types import Config
 
 
 class Pair(NamedTuple):
@@ -36,7 +37,7 @@ class Pair(NamedTuple):
         return rotary
 
 
-def pairs_of(config: Any) -> list[Pair]:
+def pairs_of(config: Config) -> list[Pair]:
     """The pairs of the first model of a config that has any; without one, those of its classes alone.
 
     Raises ValueError with the reasons if there are none.
@@ -60,7 +61,7 @@ def pairs_of(config: Any) -> list[Pair]:
     return found
 
 
-def _modules(config: Any) -> list[Any]:
+def _modules(config: Config) -> list[Any]:
     """The files with the models of a config: that of the class of `AutoModel`, and those beside the config's file."""
     name = type(config).__module__
     names = [each.__module__ for each in _auto_classes(config)]
@@ -82,13 +83,13 @@ def _auto_classes(config: Any) -> tuple[Any, ...]:
     return tuple(filter(None, found if isinstance(found, tuple) else (found,)))
 
 
-def _model_classes(config: Any, modules: list[Any]) -> list[type]:
+def _model_classes(config: Config, modules: list[Any]) -> list[type]:
     """The classes of models that take this config: that of `AutoModel`, then others of the same files."""
     others = [each for module in modules for each in vars(module).values() if _takes(each, config)]
     return list(dict.fromkeys((*_auto_classes(config), *others)))
 
 
-def _pairs_of_classes(config: Any, modules: list[Any]) -> Iterator[Pair]:
+def _pairs_of_classes(config: Config, modules: list[Any]) -> Iterator[Pair]:
     """Pairs of classes that take this config, of a model that cannot be created."""
     classes = [each for module in modules for each in vars(module).values() if _is_module(each)]
     attentions = [each for each in classes if not is_rotary_class(each) and calls_apply_function(each)]
@@ -109,26 +110,26 @@ def _is_module(cls: Any) -> bool:
     return is_class and not issubclass(cls, PreTrainedModel)
 
 
-def _annotated(classes: Sequence[type], config: Any, otherwise: Sequence[type]) -> Sequence[type]:
+def _annotated(classes: Sequence[type], config: Config, otherwise: Sequence[type]) -> Sequence[type]:
     """The classes whose signature has this config; `otherwise` if no signature has it."""
     name = re.compile(rf"\b{type(config).__name__}\b")
     return [each for each in classes if name.search(str(inspect.signature(each.__init__)))] or otherwise
 
 
-def _created(cls: Any, config: Any, layer: int) -> Any:
+def _created(cls: Any, config: Config, layer: int) -> Any:
     """A module of a layer. Arguments other than the config and the number of the layer have defaults."""
     names = inspect.signature(cls.__init__).parameters
     return cls(config, **{name: layer for name in names if name in ("layer_idx", "layer_id", "layer_number")}).eval()
 
 
-def _takes(cls: Any, config: Any) -> bool:
+def _takes(cls: Any, config: Config) -> bool:
     is_model = inspect.isclass(cls) and issubclass(cls, PreTrainedModel)
     return (
         is_model and getattr(cls, "config_class", None) is type(config) and not cls.__name__.endswith("PreTrainedModel")
     )
 
 
-def _pairs(model: Any, config: Any) -> Iterator[Pair]:
+def _pairs(model: Any, config: Config) -> Iterator[Pair]:
     """Each kind of attention with the rotary modules that are nearest to it. Rotary modules go to the CPU."""
     rotaries = {name: module for name, module in model.named_modules() if is_rotary(module)}
     if not rotaries:

@@ -16,6 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from rope_xp.huggingface.rewrite import APPLY_NAME, ClassRewriter, names_used_by
+from rope_xp.types import Values
 
 # Names of the parameters of an attention's forward that take tables, positions and hidden states.
 TABLES = re.compile("position_embedding|rotary|rope|freqs|^cos$|^sin$")
@@ -69,7 +70,7 @@ class NotReached(ValueError):
 class _Reached(Exception):
     """An apply function was called."""
 
-    def __init__(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
+    def __init__(self, function: Any, args: tuple[Any, ...], kwargs: Values):
         super().__init__()
         self.function, self.args_given, self.kwargs_given = function, args, kwargs
 
@@ -193,9 +194,9 @@ class AttentionRotation:
             return reached
         raise NotReached(f"{type(self.attention).__name__} calls no apply function")
 
-    def _arguments(self, tables: Any, positions: Any, tokens: int) -> dict[str, Any]:
+    def _arguments(self, tables: Any, positions: Any, tokens: int) -> Values:
         """Arguments of the attention's forward, by their names."""
-        given: dict[str, Any] = {}
+        given: Values = {}
         width, leading = self._states
         states = torch.zeros(*[1] * leading, tokens, width, device="meta")
         for name, parameter in list(inspect.signature(type(self.attention).forward).parameters.items())[1:]:

@@ -18,6 +18,7 @@ from rope_xp.huggingface.contexts import float32_on_cpu
 from rope_xp.huggingface.meta_models import Pair, pairs_of
 from rope_xp.huggingface.probing import AttentionRotation, NotReached
 from rope_xp.identification.joined import identify_axes
+from rope_xp.types import Config
 
 # Some layers of a model do not rotate. So many layers of one kind are tried.
 MAX_FAILURES = 5
@@ -27,7 +28,7 @@ OF_KIND = ("head_dim", "layer_type", "rope_layer_type", "is_sliding")
 
 @public("from_transformers")
 def from_transformers(
-    config: Any, *, part: str | None = None, layer_type: str | None = None, seq_len: int | None = None
+    config: Config, *, part: str | None = None, layer_type: str | None = None, seq_len: int | None = None
 ) -> RotaryEmbedding:
     """The rotary embedding that the installed transformers computes for a config.
 
@@ -102,7 +103,7 @@ def from_transformers(
         raise kind(text if len(text) < 1_000 else f"{text[:990]} ...") from error
 
 
-def _config_of(config: Any) -> Any:
+def _config_of(config: Config) -> Any:
     """A config object of transformers, of which changes do not reach the caller."""
     if isinstance(config, transformers.PreTrainedConfig):
         return deepcopy(config)
@@ -118,7 +119,7 @@ def _config_of(config: Any) -> Any:
         raise wrong_value(f"transformers must accept the config; got {type(error).__name__}: {error}") from error
 
 
-def _part_of(config: Any, part: str | None) -> Any:
+def _part_of(config: Config, part: str | None) -> Any:
     """The config of a part of a composite config."""
     wanted = "text" if part is None else part
     path = PARTS.get(config.model_type, {}).get(wanted, (wanted, ""))[0]
@@ -142,7 +143,7 @@ class _NoLayers(ValueError):
     """No attention applies the tables of a rotary module."""
 
 
-def _identified(config: Any, layer_type: str | None, seq_len: int | None) -> RotaryEmbedding:
+def _identified(config: Config, layer_type: str | None, seq_len: int | None) -> RotaryEmbedding:
     """The value of all layers, or of those of one type, which must agree."""
     try:
         pairs = pairs_of(config)
@@ -168,13 +169,13 @@ def _identified(config: Any, layer_type: str | None, seq_len: int | None) -> Rot
     return values[0]
 
 
-def _layer_types(config: Any) -> list[str | None]:
+def _layer_types(config: Config) -> list[str | None]:
     """The layer types that have rotary parameters of their own; [None] if there are none."""
     parameters = getattr(config, "rope_parameters", None) or {}
     return [label for label, value in parameters.items() if isinstance(value, Mapping)] or [None]
 
 
-def _of_layers(pairs: list[Pair], config: Any, label: str | None, seq_len: int | None) -> RotaryEmbedding:
+def _of_layers(pairs: list[Pair], config: Config, label: str | None, seq_len: int | None) -> RotaryEmbedding:
     """The value that explains what the attentions of a layer type compute."""
     values, problems, failures = {}, {}, Counter()
     for pair in _of_type(pairs, config, label):
@@ -197,7 +198,7 @@ def _of_layers(pairs: list[Pair], config: Any, label: str | None, seq_len: int |
     return different[0]
 
 
-def _of_type(pairs: list[Pair], config: Any, label: str | None) -> list[Pair]:
+def _of_type(pairs: list[Pair], config: Config, label: str | None) -> list[Pair]:
     """The pairs whose attention is in a layer of this type; all of them if no attention says its type."""
     types = getattr(config, "layer_types", None) or ()
 

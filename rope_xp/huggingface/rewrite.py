@@ -14,6 +14,7 @@ from rope_xp.huggingface.guard import class_path, is_of_transformers, subclass_o
 from rope_xp.huggingface.rotary import Rotary, TableFormat
 from rope_xp.huggingface.same_tables import ROTARY_NAME
 from rope_xp.layouts import READ_WRITE
+from rope_xp.types import Values
 
 APPLY_NAME = re.compile("^(vision_)?apply_(rotary|multidimensional_rope)")
 
@@ -146,7 +147,7 @@ def _with_other_layouts(formats: list[TableFormat]) -> list[TableFormat]:
     return [*formats, *others]
 
 
-def copy_with_globals(function: Any, new_values: dict[str, Any], cells: Iterable[Any]) -> Any:
+def copy_with_globals(function: Any, new_values: Values, cells: Iterable[Any]) -> Any:
     """A copy of a function, in which the global names of `new_values` have these values.
 
     Its globals are only the names that it uses, without `__name__`, because torch.compile would look up that module.

@@ -18,6 +18,7 @@ from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling
 from rope_xp.huggingface.guard import PatchedType, ReadOnlyAttributes
 from rope_xp.kernels.reference import Rotation
 from rope_xp.positions import grid, join, normalized
+from rope_xp.types import Array, Config, Values
 
 
 def _patch_centers(rotary: Any, pixels: Any) -> Any:
@@ -30,7 +31,7 @@ def _patch_centers(rotary: Any, pixels: Any) -> Any:
     return move(centers.movedim(0, -1), **amounts).movedim(-1, 0)
 
 
-def _patch_counts(config: Any, pixels: Any) -> tuple[int, int]:
+def _patch_counts(config: Config, pixels: Any) -> tuple[int, int]:
     """The numbers of patches in a column and in a row."""
     size = config.patch_size
     height, width = size if isinstance(size, (tuple, list)) else (size, size)
@@ -90,7 +91,7 @@ class TableFormat(NamedTuple):
         cos, sin = (COLUMN_LAYOUTS[self.columns][0](table, self.rotation.blocks) for table in (cos, sin))
         return torch.complex(cos, sin) if self.is_complex else (cos, sin)
 
-    def to_columns(self, cos: Any, sin: Any) -> tuple[Any, Any]:
+    def to_columns(self, cos: Array, sin: Array) -> tuple[Any, Any]:
         """Tables with one column for each pair, from tables in the format of transformers."""
         return tuple(COLUMN_LAYOUTS[self.columns][1](table, self.rotation.blocks) for table in (cos, sin))
 
@@ -124,7 +125,7 @@ class Rotary(ReadOnlyAttributes, metaclass=PatchedType):
         self._initial_parameters = {
             layer_type: deepcopy(_rope_parameters(self.config, layer_type)) for layer_type in self._long_ropes
         }
-        self.initial_buffers: dict[str, Any] = {}  # of the original, as computed from the config
+        self.initial_buffers: Values = {}  # of the original, as computed from the config
 
     @property
     def original(self) -> Any:
@@ -147,19 +148,19 @@ class Rotary(ReadOnlyAttributes, metaclass=PatchedType):
         public = [name for name in vars(self.original) if not name.startswith("_") and name not in UNGUARDED]
         return frozenset([*public, *self.original._buffers])
 
-    def forward(self, x: Any, position_ids: Any = None, layer_type: str | None = None) -> Any:
+    def forward(self, x: Array, position_ids: Any = None, layer_type: str | None = None) -> Any:
         """The tables that the original makes, with exact values and in float32."""
         sin, cos = self._tables(x, self._positions(x, position_ids), layer_type)
         return self.formats[layer_type].to_upstream(cos, sin)
 
-    def _positions(self, x: Any, position_ids: Any) -> Any:
+    def _positions(self, x: Array, position_ids: Any) -> Any:
         if self._find_positions is not None:
             return self._find_positions(self, x)
         if position_ids.dtype in DTYPES_CAST_TO_FLOAT32:
             position_ids = position_ids.float()
         return (position_ids.movedim(-1, 0) if self._axes_come_last else position_ids).to(x.device)
 
-    def _tables(self, x: Any, positions: Any, layer_type: str | None) -> Any:
+    def _tables(self, x: Array, positions: Array, layer_type: str | None) -> Any:
         rope = self._ropes[layer_type]
         if layer_type in self._long_ropes:
             sin, cos = self._tables_by_length(x, positions, layer_type)
@@ -167,7 +168,7 @@ class Rotary(ReadOnlyAttributes, metaclass=PatchedType):
             sin, cos = rope.sincos(positions, like=x)
         return (-sin, cos) if rope.reverse else (sin, cos)
 
-    def _tables_by_length(self, x: Any, positions: Any, layer_type: str | None) -> Any:
+    def _tables_by_length(self, x: Array, positions: Array, layer_type: str | None) -> Any:
         """The tables of a rule that depends on the length of the sequence."""
         self._check_config_unchanged(layer_type)
         rope, (length, long_rope) = self._ropes[layer_type], self._long_ropes[layer_type]
@@ -230,14 +231,14 @@ def _layer_types(original: Any) -> list[str | None]:
     return [layer_type for layer_type in nested if layer_type in getattr(original, "layer_types", nested)] or [None]
 
 
-def _rope_parameters(config: Any, layer_type: str | None) -> Mapping[str, Any]:
+def _rope_parameters(config: Config, layer_type: str | None) -> Config:
     parameters = getattr(config, "rope_parameters", None) or {}
     return parameters if layer_type is None else parameters[layer_type]
 
 
-def _config_and_part(original: Any) -> tuple[dict[str, Any], str | None]:
+def _config_and_part(original: Any) -> tuple[Values, str | None]:
     """The config of a rotary module for `from_config`, and the part that it belongs to."""
-    config: dict[str, Any] = original.config.to_dict()
+    config: Values = original.config.to_dict()
     config = {key: value for key, value in config.items() if key not in PER_LAYER_KEYS}
     parent = PARENT_CONFIG.get(type(original).__name__) or PARENT_CONFIG.get(type(original.config).__name__)
     if parent is None:

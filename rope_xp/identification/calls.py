@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rope_xp.arrays import libraries
+from rope_xp.types import Array
 
 # The unit roundoff of each dtype: half the distance from 1 to the next number.
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -85,7 +86,7 @@ def _integers(positions: np.ndarray, like: Any) -> Any:
     return libraries.from_host(positions.astype("int64" if libraries.has_64_bits(like) else "int32"), like=like)
 
 
-def _require_array(y: Any, like: Any, shape: tuple[int, ...]) -> None:
+def _require_array(y: Array, like: Any, shape: tuple[int, ...]) -> None:
     """`y` must be one array of the library of `like`, of this shape."""
     if isinstance(y, (tuple, list)):
         raise Failure(f"it returns a {type(y).__name__} of {len(y)}; wrap it in a function that returns one array")

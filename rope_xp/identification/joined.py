@@ -14,6 +14,7 @@ from rope_xp.identification.calls import ROUNDOFF
 from rope_xp.identification.identification import Identification
 from rope_xp.identification.rules import roundings, rule_of
 from rope_xp.sections import ORDERS, Sections
+from rope_xp.types import Array
 
 
 def identify_axes(fn: Callable[..., Any], head_dim: int, axes: int, **options: Any) -> Identification:
@@ -32,7 +33,7 @@ def identify_axes(fn: Callable[..., Any], head_dim: int, axes: int, **options: A
     channels[list(chain.from_iterable(found.pairs))] = 1.0 / rope.attention_factor  # of all axes together
 
     def along(axis: int) -> Identification:
-        def one(x: Any, positions: Any) -> Any:
+        def one(x: Array, positions: Array) -> Any:
             y = fn(x, [positions if each == axis else positions * 0 for each in range(axes)])
             return y * libraries.from_host(channels, like=y, dtype=y.dtype)
 

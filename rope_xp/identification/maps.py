@@ -11,6 +11,7 @@ from rope_xp.embedding import RotaryEmbedding
 from rope_xp.identification.calls import ROUNDOFF
 from rope_xp.identification.phases import PRECISIONS
 from rope_xp.identification.rules import rounded_to, roundings
+from rope_xp.types import Array
 
 SIGNIFICANT_BITS = {"float32": 24, "float16": 11, "bfloat16": 8}
 # Roundings in a result: of both tables, of two products, of their sum, and of the attention factor, with some to spare.
@@ -81,7 +82,7 @@ class Map(NamedTuple):
         size = self.size if self.growth is None else self.size * np.exp((positions - self.centre) * self.growth)
         return size * np.exp(1j * (self.start + angles))
 
-    def error_of(self, positions: Any, precision: str, roundoff: float) -> Any:
+    def error_of(self, positions: Array, precision: str, roundoff: float) -> Any:
         """How far factors "positions rows pairs" with phases and tables of this precision are from exact ones."""
         tables = ROUNDOFF[precision.partition(" ")[0]] if precision.endswith("tables") else 0.0
         size = np.maximum(self.size, 1.0)
@@ -123,7 +124,7 @@ class Map(NamedTuple):
         return self._replace(pairs=pairs, size=self.size**2, start=start, centre=0, measured=measured)
 
 
-def _rounded(numbers: Any, precision: str) -> Any:
+def _rounded(numbers: Array, precision: str) -> Any:
     """Numbers with the significant bits of a precision. Products of two float32 numbers are exact in float64."""
     bits = SIGNIFICANT_BITS.get(precision)
     return numbers if bits is None else rounded_to(bits, np.asarray(numbers, dtype=np.float64))

@@ -12,6 +12,7 @@ import numpy as np
 from rope_xp.arrays import checks, libraries
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.identification.calls import AXES, ROUNDOFF, Failure, Form, Result, call
+from rope_xp.types import Array
 
 # The shapes of x that are tried, in this order.
 SHAPES = ("seq dim", "seq heads dim", "heads seq dim", "batch heads seq dim", "batch seq heads dim")
@@ -243,7 +244,7 @@ class Probe:
         """Positions that are equal on all axes, if they have no axis of axes yet; as they are for one axis."""
         return positions if self.axes == 1 or positions.ndim > 2 else np.stack([positions] * self.axes)
 
-    def __call__(self, x: Any, positions: Any) -> np.ndarray | None:
+    def __call__(self, x: Array, positions: Array) -> np.ndarray | None:
         """The result for each row of `x` at its position, as float64.
 
         Parameters

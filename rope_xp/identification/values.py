@@ -16,11 +16,12 @@ from rope_xp.identification.maps import frequencies_of
 from rope_xp.identification.phases import Frequencies
 from rope_xp.identification.rules import Rule, changed_rule_of, rounded_to, roundings, rule_of, simplest
 from rope_xp.sections import ORDERS, Sections
+from rope_xp.types import Values
 
 # Numbers of scaling rules that act by their ratio to the original length.
 RATIOS, LENGTH = ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow"), "original_max_position_embeddings"
 # Arguments of a value whose frequencies nothing states but themselves.
-GIVEN: dict[str, Any] = {"base": None, "scaling": None, "sections": None, "reverse": False}
+GIVEN: Values = {"base": None, "scaling": None, "sections": None, "reverse": False}
 
 
 class Rotation(NamedTuple):
@@ -92,7 +93,7 @@ def value_near(near: RotaryEmbedding, rotation: Rotation) -> Value | None:
 
 
 def nearest(
-    near: RotaryEmbedding, options: dict[str, Any], measured: np.ndarray, errors: np.ndarray, reverse: bool
+    near: RotaryEmbedding, options: Values, measured: np.ndarray, errors: np.ndarray, reverse: bool
 ) -> RotaryEmbedding | None:
     """The first candidate that has measured frequencies "axes pairs"; None without one.
 
@@ -135,7 +136,7 @@ def in_terms_of(near: RotaryEmbedding, rope: RotaryEmbedding) -> RotaryEmbedding
 
 
 def _candidates(
-    near: RotaryEmbedding, options: dict[str, Any], measured: np.ndarray, reverse: bool
+    near: RotaryEmbedding, options: Values, measured: np.ndarray, reverse: bool
 ) -> Iterator[RotaryEmbedding]:
     """Values with these channels: with the base and the rule of another one, without one of them, or with neither."""
     width, whole = options["rotary_dim"], near.head_dim - options["first_channel"]
@@ -212,7 +213,7 @@ def _of_all_pairs(place: Place, rotation: Rotation) -> tuple[np.ndarray, np.ndar
     return values, errors
 
 
-def _channels_of(place: Place, rotation: Rotation) -> dict[str, Any]:
+def _channels_of(place: Place, rotation: Rotation) -> Values:
     """The arguments of `RotaryEmbedding` for its channels."""
     return {
         "head_dim": rotation.head_dim,
@@ -223,7 +224,7 @@ def _channels_of(place: Place, rotation: Rotation) -> dict[str, Any]:
     }
 
 
-def _with_numbers(options: dict[str, Any], inv_freq: Any, rotation: Rotation) -> RotaryEmbedding:
+def _with_numbers(options: Values, inv_freq: Any, rotation: Rotation) -> RotaryEmbedding:
     return RotaryEmbedding(**options, inv_freq=inv_freq, attention_factor=_magnitude(rotation))
 
 

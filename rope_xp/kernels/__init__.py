@@ -13,6 +13,7 @@ from rope_xp.arrays.alignment import Alignment, align_angles
 from rope_xp.errors import wrong_value
 from rope_xp.kernels import faults, numpy_kernel, reference
 from rope_xp.kernels.reference import Angles, Rotation
+from rope_xp.types import Array
 
 Kernel = Literal["fastest", "reference", "blocked", "numba", "triton", "xla"]
 
@@ -30,18 +31,18 @@ _MODULE_NAMES = {"blocked": "numpy_kernel", "numba": "numba_kernel", "triton": "
 _FASTEST = {"host memory": ("numba", "blocked"), "cuda": ("triton",), "jax": ("xla",)}
 
 
-def require_writable(xs: Sequence[Any], angles: Angles) -> None:
+def require_writable(xs: Sequence[Array], angles: Angles) -> None:
     """Check that results can overwrite the arrays. This follows from the signature of a call."""
     checks.writable(xs)
     checks.no_gradients(angles)
 
 
-def require_disjoint(xs: Sequence[Any], angles: Angles) -> None:
+def require_disjoint(xs: Sequence[Array], angles: Angles) -> None:
     """Check that no array that is overwritten shares memory with another argument. This depends on addresses."""
     checks.require_disjoint(xs, angles, by_address=not _is_traced(xs[0]))
 
 
-def computes_angles(x: Any, kernel: str) -> bool:
+def computes_angles(x: Array, kernel: str) -> bool:
     """Whether the kernel for `x` computes angles itself, from positions alone."""
     return libraries.is_torch(x) and not libraries.is_traced() and choose(x, kernel) == "triton"
 
@@ -56,7 +57,7 @@ class Unprepared(NamedTuple):
     requested: str  # the kernel that the user chose: if Triton was named and fails, no other kernel replaces it
     by_positions: Any = None  # the Triton kernel that computes angles
 
-    def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
+    def run(self, xs: Sequence[Array], angles: Angles) -> list[Any]:
         """The rotated arrays. `angles` need not be aligned."""
         angles = align_angles(angles, self.alignments)
         if self.by_positions is not None:
@@ -70,14 +71,14 @@ class Launched(NamedTuple):
     program: Any
     otherwise: Unprepared
 
-    def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
+    def run(self, xs: Sequence[Array], angles: Angles) -> list[Any]:
         try:
             return self.program.run(xs, angles)
         except faults.LaunchError:  # the other program handles the error if it fails too
             return self.otherwise.run(xs, angles)
 
 
-def prepare(plan: Any, xs: Sequence[Any], angles: Angles, is_kept: bool) -> Any:
+def prepare(plan: Any, xs: Sequence[Array], angles: Angles, is_kept: bool) -> Any:
     """The program for a `CallPlan`: `run(xs, angles)` rotates arrays by angles with the signatures of these."""
     kernel = None if plan.computed is None else _kernel_module("triton").ByPositions(*plan.computed)
     unprepared = Unprepared(plan.kernels, plan.alignments, plan.rotation, plan.inplace, plan.requested, kernel)
@@ -101,7 +102,7 @@ def prepare(plan: Any, xs: Sequence[Any], angles: Angles, is_kept: bool) -> Any:
 
 
 def _rotate_by(
-    names: list[str], xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False, *, requested: str
+    names: list[str], xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace: bool = False, *, requested: str
 ) -> list[Any]:
     """Rotate by aligned angles, each array with the kernel of that name. Arrays of one kernel may need one launch."""
     name = names[0]
@@ -123,7 +124,7 @@ def _rotate_by(
 
 
 def _launch(
-    xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool = False, *, requested: str
+    xs: Sequence[Array], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool = False, *, requested: str
 ) -> list[Any]:
     """Rotate with a Triton kernel. If a launch fails, the reference runs instead, unless the user chose Triton."""
     return _kernel_module("autograd").rotate_all(xs, angles, rotation, _with_fallback(kernel, requested), inplace)
@@ -134,7 +135,7 @@ def _with_fallback(kernel: Any, requested: str) -> Any:
     return kernel if requested == "triton" else _kernel_module("autograd").WithFallback(kernel, _report_failure)
 
 
-def prepare_tables(positions: Any, arrays: Sequence[Any], frequencies: Any, scale: float, kernel: str) -> Any:
+def prepare_tables(positions: Array, arrays: Sequence[Array], frequencies: Any, scale: float, kernel: str) -> Any:
     """A program whose `run(positions, like)` computes float32 tables times `scale` for arrays like these, or None.
 
     None unless positions are integers, in JAX or in host memory, that a fast method reads as they are.
@@ -150,7 +151,7 @@ def prepare_tables(positions: Any, arrays: Sequence[Any], frequencies: Any, scal
     return (numpy_kernel if compiled is None else compiled).prepare_tables(positions, frequencies, scale)
 
 
-def sin_cos(positions: Any, frequencies: Any, dtype: Any, kernel: str) -> tuple[Any, Any]:
+def sin_cos(positions: Array, frequencies: Any, dtype: Any, kernel: str) -> tuple[Any, Any]:
     """`exact_phases.sin_cos`, by the function that is compiled for JAX if it can be used."""
     if kernel != "reference" and frequencies.are_floats and libraries.is_jax(positions):
         return _kernel_module("xla").sin_cos(positions, frequencies.inv_freq, dtype)
@@ -166,7 +167,7 @@ def host_view(x: Any) -> Any:
     return None
 
 
-def compiled_sincos(positions: Any, kernel: str) -> Any:
+def compiled_sincos(positions: Array, kernel: str) -> Any:
     """The module that compiles tables of positions on the host, or None if it cannot be used."""
     if kernel == "blocked":
         return None
@@ -178,7 +179,7 @@ def compiled_sincos(positions: Any, kernel: str) -> Any:
     return None
 
 
-def choose(x: Any, kernel: str) -> str:
+def choose(x: Array, kernel: str) -> str:
     """The name of the kernel that will run for `x`."""
     traced = _is_traced(x)
     if kernel == "reference" or (traced and kernel != "triton") or libraries.is_dtensor(x):
@@ -197,14 +198,14 @@ def choose(x: Any, kernel: str) -> str:
     return kernel
 
 
-def why_not_faster(x: Any, chosen: str) -> str:
+def why_not_faster(x: Array, chosen: str) -> str:
     """For each kernel that is faster than the chosen one: why it cannot rotate `x`. Empty if there is none."""
     faster = _FASTEST.get(_memory_of(x), ()) if not _is_traced(x) and not libraries.is_dtensor(x) else ()
     obstacles = [f"no {name}: {problem}" for name in faster if name != chosen and (problem := _obstacle(name, x))]
     return "; ".join(obstacles)
 
 
-def _is_traced(x: Any) -> bool:
+def _is_traced(x: Array) -> bool:
     return libraries.is_torch(x) and libraries.is_traced()
 
 
@@ -226,7 +227,7 @@ def _memory_of(x: Any) -> str:
     return "jax" if libraries.is_jax(x) else libraries.name(libraries.namespace(x))
 
 
-def _fastest(memory: str, x: Any) -> str:
+def _fastest(memory: str, x: Array) -> str:
     """The fastest kernel that can rotate `x`. Warns about kernels that are installed and do not work."""
     for name in _FASTEST.get(memory, ()):
         problem = _obstacle(name, x)
@@ -246,7 +247,7 @@ def _warn(name: str, problem: ImportError) -> None:
 _obstacles: dict[tuple[str, Any, Any], ImportError | None] = {}
 
 
-def _obstacle(name: str, x: Any) -> ImportError | None:
+def _obstacle(name: str, x: Array) -> ImportError | None:
     """Why a kernel cannot rotate arrays like `x`, or None. Checked once for each dtype and device."""
     key = _key(name, x)
     if key not in _obstacles:
@@ -263,7 +264,7 @@ def _obstacle(name: str, x: Any) -> ImportError | None:
     return _obstacles[key]
 
 
-def _is_tested(name: str, x: Any) -> bool:
+def _is_tested(name: str, x: Array) -> bool:
     return _key(name, x) in _obstacles
 
 
@@ -271,7 +272,7 @@ def _key(name: str, x: Any) -> tuple[str, Any, Any]:
     return name, x.dtype, x.device if libraries.is_torch(x) else None
 
 
-def _report_failure(x: Any, problem: Exception) -> None:
+def _report_failure(x: Array, problem: Exception) -> None:
     """Warn that a launch failed, and do not choose Triton again for arrays like `x`."""
     _obstacles[_key("triton", x)] = ImportError(str(problem))
     signature.forget_plans()

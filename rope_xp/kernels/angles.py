@@ -183,19 +183,19 @@ class TableProgram(NamedTuple):
         """The program for an embedding, and for the role of the arrays if they have `xpos`."""
         return cls(rope._frequencies, rope._scale, rope.phase, rope.kernel, 1 if role == "query" else -1)
 
-    def unscaled(self, positions: Any, like: Any) -> SinCos:
+    def unscaled(self, positions: Array, like: Any) -> SinCos:
         """Tables without the attention factor and the scales of `xpos`."""
         leading_axes("positions", positions, self.frequencies.axes)
         return sincos_of(positions, self.frequencies, like=like, phase=self.phase, kernel=self.kernel)
 
-    def run(self, positions: Any, like: Any) -> SinCos:
+    def run(self, positions: Array, like: Any) -> SinCos:
         """The tables, in the library of `like`."""
         sin, cos = self.unscaled(positions, like)
         scale = self.scale.at(positions, self.sign, sin)
         return SinCos(sin, cos) if scale is None else SinCos(sin * scale, cos * scale)
 
 
-def compiled_tables(rope: Any, positions: Any, arrays: Sequence[Any]) -> Any:
+def compiled_tables(rope: Any, positions: Array, arrays: Sequence[Array]) -> Any:
     """The program of a kernel that computes the tables of an embedding for arrays like these; None if there is none.
 
     They must be float32, have exact phases, and be the same for queries and keys.
@@ -222,7 +222,7 @@ def sincos_of(
 
 
 def _checked_tables(
-    positions: Any, frequencies: exact_phases.Frequencies, like: Any, phase: Phase, kernel: Kernel
+    positions: Array, frequencies: exact_phases.Frequencies, like: Any, phase: Phase, kernel: Kernel
 ) -> tuple[Any, Any]:
     """Check the arguments and make the tables. Each device makes its own shard of a DTensor."""
     checks.one_of("phase", phase, PHASES)
@@ -235,7 +235,7 @@ def _checked_tables(
     if not libraries.is_dtensor(positions):
         return _tables(positions, frequencies, in_float64, phase, kernel)
 
-    def tables_of(positions: Any, learned: Any) -> tuple[Any, Any]:
+    def tables_of(positions: Array, learned: Any) -> tuple[Any, Any]:
         local = frequencies if learned is None else exact_phases.Frequencies(learned)
         return _tables(positions, local, in_float64, phase, kernel)
 
@@ -244,7 +244,7 @@ def _checked_tables(
 
 
 def _tables(
-    positions: Any, frequencies: exact_phases.Frequencies, in_float64: bool, phase: Phase, kernel: Kernel
+    positions: Array, frequencies: exact_phases.Frequencies, in_float64: bool, phase: Phase, kernel: Kernel
 ) -> tuple[Any, Any]:
     """Tables for checked positions on one device."""
     xp = libraries.namespace(positions)
@@ -266,7 +266,7 @@ def _tables(
     return sin * cos_change + cos * sin_change, cos * cos_change - sin * sin_change
 
 
-def _host_tables(positions: Any, frequencies: exact_phases.Frequencies, kernel: Kernel) -> tuple[Any, Any] | None:
+def _host_tables(positions: Array, frequencies: exact_phases.Frequencies, kernel: Kernel) -> tuple[Any, Any] | None:
     """Float32 tables by a fast method for the host; None if there is none for these positions and frequencies."""
     numbers = kernels.host_view(positions)
     if numbers is None:
@@ -287,7 +287,7 @@ def _host_tables(positions: Any, frequencies: exact_phases.Frequencies, kernel: 
     return memory.from_numpy(sin, positions), memory.from_numpy(cos, positions)
 
 
-def _zero_with_derivative(positions: Any, frequencies: exact_phases.Frequencies, dtype: Any) -> Any:
+def _zero_with_derivative(positions: Array, frequencies: exact_phases.Frequencies, dtype: Any) -> Any:
     """Zeros with the derivatives of ``positions * frequencies``, of every order.
 
     Exact phases are integers and have no derivatives. `_tables` therefore adds these zeros to the angles.

@@ -13,6 +13,7 @@ from rope_xp.arrays.signature import Plans, signature_of
 from rope_xp.kernels import reference
 from rope_xp.kernels.faults import LaunchError
 from rope_xp.kernels.reference import Angles, Rotation, Tables
+from rope_xp.types import Array
 
 _functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -59,7 +60,7 @@ class Differentiable(NamedTuple):
     views: list[tuple[Any, Any]]  # shape and strides of each of the aligned angles, which all arrays share
     backward: Plans
 
-    def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
+    def run(self, xs: Sequence[Array], angles: Angles) -> list[Any]:
         return list(_PlannedRotation.apply(self, angles, *xs))
 
     def saved(self, angles: tuple[Any, ...]) -> list[Any]:
@@ -67,7 +68,7 @@ class Differentiable(NamedTuple):
         views = [tensor.as_strided(*view) for tensor, view in zip(angles, self.views)]
         return [view if view.is_floating_point() else view.clone() for view in views]
 
-    def rotate_back(self, gradients: Sequence[Any], saved: tuple[Any, ...]) -> Sequence[Any]:
+    def rotate_back(self, gradients: Sequence[Array], saved: tuple[Any, ...]) -> Sequence[Any]:
         angles, rotation = [saved] * len(gradients), self.rotation.inverted()
         signature = signature_of((*gradients, *saved))
         program = None if signature is None else self.backward.get(signature)
@@ -82,7 +83,7 @@ class Differentiable(NamedTuple):
         return rotated
 
 
-def prepare(xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool = False) -> Any:
+def prepare(xs: Sequence[Array], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool = False) -> Any:
     """The program of a kernel that does what `rotate_all` does.
 
     None if `rotate_all` does more than call the kernel and compute derivatives, or if arrays have different angles.
@@ -105,18 +106,18 @@ def _are_constant(angles: Angles) -> bool:
     return constant and all([_is_plain(tensor) for tensor in {tensor for group in angles for tensor in group}])
 
 
-def _need_no_derivative(xs: Sequence[Any]) -> bool:
+def _need_no_derivative(xs: Sequence[Array]) -> bool:
     """Whether tensors are plain memory, and their rotation needs no derivative."""
     return all([_is_memory(x) and not _has_derivative(x) for x in xs])
 
 
 def _rotate_by_reference(
-    xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool
+    xs: Sequence[Array], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool
 ) -> list[Any]:
     return reference.rotate_all(xs, _tables_of(kernel, xs, angles), rotation, inplace)
 
 
-def _tables_of(kernel: Any, xs: Sequence[Any], angles: Angles) -> Tables:
+def _tables_of(kernel: Any, xs: Sequence[Array], angles: Angles) -> Tables:
     return kernel.tables_of(xs, angles) if hasattr(kernel, "tables_of") else reference.tables_of(angles)
 
 
@@ -126,7 +127,7 @@ class WithFallback(NamedTuple):
     kernel: Any
     on_failure: Callable[[Any, LaunchError], None]
 
-    def rotate_all(self, xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False) -> list[Any]:
+    def rotate_all(self, xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace: bool = False) -> list[Any]:
         """Rotate all arrays in one call, or one by one if dtypes differ and results overwrite the arrays.
 
         There is one launch for each dtype. If the second launch fails, the fallback must not rotate the arrays of the
@@ -140,11 +141,11 @@ class WithFallback(NamedTuple):
             self.on_failure(xs[0], problem)
         return _rotate_by_reference(xs, angles, rotation, self.kernel, inplace)
 
-    def prepare(self, xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False) -> Any:
+    def prepare(self, xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace: bool = False) -> Any:
         """The program of the kernel itself, without the fallback."""
         return self.kernel.prepare(xs, angles, rotation, inplace)
 
-    def tables_of(self, xs: Sequence[Any], angles: Angles) -> Tables:
+    def tables_of(self, xs: Sequence[Array], angles: Angles) -> Tables:
         return _tables_of(self.kernel, xs, angles)
 
 
@@ -202,13 +203,13 @@ class _PlannedRotation(torch.autograd.Function):
         return None, None, *ctx.program.rotate_back(gradients, ctx.saved_tensors)
 
 
-def _grouped(tensors: Sequence[Any], count: int) -> Angles:
+def _grouped(tensors: Sequence[Array], count: int) -> Angles:
     """The tensors in `count` groups of equal length, one for each array."""
     length = len(tensors) // count
     return [tuple(tensors[start : start + length]) for start in range(0, len(tensors), length)]
 
 
-def is_constant(x: Any) -> bool:
+def is_constant(x: Array) -> bool:
     """Whether a tensor is plain memory without derivatives, and no operation is intercepted or transformed."""
     return _is_plain(x) and not _is_intercepted() and not _is_transforming()
 
@@ -218,7 +219,7 @@ def _is_transforming() -> bool:
     return _functorch.get_dynamic_layer_stack_depth() > 0
 
 
-def runs_eagerly(x: Any) -> bool:
+def runs_eagerly(x: Array) -> bool:
     """Whether a tensor is plain memory, with or without derivatives, and its operations are not intercepted."""
     return _is_memory(x) and not _is_intercepted()
 
@@ -229,7 +230,7 @@ def _is_intercepted() -> bool:
     return mode is not None or torch._ops._len_torch_dispatch_stack_pre_dispatch() != 0
 
 
-def _is_plain(x: Any) -> bool:
+def _is_plain(x: Array) -> bool:
     return _is_memory(x) and not x.requires_grad and not _is_dual(x)
 
 
@@ -245,15 +246,15 @@ def _is_memory(x: Any) -> bool:
     )
 
 
-def _is_transformed(x: Any) -> bool:
+def _is_transformed(x: Array) -> bool:
     """Whether a tensor belongs to a `torch.func` transform that supports custom autograd functions."""
     return _functorch.is_functorch_wrapped_tensor(x) and not _functorch.is_functionaltensor(x)
 
 
-def _has_derivative(x: Any) -> bool:
+def _has_derivative(x: Array) -> bool:
     return (x.requires_grad and torch.is_grad_enabled()) or _is_dual(x)
 
 
-def _is_dual(x: Any) -> bool:
+def _is_dual(x: Array) -> bool:
     """Whether a tensor carries a forward-mode derivative."""
     return forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None

@@ -24,6 +24,7 @@ from rope_xp.arrays import checks, exact_phases
 from rope_xp.kernels import autograd, cuda_kernel, faults, reference
 from rope_xp.kernels.cuda_kernel import Task, packed
 from rope_xp.kernels.reference import Angles, Rotation, Tables
+from rope_xp.types import Array, Values
 
 Axes = tuple[int, ...]
 
@@ -95,7 +96,7 @@ class _Launch(NamedTuple):
 
     grid: tuple[int]
     tasks: list[tuple[int, tuple[Any, ...]]]
-    options: dict[str, Any]
+    options: Values
 
     def start(self, xs: Sequence[torch.Tensor], outs: Sequence[torch.Tensor], angles: Angles) -> None:
         tasks = tuple([Task(xs[index], outs[index], *angles[index], *fields) for index, fields in self.tasks])
@@ -227,7 +228,7 @@ def _frequency_words(frequencies: exact_phases.Frequencies, device: torch.device
     return words_on[device]
 
 
-def rotate_in_graph(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool) -> list[Any]:
+def rotate_in_graph(xs: Sequence[Array], tables: Tables, rotation: Rotation, inplace: bool) -> list[Any]:
     """`rotate_all` during tracing: one operator, or the reference where the operator has no derivative."""
     sin, cos = [sin for sin, _ in tables], [cos for _, cos in tables]
     learned = torch.is_grad_enabled() and any([table.requires_grad for table in (*sin, *cos)])

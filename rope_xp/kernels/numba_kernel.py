@@ -23,6 +23,7 @@ from rope_xp.kernels import numba_pairs
 from rope_xp.kernels.numba_jobs import compiled_entry, fetch_and_add, numba_threads, pointer_to, source_stamp
 from rope_xp.kernels.numba_pairs import TAGS, copy, lanes_of, read, rotate_pairs, size_of, touch
 from rope_xp.kernels.reference import Angles, Rotation
+from rope_xp.types import Array
 
 MEMORY_KINDS = ("host memory",)
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
@@ -68,7 +69,7 @@ class Program(NamedTuple):
     inplace: bool
     functions: memory.Functions
 
-    def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
+    def run(self, xs: Sequence[Array], angles: Angles) -> list[Any]:
         """The rotated arrays. Only addresses of `angles` are read, so they may lack axes of size 1."""
         ys = xs if self.inplace else [*map(self.functions.empty_like, xs)]
         arrays: list[Any] = []
@@ -89,7 +90,7 @@ class Program(NamedTuple):
         return list(ys)
 
 
-def prepare(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False) -> Program | None:
+def prepare(xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace: bool = False) -> Program | None:
     """A program for arrays with the dtypes, shapes and strides of these; None if the angles need a conversion first.
 
     Parameters
@@ -118,7 +119,7 @@ def prepare(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool
 _programs = Plans()
 
 
-def rotate_all(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False) -> list[Any]:
+def rotate_all(xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace: bool = False) -> list[Any]:
     """The same as `reference.rotate_all`, bit for bit. A new array has the memory order of its input."""
     program = _program(xs, angles, rotation, inplace)
     if program is None:
@@ -128,7 +129,7 @@ def rotate_all(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: b
     return program.run(xs, angles)
 
 
-def _program(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool) -> Program | None:
+def _program(xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace: bool) -> Program | None:
     """The program of `prepare`, or the kept program of an earlier call."""
     arrays = [(x.dtype, x.shape, memory.strides(x)) for x in (*xs, *[each for group in angles for each in group])]
     key = (libraries.is_host(xs[0]), len(xs), rotation, inplace, *arrays)
@@ -139,19 +140,19 @@ def _program(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: boo
     return program
 
 
-def _converted(kind: str, sin: Any, cos: Any, *positions: Any) -> tuple[Any, ...]:
+def _converted(kind: str, sin: Array, cos: Array, *positions: Any) -> tuple[Any, ...]:
     """Angles that `prepare` accepts, with the same values."""
     tables = [memory.with_contiguous_rows(table) for table in (sin, cos)]
     return (*tables, *[libraries.astype(each, libraries.namespace(each).int64) for each in positions])
 
 
-def self_test(x: Any) -> bool:
+def self_test(x: Array) -> bool:
     """Compile the kernel for the dtype of `x`, or load it from disk; raise if neither is possible."""
     _entry(libraries.dtype_name(x.dtype))
     return True
 
 
-def _fits(kind: str, sin: Any, cos: Any, *positions: Any) -> bool:
+def _fits(kind: str, sin: Array, cos: Array, *positions: Any) -> bool:
     """Whether the kernel reads such angles: native numbers, tables with contiguous rows, integers of 32 or 64 bits."""
     return (
         all([memory.has_contiguous_rows(table) for table in (sin, cos)])
@@ -166,7 +167,7 @@ def _wide(kind: str) -> str:
     return "float64" if kind == "float64" else "float32"
 
 
-def _record(kind: str, x: Any, y: Any, angles: tuple[Any, ...], rotation: Rotation, place: int) -> list[int]:
+def _record(kind: str, x: Array, y: Array, angles: tuple[Any, ...], rotation: Rotation, place: int) -> list[int]:
     """The words of a job about one array. `place` is where its addresses begin: of x, y, sin, cos and positions.
 
     Shapes are checked here, because with wrong shapes a kernel would read or write the memory of others.

@@ -14,10 +14,12 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from rope_xp.types import Array, Values
+
 # A kernel gets a number of each dtype as a tag. Integers stand for 16-bit dtypes: numba has no bfloat16 and only partly
 # supports float16.
 _HALF, _BFLOAT16 = types.int16, types.uint16
-TAGS: dict[str, Any] = {
+TAGS: Values = {
     "float32": np.float32(0),
     "bfloat16": np.uint16(0),
     "float16": np.int16(0),
@@ -76,8 +78,8 @@ def lanes_of(context: Any, tag: Any) -> Any:
 
 @intrinsic(prefer_literal=True)
 def rotate_pairs(
-    context: Any, tag: Any, lanes: Any, reads: Any, writes: Any, x: Any, x_partner: Any, y: Any, y_partner: Any,
-    sin: Any, cos: Any, sign: Any,
+    context: Any, tag: Any, lanes: Any, reads: Any, writes: Any, x: Array, x_partner: Any, y: Array, y_partner: Any,
+    sin: Array, cos: Array, sign: Any,
 ) -> Any:  # fmt: skip
     """Rotate one pair, or a vector of adjacent pairs. All are read before the first is written, so that y may be x.
 

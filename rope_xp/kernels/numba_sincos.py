@@ -17,6 +17,7 @@ import numpy as np
 
 from rope_xp.arrays import exact_phases, libraries, memory, threads
 from rope_xp.kernels.numba_jobs import compiled_entry, fetch_and_add, numba_threads, pointer_to, source_stamp
+from rope_xp.types import Array
 
 # The size of the parts that threads take, in bytes of both tables.
 BYTES_PER_PART = 2**18
@@ -49,7 +50,7 @@ class Program(NamedTuple):
         return sin, cos
 
 
-def prepare_tables(positions: Any, frequencies: exact_phases.Frequencies, scale: float = 1.0) -> Program | None:
+def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scale: float = 1.0) -> Program | None:
     """The program for positions like these. Only their dtype and shape are read.
 
     Parameters
@@ -76,7 +77,7 @@ def prepare_tables(positions: Any, frequencies: exact_phases.Frequencies, scale:
     return Program(memory.functions(positions), *_job(frequencies, kind, shape, scale))
 
 
-def self_test(positions: Any) -> bool:
+def self_test(positions: Array) -> bool:
     """Compile the function that makes tables, or load it from disk; raise if neither is possible."""
     _entry()
     return True

@@ -22,13 +22,14 @@ import numpy as np
 
 from rope_xp.arrays import exact_phases, libraries, memory
 from rope_xp.kernels.reference import Rotation, Tables, join_pairs, split_pairs
+from rope_xp.types import Array
 
 MEMORY_KINDS = ("host memory",)
 BYTES_PER_BLOCK = 2**20  # of x, for each thread; measured
 FEW = 2**16  # numbers; measured: beyond, more passes over memory cost as much as the calls that they save
 
 
-def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
+def rotate_all(xs: Sequence[Array], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
     """The same as `reference.rotate_all`. A new array has the memory order of its input."""
     outs = [x if inplace else memory.empty_like(x) for x in xs]
     are_complex = rotation.read == rotation.write == "interleaved"
@@ -42,7 +43,7 @@ def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: b
     return outs
 
 
-def _rotate_few(x: Any, sin: Any, cos: Any, out: Any, rotation: Rotation) -> None:
+def _rotate_few(x: Array, sin: Array, cos: Array, out: Array, rotation: Rotation) -> None:
     """Rotate all pairs at once, with a few operations. `out` may be `x`."""
     xp, converted = memory.operations(x), x.dtype != sin.dtype
     if converted:
@@ -60,7 +61,7 @@ def _rotate_few(x: Any, sin: Any, cos: Any, out: Any, rotation: Rotation) -> Non
         one_out[...], other_out[...] = one, other
 
 
-def _channels(x: Any, layout: str) -> tuple[Any, Any]:
+def _channels(x: Array, layout: str) -> tuple[Any, Any]:
     """Views of the first and of the second channels of all pairs."""
     if layout == "interleaved":
         return x[..., ::2], x[..., 1::2]
@@ -68,7 +69,7 @@ def _channels(x: Any, layout: str) -> tuple[Any, Any]:
     return x[..., :width], x[..., width:]
 
 
-def _rotate_block(x: Any, sin: Any, cos: Any, out: Any, rotation: Rotation) -> None:
+def _rotate_block(x: Array, sin: Array, cos: Array, out: Array, rotation: Rotation) -> None:
     if 0 in x.shape:
         return
     xp, converted = memory.operations(x), x.dtype != sin.dtype
@@ -104,7 +105,7 @@ def _rotate_parts(x: Any, tables: Sequence[Any], like: Any, out: Any, rotation: 
             rotated[...] = wide
 
 
-def _rotate_part(numbers: Any, tables: Sequence[Any], rotated: Any, products: Any, rotation: Rotation) -> None:
+def _rotate_part(numbers: Array, tables: Sequence[Any], rotated: Array, products: Array, rotation: Rotation) -> None:
     """Rotate by one table of complex numbers, or by a table of cosines and a table of sines with their signs.
 
     `products` is memory for the products with sines. `rotated` may be `numbers`.
@@ -130,7 +131,7 @@ def _rotate_part(numbers: Any, tables: Sequence[Any], rotated: Any, products: An
         xp.subtract(channels, each, out=channels)
 
 
-def _join_pairs(first: Any, second: Any, rotation: Rotation) -> Any:
+def _join_pairs(first: Array, second: Array, rotation: Rotation) -> Any:
     """A new array of both channels of all pairs, in the layout of the result."""
     return join_pairs(memory.operations(first), first, second, rotation.write)
 
@@ -151,7 +152,7 @@ def _parts(shape: tuple[int, ...], table_shape: tuple[int, ...], width: int, siz
         yield tuple(of_axis[axis] for axis in range(len(shape)))
 
 
-def _part_of_table(part: tuple[slice, ...], table: Any) -> tuple[slice, ...]:
+def _part_of_table(part: tuple[slice, ...], table: Array) -> tuple[slice, ...]:
     """The same part of a table, whose axes may have size 1."""
     return tuple(slice(None) if size == 1 else each for size, each in zip(table.shape, part))
 
@@ -176,7 +177,7 @@ class Program(NamedTuple):
         return (sin, cos) if is_host else (memory.from_numpy(sin, positions), memory.from_numpy(cos, positions))
 
 
-def prepare_tables(positions: Any, frequencies: exact_phases.Frequencies, scale: float) -> Program | None:
+def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scale: float) -> Program | None:
     """The program for positions like these; None unless they are integers, and all pairs follow one position axis."""
     is_integer = libraries.dtype_name(positions.dtype) in ("int32", "int64") and memory.is_native(positions)
     return Program(frequencies, scale) if is_integer and frequencies.is_single_row else None

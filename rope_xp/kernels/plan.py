@@ -25,6 +25,7 @@ from rope_xp.kernels.angles import TableProgram, compiled_tables
 from rope_xp.kernels.reference import Angles, Rotation
 from rope_xp.kernels.tables import check_tables, convert_tables, pair_of
 from rope_xp.positions.sequence import count_from
+from rope_xp.types import Array, Embedding
 
 # The plans of functions that take no embedding.
 _PLANS = Plans()
@@ -62,7 +63,7 @@ class CallPlan(NamedTuple):
 
 
 def plan_call(
-    rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
+    rope: Embedding, arrays: Sequence[Array], sincos: Any, positions: Array, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
     """The plan of a call with the query first and keys after it. `sincos` is empty if tables are not given."""
     _check_arrays(rope, arrays)
@@ -74,10 +75,10 @@ def plan_call(
 
 
 def plan_rotation(
-    rope: Any,
-    arrays: Sequence[Any],
+    rope: Embedding,
+    arrays: Sequence[Array],
     sincos: Any,
-    positions: Any,
+    positions: Array,
     seq_dim: int,
     heads_dim: int | None,
     inverse: bool,
@@ -98,7 +99,7 @@ def plan_rotation(
 
 
 def plan_shift(
-    rope: Any, arrays: Sequence[Any], sincos: Any, delta: Any, seq_dim: int, heads_dim: int | None
+    rope: Embedding, arrays: Sequence[Array], sincos: Any, delta: Array, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
     """The plan of a rotation of keys by a change of positions. `delta` is None for an int, and `sincos` is empty."""
     (k,) = arrays
@@ -113,7 +114,7 @@ def plan_shift(
 
 
 def plan_rerotation(
-    rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
+    rope: Embedding, arrays: Sequence[Array], sincos: Any, positions: Array, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
     """The plan of a rotation of keys at these positions by a change of frequencies. `sincos` is empty."""
     _check_arrays(rope, arrays, name="k")
@@ -160,7 +161,7 @@ def execute(
     return plan.rotate.run(arrays, angles)
 
 
-def angles_of_call(plan: CallPlan, rope: Any, arrays: tuple[Any, ...], tables: Any, positions: Any) -> Angles:
+def angles_of_call(plan: CallPlan, rope: Embedding, arrays: tuple[Any, ...], tables: Any, positions: Array) -> Angles:
     """The angles for each array, in its library: tables, rows of tables and positions, or positions alone."""
     if plan.source == "tables" or plan.source == "rows":
         if plan.divides:
@@ -183,7 +184,7 @@ def angles_of_call(plan: CallPlan, rope: Any, arrays: tuple[Any, ...], tables: A
 
 
 def angles_of_shift(
-    delta: Any, plan: CallPlan, rope: Any, arrays: tuple[Any, ...], tables: Any, positions: Any
+    delta: Any, plan: CallPlan, rope: Embedding, arrays: tuple[Any, ...], tables: Any, positions: Array
 ) -> Angles:
     """The angles of a change of positions. `delta` is an int where `positions` are None."""
     (k,) = arrays
@@ -213,7 +214,7 @@ def angles_of_rerotation(
     return [(new_sin * cos - new_cos * sin, new_cos * cos + new_sin * sin)]
 
 
-def _rows(plan: CallPlan, arrays: tuple[Any, ...], tables: Any, positions: Any) -> Angles:
+def _rows(plan: CallPlan, arrays: tuple[Any, ...], tables: Any, positions: Array) -> Angles:
     """Tables and the positions that select their rows, for each array."""
     if plan.are_ready:
         return [(*tables, positions)] * len(arrays)
@@ -222,7 +223,7 @@ def _rows(plan: CallPlan, arrays: tuple[Any, ...], tables: Any, positions: Any) 
 
 
 def _table_programs(
-    plan: CallPlan, rope: Any, arrays: tuple[Any, ...], positions: Any, is_kept: bool
+    plan: CallPlan, rope: Embedding, arrays: tuple[Any, ...], positions: Array, is_kept: bool
 ) -> tuple[Any, ...]:
     """The programs that compute tables from positions: for the query and for keys, or one for all arrays."""
     if rope.xpos is not None:
@@ -235,7 +236,7 @@ def _table_programs(
     return (TableProgram.of(rope) if compiled is None else compiled,)
 
 
-def _require_disjoint(plan: CallPlan, arrays: Sequence[Any], given: tuple[Any, ...]) -> None:
+def _require_disjoint(plan: CallPlan, arrays: Sequence[Array], given: tuple[Any, ...]) -> None:
     """Check that no array that is overwritten shares memory with another argument."""
     if plan.extents is None or not plan.extents.are_apart((*arrays, *given)):
         kernels.require_disjoint(arrays, [given])
@@ -265,7 +266,7 @@ def rotate_by_tables(
 
 
 def _plan_tables(
-    rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
+    rope: Embedding, arrays: Sequence[Array], sincos: Any, positions: Array, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
     if positions is not None:
         return _plan_rows(rope, arrays, sincos, positions, seq_dim, heads_dim)
@@ -276,7 +277,7 @@ def _plan_tables(
 
 
 def _plan_rows(
-    rope: Any, arrays: Sequence[Any], sincos: Any, positions: Any, seq_dim: int, heads_dim: int | None
+    rope: Embedding, arrays: Sequence[Array], sincos: Any, positions: Array, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
     """The plan of a rotation by the rows of tables that positions select."""
     if rope.heads is not None or heads_dim is not None:
@@ -294,7 +295,9 @@ def _plan_rows(
     return _plan(rope, "rows", alignments, arrays, are_ready=are_ready)
 
 
-def _plan_positions(rope: Any, arrays: Sequence[Any], positions: Any, seq_dim: int, heads_dim: int | None) -> CallPlan:
+def _plan_positions(
+    rope: Embedding, arrays: Sequence[Array], positions: Array, seq_dim: int, heads_dim: int | None
+) -> CallPlan:
     """The plan of a rotation by positions or, without them, by 0, 1, 2, ..."""
     seq_axis = 0
     if positions is not None:
@@ -319,10 +322,10 @@ def _plan_positions(rope: Any, arrays: Sequence[Any], positions: Any, seq_dim: i
 
 def _plan_change(
     name: str,
-    rope: Any,
+    rope: Embedding,
     shape: tuple[int, ...],
     leading: int,
-    arrays: Sequence[Any],
+    arrays: Sequence[Array],
     seq_dim: int,
     heads_dim: int | None,
 ) -> CallPlan:
@@ -334,14 +337,14 @@ def _plan_change(
     return plan._replace(rotation=plan.rotation._replace(read=plan.rotation.write))
 
 
-def _shape_of_positions(name: str, positions: Any, axes: int, like: Any) -> tuple[int, tuple[int, ...]]:
+def _shape_of_positions(name: str, positions: Array, axes: int, like: Any) -> tuple[int, tuple[int, ...]]:
     """Check positions. The number of their leading axes that are position axes (0 or 1), and their shape."""
     checks.position_dtype(name, positions)
     checks.convertible(name, positions, like)
     return leading_axes(name, positions, axes), positions.shape
 
 
-def _check_arrays(rope: Any, arrays: Sequence[Any], name: str = "x") -> None:
+def _check_arrays(rope: Embedding, arrays: Sequence[Array], name: str = "x") -> None:
     """Arrays must have `head_dim` channels, and belong to one library and device."""
     for x in arrays:
         checks.floating(name, x)
@@ -351,7 +354,7 @@ def _check_arrays(rope: Any, arrays: Sequence[Any], name: str = "x") -> None:
             checks.same_library(name, x, arrays[0])
 
 
-def _check_heads(rope: Any, heads_dim: int | None) -> None:
+def _check_heads(rope: Embedding, heads_dim: int | None) -> None:
     if (heads_dim is None) != (rope.heads is None):
         raise wrong_value(
             f"heads_dim must be given if, and only if, each head has its own frequencies; got heads_dim={heads_dim}"
@@ -359,17 +362,17 @@ def _check_heads(rope: Any, heads_dim: int | None) -> None:
 
 
 def _alignments_of_positions(
-    name: str, rope: Any, shape: Sequence[int], arrays: Sequence[Any], seq_dim: int
+    name: str, rope: Embedding, shape: Sequence[int], arrays: Sequence[Array], seq_dim: int
 ) -> list[Alignment]:
     """The alignments of positions of this shape. Empty if heads have their own frequencies: only tables are aligned."""
     return [] if rope.heads is not None else alignments_of_positions(name, shape, arrays, seq_dim)
 
 
 def _alignments_of_tables(
-    rope: Any,
+    rope: Embedding,
     shape: Sequence[int],
     alignments: list[Alignment],
-    arrays: Sequence[Any],
+    arrays: Sequence[Array],
     seq_dim: int,
     heads_dim: int | None,
 ) -> list[Alignment]:
@@ -380,14 +383,16 @@ def _alignments_of_tables(
     return alignments_of_tables((*shape, rope.heads, rope.pairs), arrays, seq_dim, rope.heads, heads_dim)
 
 
-def _kernel_computes_angles(rope: Any, positions: Any, arrays: Sequence[Any]) -> bool:
+def _kernel_computes_angles(rope: Embedding, positions: Array, arrays: Sequence[Array]) -> bool:
     """Whether the kernel for the arrays computes angles from integer positions, so that no tables are needed."""
     is_plain = rope._frequencies.is_single_row and rope.phase == "exact" and rope.xpos is None
     are_integers = positions is None or not libraries.is_real(positions)
     return is_plain and are_integers and all([kernels.computes_angles(x, rope.kernel) for x in arrays])
 
 
-def _plan(rope: Any, source: Any, alignments: list[Alignment], arrays: Sequence[Any], **others: Any) -> CallPlan:
+def _plan(
+    rope: Embedding, source: Any, alignments: list[Alignment], arrays: Sequence[Array], **others: Any
+) -> CallPlan:
     """A plan with the rotation of the embedding and the kernel for each array."""
     names = [kernels.choose(x, rope.kernel) for x in arrays]
     return CallPlan(rope._rotation, source, alignments, names, rope.kernel, **others)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rope_xp.arrays import libraries
+from rope_xp.types import Array
 
 # Sine and cosine for each of several arrays. Both have the rank of their array and broadcast against it. They have one
 # column for each pair. Their dtype is float64 for float64 arrays, otherwise float32.
@@ -67,7 +68,7 @@ def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: b
     return rotated
 
 
-def rotate(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
+def rotate(x: Array, sin: Array, cos: Array, rotation: Rotation) -> Any:
     """Rotate the pairs of `x` by the angles of the tables.
 
     Parameters
@@ -126,7 +127,7 @@ def _select_rows(table: Any, positions: Any) -> Any:
     return xp.where(known[..., None], rows, xp.reshape(nan, (1,) * rows.ndim))
 
 
-def split_pairs(xp: Any, x: Any, layout: str, blocks: int = 1) -> tuple[Any, Any]:
+def split_pairs(xp: Any, x: Array, layout: str, blocks: int = 1) -> tuple[Any, Any]:
     """The first channels and the second channels of all pairs."""
     count = x.shape[-1] // 2
     if not libraries.knows_sizes(x):
@@ -141,7 +142,7 @@ def split_pairs(xp: Any, x: Any, layout: str, blocks: int = 1) -> tuple[Any, Any
     return xp.reshape(first, (*leading, count)), xp.reshape(second, (*leading, count))
 
 
-def join_pairs(xp: Any, first: Any, second: Any, layout: str, blocks: int = 1) -> Any:
+def join_pairs(xp: Any, first: Array, second: Array, layout: str, blocks: int = 1) -> Any:
     """The inverse of `split_pairs`. It stacks and reshapes, because compilers do not fuse concatenation."""
     leading, count = first.shape[:-1], first.shape[-1]
     if not libraries.knows_sizes(first):
@@ -158,5 +159,5 @@ def _pair_order(count: int, layout: str, blocks: int) -> np.ndarray:
     return grid.swapaxes(0, 1).reshape(-1)
 
 
-def _reorder(xp: Any, x: Any, order: np.ndarray) -> Any:
+def _reorder(xp: Any, x: Array, order: np.ndarray) -> Any:
     return xp.take(x, xp.asarray(order), axis=-1) if (np.diff(order) != 1).any() else x

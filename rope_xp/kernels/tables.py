@@ -10,6 +10,7 @@ from rope_xp.arrays import checks, libraries
 from rope_xp.arrays.exact_phases import Frequencies, difference
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.frequencies import Scaling, XPos
+from rope_xp.types import Array
 
 
 class TableScale(NamedTuple):
@@ -22,7 +23,7 @@ class TableScale(NamedTuple):
     xpos: XPos | None
     rates: tuple[float, ...]
 
-    def at(self, positions: Any, sign: int, like: Any) -> Any:
+    def at(self, positions: Array, sign: int, like: Any) -> Any:
         """The scale of tables of a query (sign 1) or key (sign -1) at these positions; None if it is 1."""
         factor = None if self.attention_factor == 1.0 else self.attention_factor
         if self.xpos is None:
@@ -94,7 +95,7 @@ def pair_of(sincos: Any) -> tuple[Any, Any]:
     return sin, cos
 
 
-def check_tables(arrays: Sequence[Any], sincos: tuple[Any, Any], columns: int | None = None) -> bool:
+def check_tables(arrays: Sequence[Array], sincos: tuple[Any, Any], columns: int | None = None) -> bool:
     """Whether tables can be used for all arrays as they are. Tables that cannot be converted raise an error.
 
     With `columns`, tables must have that many columns.
@@ -114,7 +115,7 @@ def check_tables(arrays: Sequence[Any], sincos: tuple[Any, Any], columns: int | 
     return are_ready
 
 
-def convert_tables(arrays: Sequence[Any], sincos: tuple[Any, Any], are_ready: bool = False) -> list[tuple[Any, Any]]:
+def convert_tables(arrays: Sequence[Array], sincos: tuple[Any, Any], are_ready: bool = False) -> list[tuple[Any, Any]]:
     """Convert checked tables to the library of each array and the dtype of its arithmetic, unless they `are_ready`."""
     sin, cos = sincos
     if are_ready:
@@ -128,13 +129,13 @@ def convert_tables(arrays: Sequence[Any], sincos: tuple[Any, Any], are_ready: bo
     return tables
 
 
-def _is_ready(table: Any, x: Any, dtype: Any) -> bool:
+def _is_ready(table: Array, x: Array, dtype: Any) -> bool:
     """Whether a table can be used for `x` without conversion. `dtype` is that of the arithmetic."""
     same_kind = type(table) is type(x) and table.dtype == dtype and libraries.on_one_device(table, x)
     return same_kind and libraries.special_kind(table) is None
 
 
-def _check_table(name: str, table: Any, x: Any, in_float64: bool) -> None:
+def _check_table(name: str, table: Array, x: Array, in_float64: bool) -> None:
     """A table must be an array that can be converted for `x`."""
     checks.floating(name, table, ("float32", "float64"))
     if in_float64 and libraries.dtype_name(table.dtype) != "float64":
@@ -142,7 +143,7 @@ def _check_table(name: str, table: Any, x: Any, in_float64: bool) -> None:
     checks.convertible(name, table, x)
 
 
-def _check_columns(x: Any, sin: Any, cos: Any, columns: int | None) -> None:
+def _check_columns(x: Array, sin: Array, cos: Array, columns: int | None) -> None:
     """Sine and cosine must have the same shape, and a width that fits `x`."""
     if sin.shape != cos.shape:
         raise wrong_value(f"sin and cos must have the same shape; got {checks.shape(sin)} and {checks.shape(cos)}")

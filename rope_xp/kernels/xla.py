@@ -14,6 +14,7 @@ from rope_xp.arrays import exact_phases
 from rope_xp.arrays.libraries import materialized
 from rope_xp.kernels import reference
 from rope_xp.kernels.reference import Angles, Rotation, Tables, join_pairs, split_pairs
+from rope_xp.types import Array
 
 MEMORY_KINDS = ("jax",)
 
@@ -29,7 +30,7 @@ class Program(NamedTuple):
     alignments: tuple[Any, ...]
     rotation: Rotation
 
-    def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
+    def run(self, xs: Sequence[Array], angles: Angles) -> list[Any]:
         tables, last = [], None
         for group in angles:  # queries and keys share their angles
             if group is not last:
@@ -55,20 +56,20 @@ def prepare(angles: Angles, alignments: Sequence[Any], rotation: Rotation) -> Pr
     return Program(tuple([each._replace(shape=each.shape + more) for each, more in zip(alignments, columns)]), rotation)
 
 
-def prepare_tables(positions: Any, frequencies: exact_phases.Frequencies, scale: float) -> TablesProgram | None:
+def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scale: float) -> TablesProgram | None:
     """A program for positions like these; None if they are no integers of 32 or 64 bits."""
     return TablesProgram(frequencies.inv_freq, scale) if positions.dtype in (jnp.int32, jnp.int64) else None
 
 
 @partial(jax.jit, static_argnames=("inv_freq", "dtype", "scale"), inline=True)
-def sin_cos(positions: Any, inv_freq: tuple[Any, ...], dtype: Any, scale: float = 1.0) -> tuple[Any, Any]:
+def sin_cos(positions: Array, inv_freq: tuple[Any, ...], dtype: Any, scale: float = 1.0) -> tuple[Any, Any]:
     """`exact_phases.sin_cos` times `scale`. Outside `jax.jit`, it is one program, not one for each operation."""
     sin, cos = exact_phases.sin_cos(positions, exact_phases.Frequencies(inv_freq), dtype)
     return (sin, cos) if scale == 1.0 else (sin * scale, cos * scale)
 
 
 @jax.jit
-def _select_rows(sin: Any, cos: Any, positions: Any) -> tuple[Any, Any]:
+def _select_rows(sin: Array, cos: Array, positions: Array) -> tuple[Any, Any]:
     return reference.tables_of([(sin, cos, positions)])[0]
 
 
@@ -80,7 +81,7 @@ def _rotate_unaligned(x: Any, sin: Any, cos: Any, alignment: Any, rotation: Rota
     return rotate(x, sin, cos, rotation)
 
 
-def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
+def rotate_all(xs: Sequence[Array], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
     """The same as `reference.rotate_all`. `inplace` is always False, because JAX arrays are immutable."""
     return [rotate(x, sin, cos, rotation) for x, (sin, cos) in zip(xs, tables)]
 
@@ -119,7 +120,7 @@ def _rotate_pairs(x: Any, sin: Any, cos: Any, rotation: Rotation) -> Any:
     return rotated.astype(x.dtype)
 
 
-def _is_step(x: Any, sin: Any) -> bool:
+def _is_step(x: Array, sin: Array) -> bool:
     """Whether this is a step of decoding: there is one token, and each sequence of the batch has one row of tables.
 
     XLA makes a loop that ends with a join slow if an axis between others has size 1: it also permutes axes. Loops that

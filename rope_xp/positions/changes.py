@@ -161,7 +161,7 @@ def augment(
     return moved if rescale is None else moved * xp.exp(rescale * numbers[0])
 
 
-def _with_random_numbers(positions: Any, count: int, source: Any) -> tuple[Any, Any]:
+def _with_random_numbers(positions: Array, count: int, source: Any) -> tuple[Any, Any]:
     """Positions, and `count` random numbers from -1 to 1; both in one library and dtype."""
     numbers: Any = libraries.uniform(count, source=source)
     if numbers is None:

@@ -386,7 +386,7 @@ def _rows(axes: Any, count: int) -> list[int]:
     return [checks.plain(axis) for axis in axes]
 
 
-def widest_dtype(xp: Any, arrays: list[Any]) -> Any:
+def widest_dtype(xp: Any, arrays: list[Array]) -> Any:
     """The common dtype of positions: the widest float if any array is float, otherwise the widest integer."""
     real = [array for array in arrays if libraries.is_real(array)]
     found = {libraries.dtype_name(array.dtype) for array in real or arrays}

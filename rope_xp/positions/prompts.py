@@ -124,8 +124,8 @@ def _positions_of_runs(runs: Iterable[Any], compat: str | None = None) -> tuple[
 
 
 def positions_with_grids(
-    token_types: Any,
-    mask: Any,
+    token_types: Array,
+    mask: Array,
     images: list[Any],
     videos: list[Any],
     *,
@@ -187,7 +187,7 @@ def require_all_used(name: str, grids: Iterator[Any]) -> None:
 
 
 def positions_of_rows(
-    token_types: Any, mask: Any, row_positions: Callable[[Any], Any], *, axes: int, dtype: str, like: Any
+    token_types: Array, mask: Array, row_positions: Callable[[Any], Any], *, axes: int, dtype: str, like: Any
 ) -> PromptPositions:
     """Apply `row_positions` to the token types of each row, without padding, and collect positions and deltas."""
     types = host_array("token_types", token_types, "iu", axes=(1, 2))
@@ -257,7 +257,7 @@ def host_array(name: str, values: Any, kinds: str, axes: tuple[int, ...]) -> Any
     return array if array.dtype.kind in "bf" else array.astype(np.int64)
 
 
-def _is_nested_numbers(values: Any) -> bool:
+def _is_nested_numbers(values: Array) -> bool:
     """Whether `values` are nested lists of numbers, without arrays of libraries other than NumPy."""
     if not isinstance(values, (list, tuple)):
         return False

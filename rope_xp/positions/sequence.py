@@ -349,7 +349,7 @@ def count_from(name: str, offset: Any, seq: Any, *, like: Any = None) -> Any:
     return first + tokens
 
 
-def _bits(x: Any) -> int:
+def _bits(x: Array) -> int:
     """The number of bits of the integers in an array of positions."""
     return 64 if libraries.dtype_name(x.dtype) == "int64" else 32
 

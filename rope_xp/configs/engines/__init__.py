@@ -26,6 +26,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from rope_xp.errors import wrong_value
+from rope_xp.types import Config
 
 
 class Reading(NamedTuple):
@@ -111,7 +112,7 @@ def table(engine: str, version: Any = None) -> Table:
     )
 
 
-def _reading(entry: Mapping[str, Any]) -> Reading:
+def _reading(entry: Config) -> Reading:
     return Reading(
         tuple(entry.get("path", ())),
         frozenset(entry.get("keys", ())),

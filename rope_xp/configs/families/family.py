@@ -6,6 +6,7 @@ from typing import Any
 
 from rope_xp.configs.keys import BASE_KEYS, Keys
 from rope_xp.frequencies import Scaling
+from rope_xp.types import Config
 
 QUOTIENT = "hidden_size/num_attention_heads"
 # Multi-head latent attention rotates a part of the head that the model splits off.
@@ -39,7 +40,7 @@ TO_HALF = Pairing("interleaved_to_half")
 class LayerType:
     """The properties in which layers of one type differ from the family."""
 
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # they replace those of the family
+    defaults: Config = field(default_factory=dict)  # they replace those of the family
     head_dim: HeadDim | None = None  # None means as in the family
     base_keys: tuple[str, ...] | None = None  # None means as in the family
     scaled: bool = True  # whether a `rope_scaling` applies
@@ -102,7 +103,7 @@ class Quirks:
     scales_softmax: bool = True  # latent attention multiplies its softmax scale, as in DeepSeek
     # Scaling rules that only this family has, or its own names for rules.
     rules: Mapping[str, str | type[Scaling]] = field(default_factory=dict)
-    scaling_defaults: Mapping[str, Any] = field(default_factory=dict)  # defaults for a `rope_scaling`
+    scaling_defaults: Config = field(default_factory=dict)  # defaults for a `rope_scaling`
     redundant_keys: tuple[str, ...] = ()  # transformers writes them outside the rotary block too; the block decides
     ignored_in_block: tuple[str, ...] = ()  # keys in the rotary block that change nothing
     ignored_keys: tuple[str, ...] = ()  # keys outside it that change nothing
@@ -114,7 +115,7 @@ class Family:
 
     # Defaults of the config class in transformers, by their names there. A default is used if the config has no value,
     # and `rope_parameters` if it has no rotary block. If `rope_parameters` is None, layers are not rotated.
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Config = field(default_factory=dict)
     head_dim: HeadDim = f"head_dim | {QUOTIENT}"
     pairing: Pairing = Pairing()
     layers: Layers = Layers()

@@ -20,6 +20,7 @@ from rope_xp.configs.scaling_rule import without_softmax_scale
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import YarnScaling
+from rope_xp.types import Config
 
 PART = "indexer"
 INTERLEAVE_KEY = "indexer_rope_interleave"
@@ -134,7 +135,7 @@ def note_on_indexer(attention: RotaryEmbedding, indexer: RotaryEmbedding) -> str
     )
 
 
-def type_of_text(config: Mapping[str, Any], default: str) -> str:
+def type_of_text(config: Config, default: str) -> str:
     """The `model_type` of a composite's text, or of the config itself."""
     text = config.get("text_config")
     own = text.get("model_type") if isinstance(text, Mapping) else None

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from rope_xp.configs.keys import comma_separated
 from rope_xp.configs.readers.files import MAX_BYTES, parsed_json
 from rope_xp.errors import wrong_type, wrong_value
+from rope_xp.types import Values
 
 
 class Program(NamedTuple):
@@ -79,7 +80,7 @@ def _length(name: str, text: str) -> int | None:
     return int(float(found[1]) * (1024 if found[2].isupper() else 1000) ** power)
 
 
-def _object(name: str, text: str) -> dict[str, Any]:
+def _object(name: str, text: str) -> Values:
     found = parsed_json(f"{name} of flags", text.encode("utf-8", "surrogateescape"))
     if not isinstance(found, dict):
         raise wrong_value(f"{name} of flags must be a JSON object; got {text[:100]!r}")
@@ -174,7 +175,7 @@ def command_line(flags: Any) -> CommandLine:
         )
     own = [(name, text) for name, text in found if _start(name) in program.flags]
     plain = tuple(_read(program, name, text) for name, text in own if "." not in name)
-    dotted: dict[str, Any] = {}
+    dotted: Values = {}
     for name, text in own:
         if "." in name:
             _set_at(dotted, name, text)
@@ -186,7 +187,7 @@ def _start(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _set_at(tree: dict[str, Any], name: str, text: str | None) -> None:
+def _set_at(tree: Values, name: str, text: str | None) -> None:
     """Set the value that a name with dots leads to."""
     start, *keys = name.split(".")
     if start != "--hf-overrides" or text is None:

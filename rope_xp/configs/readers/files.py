@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rope_xp.errors import wrong, wrong_value
+from rope_xp.types import Values
 
 # Limits far above any checkpoint's config. Within them, reading takes at most a second and a few hundred MB.
 MAX_BYTES = 2**24
@@ -54,7 +55,7 @@ def parsed_json(name: str, text: bytes) -> Any:
         raise wrong_value(f"{name} must have at most {MAX_LEVELS} levels; got more") from None
 
 
-def _with_unique_keys(name: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _with_unique_keys(name: str, pairs: list[tuple[str, Any]]) -> Values:
     """A JSON object in which each key must occur once, because JSON readers treat repeated keys differently."""
     found = dict(pairs)
     if len(found) < len(pairs):

@@ -14,6 +14,7 @@ from rope_xp.configs.readers.llama_cpp_arguments import KIND, LENGTH, with_argum
 from rope_xp.configs.readers.overrides import with_overrides
 from rope_xp.configs.writers import gguf_architectures as gguf
 from rope_xp.provenance import with_provenance
+from rope_xp.types import Config
 
 __all__ = ["Changed", "CommandLine", "changed_by", "command_line", "metadata_of"]
 
@@ -32,13 +33,13 @@ class Changed(NamedTuple):
         Sentences about arguments that do not do what one would expect.
     """
 
-    mapping: Mapping[str, Any]
+    mapping: Config
     context: int | None
     betas: Mapping[str, float]
     remarks: tuple[str, ...]
 
 
-def changed_by(line: CommandLine, whole: Mapping[str, Any], part: str | None) -> Changed:
+def changed_by(line: CommandLine, whole: Config, part: str | None) -> Changed:
     """The mapping with the arguments. For llama.cpp, it is the metadata of a GGUF file."""
     if line.engine == "llama.cpp":
         mapping, betas, context, remarks = with_arguments(line, whole)

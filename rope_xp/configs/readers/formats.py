@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from rope_xp.configs.families.family import Family
 from rope_xp.configs.keys import Keys, is_about_positions, require_spelling
+from rope_xp.types import Config, Values
 
 
 class Format(NamedTuple):
@@ -27,13 +28,13 @@ class Format(NamedTuple):
     name: str
     reader: str = ""
 
-    def as_config(self, keys: Keys, part: str | None) -> tuple[dict[str, Any], Family] | None:
+    def as_config(self, keys: Keys, part: str | None) -> tuple[Values, Family] | None:
         """The part that the caller wants as a config of transformers, and its family; None if nothing is rotated."""
         module, name = self.reader.split(".")
         return getattr(import_module(f"rope_xp.configs.readers.{module}"), name)(keys, part)
 
 
-def with_mlx_rule(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_mlx_rule(config: Config) -> Config:
     """The rule "yarn" of MLX reads `mscale` and `mscale_all_dim` as DeepSeek's program does, not as transformers.
 
     References
@@ -68,7 +69,7 @@ _MEGATRON_KEYS = {
 }
 
 
-def format_of(config: Mapping[str, Any]) -> Format | None:
+def format_of(config: Config) -> Format | None:
     """The format of a config, or None for a config of transformers."""
     model_type = config.get("model_type")
     if "general.architecture" in config or any(".rope." in str(key) for key in config):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from rope_xp.configs.readers.files import opened
 from rope_xp.errors import wrong_value
+from rope_xp.types import Values
 
 # Limits far above any checkpoint's header. Within them, reading takes at most a few seconds and a few hundred MB.
 MAX_HEADER = 2**27  # bytes
@@ -43,12 +44,12 @@ class GGUFTensor(NamedTuple):
 class GGUFHeader(NamedTuple):
     """What the header says. `factors` are values of the tensors that divide the frequencies, by name."""
 
-    metadata: dict[str, Any]
+    metadata: Values
     tensors: dict[str, GGUFTensor]
     factors: dict[str, list[float]]
 
 
-def gguf_metadata(path: Path) -> dict[str, Any]:
+def gguf_metadata(path: Path) -> Values:
     """The metadata of a GGUF file, and the values of its tensors in `FACTORS`, by name.
 
     The value of a missing tensor is None. It is left out if the file is one of several, because another may have it.
@@ -142,8 +143,8 @@ def _check_start(reader: _Reader) -> None:
         reader.fail("version 2 or 3 of GGUF, in little-endian order", got)
 
 
-def _metadata(reader: _Reader, count: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _metadata(reader: _Reader, count: int) -> Values:
+    found: Values = {}
     for _ in range(count):
         key = reader.name_of("an entry")
         if key in found:
@@ -196,7 +197,7 @@ def _tensors(reader: _Reader, count: int) -> dict[str, GGUFTensor]:
     return found
 
 
-def _start_of_data(reader: _Reader, metadata: dict[str, Any]) -> int:
+def _start_of_data(reader: _Reader, metadata: Values) -> int:
     """Where the data of tensors begins: after the header, at a multiple of the alignment."""
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment < 1:

@@ -22,6 +22,7 @@ from rope_xp.configs.readers.params_json import require_text
 from rope_xp.configs.writers import gguf_architectures as gguf
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.frequencies import Llama3Scaling, ProportionalScaling, Scaling, geometric
+from rope_xp.types import Values
 
 
 class Metadata:
@@ -109,7 +110,7 @@ class FactorScaling(Scaling):
         return tuple(w / factor for w, factor in zip(unscaled, self.factors))
 
 
-def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> dict[str, Any]:
+def rule_of(metadata: Metadata, base: float, head_dim: int, rotary_dim: int) -> Values:
     """The scaling rule with the keys of transformers. llama.cpp's default is a division by 1."""
     kind = metadata.get("rope.scaling.type")
     kind = "linear" if kind is None else kind
@@ -171,7 +172,7 @@ def _original(metadata: Metadata) -> Any:
     return original
 
 
-def _yarn(metadata: Metadata, factor: float) -> dict[str, Any]:
+def _yarn(metadata: Metadata, factor: float) -> Values:
     """YaRN. The multiplier of the logarithm is DeepSeek's `mscale_all_dim`; some architectures have it times 0.1.
 
     llama.cpp multiplies tables by ``1 + 0.1 ln(factor)``, and cancels this number if there is a multiplier.
@@ -211,7 +212,7 @@ def _betas(metadata: Metadata) -> dict[str, float]:
     return gguf.OTHER_BETAS.get(metadata.architecture, {}) | given
 
 
-def _longrope(metadata: Metadata, long: tuple[float, ...], short: tuple[float, ...]) -> dict[str, Any]:
+def _longrope(metadata: Metadata, long: tuple[float, ...], short: tuple[float, ...]) -> Values:
     """LongRoPE. The attention factor is that of the paper, or stated."""
     if not (long and short):
         raise wrong_value(f"{gguf.LONG} and {gguf.SHORT} must be in the mapping; got at most one of them")
@@ -226,9 +227,7 @@ def _longrope(metadata: Metadata, long: tuple[float, ...], short: tuple[float, .
     return {**block, "attention_factor": attention}
 
 
-def _rule_with(
-    metadata: Metadata, divisors: tuple[float, ...], base: float, rotary_dim: int, is_whole: bool
-) -> dict[str, Any]:
+def _rule_with(metadata: Metadata, divisors: tuple[float, ...], base: float, rotary_dim: int, is_whole: bool) -> Values:
     """The rule of published models that gives these divisors. If none does, the divisors themselves."""
     wanted = FactorScaling(factors=divisors).frequencies(base, rotary_dim)
     for rule in _candidates(divisors, is_whole):
@@ -246,7 +245,7 @@ def _candidates(divisors: tuple[float, ...], is_whole: bool) -> list[Scaling]:
         is_possible = finite and is_whole and finite[0] >= 1.0
         return [ProportionalScaling(partial_rotary_factor=fraction, factor=shortest(finite[0]))] if is_possible else []
     factor = shortest(max(divisors))
-    constants: dict[str, Any] = {"factor": factor, "low_freq_factor": 1.0, ORIGINAL: 8192}
+    constants: Values = {"factor": factor, "low_freq_factor": 1.0, ORIGINAL: 8192}
     return [Llama3Scaling(high_freq_factor=high, **constants) for high in (4.0, 1.0)] if factor >= 1.0 else []
 
 
@@ -255,7 +254,7 @@ ALPHA = "rope.scaling.alpha"
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def gguf_metadata_as_config(keys: Keys, part: str | None) -> tuple[dict[str, Any], Family]:
+def gguf_metadata_as_config(keys: Keys, part: str | None) -> tuple[Values, Family]:
     """The metadata as a config of transformers."""
     require_text(part)
     metadata = Metadata(keys, _architecture(keys))
@@ -313,7 +312,7 @@ def _head_dim(metadata: Metadata) -> int:
     return checks.even_size(metadata.key(needed[0]), width, MAX_SIZE)
 
 
-def _sections(metadata: Metadata) -> dict[str, Any]:
+def _sections(metadata: Metadata) -> Values:
     """The pairs of each position axis. llama.cpp has four axes, of which the last ones may have no pairs."""
     sections, order = metadata.get(SECTIONS), gguf.order_of(metadata.keys.mapping)
     if sections is None:
@@ -334,7 +333,7 @@ def _sections(metadata: Metadata) -> dict[str, Any]:
     return {} if order is None else {"mrope_section": sizes, "mrope_interleaved": order == "interleaved"}
 
 
-def _with_layers(metadata: Metadata, config: dict[str, Any]) -> tuple[dict[str, Any], Family]:
+def _with_layers(metadata: Metadata, config: Values) -> tuple[Values, Family]:
     """The config with its types of layers: some may have other frequencies, and some may not be rotated."""
     own, family = gguf.LAYERS.get(metadata.architecture), _family(metadata)
     pattern, window = (metadata.get(f"attention.sliding_window{name}") for name in ("_pattern", ""))
@@ -375,7 +374,7 @@ def _require_no_sliding_keys(metadata: Metadata) -> None:
         )
 
 
-def _sliding(metadata: Metadata, own: gguf.LayerPattern, config: dict[str, Any]) -> dict[str, Any]:
+def _sliding(metadata: Metadata, own: gguf.LayerPattern, config: Values) -> Values:
     """The blocks of both types of layers. Layers with a sliding window are not scaled."""
     full, base = config["rope_parameters"], metadata.get("rope.freq_base_swa")
     if base is None and own.sliding_base is not None:

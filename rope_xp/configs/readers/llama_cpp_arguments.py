@@ -6,7 +6,6 @@ ggml-org/llama.cpp 0.5.0: `common/arg.cpp`, the constructor of `llama_context` (
 `src/llama-model-loader.cpp` (overrides have a type), and `get_rope_factors` of `src/llama-model.cpp`.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from rope_xp.arrays import checks
@@ -14,6 +13,7 @@ from rope_xp.configs.keys import comma_separated
 from rope_xp.configs.readers.command_line import CommandLine
 from rope_xp.configs.writers import gguf_architectures as gguf
 from rope_xp.errors import wrong_value
+from rope_xp.types import Config, Values
 
 KIND, FACTOR, BASE = "rope.scaling.type", "rope.scaling.factor", "rope.freq_base"
 ORIGINAL, LENGTH = "rope.scaling.original_context_length", "context_length"
@@ -31,9 +31,7 @@ TYPES["int"] += ("attention.key_length_swa", "attention.sliding_window", "attent
 TYPE_OF = {name: kind for kind, names in TYPES.items() for name in names}
 
 
-def with_arguments(
-    line: CommandLine, metadata: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, float], int | None, list[str]]:
+def with_arguments(line: CommandLine, metadata: Config) -> tuple[Values, dict[str, float], int | None, list[str]]:
     """The metadata in place of the file's, the ends of YaRN's ramp, the length of the context, and remarks."""
     remarks: list[str] = []
     name = metadata.get("general.architecture")
@@ -78,7 +76,7 @@ def with_arguments(
     return found, betas if is_yarn else {}, context or found.get(f"{name}.{LENGTH}"), remarks
 
 
-def _effective(metadata: Mapping[str, Any], name: Any) -> dict[str, Any]:
+def _effective(metadata: Config, name: Any) -> Values:
     """What the file says, with llama.cpp's defaults."""
     own = {key: metadata.get(f"{name}.{key}") for key in (BASE, FACTOR, KIND, ORIGINAL, "rope.scale_linear")}
     factor = own.pop("rope.scale_linear") if own[FACTOR] is None else own[FACTOR]
@@ -124,7 +122,7 @@ def _check_attention(line: CommandLine, is_yarn: bool, remarks: list[str]) -> No
     )
 
 
-def _override(metadata: dict[str, Any], name: str, text: str, remarks: list[str]) -> None:
+def _override(metadata: Values, name: str, text: str, remarks: list[str]) -> None:
     """One key of the metadata: KEY=TYPE:VALUE."""
     key, equals, typed = text.partition("=")
     kind, colon, value = typed.partition(":")

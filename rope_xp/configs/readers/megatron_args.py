@@ -8,6 +8,7 @@ from rope_xp.configs.families.layer_types import no_rope_layers
 from rope_xp.configs.keys import ORIGINAL, Keys
 from rope_xp.configs.readers.params_json import require_text, value_or_default
 from rope_xp.errors import wrong_value
+from rope_xp.types import Values
 
 KINDS = {"rope": "one position axis", "mrope": "several", "yarn": "YaRN", "none": "not rotated"}
 LATENT_KINDS = {"rope": "no scaling", "yarn": "YaRN"}
@@ -31,7 +32,7 @@ YARN += tuple(f"yarn_{name}" for name in (ORIGINAL, "beta_fast", "beta_slow", "c
 YARN += ("yarn_mscale", "yarn_mscale_all_dim")
 
 
-def megatron_as_config(keys: Keys, part: str | None) -> tuple[dict[str, Any], Family] | None:
+def megatron_as_config(keys: Keys, part: str | None) -> tuple[Values, Family] | None:
     """GPT models of Megatron-LM, also with latent attention.
 
     References
@@ -45,7 +46,7 @@ def megatron_as_config(keys: Keys, part: str | None) -> tuple[dict[str, Any], Fa
     if kind == "none":
         keys.ignore(*keys.mapping)
         return None
-    config: dict[str, Any] = {
+    config: Values = {
         "rope_theta": value_or_default(keys, "frequencies", "rotary_base", 10_000.0, "default of Megatron-LM"),
         "max_position_embeddings": keys.get("max_position_embeddings"),
         "num_hidden_layers": keys.get("num_layers"),
@@ -105,12 +106,12 @@ def _require(keys: Keys, kind: str, **wanted: Any) -> None:
             raise wrong_value(f"{name} must be {value} with {kind}; got {given!r}")
 
 
-def _fraction(keys: Keys) -> dict[str, Any]:
+def _fraction(keys: Keys) -> Values:
     fraction = keys.get("rotary_percent")
     return {} if fraction is None else {"partial_rotary_factor": fraction}
 
 
-def _rotated_layers(keys: Keys) -> dict[str, Any]:
+def _rotated_layers(keys: Keys) -> Values:
     """`no_rope_freq`: each layer whose number it divides is not rotated, or a list with 1 for such layers."""
     skipped = keys.get("no_rope_freq")
     if isinstance(skipped, (list, tuple)):
@@ -120,7 +121,7 @@ def _rotated_layers(keys: Keys) -> dict[str, Any]:
     return {"no_rope_layer_interval": 0 if skipped is None else checks.count("no_rope_freq", skipped)}
 
 
-def _scaled_block(keys: Keys) -> dict[str, Any]:
+def _scaled_block(keys: Keys) -> Values:
     """Llama 3's rule, whose other parameters are constants in Megatron-LM, or division of positions."""
     divisor = keys.get("rotary_seq_len_interpolation_factor")
     if not _flag(keys, "use_rope_scaling"):
@@ -131,7 +132,7 @@ def _scaled_block(keys: Keys) -> dict[str, Any]:
     return {"rope_scaling": {"rope_type": "llama3", "factor": factor, **constants}}
 
 
-def _mrope_block(keys: Keys) -> dict[str, Any]:
+def _mrope_block(keys: Keys) -> Values:
     if _flag(keys, "use_rope_scaling"):
         raise wrong_value("use_rope_scaling must be False with mrope; got True")
     section, divisor = keys.get("mrope_section"), keys.get("rotary_seq_len_interpolation_factor")
@@ -141,7 +142,7 @@ def _mrope_block(keys: Keys) -> dict[str, Any]:
     return {"rope_scaling": {**rule, "mrope_section": section}}
 
 
-def _yarn_block(keys: Keys) -> dict[str, Any]:
+def _yarn_block(keys: Keys) -> Values:
     """YaRN without latent attention. It rotates whole heads."""
     _require(keys, "yarn", rotary_percent=1.0, rotary_seq_len_interpolation_factor=None)
     names = {
@@ -156,7 +157,7 @@ def _yarn_block(keys: Keys) -> dict[str, Any]:
     return _block_of(keys, {name: keys.get(*others) for name, others in names.items()})
 
 
-def _latent_block(keys: Keys, kind: str) -> dict[str, Any]:
+def _latent_block(keys: Keys, kind: str) -> Values:
     """Latent attention has other names for the parameters of YaRN."""
     if kind == "rope":
         _require(keys, "rope_type='rope'", mscale_all_dim=0.0)
@@ -166,7 +167,7 @@ def _latent_block(keys: Keys, kind: str) -> dict[str, Any]:
     return _block_of(keys, {"factor": keys.get("rotary_scaling_factor"), **{name: keys.get(name) for name in names}})
 
 
-def _block_of(keys: Keys, values: dict[str, Any]) -> dict[str, Any]:
+def _block_of(keys: Keys, values: Values) -> Values:
     """A block of YaRN. The defaults of its factor differ within Megatron-LM, so that it must be given."""
     if values["factor"] is None:
         raise wrong_value("rotary_scaling_factor must be given with yarn; got none")

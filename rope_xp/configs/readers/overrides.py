@@ -33,6 +33,7 @@ from rope_xp.configs.readers.command_line import CommandLine
 from rope_xp.configs.readers.formats import format_of
 from rope_xp.configs.upstream import NOT_IN_TRANSFORMERS
 from rope_xp.errors import wrong_type, wrong_value
+from rope_xp.types import Config, Values
 
 BLOCK_KEYS = ("rope_parameters", "rope_scaling")
 LENGTH = LENGTH_KEYS[0]
@@ -67,7 +68,7 @@ WITH_SECTIONS = ("default", "yarn")
 class Part(NamedTuple):
     """The part of a config that is read, as the engine has it in memory."""
 
-    mapping: dict[str, Any]
+    mapping: Values
     model_type: str
     path: tuple[str, ...]  # the keys that lead to it in the engine
 
@@ -76,9 +77,7 @@ class Part(NamedTuple):
         return FAMILIES.get(self.model_type, Family())
 
 
-def with_overrides(
-    line: CommandLine, whole: Mapping[str, Any], part: str | None
-) -> tuple[dict[str, Any], int | None, list[str]]:
+def with_overrides(line: CommandLine, whole: Config, part: str | None) -> tuple[Values, int | None, list[str]]:
     """The config that `from_config` reads in place of the file's, the length of the engine, and remarks."""
     form = format_of(whole)
     if form is not None and form.reader:
@@ -108,7 +107,7 @@ def with_overrides(
     return _placed(whole, place, changed), context, remarks
 
 
-def _placed(config: Mapping[str, Any], place: tuple[str, ...], part: dict[str, Any]) -> dict[str, Any]:
+def _placed(config: Config, place: tuple[str, ...], part: Values) -> Values:
     """The config with another part at a place."""
     return {**config, place[0]: _placed(config[place[0]], place[1:], part)} if place else part
 
@@ -138,7 +137,7 @@ def _of_vllm(line: CommandLine, part: Part, remarks: list[str]) -> dict[str, Any
     return _each_block(changed, part, lambda block: _as_vllm(block, changed, part, remarks))
 
 
-def _of_old_vllm(line: CommandLine, part: Part, remarks: list[str]) -> dict[str, Any]:
+def _of_old_vllm(line: CommandLine, part: Part, remarks: list[str]) -> Values:
     """vLLM with transformers 4, which has the base outside the block."""
     scaling, base = line.last("--rope-scaling"), line.last("--rope-theta")
     if part.mapping.get("rope_parameters") is not None:
@@ -158,7 +157,7 @@ def _of_old_vllm(line: CommandLine, part: Part, remarks: list[str]) -> dict[str,
     return _each_block(changed, part, lambda block: _with_multiplier(_as_dynamic(block, changed, part, None), part))
 
 
-def _of_sglang(line: CommandLine, part: Part, remarks: list[str]) -> dict[str, Any]:
+def _of_sglang(line: CommandLine, part: Part, remarks: list[str]) -> Values:
     """SGLang merges a block of the whole config, and replaces that of a part."""
     own = _at(line.last("--json-model-override-args") or {}, part, line, remarks)
     changed = _completed(part)
@@ -193,7 +192,7 @@ def _of_lmdeploy(line: CommandLine, part: Part, remarks: list[str]) -> dict[str,
     return _each_block(changed, part, read)
 
 
-ENGINES: dict[str, Callable[[CommandLine, Part, list[str]], dict[str, Any]]] = {
+ENGINES: dict[str, Callable[[CommandLine, Part, list[str]], Values]] = {
     "vllm": _of_vllm,
     "vllm-0.8": _of_old_vllm,
     "sglang": _of_sglang,
@@ -201,13 +200,13 @@ ENGINES: dict[str, Callable[[CommandLine, Part, list[str]], dict[str, Any]]] = {
 }
 
 
-def _removes_block(own: Mapping[str, Any]) -> bool:
+def _removes_block(own: Config) -> bool:
     """Whether flags set `rope_scaling`, another name of the block, to null before they set `rope_parameters`."""
     names = [key for key in own if key in BLOCK_KEYS]
     return names == ["rope_scaling", "rope_parameters"] and own["rope_scaling"] is None
 
 
-def _at(overrides: Mapping[str, Any], part: Part, line: CommandLine, remarks: list[str]) -> Mapping[str, Any]:
+def _at(overrides: Config, part: Part, line: CommandLine, remarks: list[str]) -> Config:
     """The overrides of a part. Those outside it change nothing there."""
     found: Any = overrides
     for key in part.path:
@@ -228,7 +227,7 @@ def _at(overrides: Mapping[str, Any], part: Part, line: CommandLine, remarks: li
     return found
 
 
-def _completed(part: Part) -> dict[str, Any]:
+def _completed(part: Part) -> Values:
     """The part with its block as transformers completes it when it loads the config."""
     found = dict(part.mapping)
     raw = found.get("rope_parameters") or found.get("rope_scaling")
@@ -244,7 +243,7 @@ def _completed(part: Part) -> dict[str, Any]:
     return {**found, "rope_parameters" if "rope_parameters" in part.mapping else "rope_scaling": completed}
 
 
-def _block_completed(block: Any, outside: Mapping[str, Any]) -> Any:
+def _block_completed(block: Config, outside: Config) -> Any:
     if not isinstance(block, Mapping):
         return block
     found = dict(block)
@@ -258,9 +257,7 @@ def _block_completed(block: Any, outside: Mapping[str, Any]) -> Any:
     return found
 
 
-def _set_plain(
-    changed: dict[str, Any], own: Mapping[str, Any], part: Part, line: CommandLine, remarks: list[str]
-) -> None:
+def _set_plain(changed: Values, own: Config, part: Part, line: CommandLine, remarks: list[str]) -> None:
     """Set keys outside the block. transformers has copied the base and the fraction into it before."""
     if "model_type" in own:
         raise wrong_value(f"model_type must not be in flags; got {own['model_type']!r:.100}")
@@ -274,10 +271,10 @@ def _set_plain(
 
 
 def _merge_block(
-    changed: dict[str, Any],
-    value: Mapping[str, Any],
+    changed: Values,
+    value: Config,
     part: Part,
-    merged: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]],
+    merged: Callable[[Config, Config], Values],
     line: CommandLine,
     remarks: list[str],
 ) -> None:
@@ -299,14 +296,14 @@ def _merge_block(
 
 
 def _replace_block(
-    changed: dict[str, Any], value: Mapping[str, Any], part: Part, base: float, line: CommandLine, remarks: list[str]
+    changed: Values, value: Config, part: Part, base: float, line: CommandLine, remarks: list[str]
 ) -> None:
     """Replace the block. What transformers had copied into the old one is lost with it."""
     fraction, default = _fraction(changed, part), part.family.default(PARTIAL_KEYS[0])
     lost = f"{line.name} replaces rope_parameters, and without {PARTIAL_KEYS[0]} rotates whole heads"
     _drop(changed, (*BLOCK_KEYS, *_base_keys(part), *PARTIAL_KEYS, ORIGINAL))
 
-    def completed(block: Any) -> Any:
+    def completed(block: Config) -> Any:
         if not isinstance(block, Mapping):
             return block
         found = {"rope_type": "default", "rope_theta": base, **block}
@@ -326,7 +323,7 @@ def _replace_block(
     )
 
 
-def _fraction(changed: Mapping[str, Any], part: Part) -> Any:
+def _fraction(changed: Config, part: Part) -> Any:
     """The fraction of channels that the config states."""
     places = (*_blocks(changed, part), changed)
     return next((each[key] for each in places for key in PARTIAL_KEYS if each.get(key) is not None), None)
@@ -339,12 +336,12 @@ def _base_keys(part: Part) -> tuple[str, ...]:
     return (*BASE_KEYS, *part.family.quirks.base_keys, *others)
 
 
-def _drop(changed: dict[str, Any], keys: Iterable[str]) -> None:
+def _drop(changed: Values, keys: Iterable[str]) -> None:
     for key in keys:
         changed.pop(key, None)
 
 
-def _blocks(changed: Mapping[str, Any], part: Part) -> list[dict[str, Any]]:
+def _blocks(changed: Config, part: Part) -> list[Values]:
     """The block, or the blocks of all types of layers."""
     block = changed.get("rope_parameters") or changed.get("rope_scaling") or {}
     if not nested_by(Keys("the config", changed), part.family):
@@ -352,9 +349,7 @@ def _blocks(changed: Mapping[str, Any], part: Part) -> list[dict[str, Any]]:
     return [each for each in block.values() if isinstance(each, dict)]
 
 
-def _each_block(
-    changed: dict[str, Any], part: Part, read: Callable[[Mapping[str, Any]], dict[str, Any]]
-) -> dict[str, Any]:
+def _each_block(changed: Values, part: Part, read: Callable[[Config], Values]) -> Values:
     """The config with its blocks as the engine reads them."""
     name = next((key for key in BLOCK_KEYS if changed.get(key)), "")
     if not name:
@@ -368,7 +363,7 @@ def _each_block(
     return {**changed, name: read(block)}
 
 
-def _as_vllm(block: Mapping[str, Any], changed: Mapping[str, Any], part: Part, remarks: list[str]) -> dict[str, Any]:
+def _as_vllm(block: Config, changed: Config, part: Part, remarks: list[str]) -> Values:
     """A block with the keys that vLLM reads, and for rules that vLLM computes in another way, with their result."""
     rule, family = block.get("rope_type", "default"), part.family
     if part.model_type == "gpt_oss":
@@ -410,7 +405,7 @@ def _as_vllm(block: Mapping[str, Any], changed: Mapping[str, Any], part: Part, r
     return _as_longrope(found, changed) if rule == "longrope" else found
 
 
-def _as_sglang(block: Mapping[str, Any], changed: Mapping[str, Any], part: Part) -> dict[str, Any]:
+def _as_sglang(block: Config, changed: Config, part: Part) -> Values:
     """The same for SGLang, whose YaRN reads `attn_factor` in place of `attention_factor`."""
     found = _without_rule(block)
     rule = found.get("rope_type")
@@ -421,7 +416,7 @@ def _as_sglang(block: Mapping[str, Any], changed: Mapping[str, Any], part: Part)
     return _with_multiplier(_as_dynamic(found, changed, part, None), part)
 
 
-def _without_rule(block: Mapping[str, Any]) -> dict[str, Any]:
+def _without_rule(block: Config) -> Values:
     """A block without the parameters of rules, if it has none: nothing reads them."""
     is_default = block.get("rope_type") == "default"
     parameters = {key for must, may in VLLM_RULES.values() for key in (*must, *may)} if is_default else set()
@@ -432,7 +427,7 @@ def _is_deepseek(family: Family) -> bool:
     return family.is_latent and family.quirks.scales_softmax
 
 
-def _as_longrope(block: dict[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+def _as_longrope(block: Values, changed: Config) -> Values:
     """LongRoPE, whose factor is the ratio of lengths."""
     length, original = changed.get(LENGTH), block.get(ORIGINAL)
     if not isinstance(length, int) or not isinstance(original, int) or original < 1:
@@ -440,7 +435,7 @@ def _as_longrope(block: dict[str, Any], changed: Mapping[str, Any]) -> dict[str,
     return {**block, "factor": max(1.0, length / original)}
 
 
-def _as_dynamic(block: Mapping[str, Any], changed: Mapping[str, Any], part: Part, trained: Any) -> dict[str, Any]:
+def _as_dynamic(block: Config, changed: Config, part: Part, trained: Any) -> Values:
     """Dynamic NTK with the same frequencies for all lengths: the parameter `alpha` of Hunyuan says so.
 
     `trained` is the divisor of vLLM 0.33. Without it, the frequencies are those of `factor` times the length.
@@ -461,7 +456,7 @@ def _as_dynamic(block: Mapping[str, Any], changed: Mapping[str, Any], part: Part
     return {**found, "rope_type": "dynamic", "alpha": alpha}
 
 
-def _with_multiplier(block: dict[str, Any], part: Part) -> dict[str, Any]:
+def _with_multiplier(block: Values, part: Part) -> Values:
     """YaRN of SGLang and older versions of vLLM: `attn_factor` multiplies what follows from the factor."""
     rule = block.get("rope_type") or block.get("type")
     if rule not in ("yarn", "deepseek_yarn"):

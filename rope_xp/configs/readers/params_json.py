@@ -1,6 +1,5 @@
 """Read the params.json of Meta's and of Mistral's checkpoints. Both pair neighbouring channels."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from rope_xp.arrays import checks
@@ -8,6 +7,7 @@ from rope_xp.configs.families.family import INTERLEAVED, LATENT, Axes, Family, L
 from rope_xp.configs.families.layer_types import no_rope_layers
 from rope_xp.configs.keys import ORIGINAL, Keys, require_spelling
 from rope_xp.errors import wrong_value
+from rope_xp.types import Config, Values
 
 # Keys that only Llama 4 has.
 LLAMA4_KEYS = {"moe_args", "nope_layer_interval", "attention_chunk_size", "use_qk_norm", "rope_high_freq_factor"}
@@ -18,7 +18,7 @@ LATENT_TEXT = Family(head_dim=LATENT, pairing=INTERLEAVED)
 VISION = Family(pairing=INTERLEAVED, axes=Axes("even_odd", 2))
 
 
-def meta_as_config(keys: Keys, part: str | None) -> tuple[dict[str, Any], Family]:
+def meta_as_config(keys: Keys, part: str | None) -> tuple[Values, Family]:
     """Llama 1 to 4 and CodeLlama.
 
     References
@@ -43,7 +43,7 @@ def meta_as_config(keys: Keys, part: str | None) -> tuple[dict[str, Any], Family
     return config, TEXT
 
 
-def _llama3_block(keys: Keys, is_llama4: bool) -> dict[str, Any]:
+def _llama3_block(keys: Keys, is_llama4: bool) -> Values:
     name = "Llama 4" if is_llama4 else "Llama 3"
     factor, high = (16.0, 1.0) if is_llama4 else (8.0, 4.0)
     if not is_llama4 and keys.get("rope_scaling_factor") is None:
@@ -59,7 +59,7 @@ def _llama3_block(keys: Keys, is_llama4: bool) -> dict[str, Any]:
     }
 
 
-def mistral_as_config(keys: Keys, part: str | None) -> tuple[dict[str, Any], Family]:
+def mistral_as_config(keys: Keys, part: str | None) -> tuple[Values, Family]:
     """Text models of Mistral, and the vision encoder of Pixtral.
 
     References
@@ -96,7 +96,7 @@ def _base_of_mistral(keys: Keys) -> Any:
     return value_or_default(keys, "frequencies", "rope_theta", 10_000.0, source)
 
 
-def _yarn_block(keys: Keys, yarn: Keys, is_latent: bool) -> dict[str, Any]:
+def _yarn_block(keys: Keys, yarn: Keys, is_latent: bool) -> Values:
     """`beta` and `alpha` are YaRN's `beta_fast` and `beta_slow`. Without `apply_scale`, the attention factor is 1."""
     block = {"rope_type": "yarn", "factor": yarn.get("factor"), ORIGINAL: yarn.get(ORIGINAL)}
     for name, value in block.items():
@@ -114,7 +114,7 @@ def _yarn_block(keys: Keys, yarn: Keys, is_latent: bool) -> dict[str, Any]:
     return block
 
 
-def _vision_encoder(keys: Keys) -> dict[str, Any]:
+def _vision_encoder(keys: Keys) -> Values:
     encoder = keys.nested("vision_encoder")
     if not encoder.mapping:
         raise wrong_value("vision_encoder must be given for part='vision'; got none")
@@ -143,7 +143,7 @@ def value_or_default(keys: Keys, row: str, name: str, default: Any, source: str)
     return value
 
 
-def _sizes(keys: Keys) -> Mapping[str, Any]:
+def _sizes(keys: Keys) -> Config:
     """The width of a head. Without `head_dim`, it is the quotient of the width and the heads."""
     names = {"head_dim": "head_dim", "dim": "hidden_size", "n_heads": "num_attention_heads"}
     return {known: keys.get(name) for name, known in names.items()} | {"num_hidden_layers": keys.get("n_layers")}

@@ -4,13 +4,13 @@ Each function reads the keys of its family, and sets the known keys that have th
 in the checkpoints, and in vLLM and SGLang.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import ceil, log
-from typing import Any
 
 from rope_xp.arrays import checks
 from rope_xp.configs.keys import Keys
 from rope_xp.errors import wrong_value
+from rope_xp.types import Config, Values
 
 # Families whose attention is not rotated.
 UNROTATED = ("glm5_next_text", "inkling2_text", "jamba", "kimi_linear", "nemotron_h")
@@ -19,7 +19,7 @@ NOT_ROTARY = {name: "biases that grow with the distance (ALiBi)" for name in ("b
 
 GROK_FAMILIES = ("git", "grok-1", "grok1")
 # Keys that must have this value in a family.
-REQUIRED_VALUES: dict[str, dict[str, Any]] = {
+REQUIRED_VALUES: dict[str, Values] = {
     "bailing_moe_linear": {"linear_rope": True},  # whether layers with linear attention are rotated
     "chatglm": {"position_encoding_2d": False},
     "ernie4_5_moe_vl": {"rope_3d": True},
@@ -43,7 +43,7 @@ def set_known_keys(keys: Keys, seq_len: int | None) -> None:
         SET_KNOWN_KEYS[keys.model_type](keys, seq_len)
 
 
-def variant_of(mapping: Mapping[str, Any], model_type: str) -> str:
+def variant_of(mapping: Config, model_type: str) -> str:
     """The family of a config. DeepSeek-V2 is another family if it has no latent attention, as in DeepSeek-OCR."""
     return "deepseek" if model_type == "deepseek_v2" and mapping.get("use_mla") is False else model_type
 

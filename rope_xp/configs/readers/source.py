@@ -8,9 +8,10 @@ from typing import Any
 from rope_xp.configs.readers.files import MAX_BITS, MAX_LEVELS, MAX_VALUES, json_of_file
 from rope_xp.configs.readers.gguf_file import gguf_metadata
 from rope_xp.errors import wrong, wrong_type, wrong_value
+from rope_xp.types import Config
 
 
-def mapping_of(config: Any) -> Mapping[str, Any]:
+def mapping_of(config: Config) -> Config:
     """The content of a config."""
     if isinstance(config, Mapping):
         found = config
@@ -57,7 +58,7 @@ def _from_file(path: Path) -> Any:
     return gguf_metadata(path) if path.suffix.lower() == ".gguf" else json_of_file(path)
 
 
-def file_of(config: Any) -> str:
+def file_of(config: Config) -> str:
     """The path of the file that is read; empty if the config is no path."""
     if not isinstance(config, (str, os.PathLike)):
         return ""

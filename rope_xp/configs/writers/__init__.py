@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from rope_xp.arrays import checks
 from rope_xp.errors import wrong_value
+from rope_xp.types import Embedding
 
 Target = Literal[
     "transformers",
@@ -126,7 +127,7 @@ def config_for(rope: Any, target: Any, options: Options) -> Any:
     return _function(writer.place)(rope, options)
 
 
-def require_layers(rope: Any, target: str, accepted: str) -> None:
+def require_layers(rope: Embedding, target: str, accepted: str) -> None:
     """The layers with this embedding must be those that a target's settings are for: `Writer.layers`."""
     found = rope._provenance.layer_type
     if found and accepted == "all":

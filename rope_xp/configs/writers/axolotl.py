@@ -1,13 +1,12 @@
 """Write an embedding for Axolotl, which trains models of transformers 5."""
 
-from typing import Any
-
 from rope_xp.configs.writers import Options
 from rope_xp.configs.writers.transformers import transformers_keys
 from rope_xp.errors import wrong_value
+from rope_xp.types import Embedding, Values
 
 
-def axolotl_keys(rope: Any, options: Options) -> dict[str, Any]:
+def axolotl_keys(rope: Embedding, options: Options) -> Values:
     """A key of Axolotl's YAML file. Its values become attributes of the config of transformers, one by one."""
     if rope._provenance.path:
         raise wrong_value(

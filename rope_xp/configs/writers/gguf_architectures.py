@@ -6,9 +6,11 @@ llama.cpp permutes the projections of queries and keys where the layout of its t
 architecture, deepseek2-ocr, has the type NORM but is rotated as NEOX (`src/models/deepseek2.cpp`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import log
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from rope_xp.types import Config
 
 # Tensors that divide frequencies. Their values are float32.
 FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
@@ -168,7 +170,7 @@ _LAYOUTS = {
 }
 
 
-def gguf_layout(metadata: Mapping[str, Any]) -> str | None:
+def gguf_layout(metadata: Config) -> str | None:
     """The layout that llama.cpp uses for a file with this metadata; None if it has none, or is not in the lists."""
     architecture = metadata.get("general.architecture")
     if architecture == "glm4" and metadata.get("glm4.rope.dimension_sections"):
@@ -176,7 +178,7 @@ def gguf_layout(metadata: Mapping[str, Any]) -> str | None:
     return _LAYOUTS.get(architecture) if isinstance(architecture, str) else None
 
 
-def order_of(metadata: Mapping[str, Any]) -> str | None:
+def order_of(metadata: Config) -> str | None:
     """How llama.cpp assigns pairs to several position axes, as the order of `Sections`; None for one axis."""
     architecture = metadata.get("general.architecture")
     if architecture in AXES_IF_SECTIONS:

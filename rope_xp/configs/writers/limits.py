@@ -6,9 +6,10 @@ from typing import Any
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import DynamicNTKScaling, NTKScaling, Scaling, YarnScaling
 from rope_xp.frequencies.by_factor import ntk_base
+from rope_xp.types import Embedding
 
 
-def require_only(rope: Any, target: str, *accepted: str) -> None:
+def require_only(rope: Embedding, target: str, *accepted: str) -> None:
     """Raise an error if the embedding has a property that no target has, unless this one accepts it."""
     found = {
         "inv_freq": rope.base is None,
@@ -22,21 +23,21 @@ def require_only(rope: Any, target: str, *accepted: str) -> None:
         raise wrong_value(f"the embedding must be expressible {target}; got {names}")
 
 
-def require_text(rope: Any, target: str) -> None:
+def require_text(rope: Embedding, target: str) -> None:
     """The embedding must not be that of an image or audio encoder, whose rotation no setting changes."""
     path = rope._provenance.path
     if any("vision" in key or "audio" in key for key in path):
         raise wrong_value(f"part must be the text model for {target}; got {'.'.join(path)}")
 
 
-def require_attention_factor(rope: Any) -> None:
+def require_attention_factor(rope: Embedding) -> None:
     """The attention factor must follow from the scaling."""
     rule = Scaling() if rope.scaling is None else rope.scaling
     if rope.attention_factor != rule.resolved_attention_factor:
         raise wrong_value(f"attention_factor must be that of scaling; got {rope.attention_factor}")
 
 
-def require_pairing(rope: Any, layout: str, target: str, call: str) -> None:
+def require_pairing(rope: Embedding, layout: str, target: str, call: str) -> None:
     """Channels must be paired as in the target's checkpoints. The error says how to convert the weights."""
     if rope.layout.removesuffix("_to_half") != layout:
         raise wrong_value(
@@ -66,7 +67,7 @@ def base_and_rule(rope: Any, target: str) -> tuple[float, Scaling | None]:
     return rope.base, None if type(rule) is Scaling else rule
 
 
-def mscales(rope: Any, rule: YarnScaling, target: str) -> dict[str, float]:
+def mscales(rope: Embedding, rule: YarnScaling, target: str) -> dict[str, float]:
     """DeepSeek's `mscale` and `mscale_all_dim`, for targets that compute the attention factor from them.
 
     They are omitted if the attention factor is that of the paper, as their defaults are 1 and 0.

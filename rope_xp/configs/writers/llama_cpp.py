@@ -17,6 +17,7 @@ from rope_xp.configs.writers import gguf_architectures as gguf
 from rope_xp.configs.writers.limits import base_and_rule, require_only, require_pairing
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import LinearScaling, Llama3Scaling, LongRopeScaling, YarnScaling, geometric
+from rope_xp.types import Embedding, Values
 
 TARGET = "llama.cpp"
 BASE, SCALING = "rope.freq_base", "rope.scaling."
@@ -66,7 +67,7 @@ class File(NamedTuple):
             )
 
 
-def gguf_metadata(rope: Any, options: Options) -> dict[str, Any]:
+def gguf_metadata(rope: Embedding, options: Options) -> Values:
     """Metadata by the names of gguf-py, and the values of tensors that divide frequencies."""
     file = _file(rope, options, are_flags=False)
     name = file.name
@@ -82,7 +83,7 @@ def gguf_metadata(rope: Any, options: Options) -> dict[str, Any]:
     return {"general.architecture": name, **keys}
 
 
-def llama_cpp_flags(rope: Any, options: Options) -> list[str]:
+def llama_cpp_flags(rope: Embedding, options: Options) -> list[str]:
     """Arguments for a file that has the widths, the sections and the layout, and no tensors of factors."""
     file = _file(rope, options, are_flags=True)
     if file.name is None:
@@ -122,7 +123,7 @@ def with_length(flags: list[str], length: int, rope: Any, options: Options) -> l
     return flags
 
 
-def with_context_length(metadata: dict[str, Any], length: int, rope: Any, options: Options) -> dict[str, Any]:
+def with_context_length(metadata: Values, length: int, rope: Embedding, options: Options) -> Values:
     """The same metadata, and the length of the context, at which the server of llama.cpp ends."""
     return {**metadata, f"{metadata['general.architecture']}.context_length": length}
 
@@ -177,7 +178,7 @@ def _architecture(rope: Any, given: Any) -> str | None:
     return given
 
 
-def _widths(file: File, rope: Any, name: str) -> dict[str, Any]:
+def _widths(file: File, rope: Embedding, name: str) -> Values:
     """The width of a head and of its rotated part, which must be what the architecture can have."""
     require_only(rope, "in a GGUF file")
     metadata = {"general.architecture": name}
@@ -196,7 +197,7 @@ def _widths(file: File, rope: Any, name: str) -> dict[str, Any]:
     return {"attention.key_length": rope.head_dim, "rope.dimension_count": rope.rotary_dim}
 
 
-def _require_whole_head(file: File, rope: Any) -> None:
+def _require_whole_head(file: File, rope: Embedding) -> None:
     """The whole head must be rotated if the architecture can do nothing else."""
     is_whole = file.reading is not None and file.reading.fixed.get("rotated") == 1.0
     if is_whole and file.name not in gguf.LATENT and rope.rotary_dim != rope.head_dim:
@@ -206,7 +207,7 @@ def _require_whole_head(file: File, rope: Any) -> None:
         )
 
 
-def _sections(file: File, rope: Any, name: str) -> dict[str, Any]:
+def _sections(file: File, rope: Embedding, name: str) -> Values:
     """The pairs of four position axes."""
     sections, order = rope.sections, None
     if sections is not None:
@@ -221,7 +222,7 @@ def _sections(file: File, rope: Any, name: str) -> dict[str, Any]:
     return {"rope.dimension_sections": [*sections.sizes, 0, 0, 0, 0][:4]}
 
 
-def _require_order(file: File, rope: Any) -> None:
+def _require_order(file: File, rope: Embedding) -> None:
     """The order of sections must be one of llama.cpp's."""
     sections = rope.sections
     if sections is None or sections.order == "chunked":
@@ -245,7 +246,7 @@ def _require_order(file: File, rope: Any) -> None:
     )
 
 
-def _frequencies(file: File, rope: Any) -> dict[str, Any]:
+def _frequencies(file: File, rope: Embedding) -> Values:
     """The base and the scaling rule. Rules that llama.cpp does not have become a divisor of each frequency."""
     require_only(rope, f"in {TARGET}", "first_channel", "blocks")
     if file.are_flags:
@@ -273,7 +274,7 @@ def _frequencies(file: File, rope: Any) -> dict[str, Any]:
     return keys | {**_plain(file), gguf.FREQS: factors}
 
 
-def _base(file: File, base: float) -> dict[str, Any]:
+def _base(file: File, base: float) -> Values:
     """The base, if the architecture does not have it anyway."""
     if file.reading is not None and file.reading.fixed.get("base") == base:
         return {}
@@ -281,13 +282,13 @@ def _base(file: File, base: float) -> dict[str, Any]:
     return {BASE: base}
 
 
-def _plain(file: File) -> dict[str, Any]:
+def _plain(file: File) -> Values:
     """No scaling. A file of Grok may have a blend that arguments must end."""
     ended = file.are_flags and file.surely_reads(EXTRAPOLATION, "yarn")
     return {TYPE: "none", **({EXTRAPOLATION: 0.0} if ended else {})}
 
 
-def _require_known_latent(file: File, rope: Any, rule: Any) -> None:
+def _require_known_latent(file: File, rope: Embedding, rule: Any) -> None:
     """What llama.cpp multiplies the softmax scale of latent attention by depends on the architecture."""
     family = rope._provenance.model_type
     if file.name is None and rule is not None and family in gguf.OTHER_LATENT:
@@ -301,7 +302,7 @@ def _is_close(one: float, other: float) -> bool:
     return isclose(one, other, rel_tol=1e-9)
 
 
-def _require_softmax_scale(file: File, rope: Any, computed: float) -> None:
+def _require_softmax_scale(file: File, rope: Embedding, computed: float) -> None:
     if not _is_close(rope.softmax_scale, computed):
         raise wrong_value(
             f"softmax_scale must be {computed:g} in {TARGET} for architecture {file.name!r} with this "
@@ -309,7 +310,7 @@ def _require_softmax_scale(file: File, rope: Any, computed: float) -> None:
         )
 
 
-def _of_longrope(file: File, rope: Any, rule: LongRopeScaling) -> dict[str, Any]:
+def _of_longrope(file: File, rope: Embedding, rule: LongRopeScaling) -> Values:
     """LongRoPE. llama.cpp uses the long factors if the context is longer than the original one."""
     file.require(gguf.LONG, "longrope")
     if rule.short_mscale != rule.long_mscale and rule.attention_factor is None:
@@ -350,7 +351,7 @@ def _betas(file: File, rule: YarnScaling) -> dict[str, float]:
     return wanted | extra
 
 
-def _attention(file: File, rope: Any, rule: YarnScaling) -> dict[str, float]:
+def _attention(file: File, rope: Embedding, rule: YarnScaling) -> dict[str, float]:
     """The factor of the tables and that of the softmax scale: by the multiplier, else by `rope.scaling.attn_factor`."""
     name, factor = file.name, rule.factor
     multiplier = 0.0

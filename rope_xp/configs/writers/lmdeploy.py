@@ -10,12 +10,13 @@ from rope_xp.configs.writers.limits import base_and_rule, unsupported
 from rope_xp.configs.writers.sglang import overrides, reading_of, require_read, sections_and_fraction
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import DynamicNTKScaling, LinearScaling, Llama3Scaling, LongRopeScaling, YarnScaling
+from rope_xp.types import Embedding, Values
 
 TARGET = "lmdeploy"
 ORIGINAL, LENGTH = "original_max_position_embeddings", "max_position_embeddings"
 
 
-def lmdeploy_flags(rope: Any, options: Options) -> list[str]:
+def lmdeploy_flags(rope: Embedding, options: Options) -> list[str]:
     """`--hf-overrides` with the `rope_parameters` of the config."""
     table = engines.table("lmdeploy", options.engine_version)
     known = reading_of(rope, table)
@@ -34,7 +35,7 @@ def with_length(flags: list[str], length: int) -> list[str]:
     return ["--session-len", str(length), *flags]
 
 
-def _of_rule(rope: Any, rule: Any) -> tuple[str, dict[str, Any], dict[str, Any]]:
+def _of_rule(rope: Embedding, rule: Any) -> tuple[str, Values, Values]:
     """The name of a rule, the keys of its block, and keys outside it."""
     if not isinstance(rule, YarnScaling) and rope.softmax_scale != 1.0:
         raise wrong_value(f"softmax_scale must be 1 in {TARGET} without YaRN; got {rope.softmax_scale}")
@@ -58,7 +59,7 @@ def _of_rule(rope: Any, rule: Any) -> tuple[str, dict[str, Any], dict[str, Any]]
     raise unsupported(rule, TARGET)
 
 
-def _of_longrope(rope: Any, rule: LongRopeScaling) -> tuple[dict[str, Any], dict[str, Any]]:
+def _of_longrope(rope: Embedding, rule: LongRopeScaling) -> tuple[Values, Values]:
     """LongRoPE, whose attention factor lmdeploy computes from the length of the config."""
     original = rule.original_max_position_embeddings
     length = round(rule.factor * original) if rule.factor else original

@@ -1,16 +1,15 @@
 """Write an embedding for LM Studio: the settings with which it loads a GGUF file into llama.cpp."""
 
-from typing import Any
-
 from rope_xp.configs.writers import Options
 from rope_xp.configs.writers.limits import base_and_rule, require_attention_factor, require_only
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import LinearScaling
+from rope_xp.types import Embedding, Values
 
 TARGET = "LM Studio"
 
 
-def lmstudio_keys(rope: Any, options: Options) -> dict[str, Any]:
+def lmstudio_keys(rope: Embedding, options: Options) -> Values:
     """The keys of a load config. The file has all else: the layout, the rotated channels, factors of frequencies."""
     require_only(rope, f"in {TARGET}")
     base, rule = base_and_rule(rope, TARGET)
@@ -27,6 +26,6 @@ def lmstudio_keys(rope: Any, options: Options) -> dict[str, Any]:
     return {"ropeFrequencyBase": base, **scale}
 
 
-def with_length(settings: dict[str, Any], length: int) -> dict[str, Any]:
+def with_length(settings: Values, length: int) -> Values:
     """The same, for sequences of this length."""
     return {**settings, "contextLength": length}

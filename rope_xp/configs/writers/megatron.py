@@ -7,18 +7,19 @@ from rope_xp.configs.writers.limits import base_and_rule, mscales, require_atten
 from rope_xp.configs.writers.transformers import rotated_fraction
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import LinearScaling, Llama3Scaling, YarnScaling
+from rope_xp.types import Embedding, Values
 
 TARGET = "Megatron-LM"
 ORIGINAL = "original_max_position_embeddings"
 
 
-def megatron_arguments(rope: Any, options: Options) -> dict[str, Any]:
+def megatron_arguments(rope: Embedding, options: Options) -> Values:
     """Arguments by the names of the command line, with underscores."""
     require_only(rope, f"in {TARGET}")
     # Only latent attention writes to the two halves, and only it has a softmax scale.
     is_latent = rope.layout == "interleaved_to_half" or (rope.layout == "interleaved" and rope.softmax_scale != 1.0)
     base, rule = base_and_rule(rope, TARGET)
-    arguments: dict[str, Any] = {
+    arguments: Values = {
         "position_embedding_type": "rope",
         "rotary_base": _whole("base", base),
         "kv_channels": rope.head_dim,
@@ -45,7 +46,7 @@ def _whole(name: str, number: float) -> int:
     return int(number)
 
 
-def _of_rule(rule: Any) -> dict[str, Any]:
+def _of_rule(rule: Any) -> Values:
     if rule is None:
         return {}
     if isinstance(rule, LinearScaling):
@@ -60,7 +61,7 @@ def _of_rule(rule: Any) -> dict[str, Any]:
     return {"use_rope_scaling": True, "rope_scaling_factor": rule.factor}
 
 
-def _of_sections(rope: Any, rule: Any) -> dict[str, Any]:
+def _of_sections(rope: Embedding, rule: Any) -> Values:
     """Several position axes, one after the other. Positions may be divided."""
     if rope.sections.order != "chunked" or rope.sections.axes != 3 or rope.layout != "half":
         raise wrong_value(
@@ -73,7 +74,7 @@ def _of_sections(rope: Any, rule: Any) -> dict[str, Any]:
     return {"position_embedding_type": "mrope", "mrope_section": list(rope.sections.sizes), **_of_rule(rule)}
 
 
-def _of_yarn(rope: Any, rule: YarnScaling) -> dict[str, Any]:
+def _of_yarn(rope: Embedding, rule: YarnScaling) -> Values:
     """YaRN, which rotates whole heads in the layout "half"."""
     if rope.layout != "half" or rope.rotary_dim != rope.head_dim:
         raise wrong_value(
@@ -93,7 +94,7 @@ def _of_yarn(rope: Any, rule: YarnScaling) -> dict[str, Any]:
     }
 
 
-def _latent(rope: Any, rule: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+def _latent(rope: Embedding, rule: Any, arguments: Values) -> Values:
     """Latent attention, whose rotated part of the head is `qk_pos_emb_head_dim`."""
     arguments |= {"multi_latent_attention": True, "rotary_interleaved": False}
     arguments["qk_pos_emb_head_dim"] = arguments.pop("kv_channels")

@@ -1,7 +1,5 @@
 """Write an embedding as keys of the params.json of Meta's checkpoints."""
 
-from typing import Any
-
 from rope_xp.configs.writers import Options
 from rope_xp.configs.writers.limits import (
     base_and_rule,
@@ -12,9 +10,10 @@ from rope_xp.configs.writers.limits import (
 )
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import Llama3Scaling
+from rope_xp.types import Embedding, Values
 
 
-def meta_keys(rope: Any, options: Options) -> dict[str, Any]:
+def meta_keys(rope: Embedding, options: Options) -> Values:
     """`rope_theta` and `use_scaled_rope`. Only Llama 4's program reads another factor than 8."""
     target = "Meta's params.json"
     require_only(rope, f"in {target}")
@@ -25,7 +24,7 @@ def meta_keys(rope: Any, options: Options) -> dict[str, Any]:
         raise wrong_value(f"rotary_dim must be head_dim={rope.head_dim} in {target}; got {rope.rotary_dim}")
     require_pairing(rope, "interleaved", target, 'to_config("meta")')
     base, rule = base_and_rule(rope, target)
-    keys: dict[str, Any] = {"rope_theta": base, "use_scaled_rope": rule is not None}
+    keys: Values = {"rope_theta": base, "use_scaled_rope": rule is not None}
     if rule is None:
         return keys
     if not isinstance(rule, Llama3Scaling):

@@ -18,6 +18,7 @@ from rope_xp.frequencies import (
     ProportionalScaling,
     YarnScaling,
 )
+from rope_xp.types import Values
 
 TARGET = "MLX"
 RULES = ("linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
@@ -33,7 +34,7 @@ LAYOUTS = ("rope_traditional", "rope_interleave")
 USUAL = "llama"
 
 
-def mlx_keys(rope: Any, options: Options) -> dict[str, Any]:
+def mlx_keys(rope: Any, options: Options) -> Values:
     """The keys that the class for the model type of the file reads; without one, those of most classes."""
     table = engines.table("mlx-lm", options.engine_version)
     origin = rope._provenance
@@ -68,7 +69,7 @@ def _names(table: engines.Table, origin: Any) -> list[str]:
     return []
 
 
-def _of_class(rope: Any, table: engines.Table, name: str) -> dict[str, Any]:
+def _of_class(rope: Any, table: engines.Table, name: str) -> Values:
     reading, path = table.readings[name], rope._provenance.path
     if path != reading.path and (path or not reading.flat):
         raise wrong_value(
@@ -78,9 +79,9 @@ def _of_class(rope: Any, table: engines.Table, name: str) -> dict[str, Any]:
     return _nested(_Class(rope, f"{table.name} must", reading, f" for model type {name!r}").keys(), path)
 
 
-def _nested(keys: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+def _nested(keys: Values, path: tuple[str, ...]) -> Values:
     """Keys with dots as mappings, below a path."""
-    found: dict[str, Any] = {}
+    found: Values = {}
     for key, value in keys.items():
         *outer, last = *path, *key.split(".")
         place = found
@@ -99,7 +100,7 @@ class _Class:
     def __init__(self, rope: Any, engine: str, reading: Reading, model: str = "") -> None:
         self.rope, self.engine, self.reading, self.model = rope, engine, reading, model
 
-    def keys(self) -> dict[str, Any]:
+    def keys(self) -> Values:
         """The keys outside the block, with dots, and the block."""
         rope, reading = self.rope, self.reading
         if reading.fixed.get("rotated") == 0.0:
@@ -122,11 +123,11 @@ class _Class:
         """The error for what a class does not do."""
         return wrong_value(f"{self.engine} {requirement}{self.model}; got {found}")
 
-    def fractions(self) -> dict[str, Any]:
+    def fractions(self) -> Values:
         """The rotated part of a head by the names for it."""
         return {**dict.fromkeys(FRACTIONS, rotated_fraction(self.rope)), "rotary_dim": self.rope.rotary_dim}
 
-    def stated(self, what: str, value: Any, by_name: dict[str, Any]) -> dict[str, Any]:
+    def stated(self, what: str, value: Any, by_name: Values) -> Values:
         """The key that the class reads for a value. A class that reads none must have the value without."""
         read = {key.rpartition(".")[2]: key for key in self.reading.keys}
         name = next((name for name in by_name if name in read), None)
@@ -148,7 +149,7 @@ class _Class:
             base, rule = base_and_rule(self.rope, TARGET)
         return base, rule
 
-    def block(self, rule: Any) -> dict[str, Any]:
+    def block(self, rule: Any) -> Values:
         """The block of the rule, and the keys outside that it needs."""
         rope, reading = self.rope, self.reading
         require_attention_factor(rope)
@@ -179,7 +180,7 @@ class _Class:
         values = {each.name: getattr(rule, each.name) for each in fields(rule) if each.name != "seq_len"}
         return self.placed(rule.rope_type, {"type": rule.rope_type, **values})
 
-    def placed(self, rule: str, values: dict[str, Any], unneeded: frozenset[str] = frozenset()) -> dict[str, Any]:
+    def placed(self, rule: str, values: Values, unneeded: frozenset[str] = frozenset()) -> Values:
         """The block with the keys that the class reads, and the keys that it reads outside: all but those unneeded."""
         reading = self.reading
         if rule not in reading.rules:
@@ -192,7 +193,7 @@ class _Class:
             raise self.unread(f"read {min(ignored)} with rule {rule!r}", "a class that does not")
         return {reading.block: types | inside, **outside}
 
-    def of_longrope(self, rule: LongRopeScaling) -> tuple[dict[str, Any], frozenset[str]]:
+    def of_longrope(self, rule: LongRopeScaling) -> tuple[Values, frozenset[str]]:
         """The block of LongRoPE, and what of it is not needed.
 
         MLX always uses the factors for long sequences, and never the layout "interleaved".
@@ -219,7 +220,7 @@ class _Class:
         return values | {"max_position_embeddings": length}, frozenset({"short_factor"})
 
 
-def _of_sections(sections: Any, rule: Any) -> dict[str, Any]:
+def _of_sections(sections: Any, rule: Any) -> Values:
     if sections.order != "chunked" or sections.axes != 3 or rule is not None:
         raise wrong_value(
             f"sections must be three in order 'chunked' and without scaling in {TARGET}; got {sections}, {rule}"

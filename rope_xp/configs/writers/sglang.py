@@ -4,7 +4,6 @@ The first part is shared with lmdeploy: a config's block is replaced on the comm
 """
 
 import json
-from collections.abc import Mapping
 from math import ceil, isclose
 from typing import Any
 
@@ -24,9 +23,10 @@ from rope_xp.frequencies import (
     Scaling,
     YarnScaling,
 )
+from rope_xp.types import Config, Embedding, Values
 
 
-def reading_of(rope: Any, table: Table) -> Reading | None:
+def reading_of(rope: Embedding, table: Table) -> Reading | None:
     """What the engine reads for the file of an embedding; None if the table does not have its model type."""
     provenance = rope._provenance
     require_text(rope, table.name)
@@ -37,7 +37,7 @@ def reading_of(rope: Any, table: Table) -> Reading | None:
     return known
 
 
-def require_read(rope: Any, table: Table, known: Reading | None, block: Mapping[str, Any], rule: str) -> None:
+def require_read(rope: Embedding, table: Table, known: Reading | None, block: Config, rule: str) -> None:
     """Raise an error if the engine would compute another embedding from a block, as far as its table knows."""
     if known is None:
         return
@@ -67,7 +67,7 @@ def require_read(rope: Any, table: Table, known: Reading | None, block: Mapping[
         raise error(f"mrope_interleaved with the rule {rule!r}")
 
 
-def sections_and_fraction(rope: Any, target: str) -> dict[str, Any]:
+def sections_and_fraction(rope: Embedding, target: str) -> Values:
     """The keys of several position axes and of heads that are rotated in part, which every rule may have."""
     require_only(rope, f"in {target}")
     if rope.softmax_scale == 1.0:
@@ -83,19 +83,19 @@ def sections_and_fraction(rope: Any, target: str) -> dict[str, Any]:
     return {**keys, "mrope_section": list(rope.sections.sizes), **interleaved}
 
 
-def overrides(known: Reading | None, path: tuple[str, ...], block: Mapping[str, Any], outside: Any) -> dict[str, Any]:
+def overrides(known: Reading | None, path: tuple[str, ...], block: Config, outside: Any) -> Values:
     """A config's keys that replace its block.
 
     Both programs merge a block with that of the file. `rope_scaling` is another name for the block, and null removes
     the file's, so that none of its keys stays.
     """
-    keys: dict[str, Any] = {"rope_scaling": None, "rope_parameters": dict(block), **outside}
+    keys: Values = {"rope_scaling": None, "rope_parameters": dict(block), **outside}
     for name in reversed(path if known is None else known.path):
         keys = {name: keys}
     return keys
 
 
-def innermost(keys: dict[str, Any]) -> dict[str, Any]:
+def innermost(keys: Values) -> Values:
     """The part of overrides that has the block."""
     while "rope_parameters" not in keys:
         (keys,) = keys.values()
@@ -108,7 +108,7 @@ ORIGINAL, LENGTH = "original_max_position_embeddings", "max_position_embeddings"
 LATENT = "deepseek_yarn"
 
 
-def sglang_flags(rope: Any, options: Options) -> list[str]:
+def sglang_flags(rope: Embedding, options: Options) -> list[str]:
     """`--json-model-override-args` with the `rope_parameters` of the config."""
     table = engines.table("sglang", options.engine_version)
     known = reading_of(rope, table)
@@ -146,7 +146,7 @@ def with_length(flags: list[str], length: int) -> list[str]:
     return ["--context-length", str(length), flags[0], json.dumps(written)]
 
 
-def _of_rule(rope: Any, rule: Any) -> tuple[str, dict[str, Any]]:
+def _of_rule(rope: Embedding, rule: Any) -> tuple[str, Values]:
     """A rule by SGLang's name, and the keys that SGLang reads for it."""
     if rope.softmax_scale != 1.0:
         raise wrong_value(f"softmax_scale must be 1 in {TARGET} without latent attention; got {rope.softmax_scale}")
@@ -177,18 +177,18 @@ def _of_rule(rope: Any, rule: Any) -> tuple[str, dict[str, Any]]:
     raise unsupported(rule, TARGET)
 
 
-def _yarn(rule: YarnScaling) -> dict[str, Any]:
+def _yarn(rule: YarnScaling) -> Values:
     return {name: getattr(rule, name) for name in ("factor", ORIGINAL, "beta_fast", "beta_slow")}
 
 
-def _of_latent_yarn(rope: Any, rule: YarnScaling) -> dict[str, Any]:
+def _of_latent_yarn(rope: Embedding, rule: YarnScaling) -> Values:
     """YaRN of latent attention: the ends of the ramp are rounded, and both factors follow from two keys."""
     if not rule.truncate:
         raise wrong_value(f"truncate must be True in {TARGET} with latent attention; got False")
     return {**_yarn(rule), **mscales(rope, rule, TARGET)}
 
 
-def _of_longrope(rope: Any, rule: LongRopeScaling) -> dict[str, Any]:
+def _of_longrope(rope: Embedding, rule: LongRopeScaling) -> Values:
     """LongRoPE. The attention factor is written, as SGLang's would follow from the length of the config."""
     if rope.layout != "half":
         raise wrong_value(f"layout must be 'half' with LongRoPE in {TARGET}; got {rope.layout!r}")

@@ -11,6 +11,7 @@ from rope_xp.configs.writers.limits import base_and_rule, require_attention_fact
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, NTKScaling, Scaling
 from rope_xp.provenance import with_provenance
+from rope_xp.types import Values
 
 ENGINE = "transformers"
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
@@ -24,7 +25,7 @@ BASES = ("rope_theta", "rotary_emb_base", "global_rope_theta")
 BASES_OF_SLIDING = ("rope_local_base_freq", "local_rope_theta", *BASES)
 
 
-def transformers_keys(rope: Any, options: Options) -> dict[str, Any]:
+def transformers_keys(rope: Any, options: Options) -> Values:
     """`rope_parameters`, as transformers 5 reads them."""
     table = _table(options.engine_version, 5)
     rope = _with_larger_base(rope, table)
@@ -37,7 +38,7 @@ def transformers_keys(rope: Any, options: Options) -> dict[str, Any]:
     return {"rope_type": block["rope_type"], **reads.base("rope_theta"), **fraction, **reads.rule(rule)}
 
 
-def transformers4_keys(rope: Any, options: Options) -> dict[str, Any]:
+def transformers4_keys(rope: Any, options: Options) -> Values:
     """Keys of a config.json, as transformers 4 reads them."""
     table = _table(options.engine_version, 4)
     rope = _with_larger_base(rope, table)
@@ -47,7 +48,7 @@ def transformers4_keys(rope: Any, options: Options) -> dict[str, Any]:
     return keys
 
 
-def flat_keys(rope: Any, reads: "Reads") -> dict[str, Any]:
+def flat_keys(rope: Any, reads: "Reads") -> Values:
     """The same, without the keys that lead to the part of a config."""
     block = rope_parameters(rope)
     rule = {name: value for name, value in block.items() if name not in ("rope_theta", FRACTION)}
@@ -78,11 +79,11 @@ def _with_larger_base(rope: Any, table: engines.Table) -> Any:
     return with_provenance(rope.replace(base=base, scaling=None), rope._provenance)
 
 
-def _or_none(rule: dict[str, Any]) -> dict[str, Any] | None:
+def _or_none(rule: Values) -> Values | None:
     return None if rule == {"rope_type": "default"} else rule
 
 
-def _of_length(rope: Any, rule: dict[str, Any]) -> dict[str, Any]:
+def _of_length(rope: Any, rule: Values) -> Values:
     """The keys about lengths that transformers 4 reads outside the block. It computes the factor of LongRoPE."""
     scaling = rope.scaling
     if isinstance(scaling, DynamicNTKScaling):
@@ -160,7 +161,7 @@ class Reads:
             raise self.error(names[0])
         return {}
 
-    def fraction(self, *names: str) -> dict[str, Any]:
+    def fraction(self, *names: str) -> Values:
         """The key of the rotated fraction that is read; none if the fraction is that of the class anyway."""
         rope = self.rope
         for name in names:
@@ -170,7 +171,7 @@ class Reads:
             raise self.error(names[0])
         return {}
 
-    def rule(self, block: dict[str, Any], outside: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def rule(self, block: Values, outside: Mapping[str, Any] | None = None) -> Values:
         """The keys of the block that are read. Others must have their defaults."""
         name = block["rope_type"]
         written = {key: value for key, value in block.items() if key in ("rope_type", *SECTION_KEYS)}
@@ -206,7 +207,7 @@ class Reads:
         return isclose(usual, factor, rel_tol=1e-6)
 
 
-def rope_parameters(rope: Any) -> dict[str, Any]:
+def rope_parameters(rope: Any) -> Values:
     """The `rope_parameters` of a `RotaryEmbedding`, if transformers can express it."""
     require_only(rope, "in a transformers config", "first_channel", "blocks")
     rule = Scaling() if rope.scaling is None else rope.scaling
@@ -219,7 +220,7 @@ def rope_parameters(rope: Any) -> dict[str, Any]:
     return block if rope.sections is None else block | _of_sections(rope.sections)
 
 
-def _of_rule(rule: Scaling) -> dict[str, Any]:
+def _of_rule(rule: Scaling) -> Values:
     """The keys of a scaling rule."""
     if isinstance(rule, NTKScaling):
         return {"rope_type": "dynamic", "alpha": rule.factor, "factor": 1.0}
@@ -237,7 +238,7 @@ def rotated_fraction(rope: Any) -> float:
     return fraction if int(fraction * rope.head_dim) == rope.rotary_dim else nextafter(fraction, 1.0)
 
 
-def _of_sections(sections: Any) -> dict[str, Any]:
+def _of_sections(sections: Any) -> Values:
     """The keys of several position axes."""
     if sections.order not in ORDERS:
         raise wrong_value(f"sections must be in an order that transformers has; got {sections}")

@@ -1,7 +1,6 @@
 """Write an embedding as arguments of vLLM, by what `rope_xp/configs/engines` says that it reads."""
 
 import json
-from collections.abc import Mapping
 from math import ceil, isclose
 from typing import Any
 
@@ -11,6 +10,7 @@ from rope_xp.configs.writers.limits import base_and_rule, mscales, require_text
 from rope_xp.configs.writers.transformers import rope_parameters
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, MixedNTKScaling, NTKScaling, YarnScaling
+from rope_xp.types import Config, Embedding, Values
 
 # Rules whose `max_position_embeddings` is the length with scaling. vLLM multiplies that of others by `factor`.
 SCALED_LENGTH = ("llama3", "longrope", "yarn")
@@ -18,7 +18,7 @@ SCALED_LENGTH = ("llama3", "longrope", "yarn")
 ANY = "*"
 
 
-def vllm_flags(rope: Any, options: Any) -> list[str]:
+def vllm_flags(rope: Embedding, options: Any) -> list[str]:
     """`--hf-overrides` with the `rope_parameters` of the config, where vLLM reads them."""
     table, reading, path = _place(rope, options)
     if reading.nested:
@@ -30,7 +30,7 @@ def vllm_flags(rope: Any, options: Any) -> list[str]:
     return _flags(_keys(rope, table, reading), path)
 
 
-def flags_of_types(ropes: Mapping[str, Any], options: Any) -> list[str]:
+def flags_of_types(ropes: Config, options: Any) -> list[str]:
     """The same for layers that differ by their type: `rope_parameters` is nested by the types."""
     blocks, path = {}, ()
     for name, rope in ropes.items():
@@ -55,13 +55,13 @@ def with_length(flags: list[str], length: int) -> list[str]:
     return ["--max-model-len", str(length), "--hf-overrides", json.dumps(keys)]
 
 
-def _flags(keys: dict[str, Any], path: tuple[str, ...]) -> list[str]:
+def _flags(keys: Values, path: tuple[str, ...]) -> list[str]:
     for key in reversed(path):
         keys = {key: keys}
     return ["--hf-overrides", json.dumps(keys)]
 
 
-def _place(rope: Any, options: Any) -> tuple[engines.Table, engines.Reading, tuple[str, ...]]:
+def _place(rope: Embedding, options: Any) -> tuple[engines.Table, engines.Reading, tuple[str, ...]]:
     """The table of the version, what it reads for the model type, and the keys that lead to the text config."""
     table, source = engines.table("vllm", options.engine_version), rope._provenance
     require_text(rope, table.name)
@@ -78,7 +78,7 @@ def _place(rope: Any, options: Any) -> tuple[engines.Table, engines.Reading, tup
     return table, table.readings[ANY], source.path
 
 
-def _keys(rope: Any, table: engines.Table, reading: engines.Reading) -> dict[str, Any]:
+def _keys(rope: Embedding, table: engines.Table, reading: engines.Reading) -> Values:
     """The keys of the config, of which vLLM reads all and computes this embedding."""
     model = rope._provenance.model_type
     wanted = f"{table.name} must read" if not model else f"{table.name}, model type {model!r}, must read"
@@ -99,12 +99,12 @@ def _keys(rope: Any, table: engines.Table, reading: engines.Reading) -> dict[str
     return {"rope_parameters": block, **others}
 
 
-def _is_latent(rope: Any, reading: engines.Reading) -> bool:
+def _is_latent(rope: Embedding, reading: engines.Reading) -> bool:
     """Latent attention, for which a model replaces the rule "yarn" by "deepseek_yarn"."""
     return "deepseek_yarn" in reading.rules and ("yarn" not in reading.rules or rope.softmax_scale != 1.0)
 
 
-def _block(rope: Any, table: engines.Table, reading: engines.Reading) -> tuple[dict[str, Any], dict[str, Any]]:
+def _block(rope: Embedding, table: engines.Table, reading: engines.Reading) -> tuple[Values, Values]:
     """`rope_parameters`, and the keys beside it."""
     rule = rope.scaling
     if isinstance(rule, DynamicNTKScaling):
@@ -126,7 +126,7 @@ def _block(rope: Any, table: engines.Table, reading: engines.Reading) -> tuple[d
     return block, {}
 
 
-def _of_dynamic(rope: Any, rule: DynamicNTKScaling, reading: engines.Reading) -> tuple[dict[str, Any], dict[str, Any]]:
+def _of_dynamic(rope: Embedding, rule: DynamicNTKScaling, reading: engines.Reading) -> tuple[Values, Values]:
     """Dynamic NTK for one length: vLLM has the same frequencies for all sequences."""
     trained = rule.max_position_embeddings
     block = rope_parameters(rope)
@@ -146,7 +146,7 @@ def _of_dynamic(rope: Any, rule: DynamicNTKScaling, reading: engines.Reading) ->
     return block, {"max_position_embeddings": trained}
 
 
-def _of_yarn(rope: Any, rule: YarnScaling, block: dict[str, Any], reading: engines.Reading) -> dict[str, Any]:
+def _of_yarn(rope: Embedding, rule: YarnScaling, block: Values, reading: engines.Reading) -> Values:
     """YaRN, with the keys from which this class computes the attention factor."""
     if block.get("truncate") is True:
         del block["truncate"]  # the default
