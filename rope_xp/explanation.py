@@ -123,7 +123,7 @@ def _frequencies(rope: Embedding) -> tuple[float, ...]:
 
 def bands_of(rope: Embedding, pairs: list[Pair], trained: int | None) -> tuple[Band, ...]:
     """The bands of a `RotaryEmbedding` with these pairs, in the order of their first pairs."""
-    factor = rope.scaling.factor if isinstance(rope.scaling, (YarnScaling, Llama3Scaling)) else None
+    factor = rope.scaling.factor if rope.scaling is not None and rope.scaling.blends else None
     bands: dict[tuple[str, bool | None], list[Pair]] = {}
     for pair in pairs:
         bands.setdefault((pair.treatment(factor), pair.completes_turn(trained)), []).append(pair)

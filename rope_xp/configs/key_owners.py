@@ -10,7 +10,7 @@ from rope_xp.configs.families.family import Family, Quirks
 from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.configs.keys import BASE_KEYS, Keys, comma_separated
 from rope_xp.configs.readers.remote import GROK_BLOCK, GROK_FAMILIES, REQUIRED_VALUES
-from rope_xp.configs.scaling_rule import RULES
+from rope_xp.configs.scaling_rule import NAMES
 
 # Keys that only functions of these families read.
 _IN_FUNCTIONS: dict[str, tuple[str, ...]] = {
@@ -37,7 +37,7 @@ def rules_with(key: Any) -> str:
     """For an error: the scaling rules or the families that read a key of the rotary block, or an empty string."""
     if key in _SECTIONS:
         return _owners(key, "model_type", [name for name, row in FAMILIES.items() if row.axes and row.axes.count == 1])
-    return _owners(key, "rope_type", [name for name, rule in RULES.items() if key in {f.name for f in fields(rule)}])
+    return _owners(key, "rope_type", [name for name, rule in NAMES.items() if key in {f.name for f in fields(rule)}])
 
 
 def remarks_on_widths(keys: Keys, family: Family, head_dim: int) -> list[str]:

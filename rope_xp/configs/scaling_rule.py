@@ -15,32 +15,12 @@ from rope_xp.configs.keys import (
 )
 from rope_xp.configs.layers import LayerConfig, numbers_of
 from rope_xp.errors import wrong_value
-from rope_xp.frequencies import (
-    DynamicNTKScaling,
-    LinearScaling,
-    Llama3Scaling,
-    LongRopeScaling,
-    MixedNTKScaling,
-    NTKScaling,
-    ProportionalScaling,
-    Scaling,
-    YarnScaling,
-)
+from rope_xp.frequencies import RULES, DynamicNTKScaling, LongRopeScaling, NTKScaling, Scaling, YarnScaling
 from rope_xp.types import Values
 
-RULES: dict[str, type[Scaling]] = {
-    "default": Scaling,
-    "linear": LinearScaling,
-    "dynamic": DynamicNTKScaling,
-    "yarn": YarnScaling,
-    "deepseek_yarn": YarnScaling,
-    "longrope": LongRopeScaling,
-    "llama3": Llama3Scaling,
-    "proportional": ProportionalScaling,
-    "ntk": MixedNTKScaling,
-}
 MULTIPLIER = "attn_factor"
-# Other names of rules.
+# Other names of rules. DeepSeek's YaRN has other defaults.
+NAMES: dict[str, type[Scaling]] = {**RULES, "deepseek_yarn": YarnScaling}
 ALIASES = {"su": "longrope", "mrope": "default", "axial": "default", "xdrope": "dynamic"}
 
 
@@ -79,7 +59,7 @@ def _stated_bases(config: LayerConfig) -> tuple[Any, Any]:
 
 def rope_type_of(config: LayerConfig) -> str:
     """The name of a block's rule."""
-    block, known = config.block, {**RULES, **ALIASES, **config.family.quirks.rules}
+    block, known = config.block, {**NAMES, **ALIASES, **config.family.quirks.rules}
     names = {name: block.get(name) for name in ("rope_type", "type")}
     given = [name for name in names.values() if name is not None]
     for name in given:
@@ -100,7 +80,7 @@ def rope_type_of(config: LayerConfig) -> str:
 
 def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
     """The scaling rule, or None."""
-    rule: Any = {**RULES, **config.family.quirks.rules}[rope_type]
+    rule: Any = {**NAMES, **config.family.quirks.rules}[rope_type]
     own_length = config.block.get(LENGTH_KEYS[0])
     length = _whole(config.keys.first(*LENGTH_KEYS) if own_length is None else own_length)
     values = _stated_values(config, rule, length)

@@ -31,5 +31,20 @@ __all__ = [
     "mixed",
 ]
 
+# By the name in a config. `NTKScaling` has no name of its own there: it is "dynamic" with `alpha`.
+RULES: dict[str, type[Scaling]] = {
+    rule.rope_type: rule
+    for rule in (
+        Scaling,
+        LinearScaling,
+        DynamicNTKScaling,
+        YarnScaling,
+        LongRopeScaling,
+        Llama3Scaling,
+        ProportionalScaling,
+        MixedNTKScaling,
+    )
+}
+
 for _name in __all__:
     globals()[_name].__module__ = __name__  # the module that help and pickles show

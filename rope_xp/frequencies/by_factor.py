@@ -31,6 +31,7 @@ class LinearScaling(Scaling):
     """
 
     rope_type: ClassVar[str] = "linear"
+    is_standard: ClassVar[bool] = True
 
     factor: float
 
@@ -144,6 +145,7 @@ class ProportionalScaling(Scaling):
     """
 
     rope_type: ClassVar[str] = "proportional"
+    is_standard: ClassVar[bool] = True
 
     partial_rotary_factor: float = 1.0
     factor: float = 1.0

@@ -46,6 +46,7 @@ class DynamicNTKScaling(Scaling):
     """
 
     rope_type: ClassVar[str] = "dynamic"
+    is_standard: ClassVar[bool] = True
 
     factor: float
     max_position_embeddings: int
@@ -99,6 +100,8 @@ class YarnScaling(Scaling):
     """
 
     rope_type: ClassVar[str] = "yarn"
+    is_standard: ClassVar[bool] = True
+    blends: ClassVar[bool] = True
 
     factor: float
     original_max_position_embeddings: int
@@ -195,6 +198,7 @@ class LongRopeScaling(Scaling):
     """
 
     rope_type: ClassVar[str] = "longrope"
+    is_standard: ClassVar[bool] = True
 
     short_factor: Sequence[float]
     long_factor: Sequence[float]
@@ -284,6 +288,8 @@ class Llama3Scaling(Scaling):
     """
 
     rope_type: ClassVar[str] = "llama3"
+    is_standard: ClassVar[bool] = True
+    blends: ClassVar[bool] = True
 
     factor: float
     low_freq_factor: float

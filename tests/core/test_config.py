@@ -1018,7 +1018,7 @@ BAD_VALUES = [
     (misspelt("beta_fsat", "beta_fast", "rope_scaling"), scaled("yarn", **YARN, beta_fsat=1)),
     (misspelt("Beta_Fast", "beta_fast", "rope_scaling"), scaled("yarn", **YARN, Beta_Fast=16)),
     (
-        unknown("factor", 2.0, "rope_scaling", OF_RULE % ("factor", "deepseek_yarn, dynamic, ")),
+        unknown("factor", 2.0, "rope_scaling", OF_RULE % ("factor", "dynamic, linear, longrope, ")),
         scaled("default", factor=2.0),
     ),
     (

@@ -28,6 +28,7 @@ from rope_xp import (
 from rope_xp.configs.engines import table
 from rope_xp.configs.writers import TARGETS, with_length
 from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF, LAYERS, LONG, gguf_layout
+from rope_xp.frequencies import Scaling, geometric
 from rope_xp.provenance import Provenance, with_provenance
 
 # Engines compute in float64 here, from float32 numbers where a GGUF file has them: two roundings of a frequency.
@@ -613,6 +614,25 @@ IMPOSSIBLE = [
 def test_what_a_target_cannot_express(target, options, arguments, message):
     with pytest.raises(ValueError, match=f"^RotaryEmbedding.to_config: .*{message}"):
         half(**options).to_config(target, **arguments)
+
+
+class HalfYarn(Scaling):
+    """A user's own rule, with the name of another."""
+
+    rope_type = "yarn"
+
+    def frequencies(self, base, rotary_dim):
+        return tuple(w / 2 for w in geometric(base, rotary_dim))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_rule_of_a_user_is_not_written_by_its_name(target):
+    own = half(layout="interleaved" if target in ("meta", "gguf") else "half", scaling=HalfYarn())
+    if target == "gguf":
+        assert own.to_config(target, architecture="llama")["rope_freqs.weight"] == [2.0] * own.pairs
+        return
+    with pytest.raises(ValueError, match=r"RotaryEmbedding\.to_config: scaling must be "):
+        own.to_config(target)
 
 
 NOT_READ = [

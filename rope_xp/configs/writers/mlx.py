@@ -13,7 +13,6 @@ from rope_xp.errors import wrong_value
 from rope_xp.frequencies import (
     DynamicNTKScaling,
     LongRopeScaling,
-    MixedNTKScaling,
     NTKScaling,
     ProportionalScaling,
     YarnScaling,
@@ -21,7 +20,6 @@ from rope_xp.frequencies import (
 from rope_xp.types import Values
 
 TARGET = "MLX"
-RULES = ("linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 # The last names of keys that classes read, by what they say.
 BASES = (
     *("rope_theta", "rope_local_base_freq", "swa_rope_theta", "rope_local_theta", "compress_rope_theta"),
@@ -161,7 +159,7 @@ class _Class:
                 return self.placed("ntk", alpha)
         if rule is None:
             return {reading.block: {"rope_type": "default"}} if reading.block.startswith("rope_parameters") else {}
-        if rule.rope_type not in RULES or isinstance(rule, MixedNTKScaling):
+        if not rule.is_standard:
             raise unsupported(rule, TARGET)
         if rule.rope_type not in reading.rules:
             where = reading.block or "rope_scaling"

@@ -14,7 +14,6 @@ from rope_xp.provenance import with_provenance
 from rope_xp.types import Values
 
 ENGINE = "transformers"
-ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
 ORDERS = ("chunked", "interleaved", "spatial_first", "even_odd")
 ORIGINAL, LENGTH, FRACTION = "original_max_position_embeddings", "max_position_embeddings", "partial_rotary_factor"
 SECTION_KEYS = ("mrope_section", "mrope_interleaved")
@@ -224,7 +223,7 @@ def _of_rule(rule: Scaling) -> Values:
     """The keys of a scaling rule."""
     if isinstance(rule, NTKScaling):
         return {"rope_type": "dynamic", "alpha": rule.factor, "factor": 1.0}
-    if rule.rope_type not in ROPE_TYPES:
+    if not rule.is_standard and type(rule) is not Scaling:
         raise wrong_value(f"scaling must be a rule that transformers has; got {rule}")
     values = {each.name: getattr(rule, each.name) for each in fields(rule) if each.name not in NOT_IN_BLOCK}
     return {
