@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rope_xp.types import Array, Values
 
@@ -58,22 +59,22 @@ def is_symbol(number: Any) -> bool:
     return hasattr(number, "__index__") or hasattr(number, "dimension_as_value")
 
 
-def is_host(x: Any) -> bool:
+def is_host(x: object) -> bool:
     """Whether `x` is a NumPy array or scalar: its values can be read on the host, also during tracing."""
     return isinstance(x, (np.ndarray, np.generic))
 
 
-def is_torch(x: Array) -> bool:
+def is_torch(x: object) -> bool:
     """Whether `x` is a PyTorch tensor; False if torch is not imported."""
     return isinstance(x, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
-def is_jax(x: Array) -> bool:
+def is_jax(x: object) -> bool:
     """Whether `x` is a JAX array; False if JAX is not imported."""
     return isinstance(x, getattr(sys.modules.get("jax"), "Array", ()))
 
 
-def is_dtensor(x: Array) -> bool:
+def is_dtensor(x: object) -> bool:
     """Whether `x` is a DTensor of PyTorch: sharded or replicated over a device mesh. It mixes with no plain tensor."""
     return isinstance(x, getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ()))
 
@@ -123,7 +124,7 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
-def from_host(values: Array, *, like: Any, dtype: Any = None) -> Any:
+def from_host(values: NDArray[Any], *, like: Any, dtype: Any = None) -> Any:
     """NumPy data in the library of `like` and on its device.
 
     A JAX array is not committed to a device: it takes the device and sharding of the array that it is combined with.

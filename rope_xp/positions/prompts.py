@@ -257,7 +257,7 @@ def host_array(name: str, values: Any, kinds: str, axes: tuple[int, ...]) -> Any
     return array if array.dtype.kind in "bf" else array.astype(np.int64)
 
 
-def _is_nested_numbers(values: Array) -> bool:
+def _is_nested_numbers(values: object) -> bool:
     """Whether `values` are nested lists of numbers, without arrays of libraries other than NumPy."""
     if not isinstance(values, (list, tuple)):
         return False
