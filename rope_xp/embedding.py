@@ -929,7 +929,7 @@ def _check_options(rope: RotaryEmbedding) -> None:
             raise wrong_type(f"{name} must be a {kind.__name__}{example}; got {value!r}")
 
 
-def _check_target(rope: RotaryEmbedding, to: Any) -> None:
+def _check_target(rope: RotaryEmbedding, to: object) -> None:
     """`to` must be an embedding that reads and writes the same channels, from equally many positions."""
     if not isinstance(to, RotaryEmbedding):
         raise wrong_type(f"to must be a RotaryEmbedding; got {type(to).__name__}")

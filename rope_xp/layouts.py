@@ -1,6 +1,6 @@
 """The channels of a head: which of them are rotated, which two form a pair, and where results are written."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from rope_xp.arrays import checks
 from rope_xp.errors import wrong_value
@@ -20,7 +20,9 @@ READ_WRITE: dict[str, tuple[str, str]] = {
 }
 
 
-def span_of(head_dim: Any, first_channel: Any, rotary_dim: Any, *, is_open: bool) -> tuple[int, int, int | None]:
+def span_of(
+    head_dim: object, first_channel: object, rotary_dim: object, *, is_open: bool
+) -> tuple[int, int, int | None]:
     """The width of a head, its first rotated channel, and how many are rotated: None means all channels from it on.
 
     If the span `is_open`, the number of frequencies decides instead, and None is returned.
@@ -46,7 +48,7 @@ def require_pairs(pairs: int, head_dim: int, first_channel: int, rotary_dim: int
         )
 
 
-def checked_blocks(blocks: Any, layout: str, pairs: int) -> int:
+def checked_blocks(blocks: object, layout: str, pairs: int) -> int:
     """The number of blocks, which must divide the pairs."""
     blocks = checks.count("blocks", blocks)
     if blocks != 1 and (layout != "half" or not blocks or pairs % blocks):

@@ -129,7 +129,7 @@ def initial_value(rope: RotaryEmbedding | None, options: Values, learned: bool) 
     return rope, learned
 
 
-def with_frequencies(rope: RotaryEmbedding, inv_freq: Any) -> RotaryEmbedding:
+def with_frequencies(rope: RotaryEmbedding, inv_freq: object) -> RotaryEmbedding:
     """The same rotation with other frequencies. It has no base, scaling or sections."""
     return rope.replace(
         base=None,

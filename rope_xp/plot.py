@@ -403,7 +403,7 @@ def save(
             plt.close(figure)
 
 
-def _checked(ropes: Any) -> dict[str, RotaryEmbedding]:
+def _checked(ropes: object) -> dict[str, RotaryEmbedding]:
     """Embeddings by their labels."""
     given = {"": ropes} if isinstance(ropes, RotaryEmbedding) else ropes
     if not isinstance(given, Mapping) or not all(isinstance(rope, RotaryEmbedding) for rope in given.values()):
@@ -413,7 +413,7 @@ def _checked(ropes: Any) -> dict[str, RotaryEmbedding]:
     return {str(label): rope for label, rope in given.items()}
 
 
-def _only(ropes: Any) -> RotaryEmbedding:
+def _only(ropes: object) -> RotaryEmbedding:
     given = _checked(ropes)
     if len(given) > 1:
         raise wrong_value(f"ropes must be one embedding; got {len(given)}")

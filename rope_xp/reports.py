@@ -80,7 +80,7 @@ def json_value(value: Any) -> Any:
     raise TypeError(f"to_dict: a field must be a number, a string, or a sequence or mapping of them; got {value!r}")
 
 
-def short_repr(value: Any) -> str:
+def short_repr(value: object) -> str:
     """The repr of a value without arguments that are None. Of more than 8 numbers, it says how many they are."""
     text = re.sub(r", \w+=None", "", repr(value))
     return re.sub(r"\((?:[-+.\de]+,? ?){9,}\)", lambda found: f"({len(found[0].split())} numbers)", text)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rope_xp.arrays import checks
 from rope_xp.errors import public, wrong_type, wrong_value
@@ -136,7 +136,7 @@ class Sections:
         return [(index, width) for index in indices]
 
 
-def _checked_sizes(sizes: Any, order: str) -> tuple[int, ...]:
+def _checked_sizes(sizes: object, order: str) -> tuple[int, ...]:
     """Sizes of sections, which must fit the order."""
     if not isinstance(sizes, (list, tuple)) or not sizes:
         raise wrong_type(f"sizes must be a list or tuple of int; got {sizes!r}")
@@ -159,7 +159,7 @@ def _checked_sizes(sizes: Any, order: str) -> tuple[int, ...]:
     return sizes
 
 
-def _checked_axes(axes: Any, count: int) -> tuple[int, ...]:
+def _checked_axes(axes: object, count: int) -> tuple[int, ...]:
     """The axis of each section, where each of `count` axes must occur once."""
     if not isinstance(axes, (list, tuple)):
         raise wrong_type(f"axis_of_section must be a list or tuple of int; got {axes!r}")

@@ -15,8 +15,8 @@ from rope_xp.types import Array, Config
 
 
 def frequencies_of(
-    base: Any,
-    inv_freq: Any,
+    base: object,
+    inv_freq: object,
     span: tuple[int, int, int | None],
     scaling: Scaling | None,
     sections: Sections | None,

@@ -118,7 +118,7 @@ def permute_projection(
     return xp.reshape(reordered, tuple(w.shape))
 
 
-def _head_width(num_heads: int, head_dim: Any, axis: int, w: Array) -> int:
+def _head_width(num_heads: int, head_dim: object, axis: int, w: Array) -> int:
     """The number of channels of a head; `num_heads` heads must fill the axis."""
     size = w.shape[axis]
     if num_heads < 1 or size % num_heads:
@@ -143,7 +143,7 @@ def _axis(axis: Any, w: Array) -> int:
     return axis % w.ndim
 
 
-def _rotary_dim(rotary_dim: Any, first: int, head_dim: int, num_heads: int, w: Array) -> int:
+def _rotary_dim(rotary_dim: object, first: int, head_dim: int, num_heads: int, w: Array) -> int:
     """The number of rotated channels, which must be even and fit into a head."""
     is_given = rotary_dim is not None
     count = checks.even_size("rotary_dim", rotary_dim) if is_given else head_dim - first

@@ -121,7 +121,7 @@ def _aligned_axes(name: str, shape: Sequence[int], columns: int, x: Array, seq_d
     return axes
 
 
-def _aligned_heads(shape: tuple[int, ...], x: Array, seq_dim: int, heads: int, heads_dim: Any) -> Alignment:
+def _aligned_heads(shape: tuple[int, ...], x: Array, seq_dim: int, heads: int, heads_dim: object) -> Alignment:
     """How a table "*axes heads pairs" is aligned with `x`; `heads_dim` is the axis of heads of `x`."""
     heads_axis, seq_axis = checks.axis(heads_dim, x, "heads_dim"), checks.axis(seq_dim, x)
     other_sizes = tuple(size for axis, size in enumerate(x.shape[:-1]) if axis != heads_axis)
@@ -156,6 +156,6 @@ def _broadcasts(shape: Any, target: Any) -> bool:
     return all(size == 1 or _equal_sizes(size, other) for size, other in zip(shape, target))
 
 
-def _equal_sizes(size: Any, other: Any) -> bool:
+def _equal_sizes(size: object, other: object) -> bool:
     """Whether two sizes are equal. None is an unknown size, which may be equal to any."""
     return size is None or other is None or size == other

@@ -84,7 +84,7 @@ def convert_positions(name: str, x: Any, like: Any) -> Any:
     return convert_like(name, x, like)
 
 
-def are_ready_positions(x: Array, like: Any) -> bool:
+def are_ready_positions(x: Array, like: object) -> bool:
     """Whether `convert_positions` returns `x` itself."""
     if type(x) is not type(like) or not libraries.on_one_device(x, like):
         return False
@@ -142,7 +142,7 @@ def even_width(x: Array) -> int:
     return dim
 
 
-def one_of(name: str, value: Any, accepted: dict[str, str]) -> None:
+def one_of(name: str, value: object, accepted: dict[str, str]) -> None:
     """`value` must be a key of `accepted`. The values of `accepted` explain the keys in the message."""
     if not isinstance(value, str) or value not in accepted:
         choices = " or ".join(f'"{key}" ({meaning})' for key, meaning in accepted.items())
@@ -181,7 +181,7 @@ def finite(name: str, value: Any) -> float:
     return float(value)
 
 
-def positive(name: str, value: Any) -> float:
+def positive(name: str, value: object) -> float:
     """`value` must be a finite number greater than 0."""
     number = finite(name, value)
     if not number > 0.0:
@@ -189,7 +189,7 @@ def positive(name: str, value: Any) -> float:
     return number
 
 
-def at_least(name: str, value: Any, least: float) -> float:
+def at_least(name: str, value: object, least: float) -> float:
     """`value` must be a finite number of at least `least`."""
     number = finite(name, value)
     if not number >= least:
@@ -197,7 +197,7 @@ def at_least(name: str, value: Any, least: float) -> float:
     return number
 
 
-def fraction(name: str, value: Any) -> float:
+def fraction(name: str, value: object) -> float:
     """`value` must be greater than 0 and at most 1."""
     number = positive(name, value)
     if not number <= 1.0:
@@ -205,7 +205,7 @@ def fraction(name: str, value: Any) -> float:
     return number
 
 
-def boolean(name: str, value: Any) -> bool:
+def boolean(name: str, value: object) -> bool:
     """`value` must be a bool, and not a traced one."""
     if not isinstance(value, (bool, np.bool)):
         raise wrong_type(f"{name} must be a bool; got {type(value).__name__}")
@@ -221,26 +221,26 @@ def count(name: str, value: Any) -> int:
     return plain(value)
 
 
-def length(name: str, value: Any) -> int:
+def length(name: str, value: object) -> int:
     """`value` must be a number of tokens: an int of at least 1."""
     if not 1 <= count(name, value) < 2**53:
         raise wrong_value(f"{name} must be at least 1 and below 2**53; got {value}")
     return plain(value)
 
 
-def is_int(value: Any) -> bool:
+def is_int(value: object) -> bool:
     """Whether `value` is an integer on the host: an int, an integer of NumPy, or the symbol of an exporter."""
     if isinstance(value, (int, np.integer)):
         return not isinstance(value, bool)
     return libraries.is_symbol(value)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """An integer of NumPy as a Python int, whose arithmetic does not wrap. Other values stay as they are."""
     return int(value) if isinstance(value, np.integer) else value
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """`repr(value)` for messages. If it is long, its middle is left out."""
     text = repr(value)
     return text if len(text) <= 400 else f"{text[:250]} ... {text[-100:]}"

@@ -114,7 +114,7 @@ class Row:
             return self._inv_freq
         return libraries.namespace(self._inv_freq).reshape(self._inv_freq[self._axis, ...], (-1,))
 
-    def revolutions(self, bits: int, *, like: Any) -> Revolutions:
+    def revolutions(self, bits: int, *, like: object) -> Revolutions:
         """The frequencies as integers that broadcast against `like`."""
         if self.are_floats:
             xp = libraries.namespace(like)
@@ -126,7 +126,7 @@ class Row:
         """The rows of `Revolutions` as numbers. The frequencies must be floats."""
         return self._host[bits]
 
-    def values(self, *, like: Any, dtype: Any) -> Any:
+    def values(self, *, like: object, dtype: object) -> Any:
         """The frequencies rounded to `dtype`, as an array that broadcasts against `like`."""
         if self.are_floats:
             return self.broadcast_to_rank(libraries.from_numbers(self.inv_freq, like=like, dtype=dtype), like)
@@ -137,7 +137,7 @@ class Row:
         return libraries.namespace(row).reshape(row, (*[1] * (like.ndim - len(self.shape)), *self.shape))
 
 
-def sin_cos(positions: Array, frequencies: Frequencies, dtype: Any) -> tuple[Any, Any]:
+def sin_cos(positions: Array, frequencies: Frequencies, dtype: object) -> tuple[Any, Any]:
     """Sine and cosine of the sum over axes of `positions * frequencies`, without derivatives.
 
     Parameters
@@ -187,7 +187,7 @@ def difference(positions: Any, origin: int, dtype: Any) -> Any:
     return 2.0 * half + libraries.astype((positions & 1) - (origin & 1), dtype)
 
 
-def _phase_and_rest(positions: Array, row: Row, bits: int, dtype: Any) -> tuple[Any, Any]:
+def _phase_and_rest(positions: Array, row: Row, bits: int, dtype: object) -> tuple[Any, Any]:
     """One product: its phase in units of ``2**-bits`` revolutions, and the rest in revolutions (None for zero)."""
     xp = libraries.namespace(positions)
     round_off = libraries.dtype_name(dtype) != "float64"
@@ -263,7 +263,7 @@ def _first_bits(revolutions: Revolutions, bits: int) -> Any:
     return (revolutions.high >> 1) & ((1 << (bits - 1)) - 1)
 
 
-def _approximate(revolutions: Revolutions, bits: int, dtype: Any) -> Any:
+def _approximate(revolutions: Revolutions, bits: int, dtype: object) -> Any:
     """The frequency in revolutions per position as a float."""
     fraction = libraries.astype(_first_bits(revolutions, bits), dtype)
     return libraries.astype(revolutions.whole, dtype) + fraction * 2.0 ** (1 - bits)
@@ -303,7 +303,7 @@ def _polynomial(coefficients: list[float], x: Any) -> Any:
     return result
 
 
-def _shape(nested: Any) -> tuple[int, ...]:
+def _shape(nested: object) -> tuple[int, ...]:
     """The shape of nested tuples."""
     return (len(nested), *_shape(nested[0])) if isinstance(nested, tuple) else ()
 

@@ -147,7 +147,7 @@ def extents(arrays: Sequence[Array]) -> Extents:
     return Extents(functions(arrays[0]).addresses, tuple(map(reach, arrays)))
 
 
-def may_overlap(x: Array, other: Any) -> bool:
+def may_overlap(x: Array, other: object) -> bool:
     """Whether two arrays share memory. Also true if it takes too long to find out."""
     try:
         budget: Any = 2**16  # limits a search that can take exponential time
@@ -179,7 +179,7 @@ def views_as_halves(*arrays: Any) -> list[Any] | None:
     return [x.view(f"V{x.shape[-1] // 2 * x.itemsize}") for x in arrays]
 
 
-def from_numpy(numbers: Array, like: Any) -> Any:
+def from_numpy(numbers: Array, like: object) -> Any:
     """A NumPy array as an array of the library of `like`, without a copy."""
     return numbers if libraries.is_host(like) else sys.modules["torch"].from_numpy(numbers)
 

@@ -26,7 +26,7 @@ class Plans(dict[Hashable, Any]):
     compile again after each change.
     """
 
-    def add(self, signature: Hashable, plan: Any) -> None:
+    def add(self, signature: Hashable, plan: object) -> None:
         """Keep the plan of a call that has a signature."""
         if signature is None:
             return

@@ -94,7 +94,7 @@ def _tensor(path: Path, name: str, entry: Any, start: int, size: int) -> Tensor:
     return Tensor(tuple(shape), dtype, path, start + begin, end - begin)
 
 
-def _are_sizes(value: Any, most: int) -> bool:
+def _are_sizes(value: object, most: int) -> bool:
     return isinstance(value, list) and len(value) <= most and all(type(n) is int and 0 <= n < MAX_SIZE for n in value)
 
 

@@ -86,7 +86,7 @@ def explain(file: str, as_json: bool, context: int | None, trained_length: int |
     return show(only or LayersExplained(tuple(explained)), as_json)
 
 
-def _shown(report: Any) -> Any:
+def _shown(report: object) -> Any:
     """A report whose sentences name options of the command that runs."""
     return report_in_options(report, click.get_current_context().command)
 
@@ -231,7 +231,7 @@ def _note_trade_offs(rule: str, target: Target, to: int) -> None:
 @click.option("--to", "target", type=ALL, metavar="PROGRAM", required=True, help=f"One of all, {PROGRAMS}.")
 @options(CONFIG, WRITING, JSON)
 def convert(
-    file: str, target: Any, architecture: str | None, engine_version: str | None, as_json: bool, **place: Any
+    file: str, target: object, architecture: str | None, engine_version: str | None, as_json: bool, **place: Any
 ) -> int:
     """Write the embedding of a config for another program: keys as JSON, or options.
 

@@ -29,7 +29,7 @@ def length(text: str) -> int:
 
 
 @public("rope-xp")
-def config(file: Any) -> Any:
+def config(file: object) -> Any:
     """What `from_config` reads: a path, or the JSON of standard input for "-". A mapping is returned as it is."""
     if file != "-":
         return file

@@ -47,7 +47,7 @@ class Numbers(click.ParamType):
 def options(*added: Any) -> Any:
     """Decorate a command with several options, in this order."""
 
-    def decorate(command: Any) -> Any:
+    def decorate(command: object) -> Any:
         for option in reversed(added):
             command = option(command)
         return command

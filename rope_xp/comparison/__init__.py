@@ -11,14 +11,14 @@ __all__ = ["Comparison", "assert_same", "compare"]
 
 @public("compare")
 def compare(
-    a: Any,
-    b: Any,
+    a: object,
+    b: object,
     *,
     head_dim: int | None = None,
     context: int | None = None,
     tolerance: float | None = None,
     shape: str | None = None,
-    like: Any = None,
+    like: object = None,
     positions_ignored: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Comparison:
@@ -101,14 +101,14 @@ def compare(
 
 @public("assert_same")
 def assert_same(
-    fn: Any,
-    rope: Any,
+    fn: object,
+    rope: object,
     *,
     head_dim: int | None = None,
     context: int | None = None,
     tolerance: float | None = None,
     shape: str | None = None,
-    like: Any = None,
+    like: object = None,
     positions_ignored: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> None:
@@ -151,15 +151,15 @@ def assert_same(
 
 def _comparison(
     names: tuple[str, str],
-    a: Any,
-    b: Any,
-    head_dim: Any,
-    context: Any,
-    tolerance: Any,
-    shape: Any,
-    like: Any,
-    positions_ignored: Any,
-    options: Any,
+    a: object,
+    b: object,
+    head_dim: object,
+    context: object,
+    tolerance: object,
+    shape: object,
+    like: object,
+    positions_ignored: object,
+    options: object,
 ) -> Comparison:
     from rope_xp.comparison.comparison import choice_of, choices_of, comparison, options_of, subject_of
 

@@ -199,7 +199,7 @@ def differ(one: Behaviour, other: Behaviour, each: Property) -> bool:
     return of_ropes or any(getattr(one, name) != getattr(other, name) for name in each.others)
 
 
-def _onset(one: Behaviour, other: Behaviour, each: Property, directions: Any, horizon: int) -> int:
+def _onset(one: Behaviour, other: Behaviour, each: Property, directions: object, horizon: int) -> int:
     """The first position at which a property alone changes a unit score by 1 %."""
     try:
         changed = with_properties(one, other, [each])

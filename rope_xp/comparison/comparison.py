@@ -79,7 +79,7 @@ def options_of(head_dim: Any, context: Any, tolerance: Any, positions_ignored: A
     return Options(head_dim, context if context is None else int(context), tolerance, ignored, call)
 
 
-def choice_of(options: Any) -> Values:
+def choice_of(options: object) -> Values:
     """Arguments of `from_config`, checked by their names."""
     known = inspect.signature(from_config).parameters
     if options is None:
@@ -93,7 +93,7 @@ def choice_of(options: Any) -> Values:
     return dict(options)
 
 
-def choices_of(choice: Mapping[str, Any], a: Any, b: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def choices_of(choice: Mapping[str, Any], a: object, b: object) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arguments of `from_config` for each of the two. The flags of an engine are those of the second config."""
     plain = {name: value for name, value in choice.items() if name != "flags"}
     if choice.get("flags") is None:
@@ -103,13 +103,13 @@ def choices_of(choice: Mapping[str, Any], a: Any, b: Any) -> tuple[dict[str, Any
     return (plain, dict(choice)) if _is_config(b) else (dict(choice), plain)
 
 
-def _is_config(given: Any) -> bool:
+def _is_config(given: object) -> bool:
     if isinstance(given, (str, os.PathLike, Mapping)):
         return True
     return hasattr(given, "to_dict") and not callable(given)
 
 
-def subject_of(name: str, given: Any, choice: Mapping[str, Any]) -> Subject:
+def subject_of(name: str, given: object, choice: Mapping[str, Any]) -> Subject:
     """A config, a value, a module of rope_xp, or a function."""
     rope = given if isinstance(given, RotaryEmbedding) else getattr(given, "rope", None)
     if given is None or isinstance(rope, RotaryEmbedding):
@@ -293,7 +293,7 @@ def _text(cause: str, each: Behaviour) -> str:
     return BY_CAUSE[cause].text(each)
 
 
-def _unexplained(both: list[Finding], head_dim: int, directions: Any, fixed: Values) -> Comparison:
+def _unexplained(both: list[Finding], head_dim: int, directions: object, fixed: Values) -> Comparison:
     """The report on functions that no behaviour reproduces. Positions are those of `TRIED`."""
     causes = tuple(dict.fromkeys(cause for each in both for cause in each.causes))
     has_results = all(each.behaviour is not None or each.is_regular for each in both)

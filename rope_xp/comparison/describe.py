@@ -207,7 +207,7 @@ def _with_measured(behaviour: Behaviour, probe: Probe) -> Behaviour:
 
 
 def confirmed(
-    finding: Finding, reference: RotaryEmbedding | None, directions: Any, context: int, tolerance: float
+    finding: Finding, reference: RotaryEmbedding | None, directions: object, context: int, tolerance: float
 ) -> Finding:
     """A finding whose behaviour also explains the function at many positions below the context."""
     behaviour, probe = finding.behaviour, finding.probe

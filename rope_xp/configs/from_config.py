@@ -13,7 +13,7 @@ MaybeNone: TypeAlias = Any
 
 @overload
 def from_config(
-    config: Any,
+    config: object,
     *,
     part: str | None = None,
     layer: None = None,
@@ -26,7 +26,7 @@ def from_config(
 ) -> RotaryEmbedding | MaybeNone: ...
 @overload
 def from_config(
-    config: Any,
+    config: object,
     *,
     part: str | None = None,
     layer: int | None = None,
@@ -39,7 +39,7 @@ def from_config(
 ) -> RotaryEmbedding | None: ...
 @public("from_config")
 def from_config(
-    config: Any,
+    config: object,
     *,
     part: str | None = None,
     layer: int | None = None,

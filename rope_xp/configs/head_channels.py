@@ -207,7 +207,7 @@ def _order(config: LayerConfig) -> str:
     return order
 
 
-def _checked(sizes: Any, default: tuple[int, ...] | None) -> tuple[int, ...]:
+def _checked(sizes: object, default: tuple[int, ...] | None) -> tuple[int, ...]:
     if not isinstance(sizes, (list, tuple)):
         raise wrong_type(f"mrope_section must be a list of int; got {sizes!r}")
     sizes = tuple(checks.count("every mrope_section", size) for size in sizes)

@@ -33,7 +33,7 @@ def families_with(key: Any) -> str:
     return _owners(key, "model_type", _readers().get(key, []))
 
 
-def rules_with(key: Any) -> str:
+def rules_with(key: object) -> str:
     """For an error: the scaling rules or the families that read a key of the rotary block, or an empty string."""
     if key in _SECTIONS:
         return _owners(key, "model_type", [name for name, row in FAMILIES.items() if row.axes and row.axes.count == 1])
@@ -83,7 +83,7 @@ def _ways_to_width(row: Family) -> Iterator[str]:
         yield from rule.split(" | ") if isinstance(rule, str) else ()
 
 
-def _owners(key: Any, kind: str, names: list[str]) -> str:
+def _owners(key: object, kind: str, names: list[str]) -> str:
     if not names:
         return ""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""

@@ -31,7 +31,7 @@ KIND_OF_POSITION = re.compile(r"pos(ition(al)?)?_?(emb(ed(ding)?)?|enc(oding)?)s
 ROTARY_KIND = re.compile(r"(rope|rotary)(_\w+)?")
 
 
-def is_about_positions(key: Any, value: Any) -> bool:
+def is_about_positions(key: object, value: object) -> bool:
     """Whether a key outside the rotary block is about positions, so that it must be read."""
     name = str(key).lower()
     if ROTARY_KEY.search(name):
@@ -101,7 +101,7 @@ class Spelling:
         self._end = 2 if shortest > 4 else 1
         self._ends = {end for plain in long for end in self._ends_of(plain)}
 
-    def of(self, key: Any) -> str | None:
+    def of(self, key: object) -> str | None:
         """The known name that a misspelt key stands for; None if it is a known key, or another one."""
         if not isinstance(key, str) or key in self.names or key in OTHER_KEYS or len(key) > 64:
             return None
@@ -131,7 +131,7 @@ def _one_less(text: str) -> set[str]:
     return {text[:index] + text[index + 1 :] for index in range(len(text))}
 
 
-def _plain(key: Any) -> str:
+def _plain(key: object) -> str:
     return str(key).lower().replace("_", "").replace("-", "").replace(" ", "")
 
 
@@ -174,7 +174,7 @@ class Keys:
         """Record a default: the row of `describe` that shows it, its key, and its source."""
         self.defaults[key] = Default(row, key, source or f"default of {self.model_type}")
 
-    def set_known(self, name: str, value: Any, source: str) -> None:
+    def set_known(self, name: str, value: object, source: str) -> None:
         """Set a known key to the value that another key, `source`, implies. It must not have a different value."""
         given = self.get(name)
         if given is not None and given != value:
@@ -284,7 +284,7 @@ def misspelt_first(keys: Keys) -> Iterator[None]:
         raise
 
 
-def consistent_value(name: str, inner: Any, outer: Any, where: str) -> Any:
+def consistent_value(name: str, inner: object, outer: object, where: str) -> Any:
     """The value that is stated in the block or outside it. If both are stated, they must be equal."""
     if inner is not None and outer is not None and inner != outer:
         raise wrong_value(f"{name} must not be contradicted; got {inner} in {where} and {outer} outside it")

@@ -32,7 +32,7 @@ class LayerConfig:
         """Whether the config has no rotary block, so that the default block of the family is used."""
         return self.block.name == DEFAULT_BLOCK_NAME
 
-    def number(self, name: str, value: Any) -> Any:
+    def number(self, name: str, value: object) -> Any:
         """The number for the layer, if `value` is a number or a list of one number for each layer.
 
         In a list, 0 means that a layer has no number. `name` is for errors.
@@ -106,7 +106,7 @@ def nested_by(keys: Keys, family: Family) -> list[str]:
     return [key for key, value in block.items() if isinstance(value, Mapping) or (value is None and key in types)]
 
 
-def types_of(keys: Keys, family: Family, layer: Any = None) -> list[str]:
+def types_of(keys: Keys, family: Family, layer: object = None) -> list[str]:
     """The type of each layer, or an empty list. If types follow from other keys, they reach at least up to `layer`."""
     types = _given_types(keys)
     is_complete = bool(types) or layers_of(keys) is not None
@@ -152,7 +152,7 @@ def is_rotated(keys: Keys, family: Family, layer: int | None, layer_type: str | 
     return _is_listed(keys, family, listed, layer, layer_type)
 
 
-def _has_value(keys: Keys, family: Family, key: str, wanted: Any, *others: Any) -> bool:
+def _has_value(keys: Keys, family: Family, key: str, wanted: object, *others: Any) -> bool:
     """Whether a key has the wanted value. It must have this value, its default or one of the others."""
     value, default = keys.get(key), family.default(key)
     if value is None:

@@ -105,7 +105,7 @@ def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
     return scaling
 
 
-def _stated_values(config: LayerConfig, rule: type[Scaling], length: Any) -> Values:
+def _stated_values(config: LayerConfig, rule: type[Scaling], length: object) -> Values:
     """The values that the config states for the parameters of a rule; None for the other parameters."""
     keys, block = config.keys, config.block
     names = {each.name for each in fields(rule)}
@@ -135,7 +135,7 @@ def _alpha(config: LayerConfig, values: Values) -> Any:
     return alpha
 
 
-def _fill_in(config: LayerConfig, rule: type[Scaling], values: Values, length: Any) -> None:
+def _fill_in(config: LayerConfig, rule: type[Scaling], values: Values, length: object) -> None:
     """Add values that follow from other values, and the family's defaults for a `rope_scaling`."""
     # The default of a factor is the ratio of lengths: in LongRoPE, and in YaRN if the factor is null.
     ratio = rule is LongRopeScaling or (issubclass(rule, YarnScaling) and "factor" in config.block.mapping)
@@ -208,6 +208,6 @@ def _deepseek_yarn(yarn: YarnScaling) -> YarnScaling:
     return yarn if factor == yarn.resolved_attention_factor else replace(yarn, attention_factor=factor)
 
 
-def _whole(length: Any) -> Any:
+def _whole(length: object) -> Any:
     """A length as an int, if a config has it as a float such as 4096.0."""
     return int(length) if isinstance(length, float) and length.is_integer() else length

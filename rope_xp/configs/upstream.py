@@ -219,7 +219,7 @@ def _drop_fraction(config: Values, model_type: str, family: Family, blocks: list
     _drop(config, PARTIAL_KEYS)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """A copy that consists of dicts and lists, and may be edited."""
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}

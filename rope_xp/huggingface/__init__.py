@@ -239,7 +239,7 @@ def patched(model: Model) -> Iterator[Model]:
             unpatch(model)
 
 
-def _rewritten_classes(model: Any, rotaries: dict[Any, Rotary]) -> dict[Any, type]:
+def _rewritten_classes(model: object, rotaries: dict[Any, Rotary]) -> dict[Any, type]:
     """For each module whose forward calls an apply function, the class that calls those of rope_xp."""
     rewriter = ClassRewriter(rotaries.values())
     others = [module for module in model.modules() if module not in rotaries and not holds_table(module)]
@@ -248,14 +248,14 @@ def _rewritten_classes(model: Any, rotaries: dict[Any, Rotary]) -> dict[Any, typ
     return {module: cls for module, cls in classes.items() if cls is not type(module)}
 
 
-def _replace_submodules(model: Any, replacements: dict[Any, Any]) -> None:
+def _replace_submodules(model: object, replacements: dict[Any, Any]) -> None:
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
             if child in replacements:
                 parent._modules[name] = replacements[child]
 
 
-def _check_module(model: Any) -> None:
+def _check_module(model: object) -> None:
     if not isinstance(model, torch.nn.Module):
         raise wrong_type(f"model must be a torch.nn.Module; got {type(model).__name__}")
 
@@ -294,7 +294,7 @@ def _check_forwards(modules: Iterable[Any]) -> None:
             ) from None
 
 
-def _set_class(module: Any, cls: Any) -> None:
+def _set_class(module: object, cls: object) -> None:
     """Change the class of a module, and the references to the forward that the module itself holds."""
     for name in forward_attributes(module):
         vars(module)[name] = types.MethodType(cls.forward, module)

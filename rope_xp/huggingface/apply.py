@@ -121,7 +121,7 @@ APPLY_SIGNATURES = {signature_of(call): call for call in _CALLS}
 ARRAY_NAMES = ("q", "k", "x", "tensor", "xq", "xk", "query", "key")
 
 
-def known_signature(name: str, function: Any) -> str:
+def known_signature(name: str, function: object) -> str:
     """The signature of an apply function of transformers, which must be in `APPLY_SIGNATURES`."""
     signature = signature_of(function)
     if signature not in APPLY_SIGNATURES:
@@ -148,7 +148,7 @@ def apply_function(signature: str, table_format: TableFormat, heads_axis: int | 
     return apply_rotary_pos_emb
 
 
-def largest_difference(original: Any, replacement: Any, table_format: TableFormat) -> float:
+def largest_difference(original: object, replacement: object, table_format: TableFormat) -> float:
     """The largest difference between the results of two apply functions, over a list of examples.
 
     If the result of `original` has another shape than its argument, the example is skipped: no model passes such

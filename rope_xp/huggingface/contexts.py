@@ -44,7 +44,7 @@ class _Float32OnCPU(TorchFunctionMode):
         return result
 
 
-def _has_default_dtype(result: Any) -> bool:
+def _has_default_dtype(result: object) -> bool:
     return result.is_floating_point() and result.dtype != torch.float32 and result.dtype == torch.get_default_dtype()
 
 
@@ -57,7 +57,7 @@ def _tensors(values: Iterable[Any]) -> Iterator[Any]:
 
 
 @contextmanager
-def comparison(requirement: str, module: Any) -> Iterator[None]:
+def comparison(requirement: str, module: object) -> Iterator[None]:
     """Run code of transformers with `float32_on_cpu`. Any error becomes a ValueError that names the module."""
     try:
         with float32_on_cpu():

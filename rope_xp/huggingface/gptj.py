@@ -24,11 +24,11 @@ FIXED_OPTIONS: Values = {"layout": "interleaved", "base": 10_000.0}  # no config
 DIGIT_BASE = 256  # numbers below it are exact in bfloat16 and float16
 
 
-def holds_table(module: Any) -> bool:
+def holds_table(module: object) -> bool:
     return any(cls.__name__ in ATTENTION_CLASSES for cls in type(module).__mro__)
 
 
-def exact_table_class(module: Any) -> Any:
+def exact_table_class(module: object) -> Any:
     """The class that gives exact tables to an attention module. Its forward has the same code.
 
     The forward looks up row numbers in place of sines and cosines. A row number has two digits of base 256, which are
@@ -44,7 +44,7 @@ def exact_table_class(module: Any) -> Any:
         return _patched_class(type(module), rope)
 
 
-def _check_table(module: Any, rope: RotaryEmbedding) -> None:
+def _check_table(module: object, rope: RotaryEmbedding) -> None:
     """Check that the table of a module has the sines and cosines of `rope`, and not too many rows."""
     table = getattr(module, TABLE_BUFFER)
     rows = torch.arange(len(table))
@@ -55,7 +55,7 @@ def _check_table(module: Any, rope: RotaryEmbedding) -> None:
         raise ValueError("its table does not follow from head_dim and rotary_dim")
 
 
-def _patched_class(cls: Any, rope: RotaryEmbedding) -> Any:
+def _patched_class(cls: object, rope: RotaryEmbedding) -> Any:
     """A subclass whose methods look up row numbers, and an apply function that computes exact tables from them."""
     table_format = TableFormat("once", False, Rotation("interleaved", "interleaved"), False, rope.pairs)
     original = cls.forward.__globals__[APPLY_FUNCTION]
@@ -78,7 +78,7 @@ def _patched_class(cls: Any, rope: RotaryEmbedding) -> Any:
     return subclass_of(cls, GuardedModule, **methods, **{ROW_ATTRIBUTE: row_digits})
 
 
-def _with_row_lookup(function: Any, new_values: Values) -> Any:
+def _with_row_lookup(function: object, new_values: Values) -> Any:
     """A copy of a function that reads `ROW_ATTRIBUTE` in place of the table."""
     new = copy_with_globals(function, new_values, function.__closure__ or ())
     names = tuple(ROW_ATTRIBUTE if name == TABLE_BUFFER else name for name in new.__code__.co_names)
@@ -86,7 +86,7 @@ def _with_row_lookup(function: Any, new_values: Values) -> Any:
     return new
 
 
-def _row_digits(module: Any) -> Any:
+def _row_digits(module: object) -> Any:
     """The number of each row of the table, in two digits."""
     table = module._buffers[TABLE_BUFFER]
     rows = torch.arange(len(table), device=table.device)

@@ -122,14 +122,14 @@ def _created(cls: Any, config: Config, layer: int) -> Any:
     return cls(config, **{name: layer for name in names if name in ("layer_idx", "layer_id", "layer_number")}).eval()
 
 
-def _takes(cls: Any, config: Config) -> bool:
+def _takes(cls: object, config: Config) -> bool:
     is_model = inspect.isclass(cls) and issubclass(cls, PreTrainedModel)
     return (
         is_model and getattr(cls, "config_class", None) is type(config) and not cls.__name__.endswith("PreTrainedModel")
     )
 
 
-def _pairs(model: Any, config: Config) -> Iterator[Pair]:
+def _pairs(model: object, config: Config) -> Iterator[Pair]:
     """Each kind of attention with the rotary modules that are nearest to it. Rotary modules go to the CPU."""
     rotaries = {name: module for name, module in model.named_modules() if is_rotary(module)}
     if not rotaries:

@@ -135,7 +135,7 @@ def _part_of(config: Config, part: str | None) -> Any:
     raise wrong_value(f"part must be {f'one of {known}' if known else 'None for this config'}; got {part!r:.100}")
 
 
-def _is_config(value: Any) -> bool:
+def _is_config(value: object) -> bool:
     return isinstance(value, transformers.PreTrainedConfig)
 
 
@@ -202,7 +202,7 @@ def _of_type(pairs: list[Pair], config: Config, label: str | None) -> list[Pair]
     """The pairs whose attention is in a layer of this type; all of them if no attention says its type."""
     types = getattr(config, "layer_types", None) or ()
 
-    def type_of(attention: Any) -> Any:
+    def type_of(attention: object) -> Any:
         index = getattr(attention, "layer_idx", None)
         by_index = types[index] if isinstance(index, int) and index < len(types) else None
         return getattr(attention, "layer_type", None) or by_index

@@ -48,7 +48,7 @@ class ClassRewriter:
         self.rewritten_functions: dict[Any, Any] = {}
         self.replacements: dict[Any, Any] = {}
 
-    def class_of(self, module: Any) -> type:
+    def class_of(self, module: object) -> type:
         """The class that a module gets: rewritten if its forward calls an apply function, else its own."""
         cls = type(module)
         if cls not in self.classes:
@@ -79,7 +79,7 @@ class ClassRewriter:
                     "whose tables no method of the model applies"
                 )
 
-    def rewritten(self, function: Any) -> Any:
+    def rewritten(self, function: object) -> Any:
         """A function with the same code that calls apply functions of rope_xp, directly or through other functions.
 
         It is the same function if it calls none.
@@ -100,7 +100,7 @@ class ClassRewriter:
             self.rewritten_functions[function] = copy_with_globals(function, new_values, cells)
         return self.rewritten_functions[function]
 
-    def _rewritten_cell(self, cell: Any) -> Any:
+    def _rewritten_cell(self, cell: object) -> Any:
         """The closure cell of a decorator, with its function rewritten."""
         try:
             value = cell.cell_contents
@@ -111,7 +111,7 @@ class ClassRewriter:
         function = self.rewritten(value)
         return cell if function is value else types.CellType(function)
 
-    def replacement_for(self, name: str, original: Any, file: str) -> Any:
+    def replacement_for(self, name: str, original: object, file: str) -> Any:
         """The apply function of rope_xp that gives the same results as `original`.
 
         It is found by trying each format of the file's tables with each axis of heads.
@@ -147,7 +147,7 @@ def _with_other_layouts(formats: list[TableFormat]) -> list[TableFormat]:
     return [*formats, *others]
 
 
-def copy_with_globals(function: Any, new_values: Values, cells: Iterable[Any]) -> Any:
+def copy_with_globals(function: object, new_values: Values, cells: Iterable[Any]) -> Any:
     """A copy of a function, in which the global names of `new_values` have these values.
 
     Its globals are only the names that it uses, without `__name__`, because torch.compile would look up that module.
@@ -166,7 +166,7 @@ def copy_with_globals(function: Any, new_values: Values, cells: Iterable[Any]) -
     return new
 
 
-def names_used_by(function: Any) -> set[str]:
+def names_used_by(function: object) -> set[str]:
     """The global names and attributes that a function uses, also in functions that it defines."""
     if not isinstance(function, types.FunctionType):
         return set()

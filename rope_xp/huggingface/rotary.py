@@ -21,7 +21,7 @@ from rope_xp.positions import grid, join, normalized
 from rope_xp.types import Array, Config, Values
 
 
-def _patch_centers(rotary: Any, pixels: Any) -> Any:
+def _patch_centers(rotary: object, pixels: object) -> Any:
     """Centers of patches. In training, the function of transformers moves them at random."""
     centers = normalized(*_patch_counts(rotary.config, pixels), like=pixels.float())
     if not rotary.training:
@@ -31,7 +31,7 @@ def _patch_centers(rotary: Any, pixels: Any) -> Any:
     return move(centers.movedim(0, -1), **amounts).movedim(-1, 0)
 
 
-def _patch_counts(config: Config, pixels: Any) -> tuple[int, int]:
+def _patch_counts(config: Config, pixels: object) -> tuple[int, int]:
     """The numbers of patches in a column and in a row."""
     size = config.patch_size
     height, width = size if isinstance(size, (tuple, list)) else (size, size)
@@ -110,7 +110,7 @@ class Rotary(ReadOnlyAttributes, metaclass=PatchedType):
     With `compat="transformers"`, it reproduces known bugs of transformers; see `rope_xp.from_config`.
     """
 
-    def __init__(self, original: Any, compat: Literal["transformers"] | None = "transformers"):
+    def __init__(self, original: object, compat: Literal["transformers"] | None = "transformers"):
         super().__init__()
         self.training = False  # while tables are compared
         self.config = original.config
@@ -148,12 +148,12 @@ class Rotary(ReadOnlyAttributes, metaclass=PatchedType):
         public = [name for name in vars(self.original) if not name.startswith("_") and name not in UNGUARDED]
         return frozenset([*public, *self.original._buffers])
 
-    def forward(self, x: Array, position_ids: Any = None, layer_type: str | None = None) -> Any:
+    def forward(self, x: Array, position_ids: object = None, layer_type: str | None = None) -> Any:
         """The tables that the original makes, with exact values and in float32."""
         sin, cos = self._tables(x, self._positions(x, position_ids), layer_type)
         return self.formats[layer_type].to_upstream(cos, sin)
 
-    def _positions(self, x: Array, position_ids: Any) -> Any:
+    def _positions(self, x: Array, position_ids: object) -> Any:
         if self._find_positions is not None:
             return self._find_positions(self, x)
         if position_ids.dtype in DTYPES_CAST_TO_FLOAT32:
@@ -209,7 +209,7 @@ class Rotary(ReadOnlyAttributes, metaclass=PatchedType):
             return None
         return length, self._rope(layer_type, length + 1)
 
-    def _apply(self, fn: Any, recurse: bool = True) -> "Rotary":
+    def _apply(self, fn: object, recurse: bool = True) -> "Rotary":
         self.original._apply(fn, recurse)
         return super()._apply(fn, recurse)
 
@@ -224,7 +224,7 @@ class Rotary(ReadOnlyAttributes, metaclass=PatchedType):
         return super().train(mode)
 
 
-def _layer_types(original: Any) -> list[str | None]:
+def _layer_types(original: object) -> list[str | None]:
     """The layer types of a module that have rotary parameters of their own; [None] if there are none."""
     parameters = getattr(original.config, "rope_parameters", None) or {}
     nested = [layer_type for layer_type, value in parameters.items() if isinstance(value, Mapping)]
@@ -236,7 +236,7 @@ def _rope_parameters(config: Config, layer_type: str | None) -> Config:
     return parameters if layer_type is None else parameters[layer_type]
 
 
-def _config_and_part(original: Any) -> tuple[Values, str | None]:
+def _config_and_part(original: object) -> tuple[Values, str | None]:
     """The config of a rotary module for `from_config`, and the part that it belongs to."""
     config: Values = original.config.to_dict()
     config = {key: value for key, value in config.items() if key not in PER_LAYER_KEYS}

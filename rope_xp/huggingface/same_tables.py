@@ -53,7 +53,7 @@ BATCHED_POSITIONS = ("Gemma4VisionRotaryEmbedding",)
 FORWARD_PARAMETERS = (("x", "position_ids"), ("x", "position_ids", "layer_type"))
 
 
-def is_rotary(module: Any) -> bool:
+def is_rotary(module: object) -> bool:
     """Whether a module's class, or a base class, has the name of a rotary module, or of attention in `REFUSED`."""
     return is_rotary_class(type(module))
 
@@ -63,13 +63,13 @@ def is_rotary_class(cls: type) -> bool:
     return any(not ATTENTION_NAME.search(name) or name in REFUSED for name in names)
 
 
-def rotary_of(original: Any) -> Rotary:
+def rotary_of(original: object) -> Rotary:
     """The `Rotary` module that replaces a rotary module, after their tables are found to be equal."""
     with comparison("every rotary module must be one that can be replaced", original):
         return _checked_rotary(original)
 
 
-def _checked_rotary(original: Any) -> Rotary:
+def _checked_rotary(original: object) -> Rotary:
     """A `Rotary` module that reproduces known bugs of transformers, or one without them if this version fixed them."""
     _check_replaceable(original)
     errors = []
@@ -81,7 +81,7 @@ def _checked_rotary(original: Any) -> Rotary:
     raise errors[0]
 
 
-def _check_replaceable(original: Any) -> None:
+def _check_replaceable(original: object) -> None:
     """Check a rotary module apart from its tables: its class, its forward and its attributes."""
     name = type(original).__name__
     if isinstance(original, ReplacedRotary):
@@ -131,14 +131,14 @@ def _uncast_copy(rotary: Rotary) -> Any:
     return copy
 
 
-def _example_tables(rotary: Rotary, module: Any, layer_type: str | None, length: int | None) -> Any:
+def _example_tables(rotary: Rotary, module: object, layer_type: str | None, length: int | None) -> Any:
     """An example input, its positions, and the tables that transformers makes of them, without hooks of accelerate."""
     x, positions = _example(rotary, rotary._ropes[layer_type], length)
     given = [each for each in (x, positions, layer_type) if each is not None]
     return x, positions, type(module).forward(module, *given)
 
 
-def _table_format(rotary: Rotary, uncast: Any, layer_type: str | None, length: int | None) -> TableFormat:
+def _table_format(rotary: Rotary, uncast: object, layer_type: str | None, length: int | None) -> TableFormat:
     """The format of transformers' tables, after they are found to be equal for sequences of this length."""
     rope: Any = rotary._ropes[layer_type]
     x, positions, tables = _example_tables(rotary, uncast, layer_type, length)

@@ -82,11 +82,11 @@ def _from_host(x: np.ndarray, like: Any) -> Any:
     return libraries.from_host(x, like=like, dtype=like.dtype)
 
 
-def _integers(positions: np.ndarray, like: Any) -> Any:
+def _integers(positions: np.ndarray, like: object) -> Any:
     return libraries.from_host(positions.astype("int64" if libraries.has_64_bits(like) else "int32"), like=like)
 
 
-def _require_array(y: Array, like: Any, shape: tuple[int, ...]) -> None:
+def _require_array(y: Array, like: object, shape: tuple[int, ...]) -> None:
     """`y` must be one array of the library of `like`, of this shape."""
     if isinstance(y, (tuple, list)):
         raise Failure(f"it returns a {type(y).__name__} of {len(y)}; wrap it in a function that returns one array")

@@ -66,7 +66,7 @@ class Map(NamedTuple):
     phase: str = "exact"
     measured: Callable[[Any], Any] | None = None
 
-    def factors(self, positions: Any) -> Any:
+    def factors(self, positions: object) -> Any:
         """The complex factors "positions rows pairs" at integer positions."""
         if self.measured is not None:
             return self.measured(np.asarray(positions))
@@ -104,7 +104,7 @@ class Map(NamedTuple):
         """The channels "4 pairs" of all pairs, in the order of the fields of `Pair`."""
         return np.array(self.pairs, dtype=int).reshape(-1, 4).T
 
-    def matrices(self, positions: Any, head_dim: int) -> Any:
+    def matrices(self, positions: object, head_dim: int) -> Any:
         """The matrices "positions rows head_dim head_dim" that multiply a head, as a column, at integer positions."""
         factors = self.factors(positions)
         first, second, to_first, to_second = self.channels
@@ -275,7 +275,7 @@ class Behaviour(NamedTuple):
         """The same with exact phases."""
         return self._replace(precision="exact", measured=None)
 
-    def map(self, directions: Any = None) -> Map:
+    def map(self, directions: object = None) -> Map:
         """What it does to pairs of channels. Of heads that are rotated by their number, the map is that of head 1."""
         found = map_of(self.rope, directions, self.offset, self.quarter)
         found = found._replace(phase=self.precision, measured=self.measured)

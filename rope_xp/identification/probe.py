@@ -340,7 +340,7 @@ def _index_or_first_call(first: np.ndarray, longer: np.ndarray, close: float) ->
     return "first call" if np.abs(first - of_positions).max() <= close else None
 
 
-def _checked_shape(shape: Any) -> str:
+def _checked_shape(shape: object) -> str:
     """A stated shape: the axes by their names, the channels last."""
     names = shape.split() if isinstance(shape, str) else []
     if names[-1:] != ["dim"] or "seq" not in names or len(set(names)) < len(names) or set(names) - {*SIZES, "dim"}:
@@ -351,7 +351,7 @@ def _checked_shape(shape: Any) -> str:
     return " ".join(names)
 
 
-def _libraries(like: Any) -> list[Any]:
+def _libraries(like: object) -> list[Any]:
     """Arrays of the libraries and dtypes to try."""
     if like is not None:
         return [like]

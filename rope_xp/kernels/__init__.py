@@ -124,13 +124,13 @@ def _rotate_by(
 
 
 def _launch(
-    xs: Sequence[Array], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool = False, *, requested: str
+    xs: Sequence[Array], angles: Angles, rotation: Rotation, kernel: object, inplace: bool = False, *, requested: str
 ) -> list[Any]:
     """Rotate with a Triton kernel. If a launch fails, the reference runs instead, unless the user chose Triton."""
     return _kernel_module("autograd").rotate_all(xs, angles, rotation, _with_fallback(kernel, requested), inplace)
 
 
-def _with_fallback(kernel: Any, requested: str) -> Any:
+def _with_fallback(kernel: object, requested: str) -> Any:
     """A Triton kernel, with the reference as its fallback unless the user chose Triton by name."""
     return kernel if requested == "triton" else _kernel_module("autograd").WithFallback(kernel, _report_failure)
 

@@ -158,7 +158,7 @@ def sinusoidal_pos_embedding(positions: Array, dim: int, base: float = 10_000.0,
 _FREQUENCIES = Plans()
 
 
-def _geometric_frequencies(base: float, dim: Any) -> exact_phases.Frequencies:
+def _geometric_frequencies(base: float, dim: object) -> exact_phases.Frequencies:
     """The frequencies of a base and a width. They are kept, because this takes longer than most tables."""
     if is_compiling() or type(dim) is not int:
         return exact_phases.Frequencies(geometric(base, dim))
@@ -183,12 +183,12 @@ class TableProgram(NamedTuple):
         """The program for an embedding, and for the role of the arrays if they have `xpos`."""
         return cls(rope._frequencies, rope._scale, rope.phase, rope.kernel, 1 if role == "query" else -1)
 
-    def unscaled(self, positions: Array, like: Any) -> SinCos:
+    def unscaled(self, positions: Array, like: object) -> SinCos:
         """Tables without the attention factor and the scales of `xpos`."""
         leading_axes("positions", positions, self.frequencies.axes)
         return sincos_of(positions, self.frequencies, like=like, phase=self.phase, kernel=self.kernel)
 
-    def run(self, positions: Array, like: Any) -> SinCos:
+    def run(self, positions: Array, like: object) -> SinCos:
         """The tables, in the library of `like`."""
         sin, cos = self.unscaled(positions, like)
         scale = self.scale.at(positions, self.sign, sin)
@@ -287,7 +287,7 @@ def _host_tables(positions: Array, frequencies: exact_phases.Frequencies, kernel
     return memory.from_numpy(sin, positions), memory.from_numpy(cos, positions)
 
 
-def _zero_with_derivative(positions: Array, frequencies: exact_phases.Frequencies, dtype: Any) -> Any:
+def _zero_with_derivative(positions: Array, frequencies: exact_phases.Frequencies, dtype: object) -> Any:
     """Zeros with the derivatives of ``positions * frequencies``, of every order.
 
     Exact phases are integers and have no derivatives. `_tables` therefore adds these zeros to the angles.

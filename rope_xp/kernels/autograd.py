@@ -18,7 +18,9 @@ from rope_xp.types import Array
 _functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def rotate_all(xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool = False) -> list[Any]:
+def rotate_all(
+    xs: Sequence[Any], angles: Angles, rotation: Rotation, kernel: object, inplace: bool = False
+) -> list[Any]:
     """Rotate with a kernel, or with the reference if tensors are not plain memory.
 
     `angles` are whatever the kernel accepts: the same number of tensors for each array, without derivatives. If
@@ -83,7 +85,7 @@ class Differentiable(NamedTuple):
         return rotated
 
 
-def prepare(xs: Sequence[Array], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool = False) -> Any:
+def prepare(xs: Sequence[Array], angles: Angles, rotation: Rotation, kernel: object, inplace: bool = False) -> Any:
     """The program of a kernel that does what `rotate_all` does.
 
     None if `rotate_all` does more than call the kernel and compute derivatives, or if arrays have different angles.
@@ -112,12 +114,12 @@ def _need_no_derivative(xs: Sequence[Array]) -> bool:
 
 
 def _rotate_by_reference(
-    xs: Sequence[Array], angles: Angles, rotation: Rotation, kernel: Any, inplace: bool
+    xs: Sequence[Array], angles: Angles, rotation: Rotation, kernel: object, inplace: bool
 ) -> list[Any]:
     return reference.rotate_all(xs, _tables_of(kernel, xs, angles), rotation, inplace)
 
 
-def _tables_of(kernel: Any, xs: Sequence[Array], angles: Angles) -> Tables:
+def _tables_of(kernel: object, xs: Sequence[Array], angles: Angles) -> Tables:
     return kernel.tables_of(xs, angles) if hasattr(kernel, "tables_of") else reference.tables_of(angles)
 
 
@@ -153,7 +155,7 @@ class _Rotation(torch.autograd.Function):
     """Rotations for autograd. Their derivatives are rotations too, so only the angles are saved."""
 
     @staticmethod
-    def forward(rotation: Rotation, kernel: Any, count: int, *tensors: Any) -> Any:
+    def forward(rotation: Rotation, kernel: object, count: int, *tensors: Any) -> Any:
         return tuple(kernel.rotate_all(tensors[:count], _grouped(tensors[count:], count), rotation))
 
     @staticmethod
@@ -163,13 +165,13 @@ class _Rotation(torch.autograd.Function):
         ctx.save_for_forward(*tensors[ctx.count :])
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: object, *gradients: Any) -> Any:
         saved = ctx.saved_tensors  # read only once: activation checkpointing permits no second access
         rotated = rotate_all(gradients, _grouped(saved, ctx.count), ctx.rotation.inverted(), ctx.kernel)
         return None, None, None, *rotated, *[None] * len(saved)
 
     @staticmethod
-    def jvp(ctx: Any, _rotation: None, _kernel: None, _count: None, *tangents: Any) -> Any:
+    def jvp(ctx: object, _rotation: None, _kernel: None, _count: None, *tangents: Any) -> Any:
         angles = _grouped(ctx.saved_tensors, ctx.count)
         return tuple(rotate_all(tangents[: ctx.count], angles, ctx.rotation, ctx.kernel))
 
@@ -193,13 +195,13 @@ class _PlannedRotation(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, program: Differentiable, angles: Angles, *xs: Any) -> Any:
+    def forward(ctx: object, program: Differentiable, angles: Angles, *xs: Any) -> Any:
         ctx.program = program
         ctx.save_for_backward(*program.saved(angles[0]))
         return tuple(program.program.run(xs, angles))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: object, *gradients: Any) -> Any:
         return None, None, *ctx.program.rotate_back(gradients, ctx.saved_tensors)
 
 

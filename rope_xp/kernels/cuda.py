@@ -269,13 +269,13 @@ def _(xs: list, *parameters: Any) -> None:
     pass
 
 
-def _save(ctx: Any, inputs: tuple, output: list) -> None:
+def _save(ctx: object, inputs: tuple, output: list) -> None:
     _, sin, cos, *rotation = inputs
     ctx.save_for_backward(*sin, *cos)
     ctx.rotation = Rotation(*rotation)
 
 
-def _backward(ctx: Any, gradients: list) -> tuple:
+def _backward(ctx: object, gradients: list) -> tuple:
     tables, count = ctx.saved_tensors, len(gradients)
     rotated = torch.ops.rope_xp.rotate(gradients, tables[:count], tables[count:], *ctx.rotation.inverted())
     return rotated, [None] * count, [None] * count, *[None] * len(ctx.rotation)

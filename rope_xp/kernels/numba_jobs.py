@@ -32,7 +32,7 @@ if "x86" in _machine and "+f16c" not in _features:
 
 
 @intrinsic
-def pointer_to(context: Any, address: Any, number: Any) -> Any:
+def pointer_to(context: object, address: object, number: object) -> Any:
     """An address as a pointer to numbers of the dtype of `number`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -42,7 +42,7 @@ def pointer_to(context: Any, address: Any, number: Any) -> Any:
 
 
 @intrinsic
-def fetch_and_add(context: Any, counter: Any) -> Any:
+def fetch_and_add(context: object, counter: object) -> Any:
     """Add one to the number at an address, atomically, and return the number before."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -65,7 +65,7 @@ def source_stamp(*modules: Any) -> int:
 PATIENCE = 1.0  # seconds that compiling may take before a line says so
 
 
-def compiled_entry(entry: Any, name: str) -> Any:
+def compiled_entry(entry: object, name: str) -> Any:
     """The C function of `entry`: it takes the address of a job and returns an int. Cached on disk if possible.
 
     If compiling takes longer than `PATIENCE`, a line on stderr says what is compiled. Loading never says a line.

@@ -28,7 +28,7 @@ TAGS: Values = {
 
 
 @intrinsic
-def read(context: Any, tag: Any, address: Any) -> Any:
+def read(context: object, tag: object, address: object) -> Any:
     """The integer at an address, in the dtype of the tag."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -38,7 +38,7 @@ def read(context: Any, tag: Any, address: Any) -> Any:
 
 
 @intrinsic
-def copy(context: Any, source: Any, target: Any, size: Any) -> Any:
+def copy(context: object, source: object, target: object, size: object) -> Any:
     """Copy bytes. Numbers of 16 bits are not converted, because that would change a signalling NaN."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -53,7 +53,7 @@ def copy(context: Any, source: Any, target: Any, size: Any) -> Any:
 
 
 @intrinsic
-def touch(context: Any, address: Any) -> Any:
+def touch(context: object, address: object) -> Any:
     """Write a byte at an address. The write is atomic, so that no compiler leaves it out."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -127,11 +127,11 @@ _IN_MEMORY = {
 }
 
 
-def _arithmetic(tag: Any) -> Any:
+def _arithmetic(tag: object) -> Any:
     return types.float64 if tag == types.float64 else types.float32
 
 
-def _lanes(tag: Any) -> int:
+def _lanes(tag: object) -> int:
     return 512 // _arithmetic(tag).bitwidth
 
 

@@ -63,7 +63,7 @@ class CallPlan(NamedTuple):
 
 
 def plan_call(
-    rope: Embedding, arrays: Sequence[Array], sincos: Any, positions: Array, seq_dim: int, heads_dim: int | None
+    rope: Embedding, arrays: Sequence[Array], sincos: object, positions: Array, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
     """The plan of a call with the query first and keys after it. `sincos` is empty if tables are not given."""
     _check_arrays(rope, arrays)
@@ -99,7 +99,7 @@ def plan_rotation(
 
 
 def plan_shift(
-    rope: Embedding, arrays: Sequence[Array], sincos: Any, delta: Array, seq_dim: int, heads_dim: int | None
+    rope: Embedding, arrays: Sequence[Array], sincos: object, delta: Array, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
     """The plan of a rotation of keys by a change of positions. `delta` is None for an int, and `sincos` is empty."""
     (k,) = arrays
@@ -114,7 +114,7 @@ def plan_shift(
 
 
 def plan_rerotation(
-    rope: Embedding, arrays: Sequence[Array], sincos: Any, positions: Array, seq_dim: int, heads_dim: int | None
+    rope: Embedding, arrays: Sequence[Array], sincos: object, positions: Array, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
     """The plan of a rotation of keys at these positions by a change of frequencies. `sincos` is empty."""
     _check_arrays(rope, arrays, name="k")
@@ -184,7 +184,7 @@ def angles_of_call(plan: CallPlan, rope: Embedding, arrays: tuple[Any, ...], tab
 
 
 def angles_of_shift(
-    delta: Any, plan: CallPlan, rope: Embedding, arrays: tuple[Any, ...], tables: Any, positions: Array
+    delta: object, plan: CallPlan, rope: Embedding, arrays: tuple[Any, ...], tables: object, positions: Array
 ) -> Angles:
     """The angles of a change of positions. `delta` is an int where `positions` are None."""
     (k,) = arrays
@@ -244,7 +244,7 @@ def _require_disjoint(plan: CallPlan, arrays: Sequence[Array], given: tuple[Any,
 
 def rotate_by_tables(
     arrays: Sequence[Any],
-    sincos: Any,
+    sincos: object,
     seq_dim: int,
     rotation_of: Callable[[], Rotation],
     *options: Any,
@@ -266,7 +266,7 @@ def rotate_by_tables(
 
 
 def _plan_tables(
-    rope: Embedding, arrays: Sequence[Array], sincos: Any, positions: Array, seq_dim: int, heads_dim: int | None
+    rope: Embedding, arrays: Sequence[Array], sincos: object, positions: Array, seq_dim: int, heads_dim: int | None
 ) -> CallPlan:
     if positions is not None:
         return _plan_rows(rope, arrays, sincos, positions, seq_dim, heads_dim)
@@ -337,7 +337,7 @@ def _plan_change(
     return plan._replace(rotation=plan.rotation._replace(read=plan.rotation.write))
 
 
-def _shape_of_positions(name: str, positions: Array, axes: int, like: Any) -> tuple[int, tuple[int, ...]]:
+def _shape_of_positions(name: str, positions: Array, axes: int, like: object) -> tuple[int, tuple[int, ...]]:
     """Check positions. The number of their leading axes that are position axes (0 or 1), and their shape."""
     checks.position_dtype(name, positions)
     checks.convertible(name, positions, like)

@@ -73,7 +73,7 @@ def scale_of(
     return TableScale(_resolve_attention_factor(attention_factor, scaling), xpos, rates)
 
 
-def _resolve_attention_factor(attention_factor: Any, scaling: Scaling | None) -> float:
+def _resolve_attention_factor(attention_factor: object, scaling: Scaling | None) -> float:
     """The attention factor. If `scaling` is given too, it must be that of `scaling`."""
     if attention_factor is None:
         return 1.0 if scaling is None else scaling.resolved_attention_factor
@@ -129,7 +129,7 @@ def convert_tables(arrays: Sequence[Array], sincos: tuple[Any, Any], are_ready: 
     return tables
 
 
-def _is_ready(table: Array, x: Array, dtype: Any) -> bool:
+def _is_ready(table: Array, x: Array, dtype: object) -> bool:
     """Whether a table can be used for `x` without conversion. `dtype` is that of the arithmetic."""
     same_kind = type(table) is type(x) and table.dtype == dtype and libraries.on_one_device(table, x)
     return same_kind and libraries.special_kind(table) is None

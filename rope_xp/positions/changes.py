@@ -71,7 +71,7 @@ def join(
     return xp.concat([libraries.astype(row, dtype) for row in rows], axis=-1)
 
 
-def _array_parts(parts: tuple[Any, ...], like: Any) -> list[Any]:
+def _array_parts(parts: tuple[Any, ...], like: object) -> list[Any]:
     """The arrays among the parts, in one library and on one device."""
     arrays = [part for part in parts if not checks.is_int(part)]
     if not arrays:
@@ -92,7 +92,7 @@ def _array_parts(parts: tuple[Any, ...], like: Any) -> list[Any]:
 @public("augment")
 def augment(
     positions: Array,
-    source: Any,
+    source: object,
     *,
     shift: float | None = None,
     jitter: float | None = None,
@@ -161,7 +161,7 @@ def augment(
     return moved if rescale is None else moved * xp.exp(rescale * numbers[0])
 
 
-def _with_random_numbers(positions: Array, count: int, source: Any) -> tuple[Any, Any]:
+def _with_random_numbers(positions: Array, count: int, source: object) -> tuple[Any, Any]:
     """Positions, and `count` random numbers from -1 to 1; both in one library and dtype."""
     numbers: Any = libraries.uniform(count, source=source)
     if numbers is None:

@@ -281,12 +281,12 @@ def _per_axis(name: str, values: Any, sizes: tuple[Any, ...]) -> list[Any]:
     return [_number(name, value) for value in values]
 
 
-def _number(name: str, value: Any) -> Any:
+def _number(name: str, value: object) -> Any:
     """`value` as an int or a finite float; it must be one of the two."""
     return checks.plain(value) if checks.is_int(value) else checks.finite(name, value)
 
 
-def _is_array(size: Any) -> bool:
+def _is_array(size: object) -> bool:
     return not checks.is_int(size) and libraries.namespace(size) is not None
 
 
@@ -311,7 +311,7 @@ def _axis_positions(size: Any, start: Any, step: Any, last: Any, like: Any) -> A
     return _axis_from_numbers([cell / max(size - 1, 1) for cell in range(size)], start, length, like)
 
 
-def _axis_from_array(coordinates: Any, start: Any, step: Any, integers: bool, like: Any) -> Any:
+def _axis_from_array(coordinates: object, start: object, step: object, integers: bool, like: object) -> Any:
     """``start + step * coordinates`` for an array of a library other than NumPy."""
     given = checks.positions("coordinates", coordinates, like=like)
     if integers and not libraries.is_real(given):
@@ -320,7 +320,7 @@ def _axis_from_array(coordinates: Any, start: Any, step: Any, integers: bool, li
     return libraries.astype(given, libraries.namespace(like).float32) * step + start
 
 
-def _axis_from_numbers(coordinates: Sequence[Any], start: Any, step: Any, like: Any) -> Any:
+def _axis_from_numbers(coordinates: Sequence[Any], start: object, step: object, like: object) -> Any:
     """``start + step * coordinate`` for Python numbers: int32 if all of them are integers, else float32."""
     xp = libraries.namespace(like)
     if not any(isinstance(number, float) for number in (start, step, *coordinates)):
@@ -354,7 +354,7 @@ def _check_int32(values: Any) -> None:
             raise wrong_value(f"positions must fit in int32; got {value}")
 
 
-def _cells(axis_positions: list[Any], block: Any, axes: Any) -> Any:
+def _cells(axis_positions: list[Any], block: object, axes: object) -> Any:
     """Positions of all cells, from the positions along each axis."""
     counts = [positions.shape[0] for positions in axis_positions]
     blocks = _per_axis("block", block, tuple(counts))
@@ -375,7 +375,7 @@ def _cells(axis_positions: list[Any], block: Any, axes: Any) -> Any:
     return xp.stack(result)
 
 
-def _rows(axes: Any, count: int) -> list[int]:
+def _rows(axes: object, count: int) -> list[int]:
     """The axis of the grid for each row of the result."""
     if axes is None:
         return list(range(count))
@@ -386,7 +386,7 @@ def _rows(axes: Any, count: int) -> list[int]:
     return [checks.plain(axis) for axis in axes]
 
 
-def widest_dtype(xp: Any, arrays: list[Array]) -> Any:
+def widest_dtype(xp: object, arrays: list[Array]) -> Any:
     """The common dtype of positions: the widest float if any array is float, otherwise the widest integer."""
     real = [array for array in arrays if libraries.is_real(array)]
     found = {libraries.dtype_name(array.dtype) for array in real or arrays}

@@ -91,7 +91,7 @@ def prompt(runs: Sequence[Any], *, like: Array | None = None) -> PromptPositions
     return _result(*_positions_of_runs(checked), "float32" if has_floats else "int32", like)
 
 
-def _checked_run(run: Any) -> Any:
+def _checked_run(run: object) -> Any:
     """A run of `prompt`: a number of tokens, or a grid whose times are an array."""
     if checks.is_int(run):
         return checks.count("a run of text", run)
@@ -131,7 +131,7 @@ def positions_with_grids(
     *,
     compat: str | None = None,
     dtype: str = "int32",
-    like: Any,
+    like: object,
 ) -> PromptPositions:
     """Positions of rows of token types. The grids fill the runs of image and of video tokens, in order.
 
@@ -139,7 +139,7 @@ def positions_with_grids(
     """
     grids = {IMAGE: iter(images), VIDEO: iter(videos)}
 
-    def row_positions(types: Any) -> tuple[Any, Any]:
+    def row_positions(types: object) -> tuple[Any, Any]:
         return _positions_of_runs(_runs_with_grids(types, grids), compat)
 
     result = positions_of_rows(token_types, mask, row_positions, axes=3, dtype=dtype, like=like)
@@ -148,7 +148,7 @@ def positions_with_grids(
     return result
 
 
-def _runs_with_grids(types: Any, grids: dict[int, Iterator[Any]]) -> Iterator[Any]:
+def _runs_with_grids(types: object, grids: dict[int, Iterator[Any]]) -> Iterator[Any]:
     """The runs of one row, as `_positions_of_runs` takes them: numbers of tokens, and the next grids."""
     for kind, _, tokens in runs_of_types(types):
         if kind not in grids:
@@ -187,7 +187,7 @@ def require_all_used(name: str, grids: Iterator[Any]) -> None:
 
 
 def positions_of_rows(
-    token_types: Array, mask: Array, row_positions: Callable[[Any], Any], *, axes: int, dtype: str, like: Any
+    token_types: Array, mask: Array, row_positions: Callable[[Any], Any], *, axes: int, dtype: str, like: object
 ) -> PromptPositions:
     """Apply `row_positions` to the token types of each row, without padding, and collect positions and deltas."""
     types = host_array("token_types", token_types, "iu", axes=(1, 2))
@@ -234,7 +234,7 @@ def checked_compat(compat: str | None) -> str | None:
     return compat
 
 
-def host_array(name: str, values: Any, kinds: str, axes: tuple[int, ...]) -> Any:
+def host_array(name: str, values: object, kinds: str, axes: tuple[int, ...]) -> Any:
     """Lists or NumPy data as an array. The kind of its dtype must be in `kinds`, and its number of axes in `axes`."""
     if libraries.is_host(values):
         checks.array(name, values)

@@ -382,7 +382,7 @@ def _numbers(name: str, values: Any) -> list[int] | None:
     raise wrong_value(f"{name} must have one axis; got shape {checks.shape(values)}")
 
 
-def _from_host(name: str, boundaries: list[int], like: Any) -> Any:
+def _from_host(name: str, boundaries: list[int], like: object) -> Any:
     """An array of boundaries whose values are known on the host."""
     falls = (index for index, (earlier, later) in enumerate(pairwise(boundaries)) if later < earlier)
     wrong = next(falls, None) if boundaries[:1] == [0] else 0
@@ -446,6 +446,6 @@ def _of_each_sequence(boundaries: Any, total: Any, size: Any, chunks: Any) -> tu
     return start, (end - start) // chunks, row - start // size
 
 
-def _sequence(boundaries: Any, token: Any) -> Any:
+def _sequence(boundaries: object, token: object) -> Any:
     """The index of the sequence that each token is in."""
     return libraries.namespace(token).searchsorted(boundaries, token, side="right") - 1

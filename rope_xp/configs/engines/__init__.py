@@ -90,7 +90,7 @@ def versions(engine: str) -> list[str]:
     return sorted(found, key=_numbers)
 
 
-def table(engine: str, version: Any = None) -> Table:
+def table(engine: str, version: object = None) -> Table:
     """The newest table of an engine, or the newest one that is not newer than a version."""
     known = versions(engine)
     if version is not None and not (

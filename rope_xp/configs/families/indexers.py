@@ -110,7 +110,7 @@ def has_indexer(keys: Keys, layer: int | None, layer_type: str | None) -> bool:
     return types[layer] in ("full", "F")
 
 
-def indexer_of(attention: RotaryEmbedding, model_type: str, width: int, layout: Any) -> RotaryEmbedding:
+def indexer_of(attention: RotaryEmbedding, model_type: str, width: int, layout: object) -> RotaryEmbedding:
     """The embedding of the indexer, from that of the attention."""
     channels: Any = attention.rotary_dim
     if channels > width:

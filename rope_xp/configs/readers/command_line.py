@@ -156,7 +156,7 @@ ABOUT_POSITIONS = re.compile(r"(^|-)(rope|rotary|yarn|ntk|scal|ctx|context|len|p
 OF_ENVIRONMENT = re.compile(r"LLAMA_ARG_(ROPE|YARN|CTX)\w*=")
 
 
-def command_line(flags: Any) -> CommandLine:
+def command_line(flags: object) -> CommandLine:
     """The arguments about rotation of a command line, which is a string as a shell has it, or a list of words."""
     words = _words(flags)
     first = next((index for index, word in enumerate(words) if word.startswith("--")), len(words))
@@ -204,7 +204,7 @@ def _set_at(tree: Values, name: str, text: str | None) -> None:
     inner[keys[-1]] = value
 
 
-def _words(flags: Any) -> list[str]:
+def _words(flags: object) -> list[str]:
     if isinstance(flags, str):
         if len(flags) > MAX_BYTES:
             raise wrong_value(f"flags must have at most {MAX_BYTES} characters; got {len(flags)}")

@@ -6,7 +6,7 @@ config.json. As there, every key about positions is read, or is an error that na
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rope_xp.configs.families.family import Family
 from rope_xp.configs.keys import Keys, is_about_positions, require_spelling
@@ -86,6 +86,6 @@ def format_of(config: Config) -> Format | None:
     return MLX if is_mlx else None
 
 
-def is_stated_about_positions(key: Any, value: Any) -> bool:
+def is_stated_about_positions(key: object, value: object) -> bool:
     """Whether a key must be read. In these formats, null is the same as no key."""
     return value is not None and is_about_positions(key, value)

@@ -78,7 +78,7 @@ class Metadata:
         return tuple(checks.positive(f"every value of {name}", value) for value in self.keys.list_of(name))
 
 
-def shortest(value: Any) -> Any:
+def shortest(value: object) -> Any:
     """The shortest decimal number with the same float32, if a number is a float32; other values stay as they are."""
     if isinstance(value, float) and abs(value) < 2.0**127 and float(np.float32(value)) == value:
         return float(str(np.float32(value)))
@@ -392,7 +392,7 @@ def _sliding(metadata: Metadata, own: gguf.LayerPattern, config: Values) -> Valu
     return {"rope_parameters": {FULL: full, SLIDING: sliding}, "swa_head_dim": head_dim}
 
 
-def _types(own: gguf.LayerPattern, pattern: Any, count: Any) -> list[str] | None:
+def _types(own: gguf.LayerPattern, pattern: object, count: object) -> list[str] | None:
     """The type of each layer: from a list of booleans, or from a period."""
     if isinstance(pattern, (list, tuple)):
         return [SLIDING if slides else FULL for slides in pattern]

@@ -76,7 +76,7 @@ def with_arguments(line: CommandLine, metadata: Config) -> tuple[Values, dict[st
     return found, betas if is_yarn else {}, context or found.get(f"{name}.{LENGTH}"), remarks
 
 
-def _effective(metadata: Config, name: Any) -> Values:
+def _effective(metadata: Config, name: object) -> Values:
     """What the file says, with llama.cpp's defaults."""
     own = {key: metadata.get(f"{name}.{key}") for key in (BASE, FACTOR, KIND, ORIGINAL, "rope.scale_linear")}
     factor = own.pop("rope.scale_linear") if own[FACTOR] is None else own[FACTOR]
@@ -84,7 +84,7 @@ def _effective(metadata: Config, name: Any) -> Values:
     return {**own, FACTOR: factor or 1.0, KIND: "linear" if own[KIND] is None else own[KIND]}
 
 
-def _factor(line: CommandLine, stated: Any) -> Any:
+def _factor(line: CommandLine, stated: object) -> Any:
     """The factor: `--rope-scale`, or the inverse of `--rope-freq-scale`, where 0 means the file's. The last counts."""
     name, value = next(
         (each for each in reversed(line.flags) if each[0] in ("--rope-scale", "--rope-freq-scale")), ("", 0)
@@ -96,7 +96,7 @@ def _factor(line: CommandLine, stated: Any) -> Any:
     return checks.positive(f"{name} of flags", value if name == "--rope-scale" else 1.0 / value)
 
 
-def _kind(line: CommandLine, stated: Any) -> Any:
+def _kind(line: CommandLine, stated: object) -> Any:
     """The rule. `--yarn-ext-factor` decides whether it is YaRN, whatever `--rope-scaling` is."""
     kind, mix = line.last("--rope-scaling") or stated, line.last("--yarn-ext-factor")
     if mix is None or mix < 0.0:

@@ -435,7 +435,7 @@ def _as_longrope(block: Values, changed: Config) -> Values:
     return {**block, "factor": max(1.0, length / original)}
 
 
-def _as_dynamic(block: Config, changed: Config, part: Part, trained: Any) -> Values:
+def _as_dynamic(block: Config, changed: Config, part: Part, trained: object) -> Values:
     """Dynamic NTK with the same frequencies for all lengths: the parameter `alpha` of Hunyuan says so.
 
     `trained` is the divisor of vLLM 0.33. Without it, the frequencies are those of `factor` times the length.
@@ -475,7 +475,7 @@ def _mscale(factor: float, mscale: float) -> float:
     return 1.0 if factor <= 1.0 else 0.1 * mscale * log(factor) + 1.0
 
 
-def _merged(old: Any, new: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(old: object, new: Mapping[str, Any]) -> dict[str, Any]:
     """Objects are merged at all depths; other values are replaced."""
     found = dict(old) if isinstance(old, Mapping) else {}
     for key, value in new.items():

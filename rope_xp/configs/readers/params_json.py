@@ -134,7 +134,7 @@ def require_text(part: str | None) -> None:
         raise wrong_value(f"part must be 'text' or None; got {part!r}")
 
 
-def value_or_default(keys: Keys, row: str, name: str, default: Any, source: str) -> Any:
+def value_or_default(keys: Keys, row: str, name: str, default: object, source: str) -> Any:
     """The value of a key, or its default, which is recorded."""
     value = keys.get(name)
     if value is None:

@@ -30,7 +30,7 @@ def mapping_of(config: Config) -> Config:
     return found
 
 
-def check_size(given: Any) -> None:
+def check_size(given: object) -> None:
     """Raise an error if a value is nested too deeply, is too long, or has an int with too many digits to print."""
     level, count = [given], 0
     for _ in range(MAX_LEVELS):

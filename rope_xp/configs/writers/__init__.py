@@ -142,7 +142,9 @@ def require_layers(rope: Embedding, target: str, accepted: str) -> None:
         )
 
 
-def with_length(target: Target, settings: Any, length: int, rope: Any = None, options: Options | None = None) -> Any:
+def with_length(
+    target: Target, settings: object, length: int, rope: object = None, options: Options | None = None
+) -> Any:
     """What `to_config` returns, and the arguments by which an engine accepts sequences of this length."""
     writer = TARGETS[target]
     more = (rope, options or Options()) if writer.takes_architecture else ()

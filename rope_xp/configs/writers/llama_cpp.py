@@ -105,7 +105,7 @@ def llama_cpp_flags(rope: Embedding, options: Options) -> list[str]:
     return words
 
 
-def with_length(flags: list[str], length: int, rope: Any, options: Options) -> list[str]:
+def with_length(flags: list[str], length: int, rope: object, options: Options) -> list[str]:
     """The same arguments, with which llama.cpp accepts sequences of this length.
 
     Its server accepts at most the `context_length` of the file, if it has not the scaling YaRN. (With YaRN it computes
@@ -128,7 +128,7 @@ def with_context_length(metadata: Values, length: int, rope: Embedding, options:
     return {**metadata, f"{metadata['general.architecture']}.context_length": length}
 
 
-def _file(rope: Any, options: Options, are_flags: bool) -> File:
+def _file(rope: object, options: Options, are_flags: bool) -> File:
     name = _architecture(rope, options.architecture)
     if isinstance(options.engine_version, str) and options.engine_version.startswith("b"):
         raise wrong_value(
@@ -147,20 +147,20 @@ def _only_of_some_layers(file: File, key: str) -> bool:
     return key in (BASE, TYPE, FACTOR) and file.surely_reads("rope.freq_base_swa")
 
 
-def _override(file: File, key: str, value: Any) -> list[str]:
+def _override(file: File, key: str, value: object) -> list[str]:
     if file.name is None:
         raise wrong_value(f"architecture must be given to set {key}, for which {TARGET} has no argument; got None")
     return ["--override-kv", f"{file.name}.{key}={KINDS[type(value)]}:{_text(value)}"]
 
 
-def _way_out(rule: Any) -> str:
+def _way_out(rule: object) -> str:
     """Who writes the factors of a rule into a file."""
     if isinstance(rule, (Llama3Scaling, LongRopeScaling)):
         return f", where {TARGET}'s converter writes them if config.json has this scaling: then give no argument for it"
     return ' (see to_config("gguf"))'
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """A number as llama.cpp parses it."""
     return value if isinstance(value, str) else repr(value).removesuffix(".0")
 

@@ -2,7 +2,6 @@
 
 import json
 from math import isclose, log, sqrt
-from typing import Any
 
 from rope_xp.configs import engines
 from rope_xp.configs.writers import Options
@@ -35,7 +34,7 @@ def with_length(flags: list[str], length: int) -> list[str]:
     return ["--session-len", str(length), *flags]
 
 
-def _of_rule(rope: Embedding, rule: Any) -> tuple[str, Values, Values]:
+def _of_rule(rope: Embedding, rule: object) -> tuple[str, Values, Values]:
     """The name of a rule, the keys of its block, and keys outside it."""
     if not isinstance(rule, YarnScaling) and rope.softmax_scale != 1.0:
         raise wrong_value(f"softmax_scale must be 1 in {TARGET} without YaRN; got {rope.softmax_scale}")

@@ -1,7 +1,5 @@
 """Write an embedding as arguments of Megatron-LM."""
 
-from typing import Any
-
 from rope_xp.configs.writers import Options
 from rope_xp.configs.writers.limits import base_and_rule, mscales, require_attention_factor, require_only, unsupported
 from rope_xp.configs.writers.transformers import rotated_fraction
@@ -46,7 +44,7 @@ def _whole(name: str, number: float) -> int:
     return int(number)
 
 
-def _of_rule(rule: Any) -> Values:
+def _of_rule(rule: object) -> Values:
     if rule is None:
         return {}
     if isinstance(rule, LinearScaling):
@@ -61,7 +59,7 @@ def _of_rule(rule: Any) -> Values:
     return {"use_rope_scaling": True, "rope_scaling_factor": rule.factor}
 
 
-def _of_sections(rope: Embedding, rule: Any) -> Values:
+def _of_sections(rope: Embedding, rule: object) -> Values:
     """Several position axes, one after the other. Positions may be divided."""
     if rope.sections.order != "chunked" or rope.sections.axes != 3 or rope.layout != "half":
         raise wrong_value(
@@ -94,7 +92,7 @@ def _of_yarn(rope: Embedding, rule: YarnScaling) -> Values:
     }
 
 
-def _latent(rope: Embedding, rule: Any, arguments: Values) -> Values:
+def _latent(rope: Embedding, rule: object, arguments: Values) -> Values:
     """Latent attention, whose rotated part of the head is `qk_pos_emb_head_dim`."""
     arguments |= {"multi_latent_attention": True, "rotary_interleaved": False}
     arguments["qk_pos_emb_head_dim"] = arguments.pop("kv_channels")

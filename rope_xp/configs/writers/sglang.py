@@ -146,7 +146,7 @@ def with_length(flags: list[str], length: int) -> list[str]:
     return ["--context-length", str(length), flags[0], json.dumps(written)]
 
 
-def _of_rule(rope: Embedding, rule: Any) -> tuple[str, Values]:
+def _of_rule(rope: Embedding, rule: object) -> tuple[str, Values]:
     """A rule by SGLang's name, and the keys that SGLang reads for it."""
     if rope.softmax_scale != 1.0:
         raise wrong_value(f"softmax_scale must be 1 in {TARGET} without latent attention; got {rope.softmax_scale}")

@@ -18,7 +18,7 @@ SCALED_LENGTH = ("llama3", "longrope", "yarn")
 ANY = "*"
 
 
-def vllm_flags(rope: Embedding, options: Any) -> list[str]:
+def vllm_flags(rope: Embedding, options: object) -> list[str]:
     """`--hf-overrides` with the `rope_parameters` of the config, where vLLM reads them."""
     table, reading, path = _place(rope, options)
     if reading.nested:
@@ -30,7 +30,7 @@ def vllm_flags(rope: Embedding, options: Any) -> list[str]:
     return _flags(_keys(rope, table, reading), path)
 
 
-def flags_of_types(ropes: Config, options: Any) -> list[str]:
+def flags_of_types(ropes: Config, options: object) -> list[str]:
     """The same for layers that differ by their type: `rope_parameters` is nested by the types."""
     blocks, path = {}, ()
     for name, rope in ropes.items():
