@@ -102,8 +102,6 @@ def _pairs_of_classes(config: Config, modules: list[Any]) -> Iterator[RotaryAtte
             with torch.device("meta"):
                 made = _created(attention, config, layer), _created(rotary, config, layer)
                 yield RotaryAttention(made[0], rotary.__name__, made[1])
-                    _created(attention, config, layer), rotary.__name__, _created(rotary, config, layer)
-                )
         except Exception:  # classes of other parts need other arguments
             continue
 
