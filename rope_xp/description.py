@@ -71,7 +71,7 @@ def _channels(rope: Embedding) -> str:
 
 def _pairs(rope: Embedding) -> str:
     are_known = isinstance(rope.inv_freq, tuple) and rope.axes == 1
-    zeros = rope._frequencies.rows[0].inv_freq.count(0.0) if are_known else 0
+    zeros = rope._frequencies.sizes().count(0.0) if are_known else 0
     return f"{rope.pairs}" + (f", of which {zeros} pass through unrotated" if zeros else "")
 
 
@@ -99,5 +99,5 @@ def _formula(rope: Embedding) -> str:
 def _wavelengths(rope: Embedding) -> str:
     if not isinstance(rope.inv_freq, tuple):
         return "those of the array"
-    lengths = [2 * pi / abs(w) for row in rope._frequencies.rows for w in row.inv_freq if w]
+    lengths = [2 * pi / w for w in rope._frequencies.sizes() if w]
     return f"{min(lengths):g} to {max(lengths):g} tokens" if lengths else "none: no pair is rotated"

@@ -69,7 +69,7 @@ class AxisPairs(NamedTuple):
     name: str
 
 
-class Pair(NamedTuple):
+class ScaledPair(NamedTuple):
     """One pair: its frequencies in radians per token. The unscaled one may be unknown."""
 
     number: int
@@ -103,28 +103,17 @@ class Pair(NamedTuple):
         return ceil(round((self.divisor or 1.0) * trained, 6))
 
 
-def pairs_of(rope: Embedding) -> list[Pair]:
-    """The pairs of a `RotaryEmbedding`; none if a pair has no single known frequency.
-
-    That is so in a learned array, with several heads, and if one pair follows several position axes.
-    """
-    scaled = _frequencies(rope)
-    unscaled = None if rope.base is None else _frequencies(rope.replace(scaling=None))
-    return [Pair(number, w, None if unscaled is None else unscaled[number]) for number, w in enumerate(scaled)]
+def pairs_of(rope: Embedding) -> list[ScaledPair]:
+    """The pairs of a `RotaryEmbedding`; none if pairs have no single known frequency."""
+    scaled = rope._frequencies.of_each_pair()
+    unscaled = None if rope.base is None else rope.replace(scaling=None)._frequencies.of_each_pair()
+    return [ScaledPair(number, w, None if unscaled is None else unscaled[number]) for number, w in enumerate(scaled)]
 
 
-def _frequencies(rope: Embedding) -> tuple[float, ...]:
-    frequencies = rope._frequencies
-    has_one_each = frequencies.axes == 1 or frequencies.axis_of_pair is not None
-    if not frequencies.are_floats or frequencies.heads is not None or not has_one_each:
-        return ()
-    return tuple(abs(w) for w in frequencies.rows[0].inv_freq)
-
-
-def bands_of(rope: Embedding, pairs: list[Pair], trained: int | None) -> tuple[Band, ...]:
+def bands_of(rope: Embedding, pairs: list[ScaledPair], trained: int | None) -> tuple[Band, ...]:
     """The bands of a `RotaryEmbedding` with these pairs, in the order of their first pairs."""
     factor = rope.scaling.factor if rope.scaling is not None and rope.scaling.blends else None
-    bands: dict[tuple[str, bool | None], list[Pair]] = {}
+    bands: dict[tuple[str, bool | None], list[ScaledPair]] = {}
     for pair in pairs:
         bands.setdefault((pair.treatment(factor), pair.completes_turn(trained)), []).append(pair)
     return tuple(
@@ -140,7 +129,7 @@ def bands_of(rope: Embedding, pairs: list[Pair], trained: int | None) -> tuple[B
     )
 
 
-def axes_of(rope: Embedding, pairs: list[Pair]) -> tuple[AxisPairs, ...]:
+def axes_of(rope: Embedding, pairs: list[ScaledPair]) -> tuple[AxisPairs, ...]:
     """The pairs of each of several position axes; none if a pair has no single frequency."""
     axis_of_pair = rope._frequencies.axis_of_pair
     if axis_of_pair is None:
@@ -153,7 +142,7 @@ def axes_of(rope: Embedding, pairs: list[Pair]) -> tuple[AxisPairs, ...]:
     )
 
 
-def unseen_from(pairs: list[Pair], trained: int | None) -> dict[int, int]:
+def unseen_from(pairs: list[ScaledPair], trained: int | None) -> dict[int, int]:
     """For each pair that completes no turn within the trained length: from which position on it has unseen angles."""
     if trained is None:
         return {}

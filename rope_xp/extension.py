@@ -324,7 +324,7 @@ def _numbers(choice: Choice) -> list[str]:
 
 def choices_of(rope: Any, trained: int, to: int) -> Choices:
     """The report of all rules for one embedding."""
-    frequencies = _frequencies(unscaled(rope))
+    frequencies = unscaled(rope)._frequencies.sizes()
     notes = []
     if rope.scaling is not None:
         notes.append(
@@ -352,7 +352,7 @@ def _choice(rope: Embedding, rule: str, trained: int, to: int, frequencies: list
         result = extended(rope, rule, trained, to, {})
     except ValueError as error:
         return Choice(rule, *texts, refusal=str(error).partition(": ")[2])
-    scaled = _frequencies(result)
+    scaled = result._frequencies.sizes()
     divisors = [w / v if v else 1.0 for w, v in zip(frequencies, scaled) if w]
     kept = sum(abs(divisor - 1.0) < 1e-9 for divisor in divisors)
     interpolated = sum(divisor > to / trained * (1.0 - 1e-9) for divisor in divisors)
@@ -360,8 +360,3 @@ def _choice(rope: Embedding, rule: str, trained: int, to: int, frequencies: list
     counts = kept, len(divisors) - kept - interpolated, interpolated
     numbers = (*counts, min(divisors), max(divisors), new_angles, result.attention_factor)
     return Choice(rule, *texts, result, *numbers)
-
-
-def _frequencies(rope: Embedding) -> list[float]:
-    """The sizes of all frequencies, in radians per token."""
-    return [abs(w) for row in rope._frequencies.rows for w in row.inv_freq]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from rope_xp.arrays import checks
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import public, wrong_type, wrong_value
+from rope_xp.identification.maps import frequencies_of
 from rope_xp.identification.phases import COARSE_BITS
 from rope_xp.identification.rules import rounded_to
 from rope_xp.spectrum import is_scaled, lengths_of
@@ -425,7 +426,7 @@ def _frequencies(rope: RotaryEmbedding) -> NDArray[Any]:
     if not isinstance(rope.inv_freq, tuple) or rope.heads is not None:
         kind = "an array" if rope.heads is None else f"those of {rope.heads} heads"
         raise wrong_value(f"frequencies must be floats that all heads share; got {kind}")
-    return np.asarray(rope.inv_freq, np.float64).reshape(rope.axes, rope.pairs)
+    return frequencies_of(rope)[:, 0]
 
 
 def _lengths(ropes: Iterable[RotaryEmbedding], context: int | None) -> dict[int, list[str]]:

@@ -1,8 +1,9 @@
 """Reports: results that people read as text or Markdown, and programs as a dict."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from itertools import zip_longest
 from math import isfinite
 from textwrap import wrap
 from typing import Any, NamedTuple
@@ -37,7 +38,7 @@ class Report:
         raise NotImplementedError
 
     def __str__(self) -> str:
-        return "\n\n".join(_as_text(section) for section in self.sections() if section.body)
+        return as_text(self)
 
     def to_markdown(self) -> str:
         """The report as Markdown.
@@ -86,27 +87,37 @@ def short_repr(value: object) -> str:
     return re.sub(r"\((?:[-+.\de]+,? ?){9,}\)", lambda found: f"({len(found[0].split())} numbers)", text)
 
 
-def _as_text(section: Section) -> str:
+def as_text(report: Report, width: int = WIDTH, title: Callable[[str], str] = str) -> str:
+    """The report in lines of at most `width` characters. `title` changes the titles of sections."""
+    return "\n\n".join(_as_lines(section, width, title) for section in report.sections() if section.body)
+
+
+def _as_lines(section: Section, width: int, title: Callable[[str], str]) -> str:
     body = section.body
     if isinstance(body, str):
-        lines = wrap(body, WIDTH)
+        lines = wrap(body, width)
     elif isinstance(body, Table):
-        lines = _table_lines(body)
+        lines = _table_lines(body, width)
     else:
-        lines = [line for each in body for line in wrap(each, WIDTH, initial_indent="- ", subsequent_indent="  ")]
-    return "\n".join([section.title] * bool(section.title) + lines)
+        lines = [line for each in body for line in wrap(each, width, initial_indent="- ", subsequent_indent="  ")]
+    return "\n".join([title(section.title)] * bool(section.title) + lines)
 
 
-def _table_lines(table: Table) -> list[str]:
-    """The rows in columns. The last column is wrapped, so that lines have at most `WIDTH` characters."""
+def _table_lines(table: Table, width: int) -> list[str]:
+    """The rows in columns. The last column is wrapped, and others only where lines would be too long without."""
     rows = [list(row) for row in ([table.header] if table.header else []) + list(table.rows)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    left = sum(widths) + 2 * len(widths)
+    widths = [max(1, *map(len, column)) for column in list(zip(*rows))[:-1]]
+    room = width - 2 * len(widths)
+    while widths and sum(widths) > room - min(20, room // (len(widths) + 1)):
+        widths[widths.index(max(widths))] -= 1
+    widths.append(room - sum(widths))
     lines = []
     for row in rows:
-        start = "  ".join([f"{text:<{width}}" for text, width in zip(row, widths)] + [""])
-        last = wrap(row[-1], max(WIDTH - left, 20)) or [""]
-        lines += [(start + last[0]).rstrip(), *(" " * left + line for line in last[1:])]
+        cells = [wrap(text, column) for text, column in zip(row, widths)]
+        lines += [
+            "  ".join(f"{text:<{column}}" for text, column in zip(parts, widths)).rstrip()
+            for parts in zip_longest(*cells, fillvalue="")
+        ]
     return lines
 
 

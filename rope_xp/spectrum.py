@@ -164,6 +164,5 @@ def is_scaled(rope: Any) -> bool:
     """
     if rope.scaling is None:
         return False
-    rows = zip(rope._frequencies.rows, rope.replace(scaling=None)._frequencies.rows)
-    pairs = (pair for scaled, unscaled in rows for pair in zip(scaled.inv_freq, unscaled.inv_freq))
-    return any(w and not isclose(w, unscaled, rel_tol=1e-9) for w, unscaled in pairs)
+    sizes = zip(rope._frequencies.sizes(), rope.replace(scaling=None)._frequencies.sizes())
+    return any(w and not isclose(w, unscaled, rel_tol=1e-9) for w, unscaled in sizes)

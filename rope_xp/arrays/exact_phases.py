@@ -74,6 +74,18 @@ class Frequencies:
                 rows = (tuple(column[axis] for column, axis in zip(columns, self.axis_of_pair)),)
         self.rows = tuple(Row(row, row_shape) for row in rows)
 
+    def sizes(self) -> list[float]:
+        """The sizes of all frequencies, in radians per token. They must be floats."""
+        return [abs(w) for row in self.rows for w in row.inv_freq]
+
+    def of_each_pair(self) -> list[float]:
+        """The size of the frequency of each pair; none if pairs have no single known one.
+
+        That is so in a learned array, with several heads, and if one pair follows several position axes.
+        """
+        has_one_each = self.heads is None and (self.axes == 1 or self.axis_of_pair is not None)
+        return self.sizes() if self.are_floats and has_one_each else []
+
     def terms(self, positions: Any) -> list[tuple[Any, "Row"]]:
         """Pairs of positions and frequencies that broadcast. The angle is the sum of their products."""
         xp = libraries.namespace(positions)

@@ -18,7 +18,7 @@ DTYPES = {
 }
 
 
-class Frequencies(NamedTuple):
+class Buffer(NamedTuple):
     """A buffer: its frequencies in radians per token, the error of its dtype, and the base, if they have one."""
 
     inv_freq: tuple[float, ...]
@@ -35,7 +35,7 @@ class Frequencies(NamedTuple):
         return None if lengths[0] == lengths[1] else min(lengths)
 
 
-def read_frequencies(tensor: Tensor) -> Frequencies | None:
+def read_frequencies(tensor: Tensor) -> Buffer | None:
     """The frequencies in a buffer; None if it has another shape or dtype, or values that are not positive."""
     if len(tensor.shape) != 1 or not 1 <= tensor.shape[0] <= MAX_PAIRS or tensor.dtype not in DTYPES:
         return None
@@ -48,7 +48,7 @@ def read_frequencies(tensor: Tensor) -> Frequencies | None:
     values = struct.unpack(f"<{len(data) // struct.calcsize(code)}{code}", data)
     if len(values) != tensor.shape[0] or not all(0.0 <= value < inf for value in values) or values[0] == 0.0:
         return None
-    return Frequencies(values, relative, absolute, _base(values, relative, absolute))
+    return Buffer(values, relative, absolute, _base(values, relative, absolute))
 
 
 def _base(values: tuple[float, ...], relative: float, absolute: float) -> float | None:
@@ -64,6 +64,6 @@ def _base(values: tuple[float, ...], relative: float, absolute: float) -> float 
     for digits in range(7):
         base = float(f"{fitted:.{digits}e}")
         expected = tuple(base ** (-pair / pairs) for pair in range(pairs))
-        if Frequencies(values, relative, absolute, None).first_difference(expected) is None:
+        if Buffer(values, relative, absolute, None).first_difference(expected) is None:
             return base
     return None

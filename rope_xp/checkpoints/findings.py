@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from rope_xp.checkpoints.buffers import Frequencies, read_frequencies
+from rope_xp.checkpoints.buffers import Buffer, read_frequencies
 from rope_xp.checkpoints.contents import Contents, contents_of
 from rope_xp.checkpoints.projections import (
     GGUF,
@@ -128,9 +128,7 @@ def _gguf_layout(contents: Contents) -> tuple[str | None, str]:
     return None, f"the architecture {_shown(str(architecture))} is not in the list of llama.cpp"
 
 
-def _buffer(
-    contents: Contents, embedding: RotaryEmbedding | None
-) -> tuple[Frequencies | None, list[Conclusion], list[str]]:
+def _buffer(contents: Contents, embedding: RotaryEmbedding | None) -> tuple[Buffer | None, list[Conclusion], list[str]]:
     """The frequencies that the file holds, what they show, and warnings where the config says others."""
     tensors = {
         name: tensor
@@ -158,7 +156,7 @@ def _words_of(base: float | None) -> str:
     return "no unscaled base" if base is None else f"the base {base:,.10g}"
 
 
-def _contradiction(name: str, buffer: Frequencies, config_name: str, embedding: RotaryEmbedding) -> list[str]:
+def _contradiction(name: str, buffer: Buffer, config_name: str, embedding: RotaryEmbedding) -> list[str]:
     """A warning if the buffer has other frequencies than the embedding."""
     expected: Any = embedding.inv_freq
     if not all(isinstance(each, float) for each in expected):

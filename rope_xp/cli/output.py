@@ -1,18 +1,14 @@
-"""Print reports: for people with rich, for programs as JSON."""
+"""Print reports: for people as text, for programs as JSON."""
 
 import json
 import os
 import sys
-from collections.abc import Iterator
-from typing import Any
+from functools import partial
+from shutil import get_terminal_size
 
-from rich import box
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table as RichTable
-from rich.text import Text
+import click
 
-from rope_xp.reports import WIDTH, Report, Table
+from rope_xp.reports import WIDTH, Report, as_text
 
 
 def show(report: Report, as_json: bool) -> int:
@@ -20,9 +16,7 @@ def show(report: Report, as_json: bool) -> int:
     if as_json:
         write(json.dumps(report.to_dict(), indent=2))
     elif sys.stdout is not None and sys.stdout.isatty():
-        console = Console(highlight=False, emoji=False, markup=False)
-        parts = _parts(report, narrow=console.width < WIDTH)
-        console.print(*parts, sep="\n", width=min(console.width, WIDTH))
+        write(as_text(report, min(get_terminal_size().columns, WIDTH), partial(click.style, bold=True)))
     else:
         write(str(report))
     return 1 if getattr(report, "warnings", ()) else 0
@@ -41,31 +35,3 @@ def close_pipe() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
-
-
-def _parts(report: Report, narrow: bool) -> Iterator[Any]:
-    """What rich prints: bold titles, paragraphs, lists and tables."""
-    for number, (title, body) in enumerate(section for section in report.sections() if section.body):
-        if number:
-            yield ""
-        if title:
-            yield Text(title, style="bold")
-        if isinstance(body, Table):
-            yield _table(body, narrow)
-        else:
-            yield from (
-                map(Text, [body]) if isinstance(body, str) else (Padding(Text(each), (0, 0, 0, 2)) for each in body)
-            )
-
-
-def _table(table: Table, narrow: bool) -> RichTable:
-    """A table without borders. The last column is wrapped if it must be; on a narrow terminal, all columns are."""
-    style, padding = (box.SIMPLE_HEAD, (0, 1, 0, 0)) if table.header else (None, (0, 2, 0, 0))
-    found = RichTable(box=style, padding=padding, show_header=bool(table.header), pad_edge=False, show_edge=False)
-    *names, last = table.header or [""] * len(table.rows[0])
-    for name in names:
-        found.add_column(name, no_wrap=not narrow, overflow="fold")
-    found.add_column(last, overflow="fold")
-    for row in table.rows:
-        found.add_row(*map(Text, row))
-    return found

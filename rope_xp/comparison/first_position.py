@@ -5,7 +5,8 @@ from math import acos, ceil, cos, remainder, tau
 
 import numpy as np
 
-from rope_xp.identification.maps import SIGNIFICANT_BITS, Map, aligned, part_of
+from rope_xp.identification.calls import SIGNIFICANT_BITS
+from rope_xp.identification.maps import Map, aligned, part_of
 
 # The largest head whose matrices are compared by all unit vectors. Wider heads, whose singular values take seconds, are
 # compared by the unit vectors of single channels.

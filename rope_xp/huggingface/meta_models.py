@@ -18,7 +18,7 @@ from rope_xp.huggingface.same_tables import is_rotary, is_rotary_class
 from rope_xp.types import Config
 
 
-class Pair(NamedTuple):
+class RotaryAttention(NamedTuple):
     """An attention and the rotary module that makes its tables, both on the meta device.
 
     `own` is the name of the rotary module in the attention, if it is there.
@@ -37,7 +37,7 @@ class Pair(NamedTuple):
         return rotary
 
 
-def pairs_of(config: Config) -> list[Pair]:
+def pairs_of(config: Config) -> list[RotaryAttention]:
     """The pairs of the first model of a config that has any; without one, those of its classes alone.
 
     Raises ValueError with the reasons if there are none.
@@ -89,7 +89,7 @@ def _model_classes(config: Config, modules: list[Any]) -> list[type]:
     return list(dict.fromkeys((*_auto_classes(config), *others)))
 
 
-def _pairs_of_classes(config: Config, modules: list[Any]) -> Iterator[Pair]:
+def _pairs_of_classes(config: Config, modules: list[Any]) -> Iterator[RotaryAttention]:
     """Pairs of classes that take this config, of a model that cannot be created."""
     classes = [each for module in modules for each in vars(module).values() if _is_module(each)]
     attentions = [each for each in classes if not is_rotary_class(each) and calls_apply_function(each)]
@@ -100,7 +100,8 @@ def _pairs_of_classes(config: Config, modules: list[Any]) -> Iterator[Pair]:
     for attention, rotary, layer in product(*chosen, layers):
         try:
             with torch.device("meta"):
-                yield Pair(_created(attention, config, layer), rotary.__name__, _created(rotary, config, layer))
+                made = _created(attention, config, layer), _created(rotary, config, layer)
+                yield RotaryAttention(made[0], rotary.__name__, made[1])
         except Exception:  # classes of other parts need other arguments
             continue
 
@@ -129,7 +130,7 @@ def _takes(cls: object, config: Config) -> bool:
     )
 
 
-def _pairs(model: object, config: Config) -> Iterator[Pair]:
+def _pairs(model: object, config: Config) -> Iterator[RotaryAttention]:
     """Each kind of attention with the rotary modules that are nearest to it. Rotary modules go to the CPU."""
     rotaries = {name: module for name, module in model.named_modules() if is_rotary(module)}
     if not rotaries:
@@ -147,7 +148,7 @@ def _pairs(model: object, config: Config) -> Iterator[Pair]:
         near = max((_nearness(name, each) for each in chosen), default=None)
         for each, rotary in chosen.items():
             if _nearness(name, each) == near:
-                yield Pair(attention, each, rotary, "" if is_outside else each.removeprefix(f"{name}."))
+                yield RotaryAttention(attention, each, rotary, "" if is_outside else each.removeprefix(f"{name}."))
 
 
 def _nearness(attention: str, rotary: str) -> tuple[bool, int]:

@@ -15,7 +15,7 @@ from rope_xp.configs.readers.source import mapping_of
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import public, wrong, wrong_type, wrong_value
 from rope_xp.huggingface.contexts import float32_on_cpu
-from rope_xp.huggingface.meta_models import Pair, pairs_of
+from rope_xp.huggingface.meta_models import RotaryAttention, pairs_of
 from rope_xp.huggingface.probing import AttentionRotation, NotReached
 from rope_xp.identification.joined import identify_axes
 from rope_xp.types import Config
@@ -175,7 +175,7 @@ def _layer_types(config: Config) -> list[str | None]:
     return [label for label, value in parameters.items() if isinstance(value, Mapping)] or [None]
 
 
-def _of_layers(pairs: list[Pair], config: Config, label: str | None, seq_len: int | None) -> RotaryEmbedding:
+def _of_layers(pairs: list[RotaryAttention], config: Config, label: str | None, seq_len: int | None) -> RotaryEmbedding:
     """The value that explains what the attentions of a layer type compute."""
     values, problems, failures = {}, {}, Counter()
     for pair in _of_type(pairs, config, label):
@@ -198,7 +198,7 @@ def _of_layers(pairs: list[Pair], config: Config, label: str | None, seq_len: in
     return different[0]
 
 
-def _of_type(pairs: list[Pair], config: Config, label: str | None) -> list[Pair]:
+def _of_type(pairs: list[RotaryAttention], config: Config, label: str | None) -> list[RotaryAttention]:
     """The pairs whose attention is in a layer of this type; all of them if no attention says its type."""
     types = getattr(config, "layer_types", None) or ()
 

@@ -10,7 +10,8 @@ from rope_xp.arrays import libraries
 from rope_xp.types import Array
 
 # The unit roundoff of each dtype: half the distance from 1 to the next number.
-ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+SIGNIFICANT_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+ROUNDOFF = {name: 2.0**-bits for name, bits in SIGNIFICANT_BITS.items()}
 # The axes of x in calls, before those that a function does not have are left out.
 AXES = ("batch", "heads", "seq", "dim")
 

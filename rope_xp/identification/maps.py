@@ -8,12 +8,11 @@ import numpy as np
 
 from rope_xp.arrays import libraries
 from rope_xp.embedding import RotaryEmbedding
-from rope_xp.identification.calls import ROUNDOFF
+from rope_xp.identification.calls import ROUNDOFF, SIGNIFICANT_BITS
 from rope_xp.identification.phases import PRECISIONS
 from rope_xp.identification.rules import rounded_to, roundings
 from rope_xp.types import Array
 
-SIGNIFICANT_BITS = {"float32": 24, "float16": 11, "bfloat16": 8}
 # Roundings in a result: of both tables, of two products, of their sum, and of the attention factor, with some to spare.
 ROUNDINGS = 8
 # Positions are split at so many bits: factors of both parts are few, and their product takes no sines.

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rope_xp.arrays import exact_phases as exact
-from rope_xp.identification.calls import ROUNDOFF
+from rope_xp.identification.calls import ROUNDOFF, SIGNIFICANT_BITS
 from rope_xp.identification.rules import rounded_to, roundings, simplest
 
 # The precisions of a phase, in the order in which they are tried, and their unit roundoff. "exact" includes products in
 # float64. Errors where bfloat16 rounds are not those of float16.
 PRECISIONS = {"exact": ROUNDOFF["float64"], **{name: ROUNDOFF[name] for name in ("float32", "bfloat16", "float16")}}
 # The significant bits of the precisions that do not hold all positions of a test.
-COARSE_BITS = {"float16": 11, "bfloat16": 8}
+COARSE_BITS = {name: SIGNIFICANT_BITS[name] for name in ("float16", "bfloat16")}
 
 # How many angles give a frequency where sines and cosines are rounded.
 SPREAD = 512
@@ -24,7 +24,7 @@ SMALL = 8
 TURNS = 200
 
 
-class Frequencies(NamedTuple):
+class Fitted(NamedTuple):
     """Frequencies in radians per position, and the largest error of each. `start` are the angles at position 0.
 
     `until` is the first of the positions 1, 2, 4, 8, ... whose angles do not follow; None if all do.
@@ -46,7 +46,7 @@ def powers(seq_len: int) -> np.ndarray:
     return np.array([0, *(2**k for k in range(63) if 2**k < seq_len)])
 
 
-def frequencies_of(angle: np.ndarray, roundoff: float) -> Frequencies:
+def frequencies_of(angle: np.ndarray, roundoff: float) -> Fitted:
     """The frequencies from angles "positions pairs" at the positions of `powers`.
 
     The angle at position 1 gives the frequency. Each doubling of the position halves its error, and its turns follow
@@ -64,10 +64,10 @@ def frequencies_of(angle: np.ndarray, roundoff: float) -> Frequencies:
         total, last = 2 * total + rest, position
     values = total / last
     errors = 2 * noise / last + 4 * ROUNDOFF["float64"] * np.abs(values)
-    return Frequencies(values, errors, angle[0], until)
+    return Fitted(values, errors, angle[0], until)
 
 
-def narrowed(known: Frequencies, angle: np.ndarray, where: np.ndarray, roundoff: float) -> Frequencies:
+def narrowed(known: Fitted, angle: np.ndarray, where: np.ndarray, roundoff: float) -> Fitted:
     """Frequencies with smaller errors, from angles "positions pairs" whose sines and cosines were rounded.
 
     Each angle gives an interval of frequencies, and the frequency is in all of them. The rounding of a sine and a

@@ -27,7 +27,7 @@ from rope_xp.identification.maps import frequencies_of as numbers_of
 from rope_xp.identification.phases import (
     COARSE_BITS,
     PRECISIONS,
-    Frequencies,
+    Fitted,
     Precision,
     Start,
     frequencies_of,
@@ -275,7 +275,7 @@ class Search:
             self.note(direction=direction)
         self._value(rotation, start, measurement.positions[1:], angle[1:], roundoff, quarter)
 
-    def _narrowed(self, channels: Channels, known: Frequencies, offset: float, roundoff: float) -> Frequencies:
+    def _narrowed(self, channels: Channels, known: Fitted, offset: float, roundoff: float) -> Fitted:
         """Frequencies from more positions if sines and cosines have few digits."""
         if roundoff < COARSE or self.probe.axes > 1:
             return known
@@ -483,7 +483,7 @@ def _nearest_factor(rotation: Rotation, near: RotaryEmbedding | None) -> float:
     return known[0] if known else simplest(found - max(error, 1e-7 * found), found + max(error, 1e-7 * found))[0]
 
 
-def _direction(frequencies: Frequencies) -> int | None:
+def _direction(frequencies: Fitted) -> int | None:
     """The sign of the frequencies that are not zero."""
     signs = set(np.sign(frequencies.values[np.abs(frequencies.values) > frequencies.errors]).astype(int).tolist())
     return signs.pop() if len(signs) == 1 else None

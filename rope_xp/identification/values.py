@@ -13,7 +13,7 @@ from rope_xp.frequencies import LinearScaling, Scaling
 from rope_xp.identification.blocks import Channels, Place, places_of
 from rope_xp.identification.calls import ROUNDOFF
 from rope_xp.identification.maps import frequencies_of
-from rope_xp.identification.phases import Frequencies
+from rope_xp.identification.phases import Fitted
 from rope_xp.identification.rules import Rule, changed_rule_of, rounded_to, roundings, rule_of, simplest
 from rope_xp.sections import ORDERS, Sections
 from rope_xp.types import Values
@@ -32,7 +32,7 @@ class Rotation(NamedTuple):
 
     head_dim: int
     channels: Channels
-    frequencies: Frequencies
+    frequencies: Fitted
     direction: int | None
     magnitude: float
     magnitude_error: float

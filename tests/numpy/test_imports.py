@@ -30,7 +30,8 @@ def test_importing_the_library_loads_no_framework():
 # From the bottom up: a module imports modules above it in this list, and none below. A folder stands for all in it that
 # does not stand here itself; its modules import each other without a circle.
 LAYERS = """
-types arrays/libraries arrays/signature provenance reports
+types
+arrays/libraries arrays/signature provenance reports
 errors
 arrays configs/engines
 frequencies sections layouts positions
@@ -61,8 +62,7 @@ jax flax kernels/xla
 flax flax
 onnx onnx
 matplotlib plot
-click cli/commands cli/inputs cli/options cli/settings
-rich cli/output
+click cli/commands cli/inputs cli/options cli/output cli/settings
 """
 ALLOWED = {(module, name) for name, *modules in map(str.split, MAY_NAME.splitlines()[1:]) for module in modules}
 PACKAGE = Path(importlib.util.find_spec("rope_xp").origin).parent
