@@ -17,6 +17,7 @@ from rope_xp._core.arrays import Array
 from rope_xp._core.errors import public, wrong_value
 from rope_xp.positions._prompt import (
     PromptPositions,
+    TimedGrid,
     checked_compat,
     host_array,
     merged_grids,
@@ -304,7 +305,9 @@ def ernie4_5_vl(
     return positions_with_grids(token_types, mask, images, videos, compat=checked_compat(compat), like=like)
 
 
-def _scaled_times(grids: list[Any], seconds: Any, rate: Any, *, rate_first: bool = False) -> list[Any]:
+def _scaled_times(
+    grids: list[tuple[int, int, int]], seconds: object, rate: float | None, *, rate_first: bool = False
+) -> list[TimedGrid]:
     """The grids of videos, with time steps `seconds` apart (one number per video) at `rate` positions per second."""
     if rate is None and not grids:
         rate = 1.0  # not used: there are no videos
