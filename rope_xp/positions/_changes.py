@@ -1,6 +1,7 @@
 """Changes of positions: concatenation, and random shifts and scales for training."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from rope_xp._core import backends, checks
@@ -71,7 +72,7 @@ def join(
     return xp.concat([backends.astype(row, dtype) for row in rows], axis=-1)
 
 
-def _array_parts(parts: tuple[Any, ...], like: Any) -> list[Any]:
+def _array_parts(parts: Sequence[Any], like: Array | None) -> list[Array]:
     """The arrays among the parts, in one library and on one device."""
     arrays = [part for part in parts if not checks.is_int(part)]
     if not arrays:
@@ -161,9 +162,9 @@ def augment(
     return moved if rescale is None else moved * xp.exp(rescale * numbers[0])
 
 
-def _with_random_numbers(positions: Any, count: int, source: Any) -> tuple[Any, Any]:
+def _with_random_numbers(positions: Array, count: int, source: object) -> tuple[Array, Array]:
     """Positions, and `count` random numbers from -1 to 1; both in one library and dtype."""
-    numbers: Any = backends.uniform(count, source=source)
+    numbers = backends.uniform(count, source=source)
     if numbers is None:
         wanted = "a numpy.random.Generator, a torch.Generator or a JAX key"
         raise wrong_type(f"source must be {wanted}; got {type(source).__name__}")
@@ -174,7 +175,7 @@ def _with_random_numbers(positions: Any, count: int, source: Any) -> tuple[Any, 
     return positions, 2 * backends.astype(numbers, positions.dtype) - 1
 
 
-def _constant(value: int, count: Any, like: Any) -> Any:
-    """Positions of `count` tokens with one value on every axis, in the library and on the device of `like`."""
+def _constant(value: int, count: int, like: Array) -> Array:
+    """Positions of `count` tokens with one value on every axis of `like`."""
     row = backends.arange(count, like=like) * 0 + value
     return backends.namespace(like).broadcast_to(row, (*like.shape[:-1], count))
