@@ -263,8 +263,7 @@ def normalized(
 
 
 def _check_number_of_axes(sizes: Sequence[Size]) -> None:
-    """There must be an axis, and no more than half of those that NumPy has: an axis in blocks is two."""
-    most = checks.MAX_AXES // 2
+    most = checks.MAX_AXES // 2  # an axis in blocks is two axes of NumPy
     if not 1 <= len(sizes) <= most:
         raise wrong_value(f"at least one size is required, and at most {most}; got {len(sizes) or 'none'}")
 
@@ -290,7 +289,6 @@ def _is_array(size: object) -> bool:
 
 
 def _axis_positions(size: Size, start: float, step: float, last: float | None, like: Array) -> Array:
-    """Positions along one axis of the grid, "size"."""
     integers = last is None and not isinstance(start, float) and not isinstance(step, float)
     if not checks.is_int(size):
         coordinates = _coordinates(size)
@@ -353,7 +351,7 @@ def _check_int32(values: Sequence[float]) -> None:
 
 
 def _cells(axis_positions: Sequence[Array], block: int | Sequence[int], axes: Sequence[int] | None) -> Array:
-    """Positions of all cells, from the positions along each axis."""
+    """The rows of the result, from the positions along each axis of the grid."""
     counts = [positions.shape[0] for positions in axis_positions]
     blocks = _per_axis("block", block, tuple(counts))
     for count, size in zip(counts, blocks):
@@ -364,6 +362,7 @@ def _cells(axis_positions: Sequence[Array], block: int | Sequence[int], axes: Se
     rows = _rows(axes, len(axis_positions))
     xp = backends.namespace(axis_positions[0])
     dtype = widest_dtype(xp, [axis_positions[axis] for axis in rows])
+    # The cells of the result are in the row-major order of this shape: all blocks, then the cells of a block.
     shape = (*(count // size for count, size in zip(counts, blocks)), *blocks)
     result = []
     for axis in rows:

@@ -122,6 +122,7 @@ def _positions_of_runs(runs: Iterable[int | TimedGrid], compat: str | None = Non
             times, height, width = run
             axes = np.meshgrid(times, np.arange(height), np.arange(width), indexing="ij")
             cells = np.stack(axes).reshape(3, -1)
+            # transformers forgets the time steps: a bug that `compat` reproduces.
             extent = max(height, width) if compat else cells.max(initial=-1) + 1
         parts.append(cells + start)
         start += extent

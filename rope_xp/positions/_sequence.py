@@ -343,6 +343,7 @@ def count_from(name: str, offset: Any, seq: int, *, like: Array | None = None) -
     tokens = backends.astype(backends.arange(seq, like=first), first.dtype)
     first, tokens = first[..., None], tokens if not first.ndim else tokens[None, :]
     if not (backends.is_host(first) or (isinstance(seq, int) and seq <= 1)):
+        # These offsets cannot be read: instead of an error, positions stop at the greatest integer.
         xp = backends.namespace(first)
         most = 2 ** (_bits(first) - 1) - 1 - xp.where(first > 0, first, xp.zeros_like(first))
         tokens = xp.where(tokens < most, tokens, most)
@@ -350,16 +351,12 @@ def count_from(name: str, offset: Any, seq: int, *, like: Array | None = None) -
 
 
 def _bits(x: Array) -> int:
-    """The number of bits of the integers in an array of positions."""
     return 64 if backends.dtype_name(x.dtype) == "int64" else 32
 
 
 def _check_fits(name: str, lowest: int, highest: int, seq: int, bits: int = 32) -> None:
-    """Positions from `lowest` to `highest + seq - 1` must fit in integers of `bits` bits.
-
-    Symbolic lengths and offsets of 0 are not compared, because a comparison would limit the length of an exported
-    program.
-    """
+    """Positions from `lowest` to `highest + seq - 1` must fit in integers of `bits` bits."""
+    # Symbolic lengths and offsets of 0 are not compared: that would limit the length of an exported program.
     last = highest + seq - 1 if isinstance(seq, int) and highest else highest
     if isinstance(lowest, int) and not (lowest >= -(2 ** (bits - 1)) and last < 2 ** (bits - 1)):
         raise wrong_value(f"positions must fit in int{bits}; got {name}={highest} and {seq} tokens")
@@ -403,10 +400,7 @@ def _from_host(name: str, boundaries: list[int], like: Array | None) -> Array:
 def _boundaries(
     cu_seqlens: Sequence[int] | Array, name: str, total: int | None, like: Array | None, chunks: int = 1
 ) -> tuple[Array, int | None]:
-    """`cu_seqlens` as an array, and the number of tokens: `total`, called `name`, or by default the last boundary.
-
-    What the host can read must end with `total`, and each sequence be divisible by the number of chunks.
-    """
+    """`cu_seqlens` as an array, and the number of tokens: `total`, called `name`, or by default the last boundary."""
     numbers = _numbers("cu_seqlens", cu_seqlens)
     if numbers is None:
         boundaries = checks.positions("cu_seqlens", cu_seqlens, like=like, real=False)
@@ -435,10 +429,7 @@ def _packed(boundaries: Array, total: int | None) -> Array:
 
 
 def _of_each_sequence(boundaries: Any, total: int, size: int, chunks: int) -> tuple[Array, Any, Any]:
-    """For each token of a rank: where its sequence starts in the row, the length of its chunks, and the token's number.
-
-    Numbers count the tokens of one sequence that the rank has, from 0.
-    """
+    """For each token of a rank: the start of its sequence, the length of the chunks, and its number in the sequence."""
     row = backends.astype(backends.arange(total // size, like=boundaries), boundaries.dtype)
     # The end of the row is one more boundary, so that one follows each token.
     end = backends.astype(backends.arange(1, like=boundaries) + total, boundaries.dtype)
