@@ -1,7 +1,6 @@
 """Changes of positions: concatenation, and random shifts and scales for training."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from rope_xp._core import backends, checks
@@ -72,7 +71,7 @@ def join(
     return xp.concat([backends.astype(row, dtype) for row in rows], axis=-1)
 
 
-def _array_parts(parts: Sequence[Any], like: Array | None) -> list[Array]:
+def _array_parts(parts: tuple[Any, ...], like: Array | None) -> list[Array]:
     """The arrays among the parts, in one library and on one device."""
     arrays = [part for part in parts if not checks.is_int(part)]
     if not arrays:

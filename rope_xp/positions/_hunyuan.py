@@ -13,6 +13,7 @@ from rope_xp.positions._prompt import (
     VIDEO,
     Integers,
     PromptPositions,
+    Sizes,
     checked_compat,
     merged_grids,
     positions_of_rows,
@@ -103,7 +104,7 @@ def hunyuan_vl(
     return result
 
 
-def _next_image(grids: Iterator[tuple[int, int, int]], tokens: int) -> tuple[int, int]:
+def _next_image(grids: Iterator[Sizes], tokens: int) -> tuple[int, int]:
     """The rows and columns of Hunyuan-VL's next image, which must fill a run of that many tokens."""
     grid = next(grids, None)
     if grid is None:

@@ -22,8 +22,11 @@ GRID_NAMES = {IMAGE: "image_grids", VIDEO: "video_grids"}
 Integers: TypeAlias = NDArray[np.int64]
 Numbers: TypeAlias = NDArray[Any]  # int64 or float64; times of videos also float32
 # Times, height and width in tokens. Times are the number of time steps, or an array of their positions.
+Sizes: TypeAlias = tuple[int, int, int]
 TimedGrid: TypeAlias = tuple[Numbers, int, int]
-Grid: TypeAlias = tuple[int, int, int] | TimedGrid
+Grid: TypeAlias = Sizes | TimedGrid
+# From the token types of a row to its positions and their delta.
+RowPositions: TypeAlias = Callable[[Integers], tuple[Numbers, Numbers | int]]
 
 
 class PromptPositions(NamedTuple):
@@ -190,13 +193,7 @@ def require_all_used(name: str, grids: Iterator[Grid]) -> None:
 
 
 def positions_of_rows(
-    token_types: object,
-    mask: object,
-    row_positions: Callable[[Integers], tuple[Numbers, Numbers | int]],
-    *,
-    axes: int,
-    dtype: str,
-    like: Array | None,
+    token_types: object, mask: object, row_positions: RowPositions, *, axes: int, dtype: str, like: Array | None
 ) -> PromptPositions:
     """Apply `row_positions` to the token types of each row, without padding, and collect positions and deltas."""
     types = host_array("token_types", token_types, "iu", axes=(1, 2))
@@ -220,7 +217,7 @@ def _result(positions: Numbers, delta: Numbers, dtype: str, like: Array | None) 
     return PromptPositions(checks.convert_like("positions", positions, like), checks.convert_like("delta", delta, like))
 
 
-def merged_grids(name: str, grids: object, spatial: int, temporal: int = 1) -> list[tuple[int, int, int]]:
+def merged_grids(name: str, grids: object, spatial: int, temporal: int = 1) -> list[Sizes]:
     """Time steps, height and width of each grid, in tokens."""
     merge = (temporal, spatial, spatial)
     for kind, size in (("spatial", spatial), ("temporal", temporal)):
