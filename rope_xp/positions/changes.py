@@ -71,7 +71,7 @@ def join(
     return xp.concat([libraries.astype(row, dtype) for row in rows], axis=-1)
 
 
-def _array_parts(parts: tuple[Any, ...], like: object) -> list[Any]:
+def _array_parts(parts: tuple[Any, ...], like: Array | None) -> list[Array]:
     """The arrays among the parts, in one library and on one device."""
     arrays = [part for part in parts if not checks.is_int(part)]
     if not arrays:
@@ -161,9 +161,9 @@ def augment(
     return moved if rescale is None else moved * xp.exp(rescale * numbers[0])
 
 
-def _with_random_numbers(positions: Array, count: int, source: object) -> tuple[Any, Any]:
+def _with_random_numbers(positions: Array, count: int, source: object) -> tuple[Array, Array]:
     """Positions, and `count` random numbers from -1 to 1; both in one library and dtype."""
-    numbers: Any = libraries.uniform(count, source=source)
+    numbers = backends.uniform(count, source=source)
     if numbers is None:
         wanted = "a numpy.random.Generator, a torch.Generator or a JAX key"
         raise wrong_type(f"source must be {wanted}; got {type(source).__name__}")
@@ -174,7 +174,7 @@ def _with_random_numbers(positions: Array, count: int, source: object) -> tuple[
     return positions, 2 * libraries.astype(numbers, positions.dtype) - 1
 
 
-def _constant(value: int, count: Any, like: Any) -> Any:
-    """Positions of `count` tokens with one value on every axis, in the library and on the device of `like`."""
-    row = libraries.arange(count, like=like) * 0 + value
-    return libraries.namespace(like).broadcast_to(row, (*like.shape[:-1], count))
+def _constant(value: int, count: int, like: Array) -> Array:
+    """Positions of `count` tokens with one value on every axis of `like`."""
+    row = backends.arange(count, like=like) * 0 + value
+    return backends.namespace(like).broadcast_to(row, (*like.shape[:-1], count))

@@ -102,7 +102,7 @@ afterwards, for windows or masks, index the last axis of the positions in the sa
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from rope_xp.arrays import checks, libraries
 from rope_xp.errors import public, wrong_type, wrong_value
@@ -110,6 +110,8 @@ from rope_xp.positions.sequence import NUMPY
 from rope_xp.types import Array
 
 Numbers = Sequence[int] | Sequence[float]
+# One axis of a grid as `grid` takes it: its size, or its coordinates.
+Size: TypeAlias = int | Numbers | Array
 
 # The values of `by` in `normalized`, with their meaning for messages.
 SIZES = {
@@ -262,14 +264,13 @@ def normalized(
     return _cells(axis_positions, 1, axes)
 
 
-def _check_number_of_axes(sizes: tuple[Any, ...]) -> None:
-    """There must be an axis, and no more than half of those that NumPy has: an axis in blocks is two."""
-    most = checks.MAX_AXES // 2
+def _check_number_of_axes(sizes: Sequence[Size]) -> None:
+    most = checks.MAX_AXES // 2  # an axis in blocks is two axes of NumPy
     if not 1 <= len(sizes) <= most:
         raise wrong_value(f"at least one size is required, and at most {most}; got {len(sizes) or 'none'}")
 
 
-def _per_axis(name: str, values: Any, sizes: tuple[Any, ...]) -> list[Any]:
+def _per_axis(name: str, values: Any, sizes: Sequence[Size]) -> list[int | float]:
     """One number for each axis; a single number applies to all axes."""
     if libraries.is_host(values):
         checks.array(name, values)
@@ -281,25 +282,23 @@ def _per_axis(name: str, values: Any, sizes: tuple[Any, ...]) -> list[Any]:
     return [_number(name, value) for value in values]
 
 
-def _number(name: str, value: object) -> Any:
-    """`value` as an int or a finite float; it must be one of the two."""
+def _number(name: str, value: object) -> int | float:
     return checks.plain(value) if checks.is_int(value) else checks.finite(name, value)
 
 
 def _is_array(size: object) -> bool:
-    return not checks.is_int(size) and libraries.namespace(size) is not None
+    return not checks.is_int(size) and backends.namespace(size) is not None
 
 
-def _axis_positions(size: Any, start: Any, step: Any, last: Any, like: Any) -> Any:
-    """Positions along one axis of the grid, "size"."""
+def _axis_positions(size: Size, start: float, step: float, last: float | None, like: Array) -> Array:
     integers = last is None and not isinstance(start, float) and not isinstance(step, float)
     if not checks.is_int(size):
         coordinates = _coordinates(size)
         if last is not None:
             raise wrong_value(f"last must not be given for an axis with coordinates; got {last}")
-        if _is_array(coordinates):
-            return _axis_from_array(coordinates, start, step, integers, like)
-        return _axis_from_numbers(coordinates, start, step, like)
+        if isinstance(coordinates, list):
+            return _axis_from_numbers(coordinates, start, step, like)
+        return _axis_from_array(coordinates, start, step, integers, like)
     size = checks.count("every size", size)
     if integers:
         if isinstance(size, int) and isinstance(start, int):  # symbolic sizes are not compared
@@ -311,7 +310,7 @@ def _axis_positions(size: Any, start: Any, step: Any, last: Any, like: Any) -> A
     return _axis_from_numbers([cell / max(size - 1, 1) for cell in range(size)], start, length, like)
 
 
-def _axis_from_array(coordinates: object, start: object, step: object, integers: bool, like: object) -> Any:
+def _axis_from_array(coordinates: Array, start: float, step: float, integers: bool, like: Array) -> Array:
     """``start + step * coordinates`` for an array of a library other than NumPy."""
     given = checks.positions("coordinates", coordinates, like=like)
     if integers and not libraries.is_real(given):
@@ -320,7 +319,7 @@ def _axis_from_array(coordinates: object, start: object, step: object, integers:
     return libraries.astype(given, libraries.namespace(like).float32) * step + start
 
 
-def _axis_from_numbers(coordinates: Sequence[Any], start: object, step: object, like: object) -> Any:
+def _axis_from_numbers(coordinates: Sequence[float], start: float, step: float, like: Array) -> Array:
     """``start + step * coordinate`` for Python numbers: int32 if all of them are integers, else float32."""
     xp = libraries.namespace(like)
     if not any(isinstance(number, float) for number in (start, step, *coordinates)):
@@ -334,7 +333,7 @@ def _axis_from_numbers(coordinates: Sequence[Any], start: object, step: object, 
     return libraries.from_numbers(tuple(values), like=like, dtype=xp.float32)
 
 
-def _coordinates(given: Any) -> Any:
+def _coordinates(given: Any) -> list[int | float] | Array:
     """Coordinates as a list of Python numbers, or as an array of a library other than NumPy."""
     if _is_array(given):
         if given.ndim != 1:
@@ -347,15 +346,14 @@ def _coordinates(given: Any) -> Any:
     return [_number("coordinates", coordinate) for coordinate in given]
 
 
-def _check_int32(values: Any) -> None:
-    """Positions must fit in int32."""
+def _check_int32(values: Sequence[float]) -> None:
     for value in values:
         if not -(2**31) <= value < 2**31:
             raise wrong_value(f"positions must fit in int32; got {value}")
 
 
-def _cells(axis_positions: list[Any], block: object, axes: object) -> Any:
-    """Positions of all cells, from the positions along each axis."""
+def _cells(axis_positions: Sequence[Array], block: int | Sequence[int], axes: Sequence[int] | None) -> Array:
+    """The rows of the result, from the positions along each axis of the grid."""
     counts = [positions.shape[0] for positions in axis_positions]
     blocks = _per_axis("block", block, tuple(counts))
     for count, size in zip(counts, blocks):
@@ -366,6 +364,7 @@ def _cells(axis_positions: list[Any], block: object, axes: object) -> Any:
     rows = _rows(axes, len(axis_positions))
     xp = libraries.namespace(axis_positions[0])
     dtype = widest_dtype(xp, [axis_positions[axis] for axis in rows])
+    # The cells of the result are in the row-major order of this shape: all blocks, then the cells of a block.
     shape = (*(count // size for count, size in zip(counts, blocks)), *blocks)
     result = []
     for axis in rows:
@@ -386,7 +385,7 @@ def _rows(axes: object, count: int) -> list[int]:
     return [checks.plain(axis) for axis in axes]
 
 
-def widest_dtype(xp: object, arrays: list[Array]) -> Any:
+def widest_dtype(xp: Any, arrays: Sequence[Array]) -> Any:
     """The common dtype of positions: the widest float if any array is float, otherwise the widest integer."""
     real = [array for array in arrays if libraries.is_real(array)]
     found = {libraries.dtype_name(array.dtype) for array in real or arrays}

@@ -10,7 +10,9 @@ from rope_xp.errors import public, wrong_value
 from rope_xp.positions.prompts import (
     IMAGE,
     VIDEO,
+    Integers,
     PromptPositions,
+    Sizes,
     checked_compat,
     merged_grids,
     positions_of_rows,
@@ -81,7 +83,7 @@ def hunyuan_vl(
     number_through_batch = checked_compat(compat) is not None
     image = 0
 
-    def row_positions(types: Any) -> tuple[Any, int]:
+    def row_positions(types: Integers) -> tuple[Integers, int]:
         nonlocal image
         image = image if number_through_batch else 0
         positions = np.tile(np.arange(len(types)), (axes, 1))
@@ -102,7 +104,7 @@ def hunyuan_vl(
     return result
 
 
-def _next_image(grids: Iterator[Any], tokens: int) -> tuple[int, int]:
+def _next_image(grids: Iterator[Sizes], tokens: int) -> tuple[int, int]:
     """The rows and columns of Hunyuan-VL's next image, which must fill a run of that many tokens."""
     grid = next(grids, None)
     if grid is None:

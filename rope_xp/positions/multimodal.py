@@ -12,10 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from rope_xp.arrays import checks
-from rope_xp.errors import public, wrong_value
-from rope_xp.positions.prompts import PromptPositions, checked_compat, host_array, merged_grids, positions_with_grids
-from rope_xp.types import Array
+from rope_xp._core import checks
+from rope_xp._core.arrays import Array
+from rope_xp._core.errors import public, wrong_value
+from rope_xp.positions._prompt import (
+    PromptPositions,
+    Sizes,
+    TimedGrid,
+    checked_compat,
+    host_array,
+    merged_grids,
+    positions_with_grids,
+)
 
 
 @public("qwen2_vl")
@@ -79,8 +87,7 @@ def qwen2_vl(
     >>> int(delta)  # the next token has index 5 and position 5
     0
     """
-    images = merged_grids("image_grids", image_grids, spatial_merge_size)
-    videos = merged_grids("video_grids", video_grids, spatial_merge_size)
+    images, videos = _in_tokens(image_grids, video_grids, spatial_merge_size)
     return positions_with_grids(token_types, mask, images, videos, compat=checked_compat(compat), like=like)
 
 
@@ -138,8 +145,7 @@ def qwen2_5_vl(
     >>> qwen2_5_vl(video, video_grids=[[3, 2, 2]], positions_per_second=2, seconds_per_grid=[2.5]).positions[0]
     array([ 0,  5, 10, 11, 12], dtype=int32)
     """
-    images = merged_grids("image_grids", image_grids, spatial_merge_size)
-    videos = merged_grids("video_grids", video_grids, spatial_merge_size)
+    images, videos = _in_tokens(image_grids, video_grids, spatial_merge_size)
     compat = checked_compat(compat)
     timed = _scaled_times(videos, seconds_per_grid, positions_per_second, rate_first=compat is not None)
     timed = [(times.astype(np.int64), height, width) for times, height, width in timed]
@@ -191,8 +197,7 @@ def qwen3_vl(
            [0, 1, 1, 3, 4, 4, 6],
            [0, 1, 2, 3, 4, 5, 6]], dtype=int32)
     """
-    images = merged_grids("image_grids", image_grids, spatial_merge_size)
-    videos = merged_grids("video_grids", video_grids, spatial_merge_size)
+    images, videos = _in_tokens(image_grids, video_grids, spatial_merge_size)
     frames = [(1, height, width) for time, height, width in videos for _ in range(time)]
     return positions_with_grids(token_types, mask, images, frames, like=like)
 
@@ -244,8 +249,7 @@ def qwen3_omni(
     >>> qwen3_omni(video, video_grids=[[2, 2, 2]], positions_per_second=13, seconds_per_grid=[0.5]).positions[0]
     array([0. , 6.5, 7.5], dtype=float32)
     """
-    images = merged_grids("image_grids", image_grids, spatial_merge_size)
-    videos = merged_grids("video_grids", video_grids, spatial_merge_size)
+    images, videos = _in_tokens(image_grids, video_grids, spatial_merge_size)
     timed = _scaled_times(videos, seconds_per_grid, positions_per_second)
     return positions_with_grids(token_types, mask, images, timed, dtype="float32", like=like)
 
@@ -293,18 +297,20 @@ def ernie4_5_vl(
     >>> ernie4_5_vl([2, 2, 0], video_grids=[[4, 2, 2]]).positions[0]
     array([0, 1, 2], dtype=int32)
     """
-    images = merged_grids("image_grids", image_grids, spatial_merge_size)
-    videos = merged_grids("video_grids", video_grids, spatial_merge_size, temporal_merge_size)
+    images, videos = _in_tokens(image_grids, video_grids, spatial_merge_size, temporal_merge_size)
     return positions_with_grids(token_types, mask, images, videos, compat=checked_compat(compat), like=like)
 
 
-def _scaled_times(grids: list[Any], seconds: Any, rate: Any, *, rate_first: bool = False) -> list[Any]:
+def _in_tokens(images: object, videos: object, spatial: int, temporal: int = 1) -> tuple[list[Sizes], list[Sizes]]:
+    """The grids of images and of videos. Patches are merged to tokens, in time only those of videos."""
+    return merged_grids("image_grids", images, spatial), merged_grids("video_grids", videos, spatial, temporal)
+
+
+def _scaled_times(grids: list[Sizes], seconds: object, rate: float | None, rate_first: bool = False) -> list[TimedGrid]:
     """The grids of videos, with time steps `seconds` apart (one number per video) at `rate` positions per second."""
-    if rate is None and not grids:
-        rate = 1.0  # not used: there are no videos
-    if rate is None:
+    if rate is None and grids:
         raise wrong_value("positions_per_second must be given with videos; got None")
-    rate = checks.positive("positions_per_second", rate)
+    rate = checks.positive("positions_per_second", 1.0 if rate is None else rate)
     seconds = [1.0] * len(grids) if seconds is None else seconds
     seconds = host_array("seconds_per_grid", seconds, "iuf", axes=(1,)).astype(np.float64)
     if len(seconds) != len(grids):

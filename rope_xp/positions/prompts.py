@@ -6,9 +6,10 @@ position, on any axis, of the run before it. `prompt` implements this rule.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rope_xp.arrays import checks, libraries
 from rope_xp.errors import public, wrong_type, wrong_value
@@ -17,6 +18,15 @@ from rope_xp.types import Array
 # Token types as processors number them. Audio tokens have positions like text.
 TEXT, IMAGE, VIDEO, AUDIO = range(4)
 GRID_NAMES = {IMAGE: "image_grids", VIDEO: "video_grids"}
+
+Integers: TypeAlias = NDArray[np.int64]
+Numbers: TypeAlias = NDArray[Any]  # int64 or float64; times of videos also float32
+# Times, height and width in tokens. Times are the number of time steps, or an array of their positions.
+Sizes: TypeAlias = tuple[int, int, int]
+TimedGrid: TypeAlias = tuple[Numbers, int, int]
+Grid: TypeAlias = Sizes | TimedGrid
+# From the token types of a row to its positions and their delta.
+RowPositions: TypeAlias = Callable[[Integers], tuple[Numbers, Numbers | int]]
 
 
 class PromptPositions(NamedTuple):
@@ -91,8 +101,7 @@ def prompt(runs: Sequence[Any], *, like: Array | None = None) -> PromptPositions
     return _result(*_positions_of_runs(checked), "float32" if has_floats else "int32", like)
 
 
-def _checked_run(run: object) -> Any:
-    """A run of `prompt`: a number of tokens, or a grid whose times are an array."""
+def _checked_run(run: Any) -> int | TimedGrid:
     if checks.is_int(run):
         return checks.count("a run of text", run)
     if not isinstance(run, Sequence) or len(run) != 3:
@@ -106,8 +115,8 @@ def _checked_run(run: object) -> Any:
     return times, checks.count("height", run[1]), checks.count("width", run[2])
 
 
-def _positions_of_runs(runs: Iterable[Any], compat: str | None = None) -> tuple[Any, Any]:
-    """Positions "3 seq" of runs, in int64 or float64, and their delta."""
+def _positions_of_runs(runs: Iterable[int | TimedGrid], compat: str | None = None) -> tuple[Numbers, Numbers]:
+    """Positions "3 seq" of runs, and their delta, ""."""
     start, parts = 0, [np.zeros((3, 0), dtype=np.int64)]
     for run in runs:
         if isinstance(run, int):
@@ -116,6 +125,7 @@ def _positions_of_runs(runs: Iterable[Any], compat: str | None = None) -> tuple[
             times, height, width = run
             axes = np.meshgrid(times, np.arange(height), np.arange(width), indexing="ij")
             cells = np.stack(axes).reshape(3, -1)
+            # transformers forgets the time steps: a bug that `compat` reproduces.
             extent = max(height, width) if compat else cells.max(initial=-1) + 1
         parts.append(cells + start)
         start += extent
@@ -124,22 +134,19 @@ def _positions_of_runs(runs: Iterable[Any], compat: str | None = None) -> tuple[
 
 
 def positions_with_grids(
-    token_types: Array,
-    mask: Array,
-    images: list[Any],
-    videos: list[Any],
+    token_types: object,
+    mask: object,
+    images: Sequence[Grid],
+    videos: Sequence[Grid],
     *,
     compat: str | None = None,
     dtype: str = "int32",
-    like: object,
+    like: Array | None,
 ) -> PromptPositions:
-    """Positions of rows of token types. The grids fill the runs of image and of video tokens, in order.
-
-    A grid is ``(times, height, width)`` in tokens. `times` is the number of time steps, or an array of their positions.
-    """
+    """Positions of rows of token types. The grids fill the runs of image and of video tokens, in order."""
     grids = {IMAGE: iter(images), VIDEO: iter(videos)}
 
-    def row_positions(types: object) -> tuple[Any, Any]:
+    def row_positions(types: Integers) -> tuple[Numbers, Numbers]:
         return _positions_of_runs(_runs_with_grids(types, grids), compat)
 
     result = positions_of_rows(token_types, mask, row_positions, axes=3, dtype=dtype, like=like)
@@ -148,8 +155,8 @@ def positions_with_grids(
     return result
 
 
-def _runs_with_grids(types: object, grids: dict[int, Iterator[Any]]) -> Iterator[Any]:
-    """The runs of one row, as `_positions_of_runs` takes them: numbers of tokens, and the next grids."""
+def _runs_with_grids(types: Integers, grids: dict[int, Iterator[Grid]]) -> Iterator[int | TimedGrid]:
+    """The runs of one row: numbers of tokens, and the next grids."""
     for kind, _, tokens in runs_of_types(types):
         if kind not in grids:
             yield tokens
@@ -172,22 +179,21 @@ def _runs_with_grids(types: object, grids: dict[int, Iterator[Any]]) -> Iterator
             yield times, height, width
 
 
-def runs_of_types(types: Any) -> Iterator[tuple[int, int, int]]:
+def runs_of_types(types: Integers) -> Iterator[tuple[int, int, int]]:
     """For each run of equal types: the type, the first index and the number of tokens."""
     first = np.flatnonzero(np.diff(types, prepend=-1))
     for kind, start, tokens in zip(types[first], first, np.diff(first, append=len(types))):
         yield int(kind), int(start), int(tokens)
 
 
-def require_all_used(name: str, grids: Iterator[Any]) -> None:
-    """Check that no grid is left when all tokens have their positions."""
+def require_all_used(name: str, grids: Iterator[Grid]) -> None:
     unused = len(list(grids))
     if unused:
         raise wrong_value(f"every grid of {name} must have tokens; got {unused} without tokens")
 
 
 def positions_of_rows(
-    token_types: Array, mask: Array, row_positions: Callable[[Any], Any], *, axes: int, dtype: str, like: object
+    token_types: object, mask: object, row_positions: RowPositions, *, axes: int, dtype: str, like: Array | None
 ) -> PromptPositions:
     """Apply `row_positions` to the token types of each row, without padding, and collect positions and deltas."""
     types = host_array("token_types", token_types, "iu", axes=(1, 2))
@@ -204,37 +210,36 @@ def positions_of_rows(
     return _result(positions, delta, dtype, like)
 
 
-def _result(positions: Any, delta: Any, dtype: str, like: Any) -> PromptPositions:
+def _result(positions: Numbers, delta: Numbers, dtype: str, like: Array | None) -> PromptPositions:
     if positions.max(initial=0) >= 2**31:
         raise wrong_value(f"positions must fit in int32; got {positions.max()}")
     positions, delta = positions.astype(dtype), np.asarray(delta).astype(dtype)
     return PromptPositions(checks.convert_like("positions", positions, like), checks.convert_like("delta", delta, like))
 
 
-def merged_grids(name: str, grids: Any, spatial: Any, temporal: Any = 1) -> list[tuple[int, int, int]]:
+def merged_grids(name: str, grids: object, spatial: int, temporal: int = 1) -> list[Sizes]:
     """Time steps, height and width of each grid, in tokens."""
     merge = (temporal, spatial, spatial)
     for kind, size in (("spatial", spatial), ("temporal", temporal)):
         if checks.count(f"{kind}_merge_size", size) < 1:
             raise wrong_value(f"{kind}_merge_size must be at least 1; got {size}")
-    grids = host_array(name, [] if grids is None else grids, "iu", axes=(1, 2))
-    if grids.size and grids.shape[1:] != (3,):
-        raise wrong_value(f"{name} must have shape (grids, 3), for time, height and width; got {grids.shape}")
-    grids = grids.reshape(-1, 3).tolist()
-    wrong = [grid for grid in grids if min(grid) < 1 or any(size % factor for size, factor in zip(grid, merge))]
+    patches = host_array(name, [] if grids is None else grids, "iu", axes=(1, 2))
+    if patches.size and patches.shape[1:] != (3,):
+        raise wrong_value(f"{name} must have shape (grids, 3), for time, height and width; got {patches.shape}")
+    sizes = patches.reshape(-1, 3).tolist()
+    wrong = [grid for grid in sizes if min(grid) < 1 or any(size % factor for size, factor in zip(grid, merge))]
     if wrong:
         raise wrong_value(f"{name} must be positive multiples of {merge}, in patches; got {wrong[0]}")
-    return [tuple(size // factor for size, factor in zip(grid, merge)) for grid in grids]
+    return [(time // temporal, height // spatial, width // spatial) for time, height, width in sizes]
 
 
 def checked_compat(compat: str | None) -> str | None:
-    """`compat`, which must be None or "transformers"."""
     if compat is not None:
         checks.one_of("compat", compat, {"transformers": "what transformers 5.18 computes"})
     return compat
 
 
-def host_array(name: str, values: object, kinds: str, axes: tuple[int, ...]) -> Any:
+def host_array(name: str, values: object, kinds: str, axes: tuple[int, ...]) -> Numbers:
     """Lists or NumPy data as an array. The kind of its dtype must be in `kinds`, and its number of axes in `axes`."""
     if libraries.is_host(values):
         checks.array(name, values)

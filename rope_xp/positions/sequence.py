@@ -141,9 +141,9 @@ def from_lengths(lengths: Sequence[int] | Array, total: int | None = None, *, li
         if isinstance(total, int) and total < numbers[-1]:
             raise wrong_value(f"total must be at least the last boundary, {numbers[-1]}; got {total}")
         return _packed(boundaries, total)
-    sizes: Any = checks.positions("lengths", lengths, like=like, real=False)
-    start = libraries.from_numbers((0,), like=sizes, dtype=sizes.dtype)
-    boundaries = libraries.namespace(sizes).concat([start, libraries.cumulative_sum(sizes)])
+    sizes = checks.positions("lengths", lengths, like=like, real=False)
+    start = backends.from_numbers((0,), like=sizes, dtype=sizes.dtype)
+    boundaries = backends.namespace(sizes).concat([start, backends.cumulative_sum(sizes)])
     return _packed(boundaries, total)
 
 
@@ -291,7 +291,7 @@ def context_parallel(
     return libraries.take(checks.convert_like("seq", seq, like), positions + start, axis=-1)
 
 
-def _number_of_tokens(seq: Any) -> tuple[str, Any]:
+def _number_of_tokens(seq: Any) -> tuple[str, int]:
     """What `seq` is called in messages, and the number of tokens: `seq` itself, or the size of its last axis."""
     if checks.is_int(seq):
         return "seq", checks.count("seq", seq)
@@ -303,7 +303,7 @@ def _number_of_tokens(seq: Any) -> tuple[str, Any]:
     return "the last axis of seq", seq.shape[-1]
 
 
-def _checked_rank(rank: Any, total: Any, size: Any, like: Any) -> Any:
+def _checked_rank(rank: Any, total: int, size: int, like: Array | None) -> Any:
     """`rank` as an int, or as an array of one number. Positions up to `total` must fit in its dtype, or in int32."""
     if libraries.is_host(rank):
         rank = checks.positions("rank", rank, real=False)
@@ -322,7 +322,7 @@ def _checked_rank(rank: Any, total: Any, size: Any, like: Any) -> Any:
     return rank if checks.is_int(rank) else rank[..., None]
 
 
-def count_from(name: str, offset: Any, seq: Any, *, like: Any = None) -> Any:
+def count_from(name: str, offset: Any, seq: int, *, like: Array | None = None) -> Array:
     """The same as `consecutive`. Error messages call the offset `name`."""
     if like is not None:
         checks.array("like", like)
@@ -337,29 +337,26 @@ def count_from(name: str, offset: Any, seq: Any, *, like: Any = None) -> Any:
         if offset.size:
             bits = _bits(offset) if libraries.has_64_bits(like) else 32
             _check_fits(name, int(offset.min()), int(offset.max()), seq, bits)
-    first: Any = checks.positions(name, offset, like=like, real=False)
+    first = checks.positions(name, offset, like=like, real=False)
     if first.ndim > 1:
         raise wrong_value(f"{name} must have no axis or one; got shape {checks.shape(first)}")
     tokens = libraries.astype(libraries.arange(seq, like=first), first.dtype)
     first, tokens = first[..., None], tokens if not first.ndim else tokens[None, :]
-    if not (libraries.is_host(first) or (isinstance(seq, int) and seq <= 1)):
-        xp = libraries.namespace(first)
+    if not (backends.is_host(first) or (isinstance(seq, int) and seq <= 1)):
+        # These offsets cannot be read: instead of an error, positions stop at the greatest integer.
+        xp = backends.namespace(first)
         most = 2 ** (_bits(first) - 1) - 1 - xp.where(first > 0, first, xp.zeros_like(first))
         tokens = xp.where(tokens < most, tokens, most)
     return first + tokens
 
 
 def _bits(x: Array) -> int:
-    """The number of bits of the integers in an array of positions."""
-    return 64 if libraries.dtype_name(x.dtype) == "int64" else 32
+    return 64 if backends.dtype_name(x.dtype) == "int64" else 32
 
 
-def _check_fits(name: str, lowest: Any, highest: Any, seq: Any, bits: int = 32) -> None:
-    """Positions from `lowest` to `highest + seq - 1` must fit in integers of `bits` bits.
-
-    Symbolic lengths and offsets of 0 are not compared, because a comparison would limit the length of an exported
-    program.
-    """
+def _check_fits(name: str, lowest: int, highest: int, seq: int, bits: int = 32) -> None:
+    """Positions from `lowest` to `highest + seq - 1` must fit in integers of `bits` bits."""
+    # Symbolic lengths and offsets of 0 are not compared: that would limit the length of an exported program.
     last = highest + seq - 1 if isinstance(seq, int) and highest else highest
     if isinstance(lowest, int) and not (lowest >= -(2 ** (bits - 1)) and last < 2 ** (bits - 1)):
         raise wrong_value(f"positions must fit in int{bits}; got {name}={highest} and {seq} tokens")
@@ -382,7 +379,7 @@ def _numbers(name: str, values: Any) -> list[int] | None:
     raise wrong_value(f"{name} must have one axis; got shape {checks.shape(values)}")
 
 
-def _from_host(name: str, boundaries: list[int], like: object) -> Any:
+def _from_host(name: str, boundaries: list[int], like: Array | None) -> Array:
     """An array of boundaries whose values are known on the host."""
     falls = (index for index, (earlier, later) in enumerate(pairwise(boundaries)) if later < earlier)
     wrong = next(falls, None) if boundaries[:1] == [0] else 0
@@ -400,14 +397,13 @@ def _from_host(name: str, boundaries: list[int], like: object) -> Any:
     return libraries.from_numbers(tuple(boundaries), like=like, dtype=dtype)
 
 
-def _boundaries(cu_seqlens: Any, name: str, total: Any, like: Any, chunks: Any = 1) -> tuple[Any, Any]:
-    """`cu_seqlens` as an array, and the number of tokens: `total`, called `name`, or by default the last boundary.
-
-    What the host can read must end with `total`, and each sequence be divisible by the number of chunks.
-    """
+def _boundaries(
+    cu_seqlens: Sequence[int] | Array, name: str, total: int | None, like: Array | None, chunks: int = 1
+) -> tuple[Array, int | None]:
+    """`cu_seqlens` as an array, and the number of tokens: `total`, called `name`, or by default the last boundary."""
     numbers = _numbers("cu_seqlens", cu_seqlens)
     if numbers is None:
-        boundaries: Any = checks.positions("cu_seqlens", cu_seqlens, like=like, real=False)
+        boundaries = checks.positions("cu_seqlens", cu_seqlens, like=like, real=False)
         if not boundaries.shape[0]:
             raise wrong_value("cu_seqlens must start with 0; got no boundary")
         return boundaries + 0, total  # contiguous, which `searchsorted` of some libraries requires
@@ -424,7 +420,7 @@ def _boundaries(cu_seqlens: Any, name: str, total: Any, like: Any, chunks: Any =
     return boundaries, numbers[-1] if total is None else total
 
 
-def _packed(boundaries: Any, total: int | None) -> Any:
+def _packed(boundaries: Array, total: int | None) -> Array:
     """Positions for an array of boundaries, "sequences+1"."""
     if total is None:
         raise wrong_value("total must be given for a tensor or a JAX array; got None")
@@ -432,12 +428,9 @@ def _packed(boundaries: Any, total: int | None) -> Any:
     return token - libraries.take(boundaries, _sequence(boundaries, token), axis=0)
 
 
-def _of_each_sequence(boundaries: Any, total: Any, size: Any, chunks: Any) -> tuple[Any, Any, Any]:
-    """For each token of a rank: where its sequence starts in the row, the length of its chunks, and the token's number.
-
-    Numbers count the tokens of one sequence that the rank has, from 0.
-    """
-    row = libraries.astype(libraries.arange(total // size, like=boundaries), boundaries.dtype)
+def _of_each_sequence(boundaries: Any, total: int, size: int, chunks: int) -> tuple[Array, Any, Any]:
+    """For each token of a rank: the start of its sequence, the length of the chunks, and its number in the sequence."""
+    row = backends.astype(backends.arange(total // size, like=boundaries), boundaries.dtype)
     # The end of the row is one more boundary, so that one follows each token.
     end = libraries.astype(libraries.arange(1, like=boundaries) + total, boundaries.dtype)
     boundaries = libraries.concat([boundaries, end])
@@ -446,6 +439,6 @@ def _of_each_sequence(boundaries: Any, total: Any, size: Any, chunks: Any) -> tu
     return start, (end - start) // chunks, row - start // size
 
 
-def _sequence(boundaries: object, token: object) -> Any:
+def _sequence(boundaries: Array, token: Array) -> Any:
     """The index of the sequence that each token is in."""
     return libraries.namespace(token).searchsorted(boundaries, token, side="right") - 1
