@@ -163,7 +163,7 @@ def augment(
 
 def _with_random_numbers(positions: Array, count: int, source: object) -> tuple[Array, Array]:
     """Positions, and `count` random numbers from -1 to 1; both in one library and dtype."""
-    numbers = backends.uniform(count, source=source)
+    numbers = libraries.uniform(count, source=source)
     if numbers is None:
         wanted = "a numpy.random.Generator, a torch.Generator or a JAX key"
         raise wrong_type(f"source must be {wanted}; got {type(source).__name__}")
@@ -176,5 +176,5 @@ def _with_random_numbers(positions: Array, count: int, source: object) -> tuple[
 
 def _constant(value: int, count: int, like: Array) -> Array:
     """Positions of `count` tokens with one value on every axis of `like`."""
-    row = backends.arange(count, like=like) * 0 + value
-    return backends.namespace(like).broadcast_to(row, (*like.shape[:-1], count))
+    row = libraries.arange(count, like=like) * 0 + value
+    return libraries.namespace(like).broadcast_to(row, (*like.shape[:-1], count))

@@ -287,7 +287,7 @@ def _number(name: str, value: object) -> int | float:
 
 
 def _is_array(size: object) -> bool:
-    return not checks.is_int(size) and backends.namespace(size) is not None
+    return not checks.is_int(size) and libraries.namespace(size) is not None
 
 
 def _axis_positions(size: Size, start: float, step: float, last: float | None, like: Array) -> Array:

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from rope_xp._core import checks
-from rope_xp._core.arrays import Array
-from rope_xp._core.errors import public, wrong_value
-from rope_xp.positions._prompt import (
+from rope_xp.arrays import checks
+from rope_xp.errors import public, wrong_value
+from rope_xp.positions.prompts import (
     PromptPositions,
     Sizes,
     TimedGrid,
@@ -24,6 +23,7 @@ from rope_xp.positions._prompt import (
     merged_grids,
     positions_with_grids,
 )
+from rope_xp.types import Array
 
 
 @public("qwen2_vl")

@@ -142,8 +142,8 @@ def from_lengths(lengths: Sequence[int] | Array, total: int | None = None, *, li
             raise wrong_value(f"total must be at least the last boundary, {numbers[-1]}; got {total}")
         return _packed(boundaries, total)
     sizes = checks.positions("lengths", lengths, like=like, real=False)
-    start = backends.from_numbers((0,), like=sizes, dtype=sizes.dtype)
-    boundaries = backends.namespace(sizes).concat([start, backends.cumulative_sum(sizes)])
+    start = libraries.from_numbers((0,), like=sizes, dtype=sizes.dtype)
+    boundaries = libraries.namespace(sizes).concat([start, libraries.cumulative_sum(sizes)])
     return _packed(boundaries, total)
 
 
@@ -342,16 +342,16 @@ def count_from(name: str, offset: Any, seq: int, *, like: Array | None = None) -
         raise wrong_value(f"{name} must have no axis or one; got shape {checks.shape(first)}")
     tokens = libraries.astype(libraries.arange(seq, like=first), first.dtype)
     first, tokens = first[..., None], tokens if not first.ndim else tokens[None, :]
-    if not (backends.is_host(first) or (isinstance(seq, int) and seq <= 1)):
+    if not (libraries.is_host(first) or (isinstance(seq, int) and seq <= 1)):
         # These offsets cannot be read: instead of an error, positions stop at the greatest integer.
-        xp = backends.namespace(first)
+        xp = libraries.namespace(first)
         most = 2 ** (_bits(first) - 1) - 1 - xp.where(first > 0, first, xp.zeros_like(first))
         tokens = xp.where(tokens < most, tokens, most)
     return first + tokens
 
 
 def _bits(x: Array) -> int:
-    return 64 if backends.dtype_name(x.dtype) == "int64" else 32
+    return 64 if libraries.dtype_name(x.dtype) == "int64" else 32
 
 
 def _check_fits(name: str, lowest: int, highest: int, seq: int, bits: int = 32) -> None:
@@ -430,7 +430,7 @@ def _packed(boundaries: Array, total: int | None) -> Array:
 
 def _of_each_sequence(boundaries: Any, total: int, size: int, chunks: int) -> tuple[Array, Any, Any]:
     """For each token of a rank: the start of its sequence, the length of the chunks, and its number in the sequence."""
-    row = backends.astype(backends.arange(total // size, like=boundaries), boundaries.dtype)
+    row = libraries.astype(libraries.arange(total // size, like=boundaries), boundaries.dtype)
     # The end of the row is one more boundary, so that one follows each token.
     end = libraries.astype(libraries.arange(1, like=boundaries) + total, boundaries.dtype)
     boundaries = libraries.concat([boundaries, end])
