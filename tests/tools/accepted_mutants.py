@@ -77,7 +77,7 @@ description.py: why_not_faster = kernels.why_not_faster(x, kernel) if rope.kerne
     It takes a program without numba: test_numba_asked_for_must_be_installed of test_kernels fails, which is not run.
 embedding.py: example = ", such as YarnScaling(...)" if kind {{is~>==}} Scaling else ""
     Classes are equal only to themselves.
-arrays/exact_phases.py: def values(self, {{*~>/}}, like: Any, dtype: Any) -> Any:
+arrays/exact_phases.py: def values(self, {{*~>/}}, like: object, dtype: object) -> Any:
     The method is private, and each call names these arguments.
 arrays/exact_phases.py: count = {{11~>12}} if bits == 32 else 15  # bytes after the point: those of the words, and three more for the carry
     It changes the last of 64 bits, by 2^-64 of a revolution per position, for less than one frequency in 100,000.
