@@ -12,7 +12,7 @@ from rope_xp._core.kernels.pair_rotation import Rotation
 from rope_xp.huggingface._apply import ROTATION_TOLERANCE, apply_function, known_signature, largest_difference
 from rope_xp.huggingface._compare_tables import TABLE_TOLERANCE
 from rope_xp.huggingface._comparison import comparison
-from rope_xp.huggingface._guard import GuardedModule, equal_before_casts, is_of_transformers, subclass_of
+from rope_xp.huggingface._guard import ReadOnlyAttributes, equal_before_casts, is_of_transformers, moved, subclass_of
 from rope_xp.huggingface._rewrite import copy_with_globals, names_used_by
 from rope_xp.huggingface._rotary import TableFormat
 
@@ -21,6 +21,21 @@ APPLY_FUNCTION, TABLE_BUFFER = "apply_rotary_pos_emb", "embed_positions"
 ROW_ATTRIBUTE = "_rows"  # the rewritten forward reads this in place of the table
 FIXED_OPTIONS: dict[str, Any] = {"layout": "interleaved", "base": 10_000.0}  # no config changes them
 DIGIT_BASE = 256  # numbers below it are exact in bfloat16 and float16
+
+
+class TableGuard(ReadOnlyAttributes):
+    """A base class of patched attention. Its table cannot be read or edited. Casts reach it, and keep its values."""
+
+    def _guarded_names(self) -> tuple[str, ...]:
+        return () if "_is_replica" in vars(self) else (TABLE_BUFFER,)  # data parallelism sets buffers of replicas
+
+    def __getattr__(self, name: str) -> Any:
+        self._refuse_if_guarded(name, "read and edited")  # Python calls this method for buffers and modules only
+        return super().__getattr__(name)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        table = self._buffers[TABLE_BUFFER]
+        return super()._apply(lambda tensor: moved(tensor, fn) if tensor is table else fn(tensor), recurse)
 
 
 def holds_table(module: Any) -> bool:
@@ -74,7 +89,7 @@ def _patched_class(cls: Any, rope: RotaryEmbedding) -> Any:
         if name != "__init__" and {APPLY_FUNCTION, TABLE_BUFFER} & names_used_by(function)
     }
     row_digits = property(_row_digits, lambda _module, _value: None)
-    return subclass_of(cls, GuardedModule, **methods, **{ROW_ATTRIBUTE: row_digits})
+    return subclass_of(cls, TableGuard, **methods, **{ROW_ATTRIBUTE: row_digits})
 
 
 def _with_row_lookup(function: Any, new_values: dict[str, Any]) -> Any:
