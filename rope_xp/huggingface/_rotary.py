@@ -16,13 +16,7 @@ from rope_xp._core.config import from_config
 from rope_xp._core.embedding import RotaryEmbedding
 from rope_xp._core.kernels.pair_rotation import Rotation
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling
-from rope_xp.huggingface._guard import (
-    DEVICE_ROUNDING,
-    PatchedType,
-    ReadOnlyAttributes,
-    equal_before_casts,
-    moved,
-)
+from rope_xp.huggingface._guard import DEVICE_ROUNDING, PatchedType, ReadOnlyAttributes, equal_before_casts, moved
 from rope_xp.positions import grid, join, normalized
 
 
