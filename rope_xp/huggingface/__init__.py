@@ -13,7 +13,7 @@ forward of the new class has the same code, but it calls the apply functions of 
 # - _apply: the apply functions of rope_xp
 # - _rewrite: classes whose forward calls them
 # - _gptj: attention that holds its own table: GPT-J and CodeGen
-# - _guard: keeps the buffers of the original modules unedited until `unpatch`
+# - _guard: classes that `patch` makes, attributes that cannot be edited, casts of buffers that `unpatch` puts back
 # - _comparison: the contexts in which code of transformers is called
 # - _from_transformers: `from_transformers`
 # - _meta_models: models on the meta device, their attentions and rotary modules
@@ -38,21 +38,12 @@ except ImportError as missing:
 if int(transformers.__version__.partition(".")[0]) < 5:
     raise ImportError(f"rope_xp.huggingface: transformers must be 5 or newer; got {transformers.__version__}")
 
-from rope_xp.huggingface.gptj import TABLE_BUFFER, exact_table_class, holds_table
-from rope_xp.huggingface.guard import (
-    GuardedModule,
-    PatchedType,
-    ReplacedRotary,
-    check_unedited,
-    class_path,
-    forward_attributes,
-    guard,
-    replaced_class,
-)
-from rope_xp.huggingface.reading_models import from_transformers
-from rope_xp.huggingface.rewrite import ClassRewriter
-from rope_xp.huggingface.rotary import Rotary
-from rope_xp.huggingface.same_tables import is_rotary, rotary_of
+from rope_xp.huggingface._compare_tables import is_rotary, rotary_of
+from rope_xp.huggingface._from_transformers import from_transformers
+from rope_xp.huggingface._gptj import exact_table_class, holds_table
+from rope_xp.huggingface._guard import PatchedType, class_path, forward_attributes
+from rope_xp.huggingface._rewrite import ClassRewriter
+from rope_xp.huggingface._rotary import Rotary
 
 __all__ = ["from_transformers", "patch", "patched", "unpatch"]
 
@@ -77,8 +68,9 @@ def patch(model: Model) -> Model:
     global state, so threads may patch different models at the same time.
 
     The frequencies of a patched rotary module cannot be read. They, the attention factor and all other attributes
-    cannot be set: this raises AttributeError. To edit them, unpatch the model first. For a rotation of your own, use
-    `rope_xp.RotaryEmbedding`.
+    cannot be set: this raises AttributeError. To edit them, unpatch the model first. An edit through a reference to the
+    original rotary module does not change a patched model. Two models may share a rotary module; each is patched by
+    itself. For a rotation of your own, use `rope_xp.RotaryEmbedding`.
 
     With LongRoPE and dynamic NTK the frequencies depend on the length. A call of such a model raises ValueError if the
     config has other ``rope_parameters`` than when the model was patched. A state dict with other frequencies raises
@@ -105,8 +97,8 @@ def patch(model: Model) -> Model:
     ValueError
         If the model is patched already, has no rotary module, is quantised by transformers, is wrapped in
         `DistributedDataParallel`, or has meta or fake tensors. Also if one of its modules cannot be patched. For
-        example, a rotary module has hooks of PyTorch or belongs to another patched model, its frequencies do not
-        follow from its config, or a forward is not that of transformers. The error names the module and the reason.
+        example, a rotary module has hooks of PyTorch, its frequencies do not follow from its config, or a forward is
+        not that of transformers. The error names the module and the reason.
 
     References
     ----------
@@ -133,11 +125,6 @@ def patch(model: Model) -> Model:
     _replace_submodules(model, rotaries)
     for module, cls in classes.items():
         _set_class(module, cls)
-    for module in own_table_classes:
-        guard(module, [TABLE_BUFFER], {})
-    for module, rotary in rotaries.items():
-        _set_class(module, replaced_class(type(module)))
-        guard(module, rotary.guarded_names(), rotary.initial_buffers)
     return model
 
 
@@ -149,8 +136,9 @@ def unpatch(model: Model) -> Model:
     without its rotary module, the functions of transformers apply the exact tables there. These are float32 or float64,
     so a part in 16 bits cannot use them.
 
-    The original frequencies and tables are put back bit for bit. All casts since `patch` are applied to them. This
-    includes buffers that ``to_empty`` left without values. `unpatch` first compares them with copies on the host.
+    The original frequencies and tables are put back bit for bit. All casts since `patch` are applied to them. They keep
+    their values after ``to_empty``, and stay in memory if the model is on the meta device. If the original rotary
+    module was edited since `patch`, through a reference from before, the edit stays.
 
     Parameters
     ----------
@@ -168,9 +156,8 @@ def unpatch(model: Model) -> Model:
         If `model` is not a `torch.nn.Module`.
     ValueError
         If the model is not patched. Also if the forward or the class of one of its modules has been replaced or
-        wrapped since `patch`; ``fully_shard`` of an attention module does this. Also if frequencies are on the meta
-        device, or were edited through a reference from before `patch`. The error names the module, and nothing is
-        changed. Hooks of accelerate are allowed, and are kept.
+        wrapped since `patch`; ``fully_shard`` of an attention module does this. The error names the module, and nothing
+        is changed. Hooks of accelerate are allowed, and are kept.
 
     Examples
     --------
@@ -184,22 +171,16 @@ def unpatch(model: Model) -> Model:
     if not _is_patched(model):
         raise wrong_value(f"model must be patched; got {type(model).__name__}, which is not")
     patched_modules = [
-        module for module in model.modules() if _has_patched_class(module) and not isinstance(module, Rotary)
+        module for module in model.modules() if isinstance(type(module), PatchedType) and not isinstance(module, Rotary)
     ]
-    rotaries = [module for module in model.modules() if isinstance(module, Rotary)]
     _check_forwards(patched_modules)
     for module in patched_modules:
         if "forward" not in vars(type(module)):
             raise wrong_value(f"every module must have the class that patch gave it; got {class_path(module)}")
-    originals = [module.original for module in rotaries]
-    guarded = [*originals, *(module for module in patched_modules if isinstance(module, GuardedModule))]
-    check_unedited(guarded)
 
-    _replace_submodules(model, {module: module.original for module in rotaries})
-    for module in [*originals, *patched_modules]:
+    _replace_submodules(model, {module: module.original for module in model.modules() if isinstance(module, Rotary)})
+    for module in patched_modules:
         _set_class(module, type(module).__base__)
-    for module in guarded:
-        del vars(module)["_guarded_state"]
     return model
 
 
@@ -276,11 +257,7 @@ def _check_patchable(model: Any) -> None:
 
 
 def _is_patched(model: torch.nn.Module) -> bool:
-    return any(_has_patched_class(module) for module in model.modules())
-
-
-def _has_patched_class(module: torch.nn.Module) -> bool:
-    return isinstance(type(module), PatchedType) and not isinstance(module, ReplacedRotary)
+    return any(isinstance(type(module), PatchedType) for module in model.modules())
 
 
 def _check_forwards(modules: Iterable[Any]) -> None:

@@ -7,15 +7,14 @@ from typing import Any
 
 import torch
 
-from rope_xp.embedding import RotaryEmbedding
-from rope_xp.huggingface.apply import ROTATION_TOLERANCE, apply_function, known_signature, largest_difference
-from rope_xp.huggingface.contexts import comparison
-from rope_xp.huggingface.guard import GuardedModule, equal_before_casts, is_of_transformers, subclass_of
-from rope_xp.huggingface.rewrite import copy_with_globals, names_used_by
-from rope_xp.huggingface.rotary import TableFormat
-from rope_xp.huggingface.same_tables import TABLE_TOLERANCE
-from rope_xp.kernels.reference import Rotation
-from rope_xp.types import Values
+from rope_xp._core.embedding import RotaryEmbedding
+from rope_xp._core.kernels.pair_rotation import Rotation
+from rope_xp.huggingface._apply import ROTATION_TOLERANCE, apply_function, known_signature, largest_difference
+from rope_xp.huggingface._compare_tables import TABLE_TOLERANCE
+from rope_xp.huggingface._comparison import comparison
+from rope_xp.huggingface._guard import ReadOnlyAttributes, equal_before_casts, is_of_transformers, moved, subclass_of
+from rope_xp.huggingface._rewrite import copy_with_globals, names_used_by
+from rope_xp.huggingface._rotary import TableFormat
 
 ATTENTION_CLASSES = ("GPTJAttention", "CodeGenAttention")
 APPLY_FUNCTION, TABLE_BUFFER = "apply_rotary_pos_emb", "embed_positions"
@@ -24,7 +23,22 @@ FIXED_OPTIONS: Values = {"layout": "interleaved", "base": 10_000.0}  # no config
 DIGIT_BASE = 256  # numbers below it are exact in bfloat16 and float16
 
 
-def holds_table(module: object) -> bool:
+class TableGuard(ReadOnlyAttributes):
+    """A base class of patched attention. Its table cannot be read or edited. Casts reach it, and keep its values."""
+
+    def _guarded_names(self) -> tuple[str, ...]:
+        return () if "_is_replica" in vars(self) else (TABLE_BUFFER,)  # data parallelism sets buffers of replicas
+
+    def __getattr__(self, name: str) -> Any:
+        self._refuse_if_guarded(name, "read and edited")  # Python calls this method for buffers and modules only
+        return super().__getattr__(name)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        table = self._buffers[TABLE_BUFFER]
+        return super()._apply(lambda tensor: moved(tensor, fn) if tensor is table else fn(tensor), recurse)
+
+
+def holds_table(module: Any) -> bool:
     return any(cls.__name__ in ATTENTION_CLASSES for cls in type(module).__mro__)
 
 
@@ -75,7 +89,7 @@ def _patched_class(cls: object, rope: RotaryEmbedding) -> Any:
         if name != "__init__" and {APPLY_FUNCTION, TABLE_BUFFER} & names_used_by(function)
     }
     row_digits = property(_row_digits, lambda _module, _value: None)
-    return subclass_of(cls, GuardedModule, **methods, **{ROW_ATTRIBUTE: row_digits})
+    return subclass_of(cls, TableGuard, **methods, **{ROW_ATTRIBUTE: row_digits})
 
 
 def _with_row_lookup(function: object, new_values: Values) -> Any:

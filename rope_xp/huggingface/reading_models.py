@@ -131,12 +131,10 @@ def _part_of(config: Config, part: str | None) -> Any:
             return found
     if part is None:
         return config
-    known = ", ".join(sorted(name for name, value in vars(config).items() if _is_config(value)))
+    known = ", ".join(
+        sorted(name for name, value in vars(config).items() if isinstance(value, transformers.PreTrainedConfig))
+    )
     raise wrong_value(f"part must be {f'one of {known}' if known else 'None for this config'}; got {part!r:.100}")
-
-
-def _is_config(value: object) -> bool:
-    return isinstance(value, transformers.PreTrainedConfig)
 
 
 class _NoLayers(ValueError):

@@ -15,8 +15,7 @@ import torch
 from rope_xp.configs.from_config import from_config
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling
-from rope_xp.huggingface.guard import PatchedType, ReadOnlyAttributes
-from rope_xp.kernels.reference import Rotation
+from rope_xp.huggingface._guard import DEVICE_ROUNDING, PatchedType, ReadOnlyAttributes, equal_before_casts, moved
 from rope_xp.positions import grid, join, normalized
 from rope_xp.types import Array, Config, Values
 
@@ -104,8 +103,8 @@ class Rotary(ReadOnlyAttributes, metaclass=PatchedType):
     """Replaces a rotary module. Its tables are exact, and in the format of transformers.
 
     They are float32, or float64 for float64 `x`. The module has no parameters and no buffers. The original is not a
-    submodule, but follows each move, cast and change of mode. The attributes of the original can be read from this
-    module, except its buffers. None of them can be set.
+    submodule and stays as it is, but follows each move, cast and change of mode. The attributes of the original can be
+    read from this module, except its buffers. None of them can be set here.
 
     With `compat="transformers"`, it reproduces known bugs of transformers; see `rope_xp.from_config`.
     """
@@ -135,18 +134,22 @@ class Rotary(ReadOnlyAttributes, metaclass=PatchedType):
         # A model may read other attributes of its rotary module, such as its sections.
         if name.startswith("_") or "_originals" not in vars(self):
             return super().__getattr__(name)
+        if name in self.original._buffers:
+            self._refuse_if_guarded(name, "read and edited")
         value = getattr(self.original, name)
         if isinstance(value, dict):
             return types.MappingProxyType(value)
         return tuple(value) if isinstance(value, list) else value
 
     def _guarded_module(self) -> Any:
-        return vars(self).get("_originals", (self,))[0]
+        return self.original
 
-    def guarded_names(self) -> Collection[str]:
+    def _guarded_names(self) -> Collection[str]:
         """The attributes of the original on which its tables depend."""
+        if "_originals" not in vars(self):
+            return ()
         public = [name for name in vars(self.original) if not name.startswith("_") and name not in UNGUARDED]
-        return frozenset([*public, *self.original._buffers])
+        return [*public, *self.original._buffers]
 
     def forward(self, x: Array, position_ids: object = None, layer_type: str | None = None) -> Any:
         """The tables that the original makes, with exact values and in float32."""
@@ -209,22 +212,37 @@ class Rotary(ReadOnlyAttributes, metaclass=PatchedType):
             return None
         return length, self._rope(layer_type, length + 1)
 
-    def _apply(self, fn: object, recurse: bool = True) -> "Rotary":
-        self.original._apply(fn, recurse)
+    def _apply(self, fn: Any, recurse: bool = True) -> "Rotary":
+        self.original._apply(lambda buffer: moved(buffer, fn), recurse)
         return super()._apply(fn, recurse)
 
     def _save_to_state_dict(self, *args: Any) -> None:
         self.original._save_to_state_dict(*args)
 
-    def _load_from_state_dict(self, *args: Any) -> None:
-        self.original._load_from_state_dict(*args)
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        *_, errors = args
+        for name in self.original._buffers.keys() - self.original._non_persistent_buffers_set:
+            loaded = state_dict.get(prefix + name)
+            if loaded is not None and not _is_equal(loaded, self.initial_buffers[name]):
+                errors.append(
+                    f"patch: {prefix}{name} must have the values of the config; got others: unpatch the model first"
+                )
+                return
+        self.original._load_from_state_dict(state_dict, prefix, *args)
 
     def train(self, mode: bool = True) -> "Rotary":
         self.original.train(mode)
         return super().train(mode)
 
 
-def _layer_types(original: object) -> list[str | None]:
+def _is_equal(loaded: Any, initial: Any) -> bool:
+    """Whether a buffer of a state dict is the one computed from the config, perhaps after a cast."""
+    if loaded.is_meta or loaded.shape != initial.shape:
+        return False
+    return equal_before_casts(loaded, initial, DEVICE_ROUNDING * initial.abs())
+
+
+def _layer_types(original: Any) -> list[str | None]:
     """The layer types of a module that have rotary parameters of their own; [None] if there are none."""
     parameters = getattr(original.config, "rope_parameters", None) or {}
     nested = [layer_type for layer_type, value in parameters.items() if isinstance(value, Mapping)]

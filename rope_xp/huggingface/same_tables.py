@@ -11,17 +11,9 @@ import torch
 
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.frequencies import DynamicNTKScaling
-from rope_xp.huggingface.contexts import comparison
-from rope_xp.huggingface.guard import (
-    DEVICE_ROUNDING,
-    ReplacedRotary,
-    equal_before_casts,
-    forward_attributes,
-    is_of_transformers,
-)
-from rope_xp.huggingface.rotary import COLUMN_LAYOUTS, POSITION_FUNCTIONS, Rotary, TableFormat
-from rope_xp.kernels.reference import Rotation
-from rope_xp.layouts import READ_WRITE
+from rope_xp.huggingface._comparison import comparison
+from rope_xp.huggingface._guard import DEVICE_ROUNDING, equal_before_casts, forward_attributes, is_of_transformers
+from rope_xp.huggingface._rotary import COLUMN_LAYOUTS, POSITION_FUNCTIONS, Rotary, TableFormat
 
 # Patterns: names of classes with rotary code, and names of attention classes among them.
 ROTARY_NAME, ATTENTION_NAME = re.compile("Rotary|RoPE|Rope|RoFormerSinusoidal"), re.compile("Attention|Layer$")
@@ -84,8 +76,6 @@ def _checked_rotary(original: object) -> Rotary:
 def _check_replaceable(original: object) -> None:
     """Check a rotary module apart from its tables: its class, its forward and its attributes."""
     name = type(original).__name__
-    if isinstance(original, ReplacedRotary):
-        raise ValueError("it belongs to another patched model")
     if name in REFUSED:
         raise ValueError(REFUSED[name])
     parameters = tuple(inspect.signature(type(original).forward).parameters)[1:]
