@@ -7,17 +7,17 @@ class of each module whose forward calls an apply function of transformers, such
 forward of the new class has the same code, but it calls the apply functions of rope_xp.
 """
 
-# Private modules:
-# - _rotary: `Rotary`, the module that replaces a rotary module
-# - _compare_tables: compares its tables with those of the rotary module
-# - _apply: the apply functions of rope_xp
-# - _rewrite: classes whose forward calls them
-# - _gptj: attention that holds its own table: GPT-J and CodeGen
-# - _guard: classes that `patch` makes, attributes that cannot be edited, casts of buffers that `unpatch` puts back
-# - _comparison: the contexts in which code of transformers is called
-# - _from_transformers: `from_transformers`
-# - _meta_models: models on the meta device, their attentions and rotary modules
-# - _probing: what an attention does to queries, as a function
+# The modules here:
+# - rotary: `Rotary`, the module that replaces a rotary module
+# - same_tables: compares its tables with those of the rotary module
+# - apply: the apply functions of rope_xp
+# - rewrite: classes whose forward calls them
+# - gptj: attention that holds its own table: GPT-J and CodeGen
+# - guard: classes that `patch` makes, attributes that cannot be edited, casts of buffers that `unpatch` puts back
+# - contexts: the contexts in which code of transformers is called
+# - reading_models: `from_transformers`
+# - meta_models: models on the meta device, their attentions and rotary modules
+# - probing: what an attention does to queries, as a function
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 import types
 from collections.abc import Iterable, Iterator
@@ -38,12 +38,12 @@ except ImportError as missing:
 if int(transformers.__version__.partition(".")[0]) < 5:
     raise ImportError(f"rope_xp.huggingface: transformers must be 5 or newer; got {transformers.__version__}")
 
-from rope_xp.huggingface._compare_tables import is_rotary, rotary_of
-from rope_xp.huggingface._from_transformers import from_transformers
-from rope_xp.huggingface._gptj import exact_table_class, holds_table
-from rope_xp.huggingface._guard import PatchedType, class_path, forward_attributes
-from rope_xp.huggingface._rewrite import ClassRewriter
-from rope_xp.huggingface._rotary import Rotary
+from rope_xp.huggingface.gptj import exact_table_class, holds_table
+from rope_xp.huggingface.guard import PatchedType, class_path, forward_attributes
+from rope_xp.huggingface.reading_models import from_transformers
+from rope_xp.huggingface.rewrite import ClassRewriter
+from rope_xp.huggingface.rotary import Rotary
+from rope_xp.huggingface.same_tables import is_rotary, rotary_of
 
 __all__ = ["from_transformers", "patch", "patched", "unpatch"]
 

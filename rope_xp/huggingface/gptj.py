@@ -7,14 +7,15 @@ from typing import Any
 
 import torch
 
-from rope_xp._core.embedding import RotaryEmbedding
-from rope_xp._core.kernels.pair_rotation import Rotation
-from rope_xp.huggingface._apply import ROTATION_TOLERANCE, apply_function, known_signature, largest_difference
-from rope_xp.huggingface._compare_tables import TABLE_TOLERANCE
-from rope_xp.huggingface._comparison import comparison
-from rope_xp.huggingface._guard import ReadOnlyAttributes, equal_before_casts, is_of_transformers, moved, subclass_of
-from rope_xp.huggingface._rewrite import copy_with_globals, names_used_by
-from rope_xp.huggingface._rotary import TableFormat
+from rope_xp.embedding import RotaryEmbedding
+from rope_xp.huggingface.apply import ROTATION_TOLERANCE, apply_function, known_signature, largest_difference
+from rope_xp.huggingface.contexts import comparison
+from rope_xp.huggingface.guard import ReadOnlyAttributes, equal_before_casts, is_of_transformers, moved, subclass_of
+from rope_xp.huggingface.rewrite import copy_with_globals, names_used_by
+from rope_xp.huggingface.rotary import TableFormat
+from rope_xp.huggingface.same_tables import TABLE_TOLERANCE
+from rope_xp.kernels.reference import Rotation
+from rope_xp.types import Values
 
 ATTENTION_CLASSES = ("GPTJAttention", "CodeGenAttention")
 APPLY_FUNCTION, TABLE_BUFFER = "apply_rotary_pos_emb", "embed_positions"

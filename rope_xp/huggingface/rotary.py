@@ -15,7 +15,8 @@ import torch
 from rope_xp.configs.from_config import from_config
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling
-from rope_xp.huggingface._guard import DEVICE_ROUNDING, PatchedType, ReadOnlyAttributes, equal_before_casts, moved
+from rope_xp.huggingface.guard import DEVICE_ROUNDING, PatchedType, ReadOnlyAttributes, equal_before_casts, moved
+from rope_xp.kernels.reference import Rotation
 from rope_xp.positions import grid, join, normalized
 from rope_xp.types import Array, Config, Values
 

@@ -11,9 +11,11 @@ import torch
 
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.frequencies import DynamicNTKScaling
-from rope_xp.huggingface._comparison import comparison
-from rope_xp.huggingface._guard import DEVICE_ROUNDING, equal_before_casts, forward_attributes, is_of_transformers
-from rope_xp.huggingface._rotary import COLUMN_LAYOUTS, POSITION_FUNCTIONS, Rotary, TableFormat
+from rope_xp.huggingface.contexts import comparison
+from rope_xp.huggingface.guard import DEVICE_ROUNDING, equal_before_casts, forward_attributes, is_of_transformers
+from rope_xp.huggingface.rotary import COLUMN_LAYOUTS, POSITION_FUNCTIONS, Rotary, TableFormat
+from rope_xp.kernels.reference import Rotation
+from rope_xp.layouts import READ_WRITE
 
 # Patterns: names of classes with rotary code, and names of attention classes among them.
 ROTARY_NAME, ATTENTION_NAME = re.compile("Rotary|RoPE|Rope|RoFormerSinusoidal"), re.compile("Attention|Layer$")
