@@ -88,7 +88,9 @@ def prepare(plan: Any, xs: Sequence[Array], angles: Angles, is_kept: bool) -> An
     if name == "xla":
         return _kernel_module("xla").prepare(angles, plan.alignments, plan.rotation)
     kernel = _kernel_module(name) if kernel is None else kernel
-    if not hasattr(kernel, "prepare") or not all(_is_tested(name, x) for x in xs):
+    # A program of NumPy's operations reshapes angles. It does not permute their axes.
+    is_permuted = name == "blocked" and any([each.order is not None for each in plan.alignments])
+    if is_permuted or not hasattr(kernel, "prepare") or not all(_is_tested(name, x) for x in xs):
         return unprepared
     aligned = align_angles(angles, plan.alignments)
     if not libraries.is_torch(xs[0]):

@@ -11,7 +11,8 @@ rounded to float32 once, at the end. A row does not depend on the other rows of 
 digit 0 changes no bit, and no operation for tables is fused.
 """
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from itertools import product
@@ -21,12 +22,61 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rope_xp.arrays import exact_phases, libraries, memory
-from rope_xp.kernels.reference import Rotation, Tables, join_pairs, split_pairs
+from rope_xp.kernels.reference import Angles, Rotation, Tables, join_pairs, split_pairs
 from rope_xp.types import Array
 
 MEMORY_KINDS = ("host memory",)
 BYTES_PER_BLOCK = 2**20  # of x, for each thread; measured
 FEW = 2**16  # numbers; measured: beyond, more passes over memory cost as much as the calls that they save
+
+
+class RotationProgram(NamedTuple):
+    """A rotation by tables, which are reshaped to be aligned with their arrays."""
+
+    rotation: Rotation
+    inplace: bool
+    shapes: list[tuple[int, ...]]
+
+    def run(self, xs: Sequence[Array], angles: Angles) -> list[Any]:
+        tables = [(sin.reshape(shape), cos.reshape(shape)) for (sin, cos), shape in zip(angles, self.shapes)]
+        return rotate_all(xs, tables, self.rotation, self.inplace)
+
+
+class RowsProgram(NamedTuple):
+    """A rotation of few numbers in contiguous rows, by tables that all arrays share."""
+
+    rotation: Rotation
+    inplace: bool
+    is_converted: bool
+    table_shape: tuple[int, ...]
+
+    def run(self, xs: Sequence[Array], angles: Angles) -> list[Any]:
+        sin, cos = angles[0]
+        sin, cos = sin.reshape(self.table_shape), cos.reshape(self.table_shape)
+        rotate, tables = _of_rows(sin, cos, self.rotation)
+        if not self.is_converted:
+            return [rotate(x, *tables, x if self.inplace else None) for x in xs]
+        results = []
+        for x in xs:
+            wide = memory.empty(x.shape, sin)
+            wide[...] = x
+            results.append(x if self.inplace else memory.empty_like(x))
+            with np.errstate(over="ignore"):  # overflow gives infinity, as in other kernels
+                results[-1][...] = rotate(wide, *tables, wide)
+        return results
+
+
+def prepare(
+    xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace: bool = False
+) -> RotationProgram | RowsProgram | None:
+    """A program for arrays like these, whose angles are reshaped to the shapes of these; None for rows of tables."""
+    if len(angles[0]) > 2:
+        return None
+    (sin, _), *others = angles
+    is_shared = all([each[0] is sin for each in others]) and len({x.dtype for x in xs}) == 1
+    if is_shared and all([_are_few_rows(x, sin, rotation) for x in xs]):
+        return RowsProgram(rotation, inplace, xs[0].dtype != sin.dtype, tuple(sin.shape))
+    return RotationProgram(rotation, inplace, [tuple(each[0].shape) for each in angles])
 
 
 def rotate_all(xs: Sequence[Array], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
@@ -51,14 +101,65 @@ def _rotate_few(x: Array, sin: Array, cos: Array, out: Array, rotation: Rotation
         numbers[...] = x
     else:
         numbers = x
-    first, second = _channels(numbers, rotation.read)
-    sine_of_first, sine_of_second = (xp.subtract, xp.add) if not rotation.inverse else (xp.add, xp.subtract)
-    one, other = first * cos, second * cos
-    sine_of_first(one, second * sin, out=one)
-    sine_of_second(other, first * sin, out=other)
-    one_out, other_out = _channels(out, rotation.write)
     with np.errstate(over="ignore") if converted else nullcontext():  # overflow gives infinity, as in other kernels
+        if _are_few_rows(numbers, sin, rotation):
+            rotate, tables = _of_rows(sin, cos, rotation)
+            out[...] = rotate(numbers, *tables, None)
+            return
+        first, second = _channels(numbers, rotation.read)
+        sine_of_first, sine_of_second = (xp.subtract, xp.add) if not rotation.inverse else (xp.add, xp.subtract)
+        one, other = first * cos, second * cos
+        sine_of_first(one, second * sin, out=one)
+        sine_of_second(other, first * sin, out=other)
+        one_out, other_out = _channels(out, rotation.write)
         one_out[...], other_out[...] = one, other
+
+
+def _are_few_rows(x: Array, sin: Array, rotation: Rotation) -> bool:
+    """Whether `x` is few numbers in contiguous rows, all of them rotated within their place."""
+    is_whole = rotation.read == rotation.write and rotation.blocks == 1 and x.shape[-1] == 2 * sin.shape[-1]
+    return is_whole and memory.is_contiguous(x) and 0 < prod(x.shape) <= FEW
+
+
+def _of_rows(sin: Array, cos: Array, rotation: Rotation) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A function that rotates contiguous rows, and its tables: complex numbers, or signed sines and cosines.
+
+    It takes an array, the tables, and None or memory for the result, which may be the array.
+    """
+    if rotation.read == "interleaved":
+        return _rotate_complex, (memory.complex_numbers(cos, -sin if rotation.inverse else sin),)
+    signed = (sin, -sin) if rotation.inverse else (-sin, sin)
+    if not libraries.is_host(sin):
+        cat = sys.modules["torch"].cat
+        return _rotate_torch_halves, (cat(signed, -1), cat((cos, cos), -1))
+    sines = np.empty((*sin.shape[:-1], 2, sin.shape[-1]), sin.dtype)
+    sines[..., 0, :], sines[..., 1, :] = signed
+    return _rotate_host_halves, (sines, cos[..., None, :])
+
+
+def _rotate_complex(x: Any, angles: Any, out: Any) -> Any:
+    numbers = memory.complex_view(x)
+    if numbers is None:  # of torch, memory that begins between two numbers
+        rotated = _rotate_complex(x.clone(), angles, None)
+        return rotated if out is None else out.copy_(rotated)
+    if out is None:
+        return (numbers * angles).view(x.dtype)
+    numbers *= angles
+    return out
+
+
+def _rotate_host_halves(x: Array, sines: Array, cosines: Array, out: Array | None) -> Any:
+    shape = (*x.shape[:-1], 2, x.shape[-1] // 2)
+    halves = x.reshape(shape)
+    products = halves[..., ::-1, :] * sines
+    rotated = np.multiply(halves, cosines, out=None if out is None else out.reshape(shape))
+    np.add(rotated, products, out=rotated)
+    return rotated.reshape(x.shape) if out is None else out
+
+
+def _rotate_torch_halves(x: Any, sines: Any, cosines: Any, out: Any) -> Any:
+    products = x.roll(x.shape[-1] // 2, -1).mul_(sines)
+    return (x * cosines if out is None else x.mul_(cosines)).add_(products)  # as for many numbers, no fused operation
 
 
 def _channels(x: Array, layout: str) -> tuple[Any, Any]:
