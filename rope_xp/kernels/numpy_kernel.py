@@ -56,14 +56,14 @@ class RowsProgram(NamedTuple):
         rotate, tables = _of_rows(sin, cos, self.rotation)
         if not self.is_converted:
             return [rotate(x, *tables, x if self.inplace else None) for x in xs]
-        results = []
-        for x in xs:
-            wide = memory.empty(x.shape, sin)
-            wide[...] = x
-            results.append(x if self.inplace else memory.empty_like(x))
-            with np.errstate(over="ignore"):  # overflow gives infinity, as in other kernels
-                results[-1][...] = rotate(wide, *tables, wide)
-        return results
+        with np.errstate(over="ignore"):  # overflow gives infinity, as in other kernels
+            wide = [libraries.astype(x, sin.dtype) for x in xs]
+            rotated = [libraries.astype(rotate(each, *tables, each), x.dtype) for x, each in zip(xs, wide)]
+        if not self.inplace:
+            return rotated
+        for x, result in zip(xs, rotated):
+            x[...] = result
+        return list(xs)
 
 
 def prepare(
