@@ -26,7 +26,7 @@ def operations(x: Array) -> Any:
 
 def empty_like(x: Array) -> Any:
     """A new array with the shape, dtype and memory order of `x`."""
-    return np.empty_like(x, subok=False) if libraries.is_host(x) else sys.modules["torch"].empty_like(x)
+    return functions(x).empty_like(x)
 
 
 def empty(shape: Any, like: Any) -> Any:
@@ -68,15 +68,37 @@ class Functions(NamedTuple):
     contiguous: Callable[[Any], Any]  # the array itself, or a copy
 
 
-def functions(x: Any) -> Functions:
-    """The functions for arrays like `x`."""
+def functions(x: Any, size: int | None = None) -> Functions:
+    """The functions for arrays like `x`. New arrays have about `size` bytes: by default, as many as `x`."""
     if libraries.is_host(x):
         return Functions(
             partial(np.empty_like, subok=False), partial(np.empty, dtype="f4"), _addresses_of_host, _contiguous
         )
     torch = sys.modules["torch"]
-    empty_float32 = partial(torch.empty, dtype=torch.float32, device=x.device)
-    return Functions(torch.empty_like, empty_float32, _addresses_of_tensors, torch.Tensor.contiguous)
+    empty_like, empty_float32 = torch.empty_like, partial(torch.empty, dtype=torch.float32, device=x.device)
+    if _advise is not None and x.is_cpu and (x.nbytes if size is None else size) > LARGE:
+        empty_like, empty_float32 = partial(_in_huge_pages, empty_like), partial(_in_huge_pages, empty_float32)
+    return Functions(empty_like, empty_float32, _addresses_of_tensors, torch.Tensor.contiguous)
+
+
+# The allocator of glibc takes fresh memory for every array above this size, and PyTorch does not ask for huge pages: a
+# fault for each 4 kB then costs more than the rotation. NumPy asks itself.
+LARGE, HUGE_PAGE = 2**25, 2**21  # bytes
+_MADV_HUGEPAGE = 14
+_advise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
+if _advise is not None:
+    _advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def _in_huge_pages(make: Callable[[Any], Any], given: Any) -> Any:
+    """A new tensor, in huge pages where the system gives them."""
+    x = make(given)
+    start, end = -(-x.data_ptr() // HUGE_PAGE) * HUGE_PAGE, (x.data_ptr() + x.nbytes) // HUGE_PAGE * HUGE_PAGE
+    if end > start:
+        _advise(start, end - start, _MADV_HUGEPAGE)  # pyright: ignore[reportOptionalCall]
+        # This thread takes each page. Two threads that do would hinder each other.
+        np.frombuffer((ctypes.c_char * (end - start)).from_address(start), np.uint8)[::HUGE_PAGE] = 0
+    return x
 
 
 def _contiguous(x: Array) -> Any:

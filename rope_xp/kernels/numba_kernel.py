@@ -90,7 +90,7 @@ class Program(NamedTuple):
         return list(ys)
 
 
-def prepare(xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace: bool = False) -> Program | None:
+def prepare(xs: Sequence[Any], angles: Angles, rotation: Rotation, inplace: bool = False) -> Program | None:
     """A program for arrays with the dtypes, shapes and strides of these; None if the angles need a conversion first.
 
     Parameters
@@ -113,7 +113,9 @@ def prepare(xs: Sequence[Array], angles: Angles, rotation: Rotation, inplace: bo
         records.setdefault(kind, []).append(_record(kind, x, y, group, rotation, place))
         place += 2 + len(group)
     launches = [_launch(kind, of_kind, place, inplace) for kind, of_kind in records.items()]
-    return Program([each for each in launches if each.parts], inplace, memory.functions(xs[0]))
+    return Program(
+        [each for each in launches if each.parts], inplace, memory.functions(xs[0], max([x.nbytes for x in xs]))
+    )
 
 
 _programs = Plans()

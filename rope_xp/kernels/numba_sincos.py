@@ -74,7 +74,8 @@ def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scal
         shape = shape[1:]
     elif not frequencies.is_single_row:
         return None
-    return Program(memory.functions(positions), *_job(frequencies, kind, shape, scale))
+    functions = memory.functions(positions, 4 * prod(shape) * frequencies.pairs)
+    return Program(functions, *_job(frequencies, kind, shape, scale))
 
 
 def self_test(positions: Array) -> bool:

@@ -37,7 +37,7 @@ class RotationProgram(NamedTuple):
     inplace: bool
     shapes: list[tuple[int, ...]]
 
-    def run(self, xs: Sequence[Array], angles: Angles) -> list[Any]:
+    def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
         tables = [(sin.reshape(shape), cos.reshape(shape)) for (sin, cos), shape in zip(angles, self.shapes)]
         return rotate_all(xs, tables, self.rotation, self.inplace)
 
@@ -50,7 +50,7 @@ class RowsProgram(NamedTuple):
     is_converted: bool
     table_shape: tuple[int, ...]
 
-    def run(self, xs: Sequence[Array], angles: Angles) -> list[Any]:
+    def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
         sin, cos = angles[0]
         sin, cos = sin.reshape(self.table_shape), cos.reshape(self.table_shape)
         rotate, tables = _of_rows(sin, cos, self.rotation)
@@ -79,7 +79,7 @@ def prepare(
     return RotationProgram(rotation, inplace, [tuple(each[0].shape) for each in angles])
 
 
-def rotate_all(xs: Sequence[Array], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
+def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
     """The same as `reference.rotate_all`. A new array has the memory order of its input."""
     outs = [x if inplace else memory.empty_like(x) for x in xs]
     are_complex = rotation.read == rotation.write == "interleaved"
@@ -93,7 +93,7 @@ def rotate_all(xs: Sequence[Array], tables: Tables, rotation: Rotation, inplace:
     return outs
 
 
-def _rotate_few(x: Array, sin: Array, cos: Array, out: Array, rotation: Rotation) -> None:
+def _rotate_few(x: Any, sin: Array, cos: Array, out: Any, rotation: Rotation) -> None:
     """Rotate all pairs at once, with a few operations. `out` may be `x`."""
     xp, converted = memory.operations(x), x.dtype != sin.dtype
     if converted:
@@ -121,7 +121,7 @@ def _are_few_rows(x: Array, sin: Array, rotation: Rotation) -> bool:
     return is_whole and memory.is_contiguous(x) and 0 < prod(x.shape) <= FEW
 
 
-def _of_rows(sin: Array, cos: Array, rotation: Rotation) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def _of_rows(sin: Any, cos: Any, rotation: Rotation) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """A function that rotates contiguous rows, and its tables: complex numbers, or signed sines and cosines.
 
     It takes an array, the tables, and None or memory for the result, which may be the array.
@@ -148,7 +148,7 @@ def _rotate_complex(x: Any, angles: Any, out: Any) -> Any:
     return out
 
 
-def _rotate_host_halves(x: Array, sines: Array, cosines: Array, out: Array | None) -> Any:
+def _rotate_host_halves(x: Any, sines: Any, cosines: Any, out: Any) -> Any:
     shape = (*x.shape[:-1], 2, x.shape[-1] // 2)
     halves = x.reshape(shape)
     products = halves[..., ::-1, :] * sines

@@ -1,5 +1,6 @@
 """Kernels inside what PyTorch does with tensors: derivatives, transforms, tracing, modes, versions, workers."""
 
+import re
 import sys
 from functools import partial
 
@@ -443,3 +444,28 @@ def test_workers_of_a_loader(before, tmp_path):
 def test_more_axes_than_other_operations_have():
     x = X[:, 0].reshape(*[1] * 180, 5, 14)
     assert torch.equal(rotate(x, seq_dim=-2).reshape(5, 14), rotate(X[:, 0], kernel="reference"))
+
+
+def flags_of_memory(address):
+    """The flags of the kernel's map of memory around an address: "hg" where huge pages are asked for."""
+    found, inside = "", False
+    with open("/proc/self/smaps") as lines:
+        for line in lines:
+            if (where := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line)) is not None:
+                inside = int(where[1], 16) <= address < int(where[2], 16)
+            elif inside and line.startswith("VmFlags:"):
+                found = line
+    return found.split()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems choose pages by themselves")
+@pytest.mark.parametrize("name", LIBRARIES["torch"].kernels)
+def test_large_results_ask_for_huge_pages(name):
+    """More than 32 MB, which the allocator takes anew for each array; and the numbers are those of the parts."""
+    rope = RotaryEmbedding(head_dim=128, layout="half", base=10_000.0, kernel=name)
+    q = torch.ones(1, 1, 2**16 + 2**14, 128)
+    tables = rope.sincos(torch.arange(q.shape[2]), like=q)
+    rotated = rope.rotate(q, tables, seq_dim=2)
+    assert ("hg" in flags_of_memory(rotated.data_ptr() + rotated.nbytes // 2)) == (name != "reference")
+    part = rope.rotate(q[:, :, -9:], tuple(each[-9:] for each in tables), seq_dim=2)
+    assert_same(rotated[:, :, -9:], part, 0)
