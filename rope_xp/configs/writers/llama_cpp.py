@@ -92,7 +92,8 @@ def llama_cpp_flags(rope: Embedding, options: Options) -> list[str]:
     if tensors:
         way_out = ' (see to_config("gguf"))'
         if isinstance(rope.scaling, (Llama3Scaling, LongRopeScaling)):
-            way_out = f", where {TARGET}'s converter writes them if config.json has this scaling: then give no argument for it"
+            way_out = f", where {TARGET}'s converter writes them if config.json has this scaling: then give no "
+            way_out += "argument for it"
         raise wrong_value(
             f"scaling must be linear or YaRN in arguments of {TARGET}; got {rope.scaling.describe()}: its "
             f"factors belong in the GGUF file, {' and '.join(tensors)}{way_out}"
