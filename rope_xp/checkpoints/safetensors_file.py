@@ -43,11 +43,9 @@ class Tensor(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The tensors by name, what the writer says, such as {"format": "pt"}, and the number of bytes."""
-
     tensors: dict[str, Tensor]
-    metadata: Values
-    length: int
+    metadata: Values  # what the writer says, such as {"format": "pt"}
+    length: int  # in bytes
 
 
 def read_safetensors(path: Path) -> Header:
