@@ -1,9 +1,8 @@
 """What llama.cpp decides by the architecture of a GGUF file: pairs of channels, position axes and types of layers.
 
-The values of `general.architecture`, as `llama_model_rope_type` in llama.cpp (`src/llama-model.cpp`) groups them. Its
-type NORM pairs neighbouring channels; NEOX, MROPE and IMROPE pair channels of the two halves. The converter of
-llama.cpp permutes the projections of queries and keys where the layout of its type is not that of the checkpoint. One
-architecture, deepseek2-ocr, has the type NORM but is rotated as NEOX (`src/models/deepseek2.cpp`).
+The values of `general.architecture`, as `llama_model_rope_type` (`src/llama-model.cpp`) groups them: NORM pairs
+neighbouring channels; NEOX, MROPE and IMROPE pair channels of the two halves. The converter of llama.cpp permutes
+projections of queries and keys whose checkpoint has the other layout.
 """
 
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ ernie4_5 ernie4_5-moe glm-dsa glm4 granite granitehybrid granitemoe internlm2 ll
 maincoder minicpm mistral3 mistral4 neo-bert olmo plm smollm3 xverse
 """
 
+# deepseek2-ocr has the type NORM but is rotated as NEOX (`src/models/deepseek2.cpp`).
 HALF = """
 afmoe apertus bailingmoe2 bert bitnet codeshell cogvlm dbrx deepseek2-ocr dots1 dream eurobert exaone exaone-moe
 exaone4 falcon falcon-h1 gemma gemma-embedding gemma2 gemma3 gemma3n gemma4 glm4moe gpt-oss gptneox grok grovemoe

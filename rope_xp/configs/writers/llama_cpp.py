@@ -1,10 +1,8 @@
 """Write an embedding as metadata of a GGUF file, and as arguments of llama.cpp.
 
-llama.cpp multiplies the tables of YaRN by ``1 + 0.1 ln(factor)`` and by `rope.scaling.attn_factor`. Some architectures
-read a `rope.scaling.yarn_log_multiplier`, which divides the first number; `gguf_architectures.scales` has the formula.
-
-A file that llama.cpp's converter wrote may have keys that the arguments do not replace. Where the architecture reads
-such a key, the arguments override it, so that the result does not depend on the file.
+llama.cpp multiplies the tables of YaRN by ``1 + 0.1 ln(factor)``, which some architectures divide by a number that
+follows from `rope.scaling.yarn_log_multiplier` (`gguf_architectures.scales`), and by `rope.scaling.attn_factor`. A file
+may have keys that no argument replaces. If the architecture reads one, `--override-kv` makes the result independent.
 """
 
 from math import isclose, log, sqrt
