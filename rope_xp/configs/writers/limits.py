@@ -1,7 +1,7 @@
 """What several targets cannot express, and how some rules are written without their name."""
 
 from dataclasses import replace
-from math import isclose, log
+from math import isclose, log, sqrt
 from typing import Any
 
 from rope_xp.errors import wrong_value
@@ -63,6 +63,11 @@ def base_and_rule(rope: Any, target: str) -> tuple[float, Scaling | None]:
     if isinstance(rule, NTKScaling):
         return ntk_base(rope.base, rule.factor, rope.rotary_dim), None
     return rope.base, None if type(rule) is Scaling else rule
+
+
+def longrope_factor(length: int, original: int) -> float:
+    """The attention factor of LongRoPE as programs compute it from the lengths."""
+    return sqrt(1.0 + log(length / original) / log(original)) if length > original else 1.0
 
 
 def require_rounded_ramp(rope: Any, rule: YarnScaling, target: str) -> None:

@@ -1,8 +1,8 @@
 """Write an embedding as metadata of a GGUF file, and as arguments of llama.cpp.
 
 llama.cpp multiplies the tables of YaRN by ``1 + 0.1 ln(factor)``, which some architectures divide by a number that
-follows from `rope.scaling.yarn_log_multiplier` (`gguf_architectures.scales`), and by `rope.scaling.attn_factor`. A file
-may have keys that no argument replaces. If the architecture reads one, `--override-kv` makes the result independent.
+follows from `rope.scaling.yarn_log_multiplier` (`gguf_architectures.scales`), and by `rope.scaling.attn_factor`.
+A file may have keys that no argument replaces. If the architecture reads such a key, the arguments override it.
 """
 
 from math import isclose, log, sqrt
@@ -144,13 +144,13 @@ def _only_of_some_layers(file: File, key: str) -> bool:
     return key in (BASE, TYPE, FACTOR) and file.surely_reads("rope.freq_base_swa")
 
 
-def _override(file: File, key: str, value: object) -> list[str]:
+def _override(file: File, key: str, value: str | float) -> list[str]:
     if file.name is None:
         raise wrong_value(f"architecture must be given to set {key}, for which {TARGET} has no argument; got None")
     return ["--override-kv", f"{file.name}.{key}={KINDS[type(value)]}:{_text(value)}"]
 
 
-def _text(value: object) -> str:
+def _text(value: str | float) -> str:
     """A number as llama.cpp parses it."""
     return value if isinstance(value, str) else repr(value).removesuffix(".0")
 

@@ -1,11 +1,11 @@
 """Write an embedding as arguments of lmdeploy."""
 
 import json
-from math import isclose, log, sqrt
+from math import isclose
 
 from rope_xp.configs import engines
 from rope_xp.configs.writers import Options
-from rope_xp.configs.writers.limits import base_and_rule, unsupported
+from rope_xp.configs.writers.limits import base_and_rule, longrope_factor, unsupported
 from rope_xp.configs.writers.sglang import overrides, reading_of, require_read, sections_and_fraction
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import DynamicNTKScaling, LinearScaling, Llama3Scaling, LongRopeScaling, Scaling, YarnScaling
@@ -62,7 +62,7 @@ def _of_longrope(rope: Embedding, rule: LongRopeScaling) -> tuple[Values, Values
     original = rule.original_max_position_embeddings
     # lmdeploy computes the attention factor from the length of the config.
     length = round(rule.factor * original) if rule.factor else original
-    usual = sqrt(1.0 + log(length / original) / log(original)) if length > original else 1.0
+    usual = longrope_factor(length, original)
     if not isclose(usual, rope.attention_factor, rel_tol=1e-7):
         raise wrong_value(
             f"attention_factor must be that of the factor in {TARGET}; got {rope.attention_factor}, not {usual}"

@@ -1,13 +1,13 @@
 """Write an embedding as keys of a config.json of MLX, as the model class of mlx-lm reads them."""
 
 from dataclasses import fields
-from math import log, sqrt
 
 from rope_xp.configs import engines
 from rope_xp.configs.engines import Reading
 from rope_xp.configs.writers import Options
 from rope_xp.configs.writers.limits import (
     base_and_rule,
+    longrope_factor,
     mscales,
     require_attention_factor,
     require_only,
@@ -132,7 +132,7 @@ class _Class:
     def fractions(self) -> Values:
         return {**dict.fromkeys(FRACTIONS, rotated_fraction(self.rope)), "rotary_dim": self.rope.rotary_dim}
 
-    def stated(self, what: str, value: object, by_name: Values) -> Values:
+    def stated(self, what: str, value: str | float | None, by_name: Values) -> Values:
         """The key that the class reads for a value. A class that reads none must have the value without."""
         read = {key.rpartition(".")[2]: key for key in self.reading.keys}
         name = next((name for name in by_name if name in read), None)
@@ -210,7 +210,7 @@ class _Class:
             factors = dict.fromkeys(("short_mscale", "long_mscale"), rope.attention_factor)
             return values | factors, frozenset({"original_max_position_embeddings"})
         length = round((rule.factor or 1.0) * original)
-        if rope.attention_factor != (sqrt(1.0 + log(length / original) / log(original)) if length > original else 1.0):
+        if rope.attention_factor != longrope_factor(length, original):
             raise wrong_value(
                 f"attention_factor must be that of a whole max_position_embeddings and {original}, as {TARGET} "
                 f"computes it; got {rope.attention_factor}, with factor {rule.factor}"

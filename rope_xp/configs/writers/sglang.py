@@ -10,7 +10,7 @@ from rope_xp.configs import engines
 from rope_xp.configs.engines import Reading, Table
 from rope_xp.configs.writers import Options
 from rope_xp.configs.writers.limits import mscales, require_attention_factor, require_only, require_text, unsupported
-from rope_xp.configs.writers.transformers import rotated_fraction
+from rope_xp.configs.writers.transformers import keys_of_sections, rotated_fraction
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import (
     DynamicNTKScaling,
@@ -77,8 +77,7 @@ def sections_and_fraction(rope: Embedding, target: str) -> Values:
         raise wrong_value(
             f"sections must be three in order 'chunked' or 'interleaved' in {target}; got {rope.sections}"
         )
-    interleaved = {"mrope_interleaved": True} if rope.sections.order == "interleaved" else {}
-    return {**keys, "mrope_section": list(rope.sections.sizes), **interleaved}
+    return keys | keys_of_sections(rope.sections)
 
 
 def overrides(known: Reading | None, path: tuple[str, ...], block: Config, outside: Config) -> Values:

@@ -1,12 +1,12 @@
 """Write an embedding as keys of a transformers config: the `rope_parameters` of version 5, or the keys of version 4."""
 
 from dataclasses import fields
-from math import isclose, log, nextafter, sqrt
+from math import isclose, nextafter
 from typing import Any
 
 from rope_xp.configs import engines
 from rope_xp.configs.writers import Options
-from rope_xp.configs.writers.limits import base_and_rule, require_attention_factor, require_only
+from rope_xp.configs.writers.limits import base_and_rule, longrope_factor, require_attention_factor, require_only
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, NTKScaling, Scaling
 from rope_xp.provenance import with_provenance
@@ -201,9 +201,8 @@ class Reads:
 
     def _is_usual(self, factor: float) -> bool:
         """Whether a class that does not read the attention factor of LongRoPE computes this one from the lengths."""
-        rule, length = self.rope.scaling, self.rope._provenance.max_position_embeddings
-        ratio = (length or 0) / rule.original_max_position_embeddings
-        usual = sqrt(1 + log(ratio) / log(rule.original_max_position_embeddings)) if ratio > 1 else 1.0
+        length = self.rope._provenance.max_position_embeddings or 0
+        usual = longrope_factor(length, self.rope.scaling.original_max_position_embeddings)
         return isclose(usual, factor, rel_tol=1e-6)
 
 
@@ -217,7 +216,7 @@ def rope_parameters(rope: Embedding) -> Values:
         if FRACTION in block:
             raise wrong_value(f"rotary_dim must be head_dim with {rule}; got {rope.rotary_dim}")
         block[FRACTION] = rotated_fraction(rope)
-    return block if rope.sections is None else block | _of_sections(rope.sections)
+    return block if rope.sections is None else block | keys_of_sections(rope.sections)
 
 
 def _of_rule(rule: Scaling) -> Values:
@@ -237,7 +236,7 @@ def rotated_fraction(rope: Embedding) -> float:
     return fraction if int(fraction * rope.head_dim) == rope.rotary_dim else nextafter(fraction, 1.0)
 
 
-def _of_sections(sections: Sections) -> Values:
+def keys_of_sections(sections: Sections) -> Values:
     if sections.order not in ORDERS:
         raise wrong_value(f"sections must be in an order that transformers has; got {sections}")
     interleaved = {"mrope_interleaved": True} if sections.order == "interleaved" else {}
