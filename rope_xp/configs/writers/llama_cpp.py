@@ -305,7 +305,7 @@ def _of_longrope(file: File, rope: Embedding, rule: LongRopeScaling) -> Values:
         TYPE: "longrope",
         ORIGINAL: rule.original_max_position_embeddings,
         ATTENTION: rope.attention_factor,
-        gguf.LONG: list(rule.long_factor),
+        gguf.LONG: list(rule.long_factor),  # used if the context is longer than the original one
         gguf.SHORT: list(rule.short_factor),
     }
 

@@ -128,11 +128,12 @@ def sglang_flags(rope: Embedding, options: Options) -> list[str]:
 def with_length(flags: list[str], length: int) -> list[str]:
     """The same, for sequences of this length.
 
-    `--context-length` scales nothing. It must not exceed the length of the config, which SGLang multiplies by `factor`.
+    `--context-length` scales nothing, and must not be greater than the length of the config.
     """
     written = json.loads(flags[1])
     part = innermost(written)
     block = part["rope_parameters"]
+    # SGLang multiplies the length of the config by `factor`, except with llama3 and with an original length.
     factor = 1.0 if ORIGINAL in block else block.get("factor", 1.0)
     if block["rope_type"] != "dynamic" or "alpha" in block:  # else the base follows from the length
         part[LENGTH] = ceil(length / factor)

@@ -99,7 +99,7 @@ def _of_length(rope: Embedding, rule: Values) -> Values:
         return {LENGTH: scaling.max_position_embeddings}
     if not isinstance(scaling, LongRopeScaling):
         return {}
-    rule.setdefault("attention_factor", rope.attention_factor)
+    rule.setdefault("attention_factor", rope.attention_factor)  # else it is computed from the lengths
     return {ORIGINAL: rule.pop(ORIGINAL)}
 
 
