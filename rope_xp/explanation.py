@@ -318,7 +318,7 @@ def sections_of(it: "Explanation") -> list[Section]:
         Section("Scores", _scores(it)),
         Section("Inverse", _inverse(it)),
         Section("Precision", _precision(it)),
-        Section("Config", _config(it)),
+        Section("Config", f"Keys that were read: {', '.join(it.stated)}." if it.stated else ""),
     ]
 
 
@@ -448,12 +448,6 @@ def _precision(it: "Explanation") -> str:
     bfloat16 = f" bfloat16 rounds positions to multiples of {it.bfloat16_step:,}." if it.bfloat16_step > 1 else ""
     has = "has the error of float32" if it.rope.phase == "float32" else "has no such error"
     return f'{float32}{bfloat16} With phase="{it.rope.phase}", rope_xp {has}.'
-
-
-def _config(it: "Explanation") -> str:
-    if not it.stated:
-        return ""
-    return f"Keys that were read: {', '.join(it.stated)}."
 
 
 def _tokens(length: int | None) -> str:

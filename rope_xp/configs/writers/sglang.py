@@ -59,10 +59,9 @@ def require_read(rope: Embedding, table: Table, known: Reading | None, block: Co
         raise error("partial_rotary_factor")
     if rule != "default" and rule not in known.rules:
         raise error(f"the rule {rule!r}")
-    if "mrope_section" in block and "mrope_section" not in known.rules.get(rule, ()):
-        raise error(f"mrope_section with the rule {rule!r}")
-    if "mrope_interleaved" in block and "mrope_interleaved" not in known.rules.get(rule, ()):
-        raise error(f"mrope_interleaved with the rule {rule!r}")
+    for key in ("mrope_section", "mrope_interleaved"):
+        if key in block and key not in known.rules.get(rule, ()):
+            raise error(f"{key} with the rule {rule!r}")
 
 
 def sections_and_fraction(rope: Embedding, target: str) -> Values:

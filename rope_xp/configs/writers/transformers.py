@@ -34,12 +34,8 @@ def transformers_keys(rope: Embedding, options: Options) -> Values:
     reads.require_rotation()
     rule = {name: value for name, value in block.items() if name not in ("rope_theta", FRACTION)}
     fraction = {FRACTION: block[FRACTION]} if block["rope_type"] == "proportional" else reads.fraction(FRACTION)
-    return {
-        "rope_type": block["rope_type"],
-        **reads.base(block["rope_theta"], "rope_theta"),
-        **fraction,
-        **reads.rule(rule),
-    }
+    keys = {"rope_type": block["rope_type"], **reads.base(block["rope_theta"], "rope_theta")}
+    return keys | fraction | reads.rule(rule)
 
 
 def transformers4_keys(rope: Embedding, options: Options) -> Values:
@@ -65,12 +61,8 @@ def flat_keys(rope: Embedding, reads: "Reads") -> Values:
     reads.require_rotation()
     interleave = {"rope_interleave": rope.layout != "half"} if "rope_interleave" in reads.known.keys else {}
     bases = BASES_OF_SLIDING if rope._provenance.layer_type == "sliding_attention" else BASES
-    keys = {
-        **reads.base(block["rope_theta"], *bases),
-        **reads.fraction(FRACTION, "rotary_pct", "rotary_dim"),
-        **interleave,
-        **outside,
-    }
+    keys = reads.base(block["rope_theta"], *bases) | reads.fraction(FRACTION, "rotary_pct", "rotary_dim")
+    keys |= interleave | outside
     rule = reads.rule(rule, outside)
     if reads.known.fixed.get("rule_key") and len(rule) > 1:
         rule = {reads.known.fixed["rule_key"]: rule.pop("rope_type"), **rule}
