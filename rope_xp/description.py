@@ -16,8 +16,7 @@ from rope_xp.types import Array, Embedding
 NAME_WIDTH = 18
 
 
-def describe(rope: Any, x: Any) -> str:
-    """A text with one row for each property of a `RotaryEmbedding`, and the kernel for arrays like `x`."""
+def describe(rope: Any, x: Array | None) -> str:
     kernel = _kernel(rope, x)
     rows = {**properties(rope), "phase": f"{rope.phase} ({PHASES[rope.phase]})", "kernel": kernel}
     lines = [*rows.items(), *rope._provenance.lines(rows)]
@@ -26,7 +25,7 @@ def describe(rope: Any, x: Any) -> str:
 
 
 def properties(rope: Embedding) -> dict[str, str]:
-    """The properties that decide the tables of a `RotaryEmbedding`, with marks on values that its config omits."""
+    """The properties that decide the tables, with marks on values that the config omits."""
     softmax_scale = rope.softmax_scale
     rows = {
         "channels": _channels(rope),
@@ -50,7 +49,7 @@ def _without_examples(meaning: str) -> str:
     return meaning.partition(":")[0]
 
 
-def _kernel(rope: Embedding, x: Array) -> str:
+def _kernel(rope: Embedding, x: Array | None) -> str:
     """The kernel of the embedding. With `x`, the kernel that will run for such arrays, and why no faster one does."""
     kernel, why_not_faster = rope.kernel, ""
     if x is not None:

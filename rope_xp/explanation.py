@@ -1,6 +1,6 @@
 """`explain`: what an embedding does at a length: its effects, not its parameters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, isclose, pi
 from typing import Any, NamedTuple
@@ -17,64 +17,35 @@ from rope_xp.types import Embedding
 # A divisor that differs from 1 or from a rule's factor by less is equal to it. Rounding makes 1e-15 of it.
 TOLERANCE = 1e-9
 
-Range = tuple[float, float]
+Range = tuple[float, float]  # the least and the greatest number
 
 
 class Band(NamedTuple):
-    """Pairs that are treated alike.
+    """Pairs that are treated alike. None stands for what is not known."""
 
-    Attributes
-    ----------
-    treatment : str
-        "kept", "blended" (between kept and interpolated), "interpolated", "not rotated", or "given" (the frequencies
-        were given as numbers).
-    pairs : tuple of int
-        The numbers of the pairs.
-    wavelengths : (float, float) or None
-        The shortest and the longest wavelength, in tokens. None if the pairs are not rotated.
-    unscaled_wavelengths : (float, float) or None
-        The same without scaling. None if this is not known.
-    divisors : (float, float) or None
-        By how much the rule divides frequencies: the least and the greatest number.
-    completes_turn : bool or None
-        Whether each pair completes a turn within the trained length, without scaling. Training then showed all its
-        angles. None if this is not known.
-    """
-
+    # "kept", "blended" (between kept and interpolated), "interpolated", "not rotated", or "given" (as numbers).
     treatment: str
-    pairs: tuple[int, ...]
-    wavelengths: Range | None
+    pairs: tuple[int, ...]  # their numbers
+    wavelengths: Range | None  # in tokens; None if the pairs are not rotated
     unscaled_wavelengths: Range | None
-    divisors: Range | None
+    divisors: Range | None  # by how much the rule divides frequencies
+    # Whether each pair completes a turn within the trained length, without scaling: training showed all its angles.
     completes_turn: bool | None
 
 
 class AxisPairs(NamedTuple):
-    """The pairs that follow one of several position axes.
-
-    Attributes
-    ----------
-    axis : int
-    pairs : tuple of int
-        The numbers of the pairs.
-    wavelengths : (float, float) or None
-        The shortest and the longest wavelength, in tokens.
-    name : str
-        The name of the axis, such as "time"; empty if the family has no names.
-    """
+    """The pairs that follow one of several position axes."""
 
     axis: int
-    pairs: tuple[int, ...]
-    wavelengths: Range | None
-    name: str
+    pairs: tuple[int, ...]  # their numbers
+    wavelengths: Range | None  # in tokens
+    name: str  # of the axis, such as "time"; empty if the family has no names
 
 
 class ScaledPair(NamedTuple):
-    """One pair: its frequencies in radians per token. The unscaled one may be unknown."""
-
     number: int
-    frequency: float
-    unscaled: float | None
+    frequency: float  # in radians per token
+    unscaled: float | None  # None if it is not known
 
     @property
     def divisor(self) -> float | None:
@@ -82,7 +53,7 @@ class ScaledPair(NamedTuple):
         return None if self.unscaled is None or not self.frequency else self.unscaled / self.frequency
 
     def treatment(self, factor: float | None) -> str:
-        """How the scaling rule treats the pair. `factor` is the greatest divisor of a rule that blends."""
+        """As in `Band`. `factor` is the greatest divisor of a rule that blends."""
         if not self.frequency:
             return "not rotated"
         if self.divisor is None:
@@ -93,7 +64,6 @@ class ScaledPair(NamedTuple):
         return "interpolated" if is_full else "blended"
 
     def completes_turn(self, trained: int | None) -> bool | None:
-        """Whether the pair completes a turn within the trained length, without scaling."""
         if trained is None or not self.frequency:
             return None
         return 2 * pi / (self.unscaled or self.frequency) <= trained
@@ -111,7 +81,7 @@ def pairs_of(rope: Embedding) -> list[ScaledPair]:
 
 
 def bands_of(rope: Embedding, pairs: list[ScaledPair], trained: int | None) -> tuple[Band, ...]:
-    """The bands of a `RotaryEmbedding` with these pairs, in the order of their first pairs."""
+    """The bands in the order of their first pairs."""
     factor = rope.scaling.factor if rope.scaling is not None and rope.scaling.blends else None
     bands: dict[tuple[str, bool | None], list[ScaledPair]] = {}
     for pair in pairs:
@@ -149,7 +119,7 @@ def unseen_from(pairs: list[ScaledPair], trained: int | None) -> dict[int, int]:
     return {pair.number: pair.unseen_from(trained) for pair in pairs if pair.completes_turn(trained) is False}
 
 
-def _wavelengths(frequencies: Any) -> Range | None:
+def _wavelengths(frequencies: Iterable[float | None]) -> Range | None:
     return _range([2 * pi / w for w in frequencies if w])
 
 
@@ -162,17 +132,14 @@ TRIED = 1024
 
 
 class PhaseError(NamedTuple):
-    """The largest error of a phase, in radians, and the pair that has it."""
+    """The largest error of a phase, and the pair that has it."""
 
     radians: float
     pair: int
 
 
 def float32_error(rope: Embedding, context: int) -> PhaseError | None:
-    """The largest error of ``float32(position) * float32(frequency)`` at the last positions of a context.
-
-    The products in float64 serve as exact: their error is 2**29 times smaller.
-    """
+    """The largest error of ``float32(position) * float32(frequency)`` at the last positions of a context."""
     frequencies = rope._frequencies
     if not frequencies.are_floats:
         return None
@@ -181,6 +148,7 @@ def float32_error(rope: Embedding, context: int) -> PhaseError | None:
     for row in frequencies.rows:
         w = np.abs(np.asarray(row.inv_freq, np.float64)).reshape(-1)  # "pairs", or "heads pairs"
         products = positions.astype(np.float32) * w.astype(np.float32)
+        # The products in float64 serve as exact: their error is 2**29 times smaller.
         largest = np.abs(products.astype(np.float64) - positions * w).max(axis=0).reshape(-1, frequencies.pairs)
         errors = np.maximum(errors, largest.max(axis=0))
     pair = int(errors.argmax())
@@ -188,11 +156,8 @@ def float32_error(rope: Embedding, context: int) -> PhaseError | None:
 
 
 def bfloat16_step(context: int) -> int:
-    """The distance of neighbouring bfloat16 numbers at the last position of a context, in tokens; at least 1.
-
-    They have 8 bits.
-    """
-    return 1 << max((context - 1).bit_length() - 8, 0)
+    """The distance of neighbouring bfloat16 numbers at the last position of a context, in tokens; at least 1."""
+    return 1 << max((context - 1).bit_length() - 8, 0)  # they have 8 bits
 
 
 # What is published about training with a rule. A config does not say it.
@@ -233,7 +198,6 @@ ORIGINAL = "original_max_position_embeddings"
 
 
 def warnings_of(rope: Embedding, lengths: Lengths, context: int | None) -> tuple[str, ...]:
-    """Sentences about what is probably wrong with an embedding, or with its use at a length."""
     found = (
         _base(rope),
         _original_length(rope),
@@ -314,7 +278,6 @@ def _length_dependent(rope: Embedding, context: int | None) -> str:
 
 
 def _beyond(rope: Embedding, lengths: Lengths, context: int | None) -> str:
-    """A context for which the embedding was not made."""
     longest = lengths.longest
     if isinstance(rope.scaling, DynamicNTKScaling) or longest is None or context is None or context <= longest:
         return ""
@@ -345,8 +308,7 @@ def xpos_reach(rope: Embedding) -> int | None:
     return floor(np.log(FLOAT32.max) / fastest) if fastest else None
 
 
-def sections_of(it: Any) -> list[Section]:
-    """The sections of an `Explanation`."""
+def sections_of(it: "Explanation") -> list[Section]:
     return [
         Section("Warnings", it.warnings),
         Section("" if not it.warnings else "Properties", Table((), _properties(it))),
@@ -356,12 +318,11 @@ def sections_of(it: Any) -> list[Section]:
         Section("Scores", _scores(it)),
         Section("Inverse", _inverse(it)),
         Section("Precision", _precision(it)),
-        Section("Config", _config(it)),
+        Section("Config", f"Keys that were read: {', '.join(it.stated)}." if it.stated else ""),
     ]
 
 
-def _properties(it: Any) -> list[tuple[str, str]]:
-    """The properties of the embedding, and the lengths."""
+def _properties(it: "Explanation") -> list[tuple[str, str]]:
     elsewhere = {"attention factor", "softmax scale", *["wavelengths"] * bool(it.bands)}
     rows = {name: row for name, row in properties(it.rope).items() if name not in elsewhere}
     others = it.rope._provenance.others(rows)
@@ -371,8 +332,7 @@ def _properties(it: Any) -> list[tuple[str, str]]:
     return [*rows.items(), *others]
 
 
-def _lengths(it: Any) -> dict[str, str]:
-    """The lengths, and where they come from."""
+def _lengths(it: "Explanation") -> dict[str, str]:
     trained, extended, stated = it.trained_length, it.extended_length, it.stated_length
     if trained is None and extended == stated is not None:
         return {
@@ -398,31 +358,26 @@ def _lengths(it: Any) -> dict[str, str]:
     return {**rows, "extended length": f"{_tokens(extended)} with scaling{source}"}
 
 
-def _bands(it: Any) -> Table | str:
+def _bands(it: "Explanation") -> Table | str:
     if not it.bands:
         is_array = not isinstance(it.rope.inv_freq, tuple)
         why = "explain does not read arrays" if is_array else "a pair has several frequencies"
         return f"Pairs and their wavelengths are not shown, because {why}."
     if it.rope.scaling is None:
         header = ["pairs", "wavelength in tokens"] + ["within the trained length"] * (it.trained_length is not None)
-        rows = [(_ranges(band.pairs), _from_to(band.wavelengths), _turns(band))[: len(header)] for band in it.bands]
-        return Table(header, rows)
+        turns = {None: "not rotated", True: "at least one turn", False: "less than one turn"}
+        rows = [(_ranges(band.pairs), _from_to(band.wavelengths), turns[band.completes_turn]) for band in it.bands]
+        return Table(header, [row[: len(header)] for row in rows])
     header = ("pairs", "treatment", "divided by", "wavelength in tokens", "after scaling")
-    return Table(header, [_scaled_band(band) for band in it.bands])
+    rows = []
+    for band in it.bands:
+        after = "the same" if band.treatment == "kept" else _from_to(band.wavelengths)
+        divisors, before = _from_to(band.divisors), _from_to(band.unscaled_wavelengths)
+        rows.append((_ranges(band.pairs), band.treatment, divisors, before, after))
+    return Table(header, rows)
 
 
-def _turns(band: Any) -> str:
-    if band.completes_turn is None:
-        return "not rotated"
-    return "at least one turn" if band.completes_turn else "less than one turn"
-
-
-def _scaled_band(band: Any) -> tuple[str, ...]:
-    after = "the same" if band.treatment == "kept" else _from_to(band.wavelengths)
-    return _ranges(band.pairs), band.treatment, _from_to(band.divisors), _from_to(band.unscaled_wavelengths), after
-
-
-def _axes(it: Any) -> Table | str:
+def _axes(it: "Explanation") -> Table | str:
     rows = [
         (f"{axis.axis} {axis.name}".strip(), str(len(axis.pairs)), _ranges(axis.pairs), _from_to(axis.wavelengths))
         for axis in it.axes
@@ -430,8 +385,7 @@ def _axes(it: Any) -> Table | str:
     return Table(("axis", "number of pairs", "pairs", "wavelength in tokens"), rows) if rows else ""
 
 
-def _angles(it: Any) -> Sequence[str]:
-    """Which angles training showed."""
+def _angles(it: "Explanation") -> Sequence[str]:
     if not it.bands:
         return ()
     trained, unseen = it.trained_length, it.unseen_from
@@ -453,8 +407,7 @@ def _angles(it: Any) -> Sequence[str]:
     ]
 
 
-def _scores(it: Any) -> Sequence[str]:
-    """What happens to attention scores."""
+def _scores(it: "Explanation") -> Sequence[str]:
     rope, sentences = it.rope, []
     if it.attention_factor != 1.0:
         sentences.append(
@@ -479,16 +432,15 @@ def _scores(it: Any) -> Sequence[str]:
     return sentences
 
 
-def _inverse(it: Any) -> str:
+def _inverse(it: "Explanation") -> str:
     """How a rotation is undone, if negative positions do not do it."""
     if it.attention_factor == 1.0 and it.rope.xpos is None and it.rope.layout != "interleaved_to_half":
         return ""
     return "rotate(inverse=True) undoes a rotation. A rotation by negative positions does not."
 
 
-def _precision(it: Any) -> str:
-    """What float32 and bfloat16 get wrong."""
-    if it.float32_error is None:
+def _precision(it: "Explanation") -> str:
+    if it.float32_error is None or it.bfloat16_step is None:
         return ""
     radians, pair = it.float32_error
     error = f"wrong by up to {radians:.2g} radians (pair {pair})" if radians else "exact"
@@ -498,17 +450,11 @@ def _precision(it: Any) -> str:
     return f'{float32}{bfloat16} With phase="{it.rope.phase}", rope_xp {has}.'
 
 
-def _config(it: Any) -> str:
-    if not it.stated:
-        return ""
-    return f"Keys that were read: {', '.join(it.stated)}."
-
-
 def _tokens(length: int | None) -> str:
     return "not known" if length is None else f"{length:,} tokens"
 
 
-def _ranges(numbers: Any) -> str:
+def _ranges(numbers: Iterable[int]) -> str:
     """Ascending numbers as ranges. More than three ranges are shown as one, with their count."""
     numbers, ranges = list(numbers), []
     for number in numbers:
@@ -521,7 +467,7 @@ def _ranges(numbers: Any) -> str:
     return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ranges)
 
 
-def _from_to(numbers: Any) -> str:
+def _from_to(numbers: Range | None) -> str:
     """The least and the greatest number, or one if they read the same; empty for None."""
     if numbers is None:
         return ""
@@ -617,13 +563,10 @@ class Explanation(Report):
         return sections_of(self)
 
 
-def explain(rope: Any, context: Any, trained_length: Any) -> Explanation:
-    """The explanation of a `RotaryEmbedding`.
-
-    The default of `context` is the extended length, else the trained one. The short factors of LongRoPE are for the
-    trained length.
-    """
+def explain(rope: Any, context: int | None, trained_length: int | None) -> Explanation:
+    """The explanation of a `RotaryEmbedding`, by default at the extended length, else the trained one."""
     lengths = lengths_of(rope, trained_length)
+    # The short factors of LongRoPE are for the trained length.
     is_short = isinstance(rope.scaling, LongRopeScaling) and not rope.scaling.is_long
     known = (lengths.trained if is_short else lengths.extended) or lengths.trained
     context = known if context is None else checks.length("context", context)

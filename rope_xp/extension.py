@@ -30,7 +30,7 @@ LLAMA3 = "Grattafiori et al. (2024), The Llama 3 Herd of Models, arXiv:2407.2178
 
 
 class Method(NamedTuple):
-    """A rule: its class, what it does, and what its papers say about it."""
+    """A rule, and what its papers say about it."""
 
     scaling: type[Scaling]
     does: str
@@ -97,7 +97,7 @@ LENGTHS = ("original_max_position_embeddings", "max_position_embeddings", "seq_l
 OF_ONE_FACTOR = ("factor", "attention_factor", "short_factor", "long_factor", "short_mscale", "long_mscale")
 
 
-def checked_lengths(rope: Any, to: Any, trained_length: Any) -> tuple[int, int]:
+def checked_lengths(rope: Any, to: int, trained_length: int | None) -> tuple[int, int]:
     """The trained and the new length, in tokens."""
     to, lengths = checks.count("to", to), lengths_of(rope, trained_length)
     trained, longest = lengths.trained, lengths.longest
@@ -135,11 +135,9 @@ def extended(rope: Any, rule: str, trained: int, to: int, options: Values) -> An
 
 
 def replaced_scaling(rope: Any) -> str:
-    """A warning if `extend` replaces a scaling with which the model may have been trained, or an empty string.
-
-    Dynamic NTK scales only what is longer than in training.
-    """
+    """A warning if `extend` replaces a scaling with which the model may have been trained, or an empty string."""
     before: Provenance = rope._provenance
+    # Dynamic NTK scales only what is longer than in training.
     if before.extended or isinstance(rope.scaling, DynamicNTKScaling) or unscaled(rope) == rope:
         return ""
     return (
@@ -148,8 +146,7 @@ def replaced_scaling(rope: Any) -> str:
     )
 
 
-def unscaled(rope: Embedding) -> Any:
-    """The embedding without its scaling."""
+def unscaled(rope: Embedding) -> Embedding:
     if rope.scaling is None and rope.attention_factor != 1.0:
         raise wrong_value(
             f"attention_factor must follow from the scaling, which changes; got {rope.attention_factor}, given "
@@ -183,13 +180,13 @@ def _scaling(present: Scaling | None, rule: str, trained: int, to: int, options:
             "them; got none"
         )
     usual = {"factor": to / trained, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    kept = _kept(present) if type(present) is scaling else {}
+    kept = _kept(present) if present is not None and type(present) is scaling else {}
     lengths = dict(zip(LENGTHS, (trained, trained, to)))
     values = {**usual, **kept, **lengths, **options}
     return scaling(**{name: value for name, value in values.items() if name in names})
 
 
-def _kept(present: Any) -> Values:
+def _kept(present: Scaling) -> Values:
     """The parameters of a scaling that hold for every factor. An attention factor of 1 means that there is none."""
     kept = {each.name: getattr(present, each.name) for each in fields(present) if each.name not in OF_ONE_FACTOR}
     return {**kept, "attention_factor": 1.0} if getattr(present, "attention_factor", None) == 1.0 else kept
@@ -311,7 +308,6 @@ class Choices(Report):
 
 
 def _numbers(choice: Choice) -> list[str]:
-    """The row of a choice in the table of numbers."""
     if choice.least_divisor is None or choice.greatest_divisor is None:
         return [choice.rule, *["-"] * 5, "not possible" if choice.rule != "longrope" else "needs lists"]
     least, greatest = (
@@ -323,7 +319,6 @@ def _numbers(choice: Choice) -> list[str]:
 
 
 def choices_of(rope: Any, trained: int, to: int) -> Choices:
-    """The report of all rules for one embedding."""
     frequencies = unscaled(rope)._frequencies.sizes()
     notes = []
     if rope.scaling is not None:

@@ -39,7 +39,6 @@ def span_of(
 
 
 def require_pairs(pairs: int, head_dim: int, first_channel: int, rotary_dim: int | None) -> None:
-    """Check that this many pairs fit into the rotated channels."""
     width = 2 * pairs if rotary_dim is None else rotary_dim
     if 2 * pairs != width or first_channel + width > head_dim:
         raise wrong_value(
@@ -49,7 +48,6 @@ def require_pairs(pairs: int, head_dim: int, first_channel: int, rotary_dim: int
 
 
 def checked_blocks(blocks: object, layout: str, pairs: int) -> int:
-    """The number of blocks, which must divide the pairs."""
     blocks = checks.count("blocks", blocks)
     if blocks != 1 and (layout != "half" or not blocks or pairs % blocks):
         raise wrong_value(

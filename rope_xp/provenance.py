@@ -9,77 +9,31 @@ Rope = TypeVar("Rope")
 
 
 class Default(NamedTuple):
-    """One value that a config did not state.
+    """One value that a config did not state."""
 
-    Attributes
-    ----------
-    row : str
-        The row of `RotaryEmbedding.describe` that shows the value.
-    key : str
-        The config key for the value.
-    source : str
-        Where the default comes from, such as "default of llama".
-    """
-
-    row: str
-    key: str
-    source: str
+    row: str  # of `RotaryEmbedding.describe`, which shows the value
+    key: str  # of the config
+    source: str  # such as "default of llama"
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """What `from_config` and `extend` record about an embedding, in addition to its values.
-
-    Equality, hash and repr of the embedding ignore it.
-
-    Parameters
-    ----------
-    defaults : tuple of Default
-        Values that the config did not state.
-    remarks : tuple of str
-        Other sentences that `RotaryEmbedding.describe` prints.
-    model_type : str
-        The family of the config, or of the part that was read.
-    file_type : str
-        The `model_type` of the whole config.
-    path : tuple of str
-        The keys that lead from the whole config to the part that was read; none if it is the config itself.
-    layer_type : str
-        The type of the layers that the embedding is for, or their number if they have no type; empty if other layers
-        have the same embedding, or none.
-    max_position_embeddings : int, optional
-        The length that the config states, or to which the embedding was extended, in tokens.
-    trained_length : int, optional
-        The length before it was extended, in tokens. Not every scaling rule states it.
-    extended : str
-        How `extend` changed the embedding; empty if it did not.
-    stated : tuple of str
-        The keys of the config that were read.
-    format : str
-        The format of the config; empty for a config of transformers.
-    axis_names : tuple of str
-        The name of each of several position axes, such as time; empty if the family has no names.
-    indexer : str
-        How the indexer beside the attention rotates; empty without one.
-
-    Examples
-    --------
-    >>> Provenance((Default("frequencies", "rope_theta", "default of llama"),)).mark("frequencies")
-    ' (not in the config: rope_theta, default of llama)'
-    """
+    """What `from_config` and `extend` record about an embedding, which its equality, hash and repr ignore."""
 
     defaults: tuple[Default, ...] = ()
-    remarks: tuple[str, ...] = ()
-    model_type: str = ""
-    max_position_embeddings: int | None = None
-    stated: tuple[str, ...] = ()
-    trained_length: int | None = None
-    extended: str = ""
-    format: str = ""
-    axis_names: tuple[str, ...] = ()
-    indexer: str = ""
-    file_type: str = ""
-    path: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # sentences that `RotaryEmbedding.describe` prints
+    model_type: str = ""  # of the part of the config that was read
+    max_position_embeddings: int | None = None  # in tokens: stated, or to which it was extended
+    stated: tuple[str, ...] = ()  # the keys that were read
+    trained_length: int | None = None  # in tokens, before it was extended: not every rule states it
+    extended: str = ""  # how `extend` changed the embedding
+    format: str = ""  # of the config; empty for transformers
+    axis_names: tuple[str, ...] = ()  # of several position axes, such as time; empty if the family has no names
+    indexer: str = ""  # how the indexer beside the attention rotates
+    file_type: str = ""  # the `model_type` of the whole config
+    path: tuple[str, ...] = ()  # the keys that lead from the whole config to the part
+    # Of the layers that the embedding is for, or their number if they have no type; empty if other layers have the same
+    # embedding, or none.
     layer_type: str = ""
 
     def of_model(self) -> "Provenance":
@@ -89,7 +43,6 @@ class Provenance:
         )
 
     def axis_name(self, axis: int) -> str:
-        """The name of a position axis, or its number."""
         return self.axis_names[axis] if self.axis_names else f"axis {axis}"
 
     def mark(self, row: str) -> str:
@@ -109,7 +62,6 @@ class Provenance:
         return [(name, text) for name, text in found.items() if text]
 
     def lines(self, rows: Container[str]) -> list[tuple[str, str]]:
-        """Additional rows: the defaults that none of `rows` shows, and the remarks."""
         return [*self.others(rows), *(("remark", remark) for remark in self.remarks)]
 
 
@@ -121,5 +73,4 @@ def with_provenance(rope: Rope, provenance: Provenance) -> Rope:
 
 
 def defaults_as_text(defaults: Iterable[Default]) -> str:
-    """The keys and the sources of defaults, as text."""
     return "; ".join(f"{default.key}, {default.source}" for default in defaults)

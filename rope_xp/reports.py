@@ -14,17 +14,13 @@ WIDTH = 80
 
 
 class Table(NamedTuple):
-    """Rows of texts. An empty header means none: the first column then names the row."""
-
-    header: Sequence[str]
+    header: Sequence[str]  # empty for none: the first column then names the row
     rows: Sequence[Sequence[str]]
 
 
 class Section(NamedTuple):
-    """A part of a report: a paragraph, a table, or a list of sentences. The title may be empty."""
-
-    title: str
-    body: str | Table | Sequence[str]
+    title: str  # may be empty
+    body: str | Table | Sequence[str]  # a paragraph, a table, or a list of sentences
 
 
 class Report:

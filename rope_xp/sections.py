@@ -22,10 +22,7 @@ ORDERS = {
 
 
 class Column(NamedTuple):
-    """The position axis of one pair of channels, and its frequency.
-
-    The frequency is number `index` of the progression for `width` channels.
-    """
+    """One pair of channels: its frequency is number `index` of the progression for `width` channels."""
 
     axis: int
     index: int
@@ -137,7 +134,6 @@ class Sections:
 
 
 def _checked_sizes(sizes: object, order: str) -> tuple[int, ...]:
-    """Sizes of sections, which must fit the order."""
     if not isinstance(sizes, (list, tuple)) or not sizes:
         raise wrong_type(f"sizes must be a list or tuple of int; got {sizes!r}")
     sizes = tuple(checks.count("every size", size) for size in sizes)
@@ -160,7 +156,6 @@ def _checked_sizes(sizes: object, order: str) -> tuple[int, ...]:
 
 
 def _checked_axes(axes: object, count: int) -> tuple[int, ...]:
-    """The axis of each section, where each of `count` axes must occur once."""
     if not isinstance(axes, (list, tuple)):
         raise wrong_type(f"axis_of_section must be a list or tuple of int; got {axes!r}")
     axes = tuple(checks.count("every axis_of_section", axis) for axis in axes)
@@ -191,15 +186,13 @@ def _round_robin(sizes: list[int]) -> list[int]:
 
 
 def _balanced(sizes: list[int]) -> list[int]:
-    """The next pair follows the axis with the lowest filled fraction; the last pair follows axis 0.
-
-    Two neighbouring pairs follow different axes, as long as more than one axis is left.
-    """
+    """The next pair follows the axis with the lowest filled fraction; the last pair follows axis 0."""
     reserved = min(sizes[0], 1)
     capacities = [sizes[0] - reserved, *sizes[1:]]
     placed, order = [0] * len(sizes), []
     for _ in range(sum(capacities)):
         available = [axis for axis, size in enumerate(capacities) if placed[axis] < size]
+        # Two neighbouring pairs follow different axes, as long as more than one axis is left.
         others = [axis for axis in available if order[-1:] != [axis]] or available
         axis = min(others, key=lambda axis: placed[axis] / capacities[axis])
         placed[axis] += 1

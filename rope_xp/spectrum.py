@@ -11,7 +11,6 @@ from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.frequencies import DynamicNTKScaling, LinearScaling, Scaling, YarnScaling
 from rope_xp.layouts import require_pairs
 from rope_xp.sections import Sections
-from rope_xp.types import Array, Config
 
 
 def frequencies_of(
@@ -45,7 +44,7 @@ def frequencies_of(
 @libraries.host_constant
 def _progression(
     base: float, rotary_dim: int, scaling: Scaling | None, sections: Sections | None, reverse: bool
-) -> tuple[Any, ...]:
+) -> tuple[float, ...] | tuple[tuple[float, ...], ...]:
     """The frequencies that follow from a base, "pairs" or "axes pairs"."""
     rule = Scaling() if scaling is None else scaling
     sign = -1.0 if reverse else 1.0
@@ -75,10 +74,7 @@ def frequencies_of_rule(rule: Scaling, base: float, rotary_dim: int) -> tuple[fl
 
 
 def _check_frequencies(inv_freq: Any) -> Any:
-    """Checked frequencies: an array of a library other than NumPy, or nested tuples of floats.
-
-    A single position axis is dropped from the tuples.
-    """
+    """An array of a library other than NumPy, or nested tuples of floats without a single position axis."""
     if libraries.namespace(inv_freq) is not None:
         checks.floating("inv_freq", inv_freq, ("float32", "float64"))
         if not 1 <= inv_freq.ndim <= 3 or 0 in inv_freq.shape:
@@ -98,7 +94,7 @@ def _check_frequencies(inv_freq: Any) -> Any:
     return rows[0] if len(rows) == 1 and isinstance(rows[0][0], float) else numbers
 
 
-def _nested_floats(numbers: Array, given: Config, depth: int = 0) -> Any:
+def _nested_floats(numbers: object, given: object, depth: int = 0) -> Any:
     """Nested sequences as tuples of floats. There must be at least one number, and all must have the same depth."""
     if isinstance(numbers, (tuple, list)) and depth < 3:
         nested = tuple(_nested_floats(number, given, depth + 1) for number in numbers)
@@ -124,19 +120,13 @@ class Lengths(NamedTuple):
 
     @property
     def longest(self) -> int | None:
-        """The longest length that is known."""
         return max((length for length in self if length is not None), default=None)
 
 
-def lengths_of(rope: Any, trained_length: Any = None) -> Lengths:
-    """The trained and the extended length of a `RotaryEmbedding`.
-
-    The trained length is that before scaling. A scaling rule may state it. Without scaling, both are the length of the
-    config. If a rule states no original length, the config does not say which of the two its length is; `extend`
-    records both. The same is true for given frequencies, which may be scaled.
-    """
+def lengths_of(rope: Any, trained_length: int | None = None) -> Lengths:
+    """The trained length, which is that before scaling, and the extended one."""
     scaling, stated = rope.scaling, rope._provenance.max_position_embeddings
-    trained, extended = stated, stated
+    trained, extended = stated, stated  # as without scaling
     if isinstance(scaling, DynamicNTKScaling):
         trained, extended = scaling.max_position_embeddings, scaling.seq_len
     elif hasattr(scaling, "original_max_position_embeddings"):
@@ -147,6 +137,7 @@ def lengths_of(rope: Any, trained_length: Any = None) -> Lengths:
         elif isinstance(scaling, YarnScaling) and by_factor is not None:
             extended = max(stated, by_factor)  # its factor is the ratio of the lengths (section 3.1)
     elif rope.base is None or getattr(scaling, "factor", 1.0) != 1.0:
+        # The config does not say which of the two its length is. Given frequencies may be scaled, too.
         trained = rope._provenance.trained_length
     if trained_length is not None:
         trained = checks.length("trained_length", trained_length)
@@ -158,11 +149,9 @@ def lengths_of(rope: Any, trained_length: Any = None) -> Lengths:
 
 
 def is_scaled(rope: Any) -> bool:
-    """Whether a scaling rule changes a frequency of a pair that is rotated.
-
-    Dynamic NTK does not at the lengths of training. Other rules stop pairs only, or change the attention factor only.
-    """
+    """Whether a scaling rule changes a frequency of a pair that is rotated."""
     if rope.scaling is None:
         return False
+    # Dynamic NTK does not at the lengths of training. Other rules stop pairs only, or change the attention factor only.
     sizes = zip(rope._frequencies.sizes(), rope.replace(scaling=None)._frequencies.sizes())
     return any(w and not isclose(w, unscaled, rel_tol=1e-9) for w, unscaled in sizes)

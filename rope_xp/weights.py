@@ -1,6 +1,6 @@
 """Conversion of weights between layouts: reorder the channels of each head."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from rope_xp.arrays import checks
 from rope_xp.errors import public, wrong_type, wrong_value
@@ -103,9 +103,9 @@ def permute_projection(
     end = first + _rotary_dim(rotary_dim, first, width, num_heads, w)
 
     before, after = tuple(w.shape[:axis]), tuple(w.shape[axis + 1 :])
-    heads: Any = xp.reshape(w, (*before, num_heads, width, *after))
+    heads: Array = xp.reshape(w, (*before, num_heads, width, *after))
 
-    def channels(start: int, stop: int) -> Any:
+    def channels(start: int, stop: int) -> Array:
         return heads[(*[slice(None)] * (axis + 1), slice(start, stop), ...)]
 
     pairs = (end - first) // 2
@@ -119,7 +119,6 @@ def permute_projection(
 
 
 def _head_width(num_heads: int, head_dim: object, axis: int, w: Array) -> int:
-    """The number of channels of a head; `num_heads` heads must fill the axis."""
     size = w.shape[axis]
     if num_heads < 1 or size % num_heads:
         raise wrong_value(
@@ -134,7 +133,7 @@ def _head_width(num_heads: int, head_dim: object, axis: int, w: Array) -> int:
     return size // num_heads
 
 
-def _axis(axis: Any, w: Array) -> int:
+def _axis(axis: int, w: Array) -> int:
     """The axis counted from the front."""
     if not checks.is_int(axis):
         raise wrong_type(f"axis must be an int; got {type(axis).__name__}")
@@ -144,7 +143,6 @@ def _axis(axis: Any, w: Array) -> int:
 
 
 def _rotary_dim(rotary_dim: object, first: int, head_dim: int, num_heads: int, w: Array) -> int:
-    """The number of rotated channels, which must be even and fit into a head."""
     is_given = rotary_dim is not None
     count = checks.even_size("rotary_dim", rotary_dim) if is_given else head_dim - first
     if count < 2 or count % 2 or first + count > head_dim:

@@ -19,12 +19,10 @@ DTYPES = {
 
 
 class Buffer(NamedTuple):
-    """A buffer: its frequencies in radians per token, the error of its dtype, and the base, if they have one."""
-
-    inv_freq: tuple[float, ...]
-    relative: float
+    inv_freq: tuple[float, ...]  # in radians per token
+    relative: float  # the error of its dtype
     absolute: float
-    base: float | None
+    base: float | None  # from which these frequencies follow
 
     def first_difference(self, expected: tuple[float, ...]) -> int | None:
         """The first pair whose frequency differs by more than the error, or the end of the shorter one, or None."""

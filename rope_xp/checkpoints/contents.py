@@ -41,7 +41,6 @@ class Contents(NamedTuple):
 
 
 def contents_of(path: Path) -> Contents:
-    """The headers of a file, or of the files of a folder."""
     try:
         exists, folder, regular = path.exists(), path.is_dir(), path.is_file()
     except (OSError, ValueError):  # the name is too long

@@ -109,7 +109,7 @@ def _layout(contents: Contents, format_: str | None, of_config: str | None) -> t
     return None, "transformers has such names for half (Llama) and for interleaved (Cohere); config.json would say it"
 
 
-def _family(config: Config) -> tuple[Any, str | None]:
+def _family(config: Config) -> tuple[object, str | None]:
     """The `model_type` of the text model, and the layout of the family."""
     try:
         name = part_of(config, None)[1]
@@ -157,7 +157,6 @@ def _words_of(base: float | None) -> str:
 
 
 def _contradiction(name: str, buffer: Buffer, config_name: str, embedding: RotaryEmbedding) -> list[str]:
-    """A warning if the buffer has other frequencies than the embedding."""
     expected: Any = embedding.inv_freq
     if not all(isinstance(each, float) for each in expected):
         return []  # an axis or a head has frequencies of its own

@@ -57,22 +57,17 @@ class Group:
     packed: set[str] = field(default_factory=set)  # parameters and dtypes of packed projections, such as "qweight"
 
     def rows(self, role: str) -> int | None:
-        """The number of outputs of a projection, or the size of a norm, if all layers have the same.
-
-        If queries have a projection of their own, a fused one is in layers of another kind of attention.
-        """
+        """The number of outputs of a projection, or the size of a norm, if all layers have the same."""
         if role == "qkv" and "q" in self.names:
-            return None
+            return None  # the fused one is in layers of another kind of attention
         sizes = {shape[0] for shape in self.shapes[role] if len(shape) == (1 if role == "q_norm" else 2)}
         return sizes.pop() if len(sizes) == 1 else None
 
     @property
     def example(self) -> str:
-        """The name of a projection."""
         return next(self.names[role] for role in ("q", "qkv", "latent", "k", "q_norm") if role in self.names)
 
     def add(self, name: str, place: Place, tensor: Tensor | None, mlx: bool) -> None:
-        """Add a tensor: its layer, and its shape if it is a projection."""
         if place.layer is not None:
             self.layers.add(place.layer)
         format_, role = ROLES.get(place.inner, ("", ""))

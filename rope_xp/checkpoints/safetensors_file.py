@@ -1,9 +1,7 @@
 """Read the header of a .safetensors file: the names, shapes and offsets of its tensors.
 
-The format is 8 bytes, the length of the header, and a header of JSON. The `safetensors` package is not used, because
-it does not give the offsets of tensors, and no text of this size needs a package.
-
-The format is described in `README.md` of huggingface/safetensors.
+The format is 8 bytes, the length of the header, and a header of JSON (`README.md` of huggingface/safetensors). The
+`safetensors` package is not used, because it does not give the offsets of tensors.
 """
 
 import os
@@ -43,11 +41,9 @@ class Tensor(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The tensors by name, what the writer says, such as {"format": "pt"}, and the number of bytes."""
-
     tensors: dict[str, Tensor]
-    metadata: Values
-    length: int
+    metadata: Values  # what the writer says, such as {"format": "pt"}
+    length: int  # in bytes
 
 
 def read_safetensors(path: Path) -> Header:

@@ -37,13 +37,10 @@ class Widths(NamedTuple):
 
 
 def widths_of(contents: Contents, group: Group, head_dim: int | None) -> tuple[Widths, list[Conclusion], list[str]]:
-    """The sizes, from what each follows, and warnings where the config contradicts shapes.
-
-    `head_dim` is that of the embedding which the config describes.
-    """
+    """The sizes, from what each follows, and warnings where the config contradicts shapes."""
     config, where = _text_config(contents), contents.config_name
     found = {size: stated for size in KEYS if (stated := _stated(config, KEYS[size], where))}
-    if head_dim is not None:
+    if head_dim is not None:  # of the embedding which the config describes
         found.setdefault("head_dim", (head_dim, f"{where}, as from_config reads it"))
     layers_stated = found.get("layers", (0, ""))[0]
     latent = "latent" in group.names
@@ -117,7 +114,6 @@ def _add_from_shapes(found: dict[str, Found], group: Group) -> None:
 
 
 def _divides(heads: int, hidden: int) -> bool:
-    """Whether a hidden size is known and a multiple of the number of heads."""
     return hidden > 0 and hidden % heads == 0
 
 
@@ -158,7 +154,6 @@ def _why_not(group: Group) -> str:
 
 
 def _compare_rows(found: Mapping[str, Found], group: Group, where: str) -> tuple[list[Conclusion], list[str]]:
-    """Whether the projections have as many rows as the sizes say."""
     heads, kv_heads, width = (found.get(size, (0, ""))[0] for size in ("heads", "kv_heads", "head_dim"))
     if not (heads and kv_heads and width):
         return [], []

@@ -161,7 +161,6 @@ class ProportionalScaling(Scaling):
 
 
 def ntk_base(base: float, factor: float, rotary_dim: int) -> float:
-    """The base of NTK-aware scaling by `factor`."""
     if rotary_dim < 4:
         raise wrong_value(f"rotary_dim must be at least 4; got {rotary_dim}")
     return base * factor ** (rotary_dim / (rotary_dim - 2))

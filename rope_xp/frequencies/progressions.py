@@ -183,8 +183,7 @@ def mixed(angles: Sequence[float], rotary_dim: int, base: float = 10.0) -> tuple
     return along_x, along_y
 
 
-def _checked_range(first: Any, last: Any, pairs: Any) -> tuple[float, float, int]:
-    """`first` and `last` must be finite, and `pairs` at least 1."""
+def _checked_range(first: float, last: float, pairs: int) -> tuple[float, float, int]:
     first, last = checks.finite("first", first), checks.finite("last", last)
     if checks.count("pairs", pairs) < 1:
         raise wrong_value(f"pairs must be at least 1; got {pairs}")

@@ -1,7 +1,7 @@
 """The base class of all scaling rules."""
 
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rope_xp.arrays import checks
 from rope_xp.errors import public, wrong_value
@@ -51,21 +51,21 @@ class Scaling:
         ]
         return f"{self.rope_type}, {', '.join(shown)}"
 
-    def _set_fields(self, **values: Any) -> None:
-        """Set fields of this frozen value. Only `__post_init__` may call it."""
+    def _set_fields(self, **values: object) -> None:
+        """Only `__post_init__` may call it: the value is frozen."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
+    # Checks of fields that may also be None.
+
     @public()
     def _at_least(self, least: float, *names: str) -> None:
-        """Check fields that must be None or numbers of at least `least`."""
         for name in names:
             if getattr(self, name) is not None:
                 self._set_fields(**{name: checks.at_least(name, getattr(self, name), least)})
 
     @public()
     def _at_most(self, most: float, *names: str) -> None:
-        """Check fields that must be None or numbers of at most `most`."""
         for name in names:
             value = getattr(self, name)
             if value is not None and value > most:
@@ -73,14 +73,12 @@ class Scaling:
 
     @public()
     def _positive(self, *names: str) -> None:
-        """Check fields that must be None or numbers greater than 0."""
         for name in names:
             if getattr(self, name) is not None:
                 self._set_fields(**{name: checks.positive(name, getattr(self, name))})
 
     @public()
     def _check_lengths(self, *names: str) -> None:
-        """Check fields that must be None or lengths in tokens."""
         for name in names:
             if getattr(self, name) is not None:
                 self._set_fields(**{name: checks.length(name, getattr(self, name))})

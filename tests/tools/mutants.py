@@ -200,10 +200,10 @@ configs/writers/llama_cpp.py
     arguments for some layers only: (BASE, TYPE, FACTOR) and file.surely ==> () and file.surely
     betas that no architecture reads: file.require(key, "yarn") ==> pass
     factors of frequencies upside down: unscaled / scaled if scaled ==> scaled / unscaled if scaled
-    ends of the ramp not rounded: if rounded != rule.frequencies(rope.base, rope.rotary_dim): ==> if False:
 configs/writers/gguf_architectures.py
     pairs of the fourth position: if pair >= 3 * axes[pair % 3] ==> if pair < 0
 configs/writers/limits.py
+    ends of the ramp not rounded: if rounded != rule.frequencies(rope.base, rope.rotary_dim): ==> if False:
     a larger base forgotten: rope.base, rule.factor, rope.rotary_dim), None ==> rope.base, 1.0, rope.rotary_dim), None
     mscale without mscale_all_dim: rope.attention_factor * rule.get_mscale(all_dims) ==> rope.attention_factor
 weights.py

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from rope_xp.arrays import checks
 from rope_xp.errors import wrong_value
-from rope_xp.types import Embedding
+from rope_xp.types import Embedding, Values
 
 Target = Literal[
     "transformers",
@@ -24,32 +24,21 @@ Target = Literal[
 ]
 
 
+Written = Values | list[str]  # keys, or arguments of a command line
+
+
 class Writer(NamedTuple):
-    """How an embedding is written for a target.
+    """How an embedding is written for a target."""
 
-    Attributes
-    ----------
-    place : str
-        The module here, and its function `write(rope, options)`.
-    result : str
-        What the function returns.
-    engine : str
-        The engine whose tables (`rope_xp/configs/engines`) it reads, and whose version may be given; empty without one.
-    takes_architecture : bool
-        Whether the architecture of a GGUF file may be given.
-    length : str
-        The function `with_length(settings, length)`, as `place`. Empty if the settings need nothing for a length. With
-        `takes_architecture`, it is also given the embedding and the options.
-    layers : str
-        The layers that the settings are for: "all", so that layers which differ are refused; "full_attention", and
-        others stay as the file has them; or "each", those of the embedding, as keys of each type have a place.
-    """
-
-    place: str
-    result: str
-    engine: str = ""
-    takes_architecture: bool = False
+    place: str  # the module here, and its function `write(rope, options)`
+    result: str  # what the function returns, in words
+    engine: str = ""  # whose tables (`rope_xp/configs/engines`) it reads, and whose version may be given
+    takes_architecture: bool = False  # of a GGUF file
+    # The function `with_length(settings, length)`, as `place`. Empty if the settings need nothing for a length. With
+    # `takes_architecture`, it is also given the embedding and the options.
     length: str = ""
+    # The layers that the settings are for: "all", so that layers which differ are refused; "full_attention", and
+    # others stay as the file has them; or "each", those of the embedding, as keys of each type have a place.
     layers: str = "all"
 
 
@@ -109,8 +98,7 @@ REFUSED = {
 }
 
 
-def config_for(rope: Any, target: Any, options: Options) -> Any:
-    """The embedding as keys or arguments of a target."""
+def config_for(rope: Any, target: str, options: Options) -> Written:
     if isinstance(target, str) and target in REFUSED:
         raise wrong_value(f"target must be a program with settings for rotation; got {target!r}: {REFUSED[target]}")
     checks.one_of("target", target, {name: each.result for name, each in TARGETS.items()})
@@ -143,15 +131,15 @@ def require_layers(rope: Embedding, target: str, accepted: str) -> None:
 
 
 def with_length(
-    target: Target, settings: object, length: int, rope: object = None, options: Options | None = None
-) -> Any:
+    target: Target, settings: Written, length: int, rope: Embedding | None = None, options: Options | None = None
+) -> Written:
     """What `to_config` returns, and the arguments by which an engine accepts sequences of this length."""
     writer = TARGETS[target]
     more = (rope, options or Options()) if writer.takes_architecture else ()
     return _function(writer.length)(settings, length, *more) if writer.length else settings
 
 
-def _function(place: str) -> Callable[..., Any]:
+def _function(place: str) -> Callable[..., Written]:
     """A function of a module here, which is imported when it is needed."""
     module, name = place.split(".")
     return getattr(import_module(f"{__name__}.{module}"), name)

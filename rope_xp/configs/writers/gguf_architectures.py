@@ -1,9 +1,8 @@
 """What llama.cpp decides by the architecture of a GGUF file: pairs of channels, position axes and types of layers.
 
-The values of `general.architecture`, as `llama_model_rope_type` in llama.cpp (`src/llama-model.cpp`) groups them. Its
-type NORM pairs neighbouring channels; NEOX, MROPE and IMROPE pair channels of the two halves. The converter of
-llama.cpp permutes the projections of queries and keys where the layout of its type is not that of the checkpoint. One
-architecture, deepseek2-ocr, has the type NORM but is rotated as NEOX (`src/models/deepseek2.cpp`).
+The values of `general.architecture`, as `llama_model_rope_type` (`src/llama-model.cpp`) groups them: NORM pairs
+neighbouring channels; NEOX, MROPE and IMROPE pair channels of the two halves. The converter of llama.cpp permutes
+projections of queries and keys whose checkpoint has the other layout.
 """
 
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ ernie4_5 ernie4_5-moe glm-dsa glm4 granite granitehybrid granitemoe internlm2 ll
 maincoder minicpm mistral3 mistral4 neo-bert olmo plm smollm3 xverse
 """
 
+# deepseek2-ocr has the type NORM but is rotated as NEOX (`src/models/deepseek2.cpp`).
 HALF = """
 afmoe apertus bailingmoe2 bert bitnet codeshell cogvlm dbrx deepseek2-ocr dots1 dream eurobert exaone exaone-moe
 exaone4 falcon falcon-h1 gemma gemma-embedding gemma2 gemma3 gemma3n gemma4 glm4moe gpt-oss gptneox grok grovemoe
@@ -65,7 +65,7 @@ AXES_IF_SECTIONS = ("glm4", "glm4moe", "hunyuan_vl")
 
 
 class LayerPattern(NamedTuple):
-    """The types of layers of an architecture, as `src/models` of llama.cpp has them."""
+    """The types of layers, as `src/models` of llama.cpp has them."""
 
     period: int | None = None  # one layer of each period has full attention; None if only the file says it
     full_is_first: bool = False  # the first layer of a period, not the last
@@ -187,11 +187,10 @@ def order_of(metadata: Config) -> str | None:
 
 
 def scales(name: str | None, factor: float, is_yarn: bool, multiplier: float = 0.0) -> tuple[float, float]:
-    """What llama.cpp multiplies tables and the softmax scale by, before `rope.scaling.attn_factor`.
+    """What tables and the softmax scale are multiplied by, before `rope.scaling.attn_factor`.
 
-    The multiplier is DeepSeek's `mscale_all_dim`. Sources: the constructor of `llama_context` in
-    `src/llama-context.cpp`, `rope_yarn` in `ggml/src/ggml-cpu/ops.cpp`, and the graphs of `SCALES_SOFTMAX`, which also
-    multiply their softmax scale with linear scaling.
+    The multiplier is DeepSeek's `mscale_all_dim`. Sources: the constructor of `llama_context` (src/llama-context.cpp),
+    `rope_yarn` (ggml/src/ggml-cpu/ops.cpp), and the graphs of `SCALES_SOFTMAX`.
     """
 
     def mscale(number: float) -> float:
@@ -199,7 +198,7 @@ def scales(name: str | None, factor: float, is_yarn: bool, multiplier: float = 0
 
     own = multiplier if name == "deepseek2" and multiplier else 1.0
     tables = mscale(own) / mscale(multiplier) if is_yarn else 1.0
-    softmax = mscale(own) if is_yarn else mscale(1.0) * mscale(multiplier)
+    softmax = mscale(own) if is_yarn else mscale(1.0) * mscale(multiplier)  # with linear scaling, too
     return tables, softmax**2 if name in SCALES_SOFTMAX else 1.0
 
 

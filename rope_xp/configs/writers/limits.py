@@ -1,6 +1,7 @@
 """What several targets cannot express, and how some rules are written without their name."""
 
-from math import isclose, log
+from dataclasses import replace
+from math import isclose, log, sqrt
 from typing import Any
 
 from rope_xp.errors import wrong_value
@@ -24,21 +25,19 @@ def require_only(rope: Embedding, target: str, *accepted: str) -> None:
 
 
 def require_text(rope: Embedding, target: str) -> None:
-    """The embedding must not be that of an image or audio encoder, whose rotation no setting changes."""
+    """No setting changes the rotation of an image or audio encoder."""
     path = rope._provenance.path
     if any("vision" in key or "audio" in key for key in path):
         raise wrong_value(f"part must be the text model for {target}; got {'.'.join(path)}")
 
 
 def require_attention_factor(rope: Embedding) -> None:
-    """The attention factor must follow from the scaling."""
     rule = Scaling() if rope.scaling is None else rope.scaling
     if rope.attention_factor != rule.resolved_attention_factor:
         raise wrong_value(f"attention_factor must be that of scaling; got {rope.attention_factor}")
 
 
 def require_pairing(rope: Embedding, layout: str, target: str, call: str) -> None:
-    """Channels must be paired as in the target's checkpoints. The error says how to convert the weights."""
     if rope.layout.removesuffix("_to_half") != layout:
         raise wrong_value(
             f"layout must be {layout!r} in {target}; got {rope.layout!r}: permute the projections of queries "
@@ -46,8 +45,7 @@ def require_pairing(rope: Embedding, layout: str, target: str, call: str) -> Non
         )
 
 
-def unsupported(rule: Any, target: str) -> ValueError:
-    """The error for a scaling rule that a target does not have."""
+def unsupported(rule: Scaling, target: str) -> ValueError:
     return wrong_value(f"scaling must be a rule that {target} has; got {rule.describe()}")
 
 
@@ -67,15 +65,24 @@ def base_and_rule(rope: Any, target: str) -> tuple[float, Scaling | None]:
     return rope.base, None if type(rule) is Scaling else rule
 
 
-def mscales(rope: Embedding, rule: YarnScaling, target: str) -> dict[str, float]:
-    """DeepSeek's `mscale` and `mscale_all_dim`, for targets that compute the attention factor from them.
+def longrope_factor(length: int, original: int) -> float:
+    """The attention factor of LongRoPE as programs compute it from the lengths."""
+    return sqrt(1.0 + log(length / original) / log(original)) if length > original else 1.0
 
-    They are omitted if the attention factor is that of the paper, as their defaults are 1 and 0.
-    """
+
+def require_rounded_ramp(rope: Any, rule: YarnScaling, target: str) -> None:
+    """The ends of YaRN's ramp must not differ from whole pairs, to which the target rounds them."""
+    rounded = replace(rule, truncate=True).frequencies(rope.base, rope.rotary_dim)
+    if rounded != rule.frequencies(rope.base, rope.rotary_dim):
+        raise wrong_value(f"truncate must be True in {target}; got False")
+
+
+def mscales(rope: Embedding, rule: YarnScaling, target: str) -> dict[str, float]:
+    """DeepSeek's `mscale` and `mscale_all_dim`, from which targets compute the attention factor."""
     all_dims = (rule.mscale_all_dim or 0.0) if rope.softmax_scale != 1.0 else 0.0
     wanted = rope.attention_factor * rule.get_mscale(all_dims)
     if isclose(wanted, rule.get_mscale(1.0), rel_tol=1e-15) and not all_dims:
-        return {}
+        return {}  # the attention factor of the paper: their defaults, 1 and 0
     if rule.factor == 1.0:
         raise wrong_value(f"attention_factor must be 1 with factor=1 in {target}; got {rope.attention_factor}")
     if rule.attention_factor is None and rule.mscale and rule.mscale_all_dim == all_dims:

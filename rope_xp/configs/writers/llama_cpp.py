@@ -1,22 +1,19 @@
 """Write an embedding as metadata of a GGUF file, and as arguments of llama.cpp.
 
-llama.cpp multiplies the tables of YaRN by ``1 + 0.1 ln(factor)`` and by `rope.scaling.attn_factor`. Some architectures
-read a `rope.scaling.yarn_log_multiplier`, which divides the first number; `gguf_architectures.scales` has the formula.
-
-A file that llama.cpp's converter wrote may have keys that the arguments do not replace. Where the architecture reads
-such a key, the arguments override it, so that the result does not depend on the file.
+llama.cpp multiplies the tables of YaRN by ``1 + 0.1 ln(factor)``, which some architectures divide by a number that
+follows from `rope.scaling.yarn_log_multiplier` (`gguf_architectures.scales`), and by `rope.scaling.attn_factor`.
+A file may have keys that no argument replaces. If the architecture reads such a key, the arguments override it.
 """
 
-from dataclasses import replace
 from math import isclose, log, sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rope_xp.configs import engines
 from rope_xp.configs.writers import Options
 from rope_xp.configs.writers import gguf_architectures as gguf
-from rope_xp.configs.writers.limits import base_and_rule, require_only, require_pairing
+from rope_xp.configs.writers.limits import base_and_rule, require_only, require_pairing, require_rounded_ramp
 from rope_xp.errors import wrong_value
-from rope_xp.frequencies import LinearScaling, Llama3Scaling, LongRopeScaling, YarnScaling, geometric
+from rope_xp.frequencies import LinearScaling, Llama3Scaling, LongRopeScaling, Scaling, YarnScaling, geometric
 from rope_xp.types import Embedding, Values
 
 TARGET = "llama.cpp"
@@ -40,12 +37,12 @@ NEGLIGIBLE = 0.25
 
 
 class File(NamedTuple):
-    """The file that the settings are for: its architecture, if it is known, and what llama.cpp reads for it."""
+    """The file that the settings are for."""
 
-    name: str | None
+    name: str | None  # the architecture
     table: engines.Table
-    reading: engines.Reading | None
-    are_flags: bool
+    reading: engines.Reading | None  # what llama.cpp reads for it, if it is known
+    are_flags: bool  # arguments are written, not metadata
 
     def reads(self, key: str, rule: str = "") -> bool:
         """Whether llama.cpp reads a key, a tensor or an argument. It is assumed where it is not known."""
@@ -53,11 +50,9 @@ class File(NamedTuple):
         return known is None or key in known.keys or key in known.rules.get(rule, ())
 
     def surely_reads(self, key: str, rule: str = "") -> bool:
-        """The same, but not for an architecture that is not known."""
         return self.reading is not None and self.reads(key, rule)
 
     def require(self, key: str, rule: str = "") -> None:
-        """Raise an error if the architecture reads neither a key nor, among arguments, that for it."""
         named = FLAGS.get(key, key) if self.are_flags else key
         if not (self.reads(named, rule) or (self.are_flags and self.reads(key, rule))):
             is_still = self.reading is not None and not (self.reading.keys or self.reading.fixed)
@@ -93,9 +88,13 @@ def llama_cpp_flags(rope: Embedding, options: Options) -> list[str]:
     values = _frequencies(file, rope)
     tensors = [value for value in values if value.endswith(".weight")]
     if tensors:
+        way_out = ' (see to_config("gguf"))'
+        if isinstance(rope.scaling, (Llama3Scaling, LongRopeScaling)):
+            way_out = f", where {TARGET}'s converter writes them if config.json has this scaling: then give no "
+            way_out += "argument for it"
         raise wrong_value(
             f"scaling must be linear or YaRN in arguments of {TARGET}; got {rope.scaling.describe()}: its "
-            f"factors belong in the GGUF file, {' and '.join(tensors)}{_way_out(rope.scaling)}"
+            f"factors belong in the GGUF file, {' and '.join(tensors)}{way_out}"
         )
     flags = {key: flag for key, flag in FLAGS.items() if key in values and not _only_of_some_layers(file, key)}
     words = [word for key, flag in flags.items() for word in (flag, _text(values[key]))]
@@ -105,11 +104,10 @@ def llama_cpp_flags(rope: Embedding, options: Options) -> list[str]:
     return words
 
 
-def with_length(flags: list[str], length: int, rope: object, options: Options) -> list[str]:
-    """The same arguments, with which llama.cpp accepts sequences of this length.
+def with_length(flags: list[str], length: int, rope: Embedding, options: Options) -> list[str]:
+    """The same, for sequences of this length.
 
-    Its server accepts at most the `context_length` of the file, if it has not the scaling YaRN. (With YaRN it computes
-    the length from the arguments.)
+    The server accepts at most the `context_length` of the file. With YaRN it computes it from the arguments.
     """
     name = _architecture(rope, options.architecture)
     flags = [*flags, "-c", str(length)]
@@ -124,11 +122,10 @@ def with_length(flags: list[str], length: int, rope: object, options: Options) -
 
 
 def with_context_length(metadata: Values, length: int, rope: Embedding, options: Options) -> Values:
-    """The same metadata, and the length of the context, at which the server of llama.cpp ends."""
     return {**metadata, f"{metadata['general.architecture']}.context_length": length}
 
 
-def _file(rope: object, options: Options, are_flags: bool) -> File:
+def _file(rope: Embedding, options: Options, are_flags: bool) -> File:
     name = _architecture(rope, options.architecture)
     if isinstance(options.engine_version, str) and options.engine_version.startswith("b"):
         raise wrong_value(
@@ -147,25 +144,18 @@ def _only_of_some_layers(file: File, key: str) -> bool:
     return key in (BASE, TYPE, FACTOR) and file.surely_reads("rope.freq_base_swa")
 
 
-def _override(file: File, key: str, value: object) -> list[str]:
+def _override(file: File, key: str, value: str | float) -> list[str]:
     if file.name is None:
         raise wrong_value(f"architecture must be given to set {key}, for which {TARGET} has no argument; got None")
     return ["--override-kv", f"{file.name}.{key}={KINDS[type(value)]}:{_text(value)}"]
 
 
-def _way_out(rule: object) -> str:
-    """Who writes the factors of a rule into a file."""
-    if isinstance(rule, (Llama3Scaling, LongRopeScaling)):
-        return f", where {TARGET}'s converter writes them if config.json has this scaling: then give no argument for it"
-    return ' (see to_config("gguf"))'
-
-
-def _text(value: object) -> str:
+def _text(value: str | float) -> str:
     """A number as llama.cpp parses it."""
     return value if isinstance(value, str) else repr(value).removesuffix(".0")
 
 
-def _architecture(rope: Any, given: Any) -> str | None:
+def _architecture(rope: Embedding, given: str | None) -> str | None:
     """The architecture that the caller names, or that of the config's family; None if it is unknown."""
     if given is None:
         return gguf.ARCHITECTURE_OF.get(rope._provenance.model_type)
@@ -179,7 +169,6 @@ def _architecture(rope: Any, given: Any) -> str | None:
 
 
 def _widths(file: File, rope: Embedding, name: str) -> Values:
-    """The width of a head and of its rotated part, which must be what the architecture can have."""
     require_only(rope, "in a GGUF file")
     metadata = {"general.architecture": name}
     if rope.sections is not None:
@@ -198,7 +187,6 @@ def _widths(file: File, rope: Embedding, name: str) -> Values:
 
 
 def _require_whole_head(file: File, rope: Embedding) -> None:
-    """The whole head must be rotated if the architecture can do nothing else."""
     is_whole = file.reading is not None and file.reading.fixed.get("rotated") == 1.0
     if is_whole and file.name not in gguf.LATENT and rope.rotary_dim != rope.head_dim:
         raise wrong_value(
@@ -208,7 +196,6 @@ def _require_whole_head(file: File, rope: Embedding) -> None:
 
 
 def _sections(file: File, rope: Embedding, name: str) -> Values:
-    """The pairs of four position axes."""
     sections, order = rope.sections, None
     if sections is not None:
         order = gguf.order_of({"general.architecture": name, f"{name}.rope.dimension_sections": sections.sizes})
@@ -223,7 +210,6 @@ def _sections(file: File, rope: Embedding, name: str) -> Values:
 
 
 def _require_order(file: File, rope: Embedding) -> None:
-    """The order of sections must be one of llama.cpp's."""
     sections = rope.sections
     if sections is None or sections.order == "chunked":
         return
@@ -247,7 +233,6 @@ def _require_order(file: File, rope: Embedding) -> None:
 
 
 def _frequencies(file: File, rope: Embedding) -> Values:
-    """The base and the scaling rule. Rules that llama.cpp does not have become a divisor of each frequency."""
     require_only(rope, f"in {TARGET}", "first_channel", "blocks")
     if file.are_flags:
         _require_whole_head(file, rope)
@@ -270,14 +255,14 @@ def _frequencies(file: File, rope: Embedding) -> Values:
         return keys | {**_plain(file), TYPE: "linear", FACTOR: rule.factor}
     file.require(gguf.FREQS)
     pairs = zip(geometric(base, rope.rotary_dim), rule.frequencies(base, rope.rotary_dim))
+    # llama.cpp does not have the rule, but divides each frequency by a number of the file.
     factors = [unscaled / scaled if scaled else gguf.UNROTATED for unscaled, scaled in pairs]
     return keys | {**_plain(file), gguf.FREQS: factors}
 
 
 def _base(file: File, base: float) -> Values:
-    """The base, if the architecture does not have it anyway."""
     if file.reading is not None and file.reading.fixed.get("base") == base:
-        return {}
+        return {}  # the architecture has it anyway
     file.require(BASE)
     return {BASE: base}
 
@@ -288,7 +273,7 @@ def _plain(file: File) -> Values:
     return {TYPE: "none", **({EXTRAPOLATION: 0.0} if ended else {})}
 
 
-def _require_known_latent(file: File, rope: Embedding, rule: Any) -> None:
+def _require_known_latent(file: File, rope: Embedding, rule: Scaling | None) -> None:
     """What llama.cpp multiplies the softmax scale of latent attention by depends on the architecture."""
     family = rope._provenance.model_type
     if file.name is None and rule is not None and family in gguf.OTHER_LATENT:
@@ -311,7 +296,6 @@ def _require_softmax_scale(file: File, rope: Embedding, computed: float) -> None
 
 
 def _of_longrope(file: File, rope: Embedding, rule: LongRopeScaling) -> Values:
-    """LongRoPE. llama.cpp uses the long factors if the context is longer than the original one."""
     file.require(gguf.LONG, "longrope")
     if rule.short_mscale != rule.long_mscale and rule.attention_factor is None:
         raise wrong_value(
@@ -321,27 +305,23 @@ def _of_longrope(file: File, rope: Embedding, rule: LongRopeScaling) -> Values:
         TYPE: "longrope",
         ORIGINAL: rule.original_max_position_embeddings,
         ATTENTION: rope.attention_factor,
-        gguf.LONG: list(rule.long_factor),
+        gguf.LONG: list(rule.long_factor),  # used if the context is longer than the original one
         gguf.SHORT: list(rule.short_factor),
     }
 
 
-def _of_yarn(file: File, rope: Any, rule: YarnScaling) -> dict[str, Any]:
-    """YaRN, whose ends of the ramp llama.cpp always rounds."""
-    rounded = replace(rule, truncate=True).frequencies(rope.base, rope.rotary_dim)
-    if rounded != rule.frequencies(rope.base, rope.rotary_dim):
-        raise wrong_value(f"truncate must be True in {TARGET}; got False")
+def _of_yarn(file: File, rope: Embedding, rule: YarnScaling) -> Values:
+    require_rounded_ramp(rope, rule, TARGET)
     file.require(FACTOR, "yarn")
     keys = {TYPE: "yarn", FACTOR: rule.factor, ORIGINAL: rule.original_max_position_embeddings}
     return {**keys, **_betas(file, rule), **_attention(file, rope, rule)}
 
 
 def _betas(file: File, rule: YarnScaling) -> dict[str, float]:
-    """The ends of the ramp. Most architectures do not read them in a file, and have the defaults of the paper.
-
-    For those that do, the arguments must state them, because the file may have others.
-    """
+    """The ends of the ramp."""
     wanted = dict(zip(BETAS, (rule.beta_fast, rule.beta_slow)))
+    # Most architectures do not read them in a file, and have the defaults of the paper. For those that do, the
+    # arguments must state them, because the file may have others.
     in_file = file.name is None or any(file.surely_reads(key, "yarn") for key in BETAS)
     if wanted == BETAS and not (in_file if file.are_flags else file.name in gguf.OTHER_BETAS):
         return {}

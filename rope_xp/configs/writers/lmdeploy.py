@@ -1,14 +1,14 @@
 """Write an embedding as arguments of lmdeploy."""
 
 import json
-from math import isclose, log, sqrt
+from math import isclose
 
 from rope_xp.configs import engines
 from rope_xp.configs.writers import Options
-from rope_xp.configs.writers.limits import base_and_rule, unsupported
+from rope_xp.configs.writers.limits import base_and_rule, longrope_factor, unsupported
 from rope_xp.configs.writers.sglang import overrides, reading_of, require_read, sections_and_fraction
 from rope_xp.errors import wrong_value
-from rope_xp.frequencies import DynamicNTKScaling, LinearScaling, Llama3Scaling, LongRopeScaling, YarnScaling
+from rope_xp.frequencies import DynamicNTKScaling, LinearScaling, Llama3Scaling, LongRopeScaling, Scaling, YarnScaling
 from rope_xp.types import Embedding, Values
 
 TARGET = "lmdeploy"
@@ -30,11 +30,11 @@ def lmdeploy_flags(rope: Embedding, options: Options) -> list[str]:
 
 
 def with_length(flags: list[str], length: int) -> list[str]:
-    """The same arguments, with which lmdeploy accepts sequences of this length. Its `--session-len` scales nothing."""
+    """The same, for sequences of this length. `--session-len` scales nothing."""
     return ["--session-len", str(length), *flags]
 
 
-def _of_rule(rope: Embedding, rule: object) -> tuple[str, Values, Values]:
+def _of_rule(rope: Embedding, rule: Scaling | None) -> tuple[str, Values, Values]:
     """The name of a rule, the keys of its block, and keys outside it."""
     if not isinstance(rule, YarnScaling) and rope.softmax_scale != 1.0:
         raise wrong_value(f"softmax_scale must be 1 in {TARGET} without YaRN; got {rope.softmax_scale}")
@@ -59,10 +59,10 @@ def _of_rule(rope: Embedding, rule: object) -> tuple[str, Values, Values]:
 
 
 def _of_longrope(rope: Embedding, rule: LongRopeScaling) -> tuple[Values, Values]:
-    """LongRoPE, whose attention factor lmdeploy computes from the length of the config."""
     original = rule.original_max_position_embeddings
+    # lmdeploy computes the attention factor from the length of the config.
     length = round(rule.factor * original) if rule.factor else original
-    usual = sqrt(1.0 + log(length / original) / log(original)) if length > original else 1.0
+    usual = longrope_factor(length, original)
     if not isclose(usual, rope.attention_factor, rel_tol=1e-7):
         raise wrong_value(
             f"attention_factor must be that of the factor in {TARGET}; got {rope.attention_factor}, not {usual}"

@@ -27,5 +27,4 @@ def lmstudio_keys(rope: Embedding, options: Options) -> Values:
 
 
 def with_length(settings: Values, length: int) -> Values:
-    """The same, for sequences of this length."""
     return {**settings, "contextLength": length}

@@ -4,7 +4,7 @@ from rope_xp.configs.writers import Options
 from rope_xp.configs.writers.limits import base_and_rule, mscales, require_attention_factor, require_only, unsupported
 from rope_xp.configs.writers.transformers import rotated_fraction
 from rope_xp.errors import wrong_value
-from rope_xp.frequencies import LinearScaling, Llama3Scaling, YarnScaling
+from rope_xp.frequencies import LinearScaling, Llama3Scaling, Scaling, YarnScaling
 from rope_xp.types import Embedding, Values
 
 TARGET = "Megatron-LM"
@@ -38,13 +38,12 @@ def megatron_arguments(rope: Embedding, options: Options) -> Values:
 
 
 def _whole(name: str, number: float) -> int:
-    """The command line accepts only integers."""
-    if not float(number).is_integer():
+    if not float(number).is_integer():  # which is all that the command line accepts
         raise wrong_value(f"{name} must be a whole number in {TARGET}; got {number}")
     return int(number)
 
 
-def _of_rule(rule: object) -> Values:
+def _of_rule(rule: Scaling | None) -> Values:
     if rule is None:
         return {}
     if isinstance(rule, LinearScaling):
@@ -59,8 +58,7 @@ def _of_rule(rule: object) -> Values:
     return {"use_rope_scaling": True, "rope_scaling_factor": rule.factor}
 
 
-def _of_sections(rope: Embedding, rule: object) -> Values:
-    """Several position axes, one after the other. Positions may be divided."""
+def _of_sections(rope: Embedding, rule: Scaling | None) -> Values:
     if rope.sections.order != "chunked" or rope.sections.axes != 3 or rope.layout != "half":
         raise wrong_value(
             f"sections must be three in order 'chunked', and layout 'half', in {TARGET}; "
@@ -73,7 +71,6 @@ def _of_sections(rope: Embedding, rule: object) -> Values:
 
 
 def _of_yarn(rope: Embedding, rule: YarnScaling) -> Values:
-    """YaRN, which rotates whole heads in the layout "half"."""
     if rope.layout != "half" or rope.rotary_dim != rope.head_dim:
         raise wrong_value(
             f"layout must be 'half' and rotary_dim head_dim={rope.head_dim} with YaRN in {TARGET}; "
@@ -92,8 +89,7 @@ def _of_yarn(rope: Embedding, rule: YarnScaling) -> Values:
     }
 
 
-def _latent(rope: Embedding, rule: object, arguments: Values) -> Values:
-    """Latent attention, whose rotated part of the head is `qk_pos_emb_head_dim`."""
+def _latent(rope: Embedding, rule: Scaling | None, arguments: Values) -> Values:
     arguments |= {"multi_latent_attention": True, "rotary_interleaved": False}
     arguments["qk_pos_emb_head_dim"] = arguments.pop("kv_channels")
     if rule is None:

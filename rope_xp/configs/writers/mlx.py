@@ -1,13 +1,19 @@
 """Write an embedding as keys of a config.json of MLX, as the model class of mlx-lm reads them."""
 
-from dataclasses import fields, replace
-from math import log, sqrt
-from typing import Any
+from dataclasses import fields
 
 from rope_xp.configs import engines
 from rope_xp.configs.engines import Reading
 from rope_xp.configs.writers import Options
-from rope_xp.configs.writers.limits import base_and_rule, mscales, require_attention_factor, require_only, unsupported
+from rope_xp.configs.writers.limits import (
+    base_and_rule,
+    longrope_factor,
+    mscales,
+    require_attention_factor,
+    require_only,
+    require_rounded_ramp,
+    unsupported,
+)
 from rope_xp.configs.writers.transformers import rotated_fraction
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import (
@@ -15,9 +21,12 @@ from rope_xp.frequencies import (
     LongRopeScaling,
     NTKScaling,
     ProportionalScaling,
+    Scaling,
     YarnScaling,
 )
-from rope_xp.types import Values
+from rope_xp.provenance import Provenance
+from rope_xp.sections import Sections
+from rope_xp.types import Embedding, Values
 
 TARGET = "MLX"
 # The last names of keys that classes read, by what they say.
@@ -32,7 +41,7 @@ LAYOUTS = ("rope_traditional", "rope_interleave")
 USUAL = "llama"
 
 
-def mlx_keys(rope: Any, options: Options) -> Values:
+def mlx_keys(rope: Embedding, options: Options) -> Values:
     """The keys that the class for the model type of the file reads; without one, those of most classes."""
     table = engines.table("mlx-lm", options.engine_version)
     origin = rope._provenance
@@ -55,7 +64,7 @@ def mlx_keys(rope: Any, options: Options) -> Values:
     return {key: value for each in found for key, value in each.items()}
 
 
-def _names(table: engines.Table, origin: Any) -> list[str]:
+def _names(table: engines.Table, origin: Provenance) -> list[str]:
     """The entries for an embedding: of its text model and its type of layers, where the table has such."""
     for model in (f"{origin.file_type}:{origin.model_type}", origin.file_type):
         for name in (f"{model}:{origin.layer_type}", model):
@@ -67,7 +76,7 @@ def _names(table: engines.Table, origin: Any) -> list[str]:
     return []
 
 
-def _of_class(rope: Any, table: engines.Table, name: str) -> Values:
+def _of_class(rope: Embedding, table: engines.Table, name: str) -> Values:
     reading, path = table.readings[name], rope._provenance.path
     if path != reading.path and (path or not reading.flat):
         raise wrong_value(
@@ -95,7 +104,7 @@ def _nested(keys: Values, path: tuple[str, ...]) -> Values:
 class _Class:
     """A model class of mlx-lm that is to compute an embedding."""
 
-    def __init__(self, rope: Any, engine: str, reading: Reading, model: str = "") -> None:
+    def __init__(self, rope: Embedding, engine: str, reading: Reading, model: str = "") -> None:
         self.rope, self.engine, self.reading, self.model = rope, engine, reading, model
 
     def keys(self) -> Values:
@@ -117,15 +126,13 @@ class _Class:
             raise self.unread("turn in the same direction", "a class that does not")
         return keys | self.block(rule)
 
-    def unread(self, requirement: str, found: Any) -> ValueError:
-        """The error for what a class does not do."""
+    def unread(self, requirement: str, found: str) -> ValueError:
         return wrong_value(f"{self.engine} {requirement}{self.model}; got {found}")
 
     def fractions(self) -> Values:
-        """The rotated part of a head by the names for it."""
         return {**dict.fromkeys(FRACTIONS, rotated_fraction(self.rope)), "rotary_dim": self.rope.rotary_dim}
 
-    def stated(self, what: str, value: Any, by_name: Values) -> Values:
+    def stated(self, what: str, value: str | float | None, by_name: Values) -> Values:
         """The key that the class reads for a value. A class that reads none must have the value without."""
         read = {key.rpartition(".")[2]: key for key in self.reading.keys}
         name = next((name for name in by_name if name in read), None)
@@ -137,26 +144,22 @@ class _Class:
             raise self.unread(f"read {next(iter(by_name))}", f"a class that {found}")
         return {}
 
-    def base_and_rule(self) -> tuple[float, Any]:
-        """The base, and the rule that is not only another base."""
+    def base_and_rule(self) -> tuple[float | None, Scaling | None]:
         base, rule = self.rope.base, self.rope.scaling
         by_alpha = isinstance(rule, NTKScaling) and "ntk" in self.reading.rules
-        if not by_alpha and not isinstance(
-            rule, DynamicNTKScaling
-        ):  # MLX computes it for each length, as the rule does
-            base, rule = base_and_rule(self.rope, TARGET)
-        return base, rule
+        if by_alpha or isinstance(rule, DynamicNTKScaling):  # MLX computes it for each length, as the rule does
+            return base, rule
+        return base_and_rule(self.rope, TARGET)
 
-    def block(self, rule: Any) -> Values:
+    def block(self, rule: Scaling | None) -> Values:
         """The block of the rule, and the keys outside that it needs."""
         rope, reading = self.rope, self.reading
         require_attention_factor(rope)
         if rope.sections is not None:
             return self.placed("mrope", _of_sections(rope.sections, rule))
-        if "ntk" in reading.rules:  # such classes want a block
-            alpha = {"type": "dynamic", "alpha": rule.factor if rule else 1.0, "factor": 1.0}
-            if rule is None or isinstance(rule, NTKScaling):
-                return self.placed("ntk", alpha)
+        if "ntk" in reading.rules and (rule is None or isinstance(rule, NTKScaling)):  # such classes want a block
+            alpha = 1.0 if rule is None else rule.factor
+            return self.placed("ntk", {"type": "dynamic", "alpha": alpha, "factor": 1.0})
         if rule is None:
             return {reading.block: {"rope_type": "default"}} if reading.block.startswith("rope_parameters") else {}
         if not rule.is_standard:
@@ -192,10 +195,7 @@ class _Class:
         return {reading.block: types | inside, **outside}
 
     def of_longrope(self, rule: LongRopeScaling) -> tuple[Values, frozenset[str]]:
-        """The block of LongRoPE, and what of it is not needed.
-
-        MLX always uses the factors for long sequences, and never the layout "interleaved".
-        """
+        """The block of LongRoPE, and what of it is not needed."""
         rope, original = self.rope, rule.original_max_position_embeddings
         if not rule.is_long:
             raise wrong_value(
@@ -210,7 +210,7 @@ class _Class:
             factors = dict.fromkeys(("short_mscale", "long_mscale"), rope.attention_factor)
             return values | factors, frozenset({"original_max_position_embeddings"})
         length = round((rule.factor or 1.0) * original)
-        if rope.attention_factor != (sqrt(1.0 + log(length / original) / log(original)) if length > original else 1.0):
+        if rope.attention_factor != longrope_factor(length, original):
             raise wrong_value(
                 f"attention_factor must be that of a whole max_position_embeddings and {original}, as {TARGET} "
                 f"computes it; got {rope.attention_factor}, with factor {rule.factor}"
@@ -218,7 +218,7 @@ class _Class:
         return values | {"max_position_embeddings": length}, frozenset({"short_factor"})
 
 
-def _of_sections(sections: Any, rule: Any) -> Values:
+def _of_sections(sections: Sections, rule: Scaling | None) -> Values:
     if sections.order != "chunked" or sections.axes != 3 or rule is not None:
         raise wrong_value(
             f"sections must be three in order 'chunked' and without scaling in {TARGET}; got {sections}, {rule}"
@@ -226,12 +226,8 @@ def _of_sections(sections: Any, rule: Any) -> Values:
     return {"type": "mrope", "mrope_section": list(sections.sizes)}
 
 
-def _of_yarn(rope: Any, rule: YarnScaling) -> dict[str, Any]:
-    """YaRN. MLX rounds the ends of the ramp, and computes the attention factor from `mscale` and `mscale_all_dim`."""
-    if replace(rule, truncate=True).frequencies(rope.base, rope.rotary_dim) != rule.frequencies(
-        rope.base, rope.rotary_dim
-    ):
-        raise wrong_value(f"truncate must be True in {TARGET}; got False")
+def _of_yarn(rope: Embedding, rule: YarnScaling) -> Values:
+    require_rounded_ramp(rope, rule, TARGET)
     block = {
         "type": "yarn",
         "factor": rule.factor,

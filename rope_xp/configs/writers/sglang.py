@@ -5,13 +5,12 @@ The first part is shared with lmdeploy: a config's block is replaced on the comm
 
 import json
 from math import ceil, isclose
-from typing import Any
 
 from rope_xp.configs import engines
 from rope_xp.configs.engines import Reading, Table
 from rope_xp.configs.writers import Options
 from rope_xp.configs.writers.limits import mscales, require_attention_factor, require_only, require_text, unsupported
-from rope_xp.configs.writers.transformers import rotated_fraction
+from rope_xp.configs.writers.transformers import keys_of_sections, rotated_fraction
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import (
     DynamicNTKScaling,
@@ -27,7 +26,6 @@ from rope_xp.types import Config, Embedding, Values
 
 
 def reading_of(rope: Embedding, table: Table) -> Reading | None:
-    """What the engine reads for the file of an embedding; None if the table does not have its model type."""
     provenance = rope._provenance
     require_text(rope, table.name)
     names = (provenance.file_type, *(() if provenance.path else (provenance.model_type,)))
@@ -61,14 +59,13 @@ def require_read(rope: Embedding, table: Table, known: Reading | None, block: Co
         raise error("partial_rotary_factor")
     if rule != "default" and rule not in known.rules:
         raise error(f"the rule {rule!r}")
-    if "mrope_section" in block and "mrope_section" not in known.rules.get(rule, ()):
-        raise error(f"mrope_section with the rule {rule!r}")
-    if "mrope_interleaved" in block and "mrope_interleaved" not in known.rules.get(rule, ()):
-        raise error(f"mrope_interleaved with the rule {rule!r}")
+    for key in ("mrope_section", "mrope_interleaved"):
+        if key in block and key not in known.rules.get(rule, ()):
+            raise error(f"{key} with the rule {rule!r}")
 
 
 def sections_and_fraction(rope: Embedding, target: str) -> Values:
-    """The keys of several position axes and of heads that are rotated in part, which every rule may have."""
+    """The keys that stand beside every rule."""
     require_only(rope, f"in {target}")
     if rope.softmax_scale == 1.0:
         require_attention_factor(rope)
@@ -79,16 +76,13 @@ def sections_and_fraction(rope: Embedding, target: str) -> Values:
         raise wrong_value(
             f"sections must be three in order 'chunked' or 'interleaved' in {target}; got {rope.sections}"
         )
-    interleaved = {"mrope_interleaved": True} if rope.sections.order == "interleaved" else {}
-    return {**keys, "mrope_section": list(rope.sections.sizes), **interleaved}
+    return keys | keys_of_sections(rope.sections)
 
 
-def overrides(known: Reading | None, path: tuple[str, ...], block: Config, outside: Any) -> Values:
-    """A config's keys that replace its block.
-
-    Both programs merge a block with that of the file. `rope_scaling` is another name for the block, and null removes
-    the file's, so that none of its keys stays.
-    """
+def overrides(known: Reading | None, path: tuple[str, ...], block: Config, outside: Config) -> Values:
+    """A config's keys that replace its block."""
+    # Both programs merge a block with that of the file. `rope_scaling` is another name for the block, and null removes
+    # the file's, so that none of its keys stays.
     keys: Values = {"rope_scaling": None, "rope_parameters": dict(block), **outside}
     for name in reversed(path if known is None else known.path):
         keys = {name: keys}
@@ -96,7 +90,6 @@ def overrides(known: Reading | None, path: tuple[str, ...], block: Config, outsi
 
 
 def innermost(keys: Values) -> Values:
-    """The part of overrides that has the block."""
     while "rope_parameters" not in keys:
         (keys,) = keys.values()
     return keys
@@ -132,21 +125,21 @@ def sglang_flags(rope: Embedding, options: Options) -> list[str]:
 
 
 def with_length(flags: list[str], length: int) -> list[str]:
-    """The same arguments, with which SGLang accepts sequences of this length.
+    """The same, for sequences of this length.
 
-    `--context-length` scales nothing, and must not be greater than the length of the config. SGLang multiplies that by
-    `factor`, except with llama3 and with an original length. Dynamic NTK keeps its length, from which its base follows.
+    `--context-length` scales nothing, and must not be greater than the length of the config.
     """
     written = json.loads(flags[1])
     part = innermost(written)
     block = part["rope_parameters"]
+    # SGLang multiplies the length of the config by `factor`, except with llama3 and with an original length.
     factor = 1.0 if ORIGINAL in block else block.get("factor", 1.0)
-    if block["rope_type"] != "dynamic" or "alpha" in block:
+    if block["rope_type"] != "dynamic" or "alpha" in block:  # else the base follows from the length
         part[LENGTH] = ceil(length / factor)
     return ["--context-length", str(length), flags[0], json.dumps(written)]
 
 
-def _of_rule(rope: Embedding, rule: object) -> tuple[str, Values]:
+def _of_rule(rope: Embedding, rule: Scaling | None) -> tuple[str, Values]:
     """A rule by SGLang's name, and the keys that SGLang reads for it."""
     if rope.softmax_scale != 1.0:
         raise wrong_value(f"softmax_scale must be 1 in {TARGET} without latent attention; got {rope.softmax_scale}")
@@ -182,20 +175,19 @@ def _yarn(rule: YarnScaling) -> Values:
 
 
 def _of_latent_yarn(rope: Embedding, rule: YarnScaling) -> Values:
-    """YaRN of latent attention: the ends of the ramp are rounded, and both factors follow from two keys."""
     if not rule.truncate:
         raise wrong_value(f"truncate must be True in {TARGET} with latent attention; got False")
     return {**_yarn(rule), **mscales(rope, rule, TARGET)}
 
 
 def _of_longrope(rope: Embedding, rule: LongRopeScaling) -> Values:
-    """LongRoPE. The attention factor is written, as SGLang's would follow from the length of the config."""
     if rope.layout != "half":
         raise wrong_value(f"layout must be 'half' with LongRoPE in {TARGET}; got {rope.layout!r}")
     return {
         "short_factor": list(rule.short_factor),
         "long_factor": list(rule.long_factor),
         ORIGINAL: rule.original_max_position_embeddings,
+        # Else SGLang computes the attention factor from the length of the config.
         "short_mscale": rope.attention_factor,
         "long_mscale": rope.attention_factor,
     }

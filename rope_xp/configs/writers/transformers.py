@@ -1,17 +1,17 @@
 """Write an embedding as keys of a transformers config: the `rope_parameters` of version 5, or the keys of version 4."""
 
-from collections.abc import Mapping
 from dataclasses import fields
-from math import isclose, log, nextafter, sqrt
+from math import isclose, nextafter
 from typing import Any
 
 from rope_xp.configs import engines
 from rope_xp.configs.writers import Options
-from rope_xp.configs.writers.limits import base_and_rule, require_attention_factor, require_only
+from rope_xp.configs.writers.limits import base_and_rule, longrope_factor, require_attention_factor, require_only
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, NTKScaling, Scaling
 from rope_xp.provenance import with_provenance
-from rope_xp.types import Values
+from rope_xp.sections import Sections
+from rope_xp.types import Config, Embedding, Values
 
 ENGINE = "transformers"
 ORDERS = ("chunked", "interleaved", "spatial_first", "even_odd")
@@ -24,7 +24,7 @@ BASES = ("rope_theta", "rotary_emb_base", "global_rope_theta")
 BASES_OF_SLIDING = ("rope_local_base_freq", "local_rope_theta", *BASES)
 
 
-def transformers_keys(rope: Any, options: Options) -> Values:
+def transformers_keys(rope: Embedding, options: Options) -> Values:
     """`rope_parameters`, as transformers 5 reads them."""
     table = _table(options.engine_version, 5)
     rope = _with_larger_base(rope, table)
@@ -34,10 +34,11 @@ def transformers_keys(rope: Any, options: Options) -> Values:
     reads.require_rotation()
     rule = {name: value for name, value in block.items() if name not in ("rope_theta", FRACTION)}
     fraction = {FRACTION: block[FRACTION]} if block["rope_type"] == "proportional" else reads.fraction(FRACTION)
-    return {"rope_type": block["rope_type"], **reads.base("rope_theta"), **fraction, **reads.rule(rule)}
+    keys = {"rope_type": block["rope_type"], **reads.base(block["rope_theta"], "rope_theta")}
+    return keys | fraction | reads.rule(rule)
 
 
-def transformers4_keys(rope: Any, options: Options) -> Values:
+def transformers4_keys(rope: Embedding, options: Options) -> Values:
     """Keys of a config.json, as transformers 4 reads them."""
     table = _table(options.engine_version, 4)
     rope = _with_larger_base(rope, table)
@@ -47,7 +48,7 @@ def transformers4_keys(rope: Any, options: Options) -> Values:
     return keys
 
 
-def flat_keys(rope: Any, reads: "Reads") -> Values:
+def flat_keys(rope: Embedding, reads: "Reads") -> Values:
     """The same, without the keys that lead to the part of a config."""
     block = rope_parameters(rope)
     rule = {name: value for name, value in block.items() if name not in ("rope_theta", FRACTION)}
@@ -60,7 +61,8 @@ def flat_keys(rope: Any, reads: "Reads") -> Values:
     reads.require_rotation()
     interleave = {"rope_interleave": rope.layout != "half"} if "rope_interleave" in reads.known.keys else {}
     bases = BASES_OF_SLIDING if rope._provenance.layer_type == "sliding_attention" else BASES
-    keys = {**reads.base(*bases), **reads.fraction(FRACTION, "rotary_pct", "rotary_dim"), **interleave, **outside}
+    keys = reads.base(block["rope_theta"], *bases) | reads.fraction(FRACTION, "rotary_pct", "rotary_dim")
+    keys |= interleave | outside
     rule = reads.rule(rule, outside)
     if reads.known.fixed.get("rule_key") and len(rule) > 1:
         rule = {reads.known.fixed["rule_key"]: rule.pop("rope_type"), **rule}
@@ -68,8 +70,8 @@ def flat_keys(rope: Any, reads: "Reads") -> Values:
     return keys if of_some else {**keys, "rope_scaling": _or_none(rule)}
 
 
-def _with_larger_base(rope: Any, table: engines.Table) -> Any:
-    """The same embedding with NTK-aware scaling as a larger base, for classes that do not read `alpha`."""
+def _with_larger_base(rope: Embedding, table: engines.Table) -> Embedding:
+    """NTK-aware scaling as a larger base, for classes that do not read `alpha`."""
     known = table.of(rope._provenance.model_type)
     rules = {} if known is None else known.of_layer(rope._provenance.layer_type).rules
     if not isinstance(rope.scaling, NTKScaling) or known is None or "alpha" in rules.get("dynamic", ()):
@@ -82,19 +84,18 @@ def _or_none(rule: Values) -> Values | None:
     return None if rule == {"rope_type": "default"} else rule
 
 
-def _of_length(rope: Any, rule: Values) -> Values:
-    """The keys about lengths that transformers 4 reads outside the block. It computes the factor of LongRoPE."""
+def _of_length(rope: Embedding, rule: Values) -> Values:
+    """The keys about lengths that transformers 4 reads outside the block."""
     scaling = rope.scaling
     if isinstance(scaling, DynamicNTKScaling):
         return {LENGTH: scaling.max_position_embeddings}
     if not isinstance(scaling, LongRopeScaling):
         return {}
-    rule.setdefault("attention_factor", rope.attention_factor)
+    rule.setdefault("attention_factor", rope.attention_factor)  # else it is computed from the lengths
     return {ORIGINAL: rule.pop(ORIGINAL)}
 
 
-def _table(version: Any, major: int) -> engines.Table:
-    """The table of a version of transformers, whose first number must be `major`."""
+def _table(version: str | None, major: int) -> engines.Table:
     found = engines.table(ENGINE, version if version is not None else {4: "4.999", 5: None}[major])
     if version is not None and int(version.lstrip("bv").partition(".")[0]) != major:
         target = {4: "transformers4", 5: "transformers"}[major]
@@ -103,32 +104,24 @@ def _table(version: Any, major: int) -> engines.Table:
 
 
 class Reads:
-    """What a class of transformers reads, for the model type of an embedding.
+    """What a class of transformers reads, for the model type of an embedding."""
 
-    Attributes
-    ----------
-    of_type : engines.Reading or None
-        All layers; None if the embedding has no model type, or one that the table does not have.
-    known : engines.Reading or None
-        The same for the type of layers that the embedding is for.
-    """
-
-    def __init__(self, rope: Any, table: engines.Table):
+    def __init__(self, rope: Embedding, table: engines.Table):
         self.rope, self.table = rope, table
         self.model_type, layer_type = rope._provenance.model_type, rope._provenance.layer_type
-        self.of_type = table.of(self.model_type)
+        self.of_type = table.of(self.model_type)  # all layers; None if there is no model type, or the table has not it
+        # A `Reading` of the type of layers that the embedding is for, or None.
         self.known: Any = None if self.of_type is None else self.of_type.of_layer(layer_type)
         if self.known is None and self.model_type and not rope._provenance.format:
             engines.warn(f"whether {table.name} reads these keys for model type {self.model_type!r} is not known")
 
     def error(self, key: str) -> ValueError:
-        """The error for a key that is not read."""
         return wrong_value(
             f"{self.table.name} must read {key} for model type {self.model_type!r}; got a class that does not"
         )
 
     def require_rotation(self) -> None:
-        """What no key says must be as the class has it: the layout and the scale of the softmax."""
+        """What no key says must be as the class has it."""
         rope, fixed, keys = self.rope, self.known.fixed, self.known.keys
         if "rope_interleave" not in keys and rope.layout.removesuffix("_to_half") != fixed["layout"].removesuffix(
             "_to_half"
@@ -151,12 +144,12 @@ class Reads:
                 f"{self.table.name}; got {rope.sections}"
             )
 
-    def base(self, *names: str) -> dict[str, Any]:
+    def base(self, base: float, *names: str) -> Values:
         """The key of the base that is read; none if the base is that of the class anyway."""
         for name in names:
             if name in self.known.keys:
-                return {name: self.rope.base}
-        if not isclose(self.known.fixed.get("base", 0.0), self.rope.base, rel_tol=1e-3):
+                return {name: base}
+        if not isclose(self.known.fixed.get("base", 0.0), base, rel_tol=1e-3):
             raise self.error(names[0])
         return {}
 
@@ -170,7 +163,7 @@ class Reads:
             raise self.error(names[0])
         return {}
 
-    def rule(self, block: Values, outside: Mapping[str, Any] | None = None) -> Values:
+    def rule(self, block: Values, outside: Config | None = None) -> Values:
         """The keys of the block that are read. Others must have their defaults."""
         name = block["rope_type"]
         written = {key: value for key, value in block.items() if key in ("rope_type", *SECTION_KEYS)}
@@ -200,13 +193,12 @@ class Reads:
 
     def _is_usual(self, factor: float) -> bool:
         """Whether a class that does not read the attention factor of LongRoPE computes this one from the lengths."""
-        rule, length = self.rope.scaling, self.rope._provenance.max_position_embeddings
-        ratio = (length or 0) / rule.original_max_position_embeddings
-        usual = sqrt(1 + log(ratio) / log(rule.original_max_position_embeddings)) if ratio > 1 else 1.0
+        length = self.rope._provenance.max_position_embeddings or 0
+        usual = longrope_factor(length, self.rope.scaling.original_max_position_embeddings)
         return isclose(usual, factor, rel_tol=1e-6)
 
 
-def rope_parameters(rope: Any) -> Values:
+def rope_parameters(rope: Embedding) -> Values:
     """The `rope_parameters` of a `RotaryEmbedding`, if transformers can express it."""
     require_only(rope, "in a transformers config", "first_channel", "blocks")
     rule = Scaling() if rope.scaling is None else rope.scaling
@@ -216,11 +208,10 @@ def rope_parameters(rope: Any) -> Values:
         if FRACTION in block:
             raise wrong_value(f"rotary_dim must be head_dim with {rule}; got {rope.rotary_dim}")
         block[FRACTION] = rotated_fraction(rope)
-    return block if rope.sections is None else block | _of_sections(rope.sections)
+    return block if rope.sections is None else block | keys_of_sections(rope.sections)
 
 
 def _of_rule(rule: Scaling) -> Values:
-    """The keys of a scaling rule."""
     if isinstance(rule, NTKScaling):
         return {"rope_type": "dynamic", "alpha": rule.factor, "factor": 1.0}
     if not rule.is_standard and type(rule) is not Scaling:
@@ -231,14 +222,13 @@ def _of_rule(rule: Scaling) -> Values:
     }
 
 
-def rotated_fraction(rope: Any) -> float:
-    """The fraction of channels that are rotated. transformers multiplies it by `head_dim` and rounds down."""
+def rotated_fraction(rope: Embedding) -> float:
     fraction = 2 * rope.pairs / rope.head_dim
+    # transformers multiplies it by `head_dim` and rounds down.
     return fraction if int(fraction * rope.head_dim) == rope.rotary_dim else nextafter(fraction, 1.0)
 
 
-def _of_sections(sections: Any) -> Values:
-    """The keys of several position axes."""
+def keys_of_sections(sections: Sections) -> Values:
     if sections.order not in ORDERS:
         raise wrong_value(f"sections must be in an order that transformers has; got {sections}")
     interleaved = {"mrope_interleaved": True} if sections.order == "interleaved" else {}

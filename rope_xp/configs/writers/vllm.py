@@ -1,16 +1,17 @@
 """Write an embedding as arguments of vLLM, by what `rope_xp/configs/engines` says that it reads."""
 
 import json
+from collections.abc import Mapping
 from math import ceil, isclose
 from typing import Any
 
 from rope_xp.configs import engines
-from rope_xp.configs.writers import require_layers
+from rope_xp.configs.writers import Options, require_layers
 from rope_xp.configs.writers.limits import base_and_rule, mscales, require_text
 from rope_xp.configs.writers.transformers import rope_parameters
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, MixedNTKScaling, NTKScaling, YarnScaling
-from rope_xp.types import Config, Embedding, Values
+from rope_xp.types import Embedding, Values
 
 # Rules whose `max_position_embeddings` is the length with scaling. vLLM multiplies that of others by `factor`.
 SCALED_LENGTH = ("llama3", "longrope", "yarn")
@@ -18,7 +19,7 @@ SCALED_LENGTH = ("llama3", "longrope", "yarn")
 ANY = "*"
 
 
-def vllm_flags(rope: Embedding, options: object) -> list[str]:
+def vllm_flags(rope: Embedding, options: Options) -> list[str]:
     """`--hf-overrides` with the `rope_parameters` of the config, where vLLM reads them."""
     table, reading, path = _place(rope, options)
     if reading.nested:
@@ -30,7 +31,7 @@ def vllm_flags(rope: Embedding, options: object) -> list[str]:
     return _flags(_keys(rope, table, reading), path)
 
 
-def flags_of_types(ropes: Config, options: object) -> list[str]:
+def flags_of_types(ropes: Mapping[str, Any], options: Options) -> list[str]:
     """The same for layers that differ by their type: `rope_parameters` is nested by the types."""
     blocks, path = {}, ()
     for name, rope in ropes.items():
@@ -40,17 +41,15 @@ def flags_of_types(ropes: Config, options: object) -> list[str]:
 
 
 def with_length(flags: list[str], length: int) -> list[str]:
-    """The same arguments, with which vLLM accepts sequences of this length.
-
-    No frequency follows from `max_position_embeddings` in vLLM but those of dynamic NTK, which already has it. The
-    attention factor of LongRoPE does: its logarithm needs the length with scaling.
-    """
+    """The same, for sequences of this length."""
     keys = json.loads(flags[-1])
     inner = keys
     while "rope_parameters" not in inner:
         (inner,) = inner.values()
     block = inner["rope_parameters"]
     factor = 1.0 if block["rope_type"] in SCALED_LENGTH else block.get("factor", 1.0)
+    # No frequency follows from it in vLLM but those of dynamic NTK, which already has it. The attention factor of
+    # LongRoPE does: its logarithm needs the length with scaling.
     inner.setdefault("max_position_embeddings", ceil(length / factor))
     return ["--max-model-len", str(length), "--hf-overrides", json.dumps(keys)]
 
@@ -61,7 +60,7 @@ def _flags(keys: Values, path: tuple[str, ...]) -> list[str]:
     return ["--hf-overrides", json.dumps(keys)]
 
 
-def _place(rope: Embedding, options: Any) -> tuple[engines.Table, engines.Reading, tuple[str, ...]]:
+def _place(rope: Embedding, options: Options) -> tuple[engines.Table, engines.Reading, tuple[str, ...]]:
     """The table of the version, what it reads for the model type, and the keys that lead to the text config."""
     table, source = engines.table("vllm", options.engine_version), rope._provenance
     require_text(rope, table.name)
@@ -85,7 +84,7 @@ def _keys(rope: Embedding, table: engines.Table, reading: engines.Reading) -> Va
     layout = reading.fixed.get("layout", rope.layout)
     if not rope.layout.startswith(layout):
         raise wrong_value(f"{wanted} layout {rope.layout!r}; got a class whose layout is always {layout!r}")
-    block, others = _block(rope, table, reading)
+    block, others = _block(rope, reading)
     name = block["rope_type"]
     read = reading.rules.get("deepseek_yarn" if name == "yarn" and _is_latent(rope, reading) else name)
     if read is None:
@@ -104,8 +103,7 @@ def _is_latent(rope: Embedding, reading: engines.Reading) -> bool:
     return "deepseek_yarn" in reading.rules and ("yarn" not in reading.rules or rope.softmax_scale != 1.0)
 
 
-def _block(rope: Embedding, table: engines.Table, reading: engines.Reading) -> tuple[Values, Values]:
-    """`rope_parameters`, and the keys beside it."""
+def _block(rope: Embedding, reading: engines.Reading) -> tuple[Values, Values]:
     rule = rope.scaling
     if isinstance(rule, DynamicNTKScaling):
         return _of_dynamic(rope, rule, reading)
@@ -147,7 +145,6 @@ def _of_dynamic(rope: Embedding, rule: DynamicNTKScaling, reading: engines.Readi
 
 
 def _of_yarn(rope: Embedding, rule: YarnScaling, block: Values, reading: engines.Reading) -> Values:
-    """YaRN, with the keys from which this class computes the attention factor."""
     if block.get("truncate") is True:
         del block["truncate"]  # the default
     if _is_latent(rope, reading):
