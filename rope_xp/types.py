@@ -1,7 +1,7 @@
 """Types that many signatures share: arrays, embeddings, and mappings of keys to values."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 # A config, or a block of one, as JSON gives it: nobody writes to it.
 Config: TypeAlias = Mapping[str, Any]
@@ -69,14 +69,11 @@ class Embedding(Protocol):
     def heads(self) -> int | None: ...
     @property
     def softmax_scale(self) -> float: ...
-    @property
-    def _frequencies(self) -> Any: ...
-    @property
-    def _rotation(self) -> Any: ...
-    @property
-    def _scale(self) -> Any: ...
-    @property
-    def _plans(self) -> Any: ...
-    @property
-    def _provenance(self) -> Any: ...
+
+    _frequencies: ClassVar[Any]
+    _rotation: ClassVar[Any]
+    _scale: ClassVar[Any]
+    _plans: ClassVar[Any]
+    _provenance: ClassVar[Any]
+
     def replace(self, **changes: Any) -> Any: ...
