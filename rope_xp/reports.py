@@ -96,20 +96,20 @@ def _as_lines(section: Section, width: int, title: Callable[[str], str]) -> str:
         lines = _table_lines(body, width)
     else:
         lines = [line for each in body for line in wrap(each, width, initial_indent="- ", subsequent_indent="  ")]
-    return "\n".join([title(section.title)] * bool(section.title) + lines)
+    return "\n".join([*map(title, wrap(section.title, width)), *lines])
 
 
 def _table_lines(table: Table, width: int) -> list[str]:
     """The rows in columns. The last column is wrapped, and others only where lines would be too long without."""
     rows = [list(row) for row in ([table.header] if table.header else []) + list(table.rows)]
-    widths = [max(1, *map(len, column)) for column in list(zip(*rows))[:-1]]
+    widths = [max(map(len, column)) for column in list(zip(*rows))[:-1]]
     room = width - 2 * len(widths)
     while widths and sum(widths) > room - min(20, room // (len(widths) + 1)):
         widths[widths.index(max(widths))] -= 1
     widths.append(room - sum(widths))
     lines = []
     for row in rows:
-        cells = [wrap(text, column) for text, column in zip(row, widths)]
+        cells = [wrap(text, max(column, 1)) for text, column in zip(row, widths)]
         lines += [
             "  ".join(f"{text:<{column}}" for text, column in zip(parts, widths)).rstrip()
             for parts in zip_longest(*cells, fillvalue="")
