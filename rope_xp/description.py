@@ -2,7 +2,6 @@
 
 from math import pi
 from textwrap import fill
-from typing import Any
 
 from rope_xp import kernels
 from rope_xp.arrays import checks
@@ -16,7 +15,7 @@ from rope_xp.types import Array, Embedding
 NAME_WIDTH = 18
 
 
-def describe(rope: Any, x: Array | None) -> str:
+def describe(rope: Embedding, x: Array | None) -> str:
     kernel = _kernel(rope, x)
     rows = {**properties(rope), "phase": f"{rope.phase} ({PHASES[rope.phase]})", "kernel": kernel}
     lines = [*rows.items(), *rope._provenance.lines(rows)]

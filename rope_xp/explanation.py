@@ -563,7 +563,7 @@ class Explanation(Report):
         return sections_of(self)
 
 
-def explain(rope: Any, context: int | None, trained_length: int | None) -> Explanation:
+def explain(rope: Embedding, context: int | None, trained_length: int | None) -> Explanation:
     """The explanation of a `RotaryEmbedding`, by default at the extended length, else the trained one."""
     lengths = lengths_of(rope, trained_length)
     # The short factors of LongRoPE are for the trained length.

@@ -97,7 +97,7 @@ LENGTHS = ("original_max_position_embeddings", "max_position_embeddings", "seq_l
 OF_ONE_FACTOR = ("factor", "attention_factor", "short_factor", "long_factor", "short_mscale", "long_mscale")
 
 
-def checked_lengths(rope: Any, to: int, trained_length: int | None) -> tuple[int, int]:
+def checked_lengths(rope: Embedding, to: int, trained_length: int | None) -> tuple[int, int]:
     """The trained and the new length, in tokens."""
     to, lengths = checks.count("to", to), lengths_of(rope, trained_length)
     trained, longest = lengths.trained, lengths.longest
@@ -115,7 +115,7 @@ def checked_lengths(rope: Any, to: int, trained_length: int | None) -> tuple[int
     return trained, to
 
 
-def extended(rope: Any, rule: str, trained: int, to: int, options: Values) -> Any:
+def extended(rope: Embedding, rule: str, trained: int, to: int, options: Values) -> Any:
     """The embedding extended by a rule, with the lengths in its provenance."""
     result = unscaled(rope).replace(scaling=_scaling(rope.scaling, rule, trained, to, options))
     before: Provenance = rope._provenance
@@ -134,7 +134,7 @@ def extended(rope: Any, rule: str, trained: int, to: int, options: Values) -> An
     )
 
 
-def replaced_scaling(rope: Any) -> str:
+def replaced_scaling(rope: Embedding) -> str:
     """A warning if `extend` replaces a scaling with which the model may have been trained, or an empty string."""
     before: Provenance = rope._provenance
     # Dynamic NTK scales only what is longer than in training.
@@ -318,7 +318,7 @@ def _numbers(choice: Choice) -> list[str]:
     return [choice.rule, *map(str, counts), divisors, str(choice.new_angles), f"{choice.attention_factor:.6g}"]
 
 
-def choices_of(rope: Any, trained: int, to: int) -> Choices:
+def choices_of(rope: Embedding, trained: int, to: int) -> Choices:
     frequencies = unscaled(rope)._frequencies.sizes()
     notes = []
     if rope.scaling is not None:

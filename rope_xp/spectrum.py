@@ -11,6 +11,7 @@ from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.frequencies import DynamicNTKScaling, LinearScaling, Scaling, YarnScaling
 from rope_xp.layouts import require_pairs
 from rope_xp.sections import Sections
+from rope_xp.types import Embedding
 
 
 def frequencies_of(
@@ -123,7 +124,7 @@ class Lengths(NamedTuple):
         return max((length for length in self if length is not None), default=None)
 
 
-def lengths_of(rope: Any, trained_length: int | None = None) -> Lengths:
+def lengths_of(rope: Embedding, trained_length: int | None = None) -> Lengths:
     """The trained length, which is that before scaling, and the extended one."""
     scaling, stated = rope.scaling, rope._provenance.max_position_embeddings
     trained, extended = stated, stated  # as without scaling
@@ -148,7 +149,7 @@ def lengths_of(rope: Any, trained_length: int | None = None) -> Lengths:
     return Lengths(trained, extended)
 
 
-def is_scaled(rope: Any) -> bool:
+def is_scaled(rope: Embedding) -> bool:
     """Whether a scaling rule changes a frequency of a pair that is rotated."""
     if rope.scaling is None:
         return False

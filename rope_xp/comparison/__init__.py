@@ -5,6 +5,7 @@ from typing import Any
 
 from rope_xp.comparison.report import Comparison
 from rope_xp.errors import public
+from rope_xp.types import Config
 
 __all__ = ["Comparison", "assert_same", "compare"]
 
@@ -20,7 +21,7 @@ def compare(
     shape: str | None = None,
     like: object = None,
     positions_ignored: bool = False,
-    options: Mapping[str, Any] | None = None,
+    options: Config | None = None,
 ) -> Comparison:
     """Whether two rotary embeddings are the same, and if not, what differs and from which position on it matters.
 
@@ -110,7 +111,7 @@ def assert_same(
     shape: str | None = None,
     like: object = None,
     positions_ignored: bool = False,
-    options: Mapping[str, Any] | None = None,
+    options: Config | None = None,
 ) -> None:
     """Assert that a function computes a rotary embedding, for tests of other packages.
 

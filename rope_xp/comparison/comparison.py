@@ -34,7 +34,7 @@ from rope_xp.identification.phases import COARSE_BITS
 from rope_xp.identification.probe import Probe
 from rope_xp.reports import short_repr
 from rope_xp.spectrum import lengths_of
-from rope_xp.types import Values
+from rope_xp.types import Config, Values
 
 # What counts as the same, at least: float32 phases have this error at position 8,192 (two roundings of 2**-24).
 TOLERANCE = 1e-3
@@ -93,7 +93,7 @@ def choice_of(options: object) -> Values:
     return dict(options)
 
 
-def choices_of(choice: Mapping[str, Any], a: object, b: object) -> tuple[dict[str, Any], dict[str, Any]]:
+def choices_of(choice: Config, a: object, b: object) -> tuple[Values, Values]:
     """The arguments of `from_config` for each of the two. The flags of an engine are those of the second config."""
     plain = {name: value for name, value in choice.items() if name != "flags"}
     if choice.get("flags") is None:
@@ -109,7 +109,7 @@ def _is_config(given: object) -> bool:
     return hasattr(given, "to_dict") and not callable(given)
 
 
-def subject_of(name: str, given: object, choice: Mapping[str, Any]) -> Subject:
+def subject_of(name: str, given: object, choice: Config) -> Subject:
     """A config, a value, a module of rope_xp, or a function."""
     rope = given if isinstance(given, RotaryEmbedding) else getattr(given, "rope", None)
     if given is None or isinstance(rope, RotaryEmbedding):

@@ -15,7 +15,7 @@ from rope_xp.kernels import Kernel, numpy_kernel
 from rope_xp.kernels.reference import join_pairs
 from rope_xp.kernels.tables import TableScale
 from rope_xp.positions.sequence import count_from
-from rope_xp.types import Array
+from rope_xp.types import Array, Embedding
 
 Phase = Literal["exact", "float32"]
 
@@ -179,7 +179,7 @@ class TableProgram(NamedTuple):
     sign: int = -1  # 1 for queries, if queries and keys have different tables
 
     @classmethod
-    def of(cls, rope: Any, role: str | None = None) -> "TableProgram":
+    def of(cls, rope: Embedding, role: str | None = None) -> "TableProgram":
         """The program for an embedding, and for the role of the arrays if they have `xpos`."""
         return cls(rope._frequencies, rope._scale, rope.phase, rope.kernel, 1 if role == "query" else -1)
 
@@ -195,7 +195,7 @@ class TableProgram(NamedTuple):
         return SinCos(sin, cos) if scale is None else SinCos(sin * scale, cos * scale)
 
 
-def compiled_tables(rope: Any, positions: Array, arrays: Sequence[Array]) -> Any:
+def compiled_tables(rope: Embedding, positions: Array, arrays: Sequence[Array]) -> Any:
     """The program of a kernel that computes the tables of an embedding for arrays like these; None if there is none.
 
     They must be float32, have exact phases, and be the same for queries and keys.

@@ -37,7 +37,7 @@ class RotationProgram(NamedTuple):
     inplace: bool
     shapes: list[tuple[int, ...]]
 
-    def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
+    def run(self, xs: Sequence[Array], angles: Angles) -> list[Any]:
         tables = [(sin.reshape(shape), cos.reshape(shape)) for (sin, cos), shape in zip(angles, self.shapes)]
         return rotate_all(xs, tables, self.rotation, self.inplace)
 
@@ -79,7 +79,7 @@ def prepare(
     return RotationProgram(rotation, inplace, [tuple(each[0].shape) for each in angles])
 
 
-def rotate_all(xs: Sequence[Any], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
+def rotate_all(xs: Sequence[Array], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
     """The same as `reference.rotate_all`. A new array has the memory order of its input."""
     outs = [x if inplace else memory.empty_like(x) for x in xs]
     are_complex = rotation.read == rotation.write == "interleaved"

@@ -35,7 +35,7 @@ class Reading(NamedTuple):
     path: tuple[str, ...] = ()
     keys: frozenset[str] = frozenset()
     rules: Mapping[str, frozenset[str]] = {}
-    fixed: Mapping[str, Any] = {}
+    fixed: Config = {}
     since: str = ""
     block: str = ""
     flat: bool = False

@@ -25,6 +25,7 @@ from rope_xp.configs.families.family import (
 )
 from rope_xp.configs.families.layer_types import every, listed_at, no_rope_layers, sliding_only
 from rope_xp.configs.families.model_types_of_axes import TEXT_AND_VISION
+from rope_xp.types import Values
 
 LINEAR_ATTENTION_TYPES = every(4, "full_attention_interval", other="linear_attention")
 REDUNDANT_FRACTION = Quirks(redundant_keys=("partial_rotary_factor",))
@@ -38,7 +39,7 @@ CONFORMER = Layers(only_if=("position_embeddings_type", "rotary", "relative_key"
 ZEROS_ARE_NOT_ROTATED = Layers(listed=LayerList("layer_rope_theta", "from the end"))
 
 
-def block(**parameters: Any) -> dict[str, Any]:
+def block(**parameters: Any) -> Values:
     """Defaults with a rotary block. The base of this block is also the default base of other blocks."""
     return {"rope_theta": parameters["rope_theta"], "rope_parameters": parameters}
 

@@ -112,7 +112,7 @@ def _placed(config: Config, place: tuple[str, ...], part: Values) -> Values:
     return {**config, place[0]: _placed(config[place[0]], place[1:], part)} if place else part
 
 
-def _of_vllm(line: CommandLine, part: Part, remarks: list[str]) -> dict[str, Any]:
+def _of_vllm(line: CommandLine, part: Part, remarks: list[str]) -> Values:
     """vLLM: single values before transformers completes the block, and objects after it."""
     overrides = line.last("--hf-overrides") or {}
     own = _at(overrides, part, line, remarks)
@@ -173,7 +173,7 @@ def _of_sglang(line: CommandLine, part: Part, remarks: list[str]) -> Values:
     return _each_block(changed, part, lambda block: _as_sglang(block, changed, part))
 
 
-def _of_lmdeploy(line: CommandLine, part: Part, remarks: list[str]) -> dict[str, Any]:
+def _of_lmdeploy(line: CommandLine, part: Part, remarks: list[str]) -> Values:
     """lmdeploy merges objects at all depths."""
     own = _at(line.last("--hf-overrides") or {}, part, line, remarks)
     changed = _completed(part)
@@ -186,7 +186,7 @@ def _of_lmdeploy(line: CommandLine, part: Part, remarks: list[str]) -> dict[str,
         else:
             _merge_block(changed, own[key], part, _merged, line, remarks)
 
-    def read(block: Mapping[str, Any]) -> dict[str, Any]:
+    def read(block: Config) -> Values:
         return {key: value for key, value in _without_rule(block).items() if key not in MULTIPLIERS}
 
     return _each_block(changed, part, read)
@@ -475,7 +475,7 @@ def _mscale(factor: float, mscale: float) -> float:
     return 1.0 if factor <= 1.0 else 0.1 * mscale * log(factor) + 1.0
 
 
-def _merged(old: object, new: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(old: object, new: Config) -> Values:
     """Objects are merged at all depths; other values are replaced."""
     found = dict(old) if isinstance(old, Mapping) else {}
     for key, value in new.items():

@@ -98,7 +98,7 @@ REFUSED = {
 }
 
 
-def config_for(rope: Any, target: str, options: Options) -> Written:
+def config_for(rope: Embedding, target: str, options: Options) -> Written:
     if isinstance(target, str) and target in REFUSED:
         raise wrong_value(f"target must be a program with settings for rotation; got {target!r}: {REFUSED[target]}")
     checks.one_of("target", target, {name: each.result for name, each in TARGETS.items()})

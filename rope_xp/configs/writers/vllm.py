@@ -1,9 +1,7 @@
 """Write an embedding as arguments of vLLM, by what `rope_xp/configs/engines` says that it reads."""
 
 import json
-from collections.abc import Mapping
 from math import ceil, isclose
-from typing import Any
 
 from rope_xp.configs import engines
 from rope_xp.configs.writers import Options, require_layers
@@ -11,7 +9,7 @@ from rope_xp.configs.writers.limits import base_and_rule, mscales, require_text
 from rope_xp.configs.writers.transformers import rope_parameters
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import DynamicNTKScaling, LongRopeScaling, MixedNTKScaling, NTKScaling, YarnScaling
-from rope_xp.types import Embedding, Values
+from rope_xp.types import Config, Embedding, Values
 
 # Rules whose `max_position_embeddings` is the length with scaling. vLLM multiplies that of others by `factor`.
 SCALED_LENGTH = ("llama3", "longrope", "yarn")
@@ -31,7 +29,7 @@ def vllm_flags(rope: Embedding, options: Options) -> list[str]:
     return _flags(_keys(rope, table, reading), path)
 
 
-def flags_of_types(ropes: Mapping[str, Any], options: Options) -> list[str]:
+def flags_of_types(ropes: Config, options: Options) -> list[str]:
     """The same for layers that differ by their type: `rope_parameters` is nested by the types."""
     blocks, path = {}, ()
     for name, rope in ropes.items():
