@@ -1,8 +1,5 @@
 """`compare` and `assert_same`: whether two rotary embeddings agree, and why not."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from rope_xp.comparison.report import Comparison
 from rope_xp.errors import public
 from rope_xp.types import Config

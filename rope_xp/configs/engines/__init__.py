@@ -35,7 +35,7 @@ class Reading(NamedTuple):
     path: tuple[str, ...] = ()
     keys: frozenset[str] = frozenset()
     rules: Mapping[str, frozenset[str]] = {}
-    fixed: Config = {}
+    fixed: Mapping[str, Any] = {}
     since: str = ""
     block: str = ""
     flat: bool = False
