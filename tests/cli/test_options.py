@@ -18,18 +18,10 @@ from rope_xp.extension import METHODS
 PACKAGE = Path(rope_xp.__file__).parent
 # Modules whose errors no command can reach: those about arrays, modules of frameworks, and the command itself.
 NOT_REACHED = (
-    "kernels",
-    "backends",
-    "torch.py",
-    "flax.py",
-    "onnx.py",
-    "modules.py",
-    "huggingface",
-    "cli",
-    "weights.py",
+    *("kernels", "libraries.py", "memory.py", "signature.py", "threads.py", "alignment.py", "exact_phases.py"),
+    *("torch.py", "flax.py", "onnx.py", "modules.py", "huggingface", "cli", "weights.py", "functions.py", "positions"),
+    "reports.py",
 )
-NOT_REACHED += ("rotation.py", "alignment.py", "tables.py", "angles.py", "phases.py")
-NOT_REACHED += ("plan.py", "positions", "report.py")
 SCALINGS = [name for name in vars(frequencies) if name.endswith("Scaling")]
 # The functions of the library whose errors each command can show, by the names that errors have.
 EXPLAINED = {"from_config": rope_xp.from_config, "RotaryEmbedding": RotaryEmbedding}
@@ -58,7 +50,8 @@ ADVISED = r"permute_projection\(to=|compat='transformers'"
 def module_of(who):
     """Where the errors of a function come from, apart from checks that all functions share."""
     modules = {
-        "from_config": "configs", "RotaryEmbedding.explain": "explanation.py", "RotaryEmbedding.extend": "extension.py",
+        "from_config": "configs", "RotaryEmbedding": "embedding.py", "RotaryEmbedding.explain": "explanation.py",
+        "RotaryEmbedding.extend": "extension.py",
         "RotaryEmbedding.to_config": "writers", "compare": "comparison", "identify": "identification",
         "identify_checkpoint": "checkpoints",
     }  # fmt: skip
@@ -101,7 +94,8 @@ def errors_of(who, function, command):
     """Every error that a function may raise, with its name and with each of its arguments where a check names one."""
     for path, texts in TEXTS.items():
         parts = Path(path).parts
-        if module_of(who) not in parts and not {"checks.py", "spectrum.py", "layouts.py"} & {*parts}:
+        is_own = module_of(who) in parts and not (who == "from_config" and "writers" in parts)
+        if not is_own and not {"checks.py", "spectrum.py", "layouts.py"} & {*parts}:
             continue
         for text in texts:
             names = arguments_of(function, command) if "{name}" in text else [""]
