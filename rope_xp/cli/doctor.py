@@ -32,16 +32,9 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class Diagnosis(Report):
-    """What `rope-xp doctor` prints.
+    """What `rope-xp doctor` prints."""
 
-    Attributes
-    ----------
-    versions : dict of str to str
-        Of Python, the machine and installed packages.
-    libraries : tuple of Library
-    """
-
-    versions: dict[str, str]
+    versions: dict[str, str]  # of Python, the machine and installed packages
     libraries: tuple["Library", ...]
 
     @property

@@ -21,24 +21,12 @@ MAX_LAYERS = 1024
 
 
 class Group(NamedTuple):
-    """Layers with the same embedding.
+    """Layers with the same embedding."""
 
-    Attributes
-    ----------
-    name : str
-        The type of the layers, or their numbers if others of the type differ. Empty if all layers are alike.
-    layers : tuple of int
-        Their numbers. Empty if the config does not state the number of layers.
-    rope : RotaryEmbedding or None
-        None if the layers are not rotated.
-    is_type : bool
-        Whether the name is that of one type, and the group has all layers of it.
-    """
-
-    name: str
-    layers: tuple[int, ...]
-    rope: RotaryEmbedding | None
-    is_type: bool = False
+    name: str  # the type of the layers, or their numbers if others of the type differ. Empty if all layers are alike.
+    layers: tuple[int, ...]  # Their numbers. Empty if the config does not state the number of layers.
+    rope: RotaryEmbedding | None  # None if the layers are not rotated
+    is_type: bool = False  # whether the name is that of one type, and the group has all layers of it
 
 
 def groups_of(config: Config, layer: int | None, layer_type: str | None, **options: Any) -> list[Group]:
@@ -140,12 +128,7 @@ class Explained(NamedTuple):
 
 @dataclass(frozen=True)
 class LayersExplained(Report):
-    """What `rope-xp explain` prints for a config whose layers differ.
-
-    Attributes
-    ----------
-    groups : tuple of Explained
-    """
+    """What `rope-xp explain` prints for a config whose layers differ."""
 
     groups: tuple[Explained, ...]
 

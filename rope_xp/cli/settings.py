@@ -119,12 +119,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Page(Report):
-    """What `rope-xp convert --to all` prints.
-
-    Attributes
-    ----------
-    targets : tuple of Entry
-    """
+    """What `rope-xp convert --to all` prints."""
 
     targets: tuple[Entry, ...]
 

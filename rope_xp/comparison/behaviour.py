@@ -14,26 +14,13 @@ from rope_xp.layouts import LAYOUTS
 
 
 class Property(NamedTuple):
-    """A property in which two embeddings may differ. A difference in it is a cause of that name.
-
-    Attributes
-    ----------
-    cause : str
-    fields : tuple of str
-        The arguments of `RotaryEmbedding` that state it.
-    others : tuple of str
-        The fields of `Behaviour` that state it.
-    text : function
-        What the property is, in words, from a `Behaviour`.
-    advice : str
-        What to do about a difference.
-    """
+    """A property in which two embeddings may differ. A difference in it is a cause of that name."""
 
     cause: str
-    fields: tuple[str, ...]
-    others: tuple[str, ...]
-    text: Callable[[Behaviour], str]
-    advice: str
+    fields: tuple[str, ...]  # the arguments of `RotaryEmbedding` that state it
+    others: tuple[str, ...]  # the fields of `Behaviour` that state it
+    text: Callable[[Behaviour], str]  # what the property is, in words, from a `Behaviour`
+    advice: str  # what to do about a difference
 
 
 def _layout(each: Behaviour) -> str:

@@ -39,32 +39,16 @@ class Subject(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What a subject does.
+    """What a subject does."""
 
-    Attributes
-    ----------
-    behaviour : Behaviour or None
-        None if no value reproduces a function.
-    causes : tuple of str
-        Why a function is not the same as any value: "length", "calls", "state", "sections" or "unknown".
-    problems : tuple of str
-        What is wrong, in words.
-    probe : Probe, optional
-        The calls of a function.
-    length : int or None
-        The first position without a result; None if there is none below the context.
-    rotates : bool
-        False if a function is known not to rotate pairs of channels.
-    is_one : bool
-        False if a function is not the same at all positions: what it computes at some does not explain others.
-    """
-
-    behaviour: Behaviour | None
+    behaviour: Behaviour | None  # None if no value reproduces a function
+    # Why a function is not the same as any value: "length", "calls", "state", "sections" or "unknown".
     causes: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
-    probe: Probe | None = None
-    length: int | None = None
-    rotates: bool = True
+    problems: tuple[str, ...] = ()  # what is wrong, in words
+    probe: Probe | None = None  # the calls of a function
+    length: int | None = None  # the first position without a result; None if there is none below the context
+    rotates: bool = True  # false if a function is known not to rotate pairs of channels
+    # False if a function is not the same at all positions: what it computes at some does not explain others.
     is_one: bool = True
 
     @property

@@ -34,35 +34,21 @@ class Pair(NamedTuple):
 
 
 class Map(NamedTuple):
-    """What an embedding does: at position p, a pair is multiplied by ``size * exp(i (start + step p))``.
+    """What an embedding does: at position p, a pair is multiplied by ``size * exp(i (start + step p))``."""
 
-    Attributes
-    ----------
-    head_dim : int or None
-        None if every width is left as it is.
-    pairs : tuple of Pair
-    size : array, "pairs"
-    start, step : array, "rows pairs"
-        In radians, and in radians per token. There is a row for each direction of positions and for each head.
-    growth : array, "pairs", or None
-        How much the logarithm of a query's size changes per token, by `XPos`.
-    centre : int
-        The position at which `growth` changes no size.
-    phase : str
-        "exact", or a key of `SIGNIFICANT_BITS`: the precision of positions, frequencies and their products. Tables in
-        half precision are not imitated: only a function has them, which is measured.
-    measured : function, optional
-        The complex factors "positions rows pairs" of a function, in place of those that follow from the numbers.
-    """
-
-    head_dim: int | None
+    head_dim: int | None  # None if every width is left as it is
     pairs: tuple[Pair, ...]
-    size: Any
+    size: Any  # "pairs"
+    # "rows pairs": in radians, and in radians per token. There is a row for each direction of positions and for each
+    # head.
     start: Any
     step: Any
-    growth: Any = None
-    centre: int = 0
+    growth: Any = None  # "pairs": how much the logarithm of a query's size changes per token, by `XPos`
+    centre: int = 0  # the position at which `growth` changes no size
+    # "exact", or a key of `SIGNIFICANT_BITS`: the precision of positions, frequencies and their products. Tables in
+    # half precision are not imitated: only a function has them, which is measured.
     phase: str = "exact"
+    # The complex factors "positions rows pairs" of a function, in place of those that follow from the numbers.
     measured: Callable[[Any], Any] | None = None
 
     def factors(self, positions: object) -> Any:
@@ -224,40 +210,22 @@ def part_of(each: Map, kept: Any) -> Map:
 
 
 class Behaviour(NamedTuple):
-    """A value, and what a function may do besides.
+    """A value, and what a function may do besides."""
 
-    Attributes
-    ----------
-    rope : RotaryEmbedding or None
-        None if nothing is rotated.
-    factor : float
-        The attention factor, in addition to that of the scaling rule.
-    offset : int
-        Added to all positions, in tokens.
-    quarter : int
-        1 if sine and cosine are exchanged; -1 if they are exchanged and both have the other sign; else 0.
-    axis : str
-        "tokens", or "heads" if each head is rotated by its number.
-    precision : str
-        How phases are computed: "exact", "float32", "float16" or "bfloat16", or with which rounding their sines and
-        cosines are: "float16 tables" or "bfloat16 tables".
-    roundoff : float
-        The unit roundoff of the results of a function, or of its tables if that is greater.
-    change : str
-        The rule of the frequencies, in words, if a function changes a rule in a way that no value states.
-    measured : function, optional
-        The complex factors "positions rows pairs" of a function or of given frequencies, if they are not exactly those
-        of `rope`.
-    """
-
-    rope: RotaryEmbedding | None
-    factor: float = 1.0
-    offset: int = 0
+    rope: RotaryEmbedding | None  # None if nothing is rotated
+    factor: float = 1.0  # the attention factor, in addition to that of the scaling rule
+    offset: int = 0  # added to all positions, in tokens
+    # 1 if sine and cosine are exchanged; -1 if they are exchanged and both have the other sign; else 0.
     quarter: int = 0
-    axis: str = "tokens"
+    axis: str = "tokens"  # "tokens", or "heads" if each head is rotated by its number
+    # How phases are computed: "exact", "float32", "float16" or "bfloat16", or with which rounding their sines and
+    # cosines are: "float16 tables" or "bfloat16 tables".
     precision: str = "exact"
-    roundoff: float = 0.0
+    roundoff: float = 0.0  # the unit roundoff of the results of a function, or of its tables if that is greater
+    # The rule of the frequencies, in words, if a function changes a rule in a way that no value states.
     change: str = ""
+    # The complex factors "positions rows pairs" of a function or of given frequencies, if they are not exactly those of
+    # `rope`.
     measured: Callable[[Any], Any] | None = None
 
     @property

@@ -16,24 +16,13 @@ from rope_xp.types import Values
 
 
 class Program(NamedTuple):
-    """An engine with arguments that change a rotation.
+    """An engine with arguments that change a rotation."""
 
-    Attributes
-    ----------
-    name : str
-        The engine, and the version whose source was read.
-    commands : str
-        A pattern for the words with which its command lines begin.
-    flags : mapping of str to function
-        The arguments about rotation, and what reads their values.
-    other : str
-        Arguments that change no rotation and that the other engines do not have, or whose names only seem to be about
-        positions.
-    """
-
-    name: str
-    commands: str
-    flags: Mapping[str, Callable[[str, str], Any]]
+    name: str  # the engine, and the version whose source was read
+    commands: str  # a pattern for the words with which its command lines begin
+    flags: Mapping[str, Callable[[str, str], Any]]  # the arguments about rotation, and what reads their values
+    # Arguments that change no rotation and that the other engines do not have, or whose names only seem to be about
+    # positions.
     other: str
 
 

@@ -20,23 +20,12 @@ __all__ = ["Changed", "CommandLine", "changed_by", "command_line", "metadata_of"
 
 
 class Changed(NamedTuple):
-    """What is read in place of a config.
-
-    Attributes
-    ----------
-    mapping : mapping
-    context : int, optional
-        The length of the engine, which LongRoPE depends on.
-    betas : mapping
-        The ends of YaRN's ramp that arguments of llama.cpp state: keys of the rotary block.
-    remarks : tuple of str
-        Sentences about arguments that do not do what one would expect.
-    """
+    """What is read in place of a config."""
 
     mapping: Config
-    context: int | None
-    betas: Mapping[str, float]
-    remarks: tuple[str, ...]
+    context: int | None  # the length of the engine, which LongRoPE depends on
+    betas: Mapping[str, float]  # the ends of YaRN's ramp that arguments of llama.cpp state: keys of the rotary block
+    remarks: tuple[str, ...]  # sentences about arguments that do not do what one would expect
 
 
 def changed_by(line: CommandLine, whole: Config, part: str | None) -> Changed:

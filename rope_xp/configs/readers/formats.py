@@ -14,18 +14,11 @@ from rope_xp.types import Config, Values
 
 
 class Format(NamedTuple):
-    """A format of configs.
+    """A format of configs."""
 
-    Attributes
-    ----------
-    name : str
-        Its name in errors and in `RotaryEmbedding.describe`.
-    reader : str
-        The module and the function that read it. Modules are imported when they are first used. A format without a
-        reader has the keys of transformers.
-    """
-
-    name: str
+    name: str  # its name in errors and in `RotaryEmbedding.describe`
+    # The module and the function that read it. Modules are imported when they are first used. A format without a reader
+    # has the keys of transformers.
     reader: str = ""
 
     def as_config(self, keys: Keys, part: str | None) -> tuple[Values, Family] | None:
