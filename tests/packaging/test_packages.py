@@ -49,7 +49,9 @@ def metadata():
 def unpacked(tmp_path_factory):
     """The folder of the source archive."""
     with tarfile.open(SOURCES) as archive:
-        archive.extractall(tmp_path_factory.mktemp("sources"), filter="data")
+        if hasattr(tarfile, "data_filter"):  # Python 3.11 has it from its fourth release on
+            archive.extraction_filter = staticmethod(tarfile.data_filter)
+        archive.extractall(tmp_path_factory.mktemp("sources"))
     return next(tmp_path_factory.getbasetemp().glob("sources*/*"))
 
 
