@@ -201,6 +201,23 @@ def views_as_halves(*arrays: Any) -> list[Any] | None:
     return [x.view(f"V{x.shape[-1] // 2 * x.itemsize}") for x in arrays]
 
 
+def to_and_from_host(*like: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """Functions between arrays like these, in host memory, and NumPy arrays of the same memory."""
+    if libraries.is_host(like[0]):
+        return (lambda x: x), (lambda x: x)
+    torch, are_constant = sys.modules["torch"], not any([x.requires_grad for x in like])
+    return torch.Tensor.numpy if are_constant else (lambda x: x.detach().numpy()), torch.from_numpy
+
+
+def to_and_from_float32(like: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """Functions between arrays of 16 bits like this one and contiguous copies in float32. Overflow gives infinity."""
+    dtype = like.dtype
+    if libraries.is_host(like):
+        return (lambda x: x.astype("f4")), np.errstate(over="ignore")(lambda x: x.astype(dtype))
+    tensor = sys.modules["torch"].Tensor
+    return tensor.float, tensor.half if libraries.dtype_name(dtype) == "float16" else tensor.bfloat16
+
+
 def from_numpy(numbers: Array, like: object) -> Any:
     """A NumPy array as an array of the library of `like`, without a copy."""
     return numbers if libraries.is_host(like) else sys.modules["torch"].from_numpy(numbers)

@@ -11,11 +11,10 @@ rounded to float32 once, at the end. A row does not depend on the other rows of 
 digit 0 changes no bit, and no operation for tables is fused.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
-from itertools import product
+from itertools import groupby, product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -43,27 +42,63 @@ class RotationProgram(NamedTuple):
 
 
 class RowsProgram(NamedTuple):
-    """A rotation of few numbers in contiguous rows, by tables that all arrays share."""
+    """A rotation of few numbers in contiguous rows, by tables that all arrays share.
+
+    For few numbers, an operation of NumPy takes half the time of one of PyTorch, and a view of a tensor next to none.
+    Complex numbers need only one operation.
+    """
 
     rotation: Rotation
     inplace: bool
-    is_converted: bool
     table_shape: tuple[int, ...]
+    shapes: list[tuple[int, ...]]  # of the arrays
+    conversions: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None  # to float32, and back
+    to_host: Callable[[Any], Any]
+    from_host: Callable[[Any], Any]
 
     def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
         sin, cos = angles[0]
-        sin, cos = sin.reshape(self.table_shape), cos.reshape(self.table_shape)
-        rotate, tables = _of_rows(sin, cos, self.rotation)
-        if not self.is_converted:
-            return [rotate(x, *tables, x if self.inplace else None) for x in xs]
-        with np.errstate(over="ignore"):  # overflow gives infinity, as in other kernels
-            wide = [libraries.astype(x, sin.dtype) for x in xs]
-            rotated = [libraries.astype(rotate(each, *tables, each), x.dtype) for x, each in zip(xs, wide)]
+        is_complex = self.rotation.read == "interleaved"
+        rotate, tables = (self._complex, self._angles) if is_complex else (self._halves, self._signed)
+        of_rows = tables(sin, cos)
+        if self.conversions is None:
+            return [rotate(x, shape, of_rows, self.inplace) for x, shape in zip(xs, self.shapes)]
+        widened, narrowed = self.conversions
+        rotated = [narrowed(rotate(widened(x), shape, of_rows, True)) for x, shape in zip(xs, self.shapes)]
         if not self.inplace:
             return rotated
         for x, result in zip(xs, rotated):
             x[...] = result
         return list(xs)
+
+    def _angles(self, sin: Any, cos: Any) -> Any:
+        """Complex numbers."""
+        sin, cos = self.to_host(sin), self.to_host(cos)
+        angles = memory.complex_numbers(cos, -sin if self.rotation.inverse else sin)
+        return self.from_host(angles.reshape(self.table_shape))
+
+    def _signed(self, sin: Any, cos: Any) -> Any:
+        """Sines with the signs of both halves, and cosines."""
+        sin, cos = self.to_host(sin), self.to_host(cos)
+        signed = (sin, -sin) if self.rotation.inverse else (-sin, sin)
+        return np.concatenate(signed, -1).reshape((*self.table_shape[:-2], 2, -1)), cos.reshape(self.table_shape)
+
+    def _complex(self, x: Any, shape: tuple[int, ...], angles: Any, inplace: bool) -> Any:
+        numbers = memory.complex_view(x)
+        if numbers is None:  # of torch, memory that begins between two numbers
+            rotated = self._complex(x.clone(), shape, angles, True)
+            return x.copy_(rotated) if inplace else rotated
+        if not inplace:
+            return (numbers * angles).view(x.dtype)
+        numbers *= angles
+        return x
+
+    def _halves(self, x: Any, shape: tuple[int, ...], tables: Any, inplace: bool) -> Any:
+        (sines, cosines), halves = tables, self.to_host(x).reshape(shape)
+        products = halves[..., ::-1, :] * sines
+        rotated = np.multiply(halves, cosines, halves if inplace else None)
+        rotated += products
+        return x if inplace else self.from_host(rotated.reshape(x.shape))
 
 
 def prepare(
@@ -75,8 +110,25 @@ def prepare(
     (sin, _), *others = angles
     is_shared = all([each[0] is sin for each in others]) and len({x.dtype for x in xs}) == 1
     if is_shared and all([_are_few_rows(x, sin, rotation) for x in xs]):
-        return RowsProgram(rotation, inplace, xs[0].dtype != sin.dtype, tuple(sin.shape))
+        return _prepare_rows(xs, sin, rotation, inplace)
     return RotationProgram(rotation, inplace, [tuple(each[0].shape) for each in angles])
+
+
+def _prepare_rows(xs: Sequence[Any], sin: Any, rotation: Rotation, inplace: bool) -> RowsProgram:
+    """A program for arrays that are `_are_few_rows`."""
+    shapes = [tuple(x.shape) for x in (sin, *xs)]
+    if rotation.read == "half":
+        joined = [_joined(shape, sin.shape) for shape in shapes]
+        shapes = [(*shape[:-1], shape[-1] // sin.shape[-1], sin.shape[-1]) for shape in joined]
+    conversions = None if xs[0].dtype == sin.dtype else memory.to_and_from_float32(xs[0])
+    on_host = memory.to_and_from_host(*(xs if conversions is None else [sin]))
+    return RowsProgram(rotation, inplace, shapes[0], shapes[1:], conversions, *on_host)
+
+
+def _joined(shape: Sequence[int], table_shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape in which neighbouring axes are one if a table repeats over all of them, or over none."""
+    axes = groupby(zip(shape[:-1], table_shape[:-1]), lambda sizes: sizes[1] == 1)
+    return *[prod([size for size, _ in group]) for _, group in axes], shape[-1]
 
 
 def rotate_all(xs: Sequence[Array], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
@@ -103,8 +155,7 @@ def _rotate_few(x: Any, sin: Array, cos: Array, out: Any, rotation: Rotation) ->
         numbers = x
     with np.errstate(over="ignore") if converted else nullcontext():  # overflow gives infinity, as in other kernels
         if _are_few_rows(numbers, sin, rotation):
-            rotate, tables = _of_rows(sin, cos, rotation)
-            out[...] = rotate(numbers, *tables, None)
+            out[...] = _prepare_rows([numbers], sin, rotation, False).run([numbers], [(sin, cos)])[0]
             return
         first, second = _channels(numbers, rotation.read)
         sine_of_first, sine_of_second = (xp.subtract, xp.add) if not rotation.inverse else (xp.add, xp.subtract)
@@ -119,47 +170,6 @@ def _are_few_rows(x: Array, sin: Array, rotation: Rotation) -> bool:
     """Whether `x` is few numbers in contiguous rows, all of them rotated within their place."""
     is_whole = rotation.read == rotation.write and rotation.blocks == 1 and x.shape[-1] == 2 * sin.shape[-1]
     return is_whole and memory.is_contiguous(x) and 0 < prod(x.shape) <= FEW
-
-
-def _of_rows(sin: Any, cos: Any, rotation: Rotation) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """A function that rotates contiguous rows, and its tables: complex numbers, or signed sines and cosines.
-
-    It takes an array, the tables, and None or memory for the result, which may be the array.
-    """
-    if rotation.read == "interleaved":
-        return _rotate_complex, (memory.complex_numbers(cos, -sin if rotation.inverse else sin),)
-    signed = (sin, -sin) if rotation.inverse else (-sin, sin)
-    if not libraries.is_host(sin):
-        cat = sys.modules["torch"].cat
-        return _rotate_torch_halves, (cat(signed, -1), cat((cos, cos), -1))
-    sines = np.empty((*sin.shape[:-1], 2, sin.shape[-1]), sin.dtype)
-    sines[..., 0, :], sines[..., 1, :] = signed
-    return _rotate_host_halves, (sines, cos[..., None, :])
-
-
-def _rotate_complex(x: Any, angles: Any, out: Any) -> Any:
-    numbers = memory.complex_view(x)
-    if numbers is None:  # of torch, memory that begins between two numbers
-        rotated = _rotate_complex(x.clone(), angles, None)
-        return rotated if out is None else out.copy_(rotated)
-    if out is None:
-        return (numbers * angles).view(x.dtype)
-    numbers *= angles
-    return out
-
-
-def _rotate_host_halves(x: Any, sines: Any, cosines: Any, out: Any) -> Any:
-    shape = (*x.shape[:-1], 2, x.shape[-1] // 2)
-    halves = x.reshape(shape)
-    products = halves[..., ::-1, :] * sines
-    rotated = np.multiply(halves, cosines, out=None if out is None else out.reshape(shape))
-    np.add(rotated, products, out=rotated)
-    return rotated.reshape(x.shape) if out is None else out
-
-
-def _rotate_torch_halves(x: Any, sines: Any, cosines: Any, out: Any) -> Any:
-    products = x.roll(x.shape[-1] // 2, -1).mul_(sines)
-    return (x * cosines if out is None else x.mul_(cosines)).add_(products)  # as for many numbers, no fused operation
 
 
 def _channels(x: Array, layout: str) -> tuple[Any, Any]:
@@ -299,6 +309,11 @@ def sin_cos(positions: Any, frequencies: exact_phases.Frequencies) -> tuple[Any,
         Sine and cosine, float32.
     """
     tokens, fractions = integers_and_fractions(positions.reshape(-1))
+    shape = (*positions.shape, frequencies.pairs)
+    if len(tokens) == 1 and fractions is None:  # a decoding step
+        token = int(tokens[0])
+        sine, cosine = _angles_of_one(abs(token), frequencies.inv_freq)
+        return tuple([each.astype("f4").reshape(shape) for each in (-sine if token < 0 else sine, cosine)])
     sizes = np.abs(tokens).view(f"u{tokens.itemsize}")  # unsigned: the least integer has no positive counterpart
     negative = tokens < 0 if (tokens < 0).any() else None
     lows, (highs, row_of_high) = (sizes & _LARGEST_DIGIT).astype(np.intp), _numbers_and_indices(sizes >> _BITS)
@@ -319,7 +334,6 @@ def sin_cos(positions: Any, frequencies: exact_phases.Frequencies) -> tuple[Any,
             rest = fractions[block, None] * np.asarray(frequencies.inv_freq)
             angles = _added((np.sin(rest), np.cos(rest)), angles)
         sin[block], cos[block] = angles
-    shape = (*positions.shape, frequencies.pairs)
     return sin.reshape(shape), cos.reshape(shape)
 
 
@@ -341,6 +355,13 @@ def _angles(numbers: Any, inv_freq: tuple[float, ...], place: int) -> Any:
     high_table = _angles(highs, inv_freq, place + 1)
     lows = (numbers & _LARGEST_DIGIT).astype(np.intp)
     return np.stack(_added(np.take(high_table, row_of_high, axis=1), np.take(low_table, lows, axis=1)))
+
+
+def _angles_of_one(number: int, inv_freq: tuple[float, ...], place: int = 0) -> Any:
+    """Sine and cosine of one unsigned number whose last digit is at this place, "2 pairs"."""
+    angles = _digit_angles(inv_freq, place)[:, number & _LARGEST_DIGIT]
+    highs = number >> _BITS
+    return _added(_angles_of_one(highs, inv_freq, place + 1), angles) if highs else angles
 
 
 def _added(angles: Any, others: Any) -> tuple[Any, Any]:
