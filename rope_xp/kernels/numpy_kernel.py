@@ -133,7 +133,7 @@ def _joined(shape: Sequence[int], table_shape: Sequence[int]) -> tuple[int, ...]
 
 def rotate_all(xs: Sequence[Array], tables: Tables, rotation: Rotation, inplace: bool = False) -> list[Any]:
     """The same as `reference.rotate_all`. A new array has the memory order of its input."""
-    outs = [x if inplace else memory.empty_like(x) for x in xs]
+    outs = [x if inplace else memory.touched(memory.empty_like(x)) for x in xs]
     are_complex = rotation.read == rotation.write == "interleaved"
     for x, (sin, cos), out in zip(xs, tables, outs):
         rotate = _rotate_block if are_complex or prod(x.shape) > FEW else _rotate_few
