@@ -96,13 +96,11 @@ def _in_huge_pages(make: Callable[[Any], Any], given: Any) -> Any:
     start, end = -(-x.data_ptr() // HUGE_PAGE) * HUGE_PAGE, (x.data_ptr() + x.nbytes) // HUGE_PAGE * HUGE_PAGE
     if end > start:
         _advise(start, end - start, _MADV_HUGEPAGE)  # pyright: ignore[reportOptionalCall]
-        # This thread takes each page. Two threads that do would hinder each other.
-        np.frombuffer((ctypes.c_char * (end - start)).from_address(start), np.uint8)[::HUGE_PAGE] = 0
     return x
 
 
-def touched(x: Any) -> Any:
-    """The same new array, of NumPy with all its pages: a page that comes while numbers are computed empties the cache."""
+def touched(x: Any) -> Array:
+    """The same new array. NumPy takes its huge pages now: later, each would empty the cache of numbers in use."""
     if libraries.is_host(x) and x.nbytes >= 2 * HUGE_PAGE and x.flags.c_contiguous:
         x.reshape(-1).view(np.uint8)[::HUGE_PAGE] = 0
     return x
@@ -208,15 +206,19 @@ def views_as_halves(*arrays: Any) -> list[Any] | None:
     return [x.view(f"V{x.shape[-1] // 2 * x.itemsize}") for x in arrays]
 
 
-def to_and_from_host(*like: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+# Makes an array of another.
+Conversion = Callable[[Any], Any]
+
+
+def to_and_from_host(*like: Any) -> tuple[Conversion, Conversion]:
     """Functions between arrays like these, in host memory, and NumPy arrays of the same memory."""
     if libraries.is_host(like[0]):
-        return (lambda x: x), (lambda x: x)
+        return np.asarray, np.asarray
     torch, are_constant = sys.modules["torch"], not any([x.requires_grad for x in like])
     return torch.Tensor.numpy if are_constant else (lambda x: x.detach().numpy()), torch.from_numpy
 
 
-def to_and_from_float32(like: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+def to_and_from_float32(like: Array) -> tuple[Conversion, Conversion]:
     """Functions between arrays of 16 bits like this one and contiguous copies in float32. Overflow gives infinity."""
     dtype = like.dtype
     if libraries.is_host(like):

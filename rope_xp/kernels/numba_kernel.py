@@ -21,7 +21,7 @@ from rope_xp.arrays import libraries, memory, threads
 from rope_xp.arrays.signature import Plans
 from rope_xp.kernels import numba_pairs
 from rope_xp.kernels.numba_jobs import compiled_entry, fetch_and_add, numba_threads, pointer_to, source_stamp
-from rope_xp.kernels.numba_pairs import TAGS, copy, lanes_of, read, rotate_pairs, size_of, touch
+from rope_xp.kernels.numba_pairs import TAGS, copy, lanes_of, read, rotate_pairs, size_of
 from rope_xp.kernels.reference import Angles, Rotation
 from rope_xp.types import Array
 
@@ -33,9 +33,6 @@ BYTES_PER_PART = 2**18
 # Tables of this size are read from memory again for each group of heads. Measured: shorter ones stay in the cache, more
 # heads compete for the same lines of the cache, and fewer gain nothing.
 BYTES_OF_LONG_TABLES, HEADS_PER_GROUP = 2**19, 4
-# The system provides new memory when a page of it is first written. Measured: the pages of a part all at once take less
-# time than one by one between vectors. Smaller parts are seldom new memory.
-_BYTES_TO_TOUCH, _PAGE = 2**16, 2**12
 _ROWS_PER_RUN = 16  # how many rows one call of `_rotate_run` rotates, at most
 
 # A job is a list of words. It begins with:
@@ -269,57 +266,31 @@ def _copy_channels(tag, source, source_step, target, target_step, count):
 
 @numba.njit(error_model="numpy")
 def _rotate_run(tag, reads, writes, x, x_step, x_row, y, y_step, y_row, sin, sin_row, cos, cos_row, rows, width, sign):
-    """Rotate rows of pairs: as vectors if channels are contiguous, and the rest one by one."""
+    """Rotate rows of pairs: as vectors if channels are contiguous, the rest as shorter vectors and one by one."""
     size, lanes = size_of(tag), lanes_of(tag)
     wide = 64 // lanes
-    vectors = width // lanes * lanes if x_step == size and y_step == size else 0
+    contiguous = width if x_step == size and y_step == size else 0
     x_partner, x_step = (width * x_step, x_step) if reads else (x_step, 2 * x_step)
     y_partner, y_step = (width * y_step, y_step) if writes else (y_step, 2 * y_step)
     for _ in range(rows):
-        for j in range(0, vectors, lanes):
-            x_at, y_at = x + j * (size if reads else 2 * size), y + j * (size if writes else 2 * size)
-            if reads and writes:
-                rotate_pairs(
-                    tag, 0, 1, 1, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
-                )
-            elif reads:
-                rotate_pairs(
-                    tag, 0, 1, 0, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
-                )
-            elif writes:
-                rotate_pairs(
-                    tag, 0, 0, 1, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
-                )
-            else:
-                rotate_pairs(
-                    tag, 0, 0, 0, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
-                )
-        for j in range(vectors, width):
-            x_at, y_at = x + j * x_step, y + j * y_step
-            rotate_pairs(
-                tag, 1, 1, 1, x_at, x_at + x_partner, y_at, y_at + y_partner, sin + j * wide, cos + j * wide, sign
-            )
+        j = 0
+        while j + lanes <= contiguous:
+            x_at, y_at, sin_at, cos_at = x + j * x_step, y + j * y_step, sin + j * wide, cos + j * wide
+            rotate_pairs(tag, 0, reads, writes, x_at, x_partner, y_at, y_partner, sin_at, cos_at, sign)
+            j += lanes
+        if j + 8 <= contiguous:
+            x_at, y_at, sin_at, cos_at = x + j * x_step, y + j * y_step, sin + j * wide, cos + j * wide
+            rotate_pairs(tag, 8, reads, writes, x_at, x_partner, y_at, y_partner, sin_at, cos_at, sign)
+            j += 8
+        if j + 4 <= contiguous:
+            x_at, y_at, sin_at, cos_at = x + j * x_step, y + j * y_step, sin + j * wide, cos + j * wide
+            rotate_pairs(tag, 4, reads, writes, x_at, x_partner, y_at, y_partner, sin_at, cos_at, sign)
+            j += 4
+        while j < width:
+            x_at, y_at, sin_at, cos_at = x + j * x_step, y + j * y_step, sin + j * wide, cos + j * wide
+            rotate_pairs(tag, 1, reads, writes, x_at, x_partner, y_at, y_partner, sin_at, cos_at, sign)
+            j += 1
         x, y, sin, cos = x + x_row, y + y_row, sin + sin_row, cos + cos_row
-
-
-@numba.njit(error_model="numpy")
-def _touch_rows(job, record, start, stop):
-    """Write a byte into about each page of the rows of the result, from `start` to `stop`."""
-    axes = record + _RECORD
-    innermost = axes + 6 * (job[record + _AXES] - 1)
-    length, y_row = job[innermost], job[innermost + 2]
-    step = max(1, _PAGE // max(1, abs(y_row)))
-    # Runs of the innermost axis that lie in one page: all but the first are skipped.
-    runs = max(1, _PAGE // max(1, abs(job[innermost - 4]))) if innermost > axes else 1
-    while start < stop:
-        y, rest = job[job[record + _PLACE] + 1], start
-        for axis in range(innermost, axes - 1, -6):
-            y += rest % job[axis] * job[axis + 2]
-            rest //= job[axis]
-        rows = min(length - start % length, stop - start)
-        for row in range(0, rows, step):
-            touch(y + row * y_row)
-        start += rows * runs if rows == length else rows
 
 
 @numba.njit(error_model="numpy")
@@ -339,8 +310,6 @@ def _rotate_rows(tag, job, record, start, stop, nans, scratch):
     axes = record + _RECORD
     innermost = axes + 6 * (job[record + _AXES] - 1)
     x_row, y_row, sin_row, cos_row = job[innermost + 1], job[innermost + 2], job[innermost + 3], job[innermost + 4]
-    if is_moved and (stop - start) * dim * size >= _BYTES_TO_TOUCH:
-        _touch_rows(job, record, start, stop)
     needs_scratch = not is_moved and reads != writes
     # How many rows one call rotates, at most. It is 1 if each row has a position of its own.
     most = 1 if needs_scratch or job[innermost + 5] != 0 else _ROWS_PER_RUN

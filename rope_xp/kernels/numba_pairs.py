@@ -53,18 +53,6 @@ def copy(context: object, source: object, target: object, size: object) -> Any:
 
 
 @intrinsic
-def touch(context: object, address: object) -> Any:
-    """Write a byte at an address. The write is atomic, so that no compiler leaves it out."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        byte = ir.IntType(8)
-        builder.store_atomic(byte(0), builder.inttoptr(arguments[0], byte.as_pointer()), "monotonic", 1)
-        return context.get_dummy_value()
-
-    return types.void(types.intp), generate
-
-
-@intrinsic
 def size_of(context: Any, tag: Any) -> Any:
     """The size of a number in memory, in bytes."""
     return types.intp(tag), lambda context, builder, *_: context.get_constant(types.intp, tag.bitwidth // 8)
@@ -83,39 +71,40 @@ def rotate_pairs(
 ) -> Any:  # fmt: skip
     """Rotate one pair, or a vector of adjacent pairs. All are read before the first is written, so that y may be x.
 
-    `lanes` is 1 or, for a vector, 0. `reads` and `writes` are 1 if all first channels of the vector lie at an address,
-    and all second ones at the address of the partner. They are 0 if first and second channels alternate.
+    `lanes` is the number of pairs or, for the longest vector, 0. If `reads` or `writes`, all first channels of the
+    vector lie at an address, and all second ones in the distance of the partner. Else, first and second channels
+    alternate.
     """
     count = lanes.literal_value or _lanes(tag)
-    number, wide = _IN_MEMORY[tag], _IN_MEMORY[_arithmetic(tag)]
+    wide = _IN_MEMORY[_arithmetic(tag)]
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        x, x_partner, y, y_partner, sin, cos, sign = arguments[4:]
-        if reads.literal_value:
-            pair = [_load(builder, address, ir.VectorType(number, count)) for address in (x, x_partner)]
-        else:
-            both = _load(builder, x, ir.VectorType(number, 2 * count))
-            pair = [_shuffle(builder, both, both, range(start, 2 * count, 2)) for start in (0, 1)]
-        first, second = [_widen(builder, tag, each) for each in pair]
+        reads, writes, x, x_partner, y, y_partner, sin, cos, sign = arguments[2:]
+        x_partner, y_partner = builder.add(x, x_partner), builder.add(y, y_partner)
         sin, cos = [_load(builder, address, ir.VectorType(wide, count)) for address in (sin, cos)]
         signs = builder.insert_element(ir.Constant(sin.type, ir.Undefined), builder.sitofp(sign, wide), _INDEX(0))
         sin = builder.fmul(sin, _shuffle(builder, signs, signs, [0] * count))
-        rotated = builder.fsub(builder.fmul(first, cos), builder.fmul(second, sin))
-        partner = builder.fadd(builder.fmul(second, cos), builder.fmul(first, sin))
-        pair = _narrow(builder, tag, rotated, partner)
-        if writes.literal_value:
-            for each, address in zip(pair, (y, y_partner)):
-                _store(builder, each, address)
-        elif tag == _BFLOAT16:  # words of a pair each, on the little-endian machines that numba supports
-            words = ir.VectorType(ir.IntType(32), count)
-            one, other = [builder.zext(each, words) for each in pair]
-            _store(builder, builder.or_(one, builder.shl(other, _all(words, 16))), y)
-        else:
-            alternating = [lane // 2 + count * (lane % 2) for lane in range(2 * count)]
-            _store(builder, _shuffle(builder, *pair, alternating), y)
+
+        def rotate(reads_halves: bool, writes_halves: bool) -> None:
+            pair = _read(builder, _IN_MEMORY[tag], count, x, x_partner if reads_halves else None)
+            first, second = [_widen(builder, tag, each) for each in pair]
+            rotated = builder.fsub(builder.fmul(first, cos), builder.fmul(second, sin))
+            partner = builder.fadd(builder.fmul(second, cos), builder.fmul(first, sin))
+            pair = _narrow(builder, tag, rotated, partner)
+            _write(builder, tag, pair, y, y_partner if writes_halves else None)
+
+        if count == 1:
+            rotate(True, True)
+            return context.get_dummy_value()
+        with builder.if_else(reads) as branches:
+            for branch, reads_halves in zip(branches, (True, False)):
+                with branch, builder.if_else(writes) as inner:
+                    for each, writes_halves in zip(inner, (True, False)):
+                        with each:
+                            rotate(reads_halves, writes_halves)
         return context.get_dummy_value()
 
-    return types.void(tag, lanes, reads, writes, *[types.intp] * 7), generate
+    return types.void(tag, lanes, types.boolean, types.boolean, *[types.intp] * 7), generate
 
 
 _INDEX = ir.IntType(32)
@@ -141,6 +130,29 @@ def _load(builder: Any, address: Any, kind: Any) -> Any:
 
 def _store(builder: Any, value: Any, address: Any) -> None:
     builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=1)
+
+
+def _read(builder: Any, number: Any, count: int, address: Any, partner: Any) -> list[Any]:
+    """The first and the second channels of pairs, which alternate in memory if there is no address of the partner."""
+    if partner is not None:
+        return [_load(builder, each, ir.VectorType(number, count)) for each in (address, partner)]
+    both = _load(builder, address, ir.VectorType(number, 2 * count))
+    return [_shuffle(builder, both, both, range(start, 2 * count, 2)) for start in (0, 1)]
+
+
+def _write(builder: Any, tag: Any, pair: list[Any], address: Any, partner: Any) -> None:
+    """The inverse of `_read`."""
+    count = pair[0].type.count
+    if partner is not None:
+        for each, its in zip(pair, (address, partner)):
+            _store(builder, each, its)
+    elif tag == _BFLOAT16:  # words of a pair each, on the little-endian machines that numba supports
+        words = ir.VectorType(ir.IntType(32), count)
+        one, other = [builder.zext(each, words) for each in pair]
+        _store(builder, builder.or_(one, builder.shl(other, _all(words, 16))), address)
+    else:
+        alternating = [lane // 2 + count * (lane % 2) for lane in range(2 * count)]
+        _store(builder, _shuffle(builder, *pair, alternating), address)
 
 
 def _shuffle(builder: Any, one: Any, other: Any, lanes: Sequence[int]) -> Any:

@@ -11,7 +11,7 @@ rounded to float32 once, at the end. A row does not depend on the other rows of 
 digit 0 changes no bit, and no operation for tables is fused.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from itertools import groupby, product
@@ -52,9 +52,9 @@ class RowsProgram(NamedTuple):
     inplace: bool
     table_shape: tuple[int, ...]
     shapes: list[tuple[int, ...]]  # of the arrays
-    conversions: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None  # to float32, and back
-    to_host: Callable[[Any], Any]
-    from_host: Callable[[Any], Any]
+    conversions: tuple[memory.Conversion, memory.Conversion] | None  # to float32, and back
+    to_host: memory.Conversion
+    from_host: memory.Conversion
 
     def run(self, xs: Sequence[Any], angles: Angles) -> list[Any]:
         sin, cos = angles[0]
@@ -71,14 +71,12 @@ class RowsProgram(NamedTuple):
             x[...] = result
         return list(xs)
 
-    def _angles(self, sin: Any, cos: Any) -> Any:
-        """Complex numbers."""
+    def _angles(self, sin: Array, cos: Array) -> Array:
         sin, cos = self.to_host(sin), self.to_host(cos)
         angles = memory.complex_numbers(cos, -sin if self.rotation.inverse else sin)
         return self.from_host(angles.reshape(self.table_shape))
 
-    def _signed(self, sin: Any, cos: Any) -> Any:
-        """Sines with the signs of both halves, and cosines."""
+    def _signed(self, sin: Any, cos: Any) -> tuple[Any, Any]:
         sin, cos = self.to_host(sin), self.to_host(cos)
         signed = (sin, -sin) if self.rotation.inverse else (-sin, sin)
         return np.concatenate(signed, -1).reshape((*self.table_shape[:-2], 2, -1)), cos.reshape(self.table_shape)
@@ -295,18 +293,9 @@ def prepare_tables(positions: Array, frequencies: exact_phases.Frequencies, scal
 
 
 def sin_cos(positions: Any, frequencies: exact_phases.Frequencies) -> tuple[Any, Any]:
-    """The same as `exact_phases.sin_cos` in float32, for NumPy positions and frequencies given as floats.
+    """`exact_phases.sin_cos` in float32, "*batch seq pairs", of NumPy positions "*batch seq".
 
-    Parameters
-    ----------
-    positions : array, "*batch seq"
-    frequencies : Frequencies
-        On one axis, "pairs", in radians per position.
-
-    Returns
-    -------
-    (array, array), "*batch seq pairs"
-        Sine and cosine, float32.
+    The frequencies are floats on one axis, in radians per position.
     """
     tokens, fractions = integers_and_fractions(positions.reshape(-1))
     shape = (*positions.shape, frequencies.pairs)

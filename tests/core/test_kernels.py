@@ -103,7 +103,9 @@ def assert_in_place_is_the_same(xp, whole, cut, rotate, rotate_inplace):
 def problems(draw, layout):
     """A part of the width, which begins anywhere and falls into blocks, and axes in any order, some of them empty."""
     blocks = draw(st.integers(1, 3)) if layout == "half" else 1
-    pairs, first, rest = blocks * draw(st.integers(1, 4)), draw(st.integers(0, 3)), draw(st.integers(0, 3))
+    # 29 pairs are a vector of each length, and one more.
+    of_block = draw(st.integers(1, 4) | st.sampled_from([8, 12, 13, 29]))
+    pairs, first, rest = blocks * of_block, draw(st.integers(0, 3)), draw(st.integers(0, 3))
     dim = (first + 2 * pairs + rest + 1) // 2 * 2
     heads, of_heads = draw(st.integers(1, 3)), draw(st.booleans())
     others = [("other", size) for size in draw(st.lists(st.integers(0, 4), max_size=2))]

@@ -240,7 +240,9 @@ kernels/numba_sincos.py
 kernels/numpy_kernel.py
     a low digit without its table: (sizes & _LARGEST_DIGIT) ==> (sizes & _LARGEST_DIGIT - 1)
     the angle of a negative position not negated: -angles[0], angles[0] ==> angles[0], angles[0]
-    digits of the place below: place + 1) ==> place)
+    digits of the place below: _angles(highs, inv_freq, place + 1) ==> _angles(highs, inv_freq, place)
+    digits of one number, of the place below: _angles_of_one(highs, inv_freq, place + 1)
+        ==> _angles_of_one(highs, inv_freq, place)
     fractions left out: _added((np.sin(rest) ==> (np.sin(0 * rest) + angles[0], angles[1]) or _added((np.sin(rest)
 kernels/tables.py
     divided by the attention factor once: (sin / factor / factor, cos / factor / factor)
