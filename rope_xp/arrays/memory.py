@@ -76,12 +76,12 @@ def functions(x: Any, size: int | None = None) -> Functions:
         )
     torch = sys.modules["torch"]
     empty_like, empty_float32 = torch.empty_like, partial(torch.empty, dtype=torch.float32, device=x.device)
-    if _advise is not None and x.is_cpu and (x.nbytes if size is None else size) > LARGE:
+    if _advise is not None and x.is_cpu and (x.nbytes if size is None else size) >= LARGE:
         empty_like, empty_float32 = partial(_in_huge_pages, empty_like), partial(_in_huge_pages, empty_float32)
     return Functions(empty_like, empty_float32, _addresses_of_tensors, torch.Tensor.contiguous)
 
 
-# The allocator of glibc takes fresh memory for every array above this size, and PyTorch does not ask for huge pages: a
+# From this size on, the allocator of glibc takes fresh memory for every array. PyTorch does not ask for huge pages: a
 # fault for each 4 kB then costs more than the rotation. NumPy asks itself.
 LARGE, HUGE_PAGE = 2**25, 2**21  # bytes
 _MADV_HUGEPAGE = 14
@@ -225,6 +225,23 @@ def to_and_from_float32(like: Array) -> tuple[Conversion, Conversion]:
         return (lambda x: x.astype("f4")), np.errstate(over="ignore")(lambda x: x.astype(dtype))
     tensor = sys.modules["torch"].Tensor
     return tensor.float, tensor.half if libraries.dtype_name(dtype) == "float16" else tensor.bfloat16
+
+
+def widen(numbers: Any, wide: Any) -> None:
+    """Write numbers of 16 bits into contiguous memory of float32.
+
+    NumPy converts each number of float16 by itself. Four passes of integers and one product take a fifth of the time:
+    they move the bits to their places in float32, whose exponents are greater by 112.
+    """
+    if isinstance(numbers, np.ndarray) and numbers.dtype == np.float16 and numbers.dtype.isnative:
+        bits = wide.view(np.int32)
+        bits[...] = numbers.view(np.int16)
+        np.left_shift(bits, 13, out=bits)
+        np.bitwise_and(bits, ~0x70001FFF, out=bits)  # copies of the sign, beside the sign itself
+        np.multiply(wide, np.float32(2.0**112), out=wide)
+        if wide.min() > -(2.0**16) and wide.max() < 2.0**16:  # neither infinite nor NaN
+            return
+    wide[...] = numbers
 
 
 def from_numpy(numbers: Array, like: object) -> Any:

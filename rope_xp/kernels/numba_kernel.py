@@ -30,9 +30,6 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 # The size of the parts that threads take, in bytes of x. Large arrays have larger parts, up to four times this size:
 # measured, they are faster in memory.
 BYTES_PER_PART = 2**18
-# Tables of this size are read from memory again for each group of heads. Measured: shorter ones stay in the cache, more
-# heads compete for the same lines of the cache, and fewer gain nothing.
-BYTES_OF_LONG_TABLES, HEADS_PER_GROUP = 2**19, 4
 _ROWS_PER_RUN = 16  # how many rows one call of `_rotate_run` rotates, at most
 
 # A job is a list of words. It begins with:
@@ -183,7 +180,7 @@ def _record(kind: str, x: Array, y: Array, angles: tuple[Any, ...], rotation: Ro
     steps = [memory.steps(each) for each in (x, y, *(positions or (sin, cos)))]
     fixed = (0,) * len(leading)
     of_angles = (fixed, fixed, steps[2]) if positions else (*steps[2:], fixed)
-    axes = _grouped(_axes(leading, given, (*steps[:2], *of_angles)), 2 * width * sin.itemsize)
+    axes = _axes(leading, given, (*steps[:2], *of_angles))
     rows = prod(leading)
     size = rows * dim * BYTES[kind]
     words = {
@@ -224,20 +221,6 @@ def _axes(shape: Sequence[int], given: Sequence[int], steps: Sequence[Sequence[i
             found = (axes.pop()[0] * found[0], *found[1:])
         axes.append(found)
     return axes or [(1, 0, 0, 0, 0, 0)]
-
-
-def _grouped(axes: list[tuple[int, ...]], row_size: int) -> list[tuple[int, ...]]:
-    """Axes with heads in groups, of which each row of long tables serves all, if the sequence is innermost.
-
-    `row_size` is that of a row of both tables, in bytes.
-    """
-    if len(axes) < 2 or any(axes[-2][3:]) or not any(axes[-1][3:]):
-        return axes
-    *outer, (count, *steps), sequence = axes
-    if sequence[0] * row_size < BYTES_OF_LONG_TABLES or count % HEADS_PER_GROUP:
-        return axes
-    groups = (count // HEADS_PER_GROUP, *[HEADS_PER_GROUP * step for step in steps])
-    return [*outer, groups, sequence, (HEADS_PER_GROUP, *steps)]
 
 
 def _launch(kind: str, records: list[list[int]], place: int, inplace: bool) -> _Launch:

@@ -208,7 +208,7 @@ def _rotate_parts(x: Any, tables: Sequence[Any], like: Any, out: Any, rotation: 
         if x.dtype == like.dtype:
             _rotate_part(numbers, tables_of_part, rotated, products, rotation)
             continue
-        wide[...] = numbers
+        memory.widen(numbers, wide)
         _rotate_part(wide, tables_of_part, wide, products, rotation)
         with np.errstate(over="ignore"):  # overflow gives infinity, as in the other kernels
             rotated[...] = wide

@@ -219,7 +219,6 @@ kernels/numba_kernel.py
         ==> if 0 <= row <= job[record + _TABLE_ROWS]:
     one row of memory for all threads: job[_MEMORY_WORDS] * fetch_and_add(address + 8 * _THREADS)
         ==> 0 * fetch_and_add(address + 8 * _THREADS)
-    groups of heads that overlap: HEADS_PER_GROUP * step ==> step
     axes in one that differ in y: zip(axes[-1][1:], found[1:]) ==> zip(axes[-1][1:2], found[1:2])
 kernels/numba_pairs.py
     bfloat16 cut off in place of rounded: _all(words, 0x7FFF) ==> _all(words, 0)
