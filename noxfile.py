@@ -421,14 +421,16 @@ def benchmarks(session):
     """Accuracy at few positions, with a bound for rope_xp; speed with small arrays, all with right results."""
     python = with_all(session)
     python("benchmarks/accuracy.py", "--quick", "--out", f"{session.create_tmp()}/accuracy.md")
+    python("benchmarks/widths.py", "--quick", "--out", f"{session.create_tmp()}/widths.md")
     python("benchmarks/speed.py", "--quick", "--out", f"{session.create_tmp()}/speed.md")
 
 
 @rest(name="gpu-dry")
 def gpu_dry(session):
-    """The programme for a GPU, small and on the CPU: `python benchmarks/gpu.py` is ready to run where there is one."""
+    """The programme for a GPU, small and on the CPU, ready to run where there is one; the kernel compiled for a GPU."""
     python = with_all(session)
     python("benchmarks/gpu.py", "--dry", "--out", f"{session.create_tmp()}/gpu.md")
+    python("benchmarks/gpu_compiled.py", "--quick", "--out", f"{session.create_tmp()}/gpu-compiled.md")
 
 
 @rest

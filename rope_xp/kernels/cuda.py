@@ -40,7 +40,8 @@ if torch.cuda.is_available() and not INTERPRETED:
     except Exception as problem:
         raise ImportError(f"Triton cannot launch kernels here: {problem}") from problem
 
-WARPS = 4
+# The threads of a program: 4 warps, which have 64 threads each on most GPUs of AMD.
+WARPS, WARP_SIZE = 4, 64 if torch.version.hip else 32
 # A Triton program is one instance of the kernel. It loads sines and cosines once and rotates up to HEADS heads by them.
 # Loading them costs as much as reading and writing one bfloat16 head. With fewer than PROGRAMS programs a device would
 # be partly idle, so a program then rotates fewer heads.
@@ -335,7 +336,7 @@ def _launch(
     pairs = table.shape[-1]
     padded: Any = triton.next_power_of_2(pairs)
     # The number of rows that gives each thread of a program 16 bytes of the first channels and 16 of the second.
-    rows = max(1, 32 * WARPS * (16 // first.dtype.itemsize) // padded)
+    rows = max(1, WARP_SIZE * WARPS * (16 // first.dtype.itemsize) // padded)
     source = "tables" if len(others) == 1 else "rows" if table.dtype.is_floating_point else "frequencies"
     bits = 0 if source != "frequencies" else 64 if first.dtype == torch.float64 else 32
     tasks, units, programs = [], [], 0
