@@ -16,8 +16,7 @@ from rope_xp.configs.block import block_of, embedding_of
 from rope_xp.configs.families.family import COMMON_DEFAULTS, Axes, Family
 from rope_xp.configs.families.indexers import INDEXERS, has_indexer, indexer_of, note_on_indexer, read_indexer
 from rope_xp.configs.families.indexers import PART as INDEXER
-from rope_xp.configs.families.model_types import FAMILIES
-from rope_xp.configs.families.model_types_of_axes import axis_names
+from rope_xp.configs.families.model_types import FAMILIES, axis_names
 from rope_xp.configs.key_owners import families_with, remarks_on_widths
 from rope_xp.configs.keys import (
     BASE_KEYS,
