@@ -8,11 +8,11 @@ the source of each (`tests/goldens/configs.json`). `Family` documents the fields
 
 from typing import Any
 
-from rope_xp.configs.families import layer_types as types
-from rope_xp.configs.families import special_rules as rules
+from rope_xp.configs import layers as types
 from rope_xp.configs.families.family import (
     INTERLEAVED,
     LATENT,
+    NO_ROPE_LAYERS,
     QUOTIENT,
     TO_HALF,
     Axes,
@@ -22,8 +22,20 @@ from rope_xp.configs.families.family import (
     LayerType,
     Pairing,
     Quirks,
+    YarnInLogarithms,
+    any_fraction,
+    fraction_of_hidden_state,
+    fraction_of_latent,
+    frequencies_of_dinov3,
+    frequencies_of_esmfold2,
+    head_dim_of_audio,
+    head_dim_of_sliding_latent,
+    trained_frequencies,
+    width_of_clvp,
+    width_of_gptj,
+    width_of_phi,
 )
-from rope_xp.configs.families.layer_types import every, listed_at, no_rope_layers, sliding_only
+from rope_xp.configs.layers import every, listed_at, sliding_only
 from rope_xp.types import Values
 
 HEADS = "head_dim | hidden_size/num_heads | hidden_size/num_attention_heads"
@@ -84,7 +96,7 @@ MODERNBERT = full_and_sliding(
 )
 DOTS3_NOTE = {
     **bases(full_attention=80_000_000.0, indexed_attention=80_000_000.0),
-    "sliding_attention": of_type(rules.head_dim_of_sliding_latent, rope_theta=50_000.0, key="swa_rope_theta"),
+    "sliding_attention": of_type(head_dim_of_sliding_latent, rope_theta=50_000.0, key="swa_rope_theta"),
 }
 SLIDING_PATTERN = every(6, "sliding_window_pattern")
 NOT_SCALED = full_and_sliding(sliding=of_type(scaled=False))
@@ -138,7 +150,7 @@ ROWS: dict[str, Family] = {
     ),
     "phi3small": Family(dict(rope_theta=1_000_000.0), QUOTIENT, quirks=Quirks(base_keys=("rope_embedding_base",))),
     "phi-msft": Family(
-        head_dim="n_embd/n_head", quirks=Quirks(rotated_width=rules.width_of_phi, ignored_keys=("flash_rotary",))
+        head_dim="n_embd/n_head", quirks=Quirks(rotated_width=width_of_phi, ignored_keys=("flash_rotary",))
     ),
     "hf_olmo llada": Family(
         dict(rope=False),
@@ -169,7 +181,7 @@ ROWS: dict[str, Family] = {
     ),
     # Families with their own scaling rules. `remote.py` reads their keys.
     "git grok-1 grok1": Family(
-        dict(head_dim=128), quirks=Quirks(rules={"yarn_linear": "yarn", "yarn_log": rules.YarnInLogarithms})
+        dict(head_dim=128), quirks=Quirks(rules={"yarn_linear": "yarn", "yarn_log": YarnInLogarithms})
     ),
     # Families with a default rotary block.
     "apertus": Family(block(**LLAMA3, rope_theta=12_000_000.0, factor=8.0)),
@@ -207,7 +219,7 @@ ROWS: dict[str, Family] = {
     ),
     "moonshine_streaming": Family(block(rope_theta=10_000.0, partial_rotary_factor=0.8), pairing=INTERLEAVED),
     "gptj codegen": Family(
-        {}, f"{QUOTIENT} | n_embd/n_head", INTERLEAVED, quirks=Quirks(base_keys=(), rotated_width=rules.width_of_gptj)
+        {}, f"{QUOTIENT} | n_embd/n_head", INTERLEAVED, quirks=Quirks(base_keys=(), rotated_width=width_of_gptj)
     ),
     "roformer": Family({}, QUOTIENT, INTERLEAVED, quirks=Quirks(base_keys=(), ignored_keys=("rotary_value",))),
     "qwen2_5_omni_dit": Family(dict(head_dim=64), pairing=TO_HALF),  # only the first head is rotated
@@ -228,14 +240,14 @@ ROWS: dict[str, Family] = {
         ),
         LATENT,
         Pairing("interleaved_to_half", key_decides=True),
-        quirks=Quirks(ignored_in_block=ATTENTION_TEMPERATURE, only_fraction=rules.fraction_of_latent),
+        quirks=Quirks(ignored_in_block=ATTENTION_TEMPERATURE, only_fraction=fraction_of_latent),
     ),
     "bailing_hybrid": Family(
         dict(rope_theta=6_000_000.0, qk_rope_head_dim=64),
         LATENT,
         TO_HALF,
         Layers(every(6, "layer_group_size", other="linear_attention"), rotated=types.latent_only),
-        quirks=Quirks(only_fraction=rules.any_fraction, redundant_keys=("rope_theta",)),
+        quirks=Quirks(only_fraction=any_fraction, redundant_keys=("rope_theta",)),
     ),
     "mistral_large4_text": Family(
         dict(
@@ -246,8 +258,8 @@ ROWS: dict[str, Family] = {
         ),
         LATENT,
         TO_HALF,
-        Layers(listed=no_rope_layers()),
-        quirks=Quirks(inv_freq=rules.trained_frequencies),
+        Layers(listed=NO_ROPE_LAYERS),
+        quirks=Quirks(inv_freq=trained_frequencies),
     ),
     "dots3_note_text": Family(
         dict(qk_rope_head_dim=64),
@@ -255,7 +267,7 @@ ROWS: dict[str, Family] = {
         TO_HALF,
         Layers(types.dots3_note, DOTS3_NOTE),
         quirks=Quirks(
-            only_fraction=rules.any_fraction,
+            only_fraction=any_fraction,
             scales_softmax=False,
             ignored_keys=("qk_rope_head_dim", "swa_qk_rope_head_dim"),
         ),
@@ -393,9 +405,9 @@ ROWS: dict[str, Family] = {
         layers=Layers(every(4, "sliding_window_pattern"), rotated=sliding_only(unless_null="sliding_window"))
     ),
     "llama4_text": Family(
-        dict(rope_theta=500_000.0, head_dim=128), pairing=INTERLEAVED, layers=Layers(listed=no_rope_layers())
+        dict(rope_theta=500_000.0, head_dim=128), pairing=INTERLEAVED, layers=Layers(listed=NO_ROPE_LAYERS)
     ),
-    "smollm3": Family(dict(rope_theta=2_000_000.0), layers=Layers(listed=no_rope_layers())),
+    "smollm3": Family(dict(rope_theta=2_000_000.0), layers=Layers(listed=NO_ROPE_LAYERS)),
     "granite_swa granitemoe_swa": Family(layers=Layers(listed=LayerList("layer_rope_theta", bases=True))),
     "muse_glimmer_text": Family(dict(head_dim=128), layers=ZEROS_ARE_NOT_ROTATED),
     "muse_spark_text": Family(
@@ -433,7 +445,7 @@ ROWS: dict[str, Family] = {
         dict(use_rotary_embedding=True),
         QUOTIENT,
         layers=Layers(only_if=("use_rotary_embedding", True, False)),
-        quirks=Quirks(base_keys=(), rotated_width=rules.width_of_clvp),
+        quirks=Quirks(base_keys=(), rotated_width=width_of_clvp),
     ),
     # Text with images, whose tokens have several positions.
     "qwen2_vl_text qwen2_5_vl_text qwen2_5_omni_text qwen2_5_omni_talker": Family(
@@ -506,18 +518,18 @@ ROWS: dict[str, Family] = {
         "hidden_size",
         INTERLEAVED,
         axes=Axes("axial_interleaved", 2),
-        quirks=Quirks(only_fraction=rules.fraction_of_hidden_state),
+        quirks=Quirks(only_fraction=fraction_of_hidden_state),
     ),
     # Class and register tokens are not rotated.
     "dinov3_vit sapiens2 eomt_dinov3": Family(
-        dict(rope_theta=100.0), QUOTIENT, quirks=Quirks(inv_freq=rules.frequencies_of_dinov3)
+        dict(rope_theta=100.0), QUOTIENT, quirks=Quirks(inv_freq=frequencies_of_dinov3)
     ),
     # Other positions.
-    "esmfold2_atom_encoder": Family(quirks=Quirks(inv_freq=rules.frequencies_of_esmfold2)),
+    "esmfold2_atom_encoder": Family(quirks=Quirks(inv_freq=frequencies_of_esmfold2)),
     # The two positions of a token are its time multiplied by its window, and by its frame.
     "musicflamingo": Family(
         dict(rope_theta=1_200.0, partial_rotary_factor=0.2),
-        rules.head_dim_of_audio,
+        head_dim_of_audio,
         INTERLEAVED,
         axes=Axes("axial", 2, fraction_of_each=True),
     ),

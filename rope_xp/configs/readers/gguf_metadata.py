@@ -15,9 +15,9 @@ import numpy as np
 
 from rope_xp.arrays import checks
 from rope_xp.configs import engines
-from rope_xp.configs.families.family import LATENT, Axes, Family, Layers, LayerType, Pairing, Quirks
-from rope_xp.configs.families.layer_types import no_rope_layers, sliding_only
+from rope_xp.configs.families.family import LATENT, NO_ROPE_LAYERS, Axes, Family, Layers, LayerType, Pairing, Quirks
 from rope_xp.configs.keys import MAX_SIZE, ORIGINAL, Keys, comma_separated
+from rope_xp.configs.layers import sliding_only
 from rope_xp.configs.readers.params_json import require_text
 from rope_xp.configs.writers import gguf_architectures as gguf
 from rope_xp.errors import wrong_type, wrong_value
@@ -358,7 +358,7 @@ def _family(metadata: Metadata) -> Family:
         {"rope_theta": None},
         head_dim=LATENT if metadata.is_latent else "head_dim",
         pairing=Pairing(gguf.gguf_layout(metadata.keys.mapping) or ""),
-        layers=Layers(listed=no_rope_layers()),
+        layers=Layers(listed=NO_ROPE_LAYERS),
         axes=None if order is None else Axes(order, any_order=True),
         quirks=Quirks(rules={FactorScaling.rope_type: FactorScaling}),
     )

@@ -3,8 +3,7 @@
 from typing import Any
 
 from rope_xp.arrays import checks
-from rope_xp.configs.families.family import INTERLEAVED, LATENT, QUOTIENT, TO_HALF, Axes, Family, Layers
-from rope_xp.configs.families.layer_types import no_rope_layers
+from rope_xp.configs.families.family import INTERLEAVED, LATENT, NO_ROPE_LAYERS, QUOTIENT, TO_HALF, Axes, Family, Layers
 from rope_xp.configs.keys import ORIGINAL, Keys
 from rope_xp.configs.readers.params_json import require_text, value_or_default
 from rope_xp.errors import wrong_value
@@ -12,7 +11,7 @@ from rope_xp.types import Values
 
 KINDS = {"rope": "one position axis", "mrope": "several", "yarn": "YaRN", "none": "not rotated"}
 LATENT_KINDS = {"rope": "no scaling", "yarn": "YaRN"}
-LAYERS = Layers(listed=no_rope_layers())
+LAYERS = Layers(listed=NO_ROPE_LAYERS)
 TEXT = Family(head_dim=f"head_dim | {QUOTIENT}", layers=LAYERS)
 LATENT_TEXT = Family(head_dim=LATENT, pairing=TO_HALF, layers=LAYERS)
 

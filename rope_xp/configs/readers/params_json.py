@@ -3,8 +3,7 @@
 from typing import Any
 
 from rope_xp.arrays import checks
-from rope_xp.configs.families.family import INTERLEAVED, LATENT, Axes, Family, Layers
-from rope_xp.configs.families.layer_types import no_rope_layers
+from rope_xp.configs.families.family import INTERLEAVED, LATENT, NO_ROPE_LAYERS, Axes, Family, Layers
 from rope_xp.configs.keys import ORIGINAL, Keys, require_spelling
 from rope_xp.errors import wrong_value
 from rope_xp.types import Config, Values
@@ -12,7 +11,7 @@ from rope_xp.types import Config, Values
 # Keys that only Llama 4 has.
 LLAMA4_KEYS = {"moe_args", "nope_layer_interval", "attention_chunk_size", "use_qk_norm", "rope_high_freq_factor"}
 
-TEXT = Family(pairing=INTERLEAVED, layers=Layers(listed=no_rope_layers()))
+TEXT = Family(pairing=INTERLEAVED, layers=Layers(listed=NO_ROPE_LAYERS))
 LATENT_TEXT = Family(head_dim=LATENT, pairing=INTERLEAVED)
 # The encoder of Pixtral: the even frequencies are for the height, the odd ones for the width.
 VISION = Family(pairing=INTERLEAVED, axes=Axes("even_odd", 2))
