@@ -10,8 +10,7 @@ from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.configs.keys import MAX_SIZE, Keys
 from rope_xp.configs.layers import layers_of, nested_by, types_of
 from rope_xp.configs.parts import part_of
-from rope_xp.configs.readers.formats import format_of, with_mlx_rule
-from rope_xp.configs.readers.source import mapping_of
+from rope_xp.configs.readers.formats import format_of, mapping_of, with_mlx_rule
 from rope_xp.explanation import Explanation
 from rope_xp.reports import Report, Section
 from rope_xp.types import Config, Values
@@ -82,7 +81,7 @@ def _without_long_lists(mapping: Config) -> Values:
 def _types(mapping: Config, part: str | None) -> tuple[list[str] | None, list[str]]:
     """The type of each layer, empty if it has none, or None if their number is unknown; and the names of all types."""
     form = format_of(mapping)
-    if form is not None and form.reader:
+    if form is not None and form.readers:
         translated = form.as_config(Keys("the mapping", mapping), part)
         if translated is None:
             return None, []

@@ -207,12 +207,13 @@ class Keys:
             raise wrong_value(f"{name} must be below 2**53; got {value}")
         return default if value is None else checks.count(name, value)
 
-    def number(self, name: str, default: float) -> Any:
-        """The value, or the default if the key is missing or null."""
+    def get_or_assume(self, name: str, row: str, default: object, source: str = "") -> Any:
+        """The value, or a default, which is recorded, if the key is missing or null."""
         value = self.get(name)
-        if value is None:
-            self.assume("", name)
-        return default if value is None else value
+        if value is not None:
+            return value
+        self.assume(row, name, source)
+        return default
 
     def list_of(self, name: str) -> list[Any]:
         """A list; empty if the key is missing or null."""

@@ -30,9 +30,17 @@ from rope_xp.configs.keys import (
 from rope_xp.configs.layers import LayerConfig, is_rotated, label_of, layer_type_of
 from rope_xp.configs.parts import DEFAULTS_IN_COMPOSITE, part_of, path_to, sub_configs
 from rope_xp.configs.readers.flags import CommandLine, changed_by, command_line, metadata_of
-from rope_xp.configs.readers.formats import GGUF, Format, format_of, is_stated_about_positions, with_mlx_rule
+from rope_xp.configs.readers.formats import (
+    GGUF,
+    Format,
+    check_size,
+    file_of,
+    format_of,
+    is_stated_about_positions,
+    mapping_of,
+    with_mlx_rule,
+)
 from rope_xp.configs.readers.remote import NOT_ROTARY, UNROTATED, set_known_keys, variant_of
-from rope_xp.configs.readers.source import check_size, file_of, mapping_of
 from rope_xp.configs.upstream import as_transformers, remarks
 from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF
 from rope_xp.embedding import RotaryEmbedding
@@ -159,7 +167,7 @@ def _from_mapping(
     if form is None:
         return _of_transformers(whole, part, layout, strict, choice)
     try:
-        if not form.reader:
+        if not form.readers:
             return _of_transformers(with_mlx_rule(whole), part, layout, strict, choice)
         return _of_format(form, whole, part, layout, strict, choice, betas or {})
     except (TypeError, ValueError) as error:

@@ -32,7 +32,7 @@ from rope_xp.configs.families import model_types
 from rope_xp.configs.families.family import COMMON_DEFAULTS
 from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.configs.parts import PARTS
-from rope_xp.configs.readers.source import mapping_of
+from rope_xp.configs.readers.formats import mapping_of
 from rope_xp.frequencies import geometric
 from rope_xp.provenance import Provenance, with_provenance
 

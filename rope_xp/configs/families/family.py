@@ -218,7 +218,7 @@ def frequencies_of_esmfold2(keys: Keys, head_dim: int, base: float) -> Any:
     """Four position axes: the coordinates x, y and z in angstrom, and an index. All other pairs are not rotated."""
     each, index = keys.count("num_spatial_rope_pairs_per_axis", 2), keys.count("num_uid_rope_pairs", 10)
     spatial, of_index = (
-        checks.at_least(key, keys.number(key, default), 1.0)
+        checks.at_least(key, keys.get_or_assume(key, "", default), 1.0)
         for key, default in (("spatial_rope_base_frequency", 20.0), ("uid_rope_base_frequency", 10_000.0))
     )
     pairs = head_dim // 2

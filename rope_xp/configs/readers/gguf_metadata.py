@@ -18,7 +18,6 @@ from rope_xp.configs import engines
 from rope_xp.configs.families.family import LATENT, NO_ROPE_LAYERS, Axes, Family, Layers, LayerType, Pairing, Quirks
 from rope_xp.configs.keys import MAX_SIZE, ORIGINAL, Keys, comma_separated
 from rope_xp.configs.layers import sliding_only
-from rope_xp.configs.readers.params_json import require_text
 from rope_xp.configs.writers import gguf_architectures as gguf
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.frequencies import Llama3Scaling, ProportionalScaling, Scaling, geometric
@@ -254,9 +253,8 @@ ALPHA = "rope.scaling.alpha"
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def gguf_metadata_as_config(keys: Keys, part: str | None) -> tuple[Values, Family]:
+def gguf_metadata_as_config(keys: Keys) -> tuple[Values, Family]:
     """The metadata as a config of transformers."""
-    require_text(part)
     metadata = Metadata(keys, _architecture(keys))
     metadata.ignore("rope.scaling.finetuned", "attention.max_alibi_bias")
     if metadata.get("attention.max_alibi_bias"):

@@ -80,7 +80,7 @@ class Part(NamedTuple):
 def with_overrides(line: CommandLine, whole: Config, part: str | None) -> tuple[Values, int | None, list[str]]:
     """The config that `from_config` reads in place of the file's, the length of the engine, and remarks."""
     form = format_of(whole)
-    if form is not None and form.reader:
+    if form is not None and form.readers:
         raise wrong_value(f"config must be a config.json of transformers with flags of {line.name}; got {form.name}")
     mapping, model_type, _ = part_of(whole, part)
     place = path_to(mapping, whole)
