@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rope_xp.configs.keys import comma_separated
 from rope_xp.configs.readers.files import MAX_BYTES, parsed_json
 from rope_xp.errors import wrong_type, wrong_value
-from rope_xp.types import Values
+from rope_xp.types import Config, Values
 
 
 class Program(NamedTuple):
@@ -40,6 +40,15 @@ class CommandLine(NamedTuple):
     def last(self, *names: str) -> Any:
         """The value of the last of these arguments; None if none is given."""
         return next((value for name, value in reversed(self.flags) if name in names), None)
+
+
+class Changed(NamedTuple):
+    """What is read in place of a config, because of arguments."""
+
+    mapping: Config
+    context: int | None  # the length of the engine, which LongRoPE depends on
+    remarks: list[str]  # sentences about arguments that do not do what one would expect
+    betas: Mapping[str, float] = {}  # the ends of YaRN's ramp that arguments of llama.cpp state: keys of the block
 
 
 def _number(name: str, text: str) -> float:

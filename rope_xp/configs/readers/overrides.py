@@ -29,7 +29,7 @@ from rope_xp.configs.keys import (
 )
 from rope_xp.configs.layers import nested_by
 from rope_xp.configs.parts import PARTS, part_of, path_to
-from rope_xp.configs.readers.command_line import CommandLine
+from rope_xp.configs.readers.command_line import Changed, CommandLine
 from rope_xp.configs.readers.formats import format_of
 from rope_xp.configs.upstream import NOT_IN_TRANSFORMERS
 from rope_xp.errors import wrong_type, wrong_value
@@ -77,8 +77,8 @@ class Part(NamedTuple):
         return FAMILIES.get(self.model_type, Family())
 
 
-def with_overrides(line: CommandLine, whole: Config, part: str | None) -> tuple[Values, int | None, list[str]]:
-    """The config that `from_config` reads in place of the file's, the length of the engine, and remarks."""
+def with_overrides(line: CommandLine, whole: Config, part: str | None) -> Changed:
+    """The config in place of the file's."""
     form = format_of(whole)
     if form is not None and form.readers:
         raise wrong_value(f"config must be a config.json of transformers with flags of {line.name}; got {form.name}")
@@ -104,7 +104,7 @@ def with_overrides(line: CommandLine, whole: Config, part: str | None) -> tuple[
         for block in _blocks(changed, found):
             if block.get("rope_theta") == found.family.default("rope_theta"):
                 del block["rope_theta"]
-    return _placed(whole, place, changed), context, remarks
+    return Changed(_placed(whole, place, changed), context, remarks)
 
 
 def _placed(config: Config, place: tuple[str, ...], part: Values) -> Values:
