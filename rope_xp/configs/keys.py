@@ -1,7 +1,7 @@
 """Read a mapping, and raise an error for keys that nothing reads."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
@@ -295,3 +295,11 @@ def consistent_value(name: str, inner: object, outer: object, where: str) -> Any
 def comma_separated(names: Iterable[Any]) -> str:
     """Names in a message."""
     return ", ".join(sorted(str(name) for name in names))
+
+
+def owned_by(key: object, kind: str, names: Sequence[str]) -> str:
+    """For an error: the first names of a kind, such as model types, that have a key. Empty if none has it."""
+    if not names:
+        return ""
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return f"; {key} is a key of {kind} {comma_separated(names[:4])}{more}"

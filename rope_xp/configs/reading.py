@@ -17,7 +17,14 @@ from rope_xp.configs.families.family import COMMON_DEFAULTS, Axes, Family
 from rope_xp.configs.families.indexers import INDEXERS, has_indexer, indexer_of, note_on_indexer, read_indexer
 from rope_xp.configs.families.indexers import PART as INDEXER
 from rope_xp.configs.families.model_types import FAMILIES, axis_names
-from rope_xp.configs.key_owners import families_with, remarks_on_widths
+from rope_xp.configs.families.own_keys import (
+    NOT_ROTARY,
+    UNROTATED,
+    families_with,
+    remarks_on_widths,
+    set_known_keys,
+    variant_of,
+)
 from rope_xp.configs.keys import (
     BASE_KEYS,
     LENGTH_KEYS,
@@ -42,7 +49,6 @@ from rope_xp.configs.readers.formats import (
 )
 from rope_xp.configs.readers.llama_cpp_arguments import metadata_of, with_arguments
 from rope_xp.configs.readers.overrides import with_overrides
-from rope_xp.configs.readers.remote import NOT_ROTARY, UNROTATED, set_known_keys, variant_of
 from rope_xp.configs.upstream import as_transformers, remarks
 from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF
 from rope_xp.embedding import RotaryEmbedding

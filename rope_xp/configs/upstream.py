@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from rope_xp.configs.block import ALIASES, MULTIPLIER
 from rope_xp.configs.families.family import Axes, Family, LayerType, Quirks, head_dim_of_sliding_latent
 from rope_xp.configs.families.indexers import INTERLEAVE_KEY as INDEXER_INTERLEAVE_KEY
 from rope_xp.configs.families.model_types import FAMILIES
 from rope_xp.configs.keys import BASE_KEYS, INTERLEAVE_KEYS, LENGTH_KEYS, ORIGINAL, PARTIAL_KEYS, Keys, comma_separated
-from rope_xp.configs.scaling_rule import ALIASES, MULTIPLIER
 from rope_xp.errors import wrong_value
 from rope_xp.types import Config, Values
 

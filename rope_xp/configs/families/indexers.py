@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rope_xp.arrays import checks
+from rope_xp.configs.block import without_softmax_scale
 from rope_xp.configs.keys import MAX_SIZE, Keys
-from rope_xp.configs.scaling_rule import without_softmax_scale
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import YarnScaling

@@ -137,14 +137,14 @@ ROWS: dict[str, Family] = {
     "phimoe": Family(dict(rope_theta=1_000_000.0, original_max_position_embeddings=4096)),
     "nanochat": Family(pairing=Pairing(reverse=True)),
     # Families with other keys for the width of a head.
-    # `deepseek` is DeepSeek without latent attention: the first version, and DeepSeek-OCR (see `remote.py`).
+    # `deepseek` is DeepSeek without latent attention: the first version, and DeepSeek-OCR (see `own_keys.py`).
     "deepseek": Family(head_dim=QUOTIENT, quirks=Quirks(ignored_keys=("qk_rope_head_dim",))),
     "deepseek_ocr2_text unlimited_ocr_text": Family(head_dim=QUOTIENT),
     "dots3_note_audio_encoder": Family(dict(partial_rotary_factor=0.5), QUOTIENT),
     "falcon": Family(dict(alibi=False), QUOTIENT, layers=NO_ALIBI),
     "RefinedWeb RefinedWebModel": Family(dict(alibi=False), f"hidden_size/n_head | {QUOTIENT}", layers=NO_ALIBI),
     "step3_text": Family(dict(rope_theta=500_000.0, head_dim=256)),
-    "telechat": Family(head_dim=f"hidden_size/n_head | n_embed/n_head | {QUOTIENT}"),  # see `remote.py`
+    "telechat": Family(head_dim=f"hidden_size/n_head | n_embed/n_head | {QUOTIENT}"),  # see `own_keys.py`
     "openelm": Family(
         {}, "head_dim", quirks=Quirks(base_keys=("rope_freq_constant",), ignored_keys=("rope_max_length",))
     ),
@@ -179,7 +179,7 @@ ROWS: dict[str, Family] = {
         "attention_head_dim | attention_hidden_size/num_attention_heads",
         layers=Layers(only_if=("use_mem_rope", True)),
     ),
-    # Families with their own scaling rules. `remote.py` reads their keys.
+    # Families with their own scaling rules. `own_keys.py` reads their keys.
     "git grok-1 grok1": Family(
         dict(head_dim=128), quirks=Quirks(rules={"yarn_linear": "yarn", "yarn_log": YarnInLogarithms})
     ),
