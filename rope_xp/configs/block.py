@@ -3,6 +3,7 @@
 `head_channels.py` has the widths, the layout and the position axes.
 """
 
+from collections.abc import Collection
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
@@ -28,7 +29,7 @@ from rope_xp.errors import wrong_value
 from rope_xp.frequencies import RULES, DynamicNTKScaling, LongRopeScaling, NTKScaling, Scaling, YarnScaling
 from rope_xp.sections import Sections
 from rope_xp.spectrum import frequencies_of_rule
-from rope_xp.types import Values
+from rope_xp.types import Config, Values
 
 MULTIPLIER = "attn_factor"  # a key of YaRN's own code
 # Other names of rules. DeepSeek's YaRN has other defaults.
@@ -61,8 +62,7 @@ def block_of(keys: Keys, family: Family, label: str) -> Keys | None:
     return None if default is None else Keys(DEFAULT_BLOCK_NAME, default)
 
 
-def _nested_block(parameters: Any, labels: list[str], label: str, redundant: tuple[str, ...]) -> Keys | None:
-    """The block of one layer type, if blocks are nested by layer type."""
+def _nested_block(parameters: Config, labels: list[str], label: str, redundant: tuple[str, ...]) -> Keys | None:
     _check_label(labels, label, "rope_parameters are nested by it")
     outer = {key: value for key, value in parameters.items() if key not in labels and key not in redundant}
     if outer:
@@ -73,7 +73,7 @@ def _nested_block(parameters: Any, labels: list[str], label: str, redundant: tup
     return None if parameters[label] is None else Keys(f"rope_parameters of {label!r}", parameters[label])
 
 
-def _check_label(labels: Any, label: str, why: str) -> None:
+def _check_label(labels: Collection[str], label: str, why: str) -> None:
     if label not in labels:
         raise wrong_value(
             f"layer or layer_type must be given, because {why}: {comma_separated(labels)}; "
@@ -82,7 +82,6 @@ def _check_label(labels: Any, label: str, why: str) -> None:
 
 
 def embedding_of(config: LayerConfig) -> RotaryEmbedding | None:
-    """The `RotaryEmbedding` of a layer, or None if no channel is rotated."""
     with misspelt_first(config.block):
         return _embedding_of(config)
 
@@ -139,7 +138,6 @@ def _frequencies(
 
 
 def _is_scaled(config: LayerConfig) -> bool:
-    """Whether the rule of the block applies to a layer."""
     keys, key = config.keys, config.family.layers.scaled
     if not key:
         return config.scaled or config.block.name != "rope_scaling"
@@ -167,7 +165,6 @@ def _without_scaling(config: LayerConfig) -> LayerConfig:
 
 
 def _check_switches(config: LayerConfig) -> None:
-    """Switches for rotation and for sections must agree with the family."""
     keys = config.keys
     for name, wanted in (("use_rotary_pos_emb", True), ("use_mrope", config.family.axes is not None)):
         stated = keys.get(name)
@@ -176,7 +173,6 @@ def _check_switches(config: LayerConfig) -> None:
 
 
 def _ignore_known_keys(config: LayerConfig) -> None:
-    """Mark the keys that change nothing as read. All other keys of the block must have been read."""
     keys, block, quirks = config.keys, config.block, config.family.quirks
     block.ignore(*quirks.ignored_in_block, *IGNORED_IN_BLOCK)
     block.require_all_read(owners=rules_with)
@@ -194,7 +190,6 @@ def rules_with(key: object) -> str:
 
 
 def base_of(config: LayerConfig) -> float:
-    """The base of the frequencies."""
     keys, quirks, default = config.keys, config.family.quirks, config.family.default("rope_theta")
     if not quirks.base_keys:
         return default
@@ -214,7 +209,6 @@ def base_of(config: LayerConfig) -> float:
 
 
 def _stated_bases(config: LayerConfig) -> tuple[Any, Any]:
-    """The base that the rotary block states, and the base outside the block. Each may be None."""
     keys, quirks, listed = config.keys, config.family.quirks, config.family.layers.listed
     inner, outer = config.block.get("rope_theta"), keys.get(*quirks.base_keys)
     if quirks.base_in:
@@ -227,7 +221,6 @@ def _stated_bases(config: LayerConfig) -> tuple[Any, Any]:
 
 
 def rope_type_of(config: LayerConfig) -> str:
-    """The name of a block's rule."""
     block, known = config.block, {**RULE_NAMES, **ALIASES, **config.family.quirks.rules}
     names = {name: block.get(name) for name in ("rope_type", "type")}
     given = [name for name in names.values() if name is not None]
@@ -248,7 +241,6 @@ def rope_type_of(config: LayerConfig) -> str:
 
 
 def scaling_of(config: LayerConfig, rope_type: str) -> Scaling | None:
-    """The scaling rule, or None."""
     rule: Any = {**RULE_NAMES, **config.family.quirks.rules}[rope_type]
     own_length = config.block.get(LENGTH_KEYS[0])
     length = _whole(config.keys.first(*LENGTH_KEYS) if own_length is None else own_length)
@@ -319,7 +311,6 @@ def _fill_in(config: LayerConfig, rule: type[Scaling], values: Values, length: o
 
 
 def _require_all_parameters(config: LayerConfig, rope_type: str, rule: type[Scaling], values: Values) -> Values:
-    """The values that are not None. Parameters without a default must be among them."""
     values = {name: value for name, value in values.items() if value is not None}
     missing = [each.name for each in fields(rule) if each.default is MISSING and each.name not in values]
     if missing:

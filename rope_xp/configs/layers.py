@@ -4,12 +4,13 @@ Rows of `families/model_types.py` have the functions of patterns, or those that 
 `Layers.rotated`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import Any
 
 from rope_xp.arrays import checks
-from rope_xp.configs.families.family import Family, LayerList, Layers
+from rope_xp.configs.families.family import Family, LayerList, Layers, Rotated, Types
 from rope_xp.configs.keys import MAX_SIZE, Keys, comma_separated
 from rope_xp.errors import wrong_type, wrong_value
 
@@ -26,14 +27,13 @@ class LayerConfig:
     keys: Keys  # the config
     block: Keys  # its rotary block
     family: Family  # its row, for this type of layers
-    layer: Any  # an int, None, or `...` for any layer
+    layer: int | EllipsisType | None  # `...` for any layer
     layer_type: str | None
     seq_len: int | None
     scaled: bool  # whether a `rope_scaling` applies to this type of layers
 
     @property
     def block_is_default(self) -> bool:
-        """Whether the config has no rotary block, so that the default block of the family is used."""
         return self.block.name == DEFAULT_BLOCK_NAME
 
     def number(self, name: str, value: object) -> Any:
@@ -133,7 +133,6 @@ def _given_types(keys: Keys) -> Any:
 
 
 def layers_of(keys: Keys) -> int | None:
-    """The number of layers."""
     count = keys.first("num_hidden_layers", "n_layer", "n_layers", "num_layers")
     if count is not None and checks.count("num_hidden_layers", count) > MAX_SIZE:
         raise wrong_value(f"num_hidden_layers must be at most {MAX_SIZE}; got {count}")
@@ -156,7 +155,7 @@ def is_rotated(keys: Keys, family: Family, layer: int | None, layer_type: str | 
     return _is_listed(keys, family, listed, layer, layer_type)
 
 
-def _has_value(keys: Keys, family: Family, key: str, wanted: object, *others: Any) -> bool:
+def _has_value(keys: Keys, family: Family, key: str, wanted: object, *others: object) -> bool:
     """Whether a key has the wanted value. It must have this value, its default or one of the others."""
     value, default = keys.get(key), family.default(key)
     if value is None:
@@ -169,7 +168,6 @@ def _has_value(keys: Keys, family: Family, key: str, wanted: object, *others: An
 
 
 def _is_listed(keys: Keys, family: Family, listed: LayerList, layer: int | None, layer_type: str | None) -> bool:
-    """Whether the number of this layer in the list is greater than 0."""
     numbers = numbers_of(keys, listed, layer)
     types = types_of(keys, family, layer)
     if layer is not None:
@@ -210,10 +208,6 @@ def _numbers_without_list(keys: Keys, listed: LayerList, layer: int | None, inte
     return [(count - 1 - index) % 4 for index in range(count)]
 
 
-Types = Callable[[Keys, int], list[str]]
-Rotated = Callable[[Keys, int | None, str | None], bool]
-
-
 def _named(full: list[bool], other: str = "sliding_attention") -> list[str]:
     return ["full_attention" if each else other for each in full]
 
@@ -221,10 +215,7 @@ def _named(full: list[bool], other: str = "sliding_attention") -> list[str]:
 def every(
     period: int, key: str = "", *, first: bool = False, last: bool = False, other: str = "sliding_attention"
 ) -> Types:
-    """The last layer of each period has full attention, or the first one with `first`.
-
-    With `last`, the last layer of the model has full attention too.
-    """
+    """One layer of each period has full attention: the last, or the `first`. With `last`, that of the model too."""
 
     def types(keys: Keys, count: int) -> list[str]:
         given = keys.get(key) if key else None
@@ -345,15 +336,7 @@ def ultrabert(keys: Keys, count: int) -> list[str]:
 
 
 def sliding_only(*, unless_null: str = "", dense_prefix: bool = False) -> Rotated:
-    """Layers with full attention are not rotated.
-
-    Parameters
-    ----------
-    unless_null : str
-        A key. If it is null, layers with full attention are rotated too.
-    dense_prefix : bool
-        Whether dense layers, which come first, are rotated too.
-    """
+    """Layers with full attention are not rotated, unless a key is null, or for dense layers with `dense_prefix`."""
 
     def rotated(keys: Keys, layer: int | None, layer_type: str | None) -> bool:
         keys.ignore(unless_null)

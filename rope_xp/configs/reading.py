@@ -74,7 +74,6 @@ class Choice(NamedTuple):
 
 
 def read(config: object, flags: object, choice: Choice) -> RotaryEmbedding | None:
-    """The embedding of a config, with the arguments of an engine."""
     try:
         choice = _checked(choice)
         whole = mapping_of(config)
@@ -200,7 +199,6 @@ def _with_betas(config: Values, betas: Mapping[str, float]) -> Values:
 
 
 def _checked_provenance(rope: RotaryEmbedding | None, provenance: Provenance, strict: bool) -> RotaryEmbedding | None:
-    """The embedding with its provenance. With `strict`, no value may be a default."""
     if strict and provenance.defaults:
         defaults = defaults_as_text(provenance.defaults)
         raise wrong_value(f"every value must be in the config with strict=True; got {defaults}")
@@ -242,7 +240,6 @@ def _with_layout(family: Family, layout: str | None) -> Family:
 
 
 def _unknown(mapping: Config, model_type: str) -> ValueError:
-    """The error for a family without a row."""
     if model_type in NOT_ROTARY:
         return wrong_value(
             f"model_type must be of a family with a rotary embedding; got {model_type!r}, which has "
@@ -278,7 +275,6 @@ def _read(
 def _read_keys(
     keys: Keys, family: Family, choice: Choice, is_translated: bool
 ) -> tuple[RotaryEmbedding | None, Provenance]:
-    """The same for the keys of the part."""
     mapping, model_type = keys.mapping, keys.model_type
     layer, seq_len, compat = choice.layer, choice.seq_len, choice.compat
     set_known_keys(keys, seq_len)
@@ -322,7 +318,6 @@ def _read_keys(
 
 
 def _check_all_read(keys: Keys, family: Family, mapping: Config) -> None:
-    """All keys about positions must have been read."""
     for of_type in family.layers.by_type.values():
         keys.ignore(*(of_type.base_keys or BASE_KEYS))  # keys for other layer types
     keys.require_all_read(is_about_positions, families_with)
@@ -331,12 +326,10 @@ def _check_all_read(keys: Keys, family: Family, mapping: Config) -> None:
 
 
 def _remarks_on_base(keys: Keys, row: Family, rope: RotaryEmbedding) -> list[str]:
-    """A sentence about a stated base that is the default of most families, but not of this one.
-
-    With a scaling rule, such a base may be meant: Phi-3.5-MoE has it.
-    """
+    """A sentence about a stated base that is the default of most families, but not of this one."""
     usual, own = COMMON_DEFAULTS["rope_theta"], row.default("rope_theta")
     is_stated = all(default.row != "frequencies" for default in keys.defaults.values())
+    # With a scaling rule, such a base may be meant: Phi-3.5-MoE has it.
     if not is_stated or rope.base != usual or rope.scaling is not None or own in (None, usual):
         return []
     return [

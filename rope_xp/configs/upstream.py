@@ -106,7 +106,6 @@ def as_transformers(given: Config, model_type: str, family: Family, seq_len: int
 
 
 def _drop_keys_not_read(given: Config, model_type: str) -> Values:
-    """A copy of a config, without keys that the family's class does not read."""
     for name in ("rope_parameters", "rope_scaling"):
         Keys("config", given).nested(name)  # raises an error if it is not a mapping
     config = _plain(given)
@@ -155,13 +154,11 @@ def remarks(config: Config, block: Config, model_type: str, family: Family) -> l
 
 
 def _with_owners(name: str) -> str:
-    """The name of a key, and the families whose classes in transformers read it."""
     owners = READ_ONLY_BY.get(name)
     return f"{name} (a key of {comma_separated(owners)})" if owners else name
 
 
 def _not_read(config: Config, model_type: str) -> tuple[str, ...]:
-    """Keys outside the block that the family's class does not read."""
     if model_type not in FAMILIES or model_type in NOT_IN_TRANSFORMERS:
         return ()
     others = (name for name, families in READ_ONLY_BY.items() if model_type not in families)
@@ -180,7 +177,6 @@ def _replaced_by_default_block(config: Config, model_type: str, family: Family) 
 
 
 def _default_blocks(family: Family) -> list[Values]:
-    """The default rotary blocks of a family, and of each of its types of layers."""
     return [row.defaults.get("rope_parameters") or {} for row in (family, *family.layers.by_type.values())]
 
 
@@ -192,13 +188,13 @@ def _ignores_fraction(model_type: str, family: Family) -> bool:
     )
 
 
-def _rule(block: Config) -> Any:
+def _rule(block: Config) -> object:
     """The name of a block's rule, before it is checked."""
     name = block.get("rope_type") or block.get("type") or "default"
     return ALIASES.get(name, name) if isinstance(name, str) else name
 
 
-def _rotated_fraction(config: Config, block: Config) -> Any:
+def _rotated_fraction(config: Config, block: Config) -> object:
     fraction = block.get(PARTIAL_KEYS[0])
     return config.get(PARTIAL_KEYS[0]) if fraction is None else fraction
 

@@ -6,7 +6,8 @@ Below them are the widths, fractions, frequencies and rules that only one family
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import pi
-from typing import Any
+from types import EllipsisType
+from typing import Any, NoReturn
 
 from rope_xp.arrays import checks
 from rope_xp.configs.keys import BASE_KEYS, Keys
@@ -21,6 +22,12 @@ LATENT = "qk_rope_head_dim"
 # How to find the number of channels of a head: keys or quotients of keys, separated by " | ", of which the first with
 # a value is used; or a function of the config.
 HeadDim = str | Callable[[Keys], int]
+# The frequencies of all pairs, for each position axis.
+Frequencies = tuple[tuple[float, ...], ...]
+# The type of each layer, from the config and the number of layers.
+Types = Callable[[Keys, int], list[str]]
+# Whether a layer, or a type of layers, is rotated.
+Rotated = Callable[[Keys, int | None, str | None], bool]
 
 # Defaults of all families that state no other default.
 COMMON_DEFAULTS = {"rope_theta": 10_000.0, "partial_rotary_factor": 1.0}
@@ -71,16 +78,16 @@ NO_ROPE_LAYERS = LayerList("no_rope_layers", "interval")
 class Layers:
     """The types of layers, and which layers are rotated."""
 
-    # The type of each layer, from the config and the number of layers. Used if the config has no `layer_types`.
-    types: Callable[[Keys, int], list[str]] | None = None
+    # Used if the config has no `layer_types`.
+    types: Types | None = None
     by_type: Mapping[str, LayerType] = field(default_factory=dict)
     # For types that are not in `by_type`: the key of `by_type` to use. The key `...` means all other types.
-    same_as: Mapping[Any, str] = field(default_factory=dict)
+    same_as: Mapping[str | EllipsisType, str] = field(default_factory=dict)
     last_is_full: bool = False  # the last layer always has full attention, despite `layer_types`
-    rotated: Callable[[Keys, int | None, str | None], bool] | None = None  # whether a layer of a type is rotated
+    rotated: Rotated | None = None
     listed: LayerList | None = None  # which layers are rotated
     # A key, the value with which layers are rotated, and further values that the key may have.
-    only_if: tuple[Any, ...] | None = None
+    only_if: tuple[str, *tuple[object, ...]] | None = None
     scaled: str = ""  # the key that lists the layers to which a scaling rule applies
 
 
@@ -109,7 +116,8 @@ class Quirks:
     # If given, the whole `head_dim` is rotated. The function returns the only `partial_rotary_factor` that a config may
     # state, or None if any is accepted.
     only_fraction: Callable[[Keys, int], float | None] | None = None
-    inv_freq: Callable[[Keys, int, float], Any] | None = None  # frequencies, from the config, `head_dim` and the base
+    # From the config, `head_dim` and the base.
+    inv_freq: Callable[[Keys, int, float], Frequencies] | None = None
     scales_softmax: bool = True  # latent attention multiplies its softmax scale, as in DeepSeek
     # Scaling rules that only this family has, or its own names for rules.
     rules: Mapping[str, str | type[Scaling]] = field(default_factory=dict)
@@ -133,11 +141,9 @@ class Family:
     quirks: Quirks = Quirks()
 
     def default(self, key: str) -> Any:
-        """The default of a key, or None."""
         return self.defaults.get(key, COMMON_DEFAULTS.get(key))
 
     def of_type(self, name: str) -> "Family":
-        """The row for layers of a type."""
         own = self.layers.by_type.get(name, LayerType())
         quirks = self.quirks if own.base_keys is None else replace(self.quirks, base_keys=own.base_keys)
         head_dim = self.head_dim if own.head_dim is None else own.head_dim
@@ -145,7 +151,6 @@ class Family:
 
     @property
     def is_latent(self) -> bool:
-        """Whether the family has multi-head latent attention."""
         return self.head_dim == LATENT
 
     @property
@@ -197,7 +202,7 @@ def fraction_of_hidden_state(keys: Keys, head_dim: int) -> float:
     return keys.count("num_attention_heads", 8) / 2
 
 
-def trained_frequencies(keys: Keys, head_dim: int, base: float) -> Any:
+def trained_frequencies(keys: Keys, head_dim: int, base: float) -> NoReturn:
     raise wrong_value(
         f"frequencies must not depend on weights; got {keys.name}: its checkpoint multiplies them by the "
         f"exponential of the weight rotary_emb.alpha (multiply those of compat='transformers' by it, and pass the "
@@ -205,7 +210,7 @@ def trained_frequencies(keys: Keys, head_dim: int, base: float) -> Any:
     )
 
 
-def frequencies_of_dinov3(keys: Keys, head_dim: int, base: float) -> Any:
+def frequencies_of_dinov3(keys: Keys, head_dim: int, base: float) -> Frequencies:
     """Coordinates are from -1 to 1, and frequencies are in revolutions."""
     if head_dim % 4:
         raise wrong_value(f"head_dim must be a multiple of 4 in {keys.name}; got {head_dim}")
@@ -214,7 +219,7 @@ def frequencies_of_dinov3(keys: Keys, head_dim: int, base: float) -> Any:
     return own + zeros, zeros + own
 
 
-def frequencies_of_esmfold2(keys: Keys, head_dim: int, base: float) -> Any:
+def frequencies_of_esmfold2(keys: Keys, head_dim: int, base: float) -> Frequencies:
     """Four position axes: the coordinates x, y and z in angstrom, and an index. All other pairs are not rotated."""
     each, index = keys.count("num_spatial_rope_pairs_per_axis", 2), keys.count("num_uid_rope_pairs", 10)
     spatial, of_index = (

@@ -111,7 +111,6 @@ def has_indexer(keys: Keys, layer: int | None, layer_type: str | None) -> bool:
 
 
 def indexer_of(attention: RotaryEmbedding, model_type: str, width: int, layout: object) -> RotaryEmbedding:
-    """The embedding of the indexer, from that of the attention."""
     channels: Any = attention.rotary_dim
     if channels > width:
         raise wrong_value(
@@ -126,7 +125,6 @@ def indexer_of(attention: RotaryEmbedding, model_type: str, width: int, layout: 
 
 
 def note_on_indexer(attention: RotaryEmbedding, indexer: RotaryEmbedding) -> str:
-    """How the indexer beside an attention rotates."""
     last = " last" if indexer.first_channel else " first"
     same = "the same" if indexer.layout == attention.layout else "another layout than the attention"
     return (

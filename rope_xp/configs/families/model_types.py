@@ -6,8 +6,6 @@ both (`benchmarks/parity.py`). If the two differ, a row follows 5.23. Families t
 the source of each (`tests/goldens/configs.json`). `Family` documents the fields of a row.
 """
 
-from typing import Any
-
 from rope_xp.configs import layers as types
 from rope_xp.configs.families.family import (
     INTERLEAVED,
@@ -17,6 +15,7 @@ from rope_xp.configs.families.family import (
     TO_HALF,
     Axes,
     Family,
+    HeadDim,
     LayerList,
     Layers,
     LayerType,
@@ -54,23 +53,21 @@ CONFORMER = Layers(only_if=("position_embeddings_type", "rotary", "relative_key"
 ZEROS_ARE_NOT_ROTATED = Layers(listed=LayerList("layer_rope_theta", "from the end"))
 
 
-def block(**parameters: Any) -> Values:
+def block(**parameters: object) -> Values:
     """Defaults with a rotary block. The base of this block is also the default base of other blocks."""
     return {"rope_theta": parameters["rope_theta"], "rope_parameters": parameters}
 
 
-def of_type(head_dim: Any = None, *, key: str = "", scaled: bool = True, **defaults: Any) -> LayerType:
+def of_type(head_dim: HeadDim | None = None, *, key: str = "", scaled: bool = True, **defaults: object) -> LayerType:
     """The properties of a type of layers. `key` is the config key of its base."""
     return LayerType(defaults, head_dim, (key,) if key else None, scaled)
 
 
 def bases(**by_type: float) -> dict[str, LayerType]:
-    """Types of layers that differ in their default base."""
     return {name: LayerType({"rope_theta": base}) for name, base in by_type.items()}
 
 
 def full_and_sliding(full: LayerType | None = None, sliding: LayerType | None = None) -> dict[str, LayerType]:
-    """The properties of layers with full attention, and of layers with a sliding window."""
     return {"full_attention": full or LayerType(), "sliding_attention": sliding or LayerType()}
 
 

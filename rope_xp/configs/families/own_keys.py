@@ -37,7 +37,6 @@ GROK_BLOCK = {"rope_type": "rope_type", "scaling_factor": "factor", "beta_fast":
 
 
 def set_known_keys(keys: Keys, seq_len: int | None) -> None:
-    """Set the known keys that a family's own keys determine."""
     for key, wanted in REQUIRED_VALUES.get(keys.model_type, {}).items():
         value = keys.get(key)
         if value is not None and value != wanted:

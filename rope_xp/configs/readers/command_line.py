@@ -20,7 +20,7 @@ class Program(NamedTuple):
 
     name: str  # the engine, and the version whose source was read
     commands: str  # a pattern for the words with which its command lines begin
-    flags: Mapping[str, Callable[[str, str], Any]]  # the arguments about rotation, and what reads their values
+    flags: Mapping[str, Callable[[str, str], object]]  # the arguments about rotation, and what reads their values
     # Arguments that change no rotation and that the other engines do not have, or whose names only seem to be about
     # positions.
     other: str
@@ -34,7 +34,6 @@ class CommandLine(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The engine, and the version whose source was read."""
         return PROGRAMS[self.engine].name
 
     def last(self, *names: str) -> Any:
@@ -186,7 +185,6 @@ def _start(name: str) -> str:
 
 
 def _set_at(tree: Values, name: str, text: str | None) -> None:
-    """Set the value that a name with dots leads to."""
     start, *keys = name.split(".")
     if start != "--hf-overrides" or text is None:
         raise wrong_value(f"an argument with dots must be --hf-overrides.KEY VALUE in flags; got {name[:100]}")
@@ -242,7 +240,6 @@ def _pairs(words: list[str]) -> list[tuple[str, str | None]]:
 
 
 def _check_known(name: str) -> None:
-    """An unknown argument whose name is about positions is an error."""
     start = _start(name)
     if start in KNOWN | HARMLESS or not ABOUT_POSITIONS.search(start.lower().lstrip("-")):
         return
@@ -252,7 +249,6 @@ def _check_known(name: str) -> None:
 
 
 def _known() -> str:
-    """For an error: the arguments of each engine."""
     names = {key: " ".join(name for name in each.flags if name != "--ctx-size") for key, each in PROGRAMS.items()}
     return "known are " + "; ".join(f"{key}: {text}" for key, text in names.items() if key != "vllm-0.8")
 
@@ -279,7 +275,7 @@ def _engine(commands: list[str], found: list[tuple[str, str | None]]) -> str:
     )
 
 
-def _read(program: Program, name: str, text: str | None) -> tuple[str, Any]:
+def _read(program: Program, name: str, text: str | None) -> tuple[str, object]:
     if text is None:
         raise wrong_value(f"{name} of flags must have a value; got none")
     return name, program.flags[name](name, text)

@@ -19,7 +19,6 @@ from rope_xp.types import Config, Values
 
 
 def mapping_of(config: Any) -> Config:
-    """The content of a config."""
     if isinstance(config, Mapping):
         found = config
     elif isinstance(config, (str, os.PathLike)):

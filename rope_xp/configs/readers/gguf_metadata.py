@@ -40,7 +40,6 @@ class Metadata:
         self.reading = engines.table("llama.cpp").of(architecture) or engines.Reading()
 
     def key(self, name: str) -> str:
-        """The whole key."""
         return f"{self.architecture}.{name}"
 
     def reads(self, name: str, rule: str = "") -> bool:
@@ -52,7 +51,6 @@ class Metadata:
         return shortest(self.keys.first(*map(self.key, names)))
 
     def factor(self, name: str, default: float = 1.0) -> float:
-        """A positive number."""
         value = self.get(name)
         return default if value is None else checks.positive(self.key(name), value)
 
@@ -69,7 +67,6 @@ class Metadata:
         return None
 
     def ignore(self, *names: str) -> None:
-        """Mark keys as read that change nothing."""
         self.keys.ignore(*map(self.key, names))
 
     def tensor(self, name: str) -> tuple[float, ...]:
@@ -205,7 +202,6 @@ def _read_multiplier(metadata: Metadata) -> float:
 
 
 def _betas(metadata: Metadata) -> dict[str, float]:
-    """The ends of the ramp."""
     read = {name: metadata.read(key, PAPER[name]) for name, key in BETAS.items()}
     given = {name: value for name, value in read.items() if value is not None}
     return gguf.OTHER_BETAS.get(metadata.architecture, {}) | given
@@ -254,7 +250,6 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def gguf_metadata_as_config(keys: Keys) -> tuple[Values, Family]:
-    """The metadata as a config of transformers."""
     metadata = Metadata(keys, _architecture(keys))
     metadata.ignore("rope.scaling.finetuned", "attention.max_alibi_bias")
     if metadata.get("attention.max_alibi_bias"):

@@ -36,7 +36,6 @@ TYPE_OF = {name: kind for kind, names in TYPES.items() for name in names}
 
 
 def with_arguments(line: CommandLine, metadata: Config) -> Changed:
-    """The metadata in place of the file's."""
     remarks: list[str] = []
     name = metadata.get("general.architecture")
     found = dict(metadata)
@@ -100,7 +99,7 @@ def _factor(line: CommandLine, stated: object) -> Any:
     return checks.positive(f"{name} of flags", value if name == "--rope-scale" else 1.0 / value)
 
 
-def _kind(line: CommandLine, stated: object) -> Any:
+def _kind(line: CommandLine, stated: object) -> object:
     """The rule. `--yarn-ext-factor` decides whether it is YaRN, whatever `--rope-scaling` is."""
     kind, mix = line.last("--rope-scaling") or stated, line.last("--yarn-ext-factor")
     if mix is None or mix < 0.0:
@@ -127,7 +126,6 @@ def _check_attention(line: CommandLine, is_yarn: bool, remarks: list[str]) -> No
 
 
 def _override(metadata: Values, name: str, text: str, remarks: list[str]) -> None:
-    """One key of the metadata: KEY=TYPE:VALUE."""
     key, equals, typed = text.partition("=")
     kind, colon, value = typed.partition(":")
     if not (key and equals and colon) or kind not in ("int", "float", "bool", "str"):

@@ -1,7 +1,5 @@
 """Read the arguments of Megatron-LM: the names of its command line with underscores, or the fields of its configs."""
 
-from typing import Any
-
 from rope_xp.arrays import checks
 from rope_xp.configs.families.family import INTERLEAVED, LATENT, NO_ROPE_LAYERS, QUOTIENT, TO_HALF, Axes, Family, Layers
 from rope_xp.configs.keys import ORIGINAL, Keys
@@ -95,7 +93,7 @@ def _flag(keys: Keys, name: str) -> bool:
     return value is not None and checks.boolean(name, value)
 
 
-def _require(keys: Keys, kind: str, **wanted: Any) -> None:
+def _require(keys: Keys, kind: str, **wanted: object) -> None:
     """Arguments that this kind of rotation does not read must have their default."""
     for name, value in wanted.items():
         given = keys.get(name)

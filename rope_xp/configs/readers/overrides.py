@@ -78,7 +78,6 @@ class Part(NamedTuple):
 
 
 def with_overrides(line: CommandLine, whole: Config, part: str | None) -> Changed:
-    """The config in place of the file's."""
     form = format_of(whole)
     if form is not None and form.readers:
         raise wrong_value(f"config must be a config.json of transformers with flags of {line.name}; got {form.name}")
@@ -108,7 +107,6 @@ def with_overrides(line: CommandLine, whole: Config, part: str | None) -> Change
 
 
 def _placed(config: Config, place: tuple[str, ...], part: Values) -> Values:
-    """The config with another part at a place."""
     return {**config, place[0]: _placed(config[place[0]], place[1:], part)} if place else part
 
 
@@ -243,7 +241,7 @@ def _completed(part: Part) -> Values:
     return {**found, "rope_parameters" if "rope_parameters" in part.mapping else "rope_scaling": completed}
 
 
-def _block_completed(block: Config, outside: Config) -> Any:
+def _block_completed(block: Config, outside: Config) -> object:
     if not isinstance(block, Mapping):
         return block
     found = dict(block)
@@ -303,7 +301,7 @@ def _replace_block(
     lost = f"{line.name} replaces rope_parameters, and without {PARTIAL_KEYS[0]} rotates whole heads"
     _drop(changed, (*BLOCK_KEYS, *_base_keys(part), *PARTIAL_KEYS, ORIGINAL))
 
-    def completed(block: Config) -> Any:
+    def completed(block: Config) -> object:
         if not isinstance(block, Mapping):
             return block
         found = {"rope_type": "default", "rope_theta": base, **block}
@@ -323,14 +321,12 @@ def _replace_block(
     )
 
 
-def _fraction(changed: Config, part: Part) -> Any:
-    """The fraction of channels that the config states."""
+def _fraction(changed: Config, part: Part) -> object:
     places = (*_blocks(changed, part), changed)
     return next((each[key] for each in places for key in PARTIAL_KEYS if each.get(key) is not None), None)
 
 
 def _base_keys(part: Part) -> tuple[str, ...]:
-    """Keys outside the block that state a base."""
     by_type = part.family.layers.by_type.values()
     others = (name for each in by_type for name in each.base_keys or ())
     return (*BASE_KEYS, *part.family.quirks.base_keys, *others)
@@ -342,7 +338,6 @@ def _drop(changed: Values, keys: Iterable[str]) -> None:
 
 
 def _blocks(changed: Config, part: Part) -> list[Values]:
-    """The block, or the blocks of all types of layers."""
     block = changed.get("rope_parameters") or changed.get("rope_scaling") or {}
     if not nested_by(Keys("the config", changed), part.family):
         return [block]
@@ -350,7 +345,6 @@ def _blocks(changed: Config, part: Part) -> list[Values]:
 
 
 def _each_block(changed: Values, part: Part, read: Callable[[Config], Values]) -> Values:
-    """The config with its blocks as the engine reads them."""
     name = next((key for key in BLOCK_KEYS if changed.get(key)), "")
     if not name:
         return changed
@@ -436,10 +430,7 @@ def _as_longrope(block: Values, changed: Config) -> Values:
 
 
 def _as_dynamic(block: Config, changed: Config, part: Part, trained: object) -> Values:
-    """Dynamic NTK with the same frequencies for all lengths: the parameter `alpha` of Hunyuan says so.
-
-    `trained` is the divisor of vLLM 0.33. Without it, the frequencies are those of `factor` times the length.
-    """
+    """Dynamic NTK with one set of frequencies, as `alpha` of Hunyuan says it. vLLM 0.33 divides by `trained`."""
     found = dict(block)
     rule, factor = found.get("rope_type") or found.get("type"), found.get("factor")
     if rule != "dynamic" or found.get("alpha") is not None or factor is None:

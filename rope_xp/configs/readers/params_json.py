@@ -1,7 +1,5 @@
 """Read the params.json of Meta's and of Mistral's checkpoints. Both pair neighbouring channels."""
 
-from typing import Any
-
 from rope_xp.arrays import checks
 from rope_xp.configs.families.family import INTERLEAVED, LATENT, NO_ROPE_LAYERS, Axes, Family, Layers
 from rope_xp.configs.keys import ORIGINAL, Keys, require_spelling
@@ -78,7 +76,7 @@ def mistral_as_config(keys: Keys) -> tuple[Values, Family]:
     return config, LATENT_TEXT if latent else TEXT
 
 
-def _base_of_mistral(keys: Keys) -> Any:
+def _base_of_mistral(keys: Keys) -> object:
     """The base. The first models state none: 10,000 with a sliding window, and 1,000,000 without."""
     windows = [keys.get(name) for name in ("sliding_window", "_sliding_window")]
     if not any(windows):
@@ -110,7 +108,6 @@ def _yarn_block(keys: Keys, yarn: Keys, is_latent: bool) -> Values:
 
 
 def pixtral_as_config(keys: Keys) -> tuple[Values, Family]:
-    """The vision encoder of Pixtral."""
     encoder = keys.nested("vision_encoder")
     if not encoder.mapping:
         raise wrong_value("vision_encoder must be given for part='vision'; got none")
