@@ -34,7 +34,7 @@ from rope_xp.configs.keys import (
     misspelt_first,
     shortened,
 )
-from rope_xp.configs.layers import LayerConfig, is_rotated, label_of, layer_type_of
+from rope_xp.configs.layers import LayerConfig, is_rotated, label_of, layer_type_of, layers_of, nested_by, types_of
 from rope_xp.configs.parts import DEFAULTS_IN_COMPOSITE, part_of, path_to, sub_configs
 from rope_xp.configs.readers.command_line import CommandLine, command_line
 from rope_xp.configs.readers.formats import (
@@ -58,6 +58,8 @@ from rope_xp.provenance import Provenance, defaults_as_text, with_provenance
 from rope_xp.types import Config, Values
 
 COMPATS = {"transformers": "what transformers 5.18 computes, known bugs included"}
+# More layers than any model has. The layers of a config with more have no types of their own.
+MAX_LAYERS = 1024
 
 
 class Choice(NamedTuple):
@@ -346,3 +348,22 @@ def _add_remark_on_chunks(keys: Keys) -> None:
             f"dual_chunk_attention_config is not applied: beyond chunk_size={size} tokens, attention has to choose "
             "the positions of queries for each chunk of keys"
         )
+
+
+def types_of_layers(whole: Config, part: str | None) -> tuple[list[str] | None, list[str]]:
+    """The type of each layer, empty if it has none, or None if their number is unknown; and then the known types."""
+    form = format_of(whole)
+    if form is not None and form.readers:
+        translated = form.as_config(Keys("the mapping", whole), part)
+        if translated is None:
+            return None, []
+        config, family, model_type = *translated, ""
+    else:
+        config, model_type, _ = part_of(whole if form is None else with_mlx_rule(whole), part)
+        family = FAMILIES.get(model_type, Family())
+    keys = Keys("the config", config, model_type)
+    types = types_of(keys, family)
+    count = layers_of(keys) or len(types)
+    if not 0 < count <= MAX_LAYERS:
+        return None, nested_by(keys, family) or list(family.layers.by_type)
+    return (types + [""] * count)[:count], []
