@@ -94,14 +94,14 @@ def as_transformers(given: Config, model_type: str, family: Family, seq_len: int
     if _ignores_fraction(model_type, family):
         _drop_fraction(config, model_type, family, blocks)
     for block in blocks:
-        _drop(block, (MULTIPLIER,))
+        drop(block, (MULTIPLIER,))
         _drop_overridden(config, block, family)
         _edit_lengths(config, model_type, block, seq_len)
-    _drop(config, _replaced_by_default_block(config, model_type, family))
+    drop(config, _replaced_by_default_block(config, model_type, family))
     if model_type == "step3p5":
         _first_of_each_type(config)
     sliding = SLIDING_LAYERS.get(model_type) if scaling or (model_type == "olmo3" and not blocks) else None
-    _drop(config, () if sliding is None else ("swa_rope_theta",))
+    drop(config, () if sliding is None else ("swa_rope_theta",))
     return config, _edited_row(family, model_type, bool(blocks), sliding)
 
 
@@ -109,7 +109,7 @@ def _drop_keys_not_read(given: Config, model_type: str) -> Values:
     for name in ("rope_parameters", "rope_scaling"):
         Keys("config", given).nested(name)  # raises an error if it is not a mapping
     config = _plain(given)
-    _drop(config, _not_read(config, model_type))
+    drop(config, _not_read(config, model_type))
     return config
 
 
@@ -210,8 +210,8 @@ def _drop_fraction(config: Values, model_type: str, family: Family, blocks: list
             )
     for block in blocks:
         if _rule(block) == "default":
-            _drop(block, PARTIAL_KEYS)
-    _drop(config, PARTIAL_KEYS)
+            drop(block, PARTIAL_KEYS)
+    drop(config, PARTIAL_KEYS)
 
 
 def _plain(value: object) -> Any:
@@ -241,11 +241,11 @@ def _copy_truncate(config: Values, blocks: list[Values]) -> None:
 def _drop_overridden(config: Values, block: Values, family: Family) -> None:
     """Base and fraction in the block replace those outside. The original length outside replaces that in the block."""
     if "rope_theta" in block:
-        _drop(config, BASE_KEYS)
+        drop(config, BASE_KEYS)
         for of_type in family.layers.by_type.values():
-            _drop(config, of_type.base_keys or ())
+            drop(config, of_type.base_keys or ())
     if "partial_rotary_factor" in block:
-        _drop(config, PARTIAL_KEYS)
+        drop(config, PARTIAL_KEYS)
     if config.get(ORIGINAL) is not None and ORIGINAL in block:
         block[ORIGINAL] = config[ORIGINAL]
 
@@ -271,6 +271,6 @@ def _first_of_each_type(config: Values) -> None:
             config[key] = [values[index] for index in firsts]
 
 
-def _drop(config: Values, keys: Iterable[str]) -> None:
+def drop(config: Values, keys: Iterable[str]) -> None:
     for key in keys:
         config.pop(key, None)

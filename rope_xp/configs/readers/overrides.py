@@ -11,7 +11,7 @@ SGLang 0.5.23: `get_config` (`srt/utils/hf_transformers/config.py`), `get_rope_c
 transformers 5.18; the others were read.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from math import log
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ from rope_xp.configs.layers import nested_by
 from rope_xp.configs.parts import PARTS, part_of, path_to
 from rope_xp.configs.readers.command_line import Changed, CommandLine
 from rope_xp.configs.readers.formats import format_of
-from rope_xp.configs.upstream import NOT_IN_TRANSFORMERS
+from rope_xp.configs.upstream import NOT_IN_TRANSFORMERS, drop
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.types import Config, Values
 
@@ -150,7 +150,7 @@ def _of_old_vllm(line: CommandLine, part: Part, remarks: list[str]) -> Values:
     if scaling is not None:
         changed["rope_scaling"] = scaling
     if base is not None:
-        _drop(changed, _base_keys(part))
+        drop(changed, _base_keys(part))
         changed["rope_theta"] = base
     return _each_block(changed, part, lambda block: _with_multiplier(_as_dynamic(block, changed, part, None), part))
 
@@ -286,7 +286,7 @@ def _merge_block(
         )
     for key, names in (("rope_theta", _base_keys(part)), (PARTIAL_KEYS[0], PARTIAL_KEYS), (ORIGINAL, (ORIGINAL,))):
         if key in found:
-            _drop(changed, names)
+            drop(changed, names)
     kind = found.pop("type", None)
     if kind is not None and "rope_type" not in value:
         remarks.append(f"{line.name} reads rope_type, and not type={kind!r:.40}: the rule is that of the config")
@@ -299,7 +299,7 @@ def _replace_block(
     """Replace the block. What transformers had copied into the old one is lost with it."""
     fraction, default = _fraction(changed, part), part.family.default(PARTIAL_KEYS[0])
     lost = f"{line.name} replaces rope_parameters, and without {PARTIAL_KEYS[0]} rotates whole heads"
-    _drop(changed, (*BLOCK_KEYS, *_base_keys(part), *PARTIAL_KEYS, ORIGINAL))
+    drop(changed, (*BLOCK_KEYS, *_base_keys(part), *PARTIAL_KEYS, ORIGINAL))
 
     def completed(block: Config) -> object:
         if not isinstance(block, Mapping):
@@ -330,11 +330,6 @@ def _base_keys(part: Part) -> tuple[str, ...]:
     by_type = part.family.layers.by_type.values()
     others = (name for each in by_type for name in each.base_keys or ())
     return (*BASE_KEYS, *part.family.quirks.base_keys, *others)
-
-
-def _drop(changed: Values, keys: Iterable[str]) -> None:
-    for key in keys:
-        changed.pop(key, None)
 
 
 def _blocks(changed: Config, part: Part) -> list[Values]:
