@@ -9,9 +9,9 @@ from typing import Any
 import griffe
 
 from rope_xp import XPos, frequencies, from_config
+from rope_xp.configs.block import ALIASES, RULES
 from rope_xp.configs.families.family import Family
 from rope_xp.configs.families.model_types import FAMILIES
-from rope_xp.configs.scaling_rule import ALIASES, RULES
 from rope_xp.frequencies import Scaling
 
 PAGES: dict[str, type] = {

@@ -5,19 +5,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rope_xp import RotaryEmbedding, from_config
-from rope_xp.configs.families.family import Family
-from rope_xp.configs.families.model_types import FAMILIES
-from rope_xp.configs.keys import MAX_SIZE, Keys
-from rope_xp.configs.layers import layers_of, nested_by, types_of
-from rope_xp.configs.parts import part_of
-from rope_xp.configs.readers.formats import format_of, with_mlx_rule
-from rope_xp.configs.readers.source import mapping_of
+from rope_xp.configs.keys import MAX_SIZE
+from rope_xp.configs.readers.formats import mapping_of
+from rope_xp.configs.reading import types_of_layers
 from rope_xp.explanation import Explanation
 from rope_xp.reports import Report, Section
 from rope_xp.types import Config, Values
-
-# More layers than any model has. The layers of a config with more are not read one by one.
-MAX_LAYERS = 1024
 
 
 class Group(NamedTuple):
@@ -57,7 +50,7 @@ def _differing(config: Config, options: Config) -> list[Group]:
     """The groups of a config, in the order of their first layers; none if its layers cannot be told apart."""
     try:
         mapping = _without_long_lists(mapping_of(config))
-        types, names = _types(mapping, options.get("part"))
+        types, names = types_of_layers(mapping, options.get("part"))
         if types is None:
             ropes = {name: from_config(mapping, layer_type=name, **options) for name in names}
             return [Group(name, (), rope, True) for name, rope in ropes.items()]
@@ -77,25 +70,6 @@ def _without_long_lists(mapping: Config) -> Values:
         for key, value in mapping.items()
         if not isinstance(value, (list, tuple)) or len(value) <= MAX_SIZE
     }
-
-
-def _types(mapping: Config, part: str | None) -> tuple[list[str] | None, list[str]]:
-    """The type of each layer, empty if it has none, or None if their number is unknown; and the names of all types."""
-    form = format_of(mapping)
-    if form is not None and form.reader:
-        translated = form.as_config(Keys("the mapping", mapping), part)
-        if translated is None:
-            return None, []
-        inner, family, model_type = *translated, ""
-    else:
-        inner, model_type, _ = part_of(mapping if form is None else with_mlx_rule(mapping), part)
-        family = FAMILIES.get(model_type, Family())
-    keys = Keys("the config", inner, model_type)
-    types = types_of(keys, family)
-    count = layers_of(keys) or len(types)
-    if not 0 < count <= MAX_LAYERS:
-        return None, nested_by(keys, family) or list(family.layers.by_type)
-    return (types + [""] * count)[:count], []
 
 
 def _group(rope: RotaryEmbedding | None, layers: list[int], types: list[str]) -> Group:

@@ -19,7 +19,6 @@ READ_BY_MLX = frozenset(_READ_BY_MLX.split())
 
 
 def head_dim_of(config: LayerConfig) -> int:
-    """The number of channels of a head."""
     width = _width_of_layer(config)
     if width is None:
         rule = config.family.head_dim
@@ -142,7 +141,6 @@ def _stated_width(config: LayerConfig, fraction: float | None, head_dim: int) ->
 
 
 def layout_of(config: LayerConfig) -> str:
-    """The layout of the family, or the one that a key states."""
     pairing, interleave = config.family.pairing, config.keys.get(*INTERLEAVE_KEYS)
     if interleave is None or pairing.from_caller:
         return pairing.layout
@@ -157,7 +155,6 @@ def layout_of(config: LayerConfig) -> str:
 
 
 def sections_of(config: LayerConfig, rotary_dim: int) -> Sections | None:
-    """The sections of all position axes, or None for one axis."""
     axes, pairs = config.family.axes, rotary_dim // 2
     if axes is None:
         return None
@@ -191,7 +188,6 @@ def _stated_sizes(config: LayerConfig, pairs: int) -> Any:
 
 
 def _order(config: LayerConfig) -> str:
-    """The order of the family, or the one that a key states."""
     assert config.family.axes is not None
     block, order = config.block, config.family.axes.order
     interleaved = block.get("mrope_interleaved", "interleaved")

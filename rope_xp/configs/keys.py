@@ -1,7 +1,7 @@
 """Read a mapping, and raise an error for keys that nothing reads."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
@@ -117,7 +117,7 @@ class Spelling:
     def _ends_of(self, plain: str) -> tuple[str, str]:
         return plain[: self._end], plain[-self._end :]
 
-    def similar(self, keys: Iterable[Any]) -> str:
+    def similar(self, keys: Iterable[object]) -> str:
         """The known names that are similar to unknown keys, as words for a message."""
         names, found = sorted(self.names), dict[str, None]()
         for key in list(keys)[:8]:
@@ -127,7 +127,6 @@ class Spelling:
 
 
 def _one_less(text: str) -> set[str]:
-    """The text without each of its letters."""
     return {text[:index] + text[index + 1 :] for index in range(len(text))}
 
 
@@ -207,12 +206,13 @@ class Keys:
             raise wrong_value(f"{name} must be below 2**53; got {value}")
         return default if value is None else checks.count(name, value)
 
-    def number(self, name: str, default: float) -> Any:
-        """The value, or the default if the key is missing or null."""
+    def get_or_assume(self, name: str, row: str, default: object, source: str = "") -> Any:
+        """The value, or a default, which is recorded, if the key is missing or null."""
         value = self.get(name)
-        if value is None:
-            self.assume("", name)
-        return default if value is None else value
+        if value is not None:
+            return value
+        self.assume(row, name, source)
+        return default
 
     def list_of(self, name: str) -> list[Any]:
         """A list; empty if the key is missing or null."""
@@ -242,12 +242,9 @@ class Keys:
         return next((self.mapping[name] for name in names if self.mapping.get(name) is not None), None)
 
     def require_all_read(
-        self, matters: Callable[[Any, Any], bool] | None = None, owners: Callable[[Any], str] | None = None
+        self, matters: Callable[[str, object], bool] | None = None, owners: Callable[[str], str] | None = None
     ) -> None:
-        """All keys for which `matters` is true must have been read. A misspelt key is an error too.
-
-        `owners` says who reads a key that this mapping must not have.
-        """
+        """All keys that matter must have been read, and none be misspelt. `owners` says who else reads a key."""
         self.require_spelling()
         unread = {
             key: value
@@ -261,12 +258,10 @@ class Keys:
             raise wrong_value(f"every key of {self.name} must be known; got {unread}{like}; known keys are {known}")
 
     def require_spelling(self) -> None:
-        """No key may be a misspelt one of those that were read."""
         require_spelling(self.name, self.mapping, self._read)
 
 
-def require_spelling(name: str, mapping: Mapping[Any, Any], known: Iterable[str], shortest: int = SHORTEST) -> None:
-    """No key of a mapping may be a misspelt known one."""
+def require_spelling(name: str, mapping: Config, known: Iterable[str], shortest: int = SHORTEST) -> None:
     spelling = Spelling(known, shortest)
     for key in mapping:
         wanted = spelling.of(key)
@@ -291,6 +286,13 @@ def consistent_value(name: str, inner: object, outer: object, where: str) -> Any
     return outer if inner is None else inner
 
 
-def comma_separated(names: Iterable[Any]) -> str:
-    """Names in a message."""
+def comma_separated(names: Iterable[object]) -> str:
     return ", ".join(sorted(str(name) for name in names))
+
+
+def owned_by(key: object, kind: str, names: Sequence[str]) -> str:
+    """For an error: the first names of a kind, such as model types, that have a key. Empty if none has it."""
+    if not names:
+        return ""
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return f"; {key} is a key of {kind} {comma_separated(names[:4])}{more}"

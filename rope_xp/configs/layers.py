@@ -1,11 +1,16 @@
-"""The type of a layer, and whether it is rotated."""
+"""The type of a layer, and whether it is rotated: from keys of the config, or from the pattern of its family.
+
+Rows of `families/model_types.py` have the functions of patterns, or those that they return, in `Layers.types` and
+`Layers.rotated`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import Any
 
 from rope_xp.arrays import checks
-from rope_xp.configs.families.family import Family, LayerList, Layers
+from rope_xp.configs.families.family import Family, LayerList, Layers, Rotated, Types
 from rope_xp.configs.keys import MAX_SIZE, Keys, comma_separated
 from rope_xp.errors import wrong_type, wrong_value
 
@@ -22,14 +27,13 @@ class LayerConfig:
     keys: Keys  # the config
     block: Keys  # its rotary block
     family: Family  # its row, for this type of layers
-    layer: Any  # an int, None, or `...` for any layer
+    layer: int | EllipsisType | None  # `...` for any layer
     layer_type: str | None
     seq_len: int | None
     scaled: bool  # whether a `rope_scaling` applies to this type of layers
 
     @property
     def block_is_default(self) -> bool:
-        """Whether the config has no rotary block, so that the default block of the family is used."""
         return self.block.name == DEFAULT_BLOCK_NAME
 
     def number(self, name: str, value: object) -> Any:
@@ -129,7 +133,6 @@ def _given_types(keys: Keys) -> Any:
 
 
 def layers_of(keys: Keys) -> int | None:
-    """The number of layers."""
     count = keys.first("num_hidden_layers", "n_layer", "n_layers", "num_layers")
     if count is not None and checks.count("num_hidden_layers", count) > MAX_SIZE:
         raise wrong_value(f"num_hidden_layers must be at most {MAX_SIZE}; got {count}")
@@ -152,7 +155,7 @@ def is_rotated(keys: Keys, family: Family, layer: int | None, layer_type: str | 
     return _is_listed(keys, family, listed, layer, layer_type)
 
 
-def _has_value(keys: Keys, family: Family, key: str, wanted: object, *others: Any) -> bool:
+def _has_value(keys: Keys, family: Family, key: str, wanted: object, *others: object) -> bool:
     """Whether a key has the wanted value. It must have this value, its default or one of the others."""
     value, default = keys.get(key), family.default(key)
     if value is None:
@@ -165,7 +168,6 @@ def _has_value(keys: Keys, family: Family, key: str, wanted: object, *others: An
 
 
 def _is_listed(keys: Keys, family: Family, listed: LayerList, layer: int | None, layer_type: str | None) -> bool:
-    """Whether the number of this layer in the list is greater than 0."""
     numbers = numbers_of(keys, listed, layer)
     types = types_of(keys, family, layer)
     if layer is not None:
@@ -204,3 +206,153 @@ def _numbers_without_list(keys: Keys, listed: LayerList, layer: int | None, inte
     if layer is not None and known is None:
         raise wrong_value(f"num_hidden_layers must be given if layers are counted from the end; got {known}")
     return [(count - 1 - index) % 4 for index in range(count)]
+
+
+def _named(full: list[bool], other: str = "sliding_attention") -> list[str]:
+    return ["full_attention" if each else other for each in full]
+
+
+def every(
+    period: int, key: str = "", *, first: bool = False, last: bool = False, other: str = "sliding_attention"
+) -> Types:
+    """One layer of each period has full attention: the last, or the `first`. With `last`, that of the model too."""
+
+    def types(keys: Keys, count: int) -> list[str]:
+        given = keys.get(key) if key else None
+        if isinstance(given, str) and given and set(given) <= {"L", "G"}:  # EXAONE's local and global layers
+            return _named([given[index % len(given)] == "G" for index in range(count)], other)
+        length = keys.count(key, period) if key else period
+        full = [bool(length) and (index + (not first)) % length == 0 for index in range(count)]
+        if last and full and keys.get("num_hidden_layers") == count:
+            full[-1] = True
+        return _named(full, other)
+
+    return types
+
+
+def listed_at(key: str, other: str, *, otherwise: bool) -> Types:
+    """Layers that the key lists have full attention. Without a list, all have it if `otherwise` is true, else none."""
+
+    def types(keys: Keys, count: int) -> list[str]:
+        listed = {index for index in keys.list_of(key) if checks.is_int(index)}
+        everywhere = otherwise and keys.get(key) is None
+        return _named([everywhere or index in listed for index in range(count)], other)
+
+    return types
+
+
+def marked(key: str, other: str) -> Types:
+    """The list has 1 for each layer with full attention, and 0 for the others. Without a list, all have it."""
+
+    def types(keys: Keys, count: int) -> list[str]:
+        return _named(_marks(keys, key) or [True] * count, other)
+
+    return types
+
+
+def _marks(keys: Keys, key: str) -> list[bool]:
+    marks = keys.list_of(key)
+    for each in marks:
+        if each not in (0, 1):
+            raise wrong_value(f"{key} must be a list of 0 and 1; got {each!r} in it")
+    return [bool(each) for each in marks]
+
+
+def nemotron_nas(keys: Keys, count: int) -> list[str]:
+    """Each layer has a block config. In some of them attention is left out, or is a matrix."""
+    blocks = keys.list_of("block_configs")
+    attention = [Keys("block_configs", {"of": each}).nested("of").nested("attention") for each in blocks]
+    left_out = [[each.get(key) for key in ("no_op", "replace_with_linear")] for each in attention]
+    for each in (value for values in left_out for value in values if value is not None):
+        checks.boolean("no_op and replace_with_linear", each)
+    return _named([not any(values) for values in left_out] or [True] * count, "no_attention")
+
+
+def plamo2(keys: Keys, count: int) -> list[str]:
+    """One layer of each `mamba_step` has attention, the one in the middle; in a short model, the last layer."""
+    if keys.get("mamba_enabled") is False:
+        return _named([True] * count)
+    step = max(keys.count("mamba_step", 2), 1)
+    short = count <= step // 2
+    return _named([index == count - 1 if short else index % step == step // 2 for index in range(count)], "mamba")
+
+
+def latent_only(keys: Keys, layer: int | None, layer_type: str | None) -> bool:
+    """True, unless it is a linear layer of Ring-2.5, which rotates the first channels of heads of its own."""
+    if layer_type == "linear_attention" and "BailingMoeV2_5ForCausalLM" in keys.list_of("architectures"):
+        raise wrong_value(
+            f"layer must have latent attention in {keys.name} of BailingMoeV2_5ForCausalLM, because its linear "
+            f"layers are rotated in another way, which is not known here; got layer={layer}"
+        )
+    return True
+
+
+def cycle(*kinds: str, key: str = "") -> Types:
+    """Types that repeat. The key may have a list of other types."""
+
+    def types(keys: Keys, count: int) -> list[str]:
+        repeated = (keys.list_of(key) if key else []) or kinds
+        return [repeated[index % len(repeated)] for index in range(count)]
+
+    return types
+
+
+def cohere2_moe(keys: Keys, count: int) -> list[str]:
+    """The dense layers come first and have their own pattern. The pattern of the other layers starts after them."""
+    dense = min(keys.count("first_k_dense_replace", 0), count)
+    prefix = every(1, "prefix_dense_sliding_window_pattern")(keys, dense)
+    return prefix + every(4, "sliding_window_pattern")(keys, count - dense)
+
+
+def dots3_note(keys: Keys, count: int) -> list[str]:
+    full = "full_attention" if keys.get("use_dsa") is False else "indexed_attention"
+    slides = keys.get("use_sliding_window") is not False
+    return ["sliding_attention" if slides and index > 1 and index % 4 != 1 else full for index in range(count)]
+
+
+def flint(keys: Keys, count: int) -> list[str]:
+    return _named([index < 2 or index % 4 == 1 or index + 1 == keys.get("num_hidden_layers") for index in range(count)])
+
+
+def lfm3(keys: Keys, count: int) -> list[str]:
+    kinds = ("sliding_attention", "conv", "full_attention", "conv")
+    return ["conv", *cycle(*kinds)(keys, count)[1:]] if count else []
+
+
+def lfm3_vl(keys: Keys, count: int) -> list[str]:
+    return _named([index > 1 and index % 2 == 0 for index in range(count)], "conv")
+
+
+def mimo(keys: Keys, count: int) -> list[str]:
+    """The list has 1 for each layer with a sliding window. Without a list, the first and each sixth layer have none."""
+    slides = _marks(keys, "hybrid_layer_pattern")
+    return _named([not each for each in slides or [index > 0 and (index + 1) % 6 > 0 for index in range(count)]])
+
+
+def ultrabert(keys: Keys, count: int) -> list[str]:
+    """The list has the width of each layer's window, 0 for none. Without a list, each third layer has no window."""
+    windows = keys.list_of("attention_windows")
+    return _named([not window for window in windows]) if windows else every(3)(keys, count)
+
+
+def sliding_only(*, unless_null: str = "", dense_prefix: bool = False) -> Rotated:
+    """Layers with full attention are not rotated, unless a key is null, or for dense layers with `dense_prefix`."""
+
+    def rotated(keys: Keys, layer: int | None, layer_type: str | None) -> bool:
+        keys.ignore(unless_null)
+        if layer_type != "full_attention":
+            return True
+        if unless_null and unless_null in keys.mapping:
+            return keys.mapping[unless_null] is None
+        if not dense_prefix or layer is None or keys.get("prefix_dense_sliding_window_pattern") not in (None, 1):
+            return False
+        kinds = keys.list_of("mlp_layer_types")
+        return kinds[layer : layer + 1] == ["dense"] or layer < keys.count("first_k_dense_replace", 0)
+
+    return rotated
+
+
+def unless_base_is_null(keys: Keys, layer: int | None, layer_type: str | None) -> bool:
+    """True unless the base in the block is null. No layer is rotated then."""
+    block = keys.mapping.get("rope_parameters")
+    return not isinstance(block, Mapping) or block.get("rope_theta", 1) is not None

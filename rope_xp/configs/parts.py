@@ -4,7 +4,6 @@ A composite config contains the configs of several models, such as a text model 
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from rope_xp.configs.families.indexers import INDEXERS, PART, type_of_text
 from rope_xp.configs.families.model_types import FAMILIES
@@ -155,7 +154,7 @@ PARTS: dict[str, dict[str, tuple[str, str]]] = {
 }
 
 # Defaults that a family has only in a composite config. A key is the composite and the family.
-DEFAULTS_IN_COMPOSITE: dict[tuple[Any, str], Values] = {
+DEFAULTS_IN_COMPOSITE: dict[tuple[object, str], Values] = {
     ("voxtral", "llama"): dict(rope_theta=100_000_000.0, head_dim=128),
     ("voxtral_realtime", "voxtral_realtime_text"): dict(rope_theta=1_000_000.0),
 }
@@ -211,13 +210,11 @@ def path_to(part: Config, config: Config) -> tuple[str, ...]:
 
 
 def _type_of_part(found: Config, default: str, composite: str) -> str:
-    """The `model_type` of a part, which may be missing or be that of a composite."""
     own = _model_type(found)
     return default if default and (own in ("", composite) or own in PARTS) else own
 
 
 def sub_configs(config: Config) -> Iterator[str]:
-    """Keys of the config that hold another config."""
     return (str(key) for key, value in config.items() if isinstance(value, Mapping) and "_config" in str(key))
 
 
@@ -237,9 +234,9 @@ def _is_whole(config: Config, model_type: str, parts: Config) -> bool:
     return False
 
 
-def _value_at(config: Config, path: str, *, flat: bool) -> Any:
+def _value_at(config: Config, path: str, *, flat: bool) -> object:
     """The value at a path. With `flat`, the first config on the path that has the keys of text itself."""
-    found: Any = config
+    found: object = config
     for key in path.split("."):
         if not isinstance(found, Mapping):
             break

@@ -9,16 +9,22 @@ key outside it that is about positions, must be known: other keys are errors.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rope_xp.arrays import checks
 from rope_xp.configs.block import block_of, embedding_of
 from rope_xp.configs.families.family import COMMON_DEFAULTS, Axes, Family
 from rope_xp.configs.families.indexers import INDEXERS, has_indexer, indexer_of, note_on_indexer, read_indexer
 from rope_xp.configs.families.indexers import PART as INDEXER
-from rope_xp.configs.families.model_types import FAMILIES
-from rope_xp.configs.families.model_types_of_axes import axis_names
-from rope_xp.configs.key_owners import families_with, remarks_on_widths
+from rope_xp.configs.families.model_types import FAMILIES, axis_names
+from rope_xp.configs.families.own_keys import (
+    NOT_ROTARY,
+    UNROTATED,
+    families_with,
+    remarks_on_widths,
+    set_known_keys,
+    variant_of,
+)
 from rope_xp.configs.keys import (
     BASE_KEYS,
     LENGTH_KEYS,
@@ -28,42 +34,52 @@ from rope_xp.configs.keys import (
     misspelt_first,
     shortened,
 )
-from rope_xp.configs.layers import LayerConfig, is_rotated, label_of, layer_type_of
+from rope_xp.configs.layers import LayerConfig, is_rotated, label_of, layer_type_of, layers_of, nested_by, types_of
 from rope_xp.configs.parts import DEFAULTS_IN_COMPOSITE, part_of, path_to, sub_configs
-from rope_xp.configs.readers.flags import CommandLine, changed_by, command_line, metadata_of
-from rope_xp.configs.readers.formats import GGUF, Format, format_of, is_stated_about_positions, with_mlx_rule
-from rope_xp.configs.readers.remote import NOT_ROTARY, UNROTATED, set_known_keys, variant_of
-from rope_xp.configs.readers.source import check_size, file_of, mapping_of
+from rope_xp.configs.readers.command_line import CommandLine, command_line
+from rope_xp.configs.readers.formats import (
+    GGUF,
+    Format,
+    check_size,
+    file_of,
+    format_of,
+    is_stated_about_positions,
+    mapping_of,
+    with_mlx_rule,
+)
+from rope_xp.configs.readers.llama_cpp_arguments import metadata_of, with_arguments
+from rope_xp.configs.readers.overrides import with_overrides
 from rope_xp.configs.upstream import as_transformers, remarks
 from rope_xp.configs.writers.gguf_architectures import ARCHITECTURE_OF
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.layouts import LAYOUTS
 from rope_xp.provenance import Provenance, defaults_as_text, with_provenance
-from rope_xp.types import Values
+from rope_xp.types import Config, Values
 
 COMPATS = {"transformers": "what transformers 5.18 computes, known bugs included"}
+# More layers than any model has. The layers of a config with more have no types of their own.
+MAX_LAYERS = 1024
 
 
-def read(
-    config: Any,
-    layer: Any,
-    layer_type: Any,
-    *,
-    seq_len: Any,
-    compat: Any,
-    part: Any,
-    layout: Any,
-    strict: Any,
-    flags: Any,
-) -> RotaryEmbedding | None:
-    """The embedding of a config, by the arguments of `from_config`."""
+class Choice(NamedTuple):
+    """The arguments of `from_config` that say what is wanted of a config."""
+
+    layer: int | None
+    layer_type: str | None
+    seq_len: int | None
+    layout: str | None
+    compat: str | None
+    part: str | None
+    strict: bool
+    of_indexer: bool = False  # the embedding of the indexer is wanted, not that of the attention
+
+
+def read(config: object, flags: object, choice: Choice) -> RotaryEmbedding | None:
     try:
-        choice = _checked_choice(layer, layer_type, seq_len, compat, part, layout)
+        choice = _checked(choice)
         whole = mapping_of(config)
-        if flags is not None:
-            return _with_flags(command_line(flags), whole, part, layout, checks.boolean("strict", strict), choice)
-        return _from_mapping(whole, part, layout, checks.boolean("strict", strict), choice)
+        return _from_mapping(whole, choice) if flags is None else _with_flags(command_line(flags), whole, choice)
     except (TypeError, ValueError, OSError) as error:
         message = shortened(error, "" if isinstance(error, OSError) else file_of(config))
         if message == str(error):
@@ -73,43 +89,32 @@ def read(
         raise kind(message).with_traceback(error.__traceback__) from None
 
 
-class Choice(NamedTuple):
-    """The arguments of `from_config` that select a layer, and how it is read."""
-
-    layer: int | None
-    layer_type: str | None
-    seq_len: int | None
-    compat: str | None
-    of_indexer: bool = False  # the embedding of the indexer is wanted, not that of the attention
-
-
-def _checked_choice(layer: Any, layer_type: Any, seq_len: Any, compat: Any, part: Any, layout: Any) -> Choice:
-    check_size([part, layer, layer_type, seq_len])
-    if layout is not None:
-        checks.one_of("layout", layout, LAYOUTS)
-    if compat is not None:
-        checks.one_of("compat", compat, COMPATS)
-    if seq_len is not None:
-        checks.length("seq_len", seq_len)
+def _checked(choice: Choice) -> Choice:
+    layer, layer_type = choice.layer, choice.layer_type
+    check_size([choice.part, layer, layer_type, choice.seq_len])
+    if choice.layout is not None:
+        checks.one_of("layout", choice.layout, LAYOUTS)
+    if choice.compat is not None:
+        checks.one_of("compat", choice.compat, COMPATS)
+    if choice.seq_len is not None:
+        checks.length("seq_len", choice.seq_len)
     if layer is not None:
         layer = checks.count("layer", layer)
     if layer_type is not None and not isinstance(layer_type, str):
         raise wrong_type(f"layer_type must be a string; got {layer_type!r}")
     if layer is not None and layer_type is not None:
         raise wrong_value(f"layer or layer_type must be given, not both; got {layer} and {layer_type!r}")
-    return Choice(layer, layer_type, seq_len, compat)
+    return choice._replace(layer=layer, strict=checks.boolean("strict", choice.strict))
 
 
-def _with_flags(
-    line: CommandLine, whole: Mapping[str, Any], part: Any, layout: Any, strict: bool, choice: Choice
-) -> RotaryEmbedding | None:
+def _with_flags(line: CommandLine, whole: Config, choice: Choice) -> RotaryEmbedding | None:
     """The embedding that an engine computes with arguments. Its remarks say which of them change nothing."""
     if choice.compat is not None:
         raise wrong_value(f"compat must be None with flags; got {choice.compat!r}")
     remarks: list[str] = []
     source = ""
     if line.engine == "llama.cpp" and format_of(whole) is not GGUF:
-        rope = _from_mapping(whole, part, layout, strict, choice)
+        rope = _from_mapping(whole, choice)
         if rope is None:
             return None
         source = "the GGUF file that llama.cpp's converter writes for the config"
@@ -120,17 +125,17 @@ def _with_flags(
             remarks.append(f"whether llama.cpp has model type {rope._provenance.model_type!r} is not known")
         whole, of_writer = metadata_of(rope)
         remarks += of_writer
-        part, strict, layout = None, False, rope.layout
-        choice = choice._replace(layer=None, layer_type=None)
+        choice = choice._replace(layer=None, layer_type=None, layout=rope.layout, part=None, strict=False)
 
     def read(line: CommandLine) -> RotaryEmbedding | None:
-        changed = changed_by(line, whole, part)
+        of_llama_cpp = line.engine == "llama.cpp"
+        changed = with_arguments(line, whole) if of_llama_cpp else with_overrides(line, whole, choice.part)
         remarks.extend(changed.remarks)
         length = changed.context if choice.seq_len is None else choice.seq_len
-        return _from_mapping(changed.mapping, part, layout, strict, choice._replace(seq_len=length), changed.betas)
+        return _from_mapping(changed.mapping, choice._replace(seq_len=length), changed.betas)
 
     rope = read(line)
-    if line.flags and rope == _or_unlike(lambda: read(line._replace(flags=()))):
+    if line.flags and _is_same(rope, lambda: read(line._replace(flags=()))):
         names = comma_separated({name for name, _ in line.flags})
         remarks.append(f"{names} of the flags: nothing changes")
     if rope is None:
@@ -140,55 +145,40 @@ def _with_flags(
     return with_provenance(rope, replace(found, remarks=(*dict.fromkeys(remarks), *found.remarks), format=source))
 
 
-def _or_unlike(read: Callable[[], Any]) -> Any:
-    """What is read, or a value that equals no embedding if that fails."""
+def _is_same(rope: RotaryEmbedding | None, read: Callable[[], RotaryEmbedding | None]) -> bool:
+    """Whether something else is read without an error, and gives the same embedding."""
     try:
-        return read()
+        return read() == rope
     except (TypeError, ValueError):
-        return ...
+        return False
 
 
-def _from_mapping(
-    whole: Mapping[str, Any],
-    part: Any,
-    layout: Any,
-    strict: bool,
-    choice: Choice,
-    betas: Mapping[str, float] | None = None,
-) -> RotaryEmbedding | None:
+def _from_mapping(whole: Config, choice: Choice, betas: Mapping[str, float] | None = None) -> RotaryEmbedding | None:
     form = format_of(whole)
     if form is None:
-        return _of_transformers(whole, part, layout, strict, choice)
+        return _of_transformers(whole, choice)
     try:
-        if not form.reader:
-            return _of_transformers(with_mlx_rule(whole), part, layout, strict, choice)
-        return _of_format(form, whole, part, layout, strict, choice, betas or {})
+        if not form.readers:
+            return _of_transformers(with_mlx_rule(whole), choice)
+        return _of_format(form, whole, choice, betas or {})
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{error} (the mapping was read as {form.name})") from None
 
 
-def _of_format(
-    form: Format,
-    whole: Mapping[str, Any],
-    part: Any,
-    layout: Any,
-    strict: bool,
-    choice: Choice,
-    betas: Mapping[str, float],
-) -> RotaryEmbedding | None:
+def _of_format(form: Format, whole: Config, choice: Choice, betas: Mapping[str, float]) -> RotaryEmbedding | None:
     """The embedding of a config in another format, which is translated first. `betas` replace those of YaRN."""
     if choice.compat is not None:
         raise wrong_value(f"compat must be None for this format; got {choice.compat!r}")
     source = Keys("the mapping", whole)
     with misspelt_first(source):
-        translated = form.as_config(source, part)
+        translated = form.as_config(source, choice.part)
     source.require_all_read(is_stated_about_positions)
     if translated is None:
         return None
     config, family = translated
     config = _with_betas({key: value for key, value in config.items() if value is not None}, betas)
-    rope, provenance = _read(config, "", _with_layout(family, layout), choice, is_translated=True)
+    rope, provenance = _read(config, "", _with_layout(family, choice.layout), choice, is_translated=True)
     provenance = replace(
         provenance,
         defaults=(*source.defaults.values(), *provenance.defaults),
@@ -196,7 +186,7 @@ def _of_format(
         stated=tuple(source.found()),
         format=form.name,
     )
-    return _checked_provenance(rope, provenance, strict)
+    return _checked_provenance(rope, provenance, choice.strict)
 
 
 def _with_betas(config: Values, betas: Mapping[str, float]) -> Values:
@@ -210,37 +200,32 @@ def _with_betas(config: Values, betas: Mapping[str, float]) -> Values:
     return {**config, "rope_parameters": {**block, **betas}} if block.get("rope_type") == "yarn" else config
 
 
-def _checked_provenance(rope: Any, provenance: Provenance, strict: bool) -> RotaryEmbedding | None:
-    """The embedding with its provenance. With `strict`, no value may be a default."""
+def _checked_provenance(rope: RotaryEmbedding | None, provenance: Provenance, strict: bool) -> RotaryEmbedding | None:
     if strict and provenance.defaults:
         defaults = defaults_as_text(provenance.defaults)
         raise wrong_value(f"every value must be in the config with strict=True; got {defaults}")
     return None if rope is None else with_provenance(rope, provenance)
 
 
-def _of_transformers(
-    whole: Mapping[str, Any], part: Any, layout: Any, strict: bool, choice: Choice
-) -> RotaryEmbedding | None:
-    mapping, model_type, outside = part_of(whole, part)
+def _of_transformers(whole: Config, choice: Choice) -> RotaryEmbedding | None:
+    mapping, model_type, outside = part_of(whole, choice.part)
     model_type = variant_of(mapping, model_type)
     if model_type in UNROTATED:
         return None
-    choice = choice._replace(of_indexer=part == INDEXER and model_type in INDEXERS)
-    family = _family_of(mapping, model_type, layout)
+    choice = choice._replace(of_indexer=choice.part == INDEXER and model_type in INDEXERS)
+    family = _family_of(mapping, model_type, choice.layout)
     defaults = DEFAULTS_IN_COMPOSITE.get((whole.get("model_type"), model_type), {})
     family = replace(family, defaults={**family.defaults, **defaults})
     rope, provenance = _read(mapping, model_type, family, choice)
     provenance = replace(provenance, file_type=whole.get("model_type") or "", path=path_to(mapping, whole))
-    if (
-        outside
-        and choice.compat is None
-        and not _gives_same_embedding(rope, {**mapping, **outside}, model_type, family, choice)
-    ):
-        raise wrong_value(f"keys about positions must be in the part, not outside it; got {outside}")
-    return _checked_provenance(rope, provenance, strict)
+    if outside and choice.compat is None:
+        both = {**mapping, **outside}
+        if not _is_same(rope, lambda: _read(both, model_type, family, choice)[0]):
+            raise wrong_value(f"keys about positions must be in the part, not outside it; got {outside}")
+    return _checked_provenance(rope, provenance, choice.strict)
 
 
-def _family_of(mapping: Mapping[str, Any], model_type: str, layout: str | None) -> Family:
+def _family_of(mapping: Config, model_type: str, layout: str | None) -> Family:
     """The row of a family. If a layout is given, the family may be unknown."""
     family = FAMILIES.get(model_type)
     if family is None and (model_type in NOT_ROTARY or layout is None):
@@ -256,8 +241,7 @@ def _with_layout(family: Family, layout: str | None) -> Family:
     return replace(family, pairing=replace(family.pairing, layout=layout, from_caller=True))
 
 
-def _unknown(mapping: Mapping[str, Any], model_type: str) -> ValueError:
-    """The error for a family without a row."""
+def _unknown(mapping: Config, model_type: str) -> ValueError:
     if model_type in NOT_ROTARY:
         return wrong_value(
             f"model_type must be of a family with a rotary embedding; got {model_type!r}, which has "
@@ -275,17 +259,8 @@ def _unknown(mapping: Mapping[str, Any], model_type: str) -> ValueError:
     )
 
 
-def _gives_same_embedding(
-    rope: Any, mapping: Mapping[str, Any], model_type: str, family: Family, choice: Choice
-) -> bool:
-    try:
-        return _read(mapping, model_type, family, choice)[0] == rope
-    except (TypeError, ValueError):  # the keys contradict each other
-        return False
-
-
 def _read(
-    mapping: Mapping[str, Any], model_type: str, family: Family, choice: Choice, is_translated: bool = False
+    mapping: Config, model_type: str, family: Family, choice: Choice, is_translated: bool = False
 ) -> tuple[RotaryEmbedding | None, Provenance]:
     """Read one part of a config with the row of its family. The provenance has the values that it does not state."""
     keys = Keys(f"the config of model_type {model_type!r}" if model_type else "the config", mapping, model_type)
@@ -294,7 +269,7 @@ def _read(
     if rope is None or (choice.layer is None and choice.layer_type is None):
         return rope, provenance
     all_layers = choice._replace(layer=None, layer_type=None)
-    if rope == _or_unlike(lambda: _read(mapping, model_type, family, all_layers, is_translated)[0]):
+    if _is_same(rope, lambda: _read(mapping, model_type, family, all_layers, is_translated)[0]):
         return rope, replace(provenance, layer_type="")
     return rope, replace(provenance, layer_type=provenance.layer_type or f"layer {choice.layer}")
 
@@ -302,7 +277,6 @@ def _read(
 def _read_keys(
     keys: Keys, family: Family, choice: Choice, is_translated: bool
 ) -> tuple[RotaryEmbedding | None, Provenance]:
-    """The same for the keys of the part."""
     mapping, model_type = keys.mapping, keys.model_type
     layer, seq_len, compat = choice.layer, choice.seq_len, choice.compat
     set_known_keys(keys, seq_len)
@@ -345,8 +319,7 @@ def _read_keys(
     )
 
 
-def _check_all_read(keys: Keys, family: Family, mapping: Mapping[str, Any]) -> None:
-    """All keys about positions must have been read."""
+def _check_all_read(keys: Keys, family: Family, mapping: Config) -> None:
     for of_type in family.layers.by_type.values():
         keys.ignore(*(of_type.base_keys or BASE_KEYS))  # keys for other layer types
     keys.require_all_read(is_about_positions, families_with)
@@ -355,12 +328,10 @@ def _check_all_read(keys: Keys, family: Family, mapping: Mapping[str, Any]) -> N
 
 
 def _remarks_on_base(keys: Keys, row: Family, rope: RotaryEmbedding) -> list[str]:
-    """A sentence about a stated base that is the default of most families, but not of this one.
-
-    With a scaling rule, such a base may be meant: Phi-3.5-MoE has it.
-    """
+    """A sentence about a stated base that is the default of most families, but not of this one."""
     usual, own = COMMON_DEFAULTS["rope_theta"], row.default("rope_theta")
     is_stated = all(default.row != "frequencies" for default in keys.defaults.values())
+    # With a scaling rule, such a base may be meant: Phi-3.5-MoE has it.
     if not is_stated or rope.base != usual or rope.scaling is not None or own in (None, usual):
         return []
     return [
@@ -377,3 +348,22 @@ def _add_remark_on_chunks(keys: Keys) -> None:
             f"dual_chunk_attention_config is not applied: beyond chunk_size={size} tokens, attention has to choose "
             "the positions of queries for each chunk of keys"
         )
+
+
+def types_of_layers(whole: Config, part: str | None) -> tuple[list[str] | None, list[str]]:
+    """The type of each layer, empty if it has none, or None if their number is unknown; and then the known types."""
+    form = format_of(whole)
+    if form is not None and form.readers:
+        translated = form.as_config(Keys("the mapping", whole), part)
+        if translated is None:
+            return None, []
+        config, family, model_type = *translated, ""
+    else:
+        config, model_type, _ = part_of(whole if form is None else with_mlx_rule(whole), part)
+        family = FAMILIES.get(model_type, Family())
+    keys = Keys("the config", config, model_type)
+    types = types_of(keys, family)
+    count = layers_of(keys) or len(types)
+    if not 0 < count <= MAX_LAYERS:
+        return None, nested_by(keys, family) or list(family.layers.by_type)
+    return (types + [""] * count)[:count], []

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from rope_xp.configs.families.family import Axes, Family, LayerType, Quirks
+from rope_xp.configs.block import ALIASES, MULTIPLIER
+from rope_xp.configs.families.family import Axes, Family, LayerType, Quirks, head_dim_of_sliding_latent
 from rope_xp.configs.families.indexers import INTERLEAVE_KEY as INDEXER_INTERLEAVE_KEY
 from rope_xp.configs.families.model_types import FAMILIES
-from rope_xp.configs.families.special_rules import head_dim_of_sliding_latent
 from rope_xp.configs.keys import BASE_KEYS, INTERLEAVE_KEYS, LENGTH_KEYS, ORIGINAL, PARTIAL_KEYS, Keys, comma_separated
-from rope_xp.configs.scaling_rule import ALIASES, MULTIPLIER
 from rope_xp.errors import wrong_value
 from rope_xp.types import Config, Values
 
@@ -95,23 +94,22 @@ def as_transformers(given: Config, model_type: str, family: Family, seq_len: int
     if _ignores_fraction(model_type, family):
         _drop_fraction(config, model_type, family, blocks)
     for block in blocks:
-        _drop(block, (MULTIPLIER,))
+        drop(block, (MULTIPLIER,))
         _drop_overridden(config, block, family)
         _edit_lengths(config, model_type, block, seq_len)
-    _drop(config, _replaced_by_default_block(config, model_type, family))
+    drop(config, _replaced_by_default_block(config, model_type, family))
     if model_type == "step3p5":
         _first_of_each_type(config)
     sliding = SLIDING_LAYERS.get(model_type) if scaling or (model_type == "olmo3" and not blocks) else None
-    _drop(config, () if sliding is None else ("swa_rope_theta",))
+    drop(config, () if sliding is None else ("swa_rope_theta",))
     return config, _edited_row(family, model_type, bool(blocks), sliding)
 
 
 def _drop_keys_not_read(given: Config, model_type: str) -> Values:
-    """A copy of a config, without keys that the family's class does not read."""
     for name in ("rope_parameters", "rope_scaling"):
         Keys("config", given).nested(name)  # raises an error if it is not a mapping
     config = _plain(given)
-    _drop(config, _not_read(config, model_type))
+    drop(config, _not_read(config, model_type))
     return config
 
 
@@ -156,13 +154,11 @@ def remarks(config: Config, block: Config, model_type: str, family: Family) -> l
 
 
 def _with_owners(name: str) -> str:
-    """The name of a key, and the families whose classes in transformers read it."""
     owners = READ_ONLY_BY.get(name)
     return f"{name} (a key of {comma_separated(owners)})" if owners else name
 
 
 def _not_read(config: Config, model_type: str) -> tuple[str, ...]:
-    """Keys outside the block that the family's class does not read."""
     if model_type not in FAMILIES or model_type in NOT_IN_TRANSFORMERS:
         return ()
     others = (name for name, families in READ_ONLY_BY.items() if model_type not in families)
@@ -181,7 +177,6 @@ def _replaced_by_default_block(config: Config, model_type: str, family: Family) 
 
 
 def _default_blocks(family: Family) -> list[Values]:
-    """The default rotary blocks of a family, and of each of its types of layers."""
     return [row.defaults.get("rope_parameters") or {} for row in (family, *family.layers.by_type.values())]
 
 
@@ -193,13 +188,13 @@ def _ignores_fraction(model_type: str, family: Family) -> bool:
     )
 
 
-def _rule(block: Config) -> Any:
+def _rule(block: Config) -> object:
     """The name of a block's rule, before it is checked."""
     name = block.get("rope_type") or block.get("type") or "default"
     return ALIASES.get(name, name) if isinstance(name, str) else name
 
 
-def _rotated_fraction(config: Config, block: Config) -> Any:
+def _rotated_fraction(config: Config, block: Config) -> object:
     fraction = block.get(PARTIAL_KEYS[0])
     return config.get(PARTIAL_KEYS[0]) if fraction is None else fraction
 
@@ -215,8 +210,8 @@ def _drop_fraction(config: Values, model_type: str, family: Family, blocks: list
             )
     for block in blocks:
         if _rule(block) == "default":
-            _drop(block, PARTIAL_KEYS)
-    _drop(config, PARTIAL_KEYS)
+            drop(block, PARTIAL_KEYS)
+    drop(config, PARTIAL_KEYS)
 
 
 def _plain(value: object) -> Any:
@@ -246,11 +241,11 @@ def _copy_truncate(config: Values, blocks: list[Values]) -> None:
 def _drop_overridden(config: Values, block: Values, family: Family) -> None:
     """Base and fraction in the block replace those outside. The original length outside replaces that in the block."""
     if "rope_theta" in block:
-        _drop(config, BASE_KEYS)
+        drop(config, BASE_KEYS)
         for of_type in family.layers.by_type.values():
-            _drop(config, of_type.base_keys or ())
+            drop(config, of_type.base_keys or ())
     if "partial_rotary_factor" in block:
-        _drop(config, PARTIAL_KEYS)
+        drop(config, PARTIAL_KEYS)
     if config.get(ORIGINAL) is not None and ORIGINAL in block:
         block[ORIGINAL] = config[ORIGINAL]
 
@@ -276,6 +271,6 @@ def _first_of_each_type(config: Values) -> None:
             config[key] = [values[index] for index in firsts]
 
 
-def _drop(config: Values, keys: Iterable[str]) -> None:
+def drop(config: Values, keys: Iterable[str]) -> None:
     for key in keys:
         config.pop(key, None)

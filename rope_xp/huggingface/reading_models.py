@@ -11,7 +11,7 @@ import transformers
 
 from rope_xp.arrays import checks
 from rope_xp.configs.parts import PARTS
-from rope_xp.configs.readers.source import mapping_of
+from rope_xp.configs.readers.formats import mapping_of
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import public, wrong, wrong_type, wrong_value
 from rope_xp.huggingface.contexts import float32_on_cpu

@@ -11,8 +11,8 @@ from gguf.constants import MODEL_ARCH_NAMES
 
 from rope_xp import from_config
 from rope_xp.configs.readers import files, gguf_file
+from rope_xp.configs.readers.formats import mapping_of
 from rope_xp.configs.readers.gguf_file import gguf_metadata, read_gguf
-from rope_xp.configs.readers.source import mapping_of
 from rope_xp.configs.writers.gguf_architectures import HALF, INTERLEAVED, NOT_ROTARY, gguf_layout
 
 FACTORS = np.asarray([1.0, 1.5, 4.0, 8.0], np.float32)

@@ -12,8 +12,7 @@ import pytest
 from configs import CONFIGS, GOLDENS, HERE, at, changed, paths_of, without
 
 import rope_xp
-from rope_xp.configs.key_owners import _readers
-from rope_xp.configs.readers.remote import UNROTATED
+from rope_xp.configs.families.own_keys import UNROTATED, readers
 
 # The goldens are rounded once. A power in float64 is off by the rounding of its exponent, times ln(base) < 21 and an
 # exponent < 1, so by a few 1e-15; each rule adds a handful of roundings.
@@ -293,7 +292,7 @@ def test_a_config_that_states_nothing_means_what_its_class_computes(row):
 def test_the_families_that_are_named_for_a_key_read_it():
     """No family that an error names for a key refuses it."""
     rows = {row["config"]["model_type"]: row for row in reversed(UNSTATED)}
-    pairs = [(key, rows[name]) for key, names in _readers().items() for name in names if name in rows]
+    pairs = [(key, rows[name]) for key, names in readers().items() for name in names if name in rows]
     assert len(pairs) > 100
     for key, row in pairs:
         try:

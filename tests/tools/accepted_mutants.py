@@ -43,7 +43,7 @@ arrays/exact_phases.py: return libraries.namespace(self._inv_freq).reshape(self.
     NumPy takes any negative number for the size that is left.
 configs/layers.py: return self.block.name {{=~>>}}= DEFAULT_BLOCK_NAME
     No other name of a block is a greater string.
-configs/families/layer_types.py: return not isinstance(block, Mapping) or block.get("rope_theta", {{1~>2}}) is not None
+configs/layers.py: return not isinstance(block, Mapping) or block.get("rope_theta", {{1~>2}}) is not None
     Only None differs from both numbers.
 arrays/exact_phases.py: integer = xp.int32 if bits == 3{{2~>1}} else xp.int64
     Integers of 64 bits hold the same numbers.

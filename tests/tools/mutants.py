@@ -146,11 +146,6 @@ configs/keys.py
     a key in other letters: if wanted is not None: ==> if False:
     a key with a wrong letter: if not {*self._ends_of(plain)} & self._ends: ==> if True:
     alibi let through: return value is not None and value is not False ==> return False
-configs/scaling_rule.py
-    a scaling rule dropped: scaling: Any = rule(**values) ==> return None
-    a legacy base ignored: base = default if base is None else base\n ==> base = default\n
-    a default that is not marked: if base is None or (config.block_is_default and outer is None): ==> if False:
-    mscale of DeepSeek alone: if rope_type == "deepseek_yarn": ==> if False:
 configs/reading.py
     NoPE layers rotated: if rope is None or not rotated or ( ==> if rope is None or (
 configs/readers/files.py
@@ -183,6 +178,10 @@ checkpoints/widths.py
 checkpoints/findings.py
     Meta's projections taken for those of transformers: return "interleaved", "names ==> return "half", "names
 configs/block.py
+    a scaling rule dropped: scaling: Any = rule(**values) ==> return None
+    a legacy base ignored: base = default if base is None else base\n ==> base = default\n
+    a default that is not marked: if base is None or (config.block_is_default and outer is None): ==> if False:
+    mscale of DeepSeek alone: if rope_type == "deepseek_yarn": ==> if False:
     local layers scaled: block=Keys("no block", kept), ==>
 configs/readers/params_json.py
     Meta paired by halves: TEXT = Family(pairing=INTERLEAVED, ==> TEXT = Family(

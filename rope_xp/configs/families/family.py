@@ -1,11 +1,18 @@
-"""The properties of a model family that its configs do not state: the types of a row in `families/model_types.py`."""
+"""The properties of a model family that its configs do not state: the types of a row in `families/model_types.py`.
+
+Below them are the widths, fractions, frequencies and rules that only one family has.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from math import pi
+from types import EllipsisType
+from typing import Any, NoReturn
 
+from rope_xp.arrays import checks
 from rope_xp.configs.keys import BASE_KEYS, Keys
-from rope_xp.frequencies import Scaling
+from rope_xp.errors import wrong_value
+from rope_xp.frequencies import Scaling, YarnScaling, geometric
 from rope_xp.types import Config
 
 QUOTIENT = "hidden_size/num_attention_heads"
@@ -15,6 +22,12 @@ LATENT = "qk_rope_head_dim"
 # How to find the number of channels of a head: keys or quotients of keys, separated by " | ", of which the first with
 # a value is used; or a function of the config.
 HeadDim = str | Callable[[Keys], int]
+# The frequencies of all pairs, for each position axis.
+Frequencies = tuple[tuple[float, ...], ...]
+# The type of each layer, from the config and the number of layers.
+Types = Callable[[Keys, int], list[str]]
+# Whether a layer, or a type of layers, is rotated.
+Rotated = Callable[[Keys, int | None, str | None], bool]
 
 # Defaults of all families that state no other default.
 COMMON_DEFAULTS = {"rope_theta": 10_000.0, "partial_rotary_factor": 1.0}
@@ -57,20 +70,24 @@ class LayerList:
     bases: bool = False  # the numbers are bases
 
 
+# Layers with 0 in the list are not rotated. Without it, one layer of each interval is not rotated.
+NO_ROPE_LAYERS = LayerList("no_rope_layers", "interval")
+
+
 @dataclass(frozen=True)
 class Layers:
     """The types of layers, and which layers are rotated."""
 
-    # The type of each layer, from the config and the number of layers. Used if the config has no `layer_types`.
-    types: Callable[[Keys, int], list[str]] | None = None
+    # Used if the config has no `layer_types`.
+    types: Types | None = None
     by_type: Mapping[str, LayerType] = field(default_factory=dict)
     # For types that are not in `by_type`: the key of `by_type` to use. The key `...` means all other types.
-    same_as: Mapping[Any, str] = field(default_factory=dict)
+    same_as: Mapping[str | EllipsisType, str] = field(default_factory=dict)
     last_is_full: bool = False  # the last layer always has full attention, despite `layer_types`
-    rotated: Callable[[Keys, int | None, str | None], bool] | None = None  # whether a layer of a type is rotated
+    rotated: Rotated | None = None
     listed: LayerList | None = None  # which layers are rotated
     # A key, the value with which layers are rotated, and further values that the key may have.
-    only_if: tuple[Any, ...] | None = None
+    only_if: tuple[str, *tuple[object, ...]] | None = None
     scaled: str = ""  # the key that lists the layers to which a scaling rule applies
 
 
@@ -99,7 +116,8 @@ class Quirks:
     # If given, the whole `head_dim` is rotated. The function returns the only `partial_rotary_factor` that a config may
     # state, or None if any is accepted.
     only_fraction: Callable[[Keys, int], float | None] | None = None
-    inv_freq: Callable[[Keys, int, float], Any] | None = None  # frequencies, from the config, `head_dim` and the base
+    # From the config, `head_dim` and the base.
+    inv_freq: Callable[[Keys, int, float], Frequencies] | None = None
     scales_softmax: bool = True  # latent attention multiplies its softmax scale, as in DeepSeek
     # Scaling rules that only this family has, or its own names for rules.
     rules: Mapping[str, str | type[Scaling]] = field(default_factory=dict)
@@ -123,11 +141,9 @@ class Family:
     quirks: Quirks = Quirks()
 
     def default(self, key: str) -> Any:
-        """The default of a key, or None."""
         return self.defaults.get(key, COMMON_DEFAULTS.get(key))
 
     def of_type(self, name: str) -> "Family":
-        """The row for layers of a type."""
         own = self.layers.by_type.get(name, LayerType())
         quirks = self.quirks if own.base_keys is None else replace(self.quirks, base_keys=own.base_keys)
         head_dim = self.head_dim if own.head_dim is None else own.head_dim
@@ -135,10 +151,96 @@ class Family:
 
     @property
     def is_latent(self) -> bool:
-        """Whether the family has multi-head latent attention."""
         return self.head_dim == LATENT
 
     @property
     def divides_axes(self) -> bool:
         """Whether the family has several position axes with equally many pairs, as for images."""
         return self.axes is not None and self.axes.count > 1
+
+
+def head_dim_of_audio(keys: Keys) -> int:
+    """MusicFlamingo rotates the encoder's hidden states as one head."""
+    width = keys.count("head_dim")
+    return keys.nested("audio_config").count("hidden_size", 1280) if width is None else width
+
+
+def head_dim_of_sliding_latent(keys: Keys) -> int:
+    """Layers of Dots 3 with a sliding window rotate all channels of a head except `swa_qk_nope_head_dim`."""
+    rest = keys.count("swa_head_dim", 256) - keys.count("swa_qk_nope_head_dim", 192)
+    return keys.count("swa_qk_rope_head_dim", rest)
+
+
+def width_of_gptj(keys: Keys, head_dim: int) -> int:
+    """64 if the config has no `rotary_dim`, and the whole head if it is null."""
+    rotary = keys.get("rotary")
+    if rotary is not None and not checks.boolean("rotary", rotary):
+        raise wrong_value("rotary must be true; got false")
+    return keys.count("rotary_dim", head_dim if "rotary_dim" in keys.mapping else 64)
+
+
+def width_of_clvp(keys: Keys, head_dim: int) -> int:
+    return max(keys.count("projection_dim", 768) // (2 * keys.count("num_attention_heads", 12)), 32)
+
+
+def width_of_phi(keys: Keys, head_dim: int) -> int:
+    """32 if the config has no `rotary_dim`. The code in the checkpoints of Phi-1.5 and Phi-2 has this default."""
+    return keys.count("rotary_dim", 32)
+
+
+def fraction_of_latent(keys: Keys, head_dim: int) -> float:
+    """The rotated fraction of a whole head. A head also has `qk_nope_head_dim` channels that are not rotated."""
+    return head_dim / (head_dim + keys.count("qk_nope_head_dim", head_dim))
+
+
+def any_fraction(keys: Keys, head_dim: int) -> None:
+    """None, because any fraction is accepted: the class in transformers computes it from the widths."""
+
+
+def fraction_of_hidden_state(keys: Keys, head_dim: int) -> float:
+    """The only fraction that configs of EfficientLoFTR have: half the number of heads."""
+    return keys.count("num_attention_heads", 8) / 2
+
+
+def trained_frequencies(keys: Keys, head_dim: int, base: float) -> NoReturn:
+    raise wrong_value(
+        f"frequencies must not depend on weights; got {keys.name}: its checkpoint multiplies them by the "
+        f"exponential of the weight rotary_emb.alpha (multiply those of compat='transformers' by it, and pass the "
+        f"product as inv_freq)"
+    )
+
+
+def frequencies_of_dinov3(keys: Keys, head_dim: int, base: float) -> Frequencies:
+    """Coordinates are from -1 to 1, and frequencies are in revolutions."""
+    if head_dim % 4:
+        raise wrong_value(f"head_dim must be a multiple of 4 in {keys.name}; got {head_dim}")
+    own = tuple(2 * pi * w for w in geometric(base, head_dim // 2))
+    zeros = (0.0,) * len(own)
+    return own + zeros, zeros + own
+
+
+def frequencies_of_esmfold2(keys: Keys, head_dim: int, base: float) -> Frequencies:
+    """Four position axes: the coordinates x, y and z in angstrom, and an index. All other pairs are not rotated."""
+    each, index = keys.count("num_spatial_rope_pairs_per_axis", 2), keys.count("num_uid_rope_pairs", 10)
+    spatial, of_index = (
+        checks.at_least(key, keys.get_or_assume(key, "", default), 1.0)
+        for key, default in (("spatial_rope_base_frequency", 20.0), ("uid_rope_base_frequency", 10_000.0))
+    )
+    pairs = head_dim // 2
+    if 3 * each + index > pairs:
+        raise wrong_value(f"pairs of all axes must fit into {pairs}; got {3 * each + index}")
+    rows = [geometric(spatial, 2 * each)] * 3 + [geometric(of_index, 2 * index)]
+    return tuple(
+        (0.0,) * (axis * each) + row + (0.0,) * (pairs - axis * each - len(row)) for axis, row in enumerate(rows)
+    )
+
+
+class YarnInLogarithms(YarnScaling):
+    """YaRN in logarithms: it mixes kept and interpolated frequencies by a geometric mean, not an arithmetic one."""
+
+    def frequencies(self, base: float, rotary_dim: int) -> tuple[float, ...]:
+        scaled, plain = super().frequencies(base, rotary_dim), geometric(base, rotary_dim)
+        if self.factor == 1.0:
+            return plain
+        ramp = [(1.0 - s / p) / (1.0 - 1.0 / self.factor) for s, p in zip(scaled, plain)]
+        return tuple(p * self.factor**-fraction for p, fraction in zip(plain, ramp))

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rope_xp.arrays import checks
+from rope_xp.configs.block import without_softmax_scale
 from rope_xp.configs.keys import MAX_SIZE, Keys
-from rope_xp.configs.scaling_rule import without_softmax_scale
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_value
 from rope_xp.frequencies import YarnScaling
@@ -111,7 +111,6 @@ def has_indexer(keys: Keys, layer: int | None, layer_type: str | None) -> bool:
 
 
 def indexer_of(attention: RotaryEmbedding, model_type: str, width: int, layout: object) -> RotaryEmbedding:
-    """The embedding of the indexer, from that of the attention."""
     channels: Any = attention.rotary_dim
     if channels > width:
         raise wrong_value(
@@ -126,7 +125,6 @@ def indexer_of(attention: RotaryEmbedding, model_type: str, width: int, layout: 
 
 
 def note_on_indexer(attention: RotaryEmbedding, indexer: RotaryEmbedding) -> str:
-    """How the indexer beside an attention rotates."""
     last = " last" if indexer.first_channel else " first"
     same = "the same" if indexer.layout == attention.layout else "another layout than the attention"
     return (

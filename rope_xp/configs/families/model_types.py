@@ -6,27 +6,41 @@ both (`benchmarks/parity.py`). If the two differ, a row follows 5.23. Families t
 the source of each (`tests/goldens/configs.json`). `Family` documents the fields of a row.
 """
 
-from typing import Any
-
-from rope_xp.configs.families import layer_types as types
-from rope_xp.configs.families import special_rules as rules
+from rope_xp.configs import layers as types
 from rope_xp.configs.families.family import (
     INTERLEAVED,
     LATENT,
+    NO_ROPE_LAYERS,
     QUOTIENT,
     TO_HALF,
     Axes,
     Family,
+    HeadDim,
     LayerList,
     Layers,
     LayerType,
     Pairing,
     Quirks,
+    YarnInLogarithms,
+    any_fraction,
+    fraction_of_hidden_state,
+    fraction_of_latent,
+    frequencies_of_dinov3,
+    frequencies_of_esmfold2,
+    head_dim_of_audio,
+    head_dim_of_sliding_latent,
+    trained_frequencies,
+    width_of_clvp,
+    width_of_gptj,
+    width_of_phi,
 )
-from rope_xp.configs.families.layer_types import every, listed_at, no_rope_layers, sliding_only
-from rope_xp.configs.families.model_types_of_axes import TEXT_AND_VISION
+from rope_xp.configs.layers import every, listed_at, sliding_only
 from rope_xp.types import Values
 
+HEADS = "head_dim | hidden_size/num_heads | hidden_size/num_attention_heads"
+EMBEDDED = f"{HEADS} | embed_dim/num_heads"
+WIDTH_FIRST = (1, 0)
+MEMORY = "memory_attention_"
 LINEAR_ATTENTION_TYPES = every(4, "full_attention_interval", other="linear_attention")
 REDUNDANT_FRACTION = Quirks(redundant_keys=("partial_rotary_factor",))
 ATTENTION_TEMPERATURE = ("llama_4_scaling_beta",)
@@ -39,23 +53,21 @@ CONFORMER = Layers(only_if=("position_embeddings_type", "rotary", "relative_key"
 ZEROS_ARE_NOT_ROTATED = Layers(listed=LayerList("layer_rope_theta", "from the end"))
 
 
-def block(**parameters: Any) -> Values:
+def block(**parameters: object) -> Values:
     """Defaults with a rotary block. The base of this block is also the default base of other blocks."""
     return {"rope_theta": parameters["rope_theta"], "rope_parameters": parameters}
 
 
-def of_type(head_dim: Any = None, *, key: str = "", scaled: bool = True, **defaults: Any) -> LayerType:
+def of_type(head_dim: HeadDim | None = None, *, key: str = "", scaled: bool = True, **defaults: object) -> LayerType:
     """The properties of a type of layers. `key` is the config key of its base."""
     return LayerType(defaults, head_dim, (key,) if key else None, scaled)
 
 
 def bases(**by_type: float) -> dict[str, LayerType]:
-    """Types of layers that differ in their default base."""
     return {name: LayerType({"rope_theta": base}) for name, base in by_type.items()}
 
 
 def full_and_sliding(full: LayerType | None = None, sliding: LayerType | None = None) -> dict[str, LayerType]:
-    """The properties of layers with full attention, and of layers with a sliding window."""
     return {"full_attention": full or LayerType(), "sliding_attention": sliding or LayerType()}
 
 
@@ -81,12 +93,12 @@ MODERNBERT = full_and_sliding(
 )
 DOTS3_NOTE = {
     **bases(full_attention=80_000_000.0, indexed_attention=80_000_000.0),
-    "sliding_attention": of_type(rules.head_dim_of_sliding_latent, rope_theta=50_000.0, key="swa_rope_theta"),
+    "sliding_attention": of_type(head_dim_of_sliding_latent, rope_theta=50_000.0, key="swa_rope_theta"),
 }
 SLIDING_PATTERN = every(6, "sliding_window_pattern")
 NOT_SCALED = full_and_sliding(sliding=of_type(scaled=False))
 
-TEXT: dict[str, Family] = {
+ROWS: dict[str, Family] = {
     # The layout "half", and the same frequencies in every layer.
     "arcee aria_text chameleon deepseek_ocr2_encoder diffllama doge dots1 esmc eurobert falcon_h1 exaone "
     "gpt_neox_japanese gradium_phonon_tts granite granite4_vision_text granite_docling_text granitemoe "
@@ -122,20 +134,20 @@ TEXT: dict[str, Family] = {
     "phimoe": Family(dict(rope_theta=1_000_000.0, original_max_position_embeddings=4096)),
     "nanochat": Family(pairing=Pairing(reverse=True)),
     # Families with other keys for the width of a head.
-    # `deepseek` is DeepSeek without latent attention: the first version, and DeepSeek-OCR (see `remote.py`).
+    # `deepseek` is DeepSeek without latent attention: the first version, and DeepSeek-OCR (see `own_keys.py`).
     "deepseek": Family(head_dim=QUOTIENT, quirks=Quirks(ignored_keys=("qk_rope_head_dim",))),
     "deepseek_ocr2_text unlimited_ocr_text": Family(head_dim=QUOTIENT),
     "dots3_note_audio_encoder": Family(dict(partial_rotary_factor=0.5), QUOTIENT),
     "falcon": Family(dict(alibi=False), QUOTIENT, layers=NO_ALIBI),
     "RefinedWeb RefinedWebModel": Family(dict(alibi=False), f"hidden_size/n_head | {QUOTIENT}", layers=NO_ALIBI),
     "step3_text": Family(dict(rope_theta=500_000.0, head_dim=256)),
-    "telechat": Family(head_dim=f"hidden_size/n_head | n_embed/n_head | {QUOTIENT}"),  # see `remote.py`
+    "telechat": Family(head_dim=f"hidden_size/n_head | n_embed/n_head | {QUOTIENT}"),  # see `own_keys.py`
     "openelm": Family(
         {}, "head_dim", quirks=Quirks(base_keys=("rope_freq_constant",), ignored_keys=("rope_max_length",))
     ),
     "phi3small": Family(dict(rope_theta=1_000_000.0), QUOTIENT, quirks=Quirks(base_keys=("rope_embedding_base",))),
     "phi-msft": Family(
-        head_dim="n_embd/n_head", quirks=Quirks(rotated_width=rules.width_of_phi, ignored_keys=("flash_rotary",))
+        head_dim="n_embd/n_head", quirks=Quirks(rotated_width=width_of_phi, ignored_keys=("flash_rotary",))
     ),
     "hf_olmo llada": Family(
         dict(rope=False),
@@ -164,9 +176,9 @@ TEXT: dict[str, Family] = {
         "attention_head_dim | attention_hidden_size/num_attention_heads",
         layers=Layers(only_if=("use_mem_rope", True)),
     ),
-    # Families with their own scaling rules. `remote.py` reads their keys.
+    # Families with their own scaling rules. `own_keys.py` reads their keys.
     "git grok-1 grok1": Family(
-        dict(head_dim=128), quirks=Quirks(rules={"yarn_linear": "yarn", "yarn_log": rules.YarnInLogarithms})
+        dict(head_dim=128), quirks=Quirks(rules={"yarn_linear": "yarn", "yarn_log": YarnInLogarithms})
     ),
     # Families with a default rotary block.
     "apertus": Family(block(**LLAMA3, rope_theta=12_000_000.0, factor=8.0)),
@@ -204,7 +216,7 @@ TEXT: dict[str, Family] = {
     ),
     "moonshine_streaming": Family(block(rope_theta=10_000.0, partial_rotary_factor=0.8), pairing=INTERLEAVED),
     "gptj codegen": Family(
-        {}, f"{QUOTIENT} | n_embd/n_head", INTERLEAVED, quirks=Quirks(base_keys=(), rotated_width=rules.width_of_gptj)
+        {}, f"{QUOTIENT} | n_embd/n_head", INTERLEAVED, quirks=Quirks(base_keys=(), rotated_width=width_of_gptj)
     ),
     "roformer": Family({}, QUOTIENT, INTERLEAVED, quirks=Quirks(base_keys=(), ignored_keys=("rotary_value",))),
     "qwen2_5_omni_dit": Family(dict(head_dim=64), pairing=TO_HALF),  # only the first head is rotated
@@ -225,14 +237,14 @@ TEXT: dict[str, Family] = {
         ),
         LATENT,
         Pairing("interleaved_to_half", key_decides=True),
-        quirks=Quirks(ignored_in_block=ATTENTION_TEMPERATURE, only_fraction=rules.fraction_of_latent),
+        quirks=Quirks(ignored_in_block=ATTENTION_TEMPERATURE, only_fraction=fraction_of_latent),
     ),
     "bailing_hybrid": Family(
         dict(rope_theta=6_000_000.0, qk_rope_head_dim=64),
         LATENT,
         TO_HALF,
         Layers(every(6, "layer_group_size", other="linear_attention"), rotated=types.latent_only),
-        quirks=Quirks(only_fraction=rules.any_fraction, redundant_keys=("rope_theta",)),
+        quirks=Quirks(only_fraction=any_fraction, redundant_keys=("rope_theta",)),
     ),
     "mistral_large4_text": Family(
         dict(
@@ -243,8 +255,8 @@ TEXT: dict[str, Family] = {
         ),
         LATENT,
         TO_HALF,
-        Layers(listed=no_rope_layers()),
-        quirks=Quirks(inv_freq=rules.trained_frequencies),
+        Layers(listed=NO_ROPE_LAYERS),
+        quirks=Quirks(inv_freq=trained_frequencies),
     ),
     "dots3_note_text": Family(
         dict(qk_rope_head_dim=64),
@@ -252,7 +264,7 @@ TEXT: dict[str, Family] = {
         TO_HALF,
         Layers(types.dots3_note, DOTS3_NOTE),
         quirks=Quirks(
-            only_fraction=rules.any_fraction,
+            only_fraction=any_fraction,
             scales_softmax=False,
             ignored_keys=("qk_rope_head_dim", "swa_qk_rope_head_dim"),
         ),
@@ -390,9 +402,9 @@ TEXT: dict[str, Family] = {
         layers=Layers(every(4, "sliding_window_pattern"), rotated=sliding_only(unless_null="sliding_window"))
     ),
     "llama4_text": Family(
-        dict(rope_theta=500_000.0, head_dim=128), pairing=INTERLEAVED, layers=Layers(listed=no_rope_layers())
+        dict(rope_theta=500_000.0, head_dim=128), pairing=INTERLEAVED, layers=Layers(listed=NO_ROPE_LAYERS)
     ),
-    "smollm3": Family(dict(rope_theta=2_000_000.0), layers=Layers(listed=no_rope_layers())),
+    "smollm3": Family(dict(rope_theta=2_000_000.0), layers=Layers(listed=NO_ROPE_LAYERS)),
     "granite_swa granitemoe_swa": Family(layers=Layers(listed=LayerList("layer_rope_theta", bases=True))),
     "muse_glimmer_text": Family(dict(head_dim=128), layers=ZEROS_ARE_NOT_ROTATED),
     "muse_spark_text": Family(
@@ -430,8 +442,112 @@ TEXT: dict[str, Family] = {
         dict(use_rotary_embedding=True),
         QUOTIENT,
         layers=Layers(only_if=("use_rotary_embedding", True, False)),
-        quirks=Quirks(base_keys=(), rotated_width=rules.width_of_clvp),
+        quirks=Quirks(base_keys=(), rotated_width=width_of_clvp),
+    ),
+    # Text with images, whose tokens have several positions.
+    "qwen2_vl_text qwen2_5_vl_text qwen2_5_omni_text qwen2_5_omni_talker": Family(
+        dict(rope_theta=1_000_000.0, mrope_section=(16, 24, 24)), axes=Axes("chunked")
+    ),
+    "paddleocr_vl_text": Family(
+        dict(rope_theta=500_000.0, head_dim=128, mrope_section=(16, 24, 24)), axes=Axes("chunked")
+    ),
+    "glm4v_text glm_ocr_text": Family(dict(mrope_section=(8, 12, 12)), pairing=INTERLEAVED, axes=Axes("chunked")),
+    "glm4v_moe_text": Family(dict(partial_rotary_factor=0.5, mrope_section=(8, 12, 12)), axes=Axes("chunked")),
+    "glm_image_text": Family(dict(mrope_section=(8, 12, 12)), axes=Axes("chunked")),
+    "qwen3_vl_text qwen3_vl_moe_text": Family(
+        dict(rope_theta=500_000.0, head_dim=128, mrope_section=(24, 20, 20)), axes=Axes("interleaved")
+    ),
+    "qwen3_omni_moe_text": Family(dict(rope_theta=1_000_000.0, mrope_section=(24, 20, 20)), axes=Axes("interleaved")),
+    "qwen3_omni_moe_talker_text": Family(dict(mrope_section=(24, 20, 20)), axes=Axes("interleaved")),
+    "cosmos3_edge_text": Family(
+        dict(
+            rope_theta=100_000_000.0,
+            rope_parameters={"rope_theta": 100_000_000.0},
+            head_dim=128,
+            mrope_section=(24, 20, 20),
+        ),
+        axes=Axes("interleaved"),
+    ),
+    "cohere_compass_text": Family(
+        dict(mrope_section=(24, 20, 20)),
+        layers=Layers(by_type={"sliding_attention": LayerType(), "full_attention": LayerType()}),
+        axes=Axes("interleaved"),
+        quirks=Quirks(redundant_keys=("rope_theta", "rope_type")),
+    ),
+    "ernie4_5_moe_vl ernie4_5_vl_moe_text": Family(
+        dict(rope_theta=500_000.0, mrope_section=(22, 22, 20)), pairing=INTERLEAVED, axes=Axes("spatial_first")
+    ),
+    # Vision encoders.
+    "cohere_compass_vision ernie4_5_vl_moe_vision exaone4_5_vision glm4v_vision glm4v_moe_vision glm5_next_vision "
+    "glm_ocr_vision paddleocr_vl_vision qwen2_5_omni_vision_encoder qwen2_5_vl_vision qwen3_5_vision "
+    "qwen3_5_moe_vision qwen3_omni_moe_vision_encoder qwen3_vl_vision qwen3_vl_moe_vision qwen4_exp_vision "
+    "video_llama_3_vision muse_glimmer_vision muse_spark_vision": Family(head_dim=HEADS, axes=Axes("axial", 2)),
+    "mlcd_vision_model": Family(head_dim=HEADS, axes=Axes("axial", 2)),  # the class token has learned angles
+    "minimax_m3_vl_vision": Family(head_dim=HEADS, axes=Axes("axial", 3)),
+    "step3p5_vision": Family(head_dim=HEADS, axes=Axes("axial", 2, WIDTH_FIRST)),
+    "lfm3_vl_vision": Family(dict(rope_theta=1_000_000.0), HEADS, layers=Layers(types.lfm3_vl), axes=Axes("axial", 2)),
+    "DFNRope_vision_transformer dots3_note_vision_encoder": Family(head_dim=EMBEDDED, axes=Axes("axial", 2)),
+    "qwen2_vl_vision": Family(head_dim="head_dim | embed_dim/num_heads", axes=Axes("axial", 2)),
+    "pixtral": Family(head_dim=HEADS, axes=Axes("even_odd", 2)),
+    "kimi_k25_vision": Family(
+        head_dim=f"{HEADS} | vt_hidden_size/vt_num_attention_heads", axes=Axes("axial_interleaved", 2, WIDTH_FIRST)
+    ),
+    "gemma4_vision": Family(dict(rope_theta=100.0), HEADS, Pairing(blocks=2), axes=Axes("axial", 2)),
+    "inkling2_vision": Family({}, HEADS, INTERLEAVED, axes=Axes("axial", 2, WIDTH_FIRST)),
+    # The class token is the last token, at position 0.
+    "llama4_vision_model": Family({}, HEADS, INTERLEAVED, axes=Axes("axial", 2)),
+    # Positions are scaled by the size of the window.
+    "sam3_vit_model": Family({}, HEADS, INTERLEAVED, axes=Axes("axial", 2)),
+    # The last keys, those of object pointers, are not rotated.
+    "sam2_video sam3_tracker_video edgetam_video": Family(
+        {},
+        f"{MEMORY}hidden_size/{MEMORY}downsample_rate/{MEMORY}num_attention_heads",
+        INTERLEAVED,
+        axes=Axes("axial", 2),
+        quirks=Quirks(
+            base_keys=(f"{MEMORY}rope_theta",),
+            ignored_keys=tuple(f"{MEMORY}rope_{what}" for what in ("feat_sizes", "q_sizes", "k_sizes", "dropout")),
+        ),
+    ),
+    # The hidden state is rotated before it is split into heads.
+    "efficientloftr": Family(
+        {},
+        "hidden_size",
+        INTERLEAVED,
+        axes=Axes("axial_interleaved", 2),
+        quirks=Quirks(only_fraction=fraction_of_hidden_state),
+    ),
+    # Class and register tokens are not rotated.
+    "dinov3_vit sapiens2 eomt_dinov3": Family(
+        dict(rope_theta=100.0), QUOTIENT, quirks=Quirks(inv_freq=frequencies_of_dinov3)
+    ),
+    # Other positions.
+    "esmfold2_atom_encoder": Family(quirks=Quirks(inv_freq=frequencies_of_esmfold2)),
+    # The two positions of a token are its time multiplied by its window, and by its frame.
+    "musicflamingo": Family(
+        dict(rope_theta=1_200.0, partial_rotary_factor=0.2),
+        head_dim_of_audio,
+        INTERLEAVED,
+        axes=Axes("axial", 2, fraction_of_each=True),
     ),
 }
 
-FAMILIES: dict[str, Family] = {name: row for names, row in (TEXT | TEXT_AND_VISION).items() for name in names.split()}
+FAMILIES: dict[str, Family] = {name: row for names, row in ROWS.items() for name in names.split()}
+
+# The names of position axes in the order of positions, by the number of axes: images, and text with images.
+USUAL_AXES = {2: ("height", "width"), 3: ("time", "height", "width")}
+# Families whose axes have other names, or another order.
+OTHER_AXES = {
+    "gemma4_vision llama4_vision_model muse_glimmer_vision muse_spark_vision sam3_vit_model sam2_video "
+    "sam3_tracker_video edgetam_video": ("width", "height"),
+    "hunyuan_vl_text": ("token", "width", "height", "image"),
+    "musicflamingo": ("window", "time"),
+    "dinov3_vit sapiens2 eomt_dinov3": ("height", "width"),
+}
+OTHER_AXES_OF = {model_type: names for model_types, names in OTHER_AXES.items() for model_type in model_types.split()}
+
+
+def axis_names(family: Family, model_type: str, axes: int) -> tuple[str, ...]:
+    """The name of each of several position axes; empty if the family has no names for so many axes."""
+    names = OTHER_AXES_OF.get(model_type, () if family.axes is None else USUAL_AXES.get(axes, ()))
+    return names if len(names) == axes > 1 else ()

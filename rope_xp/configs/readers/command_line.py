@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rope_xp.configs.keys import comma_separated
 from rope_xp.configs.readers.files import MAX_BYTES, parsed_json
 from rope_xp.errors import wrong_type, wrong_value
-from rope_xp.types import Values
+from rope_xp.types import Config, Values
 
 
 class Program(NamedTuple):
@@ -20,7 +20,7 @@ class Program(NamedTuple):
 
     name: str  # the engine, and the version whose source was read
     commands: str  # a pattern for the words with which its command lines begin
-    flags: Mapping[str, Callable[[str, str], Any]]  # the arguments about rotation, and what reads their values
+    flags: Mapping[str, Callable[[str, str], object]]  # the arguments about rotation, and what reads their values
     # Arguments that change no rotation and that the other engines do not have, or whose names only seem to be about
     # positions.
     other: str
@@ -34,12 +34,20 @@ class CommandLine(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The engine, and the version whose source was read."""
         return PROGRAMS[self.engine].name
 
     def last(self, *names: str) -> Any:
         """The value of the last of these arguments; None if none is given."""
         return next((value for name, value in reversed(self.flags) if name in names), None)
+
+
+class Changed(NamedTuple):
+    """What is read in place of a config, because of arguments."""
+
+    mapping: Config
+    context: int | None  # the length of the engine, which LongRoPE depends on
+    remarks: list[str]  # sentences about arguments that do not do what one would expect
+    betas: Mapping[str, float] = {}  # the ends of YaRN's ramp that arguments of llama.cpp state: keys of the block
 
 
 def _number(name: str, text: str) -> float:
@@ -177,7 +185,6 @@ def _start(name: str) -> str:
 
 
 def _set_at(tree: Values, name: str, text: str | None) -> None:
-    """Set the value that a name with dots leads to."""
     start, *keys = name.split(".")
     if start != "--hf-overrides" or text is None:
         raise wrong_value(f"an argument with dots must be --hf-overrides.KEY VALUE in flags; got {name[:100]}")
@@ -233,7 +240,6 @@ def _pairs(words: list[str]) -> list[tuple[str, str | None]]:
 
 
 def _check_known(name: str) -> None:
-    """An unknown argument whose name is about positions is an error."""
     start = _start(name)
     if start in KNOWN | HARMLESS or not ABOUT_POSITIONS.search(start.lower().lstrip("-")):
         return
@@ -243,7 +249,6 @@ def _check_known(name: str) -> None:
 
 
 def _known() -> str:
-    """For an error: the arguments of each engine."""
     names = {key: " ".join(name for name in each.flags if name != "--ctx-size") for key, each in PROGRAMS.items()}
     return "known are " + "; ".join(f"{key}: {text}" for key, text in names.items() if key != "vllm-0.8")
 
@@ -270,7 +275,7 @@ def _engine(commands: list[str], found: list[tuple[str, str | None]]) -> str:
     )
 
 
-def _read(program: Program, name: str, text: str | None) -> tuple[str, Any]:
+def _read(program: Program, name: str, text: str | None) -> tuple[str, object]:
     if text is None:
         raise wrong_value(f"{name} of flags must have a value; got none")
     return name, program.flags[name](name, text)

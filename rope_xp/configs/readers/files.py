@@ -17,7 +17,6 @@ MAX_BITS = 2048  # of an int, so that Python can print it
 
 
 def opened(path: Path) -> BinaryIO:
-    """A file whose bytes can be read."""
     try:
         return open(path, "rb")
     except OSError as error:
@@ -25,7 +24,6 @@ def opened(path: Path) -> BinaryIO:
 
 
 def json_of_file(path: Path, max_bytes: int = MAX_BYTES) -> Any:
-    """The JSON of a file."""
     with opened(path) as file:
         text = file.read(max_bytes + 1)
     if len(text) > max_bytes:
@@ -55,7 +53,7 @@ def parsed_json(name: str, text: bytes) -> Any:
         raise wrong_value(f"{name} must have at most {MAX_LEVELS} levels; got more") from None
 
 
-def _with_unique_keys(name: str, pairs: list[tuple[str, Any]]) -> Values:
+def _with_unique_keys(name: str, pairs: list[tuple[str, object]]) -> Values:
     """A JSON object in which each key must occur once, because JSON readers treat repeated keys differently."""
     found = dict(pairs)
     if len(found) < len(pairs):

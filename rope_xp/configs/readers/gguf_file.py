@@ -9,7 +9,7 @@ The format is described in `docs/gguf.md` of ggml-org/ggml.
 import os
 import struct
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from rope_xp.configs.readers.files import opened
 from rope_xp.errors import wrong_value
@@ -81,7 +81,7 @@ def read_gguf(path: Path) -> GGUFHeader:
 class _Reader:
     """Takes values from a file, and checks that they are there before memory is used for them."""
 
-    def __init__(self, name: str, file: Any):
+    def __init__(self, name: str, file: BinaryIO):
         self.name, self.file = name, file
         self.size = os.fstat(file.fileno()).st_size
         self.left = self.size
@@ -153,8 +153,7 @@ def _metadata(reader: _Reader, count: int) -> Values:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _entry(reader: _Reader, key: str, kind: int, decode: bool) -> Any:
-    """The value of an entry, or None if it is left out."""
+def _entry(reader: _Reader, key: str, kind: int, decode: bool) -> object:
     if kind in NUMBERS:
         return reader.number(NUMBERS[kind])
     if kind == STRING:

@@ -15,10 +15,9 @@ import numpy as np
 
 from rope_xp.arrays import checks
 from rope_xp.configs import engines
-from rope_xp.configs.families.family import LATENT, Axes, Family, Layers, LayerType, Pairing, Quirks
-from rope_xp.configs.families.layer_types import no_rope_layers, sliding_only
+from rope_xp.configs.families.family import LATENT, NO_ROPE_LAYERS, Axes, Family, Layers, LayerType, Pairing, Quirks
 from rope_xp.configs.keys import MAX_SIZE, ORIGINAL, Keys, comma_separated
-from rope_xp.configs.readers.params_json import require_text
+from rope_xp.configs.layers import sliding_only
 from rope_xp.configs.writers import gguf_architectures as gguf
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.frequencies import Llama3Scaling, ProportionalScaling, Scaling, geometric
@@ -41,7 +40,6 @@ class Metadata:
         self.reading = engines.table("llama.cpp").of(architecture) or engines.Reading()
 
     def key(self, name: str) -> str:
-        """The whole key."""
         return f"{self.architecture}.{name}"
 
     def reads(self, name: str, rule: str = "") -> bool:
@@ -53,7 +51,6 @@ class Metadata:
         return shortest(self.keys.first(*map(self.key, names)))
 
     def factor(self, name: str, default: float = 1.0) -> float:
-        """A positive number."""
         value = self.get(name)
         return default if value is None else checks.positive(self.key(name), value)
 
@@ -70,7 +67,6 @@ class Metadata:
         return None
 
     def ignore(self, *names: str) -> None:
-        """Mark keys as read that change nothing."""
         self.keys.ignore(*map(self.key, names))
 
     def tensor(self, name: str) -> tuple[float, ...]:
@@ -206,7 +202,6 @@ def _read_multiplier(metadata: Metadata) -> float:
 
 
 def _betas(metadata: Metadata) -> dict[str, float]:
-    """The ends of the ramp."""
     read = {name: metadata.read(key, PAPER[name]) for name, key in BETAS.items()}
     given = {name: value for name, value in read.items() if value is not None}
     return gguf.OTHER_BETAS.get(metadata.architecture, {}) | given
@@ -254,9 +249,7 @@ ALPHA = "rope.scaling.alpha"
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def gguf_metadata_as_config(keys: Keys, part: str | None) -> tuple[Values, Family]:
-    """The metadata as a config of transformers."""
-    require_text(part)
+def gguf_metadata_as_config(keys: Keys) -> tuple[Values, Family]:
     metadata = Metadata(keys, _architecture(keys))
     metadata.ignore("rope.scaling.finetuned", "attention.max_alibi_bias")
     if metadata.get("attention.max_alibi_bias"):
@@ -358,7 +351,7 @@ def _family(metadata: Metadata) -> Family:
         {"rope_theta": None},
         head_dim=LATENT if metadata.is_latent else "head_dim",
         pairing=Pairing(gguf.gguf_layout(metadata.keys.mapping) or ""),
-        layers=Layers(listed=no_rope_layers()),
+        layers=Layers(listed=NO_ROPE_LAYERS),
         axes=None if order is None else Axes(order, any_order=True),
         quirks=Quirks(rules={FactorScaling.rope_type: FactorScaling}),
     )

@@ -1,4 +1,4 @@
-"""Change the metadata of a GGUF file as the arguments of llama.cpp do.
+"""Change the metadata of a GGUF file as the arguments of llama.cpp do, and make that metadata for another config.
 
 References
 ----------
@@ -6,13 +6,17 @@ ggml-org/llama.cpp 0.5.0: `common/arg.cpp`, the constructor of `llama_context` (
 `src/llama-model-loader.cpp` (overrides have a type), and `get_rope_factors` of `src/llama-model.cpp`.
 """
 
+import warnings
+from dataclasses import replace
 from typing import Any
 
 from rope_xp.arrays import checks
 from rope_xp.configs.keys import comma_separated
-from rope_xp.configs.readers.command_line import CommandLine
+from rope_xp.configs.readers.command_line import Changed, CommandLine
 from rope_xp.configs.writers import gguf_architectures as gguf
+from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import wrong_value
+from rope_xp.provenance import with_provenance
 from rope_xp.types import Config, Values
 
 KIND, FACTOR, BASE = "rope.scaling.type", "rope.scaling.factor", "rope.freq_base"
@@ -31,8 +35,7 @@ TYPES["int"] += ("attention.key_length_swa", "attention.sliding_window", "attent
 TYPE_OF = {name: kind for kind, names in TYPES.items() for name in names}
 
 
-def with_arguments(line: CommandLine, metadata: Config) -> tuple[Values, dict[str, float], int | None, list[str]]:
-    """The metadata in place of the file's, the ends of YaRN's ramp, the length of the context, and remarks."""
+def with_arguments(line: CommandLine, metadata: Config) -> Changed:
     remarks: list[str] = []
     name = metadata.get("general.architecture")
     found = dict(metadata)
@@ -73,7 +76,7 @@ def with_arguments(line: CommandLine, metadata: Config) -> tuple[Values, dict[st
         remarks.append("llama.cpp reads --yarn-beta-fast and --yarn-beta-slow with YaRN only")
     if context is not None and context < 0:
         raise wrong_value(f"--ctx-size of flags must be at least 0; got {context}")
-    return found, betas if is_yarn else {}, context or found.get(f"{name}.{LENGTH}"), remarks
+    return Changed(found, context or found.get(f"{name}.{LENGTH}"), remarks, betas if is_yarn else {})
 
 
 def _effective(metadata: Config, name: object) -> Values:
@@ -96,7 +99,7 @@ def _factor(line: CommandLine, stated: object) -> Any:
     return checks.positive(f"{name} of flags", value if name == "--rope-scale" else 1.0 / value)
 
 
-def _kind(line: CommandLine, stated: object) -> Any:
+def _kind(line: CommandLine, stated: object) -> object:
     """The rule. `--yarn-ext-factor` decides whether it is YaRN, whatever `--rope-scaling` is."""
     kind, mix = line.last("--rope-scaling") or stated, line.last("--yarn-ext-factor")
     if mix is None or mix < 0.0:
@@ -123,7 +126,6 @@ def _check_attention(line: CommandLine, is_yarn: bool, remarks: list[str]) -> No
 
 
 def _override(metadata: Values, name: str, text: str, remarks: list[str]) -> None:
-    """One key of the metadata: KEY=TYPE:VALUE."""
     key, equals, typed = text.partition("=")
     kind, colon, value = typed.partition(":")
     if not (key and equals and colon) or kind not in ("int", "float", "bool", "str"):
@@ -144,3 +146,33 @@ def _override(metadata: Values, name: str, text: str, remarks: list[str]) -> Non
         metadata[key] = {"int": int, "float": float, "str": str, "bool": lambda word: word == "true"}[kind](value)
     except ValueError:
         raise wrong_value(f"{key[:100]} of --override-kv in flags must be a number; got {value[:100]!r}") from None
+
+
+# Architectures that accept every rule, for families whose architecture is not known.
+WHOLE, PARTIAL = {"half": "exaone", "interleaved": "minicpm"}, {"half": "stablelm", "interleaved": "chatglm"}
+
+
+def metadata_of(rope: RotaryEmbedding) -> tuple[Values, list[str]]:
+    """What llama.cpp's converter writes into a file for an embedding, as the writer of "gguf" knows it; and remarks.
+
+    The converter permutes projections so that the pairing is that of the architecture.
+    """
+    name = gguf.ARCHITECTURE_OF.get(rope._provenance.model_type)
+    if name is None and rope.sections is None and rope.softmax_scale == 1.0:
+        name = (WHOLE if rope.rotary_dim == rope.head_dim else PARTIAL).get(rope.layout)
+    metadata: Values = {"general.architecture": name}
+    if rope.sections is not None:
+        metadata[f"{name}.rope.dimension_sections"] = rope.sections.sizes
+    layout = gguf.gguf_layout(metadata)
+    if layout is not None and layout not in rope.layout:
+        rope = with_provenance(rope.replace(layout=layout), rope._provenance)
+    length = rope._provenance.max_position_embeddings
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        own = with_provenance(rope, replace(rope._provenance, layer_type=""))  # the keys of layers with full attention
+        found = {gguf.FREQS: None, **own.to_config("gguf", architecture=name)}
+    name = found["general.architecture"]
+    if found.get(f"{name}.{KIND}") == "none":  # the converter omits it, and llama.cpp's default is "linear"
+        del found[f"{name}.{KIND}"]
+    found |= {} if length is None else {f"{name}.{LENGTH}": length}
+    return found, [str(each.message) for each in caught]

@@ -1,18 +1,14 @@
 """Read the arguments of Megatron-LM: the names of its command line with underscores, or the fields of its configs."""
 
-from typing import Any
-
 from rope_xp.arrays import checks
-from rope_xp.configs.families.family import INTERLEAVED, LATENT, QUOTIENT, TO_HALF, Axes, Family, Layers
-from rope_xp.configs.families.layer_types import no_rope_layers
+from rope_xp.configs.families.family import INTERLEAVED, LATENT, NO_ROPE_LAYERS, QUOTIENT, TO_HALF, Axes, Family, Layers
 from rope_xp.configs.keys import ORIGINAL, Keys
-from rope_xp.configs.readers.params_json import require_text, value_or_default
 from rope_xp.errors import wrong_value
 from rope_xp.types import Values
 
 KINDS = {"rope": "one position axis", "mrope": "several", "yarn": "YaRN", "none": "not rotated"}
 LATENT_KINDS = {"rope": "no scaling", "yarn": "YaRN"}
-LAYERS = Layers(listed=no_rope_layers())
+LAYERS = Layers(listed=NO_ROPE_LAYERS)
 TEXT = Family(head_dim=f"head_dim | {QUOTIENT}", layers=LAYERS)
 LATENT_TEXT = Family(head_dim=LATENT, pairing=TO_HALF, layers=LAYERS)
 
@@ -32,7 +28,7 @@ YARN += tuple(f"yarn_{name}" for name in (ORIGINAL, "beta_fast", "beta_slow", "c
 YARN += ("yarn_mscale", "yarn_mscale_all_dim")
 
 
-def megatron_as_config(keys: Keys, part: str | None) -> tuple[Values, Family] | None:
+def megatron_as_config(keys: Keys) -> tuple[Values, Family] | None:
     """GPT models of Megatron-LM, also with latent attention.
 
     References
@@ -40,14 +36,13 @@ def megatron_as_config(keys: Keys, part: str | None) -> tuple[Values, Family] | 
     NVIDIA/Megatron-LM, `megatron/training/arguments.py`, `megatron/core/transformer/transformer_config.py` and
     `megatron/core/models/common/embeddings`; `multi_latent_attention.py` for latent attention.
     """
-    require_text(part)
     is_latent = _flag(keys, "multi_latent_attention")
     kind = _kind(keys, is_latent)
     if kind == "none":
         keys.ignore(*keys.mapping)
         return None
     config: Values = {
-        "rope_theta": value_or_default(keys, "frequencies", "rotary_base", 10_000.0, "default of Megatron-LM"),
+        "rope_theta": keys.get_or_assume("rotary_base", "frequencies", 10_000.0, "default of Megatron-LM"),
         "max_position_embeddings": keys.get("max_position_embeddings"),
         "num_hidden_layers": keys.get("num_layers"),
         **_rotated_layers(keys),
@@ -58,7 +53,7 @@ def megatron_as_config(keys: Keys, part: str | None) -> tuple[Values, Family] | 
         _require(keys, kind, rotary_interleaved=False)
     if is_latent:
         _require(keys, "multi_latent_attention", rotary_interleaved=False, rotary_seq_len_interpolation_factor=None)
-        config[LATENT] = value_or_default(keys, "channels", "qk_pos_emb_head_dim", 64, "default of Megatron-LM")
+        config[LATENT] = keys.get_or_assume("qk_pos_emb_head_dim", "channels", 64, "default of Megatron-LM")
         return config | _latent_block(keys, kind), LATENT_TEXT
     config |= {
         "head_dim": keys.get("kv_channels"),
@@ -98,7 +93,7 @@ def _flag(keys: Keys, name: str) -> bool:
     return value is not None and checks.boolean(name, value)
 
 
-def _require(keys: Keys, kind: str, **wanted: Any) -> None:
+def _require(keys: Keys, kind: str, **wanted: object) -> None:
     """Arguments that this kind of rotation does not read must have their default."""
     for name, value in wanted.items():
         given = keys.get(name)
@@ -127,7 +122,7 @@ def _scaled_block(keys: Keys) -> Values:
     if not _flag(keys, "use_rope_scaling"):
         return {} if divisor is None else {"rope_scaling": {"rope_type": "linear", "factor": divisor}}
     _require(keys, "use_rope_scaling", rotary_seq_len_interpolation_factor=None)
-    factor = value_or_default(keys, "scaling", "rope_scaling_factor", 8.0, "default of Megatron-LM")
+    factor = keys.get_or_assume("rope_scaling_factor", "scaling", 8.0, "default of Megatron-LM")
     constants = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, ORIGINAL: 8192}
     return {"rope_scaling": {"rope_type": "llama3", "factor": factor, **constants}}
 

@@ -11,7 +11,7 @@ SGLang 0.5.23: `get_config` (`srt/utils/hf_transformers/config.py`), `get_rope_c
 transformers 5.18; the others were read.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from math import log
 from typing import Any, NamedTuple
 
@@ -29,9 +29,9 @@ from rope_xp.configs.keys import (
 )
 from rope_xp.configs.layers import nested_by
 from rope_xp.configs.parts import PARTS, part_of, path_to
-from rope_xp.configs.readers.command_line import CommandLine
+from rope_xp.configs.readers.command_line import Changed, CommandLine
 from rope_xp.configs.readers.formats import format_of
-from rope_xp.configs.upstream import NOT_IN_TRANSFORMERS
+from rope_xp.configs.upstream import NOT_IN_TRANSFORMERS, drop
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.types import Config, Values
 
@@ -77,10 +77,9 @@ class Part(NamedTuple):
         return FAMILIES.get(self.model_type, Family())
 
 
-def with_overrides(line: CommandLine, whole: Config, part: str | None) -> tuple[Values, int | None, list[str]]:
-    """The config that `from_config` reads in place of the file's, the length of the engine, and remarks."""
+def with_overrides(line: CommandLine, whole: Config, part: str | None) -> Changed:
     form = format_of(whole)
-    if form is not None and form.reader:
+    if form is not None and form.readers:
         raise wrong_value(f"config must be a config.json of transformers with flags of {line.name}; got {form.name}")
     mapping, model_type, _ = part_of(whole, part)
     place = path_to(mapping, whole)
@@ -104,11 +103,10 @@ def with_overrides(line: CommandLine, whole: Config, part: str | None) -> tuple[
         for block in _blocks(changed, found):
             if block.get("rope_theta") == found.family.default("rope_theta"):
                 del block["rope_theta"]
-    return _placed(whole, place, changed), context, remarks
+    return Changed(_placed(whole, place, changed), context, remarks)
 
 
 def _placed(config: Config, place: tuple[str, ...], part: Values) -> Values:
-    """The config with another part at a place."""
     return {**config, place[0]: _placed(config[place[0]], place[1:], part)} if place else part
 
 
@@ -152,7 +150,7 @@ def _of_old_vllm(line: CommandLine, part: Part, remarks: list[str]) -> Values:
     if scaling is not None:
         changed["rope_scaling"] = scaling
     if base is not None:
-        _drop(changed, _base_keys(part))
+        drop(changed, _base_keys(part))
         changed["rope_theta"] = base
     return _each_block(changed, part, lambda block: _with_multiplier(_as_dynamic(block, changed, part, None), part))
 
@@ -243,7 +241,7 @@ def _completed(part: Part) -> Values:
     return {**found, "rope_parameters" if "rope_parameters" in part.mapping else "rope_scaling": completed}
 
 
-def _block_completed(block: Config, outside: Config) -> Any:
+def _block_completed(block: Config, outside: Config) -> object:
     if not isinstance(block, Mapping):
         return block
     found = dict(block)
@@ -288,7 +286,7 @@ def _merge_block(
         )
     for key, names in (("rope_theta", _base_keys(part)), (PARTIAL_KEYS[0], PARTIAL_KEYS), (ORIGINAL, (ORIGINAL,))):
         if key in found:
-            _drop(changed, names)
+            drop(changed, names)
     kind = found.pop("type", None)
     if kind is not None and "rope_type" not in value:
         remarks.append(f"{line.name} reads rope_type, and not type={kind!r:.40}: the rule is that of the config")
@@ -301,9 +299,9 @@ def _replace_block(
     """Replace the block. What transformers had copied into the old one is lost with it."""
     fraction, default = _fraction(changed, part), part.family.default(PARTIAL_KEYS[0])
     lost = f"{line.name} replaces rope_parameters, and without {PARTIAL_KEYS[0]} rotates whole heads"
-    _drop(changed, (*BLOCK_KEYS, *_base_keys(part), *PARTIAL_KEYS, ORIGINAL))
+    drop(changed, (*BLOCK_KEYS, *_base_keys(part), *PARTIAL_KEYS, ORIGINAL))
 
-    def completed(block: Config) -> Any:
+    def completed(block: Config) -> object:
         if not isinstance(block, Mapping):
             return block
         found = {"rope_type": "default", "rope_theta": base, **block}
@@ -323,26 +321,18 @@ def _replace_block(
     )
 
 
-def _fraction(changed: Config, part: Part) -> Any:
-    """The fraction of channels that the config states."""
+def _fraction(changed: Config, part: Part) -> object:
     places = (*_blocks(changed, part), changed)
     return next((each[key] for each in places for key in PARTIAL_KEYS if each.get(key) is not None), None)
 
 
 def _base_keys(part: Part) -> tuple[str, ...]:
-    """Keys outside the block that state a base."""
     by_type = part.family.layers.by_type.values()
     others = (name for each in by_type for name in each.base_keys or ())
     return (*BASE_KEYS, *part.family.quirks.base_keys, *others)
 
 
-def _drop(changed: Values, keys: Iterable[str]) -> None:
-    for key in keys:
-        changed.pop(key, None)
-
-
 def _blocks(changed: Config, part: Part) -> list[Values]:
-    """The block, or the blocks of all types of layers."""
     block = changed.get("rope_parameters") or changed.get("rope_scaling") or {}
     if not nested_by(Keys("the config", changed), part.family):
         return [block]
@@ -350,7 +340,6 @@ def _blocks(changed: Config, part: Part) -> list[Values]:
 
 
 def _each_block(changed: Values, part: Part, read: Callable[[Config], Values]) -> Values:
-    """The config with its blocks as the engine reads them."""
     name = next((key for key in BLOCK_KEYS if changed.get(key)), "")
     if not name:
         return changed
@@ -436,10 +425,7 @@ def _as_longrope(block: Values, changed: Config) -> Values:
 
 
 def _as_dynamic(block: Config, changed: Config, part: Part, trained: object) -> Values:
-    """Dynamic NTK with the same frequencies for all lengths: the parameter `alpha` of Hunyuan says so.
-
-    `trained` is the divisor of vLLM 0.33. Without it, the frequencies are those of `factor` times the length.
-    """
+    """Dynamic NTK with one set of frequencies, as `alpha` of Hunyuan says it. vLLM 0.33 divides by `trained`."""
     found = dict(block)
     rule, factor = found.get("rope_type") or found.get("type"), found.get("factor")
     if rule != "dynamic" or found.get("alpha") is not None or factor is None:

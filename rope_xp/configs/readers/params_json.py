@@ -1,10 +1,7 @@
 """Read the params.json of Meta's and of Mistral's checkpoints. Both pair neighbouring channels."""
 
-from typing import Any
-
 from rope_xp.arrays import checks
-from rope_xp.configs.families.family import INTERLEAVED, LATENT, Axes, Family, Layers
-from rope_xp.configs.families.layer_types import no_rope_layers
+from rope_xp.configs.families.family import INTERLEAVED, LATENT, NO_ROPE_LAYERS, Axes, Family, Layers
 from rope_xp.configs.keys import ORIGINAL, Keys, require_spelling
 from rope_xp.errors import wrong_value
 from rope_xp.types import Config, Values
@@ -12,13 +9,13 @@ from rope_xp.types import Config, Values
 # Keys that only Llama 4 has.
 LLAMA4_KEYS = {"moe_args", "nope_layer_interval", "attention_chunk_size", "use_qk_norm", "rope_high_freq_factor"}
 
-TEXT = Family(pairing=INTERLEAVED, layers=Layers(listed=no_rope_layers()))
+TEXT = Family(pairing=INTERLEAVED, layers=Layers(listed=NO_ROPE_LAYERS))
 LATENT_TEXT = Family(head_dim=LATENT, pairing=INTERLEAVED)
 # The encoder of Pixtral: the even frequencies are for the height, the odd ones for the width.
 VISION = Family(pairing=INTERLEAVED, axes=Axes("even_odd", 2))
 
 
-def meta_as_config(keys: Keys, part: str | None) -> tuple[Values, Family]:
+def meta_as_config(keys: Keys) -> tuple[Values, Family]:
     """Llama 1 to 4 and CodeLlama.
 
     References
@@ -26,14 +23,13 @@ def meta_as_config(keys: Keys, part: str | None) -> tuple[Values, Family]:
     meta-llama/llama-models, `models/llama3/args.py`, `models/llama3/model.py` (`apply_scaling`) and the same files of
     `models/llama4`; meta-llama/llama, `llama/model.py` (`precompute_freqs_cis`).
     """
-    require_text(part)
     is_llama4 = any(keys.mapping.get(key) is not None for key in LLAMA4_KEYS)
     scaled = keys.get("use_scaled_rope")
     is_llama3 = is_llama4 or scaled is not None  # Llama 1 and 2 have neither the key nor a base
     source = "default of Llama 3 and 4" if is_llama3 else "default of Llama 1 and 2"
     config = {
         **_sizes(keys),
-        "rope_theta": value_or_default(keys, "frequencies", "rope_theta", 500_000.0 if is_llama3 else 10_000.0, source),
+        "rope_theta": keys.get_or_assume("rope_theta", "frequencies", 500_000.0 if is_llama3 else 10_000.0, source),
         "max_position_embeddings": keys.get("max_seq_len"),
         "no_rope_layer_interval": keys.count("nope_layer_interval") or 0,
     }
@@ -52,24 +48,21 @@ def _llama3_block(keys: Keys, is_llama4: bool) -> Values:
         )
     return {
         "rope_type": "llama3",
-        "factor": value_or_default(keys, "scaling", "rope_scaling_factor", factor, f"constant of {name}"),
+        "factor": keys.get_or_assume("rope_scaling_factor", "scaling", factor, f"constant of {name}"),
         "low_freq_factor": 1.0,
         "high_freq_factor": high if (given := keys.get("rope_high_freq_factor")) is None else given,
         ORIGINAL: 8192,
     }
 
 
-def mistral_as_config(keys: Keys, part: str | None) -> tuple[Values, Family]:
-    """Text models of Mistral, and the vision encoder of Pixtral.
+def mistral_as_config(keys: Keys) -> tuple[Values, Family]:
+    """Text models of Mistral.
 
     References
     ----------
     mistralai/mistral-inference, `args.py`, `rope.py` and `transformer.py`. vLLM,
     `transformers_utils/configs/mistral.py`: `yarn`, and `llama_4_scaling`, which is a temperature of queries.
     """
-    if part == "vision":
-        return _vision_encoder(keys), VISION
-    require_text(part)
     latent = keys.count("qk_rope_head_dim")
     config = {
         **({LATENT: latent} if latent else _sizes(keys)),
@@ -83,17 +76,17 @@ def mistral_as_config(keys: Keys, part: str | None) -> tuple[Values, Family]:
     return config, LATENT_TEXT if latent else TEXT
 
 
-def _base_of_mistral(keys: Keys) -> Any:
+def _base_of_mistral(keys: Keys) -> object:
     """The base. The first models state none: 10,000 with a sliding window, and 1,000,000 without."""
     windows = [keys.get(name) for name in ("sliding_window", "_sliding_window")]
     if not any(windows):
-        return value_or_default(keys, "frequencies", "rope_theta", 1_000_000.0, "default of mistral-inference")
+        return keys.get_or_assume("rope_theta", "frequencies", 1_000_000.0, "default of mistral-inference")
     if keys.get("rope_theta") is None:
         keys.remarks.append(
             "since version 1.0.4, mistral-inference has the default base 1,000,000 with a sliding window"
         )
     source = "default of mistral-inference with a sliding window"
-    return value_or_default(keys, "frequencies", "rope_theta", 10_000.0, source)
+    return keys.get_or_assume("rope_theta", "frequencies", 10_000.0, source)
 
 
 def _yarn_block(keys: Keys, yarn: Keys, is_latent: bool) -> Values:
@@ -114,7 +107,7 @@ def _yarn_block(keys: Keys, yarn: Keys, is_latent: bool) -> Values:
     return block
 
 
-def _vision_encoder(keys: Keys) -> Values:
+def pixtral_as_config(keys: Keys) -> tuple[Values, Family]:
     encoder = keys.nested("vision_encoder")
     if not encoder.mapping:
         raise wrong_value("vision_encoder must be given for part='vision'; got none")
@@ -125,22 +118,7 @@ def _vision_encoder(keys: Keys) -> Values:
     if base is None:
         keys.assume("frequencies", "rope_theta", "default of mistral-inference")
     encoder.require_all_read(lambda key, value: "rope" in str(key))
-    return {**config, "rope_theta": 10_000.0 if base is None else base}
-
-
-def require_text(part: str | None) -> None:
-    """Only the text can be read."""
-    if part not in (None, "text"):
-        raise wrong_value(f"part must be 'text' or None; got {part!r}")
-
-
-def value_or_default(keys: Keys, row: str, name: str, default: object, source: str) -> Any:
-    """The value of a key, or its default, which is recorded."""
-    value = keys.get(name)
-    if value is None:
-        keys.assume(row, name, source)
-        return default
-    return value
+    return {**config, "rope_theta": 10_000.0 if base is None else base}, VISION
 
 
 def _sizes(keys: Keys) -> Config:

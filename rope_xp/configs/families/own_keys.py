@@ -1,14 +1,17 @@
-"""Families with their own keys: replace these keys by the known ones. Most have their code in their checkpoints.
+"""Families with their own keys: replace these keys by the known ones, and say which families read a key.
 
-Each function reads the keys of its family, and sets the known keys that have the same meaning. The source is the code
-in the checkpoints, and in vLLM and SGLang.
+Each function in `SET_KNOWN_KEYS` reads the keys of its family, and sets the known keys that have the same meaning. The
+source is the code in the checkpoints, and in vLLM and SGLang.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from math import ceil, log
 
 from rope_xp.arrays import checks
-from rope_xp.configs.keys import Keys
+from rope_xp.configs.families.family import Family, Quirks
+from rope_xp.configs.families.model_types import FAMILIES
+from rope_xp.configs.keys import BASE_KEYS, Keys, owned_by
 from rope_xp.errors import wrong_value
 from rope_xp.types import Config, Values
 
@@ -34,7 +37,6 @@ GROK_BLOCK = {"rope_type": "rope_type", "scaling_factor": "factor", "beta_fast":
 
 
 def set_known_keys(keys: Keys, seq_len: int | None) -> None:
-    """Set the known keys that a family's own keys determine."""
     for key, wanted in REQUIRED_VALUES.get(keys.model_type, {}).items():
         value = keys.get(key)
         if value is not None and value != wanted:
@@ -168,3 +170,65 @@ SET_KNOWN_KEYS: dict[str, Callable[[Keys, int | None], None]] = {
     "telechat": _telechat,
     **dict.fromkeys(GROK_FAMILIES, _grok),
 }
+
+
+# Keys that only functions of these families read.
+_IN_FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "chatglm": ("rope_ratio", "original_rope"),
+    "dots3_note_text": ("swa_qk_rope_head_dim", "swa_qk_nope_head_dim"),
+    "esmfold2_atom_encoder": ("num_spatial_rope_pairs_per_axis", "num_uid_rope_pairs"),
+    "qwen": ("use_dynamic_ntk",),
+    **dict.fromkeys(("codegen", "gptj", "internlm"), ("rotary",)),
+    **dict.fromkeys(GROK_FAMILIES, ("rope_rotate_half_dims", *GROK_BLOCK)),
+}
+# Keys that belong to no family. Those for widths may be in any config.
+_USUAL = {*BASE_KEYS, *Quirks().rotated_keys, ""}
+_USUAL |= {"head_dim", "hidden_size", "num_attention_heads", "n_embd", "n_head", "d_model", "n_heads"}
+
+
+def families_with(key: object) -> str:
+    """For an error: the families that read a key outside the rotary block, or an empty string."""
+    return owned_by(key, "model_type", readers().get(str(key), []))
+
+
+def remarks_on_widths(keys: Keys, family: Family, head_dim: int) -> list[str]:
+    """Sentences about keys for the width of a head that this family does not read, and that state another width."""
+    others = {name: keys.mapping.get(name) for name in sorted(_widths() - {*_keys_of(family), *keys.found()})}
+    return [
+        f"{name}={value} is not read, and head_dim is {head_dim}{families_with(name)}"
+        for name, value in others.items()
+        if checks.is_int(value) and value != head_dim
+    ]
+
+
+@cache
+def readers() -> dict[str, list[str]]:
+    """The families that read each key outside the rotary block, if not all families do."""
+    readers: dict[str, list[str]] = {}
+    for name, row in FAMILIES.items():
+        for key in {*_IN_FUNCTIONS.get(name, ()), *REQUIRED_VALUES.get(name, ()), *_keys_of(row)} - _USUAL:
+            readers.setdefault(key, []).append(name)
+    return readers
+
+
+@cache
+def _widths() -> frozenset[str]:
+    """The keys that are the width of a head in some families."""
+    return frozenset(way for row in FAMILIES.values() for way in _ways_to_width(row) if "/" not in way) - _USUAL
+
+
+def _keys_of(row: Family) -> Iterator[str]:
+    """The keys outside the rotary block that the row of a family names."""
+    quirks, layers = row.quirks, row.layers
+    yield from (key for way in _ways_to_width(row) for key in way.split("/"))
+    yield from (*quirks.base_keys, *quirks.rotated_keys, *quirks.ignored_keys)
+    yield from (quirks.base_in, layers.scaled)
+    yield from (key for of_type in layers.by_type.values() for key in of_type.base_keys or ())
+    yield from () if layers.listed is None else (layers.listed.key,)
+    yield from (layers.only_if or ())[:1]
+
+
+def _ways_to_width(row: Family) -> Iterator[str]:
+    """The keys, and the quotients of keys, for the width of a head in all types of layers."""
+    for rule in (row.head_dim, *(of_type.head_dim for of_type in row.layers.by_type.values())):
+        yield from rule.split(" | ") if isinstance(rule, str) else ()
