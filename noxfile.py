@@ -21,6 +21,8 @@ BRIEF = (*PYTEST, "-m", "not long", "--hypothesis-profile=brief")
 # What plugins of MkDocs print about its future is not wanted.
 QUIET = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
 
+BUILD_SITE = ("-P", "-m", "mkdocs", "build", "--strict", "--site-dir", "site")
+
 # The sessions that `nox` runs, and the other ones that `nox -t full` runs besides.
 default = partial(nox.session, tags=["full"])
 rest = partial(nox.session, tags=["full", "rest"], default=False)
@@ -406,12 +408,31 @@ def docs_browser(session):
     python(*PYTEST, "tests/browser", *session.posargs, env={"CHROMIUM": os.path.join(folder, "chromium")})
 
 
-def with_site(session):
-    """The environment that builds the site, after it is built in `site`."""
+@nox.session(default=False)
+def site(session):
+    """The site at http://127.0.0.1:8000, in an environment that this session makes; it follows changes of the pages.
+
+    `nox -s site -- build` only builds it, in `site`.
+    """
+    python = with_docs(session)
+    if "build" in session.posargs:
+        python(*BUILD_SITE, env=QUIET)
+    else:
+        python("-P", "-m", "mkdocs", "serve", *session.posargs, env=QUIET)
+
+
+def with_docs(session):
+    """The environment that builds the site."""
     python = with_all(session)
     python("-m", "pip", "--quiet", "install", *nox.project.dependency_groups(PROJECT, "docs"))
+    return python
+
+
+def with_site(session):
+    """The environment that builds the site, after it is built in `site`."""
+    python = with_docs(session)
     if "site" not in built:
-        python("-P", "-m", "mkdocs", "build", "--strict", "--site-dir", "site", env=QUIET)
+        python(*BUILD_SITE, env=QUIET)
     built.add("site")
     return python
 

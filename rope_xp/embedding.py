@@ -96,15 +96,15 @@ class RotaryEmbedding:
     Attributes
     ----------
     head_dim, rotary_dim, first_channel, blocks, pairs, axes : int
+        Widths in channels and in pairs, and the number of position axes.
     heads : int or None
         The number of heads, if each head has its own frequencies.
-    layout, phase, kernel : str
-    base : float or None
-    scaling, sections, xpos : as given
+    layout, phase, kernel, base, scaling, sections, xpos, reverse : as given
+        `base` is None if `inv_freq` was given.
     inv_freq : tuple of float, nested tuples of float, or array
         "pairs" for one position axis, "axes pairs" for several, "axes heads pairs" for heads.
     attention_factor : float
-    reverse : bool
+        The factor by which sines and cosines are multiplied.
 
     Raises
     ------

@@ -220,20 +220,20 @@ class Choice(NamedTuple):
 
     Attributes
     ----------
-    rule, does, trade_offs, fine_tuning : str
-        The rule, what it does, and what its papers say.
+    rule, does, trade_offs, fine_tuning, refusal : str
+        The rule, what it does, what its papers say, and why it cannot be used.
     sources : tuple of str
+        Its papers.
     rope : RotaryEmbedding or None
         The extended embedding.
     kept, blended, interpolated : int
         The numbers of pairs whose frequency is not divided, divided by less than the factor, and divided by the factor
         or more.
-    least_divisor, greatest_divisor : float
+    least_divisor, greatest_divisor, attention_factor : float
+        What frequencies are divided by, and what sines and cosines are multiplied by.
     new_angles : int
         The number of pairs that complete no turn within the trained length, and exceed their greatest trained angle
         within the extended one.
-    attention_factor : float
-    refusal : str
     """
 
     rule: str
@@ -265,9 +265,9 @@ class Choices(Report):
     pairs, incomplete : int
         The numbers of rotated pairs, and of those that complete no turn within the trained length.
     choices : tuple of Choice
-    notes : tuple of str
-    warnings : tuple of str
-        That a rule replaces a scaling with which the model may have been trained.
+        What each rule does.
+    notes, warnings : tuple of str
+        Remarks; and that a rule replaces a scaling with which the model may have been trained.
     """
 
     trained: int

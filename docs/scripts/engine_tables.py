@@ -1,10 +1,12 @@
 """Tables of what an engine reads, from the files of `rope_xp/configs/engines`."""
 
+from textwrap import indent
+
 from rope_xp.configs.engines import Reading, table, versions
 
 
 def readings(engine: str) -> str:
-    """What the newest version reads: one row for model types that read the same."""
+    """What the newest version reads, folded: one row for model types that read the same."""
     found = table(engine)
     groups: dict[str, list[str]] = {}
     for model, reading in found.readings.items():
@@ -13,7 +15,8 @@ def readings(engine: str) -> str:
         f"| {found.name} | read in | keys | scaling rules, and the keys of their block | fixed |",
         "|---|---|---|---|---|",
     ]
-    return "\n".join(lines + [f"| {', '.join(models)} | {cells} |" for cells, models in groups.items()])
+    lines += [f"| {', '.join(models)} | {cells} |" for cells, models in groups.items()]
+    return f'??? info "{len(found.readings)} model types of {found.name}"\n\n' + indent("\n".join(lines), " " * 4)
 
 
 def facts(engine: str) -> str:

@@ -1,11 +1,10 @@
-"""The figures of the pages on phases, layouts and scaling rules."""
+"""The figures of the pages on phases and scaling rules."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Arc
 
 from rope_xp import (
     DynamicNTKScaling,
@@ -50,7 +49,6 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 # What other pictures show, for readers who do not see them.
 ALTS = {
-    "layouts": "Which channels of a head of 8 channels form a pair, in four layouts",
     "rules": "Frequency divided by the unscaled frequency, for each pair and six rules, all with the factor 8",
     "phase-error": "Error of sine and cosine against the position: bfloat16, float32 and exact phases",
     "xpos": "Factor of the score of five pairs against the distance of query and key, with xPos",
@@ -97,19 +95,4 @@ def _xpos(figure: Figure) -> None:
     ax.legend()
 
 
-def _layouts(figure: Figure) -> None:
-    """Arcs between the two channels of each pair, for heads of 8 channels."""
-    for ax, (label, choice) in zip(figure.subplots(2, 2).flat, LAYOUTS.items()):
-        rope = RotaryEmbedding(head_dim=8, base=100.0, **choice)
-        turned = np.abs(rope(np.eye(8), positions=np.ones(8, np.int32), seq_dim=0)) > 1e-9
-        for first, second in np.argwhere(np.triu(turned, 1)).tolist():
-            middle, width = (first + second) / 2, second - first
-            ax.add_patch(Arc((middle, 0.45), width, 0.7 * width, theta2=180, color=f"C{first}", linewidth=2))
-        for channel in range(8):
-            ax.text(channel, 0, str(channel), ha="center", va="center", alpha=1 if turned[channel].sum() > 1 else 0.4)
-        ax.set(xlim=(-0.6, 7.6), ylim=(-0.6, 2.4))
-        ax.set_title(label, family="monospace", size=9)
-        ax.axis("off")
-
-
-DRAWN = {"layouts": _layouts, "rules": _rules, "xpos": _xpos}
+DRAWN = {"rules": _rules, "xpos": _xpos}

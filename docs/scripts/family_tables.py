@@ -18,7 +18,7 @@ def by_layout() -> str:
     lines = ["| layout | families | which |", "|---|---:|---|"]
     for layout in LAYOUTS:
         names = ", ".join(f"`{name}`" for name in sorted(found[layout]))
-        which = "all others: [the table](families.md)" if layout == "half" else names
+        which = "all others: [the table](../explanation/families.md)" if layout == "half" else names
         lines.append(f'| `"{layout}"` | {len(found[layout])} | {which} |')
     return "\n".join(lines)
 

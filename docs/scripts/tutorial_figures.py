@@ -42,23 +42,6 @@ def wavelengths(ax: Axes) -> None:
     plot.wavelengths(ropes, context=4096, ax=ax)
 
 
-def layouts(ax: Axes) -> None:
-    """An arc for each pair of eight channels."""
-    for row, (layout, pairs) in enumerate({"interleaved": (0, 1), "half": (0, 4)}.items()):
-        height = -1.9 * row
-        for channel in range(8):
-            ax.annotate(f"$x_{channel}$", (channel, height), ha="center", va="center", size=12)
-        for j in range(4):
-            first = 2 * j if layout == "interleaved" else j
-            width = pairs[1]
-            arc = Arc((first + width / 2, height + 0.2), width, 0.35 * width + 0.25, theta1=0, theta2=180, lw=2)
-            arc.set_color(f"C{j}")
-            ax.add_patch(arc)
-        ax.annotate(f'layout="{layout}"', (-0.4, height + (0.85 if row == 0 else 1.25)), family="monospace", size=10)
-    ax.set(xlim=(-0.7, 7.7), ylim=(-2.3, 1.3), title="Which channels turn together")
-    ax.axis("off")
-
-
 def decay(ax: Axes) -> None:
     """The two curves of far tokens: the mean of the partial sums of the paper's bound, and the mean score."""
     plot.decay({"mean score of equal q and k": LLAMA_2}, distance=256, ax=ax)
@@ -91,7 +74,6 @@ for draw, size in (
     (relative, (6.0, 3.0)),
     (pair, (4.0, 4.0)),
     (wavelengths, plot.SIZE),
-    (layouts, (6.0, 2.8)),
     (decay, plot.SIZE),
     (unseen, plot.SIZE),
     (sections, plot.SIZE),

@@ -53,7 +53,9 @@ def browser():
     program = os.environ.get("CHROMIUM") or shutil.which("chromium")
     assert program, "the variable CHROMIUM must be the path of a browser: `nox -s docs-browser` sets it"
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        # Scroll bars belong to what is tested.
+        options = {"args": ["--no-sandbox"], "ignore_default_args": ["--hide-scrollbars"]}
+        running = playwright.chromium.launch(executable_path=program, **options)
         yield running.new_context()
         running.close()
 

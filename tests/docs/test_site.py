@@ -1,6 +1,7 @@
 """The built site, in the folder `site`: every public name is in the reference, and every formula is MathML."""
 
 import ast
+import re
 import zlib
 
 from pages import ROOT
@@ -25,6 +26,21 @@ def test_every_public_name_is_in_the_reference():
     entries = {line.split()[0] for line in zlib.decompress(packed).decode().splitlines()}
     names = {".".join(filter(None, ("rope_xp", module, name))) for module in MODULES for name in public_names(module)}
     assert len(names) > 60 and names - entries == set()
+
+
+def test_no_page_names_a_private_module():
+    public = {*MODULES, *public_names("")}
+    for page in SITE.rglob("*.html"):
+        # Anchors are no text: autorefs makes them of paths.
+        text = re.sub(r'(?:id|href)="[^"]*"', "", page.read_text())
+        paths = re.findall(r"\brope_xp\.([a-z]\w*)(?=\.\w| import)", text)
+        assert set(paths) <= public, page
+
+
+def test_no_entry_of_the_reference_is_empty():
+    entry = re.compile(r'\u2013\s*<div class="doc-md-description">\s*(\S+)')
+    texts = [text for page in (SITE / "reference").rglob("*.html") for text in entry.findall(page.read_text())]
+    assert len(texts) > 300 and "</div>" not in texts
 
 
 def test_every_formula_is_mathml():

@@ -1,17 +1,21 @@
-"""Fill the pages of `docs/explanation` and `docs/engines` while the site is built, with figures and tables.
+"""Fill pages while the site is built, with figures and tables.
 
-A mark ``<!-- build: NAME ARGUMENTS -->`` of a page is replaced by what `BUILDERS[NAME](*ARGUMENTS)` returns.
+A mark ``<!-- build: NAME ARGUMENTS -->`` of a page is replaced by what `BUILDERS[NAME](*ARGUMENTS)` returns. Pages of
+the reference begin with a table of what they document.
 """
 
 import json
 import re
 import tomllib
+from os.path import relpath
 from pathlib import Path
 
 import engine_tables
 import explanation_figures
 import family_tables
+import layouts_drawing
 import mkdocs_gen_files
+import reference_tables
 import rule_tables
 from pictures import publish
 
@@ -30,7 +34,7 @@ def figure(name: str) -> str:
     """A figure for light and for dark pages, as two images of which a page shows one."""
     publish(f"{FIGURES}/{name}", lambda figure: explanation_figures.draw(figure, name, CONFIGS))
     alt = explanation_figures.description(name)
-    return "\n".join(f"![{alt}]({{up}}figures/{name}-{theme}.svg#only-{theme})" for theme in ("light", "dark"))
+    return "\n".join(f"![{alt}]({{figures}}/{name}-{theme}.svg#only-{theme})" for theme in ("light", "dark"))
 
 
 def mutants() -> str:
@@ -45,7 +49,7 @@ def table_cost() -> str:
     fast, slow = (re.findall(rf"^\| {goal} / formula .*?\| ([\d.]+) ", results, re.M)[0] for goal in TABLE_GOALS)
     return (
         f"On the CPU, exact tables of 256 positions and more take at most {fast} times as long as the plain float32 "
-        f"formula with numba, and at most {slow} times as long without it ([speed](../benchmarks/speed.md))."
+        f"formula with numba, and at most {slow} times as long without it ([speed](../benchmarks.md#speed))."
     )
 
 
@@ -58,12 +62,19 @@ def oldest(*packages: str) -> str:
     return ", ".join(lowest[package] for package in packages)
 
 
+def results(name: str, number: str) -> str:
+    """A table of the results of a benchmark, by its number."""
+    (path,) = (ROOT / "benchmarks/results").glob(f"{name}*.md")
+    return re.findall(r"(?:^\|.*\n)+", path.read_text(), re.MULTILINE)[int(number)]
+
+
 BUILDERS = {
     "figure": figure,
     "rule-keys": rule_tables.keys,
     "rule-users": lambda name: rule_tables.users(name, CONFIGS, GOLDENS),
     "rule-sources": rule_tables.sources,
     "layout-users": family_tables.by_layout,
+    "layouts": layouts_drawing.drawing,
     "families": family_tables.families,
     "composites": family_tables.composites,
     "engine-readings": engine_tables.readings,
@@ -72,16 +83,18 @@ BUILDERS = {
     "mutants": mutants,
     "table-cost": table_cost,
     "oldest": oldest,
+    "results": results,
 }
 
 
 def built(page: Path) -> str:
     """The text of a page with all marks replaced."""
-    up = "../" * (len(page.relative_to(ROOT / "docs").parts) - 2)
-    return MARK.sub(lambda mark: BUILDERS[mark[1]](*mark[2].split()).replace("{up}", up), page.read_text())
+    figures = Path(relpath(FIGURES, page.relative_to(ROOT / "docs").parent)).as_posix()
+    text = MARK.sub(lambda mark: BUILDERS[mark[1]](*mark[2].split()).replace("{figures}", figures), page.read_text())
+    return reference_tables.completed(text)
 
 
-for folder in ("explanation", "engines"):
-    for page in sorted((ROOT / "docs" / folder).rglob("*.md")):
+for page in sorted((ROOT / "docs").rglob("*.md")):
+    if (text := built(page)) != page.read_text():
         with mkdocs_gen_files.open(page.relative_to(ROOT / "docs").as_posix(), "w") as target:
-            target.write(built(page))
+            target.write(text)

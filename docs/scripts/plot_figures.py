@@ -1,4 +1,4 @@
-"""The pictures of the how-to guide: what `rope_xp.plot` draws, light and dark."""
+"""The pictures of the reference: what `rope_xp.plot` draws, light and dark."""
 
 import json
 from pathlib import Path
@@ -21,4 +21,4 @@ KINDS = {
 for kind, names in KINDS.items():
     ropes = {name: from_config(CONFIGS[name]["config"]) for name in names}
     draw = plot.PICTURES[kind]
-    publish(f"howto/figures/{kind}", lambda figure, draw=draw, ropes=ropes: draw(ropes, ax=figure.add_subplot()))
+    publish(f"reference/figures/{kind}", lambda figure, draw=draw, ropes=ropes: draw(ropes, ax=figure.add_subplot()))
