@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import zip_longest
 from math import isfinite
 from textwrap import wrap
@@ -23,6 +23,7 @@ class Section(NamedTuple):
     body: str | Table | Sequence[str]  # a paragraph, a table, or a list of sentences
 
 
+@dataclass(frozen=True)
 class Report:
     """The base of reports, which are frozen dataclasses. `str` gives text of 80 columns.
 
@@ -52,7 +53,7 @@ class Report:
         -------
         dict
         """
-        return {each.name: json_value(getattr(self, each.name)) for each in fields(self)}  # pyright: ignore
+        return {each.name: json_value(getattr(self, each.name)) for each in fields(self)}
 
     def _repr_markdown_(self) -> str:  # what notebooks show
         return self.to_markdown()
