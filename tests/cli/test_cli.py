@@ -342,6 +342,15 @@ def test_plot_draws_all_layers(run, file, tmp_path, monkeypatch):
     path = file("gemma-3-12b-it")
     assert run("plot", path, file(LLAMA), "-o", "a.png")[0] == 0
     assert [*drawn] == [f"{path}, sliding_attention", f"{path}, full_attention", file(LLAMA)]
+    drawn.clear()
+    assert run("plot", path, file(LLAMA), "-o", "a.png", "--label", "Gemma", "--label", "Llama")[0] == 0
+    assert [*drawn] == ["Gemma, sliding_attention", "Gemma, full_attention", "Llama"]
+
+
+def test_plot_draws_one_below_the_other(run, file, tmp_path):
+    assert run("plot", file("gemma-3-12b-it"), "-o", str(tmp_path / "a.svg"), "--kind", "pair")[0] == 0
+    text = (tmp_path / "a.svg").read_text()
+    assert "sliding_attention: Pair 0" in text and "full_attention: Pair 0" in text
 
 
 LLAMA3 = ("low_freq_factor", "high_freq_factor")
