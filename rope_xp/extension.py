@@ -6,7 +6,7 @@ from math import pi
 from typing import Any, NamedTuple, TypeGuard
 
 from rope_xp.arrays import checks
-from rope_xp.configs.writers import TARGETS
+from rope_xp.configs.writers import TARGETS, Options, config_for
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.frequencies import (
     DynamicNTKScaling,
@@ -402,14 +402,14 @@ def _of_short_texts(rope: Embedding) -> list[float]:
     return rope._frequencies.sizes()
 
 
-def _engines(rope: Any) -> tuple[str, ...]:
+def _engines(rope: Embedding) -> tuple[str, ...]:
     """The targets for which the tables of engines say that an embedding can be written, one for each engine."""
     found = []
     for target in {each.engine: name for name, each in reversed(TARGETS.items()) if each.engine}.values():
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # what an engine does is not known
             try:
-                rope.to_config(target)
+                config_for(rope, target, Options())
             except (ValueError, UserWarning):
                 continue
         found.append(target)

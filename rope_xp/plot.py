@@ -41,7 +41,7 @@ SIZE, DPI = (6.0, 3.7), 100
 MAX_LINES = 8  # no more can be told apart
 
 
-class Look(NamedTuple):
+class _Look(NamedTuple):
     """The colours of a picture: of the page, of texts, of what stands behind, and of lines."""
 
     page: str
@@ -51,13 +51,13 @@ class Look(NamedTuple):
 
 
 LOOKS = {
-    "light": Look(
+    "light": _Look(
         "#ffffff",
         "#252b3a",
         "#e3e6ee",
         ("#3f51b5", "#c4501b", "#00796b", "#a8246e", "#8a6100", "#1976b8", "#7443b5", "#5f6672"),
     ),
-    "dark": Look(
+    "dark": _Look(
         "#1e2129",
         "#d5d9e3",
         "#3a3f4d",
@@ -66,12 +66,12 @@ LOOKS = {
 }
 
 
-def _style(look: Look) -> Values:
+def _style(look: _Look) -> Values:
     """The look as parameters of matplotlib: no frame, a quiet grid, and titles that begin at the left."""
     return {
         "figure.facecolor": look.page,
         "axes.facecolor": "none",
-        "axes.edgecolor": look.grid,
+        "axes.edgecolor": look.ink,
         "axes.labelcolor": look.ink,
         "axes.prop_cycle": cycler(color=look.lines),
         "axes.spines.left": False,
