@@ -12,13 +12,19 @@ from inspect import signature
 from math import pi
 from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, rgb_to_hsv, to_hex, to_rgb
-from matplotlib.patches import Circle
-from matplotlib.rcsetup import cycler
 from numpy.typing import NDArray
+
+try:
+    import matplotlib.pyplot as plt
+    from matplotlib.axes import Axes
+    from matplotlib.colors import LinearSegmentedColormap, rgb_to_hsv, to_hex, to_rgb
+    from matplotlib.patches import Circle
+    from matplotlib.rcsetup import cycler
+except ImportError as missing:
+    raise ImportError(
+        f"rope_xp.plot: matplotlib must be installed (pip install 'rope-xp[plot]'); got {missing}"
+    ) from None
 
 from rope_xp.arrays import checks
 from rope_xp.embedding import RotaryEmbedding

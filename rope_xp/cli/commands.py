@@ -331,10 +331,8 @@ def plot(
     """
     try:
         from rope_xp import plot as pictures
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        raise click.UsageError("the extra rope-xp[plot] must be installed; got no matplotlib") from None
+    except ImportError as error:
+        raise click.UsageError(str(error).removeprefix("rope_xp.plot: ")) from None
     require_one_stdin(files)
     if labels and len(labels) != len(files):
         raise click.UsageError(f"--label must be given once for each FILE; got {len(labels)} for {len(files)}")

@@ -1,5 +1,8 @@
 """The pictures: what they draw is true, and what they refuse."""
 
+import subprocess
+import sys
+
 import errors
 import matplotlib.image
 import matplotlib.pyplot as plt
@@ -23,6 +26,19 @@ HEADS = RotaryEmbedding(head_dim=4, layout="half", inv_freq=(((1.0, 0.5), (0.5, 
 def no_figure_stays():
     yield
     plt.close("all")
+
+
+@pytest.mark.parametrize(
+    ("words", "start"), [("", "ImportError: rope_xp.plot: "), ("plot a.json -o a.png", "rope-xp: ")]
+)
+def test_without_matplotlib_the_extra_is_named(words, start):
+    call = f"from rope_xp.cli import main; main({words.split()})" if words else "import rope_xp.plot"
+    code = f"import sys; sys.modules['matplotlib'] = None; {call}"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    error = found.stderr.splitlines()[-1]
+    assert found.returncode and error.startswith(
+        f"{start}matplotlib must be installed (pip install 'rope-xp[plot]'); got"
+    )
 
 
 def lines_of(ax):
