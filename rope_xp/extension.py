@@ -1,10 +1,12 @@
 """`extend`: an embedding for longer sequences by a scaling rule, and a report of the rules to choose from."""
 
+import warnings
 from dataclasses import dataclass, fields, replace
 from math import pi
 from typing import Any, NamedTuple, TypeGuard
 
 from rope_xp.arrays import checks
+from rope_xp.configs.writers import TARGETS, Options, config_for
 from rope_xp.errors import wrong_type, wrong_value
 from rope_xp.frequencies import (
     DynamicNTKScaling,
@@ -45,7 +47,7 @@ METHODS: dict[str, Method] = {
         "divides all frequencies by the factor",
         "No pair gets new angles. Near tokens become harder to tell apart, because fast pairs are divided "
         "too (YaRN, section 3.2).",
-        "Chen et al. need up to 1,000 steps (abstract)",
+        "wanted: up to 1,000 steps (Chen et al., abstract)",
         (CHEN, YARN),
     ),
     "ntk": Method(
@@ -71,14 +73,14 @@ METHODS: dict[str, Method] = {
         "the attention factor",
         "Its limits, 32 and 1 turns within the trained length, and its attention factor are those that suit LLaMA "
         "models (YaRN, sections 3.2 and 3.4).",
-        "10 times fewer tokens and 2.5 times fewer steps than earlier methods (YaRN, abstract)",
+        "wanted, with 10 times fewer tokens than before (YaRN, abstract)",
         (YARN,),
     ),
     "llama3": Method(
         Llama3Scaling,
         "keeps short wavelengths, divides the frequencies of long ones by the factor, and blends those between",
         "The rule is that of Meta's code (llama-models, apply_scaling). The paper compares it with no other rule.",
-        "Llama 3 was trained at long lengths, in six stages with about 800 billion tokens (Llama 3, section 3.4.2)",
+        "in Llama 3, six stages with 800 billion tokens (section 3.4.2)",
         (LLAMA3,),
     ),
     "longrope": Method(
@@ -86,7 +88,7 @@ METHODS: dict[str, Method] = {
         "divides each frequency by its own number, from one list for short and one for long sequences",
         "A search with the model finds the lists (LongRoPE, section 3), so they must be given. "
         "Cached keys must change when the trained length is passed: `rope.rerotate` changes them.",
-        "Ding et al. need up to 1,000 steps, and none for 8 times the length (abstract)",
+        "up to 1,000 steps, and none for 8 times the length (Ding et al., abstract)",
         (LONGROPE,),
     ),
 }
@@ -192,15 +194,11 @@ def _kept(present: Scaling) -> Values:
     return {**kept, "attention_factor": 1.0} if getattr(present, "attention_factor", None) == 1.0 else kept
 
 
-XIONG = "Xiong et al. (2023), Effective Long-Context Scaling, arXiv:2309.16039"
 ONE_FACTOR = (
     "A rule with one factor for all lengths, as all but dynamic and longrope have, can make short sequences worse, and "
     "fails suddenly beyond the new length (YaRN, section 3.3)."
 )
-ANOTHER_BASE = (
-    "Not a rule: a greater base for all lengths, by `rope.replace(base=...)`. Xiong et al. raise it from 10,000 to "
-    "500,000 and continue pretraining; Llama 3 is pretrained with 500,000 (section 3.2)."
-)
+SURVEY = "What the papers say: https://rope-xp.github.io/rope_xp/howto/extend/"
 # What the columns of numbers mean.
 LEGEND = (
     ("kept", "pairs whose frequency is not divided"),
@@ -252,6 +250,35 @@ class Choice(NamedTuple):
     refusal: str = ""
 
 
+class Recommendation(NamedTuple):
+    """The rule to try first.
+
+    Attributes
+    ----------
+    rule : str
+        That of the present scaling if it is one of the rules, whose other parameters then stay; else YaRN, or the first
+        rule that is possible.
+    changed : int
+        The number of pairs whose frequency differs from the present one at lengths of training.
+    score_factor : float
+        By how much rotated channels change scores, compared with the present embedding.
+    fine_tuning : str
+        What the papers say about it.
+    engines : tuple of str
+        The targets of `RotaryEmbedding.to_config` whose engines have the rule for the model type, by the newest sources
+        that were read.
+    model_type : str
+        Empty if no config named it. No engine is then known.
+    """
+
+    rule: str
+    changed: int
+    score_factor: float
+    fine_tuning: str
+    engines: tuple[str, ...]
+    model_type: str
+
+
 @dataclass(frozen=True)
 class Choices(Report):
     """The rules that can extend an embedding, and what each does to it.
@@ -268,6 +295,8 @@ class Choices(Report):
         What each rule does.
     notes, warnings : tuple of str
         Remarks; and that a rule replaces a scaling with which the model may have been trained.
+    recommendation : Recommendation or None
+        None if no rule is possible.
     """
 
     trained: int
@@ -278,33 +307,43 @@ class Choices(Report):
     choices: tuple[Choice, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    recommendation: Recommendation | None
 
     def sections(self) -> list[Section]:
         header = ("rule", "kept", "blended", "interpolated", "divided by", "new angles", "attention")
-        texts = [
-            (each.rule, sentence)
-            for each in self.choices
-            for sentence in (
-                f"{each.does[0].upper()}{each.does[1:]}.",
-                each.trade_offs,
-                f"Fine-tuning: {each.fine_tuning}.",
-            )
-        ]
-        rows = [(rule if rule != last else "", text) for (rule, text), (last, _) in zip(texts, [("", ""), *texts])]
-        sources = dict.fromkeys(source for each in self.choices for source in each.sources)
         return [
+            Section("Warnings", self.warnings),
             Section(
-                f"From {self.trained:,} to {self.to:,} tokens: a factor of {self.factor:g}",
+                f"Recommendation from {self.trained:,} to {self.to:,} tokens, a factor of {self.factor:g}",
+                Table((), _advice(self)) if self.recommendation else "No rule is possible.",
+            ),
+            Section("What each rule does to the pairs", Table(header, [_numbers(each) for each in self.choices])),
+            Section(
+                "",
                 f"{self.pairs} pairs are rotated. {self.incomplete} of them complete no turn within {self.trained:,} "
                 f"tokens, the trained length{' before scaling' if self.warnings else ''}.",
             ),
-            Section("Warnings", self.warnings),
-            Section("What each rule does to the pairs", Table(header, [_numbers(each) for each in self.choices])),
             Section("", Table((), LEGEND)),
-            Section("Trade-offs", Table(("rule", "what it does, and what its papers say"), rows)),
-            Section("Notes", [*self.notes, ONE_FACTOR, ANOTHER_BASE]),
-            Section("Sources", [*sources, XIONG]),
+            Section("Notes", [*self.notes, ONE_FACTOR, SURVEY]),
         ]
+
+
+def _advice(it: Choices) -> list[tuple[str, str]]:
+    """The recommendation in five lines of 80 columns, if model types have short names."""
+    found = it.recommendation
+    if found is None:
+        return []
+    choice = next(each for each in it.choices if each.rule == found.rule)
+    scores = "" if found.score_factor == 1.0 else f", and scores x {found.score_factor:.3g}"
+    cost = f"{found.changed} of {it.pairs} pairs turn differently at every length{scores}"
+    engines = f"for {found.model_type}: {', '.join(found.engines) or 'none whose source was read'}"
+    return [
+        ("rule", f"{found.rule} (pairs kept: {choice.kept} of {it.pairs}, with new angles: {choice.new_angles})"),
+        ("short texts", cost if found.changed else f"no cost: up to {it.trained:,} tokens, nothing changes"),
+        ("fine-tuning", found.fine_tuning),
+        ("engines", engines if found.model_type else "not known, because no config names the model type"),
+        ("quality", f"try it at {it.to:,} tokens: no formula says how good it is"),
+    ]
 
 
 def _numbers(choice: Choice) -> list[str]:
@@ -337,7 +376,44 @@ def choices_of(rope: Embedding, trained: int, to: int) -> Choices:
     ]
     incomplete = sum(trained * w < 2 * pi for w in frequencies if w)
     pairs, warnings = sum(map(bool, frequencies)), tuple(filter(None, [replaced_scaling(rope)]))
-    return Choices(trained, to, to / trained, pairs, incomplete, choices, tuple(notes), warnings)
+    advice = _recommendation(rope, choices)
+    return Choices(trained, to, to / trained, pairs, incomplete, choices, tuple(notes), warnings, advice)
+
+
+def _recommendation(rope: Embedding, choices: tuple[Choice, ...]) -> Recommendation | None:
+    possible = {each.rule: each for each in choices if each.rope is not None}
+    present = [rule for rule in possible if METHODS[rule].scaling is type(rope.scaling)]
+    rule = next((each for each in (*present, "yarn", *possible) if each in possible), None)
+    if rule is None:
+        return None
+    found = possible[rule].rope
+    pairs = zip(_of_short_texts(rope), _of_short_texts(found))
+    changed = sum(abs(before - after) > 1e-9 * before for before, after in pairs)
+    factor = (found.attention_factor / rope.attention_factor) ** 2
+    model_type = rope._provenance.model_type
+    engines = _engines(found) if model_type else ()
+    return Recommendation(rule, changed, factor, METHODS[rule].fine_tuning, engines, model_type)
+
+
+def _of_short_texts(rope: Embedding) -> list[float]:
+    """The frequencies at lengths of training, where some rules have others."""
+    if hasattr(rope.scaling, "seq_len"):
+        rope = rope.replace(scaling=replace(rope.scaling, seq_len=None))
+    return rope._frequencies.sizes()
+
+
+def _engines(rope: Embedding) -> tuple[str, ...]:
+    """The targets for which the tables of engines say that an embedding can be written, one for each engine."""
+    found = []
+    for target in {each.engine: name for name, each in reversed(TARGETS.items()) if each.engine}.values():
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # what an engine does is not known
+            try:
+                config_for(rope, target, Options())
+            except (ValueError, UserWarning):
+                continue
+        found.append(target)
+    return tuple(name for name in TARGETS if name in found)
 
 
 def _choice(rope: Embedding, rule: str, trained: int, to: int, frequencies: list[float]) -> Choice:

@@ -1,36 +1,110 @@
 """Pictures of rotary embeddings. They need the extra `rope-xp[plot]`, which installs matplotlib.
 
-Every function takes one embedding, or a mapping from labels to embeddings, and draws on a matplotlib `ax`. Colours come
-from the style that is set (`matplotlib.pyplot.style`), so pictures fit light and dark pages. Lines also differ in their
-dashes and widths, so that they can be told apart in grey.
+Every function takes one embedding, or a mapping from labels to embeddings, and draws on a matplotlib `ax`. Lines have
+colours of their own, for light and for dark pages, and also differ in their dashes and widths, so that they can be told
+apart in grey. A new figure has the look of `STYLES`; an `ax` that is given keeps its own.
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from inspect import signature
 from math import pi
-from typing import Any
+from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.patches import Circle
 from numpy.typing import NDArray
+
+try:
+    import matplotlib.pyplot as plt
+    from matplotlib.axes import Axes
+    from matplotlib.colors import LinearSegmentedColormap, rgb_to_hsv, to_hex, to_rgb
+    from matplotlib.patches import Circle
+    from matplotlib.rcsetup import cycler
+except ImportError as missing:
+    raise ImportError(
+        f"rope_xp.plot: matplotlib must be installed (pip install 'rope-xp[plot]'); got {missing}"
+    ) from None
 
 from rope_xp.arrays import checks
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import public, wrong_type, wrong_value
+from rope_xp.frequencies import LongRopeScaling
 from rope_xp.identification.maps import frequencies_of
 from rope_xp.identification.phases import COARSE_BITS
 from rope_xp.identification.rules import rounded_to
+from rope_xp.provenance import with_provenance
 from rope_xp.spectrum import is_scaled, lengths_of
 from rope_xp.types import Values
 
 Ropes = RotaryEmbedding | Mapping[str, RotaryEmbedding]
 
+Floats = NDArray[np.float64]
+
 DASHES = ("-", "--", ":", "-.")
 # 600 pixels wide on the screen.
 SIZE, DPI = (6.0, 3.7), 100
 MAX_LINES = 8  # no more can be told apart
+
+
+class _Look(NamedTuple):
+    """The colours of a picture: of the page, of texts, of what stands behind, and of lines."""
+
+    page: str
+    ink: str
+    grid: str
+    lines: tuple[str, ...]
+
+
+LOOKS = {
+    "light": _Look(
+        "#ffffff",
+        "#252b3a",
+        "#e3e6ee",
+        ("#3f51b5", "#c4501b", "#00796b", "#a8246e", "#8a6100", "#1976b8", "#7443b5", "#5f6672"),
+    ),
+    "dark": _Look(
+        "#1e2129",
+        "#d5d9e3",
+        "#3a3f4d",
+        ("#93a5ff", "#ffa06b", "#55cfbd", "#f48ac2", "#ffcf5c", "#6fc3f7", "#c6a2ff", "#b4bac8"),
+    ),
+}
+
+
+def _style(look: _Look) -> Values:
+    """The look as parameters of matplotlib: no frame, a quiet grid, and titles that begin at the left."""
+    return {
+        "figure.facecolor": look.page,
+        "axes.facecolor": "none",
+        "axes.edgecolor": look.ink,
+        "axes.labelcolor": look.ink,
+        "axes.prop_cycle": cycler(color=look.lines),
+        "axes.spines.left": False,
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "axes.titlecolor": look.ink,
+        "axes.titlepad": 10.0,
+        "axes.titlesize": 11.0,
+        "axes.titleweight": "bold",
+        "axes.axisbelow": True,
+        "axes.grid": True,
+        "grid.color": look.grid,
+        "grid.linewidth": 0.7,
+        "font.size": 9.0,
+        "legend.fontsize": 8.5,
+        "legend.frameon": False,
+        "legend.labelcolor": look.ink,
+        "text.color": look.ink,
+        **{f"{axis}tick.{kind}.size": 0.0 for axis in "xy" for kind in ("major", "minor")},
+        **{f"{axis}tick.color": look.ink for axis in "xy"},
+    }
+
+
+# Parameters for `matplotlib.rc_context`, by the kind of page.
+STYLES = {name: _style(look) for name, look in LOOKS.items()}
+# From -1 to 1. In grey, too, it becomes lighter.
+SCORES = LinearSegmentedColormap.from_list("rope_xp", ["#141a3c", "#3f51b5", "#ee9f5b", "#fff4dc"])
 
 
 @public("wavelengths")
@@ -40,10 +114,11 @@ def wavelengths(ropes: Ropes, *, context: int | None = None, ax: Axes | None = N
     Parameters
     ----------
     ropes : RotaryEmbedding, or mapping of str to RotaryEmbedding
-        The embeddings to draw, by their labels.
+        The embeddings to draw, by their labels. Both lists of LongRoPE are drawn, unless the embedding is for a length.
     context : int, optional
         A length in tokens to mark. The trained length is marked if the embeddings state one; of scaled embeddings, it
-        is the length before scaling, and the length with scaling is marked, too.
+        is the length before scaling, and the length with scaling is marked, too. A length of one embedding has the
+        colour of its line.
     ax : matplotlib.axes.Axes, optional
         Where to draw. The default is a new figure.
 
@@ -70,21 +145,24 @@ def wavelengths(ropes: Ropes, *, context: int | None = None, ax: Axes | None = N
     """
     given = _checked(ropes)
     ax = _axes(ax)
-    for number, (label, rope) in enumerate(given.items()):
+    colours: dict[str, str] = {}
+    for label, rope in given.items():
         for axis, row in enumerate(_frequencies(rope)):
             pair = np.flatnonzero(row)
             name = label if rope.axes == 1 else f"{label} {rope._provenance.axis_name(axis)}".strip()
-            ax.plot(pair, 2 * pi / np.abs(row[pair]), label=name, **_style(number if rope.axes == 1 else number + axis))
+            line = _line(ax)
+            ax.plot(pair, 2 * pi / np.abs(row[pair]), label=name, **line)
+            colours[label] = line["color"] if rope.axes == 1 else _ink(ax)
+    ax.set_yscale("log")
     side, last = "left", 0
-    for length, names in sorted(_lengths(given.values(), context).items()):
-        style = DASHES[1 if "context" in names else 2]
-        ax.axhline(length, color=plt.rcParams["axes.edgecolor"], linewidth=0.8, linestyle=style)
-        side = "right" if side == "left" and length < 2 * last else "left"  # texts of close lengths do not overlap
+    for length, (names, owners) in sorted(_lengths(given, context).items()):
+        colour = colours[owners[0]] if len(owners) == 1 else _ink(ax)
+        ax.axhline(length, color=colour, linewidth=0.9, linestyle=DASHES[1 if "context" in names else 2], zorder=1)
+        side = "right" if side == "left" and length < 3 * last else "left"  # texts of close lengths do not overlap
         place = (0.01 if side == "left" else 0.99, length)
         text = f"{' and '.join(names)}, {length:,}"
-        ax.annotate(text, place, xycoords=("axes fraction", "data"), va="bottom", ha=side, size=8)
+        ax.annotate(text, place, xycoords=("axes fraction", "data"), va="bottom", ha=side, size=8, color=colour)
         last = length
-    ax.set_yscale("log")
     return _finish(ax, "How many tokens each pair needs for one turn", "pair", "wavelength in tokens")
 
 
@@ -118,11 +196,11 @@ def scaling(ropes: Ropes, *, ax: Axes | None = None) -> Axes:
     """
     given = _checked(ropes)
     ax = _axes(ax)
-    for number, (label, rope) in enumerate(given.items()):
+    for label, rope in given.items():
         if rope.base is None:
-            raise wrong_value("embeddings must have a base; got inv_freq alone")
+            raise wrong_value(f"embeddings must have a base; got inv_freq alone{f' for {label}' if label else ''}")
         after, before = (np.abs(_frequencies(each)).max(0) for each in (rope, rope.replace(scaling=None)))
-        ax.plot(np.arange(rope.pairs), after / before, label=label, **_style(number))
+        ax.plot(np.arange(rope.pairs), after / before, label=label, **_line(ax))
     ax.set_ylim(0, None)
     return _finish(ax, "What scaling leaves of each frequency", "pair", "frequency / unscaled frequency")
 
@@ -167,10 +245,10 @@ def decay(ropes: Ropes, *, distance: int = 4096, ax: Axes | None = None) -> Axes
     ax = _axes(ax)
     width = max(1, checks.count("distance", distance) // 128)
     distances = np.arange(1, distance - distance % width + 1).reshape(-1, width)
-    for number, (label, rope) in enumerate(given.items()):
+    for label, rope in given.items():
         m, frequencies = rope.attention_factor or 1.0, _frequencies(rope).sum(0)
         means = [np.cos(np.outer(each, frequencies)).mean() for each in [np.zeros(1), *distances]]
-        ax.plot([0, *distances.mean(1)], m**2 * np.asarray(means), label=label, **_style(number))
+        ax.plot([0, *distances.mean(1)], m**2 * np.asarray(means), label=label, **_line(ax))
     return _finish(ax, "Mean score of equal queries and keys", "distance in tokens", "mean score")
 
 
@@ -220,15 +298,15 @@ def phase_error(ropes: Ropes, *, context: int = 2**20, ax: Axes | None = None) -
         "exact": np.stack(own.sincos(positions, like=np.zeros(1, np.float32))),
     }
     truth = _sincos(np.multiply.outer(positions, frequencies))  # in float64, within 2e-9
-    for number, (label, table) in enumerate(tables.items()):
-        ax.plot(positions, np.maximum.accumulate(np.abs(table - truth).max((0, 2))), label=label, **_style(number))
+    for label, table in tables.items():
+        ax.plot(positions, np.maximum.accumulate(np.abs(table - truth).max((0, 2))), label=label, **_line(ax))
     ax.set(xscale="log", yscale="log")
     return _finish(ax, "Largest error of sin and cos up to a position", "position", "error")
 
 
 @public("scores")
 def scores(ropes: Ropes, *, distance: int = 256, ax: Axes | None = None) -> Axes:
-    """Draw the score of each pair against the distance, as a map: white is 1, black is -1.
+    """Draw the score of each pair against the distance, as a map: light is 1, dark is -1.
 
     The score of pair j for equal queries and keys is ``cos(distance * frequency_j)``.
 
@@ -258,8 +336,12 @@ def scores(ropes: Ropes, *, distance: int = 256, ax: Axes | None = None) -> Axes
     rope = _only(ropes)
     ax = _axes(ax)
     angles = np.outer(_frequencies(rope).sum(0), np.arange(checks.count("distance", distance) + 1))
-    image = ax.imshow(np.cos(angles), cmap="gray", vmin=-1, vmax=1, aspect="auto", origin="lower")
-    ax.figure.colorbar(image, ax=ax, label="score of the pair")
+    image = ax.imshow(np.cos(angles), cmap=SCORES, vmin=-1, vmax=1, aspect="auto", origin="lower")
+    bar = ax.figure.colorbar(image, ax=ax, label="score of the pair")
+    bar.ax.tick_params(length=0, labelcolor=_ink(ax))
+    bar.ax.yaxis.label.set_color(_ink(ax))
+    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    ax.grid(visible=False)
     return _finish(ax, "Score of each pair by distance", "distance in tokens", "pair")
 
 
@@ -298,9 +380,8 @@ def sections(ropes: Ropes, *, ax: Axes | None = None) -> Axes:
     ax = _axes(ax)
     for axis, row in enumerate(_frequencies(rope)):
         (pair,) = np.nonzero(row)
-        marker = "os^Dv*"[axis % 6]
-        label = rope._provenance.axis_name(axis)
-        ax.plot(pair, 2 * pi / np.abs(row[pair]), marker, label=label, markersize=5, fillstyle="none")
+        look = {"color": _line(ax)["color"], "marker": "os^Dv*"[axis % 6], "linestyle": "", "markersize": 4.5}
+        ax.plot(pair, 2 * pi / np.abs(row[pair]), label=rope._provenance.axis_name(axis), fillstyle="none", **look)
     ax.set_yscale("log")
     return _finish(ax, "Which position axis each pair follows", "pair", "wavelength in tokens or patches")
 
@@ -343,19 +424,23 @@ def pair(ropes: Ropes, *, index: int = 0, count: int = 8, ax: Axes | None = None
         raise wrong_value(f"index must be below the number of pairs, {rope.pairs}; got {index}")
     ax = _axes(ax)
     frequency = float(_frequencies(rope).sum(0)[index])
+    colour = _line(ax)["color"]
     for position in range(checks.count("count", count)):
         tip = np.cos(position * frequency), np.sin(position * frequency)
-        arrow = {"arrowstyle": "->", "color": plt.rcParams["axes.edgecolor"], "alpha": 0.35 + 0.65 * (position == 0)}
+        arrow = {"arrowstyle": "-|>", "color": colour, "alpha": 0.4 + 0.6 * (position == 0), "shrinkA": 0, "shrinkB": 0}
         ax.annotate("", tip, (0, 0), arrowprops=arrow)
-        ax.annotate(str(position), (1.12 * tip[0], 1.12 * tip[1]), ha="center", va="center", size=9)
-    ax.add_patch(Circle((0, 0), 1, fill=False, color=plt.rcParams["axes.edgecolor"], alpha=0.3))
+        where = (1.12 * tip[0], 1.12 * tip[1])
+        ax.annotate(str(position), where, ha="center", va="center", size=9, color=_ink(ax))
+    ax.add_patch(Circle((0, 0), 1, fill=False, color=_ink(ax), alpha=0.35))
     ax.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal")
-    title = f"Pair {index} turns {frequency:.3g} radians per position"
+    title = f"Pair {index} turns by {frequency:.3g} rad per position"
     return _finish(ax, title, "first channel of the pair", "second channel")
 
 
 _DRAWN = (wavelengths, scaling, decay, phase_error, scores, sections, pair)
-PICTURES = {draw.__name__.replace("_", "-"): draw for draw in _DRAWN}
+PICTURES: dict[str, Callable[..., Axes]] = {draw.__name__.replace("_", "-"): draw for draw in _DRAWN}
+# Pictures of one embedding. `save` draws one below the other.
+OF_ONE = ("phase-error", "scores", "sections", "pair")
 
 
 @public("save")
@@ -363,6 +448,8 @@ def save(
     output: str | os.PathLike[str], kind: str, ropes: Ropes, *, context: int | None = None, dark: bool = False
 ) -> None:
     """Draw a picture into a file of 600 pixels width. Its background is transparent.
+
+    If the picture is of one embedding, several embeddings are drawn one below the other.
 
     Parameters
     ----------
@@ -392,13 +479,19 @@ def save(
     path = os.fspath(output)
     if not path.endswith((".png", ".svg")):
         raise wrong_value(f"output must end in .png or .svg; got {path!r}")
-    draw: Any = PICTURES[kind]
+    draw, given = PICTURES[kind], _checked(ropes)
+    panels = [{label: rope} for label, rope in given.items()] if kind in OF_ONE else [given]
     lengths = {"context": context, "distance": context}
-    taken = {name: value for name, value in lengths.items() if value and name in draw.__kwdefaults__}
-    with plt.style.context("dark_background" if dark else "default"), plt.rc_context({"svg.hashsalt": "rope_xp"}):
-        figure, ax = plt.subplots(figsize=SIZE, dpi=DPI, layout="constrained")
+    taken = {name: value for name, value in lengths.items() if value and name in signature(draw).parameters}
+    style: Values = {**STYLES["dark" if dark else "light"], "svg.hashsalt": "rope_xp"}
+    with plt.rc_context(style):  # pyright: ignore[reportArgumentType]
+        size = (SIZE[0], SIZE[1] * len(panels))
+        figure, grid = plt.subplots(len(panels), figsize=size, dpi=DPI, layout="constrained", squeeze=False)
         try:
-            draw(ropes, ax=ax, **taken)
+            for ax, panel in zip(grid[:, 0], panels):
+                draw(panel, ax=ax, **taken)
+                if len(panels) > 1:
+                    ax.title.set_text(f"{next(iter(panel))}: {ax.get_title()}")
             figure.savefig(path, transparent=True, metadata={"Date": None} if path.endswith(".svg") else None)
         finally:
             plt.close(figure)
@@ -409,19 +502,37 @@ def _checked(ropes: object) -> dict[str, RotaryEmbedding]:
     given = {"": ropes} if isinstance(ropes, RotaryEmbedding) else ropes
     if not isinstance(given, Mapping) or not all(isinstance(rope, RotaryEmbedding) for rope in given.values()):
         raise wrong_type(f"ropes must be a RotaryEmbedding or a mapping of labels to them; got {type(ropes).__name__}")
-    if not 1 <= len(given) <= MAX_LINES:
-        raise wrong_value(f"ropes must be 1 to {MAX_LINES} embeddings; got {len(given)}")
-    return {str(label): rope for label, rope in given.items()}
+    found = {name: each for label, rope in given.items() for name, each in _of_both_lists(str(label), rope).items()}
+    if not 1 <= len(found) <= MAX_LINES:
+        raise wrong_value(f"ropes must be 1 to {MAX_LINES} embeddings; got {len(found)}")
+    return found
+
+
+def _of_both_lists(label: str, rope: RotaryEmbedding) -> dict[str, RotaryEmbedding]:
+    """The embedding for each list of LongRoPE by labels, or the embedding itself if a length chose the list."""
+    rule = rope.scaling
+    if not isinstance(rule, LongRopeScaling) or rule.seq_len is not None or rule.short_factor == rule.long_factor:
+        return {label: rope}
+    limit = rule.original_max_position_embeddings
+    lengths = {f"up to {limit:,} tokens": limit, f"beyond {limit:,} tokens": limit + 1}
+    return {
+        ", ".join(filter(None, (label, name))): with_provenance(
+            rope.replace(scaling=replace(rule, seq_len=length)), rope._provenance
+        )
+        for name, length in lengths.items()
+    }
 
 
 def _only(ropes: object) -> RotaryEmbedding:
+    if isinstance(ropes, RotaryEmbedding):
+        return ropes
     given = _checked(ropes)
     if len(given) > 1:
         raise wrong_value(f"ropes must be one embedding; got {len(given)}")
     return next(iter(given.values()))
 
 
-def _frequencies(rope: RotaryEmbedding) -> NDArray[Any]:
+def _frequencies(rope: RotaryEmbedding) -> Floats:
     """The frequencies, "axes pairs"."""
     if not isinstance(rope.inv_freq, tuple) or rope.heads is not None:
         kind = "an array" if rope.heads is None else f"those of {rope.heads} heads"
@@ -429,44 +540,68 @@ def _frequencies(rope: RotaryEmbedding) -> NDArray[Any]:
     return frequencies_of(rope)[:, 0]
 
 
-def _lengths(ropes: Iterable[RotaryEmbedding], context: int | None) -> dict[int, list[str]]:
-    """The lengths to mark, and what they are."""
-    found: dict[int, list[str]] = {}
-    for rope in ropes:
+def _lengths(ropes: Mapping[str, RotaryEmbedding], context: int | None) -> dict[int, tuple[list[str], list[str]]]:
+    """The lengths to mark: what they are, and the labels of the embeddings that have them."""
+    found: dict[int, tuple[list[str], list[str]]] = {}
+    for label, rope in ropes.items():
         trained, extended = lengths_of(rope)
         names = {"trained length": trained}
         if is_scaled(rope):
             with_scaling = "stated length" if trained is None else "length with scaling"
             names = {"trained length before scaling": trained, with_scaling: extended}
         for name, length in names.items():
-            if length and name not in found.setdefault(length, []):
-                found[length].append(name)
+            if length:
+                of_length, owners = found.setdefault(length, ([], []))
+                of_length += [] if name in of_length else [name]
+                owners += [] if label in owners else [label]
     if context:
-        found.setdefault(context, []).append("context")
+        found.setdefault(context, ([], []))[0].append("context")
     return found
 
 
-def _float32_angles(positions: NDArray[Any], frequencies: NDArray[Any]) -> NDArray[Any]:
+def _float32_angles(positions: Floats, frequencies: Floats) -> Floats:
     return np.multiply.outer(positions.astype(np.float32), frequencies.astype(np.float32)).astype(np.float64)
 
 
-def _sincos(angles: NDArray[Any]) -> NDArray[Any]:
+def _sincos(angles: Floats) -> Floats:
     """The sines and the cosines, as two tables."""
     return np.stack([np.sin(angles), np.cos(angles)])
 
 
 def _axes(ax: Axes | None) -> Axes:
-    return plt.subplots(figsize=SIZE, dpi=DPI, layout="constrained")[1] if ax is None else ax
+    """The axes that are given, or those of a new figure, whose look fits to the page of the style that is set."""
+    if ax is not None:
+        return ax
+    look = LOOKS["dark" if _is_light(plt.rcParams["text.color"]) else "light"]
+    with plt.rc_context(_style(look)):  # pyright: ignore[reportArgumentType]
+        ax = plt.subplots(figsize=SIZE, dpi=DPI, layout="constrained")[1]
+    # Ticks are made when the picture is shown, with the style of that time.
+    ax.tick_params(which="both", length=0, labelcolor=look.ink, labelsize=9)
+    ax.grid(color=look.grid, linewidth=0.7)
+    return ax
 
 
-def _style(number: int) -> Values:
-    """Lines that differ in colour, dashes and width."""
-    return {"color": f"C{number}", "linestyle": DASHES[number % 4], "linewidth": 1.4 + 0.8 * (number // 4)}
+def _is_light(colour: str) -> bool:
+    return float(rgb_to_hsv(to_rgb(colour))[2]) > 0.6
+
+
+def _ink(ax: Axes) -> str:
+    """The colour of texts."""
+    return to_hex(ax.xaxis.label.get_color())
+
+
+def _line(ax: Axes) -> Values:
+    """The look of the next line. Lines differ in colour, dashes and width."""
+    number = len(ax.lines)
+    colours = LOOKS["dark" if _is_light(_ink(ax)) else "light"].lines
+    colour = colours[number % len(colours)]
+    return {"color": colour, "linestyle": DASHES[number % 4], "linewidth": 1.8 + 0.8 * (number // 4 % 2)}
 
 
 def _finish(ax: Axes, title: str, x: str, y: str) -> Axes:
     """Add the title, the names of the axes, and a legend if anything has a label."""
     ax.set(title=title, xlabel=x, ylabel=y)
+    ax.title.set(x=0.0, ha="left")
     if any(ax.get_legend_handles_labels()[1]):
-        ax.legend(fontsize=8)
+        ax.legend(fontsize=8.5, frameon=False, labelcolor=_ink(ax), handlelength=2.6)
     return ax

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import zip_longest
 from math import isfinite
 from textwrap import wrap
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rope_xp.types import Values
 
@@ -23,6 +23,7 @@ class Section(NamedTuple):
     body: str | Table | Sequence[str]  # a paragraph, a table, or a list of sentences
 
 
+@dataclass(frozen=True)
 class Report:
     """The base of reports, which are frozen dataclasses. `str` gives text of 80 columns.
 
@@ -52,13 +53,13 @@ class Report:
         -------
         dict
         """
-        return {each.name: json_value(getattr(self, each.name)) for each in fields(self)}  # pyright: ignore
+        return {each.name: json_value(getattr(self, each.name)) for each in fields(self)}
 
     def _repr_markdown_(self) -> str:  # what notebooks show
         return self.to_markdown()
 
 
-def json_value(value: Any) -> Any:
+def json_value(value: object) -> object:
     """A value that JSON can hold. A dataclass that is no report is given as its repr, as rope values are."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
@@ -70,8 +71,8 @@ def json_value(value: Any) -> Any:
         return repr(value)
     if isinstance(value, Mapping):
         return {str(name): json_value(each) for name, each in value.items()}
-    if hasattr(value, "_asdict"):
-        return json_value(value._asdict())
+    if isinstance(value, tuple) and (names := getattr(value, "_fields", ())):
+        return json_value(dict(zip(names, value)))
     if isinstance(value, (list, tuple)):
         return [json_value(each) for each in value]
     raise TypeError(f"to_dict: a field must be a number, a string, or a sequence or mapping of them; got {value!r}")

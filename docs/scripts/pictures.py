@@ -8,16 +8,14 @@ from matplotlib.figure import Figure
 
 from rope_xp import plot
 
-STYLES = {"light": "default", "dark": "dark_background"}
-
 
 def publish(path: str, draw: Callable[[Figure], object], size: tuple[float, float] = plot.SIZE) -> None:
     """Write the files `path`-light.svg and `path`-dark.svg of the site. `draw` gets an empty figure.
 
     The figures look as those of `rope_xp.plot.save`.
     """
-    for theme, style in STYLES.items():
-        with plt.style.context(style), plt.rc_context({"svg.hashsalt": "rope_xp"}):
+    for theme, style in plot.STYLES.items():
+        with plt.rc_context({**style, "svg.hashsalt": "rope_xp"}):
             figure = plt.figure(figsize=size, dpi=plot.DPI, layout="constrained")
             draw(figure)
             with mkdocs_gen_files.open(f"{path}-{theme}.svg", "wb") as file:

@@ -1,17 +1,19 @@
 """The commands of `rope-xp`, by click."""
 
 import json
-import re
+import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from shutil import get_terminal_size
+from typing import Unpack
 
 import click
 
 import rope_xp
-from rope_xp.cli import inputs, settings
+from rope_xp.cli import settings
 from rope_xp.cli.doctor import diagnose
-from rope_xp.cli.every_layer import Explained, LayersExplained, groups_of
+from rope_xp.cli.every_layer import Explained, Group, LayersExplained, groups_of
 from rope_xp.cli.options import (
     CALLS,
     CONFIG,
@@ -20,28 +22,41 @@ from rope_xp.cli.options import (
     FLAGS,
     HEAD_DIM,
     JSON,
-    POSITIONS_IGNORED,
     RULE,
-    RULE_PARAMETERS,
     RULES,
     TRAINED,
     WRITING,
+    Command,
     Length,
+    Place,
+    ReportT,
+    about,
+    array_of,
+    config,
     flags_of,
-    in_options,
+    function,
+    is_function,
+    no_embedding,
     options,
     report_in_options,
+    require_one_stdin,
 )
-from rope_xp.cli.output import show, write
 from rope_xp.cli.settings import Settings
 from rope_xp.configs.writers import REFUSED, TARGETS, Options, Target
+from rope_xp.embedding import Rule
 from rope_xp.extension import METHODS, replaced_scaling
+from rope_xp.layouts import Layout
+from rope_xp.reports import WIDTH, Report, as_text
 
 # The keys of `rope_xp.plot.PICTURES`, which needs matplotlib.
 PICTURES = ("wavelengths", "scaling", "decay", "phase-error", "scores", "sections", "pair")
 
 
-@click.group(context_settings={"max_content_width": 80})
+class Commands(click.Group):
+    command_class = Command
+
+
+@click.group(cls=Commands, context_settings={"max_content_width": WIDTH})
 @click.version_option(rope_xp.__version__, prog_name="rope-xp")
 def app() -> None:
     """Rotary position embeddings of models: what they do, and whether two are the same.
@@ -63,7 +78,7 @@ PROGRAMS = ", ".join(TARGETS)
 @app.command()
 @FILE
 @options(CONTEXT, TRAINED, CONFIG, FLAGS, JSON)
-def explain(file: str, as_json: bool, context: int | None, trained_length: int | None, **place: Any) -> int:
+def explain(file: str, as_json: bool, context: int | None, trained_length: int | None, **place: Unpack[Place]) -> int:
     """Say what the rotary embedding of a config does.
 
     If its layers differ, all are listed. The exit code is 1 if the report has warnings.
@@ -72,9 +87,7 @@ def explain(file: str, as_json: bool, context: int | None, trained_length: int |
     Example: rope-xp explain config.json --context 128k
     Example: rope-xp explain config.json --flags "--rope-scale 2"
     """
-    found = groups_of(inputs.config(file), **place)
-    if all(each.rope is None for each in found):
-        raise inputs.no_embedding(file)
+    found = _groups(file, place)
     context = context or place["seq_len"]
     explained = [
         Explained(
@@ -86,7 +99,16 @@ def explain(file: str, as_json: bool, context: int | None, trained_length: int |
     return show(only or LayersExplained(tuple(explained)), as_json)
 
 
-def _shown(report: object) -> Any:
+def _groups(file: str, place: Place) -> list[Group]:
+    """The layers of a file by their embeddings; an error if none has one."""
+    with about(file):
+        found = groups_of(config(file), **place)
+    if all(each.rope is None for each in found):
+        raise no_embedding(file)
+    return found
+
+
+def _shown(report: ReportT) -> ReportT:
     """A report whose sentences name options of the command that runs."""
     return report_in_options(report, click.get_current_context().command)
 
@@ -98,7 +120,6 @@ def _shown(report: object) -> Any:
     CONTEXT,
     click.option("--tolerance", type=float, help="The accepted change of a unit score."),
     CALLS,
-    POSITIONS_IGNORED,
     CONFIG,
     FLAGS,
     JSON,
@@ -113,7 +134,7 @@ def compare(
     like: str | None,
     positions_ignored: bool,
     as_json: bool,
-    **place: Any,
+    **place: Unpack[Place],
 ) -> int:
     """Say whether two rotary embeddings are the same, and what differs.
 
@@ -126,9 +147,9 @@ def compare(
     Example: rope-xp compare config.json my_model:apply_rope --layer 5
     Example: rope-xp compare config.json --flags "--rope-scale 2"
     """
-    inputs.require_one_stdin((a, b or ""))
+    require_one_stdin((a, b or ""))
     given = {name: value for name, value in place.items() if value is not None}
-    values = [inputs.function(each) if inputs.is_function(each) else inputs.config(each) for each in (a, b) if each]
+    values = [function(each) if is_function(each) else config(each) for each in (a, b) if each]
     if b is None:
         if "flags" not in given or callable(values[0]):
             raise click.UsageError("B must be given, or --flags with a file A; got A alone")
@@ -136,17 +157,18 @@ def compare(
     if given and all(map(callable, values)):
         flags = flags_of(click.get_current_context().command)
         raise click.UsageError(f"one of the two must be a file with {flags[next(iter(given))]}; got two functions")
-    arrays = None if like is None else inputs.array_of(like)
-    report = rope_xp.compare(
-        *values,
-        head_dim=head_dim,
-        context=context,
-        tolerance=tolerance,
-        shape=shape,
-        like=arrays,
-        options=given,
-        positions_ignored=positions_ignored,
-    )
+    # What `from_config` says of a path names it.
+    with about("-", "from_config: "):
+        report = rope_xp.compare(
+            *values,
+            head_dim=head_dim,
+            context=context,
+            tolerance=tolerance,
+            shape=shape,
+            like=None if like is None else array_of(like),
+            options=given,
+            positions_ignored=positions_ignored,
+        )
     show(_shown(report), as_json)
     return 0 if report.same else 1 if report.comparable else 2
 
@@ -163,32 +185,37 @@ def identify(file: str, head_dim: int | None, as_json: bool) -> int:
     Example: rope-xp identify model.safetensors
     Example: rope-xp identify my_model:apply_rope --head-dim 64
     """
-    if not inputs.is_function(file):
+    if not is_function(file):
         return show(_shown(rope_xp.identify_checkpoint(file)), as_json)
     if head_dim is None:
         raise click.UsageError("--head-dim must be given for a function")
-    report = rope_xp.identify(inputs.function(file), head_dim)
+    report = rope_xp.identify(function(file), head_dim)
     return show(_shown(report), as_json) or int(report.rope is None)
 
 
 @app.command()
 @FILE
 @click.option("--to", type=Length(), required=True, help="The new length.")
-@click.option("--rule", type=click.Choice(RULES), help="The scaling rule.")
+@click.option("--rule", type=click.Choice(RULES), metavar="RULE", help=f"The scaling rule: {', '.join(RULES)}.")
 @click.option("--for", "target", type=PROGRAM, metavar="PROGRAM", help=f"Print the settings for one of {PROGRAMS}.")
 @options(TRAINED, RULE, CONFIG, WRITING, JSON)
 def extend(
     file: str,
     to: int,
-    rule: Any,
+    rule: Rule | None,
     target: Target | None,
     trained_length: int | None,
     architecture: str | None,
     engine_version: str | None,
     as_json: bool,
-    **others: Any,
+    layer: int | None,
+    layer_type: str | None,
+    part: str | None,
+    seq_len: int | None,
+    layout: Layout | None,
+    **parameters: object,
 ) -> int:
-    """Extend the context of a model. Without --rule, list the rules and what each does.
+    """Extend the context of a model. Without --rule, recommend one, and list what each does.
 
     The new length must be greater than the one that the model has, with its scaling. If a rule replaces a scaling with
     which the model may have been trained, a warning says so. The exit code is 1 if the report has warnings.
@@ -198,22 +225,25 @@ def extend(
     Example: rope-xp extend config.json --to 128k --rule yarn --for vllm
     Example: rope-xp extend config.json --to 128k --rule yarn --beta-fast 16
     """
-    parameters = {name: value for name in RULE_PARAMETERS if (value := others.pop(name)) is not None}
-    config = inputs.config(file)
-    rope = inputs.embedding(config, file, **others)
-    if rule is None:
-        flags = flags_of(click.get_current_context().command)
-        for name in ("target", *parameters):
-            if name in parameters or target is not None:
-                raise click.UsageError(f"--rule must be given with {flags[name]}")
-        return show(_shown(rope.extend(to, trained_length=trained_length)), as_json)
-    extended = rope.extend(to, rule, trained_length=trained_length, **parameters)
-    if replaced := replaced_scaling(rope):
-        _note(f"warning: {replaced}")
-    if target is None:
-        return show(_shown(extended.explain(to)), as_json)
-    writing = Options(architecture, engine_version)
-    found = settings.of_rope(extended, target, writing, to)
+    parameters = {name: value for name, value in parameters.items() if value is not None}
+    with about(file):
+        rope = rope_xp.from_config(
+            config(file), layer=layer, layer_type=layer_type, part=part, seq_len=seq_len, layout=layout
+        )
+        if rope is None:
+            raise no_embedding(file)
+        if rule is None:
+            flags = flags_of(click.get_current_context().command)
+            for name in ("target", *parameters):
+                if name in parameters or target is not None:
+                    raise click.UsageError(f"--rule must be given with {flags[name]}; got {flags[name]} alone")
+            return show(_shown(rope.extend(to, trained_length=trained_length)), as_json)
+        extended = rope.extend(to, rule, trained_length=trained_length, **parameters)
+        if replaced := replaced_scaling(rope):
+            _note(f"warning: {replaced}")
+        if target is None:
+            return show(_shown(extended.explain(to)), as_json)
+        found = settings.of_rope(extended, target, Options(architecture, engine_version), to)
     _note_trade_offs(rule, target, to)
     return _print(found)
 
@@ -231,7 +261,12 @@ def _note_trade_offs(rule: str, target: Target, to: int) -> None:
 @click.option("--to", "target", type=ALL, metavar="PROGRAM", required=True, help=f"One of all, {PROGRAMS}.")
 @options(CONFIG, WRITING, JSON)
 def convert(
-    file: str, target: object, architecture: str | None, engine_version: str | None, as_json: bool, **place: Any
+    file: str,
+    target: Target,
+    architecture: str | None,
+    engine_version: str | None,
+    as_json: bool,
+    **place: Unpack[Place],
 ) -> int:
     """Write the embedding of a config for another program: keys as JSON, or options.
 
@@ -244,12 +279,11 @@ def convert(
     Example: rope-xp convert config.json --to all
     """
     writing = Options(architecture, engine_version)
-    groups = [each for each in groups_of(inputs.config(file), **place) if each.rope is not None]
-    if not groups:
-        raise inputs.no_embedding(file)
+    groups = [each for each in _groups(file, place) if each.rope is not None]
     if target == "all":
         return show(settings.page(groups, writing), as_json)
-    return _print(settings.of_config(groups, target, writing), as_json)
+    with about(file):
+        return _print(settings.of_config(groups, target, writing), as_json)
 
 
 def _print(found: Settings, as_json: bool = False) -> int:
@@ -261,36 +295,59 @@ def _print(found: Settings, as_json: bool = False) -> int:
 
 
 def _note(text: str) -> None:
-    """One line on standard error."""
     print(f"rope-xp: {text}", file=sys.stderr)
 
 
 @app.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="A .png or .svg file.")
-@click.option("--kind", type=click.Choice(PICTURES), default=PICTURES[0], show_default=True, help="The picture.")
+@click.option(
+    "--kind",
+    type=click.Choice(PICTURES),
+    metavar="KIND",
+    default=PICTURES[0],
+    show_default=True,
+    help=f"The picture: {', '.join(PICTURES)}.",
+)
+@click.option("--label", "labels", multiple=True, help="The name of a file in the picture, once for each FILE.")
 @click.option("--dark", is_flag=True, help="For a dark background.")
 @options(CONTEXT, CONFIG)
-def plot(files: tuple[str, ...], output: str, kind: str, dark: bool, context: int | None, **place: Any) -> int:
-    """Draw the rotary embeddings of configs. If the layers of a config differ, all are drawn.
+def plot(
+    files: tuple[str, ...],
+    output: str,
+    kind: str,
+    labels: tuple[str, ...],
+    dark: bool,
+    context: int | None,
+    **place: Unpack[Place],
+) -> int:
+    """Draw the rotary embeddings of configs. If the layers of a config differ, each type of them is drawn.
+
+    Both lists of LongRoPE are drawn, unless --seq-len chooses one.
 
     \b
     Example: rope-xp plot config.json other.json -o wavelengths.svg
+    Example: rope-xp plot a.json b.json --label old --label new -o new.svg
     """
     try:
         from rope_xp import plot as pictures
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        raise click.UsageError("the extra rope-xp[plot] must be installed; got no matplotlib") from None
-    inputs.require_one_stdin(files)
+    except ImportError as error:
+        raise click.UsageError(str(error).removeprefix("rope_xp.plot: ")) from None
+    require_one_stdin(files)
+    if labels and len(labels) != len(files):
+        raise click.UsageError(f"--label must be given once for each FILE; got {len(labels)} for {len(files)}")
+    if len({*(labels or files)}) < len(files):
+        raise click.UsageError("files of the same name must each have a --label of their own; got the same name twice")
     ropes = {}
-    for file in files:
-        found = [each for each in groups_of(inputs.config(file), **place) if each.rope is not None]
-        if not found:
-            raise inputs.no_embedding(file)
-        ropes |= {file if len(found) == 1 else f"{file}, {each.name}": each.rope for each in found}
-    pictures.save(output, kind, ropes, context=context, dark=dark)
+    for file, label in zip(files, labels or files):
+        found = [each for each in _groups(file, place) if each.rope is not None]
+        ropes |= {label if len(found) == 1 else f"{label}, {each.name}": each.rope for each in found}
+    try:
+        pictures.save(output, kind, ropes, context=context, dark=dark)
+    except OSError as error:
+        raise click.ClickException(
+            f"--output must be a file that can be written; got {output}: {error.strerror}"
+        ) from None
     return 0
 
 
@@ -307,10 +364,6 @@ def doctor(as_json: bool) -> int:
     return show(diagnose(), as_json)
 
 
-# Errors of the library begin with the name of a function. Others are mistakes of ours, and keep their traceback.
-ERROR_OF_LIBRARY = re.compile(r"[\w.-]+: ")
-
-
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these words, and return the exit code. Bad input is one line on standard error."""
     output = sys.stdout
@@ -324,16 +377,32 @@ def run(arguments: Sequence[str] | None = None) -> int:
         print(error.format_message(), file=sys.stderr)
         return 2
     except click.ClickException as error:
-        message = "rope-xp: " + error.format_message()
+        message = error.format_message()
     except click.Abort:
         return 130
     except OSError as error:
-        message = f"rope-xp: {error}"
-    except (TypeError, ValueError) as error:
-        if not ERROR_OF_LIBRARY.match(str(error)):
-            raise
-        words = sys.argv[1:] if arguments is None else arguments
-        command = app.commands.get(next(iter(words), ""), app)
-        message = f"rope-xp: {in_options(str(error).removeprefix('rope-xp: '), command)}"
-    print(" ".join(message.split()), file=sys.stderr)
+        message = str(error)
+    print(" ".join(f"rope-xp: {message}".split()), file=sys.stderr)
     return 2
+
+
+def show(report: Report, as_json: bool) -> int:
+    """Print a report. The exit code is 1 if it has warnings."""
+    if as_json:
+        write(json.dumps(report.to_dict(), indent=2))
+    elif sys.stdout is not None and sys.stdout.isatty():
+        write(as_text(report, min(get_terminal_size().columns, WIDTH), partial(click.style, bold=True)))
+    else:
+        write(str(report))
+    return 1 if getattr(report, "warnings", ()) else 0
+
+
+def write(text: str) -> None:
+    """Print a text. A reader may close the pipe early, as `head` does: it has what it wants."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # What is still to be written to standard output vanishes, so that Python does not fail when it ends.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -1,28 +1,45 @@
-"""The options of the commands, and the words of the library in terms of them."""
+"""The options of the commands, what their words stand for, and errors of the library in terms of them."""
 
+import importlib
 import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
+from inspect import cleandoc
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NotRequired, TypedDict, TypeVar, get_args
 
 import click
 
-from rope_xp.cli import inputs
-from rope_xp.configs.readers.files import MAX_BYTES
+from rope_xp.configs.readers.files import MAX_BYTES, parsed_json
 from rope_xp.embedding import Rule
+from rope_xp.errors import public
 from rope_xp.extension import LENGTHS, METHODS
-from rope_xp.layouts import LAYOUTS
+from rope_xp.layouts import LAYOUTS, Layout
+from rope_xp.reports import Report
+from rope_xp.types import Array
 
-RULES = get_args(Rule)
+ReportT = TypeVar("ReportT", bound=Report)
+# What `click.option` decorates: a function, or the command that another decorator has made of it.
+Decorated = TypeVar("Decorated", bound=Callable[..., object] | click.Command)
+Option = Callable[[Decorated], Decorated]
+
+UNITS = {"": 1, "k": 2**10, "m": 2**20}
 
 
 class Length(click.ParamType):
-    """A length in tokens."""
+    """A length in tokens: 131072, 128k or 1M. k is 1,024 and M is 1,048,576."""
 
     name = "length"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        return value if isinstance(value, int) else inputs.length(value)
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"(\d{1,15})([km]?)", str(value).lower())
+        if not found or not int(found[1]):
+            self.fail(f"a length must be a number of tokens, such as 131072 or 128k; got {value!r}", param, ctx)
+        return int(found[1]) * UNITS[found[2]]
 
 
 class Numbers(click.ParamType):
@@ -30,24 +47,28 @@ class Numbers(click.ParamType):
 
     name = "file"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> list[float]:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Sequence[float]:
         if not isinstance(value, str):
-            return value
-        with Path(value).open("rb") as file:
-            text = file.read(MAX_BYTES + 1)
+            return value  # pyright: ignore[reportReturnType]
+        try:
+            with Path(value).open("rb") as file:
+                text = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            self.fail(f"{value} must be a file that can be read; got {error.strerror}", param, ctx)
         words = re.split(rb"[\s,]+", text.strip().removeprefix(b"[").removesuffix(b"]").strip())
         try:
             if len(text) > MAX_BYTES:
                 raise ValueError(f"more than {MAX_BYTES} bytes")
             return [float(word) for word in words]
         except ValueError as error:
-            self.fail(f"{value} must have numbers, and nothing between them but commas and spaces; got {error}")
+            why = f"must have numbers, and nothing between them but commas and spaces; got {error}"
+            self.fail(f"{value} {why}", param, ctx)
 
 
-def options(*added: Any) -> Any:
+def options(*added: Option) -> Option:
     """Decorate a command with several options, in this order."""
 
-    def decorate(command: object) -> Any:
+    def decorate(command: Decorated) -> Decorated:
         for option in reversed(added):
             command = option(command)
         return command
@@ -71,20 +92,34 @@ CONFIG = options(
     click.option("--layer-type", help="The type of a layer, such as sliding_attention."),
     click.option("--part", help="A part of a composite config, such as vision."),
     click.option("--seq-len", type=Length(), help="The length of sequences, for rules that depend on it."),
-    click.option("--layout", type=click.Choice([*LAYOUTS]), help="The pairing, if weights were permuted."),
+    click.option(
+        "--layout",
+        type=click.Choice([*LAYOUTS]),
+        metavar="LAYOUT",
+        help=f"The pairing, if weights were permuted: {', '.join(LAYOUTS)}.",
+    ),
 )
 FLAGS = click.option("--flags", help="The command line of an engine that reads the config, or its arguments.")
+
+
+class Place(TypedDict):
+    """The values of `CONFIG` and `FLAGS`, by which `from_config` finds an embedding in a file."""
+
+    layer: int | None
+    layer_type: str | None
+    part: str | None
+    seq_len: int | None
+    layout: Layout | None
+    flags: NotRequired[str | None]
+
+
 # How `compare` calls functions.
 CALLS = options(
     HEAD_DIM,
     click.option("--shape", help='The axes of x of functions, such as "batch heads seq dim".'),
     click.option("--like", metavar="LIBRARY[:DTYPE]", help="The arrays of functions, such as torch:bfloat16."),
+    click.option("--positions-ignored", is_flag=True, help="Accept a function that ignores its positions."),
 )
-
-POSITIONS_IGNORED = click.option(
-    "--positions-ignored", is_flag=True, help="Accept a function that ignores its positions."
-)
-
 # The parameters of scaling rules, as their classes have them.
 PARAMETERS = {
     "factor": "The factor, if it is not the ratio of the lengths.",
@@ -103,7 +138,7 @@ PARAMETERS = {
 }
 
 
-def _parameter(name: str) -> Any:
+def _parameter(name: str) -> Option:
     flag = f"--{name.replace('_', '-')}"
     if name == "truncate":
         return click.option(f"{flag}/--no-{name}", default=None, help=PARAMETERS[name])
@@ -111,10 +146,154 @@ def _parameter(name: str) -> Any:
     return click.option(flag, type=kind, help=PARAMETERS[name])
 
 
+RULES = get_args(Rule)
 RULE_PARAMETERS = tuple(
     dict.fromkeys(each.name for rule in METHODS.values() for each in fields(rule.scaling) if each.name not in LENGTHS)
 )
 RULE = options(*map(_parameter, RULE_PARAMETERS))
+# Options that help texts list apart, by their titles.
+SECTIONS = {
+    "Parameters of rules": RULE_PARAMETERS,
+    "Which embedding of the file": tuple(Place.__annotations__),
+}
+# Errors of the library begin with the name of a function. Others are mistakes of ours, and keep their traceback.
+ERROR_OF_LIBRARY = re.compile(r"[\w.-]+: ")
+
+
+class Command(click.Command):
+    """A command whose help is whole at every width, and whose errors speak of its options."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except (TypeError, ValueError, OSError) as error:
+            if not ERROR_OF_LIBRARY.match(str(error)):
+                raise
+            # The name of a function in Python says nothing to a person who calls none.
+            words = in_options(str(error), self).partition(": ")[2]
+            raise click.ClickException(words.removeprefix("RotaryEmbedding: ")) from None
+
+    def get_short_help_str(self, limit: int = 0) -> str:
+        return (self.help or "").partition(".")[0] + "."
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        text, _, examples = cleandoc(self.help or "").partition("\b\n")
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(text.rstrip())
+        formatter.write_paragraph()
+        for example in examples.splitlines():
+            formatter.write("".join(f"  {line}\n" for line in _in_lines(example, formatter.width - 2)))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        titles = {name: title for title, names in SECTIONS.items() for name in names}
+        rows: dict[str, list[tuple[str, str]]] = {"Options": [], **{title: [] for title in SECTIONS}}
+        for each in self.get_params(ctx):
+            if isinstance(each, click.Option) and (record := each.get_help_record(ctx)):
+                rows[titles.get(str(each.name), "Options")].append(record)
+        for title, records in rows.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def _in_lines(example: str, width: int) -> list[str]:
+    """A command in lines that a shell joins: each begins with an option, except the first."""
+    first, *parts = re.split(r' (?=--?[a-z])(?=(?:[^"]*"[^"]*")*[^"]*$)', example)
+    lines = [first]
+    for part in parts:
+        if len(f"{lines[-1]} {part} \\") <= width:
+            lines[-1] += f" {part}"
+        else:
+            lines[-1:] = [f"{lines[-1]} \\", f"    {part}"]
+    return lines
+
+
+@contextmanager
+def about(file: str, function: str = "") -> Iterator[None]:
+    """Name a file in errors of the library, or of one of its functions, if they do not name it themselves."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        message, name = str(error), name_of(file)
+        is_named = name in message or re.search(r" \(in .+\)$", message)
+        if is_named or not message.startswith(function) or not ERROR_OF_LIBRARY.match(message):
+            raise
+        raise type(error)(f"{message} (for {name})") from None
+
+
+def name_of(file: str) -> str:
+    return "standard input" if file == "-" else file
+
+
+# Words of a command line.
+
+
+@public("rope-xp")
+def config(file: str) -> Any:
+    """What `from_config` reads: a path, or the JSON of standard input for "-"."""
+    if file != "-":
+        return file
+    text = sys.stdin.buffer.read(MAX_BYTES + 1) if sys.stdin else b""  # a process may have no standard input
+    if len(text) > MAX_BYTES:
+        raise click.ClickException(f"standard input must have at most {MAX_BYTES} bytes; got more")
+    found = parsed_json("standard input", text)
+    if not isinstance(found, dict):
+        raise click.ClickException(f"standard input must hold a JSON object; got {type(found).__name__}")
+    return found
+
+
+def require_one_stdin(files: Sequence[str]) -> None:
+    """Standard input can be read once."""
+    if list(files).count("-") > 1:
+        raise click.UsageError("- must be given once, because standard input can be read once")
+
+
+def no_embedding(file: str) -> click.ClickException:
+    return click.ClickException(f"{name_of(file)} must have a rotary embedding; got a model or a layer without one")
+
+
+def is_function(text: str) -> bool:
+    """Whether the text is `module:function`, and not a file."""
+    return bool(re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text)) and not Path(text).exists()
+
+
+def function(text: str) -> Callable[..., object]:
+    """The function `module:function`. The folder in which the command runs is searched, too."""
+    module, _, name = text.partition(":")
+    sys.path.insert(0, "")
+    try:
+        found: object = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (Exception, SystemExit) as error:  # the module may do anything when it is imported
+        raise click.ClickException(
+            f"{text} must be a function that can be imported; got {type(error).__name__}: {error}"
+        ) from None
+    if not callable(found):
+        raise click.ClickException(f"{text} must be a function; got {type(found).__name__}")
+    return found
+
+
+# Array libraries, by the modules that make arrays.
+LIBRARIES = {"numpy": "numpy", "torch": "torch", "jax": "jax.numpy", "cupy": "cupy", "mlx": "mlx.core"}
+
+
+def array_of(text: str) -> Array:
+    """An array of a library, and of a dtype: torch, torch:bfloat16 or numpy:float16."""
+    library, _, dtype = text.partition(":")
+    if library not in LIBRARIES:
+        raise click.BadParameter(
+            f"an array must be LIBRARY or LIBRARY:DTYPE, with one of {', '.join(LIBRARIES)}; got {text!r}",
+            param_hint="'--like'",
+        )
+    try:
+        module = importlib.import_module(LIBRARIES[library])
+        return module.zeros(1, dtype=getattr(module, dtype or "float32"))
+    except Exception as error:  # the library may be missing or broken, or have no such dtype
+        raise click.BadParameter(
+            f"{text} must be an array that can be made here; got {type(error).__name__}: {error}", param_hint="'--like'"
+        ) from None
 
 
 # Arguments of the library that options of the command set, by the function that an error names.
@@ -131,9 +310,12 @@ ARGUMENTS = {
 }
 # Advice in Python, and the same in options.
 ADVICE = (
-    (r"call rope\.replace\(layout='(\w+)'\)\.\w+\(.*\)", r"give --layout \1"),
+    (r"call rope\.replace\(layout='(\w+)'\)\.\w+\([^)]*\)", r"give --layout \1"),
     (r"from_config\(\.\.\., seq_len=(\d+)\)", r"--seq-len \1"),
-    (r"ropes must be one embedding; got", "there must be one embedding, of one FILE and one --layer-type; got"),
+    (r"to_config\(\"([\w.-]+)\"(, architecture=\.\.\.)?\)", r"rope-xp convert --to \1"),
+    (r"(?<=: )(?:config|path) must be (?=a \.?\w+)", "FILE must be "),
+    (r"\b(\w+) must be None\b", r"\1 must not be given"),
+    (r"; got None\b", "; got none"),
     (r"ropes must be", "there must be"),
     (r"\bseq_len of scaling\b", "seq_len"),
 )
@@ -153,18 +335,18 @@ def in_options(message: str, command: click.Command) -> str:
     who, _, _ = message.partition(": ")
     is_of_rule = who.endswith("Scaling") or "options of rule=" in message
     flags = flags_of(command)
-    message = _with_advice(message)
+    message = with_advice(message)
     for name in {*(RULE_PARAMETERS if is_of_rule else ()), *ARGUMENTS.get(who, ())} & flags.keys():
         message = _with_flag(message, name, flags[name], anywhere=is_of_rule or "_" in name)
     return message
 
 
-def report_in_options(report: Any, command: click.Command) -> Any:
+def report_in_options(report: ReportT, command: click.Command) -> ReportT:
     """A report whose sentences name options of a command, where they name `arguments` or give advice in Python."""
     flags = flags_of(command)
 
     def changed(text: str) -> str:
-        return re.sub(r"`(\w+)`", lambda found: flags.get(found[1], found[0]), _with_advice(text))
+        return re.sub(r"`(\w+)`", lambda found: flags.get(found[1], found[0]), with_advice(text))
 
     values = {each.name: getattr(report, each.name) for each in fields(report)}
     texts = {name: value for name, value in values.items() if value and isinstance(value, tuple)}
@@ -172,7 +354,7 @@ def report_in_options(report: Any, command: click.Command) -> Any:
     return replace(report, **{name: tuple(map(changed, value)) for name, value in texts.items()})
 
 
-def _with_advice(text: str) -> str:
+def with_advice(text: str) -> str:
     for pattern, replacement in ADVICE:
         text = re.sub(pattern, replacement, text)
     return text

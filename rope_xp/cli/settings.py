@@ -6,15 +6,15 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import indent, wrap
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import click
 
 from rope_xp.cli.every_layer import Group
-from rope_xp.cli.options import in_options
-from rope_xp.configs.writers import REFUSED, TARGETS, Options, with_length
+from rope_xp.cli.options import in_options, with_advice
+from rope_xp.configs.writers import REFUSED, TARGETS, Options, Target, Written, with_length
 from rope_xp.configs.writers.vllm import flags_of_types
-from rope_xp.errors import public
+from rope_xp.errors import public, wrong_value
 from rope_xp.reports import WIDTH, Report, Section
 from rope_xp.types import Values
 
@@ -28,7 +28,7 @@ ORDER += ("lmstudio", "megatron", "meta")
 class Settings(NamedTuple):
     """What `to_config` returns for a program, and what a person must know about it."""
 
-    values: Any
+    values: Written
     notes: tuple[str, ...] = ()
 
     def text(self) -> str:
@@ -36,15 +36,11 @@ class Settings(NamedTuple):
         return json.dumps(self.values, indent=2) if isinstance(self.values, Mapping) else shlex.join(self.values)
 
 
-class Unwritten(click.ClickException):
-    """Why the layers of a config cannot be written for a program."""
-
-
-def of_rope(rope: Any, target: Any, writing: Options, length: int | None = None) -> Settings:
+def of_rope(rope: Any, target: Target, writing: Options, length: int | None = None) -> Settings:
     """The settings of one embedding, for a length."""
 
-    def written() -> Any:
-        values = rope.to_config(target, **writing._asdict())
+    def written() -> Written:
+        values: Written = rope.to_config(target, **writing._asdict())
         return values if length is None else with_length(target, values, length, rope, writing)
 
     found = _with_notes(written)
@@ -54,7 +50,7 @@ def of_rope(rope: Any, target: Any, writing: Options, length: int | None = None)
     return found._replace(notes=(*found.notes, chosen))
 
 
-def _with_notes(write: Callable[[], Any]) -> Settings:
+def _with_notes(write: Callable[[], Written]) -> Settings:
     """What a function returns. Its warnings become notes, each once."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -63,19 +59,19 @@ def _with_notes(write: Callable[[], Any]) -> Settings:
 
 
 @public("convert")
-def of_config(groups: Sequence[Group], target: Any, writing: Options) -> Settings:
+def of_config(groups: Sequence[Group], target: Target, writing: Options) -> Settings:
     """The settings of all chosen layers, by their types if they differ."""
     if len(groups) > 1:
         return _of_groups(groups, target, writing)
     return of_rope(groups[0].rope, target, writing)
 
 
-def _of_groups(groups: Sequence[Group], target: Any, writing: Options) -> Settings:
+def _of_groups(groups: Sequence[Group], target: Target, writing: Options) -> Settings:
     """The settings of layers that differ. The rotary block of transformers is nested by the types of layers."""
     if target == "vllm":
         names = [each.name for each in groups]
         if not VLLM_TYPES.issuperset(names):
-            raise Unwritten(
+            raise wrong_value(
                 f"layers must differ by the types {', '.join(sorted(VLLM_TYPES))} for vLLM, whose rotary block is "
                 f"nested by them; got {'; '.join(names)}"
             )
@@ -91,7 +87,7 @@ def _of_groups(groups: Sequence[Group], target: Any, writing: Options) -> Settin
     return Settings(values if target == "transformers" else _joined(target, values), notes)
 
 
-def _joined(target: Any, found: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+def _joined(target: str, found: Mapping[str, Any]) -> Values:
     """The keys of all types of layers as one dict. The same key must have one value, or objects that can be joined."""
     joined: Values = {}
     for name, keys in found.items():
@@ -100,7 +96,7 @@ def _joined(target: Any, found: Mapping[str, Mapping[str, Any]]) -> Mapping[str,
             if isinstance(known, Mapping) and isinstance(value, Mapping) and key != "rope_scaling":
                 joined[key] = _joined(target, {"the others": known, name: value})
             elif known != value:
-                raise Unwritten(
+                raise wrong_value(
                     f"layers must differ only in keys that {target} has for each of their types; got {key} of {name} "
                     "beside another one"
                 )
@@ -112,7 +108,7 @@ class Entry(NamedTuple):
 
     target: str
     result: str
-    settings: Any = None
+    settings: Written | None = None
     notes: tuple[str, ...] = ()
     refused: str = ""
 
@@ -127,7 +123,7 @@ class Page(Report):
         found = []
         for each in self.targets:
             title = f"== {each.target}: {'none' if each.refused else each.result} =="
-            text = each.refused or _pasted(each.settings)
+            text = each.refused or _pasted(each.settings or {})
             found.append(Section(title, text if each.refused else _Lines(text)))
             found += [Section("", each.notes)] if each.notes else []
         return found
@@ -149,7 +145,7 @@ def _lines(body: Any) -> list[str]:
     return wrap(body, WIDTH) if isinstance(body, str) else [line for each in body for line in wrap(f"({each})", WIDTH)]
 
 
-def _pasted(settings: Any) -> str:
+def _pasted(settings: Written) -> str:
     """Settings in lines of `WIDTH` columns that can be pasted: JSON, or a command line with a flag in each line."""
     if isinstance(settings, Mapping):
         lines = {name: each for name, each in settings.items() if isinstance(each, str) and each.startswith("--")}
@@ -163,7 +159,7 @@ def _pasted(settings: Any) -> str:
     return " \\\n".join("\n".join(wrap(shlex.join(each), WIDTH - 4, break_long_words=False)) for each in flags)
 
 
-def _folded(value: Any, width: int) -> str:
+def _folded(value: object, width: int) -> str:
     """JSON in lines of a width. Values that fit stand in one line."""
     line = json.dumps(value)
     if len(line) < width:
@@ -178,7 +174,7 @@ def page(groups: Sequence[Group], writing: Options) -> Page:
     """The settings for all programs, and for the others why there are none."""
     versions = _versions(writing.engine_version)
     entries = []
-    for target in sorted(TARGETS, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER)):
+    for target in sorted(get_args(Target), key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER)):
         writer = TARGETS[target]
         own = Options(
             writing.architecture if writer.takes_architecture else None,
@@ -187,11 +183,10 @@ def page(groups: Sequence[Group], writing: Options) -> Page:
         try:
             values, notes = of_config(groups, target, own)
             entries.append(Entry(target, writer.result, values, notes))
-        except (ValueError, Unwritten) as error:
+        except ValueError as error:
             words = in_options(str(error), click.get_current_context().command)
-            reason = error.message if isinstance(error, Unwritten) else words.partition(": ")[2]
-            entries.append(Entry(target, writer.result, refused=reason))
-    none = (Entry(name, "", refused=f"there is no setting: {why}") for name, why in REFUSED.items())
+            entries.append(Entry(target, writer.result, refused=words.partition(": ")[2]))
+    none = (Entry(name, "", refused=f"there is no setting: {with_advice(why)}") for name, why in REFUSED.items())
     return Page((*entries, *none))
 
 

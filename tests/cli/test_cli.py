@@ -7,7 +7,9 @@ import shlex
 import subprocess
 import sys
 from importlib.util import find_spec
+from inspect import cleandoc
 
+import click
 import pytest
 from configs import CONFIGS
 
@@ -16,6 +18,7 @@ from rope_xp import from_config
 from rope_xp.cli import doctor, main
 from rope_xp.cli.commands import PICTURES, app
 from rope_xp.cli.every_layer import groups_of
+from rope_xp.cli.options import with_advice
 from rope_xp.cli.settings import ORDER
 from rope_xp.configs.writers import REFUSED, TARGETS
 from rope_xp.plot import PICTURES as DRAWN
@@ -165,21 +168,31 @@ def test_errors_name_options_that_help(run, file):
         ("extend", PLAIN, "--to", "4k", "--rule", "yarn"): "--to must be greater than the trained length, 4096",
         ("extend", PLAIN, "--to", "8k", "--factor", "3"): "--rule must be given with --factor",
         ("extend", PLAIN, "--to", "8k", "--for", "vllm"): "--rule must be given with --for",
-        ("extend", PLAIN, "--to", "8k", "--rule", "ntk", "--factor", "0.5"): "NTKScaling: --factor must be at least 1",
+        (
+            "extend",
+            PLAIN,
+            "--to",
+            "8k",
+            "--rule",
+            "ntk",
+            "--factor",
+            "0.5",
+        ): "--factor must be at least 1; got 0.5 (for ",
         ("extend", PLAIN, "--to", "8k", "--rule", "linear", "--beta-fast", "3"): "options of --rule linear must be "
         "--factor; got --beta-fast",
         ("extend", PLAIN, "--to", "8k", "--rule", "longrope"): "--short-factor and --long-factor must be given for "
         "--rule longrope",
         ("explain", PLAIN, "--layer", "1", "--layer-type", "x"): "--layer or --layer-type must be given, not both",
         ("explain", PLAIN, "--layer-type", "x"): "--layer-type must be full_attention, sliding_attention; got 'x'",
-        ("plot", "gemma-3-12b-it", "-o", "x.png", "--kind", "pair"): "there must be one embedding, of one FILE and one "
-        "--layer-type; got 2",
-        ("plot", LLAMA, "-o", "x.jpg"): "save: --output must end in .png or .svg",
+        ("plot", LLAMA, "-o", "missing/x.png"): "--output must be a file that can be written; got missing/x.png: No",
+        ("plot", LLAMA, PLAIN, "-o", "x.png", "--label", "a"): "--label must be given once for each FILE; got 1 for 2",
+        ("plot", LLAMA, LLAMA, "-o", "x.png"): "must each have a --label of their own",
+        ("plot", LLAMA, "-o", "x.jpg"): "--output must end in .png or .svg",
         ("plot", LLAMA, "-o", "x.png", "--kind", "phase-error", "--context", "32M"): "--context must be at least 2",
-        ("compare", LLAMA, "math:sin", "--shape", "x"): "compare: --shape must name the axes of x",
+        ("compare", LLAMA, "math:sin", "--shape", "x"): "--shape must name the axes of x",
         ("compare", "math:sin", "math:sin", "--layer", "1"): "one of the two must be a file with --layer; got two",
-        ("compare", "math:sin", "math:sin"): "compare: --head-dim must be given for two functions",
-        ("compare", LLAMA, LLAMA, "--tolerance", "0"): "compare: --tolerance must be greater than 0",
+        ("compare", "math:sin", "math:sin"): "--head-dim must be given for two functions; got none",
+        ("compare", LLAMA, LLAMA, "--tolerance", "0"): "--tolerance must be greater than 0",
         ("compare", LLAMA, "math:sin", "--like", "tf"): "an array must be LIBRARY or LIBRARY:DTYPE, with one of numpy",
         ("compare", LLAMA, "math:sin", "--like", "numpy:bf16"): "numpy:bf16 must be an array that can be made here",
         ("convert", "gpt-j-6b", "--to", "gguf"): "--architecture must",
@@ -329,6 +342,15 @@ def test_plot_draws_all_layers(run, file, tmp_path, monkeypatch):
     path = file("gemma-3-12b-it")
     assert run("plot", path, file(LLAMA), "-o", "a.png")[0] == 0
     assert [*drawn] == [f"{path}, sliding_attention", f"{path}, full_attention", file(LLAMA)]
+    drawn.clear()
+    assert run("plot", path, file(LLAMA), "-o", "a.png", "--label", "Gemma", "--label", "Llama")[0] == 0
+    assert [*drawn] == ["Gemma, sliding_attention", "Gemma, full_attention", "Llama"]
+
+
+def test_plot_draws_one_below_the_other(run, file, tmp_path):
+    assert run("plot", file("gemma-3-12b-it"), "-o", str(tmp_path / "a.svg"), "--kind", "pair")[0] == 0
+    text = (tmp_path / "a.svg").read_text()
+    assert "sliding_attention: Pair 0" in text and "full_attention: Pair 0" in text
 
 
 LLAMA3 = ("low_freq_factor", "high_freq_factor")
@@ -494,16 +516,16 @@ def test_doctor_tests_every_library(run, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("explain", "no-such-file"), "from_config: config must be a config.json"),
+        (("explain", "no-such-file"), "FILE must be a config.json"),
         (("explain",), "Missing argument 'FILE'."),
         (("unknown",), "No such command 'unknown'."),
         (("extend", "a.json", "--to", "12q"), "Invalid value for '--to': a length must be a number of tokens"),
         (("extend", "a.json", "--to", "0"), "Invalid value for '--to': a length must be a number of tokens"),
         (("convert", "a.json", "--to", "other"), "Invalid value for '--to': 'other' is not one of"),
-        (("identify", "no-such-file"), "identify_checkpoint: "),
+        (("identify", "no-such-file"), "FILE must be a .safetensors file"),
         (("compare", "-", "-"), "- must be given once"),
         (("plot", "-", "-", "-o", "a.png"), "- must be given once"),
-        (("identify", "a\n\nb"), "identify_checkpoint: "),
+        (("identify", "a\n\nb"), "FILE must be a .safetensors file"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(run, words, message):
@@ -518,11 +540,23 @@ def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch, file):
         main(["explain", file(LLAMA)])
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("name", ["", *app.commands])
-def test_every_command_has_help_with_an_example(run, name):
+def test_help_is_whole_at_every_width_and_has_an_example(run, monkeypatch, name, width):
+    monkeypatch.setenv("COLUMNS", str(width))
     code, text, _ = run(*[name] * bool(name), "--help")
-    assert code == 0 and max(map(len, text.splitlines())) <= 80
-    assert not name or f"Example: rope-xp {name}" in text
+    assert code == 0 and max(map(len, text.splitlines())) <= min(width, 80)
+    words = " ".join(text.replace("\\\n", " ").split())
+    for command in [app.commands[name]] if name else app.commands.values():
+        sentence, _, examples = cleandoc(command.help).partition("\b\n")
+        if not name:
+            assert sentence.partition(".")[0] in words
+            continue
+        assert " ".join(sentence.split()) in words and f"Example: rope-xp {name}" in examples
+        assert all(example in words for example in examples.splitlines())
+        for each in command.params:
+            if isinstance(each, click.Option):
+                assert each.opts[-1] in words and " ".join(each.help.split()) in words
 
 
 def test_completion_is_available():
@@ -605,7 +639,7 @@ def test_a_page_has_all_programs(run, file, name, place):
     for (target, result), entry in zip(titles, page, strict=True):
         assert (entry["target"], bool(entry["refused"])) == (target, result == "none")
         if target in REFUSED:
-            assert REFUSED[target] in entry["refused"]
+            assert with_advice(REFUSED[target]) in entry["refused"] and "to_config" not in entry["refused"]
             continue
         code, alone, errors = run("convert", file(name), "--to", target, *place, "--json")
         if entry["refused"]:

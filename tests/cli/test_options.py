@@ -2,15 +2,19 @@
 
 import ast
 import inspect
+import io
+import json
 import re
+import sys
 from pathlib import Path
 
 import click
 import pytest
+from configs import CONFIGS
 
 import rope_xp
 from rope_xp import RotaryEmbedding, frequencies, plot
-from rope_xp.cli.commands import app
+from rope_xp.cli.commands import app, run
 from rope_xp.cli.options import PARAMETERS, RULE_PARAMETERS, in_options, report_in_options
 from rope_xp.configs.readers.command_line import KNOWN
 from rope_xp.extension import METHODS
@@ -202,3 +206,124 @@ def test_every_command_that_reads_a_config_has_the_options_of_from_config(comman
 def test_positions_may_be_ignored_if_the_library_has_it():
     has = "positions_ignored" in inspect.signature(rope_xp.compare).parameters
     assert ("positions_ignored" in {each.name for each in app.commands["compare"].params}) == has
+
+
+# Bad input of each command that the library refuses, and the file that the error is about, if it is about one.
+REFUSED_INPUT = """
+explain missing.json                                                     missing.json
+explain empty.json                                                       empty.json
+explain text.json                                                        text.json
+explain list.json                                                        list.json
+explain unnamed.json                                                     unnamed.json
+explain unknown.json                                                     unknown.json
+explain rule.json                                                        rule.json
+explain factor.json                                                      factor.json
+explain key.json                                                         key.json
+explain base.json                                                        base.json
+explain heads.json                                                       heads.json
+explain plain.json --layer -1                                            plain.json
+explain plain.json --layer 1 --layer-type x                              plain.json
+explain plain.json --layer-type x                                        plain.json
+explain plain.json --part vision                                         plain.json
+explain gemma.json --part x                                              gemma.json
+explain plain.json --flags zzz                                           plain.json
+explain plain.json --flags --override-kv                                 plain.json
+explain damaged.gguf                                                     damaged.gguf
+explain damaged.safetensors                                              damaged
+explain none.json                                                        none.json
+compare missing.json plain.json                                          missing.json
+compare plain.json key.json                                              key.json
+compare gemma.json plain.json                                            gemma.json
+compare plain.json gemma.json                                            gemma.json
+compare plain.json plain.json --tolerance 0
+compare plain.json plain.json --context 9999999m
+compare plain.json math:sin --shape x
+compare plain.json math:sin --head-dim 64
+compare math:sin math:sin
+compare math:sin math:sin --head-dim 7
+identify missing.json                                                    missing.json
+identify text.json                                                       text.json
+identify damaged.gguf                                                    damaged.gguf
+identify damaged.safetensors                                             damaged.safetensors
+identify math:sin --head-dim 7
+extend plain.json --to 4k                                                plain.json
+extend llama.json --to 64k                                               llama.json
+extend key.json --to 8k                                                  key.json
+extend gemma.json --to 1m                                                gemma.json
+extend none.json --to 1m                                                 none.json
+extend short.json --to 8k                                                short.json
+extend plain.json --to 8k --trained-length 8k                            plain.json
+extend plain.json --to 8k --rule longrope                                plain.json
+extend plain.json --to 8k --rule longrope --short-factor numbers --long-factor numbers plain.json
+extend plain.json --to 8k --rule longrope --short-factor missing         missing
+extend plain.json --to 8k --rule longrope --short-factor text.json       text.json
+extend plain.json --to 8k --rule linear --beta-fast 3                    plain.json
+extend plain.json --to 8k --rule ntk --factor 0.5                        plain.json
+extend plain.json --to 8k --rule yarn --beta-fast 1 --beta-slow 2        plain.json
+extend plain.json --to 8k --rule yarn --attention-factor -1              plain.json
+extend plain.json --to 8k --rule llama3 --low-freq-factor 8              plain.json
+extend plain.json --to 8k --rule llama3 --for megatron                   plain.json
+extend plain.json --to 8k --rule yarn --for vllm --engine-version x      plain.json
+extend plain.json --to 8k --rule yarn --for vllm --engine-version 0.0.1  plain.json
+extend plain.json --to 8k --rule yarn --for vllm --architecture q        plain.json
+convert key.json --to all                                                key.json
+convert llama.json --to llama.cpp                                        llama.json
+convert llama.json --to gguf                                             llama.json
+convert dynamic.json --to llama.cpp                                      dynamic.json
+convert phi.json --to mlx                                                phi.json
+convert gemma.json --to sglang                                           gemma.json
+convert nested.json --to vllm                                            nested.json
+convert plain.json --to ollama                                           plain.json
+convert none.json --to vllm                                              none.json
+plot plain.json -o x.jpg
+plot plain.json -o missing/x.png                                         missing/x.png
+plot plain.json key.json -o x.png                                        key.json
+plot none.json -o x.png                                                  none.json
+plot plain.json -o x.png --kind phase-error --context 32m
+""".strip().splitlines()
+OF_PYTHON = (
+    r"^rope-xp: (?:from_config|RotaryEmbedding|compare|identify\w*|save|convert|[a-z_]+): |\bNone\b|"
+    r"\b(?:seq_len|layer_type|trained_length|engine_version|positions_ignored)(?:=| must)|to_config\(|replace\("
+)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder with configs, good and bad ones."""
+    folder = tmp_path_factory.mktemp("files")
+    plain = CONFIGS["llama-2-7b"]
+    scaled = {name: {**plain, "rope_scaling": {"type": "linear", "factor": 2.0} | changes} for name, changes in {
+        "rule": {"type": "x"}, "factor": {"factor": 0.5}, "key": {"x": 1}}.items()}  # fmt: skip
+    names = {"plain": "llama-2-7b", "llama": "llama-3.1-8b", "gemma": "gemma-3-12b-it", "none": "baichuan2-13b-chat",
+             "dynamic": "internlm2-7b", "phi": "phi-3.5-mini-instruct", "nested": "deepseek-v4-flash"}  # fmt: skip
+    configs = {name: CONFIGS[config] for name, config in names.items()} | scaled
+    configs |= {"list": [1], "unnamed": {}, "unknown": {"model_type": "x", "hidden_size": 64}}
+    configs |= {"base": plain | {"rope_theta": -1}, "heads": plain | {"num_attention_heads": 7}}
+    configs["short"] = {key: value for key, value in plain.items() if key != "max_position_embeddings"}
+    texts = {f"{name}.json": json.dumps(config) for name, config in configs.items()}
+    texts |= {"empty.json": "", "text.json": "{a", "numbers": "1 2", "damaged.gguf": "GGUF" + 12 * "x"}
+    texts["damaged.safetensors"] = 20 * "x"
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("line", REFUSED_INPUT, ids=lambda line: " ".join(line.split()))
+def test_errors_of_the_command_name_the_file_and_nothing_of_python(files, line, monkeypatch, capsys):
+    monkeypatch.chdir(files)
+    words, *file = re.split(r" {2,}| (?=plain\.json$)", line)
+    assert run(words.split()) == 2
+    text, error = capsys.readouterr()
+    assert (text, error.count("\n")) == ("", 1) and error.startswith("rope-xp: ") and len(error) < 1000
+    assert not re.search(OF_PYTHON, error.replace("'config.json'", "")) and all(each in error for each in file)
+    named = {*re.findall(r"(?<![\w-])--[a-z][\w-]*", error)} - OF_OTHERS
+    known = {flag for each in app.commands[words.split()[0]].params for flag in (*each.opts, *each.secondary_opts)}
+    assert named <= known
+
+
+def test_an_error_of_standard_input_says_so(monkeypatch, capsys):
+    config = json.dumps(CONFIGS["llama-2-7b"] | {"rope_theta": -1}).encode()
+    for words in ("explain -", "convert - --to vllm", "compare - math:sin", "plot - -o x.png"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(config)))
+        assert run(words.split()) == 2
+        assert capsys.readouterr().err == "rope-xp: rope_theta must be at least 1; got -1 (for standard input)\n"

@@ -1,5 +1,8 @@
 """The pictures: what they draw is true, and what they refuse."""
 
+import subprocess
+import sys
+
 import errors
 import matplotlib.image
 import matplotlib.pyplot as plt
@@ -7,6 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 from configs import CONFIGS
+from matplotlib.colors import to_rgb
 
 from rope_xp import Llama3Scaling, RotaryEmbedding, Sections, YarnScaling, from_config, plot
 
@@ -22,6 +26,19 @@ HEADS = RotaryEmbedding(head_dim=4, layout="half", inv_freq=(((1.0, 0.5), (0.5, 
 def no_figure_stays():
     yield
     plt.close("all")
+
+
+@pytest.mark.parametrize(
+    ("words", "start"), [("", "ImportError: rope_xp.plot: "), ("plot a.json -o a.png", "rope-xp: ")]
+)
+def test_without_matplotlib_the_extra_is_named(words, start):
+    call = f"from rope_xp.cli import main; main({words.split()})" if words else "import rope_xp.plot"
+    code = f"import sys; sys.modules['matplotlib'] = None; {call}"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    error = found.stderr.splitlines()[-1]
+    assert found.returncode and error.startswith(
+        f"{start}matplotlib must be installed (pip install 'rope-xp[plot]'); got"
+    )
 
 
 def lines_of(ax):
@@ -55,6 +72,69 @@ def test_position_axes_have_the_names_of_the_family():
     assert [*lines_of(plot.sections(rope))] == ["time", "height", "width"]
     assert [*lines_of(plot.wavelengths({"Ernie": rope}))][:3] == ["Ernie time", "Ernie height", "Ernie width"]
     assert [*lines_of(plot.sections(AXES))] == ["axis 0", "axis 1", "axis 2"]
+
+
+def test_lengths_have_the_colour_of_their_curve():
+    """And that of texts, if several embeddings have them or none does."""
+    ax = plot.wavelengths({"a": from_config(CONFIGS["llama-3.1-8b"]), "b": from_config(CONFIGS["llama-2-7b"])})
+    curve = {label: line.get_color() for label, line in lines_of(ax).items()}
+    texts = {text.get_text().rpartition(", ")[2]: text.get_color() for text in ax.texts}
+    assert texts == {"4,096": curve["b"], "8,192": curve["a"], "131,072": curve["a"]} and len({*curve.values()}) == 2
+    marks = [line.get_color() for line in ax.lines if len(line.get_ydata()) == 2]
+    assert marks == [text.get_color() for text in ax.texts]
+    ax = plot.wavelengths({"a": PLAIN, "b": SCALED, "c": SCALED.replace(base=1e6)}, context=100)
+    assert {text.get_color() for text in ax.texts} == {plot.LOOKS["light"].ink}
+
+
+def test_both_lists_of_longrope_are_drawn():
+    phi = CONFIGS["phi-3.5-mini-instruct"]
+    for draw in (plot.wavelengths, plot.scaling, plot.decay):
+        lines = lines_of(draw({"Phi": from_config(phi)}))
+        assert [*lines][:2] == ["Phi, up to 4,096 tokens", "Phi, beyond 4,096 tokens"]
+    shares = {label: line.get_ydata() for label, line in lines_of(plot.scaling(from_config(phi))).items()}
+    for label, name in {"up to 4,096 tokens": "short_factor", "beyond 4,096 tokens": "long_factor"}.items():
+        np.testing.assert_allclose(shares[label], 1 / np.asarray(phi["rope_scaling"][name]), rtol=1e-12)
+    assert len(plot.scaling(from_config(phi, seq_len=8192)).lines) == 1
+    assert [text.get_text() for text in plot.wavelengths(from_config(phi)).texts] == [
+        "trained length before scaling, 4,096",
+        "length with scaling, 131,072",
+    ]
+
+
+def test_colours_fit_the_page():
+    """Lines and texts have a contrast of at least 3 with the page; an `ax` that is given keeps its own texts."""
+    for name, look in plot.LOOKS.items():
+        for colour in (look.ink, *look.lines):
+            assert contrast(colour, look.page) >= 3, (name, colour)
+        assert len({*look.lines}) == plot.MAX_LINES == len(look.lines)
+    with plt.style.context("dark_background"):
+        ax = plot.decay(PLAIN)
+        assert ax.lines[0].get_color() == plot.LOOKS["dark"].lines[0] and ax.title.get_color() == plot.LOOKS["dark"].ink
+        assert plot.decay(PLAIN, ax=plt.figure().add_subplot()).title.get_color() == "white"
+    assert plot.decay(PLAIN).lines[0].get_color() == plot.LOOKS["light"].lines[0]
+    lightness = [luminance(plot.SCORES(x)[:3]) for x in np.linspace(0, 1, 32)]
+    assert np.all(np.diff(lightness) > 0)  # the map of scores reads in grey
+
+
+def contrast(one, other):
+    """As WCAG 2 defines it."""
+    light, dark = sorted((luminance(to_rgb(one)), luminance(to_rgb(other))), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(rgb):
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb]
+    return np.dot(linear, (0.2126, 0.7152, 0.0722))
+
+
+@pytest.mark.parametrize("kind", plot.OF_ONE)
+def test_pictures_of_one_embedding_are_drawn_below_each_other(kind, tmp_path):
+    gemma = [from_config(CONFIGS["gemma-3-12b-it"], layer=layer) for layer in (0, 5)]
+    plot.save(tmp_path / "a.png", kind, dict(zip("ab", gemma)))
+    assert matplotlib.image.imread(tmp_path / "a.png").shape == (740, 600, 4)
+    plot.save(tmp_path / "a.svg", kind, dict(zip("ab", gemma)))
+    text = (tmp_path / "a.svg").read_text()
+    assert "<!-- a: " in text and "<!-- b: " in text
 
 
 def test_scaling_draws_shares_of_frequencies():

@@ -1,9 +1,11 @@
 """`extend`: sound parameters for each rule, never scaled twice, and the report of the rules to choose from."""
 
 import json
+import warnings
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from pathlib import Path
 
 import engines
 import numpy as np
@@ -26,6 +28,7 @@ from rope_xp import (
     from_config,
 )
 from rope_xp.configs.writers import with_length
+from rope_xp.extension import METHODS
 from rope_xp.spectrum import lengths_of
 
 TRAINED, TO = 4096, 32_768
@@ -222,10 +225,69 @@ def test_choices_are_text_markdown_and_a_dict():
     found = json.loads(json.dumps(choices.to_dict()))
     assert (found["trained"], found["to"], found["factor"]) == (131_072, 1_048_576, 8.0)
     assert found["choices"][3]["rope"] == repr(of_yarn.rope) and found["choices"][5]["rope"] is None
-    # Every rule names its source, and every claim one of them.
+    assert found["recommendation"]["rule"] == "yarn" and found["recommendation"]["engines"] == []
     assert all(each.sources for each in choices.choices)
+
+
+def test_the_page_says_what_papers_say():
+    """Every rule with its source, in the words of the report in Python."""
+    page = " ".join((Path(__file__).parents[2] / "docs/howto/extend.md").read_text().split())
+    for rule, method in METHODS.items():
+        for text in (method.trade_offs, method.fine_tuning, *method.sources, f"`{rule}` {method.does}"):
+            assert text in page
     for number in ("2306.15595", "2309.00071", "2402.13753", "2407.21783", "2309.16039"):
-        assert number in str(choices)
+        assert number in page
+
+
+# The rule that is recommended, the pairs that it changes at short lengths, and how many times scores grow.
+RECOMMENDED = {
+    "llama-2-7b": ("yarn", 43, (0.1 * np.log(64) + 1) ** 2),
+    "llama-3.1-8b": ("llama3", 35, 1.0),
+    "gemma-3-12b-it": ("linear", 128, 1.0),
+    "internlm2-7b": ("dynamic", 0, 1.0),
+    "phi-3.5-mini-instruct": ("yarn", 47, (0.1 * np.log(64) + 1) ** 2 / (1 + np.log(32) / np.log(4096))),
+}
+
+
+@pytest.mark.parametrize("name", RECOMMENDED)
+def test_a_recommendation_of_five_lines_comes_first(name):
+    gemma = {"layer_type": "full_attention"} if "gemma" in name else {}
+    rope = from_config(CONFIGS[name], **gemma)
+    trained = lengths_of(rope).trained or 32_768
+    choices = rope.extend(64 * trained, trained_length=trained)
+    found, text = choices.recommendation, str(choices)
+    assert found[:3] == (RECOMMENDED[name][0], RECOMMENDED[name][1], pytest.approx(RECOMMENDED[name][2]))
+    lines = text.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("Recommendation from "))
+    assert start == (0 if not choices.warnings else lines.index("") + 1)
+    names = [line[:13].strip() for line in lines[start + 1 : start + 7]]
+    assert names == ["rule", "short texts", "fine-tuning", "engines", "quality", ""]
+    assert ("no cost: up to" in text) == (found.changed == 0) and ("scores x" in text) == (found.score_factor != 1.0)
+    # The engines are those that get settings without an error and without a doubt.
+    extended = next(each.rope for each in choices.choices if each.rule == found.rule)
+    assert found.engines == tuple(target for target in ENGINES if writes(extended, target)) and found.engines
+    assert f"for {found.model_type}: {', '.join(found.engines)}" in " ".join(text.split())
+
+
+ENGINES = ("transformers", "vllm", "llama.cpp", "mlx", "sglang", "lmdeploy")
+
+
+def writes(rope, target):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            return bool(rope.to_config(target)) and not caught
+        except ValueError:
+            return False
+
+
+def test_a_recommendation_without_a_config_or_without_yarn():
+    unknown = PLAIN.extend(TO, trained_length=TRAINED)
+    assert unknown.recommendation.rule == "yarn" and "no config names the model type" in str(unknown)
+    proportional = PLAIN.replace(scaling=ProportionalScaling(partial_rotary_factor=0.25))
+    assert proportional.extend(TO, trained_length=TRAINED).recommendation.rule == "linear"
+    no_engine = from_config(CONFIGS["gpt-oss-20b"]).replace(reverse=True)
+    assert "for gpt_oss: none whose source was read" in str(no_engine.extend(2**20))
 
 
 def test_bad_extensions():

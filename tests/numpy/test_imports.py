@@ -62,7 +62,7 @@ jax flax kernels/xla
 flax flax
 onnx onnx
 matplotlib plot
-click cli/commands cli/inputs cli/options cli/output cli/settings
+click cli/commands cli/options cli/settings
 """
 ALLOWED = {(module, name) for name, *modules in map(str.split, MAY_NAME.splitlines()[1:]) for module in modules}
 PACKAGE = Path(importlib.util.find_spec("rope_xp").origin).parent
