@@ -1,0 +1,187 @@
+"""explain and extend: their numbers, and the numbers in their texts, are those of formulas for random values."""
+
+import re
+from math import ceil, inf, log, pi
+
+import engines
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rope_xp import (
+    DynamicNTKScaling,
+    LinearScaling,
+    Llama3Scaling,
+    NTKScaling,
+    ProportionalScaling,
+    RotaryEmbedding,
+    YarnScaling,
+)
+
+ORIGINAL = "original_max_position_embeddings"
+widths = st.integers(2, 40).map(lambda pairs: 2 * pairs)
+bases = st.floats(5.0, 1e7)
+factors = st.floats(1.01, 64.0)
+lengths = st.integers(16, 200_000)
+
+
+def unscaled(base, width):
+    return [base ** (-2 * j / width) for j in range(width // 2)]
+
+
+@st.composite
+def scaled_values(draw):
+    """A value, its trained length, and by how much its rule divides each frequency, by the formula."""
+    base, width, factor, trained = draw(st.tuples(bases, widths, factors, lengths))
+    freqs = unscaled(base, width)
+    rule = draw(st.sampled_from(["none", "linear", "ntk", "dynamic", "yarn", "llama3"]))
+    after, scaling = freqs, None
+    if rule == "linear":
+        scaling, after = LinearScaling(factor=factor), [w / factor for w in freqs]
+    elif rule == "ntk":
+        scaling, after = NTKScaling(factor=factor), unscaled(base * factor ** (width / (width - 2)), width)
+    elif rule == "dynamic":
+        length = draw(lengths)
+        grown = max(factor * length / trained - (factor - 1), 1.0)
+        scaling = DynamicNTKScaling(factor=factor, max_position_embeddings=trained, seq_len=length)
+        after = unscaled(base * grown ** (width / (width - 2)), width) if length > trained else freqs
+    elif rule == "yarn":
+        slow = draw(st.floats(0.5, 4.0))
+        fast = slow * draw(st.floats(2.0, 32.0))
+        scaling = YarnScaling(factor=factor, beta_fast=fast, beta_slow=slow, **{ORIGINAL: trained})
+        after = engines.blend(freqs, factor, trained, base, fast, slow)
+    elif rule == "llama3":
+        low = draw(st.floats(0.5, 2.0))
+        high = low * draw(st.floats(1.5, 8.0))
+        scaling = Llama3Scaling(factor=factor, low_freq_factor=low, high_freq_factor=high, **{ORIGINAL: trained})
+        after = engines.llama3(freqs, factor, low, high, trained)
+    rope = RotaryEmbedding(head_dim=width, layout="half", base=base, scaling=scaling)
+    return rope, trained, freqs, after, factor if rule in ("yarn", "llama3") else None
+
+
+def is_close_to_an_edge(freqs, after, trained, blended_from):
+    """Whether rounding decides: where a divisor or a wavelength lies on a limit."""
+    divisors = [w / v for w, v in zip(freqs, after)]
+    marks = [1.0] if blended_from is None else [1.0, blended_from]
+    near = any(1e-12 < abs(d / mark - 1) < 1e-8 for d in divisors for mark in marks)
+    return near or any(abs(2 * pi / w / trained - 1) < 1e-9 for w in freqs)
+
+
+@given(scaled_values(), st.integers(1, 10**7))
+def test_bands_and_lengths_are_those_of_the_formulas(value, context):
+    rope, trained, freqs, after, full = value
+    if is_close_to_an_edge(freqs, after, trained, full):
+        return
+    report = rope.explain(context, trained_length=trained)
+    found = {pair: band for band in report.bands for pair in band.pairs}
+    assert sorted(found) == list(range(len(freqs))) and report.pairs == len(freqs)
+    for pair, (w, v) in enumerate(zip(freqs, after)):
+        divisor = w / v
+        kept = abs(divisor - 1) < 1e-9
+        wanted = "kept" if kept else "interpolated" if full is None or abs(divisor / full - 1) < 1e-9 else "blended"
+        band = found[pair]
+        assert (band.treatment, band.completes_turn) == (wanted, 2 * pi / w <= trained)
+        others = band.pairs
+        assert band.divisors == pytest.approx(extent(freqs[j] / after[j] for j in others), rel=1e-9)
+        assert band.wavelengths == pytest.approx(extent(2 * pi / after[j] for j in others), rel=1e-9)
+        assert band.unscaled_wavelengths == pytest.approx(extent(2 * pi / freqs[j] for j in others), rel=1e-9)
+    first = {j: ceil(round(w / v * trained, 6)) for j, (w, v) in enumerate(zip(freqs, after)) if w * trained < 2 * pi}
+    assert dict(report.unseen_from).keys() == first.keys()
+    assert all(abs(report.unseen_from[j] - position) <= 1e-9 * position + 1 for j, position in first.items())
+    assert report.score_factor == rope.attention_factor**2 and report.context == context
+    assert report.trained_length == trained
+    text = " ".join(str(report).split())
+    assert f"{trained:,} tokens" in text
+    reached = sum(position < context for position in report.unseen_from.values())
+    if not first:
+        assert f"Each rotated pair completes a turn within {trained:,} tokens." in text
+    else:
+        said = f"{reached} pairs have" if reached else "no pair has"
+        assert f"{len(first)} of {len(freqs)} pairs complete no turn within {trained:,} tokens" in text
+        assert f"Within a context of {context:,} tokens, {said} such angles." in text
+        assert f"did not show is {min(report.unseen_from.values()):,}" in text
+
+
+def extent(numbers):
+    numbers = list(numbers)
+    return min(numbers), max(numbers)
+
+
+@given(bases, widths, st.integers(1, 2**26))
+def test_rounded_phases(base, width, context):
+    """float32 products at the last positions, by NumPy's own float32; bfloat16 has 8 significant bits."""
+    report = RotaryEmbedding(head_dim=width, layout="half", base=base).explain(context)
+    positions = np.arange(max(context - 1024, 0), context)[:, None]
+    w = np.asarray(unscaled(base, width))
+    errors = np.abs((positions.astype(np.float32) * w.astype(np.float32)).astype(np.longdouble) - positions * w)
+    assert report.float32_error.radians == pytest.approx(float(errors.max()), rel=1e-4, abs=context * 2.0**-50)
+    assert errors[:, report.float32_error.pair].max() >= errors.max() * (1 - 1e-4) - context * 2.0**-50
+    last, step = context - 1, 1
+    while last >= 256 * step:
+        step *= 2
+    assert report.bfloat16_step == step
+    text = " ".join(str(report).split())
+    assert f"Just below position {context:,}, " in text
+    assert (f"multiples of {step:,}." in text) == (step > 1)
+
+
+@given(bases, widths, lengths, st.floats(1.1, 50.0))
+def test_choices_are_those_of_the_formulas(base, width, trained, ratio):
+    to = max(int(trained * ratio), trained + 1)
+    factor, freqs = to / trained, unscaled(base, width)
+    grown = factor * to / trained - (factor - 1)
+    after = {
+        "linear": [w / factor for w in freqs],
+        "ntk": unscaled(base * factor ** (width / (width - 2)), width),
+        "dynamic": unscaled(base * grown ** (width / (width - 2)), width),
+        "yarn": engines.blend(freqs, factor, trained, base),
+        "llama3": engines.llama3(freqs, factor, 1.0, 4.0, trained),
+    }
+    report = RotaryEmbedding(head_dim=width, layout="half", base=base).extend(to, trained_length=trained)
+    assert (report.trained, report.to, report.pairs) == (trained, to, width // 2)
+    assert report.factor == pytest.approx(factor)
+    found = {choice.rule: choice for choice in report.choices}
+    if any(abs(w * trained / (2 * pi) - 1) < 1e-9 for w in freqs):
+        return
+    assert report.incomplete == sum(w * trained < 2 * pi for w in freqs)
+    for rule, scaled in after.items():
+        divisors = [w / v for w, v in zip(freqs, scaled)]
+        edges = [abs(d / mark - 1) for d in divisors for mark in (1.0, factor)]
+        edges += [abs(to * v / (w * trained) - 1) for w, v in zip(freqs, scaled)]
+        edges += [abs(to * v / (2 * pi) - 1) for v in scaled]
+        if any(1e-11 < edge < 1e-8 for edge in edges):
+            continue
+        choice = found[rule]
+        kept = sum(abs(d - 1) < 1e-9 for d in divisors)
+        full = sum(d >= factor * (1 - 1e-9) for d in divisors)
+        assert (choice.kept, choice.blended, choice.interpolated) == (kept, width // 2 - kept - full, full), rule
+        assert (choice.least_divisor, choice.greatest_divisor) == pytest.approx(extent(divisors), rel=1e-9)
+        unseen = sum(w * trained < 2 * pi and to * v > w * trained * (1 + 1e-9) for w, v in zip(freqs, scaled))
+        assert choice.new_angles == unseen, rule
+        assert choice.attention_factor == pytest.approx(0.1 * log(factor) + 1 if rule == "yarn" else 1.0)
+        assert choice.rope.inv_freq == pytest.approx(scaled, rel=1e-9)
+        least, greatest = (
+            f"{d:.4g}" if d < 1000 else f"{d:,.0f}" for d in (choice.least_divisor, choice.greatest_divisor)
+        )
+        shown = least if least == greatest else f"{least} to {greatest}"
+        row = next(line.split() for line in str(report).splitlines() if re.match(rf"{rule} +\d", line))
+        assert row[1:4] == [str(number) for number in (kept, width // 2 - kept - full, full)]
+        assert " ".join(row[4:-2]) == shown and row[-2:] == [str(unseen), f"{choice.attention_factor:.6g}"]
+    assert f"a factor of {factor:g}" in " ".join(str(report).split())
+
+
+@given(widths, st.floats(0.1, 0.9), st.floats(1.0, 8.0))
+def test_pairs_that_are_not_rotated_are_in_a_band_of_their_own(width, part, factor):
+    rule = ProportionalScaling(partial_rotary_factor=part, factor=factor)
+    rope = RotaryEmbedding(head_dim=width, layout="half", base=10_000.0, scaling=rule)
+    turning = int(part * width // 2)
+    report = rope.explain(trained_length=2048)
+    still = [band for band in report.bands if band.treatment == "not rotated"]
+    assert [band.pairs for band in still] == [tuple(range(turning, width // 2))]
+    assert still[0].wavelengths is None and still[0].completes_turn is None
+    assert all(pair < turning for pair in report.unseen_from)
+    assert rope.inv_freq[turning:] == (0.0,) * (width // 2 - turning)
+    fastest = 2 * pi * factor
+    rotated = [band.wavelengths[0] for band in report.bands if band.wavelengths]
+    assert min(rotated, default=inf) == (pytest.approx(fastest) if turning else inf)
