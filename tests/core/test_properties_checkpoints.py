@@ -1,15 +1,18 @@
 """identify_checkpoint on random files: each size, its source, the layout and the buffer are those that were written."""
 
 import json
+import os
 import tempfile
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rope_xp import identify_checkpoint
+from rope_xp.checkpoints import contents
 
 INV_FREQ = "model.layers.{}.self_attn.rotary_emb.inv_freq"
 # The names of projections: a prefix, those of queries and keys or of one fused projection, the keys of a config for
@@ -82,15 +85,10 @@ def entries_of(found):
 
 def identified(kind, sizes, config=None, **options):
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        entries, size = entries_of(shapes(kind, sizes, **options))
-        header = json.dumps(entries).encode()
-        with folder.joinpath("model.safetensors").open("wb") as file:
-            file.write(len(header).to_bytes(8, "little") + header)
-            file.truncate(8 + len(header) + size)  # no bytes on disk
-        if config is not None:
-            folder.joinpath("params.json" if kind == "meta" else "config.json").write_text(json.dumps(config))
-        return identify_checkpoint(folder)
+        if kind == "meta" and config is not None:
+            Path(name, "params.json").write_text(json.dumps(config))
+            config = None
+        return of_names(shapes(kind, sizes, **options), config, folder=Path(name))
 
 
 @given(models(), st.sets(st.integers(0, 4), max_size=3))
@@ -221,3 +219,98 @@ def test_the_frequencies_of_a_buffer(pairs, base, dtype, times, divisor):
     if not found.inv_freq_agrees:
         pair = int((apart > 0).argmax())
         assert f"pair {pair} has {kept[pair]:.6g} against {stated[pair]:.6g} radians per token" in found.warnings[-1]
+
+
+def of_names(shapes, config=None, name="model.safetensors", folder=None):
+    """What is found in a file with tensors of these shapes and no bytes on disk."""
+    with tempfile.TemporaryDirectory() as temporary:
+        path = (folder or Path(temporary)) / name
+        entries, size = entries_of(shapes)
+        header = json.dumps(entries).encode()
+        path.write_bytes(len(header).to_bytes(8, "little") + header)
+        os.truncate(path, 8 + len(header) + size)
+        if config is not None:
+            path.with_name("config.json").write_text(json.dumps(config))
+        return identify_checkpoint(path)
+
+
+Q, K, QKV = (
+    "model.layers.{}.self_attn.q_proj.weight",
+    "model.layers.{}.self_attn.k_proj.weight",
+    "h.{}.attn.Wqkv.weight",
+)
+
+
+def test_limits_of_names_and_shapes(tmp_path):
+    """Each limit by the last value that is accepted and the first that is not."""
+    assert of_names({Q.format(999_999): [0, 24]}).layers == 1
+    assert of_names({Q.format(1_000_000): [0, 24]}).format is None
+    assert of_names({"w": [0] * 16}).format is None
+    with pytest.raises(ValueError, match="a dtype, a shape and two data_offsets"):
+        of_names({"w": [0] * 17})
+    assert of_names({"n" * 1024: [0]}).format is None
+    with pytest.raises(ValueError, match=f"got '{'n' * 100}': "):
+        of_names({"n" * 1025: [0]})
+    for length, header in ((1, b" "), (0, b"")):
+        path = tmp_path / "model.safetensors"
+        path.write_bytes(length.to_bytes(8, "little") + header)
+        with pytest.raises(ValueError, match=f"a header of 2 to 100000000 bytes inside the file; got {length} of "):
+            identify_checkpoint(path)
+    path.write_bytes((2).to_bytes(8, "little") + b"{}")
+    assert identify_checkpoint(path).layers is None
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"w": "../" + "a" * 200}}))
+    with pytest.raises(ValueError, match=f"got '../{'a' * 97}'$"):
+        identify_checkpoint(index)
+
+
+def test_headers_of_all_files_count_to_the_last_byte(tmp_path, monkeypatch):
+    for number in (1, 2):
+        of_names({f"w{number}": [0]}, name=f"{number}.safetensors", folder=tmp_path)
+    total = sum(file.stat().st_size - 8 for file in tmp_path.glob("*.safetensors"))
+    monkeypatch.setattr(contents, "MAX_HEADERS", total)
+    assert identify_checkpoint(tmp_path).format is None
+    monkeypatch.setattr(contents, "MAX_HEADERS", total - 1)
+    with pytest.raises(ValueError, match=f"at most 1000000 tensors and {total - 1} bytes of headers; got more"):
+        identify_checkpoint(tmp_path)
+
+
+def test_names_are_shown_up_to_100_characters():
+    for count in (99, 100, 101):
+        name = "a" * (count - len("." + Q.format(0))) + "." + Q.format(0)
+        shown = name if count <= 100 else repr(name[:100])
+        assert dict(of_names({name: [0, 24]}).conclusions)["format: Hugging Face"] == f"the name {shown}"
+
+
+def test_sizes_of_fused_projections_and_of_0():
+    """A config of an unknown model type, whose head_dim follows from others if the rows are a multiple of it."""
+    config = {"hidden_size": 40, "num_attention_heads": 4}
+    for rows, head_dim, kv_heads in ((80, 10, 2), (60, 10, 1), (120, 10, 4), (75, None, None), (50, 10, None)):
+        found = of_names({QKV.format(0): [rows, 40], QKV.format(1): [rows, 40]}, config)
+        assert (found.heads, found.hidden_size, found.layers) == (4, 40, 2)
+        assert (found.head_dim, found.kv_heads) == (head_dim, kv_heads), rows
+    found = of_names({Q.format(0): [0, 24], K.format(0): [0, 24]}, {"num_attention_heads": 0, "num_hidden_layers": 0})
+    assert (found.heads, found.layers, found.hidden_size) == (None, 1, 24)
+    one = of_names({Q.format(0): [1, 24], K.format(0): [1, 24]}, {"num_attention_heads": 1})
+    assert one.heads == 1
+
+
+def test_packed_projections_are_named():
+    found = of_names({Q.format(0).replace("weight", part): [3, 40] for part in ("qweight", "scales", "zeros", "g_idx")})
+    why = dict(found.conclusions)["other sizes: cannot tell"]
+    assert why.endswith("neither a config nor shapes say it; the projections are packed (g_idx, qweight, scales)")
+    plain_ = of_names({QKV.format(0): [3, 40], QKV.format(1): [4, 40]})
+    assert dict(plain_.conclusions)["other sizes: cannot tell"].endswith(": neither a config nor shapes say it")
+
+
+@pytest.mark.parametrize(
+    "architecture, reason", [("bloom", "does not rotate the architecture 'bloom'"), ("of tomorrow", "is not in")]
+)
+def test_why_a_gguf_file_has_no_layout(tmp_path, architecture, reason):
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", architecture)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    found = identify_checkpoint(tmp_path)
+    assert found.layout is None and reason in dict(found.conclusions)["layout: cannot tell"]
