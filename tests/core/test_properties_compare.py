@@ -3,10 +3,10 @@
 import numpy as np
 import oracle
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rope_xp import LinearScaling, NTKScaling, RotaryEmbedding, Sections, XPos, compare
+from rope_xp import LinearScaling, NTKScaling, RotaryEmbedding, Sections, XPos, YarnScaling, compare
 
 WIDTH, CONTEXT = 8, 300
 bases = st.floats(20.0, 1e5)
@@ -141,3 +141,114 @@ def test_decays_differ_by_their_growth_and_their_centre(scale, other_scale, cent
     report = compare(*ropes, context=CONTEXT)
     assert unsure or report.first_position == first
     assert report.largest_change == pytest.approx(change[-1], rel=1e-6, abs=1e-9)
+
+
+@settings(max_examples=10)
+@given(st.floats(1e-6, 1e-4), st.floats(1e-6, 1e-4))
+def test_slow_pairs_of_other_channels_are_found_exactly(w, v):
+    """Steps between positions are as long as the speed of the pairs allows, and no longer."""
+    a, b = (RotaryEmbedding(head_dim=4, layout=layout, inv_freq=(w, v)) for layout in LAYOUTS)
+    positions = np.arange(6_000)
+    turn = np.exp(1j * positions[:, None] * np.asarray([w, v]))
+    maps = np.zeros((2, len(positions), 4, 4))
+    for number, pairs in enumerate((((0, 2), (1, 3)), ((0, 1), (2, 3)))):
+        for pair, (one, other) in enumerate(pairs):
+            maps[number, :, one, one] = maps[number, :, other, other] = turn[:, pair].real
+            maps[number, :, other, one], maps[number, :, one, other] = turn[:, pair].imag, -turn[:, pair].imag
+    first, unsure = first_above(np.linalg.norm(maps[0] - maps[1], ord=2, axis=(-2, -1)), 0.01)
+    assert unsure or compare(a, b, context=len(positions)).first_position == first
+
+
+@settings(max_examples=6)
+@given(st.floats(1e-8, 1e-2), st.sampled_from([10, 100, 1000]))
+def test_causes_beyond_the_context_are_sought_up_to_a_million_positions(part, context):
+    a = RotaryEmbedding(head_dim=WIDTH, layout="half", base=100.0)
+    b = a.replace(base=100.0 * (1 + part))
+    change = 2 * np.abs(np.sin(np.arange(2**20)[:, None] * (np.asarray(a.inv_freq) - b.inv_freq) / 2)).max(axis=1)
+    first, unsure = first_above(change, 1e-3)
+    report = compare(a, b, context=context)
+    if not unsure:
+        assert report.same == (first is None or first >= context)
+        assert report.causes == (() if first is None else ("base",))
+    if report.same and first is not None:
+        assert "At later positions they differ. Cause: base." in report.summary
+        assert report.advice == () and report.attention_moved is None
+    if not report.same:
+        assert [each.cause for each in report.differences] == ["base"] and len(report.advice) == 1
+
+
+A_ROPE = RotaryEmbedding(head_dim=WIDTH, layout="half", base=100.0)
+
+
+def test_what_is_not_compared_by_numbers():
+    """No rotation, other widths and other heads: causes, scores and first position, each way round."""
+    nothing = compare(None, None, head_dim=WIDTH)
+    assert nothing.same and nothing.causes == () and nothing.first_position is None and nothing.context == 4096
+    still = A_ROPE.replace(base=None, inv_freq=(0.0,) * 4)
+    assert compare(None, still).same
+    wider = RotaryEmbedding(head_dim=2 * WIDTH, layout="interleaved", base=50.0)
+    of_heads = RotaryEmbedding(head_dim=WIDTH, layout="half", inv_freq=(((1.0, 0.5, 0.2, 0.1), (0.9, 0.4, 0.1, 0.1)),))
+    of_three = of_heads.replace(inv_freq=((*of_heads.inv_freq[0], (0.5,) * 4),))
+    for one, other, causes, first, scores in (
+        (None, A_ROPE, ("rotation",), 1, False),
+        (A_ROPE, wider, ("width", "layout", "base"), 0, False),
+        (of_heads, of_three, ("frequencies",), 0, False),
+    ):
+        for a, b in ((one, other), (other, one)):
+            report = compare(a, b)
+            assert (report.same, report.causes, report.first_position) == (False, causes, first)
+            assert report.scores_are_same == scores and report.comparable and report.sample == ""
+            assert (report.largest_change is None) == (causes != ("rotation",))
+            assert report.problems == report.remarks == ()
+
+
+@given(st.integers(5, 12), st.integers(5, 12), st.sampled_from(["a", "b", "both"]))
+def test_the_context_is_the_longest_that_is_known(one, other, which):
+    lengths = (2**one, 2**other)
+    a, b = (
+        A_ROPE.replace(scaling=YarnScaling(factor=2.0, original_max_position_embeddings=length))
+        if which in (name, "both")
+        else A_ROPE
+        for name, length in zip("ab", lengths)
+    )
+    known = [2 * length for name, length in zip("ab", lengths) if which in (name, "both")]
+    report = compare(a, b)
+    assert report.context == max(known)
+    assert f"{max(known):,}" in report.summary or report.first_position is not None
+
+
+def test_what_a_report_of_a_function_says_about_the_positions_that_were_tried():
+    def counting(x, positions):
+        return np.einsum("...c,...cd->...d", x, matrices((A_ROPE, np.asarray(A_ROPE.inv_freq), 1.0), range(len(x))))
+
+    def right(x, positions):
+        return np.einsum("...c,...cd->...d", x, matrices((A_ROPE, np.asarray(A_ROPE.inv_freq), 1.0), positions))
+
+    options = {"shape": "seq dim", "head_dim": WIDTH}
+    for context, beyond in ((2**15, ""), (2**15 + 1, "All positions below 32,768 were tried, and ")):
+        report = compare(right, A_ROPE, context=context, **options)
+        assert report.same and report.sample.startswith(beyond) and bool(report.sample) == bool(beyond)
+        tried = "positions that were tried" if beyond else "every position"
+        assert report.summary.startswith(f"The two agree at {tried} below {context:,}.")
+    for context, limit in ((2**12, ""), (2**17 + 1, "All positions below 131,072")):
+        report = compare(counting, A_ROPE, context=context, positions_ignored=True, **options)
+        assert report.same and report.sample.startswith(limit) and bool(report.sample) == bool(limit)
+    report = compare(counting, A_ROPE, context=100, **options)
+    assert not report.same and report.causes == ("calls",) and report.first_position is None
+
+
+@given(st.floats(0.3, 1.5), st.floats(0.3, 1.5), st.sampled_from([2.0, 8.0]))
+def test_scales_of_the_softmax_are_a_cause_of_their_own(one, other, factor):
+    """That of DeepSeek: (0.1 mscale_all_dim log(factor) + 1) ** 2, which tables do not have."""
+    a, b = (
+        A_ROPE.replace(
+            scaling=YarnScaling(factor=factor, original_max_position_embeddings=64, mscale=m, mscale_all_dim=m)
+        )
+        for m in (one, other)
+    )
+    report, equal = compare(a, b, context=100), one == other
+    assert (report.same, report.causes) == (equal, () if equal else ("softmax scale",))
+    if equal:
+        return
+    assert report.first_position is None and "different scales of the softmax" in report.summary
+    assert (report.attention_moved > 0) == (abs(one - other) > 1e-9)
