@@ -1,6 +1,7 @@
 """identify_checkpoint on random files: each size, its source, the layout and the buffer are those that were written."""
 
 import json
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -77,7 +78,7 @@ def entries_of(found):
     """Headers of tensors in order, as BF16, and their bytes."""
     entries, at = {}, 0
     for name, shape in found.items():
-        size = 2 * int(np.prod(shape))
+        size = 2 * math.prod(shape)
         entries[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
         at += size
     return entries, at
@@ -248,6 +249,9 @@ def test_limits_of_names_and_shapes(tmp_path):
     assert of_names({"w": [0] * 16}).format is None
     with pytest.raises(ValueError, match="a dtype, a shape and two data_offsets"):
         of_names({"w": [0] * 17})
+    assert of_names({"w": [2**53 - 1, 0]}).format is None
+    with pytest.raises(ValueError, match="a dtype, a shape and two data_offsets"):
+        of_names({"w": [2**53, 0]})
     assert of_names({"n" * 1024: [0]}).format is None
     with pytest.raises(ValueError, match=f"got '{'n' * 100}': "):
         of_names({"n" * 1025: [0]})

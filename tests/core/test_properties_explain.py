@@ -16,6 +16,7 @@ from rope_xp import (
     NTKScaling,
     ProportionalScaling,
     RotaryEmbedding,
+    Sections,
     YarnScaling,
 )
 
@@ -185,3 +186,127 @@ def test_pairs_that_are_not_rotated_are_in_a_band_of_their_own(width, part, fact
     fastest = 2 * pi * factor
     rotated = [band.wavelengths[0] for band in report.bands if band.wavelengths]
     assert min(rotated, default=inf) == (pytest.approx(fastest) if turning else inf)
+
+
+def shown(number):
+    """Three digits, or whole numbers from 1,000 on."""
+    return f"{number:,.0f}" if 1000 <= number < 1e8 else f"{number:.3g}"
+
+
+def from_to(numbers):
+    least, greatest = map(shown, extent(numbers))
+    return least if least == greatest else f"{least} to {greatest}"
+
+
+def ranges(numbers):
+    """Ascending numbers as ranges; of more than three ranges, the count and the ends."""
+    numbers = sorted(numbers)
+    starts = [n for n in numbers if n - 1 not in numbers]
+    ends = [n for n in numbers if n + 1 not in numbers]
+    if len(starts) > 3:
+        return f"{len(numbers)} of {numbers[0]}-{numbers[-1]}"
+    return ", ".join(f"{one}" if one == other else f"{one}-{other}" for one, other in zip(starts, ends))
+
+
+def table(report, title):
+    """The rows of a table in Markdown, below a title."""
+    text = report.to_markdown().split(f"## {title}\n\n")[1].split("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+
+
+@given(scaled_values())
+def test_the_table_of_pairs_shows_the_numbers_of_the_formulas(value):
+    rope, trained, freqs, after, full = value
+    if is_close_to_an_edge(freqs, after, trained, full):
+        return
+    report = rope.explain(trained_length=trained)
+    header, _, *rows = table(report, "Pairs")
+    bands = [band.pairs for band in report.bands]
+    assert len(rows) == len(bands)
+    for row, pairs in zip(rows, bands):
+        before = from_to(2 * pi / freqs[j] for j in pairs)
+        turns = 2 * pi / freqs[pairs[0]] <= trained
+        if rope.scaling is None:
+            assert row == [ranges(pairs), before, "at least one turn" if turns else "less than one turn"]
+            continue
+        kept = all(abs(freqs[j] / after[j] - 1) < 1e-9 for j in pairs)
+        wanted = before, "the same" if kept else from_to(2 * pi / after[j] for j in pairs)
+        assert row[0] == ranges(pairs) and tuple(row[3:]) == wanted
+        assert row[2] == from_to(freqs[j] / after[j] for j in pairs)
+    assert header == (
+        ["pairs", "wavelength in tokens", "within the trained length"]
+        if rope.scaling is None
+        else ["pairs", "treatment", "divided by", "wavelength in tokens", "after scaling"]
+    )
+    is_unknown = rope.scaling is None or isinstance(rope.scaling, (LinearScaling, NTKScaling))
+    assert (rope.explain(100).bands[0].completes_turn is None) == is_unknown
+    if is_unknown and rope.scaling is None:
+        assert table(rope.explain(100), "Pairs")[0] == ["pairs", "wavelength in tokens"]
+        assert "The trained length is not known." in str(rope.explain(100))
+
+
+@given(st.lists(st.integers(1, 5), min_size=2, max_size=4), st.sampled_from(["chunked", "round_robin", "axial"]))
+def test_the_table_of_axes(sizes, order):
+    """Which pairs an axis has: those whose frequency it has."""
+    sizes = [2 * size for size in sizes]
+    rope = RotaryEmbedding(
+        head_dim=2 * sum(sizes), layout="half", base=5000.0, sections=Sections(tuple(sizes), order=order)
+    )
+    header, _, *rows = table(rope.explain(100), "Position axes")
+    assert header == ["axis", "number of pairs", "pairs", "wavelength in tokens"] and len(rows) == len(sizes)
+    for axis, row in enumerate(rows):
+        own = [pair for pair, w in enumerate(rope.inv_freq[axis]) if w]
+        lengths_of_axis = [2 * pi / rope.inv_freq[axis][pair] for pair in own]
+        assert row == [str(axis), str(len(own)), ranges(own), from_to(lengths_of_axis)]
+
+
+@given(st.floats(0.1, 3.0) | st.just(1.0), st.sampled_from(["half", "interleaved_to_half"]), st.booleans())
+def test_what_undoes_a_rotation_and_changes_scores(factor, layout, whole):
+    options = {} if whole else {"rotary_dim": 8}
+    rope = RotaryEmbedding(head_dim=16, layout=layout, base=100.0, attention_factor=factor, **options)
+    text = " ".join(str(rope.explain(64)).split())
+    assert ("undoes a rotation" in text) == (factor != 1.0 or layout != "half")
+    if factor == 1.0:
+        assert "The rotation does not change the size of scores." in text
+        return
+    assert f"Sines and cosines are multiplied by {factor:.6g}." in text
+    assert f"is multiplied by its square, {factor**2:.6g}." in text
+    assert ("The part from the other 8 channels does not change." in text) != whole
+    assert "does not change the size" not in text and "softmax scale" not in text
+
+
+@given(st.floats(0.2, 2.0), st.floats(1.5, 40.0))
+def test_the_scale_of_the_softmax_is_named_with_its_value(all_dims, factor):
+    rule = YarnScaling(**{"factor": factor, ORIGINAL: 1024}, mscale=all_dims, mscale_all_dim=all_dims)
+    report = RotaryEmbedding(head_dim=16, layout="half", base=100.0, scaling=rule).explain()
+    scale = (0.1 * all_dims * log(factor) + 1) ** 2
+    assert report.softmax_scale == pytest.approx(scale)
+    assert f"multiply its softmax scale, and so all scores, by {report.softmax_scale:.6g}." in " ".join(
+        str(report).split()
+    )
+
+
+@given(st.integers(1, 2**22), st.sampled_from([(1.0, 0.5, 0.25), (0.3, 0.01)]))
+def test_errors_of_float32_are_in_the_text(context, inv_freq):
+    """Powers of two times whole numbers below 2**24 are exact."""
+    report = RotaryEmbedding(head_dim=2 * len(inv_freq), layout="half", inv_freq=inv_freq).explain(context)
+    radians, pair = report.float32_error
+    said = f"wrong by up to {radians:.2g} radians (pair {pair})." if radians else "is exact."
+    assert said in " ".join(str(report).split())
+    assert (radians == 0.0) == (inv_freq[0] == 1.0 or context == 1)
+
+
+def test_notes_name_each_rule_that_is_not_possible_but_longrope():
+    plain_value = RotaryEmbedding(head_dim=16, layout="half", base=100.0)
+    assert plain_value.extend(200, trained_length=100).notes == ()
+    part = plain_value.replace(scaling=ProportionalScaling(partial_rotary_factor=0.5))
+    report = part.extend(200, trained_length=100)
+    refused = [each.partition(" is not possible: ")[0] for each in report.notes[1:]]
+    assert refused == ["ntk", "dynamic", "yarn", "llama3"] and report.notes[0].startswith("The embedding is scaled: ")
+    for row in table(report, "What each rule does to the pairs")[2:]:
+        if row[0] != "linear":
+            assert row[1:] == ["-"] * 5 + ["needs lists" if row[0] == "longrope" else "not possible"]
+    first = table(report, "What each rule does to the pairs")[0]
+    assert first == ["rule", "kept", "blended", "interpolated", "divided by", "new angles", "attention"]
+    legend = report.to_markdown().split("\n\n|  |  |\n| --- | --- |\n")[1]
+    assert legend.startswith("| kept | pairs whose frequency is not divided |")

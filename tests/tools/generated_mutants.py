@@ -67,16 +67,21 @@ def files_of(packages):
     return found
 
 
-def tests_for(package, files):
-    """The files of tests for a package, or of those only the ones that name one of these modules or what it defines."""
+def tests_for(package, files=None):
+    """The files of tests for a package, and its modules with doctests.
+
+    With `files`, only those that name one of these modules or what it defines.
+    """
     folders = (*FOLDERS, *MORE_FOLDERS.get(package, ()))
     tests = [each for folder in folders for each in sorted((mutation.TESTS / folder).glob("test_*.py"))]
     tests = [each for each in tests if each.stem not in SLOW]
+    modules = [SOURCE / file for file in files or files_of(PACKAGES).get(package, ())]
+    doctests = [each for each in modules if ">>> " in each.read_text()]
     if files is None:
-        return tests
+        return [*tests, *doctests]
     words = {part.removesuffix(".py") for file in files for part in Path(file).parts}
-    words |= {each for file in files for each in re.findall(r"^(?:class|def) (\w+)", (SOURCE / file).read_text(), re.M)}
-    return [each for each in tests if words & set(re.findall(r"\w+", each.read_text()))]
+    words |= {each for module in modules for each in re.findall(r"^(?:class|def) (\w+)", module.read_text(), re.M)}
+    return [*(each for each in tests if words & set(re.findall(r"\w+", each.read_text()))), *doctests]
 
 
 def report(tested, places, seed, budget):

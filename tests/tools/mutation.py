@@ -58,7 +58,7 @@ AT_IMPORT = ""  # the name of what runs a line in place of a test
 
 def options_of(tests):
     """The libraries and folders that pytest is told to run for files of tests."""
-    folders = dict.fromkeys(test.parent.name for test in tests)
+    folders = dict.fromkeys(test.parent.name for test in tests if TESTS in test.parents)  # others have doctests
     return [f"--xp={name}" for each in folders for name in (("numpy", "strict") if each == "core" else (each,))]
 
 
@@ -426,6 +426,7 @@ class Bench:
     def _run(self, package, mutants, lines, tell):
         """Collect the files with the tests of mutants, and test each."""
         files = sorted({lines.file_of_test[name] for mutant in mutants for name in mutant["tests"]})
+        files = [file for file in files if package == self.package or self.package not in Path(file).parents]
         plugin = Tested(package, mutants, tell, f"{self.log}-test")
         return int(pytest.main([*OPTIONS, *options_of(map(Path, files)), *files], plugins=[plugin]))
 
