@@ -53,6 +53,7 @@ NODES_OF = {
 }
 # Compilers that read the source of a function.
 COMPILERS = ("numba", "triton")
+EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # git's name of a folder without files
 AT_IMPORT = ""  # the name of what runs a line in place of a test
 
 
@@ -139,17 +140,21 @@ def sample_of(package, files, count, draw, lines=None):
     return sample, len(places)
 
 
-def changed_lines(package, base):
-    """The lines of the package that differ from a commit, by file."""
+def changed_lines(base):
+    """The lines of the package that differ from a commit, by file; all lines if the checkout has no such commit."""
+    git = partial(subprocess.run, cwd=TESTS.parent / "rope_xp", capture_output=True, text=True)
+    if git(["git", "rev-parse", "--verify", "--quiet", f"{base}^{{commit}}"]).returncode:
+        print(f"{base} is no commit here: all lines count as changed")
+        base = EMPTY_TREE
     command = ["git", "diff", "--unified=0", "--no-color", "--relative", base, "--", "*.py"]
-    found, file = defaultdict(set), None
-    for line in subprocess.run(command, cwd=package, check=True, capture_output=True, text=True).stdout.splitlines():
+    found, file = defaultdict(set), ""
+    for line in git(command, check=True).stdout.splitlines():
         if line.startswith("+++ "):
             file = line.removeprefix("+++ b/")
         elif part := re.match(r"@@ .* \+(\d+)(?:,(\d+))? @@", line):
             first, count = int(part[1]), int(part[2] or 1)
             found[file].update(range(first, first + count))
-    return {file: lines for file, lines in found.items() if lines and (package / file).exists()}
+    return {file: lines for file, lines in found.items() if lines}
 
 
 def in_fork(function, *, seconds, log):
