@@ -230,7 +230,7 @@ def test_what_a_report_of_a_function_says_about_the_positions_that_were_tried():
         assert report.same and report.sample.startswith(beyond) and bool(report.sample) == bool(beyond)
         tried = "positions that were tried" if beyond else "every position"
         assert report.summary.startswith(f"The two agree at {tried} below {context:,}.")
-    for context, limit in ((2**12, ""), (2**17 + 1, "All positions below 131,072")):
+    for context, limit in ((2**12, ""), (2**16, ""), (2**17 + 1, "All positions below 131,072")):
         report = compare(counting, A_ROPE, context=context, positions_ignored=True, **options)
         assert report.same and report.sample.startswith(limit) and bool(report.sample) == bool(limit)
     report = compare(counting, A_ROPE, context=100, **options)

@@ -102,6 +102,32 @@ grids: if len(values) {{!=~>is not}} len(sizes):
     CPython has one object for each small number, and arrays have fewer axes than 257.
 prompts: first = np.flatnonzero(np.diff(types, prepend={{-~>~}}1))
     The number only has to differ from every type, and types are not negative.
+first_position: angle, edge = remainder(start, tau), acos(min(least, {{1~>2}}.0))
+    A cosine is at most 1, so that a greater number was found at position 0 already.
+first_position: if a.growth is None {{or~>and}} b.growth is None:
+    Arrays are compared next, and None is equal to no array.
+first_position: CHUNK, LAST_TRIED = {{8192~> 8191}}, 2**20
+    It decides how many positions are tried at once.
+first_position: roundoff = max(2.0 ** -SIGNIFICANT_BITS.get(each.phase, {{64~>65}}) for each in (a, b))
+    Exact phases have neither error; 64 bits stand for them.
+extension: new_angles = sum({{0.0~> -1.0}} < trained * w < min(2 * pi, to * v * (1.0 - 1e-9)) for w, v in zip(frequencies, scaled))
+    A pair that is not rotated has the same angle, 0, before and after.
+extension: if choice.least_divisor is None {{or~>and}} choice.greatest_divisor is None:
+    Both are None, or neither is.
+explanation: elif rope.scaling is None and length >{{~>=}} longest:
+    A wavelength is no whole number of tokens.
+explanation: f"The config does not state the base ({assumed[{{0~> -1}}].key}), and {USUAL_BASE:,.0f} is the {assumed[0].source}. "
+    One key has that row.
+explanation: sources = [each.source for each in rope._provenance.defaults if each.key {{==~><=}} ORIGINAL]
+    No other default is equal to another key.
+explanation: return ", ".join(f"{first}" if first {{==~>is}} last else f"{first}-{last}" for first, last in ranges)
+    CPython has one object for each number below 257, and heads have fewer pairs.
+widths: layers_stated = found.get("layers", ({{0~> 1}}, ""))[0]
+    A format is found by the tensor of a layer.
+findings: return None if first is {{~>not }}None else first.layout, [("embedding: differs between layers", why)]
+    Without it, the layout is that of the family, which its layers share.
+comparison: if one.precision {{==~>is}} other.precision:
+    CPython has one object for each of the names.
 """  # noqa: E501
 
 
