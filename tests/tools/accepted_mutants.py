@@ -121,13 +121,15 @@ explanation: f"The config does not state the base ({assumed[{{0~> -1}}].key}), a
 explanation: sources = [each.source for each in rope._provenance.defaults if each.key {{==~><=}} ORIGINAL]
     No other default is equal to another key.
 explanation: return ", ".join(f"{first}" if first {{==~>is}} last else f"{first}-{last}" for first, last in ranges)
-    CPython has one object for each number below 257, and heads have fewer pairs.
+    The two ends of a range of one number are one object.
 widths: layers_stated = found.get("layers", ({{0~> 1}}, ""))[0]
     A format is found by the tensor of a layer.
 findings: return None if first is {{~>not }}None else first.layout, [("embedding: differs between layers", why)]
     Without it, the layout is that of the family, which its layers share.
 comparison: if one.precision {{==~>is}} other.precision:
     CPython has one object for each of the names.
+layers: if not found or (self.layer is None and any(each != found[{{0~> -1}}] for each in found)):
+    If one of them differs from the first, one differs from the last.
 """  # noqa: E501
 
 
