@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -251,16 +251,25 @@ class Lines:
         of_file, found, at_import = self._tests.get(file, {}), set(), False
         for line in lines:
             statement, in_function = statement_at(source, line)
-            found |= set().union(*(of_file.get(each, set()) for each in statement))
+            if in_function:
+                found |= set().union(*(of_file.get(each, set()) for each in statement))
+            else:
+                found |= set().union(*(of_file.get(each, set()) for each in uses_of(source, statement)))
             at_import |= not in_function or AT_IMPORT in found
-        if at_import or not found:
+        if not found - {AT_IMPORT}:
             found = set().union(*of_file.values()) or set(self.seconds)
         return found - {AT_IMPORT}, at_import
 
     def fast(self, tests, budget):
-        """The fastest of some tests, as many as take so many seconds, but one at least; and the seconds of each."""
-        chosen, seconds = {}, 0.0
+        """Some tests, as many as take so many seconds, but one at least; and the seconds of each.
+
+        Of each test function one comes first, the fastest, and then another one with other parameters.
+        """
+        chosen, seconds, number, order = {}, 0.0, Counter(), {}
         for name in sorted(tests, key=self.seconds.__getitem__):
+            order[name] = number[name.partition("[")[0]]
+            number[name.partition("[")[0]] += 1
+        for name in sorted(order, key=order.__getitem__):
             seconds += self.seconds[name]
             if seconds > budget and chosen:
                 break
@@ -279,6 +288,14 @@ def statement_at(source, line):
                 return range(node.lineno, last + 1), in_function
             in_function |= isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     return range(line, line + 1), in_function
+
+
+def uses_of(source, statement):
+    """The lines with the names that a statement of a module or a class assigns."""
+    assigned = re.match(r"\s*([\w, ]+?)(?::[^=]*)?\s*=[^=]", source.splitlines()[statement.start - 1])
+    names = assigned[1].replace(",", " ").split() if assigned else []
+    found = re.compile(rf"\b({'|'.join(names)})\b") if names else None
+    return [number for number, line in enumerate(source.splitlines(), 1) if found and found.search(line)]
 
 
 def lines_that_differ(old, new):
