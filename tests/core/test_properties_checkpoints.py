@@ -122,6 +122,7 @@ def test_sizes_follow_from_the_config_and_from_shapes(model, missing):
         rows = f"{sizes[1] * sizes[2]} rows of {KINDS[kind][0]}.0.{names[1]}.weight / head dim {sizes[2]}"
         assert conclusions[f"kv heads: {sizes[1]}"] == rows
     assert json.loads(json.dumps(found.to_dict()))["heads"] == found.heads
+    assert {type(getattr(found, name)) for name in SIZES} <= {int, type(None)}
     assert all(len(line) <= 80 for line in str(found).splitlines())
 
 

@@ -252,3 +252,48 @@ def test_scales_of_the_softmax_are_a_cause_of_their_own(one, other, factor):
         return
     assert report.first_position is None and "different scales of the softmax" in report.summary
     assert (report.attention_moved > 0) == (abs(one - other) > 1e-9)
+
+
+@pytest.mark.parametrize("head_dim", [256, 512, 1026])
+def test_wide_heads_are_compared_by_numbers(head_dim):
+    a, b = (RotaryEmbedding(head_dim=int(str(head_dim)), layout="half", base=base) for base in (100.0, 200.0))
+    report = compare(a, b, context=50)
+    assert report.causes == ("base",) and report.first_position == 1
+    assert compare(a, a.replace(layout="interleaved"), context=50).causes == ("layout",)
+
+
+def test_texts_of_layouts_widths_and_frequencies():
+    one = RotaryEmbedding(head_dim=32, layout="half", base=100.0)
+    for other, a, b in (
+        (one.replace(layout="interleaved"), "half (", "interleaved ("),
+        (one.replace(blocks=2), "half (", "half in 2 blocks ("),
+        (one.replace(rotary_dim=16), "32 of 32 channels", "16 of 32 channels"),
+        (one.replace(rotary_dim=16, first_channel=16), "32 of 32 channels", "16 of 32 channels from channel 16 on"),
+        (one.replace(attention_factor=1.5), "1", "1.5"),
+        (one.replace(scaling=LinearScaling(factor=2.0)), "none", LinearScaling(factor=2.0).describe()),
+        (one.replace(reverse=True), "usual", "reversed"),
+        (one.replace(base=200.0), "100", "200"),
+    ):
+        for first, second, texts in ((one, other, (a, b)), (other, one, (b, a))):
+            difference = compare(first, second, context=100).differences[0]
+            assert (difference.a.startswith(texts[0]), difference.b.startswith(texts[1])) == (True, True), difference
+            assert " in 1 blocks" not in f"{difference}" and "from channel 0" not in f"{difference}"
+
+
+@pytest.mark.parametrize("base", [100.0, 333.0])
+def test_two_functions(base):
+    """What the second computes is what the first should compute; both are found by calls."""
+
+    def of(rope, offset=0):
+        value = (rope, np.asarray(rope.inv_freq), 1.0)
+        return lambda x, p: np.einsum("...c,...cd->...d", x, matrices(value, np.asarray(p).reshape(-1), offset))
+
+    one, other = A_ROPE.replace(base=base), A_ROPE.replace(base=base * 1.5)
+    options = {"head_dim": WIDTH, "context": 200, "shape": "seq dim"}
+    assert compare(of(one), of(one), **options).same
+    report = compare(of(one), of(other), **options)
+    assert (report.same, report.causes, report.first_position) == (False, ("base",), 1)
+    assert [report.differences[0].a, report.differences[0].b] == [f"{base:g}", f"{1.5 * base:g}"]
+    moved = compare(of(one, 1), of(one), **options)
+    assert (moved.causes, moved.first_position) == (("offset",), 0)
+    assert (moved.differences[0].a, moved.differences[0].b) == ("positions + 1", "positions as given")

@@ -106,7 +106,7 @@ first_position: angle, edge = remainder(start, tau), acos(min(least, {{1~>2}}.0)
     A cosine is at most 1, so that a greater number was found at position 0 already.
 first_position: if a.growth is None {{or~>and}} b.growth is None:
     Arrays are compared next, and None is equal to no array.
-first_position: CHUNK, LAST_TRIED = {{8192~> 8191}}, 2**20
+first_position: CHUNK, LAST_TRIED = {{8192~>8191}}, 2**20
     It decides how many positions are tried at once.
 first_position: roundoff = max(2.0 ** -SIGNIFICANT_BITS.get(each.phase, {{64~>65}}) for each in (a, b))
     Exact phases have neither error; 64 bits stand for them.
@@ -130,6 +130,10 @@ comparison: if one.precision {{==~>is}} other.precision:
     CPython has one object for each of the names.
 layers: if not found or (self.layer is None and any(each != found[{{0~> -1}}] for each in found)):
     If one of them differs from the first, one differs from the last.
+attention: return max(min(TOKENS, MAX_NUMBERS // max(head_dim, {{1~>0}})), 1)
+    A head has two channels at least.
+first_position: if step * 2.0**{{63~> 64}} < limit:
+    Both numbers stand for steps that no position makes visible.
 """  # noqa: E501
 
 
