@@ -319,3 +319,73 @@ def test_why_a_gguf_file_has_no_layout(tmp_path, architecture, reason):
     writer.close()
     found = identify_checkpoint(tmp_path)
     assert found.layout is None and reason in dict(found.conclusions)["layout: cannot tell"]
+
+
+def of_buffer(values, dtype="F32", shape=None, config=None):
+    """What is found in a file with these frequencies alone."""
+    data, _ = rounded(values, dtype)
+    entries = {INV_FREQ.format(0): {"dtype": dtype, "shape": shape or [len(values)], "data_offsets": [0, len(data)]}}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        written(folder, entries, data)
+        if config is not None:
+            folder.joinpath("config.json").write_text(json.dumps(config))
+        return identify_checkpoint(folder)
+
+
+ERRORS = {"F64": 2.0**-19, "F32": 2.0**-19, "F16": 2.0**-10, "BF16": 2.0**-8}
+
+
+@pytest.mark.parametrize("dtype", ERRORS)
+def test_a_buffer_agrees_within_the_error_of_its_dtype(dtype):
+    config = {"model_type": "llama", "head_dim": 8, "num_attention_heads": 2, "hidden_size": 16, "rope_theta": 16.0}
+    exact = 16.0 ** (-np.arange(4) / 4)  # powers of two, which every dtype has
+    for part, agrees in ((0.0, True), (1.0, True), (2.0, False), (-1.0, True), (-2.0, False)):
+        found = of_buffer(exact * (1 + part * ERRORS[dtype]), dtype, config=config)
+        assert found.inv_freq_agrees == agrees, part
+
+
+@pytest.mark.parametrize("pairs, is_row", [(1, True), (2**14, True), (2**14 + 1, False)])
+def test_buffers_of_other_shapes_are_no_rows_of_frequencies(pairs, is_row):
+    values = np.linspace(1.0, 0.5, pairs)
+    for shape, good in (([pairs], is_row), ([1, pairs], False), ([pairs, 1], False)):
+        found = of_buffer(values, shape=shape)
+        assert (found.inv_freq is not None) == good
+        assert found.warnings == (() if good else (f"{INV_FREQ.format(0)} is not a row of frequencies.",))
+    assert found.inv_freq_agrees is None
+
+
+def test_of_several_buffers_that_are_no_rows_one_is_named():
+    found = of_names({INV_FREQ.format(layer): [2, 3] for layer in range(3)})
+    assert found.warnings == (f"{INV_FREQ.format(0)} is not a row of frequencies.",)
+
+
+def test_files_without_projections_have_the_format_of_their_model_type():
+    known = {"model_type": "llama", "hidden_size": 24, "num_attention_heads": 4, "rope_theta": 1e4}
+    found = of_names({"w": [3]}, known)
+    assert (found.format, found.layout) == ("Hugging Face", "half")
+    assert dict(found.conclusions)["format: Hugging Face"] == "model_type 'llama' in config.json"
+    other = of_names({"w": [3]}, known | {"model_type": ["no", "name"]})
+    assert (other.format, other.layout) == (None, None) and not other.warnings
+    mlx = of_names({"a.weight": [3], "a.scales": [3], "a.biases": [3]}, known)
+    assert (mlx.format, mlx.layout) == ("MLX", "half")
+
+
+def test_what_is_not_known_contradicts_nothing():
+    """A config with sizes for each layer, or with heads alone: no rows are compared."""
+    several = {"num_attention_heads": 4, "num_key_value_heads": [2, 4], "head_dim": 10}
+    for config in (several, {"num_attention_heads": 7}, {"num_key_value_heads": 3}, {"head_dim": 3}):
+        found = of_names({QKV.format(0): [75, 40]}, config)
+        assert not found.warnings, config
+    found = of_names({Q.format(0): [40, 24], K.format(0): [21, 24]}, several)
+    assert found.kv_heads is None and not found.warnings
+
+
+@pytest.mark.parametrize("count", [79, 80, 81])
+def test_names_of_tensors_that_overlap_are_shown_up_to_80_characters(tmp_path, count):
+    one, other = "a" * count, "b" * count
+    entries = {one: {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}
+    entries[other] = {"dtype": "U8", "shape": [4], "data_offsets": [3, 7]}
+    written(tmp_path, entries, bytes(7))
+    with pytest.raises(ValueError, match=f"got '{one[:80]}' and '{other[:80]}', which overlap"):
+        identify_checkpoint(tmp_path)
