@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rope_xp import LinearScaling, RotaryEmbedding, identify
+from rope_xp import LinearScaling, RotaryEmbedding, Sections, identify
+from rope_xp.identification.joined import identify_axes
 
 WIDTH = 16
 LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
@@ -140,3 +141,45 @@ def test_what_is_no_rotation_is_not_called_one(seed, kind):
     assert found.rope is None and found.confidence == 0.0 and found.reasons
     assert not found.is_rotation
     assert "The function is not a rotation." in str(found) or "cannot be identified" in str(found)
+
+
+@settings(max_examples=10)
+@given(
+    st.sampled_from([(8, 8), (4, 6, 6), (2, 8, 6)]),
+    st.sampled_from(["chunked", "round_robin"]),
+    st.sampled_from(["half", "interleaved"]),
+    st.sampled_from([0, 4]),
+    st.sampled_from([1.0, 1.25]),
+)
+def test_several_axes_are_identified_by_each_alone(sizes, order, layout, first, magnitude):
+    """As `rope_xp.huggingface` does with modules of several position axes."""
+    rope = RotaryEmbedding(
+        head_dim=first + sum(sizes) * 2,
+        first_channel=first,
+        layout=layout,
+        base=5000.0,
+        sections=Sections(sizes, order=order),
+        attention_factor=magnitude,
+    )
+    rows, span = np.asarray(rope.inv_freq), slice(first, None)
+
+    def fn(x, positions):
+        angles = sum(np.asarray(p, np.float64)[:, None] * row for p, row in zip(positions, rows))
+        result = np.array(x, np.float64)
+        result[..., span] = magnitude * oracle.rotate(result[..., span], angles, layout)
+        return result
+
+    found = identify_axes(fn, rope.head_dim, len(sizes), shape="seq dim")
+    assert found.rope.layout == layout and found.rope.first_channel == first
+    assert np.asarray(found.rope.inv_freq) == pytest.approx(rows, rel=1e-9)
+    assert found.rope.attention_factor == pytest.approx(magnitude) and found.rope.axes == len(sizes)
+    assert identify_axes(lambda x, p: fn(x, [p[0]] * len(sizes)), rope.head_dim, 1, shape="seq dim").rope.axes == 1
+
+
+@pytest.mark.parametrize("scale", [1.0, 1.001, 1.5, -1.0, 0.0])
+def test_channels_that_are_multiplied_are_not_kept(scale):
+    turn, factors = function(frequencies(100.0, 8), "half", slice(0, 8)), np.ones(WIDTH)
+    factors[12] = scale
+    found = identify(lambda x, p: turn(x, p) * factors, WIDTH, shape="seq dim")
+    assert (found.rope is not None) == (scale == 1.0)
+    assert (12 in found.kept) == (scale == 1.0)
