@@ -389,3 +389,18 @@ def test_names_of_tensors_that_overlap_are_shown_up_to_80_characters(tmp_path, c
     written(tmp_path, entries, bytes(7))
     with pytest.raises(ValueError, match=f"got '{one[:80]}' and '{other[:80]}', which overlap"):
         identify_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("heads, rows, head_dim", [(4, 40, 10), (6, 40, None), (4, 42, None), (2**53, 40, None)])
+def test_the_width_of_a_head_is_a_whole_part_of_the_rows(heads, rows, head_dim):
+    """Rows of queries divided by heads, which only a config states."""
+    found = of_names({Q.format(0): [rows, 24], K.format(0): [20, 24]}, {"num_attention_heads": heads})
+    assert found.head_dim == head_dim and found.heads == (heads if heads < 2**53 else None)
+    assert found.kv_heads == (None if head_dim is None else 20 // head_dim)
+
+
+@pytest.mark.parametrize("heads, hidden, head_dim", [(4, 40, 10), (6, 40, None), (8, 20, None)])
+def test_the_width_of_a_head_is_a_whole_part_of_the_hidden_size(heads, hidden, head_dim):
+    config = {"num_attention_heads": heads, "hidden_size": hidden}
+    assert of_names({QKV.format(0): [3 * hidden, hidden]}, config).head_dim == head_dim
+    assert of_names({"w": [3]}, config).head_dim == head_dim

@@ -19,6 +19,7 @@ from rope_xp import (
     Sections,
     YarnScaling,
 )
+from rope_xp.kernels import KERNELS
 
 ORIGINAL = "original_max_position_embeddings"
 widths = st.integers(2, 40).map(lambda pairs: 2 * pairs)
@@ -310,3 +311,12 @@ def test_notes_name_each_rule_that_is_not_possible_but_longrope():
     assert first == ["rule", "kept", "blended", "interpolated", "divided by", "new angles", "attention"]
     legend = report.to_markdown().split("\n\n|  |  |\n| --- | --- |\n")[1]
     assert legend.startswith("| kept | pairs whose frequency is not divided |")
+
+
+def test_only_a_kernel_that_is_not_chosen_has_a_reason():
+    """With `x`, the kernel that runs for it."""
+    for kernel in ("reference", "fastest"):
+        rope = RotaryEmbedding(head_dim=16, layout="half", base=100.0, kernel=kernel)
+        rows = [each.describe(*x).split("\nkernel")[1].split() for each, x in ((rope, ()), (rope, (np.ones((2, 16)),)))]
+        assert " ".join(rows[0]) == f"{kernel} ({KERNELS[kernel]})"
+        assert (rows[1] == rows[0]) == (kernel == "reference")

@@ -134,6 +134,12 @@ attention: return max(min(TOKENS, MAX_NUMBERS // max(head_dim, {{1~>0}})), 1)
     A head has two channels at least.
 first_position: if step * 2.0**{{63~> 64}} < limit:
     Both numbers stand for steps that no position makes visible.
+findings: return None if {{~>not }}first is None else first.layout, [("embedding: differs between layers", why)]
+    Without it, the layout is that of the family, which its layers share.
+buffers: if len(values) != tensor.shape[{{0~> -1}}] or not all(0.0 <= value < inf for value in values) or values[0] == 0.0:
+    The shape has one axis.
+buffers: fitted = exp(min(pairs * sum(pair * minus_log for pair, minus_log in found) / weight, {{700.0~>701.0}}))  # least squares
+    Both numbers are far beyond every base, and keep `exp` finite.
 """  # noqa: E501
 
 
