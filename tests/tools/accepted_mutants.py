@@ -140,6 +140,10 @@ buffers: if len(values) != tensor.shape[{{0~> -1}}] or not all(0.0 <= value < in
     The shape has one axis.
 buffers: fitted = exp(min(pairs * sum(pair * minus_log for pair, minus_log in found) / weight, {{700.0~>701.0}}))  # least squares
     Both numbers are far beyond every base, and keep `exp` finite.
+extension: if not trained {{or~>and}} longest is None:
+    Both are None, or neither is.
+mlx: if isinstance(rule, ProportionalScaling) and rope.rotary_dim {{!=~><}} rope.head_dim:
+    No more channels are rotated than there are.
 """  # noqa: E501
 
 
