@@ -156,7 +156,8 @@ def _candidates(
         yield from value(**same)
         for wider in {near.rotary_dim, whole} - {width}:
             if near.axes == 1 and wider > width:
-                row = frequencies_of(near.replace(rotary_dim=wider, reverse=reverse))[0, 0, : width // 2]
+                span = {"rotary_dim": wider, "first_channel": 0, "blocks": 1}
+                row = frequencies_of(near.replace(**span, reverse=reverse))[0, 0, : width // 2]
                 yield from value(**{**GIVEN, "inv_freq": row.tolist()})
         yield from value(**same, scaling=None)
         fastest = np.abs(measured).max(axis=0)

@@ -1,41 +1,16 @@
 """Plant the mistakes that RoPE implementations make, one at a time, and see that the suite notices each.
 
-Run: `python tests/tools/mutants.py`, with names to test only these. A mutant is a copy of the installed package with
-some text replaced; the suite tests it on NumPy and on array-api-strict, whose arrays can also be learned frequencies.
-The tests that fail must pass without the mistake.
+Run: `python tests/tools/mutants.py`, with names to test only these. `mutation.py` says how a mutant is tested: by the
+tests on NumPy and on array-api-strict, whose arrays can also be learned frequencies, that execute the changed lines.
 """
 
 import argparse
-import json
-import os
 import random
-import shutil
-import subprocess
 import sys
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
-TESTS = Path(__file__).parents[1]
-# Tests that take long and search for mistakes of other kinds.
-SLOW = ("numpy/test_faults.py", "core/test_config_fuzz.py")
-# The tests of files and folders whose tests are named otherwise.
-TESTS_OF = {
-    **dict.fromkeys(("reference", "alignment", "functions"), "rotation"),
-    **dict.fromkeys(("exact_phases", "numba_sincos"), "angles"),
-    **dict.fromkeys(("libraries", "checks"), "kernels"),
-    **dict.fromkeys(("plan", "signature"), "plans"),
-    **dict.fromkeys(("params_json", "megatron_args"), "formats"),
-    "comparison": "compare",
-    "configs": "config",
-    "explanation": "explain",
-    "gguf_metadata": "writers",
-    "identification": "identify",
-    "sections": "axes",
-    "spectrum": "embedding",
-}
+import mutation
+from generated_mutants import SOURCE, tests_for
 
 # By file, each mutant: its name, the text that stands there exactly once, and what it becomes.
 MUTANTS_BY_FILE = r"""
@@ -274,43 +249,15 @@ def mutants_of(text):
 MUTANTS = mutants_of(MUTANTS_BY_FILE)
 
 
-def suite(files):
-    """The tests of changed files, by name or else by folder; and the others."""
-    own = set()
-    for file in files:
-        names = [part.strip("_") for part in reversed(Path(file).with_suffix("").parts)]
-        paths = [TESTS / "core" / f"test_{TESTS_OF.get(name, name)}.py" for name in names]
-        own.update([path for path in paths if path.exists()][:1])
-    every = {file for folder in ("core", "numpy") for file in TESTS.glob(f"{folder}/test_*.py")}
-    return sorted(own), sorted(every - own - {TESTS / file for file in SLOW})
-
-
-def outcome(package_parent, tests):
-    """Run tests on NumPy with the package of a folder: pytest's exit code, its last line, and the tests that failed."""
-    environment = {**os.environ, "PYTHONPATH": str(package_parent)}
-    options = ["-x", "-q", "--xp=numpy", "--xp=strict", "-o", f"cache_dir={package_parent}/cache"]
-    command = [sys.executable, "-P", "-m", "pytest", *options, *map(str, tests)]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=package_parent)
-    file = Path(package_parent, "cache/v/cache/lastfailed")
-    failed = {str(TESTS.parent / name) for name in json.loads(file.read_text())} if file.exists() else set()
-    return run.returncode, (run.stdout.strip().splitlines() or [run.stderr])[-1], failed
-
-
-def result(source, name):
-    """Whether a mutant is caught, the line that says so, and the tests that failed."""
-    with tempfile.TemporaryDirectory() as folder:
-        package = shutil.copytree(source, Path(folder, "rope_xp"))
-        for file, old, new in MUTANTS[name]:
-            text = (package / file).read_text()
-            if text.count(old) != 1:
-                return False, f"{name}: {old!r} must stand once in {file}; it stands {text.count(old)} times", set()
-            (package / file).write_text(text.replace(old, new))
-        own, others = suite([file for file, *_ in MUTANTS[name]])
-        code, last, failed = outcome(folder, own)
-        if code == 0:
-            code, last, failed = outcome(folder, others)
-    caught = code == 1 and " failed" in last
-    return caught, f"{'ok' if caught else 'UNNOTICED':10}{name:46}{last}", failed
+def planted(name):
+    """A mutant as `mutation.Bench` takes it."""
+    texts = {}
+    for file, before, after in MUTANTS[name]:
+        text = texts.get(file, (SOURCE / file).read_text())
+        if text.count(before) != 1:
+            sys.exit(f"{name}: {before!r} must stand once in {file}; it stands {text.count(before)} times")
+        texts[file] = text.replace(before, after)
+    return {"name": name, "texts": texts}
 
 
 def main():
@@ -318,27 +265,22 @@ def main():
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants to test; by default all")
     parser.add_argument("--sample", type=int, help="test only so many of them, drawn at random")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, default=mutation.FOLDER, help="for what is measured")
     asked = parser.parse_args()
     if unknown := set(asked.names) - set(MUTANTS):
         parser.error(f"NAME must be a key of MUTANTS; got {', '.join(sorted(unknown))}")
     names = asked.names or list(MUTANTS)
+    mutants = [planted(name) for name in names]
     if asked.sample is not None:
-        names = random.Random(asked.seed).sample(names, min(asked.sample, len(names)))
-    source = Path(find_spec("rope_xp").origin).parent
-    unnoticed, noticed_by = 0, set()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for caught, line, failed in pool.map(partial(result, source), names):
-            print(line, flush=True)
-            unnoticed += not caught
-            noticed_by |= failed
+        mutants = random.Random(asked.seed).sample(mutants, min(asked.sample, len(mutants)))
+    mutation.prepare()
+    bench = mutation.Bench(SOURCE, asked.folder)
+    files = {file for mutant in mutants for file in mutant["texts"]}
+    lines = bench.measure(tests_for("", files if len(mutants) < len(MUTANTS) else None))
+    results = bench.test(mutants, lines, budget=300.0)
+    unnoticed = [each["name"] for each in results if each["outcome"] == "survived"]
     if unnoticed:
-        sys.exit(f"{unnoticed} of {len(names)} mutants went unnoticed")
-    with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(source, Path(folder, "rope_xp"))
-        code, last, _ = outcome(folder, sorted(noticed_by))
-    print(f"without a mistake: {last}")
-    if code:
-        sys.exit("the tests that fail with a mistake must pass without one")
+        sys.exit(f"{len(unnoticed)} of {len(mutants)} mutants went unnoticed: {', '.join(unnoticed)}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,185 @@
+"""identify gives back what a function was made of: random values, spans, offsets, dtypes and shapes, by the oracle."""
+
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rope_xp import LinearScaling, RotaryEmbedding, Sections, identify
+from rope_xp.identification.joined import identify_axes
+
+WIDTH = 16
+LAYOUTS = ["half", "interleaved", "interleaved_to_half"]
+SHAPES = ["seq dim", "seq heads dim", "heads seq dim", "batch heads seq dim", "batch seq heads dim"]
+bases = st.integers(11, 999).flatmap(lambda digits: st.integers(1, 4).map(lambda power: float(digits * 10**power)))
+factors = st.integers(3, 64).map(lambda n: n / 2)
+
+
+def frequencies(base, width):
+    return np.asarray([float(w) for w in oracle.geometric(base, width)])
+
+
+def function(w, layout, span, *, offset=0, factor=1.0, reverse=False, dtype="float64", shape="seq dim"):
+    """The oracle on some channels, in the words of `identify`."""
+    axes = shape.split()
+    seq = axes.index("seq")
+
+    def fn(x, positions):
+        angles = (np.asarray(positions, np.float64)[..., None] + offset) * w
+        if angles.ndim == 3 and "batch" not in axes:
+            raise ValueError("no batch")
+        # The table's axes: batch first, if positions have it, then those between the tokens and the channels.
+        angles = angles.reshape(*angles.shape[:-2], *[1] * (seq - (angles.ndim - 2)), *angles.shape[-2:])
+        for _ in axes[seq + 1 : -1]:
+            angles = angles[..., None, :]
+        if x.ndim != len(axes):
+            raise ValueError(f"x must be {shape}")
+        result = np.array(x, np.float64)
+        part = factor * oracle.rotate(result[..., span], angles, layout.partition("_")[0], inverse=reverse)
+        if layout == "interleaved_to_half":
+            part = np.concatenate([part[..., ::2], part[..., 1::2]], axis=-1)
+        result[..., span] = part
+        return result.astype(dtype)
+
+    return fn
+
+
+@settings(max_examples=20)
+@given(
+    bases,
+    st.sampled_from(LAYOUTS),
+    st.sampled_from([(0, 16), (0, 8), (0, 12), (4, 12), (8, 8), (10, 6)]),
+    st.sampled_from(["none", "linear", "ntk"]),
+    factors,
+    st.sampled_from([1.0, 1.25, 0.7071]),
+    st.booleans(),
+    st.integers(-3, 900),
+    st.sampled_from(SHAPES),
+    st.sampled_from(["float64", "float32"]),
+)
+def test_what_is_made_is_identified(base, layout, ends, rule, factor, magnitude, reverse, offset, shape, dtype):
+    first, rotary_dim = ends
+    scaling, w = None, frequencies(base, rotary_dim)
+    if rule == "linear":
+        scaling, w, magnitude = LinearScaling(factor=factor), w / factor, 1.0
+    elif rule == "ntk":
+        # The same frequencies as those of a larger base, which is what is found.
+        base *= factor
+        w = frequencies(base, rotary_dim)
+    options = {"offset": offset, "factor": magnitude, "reverse": reverse, "dtype": dtype, "shape": shape}
+    span = slice(first, first + rotary_dim)
+    found = identify(function(w, layout, span, **options), WIDTH, shape=shape)
+    given_channels = {"rotary_dim": rotary_dim, "first_channel": first}
+    expected = RotaryEmbedding(
+        head_dim=WIDTH,
+        layout=layout,
+        base=base,
+        scaling=scaling,
+        reverse=reverse,
+        attention_factor=magnitude,
+        **given_channels,
+    )
+    assert found.rope == expected
+    assert (found.offset, found.direction, found.shape) == (offset, -1 if reverse else 1, shape)
+    assert found.magnitude == pytest.approx(magnitude, rel=1e-6)
+    assert (found.is_rotation, found.relative, found.stateful, found.axis) == (True, True, False, "seq")
+    assert (found.precision, found.longest, found.confidence) == ("exact", 2**20, 1.0)
+    assert (found.library, found.dtype) == ("numpy", dtype)
+    assert found.kept == tuple(channel for channel in range(WIDTH) if not first <= channel < first + rotary_dim)
+    count = rotary_dim // 2
+    if layout == "half":
+        pairs = tuple((first + j, first + j + count) for j in range(count))
+    else:
+        pairs = tuple((first + 2 * j, first + 2 * j + 1) for j in range(count))
+    assert found.pairs == pairs
+    assert found.inv_freq == pytest.approx(-w if reverse else w, rel=1e-9)
+    text = " ".join(str(found).split())
+    assert f"called with x of ({shape}), numpy, results in {dtype}" in text
+    assert f"offset {offset} " in text and "state none found" in text and "relative scores yes" in text
+    assert (f", with positions {'+-'[offset < 0]} {abs(offset)}." in text) == (offset != 0)
+
+
+@settings(max_examples=15)
+@given(st.lists(st.floats(1e-4, 3.0), min_size=8, max_size=8), st.permutations(range(WIDTH)), st.booleans())
+def test_any_frequencies_and_any_pairs_are_given_as_numbers(values, order, is_permuted):
+    """Channels in any order are no layout; frequencies of no rule are numbers."""
+    w = np.asarray(values)
+    channels = np.asarray(order if is_permuted else range(WIDTH))
+    turn = function(w, "half", slice(None))
+
+    def fn(x, positions):
+        result = np.empty_like(x, dtype=np.float64)
+        result[..., channels] = turn(np.asarray(x)[..., channels], positions)
+        return result
+
+    found = identify(fn, WIDTH, shape="seq dim")
+    assert found.is_rotation and found.relative and found.precision == "exact" and found.offset == 0
+    pairs = {frozenset(pair): value for pair, value in zip(found.pairs, found.inv_freq)}
+    assert len(pairs) == 8
+    for j in range(8):
+        assert abs(pairs[frozenset((int(channels[j]), int(channels[j + 8])))]) == pytest.approx(values[j], rel=1e-9)
+    if not is_permuted:
+        assert found.rope.layout == "half"
+        assert found.rope.inv_freq == pytest.approx(values, rel=1e-9)
+
+
+@settings(max_examples=8)
+@given(st.integers(0, 10**6), st.sampled_from(["stretch", "shear", "mixed", "constant"]))
+def test_what_is_no_rotation_is_not_called_one(seed, kind):
+    """A map that stretches one channel, one that shears, a dense one, and one that no position changes."""
+    rng = np.random.default_rng(seed)
+    turn, matrix = function(frequencies(10_000.0, WIDTH), "half", slice(None)), np.eye(WIDTH)
+    one, other = rng.choice(WIDTH, 2, replace=False)
+    if kind == "stretch":
+        matrix[one, one] = 1.5
+    elif kind == "shear":
+        matrix[one, other] = 0.5
+    elif kind == "mixed":
+        matrix = rng.standard_normal((WIDTH, WIDTH))
+    found = identify(lambda x, p: x @ matrix if kind == "constant" else turn(x, p) @ matrix, WIDTH, shape="seq dim")
+    assert found.rope is None and found.confidence == 0.0 and found.reasons
+    assert not found.is_rotation
+    assert "The function is not a rotation." in str(found) or "cannot be identified" in str(found)
+
+
+@settings(max_examples=10)
+@given(
+    st.sampled_from([(8, 8), (4, 6, 6), (2, 8, 6)]),
+    st.sampled_from(["chunked", "round_robin"]),
+    st.sampled_from(["half", "interleaved"]),
+    st.sampled_from([0, 4]),
+    st.sampled_from([1.0, 1.25]),
+)
+def test_several_axes_are_identified_by_each_alone(sizes, order, layout, first, magnitude):
+    """As `rope_xp.huggingface` does with modules of several position axes."""
+    rope = RotaryEmbedding(
+        head_dim=first + sum(sizes) * 2,
+        first_channel=first,
+        layout=layout,
+        base=5000.0,
+        sections=Sections(sizes, order=order),
+        attention_factor=magnitude,
+    )
+    rows, span = np.asarray(rope.inv_freq), slice(first, None)
+
+    def fn(x, positions):
+        angles = sum(np.asarray(p, np.float64)[:, None] * row for p, row in zip(positions, rows))
+        result = np.array(x, np.float64)
+        result[..., span] = magnitude * oracle.rotate(result[..., span], angles, layout)
+        return result
+
+    found = identify_axes(fn, rope.head_dim, len(sizes), shape="seq dim")
+    assert found.rope.layout == layout and found.rope.first_channel == first
+    assert np.asarray(found.rope.inv_freq) == pytest.approx(rows, rel=1e-9)
+    assert found.rope.attention_factor == pytest.approx(magnitude) and found.rope.axes == len(sizes)
+    assert identify_axes(lambda x, p: fn(x, [p[0]] * len(sizes)), rope.head_dim, 1, shape="seq dim").rope.axes == 1
+
+
+@pytest.mark.parametrize("scale", [1.0, 1.001, 1.5, -1.0, 0.0])
+def test_channels_that_are_multiplied_are_not_kept(scale):
+    turn, factors = function(frequencies(100.0, 8), "half", slice(0, 8)), np.ones(WIDTH)
+    factors[12] = scale
+    found = identify(lambda x, p: turn(x, p) * factors, WIDTH, shape="seq dim")
+    assert (found.rope is not None) == (scale == 1.0)
+    assert (12 in found.kept) == (scale == 1.0)

@@ -1,0 +1,234 @@
+"""What is read from random files and arguments of engines is what the engines compute from them, by their formulas."""
+
+import json
+
+import engines
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rope_xp import Llama3Scaling, ProportionalScaling, from_config
+
+WIDTH = 32
+ARCHITECTURES = ["llama", "qwen2", "deepseek2", "mistral3", "phi3"]
+FLOAT32 = 2.0**-20
+
+
+def f32(number):
+    return float(np.float32(number))
+
+
+def assert_is(rope, computed, rel=FLOAT32):
+    """A value by its frequencies, the factor of its tables and that of the softmax."""
+    assert rope.inv_freq == pytest.approx(computed[0], rel=rel)
+    assert (rope.attention_factor, rope.softmax_scale) == pytest.approx(computed[1:], rel=rel)
+
+
+def words(rope):
+    return " | ".join(rope._provenance.remarks)
+
+
+@st.composite
+def files(draw):
+    """The metadata of a GGUF file: a rule with its numbers, and the length for which it is read."""
+    name = draw(st.sampled_from(ARCHITECTURES))
+    original, factor = draw(st.integers(256, 9999)), draw(st.integers(2, 40)) * draw(st.sampled_from([1.0, 0.75]))
+    found = {"general.architecture": name, f"{name}.attention.head_count": 4, f"{name}.embedding_length": 4 * WIDTH}
+    found[f"{name}.rope.dimension_count"] = WIDTH
+    if name != "deepseek2":
+        found[f"{name}.attention.key_length"] = WIDTH
+    found[f"{name}.rope.freq_base"] = f32(draw(st.floats(100.0, 1e6)))
+    found[f"{name}.context_length"] = int(original * factor)
+    rules = ["none", "linear", "yarn", "yarn", "longrope", "factors"]
+    # With latent attention, the factor of linear scaling would multiply the softmax scale, which is refused.
+    rule = draw(st.sampled_from([each for each in rules if each != "linear" or name != "deepseek2"]))
+    scaling = f"{name}.rope.scaling"
+    if rule in ("none", "linear"):
+        found[f"{scaling}.type"] = rule
+    if rule in ("linear", "yarn"):
+        found[f"{scaling}.factor"] = f32(factor)
+    if rule == "yarn":
+        found[f"{scaling}.type"] = rule
+        found[f"{scaling}.original_context_length"] = original
+        if draw(st.booleans()) and name == "deepseek2":
+            found[f"{scaling}.yarn_log_multiplier"] = f32(draw(st.floats(0.02, 0.15)))
+        elif draw(st.booleans()) and name != "deepseek2":
+            found[f"{scaling}.attn_factor"] = f32(draw(st.floats(0.6, 1.5)))
+    if rule == "longrope" and name == "phi3":
+        found[f"{scaling}.original_context_length"] = original
+        for each in ("long", "short"):
+            ends = draw(st.tuples(st.floats(1.0, 2.0), st.floats(2.0, 20.0)))
+            found[f"rope_factors_{each}.weight"] = [f32(v) for v in np.linspace(*ends, WIDTH // 2)]
+        found[f"{scaling}.attn_factor"] = f32(draw(st.floats(1.0, 1.5)))
+    if rule == "factors" and name == "llama":
+        found["rope_freqs.weight"] = [f32(draw(st.floats(1.0, 9.0))) for _ in range(WIDTH // 2)]
+    return found, draw(st.sampled_from([original, original + 1, int(original * factor)]))
+
+
+@given(files())
+def test_metadata_of_gguf_files_mean_what_llama_cpp_computes(file):
+    metadata, length = file
+    name = metadata["general.architecture"]
+    rope = from_config(metadata, seq_len=length if "rope_factors_long.weight" in metadata else None)
+    assert_is(rope, engines.ggml(metadata, (1, 0, 0, 0), length))
+    assert rope.rotary_dim == WIDTH
+    if name != "deepseek2":
+        assert rope.layout == ("half" if name in ("qwen2", "phi3") else "interleaved")
+
+
+@given(st.floats(1.0, 40.0), st.sampled_from([1.0, 4.0]), st.floats(0.0, 3e-7), st.booleans(), st.floats(1e4, 1e6))
+def test_factors_of_published_rules_are_named(factor, high, noise, is_llama, base):
+    """Llama 3's divisors, and those that leave pairs unrotated, with errors of float32."""
+    freqs = [base ** (-2 * j / WIDTH) for j in range(WIDTH // 2)]
+    if is_llama:
+        wanted = Llama3Scaling(
+            factor=f32(factor), low_freq_factor=1.0, high_freq_factor=high, original_max_position_embeddings=8192
+        )
+        divisors = [w / v for w, v in zip(freqs, engines.llama3(freqs, f32(factor), 1.0, high, 8192))]
+    else:
+        wanted = ProportionalScaling(partial_rotary_factor=0.25, factor=f32(factor))
+        divisors = [f32(factor)] * (WIDTH // 8) + [1e30] * (3 * WIDTH // 8)
+    metadata = {
+        "general.architecture": "llama",
+        "llama.attention.head_count": 4,
+        "llama.embedding_length": 4 * WIDTH,
+        "llama.rope.dimension_count": WIDTH,
+        "llama.rope.freq_base": f32(base),
+        "rope_freqs.weight": [f32(each * (1.0 + noise * (-1) ** j)) for j, each in enumerate(divisors)],
+    }
+    rope = from_config(metadata)
+    assert rope.inv_freq == pytest.approx(
+        [w / d if d < 1e30 else 0.0 for w, d in zip(freqs, divisors)], rel=1e-6, abs=1e-25
+    )
+    if noise == 0.0:
+        assert type(rope.scaling) is type(wanted)
+        assert f"rope_freqs.weight has the factors of {rope.scaling.describe()}" in words(rope)
+
+
+FILE = {
+    "general.architecture": "qwen2",
+    "qwen2.attention.key_length": WIDTH,
+    "qwen2.attention.head_count": 4,
+    "qwen2.embedding_length": 4 * WIDTH,
+    "qwen2.rope.dimension_count": WIDTH,
+    "qwen2.rope.freq_base": 1_000_000.0,
+    "qwen2.context_length": 4096,
+}
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "--rope-freq-base": st.integers(1000, 10**7),
+            "--rope-scale": st.integers(2, 16),
+            "--yarn-orig-ctx": st.sampled_from([1024, 4096]),
+            "--yarn-beta-fast": st.sampled_from([16, 40]),
+            "--yarn-beta-slow": st.sampled_from([1, 2]),
+        },
+    ),
+    st.sampled_from([None, "none", "linear", "yarn"]),
+    st.booleans(),
+    st.sampled_from([None, 0.0, 1.0, -1.0]),
+    st.sampled_from([None, -1.0, 1.0, 0.5]),
+)
+def test_arguments_of_llama_cpp(flags, kind, is_yarn_in_file, mix, attention):
+    """`--yarn-ext-factor` decides whether the rule is YaRN; `--yarn-attn-factor` changes nothing with YaRN."""
+    file = dict(FILE)
+    if is_yarn_in_file:
+        rule = {"type": "yarn", "factor": 4.0, "original_context_length": 2048}
+        file |= {f"qwen2.rope.scaling.{key}": value for key, value in rule.items()}
+    given_kind = kind or file.get("qwen2.rope.scaling.type", "linear")
+    effective = given_kind if mix in (None, -1.0) else "yarn" if mix == 1.0 else given_kind.replace("yarn", "linear")
+    arguments = [text for flag, value in flags.items() for text in (flag, str(value))]
+    arguments += ["--rope-scaling", kind] if kind else []
+    more = ["--yarn-ext-factor", str(mix)] if mix is not None else []
+    more += ["--yarn-attn-factor", str(attention)] if attention is not None else []
+    if attention == 0.5 and effective != "yarn":
+        with pytest.raises(ValueError, match=r"--yarn-attn-factor of flags must be 1 without YaRN.*got 0.5"):
+            from_config(file, flags=["llama-server", *arguments, *more])
+        return
+    rope = from_config(file, flags=["llama-server", *arguments, *more])
+    metadata = engines.with_flags("qwen2", file, arguments)
+    metadata["qwen2.rope.scaling.type"] = effective
+    metadata.setdefault("qwen2.rope.scaling.original_context_length", 4096)
+    assert_is(rope, engines.ggml(metadata, (1, 0, 0, 0)))
+    assert ("--yarn-attn-factor 0.5 changes nothing" in words(rope)) == (attention == 0.5)
+
+
+LLAMA = {"model_type": "llama", "hidden_size": 256, "num_attention_heads": 8, "rope_theta": 500_000.0}
+LLAMA |= {"max_position_embeddings": 8192}
+LATENT = {"model_type": "deepseek_v3", "hidden_size": 256, "num_attention_heads": 8, "rope_theta": 1e4}
+LATENT |= {"qk_rope_head_dim": WIDTH, "qk_nope_head_dim": 8, "max_position_embeddings": 16_384}
+
+
+@given(
+    st.sampled_from(["sglang", "vllm"]),
+    st.booleans(),
+    st.floats(1.5, 40.0),
+    st.sampled_from([1024, 8192]),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "attn_factor": st.floats(0.5, 2.0),
+            "mscale": st.floats(0.3, 1.5),
+            "mscale_all_dim": st.floats(0.3, 1.5),
+        },
+    ),
+    st.tuples(st.sampled_from([32, 20]), st.sampled_from([1, 2])),
+)
+def test_yarn_of_servers(engine, is_latent, factor, original, numbers, betas):
+    """SGLang multiplies by `attn_factor`; for latent attention, both engines take two mscales, as DeepSeek does."""
+    block = {"rope_type": "yarn", "rope_theta": 1e5, "factor": factor, "original_max_position_embeddings": original}
+    block |= {"beta_fast": betas[0], "beta_slow": betas[1], **numbers}
+    if engine == "vllm":  # 0.33 reads attention_factor in its place
+        block.pop("attn_factor", None)
+    if is_latent:
+        block |= {"mscale": numbers.get("mscale", 1.0), "mscale_all_dim": numbers.get("mscale_all_dim", 1.0)}
+        block.pop("attn_factor", None)
+    elif engine == "sglang":
+        block = {key: value for key, value in block.items() if "mscale" not in key} | {
+            "attn_factor": numbers.get("attn_factor", 1.0)
+        }
+    flag = {"sglang": "--json-model-override-args", "vllm": "--hf-overrides"}[engine]
+    arguments = [flag, json.dumps({"rope_parameters": block})]
+    rope = from_config(LATENT if is_latent else LLAMA, flags=[engine, *arguments])
+    if engine == "sglang":
+        computed = engines.served(arguments, WIDTH, is_latent, 0)
+    else:
+        computed = engines.vllm(arguments, WIDTH, is_latent, 0)
+    assert_is(rope, computed, rel=1e-12)
+
+
+@given(
+    st.sampled_from(["su", "longrope", "mrope", "linear", "default"]),
+    st.sampled_from(["type", "rope_type"]),
+    st.booleans(),
+)
+def test_old_names_of_rules_are_read_by_vllm_too(rule, key, nested):
+    """vLLM completes the block of a file with the keys beside it."""
+    block = {key: rule, "factor": 2.0} if rule == "linear" else {key: rule}
+    if rule in ("su", "longrope"):
+        block |= {"short_factor": [1.0] * (WIDTH // 2), "long_factor": [2.0] * (WIDTH // 2)}
+    config = {
+        "model_type": "phi3",
+        "hidden_size": 256,
+        "num_attention_heads": 8,
+        "rope_theta": 1e4,
+        "rope_scaling": block,
+    }
+    config |= {"max_position_embeddings": 8192, "original_max_position_embeddings": 4096}
+    if rule == "mrope":
+        config["model_type"], block["mrope_section"] = "qwen2_vl", [4, 6, 6]
+        del config["original_max_position_embeddings"]
+    overrides = json.dumps({"rope_theta": 5e4})
+    rope = from_config(
+        config, flags=["vllm", "--hf-overrides", overrides], seq_len=5000 if "factor" in str(block) else None
+    )
+    divisor = 2.0 if rule in ("su", "longrope", "linear") else 1.0
+    wanted = [w / divisor for w in engines.progression(1e4, WIDTH)]
+    first = rope.inv_freq if rope.axes == 1 else [sum(column) for column in zip(*rope.inv_freq)]
+    found = [w / first[0] for w in first]
+    assert first[0] == pytest.approx(1 / divisor) and len(first) == len(wanted)
+    assert found[1] ** (WIDTH // 2) == pytest.approx(1 / rope.base, rel=1e-9)
