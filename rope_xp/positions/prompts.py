@@ -19,6 +19,11 @@ from rope_xp.types import Array
 TEXT, IMAGE, VIDEO, AUDIO = range(4)
 GRID_NAMES = {IMAGE: "image_grids", VIDEO: "video_grids"}
 
+# What callers pass, on the host: token types, masks and grids as processors return them; times of a video; runs.
+Rows: TypeAlias = Sequence[int] | Sequence[Sequence[int]] | NDArray[np.integer | np.bool]
+Times: TypeAlias = Sequence[float] | NDArray[np.integer | np.floating]
+Run: TypeAlias = int | tuple[int | Times, int, int]
+
 Integers: TypeAlias = NDArray[np.int64]
 Numbers: TypeAlias = NDArray[Any]  # int64 or float64; times of videos also float32
 # Times, height and width in tokens. Times are the number of time steps, or an array of their positions.
@@ -48,7 +53,7 @@ class PromptPositions(NamedTuple):
 
 
 @public("prompt")
-def prompt(runs: Sequence[Any], *, like: Array | None = None) -> PromptPositions:
+def prompt(runs: Sequence[Run], *, like: Array | None = None) -> PromptPositions:
     """Positions of a prompt that is given as a sequence of runs.
 
     Parameters
@@ -101,7 +106,7 @@ def prompt(runs: Sequence[Any], *, like: Array | None = None) -> PromptPositions
     return _result(*_positions_of_runs(checked), "float32" if has_floats else "int32", like)
 
 
-def _checked_run(run: Any) -> int | TimedGrid:
+def _checked_run(run: Run) -> int | TimedGrid:
     if checks.is_int(run):
         return checks.count("a run of text", run)
     if not isinstance(run, Sequence) or len(run) != 3:
