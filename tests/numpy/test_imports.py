@@ -53,11 +53,11 @@ MAY_NAME = """
 array_api_compat arrays/libraries
 numba kernels/numba_kernel kernels/numba_jobs kernels/numba_pairs kernels/numba_sincos
 llvmlite kernels/numba_jobs kernels/numba_pairs
-torch torch kernels/autograd kernels/cuda huggingface/__init__ huggingface/guard huggingface/contexts
-torch huggingface/rotary huggingface/same_tables huggingface/apply huggingface/gptj
-torch huggingface/reading_models huggingface/meta_models huggingface/probing
+torch torch kernels/autograd kernels/cuda huggingface/__init__ huggingface/guard
+torch huggingface/rotary huggingface/same_tables huggingface/apply huggingface/rewrite
+torch huggingface/reading_models huggingface/probing
 triton kernels/cuda kernels/cuda_kernel
-transformers huggingface/__init__ huggingface/reading_models huggingface/meta_models
+transformers huggingface/__init__ huggingface/reading_models huggingface/rotary
 jax flax kernels/xla
 flax flax
 onnx onnx
