@@ -10,20 +10,24 @@ from collections.abc import Iterable, Mapping
 from math import pi
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
 from rope_xp.arrays import checks
 from rope_xp.embedding import RotaryEmbedding
-from rope_xp.errors import public, wrong_type, wrong_value
+from rope_xp.errors import missing_package, public, wrong_type, wrong_value
 from rope_xp.identification.maps import frequencies_of
 from rope_xp.identification.phases import COARSE_BITS
 from rope_xp.identification.rules import rounded_to
 from rope_xp.spectrum import is_scaled, lengths_of
 from rope_xp.types import Values
+
+try:
+    import matplotlib.pyplot as plt
+    from matplotlib.axes import Axes
+    from matplotlib.patches import Circle
+except ImportError as error:
+    raise missing_package(__name__, "matplotlib", "plot", error) from None
 
 Ropes = RotaryEmbedding | Mapping[str, RotaryEmbedding]
 

@@ -21,18 +21,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
-from rope_xp.errors import public, wrong_type, wrong_value
+from rope_xp.errors import missing_package, public, wrong_type, wrong_value
 
 try:
     import torch
     import transformers
     from torch._subclasses import FakeTensor
     from torch.nn import Module
-except ImportError as missing:
-    raise ImportError(
-        "rope_xp.huggingface: torch and transformers must be installed (pip install 'rope-xp[huggingface]'); "
-        f"got {missing}"
-    ) from None
+except ImportError as error:
+    raise missing_package(__name__, "torch and transformers", "huggingface", error) from None
 if int(transformers.__version__.partition(".")[0]) < 5:
     raise ImportError(f"rope_xp.huggingface: transformers must be 5 or newer; got {transformers.__version__}")
 

@@ -7,8 +7,10 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import bad_input
 import pytest
 
 import rope_xp
@@ -117,6 +119,27 @@ def test_contributing_has_the_map_of_modules():
     rows = re.findall(r"^\| `rope_xp/([\w/]+?)(?:/|\.py)` \|", text, flags=re.MULTILINE)
     assert sorted(rows) == sorted(LAYER_OF)
     assert [LAYER_OF[row] for row in rows] == sorted(LAYER_OF.values())
+
+
+# Modules that need a package, and the extra of pyproject.toml that brings it.
+NEEDS = {
+    "flax": ("flax", "jax and flax"),
+    "huggingface": ("transformers", "torch and transformers"),
+    "onnx": ("onnx", "onnx"),
+    "plot": ("matplotlib", "matplotlib"),
+    "torch": ("torch", "torch"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", NEEDS)
+def test_a_module_without_its_package_names_the_extra(module):
+    package, packages = NEEDS[module]
+    said = bad_input.import_error(f"rope_xp.{module}", f"import sys; sys.modules[{package!r}] = None")
+    assert said.startswith(f"rope_xp.{module}: {packages} must be installed (pip install 'rope-xp[{module}]'); got ")
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    assert any(requirement.startswith(package) for requirement in extras[module])
 
 
 def test_public_names():
