@@ -182,7 +182,7 @@ def unpatch(model: Model) -> Model:
 def patched(model: Model) -> Iterator[Model]:
     """Patch a model for the duration of a ``with`` block, and unpatch it afterwards, also after an error.
 
-    A model that was unpatched inside the block stays unpatched.
+    A model that was unpatched inside the block stays unpatched. Errors are those of `patch` and `unpatch`.
 
     Parameters
     ----------
@@ -192,11 +192,6 @@ def patched(model: Model) -> Iterator[Model]:
     ------
     torch.nn.Module
         `model` itself.
-
-    Raises
-    ------
-    TypeError, ValueError
-        See `patch` and `unpatch`.
 
     Examples
     --------

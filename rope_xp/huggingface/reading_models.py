@@ -8,7 +8,7 @@ import importlib
 import inspect
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from itertools import product, takewhile
 from types import ModuleType
@@ -34,6 +34,7 @@ from rope_xp.huggingface.probing import (
     calls_apply_function,
     takes_tables,
 )
+from rope_xp.huggingface.rotary import nested_layer_types
 from rope_xp.huggingface.same_tables import is_rotary, is_rotary_class
 from rope_xp.identification.joined import identify_axes
 
@@ -114,7 +115,7 @@ def from_transformers(
         with float32_on_cpu():
             return _identified(_part_of(_config_of(config), part), layer_type, length)
     except (TypeError, ValueError, OSError) as error:
-        text = str(error).replace("from_config:", "from_transformers:")
+        text = str(error)
         kinds = (TypeError, ValueError, FileNotFoundError, PermissionError, OSError)
         kind = next(kind for kind in kinds if isinstance(error, kind))
         raise kind(text if len(text) < 1_000 else f"{text[:990]} ...") from error
@@ -162,7 +163,7 @@ def _identified(config: PreTrainedConfig, layer_type: str | None, seq_len: int |
         pairs = pairs_of(config)
     except ValueError as error:
         raise wrong_value(f"transformers must build a model with a rotary module; got {error}") from error
-    labels = _layer_types(config)
+    labels: list[str | None] = [*nested_layer_types(config)] or [None]
     if layer_type is not None:
         if layer_type not in [*labels, *(getattr(config, "layer_types", None) or ())]:
             known = ", ".join(repr(each) for each in labels if each) or "None"
@@ -180,12 +181,6 @@ def _identified(config: PreTrainedConfig, layer_type: str | None, seq_len: int |
     if any(value != values[0] for value in values[1:]):
         raise wrong_value(f"layer_type must be one of {', '.join(map(repr, found))}, which differ; got None")
     return values[0]
-
-
-def _layer_types(config: PreTrainedConfig) -> list[str | None]:
-    """The layer types that have rotary parameters of their own; [None] if there are none."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    return [label for label, value in parameters.items() if isinstance(value, Mapping)] or [None]
 
 
 def _of_layers(

@@ -128,7 +128,9 @@ class Rotary(ReadOnlyAttributes, metaclass=PatchedType):
         self.formats: dict[str | None, TableFormat] = {}
         self._compat: Literal["transformers"] | None = compat
         self._originals = (original,)  # in a tuple, so that PyTorch does not make it a submodule
-        self._ropes = {layer_type: self._rope(layer_type) for layer_type in _layer_types(original)}
+        nested = nested_layer_types(self.config)
+        own = [layer_type for layer_type in nested if layer_type in getattr(original, "layer_types", nested)]
+        self._ropes: dict[str | None, RotaryEmbedding] = {each: self._rope(each) for each in own or [None]}
         self._find_positions = POSITION_FUNCTIONS.get(type(original).__name__)
         has_axes = next(iter(self._ropes.values())).axes > 1
         self._axes_come_last = has_axes and bool(AXES_LAST_NAME.search(type(original).__name__))
@@ -255,11 +257,9 @@ def _is_equal(loaded: Tensor, initial: Tensor) -> bool:
     return equal_before_casts(loaded, initial, DEVICE_ROUNDING * initial.abs())
 
 
-def _layer_types(original: Any) -> list[str | None]:
-    """The layer types of a module that have rotary parameters of their own; [None] if there are none."""
-    parameters = getattr(original.config, "rope_parameters", None) or {}
-    nested = [layer_type for layer_type, value in parameters.items() if isinstance(value, Mapping)]
-    return [layer_type for layer_type in nested if layer_type in getattr(original, "layer_types", nested)] or [None]
+def nested_layer_types(config: PreTrainedConfig) -> list[str]:
+    """The layer types that have rotary parameters of their own."""
+    return [name for name, value in _rope_parameters(config, None).items() if isinstance(value, Mapping)]
 
 
 def _rope_parameters(config: PreTrainedConfig, layer_type: str | None) -> Config:

@@ -1,9 +1,4 @@
-"""Positions in prompts of text, images and videos: time, row and column of every token.
-
-A prompt is a sequence of runs. The positions of a run of text increase by one on all axes. A run of image or video
-tokens is a grid. Its positions are the time, row and column of each cell. Each run starts one after the highest
-position, on any axis, of the run before it. `prompt` implements this rule.
-"""
+"""Positions in prompts of text, images and videos: time, row and column of every token."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -55,6 +50,9 @@ class PromptPositions(NamedTuple):
 @public("prompt")
 def prompt(runs: Sequence[Run], *, like: Array | None = None) -> PromptPositions:
     """Positions of a prompt that is given as a sequence of runs.
+
+    The positions of a run of text increase by one on all axes. Those of a grid are the time, row and column of each
+    cell. Each run starts one after the highest position, on any axis, of the run before it.
 
     Parameters
     ----------
