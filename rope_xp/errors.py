@@ -38,6 +38,12 @@ def wrong_type(text: str) -> TypeError:
     return wrong(TypeError, text)
 
 
+def missing_package(module: str, packages: str, extra: str, error: ImportError) -> ImportError:
+    """The error of a module that is imported without packages that an extra of rope_xp brings."""
+    text = f"{module}: {packages} must be installed (pip install 'rope-xp[{extra}]'); got {error}"
+    return type(error)(text, name=error.name)
+
+
 def wrong(kind: type[Error], text: str) -> Error:
     """An error of another kind."""
     frame = None if is_compiling() else sys._getframe(1)

@@ -2,11 +2,15 @@
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
-import jax
-import jax.numpy as jnp
-from flax import nnx
-
+from rope_xp.errors import missing_package
 from rope_xp.modules import RotaryModule
+
+try:
+    import jax
+    import jax.numpy as jnp
+    from flax import nnx
+except ImportError as error:
+    raise missing_package(__name__, "jax and flax", "flax", error) from None
 
 
 class RotaryEmbedding(RotaryModule, nnx.Module):

@@ -37,14 +37,15 @@ class RotaryModule:
             Whether the frequencies of all position axes are a parameter. If `inv_freq` is an array of a library other
             than NumPy, they always are a parameter, and that array has its initial numbers.
         **options
-            Arguments of `rope_xp.RotaryEmbedding`, such as `head_dim`, `layout` and `base`. Together with `rope`, they
-            replace its values, as `rope_xp.RotaryEmbedding.replace` does.
+            Arguments of `rope_xp.RotaryEmbedding`, such as `head_dim`, `layout` and `base`, which also checks them.
+            Together with `rope`, they replace its values.
 
         Raises
         ------
-        ValueError, TypeError
-            As `rope_xp.RotaryEmbedding` does. ValueError also if frequencies are learned and the `softmax_scale` of the
-            initial value is not 1. TypeError also if neither `rope` nor `options` are given.
+        ValueError
+            If frequencies are learned and the `softmax_scale` of the initial value is not 1.
+        TypeError
+            If neither `rope` nor `options` are given.
         """
         super().__init__()
         self.initial, is_learned = initial_value(rope, options, learned)
@@ -71,7 +72,7 @@ class RotaryModule:
     def __call__(
         self, q: Array, *keys: Any, positions: Array | None = None, sincos: tuple[Array, Array] | None = None
     ) -> Any:
-        """Rotate queries and keys, as `rope_xp.RotaryEmbedding.__call__` does.
+        """Rotate queries and keys, with the errors of `rope_xp.RotaryEmbedding.__call__`.
 
         Parameters
         ----------
@@ -87,11 +88,6 @@ class RotaryModule:
         -------
         array, or tuple of array
             One result for one argument, a tuple for several. Each has the shape, dtype and device of its argument.
-
-        Raises
-        ------
-        ValueError, TypeError
-            As `rope_xp.RotaryEmbedding.__call__` does.
         """
         return self.rope(q, *keys, positions=positions, sincos=sincos, seq_dim=self.seq_dim, heads_dim=self.heads_dim)
 
@@ -105,10 +101,7 @@ class RotaryModule:
 
 
 def initial_value(rope: RotaryEmbedding | None, options: Values, learned: bool) -> tuple[RotaryEmbedding, bool]:
-    """The initial value of a module, with frequencies as floats, and whether the module learns them.
-
-    Frequencies that are given as an array are learned.
-    """
+    """The initial value of a module, with frequencies as floats, and whether the module learns them."""
     if rope is not None and not isinstance(rope, RotaryEmbedding):
         raise TypeError(f"RotaryEmbedding: rope must be a rope_xp.RotaryEmbedding; got {type(rope).__name__}")
     if rope is None and not options:

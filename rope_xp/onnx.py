@@ -5,12 +5,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rope_xp.errors import public, wrong_type, wrong_value
+from rope_xp.errors import missing_package, public, wrong_type, wrong_value
 
 try:
     from onnx import TensorProto, checker, helper, numpy_helper
-except ImportError as missing:
-    raise ImportError(f"rope_xp.onnx: onnx must be installed (pip install 'rope-xp[onnx]'); got {missing}") from None
+except ImportError as error:
+    raise missing_package(__name__, "onnx", "onnx", error) from None
 
 from rope_xp.arrays import checks
 from rope_xp.embedding import RotaryEmbedding

@@ -15,20 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-try:
-    import matplotlib.pyplot as plt
-    from matplotlib.axes import Axes
-    from matplotlib.colors import LinearSegmentedColormap, rgb_to_hsv, to_hex, to_rgb
-    from matplotlib.patches import Circle
-    from matplotlib.rcsetup import cycler
-except ImportError as missing:
-    raise ImportError(
-        f"rope_xp.plot: matplotlib must be installed (pip install 'rope-xp[plot]'); got {missing}"
-    ) from None
-
 from rope_xp.arrays import checks
 from rope_xp.embedding import RotaryEmbedding
-from rope_xp.errors import public, wrong_type, wrong_value
+from rope_xp.errors import missing_package, public, wrong_type, wrong_value
 from rope_xp.frequencies import LongRopeScaling
 from rope_xp.identification.maps import frequencies_of
 from rope_xp.identification.phases import COARSE_BITS
@@ -36,6 +25,15 @@ from rope_xp.identification.rules import rounded_to
 from rope_xp.provenance import with_provenance
 from rope_xp.spectrum import is_scaled, lengths_of
 from rope_xp.types import Values
+
+try:
+    import matplotlib.pyplot as plt
+    from matplotlib.axes import Axes
+    from matplotlib.colors import LinearSegmentedColormap, rgb_to_hsv, to_hex, to_rgb
+    from matplotlib.patches import Circle
+    from matplotlib.rcsetup import cycler
+except ImportError as error:
+    raise missing_package(__name__, "matplotlib", "plot", error) from None
 
 Ropes = RotaryEmbedding | Mapping[str, RotaryEmbedding]
 

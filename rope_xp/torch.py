@@ -4,11 +4,15 @@
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-
 from rope_xp.arrays import libraries
+from rope_xp.errors import missing_package
 from rope_xp.modules import RotaryModule
+
+try:
+    import torch
+    from torch import nn
+except ImportError as error:
+    raise missing_package(__name__, "torch", "torch", error) from None
 
 
 class RotaryEmbedding(RotaryModule, nn.Module):

@@ -8,46 +8,40 @@ forward of the new class has the same code, but it calls the apply functions of 
 """
 
 # The modules here:
+# - guard: classes that `patch` makes, attributes that cannot be edited, contexts of comparisons
 # - rotary: `Rotary`, the module that replaces a rotary module
 # - same_tables: compares its tables with those of the rotary module
 # - apply: the apply functions of rope_xp
-# - rewrite: classes whose forward calls them
-# - gptj: attention that holds its own table: GPT-J and CodeGen
-# - guard: classes that `patch` makes, attributes that cannot be edited, casts of buffers that `unpatch` puts back
-# - contexts: the contexts in which code of transformers is called
-# - reading_models: `from_transformers`
-# - meta_models: models on the meta device, their attentions and rotary modules
+# - rewrite: classes whose forward calls them, also of attention that holds its own table
 # - probing: what an attention does to queries, as a function
+# - reading_models: `from_transformers`; models on the meta device, their attentions and rotary modules
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from rope_xp.errors import public, wrong_type, wrong_value
+from rope_xp.errors import missing_package, public, wrong_type, wrong_value
 
 try:
     import torch
     import transformers
     from torch._subclasses import FakeTensor
-except ImportError as missing:
-    raise ImportError(
-        "rope_xp.huggingface: torch and transformers must be installed (pip install 'rope-xp[huggingface]'); "
-        f"got {missing}"
-    ) from None
+    from torch.nn import Module
+except ImportError as error:
+    raise missing_package(__name__, "torch and transformers", "huggingface", error) from None
 if int(transformers.__version__.partition(".")[0]) < 5:
     raise ImportError(f"rope_xp.huggingface: transformers must be 5 or newer; got {transformers.__version__}")
 
-from rope_xp.huggingface.gptj import exact_table_class, holds_table
 from rope_xp.huggingface.guard import PatchedType, class_path, forward_attributes
 from rope_xp.huggingface.reading_models import from_transformers
-from rope_xp.huggingface.rewrite import ClassRewriter
+from rope_xp.huggingface.rewrite import ClassRewriter, exact_table_class, holds_table
 from rope_xp.huggingface.rotary import Rotary
 from rope_xp.huggingface.same_tables import is_rotary, rotary_of
 
 __all__ = ["from_transformers", "patch", "patched", "unpatch"]
 
-Model = TypeVar("Model", bound=torch.nn.Module)
+Model = TypeVar("Model", bound=Module)
 
 
 @public("patch")
@@ -180,7 +174,7 @@ def unpatch(model: Model) -> Model:
 
     _replace_submodules(model, {module: module.original for module in model.modules() if isinstance(module, Rotary)})
     for module in patched_modules:
-        _set_class(module, type(module).__base__)
+        _set_class(module, type(module).__bases__[0])
     return model
 
 
@@ -188,7 +182,7 @@ def unpatch(model: Model) -> Model:
 def patched(model: Model) -> Iterator[Model]:
     """Patch a model for the duration of a ``with`` block, and unpatch it afterwards, also after an error.
 
-    A model that was unpatched inside the block stays unpatched.
+    A model that was unpatched inside the block stays unpatched. Errors are those of `patch` and `unpatch`.
 
     Parameters
     ----------
@@ -198,11 +192,6 @@ def patched(model: Model) -> Iterator[Model]:
     ------
     torch.nn.Module
         `model` itself.
-
-    Raises
-    ------
-    TypeError, ValueError
-        See `patch` and `unpatch`.
 
     Examples
     --------
@@ -220,7 +209,7 @@ def patched(model: Model) -> Iterator[Model]:
             unpatch(model)
 
 
-def _rewritten_classes(model: object, rotaries: dict[Any, Rotary]) -> dict[Any, type]:
+def _rewritten_classes(model: Module, rotaries: dict[Module, Rotary]) -> dict[Module, type]:
     """For each module whose forward calls an apply function, the class that calls those of rope_xp."""
     rewriter = ClassRewriter(rotaries.values())
     others = [module for module in model.modules() if module not in rotaries and not holds_table(module)]
@@ -229,19 +218,19 @@ def _rewritten_classes(model: object, rotaries: dict[Any, Rotary]) -> dict[Any, 
     return {module: cls for module, cls in classes.items() if cls is not type(module)}
 
 
-def _replace_submodules(model: object, replacements: dict[Any, Any]) -> None:
+def _replace_submodules(model: Module, replacements: Mapping[Module, Module]) -> None:
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
-            if child in replacements:
+            if child is not None and child in replacements:
                 parent._modules[name] = replacements[child]
 
 
 def _check_module(model: object) -> None:
-    if not isinstance(model, torch.nn.Module):
+    if not isinstance(model, Module):
         raise wrong_type(f"model must be a torch.nn.Module; got {type(model).__name__}")
 
 
-def _check_patchable(model: Any) -> None:
+def _check_patchable(model: Module) -> None:
     """Check that a model is not patched, quantised or wrapped, and has its tensors in memory."""
     _check_module(model)
     if _is_patched(model):
@@ -256,11 +245,11 @@ def _check_patchable(model: Any) -> None:
             raise wrong_value(f"model must not be quantised; got {type(module).__name__} with a quantizer")
 
 
-def _is_patched(model: torch.nn.Module) -> bool:
+def _is_patched(model: Module) -> bool:
     return any(isinstance(type(module), PatchedType) for module in model.modules())
 
 
-def _check_forwards(modules: Iterable[Any]) -> None:
+def _check_forwards(modules: Iterable[Module]) -> None:
     """Check that each module has the forward of its class, or a hook of accelerate around it."""
     for module in modules:
         try:
@@ -271,7 +260,7 @@ def _check_forwards(modules: Iterable[Any]) -> None:
             ) from None
 
 
-def _set_class(module: object, cls: object) -> None:
+def _set_class(module: Module, cls: type) -> None:
     """Change the class of a module, and the references to the forward that the module itself holds."""
     for name in forward_attributes(module):
         vars(module)[name] = types.MethodType(cls.forward, module)

@@ -7,24 +7,27 @@ signatures that are known.
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
+from torch import Tensor
 
 from rope_xp.errors import public
-from rope_xp.huggingface.contexts import FLOAT32_ON_CPU
+from rope_xp.huggingface.guard import FLOAT32_ON_CPU, Function
 from rope_xp.huggingface.rotary import TableFormat
 from rope_xp.kernels import plan
-from rope_xp.types import Array, Values
+from rope_xp.types import Values
 
 # Two rotations in float32 of numbers below 0.7, each with two products and a sum that are rounded.
 ROTATION_TOLERANCE = 2 * 3 * 2.0**-24
 
+Tensors: TypeAlias = Sequence[Tensor]
+
 
 @public("rope_xp.huggingface")
-def rotate_by_tables(xs: Any, cos: Array, sin: Array, table_format: TableFormat) -> list[Any]:
+def rotate_by_tables(xs: Tensors, cos: Tensor, sin: Tensor, table_format: TableFormat) -> list[Tensor]:
     """Rotate arrays by tables in the format of transformers, which may lack leading axes."""
     x = xs[0]
     # Wrappers that cast arguments of modules may have cast the tables.
@@ -39,7 +42,7 @@ def rotate_by_tables(xs: Any, cos: Array, sin: Array, table_format: TableFormat)
 # The next three functions also rotate arrays by tables, but the numbers of rows and of tokens may differ.
 
 
-def _rotate_short_queries(xs: Any, cos: Array, sin: Array, table_format: TableFormat) -> list[Any]:
+def _rotate_short_queries(xs: Tensors, cos: Tensor, sin: Tensor, table_format: TableFormat) -> list[Tensor]:
     """Rotate queries and keys. In an assistant model, there may be queries of the last tokens only."""
     q, *keys = xs
     if not keys or q.shape[-2] == keys[0].shape[-2] or cos.shape[-2] == 1:
@@ -48,7 +51,7 @@ def _rotate_short_queries(xs: Any, cos: Array, sin: Array, table_format: TableFo
     return rotate_by_tables([q], cos[last], sin[last], table_format) + rotate_by_tables(keys, cos, sin, table_format)
 
 
-def _rotate_last_tokens(xs: Any, cos: Array, sin: Array, table_format: TableFormat) -> list[Any]:
+def _rotate_last_tokens(xs: Tensors, cos: Tensor, sin: Tensor, table_format: TableFormat) -> list[Tensor]:
     """Rotate the last tokens, which have rows in the tables. The tokens before them stay as they are."""
     first = xs[0].shape[-2] - cos.shape[-2]
     rotated = rotate_by_tables([x[..., first:, :] for x in xs], cos, sin, table_format)
@@ -56,21 +59,25 @@ def _rotate_last_tokens(xs: Any, cos: Array, sin: Array, table_format: TableForm
 
 
 def _rotate_memory_keys(
-    xs: Any, cos: Array, sin: Array, table_format: TableFormat, unrotated: int, groups: int | None, *tables_of_keys: Any
-) -> list[Any]:
-    """Rotate queries, and the keys of a memory: groups of tokens, and then `unrotated` tokens that stay as they are.
-
-    Without `groups`, each group has as many tokens as the queries. Keys that have their own tables are rotated at the
-    last tokens of each group only.
-    """
+    xs: Tensors,
+    cos: Tensor,
+    sin: Tensor,
+    table_format: TableFormat,
+    unrotated: int,
+    groups: int | None,
+    *of_keys: Tensor,
+) -> list[Tensor]:
+    """Rotate queries, and the keys of a memory: groups of tokens, and then `unrotated` tokens that stay as they are."""
     q, k = xs
     (q_rotated,) = rotate_by_tables([q], cos, sin, table_format)
     end = k.shape[-2] - unrotated
     if end == 0:
         return [q_rotated, k]
+    # Without `groups`, each group has as many tokens as the queries. Keys that have their own tables are rotated at the
+    # last tokens of each group only.
     sizes = (-1, q.shape[-2]) if groups is None else (groups, -1)
-    rotate = _rotate_last_tokens if tables_of_keys else rotate_by_tables
-    cos_k, sin_k = (table.unsqueeze(-3) for table in tables_of_keys or (cos, sin))
+    rotate = _rotate_last_tokens if of_keys else rotate_by_tables
+    cos_k, sin_k = (table.unsqueeze(-3) for table in of_keys or (cos, sin))
     (rotated,) = rotate([k[..., :end, :].unflatten(-2, sizes)], cos_k, sin_k, table_format)
     return [q_rotated, torch.cat((rotated.flatten(-3, -2), k[..., end:, :]), -2)]
 
@@ -78,18 +85,16 @@ def _rotate_memory_keys(
 class Call(NamedTuple):
     """The arguments of one call of an apply function, sorted by their meaning."""
 
-    arrays: tuple[Any, ...]  # None for one that is not given
+    arrays: tuple[Tensor | None, ...]
     tables: tuple[Any, Any]  # cos and sin
     heads_axis: int | None = None  # the axis of the arrays that the tables lack
-    rotate: Callable[..., list[Any]] = rotate_by_tables
-    options: tuple[Any, ...] = ()  # more arguments of `rotate`
+    rotate: Callable[..., list[Tensor]] = rotate_by_tables
+    options: tuple[object, ...] = ()  # more arguments of `rotate`
 
 
-def signature_of(function: Any) -> str:
-    """The parameters of a function as text, without annotations.
-
-    `function` may also be a module: the decorator of the package `kernels` replaces a function by a module.
-    """
+def signature_of(function: Function) -> str:
+    """The parameters of a function as text, without annotations."""
+    # The decorator of the package `kernels` replaces a function by a module.
     parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
     return str(inspect.Signature([each.replace(annotation=inspect.Parameter.empty) for each in parameters]))
 
@@ -121,7 +126,7 @@ APPLY_SIGNATURES = {signature_of(call): call for call in _CALLS}
 ARRAY_NAMES = ("q", "k", "x", "tensor", "xq", "xk", "query", "key")
 
 
-def known_signature(name: str, function: object) -> str:
+def known_signature(name: str, function: Function) -> str:
     """The signature of an apply function of transformers, which must be in `APPLY_SIGNATURES`."""
     signature = signature_of(function)
     if signature not in APPLY_SIGNATURES:
@@ -129,14 +134,11 @@ def known_signature(name: str, function: object) -> str:
     return signature
 
 
-def apply_function(signature: str, table_format: TableFormat, heads_axis: int | None) -> Callable[..., Any]:
-    """An apply function of rope_xp with a signature of `APPLY_SIGNATURES`.
-
-    `heads_axis` is the axis of heads, which the tables lack. It is not used if there is an argument `unsqueeze_dim`.
-    """
+def apply_function(signature: str, table_format: TableFormat, heads_axis: int | None) -> Function:
+    """An apply function of rope_xp with a signature of `APPLY_SIGNATURES`, for tables that lack the axis of heads."""
     read_arguments = APPLY_SIGNATURES[signature]
 
-    def apply_rotary_pos_emb(*args: Any, **kwargs: Any) -> Any:
+    def apply_rotary_pos_emb(*args: Any, **kwargs: Any) -> tuple[Tensor, ...] | Tensor:
         call = read_arguments(*args, **kwargs)
         arrays, (cos, sin) = [array for array in call.arrays if array is not None], call.tables
         axis = heads_axis if call.heads_axis is None else call.heads_axis
@@ -148,17 +150,13 @@ def apply_function(signature: str, table_format: TableFormat, heads_axis: int | 
     return apply_rotary_pos_emb
 
 
-def largest_difference(original: object, replacement: object, table_format: TableFormat) -> float:
-    """The largest difference between the results of two apply functions, over a list of examples.
-
-    If the result of `original` has another shape than its argument, the example is skipped: no model passes such
-    arguments. Infinite if no example remains.
-    """
+def largest_difference(original: Function, replacement: Function, table_format: TableFormat) -> float:
+    """The largest difference between the results of two apply functions; infinite without an example for them."""
     errors = []
     for arrays, others in _examples(signature_of(original), table_format):
         expected = _results(original, arrays | others)
         shapes = [array.shape for array in arrays.values()]
-        if [each.shape for each in expected] != shapes:
+        if [each.shape for each in expected] != shapes:  # no model passes such arguments
             continue
         found = _results(replacement, arrays | others)
         if [each.shape for each in found] != shapes:
@@ -186,7 +184,7 @@ def _examples(signature: str, table_format: TableFormat) -> Iterator[tuple[Value
             )
 
 
-def _tables_by_name(angles: Any, table_format: TableFormat) -> dict[str, Any]:
+def _tables_by_name(angles: Tensor, table_format: TableFormat) -> Values:
     """Tables in the format of transformers, under each name that an apply function may have for them."""
     if table_format.is_complex:
         return dict.fromkeys(("freqs_cis", "freqs_ci"), table_format.to_upstream(angles.cos(), angles.sin()))
@@ -223,7 +221,7 @@ def _example_memories(kind: type) -> Iterator[tuple[Values, Values]]:
     yield {"q": (2, 3, 5), "k": (2, 3, 2)}, {"num_k_exclude_rope": 2}
 
 
-def _results(function: Any, arguments: Values) -> tuple[Any, ...]:
+def _results(function: Function, arguments: Values) -> tuple[Tensor, ...]:
     """The results of a function; empty if it refuses the shapes."""
     try:
         result = function(**arguments)

@@ -1,46 +1,56 @@
-"""What modules of a patched model have in common: classes that `patch` makes, and attributes that cannot be edited.
+"""What this folder shares: classes that `patch` makes, attributes that cannot be edited, and contexts of comparisons.
 
-`subclass_of` makes the classes. `moved` gives a buffer that `unpatch` puts back the casts of its model.
+No context changes global state, so other threads are not affected.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 import copyreg
 import types
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeAlias, TypeGuard
 
 import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.overrides import TorchFunctionMode
+
+from rope_xp.errors import wrong_value
+from rope_xp.types import Values
 
 # Relative difference between buffers computed on two devices: a few of the last bits of float32.
 DEVICE_ROUNDING = 2.0**-20
+
+
+Function: TypeAlias = Callable[..., Any]
+# What `Module._apply` does to each tensor: a cast, a move.
+TensorMap: TypeAlias = Callable[[Tensor], Tensor]
 
 
 class PatchedType(type):
     """The type of the classes that `patch` makes. They cannot be pickled, because no file contains them."""
 
 
-def _refuse_pickle(cls: PatchedType) -> Any:
+def _refuse_pickle(cls: PatchedType) -> NoReturn:
     raise TypeError(f"pickle: a model must not be patched; got a patched {cls.__name__}: unpatch it first")
 
 
 copyreg.pickle(PatchedType, _refuse_pickle)
 
 
-def subclass_of(cls: Any, *more: Any, **changes: Any) -> Any:
-    """A subclass with the same name and with other methods. Its `__base__` is `cls`.
-
-    The methods belong to a class, because some kinds of copy lose methods that are set on the module itself.
-    """
+def subclass_of(cls: type, *more: type, **changes: object) -> type:
+    """A subclass with the same name and with other methods. Its first base is `cls`."""
+    # The methods belong to a class, because some kinds of copy lose methods that are set on the module itself.
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     return PatchedType(cls.__name__, (cls, *more), names | changes)
 
 
-def class_path(module: Any) -> str:
+def class_path(module: object) -> str:
     """The file and the name of a module's class, for errors: ``llama.modeling_llama.LlamaAttention``."""
     return f"{type(module).__module__.removeprefix('transformers.models.')}.{type(module).__name__}"
 
 
-def forward_attributes(module: Any) -> list[str]:
+def forward_attributes(module: Module) -> list[str]:
     """The attributes of a module that hold the forward of its class. Hooks of accelerate set them."""
     attributes, method = vars(module), type(module).forward
     names = [name for name in ("forward", "_old_forward") if getattr(attributes.get(name), "__func__", None) is method]
@@ -49,11 +59,11 @@ def forward_attributes(module: Any) -> list[str]:
     return names
 
 
-def is_of_transformers(function: Any) -> bool:
+def is_of_transformers(function: object) -> TypeGuard[types.FunctionType]:
     return isinstance(function, types.FunctionType) and function.__module__.startswith("transformers.")
 
 
-def equal_before_casts(buffer: Any, computed: Any, tolerance: Any) -> bool:
+def equal_before_casts(buffer: Tensor, computed: Tensor, tolerance: Tensor) -> bool:
     """Whether a buffer equals the computed values within `tolerance`, perhaps after a cast of the model to 16 bits."""
     buffer, low, high = buffer.cpu(), computed - tolerance, computed + tolerance
     if buffer.is_complex():  # casts of a model do not round complex buffers
@@ -65,23 +75,21 @@ def equal_before_casts(buffer: Any, computed: Any, tolerance: Any) -> bool:
     return False
 
 
-def moved(buffer: Any, fn: Any) -> Any:
-    """A buffer with the dtype and device that a cast of its module gives it.
-
-    It keeps its values where the cast loses them, as ``to_empty`` does, and stays where it is in place of "meta".
-    """
+def moved(buffer: Tensor, fn: TensorMap) -> Tensor:
+    """A buffer with the dtype and device that a cast of its module gives it, and with its own values."""
+    # ``to_empty`` and the device "meta" would lose them.
     cast = fn(buffer)
     return buffer.to(buffer.device if cast.is_meta else cast.device, cast.dtype)
 
 
-class ReadOnlyAttributes(torch.nn.Module):
+class ReadOnlyAttributes(Module):
     """A module with attributes that cannot be set or deleted: an edit would not change the exact tables."""
 
     def _guarded_names(self) -> Collection[str]:
         """The names of these attributes."""
         raise NotImplementedError
 
-    def _guarded_module(self) -> Any:
+    def _guarded_module(self) -> Module:
         """The module of transformers that has the attributes."""
         return self
 
@@ -101,10 +109,68 @@ class ReadOnlyAttributes(torch.nn.Module):
         super().__delattr__(name)
 
     # PyTorch inspects this signature.
-    def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         self._refuse_if_guarded(name)
         super().register_buffer(name, tensor, persistent)
 
-    def register_parameter(self, name: str, param: Any) -> None:
+    def register_parameter(self, name: str, param: torch.nn.Parameter | None) -> None:
         self._refuse_if_guarded(name)
         super().register_parameter(name, param)
+
+
+# Arguments of functions that draw random numbers. Without them, `float32_on_cpu` would repeat the operation, and the
+# generator would advance twice.
+FLOAT32_ON_CPU: Values = {"dtype": torch.float32, "device": "cpu"}
+
+
+class _Float32OnCPU(TorchFunctionMode):
+    """Repeats an operation if only the program's defaults decided the dtype or device of its result."""
+
+    # A mode belongs to one thread. `torch.set_default_dtype` changes all threads.
+
+    def __torch_function__(
+        self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: Values | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if not isinstance(result, Tensor):
+            return result
+        has_default_dtype = _has_default_dtype(result) and kwargs.get("dtype") is None
+        given = list(_tensors([*args, *kwargs.values()]))
+        if not given:
+            changes: Values = {"dtype": torch.float32} if has_default_dtype else {}
+            if result.device.type != "cpu" and kwargs.get("device") is None:
+                changes["device"] = "cpu"
+            return func(*args, **{**kwargs, **changes}) if changes else result
+        if has_default_dtype and not any(each.is_floating_point() or each.is_complex() for each in given):
+            return func(*(each.to(torch.float32) if isinstance(each, Tensor) else each for each in args), **kwargs)
+        return result
+
+
+def _has_default_dtype(result: Tensor) -> bool:
+    return result.is_floating_point() and result.dtype != torch.float32 and result.dtype == torch.get_default_dtype()
+
+
+def _tensors(values: Iterable[object]) -> Iterator[Tensor]:
+    for each in values:
+        if isinstance(each, Tensor):
+            yield each
+        elif isinstance(each, (list, tuple)):
+            yield from _tensors(each)
+
+
+@contextmanager
+def comparison(requirement: str, module: object) -> Iterator[None]:
+    """Run code of transformers with `float32_on_cpu`. Any error becomes a ValueError that names the module."""
+    try:
+        with float32_on_cpu():
+            yield
+    except Exception as error:  # unknown code may raise anything
+        raise wrong_value(f"{requirement}; got {class_path(module)}: {error}") from error
+
+
+@contextmanager
+def float32_on_cpu() -> Iterator[None]:
+    """Make new tensors float32 on the CPU, whatever the program's defaults are, without autocast and gradients."""
+    with _Float32OnCPU(), torch.no_grad(), torch.autocast("cpu", enabled=False):
+        yield

@@ -8,13 +8,16 @@ call says which function it is, with which arguments, and in which shape queries
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn, Self, TypeGuard
 
 import torch
+from torch import Tensor
+from torch.nn import Module
 from torch.overrides import TorchFunctionMode
 
+from rope_xp.huggingface.guard import Function
 from rope_xp.huggingface.rewrite import APPLY_NAME, ClassRewriter, names_used_by
 from rope_xp.types import Values
 
@@ -34,7 +37,7 @@ class PositionFormat(NamedTuple):
     """How a rotary module takes positions of several axes, "axes tokens"."""
 
     axes: int
-    arrange: Callable[[Any], Any]
+    arrange: Callable[[Tensor], Tensor]
 
 
 # The formats that are tried, in this order. A module that computes all axes from one is tried with all axes first.
@@ -50,7 +53,7 @@ POSITION_FORMATS = (
 class _Tables(tuple):
     """The tables of one layer type. Some attentions get those of all types, by name, and take their own."""
 
-    def __new__(cls, tables: Any, layer_type: str | None) -> "_Tables":
+    def __new__(cls, tables: Iterable[Tensor], layer_type: str | None) -> Self:
         made = super().__new__(cls, tables)
         made.layer_type = layer_type
         return made
@@ -70,7 +73,7 @@ class NotReached(ValueError):
 class _Reached(Exception):
     """An apply function was called."""
 
-    def __init__(self, function: Any, args: tuple[Any, ...], kwargs: Values):
+    def __init__(self, function: Function, args: tuple[Any, ...], kwargs: Values):
         super().__init__()
         self.function, self.args_given, self.kwargs_given = function, args, kwargs
 
@@ -78,65 +81,63 @@ class _Reached(Exception):
 class _KeepTables(TorchFunctionMode):
     """Keeps tables where they are if an attention moves them to the device of its queries."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: Values | None = None
+    ) -> Any:
         result = func(*args, **(kwargs or {}))
-        is_moved = func is torch.Tensor.to and result.is_meta and not args[0].is_meta
+        is_moved = func is Tensor.to and result.is_meta and not args[0].is_meta
         return args[0].to(result.dtype) if is_moved else result
 
 
 class _Catcher(ClassRewriter):
     """Rewrites functions so that they raise `_Reached` in place of calling an apply function."""
 
-    def replacement_for(self, name: str, original: Any, file: str) -> Any:
-        def reached(*args: Any, **kwargs: Any) -> Any:
+    def replacement_for(self, name: str, original: Function, file: str) -> Function:
+        def reached(*args: object, **kwargs: object) -> NoReturn:
             raise _Reached(original, args, kwargs)
 
         return self.replacements.setdefault((original, file), reached)
 
 
-def calls_apply_function(cls: Any) -> bool:
+def calls_apply_function(cls: type[Module]) -> bool:
     """Whether the forward of a class of modules calls an apply function by its name, also within a decorator."""
     forward = inspect.unwrap(cls.forward)
     return any(APPLY_NAME.match(name) and name in forward.__globals__ for name in names_used_by(forward))
 
 
-def takes_tables(cls: Any) -> bool:
+def takes_tables(cls: type[Module]) -> bool:
     """Whether the forward of an attention gets tables. If not, it calls a rotary module of its own."""
     return any(TABLES.search(name) for name in inspect.signature(cls.forward).parameters)
 
 
+class RotaryAttention(NamedTuple):
+    """An attention and the rotary module that makes its tables, both on the meta device."""
+
+    attention: Module
+    rotary_name: str
+    rotary: Module
+    own: str = ""  # the name of the rotary module in the attention, if it is there
+
+    def make_rotary(self) -> Module:
+        """A new rotary module on the CPU, which no call has changed."""
+        rotary = type(self.rotary)(self.rotary.config).eval()
+        if self.own:
+            self.attention.set_submodule(self.own, rotary)
+        return rotary
+
+
 class AttentionRotation:
-    """What an attention does to queries at positions: `rotation(x, rows)`.
+    """What an attention does to queries at positions: `rotation(x, rows)`."""
 
-    Parameters
-    ----------
-    attention : torch.nn.Module
-        On the meta device. Rotary modules within it are on the CPU.
-    make_rotary : callable
-        Returns a new rotary module on the CPU.
-    layer_type : str or None
-    seq_len : int or None
-        The length of the sequence for rules that depend on it.
-
-    Raises
-    ------
-    ValueError
-        If the attention does not reach an apply function, or no format of positions gives tables that it can use.
-    """
-
-    def __init__(self, attention: Any, make_rotary: Callable[[], Any], layer_type: str | None, seq_len: int | None):
-        self.attention, self.make_rotary = attention, make_rotary
+    def __init__(self, pair: RotaryAttention, layer_type: str | None, seq_len: int | None):
+        self.pair, self.attention = pair, pair.attention
         self.layer_type, self.seq_len = layer_type, seq_len
-        self._forward = _Catcher(()).rewritten(type(attention).forward)
+        self._forward = _Catcher(()).rewritten(type(self.attention).forward)
         self._states, self._token_axes = (0, 0), []  # the width of hidden states, and their axes before the tokens
         self.name, self.width, self.head_width = "", 0, 0
         self.format = self._find_format()
 
-    @property
-    def axes(self) -> int:
-        return self.format.axes
-
-    def __call__(self, x: Any, rows: Any) -> Any:
+    def __call__(self, x: Tensor, rows: Tensor) -> Tensor:
         """Rotate `x`, "tokens dim", at positions "axes tokens"."""
         with torch.no_grad():
             return self._rotated(x, rows, self.format)
@@ -173,9 +174,9 @@ class AttentionRotation:
             rows[axis] = 0
         return True
 
-    def _tables(self, rows: Any, position_format: PositionFormat) -> tuple[Any, Any]:
+    def _tables(self, rows: Tensor, position_format: PositionFormat) -> tuple[_Tables | Tensor, Tensor]:
         """The tables of the rotary module, and the positions as it takes them."""
-        rotary, positions = self.make_rotary(), position_format.arrange(rows)
+        rotary, positions = self.pair.make_rotary(), position_format.arrange(rows)
         parameters = inspect.signature(type(rotary).forward).parameters
         if not any(name in parameters for name in POSITIONS):
             names = ", ".join(list(parameters)[1:])
@@ -183,9 +184,9 @@ class AttentionRotation:
         given = [torch.zeros(1), positions]
         given += [self.layer_type] if "layer_type" in parameters and self.layer_type else []
         tables = rotary(*given)
-        return tables if isinstance(tables, torch.Tensor) else _Tables(tables, self.layer_type), positions
+        return tables if isinstance(tables, Tensor) else _Tables(tables, self.layer_type), positions
 
-    def _reached(self, given: tuple[Any, Any], tokens: int) -> _Reached:
+    def _reached(self, given: tuple[_Tables | Tensor, Tensor], tokens: int) -> _Reached:
         """The first call of an apply function in the attention."""
         try:
             with _KeepTables():
@@ -194,7 +195,7 @@ class AttentionRotation:
             return reached
         raise NotReached(f"{type(self.attention).__name__} calls no apply function")
 
-    def _arguments(self, tables: Any, positions: Any, tokens: int) -> Values:
+    def _arguments(self, tables: _Tables | Tensor, positions: Tensor, tokens: int) -> Values:
         """Arguments of the attention's forward, by their names."""
         given: Values = {}
         width, leading = self._states
@@ -210,7 +211,7 @@ class AttentionRotation:
                 given[name] = states if STATES.search(name) else None
         return given
 
-    def _rotated(self, x: Any, rows: Any, position_format: PositionFormat) -> Any:
+    def _rotated(self, x: Tensor, rows: Tensor, position_format: PositionFormat) -> Tensor:
         """`x` rotated by the apply function: in place of queries and of keys, which must get the same result."""
         tokens = len(x)
         if self.seq_len is not None:  # one more token, which the rule sees
@@ -220,7 +221,7 @@ class AttentionRotation:
 
         axes = iter(self._token_axes)
 
-        def filled(value: Any) -> Any:
+        def filled(value: object) -> object:
             if not _is_meta(value):
                 return value
             shape = [1] * value.ndim
@@ -237,18 +238,18 @@ class AttentionRotation:
         return first[:tokens]
 
 
-def _is_meta(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_meta
+def _is_meta(value: object) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.is_meta
 
 
-def _axis_of_tokens(array: Any) -> int:
+def _axis_of_tokens(array: Tensor) -> int:
     """The axis of `TOKENS` in queries or keys."""
     if TOKENS not in array.shape[:-1]:
         raise ValueError(f"queries and keys must have an axis of {TOKENS} tokens; got {tuple(array.shape)}")
     return array.shape.index(TOKENS)
 
 
-def _input_widths(attention: Any) -> list[int]:
+def _input_widths(attention: Module) -> list[int]:
     """The numbers of channels that hidden states may have: the inputs of projections, that of the config first."""
     of_config = getattr(getattr(attention, "config", None), "hidden_size", None)
     linear = [each.in_features for each in attention.modules() if isinstance(each, torch.nn.Linear)]
@@ -258,10 +259,10 @@ def _input_widths(attention: Any) -> list[int]:
     return list(dict.fromkeys(widths))[:3]
 
 
-def _head_width(attention: Any, queries: Any) -> int:
+def _head_width(attention: Module, queries: Tensor) -> int:
     """The number of channels of a head, if the queries are the first channels of a wider one; else their width."""
     width = queries.shape[-1]
     stride = min(step for step, size in zip(queries.stride()[:-1], queries.shape) if size > 1)
     is_first = queries.stride(-1) == 1 and queries.storage_offset() == 0
-    widths: list[Any] = [getattr(attention, name, None) for name in HEAD_WIDTHS]
+    widths = [getattr(attention, name, None) for name in HEAD_WIDTHS]
     return stride if is_first and stride > width and stride in widths else width

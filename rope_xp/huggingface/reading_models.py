@@ -1,24 +1,42 @@
-"""`from_transformers`: the value that explains the rotary module of the installed transformers for a config."""
+"""`from_transformers`: the value that explains the rotary module of the installed transformers for a config.
+
+`pairs_of` builds the model of the config on the meta device, and finds the rotary module of each attention.
+"""
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+import importlib
+import inspect
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from itertools import product, takewhile
+from types import ModuleType
 from typing import Any
 
 import torch
 import transformers
+from torch import Tensor
+from torch.nn import Module
+from transformers import PreTrainedConfig, PreTrainedModel, initialization
+from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from rope_xp.arrays import checks
 from rope_xp.configs.parts import PARTS
 from rope_xp.configs.readers.formats import mapping_of
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.errors import public, wrong, wrong_type, wrong_value
-from rope_xp.huggingface.contexts import float32_on_cpu
-from rope_xp.huggingface.meta_models import RotaryAttention, pairs_of
-from rope_xp.huggingface.probing import AttentionRotation, NotReached
+from rope_xp.huggingface.guard import float32_on_cpu
+from rope_xp.huggingface.probing import (
+    AttentionRotation,
+    NotReached,
+    RotaryAttention,
+    calls_apply_function,
+    takes_tables,
+)
+from rope_xp.huggingface.rotary import nested_layer_types
+from rope_xp.huggingface.same_tables import is_rotary, is_rotary_class
 from rope_xp.identification.joined import identify_axes
-from rope_xp.types import Config
 
 # Some layers of a model do not rotate. So many layers of one kind are tried.
 MAX_FAILURES = 5
@@ -28,7 +46,7 @@ OF_KIND = ("head_dim", "layer_type", "rope_layer_type", "is_sliding")
 
 @public("from_transformers")
 def from_transformers(
-    config: Config, *, part: str | None = None, layer_type: str | None = None, seq_len: int | None = None
+    config: object, *, part: str | None = None, layer_type: str | None = None, seq_len: int | None = None
 ) -> RotaryEmbedding:
     """The rotary embedding that the installed transformers computes for a config.
 
@@ -97,15 +115,15 @@ def from_transformers(
         with float32_on_cpu():
             return _identified(_part_of(_config_of(config), part), layer_type, length)
     except (TypeError, ValueError, OSError) as error:
-        text = str(error).replace("from_config:", "from_transformers:")
+        text = str(error)
         kinds = (TypeError, ValueError, FileNotFoundError, PermissionError, OSError)
         kind = next(kind for kind in kinds if isinstance(error, kind))
         raise kind(text if len(text) < 1_000 else f"{text[:990]} ...") from error
 
 
-def _config_of(config: Config) -> Any:
+def _config_of(config: Any) -> PreTrainedConfig:
     """A config object of transformers, of which changes do not reach the caller."""
-    if isinstance(config, transformers.PreTrainedConfig):
+    if isinstance(config, PreTrainedConfig):
         return deepcopy(config)
     mapping = mapping_of(config)
     model_type: Any = mapping.get("model_type")
@@ -119,7 +137,7 @@ def _config_of(config: Config) -> Any:
         raise wrong_value(f"transformers must accept the config; got {type(error).__name__}: {error}") from error
 
 
-def _part_of(config: Config, part: str | None) -> Any:
+def _part_of(config: PreTrainedConfig, part: str | None) -> PreTrainedConfig:
     """The config of a part of a composite config."""
     wanted = "text" if part is None else part
     path = PARTS.get(config.model_type, {}).get(wanted, (wanted, ""))[0]
@@ -127,13 +145,11 @@ def _part_of(config: Config, part: str | None) -> Any:
         found = config
         for name in names.split("."):
             found = getattr(found, name, None)
-        if isinstance(found, transformers.PreTrainedConfig):
+        if isinstance(found, PreTrainedConfig):
             return found
     if part is None:
         return config
-    known = ", ".join(
-        sorted(name for name, value in vars(config).items() if isinstance(value, transformers.PreTrainedConfig))
-    )
+    known = ", ".join(sorted(name for name, value in vars(config).items() if isinstance(value, PreTrainedConfig)))
     raise wrong_value(f"part must be {f'one of {known}' if known else 'None for this config'}; got {part!r:.100}")
 
 
@@ -141,13 +157,13 @@ class _NoLayers(ValueError):
     """No attention applies the tables of a rotary module."""
 
 
-def _identified(config: Config, layer_type: str | None, seq_len: int | None) -> RotaryEmbedding:
+def _identified(config: PreTrainedConfig, layer_type: str | None, seq_len: int | None) -> RotaryEmbedding:
     """The value of all layers, or of those of one type, which must agree."""
     try:
         pairs = pairs_of(config)
     except ValueError as error:
         raise wrong_value(f"transformers must build a model with a rotary module; got {error}") from error
-    labels = _layer_types(config)
+    labels: list[str | None] = [*nested_layer_types(config)] or [None]
     if layer_type is not None:
         if layer_type not in [*labels, *(getattr(config, "layer_types", None) or ())]:
             known = ", ".join(repr(each) for each in labels if each) or "None"
@@ -167,13 +183,9 @@ def _identified(config: Config, layer_type: str | None, seq_len: int | None) -> 
     return values[0]
 
 
-def _layer_types(config: Config) -> list[str | None]:
-    """The layer types that have rotary parameters of their own; [None] if there are none."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    return [label for label, value in parameters.items() if isinstance(value, Mapping)] or [None]
-
-
-def _of_layers(pairs: list[RotaryAttention], config: Config, label: str | None, seq_len: int | None) -> RotaryEmbedding:
+def _of_layers(
+    pairs: list[RotaryAttention], config: PreTrainedConfig, label: str | None, seq_len: int | None
+) -> RotaryEmbedding:
     """The value that explains what the attentions of a layer type compute."""
     values, problems, failures = {}, {}, Counter()
     for pair in _of_type(pairs, config, label):
@@ -182,7 +194,7 @@ def _of_layers(pairs: list[RotaryAttention], config: Config, label: str | None, 
         if kind in values or failures[kind] >= MAX_FAILURES:
             continue
         try:
-            rotation = AttentionRotation(pair.attention, pair.make_rotary, label, seq_len)
+            rotation = AttentionRotation(pair, label, seq_len)
         except ValueError as error:
             problems[f"{type(pair.attention).__name__}: {error}"] = None
             failures[kind] += 1 if isinstance(error, NotReached) else MAX_FAILURES
@@ -196,11 +208,11 @@ def _of_layers(pairs: list[RotaryAttention], config: Config, label: str | None, 
     return different[0]
 
 
-def _of_type(pairs: list[RotaryAttention], config: Config, label: str | None) -> list[RotaryAttention]:
+def _of_type(pairs: list[RotaryAttention], config: PreTrainedConfig, label: str | None) -> list[RotaryAttention]:
     """The pairs whose attention is in a layer of this type; all of them if no attention says its type."""
     types = getattr(config, "layer_types", None) or ()
 
-    def type_of(attention: object) -> Any:
+    def type_of(attention: Module) -> str | None:
         index = getattr(attention, "layer_idx", None)
         by_index = types[index] if isinstance(index, int) and index < len(types) else None
         return getattr(attention, "layer_type", None) or by_index
@@ -211,11 +223,11 @@ def _of_type(pairs: list[RotaryAttention], config: Config, label: str | None) ->
 def _value(rotation: AttentionRotation, rotary: str, seq_len: int | None) -> RotaryEmbedding:
     """The value that explains one attention."""
 
-    def fn(x: Any, rows: Any) -> Any:
+    def fn(x: Tensor, rows: Sequence[Tensor]) -> Tensor:
         return rotation(x, torch.stack(list(rows)))
 
     options = {"shape": "seq dim", "like": torch.zeros(1)} | ({} if seq_len is None else {"seq_len": max(seq_len, 8)})
-    found = identify_axes(fn, rotation.width, rotation.axes, **options)
+    found = identify_axes(fn, rotation.width, rotation.format.axes, **options)
     if found.rope is None:
         raise wrong_value(
             f"{rotation.name} with the tables of {rotary} must be a rotary embedding; got a function that no "
@@ -224,3 +236,118 @@ def _value(rotation: AttentionRotation, rotary: str, seq_len: int | None) -> Rot
     if rotation.head_width == rotation.width:
         return found.rope
     return found.rope.replace(head_dim=rotation.head_width, rotary_dim=2 * found.rope.pairs)
+
+
+def pairs_of(config: PreTrainedConfig) -> list[RotaryAttention]:
+    """The pairs of the first model of a config that has any; without one, those of its classes alone."""
+    problems = []
+    modules = _modules(config)
+    for cls in _model_classes(config, modules):
+        try:
+            with torch.device("meta"), initialization.no_init_weights():
+                model = cls(config).eval()
+            found = list(_pairs(model, config))
+            found = [each for each in found if not each.own] or found  # parts of an attention may have their own
+        except Exception as error:  # code that is not known may raise anything
+            problems.append(f"{cls.__name__}: {type(error).__name__}: {' '.join(str(error).split()):.150}")
+            continue
+        if found:
+            return found
+    found = list(_pairs_of_classes(config, modules))
+    if not found:
+        raise ValueError(problems[0] if problems else f"transformers has no model for {type(config).__name__} alone")
+    return found
+
+
+def _modules(config: PreTrainedConfig) -> list[ModuleType]:
+    """The files with the models of a config: that of the class of `AutoModel`, and those beside the config's file."""
+    name = type(config).__module__
+    names = [each.__module__ for each in _auto_classes(config)]
+    names += [name.replace(".configuration_", ".modeling_"), name]
+    modules = []
+    for each in dict.fromkeys(names):
+        try:
+            modules.append(importlib.import_module(each))
+        except ImportError:
+            continue
+    return modules
+
+
+def _auto_classes(config: PreTrainedConfig) -> tuple[type[PreTrainedModel], ...]:
+    try:
+        found = MODEL_MAPPING.get(type(config), ())
+    except (ImportError, ValueError):  # the file needs a package that is not installed
+        return ()
+    return tuple(filter(None, found if isinstance(found, tuple) else (found,)))
+
+
+def _model_classes(config: PreTrainedConfig, modules: list[ModuleType]) -> list[type[PreTrainedModel]]:
+    """The classes of models that take this config: that of `AutoModel`, then others of the same files."""
+    others = [each for module in modules for each in vars(module).values() if _takes(each, config)]
+    return list(dict.fromkeys((*_auto_classes(config), *others)))
+
+
+def _pairs_of_classes(config: PreTrainedConfig, modules: list[ModuleType]) -> Iterator[RotaryAttention]:
+    """Pairs of classes that take this config, of a model that cannot be created."""
+    classes = [each for module in modules for each in vars(module).values() if _is_module(each)]
+    attentions = [each for each in classes if not is_rotary_class(each) and calls_apply_function(each)]
+    rotaries = [each for each in classes if is_rotary_class(each)]
+    types = list(getattr(config, "layer_types", None) or [None])
+    layers = [types.index(each) for each in dict.fromkeys(types)]  # the first of each type
+    for attention, rotary, layer in product(_annotated(attentions, config), _annotated(rotaries, config), layers):
+        try:
+            with torch.device("meta"):
+                made = _created(attention, config, layer), _created(rotary, config, layer)
+                yield RotaryAttention(made[0], rotary.__name__, made[1])
+        except Exception:  # classes of other parts need other arguments
+            continue
+
+
+def _is_module(cls: object) -> bool:
+    return inspect.isclass(cls) and issubclass(cls, Module) and not issubclass(cls, PreTrainedModel)
+
+
+def _annotated(classes: Sequence[type], config: PreTrainedConfig) -> Sequence[type]:
+    """The classes whose signature has this config; all of them if no signature has it."""
+    name = re.compile(rf"\b{type(config).__name__}\b")
+    return [each for each in classes if name.search(str(inspect.signature(each.__init__)))] or classes
+
+
+def _created(cls: type[Module], config: PreTrainedConfig, layer: int) -> Module:
+    """A module of a layer. Arguments other than the config and the number of the layer have defaults."""
+    names = inspect.signature(cls.__init__).parameters
+    return cls(config, **{name: layer for name in names if name in ("layer_idx", "layer_id", "layer_number")}).eval()
+
+
+def _takes(cls: object, config: PreTrainedConfig) -> bool:
+    if not (inspect.isclass(cls) and issubclass(cls, PreTrainedModel)):
+        return False
+    return cls.config_class is type(config) and not cls.__name__.endswith("PreTrainedModel")
+
+
+def _pairs(model: Module, config: PreTrainedConfig) -> Iterator[RotaryAttention]:
+    """Each attention with the rotary modules that are nearest to it."""
+    rotaries = {name: module for name, module in model.named_modules() if is_rotary(module)}
+    if not rotaries:
+        raise ValueError("it has no rotary module")
+    of_config = {name: each for name, each in rotaries.items() if type(getattr(each, "config", None)) is type(config)}
+    if not of_config:
+        kinds = sorted({type(getattr(each, "config", None)).__name__ for each in rotaries.values()})
+        raise ValueError(f"its rotary modules have a config of another part ({', '.join(kinds)})")
+    attentions = [(name, each) for name, each in model.named_modules() if calls_apply_function(type(each))]
+    if not attentions:
+        raise ValueError("no attention calls an apply function")
+    for name, attention in attentions:
+        is_outside = takes_tables(type(attention))
+        chosen = {each: rotary for each, rotary in of_config.items() if each.startswith(f"{name}.") != is_outside}
+        near = max((_nearness(name, each) for each in chosen), default=None)
+        for each, rotary in chosen.items():
+            if _nearness(name, each) == near:
+                yield RotaryAttention(attention, each, rotary, "" if is_outside else each.removeprefix(f"{name}."))
+
+
+def _nearness(attention: str, rotary: str) -> tuple[bool, int]:
+    """How near two modules are: whether the rotary module is beside a module around the attention; common names."""
+    names, others = attention.split("."), rotary.split(".")
+    same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(names, others))))
+    return same == len(others) - 1, same

@@ -5,15 +5,22 @@
 import inspect
 import re
 from copy import deepcopy
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
+from torch.nn import Module
 
 from rope_xp.embedding import RotaryEmbedding
 from rope_xp.frequencies import DynamicNTKScaling
-from rope_xp.huggingface.contexts import comparison
-from rope_xp.huggingface.guard import DEVICE_ROUNDING, equal_before_casts, forward_attributes, is_of_transformers
-from rope_xp.huggingface.rotary import COLUMN_LAYOUTS, POSITION_FUNCTIONS, Rotary, TableFormat
+from rope_xp.huggingface.guard import (
+    DEVICE_ROUNDING,
+    comparison,
+    equal_before_casts,
+    forward_attributes,
+    is_of_transformers,
+)
+from rope_xp.huggingface.rotary import COLUMN_LAYOUTS, POSITION_FUNCTIONS, Pair, Rotary, TableFormat, TableMap
 from rope_xp.kernels.reference import Rotation
 from rope_xp.layouts import READ_WRITE
 
@@ -57,13 +64,13 @@ def is_rotary_class(cls: type) -> bool:
     return any(not ATTENTION_NAME.search(name) or name in REFUSED for name in names)
 
 
-def rotary_of(original: object) -> Rotary:
+def rotary_of(original: Module) -> Rotary:
     """The `Rotary` module that replaces a rotary module, after their tables are found to be equal."""
     with comparison("every rotary module must be one that can be replaced", original):
         return _checked_rotary(original)
 
 
-def _checked_rotary(original: object) -> Rotary:
+def _checked_rotary(original: Module) -> Rotary:
     """A `Rotary` module that reproduces known bugs of transformers, or one without them if this version fixed them."""
     _check_replaceable(original)
     errors = []
@@ -75,7 +82,7 @@ def _checked_rotary(original: object) -> Rotary:
     raise errors[0]
 
 
-def _check_replaceable(original: object) -> None:
+def _check_replaceable(original: Module) -> None:
     """Check a rotary module apart from its tables: its class, its forward and its attributes."""
     name = type(original).__name__
     if name in REFUSED:
@@ -94,7 +101,7 @@ def _check_replaceable(original: object) -> None:
         raise ValueError("it has hooks")
 
 
-def _rotary_with_equal_tables(original: Any, compat: Any) -> Rotary:
+def _rotary_with_equal_tables(original: Module, compat: Literal["transformers"] | None) -> Rotary:
     """A `Rotary` module, after the tables of each layer type are found to be equal."""
     rotary = Rotary(original, compat)
     uncast = _uncast_copy(rotary)
@@ -107,7 +114,7 @@ def _rotary_with_equal_tables(original: Any, compat: Any) -> Rotary:
     return rotary
 
 
-def _uncast_copy(rotary: Rotary) -> Any:
+def _uncast_copy(rotary: Rotary) -> Module:
     """A copy of a rotary module that calls may change, with its buffers as they were before any cast."""
     original = rotary.original
     fresh = type(original)(original.config).eval()
@@ -123,18 +130,20 @@ def _uncast_copy(rotary: Rotary) -> Any:
     return copy
 
 
-def _example_tables(rotary: Rotary, module: object, layer_type: str | None, length: int | None) -> Any:
+def _example_tables(
+    rotary: Rotary, module: Module, layer_type: str | None, length: int | None
+) -> tuple[Tensor, Tensor | None, Any]:
     """An example input, its positions, and the tables that transformers makes of them, without hooks of accelerate."""
     x, positions = _example(rotary, rotary._ropes[layer_type], length)
     given = [each for each in (x, positions, layer_type) if each is not None]
     return x, positions, type(module).forward(module, *given)
 
 
-def _table_format(rotary: Rotary, uncast: object, layer_type: str | None, length: int | None) -> TableFormat:
+def _table_format(rotary: Rotary, uncast: Module, layer_type: str | None, length: int | None) -> TableFormat:
     """The format of transformers' tables, after they are found to be equal for sequences of this length."""
-    rope: Any = rotary._ropes[layer_type]
+    rope = rotary._ropes[layer_type]
     x, positions, tables = _example_tables(rotary, uncast, layer_type, length)
-    is_complex = isinstance(tables, torch.Tensor)
+    is_complex = isinstance(tables, Tensor)
     if not is_complex and (not isinstance(tables, tuple) or len(tables) != 2):
         raise ValueError(f"its tables must be (cos, sin) or complex; got {type(tables).__name__}")
     if rope.first_channel not in (0, rope.head_dim - 2 * rope.pairs):
@@ -146,7 +155,7 @@ def _table_format(rotary: Rotary, uncast: object, layer_type: str | None, length
     return TableFormat(columns, is_complex, rotation, rope.first_channel > 0, rope.pairs)
 
 
-def _equal_columns(rope: Any, is_far: bool, exact_tables: Any, original_tables: Any) -> str:
+def _equal_columns(rope: RotaryEmbedding, is_far: bool, exact_tables: Pair, original_tables: Pair) -> str:
     """The key of `COLUMN_LAYOUTS` with which the tables are equal. With `is_far`, the last row is `FAR_POSITION`."""
     slow = torch.zeros(rope.pairs)
     if is_far:
@@ -156,13 +165,13 @@ def _equal_columns(rope: Any, is_far: bool, exact_tables: Any, original_tables: 
         for name, (repeated, _) in COLUMN_LAYOUTS.items()
     }
     name = min(errors, key=lambda name: errors[name])
-    if not errors[name] <= TABLE_TOLERANCE * max(1.0, rope.attention_factor):
+    if not errors[name] <= TABLE_TOLERANCE * max(1.0, rope.attention_factor or 1.0):
         raise ValueError(f"its tables differ from those of its config by {errors[name]:.2g}")
     return name
 
 
 def _largest_difference(
-    repeated: Any, rope: RotaryEmbedding, slow: Any, exact_tables: Any, original_tables: Any
+    repeated: TableMap, rope: RotaryEmbedding, slow: Tensor, exact_tables: Pair, original_tables: Pair
 ) -> float:
     """The largest difference at `NEAR_POSITIONS`, or of slow pairs in the last row. Infinite if shapes differ."""
     found = []
@@ -176,11 +185,8 @@ def _largest_difference(
     return float(torch.stack(found).max())  # NaN if any difference is NaN
 
 
-def _example(rotary: Rotary, rope: RotaryEmbedding, length: int | None) -> tuple[Any, Any]:
-    """An input and positions to call a rotary module with.
-
-    The positions are `NEAR_POSITIONS`, and then the last position of a sequence of this length, or `FAR_POSITION`.
-    """
+def _example(rotary: Rotary, rope: RotaryEmbedding, length: int | None) -> tuple[Tensor, Tensor | None]:
+    """An input, and as positions `NEAR_POSITIONS`, then the last one of this length or `FAR_POSITION`."""
     if rotary._find_positions is not None:
         side = getattr(rotary.config, "patch_size", 1)
         return torch.zeros(1, 3, 2 * side, 5 * side), None

@@ -18,10 +18,8 @@ stop at the greatest integer of their dtype, and you must make sure that `cu_seq
 ends with `total`, that a rank is less than the number of ranks, and that packed sequences can be split evenly.
 """
 
-from rope_xp.positions.changes import augment, join
-from rope_xp.positions.grids import grid, normalized
-from rope_xp.positions.hunyuan import hunyuan_vl
-from rope_xp.positions.multimodal import ernie4_5_vl, qwen2_5_vl, qwen2_vl, qwen3_omni, qwen3_vl
+from rope_xp.positions.grids import augment, grid, join, normalized
+from rope_xp.positions.multimodal import ernie4_5_vl, hunyuan_vl, qwen2_5_vl, qwen2_vl, qwen3_omni, qwen3_vl
 from rope_xp.positions.prompts import PromptPositions, prompt
 from rope_xp.positions.sequence import consecutive, context_parallel, from_cu_seqlens, from_lengths, from_mask
 

@@ -1,38 +1,42 @@
 """Positions of prompts for each model family. Families differ in the grids that an image or a video becomes.
 
-All arguments are lists or NumPy arrays, because their values are read on the host. Results are int32, or float32 for
-`qwen3_omni`. Under `jax.jit` a result is a constant of the program. With `torch.compile`, call these functions outside
-of the compiled function and pass in the result.
-
-`qwen2_vl` describes the arguments that all functions share. Grids are in patches, as processors return them. A token
-may merge several patches: `spatial_merge_size` is the number of patches per token along each side.
+`qwen2_vl` describes what all functions share. Under `jax.jit` a result is a constant of the program. With
+`torch.compile`, call these functions outside of the compiled function and pass in the result.
 """
 
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
 from rope_xp.arrays import checks
 from rope_xp.errors import public, wrong_value
 from rope_xp.positions.prompts import (
+    IMAGE,
+    VIDEO,
+    Integers,
     PromptPositions,
+    Rows,
     Sizes,
     TimedGrid,
+    Times,
     checked_compat,
     host_array,
     merged_grids,
+    positions_of_rows,
     positions_with_grids,
+    require_all_used,
+    runs_of_types,
 )
 from rope_xp.types import Array
 
 
 @public("qwen2_vl")
 def qwen2_vl(
-    token_types: Any,
-    image_grids: Any = None,
-    video_grids: Any = None,
+    token_types: Rows,
+    image_grids: Rows | None = None,
+    video_grids: Rows | None = None,
     *,
-    mask: Any = None,
+    mask: Rows | None = None,
     spatial_merge_size: int = 2,
     compat: str | None = None,
     like: Array | None = None,
@@ -93,13 +97,13 @@ def qwen2_vl(
 
 @public("qwen2_5_vl")
 def qwen2_5_vl(
-    token_types: Any,
-    image_grids: Any = None,
-    video_grids: Any = None,
+    token_types: Rows,
+    image_grids: Rows | None = None,
+    video_grids: Rows | None = None,
     *,
     positions_per_second: float | None = None,
-    seconds_per_grid: Any = None,
-    mask: Any = None,
+    seconds_per_grid: Times | None = None,
+    mask: Rows | None = None,
     spatial_merge_size: int = 2,
     compat: str | None = None,
     like: Array | None = None,
@@ -108,31 +112,25 @@ def qwen2_5_vl(
 
     For the model types qwen2_5_vl and qwen2_5_omni (thinker only). `use_audio_in_video` mixes the tokens of a video and
     of its sound, and is not supported. Times are products in float32, truncated to integers, as in the models.
+    Arguments, results and errors that are not listed here are those of `qwen2_vl`.
 
     Parameters
     ----------
-    token_types, image_grids, video_grids, mask, spatial_merge_size, like
-        As in `qwen2_vl`.
     positions_per_second : float, optional
         `tokens_per_second` of the vision config; `position_id_per_seconds` of Qwen2.5-Omni. Required with videos.
     seconds_per_grid : list or NumPy array of float, "videos", optional
         Seconds between time steps, for each video: `second_per_grid_ts` of the processor. The default is 1.
     compat : {"transformers"}, optional
-        As in `qwen2_vl`. Also, seconds are multiplied first by the rate, then by the time step. This rounds differently
-        if the rate is not a power of two. Do not use this for Qwen2.5-Omni: there, transformers agrees with the
-        default.
-
-    Returns
-    -------
-    PromptPositions
-        Positions in tokens of time, height and width, "3 *batch seq", and their delta, "*batch"; both int32.
+        The bug of `qwen2_vl`. Also, seconds are multiplied first by the rate, then by the time step. This rounds
+        differently if the rate is not a power of two. Do not use this for Qwen2.5-Omni: there, transformers agrees with
+        the default.
 
     Raises
     ------
     ValueError
-        As in `qwen2_vl`; or if `seconds_per_grid` does not have one positive number for each video.
+        If `seconds_per_grid` does not have one positive number for each video.
     TypeError
-        As in `qwen2_vl`; or if `seconds_per_grid` is neither a list nor a NumPy array, or does not hold numbers.
+        If `seconds_per_grid` is neither a list nor a NumPy array, or does not hold numbers.
 
     References
     ----------
@@ -154,11 +152,11 @@ def qwen2_5_vl(
 
 @public("qwen3_vl")
 def qwen3_vl(
-    token_types: Any,
-    image_grids: Any = None,
-    video_grids: Any = None,
+    token_types: Rows,
+    image_grids: Rows | None = None,
+    video_grids: Rows | None = None,
     *,
-    mask: Any = None,
+    mask: Rows | None = None,
     spatial_merge_size: int = 2,
     like: Array | None = None,
 ) -> PromptPositions:
@@ -166,22 +164,8 @@ def qwen3_vl(
 
     For the model types qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe, qwen4_exp, glm4v, glm4v_moe, glm46v, glm_ocr,
     cohere_compass, cosmos3_omni and cosmos3_edge. Also for glm_image with ``spatial_merge_size=1``: the grids of the
-    images that it generates come last, in reverse order.
-
-    Parameters
-    ----------
-    token_types, image_grids, video_grids, mask, spatial_merge_size, like
-        As in `qwen2_vl`. The frames of a video may be adjacent or have text between them.
-
-    Returns
-    -------
-    PromptPositions
-        Positions in tokens of time, height and width, "3 *batch seq", and their delta, "*batch"; both int32.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As in `qwen2_vl`.
+    images that it generates come last, in reverse order. The frames of a video may be adjacent or have text between
+    them. Arguments, results and errors that are not listed here are those of `qwen2_vl`.
 
     References
     ----------
@@ -204,13 +188,13 @@ def qwen3_vl(
 
 @public("qwen3_omni")
 def qwen3_omni(
-    token_types: Any,
-    image_grids: Any = None,
-    video_grids: Any = None,
+    token_types: Rows,
+    image_grids: Rows | None = None,
+    video_grids: Rows | None = None,
     *,
     positions_per_second: float | None = None,
-    seconds_per_grid: Any = None,
-    mask: Any = None,
+    seconds_per_grid: Times | None = None,
+    mask: Rows | None = None,
     spatial_merge_size: int = 2,
     like: Array | None = None,
 ) -> PromptPositions:
@@ -218,25 +202,13 @@ def qwen3_omni(
 
     For the model type qwen3_omni_moe (thinker and talker). `use_audio_in_video` mixes the tokens of a video and of its
     sound, and is not supported. Times are products in float32. Positions are sums in float64, rounded once.
-
-    Parameters
-    ----------
-    token_types, image_grids, video_grids, mask, spatial_merge_size, like
-        As in `qwen2_vl`.
-    positions_per_second : float, optional
-        `position_id_per_seconds` of the config. Required with videos.
-    seconds_per_grid : list or NumPy array of float, "videos", optional
-        Seconds between time steps, for each video: `video_second_per_grid` of the processor. The default is 1.
+    Arguments and errors that are not listed here are those of `qwen2_5_vl`; the processor calls the seconds
+    `video_second_per_grid`.
 
     Returns
     -------
     PromptPositions
         Positions in tokens of time, height and width, "3 *batch seq", and their delta, "*batch"; both float32.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As in `qwen2_5_vl`.
 
     References
     ----------
@@ -256,11 +228,11 @@ def qwen3_omni(
 
 @public("ernie4_5_vl")
 def ernie4_5_vl(
-    token_types: Any,
-    image_grids: Any = None,
-    video_grids: Any = None,
+    token_types: Rows,
+    image_grids: Rows | None = None,
+    video_grids: Rows | None = None,
     *,
-    mask: Any = None,
+    mask: Rows | None = None,
     spatial_merge_size: int = 2,
     temporal_merge_size: int = 2,
     compat: str | None = None,
@@ -269,23 +241,12 @@ def ernie4_5_vl(
     """Positions of Ernie-4.5-VL: as `qwen2_vl`, but a token of a video also covers several time steps.
 
     For the model type ernie4_5_vl_moe.
+    Arguments, results and errors that are not listed here are those of `qwen2_vl`.
 
     Parameters
     ----------
-    token_types, image_grids, video_grids, mask, spatial_merge_size, compat, like
-        As in `qwen2_vl`.
     temporal_merge_size : int
         The number of time steps of a video per token, as in the config of the vision tower.
-
-    Returns
-    -------
-    PromptPositions
-        Positions in tokens of time, height and width, "3 *batch seq", and their delta, "*batch"; both int32.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As in `qwen2_vl`.
 
     References
     ----------
@@ -301,12 +262,93 @@ def ernie4_5_vl(
     return positions_with_grids(token_types, mask, images, videos, compat=checked_compat(compat), like=like)
 
 
+@public("hunyuan_vl")
+def hunyuan_vl(
+    token_types: Rows,
+    image_grids: Rows | None = None,
+    *,
+    mask: Rows | None = None,
+    axes: int = 4,
+    spatial_merge_size: int = 2,
+    compat: str | None = None,
+    like: Array | None = None,
+) -> PromptPositions:
+    """Positions of Hunyuan-VL: the token index, and for image tokens also column, row and number of the image.
+
+    For the model type hunyuan_vl (HunyuanOCR). Each row of an image ends with an extra token, so that an image is one
+    column wider than its grid. One token before an image and one after it may also have the type of images; they have
+    positions like text. There must be text between two images. Videos are not supported.
+    Arguments and errors that are not listed here are those of `qwen2_vl`.
+
+    Parameters
+    ----------
+    axes : int
+        The number of position axes: the length of `mrope_section`. The last three axes are column, row and image
+        number; the axes before them are the index.
+    compat : {"transformers"}, optional
+        Reproduce a bug of transformers 5.18: images are numbered through the whole batch, so that the positions of a
+        row depend on the rows before it, and the delta depends on the highest position. By default the images of each
+        row are numbered from 0, as in vLLM. The delta is then 0, because the position of a text token is its index.
+
+    Returns
+    -------
+    PromptPositions
+        Positions in tokens, "axes *batch seq", and their delta, "*batch"; both int32.
+
+    Raises
+    ------
+    ValueError
+        If `axes` is less than 3, or a video or two images without text between them are given.
+
+    References
+    ----------
+    huggingface/transformers, `models/hunyuan_vl/modeling_hunyuan_vl.py`, `get_rope_index`. vllm-project/vllm,
+    `vllm/model_executor/models/hunyuan_vision.py`, `get_xdrope_input_positions`.
+
+    Examples
+    --------
+    >>> hunyuan_vl([0, 1, 1, 1, 1, 0], [[1, 4, 2]]).positions
+    array([[0, 1, 2, 3, 4, 5],
+           [0, 0, 1, 0, 1, 5],
+           [0, 0, 0, 1, 1, 5],
+           [0, 0, 0, 0, 0, 5]], dtype=int32)
+    """
+    axes = checks.count("axes", axes)
+    if axes < 3:
+        raise wrong_value(f"axes must be at least 3, for column, row and image; got {axes}")
+    grids = iter(merged_grids("image_grids", image_grids, spatial_merge_size))
+    number_through_batch = checked_compat(compat) is not None
+    image = 0
+
+    def row_positions(types: Integers) -> tuple[Integers, int]:
+        nonlocal image
+        image = image if number_through_batch else 0
+        positions = np.tile(np.arange(len(types)), (axes, 1))
+        for kind, start, tokens in runs_of_types(types):
+            if kind == VIDEO:
+                raise wrong_value("token_types must be 0 (text), 1 (image) or 3 (audio); got 2 (video)")
+            if kind == IMAGE:
+                rows, columns = _next_image(grids, tokens)
+                cells = np.arange(rows * columns)
+                start += (tokens - len(cells)) // 2
+                numbers = np.full_like(cells, image)
+                positions[-3:, start : start + len(cells)] = [cells % columns, cells // columns, numbers]
+                image += 1
+        return positions, int(positions.max(initial=-1)) + 1 - len(types) if number_through_batch else 0
+
+    result = positions_of_rows(token_types, mask, row_positions, axes=axes, dtype="int32", like=like)
+    require_all_used("image_grids", grids)
+    return result
+
+
 def _in_tokens(images: object, videos: object, spatial: int, temporal: int = 1) -> tuple[list[Sizes], list[Sizes]]:
     """The grids of images and of videos. Patches are merged to tokens, in time only those of videos."""
     return merged_grids("image_grids", images, spatial), merged_grids("video_grids", videos, spatial, temporal)
 
 
-def _scaled_times(grids: list[Sizes], seconds: object, rate: float | None, rate_first: bool = False) -> list[TimedGrid]:
+def _scaled_times(
+    grids: list[Sizes], seconds: Times | None, rate: float | None, rate_first: bool = False
+) -> list[TimedGrid]:
     """The grids of videos, with time steps `seconds` apart (one number per video) at `rate` positions per second."""
     if rate is None and grids:
         raise wrong_value("positions_per_second must be given with videos; got None")
@@ -325,3 +367,18 @@ def _scaled_times(grids: list[Sizes], seconds: object, rate: float | None, rate_
         step, second, factor = np.arange(time, dtype=np.float32), np.float32(second), np.float32(rate)
         scaled.append((step * (second * factor) if rate_first else step * second * factor, height, width))
     return scaled
+
+
+def _next_image(grids: Iterator[Sizes], tokens: int) -> tuple[int, int]:
+    """The rows and columns of Hunyuan-VL's next image, which must fill a run of that many tokens."""
+    grid = next(grids, None)
+    if grid is None:
+        raise wrong_value("image_grids must have a grid for every run of image tokens; got too few grids")
+    time, height, width = grid
+    if time != 1:
+        raise wrong_value(f"image_grids must have one time step; got {time}")
+    cells = height * (width + 1)
+    if tokens not in (cells, cells + 2):
+        wanted = f"{cells} or {cells + 2} tokens for a grid of {height} x {width}"
+        raise wrong_value(f"a run of image tokens must have {wanted}; got {tokens}")
+    return height, width + 1

@@ -1,9 +1,4 @@
-"""Positions in prompts of text, images and videos: time, row and column of every token.
-
-A prompt is a sequence of runs. The positions of a run of text increase by one on all axes. A run of image or video
-tokens is a grid. Its positions are the time, row and column of each cell. Each run starts one after the highest
-position, on any axis, of the run before it. `prompt` implements this rule.
-"""
+"""Positions in prompts of text, images and videos: time, row and column of every token."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -18,6 +13,11 @@ from rope_xp.types import Array
 # Token types as processors number them. Audio tokens have positions like text.
 TEXT, IMAGE, VIDEO, AUDIO = range(4)
 GRID_NAMES = {IMAGE: "image_grids", VIDEO: "video_grids"}
+
+# What callers pass, on the host: token types, masks and grids as processors return them; times of a video; runs.
+Rows: TypeAlias = Sequence[int] | Sequence[Sequence[int]] | NDArray[np.integer | np.bool]
+Times: TypeAlias = Sequence[float] | NDArray[np.integer | np.floating]
+Run: TypeAlias = int | tuple[int | Times, int, int]
 
 Integers: TypeAlias = NDArray[np.int64]
 Numbers: TypeAlias = NDArray[Any]  # int64 or float64; times of videos also float32
@@ -48,8 +48,11 @@ class PromptPositions(NamedTuple):
 
 
 @public("prompt")
-def prompt(runs: Sequence[Any], *, like: Array | None = None) -> PromptPositions:
+def prompt(runs: Sequence[Run], *, like: Array | None = None) -> PromptPositions:
     """Positions of a prompt that is given as a sequence of runs.
+
+    The positions of a run of text increase by one on all axes. Those of a grid are the time, row and column of each
+    cell. Each run starts one after the highest position, on any axis, of the run before it.
 
     Parameters
     ----------
@@ -101,7 +104,7 @@ def prompt(runs: Sequence[Any], *, like: Array | None = None) -> PromptPositions
     return _result(*_positions_of_runs(checked), "float32" if has_floats else "int32", like)
 
 
-def _checked_run(run: Any) -> int | TimedGrid:
+def _checked_run(run: Run) -> int | TimedGrid:
     if checks.is_int(run):
         return checks.count("a run of text", run)
     if not isinstance(run, Sequence) or len(run) != 3:

@@ -1,6 +1,6 @@
 """Positions of tokens in sequences: consecutive, padded, packed, or split over devices."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -270,11 +270,7 @@ def context_parallel(
     chunks = 2 * size if zigzag else size
     if total % chunks:
         raise wrong_value(f"{name} must be divisible by {chunks}, the number of chunks; got {total}")
-    if like is None:
-        arrays: list[Any] = [x for x in (seq, cu_seqlens, rank) if not (checks.is_int(x) or libraries.is_host(x))]
-        like = next((x for x in arrays if libraries.namespace(x) is not None), NUMPY)
-    else:
-        checks.array("like", like)
+    like = like_of(like, (seq, cu_seqlens, rank))
     chunk = first = _checked_rank(rank, total, size, like)
     if cu_seqlens is None:
         start, width, token = 0, total // chunks, libraries.arange(total // size, like=like)
@@ -289,6 +285,15 @@ def context_parallel(
     if name == "seq":
         return positions
     return libraries.take(checks.convert_like("seq", seq, like), positions + start, axis=-1)
+
+
+def like_of(like: Array | None, arguments: Iterable[object]) -> Any:
+    """`like`; by default the first argument that is an array of a library other than NumPy, or else a NumPy array."""
+    if like is None:
+        arrays = (each for each in arguments if libraries.namespace(each) is not None)
+        return next((array for array in arrays if not libraries.is_host(array)), NUMPY)
+    checks.array("like", like)
+    return like
 
 
 def _number_of_tokens(seq: Any) -> tuple[str, int]:
@@ -439,6 +444,6 @@ def _of_each_sequence(boundaries: Any, total: int, size: int, chunks: int) -> tu
     return start, (end - start) // chunks, row - start // size
 
 
-def _sequence(boundaries: Array, token: Array) -> Any:
+def _sequence(boundaries: Array, token: Array) -> Array:
     """The index of the sequence that each token is in."""
     return libraries.namespace(token).searchsorted(boundaries, token, side="right") - 1

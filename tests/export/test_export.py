@@ -283,11 +283,6 @@ def test_bad_input_of_the_operator(arguments, error, message):
         to_onnx_rotary_embedding(rope, number, **dict(*options))
 
 
-def test_a_missing_onnx_is_an_import_error():
-    said = bad_input.import_error("rope_xp.onnx", "import sys; sys.modules['onnx'] = None")
-    assert said.startswith("rope_xp.onnx: onnx must be installed (pip install 'rope-xp[onnx]'); got")
-
-
 @pytest.mark.compile
 @pytest.mark.parametrize("part", PARTS)
 def test_jax_export_with_symbolic_sizes(part):

@@ -31,8 +31,7 @@ from tiny_models.compare import LOGITS, logits
 from tiny_models.models import FAMILIES, build, prompt
 
 from rope_xp.huggingface import patch, same_tables, unpatch
-from rope_xp.huggingface.contexts import float32_on_cpu
-from rope_xp.huggingface.guard import PatchedType
+from rope_xp.huggingface.guard import PatchedType, float32_on_cpu
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:transformers.*", "ignore::FutureWarning:transformers.*")

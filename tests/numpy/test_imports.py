@@ -7,8 +7,10 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import bad_input
 import pytest
 
 import rope_xp
@@ -53,11 +55,11 @@ MAY_NAME = """
 array_api_compat arrays/libraries
 numba kernels/numba_kernel kernels/numba_jobs kernels/numba_pairs kernels/numba_sincos
 llvmlite kernels/numba_jobs kernels/numba_pairs
-torch torch kernels/autograd kernels/cuda huggingface/__init__ huggingface/guard huggingface/contexts
-torch huggingface/rotary huggingface/same_tables huggingface/apply huggingface/gptj
-torch huggingface/reading_models huggingface/meta_models huggingface/probing
+torch torch kernels/autograd kernels/cuda huggingface/__init__ huggingface/guard
+torch huggingface/rotary huggingface/same_tables huggingface/apply huggingface/rewrite
+torch huggingface/reading_models huggingface/probing
 triton kernels/cuda kernels/cuda_kernel
-transformers huggingface/__init__ huggingface/reading_models huggingface/meta_models
+transformers huggingface/__init__ huggingface/reading_models huggingface/rotary
 jax flax kernels/xla
 flax flax
 onnx onnx
@@ -117,6 +119,27 @@ def test_contributing_has_the_map_of_modules():
     rows = re.findall(r"^\| `rope_xp/([\w/]+?)(?:/|\.py)` \|", text, flags=re.MULTILINE)
     assert sorted(rows) == sorted(LAYER_OF)
     assert [LAYER_OF[row] for row in rows] == sorted(LAYER_OF.values())
+
+
+# Modules that need a package, and the extra of pyproject.toml that brings it.
+NEEDS = {
+    "flax": ("flax", "jax and flax"),
+    "huggingface": ("transformers", "torch and transformers"),
+    "onnx": ("onnx", "onnx"),
+    "plot": ("matplotlib", "matplotlib"),
+    "torch": ("torch", "torch"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", NEEDS)
+def test_a_module_without_its_package_names_the_extra(module):
+    package, packages = NEEDS[module]
+    said = bad_input.import_error(f"rope_xp.{module}", f"import sys; sys.modules[{package!r}] = None")
+    assert said.startswith(f"rope_xp.{module}: {packages} must be installed (pip install 'rope-xp[{module}]'); got ")
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    assert any(requirement.startswith(package) for requirement in extras[module])
 
 
 def test_public_names():
