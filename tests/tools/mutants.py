@@ -174,14 +174,13 @@ identification/rules.py
 identification/search.py
     state that a long call leaves: again = self._matrices() ==> again = matrices
     a value that explains nothing: close = 6.0 * ==> close = np.inf *
-checkpoints/safetensors_file.py
+checkpoints/contents.py
     offsets from the start of the file: 8 + length, size) ==> 0, size)
-checkpoints/buffers.py
-    bfloat16 taken for float32: "BF16": ("f", 2.0**-8, 0.0) ==> "BF16": ("f", 2.0**-19, 0.0)
-checkpoints/widths.py
-    keys and values taken for heads of keys: both // 2, ==> both,
 checkpoints/findings.py
+    bfloat16 taken for float32: "BF16": ("f", 2.0**-8, 0.0) ==> "BF16": ("f", 2.0**-19, 0.0)
     Meta's projections taken for those of transformers: return "interleaved", "names ==> return "half", "names
+checkpoints/projections.py
+    keys and values taken for heads of keys: both // 2, ==> both,
 configs/block.py
     local layers scaled: block=Keys("no block", kept), ==>
 configs/readers/params_json.py
