@@ -17,7 +17,8 @@ from rope_xp.errors import public, wrong, wrong_type, wrong_value
 from rope_xp.huggingface.contexts import float32_on_cpu
 from rope_xp.huggingface.meta_models import RotaryAttention, pairs_of
 from rope_xp.huggingface.probing import AttentionRotation, NotReached
-from rope_xp.identification.joined import identify_axes
+from rope_xp.identification.probe import Probe
+from rope_xp.identification.search import LONGEST, Search
 from rope_xp.types import Config
 
 # Some layers of a model do not rotate. So many layers of one kind are tried.
@@ -211,12 +212,12 @@ def _of_type(pairs: list[RotaryAttention], config: Config, label: str | None) ->
 def _value(rotation: AttentionRotation, rotary: str, seq_len: int | None) -> RotaryEmbedding:
     """The value that explains one attention."""
 
-    def fn(x: Any, rows: Any) -> Any:
-        return rotation(x, torch.stack(list(rows)))
+    def fn(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return rotation(x, positions.reshape(rotation.axes, -1))
 
-    options = {"shape": "seq dim", "like": torch.zeros(1)} | ({} if seq_len is None else {"seq_len": max(seq_len, 8)})
-    found = identify_axes(fn, rotation.width, rotation.axes, **options)
-    if found.rope is None:
+    probe = Probe(fn, rotation.width, shape="seq dim", like=torch.zeros(1), axes=rotation.axes)
+    found = Search(probe, LONGEST if seq_len is None else max(seq_len, 8)).run().identification()
+    if found.rope is None or found.offset:
         raise wrong_value(
             f"{rotation.name} with the tables of {rotary} must be a rotary embedding; got a function that no "
             f"value explains. {' '.join(found.reasons)}"

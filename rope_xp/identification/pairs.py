@@ -1,17 +1,24 @@
-"""The matrices of a linear function of channels: which channels form pairs, and the 2 x 2 block of each pair.
+"""Pairs of channels in the matrices of a function, and what it does to them: angles, frequencies, offset, layout.
 
-At the end are the layouts that place such pairs at their channels.
+At each position, the 2 x 2 block of a pair is a rotation. Its angles at several positions give the frequency, and its
+angle at position 0 the offset of positions.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import inf, pi
 from typing import NamedTuple
 
 import numpy as np
 
-from rope_xp.identification.calls import ROUNDOFF
+from rope_xp.identification.precision import ROUNDOFF, exact_angles, roundings, wrapped
+from rope_xp.identification.rules import simplest
 
 # Entries below this part of the greatest one are zero. The sine of a slow pair is far above it.
 ZERO = 2.0**-40
+# How many angles give a frequency where sines and cosines are rounded.
+SPREAD = 512
+# An offset may turn the slowest pair this often.
+TURNS = 200
 
 
 class Channels(NamedTuple):
@@ -95,17 +102,18 @@ def blocks_of(channels: Channels, results: np.ndarray) -> np.ndarray:
 
 def rotations_of(blocks: np.ndarray) -> Blocks:
     """Blocks "positions pairs 2 2" as rotations."""
-    cos = (blocks[..., 0, 0] + blocks[..., 1, 1]) / 2
-    sin = (blocks[..., 1, 0] - blocks[..., 0, 1]) / 2
+    cos, sin = _cos_and_sin(blocks)
     rest = np.hypot((blocks[..., 0, 0] - blocks[..., 1, 1]) / 2, (blocks[..., 1, 0] + blocks[..., 0, 1]) / 2)
     return Blocks(np.arctan2(sin, cos), np.hypot(cos, sin), rest)
 
 
-def roundoff_of(rotations: Blocks, at_least: float) -> float | None:
-    """The unit roundoff of the tables of sines and cosines, from the lengths of blocks; None if they are no rotations.
+def _cos_and_sin(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return (blocks[..., 0, 0] + blocks[..., 1, 1]) / 2, (blocks[..., 1, 0] - blocks[..., 0, 1]) / 2
 
-    The length of a block of rounded numbers is off by at most one unit roundoff of its length.
-    """
+
+def roundoff_of(rotations: Blocks, at_least: float) -> float | None:
+    """The unit roundoff of the sines and cosines, from the lengths of blocks; None if they are no rotations."""
+    # The length of a block of rounded numbers is off by at most one unit roundoff of its length.
     length = np.median(rotations.length, axis=0)
     off = np.maximum(np.abs(rotations.length - length), rotations.rest) / np.maximum(length, ZERO)
     return next((each for each in sorted(ROUNDOFF.values()) if each >= at_least and off.max() <= 4 * each), None)
@@ -113,12 +121,11 @@ def roundoff_of(rotations: Blocks, at_least: float) -> float | None:
 
 def why_no_rotation(blocks: np.ndarray, pairs: np.ndarray) -> str:
     """What blocks are that are no rotations, in words."""
-    cos, sin = (blocks[..., 0, 0] + blocks[..., 1, 1]) / 2, (blocks[..., 1, 0] - blocks[..., 0, 1]) / 2
     rotations = rotations_of(blocks)
     close = 4 * ROUNDOFF["bfloat16"]
     pair = "(" + ", ".join(map(str, pairs[0])) + ")"
     if rotations.rest.max() <= 0.1 * np.ptp(rotations.length):
-        factors = _factors(cos, sin)
+        factors = _factors(*_cos_and_sin(blocks))
         if factors is not None:
             return "cos is multiplied by {:.6g}, and sin by {:.6g}; the factor must be the same".format(*factors)
         return f"the length of a pair such as {pair} changes with the position, as XPos does for queries or keys alone"
@@ -148,16 +155,131 @@ def _factors(cos: np.ndarray, sin: np.ndarray) -> tuple[float, float] | None:
 
 
 def _list(channels: Iterable[int]) -> str:
-    """Some channels, for messages."""
     numbers = [str(each) for each in channels]
     return ", ".join(numbers[:4]) + (f" and {len(numbers) - 4} more" if len(numbers) > 4 else "")
 
 
-class Place(NamedTuple):
-    """A layout, as `RotaryEmbedding` takes it, and the number of each measured pair in it.
+class Fitted(NamedTuple):
+    """Frequencies in radians per position, and the largest error of each. `start` are the angles at position 0.
 
-    It may have more pairs than were measured: those have frequency 0.
+    `until` is the first of the positions 1, 2, 4, 8, ... whose angles do not follow; None if all do.
     """
+
+    values: np.ndarray
+    errors: np.ndarray
+    start: np.ndarray
+    until: int | None
+
+
+def powers(seq_len: int) -> np.ndarray:
+    """The positions 0, 1, 2, 4, 8, ... below `seq_len`."""
+    return np.array([0, *(2**k for k in range(63) if 2**k < seq_len)])
+
+
+def fitted(angle: np.ndarray, roundoff: float) -> Fitted:
+    """The frequencies from angles "positions pairs" at the positions of `powers`."""
+    # The angle at position 1 gives the frequency. Each doubling of the position halves its error, and its turns follow
+    # from the angle before.
+    turned = angle[0] + wrapped(angle[1] - angle[0])
+    total, last, until = turned - angle[0], 1, None
+    noise = 4 * roundoff
+    for number, of_position in enumerate(angle[2:], 2):
+        position = 2 ** (number - 1)
+        rest = wrapped(of_position - angle[0] - 2 * total)
+        if np.abs(rest).max() > max(0.05, 8 * noise):
+            until = position
+            break
+        total, last = 2 * total + rest, position
+    values = total / last
+    errors = 2 * noise / last + 4 * ROUNDOFF["float64"] * np.abs(values)
+    return Fitted(values, errors, angle[0], until)
+
+
+def narrowed(known: Fitted, angle: np.ndarray, where: np.ndarray, roundoff: float) -> Fitted:
+    """Frequencies with smaller errors, from angles "positions pairs" whose sines and cosines were rounded."""
+    # Each angle gives an interval of frequencies, and the frequency is in all of them. The rounding of a sine and a
+    # cosine changes the tangent by a factor, so angles near a quarter of a revolution are exact.
+    rest = wrapped(angle - exact_angles(where, known.values))
+    phase = np.abs(where[:, None] * known.values) * roundings(known.values) * ROUNDOFF["float32"]
+    rounding = roundoff * (1.0 + 4.0 * roundoff) * np.abs(np.sin(2.0 * angle)) + 8 * ROUNDOFF["float64"]
+    if roundoff == ROUNDOFF["float16"]:
+        rounding = rounding + 2.0**-24  # its smallest numbers
+    for error in (rounding, rounding + phase, 2.0 * rounding + phase):
+        ends = np.stack([rest - error, rest + error]) / where[:, None]
+        least, most = ends.min(axis=0).max(axis=0), ends.max(axis=0).min(axis=0)
+        if (least <= most).all():
+            values = known.values + (least + most) / 2
+            return known._replace(values=values, errors=(most - least) / 2 + 4 * ROUNDOFF["float64"] * np.abs(values))
+    return known
+
+
+def spread(longest: int) -> np.ndarray:
+    """Positions from 1 to `longest`, of which half are far."""
+    if longest <= SPREAD:
+        return np.arange(1, longest + 1)
+    near = np.geomspace(1, longest, SPREAD // 2).astype(int)
+    return np.union1d(near, np.linspace(longest // 2, longest, SPREAD // 2 + 1).astype(int))
+
+
+class Start(NamedTuple):
+    """The angles at position 0: the offset of positions that explains them, else words for what they are."""
+
+    offset: int | float | None
+    words: str
+
+
+def start_of(start: np.ndarray, frequencies: np.ndarray, errors: np.ndarray, roundoff: float) -> Start:
+    """What the angles at position 0 say. A rotary embedding has none, or those of an offset."""
+    close = 8 * roundoff
+    if np.abs(start).max() <= close:
+        return Start(0, "")
+    constant = np.abs(wrapped(start - start[0])).max() <= close and len(start) > 1
+    if constant and abs(abs(start[0]) - pi / 2) <= close:
+        if start[0] > 0.0 and (frequencies <= errors).all():
+            return Start(None, "sin and cos are swapped, so the angle is a quarter turn minus position * frequency")
+        more = "more" if start[0] > 0.0 else "less"
+        return Start(None, f"sin and cos are swapped, and a sign differs: each angle is a quarter turn {more}")
+    offset, error = _offset(start, frequencies, errors, roundoff)
+    if offset is None and constant:
+        return Start(None, f"all pairs are turned by a constant angle of {start[0]:.6g}")
+    if offset is None:
+        return Start(None, "pairs are turned at position 0 by angles that no offset of the positions explains")
+    whole, error = round(offset), max(error, 1e-6 * abs(offset))
+    if abs(offset - whole) > error:
+        offset, whole = simplest(abs(offset) - error, abs(offset) + error)[0] * np.sign(offset), None
+    offset = float(offset) if whole is None else whole
+    return Start(offset, f"positions are shifted: the angle at position p is that of p + {offset}".replace("+ -", "- "))
+
+
+def _offset(
+    start: np.ndarray, frequencies: np.ndarray, errors: np.ndarray, roundoff: float
+) -> tuple[float | None, float]:
+    """The least offset whose angles are `start`, and its error; None if there is none."""
+    # The slowest pair gives the offset up to whole turns, of which some are tried. Faster pairs make it more exact.
+    order = np.argsort(np.abs(frequencies))
+    order = order[np.abs(frequencies[order]) > errors[order]]
+    if not len(order):
+        return None, inf
+    turns = np.arange(-TURNS, TURNS + 1)
+    offset, error = 2 * pi * turns / frequencies[order[0]], inf
+    for w, of_pair in zip(frequencies[order], start[order]):
+        if 4 * roundoff / abs(w) < error:
+            offset, error = offset + wrapped(of_pair - w * offset) / w, 4 * roundoff / abs(w)
+    rest = np.abs(wrapped(start - offset[:, None] * frequencies))
+    # Phases may be products in float32.
+    allowed = errors + np.abs(frequencies) * ROUNDOFF["float32"] * roundings(frequencies)
+    within = np.abs(frequencies) * error + np.abs(offset)[:, None] * allowed + 16 * roundoff
+    fits = np.flatnonzero((rest <= within).all(axis=1) & (within < 1.0).all(axis=1))
+    if not len(fits):
+        return None, error
+    # One pair alone leaves many offsets. Someone chose a whole number, and a small one.
+    return float(
+        min(offset[fits], key=lambda each: (abs(each - round(each)) > error * (1 + abs(each)), abs(each)))
+    ), error
+
+
+class Place(NamedTuple):
+    """A layout, and the number of each measured pair in it. Pairs that were not measured have frequency 0."""
 
     layout: str
     first_channel: int
