@@ -69,7 +69,6 @@ class Contents(NamedTuple):
 
     @property
     def config_name(self) -> str:
-        """The name of the config for people."""
         if self.container == "GGUF":
             return "the metadata"
         return "the config" if self.config_path is None else self.config_path.name
@@ -238,7 +237,6 @@ def _fail(path: Path, requirement: str, got: str) -> NoReturn:
 
 
 def _tensor(path: Path, name: str, entry: Any, start: int, size: int) -> Tensor:
-    """The tensor of an entry, whose offsets count from `start`."""
     entry = entry if isinstance(entry, dict) else {}
     dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
     good = isinstance(dtype, str) and _are_sizes(shape, MAX_AXES) and _are_sizes(offsets, 2) and len(offsets) == 2

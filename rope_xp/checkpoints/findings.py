@@ -55,7 +55,6 @@ class Buffer(NamedTuple):
 
 
 def findings(path: str) -> Values:
-    """The fields of a `Checkpoint`."""
     contents = contents_of(Path(path))
     mlx = mark_of_mlx(contents.metadata, contents.tensors)
     group = main_group(contents.tensors, bool(mlx))
@@ -80,7 +79,6 @@ def findings(path: str) -> Values:
 
 
 def _format(contents: Contents, group: Group, mlx: str) -> tuple[str | None, str]:
-    """Whose format a checkpoint has, and what shows it."""
     if contents.container == GGUF:
         return GGUF, "the file begins with b'GGUF'"
     if not group.format:

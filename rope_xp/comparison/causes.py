@@ -181,7 +181,6 @@ def _subsets(one: Behaviour, other: Behaviour) -> Iterator[tuple[Property, ...]]
 
 
 def differ(one: Behaviour, other: Behaviour, each: Property) -> bool:
-    """Whether two behaviours state a property differently."""
     of_ropes = any(getattr(one.rope, name) != getattr(other.rope, name) for name in each.fields)
     return of_ropes or any(getattr(one, name) != getattr(other, name) for name in each.others)
 

@@ -92,7 +92,7 @@ def choice_of(options: object) -> Values:
 
 
 def choices_of(choice: Config, a: object, b: object) -> tuple[Values, Values]:
-    """The arguments of `from_config` for each of the two. The flags of an engine are those of the second config."""
+    """The arguments for each of the two. The flags of an engine are those of the second config."""
     plain = {name: value for name, value in choice.items() if name != "flags"}
     if choice.get("flags") is None:
         return plain, plain
@@ -278,7 +278,6 @@ def _advice(cause: str) -> str:
 
 
 def _text(cause: str, each: Behaviour) -> str:
-    """What a cause is in one of the two."""
     if cause == "softmax scale":
         return number(_softmax_scale(each))
     if cause == "rotation" or each.rope is None:

@@ -162,7 +162,6 @@ def _length(probe: Probe, context: int) -> int:
 
 
 def _overflows(behaviour: Behaviour, position: int) -> bool:
-    """Whether rounded phases at a position are too large for float16."""
     is_rounded = behaviour.rope is not None and behaviour.precision in COARSE_BITS
     return is_rounded and bool((position * np.abs(behaviour.map().step) >= OVERFLOW).any())
 

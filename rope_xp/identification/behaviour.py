@@ -169,12 +169,10 @@ class Behaviour(NamedTuple):
 
     @property
     def attention_factor(self) -> float:
-        """The factor of sines and cosines."""
         return self.factor * factor_of_scaling(self.rope)
 
     @property
     def rotates(self) -> bool:
-        """Whether some frequency is not 0."""
         return self.rope is not None and bool(frequencies_of(self.rope).any())
 
     def with_exact_phases(self) -> "Behaviour":

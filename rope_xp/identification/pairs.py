@@ -22,25 +22,18 @@ TURNS = 200
 
 
 class Channels(NamedTuple):
-    """How the channels of a result depend on those of `x`.
+    """How the channels of a result depend on those of `x`."""
 
-    `inputs` and `outputs` are the two channels of each pair, "pairs 2", that are read and written. `kept` are the
-    channels that stay as they are. `scaled` are other channels that are alone, multiplied by a constant or moved, as
-    those of a pair of frequency 0 may be. `problem` says in words why the channels do not form pairs.
-    """
-
-    inputs: np.ndarray
-    outputs: np.ndarray
-    kept: tuple[int, ...]
+    inputs: np.ndarray  # "pairs 2": the channels of each pair that are read
+    outputs: np.ndarray  # "pairs 2": those that are written
+    kept: tuple[int, ...]  # the channels that stay as they are
+    # Other channels that are alone, multiplied by a constant or moved, as those of a pair of frequency 0 may be.
     scaled: tuple[int, ...]
-    problem: str | None
+    problem: str | None  # why the channels do not form pairs, in words
 
 
 class Blocks(NamedTuple):
-    """The 2 x 2 blocks of the pairs at some positions as a rotation, "positions pairs" each.
-
-    A block is ``length * rotation(angle)`` plus `rest`, the part that no rotation has.
-    """
+    """The 2 x 2 blocks of the pairs, "positions pairs" each: ``length * rotation(angle)`` plus what no rotation has."""
 
     angle: np.ndarray
     length: np.ndarray
@@ -160,15 +153,12 @@ def _list(channels: Iterable[int]) -> str:
 
 
 class Fitted(NamedTuple):
-    """Frequencies in radians per position, and the largest error of each. `start` are the angles at position 0.
-
-    `until` is the first of the positions 1, 2, 4, 8, ... whose angles do not follow; None if all do.
-    """
+    """Frequencies in radians per position, and the largest error of each."""
 
     values: np.ndarray
     errors: np.ndarray
-    start: np.ndarray
-    until: int | None
+    start: np.ndarray  # the angles at position 0
+    until: int | None  # the first of the positions 1, 2, 4, 8, ... whose angles do not follow; None if all do
 
 
 def powers(seq_len: int) -> np.ndarray:

@@ -50,14 +50,11 @@ def exact_angles(positions: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
 
 
 class Precision(NamedTuple):
-    """The precision of phases, and the largest error at each position, in radians.
-
-    `within` says at which positions errors are those of float32 at most.
-    """
+    """The precision of phases, and the largest error at each position, in radians."""
 
     name: str | None
     errors: np.ndarray
-    within: np.ndarray
+    within: np.ndarray  # whether errors at a position are those of float32 at most
 
 
 def precision_of(

@@ -64,15 +64,13 @@ class Result(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """What a function does in one form. `follows` is None if `words` say why the results cannot be used.
-
-    With words, results follow `follows` where the other axes have one entry, but not everywhere. Without a dtype, all
-    calls failed.
-    """
+    """What a function does in one form."""
 
     form: Form
-    dtype: str = ""
+    dtype: str = ""  # without one, all calls failed
     axis: str | None = None
+    # None if `words` say why the results cannot be used. With words, results follow it where the other axes have one
+    # entry, but not everywhere.
     follows: str | None = None
     words: str = ""
 

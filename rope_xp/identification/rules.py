@@ -47,7 +47,6 @@ class Rule(NamedTuple):
         )
 
     def frequencies(self, rotary_dim: int) -> tuple[float, ...]:
-        """The frequencies, with the change."""
         scaling = self.scaling or Scaling()
         scaled = scaling.frequencies(self.base, rotary_dim)
         if not self.change:

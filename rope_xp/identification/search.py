@@ -74,7 +74,7 @@ ODD = (3, 7, 37, 101, 257, 259, 511, 1001, 2047, 4097, 10_007, 32_771, 65_537, 1
 
 
 class Measurement(NamedTuple):
-    """Blocks "positions pairs 2 2" of one long call, whose positions begin with those of `powers`."""
+    """Blocks "positions pairs 2 2" of one call; the positions of a long one begin with those of `powers`."""
 
     positions: np.ndarray
     blocks: np.ndarray
@@ -144,7 +144,6 @@ class Search:
                 self._rotation(matrices)
 
     def note(self, words: str = "", **known: object) -> None:
-        """Add a reason, and what is known."""
         self.reasons += [words] if words else []
         self.report = replace(self.report, **known)
 
@@ -336,13 +335,7 @@ class Search:
         quarter: int,
     ) -> None:
         """The value, the precision of its phases, and how much of the function it explains."""
-        near = None if self.near is None else value_near(self.near, rotation)
-        if near is None and self.near is not None and self.probe.axes > 1:
-            alike = value_near(_of_text(self.near), rotation._replace(of_axes=rotation.of_axes.sum(axis=0)[None]))
-            self.cause = "unknown" if alike is None else "sections"
-        value = near or (value_of(rotation) if self.near is None or self.probe.axes == 1 else None)
-        if near is None and value is not None and self.near is not None:
-            value = value._replace(rope=in_terms_of(self.near, value.rope))
+        value = value_of(rotation) if self.near is None else self._value_near(self.near, rotation)
         w, errors = rotation.frequencies.values, rotation.frequencies.errors
         if value is not None:
             w = frequencies_of(value.rope)[:, 0].sum(axis=0)[value.numbers]
@@ -385,6 +378,17 @@ class Search:
             self.note(rope=rope, magnitude=rope.attention_factor)
         elif rotation.channels.scaled:
             self.note(alone_in_words(rotation.channels.scaled))
+
+    def _value_near(self, near: Embedding, rotation: Rotation) -> Value | None:
+        """The value with the fewest changes of another one; without one, for one position axis, any value."""
+        value = value_near(near, rotation)
+        if value is None and self.probe.axes == 1:
+            other = value_of(rotation)
+            return None if other is None else other._replace(rope=in_terms_of(near, other.rope))
+        if value is None:
+            alike = value_near(_of_text(near), rotation._replace(of_axes=rotation.of_axes.sum(axis=0)[None]))
+            self.cause = "unknown" if alike is None else "sections"
+        return value
 
     def _note_precision(self, precision: Precision, positions: np.ndarray, roundoff: float) -> None:
         """The precision of phases; of tables if only they have so few digits, and other numbers have more."""
@@ -520,6 +524,5 @@ def _nearest_factor(rotation: Rotation, near: Embedding) -> float:
 
 
 def _direction(frequencies: Fitted) -> int | None:
-    """The sign of the frequencies that are not zero."""
     signs = set(np.sign(frequencies.values[np.abs(frequencies.values) > frequencies.errors]).astype(int).tolist())
     return signs.pop() if len(signs) == 1 else None
